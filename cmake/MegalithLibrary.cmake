@@ -1,0 +1,32 @@
+# Flags that every target of the project gets: an interface target, no global flags.
+add_library(megalith_flags INTERFACE)
+target_compile_features(megalith_flags INTERFACE cxx_std_20)
+target_include_directories(megalith_flags INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(megalith_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wno-restrict  # GCC bug 105651: false alarms on std::string operator+
+  -ffp-contract=off -fno-math-errno
+  $<$<BOOL:${MEGALITH_WERROR}>:-Werror>)
+target_link_libraries(megalith_flags INTERFACE Threads::Threads)
+if(MEGALITH_HAS_OPENMP)
+  target_link_libraries(megalith_flags INTERFACE OpenMP::OpenMP_CXX)
+else()
+  target_compile_options(megalith_flags INTERFACE -Wno-unknown-pragmas)
+endif()
+if(MEGALITH_SANITIZE)
+  target_compile_options(megalith_flags INTERFACE -fsanitize=${MEGALITH_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(megalith_flags INTERFACE -fsanitize=${MEGALITH_SANITIZE})
+endif()
+
+# megalith_library(ops SOURCES a.cpp ... DEPS tensor ... [LIBRARIES PkgConfig::PCRE2 ...])
+# One target per folder. DEPS are megalith folders, LIBRARIES are private third-party targets.
+function(megalith_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  add_library(megalith_${name} STATIC ${ARG_SOURCES})
+  add_library(megalith::${name} ALIAS megalith_${name})
+  target_link_libraries(megalith_${name} PUBLIC megalith_flags PRIVATE ${ARG_LIBRARIES})
+  foreach(dep IN LISTS ARG_DEPS)
+    target_link_libraries(megalith_${name} PUBLIC megalith::${dep})
+  endforeach()
+endfunction()

@@ -1,0 +1,22 @@
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "megalith/base/types.h"
+
+namespace megalith {
+
+/// Levenshtein distance in bytes.
+Index edit_distance(std::string_view a, std::string_view b);
+
+/// The candidate nearest to `name`, or "" when none is near enough to be a likely slip of the fingers.
+std::string_view nearest(std::string_view name, std::span<const std::string_view> candidates);
+
+/// 1536 -> "1.50 KiB". For people; files hold plain bytes.
+std::string human_bytes(Index bytes);
+
+/// The shortest decimal text that reads back as the same double ("nan", "inf" for those).
+std::string exact(double value);
+
+}  // namespace megalith

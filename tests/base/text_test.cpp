@@ -1,0 +1,47 @@
+#include "megalith/base/text.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+
+#include "megalith/base/hash.h"
+#include "megalith/base/philox.h"
+
+namespace megalith {
+namespace {
+
+TEST(Text, EditDistance) {
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("same", "same"), 0);
+}
+
+TEST(Text, NearestNameOrNone) {
+  constexpr std::array<std::string_view, 3> kNames = {"num_layers", "hidden_size", "num_heads"};
+  EXPECT_EQ(nearest("num_layer", kNames), "num_layers");
+  EXPECT_EQ(nearest("hiden_size", kNames), "hidden_size");
+  EXPECT_EQ(nearest("temperature", kNames), "");
+}
+
+TEST(Text, HumanBytes) {
+  EXPECT_EQ(human_bytes(0), "0 B");
+  EXPECT_EQ(human_bytes(1536), "1.50 KiB");
+  EXPECT_EQ(human_bytes(Index{5} << 30), "5.00 GiB");
+}
+
+TEST(Text, ExactReadsBackAsTheSameDouble) {
+  const RandomSite site{.seed = 1};
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const double value = site.normal(i) * 1e-3;
+    EXPECT_EQ(std::strtod(exact(value).c_str(), nullptr), value);
+  }
+}
+
+TEST(Hash, OrderMatters) {
+  EXPECT_NE(hash_combine(hash_combine(0, 1), 2), hash_combine(hash_combine(0, 2), 1));
+  EXPECT_EQ(fnv1a("a"), 0xaf63dc4c8601ec8cULL);
+}
+
+}  // namespace
+}  // namespace megalith
