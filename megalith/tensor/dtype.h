@@ -1,0 +1,86 @@
+#pragma once
+#include <bit>
+#include <cstdint>
+#include <string_view>
+
+#include "megalith/base/error.h"
+#include "megalith/base/types.h"
+
+namespace megalith {
+
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, i32, u64, u8 };
+
+constexpr Index size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64:
+    case DType::u64: return 8;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::bf16:
+    case DType::f16: return 2;
+    case DType::u8: return 1;
+  }
+  return 0;
+}
+
+constexpr std::string_view name_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return "f64";
+    case DType::f32: return "f32";
+    case DType::bf16: return "bf16";
+    case DType::f16: return "f16";
+    case DType::i64: return "i64";
+    case DType::i32: return "i32";
+    case DType::u64: return "u64";
+    case DType::u8: return "u8";
+  }
+  return "?";
+}
+
+/// The upper half of an f32: 8 exponent bits, 7 of fraction. Conversion rounds to nearest even; NaN stays NaN.
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  bfloat16() = default;
+  explicit constexpr bfloat16(float value) {
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    if ((word & 0x7fffffffu) > 0x7f800000u) {
+      bits = static_cast<std::uint16_t>((word >> 16) | 0x40u);
+    } else {
+      bits = static_cast<std::uint16_t>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
+    }
+  }
+  explicit constexpr operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+};
+
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<double> { static constexpr DType value = DType::f64; };
+template <>
+struct DTypeOf<float> { static constexpr DType value = DType::f32; };
+template <>
+struct DTypeOf<bfloat16> { static constexpr DType value = DType::bf16; };
+template <>
+struct DTypeOf<std::int64_t> { static constexpr DType value = DType::i64; };
+template <>
+struct DTypeOf<std::int32_t> { static constexpr DType value = DType::i32; };
+template <>
+struct DTypeOf<std::uint64_t> { static constexpr DType value = DType::u64; };
+template <>
+struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::u8; };
+template <class T>
+inline constexpr DType dtype_of = DTypeOf<T>::value;
+
+/// Calls f.template operator()<T>() with T = double or float.
+template <class F>
+decltype(auto) dispatch_float(DType dtype, std::string_view where, F&& f) {
+  switch (dtype) {
+    case DType::f64: return f.template operator()<double>();
+    case DType::f32: return f.template operator()<float>();
+    default: throw BackendError("[" + std::string(where) + "] dtype = " + std::string(name_of(dtype)) + ": needs f64 or f32");
+  }
+}
+
+}  // namespace megalith

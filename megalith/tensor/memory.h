@@ -1,0 +1,47 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "megalith/tensor/tensor.h"
+
+namespace megalith {
+
+inline constexpr Index kAlignment = 256;  ///< of every planned address: a CUDA segment, four cache lines
+
+/// Owned device memory, zeroed, aligned to kAlignment.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(Index bytes, Device device = Device::cpu);
+  std::byte* data() const { return data_.get(); }
+  Index bytes() const { return bytes_; }
+  /// A view of the memory from `offset`. Throws InternalError when it does not fit.
+  Tensor view(const Shape& shape, DType dtype, Index offset = 0) const;
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  Index bytes_ = 0;
+};
+
+/// Bytes by owner ("parameters", "activations", ...): what `megalith plan` prints and what a run takes.
+using BytesByOwner = std::map<std::string, Index, std::less<>>;
+Index total(const BytesByOwner& bytes);
+
+/// Takes memory and books it under its owner.
+class MemoryLedger {
+ public:
+  explicit MemoryLedger(Device device) : device_(device) {}
+  Buffer take(std::string_view owner, Index bytes);
+  const BytesByOwner& by_owner() const { return by_owner_; }
+
+ private:
+  Device device_;
+  BytesByOwner by_owner_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,75 @@
+#pragma once
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "megalith/tensor/memory.h"
+
+namespace megalith {
+
+/// What one recorded pass did: tensors in the order in which they were asked for, ops in the order in which they ran.
+/// Phases (forward, backward) share tensors: one made in phase 0 and read in phase 1 must survive in between.
+class Recording {
+ public:
+  struct TensorRecord {
+    Index bytes = 0;
+    int phase = 0;       ///< where it was made
+    int first = 0;       ///< number of the first op that may touch it
+    int last = -1;       ///< number of the last op that touches it
+    int last_phase = 0;  ///< phase of that op
+    const char* maker = "";  ///< name of the first op that writes it
+  };
+  struct OpRecord {
+    const char* name = "";
+    int phase = 0;
+    std::vector<TensorId> reads, writes;
+  };
+
+  void begin_phase() { ++phase_; }
+  TensorId add_tensor(Index bytes);
+  void add_op(const char* name, std::initializer_list<Tensor> reads, std::initializer_list<Tensor> writes);
+
+  int num_phases() const { return phase_ + 1; }
+  const std::vector<TensorRecord>& tensors() const { return tensors_; }
+  const std::vector<OpRecord>& ops() const { return ops_; }
+
+ private:
+  void touch(const Tensor& tensor);
+
+  int phase_ = -1;
+  std::vector<TensorRecord> tensors_;
+  std::vector<OpRecord> ops_;
+};
+
+/// Where a tensor of a phase lives. `saved`: in the slot of its microbatch, from its phase to a later one.
+/// `scratch`: in memory that the next phase may overwrite.
+enum class Region : std::uint8_t { saved, scratch };
+
+struct Allocation {
+  Region region = Region::scratch;
+  Index offset = 0;
+  Index bytes = 0;
+  int first = 0, last = 0;  ///< ops between which it is alive
+  const char* maker = "";
+};
+
+/// The allocations of one phase in the order in which its code asks for tensors, and the ops it runs.
+struct PhasePlan {
+  std::vector<Allocation> tensors;
+  std::vector<const char*> ops;
+};
+
+/// Addresses for everything a recorded pass needs. Data: printed by `megalith plan`, tested for overlap.
+struct MemoryPlan {
+  std::vector<PhasePlan> phases;
+  Index saved_bytes = 0;    ///< of one slot
+  Index scratch_bytes = 0;  ///< the largest need of any phase
+};
+
+/// Lays saved tensors out one after the other and scratch tensors by lifetime (greedy by size into the lowest gap).
+MemoryPlan make_plan(const Recording& recording);
+
+/// The rule that makes a plan right: two tensors alive at the same op never share a byte. Throws InternalError.
+void check_plan(const MemoryPlan& plan);
+
+}  // namespace megalith
