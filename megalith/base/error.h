@@ -44,6 +44,8 @@ using CollectiveError = ErrorOf<ExitCode::collective>;
 using HangError = ErrorOf<ExitCode::hang>;
 using NonFiniteError = ErrorOf<ExitCode::non_finite>;
 using IoError = ErrorOf<ExitCode::io>;
+/// Not a failure: a signal asked the run to stop and its state is saved.
+using StoppedError = ErrorOf<ExitCode::requeue>;
 
 /// 66 when a checkpoint is refused, 67 when there is none to use.
 class CheckpointError : public Error {

@@ -19,10 +19,14 @@ spdlog::logger& sink() {
 
 void set_level(Level level) {
   switch (level) {
-    case Level::quiet: return sink().set_level(spdlog::level::off);
-    case Level::warning: return sink().set_level(spdlog::level::warn);
-    case Level::info: return sink().set_level(spdlog::level::info);
-    case Level::debug: return sink().set_level(spdlog::level::debug);
+    case Level::quiet:
+      return sink().set_level(spdlog::level::off);
+    case Level::warning:
+      return sink().set_level(spdlog::level::warn);
+    case Level::info:
+      return sink().set_level(spdlog::level::info);
+    case Level::debug:
+      return sink().set_level(spdlog::level::debug);
   }
 }
 

@@ -32,8 +32,9 @@ struct RandomSite {
 
   /// Words of the global elements 4*block .. 4*block+3.
   constexpr Philox4 block(std::uint64_t block_index) const {
-    return philox4x32({static_cast<std::uint32_t>(block_index), static_cast<std::uint32_t>(block_index >> 32), site, step},
-                      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+    return philox4x32(
+        {static_cast<std::uint32_t>(block_index), static_cast<std::uint32_t>(block_index >> 32), site, step},
+        {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
   }
   constexpr std::uint32_t word(std::uint64_t element) const { return block(element / 4)[element % 4]; }
   /// A standard normal number for a global element (Box-Muller on the two words of a pair).

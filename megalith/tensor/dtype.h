@@ -14,26 +14,38 @@ constexpr Index size_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
     case DType::i64:
-    case DType::u64: return 8;
+    case DType::u64:
+      return 8;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::bf16:
-    case DType::f16: return 2;
-    case DType::u8: return 1;
+    case DType::f16:
+      return 2;
+    case DType::u8:
+      return 1;
   }
   return 0;
 }
 
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::f64: return "f64";
-    case DType::f32: return "f32";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
-    case DType::i64: return "i64";
-    case DType::i32: return "i32";
-    case DType::u64: return "u64";
-    case DType::u8: return "u8";
+    case DType::f64:
+      return "f64";
+    case DType::f32:
+      return "f32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
+    case DType::i64:
+      return "i64";
+    case DType::i32:
+      return "i32";
+    case DType::u64:
+      return "u64";
+    case DType::u8:
+      return "u8";
   }
   return "?";
 }
@@ -57,19 +69,33 @@ struct bfloat16 {
 template <class T>
 struct DTypeOf;
 template <>
-struct DTypeOf<double> { static constexpr DType value = DType::f64; };
+struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
 template <>
-struct DTypeOf<float> { static constexpr DType value = DType::f32; };
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
 template <>
-struct DTypeOf<bfloat16> { static constexpr DType value = DType::bf16; };
+struct DTypeOf<bfloat16> {
+  static constexpr DType value = DType::bf16;
+};
 template <>
-struct DTypeOf<std::int64_t> { static constexpr DType value = DType::i64; };
+struct DTypeOf<std::int64_t> {
+  static constexpr DType value = DType::i64;
+};
 template <>
-struct DTypeOf<std::int32_t> { static constexpr DType value = DType::i32; };
+struct DTypeOf<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
 template <>
-struct DTypeOf<std::uint64_t> { static constexpr DType value = DType::u64; };
+struct DTypeOf<std::uint64_t> {
+  static constexpr DType value = DType::u64;
+};
 template <>
-struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::u8; };
+struct DTypeOf<std::uint8_t> {
+  static constexpr DType value = DType::u8;
+};
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;
 
@@ -77,9 +103,12 @@ inline constexpr DType dtype_of = DTypeOf<T>::value;
 template <class F>
 decltype(auto) dispatch_float(DType dtype, std::string_view where, F&& f) {
   switch (dtype) {
-    case DType::f64: return f.template operator()<double>();
-    case DType::f32: return f.template operator()<float>();
-    default: throw BackendError("[" + std::string(where) + "] dtype = " + std::string(name_of(dtype)) + ": needs f64 or f32");
+    case DType::f64:
+      return f.template operator()<double>();
+    case DType::f32:
+      return f.template operator()<float>();
+    default:
+      throw BackendError("[" + std::string(where) + "] dtype = " + std::string(name_of(dtype)) + ": needs f64 or f32");
   }
 }
 

@@ -18,8 +18,8 @@ void Exec::begin(const PhasePlan& phase, std::byte* saved, std::byte* scratch) {
 void Exec::end() {
   if (phase_ == nullptr) throw InternalError("[Exec::end] no phase is open");
   if (next_tensor_ != phase_->tensors.size()) {
-    throw InternalError(str("[Exec::end] the phase asked for ", next_tensor_, " tensors, its plan has ", phase_->tensors.size(),
-                            ": it must run as it was recorded"));
+    throw InternalError(str("[Exec::end] the phase asked for ", next_tensor_, " tensors, its plan has ",
+                            phase_->tensors.size(), ": it must run as it was recorded"));
   }
   phase_ = nullptr;
 }

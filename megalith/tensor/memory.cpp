@@ -16,15 +16,16 @@ Buffer::Buffer(Index bytes, Device device) : bytes_(bytes) {
   if (bytes == 0) return;
   const Index padded = round_up(bytes, kAlignment);
   auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, static_cast<std::size_t>(padded)));
-  if (data == nullptr) throw IoError(str("[memory] cannot take ", human_bytes(bytes), ": the system has no more memory"));
+  if (data == nullptr)
+    throw IoError(str("[memory] cannot take ", human_bytes(bytes), ": the system has no more memory"));
   data_.reset(data);
   std::memset(data, 0, static_cast<std::size_t>(padded));
 }
 
 Tensor Buffer::view(const Shape& shape, DType dtype, Index offset) const {
   if (offset < 0 || offset + shape.numel() * size_of(dtype) > bytes_) {
-    throw InternalError(str("[Buffer::view] shape ", shape, " ", name_of(dtype), " at byte ", offset, ": outside the ", bytes_,
-                            " bytes of the buffer"));
+    throw InternalError(str("[Buffer::view] shape ", shape, " ", name_of(dtype), " at byte ", offset, ": outside the ",
+                            bytes_, " bytes of the buffer"));
   }
   return {data_.get() + offset, shape, dtype};
 }

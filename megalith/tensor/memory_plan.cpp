@@ -85,7 +85,8 @@ MemoryPlan make_plan(const Recording& recording) {
     }
     plan.phases[static_cast<std::size_t>(tensor.phase)].tensors.push_back(allocation);
   }
-  for (const Recording::OpRecord& op : recording.ops()) plan.phases[static_cast<std::size_t>(op.phase)].ops.push_back(op.name);
+  for (const Recording::OpRecord& op : recording.ops())
+    plan.phases[static_cast<std::size_t>(op.phase)].ops.push_back(op.name);
   for (PhasePlan& phase : plan.phases) plan.scratch_bytes = std::max(plan.scratch_bytes, place_scratch(phase));
   check_plan(plan);
   return plan;
@@ -95,7 +96,8 @@ void check_plan(const MemoryPlan& plan) {
   std::vector<const Allocation*> saved;
   for (const PhasePlan& phase : plan.phases) {
     std::vector<const Allocation*> scratch;
-    for (const Allocation& tensor : phase.tensors) (tensor.region == Region::saved ? saved : scratch).push_back(&tensor);
+    for (const Allocation& tensor : phase.tensors)
+      (tensor.region == Region::saved ? saved : scratch).push_back(&tensor);
     for (std::vector<const Allocation*>* region : {&scratch, &saved}) {
       std::sort(region->begin(), region->end(), [](auto* a, auto* b) { return a->offset < b->offset; });
       for (std::size_t i = 0; i < region->size(); ++i) {

@@ -13,10 +13,10 @@ class Recording {
  public:
   struct TensorRecord {
     Index bytes = 0;
-    int phase = 0;       ///< where it was made
-    int first = 0;       ///< number of the first op that may touch it
-    int last = -1;       ///< number of the last op that touches it
-    int last_phase = 0;  ///< phase of that op
+    int phase = 0;           ///< where it was made
+    int first = 0;           ///< number of the first op that may touch it
+    int last = -1;           ///< number of the last op that touches it
+    int last_phase = 0;      ///< phase of that op
     const char* maker = "";  ///< name of the first op that writes it
   };
   struct OpRecord {

@@ -10,12 +10,13 @@
 namespace megalith {
 namespace {
 
-constexpr Index kParamAlignment = 64;  // elements: every parameter starts on a cache line (f32, f64) and on a CUDA segment (f32)
+constexpr Index kParamAlignment =
+    64;  // elements: every parameter starts on a cache line (f32, f64) and on a CUDA segment (f32)
 
 template <class T>
 void fill_normal(const Param& param, std::uint64_t seed) {
   const TensorSlice& slice = param.spec.slice;
-  const RandomSite site{seed, 0, static_cast<std::uint32_t>(fnv1a(slice.name))};
+  const RandomSite site{.seed = hash_combine(seed, fnv1a(slice.name))};
   const bool matrix = slice.global.rank() == 2;
   const Index rows = matrix ? slice.local[0] : 1;
   const Index columns = matrix ? slice.local[1] : slice.local[0];
@@ -45,6 +46,8 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, DType dtype) : dtype_(dty
     if (param.spec.ownership == Ownership::owner) owned_numel_ = numel_;
     params_.push_back(std::move(param));
   }
+  values_ = Tensor(nullptr, {numel_}, dtype);
+  grads_ = Tensor(nullptr, {numel_}, dtype);
 }
 
 void ParamBuffer::allocate(MemoryLedger& ledger) {
@@ -61,7 +64,8 @@ void ParamBuffer::allocate(MemoryLedger& ledger) {
 
 Param& ParamBuffer::at(std::string_view name) {
   const auto found = std::find_if(params_.begin(), params_.end(), [&](const Param& p) { return p.name() == name; });
-  if (found == params_.end()) throw InternalError(str("[ParamBuffer::at] parameter ", name, ": this rank holds none of that name"));
+  if (found == params_.end())
+    throw InternalError(str("[ParamBuffer::at] parameter ", name, ": this rank holds none of that name"));
   return *found;
 }
 

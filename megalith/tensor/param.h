@@ -36,8 +36,8 @@ struct Param {
   Tensor without_padding(const Tensor& like) const { return like.rows(0, spec.slice.local[0]); }
 };
 
-/// All parameters of one rank in flat buffers: owned ones first, so that the norm is one range. Positions are fixed by the
-/// specs alone; memory comes with allocate(). References to params stay valid for the buffer's life.
+/// All parameters of one rank in flat buffers: owned ones first, so that the norm is one range. Positions are fixed by
+/// the specs alone; memory comes with allocate(). References to params stay valid for the buffer's life.
 class ParamBuffer {
  public:
   ParamBuffer(std::vector<ParamSpec> specs, DType dtype);

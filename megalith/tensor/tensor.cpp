@@ -7,7 +7,8 @@ namespace megalith {
 
 Tensor Tensor::rows(Index begin, Index count) const {
   if (shape_.rank() == 0 || begin < 0 || count < 0 || begin + count > dim(0)) {
-    throw ShapeError(str("[Tensor::rows] rows ", begin, "..", begin + count, " of shape ", shape_, ": outside the tensor"));
+    throw ShapeError(
+        str("[Tensor::rows] rows ", begin, "..", begin + count, " of shape ", shape_, ": outside the tensor"));
   }
   Shape shape = shape_;
   shape.set(0, count);

@@ -16,8 +16,8 @@ enum class Device : std::uint8_t { cpu, cuda };
 using TensorId = std::int32_t;
 inline constexpr TensorId kExternal = -1;
 
-/// A view: address, shape, dtype. Row-major and contiguous. Owns nothing, copies cheaply. While a step is being recorded
-/// its address is null and only shape, dtype and id mean something.
+/// A view: address, shape, dtype. Row-major and contiguous. Owns nothing, copies cheaply. While a step is being
+/// recorded its address is null and only shape, dtype and id mean something.
 class Tensor {
  public:
   Tensor() = default;
