@@ -1,0 +1,62 @@
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/base/str.h"
+
+#include "apps/command.h"
+#include "apps/groups_report.h"
+
+namespace megalith::apps {
+namespace {
+
+struct Arguments {
+  GroupsRequest request;
+  std::string format = "text";
+};
+
+void print_groups(const GroupsRequest& request) {
+  const GroupsReport report = groups_report(request);
+  if (report.warning) log::warning(*report.warning);
+  const std::string& text = report.output;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw IoError(str("[groups] standard output: cannot be written (", std::strerror(errno), ")"));
+  }
+}
+
+}  // namespace
+
+void add_groups(CLI::App& program) {
+  const auto arguments = std::make_shared<Arguments>();
+  GroupsRequest& request = arguments->request;
+  grid::ParallelSizes& sizes = request.sizes;
+  CLI::App* command = program.add_subcommand(
+      "groups", "print the tensor, pipeline, data, context and expert parallel groups of given sizes; needs no GPU");
+  command->add_option("--world-size", sizes.world_size, "number of ranks")->required();
+  command->add_option("--tp", sizes.tp, "tensor parallel ranks of the dense layers")->capture_default_str();
+  command->add_option("--cp", sizes.cp, "context parallel ranks")->capture_default_str();
+  command->add_option("--dp", sizes.dp, "data parallel ranks: a check only, they follow from the other sizes");
+  command->add_option("--pp", sizes.pp, "pipeline stages")->capture_default_str();
+  command->add_option("--etp", sizes.etp, "tensor parallel ranks of one expert (default: tp)");
+  command->add_option("--ep", sizes.ep, "expert parallel ranks")->capture_default_str();
+  command->add_option("--edp", sizes.edp, "data parallel ranks of the experts: a check only");
+  command->add_option("--vpp", sizes.vpp, "model chunks per pipeline rank");
+  command->add_option("--split-rank", sizes.split_rank, "first decoder stage of an encoder-decoder pipeline");
+  command->add_option("--order", sizes.order, "axes from the fastest-varying to the slowest")->capture_default_str();
+  command->add_option("--format", arguments->format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}).description(""))
+      ->capture_default_str();
+  command->add_option("--ranks-per-node", request.ranks_per_node,
+                      "also count the groups that span nodes of so many ranks");
+  command->add_option("--rank", request.rank, "print this rank's coordinates, groups and neighbours only");
+  command->callback([arguments] {
+    if (arguments->format == "json") arguments->request.format = GroupsFormat::json;
+    print_groups(arguments->request);
+  });
+}
+
+}  // namespace megalith::apps
