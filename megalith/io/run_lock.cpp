@@ -1,0 +1,80 @@
+#include "megalith/io/run_lock.h"
+
+#include <array>
+#include <cerrno>
+#include <ctime>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/io/reader.h"
+
+namespace megalith::io {
+namespace {
+
+/// "host node7, pid 4711, started 2024-05-01 10:00:00 UTC"
+std::string describe_self() {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {"unknown"};
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::array<char, 40> date{};
+  std::strftime(date.data(), date.size(), "%Y-%m-%d %H:%M:%S UTC", &utc);
+  return str("host ", host.data(), ", pid ", ::getpid(), ", started ", date.data());
+}
+
+/// What the holder wrote. It may be empty: the holder takes the lock first and writes then.
+std::string describe_holder(int fd) {
+  std::array<char, 512> text{};
+  const ::ssize_t size = ::pread(fd, text.data(), text.size(), 0);
+  std::string_view shown(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  shown = shown.substr(0, shown.find('\n'));
+  return shown.empty() ? "another job that is just starting" : printable(shown, 400);
+}
+
+}  // namespace
+
+RunLock RunLock::take(const Path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw IoError(str("[", folder.string(), "] make_dir: ", error.message()));
+  const Path path = folder / "run.lock";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) throw IoError(str("[", path.string(), "] open: ", std::generic_category().message(errno)));
+  RunLock lock(fd, folder);  // closes fd when an error is thrown below
+
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (::fcntl(fd, F_OFD_SETLK, &whole) < 0) {
+    if (errno == EAGAIN || errno == EACCES) {
+      throw IoError(str("[", path.string(), "] the folder is in use by ", describe_holder(fd),
+                        ": stop that job, or choose another folder"));
+    }
+    throw IoError(str("[", path.string(), "] lock: ", std::generic_category().message(errno),
+                      ": the file system must support locks (on Lustre: mount with -o flock)"));
+  }
+  const std::string self = describe_self() + "\n";
+  if (::ftruncate(fd, 0) < 0 || ::pwrite(fd, self.data(), self.size(), 0) != static_cast<::ssize_t>(self.size())) {
+    throw IoError(str("[", path.string(), "] write: ", std::generic_category().message(errno)));
+  }
+  return lock;
+}
+
+RunLock::RunLock(RunLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)), folder_(std::move(other.folder_)) {}
+RunLock& RunLock::operator=(RunLock&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(folder_, other.folder_);
+  return *this;
+}
+RunLock::~RunLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+}  // namespace megalith::io

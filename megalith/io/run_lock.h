@@ -1,0 +1,30 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "megalith/io/fs.h"
+
+namespace megalith::io {
+
+/// The right to write into a run's folder: a lock on FOLDER/run.lock, held until destroyed. The kernel frees it when
+/// the process ends in whatever way, so it cannot go stale; the file stays, since removing it would race with the next
+/// job. Take it in one process of a run (rank 0) and before anything else is written. It is not inherited across exec,
+/// but a forked child keeps it alive.
+class RunLock {
+ public:
+  /// Makes the folder when it is absent. Throws IoError that names host, pid and start time of the job that holds it.
+  static RunLock take(const Path& folder);
+  RunLock(RunLock&&) noexcept;
+  RunLock& operator=(RunLock&&) noexcept;
+  ~RunLock();
+
+  const Path& folder() const { return folder_; }
+
+ private:
+  RunLock(int fd, Path folder) : fd_(fd), folder_(std::move(folder)) {}
+
+  int fd_ = -1;
+  Path folder_;
+};
+
+}  // namespace megalith::io

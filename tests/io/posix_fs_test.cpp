@@ -1,0 +1,177 @@
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/io/fs.h"
+
+#include "tests/io/temp_dir.h"
+
+namespace megalith::io {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(PosixFs, WritesAndMaps) {
+  const TempDir dir;
+  const auto fs = posix_fs();
+  const auto file = fs->create(dir / "a");
+  file->write("hello ");
+  file->write("world");
+  file->sync();
+  file->close();
+  EXPECT_EQ(fs->map(dir / "a").text(), "hello world");
+  EXPECT_EQ(fs->file_size(dir / "a"), 11u);
+  const auto log = fs->append(dir / "a");
+  log->write("!");
+  log->close();
+  EXPECT_EQ(read_all(dir / "a"), "hello world!");
+}
+
+TEST(PosixFs, MappingOutlivesItsFile) {
+  const TempDir dir;
+  const auto fs = posix_fs();
+  write_all(dir / "a", "contents");
+  const MappedFile copy = fs->map(dir / "a");
+  fs->unlink(dir / "a");
+  EXPECT_FALSE(fs->exists(dir / "a"));
+  EXPECT_EQ(copy.text(), "contents");
+}
+
+TEST(PosixFs, EmptyFileMapsToNothing) {
+  const TempDir dir;
+  write_all(dir / "empty", "");
+  EXPECT_TRUE(posix_fs()->map(dir / "empty").bytes().empty());
+}
+
+TEST(PosixFs, CreateRefusesWhatExists) {
+  const TempDir dir;
+  write_all(dir / "a", "old");
+  EXPECT_EQ(error_of<IoError>([&] { posix_fs()->create(dir / "a"); }),
+            str("[", (dir / "a").string(), "] create: File exists"));
+  EXPECT_EQ(read_all(dir / "a"), "old");
+}
+
+TEST(PosixFs, MapRefusesWhatIsNoFile) {
+  const TempDir dir;
+  const auto fs = posix_fs();
+  EXPECT_THAT(error_of<InputError>([&] { fs->map(dir / "absent"); }), HasSubstr("there is no such file"));
+  EXPECT_THAT(error_of<InputError>([&] { fs->map(dir.path()); }), HasSubstr("is not a regular file"));
+  ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);  // opening it for reading would wait for a writer
+  EXPECT_THAT(error_of<InputError>([&] { fs->map(dir / "fifo"); }), HasSubstr("is not a regular file"));
+}
+
+TEST(PosixFs, ListsSortedAndEmptyWhenAbsent) {
+  const TempDir dir;
+  const auto fs = posix_fs();
+  for (const char* name : {"b", "a", ".hidden"}) write_all(dir / name, "");
+  fs->make_dir(dir / "c/d");
+  fs->make_dir(dir / "c/d");
+  EXPECT_EQ(fs->list(dir.path()), (std::vector<std::string>{".hidden", "a", "b", "c"}));
+  EXPECT_TRUE(fs->list(dir / "absent").empty());
+  EXPECT_THAT(error_of<IoError>([&] { fs->list(dir / "a"); }), HasSubstr("list: Not a directory"));
+  EXPECT_TRUE(fs->is_dir(dir / "c/d"));
+  EXPECT_FALSE(fs->is_dir(dir / "a"));
+  EXPECT_FALSE(fs->is_dir(dir / "a/below-a-file"));
+}
+
+TEST(PosixFs, LinksAreSeen) {
+  const TempDir dir;
+  const auto fs = posix_fs();
+  fs->make_dir(dir / "real");
+  std::filesystem::create_directory_symlink(dir / "real", dir / "link");
+  EXPECT_TRUE(fs->is_link(dir / "link"));
+  EXPECT_TRUE(fs->is_dir(dir / "link"));
+  EXPECT_FALSE(fs->is_link(dir / "real"));
+  EXPECT_FALSE(fs->is_link(dir / "absent"));
+}
+
+TEST(PosixFs, ErrorsNamePathOperationAndReason) {
+  const TempDir dir;
+  const auto fs = posix_fs();
+  const std::string absent = (dir / "absent").string();
+  EXPECT_EQ(error_of<IoError>([&] { fs->unlink(absent); }), str("[", absent, "] unlink: No such file or directory"));
+  EXPECT_EQ(error_of<IoError>([&] { fs->rename(absent, dir / "b"); }),
+            str("[", absent, "] rename to ", (dir / "b").string(), ": No such file or directory"));
+  EXPECT_EQ(error_of<IoError>([&] { fs->sync_dir(absent); }),
+            str("[", absent, "] sync_dir: No such file or directory"));
+  EXPECT_EQ(error_of<IoError>([&] { fs->file_size(absent); }),
+            str("[", absent, "] file_size: No such file or directory"));
+  fs->make_dir(dir / "full");
+  write_all(dir / "full/x", "");
+  EXPECT_THAT(error_of<IoError>([&] { fs->remove_dir(dir / "full"); }), HasSubstr("remove_dir: Directory not empty"));
+  write_all(dir / "file", "");
+  EXPECT_THAT(error_of<IoError>([&] { fs->make_dir(dir / "file"); }), HasSubstr("make_dir"));
+}
+
+TEST(PosixFs, FullDeviceIsAnIoErrorAndFinal) {
+  const auto file = posix_fs()->append("/dev/full");
+  EXPECT_EQ(error_of<IoError>([&] { file->write("x"); }),
+            "[/dev/full] write: No space left on device: free some space, or write elsewhere");
+  // Nothing that comes later may look like success.
+  EXPECT_EQ(error_of<IoError>([&] { file->sync(); }), "[/dev/full] sync: an earlier write or sync of this file failed");
+}
+
+void ignore_signal(int) {}
+
+// A FIFO whose reader is slow makes write() return short and be interrupted, again and again.
+TEST(PosixFs, InterruptedAndShortWritesLoseNothing) {
+  const TempDir dir;
+  ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = ignore_signal;  // without SA_RESTART, so that calls do return EINTR
+  ASSERT_EQ(::sigaction(SIGUSR2, &action, &before), 0);
+
+  std::string sent(1 << 20, '\0');
+  for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<char>(i * 2654435761u >> 13);
+  std::string received;
+  const int in = ::open((dir / "fifo").c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(in, 0);
+  ASSERT_EQ(::fcntl(in, F_SETFL, 0), 0);
+  std::atomic<bool> written{false};
+  std::thread writer([&] {
+    const auto file = posix_fs()->append(dir / "fifo");
+    file->write(sent);
+    file->close();
+    written = true;
+  });
+  std::thread interrupter([&, target = writer.native_handle()] {
+    while (!written) {
+      ::pthread_kill(target, SIGUSR2);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  });
+  std::string piece(10007, '\0');
+  while (received.size() < sent.size()) {
+    const ::ssize_t size = ::read(in, piece.data(), piece.size());
+    if (size <= 0) continue;
+    received += std::string_view(piece).substr(0, static_cast<std::size_t>(size));
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  interrupter.join();
+  writer.join();
+  ::close(in);
+  ::sigaction(SIGUSR2, &before, nullptr);
+  EXPECT_TRUE(received == sent);
+}
+
+TEST(PublishFile, ReplacesWhole) {
+  const TempDir dir;
+  const auto fs = posix_fs();
+  publish_file(*fs, dir / "a", "first");
+  publish_file(*fs, dir / "a", "second");
+  EXPECT_EQ(read_all(dir / "a"), "second");
+  EXPECT_EQ(fs->list(dir.path()), std::vector<std::string>{"a"});
+}
+
+}  // namespace
+}  // namespace megalith::io

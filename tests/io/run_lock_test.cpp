@@ -1,0 +1,102 @@
+#include "megalith/io/run_lock.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "megalith/base/clock.h"
+#include "megalith/base/error.h"
+
+#include "tests/io/temp_dir.h"
+
+namespace megalith::io {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(RunLock, SecondHolderIsRefusedAndTheFirstNamed) {
+  const TempDir dir;
+  const RunLock first = RunLock::take(dir / "run");
+  const std::string error = error_of<IoError>([&] { RunLock::take(dir / "run"); });
+  EXPECT_THAT(error, HasSubstr((dir / "run/run.lock").string() + "] the folder is in use by host "));
+  EXPECT_THAT(error, HasSubstr("pid " + std::to_string(::getpid()) + ", started 20"));
+  EXPECT_THAT(error, HasSubstr(" UTC: stop that job, or choose another folder"));
+}
+
+TEST(RunLock, FreedWhenDestroyedAndWhenMovedFrom) {
+  const TempDir dir;
+  {
+    RunLock first = RunLock::take(dir.path());
+    const RunLock moved = std::move(first);
+    EXPECT_THROW(RunLock::take(dir.path()), IoError);
+  }
+  EXPECT_NO_THROW(RunLock::take(dir.path()));
+}
+
+TEST(RunLock, HolderThatHasNotWrittenYet) {
+  const TempDir dir;
+  const RunLock first = RunLock::take(dir.path());
+  std::filesystem::resize_file(dir / "run.lock", 0);
+  EXPECT_THAT(error_of<IoError>([&] { RunLock::take(dir.path()); }), HasSubstr("another job that is just starting"));
+}
+
+TEST(RunLock, KilledHolderNeverLeavesItStale) {
+  for (int round = 0; round < 20; ++round) {
+    const TempDir dir;
+    int ready[2];
+    ASSERT_EQ(::pipe(ready), 0);
+    const ::pid_t holder = ::fork();
+    if (holder == 0) {
+      const RunLock lock = RunLock::take(dir.path());
+      (void)!::write(ready[1], "x", 1);
+      for (;;) ::pause();
+    }
+    char byte = 0;
+    ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+    const double start = monotonic_s();
+    EXPECT_THAT(error_of<IoError>([&] { RunLock::take(dir.path()); }), HasSubstr("pid " + std::to_string(holder)));
+    EXPECT_LT(monotonic_s() - start, 1.0);
+    ::kill(holder, SIGKILL);
+    ::waitpid(holder, nullptr, 0);
+    EXPECT_NO_THROW(RunLock::take(dir.path()));
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+}
+
+TEST(RunLock, OfManyAtOnceExactlyOneWins) {
+  for (int round = 0; round < 10; ++round) {
+    const TempDir dir;
+    int done[2];
+    ASSERT_EQ(::pipe(done), 0);
+    std::vector<::pid_t> children;
+    for (int i = 0; i < 4; ++i) {
+      const ::pid_t child = ::fork();
+      if (child != 0) {
+        children.push_back(child);
+        continue;
+      }
+      try {
+        const RunLock lock = RunLock::take(dir.path());
+        (void)!::write(done[1], "w", 1);
+        for (;;) ::pause();
+      } catch (const IoError&) {
+        (void)!::write(done[1], "l", 1);
+        ::_exit(0);
+      }
+    }
+    std::string outcome(4, '?');
+    for (char& c : outcome) ASSERT_EQ(::read(done[0], &c, 1), 1);
+    EXPECT_EQ(std::count(outcome.begin(), outcome.end(), 'w'), 1) << outcome;
+    for (const ::pid_t child : children) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+    ::close(done[0]);
+    ::close(done[1]);
+  }
+}
+
+}  // namespace
+}  // namespace megalith::io
