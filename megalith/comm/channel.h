@@ -1,0 +1,156 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/tensor/tensor.h"
+
+namespace megalith::comm {
+
+class CallLog;
+
+enum class Reduce : std::uint8_t { sum, max, min };
+enum class Op : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, barrier, send, recv };
+inline constexpr int kNumOps = 8;
+std::string_view name_of(Op op);
+std::string_view name_of(Reduce reduce);
+
+/// What one rank says about one call: sent along with the data and compared before any of it is used.
+struct Call {
+  Op op = Op::barrier;
+  DType dtype = DType::u8;
+  Reduce reduce = Reduce::sum;
+  std::int32_t root = 0;       ///< broadcast: root; send, recv: peer
+  std::int32_t lane = 0;       ///< send, recv
+  Index count = 0;             ///< elements entering (all_to_all: 0, the counts differ by design)
+  std::uint64_t sequence = 0;  ///< of this channel (collectives) or of this peer and lane (send, recv), from 0
+  std::uint32_t site = 0;      ///< hash of the call's place in the source
+  const char* file = "";
+  std::uint32_t line = 0;
+  std::uint64_t entry = 0;  ///< number in this rank's call log; not compared
+};
+/// "all_reduce(sum, f32 x 128) #7 at mlp.cpp:42"
+std::string describe(const Call& call);
+/// The same without the place, for a call that another process made.
+std::string describe_there(const Call& call);
+
+/// Whether two members of a group made the same collective call.
+bool agree(const Call& a, const Call& b);
+
+/// Calls, elements and bytes that entered communication, per kind.
+struct Counter {
+  Index calls = 0, elements = 0, bytes = 0;
+};
+struct Counters {
+  std::array<Counter, kNumOps> by_op{};
+  const Counter& operator[](Op op) const { return by_op[static_cast<std::size_t>(op)]; }
+  Counter& operator[](Op op) { return by_op[static_cast<std::size_t>(op)]; }
+};
+
+/// Names a posted send or receive until it is waited for.
+struct Ticket {
+  std::int64_t id = -1;     ///< -1: nothing is in flight
+  std::uint64_t entry = 0;  ///< number in the rank's call log
+};
+
+/// Lanes of a pair of ranks are numbered from 0 to below this.
+inline constexpr int kMaxLanes = 1023;
+
+/// One rank's end of a group: what a transport implements. Calls come through the functions of group.h only, which
+/// check shapes, book counters and the rolling hash, and skip groups of one rank. Not thread-safe: a rank's own thread
+/// uses it.
+class Channel {
+ public:
+  Channel(std::string name, std::vector<int> world_ranks, int rank);
+  virtual ~Channel() = default;
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(world_ranks_.size()); }
+  std::string_view name() const { return name_; }
+  std::span<const int> world_ranks() const { return world_ranks_; }
+  int world_rank(int member) const { return world_ranks_[static_cast<std::size_t>(member)]; }
+  int world_rank() const { return world_rank(rank_); }
+  /// The same on all members, different for different groups: a hash of name and members. Odd.
+  std::uint64_t key() const { return key_; }
+  const Counters& counters() const { return counters_; }
+  /// Where the tensors must lie.
+  virtual Device device() const { return Device::cpu; }
+
+  /// Completes `call` with its sequence number, counts and logs it and folds it into the rolling hash.
+  Call book(Call call, Index bytes);
+  /// Notes in the call log that a booked call is complete.
+  void note_done(std::uint64_t entry);
+  /// This rank's term of the agreement check: summed over all ranks of the world (mod 2^64) the terms give 0 exactly
+  /// when every member has made the same calls in the same order and every send has met its receive (up to a chance of
+  /// 2^-63). Members but the first add key * hash, the first subtracts (size - 1) * key * hash; senders add, receivers
+  /// subtract.
+  std::uint64_t agreement_term() const;
+  /// Where booked calls are written down; none until set.
+  void set_log(std::shared_ptr<CallLog> log) { log_ = std::move(log); }
+
+  /// Scratch for all_to_all: what each member is sent and sends, in bytes.
+  std::span<Index> send_bytes() { return {bytes_.data(), world_ranks_.size()}; }
+  std::span<Index> recv_bytes() { return {bytes_.data() + world_ranks_.size(), world_ranks_.size()}; }
+
+  virtual void all_reduce(const Call& call, void* data) = 0;
+  virtual void reduce_scatter(const Call& call, const void* in, void* out) = 0;
+  virtual void all_gather(const Call& call, const void* in, void* out) = 0;
+  /// Counts in bytes, one per member.
+  virtual void all_to_all(const Call& call, const void* in, std::span<const Index> send_bytes, void* out,
+                          std::span<const Index> recv_bytes) = 0;
+  virtual void broadcast(const Call& call, void* data) = 0;
+  virtual void barrier(const Call& call) = 0;
+  virtual Ticket post_send(const Call& call, const void* data) = 0;
+  virtual Ticket post_recv(const Call& call, void* data) = 0;
+  virtual void wait(Ticket ticket) = 0;
+  /// Gives up a message that nobody will wait for, as when an error unwinds: afterwards its memory may go.
+  virtual void cancel(Ticket ticket) noexcept = 0;
+
+  /// "[all_reduce] group tp of 4 ranks: ", how every error of a call begins.
+  std::string where(Op op) const;
+  /// Two ranks disagree. Ranks are world ranks; `theirs` describes the other's call.
+  [[noreturn]] void throw_mismatch(const Call& mine, int my_rank, const std::string& theirs, int their_rank) const;
+  /// `call` has waited for `awaited` ("rank 1 (ended), rank 3") in vain.
+  [[noreturn]] void throw_hang(const Call& call, double waited_s, const std::string& awaited) const;
+
+ private:
+  /// One direction of a pair: the messages with one lane number.
+  struct Lane {
+    int peer = 0, lane = 0;
+    Op op = Op::send;
+    std::uint64_t key = 1;  ///< the same at both ends, odd
+    std::uint64_t sequence = 0, hash = 0;
+  };
+  Lane& lane_of(const Call& call);
+
+  std::string name_;
+  std::vector<int> world_ranks_;
+  int rank_;
+  std::uint64_t key_;
+  std::uint64_t sequence_ = 0, hash_ = 0;
+  std::vector<Lane> lanes_;
+  std::vector<Index> bytes_;
+  Counters counters_;
+  std::shared_ptr<CallLog> log_;
+};
+
+/// "rank 1 (ended), rank 3 and 9 more": at most eight are listed, so that a message stays readable.
+class RankList {
+ public:
+  void add(int world_rank, const std::string& remark = "");
+  bool empty() const { return count_ == 0; }
+  std::string text() const;
+
+ private:
+  static constexpr int kListed = 8;
+  int count_ = 0;
+  std::string text_;
+};
+
+}  // namespace megalith::comm

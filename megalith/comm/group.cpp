@@ -1,0 +1,279 @@
+#include "megalith/comm/group.h"
+
+#include <cstring>
+#include <functional>
+
+#include "megalith/base/error.h"
+#include "megalith/base/hash.h"
+#include "megalith/base/str.h"
+
+namespace megalith::comm {
+namespace {
+
+[[noreturn]] void refuse(Op op, const std::string& text) { throw ShapeError(str('[', name_of(op), "] ", text)); }
+
+Call make_call(Op op, const Tensor& tensor, const Where& where) {
+  Call call;
+  call.op = op;
+  call.dtype = tensor.dtype();
+  call.count = tensor.numel();
+  call.file = where.file_name();
+  call.line = where.line();
+  call.site = static_cast<std::uint32_t>(mix64(fnv1a(call.file) + call.line * 0x10000u + where.column()));
+  return call;
+}
+
+void expect_tensor(Op op, const Tensor& tensor, std::string_view which) {
+  if (!tensor) refuse(op, str("there is no tensor '", which, "'"));
+}
+
+void expect_reducible(Op op, const Tensor& tensor) {
+  if (tensor.dtype() != DType::f16) return;
+  refuse(op, "dtype = f16: must be f64, f32, bf16, i64, i32, u64 or u8");
+}
+
+/// `many` must be `few` with its first dimension `times` as long.
+void expect_multiple(Op op, const Tensor& many, const Tensor& few, int times) {
+  Shape wanted = few.shape();
+  if (wanted.rank() > 0) wanted.set(0, wanted[0] * times);
+  if (few.shape().rank() == 0 || many.shape() != wanted) {
+    refuse(op, str("shapes ", many.shape(), " and ", few.shape(), ": the first dimension must be ", times,
+                   " times as long, the others equal"));
+  }
+}
+
+void expect_same_dtype(Op op, const Tensor& in, const Tensor& out) {
+  if (in.dtype() == out.dtype()) return;
+  refuse(op, str("dtype = ", name_of(in.dtype()), " in and ", name_of(out.dtype()), " out: must be the same"));
+}
+
+/// The result may overwrite nothing that others still read: `in` and `out` are apart, or `part` is `own` exactly.
+void expect_apart(Op op, const Tensor& in, const Tensor& out, const void* own, const void* part) {
+  const auto* a = static_cast<const std::byte*>(in.raw());
+  const auto* b = static_cast<const std::byte*>(out.raw());
+  const std::less<const std::byte*> before;
+  if (in.bytes() == 0 || out.bytes() == 0 || own == part) return;
+  if (before(a, b + out.bytes()) && before(b, a + in.bytes())) {
+    refuse(op, "in and out share memory: must be apart, or one the rank's own part of the other");
+  }
+}
+
+const std::byte* part_of(const Tensor& tensor, int member, int size) {
+  return static_cast<const std::byte*>(tensor.raw()) + tensor.bytes() / size * member;
+}
+
+void copy(const Tensor& in, const Tensor& out) {
+  if (in.raw() != out.raw() && in.bytes() > 0) std::memcpy(out.raw(), in.raw(), static_cast<std::size_t>(in.bytes()));
+}
+
+/// Books the call, makes it by `kernel(channel, call)`, and notes that it is done.
+template <class Kernel>
+void communicate(Exec& ex, Channel& channel, const Call& call, Index bytes, Kernel&& kernel) {
+  if (ex.device() != channel.device()) {
+    throw BackendError(str(channel.where(call.op), "this transport cannot reach the tensors' device"));
+  }
+  const Call booked = channel.book(call, bytes);
+  kernel(booked);
+  channel.note_done(booked.entry);
+}
+
+void rows_to_bytes(std::span<const Index> rows, Index row_bytes, std::span<Index> bytes) {
+  for (std::size_t i = 0; i < rows.size(); ++i) bytes[i] = rows[i] * row_bytes;
+}
+
+void expect_rows(const Tensor& tensor, std::span<const Index> counts, int size, std::string_view which) {
+  constexpr Op op = Op::all_to_all;
+  if (static_cast<int>(counts.size()) != size) {
+    refuse(op, str(which, "_counts has ", counts.size(), " entries: must have one for each of ", size, " ranks"));
+  }
+  Index rows = 0;
+  for (const Index count : counts) {
+    if (count < 0) refuse(op, str(which, "_counts has an entry ", count, ": must be at least 0"));
+    rows += count;
+  }
+  if (tensor.shape().rank() == 0 || tensor.dim(0) != rows) {
+    refuse(op, str(which, " tensor of shape ", tensor.shape(), ": must have ", rows, " rows, the sum of ", which,
+                   "_counts"));
+  }
+}
+
+void check_all_to_all(const Group& group, const Tensor& in, std::span<const Index> send_counts, const Tensor& out,
+                      std::span<const Index> recv_counts) {
+  constexpr Op op = Op::all_to_all;
+  expect_tensor(op, in, "in");
+  expect_tensor(op, out, "out");
+  expect_same_dtype(op, in, out);
+  expect_rows(in, send_counts, group.size(), "send");
+  expect_rows(out, recv_counts, group.size(), "recv");
+  Shape row = in.shape();
+  row.set(0, out.dim(0));
+  if (row != out.shape()) refuse(op, str("shapes ", in.shape(), " and ", out.shape(), ": rows must be alike"));
+  const auto own = static_cast<std::size_t>(group.rank());
+  if (send_counts[own] != recv_counts[own]) {
+    refuse(op, str("sends ", send_counts[own], " rows to itself and receives ", recv_counts[own], ": must be equal"));
+  }
+}
+
+void check_message(Op op, const Group& group, const Tensor& tensor, int peer, int lane) {
+  expect_tensor(op, tensor, "tensor");
+  if (peer < 0 || peer >= group.size()) {
+    refuse(op, str("peer ", peer, " is outside group ", group.name(), " of ", group.size(), " ranks"));
+  }
+  if (peer == group.rank()) refuse(op, str("peer ", peer, " of group ", group.name(), " is this rank itself"));
+  if (lane < 0 || lane >= kMaxLanes) refuse(op, str("lane = ", lane, ": must be from 0 to ", kMaxLanes - 1));
+}
+
+}  // namespace
+
+Pending& Pending::operator=(Pending&& from) noexcept {
+  if (this == &from) return *this;
+  drop();
+  channel_ = std::exchange(from.channel_, nullptr);
+  ticket_ = from.ticket_;
+  tensor_ = from.tensor_;
+  other_ = from.other_;
+  return *this;
+}
+
+void Pending::drop() noexcept {
+  if (channel_ != nullptr && ticket_.id >= 0) channel_->cancel(ticket_);
+  channel_ = nullptr;
+}
+
+void Pending::wait(Exec& ex) {
+  if (channel_ == nullptr) return;
+  const auto finish = [this](Exec&, Stream) {
+    if (ticket_.id < 0) return;
+    channel_->wait(ticket_);
+    channel_->note_done(ticket_.entry);
+  };
+  if (other_) {
+    ex.run({.name = "wait", .reads = {tensor_, other_}, .writes = {}}, finish);
+  } else {
+    ex.run({.name = "wait", .reads = {tensor_}, .writes = {}}, finish);
+  }
+  channel_ = nullptr;
+}
+
+Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Where where) {
+  expect_tensor(Op::all_reduce, tensor, "tensor");
+  expect_reducible(Op::all_reduce, tensor);
+  if (group.size() == 1) return {};
+  Channel& channel = group.channel();
+  Call call = make_call(Op::all_reduce, tensor, where);
+  call.reduce = reduce;
+  ex.run({.name = "all_reduce", .reads = {tensor}, .writes = {tensor}}, [&](Exec&, Stream) {
+    communicate(ex, channel, call, tensor.bytes(), [&](const Call& c) { channel.all_reduce(c, tensor.raw()); });
+  });
+  return {channel, {}, tensor};
+}
+
+Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce, Where where) {
+  constexpr Op op = Op::reduce_scatter;
+  expect_tensor(op, in, "in");
+  expect_tensor(op, out, "out");
+  expect_same_dtype(op, in, out);
+  expect_reducible(op, in);
+  expect_multiple(op, in, out, group.size());
+  Channel& channel = group.channel();
+  Call call = make_call(op, in, where);
+  call.reduce = reduce;
+  ex.run({.name = "reduce_scatter", .reads = {in}, .writes = {out}}, [&](Exec&, Stream) {
+    if (group.size() == 1) return copy(in, out);
+    expect_apart(op, in, out, out.raw(), part_of(in, group.rank(), group.size()));
+    communicate(ex, channel, call, in.bytes(), [&](const Call& c) { channel.reduce_scatter(c, in.raw(), out.raw()); });
+  });
+  return group.size() == 1 ? Pending() : Pending(channel, {}, in, out);
+}
+
+Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Where where) {
+  constexpr Op op = Op::all_gather;
+  expect_tensor(op, in, "in");
+  expect_tensor(op, out, "out");
+  expect_same_dtype(op, in, out);
+  expect_multiple(op, out, in, group.size());
+  Channel& channel = group.channel();
+  const Call call = make_call(op, in, where);
+  ex.run({.name = "all_gather", .reads = {in}, .writes = {out}}, [&](Exec&, Stream) {
+    if (group.size() == 1) return copy(in, out);
+    expect_apart(op, in, out, in.raw(), part_of(out, group.rank(), group.size()));
+    communicate(ex, channel, call, in.bytes(), [&](const Call& c) { channel.all_gather(c, in.raw(), out.raw()); });
+  });
+  return group.size() == 1 ? Pending() : Pending(channel, {}, in, out);
+}
+
+Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<const Index> send_counts,
+                   const Tensor& out, std::span<const Index> recv_counts, Where where) {
+  constexpr Op op = Op::all_to_all;
+  check_all_to_all(group, in, send_counts, out, recv_counts);
+  Channel& channel = group.channel();
+  Call call = make_call(op, in, where);
+  call.count = 0;
+  ex.run({.name = "all_to_all", .reads = {in}, .writes = {out}}, [&](Exec&, Stream) {
+    if (group.size() == 1) return copy(in, out);
+    expect_apart(op, in, out, in.raw(), nullptr);
+    Index row_bytes = size_of(in.dtype());
+    for (int i = 1; i < in.shape().rank(); ++i) row_bytes *= in.dim(i);
+    rows_to_bytes(send_counts, row_bytes, channel.send_bytes());
+    rows_to_bytes(recv_counts, row_bytes, channel.recv_bytes());
+    communicate(ex, channel, call, in.bytes(), [&](const Call& c) {
+      channel.all_to_all(c, in.raw(), channel.send_bytes(), out.raw(), channel.recv_bytes());
+    });
+  });
+  return group.size() == 1 ? Pending() : Pending(channel, {}, in, out);
+}
+
+Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, Where where) {
+  expect_tensor(Op::broadcast, tensor, "tensor");
+  if (root < 0 || root >= group.size()) {
+    refuse(Op::broadcast, str("root ", root, " is outside group ", group.name(), " of ", group.size(), " ranks"));
+  }
+  if (group.size() == 1) return {};
+  Channel& channel = group.channel();
+  Call call = make_call(Op::broadcast, tensor, where);
+  call.root = root;
+  ex.run({.name = "broadcast", .reads = {tensor}, .writes = {tensor}}, [&](Exec&, Stream) {
+    communicate(ex, channel, call, tensor.bytes(), [&](const Call& c) { channel.broadcast(c, tensor.raw()); });
+  });
+  return {channel, {}, tensor};
+}
+
+void barrier(Exec& ex, const Group& group, Where where) {
+  if (group.size() == 1) return;
+  Channel& channel = group.channel();
+  const Call call = make_call(Op::barrier, Tensor(nullptr, {0}, DType::u8), where);
+  ex.run({.name = "barrier", .reads = {}, .writes = {}},
+         [&](Exec&, Stream) { communicate(ex, channel, call, 0, [&](const Call& c) { channel.barrier(c); }); });
+}
+
+Pending send(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane, Where where) {
+  check_message(Op::send, group, tensor, peer, lane);
+  Channel& channel = group.channel();
+  Call call = make_call(Op::send, tensor, where);
+  call.root = peer;
+  call.lane = lane;
+  Ticket ticket;
+  ex.run({.name = "send", .reads = {tensor}, .writes = {}}, [&](Exec&, Stream) {
+    const Call booked = channel.book(call, tensor.bytes());
+    ticket = channel.post_send(booked, tensor.raw());
+    ticket.entry = booked.entry;
+  });
+  return {channel, ticket, tensor};
+}
+
+Pending recv(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane, Where where) {
+  check_message(Op::recv, group, tensor, peer, lane);
+  Channel& channel = group.channel();
+  Call call = make_call(Op::recv, tensor, where);
+  call.root = peer;
+  call.lane = lane;
+  Ticket ticket;
+  ex.run({.name = "recv", .reads = {}, .writes = {tensor}}, [&](Exec&, Stream) {
+    const Call booked = channel.book(call, tensor.bytes());
+    ticket = channel.post_recv(booked, tensor.raw());
+    ticket.entry = booked.entry;
+  });
+  return {channel, ticket, tensor};
+}
+
+}  // namespace megalith::comm

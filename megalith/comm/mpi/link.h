@@ -1,0 +1,37 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "megalith/base/types.h"
+
+namespace megalith::comm {
+
+/// Point-to-point bytes between the processes of a job: what the MPI channels need of MPI, so that one file includes
+/// mpi.h. All calls on the rank's own thread.
+class Link {
+ public:
+  using Handle = int;
+
+  virtual ~Link() = default;
+  /// Both are posted and never block. `bytes` is at most kMaxBytes. The memory stays in use until test() gave true.
+  virtual Handle isend(const void* data, Index bytes, int world_rank, int tag) = 0;
+  virtual Handle irecv(void* data, Index bytes, int world_rank, int tag) = 0;
+  /// Makes progress; true once the transfer is done, and then the handle is free.
+  virtual bool test(Handle handle) = 0;
+  /// This rank fails: tells the others why (nothing when `reason` is empty or another rank has told first), gives what
+  /// is in flight a moment to end, and makes no progress from then on, because the memory of what is still in flight
+  /// may go while the error unwinds (MPI would read it, or fault). All further calls but this one throw AbortedError.
+  /// At most 0.1 s.
+  virtual void settle(std::string_view reason) noexcept = 0;
+  /// The first of two tags (headers and payloads) of a lane of the `group`-th group that both ranks share.
+  virtual int tag(Index group, int lane) const = 0;
+  /// The number of the next group that this rank shares with `world_rank`.
+  virtual Index next_group(int world_rank) = 0;
+  /// "rank 2 failed first: its error" once another rank has told so, else empty.
+  virtual const std::string& failure() = 0;
+  virtual double timeout_s() const = 0;
+
+  static constexpr Index kMaxBytes = Index{1} << 26;
+};
+
+}  // namespace megalith::comm

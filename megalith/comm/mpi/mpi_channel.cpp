@@ -1,0 +1,320 @@
+#include "megalith/comm/mpi/mpi_channel.h"
+
+#include <cstring>
+#include <exception>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/mpi/backoff.h"
+#include "megalith/comm/reduce.h"
+
+namespace megalith::comm {
+namespace {
+
+constexpr int kCollectiveLane = kMaxLanes;    // one lane number above those of messages
+constexpr std::int64_t kSlotLimit = 1 << 16;  // a ticket's id is serial * kSlotLimit + slot
+
+void copy_bytes(void* to, const void* from, Index bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+}  // namespace
+
+MpiChannel::MpiChannel(Link& link, std::string name, std::vector<int> world_ranks, int rank)
+    : Channel(std::move(name), std::move(world_ranks), rank),
+      link_(link),
+      group_numbers_(static_cast<std::size_t>(size())),
+      legs_(static_cast<std::size_t>(size())),
+      inputs_(static_cast<std::size_t>(size())) {
+  for (int i = 0; i < size(); ++i) {
+    if (i != rank) group_numbers_[static_cast<std::size_t>(i)] = link.next_group(world_rank(i));
+  }
+}
+
+int MpiChannel::tag_of(int peer, int lane) const {
+  return link_.tag(group_numbers_[static_cast<std::size_t>(peer)], lane);
+}
+
+Header MpiChannel::header_of(const Call& call, int part) const {
+  Header header;
+  header.key = key();
+  header.count = static_cast<std::uint64_t>(call.count);
+  header.sequence = static_cast<std::uint32_t>(call.sequence);
+  header.op = call.op;
+  header.dtype = call.dtype;
+  header.reduce = call.reduce;
+  header.part = static_cast<std::uint8_t>(part);
+  const bool message = call.op == Op::send || call.op == Op::recv;
+  header.site = message ? 0 : call.site;
+  header.root = message ? call.lane : call.root;
+  if (call.op == Op::recv) header.op = Op::send;
+  return header;
+}
+
+/// Blocks until done(), the failure of any rank, or the timeout; awaited() names the ranks still missing.
+template <class Done, class Awaited>
+void MpiChannel::wait_for(const Call& call, Done&& done, Awaited&& awaited) {
+  constexpr int kLookEvery = 16;
+  Backoff backoff;
+  try {
+    for (int round = 1; !done(); ++round) {
+      backoff.pause();
+      if (round % kLookEvery != 0) continue;
+      if (!link_.failure().empty()) throw AbortedError(where(call.op) + link_.failure());
+      if (backoff.waited_s() > link_.timeout_s()) throw_hang(call, backoff.waited_s(), awaited().text());
+    }
+  } catch (const AbortedError&) {
+    link_.settle("");
+    throw;
+  } catch (const std::exception& error) {
+    link_.settle(error.what());
+    throw;
+  }
+}
+
+void MpiChannel::clear_legs() {
+  for (Leg& each : legs_) each.out_bytes = each.in_bytes = -1;
+}
+
+bool MpiChannel::advance_legs(const Call& call) {
+  bool done = true;
+  for (int i = 0; i < size(); ++i) {
+    if (!leg(i).receiving.advance(link_, *this, call, i)) done = false;
+    if (!leg(i).sending.advance(link_, *this, call, i)) done = false;
+  }
+  return done;
+}
+
+/// Carries out all legs; returns when this rank's memory is its own again.
+void MpiChannel::exchange(const Call& call, int part) {
+  Header header = header_of(call, part);
+  for (int distance = 1; distance < size(); ++distance) {
+    const int from = (rank() - distance + size()) % size();
+    Leg& other = leg(from);
+    if (other.in_bytes < 0) continue;
+    if (call.op == Op::all_to_all) header.count = static_cast<std::uint64_t>(other.in_bytes);
+    other.receiving.start_recv(link_, header, other.in, other.in_bytes, world_rank(from),
+                               tag_of(from, kCollectiveLane));
+  }
+  for (int distance = 1; distance < size(); ++distance) {
+    const int to = (rank() + distance) % size();
+    Leg& other = leg(to);
+    if (other.out_bytes < 0) continue;
+    if (call.op == Op::all_to_all) header.count = static_cast<std::uint64_t>(other.out_bytes);
+    other.sending.start_send(link_, header, other.out, other.out_bytes, world_rank(to), tag_of(to, kCollectiveLane));
+  }
+  const auto awaited = [&] {
+    RankList ranks;
+    for (int i = 0; i < size(); ++i) {
+      if (leg(i).receiving.active() || leg(i).sending.active()) ranks.add(world_rank(i));
+    }
+    return ranks;
+  };
+  wait_for(
+      call, [&] { return advance_legs(call); }, awaited);
+}
+
+std::byte* MpiChannel::staging(int member, Index bytes) {
+  const auto wanted = static_cast<std::size_t>(bytes * size());
+  if (staging_.size() < wanted) staging_.resize(wanted);
+  return staging_.data() + bytes * member;
+}
+
+void MpiChannel::reduce_staged(const Call& call, const std::byte* own, std::byte* out, Index count) {
+  for (int i = 0; i < size(); ++i) inputs_[static_cast<std::size_t>(i)] = i == rank() ? own : leg(i).in;
+  reduce_into(call.dtype, call.reduce, inputs_, std::span(&out, 1), 0, count);
+}
+
+void MpiChannel::all_reduce(const Call& call, void* data) {
+  auto* const own = static_cast<std::byte*>(data);
+  const Index item = size_of(call.dtype);
+  clear_legs();
+  if (call.count * item <= Transfer::kSmallBytes) {  // one exchange of everything
+    staging(0, call.count * item);
+    for (int i = 0; i < size(); ++i) {
+      if (i == rank()) continue;
+      leg(i).out = own;
+      leg(i).in = staging(i, call.count * item);
+      leg(i).out_bytes = leg(i).in_bytes = call.count * item;
+    }
+    exchange(call, 0);
+    return reduce_staged(call, own, own, call.count);
+  }
+  // Every member reduces its share and gives it to the others, kPartBytes at a time so that staging stays small.
+  const Index part_length = kPartBytes / item;
+  const Index parts = ceil_div(share_begin(call.count, size(), 1), part_length);
+  staging(0, kPartBytes);
+  for (Index part = 0; part < parts; ++part) {
+    const auto begin = [&](int member) {
+      const Index end = share_begin(call.count, size(), member + 1);
+      return std::min(end, share_begin(call.count, size(), member) + part * part_length);
+    };
+    const auto length = [&](int member) {
+      return std::min(part_length, share_begin(call.count, size(), member + 1) - begin(member));
+    };
+    std::byte* const mine = own + begin(rank()) * item;
+    for (int i = 0; i < size(); ++i) {
+      if (i == rank()) continue;
+      leg(i).out = own + begin(i) * item;
+      leg(i).out_bytes = length(i) * item;
+      leg(i).in = staging(i, kPartBytes);
+      leg(i).in_bytes = length(rank()) * item;
+    }
+    exchange(call, static_cast<int>(2 * part));
+    reduce_staged(call, mine, mine, length(rank()));
+    for (int i = 0; i < size(); ++i) {
+      if (i == rank()) continue;
+      leg(i).out = mine;
+      leg(i).out_bytes = length(rank()) * item;
+      leg(i).in = own + begin(i) * item;
+      leg(i).in_bytes = length(i) * item;
+    }
+    exchange(call, static_cast<int>(2 * part + 1));
+  }
+}
+
+void MpiChannel::reduce_scatter(const Call& call, const void* in, void* out) {
+  const auto* const own = static_cast<const std::byte*>(in);
+  const Index item = size_of(call.dtype);
+  const Index share = call.count / size();
+  const Index part_length = kPartBytes / item;
+  const Index parts = std::max<Index>(1, ceil_div(share, part_length));
+  const Index stride = std::min(part_length, share) * item;
+  staging(0, stride);
+  clear_legs();
+  for (Index part = 0; part < parts; ++part) {
+    const Index begin = part * part_length;
+    const Index length = std::min(part_length, share - begin);
+    for (int i = 0; i < size(); ++i) {
+      if (i == rank()) continue;
+      leg(i).out = own + (share * i + begin) * item;
+      leg(i).in = staging(i, stride);
+      leg(i).out_bytes = leg(i).in_bytes = length * item;
+    }
+    exchange(call, static_cast<int>(part));
+    reduce_staged(call, own + (share * rank() + begin) * item, static_cast<std::byte*>(out) + begin * item, length);
+  }
+}
+
+void MpiChannel::all_gather(const Call& call, const void* in, void* out) {
+  const Index bytes = call.count * size_of(call.dtype);
+  auto* const parts = static_cast<std::byte*>(out);
+  clear_legs();
+  for (int i = 0; i < size(); ++i) {
+    if (i == rank()) continue;
+    leg(i).out = static_cast<const std::byte*>(in);
+    leg(i).in = parts + bytes * i;
+    leg(i).out_bytes = leg(i).in_bytes = bytes;
+  }
+  copy_bytes(parts + bytes * rank(), in, bytes);
+  exchange(call, 0);
+}
+
+void MpiChannel::all_to_all(const Call& call, const void* in, std::span<const Index> send_bytes, void* out,
+                            std::span<const Index> recv_bytes) {
+  const auto* from = static_cast<const std::byte*>(in);
+  auto* to = static_cast<std::byte*>(out);
+  clear_legs();
+  for (int i = 0; i < size(); ++i) {
+    const auto member = static_cast<std::size_t>(i);
+    if (i == rank()) {
+      copy_bytes(to, from, send_bytes[member]);
+    } else {
+      leg(i).out = from;
+      leg(i).in = to;
+      leg(i).out_bytes = send_bytes[member];
+      leg(i).in_bytes = recv_bytes[member];
+    }
+    from += send_bytes[member];
+    to += recv_bytes[member];
+  }
+  exchange(call, 0);
+}
+
+void MpiChannel::broadcast(const Call& call, void* data) {
+  const Index bytes = call.count * size_of(call.dtype);
+  clear_legs();
+  if (rank() != call.root) {
+    leg(call.root).in = static_cast<std::byte*>(data);
+    leg(call.root).in_bytes = bytes;
+  } else {
+    for (int i = 0; i < size(); ++i) {
+      if (i == rank()) continue;
+      leg(i).out = static_cast<const std::byte*>(data);
+      leg(i).out_bytes = bytes;
+    }
+  }
+  exchange(call, 0);
+}
+
+void MpiChannel::barrier(const Call& call) {
+  clear_legs();
+  for (int i = 0; i < size(); ++i) {
+    if (i != rank()) leg(i).out_bytes = leg(i).in_bytes = 0;
+  }
+  exchange(call, 0);
+}
+
+Ticket MpiChannel::take_slot(const Call& call) {
+  if (free_slots_.empty()) {
+    if (static_cast<std::int64_t>(slots_.size()) == kSlotLimit) {
+      throw InternalError(str(where(call.op), "more than ", kSlotLimit, " messages are in flight: wait for them"));
+    }
+    slots_.emplace_back();
+    free_slots_.push_back(static_cast<int>(slots_.size()) - 1);
+    free_slots_.reserve(slots_.size());
+  }
+  const int place = free_slots_.back();
+  free_slots_.pop_back();
+  Slot& slot = slots_[static_cast<std::size_t>(place)];
+  slot.call = call;
+  slot.serial = next_serial_++;
+  return {slot.serial * kSlotLimit + place, call.entry};
+}
+
+MpiChannel::Slot& MpiChannel::slot_at(Ticket ticket) {
+  const auto place = static_cast<std::size_t>(ticket.id % kSlotLimit);
+  if (ticket.id < 0 || place >= slots_.size() || slots_[place].serial != ticket.id / kSlotLimit) {
+    throw InternalError(
+        str("[wait] group ", name(), ": ticket ", ticket.id, " is not in flight: it was waited for before"));
+  }
+  return slots_[place];
+}
+
+Ticket MpiChannel::post_send(const Call& call, const void* data) {
+  const Ticket ticket = take_slot(call);
+  slot_at(ticket).transfer.start_send(link_, header_of(call, 0), data, call.count * size_of(call.dtype),
+                                      world_rank(call.root), tag_of(call.root, call.lane));
+  return ticket;
+}
+
+Ticket MpiChannel::post_recv(const Call& call, void* data) {
+  const Ticket ticket = take_slot(call);
+  slot_at(ticket).transfer.start_recv(link_, header_of(call, 0), data, call.count * size_of(call.dtype),
+                                      world_rank(call.root), tag_of(call.root, call.lane));
+  return ticket;
+}
+
+void MpiChannel::wait(Ticket ticket) {
+  Slot& slot = slot_at(ticket);
+  const int peer = slot.call.root;
+  const auto awaited = [&] {
+    RankList ranks;
+    ranks.add(world_rank(peer));
+    return ranks;
+  };
+  wait_for(
+      slot.call, [&] { return slot.transfer.advance(link_, *this, slot.call, peer); }, awaited);
+  slot.serial = -1;
+  free_slots_.push_back(static_cast<int>(ticket.id % kSlotLimit));
+}
+
+/// What was posted cannot be taken back. Its slot stays in use for ever; when an error unwinds, so does the rank's end.
+void MpiChannel::cancel(Ticket ticket) noexcept {
+  const auto place = static_cast<std::size_t>(ticket.id % kSlotLimit);
+  if (place >= slots_.size() || slots_[place].serial != ticket.id / kSlotLimit) return;
+  slots_[place].serial = -1;
+  if (std::uncaught_exceptions() > 0) link_.settle("it reports why itself");
+}
+
+}  // namespace megalith::comm

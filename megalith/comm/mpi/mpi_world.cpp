@@ -1,0 +1,295 @@
+#include "megalith/comm/mpi/mpi_world.h"
+
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include <mpi.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "megalith/base/clock.h"
+#include "megalith/base/error.h"
+#include "megalith/base/hash.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/mpi/mpi_channel.h"
+#include "megalith/comm/threads/team.h"
+#include "megalith/comm/threads/thread_world.h"
+
+namespace megalith::comm {
+namespace {
+
+void check(int status, std::string_view what) {
+  if (status == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(status, text.data(), &length);
+  throw BackendError(str("[mpi] ", what, " failed: ", std::string_view(text.data(), static_cast<std::size_t>(length))));
+}
+
+/// What a failing rank tells all others.
+struct FailureNote {
+  std::int32_t rank = 0;
+  std::array<char, 508> text{};
+};
+
+class MpiLink final : public Link {
+ public:
+  explicit MpiLink(const WorldOptions& options);
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(next_group_.size()); }
+  /// Sends word of this rank's failure to all others, once, unless another rank has told first.
+  void tell_failure(std::string_view reason);
+  bool has_told() const { return told_.text[0] != '\0'; }
+  /// Whether this rank's failure is the one to report: it has told, and no lower rank has.
+  bool is_first_failure() const { return has_told() && failed_rank_ > rank_; }
+  void finalize();
+
+  Handle isend(const void* data, Index bytes, int world_rank, int tag) override;
+  Handle irecv(void* data, Index bytes, int world_rank, int tag) override;
+  bool test(Handle handle) override;
+  void settle(std::string_view reason) noexcept override;
+  int tag(Index group, int lane) const override;
+  Index next_group(int world_rank) override { return next_group_[static_cast<std::size_t>(world_rank)]++; }
+  const std::string& failure() override;
+  double timeout_s() const override { return timeout_s_; }
+
+ private:
+  static constexpr int kFailureTag = 0;
+  Handle take_handle();
+  void listen();
+  void poll_failures();
+  bool advance_all();
+
+  double timeout_s_;
+  bool settled_ = false;
+  int rank_ = 0;
+  Index highest_tag_ = 32767;
+  std::vector<Index> next_group_;
+  std::vector<MPI_Request> requests_;
+  std::vector<Handle> free_handles_;
+  FailureNote heard_, told_;
+  MPI_Request listening_ = MPI_REQUEST_NULL;
+  int failed_rank_ = 0;  // the lowest that has told; size() while none has
+  std::string failure_;
+};
+
+MpiLink::MpiLink(const WorldOptions& options) : timeout_s_(options.timeout_s) {
+  int provided = 0;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  if (provided < MPI_THREAD_FUNNELED)
+    throw BackendError("[mpi] this MPI cannot be used beside threads (MPI_THREAD_FUNNELED)");
+  int ranks = 0;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &ranks), "MPI_Comm_size");
+  int* limit = nullptr;
+  int known = 0;
+  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &known), "MPI_Comm_get_attr");
+  if (known != 0) highest_tag_ = *limit;
+  next_group_.resize(static_cast<std::size_t>(ranks));
+  failed_rank_ = ranks;
+  listen();
+}
+
+Link::Handle MpiLink::take_handle() {
+  if (settled_) throw AbortedError("[mpi] this rank has failed before and communicates no more");
+  if (free_handles_.empty()) {
+    requests_.push_back(MPI_REQUEST_NULL);
+    free_handles_.push_back(static_cast<Handle>(requests_.size()) - 1);
+    free_handles_.reserve(requests_.size());
+  }
+  const Handle handle = free_handles_.back();
+  free_handles_.pop_back();
+  return handle;
+}
+
+Link::Handle MpiLink::isend(const void* data, Index bytes, int world_rank, int tag) {
+  const Handle handle = take_handle();
+  MPI_Request& request = requests_[static_cast<std::size_t>(handle)];
+  check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, world_rank, tag, MPI_COMM_WORLD, &request), "MPI_Isend");
+  return handle;
+}
+
+Link::Handle MpiLink::irecv(void* data, Index bytes, int world_rank, int tag) {
+  const Handle handle = take_handle();
+  MPI_Request& request = requests_[static_cast<std::size_t>(handle)];
+  check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, world_rank, tag, MPI_COMM_WORLD, &request), "MPI_Irecv");
+  return handle;
+}
+
+bool MpiLink::test(Handle handle) {
+  if (settled_) throw AbortedError("[mpi] this rank has failed before and communicates no more");
+  int done = 0;
+  check(MPI_Test(&requests_[static_cast<std::size_t>(handle)], &done, MPI_STATUS_IGNORE), "MPI_Test");
+  if (done != 0) free_handles_.push_back(handle);
+  return done != 0;
+}
+
+/// True when nothing is in flight. A transfer that ends in an error has ended.
+bool MpiLink::advance_all() {
+  bool all = true;
+  for (MPI_Request& request : requests_) {
+    if (request == MPI_REQUEST_NULL) continue;
+    int done = 0;
+    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0) all = false;
+  }
+  return all;
+}
+
+void MpiLink::settle(std::string_view reason) noexcept {
+  constexpr double kAtLeast_s = 0.05;  // to hear of ranks that fail at the same moment: the lowest reports
+  constexpr double kAtMost_s = 0.1;
+  if (settled_) return;
+  try {
+    if (!reason.empty()) tell_failure(reason);
+    const double start = monotonic_s();
+    for (double waited = 0; waited < kAtMost_s; waited = monotonic_s() - start) {
+      const bool idle = advance_all();
+      poll_failures();
+      if (idle && waited > kAtLeast_s) break;
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  } catch (const std::exception&) {
+    // The failure that brought us here is the one to report.
+  }
+  settled_ = true;
+}
+
+int MpiLink::tag(Index group, int lane) const {
+  const Index tag = 1 + (group * (kMaxLanes + 1) + lane) * 2;
+  if (tag >= highest_tag_) {
+    throw BackendError(str("[mpi] group ", group, " between two ranks needs tag ", tag + 1, ": this MPI ends at ",
+                           highest_tag_, "; make fewer groups"));
+  }
+  return static_cast<int>(tag);
+}
+
+void MpiLink::listen() {
+  check(MPI_Irecv(&heard_, sizeof(heard_), MPI_BYTE, MPI_ANY_SOURCE, kFailureTag, MPI_COMM_WORLD, &listening_),
+        "MPI_Irecv");
+}
+
+void MpiLink::poll_failures() {
+  if (settled_) return;
+  int done = 0;
+  check(MPI_Test(&listening_, &done, MPI_STATUS_IGNORE), "MPI_Test");
+  if (done == 0) return;
+  if (heard_.rank < failed_rank_) {
+    failed_rank_ = heard_.rank;
+    failure_ = str("rank ", heard_.rank, " failed first: ", heard_.text.data());
+  }
+  listen();
+}
+
+const std::string& MpiLink::failure() {
+  poll_failures();
+  return failure_;
+}
+
+void MpiLink::tell_failure(std::string_view reason) {
+  poll_failures();
+  if (settled_ || has_told() || failed_rank_ < size()) return;
+  told_.rank = rank_;
+  const std::string_view text = reason.empty() ? "no reason given" : reason.substr(0, told_.text.size() - 1);
+  std::copy(text.begin(), text.end(), told_.text.begin());
+  for (int other = 0; other < size(); ++other) {
+    if (other != rank_) isend(&told_, sizeof(told_), other, kFailureTag);
+  }
+}
+
+void MpiLink::finalize() {
+  MPI_Cancel(&listening_);
+  MPI_Request_free(&listening_);
+  check(MPI_Finalize(), "MPI_Finalize");
+}
+
+class MpiWorld final : public World {
+ public:
+  explicit MpiWorld(MpiLink& link) : link_(link) { open_world(); }
+  int rank() const override { return link_.rank(); }
+  int size() const override { return link_.size(); }
+  std::string_view transport() const override { return "mpi"; }
+  void abort(const std::string& reason) override { link_.tell_failure(reason); }
+
+ protected:
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank) override {
+    return std::make_shared<MpiChannel>(link_, std::move(name), std::move(world_ranks), rank);
+  }
+
+ private:
+  MpiLink& link_;
+};
+
+/// How many ranks may run on the cores of this one: those of the same host with the same affinity mask.
+int ranks_on_my_cores(World& world) {
+  if (world.size() == 1) return 1;
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  ::sched_getaffinity(0, sizeof(mask), &mask);
+  const std::string_view mask_bytes(reinterpret_cast<const char*>(&mask), sizeof(mask));
+  const std::uint64_t mine = fnv1a(mask_bytes, fnv1a(host.data()));
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
+  Call call;  // not booked: it belongs to the transport, so that all transports count and hash the same
+  call.op = Op::all_gather;
+  call.dtype = DType::u64;
+  call.count = 1;
+  call.file = "MPI start";
+  world.all().channel().all_gather(call, &mine, all.data());
+  return static_cast<int>(std::count(all.begin(), all.end(), mine));
+}
+
+/// Ends the job. Of ranks that fail at the same moment the lowest reports; a rank that was freed from a wait, or had
+/// heard of another's failure before its own, leaves both the report and the exit code to that one.
+[[noreturn]] void fail(MpiLink& link, const std::exception& error,
+                       const std::function<int(const std::exception&, int)>& report) {
+  constexpr auto kOthersAct = std::chrono::milliseconds(300);  // they hear of it and write their call logs
+  constexpr auto kFirstEndsTheJob = std::chrono::seconds(5);   // long before that
+  const bool aborted = dynamic_cast<const AbortedError*>(&error) != nullptr;
+  link.settle(aborted ? "" : error.what());
+  int code = static_cast<int>(ExitCode::internal);
+  if (link.is_first_failure()) {
+    code = report(error, link.rank());
+    std::this_thread::sleep_for(kOthersAct);
+  } else {
+    std::this_thread::sleep_for(kFirstEndsTheJob);
+    if (const auto* own = dynamic_cast<const Error*>(&error)) code = static_cast<int>(own->code());
+  }
+  MPI_Abort(MPI_COMM_WORLD, code);
+  std::abort();
+}
+
+}  // namespace
+
+bool has_mpi() { return true; }
+
+void run_mpi_rank(const std::function<void(World&)>& body, const std::function<int(const std::exception&, int)>& report,
+                  const WorldOptions& options) {
+  MpiLink link(options);
+  MpiWorld world(link);  // outlives the body: what it has posted stays valid until the end
+  try {
+    const int sharing = ranks_on_my_cores(world);
+    const TeamSize team(std::max(1, allowed_cores() / sharing));
+    body(world);
+    if (link.has_told()) throw InternalError("[World::abort] this rank gave up");
+  } catch (...) {
+    try {
+      rethrow_with_rank(std::current_exception(), link.rank());
+    } catch (const std::exception& error) {
+      fail(link, error, report);
+    } catch (...) {
+      fail(link, InternalError("an exception of a foreign type"), report);
+    }
+  }
+  link.finalize();
+}
+
+}  // namespace megalith::comm

@@ -1,0 +1,20 @@
+#pragma once
+#include <functional>
+
+#include "megalith/comm/world.h"
+
+namespace megalith::comm {
+
+/// Whether MPI was built in.
+bool has_mpi();
+
+/// Runs `body` as this process's rank of MPI_COMM_WORLD; initialises and finalises MPI (MPI_THREAD_FUNNELED; all calls
+/// on this thread; Isend, Irecv and Test with back-off only). The rank computes with its share of the allowed cores, as
+/// OpenMP threads. If `body` throws, the other processes are told (their waits throw AbortedError), `report` is called
+/// on the rank that failed first with the exception, whose text begins "rank N: ", and MPI_Abort ends the job with the
+/// exit code that it returns; does not return then. Throws BackendError when MPI was not built in or does not start. A
+/// body that catches an error of communication cannot communicate any more: it may write its call log, and rethrows.
+void run_mpi_rank(const std::function<void(World&)>& body,
+                  const std::function<int(const std::exception&, int rank)>& report, const WorldOptions& options = {});
+
+}  // namespace megalith::comm

@@ -1,0 +1,15 @@
+#include "megalith/base/error.h"
+#include "megalith/comm/mpi/mpi_world.h"
+
+namespace megalith::comm {
+
+bool has_mpi() { return false; }
+
+void run_mpi_rank(const std::function<void(World&)>&, const std::function<int(const std::exception&, int)>&,
+                  const WorldOptions&) {
+  throw BackendError(
+      "[mpi] this program was built without MPI: build it where an MPI is installed (MEGALITH_MPI=ON says what "
+      "is missing), or run the ranks as threads with --ranks");
+}
+
+}  // namespace megalith::comm

@@ -1,0 +1,18 @@
+#pragma once
+#include <functional>
+
+#include "megalith/comm/world.h"
+
+namespace megalith::comm {
+
+/// Runs `body` on `size` threads of this process (rank 0 on the calling one), each a rank with its own World, and
+/// returns when all have ended. Every rank computes with max(1, cores allowed / size) OpenMP threads. Rethrows the
+/// first failure, as its class and with "rank N: " in front (rethrow_with_rank); the others are freed from their waits
+/// at once. Waits give the core away or block when the other ranks need it. A wait for a rank whose body has returned
+/// is a HangError at once.
+void run_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options = {});
+
+/// Cores that this process may use (its affinity mask).
+int allowed_cores();
+
+}  // namespace megalith::comm

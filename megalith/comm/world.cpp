@@ -1,0 +1,115 @@
+#include "megalith/comm/world.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/call_log.h"
+#include "megalith/comm/silent_channel.h"
+
+namespace megalith::comm {
+namespace {
+
+class DryWorld final : public World {
+ public:
+  DryWorld(int rank, int size) : rank_(rank), size_(size) { open_world(); }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string_view transport() const override { return "dry"; }
+  void abort(const std::string&) override {}
+
+ protected:
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank) override {
+    return std::make_shared<SilentChannel>(std::move(name), std::move(world_ranks), rank);
+  }
+
+ private:
+  int rank_, size_;
+};
+
+/// The index of `rank` in `world_ranks`, which is checked.
+int member_of(std::string_view name, const std::vector<int>& world_ranks, int rank, int size) {
+  const std::string where = str("[group] ", name, ": ");
+  std::vector<bool> seen(static_cast<std::size_t>(size));
+  for (const int member : world_ranks) {
+    if (member < 0 || member >= size)
+      throw InternalError(str(where, "rank ", member, " is outside the world of ", size));
+    if (seen[static_cast<std::size_t>(member)]) throw InternalError(str(where, "rank ", member, " is listed twice"));
+    seen[static_cast<std::size_t>(member)] = true;
+  }
+  const auto found = std::find(world_ranks.begin(), world_ranks.end(), rank);
+  if (found == world_ranks.end()) throw InternalError(str(where, "rank ", rank, " is no member and cannot make it"));
+  return static_cast<int>(found - world_ranks.begin());
+}
+
+template <class E>
+void throw_as(const Error& error, const std::string& text) {
+  if (typeid(error) == typeid(E)) throw E(text);
+}
+
+}  // namespace
+
+Group World::group(std::string name, std::vector<int> world_ranks) {
+  const int member = member_of(name, world_ranks, rank(), size());
+  for (const Group& made : groups_) {
+    if (made.name() == name && std::ranges::equal(made.world_ranks(), world_ranks)) return made;
+  }
+  if (log_ == nullptr) log_ = std::make_shared<CallLog>();
+  std::shared_ptr<Channel> channel;
+  if (world_ranks.size() == 1) {
+    channel = std::make_shared<SilentChannel>(std::move(name), std::move(world_ranks), member);
+  } else {
+    channel = open(std::move(name), std::move(world_ranks), member);
+  }
+  channel->set_log(log_);
+  return groups_.emplace_back(std::move(channel));
+}
+
+void World::open_world() {
+  std::vector<int> ranks(static_cast<std::size_t>(size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  all_ = std::make_unique<Group>(group("world", std::move(ranks)));
+}
+
+std::uint64_t World::agreement_term() const {
+  std::uint64_t sum = 0;
+  for (const Group& made : groups_) sum += made.channel().agreement_term();
+  return sum;
+}
+
+std::string World::call_log() const {
+  return str("rank ", rank(), " of ", size(), " (", transport(), "): ", log_->text());
+}
+
+void rethrow_with_rank(const std::exception_ptr& error, int rank) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    if (what.starts_with("rank ")) throw;
+    const std::string text = str("rank ", rank, ": ", what);
+    throw_as<ConfigError>(e, text);
+    throw_as<InputError>(e, text);
+    throw_as<CollectiveError>(e, text);
+    throw_as<HangError>(e, text);
+    throw_as<NonFiniteError>(e, text);
+    throw_as<IoError>(e, text);
+    throw_as<BackendError>(e, text);
+    throw_as<ShapeError>(e, text);
+    throw_as<InternalError>(e, text);
+    throw_as<AbortedError>(e, text);
+    if (typeid(e) == typeid(CheckpointError)) {
+      using Kind = CheckpointError::Kind;
+      throw CheckpointError(e.code() == ExitCode::no_checkpoint ? Kind::none_valid : Kind::refused, text);
+    }
+    throw;
+  }
+}
+
+std::unique_ptr<World> dry_world(int rank, int size) {
+  if (rank < 0 || rank >= size) throw InternalError(str("[dry_world] rank ", rank, " is outside a world of ", size));
+  return std::make_unique<DryWorld>(rank, size);
+}
+
+}  // namespace megalith::comm

@@ -1,0 +1,62 @@
+#pragma once
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megalith/comm/group.h"
+
+namespace megalith::comm {
+
+/// One rank's view of all ranks: makes groups. Every rank makes the groups of which it is a member, any two ranks those
+/// that they share in the same order; creation does not communicate.
+class World {
+ public:
+  virtual ~World() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string_view transport() const = 0;  ///< "threads", "mpi", "dry"
+
+  /// The group of these world ranks (ascending order not required: the order given is the group's order). The same name
+  /// and ranks give the same group again. Throws InternalError when this rank is not a member, or a rank is out of
+  /// range or listed twice.
+  Group group(std::string name, std::vector<int> world_ranks);
+  /// All ranks, named "world".
+  const Group& all() const { return *all_; }
+
+  /// The sum of agreement_term() over all groups made by this rank.
+  std::uint64_t agreement_term() const;
+  /// All groups made, in order, the world first: names and counters for tests, traces and `bench`.
+  const std::vector<Group>& groups() const { return groups_; }
+
+  /// Tells the others that this rank fails: their waits throw AbortedError within 10 s.
+  virtual void abort(const std::string& reason) = 0;
+
+  /// This rank's latest communication calls, one line each (CallLog::text): for a file beside the error message. Called
+  /// by the rank's own thread, before its World ends.
+  std::string call_log() const;
+
+ protected:
+  /// The channel of a group of two or more ranks.
+  virtual std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank) = 0;
+  void open_world();  ///< called once by the transport's constructor
+
+ private:
+  std::vector<Group> groups_;
+  std::unique_ptr<Group> all_;
+  std::shared_ptr<CallLog> log_;
+};
+
+struct WorldOptions {
+  double timeout_s = 600;  ///< of every wait; a HangError names rank, group, operation and what was awaited
+};
+
+/// Throws the error again, as the same class, with "rank N: " in front of its text unless a rank stands there already.
+/// Errors of foreign classes are thrown unchanged.
+[[noreturn]] void rethrow_with_rank(const std::exception_ptr& error, int rank);
+
+/// A world whose groups know their rank and size but cannot communicate: records plans for any rank of any world.
+std::unique_ptr<World> dry_world(int rank, int size);
+
+}  // namespace megalith::comm

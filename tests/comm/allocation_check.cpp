@@ -1,0 +1,78 @@
+// Counts operator new on rank threads between steps of the threads transport: there must be none after the first steps.
+// A program of its own, because it replaces operator new.
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/threads/thread_world.h"
+
+namespace {
+thread_local bool counting = false;
+thread_local long allocations = 0;
+}  // namespace
+
+// Not inlined: the compiler would pair a library new with the free() in here, and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (counting) ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace megalith::comm {
+namespace {
+
+void step(World& world, const Group& neighbours, std::vector<float>& a, std::vector<float>& b) {
+  Exec ex;
+  const int n = world.size(), r = world.rank();
+  const Index count = static_cast<Index>(a.size()) / n * n;
+  const Tensor x(a.data(), {count}, DType::f32), y(b.data(), {count}, DType::f32);
+  std::array<Index, 16> counts{};
+  for (int i = 0; i < n; ++i) counts[static_cast<std::size_t>(i)] = count / n;
+  const std::span<const Index> even(counts.data(), static_cast<std::size_t>(n));
+  std::array<Pending, 8> messages;
+  for (int lane = 0; lane < 4; ++lane) {
+    messages[static_cast<std::size_t>(lane)] = recv(ex, world.all(), y.rows(lane * 10, 10), (r + n - 1) % n, lane);
+    messages[static_cast<std::size_t>(4 + lane)] = send(ex, world.all(), x.rows(lane * 10, 10), (r + 1) % n, lane);
+  }
+  for (Pending& each : messages) each.wait(ex);
+  for (const Index length : {Index{10}, count}) all_reduce(ex, neighbours, x.rows(0, length), Reduce::max).wait(ex);
+  reduce_scatter(ex, world.all(), x, y.rows(0, count / n), Reduce::sum).wait(ex);
+  all_gather(ex, world.all(), x.rows(count / n * r, count / n), x).wait(ex);
+  all_to_all(ex, world.all(), x, even, y, even).wait(ex);
+  broadcast(ex, world.all(), x, n - 1).wait(ex);
+  barrier(ex, world.all());
+}
+
+void rank_body(World& world) {
+  std::vector<int> reversed;
+  for (int rank = world.size(); rank-- > 0;) reversed.push_back(rank);
+  const Group neighbours = world.group("reversed", reversed);
+  std::vector<float> a(100000), b(100000);
+  for (int i = 0; i < 3; ++i) step(world, neighbours, a, b);
+  counting = true;
+  for (int i = 0; i < 50; ++i) step(world, neighbours, a, b);
+  counting = false;
+  const long seen = allocations;
+  allocations = 0;
+  if (seen != 0) throw InternalError(str(seen, " allocations in 50 steps: must be 0"));
+}
+
+}  // namespace
+}  // namespace megalith::comm
+
+int main() {
+  try {
+    for (const int ranks : {2, 3, 4}) megalith::comm::run_ranks(ranks, megalith::comm::rank_body, {.timeout_s = 60});
+    std::puts("no allocation in steady state");
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

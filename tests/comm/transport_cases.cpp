@@ -1,0 +1,418 @@
+#include "tests/comm/transport_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+
+#include "megalith/base/hash.h"
+#include "megalith/base/str.h"
+
+namespace megalith::comm {
+namespace {
+
+constexpr Index kCounts[] = {0, 1, 7, 1000, 100003};
+constexpr Reduce kReduces[] = {Reduce::sum, Reduce::max, Reduce::min};
+
+template <class... Parts>
+void require(bool holds, const Parts&... parts) {
+  if (!holds) throw std::runtime_error(str(parts...));
+}
+
+std::uint64_t random_word(int rank, Index i, std::uint64_t salt = 0) {
+  return mix64(mix64(static_cast<std::uint64_t>(rank) * 1000003u + salt) + static_cast<std::uint64_t>(i));
+}
+
+/// A value of mixed sign and magnitude, so that the order of a sum shows in its last bits.
+template <class T>
+T random_value(int rank, Index i) {
+  const std::uint64_t word = random_word(rank, i);
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(word);
+  } else {
+    const double fraction = static_cast<double>(word >> 11) * 0x1p-53 - 0.5;
+    return static_cast<T>(static_cast<float>(std::ldexp(fraction, static_cast<int>(word % 12))));
+  }
+}
+
+/// Elements of a dtype in memory of their own.
+template <class T>
+struct Values {
+  explicit Values(Index count) : values(static_cast<std::size_t>(count)) {}
+  Tensor tensor() { return {values.data(), {static_cast<Index>(values.size())}, dtype_of<T>}; }
+  T& operator[](Index i) { return values[static_cast<std::size_t>(i)]; }
+  std::vector<T> values;
+};
+
+template <class T>
+Values<T> random_values(int rank, Index count) {
+  Values<T> made(count);
+  for (Index i = 0; i < count; ++i) made[i] = random_value<T>(rank, i);
+  return made;
+}
+
+/// What the reduction of element i over `ranks`, in this order, must give to the bit.
+template <class T>
+T expected_value(Reduce reduce, std::span<const int> ranks, Index i) {
+  using Sum = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+  Sum sum = static_cast<Sum>(random_value<T>(ranks[0], i));
+  for (const int rank : ranks.subspan(1)) {
+    const Sum value = static_cast<Sum>(random_value<T>(rank, i));
+    if (reduce == Reduce::max) {
+      sum = std::max(sum, value);
+    } else if (reduce == Reduce::min) {
+      sum = std::min(sum, value);
+    } else if constexpr (std::is_integral_v<T>) {
+      sum = static_cast<T>(static_cast<std::uint64_t>(sum) + static_cast<std::uint64_t>(value));
+    } else {
+      sum = sum + value;
+    }
+  }
+  return static_cast<T>(sum);
+}
+
+template <class T>
+bool same_bits(const T& a, const T& b) {
+  return std::memcmp(&a, &b, sizeof(T)) == 0;
+}
+
+template <class T>
+void all_reduce_matches(Exec& ex, const Group& group, int own, Index count,
+                        std::span<const Reduce> reduces = kReduces) {
+  for (const Reduce reduce : reduces) {
+    Values<T> values = random_values<T>(own, count);
+    all_reduce(ex, group, values.tensor(), reduce).wait(ex);
+    for (Index i = 0; i < count; ++i) {
+      require(same_bits(values[i], expected_value<T>(reduce, group.world_ranks(), i)), "all_reduce ", name_of(reduce),
+              ' ', name_of(dtype_of<T>), " x ", count, ": element ", i);
+    }
+  }
+}
+
+template <class T>
+void reduce_scatter_matches(Exec& ex, const Group& group, int own, Index part,
+                            std::span<const Reduce> reduces = kReduces) {
+  for (const Reduce reduce : reduces) {
+    Values<T> in = random_values<T>(own, part * group.size());
+    const Values<T> before = in;
+    Values<T> out(part);
+    reduce_scatter(ex, group, in.tensor(), out.tensor(), reduce).wait(ex);
+    for (Index i = 0; i < part; ++i) {
+      require(same_bits(out[i], expected_value<T>(reduce, group.world_ranks(), part * group.rank() + i)),
+              "reduce_scatter ", name_of(reduce), ' ', name_of(dtype_of<T>), " x ", part, ": element ", i);
+    }
+    require(part == 0 || std::memcmp(before.values.data(), in.values.data(), in.values.size() * sizeof(T)) == 0,
+            "reduce_scatter changed its input");
+    reduce_scatter(ex, group, in.tensor(), in.tensor().rows(part * group.rank(), part), reduce).wait(ex);
+    for (Index i = 0; i < part; ++i) {
+      require(same_bits(in[part * group.rank() + i], out[i]), "reduce_scatter into its own part differs");
+    }
+  }
+}
+
+template <class T>
+void reductions_of(World& world) {
+  Exec ex;
+  for (const Index count : kCounts) {
+    all_reduce_matches<T>(ex, world.all(), world.rank(), count);
+    reduce_scatter_matches<T>(ex, world.all(), world.rank(), count);
+  }
+}
+
+void reductions(World& world) {
+  reductions_of<double>(world);
+  reductions_of<float>(world);
+  reductions_of<bfloat16>(world);
+  reductions_of<std::int64_t>(world);
+  reductions_of<std::int32_t>(world);
+  reductions_of<std::uint64_t>(world);
+  reductions_of<std::uint8_t>(world);
+}
+
+/// Shares of more than 1 MiB, which MPI exchanges in parts.
+void long_reductions(World& world) {
+  Exec ex;
+  constexpr Reduce kSum[] = {Reduce::sum};
+  all_reduce_matches<float>(ex, world.all(), world.rank(), 270001 * world.size() + 5, kSum);
+  reduce_scatter_matches<double>(ex, world.all(), world.rank(), 140001, kSum);
+}
+
+void nan_is_kept(World& world) {
+  Exec ex;
+  for (const Reduce reduce : kReduces) {
+    for (int sick = 0; sick < world.size(); ++sick) {
+      Values<float> values(3);
+      if (world.rank() == sick) values[1] = std::numeric_limits<float>::quiet_NaN();
+      all_reduce(ex, world.all(), values.tensor(), reduce).wait(ex);
+      require(std::isnan(values[1]) && values[0] == 0 && values[2] == 0, name_of(reduce), " lost the NaN of ", sick);
+    }
+  }
+}
+
+/// Raw bytes under a dtype: the operations that only move.
+struct Bytes {
+  Bytes(Index elements, DType type)
+      : dtype(type), count(elements), bytes(static_cast<std::size_t>(elements * size_of(type))) {}
+  Tensor tensor() { return {bytes.data(), {count}, dtype}; }
+  void fill(int rank) {
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<std::uint8_t>(random_word(rank, static_cast<Index>(i)));
+  }
+  bool is_of(int rank, std::size_t from, std::size_t length) const {
+    for (std::size_t i = 0; i < length; ++i) {
+      if (bytes[from + i] != static_cast<std::uint8_t>(random_word(rank, static_cast<Index>(i)))) return false;
+    }
+    return true;
+  }
+  DType dtype;
+  Index count;
+  std::vector<std::uint8_t> bytes;
+};
+
+void moves_of(World& world, DType dtype, Index count) {
+  Exec ex;
+  const std::string what = str(name_of(dtype), " x ", count);
+  Bytes own(count, dtype), gathered(count * world.size(), dtype);
+  own.fill(world.rank());
+  all_gather(ex, world.all(), own.tensor(), gathered.tensor()).wait(ex);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    require(gathered.is_of(rank, static_cast<std::size_t>(rank) * own.bytes.size(), own.bytes.size()),
+            "all_gather " + what);
+  }
+  Bytes in_place(count * world.size(), dtype);
+  const Tensor part = in_place.tensor().rows(count * world.rank(), count);
+  if (part.bytes() > 0) std::memcpy(part.raw(), own.bytes.data(), own.bytes.size());
+  all_gather(ex, world.all(), part, in_place.tensor()).wait(ex);
+  require(in_place.bytes == gathered.bytes, "all_gather in place " + what);
+  for (int root = 0; root < world.size(); ++root) {
+    own.fill(world.rank());
+    broadcast(ex, world.all(), own.tensor(), root).wait(ex);
+    require(own.is_of(root, 0, own.bytes.size()), "broadcast from ", root, ' ', what);
+  }
+}
+
+void moves(World& world) {
+  Exec ex;
+  for (const DType dtype :
+       {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32, DType::u64, DType::u8}) {
+    for (const Index count : kCounts) moves_of(world, dtype, count);
+    barrier(ex, world.all());
+  }
+}
+
+/// Rows that `from` sends to `to`: some none, some many.
+Index rows_between(int from, int to, int scale) { return (from * 5 + to * 3) % 4 * scale; }
+
+void all_to_all_uneven(World& world) {
+  Exec ex;
+  const Index width = 3;
+  for (const int scale : {0, 1, 37, 5000}) {
+    std::vector<Index> sent, received;
+    for (int peer = 0; peer < world.size(); ++peer) {
+      sent.push_back(rows_between(world.rank(), peer, scale));
+      received.push_back(rows_between(peer, world.rank(), scale));
+    }
+    const Index rows_out = std::accumulate(sent.begin(), sent.end(), Index{0});
+    const Index rows_in = std::accumulate(received.begin(), received.end(), Index{0});
+    Values<double> in(rows_out * width), out(rows_in * width);
+    Index at = 0;
+    for (int peer = 0; peer < world.size(); ++peer) {
+      for (Index i = 0; i < sent[static_cast<std::size_t>(peer)] * width; ++i) {
+        in[at++] = world.rank() * 1e6 + peer * 1e5 + static_cast<double>(i);
+      }
+    }
+    all_to_all(ex, world.all(), in.tensor().reshaped({rows_out, width}), sent, out.tensor().reshaped({rows_in, width}),
+               received)
+        .wait(ex);
+    at = 0;
+    for (int peer = 0; peer < world.size(); ++peer) {
+      for (Index i = 0; i < received[static_cast<std::size_t>(peer)] * width; ++i) {
+        require(out[at++] == peer * 1e6 + world.rank() * 1e5 + static_cast<double>(i), "all_to_all from ", peer);
+      }
+    }
+  }
+}
+
+/// Groups in odd orders that overlap: all reversed, neighbours, even and odd ranks.
+void overlapping_groups(World& world) {
+  Exec ex;
+  const int n = world.size(), r = world.rank();
+  std::vector<std::vector<int>> lists;
+  std::vector<int> reversed;
+  for (int rank = n; rank-- > 0;) reversed.push_back(rank);
+  lists.push_back(reversed);
+  for (int rank = 0; rank + 1 < n; ++rank) lists.push_back({rank + 1, rank});
+  for (const int parity : {0, 1}) {
+    std::vector<int> list;
+    for (int rank = parity; rank < n; rank += 2)
+      list.insert(list.begin() + static_cast<std::ptrdiff_t>(list.size() / 2), rank);
+    if (!list.empty()) lists.push_back(list);
+  }
+  for (int rank = 0; rank < n; ++rank) lists.push_back({rank});
+  std::vector<Group> groups;
+  for (const auto& list : lists) {
+    if (std::find(list.begin(), list.end(), r) != list.end()) groups.push_back(world.group("odd", list));
+  }
+  for (int round = 0; round < 20; ++round) {
+    for (const Group& group : groups) {
+      Values<std::int64_t> value(1);
+      value[0] = r;
+      all_reduce(ex, group, value.tensor(), Reduce::sum).wait(ex);
+      const auto members = group.world_ranks();
+      require(value[0] == std::accumulate(members.begin(), members.end(), Index{0}), "sum of rank numbers");
+      if (round == 0) all_reduce_matches<float>(ex, group, r, 1000);
+      if (round == 0) reduce_scatter_matches<float>(ex, group, r, 33);
+    }
+  }
+}
+
+/// Every rank sends to its neighbour on three lanes; receives are posted in another order, some before and some after.
+void lanes_in_order(World& world) {
+  if (world.size() == 1) return;
+  Exec ex;
+  const int n = world.size(), r = world.rank(), next = (r + 1) % n, previous = (r + n - 1) % n;
+  for (const Index count : {0, 1, 500, 50000}) {
+    constexpr int kLanes = 3, kEach = 4;
+    std::vector<Values<float>> out, in;
+    for (int i = 0; i < kLanes * kEach; ++i) {
+      out.emplace_back(count);
+      in.emplace_back(count);
+      std::fill(out.back().values.begin(), out.back().values.end(), static_cast<float>(r * 1000 + i));
+    }
+    std::vector<Pending> sends, receives;
+    const auto post_receives = [&](int lane) {
+      for (int k = 0; k < kEach; ++k) {
+        receives.push_back(
+            recv(ex, world.all(), in[static_cast<std::size_t>(lane * kEach + k)].tensor(), previous, lane));
+      }
+    };
+    post_receives(2);
+    for (int k = 0; k < kEach; ++k) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        sends.push_back(send(ex, world.all(), out[static_cast<std::size_t>(lane * kEach + k)].tensor(), next, lane));
+      }
+    }
+    post_receives(1);
+    post_receives(0);
+    for (std::size_t i = receives.size(); i-- > 0;) receives[i].wait(ex);
+    for (Pending& each : sends) each.wait(ex);
+    for (int i = 0; i < kLanes * kEach; ++i) {
+      for (const float value : in[static_cast<std::size_t>(i)].values) {
+        require(value == static_cast<float>(previous * 1000 + i), "lane ", i / kEach, " message ", i % kEach);
+      }
+    }
+  }
+}
+
+/// Sends pile up before the first receive; collectives run in between.
+void many_posted_sends(World& world) {
+  if (world.size() == 1) return;
+  Exec ex;
+  constexpr int kMessages = 300;
+  const int n = world.size(), r = world.rank();
+  std::vector<Values<std::int32_t>> out, in;
+  std::vector<Pending> sends;
+  for (int i = 0; i < kMessages; ++i) {
+    out.emplace_back(i % 7 == 0 ? 20000 : 5);
+    in.emplace_back(i % 7 == 0 ? 20000 : 5);
+    for (std::int32_t& value : out.back().values) value = r * 1000 + i;
+    sends.push_back(send(ex, world.all(), out.back().tensor(), (r + 1) % n));
+    if (i % 100 == 0) barrier(ex, world.all());
+  }
+  barrier(ex, world.all());
+  for (int i = 0; i < kMessages; ++i) {
+    Values<std::int32_t>& values = in[static_cast<std::size_t>(i)];
+    recv(ex, world.all(), values.tensor(), (r + n - 1) % n).wait(ex);
+    require(values[0] == (r + n - 1) % n * 1000 + i && values.values.back() == values[0], "message ", i);
+  }
+  for (Pending& each : sends) each.wait(ex);
+}
+
+/// More bytes than a transport sends in one piece.
+void long_messages(World& world) {
+  if (world.size() < 2 || world.rank() > 1) return;
+  Exec ex;
+  const Index count = (Index{70} << 20) + 3;
+  Values<std::uint8_t> values(count);
+  if (world.rank() == 0) {
+    for (Index i = 0; i < count; ++i) values[i] = static_cast<std::uint8_t>(i * 7 / 5);
+    send(ex, world.all(), values.tensor(), 1, 5).wait(ex);
+  } else {
+    recv(ex, world.all(), values.tensor(), 0, 5).wait(ex);
+    for (Index i = 0; i < count; ++i) require(values[i] == static_cast<std::uint8_t>(i * 7 / 5), "byte ", i);
+  }
+}
+
+void counters_and_log(World& world) {
+  if (world.size() == 1) return;
+  Exec ex;
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const Group group = world.group("counted", ranks);
+  Values<float> values(12);
+  for (int i = 0; i < 3; ++i) all_reduce(ex, group, values.tensor(), Reduce::sum).wait(ex);
+  if (group.rank() == 0) send(ex, group, values.tensor().rows(0, 5), 1).wait(ex);
+  if (group.rank() == 1) recv(ex, group, values.tensor().rows(0, 5), 0).wait(ex);
+  const Counters& counters = world.group("counted", ranks).counters();  // the same group again
+  require(counters[Op::all_reduce].calls == 3 && counters[Op::all_reduce].elements == 36 &&
+              counters[Op::all_reduce].bytes == 144,
+          "counter of all_reduce");
+  require(counters[Op::send].calls == (group.rank() == 0 ? 1 : 0), "counter of send");
+  require(counters[Op::recv].bytes == (group.rank() == 1 ? 20 : 0), "counter of recv");
+  const std::string log = world.call_log();
+  require(log.find("counted  all_reduce(sum, f32 x 12) #2 at transport_cases.cpp:") != std::string::npos,
+          "log: " + log);
+  require(log.find("NOT DONE") == std::string::npos, "log: " + log);
+}
+
+/// After all that the other cases did, or after anything else, all ranks agree.
+void all_agree(World& world) {
+  Exec ex;
+  Values<std::uint64_t> sum(1);
+  lanes_in_order(world);
+  sum[0] = world.agreement_term();
+  all_reduce(ex, world.all(), sum.tensor(), Reduce::sum).wait(ex);
+  require(sum[0] == 0, "the agreement terms must add up to 0");
+}
+
+void one_rank_groups(World& world) {
+  Exec ex;
+  const Group solo = world.group("solo", {world.rank()});
+  Values<float> a = random_values<float>(1, 6), b(6);
+  all_reduce(ex, solo, a.tensor(), Reduce::sum).wait(ex);
+  broadcast(ex, solo, a.tensor(), 0).wait(ex);
+  all_gather(ex, solo, a.tensor(), b.tensor()).wait(ex);
+  require(a.values == b.values, "all_gather of one rank copies");
+  b = Values<float>(6);
+  reduce_scatter(ex, solo, a.tensor(), b.tensor(), Reduce::max).wait(ex);
+  require(a.values == b.values, "reduce_scatter of one rank copies");
+  b = Values<float>(6);
+  const Index counts[] = {6};
+  all_to_all(ex, solo, a.tensor(), counts, b.tensor(), counts).wait(ex);
+  require(a.values == b.values, "all_to_all of one rank copies");
+  barrier(ex, solo);
+  for (const Counter& counter : solo.counters().by_op) require(counter.calls == 0, "one rank counts nothing");
+}
+
+constexpr TransportCase kCases[] = {
+    {"Reductions", reductions},
+    {"LongReductions", long_reductions},
+    {"NanIsKept", nan_is_kept},
+    {"Moves", moves},
+    {"AllToAllUneven", all_to_all_uneven},
+    {"OverlappingGroups", overlapping_groups},
+    {"LanesInOrder", lanes_in_order},
+    {"ManyPostedSends", many_posted_sends},
+    {"LongMessages", long_messages},
+    {"CountersAndLog", counters_and_log},
+    {"AllAgree", all_agree},
+    {"OneRankGroups", one_rank_groups},
+};
+
+}  // namespace
+
+std::span<const TransportCase> transport_cases() { return kCases; }
+
+}  // namespace megalith::comm
