@@ -1,0 +1,62 @@
+#include "megalith/ops/attention.h"
+
+#include "megalith/base/str.h"
+#include "megalith/ops/cpu/attention.h"
+#include "megalith/ops/dispatch.h"
+#include "megalith/ops/dropout_check.h"
+
+namespace megalith::ops {
+namespace {
+
+/// What forward and backward share. `op` is "attention" or "attention_backward", `qkv` that and ".qkv" (text is put
+/// together only for an error: ops allocate nothing). Returns the shape of `out`.
+template <class Args>
+Shape check_heads(const Args& args, std::string_view op, std::string_view qkv) {
+  const auto [tokens, width] = dims<2>(args.qkv, qkv);
+  if (args.batch < 0 || args.seq_len < 1 || args.num_heads < 1) {
+    throw ShapeError(str("[", op, "] batch, seq_len, num_heads = ", args.batch, ", ", args.seq_len, ", ",
+                         args.num_heads, ": seq_len and num_heads must be at least 1, batch at least 0"));
+  }
+  if (width % (3 * args.num_heads) != 0 || width == 0) {
+    throw ShapeError(str("[", qkv, "] shape = ", args.qkv.shape(),
+                         ": columns must be 3 * num_heads * head_dim with num_heads = ", args.num_heads));
+  }
+  expect_shape(args.qkv, {args.batch * args.seq_len, width}, qkv);
+  if (args.dropout.probability > 0 &&
+      (args.first_head < 0 || args.first_head + args.num_heads > args.num_global_heads)) {
+    throw ShapeError(str("[", op, "] heads [", args.first_head, ", ", args.first_head + args.num_heads,
+                         "): must lie within num_global_heads = ", args.num_global_heads));
+  }
+  check_dropout(args.dropout, op);
+  return {tokens, width / 3};
+}
+
+}  // namespace
+
+void attention_forward(Exec& ex, const AttentionForward& args) {
+  expect_float(args.qkv, "attention");
+  const Shape out = check_heads(args, "attention", "attention.qkv");
+  const DType dtype = args.qkv.dtype();
+  expect_like(args.out, out, dtype, "attention.out");
+  expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, dtype, "attention.log_sum_exp");
+  run_float(ex,
+            {.name = "attention", .reads = {args.qkv, args.dropout.step_state}, .writes = {args.out, args.log_sum_exp}},
+            dtype, [args]<class T>() { cpu::attention_forward<T>(args); });
+}
+
+void attention_backward(Exec& ex, const AttentionBackward& args) {
+  expect_float(args.qkv, "attention_backward");
+  const Shape out = check_heads(args, "attention_backward", "attention_backward.qkv");
+  const DType dtype = args.qkv.dtype();
+  expect_like(args.dout, out, dtype, "attention_backward.dout");
+  expect_like(args.out, out, dtype, "attention_backward.out");
+  expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, dtype, "attention_backward.log_sum_exp");
+  expect_like(args.dqkv, args.qkv.shape(), dtype, "attention_backward.dqkv");
+  run_float(ex,
+            {.name = "attention_backward",
+             .reads = {args.dout, args.qkv, args.out, args.log_sum_exp, args.dropout.step_state},
+             .writes = {args.dqkv}},
+            dtype, [args]<class T>() { cpu::attention_backward<T>(args); });
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,32 @@
+#pragma once
+#include "megalith/ops/elementwise.h"
+
+namespace megalith::ops {
+
+/// Causal self-attention over the heads of this rank: softmax(Q K^T / sqrt(D)) V with dropout on the probabilities.
+///   qkv [B*S, A*3*D]: per token, per head: q, k, v of D each; out [B*S, A*D]; log_sum_exp [B, A, S] (f64 for f64
+///   tensors, else f32), which backward reads instead of the S x S probabilities: those are never stored for a whole
+///   head at once.
+/// Dropout's global element of (sample b, local head a, query i, key j) is
+///   (((first_sample + b) * num_global_heads + first_head + a) * S + i) * S + j.
+/// Bits do not depend on the number of threads. Source: Vaswani et al. 2017, arXiv:1706.03762; tiling as in Dao et al.
+/// 2022, arXiv:2205.14135.
+struct AttentionForward {
+  Tensor qkv;                                   // in
+  Tensor out, log_sum_exp;                      // out
+  Index batch = 0, seq_len = 0, num_heads = 0;  ///< num_heads: of this rank
+  Index first_head = 0, num_global_heads = 0;
+  Dropout dropout;
+};
+void attention_forward(Exec& ex, const AttentionForward& args);
+
+/// dqkv [B*S, A*3*D] from dout [B*S, A*D]; recomputes the probabilities from qkv and log_sum_exp.
+struct AttentionBackward {
+  Tensor dout, qkv, out, log_sum_exp;  // in
+  Tensor dqkv;                         // out
+  Index batch = 0, seq_len = 0, num_heads = 0, first_head = 0, num_global_heads = 0;
+  Dropout dropout;
+};
+void attention_backward(Exec& ex, const AttentionBackward& args);
+
+}  // namespace megalith::ops

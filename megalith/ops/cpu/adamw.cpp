@@ -1,0 +1,52 @@
+#include "megalith/ops/cpu/adamw.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "megalith/ops/cpu/kernels.h"
+#include "megalith/ops/cpu/parallel.h"
+
+namespace megalith::ops::cpu {
+
+template <class T>
+void adamw(const AdamW& args) {
+  StepVerdict verdict;
+  std::memcpy(&verdict, args.verdict.raw(), sizeof verdict);
+  if (verdict.apply == 0) return;
+  const double updates = static_cast<double>(verdict.update + 1);
+  const AdamWFactors<T> factors{
+      .beta1 = static_cast<T>(args.beta1),
+      .beta2 = static_cast<T>(args.beta2),
+      .one_minus_beta1 = static_cast<T>(1 - args.beta1),
+      .one_minus_beta2 = static_cast<T>(1 - args.beta2),
+      .gradient = static_cast<T>(verdict.factor),
+      .step = static_cast<T>(verdict.learning_rate / (1 - std::pow(args.beta1, updates))),
+      .inverse_bias2 = static_cast<T>(1 / (1 - std::pow(args.beta2, updates))),
+      .eps = static_cast<T>(args.eps),
+      .decay = static_cast<T>(verdict.learning_rate * args.weight_decay),
+  };
+  T *w = args.value.data<T>(), *m = args.m.data<T>(), *v = args.v.data<T>();
+  const T* grad = args.grad.data<T>();
+  const Index n = args.value.numel();
+  parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
+    kernels<T>().optimizer.adamw(w + begin, m + begin, v + begin, grad + begin, count, factors);
+  });
+}
+
+template <class T>
+void sum_of_squares(const Tensor& x, const Tensor& sum_squares, const Tensor& parts) {
+  const T* data = x.data<T>();
+  double* sums = parts.data<double>();
+  parallel_pieces(x.numel(), kSquaresBlock, x.numel(), [&](Index begin, Index count) {
+    sums[begin / kSquaresBlock] = kernels<T>().optimizer.sum_of_squares(data + begin, count);
+  });
+  double& total = *sum_squares.data<double>();
+  for (Index i = 0; i < parts.numel(); ++i) total += sums[i];
+}
+
+template void adamw<float>(const AdamW& args);
+template void adamw<double>(const AdamW& args);
+template void sum_of_squares<float>(const Tensor& x, const Tensor& sum_squares, const Tensor& parts);
+template void sum_of_squares<double>(const Tensor& x, const Tensor& sum_squares, const Tensor& parts);
+
+}  // namespace megalith::ops::cpu

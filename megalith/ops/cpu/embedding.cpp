@@ -1,0 +1,89 @@
+#include "megalith/ops/cpu/embedding.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/ops/cpu/elementwise.h"
+#include "megalith/ops/cpu/parallel.h"
+
+namespace megalith::ops::cpu {
+
+template <class T>
+void embedding_forward(const EmbeddingForward& args) {
+  const Index tokens = args.y.dim(0), hidden = args.y.dim(1), held = args.table.dim(0);
+  const std::int32_t* ids = args.ids.data<std::int32_t>();
+  const T* table = args.table.data<T>();
+  T* y = args.y.data<T>();
+  for (Index t = 0; t < tokens; ++t) {
+    if (ids[t] >= 0 && ids[t] < args.vocab_size) continue;
+    throw InputError(
+        str("[embedding] ids[", t, "] = ", ids[t], ": must be in [0, ", args.vocab_size, "), the vocabulary"));
+  }
+  parallel_rows(tokens, hidden, [&](Index begin, Index count) {
+    for (Index t = begin; t < begin + count; ++t) {
+      const Index row = ids[t] - args.first_id;
+      if (row >= 0 && row < held) {
+        std::copy_n(table + row * hidden, hidden, y + t * hidden);
+      } else {
+        std::fill_n(y + t * hidden, hidden, T{0});
+      }
+    }
+  });
+}
+
+/// Cut by columns: every task walks all tokens in order, so the sums do not depend on the cut.
+template <class T>
+void embedding_backward(const EmbeddingBackward& args) {
+  constexpr Index kColumns = 64;
+  const Index tokens = args.dy.dim(0), hidden = args.dy.dim(1), held = args.table_grad.dim(0);
+  const std::int32_t* ids = args.ids.data<std::int32_t>();
+  const T* dy = args.dy.data<T>();
+  T* grad = args.table_grad.data<T>();
+  const auto add = kernels<T>().elementwise.add;
+  parallel_pieces(hidden, kColumns, tokens * hidden, [&](Index begin, Index count) {
+    for (Index t = 0; t < tokens; ++t) {
+      const Index row = ids[t] - args.first_id;
+      if (row < 0 || row >= held) continue;
+      T* sum = grad + row * hidden + begin;
+      add(sum, dy + t * hidden + begin, sum, count);
+    }
+  });
+}
+
+template <class T>
+void add_position(const AddPosition& args) {
+  const Index hidden = args.x.dim(1), seq_len = args.position.dim(0);
+  const T *x = args.x.data<T>(), *position = args.position.data<T>();
+  T* y = args.y.data<T>();
+  const auto dropout = resolve(args.dropout);
+  const auto row = kernels<T>().elementwise.add_dropout;
+  const std::uint64_t first = dropout ? dropout->first_sample * static_cast<std::uint64_t>(seq_len * hidden) : 0;
+  parallel_rows(args.x.dim(0), hidden, [&](Index begin, Index count) {
+    for (Index r = begin; r < begin + count; ++r) {
+      row(x + r * hidden, position + r % seq_len * hidden, y + r * hidden, hidden, dropout ? &dropout->stream : nullptr,
+          first + static_cast<std::uint64_t>(r * hidden));
+    }
+  });
+}
+
+template <class T>
+void position_backward(const Tensor& dy, const Tensor& position_grad) {
+  const Index seq_len = position_grad.dim(0), hidden = position_grad.dim(1), rows = dy.dim(0);
+  const auto add = kernels<T>().elementwise.add;
+  parallel_for(seq_len, dy.numel(), [&](Index s) {
+    T* sum = position_grad.data<T>() + s * hidden;
+    for (Index r = s; r < rows; r += seq_len) add(sum, dy.data<T>() + r * hidden, sum, hidden);
+  });
+}
+
+template void embedding_forward<float>(const EmbeddingForward& args);
+template void embedding_forward<double>(const EmbeddingForward& args);
+template void embedding_backward<float>(const EmbeddingBackward& args);
+template void embedding_backward<double>(const EmbeddingBackward& args);
+template void add_position<float>(const AddPosition& args);
+template void add_position<double>(const AddPosition& args);
+template void position_backward<float>(const Tensor& dy, const Tensor& position_grad);
+template void position_backward<double>(const Tensor& dy, const Tensor& position_grad);
+
+}  // namespace megalith::ops::cpu

@@ -1,0 +1,124 @@
+#include "megalith/ops/cpu/isa/exp.h"
+#include "megalith/ops/cpu/isa/keep.h"
+#include "megalith/ops/cpu/isa/table.h"
+
+namespace megalith::ops::cpu::MEGALITH_ISA {
+namespace {
+
+constexpr double kGeluCubic = 0.044715;
+constexpr double kTwoSqrtTwoOverPi = 1.5957691216057308;  // 2 sqrt(2 / pi)
+
+template <class T>
+void add(const T* a, const T* b, T* out, Index n) {
+  for_vectors<T>(n, [&](auto at) { at.store(out, at.load(a) + at.load(b)); });
+}
+
+template <class T>
+void scale(T* x, T factor, Index n) {
+  for_vectors<T>(n, [&](auto at) { at.store(x, at.load(x) * factor); });
+}
+
+/// (1 + tanh(u)) / 2 with u = sqrt(2/pi) (z + 0.044715 z^3), as 1 / (1 + e^-2u): one exp, and no cancellation for z <
+/// 0.
+template <class T>
+Vec<T> gelu_gate(Vec<T> z) {
+  const Vec<T> twice_u =
+      z * (static_cast<T>(kTwoSqrtTwoOverPi) + static_cast<T>(kTwoSqrtTwoOverPi * kGeluCubic) * z * z);
+  return T{1} / (T{1} + exp(-twice_u));
+}
+
+template <class T>
+void bias_gelu(T* x, const T* bias, T* y, Index n) {
+  for_vectors<T>(n, [&](auto at) {
+    const Vec<T> z = at.load(x) + at.load(bias);
+    at.store(x, z);
+    at.store(y, z * gelu_gate<T>(z));
+  });
+}
+
+/// gelu' = g + z g (1 - g) 2u', g the gate.
+template <class T>
+void gelu_backward(const T* z, const T* dy, T* dz, Index n) {
+  for_vectors<T>(n, [&](auto at) {
+    const Vec<T> x = at.load(z), g = gelu_gate<T>(x);
+    const Vec<T> twice_slope =
+        static_cast<T>(kTwoSqrtTwoOverPi) + static_cast<T>(3 * kTwoSqrtTwoOverPi * kGeluCubic) * x * x;
+    // Far from 0 the gate is exactly 0 or 1 and the slope may be infinite: 0 * inf must not make a NaN there.
+    const Vec<T> bend = g * (T{1} - g);
+    const Vec<T> slope = g + (bend == T{0} ? splat(T{0}) : x * bend * twice_slope);
+    at.store(dz, at.load(dy) * slope);
+  });
+}
+
+template <class T>
+void add_rows(const T* x, Index rows, Index columns, T* sums) {
+  Index r = 0;
+  for (; r + 4 <= rows; r += 4) {  // four rows a pass: one read and write of the sums instead of four
+    const T *a = x + r * columns, *b = a + columns, *c = b + columns, *d = c + columns;
+    for_vectors<T>(columns, [&](auto at) {
+      at.store(sums, at.load(sums) + ((at.load(a) + at.load(b)) + (at.load(c) + at.load(d))));
+    });
+  }
+  for (; r < rows; ++r) add(sums, x + r * columns, sums, columns);
+}
+
+/// body(begin, count, factors) for pieces of n elements.
+template <class T, class Body>
+void with_keep(const DropoutStream& stream, std::uint64_t element, Index n, Body body) {
+  KeepFactors<T> keep(stream);
+  for (Index begin = 0; begin < n; begin += kKeepPiece) {
+    const Index count = n - begin < kKeepPiece ? n - begin : kKeepPiece;
+    body(begin, count, keep(element + static_cast<std::uint64_t>(begin), count));
+  }
+}
+
+template <class T>
+void dropout(const T* x, T* out, Index n, const DropoutStream& stream, std::uint64_t element) {
+  with_keep<T>(stream, element, n, [&](Index begin, Index count, const T* keep) {
+    for_vectors<T>(count, [&](auto at) { at.store(out + begin, at.load(x + begin) * at.load(keep)); });
+  });
+}
+
+template <class T>
+void add_dropout(const T* a, const T* b, T* out, Index n, const DropoutStream* stream, std::uint64_t element) {
+  if (stream == nullptr) return add(a, b, out, n);
+  with_keep<T>(*stream, element, n, [&](Index begin, Index count, const T* keep) {
+    for_vectors<T>(count,
+                   [&](auto at) { at.store(out + begin, (at.load(a + begin) + at.load(b + begin)) * at.load(keep)); });
+  });
+}
+
+template <class T>
+void bias_dropout_add(const T* x, const T* bias, const T* residual, T* out, Index n, const DropoutStream* stream,
+                      std::uint64_t element) {
+  if (stream == nullptr) {
+    if (bias == nullptr) return add(x, residual, out, n);
+    for_vectors<T>(n, [&](auto at) { at.store(out, at.load(residual) + (at.load(x) + at.load(bias))); });
+    return;
+  }
+  with_keep<T>(*stream, element, n, [&](Index begin, Index count, const T* keep) {
+    for_vectors<T>(count, [&](auto at) {
+      Vec<T> y = at.load(x + begin);
+      if (bias != nullptr) y += at.load(bias + begin);
+      at.store(out + begin, at.load(residual + begin) + y * at.load(keep));
+    });
+  });
+}
+
+}  // namespace
+
+template <class T>
+ElementwiseKernels<T> elementwise_kernels() {
+  return {.add = add<T>,
+          .scale = scale<T>,
+          .bias_gelu = bias_gelu<T>,
+          .gelu_backward = gelu_backward<T>,
+          .add_rows = add_rows<T>,
+          .dropout = dropout<T>,
+          .add_dropout = add_dropout<T>,
+          .bias_dropout_add = bias_dropout_add<T>};
+}
+template ElementwiseKernels<float> elementwise_kernels();
+template ElementwiseKernels<double> elementwise_kernels();
+
+}  // namespace megalith::ops::cpu::MEGALITH_ISA

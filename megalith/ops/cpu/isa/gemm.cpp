@@ -1,0 +1,132 @@
+#include "megalith/ops/cpu/isa/table.h"
+#include "megalith/ops/cpu/isa/vec.h"
+
+// The product in the manner of Goto and van de Geijn 2008 ("Anatomy of high-performance matrix multiplication"): blocks
+// of a and b are copied into panels that the inner kernel reads with stride 1, and the inner kernel holds a kTileRows x
+// kTileColumns piece of c in registers. The panels live on the stack (400 KiB at most): nothing is allocated, and they
+// stay in the second-level cache.
+
+namespace megalith::ops::cpu::MEGALITH_ISA {
+namespace {
+
+constexpr Index kTileRows = 6;
+constexpr Index kTileVectors = kVectorBytes == 64 ? 4 : 2;  // 24 of 32 registers, or 12 of 16
+template <class T>
+constexpr Index kTileColumns = kTileVectors* kLanes<T>;
+constexpr Index kRows = 120;  // block of c
+template <class T>
+constexpr Index kColumns = 1024 / static_cast<Index>(sizeof(T));
+constexpr Index kDepth = 192;
+
+/// Panels of `width` lines of x: out[panel][l][line], lines that are not there 0. x(line, l) = x[line*line_stride +
+/// l*step].
+template <class T, Index kWidth>
+void pack(const T* x, Index line_stride, Index step, Index lines, Index depth, T* out) {
+  for (Index first = 0; first < lines; first += kWidth, out += kWidth * depth) {
+    const T* from = x + first * line_stride;
+    const Index count = lines - first < kWidth ? lines - first : kWidth;
+    if (count < kWidth) {
+      for (Index l = 0; l < depth; ++l) {
+        for (Index i = 0; i < kWidth; ++i) out[l * kWidth + i] = i < count ? from[i * line_stride + l * step] : T{0};
+      }
+    } else if (line_stride == 1) {
+      for (Index l = 0; l < depth; ++l) __builtin_memcpy(out + l * kWidth, from + l * step, kWidth * sizeof(T));
+    } else {
+      for (Index l = 0; l < depth; ++l) {
+        for (Index i = 0; i < kWidth; ++i) out[l * kWidth + i] = from[i * line_stride + l * step];
+      }
+    }
+  }
+}
+
+/// c tile [rows, columns] = beta c + a panel x b panel.
+template <class T>
+void tile(Index depth, const T* a, const T* b, T* c, Index c_row, Index rows, Index columns, T beta) {
+  Vec<T> sum[kTileRows][kTileVectors] = {};
+  for (Index l = 0; l < depth; ++l, a += kTileRows, b += kTileColumns<T>) {
+    Vec<T> line[kTileVectors];
+#pragma GCC unroll 4
+    for (Index v = 0; v < kTileVectors; ++v) line[v] = load(b + v * kLanes<T>);
+#pragma GCC unroll 6
+    for (Index i = 0; i < kTileRows; ++i) {
+      const Vec<T> factor = splat(a[i]);
+#pragma GCC unroll 4
+      for (Index v = 0; v < kTileVectors; ++v) sum[i][v] = fma(factor, line[v], sum[i][v]);
+    }
+  }
+  if (rows == kTileRows && columns == kTileColumns<T>) {
+#pragma GCC unroll 6
+    for (Index i = 0; i < kTileRows; ++i) {
+#pragma GCC unroll 4
+      for (Index v = 0; v < kTileVectors; ++v) {
+        T* out = c + i * c_row + v * kLanes<T>;
+        store(out, beta == T{0} ? sum[i][v] : load(out) + sum[i][v]);
+      }
+    }
+    return;
+  }
+  alignas(64) T edge[kTileRows * kTileColumns<T>];
+#pragma GCC unroll 6
+  for (Index i = 0; i < kTileRows; ++i) {
+#pragma GCC unroll 4
+    for (Index v = 0; v < kTileVectors; ++v) store(edge + i * kTileColumns<T> + v * kLanes<T>, sum[i][v]);
+  }
+  for (Index i = 0; i < rows; ++i) {
+    for (Index j = 0; j < columns; ++j) {
+      const T value = edge[i * kTileColumns<T> + j];
+      c[i * c_row + j] = beta == T{0} ? value : c[i * c_row + j] + value;
+    }
+  }
+}
+
+Index least(Index a, Index b) { return a < b ? a : b; }
+
+template <class T>
+void product(const Product<T>& p) {
+  alignas(64) T a_panels[kRows * kDepth];
+  alignas(64) T b_panels[kColumns<T> * kDepth];
+  for (Index j0 = 0; j0 < p.n; j0 += kColumns<T>) {
+    const Index columns = least(kColumns<T>, p.n - j0);
+    for (Index l0 = 0; l0 < p.k; l0 += kDepth) {
+      const Index depth = least(kDepth, p.k - l0);
+      const T beta = l0 == 0 ? p.beta : T{1};
+      pack<T, kTileColumns<T>>(p.b + j0 * p.b_column + l0 * p.b_row, p.b_column, p.b_row, columns, depth, b_panels);
+      for (Index i0 = 0; i0 < p.m; i0 += kRows) {
+        const Index rows = least(kRows, p.m - i0);
+        pack<T, kTileRows>(p.a + i0 * p.a_row + l0 * p.a_column, p.a_row, p.a_column, rows, depth, a_panels);
+        for (Index j = 0; j < columns; j += kTileColumns<T>) {
+          for (Index i = 0; i < rows; i += kTileRows) {
+            tile(depth, a_panels + i * depth, b_panels + j * depth, p.c + (i0 + i) * p.c_row + j0 + j, p.c_row,
+                 least(kTileRows, rows - i), least(kTileColumns<T>, columns - j), beta);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+T dot(const T* x, const T* y, Index n) {
+  const Vec<T> sum = sum_vectors<T>(n, [&](auto at) { return at.load(x) * at.load(y); });
+  return sum_lanes<T>(sum);
+}
+
+template <class T>
+void weighted_row_sum(const T* x, const T* matrix, Index stride, Index k, Index columns, T* y, T beta) {
+  for_vectors<T>(columns, [&](auto at) {
+    Vec<T> sum = beta == T{0} ? Vec<T>{} : at.load(y);
+    for (Index l = 0; l < k; ++l) sum += x[l] * at.load(matrix + l * stride);
+    at.store(y, sum);
+  });
+}
+
+}  // namespace
+
+template <class T>
+GemmKernels<T> gemm_kernels() {
+  return {.product = product<T>, .dot = dot<T>, .weighted_row_sum = weighted_row_sum<T>};
+}
+template GemmKernels<float> gemm_kernels();
+template GemmKernels<double> gemm_kernels();
+
+}  // namespace megalith::ops::cpu::MEGALITH_ISA

@@ -1,0 +1,114 @@
+#pragma once
+#include "megalith/ops/cpu/isa/vec.h"
+#include "megalith/ops/cpu/kernels.h"
+
+namespace megalith::ops::cpu::MEGALITH_ISA {
+
+using Words =
+    Vec<std::uint64_t>;  // one 32-bit word of one Philox counter per 64-bit lane; the upper halves hold rubbish
+
+/// The products of the lower halves, 64 bits each.
+inline Words mul32(Words a, Words b) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Words>(_mm512_mul_epu32(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Words>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<Words>(_mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#else
+  return (a & 0xffffffffu) * (b & 0xffffffffu);
+#endif
+}
+
+/// Lanes 0, 2, ... (kOdd 0) or 1, 3, ... (kOdd 1) of a and b in turn.
+template <int kOdd>
+inline Words interleave(Words a, Words b) {
+  constexpr std::uint64_t kCount = kVectorBytes / 8, kFirst = kOdd;
+  Words index;
+  for (std::uint64_t i = 0; i < kCount; i += 2) {
+    index[i] = i + kFirst;
+    index[i + 1] = kCount + i + kFirst;
+  }
+  return __builtin_shuffle(a, b, index);
+}
+
+/// The ten rounds' keys, broadcast once and not once per batch.
+struct RoundKeys {
+  explicit RoundKeys(std::uint64_t seed) {
+    std::uint32_t low = static_cast<std::uint32_t>(seed), high = static_cast<std::uint32_t>(seed >> 32);
+    for (int round = 0; round < 10; ++round, low += 0x9E3779B9u, high += 0xBB67AE85u) {
+      key0[round] = splat(std::uint64_t{low});
+      key1[round] = splat(std::uint64_t{high});
+    }
+  }
+  Words key0[10], key1[10];
+};
+
+inline constexpr int kChains = 2;  // independent counters in flight: one round's latency is several times its work
+inline constexpr Index kWordsPerBatch = kChains * kVectorBytes / 2;
+
+/// The words of kWordsPerBatch elements from 4 * block on: Philox4x32-10 on one counter per lane (see base/philox.h,
+/// which this must equal; a test compares them).
+inline void philox_batch(const RoundKeys& keys, const DropoutStream& stream, std::uint64_t block, std::uint32_t* out) {
+  constexpr std::uint64_t kCount = kVectorBytes / 8;
+  Words index;  // counters in the order in which the two interleaves below put them back in sequence
+  for (std::uint64_t i = 0; i < kCount; ++i) index[i] = i / 2 + (i % 2) * (kCount / 2);
+  const Words m0 = splat(std::uint64_t{0xD2511F53u}), m1 = splat(std::uint64_t{0xCD9E8D57u});
+  Words c0[kChains], c1[kChains], c2[kChains], c3[kChains];
+#pragma GCC unroll 2
+  for (int chain = 0; chain < kChains; ++chain) {
+    c0[chain] = index + (block + static_cast<std::uint64_t>(chain) * kCount);
+    c1[chain] = c0[chain] >> 32;
+    c2[chain] = splat(std::uint64_t{stream.site});
+    c3[chain] = splat(std::uint64_t{stream.step});
+  }
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+#pragma GCC unroll 2
+    for (int chain = 0; chain < kChains; ++chain) {
+      const Words p0 = mul32(m0, c0[chain]), p1 = mul32(m1, c2[chain]);
+      c0[chain] = (p1 >> 32) ^ c1[chain] ^ keys.key0[round];
+      c2[chain] = (p0 >> 32) ^ c3[chain] ^ keys.key1[round];
+      c1[chain] = p1;
+      c3[chain] = p0;
+    }
+  }
+#pragma GCC unroll 2
+  for (int chain = 0; chain < kChains; ++chain, out += kVectorBytes / 2) {
+    const Words first = (c0[chain] & 0xffffffffu) | (c1[chain] << 32),
+                second = (c2[chain] & 0xffffffffu) | (c3[chain] << 32);
+    const Words low = interleave<0>(first, second), high = interleave<1>(first, second);
+    __builtin_memcpy(out, &low, sizeof low);
+    __builtin_memcpy(out + kVectorBytes / 4, &high, sizeof high);
+  }
+}
+
+inline constexpr Index kKeepPiece = 512;
+
+/// What dropout multiplies by: 0 or kept_scale, for kKeepPiece elements at most. Their words are drawn into a buffer in
+/// the first-level cache; elements need not start at a multiple of four.
+template <class T>
+class KeepFactors {
+ public:
+  explicit KeepFactors(const DropoutStream& stream) : stream_(stream), keys_(stream.seed) {}
+
+  /// For elements [element, element + n), n <= kKeepPiece; valid until the next call.
+  const T* operator()(std::uint64_t element, Index n) {
+    const Index head = static_cast<Index>(element % 4);
+    for (Index i = 0; i < head + n; i += kWordsPerBatch) {
+      philox_batch(keys_, stream_, element / 4 + static_cast<std::uint64_t>(i) / 4, words_ + i);
+    }
+    const T kept = static_cast<T>(stream_.kept_scale);
+    const std::uint32_t threshold = stream_.threshold;
+    for (Index i = 0; i < head + n; ++i) factors_[i] = words_[i] >= threshold ? kept : T{0};
+    return factors_ + head;
+  }
+
+ private:
+  DropoutStream stream_;
+  RoundKeys keys_;
+  alignas(64) std::uint32_t words_[kKeepPiece + 4 + kWordsPerBatch];
+  alignas(64) T factors_[kKeepPiece + 4 + kWordsPerBatch];
+};
+
+}  // namespace megalith::ops::cpu::MEGALITH_ISA

@@ -1,0 +1,129 @@
+#include "megalith/ops/cpu/isa/exp.h"
+#include "megalith/ops/cpu/isa/keep.h"
+#include "megalith/ops/cpu/isa/table.h"
+
+namespace megalith::ops::cpu::MEGALITH_ISA {
+namespace {
+
+template <class T>
+void exp_all(const T* x, T* y, Index n) {
+  for_vectors<T>(n, [&](auto at) { at.store(y, exp(at.load(x))); });
+}
+
+template <class T>
+T row_max(const T* x, Index n) {
+  return max_lanes<T>(reduce_vectors<T>(
+      n, static_cast<T>(-kInfinity), [&](auto at) { return at.load(x); },
+      [](Vec<T> a, Vec<T> b) { return a > b ? a : b; }));
+}
+
+/// y <- exp(scale * y - shift); returns the sum.
+template <class T>
+T exp_sum_scaled(T* y, Index n, T scale, T shift) {
+  return sum_lanes<T>(sum_vectors<T>(n, [&](auto at) {
+    const Vec<T> e = exp(fma(at.load(y), splat(scale), splat(-shift)));
+    at.store(y, e);
+    return e;
+  }));
+}
+
+template <class T>
+T exp_sum(T* z, Index n, T max) {
+  return sum_lanes<T>(sum_vectors<T>(n, [&](auto at) {
+    const Vec<T> e = exp(at.load(z) - max);
+    at.store(z, e);
+    return e;
+  }));
+}
+
+template <class T>
+T exp_one(T x) {
+  return static_cast<T>(__builtin_exp(static_cast<double>(x)));
+}
+
+/// Keys of the tile that query row r may see.
+template <class T>
+Index visible(const AttentionTile<T>& tile, Index r) {
+  const Index n = tile.first_query + r - tile.first_key + 1;
+  return n < tile.columns ? n : tile.columns;
+}
+
+/// Calls body(begin, count, factors) over the n visible elements of row r, in pieces.
+template <class T, class Body>
+void with_keep(KeepFactors<T>& keep, const AttentionTile<T>& tile, Index r, Index n, Body body) {
+  const Index in_head = (tile.first_query + r) * tile.seq_len + tile.first_key;
+  for (Index begin = 0; begin < n; begin += kKeepPiece) {
+    const Index count = n - begin < kKeepPiece ? n - begin : kKeepPiece;
+    body(begin, count, keep(tile.head_element + static_cast<std::uint64_t>(in_head + begin), count));
+  }
+}
+
+template <class T>
+void zero(T* x, Index n) {
+  for_vectors<T>(n, [&](auto at) { at.store(x, Vec<T>{}); });
+}
+
+template <class T>
+void attention_forward(const AttentionTile<T>& tile, T* max, T* sum, T* correction) {
+  KeepFactors<T> keep_factors(tile.dropout == nullptr ? DropoutStream{} : *tile.dropout);
+  for (Index r = 0; r < tile.rows; ++r) {
+    T* row = tile.scores + r * tile.stride;
+    const Index n = visible(tile, r);
+    const T row_most = row_max(row, n) * tile.scale;
+    const T most = row_most > max[r] ? row_most : max[r];
+    correction[r] = exp_one(max[r] - most);
+    sum[r] = sum[r] * correction[r] + exp_sum_scaled(row, n, tile.scale, most);
+    max[r] = most;
+    if (tile.dropout != nullptr) {
+      with_keep(keep_factors, tile, r, n, [&](Index begin, Index count, const T* keep) {
+        for_vectors<T>(count, [&](auto at) { at.store(row + begin, at.load(row + begin) * at.load(keep)); });
+      });
+    }
+    zero(row + n, tile.columns - n);
+  }
+}
+
+template <class T>
+void attention_backward(const AttentionTile<T>& tile, const T* log_sum_exp, const T* delta) {
+  KeepFactors<T> keep_factors(tile.dropout == nullptr ? DropoutStream{} : *tile.dropout);
+  for (Index r = 0; r < tile.rows; ++r) {
+    T *row = tile.scores + r * tile.stride, *dp = tile.dprobs + r * tile.stride;
+    const Index n = visible(tile, r);
+    const T lse = log_sum_exp[r], d = delta[r], scale = tile.scale;
+    const auto probability = [&](auto at, const T* score) {
+      return exp(fma(at.load(score), splat(scale), splat(-lse)));
+    };
+    if (tile.dropout == nullptr) {
+      for_vectors<T>(n, [&](auto at) {
+        const Vec<T> p = probability(at, row);
+        at.store(row, p);
+        at.store(dp, p * (at.load(dp) - d) * scale);
+      });
+    } else {
+      with_keep(keep_factors, tile, r, n, [&](Index begin, Index count, const T* keep) {
+        for_vectors<T>(count, [&](auto at) {
+          const Vec<T> p = probability(at, row + begin), k = at.load(keep);
+          at.store(row + begin, p * k);
+          at.store(dp + begin, p * (at.load(dp + begin) * k - d) * scale);
+        });
+      });
+    }
+    zero(row + n, tile.columns - n);
+    zero(dp + n, tile.columns - n);
+  }
+}
+
+}  // namespace
+
+template <class T>
+SoftmaxKernels<T> softmax_kernels() {
+  return {.exp = exp_all<T>,
+          .row_max = row_max<T>,
+          .exp_sum = exp_sum<T>,
+          .attention_forward = attention_forward<T>,
+          .attention_backward = attention_backward<T>};
+}
+template SoftmaxKernels<float> softmax_kernels();
+template SoftmaxKernels<double> softmax_kernels();
+
+}  // namespace megalith::ops::cpu::MEGALITH_ISA

@@ -1,0 +1,213 @@
+#pragma once
+// Vectors of one instruction set, for the sources of cpu/isa/ only (the rules are in cpu/kernels.h).
+#include <cstdint>
+
+#include "megalith/base/types.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#ifndef MEGALITH_ISA
+#error "cpu/isa is built by CMake once per instruction set, with MEGALITH_ISA as the namespace"
+#endif
+
+namespace megalith::ops::cpu::MEGALITH_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+inline constexpr int kVectorBytes = 32;
+#else
+inline constexpr int kVectorBytes = 16;
+#endif
+
+template <class T>
+struct VecOf {
+  typedef T type __attribute__((vector_size(kVectorBytes)));
+};
+template <class T>
+using Vec = typename VecOf<T>::type;
+template <class T>
+inline constexpr Index kLanes = kVectorBytes / static_cast<Index>(sizeof(T));
+
+template <class T>
+struct IntOf;  // what a comparison of Vec<T> is made of
+template <>
+struct IntOf<float> {
+  using type = std::int32_t;
+};
+template <>
+struct IntOf<double> {
+  using type = std::int64_t;
+};
+
+inline constexpr float kInfinity = __builtin_huge_valf();
+
+template <class T>
+inline Vec<T> splat(T x) {
+  return x - Vec<T>{};
+}
+
+template <class T>
+inline Vec<T> load(const T* p) {
+  Vec<T> v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class T>
+inline void store(T* p, Vec<T> v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+/// All ones in the lanes below n.
+template <class T>
+inline auto lanes_below(Index n) {
+  using Int = typename IntOf<T>::type;
+  Vec<Int> lane;
+  for (Index i = 0; i < kLanes<T>; ++i) lane[i] = static_cast<Int>(i);
+  return lane < splat(static_cast<Int>(n));
+}
+
+/// The first n < kLanes elements at p; the other lanes are 0. Touches nothing behind them.
+template <class T>
+inline Vec<T> load_part(const T* p, Index n) {
+  Vec<T> v{};
+  for (Index i = 0; i < n; ++i) v[i] = p[i];
+  return v;
+}
+template <class T>
+inline void store_part(T* p, Vec<T> v, Index n) {
+  for (Index i = 0; i < n; ++i) p[i] = v[i];
+}
+#if defined(__AVX2__) && !defined(__AVX512F__)
+template <>
+inline Vec<float> load_part(const float* p, Index n) {
+  return _mm256_maskload_ps(p, reinterpret_cast<__m256i>(lanes_below<float>(n)));
+}
+template <>
+inline Vec<double> load_part(const double* p, Index n) {
+  return _mm256_maskload_pd(p, reinterpret_cast<__m256i>(lanes_below<double>(n)));
+}
+template <>
+inline void store_part(float* p, Vec<float> v, Index n) {
+  _mm256_maskstore_ps(p, reinterpret_cast<__m256i>(lanes_below<float>(n)), v);
+}
+template <>
+inline void store_part(double* p, Vec<double> v, Index n) {
+  _mm256_maskstore_pd(p, reinterpret_cast<__m256i>(lanes_below<double>(n)), v);
+}
+#elif defined(__AVX512F__)
+template <>
+inline Vec<float> load_part(const float* p, Index n) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+}
+template <>
+inline Vec<double> load_part(const double* p, Index n) {
+  return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p);
+}
+template <>
+inline void store_part(float* p, Vec<float> v, Index n) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v);
+}
+template <>
+inline void store_part(double* p, Vec<double> v, Index n) {
+  _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v);
+}
+#endif
+
+/// A position in arrays of T: kLanes elements from i, or the last few.
+template <class T>
+struct Full {
+  Index i;
+  Vec<T> load(const T* p) const { return MEGALITH_ISA::load(p + i); }
+  void store(T* p, Vec<T> v) const { MEGALITH_ISA::store(p + i, v); }
+  Vec<T> only(Vec<T> v, T) const { return v; }
+};
+template <class T>
+struct Part {
+  Index i, n;
+  Vec<T> load(const T* p) const { return load_part(p + i, n); }
+  void store(T* p, Vec<T> v) const { store_part(p + i, v, n); }
+  /// v, and `rest` in the lanes that are not there.
+  Vec<T> only(Vec<T> v, T rest) const { return lanes_below<T>(n) ? v : splat(rest); }
+};
+
+// flatten: the body is called from a few places here, and GCC would otherwise call a long one (exp) instead of inlining it,
+// with all vectors saved around the call (measured: 4 times slower).
+
+/// Calls body(position) for [0, n): `position` loads and stores what is there and nothing else.
+template <class T, class Body>
+[[gnu::flatten]] inline void for_vectors(Index n, Body body) {
+  Index i = 0;
+  for (; i + kLanes<T> <= n; i += kLanes<T>) body(Full<T>{i});
+  if (i < n) body(Part<T>{i, n - i});
+}
+
+/// Combines the vectors term(position) over [0, n), from `neutral`. Four chains hide the latency; their order is fixed.
+template <class T, class Term, class Combine>
+[[gnu::flatten]] inline Vec<T> reduce_vectors(Index n, T neutral, Term term, Combine combine) {
+  constexpr Index kStep = kLanes<T>;
+  Vec<T> a = splat(neutral), b = a, c = a, d = a;
+  Index i = 0;
+  for (; i + 4 * kStep <= n; i += 4 * kStep) {
+    a = combine(a, term(Full<T>{i}));
+    b = combine(b, term(Full<T>{i + kStep}));
+    c = combine(c, term(Full<T>{i + 2 * kStep}));
+    d = combine(d, term(Full<T>{i + 3 * kStep}));
+  }
+  for (; i + kStep <= n; i += kStep) a = combine(a, term(Full<T>{i}));
+  if (i < n) {
+    const Part<T> part{i, n - i};
+    b = combine(b, part.only(term(part), neutral));
+  }
+  return combine(combine(a, b), combine(c, d));
+}
+
+template <class T, class Term>
+inline Vec<T> sum_vectors(Index n, Term term) {
+  return reduce_vectors<T>(n, T{0}, term, [](Vec<T> x, Vec<T> y) { return x + y; });
+}
+
+/// The lanes' sum, halves first: the same tree each time.
+template <class T>
+inline T sum_lanes(Vec<T> v) {
+  T lane[kLanes<T>];
+  __builtin_memcpy(lane, &v, sizeof v);
+  for (Index half = kLanes<T> / 2; half > 0; half /= 2) {
+    for (Index i = 0; i < half; ++i) lane[i] += lane[i + half];
+  }
+  return lane[0];
+}
+template <class T>
+inline T max_lanes(Vec<T> v) {
+  T most = v[0];
+  for (Index i = 1; i < kLanes<T>; ++i) most = v[i] > most ? v[i] : most;
+  return most;
+}
+
+/// a * b + c, rounded once where the instruction set has it. The compiler never contracts by itself.
+template <class V>
+inline V fma(V a, V b, V c) {
+  return a * b + c;
+}
+#if defined(__AVX512F__)
+template <>
+inline Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+template <>
+inline Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return _mm512_fmadd_pd(a, b, c);
+}
+#elif defined(__AVX2__)
+template <>
+inline Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+template <>
+inline Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return _mm256_fmadd_pd(a, b, c);
+}
+#endif
+
+}  // namespace megalith::ops::cpu::MEGALITH_ISA

@@ -1,0 +1,135 @@
+#pragma once
+#include <cstdint>
+
+#include "megalith/base/types.h"
+
+namespace megalith::ops::cpu {
+
+// The hot loops, one thread each, on raw pointers, compiled once per instruction set (cpu/isa/) and chosen once at run
+// time. Everything above them (shapes, threads, order of blocks) is ordinary code that runs anywhere.
+//
+// How it works: the sources of cpu/isa/ are built several times by CMake, each time with other compiler flags and
+// another namespace MEGALITH_ISA. They may use nothing that the linker merges across these builds: no std:: templates,
+// no inline function from outside their namespace. Otherwise the copy with AVX-512 instructions could serve every CPU.
+
+enum class Isa : std::uint8_t { baseline, avx2, avx512 };
+
+/// Which random words a dropout reads, resolved from Dropout and StepState (see RandomSite in base/philox.h).
+struct DropoutStream {
+  std::uint64_t seed = 0;
+  std::uint32_t step = 0, site = 0;
+  std::uint32_t threshold = 0;  ///< an element is kept when its word is at least this
+  double kept_scale = 1;        ///< 1 / (1 - p)
+};
+
+/// out, a, b ...: n elements each; out may be any of the inputs. `element`: global number of the first one.
+template <class T>
+struct ElementwiseKernels {
+  void (*add)(const T* a, const T* b, T* out, Index n);
+  void (*scale)(T* x, T factor, Index n);
+  void (*bias_gelu)(T* x, const T* bias, T* y, Index n);
+  void (*gelu_backward)(const T* z, const T* dy, T* dz, Index n);
+  /// sums [columns] += the sum of the rows, top to bottom.
+  void (*add_rows)(const T* x, Index rows, Index columns, T* sums);
+  /// out = x * keep
+  void (*dropout)(const T* x, T* out, Index n, const DropoutStream& stream, std::uint64_t element);
+  /// out = (a + b) * keep; stream may be null (keep all)
+  void (*add_dropout)(const T* a, const T* b, T* out, Index n, const DropoutStream* stream, std::uint64_t element);
+  /// out = residual + (x + bias) * keep; bias and stream may be null
+  void (*bias_dropout_add)(const T* x, const T* bias, const T* residual, T* out, Index n, const DropoutStream* stream,
+                           std::uint64_t element);
+};
+
+/// One row of n elements each, where not said otherwise.
+template <class T>
+struct NormKernels {
+  void (*forward)(const T* x, const T* gamma, const T* beta, T* y, Index n, double eps, T* mean, T* rstd);
+  /// dx may be dy or residual; residual may be null.
+  void (*backward)(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, T mean, T rstd);
+  /// gamma_sum, beta_sum [columns] += over the rows, top to bottom.
+  void (*weight_backward)(const T* dy, const T* x, const T* mean, const T* rstd, Index rows, Index columns,
+                          T* gamma_sum, T* beta_sum);
+};
+
+/// A rectangle of attention scores of one head: queries first_query + r, keys first_key + c, causal.
+template <class T>
+struct AttentionTile {
+  T* scores = nullptr;  ///< [rows, columns], row stride `stride`
+  T* dprobs = nullptr;  ///< the same, backward only
+  Index stride = 0, rows = 0, columns = 0;
+  Index first_query = 0, first_key = 0, seq_len = 0;
+  T scale = 1;
+  const DropoutStream* dropout = nullptr;  ///< null: none
+  std::uint64_t head_element = 0;          ///< global element of (query 0, key 0)
+};
+
+template <class T>
+struct SoftmaxKernels {
+  void (*exp)(const T* x, T* y, Index n);
+  T (*row_max)(const T* x, Index n);  ///< -inf for n = 0
+  /// z <- exp(z - max); returns the sum.
+  T (*exp_sum)(T* z, Index n, T max);
+  /// Scores to dropped-out exp(scale * score - max), 0 past the diagonal; max, sum [rows] are carried from tile to tile
+  /// and correction [rows] receives the factor on what earlier tiles summed.
+  void (*attention_forward)(const AttentionTile<T>& tile, T* max, T* sum, T* correction);
+  /// scores to P * keep, dprobs to dS = P (keep dprobs - delta) scale; log_sum_exp, delta [rows].
+  void (*attention_backward)(const AttentionTile<T>& tile, const T* log_sum_exp, const T* delta);
+};
+
+template <class T>
+struct AdamWFactors {
+  T beta1, beta2, one_minus_beta1, one_minus_beta2;
+  T gradient;       ///< factor on the gradient
+  T step;           ///< lr / (1 - b1^n)
+  T inverse_bias2;  ///< 1 / (1 - b2^n)
+  T eps;
+  T decay;  ///< lr * weight_decay
+};
+
+template <class T>
+struct OptimizerKernels {
+  void (*adamw)(T* w, T* m, T* v, const T* grad, Index n, const AdamWFactors<T>& factors);
+  double (*sum_of_squares)(const T* x, Index n);
+};
+
+/// c [m, n] = beta c + op(a) op(b), beta 0 (c is not read) or 1. op(a)(i, l) = a[i * a_row + l * a_column], one of the
+/// two strides being 1; b likewise; c[i * c_row + j].
+template <class T>
+struct Product {
+  Index m = 0, n = 0, k = 0;
+  const T* a = nullptr;
+  Index a_row = 0, a_column = 0;
+  const T* b = nullptr;
+  Index b_row = 0, b_column = 0;
+  T* c = nullptr;
+  Index c_row = 0;
+  T beta = 0;
+};
+
+template <class T>
+struct GemmKernels {
+  void (*product)(const Product<T>& product);
+  T (*dot)(const T* x, const T* y, Index n);
+  /// y [columns] = sum over l of x[l] * matrix[l, column], row stride `stride`, l ascending; beta as in Product.
+  void (*weighted_row_sum)(const T* x, const T* matrix, Index stride, Index k, Index columns, T* y, T beta);
+};
+
+template <class T>
+struct Kernels {
+  ElementwiseKernels<T> elementwise;
+  NormKernels<T> norm;
+  SoftmaxKernels<T> softmax;
+  OptimizerKernels<T> optimizer;
+  GemmKernels<T> gemm;
+};
+
+/// What this CPU can run and this build has.
+bool is_available(Isa isa);
+/// Precondition: is_available(isa).
+template <class T>
+const Kernels<T>& kernels(Isa isa);
+/// The widest available; looked up once.
+template <class T>
+const Kernels<T>& kernels();
+
+}  // namespace megalith::ops::cpu

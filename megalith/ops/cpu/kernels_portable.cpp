@@ -1,0 +1,28 @@
+#include "megalith/ops/cpu/kernels.h"
+
+// For processors other than x86-64: one build of cpu/isa/, in the compiler's generic vectors of 16 bytes.
+namespace megalith::ops::cpu {
+
+namespace isa_baseline {
+template <class T>
+Kernels<T> table();
+}
+
+bool is_available(Isa isa) { return isa == Isa::baseline; }
+
+template <class T>
+const Kernels<T>& kernels() {
+  static const Kernels<T> table = isa_baseline::table<T>();
+  return table;
+}
+template const Kernels<float>& kernels();
+template const Kernels<double>& kernels();
+
+template <class T>
+const Kernels<T>& kernels(Isa) {
+  return kernels<T>();
+}
+template const Kernels<float>& kernels(Isa isa);
+template const Kernels<double>& kernels(Isa isa);
+
+}  // namespace megalith::ops::cpu

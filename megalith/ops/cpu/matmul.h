@@ -1,0 +1,22 @@
+#pragma once
+#include "megalith/ops/cpu/kernels.h"
+#include "megalith/ops/matmul.h"
+
+namespace megalith::ops::cpu {
+
+/// On the calling thread only. f32: oneDNN where it is built in; otherwise the blocked loops of cpu/isa/gemm.cpp.
+void run_product(const Product<float>& product);
+void run_product(const Product<double>& product);
+
+/// Blocks of c that are computed one at a time, by one thread each.
+struct BlockShape {
+  Index rows = 0, columns = 0;
+};
+/// Follows from the shape alone, so that the number of threads changes no bit.
+BlockShape block_shape(Index m, Index n, Index k);
+
+/// M, N > 0.
+template <class T>
+void matmul(const Matmul& args);
+
+}  // namespace megalith::ops::cpu

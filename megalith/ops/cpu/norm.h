@@ -1,0 +1,14 @@
+#pragma once
+#include "megalith/ops/norm.h"
+
+namespace megalith::ops::cpu {
+
+template <class T>
+void layer_norm_forward(const LayerNormForward& args);
+template <class T>
+void layer_norm_backward(const LayerNormBackward& args);
+/// parts: scratch [row_blocks(T), 2, H]
+template <class T>
+void layer_norm_weight_backward(const LayerNormWeightBackward& args, const Tensor& parts);
+
+}  // namespace megalith::ops::cpu

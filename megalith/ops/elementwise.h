@@ -1,0 +1,72 @@
+#pragma once
+#include <cstdint>
+
+#include "megalith/ops/matmul.h"  // Write
+#include "megalith/tensor/exec.h"
+
+namespace megalith::ops {
+
+/// x [T, F] += bias [F] in every row, in place.
+void add_bias(Exec& ex, const Tensor& x, const Tensor& bias);
+
+/// bias_grad [F] += sum of the rows of dy [T, F]. Rows are summed in fixed blocks.
+void bias_backward(Exec& ex, const Tensor& dy, const Tensor& bias_grad);
+
+/// y = gelu(x + bias), tanh form: 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))), z = x + bias.
+/// x [T, F] is replaced by z, which backward reads; bias [F]; y [T, F].
+/// Source: Hendrycks and Gimpel 2016, arXiv:1606.08415; the tanh form is GPT-2's.
+struct BiasGelu {
+  Tensor x;     // in, out: z
+  Tensor bias;  // in
+  Tensor y;     // out
+};
+void bias_gelu(Exec& ex, const BiasGelu& args);
+
+/// dz = dy * gelu'(z). dz may be dy.  z, dy, dz [T, F]
+struct GeluBackward {
+  Tensor z, dy;  // in
+  Tensor dz;     // out
+};
+void gelu_backward(Exec& ex, const GeluBackward& args);
+
+/// Which random numbers a dropout draws. Element e of the op's tensor is global element
+/// (first_sample * elements_per_sample + e), first_sample and step coming from the StepState in memory. It is kept when
+/// its word of the site's stream (base/philox.h) is at least dropout_threshold(probability), and then scaled by 1 / (1
+/// - p).
+struct Dropout {
+  double probability = 0;  ///< 0: no random numbers are drawn
+  std::uint64_t seed = 0;
+  std::uint32_t site = 0;
+  Tensor step_state;  ///< u8 [sizeof(StepState)]; not needed when probability is 0
+  Index seq_len = 0;  ///< rows of one sample, for ops on [T, H] whose own arguments do not tell it
+};
+
+/// out = residual + dropout(x + bias): what ends each half of a Transformer block.
+///   x, residual, out [T, H], bias [H]; rows of one sample are contiguous, seq_len of them. out may be x or residual.
+/// Kept values are scaled by 1/(1-p). Global element = ((first_sample + row / seq_len) * seq_len + row % seq_len) * H +
+/// h.
+struct BiasDropoutResidual {
+  Tensor x, bias, residual;  // in; bias may be undefined (no bias)
+  Tensor out;                // out
+  Dropout dropout;
+};
+void bias_dropout_residual(Exec& ex, const BiasDropoutResidual& args);
+
+/// dx = dropout'(dout): the same mask and scale. dx may be dout. With probability 0 dx = dout (a copy unless the same
+/// memory).
+struct DropoutBackward {
+  Tensor dout;  // in   [T, H]
+  Tensor dx;    // out  [T, H]
+  Dropout dropout;
+};
+void dropout_backward(Exec& ex, const DropoutBackward& args);
+
+/// out = a + b, any equal shapes; out may be a or b.
+void add(Exec& ex, const Tensor& a, const Tensor& b, const Tensor& out);
+/// Sets every element.
+void fill(Exec& ex, const Tensor& x, double value);
+void copy(Exec& ex, const Tensor& from, const Tensor& to);
+/// x *= factor
+void scale(Exec& ex, const Tensor& x, double factor);
+
+}  // namespace megalith::ops

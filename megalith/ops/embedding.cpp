@@ -1,0 +1,62 @@
+#include "megalith/ops/embedding.h"
+
+#include "megalith/base/str.h"
+#include "megalith/ops/cpu/embedding.h"
+#include "megalith/ops/dispatch.h"
+#include "megalith/ops/dropout_check.h"
+
+namespace megalith::ops {
+namespace {
+
+/// Rows of [T, H] are whole samples of the position table's S rows.
+void expect_whole_samples(Index tokens, Index seq_len, std::string_view what) {
+  if (tokens == 0 || (seq_len > 0 && tokens % seq_len == 0)) return;
+  throw ShapeError(str("[", what, "] rows = ", tokens, ": must be a multiple of the ", seq_len, " positions"));
+}
+
+}  // namespace
+
+void embedding_forward(Exec& ex, const EmbeddingForward& args) {
+  expect_float(args.table, "embedding");
+  const auto [held, hidden] = dims<2>(args.table, "embedding.table");
+  const auto [tokens] = dims<1>(args.ids, "embedding.ids");
+  expect_dtype(args.ids, DType::i32, "embedding.ids");
+  expect_like(args.y, {tokens, hidden}, args.table.dtype(), "embedding.y");
+  run_float(ex, {.name = "embedding", .reads = {args.ids, args.table}, .writes = {args.y}}, args.table.dtype(),
+            [args]<class T>() { cpu::embedding_forward<T>(args); });
+}
+
+void embedding_backward(Exec& ex, const EmbeddingBackward& args) {
+  expect_float(args.dy, "embedding_backward");
+  const auto [tokens, hidden] = dims<2>(args.dy, "embedding_backward.dy");
+  expect_like(args.ids, {tokens}, DType::i32, "embedding_backward.ids");
+  const Index held = dims<2>(args.table_grad, "embedding_backward.table_grad")[0];
+  expect_like(args.table_grad, {held, hidden}, args.dy.dtype(), "embedding_backward.table_grad");
+  run_float(ex,
+            {.name = "embedding_backward", .reads = {args.ids, args.dy, args.table_grad}, .writes = {args.table_grad}},
+            args.dy.dtype(), [args]<class T>() { cpu::embedding_backward<T>(args); });
+}
+
+void add_position(Exec& ex, const AddPosition& args) {
+  expect_float(args.x, "add_position");
+  const auto [tokens, hidden] = dims<2>(args.x, "add_position.x");
+  const Index seq_len = dims<2>(args.position, "add_position.position")[0];
+  expect_like(args.position, {seq_len, hidden}, args.x.dtype(), "add_position.position");
+  expect_like(args.y, {tokens, hidden}, args.x.dtype(), "add_position.y");
+  expect_whole_samples(tokens, seq_len, "add_position.x");
+  check_dropout(args.dropout, "add_position");
+  run_float(ex, {.name = "add_position", .reads = {args.x, args.position, args.dropout.step_state}, .writes = {args.y}},
+            args.x.dtype(), [args]<class T>() { cpu::add_position<T>(args); });
+}
+
+void position_backward(Exec& ex, const Tensor& dy, const Tensor& position_grad) {
+  expect_float(dy, "position_backward");
+  const auto [tokens, hidden] = dims<2>(dy, "position_backward.dy");
+  const Index seq_len = dims<2>(position_grad, "position_backward.position_grad")[0];
+  expect_like(position_grad, {seq_len, hidden}, dy.dtype(), "position_backward.position_grad");
+  expect_whole_samples(tokens, seq_len, "position_backward.dy");
+  run_float(ex, {.name = "position_backward", .reads = {dy, position_grad}, .writes = {position_grad}}, dy.dtype(),
+            [=]<class T>() { cpu::position_backward<T>(dy, position_grad); });
+}
+
+}  // namespace megalith::ops

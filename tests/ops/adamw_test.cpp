@@ -1,0 +1,105 @@
+#include "megalith/ops/adamw.h"
+
+#include <cmath>
+
+#include "tests/ops/op_test.h"
+
+namespace megalith::ops {
+namespace {
+
+class AdamWTest : public OpTest {
+ protected:
+  Tensor put_verdict(const StepVerdict& verdict) {
+    const Tensor tensor = ex_.tensor({Index{sizeof verdict}}, DType::u8);
+    std::memcpy(tensor.raw(), &verdict, sizeof verdict);
+    return tensor;
+  }
+};
+MEGALITH_OPS_PRECISIONS(AdamWTest);
+
+TEST_P(AdamWTest, ThreeStepsOfTheWorkedExample) {
+  const Tensor w = put({1}, {1}), m = put({1}, {0}), v = put({1}, {0});
+  const Values grads{0.1, 0.1, -0.2}, want{0.9989900001, 0.9979800103, 0.998045679825};
+  for (std::size_t n = 0; n < 3; ++n) {
+    const Tensor verdict =
+        put_verdict({.apply = 1, .factor = 1, .learning_rate = 1e-3, .update = static_cast<std::int64_t>(n)});
+    adamw(ex_, {.value = w, .m = m, .v = v, .grad = put({1}, {grads[n]}), .verdict = verdict, .weight_decay = 0.01});
+    EXPECT_NEAR(values_of(w)[0], want[n], dtype() == DType::f32 ? 2e-7 : 1e-10);
+  }
+}
+
+TEST_P(AdamWTest, EqualsLoopsOnAnySize) {
+  for (const Index n : {Index{0}, Index{1}, Index{37}, Index{20001}}) {
+    const Values w = random_values(n, 1), m = random_values(n, 2), root = random_values(n, 3),
+                 grad = random_values(n, 4);
+    Values v = root, want_w = w, want_m = m, want_v = root;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      v[i] = static_cast<float>(root[i] * root[i] + 0.01);
+      const double g = grad[i] * 0.5;
+      want_m[i] = 0.8 * m[i] + 0.2 * g;
+      want_v[i] = 0.95 * v[i] + 0.05 * g * g;
+      const double m_hat = want_m[i] / (1 - std::pow(0.8, 8)), v_hat = want_v[i] / (1 - std::pow(0.95, 8));
+      want_w[i] -= 0.01 * (m_hat / (std::sqrt(v_hat) + 1e-6) + 0.1 * w[i]);
+    }
+    const Tensor tw = put({n}, w), tm = put({n}, m), tv = put({n}, v), tg = put({n}, grad);
+    const AdamW args{.value = tw,
+                     .m = tm,
+                     .v = tv,
+                     .grad = tg,
+                     .verdict = put_verdict({.apply = 0, .factor = 0.5, .learning_rate = 0.01, .update = 7}),
+                     .beta1 = 0.8,
+                     .beta2 = 0.95,
+                     .eps = 1e-6,
+                     .weight_decay = 0.1};
+    adamw(ex_, args);
+    EXPECT_EQ(values_of(tw), w) << "a refused step must change nothing";
+    EXPECT_EQ(values_of(tm), m);
+    EXPECT_EQ(values_of(tv), v);
+    AdamW apply = args;
+    apply.verdict = put_verdict({.apply = 1, .factor = 0.5, .learning_rate = 0.01, .update = 7});
+    adamw(ex_, apply);
+    expect_near(tw, want_w, "w");
+    expect_near(tm, want_m, "m");
+    expect_near(tv, want_v, "v");
+  }
+}
+
+TEST_P(AdamWTest, SumOfSquaresAddsToWhatIsThere) {
+  for (const Index n : {Index{0}, Index{1}, Index{99}, (Index{1} << 20) + 17}) {
+    const Values x = random_values(n, 1);
+    double want = 2;
+    for (const double value : x) want += value * value;
+    const Tensor sum = put({1}, {2}, DType::f64);
+    sum_of_squares(ex_, put({n}, x), sum);
+    EXPECT_NEAR(values_of(sum)[0], want, 1e-12 * want);
+    ex_.release();
+  }
+}
+
+TEST_P(AdamWTest, SameBitsForAnyTeam) {
+  const Index n = (Index{2} << 20) + 5;
+  const Tensor x = put({n}, random_values(n, 1)), v = put({n}, Values(static_cast<std::size_t>(n), 0.5));
+  const Tensor verdict = put_verdict({.apply = 1, .factor = 1, .learning_rate = 0.01, .update = 3});
+  expect_same_bits_for_any_team([&] {
+    const Tensor sum = put({1}, {0}, DType::f64), w = empty({n}), m = empty({n}), second = empty({n});
+    sum_of_squares(ex_, x, sum);
+    copy(ex_, x, w);
+    copy(ex_, x, m);
+    copy(ex_, v, second);
+    adamw(ex_, {.value = w, .m = m, .v = second, .grad = x, .verdict = verdict});
+    Values all = values_of(w);
+    all.push_back(values_of(sum)[0]);
+    return all;
+  });
+}
+
+TEST_P(AdamWTest, NamesTheArgumentThatDoesNotFit) {
+  const Tensor w = empty({3}), other = empty({4});
+  EXPECT_EQ(error_text([&] { adamw(ex_, {.value = w, .m = w, .v = other, .grad = w, .verdict = put_verdict({})}); }),
+            "[adamw.v] shape = [4]: must be [3]");
+  EXPECT_EQ(error_text([&] { sum_of_squares(ex_, w, ex_.tensor({1}, DType::f32)); }),
+            "[sum_of_squares.sum_squares] dtype = f32: must be f64");
+}
+
+}  // namespace
+}  // namespace megalith::ops

@@ -1,0 +1,126 @@
+#include "megalith/ops/elementwise.h"
+
+#include <cmath>
+
+#include "tests/ops/op_test.h"
+
+namespace megalith::ops {
+namespace {
+
+struct Sizes {
+  Index rows, columns;
+};
+constexpr Sizes kSizes[] = {{0, 5}, {1, 1}, {1, 37}, {3, 8}, {7, 19}, {300, 67}};
+
+double gelu(double z) { return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z))); }
+
+class ElementwiseTest : public OpTest {};
+MEGALITH_OPS_PRECISIONS(ElementwiseTest);
+
+TEST_P(ElementwiseTest, AddBiasAndItsBackward) {
+  for (const auto [rows, columns] : kSizes) {
+    const Values x = random_values(rows * columns, 1), b = random_values(columns, 2), start = random_values(columns, 3);
+    Values sum = x, grad = start;
+    for (Index i = 0; i < rows * columns; ++i) {
+      sum[static_cast<std::size_t>(i)] += b[static_cast<std::size_t>(i % columns)];
+      grad[static_cast<std::size_t>(i % columns)] += x[static_cast<std::size_t>(i)];
+    }
+    const Tensor y = put({rows, columns}, x), dy = put({rows, columns}, x), bias_grad = put({columns}, start);
+    add_bias(ex_, y, put({columns}, b));
+    expect_near(y, sum, "x + bias");
+    bias_backward(ex_, dy, bias_grad);
+    expect_near(bias_grad, grad, "bias gradient");
+  }
+}
+
+TEST_P(ElementwiseTest, BiasGelu) {
+  for (const auto [rows, columns] : kSizes) {
+    const Values x = random_values(rows * columns, 1, 6), b = random_values(columns, 2);
+    Values z = x, y(x.size());
+    for (Index i = 0; i < rows * columns; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      z[at] += b[static_cast<std::size_t>(i % columns)];
+      y[at] = gelu(z[at]);
+    }
+    const Tensor tx = put({rows, columns}, x), ty = empty({rows, columns});
+    bias_gelu(ex_, {.x = tx, .bias = put({columns}, b), .y = ty});
+    expect_near(tx, z, "z");
+    expect_near(ty, y, "gelu(z)");
+  }
+}
+
+TEST_P(ElementwiseTest, GeluBackwardEqualsDifferences) {
+  const Values z = random_values(137, 1, 5), dy = random_values(137, 2);
+  Values want(z.size());
+  for (std::size_t i = 0; i < z.size(); ++i) want[i] = dy[i] * (gelu(z[i] + kStep) - gelu(z[i] - kStep)) / (2 * kStep);
+  const Tensor dz = put({137}, dy);
+  gelu_backward(ex_, {.z = put({137}, z), .dy = dz, .dz = dz});  // in place
+  EXPECT_LT(relative_error(values_of(dz), want), std::max(GetParam().tolerance, 1e-9));
+}
+
+TEST_P(ElementwiseTest, GeluFarFromZeroIsExact) {
+  const Values z{-1e30, -1e4, -50, 50, 1e4, 1e30}, one(6, 1.0);
+  const Tensor x = put({1, 6}, z), y = empty({1, 6}), dz = empty({1, 6});
+  bias_gelu(ex_, {.x = x, .bias = put({6}, Values(6, 0.0)), .y = y});
+  gelu_backward(ex_, {.z = x, .dy = put({1, 6}, one), .dz = dz});
+  EXPECT_EQ(values_of(dz), (Values{0, 0, 0, 1, 1, 1}));
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(values_of(y)[i], 0);
+  for (std::size_t i = 3; i < 6; ++i) EXPECT_EQ(values_of(y)[i], values_of(x)[i]);
+}
+
+TEST_P(ElementwiseTest, AddScaleFillCopy) {
+  for (const Index n : {Index{0}, Index{1}, Index{33}, Index{40001}}) {
+    const Values a = random_values(n, 1), b = random_values(n, 2);
+    Values sum = a, half = a;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      sum[i] += b[i];
+      half[i] *= 0.5;
+    }
+    const Tensor ta = put({n}, a), out = empty({n}), copied = empty({n}), filled = empty({n});
+    add(ex_, ta, put({n}, b), out);
+    expect_near(out, sum, "sum");
+    copy(ex_, ta, copied);
+    EXPECT_EQ(values_of(copied), a);
+    scale(ex_, ta, 0.5);
+    EXPECT_EQ(values_of(ta), half);
+    fill(ex_, filled, 2.5);
+    EXPECT_EQ(values_of(filled), Values(a.size(), 2.5));
+  }
+}
+
+TEST_P(ElementwiseTest, NaNIsNotHidden) {
+  const Tensor x = put({1, 3}, {NAN, 1, INFINITY}), y = empty({1, 3});
+  bias_gelu(ex_, {.x = x, .bias = put({3}, {0, 0, 0}), .y = y});
+  EXPECT_TRUE(std::isnan(values_of(y)[0]));
+  EXPECT_EQ(values_of(y)[2], INFINITY);
+}
+
+TEST_P(ElementwiseTest, SameBitsForAnyTeam) {
+  const Index rows = 700, columns = 129;
+  expect_same_bits_for_any_team([&] {
+    const Tensor x = put({rows, columns}, random_values(rows * columns, 1)), y = empty({rows, columns});
+    const Tensor bias = put({columns}, random_values(columns, 2)), grad = put({columns}, random_values(columns, 3));
+    bias_gelu(ex_, {.x = x, .bias = bias, .y = y});
+    gelu_backward(ex_, {.z = x, .dy = y, .dz = y});
+    bias_backward(ex_, y, grad);
+    Values all = values_of(y);
+    const Values sums = values_of(grad);
+    all.insert(all.end(), sums.begin(), sums.end());
+    return all;
+  });
+}
+
+TEST_P(ElementwiseTest, NamesTheArgumentThatDoesNotFit) {
+  const Tensor x = empty({3, 4}), wrong = empty({3});
+  EXPECT_EQ(error_text([&] { add_bias(ex_, x, wrong); }), "[add_bias.bias] shape = [3]: must be [4]");
+  EXPECT_EQ(error_text([&] { bias_backward(ex_, x, wrong); }), "[bias_backward.bias_grad] shape = [3]: must be [4]");
+  EXPECT_EQ(error_text([&] { bias_gelu(ex_, {.x = x, .bias = empty({4}), .y = wrong}); }),
+            "[bias_gelu.y] shape = [3]: must be [3, 4]");
+  EXPECT_EQ(error_text([&] { add(ex_, x, wrong, x); }), "[add.b] shape = [3]: must be [3, 4]");
+  EXPECT_EQ(error_text([&] { copy(ex_, x, wrong); }), "[copy.to] shape = [3]: must be [3, 4]");
+  EXPECT_EQ(error_text([&] { gelu_backward(ex_, {.z = x, .dy = x, .dz = Tensor()}); }),
+            "[gelu_backward.dz] there is no tensor: must have shape [3, 4]");
+}
+
+}  // namespace
+}  // namespace megalith::ops

@@ -1,0 +1,144 @@
+#include "megalith/ops/cpu/kernels.h"
+
+#include <cmath>
+
+#include "megalith/base/philox.h"
+
+#include "tests/ops/op_test.h"
+
+namespace megalith::ops::cpu {
+namespace {
+
+/// Every instruction set that this build has and this CPU runs, so that the slower paths are tested as well.
+class KernelsTest : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    if (!is_available(GetParam())) GTEST_SKIP() << "this CPU does not have these instructions";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(
+    Isas, KernelsTest, testing::Values(Isa::baseline, Isa::avx2, Isa::avx512), [](const auto& row) {
+      return std::string(row.param == Isa::baseline ? "baseline" : row.param == Isa::avx2 ? "avx2" : "avx512");
+    });
+
+double ulp(double value) { return std::ldexp(1.0, std::max(std::ilogb(value), -126) - 23); }
+
+TEST_P(KernelsTest, ExpIsWithinOneAndAHalfUlp) {
+  std::vector<float> x, y;
+  for (float at = -87.33f; at < 88.72f; at += 1e-4f) x.push_back(at);
+  for (float at = -1; at < 1; at += 1e-5f) x.push_back(at);
+  y.resize(x.size());
+  kernels<float>(GetParam()).softmax.exp(x.data(), y.data(), static_cast<Index>(x.size()));
+  double worst = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double want = std::exp(static_cast<double>(x[i]));
+    worst = std::max(worst, std::abs(static_cast<double>(y[i]) - want) / ulp(want));
+  }
+  EXPECT_LT(worst, 1.5);
+}
+
+TEST_P(KernelsTest, ExpAtTheEdges) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> x{0, -infinity, infinity, -1000, 1000, -87.4f, 88.73f, 88.7f, std::nanf("")};
+  std::vector<float> y(x.size());
+  kernels<float>(GetParam()).softmax.exp(x.data(), y.data(), static_cast<Index>(x.size()));
+  EXPECT_EQ(y[0], 1);
+  EXPECT_EQ(y[1], 0);
+  EXPECT_EQ(y[2], infinity);
+  EXPECT_EQ(y[3], 0);
+  EXPECT_EQ(y[4], infinity);
+  EXPECT_EQ(y[5], 0);
+  EXPECT_EQ(y[6], infinity);
+  EXPECT_TRUE(std::isfinite(y[7]));
+  EXPECT_TRUE(std::isnan(y[8]));
+}
+
+TEST_P(KernelsTest, DropoutReadsThePhiloxWordsOfItsElements) {
+  const RandomSite site{.seed = 0xfedcba9876543210ULL, .step = 7, .site = 0x80000001u};
+  const DropoutStream stream{
+      .seed = site.seed, .step = site.step, .site = site.site, .threshold = 0x40000000u, .kept_scale = 2};
+  // Starts in the middle of a block; counters that pass 2^32; more than one piece.
+  for (const std::uint64_t first :
+       {std::uint64_t{0}, std::uint64_t{3}, (std::uint64_t{1} << 34) - 9, std::uint64_t{1} << 50}) {
+    for (const Index n : {Index{1}, Index{5}, Index{64}, Index{1100}}) {
+      const std::vector<float> ones(static_cast<std::size_t>(n), 1.0f);
+      std::vector<float> out(ones.size(), std::nanf(""));
+      kernels<float>(GetParam()).elementwise.dropout(ones.data(), out.data(), n, stream, first);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        ASSERT_EQ(out[i], site.word(first + i) >= stream.threshold ? 2.0f : 0.0f) << "element " << first << " + " << i;
+      }
+    }
+  }
+}
+
+template <class T>
+void expect_product_equals_loops(Isa isa, double tolerance) {
+  for (const auto [m, n, k] :
+       {std::array<Index, 3>{1, 1, 1}, {6, 16, 3}, {7, 33, 200}, {125, 131, 193}, {13, 300, 5}}) {
+    const Values a = random_values(m * k, 1), b = random_values(k * n, 2), c = random_values(m * n, 3);
+    const std::vector<T> ta(a.begin(), a.end()), tb(b.begin(), b.end());
+    for (const bool a_transposed : {false, true}) {
+      for (const bool b_transposed : {false, true}) {
+        const Index a_row = a_transposed ? 1 : k, a_column = a_transposed ? m : 1;
+        const Index b_row = b_transposed ? 1 : n, b_column = b_transposed ? k : 1;
+        std::vector<T> got(c.begin(), c.end());
+        kernels<T>(isa).gemm.product({.m = m,
+                                      .n = n,
+                                      .k = k,
+                                      .a = ta.data(),
+                                      .a_row = a_row,
+                                      .a_column = a_column,
+                                      .b = tb.data(),
+                                      .b_row = b_row,
+                                      .b_column = b_column,
+                                      .c = got.data(),
+                                      .c_row = n,
+                                      .beta = 1});
+        Values want = c;
+        for (Index i = 0; i < m; ++i) {
+          for (Index j = 0; j < n; ++j) {
+            for (Index l = 0; l < k; ++l) {
+              want[static_cast<std::size_t>(i * n + j)] += a[static_cast<std::size_t>(i * a_row + l * a_column)] *
+                                                           b[static_cast<std::size_t>(l * b_row + j * b_column)];
+            }
+          }
+        }
+        EXPECT_LT(relative_error(Values(got.begin(), got.end()), want), tolerance) << m << ", " << n << ", " << k;
+      }
+    }
+  }
+}
+
+TEST_P(KernelsTest, ProductEqualsLoops) {
+  expect_product_equals_loops<double>(GetParam(), 1e-13);
+  expect_product_equals_loops<float>(GetParam(), 2e-6);
+}
+
+/// The best and the plainest instruction set may differ by rounding only.
+TEST_P(KernelsTest, RowKernelsAgreeWithTheBaseline) {
+  const auto& plain = kernels<float>(Isa::baseline);
+  const auto& fast = kernels<float>(GetParam());
+  for (const Index n : {Index{1}, Index{15}, Index{64}, Index{203}}) {
+    const Values x = random_values(n, 1, 5), b = random_values(n, 2), g = random_values(n, 3);
+    const std::vector<float> xs(x.begin(), x.end()), bs(b.begin(), b.end()), gs(g.begin(), g.end());
+    std::vector<std::vector<float>> results;
+    for (const auto* k : {&plain, &fast}) {
+      std::vector<float> z = xs, y(xs.size()), dz(xs.size()), norm(xs.size()), dx(xs.size()), e = xs;
+      float mean = 0, rstd = 0;
+      k->elementwise.bias_gelu(z.data(), bs.data(), y.data(), n);
+      k->elementwise.gelu_backward(z.data(), gs.data(), dz.data(), n);
+      k->norm.forward(xs.data(), gs.data(), bs.data(), norm.data(), n, 1e-5, &mean, &rstd);
+      k->norm.backward(gs.data(), xs.data(), bs.data(), nullptr, dx.data(), n, mean, rstd);
+      const float sum = k->softmax.exp_sum(e.data(), n, k->softmax.row_max(xs.data(), n));
+      std::vector<float> all{mean, rstd, sum};
+      for (const auto* part : {&z, &y, &dz, &norm, &dx, &e}) all.insert(all.end(), part->begin(), part->end());
+      results.push_back(all);
+    }
+    for (std::size_t i = 0; i < results[0].size(); ++i) {
+      ASSERT_NEAR(results[1][i], results[0][i], 1e-4 * std::abs(results[0][i]) + 1e-5) << "n " << n << ", value " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith::ops::cpu

@@ -1,0 +1,118 @@
+#include "megalith/ops/matmul.h"
+
+#include "megalith/ops/cpu/matmul.h"
+
+#include "tests/ops/op_test.h"
+
+namespace megalith::ops {
+namespace {
+
+struct Sizes {
+  Index m, n, k;
+};
+// Odd sizes, one row, one column, nothing, edges of the register tiles and of the blocks.
+constexpr Sizes kSizes[] = {{1, 1, 1},     {1, 7, 5},     {7, 1, 5},      {1, 300, 77},   {300, 1, 77},
+                            {5, 3, 0},     {0, 4, 3},     {4, 0, 3},      {13, 17, 19},   {6, 16, 8},
+                            {65, 97, 200}, {251, 33, 21}, {30, 401, 193}, {130, 140, 390}};
+
+struct Operands {
+  Values a, b;  // [M, K], [K, N]
+};
+
+Values stored(const Values& matrix, Index rows, Index columns, Transpose transpose) {
+  if (transpose == Transpose::no) return matrix;
+  Values out(matrix.size());
+  for (Index r = 0; r < rows; ++r) {
+    for (Index c = 0; c < columns; ++c)
+      out[static_cast<std::size_t>(c * rows + r)] = matrix[static_cast<std::size_t>(r * columns + c)];
+  }
+  return out;
+}
+
+Shape stored_shape(Index rows, Index columns, Transpose transpose) {
+  return transpose == Transpose::no ? Shape{rows, columns} : Shape{columns, rows};
+}
+
+Values multiplied(const Operands& x, const Sizes& s, const Values& onto) {
+  Values c = onto;
+  for (Index i = 0; i < s.m; ++i) {
+    for (Index j = 0; j < s.n; ++j) {
+      for (Index l = 0; l < s.k; ++l) {
+        c[static_cast<std::size_t>(i * s.n + j)] +=
+            x.a[static_cast<std::size_t>(i * s.k + l)] * x.b[static_cast<std::size_t>(l * s.n + j)];
+      }
+    }
+  }
+  return c;
+}
+
+class MatmulTest : public OpTest {};
+MEGALITH_OPS_PRECISIONS(MatmulTest);
+
+TEST_P(MatmulTest, EqualsThreeLoops) {
+  for (const Sizes& s : kSizes) {
+    const Operands x{random_values(s.m * s.k, 1), random_values(s.k * s.n, 2)};
+    const Values before = random_values(s.m * s.n, 3), zeros(before.size(), 0.0);
+    for (const Transpose ta : {Transpose::no, Transpose::yes}) {
+      for (const Transpose tb : {Transpose::no, Transpose::yes}) {
+        SCOPED_TRACE(testing::Message() << s.m << " x " << s.n << " x " << s.k << ", transposed "
+                                        << (ta == Transpose::yes) << (tb == Transpose::yes));
+        const Tensor a = put(stored_shape(s.m, s.k, ta), stored(x.a, s.m, s.k, ta));
+        const Tensor b = put(stored_shape(s.k, s.n, tb), stored(x.b, s.k, s.n, tb));
+        const Tensor c = empty({s.m, s.n});
+        matmul(ex_, {.a = a, .b = b, .c = c, .transpose_a = ta, .transpose_b = tb});
+        expect_near(c, multiplied(x, s, zeros), "overwrite");
+        const Tensor sum = put({s.m, s.n}, before);
+        matmul(ex_, {.a = a, .b = b, .c = sum, .transpose_a = ta, .transpose_b = tb, .write = Write::accumulate});
+        expect_near(sum, multiplied(x, s, before), "accumulate");
+        ex_.release();
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, SameBitsForAnyTeam) {
+  for (const Sizes& s : {Sizes{200, 500, 300}, Sizes{96, 96, 2000}, Sizes{1, 4000, 100}, Sizes{4000, 1, 100}}) {
+    for (const Transpose t : {Transpose::no, Transpose::yes}) {
+      expect_same_bits_for_any_team([&] {
+        const Tensor a = put(stored_shape(s.m, s.k, t), random_values(s.m * s.k, 1));
+        const Tensor b = put(stored_shape(s.k, s.n, t), random_values(s.k * s.n, 2));
+        const Tensor c = empty({s.m, s.n});
+        matmul(ex_, {.a = a, .b = b, .c = c, .transpose_a = t, .transpose_b = t});
+        return values_of(c);
+      });
+    }
+  }
+}
+
+TEST_P(MatmulTest, NamesTheArgumentThatDoesNotFit) {
+  const Tensor a = empty({3, 4}), b = empty({5, 2}), c = empty({3, 2});
+  EXPECT_EQ(error_text([&] { matmul(ex_, {.a = a, .b = b, .c = c}); }), "[matmul.b] shape = [5, 2]: must be [4, 2]");
+  EXPECT_EQ(error_text([&] { matmul(ex_, {.a = a, .b = b, .c = c, .transpose_a = Transpose::yes}); }),
+            "[matmul.a] shape = [3, 4]: must be [3, 3]");
+  EXPECT_EQ(error_text([&] { matmul(ex_, {.a = empty({4}), .b = b, .c = c}); }),
+            "[matmul.a] shape = [4]: must have 2 dimensions");
+}
+
+TEST(Matmul, RefusesOtherTypes) {
+  Exec ex;
+  const Tensor a = ex.tensor({2, 2}, DType::bf16);
+  EXPECT_EQ(error_text([&] { matmul(ex, {.a = a, .b = a, .c = a}); }), "[matmul] dtype = bf16: needs f64 or f32");
+  const Tensor b = ex.tensor({2, 2}, DType::f32), c = ex.tensor({2, 2}, DType::f64);
+  EXPECT_EQ(error_text([&] { matmul(ex, {.a = b, .b = c, .c = c}); }), "[matmul.a] dtype = f32: must be f64");
+}
+
+TEST(Matmul, BlocksFollowFromTheShape) {
+  // Enough blocks for a team of eight, none so small that waking a thread costs more than it saves.
+  for (const Sizes& s :
+       {Sizes{4096, 384, 384}, Sizes{384, 384, 4096}, Sizes{384, 1536, 4096}, Sizes{512, 50304, 768}}) {
+    const cpu::BlockShape block = cpu::block_shape(s.m, s.n, s.k);
+    EXPECT_GE(ceil_div(s.m, block.rows) * ceil_div(s.n, block.columns), 8);
+  }
+  const cpu::BlockShape tiny = cpu::block_shape(8, 8, 8);
+  EXPECT_GE(tiny.rows, 8);
+  EXPECT_GE(tiny.columns, 8);
+}
+
+}  // namespace
+}  // namespace megalith::ops

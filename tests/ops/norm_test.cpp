@@ -1,0 +1,165 @@
+#include "megalith/ops/norm.h"
+
+#include <cmath>
+
+#include "tests/ops/op_test.h"
+
+namespace megalith::ops {
+namespace {
+
+struct Sizes {
+  Index rows, columns;
+};
+constexpr Sizes kSizes[] = {{0, 5}, {1, 3}, {5, 8}, {3, 37}, {261, 96}};
+
+struct Reference {
+  Values y, mean, rstd;
+};
+Reference normalised(const Values& x, const Values& gamma, const Values& beta, Index columns) {
+  Reference out;
+  for (std::size_t begin = 0; begin < x.size(); begin += static_cast<std::size_t>(columns)) {
+    double mean = 0, variance = 0;
+    for (std::size_t c = 0; c < gamma.size(); ++c) mean += x[begin + c] / static_cast<double>(columns);
+    for (std::size_t c = 0; c < gamma.size(); ++c)
+      variance += std::pow(x[begin + c] - mean, 2) / static_cast<double>(columns);
+    const double rstd = 1 / std::sqrt(variance + 1e-5);
+    for (std::size_t c = 0; c < gamma.size(); ++c) out.y.push_back((x[begin + c] - mean) * rstd * gamma[c] + beta[c]);
+    out.mean.push_back(mean);
+    out.rstd.push_back(rstd);
+  }
+  return out;
+}
+
+double weighted(const Values& y, const Values& weights) {
+  double sum = 0;
+  for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * weights[i];
+  return sum;
+}
+
+class LayerNormTest : public OpTest {};
+MEGALITH_OPS_PRECISIONS(LayerNormTest);
+
+TEST_P(LayerNormTest, Forward) {
+  for (const auto [rows, columns] : kSizes) {
+    const Values x = random_values(rows * columns, 1, 4), gamma = random_values(columns, 2),
+                 beta = random_values(columns, 3);
+    const Reference want = normalised(x, gamma, beta, columns);
+    const Tensor y = empty({rows, columns}), mean = empty({rows}), rstd = empty({rows});
+    layer_norm_forward(ex_, {.x = put({rows, columns}, x),
+                             .gamma = put({columns}, gamma),
+                             .beta = put({columns}, beta),
+                             .y = y,
+                             .mean = mean,
+                             .rstd = rstd});
+    expect_near(y, want.y, "y");
+    expect_near(mean, want.mean, "mean");
+    expect_near(rstd, want.rstd, "rstd");
+  }
+}
+
+TEST_P(LayerNormTest, LargeMeanDoesNotCancel) {
+  const Index columns = 64;
+  Values x = random_values(columns, 1);
+  for (double& value : x) value = static_cast<float>(value + 1000);
+  const Values ones(64, 1.0), zeros(64, 0.0);
+  const Tensor y = empty({1, columns}), mean = empty({1}), rstd = empty({1});
+  layer_norm_forward(ex_, {.x = put({1, columns}, x),
+                           .gamma = put({columns}, ones),
+                           .beta = put({columns}, zeros),
+                           .y = y,
+                           .mean = mean,
+                           .rstd = rstd});
+  // The mean itself is rounded to 6e-5 in f32; E[x^2] - E[x]^2 would have lost everything.
+  EXPECT_LT(relative_error(values_of(y), normalised(x, ones, zeros, columns).y), dtype() == DType::f32 ? 1e-4 : 1e-12);
+}
+
+TEST_P(LayerNormTest, BackwardEqualsDifferences) {
+  for (const auto [rows, columns] : {Sizes{1, 3}, Sizes{3, 19}, Sizes{5, 8}}) {
+    const Values x = random_values(rows * columns, 1, 2), gamma = random_values(columns, 2),
+                 beta = random_values(columns, 3);
+    const Values dy = random_values(rows * columns, 4), residual = random_values(rows * columns, 5);
+    const Index width = columns;
+    Values dx =
+        numeric_gradient(x, [&](const Values& at) { return weighted(normalised(at, gamma, beta, width).y, dy); });
+    const Values dgamma =
+        numeric_gradient(gamma, [&](const Values& at) { return weighted(normalised(x, at, beta, width).y, dy); });
+    const Values dbeta =
+        numeric_gradient(beta, [&](const Values& at) { return weighted(normalised(x, gamma, at, width).y, dy); });
+    const Reference forward = normalised(x, gamma, beta, columns);
+    const Tensor tdy = put({rows, columns}, dy), tx = put({rows, columns}, x), mean = put({rows}, forward.mean);
+    const Tensor rstd = put({rows}, forward.rstd), tgamma = put({columns}, gamma), out = empty({rows, columns});
+    const double tolerance = dtype() == DType::f32 ? 1e-5 : 1e-8;  // of differences, and of the rounded f32 statistics
+    layer_norm_backward(ex_,
+                        {.dy = tdy, .x = tx, .gamma = tgamma, .mean = mean, .rstd = rstd, .residual = {}, .dx = out});
+    EXPECT_LT(relative_error(values_of(out), dx), tolerance);
+    const Tensor in_place = put({rows, columns}, residual);
+    layer_norm_backward(
+        ex_, {.dy = tdy, .x = tx, .gamma = tgamma, .mean = mean, .rstd = rstd, .residual = in_place, .dx = in_place});
+    for (std::size_t i = 0; i < dx.size(); ++i) dx[i] += residual[i];
+    EXPECT_LT(relative_error(values_of(in_place), dx), tolerance);
+    const Tensor gamma_grad = put({columns}, Values(gamma.size(), 0)),
+                 beta_grad = put({columns}, Values(gamma.size(), 0));
+    layer_norm_weight_backward(
+        ex_, {.dy = tdy, .x = tx, .mean = mean, .rstd = rstd, .gamma_grad = gamma_grad, .beta_grad = beta_grad});
+    EXPECT_LT(relative_error(values_of(gamma_grad), dgamma), tolerance);
+    EXPECT_LT(relative_error(values_of(beta_grad), dbeta), tolerance);
+  }
+}
+
+TEST_P(LayerNormTest, WeightGradientsAdd) {
+  for (const auto [rows, columns] : kSizes) {
+    const Values x = random_values(rows * columns, 1), dy = random_values(rows * columns, 2),
+                 start = random_values(columns, 3);
+    const Values mean = random_values(rows, 4), rstd = random_values(rows, 5);
+    Values gamma = start, beta = start;
+    for (Index i = 0; i < rows * columns; ++i) {
+      const auto at = static_cast<std::size_t>(i), r = static_cast<std::size_t>(i / columns),
+                 c = static_cast<std::size_t>(i % columns);
+      gamma[c] += dy[at] * (x[at] - mean[r]) * rstd[r];
+      beta[c] += dy[at];
+    }
+    const Tensor gamma_grad = put({columns}, start), beta_grad = put({columns}, start);
+    layer_norm_weight_backward(ex_, {.dy = put({rows, columns}, dy),
+                                     .x = put({rows, columns}, x),
+                                     .mean = put({rows}, mean),
+                                     .rstd = put({rows}, rstd),
+                                     .gamma_grad = gamma_grad,
+                                     .beta_grad = beta_grad});
+    expect_near(gamma_grad, gamma, "gamma");
+    expect_near(beta_grad, beta, "beta");
+  }
+}
+
+TEST_P(LayerNormTest, SameBitsForAnyTeam) {
+  const Index rows = 500, columns = 70;
+  expect_same_bits_for_any_team([&] {
+    const Tensor x = put({rows, columns}, random_values(rows * columns, 1)),
+                 gamma = put({columns}, random_values(columns, 2));
+    const Tensor y = empty({rows, columns}), mean = empty({rows}), rstd = empty({rows});
+    const Tensor gamma_grad = put({columns}, random_values(columns, 3)),
+                 beta_grad = put({columns}, random_values(columns, 4));
+    layer_norm_forward(ex_, {.x = x, .gamma = gamma, .beta = gamma, .y = y, .mean = mean, .rstd = rstd});
+    layer_norm_weight_backward(
+        ex_, {.dy = y, .x = x, .mean = mean, .rstd = rstd, .gamma_grad = gamma_grad, .beta_grad = beta_grad});
+    layer_norm_backward(ex_, {.dy = y, .x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .residual = {}, .dx = y});
+    Values all = values_of(y);
+    for (const Tensor& tensor : {gamma_grad, beta_grad}) {
+      const Values more = values_of(tensor);
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+  });
+}
+
+TEST_P(LayerNormTest, NamesTheArgumentThatDoesNotFit) {
+  const Tensor x = empty({3, 4}), h = empty({4}), t = empty({3});
+  EXPECT_EQ(error_text([&] { layer_norm_forward(ex_, {.x = x, .gamma = h, .beta = t, .y = x, .mean = t, .rstd = t}); }),
+            "[layer_norm.beta] shape = [3]: must be [4]");
+  EXPECT_EQ(error_text([&] {
+              layer_norm_backward(ex_, {.dy = x, .x = x, .gamma = h, .mean = t, .rstd = t, .residual = h, .dx = x});
+            }),
+            "[layer_norm_backward.residual] shape = [4]: must be [3, 4]");
+}
+
+}  // namespace
+}  // namespace megalith::ops

@@ -1,0 +1,107 @@
+#include "tests/ops/op_test.h"
+
+#include <cmath>
+#include <limits>
+
+#include "megalith/base/error.h"
+#include "megalith/base/philox.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace megalith::ops {
+
+Tensor OpTest::put(const Shape& shape, const Values& values, DType type) {
+  const Tensor tensor = ex_.tensor(shape, type);
+  EXPECT_EQ(tensor.numel(), static_cast<Index>(values.size()));
+  dispatch_float(type, "test", [&]<class T>() {
+    for (std::size_t i = 0; i < values.size(); ++i) tensor.data<T>()[i] = static_cast<T>(values[i]);
+  });
+  return tensor;
+}
+
+Tensor OpTest::put_ids(const std::vector<std::int32_t>& ids) {
+  const Tensor tensor = ex_.tensor({static_cast<Index>(ids.size())}, DType::i32);
+  std::copy(ids.begin(), ids.end(), tensor.data<std::int32_t>());
+  return tensor;
+}
+
+Tensor OpTest::put_state(const StepState& state) {
+  const Tensor tensor = ex_.tensor({Index{sizeof state}}, DType::u8);
+  std::memcpy(tensor.raw(), &state, sizeof state);
+  return tensor;
+}
+
+void OpTest::expect_near(const Tensor& got, const Values& want, const char* what) const {
+  ASSERT_EQ(got.numel(), static_cast<Index>(want.size())) << what;
+  EXPECT_LE(relative_error(values_of(got), want), GetParam().tolerance) << what;
+}
+
+Values random_values(Index count, std::uint32_t seed, double scale) {
+  const RandomSite site{.seed = 1, .step = 0, .site = seed};
+  Values values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(scale * (static_cast<double>(site.word(i)) / 2147483648.0 - 1.0));
+  }
+  return values;
+}
+
+Values values_of(const Tensor& tensor) {
+  Values values(static_cast<std::size_t>(tensor.numel()));
+  dispatch_float(tensor.dtype(), "test", [&]<class T>() {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(tensor.data<T>()[i]);
+  });
+  return values;
+}
+
+double relative_error(const Values& got, const Values& want) {
+  double largest = 1e-3, error = 0;
+  for (const double value : want) largest = std::max(largest, std::abs(value));
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const double difference = std::abs(got[i] - want[i]);
+    if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+    error = std::max(error, difference);
+  }
+  return error / largest;
+}
+
+std::string error_text(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void expect_same_bits_for_any_team(const std::function<Values()>& run) {
+#ifdef _OPENMP
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const Values want = run();
+  for (const int team : {2, 3}) {
+    omp_set_num_threads(team);
+    const Values got = run();
+    ASSERT_EQ(got.size(), want.size());
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(double)), 0) << team << " threads";
+  }
+  omp_set_num_threads(threads);
+#else
+  const Values want = run(), got = run();
+  EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(double)), 0);
+#endif
+}
+
+Values numeric_gradient(const Values& x, const std::function<double(const Values&)>& loss) {
+  Values gradient(x.size()), moved = x;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    moved[i] = x[i] + kStep;
+    const double above = loss(moved);
+    moved[i] = x[i] - kStep;
+    gradient[i] = (above - loss(moved)) / (2 * kStep);
+    moved[i] = x[i];
+  }
+  return gradient;
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,54 @@
+#include "megalith/tensor/memory_plan.h"
+
+#include "tests/ops/op_test.h"
+#include "tests/ops/small_step.h"
+
+namespace megalith::ops {
+namespace {
+
+TEST(OpsRecording, PlannedRunEqualsUnplannedRun) {
+  Recording recording;
+  recording.begin_phase();
+  SmallModel model;
+  {
+    Exec recorder(Device::cpu, recording);
+    small_step(recorder, model);  // null addresses: an op that looked at data now would crash
+  }
+  const MemoryPlan plan = make_plan(recording);
+  const Buffer scratch(plan.scratch_bytes);
+  Exec planned;
+  planned.set_poison(true);
+  planned.begin(plan.phases[0], nullptr, scratch.data());
+  small_step(planned, model);
+  planned.end();
+
+  SmallModel again;
+  Exec unplanned;
+  small_step(unplanned, again);
+  EXPECT_EQ(values_of(model.loss_sum), values_of(again.loss_sum));
+  EXPECT_EQ(values_of(model.table_grad), values_of(again.table_grad));
+  EXPECT_EQ(values_of(model.gamma_grad), values_of(again.gamma_grad));
+  EXPECT_EQ(values_of(model.qkv_weight), values_of(again.qkv_weight));
+  EXPECT_EQ(values_of(model.squares), values_of(again.squares));
+  EXPECT_GT(values_of(model.loss_sum)[0], 0);
+}
+
+TEST(OpsRecording, ChecksShapesWhileRecording) {
+  Recording recording;
+  recording.begin_phase();
+  Exec recorder(Device::cpu, recording);
+  const Tensor x = recorder.tensor({3, 4}, DType::f32), bf16 = recorder.tensor({3, 4}, DType::bf16);
+  EXPECT_EQ(error_text([&] { add_bias(recorder, x, x); }), "[add_bias.bias] shape = [3, 4]: must be [4]");
+  EXPECT_EQ(error_text([&] { fill(recorder, bf16, 1); }), "[fill] dtype = bf16: needs f64 or f32");
+  EXPECT_TRUE(recording.ops().empty());
+}
+
+TEST(OpsRecording, OpWithoutAKernelForTheDeviceThrows) {
+  Exec cuda(Device::cuda);
+  float value = 0;
+  EXPECT_EQ(error_text([&] { fill(cuda, Tensor(&value, {1}, DType::f32), 1); }),
+            "[fill] device = cuda: this build has no kernel for it");
+}
+
+}  // namespace
+}  // namespace megalith::ops
