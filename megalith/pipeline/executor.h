@@ -1,0 +1,38 @@
+#pragma once
+#include <vector>
+
+#include "megalith/comm/group.h"
+#include "megalith/pipeline/lowering.h"
+#include "megalith/pipeline/stage.h"
+
+namespace megalith::pipeline {
+
+/// Runs a lowered schedule: the one place where actions become calls. Owns the message buffers, whose number the lowering
+/// gives; every message is a tensor [T, H] of the boundary's shape.
+class Executor {
+ public:
+  struct Boundary {
+    Shape shape;
+    DType dtype = DType::f32;
+  };
+  Executor(LoweredSchedule schedule, comm::Group pp, const Boundary& boundary);
+
+  Index buffer_bytes() const;
+  /// Takes `pipeline buffers` from the ledger. Two executors that never run at once may share: pass the larger's memory.
+  void allocate(MemoryLedger& ledger);
+  void run(Exec& ex, Stage& stage);
+
+ private:
+  void run_action(Exec& ex, Stage& stage, const LoweredAction& action);
+  Tensor received(Flow flow, int buffer) const;
+  Tensor sent(Flow flow, int buffer) const;
+
+  LoweredSchedule schedule_;
+  comm::Group pp_;
+  Boundary boundary_;
+  Buffer memory_;
+  std::vector<Tensor> receive_buffers_[kNumFlows], send_buffers_[kNumFlows];
+  std::vector<comm::Pending> receiving_[kNumFlows], sending_[kNumFlows];
+};
+
+}  // namespace megalith::pipeline

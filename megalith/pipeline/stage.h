@@ -1,0 +1,22 @@
+#pragma once
+#include "megalith/tensor/exec.h"
+
+namespace megalith::pipeline {
+
+/// What the executor drives: the chunks that one rank holds. A slot is the place of one microbatch's step state and saved
+/// activations, from its forward to the end of its backward.
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  /// Fills the slot's StepState (and the tokens, where the chunk reads them) before the chunk's forward.
+  virtual void set_step_state(Exec& ex, int chunk, int microbatch, int slot) = 0;
+  /// input [T, H]: from the previous global stage, stays until backward is done; undefined on the first.
+  /// output [T, H]: to be written; undefined on the last.
+  virtual void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) = 0;
+  /// output_grad [T, H]: undefined on the last global stage. input_grad [T, H]: to be written; undefined on the first.
+  virtual void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) = 0;
+  /// Once a step, after the last backward: gradients summed over the ranks that share parameters.
+  virtual void reduce_grads(Exec& ex) = 0;
+};
+
+}  // namespace megalith::pipeline
