@@ -1,0 +1,209 @@
+#include "megalith/data/bpe_vocabulary.h"
+
+#include <algorithm>
+#include <bit>
+#include <unordered_map>
+#include <utility>
+
+#include "megalith/base/error.h"
+#include "megalith/base/hash.h"
+#include "megalith/base/str.h"
+#include "megalith/data/json_object.h"
+#include "megalith/io/reader.h"
+
+namespace megalith::data {
+namespace {
+
+constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+/// The files spell each byte as a visible character: bytes that are visible in Latin-1 stand for themselves, the others
+/// for U+0100 onwards, in order.
+class ByteAlphabet {
+ public:
+  ByteAlphabet() {
+    bytes_.fill(-1);
+    int next = 0x100;
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool visible = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
+      bytes_[static_cast<std::size_t>(visible ? byte : next++)] = static_cast<std::int16_t>(byte);
+    }
+  }
+  /// The bytes that a spelling means; nothing where it holds a character outside the alphabet.
+  std::optional<std::string> bytes_of(std::string_view spelling) const {
+    std::string bytes;
+    for (std::size_t i = 0; i < spelling.size(); ++i) {
+      unsigned character = static_cast<unsigned char>(spelling[i]);
+      if (character >= 0x80) {  // all of the alphabet is one or two bytes of UTF-8
+        if ((character & 0xE0) != 0xC0 || i + 1 == spelling.size()) return std::nullopt;
+        character = (character & 0x1F) << 6 | (static_cast<unsigned char>(spelling[++i]) & 0x3F);
+      }
+      if (character >= bytes_.size() || bytes_[character] < 0) return std::nullopt;
+      bytes.push_back(static_cast<char>(bytes_[character]));
+    }
+    return bytes;
+  }
+
+ private:
+  std::array<std::int16_t, 0x200> bytes_{};  // by character
+};
+
+using IdByBytes = std::unordered_map<std::string, std::int32_t>;
+
+[[noreturn]] void refuse(const io::Path& file, std::uint64_t line, const std::string& text) {
+  throw InputError(str("[", file.string(), "] line ", line, ", ", text));
+}
+
+io::Path first_existing(io::Fs& fs, const io::Path& dir, std::string_view a, std::string_view b) {
+  if (fs.exists(dir / a)) return dir / a;
+  if (fs.exists(dir / b)) return dir / b;
+  throw InputError(str("[gpt2 tokenizer] ", (dir / a).string(), ": not found, nor ", b,
+                       " beside it; set vocab_dir to the folder with GPT-2's two vocabulary files"));
+}
+
+/// Fills tokens and returns the ids by bytes.
+IdByBytes read_tokens(io::Fs& fs, const io::Path& file, const ByteAlphabet& alphabet, BpeVocabulary& vocabulary) {
+  struct Entry {
+    std::string bytes;
+    std::uint64_t id;
+    std::size_t line;
+  };
+  std::vector<Entry> entries;
+  const io::MappedFile mapped = fs.map(file);
+  visit_json_object(mapped.text(), file.string(), 1, [&](JsonMember& member) {
+    if (member.kind != JsonMember::Kind::count)
+      refuse(file, member.line,
+             str("token \"", io::printable(member.key), "\": its id must be a whole number that is not negative"));
+    std::optional<std::string> bytes = alphabet.bytes_of(member.key);
+    if (!bytes || bytes->empty())
+      refuse(file, member.line,
+             str("token \"", io::printable(member.key), "\": must be spelt in the 256 characters of byte-level BPE"));
+    entries.push_back({std::move(*bytes), member.count, member.line});
+  });
+
+  IdByBytes ids;
+  ids.reserve(entries.size());
+  vocabulary.tokens.resize(entries.size());
+  for (Entry& entry : entries) {
+    if (entry.id >= entries.size())
+      refuse(file, entry.line,
+             str("id = ", entry.id, ": the ids of ", entries.size(), " tokens must be 0 to ", entries.size() - 1,
+                 ", each once"));
+    std::string& token = vocabulary.tokens[entry.id];
+    if (!token.empty()) refuse(file, entry.line, str("id = ", entry.id, ": two tokens have it; ids must be distinct"));
+    if (!ids.emplace(entry.bytes, static_cast<std::int32_t>(entry.id)).second)
+      refuse(file, entry.line, str("id = ", entry.id, ": its token is already in the vocabulary under another id"));
+    token = std::move(entry.bytes);
+  }
+  return ids;
+}
+
+void find_required_tokens(const io::Path& file, const IdByBytes& ids, BpeVocabulary& vocabulary) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto found = ids.find(std::string(1, static_cast<char>(byte)));
+    if (found == ids.end())
+      throw InputError(str("[", file.string(), "] byte ", byte, " has no token: byte-level BPE needs all 256"));
+    vocabulary.byte_ids[static_cast<std::size_t>(byte)] = found->second;
+  }
+  const auto end = ids.find(std::string(kEndOfText));
+  if (end == ids.end())
+    throw InputError(str("[", file.string(), "] token ", kEndOfText, " is missing: documents end with it"));
+  vocabulary.end_of_document = end->second;
+}
+
+/// Reads lines "LEFT RIGHT" in rank order; ids and alphabet give them meaning.
+class MergeReader {
+ public:
+  MergeReader(io::Fs& fs, const io::Path& file, const ByteAlphabet& alphabet, const IdByBytes& ids,
+              BpeVocabulary& vocabulary)
+      : fs_(fs), file_(file), alphabet_(alphabet), ids_(ids), vocabulary_(vocabulary), made_(vocabulary.tokens.size()) {
+    for (const std::int32_t id : vocabulary.byte_ids) made_[static_cast<std::size_t>(id)] = true;
+  }
+
+  void read() {
+    const io::MappedFile mapped = fs_.map(file_);
+    const std::string_view text = mapped.text();
+    vocabulary_.merges = MergeTable(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1);
+    io::Reader lines(mapped.bytes(), file_.string());
+    while (const auto line = lines.next_line()) {
+      const bool header = lines.line() == 1 && line->starts_with("#version");
+      const bool empty_end = line->empty() && lines.at_end();
+      if (!header && !empty_end) add(*line, lines.line());
+    }
+  }
+
+ private:
+  void add(std::string_view content, std::uint64_t line) {
+    const std::size_t space = content.find(' ');
+    if (space == std::string_view::npos || space == 0 || space + 1 == content.size() ||
+        content.find(' ', space + 1) != std::string_view::npos)
+      refuse(file_, line,
+             str("merge \"", io::printable(content), "\": must be two tokens with one space between them"));
+    const std::int32_t left = token(content.substr(0, space), content, line);
+    const std::int32_t right = token(content.substr(space + 1), content, line);
+    const auto bytes = [&](std::int32_t id) -> const std::string& {
+      return vocabulary_.tokens[static_cast<std::size_t>(id)];
+    };
+    const auto merged = ids_.find(bytes(left) + bytes(right));
+    if (merged == ids_.end())
+      refuse(file_, line,
+             str("merge \"", io::printable(content), "\": the token that it makes is not in the vocabulary"));
+    if (!vocabulary_.merges.insert(left, right, {.rank = rank_++, .merged = merged->second}))
+      refuse(file_, line, str("merge \"", io::printable(content), "\": stands in the file twice"));
+    made_[static_cast<std::size_t>(merged->second)] = true;
+    vocabulary_.content_hash = hash_combine(vocabulary_.content_hash, fnv1a(content));
+  }
+
+  /// A merge may use only what exists when its rank is reached. That excludes cycles too.
+  std::int32_t token(std::string_view spelling, std::string_view content, std::uint64_t line) const {
+    const std::optional<std::string> bytes = alphabet_.bytes_of(spelling);
+    const auto found = bytes ? ids_.find(*bytes) : ids_.end();
+    if (found == ids_.end())
+      refuse(file_, line,
+             str("merge \"", io::printable(content), "\": token \"", io::printable(spelling),
+                 "\" is not in the vocabulary"));
+    if (!made_[static_cast<std::size_t>(found->second)])
+      refuse(file_, line,
+             str("merge \"", io::printable(content), "\": token \"", io::printable(spelling),
+                 "\" is not a byte and no earlier merge makes it"));
+    return found->second;
+  }
+
+  io::Fs& fs_;
+  const io::Path& file_;
+  const ByteAlphabet& alphabet_;
+  const IdByBytes& ids_;
+  BpeVocabulary& vocabulary_;
+  std::vector<bool> made_;
+  std::int32_t rank_ = 0;
+};
+
+}  // namespace
+
+MergeTable::MergeTable(std::size_t num_merges) : slots_(std::bit_ceil(2 * num_merges + 2)), mask_(slots_.size() - 1) {}
+
+bool MergeTable::insert(std::int32_t left, std::int32_t right, Merge merge) {
+  const std::uint64_t pair = pair_of(left, right);
+  std::size_t i = slot_of(pair);
+  while (slots_[i].pair != kFree) {
+    if (slots_[i].pair == pair) return false;
+    i = (i + 1) & mask_;
+  }
+  slots_[i] = {pair, merge};
+  return true;
+}
+
+BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir) {
+  const io::Path tokens_file = first_existing(fs, vocab_dir, "encoder.json", "vocab.json");
+  const io::Path merges_file = first_existing(fs, vocab_dir, "vocab.bpe", "merges.txt");
+  const ByteAlphabet alphabet;
+  BpeVocabulary vocabulary;
+  const IdByBytes ids = read_tokens(fs, tokens_file, alphabet, vocabulary);
+  find_required_tokens(tokens_file, ids, vocabulary);
+  vocabulary.content_hash = fnv1a("byte-level bpe");
+  for (const std::string& token : vocabulary.tokens)
+    vocabulary.content_hash = hash_combine(vocabulary.content_hash, fnv1a(token));
+  MergeReader(fs, merges_file, alphabet, ids, vocabulary).read();
+  return vocabulary;
+}
+
+}  // namespace megalith::data

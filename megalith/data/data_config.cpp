@@ -1,0 +1,97 @@
+#include "megalith/data/data_config.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/data/corpus_builder.h"
+
+namespace megalith::data {
+namespace {
+
+class MemorySink final : public TokenSink {
+ public:
+  void add(std::span<const std::int32_t> ids) override { tokens.insert(tokens.end(), ids.begin(), ids.end()); }
+  void end_document() override {}
+  std::vector<std::int32_t> tokens;
+};
+
+/// The prefix that a path means when it names a token file.
+std::optional<io::Path> token_file_prefix(io::Fs& fs, const io::Path& path) {
+  if (path.extension() == ".bin" || path.extension() == ".idx") return io::Path(path).replace_extension();
+  if (!fs.exists(path) && (fs.exists(idx_path(path)) || fs.exists(bin_path(path)))) return path;
+  return std::nullopt;
+}
+
+TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const Tokenizer& tokenizer, std::string_view key,
+                        int threads) {
+  if (const std::optional<io::Path> prefix = token_file_prefix(fs, path)) {
+    require_file(fs, bin_path(*prefix), key);
+    if (!fs.exists(idx_path(*prefix)))
+      throw InputError(str("[", key, "] ", idx_path(*prefix).string(), ": is missing beside ",
+                           bin_path(*prefix).filename().string(), "; copy it too, or build the token file again"));
+    return indexed_source(IndexedDataset(fs, *prefix), tokenizer.vocab_size());
+  }
+  require_file(fs, path, key);
+  MemorySink sink;
+  CorpusOptions options;
+  options.threads = threads;
+  tokenize_corpus(fs, {path}, tokenizer, options, sink);
+  return memory_source(path.string(), std::move(sink.tokens), tokenizer.vocab_size());
+}
+
+/// Adds to the error of a part that is too short which key to change.
+SampleSet part(const TokenSourcePtr& source, TokenRange range, Index seq_len, std::string_view key) {
+  try {
+    return SampleSet(source, range, seq_len);
+  } catch (const InputError& error) {
+    throw InputError(str(key, ": ", error.what()));
+  }
+}
+
+}  // namespace
+
+void check(const DataConfig& config, Problems& out) {
+  const auto names = tokenizer_names();
+  if (std::find(names.begin(), names.end(), config.tokenizer) == names.end()) {
+    const std::string_view near = nearest(config.tokenizer, names);
+    out.add("data.tokenizer", config.tokenizer,
+            str("must be gpt2 or byte", near.empty() ? std::string() : str("; did you mean ", near, "?")));
+  }
+  out.require(config.tokenizer != "gpt2" || !config.vocab_dir.empty(), "data.vocab_dir", "\"\"",
+              "the gpt2 tokenizer needs the folder with encoder.json and vocab.bpe");
+  out.require(!config.train.empty(), "data.train", "[]", "must name at least one file to train on");
+  if (config.split.empty()) return;
+  out.require(config.valid.empty(), "data.split", str("\"", config.split, "\""),
+              "must not be set together with data.valid; keep one of them");
+  try {
+    parse_split(config.split);
+  } catch (const ConfigError& error) {
+    out.add_line(error.what());
+  }
+}
+
+TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                           std::string_view key, int threads) {
+  if (paths.empty()) throw ConfigError(str(key, " = []: must name at least one file"));
+  std::vector<TokenSourcePtr> sources;
+  for (const std::string& path : paths) sources.push_back(open_one(fs, path, tokenizer, key, threads));
+  return joined_source(std::move(sources));
+}
+
+DataSets open_data(io::Fs& fs, const DataConfig& config, const Tokenizer& tokenizer, Index seq_len, int threads) {
+  const TokenSourcePtr source = open_corpus(fs, config.train, tokenizer, "data.train", threads);
+  const auto ranges = (config.split.empty() ? Split{} : parse_split(config.split)).ranges(source->num_tokens());
+  DataSets sets{.train = part(source, ranges[0], seq_len, "data.train"), .valid = std::nullopt};
+  if (!config.valid.empty()) {
+    const TokenSourcePtr valid = open_corpus(fs, config.valid, tokenizer, "data.valid", threads);
+    sets.valid = part(valid, {0, valid->num_tokens()}, seq_len, "data.valid");
+  } else if (ranges[1].size() > 0) {
+    sets.valid = part(source, ranges[1], seq_len, "data.valid (from data.split)");
+  }
+  return sets;
+}
+
+}  // namespace megalith::data

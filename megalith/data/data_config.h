@@ -1,0 +1,42 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/base/problems.h"
+#include "megalith/data/samples.h"
+#include "megalith/data/token_source.h"
+#include "megalith/data/tokenizer.h"
+
+namespace megalith::data {
+
+/// Section [data] of a recipe.
+struct DataConfig {
+  std::string tokenizer = "gpt2";    ///< see tokenizer_names()
+  std::string vocab_dir{};           ///< of gpt2: the folder with encoder.json and vocab.bpe
+  std::vector<std::string> train{};  ///< text, JSON lines, or prefixes of .bin/.idx; read one after the other
+  std::vector<std::string> valid{};  ///< the same; empty: taken from train by `split`, if that is given
+  std::string split{};               ///< see parse_split(); empty: all of train is for training
+};
+
+/// Reports every broken rule that needs no file to be seen.
+void check(const DataConfig& config, Problems& out);
+
+/// One corpus from the files of a recipe key, joined in their order. A path is
+/// - a file of text or JSON lines (.jsonl, .ndjson; key "text"): tokenised now, each document closed by the tokenizer's
+///   end of document, and kept in memory (4 bytes a token);
+/// - PREFIX, PREFIX.bin or PREFIX.idx of a token file: mapped.
+/// `key` ("data.train") names the paths in errors. Throws InputError, naming similar files where one is missing.
+TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                           std::string_view key, int threads = 1);
+
+/// What a training run reads.
+struct DataSets {
+  SampleSet train;
+  std::optional<SampleSet> valid;
+};
+
+/// Opens train and valid with samples of seq_len. Throws ConfigError, InputError, IoError.
+DataSets open_data(io::Fs& fs, const DataConfig& config, const Tokenizer& tokenizer, Index seq_len, int threads = 1);
+
+}  // namespace megalith::data

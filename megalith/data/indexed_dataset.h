@@ -1,0 +1,106 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "megalith/base/types.h"
+#include "megalith/io/fs.h"
+
+namespace megalith::data {
+
+// Token files of Megatron-LM: PREFIX.bin holds the ids of all documents one after the other, PREFIX.idx says where each
+// begins. Little-endian throughout. PREFIX.idx, version 1:
+//   9 bytes  "MMIDIDX\0\0"
+//   u64      version = 1
+//   u8       type of an id in .bin: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8 u16 (6 and 7 are floats: refused)
+//   u64      N sequences
+//   u64      D boundaries of documents
+//   i32 [N]  length of each sequence, in ids
+//   i64 [N]  where each sequence begins in .bin, in bytes
+//   i64 [D]  the sequence that begins each document; the first is 0, the last is N
+// Source: megatron/core/datasets/indexed_dataset.py of NVIDIA/Megatron-LM.
+
+enum class IdType : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 = 8 };
+std::size_t id_bytes(IdType type);
+std::string_view id_type_name(IdType type);
+/// What Megatron takes: u16 for fewer than 65,500 ids, else i32.
+IdType id_type_for(Index vocab_size);
+
+/// PREFIX.bin and PREFIX.idx of a prefix.
+io::Path bin_path(const io::Path& prefix);
+io::Path idx_path(const io::Path& prefix);
+
+/// The tokens of a .bin/.idx pair as one stream, memory-mapped. Copied cheaply; safe to read from any thread.
+class IndexedDataset {
+ public:
+  /// Proves every size and offset against both files; reads .idx once (12 bytes a sequence), of .bin nothing.
+  /// Throws InputError naming the file, the field and the rule.
+  IndexedDataset(io::Fs& fs, const io::Path& prefix);
+
+  Index num_tokens() const { return num_tokens_; }
+  Index num_sequences() const { return num_sequences_; }
+  Index num_documents() const { return num_documents_; }
+  IdType type() const { return type_; }
+  Index sequence_length(Index sequence) const;  ///< in tokens
+  Index document_begin(Index document) const;   ///< its first sequence; document may be num_documents()
+  const io::Path& prefix() const { return prefix_; }
+
+  /// Tokens [first, first + out.size()) of the stream. Throws InputError for an id that is negative or over 31 bits,
+  /// ShapeError outside the stream.
+  void copy(Index first, std::span<std::int32_t> out) const;
+
+ private:
+  io::Path prefix_;
+  io::MappedFile bin_, idx_;
+  IdType type_ = IdType::u16;
+  Index num_sequences_ = 0, num_documents_ = 0, num_tokens_ = 0;
+};
+
+/// Writes a .bin/.idx pair. Both are staged as PREFIX.{bin,idx}.tmp-*, synced, and renamed by finish(), .idx last: a
+/// build that ends early, however it does, leaves no .idx and so nothing that looks whole. The staged files are removed
+/// on destruction. Keeps 12 bytes a document in memory.
+class IndexedDatasetBuilder {
+ public:
+  enum class Existing { refuse, replace };
+  struct Options {
+    Index vocab_size = 0;  ///< chooses the type of an id
+    Existing existing = Existing::refuse;
+    std::int32_t longest_sequence = 1 << 30;  ///< a longer document becomes several sequences: lengths are i32
+  };
+  /// `fs` must outlive the builder. Throws ConfigError when PREFIX.idx exists and may not be replaced, IoError.
+  IndexedDatasetBuilder(io::Fs& fs, const io::Path& prefix, const Options& options);
+  ~IndexedDatasetBuilder();
+  IndexedDatasetBuilder(const IndexedDatasetBuilder&) = delete;
+  IndexedDatasetBuilder& operator=(const IndexedDatasetBuilder&) = delete;
+
+  /// Appends ids to the document that is open. Every id is in [0, vocab_size).
+  void add(std::span<const std::int32_t> ids);
+  void end_document();
+  /// Publishes both files. The last document has ended. Call once.
+  void finish();
+
+  Index num_tokens() const { return num_tokens_; }
+  Index num_documents() const { return static_cast<Index>(documents_.size()) - 1; }
+
+ private:
+  void refuse_existing() const;
+  void flush();
+  void end_sequence();
+  void write_index(io::OutputFile& file) const;
+  void remove_staged() noexcept;
+
+  io::Fs& fs_;
+  io::Path prefix_, staged_bin_, staged_idx_;
+  Options options_;
+  IdType type_;
+  std::unique_ptr<io::OutputFile> bin_;
+  std::vector<std::byte> buffer_;           // ids not yet written
+  std::vector<std::int32_t> lengths_;       // of the sequences that have ended
+  std::vector<std::int64_t> documents_{0};  // boundaries
+  std::int32_t open_length_ = 0;
+  Index num_tokens_ = 0;
+};
+
+}  // namespace megalith::data

@@ -1,0 +1,155 @@
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/data/indexed_dataset.h"
+#include "megalith/data/indexed_format.h"
+#include "megalith/io/save_protocol.h"
+
+namespace megalith::data {
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+
+template <class T>
+void append(std::vector<std::byte>& bytes, T value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const std::size_t at = bytes.size();
+  bytes.resize(at + sizeof value);
+  std::memcpy(bytes.data() + at, &value, sizeof value);
+}
+
+template <class T>
+void append_ids(std::vector<std::byte>& bytes, std::span<const std::int32_t> ids) {
+  const std::size_t at = bytes.size();
+  bytes.resize(at + ids.size() * sizeof(T));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const T id = static_cast<T>(ids[i]);
+    std::memcpy(bytes.data() + at + i * sizeof id, &id, sizeof id);
+  }
+}
+
+/// Collects small values into large writes.
+class Buffered {
+ public:
+  explicit Buffered(io::OutputFile& file) : file_(file) {}
+  template <class T>
+  void put(T value) {
+    append(bytes_, value);
+    if (bytes_.size() >= kBufferBytes) flush();
+  }
+  void flush() {
+    file_.write(bytes_);
+    bytes_.clear();
+  }
+
+ private:
+  io::OutputFile& file_;
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+IndexedDatasetBuilder::IndexedDatasetBuilder(io::Fs& fs, const io::Path& prefix, const Options& options)
+    : fs_(fs), prefix_(prefix), options_(options), type_(id_type_for(options.vocab_size)) {
+  refuse_existing();
+  if (prefix.has_parent_path()) fs.make_dir(prefix.parent_path());
+  const std::string suffix = io::temporary_suffix();
+  staged_bin_ = bin_path(prefix) += suffix;
+  staged_idx_ = idx_path(prefix) += suffix;
+  bin_ = fs.create(staged_bin_);
+}
+
+IndexedDatasetBuilder::~IndexedDatasetBuilder() { remove_staged(); }
+
+void IndexedDatasetBuilder::refuse_existing() const {
+  if (options_.existing == Existing::refuse && fs_.exists(idx_path(prefix_)))
+    throw ConfigError(str("output ", idx_path(prefix_).string(), " exists: name another, or pass --overwrite"));
+}
+
+void IndexedDatasetBuilder::add(std::span<const std::int32_t> ids) {
+  for (const std::int32_t id : ids)
+    if (id < 0 || id >= options_.vocab_size)
+      throw InternalError(str("[", prefix_.string(), "] id ", id, ": must be from 0 to ", options_.vocab_size - 1));
+  while (!ids.empty()) {
+    if (open_length_ == options_.longest_sequence) end_sequence();
+    const std::size_t room = static_cast<std::size_t>(options_.longest_sequence - open_length_);
+    const std::span<const std::int32_t> some =
+        ids.first(std::min({ids.size(), room, kBufferBytes / sizeof(std::int32_t)}));
+    if (type_ == IdType::u16)
+      append_ids<std::uint16_t>(buffer_, some);
+    else
+      append_ids<std::int32_t>(buffer_, some);
+    open_length_ += static_cast<std::int32_t>(some.size());
+    num_tokens_ += static_cast<Index>(some.size());
+    ids = ids.subspan(some.size());
+    if (buffer_.size() >= kBufferBytes) flush();
+  }
+}
+
+void IndexedDatasetBuilder::flush() {
+  bin_->write(buffer_);
+  buffer_.clear();
+}
+
+void IndexedDatasetBuilder::end_sequence() {
+  lengths_.push_back(open_length_);
+  open_length_ = 0;
+}
+
+void IndexedDatasetBuilder::end_document() {
+  end_sequence();
+  documents_.push_back(static_cast<std::int64_t>(lengths_.size()));
+}
+
+void IndexedDatasetBuilder::write_index(io::OutputFile& file) const {
+  file.write(kIndexMagic);
+  Buffered out(file);
+  out.put(kIndexVersion);
+  out.put(static_cast<std::uint8_t>(type_));
+  out.put(static_cast<std::uint64_t>(lengths_.size()));
+  out.put(static_cast<std::uint64_t>(documents_.size()));
+  for (const std::int32_t length : lengths_) out.put(length);
+  std::int64_t pointer = 0;
+  for (const std::int32_t length : lengths_) {
+    out.put(pointer);
+    pointer += length * static_cast<std::int64_t>(id_bytes(type_));
+  }
+  for (const std::int64_t boundary : documents_) out.put(boundary);
+  out.flush();
+}
+
+void IndexedDatasetBuilder::finish() {
+  if (open_length_ != 0) throw InternalError(str("[", prefix_.string(), "] finish: a document is still open"));
+  flush();
+  bin_->sync();
+  bin_->close();
+  const std::unique_ptr<io::OutputFile> idx = fs_.create(staged_idx_);
+  write_index(*idx);
+  idx->sync();
+  idx->close();
+  // At no moment stands an index beside a .bin that is not its own: the old index goes first, the new one comes last.
+  const io::Path folder = prefix_.parent_path();
+  refuse_existing();  // again: another build may have been faster
+  if (fs_.exists(idx_path(prefix_))) {
+    fs_.unlink(idx_path(prefix_));
+    fs_.sync_dir(folder);
+  }
+  fs_.rename(staged_bin_, bin_path(prefix_));
+  fs_.sync_dir(folder);
+  fs_.rename(staged_idx_, idx_path(prefix_));
+  fs_.sync_dir(folder);
+}
+
+void IndexedDatasetBuilder::remove_staged() noexcept {
+  for (const io::Path& staged : {staged_bin_, staged_idx_}) {
+    try {
+      if (fs_.exists(staged)) fs_.unlink(staged);
+    } catch (const std::exception&) {  // the failure that brought us here is the one to report
+    }
+  }
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,93 @@
+#include "megalith/data/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "megalith/base/hash.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/data/byte_level_bpe.h"
+#include "megalith/data/utf8.h"
+
+namespace megalith::data {
+namespace {
+
+constexpr std::array<std::string_view, 2> kNames = {"gpt2", "byte"};
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  ByteTokenizer() {
+    for (std::size_t i = 0; i < bytes_.size(); ++i) bytes_[i] = static_cast<char>(i);
+  }
+  using Tokenizer::encode;
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  }
+  std::size_t next_cut(std::string_view text, std::size_t from) const override {
+    // Any place would do for the ids, but repair_utf8 looks at pieces one by one: none ends inside a character.
+    std::size_t p = std::min(from, text.size());
+    while (p < text.size() && (text[p] & 0xC0) == 0x80) ++p;
+    return p;
+  }
+  std::string_view token_bytes(std::int32_t id) const override { return {&bytes_[static_cast<std::size_t>(id)], 1}; }
+  Index vocab_size() const override { return static_cast<Index>(bytes_.size()); }
+  std::int32_t end_of_document() const override { return 0; }
+  std::string_view name() const override { return "byte"; }
+  std::uint64_t content_hash() const override { return fnv1a("byte"); }
+
+ private:
+  std::array<char, 256> bytes_{};
+};
+
+std::string_view checked_bytes(const Tokenizer& tokenizer, std::int32_t id, std::size_t place) {
+  if (id < 0 || id >= tokenizer.vocab_size())
+    throw InputError(str("[", tokenizer.name(), " tokenizer] ids[", place, "] = ", id, ": must be 0 to ",
+                         tokenizer.vocab_size() - 1));
+  return tokenizer.token_bytes(id);
+}
+
+}  // namespace
+
+EncodeError::EncodeError(std::string_view tokenizer, std::size_t offset, std::string rule)
+    : InputError(str("[", tokenizer, " tokenizer] byte ", offset, " of the text ", rule)),
+      offset_(offset),
+      rule_(std::move(rule)) {}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  encode(text, ids);
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::string text;
+  for (std::size_t i = 0; i < ids.size(); ++i) text += checked_bytes(*this, ids[i], i);
+  return text;
+}
+
+std::span<const std::string_view> tokenizer_names() { return kNames; }
+
+std::shared_ptr<const Tokenizer> make_tokenizer(std::string_view name, const io::Path& vocab_dir, io::Fs& fs) {
+  if (name == "byte") return std::make_shared<ByteTokenizer>();
+  if (name == "gpt2") {
+    if (vocab_dir.empty())
+      throw ConfigError("vocab_dir is not set: the gpt2 tokenizer reads encoder.json and vocab.bpe from that folder");
+    return std::make_shared<ByteLevelBpe>(load_bpe_vocabulary(fs, vocab_dir));
+  }
+  const std::string_view near = nearest(name, kNames);
+  throw ConfigError(str("tokenizer = \"", name, "\": must be gpt2 or byte",
+                        near.empty() ? std::string() : str("; did you mean ", near, "?")));
+}
+
+std::string StreamDecoder::push(std::int32_t id) {
+  held_ += checked_bytes(*tokenizer_, id, 0);
+  const std::size_t whole = held_.size() - incomplete_utf8_tail(held_);
+  std::string shown = repair_utf8(std::string_view(held_).substr(0, whole));
+  held_.erase(0, whole);
+  return shown;
+}
+
+std::string StreamDecoder::finish() { return repair_utf8(std::exchange(held_, {})); }
+
+}  // namespace megalith::data

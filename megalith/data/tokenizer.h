@@ -1,0 +1,85 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/base/types.h"
+#include "megalith/io/fs.h"
+
+namespace megalith::data {
+
+/// A text that a tokenizer cannot encode. Its text names the byte within the text; who knows the file adds it.
+class EncodeError : public InputError {
+ public:
+  EncodeError(std::string_view tokenizer, std::size_t offset, std::string rule);
+  std::size_t offset() const { return offset_; }     ///< of the first bad byte
+  const std::string& rule() const { return rule_; }  ///< "must be ..."
+
+ private:
+  std::size_t offset_;
+  std::string rule_;
+};
+
+/// Text to token ids and back. Every member is const and may be called by any number of threads at once.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// Appends the ids of `text` to `ids`. No id is added in front or behind, and no special token is recognised in the
+  /// text. Throws EncodeError where the text is not UTF-8 (gpt2; repair_utf8 mends it).
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
+  std::vector<std::int32_t> encode(std::string_view text) const;
+
+  /// The bytes that the ids stand for; they need not be UTF-8 (a token can end inside a character: StreamDecoder).
+  /// Throws InputError naming the place of an id outside [0, vocab_size()).
+  std::string decode(std::span<const std::int32_t> ids) const;
+
+  /// The smallest offset p >= `from` where a text can be cut without changing its ids: encode(text) is
+  /// encode(text[0, p)) followed by encode(text[p, end)). Never inside a character. text.size() where there is no such
+  /// place.
+  virtual std::size_t next_cut(std::string_view text, std::size_t from) const = 0;
+
+  /// The bytes of one token; valid as long as the tokenizer. The id is within [0, vocab_size()).
+  virtual std::string_view token_bytes(std::int32_t id) const = 0;
+
+  virtual Index vocab_size() const = 0;
+  /// The id that ends a document: <|endoftext|> of gpt2, byte 0 of byte.
+  virtual std::int32_t end_of_document() const = 0;
+  virtual std::string_view name() const = 0;
+  /// Equal for equal vocabularies, however their files are laid out. A checkpoint keeps it.
+  virtual std::uint64_t content_hash() const = 0;
+};
+
+/// "gpt2", "byte".
+std::span<const std::string_view> tokenizer_names();
+
+/// Makes a tokenizer.
+///   "gpt2"  byte-level BPE from vocab_dir/encoder.json (or vocab.json) and vocab_dir/vocab.bpe (or merges.txt); reads
+///           about 1.5 MB in about 50 ms. Source: Radford et al. 2019, "Language models are unsupervised multitask
+///           learners", section 2.2.
+///   "byte"  ids 0..255 are the bytes; byte 0 ends a document, so that the vocabulary stays 256. Needs no files.
+/// Throws ConfigError for an unknown name or a missing vocab_dir, InputError for files that break a rule (file, line,
+/// entry), IoError.
+std::shared_ptr<const Tokenizer> make_tokenizer(std::string_view name, const io::Path& vocab_dir, io::Fs& fs);
+
+/// Decodes ids one by one to whole characters, for text shown while it is generated: bytes of a character that is not
+/// complete are held back until it is. What can no longer become a character is shown as U+FFFD.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
+  /// The characters that this id completes; often "". Throws InputError like decode().
+  std::string push(std::int32_t id);
+  /// What is still held back, at the end of the text.
+  std::string finish();
+
+ private:
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::string held_;  // at most 3 bytes between calls
+};
+
+}  // namespace megalith::data

@@ -1,0 +1,173 @@
+#include "megalith/data/bpe_vocabulary.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/philox.h"
+#include "megalith/base/str.h"
+#include "megalith/data/byte_level_bpe.h"
+
+#include "tests/data_pipeline/tokenizers.h"
+#include "tests/io/temp_dir.h"
+
+namespace megalith::data {
+namespace {
+
+/// The character that stands for a byte in the vocabulary files.
+std::string spelt(int byte) {
+  int character = byte;
+  const auto visible = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
+  if (!visible(byte)) {
+    character = 256;
+    for (int b = 0; b < byte; ++b) character += visible(b) ? 0 : 1;
+  }
+  if (character < 0x80) return {static_cast<char>(character)};
+  return {static_cast<char>(0xC0 | character >> 6), static_cast<char>(0x80 | (character & 0x3F))};
+}
+
+/// The 256 bytes, "<|endoftext|>" and these tokens.
+nlohmann::ordered_json small_vocabulary(const std::vector<std::string>& tokens) {
+  nlohmann::ordered_json vocabulary;
+  for (int byte = 0; byte < 256; ++byte) vocabulary[spelt(byte)] = byte;
+  vocabulary["<|endoftext|>"] = 256;
+  for (const std::string& token : tokens) vocabulary[token] = vocabulary.size();
+  return vocabulary;
+}
+
+struct VocabularyFiles {
+  TempDir dir;
+  VocabularyFiles(const std::string& json, const std::string& merges) {
+    write_all(dir / "vocab.json", json);
+    write_all(dir / "merges.txt", merges);
+  }
+  BpeVocabulary load() const { return load_bpe_vocabulary(*io::posix_fs(), dir.path()); }
+  std::string error(const std::string& file) const {
+    std::string text = error_of<InputError>([&] { load(); });
+    const std::string where = str("[", (dir / file).string(), "] ");
+    EXPECT_TRUE(text.starts_with(where)) << text;
+    return text.substr(std::min(where.size(), text.size()));
+  }
+};
+
+TEST(BpeVocabulary, MergesInRankOrder) {
+  const VocabularyFiles files(small_vocabulary({"ab", "bc", "abc"}).dump(), "#version: 0.2\r\nb c\r\na b\r\na bc\r\n");
+  const ByteLevelBpe tokenizer(files.load());
+  EXPECT_EQ(tokenizer.encode("abc"), (std::vector<std::int32_t>{259}));
+  EXPECT_EQ(tokenizer.encode("abab"), (std::vector<std::int32_t>{257, 257}));
+  EXPECT_EQ(tokenizer.encode("bcb"), (std::vector<std::int32_t>{258, 'b'}));
+  EXPECT_EQ(tokenizer.vocab_size(), 260);
+}
+
+TEST(BpeVocabulary, HashIsOfTheContents) {
+  const std::string json = small_vocabulary({"ab", "bc"}).dump();
+  const std::uint64_t hash = VocabularyFiles(json, "a b\nb c\n").load().content_hash;
+  EXPECT_EQ(VocabularyFiles(small_vocabulary({"ab", "bc"}).dump(2), "#version: 0.2\na b\r\nb c").load().content_hash,
+            hash);
+  EXPECT_NE(VocabularyFiles(json, "b c\na b\n").load().content_hash, hash);
+  EXPECT_NE(VocabularyFiles(small_vocabulary({"bc", "ab"}).dump(), "a b\nb c\n").load().content_hash, hash);
+}
+
+TEST(BpeVocabulary, RefusesBrokenVocabularies) {
+  const auto error = [](const std::string& json) { return VocabularyFiles(json, "").error("vocab.json"); };
+  auto bad = small_vocabulary({"ab", "bc"});
+  bad["bc"] = 257;
+  EXPECT_EQ(error(bad.dump(0)), "line 260, id = 257: two tokens have it; ids must be distinct");
+  bad["bc"] = 300;
+  EXPECT_EQ(error(bad.dump()), "line 1, id = 300: the ids of 259 tokens must be 0 to 258, each once");
+  bad["bc"] = -1;
+  EXPECT_EQ(error(bad.dump(0)), "line 260, token \"bc\": its id must be a whole number that is not negative");
+  bad["bc"] = "7";
+  EXPECT_EQ(error(bad.dump()), "line 1, token \"bc\": its id must be a whole number that is not negative");
+  bad.erase("bc");
+  bad["a b"] = 258;
+  EXPECT_EQ(error(bad.dump()), "line 1, token \"a b\": must be spelt in the 256 characters of byte-level BPE");
+  auto missing = small_vocabulary({});
+  missing.erase("A");
+  missing["AA"] = 'A';
+  EXPECT_EQ(error(missing.dump()), "byte 65 has no token: byte-level BPE needs all 256");
+  missing = small_vocabulary({});
+  missing.erase("<|endoftext|>");
+  EXPECT_EQ(error(missing.dump()), "token <|endoftext|> is missing: documents end with it");
+  EXPECT_EQ(error("{\"!\": 0, \"!\": 1}"), "line 1, id = 1: its token is already in the vocabulary under another id");
+  EXPECT_EQ(
+      error("{\n\"!\" 0}"),
+      "line 2, not valid JSON: syntax error while parsing object separator - unexpected number literal; expected ':'");
+  EXPECT_EQ(error("[1]"), "line 1, JSON value: must be an object, {\"key\": ...}");
+  EXPECT_EQ(error(""),
+            "line 1, not valid JSON: syntax error while parsing value - unexpected end of input; expected "
+            "'[', '{', or a literal");
+  std::string deep = "{\"a\": ";
+  deep.append(1000000, '[');
+  EXPECT_EQ(error(deep), "line 1, token \"a\": its id must be a whole number that is not negative");
+}
+
+TEST(BpeVocabulary, RefusesBrokenMerges) {
+  const std::string json = small_vocabulary({"ab", "abc", "cd"}).dump();
+  const auto error = [&](const std::string& merges) { return VocabularyFiles(json, merges).error("merges.txt"); };
+  EXPECT_EQ(error("#version: 0.2\na b\nab\n"), "line 3, merge \"ab\": must be two tokens with one space between them");
+  EXPECT_EQ(error("a b c\n"), "line 1, merge \"a b c\": must be two tokens with one space between them");
+  EXPECT_EQ(error("a b\n\nc d\n"), "line 2, merge \"\": must be two tokens with one space between them");
+  EXPECT_EQ(error("a xy\n"), "line 1, merge \"a xy\": token \"xy\" is not in the vocabulary");
+  EXPECT_EQ(error("a c\n"), "line 1, merge \"a c\": the token that it makes is not in the vocabulary");
+  EXPECT_EQ(error("a b\na b\n"), "line 2, merge \"a b\": stands in the file twice");
+  EXPECT_EQ(error("ab c\na b\n"), "line 1, merge \"ab c\": token \"ab\" is not a byte and no earlier merge makes it");
+}
+
+/// The published algorithm as it is written: again and again the pair of lowest rank, everywhere in the word.
+std::vector<std::int32_t> merge_plainly(const BpeVocabulary& vocabulary, std::string_view word) {
+  std::vector<std::int32_t> ids;
+  for (const char c : word) ids.push_back(vocabulary.byte_ids[static_cast<unsigned char>(c)]);
+  for (;;) {
+    MergeTable::Merge best;
+    std::pair<std::int32_t, std::int32_t> pair;
+    for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+      const MergeTable::Merge merge = vocabulary.merges.find(ids[i], ids[i + 1]);
+      if (merge.rank < 0 || (best.rank >= 0 && merge.rank >= best.rank)) continue;
+      best = merge;
+      pair = {ids[i], ids[i + 1]};
+    }
+    if (best.rank < 0) return ids;
+    std::vector<std::int32_t> merged;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const bool here = i + 1 < ids.size() && std::pair(ids[i], ids[i + 1]) == pair;
+      merged.push_back(here ? best.merged : ids[i]);
+      i += here ? 1 : 0;
+    }
+    ids = std::move(merged);
+  }
+}
+
+TEST(WordMerger, MatchesThePlainAlgorithm) {
+  const BpeVocabulary vocabulary = load_bpe_vocabulary(*io::posix_fs(), gpt2_dir());
+  const RandomSite site{.seed = 11};
+  WordMerger merger;
+  for (std::uint64_t test = 0; test < 2000; ++test) {
+    // Few letters, so that equal pairs stand side by side.
+    const std::string_view letters = test % 3 == 0 ? "ab" : test % 3 == 1 ? "thenigaso" : "-= \xC3\xA9\xE2\x80";
+    std::string word;
+    for (std::uint64_t i = 0; i <= test % 40; ++i) word += letters[site.word(test * 64 + i) % letters.size()];
+    std::vector<std::int32_t> ids;
+    merger.merge(vocabulary, word, ids);
+    ASSERT_EQ(ids, merge_plainly(vocabulary, word)) << word;
+  }
+}
+
+TEST(WordCache, TellsWordsApart) {
+  WordCache cache;
+  bool found = true;
+  cache.at("a", found).ids[0] = 7;
+  EXPECT_FALSE(found);
+  EXPECT_EQ(cache.at("a", found).ids[0], 7);
+  EXPECT_TRUE(found);
+  using namespace std::string_view_literals;
+  for (const std::string_view other : {"a\0"sv, "\0a"sv, "b"sv, "aaaaaaaaaaaaaaa"sv}) {
+    cache.at(other, found);
+    EXPECT_FALSE(found) << other.size();
+  }
+}
+
+}  // namespace
+}  // namespace megalith::data

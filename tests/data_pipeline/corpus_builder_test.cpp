@@ -1,0 +1,217 @@
+#include "megalith/data/corpus_builder.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/str.h"
+
+#include "tests/data_pipeline/random_text.h"
+#include "tests/data_pipeline/tokenizers.h"
+#include "tests/io/temp_dir.h"
+
+namespace megalith::data {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+class Documents final : public TokenSink {
+ public:
+  void add(std::span<const std::int32_t> ids) override { open.insert(open.end(), ids.begin(), ids.end()); }
+  void end_document() override { ended.push_back(std::exchange(open, {})); }
+  std::vector<Ids> ended;
+  Ids open;
+};
+
+class CorpusBuilder : public testing::Test {
+ protected:
+  io::Path file(const std::string& name, const std::string& contents) {
+    write_all(dir_ / name, contents);
+    return dir_ / name;
+  }
+  std::vector<Ids> documents(const std::vector<io::Path>& files, const Tokenizer& tokenizer) {
+    Documents sink;
+    counts_ = tokenize_corpus(*io::posix_fs(), files, tokenizer, options_, sink);
+    EXPECT_TRUE(sink.open.empty());
+    return sink.ended;
+  }
+  /// The error without the folder's name.
+  std::string error(const std::vector<io::Path>& files, const Tokenizer& tokenizer) {
+    std::string text = error_of<InputError>([&] { documents(files, tokenizer); });
+    const std::string folder = dir_.path().string() + "/";
+    for (std::size_t at; (at = text.find(folder)) != std::string::npos;) text.erase(at, folder.size());
+    return text;
+  }
+
+  TempDir dir_;
+  CorpusOptions options_;
+  CorpusCounts counts_;
+};
+
+Ids byte_ids(std::string_view text) { return bytes()->encode(text); }
+
+Ids with_end(Ids ids) {
+  ids.push_back(0);
+  return ids;
+}
+
+TEST_F(CorpusBuilder, TextIsOneDocumentAFile) {
+  EXPECT_EQ(documents({file("a.txt", "one\n"), file("empty.txt", ""), file("b", "two")}, *bytes()),
+            (std::vector<Ids>{with_end(byte_ids("one\n")), with_end(byte_ids("two"))}));
+  EXPECT_EQ(counts_.documents, 2);
+  EXPECT_EQ(counts_.tokens, 9);
+  EXPECT_EQ(counts_.bytes, 7);
+  EXPECT_EQ(counts_.total_bytes, 7);
+}
+
+TEST_F(CorpusBuilder, SeparatorLinesDivideText) {
+  options_.reading.split_on = "<|end|>";
+  const auto a = file("a.txt", "<|end|>\none\n<|end|>\r\ntwo <|end|>\nmore\n<|end|>\n<|end|>\nthree <|end|>x\n<|end|>");
+  for (const Index block : {1, 3, 1000}) {
+    options_.reading.block_bytes = block;
+    EXPECT_EQ(documents({a}, *bytes()),
+              (std::vector<Ids>{with_end(byte_ids("one\n")), with_end(byte_ids("two <|end|>\nmore\n")),
+                                with_end(byte_ids("three <|end|>x\n"))}))
+        << block;
+    EXPECT_EQ(counts_.empty_documents, 2);
+    EXPECT_EQ(counts_.bytes, counts_.total_bytes);
+  }
+}
+
+TEST_F(CorpusBuilder, JsonLines) {
+  options_.end_of_document = EndOfDocument::omit;
+  const auto a = file("a.jsonl",
+                      "{\"text\": \"one\", \"n\": [1, {\"text\": 2}]}\n\n  \r\n{\"m\":{\"text\":\"x\"},\"text\":\"\"}\n"
+                      "{\"text\": \"caf\\u00e9 \\ud83d\\ude00\"}\r\n{\"text\":\"no line end\"}");
+  EXPECT_EQ(documents({a}, *bytes()),
+            (std::vector<Ids>{byte_ids("one"), byte_ids("caf\u00e9 \U0001F600"), byte_ids("no line end")}));
+  EXPECT_EQ(counts_.empty_documents, 1);
+  options_.key = "m";
+  EXPECT_EQ(documents({file("b.json", "{\"m\": \"x\"}")}, *bytes()).front(), byte_ids("{\"m\": \"x\"}"))
+      << "by name: text";
+  options_.reading.format = CorpusFormat::json_lines;
+  EXPECT_EQ(documents({dir_ / "b.json"}, *bytes()).front(), byte_ids("x"));
+}
+
+TEST_F(CorpusBuilder, JsonErrorsNameFileAndLine) {
+  const std::string good = "{\"text\": \"fine\"}\n";
+  EXPECT_EQ(error({file("a.jsonl", good + "{\"text\": \"cut")}, *bytes()),
+            "[a.jsonl] line 2, not valid JSON: syntax error while parsing value - invalid string: missing closing "
+            "quote; last "
+            "read: '\"cut'");
+  EXPECT_EQ(error({file("a.jsonl", good + good + "{\"txt\": \"x\"}\n")}, *bytes()),
+            "[a.jsonl] line 3, key \"text\": is missing; --key names the member that holds the text");
+  EXPECT_EQ(error({file("a.jsonl", "{\"text\": 1}\n")}, *bytes()), "[a.jsonl] line 1, key \"text\": must be a string");
+  EXPECT_EQ(error({file("a.jsonl", "{\"text\": [\"a\"]}\n")}, *bytes()),
+            "[a.jsonl] line 1, key \"text\": must be a string");
+  EXPECT_EQ(error({file("a.jsonl", "{\"text\": \"a\", \"text\": \"b\"}\n")}, *bytes()),
+            "[a.jsonl] line 1, key \"text\": stands in the object twice");
+  EXPECT_EQ(error({file("a.jsonl", "\"text\"\n")}, *bytes()),
+            "[a.jsonl] line 1, JSON value: must be an object, {\"key\": ...}");
+  EXPECT_EQ(error({file("a.jsonl", "{\"text\": \"\\u0000\"}\n")}, *bytes()),
+            "[a.jsonl] line 1, byte 0 of the text is token 0, which ends a document: remove it, or append no end of "
+            "document");
+}
+
+TEST_F(CorpusBuilder, TextErrorsNameTheByte) {
+  options_.reading.block_bytes = 4;
+  EXPECT_EQ(error({file("a.txt", "good good good \xFF")}, *gpt2()), "[a.txt] byte 15 must be UTF-8");
+  EXPECT_EQ(error({file("a.txt", std::string("good good\0", 10))}, *bytes()),
+            "[a.txt] byte 9 is token 0, which ends a document: remove it, or append no end of document");
+  EXPECT_EQ(error({dir_ / "b.txt"}, *bytes()), "[input] b.txt: there is no such file; did you mean a.txt?");
+  EXPECT_EQ(error({dir_ / "no/b.txt"}, *bytes()), "[input] no/b.txt: there is no folder no");
+  options_.end_of_document = EndOfDocument::omit;
+  EXPECT_EQ(documents({dir_ / "a.txt"}, *bytes()).front().size(), 10u);
+}
+
+TEST_F(CorpusBuilder, InvalidUtf8CanBeReplaced) {
+  options_.invalid_utf8 = InvalidUtf8::replace;
+  options_.end_of_document = EndOfDocument::omit;
+  const Ids want = gpt2()->encode("good \uFFFD text");
+  EXPECT_EQ(documents({file("a.txt", "good \xFF text")}, *gpt2()).front(), want);
+  EXPECT_EQ(documents({file("a.jsonl", "{\"text\": \"good \xFF text\"}")}, *gpt2()).front(), want);
+}
+
+TEST_F(CorpusBuilder, ReplacingDoesNotDependOnTheBlocks) {
+  options_.invalid_utf8 = InvalidUtf8::replace;
+  options_.end_of_document = EndOfDocument::omit;
+  std::string text = any_text(8, 300);
+  for (const std::size_t place : {0, 77, 400}) text[place] = '\xFF';
+  options_.reading.block_bytes = 1 << 20;
+  const auto a = file("a.txt", text);
+  for (const auto& tokenizer : {gpt2(), bytes()}) {
+    const std::vector<Ids> whole = documents({a}, *tokenizer);
+    options_.reading.block_bytes = 1;
+    EXPECT_EQ(documents({a}, *tokenizer), whole) << tokenizer->name();
+    options_.reading.block_bytes = 1 << 20;
+  }
+}
+
+std::string read_pair(const io::Path& prefix) { return read_all(bin_path(prefix)) + read_all(idx_path(prefix)); }
+
+TEST_F(CorpusBuilder, SameFilesForAnyNumberOfThreadsAndAnyBlock) {
+  std::string json;
+  std::vector<Ids> want;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const std::string text = tricky_text(i, 1 + 37 * (i % 13));
+    json += nlohmann::json{{"text", text}}.dump() + "\n";
+    want.push_back(gpt2()->encode(text));
+    want.back().push_back(50256);
+  }
+  const std::string prose = tricky_text(1000, 20000);
+  want.push_back(gpt2()->encode(prose));
+  want.back().push_back(50256);
+  const std::vector<io::Path> files = {file("a.jsonl", json), file("b.txt", prose)};
+
+  const auto fs = io::posix_fs();
+  std::string first;
+  for (const int threads : {1, 2, 5}) {
+    for (const Index block : {1, 100, 1 << 20}) {
+      options_.threads = threads;
+      options_.reading.block_bytes = block;
+      ASSERT_EQ(documents(files, *gpt2()), want) << threads << " threads, blocks of " << block;
+      const io::Path prefix = dir_ / str("out-", threads, "-", block);
+      IndexedDatasetBuilder builder(*fs, prefix, {.vocab_size = gpt2()->vocab_size()});
+      build_corpus(*fs, files, *gpt2(), options_, builder);
+      if (first.empty()) first = read_pair(prefix);
+      EXPECT_EQ(read_pair(prefix), first);
+    }
+  }
+}
+
+TEST_F(CorpusBuilder, TheFirstErrorWinsForAnyNumberOfThreads) {
+  std::string json;
+  for (int line = 1; line <= 300; ++line) json += line % 100 == 0 ? "bad\n" : "{\"text\": \"some words\"}\n";
+  const auto a = file("a.jsonl", json);
+  options_.reading.block_bytes = 64;
+  for (int round = 0; round < 20; ++round) {
+    options_.threads = 1 + round % 5;
+    const std::string text = error({a}, *gpt2());
+    ASSERT_TRUE(text.starts_with("[a.jsonl] line 100, not valid JSON")) << text;
+  }
+}
+
+TEST_F(CorpusBuilder, AFailedBuildLeavesNothing) {
+  const auto fs = io::posix_fs();
+  const auto a = file("a.jsonl", "{\"text\": \"fine\"}\nbad\n");
+  options_.reading.block_bytes = 1;
+  EXPECT_THROW(
+      {
+        IndexedDatasetBuilder builder(*fs, dir_ / "out", {.vocab_size = 256});
+        build_corpus(*fs, {a}, *bytes(), options_, builder);
+      },
+      InputError);
+  EXPECT_EQ(fs->list(dir_.path()), std::vector<std::string>{"a.jsonl"});
+}
+
+TEST_F(CorpusBuilder, ProgressReachesTheEnd) {
+  std::vector<Index> done;
+  options_.reading.block_bytes = 10;
+  options_.progress = [&](const CorpusCounts& counts) { done.push_back(counts.bytes); };
+  documents({file("a.txt", std::string(95, 'x'))}, *bytes());
+  ASSERT_EQ(done.size(), 10u);
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_EQ(done.back(), 95);
+}
+
+}  // namespace
+}  // namespace megalith::data

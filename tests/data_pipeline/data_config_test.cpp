@@ -1,0 +1,108 @@
+#include "megalith/data/data_config.h"
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/data/corpus_builder.h"
+
+#include "tests/data_pipeline/tokenizers.h"
+#include "tests/io/temp_dir.h"
+
+namespace megalith::data {
+namespace {
+
+std::vector<std::string> problems_of(const DataConfig& config) {
+  Problems problems;
+  check(config, problems);
+  return problems.lines();
+}
+
+TEST(DataConfig, ReportsEveryBrokenRule) {
+  EXPECT_EQ(problems_of({.tokenizer = "byte", .vocab_dir = "", .train = {"a"}, .valid = {}, .split = "9,1"}),
+            std::vector<std::string>{});
+  EXPECT_EQ(problems_of({.tokenizer = "bite", .vocab_dir = "", .train = {}, .valid = {"b"}, .split = "x"}),
+            (std::vector<std::string>{
+                "data.tokenizer = bite: must be gpt2 or byte; did you mean byte?",
+                "data.train = []: must name at least one file to train on",
+                "data.split = \"x\": must not be set together with data.valid; keep one of them",
+                "data.split = \"x\": \"x\" must be a number that is not negative; write \"969,30,1\" or \"0.95\""}));
+  EXPECT_EQ(problems_of({.tokenizer = "gpt2", .vocab_dir = "", .train = {"a"}, .valid = {}, .split = ""}),
+            std::vector<std::string>{
+                "data.vocab_dir = \"\": the gpt2 tokenizer needs the folder with encoder.json and vocab.bpe"});
+}
+
+class OpenCorpus : public testing::Test {
+ protected:
+  OpenCorpus() {
+    write_all(dir_ / "a.txt", "hello");
+    write_all(dir_ / "b.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+    const CorpusOptions options;
+    IndexedDatasetBuilder builder(*fs_, dir_ / "tokens", {.vocab_size = 256});
+    build_corpus(*fs_, {dir_ / "b.jsonl"}, *bytes(), options, builder);
+  }
+  std::string path(const std::string& name) const { return (dir_ / name).string(); }
+  TokenSourcePtr open(const std::vector<std::string>& names) const {
+    std::vector<std::string> paths;
+    for (const std::string& name : names) paths.push_back(path(name));
+    return open_corpus(*fs_, paths, *bytes(), "data.train");
+  }
+  std::string text(const TokenSource& source) const {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(source.num_tokens()));
+    source.copy(0, ids);
+    return bytes()->decode(ids);
+  }
+  std::string error(const std::string& name) const {
+    return error_of<InputError>([&] { open({name}); });
+  }
+
+  std::shared_ptr<io::Fs> fs_ = io::posix_fs();
+  TempDir dir_;
+};
+
+TEST_F(OpenCorpus, TakesTextJsonAndTokenFiles) {
+  EXPECT_EQ(text(*open({"a.txt"})), std::string("hello\0", 6));
+  EXPECT_EQ(text(*open({"b.jsonl"})), std::string("one\0two\0", 8));
+  for (const std::string name : {"tokens", "tokens.bin", "tokens.idx"})
+    EXPECT_EQ(text(*open({name})), std::string("one\0two\0", 8));
+  EXPECT_EQ(text(*open({"tokens", "a.txt", "b.jsonl"})), std::string("one\0two\0hello\0one\0two\0", 22));
+}
+
+TEST_F(OpenCorpus, NamesWhatIsMissing) {
+  EXPECT_EQ(error("a.tx"),
+            str("[data.train] ", path("a.tx"), ": there is no such file; did you mean ", path("a.txt"), "?"));
+  EXPECT_EQ(error("token.bin"),
+            str("[data.train] ", path("token.bin"), ": there is no such file; did you mean ", path("tokens.bin"), "?"));
+  EXPECT_EQ(error("somewhere/x"),
+            str("[data.train] ", path("somewhere/x"), ": there is no folder ", path("somewhere")));
+  EXPECT_EQ(error(""), str("[data.train] ", path(""), ": is a folder; name the files in it"));
+  fs_->unlink(dir_ / "tokens.idx");
+  for (const std::string name : {"tokens", "tokens.bin"})
+    EXPECT_EQ(error(name), str("[data.train] ", path("tokens.idx"),
+                               ": is missing beside tokens.bin; copy it too, or build the token file again"));
+  EXPECT_EQ(error_of<ConfigError>([&] { open({}); }), "data.train = []: must name at least one file");
+}
+
+TEST_F(OpenCorpus, OpensTrainAndValid) {
+  const auto with = [&](std::vector<std::string> valid, std::string split) {
+    return open_data(*fs_,
+                     {.tokenizer = "byte",
+                      .vocab_dir = "",
+                      .train = {path("tokens")},
+                      .valid = std::move(valid),
+                      .split = std::move(split)},
+                     *bytes(), 1);
+  };
+  EXPECT_EQ(with({}, "").train.count(), 7);
+  EXPECT_FALSE(with({}, "").valid.has_value());
+  EXPECT_EQ(with({}, "0.5").train.range(), (TokenRange{0, 4}));
+  EXPECT_EQ(with({}, "0.5").valid->range(), (TokenRange{4, 8}));
+  EXPECT_EQ(with({path("a.txt")}, "").train.count(), 7);
+  EXPECT_EQ(with({path("a.txt")}, "").valid->count(), 5);
+  EXPECT_EQ(error_of<InputError>([&] { with({}, "0.9"); }),
+            str("data.valid (from data.split): [", path("tokens.bin"),
+                "] 1 tokens in this part: one sample of seq_len 1 takes 2"));
+}
+
+}  // namespace
+}  // namespace megalith::data
