@@ -1,0 +1,105 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "megalith/optim/optim_config.h"
+#include "megalith/optim/optimizer.h"
+
+namespace megalith::optim {
+namespace {
+
+struct Sample {
+  Index update;
+  double lr;
+};
+
+void expect_curve(const OptimConfig& config, std::initializer_list<Sample> samples) {
+  for (const Sample& s : samples) EXPECT_NEAR(learning_rate(config, s.update), s.lr, 1e-9 * config.lr + 1e-18) << s.update;
+}
+
+// The curves of arXiv:1909.08053, sections 4 and 5: GPT-2 (cosine) and BERT (linear).
+TEST(LearningRate, CosineOfGpt2) {
+  const OptimConfig config{.lr = 1.5e-4, .min_lr = 1e-5, .warmup_steps = 3000, .decay = DecayCurve::cosine, .decay_steps = 300000};
+  expect_curve(config, {{0, 0}, {1, 5e-8}, {1500, 7.5e-5}, {3000, 1.5e-4}, {77250, 0.00012949747468305832},
+                        {151500, 8e-5}, {225750, 3.0502525316941682e-05}, {300000, 1e-5}, {400000, 1e-5}});
+  EXPECT_NEAR(learning_rate(config, 100000), 0.0001162745568, 1e-13);
+}
+
+TEST(LearningRate, LinearOfBert) {
+  const OptimConfig config{.lr = 1e-4, .min_lr = 0, .warmup_steps = 10000, .decay = DecayCurve::linear, .decay_steps = 2000000};
+  expect_curve(config, {{0, 0}, {1, 1e-8}, {5000, 5e-5}, {10000, 1e-4}, {507500, 7.5e-5}, {1005000, 5e-5},
+                        {1500000, 2.5125628140703518e-05}, {2000000, 0}, {2500000, 0}});
+}
+
+TEST(LearningRate, ConstantAfterWarmup) {
+  const OptimConfig config{.lr = 1e-3, .min_lr = 1e-4, .warmup_steps = 10, .decay = DecayCurve::constant};
+  expect_curve(config, {{5, 5e-4}, {10, 1e-3}, {100000, 1e-3}});
+}
+
+TEST(Clip, ScalesToTheLimitAndNeverUp) {
+  EXPECT_NEAR(clip_factor(1.0, 5.0) * 3.0, 0.59999988, 1e-8);
+  EXPECT_NEAR(clip_factor(1.0, 5.0) * 4.0, 0.79999984, 1e-8);
+  EXPECT_EQ(clip_factor(1.0, 0.5), 1.0);
+  EXPECT_EQ(clip_factor(0.0, 5.0), 1.0);
+}
+
+TEST(OptimConfigCheck, NamesEveryBrokenRule) {
+  Problems problems;
+  check({.lr = -1, .min_lr = 2, .warmup_steps = 5, .decay_steps = 5, .beta1 = 1, .eps = 0}, problems);
+  EXPECT_EQ(problems.lines().size(), 5u);
+  EXPECT_EQ(problems.lines()[0], "optimizer.lr = -1: must be positive");
+  EXPECT_EQ(problems.lines()[2], "optimizer.decay_steps = 5: must exceed optimizer.warmup_steps = 5");
+}
+
+struct OneParam {
+  explicit OneParam(Decay decay, Ownership ownership = Ownership::owner)
+      : params({{TensorSlice::whole("w", {2}), {2}, Init::ones, 0, decay, ownership}}, DType::f64), optimizer(config, params) {
+    params.allocate(ledger);
+    optimizer.allocate(ledger);
+    initialise(params.params()[0], 0);
+  }
+  double after(std::initializer_list<double> gradients, std::int32_t apply = 1) {
+    ops::StepVerdict verdict{.apply = apply, .learning_rate = 1e-3};
+    for (const double g : gradients) {
+      params.params()[0].grad.data<double>()[0] = g;
+      optimizer.step(ex, Tensor(&verdict, {sizeof(verdict)}, DType::u8));
+      ++verdict.update;
+    }
+    return params.params()[0].value.data<double>()[0];
+  }
+  OptimConfig config{.weight_decay = 0.01};
+  MemoryLedger ledger{Device::cpu};
+  ParamBuffer params;
+  Optimizer optimizer;
+  Exec ex;
+};
+
+TEST(Optimizer, DecaysWeightsAndNotBiases) {
+  EXPECT_NEAR(OneParam(Decay::yes).after({0.1, 0.1, -0.2}), 0.998045679825, 1e-12);
+  const double plain = OneParam(Decay::no).after({0.1});
+  EXPECT_NEAR(plain, 1 - 1e-3 / (1 + 1e-7), 1e-12);
+}
+
+TEST(Optimizer, AVerdictAgainstTheStepChangesNothing) {
+  OneParam p(Decay::yes);
+  EXPECT_EQ(p.after({0.1, 5.0}, 0), 1.0);
+  EXPECT_EQ(p.optimizer.m().data<double>()[0], 0.0);
+  EXPECT_EQ(p.optimizer.v().data<double>()[0], 0.0);
+}
+
+TEST(Optimizer, ReplicasDoNotCountInTheNorm) {
+  double sum = -1;
+  const Tensor out(&sum, {1}, DType::f64);
+  OneParam owner(Decay::yes), replica(Decay::yes, Ownership::replica);
+  for (OneParam* p : {&owner, &replica}) {
+    p->params.params()[0].grad.data<double>()[0] = 3;
+    p->params.params()[0].grad.data<double>()[1] = 4;
+  }
+  owner.optimizer.sum_of_squares(owner.ex, out);
+  EXPECT_EQ(sum, 25);
+  replica.optimizer.sum_of_squares(replica.ex, out);
+  EXPECT_EQ(sum, 0);
+}
+
+}  // namespace
+}  // namespace megalith::optim
