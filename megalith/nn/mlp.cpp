@@ -1,0 +1,38 @@
+#include "megalith/nn/mlp.h"
+
+#include "megalith/nn/param_specs.h"
+#include "megalith/ops/elementwise.h"
+
+namespace megalith::nn {
+
+void Mlp::declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
+                  const comm::Group& tp) {
+  const Index h = config.hidden_size, f = config.ffn_hidden_size;
+  specs.push_back(rows_split(name + ".up.weight", f, h, tp, config.init_std));
+  specs.push_back(vector_split(name + ".up.bias", f, tp));
+  specs.push_back(columns_split(name + ".down.weight", h, f, tp, config.residual_init_std));
+  specs.push_back(replicated(name + ".down.bias", {h}, tp, Init::zeros));
+}
+
+Mlp::Mlp(const std::string& name, const comm::Group& tp, ParamBuffer& params)
+    : up_(tp, params.at(name + ".up.weight"), params.at(name + ".up.bias")),
+      down_(tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")) {}
+
+Tensor Mlp::forward(Exec& ex, const Tensor& x, Saved& saved) const {
+  saved.z = up_.forward(ex, x, saved.up);
+  Tensor activated = ex.tensor(saved.z.shape(), x.dtype());
+  ops::bias_gelu(ex, {.x = saved.z, .bias = up_.bias(), .y = activated});
+  return down_.forward(ex, activated, saved.down);
+}
+
+void Mlp::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx) const {
+  Tensor dz = ex.tensor(saved.z.shape(), dy.dtype());
+  down_.backward_input(ex, dy, dz);
+  down_.backward_weight(ex, dy, saved.down);
+  ops::gelu_backward(ex, {.z = saved.z, .dy = dz, .dz = dz});
+  comm::Pending reduced = up_.backward_input(ex, dz, dx);
+  up_.backward_weight(ex, dz, saved.up);
+  reduced.wait(ex);
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,74 @@
+#include "megalith/nn/self_attention.h"
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/nn/param_specs.h"
+#include "megalith/ops/attention.h"
+#include "megalith/ops/elementwise.h"
+
+namespace megalith::nn {
+
+void SelfAttention::declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
+                            const comm::Group& tp) {
+  if (config.num_heads % tp.size() != 0 || config.hidden_size % config.num_heads != 0) {
+    throw ConfigError(str("E_HEADS_NOT_DIVISIBLE: model.num_heads = ", config.num_heads,
+                          ": must divide model.hidden_size = ", config.hidden_size,
+                          " and be divisible by parallel.tp = ", tp.size()));
+  }
+  const Index h = config.hidden_size;
+  specs.push_back(rows_split(name + ".qkv.weight", 3 * h, h, tp, config.init_std));
+  specs.push_back(vector_split(name + ".qkv.bias", 3 * h, tp));
+  specs.push_back(columns_split(name + ".out.weight", h, h, tp, config.residual_init_std));
+  specs.push_back(replicated(name + ".out.bias", {h}, tp, Init::zeros));
+}
+
+SelfAttention::SelfAttention(const std::string& name, const BlockConfig& config, const comm::Group& tp,
+                             ParamBuffer& params, std::uint32_t site)
+    : heads_(config.num_heads / tp.size()),
+      head_dim_(config.hidden_size / config.num_heads),
+      first_head_(heads_ * tp.rank()),
+      global_heads_(config.num_heads),
+      qkv_(tp, params.at(name + ".qkv.weight"), params.at(name + ".qkv.bias")),
+      out_(tp, params.at(name + ".out.weight"), params.at(name + ".out.bias")),
+      dropout_{config.attention_dropout, config.seed, site} {}
+
+Tensor SelfAttention::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const {
+  saved.qkv = qkv_.forward(ex, x, saved.qkv_proj);
+  ops::add_bias(ex, saved.qkv, qkv_.bias());
+  Tensor attended = ex.tensor({x.dim(0), heads_ * head_dim_}, x.dtype());
+  saved.log_sum_exp = ex.tensor({microbatch.batch, heads_, microbatch.seq_len}, x.dtype());
+  ops::attention_forward(ex, {.qkv = saved.qkv,
+                              .out = attended,
+                              .log_sum_exp = saved.log_sum_exp,
+                              .batch = microbatch.batch,
+                              .seq_len = microbatch.seq_len,
+                              .num_heads = heads_,
+                              .first_head = first_head_,
+                              .num_global_heads = global_heads_,
+                              .dropout = dropout_.in(microbatch)});
+  return out_.forward(ex, attended, saved.out_proj);
+}
+
+void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
+                             const Tensor& dx) const {
+  Tensor d_attended = ex.tensor(saved.out_proj.x.shape(), dy.dtype());
+  out_.backward_input(ex, dy, d_attended);
+  out_.backward_weight(ex, dy, saved.out_proj);
+  Tensor d_qkv = ex.tensor(saved.qkv.shape(), dy.dtype());
+  ops::attention_backward(ex, {.dout = d_attended,
+                               .qkv = saved.qkv,
+                               .out = saved.out_proj.x,
+                               .log_sum_exp = saved.log_sum_exp,
+                               .dqkv = d_qkv,
+                               .batch = microbatch.batch,
+                               .seq_len = microbatch.seq_len,
+                               .num_heads = heads_,
+                               .first_head = first_head_,
+                               .num_global_heads = global_heads_,
+                               .dropout = dropout_.in(microbatch)});
+  comm::Pending reduced = qkv_.backward_input(ex, d_qkv, dx);
+  qkv_.backward_weight(ex, d_qkv, saved.qkv_proj);
+  reduced.wait(ex);
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,40 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "megalith/nn/block_config.h"
+#include "megalith/nn/linear.h"
+#include "megalith/nn/microbatch.h"
+
+namespace megalith::nn {
+
+/// Causal self-attention with the heads split over `tp`: rank i computes heads [i A/tp, (i+1) A/tp), so scores,
+/// softmax, dropout and the weighted sum are local. The fused weight holds q, k, v of head 0, then of head 1, ...:
+/// resharding it is a slice. x [T, H] -> y [T, H], before the output bias. One all-reduce forward, one backward.
+/// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+class SelfAttention {
+ public:
+  struct Saved {
+    ColumnParallelLinear::Saved qkv_proj;
+    RowParallelLinear::Saved out_proj;  ///< its x is the attention's output [T, H/tp]
+    Tensor qkv, log_sum_exp;            ///< [T, 3H/tp], [B, A/tp, S]
+  };
+  /// Appends the parameters `name`.qkv.* and `name`.out.*. Throws ConfigError E_HEADS_NOT_DIVISIBLE.
+  static void declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
+                      const comm::Group& tp);
+  SelfAttention(const std::string& name, const BlockConfig& config, const comm::Group& tp, ParamBuffer& params,
+                std::uint32_t site);
+
+  Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
+  /// dy [T, H] -> dx [T, H] (overwritten); adds to the weights' gradients.
+  void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved, const Tensor& dx) const;
+  const Tensor& out_bias() const { return out_.bias(); }
+
+ private:
+  Index heads_, head_dim_, first_head_, global_heads_;
+  ColumnParallelLinear qkv_;
+  RowParallelLinear out_;
+  DropoutSite dropout_;
+};
+
+}  // namespace megalith::nn

@@ -1,0 +1,46 @@
+#include "megalith/nn/vocab_parallel_embedding.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/ops/embedding.h"
+
+namespace megalith::nn {
+
+VocabShard vocab_shard(Index vocab_size, Index padded_vocab_size, const comm::Group& tp) {
+  if (padded_vocab_size < vocab_size || padded_vocab_size % tp.size() != 0) {
+    throw ConfigError(str("model.padded_vocab_size = ", padded_vocab_size, ": must be at least model.vocab_size = ",
+                          vocab_size, " and divisible by parallel.tp = ", tp.size()));
+  }
+  const Index held = padded_vocab_size / tp.size();
+  return {vocab_size, padded_vocab_size, held * tp.rank(), held};
+}
+
+ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_size, double init_std,
+                      Ownership ownership) {
+  const Index real = std::clamp<Index>(vocab.vocab_size - vocab.first_id, 0, vocab.held);
+  const Index first = std::min(vocab.first_id, vocab.vocab_size);
+  TensorSlice slice{std::move(name), {vocab.vocab_size, hidden_size}, {first, 0}, {real, hidden_size}};
+  return {std::move(slice), {vocab.held, hidden_size}, Init::normal, init_std, Decay::yes, ownership};
+}
+
+void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y) const {
+  ops::embedding_forward(
+      ex, {.ids = ids, .table = table_.value, .y = y, .first_id = vocab_.first_id, .vocab_size = vocab_.vocab_size});
+  comm::all_reduce(ex, tp_, y, comm::Reduce::sum).wait(ex);
+  ops::add_position(ex, {.x = y, .position = position_.value, .y = y, .dropout = dropout_.in(microbatch)});
+}
+
+void VocabParallelEmbedding::backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids,
+                                             const Tensor& dy) const {
+  Tensor d_sum = dy;
+  if (dropout_.probability > 0) {
+    d_sum = ex.tensor(dy.shape(), dy.dtype());
+    ops::dropout_backward(ex, {.dout = dy, .dx = d_sum, .dropout = dropout_.in(microbatch)});
+  }
+  ops::position_backward(ex, d_sum, position_.grad);
+  ops::embedding_backward(ex, {.ids = ids, .dy = d_sum, .table_grad = table_.grad, .first_id = vocab_.first_id});
+}
+
+}  // namespace megalith::nn

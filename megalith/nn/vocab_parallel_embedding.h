@@ -1,0 +1,47 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "megalith/comm/group.h"
+#include "megalith/nn/microbatch.h"
+#include "megalith/tensor/param.h"
+
+namespace megalith::nn {
+
+/// How a vocabulary is cut over `tp`: rank i owns ids [i V/tp, (i+1) V/tp) of the padded size V.
+struct VocabShard {
+  Index vocab_size = 0;  ///< real ids; those from here to `padded` are never input nor target
+  Index padded = 0;      ///< V, a multiple of tp
+  Index first_id = 0;    ///< first owned id
+  Index held = 0;        ///< V/tp
+};
+/// Throws ConfigError when tp does not divide the padded size.
+VocabShard vocab_shard(Index vocab_size, Index padded_vocab_size, const comm::Group& tp);
+
+/// The token table [V/tp, H]. Its global tensor has vocab_size rows: padding rows are zero for ever and are not saved,
+/// so checkpoints do not depend on tp. Padding gets no gradient and a decay of zero is zero.
+ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_size, double init_std,
+                      Ownership ownership);
+
+/// y = dropout(table[ids] + position): ids [T] i32 -> y [T, H]. One all-reduce of T*H elements forward, none backward.
+/// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+class VocabParallelEmbedding {
+ public:
+  VocabParallelEmbedding(const VocabShard& vocab, comm::Group tp, Param& table, Param& position,
+                         const DropoutSite& dropout)
+      : vocab_(vocab), tp_(std::move(tp)), table_(table), position_(position), dropout_(dropout) {}
+
+  /// y is written. `ids` must stay until backward.
+  void forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y) const;
+  /// Adds to the gradients of the table and of the positions. dy [T, H]
+  void backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& dy) const;
+
+ private:
+  VocabShard vocab_;
+  comm::Group tp_;
+  Param& table_;     // [V/tp, H]
+  Param& position_;  // [S, H]
+  DropoutSite dropout_;
+};
+
+}  // namespace megalith::nn

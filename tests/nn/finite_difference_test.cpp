@@ -1,0 +1,158 @@
+#include <gtest/gtest.h>
+
+#include "tests/nn/layer_harness.h"
+
+// Each layer's backward against central differences of its forward, in f64 on one rank.
+namespace megalith {
+namespace {
+
+using testing::LayerParams;
+using testing::SmallMicrobatch;
+
+constexpr double kTolerance = 1e-7;  // of central differences with h = 1e-5: h^2 and rounding both near 1e-10
+
+/// Compares dx and every parameter's gradient with differences of `loss`.
+void expect_gradients(LayerParams& layer, const Tensor& x, const Tensor& dx, const std::function<double()>& loss) {
+  if (x) {
+    EXPECT_LT(testing::relative_error(testing::values_of(dx), testing::numeric_gradient(x, loss)), kTolerance) << "dx";
+  }
+  for (const Param& param : layer.params.params()) {
+    EXPECT_LT(testing::relative_error(testing::values_of(param.grad), testing::numeric_gradient(param.value, loss)), kTolerance)
+        << param.name();
+  }
+}
+
+void with_solo_group(const std::function<void(const comm::Group&)>& body) {
+  comm::run_ranks(1, [&](comm::World& world) { body(world.all()); });
+}
+
+void check_block(double dropout) {
+  with_solo_group([&](const comm::Group& tp) {
+    const nn::BlockConfig config = testing::small_block(dropout);
+    std::vector<ParamSpec> specs;
+    nn::TransformerBlock::declare(specs, "b", config, tp);
+    LayerParams layer(std::move(specs));
+    const nn::TransformerBlock block("b", 0, config, tp, layer.params);
+    SmallMicrobatch microbatch;
+    Exec ex;
+    const Tensor x = testing::random_tensor(ex, {6, 8}, 1), dy = testing::random_tensor(ex, {6, 8}, 2);
+    const Tensor y = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
+    nn::TransformerBlock::Saved saved;
+    block.forward(ex, microbatch.get(), x, y, saved);
+    block.backward(ex, microbatch.get(), dy, saved, dx);
+    expect_gradients(layer, x, dx, [&] {
+      Exec scratch;
+      nn::TransformerBlock::Saved ignored;
+      block.forward(scratch, microbatch.get(), x, y, ignored);
+      return testing::dot(y, dy);
+    });
+  });
+}
+
+TEST(FiniteDifference, TransformerBlock) { check_block(0); }
+TEST(FiniteDifference, TransformerBlockWithDropout) { check_block(0.3); }
+
+TEST(FiniteDifference, LayerNorm) {
+  with_solo_group([](const comm::Group&) {
+    LayerParams layer({{TensorSlice::whole("g", {5}), {5}, Init::ones}, {TensorSlice::whole("b", {5}), {5}}});
+    const nn::LayerNorm norm(layer.params.at("g"), layer.params.at("b"), 1e-5);
+    Exec ex;
+    const Tensor x = testing::random_tensor(ex, {4, 5}, 1), dy = testing::random_tensor(ex, {4, 5}, 2);
+    const Tensor dx = ex.tensor({4, 5}, DType::f64);
+    nn::LayerNorm::Saved saved;
+    norm.forward(ex, x, saved);
+    norm.backward_input(ex, dy, saved, {}, dx);
+    norm.backward_weight(ex, dy, saved);
+    expect_gradients(layer, x, dx, [&] {
+      Exec scratch;
+      nn::LayerNorm::Saved ignored;
+      return testing::dot(norm.forward(scratch, x, ignored), dy);
+    });
+  });
+}
+
+TEST(FiniteDifference, LinearLayers) {
+  with_solo_group([](const comm::Group& tp) {
+    LayerParams layer({nn::rows_split("up", 6, 4, tp, 1), nn::vector_split("up_bias", 6, tp), nn::columns_split("down", 3, 6, tp, 1),
+                       nn::replicated("down_bias", {3}, tp, Init::zeros)});
+    const nn::ColumnParallelLinear up(tp, layer.params.at("up"), layer.params.at("up_bias"));
+    const nn::RowParallelLinear down(tp, layer.params.at("down"), layer.params.at("down_bias"));
+    Exec ex;
+    const Tensor x = testing::random_tensor(ex, {5, 4}, 1), dy = testing::random_tensor(ex, {5, 3}, 2);
+    const auto forward = [&](Exec& e, nn::ColumnParallelLinear::Saved& a, nn::RowParallelLinear::Saved& b) {
+      const Tensor h = up.forward(e, x, a);
+      ops::add_bias(e, h, up.bias());
+      const Tensor y = down.forward(e, h, b);
+      ops::add_bias(e, y, down.bias());
+      return y;
+    };
+    nn::ColumnParallelLinear::Saved saved_up;
+    nn::RowParallelLinear::Saved saved_down;
+    forward(ex, saved_up, saved_down);
+    const Tensor dh = ex.tensor({5, 6}, DType::f64), dx = ex.tensor({5, 4}, DType::f64);
+    down.backward_input(ex, dy, dh);
+    down.backward_weight(ex, dy, saved_down);
+    up.backward_input(ex, dh, dx).wait(ex);
+    up.backward_weight(ex, dh, saved_up);
+    expect_gradients(layer, x, dx, [&] {
+      Exec scratch;
+      nn::ColumnParallelLinear::Saved a;
+      nn::RowParallelLinear::Saved b;
+      return testing::dot(forward(scratch, a, b), dy);
+    });
+  });
+}
+
+TEST(FiniteDifference, EmbeddingWithDropout) {
+  with_solo_group([](const comm::Group& tp) {
+    const nn::VocabShard vocab = nn::vocab_shard(7, 10, tp);
+    LayerParams layer({nn::token_table("table", vocab, 4, 1, Ownership::owner),
+                       nn::replicated("position", {3, 4}, tp, Init::normal, 1)});
+    const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.at("position"), {0.25, 5, 0});
+    SmallMicrobatch microbatch;
+    std::int32_t ids[] = {0, 6, 2, 2, 6, 5};
+    const Tensor tokens(ids, {6}, DType::i32);
+    Exec ex;
+    const Tensor y = ex.tensor({6, 4}, DType::f64), dy = testing::random_tensor(ex, {6, 4}, 2);
+    embedding.forward(ex, microbatch.get(), tokens, y);
+    embedding.backward_weight(ex, microbatch.get(), tokens, dy);
+    expect_gradients(layer, {}, {}, [&] {
+      Exec scratch;
+      embedding.forward(scratch, microbatch.get(), tokens, y);
+      return testing::dot(y, dy);
+    });
+  });
+}
+
+TEST(FiniteDifference, LmHead) {
+  with_solo_group([](const comm::Group& tp) {
+    const nn::VocabShard vocab = nn::vocab_shard(7, 10, tp);
+    LayerParams layer({nn::token_table("table", vocab, 4, 1, Ownership::owner), {TensorSlice::whole("g", {4}), {4}, Init::ones},
+                       {TensorSlice::whole("b", {4}), {4}}});
+    const nn::LmHead head(vocab, tp, nn::LayerNorm(layer.params.at("g"), layer.params.at("b"), 1e-5), layer.params.at("table"));
+    SmallMicrobatch microbatch;
+    std::int32_t ids[] = {0, 6, -1, 2, 6, 5};  // the third token has no loss
+    const Tensor targets(ids, {6}, DType::i32);
+    Exec ex;
+    double sum = 0;
+    const Tensor loss_sum(&sum, {1}, DType::f64);
+    const Tensor x = testing::random_tensor(ex, {6, 4}, 1), dx = ex.tensor({6, 4}, DType::f64);
+    nn::LmHead::Saved saved;
+    const Tensor loss = head.forward(ex, x, targets, loss_sum, saved);
+    EXPECT_EQ(loss.data<double>()[2], 0);
+    head.backward(ex, microbatch.get(), targets, saved, dx);
+    // Padding rows are no parameters: their gradient is exactly zero, and they do not enter the comparison.
+    Param& table = layer.params.at("table");
+    for (Index i = 7 * 4; i < 10 * 4; ++i) EXPECT_EQ(table.grad.data<double>()[i], 0) << i;
+    expect_gradients(layer, x, dx, [&] {
+      Exec scratch;
+      nn::LmHead::Saved ignored;
+      sum = 0;
+      head.forward(scratch, x, targets, loss_sum, ignored);
+      return sum * microbatch.state.loss_scale;
+    });
+  });
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,70 @@
+#pragma once
+#include <functional>
+
+#include "megalith/comm/threads/thread_world.h"
+#include "megalith/base/error.h"
+#include "megalith/nn/lm_head.h"
+#include "megalith/nn/param_specs.h"
+#include "megalith/nn/transformer_block.h"
+#include "megalith/nn/vocab_parallel_embedding.h"
+#include "megalith/tensor/step_state.h"
+#include "tests/support/gathered.h"
+#include "tests/support/random_fill.h"
+
+namespace megalith::testing {
+
+/// Sizes of a small layer. 4 heads, so that tp may be 1, 2 or 4.
+inline nn::BlockConfig small_block(double dropout = 0) {
+  return {.hidden_size = 8, .num_heads = 4, .ffn_hidden_size = 12, .dropout = dropout, .attention_dropout = dropout, .seed = 17};
+}
+
+/// One microbatch of batch 2, seq_len 3 with a step state in memory.
+struct SmallMicrobatch {
+  StepState state{.step = 3, .first_sample = 5, .learning_rate = 0, .loss_scale = 0.25};
+  nn::Microbatch get() { return {2, 3, Tensor(&state, {sizeof(state)}, DType::u8), nn::Mode::train}; }
+};
+
+/// Parameters of one layer on one rank, filled with random values that do not depend on the grid.
+struct LayerParams {
+  explicit LayerParams(std::vector<ParamSpec> specs, DType dtype = DType::f64) : params(std::move(specs), dtype) {
+    params.allocate(ledger);
+    fill_params(params);
+  }
+  MemoryLedger ledger{Device::cpu};
+  ParamBuffer params;
+};
+
+inline Tensor random_tensor(Exec& ex, const Shape& shape, std::uint64_t stream, DType dtype = DType::f64) {
+  const Tensor t = ex.tensor(shape, dtype);
+  fill_random(t, stream);
+  return t;
+}
+
+/// The scalar that finite differences look at: sum(y * dy).
+inline double dot(const Tensor& a, const Tensor& b) {
+  double sum = 0;
+  for (Index i = 0; i < a.numel(); ++i) sum += a.data<double>()[i] * b.data<double>()[i];
+  return sum;
+}
+
+/// (f(x + h) - f(x - h)) / 2h for every element of x.
+inline std::vector<double> numeric_gradient(const Tensor& x, const std::function<double()>& f, double h = 1e-5) {
+  std::vector<double> gradient;
+  for (double& value : x.span<double>()) {
+    const double old = value;
+    value = old + h;
+    const double up = f();
+    value = old - h;
+    const double down = f();
+    value = old;
+    gradient.push_back((up - down) / (2 * h));
+  }
+  return gradient;
+}
+
+inline std::vector<double> values_of(const Tensor& t) {
+  const std::span<double> s = t.span<double>();
+  return {s.begin(), s.end()};
+}
+
+}  // namespace megalith::testing

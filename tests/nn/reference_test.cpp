@@ -1,0 +1,40 @@
+#include <gtest/gtest.h>
+
+#include "tests/nn/layer_harness.h"
+#include "tests/support/reference.h"
+
+// One block against PyTorch in f64 (tests/reference/make_reference.py): output and every gradient.
+namespace megalith {
+namespace {
+
+TEST(Reference, BlockEqualsPyTorch) {
+  const testing::Reference reference;
+  const nlohmann::json& want = reference.json().at("block");
+  comm::run_ranks(1, [&](comm::World& world) {
+    const nn::BlockConfig config{.hidden_size = reference.size("hidden_size"), .num_heads = reference.size("num_heads"),
+                                 .ffn_hidden_size = reference.size("ffn_hidden_size")};
+    std::vector<ParamSpec> specs;
+    nn::TransformerBlock::declare(specs, "layers.0", config, world.all());
+    testing::LayerParams layer(std::move(specs));
+    reference.load_weights(layer.params);
+    const nn::TransformerBlock block("layers.0", 0, config, world.all(), layer.params);
+    const Index tokens = reference.size("batch") * reference.size("seq_len");
+    StepState state;
+    const nn::Microbatch microbatch{reference.size("batch"), reference.size("seq_len"), Tensor(&state, {sizeof(state)}, DType::u8)};
+    std::vector<double> x = want.at("x"), dy = want.at("dy");
+    const Shape shape{tokens, config.hidden_size};
+    Exec ex;
+    const Tensor y = ex.tensor(shape, DType::f64), dx = ex.tensor(shape, DType::f64);
+    nn::TransformerBlock::Saved saved;
+    block.forward(ex, microbatch, Tensor(x.data(), shape, DType::f64), y, saved);
+    block.backward(ex, microbatch, Tensor(dy.data(), shape, DType::f64), saved, dx);
+    EXPECT_LT(testing::relative_error(testing::values_of(y), want.at("y")), 1e-13);
+    EXPECT_LT(testing::relative_error(testing::values_of(dx), want.at("dx")), 1e-12);
+    for (const auto& [name, gradient] : want.at("gradients").items()) {
+      EXPECT_LT(testing::relative_error(testing::values_of(layer.params.at(name).grad), gradient), 1e-12) << name;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace megalith

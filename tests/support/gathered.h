@@ -1,0 +1,57 @@
+#pragma once
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "megalith/tensor/tensor.h"
+#include "megalith/tensor/tensor_slice.h"
+
+namespace megalith::testing {
+
+/// Full tensors put together from the slices of many ranks, in f64: what grids are compared by. Thread-safe.
+class Gathered {
+ public:
+  void put(const TensorSlice& slice, const Tensor& values) {
+    std::vector<double> local(static_cast<std::size_t>(values.numel()));
+    dispatch_float(values.dtype(), "Gathered", [&]<class T>() {
+      for (std::size_t i = 0; i < local.size(); ++i) local[i] = static_cast<double>(values.data<T>()[i]);
+    });
+    const std::lock_guard lock(mutex_);
+    std::vector<double>& global = tensors_[slice.name];
+    global.resize(static_cast<std::size_t>(slice.global.numel()), std::nan(""));
+    const bool matrix = slice.global.rank() == 2;
+    const Index rows = matrix ? slice.local[0] : 1, columns = matrix ? slice.local[1] : slice.local[0];
+    const Index row0 = matrix ? slice.offset[0] : 0, column0 = slice.offset[matrix ? 1 : 0];
+    const Index stride = matrix ? slice.global[1] : 0;
+    for (Index r = 0; r < rows; ++r) {
+      for (Index c = 0; c < columns; ++c) {
+        global[static_cast<std::size_t>((r + row0) * stride + c + column0)] = local[static_cast<std::size_t>(r * columns + c)];
+      }
+    }
+  }
+  void put(const std::string& name, const Tensor& values) { put(TensorSlice::whole(name, values.shape()), values); }
+
+  const std::map<std::string, std::vector<double>>& tensors() const { return tensors_; }
+  const std::vector<double>& at(const std::string& name) const { return tensors_.at(name); }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::vector<double>> tensors_;
+};
+
+/// Largest difference over the largest magnitude of `want`; NaN (from an element nobody put) is never small.
+inline double relative_error(const std::vector<double>& got, const std::vector<double>& want) {
+  if (got.size() != want.size()) return std::nan("");
+  double difference = 0, largest = 1e-300;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const double d = std::abs(got[i] - want[i]);
+    if (!(d <= difference)) difference = d;  // keeps NaN
+    if (std::isnan(difference)) return difference;
+    largest = std::max(largest, std::abs(want[i]));
+  }
+  return difference / largest;
+}
+
+}  // namespace megalith::testing

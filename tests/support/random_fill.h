@@ -1,0 +1,29 @@
+#pragma once
+#include "megalith/base/philox.h"
+#include "megalith/tensor/param.h"
+
+namespace megalith::testing {
+
+/// Normal numbers, the same for the same (stream, index).
+inline void fill_random(const Tensor& tensor, std::uint64_t stream, double std = 1.0) {
+  const RandomSite site{.seed = stream};
+  dispatch_float(tensor.dtype(), "fill_random", [&]<class T>() {
+    for (Index i = 0; i < tensor.numel(); ++i) tensor.data<T>()[i] = static_cast<T>(std * site.normal(static_cast<std::uint64_t>(i)));
+  });
+}
+
+/// Every parameter random (biases and norms too), as a function of global coordinates: all grids start equal.
+inline void fill_params(ParamBuffer& params, double std = 0.3) {
+  for (Param& param : params.params()) {
+    const bool norm_gain = param.spec.init == Init::ones;
+    param.spec.init = Init::normal;
+    param.spec.init_std = std;
+    initialise(param, 99);
+    if (!norm_gain) continue;
+    dispatch_float(param.value.dtype(), "fill_params", [&]<class T>() {
+      for (T& value : param.value.span<T>()) value += T{1};
+    });
+  }
+}
+
+}  // namespace megalith::testing

@@ -1,0 +1,71 @@
+#include "megalith/tensor/exec.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "megalith/base/error.h"
+
+namespace megalith {
+namespace {
+
+/// y = 2 x + 1 in two ops with one intermediate.
+Tensor twice_plus_one(Exec& ex, const Tensor& x) {
+  const Tensor doubled = ex.tensor(x.shape(), x.dtype());
+  ex.run({.name = "double", .reads = {x}, .writes = {doubled}},
+         [&](Exec&, Stream) { doubled.data<double>()[0] = 2 * x.data<double>()[0]; });
+  const Tensor y = ex.tensor(x.shape(), x.dtype());
+  ex.run({.name = "increment", .reads = {doubled}, .writes = {y}},
+         [&](Exec&, Stream) { y.data<double>()[0] = doubled.data<double>()[0] + 1; });
+  return y;
+}
+
+TEST(Exec, RunsAsRecordedAtPlannedAddresses) {
+  double input = 20;
+  const Tensor x(&input, {1}, DType::f64);
+  Recording recording;
+  Exec recorder(Device::cpu, recording);
+  recording.begin_phase();
+  twice_plus_one(recorder, Tensor(nullptr, {1}, DType::f64));
+  const MemoryPlan plan = make_plan(recording);
+  Buffer scratch(plan.scratch_bytes);
+  Exec ex;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    ex.begin(plan.phases[0], nullptr, scratch.data());
+    const Tensor y = twice_plus_one(ex, x);
+    ex.end();
+    EXPECT_EQ(y.data<double>()[0], 41);
+    EXPECT_GE(static_cast<std::byte*>(y.raw()), scratch.data());
+    EXPECT_LT(static_cast<std::byte*>(y.raw()), scratch.data() + scratch.bytes());
+  }
+}
+
+TEST(Exec, WithoutAPlanTensorsComeFromTheHeap) {
+  double input = 1;
+  Exec ex;
+  EXPECT_EQ(twice_plus_one(ex, Tensor(&input, {1}, DType::f64)).data<double>()[0], 3);
+  ex.release();
+}
+
+TEST(Exec, APhaseThatRunsOtherwiseIsAnError) {
+  Recording recording;
+  Exec recorder(Device::cpu, recording);
+  recording.begin_phase();
+  twice_plus_one(recorder, Tensor(nullptr, {1}, DType::f64));
+  const MemoryPlan plan = make_plan(recording);
+  Buffer scratch(plan.scratch_bytes);
+  Exec ex;
+  ex.begin(plan.phases[0], nullptr, scratch.data());
+  EXPECT_THROW(ex.tensor({2}, DType::f64), InternalError);  // another size
+  EXPECT_THROW(ex.end(), InternalError);                    // fewer tensors
+}
+
+TEST(Exec, PoisonMakesAReadBeforeAWriteVisible) {
+  Exec ex;
+  ex.set_poison(true);
+  EXPECT_TRUE(std::isnan(ex.tensor({3}, DType::f32).data<float>()[2]));
+  EXPECT_TRUE(std::isnan(ex.tensor({3}, DType::f64).data<double>()[0]));
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,74 @@
+#include "megalith/tensor/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+
+#include "megalith/base/error.h"
+
+namespace megalith {
+namespace {
+
+Tensor planned(Recording& recording, Index bytes) {
+  return {nullptr, {bytes}, DType::u8, recording.add_tensor(bytes)};
+}
+
+TEST(MemoryPlan, TensorsThatNeverMeetShareBytes) {
+  Recording recording;
+  recording.begin_phase();
+  const Tensor a = planned(recording, 1000);
+  recording.add_op("make a", {}, {a});
+  const Tensor b = planned(recording, 1000);
+  recording.add_op("a to b", {a}, {b});
+  const Tensor c = planned(recording, 1000);
+  recording.add_op("b to c", {b}, {c});
+  const MemoryPlan plan = make_plan(recording);
+  EXPECT_EQ(plan.saved_bytes, 0);
+  EXPECT_EQ(plan.scratch_bytes, 2048);  // c takes the place of a
+  EXPECT_EQ(plan.phases[0].tensors[0].offset, plan.phases[0].tensors[2].offset);
+}
+
+TEST(MemoryPlan, WhatALaterPhaseReadsIsSaved) {
+  Recording recording;
+  recording.begin_phase();
+  const Tensor kept = planned(recording, 100), gone = planned(recording, 100);
+  recording.add_op("forward", {}, {kept, gone});
+  recording.begin_phase();
+  const Tensor view = kept.rows(0, 10);  // a view counts as its tensor
+  recording.add_op("backward", {view}, {});
+  const MemoryPlan plan = make_plan(recording);
+  EXPECT_EQ(plan.phases[0].tensors[0].region, Region::saved);
+  EXPECT_EQ(plan.phases[0].tensors[1].region, Region::scratch);
+  EXPECT_EQ(plan.saved_bytes, kAlignment);
+}
+
+TEST(MemoryPlan, OverlapIsFound) {
+  MemoryPlan plan;
+  plan.phases.resize(1);
+  plan.phases[0].tensors = {{Region::scratch, 0, 100, 0, 2, "a"}, {Region::scratch, 50, 100, 2, 3, "b"}};
+  EXPECT_THROW(check_plan(plan), InternalError);
+  plan.phases[0].tensors[1].first = 3;  // alive later: may share
+  EXPECT_NO_THROW(check_plan(plan));
+  plan.phases[0].tensors[0].region = plan.phases[0].tensors[1].region = Region::saved;
+  EXPECT_THROW(check_plan(plan), InternalError);  // saved tensors never share
+}
+
+TEST(MemoryPlan, RandomRecordingsNeverOverlap) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 200; ++round) {
+    Recording recording;
+    std::vector<Tensor> tensors;
+    for (int phase = 0; phase < 2; ++phase) {
+      recording.begin_phase();
+      for (int op = 0; op < 20; ++op) {
+        tensors.push_back(planned(recording, static_cast<Index>(random() % 5000)));
+        recording.add_op("op", {tensors[random() % tensors.size()]}, {tensors.back()});
+      }
+    }
+    EXPECT_NO_THROW(make_plan(recording)) << "round " << round;  // make_plan checks itself
+  }
+}
+
+}  // namespace
+}  // namespace megalith
