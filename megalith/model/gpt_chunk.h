@@ -1,0 +1,72 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "megalith/grid/layer_assignment.h"
+#include "megalith/grid/mesh.h"
+#include "megalith/model/model_config.h"
+#include "megalith/nn/lm_head.h"
+#include "megalith/nn/transformer_block.h"
+#include "megalith/nn/vocab_parallel_embedding.h"
+
+namespace megalith::model {
+
+/// What of the model a chunk holds.
+struct ChunkRange {
+  grid::LayerRange layers;
+  bool embedding = false;  ///< the first global stage
+  bool head = false;       ///< the last global stage
+};
+
+/// A run of Transformer layers, with the embedding in front or the head behind where it is the first or last. Const in
+/// forward and backward; what must survive in between is in Saved, one per microbatch in flight.
+class GptChunk {
+ public:
+  /// Buffers of one slot that are filled from outside.
+  struct Inputs {
+    nn::Microbatch microbatch;
+    Tensor tokens, targets;  ///< [T] i32; read only by chunks with the embedding, with the head
+    Tensor loss_sum;         ///< [1] f64, added to by the head
+  };
+  struct Saved {
+    std::vector<nn::TransformerBlock::Saved> blocks;
+    nn::LmHead::Saved head;
+  };
+
+  GptChunk(const ModelConfig& model, const ChunkRange& range, const grid::Mesh& mesh, ParamBuffer& params, std::uint64_t seed);
+
+  /// A Saved with room for every layer, so that filling it allocates nothing.
+  Saved make_saved() const { return {std::vector<nn::TransformerBlock::Saved>(blocks_.size()), {}}; }
+
+  /// input [T, H] unless the chunk embeds; output [T, H] is written unless the chunk has the head.
+  void forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const;
+  /// output_grad [T, H] unless the chunk has the head; input_grad [T, H] is written unless the chunk embeds.
+  void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, const Saved& saved) const;
+  /// Evaluation of a whole model in one chunk: this rank's logits [1, V/tp] after token `row`.
+  Tensor last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const;
+
+  const ChunkRange& range() const { return range_; }
+
+ private:
+  Tensor boundary(Exec& ex, const Inputs& inputs) const;
+  /// Embedding and blocks; the result goes to `output` where that is defined. Returns it.
+  Tensor body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const;
+
+  ChunkRange range_;
+  Index hidden_size_;
+  DType dtype_;
+  std::optional<nn::VocabParallelEmbedding> embedding_;
+  std::vector<nn::TransformerBlock> blocks_;
+  std::optional<nn::LmHead> head_;
+};
+
+/// The parameters of all chunks of one rank. The tied table is declared once where a rank both embeds and ends; the last
+/// stage's copy is a replica.
+std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks, const grid::Mesh& mesh,
+                                   std::uint64_t seed);
+
+/// Name of the tied token table, as parameter and in checkpoints.
+inline constexpr const char* kTokenTable = "embedding.token.weight";
+
+}  // namespace megalith::model

@@ -1,0 +1,233 @@
+#include "megalith/model/gpt_stage.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/ops/elementwise.h"
+
+namespace megalith::model {
+namespace {
+
+grid::LayerAssignment assign_layers(const StageConfig& config, int pp) {
+  if (config.stage_layers.empty()) return grid::LayerAssignment::even(config.model.num_layers, pp, config.chunks);
+  return grid::LayerAssignment::uneven(config.model.num_layers, pp, config.chunks, config.stage_layers);
+}
+
+std::vector<ChunkRange> chunk_ranges(const StageConfig& config, const grid::Mesh& mesh) {
+  const grid::LayerAssignment layers = assign_layers(config, mesh.pp.size());
+  std::vector<ChunkRange> ranges;
+  for (int chunk = 0; chunk < config.chunks; ++chunk) {
+    ranges.push_back({layers.at(mesh.pp_rank(), chunk), mesh.first_stage() && chunk == 0,
+                      mesh.last_stage() && chunk == config.chunks - 1});
+  }
+  return ranges;
+}
+
+pipeline::ScheduleShape schedule_shape(const StageConfig& config, const grid::Mesh& mesh, pipeline::Mode mode) {
+  return {mesh.pp.size(), config.chunks, num_microbatches(config, mesh), config.group_size, mode};
+}
+
+Index pool_of(const pipeline::LoweredSchedule& schedule, int chunk) {
+  return schedule.slot_policy == pipeline::SlotPolicy::shared ? 0 : chunk;
+}
+
+/// For every chunk the number of its pool's first slot when pools stand one after the other.
+std::vector<std::size_t> first_slots(const pipeline::LoweredSchedule& schedule, int chunks) {
+  std::vector<std::size_t> first;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    std::size_t begin = 0;
+    for (Index pool = 0; pool < pool_of(schedule, chunk); ++pool) {
+      begin += static_cast<std::size_t>(schedule.num_slots[static_cast<std::size_t>(pool)]);
+    }
+    first.push_back(begin);
+  }
+  return first;
+}
+
+}  // namespace
+
+int num_microbatches(const StageConfig& config, const grid::Mesh& mesh) {
+  const Index samples = config.micro_batch * mesh.dp.size();
+  if (config.global_batch < 1 || config.micro_batch < 1 || config.global_batch % samples != 0) {
+    throw ConfigError(str("train.global_batch = ", config.global_batch, ": must be a multiple of train.micro_batch * dp = ", samples));
+  }
+  return static_cast<int>(config.global_batch / samples);
+}
+
+GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
+    : config_(std::move(config)),
+      mesh_(mesh),
+      ranges_(chunk_ranges(config_, mesh_)),
+      params_(declare_gpt(config_.model, ranges_, mesh_, config_.seed), config_.dtype) {
+  for (const ChunkRange& range : ranges_) chunks_.emplace_back(config_.model, range, mesh_, params_, config_.seed);
+  plan_memory();
+}
+
+GptChunk::Inputs GptStage::unplaced_inputs(nn::Mode mode) const {
+  return {{config_.micro_batch, config_.model.seq_len, Tensor(nullptr, {sizeof(StepState)}, DType::u8), mode},
+          Tensor(nullptr, {tokens()}, DType::i32),
+          Tensor(nullptr, {tokens()}, DType::i32),
+          Tensor(nullptr, {1}, DType::f64)};
+}
+
+void GptStage::plan_memory() {
+  const Tensor message(nullptr, boundary_shape(), config_.dtype);
+  for (const GptChunk& chunk : chunks_) {
+    const Tensor before = chunk.range().embedding ? Tensor() : message;
+    const Tensor after = chunk.range().head ? Tensor() : message;
+    for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
+      Recording recording;
+      Exec ex(Device::cpu, recording);
+      GptChunk::Saved saved = chunk.make_saved();
+      recording.begin_phase();
+      chunk.forward(ex, unplaced_inputs(mode), before, after, saved);
+      if (mode == nn::Mode::train) {
+        recording.begin_phase();
+        chunk.backward(ex, unplaced_inputs(mode), after, before, saved);
+      }
+      (mode == nn::Mode::train ? plans_ : eval_plans_).push_back(make_plan(recording));
+    }
+  }
+  train_schedule_ = cheapest_lowering(schedule_shape(config_, mesh_, pipeline::Mode::training));
+  eval_schedule_ = pipeline::lower(schedule_shape(config_, mesh_, pipeline::Mode::forward_only), mesh_.pp_rank());
+  first_slot_ = first_slots(train_schedule_, config_.chunks);
+  first_eval_slot_ = first_slots(eval_schedule_, config_.chunks);
+}
+
+pipeline::LoweredSchedule GptStage::cheapest_lowering(const pipeline::ScheduleShape& shape) const {
+  pipeline::LoweredSchedule per_chunk = pipeline::lower(shape, mesh_.pp_rank(), {pipeline::SlotPolicy::per_chunk});
+  if (config_.chunks == 1) return per_chunk;
+  pipeline::LoweredSchedule shared = pipeline::lower(shape, mesh_.pp_rank(), {pipeline::SlotPolicy::shared});
+  return activation_bytes(shared) < activation_bytes(per_chunk) ? shared : per_chunk;
+}
+
+Index GptStage::slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const {
+  if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk) return plans_[static_cast<std::size_t>(pool)].saved_bytes;
+  Index bytes = 0;
+  for (const MemoryPlan& plan : plans_) bytes = std::max(bytes, plan.saved_bytes);
+  return bytes;
+}
+
+Index GptStage::activation_bytes(const pipeline::LoweredSchedule& schedule) const {
+  Index bytes = 0;
+  for (std::size_t pool = 0; pool < schedule.num_slots.size(); ++pool) {
+    bytes += schedule.num_slots[pool] * slot_bytes(schedule, static_cast<int>(pool));
+  }
+  return bytes;
+}
+
+Index GptStage::num_slots(const pipeline::LoweredSchedule& schedule) const {
+  Index count = 0;
+  for (const int slots : schedule.num_slots) count += slots;
+  return count;
+}
+
+Index GptStage::input_bytes() const {
+  const Index one = 2 * round_up(tokens() * size_of(DType::i32), kAlignment) + kAlignment;
+  return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * one + kAlignment;
+}
+
+BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
+  Index scratch = extra_scratch;
+  for (const MemoryPlan& plan : plans_) scratch = std::max(scratch, plan.scratch_bytes);
+  for (const MemoryPlan& plan : eval_plans_) scratch = std::max(scratch, plan.scratch_bytes);
+  const Index flat = params_.numel() * size_of(params_.dtype());
+  return {{"parameters", flat},
+          {"gradients", flat},
+          {"activations", activation_bytes(train_schedule_)},
+          {"scratch", scratch},
+          {"inputs", input_bytes()}};
+}
+
+void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
+  const BytesByOwner bytes = planned_bytes(extra_scratch);
+  params_.allocate(ledger);
+  activations_ = ledger.take("activations", bytes.at("activations"));
+  scratch_ = ledger.take("scratch", bytes.at("scratch"));
+  inputs_ = ledger.take("inputs", bytes.at("inputs"));
+
+  Index offset = 0;
+  const auto carve = [&](const Shape& shape, DType dtype) {
+    const Tensor tensor = inputs_.view(shape, dtype, offset);
+    offset = round_up(offset + tensor.bytes(), kAlignment);
+    return tensor;
+  };
+  loss_sum_ = carve({1}, DType::f64);
+  const auto deepest = std::max_element(chunks_.begin(), chunks_.end(), [](const GptChunk& a, const GptChunk& b) {
+    return a.range().layers.size() < b.range().layers.size();
+  });
+  slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
+  for (Slot& slot : slots_) {
+    slot.tokens = carve({tokens()}, DType::i32);
+    slot.targets = carve({tokens()}, DType::i32);
+    slot.step_state = carve({sizeof(StepState)}, DType::u8);
+    slot.saved = deepest->make_saved();
+  }
+  std::byte* place = activations_.data();
+  std::size_t index = 0;
+  for (std::size_t pool = 0; pool < train_schedule_.num_slots.size(); ++pool) {
+    for (int i = 0; i < train_schedule_.num_slots[pool]; ++i) {
+      slots_[index++].activations = place;
+      place += slot_bytes(train_schedule_, static_cast<int>(pool));
+    }
+  }
+}
+
+void GptStage::begin(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state) {
+  mode_ = mode;
+  source_ = &source;
+  first_sample_ = first_sample;
+  state_ = state;
+  ops::fill(ex, loss_sum_, 0);
+  if (mode == nn::Mode::train) ops::fill(ex, params_.grads(), 0);
+}
+
+GptStage::Slot& GptStage::slot(int chunk, int slot) {
+  const std::vector<std::size_t>& first = mode_ == nn::Mode::train ? first_slot_ : first_eval_slot_;
+  return slots_[first[static_cast<std::size_t>(chunk)] + static_cast<std::size_t>(slot)];
+}
+
+GptChunk::Inputs GptStage::inputs(const Slot& slot) const {
+  return {{config_.micro_batch, config_.model.seq_len, slot.step_state, mode_}, slot.tokens, slot.targets, loss_sum_};
+}
+
+void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) {
+  const Slot& place = slot(chunk, slot_index);
+  const Index per_rank = config_.global_batch / mesh_.dp.size();
+  const Index sample = mesh_.dp_rank() * per_rank + microbatch * config_.micro_batch;
+  StepState state = state_;
+  state.first_sample = static_cast<std::uint64_t>(sample);
+  const ChunkRange& range = ranges_[static_cast<std::size_t>(chunk)];
+  ex.run({.name = "set_step_state", .reads = {}, .writes = {place.tokens, place.targets, place.step_state}}, [&](Exec&, Stream) {
+    std::memcpy(place.step_state.raw(), &state, sizeof(state));
+    if (range.embedding || range.head) {
+      source_->fill(first_sample_ + sample, config_.micro_batch, place.tokens.span<std::int32_t>(), place.targets.span<std::int32_t>());
+    }
+  });
+}
+
+void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input, const Tensor& output) {
+  const auto c = static_cast<std::size_t>(chunk);
+  Slot& place = slot(chunk, slot_index);
+  const std::vector<MemoryPlan>& plans = mode_ == nn::Mode::train ? plans_ : eval_plans_;
+  ex.begin(plans[c].phases[0], place.activations, scratch_.data());
+  chunks_[c].forward(ex, inputs(place), input, output, place.saved);
+  ex.end();
+}
+
+void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& output_grad, const Tensor& input_grad) {
+  const auto c = static_cast<std::size_t>(chunk);
+  Slot& place = slot(chunk, slot_index);
+  ex.begin(plans_[c].phases[1], place.activations, scratch_.data());
+  chunks_[c].backward(ex, inputs(place), output_grad, input_grad, place.saved);
+  ex.end();
+}
+
+void GptStage::reduce_grads(Exec& ex) {
+  if (mesh_.embd.size() > 1) comm::all_reduce(ex, mesh_.embd, params_.at(kTokenTable).grad, comm::Reduce::sum).wait(ex);
+  comm::all_reduce(ex, mesh_.dp, params_.grads(), comm::Reduce::sum).wait(ex);
+}
+
+}  // namespace megalith::model

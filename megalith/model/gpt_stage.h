@@ -1,0 +1,104 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "megalith/model/gpt_chunk.h"
+#include "megalith/pipeline/lowering.h"
+#include "megalith/pipeline/stage.h"
+#include "megalith/tensor/step_state.h"
+
+namespace megalith::model {
+
+/// Where a stage's tokens come from. Thread-safe: rank threads share it.
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  /// Samples [first, first + count): tokens and targets of seq_len each, one sample after the other.
+  virtual void fill(Index first_sample, Index count, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const = 0;
+};
+
+/// How a rank cuts its work.
+struct StageConfig {
+  ModelConfig model;
+  std::vector<Index> stage_layers = {};  ///< layers of every global stage; empty: equal shares
+  int chunks = 1, group_size = 0;
+  Index global_batch = 1, micro_batch = 1;
+  std::uint64_t seed = 0;
+  DType dtype = DType::f32;
+};
+
+/// Microbatches of a step on one data-parallel rank.
+int num_microbatches(const StageConfig& config, const grid::Mesh& mesh);
+
+/// All that one rank holds of a GPT: parameters, chunks, and the planned memory of the microbatches in flight. Built without
+/// memory, so that `plan` can ask any rank of any grid for its bytes; allocate() then takes exactly those.
+class GptStage : public pipeline::Stage {
+ public:
+  GptStage(StageConfig config, const grid::Mesh& mesh);
+
+  ParamBuffer& params() { return params_; }
+  const ParamBuffer& params() const { return params_; }
+  const grid::Mesh& mesh() const { return mesh_; }
+  const StageConfig& config() const { return config_; }
+  const std::vector<GptChunk>& chunks() const { return chunks_; }
+  const std::vector<MemoryPlan>& plans() const { return plans_; }  ///< of training, by chunk
+  const pipeline::LoweredSchedule& schedule() const { return train_schedule_; }
+  const pipeline::LoweredSchedule& eval_schedule() const { return eval_schedule_; }
+  Shape boundary_shape() const { return {tokens(), config_.model.hidden_size}; }
+
+  /// Bytes by owner: parameters, gradients, activations, scratch, inputs. `extra_scratch`: what others need of it.
+  BytesByOwner planned_bytes(Index extra_scratch = 0) const;
+  void allocate(MemoryLedger& ledger, Index extra_scratch = 0);
+  std::byte* scratch() const { return scratch_.data(); }
+
+  /// Says what the next passes work on and clears what they add to (the loss; in training the gradients). `first_sample`:
+  /// number of the batch's first sample in `source`.
+  void begin(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state);
+  /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
+  const Tensor& loss_sum() const { return loss_sum_; }
+
+  void set_step_state(Exec& ex, int chunk, int microbatch, int slot) override;
+  void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override;
+  void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) override;
+  /// Sums the tied table's gradient over the embedding group, then all gradients over the data-parallel group.
+  void reduce_grads(Exec& ex) override;
+
+ private:
+  struct Slot {
+    std::byte* activations = nullptr;
+    Tensor tokens, targets, step_state;
+    GptChunk::Saved saved;
+  };
+
+  Index tokens() const { return config_.micro_batch * config_.model.seq_len; }
+  void plan_memory();
+  pipeline::LoweredSchedule cheapest_lowering(const pipeline::ScheduleShape& shape) const;
+  Index activation_bytes(const pipeline::LoweredSchedule& schedule) const;
+  Index slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const;
+  Index input_bytes() const;
+  Index num_slots(const pipeline::LoweredSchedule& schedule) const;
+  GptChunk::Inputs unplaced_inputs(nn::Mode mode) const;
+  GptChunk::Inputs inputs(const Slot& slot) const;
+  Slot& slot(int chunk, int slot);
+
+  StageConfig config_;
+  grid::Mesh mesh_;
+  std::vector<ChunkRange> ranges_;
+  ParamBuffer params_;
+  std::vector<GptChunk> chunks_;
+  std::vector<MemoryPlan> plans_, eval_plans_;
+  pipeline::LoweredSchedule train_schedule_, eval_schedule_;
+
+  Buffer activations_, scratch_, inputs_;
+  std::vector<Slot> slots_;
+  std::vector<std::size_t> first_slot_;  // of each chunk, training
+  std::vector<std::size_t> first_eval_slot_;
+  Tensor loss_sum_;
+
+  nn::Mode mode_ = nn::Mode::train;
+  const BatchSource* source_ = nullptr;
+  Index first_sample_ = 0;
+  StepState state_;
+};
+
+}  // namespace megalith::model

@@ -1,0 +1,87 @@
+#include "megalith/model/model_config.h"
+
+#include <algorithm>
+#include <array>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+
+namespace megalith::model {
+namespace {
+
+constexpr std::string_view kGpt2 = "Radford et al. 2019";
+constexpr std::string_view kTable1 = "arXiv:1909.08053, table 1";
+constexpr std::string_view kTable2 = "arXiv:1909.08053, table 2";
+
+constexpr std::array<Preset, 11> kPresets = {{
+    {"gpt2-124m", 12, 768, 12, 50257, 0, 1024, kGpt2},
+    {"gpt2-355m", 24, 1024, 16, 50257, 0, 1024, kGpt2},
+    {"gpt2-774m", 36, 1280, 20, 50257, 0, 1024, kGpt2},
+    {"gpt2-1558m", 48, 1600, 25, 50257, 0, 1024, kGpt2},
+    {"gpt2-1.2b", 40, 1536, 16, 50257, 51200, 1024, kTable1},
+    {"gpt2-2.5b", 54, 1920, 20, 50257, 51200, 1024, kTable1},
+    {"gpt2-4.2b", 64, 2304, 24, 50257, 51200, 1024, kTable1},
+    {"gpt2-8.3b", 72, 3072, 32, 50257, 51200, 1024, kTable1},
+    {"megatron-355m", 24, 1024, 16, 50257, 51200, 1024, kTable2},
+    {"megatron-2.5b", 54, 1920, 20, 50257, 51200, 1024, kTable2},
+    {"megatron-8.3b", 72, 3072, 24, 50257, 51200, 1024, kTable2},
+}};
+
+void check_probability(std::string_view key, double value, Problems& out) {
+  out.require(value >= 0 && value < 1, key, value, "must be in [0, 1)");
+}
+
+}  // namespace
+
+std::span<const Preset> presets() { return kPresets; }
+
+const Preset& preset(std::string_view name) {
+  const auto found = std::find_if(kPresets.begin(), kPresets.end(), [&](const Preset& p) { return p.name == name; });
+  if (found != kPresets.end()) return *found;
+  std::vector<std::string_view> names;
+  std::string list;
+  for (const Preset& p : kPresets) {
+    names.push_back(p.name);
+    list += (list.empty() ? "" : ", ") + std::string(p.name);
+  }
+  const std::string_view near = nearest(name, names);
+  throw ConfigError(str("model.preset = ", name, ": no such preset", near.empty() ? "" : str("; did you mean ", near, "?"),
+                        " (there are ", list, ")"));
+}
+
+Index padded_vocab_size(Index vocab_size, int tp) { return round_up(vocab_size, Index{128} * tp); }
+
+void check(const ModelConfig& m, int tp, Problems& out) {
+  out.require(m.family == "gpt2", "model.family", m.family, "must be gpt2 (bert and llama are not built yet)");
+  if (!out.positive({{"model.num_layers", m.num_layers}, {"model.hidden_size", m.hidden_size}, {"model.num_heads", m.num_heads},
+                     {"model.ffn_hidden_size", m.ffn_hidden_size}, {"model.seq_len", m.seq_len}, {"model.vocab_size", m.vocab_size}})) {
+    return;
+  }
+  out.require(m.hidden_size % m.num_heads == 0, "model.num_heads", m.num_heads,
+              str("must divide model.hidden_size = ", m.hidden_size));
+  out.require(m.padded_vocab_size >= m.vocab_size, "model.padded_vocab_size", m.padded_vocab_size,
+              str("must be at least model.vocab_size = ", m.vocab_size));
+  if (tp >= 1) {
+    out.require(m.num_heads % tp == 0, "parallel.tp", tp, str("must divide model.num_heads = ", m.num_heads));
+    out.require(m.ffn_hidden_size % tp == 0, "parallel.tp", tp, str("must divide model.ffn_hidden_size = ", m.ffn_hidden_size));
+    out.require(m.padded_vocab_size % tp == 0, "model.padded_vocab_size", m.padded_vocab_size,
+                str("must be divisible by parallel.tp = ", tp, "; the smallest that fits is ", padded_vocab_size(m.vocab_size, tp)));
+  }
+  check_probability("model.dropout", m.dropout, out);
+  check_probability("model.attention_dropout", m.attention_dropout, out);
+  check_probability("model.embedding_dropout", m.embedding_dropout, out);
+}
+
+Index count_parameters(const ModelConfig& m) {
+  const Index h = m.hidden_size, f = m.ffn_hidden_size;
+  const Index block = 4 * h * h + 2 * h * f + 9 * h + f;
+  return m.padded_vocab_size * h + m.seq_len * h + m.num_layers * block + 2 * h;
+}
+
+double flops_per_token(const ModelConfig& m) {
+  const auto l = static_cast<double>(m.num_layers), h = static_cast<double>(m.hidden_size), f = static_cast<double>(m.ffn_hidden_size);
+  const double weights = l * (4 * h * h + 2 * h * f) + static_cast<double>(m.padded_vocab_size) * h;
+  return 6 * weights + 12 * l * h * static_cast<double>(m.seq_len);
+}
+
+}  // namespace megalith::model

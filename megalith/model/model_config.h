@@ -1,0 +1,45 @@
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/base/problems.h"
+#include "megalith/base/types.h"
+
+namespace megalith::model {
+
+/// [model] of a recipe, resolved. Symbols: L layers, H hidden, A heads, F ffn, S sequence, v vocabulary, V padded.
+struct ModelConfig {
+  std::string family = "gpt2";
+  Index num_layers = 0, hidden_size = 0, num_heads = 0, ffn_hidden_size = 0;
+  Index seq_len = 0, vocab_size = 0, padded_vocab_size = 0;
+  double dropout = 0.1, attention_dropout = 0.1, embedding_dropout = 0.1;
+};
+
+/// The shape of a published model. vocab_size is the tokenizer's; padded_vocab_size 0: from tp (128 * tp).
+struct Preset {
+  std::string_view name;
+  Index num_layers, hidden_size, num_heads, vocab_size, padded_vocab_size, seq_len;
+  std::string_view source;
+};
+/// GPT-2's own sizes, and those of Shoeybi et al. 2019, arXiv:1909.08053, tables 1 and 2 (vocabulary padded to 51,200 once).
+std::span<const Preset> presets();
+/// Throws ConfigError with the nearest name.
+const Preset& preset(std::string_view name);
+
+/// The smallest multiple of 128 * tp that holds the vocabulary, so that every shard is a multiple of 128.
+Index padded_vocab_size(Index vocab_size, int tp);
+
+/// Rules on the model alone, and with the tensor-parallel size, under the recipe's keys.
+void check(const ModelConfig& model, int tp, Problems& out);
+
+/// V H + S H + L (4 H^2 + 2 H F + 9 H + F) + 2 H: with F = 4 H this is V H + S H + L (12 H^2 + 13 H) + 2 H. The tied table
+/// counts once.
+Index count_parameters(const ModelConfig& model);
+
+/// Model FLOPs of one token, forward and backward: 6 per weight of every product (the output layer with V included) and
+/// 12 L H S for attention, not halved for causality. No recomputation is counted.
+double flops_per_token(const ModelConfig& model);
+
+}  // namespace megalith::model

@@ -1,0 +1,55 @@
+#include "megalith/model/gpt_stage.h"
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+
+namespace megalith::model {
+namespace {
+
+ModelConfig small_model() {
+  return {.num_layers = 4, .hidden_size = 16, .num_heads = 4, .ffn_hidden_size = 64, .seq_len = 8, .vocab_size = 50, .padded_vocab_size = 128};
+}
+
+grid::Mesh dry_mesh(std::unique_ptr<comm::World>& world, int rank, int tp, int pp, int dp = 1) {
+  world = comm::dry_world(rank, tp * pp * dp);
+  return grid::make_mesh(*world, grid::resolve({.world_size = tp * pp * dp, .tp = tp, .pp = pp}));
+}
+
+TEST(GptStage, ActivationsFollowTheMicrobatchesInFlight) {
+  std::unique_ptr<comm::World> world;
+  std::vector<Index> bytes;
+  for (int stage = 0; stage < 4; ++stage) {
+    const grid::Mesh mesh = dry_mesh(world, stage, 1, 4);
+    bytes.push_back(GptStage({.model = small_model(), .global_batch = 16}, mesh).planned_bytes().at("activations"));
+  }
+  // 1F1B: stage r has 4 - r microbatches in flight; the inner stages hold the same layers.
+  EXPECT_EQ(bytes[1] / 3, bytes[2] / 2);
+  EXPECT_GT(bytes[0], bytes[1]);
+}
+
+TEST(GptStage, TheTokenTableIsOnTheFirstAndTheLastStageAndOwnedOnce) {
+  std::unique_ptr<comm::World> world;
+  int holders = 0, owners = 0;
+  for (int stage = 0; stage < 4; ++stage) {
+    const GptStage held({.model = small_model()}, dry_mesh(world, stage, 1, 4));
+    for (const Param& param : held.params().params()) {
+      if (param.name() != kTokenTable) continue;
+      ++holders;
+      owners += param.spec.ownership == Ownership::owner ? 1 : 0;
+      EXPECT_EQ(param.spec.slice.global, (Shape{50, 16}));  // without padding
+      EXPECT_EQ(param.spec.held, (Shape{128, 16}));
+    }
+  }
+  EXPECT_EQ(holders, 2);
+  EXPECT_EQ(owners, 1);
+}
+
+TEST(GptStage, BatchesThatDoNotDivideAreRefused) {
+  std::unique_ptr<comm::World> world;
+  const grid::Mesh mesh = dry_mesh(world, 0, 1, 1, 2);
+  EXPECT_THROW(GptStage({.model = small_model(), .global_batch = 3}, mesh), ConfigError);
+}
+
+}  // namespace
+}  // namespace megalith::model
