@@ -1,0 +1,42 @@
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megalith/io/fs.h"
+#include "megalith/io/save_protocol.h"
+
+namespace megalith::checkpoint {
+
+/// What to do about a checkpoint that cannot be used (checkpoint.on_corrupt).
+enum class OnCorrupt { fail, previous };
+
+/// How closely to look: manifest and file sizes, or every byte too.
+enum class Check { sizes, contents };
+
+struct Rejected {
+  io::StepFolder folder;
+  std::string reason;
+};
+
+struct Choice {
+  io::StepFolder folder;
+  std::vector<Rejected> rejected;  ///< newer ones that cannot be used. Report them: progress is lost.
+};
+
+/// The newest checkpoint in `root` whose manifest and file sizes are right. `unusable` are folders that failed when
+/// their contents were read: they are rejected without another look. With OnCorrupt::fail the first one rejected throws
+/// its InputError. Throws CheckpointError (none_valid) when no folder is left, listing why each was rejected.
+Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt,
+                         std::span<const Rejected> unusable = {});
+
+/// What prune did.
+struct Pruned {
+  std::vector<io::StepFolder> removed;
+  std::vector<io::StepFolder> kept_foreign;  ///< would have gone, but hold files that are not ours
+};
+/// Removes old checkpoints, so that `keep` (at least 2) valid ones stay. Nothing goes unless `keep` newer ones passed
+/// `check` just now; one that fails is neither counted nor removed while it is newer than those.
+Pruned prune(io::Fs& fs, const io::Path& root, int keep, Check check);
+
+}  // namespace megalith::checkpoint

@@ -1,0 +1,272 @@
+#include "megalith/checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/checkpoint/box.h"
+#include "megalith/io/reader.h"
+
+namespace megalith::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<std::pair<std::string_view, DType>, 8> kDtypes = {{{"F64", DType::f64},
+                                                                        {"F32", DType::f32},
+                                                                        {"BF16", DType::bf16},
+                                                                        {"F16", DType::f16},
+                                                                        {"I64", DType::i64},
+                                                                        {"I32", DType::i32},
+                                                                        {"U64", DType::u64},
+                                                                        {"U8", DType::u8}}};
+constexpr std::string_view kMetadata = "__metadata__";
+
+/// Follows the JSON as events, so that nothing is built but the tensors' records, and nothing is deeper than the
+/// format.
+class HeaderEvents {
+ public:
+  HeaderEvents(std::string_view source, SafeTensorsHeader& header) : source_(source), header_(header) {}
+
+  // The names are those that nlohmann::json::sax_parse calls.
+  bool null() { fail_value("null"); }
+  bool boolean(bool) { fail_value("a boolean"); }
+  bool number_integer(json::number_integer_t value) { fail_value(str(value)); }
+  bool number_float(json::number_float_t, const std::string& text) { fail_value(io::printable(text)); }
+  bool binary(json::binary_t&) { fail_value("binary"); }
+  bool number_unsigned(json::number_unsigned_t value) {
+    if (place_ != Place::numbers) fail_value(str(value));
+    if (field_ == "shape") {
+      if (info().shape.rank() == Shape::kMaxRank)
+        fail(str("more than ", Shape::kMaxRank, " dimensions are not supported"));
+      if (value > static_cast<std::uint64_t>(INT64_MAX)) fail(str(value, " is too large"));
+      info().shape.push_back(static_cast<Index>(value));
+    } else {
+      if (num_offsets_ == 2) fail("must be two numbers");
+      (num_offsets_++ == 0 ? info().begin : info().end) = value;
+    }
+    return true;
+  }
+  bool string(std::string& text) {
+    if (place_ == Place::metadata) {
+      if (!header_.metadata.emplace(field_, text).second) fail("is there twice");
+      return true;
+    }
+    if (place_ != Place::tensor || field_ != "dtype") fail_value(str('"', io::printable(text), '"'));
+    const auto* const found =
+        std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& d) { return d.first == text; });
+    if (found == kDtypes.end()) {
+      fail(str('"', io::printable(text), "\" is not one of F64 F32 BF16 F16 I64 I32 U64 U8"));
+    }
+    info().dtype = found->second;
+    return true;
+  }
+  bool start_object(std::size_t) {
+    if (place_ == Place::outside) {
+      place_ = Place::top;
+    } else if (place_ == Place::top) {
+      place_ = name_ == kMetadata ? Place::metadata : Place::tensor;
+      seen_.clear();
+      num_offsets_ = 0;
+    } else {
+      fail_value("an object");
+    }
+    return true;
+  }
+  bool end_object() {
+    if (place_ == Place::tensor) {
+      for (const std::string_view wanted : {"dtype", "shape", "data_offsets"}) {
+        if (!seen_.contains(wanted)) {
+          field_ = wanted;
+          fail("is missing");
+        }
+      }
+    }
+    place_ = place_ == Place::top ? Place::outside : Place::top;
+    return true;
+  }
+  bool key(std::string& text) {
+    field_ = text;
+    if (place_ == Place::top) {
+      name_ = text;
+      field_.clear();
+      if (name_ == kMetadata) {
+        if (std::exchange(has_metadata_, true)) fail("is there twice");
+      } else {
+        if (header_.tensors.size() == kMaxTensors) fail(str("more than ", kMaxTensors, " tensors"));
+        header_.tensors.emplace_back().name = name_;
+      }
+    } else if (place_ == Place::tensor) {
+      if (text != "dtype" && text != "shape" && text != "data_offsets") fail("is not a field of the format");
+      if (!seen_.insert(text).second) fail("is there twice");
+    }
+    return true;
+  }
+  bool start_array(std::size_t) {
+    if (place_ != Place::tensor || field_ == "dtype") fail_value("an array");
+    place_ = Place::numbers;
+    return true;
+  }
+  bool end_array() {
+    if (field_ == "data_offsets" && num_offsets_ != 2) fail("must be two numbers");
+    place_ = Place::tensor;
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string&, const json::exception& error) {
+    throw InputError(
+        str("[", source_, "] offset ", 8 + position, ", header: not valid JSON: ", io::printable(error.what(), 300)));
+  }
+
+ private:
+  enum class Place { outside, top, tensor, numbers, metadata };
+
+  TensorInfo& info() { return header_.tensors.back(); }
+  [[noreturn]] void fail(std::string_view rule) const {
+    const std::string tensor = name_.empty() ? std::string("header") : str("tensor \"", io::printable(name_), '"');
+    throw InputError(str("[", source_, "] ", tensor, field_.empty() ? "" : ", ", io::printable(field_), ": ", rule));
+  }
+  [[noreturn]] void fail_value(std::string_view what) const { fail(str(what, " is not what the format has here")); }
+
+  std::string_view source_;
+  SafeTensorsHeader& header_;
+  Place place_ = Place::outside;
+  std::string name_, field_;
+  std::set<std::string, std::less<>> seen_;  // fields of the current tensor
+  int num_offsets_ = 0;
+  bool has_metadata_ = false;
+};
+
+[[noreturn]] void fail_tensor(std::string_view source, const TensorInfo& info, std::string_view rule) {
+  throw InputError(str("[", source, "] tensor \"", io::printable(info.name), "\", data_offsets = [", info.begin, ", ",
+                       info.end, "]: ", rule));
+}
+
+/// Byte counts and places, still relative to the end of the header.
+void check_places(std::vector<TensorInfo>& tensors, std::uint64_t data_bytes, std::string_view source) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::uint64_t expected = 0;
+  for (const TensorInfo& info : tensors) {
+    if (info.begin != expected) {
+      fail_tensor(source, info, str("must begin at ", expected, ", where the one before ends"));
+    }
+    if (info.end < info.begin || info.end > data_bytes) {
+      fail_tensor(source, info, str("the file has ", data_bytes, " bytes of data"));
+    }
+    const std::optional<Index> numel = checked_numel(info.shape);
+    Index bytes = 0;
+    if (!numel || __builtin_mul_overflow(*numel, size_of(info.dtype), &bytes) ||
+        static_cast<std::uint64_t>(bytes) != info.end - info.begin) {
+      fail_tensor(source, info, str("must be the bytes of ", name_of(info.dtype), ' ', info.shape));
+    }
+    expected = info.end;
+  }
+  if (expected != data_bytes) {
+    throw InputError(
+        str("[", source, "] the tensors end after ", expected, " bytes of data, the file has ", data_bytes));
+  }
+}
+
+void sort_by_name(std::vector<TensorInfo>& tensors, std::string_view source) {
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  const auto twice =
+      std::adjacent_find(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name == b.name; });
+  if (twice != tensors.end()) {
+    throw InputError(str("[", source, "] tensor \"", io::printable(twice->name), "\": is there twice"));
+  }
+}
+
+std::string header_text(const std::vector<SafeTensorsWriter::Entry>& entries) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  std::set<std::string_view> names;
+  Index at = 0;
+  for (const auto& entry : entries) {
+    if (!names.insert(entry.name).second || entry.name == kMetadata || !io::is_utf8(entry.name)) {
+      throw InternalError(str("[safetensors] tensor name = ", io::printable(entry.name), ": must be UTF-8 and unique"));
+    }
+    const auto* const dtype =
+        std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& d) { return d.second == entry.dtype; });
+    std::vector<Index> shape;
+    for (int i = 0; i < entry.shape.rank(); ++i) shape.push_back(entry.shape[i]);
+    const Index end = at + entry.shape.numel() * size_of(entry.dtype);
+    header[entry.name] = {{"dtype", dtype->first}, {"shape", shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');  // the data starts aligned to 8
+  return text;
+}
+
+}  // namespace
+
+const TensorInfo* SafeTensorsHeader::find(std::string_view name) const {
+  const auto found =
+      std::lower_bound(tensors.begin(), tensors.end(), name,
+                       [](const TensorInfo& info, std::string_view wanted) { return info.name < wanted; });
+  return found != tensors.end() && found->name == name ? &*found : nullptr;
+}
+
+SafeTensorsHeader parse_safetensors(std::span<const std::byte> file, std::string_view source) {
+  io::Reader reader(file, source);
+  const std::uint64_t header_bytes = reader.u64("header length");
+  if (header_bytes > kMaxHeaderBytes) reader.fail("header length", str(header_bytes, " is above ", kMaxHeaderBytes));
+  const std::string_view text = reader.text(header_bytes, "header");
+  if (!text.starts_with('{')) throw InputError(str("[", source, "] offset 8, header: must start with {"));
+  if (text.find('\0') != text.npos) throw InputError(str("[", source, "] header: not valid JSON: it has a zero byte"));
+
+  SafeTensorsHeader header;
+  HeaderEvents events(source, header);
+  json::sax_parse(text.begin(), text.end(), &events);
+  check_places(header.tensors, reader.remaining(), source);
+  sort_by_name(header.tensors, source);
+  for (TensorInfo& info : header.tensors) {
+    info.begin += reader.offset();
+    info.end += reader.offset();
+  }
+  return header;
+}
+
+SafeTensorsWriter::SafeTensorsWriter(io::Fs& fs, const io::Path& path, std::vector<Entry> entries)
+    : path_(path.string()), entries_(std::move(entries)) {
+  const std::string text = header_text(entries_);
+  std::array<std::byte, 8> length{};
+  for (std::size_t i = 0; i < length.size(); ++i) length[i] = static_cast<std::byte>(text.size() >> (8 * i) & 0xFF);
+  file_ = fs.create(path);
+  put(length);
+  put(std::as_bytes(std::span(text)));
+}
+
+void SafeTensorsWriter::put(std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;  // still in the cache when it is written
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(bytes.size(), kPiece));
+    checksums_.update(piece);
+    file_->write(piece);
+    bytes = bytes.subspan(piece.size());
+  }
+}
+
+void SafeTensorsWriter::write(const Tensor& values) {
+  if (next_ == entries_.size()) throw InternalError(str("[", path_, "] all announced tensors are written"));
+  const Entry& entry = entries_[next_++];
+  if (values.dtype() != entry.dtype || values.numel() != entry.shape.numel()) {
+    throw ShapeError(str("[", path_, "] tensor ", entry.name, " = ", name_of(values.dtype()), ' ', values.shape(),
+                         ": must be ", name_of(entry.dtype), ' ', entry.shape));
+  }
+  put({static_cast<const std::byte*>(values.raw()), static_cast<std::size_t>(values.bytes())});
+}
+
+io::FileChecksums SafeTensorsWriter::finish() {
+  if (next_ != entries_.size())
+    throw InternalError(str("[", path_, "] tensor ", entries_[next_].name, ": not written"));
+  file_->sync();
+  file_->close();
+  return checksums_.finish();
+}
+
+}  // namespace megalith::checkpoint

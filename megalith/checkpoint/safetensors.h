@@ -1,0 +1,68 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/io/checksum.h"
+#include "megalith/io/fs.h"
+#include "megalith/tensor/tensor.h"
+
+namespace megalith::checkpoint {
+
+// The safetensors format (github.com/huggingface/safetensors, "Format"): 8 bytes header length, little-endian; a JSON
+// header; the tensors' bytes, one after the other without gaps. Row-major, little-endian.
+
+inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  ///< the limit of the reference implementation
+inline constexpr std::size_t kMaxTensors = 1'000'000;
+
+/// Where a tensor's bytes are.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::uint64_t begin = 0, end = 0;  ///< bytes in the file
+};
+
+struct SafeTensorsHeader {
+  std::vector<TensorInfo> tensors;  ///< sorted by name
+  std::map<std::string, std::string> metadata;
+  /// Null when there is none of that name.
+  const TensorInfo* find(std::string_view name) const;
+};
+
+/// Reads the header of a whole file and proves it: sizes against the file before anything is allocated for them,
+/// offsets without gap or overlap, byte counts equal to shape times dtype, no key twice, UTF-8, fixed nesting. dtypes
+/// F64 F32 BF16 F16 I64 I32 U64 U8, up to four dimensions. Throws InputError naming file, tensor and field.
+SafeTensorsHeader parse_safetensors(std::span<const std::byte> file, std::string_view source);
+
+/// Writes a file tensor by tensor from memory, checksumming before the write. Throws IoError; ShapeError when a tensor
+/// is not the one announced.
+class SafeTensorsWriter {
+ public:
+  struct Entry {
+    std::string name;
+    DType dtype = DType::f32;
+    Shape shape;
+  };
+  /// Creates the file and writes the header. Names must be distinct and valid UTF-8.
+  SafeTensorsWriter(io::Fs& fs, const io::Path& path, std::vector<Entry> entries);
+  /// The next entry's values, in host memory.
+  void write(const Tensor& values);
+  /// Syncs and closes, after the last entry.
+  io::FileChecksums finish();
+
+ private:
+  void put(std::span<const std::byte> bytes);
+
+  std::string path_;
+  std::vector<Entry> entries_;
+  std::size_t next_ = 0;
+  std::unique_ptr<io::OutputFile> file_;
+  io::BlockChecksums checksums_;
+};
+
+}  // namespace megalith::checkpoint

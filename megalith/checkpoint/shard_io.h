@@ -1,0 +1,70 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/checkpoint/manifest.h"
+#include "megalith/checkpoint/safetensors.h"
+#include "megalith/io/fs.h"
+
+namespace megalith::checkpoint {
+
+/// A part of a global tensor and its values, in host memory. `values` has slice.local.numel() elements.
+struct NamedPiece {
+  TensorSlice slice;
+  Tensor values;
+};
+
+/// "shard_00003.safetensors"
+std::string shard_file_name(int rank);
+
+/// Writes one rank's pieces to FOLDER/file_name (safetensors), synced and closed, and says what is in it. Several
+/// pieces of one tensor are legal. Reads the pieces twice: once for the state digest, once for checksum and write. Call
+/// it on the owner of each element only. file_name must end with ".safetensors". Throws IoError, ShapeError.
+ShardReport write_shard(io::Fs& fs, const io::Path& folder, const std::string& file_name,
+                        std::span<const NamedPiece> pieces);
+
+/// The verified manifest of a published folder, which must be the folder of its step. Throws as parse_manifest.
+Manifest read_manifest(io::Fs& fs, const io::Path& folder);
+
+/// A published checkpoint, read in any sharding. Blocks are verified as they are first needed, each once. One per rank
+/// and thread. Files are mapped, so one that shrinks while it is read ends the process (SIGBUS).
+class CheckpointReader {
+ public:
+  /// Verifies the manifest and the files' sizes. Throws InputError naming what is wrong, CheckpointError (refused) for
+  /// a newer version.
+  CheckpointReader(io::Fs& fs, io::Path folder);
+
+  const Manifest& manifest() const { return manifest_; }
+  const io::Path& folder() const { return folder_; }
+  /// Fills `into`, which has slice.local.numel() elements, from whatever files hold them. Converts nothing: throws
+  /// CheckpointError (refused) when there is no such tensor or its shape or dtype differ, InputError naming file,
+  /// tensor and bytes when what is needed is damaged.
+  void read(const TensorSlice& slice, const Tensor& into);
+  /// Bytes whose checksums were verified so far.
+  std::uint64_t verified_bytes() const { return verified_bytes_; }
+
+ private:
+  struct Shard {
+    const FileRecord* record = nullptr;
+    io::MappedFile file;
+    SafeTensorsHeader header;
+    std::vector<bool> verified;  // per block
+  };
+  Shard& open(const std::string& file_name);
+  /// Throws unless the blocks that hold bytes [begin, end) are whole. `what` names their reader.
+  void verify(Shard& shard, std::uint64_t begin, std::uint64_t end, std::string_view what);
+  /// The bytes of a slice, verified; checks that the file's own header says the same as the manifest.
+  std::span<const std::byte> bytes_of(const TensorRecord& tensor, const ShardSlice& slice);
+
+  io::Fs& fs_;
+  io::Path folder_;
+  Manifest manifest_;
+  std::map<std::string, Shard, std::less<>> shards_;
+  std::uint64_t verified_bytes_ = 0;
+};
+
+}  // namespace megalith::checkpoint

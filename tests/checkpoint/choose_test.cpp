@@ -1,0 +1,115 @@
+#include "megalith/checkpoint/choose.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+
+#include "tests/checkpoint/fixture.h"
+#include "tests/io/temp_dir.h"
+
+namespace megalith::checkpoint {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class ThreeCheckpoints : public testing::Test {
+ protected:
+  ThreeCheckpoints() {
+    for (const Index step : {10, 20, 30}) save_checkpoint(*fs_, root(), step, state_);
+  }
+  const io::Path& root() const { return dir_.path(); }
+  void flip(const io::Path& file) {
+    std::string bytes = read_all(file);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+    write_all(file, bytes);
+  }
+  std::vector<std::string> left() {
+    std::vector<std::string> names;
+    for (const io::StepFolder& folder : io::published(*fs_, root())) names.push_back(folder.name());
+    return names;
+  }
+
+  const std::vector<Global> state_ = random_state(1);
+  const std::shared_ptr<io::Fs> fs_ = io::posix_fs();
+  const TempDir dir_;
+};
+
+TEST_F(ThreeCheckpoints, NewestWins) {
+  const Choice choice = find_newest_valid(*fs_, root(), OnCorrupt::previous);
+  EXPECT_EQ(choice.folder.step, 30);
+  EXPECT_THAT(choice.rejected, IsEmpty());
+}
+
+TEST_F(ThreeCheckpoints, DamagedOnesAreSkippedAndReported) {
+  flip(root() / "step_00000030/MANIFEST");
+  std::filesystem::remove(root() / "step_00000020/shard_00001.safetensors");
+  const Choice choice = find_newest_valid(*fs_, root(), OnCorrupt::previous);
+  EXPECT_EQ(choice.folder.step, 10);
+  ASSERT_EQ(choice.rejected.size(), 2u);
+  EXPECT_EQ(choice.rejected[0].folder.step, 30);
+  EXPECT_THAT(choice.rejected[0].reason, HasSubstr("step_00000030/MANIFEST"));
+  EXPECT_THAT(choice.rejected[1].reason, HasSubstr("file shard_00001.safetensors: is missing"));
+  EXPECT_THAT(error_of<InputError>([&] { find_newest_valid(*fs_, root(), OnCorrupt::fail); }),
+              HasSubstr("step_00000030/MANIFEST"));
+}
+
+TEST_F(ThreeCheckpoints, WhatFailedWhileItWasReadIsNotChosenAgain) {
+  const std::vector<Rejected> unusable = {{{30}, "bytes 0 to 4096 are damaged"}};
+  const Choice choice = find_newest_valid(*fs_, root(), OnCorrupt::previous, unusable);
+  EXPECT_EQ(choice.folder.step, 20);
+  ASSERT_EQ(choice.rejected.size(), 1u);
+  EXPECT_EQ(choice.rejected[0].reason, "bytes 0 to 4096 are damaged");
+  EXPECT_EQ(error_of<InputError>([&] { find_newest_valid(*fs_, root(), OnCorrupt::fail, unusable); }),
+            "bytes 0 to 4096 are damaged");
+}
+
+TEST_F(ThreeCheckpoints, NoneValidSaysWhy) {
+  for (const char* step : {"10", "20", "30"}) flip(root() / ("step_000000" + std::string(step)) / "MANIFEST");
+  try {
+    find_newest_valid(*fs_, root(), OnCorrupt::previous);
+    FAIL() << "nothing was thrown";
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.code(), ExitCode::no_checkpoint);
+    EXPECT_THAT(error.what(), HasSubstr("there is no valid checkpoint\n  step_00000030: ["));
+    EXPECT_THAT(error.what(), HasSubstr("\n  step_00000010: ["));
+  }
+  EXPECT_THROW(find_newest_valid(*fs_, root() / "absent", OnCorrupt::fail), CheckpointError);
+}
+
+TEST_F(ThreeCheckpoints, ReplacedByOtherThings) {
+  std::filesystem::remove_all(root() / "step_00000030");
+  write_all(root() / "step_00000030", "a file");
+  write_all(root() / "step_00000020/MANIFEST", "");
+  EXPECT_EQ(find_newest_valid(*fs_, root(), OnCorrupt::previous).folder.step, 10);
+}
+
+TEST_F(ThreeCheckpoints, PruneKeepsTheNewest) {
+  save_checkpoint(*fs_, root(), 40, state_);
+  const Pruned pruned = prune(*fs_, root(), 2, Check::sizes);
+  EXPECT_EQ(pruned.removed.size(), 2u);
+  EXPECT_THAT(left(), ElementsAre("step_00000040", "step_00000030"));
+  EXPECT_THAT(prune(*fs_, root(), 0, Check::sizes).removed, IsEmpty());  // two always stay
+}
+
+TEST_F(ThreeCheckpoints, PruneNeverCountsADamagedOne) {
+  flip(root() / "step_00000030/shard_00000.safetensors");
+  prune(*fs_, root(), 2, Check::contents);
+  EXPECT_THAT(left(), ElementsAre("step_00000030", "step_00000020", "step_00000010"));
+  save_checkpoint(*fs_, root(), 40, state_);
+  prune(*fs_, root(), 2, Check::contents);
+  EXPECT_THAT(left(), ElementsAre("step_00000040", "step_00000030", "step_00000020"));
+}
+
+TEST_F(ThreeCheckpoints, PruneLeavesForeignFilesAlone) {
+  write_all(root() / "step_00000010/notes.txt", "mine");
+  const Pruned pruned = prune(*fs_, root(), 2, Check::sizes);
+  ASSERT_EQ(pruned.kept_foreign.size(), 1u);
+  EXPECT_EQ(pruned.kept_foreign[0].step, 10);
+  EXPECT_EQ(load_checkpoint(*fs_, root() / "step_00000010"), state_);
+}
+
+}  // namespace
+}  // namespace megalith::checkpoint

@@ -1,0 +1,143 @@
+// Faults at every operation of a save: whatever happens, a checkpoint at least as new as the last acknowledged one
+// loads, to the bit, and a restart cleans up. A save that is known to be bad is swept too, and must be caught.
+#include <functional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/checkpoint/choose.h"
+#include "megalith/io/fault_fs.h"
+
+#include "tests/checkpoint/fixture.h"
+#include "tests/io/temp_dir.h"
+
+namespace megalith::checkpoint {
+namespace {
+
+using testing::IsEmpty;
+
+/// The state that was saved at a step.
+std::vector<Global> state_at(Index step) { return random_state(static_cast<std::uint64_t>(1000 + step)); }
+
+/// Runs in a child process; its exit code 0 is the acknowledgement.
+using Job = std::function<void(io::Fs&, const io::Path&)>;
+
+void save_step_3(io::Fs& fs, const io::Path& root) { save_checkpoint(fs, root, 3, state_at(3)); }
+
+int run_job(const Job& job, const std::string& fault, const io::Path& root) {
+  const ::pid_t child = ::fork();
+  if (child == 0) {
+    io::FaultFs fs(io::posix_fs(), io::parse_faults(fault), 0);
+    try {
+      job(fs, root);
+    } catch (const IoError&) {
+      ::_exit(74);
+    } catch (...) {
+      ::_exit(70);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+/// What is wrong after the fault; "" when all is well.
+std::string check_after(const io::Path& root, Index acknowledged) {
+  const auto fs = io::posix_fs();
+  try {
+    const Choice choice = find_newest_valid(*fs, root, OnCorrupt::previous);
+    if (choice.folder.step < acknowledged)
+      return str("step ", acknowledged, " was acknowledged, ", choice.folder.step, " is left");
+    if (!choice.rejected.empty()) return "published and damaged: " + choice.rejected[0].reason;
+    if (load_checkpoint(*fs, root / choice.folder.name()) != state_at(choice.folder.step)) return "other values";
+    const io::RunLock lock = io::RunLock::take(root);
+    if (const auto kept = io::clean_leftovers(*fs, root, lock).kept; !kept.empty()) return "not cleaned: " + kept[0];
+  } catch (const Error& error) {
+    return error.what();
+  }
+  for (const std::string& name : fs->list(root)) {
+    if (name != "run.lock" && !io::parse_step_folder(name)) return "left over: " + name;
+  }
+  return "";
+}
+
+struct Sweep {
+  int points = 0;
+  std::vector<std::string> violations;
+};
+
+/// Steps 1 and 2 are saved and acknowledged; then `job` runs with a fault at its n-th operation, for all n.
+Sweep sweep(const Job& job, const std::string& action, Index acknowledged_before, Index acknowledged_after) {
+  Sweep result;
+  for (bool untouched = false; !untouched && result.points < 500; ++result.points) {
+    const TempDir dir;
+    const auto fs = io::posix_fs();
+    for (const Index step : {1, 2}) save_checkpoint(*fs, dir.path(), step, state_at(step));
+    const std::string fault = str("0:*:", result.points + 1, ":", action);
+    const int status = run_job(job, fault, dir.path());
+    untouched = status == 0;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 70) result.violations.push_back(fault + ": not an IoError");
+    const std::string problem = check_after(dir.path(), status == 0 ? acknowledged_after : acknowledged_before);
+    if (!problem.empty()) result.violations.push_back(fault + ": " + problem);
+  }
+  return result;
+}
+
+class FaultSweep : public testing::TestWithParam<const char*> {};
+
+TEST_P(FaultSweep, SaveNeverLosesACheckpoint) {
+  const Sweep result = sweep(save_step_3, GetParam(), 2, 3);
+  EXPECT_GT(result.points, 25);
+  EXPECT_THAT(result.violations, IsEmpty());
+}
+
+TEST_P(FaultSweep, SaveAndPruneNeverLoseACheckpoint) {
+  const Sweep result = sweep(
+      [](io::Fs& fs, const io::Path& root) {
+        save_step_3(fs, root);
+        prune(fs, root, 2, Check::contents);
+      },
+      GetParam(), 2, 3);
+  EXPECT_GT(result.points, 50);
+  EXPECT_THAT(result.violations, IsEmpty());
+}
+
+TEST_P(FaultSweep, CleaningUpCanItselfBeKilled) {
+  const Sweep result = sweep(
+      [](io::Fs& fs, const io::Path& root) {
+        write_all(io::begin_save(*io::posix_fs(), root, 3) / "a.safetensors", "half");
+        const io::RunLock lock = io::RunLock::take(root);
+        io::clean_leftovers(fs, root, lock);
+      },
+      GetParam(), 2, 2);
+  EXPECT_GT(result.points, 5);
+  EXPECT_THAT(result.violations, IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Actions, FaultSweep, testing::Values("EIO", "short", "kill", "torn"),
+                         [](const auto& action) { return std::string(action.param); });
+
+// The control: makes room first and writes under the final name. The sweep must notice.
+TEST(FaultSweepControl, CatchesASaveThatIsKnownToBeBad) {
+  const Job bad = [](io::Fs& fs, const io::Path& root) {
+    for (const io::StepFolder& old : io::published(fs, root)) io::remove_published(fs, root, old);
+    const io::Path folder = root / io::StepFolder{3}.name();
+    fs.make_dir(folder);
+    std::vector<ShardReport> reports;
+    std::vector<NamedPiece> pieces;
+    std::vector<Global> state = state_at(3);
+    for (Global& global : state) pieces.push_back({global.slice(), global.tensor()});
+    reports.push_back(write_shard(fs, folder, shard_file_name(0), pieces));
+    const auto file = fs.create(folder / "MANIFEST");
+    file->write(manifest_text(build_manifest(run_state(3), reports)));
+    file->sync();
+  };
+  EXPECT_GT(sweep(bad, "kill", 2, 3).violations.size(), 10u);
+}
+
+}  // namespace
+}  // namespace megalith::checkpoint
