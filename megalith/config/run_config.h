@@ -1,0 +1,73 @@
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "megalith/base/problems.h"
+#include "megalith/base/types.h"
+
+namespace megalith::config {
+
+/// What a recipe asked for: every field optional, nobody edits it after parsing. resolve() (run_plan.h) makes it a RunPlan.
+struct RunConfig {
+  struct Model {
+    std::optional<std::string> preset, family;
+    std::optional<Index> num_layers, hidden_size, num_heads, ffn_hidden_size, seq_len, vocab_size, padded_vocab_size;
+    std::optional<double> dropout, attention_dropout, embedding_dropout;
+  } model;
+  struct Parallel {
+    std::optional<Index> ranks, tp, cp, pp, ep, etp, chunks, group_size;
+    std::optional<std::vector<Index>> stage_layers;
+    std::optional<std::string> order;
+  } parallel;
+  struct Train {
+    std::optional<Index> steps, global_batch, micro_batch, seed, eval_interval, eval_batches;
+    std::optional<std::string> precision;
+    std::optional<bool> deterministic;
+  } train;
+  struct Optimizer {
+    std::optional<double> lr, min_lr, weight_decay, beta1, beta2, eps, clip;
+    std::optional<Index> warmup_steps, decay_steps;
+    std::optional<std::string> decay;
+  } optimizer;
+  struct Data {
+    std::optional<std::string> tokenizer, vocab_dir, split;
+    std::optional<std::vector<std::string>> train, valid;
+  } data;
+  struct Checkpoint {
+    std::optional<std::string> dir, on_corrupt;
+    std::optional<Index> interval, keep;
+  } checkpoint;
+  struct Log {
+    std::optional<Index> interval;
+  } log;
+  struct Device {
+    std::optional<std::string> type;
+    std::optional<Index> ranks_per_node;
+  } device;
+
+  std::string source;  ///< file name, for messages
+};
+
+/// One key of a recipe: its full name and the field that holds it. The one list of keys: parsing, --set, printing and the
+/// nearest-name search read it.
+struct Field {
+  std::string_view key;  ///< "model.num_layers"
+  std::variant<std::optional<Index>*, std::optional<double>*, std::optional<bool>*, std::optional<std::string>*,
+               std::optional<std::vector<Index>>*, std::optional<std::vector<std::string>>*>
+      value;
+};
+std::vector<Field> fields(RunConfig& config);
+
+/// Reads a recipe (TOML), then applies "section.key=value" settings in order. Throws ConfigError with every unknown key (and
+/// the nearest one there is) and every value of the wrong type.
+RunConfig parse_recipe(std::string_view toml, std::string source, std::span<const std::string> settings = {});
+
+/// The recipe that says just this: sections and keys in the order of fields(), unset ones left out. Parsing it gives the
+/// same RunConfig.
+std::string to_toml(RunConfig config);
+
+}  // namespace megalith::config

@@ -1,0 +1,224 @@
+#include "megalith/config/run_plan.h"
+
+#include <limits>
+
+#include "megalith/base/error.h"
+#include "megalith/pipeline/schedule.h"
+
+namespace megalith::config {
+namespace {
+
+Index tokenizer_vocab(const std::string& tokenizer) { return tokenizer == "byte" ? 256 : 50257; }
+
+/// An integer that must fit an int and be at least `least`.
+int small(const std::optional<Index>& value, int fallback, std::string_view key, int least, Problems& out) {
+  const Index v = value.value_or(fallback);
+  const bool fits = v >= least && v <= std::numeric_limits<int>::max();
+  out.require(fits, key, v, str("must be at least ", least));
+  return fits ? static_cast<int>(v) : std::max(fallback, least);
+}
+
+void resolve_parallel(const RunConfig& asked, int ranks, RunPlan& plan, Problems& out) {
+  const RunConfig::Parallel& p = asked.parallel;
+  grid::ParallelSizes sizes;
+  sizes.tp = small(p.tp, 1, "parallel.tp", 1, out);
+  sizes.pp = small(p.pp, 1, "parallel.pp", 1, out);
+  out.require(p.cp.value_or(1) == 1, "parallel.cp", p.cp.value_or(1), "must be 1: context parallelism is not built yet");
+  out.require(p.ep.value_or(1) == 1, "parallel.ep", p.ep.value_or(1), "must be 1: expert parallelism is not built yet");
+  out.require(!p.etp || *p.etp == sizes.tp, "parallel.etp", p.etp.value_or(1),
+              str("must equal parallel.tp = ", sizes.tp, ": expert parallelism is not built yet"));
+  plan.chunks = small(p.chunks, 1, "parallel.chunks", 1, out);
+  plan.group_size = small(p.group_size, 0, "parallel.group_size", 0, out);
+  plan.stage_layers = p.stage_layers.value_or(std::vector<Index>{});
+  const int asked_ranks = small(p.ranks, sizes.tp * sizes.pp, "parallel.ranks", 1, out);
+  sizes.world_size = ranks > 0 ? ranks : asked_ranks;
+  if (p.order) sizes.order = *p.order;
+  if (plan.chunks > 1 && sizes.pp > 1) sizes.vpp = plan.chunks;
+  try {
+    plan.grid = grid::resolve(sizes);
+  } catch (const ConfigError& error) {
+    out.add("parallel", str("{ranks ", sizes.world_size, ", tp ", sizes.tp, ", pp ", sizes.pp, "}"), error.what());
+  }
+}
+
+void resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
+  const RunConfig::Model& m = asked.model;
+  model::ModelConfig& r = plan.model;
+  r.family = m.family.value_or("gpt2");
+  r.vocab_size = tokenizer_vocab(plan.data.tokenizer);
+  r.seq_len = 1024;
+  if (m.preset) {
+    try {
+      const model::Preset& preset = model::preset(*m.preset);
+      r.num_layers = preset.num_layers;
+      r.hidden_size = preset.hidden_size;
+      r.num_heads = preset.num_heads;
+      r.seq_len = preset.seq_len;
+      r.vocab_size = preset.vocab_size;
+      r.padded_vocab_size = preset.padded_vocab_size;
+    } catch (const ConfigError& error) {
+      out.add_line(error.what());
+    }
+  } else {
+    for (const auto& [key, value] : {std::pair{"model.num_layers", m.num_layers}, {"model.hidden_size", m.hidden_size},
+                                     {"model.num_heads", m.num_heads}}) {
+      if (!value) out.add_line(str(key, " is not set: give it, or model.preset"));
+    }
+  }
+  const bool own_vocab = m.vocab_size && *m.vocab_size != r.vocab_size;
+  r.num_layers = m.num_layers.value_or(r.num_layers);
+  r.hidden_size = m.hidden_size.value_or(r.hidden_size);
+  r.num_heads = m.num_heads.value_or(r.num_heads);
+  r.seq_len = m.seq_len.value_or(r.seq_len);
+  r.vocab_size = m.vocab_size.value_or(r.vocab_size);
+  r.ffn_hidden_size = m.ffn_hidden_size.value_or(4 * r.hidden_size);
+  if (r.padded_vocab_size == 0 || own_vocab) r.padded_vocab_size = model::padded_vocab_size(r.vocab_size, std::max(1, plan.grid.tp));
+  r.padded_vocab_size = m.padded_vocab_size.value_or(r.padded_vocab_size);
+  r.dropout = m.dropout.value_or(0.1);
+  r.attention_dropout = m.attention_dropout.value_or(r.dropout);
+  r.embedding_dropout = m.embedding_dropout.value_or(r.dropout);
+}
+
+void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
+  const RunConfig::Train& t = asked.train;
+  TrainConfig& r = plan.train;
+  if (!t.steps) out.add_line("train.steps is not set: how many optimizer steps to run");
+  r.steps = t.steps.value_or(1);
+  r.micro_batch = t.micro_batch.value_or(1);
+  r.global_batch = t.global_batch.value_or(r.micro_batch * plan.grid.dp);
+  r.seed = static_cast<std::uint64_t>(t.seed.value_or(1234));
+  r.precision = t.precision.value_or("fp32");
+  r.deterministic = t.deterministic.value_or(true);
+  r.eval_interval = t.eval_interval.value_or(0);
+  r.eval_batches = t.eval_batches.value_or(8);
+  out.require(r.steps >= 0, "train.steps", r.steps, "must not be negative");
+  out.require(t.seed.value_or(0) >= 0, "train.seed", t.seed.value_or(0), "must not be negative");
+  out.require(r.precision == "fp64" || r.precision == "fp32", "train.precision", r.precision,
+              "must be fp64 or fp32 (bf16 and fp16 are not built yet)");
+  out.require(r.eval_interval >= 0, "train.eval_interval", r.eval_interval, "must not be negative");
+  out.require(r.eval_batches >= 0, "train.eval_batches", r.eval_batches, "must not be negative (0: the whole set)");
+  if (!out.positive({{"train.micro_batch", r.micro_batch}, {"train.global_batch", r.global_batch}})) return;
+  const Index samples = r.micro_batch * plan.grid.dp;
+  if (r.global_batch % samples != 0) {
+    out.add("train.global_batch", r.global_batch,
+            str("must be a multiple of train.micro_batch * dp = ", r.micro_batch, " * ", plan.grid.dp, " = ", samples,
+                "; the nearest are ", std::max(samples, r.global_batch / samples * samples), " and ",
+                round_up(r.global_batch, samples)));
+    return;
+  }
+  const pipeline::ScheduleShape shape{plan.grid.pp, plan.chunks, static_cast<int>(r.global_batch / samples), plan.group_size};
+  pipeline::check_shape(shape, out);
+}
+
+void resolve_optimizer(const RunConfig& asked, RunPlan& plan, Problems& out) {
+  const RunConfig::Optimizer& o = asked.optimizer;
+  optim::OptimConfig& r = plan.optimizer;
+  r.lr = o.lr.value_or(r.lr);
+  r.min_lr = o.min_lr.value_or(r.lr / 10);
+  r.warmup_steps = o.warmup_steps.value_or(0);
+  r.decay_steps = o.decay_steps.value_or(std::max(plan.train.steps, r.warmup_steps + 1));
+  r.weight_decay = o.weight_decay.value_or(r.weight_decay);
+  r.beta1 = o.beta1.value_or(r.beta1);
+  r.beta2 = o.beta2.value_or(r.beta2);
+  r.eps = o.eps.value_or(r.eps);
+  r.clip = o.clip.value_or(r.clip);
+  const std::string decay = o.decay.value_or("cosine");
+  if (decay == "constant") r.decay = optim::DecayCurve::constant;
+  else if (decay == "linear") r.decay = optim::DecayCurve::linear;
+  else out.require(decay == "cosine", "optimizer.decay", decay, "must be constant, linear or cosine");
+  check(r, out);
+}
+
+void resolve_rest(const RunConfig& asked, RunPlan& plan, Problems& out) {
+  checkpoint::CheckpointConfig& c = plan.checkpoint;
+  c.dir = asked.checkpoint.dir.value_or("");
+  c.interval = asked.checkpoint.interval.value_or(0);
+  c.keep = asked.checkpoint.keep.value_or(2);
+  const std::string on_corrupt = asked.checkpoint.on_corrupt.value_or("previous");
+  c.on_corrupt = on_corrupt == "fail" ? checkpoint::OnCorrupt::fail : checkpoint::OnCorrupt::previous;
+  out.require(on_corrupt == "fail" || on_corrupt == "previous", "checkpoint.on_corrupt", on_corrupt, "must be fail or previous");
+  out.require(c.interval >= 0, "checkpoint.interval", c.interval, "must not be negative (0: only at the end)");
+  out.require(c.keep >= 2, "checkpoint.keep", c.keep, "must be at least 2: one may turn out damaged");
+  plan.log_interval = asked.log.interval.value_or(1);
+  out.require(plan.log_interval >= 1, "log.interval", plan.log_interval, "must be at least 1");
+  const std::string device = asked.device.type.value_or("cpu");
+  out.require(device == "cpu", "device.type", device, "must be cpu: this build has no CUDA backend");
+  plan.ranks_per_node = small(asked.device.ranks_per_node, 0, "device.ranks_per_node", 0, out);
+}
+
+void check_stage_layers(const RunPlan& plan, Problems& out) {
+  const Index stages = Index{plan.grid.pp} * plan.chunks;
+  if (plan.stage_layers.empty()) {
+    out.require(plan.model.num_layers % stages == 0, "model.num_layers", plan.model.num_layers,
+                str("must be divisible by parallel.pp * chunks = ", stages, ", or give parallel.stage_layers"));
+    return;
+  }
+  Index sum = 0;
+  bool negative = false;
+  for (const Index layers : plan.stage_layers) {
+    sum += layers;
+    negative = negative || layers < 0;
+  }
+  const auto count = static_cast<Index>(plan.stage_layers.size());
+  out.require(count == stages, "parallel.stage_layers", str(count, " numbers"), str("must be pp * chunks = ", stages, " numbers"));
+  out.require(!negative, "parallel.stage_layers", "a negative number", "every stage holds 0 or more layers");
+  out.require(sum == plan.model.num_layers, "parallel.stage_layers", str("sum ", sum),
+              str("must sum to model.num_layers = ", plan.model.num_layers));
+}
+
+}  // namespace
+
+RunPlan resolve(const RunConfig& asked, int ranks) {
+  RunPlan plan;
+  Problems out;
+  plan.data.tokenizer = asked.data.tokenizer.value_or(plan.data.tokenizer);
+  plan.data.vocab_dir = asked.data.vocab_dir.value_or("");
+  plan.data.train = asked.data.train.value_or(std::vector<std::string>{});
+  plan.data.valid = asked.data.valid.value_or(std::vector<std::string>{});
+  plan.data.split = asked.data.split.value_or("");
+  check(plan.data, out);
+  resolve_parallel(asked, ranks, plan, out);
+  resolve_model(asked, plan, out);
+  model::check(plan.model, plan.grid.tp, out);
+  check_stage_layers(plan, out);
+  resolve_train(asked, plan, out);
+  resolve_optimizer(asked, plan, out);
+  resolve_rest(asked, plan, out);
+  out.throw_if_any(asked.source);
+  return plan;
+}
+
+RunConfig RunPlan::as_config() const {
+  RunConfig c;
+  c.model = {{}, model.family, model.num_layers, model.hidden_size, model.num_heads, model.ffn_hidden_size, model.seq_len,
+             model.vocab_size, model.padded_vocab_size, model.dropout, model.attention_dropout, model.embedding_dropout};
+  c.parallel = {grid.world_size, grid.tp, grid.cp, grid.pp, grid.ep, grid.etp, chunks, group_size, {}, grid.order};
+  if (!stage_layers.empty()) c.parallel.stage_layers = stage_layers;
+  c.train = {train.steps, train.global_batch, train.micro_batch, static_cast<Index>(train.seed), train.eval_interval,
+             train.eval_batches, train.precision, train.deterministic};
+  constexpr const char* kDecay[] = {"constant", "linear", "cosine"};
+  c.optimizer = {optimizer.lr, optimizer.min_lr, optimizer.weight_decay, optimizer.beta1, optimizer.beta2, optimizer.eps,
+                 optimizer.clip, optimizer.warmup_steps, optimizer.decay_steps, kDecay[static_cast<int>(optimizer.decay)]};
+  c.data.tokenizer = data.tokenizer;
+  if (!data.vocab_dir.empty()) c.data.vocab_dir = data.vocab_dir;
+  if (!data.train.empty()) c.data.train = data.train;
+  if (!data.valid.empty()) c.data.valid = data.valid;
+  if (!data.split.empty()) c.data.split = data.split;
+  if (!checkpoint.dir.empty()) c.checkpoint.dir = checkpoint.dir;
+  c.checkpoint.on_corrupt = checkpoint.on_corrupt == checkpoint::OnCorrupt::fail ? "fail" : "previous";
+  c.checkpoint.interval = checkpoint.interval;
+  c.checkpoint.keep = checkpoint.keep;
+  c.log.interval = log_interval;
+  c.device.type = "cpu";
+  if (ranks_per_node > 0) c.device.ranks_per_node = ranks_per_node;
+  c.source = "resolved recipe";
+  return c;
+}
+
+std::string grid_text(const RunPlan& plan) {
+  std::string text = str("tp ", plan.grid.tp, " pp ", plan.grid.pp, " dp ", plan.grid.dp);
+  if (plan.chunks > 1) text += str(" chunks ", plan.chunks);
+  return text;
+}
+
+}  // namespace megalith::config

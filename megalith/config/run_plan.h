@@ -1,0 +1,49 @@
+#pragma once
+#include <string>
+
+#include "megalith/checkpoint/checkpoint_config.h"
+#include "megalith/config/run_config.h"
+#include "megalith/data/data_config.h"
+#include "megalith/grid/parallel_config.h"
+#include "megalith/model/model_config.h"
+#include "megalith/optim/optim_config.h"
+#include "megalith/tensor/dtype.h"
+
+namespace megalith::config {
+
+struct TrainConfig {
+  Index steps = 0, global_batch = 1, micro_batch = 1;
+  std::uint64_t seed = 1234;
+  std::string precision = "fp32";  ///< fp64, fp32
+  bool deterministic = true;
+  Index eval_interval = 0;  ///< steps between evaluations; 0: only at the end
+  Index eval_batches = 8;   ///< batches of global_batch samples each; 0: the whole set
+
+  DType dtype() const { return precision == "fp64" ? DType::f64 : DType::f32; }
+};
+
+/// What runs: everything resolved and checked; const after resolve().
+struct RunPlan {
+  model::ModelConfig model;
+  grid::ResolvedSizes grid;
+  int chunks = 1, group_size = 0;
+  std::vector<Index> stage_layers;  ///< empty: equal shares
+  TrainConfig train;
+  optim::OptimConfig optimizer;
+  data::DataConfig data;
+  checkpoint::CheckpointConfig checkpoint;
+  Index log_interval = 1;
+  int ranks_per_node = 0;
+
+  /// The same as a recipe with every key set: parsing and resolving it gives this plan again.
+  RunConfig as_config() const;
+};
+
+/// Fills defaults, derives what follows, checks every folder's rules and those across folders. `ranks`: from the command
+/// line or mpirun, 0 when neither says. Throws ConfigError with all broken rules.
+RunPlan resolve(const RunConfig& asked, int ranks = 0);
+
+/// "tp 2 pp 2 dp 1" (and "chunks 2" where there are several): how logs and manifests name a grid.
+std::string grid_text(const RunPlan& plan);
+
+}  // namespace megalith::config

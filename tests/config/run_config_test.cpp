@@ -1,0 +1,112 @@
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/config/run_plan.h"
+
+namespace megalith::config {
+namespace {
+
+constexpr const char* kSmall = R"(
+[model]
+num_layers = 4
+hidden_size = 64
+num_heads = 4
+seq_len = 32
+[train]
+steps = 10
+global_batch = 8
+[data]
+tokenizer = "byte"
+train = "corpus.txt"
+)";
+
+std::string problem_of(const std::string& recipe, std::vector<std::string> settings = {}, int ranks = 0) {
+  try {
+    resolve(parse_recipe(recipe, "r.toml", settings), ranks);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Recipe, DefaultsAreFilledIn) {
+  const RunPlan plan = resolve(parse_recipe(kSmall, "r.toml"));
+  EXPECT_EQ(plan.model.ffn_hidden_size, 256);
+  EXPECT_EQ(plan.model.vocab_size, 256);
+  EXPECT_EQ(plan.model.padded_vocab_size, 256);
+  EXPECT_EQ(plan.grid.world_size, 1);
+  EXPECT_EQ(plan.optimizer.decay_steps, 10);
+  EXPECT_EQ(plan.data.train, std::vector<std::string>{"corpus.txt"});
+}
+
+TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
+  const std::vector<std::string> settings = {"parallel.tp=2", "parallel.pp=2", "parallel.chunks=2", "parallel.stage_layers=[2,1,1,0]",
+                                             "optimizer.lr=1.5e-4", "data.train=a \"quoted\" name.txt", "train.precision=\"fp64\""};
+  const RunPlan plan = resolve(parse_recipe(kSmall, "r.toml", settings));
+  const std::string text = to_toml(plan.as_config());
+  const RunPlan again = resolve(parse_recipe(text, "resolved"));
+  EXPECT_EQ(to_toml(again.as_config()), text);
+  EXPECT_EQ(again.optimizer.lr, 1.5e-4);
+  EXPECT_EQ(again.stage_layers, (std::vector<Index>{2, 1, 1, 0}));
+  EXPECT_EQ(again.data.train[0], "a \"quoted\" name.txt");
+}
+
+TEST(Recipe, DpFollowsFromRanks) {
+  const RunConfig asked = parse_recipe(kSmall, "r.toml", std::vector<std::string>{"parallel.tp=2"});
+  EXPECT_EQ(resolve(asked).grid.dp, 1);
+  EXPECT_EQ(resolve(asked, 8).grid.dp, 4);
+}
+
+TEST(Recipe, UnknownKeysNameTheNearest) {
+  EXPECT_EQ(problem_of("[model]\nnum_layer = 4\n[train]\nstps = 3\n"),
+            "r.toml: 2 problems\n  model.num_layer = 4: no such key; did you mean model.num_layers?\n"
+            "  train.stps = 3: no such key; did you mean train.steps?");
+}
+
+TEST(Recipe, WrongTypesAreNamed) {
+  EXPECT_EQ(problem_of("[model]\nnum_layers = \"four\"\n"), "r.toml: 1 problem\n  model.num_layers = 'four': must be an integer");
+  EXPECT_EQ(problem_of("[model]\nnum_layers = 4.5\n"), "r.toml: 1 problem\n  model.num_layers = 4.5: must be an integer");
+}
+
+TEST(Recipe, SyntaxErrorsNameTheLine) {
+  EXPECT_EQ(problem_of("[model]\nnum_layers = = 4\n").substr(0, 9), "r.toml:2:");
+}
+
+TEST(Recipe, SettingsNeedSectionKeyAndValue) {
+  EXPECT_EQ(problem_of(kSmall, {"steps=4"}), "r.toml: 1 problem\n  --set steps=4: must be section.key=value");
+}
+
+TEST(Recipe, AllBrokenRulesAtOnce) {
+  const std::string text = problem_of(kSmall, {"parallel.tp=3", "model.hidden_size=65", "train.precision=fp8", "optimizer.lr=-1",
+                                               "checkpoint.keep=1", "device.type=cuda"});
+  for (const char* part : {"parallel.tp = 3: must divide model.num_heads = 4", "model.num_heads = 4: must divide model.hidden_size = 65",
+                           "train.precision = fp8", "optimizer.lr = -1: must be positive", "checkpoint.keep = 1", "device.type = cuda"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  }
+}
+
+TEST(Recipe, BatchesMustDivide) {
+  const std::string text = problem_of(kSmall, {"train.micro_batch=3"});
+  EXPECT_NE(text.find("train.global_batch = 8: must be a multiple of train.micro_batch * dp = 3 * 1 = 3; the nearest are 6 and 9"),
+            std::string::npos) << text;
+}
+
+TEST(Recipe, WhatIsNotBuiltIsRefusedAndNotIgnored) {
+  EXPECT_NE(problem_of(kSmall, {"parallel.cp=2"}).find("context parallelism is not built yet"), std::string::npos);
+  EXPECT_NE(problem_of(kSmall, {"parallel.ep=2"}).find("expert parallelism is not built yet"), std::string::npos);
+  EXPECT_NE(problem_of(kSmall, {"model.family=bert"}).find("model.family = bert"), std::string::npos);
+}
+
+TEST(Recipe, StageLayersMustFit) {
+  EXPECT_NE(problem_of(kSmall, {"parallel.pp=2", "parallel.stage_layers=[1,2]"}).find("must sum to model.num_layers = 4"), std::string::npos);
+  EXPECT_NE(problem_of(kSmall, {"parallel.pp=3"}).find("must be divisible by parallel.pp * chunks = 3"), std::string::npos);
+}
+
+TEST(Recipe, PresetsGiveThePaperShapes) {
+  const RunPlan plan = resolve(parse_recipe("[model]\npreset = \"gpt2-8.3b\"\n[train]\nsteps = 1\n[data]\ntrain = \"x\"\nvocab_dir = \"v\"\n", "r"));
+  EXPECT_EQ(model::count_parameters(plan.model), 8317040640);
+  EXPECT_NE(problem_of("[model]\npreset = \"gpt2-124\"\n").find("did you mean gpt2-124m?"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace megalith::config
