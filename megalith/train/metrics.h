@@ -1,0 +1,48 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "megalith/io/fs.h"
+#include "megalith/train/engine.h"
+
+namespace megalith::train {
+
+/// One line of metrics.jsonl for a step.
+struct StepMetrics {
+  Index step = 0;
+  StepResult result;
+  Index tokens = 0;  ///< trained on since the start of the run
+  double step_time_s = 0, tokens_per_second = 0, model_tflops_per_s = 0;
+  Index memory_bytes = 0;  ///< planned memory of the rank that holds most
+};
+
+/// DIR/metrics.jsonl: one JSON object a line, numbers with enough digits to read back the same double. A log, not state:
+/// appended without sync. Used by rank 0 alone.
+class MetricsLog {
+ public:
+  /// Going on from a step drops the lines of later steps, which the resumed run writes again.
+  MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step);
+  void write(const StepMetrics& metrics);
+  void write_eval(Index step, const std::string& name, double loss);
+
+ private:
+  void line(const std::string& text);
+  std::unique_ptr<io::OutputFile> file_;
+};
+
+/// What a person watches on standard error: a line that rewrites itself on a terminal, one line per log interval elsewhere.
+class ProgressLine {
+ public:
+  ProgressLine(Index last_step, bool terminal) : last_step_(last_step), terminal_(terminal) {}
+  void step(const StepMetrics& metrics, bool due);
+  /// A line of its own, above the progress line.
+  void note(const std::string& text);
+
+ private:
+  Index last_step_;
+  bool terminal_;
+  bool open_ = false;
+  double smoothed_step_s_ = 0;
+};
+
+}  // namespace megalith::train

@@ -1,0 +1,264 @@
+#include "megalith/train/saver.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "megalith/base/error.h"
+#include "megalith/base/hash.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+
+namespace megalith::train {
+namespace {
+
+constexpr std::string_view kFirstMoment = "optimizer.m.";
+constexpr std::string_view kSecondMoment = "optimizer.v.";
+
+std::string hex(std::uint64_t value) {
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
+  return text.data();
+}
+
+/// The three tensors that a parameter stands for, without padding, under their global names.
+template <class F>
+void for_each_piece(const optim::Optimizer& optimizer, const ParamBuffer& params, const Param& param, F&& f) {
+  if (param.spec.slice.local.numel() == 0) return;  // a shard of padding only
+  const auto visit = [&](std::string_view prefix, const Tensor& like) {
+    TensorSlice slice = param.spec.slice;
+    slice.name = std::string(prefix) + slice.name;
+    f(slice, param.without_padding(like));
+  };
+  visit("", param.value);
+  visit(kFirstMoment, params.part(optimizer.m(), param));
+  visit(kSecondMoment, params.part(optimizer.v(), param));
+}
+
+/// What must be equal, what may change freely, and what changes the results from here on.
+bool must_match(std::string_view key) {
+  return key.starts_with("model.") ? key != "model.padded_vocab_size" && !key.ends_with("dropout")
+                                   : key == "train.seed" || key == "train.precision" || key == "data.tokenizer";
+}
+bool changes_results(std::string_view key) {
+  return key.ends_with("dropout") || key.starts_with("optimizer.") || key == "train.global_batch";
+}
+
+std::string value_text(const config::Field& field) {
+  return std::visit(
+      []<class T>(const std::optional<T>* value) -> std::string {
+        if (!*value) return "unset";
+        if constexpr (requires { std::declval<std::ostream&>() << **value; }) {
+          return str(**value);
+        } else {
+          std::string text;
+          for (const auto& element : **value) text += str(text.empty() ? "" : ", ", element);
+          return "[" + text + "]";
+        }
+      },
+      field.value);
+}
+
+}  // namespace
+
+std::string config_hash(const config::RunPlan& plan, const DataIdentity& identity) {
+  config::RunConfig recipe = plan.as_config();
+  std::uint64_t hash = hash_combine(identity.tokenizer, identity.corpus);
+  for (const config::Field& field : config::fields(recipe)) {
+    if (must_match(field.key)) hash = hash_combine(hash_combine(hash, fnv1a(field.key)), fnv1a(value_text(field)));
+  }
+  return hex(hash);
+}
+
+Saver::Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder)
+    : engine_(engine), plan_(plan), identity_(identity), fs_(fs), folder_(std::move(folder)) {}
+
+std::vector<checkpoint::NamedPiece> Saver::owned_pieces() {
+  std::vector<checkpoint::NamedPiece> pieces;
+  if (engine_.mesh().dp_rank() != 0) return pieces;
+  const ParamBuffer& params = engine_.stage().params();
+  for (const Param& param : params.params()) {
+    if (param.spec.ownership != Ownership::owner) continue;
+    for_each_piece(engine_.optimizer(), params, param,
+                   [&](const TensorSlice& slice, const Tensor& values) { pieces.push_back({slice, values}); });
+  }
+  return pieces;
+}
+
+checkpoint::RunState Saver::run_state(const Progress& progress) const {
+  checkpoint::RunState state;
+  state.step = progress.step;
+  state.config_hash = config_hash(plan_, identity_);
+  state.grid = config::grid_text(plan_);
+  state.integers = {{"samples", progress.samples}, {"updates", progress.updates}};
+  state.texts = {{"recipe", config::to_toml(plan_.as_config())},
+                 {"tokenizer_hash", hex(identity_.tokenizer)},
+                 {"corpus_hash", hex(identity_.corpus)}};
+  return state;
+}
+
+bool Saver::any(bool mine) {
+  std::uint64_t flag = mine ? 1 : 0;
+  comm::all_reduce(engine_.exec(), engine_.mesh().world, Tensor(&flag, {1}, DType::u64), comm::Reduce::max).wait(engine_.exec());
+  return flag != 0;
+}
+
+std::string Saver::share(std::string text) {
+  std::uint64_t size = text.size();
+  const comm::Group& world = engine_.mesh().world;
+  comm::broadcast(engine_.exec(), world, Tensor(&size, {1}, DType::u64), 0).wait(engine_.exec());
+  text.resize(size);
+  comm::broadcast(engine_.exec(), world, Tensor(text.data(), {static_cast<Index>(size)}, DType::u8), 0).wait(engine_.exec());
+  return text;
+}
+
+std::vector<checkpoint::ShardReport> Saver::gather(const std::optional<checkpoint::ShardReport>& mine) {
+  Exec& ex = engine_.exec();
+  const comm::Group& world = engine_.mesh().world;
+  std::vector<std::byte> bytes = mine ? checkpoint::serialize_report(*mine) : std::vector<std::byte>{};
+  auto size = static_cast<std::int64_t>(bytes.size());
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(world.size()));
+  comm::all_gather(ex, world, Tensor(&size, {1}, DType::i64), Tensor(sizes.data(), {world.size()}, DType::i64)).wait(ex);
+  if (world.rank() != 0) {
+    if (size > 0) comm::send(ex, world, Tensor(bytes.data(), {size}, DType::u8), 0).wait(ex);
+    return {};
+  }
+  std::vector<checkpoint::ShardReport> reports;
+  if (mine) reports.push_back(*mine);
+  for (int rank = 1; rank < world.size(); ++rank) {
+    const std::int64_t theirs = sizes[static_cast<std::size_t>(rank)];
+    if (theirs == 0) continue;
+    bytes.resize(static_cast<std::size_t>(theirs));
+    comm::recv(ex, world, Tensor(bytes.data(), {theirs}, DType::u8), rank).wait(ex);
+    reports.push_back(checkpoint::parse_report(bytes, str("report of rank ", rank)));
+  }
+  return reports;
+}
+
+checkpoint::Digest128 Saver::save(const Progress& progress) {
+  const bool first = engine_.world().rank() == 0;
+  std::string problem;
+  const auto attempt = [&](auto&& work) {  // an I/O failure of one rank is everybody's answer, not a deadlock
+    try {
+      if (problem.empty()) work();
+    } catch (const IoError& error) {
+      problem = error.what();
+    }
+  };
+  io::Path staging;
+  if (first) attempt([&] { staging = io::begin_save(fs_, folder_, progress.step); });
+  staging = share(staging.string());
+
+  std::optional<checkpoint::ShardReport> report;
+  const std::vector<checkpoint::NamedPiece> pieces = owned_pieces();
+  if (!pieces.empty() && !staging.empty()) {
+    attempt([&] { report = checkpoint::write_shard(fs_, staging, checkpoint::shard_file_name(engine_.world().rank()), pieces); });
+  }
+  bool failed = any(!problem.empty());
+  checkpoint::Digest128 digest;
+  if (!failed) {
+    const std::vector<checkpoint::ShardReport> reports = gather(report);
+    if (first) {
+      const checkpoint::Manifest manifest = checkpoint::build_manifest(run_state(progress), reports);
+      digest = manifest.digest;
+      attempt([&] {
+        io::publish(fs_, staging, checkpoint::manifest_text(manifest));
+      });
+    }
+    failed = any(!problem.empty());
+  }
+  if (failed) {
+    if (first && !staging.empty()) io::abandon(fs_, staging);
+    throw IoError(problem.empty() ? str("[save] step ", progress.step, ": another rank could not write; nothing was published") : problem);
+  }
+  if (first) attempt([&] { checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep), checkpoint::Check::sizes); });
+  const std::string shared = share(first ? digest.hex() : std::string());
+  return *checkpoint::Digest128::from_hex(shared);
+}
+
+void Saver::load(const io::Path& folder) {
+  checkpoint::CheckpointReader reader(fs_, folder);
+  ParamBuffer& params = engine_.stage().params();
+  for (const Param& param : params.params()) {
+    for_each_piece(engine_.optimizer(), params, param,
+                   [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
+  }
+}
+
+checkpoint::Digest128 Saver::digest_of_state(const Progress& progress) {
+  checkpoint::StateDigest digest;
+  for (const checkpoint::NamedPiece& piece : owned_pieces()) digest.add_tensor(piece.slice, piece.values);
+  checkpoint::Digest128 sum = digest.value();
+  if (engine_.world().rank() == 0) sum += checkpoint::digest_of(run_state(progress));
+  std::array<std::uint64_t, 2> lanes = {sum.high, sum.low};
+  comm::all_reduce(engine_.exec(), engine_.mesh().world, Tensor(lanes.data(), {2}, DType::u64), comm::Reduce::sum).wait(engine_.exec());
+  return {lanes[0], lanes[1]};
+}
+
+void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const {
+  const auto recipe = saved.texts.find("recipe");
+  if (recipe == saved.texts.end()) throw InputError("[resume] MANIFEST: texts.recipe is missing");
+  config::RunConfig then = config::parse_recipe(recipe->second, "checkpoint's recipe");
+  config::RunConfig now = plan_.as_config();
+  const std::vector<config::Field> old_fields = config::fields(then), new_fields = config::fields(now);
+  std::string refused;
+  for (std::size_t i = 0; i < new_fields.size(); ++i) {
+    const std::string was = value_text(old_fields[i]), is = value_text(new_fields[i]);
+    if (was == is) continue;
+    const std::string line = str(new_fields[i].key, " = ", is, ": the checkpoint was trained with ", was);
+    if (must_match(new_fields[i].key)) refused += "\n  " + line;
+    else if (changes_results(new_fields[i].key)) warnings.push_back(line + "; results differ from an uninterrupted run");
+  }
+  const auto same_hash = [&](const char* name, std::uint64_t hash) {
+    const auto found = saved.texts.find(name);
+    return found != saved.texts.end() && found->second == hex(hash);
+  };
+  if (!same_hash("tokenizer_hash", identity_.tokenizer)) refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
+  if (!same_hash("corpus_hash", identity_.corpus)) refused += "\n  data.train: its tokens differ from those the checkpoint was trained on";
+  if (!refused.empty()) throw CheckpointError(CheckpointError::Kind::refused, "[resume] the checkpoint belongs to another run:" + refused);
+}
+
+std::optional<Resumed> Saver::resume() {
+  const bool first = engine_.world().rank() == 0;
+  if (any(first && io::published(fs_, folder_).empty())) return std::nullopt;
+  Resumed resumed;
+  std::vector<checkpoint::Rejected> unusable;
+  for (;;) {
+    io::StepFolder chosen;
+    if (first) {
+      const checkpoint::Choice choice = checkpoint::find_newest_valid(fs_, folder_, plan_.checkpoint.on_corrupt, unusable);
+      chosen = choice.folder;
+      resumed.warnings.clear();
+      for (const checkpoint::Rejected& r : choice.rejected) {
+        resumed.warnings.push_back(str("checkpoint ", r.folder.name(), " cannot be used and was passed over: ", r.reason));
+      }
+    }
+    resumed.folder = share(first ? (folder_ / chosen.name()).string() : std::string());
+    const checkpoint::RunState saved = checkpoint::read_manifest(fs_, resumed.folder).run;
+    compare_recipe(saved, resumed.warnings);
+    std::string problem;
+    try {
+      load(resumed.folder);
+    } catch (const InputError& error) {
+      problem = error.what();
+    }
+    if (any(!problem.empty())) {
+      if (plan_.checkpoint.on_corrupt == checkpoint::OnCorrupt::fail) {
+        throw InputError(problem.empty() ? "[resume] another rank found the checkpoint damaged" : problem);
+      }
+      unusable.push_back({chosen, problem.empty() ? "another rank found it damaged" : problem});
+      continue;
+    }
+    resumed.progress = {saved.step, saved.integers.at("samples"), saved.integers.at("updates")};
+    break;
+  }
+  resumed.digest = digest_of_state(resumed.progress);
+  const checkpoint::Digest128 wanted = checkpoint::read_manifest(fs_, resumed.folder).digest;
+  if (!(resumed.digest == wanted)) {
+    throw CheckpointError(CheckpointError::Kind::refused, str("[resume] ", resumed.folder, ": the state digest in memory is ",
+                                                              resumed.digest.hex(), ", the manifest says ", wanted.hex()));
+  }
+  return resumed;
+}
+
+}  // namespace megalith::train

@@ -1,0 +1,59 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "megalith/checkpoint/choose.h"
+#include "megalith/checkpoint/shard_io.h"
+#include "megalith/train/engine.h"
+
+namespace megalith::train {
+
+/// What must be the same when a run goes on: hashes of what the recipe alone does not show.
+struct DataIdentity {
+  std::uint64_t tokenizer = 0, corpus = 0;
+};
+
+/// What resume() found.
+struct Resumed {
+  Progress progress;
+  std::string folder;
+  checkpoint::Digest128 digest;
+  std::vector<std::string> warnings;  ///< damaged checkpoints passed over, settings that differ
+};
+
+/// Saves and loads the whole training state of all ranks. Every member is collective. Files are written by the owners of
+/// the elements, on the first data-parallel replica; the manifest by rank 0.
+class Saver {
+ public:
+  /// `folder` holds the step folders.
+  Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder);
+
+  /// Publishes step_<progress.step> and prunes old ones. Returns the state digest; throws IoError on every rank when any
+  /// rank could not write: nothing was published, the earlier checkpoints stand.
+  checkpoint::Digest128 save(const Progress& progress);
+
+  /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. A damaged one is passed over or refused
+  /// as checkpoint.on_corrupt says. Throws CheckpointError: none is valid, or it belongs to another model, seed or data.
+  std::optional<Resumed> resume();
+
+ private:
+  std::vector<checkpoint::NamedPiece> owned_pieces();
+  checkpoint::RunState run_state(const Progress& progress) const;
+  checkpoint::Digest128 digest_of_state(const Progress& progress);
+  std::vector<checkpoint::ShardReport> gather(const std::optional<checkpoint::ShardReport>& mine);
+  std::string share(std::string text);
+  bool any(bool mine);
+  void load(const io::Path& folder);
+  void compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const;
+
+  Engine& engine_;
+  const config::RunPlan& plan_;
+  DataIdentity identity_;
+  io::Fs& fs_;
+  io::Path folder_;
+};
+
+/// Hash of what must match at resume: the model's shape, precision, seed, tokenizer and corpus.
+std::string config_hash(const config::RunPlan& plan, const DataIdentity& identity);
+
+}  // namespace megalith::train

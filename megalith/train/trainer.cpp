@@ -1,0 +1,188 @@
+#include "megalith/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "megalith/base/clock.h"
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/train/metrics.h"
+
+namespace megalith::train {
+namespace {
+
+/// Samples of a set in a given order.
+class OrderedBatches : public model::BatchSource {
+ public:
+  OrderedBatches(const data::SampleSet& set, const data::SampleOrder& order) : set_(set), order_(order) {}
+  void fill(Index first_sample, Index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+    data::fill_batch(order_, set_, first_sample, tokens, targets);
+  }
+
+ private:
+  const data::SampleSet& set_;
+  data::SampleOrder order_;
+};
+
+/// One rank's loop with what it reports.
+class Run {
+ public:
+  Run(comm::World& world, const TrainInputs& inputs, io::Fs& fs)
+      : world_(world),
+        inputs_(inputs),
+        plan_(inputs.plan),
+        fs_(fs),
+        engine_(world, inputs.plan),
+        saver_(engine_, inputs.plan, {inputs.tokenizer.content_hash(), inputs.data.train.source().fingerprint()}, fs,
+               checkpoint_folder(inputs.plan, inputs.out)),
+        train_batches_(inputs.data.train, data::SampleOrder::shuffled(inputs.plan.train.seed, inputs.data.train.count())),
+        line_(inputs.plan.train.steps, inputs.terminal) {
+    if (inputs.data.valid) {
+      valid_batches_.emplace(*inputs.data.valid, data::SampleOrder::sequential(inputs.data.valid->count()));
+    }
+  }
+
+  Outcome run() {
+    check_data();
+    engine_.allocate();
+    memory_bytes_ = largest_memory();
+    start();
+    while (progress_.step < plan_.train.steps) {
+      const bool stop = one_step();
+      const bool last = progress_.step == plan_.train.steps;
+      if (valid_batches_ && (last || due(plan_.train.eval_interval))) evaluate();
+      if (stop && !last) return save_and_stop();
+      if (last || due(plan_.checkpoint.interval)) save(last);
+    }
+    return Outcome::finished;
+  }
+
+ private:
+  bool first() const { return world_.rank() == 0; }
+  bool due(Index interval) const { return interval > 0 && progress_.step % interval == 0; }
+  void note(const std::string& text) {
+    if (first()) line_.note(text);
+  }
+
+  void check_data() const {
+    const Index batch = plan_.train.global_batch;
+    if (inputs_.tokenizer.vocab_size() > plan_.model.vocab_size) {
+      throw ConfigError(str("model.vocab_size = ", plan_.model.vocab_size, ": must be at least ", inputs_.tokenizer.vocab_size(),
+                            ", the vocabulary of data.tokenizer = ", inputs_.tokenizer.name()));
+    }
+    if (inputs_.data.valid && inputs_.data.valid->count() < batch) {
+      throw InputError(str("data.valid = ", inputs_.data.valid->source().name(), ": holds ", inputs_.data.valid->count(),
+                           " samples of ", plan_.model.seq_len, " tokens; evaluation needs at least train.global_batch = ", batch));
+    }
+  }
+
+  Index largest_memory() {
+    std::int64_t bytes = total(engine_.taken_bytes());
+    comm::all_reduce(engine_.exec(), world_.all(), Tensor(&bytes, {1}, DType::i64), comm::Reduce::max).wait(engine_.exec());
+    return bytes;
+  }
+
+  void start() {
+    if (inputs_.resume != Resume::no) resume();
+    if (first()) {
+      const model::ModelConfig& m = plan_.model;
+      note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::count_parameters(m), " parameters; grid ",
+               config::grid_text(plan_), " over ", world_.size(), " ranks (", world_.transport(), "); ", plan_.train.precision, ", ",
+               human_bytes(memory_bytes_), " a rank at most"));
+      note(str("data ", inputs_.data.train.source().name(), ": ", inputs_.data.train.source().num_tokens(), " tokens, ",
+               inputs_.data.train.count(), " samples"));
+    }
+    if (first() && resumed_) {
+      for (const std::string& warning : resumed_->warnings) log::warning(warning);
+      note(str("resumed ", resumed_->folder, " at step ", progress_.step, ", state digest ", resumed_->digest.hex()));
+    }
+    if (first()) metrics_.emplace(fs_, inputs_.out / "metrics.jsonl", progress_.step);
+  }
+
+  void resume() {
+    resumed_ = saver_.resume();
+    if (!resumed_) {
+      if (inputs_.resume == Resume::automatic) return;
+      throw CheckpointError(CheckpointError::Kind::none_valid,
+                            str("[resume] ", checkpoint_folder(plan_, inputs_.out).string(),
+                                ": no checkpoint to resume from (--resume=auto starts fresh where there is none)"));
+    }
+    progress_ = resumed_->progress;
+  }
+
+  bool one_step() {
+    const double begin = monotonic_s();
+    const StepResult result = engine_.step(train_batches_, progress_, inputs_.stop_asked());
+    ++progress_.step;
+    ++progress_.updates;
+    progress_.samples += plan_.train.global_batch;
+    if (first()) report(result, monotonic_s() - begin);
+    return result.stop;
+  }
+
+  void report(const StepResult& result, double seconds) {
+    const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
+    const StepMetrics metrics{.step = progress_.step,
+                              .result = result,
+                              .tokens = progress_.samples * plan_.model.seq_len,
+                              .step_time_s = seconds,
+                              .tokens_per_second = tokens / seconds,
+                              .model_tflops_per_s = model::flops_per_token(plan_.model) * tokens / seconds * 1e-12,
+                              .memory_bytes = memory_bytes_};
+    metrics_->write(metrics);
+    line_.step(metrics, due(plan_.log_interval) || progress_.step == plan_.train.steps);
+  }
+
+  void evaluate() {
+    const Index all = inputs_.data.valid->count() / plan_.train.global_batch;
+    const Index batches = plan_.train.eval_batches == 0 ? all : std::min(all, plan_.train.eval_batches);
+    const double loss = engine_.evaluate(*valid_batches_, batches);
+    if (!first()) return;
+    metrics_->write_eval(progress_.step, "valid", loss);
+    note(str("step ", progress_.step, "  held-out loss ", loss, "  perplexity ", std::exp(loss), "  (",
+             batches * plan_.train.global_batch, " samples)"));
+  }
+
+  void save(bool must_succeed) {
+    try {
+      const double begin = monotonic_s();
+      const checkpoint::Digest128 digest = saver_.save(progress_);
+      note(str("saved step ", progress_.step, ", state digest ", digest.hex(), ", ", std::round((monotonic_s() - begin) * 1e3), " ms"));
+    } catch (const IoError& error) {
+      if (must_succeed) throw;
+      if (first()) log::warning(str("checkpoint of step ", progress_.step, " was not saved, training goes on: ", error.what()));
+    }
+  }
+
+  Outcome save_and_stop() {
+    save(true);
+    note(str("stopped on request after step ", progress_.step, "; go on with --resume"));
+    return Outcome::stopped;
+  }
+
+  comm::World& world_;
+  const TrainInputs& inputs_;
+  const config::RunPlan& plan_;
+  io::Fs& fs_;
+  Engine engine_;
+  Saver saver_;
+  OrderedBatches train_batches_;
+  std::optional<OrderedBatches> valid_batches_;
+  std::optional<Resumed> resumed_;
+  std::optional<MetricsLog> metrics_;
+  ProgressLine line_;
+  Progress progress_;
+  Index memory_bytes_ = 0;
+};
+
+}  // namespace
+
+io::Path checkpoint_folder(const config::RunPlan& plan, const io::Path& out) {
+  return plan.checkpoint.dir.empty() ? out / "checkpoints" : io::Path(plan.checkpoint.dir);
+}
+
+Outcome train(comm::World& world, const TrainInputs& inputs, io::Fs& fs) { return Run(world, inputs, fs).run(); }
+
+}  // namespace megalith::train

@@ -1,0 +1,33 @@
+#pragma once
+#include <functional>
+#include <optional>
+
+#include "megalith/data/data_config.h"
+#include "megalith/train/saver.h"
+
+namespace megalith::train {
+
+enum class Resume : std::uint8_t { no, required, automatic };
+
+/// What a run needs beside its plan. Shared by rank threads; read only.
+struct TrainInputs {
+  const config::RunPlan& plan;
+  const data::DataSets& data;
+  const data::Tokenizer& tokenizer;
+  io::Path out;
+  Resume resume = Resume::no;
+  bool terminal = false;  ///< standard error is one: rewrite the progress line
+  /// Whether this process was asked to stop (a signal). Read at every step on every rank.
+  std::function<bool()> stop_asked = [] { return false; };
+};
+
+enum class Outcome : std::uint8_t { finished, stopped };  ///< stopped: on request, state saved
+
+/// Trains as the plan says, as one rank of `world`. Collective. Rank 0 alone prints and writes metrics. A save that fails
+/// on the way is a warning and is tried again at the next interval; the last one must succeed.
+Outcome train(comm::World& world, const TrainInputs& inputs, io::Fs& fs);
+
+/// Where checkpoints of a run lie.
+io::Path checkpoint_folder(const config::RunPlan& plan, const io::Path& out);
+
+}  // namespace megalith::train

@@ -1,0 +1,108 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/train/small_run.h"
+
+// What a step sends, against the table of arXiv:1909.08053's scheme: per microbatch and rank, 4 all-reduces of b s h a layer,
+// b s h for the embedding and b s h for the output product, 3 b s for the loss, and the parameters once over dp.
+namespace megalith {
+namespace {
+
+std::map<std::string, comm::Counters> counters_of_one_step(const testing::Grid& grid, int rank) {
+  const config::RunPlan plan = testing::small_plan(grid, "fp64", 1);
+  std::map<std::string, comm::Counters> counters;
+  comm::run_ranks(grid.ranks(), [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    engine.step(testing::HashedBatches(plan.model.vocab_size), {}, false);
+    if (world.rank() != rank) return;
+    for (const comm::Group& group : world.groups()) counters[std::string(group.name())] = group.counters();
+  });
+  return counters;
+}
+
+TEST(Communication, TensorParallelStepMatchesTheTable) {
+  const config::RunPlan plan = testing::small_plan({.tp = 2}, "fp64", 1);
+  const Index microbatches = plan.train.global_batch / plan.train.micro_batch;
+  const Index bs = plan.train.micro_batch * plan.model.seq_len, bsh = bs * plan.model.hidden_size, layers = plan.model.num_layers;
+  const comm::Counters tp = counters_of_one_step({.tp = 2}, 1).at("tp");
+  const comm::Counter& calls = tp[comm::Op::all_reduce];
+  EXPECT_EQ(calls.calls, microbatches * (4 * layers + 1 + 1 + 2));
+  EXPECT_EQ(calls.elements, microbatches * (4 * layers * bsh + 2 * bsh + 3 * bs));
+  EXPECT_EQ(calls.bytes, calls.elements * 8);
+  EXPECT_EQ(tp[comm::Op::all_gather].calls, 0);
+  EXPECT_EQ(tp[comm::Op::broadcast].calls, 0);
+}
+
+TEST(Communication, OneRankCommunicatesNothing) {
+  for (const auto& [name, counters] : counters_of_one_step({}, 0)) {
+    for (const comm::Counter& counter : counters.by_op) EXPECT_EQ(counter.calls, 0) << name;
+  }
+}
+
+TEST(Communication, DataParallelReducesTheGradientsOnce) {
+  const comm::Counters dp = counters_of_one_step({.dp = 2}, 0).at("dp-cp");
+  const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
+  train::Engine engine(*world, testing::small_plan({.dp = 2}, "fp64", 1));
+  EXPECT_EQ(dp[comm::Op::all_reduce].calls, 1);
+  EXPECT_EQ(dp[comm::Op::all_reduce].elements, engine.stage().params().numel());
+}
+
+TEST(Communication, PipelineSendsOneActivationAndOneGradientAMicrobatch) {
+  const config::RunPlan plan = testing::small_plan({.pp = 2}, "fp64", 1);
+  const auto counters = counters_of_one_step({.pp = 2}, 0);
+  const Index microbatches = plan.train.global_batch;
+  EXPECT_EQ(counters.at("pp")[comm::Op::send].calls, microbatches);
+  EXPECT_EQ(counters.at("pp")[comm::Op::recv].calls, microbatches);
+  EXPECT_EQ(counters.at("pp")[comm::Op::send].elements, microbatches * plan.model.seq_len * plan.model.hidden_size);
+  EXPECT_EQ(counters.at("embd")[comm::Op::all_reduce].calls, 1);
+}
+
+/// The calls of a rank that has its own idea of the step: the optimizer must not move on any rank.
+TEST(Agreement, ARankThatSkipsACollectiveStopsTheStepEverywhere) {
+  const config::RunPlan plan = testing::small_plan({.dp = 2}, "fp64", 2);
+  comm::run_ranks(2, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const testing::HashedBatches source(plan.model.vocab_size);
+    engine.step(source, {}, false);
+    testing::Gathered before, after;
+    testing::put_params(before, engine.stage(), false);
+    // A call that only this rank believes to have made: what a skipped or doubled collective leaves in the hash.
+    if (world.rank() == 1) engine.mesh().dp.channel().book({.op = comm::Op::barrier}, 0);
+    EXPECT_THROW(engine.step(source, {1, 8, 1}, false), CollectiveError);
+    testing::put_params(after, engine.stage(), false);
+    EXPECT_EQ(before.tensors(), after.tensors());
+  });
+}
+
+TEST(Agreement, NaNStopsTheStepEverywhereAndNamesTheStep) {
+  const config::RunPlan plan = testing::small_plan({.tp = 2, .dp = 2}, "fp32", 2);
+  comm::run_ranks(4, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    if (world.rank() == 3) engine.stage().params().at("layers.0.mlp.up.bias").value.data<float>()[0] = std::nanf("");
+    const std::span<float> values = engine.stage().params().values().span<float>();
+    const std::vector<float> before(values.begin(), values.end());
+    try {
+      engine.step(testing::HashedBatches(plan.model.vocab_size), {}, false);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const NonFiniteError& error) {
+      EXPECT_NE(std::string(error.what()).find("[step 1]"), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(std::memcmp(before.data(), values.data(), values.size_bytes()), 0) << "rank " << world.rank();
+  });
+}
+
+TEST(Agreement, AStopAskedOnOneRankIsSeenByAll) {
+  const config::RunPlan plan = testing::small_plan({.tp = 2, .pp = 2}, "fp64", 2);
+  comm::run_ranks(4, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    EXPECT_TRUE(engine.step(testing::HashedBatches(plan.model.vocab_size), {}, world.rank() == 2).stop);
+  });
+}
+
+}  // namespace
+}  // namespace megalith

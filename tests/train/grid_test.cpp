@@ -1,0 +1,90 @@
+#include <gtest/gtest.h>
+
+#include "tests/train/small_run.h"
+
+// The grid promise (docs/numerics.md): every grid trains the same model.
+namespace megalith {
+namespace {
+
+using testing::Grid;
+using testing::relative_error;
+using testing::RunRecord;
+
+class GridPromise : public ::testing::TestWithParam<Grid> {};
+
+const RunRecord& one_rank(const std::string& precision) {
+  static const auto make = [](const char* name) {
+    auto record = std::make_unique<RunRecord>();
+    testing::train_on({}, name, *record);
+    return record;
+  };
+  static const std::unique_ptr<RunRecord> fp64 = make("fp64"), fp32 = make("fp32");
+  return precision == "fp64" ? *fp64 : *fp32;
+}
+
+TEST_P(GridPromise, Fp64AgreesWithOneRank) {
+  const RunRecord& want = one_rank("fp64");
+  RunRecord got;
+  testing::train_on(GetParam(), "fp64", got);
+  EXPECT_LT(relative_error(got.losses, want.losses), 1e-12);
+  EXPECT_LT(relative_error(got.norms, want.norms), 1e-12);
+  ASSERT_EQ(got.parameters.tensors().size(), want.parameters.tensors().size());
+  for (const auto& [name, values] : want.gradients.tensors()) EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-12) << name;
+  for (const auto& [name, values] : want.parameters.tensors()) EXPECT_LT(relative_error(got.parameters.at(name), values), 1e-10) << name;
+}
+
+TEST_P(GridPromise, Fp32AgreesWithOneRank) {
+  const RunRecord& want = one_rank("fp32");
+  RunRecord got;
+  testing::train_on(GetParam(), "fp32", got);
+  EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), 1e-6);
+  EXPECT_LT(relative_error({got.norms[0]}, {want.norms[0]}), 1e-6);
+  EXPECT_LT(relative_error(got.losses, want.losses), 1e-5);
+  EXPECT_LT(relative_error(got.norms, want.norms), 1e-3);
+  for (const auto& [name, values] : want.gradients.tensors()) EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-5) << name;
+}
+
+TEST_P(GridPromise, TwoRunsGiveTheSameBits) {
+  RunRecord first, second;
+  testing::train_on(GetParam(), "fp32", first, 5);
+  testing::train_on(GetParam(), "fp32", second, 5);
+  EXPECT_EQ(first.losses, second.losses);
+  EXPECT_EQ(first.norms, second.norms);
+  EXPECT_EQ(first.parameters.tensors(), second.parameters.tensors());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GridPromise, ::testing::ValuesIn(testing::all_grids()),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST(GridPromise, TheSmallModelLearns) {
+  const RunRecord& run = one_rank("fp64");
+  EXPECT_LT(run.losses.back(), run.losses.front() - 0.2);
+}
+
+TEST(GridPromise, UnevenStagesTrainAlike) {
+  RunRecord got;
+  config::RunPlan plan = testing::small_plan({.pp = 4}, "fp64");
+  plan.stage_layers = {0, 3, 4, 1};
+  comm::run_ranks(4, [&](comm::World& world) { testing::train_rank(world, plan, got); });
+  EXPECT_LT(relative_error(got.losses, one_rank("fp64").losses), 1e-12);
+  RunRecord chunked;
+  plan = testing::small_plan({.pp = 2, .chunks = 2}, "fp64");
+  plan.stage_layers = {3, 0, 5, 0};
+  plan.group_size = 3;
+  comm::run_ranks(2, [&](comm::World& world) { testing::train_rank(world, plan, chunked); });
+  EXPECT_LT(relative_error(chunked.losses, one_rank("fp64").losses), 1e-12);
+}
+
+TEST(GridPromise, OtherAxisOrdersAndMicrobatchesTrainAlike) {
+  RunRecord got;
+  config::RunPlan plan = testing::small_plan({.tp = 2, .pp = 2, .dp = 2}, "fp64");
+  grid::ParallelSizes sizes{.world_size = 8, .tp = 2, .pp = 2};
+  sizes.order = "dp-pp-tp";
+  plan.grid = grid::resolve(sizes);
+  plan.train.micro_batch = 2;
+  comm::run_ranks(8, [&](comm::World& world) { testing::train_rank(world, plan, got); });
+  EXPECT_LT(relative_error(got.losses, one_rank("fp64").losses), 1e-12);
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,131 @@
+#include <gtest/gtest.h>
+
+#include "megalith/train/saver.h"
+#include "tests/io/temp_dir.h"
+#include "tests/train/small_run.h"
+
+// Saved on any grid, resumed on any other: the same state to the bit, the same losses as the grid promise says.
+namespace megalith {
+namespace {
+
+using testing::Grid;
+
+constexpr Index kSavedAt = 2, kSteps = 4;
+
+struct Trained {
+  std::vector<double> losses;
+  checkpoint::Digest128 digest;
+};
+
+/// Runs from `begin` (resumed from `folder` unless 0) to `end`, saving there.
+Trained run(const Grid& grid, const std::string& precision, const io::Path& folder, Index begin, Index end) {
+  const config::RunPlan plan = testing::small_plan(grid, precision, kSteps);
+  Trained trained;
+  comm::run_ranks(grid.ranks(), [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    train::Saver saver(engine, plan, {1, 2}, *fs, folder);
+    const testing::HashedBatches source(plan.model.vocab_size);
+    train::Progress progress;
+    if (begin > 0) {
+      const std::optional<train::Resumed> resumed = saver.resume();
+      ASSERT_TRUE(resumed.has_value());
+      progress = resumed->progress;
+      EXPECT_EQ(progress.step, begin);
+      if (world.rank() == 0) trained.digest = resumed->digest;
+    }
+    for (Index step = begin; step < end; ++step) {
+      const train::StepResult result = engine.step(source, progress, false);
+      progress = {step + 1, progress.samples + plan.train.global_batch, step + 1};
+      if (world.rank() == 0) trained.losses.push_back(result.loss);
+    }
+    if (begin > 0) return;
+    const checkpoint::Digest128 digest = saver.save(progress);
+    if (world.rank() == 0) trained.digest = digest;
+  });
+  return trained;
+}
+
+class ResumeEverywhere : public ::testing::TestWithParam<Grid> {};
+
+TEST_P(ResumeEverywhere, EveryGridGoesOnAsIfNothingHadHappened) {
+  for (const auto& [precision, tolerance] : {std::pair{"fp64", 1e-12}, {"fp32", 1e-5}}) {
+    const TempDir dir;
+    testing::RunRecord whole;
+    testing::train_on({}, precision, whole, kSteps);
+    const Trained saved = run(GetParam(), precision, dir.path(), 0, kSavedAt);
+    for (const Grid& other : testing::all_grids()) {
+      const Trained resumed = run(other, precision, dir.path(), kSavedAt, kSteps);
+      EXPECT_EQ(resumed.digest.hex(), saved.digest.hex()) << other.name();
+      const std::vector<double> want(whole.losses.begin() + kSavedAt, whole.losses.end());
+      EXPECT_LT(testing::relative_error(resumed.losses, want), tolerance) << precision << ", resumed on " << other.name();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ResumeEverywhere, ::testing::ValuesIn(testing::all_grids()),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST(Resume, OnTheSameGridTheBitsAreThoseOfAnUninterruptedRun) {
+  const TempDir dir;
+  const Grid grid{.tp = 2, .pp = 2};
+  testing::RunRecord whole;
+  testing::train_on(grid, "fp32", whole, kSteps);
+  run(grid, "fp32", dir.path(), 0, kSavedAt);
+  const Trained resumed = run(grid, "fp32", dir.path(), kSavedAt, kSteps);
+  EXPECT_EQ(resumed.losses, (std::vector<double>(whole.losses.begin() + kSavedAt, whole.losses.end())));
+}
+
+TEST(Resume, AnotherModelIsRefusedWithTheKeysThatDiffer) {
+  const TempDir dir;
+  run({}, "fp64", dir.path(), 0, kSavedAt);
+  config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  plan.model.num_heads = 2;
+  plan.train.seed = 5;
+  comm::run_ranks(1, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    try {
+      train::Saver(engine, plan, {1, 3}, *fs, dir.path()).resume();
+      FAIL() << "nothing was thrown";
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(error.code(), ExitCode::checkpoint_refused);
+      const std::string text = error.what();
+      EXPECT_NE(text.find("model.num_heads = 2: the checkpoint was trained with 4"), std::string::npos) << text;
+      EXPECT_NE(text.find("train.seed = 5"), std::string::npos) << text;
+      EXPECT_NE(text.find("data.train"), std::string::npos) << text;
+    }
+  });
+}
+
+TEST(Resume, SettingsThatChangeResultsAreWarnedAbout) {
+  const TempDir dir;
+  run({}, "fp64", dir.path(), 0, kSavedAt);
+  config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  plan.optimizer.lr = 1e-4;
+  comm::run_ranks(1, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const std::optional<train::Resumed> resumed = train::Saver(engine, plan, {1, 2}, *fs, dir.path()).resume();
+    ASSERT_TRUE(resumed.has_value());
+    ASSERT_EQ(resumed->warnings.size(), 1u);
+    EXPECT_NE(resumed->warnings[0].find("optimizer.lr"), std::string::npos);
+  });
+}
+
+TEST(Resume, NothingToResumeFromIsSaidSo) {
+  const TempDir dir;
+  const config::RunPlan plan = testing::small_plan({.tp = 2}, "fp64", kSteps);
+  comm::run_ranks(2, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    EXPECT_FALSE(train::Saver(engine, plan, {1, 2}, *fs, dir.path()).resume().has_value());
+  });
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,106 @@
+#pragma once
+#include "megalith/base/philox.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/threads/thread_world.h"
+#include "megalith/train/engine.h"
+#include "tests/support/gathered.h"
+
+namespace megalith::testing {
+
+/// A grid of the tests: how a small model is cut.
+struct Grid {
+  int tp = 1, pp = 1, dp = 1, chunks = 1;
+  int ranks() const { return tp * pp * dp; }
+  std::string name() const { return str("tp", tp, "_pp", pp, "_dp", dp, "_chunks", chunks); }
+};
+
+/// The grids over which a model must train alike.
+inline std::vector<Grid> all_grids() {
+  return {{.tp = 1}, {.tp = 2}, {.tp = 4}, {.pp = 2}, {.pp = 4}, {.dp = 2}, {.tp = 2, .pp = 2}, {.tp = 2, .dp = 2}, {.pp = 2, .dp = 2},
+          {.tp = 2, .pp = 2, .dp = 2}, {.pp = 2, .chunks = 2}, {.pp = 2, .chunks = 4}, {.tp = 2, .pp = 2, .chunks = 2}};
+}
+
+/// A model with odd widths and a vocabulary that no shard divides; dropout everywhere.
+inline config::RunPlan small_plan(const Grid& grid, const std::string& precision, Index steps = 20) {
+  config::RunConfig c;
+  c.source = "small_plan";
+  c.model.num_layers = 8;
+  c.model.hidden_size = 20;
+  c.model.num_heads = 4;
+  c.model.ffn_hidden_size = 28;
+  c.model.seq_len = 9;
+  c.model.vocab_size = 37;
+  c.model.dropout = 0.1;
+  c.parallel.ranks = grid.ranks();
+  c.parallel.tp = grid.tp;
+  c.parallel.pp = grid.pp;
+  c.parallel.chunks = grid.chunks;
+  c.train.steps = steps;
+  c.train.global_batch = 8;
+  c.train.micro_batch = 1;
+  c.train.precision = precision;
+  c.optimizer.lr = 3e-3;
+  c.optimizer.warmup_steps = 4;
+  c.data.tokenizer = "byte";
+  c.data.train = std::vector<std::string>{"none"};
+  return config::resolve(c);
+}
+
+/// Tokens as a function of the sample's number alone.
+class HashedBatches : public model::BatchSource {
+ public:
+  explicit HashedBatches(Index vocab) : vocab_(static_cast<std::uint32_t>(vocab)) {}
+  void fill(Index first_sample, Index count, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+    const std::size_t length = tokens.size() / static_cast<std::size_t>(count);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const auto sample = static_cast<std::uint64_t>(first_sample) + i / length;
+      tokens[i] = id(sample, i % length);
+      targets[i] = id(sample, i % length + 1);
+    }
+  }
+
+ private:
+  std::int32_t id(std::uint64_t sample, std::uint64_t position) const {
+    const std::uint32_t word = RandomSite{.seed = 11, .step = static_cast<std::uint32_t>(sample)}.word(position);
+    return static_cast<std::int32_t>((word % vocab_) * (word / vocab_ % 7) / 7);  // uneven, so that there is something to learn
+  }
+  std::uint32_t vocab_;
+};
+
+/// What a run leaves behind, put together from all ranks.
+struct RunRecord {
+  std::vector<double> losses, norms;
+  Gathered gradients;   ///< of the first step
+  Gathered parameters;  ///< after the last
+};
+
+inline void put_params(Gathered& out, model::GptStage& stage, bool gradients) {
+  for (const Param& param : stage.params().params()) {
+    if (param.spec.slice.local.numel() == 0) continue;
+    out.put(param.spec.slice, param.without_padding(gradients ? param.grad : param.value));
+  }
+}
+
+/// Trains plan.train.steps steps as one rank; `record` is shared by all ranks.
+inline void train_rank(comm::World& world, const config::RunPlan& plan, RunRecord& record) {
+  train::Engine engine(world, plan);
+  engine.allocate();
+  const HashedBatches source(plan.model.vocab_size);
+  train::Progress progress;
+  for (Index step = 0; step < plan.train.steps; ++step) {
+    const train::StepResult result = engine.step(source, progress, false);
+    progress = {step + 1, progress.samples + plan.train.global_batch, step + 1};
+    if (step == 0) put_params(record.gradients, engine.stage(), true);
+    if (world.rank() != 0) continue;
+    record.losses.push_back(result.loss);
+    record.norms.push_back(result.grad_norm);
+  }
+  put_params(record.parameters, engine.stage(), false);
+}
+
+inline void train_on(const Grid& grid, const std::string& precision, RunRecord& record, Index steps = 20) {
+  const config::RunPlan plan = small_plan(grid, precision, steps);
+  comm::run_ranks(grid.ranks(), [&](comm::World& world) { train_rank(world, plan, record); });
+}
+
+}  // namespace megalith::testing
