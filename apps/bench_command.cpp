@@ -1,0 +1,143 @@
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "apps/command.h"
+#include "apps/launch.h"
+#include "megalith/base/clock.h"
+#include "megalith/base/philox.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/train/engine.h"
+
+namespace megalith::apps {
+namespace {
+
+struct StepBench {
+  std::string device = "cpu", precision = "fp32", format = "text";
+  Index layers = 6, hidden = 384, heads = 6, vocab = 256, seq = 256, batch = 16, micro_batch = 0, steps = 10, warmup = 2;
+  Index tp = 1, pp = 1, dp = 1, chunks = 1;
+  double dropout = 0;
+};
+
+struct Measured {
+  double step_s = 0;  ///< median
+  Index memory_bytes = 0;
+  double loss = 0;
+};
+
+/// Random tokens: what the step costs does not depend on them.
+class RandomBatches : public model::BatchSource {
+ public:
+  explicit RandomBatches(Index vocab) : vocab_(static_cast<std::uint32_t>(vocab)) {}
+  void fill(Index first_sample, Index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+    const RandomSite site{.seed = 1, .step = static_cast<std::uint32_t>(first_sample)};
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = static_cast<std::int32_t>(site.word(2 * i) % vocab_);
+      targets[i] = static_cast<std::int32_t>(site.word(2 * i + 1) % vocab_);
+    }
+  }
+
+ private:
+  std::uint32_t vocab_;
+};
+
+config::RunPlan plan_of(const StepBench& b) {
+  config::RunConfig c;
+  c.source = "bench step";
+  c.model.num_layers = b.layers;
+  c.model.hidden_size = b.hidden;
+  c.model.num_heads = b.heads;
+  c.model.vocab_size = b.vocab;
+  c.model.padded_vocab_size = round_up(b.vocab, b.tp);
+  c.model.seq_len = b.seq;
+  c.model.dropout = b.dropout;
+  c.parallel.tp = b.tp;
+  c.parallel.pp = b.pp;
+  c.parallel.chunks = b.chunks;
+  c.parallel.ranks = b.tp * b.pp * b.dp;
+  c.train.steps = b.steps + b.warmup;
+  c.train.global_batch = b.batch;
+  c.train.micro_batch = b.micro_batch > 0 ? b.micro_batch : b.batch / b.dp;
+  c.train.precision = b.precision;
+  c.device.type = b.device;
+  c.data.tokenizer = "byte";
+  c.data.train = std::vector<std::string>{"random tokens"};
+  return config::resolve(c);
+}
+
+Measured measure(const StepBench& bench, const config::RunPlan& plan) {
+  Measured measured;
+  run_all_ranks({}, plan.grid.world_size, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const RandomBatches source(bench.vocab);
+    train::Progress progress;
+    std::vector<double> times;
+    train::StepResult result;
+    for (Index i = 0; i < bench.warmup + bench.steps; ++i) {
+      comm::barrier(engine.exec(), world.all());
+      const double begin = monotonic_s();
+      result = engine.step(source, progress, false);
+      if (i >= bench.warmup) times.push_back(monotonic_s() - begin);
+      ++progress.step;
+      ++progress.updates;
+      progress.samples += plan.train.global_batch;
+    }
+    if (world.rank() != 0) return;
+    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+    measured = {times[times.size() / 2], total(engine.taken_bytes()), result.loss};
+  });
+  return measured;
+}
+
+void run_step_bench(const StepBench& bench) {
+  const config::RunPlan plan = plan_of(bench);
+  const Measured m = measure(bench, plan);
+  const double tokens = static_cast<double>(bench.batch * bench.seq) / m.step_s;
+  const double tflops = tokens * model::flops_per_token(plan.model) * 1e-12;
+  if (bench.format == "json") {
+    const nlohmann::ordered_json out = {{"tokens_per_second", tokens}, {"step_time_s", m.step_s}, {"memory_bytes", m.memory_bytes},
+                                        {"model_tflops_per_s", tflops}, {"grid", config::grid_text(plan)}, {"loss", m.loss}};
+    std::printf("%s\n", out.dump(2).c_str());
+    return;
+  }
+  std::printf("grid               %s\ntokens_per_second  %.0f\nstep_time_s        %.5f\nmemory_bytes       %lld (%s, rank 0)\n"
+              "model_tflops_per_s %.3f (6 per weight of every product + 12 L h T a token)\n",
+              config::grid_text(plan).c_str(), tokens, m.step_s, static_cast<long long>(m.memory_bytes),
+              human_bytes(m.memory_bytes).c_str(), tflops);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("bench", "Measure the engine");
+  command->require_subcommand(1);
+  auto b = std::make_shared<StepBench>();
+  CLI::App* step = command->add_subcommand("step", "Whole training steps on random tokens: forward, backward, reduction, clip, AdamW");
+  step->add_option("--device", b->device, "cpu");
+  step->add_option("--precision", b->precision, "fp64 or fp32")->capture_default_str();
+  const auto size = [&](const char* name, Index& value, const char* what) {
+    step->add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  size("--layers", b->layers, "Transformer layers");
+  size("--hidden", b->hidden, "Hidden size");
+  size("--heads", b->heads, "Attention heads");
+  size("--vocab", b->vocab, "Vocabulary");
+  size("--seq", b->seq, "Sequence length");
+  size("--batch", b->batch, "Samples of a step, over all ranks");
+  step->add_option("--micro-batch", b->micro_batch, "Samples of a microbatch (default: batch / dp)")->check(CLI::PositiveNumber);
+  size("--steps", b->steps, "Steps measured");
+  size("--warmup", b->warmup, "Steps before them");
+  size("--tp", b->tp, "Tensor-parallel ranks");
+  size("--pp", b->pp, "Pipeline stages");
+  size("--dp", b->dp, "Data-parallel ranks");
+  size("--chunks", b->chunks, "Model chunks per pipeline stage");
+  step->add_option("--dropout", b->dropout, "Dropout everywhere")->check(CLI::Range(0.0, 0.99))->capture_default_str();
+  step->add_option("--format", b->format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  step->callback([b] { run_step_bench(*b); });
+}
+
+}  // namespace megalith::apps

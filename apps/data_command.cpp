@@ -1,0 +1,188 @@
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "megalith/base/clock.h"
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/data/corpus_builder.h"
+#include "megalith/data/indexed_dataset.h"
+
+#include "apps/command.h"
+
+namespace megalith::apps {
+namespace {
+
+struct BuildOptions {
+  std::vector<std::string> inputs;
+  std::string output;
+  std::string tokenizer = "gpt2";
+  std::string vocab_dir;
+  std::string format = "auto";
+  data::CorpusOptions corpus;
+  bool append_eod = true;
+  bool overwrite = false;
+  bool replace_invalid = false;
+};
+
+/// A bar on standard error, when that is a terminal, and the figures of a build.
+class BuildProgress {
+ public:
+  void show(const data::CorpusCounts& counts) {
+    const double now = monotonic_s();
+    if (!is_terminal_ || now - shown_s_ < 0.1) return;
+    shown_s_ = now;
+    const double done =
+        counts.total_bytes == 0 ? 1.0 : static_cast<double>(counts.bytes) / static_cast<double>(counts.total_bytes);
+    const double left_s = (now - start_s_) * (1.0 - done) / std::max(done, 1e-9);
+    std::string bar(kBarWidth, '.');
+    std::fill_n(bar.begin(), static_cast<std::ptrdiff_t>(done * kBarWidth), '#');
+    std::fprintf(stderr, "\r[%s] %3.0f %%  %s of %s  %lld tokens  %.1f MB/s  %.0f s left \x1b[K", bar.c_str(),
+                 100 * done, human_bytes(counts.bytes).c_str(), human_bytes(counts.total_bytes).c_str(),
+                 static_cast<long long>(counts.tokens), megabytes_per_second(counts), left_s);
+  }
+  /// Takes the bar away, so that what comes next has a line of its own.
+  void end() const {
+    if (is_terminal_) std::fputs("\r\x1b[K", stderr);
+  }
+  double megabytes_per_second(const data::CorpusCounts& counts) const {
+    return static_cast<double>(counts.bytes) / 1e6 / std::max(seconds(), 1e-9);
+  }
+  double seconds() const { return monotonic_s() - start_s_; }
+
+ private:
+  static constexpr int kBarWidth = 30;
+  bool is_terminal_ = ::isatty(STDERR_FILENO) == 1;
+  double start_s_ = monotonic_s();
+  double shown_s_ = 0;
+};
+
+void run_build(const BuildOptions& asked) {
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  const auto tokenizer = data::make_tokenizer(asked.tokenizer, asked.vocab_dir, *fs);
+  BuildProgress progress;
+  data::CorpusOptions options = asked.corpus;
+  options.reading.format = asked.format == "jsonl"  ? data::CorpusFormat::json_lines
+                           : asked.format == "text" ? data::CorpusFormat::text
+                                                    : data::CorpusFormat::by_name;
+  options.end_of_document = asked.append_eod ? data::EndOfDocument::append : data::EndOfDocument::omit;
+  options.invalid_utf8 = asked.replace_invalid ? data::InvalidUtf8::replace : data::InvalidUtf8::fail;
+  options.progress = [&progress](const data::CorpusCounts& counts) { progress.show(counts); };
+
+  const std::vector<io::Path> inputs(asked.inputs.begin(), asked.inputs.end());
+  data::CorpusCounts counts;
+  try {
+    using Existing = data::IndexedDatasetBuilder::Existing;
+    data::IndexedDatasetBuilder builder(
+        *fs, asked.output,
+        {.vocab_size = tokenizer->vocab_size(), .existing = asked.overwrite ? Existing::replace : Existing::refuse});
+    counts = data::build_corpus(*fs, inputs, *tokenizer, options, builder);
+  } catch (...) {
+    progress.end();
+    throw;
+  }
+  progress.end();
+  const std::string skipped =
+      counts.empty_documents == 0 ? "" : str(" (", counts.empty_documents, " empty ones left out)");
+  std::fprintf(stderr, "%s: %lld documents%s, %lld tokens, %s in %.1f s, %.1f MB/s\n", asked.output.c_str(),
+               static_cast<long long>(counts.documents), skipped.c_str(), static_cast<long long>(counts.tokens),
+               human_bytes(counts.bytes).c_str(), progress.seconds(), progress.megabytes_per_second(counts));
+}
+
+void add_build(CLI::App& data_command) {
+  CLI::App* command =
+      data_command.add_subcommand("build", "Tokenise text or JSON lines into PREFIX.bin and PREFIX.idx");
+  const auto options = std::make_shared<BuildOptions>();
+  options->corpus.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  command->add_option("--input", options->inputs, "text or .jsonl files, in this order")->required();
+  command->add_option("--output", options->output, "PREFIX of the two files")->required();
+  command->add_option("--tokenizer", options->tokenizer, "gpt2 or byte")->capture_default_str();
+  command->add_option("--vocab-dir", options->vocab_dir, "folder of gpt2's encoder.json and vocab.bpe");
+  command->add_option("--key", options->corpus.key, "member of a JSON line that holds the text")->capture_default_str();
+  command->add_option("--input-format", options->format, "auto (by file name), jsonl or text")
+      ->check(CLI::IsMember({"auto", "jsonl", "text"}))
+      ->capture_default_str();
+  command->add_option("--split-on", options->corpus.reading.split_on,
+                      "line that stands between the documents of a text file (default: a file is one document)");
+  command->add_option("--threads", options->corpus.threads, "same result for any number")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      ->add_flag("--append-eod,!--no-append-eod", options->append_eod,
+                 "end each document with the end-of-document token")
+      ->default_str("true");
+  command->add_flag("--replace-invalid-utf8", options->replace_invalid, "bad bytes become U+FFFD instead of an error");
+  command->add_flag("--overwrite", options->overwrite, "replace PREFIX.bin and PREFIX.idx if they exist");
+  command->footer("  megalith data build --input books.jsonl --output out/books --vocab-dir data/gpt2");
+  command->callback([options] { run_build(*options); });
+}
+
+struct InfoOptions {
+  std::string prefix;
+  std::string format = "text";
+};
+
+void run_info(const InfoOptions& options) {
+  io::Path prefix = options.prefix;
+  if (prefix.extension() == ".bin" || prefix.extension() == ".idx") prefix.replace_extension();
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  data::require_file(*fs, data::idx_path(prefix), "data info");
+  const data::IndexedDataset dataset(*fs, prefix);
+  Index shortest = 0, longest = 0;
+  for (Index document = 0; document < dataset.num_documents(); ++document) {
+    Index length = 0;
+    for (Index s = dataset.document_begin(document); s < dataset.document_begin(document + 1); ++s)
+      length += dataset.sequence_length(s);
+    shortest = document == 0 ? length : std::min(shortest, length);
+    longest = std::max(longest, length);
+  }
+  const double mean =
+      static_cast<double>(dataset.num_tokens()) / static_cast<double>(std::max<Index>(1, dataset.num_documents()));
+  nlohmann::ordered_json info;
+  info["prefix"] = prefix.string();
+  info["documents"] = dataset.num_documents();
+  info["sequences"] = dataset.num_sequences();
+  info["tokens"] = dataset.num_tokens();
+  info["dtype"] = data::id_type_name(dataset.type());
+  info["bin_bytes"] = fs->file_size(data::bin_path(prefix));
+  info["idx_bytes"] = fs->file_size(data::idx_path(prefix));
+  info["shortest_document"] = shortest;
+  info["longest_document"] = longest;
+  info["mean_document"] = mean;
+  if (options.format == "json") {
+    std::cout << info.dump() << '\n';
+  } else {
+    for (const auto& [key, value] : info.items())
+      std::cout << key << std::string(20 - key.size(), ' ')
+                << (value.is_string() ? value.get<std::string>() : value.dump()) << '\n';
+  }
+}
+
+void add_info(CLI::App& data_command) {
+  CLI::App* command = data_command.add_subcommand("info", "Check a .bin/.idx pair and print what is in it");
+  const auto options = std::make_shared<InfoOptions>();
+  command->add_option("PREFIX", options->prefix, "as given to build, or one of the two files")->required();
+  command->add_option("--format", options->format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->callback([options] { run_info(*options); });
+}
+
+}  // namespace
+
+void add_data(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("data", "Build and inspect token files");
+  command->require_subcommand(1);
+  add_build(*command);
+  add_info(*command);
+}
+
+}  // namespace megalith::apps

@@ -1,0 +1,88 @@
+#include "apps/launch.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/mpi/mpi_world.h"
+#include "megalith/comm/threads/thread_world.h"
+#include "megalith/io/fault_fs.h"
+
+namespace megalith::apps {
+namespace {
+
+std::atomic<int> caught_signal{0};
+
+extern "C" void on_stop_signal(int signal) {
+  int none = 0;
+  if (!caught_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
+}
+
+int environment_number(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+}  // namespace
+
+Launcher detect_launcher() {
+  // Open MPI; MPICH, Intel MPI and srun through PMI.
+  constexpr std::array<std::array<const char*, 2>, 3> kVariables = {
+      {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}, {"PMI_SIZE", "PMI_RANK"}, {"PMIX_SIZE", "PMIX_RANK"}}};
+  for (const auto& [size, rank] : kVariables) {
+    if (std::getenv(size) != nullptr) return {environment_number(size, 0), environment_number(rank, 0)};
+  }
+  return {};
+}
+
+void run_all_ranks(const Launcher& launcher, int ranks, const std::function<void(comm::World&)>& body) {
+  if (launcher.processes > 0) {
+    comm::run_mpi_rank(body, [](const std::exception& error, int rank) { return report_error(error, rank); });
+  } else {
+    comm::run_ranks(ranks, body);
+  }
+}
+
+std::shared_ptr<io::Fs> rank_fs(int rank) {
+  std::shared_ptr<io::Fs> fs = io::posix_fs();
+  const char* faults = std::getenv("MEGALITH_FAULT");
+  if (faults == nullptr) return fs;
+  return std::make_shared<io::FaultFs>(fs, io::parse_faults(faults), rank);
+}
+
+std::string read_recipe(const std::string& path) {
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  if (!fs->exists(path) || fs->is_dir(path)) throw ConfigError(str("recipe = ", path, ": no such file"));
+  return std::string(fs->map(path).text());
+}
+
+void catch_stop_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_stop_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+}
+
+int stop_signal() { return caught_signal.load(); }
+
+int report_error(const std::exception& error, int rank) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  const ExitCode code = ours != nullptr ? ours->code() : ExitCode::internal;
+  if (code == ExitCode::usage) {
+    if (rank <= 0) std::fprintf(stderr, "error: %s\n", error.what());
+  } else {
+    const std::string text = error.what();
+    const bool named = rank < 0 || text.starts_with("rank ");
+    std::fprintf(stderr, "megalith: %s %s%s\n", code_name(code).c_str(), named ? "" : str("rank ", rank, ": ").c_str(), text.c_str());
+  }
+  return static_cast<int>(code);
+}
+
+}  // namespace megalith::apps

@@ -1,0 +1,36 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "megalith/comm/world.h"
+#include "megalith/io/fs.h"
+
+namespace megalith::apps {
+
+/// How many processes a launcher (mpirun, srun) started us as, and which of them this is; 0 without one.
+struct Launcher {
+  int processes = 0;
+  int process = 0;
+};
+Launcher detect_launcher();
+
+/// Runs `body` on every rank: as this process's MPI rank under a launcher, else on `ranks` threads. Throws what the first
+/// failing rank threw; under MPI a failure is reported here and ends the job with the error's exit code.
+void run_all_ranks(const Launcher& launcher, int ranks, const std::function<void(comm::World&)>& body);
+
+/// The file system of one rank, with the faults that MEGALITH_FAULT asks for.
+std::shared_ptr<io::Fs> rank_fs(int rank);
+
+/// A TOML recipe's text. Throws ConfigError when there is no such file.
+std::string read_recipe(const std::string& path);
+
+/// Catches SIGINT, SIGTERM and SIGUSR1: the first asks to finish the step, save and stop; a second ends the process at
+/// once. stop_signal() names the signal that came, 0 for none.
+void catch_stop_signals();
+int stop_signal();
+
+/// Prints an error as every command does and returns its exit code. `rank` < 0: not a rank of a job.
+int report_error(const std::exception& error, int rank = -1);
+
+}  // namespace megalith::apps

@@ -1,0 +1,75 @@
+#include <nlohmann/json.hpp>
+
+#include <iomanip>
+#include <iostream>
+#include <memory>
+
+#include "apps/command.h"
+#include "apps/launch.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/train/engine.h"
+
+namespace megalith::apps {
+namespace {
+
+struct PlanOptions {
+  std::string recipe, format = "text";
+  std::vector<std::string> settings;
+  int ranks = 0;
+};
+
+void print_text(const config::RunPlan& plan, const std::vector<BytesByOwner>& ranks) {
+  std::cout << "grid " << config::grid_text(plan) << ", " << plan.grid.world_size << " ranks, "
+            << model::count_parameters(plan.model) << " parameters, " << plan.train.precision << "\n";
+  std::vector<std::string> owners;
+  for (const auto& [owner, bytes] : ranks.front()) owners.push_back(owner);
+  std::cout << std::left << std::setw(6) << "rank" << std::right;
+  for (const std::string& owner : owners) std::cout << std::setw(18) << owner;
+  std::cout << std::setw(18) << "total" << "\n";
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::cout << std::left << std::setw(6) << rank << std::right;
+    for (const std::string& owner : owners) std::cout << std::setw(18) << ranks[rank].at(owner);
+    std::cout << std::setw(18) << total(ranks[rank]) << "  " << human_bytes(total(ranks[rank])) << "\n";
+  }
+}
+
+void print_json(const config::RunPlan& plan, const std::vector<BytesByOwner>& ranks) {
+  nlohmann::ordered_json out;
+  out["grid"] = config::grid_text(plan);
+  out["parameters"] = model::count_parameters(plan.model);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    nlohmann::ordered_json row;
+    row["rank"] = rank;
+    for (const auto& [owner, bytes] : ranks[rank]) row["bytes"][owner] = bytes;
+    row["total"] = total(ranks[rank]);
+    out["ranks"].push_back(std::move(row));
+  }
+  std::cout << out.dump(2) << "\n";
+}
+
+void run_plan(const PlanOptions& options) {
+  const config::RunConfig asked = config::parse_recipe(read_recipe(options.recipe), options.recipe, options.settings);
+  const config::RunPlan plan = config::resolve(asked, options.ranks);
+  std::vector<BytesByOwner> ranks;
+  for (int rank = 0; rank < plan.grid.world_size; ++rank) {
+    const std::unique_ptr<comm::World> world = comm::dry_world(rank, plan.grid.world_size);
+    ranks.push_back(train::Engine(*world, plan).planned_bytes());
+  }
+  if (options.format == "json") print_json(plan, ranks);
+  else print_text(plan, ranks);
+}
+
+}  // namespace
+
+void add_plan(CLI::App& program) {
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* command = program.add_subcommand("plan", "Print the memory that a recipe takes, by owner and rank, without running it");
+  command->add_option("recipe", options->recipe, "Recipe (TOML)")->required();
+  command->add_option("--set", options->settings, "Override a key: section.key=value (may be repeated)")->take_all()->allow_extra_args(false);
+  command->add_option("--ranks", options->ranks, "Ranks (default: the recipe's)")->check(CLI::PositiveNumber);
+  command->add_option("--format", options->format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  command->callback([options] { run_plan(*options); });
+}
+
+}  // namespace megalith::apps

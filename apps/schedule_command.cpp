@@ -1,0 +1,60 @@
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+
+#include "apps/command.h"
+#include "apps/schedule_report.h"
+
+namespace megalith::apps {
+namespace {
+
+struct Arguments {
+  ScheduleRequest request;
+  std::string format = "text";
+  bool forward_only = false;
+  bool full = false;
+};
+
+void print_schedule(const ScheduleRequest& request) {
+  const std::string text = schedule_report(request);
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw IoError(str("[schedule] standard output: cannot be written (", std::strerror(errno), ")"));
+  }
+}
+
+}  // namespace
+
+void add_schedule(CLI::App& program) {
+  const auto arguments = std::make_shared<Arguments>();
+  ScheduleRequest& request = arguments->request;
+  pipeline::ScheduleShape& shape = request.shape;
+  CLI::App* command = program.add_subcommand(
+      "schedule", "print the pipeline schedule of given sizes: what each stage does when, its bubble and its buffers");
+  command->add_option("--pp", shape.num_stages, "pipeline stages")->capture_default_str();
+  command->add_option("--vpp", shape.num_chunks, "model chunks per pipeline stage")->capture_default_str();
+  command->add_option("--microbatches", shape.num_microbatches, "microbatches of a step")->required();
+  command->add_option("--group-size", shape.group_size,
+                      "microbatches that run back to back on a chunk (default: pp; no effect when vpp is 1)");
+  command->add_flag("--forward-only", arguments->forward_only, "evaluation instead of training");
+  command->add_option("--format", arguments->format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}).description(""))
+      ->capture_default_str();
+  command->add_option("--width", request.width, "characters a line of text")
+      ->check(CLI::PositiveNumber.description(""))
+      ->capture_default_str();
+  command->add_flag("--full", arguments->full, "draw all of a long timeline, not its ends only");
+  command->callback([arguments] {
+    ScheduleRequest& wanted = arguments->request;
+    if (arguments->format == "json") wanted.format = ScheduleFormat::json;
+    if (arguments->forward_only) wanted.shape.mode = pipeline::Mode::forward_only;
+    if (arguments->full) wanted.extent = TimelineExtent::full;
+    print_schedule(wanted);
+  });
+}
+
+}  // namespace megalith::apps

@@ -1,0 +1,35 @@
+#pragma once
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+
+#include "tests/io/temp_dir.h"
+
+namespace megalith::testing {
+
+/// What a command left behind.
+struct Finished {
+  int code = -1;  ///< exit code; 128 + signal when a signal ended it
+  std::string out, err;
+};
+
+/// Runs a shell command with `megalith` standing for the program under test.
+inline Finished run_shell(const std::string& command) {
+  const TempDir dir;
+  const std::string errors = (dir.path() / "stderr").string();
+  const std::string text = "megalith() { '" MEGALITH_PROGRAM "' \"$@\"; }; { " + command + "\n} 2>'" + errors + "'";
+  FILE* pipe = ::popen(("bash -c \"$(cat <<'EOF_SHELL'\n" + text + "\nEOF_SHELL\n)\"").c_str(), "r");
+  if (pipe == nullptr) throw std::runtime_error("popen: " + command);
+  Finished finished;
+  std::array<char, 4096> buffer{};
+  for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) finished.out.append(buffer.data(), n);
+  const int status = ::pclose(pipe);
+  finished.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  finished.err = read_all(errors);
+  return finished;
+}
+
+}  // namespace megalith::testing

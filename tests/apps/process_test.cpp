@@ -1,0 +1,207 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/process.h"
+
+// The program as a user runs it: output, exit codes, metrics, resuming, signals, mpirun.
+namespace megalith {
+namespace {
+
+using testing::Finished;
+using testing::run_shell;
+
+constexpr const char* kMpirun =
+    "mpirun --allow-run-as-root --bind-to none --oversubscribe --mca btl_vader_single_copy_mechanism none -np ";
+
+/// A folder with a text and a recipe of a tiny model on it.
+class Program : public ::testing::Test {
+ protected:
+  Program() {
+    std::ofstream text(dir_ / "text.txt");
+    for (int i = 0; i < 400; ++i) text << "the " << i * 7 % 31 << "th line of a text that says little, " << i << " times.\n";
+    std::ofstream(recipe()) << "[model]\nnum_layers = 4\nhidden_size = 20\nnum_heads = 4\nseq_len = 16\ndropout = 0.1\n"
+                               "[train]\nsteps = 8\nglobal_batch = 8\neval_interval = 4\neval_batches = 2\n"
+                               "[optimizer]\nlr = 3e-3\nwarmup_steps = 2\n"
+                               "[data]\ntokenizer = \"byte\"\ntrain = \"" << (dir_ / "text.txt").string() << "\"\nsplit = \"0.9\"\n";
+  }
+  std::string recipe() const { return (dir_ / "tiny.toml").string(); }
+  std::string out(const std::string& name) const { return (dir_ / name).string(); }
+  std::string train(const std::string& name, const std::string& more = "") const {
+    return "megalith train " + recipe() + " --out " + out(name) + " " + more;
+  }
+  /// The lines of metrics.jsonl without what a clock decides.
+  std::vector<std::string> metrics(const std::string& name) const {
+    std::ifstream file(out(name) + "/metrics.jsonl");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) {
+      nlohmann::ordered_json object = nlohmann::ordered_json::parse(line);
+      for (const char* key : {"step_time_s", "tokens_per_second", "model_tflops_per_s", "memory_bytes"}) object.erase(key);
+      lines.push_back(object.dump());
+    }
+    return lines;
+  }
+  TempDir dir_;
+};
+
+TEST_F(Program, TwoRunsWriteTheSameMetrics) {
+  const Finished first = run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2"));
+  ASSERT_EQ(first.code, 0) << first.err;
+  ASSERT_EQ(run_shell(train("b", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
+  EXPECT_EQ(metrics("a"), metrics("b"));
+  EXPECT_EQ(metrics("a").size(), 10u);  // 8 steps, 2 evaluations
+  EXPECT_NE(first.err.find("held-out loss"), std::string::npos) << first.err;
+  EXPECT_NE(first.err.find("state digest"), std::string::npos) << first.err;
+}
+
+TEST_F(Program, TheResolvedRecipeGivesTheSameRun) {
+  ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2")).code, 0);
+  const Finished again = run_shell("megalith train " + out("a") + "/recipe.toml --out " + out("b"));
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(metrics("a"), metrics("b"));
+}
+
+TEST_F(Program, AnInterruptedRunGoesOnAsIfNothingHadHappened) {
+  ASSERT_EQ(run_shell(train("whole")).code, 0);
+  ASSERT_EQ(run_shell(train("cut", "--set checkpoint.interval=3 --set train.steps=8")).code, 0);
+  // Throw the last checkpoint away: the newest one left is step 6, and the metrics run ahead of it.
+  ASSERT_EQ(run_shell("rm -r " + out("cut") + "/checkpoints/step_00000008").code, 0);
+  const Finished resumed = run_shell(train("cut", "--resume --set checkpoint.interval=3"));
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("at step 6"), std::string::npos) << resumed.err;
+  EXPECT_EQ(metrics("cut"), metrics("whole"));
+}
+
+TEST_F(Program, ResumeWithoutACheckpointIsAnErrorUnlessAutomatic) {
+  const Finished none = run_shell(train("a", "--resume"));
+  EXPECT_EQ(none.code, 67);
+  EXPECT_EQ(none.err.substr(0, 13), "megalith: E67") << none.err;
+  EXPECT_EQ(run_shell(train("a", "--resume=auto")).code, 0);
+  const Finished again = run_shell(train("a"));
+  EXPECT_EQ(again.code, 64) << again.err;
+  EXPECT_NE(again.err.find("holds checkpoints of an earlier run"), std::string::npos) << again.err;
+}
+
+TEST_F(Program, ASignalSavesAndStopsAndTheRunGoesOn) {
+  const std::string many = "--set train.steps=100000 --set optimizer.decay_steps=1000 --set train.eval_interval=0";
+  const Finished stopped = run_shell("'" MEGALITH_PROGRAM "' train " + recipe() + " --out " + out("a") + " " + many + " & pid=$!; until grep -q '\"step\":3,' " + out("a") +
+                                     "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; kill -USR1 $pid; wait $pid");
+  EXPECT_EQ(stopped.code, 75) << stopped.err;
+  EXPECT_NE(stopped.err.find("megalith: E75"), std::string::npos) << stopped.err;
+  EXPECT_NE(stopped.err.find("saved step"), std::string::npos) << stopped.err;
+  const std::size_t done = metrics("a").size();
+  const Finished resumed = run_shell(train("a", "--resume --set optimizer.decay_steps=1000 --set train.eval_interval=0 --set train.steps=" +
+                                                    std::to_string(done + 2)));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_GE(metrics("a").size(), done + 2);
+}
+
+TEST_F(Program, DiskErrorsAreWarningsUntilTheLastSave) {
+  const Finished early = run_shell("MEGALITH_FAULT='0:sync_dir:3:EIO' " + train("a", "--set checkpoint.interval=4"));
+  EXPECT_EQ(early.code, 0) << early.err;
+  EXPECT_NE(early.err.find("was not saved, training goes on"), std::string::npos) << early.err;
+  const Finished late = run_shell("MEGALITH_FAULT='0:sync_dir:3+:ENOSPC' " + train("b"));
+  EXPECT_EQ(late.code, 74) << late.err;
+  EXPECT_NE(late.err.find("No space left"), std::string::npos) << late.err;
+}
+
+TEST_F(Program, PlanPrintsWhatTheRunTakes) {
+  ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
+  const Finished plan = run_shell("megalith plan " + recipe() + " --set parallel.tp=2 --set parallel.pp=2 --format json");
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  std::int64_t largest = 0;
+  const nlohmann::json json = nlohmann::json::parse(plan.out);
+  for (const nlohmann::json& rank : json.at("ranks")) largest = std::max(largest, rank.at("total").get<std::int64_t>());
+  std::ifstream file(out("a") + "/metrics.jsonl");
+  std::string line;
+  std::getline(file, line);
+  EXPECT_EQ(nlohmann::json::parse(line).at("memory_bytes").get<std::int64_t>(), largest);
+}
+
+TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {
+  ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
+  const std::string generate = "megalith generate --checkpoint " + out("a") + " --prompt 'the ' --max-tokens 20 ";
+  const Finished greedy = run_shell(generate + "--temperature 0"), again = run_shell(generate + "--temperature 0");
+  ASSERT_EQ(greedy.code, 0) << greedy.err;
+  EXPECT_EQ(greedy.out, again.out);
+  EXPECT_EQ(greedy.out.substr(0, 4), "the ");
+  EXPECT_EQ(run_shell(generate + "--seed 3").out, run_shell(generate + "--seed 3").out);
+  EXPECT_NE(run_shell(generate + "--seed 3 --temperature 5").out, run_shell(generate + "--seed 4 --temperature 5").out);
+}
+
+TEST_F(Program, MpirunGivesTheBitsOfThreads) {
+#ifdef MEGALITH_WITH_MPI
+  ASSERT_EQ(run_shell(train("threads", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
+  const Finished mpi = run_shell(kMpirun + std::string("4 " MEGALITH_PROGRAM " train ") + recipe() + " --out " + out("mpi") +
+                                 " --set parallel.tp=2 --set parallel.pp=2");
+  ASSERT_EQ(mpi.code, 0) << mpi.err;
+  EXPECT_EQ(metrics("mpi"), metrics("threads"));
+#else
+  GTEST_SKIP() << "MPI is not built in";
+#endif
+}
+
+TEST_F(Program, MpirunPassesTheExitCodeOn) {
+#ifdef MEGALITH_WITH_MPI
+  const Finished none = run_shell(kMpirun + std::string("2 " MEGALITH_PROGRAM " train ") + recipe() + " --resume --out " + out("mpi"));
+  EXPECT_EQ(none.code, 67) << none.err;
+  EXPECT_NE(none.err.find("E67"), std::string::npos) << none.err;
+#else
+  GTEST_SKIP() << "MPI is not built in";
+#endif
+}
+
+TEST(CommandLine, GroupsPrintsTheVectors) {
+  std::ifstream file(MEGALITH_TEST_DATA "/groups/groups.json");
+  const nlohmann::json vectors = nlohmann::json::parse(file);
+  for (const nlohmann::json& row : vectors.at("cli")) {
+    const Finished got = run_shell("megalith groups " + row.at("argv").get<std::string>());
+    EXPECT_EQ(got.code, row.at("exit").get<int>()) << row.at("argv");
+    std::string want;
+    for (const std::string line : row.value("stdout", nlohmann::json::array())) want += line + "\n";
+    EXPECT_EQ(got.out, want) << row.at("argv");
+  }
+}
+
+TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
+  const struct {
+    const char* command;
+    const char* text;
+  } cases[] = {{"megalith", "subcommand"},
+               {"megalith trian x", "error:"},
+               {"megalith train", "recipe"},
+               {"megalith train /nowhere.toml", "error: recipe = /nowhere.toml: no such file"},
+               {"megalith train x --ranks 0", "--ranks"},
+               {"megalith groups --world-size 16 --tp 3", "error: E_WORLD_NOT_DIVISIBLE_DENSE: "},
+               {"megalith groups --world-size 16 --colour red", "error:"},
+               {"megalith schedule --pp 4 --vpp 2 --microbatches 3", "error:"},
+               {"megalith tokenize --tokenizer nosuch --text a", "nosuch"},
+               {"megalith generate --checkpoint /nowhere --max-tokens -1", "max-tokens"}};
+  for (const auto& [command, text] : cases) {
+    const Finished got = run_shell(command);
+    EXPECT_EQ(got.code, 64) << command << "\n" << got.err;
+    EXPECT_EQ(got.out, "") << command;
+    EXPECT_NE(got.err.find(text), std::string::npos) << command << "\n" << got.err;
+  }
+}
+
+TEST(CommandLine, HelpOfEveryCommand) {
+  for (const char* command : {"train", "generate", "plan", "tokenize", "data", "checkpoint", "groups", "schedule", "bench", "doctor"}) {
+    const Finished got = run_shell(std::string("megalith ") + command + " --help");
+    EXPECT_EQ(got.code, 0) << command;
+    EXPECT_NE(got.out.find("Usage: megalith"), std::string::npos) << command << "\n" << got.out;
+  }
+  EXPECT_EQ(run_shell("megalith doctor").code, 0);
+}
+
+TEST(CommandLine, BenchStepMeasures) {
+  const Finished got = run_shell("megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --steps 2 --tp 2 --format json");
+  ASSERT_EQ(got.code, 0) << got.err;
+  const nlohmann::json json = nlohmann::json::parse(got.out);
+  EXPECT_GT(json.at("tokens_per_second").get<double>(), 0);
+  EXPECT_GT(json.at("memory_bytes").get<double>(), 0);
+}
+
+}  // namespace
+}  // namespace megalith
