@@ -160,8 +160,8 @@ void Channel::throw_mismatch(const Call& mine, int my_rank, const std::string& t
 
 void Channel::throw_hang(const Call& call, double waited_s, const std::string& awaited) const {
   std::ostringstream seconds;
-  seconds.precision(3);
-  seconds << waited_s;
+  seconds.precision(1);
+  seconds << std::fixed << waited_s;
   throw HangError(str(where(call.op), "rank ", world_rank(), " waited ", seconds.str(), " s in ", describe(call),
                       " for ", awaited));
 }

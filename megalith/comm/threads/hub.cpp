@@ -70,13 +70,23 @@ void Hub::set_waiting(int rank, const Channel* channel, const Call& call) {
   const std::lock_guard lock(own.mutex);
   own.channel = channel;
   own.call = call;
+  own.gave_up_in.clear();
+}
+
+/// A rank in trouble stays listed: its peers' messages then tell in which call it gave up.
+void Hub::give_up(int rank) {
+  const std::string text = whereabouts(rank);
+  Seat& own = seat(rank);
+  const std::lock_guard lock(own.mutex);
+  own.channel = nullptr;
+  own.gave_up_in = text;
 }
 
 std::string Hub::whereabouts(int rank) const {
   const Seat& other = seat(rank);
   if (ended(rank)) return "ended";
   const std::lock_guard lock(other.mutex);
-  if (other.channel == nullptr) return "in no call";
+  if (other.channel == nullptr) return other.gave_up_in.empty() ? "in no call" : other.gave_up_in;
   return str("waiting in ", describe(other.call), " of group ", other.channel->name());
 }
 

@@ -72,16 +72,18 @@ class Hub {
   struct alignas(64) Seat {
     Parker parker;
     std::atomic<bool> ended{false};
-    mutable std::mutex mutex;  // of the two below: whoever reads them is another rank with an error to explain
-    const Channel* channel = nullptr;
+    mutable std::mutex mutex;          // of what follows: whoever reads them is another rank with an error to explain
+    const Channel* channel = nullptr;  // null: in no call
     Call call;
+    std::string gave_up_in;  // once a wait has failed: what it was, since its channel may go
   };
   Seat& seat(int rank) { return *seats_[static_cast<std::size_t>(rank)]; }
   const Seat& seat(int rank) const { return *seats_[static_cast<std::size_t>(rank)]; }
   void set_waiting(int rank, const Channel* channel, const Call& call);
+  void give_up(int rank);
   /// Spins for some microseconds when every rank has a core, then gives the core to other threads a few times: true
-  /// when ready. all_reduce of 64 bytes on 2 cores, busy with other jobs, against blocking at once (4 ranks) or after
-  /// 30 us of spinning (2 ranks): 4 ranks 9 against 24 us, 2 ranks 7 against 35 us.
+  /// when ready. all_reduce of 64 bytes on 2 cores that other jobs kept busy (load 7 to 10, not interleaved, so rough):
+  /// 4 ranks 9 to 11 us, blocking at once 21 to 35; 2 ranks 7 us, after 1000 spins and then blocking 1 to 37.
   template <class Ready>
   bool spin(Ready&& ready) const;
 
@@ -138,8 +140,10 @@ Waited Hub::wait(int rank, const Channel& channel, const Call& call, Ready&& rea
     } else if (result.seconds >= timeout_s_) {
       result.outcome = Outcome::timed_out;
     }
-    // A rank in trouble stays listed: its peers' messages then tell in which call it gave up.
-    if (result.outcome != Outcome::ready) return result;
+    if (result.outcome != Outcome::ready) {
+      give_up(rank);
+      return result;
+    }
     parker.park(epoch, timeout_s_ - result.seconds);
   }
   set_waiting(rank, nullptr, call);

@@ -45,8 +45,9 @@ struct Mailbox {
 class Room {
  public:
   /// Messages of at most so many bytes are copied into staging, which saves the second meeting that zero-copy needs:
-  /// all may go as soon as all have arrived. all_reduce on 2 cores (EPYC 7003), staged against direct: 2 ranks 0.5
-  /// against 0.6 us for 64 bytes, 1.1 against 0.8 for 4 KiB; 4 ranks 4.1 against 7.3 us, and 6.3 against 8.0.
+  /// all may go as soon as all have arrived. all_reduce on 2 cores (EPYC 7003, real-time priority), staged against
+  /// direct: 2 ranks 0.5 against 0.6 us for 64 bytes, 1.1 against 0.8 for 4 KiB; 4 ranks 4.1 against 7.3 us, and 6.3
+  /// against 8.0.
   static constexpr Index kStagedBytes = 1024;
 
   Room(Hub& hub, std::span<const int> world_ranks);

@@ -5,8 +5,8 @@
 namespace megalith::ops::cpu {
 namespace {
 
-constexpr Index kMostRows = 240, kMostColumns = 384;      // of a block of c
-constexpr Index kRowMultiple = 24, kColumnMultiple = 48;  // whole tiles of the inner kernels (6 x 16, 8 x 48, ...)
+constexpr Index kMostRows = 256, kMostColumns = 384;      // of a block of c
+constexpr Index kRowMultiple = 8, kColumnMultiple = 48;  // whole tiles of oneDNN's inner kernels
 constexpr Index kEnoughBlocks = 8;
 constexpr Index kSmallBlock = Index{1} << 19;  // multiply-adds: about 10 us, worth a thread
 
