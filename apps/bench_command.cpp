@@ -1,23 +1,25 @@
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 
-#include "apps/command.h"
-#include "apps/launch.h"
+#include <nlohmann/json.hpp>
+
 #include "megalith/base/clock.h"
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/train/engine.h"
 
+#include "apps/command.h"
+#include "apps/launch.h"
+
 namespace megalith::apps {
 namespace {
 
 struct StepBench {
   std::string device = "cpu", precision = "fp32", format = "text";
-  Index layers = 6, hidden = 384, heads = 6, vocab = 256, seq = 256, batch = 16, micro_batch = 0, steps = 10, warmup = 2;
+  Index layers = 6, hidden = 384, heads = 6, vocab = 256, seq = 256, batch = 16, micro_batch = 0, steps = 10,
+        warmup = 2;
   Index tp = 1, pp = 1, dp = 1, chunks = 1;
   double dropout = 0;
 };
@@ -99,15 +101,17 @@ void run_step_bench(const StepBench& bench) {
   const double tokens = static_cast<double>(bench.batch * bench.seq) / m.step_s;
   const double tflops = tokens * model::flops_per_token(plan.model) * 1e-12;
   if (bench.format == "json") {
-    const nlohmann::ordered_json out = {{"tokens_per_second", tokens}, {"step_time_s", m.step_s}, {"memory_bytes", m.memory_bytes},
-                                        {"model_tflops_per_s", tflops}, {"grid", config::grid_text(plan)}, {"loss", m.loss}};
+    const nlohmann::ordered_json out = {{"tokens_per_second", tokens},     {"step_time_s", m.step_s},
+                                        {"memory_bytes", m.memory_bytes},  {"model_tflops_per_s", tflops},
+                                        {"grid", config::grid_text(plan)}, {"loss", m.loss}};
     std::printf("%s\n", out.dump(2).c_str());
     return;
   }
-  std::printf("grid               %s\ntokens_per_second  %.0f\nstep_time_s        %.5f\nmemory_bytes       %lld (%s, rank 0)\n"
-              "model_tflops_per_s %.3f (6 per weight of every product + 12 L h T a token)\n",
-              config::grid_text(plan).c_str(), tokens, m.step_s, static_cast<long long>(m.memory_bytes),
-              human_bytes(m.memory_bytes).c_str(), tflops);
+  std::printf(
+      "grid               %s\ntokens_per_second  %.0f\nstep_time_s        %.5f\nmemory_bytes       %lld (%s, rank 0)\n"
+      "model_tflops_per_s %.3f (6 per weight of every product + 12 L h T a token)\n",
+      config::grid_text(plan).c_str(), tokens, m.step_s, static_cast<long long>(m.memory_bytes),
+      human_bytes(m.memory_bytes).c_str(), tflops);
 }
 
 }  // namespace
@@ -116,7 +120,8 @@ void add_bench(CLI::App& program) {
   CLI::App* command = program.add_subcommand("bench", "Measure the engine");
   command->require_subcommand(1);
   auto b = std::make_shared<StepBench>();
-  CLI::App* step = command->add_subcommand("step", "Whole training steps on random tokens: forward, backward, reduction, clip, AdamW");
+  CLI::App* step = command->add_subcommand(
+      "step", "Whole training steps on random tokens: forward, backward, reduction, clip, AdamW");
   step->add_option("--device", b->device, "cpu");
   step->add_option("--precision", b->precision, "fp64 or fp32")->capture_default_str();
   const auto size = [&](const char* name, Index& value, const char* what) {
@@ -128,7 +133,8 @@ void add_bench(CLI::App& program) {
   size("--vocab", b->vocab, "Vocabulary");
   size("--seq", b->seq, "Sequence length");
   size("--batch", b->batch, "Samples of a step, over all ranks");
-  step->add_option("--micro-batch", b->micro_batch, "Samples of a microbatch (default: batch / dp)")->check(CLI::PositiveNumber);
+  step->add_option("--micro-batch", b->micro_batch, "Samples of a microbatch (default: batch / dp)")
+      ->check(CLI::PositiveNumber);
   size("--steps", b->steps, "Steps measured");
   size("--warmup", b->warmup, "Steps before them");
   size("--tp", b->tp, "Tensor-parallel ranks");

@@ -1,17 +1,20 @@
+#include <cstdio>
+
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <cstdio>
-
-#include "apps/command.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/mpi/mpi_world.h"
 #include "megalith/comm/threads/thread_world.h"
 
+#include "apps/command.h"
+
 namespace megalith::apps {
 namespace {
 
-void line(const char* what, const char* state, const char* note = "") { std::printf("%-22s %-10s %s\n", what, state, note); }
+void line(const char* what, const char* state, const char* note = "") {
+  std::printf("%-22s %-10s %s\n", what, state, note);
+}
 
 void run_doctor() {
   utsname system{};
@@ -23,7 +26,8 @@ void run_doctor() {
   std::printf("%-22s AVX2 %s, AVX-512 %s\n", "instructions", __builtin_cpu_supports("avx2") ? "yes" : "no",
               __builtin_cpu_supports("avx512f") ? "yes" : "no");
   line("ranks as threads", "yes");
-  line("ranks as processes", comm::has_mpi() ? "yes" : "no", comm::has_mpi() ? "MPI" : "install OpenMPI's headers (libopenmpi-dev) and build again");
+  line("ranks as processes", comm::has_mpi() ? "yes" : "no",
+       comm::has_mpi() ? "MPI" : "install OpenMPI's headers (libopenmpi-dev) and build again");
 #ifdef MEGALITH_WITH_OPENMP
   line("threads in a rank", "yes", "OpenMP");
 #else
@@ -40,7 +44,8 @@ void run_doctor() {
 }  // namespace
 
 void add_doctor(CLI::App& program) {
-  program.add_subcommand("doctor", "Say what this machine has, what was built in and what is missing")->callback(run_doctor);
+  program.add_subcommand("doctor", "Say what this machine has, what was built in and what is missing")
+      ->callback(run_doctor);
 }
 
 }  // namespace megalith::apps

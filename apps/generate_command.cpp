@@ -1,8 +1,6 @@
 #include <cstdio>
 #include <memory>
 
-#include "apps/command.h"
-#include "apps/launch.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
@@ -12,6 +10,9 @@
 #include "megalith/config/run_plan.h"
 #include "megalith/data/tokenizer.h"
 #include "megalith/eval/generate.h"
+
+#include "apps/command.h"
+#include "apps/launch.h"
 
 namespace megalith::apps {
 namespace {
@@ -26,13 +27,14 @@ io::Path find_checkpoint(io::Fs& fs, const io::Path& path) {
   if (fs.exists(path / std::string(io::kManifestName))) return path;
   const io::Path inside = fs.is_dir(path / "checkpoints") ? path / "checkpoints" : path;
   const checkpoint::Choice choice = checkpoint::find_newest_valid(fs, inside, checkpoint::OnCorrupt::previous);
-  for (const checkpoint::Rejected& r : choice.rejected) log::warning(str("checkpoint ", r.folder.name(), " cannot be used: ", r.reason));
+  for (const checkpoint::Rejected& r : choice.rejected)
+    log::warning(str("checkpoint ", r.folder.name(), " cannot be used: ", r.reason));
   return inside / choice.folder.name();
 }
 
 /// Decodes whole characters as they come, and flushes, so that the text streams.
-void stream(eval::Generator& generator, std::vector<std::int32_t> prompt, const std::shared_ptr<const data::Tokenizer>& tokenizer,
-            const eval::GenerateOptions& options) {
+void stream(eval::Generator& generator, std::vector<std::int32_t> prompt,
+            const std::shared_ptr<const data::Tokenizer>& tokenizer, const eval::GenerateOptions& options) {
   data::StreamDecoder decoder(tokenizer);
   const auto print = [](const std::string& text) {
     std::fputs(text.c_str(), stdout);
@@ -50,7 +52,8 @@ void run_generate(const GenerateCommand& command) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   checkpoint::CheckpointReader reader(*fs, find_checkpoint(*fs, command.checkpoint));
   const auto recipe = reader.manifest().run.texts.find("recipe");
-  if (recipe == reader.manifest().run.texts.end()) throw InputError(str(reader.folder().string(), "/MANIFEST: texts.recipe is missing"));
+  if (recipe == reader.manifest().run.texts.end())
+    throw InputError(str(reader.folder().string(), "/MANIFEST: texts.recipe is missing"));
   const config::RunPlan plan = config::resolve(config::parse_recipe(recipe->second, "checkpoint's recipe"));
   const std::string vocab_dir = command.vocab_dir.empty() ? plan.data.vocab_dir : command.vocab_dir;
   const std::shared_ptr<const data::Tokenizer> tokenizer = data::make_tokenizer(plan.data.tokenizer, vocab_dir, *fs);
@@ -60,7 +63,8 @@ void run_generate(const GenerateCommand& command) {
   catch_stop_signals();
   comm::run_ranks(1, [&](comm::World& world) {
     eval::Generator generator(plan.model, grid::make_mesh(world, grid::resolve({})), plan.train.dtype());
-    for (const Param& param : generator.params().params()) reader.read(param.spec.slice, param.without_padding(param.value));
+    for (const Param& param : generator.params().params())
+      reader.read(param.spec.slice, param.without_padding(param.value));
     eval::GenerateOptions options = command.options;
     options.stop_token = tokenizer->end_of_document();
     std::fputs(command.prompt.c_str(), stdout);
@@ -75,8 +79,12 @@ void add_generate(CLI::App& program) {
   CLI::App* app = program.add_subcommand("generate", "Continue a text with a trained model (one rank)");
   app->add_option("--checkpoint", command->checkpoint, "Step folder, folder of steps, or OUT of a run")->required();
   app->add_option("--prompt", command->prompt, "Text to continue (default: a new document)");
-  app->add_option("--max-tokens", command->options.max_tokens, "Tokens to add")->check(CLI::NonNegativeNumber)->capture_default_str();
-  app->add_option("--temperature", command->options.temperature, "0: always the likeliest token")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app->add_option("--max-tokens", command->options.max_tokens, "Tokens to add")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--temperature", command->options.temperature, "0: always the likeliest token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app->add_option("--seed", command->options.seed, "Same seed, same text")->capture_default_str();
   app->add_option("--vocab-dir", command->vocab_dir, "Where the tokenizer's files are (default: as trained)");
   app->callback([command] { run_generate(*command); });

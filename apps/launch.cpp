@@ -1,12 +1,12 @@
 #include "apps/launch.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+
+#include <unistd.h>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -80,7 +80,8 @@ int report_error(const std::exception& error, int rank) {
   } else {
     const std::string text = error.what();
     const bool named = rank < 0 || text.starts_with("rank ");
-    std::fprintf(stderr, "megalith: %s %s%s\n", code_name(code).c_str(), named ? "" : str("rank ", rank, ": ").c_str(), text.c_str());
+    std::fprintf(stderr, "megalith: %s %s%s\n", code_name(code).c_str(), named ? "" : str("rank ", rank, ": ").c_str(),
+                 text.c_str());
   }
   return static_cast<int>(code);
 }

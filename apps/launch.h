@@ -15,8 +15,8 @@ struct Launcher {
 };
 Launcher detect_launcher();
 
-/// Runs `body` on every rank: as this process's MPI rank under a launcher, else on `ranks` threads. Throws what the first
-/// failing rank threw; under MPI a failure is reported here and ends the job with the error's exit code.
+/// Runs `body` on every rank: as this process's MPI rank under a launcher, else on `ranks` threads. Throws what the
+/// first failing rank threw; under MPI a failure is reported here and ends the job with the error's exit code.
 void run_all_ranks(const Launcher& launcher, int ranks, const std::function<void(comm::World&)>& body);
 
 /// The file system of one rank, with the faults that MEGALITH_FAULT asks for.

@@ -3,9 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "megalith/base/error.h"
+
 #include "apps/command.h"
 #include "apps/launch.h"
-#include "megalith/base/error.h"
 
 namespace megalith::apps {
 namespace {

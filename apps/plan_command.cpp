@@ -1,14 +1,15 @@
-#include <nlohmann/json.hpp>
-
 #include <iomanip>
 #include <iostream>
 #include <memory>
 
-#include "apps/command.h"
-#include "apps/launch.h"
+#include <nlohmann/json.hpp>
+
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/train/engine.h"
+
+#include "apps/command.h"
+#include "apps/launch.h"
 
 namespace megalith::apps {
 namespace {
@@ -26,7 +27,8 @@ void print_text(const config::RunPlan& plan, const std::vector<BytesByOwner>& ra
   for (const auto& [owner, bytes] : ranks.front()) owners.push_back(owner);
   std::cout << std::left << std::setw(6) << "rank" << std::right;
   for (const std::string& owner : owners) std::cout << std::setw(18) << owner;
-  std::cout << std::setw(18) << "total" << "\n";
+  std::cout << std::setw(18) << "total"
+            << "\n";
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     std::cout << std::left << std::setw(6) << rank << std::right;
     for (const std::string& owner : owners) std::cout << std::setw(18) << ranks[rank].at(owner);
@@ -56,17 +58,22 @@ void run_plan(const PlanOptions& options) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, plan.grid.world_size);
     ranks.push_back(train::Engine(*world, plan).planned_bytes());
   }
-  if (options.format == "json") print_json(plan, ranks);
-  else print_text(plan, ranks);
+  if (options.format == "json")
+    print_json(plan, ranks);
+  else
+    print_text(plan, ranks);
 }
 
 }  // namespace
 
 void add_plan(CLI::App& program) {
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* command = program.add_subcommand("plan", "Print the memory that a recipe takes, by owner and rank, without running it");
+  CLI::App* command =
+      program.add_subcommand("plan", "Print the memory that a recipe takes, by owner and rank, without running it");
   command->add_option("recipe", options->recipe, "Recipe (TOML)")->required();
-  command->add_option("--set", options->settings, "Override a key: section.key=value (may be repeated)")->take_all()->allow_extra_args(false);
+  command->add_option("--set", options->settings, "Override a key: section.key=value (may be repeated)")
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_option("--ranks", options->ranks, "Ranks (default: the recipe's)")->check(CLI::PositiveNumber);
   command->add_option("--format", options->format, "text or json")->check(CLI::IsMember({"text", "json"}));
   command->callback([options] { run_plan(*options); });

@@ -1,12 +1,10 @@
-#include <unistd.h>
-
 #include <atomic>
 #include <cstring>
 #include <memory>
 #include <optional>
 
-#include "apps/command.h"
-#include "apps/launch.h"
+#include <unistd.h>
+
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
@@ -14,6 +12,9 @@
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
 #include "megalith/train/trainer.h"
+
+#include "apps/command.h"
+#include "apps/launch.h"
 
 namespace megalith::apps {
 namespace {
@@ -41,7 +42,8 @@ io::RunLock claim(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, 
   }
   const io::Leftovers found = io::clean_leftovers(fs, folder, lock);
   if (found.staging + found.trash > 0) {
-    log::info(str("cleared ", found.staging, " unfinished saves and ", found.trash, " half-removed checkpoints from ", folder.string()));
+    log::info(str("cleared ", found.staging, " unfinished saves and ", found.trash, " half-removed checkpoints from ",
+                  folder.string()));
   }
   return lock;
 }
@@ -50,14 +52,16 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const Launcher launcher = detect_launcher();
   const bool first_process = launcher.process == 0;
   if (options.ranks > 0 && launcher.processes > 0 && options.ranks != launcher.processes) {
-    throw ConfigError(str("--ranks = ", options.ranks, ": the launcher started ", launcher.processes, " processes; both must agree"));
+    throw ConfigError(
+        str("--ranks = ", options.ranks, ": the launcher started ", launcher.processes, " processes; both must agree"));
   }
   const config::RunConfig asked = config::parse_recipe(read_recipe(options.recipe), options.recipe, options.settings);
   const config::RunPlan plan = config::resolve(asked, launcher.processes > 0 ? launcher.processes : options.ranks);
   const io::Path out = options.out.empty() ? io::Path("out") / io::Path(options.recipe).stem() : io::Path(options.out);
 
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
-  const std::shared_ptr<const data::Tokenizer> tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
+  const std::shared_ptr<const data::Tokenizer> tokenizer =
+      data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
   const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores());
   std::optional<io::RunLock> lock;
   if (first_process) {
@@ -66,8 +70,13 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   }
 
   catch_stop_signals();
-  const train::TrainInputs inputs{.plan = plan, .data = data, .tokenizer = *tokenizer, .out = out, .resume = resume,
-                                  .terminal = isatty(STDERR_FILENO) != 0, .stop_asked = [] { return stop_signal() != 0; }};
+  const train::TrainInputs inputs{.plan = plan,
+                                  .data = data,
+                                  .tokenizer = *tokenizer,
+                                  .out = out,
+                                  .resume = resume,
+                                  .terminal = isatty(STDERR_FILENO) != 0,
+                                  .stop_asked = [] { return stop_signal() != 0; }};
   std::atomic<bool> stopped{false};
   run_all_ranks(launcher, plan.grid.world_size, [&](comm::World& world) {
     const std::shared_ptr<io::Fs> own_fs = rank_fs(world.rank());
@@ -75,7 +84,8 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   });
   if (!stopped) return;
   const int signal = stop_signal();
-  throw StoppedError(str("stopped on request", signal == 0 ? "" : str(" (", strsignal(signal), ")"), ", state saved: start again with --resume"));
+  throw StoppedError(str("stopped on request", signal == 0 ? "" : str(" (", strsignal(signal), ")"),
+                         ", state saved: start again with --resume"));
 }
 
 }  // namespace
@@ -84,11 +94,16 @@ void add_train(CLI::App& program) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = program.add_subcommand("train", "Train a model as a recipe says");
   command->add_option("recipe", options->recipe, "Recipe (TOML)")->required();
-  command->add_option("--set", options->settings, "Override a key: section.key=value (may be repeated)")->take_all()->allow_extra_args(false);
-  command->add_option("--ranks", options->ranks, "Ranks, as threads of this process (default: the recipe's)")->check(CLI::PositiveNumber);
-  command->add_option("--out", options->out, "Folder for metrics, checkpoints and the resolved recipe (default: out/RECIPE)");
-  CLI::Option* resume = command->add_option("--resume", options->resume,
-                                            "Go on from the newest valid checkpoint in OUT; =auto: start fresh where there is none");
+  command->add_option("--set", options->settings, "Override a key: section.key=value (may be repeated)")
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--ranks", options->ranks, "Ranks, as threads of this process (default: the recipe's)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--out", options->out,
+                      "Folder for metrics, checkpoints and the resolved recipe (default: out/RECIPE)");
+  CLI::Option* resume =
+      command->add_option("--resume", options->resume,
+                          "Go on from the newest valid checkpoint in OUT; =auto: start fresh where there is none");
   resume->expected(0, 1)->type_name("[auto]");
   command->callback([options, resume] { run_train(*options, parse_resume(options->resume, resume->count() > 0)); });
 }

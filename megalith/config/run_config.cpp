@@ -1,6 +1,7 @@
 #include "megalith/config/run_config.h"
 
 #include <algorithm>
+
 #include <toml++/toml.h>
 
 #include "megalith/base/error.h"
@@ -32,12 +33,18 @@ struct IsVector<std::vector<T>> : std::true_type {};
 
 template <class T>
 constexpr std::string_view kind_of() {
-  if constexpr (std::is_same_v<T, Index>) return "an integer";
-  else if constexpr (std::is_same_v<T, double>) return "a number";
-  else if constexpr (std::is_same_v<T, bool>) return "true or false";
-  else if constexpr (std::is_same_v<T, std::string>) return "a text in quotes";
-  else if constexpr (std::is_same_v<T, std::vector<Index>>) return "a list of integers";
-  else return "a text in quotes or a list of them";
+  if constexpr (std::is_same_v<T, Index>)
+    return "an integer";
+  else if constexpr (std::is_same_v<T, double>)
+    return "a number";
+  else if constexpr (std::is_same_v<T, bool>)
+    return "true or false";
+  else if constexpr (std::is_same_v<T, std::string>)
+    return "a text in quotes";
+  else if constexpr (std::is_same_v<T, std::vector<Index>>)
+    return "a list of integers";
+  else
+    return "a text in quotes or a list of them";
 }
 
 template <class T>

@@ -11,7 +11,8 @@
 
 namespace megalith::config {
 
-/// What a recipe asked for: every field optional, nobody edits it after parsing. resolve() (run_plan.h) makes it a RunPlan.
+/// What a recipe asked for: every field optional, nobody edits it after parsing. resolve() (run_plan.h) makes it a
+/// RunPlan.
 struct RunConfig {
   struct Model {
     std::optional<std::string> preset, family;
@@ -52,8 +53,8 @@ struct RunConfig {
   std::string source;  ///< file name, for messages
 };
 
-/// One key of a recipe: its full name and the field that holds it. The one list of keys: parsing, --set, printing and the
-/// nearest-name search read it.
+/// One key of a recipe: its full name and the field that holds it. The one list of keys: parsing, --set, printing and
+/// the nearest-name search read it.
 struct Field {
   std::string_view key;  ///< "model.num_layers"
   std::variant<std::optional<Index>*, std::optional<double>*, std::optional<bool>*, std::optional<std::string>*,
@@ -62,12 +63,12 @@ struct Field {
 };
 std::vector<Field> fields(RunConfig& config);
 
-/// Reads a recipe (TOML), then applies "section.key=value" settings in order. Throws ConfigError with every unknown key (and
-/// the nearest one there is) and every value of the wrong type.
+/// Reads a recipe (TOML), then applies "section.key=value" settings in order. Throws ConfigError with every unknown key
+/// (and the nearest one there is) and every value of the wrong type.
 RunConfig parse_recipe(std::string_view toml, std::string source, std::span<const std::string> settings = {});
 
-/// The recipe that says just this: sections and keys in the order of fields(), unset ones left out. Parsing it gives the
-/// same RunConfig.
+/// The recipe that says just this: sections and keys in the order of fields(), unset ones left out. Parsing it gives
+/// the same RunConfig.
 std::string to_toml(RunConfig config);
 
 }  // namespace megalith::config

@@ -23,7 +23,8 @@ void resolve_parallel(const RunConfig& asked, int ranks, RunPlan& plan, Problems
   grid::ParallelSizes sizes;
   sizes.tp = small(p.tp, 1, "parallel.tp", 1, out);
   sizes.pp = small(p.pp, 1, "parallel.pp", 1, out);
-  out.require(p.cp.value_or(1) == 1, "parallel.cp", p.cp.value_or(1), "must be 1: context parallelism is not built yet");
+  out.require(p.cp.value_or(1) == 1, "parallel.cp", p.cp.value_or(1),
+              "must be 1: context parallelism is not built yet");
   out.require(p.ep.value_or(1) == 1, "parallel.ep", p.ep.value_or(1), "must be 1: expert parallelism is not built yet");
   out.require(!p.etp || *p.etp == sizes.tp, "parallel.etp", p.etp.value_or(1),
               str("must equal parallel.tp = ", sizes.tp, ": expert parallelism is not built yet"));
@@ -60,7 +61,8 @@ void resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
       out.add_line(error.what());
     }
   } else {
-    for (const auto& [key, value] : {std::pair{"model.num_layers", m.num_layers}, {"model.hidden_size", m.hidden_size},
+    for (const auto& [key, value] : {std::pair{"model.num_layers", m.num_layers},
+                                     {"model.hidden_size", m.hidden_size},
                                      {"model.num_heads", m.num_heads}}) {
       if (!value) out.add_line(str(key, " is not set: give it, or model.preset"));
     }
@@ -72,7 +74,8 @@ void resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
   r.seq_len = m.seq_len.value_or(r.seq_len);
   r.vocab_size = m.vocab_size.value_or(r.vocab_size);
   r.ffn_hidden_size = m.ffn_hidden_size.value_or(4 * r.hidden_size);
-  if (r.padded_vocab_size == 0 || own_vocab) r.padded_vocab_size = model::padded_vocab_size(r.vocab_size, std::max(1, plan.grid.tp));
+  if (r.padded_vocab_size == 0 || own_vocab)
+    r.padded_vocab_size = model::padded_vocab_size(r.vocab_size, std::max(1, plan.grid.tp));
   r.padded_vocab_size = m.padded_vocab_size.value_or(r.padded_vocab_size);
   r.dropout = m.dropout.value_or(0.1);
   r.attention_dropout = m.attention_dropout.value_or(r.dropout);
@@ -106,7 +109,8 @@ void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
                 round_up(r.global_batch, samples)));
     return;
   }
-  const pipeline::ScheduleShape shape{plan.grid.pp, plan.chunks, static_cast<int>(r.global_batch / samples), plan.group_size};
+  const pipeline::ScheduleShape shape{plan.grid.pp, plan.chunks, static_cast<int>(r.global_batch / samples),
+                                      plan.group_size};
   pipeline::check_shape(shape, out);
 }
 
@@ -123,9 +127,12 @@ void resolve_optimizer(const RunConfig& asked, RunPlan& plan, Problems& out) {
   r.eps = o.eps.value_or(r.eps);
   r.clip = o.clip.value_or(r.clip);
   const std::string decay = o.decay.value_or("cosine");
-  if (decay == "constant") r.decay = optim::DecayCurve::constant;
-  else if (decay == "linear") r.decay = optim::DecayCurve::linear;
-  else out.require(decay == "cosine", "optimizer.decay", decay, "must be constant, linear or cosine");
+  if (decay == "constant")
+    r.decay = optim::DecayCurve::constant;
+  else if (decay == "linear")
+    r.decay = optim::DecayCurve::linear;
+  else
+    out.require(decay == "cosine", "optimizer.decay", decay, "must be constant, linear or cosine");
   check(r, out);
 }
 
@@ -136,7 +143,8 @@ void resolve_rest(const RunConfig& asked, RunPlan& plan, Problems& out) {
   c.keep = asked.checkpoint.keep.value_or(2);
   const std::string on_corrupt = asked.checkpoint.on_corrupt.value_or("previous");
   c.on_corrupt = on_corrupt == "fail" ? checkpoint::OnCorrupt::fail : checkpoint::OnCorrupt::previous;
-  out.require(on_corrupt == "fail" || on_corrupt == "previous", "checkpoint.on_corrupt", on_corrupt, "must be fail or previous");
+  out.require(on_corrupt == "fail" || on_corrupt == "previous", "checkpoint.on_corrupt", on_corrupt,
+              "must be fail or previous");
   out.require(c.interval >= 0, "checkpoint.interval", c.interval, "must not be negative (0: only at the end)");
   out.require(c.keep >= 2, "checkpoint.keep", c.keep, "must be at least 2: one may turn out damaged");
   plan.log_interval = asked.log.interval.value_or(1);
@@ -160,7 +168,8 @@ void check_stage_layers(const RunPlan& plan, Problems& out) {
     negative = negative || layers < 0;
   }
   const auto count = static_cast<Index>(plan.stage_layers.size());
-  out.require(count == stages, "parallel.stage_layers", str(count, " numbers"), str("must be pp * chunks = ", stages, " numbers"));
+  out.require(count == stages, "parallel.stage_layers", str(count, " numbers"),
+              str("must be pp * chunks = ", stages, " numbers"));
   out.require(!negative, "parallel.stage_layers", "a negative number", "every stage holds 0 or more layers");
   out.require(sum == plan.model.num_layers, "parallel.stage_layers", str("sum ", sum),
               str("must sum to model.num_layers = ", plan.model.num_layers));
@@ -190,15 +199,28 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
 
 RunConfig RunPlan::as_config() const {
   RunConfig c;
-  c.model = {{}, model.family, model.num_layers, model.hidden_size, model.num_heads, model.ffn_hidden_size, model.seq_len,
-             model.vocab_size, model.padded_vocab_size, model.dropout, model.attention_dropout, model.embedding_dropout};
+  c.model = {{},
+             model.family,
+             model.num_layers,
+             model.hidden_size,
+             model.num_heads,
+             model.ffn_hidden_size,
+             model.seq_len,
+             model.vocab_size,
+             model.padded_vocab_size,
+             model.dropout,
+             model.attention_dropout,
+             model.embedding_dropout};
   c.parallel = {grid.world_size, grid.tp, grid.cp, grid.pp, grid.ep, grid.etp, chunks, group_size, {}, grid.order};
   if (!stage_layers.empty()) c.parallel.stage_layers = stage_layers;
-  c.train = {train.steps, train.global_batch, train.micro_batch, static_cast<Index>(train.seed), train.eval_interval,
-             train.eval_batches, train.precision, train.deterministic};
+  c.train = {train.steps,         train.global_batch, train.micro_batch, static_cast<Index>(train.seed),
+             train.eval_interval, train.eval_batches, train.precision,   train.deterministic};
   constexpr const char* kDecay[] = {"constant", "linear", "cosine"};
-  c.optimizer = {optimizer.lr, optimizer.min_lr, optimizer.weight_decay, optimizer.beta1, optimizer.beta2, optimizer.eps,
-                 optimizer.clip, optimizer.warmup_steps, optimizer.decay_steps, kDecay[static_cast<int>(optimizer.decay)]};
+  c.optimizer = {optimizer.lr,           optimizer.min_lr,
+                 optimizer.weight_decay, optimizer.beta1,
+                 optimizer.beta2,        optimizer.eps,
+                 optimizer.clip,         optimizer.warmup_steps,
+                 optimizer.decay_steps,  kDecay[static_cast<int>(optimizer.decay)]};
   c.data.tokenizer = data.tokenizer;
   if (!data.vocab_dir.empty()) c.data.vocab_dir = data.vocab_dir;
   if (!data.train.empty()) c.data.train = data.train;

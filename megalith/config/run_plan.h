@@ -39,8 +39,8 @@ struct RunPlan {
   RunConfig as_config() const;
 };
 
-/// Fills defaults, derives what follows, checks every folder's rules and those across folders. `ranks`: from the command
-/// line or mpirun, 0 when neither says. Throws ConfigError with all broken rules.
+/// Fills defaults, derives what follows, checks every folder's rules and those across folders. `ranks`: from the
+/// command line or mpirun, 0 when neither says. Throws ConfigError with all broken rules.
 RunPlan resolve(const RunConfig& asked, int ranks = 0);
 
 /// "tp 2 pp 2 dp 1" (and "chunks 2" where there are several): how logs and manifests name a grid.

@@ -37,7 +37,8 @@ Generator::Generator(const model::ModelConfig& model, const grid::Mesh& mesh, DT
   Recording recording;
   Exec recorder(Device::cpu, recording);
   recording.begin_phase();
-  const model::GptChunk::Inputs inputs{{1, model.seq_len, {}, nn::Mode::evaluate}, Tensor(nullptr, {model.seq_len}, DType::i32), {}, {}};
+  const model::GptChunk::Inputs inputs{
+      {1, model.seq_len, {}, nn::Mode::evaluate}, Tensor(nullptr, {model.seq_len}, DType::i32), {}, {}};
   chunk_->last_logits(recorder, inputs, 0, saved_);
   plan_ = make_plan(recording);
   scratch_ = ledger_.take("scratch", plan_.scratch_bytes);
@@ -60,7 +61,8 @@ std::span<const double> Generator::logits(std::span<const std::int32_t> window) 
   return logits_;
 }
 
-void Generator::run(std::vector<std::int32_t> prompt, const GenerateOptions& options, const std::function<bool(std::int32_t)>& token) {
+void Generator::run(std::vector<std::int32_t> prompt, const GenerateOptions& options,
+                    const std::function<bool(std::int32_t)>& token) {
   if (prompt.empty()) throw InputError("prompt = \"\": must hold at least one token");
   const RandomSite random{.seed = options.seed, .site = 1};
   for (Index n = 0; n < options.max_tokens; ++n) {

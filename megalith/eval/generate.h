@@ -12,8 +12,8 @@ namespace megalith::eval {
 
 struct GenerateOptions {
   Index max_tokens = 100;
-  double temperature = 1.0;   ///< 0: greedy, ties to the lower id
-  std::uint64_t seed = 0;     ///< the n-th token is a function of (seed, n) and the logits
+  double temperature = 1.0;      ///< 0: greedy, ties to the lower id
+  std::uint64_t seed = 0;        ///< the n-th token is a function of (seed, n) and the logits
   std::int32_t stop_token = -1;  ///< ends the text when drawn; -1: none
 };
 
@@ -24,9 +24,10 @@ class Generator {
   Generator(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype);
 
   ParamBuffer& params() { return params_; }
-  /// Continues `prompt` and calls `token` for each id; stops early when it returns false. The window slides when the text
-  /// outgrows seq_len. Throws InputError for an empty prompt or ids outside the vocabulary.
-  void run(std::vector<std::int32_t> prompt, const GenerateOptions& options, const std::function<bool(std::int32_t)>& token);
+  /// Continues `prompt` and calls `token` for each id; stops early when it returns false. The window slides when the
+  /// text outgrows seq_len. Throws InputError for an empty prompt or ids outside the vocabulary.
+  void run(std::vector<std::int32_t> prompt, const GenerateOptions& options,
+           const std::function<bool(std::int32_t)>& token);
 
  private:
   /// Logits [v] after the last of `window` (at most seq_len) tokens.

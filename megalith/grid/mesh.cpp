@@ -15,12 +15,14 @@ Mesh make_mesh(comm::World& world, const ResolvedSizes& sizes) {
     std::vector<int> members = group ? catalog.members(kind, *group) : std::vector<int>{world.rank()};
     return world.group(std::string(name_of(kind)), std::move(members));
   };
-  comm::Group dp = make(GroupKind::dp_cp), tp = make(GroupKind::tp), pp = make(GroupKind::pp), embd = make(GroupKind::embd);
+  comm::Group dp = make(GroupKind::dp_cp), tp = make(GroupKind::tp), pp = make(GroupKind::pp),
+              embd = make(GroupKind::embd);
   return {sizes, world.all(), tp, pp, dp, embd};
 }
 
 std::string describe(const Mesh& mesh) {
-  return str("rank ", mesh.world.rank(), " (tp ", mesh.tp_rank(), ", pp ", mesh.pp_rank(), ", dp ", mesh.dp_rank(), ")");
+  return str("rank ", mesh.world.rank(), " (tp ", mesh.tp_rank(), ", pp ", mesh.pp_rank(), ", dp ", mesh.dp_rank(),
+             ")");
 }
 
 }  // namespace megalith::grid

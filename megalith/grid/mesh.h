@@ -4,8 +4,8 @@
 
 namespace megalith::grid {
 
-/// The groups that one rank of a run communicates in. A layer takes only the group it uses. No group is missing: where a
-/// rank belongs to none (embd on a middle stage) it has a group of itself, which communicates nothing.
+/// The groups that one rank of a run communicates in. A layer takes only the group it uses. No group is missing: where
+/// a rank belongs to none (embd on a middle stage) it has a group of itself, which communicates nothing.
 struct Mesh {
   ResolvedSizes sizes;
   comm::Group world, tp, pp, dp, embd;
@@ -17,8 +17,8 @@ struct Mesh {
   bool last_stage() const { return pp.rank() == pp.size() - 1; }
 };
 
-/// Makes the groups in the order of the catalogue, the same on every rank. Throws ConfigError when the sizes ask for more
-/// or fewer ranks than the world has.
+/// Makes the groups in the order of the catalogue, the same on every rank. Throws ConfigError when the sizes ask for
+/// more or fewer ranks than the world has.
 Mesh make_mesh(comm::World& world, const ResolvedSizes& sizes);
 
 /// "rank 5 (tp 1, pp 0, dp 1)": how messages name a place.

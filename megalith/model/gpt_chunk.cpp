@@ -29,8 +29,8 @@ std::string layer_name(Index layer) { return str("layers.", layer); }
 
 }  // namespace
 
-std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks, const grid::Mesh& mesh,
-                                   std::uint64_t seed) {
+std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks,
+                                   const grid::Mesh& mesh, std::uint64_t seed) {
   std::vector<ParamSpec> specs;
   const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, mesh.tp);
   const nn::BlockConfig block = block_config(model, seed);
@@ -38,7 +38,8 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
   for (const ChunkRange& chunk : chunks) {
     if (chunk.embedding) {
       specs.push_back(nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd, Ownership::owner));
-      specs.push_back(nn::replicated(kPositionTable, {model.seq_len, model.hidden_size}, mesh.tp, Init::normal, kInitStd));
+      specs.push_back(
+          nn::replicated(kPositionTable, {model.seq_len, model.hidden_size}, mesh.tp, Init::normal, kInitStd));
     }
     for (Index layer = chunk.layers.begin; layer < chunk.layers.end; ++layer) {
       nn::TransformerBlock::declare(specs, layer_name(layer), block, mesh.tp);
@@ -46,7 +47,8 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
     if (chunk.head) {
       specs.push_back(nn::replicated(std::string(kFinalNorm) + ".weight", {model.hidden_size}, mesh.tp, Init::ones));
       specs.push_back(nn::replicated(std::string(kFinalNorm) + ".bias", {model.hidden_size}, mesh.tp, Init::zeros));
-      if (!embeds) specs.push_back(nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd, Ownership::replica));
+      if (!embeds)
+        specs.push_back(nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd, Ownership::replica));
     }
   }
   return specs;
@@ -104,7 +106,8 @@ Tensor GptChunk::last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& s
   return head_->logits(ex, x.rows(row, 1), saved.head);
 }
 
-void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, const Saved& saved) const {
+void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,
+                        const Saved& saved) const {
   Tensor dy = output_grad;
   if (head_) {
     dy = blocks_.empty() && input_grad ? input_grad : boundary(ex, inputs);

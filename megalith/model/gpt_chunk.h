@@ -34,7 +34,8 @@ class GptChunk {
     nn::LmHead::Saved head;
   };
 
-  GptChunk(const ModelConfig& model, const ChunkRange& range, const grid::Mesh& mesh, ParamBuffer& params, std::uint64_t seed);
+  GptChunk(const ModelConfig& model, const ChunkRange& range, const grid::Mesh& mesh, ParamBuffer& params,
+           std::uint64_t seed);
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
   Saved make_saved() const { return {std::vector<nn::TransformerBlock::Saved>(blocks_.size()), {}}; }
@@ -42,7 +43,8 @@ class GptChunk {
   /// input [T, H] unless the chunk embeds; output [T, H] is written unless the chunk has the head.
   void forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const;
   /// output_grad [T, H] unless the chunk has the head; input_grad [T, H] is written unless the chunk embeds.
-  void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, const Saved& saved) const;
+  void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,
+                const Saved& saved) const;
   /// Evaluation of a whole model in one chunk: this rank's logits [1, V/tp] after token `row`.
   Tensor last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const;
 
@@ -61,10 +63,10 @@ class GptChunk {
   std::optional<nn::LmHead> head_;
 };
 
-/// The parameters of all chunks of one rank. The tied table is declared once where a rank both embeds and ends; the last
-/// stage's copy is a replica.
-std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks, const grid::Mesh& mesh,
-                                   std::uint64_t seed);
+/// The parameters of all chunks of one rank. The tied table is declared once where a rank both embeds and ends; the
+/// last stage's copy is a replica.
+std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks,
+                                   const grid::Mesh& mesh, std::uint64_t seed);
 
 /// Name of the tied token table, as parameter and in checkpoints.
 inline constexpr const char* kTokenTable = "embedding.token.weight";

@@ -51,7 +51,8 @@ std::vector<std::size_t> first_slots(const pipeline::LoweredSchedule& schedule, 
 int num_microbatches(const StageConfig& config, const grid::Mesh& mesh) {
   const Index samples = config.micro_batch * mesh.dp.size();
   if (config.global_batch < 1 || config.micro_batch < 1 || config.global_batch % samples != 0) {
-    throw ConfigError(str("train.global_batch = ", config.global_batch, ": must be a multiple of train.micro_batch * dp = ", samples));
+    throw ConfigError(str("train.global_batch = ", config.global_batch,
+                          ": must be a multiple of train.micro_batch * dp = ", samples));
   }
   return static_cast<int>(config.global_batch / samples);
 }
@@ -104,7 +105,8 @@ pipeline::LoweredSchedule GptStage::cheapest_lowering(const pipeline::ScheduleSh
 }
 
 Index GptStage::slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const {
-  if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk) return plans_[static_cast<std::size_t>(pool)].saved_bytes;
+  if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk)
+    return plans_[static_cast<std::size_t>(pool)].saved_bytes;
   Index bytes = 0;
   for (const MemoryPlan& plan : plans_) bytes = std::max(bytes, plan.saved_bytes);
   return bytes;
@@ -200,12 +202,14 @@ void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_inde
   StepState state = state_;
   state.first_sample = static_cast<std::uint64_t>(sample);
   const ChunkRange& range = ranges_[static_cast<std::size_t>(chunk)];
-  ex.run({.name = "set_step_state", .reads = {}, .writes = {place.tokens, place.targets, place.step_state}}, [&](Exec&, Stream) {
-    std::memcpy(place.step_state.raw(), &state, sizeof(state));
-    if (range.embedding || range.head) {
-      source_->fill(first_sample_ + sample, config_.micro_batch, place.tokens.span<std::int32_t>(), place.targets.span<std::int32_t>());
-    }
-  });
+  ex.run({.name = "set_step_state", .reads = {}, .writes = {place.tokens, place.targets, place.step_state}},
+         [&](Exec&, Stream) {
+           std::memcpy(place.step_state.raw(), &state, sizeof(state));
+           if (range.embedding || range.head) {
+             source_->fill(first_sample_ + sample, config_.micro_batch, place.tokens.span<std::int32_t>(),
+                           place.targets.span<std::int32_t>());
+           }
+         });
 }
 
 void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input, const Tensor& output) {

@@ -14,7 +14,8 @@ class BatchSource {
  public:
   virtual ~BatchSource() = default;
   /// Samples [first, first + count): tokens and targets of seq_len each, one sample after the other.
-  virtual void fill(Index first_sample, Index count, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const = 0;
+  virtual void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
+                    std::span<std::int32_t> targets) const = 0;
 };
 
 /// How a rank cuts its work.
@@ -30,8 +31,8 @@ struct StageConfig {
 /// Microbatches of a step on one data-parallel rank.
 int num_microbatches(const StageConfig& config, const grid::Mesh& mesh);
 
-/// All that one rank holds of a GPT: parameters, chunks, and the planned memory of the microbatches in flight. Built without
-/// memory, so that `plan` can ask any rank of any grid for its bytes; allocate() then takes exactly those.
+/// All that one rank holds of a GPT: parameters, chunks, and the planned memory of the microbatches in flight. Built
+/// without memory, so that `plan` can ask any rank of any grid for its bytes; allocate() then takes exactly those.
 class GptStage : public pipeline::Stage {
  public:
   GptStage(StageConfig config, const grid::Mesh& mesh);
@@ -51,8 +52,8 @@ class GptStage : public pipeline::Stage {
   void allocate(MemoryLedger& ledger, Index extra_scratch = 0);
   std::byte* scratch() const { return scratch_.data(); }
 
-  /// Says what the next passes work on and clears what they add to (the loss; in training the gradients). `first_sample`:
-  /// number of the batch's first sample in `source`.
+  /// Says what the next passes work on and clears what they add to (the loss; in training the gradients).
+  /// `first_sample`: number of the batch's first sample in `source`.
   void begin(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state);
   /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
   const Tensor& loss_sum() const { return loss_sum_; }

@@ -45,16 +45,20 @@ const Preset& preset(std::string_view name) {
     list += (list.empty() ? "" : ", ") + std::string(p.name);
   }
   const std::string_view near = nearest(name, names);
-  throw ConfigError(str("model.preset = ", name, ": no such preset", near.empty() ? "" : str("; did you mean ", near, "?"),
-                        " (there are ", list, ")"));
+  throw ConfigError(str("model.preset = ", name, ": no such preset",
+                        near.empty() ? "" : str("; did you mean ", near, "?"), " (there are ", list, ")"));
 }
 
 Index padded_vocab_size(Index vocab_size, int tp) { return round_up(vocab_size, Index{128} * tp); }
 
 void check(const ModelConfig& m, int tp, Problems& out) {
   out.require(m.family == "gpt2", "model.family", m.family, "must be gpt2 (bert and llama are not built yet)");
-  if (!out.positive({{"model.num_layers", m.num_layers}, {"model.hidden_size", m.hidden_size}, {"model.num_heads", m.num_heads},
-                     {"model.ffn_hidden_size", m.ffn_hidden_size}, {"model.seq_len", m.seq_len}, {"model.vocab_size", m.vocab_size}})) {
+  if (!out.positive({{"model.num_layers", m.num_layers},
+                     {"model.hidden_size", m.hidden_size},
+                     {"model.num_heads", m.num_heads},
+                     {"model.ffn_hidden_size", m.ffn_hidden_size},
+                     {"model.seq_len", m.seq_len},
+                     {"model.vocab_size", m.vocab_size}})) {
     return;
   }
   out.require(m.hidden_size % m.num_heads == 0, "model.num_heads", m.num_heads,
@@ -63,9 +67,11 @@ void check(const ModelConfig& m, int tp, Problems& out) {
               str("must be at least model.vocab_size = ", m.vocab_size));
   if (tp >= 1) {
     out.require(m.num_heads % tp == 0, "parallel.tp", tp, str("must divide model.num_heads = ", m.num_heads));
-    out.require(m.ffn_hidden_size % tp == 0, "parallel.tp", tp, str("must divide model.ffn_hidden_size = ", m.ffn_hidden_size));
+    out.require(m.ffn_hidden_size % tp == 0, "parallel.tp", tp,
+                str("must divide model.ffn_hidden_size = ", m.ffn_hidden_size));
     out.require(m.padded_vocab_size % tp == 0, "model.padded_vocab_size", m.padded_vocab_size,
-                str("must be divisible by parallel.tp = ", tp, "; the smallest that fits is ", padded_vocab_size(m.vocab_size, tp)));
+                str("must be divisible by parallel.tp = ", tp, "; the smallest that fits is ",
+                    padded_vocab_size(m.vocab_size, tp)));
   }
   check_probability("model.dropout", m.dropout, out);
   check_probability("model.attention_dropout", m.attention_dropout, out);
@@ -79,7 +85,8 @@ Index count_parameters(const ModelConfig& m) {
 }
 
 double flops_per_token(const ModelConfig& m) {
-  const auto l = static_cast<double>(m.num_layers), h = static_cast<double>(m.hidden_size), f = static_cast<double>(m.ffn_hidden_size);
+  const auto l = static_cast<double>(m.num_layers), h = static_cast<double>(m.hidden_size),
+             f = static_cast<double>(m.ffn_hidden_size);
   const double weights = l * (4 * h * h + 2 * h * f) + static_cast<double>(m.padded_vocab_size) * h;
   return 6 * weights + 12 * l * h * static_cast<double>(m.seq_len);
 }

@@ -23,7 +23,8 @@ struct Preset {
   Index num_layers, hidden_size, num_heads, vocab_size, padded_vocab_size, seq_len;
   std::string_view source;
 };
-/// GPT-2's own sizes, and those of Shoeybi et al. 2019, arXiv:1909.08053, tables 1 and 2 (vocabulary padded to 51,200 once).
+/// GPT-2's own sizes, and those of Shoeybi et al. 2019, arXiv:1909.08053, tables 1 and 2 (vocabulary padded to 51,200
+/// once).
 std::span<const Preset> presets();
 /// Throws ConfigError with the nearest name.
 const Preset& preset(std::string_view name);
@@ -34,8 +35,8 @@ Index padded_vocab_size(Index vocab_size, int tp);
 /// Rules on the model alone, and with the tensor-parallel size, under the recipe's keys.
 void check(const ModelConfig& model, int tp, Problems& out);
 
-/// V H + S H + L (4 H^2 + 2 H F + 9 H + F) + 2 H: with F = 4 H this is V H + S H + L (12 H^2 + 13 H) + 2 H. The tied table
-/// counts once.
+/// V H + S H + L (4 H^2 + 2 H F + 9 H + F) + 2 H: with F = 4 H this is V H + S H + L (12 H^2 + 13 H) + 2 H. The tied
+/// table counts once.
 Index count_parameters(const ModelConfig& model);
 
 /// Model FLOPs of one token, forward and backward: 6 per weight of every product (the output layer with V included) and

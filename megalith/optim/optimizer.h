@@ -1,6 +1,6 @@
 #pragma once
-#include "megalith/optim/optim_config.h"
 #include "megalith/ops/adamw.h"
+#include "megalith/optim/optim_config.h"
 #include "megalith/tensor/param.h"
 
 namespace megalith::optim {
@@ -18,8 +18,8 @@ class Optimizer {
   static Index bytes(const ParamBuffer& params) { return 2 * params.numel() * size_of(params.dtype()); }
   void allocate(MemoryLedger& ledger);
 
-  /// Sum of the squares of the owned gradients, into sum_squares [1] f64: over all ranks of one model copy these add up to
-  /// the square of the global norm, every parameter counted once.
+  /// Sum of the squares of the owned gradients, into sum_squares [1] f64: over all ranks of one model copy these add up
+  /// to the square of the global norm, every parameter counted once.
   void sum_of_squares(Exec& ex, const Tensor& sum_squares) const;
   /// Updates every parameter from its gradient as verdict (u8 [sizeof(ops::StepVerdict)]) says.
   void step(Exec& ex, const Tensor& verdict) const;

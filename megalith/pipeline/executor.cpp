@@ -31,7 +31,8 @@ void Executor::allocate(MemoryLedger& ledger) {
   Index offset = 0;
   const auto carve = [&](std::vector<Tensor>& buffers, std::vector<comm::Pending>& pending, int count) {
     pending.resize(static_cast<std::size_t>(count));
-    for (int i = 0; i < count; ++i, offset += one) buffers.push_back(memory_.view(boundary_.shape, boundary_.dtype, offset));
+    for (int i = 0; i < count; ++i, offset += one)
+      buffers.push_back(memory_.view(boundary_.shape, boundary_.dtype, offset));
   };
   for (const Flow flow : kFlows) {
     carve(receive_buffers_[at(flow)], receiving_[at(flow)], schedule_.receive_buffers[flow]);
@@ -47,7 +48,8 @@ void Executor::run_action(Exec& ex, Stage& stage, const LoweredAction& action) {
   const std::size_t flow = at(action.flow);
   const auto buffer = static_cast<std::size_t>(action.buffer);
   switch (action.act) {
-    case Act::set_step_state: return stage.set_step_state(ex, action.chunk, action.microbatch, action.slot);
+    case Act::set_step_state:
+      return stage.set_step_state(ex, action.chunk, action.microbatch, action.slot);
     case Act::forward:
       return stage.forward(ex, action.chunk, action.slot, received(Flow::activation, action.input_buffer),
                            sent(Flow::activation, action.buffer));
@@ -55,19 +57,25 @@ void Executor::run_action(Exec& ex, Stage& stage, const LoweredAction& action) {
       return stage.backward(ex, action.chunk, action.slot, received(Flow::gradient, action.gradient_buffer),
                             sent(Flow::gradient, action.buffer));
     case Act::post_recv:
-      receiving_[flow][buffer] = comm::recv(ex, pp_, receive_buffers_[flow][buffer], action.peer, static_cast<int>(flow));
+      receiving_[flow][buffer] =
+          comm::recv(ex, pp_, receive_buffers_[flow][buffer], action.peer, static_cast<int>(flow));
       return;
-    case Act::wait_recv: return receiving_[flow][buffer].wait(ex);
+    case Act::wait_recv:
+      return receiving_[flow][buffer].wait(ex);
     case Act::post_send:
       sending_[flow][buffer] = comm::send(ex, pp_, send_buffers_[flow][buffer], action.peer, static_cast<int>(flow));
       return;
-    case Act::wait_send: return sending_[flow][buffer].wait(ex);
-    case Act::reduce_grads: return stage.reduce_grads(ex);
+    case Act::wait_send:
+      return sending_[flow][buffer].wait(ex);
+    case Act::reduce_grads:
+      return stage.reduce_grads(ex);
     case Act::backward_input:
     case Act::backward_weight:
-    case Act::gather_params: break;
+    case Act::gather_params:
+      break;
   }
-  throw InternalError("[Executor] action " + std::string(name(action.act)) + ": no schedule of this version contains it");
+  throw InternalError("[Executor] action " + std::string(name(action.act)) +
+                      ": no schedule of this version contains it");
 }
 
 Tensor Executor::received(Flow flow, int buffer) const { return pick(receive_buffers_[at(flow)], buffer); }

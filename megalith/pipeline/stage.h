@@ -3,8 +3,8 @@
 
 namespace megalith::pipeline {
 
-/// What the executor drives: the chunks that one rank holds. A slot is the place of one microbatch's step state and saved
-/// activations, from its forward to the end of its backward.
+/// What the executor drives: the chunks that one rank holds. A slot is the place of one microbatch's step state and
+/// saved activations, from its forward to the end of its backward.
 class Stage {
  public:
   virtual ~Stage() = default;

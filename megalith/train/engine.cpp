@@ -105,7 +105,8 @@ Engine::Agreement Engine::agree(bool stop_asked) {
 void Engine::refuse(const Agreement& agreement, const Progress& progress) {
   const Index step = progress.step + 1;
   if (agreement.calls != 0) {
-    throw CollectiveError(str("[step ", step, "] the ranks disagree about the collectives of this step: parameters stay those of step ",
+    throw CollectiveError(str("[step ", step,
+                              "] the ranks disagree about the collectives of this step: parameters stay those of step ",
                               progress.step));
   }
   Tensor mine = gathered_.rows(world_.rank(), 1);
@@ -113,11 +114,13 @@ void Engine::refuse(const Agreement& agreement, const Progress& progress) {
   comm::all_gather(ex_, mesh_.world, mine, gathered_).wait(ex_);
   std::string ranks;
   for (int rank = 0; rank < world_.size(); ++rank) {
-    if (gathered_.span<std::uint64_t>()[static_cast<std::size_t>(rank)] != 0) ranks += str(ranks.empty() ? "" : ", ", rank);
+    if (gathered_.span<std::uint64_t>()[static_cast<std::size_t>(rank)] != 0)
+      ranks += str(ranks.empty() ? "" : ", ", rank);
   }
-  throw NonFiniteError(str("[step ", step, "] loss = ", exact(agreement.loss_sum), ", gradient norm = ",
-                           exact(std::sqrt(agreement.squares)), ": must be finite; seen on rank ", ranks,
-                           "; parameters stay those of step ", progress.step, ". A lower optimizer.lr or a longer warm-up may help"));
+  throw NonFiniteError(str("[step ", step, "] loss = ", exact(agreement.loss_sum),
+                           ", gradient norm = ", exact(std::sqrt(agreement.squares)), ": must be finite; seen on rank ",
+                           ranks, "; parameters stay those of step ", progress.step,
+                           ". A lower optimizer.lr or a longer warm-up may help"));
 }
 
 StepResult Engine::step(const model::BatchSource& source, const Progress& progress, bool stop_asked) {

@@ -14,7 +14,7 @@ struct StepResult {
   double loss = 0;       ///< mean over the tokens of the global batch, nats
   double grad_norm = 0;  ///< global, before clipping
   double learning_rate = 0;
-  bool stop = false;     ///< some rank was asked to stop
+  bool stop = false;  ///< some rank was asked to stop
 };
 
 /// Where a run stands: what a checkpoint keeps beside tensors.

@@ -42,8 +42,10 @@ void drop_later_lines(io::Fs& fs, const io::Path& file, Index last_step) {
 std::string duration(double seconds) {
   const auto s = static_cast<long>(seconds + 0.5);
   std::array<char, 32> text{};
-  if (s >= 3600) std::snprintf(text.data(), text.size(), "%ldh%02ldm", s / 3600, s / 60 % 60);
-  else std::snprintf(text.data(), text.size(), "%ldm%02lds", s / 60, s % 60);
+  if (s >= 3600)
+    std::snprintf(text.data(), text.size(), "%ldh%02ldm", s / 3600, s / 60 % 60);
+  else
+    std::snprintf(text.data(), text.size(), "%ldm%02lds", s / 60, s % 60);
   return text.data();
 }
 
@@ -64,16 +66,18 @@ void MetricsLog::write(const StepMetrics& m) {
 }
 
 void MetricsLog::write_eval(Index step, const std::string& name, double loss) {
-  line(str("{\"eval\":\"", name, "\",\"step\":", step, ",\"loss\":", number(loss), ",\"perplexity\":", number(std::exp(loss)), "}"));
+  line(str("{\"eval\":\"", name, "\",\"step\":", step, ",\"loss\":", number(loss),
+           ",\"perplexity\":", number(std::exp(loss)), "}"));
 }
 
 void ProgressLine::step(const StepMetrics& m, bool due) {
   smoothed_step_s_ = smoothed_step_s_ == 0 ? m.step_time_s : 0.9 * smoothed_step_s_ + 0.1 * m.step_time_s;
   if (!due && !terminal_) return;
   const double left = smoothed_step_s_ * static_cast<double>(last_step_ - m.step);
-  std::fprintf(stderr, "%sstep %lld/%lld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s  %.3f TFLOP/s  ETA %s%s", terminal_ ? "\r\033[K" : "",
-               static_cast<long long>(m.step), static_cast<long long>(last_step_), m.result.loss, m.result.grad_norm,
-               m.result.learning_rate, m.tokens_per_second, m.model_tflops_per_s, duration(left).c_str(), terminal_ ? "" : "\n");
+  std::fprintf(stderr, "%sstep %lld/%lld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s  %.3f TFLOP/s  ETA %s%s",
+               terminal_ ? "\r\033[K" : "", static_cast<long long>(m.step), static_cast<long long>(last_step_),
+               m.result.loss, m.result.grad_norm, m.result.learning_rate, m.tokens_per_second, m.model_tflops_per_s,
+               duration(left).c_str(), terminal_ ? "" : "\n");
   open_ = terminal_;
   if (terminal_ && m.step == last_step_) note("");
 }

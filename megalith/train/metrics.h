@@ -16,8 +16,8 @@ struct StepMetrics {
   Index memory_bytes = 0;  ///< planned memory of the rank that holds most
 };
 
-/// DIR/metrics.jsonl: one JSON object a line, numbers with enough digits to read back the same double. A log, not state:
-/// appended without sync. Used by rank 0 alone.
+/// DIR/metrics.jsonl: one JSON object a line, numbers with enough digits to read back the same double. A log, not
+/// state: appended without sync. Used by rank 0 alone.
 class MetricsLog {
  public:
   /// Going on from a step drops the lines of later steps, which the resumed run writes again.
@@ -30,7 +30,8 @@ class MetricsLog {
   std::unique_ptr<io::OutputFile> file_;
 };
 
-/// What a person watches on standard error: a line that rewrites itself on a terminal, one line per log interval elsewhere.
+/// What a person watches on standard error: a line that rewrites itself on a terminal, one line per log interval
+/// elsewhere.
 class ProgressLine {
  public:
   ProgressLine(Index last_step, bool terminal) : last_step_(last_step), terminal_(terminal) {}

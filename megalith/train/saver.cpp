@@ -79,8 +79,9 @@ std::vector<checkpoint::NamedPiece> Saver::owned_pieces() {
   const ParamBuffer& params = engine_.stage().params();
   for (const Param& param : params.params()) {
     if (param.spec.ownership != Ownership::owner) continue;
-    for_each_piece(engine_.optimizer(), params, param,
-                   [&](const TensorSlice& slice, const Tensor& values) { pieces.push_back({slice, values}); });
+    for_each_piece(engine_.optimizer(), params, param, [&](const TensorSlice& slice, const Tensor& values) {
+      pieces.push_back({slice, values});
+    });
   }
   return pieces;
 }
@@ -99,7 +100,8 @@ checkpoint::RunState Saver::run_state(const Progress& progress) const {
 
 bool Saver::any(bool mine) {
   std::uint64_t flag = mine ? 1 : 0;
-  comm::all_reduce(engine_.exec(), engine_.mesh().world, Tensor(&flag, {1}, DType::u64), comm::Reduce::max).wait(engine_.exec());
+  comm::all_reduce(engine_.exec(), engine_.mesh().world, Tensor(&flag, {1}, DType::u64), comm::Reduce::max)
+      .wait(engine_.exec());
   return flag != 0;
 }
 
@@ -108,7 +110,8 @@ std::string Saver::share(std::string text) {
   const comm::Group& world = engine_.mesh().world;
   comm::broadcast(engine_.exec(), world, Tensor(&size, {1}, DType::u64), 0).wait(engine_.exec());
   text.resize(size);
-  comm::broadcast(engine_.exec(), world, Tensor(text.data(), {static_cast<Index>(size)}, DType::u8), 0).wait(engine_.exec());
+  comm::broadcast(engine_.exec(), world, Tensor(text.data(), {static_cast<Index>(size)}, DType::u8), 0)
+      .wait(engine_.exec());
   return text;
 }
 
@@ -118,7 +121,8 @@ std::vector<checkpoint::ShardReport> Saver::gather(const std::optional<checkpoin
   std::vector<std::byte> bytes = mine ? checkpoint::serialize_report(*mine) : std::vector<std::byte>{};
   auto size = static_cast<std::int64_t>(bytes.size());
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(world.size()));
-  comm::all_gather(ex, world, Tensor(&size, {1}, DType::i64), Tensor(sizes.data(), {world.size()}, DType::i64)).wait(ex);
+  comm::all_gather(ex, world, Tensor(&size, {1}, DType::i64), Tensor(sizes.data(), {world.size()}, DType::i64))
+      .wait(ex);
   if (world.rank() != 0) {
     if (size > 0) comm::send(ex, world, Tensor(bytes.data(), {size}, DType::u8), 0).wait(ex);
     return {};
@@ -152,7 +156,9 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
   std::optional<checkpoint::ShardReport> report;
   const std::vector<checkpoint::NamedPiece> pieces = owned_pieces();
   if (!pieces.empty() && !staging.empty()) {
-    attempt([&] { report = checkpoint::write_shard(fs_, staging, checkpoint::shard_file_name(engine_.world().rank()), pieces); });
+    attempt([&] {
+      report = checkpoint::write_shard(fs_, staging, checkpoint::shard_file_name(engine_.world().rank()), pieces);
+    });
   }
   bool failed = any(!problem.empty());
   checkpoint::Digest128 digest;
@@ -161,17 +167,19 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
     if (first) {
       const checkpoint::Manifest manifest = checkpoint::build_manifest(run_state(progress), reports);
       digest = manifest.digest;
-      attempt([&] {
-        io::publish(fs_, staging, checkpoint::manifest_text(manifest));
-      });
+      attempt([&] { io::publish(fs_, staging, checkpoint::manifest_text(manifest)); });
     }
     failed = any(!problem.empty());
   }
   if (failed) {
     if (first && !staging.empty()) io::abandon(fs_, staging);
-    throw IoError(problem.empty() ? str("[save] step ", progress.step, ": another rank could not write; nothing was published") : problem);
+    throw IoError(problem.empty()
+                      ? str("[save] step ", progress.step, ": another rank could not write; nothing was published")
+                      : problem);
   }
-  if (first) attempt([&] { checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep), checkpoint::Check::sizes); });
+  if (first)
+    attempt(
+        [&] { checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep), checkpoint::Check::sizes); });
   const std::string shared = share(first ? digest.hex() : std::string());
   return *checkpoint::Digest128::from_hex(shared);
 }
@@ -191,7 +199,8 @@ checkpoint::Digest128 Saver::digest_of_state(const Progress& progress) {
   checkpoint::Digest128 sum = digest.value();
   if (engine_.world().rank() == 0) sum += checkpoint::digest_of(run_state(progress));
   std::array<std::uint64_t, 2> lanes = {sum.high, sum.low};
-  comm::all_reduce(engine_.exec(), engine_.mesh().world, Tensor(lanes.data(), {2}, DType::u64), comm::Reduce::sum).wait(engine_.exec());
+  comm::all_reduce(engine_.exec(), engine_.mesh().world, Tensor(lanes.data(), {2}, DType::u64), comm::Reduce::sum)
+      .wait(engine_.exec());
   return {lanes[0], lanes[1]};
 }
 
@@ -206,16 +215,21 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
     const std::string was = value_text(old_fields[i]), is = value_text(new_fields[i]);
     if (was == is) continue;
     const std::string line = str(new_fields[i].key, " = ", is, ": the checkpoint was trained with ", was);
-    if (must_match(new_fields[i].key)) refused += "\n  " + line;
-    else if (changes_results(new_fields[i].key)) warnings.push_back(line + "; results differ from an uninterrupted run");
+    if (must_match(new_fields[i].key))
+      refused += "\n  " + line;
+    else if (changes_results(new_fields[i].key))
+      warnings.push_back(line + "; results differ from an uninterrupted run");
   }
   const auto same_hash = [&](const char* name, std::uint64_t hash) {
     const auto found = saved.texts.find(name);
     return found != saved.texts.end() && found->second == hex(hash);
   };
-  if (!same_hash("tokenizer_hash", identity_.tokenizer)) refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
-  if (!same_hash("corpus_hash", identity_.corpus)) refused += "\n  data.train: its tokens differ from those the checkpoint was trained on";
-  if (!refused.empty()) throw CheckpointError(CheckpointError::Kind::refused, "[resume] the checkpoint belongs to another run:" + refused);
+  if (!same_hash("tokenizer_hash", identity_.tokenizer))
+    refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
+  if (!same_hash("corpus_hash", identity_.corpus))
+    refused += "\n  data.train: its tokens differ from those the checkpoint was trained on";
+  if (!refused.empty())
+    throw CheckpointError(CheckpointError::Kind::refused, "[resume] the checkpoint belongs to another run:" + refused);
 }
 
 std::optional<Resumed> Saver::resume() {
@@ -226,11 +240,13 @@ std::optional<Resumed> Saver::resume() {
   for (;;) {
     io::StepFolder chosen;
     if (first) {
-      const checkpoint::Choice choice = checkpoint::find_newest_valid(fs_, folder_, plan_.checkpoint.on_corrupt, unusable);
+      const checkpoint::Choice choice =
+          checkpoint::find_newest_valid(fs_, folder_, plan_.checkpoint.on_corrupt, unusable);
       chosen = choice.folder;
       resumed.warnings.clear();
       for (const checkpoint::Rejected& r : choice.rejected) {
-        resumed.warnings.push_back(str("checkpoint ", r.folder.name(), " cannot be used and was passed over: ", r.reason));
+        resumed.warnings.push_back(
+            str("checkpoint ", r.folder.name(), " cannot be used and was passed over: ", r.reason));
       }
     }
     resumed.folder = share(first ? (folder_ / chosen.name()).string() : std::string());
@@ -255,8 +271,9 @@ std::optional<Resumed> Saver::resume() {
   resumed.digest = digest_of_state(resumed.progress);
   const checkpoint::Digest128 wanted = checkpoint::read_manifest(fs_, resumed.folder).digest;
   if (!(resumed.digest == wanted)) {
-    throw CheckpointError(CheckpointError::Kind::refused, str("[resume] ", resumed.folder, ": the state digest in memory is ",
-                                                              resumed.digest.hex(), ", the manifest says ", wanted.hex()));
+    throw CheckpointError(CheckpointError::Kind::refused,
+                          str("[resume] ", resumed.folder, ": the state digest in memory is ", resumed.digest.hex(),
+                              ", the manifest says ", wanted.hex()));
   }
   return resumed;
 }

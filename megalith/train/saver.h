@@ -21,19 +21,20 @@ struct Resumed {
   std::vector<std::string> warnings;  ///< damaged checkpoints passed over, settings that differ
 };
 
-/// Saves and loads the whole training state of all ranks. Every member is collective. Files are written by the owners of
-/// the elements, on the first data-parallel replica; the manifest by rank 0.
+/// Saves and loads the whole training state of all ranks. Every member is collective. Files are written by the owners
+/// of the elements, on the first data-parallel replica; the manifest by rank 0.
 class Saver {
  public:
   /// `folder` holds the step folders.
   Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder);
 
-  /// Publishes step_<progress.step> and prunes old ones. Returns the state digest; throws IoError on every rank when any
-  /// rank could not write: nothing was published, the earlier checkpoints stand.
+  /// Publishes step_<progress.step> and prunes old ones. Returns the state digest; throws IoError on every rank when
+  /// any rank could not write: nothing was published, the earlier checkpoints stand.
   checkpoint::Digest128 save(const Progress& progress);
 
-  /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. A damaged one is passed over or refused
-  /// as checkpoint.on_corrupt says. Throws CheckpointError: none is valid, or it belongs to another model, seed or data.
+  /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. A damaged one is passed over or
+  /// refused as checkpoint.on_corrupt says. Throws CheckpointError: none is valid, or it belongs to another model, seed
+  /// or data.
   std::optional<Resumed> resume();
 
  private:

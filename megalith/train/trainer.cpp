@@ -37,7 +37,8 @@ class Run {
         engine_(world, inputs.plan),
         saver_(engine_, inputs.plan, {inputs.tokenizer.content_hash(), inputs.data.train.source().fingerprint()}, fs,
                checkpoint_folder(inputs.plan, inputs.out)),
-        train_batches_(inputs.data.train, data::SampleOrder::shuffled(inputs.plan.train.seed, inputs.data.train.count())),
+        train_batches_(inputs.data.train,
+                       data::SampleOrder::shuffled(inputs.plan.train.seed, inputs.data.train.count())),
         line_(inputs.plan.train.steps, inputs.terminal) {
     if (inputs.data.valid) {
       valid_batches_.emplace(*inputs.data.valid, data::SampleOrder::sequential(inputs.data.valid->count()));
@@ -69,18 +70,21 @@ class Run {
   void check_data() const {
     const Index batch = plan_.train.global_batch;
     if (inputs_.tokenizer.vocab_size() > plan_.model.vocab_size) {
-      throw ConfigError(str("model.vocab_size = ", plan_.model.vocab_size, ": must be at least ", inputs_.tokenizer.vocab_size(),
+      throw ConfigError(str("model.vocab_size = ", plan_.model.vocab_size, ": must be at least ",
+                            inputs_.tokenizer.vocab_size(),
                             ", the vocabulary of data.tokenizer = ", inputs_.tokenizer.name()));
     }
     if (inputs_.data.valid && inputs_.data.valid->count() < batch) {
-      throw InputError(str("data.valid = ", inputs_.data.valid->source().name(), ": holds ", inputs_.data.valid->count(),
-                           " samples of ", plan_.model.seq_len, " tokens; evaluation needs at least train.global_batch = ", batch));
+      throw InputError(str("data.valid = ", inputs_.data.valid->source().name(), ": holds ",
+                           inputs_.data.valid->count(), " samples of ", plan_.model.seq_len,
+                           " tokens; evaluation needs at least train.global_batch = ", batch));
     }
   }
 
   Index largest_memory() {
     std::int64_t bytes = total(engine_.taken_bytes());
-    comm::all_reduce(engine_.exec(), world_.all(), Tensor(&bytes, {1}, DType::i64), comm::Reduce::max).wait(engine_.exec());
+    comm::all_reduce(engine_.exec(), world_.all(), Tensor(&bytes, {1}, DType::i64), comm::Reduce::max)
+        .wait(engine_.exec());
     return bytes;
   }
 
@@ -88,9 +92,9 @@ class Run {
     if (inputs_.resume != Resume::no) resume();
     if (first()) {
       const model::ModelConfig& m = plan_.model;
-      note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::count_parameters(m), " parameters; grid ",
-               config::grid_text(plan_), " over ", world_.size(), " ranks (", world_.transport(), "); ", plan_.train.precision, ", ",
-               human_bytes(memory_bytes_), " a rank at most"));
+      note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::count_parameters(m),
+               " parameters; grid ", config::grid_text(plan_), " over ", world_.size(), " ranks (", world_.transport(),
+               "); ", plan_.train.precision, ", ", human_bytes(memory_bytes_), " a rank at most"));
       note(str("data ", inputs_.data.train.source().name(), ": ", inputs_.data.train.source().num_tokens(), " tokens, ",
                inputs_.data.train.count(), " samples"));
     }
@@ -149,10 +153,12 @@ class Run {
     try {
       const double begin = monotonic_s();
       const checkpoint::Digest128 digest = saver_.save(progress_);
-      note(str("saved step ", progress_.step, ", state digest ", digest.hex(), ", ", std::round((monotonic_s() - begin) * 1e3), " ms"));
+      note(str("saved step ", progress_.step, ", state digest ", digest.hex(), ", ",
+               std::round((monotonic_s() - begin) * 1e3), " ms"));
     } catch (const IoError& error) {
       if (must_succeed) throw;
-      if (first()) log::warning(str("checkpoint of step ", progress_.step, " was not saved, training goes on: ", error.what()));
+      if (first())
+        log::warning(str("checkpoint of step ", progress_.step, " was not saved, training goes on: ", error.what()));
     }
   }
 

@@ -23,8 +23,8 @@ struct TrainInputs {
 
 enum class Outcome : std::uint8_t { finished, stopped };  ///< stopped: on request, state saved
 
-/// Trains as the plan says, as one rank of `world`. Collective. Rank 0 alone prints and writes metrics. A save that fails
-/// on the way is a warning and is tried again at the next interval; the last one must succeed.
+/// Trains as the plan says, as one rank of `world`. Collective. Rank 0 alone prints and writes metrics. A save that
+/// fails on the way is a warning and is tried again at the next interval; the last one must succeed.
 Outcome train(comm::World& world, const TrainInputs& inputs, io::Fs& fs);
 
 /// Where checkpoints of a run lie.

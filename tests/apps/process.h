@@ -1,10 +1,10 @@
 #pragma once
-#include <sys/wait.h>
-
 #include <array>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
+
+#include <sys/wait.h>
 
 #include "tests/io/temp_dir.h"
 
@@ -25,7 +25,8 @@ inline Finished run_shell(const std::string& command) {
   if (pipe == nullptr) throw std::runtime_error("popen: " + command);
   Finished finished;
   std::array<char, 4096> buffer{};
-  for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) finished.out.append(buffer.data(), n);
+  for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    finished.out.append(buffer.data(), n);
   const int status = ::pclose(pipe);
   finished.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   finished.err = read_all(errors);

@@ -1,9 +1,9 @@
-#include <gtest/gtest.h>
+#include "tests/apps/process.h"
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
-#include "tests/apps/process.h"
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 // The program as a user runs it: output, exit codes, metrics, resuming, signals, mpirun.
 namespace megalith {
@@ -20,11 +20,13 @@ class Program : public ::testing::Test {
  protected:
   Program() {
     std::ofstream text(dir_ / "text.txt");
-    for (int i = 0; i < 400; ++i) text << "the " << i * 7 % 31 << "th line of a text that says little, " << i << " times.\n";
+    for (int i = 0; i < 400; ++i)
+      text << "the " << i * 7 % 31 << "th line of a text that says little, " << i << " times.\n";
     std::ofstream(recipe()) << "[model]\nnum_layers = 4\nhidden_size = 20\nnum_heads = 4\nseq_len = 16\ndropout = 0.1\n"
                                "[train]\nsteps = 8\nglobal_batch = 8\neval_interval = 4\neval_batches = 2\n"
                                "[optimizer]\nlr = 3e-3\nwarmup_steps = 2\n"
-                               "[data]\ntokenizer = \"byte\"\ntrain = \"" << (dir_ / "text.txt").string() << "\"\nsplit = \"0.9\"\n";
+                               "[data]\ntokenizer = \"byte\"\ntrain = \""
+                            << (dir_ / "text.txt").string() << "\"\nsplit = \"0.9\"\n";
   }
   std::string recipe() const { return (dir_ / "tiny.toml").string(); }
   std::string out(const std::string& name) const { return (dir_ / name).string(); }
@@ -37,7 +39,8 @@ class Program : public ::testing::Test {
     std::vector<std::string> lines;
     for (std::string line; std::getline(file, line);) {
       nlohmann::ordered_json object = nlohmann::ordered_json::parse(line);
-      for (const char* key : {"step_time_s", "tokens_per_second", "model_tflops_per_s", "memory_bytes"}) object.erase(key);
+      for (const char* key : {"step_time_s", "tokens_per_second", "model_tflops_per_s", "memory_bytes"})
+        object.erase(key);
       lines.push_back(object.dump());
     }
     return lines;
@@ -85,14 +88,16 @@ TEST_F(Program, ResumeWithoutACheckpointIsAnErrorUnlessAutomatic) {
 
 TEST_F(Program, ASignalSavesAndStopsAndTheRunGoesOn) {
   const std::string many = "--set train.steps=100000 --set optimizer.decay_steps=1000 --set train.eval_interval=0";
-  const Finished stopped = run_shell("'" MEGALITH_PROGRAM "' train " + recipe() + " --out " + out("a") + " " + many + " & pid=$!; until grep -q '\"step\":3,' " + out("a") +
+  const Finished stopped = run_shell("'" MEGALITH_PROGRAM "' train " + recipe() + " --out " + out("a") + " " + many +
+                                     " & pid=$!; until grep -q '\"step\":3,' " + out("a") +
                                      "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; kill -USR1 $pid; wait $pid");
   EXPECT_EQ(stopped.code, 75) << stopped.err;
   EXPECT_NE(stopped.err.find("megalith: E75"), std::string::npos) << stopped.err;
   EXPECT_NE(stopped.err.find("saved step"), std::string::npos) << stopped.err;
   const std::size_t done = metrics("a").size();
-  const Finished resumed = run_shell(train("a", "--resume --set optimizer.decay_steps=1000 --set train.eval_interval=0 --set train.steps=" +
-                                                    std::to_string(done + 2)));
+  const Finished resumed =
+      run_shell(train("a", "--resume --set optimizer.decay_steps=1000 --set train.eval_interval=0 --set train.steps=" +
+                               std::to_string(done + 2)));
   EXPECT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_GE(metrics("a").size(), done + 2);
 }
@@ -108,7 +113,8 @@ TEST_F(Program, DiskErrorsAreWarningsUntilTheLastSave) {
 
 TEST_F(Program, PlanPrintsWhatTheRunTakes) {
   ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
-  const Finished plan = run_shell("megalith plan " + recipe() + " --set parallel.tp=2 --set parallel.pp=2 --format json");
+  const Finished plan =
+      run_shell("megalith plan " + recipe() + " --set parallel.tp=2 --set parallel.pp=2 --format json");
   ASSERT_EQ(plan.code, 0) << plan.err;
   std::int64_t largest = 0;
   const nlohmann::json json = nlohmann::json::parse(plan.out);
@@ -133,8 +139,8 @@ TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {
 TEST_F(Program, MpirunGivesTheBitsOfThreads) {
 #ifdef MEGALITH_WITH_MPI
   ASSERT_EQ(run_shell(train("threads", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
-  const Finished mpi = run_shell(kMpirun + std::string("4 " MEGALITH_PROGRAM " train ") + recipe() + " --out " + out("mpi") +
-                                 " --set parallel.tp=2 --set parallel.pp=2");
+  const Finished mpi = run_shell(kMpirun + std::string("4 " MEGALITH_PROGRAM " train ") + recipe() + " --out " +
+                                 out("mpi") + " --set parallel.tp=2 --set parallel.pp=2");
   ASSERT_EQ(mpi.code, 0) << mpi.err;
   EXPECT_EQ(metrics("mpi"), metrics("threads"));
 #else
@@ -144,7 +150,8 @@ TEST_F(Program, MpirunGivesTheBitsOfThreads) {
 
 TEST_F(Program, MpirunPassesTheExitCodeOn) {
 #ifdef MEGALITH_WITH_MPI
-  const Finished none = run_shell(kMpirun + std::string("2 " MEGALITH_PROGRAM " train ") + recipe() + " --resume --out " + out("mpi"));
+  const Finished none =
+      run_shell(kMpirun + std::string("2 " MEGALITH_PROGRAM " train ") + recipe() + " --resume --out " + out("mpi"));
   EXPECT_EQ(none.code, 67) << none.err;
   EXPECT_NE(none.err.find("E67"), std::string::npos) << none.err;
 #else
@@ -187,7 +194,8 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
 }
 
 TEST(CommandLine, HelpOfEveryCommand) {
-  for (const char* command : {"train", "generate", "plan", "tokenize", "data", "checkpoint", "groups", "schedule", "bench", "doctor"}) {
+  for (const char* command :
+       {"train", "generate", "plan", "tokenize", "data", "checkpoint", "groups", "schedule", "bench", "doctor"}) {
     const Finished got = run_shell(std::string("megalith ") + command + " --help");
     EXPECT_EQ(got.code, 0) << command;
     EXPECT_NE(got.out.find("Usage: megalith"), std::string::npos) << command << "\n" << got.out;
@@ -196,7 +204,8 @@ TEST(CommandLine, HelpOfEveryCommand) {
 }
 
 TEST(CommandLine, BenchStepMeasures) {
-  const Finished got = run_shell("megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --steps 2 --tp 2 --format json");
+  const Finished got = run_shell(
+      "megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --steps 2 --tp 2 --format json");
   ASSERT_EQ(got.code, 0) << got.err;
   const nlohmann::json json = nlohmann::json::parse(got.out);
   EXPECT_GT(json.at("tokens_per_second").get<double>(), 0);

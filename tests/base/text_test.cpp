@@ -1,9 +1,9 @@
 #include "megalith/base/text.h"
 
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cstdlib>
+
+#include <gtest/gtest.h>
 
 #include "megalith/base/hash.h"
 #include "megalith/base/philox.h"

@@ -40,8 +40,10 @@ TEST(Recipe, DefaultsAreFilledIn) {
 }
 
 TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
-  const std::vector<std::string> settings = {"parallel.tp=2", "parallel.pp=2", "parallel.chunks=2", "parallel.stage_layers=[2,1,1,0]",
-                                             "optimizer.lr=1.5e-4", "data.train=a \"quoted\" name.txt", "train.precision=\"fp64\""};
+  const std::vector<std::string> settings = {"parallel.tp=2",           "parallel.pp=2",
+                                             "parallel.chunks=2",       "parallel.stage_layers=[2,1,1,0]",
+                                             "optimizer.lr=1.5e-4",     "data.train=a \"quoted\" name.txt",
+                                             "train.precision=\"fp64\""};
   const RunPlan plan = resolve(parse_recipe(kSmall, "r.toml", settings));
   const std::string text = to_toml(plan.as_config());
   const RunPlan again = resolve(parse_recipe(text, "resolved"));
@@ -64,8 +66,10 @@ TEST(Recipe, UnknownKeysNameTheNearest) {
 }
 
 TEST(Recipe, WrongTypesAreNamed) {
-  EXPECT_EQ(problem_of("[model]\nnum_layers = \"four\"\n"), "r.toml: 1 problem\n  model.num_layers = 'four': must be an integer");
-  EXPECT_EQ(problem_of("[model]\nnum_layers = 4.5\n"), "r.toml: 1 problem\n  model.num_layers = 4.5: must be an integer");
+  EXPECT_EQ(problem_of("[model]\nnum_layers = \"four\"\n"),
+            "r.toml: 1 problem\n  model.num_layers = 'four': must be an integer");
+  EXPECT_EQ(problem_of("[model]\nnum_layers = 4.5\n"),
+            "r.toml: 1 problem\n  model.num_layers = 4.5: must be an integer");
 }
 
 TEST(Recipe, SyntaxErrorsNameTheLine) {
@@ -77,18 +81,22 @@ TEST(Recipe, SettingsNeedSectionKeyAndValue) {
 }
 
 TEST(Recipe, AllBrokenRulesAtOnce) {
-  const std::string text = problem_of(kSmall, {"parallel.tp=3", "model.hidden_size=65", "train.precision=fp8", "optimizer.lr=-1",
-                                               "checkpoint.keep=1", "device.type=cuda"});
-  for (const char* part : {"parallel.tp = 3: must divide model.num_heads = 4", "model.num_heads = 4: must divide model.hidden_size = 65",
-                           "train.precision = fp8", "optimizer.lr = -1: must be positive", "checkpoint.keep = 1", "device.type = cuda"}) {
+  const std::string text = problem_of(kSmall, {"parallel.tp=3", "model.hidden_size=65", "train.precision=fp8",
+                                               "optimizer.lr=-1", "checkpoint.keep=1", "device.type=cuda"});
+  for (const char* part :
+       {"parallel.tp = 3: must divide model.num_heads = 4", "model.num_heads = 4: must divide model.hidden_size = 65",
+        "train.precision = fp8", "optimizer.lr = -1: must be positive", "checkpoint.keep = 1", "device.type = cuda"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
   }
 }
 
 TEST(Recipe, BatchesMustDivide) {
   const std::string text = problem_of(kSmall, {"train.micro_batch=3"});
-  EXPECT_NE(text.find("train.global_batch = 8: must be a multiple of train.micro_batch * dp = 3 * 1 = 3; the nearest are 6 and 9"),
-            std::string::npos) << text;
+  EXPECT_NE(
+      text.find(
+          "train.global_batch = 8: must be a multiple of train.micro_batch * dp = 3 * 1 = 3; the nearest are 6 and 9"),
+      std::string::npos)
+      << text;
 }
 
 TEST(Recipe, WhatIsNotBuiltIsRefusedAndNotIgnored) {
@@ -98,12 +106,16 @@ TEST(Recipe, WhatIsNotBuiltIsRefusedAndNotIgnored) {
 }
 
 TEST(Recipe, StageLayersMustFit) {
-  EXPECT_NE(problem_of(kSmall, {"parallel.pp=2", "parallel.stage_layers=[1,2]"}).find("must sum to model.num_layers = 4"), std::string::npos);
-  EXPECT_NE(problem_of(kSmall, {"parallel.pp=3"}).find("must be divisible by parallel.pp * chunks = 3"), std::string::npos);
+  EXPECT_NE(
+      problem_of(kSmall, {"parallel.pp=2", "parallel.stage_layers=[1,2]"}).find("must sum to model.num_layers = 4"),
+      std::string::npos);
+  EXPECT_NE(problem_of(kSmall, {"parallel.pp=3"}).find("must be divisible by parallel.pp * chunks = 3"),
+            std::string::npos);
 }
 
 TEST(Recipe, PresetsGiveThePaperShapes) {
-  const RunPlan plan = resolve(parse_recipe("[model]\npreset = \"gpt2-8.3b\"\n[train]\nsteps = 1\n[data]\ntrain = \"x\"\nvocab_dir = \"v\"\n", "r"));
+  const RunPlan plan = resolve(parse_recipe(
+      "[model]\npreset = \"gpt2-8.3b\"\n[train]\nsteps = 1\n[data]\ntrain = \"x\"\nvocab_dir = \"v\"\n", "r"));
   EXPECT_EQ(model::count_parameters(plan.model), 8317040640);
   EXPECT_NE(problem_of("[model]\npreset = \"gpt2-124\"\n").find("did you mean gpt2-124m?"), std::string::npos);
 }

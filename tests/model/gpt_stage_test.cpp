@@ -8,7 +8,13 @@ namespace megalith::model {
 namespace {
 
 ModelConfig small_model() {
-  return {.num_layers = 4, .hidden_size = 16, .num_heads = 4, .ffn_hidden_size = 64, .seq_len = 8, .vocab_size = 50, .padded_vocab_size = 128};
+  return {.num_layers = 4,
+          .hidden_size = 16,
+          .num_heads = 4,
+          .ffn_hidden_size = 64,
+          .seq_len = 8,
+          .vocab_size = 50,
+          .padded_vocab_size = 128};
 }
 
 grid::Mesh dry_mesh(std::unique_ptr<comm::World>& world, int rank, int tp, int pp, int dp = 1) {

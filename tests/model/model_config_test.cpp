@@ -1,9 +1,9 @@
 #include "megalith/model/model_config.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <fstream>
+
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
@@ -18,8 +18,13 @@ nlohmann::json vectors() {
 }
 
 ModelConfig of_preset(const Preset& p) {
-  ModelConfig m{.num_layers = p.num_layers, .hidden_size = p.hidden_size, .num_heads = p.num_heads, .ffn_hidden_size = 4 * p.hidden_size,
-                .seq_len = p.seq_len, .vocab_size = p.vocab_size, .padded_vocab_size = p.padded_vocab_size};
+  ModelConfig m{.num_layers = p.num_layers,
+                .hidden_size = p.hidden_size,
+                .num_heads = p.num_heads,
+                .ffn_hidden_size = 4 * p.hidden_size,
+                .seq_len = p.seq_len,
+                .vocab_size = p.vocab_size,
+                .padded_vocab_size = p.padded_vocab_size};
   if (m.padded_vocab_size == 0) m.padded_vocab_size = padded_vocab_size(m.vocab_size, 1);
   return m;
 }
@@ -39,7 +44,8 @@ TEST(ModelConfig, EveryGptShapeOfThePapersTablesHasAPresetWithItsExactCount) {
     bool any = false;
     for (const Preset& p : presets()) {
       const Index padded = p.padded_vocab_size;
-      if (p.num_layers != row.at("layers") || p.hidden_size != row.at("hidden") || p.num_heads != row.at("heads")) continue;
+      if (p.num_layers != row.at("layers") || p.hidden_size != row.at("hidden") || p.num_heads != row.at("heads"))
+        continue;
       if (padded != row.at("vocab")) continue;
       any = true;
       EXPECT_EQ(count_parameters(of_preset(p)), row.at("params_exact").get<Index>()) << p.name;
@@ -52,19 +58,26 @@ TEST(ModelConfig, EveryGptShapeOfThePapersTablesHasAPresetWithItsExactCount) {
 
 TEST(ModelConfig, Gpt2OwnSizes) {
   EXPECT_EQ(count_parameters(of_preset(preset("gpt2-355m"))), 354871296);  // vocabulary padded to 50,304
-  EXPECT_EQ(count_parameters(of_preset(preset("gpt2-124m"))), 50304 * 768 + 1024 * 768 + 12 * (12 * 768 * 768 + 13 * 768) + 2 * 768);
+  EXPECT_EQ(count_parameters(of_preset(preset("gpt2-124m"))),
+            50304 * 768 + 1024 * 768 + 12 * (12 * 768 * 768 + 13 * 768) + 2 * 768);
 }
 
 /// The parameters of all ranks, replicas once, are the formula's: for every tp and pp.
 TEST(ModelConfig, TheRanksHoldTogetherWhatTheFormulaSays) {
-  const ModelConfig model{.num_layers = 4, .hidden_size = 16, .num_heads = 4, .ffn_hidden_size = 64, .seq_len = 8, .vocab_size = 100,
+  const ModelConfig model{.num_layers = 4,
+                          .hidden_size = 16,
+                          .num_heads = 4,
+                          .ffn_hidden_size = 64,
+                          .seq_len = 8,
+                          .vocab_size = 100,
                           .padded_vocab_size = 1024};
   for (const int tp : {1, 2, 4}) {
     for (const int pp : {1, 2, 4}) {
       Index sum = 0;
       for (int rank = 0; rank < tp * pp; ++rank) {
         const auto world = comm::dry_world(rank, tp * pp);
-        const GptStage stage({.model = model}, grid::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp})));
+        const GptStage stage({.model = model},
+                             grid::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp})));
         for (const Param& param : stage.params().params()) {
           if (param.spec.ownership == Ownership::owner) sum += param.spec.held.numel();
         }
@@ -78,13 +91,19 @@ TEST(ModelConfig, ResidualWeightsStartSmaller) {
   const nlohmann::json stds = vectors().at("residual_init_std");
   for (const auto& [layers, want] : stds.items()) {
     const Index count = std::stoll(layers);
-    const ModelConfig model{.num_layers = count, .hidden_size = 4, .num_heads = 1, .ffn_hidden_size = 16, .seq_len = 2, .vocab_size = 8,
+    const ModelConfig model{.num_layers = count,
+                            .hidden_size = 4,
+                            .num_heads = 1,
+                            .ffn_hidden_size = 16,
+                            .seq_len = 2,
+                            .vocab_size = 8,
                             .padded_vocab_size = 8};
     const auto world = comm::dry_world(0, 1);
     const GptStage stage({.model = model}, grid::make_mesh(*world, grid::resolve({})));
     int checked = 0;
     for (const Param& param : stage.params().params()) {
-      const bool before_residual = param.name().ends_with("attention.out.weight") || param.name().ends_with("mlp.down.weight");
+      const bool before_residual =
+          param.name().ends_with("attention.out.weight") || param.name().ends_with("mlp.down.weight");
       if (before_residual) {
         EXPECT_NEAR(param.spec.init_std, want.get<double>(), 1e-12) << param.name();
         ++checked;

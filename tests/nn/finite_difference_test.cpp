@@ -17,7 +17,8 @@ void expect_gradients(LayerParams& layer, const Tensor& x, const Tensor& dx, con
     EXPECT_LT(testing::relative_error(testing::values_of(dx), testing::numeric_gradient(x, loss)), kTolerance) << "dx";
   }
   for (const Param& param : layer.params.params()) {
-    EXPECT_LT(testing::relative_error(testing::values_of(param.grad), testing::numeric_gradient(param.value, loss)), kTolerance)
+    EXPECT_LT(testing::relative_error(testing::values_of(param.grad), testing::numeric_gradient(param.value, loss)),
+              kTolerance)
         << param.name();
   }
 }
@@ -73,8 +74,8 @@ TEST(FiniteDifference, LayerNorm) {
 
 TEST(FiniteDifference, LinearLayers) {
   with_solo_group([](const comm::Group& tp) {
-    LayerParams layer({nn::rows_split("up", 6, 4, tp, 1), nn::vector_split("up_bias", 6, tp), nn::columns_split("down", 3, 6, tp, 1),
-                       nn::replicated("down_bias", {3}, tp, Init::zeros)});
+    LayerParams layer({nn::rows_split("up", 6, 4, tp, 1), nn::vector_split("up_bias", 6, tp),
+                       nn::columns_split("down", 3, 6, tp, 1), nn::replicated("down_bias", {3}, tp, Init::zeros)});
     const nn::ColumnParallelLinear up(tp, layer.params.at("up"), layer.params.at("up_bias"));
     const nn::RowParallelLinear down(tp, layer.params.at("down"), layer.params.at("down_bias"));
     Exec ex;
@@ -108,7 +109,8 @@ TEST(FiniteDifference, EmbeddingWithDropout) {
     const nn::VocabShard vocab = nn::vocab_shard(7, 10, tp);
     LayerParams layer({nn::token_table("table", vocab, 4, 1, Ownership::owner),
                        nn::replicated("position", {3, 4}, tp, Init::normal, 1)});
-    const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.at("position"), {0.25, 5, 0});
+    const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.at("position"),
+                                               {0.25, 5, 0});
     SmallMicrobatch microbatch;
     std::int32_t ids[] = {0, 6, 2, 2, 6, 5};
     const Tensor tokens(ids, {6}, DType::i32);
@@ -127,9 +129,11 @@ TEST(FiniteDifference, EmbeddingWithDropout) {
 TEST(FiniteDifference, LmHead) {
   with_solo_group([](const comm::Group& tp) {
     const nn::VocabShard vocab = nn::vocab_shard(7, 10, tp);
-    LayerParams layer({nn::token_table("table", vocab, 4, 1, Ownership::owner), {TensorSlice::whole("g", {4}), {4}, Init::ones},
+    LayerParams layer({nn::token_table("table", vocab, 4, 1, Ownership::owner),
+                       {TensorSlice::whole("g", {4}), {4}, Init::ones},
                        {TensorSlice::whole("b", {4}), {4}}});
-    const nn::LmHead head(vocab, tp, nn::LayerNorm(layer.params.at("g"), layer.params.at("b"), 1e-5), layer.params.at("table"));
+    const nn::LmHead head(vocab, tp, nn::LayerNorm(layer.params.at("g"), layer.params.at("b"), 1e-5),
+                          layer.params.at("table"));
     SmallMicrobatch microbatch;
     std::int32_t ids[] = {0, 6, -1, 2, 6, 5};  // the third token has no loss
     const Tensor targets(ids, {6}, DType::i32);

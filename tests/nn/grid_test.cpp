@@ -21,7 +21,8 @@ void put_gradients(Gathered& out, const ParamBuffer& params) {
 
 void expect_same(const Gathered& got, const Gathered& want) {
   ASSERT_EQ(got.tensors().size(), want.tensors().size());
-  for (const auto& [name, values] : want.tensors()) EXPECT_LT(testing::relative_error(got.at(name), values), 1e-12) << name;
+  for (const auto& [name, values] : want.tensors())
+    EXPECT_LT(testing::relative_error(got.at(name), values), 1e-12) << name;
 }
 
 void run_block(const comm::Group& tp, double dropout, Gathered& out) {
@@ -56,10 +57,14 @@ TEST_P(Grid, BlockMatchesOneRankWithFourAllReduces) {
 
 void run_ends(const comm::Group& tp, Gathered& out) {
   const nn::VocabShard vocab = nn::vocab_shard(13, 20, tp);  // 13 real ids: with tp 4 the last shard is padding only
-  LayerParams layer({nn::token_table("table", vocab, 8, 1, Ownership::owner), nn::replicated("position", {3, 8}, tp, Init::normal, 1),
-                     {TensorSlice::whole("g", {8}), {8}, Init::ones}, {TensorSlice::whole("b", {8}), {8}}});
-  const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.at("position"), {0.25, 5, 0});
-  const nn::LmHead head(vocab, tp, nn::LayerNorm(layer.params.at("g"), layer.params.at("b"), 1e-5), layer.params.at("table"));
+  LayerParams layer({nn::token_table("table", vocab, 8, 1, Ownership::owner),
+                     nn::replicated("position", {3, 8}, tp, Init::normal, 1),
+                     {TensorSlice::whole("g", {8}), {8}, Init::ones},
+                     {TensorSlice::whole("b", {8}), {8}}});
+  const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.at("position"),
+                                             {0.25, 5, 0});
+  const nn::LmHead head(vocab, tp, nn::LayerNorm(layer.params.at("g"), layer.params.at("b"), 1e-5),
+                        layer.params.at("table"));
   SmallMicrobatch microbatch;
   std::int32_t ids[] = {0, 12, 2, 7, 12, 5}, next[] = {12, 2, -1, 12, 5, 0};
   const Tensor tokens(ids, {6}, DType::i32), targets(next, {6}, DType::i32);
@@ -98,8 +103,9 @@ TEST(ParamSpecs, SizesThatDoNotDivideAreNamed) {
       nn::rows_split("layers.0.mlp.up.weight", 7, 4, world.all(), 1);
       FAIL() << "nothing was thrown";
     } catch (const ConfigError& error) {
-      EXPECT_STREQ(error.what(),
-                   "E_DIM_NOT_DIVISIBLE: layers.0.mlp.up.weight rows = 7: must be divisible by the tensor-parallel size 2");
+      EXPECT_STREQ(
+          error.what(),
+          "E_DIM_NOT_DIVISIBLE: layers.0.mlp.up.weight rows = 7: must be divisible by the tensor-parallel size 2");
     }
     std::vector<ParamSpec> specs;
     nn::BlockConfig config = testing::small_block();

@@ -1,13 +1,14 @@
 #pragma once
 #include <functional>
 
-#include "megalith/comm/threads/thread_world.h"
 #include "megalith/base/error.h"
+#include "megalith/comm/threads/thread_world.h"
 #include "megalith/nn/lm_head.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/nn/transformer_block.h"
 #include "megalith/nn/vocab_parallel_embedding.h"
 #include "megalith/tensor/step_state.h"
+
 #include "tests/support/gathered.h"
 #include "tests/support/random_fill.h"
 
@@ -15,7 +16,12 @@ namespace megalith::testing {
 
 /// Sizes of a small layer. 4 heads, so that tp may be 1, 2 or 4.
 inline nn::BlockConfig small_block(double dropout = 0) {
-  return {.hidden_size = 8, .num_heads = 4, .ffn_hidden_size = 12, .dropout = dropout, .attention_dropout = dropout, .seed = 17};
+  return {.hidden_size = 8,
+          .num_heads = 4,
+          .ffn_hidden_size = 12,
+          .dropout = dropout,
+          .attention_dropout = dropout,
+          .seed = 17};
 }
 
 /// One microbatch of batch 2, seq_len 3 with a step state in memory.

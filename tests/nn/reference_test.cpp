@@ -1,7 +1,8 @@
+#include "tests/support/reference.h"
+
 #include <gtest/gtest.h>
 
 #include "tests/nn/layer_harness.h"
-#include "tests/support/reference.h"
 
 // One block against PyTorch in f64 (tests/reference/make_reference.py): output and every gradient.
 namespace megalith {
@@ -11,7 +12,8 @@ TEST(Reference, BlockEqualsPyTorch) {
   const testing::Reference reference;
   const nlohmann::json& want = reference.json().at("block");
   comm::run_ranks(1, [&](comm::World& world) {
-    const nn::BlockConfig config{.hidden_size = reference.size("hidden_size"), .num_heads = reference.size("num_heads"),
+    const nn::BlockConfig config{.hidden_size = reference.size("hidden_size"),
+                                 .num_heads = reference.size("num_heads"),
                                  .ffn_hidden_size = reference.size("ffn_hidden_size")};
     std::vector<ParamSpec> specs;
     nn::TransformerBlock::declare(specs, "layers.0", config, world.all());
@@ -20,7 +22,8 @@ TEST(Reference, BlockEqualsPyTorch) {
     const nn::TransformerBlock block("layers.0", 0, config, world.all(), layer.params);
     const Index tokens = reference.size("batch") * reference.size("seq_len");
     StepState state;
-    const nn::Microbatch microbatch{reference.size("batch"), reference.size("seq_len"), Tensor(&state, {sizeof(state)}, DType::u8)};
+    const nn::Microbatch microbatch{reference.size("batch"), reference.size("seq_len"),
+                                    Tensor(&state, {sizeof(state)}, DType::u8)};
     std::vector<double> x = want.at("x"), dy = want.at("dy");
     const Shape shape{tokens, config.hidden_size};
     Exec ex;

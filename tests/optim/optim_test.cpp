@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 #include "megalith/optim/optim_config.h"
 #include "megalith/optim/optimizer.h"
@@ -14,21 +14,38 @@ struct Sample {
 };
 
 void expect_curve(const OptimConfig& config, std::initializer_list<Sample> samples) {
-  for (const Sample& s : samples) EXPECT_NEAR(learning_rate(config, s.update), s.lr, 1e-9 * config.lr + 1e-18) << s.update;
+  for (const Sample& s : samples)
+    EXPECT_NEAR(learning_rate(config, s.update), s.lr, 1e-9 * config.lr + 1e-18) << s.update;
 }
 
 // The curves of arXiv:1909.08053, sections 4 and 5: GPT-2 (cosine) and BERT (linear).
 TEST(LearningRate, CosineOfGpt2) {
-  const OptimConfig config{.lr = 1.5e-4, .min_lr = 1e-5, .warmup_steps = 3000, .decay = DecayCurve::cosine, .decay_steps = 300000};
-  expect_curve(config, {{0, 0}, {1, 5e-8}, {1500, 7.5e-5}, {3000, 1.5e-4}, {77250, 0.00012949747468305832},
-                        {151500, 8e-5}, {225750, 3.0502525316941682e-05}, {300000, 1e-5}, {400000, 1e-5}});
+  const OptimConfig config{
+      .lr = 1.5e-4, .min_lr = 1e-5, .warmup_steps = 3000, .decay = DecayCurve::cosine, .decay_steps = 300000};
+  expect_curve(config, {{0, 0},
+                        {1, 5e-8},
+                        {1500, 7.5e-5},
+                        {3000, 1.5e-4},
+                        {77250, 0.00012949747468305832},
+                        {151500, 8e-5},
+                        {225750, 3.0502525316941682e-05},
+                        {300000, 1e-5},
+                        {400000, 1e-5}});
   EXPECT_NEAR(learning_rate(config, 100000), 0.0001162745568, 1e-13);
 }
 
 TEST(LearningRate, LinearOfBert) {
-  const OptimConfig config{.lr = 1e-4, .min_lr = 0, .warmup_steps = 10000, .decay = DecayCurve::linear, .decay_steps = 2000000};
-  expect_curve(config, {{0, 0}, {1, 1e-8}, {5000, 5e-5}, {10000, 1e-4}, {507500, 7.5e-5}, {1005000, 5e-5},
-                        {1500000, 2.5125628140703518e-05}, {2000000, 0}, {2500000, 0}});
+  const OptimConfig config{
+      .lr = 1e-4, .min_lr = 0, .warmup_steps = 10000, .decay = DecayCurve::linear, .decay_steps = 2000000};
+  expect_curve(config, {{0, 0},
+                        {1, 1e-8},
+                        {5000, 5e-5},
+                        {10000, 1e-4},
+                        {507500, 7.5e-5},
+                        {1005000, 5e-5},
+                        {1500000, 2.5125628140703518e-05},
+                        {2000000, 0},
+                        {2500000, 0}});
 }
 
 TEST(LearningRate, ConstantAfterWarmup) {
@@ -53,7 +70,8 @@ TEST(OptimConfigCheck, NamesEveryBrokenRule) {
 
 struct OneParam {
   explicit OneParam(Decay decay, Ownership ownership = Ownership::owner)
-      : params({{TensorSlice::whole("w", {2}), {2}, Init::ones, 0, decay, ownership}}, DType::f64), optimizer(config, params) {
+      : params({{TensorSlice::whole("w", {2}), {2}, Init::ones, 0, decay, ownership}}, DType::f64),
+        optimizer(config, params) {
     params.allocate(ledger);
     optimizer.allocate(ledger);
     initialise(params.params()[0], 0);

@@ -27,7 +27,8 @@ class Gathered {
     const Index stride = matrix ? slice.global[1] : 0;
     for (Index r = 0; r < rows; ++r) {
       for (Index c = 0; c < columns; ++c) {
-        global[static_cast<std::size_t>((r + row0) * stride + c + column0)] = local[static_cast<std::size_t>(r * columns + c)];
+        global[static_cast<std::size_t>((r + row0) * stride + c + column0)] =
+            local[static_cast<std::size_t>(r * columns + c)];
       }
     }
   }

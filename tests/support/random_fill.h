@@ -8,7 +8,8 @@ namespace megalith::testing {
 inline void fill_random(const Tensor& tensor, std::uint64_t stream, double std = 1.0) {
   const RandomSite site{.seed = stream};
   dispatch_float(tensor.dtype(), "fill_random", [&]<class T>() {
-    for (Index i = 0; i < tensor.numel(); ++i) tensor.data<T>()[i] = static_cast<T>(std * site.normal(static_cast<std::uint64_t>(i)));
+    for (Index i = 0; i < tensor.numel(); ++i)
+      tensor.data<T>()[i] = static_cast<T>(std * site.normal(static_cast<std::uint64_t>(i)));
   });
 }
 

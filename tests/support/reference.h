@@ -1,7 +1,8 @@
 #pragma once
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
+
+#include <nlohmann/json.hpp>
 
 #include "megalith/tensor/param.h"
 
@@ -30,7 +31,8 @@ class Reference {
       std::fill_n(param.value.data<double>(), param.value.numel(), 0.0);
       for (Index r = 0; r < rows; ++r) {
         for (Index c = 0; c < columns; ++c) {
-          param.value.data<double>()[r * columns + c] = all.at(static_cast<std::size_t>((r + row0) * stride + c + column0));
+          param.value.data<double>()[r * columns + c] =
+              all.at(static_cast<std::size_t>((r + row0) * stride + c + column0));
         }
       }
     }

@@ -1,8 +1,8 @@
 #include "megalith/tensor/exec.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
 

@@ -1,18 +1,16 @@
 #include "megalith/tensor/memory_plan.h"
 
-#include <gtest/gtest.h>
-
 #include <array>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
 
 namespace megalith {
 namespace {
 
-Tensor planned(Recording& recording, Index bytes) {
-  return {nullptr, {bytes}, DType::u8, recording.add_tensor(bytes)};
-}
+Tensor planned(Recording& recording, Index bytes) { return {nullptr, {bytes}, DType::u8, recording.add_tensor(bytes)}; }
 
 TEST(MemoryPlan, TensorsThatNeverMeetShareBytes) {
   Recording recording;

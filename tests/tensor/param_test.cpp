@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+
 #include "tests/support/gathered.h"
 
 namespace megalith {

@@ -1,10 +1,10 @@
 #include "megalith/tensor/tensor.h"
 
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cmath>
 #include <limits>
+
+#include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
 
@@ -50,7 +50,8 @@ TEST(BFloat16, RoundsToNearestEvenAndKeepsNan) {
   EXPECT_EQ(static_cast<float>(bfloat16(1.00390625f)), 1.0f);       // half way, even below
   EXPECT_EQ(static_cast<float>(bfloat16(1.01171875f)), 1.015625f);  // half way, even above
   EXPECT_TRUE(std::isnan(static_cast<float>(bfloat16(std::numeric_limits<float>::quiet_NaN()))));
-  EXPECT_EQ(static_cast<float>(bfloat16(-std::numeric_limits<float>::infinity())), -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(static_cast<float>(bfloat16(-std::numeric_limits<float>::infinity())),
+            -std::numeric_limits<float>::infinity());
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-#include <gtest/gtest.h>
-
 #include <cstring>
+
+#include <gtest/gtest.h>
 
 #include "tests/train/small_run.h"
 
-// What a step sends, against the table of arXiv:1909.08053's scheme: per microbatch and rank, 4 all-reduces of b s h a layer,
-// b s h for the embedding and b s h for the output product, 3 b s for the loss, and the parameters once over dp.
+// What a step sends, against the table of arXiv:1909.08053's scheme: per microbatch and rank, 4 all-reduces of b s h a
+// layer, b s h for the embedding and b s h for the output product, 3 b s for the loss, and the parameters once over dp.
 namespace megalith {
 namespace {
 
@@ -25,7 +25,8 @@ std::map<std::string, comm::Counters> counters_of_one_step(const testing::Grid& 
 TEST(Communication, TensorParallelStepMatchesTheTable) {
   const config::RunPlan plan = testing::small_plan({.tp = 2}, "fp64", 1);
   const Index microbatches = plan.train.global_batch / plan.train.micro_batch;
-  const Index bs = plan.train.micro_batch * plan.model.seq_len, bsh = bs * plan.model.hidden_size, layers = plan.model.num_layers;
+  const Index bs = plan.train.micro_batch * plan.model.seq_len, bsh = bs * plan.model.hidden_size,
+              layers = plan.model.num_layers;
   const comm::Counters tp = counters_of_one_step({.tp = 2}, 1).at("tp");
   const comm::Counter& calls = tp[comm::Op::all_reduce];
   EXPECT_EQ(calls.calls, microbatches * (4 * layers + 1 + 1 + 2));

@@ -29,8 +29,10 @@ TEST_P(GridPromise, Fp64AgreesWithOneRank) {
   EXPECT_LT(relative_error(got.losses, want.losses), 1e-12);
   EXPECT_LT(relative_error(got.norms, want.norms), 1e-12);
   ASSERT_EQ(got.parameters.tensors().size(), want.parameters.tensors().size());
-  for (const auto& [name, values] : want.gradients.tensors()) EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-12) << name;
-  for (const auto& [name, values] : want.parameters.tensors()) EXPECT_LT(relative_error(got.parameters.at(name), values), 1e-10) << name;
+  for (const auto& [name, values] : want.gradients.tensors())
+    EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-12) << name;
+  for (const auto& [name, values] : want.parameters.tensors())
+    EXPECT_LT(relative_error(got.parameters.at(name), values), 1e-10) << name;
 }
 
 TEST_P(GridPromise, Fp32AgreesWithOneRank) {
@@ -41,7 +43,8 @@ TEST_P(GridPromise, Fp32AgreesWithOneRank) {
   EXPECT_LT(relative_error({got.norms[0]}, {want.norms[0]}), 1e-6);
   EXPECT_LT(relative_error(got.losses, want.losses), 1e-5);
   EXPECT_LT(relative_error(got.norms, want.norms), 1e-3);
-  for (const auto& [name, values] : want.gradients.tensors()) EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-5) << name;
+  for (const auto& [name, values] : want.gradients.tensors())
+    EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-5) << name;
 }
 
 TEST_P(GridPromise, TwoRunsGiveTheSameBits) {

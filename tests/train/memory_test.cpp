@@ -1,10 +1,9 @@
-#include <gtest/gtest.h>
-
-#include <dlfcn.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <new>
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
 
 #include "tests/train/small_run.h"
 
@@ -80,7 +79,8 @@ TEST_P(Memory, TheRunTakesWhatThePlanSays) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Memory, ::testing::ValuesIn(testing::all_grids()), [](const auto& test) { return test.param.name(); });
+INSTANTIATE_TEST_SUITE_P(All, Memory, ::testing::ValuesIn(testing::all_grids()),
+                         [](const auto& test) { return test.param.name(); });
 
 TEST(Memory, DoesNotGrowWithTheNumberOfMicrobatches) {
   const auto bytes = [](Index batch) {

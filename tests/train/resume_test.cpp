@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/train/saver.h"
+
 #include "tests/io/temp_dir.h"
 #include "tests/train/small_run.h"
 
@@ -59,7 +60,8 @@ TEST_P(ResumeEverywhere, EveryGridGoesOnAsIfNothingHadHappened) {
       const Trained resumed = run(other, precision, dir.path(), kSavedAt, kSteps);
       EXPECT_EQ(resumed.digest.hex(), saved.digest.hex()) << other.name();
       const std::vector<double> want(whole.losses.begin() + kSavedAt, whole.losses.end());
-      EXPECT_LT(testing::relative_error(resumed.losses, want), tolerance) << precision << ", resumed on " << other.name();
+      EXPECT_LT(testing::relative_error(resumed.losses, want), tolerance)
+          << precision << ", resumed on " << other.name();
     }
   }
 }

@@ -3,6 +3,7 @@
 #include "megalith/base/str.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/train/engine.h"
+
 #include "tests/support/gathered.h"
 
 namespace megalith::testing {
@@ -16,8 +17,19 @@ struct Grid {
 
 /// The grids over which a model must train alike.
 inline std::vector<Grid> all_grids() {
-  return {{.tp = 1}, {.tp = 2}, {.tp = 4}, {.pp = 2}, {.pp = 4}, {.dp = 2}, {.tp = 2, .pp = 2}, {.tp = 2, .dp = 2}, {.pp = 2, .dp = 2},
-          {.tp = 2, .pp = 2, .dp = 2}, {.pp = 2, .chunks = 2}, {.pp = 2, .chunks = 4}, {.tp = 2, .pp = 2, .chunks = 2}};
+  return {{.tp = 1},
+          {.tp = 2},
+          {.tp = 4},
+          {.pp = 2},
+          {.pp = 4},
+          {.dp = 2},
+          {.tp = 2, .pp = 2},
+          {.tp = 2, .dp = 2},
+          {.pp = 2, .dp = 2},
+          {.tp = 2, .pp = 2, .dp = 2},
+          {.pp = 2, .chunks = 2},
+          {.pp = 2, .chunks = 4},
+          {.tp = 2, .pp = 2, .chunks = 2}};
 }
 
 /// A model with odd widths and a vocabulary that no shard divides; dropout everywhere.
@@ -50,7 +62,8 @@ inline config::RunPlan small_plan(const Grid& grid, const std::string& precision
 class HashedBatches : public model::BatchSource {
  public:
   explicit HashedBatches(Index vocab) : vocab_(static_cast<std::uint32_t>(vocab)) {}
-  void fill(Index first_sample, Index count, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+  void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> targets) const override {
     const std::size_t length = tokens.size() / static_cast<std::size_t>(count);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto sample = static_cast<std::uint64_t>(first_sample) + i / length;
@@ -62,7 +75,8 @@ class HashedBatches : public model::BatchSource {
  private:
   std::int32_t id(std::uint64_t sample, std::uint64_t position) const {
     const std::uint32_t word = RandomSite{.seed = 11, .step = static_cast<std::uint32_t>(sample)}.word(position);
-    return static_cast<std::int32_t>((word % vocab_) * (word / vocab_ % 7) / 7);  // uneven, so that there is something to learn
+    return static_cast<std::int32_t>((word % vocab_) * (word / vocab_ % 7) /
+                                     7);  // uneven, so that there is something to learn
   }
   std::uint32_t vocab_;
 };
