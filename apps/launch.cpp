@@ -75,11 +75,13 @@ int stop_signal() { return caught_signal.load(); }
 int report_error(const std::exception& error, int rank) {
   const auto* ours = dynamic_cast<const Error*>(&error);
   const ExitCode code = ours != nullptr ? ours->code() : ExitCode::internal;
+  const bool said_by_all = code == ExitCode::usage || code == ExitCode::requeue;  // every process comes to the same
+  if (said_by_all && rank > 0) return static_cast<int>(code);
   if (code == ExitCode::usage) {
-    if (rank <= 0) std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", error.what());
   } else {
     const std::string text = error.what();
-    const bool named = rank < 0 || text.starts_with("rank ");
+    const bool named = rank < 0 || code == ExitCode::requeue || text.starts_with("rank ");
     std::fprintf(stderr, "megalith: %s %s%s\n", code_name(code).c_str(), named ? "" : str("rank ", rank, ": ").c_str(),
                  text.c_str());
   }

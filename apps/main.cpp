@@ -49,7 +49,8 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "%s", where->help().c_str());
     return static_cast<int>(ExitCode::usage);
   } catch (const std::exception& error) {
-    return report_error(error);
+    const Launcher launcher = detect_launcher();
+    return report_error(error, launcher.processes > 0 ? launcher.process : -1);
   }
 }
 

@@ -48,6 +48,15 @@ io::RunLock claim(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, 
   return lock;
 }
 
+/// This rank's latest communication calls, beside the error that they explain.
+void keep_call_log(const comm::World& world, io::Fs& fs, const io::Path& out) {
+  try {
+    io::publish_file(fs, out / str("calls_rank_", world.rank(), ".txt"), world.call_log());
+  } catch (const IoError& error) {
+    log::warning(str("the call log was not written: ", error.what()));
+  }
+}
+
 void run_train(const TrainOptions& options, train::Resume resume) {
   const Launcher launcher = detect_launcher();
   const bool first_process = launcher.process == 0;
@@ -80,7 +89,12 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   std::atomic<bool> stopped{false};
   run_all_ranks(launcher, plan.grid.world_size, [&](comm::World& world) {
     const std::shared_ptr<io::Fs> own_fs = rank_fs(world.rank());
-    if (train::train(world, inputs, *own_fs) == train::Outcome::stopped) stopped = true;
+    try {
+      if (train::train(world, inputs, *own_fs) == train::Outcome::stopped) stopped = true;
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::collective || error.code() == ExitCode::hang) keep_call_log(world, *own_fs, out);
+      throw;
+    }
   });
   if (!stopped) return;
   const int signal = stop_signal();

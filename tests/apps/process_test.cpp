@@ -1,6 +1,7 @@
 #include "tests/apps/process.h"
 
 #include <fstream>
+#include <sstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -136,13 +137,34 @@ TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {
   EXPECT_NE(run_shell(generate + "--seed 3 --temperature 5").out, run_shell(generate + "--seed 4 --temperature 5").out);
 }
 
-TEST_F(Program, MpirunGivesTheBitsOfThreads) {
+TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
 #ifdef MEGALITH_WITH_MPI
-  ASSERT_EQ(run_shell(train("threads", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
-  const Finished mpi = run_shell(kMpirun + std::string("4 " MEGALITH_PROGRAM " train ") + recipe() + " --out " +
-                                 out("mpi") + " --set parallel.tp=2 --set parallel.pp=2");
-  ASSERT_EQ(mpi.code, 0) << mpi.err;
-  EXPECT_EQ(metrics("mpi"), metrics("threads"));
+  const struct {
+    int ranks;
+    const char* grid;
+  } grids[] = {{1, ""},
+               {2, "tp=2"},
+               {4, "tp=4"},
+               {2, "pp=2"},
+               {4, "pp=4"},
+               {2, "ranks=2"},
+               {4, "tp=2 pp=2"},
+               {4, "tp=2 ranks=4"},
+               {4, "pp=2 ranks=4"},
+               {8, "tp=2 pp=2 ranks=8"},
+               {2, "pp=2 chunks=2"},
+               {4, "tp=2 pp=2 chunks=2"}};
+  for (const auto& [ranks, grid] : grids) {
+    std::string settings = ranks % 4 == 0 ? "--set train.precision=fp64" : "";
+    std::istringstream words(grid);
+    for (std::string word; words >> word;) settings += " --set parallel." + word;
+    ASSERT_EQ(run_shell(train("threads", settings)).code, 0) << grid;
+    const Finished mpi = run_shell(kMpirun + std::to_string(ranks) + " " MEGALITH_PROGRAM " train " + recipe() +
+                                   " --out " + out("mpi") + " " + settings);
+    ASSERT_EQ(mpi.code, 0) << grid << "\n" << mpi.err;
+    EXPECT_EQ(metrics("mpi"), metrics("threads")) << grid;
+    ASSERT_EQ(run_shell("rm -r " + out("mpi") + " " + out("threads")).code, 0);
+  }
 #else
   GTEST_SKIP() << "MPI is not built in";
 #endif

@@ -5,7 +5,7 @@
 namespace megalith::ops::cpu {
 namespace {
 
-constexpr Index kMostRows = 256, kMostColumns = 384;      // of a block of c
+constexpr Index kMostRows = 256, kMostColumns = 384;     // of a block of c
 constexpr Index kRowMultiple = 8, kColumnMultiple = 48;  // whole tiles of oneDNN's inner kernels
 constexpr Index kEnoughBlocks = 8;
 constexpr Index kSmallBlock = Index{1} << 19;  // multiply-adds: about 10 us, worth a thread
@@ -15,17 +15,21 @@ Index equal_part(Index size, Index most, Index multiple) {
   return round_up(ceil_div(size, ceil_div(size, most)), multiple);
 }
 
-/// y [n] (+)= op(matrix) x: with one row or column oneDNN's bits depend on threads, and its speed is no better.
+/// What an output is the dot product with.
+enum class Lines : std::uint8_t { rows, columns };
+
+/// c (+)= matrix x, or matrix^T x, where c and x are vectors: with one row or column oneDNN's bits depend on threads,
+/// and its speed is no better.
 template <class T>
-void matrix_vector(const Matmul& args, const Tensor& matrix, const Tensor& vector, Index outputs, Index k,
-                   bool rows_are_outputs) {
+void matrix_vector(const Matmul& args, const Tensor& matrix, const Tensor& vector, Lines lines) {
   constexpr Index kOutputs = 256;
   const GemmKernels<T>& gemm = kernels<T>().gemm;
+  const Index outputs = args.c.numel(), k = vector.numel();
   const T *m = matrix.data<T>(), *x = vector.data<T>();
   T* y = args.c.data<T>();
   const T beta = args.write == Write::accumulate ? T{1} : T{0};
   parallel_pieces(outputs, kOutputs, outputs * k, [&](Index begin, Index count) {
-    if (!rows_are_outputs) return gemm.weighted_row_sum(x, m + begin, outputs, k, count, y + begin, beta);
+    if (lines == Lines::columns) return gemm.weighted_row_sum(x, m + begin, outputs, k, count, y + begin, beta);
     for (Index i = begin; i < begin + count; ++i) {
       const T sum = gemm.dot(m + i * k, x, k);
       y[i] = beta == T{0} ? sum : y[i] + sum;
@@ -56,8 +60,8 @@ template <class T>
 void matmul(const Matmul& args) {
   const bool a_transposed = args.transpose_a == Transpose::yes, b_transposed = args.transpose_b == Transpose::yes;
   const Index m = args.c.dim(0), n = args.c.dim(1), k = args.a.dim(a_transposed ? 0 : 1);
-  if (m == 1) return matrix_vector<T>(args, args.b, args.a, n, k, b_transposed);
-  if (n == 1) return matrix_vector<T>(args, args.a, args.b, m, k, !a_transposed);
+  if (m == 1) return matrix_vector<T>(args, args.b, args.a, b_transposed ? Lines::rows : Lines::columns);
+  if (n == 1) return matrix_vector<T>(args, args.a, args.b, a_transposed ? Lines::columns : Lines::rows);
   const Product<T> whole{.m = m,
                          .n = n,
                          .k = k,

@@ -13,7 +13,7 @@ inline constexpr Index kPiece = 8192;
 /// there are, never changes a result: tasks write to places of their own, and whoever sums their parts does it in
 /// order.
 template <class Task>
-void parallel_for(Index tasks, Index elements, const Task& task) {
+void parallel_for(Index tasks, [[maybe_unused]] Index elements, const Task& task) {
 #pragma omp parallel for schedule(dynamic) if (tasks > 1 && elements >= kParallelElements)
   for (Index i = 0; i < tasks; ++i) task(i);
 }

@@ -8,14 +8,13 @@ namespace megalith::ops::cpu::MEGALITH_ISA {
 /// e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q the polynomial of degree 4 of
 /// least greatest relative error (3.1e-9, found by Remez' exchange in 50-digit arithmetic).
 inline Vec<float> exp(Vec<float> x) {
-  using Bits = Vec<std::int32_t>;
+  using Bits = Vec<std::uint32_t>;
   constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
   constexpr float kLeast = -87.3365402f, kMost = 88.7228394f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
-  const Vec<float> clamped = x > kMost ? splat(kMost) : (x < kLeast ? splat(kLeast) : x);  // NaN passes
-  const Vec<float> shifted = fma(clamped, splat(kLog2E), splat(kRound));
+  const Vec<float> shifted = fma(x, splat(kLog2E), splat(kRound));
   const Vec<float> n = shifted - kRound;
-  Vec<float> r = fma(n, splat(-kLn2High), clamped);
+  Vec<float> r = fma(n, splat(-kLn2High), x);
   r = fma(n, splat(-kLn2Low), r);
   Vec<float> q = fma(splat(0.00138146465f), r, splat(0.00836871751f));
   q = fma(q, r, splat(0.041668389f));
@@ -25,8 +24,9 @@ inline Vec<float> exp(Vec<float> x) {
   // Multiplying by 2^n in the exponent bits also reaches n = 128, where y < 1.
   const Vec<float> scaled =
       reinterpret_cast<Vec<float>>(reinterpret_cast<Bits>(y) + (reinterpret_cast<Bits>(shifted) << 23));
-  const Vec<float> upper = x > kMost ? splat(kInfinity) : scaled;
-  return x != x ? x : (x < kLeast ? splat(0.0f) : upper);
+  // Outside the range what was computed above is rubbish and is replaced; x * inf is infinity there, and NaN for NaN.
+  const Vec<float> in_range = x <= kMost ? scaled : x * kInfinity;
+  return x < kLeast ? splat(0.0f) : in_range;
 }
 
 /// The C library's, lane by lane: f64 is the path that others are measured against.

@@ -71,7 +71,7 @@ void attention_forward(const AttentionTile<T>& tile, T* max, T* sum, T* correcti
     const Index n = visible(tile, r);
     const T row_most = row_max(row, n) * tile.scale;
     const T most = row_most > max[r] ? row_most : max[r];
-    correction[r] = exp_one(max[r] - most);
+    correction[r] = max[r] == most ? T{1} : exp_one(max[r] - most);
     sum[r] = sum[r] * correction[r] + exp_sum_scaled(row, n, tile.scale, most);
     max[r] = most;
     if (tile.dropout != nullptr) {
