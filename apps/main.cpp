@@ -38,6 +38,7 @@ int run(int argc, char** argv) {
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
   try {
     program.parse(std::move(arguments));
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw IoError("standard output: cannot be written");
     return 0;
   } catch (const CLI::CallForHelp& help) {
     return program.exit(help);

@@ -102,6 +102,9 @@ class Run {
       for (const std::string& warning : resumed_->warnings) log::warning(warning);
       note(str("resumed ", resumed_->folder, " at step ", progress_.step, ", state digest ", resumed_->digest.hex()));
     }
+    if (progress_.step >= plan_.train.steps) {
+      note(str("nothing to train: step ", progress_.step, " of train.steps = ", plan_.train.steps, " is done"));
+    }
     if (first()) metrics_.emplace(fs_, inputs_.out / "metrics.jsonl", progress_.step);
   }
 

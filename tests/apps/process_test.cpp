@@ -215,6 +215,13 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
   }
 }
 
+TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
+  const Finished full = run_shell("megalith groups --world-size 4000 > /dev/full");
+  EXPECT_EQ(full.code, 74) << full.err;
+  EXPECT_NE(full.err.find("standard output"), std::string::npos) << full.err;
+  EXPECT_EQ(run_shell("megalith doctor > /dev/full").code, 74);
+}
+
 TEST(CommandLine, HelpOfEveryCommand) {
   for (const char* command :
        {"train", "generate", "plan", "tokenize", "data", "checkpoint", "groups", "schedule", "bench", "doctor"}) {
