@@ -82,7 +82,7 @@ Measured measure(const StepBench& bench, const config::RunPlan& plan) {
     for (Index i = 0; i < bench.warmup + bench.steps; ++i) {
       comm::barrier(engine.exec(), world.all());
       const double begin = monotonic_s();
-      result = engine.step(source, progress, false);
+      result = engine.step(source, progress, train::Stop::no);
       if (i >= bench.warmup) times.push_back(monotonic_s() - begin);
       ++progress.step;
       ++progress.updates;

@@ -13,6 +13,7 @@
 #include "megalith/checkpoint/verify.h"
 #include "megalith/io/save_protocol.h"
 
+#include "apps/checkpoint_folder.h"
 #include "apps/command.h"
 
 namespace megalith::apps {
@@ -24,25 +25,6 @@ struct Options {
   std::string folder;
   std::string format = "text";
 };
-
-/// `given` itself when it is a checkpoint, else the newest one in it. With OnCorrupt::fail a damaged newest one is
-/// taken too: the caller looks for damage.
-io::Path step_folder(io::Fs& fs, const io::Path& given, checkpoint::OnCorrupt on_corrupt) {
-  if (!fs.is_dir(given)) throw InputError(str("[", given.string(), "] there is no such folder"));
-  const bool named = io::parse_step_folder(given.filename().string()).has_value();
-  if (named || fs.exists(given / io::kManifestName)) return given;
-  const auto folders = io::published(fs, given);
-  if (folders.empty()) {
-    throw CheckpointError(CheckpointError::Kind::none_valid,
-                          str("[", given.string(), "] holds no MANIFEST and no step_* folder: it is no checkpoint"));
-  }
-  if (on_corrupt == checkpoint::OnCorrupt::fail) return given / folders.front().name();
-  const checkpoint::Choice choice = checkpoint::find_newest_valid(fs, given, on_corrupt);
-  for (const checkpoint::Rejected& one : choice.rejected) {
-    log::warning(str(one.folder.name(), " cannot be used: ", one.reason));
-  }
-  return given / choice.folder.name();
-}
 
 Index elements(const checkpoint::Manifest& manifest) {
   Index count = 0;
@@ -107,7 +89,7 @@ ordered_json to_json(const io::Path& folder, const checkpoint::Manifest& manifes
 
 void info(const Options& options) {
   const auto fs = io::posix_fs();
-  const io::Path folder = step_folder(*fs, options.folder, checkpoint::OnCorrupt::previous);
+  const io::Path folder = checkpoint_folder(*fs, options.folder, checkpoint::OnCorrupt::previous);
   const checkpoint::Manifest manifest = checkpoint::read_manifest(*fs, folder);
   if (options.format == "json") {
     std::printf("%s\n", to_json(folder, manifest).dump(1).c_str());
@@ -118,7 +100,7 @@ void info(const Options& options) {
 
 void verify(const Options& options) {
   const auto fs = io::posix_fs();
-  const io::Path folder = step_folder(*fs, options.folder, checkpoint::OnCorrupt::fail);
+  const io::Path folder = checkpoint_folder(*fs, options.folder, checkpoint::OnCorrupt::fail);
   const checkpoint::Verification result = checkpoint::verify(*fs, folder);
   const bool whole = result.problems.empty();
   if (options.format == "json") {

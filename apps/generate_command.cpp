@@ -11,6 +11,7 @@
 #include "megalith/data/tokenizer.h"
 #include "megalith/eval/generate.h"
 
+#include "apps/checkpoint_folder.h"
 #include "apps/command.h"
 #include "apps/launch.h"
 
@@ -21,16 +22,6 @@ struct GenerateCommand {
   std::string checkpoint, prompt, vocab_dir;
   eval::GenerateOptions options;
 };
-
-/// The step folder itself, or the newest valid one in a folder of steps or in a run's OUT.
-io::Path find_checkpoint(io::Fs& fs, const io::Path& path) {
-  if (fs.exists(path / std::string(io::kManifestName))) return path;
-  const io::Path inside = fs.is_dir(path / "checkpoints") ? path / "checkpoints" : path;
-  const checkpoint::Choice choice = checkpoint::find_newest_valid(fs, inside, checkpoint::OnCorrupt::previous);
-  for (const checkpoint::Rejected& r : choice.rejected)
-    log::warning(str("checkpoint ", r.folder.name(), " cannot be used: ", r.reason));
-  return inside / choice.folder.name();
-}
 
 /// Decodes whole characters as they come, and flushes, so that the text streams.
 void stream(eval::Generator& generator, std::vector<std::int32_t> prompt,
@@ -50,7 +41,7 @@ void stream(eval::Generator& generator, std::vector<std::int32_t> prompt,
 
 void run_generate(const GenerateCommand& command) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
-  checkpoint::CheckpointReader reader(*fs, find_checkpoint(*fs, command.checkpoint));
+  checkpoint::CheckpointReader reader(*fs, checkpoint_folder(*fs, command.checkpoint, checkpoint::OnCorrupt::previous));
   const auto recipe = reader.manifest().run.texts.find("recipe");
   if (recipe == reader.manifest().run.texts.end())
     throw InputError(str(reader.folder().string(), "/MANIFEST: texts.recipe is missing"));
@@ -70,6 +61,7 @@ void run_generate(const GenerateCommand& command) {
     std::fputs(command.prompt.c_str(), stdout);
     stream(generator, prompt, tokenizer, options);
   });
+  if (stop_signal() != 0) throw StoppedError("stopped on request: the text ends early");
 }
 
 }  // namespace

@@ -65,6 +65,11 @@ void run_train(const TrainOptions& options, train::Resume resume) {
         str("--ranks = ", options.ranks, ": the launcher started ", launcher.processes, " processes; both must agree"));
   }
   const config::RunConfig asked = config::parse_recipe(read_recipe(options.recipe), options.recipe, options.settings);
+  const Index recipe_ranks = asked.parallel.ranks.value_or(launcher.processes);
+  if (launcher.processes > 0 && options.ranks == 0 && recipe_ranks != launcher.processes) {
+    throw ConfigError(str("parallel.ranks = ", recipe_ranks, ": the launcher started ", launcher.processes,
+                          " processes; both must agree (--ranks overrides the recipe)"));
+  }
   const config::RunPlan plan = config::resolve(asked, launcher.processes > 0 ? launcher.processes : options.ranks);
   const io::Path out = options.out.empty() ? io::Path("out") / io::Path(options.recipe).stem() : io::Path(options.out);
 
@@ -73,10 +78,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
       data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
   const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores());
   std::optional<io::RunLock> lock;
-  if (first_process) {
-    lock = claim(*fs, plan, out, resume);
-    io::publish_file(*fs, out / "recipe.toml", config::to_toml(plan.as_config()));
-  }
+  if (first_process) lock = claim(*fs, plan, out, resume);
 
   catch_stop_signals();
   const train::TrainInputs inputs{.plan = plan,
@@ -84,7 +86,8 @@ void run_train(const TrainOptions& options, train::Resume resume) {
                                   .tokenizer = *tokenizer,
                                   .out = out,
                                   .resume = resume,
-                                  .terminal = isatty(STDERR_FILENO) != 0,
+                                  .progress = isatty(STDERR_FILENO) != 0 ? train::ProgressLine::Style::rewritten
+                                                                         : train::ProgressLine::Style::lines,
                                   .stop_asked = [] { return stop_signal() != 0; }};
   std::atomic<bool> stopped{false};
   run_all_ranks(launcher, plan.grid.world_size, [&](comm::World& world) {

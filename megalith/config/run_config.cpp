@@ -87,7 +87,10 @@ void set_key(const std::vector<Field>& all, const std::string& key, const toml::
   if (found != all.end()) return assign(*found, node, problems);
   std::vector<std::string_view> names;
   for (const Field& field : all) names.push_back(field.key);
-  const std::string_view near = nearest(key, names);
+  std::string_view near = nearest(key, names);
+  const auto same_ending =
+      std::find_if(names.begin(), names.end(), [&](std::string_view name) { return name.ends_with("." + key); });
+  if (near.empty() && same_ending != names.end()) near = *same_ending;
   problems.add(key, as_text(node), near.empty() ? "no such key" : str("no such key; did you mean ", near, "?"));
 }
 
@@ -112,6 +115,14 @@ void read_setting(const std::string& setting, const std::vector<Field>& all, Pro
     return;
   }
   const std::string key = setting.substr(0, equals), value = setting.substr(equals + 1);
+  const auto field = std::find_if(all.begin(), all.end(), [&](const Field& f) { return f.key == key; });
+  const bool wants_text =
+      field != all.end() && (std::holds_alternative<std::optional<std::string>*>(field->value) ||
+                             std::holds_alternative<std::optional<std::vector<std::string>>*>(field->value));
+  if (wants_text && !value.starts_with('"') && !value.starts_with('\'') && !value.starts_with('[')) {
+    set_key(all, key, toml::value<std::string>(value), problems);
+    return;
+  }
   try {
     set_key(all, key, *toml::parse("value = " + value).get("value"), problems);
   } catch (const toml::parse_error&) {

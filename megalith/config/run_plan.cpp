@@ -14,7 +14,7 @@ Index tokenizer_vocab(const std::string& tokenizer) { return tokenizer == "byte"
 int small(const std::optional<Index>& value, int fallback, std::string_view key, int least, Problems& out) {
   const Index v = value.value_or(fallback);
   const bool fits = v >= least && v <= std::numeric_limits<int>::max();
-  out.require(fits, key, v, str("must be at least ", least));
+  out.require(fits, key, v, str("must be at least ", least, " and at most ", std::numeric_limits<int>::max()));
   return fits ? static_cast<int>(v) : std::max(fallback, least);
 }
 
@@ -31,7 +31,8 @@ void resolve_parallel(const RunConfig& asked, int ranks, RunPlan& plan, Problems
   plan.chunks = small(p.chunks, 1, "parallel.chunks", 1, out);
   plan.group_size = small(p.group_size, 0, "parallel.group_size", 0, out);
   plan.stage_layers = p.stage_layers.value_or(std::vector<Index>{});
-  const int asked_ranks = small(p.ranks, sizes.tp * sizes.pp, "parallel.ranks", 1, out);
+  const Index needed = std::min<Index>(Index{sizes.tp} * sizes.pp, std::numeric_limits<int>::max());
+  const int asked_ranks = small(p.ranks, static_cast<int>(needed), "parallel.ranks", 1, out);
   sizes.world_size = ranks > 0 ? ranks : asked_ranks;
   if (p.order) sizes.order = *p.order;
   if (plan.chunks > 1 && sizes.pp > 1) sizes.vpp = plan.chunks;
@@ -101,6 +102,12 @@ void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
   out.require(r.eval_interval >= 0, "train.eval_interval", r.eval_interval, "must not be negative");
   out.require(r.eval_batches >= 0, "train.eval_batches", r.eval_batches, "must not be negative (0: the whole set)");
   if (!out.positive({{"train.micro_batch", r.micro_batch}, {"train.global_batch", r.global_batch}})) return;
+  constexpr Index kMostSamples = Index{1} << 30;
+  out.require(r.global_batch <= kMostSamples, "train.global_batch", r.global_batch,
+              str("must be at most ", kMostSamples));
+  out.require(r.micro_batch <= r.global_batch, "train.micro_batch", r.micro_batch,
+              str("must be at most train.global_batch = ", r.global_batch));
+  if (r.global_batch > kMostSamples || r.micro_batch > r.global_batch) return;
   const Index samples = r.micro_batch * plan.grid.dp;
   if (r.global_batch % samples != 0) {
     out.add("train.global_batch", r.global_batch,
@@ -212,6 +219,7 @@ RunConfig RunPlan::as_config() const {
              model.attention_dropout,
              model.embedding_dropout};
   c.parallel = {grid.world_size, grid.tp, grid.cp, grid.pp, grid.ep, grid.etp, chunks, group_size, {}, grid.order};
+  if (grid.ep == 1) c.parallel.etp.reset();  // follows from tp
   if (!stage_layers.empty()) c.parallel.stage_layers = stage_layers;
   c.train = {train.steps,         train.global_batch, train.micro_batch, static_cast<Index>(train.seed),
              train.eval_interval, train.eval_batches, train.precision,   train.deterministic};

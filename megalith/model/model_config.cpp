@@ -61,6 +61,15 @@ void check(const ModelConfig& m, int tp, Problems& out) {
                      {"model.vocab_size", m.vocab_size}})) {
     return;
   }
+  constexpr Index kLargest = Index{1} << 24;  // far beyond any model; keeps every product of two sizes in range
+  for (const auto& [key, value] : {std::pair{"model.num_layers", m.num_layers},
+                                   {"model.hidden_size", m.hidden_size},
+                                   {"model.ffn_hidden_size", m.ffn_hidden_size},
+                                   {"model.seq_len", m.seq_len},
+                                   {"model.vocab_size", m.vocab_size},
+                                   {"model.padded_vocab_size", m.padded_vocab_size}}) {
+    out.require(value <= kLargest, key, value, str("must be at most ", kLargest));
+  }
   out.require(m.hidden_size % m.num_heads == 0, "model.num_heads", m.num_heads,
               str("must divide model.hidden_size = ", m.hidden_size));
   out.require(m.padded_vocab_size >= m.vocab_size, "model.padded_vocab_size", m.padded_vocab_size,

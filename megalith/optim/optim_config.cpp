@@ -16,7 +16,7 @@ void check(const OptimConfig& c, Problems& out) {
               "must not be negative");
   out.require(c.beta1 >= 0 && c.beta1 < 1, "optimizer.beta1", c.beta1, "must be in [0, 1)");
   out.require(c.beta2 >= 0 && c.beta2 < 1, "optimizer.beta2", c.beta2, "must be in [0, 1)");
-  out.require(c.eps > 0, "optimizer.eps", c.eps, "must be positive");
+  out.require(c.eps > 0 && std::isfinite(c.eps), "optimizer.eps", c.eps, "must be positive");
   out.require(c.clip >= 0 && std::isfinite(c.clip), "optimizer.clip", c.clip, "must not be negative (0: no clipping)");
 }
 

@@ -79,7 +79,7 @@ void Engine::allocate() {
   for (Param& param : stage_.params().params()) initialise(param, plan_.train.seed);
 }
 
-Engine::Agreement Engine::agree(bool stop_asked) {
+Engine::Agreement Engine::agree(Stop stop) {
   const std::span<double> reals = reals_.span<double>();
   const std::span<std::uint64_t> words = words_.span<std::uint64_t>();
   Agreement agreement;
@@ -92,7 +92,7 @@ Engine::Agreement Engine::agree(bool stop_asked) {
   comm::all_reduce(ex_, mesh_.world, reals_, comm::Reduce::sum).wait(ex_);
   words[kCalls] = world_.agreement_term();
   words[kNonFinite] = agreement.finite_here ? 0 : 1;
-  words[kStop] = stop_asked ? 1 : 0;
+  words[kStop] = stop == Stop::asked ? 1 : 0;
   comm::all_reduce(ex_, mesh_.world, words_, comm::Reduce::sum).wait(ex_);
   agreement.loss_sum = reals[kLoss];
   agreement.squares = reals[kSquares];
@@ -123,7 +123,7 @@ void Engine::refuse(const Agreement& agreement, const Progress& progress) {
                            ". A lower optimizer.lr or a longer warm-up may help"));
 }
 
-StepResult Engine::step(const model::BatchSource& source, const Progress& progress, bool stop_asked) {
+StepResult Engine::step(const model::BatchSource& source, const Progress& progress, Stop stop) {
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   const double lr = optim::learning_rate(plan_.optimizer, progress.updates + 1);
   stage_.begin(ex_, nn::Mode::train, source, progress.samples,
@@ -133,7 +133,7 @@ StepResult Engine::step(const model::BatchSource& source, const Progress& progre
   optimizer_.sum_of_squares(ex_, reals_.rows(kSquares, 1));
   ex_.end();
 
-  const Agreement agreement = agree(stop_asked);
+  const Agreement agreement = agree(stop);
   if (!agreement.apply()) refuse(agreement, progress);
   const double norm = std::sqrt(agreement.squares);
   const ops::StepVerdict verdict{.apply = 1,

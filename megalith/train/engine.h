@@ -9,6 +9,9 @@
 
 namespace megalith::train {
 
+/// Whether a rank was asked to end the run after this step.
+enum class Stop : std::uint8_t { no, asked };
+
 /// What the ranks agreed on about one step.
 struct StepResult {
   double loss = 0;       ///< mean over the tokens of the global batch, nats
@@ -38,7 +41,7 @@ class Engine {
 
   /// Forward, backward, reduction, agreement, clip, update. The optimizer moves on all ranks or on none.
   /// Throws NonFiniteError (no rank has moved) and CollectiveError (the ranks' calls differ; no rank has moved).
-  StepResult step(const model::BatchSource& source, const Progress& progress, bool stop_asked);
+  StepResult step(const model::BatchSource& source, const Progress& progress, Stop stop);
   /// Mean loss over the first `batches` batches of a source, without dropout. Collective.
   double evaluate(const model::BatchSource& source, Index batches);
 
@@ -51,7 +54,7 @@ class Engine {
  private:
   struct Agreement;
   void plan_optimizer();
-  Agreement agree(bool stop_asked);
+  Agreement agree(Stop stop);
   [[noreturn]] void refuse(const Agreement& agreement, const Progress& progress);
 
   comm::World& world_;

@@ -70,16 +70,17 @@ void MetricsLog::write_eval(Index step, const std::string& name, double loss) {
            ",\"perplexity\":", number(std::exp(loss)), "}"));
 }
 
-void ProgressLine::step(const StepMetrics& m, bool due) {
+void ProgressLine::step(const StepMetrics& m) {
+  const bool rewritten = style_ == Style::rewritten;
   smoothed_step_s_ = smoothed_step_s_ == 0 ? m.step_time_s : 0.9 * smoothed_step_s_ + 0.1 * m.step_time_s;
-  if (!due && !terminal_) return;
+  if (!rewritten && m.step % interval_ != 0 && m.step != last_step_) return;
   const double left = smoothed_step_s_ * static_cast<double>(last_step_ - m.step);
   std::fprintf(stderr, "%sstep %lld/%lld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s  %.3f TFLOP/s  ETA %s%s",
-               terminal_ ? "\r\033[K" : "", static_cast<long long>(m.step), static_cast<long long>(last_step_),
+               rewritten ? "\r\033[K" : "", static_cast<long long>(m.step), static_cast<long long>(last_step_),
                m.result.loss, m.result.grad_norm, m.result.learning_rate, m.tokens_per_second, m.model_tflops_per_s,
-               duration(left).c_str(), terminal_ ? "" : "\n");
-  open_ = terminal_;
-  if (terminal_ && m.step == last_step_) note("");
+               duration(left).c_str(), rewritten ? "" : "\n");
+  open_ = rewritten;
+  if (rewritten && m.step == last_step_) note("");
 }
 
 void ProgressLine::note(const std::string& text) {

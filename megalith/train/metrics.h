@@ -34,14 +34,16 @@ class MetricsLog {
 /// elsewhere.
 class ProgressLine {
  public:
-  ProgressLine(Index last_step, bool terminal) : last_step_(last_step), terminal_(terminal) {}
-  void step(const StepMetrics& metrics, bool due);
+  enum class Style : std::uint8_t { rewritten, lines };  ///< on a terminal; elsewhere
+  ProgressLine(Index last_step, Index interval, Style style)
+      : last_step_(last_step), interval_(interval), style_(style) {}
+  void step(const StepMetrics& metrics);
   /// A line of its own, above the progress line.
   void note(const std::string& text);
 
  private:
-  Index last_step_;
-  bool terminal_;
+  Index last_step_, interval_;
+  Style style_;
   bool open_ = false;
   double smoothed_step_s_ = 0;
 };

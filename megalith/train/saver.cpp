@@ -6,6 +6,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
+#include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 
@@ -37,8 +38,9 @@ void for_each_piece(const optim::Optimizer& optimizer, const ParamBuffer& params
 
 /// What must be equal, what may change freely, and what changes the results from here on.
 bool must_match(std::string_view key) {
-  return key.starts_with("model.") ? key != "model.padded_vocab_size" && !key.ends_with("dropout")
-                                   : key == "train.seed" || key == "train.precision" || key == "data.tokenizer";
+  return key.starts_with("model.")
+             ? key != "model.padded_vocab_size" && !key.ends_with("dropout")
+             : key == "train.seed" || key == "train.precision" || key == "data.split" || key == "data.tokenizer";
 }
 bool changes_results(std::string_view key) {
   return key.ends_with("dropout") || key.starts_with("optimizer.") || key == "train.global_batch";
@@ -48,7 +50,9 @@ std::string value_text(const config::Field& field) {
   return std::visit(
       []<class T>(const std::optional<T>* value) -> std::string {
         if (!*value) return "unset";
-        if constexpr (requires { std::declval<std::ostream&>() << **value; }) {
+        if constexpr (std::is_same_v<T, double>) {
+          return exact(**value);
+        } else if constexpr (requires { std::declval<std::ostream&>() << **value; }) {
           return str(**value);
         } else {
           std::string text;
@@ -177,9 +181,11 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
                       ? str("[save] step ", progress.step, ": another rank could not write; nothing was published")
                       : problem);
   }
-  if (first)
+  if (first) {  // the save stands whatever happens here
     attempt(
-        [&] { checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep), checkpoint::Check::sizes); });
+        [&] { checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep), checkpoint::Check::contents); });
+    if (!problem.empty()) log::warning(str("old checkpoints were not removed: ", problem));
+  }
   const std::string shared = share(first ? digest.hex() : std::string());
   return *checkpoint::Digest128::from_hex(shared);
 }
@@ -207,7 +213,13 @@ checkpoint::Digest128 Saver::digest_of_state(const Progress& progress) {
 void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const {
   const auto recipe = saved.texts.find("recipe");
   if (recipe == saved.texts.end()) throw InputError("[resume] MANIFEST: texts.recipe is missing");
-  config::RunConfig then = config::parse_recipe(recipe->second, "checkpoint's recipe");
+  config::RunConfig then;
+  try {
+    then = config::parse_recipe(recipe->second, "checkpoint's recipe");
+  } catch (const ConfigError& error) {
+    throw CheckpointError(CheckpointError::Kind::refused,
+                          str("[resume] the checkpoint was written by another version of megalith: ", error.what()));
+  }
   config::RunConfig now = plan_.as_config();
   const std::vector<config::Field> old_fields = config::fields(then), new_fields = config::fields(now);
   std::string refused;

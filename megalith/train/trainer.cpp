@@ -39,7 +39,7 @@ class Run {
                checkpoint_folder(inputs.plan, inputs.out)),
         train_batches_(inputs.data.train,
                        data::SampleOrder::shuffled(inputs.plan.train.seed, inputs.data.train.count())),
-        line_(inputs.plan.train.steps, inputs.terminal) {
+        line_(inputs.plan.train.steps, inputs.plan.log_interval, inputs.progress) {
     if (inputs.data.valid) {
       valid_batches_.emplace(*inputs.data.valid, data::SampleOrder::sequential(inputs.data.valid->count()));
     }
@@ -53,21 +53,24 @@ class Run {
     while (progress_.step < plan_.train.steps) {
       const bool stop = one_step();
       const bool last = progress_.step == plan_.train.steps;
-      if (valid_batches_ && (last || due(plan_.train.eval_interval))) evaluate();
       if (stop && !last) return save_and_stop();
-      if (last || due(plan_.checkpoint.interval)) save(last);
+      if (last || due(plan_.checkpoint.interval)) save(last ? Failure::ends_the_run : Failure::is_a_warning);
+      if (valid_batches_ && (last || due(plan_.train.eval_interval))) evaluate();
     }
     return Outcome::finished;
   }
 
  private:
+  /// What a save that cannot write means: another comes, or it was the last.
+  enum class Failure { is_a_warning, ends_the_run };
+
   bool first() const { return world_.rank() == 0; }
   bool due(Index interval) const { return interval > 0 && progress_.step % interval == 0; }
   void note(const std::string& text) {
     if (first()) line_.note(text);
   }
 
-  void check_data() const {
+  void check_data() {
     const Index batch = plan_.train.global_batch;
     if (inputs_.tokenizer.vocab_size() > plan_.model.vocab_size) {
       throw ConfigError(str("model.vocab_size = ", plan_.model.vocab_size, ": must be at least ",
@@ -75,9 +78,12 @@ class Run {
                             ", the vocabulary of data.tokenizer = ", inputs_.tokenizer.name()));
     }
     if (inputs_.data.valid && inputs_.data.valid->count() < batch) {
-      throw InputError(str("data.valid = ", inputs_.data.valid->source().name(), ": holds ",
-                           inputs_.data.valid->count(), " samples of ", plan_.model.seq_len,
-                           " tokens; evaluation needs at least train.global_batch = ", batch));
+      if (first()) {
+        log::warning(str("data.valid = ", inputs_.data.valid->source().name(), " holds ", inputs_.data.valid->count(),
+                         " samples of ", plan_.model.seq_len, " tokens, fewer than train.global_batch = ", batch,
+                         ": nothing is evaluated"));
+      }
+      valid_batches_.reset();
     }
   }
 
@@ -105,6 +111,7 @@ class Run {
     if (progress_.step >= plan_.train.steps) {
       note(str("nothing to train: step ", progress_.step, " of train.steps = ", plan_.train.steps, " is done"));
     }
+    if (first()) io::publish_file(fs_, inputs_.out / "recipe.toml", config::to_toml(plan_.as_config()));
     if (first()) metrics_.emplace(fs_, inputs_.out / "metrics.jsonl", progress_.step);
   }
 
@@ -121,7 +128,7 @@ class Run {
 
   bool one_step() {
     const double begin = monotonic_s();
-    const StepResult result = engine_.step(train_batches_, progress_, inputs_.stop_asked());
+    const StepResult result = engine_.step(train_batches_, progress_, inputs_.stop_asked() ? Stop::asked : Stop::no);
     ++progress_.step;
     ++progress_.updates;
     progress_.samples += plan_.train.global_batch;
@@ -138,8 +145,19 @@ class Run {
                               .tokens_per_second = tokens / seconds,
                               .model_tflops_per_s = model::flops_per_token(plan_.model) * tokens / seconds * 1e-12,
                               .memory_bytes = memory_bytes_};
-    metrics_->write(metrics);
-    line_.step(metrics, due(plan_.log_interval) || progress_.step == plan_.train.steps);
+    log_metrics([&] { metrics_->write(metrics); });
+    line_.step(metrics);
+  }
+
+  /// Metrics are no state: a full disk costs lines of the log, not the run.
+  template <class Write>
+  void log_metrics(Write&& write) {
+    try {
+      write();
+    } catch (const IoError& error) {
+      if (!metrics_failed_) log::warning(str("metrics are not complete: ", error.what()));
+      metrics_failed_ = true;
+    }
   }
 
   void evaluate() {
@@ -147,26 +165,26 @@ class Run {
     const Index batches = plan_.train.eval_batches == 0 ? all : std::min(all, plan_.train.eval_batches);
     const double loss = engine_.evaluate(*valid_batches_, batches);
     if (!first()) return;
-    metrics_->write_eval(progress_.step, "valid", loss);
+    log_metrics([&] { metrics_->write_eval(progress_.step, "valid", loss); });
     note(str("step ", progress_.step, "  held-out loss ", loss, "  perplexity ", std::exp(loss), "  (",
              batches * plan_.train.global_batch, " samples)"));
   }
 
-  void save(bool must_succeed) {
+  void save(Failure failure) {
     try {
       const double begin = monotonic_s();
       const checkpoint::Digest128 digest = saver_.save(progress_);
       note(str("saved step ", progress_.step, ", state digest ", digest.hex(), ", ",
                std::round((monotonic_s() - begin) * 1e3), " ms"));
     } catch (const IoError& error) {
-      if (must_succeed) throw;
+      if (failure == Failure::ends_the_run) throw;
       if (first())
         log::warning(str("checkpoint of step ", progress_.step, " was not saved, training goes on: ", error.what()));
     }
   }
 
   Outcome save_and_stop() {
-    save(true);
+    save(Failure::ends_the_run);
     note(str("stopped on request after step ", progress_.step, "; go on with --resume"));
     return Outcome::stopped;
   }
@@ -184,6 +202,7 @@ class Run {
   ProgressLine line_;
   Progress progress_;
   Index memory_bytes_ = 0;
+  bool metrics_failed_ = false;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "megalith/data/data_config.h"
+#include "megalith/train/metrics.h"
 #include "megalith/train/saver.h"
 
 namespace megalith::train {
@@ -16,7 +17,7 @@ struct TrainInputs {
   const data::Tokenizer& tokenizer;
   io::Path out;
   Resume resume = Resume::no;
-  bool terminal = false;  ///< standard error is one: rewrite the progress line
+  ProgressLine::Style progress = ProgressLine::Style::lines;
   /// Whether this process was asked to stop (a signal). Read at every step on every rank.
   std::function<bool()> stop_asked = [] { return false; };
 };

@@ -76,6 +76,33 @@ TEST(Recipe, SyntaxErrorsNameTheLine) {
   EXPECT_EQ(problem_of("[model]\nnum_layers = = 4\n").substr(0, 9), "r.toml:2:");
 }
 
+TEST(Recipe, SettingsOfTextsNeedNoQuotes) {
+  const RunPlan plan =
+      resolve(parse_recipe(kSmall, "r.toml", std::vector<std::string>{"data.split=0.9", "data.train=2024"}));
+  EXPECT_EQ(plan.data.split, "0.9");
+  EXPECT_EQ(plan.data.train[0], "2024");
+}
+
+TEST(Recipe, NumbersOutOfRangeAreRefused) {
+  EXPECT_NE(
+      problem_of(kSmall, {"train.global_batch=4294967297"}).find("train.global_batch = 4294967297: must be at most"),
+      std::string::npos);
+  EXPECT_NE(problem_of(kSmall, {"parallel.tp=3000000000"}).find("at most 2147483647"), std::string::npos);
+  EXPECT_NE(problem_of(kSmall, {"parallel.tp=65536", "parallel.pp=65536"}), "");
+  EXPECT_NE(problem_of(kSmall, {"train.micro_batch=9223372036854775807"}).find("must be at most train.global_batch"),
+            std::string::npos);
+  EXPECT_NE(
+      problem_of(kSmall, {"model.hidden_size=4294967296"}).find("model.hidden_size = 4294967296: must be at most"),
+      std::string::npos);
+  EXPECT_NE(problem_of(kSmall, {"optimizer.eps=inf"}).find("optimizer.eps"), std::string::npos);
+}
+
+TEST(Recipe, AResolvedRecipeTakesAnotherGrid) {
+  const RunPlan plan = resolve(parse_recipe(kSmall, "r.toml", std::vector<std::string>{"parallel.tp=2"}));
+  const std::vector<std::string> other = {"parallel.tp=1", "parallel.pp=2"};
+  EXPECT_EQ(resolve(parse_recipe(to_toml(plan.as_config()), "resolved", other)).grid.pp, 2);
+}
+
 TEST(Recipe, SettingsNeedSectionKeyAndValue) {
   EXPECT_EQ(problem_of(kSmall, {"steps=4"}), "r.toml: 1 problem\n  --set steps=4: must be section.key=value");
 }

@@ -15,7 +15,7 @@ std::map<std::string, comm::Counters> counters_of_one_step(const testing::Grid& 
   comm::run_ranks(grid.ranks(), [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
-    engine.step(testing::HashedBatches(plan.model.vocab_size), {}, false);
+    engine.step(testing::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
     if (world.rank() != rank) return;
     for (const comm::Group& group : world.groups()) counters[std::string(group.name())] = group.counters();
   });
@@ -67,12 +67,12 @@ TEST(Agreement, ARankThatSkipsACollectiveStopsTheStepEverywhere) {
     train::Engine engine(world, plan);
     engine.allocate();
     const testing::HashedBatches source(plan.model.vocab_size);
-    engine.step(source, {}, false);
+    engine.step(source, {}, train::Stop::no);
     testing::Gathered before, after;
     testing::put_params(before, engine.stage(), false);
     // A call that only this rank believes to have made: what a skipped or doubled collective leaves in the hash.
     if (world.rank() == 1) engine.mesh().dp.channel().book({.op = comm::Op::barrier}, 0);
-    EXPECT_THROW(engine.step(source, {1, 8, 1}, false), CollectiveError);
+    EXPECT_THROW(engine.step(source, {1, 8, 1}, train::Stop::no), CollectiveError);
     testing::put_params(after, engine.stage(), false);
     EXPECT_EQ(before.tensors(), after.tensors());
   });
@@ -87,7 +87,7 @@ TEST(Agreement, NaNStopsTheStepEverywhereAndNamesTheStep) {
     const std::span<float> values = engine.stage().params().values().span<float>();
     const std::vector<float> before(values.begin(), values.end());
     try {
-      engine.step(testing::HashedBatches(plan.model.vocab_size), {}, false);
+      engine.step(testing::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
       ADD_FAILURE() << "nothing was thrown";
     } catch (const NonFiniteError& error) {
       EXPECT_NE(std::string(error.what()).find("[step 1]"), std::string::npos) << error.what();
@@ -101,7 +101,10 @@ TEST(Agreement, AStopAskedOnOneRankIsSeenByAll) {
   comm::run_ranks(4, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
-    EXPECT_TRUE(engine.step(testing::HashedBatches(plan.model.vocab_size), {}, world.rank() == 2).stop);
+    EXPECT_TRUE(engine
+                    .step(testing::HashedBatches(plan.model.vocab_size), {},
+                          world.rank() == 2 ? train::Stop::asked : train::Stop::no)
+                    .stop);
   });
 }
 

@@ -28,6 +28,7 @@ TEST_P(GridPromise, Fp64AgreesWithOneRank) {
   testing::train_on(GetParam(), "fp64", got);
   EXPECT_LT(relative_error(got.losses, want.losses), 1e-12);
   EXPECT_LT(relative_error(got.norms, want.norms), 1e-12);
+  EXPECT_LT(relative_error({got.evaluated}, {want.evaluated}), 1e-12);
   ASSERT_EQ(got.parameters.tensors().size(), want.parameters.tensors().size());
   for (const auto& [name, values] : want.gradients.tensors())
     EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-12) << name;

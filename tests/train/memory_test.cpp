@@ -51,7 +51,7 @@ TEST_P(Memory, AStepAllocatesNothingAfterTheFirst) {
       allocations = 0;
       for (Index step = 0; step < 4; ++step) {
         counting = step > 0;
-        engine.step(source, progress, false);
+        engine.step(source, progress, train::Stop::no);
         counting = false;
         progress = {step + 1, progress.samples + plan.train.global_batch, step + 1};
       }

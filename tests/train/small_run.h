@@ -84,8 +84,9 @@ class HashedBatches : public model::BatchSource {
 /// What a run leaves behind, put together from all ranks.
 struct RunRecord {
   std::vector<double> losses, norms;
-  Gathered gradients;   ///< of the first step
-  Gathered parameters;  ///< after the last
+  double evaluated = 0;  ///< loss without dropout, after the last step
+  Gathered gradients;    ///< of the first step
+  Gathered parameters;   ///< after the last
 };
 
 inline void put_params(Gathered& out, model::GptStage& stage, bool gradients) {
@@ -102,13 +103,15 @@ inline void train_rank(comm::World& world, const config::RunPlan& plan, RunRecor
   const HashedBatches source(plan.model.vocab_size);
   train::Progress progress;
   for (Index step = 0; step < plan.train.steps; ++step) {
-    const train::StepResult result = engine.step(source, progress, false);
+    const train::StepResult result = engine.step(source, progress, train::Stop::no);
     progress = {step + 1, progress.samples + plan.train.global_batch, step + 1};
     if (step == 0) put_params(record.gradients, engine.stage(), true);
     if (world.rank() != 0) continue;
     record.losses.push_back(result.loss);
     record.norms.push_back(result.grad_norm);
   }
+  const double evaluated = engine.evaluate(source, 2);
+  if (world.rank() == 0) record.evaluated = evaluated;
   put_params(record.parameters, engine.stage(), false);
 }
 

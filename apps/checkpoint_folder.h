@@ -1,0 +1,11 @@
+#pragma once
+#include "megalith/checkpoint/choose.h"
+
+namespace megalith::apps {
+
+/// The checkpoint that a user means by a path: a step folder itself, or the newest in a folder of steps or in a run's
+/// OUT. With OnCorrupt::previous damaged ones are passed over with a warning; with OnCorrupt::fail the newest is taken
+/// as it is. Throws InputError when there is no such folder, CheckpointError when there is no checkpoint in it.
+io::Path checkpoint_folder(io::Fs& fs, const io::Path& given, checkpoint::OnCorrupt on_corrupt);
+
+}  // namespace megalith::apps
