@@ -1,37 +1,11 @@
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
+#include <optional>
 
-#include <dlfcn.h>
-#include <gtest/gtest.h>
-
+#include "tests/support/count_allocations.h"
 #include "tests/train/small_run.h"
-
-namespace {
-
-// Counts operator new on a thread that asks for it: what a step may not do. oneDNN's own are exempt.
-thread_local bool counting = false;
-thread_local long allocations = 0;
-
-bool from_onednn(const void* caller) {
-  Dl_info info{};
-  return dladdr(caller, &info) != 0 && std::strstr(info.dli_fname, "libdnnl") != nullptr;
-}
-
-void* counted(std::size_t bytes, const void* caller) {
-  if (counting && !from_onednn(caller)) ++allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return counted(bytes, __builtin_return_address(0)); }
-void* operator new[](std::size_t bytes) { return counted(bytes, __builtin_return_address(0)); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace megalith {
 namespace {
@@ -48,11 +22,11 @@ TEST_P(Memory, AStepAllocatesNothingAfterTheFirst) {
       engine.allocate();
       const testing::HashedBatches source(plan.model.vocab_size);
       train::Progress progress;
-      allocations = 0;
+      long allocations = 0;
       for (Index step = 0; step < 4; ++step) {
-        counting = step > 0;
+        const testing::CountAllocations counter;
         engine.step(source, progress, train::Stop::no);
-        counting = false;
+        if (step > 0) allocations += counter.count();
         progress = {step + 1, progress.samples + plan.train.global_batch, step + 1};
       }
       EXPECT_EQ(allocations, 0) << "rank " << world.rank() << ", " << precision;
@@ -61,11 +35,9 @@ TEST_P(Memory, AStepAllocatesNothingAfterTheFirst) {
 }
 
 TEST(MemoryCounter, SeesAnAllocation) {
-  counting = true;
-  allocations = 0;
-  std::make_unique<int>(1);
-  counting = false;
-  EXPECT_EQ(allocations, 1);
+  const testing::CountAllocations counter;
+  const std::unique_ptr<int> one = std::make_unique<int>(1);
+  EXPECT_EQ(counter.count(), *one);
 }
 
 TEST_P(Memory, TheRunTakesWhatThePlanSays) {

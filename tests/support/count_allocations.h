@@ -1,0 +1,16 @@
+#pragma once
+
+namespace megalith::testing {
+
+/// Counts operator new on the calling thread while it lives. oneDNN's own allocations are exempt.
+/// Works in a test program that links tests/support/count_allocations.cpp, which replaces operator new.
+class CountAllocations {
+ public:
+  CountAllocations();
+  ~CountAllocations();
+  CountAllocations(const CountAllocations&) = delete;
+  CountAllocations& operator=(const CountAllocations&) = delete;
+  long count() const;
+};
+
+}  // namespace megalith::testing
