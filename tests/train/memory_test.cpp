@@ -1,8 +1,4 @@
-#include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <new>
-#include <optional>
 
 #include "tests/support/count_allocations.h"
 #include "tests/train/small_run.h"
