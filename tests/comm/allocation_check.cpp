@@ -2,27 +2,13 @@
 // A program of its own, because it replaces operator new.
 #include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/threads/thread_world.h"
 
-namespace {
-thread_local bool counting = false;
-thread_local long allocations = 0;
-}  // namespace
-
-// Not inlined: the compiler would pair a library new with the free() in here, and warn.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  if (counting) ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/count_allocations.h"
 
 namespace megalith::comm {
 namespace {
@@ -55,11 +41,12 @@ void rank_body(World& world) {
   const Group neighbours = world.group("reversed", reversed);
   std::vector<float> a(100000), b(100000);
   for (int i = 0; i < 3; ++i) step(world, neighbours, a, b);
-  counting = true;
-  for (int i = 0; i < 50; ++i) step(world, neighbours, a, b);
-  counting = false;
-  const long seen = allocations;
-  allocations = 0;
+  long seen = 0;
+  {
+    const testing::CountAllocations counter;
+    for (int i = 0; i < 50; ++i) step(world, neighbours, a, b);
+    seen = counter.count();
+  }
   if (seen != 0) throw InternalError(str(seen, " allocations in 50 steps: must be 0"));
 }
 
