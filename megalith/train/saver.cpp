@@ -249,6 +249,7 @@ std::optional<Resumed> Saver::resume() {
   if (any(first && io::published(fs_, folder_).empty())) return std::nullopt;
   Resumed resumed;
   std::vector<checkpoint::Rejected> unusable;
+  checkpoint::Digest128 wanted;
   for (;;) {
     io::StepFolder chosen;
     if (first) {
@@ -262,7 +263,8 @@ std::optional<Resumed> Saver::resume() {
       }
     }
     resumed.folder = share(first ? (folder_ / chosen.name()).string() : std::string());
-    const checkpoint::RunState saved = checkpoint::read_manifest(fs_, resumed.folder).run;
+    const checkpoint::Manifest manifest = checkpoint::read_manifest(fs_, resumed.folder);
+    const checkpoint::RunState& saved = manifest.run;
     compare_recipe(saved, resumed.warnings);
     std::string problem;
     try {
@@ -277,11 +279,11 @@ std::optional<Resumed> Saver::resume() {
       unusable.push_back({chosen, problem.empty() ? "another rank found it damaged" : problem});
       continue;
     }
+    wanted = manifest.digest;
     resumed.progress = {saved.step, saved.integers.at("samples"), saved.integers.at("updates")};
     break;
   }
   resumed.digest = digest_of_state(resumed.progress);
-  const checkpoint::Digest128 wanted = checkpoint::read_manifest(fs_, resumed.folder).digest;
   if (!(resumed.digest == wanted)) {
     throw CheckpointError(CheckpointError::Kind::refused,
                           str("[resume] ", resumed.folder, ": the state digest in memory is ", resumed.digest.hex(),
