@@ -8,10 +8,10 @@
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/comm/threads/thread_world.h"
 #include "megalith/train/engine.h"
 
 #include "apps/command.h"
-#include "apps/launch.h"
 
 namespace megalith::apps {
 namespace {
@@ -72,7 +72,7 @@ config::RunPlan plan_of(const StepBench& b) {
 
 Measured measure(const StepBench& bench, const config::RunPlan& plan) {
   Measured measured;
-  run_all_ranks({}, plan.grid.world_size, [&](comm::World& world) {
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
     const RandomBatches source(bench.vocab);

@@ -41,10 +41,16 @@ Launcher detect_launcher() {
   return {};
 }
 
-void run_all_ranks(const Launcher& launcher, int ranks, const std::function<void(comm::World&)>& body) {
+void run_job(const Launcher& launcher, const std::function<int()>& prepare,
+             const std::function<void(comm::World&)>& body) {
   if (launcher.processes > 0) {
-    comm::run_mpi_rank(body, [](const std::exception& error, int rank) { return report_error(error, rank); });
+    const auto all = [&](comm::World& world) {
+      prepare();
+      body(world);
+    };
+    comm::run_mpi_rank(all, [](const std::exception& error, int rank) { return report_error(error, rank); });
   } else {
+    const int ranks = prepare();
     comm::run_ranks(ranks, body);
   }
 }
@@ -54,12 +60,6 @@ std::shared_ptr<io::Fs> rank_fs(int rank) {
   const char* faults = std::getenv("MEGALITH_FAULT");
   if (faults == nullptr) return fs;
   return std::make_shared<io::FaultFs>(fs, io::parse_faults(faults), rank);
-}
-
-std::string read_recipe(const std::string& path) {
-  const std::shared_ptr<io::Fs> fs = io::posix_fs();
-  if (!fs->exists(path) || fs->is_dir(path)) throw ConfigError(str("recipe = ", path, ": no such file"));
-  return std::string(fs->map(path).text());
 }
 
 void catch_stop_signals() {
@@ -75,13 +75,12 @@ int stop_signal() { return caught_signal.load(); }
 int report_error(const std::exception& error, int rank) {
   const auto* ours = dynamic_cast<const Error*>(&error);
   const ExitCode code = ours != nullptr ? ours->code() : ExitCode::internal;
-  const bool said_by_all = code == ExitCode::usage || code == ExitCode::requeue;  // every process comes to the same
-  if (said_by_all && rank > 0) return static_cast<int>(code);
+  if (code == ExitCode::requeue && rank > 0) return static_cast<int>(code);  // every process comes to it
   if (code == ExitCode::usage) {
     std::fprintf(stderr, "error: %s\n", error.what());
   } else {
     const std::string text = error.what();
-    const bool named = rank < 0 || code == ExitCode::requeue || text.starts_with("rank ");
+    const bool named = rank < 0 || is_verdict_of_all(code) || text.starts_with("rank ");
     std::fprintf(stderr, "megalith: %s %s%s\n", code_name(code).c_str(), named ? "" : str("rank ", rank, ": ").c_str(),
                  text.c_str());
   }

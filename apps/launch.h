@@ -15,15 +15,14 @@ struct Launcher {
 };
 Launcher detect_launcher();
 
-/// Runs `body` on every rank: as this process's MPI rank under a launcher, else on `ranks` threads. Throws what the
-/// first failing rank threw; under MPI a failure is reported here and ends the job with the error's exit code.
-void run_all_ranks(const Launcher& launcher, int ranks, const std::function<void(comm::World&)>& body);
+/// Runs `body` on every rank: as this process's MPI rank under a launcher, else on threads of this process. prepare()
+/// runs before it, once in every process, and returns how many ranks there are. Throws what the first failing rank
+/// threw; under MPI a failure, of prepare() too, is reported here, once, and ends the job with the error's exit code.
+void run_job(const Launcher& launcher, const std::function<int()>& prepare,
+             const std::function<void(comm::World&)>& body);
 
 /// The file system of one rank, with the faults that MEGALITH_FAULT asks for.
 std::shared_ptr<io::Fs> rank_fs(int rank);
-
-/// A TOML recipe's text. Throws ConfigError when there is no such file.
-std::string read_recipe(const std::string& path);
 
 /// Catches SIGINT, SIGTERM and SIGUSR1: the first asks to finish the step, save and stop; a second ends the process at
 /// once. stop_signal() names the signal that came, 0 for none.

@@ -45,6 +45,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::CallForAllHelp& help) {
     return program.exit(help);
   } catch (const CLI::ParseError& error) {
+    if (detect_launcher().process > 0) return static_cast<int>(ExitCode::usage);  // the first process says it
     std::fprintf(stderr, "error: %s\n", error.what());
     const CLI::App* where = program.get_subcommands().empty() ? &program : program.get_subcommands().front();
     std::fprintf(stderr, "%s", where->help().c_str());

@@ -9,15 +9,14 @@
 #include "megalith/train/engine.h"
 
 #include "apps/command.h"
-#include "apps/launch.h"
+#include "apps/recipe_options.h"
 
 namespace megalith::apps {
 namespace {
 
 struct PlanOptions {
-  std::string recipe, format = "text";
-  std::vector<std::string> settings;
-  int ranks = 0;
+  RecipeOptions recipe;
+  std::string format = "text";
 };
 
 void print_text(const config::RunPlan& plan, const std::vector<BytesByOwner>& ranks) {
@@ -51,8 +50,7 @@ void print_json(const config::RunPlan& plan, const std::vector<BytesByOwner>& ra
 }
 
 void run_plan(const PlanOptions& options) {
-  const config::RunConfig asked = config::parse_recipe(read_recipe(options.recipe), options.recipe, options.settings);
-  const config::RunPlan plan = config::resolve(asked, options.ranks);
+  const config::RunPlan plan = options.recipe.plan();
   std::vector<BytesByOwner> ranks;
   for (int rank = 0; rank < plan.grid.world_size; ++rank) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, plan.grid.world_size);
@@ -70,11 +68,7 @@ void add_plan(CLI::App& program) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command =
       program.add_subcommand("plan", "Print the memory that a recipe takes, by owner and rank, without running it");
-  command->add_option("recipe", options->recipe, "Recipe (TOML)")->required();
-  command->add_option("--set", options->settings, "Override a key: section.key=value (may be repeated)")
-      ->take_all()
-      ->allow_extra_args(false);
-  command->add_option("--ranks", options->ranks, "Ranks (default: the recipe's)")->check(CLI::PositiveNumber);
+  options->recipe.add_to(*command);
   command->add_option("--format", options->format, "text or json")->check(CLI::IsMember({"text", "json"}));
   command->callback([options] { run_plan(*options); });
 }

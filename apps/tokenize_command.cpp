@@ -26,6 +26,8 @@ struct TokenizeOptions {
   bool decode = false;
 };
 
+enum class Direction { encode, decode };
+
 std::string json_line(const nlohmann::ordered_json& value) {
   // Tokens cut anywhere need not be whole characters: what is not UTF-8 is shown as U+FFFD.
   return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
@@ -44,9 +46,9 @@ std::vector<std::int32_t> parse_ids(std::string_view line) {
 }
 
 /// One line of input to one line of output, so that a pipe streams.
-void convert_line(const data::Tokenizer& tokenizer, bool decode, const std::string& line) {
+void convert_line(const data::Tokenizer& tokenizer, Direction direction, const std::string& line) {
   nlohmann::ordered_json out;
-  if (decode) {
+  if (direction == Direction::decode) {
     const std::vector<std::int32_t> ids = parse_ids(line);
     out["ids"] = ids;
     out["text"] = tokenizer.decode(ids);
@@ -58,28 +60,28 @@ void convert_line(const data::Tokenizer& tokenizer, bool decode, const std::stri
 }
 
 /// The same, with file and line added to what is wrong with it.
-void convert_line_of(const data::Tokenizer& tokenizer, bool decode, const std::string& line, std::string_view source,
-                     std::uint64_t number) {
+void convert_line_of(const data::Tokenizer& tokenizer, Direction direction, const std::string& line,
+                     std::string_view source, std::uint64_t number) {
   try {
-    convert_line(tokenizer, decode, line);
+    convert_line(tokenizer, direction, line);
   } catch (const InputError& error) {
     throw InputError(str("[", source, "] line ", number, ": ", error.what()));
   }
 }
 
-void convert_file(const data::Tokenizer& tokenizer, bool decode, io::Fs& fs, const std::string& file) {
+void convert_file(const data::Tokenizer& tokenizer, Direction direction, io::Fs& fs, const std::string& file) {
   const io::MappedFile mapped = fs.map(file);
   io::Reader lines(mapped.bytes(), file);
   while (const auto line = lines.next_line())
-    convert_line_of(tokenizer, decode, std::string(*line), file, lines.line());
+    convert_line_of(tokenizer, direction, std::string(*line), file, lines.line());
 }
 
-void convert_standard_input(const data::Tokenizer& tokenizer, bool decode) {
+void convert_standard_input(const data::Tokenizer& tokenizer, Direction direction) {
   std::ios::sync_with_stdio(false);
   std::string line;
   for (std::uint64_t number = 1; std::getline(std::cin, line); ++number) {
     if (line.ends_with('\r')) line.pop_back();
-    convert_line_of(tokenizer, decode, line, "standard input", number);
+    convert_line_of(tokenizer, direction, line, "standard input", number);
     // A reader at the other end of a pipe gets its answer at once; only lines already there are answered together.
     if (std::cin.rdbuf()->in_avail() <= 0) std::cout.flush();
   }
@@ -89,12 +91,13 @@ void convert_standard_input(const data::Tokenizer& tokenizer, bool decode) {
 void run_tokenize(const TokenizeOptions& options) {
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
   const auto tokenizer = data::make_tokenizer(options.tokenizer, options.vocab_dir, *fs);
+  const Direction direction = options.decode ? Direction::decode : Direction::encode;
   if (!options.texts.empty()) {
-    for (const std::string& text : options.texts) convert_line(*tokenizer, options.decode, text);
+    for (const std::string& text : options.texts) convert_line(*tokenizer, direction, text);
   } else if (options.file == "-") {
-    convert_standard_input(*tokenizer, options.decode);
+    convert_standard_input(*tokenizer, direction);
   } else {
-    convert_file(*tokenizer, options.decode, *fs, options.file);
+    convert_file(*tokenizer, direction, *fs, options.file);
   }
   std::cout.flush();
   if (!std::cout) throw IoError("[standard output] write failed");

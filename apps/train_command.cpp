@@ -15,18 +15,18 @@
 
 #include "apps/command.h"
 #include "apps/launch.h"
+#include "apps/recipe_options.h"
 
 namespace megalith::apps {
 namespace {
 
 struct TrainOptions {
-  std::string recipe, out, resume;
-  std::vector<std::string> settings;
-  int ranks = 0;
+  RecipeOptions recipe;
+  std::string out, resume;
 };
 
-train::Resume parse_resume(const std::string& text, bool given) {
-  if (!given) return train::Resume::no;
+/// What stands behind --resume.
+train::Resume parse_resume(const std::string& text) {
   if (text.empty()) return train::Resume::required;
   if (text == "auto") return train::Resume::automatic;
   throw ConfigError(str("--resume = ", text, ": must be --resume or --resume=auto"));
@@ -57,45 +57,68 @@ void keep_call_log(const comm::World& world, io::Fs& fs, const io::Path& out) {
   }
 }
 
-void run_train(const TrainOptions& options, train::Resume resume) {
-  const Launcher launcher = detect_launcher();
-  const bool first_process = launcher.process == 0;
-  if (options.ranks > 0 && launcher.processes > 0 && options.ranks != launcher.processes) {
+/// What all ranks of this process share.
+struct Job {
+  config::RunPlan plan;
+  io::Path out;
+  std::shared_ptr<io::Fs> fs;
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+  data::DataSets data;
+  std::optional<io::RunLock> lock;  ///< the first process's
+};
+
+config::RunPlan plan_under(const Launcher& launcher, const RecipeOptions& options) {
+  if (launcher.processes == 0) return options.plan();
+  if (options.ranks > 0 && options.ranks != launcher.processes) {
     throw ConfigError(
         str("--ranks = ", options.ranks, ": the launcher started ", launcher.processes, " processes; both must agree"));
   }
-  const config::RunConfig asked = config::parse_recipe(read_recipe(options.recipe), options.recipe, options.settings);
+  const config::RunConfig asked = options.parse();
   const Index recipe_ranks = asked.parallel.ranks.value_or(launcher.processes);
-  if (launcher.processes > 0 && options.ranks == 0 && recipe_ranks != launcher.processes) {
+  if (options.ranks == 0 && recipe_ranks != launcher.processes) {
     throw ConfigError(str("parallel.ranks = ", recipe_ranks, ": the launcher started ", launcher.processes,
                           " processes; both must agree (--ranks overrides the recipe)"));
   }
-  const config::RunPlan plan = config::resolve(asked, launcher.processes > 0 ? launcher.processes : options.ranks);
-  const io::Path out = options.out.empty() ? io::Path("out") / io::Path(options.recipe).stem() : io::Path(options.out);
+  return config::resolve(asked, launcher.processes);
+}
 
+Job prepare(const TrainOptions& options, const Launcher& launcher, train::Resume resume) {
+  const config::RunPlan plan = plan_under(launcher, options.recipe);
+  const io::Path out =
+      options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
-  const std::shared_ptr<const data::Tokenizer> tokenizer =
-      data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
-  const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores());
-  std::optional<io::RunLock> lock;
-  if (first_process) lock = claim(*fs, plan, out, resume);
+  const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
+  Job job{
+      plan, out, fs, tokenizer, data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores()),
+      {}};
+  if (launcher.process == 0) job.lock = claim(*fs, plan, out, resume);
+  return job;
+}
 
-  catch_stop_signals();
-  const train::TrainInputs inputs{.plan = plan,
-                                  .data = data,
-                                  .tokenizer = *tokenizer,
-                                  .out = out,
-                                  .resume = resume,
-                                  .progress = isatty(STDERR_FILENO) != 0 ? train::ProgressLine::Style::rewritten
-                                                                         : train::ProgressLine::Style::lines,
-                                  .stop_asked = [] { return stop_signal() != 0; }};
+void run_train(const TrainOptions& options, train::Resume resume) {
+  const Launcher launcher = detect_launcher();
+  std::optional<Job> job;
   std::atomic<bool> stopped{false};
-  run_all_ranks(launcher, plan.grid.world_size, [&](comm::World& world) {
+  const auto prepare_job = [&] {
+    job.emplace(prepare(options, launcher, resume));
+    catch_stop_signals();
+    return job->plan.grid.world_size;
+  };
+  run_job(launcher, prepare_job, [&](comm::World& world) {
+    const train::TrainInputs inputs{.plan = job->plan,
+                                    .data = job->data,
+                                    .tokenizer = *job->tokenizer,
+                                    .out = job->out,
+                                    .resume = resume,
+                                    .progress = isatty(STDERR_FILENO) != 0 ? train::ProgressLine::Style::rewritten
+                                                                           : train::ProgressLine::Style::lines,
+                                    .stop_asked = [] { return stop_signal() != 0; }};
     const std::shared_ptr<io::Fs> own_fs = rank_fs(world.rank());
     try {
       if (train::train(world, inputs, *own_fs) == train::Outcome::stopped) stopped = true;
     } catch (const Error& error) {
-      if (error.code() == ExitCode::collective || error.code() == ExitCode::hang) keep_call_log(world, *own_fs, out);
+      if (error.code() == ExitCode::collective || error.code() == ExitCode::hang)
+        keep_call_log(world, *own_fs, job->out);
       throw;
     }
   });
@@ -110,19 +133,16 @@ void run_train(const TrainOptions& options, train::Resume resume) {
 void add_train(CLI::App& program) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = program.add_subcommand("train", "Train a model as a recipe says");
-  command->add_option("recipe", options->recipe, "Recipe (TOML)")->required();
-  command->add_option("--set", options->settings, "Override a key: section.key=value (may be repeated)")
-      ->take_all()
-      ->allow_extra_args(false);
-  command->add_option("--ranks", options->ranks, "Ranks, as threads of this process (default: the recipe's)")
-      ->check(CLI::PositiveNumber);
+  options->recipe.add_to(*command);
   command->add_option("--out", options->out,
                       "Folder for metrics, checkpoints and the resolved recipe (default: out/RECIPE)");
   CLI::Option* resume =
       command->add_option("--resume", options->resume,
                           "Go on from the newest valid checkpoint in OUT; =auto: start fresh where there is none");
   resume->expected(0, 1)->type_name("[auto]");
-  command->callback([options, resume] { run_train(*options, parse_resume(options->resume, resume->count() > 0)); });
+  command->callback([options, resume] {
+    run_train(*options, resume->count() == 0 ? train::Resume::no : parse_resume(options->resume));
+  });
 }
 
 }  // namespace megalith::apps

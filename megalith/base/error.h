@@ -79,6 +79,13 @@ class AbortedError : public Error {
   explicit AbortedError(const std::string& text) : Error(ExitCode::internal, text) {}
 };
 
+/// Whether a failure is of the job and not of one rank: every rank comes to it by itself from the same recipe and the
+/// same checkpoint. Such an error is reported without a rank.
+constexpr bool is_verdict_of_all(ExitCode code) {
+  return code == ExitCode::usage || code == ExitCode::checkpoint_refused || code == ExitCode::no_checkpoint ||
+         code == ExitCode::requeue;
+}
+
 /// "E72" for a hang: how the first line of a run-time failure names its class.
 std::string code_name(ExitCode code);
 

@@ -56,4 +56,11 @@ std::string exact(double value) {
   return {text.data(), end.ptr};
 }
 
+std::string hex64(std::uint64_t value) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text(16, '0');
+  for (std::size_t i = 0; i < 16; ++i) text[15 - i] = kDigits[value >> (4 * i) & 15];
+  return text;
+}
+
 }  // namespace megalith

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,5 +19,8 @@ std::string human_bytes(Index bytes);
 
 /// The shortest decimal text that reads back as the same double ("nan", "inf" for those).
 std::string exact(double value);
+
+/// 64 bits as 16 lower-case hex digits.
+std::string hex64(std::uint64_t value);
 
 }  // namespace megalith

@@ -10,10 +10,10 @@
 namespace megalith::checkpoint {
 namespace {
 
-bool is_valid(io::Fs& fs, const io::Path& folder, Check check) {
+template <class Look>
+bool is_valid(Look&& look) {
   try {
-    const CheckpointReader reader(fs, folder);
-    return check == Check::sizes || verify(fs, folder).problems.empty();
+    return look();
   } catch (const InputError&) {
     return false;
   } catch (const CheckpointError&) {
@@ -46,12 +46,18 @@ Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt,
   throw CheckpointError(CheckpointError::Kind::none_valid, text);
 }
 
-Pruned prune(io::Fs& fs, const io::Path& root, int keep, Check check) {
+Pruned prune(io::Fs& fs, const io::Path& root, int keep) {
   Pruned pruned;
   int valid = 0;
   for (const io::StepFolder& folder : io::published(fs, root)) {
+    const io::Path path = root / folder.name();
+    const auto all_bytes = [&] { return verify(fs, path).problems.empty(); };
+    const auto sizes = [&] {
+      const CheckpointReader reader(fs, path);
+      return true;
+    };
     if (valid < std::max(keep, 2)) {
-      valid += is_valid(fs, root / folder.name(), check) ? 1 : 0;
+      valid += (valid == 0 ? is_valid(all_bytes) : is_valid(sizes)) ? 1 : 0;
     } else if (io::remove_published(fs, root, folder).empty()) {
       pruned.removed.push_back(folder);
     } else {

@@ -11,9 +11,6 @@ namespace megalith::checkpoint {
 /// What to do about a checkpoint that cannot be used (checkpoint.on_corrupt).
 enum class OnCorrupt { fail, previous };
 
-/// How closely to look: manifest and file sizes, or every byte too.
-enum class Check { sizes, contents };
-
 struct Rejected {
   io::StepFolder folder;
   std::string reason;
@@ -35,8 +32,9 @@ struct Pruned {
   std::vector<io::StepFolder> removed;
   std::vector<io::StepFolder> kept_foreign;  ///< would have gone, but hold files that are not ours
 };
-/// Removes old checkpoints, so that `keep` (at least 2) valid ones stay. Nothing goes unless `keep` newer ones passed
-/// `check` just now; one that fails is neither counted nor removed while it is newer than those.
-Pruned prune(io::Fs& fs, const io::Path& root, int keep, Check check);
+/// Removes old checkpoints, so that `keep` (at least 2) valid ones stay. Nothing goes unless `keep` newer ones were
+/// found valid just now: of the newest every byte is read, of the others, which were read so when they were the newest,
+/// manifest and file sizes. One that is not valid is neither counted nor removed while it is newer than those.
+Pruned prune(io::Fs& fs, const io::Path& root, int keep);
 
 }  // namespace megalith::checkpoint

@@ -87,9 +87,8 @@ void rethrow_with_rank(const std::exception_ptr& error, int rank) {
     std::rethrow_exception(error);
   } catch (const Error& e) {
     const std::string what = e.what();
-    if (what.starts_with("rank ")) throw;
+    if (what.starts_with("rank ") || is_verdict_of_all(e.code())) throw;
     const std::string text = str("rank ", rank, ": ", what);
-    throw_as<ConfigError>(e, text);
     throw_as<InputError>(e, text);
     throw_as<CollectiveError>(e, text);
     throw_as<HangError>(e, text);
@@ -99,10 +98,6 @@ void rethrow_with_rank(const std::exception_ptr& error, int rank) {
     throw_as<ShapeError>(e, text);
     throw_as<InternalError>(e, text);
     throw_as<AbortedError>(e, text);
-    if (typeid(e) == typeid(CheckpointError)) {
-      using Kind = CheckpointError::Kind;
-      throw CheckpointError(e.code() == ExitCode::no_checkpoint ? Kind::none_valid : Kind::refused, text);
-    }
     throw;
   }
 }

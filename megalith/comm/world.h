@@ -53,7 +53,7 @@ struct WorldOptions {
 };
 
 /// Throws the error again, as the same class, with "rank N: " in front of its text unless a rank stands there already.
-/// Errors of foreign classes are thrown unchanged.
+/// Verdicts of all ranks (is_verdict_of_all) and errors of foreign classes are thrown unchanged.
 [[noreturn]] void rethrow_with_rank(const std::exception_ptr& error, int rank);
 
 /// A world whose groups know their rank and size but cannot communicate: records plans for any rank of any world.

@@ -8,6 +8,8 @@
 
 #include <xxhash.h>
 
+#include "megalith/base/text.h"
+
 namespace megalith::io {
 namespace {
 
@@ -15,15 +17,7 @@ Hash128 from_xxh(XXH128_hash_t hash) { return {hash.high64, hash.low64}; }
 
 }  // namespace
 
-std::string hex128(std::uint64_t high, std::uint64_t low) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text(32, '0');
-  for (std::size_t i = 0; i < 16; ++i) {
-    text[15 - i] = kDigits[high >> (4 * i) & 15];
-    text[31 - i] = kDigits[low >> (4 * i) & 15];
-  }
-  return text;
-}
+std::string hex128(std::uint64_t high, std::uint64_t low) { return hex64(high) + hex64(low); }
 
 std::optional<Hash128> Hash128::from_hex(std::string_view digits) {
   if (digits.size() != 32 || digits.find_first_not_of("0123456789abcdef") != std::string_view::npos) return {};

@@ -78,9 +78,11 @@ class Walk {
     fail("no such chunk");
   }
 
-  void read(int buffer, Flow flow, bool wanted, State after, Work work) {
-    if (!wanted && buffer != -1) fail(str("reads receive buffer ", buffer, " though nothing is received for it"));
-    if (wanted) move(receive_[at(flow)], buffer, State::full, after, work, "receive buffer");
+  void read(int buffer, Flow flow, State after, Work work) {
+    move(receive_[at(flow)], buffer, State::full, after, work, "receive buffer");
+  }
+  void read_nothing(int buffer) const {
+    if (buffer != -1) fail(str("reads receive buffer ", buffer, " though nothing is received for it"));
   }
 
   void compute(const LoweredAction& action) {
@@ -90,8 +92,14 @@ class Walk {
     const bool done = !forward || shape_.mode == Mode::forward_only;  // nothing of it is needed any more
     const State after = done ? State::empty : State::full;
     move(slots_of(action.chunk), action.slot, forward ? State::filling : State::full, after, work, "slot");
-    read(action.input_buffer, Flow::activation, !alone && place > 0, after, work);
-    read(action.gradient_buffer, Flow::gradient, !alone && !forward && place < last, State::empty, work);
+    if (!alone && place > 0)
+      read(action.input_buffer, Flow::activation, after, work);
+    else
+      read_nothing(action.input_buffer);
+    if (!alone && !forward && place < last)
+      read(action.gradient_buffer, Flow::gradient, State::empty, work);
+    else
+      read_nothing(action.gradient_buffer);
     const bool sent = !alone && (forward ? place < last : place > 0);
     if (!sent && action.buffer != -1) fail(str("writes send buffer ", action.buffer, " though nothing is sent"));
     if (sent) move(send_[at(action.flow)], action.buffer, State::empty, State::filling, work, "send buffer");

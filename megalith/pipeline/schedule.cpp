@@ -163,15 +163,6 @@ int global_stage(const ScheduleShape& shape, int stage, int chunk) { return chun
 
 int last_global_stage(const ScheduleShape& shape) { return shape.num_chunks * shape.num_stages - 1; }
 
-LayerRange even_layers(const ScheduleShape& shape, Index num_layers, int stage, int chunk) {
-  const Index parts = Index{shape.num_stages} * shape.num_chunks;
-  if (num_layers % parts != 0) {
-    throw ShapeError(str("[schedule] num_layers = ", num_layers, ": must be a multiple of pp * chunks = ", parts));
-  }
-  const Index count = num_layers / parts;
-  return {.first = global_stage(shape, stage, chunk) * count, .count = count};
-}
-
 std::vector<TableRow> schedule_table(const ScheduleShape& shape) {
   require_legal(shape);
   const int group = group_size(shape), count = shape.num_microbatches;

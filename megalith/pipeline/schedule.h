@@ -68,14 +68,6 @@ int global_stage(const ScheduleShape& shape, int stage, int chunk);
 /// The last place of all: it computes the loss.
 int last_global_stage(const ScheduleShape& shape);
 
-/// The layers [first, first + count) of a chunk when every chunk holds equally many; num_layers must be a multiple of
-/// num_stages * num_chunks (ShapeError).
-struct LayerRange {
-  Index first = 0;
-  Index count = 0;
-};
-LayerRange even_layers(const ScheduleShape& shape, Index num_layers, int stage, int chunk);
-
 /// Row i of the table says what forward step i of every stage works on. Backward step i takes the same microbatch on
 /// the mirrored chunk, num_chunks - 1 - chunk.
 struct TableRow {

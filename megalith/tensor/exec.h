@@ -31,8 +31,9 @@ class Exec {
 
   Device device() const { return device_; }
   bool recording() const { return recording_ != nullptr; }
-  /// Fill every new tensor with NaN bytes, so that a read before a write cannot pass unseen. On in debug builds.
-  void set_poison(bool poison) { poison_ = poison; }
+  /// From here on every new tensor is filled with NaN bytes, so that a read before a write cannot pass unseen. Debug
+  /// builds always do.
+  void poison_new_tensors() { poison_ = true; }
 
   /// Starts a planned phase: the next tensors come from `phase` in its order, at these base addresses.
   void begin(const PhasePlan& phase, std::byte* saved, std::byte* scratch);

@@ -16,12 +16,6 @@ namespace {
 constexpr std::string_view kFirstMoment = "optimizer.m.";
 constexpr std::string_view kSecondMoment = "optimizer.v.";
 
-std::string hex(std::uint64_t value) {
-  std::array<char, 17> text{};
-  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
-  return text.data();
-}
-
 /// The three tensors that a parameter stands for, without padding, under their global names.
 template <class F>
 void for_each_piece(const optim::Optimizer& optimizer, const ParamBuffer& params, const Param& param, F&& f) {
@@ -71,7 +65,7 @@ std::string config_hash(const config::RunPlan& plan, const DataIdentity& identit
   for (const config::Field& field : config::fields(recipe)) {
     if (must_match(field.key)) hash = hash_combine(hash_combine(hash, fnv1a(field.key)), fnv1a(value_text(field)));
   }
-  return hex(hash);
+  return hex64(hash);
 }
 
 Saver::Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder)
@@ -97,8 +91,8 @@ checkpoint::RunState Saver::run_state(const Progress& progress) const {
   state.grid = config::grid_text(plan_);
   state.integers = {{"samples", progress.samples}, {"updates", progress.updates}};
   state.texts = {{"recipe", config::to_toml(plan_.as_config())},
-                 {"tokenizer_hash", hex(identity_.tokenizer)},
-                 {"corpus_hash", hex(identity_.corpus)}};
+                 {"tokenizer_hash", hex64(identity_.tokenizer)},
+                 {"corpus_hash", hex64(identity_.corpus)}};
   return state;
 }
 
@@ -182,16 +176,14 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
                       : problem);
   }
   if (first) {  // the save stands whatever happens here
-    attempt(
-        [&] { checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep), checkpoint::Check::contents); });
+    attempt([&] { checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep)); });
     if (!problem.empty()) log::warning(str("old checkpoints were not removed: ", problem));
   }
   const std::string shared = share(first ? digest.hex() : std::string());
   return *checkpoint::Digest128::from_hex(shared);
 }
 
-void Saver::load(const io::Path& folder) {
-  checkpoint::CheckpointReader reader(fs_, folder);
+void Saver::load(checkpoint::CheckpointReader& reader) {
   ParamBuffer& params = engine_.stage().params();
   for (const Param& param : params.params()) {
     for_each_piece(engine_.optimizer(), params, param,
@@ -234,7 +226,7 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
   }
   const auto same_hash = [&](const char* name, std::uint64_t hash) {
     const auto found = saved.texts.find(name);
-    return found != saved.texts.end() && found->second == hex(hash);
+    return found != saved.texts.end() && found->second == hex64(hash);
   };
   if (!same_hash("tokenizer_hash", identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
@@ -263,12 +255,12 @@ std::optional<Resumed> Saver::resume() {
       }
     }
     resumed.folder = share(first ? (folder_ / chosen.name()).string() : std::string());
-    const checkpoint::Manifest manifest = checkpoint::read_manifest(fs_, resumed.folder);
-    const checkpoint::RunState& saved = manifest.run;
+    checkpoint::CheckpointReader reader(fs_, resumed.folder);
+    const checkpoint::RunState& saved = reader.manifest().run;
     compare_recipe(saved, resumed.warnings);
     std::string problem;
     try {
-      load(resumed.folder);
+      load(reader);
     } catch (const InputError& error) {
       problem = error.what();
     }
@@ -279,7 +271,7 @@ std::optional<Resumed> Saver::resume() {
       unusable.push_back({chosen, problem.empty() ? "another rank found it damaged" : problem});
       continue;
     }
-    wanted = manifest.digest;
+    wanted = reader.manifest().digest;
     resumed.progress = {saved.step, saved.integers.at("samples"), saved.integers.at("updates")};
     break;
   }

@@ -44,7 +44,7 @@ class Saver {
   std::vector<checkpoint::ShardReport> gather(const std::optional<checkpoint::ShardReport>& mine);
   std::string share(std::string text);
   bool any(bool mine);
-  void load(const io::Path& folder);
+  void load(checkpoint::CheckpointReader& reader);
   void compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const;
 
   Engine& engine_;

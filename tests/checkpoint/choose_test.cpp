@@ -88,24 +88,24 @@ TEST_F(ThreeCheckpoints, ReplacedByOtherThings) {
 
 TEST_F(ThreeCheckpoints, PruneKeepsTheNewest) {
   save_checkpoint(*fs_, root(), 40, state_);
-  const Pruned pruned = prune(*fs_, root(), 2, Check::sizes);
+  const Pruned pruned = prune(*fs_, root(), 2);
   EXPECT_EQ(pruned.removed.size(), 2u);
   EXPECT_THAT(left(), ElementsAre("step_00000040", "step_00000030"));
-  EXPECT_THAT(prune(*fs_, root(), 0, Check::sizes).removed, IsEmpty());  // two always stay
+  EXPECT_THAT(prune(*fs_, root(), 0).removed, IsEmpty());  // two always stay
 }
 
 TEST_F(ThreeCheckpoints, PruneNeverCountsADamagedOne) {
   flip(root() / "step_00000030/shard_00000.safetensors");
-  prune(*fs_, root(), 2, Check::contents);
+  prune(*fs_, root(), 2);
   EXPECT_THAT(left(), ElementsAre("step_00000030", "step_00000020", "step_00000010"));
   save_checkpoint(*fs_, root(), 40, state_);
-  prune(*fs_, root(), 2, Check::contents);
+  prune(*fs_, root(), 2);
   EXPECT_THAT(left(), ElementsAre("step_00000040", "step_00000030", "step_00000020"));
 }
 
 TEST_F(ThreeCheckpoints, PruneLeavesForeignFilesAlone) {
   write_all(root() / "step_00000010/notes.txt", "mine");
-  const Pruned pruned = prune(*fs_, root(), 2, Check::sizes);
+  const Pruned pruned = prune(*fs_, root(), 2);
   ASSERT_EQ(pruned.kept_foreign.size(), 1u);
   EXPECT_EQ(pruned.kept_foreign[0].step, 10);
   EXPECT_EQ(load_checkpoint(*fs_, root() / "step_00000010"), state_);

@@ -24,7 +24,7 @@ struct Precision {
 /// value.
 class OpTest : public testing::TestWithParam<Precision> {
  protected:
-  OpTest() { ex_.set_poison(true); }
+  OpTest() { ex_.poison_new_tensors(); }
   DType dtype() const { return GetParam().dtype; }
 
   /// New tensors are full of NaN bytes: an op that leaves a hole is seen.

@@ -17,7 +17,7 @@ TEST(OpsRecording, PlannedRunEqualsUnplannedRun) {
   const MemoryPlan plan = make_plan(recording);
   const Buffer scratch(plan.scratch_bytes);
   Exec planned;
-  planned.set_poison(true);
+  planned.poison_new_tensors();
   planned.begin(plan.phases[0], nullptr, scratch.data());
   small_step(planned, model);
   planned.end();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/grid/layer_assignment.h"
 
 #include "tests/pipeline/shapes.h"
 
@@ -55,12 +56,12 @@ TEST(Schedule, WorkedExamples) {
       const ScheduleShape shape{.num_microbatches = example.at("microbatches")};
       EXPECT_NE(signed_order(compute_schedule(shape, 0)), example.at("order").get<std::vector<int>>());
     } else if (which == "layer_partition_32_layers_pp4_vpp2") {
-      const ScheduleShape shape{.num_stages = 4, .num_chunks = 2, .num_microbatches = 4};
+      const auto layers = grid::LayerAssignment::even(32, 4, 2);
       for (int stage = 0; stage < 4; ++stage) {
         json ranges = json::array();
         for (int chunk = 0; chunk < 2; ++chunk) {
-          const LayerRange range = even_layers(shape, 32, stage, chunk);
-          ranges.push_back({range.first, range.first + range.count - 1});
+          const grid::LayerRange range = layers.at(stage, chunk);
+          ranges.push_back({range.begin, range.end - 1});
         }
         EXPECT_EQ(ranges, example.at("chunks_of_rank").at(str(stage)));
       }
@@ -177,7 +178,6 @@ TEST(ScheduleShape, CallersMistakesAreInternalErrors) {
   EXPECT_THROW(compute_schedule({2, 1, 2, 0}, 2), InternalError);
   EXPECT_THROW(schedule_of_order({2, 2, 2, 0}, {1, 3}), InternalError);
   EXPECT_THROW(schedule_of_order({2, 2, 2, 0}, {0}), InternalError);
-  EXPECT_THROW(even_layers({4, 2, 8, 0}, 12, 0, 0), ShapeError);
 }
 
 }  // namespace

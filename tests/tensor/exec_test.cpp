@@ -62,7 +62,7 @@ TEST(Exec, APhaseThatRunsOtherwiseIsAnError) {
 
 TEST(Exec, PoisonMakesAReadBeforeAWriteVisible) {
   Exec ex;
-  ex.set_poison(true);
+  ex.poison_new_tensors();
   EXPECT_TRUE(std::isnan(ex.tensor({3}, DType::f32).data<float>()[2]));
   EXPECT_TRUE(std::isnan(ex.tensor({3}, DType::f64).data<double>()[0]));
 }

@@ -79,6 +79,24 @@ void for_key_blocks(Index end, const Tile& tile) {
   for (Index key = 0; key < end; key += kKeys) tile(key, std::min(kKeys, end - key));
 }
 
+struct Block {
+  Index first, count;
+};
+
+template <class T>
+AttentionTile<T> tile_at(const Head<T>& head, T* scores, Block queries, Block keys) {
+  return {.scores = scores,
+          .stride = kKeys,
+          .rows = queries.count,
+          .columns = keys.count,
+          .first_query = queries.first,
+          .first_key = keys.first,
+          .seq_len = head.seq_len,
+          .scale = head.scale,
+          .dropout = head.dropout,
+          .head_element = head.element};
+}
+
 /// One block of queries of one head: softmax over the key blocks with a running maximum and sum per row.
 template <class T>
 void forward_queries(const AttentionForward& args, const Head<T>& head, Index first, Index rows) {
@@ -93,16 +111,7 @@ void forward_queries(const AttentionForward& args, const Head<T>& head, Index fi
   for_key_blocks(first + rows, [&](Index key, Index keys) {
     multiply<T>(rows, keys, head.head_dim, {q + first * head.token, head.token, 1},
                 {k + key * head.token, 1, head.token}, scores, kKeys, T{0});
-    const AttentionTile<T> tile{.scores = scores,
-                                .stride = kKeys,
-                                .rows = rows,
-                                .columns = keys,
-                                .first_query = first,
-                                .first_key = key,
-                                .seq_len = head.seq_len,
-                                .scale = head.scale,
-                                .dropout = head.dropout,
-                                .head_element = head.element};
+    const AttentionTile<T> tile = tile_at(head, scores, {first, rows}, {key, keys});
     kernels<T>().softmax.attention_forward(tile, max, sum, correction);
     if (key > 0) {
       for (Index r = 0; r < rows; ++r) scale_row(out + r * head.out_token, correction[r], head.head_dim);
@@ -139,17 +148,8 @@ void backward_queries(const AttentionBackward& args, const Head<T>& head, Index 
     const Matrix<const T> value_rows{v + key * token, token, 1}, dout_rows{dout, out_token, 1};
     multiply<T>(rows, keys, dim, queries, key_rows.transposed(), scores, kKeys, T{0});
     multiply<T>(rows, keys, dim, dout_rows, value_rows.transposed(), dprobs, kKeys, T{0});
-    const AttentionTile<T> tile{.scores = scores,
-                                .dprobs = dprobs,
-                                .stride = kKeys,
-                                .rows = rows,
-                                .columns = keys,
-                                .first_query = first,
-                                .first_key = key,
-                                .seq_len = head.seq_len,
-                                .scale = head.scale,
-                                .dropout = head.dropout,
-                                .head_element = head.element};
+    AttentionTile<T> tile = tile_at(head, scores, {first, rows}, {key, keys});
+    tile.dprobs = dprobs;
     kernels<T>().softmax.attention_backward(tile, log_sum_exp, delta);
     const Matrix<const T> probs{scores, kKeys, 1}, dscores{dprobs, kKeys, 1};
     multiply<T>(keys, dim, rows, probs.transposed(), dout_rows, dv + key * token, token, keys_beta);

@@ -1,0 +1,24 @@
+#include "apps/recipe_options.h"
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/io/fs.h"
+
+namespace megalith::apps {
+
+void RecipeOptions::add_to(CLI::App& command) {
+  command.add_option("recipe", file, "Recipe (TOML)")->required();
+  command.add_option("--set", settings, "Override a key: section.key=value (may be repeated)")
+      ->take_all()
+      ->allow_extra_args(false);
+  command.add_option("--ranks", ranks, "Ranks (default: the recipe's)")->check(CLI::PositiveNumber);
+}
+
+config::RunConfig RecipeOptions::parse() const {
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  if (!fs->exists(file) || fs->is_dir(file)) throw ConfigError(str("recipe = ", file, ": no such file"));
+  const io::MappedFile text = fs->map(file);
+  return config::parse_recipe(text.text(), file, settings);
+}
+
+}  // namespace megalith::apps

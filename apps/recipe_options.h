@@ -1,0 +1,25 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "megalith/config/run_plan.h"
+
+namespace megalith::apps {
+
+/// What every command that takes a recipe asks for: RECIPE [--set section.key=value]... [--ranks N].
+struct RecipeOptions {
+  std::string file;
+  std::vector<std::string> settings;
+  int ranks = 0;  ///< 0: the recipe's
+
+  /// Adds them to a command. They must outlive the parsing.
+  void add_to(CLI::App& command);
+  /// The recipe read and parsed. Throws ConfigError: no such file, or all that is wrong with its keys.
+  config::RunConfig parse() const;
+  /// The same, resolved. Throws ConfigError with every broken rule.
+  config::RunPlan plan() const { return config::resolve(parse(), ranks); }
+};
+
+}  // namespace megalith::apps
