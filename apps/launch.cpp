@@ -2,9 +2,12 @@
 
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <optional>
 
 #include <unistd.h>
 
@@ -24,19 +27,28 @@ extern "C" void on_stop_signal(int signal) {
   if (!caught_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
 }
 
-int environment_number(const char* name, int otherwise) {
+/// The number in an environment variable that a launcher sets; nothing when it is not set.
+std::optional<int> environment_number(const char* name) {
   const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoi(text);
+  if (text == nullptr) return std::nullopt;
+  int number = 0;
+  const char* end = text + std::strlen(text);
+  if (std::from_chars(text, end, number).ptr != end || number < 0) {
+    throw ConfigError(str("environment variable ", name, " = \"", text, "\": must be a number"));
+  }
+  return number;
 }
 
 }  // namespace
 
 Launcher detect_launcher() {
-  // Open MPI; MPICH, Intel MPI and srun through PMI.
-  constexpr std::array<std::array<const char*, 2>, 3> kVariables = {
-      {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}, {"PMI_SIZE", "PMI_RANK"}, {"PMIX_SIZE", "PMIX_RANK"}}};
+  // Open MPI's mpirun; MPICH, Intel MPI and srun through PMI; srun through PMIx, which names the rank only.
+  constexpr std::array<std::array<const char*, 2>, 3> kVariables = {{{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                                                     {"PMI_SIZE", "PMI_RANK"},
+                                                                     {"SLURM_STEP_NUM_TASKS", "PMIX_RANK"}}};
   for (const auto& [size, rank] : kVariables) {
-    if (std::getenv(size) != nullptr) return {environment_number(size, 0), environment_number(rank, 0)};
+    const std::optional<int> processes = environment_number(size), process = environment_number(rank);
+    if (processes && process) return {*processes, *process};
   }
   return {};
 }

@@ -32,20 +32,23 @@ train::Resume parse_resume(const std::string& text) {
   throw ConfigError(str("--resume = ", text, ": must be --resume or --resume=auto"));
 }
 
-/// OUT belongs to this job from here on; what dead jobs left is cleared away.
-io::RunLock claim(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
-  io::RunLock lock = io::RunLock::take(out);
+/// OUT, and the folder of checkpoints when that lies elsewhere, belong to this job from here on; what dead jobs left is
+/// cleared away.
+std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
+  std::vector<io::RunLock> locks;
+  locks.push_back(io::RunLock::take(out));
   const io::Path folder = train::checkpoint_folder(plan, out);
+  if (!locks.back().covers(folder)) locks.push_back(io::RunLock::take(folder));
   if (resume == train::Resume::no && !io::published(fs, folder).empty()) {
     throw ConfigError(str("--out = ", out.string(), ": ", folder.string(),
                           " holds checkpoints of an earlier run; go on with --resume, or choose another --out"));
   }
-  const io::Leftovers found = io::clean_leftovers(fs, folder, lock);
+  const io::Leftovers found = io::clean_leftovers(fs, folder, locks.back());
   if (found.staging + found.trash > 0) {
     log::info(str("cleared ", found.staging, " unfinished saves and ", found.trash, " half-removed checkpoints from ",
                   folder.string()));
   }
-  return lock;
+  return locks;
 }
 
 /// This rank's latest communication calls, beside the error that they explain.
@@ -64,7 +67,7 @@ struct Job {
   std::shared_ptr<io::Fs> fs;
   std::shared_ptr<const data::Tokenizer> tokenizer;
   data::DataSets data;
-  std::optional<io::RunLock> lock;  ///< the first process's
+  std::vector<io::RunLock> locks;  ///< the first process's
 };
 
 config::RunPlan plan_under(const Launcher& launcher, const RecipeOptions& options) {
@@ -91,7 +94,7 @@ Job prepare(const TrainOptions& options, const Launcher& launcher, train::Resume
   Job job{
       plan, out, fs, tokenizer, data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores()),
       {}};
-  if (launcher.process == 0) job.lock = claim(*fs, plan, out, resume);
+  if (launcher.process == 0) job.locks = claim(*fs, plan, out, resume);
   return job;
 }
 
@@ -113,7 +116,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
                                     .progress = isatty(STDERR_FILENO) != 0 ? train::ProgressLine::Style::rewritten
                                                                            : train::ProgressLine::Style::lines,
                                     .stop_asked = [] { return stop_signal() != 0; }};
-    const std::shared_ptr<io::Fs> own_fs = rank_fs(world.rank());
+    const std::shared_ptr<io::Fs> own_fs = world.rank() == launcher.process ? job->fs : rank_fs(world.rank());
     try {
       if (train::train(world, inputs, *own_fs) == train::Outcome::stopped) stopped = true;
     } catch (const Error& error) {

@@ -1,6 +1,8 @@
 #pragma once
-#include <stdexcept>
+#include <exception>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace megalith {
 
@@ -22,13 +24,17 @@ enum class ExitCode : int {
 };
 
 /// The root of all errors that megalith throws. Text: "[where] what = value: the rule it breaks", then the fix.
-class Error : public std::runtime_error {
+class Error : public std::exception {
  public:
-  Error(ExitCode code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  Error(ExitCode code, std::string text) : code_(code), text_(std::move(text)) {}
   ExitCode code() const { return code_; }
+  const char* what() const noexcept override { return text_.c_str(); }
+  /// Puts `where` ("rank 3: ") in front of the text. Catch by reference, add, and `throw;`: the class stays.
+  void put_in_front(std::string_view where) { text_.insert(0, where); }
 
  private:
   ExitCode code_;
+  std::string text_;
 };
 
 /// One class per exit code; `ErrorOf` keeps them one line each.

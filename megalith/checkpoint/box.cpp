@@ -18,18 +18,6 @@ Box relative_to(const Box& part, const Box& whole) {
 
 }  // namespace
 
-std::optional<Index> checked_numel(const Shape& shape) {
-  Index numel = 1;
-  bool empty = false, overflow = false;
-  for (int i = 0; i < shape.rank(); ++i) {
-    if (shape[i] < 0) return {};
-    empty |= shape[i] == 0;
-    overflow |= __builtin_mul_overflow(numel, std::max<Index>(shape[i], 1), &numel);
-  }
-  if (overflow) return {};
-  return empty ? 0 : numel;
-}
-
 bool is_inside(const Box& box, const Shape& global) {
   if (box.shape.rank() != global.rank()) return false;
   for (int i = 0; i < global.rank(); ++i) {

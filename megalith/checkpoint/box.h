@@ -14,10 +14,6 @@ struct Box {
 };
 inline Box box_of(const TensorSlice& slice) { return {slice.offset, slice.local}; }
 
-/// The element count of a shape, or nothing when a size is negative or the product of the sizes, zeros left out, passes
-/// 2^63 - 1: strides and products in any order are then safe too.
-std::optional<Index> checked_numel(const Shape& shape);
-
 /// True when the box has the rank of `global` and lies in it. No sum overflows for any input.
 bool is_inside(const Box& box, const Shape& global);
 

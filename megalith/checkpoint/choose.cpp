@@ -10,10 +10,13 @@
 namespace megalith::checkpoint {
 namespace {
 
-template <class Look>
-bool is_valid(Look&& look) {
+/// How closely to look: manifest and file sizes, or every byte too.
+enum class Look { sizes, contents };
+
+bool is_valid(io::Fs& fs, const io::Path& folder, Look look) {
   try {
-    return look();
+    const CheckpointReader reader(fs, folder);
+    return look == Look::sizes || verify(fs, folder).problems.empty();
   } catch (const InputError&) {
     return false;
   } catch (const CheckpointError&) {
@@ -46,24 +49,20 @@ Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt,
   throw CheckpointError(CheckpointError::Kind::none_valid, text);
 }
 
-Pruned prune(io::Fs& fs, const io::Path& root, int keep) {
+Pruned prune(io::Fs& fs, const io::Path& root, int keep, std::vector<io::StepFolder>& verified) {
   Pruned pruned;
-  int valid = 0;
+  std::vector<io::StepFolder> valid;
   for (const io::StepFolder& folder : io::published(fs, root)) {
-    const io::Path path = root / folder.name();
-    const auto all_bytes = [&] { return verify(fs, path).problems.empty(); };
-    const auto sizes = [&] {
-      const CheckpointReader reader(fs, path);
-      return true;
-    };
-    if (valid < std::max(keep, 2)) {
-      valid += (valid == 0 ? is_valid(all_bytes) : is_valid(sizes)) ? 1 : 0;
+    if (static_cast<int>(valid.size()) < std::max(keep, 2)) {
+      const auto look = std::ranges::find(verified, folder) == verified.end() ? Look::contents : Look::sizes;
+      if (is_valid(fs, root / folder.name(), look)) valid.push_back(folder);
     } else if (io::remove_published(fs, root, folder).empty()) {
       pruned.removed.push_back(folder);
     } else {
       pruned.kept_foreign.push_back(folder);
     }
   }
+  verified = std::move(valid);
   return pruned;
 }
 

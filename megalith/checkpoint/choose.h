@@ -32,9 +32,10 @@ struct Pruned {
   std::vector<io::StepFolder> removed;
   std::vector<io::StepFolder> kept_foreign;  ///< would have gone, but hold files that are not ours
 };
-/// Removes old checkpoints, so that `keep` (at least 2) valid ones stay. Nothing goes unless `keep` newer ones were
-/// found valid just now: of the newest every byte is read, of the others, which were read so when they were the newest,
-/// manifest and file sizes. One that is not valid is neither counted nor removed while it is newer than those.
-Pruned prune(io::Fs& fs, const io::Path& root, int keep);
+/// Removes old checkpoints, so that `keep` (at least 2) valid ones stay. Nothing goes unless every byte of `keep` newer
+/// ones was read and found right: just now, or in an earlier call, which noted them in `verified`; of those manifest
+/// and file sizes are looked at again. One that is not valid is neither counted nor removed while it is newer than
+/// those.
+Pruned prune(io::Fs& fs, const io::Path& root, int keep, std::vector<io::StepFolder>& verified);
 
 }  // namespace megalith::checkpoint

@@ -68,7 +68,7 @@ std::string find_overlap(const TensorRecord& tensor) {
 
 /// Slices inside the tensor, that do not overlap and have as many elements as it, cover it exactly.
 std::string cover_problem(const Manifest& manifest, const TensorRecord& tensor) {
-  const std::optional<Index> total = checked_numel(tensor.shape);
+  const std::optional<Index> total = tensor.shape.checked_numel();
   Index bytes = 0;
   if (!total || __builtin_mul_overflow(*total, size_of(tensor.dtype), &bytes)) {
     return str("shape ", tensor.shape, " has too many elements");

@@ -9,6 +9,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/utf8.h"
 #include "megalith/checkpoint/box.h"
 #include "megalith/io/reader.h"
 
@@ -158,7 +159,7 @@ void check_places(std::vector<TensorInfo>& tensors, std::uint64_t data_bytes, st
     if (info.end < info.begin || info.end > data_bytes) {
       fail_tensor(source, info, str("the file has ", data_bytes, " bytes of data"));
     }
-    const std::optional<Index> numel = checked_numel(info.shape);
+    const std::optional<Index> numel = info.shape.checked_numel();
     Index bytes = 0;
     if (!numel || __builtin_mul_overflow(*numel, size_of(info.dtype), &bytes) ||
         static_cast<std::uint64_t>(bytes) != info.end - info.begin) {
@@ -186,7 +187,7 @@ std::string header_text(const std::vector<SafeTensorsWriter::Entry>& entries) {
   std::set<std::string_view> names;
   Index at = 0;
   for (const auto& entry : entries) {
-    if (!names.insert(entry.name).second || entry.name == kMetadata || !io::is_utf8(entry.name)) {
+    if (!names.insert(entry.name).second || entry.name == kMetadata || !is_utf8(entry.name)) {
       throw InternalError(str("[safetensors] tensor name = ", io::printable(entry.name), ": must be UTF-8 and unique"));
     }
     const auto* const dtype =

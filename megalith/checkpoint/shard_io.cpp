@@ -14,7 +14,7 @@ namespace {
 
 void check_piece(const std::string& file_name, const NamedPiece& piece) {
   const TensorSlice& slice = piece.slice;
-  if (checked_numel(slice.global) && is_inside(box_of(slice), slice.global) &&
+  if (slice.global.checked_numel() && is_inside(box_of(slice), slice.global) &&
       piece.values.numel() == slice.local.numel()) {
     return;
   }

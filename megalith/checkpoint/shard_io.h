@@ -37,6 +37,8 @@ class CheckpointReader {
   /// Verifies the manifest and the files' sizes. Throws InputError naming what is wrong, CheckpointError (refused) for
   /// a newer version.
   CheckpointReader(io::Fs& fs, io::Path folder);
+  CheckpointReader(const CheckpointReader&) = delete;
+  CheckpointReader& operator=(const CheckpointReader&) = delete;
 
   const Manifest& manifest() const { return manifest_; }
   const io::Path& folder() const { return folder_; }

@@ -137,7 +137,7 @@ std::optional<Digest128> Digest128::from_hex(std::string_view digits) {
 
 void StateDigest::add_tensor(const TensorSlice& slice, const Tensor& values) {
   const Box box = box_of(slice);
-  if (!checked_numel(slice.global) || !is_inside(box, slice.global) || values.numel() != slice.local.numel()) {
+  if (!slice.global.checked_numel() || !is_inside(box, slice.global) || values.numel() != slice.local.numel()) {
     throw ShapeError(str("[state digest, ", slice.name, "] values ", values.shape(), " for a slice ", slice.local,
                          " of ", slice.global, ": must have its elements and lie inside"));
   }

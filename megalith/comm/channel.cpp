@@ -14,8 +14,6 @@ std::uint64_t hash_of_members(std::string_view name, std::span<const int> world_
   return hash;
 }
 
-bool is_message(Op op) { return op == Op::send || op == Op::recv; }
-
 /// What both sides must agree on, in one word. A send and its receive stand at different places and name different
 /// peers.
 std::uint64_t digest(const Call& call) {

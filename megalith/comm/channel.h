@@ -17,6 +17,8 @@ enum class Reduce : std::uint8_t { sum, max, min };
 enum class Op : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, barrier, send, recv };
 inline constexpr int kNumOps = 8;
 std::string_view name_of(Op op);
+/// Between two ranks, not of the whole group.
+constexpr bool is_message(Op op) { return op == Op::send || op == Op::recv; }
 std::string_view name_of(Reduce reduce);
 
 /// What one rank says about one call: sent along with the data and compared before any of it is used.

@@ -43,11 +43,6 @@ int member_of(std::string_view name, const std::vector<int>& world_ranks, int ra
   return static_cast<int>(found - world_ranks.begin());
 }
 
-template <class E>
-void throw_as(const Error& error, const std::string& text) {
-  if (typeid(error) == typeid(E)) throw E(text);
-}
-
 }  // namespace
 
 Group World::group(std::string name, std::vector<int> world_ranks) {
@@ -85,19 +80,9 @@ std::string World::call_log() const {
 void rethrow_with_rank(const std::exception_ptr& error, int rank) {
   try {
     std::rethrow_exception(error);
-  } catch (const Error& e) {
-    const std::string what = e.what();
-    if (what.starts_with("rank ") || is_verdict_of_all(e.code())) throw;
-    const std::string text = str("rank ", rank, ": ", what);
-    throw_as<InputError>(e, text);
-    throw_as<CollectiveError>(e, text);
-    throw_as<HangError>(e, text);
-    throw_as<NonFiniteError>(e, text);
-    throw_as<IoError>(e, text);
-    throw_as<BackendError>(e, text);
-    throw_as<ShapeError>(e, text);
-    throw_as<InternalError>(e, text);
-    throw_as<AbortedError>(e, text);
+  } catch (Error& e) {
+    if (!std::string_view(e.what()).starts_with("rank ") && !is_verdict_of_all(e.code()))
+      e.put_in_front(str("rank ", rank, ": "));
     throw;
   }
 }

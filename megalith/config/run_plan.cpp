@@ -1,5 +1,6 @@
 #include "megalith/config/run_plan.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "megalith/base/error.h"
@@ -182,11 +183,45 @@ void check_stage_layers(const RunPlan& plan, Problems& out) {
               str("must sum to model.num_layers = ", plan.model.num_layers));
 }
 
+/// Every integer but the seed fits an int, so that no product of two of them overflows while the rules are checked.
+void check_integers(RunConfig asked, Problems& out) {
+  const auto check_one = [&](std::string_view key, Index value) {
+    constexpr Index kMost = std::numeric_limits<int>::max();
+    out.require(value >= -kMost && value <= kMost, key, value, str("must be at most ", kMost));
+  };
+  for (const Field& field : fields(asked)) {
+    if (field.key == "train.seed") continue;
+    if (const auto* one = std::get_if<std::optional<Index>*>(&field.value); one != nullptr && **one)
+      check_one(field.key, ***one);
+    if (const auto* list = std::get_if<std::optional<std::vector<Index>>*>(&field.value); list != nullptr && **list) {
+      for (const Index value : ***list) check_one(field.key, value);
+    }
+  }
+}
+
+/// Sizes that no machine has are refused before any memory is planned: what is planned then cannot overflow.
+void check_sizes(const RunPlan& plan, Problems& out) {
+  constexpr double kMostElements = 0x1p46;
+  const model::ModelConfig& m = plan.model;
+  const double layer = 4.0 * static_cast<double>(m.hidden_size) * static_cast<double>(m.hidden_size) +
+                       2.0 * static_cast<double>(m.hidden_size) * static_cast<double>(m.ffn_hidden_size);
+  const double weights = layer * static_cast<double>(m.num_layers) +
+                         static_cast<double>(m.padded_vocab_size + m.seq_len) * static_cast<double>(m.hidden_size);
+  out.require(weights <= kMostElements, "model", str("about ", weights, " parameters"), "must be at most 2^46");
+  const double widest = static_cast<double>(std::max({m.padded_vocab_size, m.ffn_hidden_size, 3 * m.hidden_size}));
+  const double activations =
+      static_cast<double>(plan.train.micro_batch) * static_cast<double>(m.seq_len) * std::max(widest, 1.0);
+  out.require(activations <= kMostElements, "train.micro_batch * model.seq_len", plan.train.micro_batch * m.seq_len,
+              str("their activations would have ", activations, " elements: must be at most 2^46"));
+}
+
 }  // namespace
 
 RunPlan resolve(const RunConfig& asked, int ranks) {
   RunPlan plan;
   Problems out;
+  check_integers(asked, out);
+  out.throw_if_any(asked.source);
   plan.data.tokenizer = asked.data.tokenizer.value_or(plan.data.tokenizer);
   plan.data.vocab_dir = asked.data.vocab_dir.value_or("");
   plan.data.train = asked.data.train.value_or(std::vector<std::string>{});
@@ -200,6 +235,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   resolve_train(asked, plan, out);
   resolve_optimizer(asked, plan, out);
   resolve_rest(asked, plan, out);
+  check_sizes(plan, out);
   out.throw_if_any(asked.source);
   return plan;
 }

@@ -8,7 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
-#include "megalith/data/utf8.h"
+#include "megalith/base/utf8.h"
 
 namespace megalith::data {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/utf8.h"
 #include "megalith/data/json_object.h"
-#include "megalith/data/utf8.h"
 
 namespace megalith::data {
 namespace {

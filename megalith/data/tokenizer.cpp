@@ -7,8 +7,8 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/base/utf8.h"
 #include "megalith/data/byte_level_bpe.h"
-#include "megalith/data/utf8.h"
 
 namespace megalith::data {
 namespace {

@@ -80,10 +80,11 @@ void read_action(std::string_view fault, std::string_view text, Fault& result) {
     std::string_view amount = text.substr(6);
     const double unit = amount.ends_with("us") ? 1e-6 : amount.ends_with("ms") ? 1e-3 : 1.0;
     if (amount.ends_with('s')) amount.remove_suffix(unit == 1.0 ? 1 : 2);
-    if (!read_number(amount, result.delay_s) || !(result.delay_s >= 0 && result.delay_s <= 3600)) {
+    const bool is_number = read_number(amount, result.delay_s);
+    result.delay_s *= unit;
+    if (!is_number || !(result.delay_s >= 0 && result.delay_s <= 3600)) {
       refuse(fault, "action", text, "needs a time up to an hour, as sleep=20ms");
     }
-    result.delay_s *= unit;
   } else {
     refuse(fault, "action", text,
            "must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, short, kill, torn or sleep=TIME");

@@ -5,28 +5,9 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/utf8.h"
 
 namespace megalith::io {
-namespace {
-
-/// Bytes of the well-formed UTF-8 character that `text` starts with; 0 when there is none. Unicode 15, table 3-7.
-std::size_t utf8_length(std::string_view text) {
-  const auto at = [text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = at(0);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xC2 && lead <= 0xDF ? 2 : lead >= 0xE0 && lead <= 0xEF ? 3 : 4;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
-  const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;   // overlong forms
-  const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;  // surrogates, above U+10FFFF
-  if (at(1) < low || at(1) > high) return 0;
-  for (std::size_t i = 2; i < length; ++i) {
-    if ((at(i) & 0xC0) != 0x80) return 0;
-  }
-  return length;
-}
-
-}  // namespace
-
 void Reader::fail(std::string_view field, std::string_view rule) const {
   const std::string where = line_ > 0 ? str("line ", line_) : str("offset ", offset());
   throw InputError(str("[", source_, "] ", where, ", ", field, ": ", rule));
@@ -87,28 +68,20 @@ std::optional<std::string_view> Reader::next_line() {
   return found;
 }
 
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
-
 std::string printable(std::string_view text, std::size_t max_bytes) {
   constexpr std::string_view kHex = "0123456789abcdef";
   std::string shown;
   while (!text.empty()) {
     if (shown.size() >= max_bytes) return shown + "...";
     const auto lead = static_cast<unsigned char>(text[0]);
-    const std::size_t length = lead < 0x20 || lead == 0x7F ? 0 : utf8_length(text);
-    if (length == 0) {
-      shown += {'\\', 'x', kHex[lead >> 4], kHex[lead & 15]};
+    const Utf8Front front = utf8_front(text);
+    const bool shows = lead >= 0x20 && lead != 0x7F && front.good == front.length;
+    if (shows) {
+      shown += text.substr(0, front.length);
     } else {
-      shown += text.substr(0, length);
+      shown += {'\\', 'x', kHex[lead >> 4], kHex[lead & 15]};
     }
-    text.remove_prefix(std::max<std::size_t>(length, 1));
+    text.remove_prefix(shows ? front.length : 1);
   }
   return shown;
 }

@@ -60,9 +60,6 @@ class Reader {
   std::uint64_t line_ = 0;
 };
 
-/// True for well-formed UTF-8: no overlong form, no surrogate, nothing above U+10FFFF.
-bool is_utf8(std::string_view text);
-
 /// `text` for a message: control characters and broken UTF-8 as \xNN, cut after `max_bytes`.
 std::string printable(std::string_view text, std::size_t max_bytes = 80);
 

@@ -1,5 +1,6 @@
 #include "megalith/io/run_lock.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <ctime>
@@ -65,6 +66,11 @@ RunLock RunLock::take(const Path& folder) {
     throw IoError(str("[", path.string(), "] write: ", std::generic_category().message(errno)));
   }
   return lock;
+}
+
+bool RunLock::covers(const Path& path) const {
+  const Path own = std::filesystem::weakly_canonical(folder_), other = std::filesystem::weakly_canonical(path);
+  return std::mismatch(own.begin(), own.end(), other.begin(), other.end()).first == own.end();
 }
 
 RunLock::RunLock(RunLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)), folder_(std::move(other.folder_)) {}

@@ -19,6 +19,8 @@ class RunLock {
   ~RunLock();
 
   const Path& folder() const { return folder_; }
+  /// Whether `path` is the folder or lies in it.
+  bool covers(const Path& path) const;
 
  private:
   RunLock(int fd, Path folder) : fd_(fd), folder_(std::move(folder)) {}

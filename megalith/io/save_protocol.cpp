@@ -151,7 +151,11 @@ std::vector<std::string> remove_published(Fs& fs, const Path& root, const StepFo
   return {};
 }
 
-Leftovers clean_leftovers(Fs& fs, const Path& root, const RunLock&) {
+Leftovers clean_leftovers(Fs& fs, const Path& root, const RunLock& lock) {
+  if (!lock.covers(root)) {
+    throw InternalError(
+        str("[clean_leftovers] ", root.string(), ": the lock on ", lock.folder().string(), " does not cover it"));
+  }
   Leftovers done;
   for (const std::string& name : fs.list(root)) {
     const bool staging = parse_staging(name).has_value();

@@ -52,8 +52,8 @@ struct Leftovers {
   int trash = 0;                  ///< half-removed checkpoints removed
   std::vector<std::string> kept;  ///< folders of ours left alone, since somebody else's files are in them
 };
-/// Removes .tmp- and .trash- folders of dead jobs from `root`. The lock must cover every job that saves into root: it
-/// is the proof that nobody writes there. Files whose names are not ours are never touched.
+/// Removes .tmp- and .trash- folders of dead jobs from `root`. The lock is the proof that nobody writes there: throws
+/// InternalError when it does not cover root. Files whose names are not ours are never touched.
 Leftovers clean_leftovers(Fs& fs, const Path& root, const RunLock& lock);
 
 }  // namespace megalith::io

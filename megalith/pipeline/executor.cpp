@@ -19,7 +19,7 @@ Executor::Executor(LoweredSchedule schedule, comm::Group pp, const Boundary& bou
     : schedule_(std::move(schedule)), pp_(std::move(pp)), boundary_(boundary) {}
 
 Index Executor::buffer_bytes() const {
-  const Index one = round_up(boundary_.shape.numel() * size_of(boundary_.dtype), kAlignment);
+  const Index one = round_up(bytes_of(boundary_.shape, boundary_.dtype), kAlignment);
   Index count = 0;
   for (const Flow flow : kFlows) count += schedule_.receive_buffers[flow] + schedule_.send_buffers[flow];
   return count * one;
@@ -27,7 +27,7 @@ Index Executor::buffer_bytes() const {
 
 void Executor::allocate(MemoryLedger& ledger) {
   memory_ = ledger.take("pipeline buffers", buffer_bytes());
-  const Index one = round_up(boundary_.shape.numel() * size_of(boundary_.dtype), kAlignment);
+  const Index one = round_up(bytes_of(boundary_.shape, boundary_.dtype), kAlignment);
   Index offset = 0;
   const auto carve = [&](std::vector<Tensor>& buffers, std::vector<comm::Pending>& pending, int count) {
     pending.resize(static_cast<std::size_t>(count));

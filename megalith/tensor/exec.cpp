@@ -25,7 +25,7 @@ void Exec::end() {
 }
 
 Tensor Exec::tensor(const Shape& shape, DType dtype) {
-  const Index bytes = shape.numel() * size_of(dtype);
+  const Index bytes = bytes_of(shape, dtype);
   if (recording_ != nullptr) return {nullptr, shape, dtype, recording_->add_tensor(bytes)};
   std::byte* data = nullptr;
   if (phase_ != nullptr) {

@@ -2,6 +2,8 @@
 #include <array>
 #include <cassert>
 #include <initializer_list>
+#include <limits>
+#include <optional>
 #include <ostream>
 
 #include "megalith/base/types.h"
@@ -29,6 +31,19 @@ class Shape {
     Index n = 1;
     for (int i = 0; i < rank_; ++i) n *= (*this)[i];
     return n;
+  }
+  /// numel(), or nothing when a size is negative or the product of the sizes, zeros left out, passes 2^63 - 1: strides
+  /// and products in any order are then safe too.
+  constexpr std::optional<Index> checked_numel() const {
+    Index n = 1;
+    bool empty = false;
+    for (int i = 0; i < rank_; ++i) {
+      const Index size = (*this)[i];
+      if (size < 0 || (size > 1 && n > std::numeric_limits<Index>::max() / size)) return std::nullopt;
+      empty = empty || size == 0;
+      n *= size == 0 ? 1 : size;
+    }
+    return empty ? 0 : n;
   }
   bool operator==(const Shape&) const = default;
 

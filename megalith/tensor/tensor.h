@@ -12,6 +12,11 @@ namespace megalith {
 
 enum class Device : std::uint8_t { cpu, cuda };
 
+/// Bytes of a tensor. Throws ShapeError for a negative size or more than kMostBytes: no sum of planned sizes, and no
+/// index into one, then overflows.
+inline constexpr Index kMostBytes = Index{1} << 48;
+Index bytes_of(const Shape& shape, DType dtype);
+
 /// Which planned tensor a view belongs to; kExternal for memory that lives outside a step's plan.
 using TensorId = std::int32_t;
 inline constexpr TensorId kExternal = -1;

@@ -57,6 +57,15 @@ std::string value_text(const config::Field& field) {
       field.value);
 }
 
+Index count_of(const checkpoint::RunState& saved, const std::string& name) {
+  const auto found = saved.integers.find(name);
+  if (found == saved.integers.end()) throw InputError(str("[resume] MANIFEST: integers.", name, " is missing"));
+  if (found->second < 0) {
+    throw InputError(str("[resume] MANIFEST: integers.", name, " = ", found->second, ": must not be negative"));
+  }
+  return found->second;
+}
+
 }  // namespace
 
 std::string config_hash(const config::RunPlan& plan, const DataIdentity& identity) {
@@ -103,14 +112,21 @@ bool Saver::any(bool mine) {
   return flag != 0;
 }
 
-std::string Saver::share(std::string text) {
+std::string Saver::share(std::string text, int root) {
   std::uint64_t size = text.size();
   const comm::Group& world = engine_.mesh().world;
-  comm::broadcast(engine_.exec(), world, Tensor(&size, {1}, DType::u64), 0).wait(engine_.exec());
+  comm::broadcast(engine_.exec(), world, Tensor(&size, {1}, DType::u64), root).wait(engine_.exec());
   text.resize(size);
-  comm::broadcast(engine_.exec(), world, Tensor(text.data(), {static_cast<Index>(size)}, DType::u8), 0)
+  comm::broadcast(engine_.exec(), world, Tensor(text.data(), {static_cast<Index>(size)}, DType::u8), root)
       .wait(engine_.exec());
   return text;
+}
+
+std::string Saver::first_problem(const std::string& mine) {
+  const comm::Group& world = engine_.mesh().world;
+  std::int64_t first = mine.empty() ? world.size() : world.rank();
+  comm::all_reduce(engine_.exec(), world, Tensor(&first, {1}, DType::i64), comm::Reduce::min).wait(engine_.exec());
+  return first == world.size() ? std::string() : share(mine, static_cast<int>(first));
 }
 
 std::vector<checkpoint::ShardReport> Saver::gather(const std::optional<checkpoint::ShardReport>& mine) {
@@ -158,28 +174,26 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
       report = checkpoint::write_shard(fs_, staging, checkpoint::shard_file_name(engine_.world().rank()), pieces);
     });
   }
-  bool failed = any(!problem.empty());
+  problem = first_problem(problem);
   checkpoint::Digest128 digest;
-  if (!failed) {
+  if (problem.empty()) {
     const std::vector<checkpoint::ShardReport> reports = gather(report);
     if (first) {
       const checkpoint::Manifest manifest = checkpoint::build_manifest(run_state(progress), reports);
       digest = manifest.digest;
       attempt([&] { io::publish(fs_, staging, checkpoint::manifest_text(manifest)); });
     }
-    failed = any(!problem.empty());
+    problem = first_problem(problem);
   }
-  if (failed) {
+  if (!problem.empty()) {
     if (first && !staging.empty()) io::abandon(fs_, staging);
-    throw IoError(problem.empty()
-                      ? str("[save] step ", progress.step, ": another rank could not write; nothing was published")
-                      : problem);
-  }
-  if (first) {  // the save stands whatever happens here
-    attempt([&] { checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep)); });
-    if (!problem.empty()) log::warning(str("old checkpoints were not removed: ", problem));
+    throw IoError(problem);
   }
   const std::string shared = share(first ? digest.hex() : std::string());
+  if (first) {  // the save stands whatever happens here, and the other ranks go on
+    attempt([&] { checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep), verified_); });
+    if (!problem.empty()) log::warning(str("old checkpoints were not removed: ", problem));
+  }
   return *checkpoint::Digest128::from_hex(shared);
 }
 
@@ -255,24 +269,25 @@ std::optional<Resumed> Saver::resume() {
       }
     }
     resumed.folder = share(first ? (folder_ / chosen.name()).string() : std::string());
-    checkpoint::CheckpointReader reader(fs_, resumed.folder);
-    const checkpoint::RunState& saved = reader.manifest().run;
-    compare_recipe(saved, resumed.warnings);
     std::string problem;
     try {
+      checkpoint::CheckpointReader reader(fs_, resumed.folder);
+      const checkpoint::RunState& saved = reader.manifest().run;
+      compare_recipe(saved, resumed.warnings);
+      resumed.progress = {saved.step, count_of(saved, "samples"), count_of(saved, "updates")};
+      wanted = reader.manifest().digest;
       load(reader);
     } catch (const InputError& error) {
       problem = error.what();
+    } catch (const IoError& error) {
+      problem = error.what();
     }
-    if (any(!problem.empty())) {
-      if (plan_.checkpoint.on_corrupt == checkpoint::OnCorrupt::fail) {
-        throw InputError(problem.empty() ? "[resume] another rank found the checkpoint damaged" : problem);
-      }
-      unusable.push_back({chosen, problem.empty() ? "another rank found it damaged" : problem});
+    problem = first_problem(problem);
+    if (!problem.empty()) {
+      if (plan_.checkpoint.on_corrupt == checkpoint::OnCorrupt::fail) throw InputError(problem);
+      unusable.push_back({chosen, problem});
       continue;
     }
-    wanted = reader.manifest().digest;
-    resumed.progress = {saved.step, saved.integers.at("samples"), saved.integers.at("updates")};
     break;
   }
   resumed.digest = digest_of_state(resumed.progress);

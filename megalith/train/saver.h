@@ -29,7 +29,7 @@ class Saver {
   Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder);
 
   /// Publishes step_<progress.step> and prunes old ones. Returns the state digest; throws IoError on every rank when
-  /// any rank could not write: nothing was published, the earlier checkpoints stand.
+  /// any rank could not write: nothing is acknowledged then, and the earlier checkpoints stand.
   checkpoint::Digest128 save(const Progress& progress);
 
   /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. A damaged one is passed over or
@@ -42,7 +42,10 @@ class Saver {
   checkpoint::RunState run_state(const Progress& progress) const;
   checkpoint::Digest128 digest_of_state(const Progress& progress);
   std::vector<checkpoint::ShardReport> gather(const std::optional<checkpoint::ShardReport>& mine);
-  std::string share(std::string text);
+  /// The text of rank `root`, on every rank.
+  std::string share(std::string text, int root = 0);
+  /// The text of the lowest rank that has one, on every rank; empty when none has.
+  std::string first_problem(const std::string& mine);
   bool any(bool mine);
   void load(checkpoint::CheckpointReader& reader);
   void compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const;
@@ -52,6 +55,7 @@ class Saver {
   DataIdentity identity_;
   io::Fs& fs_;
   io::Path folder_;
+  std::vector<io::StepFolder> verified_;  ///< by prune(), on rank 0
 };
 
 /// Hash of what must match at resume: the model's shape, precision, seed, tokenizer and corpus.

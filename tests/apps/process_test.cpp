@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <sstream>
+#include <tuple>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -114,6 +115,50 @@ TEST_F(Program, DiskErrorsAreWarningsUntilTheLastSave) {
   EXPECT_NE(late.err.find("No space left"), std::string::npos) << late.err;
 }
 
+TEST_F(Program, ADamagedCheckpointIsPassedOverLoudlyOrRefused) {
+  const std::string save_often = "--set checkpoint.interval=3 --set parallel.tp=2";
+  ASSERT_EQ(run_shell(train("whole", "--set parallel.tp=2")).code, 0);
+  ASSERT_EQ(run_shell(train("a", save_often)).code, 0);
+  const std::string shard = out("a") + "/checkpoints/step_00000008/shard_00001.safetensors";
+  ASSERT_EQ(run_shell("printf X | dd of=" + shard + " bs=1 seek=3000 conv=notrunc").code, 0);
+  const Finished refused = run_shell(train("a", "--resume --set checkpoint.on_corrupt=fail " + save_often));
+  EXPECT_EQ(refused.code, 65) << refused.err;
+  EXPECT_NE(refused.err.find("shard_00001.safetensors"), std::string::npos) << refused.err;
+  const Finished resumed = run_shell(train("a", "--resume " + save_often));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("step_00000008 cannot be used and was passed over"), std::string::npos) << resumed.err;
+  EXPECT_NE(resumed.err.find("at step 6"), std::string::npos) << resumed.err;
+  EXPECT_EQ(metrics("a"), metrics("whole"));
+}
+
+TEST_F(Program, AFolderOfCheckpointsElsewhereIsLockedToo) {
+  const std::string elsewhere = "--set checkpoint.dir=" + out("shared");
+  const std::string many = " --set train.steps=100000 --set train.eval_interval=0 ";
+  const Finished second = run_shell("'" MEGALITH_PROGRAM "' train " + recipe() + " --out " + out("a") + many +
+                                    elsewhere + " 2>/dev/null & pid=$!; until grep -q '\"step\":3,' " + out("a") +
+                                    "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; " + train("b", elsewhere) +
+                                    "; code=$?; kill -9 $pid; wait $pid; exit $code");
+  EXPECT_EQ(second.code, 74) << second.err;
+  EXPECT_NE(second.err.find("the folder is in use by"), std::string::npos) << second.err;
+}
+
+TEST_F(Program, TokensAreBuiltInspectedAndTrainedOn) {
+  const std::string prefix = out("tokens"), build = "megalith data build --tokenizer byte --input " +
+                                                    (dir_ / "text.txt").string() + " --output " + prefix;
+  const Finished built = run_shell(build);
+  ASSERT_EQ(built.code, 0) << built.err;
+  const Finished twice = run_shell(build);
+  EXPECT_NE(twice.code, 0);
+  EXPECT_NE(twice.err.find("--overwrite"), std::string::npos) << twice.err;
+  const Finished info = run_shell("megalith data info " + prefix + " --format json");
+  ASSERT_EQ(info.code, 0) << info.err;
+  EXPECT_EQ(nlohmann::json::parse(info.out).at("documents").get<int>(), 1);
+  ASSERT_EQ(run_shell(train("text")).code, 0);
+  const Finished trained = run_shell(train("built", "--set data.train=" + prefix));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(metrics("built"), metrics("text"));
+}
+
 TEST_F(Program, PlanPrintsWhatTheRunTakes) {
   ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
   const Finished plan =
@@ -178,6 +223,15 @@ TEST_F(Program, MpirunPassesTheExitCodeOn) {
       run_shell(kMpirun + std::string("2 " MEGALITH_PROGRAM " train ") + recipe() + " --resume --out " + out("mpi"));
   EXPECT_EQ(none.code, 67) << none.err;
   EXPECT_NE(none.err.find("E67"), std::string::npos) << none.err;
+  for (const auto& [setting, code, text] : {std::tuple{"data.train=/nowhere.txt", 65, "/nowhere.txt"},
+                                            std::tuple{"data.trian=x", 64, "did you mean data.train?"}}) {
+    const Finished bad = run_shell(kMpirun + std::string("2 " MEGALITH_PROGRAM " train ") + recipe() + " --set " +
+                                   setting + " --out " + out("mpi"));
+    EXPECT_EQ(bad.code, code) << bad.err;
+    const std::size_t once = bad.err.find(text);
+    EXPECT_NE(once, std::string::npos) << bad.err;
+    EXPECT_EQ(bad.err.find(text, once + 1), std::string::npos) << bad.err;
+  }
 #else
   GTEST_SKIP() << "MPI is not built in";
 #endif
@@ -217,6 +271,19 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
   }
 }
 
+TEST(CommandLine, TokenizeGoesBothWays) {
+  const Finished ids = run_shell("printf 'hi\\ny\\xc3\\xa9\\n' | megalith tokenize --tokenizer byte");
+  ASSERT_EQ(ids.code, 0) << ids.err;
+  EXPECT_EQ(ids.out, "{\"text\":\"hi\",\"ids\":[104,105]}\n{\"text\":\"y\u00e9\",\"ids\":[121,195,169]}\n");
+  const Finished text =
+      run_shell("printf '[104,105]\\n{\"ids\":[121]}\\n' | megalith tokenize --tokenizer byte --decode");
+  EXPECT_EQ(text.out, "{\"ids\":[104,105],\"text\":\"hi\"}\n{\"ids\":[121],\"text\":\"y\"}\n") << text.err;
+  const Finished bad = run_shell("printf '[1]\\n[300]\\n' | megalith tokenize --tokenizer byte --decode");
+  EXPECT_EQ(bad.code, 65);
+  EXPECT_NE(bad.err.find("line 2"), std::string::npos) << bad.err;
+  EXPECT_NE(bad.err.find("300"), std::string::npos) << bad.err;
+}
+
 TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
   const Finished full = run_shell("megalith groups --world-size 4000 > /dev/full");
   EXPECT_EQ(full.code, 74) << full.err;
@@ -232,6 +299,7 @@ TEST(CommandLine, HelpOfEveryCommand) {
     EXPECT_NE(got.out.find("Usage: megalith"), std::string::npos) << command << "\n" << got.out;
   }
   EXPECT_EQ(run_shell("megalith doctor").code, 0);
+  EXPECT_TRUE(nlohmann::json::parse(run_shell("megalith doctor --format json").out).contains("f32 products"));
 }
 
 TEST(CommandLine, BenchStepMeasures) {

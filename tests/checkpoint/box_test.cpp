@@ -9,18 +9,6 @@ namespace {
 
 constexpr Index kHuge = INT64_MAX;
 
-TEST(Box, CountsWithoutOverflow) {
-  EXPECT_EQ(checked_numel({}), 1);
-  EXPECT_EQ(checked_numel({3, 4, 5}), 60);
-  EXPECT_EQ(checked_numel({kHuge, 0, 1}), 0);
-  EXPECT_EQ(checked_numel({kHuge, kHuge, 0}), std::nullopt);
-  EXPECT_EQ(checked_numel({kHuge}), kHuge);
-  EXPECT_EQ(checked_numel({kHuge, 2}), std::nullopt);
-  EXPECT_EQ(checked_numel({Index{1} << 32, Index{1} << 32}), std::nullopt);
-  EXPECT_EQ(checked_numel({3, -1}), std::nullopt);
-  EXPECT_EQ(checked_numel({0, -1}), std::nullopt);
-}
-
 TEST(Box, InsideWithoutOverflow) {
   EXPECT_TRUE(is_inside({{1, 2}, {2, 2}}, {3, 4}));
   EXPECT_TRUE(is_inside({{3, 0}, {0, 4}}, {3, 4}));

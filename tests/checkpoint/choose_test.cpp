@@ -34,6 +34,7 @@ class ThreeCheckpoints : public testing::Test {
 
   const std::vector<Global> state_ = random_state(1);
   const std::shared_ptr<io::Fs> fs_ = io::posix_fs();
+  std::vector<io::StepFolder> verified_;
   const TempDir dir_;
 };
 
@@ -88,24 +89,24 @@ TEST_F(ThreeCheckpoints, ReplacedByOtherThings) {
 
 TEST_F(ThreeCheckpoints, PruneKeepsTheNewest) {
   save_checkpoint(*fs_, root(), 40, state_);
-  const Pruned pruned = prune(*fs_, root(), 2);
+  const Pruned pruned = prune(*fs_, root(), 2, verified_);
   EXPECT_EQ(pruned.removed.size(), 2u);
   EXPECT_THAT(left(), ElementsAre("step_00000040", "step_00000030"));
-  EXPECT_THAT(prune(*fs_, root(), 0).removed, IsEmpty());  // two always stay
+  EXPECT_THAT(prune(*fs_, root(), 0, verified_).removed, IsEmpty());  // two always stay
 }
 
 TEST_F(ThreeCheckpoints, PruneNeverCountsADamagedOne) {
   flip(root() / "step_00000030/shard_00000.safetensors");
-  prune(*fs_, root(), 2);
+  prune(*fs_, root(), 2, verified_);
   EXPECT_THAT(left(), ElementsAre("step_00000030", "step_00000020", "step_00000010"));
   save_checkpoint(*fs_, root(), 40, state_);
-  prune(*fs_, root(), 2);
+  prune(*fs_, root(), 2, verified_);
   EXPECT_THAT(left(), ElementsAre("step_00000040", "step_00000030", "step_00000020"));
 }
 
 TEST_F(ThreeCheckpoints, PruneLeavesForeignFilesAlone) {
   write_all(root() / "step_00000010/notes.txt", "mine");
-  const Pruned pruned = prune(*fs_, root(), 2);
+  const Pruned pruned = prune(*fs_, root(), 2, verified_);
   ASSERT_EQ(pruned.kept_foreign.size(), 1u);
   EXPECT_EQ(pruned.kept_foreign[0].step, 10);
   EXPECT_EQ(load_checkpoint(*fs_, root() / "step_00000010"), state_);

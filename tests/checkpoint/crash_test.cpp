@@ -99,7 +99,8 @@ TEST_P(FaultSweep, SaveAndPruneNeverLoseACheckpoint) {
   const Sweep result = sweep(
       [](io::Fs& fs, const io::Path& root) {
         save_step_3(fs, root);
-        prune(fs, root, 2);
+        std::vector<io::StepFolder> verified;
+        prune(fs, root, 2, verified);
       },
       GetParam(), 2, 3);
   EXPECT_GT(result.points, 50);

@@ -89,8 +89,18 @@ TEST(Recipe, NumbersOutOfRangeAreRefused) {
       std::string::npos);
   EXPECT_NE(problem_of(kSmall, {"parallel.tp=3000000000"}).find("at most 2147483647"), std::string::npos);
   EXPECT_NE(problem_of(kSmall, {"parallel.tp=65536", "parallel.pp=65536"}), "");
-  EXPECT_NE(problem_of(kSmall, {"train.micro_batch=9223372036854775807"}).find("must be at most train.global_batch"),
-            std::string::npos);
+  for (const char* setting : {"train.micro_batch=9223372036854775807", "model.hidden_size=9223372036854775807",
+                              "model.vocab_size=9223372036854775807", "optimizer.warmup_steps=9223372036854775807",
+                              "checkpoint.keep=4294967296", "parallel.stage_layers=[9223372036854775807, 1]"}) {
+    EXPECT_NE(problem_of(kSmall, {setting}).find("must be at most 2147483647"), std::string::npos) << setting;
+  }
+  EXPECT_NE(
+      problem_of(kSmall, {"model.hidden_size=16777216", "model.num_layers=16777216"}).find(" parameters: must be"),
+      std::string::npos);
+  EXPECT_NE(
+      problem_of(kSmall, {"train.global_batch=1073741824", "train.micro_batch=1073741824", "model.seq_len=16777216"})
+          .find("their activations would have"),
+      std::string::npos);
   EXPECT_NE(
       problem_of(kSmall, {"model.hidden_size=4294967296"}).find("model.hidden_size = 4294967296: must be at most"),
       std::string::npos);

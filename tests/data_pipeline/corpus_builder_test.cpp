@@ -5,9 +5,9 @@
 
 #include "megalith/base/str.h"
 
-#include "tests/data_pipeline/random_text.h"
 #include "tests/data_pipeline/tokenizers.h"
 #include "tests/io/temp_dir.h"
+#include "tests/support/random_text.h"
 
 namespace megalith::data {
 namespace {
@@ -22,7 +22,7 @@ class Documents final : public TokenSink {
   Ids open;
 };
 
-class CorpusBuilder : public testing::Test {
+class CorpusBuilder : public ::testing::Test {
  protected:
   io::Path file(const std::string& name, const std::string& contents) {
     write_all(dir_ / name, contents);
@@ -134,7 +134,7 @@ TEST_F(CorpusBuilder, InvalidUtf8CanBeReplaced) {
 TEST_F(CorpusBuilder, ReplacingDoesNotDependOnTheBlocks) {
   options_.invalid_utf8 = InvalidUtf8::replace;
   options_.end_of_document = EndOfDocument::omit;
-  std::string text = any_text(8, 300);
+  std::string text = testing::any_text(8, 300);
   for (const std::size_t place : {0, 77, 400}) text[place] = '\xFF';
   options_.reading.block_bytes = 1 << 20;
   const auto a = file("a.txt", text);
@@ -152,12 +152,12 @@ TEST_F(CorpusBuilder, SameFilesForAnyNumberOfThreadsAndAnyBlock) {
   std::string json;
   std::vector<Ids> want;
   for (std::uint64_t i = 0; i < 200; ++i) {
-    const std::string text = tricky_text(i, 1 + 37 * (i % 13));
+    const std::string text = testing::tricky_text(i, 1 + 37 * (i % 13));
     json += nlohmann::json{{"text", text}}.dump() + "\n";
     want.push_back(gpt2()->encode(text));
     want.back().push_back(50256);
   }
-  const std::string prose = tricky_text(1000, 20000);
+  const std::string prose = testing::tricky_text(1000, 20000);
   want.push_back(gpt2()->encode(prose));
   want.back().push_back(50256);
   const std::vector<io::Path> files = {file("a.jsonl", json), file("b.txt", prose)};

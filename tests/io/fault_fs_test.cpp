@@ -125,6 +125,7 @@ TEST(FaultFs, KillsBeforeAndTornInTheMiddle) {
 
 TEST(FaultFs, Delays) {
   const TempDir dir;
+  EXPECT_EQ(parse_faults("*:*:*:sleep=5000ms")[0].delay_s, 5.0);
   FaultFs fs = with("*:exists:*:sleep=20ms");
   const double start = monotonic_s();
   EXPECT_TRUE(fs.exists(dir.path()));

@@ -68,19 +68,6 @@ TEST(Reader, Lines) {
   EXPECT_EQ(ended.next_line(), std::nullopt);
 }
 
-// Unicode 15, table 3-7: the edges of every row, and what lies just outside.
-TEST(Utf8, AcceptsExactlyWellFormedText) {
-  for (const char* good : {"", "abc", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xec\xbf\xbf", "\xed\x80\x80",
-                           "\xed\x9f\xbf", "\xee\x80\x80", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
-    EXPECT_TRUE(is_utf8(good)) << printable(good);
-  }
-  for (const char* bad : {"\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2\x41", "\xe0\x9f\xbf", "\xed\xa0\x80",
-                          "\xed\xbf\xbf", "\xe1\x80", "\xe1\x80\x41", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80",
-                          "\xf5\x80\x80\x80", "\xff", "\xf1\x80\x80", "a\xf1\x80\x80\x41"}) {
-    EXPECT_FALSE(is_utf8(bad)) << printable(bad);
-  }
-}
-
 TEST(Printable, ShowsAnythingOnOneLine) {
   EXPECT_EQ(printable("tab\t, nul" + std::string(1, '\0') + ", \xc3\xa9, \xff"), "tab\\x09, nul\\x00, \xc3\xa9, \\xff");
   EXPECT_EQ(printable(std::string(100, 'a'), 10), "aaaaaaaaaa...");

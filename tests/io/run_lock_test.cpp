@@ -34,6 +34,15 @@ TEST(RunLock, FreedWhenDestroyedAndWhenMovedFrom) {
   EXPECT_NO_THROW(RunLock::take(dir.path()));
 }
 
+TEST(RunLock, CoversItsFolderAndWhatLiesInIt) {
+  const TempDir dir;
+  const RunLock lock = RunLock::take(dir / "run");
+  EXPECT_TRUE(lock.covers(dir / "run"));
+  EXPECT_TRUE(lock.covers(dir / "other/../run/checkpoints"));
+  EXPECT_FALSE(lock.covers(dir / "run2"));
+  EXPECT_FALSE(lock.covers(dir.path()));
+}
+
 TEST(RunLock, HolderThatHasNotWrittenYet) {
   const TempDir dir;
   const RunLock first = RunLock::take(dir.path());

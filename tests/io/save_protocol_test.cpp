@@ -160,6 +160,14 @@ TEST(Leftovers, CleansWhatIsOursAndDeadOnly) {
   EXPECT_THAT(clean_leftovers(*fs, root, lock).kept, ElementsAre(mixed.filename().string()));
 }
 
+TEST(CleanLeftovers, WantsTheLockOfTheFolder) {
+  const TempDir dir;
+  const auto fs = posix_fs();
+  fs->make_dir(dir / "checkpoints");
+  const RunLock lock = RunLock::take(dir / "out");
+  EXPECT_THROW(clean_leftovers(*fs, dir / "checkpoints", lock), InternalError);
+}
+
 TEST(Temporary, SuffixesAreUniqueAndRecognised) {
   EXPECT_THAT(temporary_suffix(), MatchesRegex("\\.tmp-[0-9a-f]{16}"));
   EXPECT_NE(temporary_suffix(), temporary_suffix());

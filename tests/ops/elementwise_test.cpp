@@ -1,6 +1,10 @@
 #include "megalith/ops/elementwise.h"
 
+#include <atomic>
 #include <cmath>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/cpu/parallel.h"
 
 #include "tests/ops/op_test.h"
 
@@ -120,6 +124,18 @@ TEST_P(ElementwiseTest, NamesTheArgumentThatDoesNotFit) {
   EXPECT_EQ(error_text([&] { copy(ex_, x, wrong); }), "[copy.to] shape = [3]: must be [3, 4]");
   EXPECT_EQ(error_text([&] { gelu_backward(ex_, {.z = x, .dy = x, .dz = Tensor()}); }),
             "[gelu_backward.dz] there is no tensor: must have shape [3, 4]");
+}
+
+TEST(ParallelFor, ThrowsWhatATaskThrowsWhenAllHaveEnded) {
+  std::atomic<int> ended{0};
+  const auto run = [&] {
+    cpu::parallel_for(100, Index{1} << 20, [&](Index i) {
+      ++ended;
+      if (i == 37) throw BackendError("task 37");
+    });
+  };
+  EXPECT_EQ(error_text(run), "task 37");
+  EXPECT_EQ(ended.load(), 100);
 }
 
 }  // namespace

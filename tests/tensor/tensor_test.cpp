@@ -45,6 +45,19 @@ TEST(Tensor, DimsAndShapesAreChecked) {
   EXPECT_FALSE(static_cast<bool>(Tensor()));
 }
 
+TEST(Shape, CountsWithoutOverflow) {
+  constexpr Index kHuge = INT64_MAX;
+  EXPECT_EQ(Shape({}).checked_numel(), 1);
+  EXPECT_EQ(Shape({3, 4, 5}).checked_numel(), 60);
+  EXPECT_EQ(Shape({kHuge, 0, 1}).checked_numel(), 0);
+  EXPECT_EQ(Shape({kHuge, kHuge, 0}).checked_numel(), std::nullopt);
+  EXPECT_EQ(Shape({kHuge}).checked_numel(), kHuge);
+  EXPECT_EQ(Shape({kHuge, 2}).checked_numel(), std::nullopt);
+  EXPECT_EQ(Shape({Index{1} << 32, Index{1} << 32}).checked_numel(), std::nullopt);
+  EXPECT_EQ(Shape({3, -1}).checked_numel(), std::nullopt);
+  EXPECT_EQ(Shape({0, -1}).checked_numel(), std::nullopt);
+}
+
 TEST(BFloat16, RoundsToNearestEvenAndKeepsNan) {
   EXPECT_EQ(static_cast<float>(bfloat16(1.0f)), 1.0f);
   EXPECT_EQ(static_cast<float>(bfloat16(1.00390625f)), 1.0f);       // half way, even below

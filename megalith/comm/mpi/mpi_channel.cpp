@@ -11,8 +11,7 @@
 namespace megalith::comm {
 namespace {
 
-constexpr int kCollectiveLane = kMaxLanes;    // one lane number above those of messages
-constexpr std::int64_t kSlotLimit = 1 << 16;  // a ticket's id is serial * kSlotLimit + slot
+constexpr int kCollectiveLane = kMaxLanes;  // one lane number above those of messages
 
 void copy_bytes(void* to, const void* from, Index bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
@@ -44,7 +43,7 @@ Header MpiChannel::header_of(const Call& call, int part) const {
   header.dtype = call.dtype;
   header.reduce = call.reduce;
   header.part = static_cast<std::uint8_t>(part);
-  const bool message = call.op == Op::send || call.op == Op::recv;
+  const bool message = is_message(call.op);
   header.site = message ? 0 : call.site;
   header.root = message ? call.lane : call.root;
   if (call.op == Op::recv) header.op = Op::send;
@@ -255,48 +254,24 @@ void MpiChannel::barrier(const Call& call) {
   exchange(call, 0);
 }
 
-Ticket MpiChannel::take_slot(const Call& call) {
-  if (free_slots_.empty()) {
-    if (static_cast<std::int64_t>(slots_.size()) == kSlotLimit) {
-      throw InternalError(str(where(call.op), "more than ", kSlotLimit, " messages are in flight: wait for them"));
-    }
-    slots_.emplace_back();
-    free_slots_.push_back(static_cast<int>(slots_.size()) - 1);
-    free_slots_.reserve(slots_.size());
-  }
-  const int place = free_slots_.back();
-  free_slots_.pop_back();
-  Slot& slot = slots_[static_cast<std::size_t>(place)];
-  slot.call = call;
-  slot.serial = next_serial_++;
-  return {slot.serial * kSlotLimit + place, call.entry};
-}
-
-MpiChannel::Slot& MpiChannel::slot_at(Ticket ticket) {
-  const auto place = static_cast<std::size_t>(ticket.id % kSlotLimit);
-  if (ticket.id < 0 || place >= slots_.size() || slots_[place].serial != ticket.id / kSlotLimit) {
-    throw InternalError(
-        str("[wait] group ", name(), ": ticket ", ticket.id, " is not in flight: it was waited for before"));
-  }
-  return slots_[place];
-}
-
 Ticket MpiChannel::post_send(const Call& call, const void* data) {
-  const Ticket ticket = take_slot(call);
-  slot_at(ticket).transfer.start_send(link_, header_of(call, 0), data, call.count * size_of(call.dtype),
-                                      world_rank(call.root), tag_of(call.root, call.lane));
+  const auto [slot, ticket] = in_flight_.take(*this, call);
+  slot.call = call;
+  slot.transfer.start_send(link_, header_of(call, 0), data, call.count * size_of(call.dtype), world_rank(call.root),
+                           tag_of(call.root, call.lane));
   return ticket;
 }
 
 Ticket MpiChannel::post_recv(const Call& call, void* data) {
-  const Ticket ticket = take_slot(call);
-  slot_at(ticket).transfer.start_recv(link_, header_of(call, 0), data, call.count * size_of(call.dtype),
-                                      world_rank(call.root), tag_of(call.root, call.lane));
+  const auto [slot, ticket] = in_flight_.take(*this, call);
+  slot.call = call;
+  slot.transfer.start_recv(link_, header_of(call, 0), data, call.count * size_of(call.dtype), world_rank(call.root),
+                           tag_of(call.root, call.lane));
   return ticket;
 }
 
 void MpiChannel::wait(Ticket ticket) {
-  Slot& slot = slot_at(ticket);
+  Slot& slot = in_flight_.at(*this, ticket);
   const int peer = slot.call.root;
   const auto awaited = [&] {
     RankList ranks;
@@ -305,16 +280,15 @@ void MpiChannel::wait(Ticket ticket) {
   };
   wait_for(
       slot.call, [&] { return slot.transfer.advance(link_, *this, slot.call, peer); }, awaited);
-  slot.serial = -1;
-  free_slots_.push_back(static_cast<int>(ticket.id % kSlotLimit));
+  in_flight_.give_back(ticket);
 }
 
-/// What was posted cannot be taken back. Its slot stays in use for ever; when an error unwinds, so does the rank's end.
+/// What was posted cannot be taken back and its memory is about to go, so this rank communicates no more. An error that
+/// unwinds is reported by its owner; without one the next call says that this rank has failed.
 void MpiChannel::cancel(Ticket ticket) noexcept {
-  const auto place = static_cast<std::size_t>(ticket.id % kSlotLimit);
-  if (place >= slots_.size() || slots_[place].serial != ticket.id / kSlotLimit) return;
-  slots_[place].serial = -1;
-  if (std::uncaught_exceptions() > 0) link_.settle("it reports why itself");
+  if (in_flight_.find(ticket) == nullptr) return;
+  in_flight_.retire(ticket);
+  link_.settle("it gave up a message that was under way");
 }
 
 }  // namespace megalith::comm

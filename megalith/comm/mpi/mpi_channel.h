@@ -1,10 +1,10 @@
 #pragma once
-#include <deque>
 #include <memory>
 #include <vector>
 
 #include "megalith/comm/channel.h"
 #include "megalith/comm/mpi/link.h"
+#include "megalith/comm/ticket_table.h"
 
 namespace megalith::comm {
 
@@ -80,7 +80,6 @@ class MpiChannel final : public Channel {
   struct Slot {
     Call call;
     Transfer transfer;
-    std::int64_t serial = -1;  // of the ticket; -1: free
   };
 
   Leg& leg(int member) { return legs_[static_cast<std::size_t>(member)]; }
@@ -93,8 +92,6 @@ class MpiChannel final : public Channel {
   std::byte* staging(int member, Index bytes);
   template <class Done, class Awaited>
   void wait_for(const Call& call, Done&& done, Awaited&& awaited);
-  Ticket take_slot(const Call& call);
-  Slot& slot_at(Ticket ticket);
   int tag_of(int peer, int lane) const;
 
   Link& link_;
@@ -102,9 +99,7 @@ class MpiChannel final : public Channel {
   std::vector<Leg> legs_;
   std::vector<std::byte> staging_;
   std::vector<const std::byte*> inputs_;
-  std::deque<Slot> slots_;
-  std::vector<int> free_slots_;
-  std::int64_t next_serial_ = 0;
+  TicketTable<Slot> in_flight_;
 };
 
 }  // namespace megalith::comm

@@ -10,8 +10,6 @@
 namespace megalith::comm {
 namespace {
 
-constexpr std::int64_t kSlotLimit = 1 << 16;  // a ticket's id is serial * kSlotLimit + slot
-
 void copy_bytes(std::byte* to, const std::byte* from, Index bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
@@ -29,9 +27,7 @@ ThreadChannel::ThreadChannel(Hub& hub, std::string name, std::vector<int> world_
       outputs_(static_cast<std::size_t>(size())) {}
 
 ThreadChannel::~ThreadChannel() {
-  for (Slot& slot : slots_) {
-    if (slot.serial >= 0) take_back(slot);
-  }
+  in_flight_.for_each([this](Slot& slot) { take_back(slot); });
 }
 
 std::span<const std::byte* const> ThreadChannel::inputs(int parity) {
@@ -168,16 +164,7 @@ Mailbox& ThreadChannel::mailbox(const Call& call) {
 
 Ticket ThreadChannel::post(const Call& call, std::byte* data) {
   Mailbox& box = mailbox(call);
-  if (free_slots_.empty()) {
-    if (static_cast<std::int64_t>(slots_.size()) == kSlotLimit) {
-      throw InternalError(str(where(call.op), "more than ", kSlotLimit, " messages are in flight: wait for them"));
-    }
-    slots_.emplace_back();
-    free_slots_.push_back(static_cast<int>(slots_.size()) - 1);
-    free_slots_.reserve(slots_.size());
-  }
-  const int place = free_slots_.back();
-  Slot& slot = slots_[static_cast<std::size_t>(place)];
+  const auto [slot, ticket] = in_flight_.take(*this, call);
   Message& message = slot.message;
   message.call = call;
   message.data = data;
@@ -191,6 +178,7 @@ Ticket ThreadChannel::post(const Call& call, std::byte* data) {
     if (!box.waiting.empty() && box.waiting.front()->call.op != call.op) {
       partner = box.waiting.front();
       if (partner->call.dtype != call.dtype || partner->call.count != call.count) {
+        in_flight_.give_back(ticket);
         throw_mismatch(call, world_rank(), describe(partner->call), partner->world_rank);
       }
       box.waiting.erase(box.waiting.begin());
@@ -198,9 +186,7 @@ Ticket ThreadChannel::post(const Call& call, std::byte* data) {
       box.waiting.push_back(&message);
     }
   }
-  free_slots_.pop_back();
   slot.mailbox = &box;
-  slot.serial = next_serial_++;
   if (partner != nullptr) {
     const bool sending = call.op == Op::send;
     copy_bytes(sending ? partner->data : data, sending ? data : partner->data, message.bytes);
@@ -209,7 +195,7 @@ Ticket ThreadChannel::post(const Call& call, std::byte* data) {
     partner->done.store(true, std::memory_order_release);
     hub_.unpark(other);
   }
-  return {slot.serial * kSlotLimit + place, call.entry};
+  return ticket;
 }
 
 Ticket ThreadChannel::post_send(const Call& call, const void* data) {
@@ -219,18 +205,8 @@ Ticket ThreadChannel::post_send(const Call& call, const void* data) {
 
 Ticket ThreadChannel::post_recv(const Call& call, void* data) { return post(call, bytes_of(data)); }
 
-ThreadChannel::Slot& ThreadChannel::slot_of(Ticket ticket) {
-  const auto place = static_cast<std::size_t>(ticket.id % kSlotLimit);
-  if (ticket.id < 0 || place >= slots_.size() || slots_[place].serial != ticket.id / kSlotLimit) {
-    throw InternalError(
-        str("[wait] group ", name(), ": ticket ", ticket.id, " is not in flight: it was waited for before"));
-  }
-  return slots_[place];
-}
-
 void ThreadChannel::wait(Ticket ticket) {
-  Slot& slot = slot_of(ticket);
-  const Message& message = slot.message;
+  const Message& message = in_flight_.at(*this, ticket).message;
   const int peer = world_rank(message.call.root);
   const Waited waited = hub_.wait(
       world_rank(), *this, message.call, [&] { return message.done.load(std::memory_order_acquire); },
@@ -241,8 +217,7 @@ void ThreadChannel::wait(Ticket ticket) {
     awaited.add(peer, hub_.whereabouts(peer));
     throw_hang(message.call, waited.seconds, awaited.text());
   }
-  slot.serial = -1;
-  free_slots_.push_back(static_cast<int>(ticket.id % kSlotLimit));
+  in_flight_.give_back(ticket);
 }
 
 /// Out of the mailbox, or, when the other rank is copying already, once it has.
@@ -254,14 +229,13 @@ void ThreadChannel::take_back(Slot& slot) noexcept {
   }
   const auto copied = [&] { return slot.message.done.load(std::memory_order_acquire); };
   if (!removed) hub_.wait_until(world_rank(), copied);
-  slot.serial = -1;
 }
 
 void ThreadChannel::cancel(Ticket ticket) noexcept {
-  const auto place = static_cast<std::size_t>(ticket.id % kSlotLimit);
-  if (place >= slots_.size() || slots_[place].serial != ticket.id / kSlotLimit) return;
-  take_back(slots_[place]);
-  free_slots_.push_back(static_cast<int>(place));
+  Slot* slot = in_flight_.find(ticket);
+  if (slot == nullptr) return;
+  take_back(*slot);
+  in_flight_.give_back(ticket);
 }
 
 }  // namespace megalith::comm

@@ -1,9 +1,9 @@
 #pragma once
-#include <deque>
 #include <memory>
 #include <vector>
 
 #include "megalith/comm/threads/room.h"
+#include "megalith/comm/ticket_table.h"
 
 namespace megalith::comm {
 
@@ -27,11 +27,10 @@ class ThreadChannel final : public Channel {
   void cancel(Ticket ticket) noexcept override;
 
  private:
-  /// A message of this rank; its place is used again once it has been waited for.
+  /// A message of this rank, and where it waits for its other end.
   struct Slot {
     Message message;
     Mailbox* mailbox = nullptr;
-    std::int64_t serial = -1;  // of the ticket; -1: free
   };
   /// How the members see each other's input in the present collective.
   enum class Memory { staged, direct };
@@ -45,7 +44,6 @@ class ThreadChannel final : public Channel {
 
   Ticket post(const Call& call, std::byte* data);
   Mailbox& mailbox(const Call& call);
-  Slot& slot_of(Ticket ticket);
   void take_back(Slot& slot) noexcept;
 
   Hub& hub_;
@@ -60,9 +58,7 @@ class ThreadChannel final : public Channel {
     Mailbox* mailbox;
   };
   std::vector<Route> routes_;
-  std::deque<Slot> slots_;  // addresses stay; grows in the first steps only
-  std::vector<int> free_slots_;
-  std::int64_t next_serial_ = 0;
+  TicketTable<Slot> in_flight_;
 };
 
 }  // namespace megalith::comm

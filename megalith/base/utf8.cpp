@@ -1,23 +1,19 @@
-#include "megalith/data/utf8.h"
+#include "megalith/base/utf8.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-namespace megalith::data {
+namespace megalith {
 namespace {
-
-/// What the bytes at the front of a text are: a character, the start of one, or neither.
-struct Front {
-  std::size_t good = 0;    ///< bytes that fit together: the whole character, or its part that is there
-  std::size_t length = 1;  ///< bytes that the character would have
-};
 
 std::uint8_t byte_at(std::string_view text, std::size_t i) { return static_cast<std::uint8_t>(text[i]); }
 
 bool in(std::uint8_t byte, int low, int high) { return byte >= low && byte <= high; }
 
-Front front_of(std::string_view text) {
+}  // namespace
+
+Utf8Front utf8_front(std::string_view text) {
   const std::uint8_t first = byte_at(text, 0);
   if (first < 0x80) return {1, 1};
   if (!in(first, 0xC2, 0xF4)) return {0, 1};
@@ -32,8 +28,6 @@ Front front_of(std::string_view text) {
   return {good, length};
 }
 
-}  // namespace
-
 std::size_t valid_utf8_prefix(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
@@ -45,7 +39,7 @@ std::size_t valid_utf8_prefix(std::string_view text) {
         continue;
       }
     }
-    const Front front = front_of(text.substr(at));
+    const Utf8Front front = utf8_front(text.substr(at));
     if (front.good != front.length) return at;
     at += front.length;
   }
@@ -61,7 +55,7 @@ std::string repair_utf8(std::string_view text) {
     text.remove_prefix(good);
     if (text.empty()) break;
     out.append(kReplacement);
-    text.remove_prefix(std::max<std::size_t>(1, front_of(text).good));
+    text.remove_prefix(std::max<std::size_t>(1, utf8_front(text).good));
   }
   return out;
 }
@@ -70,7 +64,7 @@ std::size_t incomplete_utf8_tail(std::string_view text) {
   for (std::size_t tail = 1; tail <= std::min<std::size_t>(3, text.size()); ++tail) {
     const std::string_view end = text.substr(text.size() - tail);
     if (in(byte_at(end, 0), 0x80, 0xBF)) continue;  // the character began earlier
-    const Front front = front_of(end);
+    const Utf8Front front = utf8_front(end);
     return front.good == tail && front.good < front.length ? tail : 0;
   }
   return 0;
@@ -88,4 +82,4 @@ bool ends_in_white_space(std::string_view text, std::size_t end) {
   return middle == 0x80 ? in(last, 0x80, 0x8A) || in(last, 0xA8, 0xA9) || last == 0xAF : middle == 0x81 && last == 0x9F;
 }
 
-}  // namespace megalith::data
+}  // namespace megalith

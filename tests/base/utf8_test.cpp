@@ -1,16 +1,29 @@
-#include "megalith/data/utf8.h"
+#include "megalith/base/utf8.h"
 
 #include <gtest/gtest.h>
 
-#include "tests/data_pipeline/random_text.h"
+#include "tests/support/random_text.h"
 
-namespace megalith::data {
+namespace megalith {
 namespace {
 
 TEST(Utf8, AcceptsAllOfUnicode) {
-  const std::string text = any_text(1, 20000);
+  const std::string text = testing::any_text(1, 20000);
   EXPECT_EQ(valid_utf8_prefix(text), text.size());
   EXPECT_EQ(repair_utf8(text), text);
+}
+
+// Unicode 15, table 3-7: the edges of every row, and what lies just outside.
+TEST(Utf8, AcceptsExactlyWellFormedText) {
+  for (const char* good : {"", "abc", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xec\xbf\xbf", "\xed\x80\x80",
+                           "\xed\x9f\xbf", "\xee\x80\x80", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_TRUE(is_utf8(good)) << ::testing::PrintToString(good);
+  }
+  for (const char* bad : {"\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2\x41", "\xe0\x9f\xbf", "\xed\xa0\x80",
+                          "\xed\xbf\xbf", "\xe1\x80", "\xe1\x80\x41", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80",
+                          "\xf5\x80\x80\x80", "\xff", "\xf1\x80\x80", "a\xf1\x80\x80\x41"}) {
+    EXPECT_FALSE(is_utf8(bad)) << ::testing::PrintToString(bad);
+  }
 }
 
 TEST(Utf8, StopsAtTheFirstBadByte) {
@@ -65,4 +78,4 @@ TEST(Utf8, KnowsWhiteSpace) {
 }
 
 }  // namespace
-}  // namespace megalith::data
+}  // namespace megalith
