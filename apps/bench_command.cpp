@@ -1,17 +1,19 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/clock.h"
+#include "megalith/base/error.h"
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
-#include "megalith/comm/threads/thread_world.h"
 #include "megalith/train/engine.h"
 
 #include "apps/command.h"
+#include "apps/launch.h"
 
 namespace megalith::apps {
 namespace {
@@ -70,9 +72,18 @@ config::RunPlan plan_of(const StepBench& b) {
   return config::resolve(c);
 }
 
-Measured measure(const StepBench& bench, const config::RunPlan& plan) {
-  Measured measured;
-  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+/// Measured on rank 0; nothing is known on other processes.
+std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& plan, const Launcher& launcher) {
+  std::optional<Measured> measured;
+  const auto ranks = [&] {
+    const int needed = plan.grid.world_size;
+    if (launcher.processes > 0 && launcher.processes != needed) {
+      throw ConfigError(
+          str("tp * pp * dp = ", needed, ": the launcher started ", launcher.processes, " processes; both must agree"));
+    }
+    return needed;
+  };
+  run_job(launcher, ranks, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
     const RandomBatches source(bench.vocab);
@@ -90,14 +101,16 @@ Measured measure(const StepBench& bench, const config::RunPlan& plan) {
     }
     if (world.rank() != 0) return;
     std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-    measured = {times[times.size() / 2], total(engine.taken_bytes()), result.loss};
+    measured = Measured{times[times.size() / 2], total(engine.taken_bytes()), result.loss};
   });
   return measured;
 }
 
 void run_step_bench(const StepBench& bench) {
   const config::RunPlan plan = plan_of(bench);
-  const Measured m = measure(bench, plan);
+  const std::optional<Measured> measured = measure(bench, plan, detect_launcher());
+  if (!measured) return;
+  const Measured& m = *measured;
   const double tokens = static_cast<double>(bench.batch * bench.seq) / m.step_s;
   const double tflops = tokens * model::flops_per_token(plan.model) * 1e-12;
   if (bench.format == "json") {
@@ -125,7 +138,7 @@ void add_bench(CLI::App& program) {
   step->add_option("--device", b->device, "cpu");
   step->add_option("--precision", b->precision, "fp64 or fp32")->capture_default_str();
   const auto size = [&](const char* name, Index& value, const char* what) {
-    step->add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
+    step->add_option(name, value, what)->check(at_least(1))->capture_default_str();
   };
   size("--layers", b->layers, "Transformer layers");
   size("--hidden", b->hidden, "Hidden size");
@@ -134,7 +147,7 @@ void add_bench(CLI::App& program) {
   size("--seq", b->seq, "Sequence length");
   size("--batch", b->batch, "Samples of a step, over all ranks");
   step->add_option("--micro-batch", b->micro_batch, "Samples of a microbatch (default: batch / dp)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   size("--steps", b->steps, "Steps measured");
   size("--warmup", b->warmup, "Steps before them");
   size("--tp", b->tp, "Tensor-parallel ranks");

@@ -1,4 +1,8 @@
 #pragma once
+#include <charconv>
+#include <cmath>
+#include <string>
+
 #include <CLI/CLI.hpp>
 
 namespace megalith::apps {
@@ -15,5 +19,19 @@ void add_generate(CLI::App& program);
 void add_plan(CLI::App& program);
 void add_bench(CLI::App& program);
 void add_doctor(CLI::App& program);
+
+/// Checks that an option's value is a finite number of at least `least`.
+inline CLI::Validator at_least(int least) {
+  const std::string from = "from " + std::to_string(least);
+  return CLI::Validator(
+      [least, from](std::string& text) -> std::string {
+        double value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && end == text.data() + text.size() && std::isfinite(value) && value >= least)
+          return "";
+        return "= " + text + ": must be a number " + from;
+      },
+      from);
+}
 
 }  // namespace megalith::apps

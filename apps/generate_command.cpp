@@ -10,6 +10,7 @@
 #include "megalith/config/run_plan.h"
 #include "megalith/data/tokenizer.h"
 #include "megalith/eval/generate.h"
+#include "megalith/io/save_protocol.h"
 
 #include "apps/checkpoint_folder.h"
 #include "apps/command.h"
@@ -39,28 +40,48 @@ void stream(eval::Generator& generator, std::vector<std::int32_t> prompt,
   print(decoder.finish() + "\n");
 }
 
-void run_generate(const GenerateCommand& command) {
-  const std::shared_ptr<io::Fs> fs = rank_fs(0);
-  checkpoint::CheckpointReader reader(*fs, checkpoint_folder(*fs, command.checkpoint, checkpoint::OnCorrupt::previous));
+/// Continues the prompt with the model of a checkpoint. Returns what is wrong with its files: nothing was printed then.
+std::string generate_from(const io::Path& folder, const GenerateCommand& command, io::Fs& fs) {
+  checkpoint::CheckpointReader reader(fs, folder);
   const auto recipe = reader.manifest().run.texts.find("recipe");
   if (recipe == reader.manifest().run.texts.end())
-    throw InputError(str(reader.folder().string(), "/MANIFEST: texts.recipe is missing"));
+    throw InputError(str(folder.string(), "/MANIFEST: texts.recipe is missing"));
   const config::RunPlan plan = config::resolve(config::parse_recipe(recipe->second, "checkpoint's recipe"));
   const std::string vocab_dir = command.vocab_dir.empty() ? plan.data.vocab_dir : command.vocab_dir;
-  const std::shared_ptr<const data::Tokenizer> tokenizer = data::make_tokenizer(plan.data.tokenizer, vocab_dir, *fs);
+  const std::shared_ptr<const data::Tokenizer> tokenizer = data::make_tokenizer(plan.data.tokenizer, vocab_dir, fs);
   std::vector<std::int32_t> prompt = tokenizer->encode(command.prompt);
   if (prompt.empty()) prompt.push_back(tokenizer->end_of_document());
 
-  catch_stop_signals();
+  std::string damage;
   comm::run_ranks(1, [&](comm::World& world) {
     eval::Generator generator(plan.model, grid::make_mesh(world, grid::resolve({})), plan.train.dtype());
-    for (const Param& param : generator.params().params())
-      reader.read(param.spec.slice, param.without_padding(param.value));
+    try {
+      for (const Param& param : generator.params().params())
+        reader.read(param.spec.slice, param.without_padding(param.value));
+    } catch (const InputError& error) {
+      damage = error.what();
+      return;
+    }
     eval::GenerateOptions options = command.options;
     options.stop_token = tokenizer->end_of_document();
     std::fputs(command.prompt.c_str(), stdout);
     stream(generator, prompt, tokenizer, options);
   });
+  return damage;
+}
+
+void run_generate(const GenerateCommand& command) {
+  const std::shared_ptr<io::Fs> fs = rank_fs(0);
+  catch_stop_signals();
+  std::vector<checkpoint::Rejected> unusable;
+  for (;;) {
+    const io::Path folder = checkpoint_folder(*fs, command.checkpoint, checkpoint::OnCorrupt::previous, unusable);
+    const std::string damage = generate_from(folder, command, *fs);
+    if (damage.empty()) break;
+    const auto step = io::parse_step_folder(folder.filename().string());
+    if (!step || names_one_checkpoint(*fs, command.checkpoint)) throw InputError(damage);
+    unusable.push_back({*step, damage});
+  }
   if (stop_signal() != 0) throw StoppedError("stopped on request: the text ends early");
 }
 
@@ -72,10 +93,10 @@ void add_generate(CLI::App& program) {
   app->add_option("--checkpoint", command->checkpoint, "Step folder, folder of steps, or OUT of a run")->required();
   app->add_option("--prompt", command->prompt, "Text to continue (default: a new document)");
   app->add_option("--max-tokens", command->options.max_tokens, "Tokens to add")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   app->add_option("--temperature", command->options.temperature, "0: always the likeliest token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   app->add_option("--seed", command->options.seed, "Same seed, same text")->capture_default_str();
   app->add_option("--vocab-dir", command->vocab_dir, "Where the tokenizer's files are (default: as trained)");

@@ -2,7 +2,9 @@
 #include <memory>
 #include <string>
 
+#include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/str.h"
 
 #include "apps/command.h"
 #include "apps/groups_report.h"
@@ -47,6 +49,10 @@ void add_groups(CLI::App& program) {
                       "also count the groups that span nodes of so many ranks");
   command->add_option("--rank", request.rank, "print this rank's coordinates, groups and neighbours only");
   command->callback([arguments] {
+    constexpr int kMostRanks = 1 << 24;
+    if (arguments->request.sizes.world_size > kMostRanks) {
+      throw ConfigError(str("--world-size = ", arguments->request.sizes.world_size, ": must be at most ", kMostRanks));
+    }
     if (arguments->format == "json") arguments->request.format = GroupsFormat::json;
     print_groups(arguments->request);
   });

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,12 +12,62 @@
 namespace megalith::apps {
 namespace {
 
-/// "--world_size=4" -> "--world-size=4": only the option's own name is folded, never a value.
-std::string fold_option_name(std::string argument) {
-  if (!argument.starts_with("--")) return argument;
-  const auto end = argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
-  std::replace(argument.begin(), end, '_', '-');
-  return argument;
+/// The program's long options by name, those of subcommands too: whether the next argument is their value.
+void collect_options(const CLI::App& app, std::map<std::string, bool>& takes_value) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames())
+      takes_value["--" + name] |= option->get_items_expected_min() > 0;
+  }
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    collect_options(*sub, takes_value);
+}
+
+/// "--world_size=4" -> "--world-size=4" where there is such an option: values stay as they are.
+void fold_option_names(const CLI::App& program, std::vector<std::string>& arguments) {
+  std::map<std::string, bool> takes_value;
+  collect_options(program, takes_value);
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    std::string& argument = arguments[i];
+    if (argument == "--") return;
+    if (!argument.starts_with("--")) continue;
+    const std::size_t end = std::min(argument.find('='), argument.size());
+    std::string name = argument.substr(0, end);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto option = takes_value.find(name);
+    if (option == takes_value.end()) continue;
+    argument.replace(0, end, name);
+    if (option->second && end == argument.size()) ++i;
+  }
+}
+
+/// Under mpirun every process runs the program; commands that are no job of all ranks leave the work to the first.
+bool is_left_to_the_first(const std::vector<std::string>& arguments, const Launcher& launcher) {
+  if (arguments.empty() || launcher.process == 0) return false;
+  return arguments.front() != "train" && arguments.front() != "bench";
+}
+
+/// Parses and runs a command. Errors are printed here, and here only.
+int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& launcher) {
+  if (is_left_to_the_first(arguments, launcher)) return 0;
+  fold_option_names(program, arguments);
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
+  try {
+    program.parse(std::move(arguments));
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw IoError("standard output: cannot be written");
+    return 0;
+  } catch (const CLI::CallForHelp& help) {
+    return program.exit(help);
+  } catch (const CLI::CallForAllHelp& help) {
+    return program.exit(help);
+  } catch (const CLI::ParseError& error) {
+    if (launcher.process > 0) return static_cast<int>(ExitCode::usage);  // the first process says it
+    std::fprintf(stderr, "error: %s\n", error.what());
+    const CLI::App* where = program.get_subcommands().empty() ? &program : program.get_subcommands().front();
+    std::fprintf(stderr, "%s", where->help().c_str());
+    return static_cast<int>(ExitCode::usage);
+  } catch (const std::exception& error) {
+    return report_error(error, launcher.processes > 0 ? launcher.process : -1);
+  }
 }
 
 int run(int argc, char** argv) {
@@ -32,27 +83,10 @@ int run(int argc, char** argv) {
   add_schedule(program);
   add_bench(program);
   add_doctor(program);
-
-  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  std::transform(arguments.begin(), arguments.end(), arguments.begin(), fold_option_name);
-  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
   try {
-    program.parse(std::move(arguments));
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw IoError("standard output: cannot be written");
-    return 0;
-  } catch (const CLI::CallForHelp& help) {
-    return program.exit(help);
-  } catch (const CLI::CallForAllHelp& help) {
-    return program.exit(help);
-  } catch (const CLI::ParseError& error) {
-    if (detect_launcher().process > 0) return static_cast<int>(ExitCode::usage);  // the first process says it
-    std::fprintf(stderr, "error: %s\n", error.what());
-    const CLI::App* where = program.get_subcommands().empty() ? &program : program.get_subcommands().front();
-    std::fprintf(stderr, "%s", where->help().c_str());
-    return static_cast<int>(ExitCode::usage);
+    return run(program, {argv + std::min(argc, 1), argv + argc}, detect_launcher());
   } catch (const std::exception& error) {
-    const Launcher launcher = detect_launcher();
-    return report_error(error, launcher.processes > 0 ? launcher.process : -1);
+    return report_error(error);
   }
 }
 

@@ -4,6 +4,8 @@
 #include "megalith/base/str.h"
 #include "megalith/io/fs.h"
 
+#include "apps/command.h"
+
 namespace megalith::apps {
 
 void RecipeOptions::add_to(CLI::App& command) {
@@ -11,7 +13,7 @@ void RecipeOptions::add_to(CLI::App& command) {
   command.add_option("--set", settings, "Override a key: section.key=value (may be repeated)")
       ->take_all()
       ->allow_extra_args(false);
-  command.add_option("--ranks", ranks, "Ranks (default: the recipe's)")->check(CLI::PositiveNumber);
+  command.add_option("--ranks", ranks, "Ranks (default: the recipe's)")->check(at_least(1));
 }
 
 config::RunConfig RecipeOptions::parse() const {

@@ -37,9 +37,7 @@ void add_schedule(CLI::App& program) {
   command->add_option("--format", arguments->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}).description(""))
       ->capture_default_str();
-  command->add_option("--width", request.width, "characters a line of text")
-      ->check(CLI::PositiveNumber.description(""))
-      ->capture_default_str();
+  command->add_option("--width", request.width, "characters a line of text")->check(at_least(1))->capture_default_str();
   command->add_flag("--full", arguments->full, "draw all of a long timeline, not its ends only");
   command->callback([arguments] {
     ScheduleRequest& wanted = arguments->request;

@@ -27,22 +27,24 @@ struct TrainOptions {
 
 /// What stands behind --resume.
 train::Resume parse_resume(const std::string& text) {
-  if (text.empty()) return train::Resume::required;
+  if (text.empty() || text == "true") return train::Resume::required;
   if (text == "auto") return train::Resume::automatic;
   throw ConfigError(str("--resume = ", text, ": must be --resume or --resume=auto"));
 }
 
-/// OUT, and the folder of checkpoints when that lies elsewhere, belong to this job from here on; what dead jobs left is
-/// cleared away.
+/// OUT and the folder of checkpoints, which another job's OUT may not hold, belong to this job from here on; what dead
+/// jobs left is cleared away. A job that cannot start takes and makes nothing.
 std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
-  std::vector<io::RunLock> locks;
-  locks.push_back(io::RunLock::take(out));
   const io::Path folder = train::checkpoint_folder(plan, out);
-  if (!locks.back().covers(folder)) locks.push_back(io::RunLock::take(folder));
-  if (resume == train::Resume::no && !io::published(fs, folder).empty()) {
+  const bool none = io::published(fs, folder).empty();
+  if (resume == train::Resume::required && none) throw train::nothing_to_resume(folder);
+  if (resume == train::Resume::no && !none) {
     throw ConfigError(str("--out = ", out.string(), ": ", folder.string(),
                           " holds checkpoints of an earlier run; go on with --resume, or choose another --out"));
   }
+  std::vector<io::RunLock> locks;
+  locks.push_back(io::RunLock::take(out));
+  locks.push_back(io::RunLock::take(folder));
   const io::Leftovers found = io::clean_leftovers(fs, folder, locks.back());
   if (found.staging + found.trash > 0) {
     log::info(str("cleared ", found.staging, " unfinished saves and ", found.trash, " half-removed checkpoints from ",
@@ -67,6 +69,7 @@ struct Job {
   std::shared_ptr<io::Fs> fs;
   std::shared_ptr<const data::Tokenizer> tokenizer;
   data::DataSets data;
+  train::DataIdentity identity;
   std::vector<io::RunLock> locks;  ///< the first process's
 };
 
@@ -91,9 +94,9 @@ Job prepare(const TrainOptions& options, const Launcher& launcher, train::Resume
       options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
   const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
-  Job job{
-      plan, out, fs, tokenizer, data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores()),
-      {}};
+  train::check_vocabulary(plan, *tokenizer);
+  const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores());
+  Job job{plan, out, fs, tokenizer, data, {tokenizer->content_hash(), data.train.source().fingerprint()}, {}};
   if (launcher.process == 0) job.locks = claim(*fs, plan, out, resume);
   return job;
 }
@@ -110,7 +113,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   run_job(launcher, prepare_job, [&](comm::World& world) {
     const train::TrainInputs inputs{.plan = job->plan,
                                     .data = job->data,
-                                    .tokenizer = *job->tokenizer,
+                                    .identity = job->identity,
                                     .out = job->out,
                                     .resume = resume,
                                     .progress = isatty(STDERR_FILENO) != 0 ? train::ProgressLine::Style::rewritten
@@ -139,10 +142,9 @@ void add_train(CLI::App& program) {
   options->recipe.add_to(*command);
   command->add_option("--out", options->out,
                       "Folder for metrics, checkpoints and the resolved recipe (default: out/RECIPE)");
-  CLI::Option* resume =
-      command->add_option("--resume", options->resume,
-                          "Go on from the newest valid checkpoint in OUT; =auto: start fresh where there is none");
-  resume->expected(0, 1)->type_name("[auto]");
+  CLI::Option* resume = command->add_flag("--resume{}", options->resume,
+                                          "Go on from the newest valid checkpoint in OUT; --resume=auto: start fresh "
+                                          "where there is none");
   command->callback([options, resume] {
     run_train(*options, resume->count() == 0 ? train::Resume::no : parse_resume(options->resume));
   });

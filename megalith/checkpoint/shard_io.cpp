@@ -113,7 +113,7 @@ void CheckpointReader::verify(Shard& shard, std::uint64_t begin, std::uint64_t e
     if (shard.verified[block]) continue;
     const std::string problem = block_problem(*shard.record, shard.file.bytes(), block);
     if (!problem.empty()) {
-      throw InputError(str("[", folder_.string(), "] ", problem, ": ", what, " is damaged"));
+      throw InputError(str("[", folder_.string(), "] ", problem, ": damaged; they hold ", what));
     }
     shard.verified[block] = true;
     verified_bytes_ +=

@@ -44,7 +44,8 @@ void resolve_parallel(const RunConfig& asked, int ranks, RunPlan& plan, Problems
   }
 }
 
-void resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
+/// False when the shape is not known: what follows from it is then not worth a message.
+bool resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
   const RunConfig::Model& m = asked.model;
   model::ModelConfig& r = plan.model;
   r.family = m.family.value_or("gpt2");
@@ -61,6 +62,7 @@ void resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
       r.padded_vocab_size = preset.padded_vocab_size;
     } catch (const ConfigError& error) {
       out.add_line(error.what());
+      return false;
     }
   } else {
     for (const auto& [key, value] : {std::pair{"model.num_layers", m.num_layers},
@@ -68,6 +70,7 @@ void resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
                                      {"model.num_heads", m.num_heads}}) {
       if (!value) out.add_line(str(key, " is not set: give it, or model.preset"));
     }
+    if (!m.num_layers || !m.hidden_size || !m.num_heads) return false;
   }
   const bool own_vocab = m.vocab_size && *m.vocab_size != r.vocab_size;
   r.num_layers = m.num_layers.value_or(r.num_layers);
@@ -82,6 +85,7 @@ void resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
   r.dropout = m.dropout.value_or(0.1);
   r.attention_dropout = m.attention_dropout.value_or(r.dropout);
   r.embedding_dropout = m.embedding_dropout.value_or(r.dropout);
+  return true;
 }
 
 void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
@@ -126,7 +130,7 @@ void resolve_optimizer(const RunConfig& asked, RunPlan& plan, Problems& out) {
   const RunConfig::Optimizer& o = asked.optimizer;
   optim::OptimConfig& r = plan.optimizer;
   r.lr = o.lr.value_or(r.lr);
-  r.min_lr = o.min_lr.value_or(r.lr / 10);
+  r.min_lr = o.min_lr.value_or(std::max(0.0, r.lr / 10));
   r.warmup_steps = o.warmup_steps.value_or(0);
   r.decay_steps = o.decay_steps.value_or(std::max(plan.train.steps, r.warmup_steps + 1));
   r.weight_decay = o.weight_decay.value_or(r.weight_decay);
@@ -229,13 +233,15 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   plan.data.split = asked.data.split.value_or("");
   check(plan.data, out);
   resolve_parallel(asked, ranks, plan, out);
-  resolve_model(asked, plan, out);
-  model::check(plan.model, plan.grid.tp, out);
-  check_stage_layers(plan, out);
+  const bool shape_is_known = resolve_model(asked, plan, out);
+  if (shape_is_known) {
+    model::check(plan.model, plan.grid.tp, out);
+    check_stage_layers(plan, out);
+  }
   resolve_train(asked, plan, out);
   resolve_optimizer(asked, plan, out);
   resolve_rest(asked, plan, out);
-  check_sizes(plan, out);
+  if (shape_is_known) check_sizes(plan, out);
   out.throw_if_any(asked.source);
   return plan;
 }

@@ -63,6 +63,10 @@ void check(const DataConfig& config, Problems& out) {
   out.require(config.tokenizer != "gpt2" || !config.vocab_dir.empty(), "data.vocab_dir", "\"\"",
               "the gpt2 tokenizer needs the folder with encoder.json and vocab.bpe");
   out.require(!config.train.empty(), "data.train", "[]", "must name at least one file to train on");
+  for (const auto& [key, paths] : {std::pair{"data.train", &config.train}, {"data.valid", &config.valid}}) {
+    out.require(std::ranges::find(*paths, "") == paths->end(), key, "\"\"",
+                "must name files; leave the key out for none");
+  }
   if (config.split.empty()) return;
   out.require(config.valid.empty(), "data.split", str("\"", config.split, "\""),
               "must not be set together with data.valid; keep one of them");

@@ -65,8 +65,11 @@ IndexedDatasetBuilder::IndexedDatasetBuilder(io::Fs& fs, const io::Path& prefix,
 IndexedDatasetBuilder::~IndexedDatasetBuilder() { remove_staged(); }
 
 void IndexedDatasetBuilder::refuse_existing() const {
-  if (options_.existing == Existing::refuse && fs_.exists(idx_path(prefix_)))
-    throw ConfigError(str("output ", idx_path(prefix_).string(), " exists: name another, or pass --overwrite"));
+  if (options_.existing == Existing::replace) return;
+  for (const io::Path& path : {idx_path(prefix_), bin_path(prefix_)}) {
+    if (fs_.exists(path))
+      throw ConfigError(str("output ", path.string(), " exists: name another, or pass --overwrite"));
+  }
 }
 
 void IndexedDatasetBuilder::add(std::span<const std::int32_t> ids) {

@@ -86,16 +86,20 @@ void TokenSource::copy(Index first, std::span<std::int32_t> out) const {
 }
 
 std::uint64_t TokenSource::fingerprint() const {
-  constexpr Index kStretches = 64;
-  std::array<std::int32_t, 256> ids{};
+  constexpr Index kStretch = 4096, kMostStretches = 16384;
+  std::array<std::int32_t, kStretch> ids{};
   std::uint64_t hash = hash_combine(fnv1a("tokens"), static_cast<std::uint64_t>(num_tokens_));
-  const Index size = std::min<Index>(num_tokens_, ids.size());
-  for (Index i = 0; i < kStretches; ++i) {
-    // (num_tokens - size) * i stays below 2^63: 2^57 tokens would not fit any disk.
-    const Index first = (num_tokens_ - size) * i / (kStretches - 1);
-    copy(first, std::span(ids).first(static_cast<std::size_t>(size)));
-    for (Index k = 0; k < size; ++k)
-      hash = hash_combine(hash, static_cast<std::uint64_t>(ids[static_cast<std::size_t>(k)]));
+  const Index stretches = std::min(kMostStretches, ceil_div(num_tokens_, kStretch));
+  const bool all = stretches * kStretch >= num_tokens_;
+  for (Index i = 0; i < stretches; ++i) {
+    // (num_tokens - size) * i stays below 2^63: 2^49 tokens would not fit any disk.
+    const Index first = all ? i * kStretch : (num_tokens_ - kStretch) * i / (stretches - 1);
+    const std::span some = std::span(ids).first(static_cast<std::size_t>(std::min(kStretch, num_tokens_ - first)));
+    copy(first, some);
+    for (std::size_t k = 0; k < some.size(); k += 2) {
+      const std::uint64_t high = k + 1 < some.size() ? static_cast<std::uint64_t>(some[k + 1]) << 32 : 0;
+      hash = hash_combine(hash, high | static_cast<std::uint32_t>(some[k]));
+    }
   }
   return hash;
 }

@@ -75,9 +75,10 @@ void check(const ModelConfig& m, int tp, Problems& out) {
   out.require(m.padded_vocab_size >= m.vocab_size, "model.padded_vocab_size", m.padded_vocab_size,
               str("must be at least model.vocab_size = ", m.vocab_size));
   if (tp >= 1) {
-    out.require(m.num_heads % tp == 0, "parallel.tp", tp, str("must divide model.num_heads = ", m.num_heads));
+    out.require(m.num_heads % tp == 0, "parallel.tp", tp,
+                str("must divide model.num_heads = ", m.num_heads, " (E_HEADS_NOT_DIVISIBLE)"));
     out.require(m.ffn_hidden_size % tp == 0, "parallel.tp", tp,
-                str("must divide model.ffn_hidden_size = ", m.ffn_hidden_size));
+                str("must divide model.ffn_hidden_size = ", m.ffn_hidden_size, " (E_DIM_NOT_DIVISIBLE)"));
     out.require(m.padded_vocab_size % tp == 0, "model.padded_vocab_size", m.padded_vocab_size,
                 str("must be divisible by parallel.tp = ", tp, "; the smallest that fits is ",
                     padded_vocab_size(m.vocab_size, tp)));

@@ -6,8 +6,9 @@
 namespace megalith::optim {
 
 void check(const OptimConfig& c, Problems& out) {
-  out.require(c.lr > 0 && std::isfinite(c.lr), "optimizer.lr", c.lr, "must be positive");
-  out.require(c.min_lr >= 0 && c.min_lr <= c.lr, "optimizer.min_lr", c.min_lr,
+  const bool lr_is_good = c.lr > 0 && std::isfinite(c.lr);
+  out.require(lr_is_good, "optimizer.lr", c.lr, "must be positive");
+  out.require(c.min_lr >= 0 && (c.min_lr <= c.lr || !lr_is_good), "optimizer.min_lr", c.min_lr,
               str("must be in [0, optimizer.lr = ", c.lr, "]"));
   out.require(c.warmup_steps >= 0, "optimizer.warmup_steps", c.warmup_steps, "must not be negative");
   out.require(c.decay == DecayCurve::constant || c.decay_steps > c.warmup_steps, "optimizer.decay_steps", c.decay_steps,

@@ -17,7 +17,9 @@ Buffer::Buffer(Index bytes, Device device) : bytes_(bytes) {
   const Index padded = round_up(bytes, kAlignment);
   auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, static_cast<std::size_t>(padded)));
   if (data == nullptr)
-    throw IoError(str("[memory] cannot take ", human_bytes(bytes), ": the system has no more memory"));
+    throw IoError(str("[memory] cannot take ", human_bytes(bytes),
+                      ": the system has no more memory. `megalith plan` shows what a recipe takes; a smaller "
+                      "train.micro_batch or more parallel ranks take less each"));
   data_.reset(data);
   std::memset(data, 0, static_cast<std::size_t>(padded));
 }

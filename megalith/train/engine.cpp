@@ -147,16 +147,16 @@ StepResult Engine::step(const model::BatchSource& source, const Progress& progre
   return {agreement.loss_sum / tokens, norm, lr, agreement.stop != 0};
 }
 
-double Engine::evaluate(const model::BatchSource& source, Index batches) {
+double Engine::evaluate(const model::BatchSource& source, Index samples) {
   double sum = 0;
-  for (Index batch = 0; batch < batches; ++batch) {
-    stage_.begin(ex_, nn::Mode::evaluate, source, batch * plan_.train.global_batch, {});
+  for (Index first = 0; first < samples; first += plan_.train.global_batch) {
+    stage_.begin(ex_, nn::Mode::evaluate, source, first, {});
     eval_executor_.run(ex_, stage_);
     sum += stage_.loss_sum().data<double>()[0];
   }
   reals_.span<double>()[kLoss] = mesh_.tp_rank() == 0 ? sum : 0.0;
   comm::all_reduce(ex_, mesh_.world, reals_.rows(kLoss, 1), comm::Reduce::sum).wait(ex_);
-  return reals_.span<double>()[kLoss] / static_cast<double>(batches * plan_.train.global_batch * plan_.model.seq_len);
+  return reals_.span<double>()[kLoss] / static_cast<double>(samples * plan_.model.seq_len);
 }
 
 }  // namespace megalith::train

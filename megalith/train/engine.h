@@ -42,8 +42,9 @@ class Engine {
   /// Forward, backward, reduction, agreement, clip, update. The optimizer moves on all ranks or on none.
   /// Throws NonFiniteError (no rank has moved) and CollectiveError (the ranks' calls differ; no rank has moved).
   StepResult step(const model::BatchSource& source, const Progress& progress, Stop stop);
-  /// Mean loss over the first `batches` batches of a source, without dropout. Collective.
-  double evaluate(const model::BatchSource& source, Index batches);
+  /// Mean loss over the first `samples` samples of a source, without dropout, in whole batches: past them the source
+  /// must give targets without a loss (-1). Collective.
+  double evaluate(const model::BatchSource& source, Index samples);
 
   comm::World& world() { return world_; }
   const grid::Mesh& mesh() const { return mesh_; }

@@ -11,6 +11,8 @@
 namespace megalith::train {
 namespace {
 
+constexpr std::string_view kEvaluation = "{\"eval\":";
+
 /// JSON has no NaN or infinity.
 std::string number(double value) { return std::isfinite(value) ? exact(value) : "null"; }
 
@@ -23,8 +25,10 @@ Index step_of(std::string_view line) {
   return step;
 }
 
-void drop_later_lines(io::Fs& fs, const io::Path& file, Index last_step) {
-  if (!fs.exists(file)) return;
+/// Returns the steps that the lines left are evaluations of.
+std::set<Index> drop_later_lines(io::Fs& fs, const io::Path& file, Index last_step) {
+  std::set<Index> evaluated;
+  if (!fs.exists(file)) return evaluated;
   const io::MappedFile old = fs.map(file);
   std::string kept;
   std::string_view rest = old.text();
@@ -34,9 +38,12 @@ void drop_later_lines(io::Fs& fs, const io::Path& file, Index last_step) {
     const std::string_view line = rest.substr(0, end + 1);
     rest.remove_prefix(end + 1);
     const Index step = step_of(line);
-    if (step >= 0 && step <= last_step) kept += line;
+    if (step < 0 || step > last_step) continue;
+    kept += line;
+    if (line.starts_with(kEvaluation)) evaluated.insert(step);
   }
   io::publish_file(fs, file, kept);
+  return evaluated;
 }
 
 std::string duration(double seconds) {
@@ -52,7 +59,7 @@ std::string duration(double seconds) {
 }  // namespace
 
 MetricsLog::MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step) {
-  drop_later_lines(fs, file, resumed_step);
+  evaluated_ = drop_later_lines(fs, file, resumed_step);
   file_ = fs.append(file);
 }
 
@@ -66,7 +73,8 @@ void MetricsLog::write(const StepMetrics& m) {
 }
 
 void MetricsLog::write_eval(Index step, const std::string& name, double loss) {
-  line(str("{\"eval\":\"", name, "\",\"step\":", step, ",\"loss\":", number(loss),
+  evaluated_.insert(step);
+  line(str(kEvaluation, "\"", name, "\",\"step\":", step, ",\"loss\":", number(loss),
            ",\"perplexity\":", number(std::exp(loss)), "}"));
 }
 

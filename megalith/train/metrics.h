@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <set>
 #include <string>
 
 #include "megalith/io/fs.h"
@@ -24,10 +25,13 @@ class MetricsLog {
   MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step);
   void write(const StepMetrics& metrics);
   void write_eval(Index step, const std::string& name, double loss);
+  /// Whether the log holds an evaluation of a step.
+  bool has_eval(Index step) const { return evaluated_.contains(step); }
 
  private:
   void line(const std::string& text);
   std::unique_ptr<io::OutputFile> file_;
+  std::set<Index> evaluated_;  ///< steps
 };
 
 /// What a person watches on standard error: a line that rewrites itself on a terminal, one line per log interval

@@ -26,6 +26,24 @@ class OrderedBatches : public model::BatchSource {
   data::SampleOrder order_;
 };
 
+/// A set in its own order, and past its end samples without any loss: so that whole batches cover all of it.
+class HeldOutBatches : public model::BatchSource {
+ public:
+  explicit HeldOutBatches(const data::SampleSet& set) : set_(set), order_(data::SampleOrder::sequential(set.count())) {}
+  void fill(Index first_sample, Index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+    const Index left = std::max<Index>(0, set_.count() - first_sample) * set_.seq_len();
+    const auto real = static_cast<std::size_t>(std::min(left, static_cast<Index>(tokens.size())));
+    if (real > 0) data::fill_batch(order_, set_, first_sample, tokens.first(real), targets.first(real));
+    std::ranges::fill(tokens.subspan(real), 0);
+    std::ranges::fill(targets.subspan(real), kNoTarget);
+  }
+
+ private:
+  static constexpr std::int32_t kNoTarget = -1;
+  const data::SampleSet& set_;
+  data::SampleOrder order_;
+};
+
 /// One rank's loop with what it reports.
 class Run {
  public:
@@ -35,27 +53,24 @@ class Run {
         plan_(inputs.plan),
         fs_(fs),
         engine_(world, inputs.plan),
-        saver_(engine_, inputs.plan, {inputs.tokenizer.content_hash(), inputs.data.train.source().fingerprint()}, fs,
-               checkpoint_folder(inputs.plan, inputs.out)),
+        saver_(engine_, inputs.plan, inputs.identity, fs, checkpoint_folder(inputs.plan, inputs.out)),
         train_batches_(inputs.data.train,
                        data::SampleOrder::shuffled(inputs.plan.train.seed, inputs.data.train.count())),
         line_(inputs.plan.train.steps, inputs.plan.log_interval, inputs.progress) {
-    if (inputs.data.valid) {
-      valid_batches_.emplace(*inputs.data.valid, data::SampleOrder::sequential(inputs.data.valid->count()));
-    }
+    if (inputs.data.valid) valid_batches_.emplace(*inputs.data.valid);
   }
 
   Outcome run() {
-    check_data();
     engine_.allocate();
-    memory_bytes_ = largest_memory();
+    memory_bytes_ = largest(total(engine_.taken_bytes()));
     start();
+    if (is_evaluation_missing()) evaluate();
     while (progress_.step < plan_.train.steps) {
       const bool stop = one_step();
       const bool last = progress_.step == plan_.train.steps;
       if (stop && !last) return save_and_stop();
       if (last || due(plan_.checkpoint.interval)) save(last ? Failure::ends_the_run : Failure::is_a_warning);
-      if (valid_batches_ && (last || due(plan_.train.eval_interval))) evaluate();
+      if (is_evaluation_due()) evaluate();
     }
     return Outcome::finished;
   }
@@ -70,28 +85,22 @@ class Run {
     if (first()) line_.note(text);
   }
 
-  void check_data() {
-    const Index batch = plan_.train.global_batch;
-    if (inputs_.tokenizer.vocab_size() > plan_.model.vocab_size) {
-      throw ConfigError(str("model.vocab_size = ", plan_.model.vocab_size, ": must be at least ",
-                            inputs_.tokenizer.vocab_size(),
-                            ", the vocabulary of data.tokenizer = ", inputs_.tokenizer.name()));
-    }
-    if (inputs_.data.valid && inputs_.data.valid->count() < batch) {
-      if (first()) {
-        log::warning(str("data.valid = ", inputs_.data.valid->source().name(), " holds ", inputs_.data.valid->count(),
-                         " samples of ", plan_.model.seq_len, " tokens, fewer than train.global_batch = ", batch,
-                         ": nothing is evaluated"));
-      }
-      valid_batches_.reset();
-    }
+  bool is_evaluation_due() const {
+    return valid_batches_ && progress_.step > 0 &&
+           (progress_.step == plan_.train.steps || due(plan_.train.eval_interval));
+  }
+  /// A run that ended between a save and the evaluation of the same step makes up for it.
+  bool is_evaluation_missing() {
+    if (!is_evaluation_due()) return false;
+    std::int64_t missing = first() && !metrics_->has_eval(progress_.step) ? 1 : 0;
+    return largest(missing) != 0;
   }
 
-  Index largest_memory() {
-    std::int64_t bytes = total(engine_.taken_bytes());
-    comm::all_reduce(engine_.exec(), world_.all(), Tensor(&bytes, {1}, DType::i64), comm::Reduce::max)
+  /// Of all ranks.
+  Index largest(std::int64_t mine) {
+    comm::all_reduce(engine_.exec(), world_.all(), Tensor(&mine, {1}, DType::i64), comm::Reduce::max)
         .wait(engine_.exec());
-    return bytes;
+    return mine;
   }
 
   void start() {
@@ -119,9 +128,7 @@ class Run {
     resumed_ = saver_.resume();
     if (!resumed_) {
       if (inputs_.resume == Resume::automatic) return;
-      throw CheckpointError(CheckpointError::Kind::none_valid,
-                            str("[resume] ", checkpoint_folder(plan_, inputs_.out).string(),
-                                ": no checkpoint to resume from (--resume=auto starts fresh where there is none)"));
+      throw nothing_to_resume(checkpoint_folder(plan_, inputs_.out));
     }
     progress_ = resumed_->progress;
   }
@@ -161,13 +168,13 @@ class Run {
   }
 
   void evaluate() {
-    const Index all = inputs_.data.valid->count() / plan_.train.global_batch;
-    const Index batches = plan_.train.eval_batches == 0 ? all : std::min(all, plan_.train.eval_batches);
-    const double loss = engine_.evaluate(*valid_batches_, batches);
+    const Index all = inputs_.data.valid->count(), asked = plan_.train.eval_batches * plan_.train.global_batch;
+    const Index samples = asked == 0 ? all : std::min(all, asked);
+    const double loss = engine_.evaluate(*valid_batches_, samples);
     if (!first()) return;
     log_metrics([&] { metrics_->write_eval(progress_.step, "valid", loss); });
-    note(str("step ", progress_.step, "  held-out loss ", loss, "  perplexity ", std::exp(loss), "  (",
-             batches * plan_.train.global_batch, " samples)"));
+    note(str("step ", progress_.step, "  held-out loss ", loss, "  perplexity ", std::exp(loss), "  (", samples,
+             " samples)"));
   }
 
   void save(Failure failure) {
@@ -196,7 +203,7 @@ class Run {
   Engine engine_;
   Saver saver_;
   OrderedBatches train_batches_;
-  std::optional<OrderedBatches> valid_batches_;
+  std::optional<HeldOutBatches> valid_batches_;
   std::optional<Resumed> resumed_;
   std::optional<MetricsLog> metrics_;
   ProgressLine line_;
@@ -206,6 +213,18 @@ class Run {
 };
 
 }  // namespace
+
+void check_vocabulary(const config::RunPlan& plan, const data::Tokenizer& tokenizer) {
+  if (tokenizer.vocab_size() <= plan.model.vocab_size) return;
+  throw ConfigError(str("model.vocab_size = ", plan.model.vocab_size, ": must be at least ", tokenizer.vocab_size(),
+                        ", the vocabulary of data.tokenizer = ", tokenizer.name()));
+}
+
+CheckpointError nothing_to_resume(const io::Path& folder) {
+  return {CheckpointError::Kind::none_valid,
+          str("[resume] ", folder.string(),
+              ": no checkpoint to resume from (--resume=auto starts fresh where there is none)")};
+}
 
 io::Path checkpoint_folder(const config::RunPlan& plan, const io::Path& out) {
   return plan.checkpoint.dir.empty() ? out / "checkpoints" : io::Path(plan.checkpoint.dir);

@@ -2,6 +2,7 @@
 #include <functional>
 #include <optional>
 
+#include "megalith/base/error.h"
 #include "megalith/data/data_config.h"
 #include "megalith/train/metrics.h"
 #include "megalith/train/saver.h"
@@ -14,7 +15,7 @@ enum class Resume : std::uint8_t { no, required, automatic };
 struct TrainInputs {
   const config::RunPlan& plan;
   const data::DataSets& data;
-  const data::Tokenizer& tokenizer;
+  DataIdentity identity;  ///< of tokenizer and data
   io::Path out;
   Resume resume = Resume::no;
   ProgressLine::Style progress = ProgressLine::Style::lines;
@@ -27,6 +28,12 @@ enum class Outcome : std::uint8_t { finished, stopped };  ///< stopped: on reque
 /// Trains as the plan says, as one rank of `world`. Collective. Rank 0 alone prints and writes metrics. A save that
 /// fails on the way is a warning and is tried again at the next interval; the last one must succeed.
 Outcome train(comm::World& world, const TrainInputs& inputs, io::Fs& fs);
+
+/// Throws ConfigError unless the model has an id for every token of the vocabulary.
+void check_vocabulary(const config::RunPlan& plan, const data::Tokenizer& tokenizer);
+
+/// The error of a run that should go on and has no checkpoint.
+CheckpointError nothing_to_resume(const io::Path& folder);
 
 /// Where checkpoints of a run lie.
 io::Path checkpoint_folder(const config::RunPlan& plan, const io::Path& out);

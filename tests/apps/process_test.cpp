@@ -159,6 +159,69 @@ TEST_F(Program, TokensAreBuiltInspectedAndTrainedOn) {
   EXPECT_EQ(metrics("built"), metrics("text"));
 }
 
+TEST_F(Program, GenerateUsesTheCheckpointBeforeADamagedOne) {
+  ASSERT_EQ(run_shell(train("a", "--set checkpoint.interval=4 --set checkpoint.dir=" + out("steps"))).code, 0);
+  const std::string shard = out("steps") + "/step_00000008/shard_00000.safetensors";
+  ASSERT_EQ(run_shell("printf X | dd of=" + shard + " bs=1 seek=3000 conv=notrunc").code, 0);
+  const Finished text = run_shell("megalith generate --checkpoint " + out("a") + " --prompt 'the ' --max-tokens 5");
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(text.out.substr(0, 4), "the ");
+  EXPECT_NE(text.err.find("step_00000008 cannot be used"), std::string::npos) << text.err;
+  EXPECT_EQ(run_shell("megalith generate --checkpoint " + out("steps") + "/step_00000008").code, 65);
+}
+
+TEST_F(Program, AnEvaluationThatWasCutOffIsMadeUpFor) {
+  ASSERT_EQ(run_shell(train("whole", "--set checkpoint.interval=4")).code, 0);
+  ASSERT_EQ(run_shell(train("cut", "--set checkpoint.interval=4")).code, 0);
+  // As if the process had died between the last save and its evaluation.
+  ASSERT_EQ(run_shell("sed -i '$d' " + out("cut") + "/metrics.jsonl").code, 0);
+  ASSERT_NE(metrics("cut"), metrics("whole"));
+  ASSERT_EQ(run_shell(train("cut", "--resume --set checkpoint.interval=4")).code, 0);
+  EXPECT_EQ(metrics("cut"), metrics("whole"));
+}
+
+TEST_F(Program, AllOfTheHeldOutSetIsEvaluatedForAnyBatch) {
+  std::vector<double> losses;
+  for (const char* batch : {"1", "8", "1024"}) {
+    ASSERT_EQ(
+        run_shell(train(batch, std::string("--set train.steps=1 --set optimizer.lr=1e-300 --set train.eval_batches=0 "
+                                           "--set train.precision=fp64 --set train.global_batch=") +
+                                   batch))
+            .code,
+        0);
+    losses.push_back(nlohmann::json::parse(metrics(batch).back()).at("loss").get<double>());
+  }
+  EXPECT_NEAR(losses[0], losses[1], 1e-12);
+  EXPECT_NEAR(losses[0], losses[2], 1e-12);
+}
+
+TEST_F(Program, ChangedTrainingDataIsRefusedAtResume) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  ASSERT_EQ(run_shell("printf '%0100d' 7 | dd of=" + (dir_ / "text.txt").string() + " bs=1 seek=500 conv=notrunc").code,
+            0);
+  const Finished changed = run_shell(train("a", "--resume --set train.steps=10"));
+  EXPECT_EQ(changed.code, 66) << changed.err;
+  EXPECT_NE(changed.err.find("data.train: its tokens differ"), std::string::npos) << changed.err;
+}
+
+TEST_F(Program, ARefusedRunLeavesNothing) {
+  for (const char* more : {"--set model.vocab_size=100", "--resume", "--set data.train=/nowhere"}) {
+    EXPECT_NE(run_shell(train("refused", more)).code, 0);
+    EXPECT_FALSE(std::filesystem::exists(out("refused"))) << more;
+  }
+  EXPECT_EQ(run_shell("megalith train --resume=auto " + recipe() + " --out " + out("a")).code, 0);
+  EXPECT_EQ(run_shell("megalith train --resume " + recipe() + " --out " + out("a")).code, 0);
+}
+
+TEST_F(Program, WidthsOfOneTrain) {
+  for (const char* shape :
+       {"model.ffn_hidden_size=1", "model.ffn_hidden_size=4 --set parallel.tp=4",
+        "model.hidden_size=1 --set model.num_heads=1", "model.seq_len=1", "model.hidden_size=4 --set parallel.tp=4"}) {
+    const Finished got = run_shell(train("narrow", std::string("--set ") + shape) + " && rm -r " + out("narrow"));
+    EXPECT_EQ(got.code, 0) << shape << "\n" << got.err;
+  }
+}
+
 TEST_F(Program, PlanPrintsWhatTheRunTakes) {
   ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
   const Finished plan =
@@ -282,6 +345,12 @@ TEST(CommandLine, TokenizeGoesBothWays) {
   EXPECT_EQ(bad.code, 65);
   EXPECT_NE(bad.err.find("line 2"), std::string::npos) << bad.err;
   EXPECT_NE(bad.err.find("300"), std::string::npos) << bad.err;
+}
+
+TEST(CommandLine, OptionNamesTakeUnderscoresAndValuesStay) {
+  EXPECT_EQ(run_shell("megalith groups --world_size 4").out, run_shell("megalith groups --world-size 4").out);
+  const Finished value = run_shell("megalith tokenize --tokenizer byte --text '--vocab_dir'");
+  EXPECT_NE(value.out.find("--vocab_dir"), std::string::npos) << value.out << value.err;
 }
 
 TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {

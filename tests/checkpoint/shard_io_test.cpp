@@ -136,7 +136,7 @@ TEST(Damage, NamesTheTensorBeyondTheHeadersBlock) {
   Part part(big, {{0, 0}, {1, 1}});
   const std::string error = error_of<InputError>([&] { reader.read(part.slice, part.tensor()); });
   EXPECT_THAT(error, HasSubstr("shard_00000.safetensors, bytes 4194304 to 8388608: checksum = "));
-  EXPECT_THAT(error, HasSubstr(": tensor \"layers.0.up\" is damaged"));
+  EXPECT_THAT(error, HasSubstr(": damaged; they hold tensor \"layers.0.up\""));
   EXPECT_THAT(verify(*fs, folder).problems,
               ElementsAre(testing::AllOf(HasSubstr("bytes 4194304 to 8388608: checksum = "),
                                          HasSubstr(" (tensor layers.0.up)"))));

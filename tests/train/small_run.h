@@ -110,7 +110,7 @@ inline void train_rank(comm::World& world, const config::RunPlan& plan, RunRecor
     record.losses.push_back(result.loss);
     record.norms.push_back(result.grad_norm);
   }
-  const double evaluated = engine.evaluate(source, 2);
+  const double evaluated = engine.evaluate(source, 2 * plan.train.global_batch);
   if (world.rank() == 0) record.evaluated = evaluated;
   put_params(record.parameters, engine.stage(), false);
 }

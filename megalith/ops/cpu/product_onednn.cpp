@@ -66,12 +66,24 @@ void transpose(const float* x, Index stride, Index depth, Index lines, float* ou
   }
 }
 
+/// A matrix as oneDNN wants it named: its rows ('N') or its columns ('T') lie together, `stride` elements apart.
+struct Layout {
+  char transposed;
+  Index stride;
+};
+
+/// Of a rows x columns matrix. The stride along a dimension of size 1 means nothing and may be anything.
+Layout layout_of(Index rows, Index columns, Index row, Index column) {
+  const bool rows_together = (column == 1 || columns == 1) && (row >= columns || rows == 1);
+  return rows_together ? Layout{'N', std::max({row, columns, Index{1}})}
+                       : Layout{'T', std::max({column, rows, Index{1}})};
+}
+
 void call_sgemm(const Product<float>& p) {
   [[maybe_unused]] const OneThread one_thread;
-  const bool a_rows = p.a_column == 1, b_rows = p.b_column == 1;
-  const dnnl_status_t status =
-      dnnl_sgemm(a_rows ? 'N' : 'T', b_rows ? 'N' : 'T', p.m, p.n, p.k, 1.0f, p.a, a_rows ? p.a_row : p.a_column, p.b,
-                 b_rows ? p.b_row : p.b_column, p.beta, p.c, p.c_row);
+  const Layout a = layout_of(p.m, p.k, p.a_row, p.a_column), b = layout_of(p.k, p.n, p.b_row, p.b_column);
+  const dnnl_status_t status = dnnl_sgemm(a.transposed, b.transposed, p.m, p.n, p.k, 1.0f, p.a, a.stride, p.b, b.stride,
+                                          p.beta, p.c, std::max(p.c_row, p.n));
   if (status == dnnl_success) return;
   throw BackendError(str("[matmul] dnnl_sgemm failed with status ", static_cast<int>(status), " for M, N, K = ", p.m,
                          ", ", p.n, ", ", p.k));
