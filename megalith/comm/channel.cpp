@@ -4,6 +4,8 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/call_log.h"
+#include "megalith/comm/mutation.h"
+#include "megalith/comm/step_pattern.h"
 
 namespace megalith::comm {
 namespace {
@@ -115,7 +117,11 @@ Channel::Lane& Channel::lane_of(const Call& call) {
   return lanes_.emplace_back(lane);
 }
 
+RankCalls::RankCalls() : log(std::make_unique<CallLog>()) {}
+RankCalls::~RankCalls() = default;
+
 Call Channel::book(Call call, Index bytes) {
+  if (calls_ != nullptr && calls_->pattern != nullptr) calls_->pattern->check(*this, call);
   Counter& counter = counters_[call.op];
   counter.calls += 1;
   counter.elements += bytes / size_of(call.dtype);
@@ -128,12 +134,12 @@ Call Channel::book(Call call, Index bytes) {
     call.sequence = sequence_++;
     hash_ = hash_combine(hash_, digest(call));
   }
-  if (log_ != nullptr) call.entry = log_->begin(*this, call);
+  if (calls_ != nullptr) call.entry = calls_->log->begin(*this, call);
   return call;
 }
 
 void Channel::note_done(std::uint64_t entry) {
-  if (log_ != nullptr) log_->done(entry);
+  if (calls_ != nullptr) calls_->log->done(entry);
 }
 
 std::uint64_t Channel::agreement_term() const {

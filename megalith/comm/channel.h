@@ -12,6 +12,8 @@
 namespace megalith::comm {
 
 class CallLog;
+class Mutator;
+class StepPattern;
 
 enum class Reduce : std::uint8_t { sum, max, min };
 enum class Op : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, barrier, send, recv };
@@ -34,6 +36,9 @@ struct Call {
   const char* file = "";
   std::uint32_t line = 0;
   std::uint64_t entry = 0;  ///< number in this rank's call log; not compared
+  // Of this rank's own steps, compared with each other only:
+  const void* memory = nullptr;  ///< what is sent, or else received into
+  std::uint64_t ops_run = 0;     ///< Exec::ops_run() when it is made
 };
 /// "all_reduce(sum, f32 x 128) #7 at mlp.cpp:42"
 std::string describe(const Call& call);
@@ -57,6 +62,15 @@ struct Counters {
 struct Ticket {
   std::int64_t id = -1;     ///< -1: nothing is in flight
   std::uint64_t entry = 0;  ///< number in the rank's call log
+};
+
+/// What all channels of one rank share.
+struct RankCalls {
+  RankCalls();
+  ~RankCalls();
+  std::unique_ptr<CallLog> log;      ///< where booked calls are written down
+  StepPattern* pattern = nullptr;    ///< what they are compared with while a step is watched
+  std::unique_ptr<Mutator> mutator;  ///< tests only
 };
 
 /// Lanes of a pair of ranks are numbered from 0 to below this.
@@ -84,7 +98,8 @@ class Channel {
   /// Where the tensors must lie.
   virtual Device device() const { return Device::cpu; }
 
-  /// Completes `call` with its sequence number, counts and logs it and folds it into the rolling hash.
+  /// Compares `call` with the step's pattern, completes it with its sequence number, counts and logs it and folds it
+  /// into the rolling hash.
   Call book(Call call, Index bytes);
   /// Notes in the call log that a booked call is complete.
   void note_done(std::uint64_t entry);
@@ -93,8 +108,10 @@ class Channel {
   /// 2^-63). Members but the first add key * hash, the first subtracts (size - 1) * key * hash; senders add, receivers
   /// subtract.
   std::uint64_t agreement_term() const;
-  /// Where booked calls are written down; none until set.
-  void set_log(std::shared_ptr<CallLog> log) { log_ = std::move(log); }
+  /// None until set.
+  void set_calls(std::shared_ptr<RankCalls> calls) { calls_ = std::move(calls); }
+  /// Null but in tests.
+  Mutator* mutator() const { return calls_ == nullptr ? nullptr : calls_->mutator.get(); }
 
   /// Scratch for all_to_all: what each member is sent and sends, in bytes.
   std::span<Index> send_bytes() { return {bytes_.data(), world_ranks_.size()}; }
@@ -139,7 +156,7 @@ class Channel {
   std::vector<Lane> lanes_;
   std::vector<Index> bytes_;
   Counters counters_;
-  std::shared_ptr<CallLog> log_;
+  std::shared_ptr<RankCalls> calls_;
 };
 
 /// "rank 1 (ended), rank 3 and 9 more": at most eight are listed, so that a message stays readable.

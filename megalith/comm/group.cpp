@@ -2,10 +2,12 @@
 
 #include <cstring>
 #include <functional>
+#include <memory>
 
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/mutation.h"
 
 namespace megalith::comm {
 namespace {
@@ -17,6 +19,7 @@ Call make_call(Op op, const Tensor& tensor, const Where& where) {
   call.op = op;
   call.dtype = tensor.dtype();
   call.count = tensor.numel();
+  call.memory = tensor.raw();
   call.file = where.file_name();
   call.line = where.line();
   call.site = static_cast<std::uint32_t>(mix64(fnv1a(call.file) + call.line * 0x10000u + where.column()));
@@ -66,15 +69,40 @@ void copy(const Tensor& in, const Tensor& out) {
   if (in.raw() != out.raw() && in.bytes() > 0) std::memcpy(out.raw(), in.raw(), static_cast<std::size_t>(in.bytes()));
 }
 
-/// Books the call, makes it by `kernel(channel, call)`, and notes that it is done.
+/// Books the call and makes it by `kernel(booked call)`, which holds what it needs by value.
 template <class Kernel>
-void communicate(Exec& ex, Channel& channel, const Call& call, Index bytes, Kernel&& kernel) {
+void communicate(Exec& ex, Channel& channel, const Call& call, Index bytes, const Kernel& kernel) {
   if (ex.device() != channel.device()) {
     throw BackendError(str(channel.where(call.op), "this transport cannot reach the tensors' device"));
   }
-  const Call booked = channel.book(call, bytes);
-  kernel(booked);
-  channel.note_done(booked.entry);
+  const auto make = [&ex, &channel, bytes, kernel](Call wanted) {
+    wanted.ops_run = ex.ops_run();
+    const Call booked = channel.book(wanted, bytes);
+    kernel(booked);
+    channel.note_done(booked.entry);
+  };
+  if (Mutator* mutator = channel.mutator()) return mutator->apply(call, make);
+  make(call);
+}
+
+/// Books a message and posts it by `kernel(booked call)`. Its ticket goes to `ticket`.
+template <class Kernel>
+void post(Exec& ex, Channel& channel, const Call& call, Ticket& ticket, const Kernel& kernel) {
+  const auto make = [&ex, &channel, bytes = call.count * size_of(call.dtype), kernel](Call wanted) {
+    wanted.ops_run = ex.ops_run();
+    const Call booked = channel.book(wanted, bytes);
+    Ticket posted = kernel(booked);
+    posted.entry = booked.entry;
+    return posted;
+  };
+  if (Mutator* mutator = channel.mutator()) {
+    // A call that is put off is posted when this one's caller is gone: its ticket is then nobody's.
+    const auto kept = std::make_shared<Ticket>();
+    mutator->apply(call, [make, kept](const Call& wanted) { *kept = make(wanted); });
+    ticket = *kept;
+    return;
+  }
+  ticket = make(call);
 }
 
 void rows_to_bytes(std::span<const Index> rows, Index row_bytes, std::span<Index> bytes) {
@@ -163,7 +191,8 @@ Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce re
   Call call = make_call(Op::all_reduce, tensor, where);
   call.reduce = reduce;
   ex.run({.name = "all_reduce", .reads = {tensor}, .writes = {tensor}}, [&](Exec&, Stream) {
-    communicate(ex, channel, call, tensor.bytes(), [&](const Call& c) { channel.all_reduce(c, tensor.raw()); });
+    communicate(ex, channel, call, tensor.bytes(),
+                [&channel, tensor](const Call& c) { channel.all_reduce(c, tensor.raw()); });
   });
   return {channel, {}, tensor};
 }
@@ -181,7 +210,8 @@ Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Ten
   ex.run({.name = "reduce_scatter", .reads = {in}, .writes = {out}}, [&](Exec&, Stream) {
     if (group.size() == 1) return copy(in, out);
     expect_apart(op, in, out, out.raw(), part_of(in, group.rank(), group.size()));
-    communicate(ex, channel, call, in.bytes(), [&](const Call& c) { channel.reduce_scatter(c, in.raw(), out.raw()); });
+    communicate(ex, channel, call, in.bytes(),
+                [&channel, in, out](const Call& c) { channel.reduce_scatter(c, in.raw(), out.raw()); });
   });
   return group.size() == 1 ? Pending() : Pending(channel, {}, in, out);
 }
@@ -197,7 +227,8 @@ Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor&
   ex.run({.name = "all_gather", .reads = {in}, .writes = {out}}, [&](Exec&, Stream) {
     if (group.size() == 1) return copy(in, out);
     expect_apart(op, in, out, in.raw(), part_of(out, group.rank(), group.size()));
-    communicate(ex, channel, call, in.bytes(), [&](const Call& c) { channel.all_gather(c, in.raw(), out.raw()); });
+    communicate(ex, channel, call, in.bytes(),
+                [&channel, in, out](const Call& c) { channel.all_gather(c, in.raw(), out.raw()); });
   });
   return group.size() == 1 ? Pending() : Pending(channel, {}, in, out);
 }
@@ -216,7 +247,7 @@ Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<con
     for (int i = 1; i < in.shape().rank(); ++i) row_bytes *= in.dim(i);
     rows_to_bytes(send_counts, row_bytes, channel.send_bytes());
     rows_to_bytes(recv_counts, row_bytes, channel.recv_bytes());
-    communicate(ex, channel, call, in.bytes(), [&](const Call& c) {
+    communicate(ex, channel, call, in.bytes(), [&channel, in, out](const Call& c) {
       channel.all_to_all(c, in.raw(), channel.send_bytes(), out.raw(), channel.recv_bytes());
     });
   });
@@ -233,7 +264,8 @@ Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, 
   Call call = make_call(Op::broadcast, tensor, where);
   call.root = root;
   ex.run({.name = "broadcast", .reads = {tensor}, .writes = {tensor}}, [&](Exec&, Stream) {
-    communicate(ex, channel, call, tensor.bytes(), [&](const Call& c) { channel.broadcast(c, tensor.raw()); });
+    communicate(ex, channel, call, tensor.bytes(),
+                [&channel, tensor](const Call& c) { channel.broadcast(c, tensor.raw()); });
   });
   return {channel, {}, tensor};
 }
@@ -243,7 +275,7 @@ void barrier(Exec& ex, const Group& group, Where where) {
   Channel& channel = group.channel();
   const Call call = make_call(Op::barrier, Tensor(nullptr, {0}, DType::u8), where);
   ex.run({.name = "barrier", .reads = {}, .writes = {}},
-         [&](Exec&, Stream) { communicate(ex, channel, call, 0, [&](const Call& c) { channel.barrier(c); }); });
+         [&](Exec&, Stream) { communicate(ex, channel, call, 0, [&channel](const Call& c) { channel.barrier(c); }); });
 }
 
 Pending send(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane, Where where) {
@@ -254,9 +286,7 @@ Pending send(Exec& ex, const Group& group, const Tensor& tensor, int peer, int l
   call.lane = lane;
   Ticket ticket;
   ex.run({.name = "send", .reads = {tensor}, .writes = {}}, [&](Exec&, Stream) {
-    const Call booked = channel.book(call, tensor.bytes());
-    ticket = channel.post_send(booked, tensor.raw());
-    ticket.entry = booked.entry;
+    post(ex, channel, call, ticket, [&channel, tensor](const Call& c) { return channel.post_send(c, tensor.raw()); });
   });
   return {channel, ticket, tensor};
 }
@@ -269,9 +299,7 @@ Pending recv(Exec& ex, const Group& group, const Tensor& tensor, int peer, int l
   call.lane = lane;
   Ticket ticket;
   ex.run({.name = "recv", .reads = {}, .writes = {tensor}}, [&](Exec&, Stream) {
-    const Call booked = channel.book(call, tensor.bytes());
-    ticket = channel.post_recv(booked, tensor.raw());
-    ticket.entry = booked.entry;
+    post(ex, channel, call, ticket, [&channel, tensor](const Call& c) { return channel.post_recv(c, tensor.raw()); });
   });
   return {channel, ticket, tensor};
 }

@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/call_log.h"
+#include "megalith/comm/mutation.h"
 #include "megalith/comm/silent_channel.h"
 
 namespace megalith::comm {
@@ -50,14 +51,14 @@ Group World::group(std::string name, std::vector<int> world_ranks) {
   for (const Group& made : groups_) {
     if (made.name() == name && std::ranges::equal(made.world_ranks(), world_ranks)) return made;
   }
-  if (log_ == nullptr) log_ = std::make_shared<CallLog>();
+  if (calls_ == nullptr) calls_ = std::make_shared<RankCalls>();
   std::shared_ptr<Channel> channel;
   if (world_ranks.size() == 1) {
     channel = std::make_shared<SilentChannel>(std::move(name), std::move(world_ranks), member);
   } else {
     channel = open(std::move(name), std::move(world_ranks), member);
   }
-  channel->set_log(log_);
+  channel->set_calls(calls_);
   return groups_.emplace_back(std::move(channel));
 }
 
@@ -73,8 +74,25 @@ std::uint64_t World::agreement_term() const {
   return sum;
 }
 
+Mutator& World::mutate(const Mutation& mutation) {
+  calls_->mutator = std::make_unique<Mutator>(mutation);
+  return *calls_->mutator;
+}
+
+WatchedStep::WatchedStep(World& world, StepPattern& pattern, const Exec& ex) : calls_(*world.calls_) {
+  pattern.begin(ex.ops_run());
+  calls_.pattern = &pattern;
+}
+
+WatchedStep::~WatchedStep() { calls_.pattern = nullptr; }
+
+void WatchedStep::end() {
+  if (calls_.pattern != nullptr) calls_.pattern->end();
+  calls_.pattern = nullptr;
+}
+
 std::string World::call_log() const {
-  return str("rank ", rank(), " of ", size(), " (", transport(), "): ", log_->text());
+  return str("rank ", rank(), " of ", size(), " (", transport(), "): ", calls_->log->text());
 }
 
 void rethrow_with_rank(const std::exception_ptr& error, int rank) {

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "megalith/comm/group.h"
+#include "megalith/comm/mutation.h"
+#include "megalith/comm/step_pattern.h"
 
 namespace megalith::comm {
 
@@ -33,6 +35,9 @@ class World {
   /// Tells the others that this rank fails: their waits throw AbortedError within 10 s.
   virtual void abort(const std::string& reason) = 0;
 
+  /// For tests: makes one of the coming calls of this rank go wrong.
+  Mutator& mutate(const Mutation& mutation);
+
   /// This rank's latest communication calls, one line each (CallLog::text): for a file beside the error message. Called
   /// by the rank's own thread, before its World ends.
   std::string call_log() const;
@@ -43,9 +48,24 @@ class World {
   void open_world();  ///< called once by the transport's constructor
 
  private:
+  friend class WatchedStep;
   std::vector<Group> groups_;
   std::unique_ptr<Group> all_;
-  std::shared_ptr<CallLog> log_;
+  std::shared_ptr<RankCalls> calls_;
+};
+
+/// While it lives, the calls of this rank are those of one step and must be those of the steps before.
+class WatchedStep {
+ public:
+  WatchedStep(World& world, StepPattern& pattern, const Exec& ex);
+  ~WatchedStep();
+  WatchedStep(const WatchedStep&) = delete;
+  WatchedStep& operator=(const WatchedStep&) = delete;
+  /// All calls were made. Throws CollectiveError when some are missing.
+  void end();
+
+ private:
+  RankCalls& calls_;
 };
 
 struct WorldOptions {

@@ -53,8 +53,12 @@ class Exec {
 #ifndef NDEBUG
     check_order(op);
 #endif
+    ++ops_run_;
     kernel(*this, stream_);
   }
+
+  /// Ops run so far: says where in a step something happens.
+  std::uint64_t ops_run() const { return ops_run_; }
 
   /// Frees the heap tensors of unplanned execution.
   void release() { heap_.clear(); }
@@ -67,6 +71,7 @@ class Exec {
   Recording* recording_ = nullptr;
   const PhasePlan* phase_ = nullptr;
   std::size_t next_tensor_ = 0, next_op_ = 0;
+  std::uint64_t ops_run_ = 0;
   std::byte* saved_ = nullptr;
   std::byte* scratch_ = nullptr;
   std::vector<Buffer> heap_;

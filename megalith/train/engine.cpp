@@ -124,6 +124,7 @@ void Engine::refuse(const Agreement& agreement, const Progress& progress) {
 }
 
 StepResult Engine::step(const model::BatchSource& source, const Progress& progress, Stop stop) {
+  comm::WatchedStep watched(world_, pattern_, ex_);
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   const double lr = optim::learning_rate(plan_.optimizer, progress.updates + 1);
   stage_.begin(ex_, nn::Mode::train, source, progress.samples,
@@ -134,6 +135,7 @@ StepResult Engine::step(const model::BatchSource& source, const Progress& progre
   ex_.end();
 
   const Agreement agreement = agree(stop);
+  watched.end();
   if (!agreement.apply()) refuse(agreement, progress);
   const double norm = std::sqrt(agreement.squares);
   const ops::StepVerdict verdict{.apply = 1,

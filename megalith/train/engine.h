@@ -61,6 +61,7 @@ class Engine {
   comm::World& world_;
   const config::RunPlan& plan_;
   grid::Mesh mesh_;
+  comm::StepPattern pattern_;
   Exec ex_;
   MemoryLedger ledger_;
   model::GptStage stage_;
