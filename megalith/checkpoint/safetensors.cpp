@@ -182,8 +182,10 @@ void sort_by_name(std::vector<TensorInfo>& tensors, std::string_view source) {
   }
 }
 
-std::string header_text(const std::vector<SafeTensorsWriter::Entry>& entries) {
+std::string header_text(const std::vector<SafeTensorsWriter::Entry>& entries,
+                        const SafeTensorsWriter::Metadata& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
   std::set<std::string_view> names;
   Index at = 0;
   for (const auto& entry : entries) {
@@ -232,9 +234,10 @@ SafeTensorsHeader parse_safetensors(std::span<const std::byte> file, std::string
   return header;
 }
 
-SafeTensorsWriter::SafeTensorsWriter(io::Fs& fs, const io::Path& path, std::vector<Entry> entries)
+SafeTensorsWriter::SafeTensorsWriter(io::Fs& fs, const io::Path& path, std::vector<Entry> entries,
+                                     const Metadata& metadata)
     : path_(path.string()), entries_(std::move(entries)) {
-  const std::string text = header_text(entries_);
+  const std::string text = header_text(entries_, metadata);
   std::array<std::byte, 8> length{};
   for (std::size_t i = 0; i < length.size(); ++i) length[i] = static_cast<std::byte>(text.size() >> (8 * i) & 0xFF);
   file_ = fs.create(path);

@@ -48,8 +48,9 @@ class SafeTensorsWriter {
     DType dtype = DType::f32;
     Shape shape;
   };
+  using Metadata = std::map<std::string, std::string>;
   /// Creates the file and writes the header. Names must be distinct and valid UTF-8.
-  SafeTensorsWriter(io::Fs& fs, const io::Path& path, std::vector<Entry> entries);
+  SafeTensorsWriter(io::Fs& fs, const io::Path& path, std::vector<Entry> entries, const Metadata& metadata = {});
   /// The next entry's values, in host memory.
   void write(const Tensor& values);
   /// Syncs and closes, after the last entry.

@@ -75,6 +75,10 @@ void read_action(std::string_view fault, std::string_view text, Fault& result) {
     result.action = Fault::Action::kill;
   } else if (text == "torn") {
     result.action = Fault::Action::torn;
+  } else if (text == "skip") {
+    result.action = Fault::Action::skip;
+    if (result.operation != Operation::sync && result.operation != Operation::sync_dir)
+      refuse(fault, "action", text, "goes with sync and sync_dir only");
   } else if (text.starts_with("sleep=")) {
     result.action = Fault::Action::delay;
     std::string_view amount = text.substr(6);
@@ -87,7 +91,7 @@ void read_action(std::string_view fault, std::string_view text, Fault& result) {
     }
   } else {
     refuse(fault, "action", text,
-           "must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, short, kill, torn or sleep=TIME");
+           "must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, short, kill, torn, skip or sleep=TIME");
   }
 }
 
@@ -149,6 +153,9 @@ auto run(FaultFs::State& state, Operation operation, const Path& path, Whole&& w
           whole();
         }
         die();
+      case Fault::Action::skip:
+        if constexpr (std::is_void_v<decltype(whole())>) return;
+        break;
       case Fault::Action::delay:
         std::this_thread::sleep_for(std::chrono::duration<double>(fault.delay_s));
     }

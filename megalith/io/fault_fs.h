@@ -43,6 +43,7 @@ struct Fault {
     kill,         ///< SIGKILL before the call
     torn,         ///< half of a write happens, then SIGKILL; for other operations SIGKILL right after the call
     delay,        ///< the call happens `delay_s` later
+    skip,         ///< the call claims success and does nothing: sync and sync_dir only, to see that a sweep misses them
   };
   std::optional<int> rank;             ///< empty: every rank
   std::optional<Operation> operation;  ///< empty: every operation, counted together
@@ -57,7 +58,7 @@ struct Fault {
 ///   RANK       a number or * (every rank)
 ///   OPERATION  a name from operation_name() or * (all, counted together)
 ///   N          the call, from 1; N+ for that one and all later ones; * for all
-///   ACTION     EIO ENOSPC EDQUOT EROFS EACCES ENOENT | short | kill | torn | sleep=20ms (us, ms or s)
+///   ACTION     EIO ENOSPC EDQUOT EROFS EACCES ENOENT | short | kill | torn | sleep=20ms (us, ms or s) | skip
 /// as "0:sync:2:EIO" or "*:write:5+:ENOSPC". Empty text has no faults. Throws ConfigError.
 std::vector<Fault> parse_faults(std::string_view text);
 
