@@ -140,6 +140,7 @@ void add_checkpoint(CLI::App& program) {
   command->require_subcommand(1);
   add_leaf(*command, "info", "print what a checkpoint holds", info);
   add_leaf(*command, "verify", "read every byte and compare it with the checksums and the state digest", verify);
+  add_hugging_face(*command);
 }
 
 }  // namespace megalith::apps

@@ -14,8 +14,11 @@ void add_schedule(CLI::App& program);
 void add_tokenize(CLI::App& program);
 void add_data(CLI::App& program);
 void add_checkpoint(CLI::App& program);
+/// Adds import-hf and export-hf to `checkpoint`.
+void add_hugging_face(CLI::App& checkpoint_command);
 void add_train(CLI::App& program);
 void add_generate(CLI::App& program);
+void add_score(CLI::App& program);
 void add_plan(CLI::App& program);
 void add_bench(CLI::App& program);
 void add_doctor(CLI::App& program);

@@ -75,6 +75,7 @@ int run(int argc, char** argv) {
   program.require_subcommand(1);
   add_train(program);
   add_generate(program);
+  add_score(program);
   add_plan(program);
   add_tokenize(program);
   add_data(program);

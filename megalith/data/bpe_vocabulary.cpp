@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
@@ -60,25 +62,43 @@ io::Path first_existing(io::Fs& fs, const io::Path& dir, std::string_view a, std
                        " beside it; set vocab_dir to the folder with GPT-2's two vocabulary files"));
 }
 
+struct TokenEntry {
+  std::string spelling;
+  std::uint64_t id = 0;
+  std::size_t line = 0;  ///< where it stands in the file
+};
+
+/// encoder.json: {"token": id, ...}
+std::vector<TokenEntry> read_encoder_json(io::Fs& fs, const io::Path& file) {
+  std::vector<TokenEntry> entries;
+  const io::MappedFile mapped = fs.map(file);
+  visit_json_object(mapped.text(), file.string(), 1, [&](JsonMember& member) {
+    if (member.kind != JsonMember::Kind::count)
+      refuse(file, member.line,
+             str("token \"", io::printable(member.key), "\": its id must be a whole number that is not negative"));
+    entries.push_back({member.key, member.count, member.line});
+  });
+  return entries;
+}
+
 /// Fills tokens and returns the ids by bytes.
-IdByBytes read_tokens(io::Fs& fs, const io::Path& file, const ByteAlphabet& alphabet, BpeVocabulary& vocabulary) {
+IdByBytes index_tokens(const io::Path& file, const std::vector<TokenEntry>& spelt, const ByteAlphabet& alphabet,
+                       BpeVocabulary& vocabulary) {
   struct Entry {
     std::string bytes;
     std::uint64_t id;
     std::size_t line;
   };
   std::vector<Entry> entries;
-  const io::MappedFile mapped = fs.map(file);
-  visit_json_object(mapped.text(), file.string(), 1, [&](JsonMember& member) {
-    if (member.kind != JsonMember::Kind::count)
-      refuse(file, member.line,
-             str("token \"", io::printable(member.key), "\": its id must be a whole number that is not negative"));
-    std::optional<std::string> bytes = alphabet.bytes_of(member.key);
+  entries.reserve(spelt.size());
+  for (const TokenEntry& token : spelt) {
+    std::optional<std::string> bytes = alphabet.bytes_of(token.spelling);
     if (!bytes || bytes->empty())
-      refuse(file, member.line,
-             str("token \"", io::printable(member.key), "\": must be spelt in the 256 characters of byte-level BPE"));
-    entries.push_back({std::move(*bytes), member.count, member.line});
-  });
+      refuse(
+          file, token.line,
+          str("token \"", io::printable(token.spelling), "\": must be spelt in the 256 characters of byte-level BPE"));
+    entries.push_back({std::move(*bytes), token.id, token.line});
+  }
 
   IdByBytes ids;
   ids.reserve(entries.size());
@@ -110,28 +130,16 @@ void find_required_tokens(const io::Path& file, const IdByBytes& ids, BpeVocabul
   vocabulary.end_of_document = end->second;
 }
 
-/// Reads lines "LEFT RIGHT" in rank order; ids and alphabet give them meaning.
+/// Takes merges "LEFT RIGHT" in rank order; ids and alphabet give them meaning.
 class MergeReader {
  public:
-  MergeReader(io::Fs& fs, const io::Path& file, const ByteAlphabet& alphabet, const IdByBytes& ids,
+  MergeReader(const io::Path& file, const ByteAlphabet& alphabet, const IdByBytes& ids, std::size_t most_merges,
               BpeVocabulary& vocabulary)
-      : fs_(fs), file_(file), alphabet_(alphabet), ids_(ids), vocabulary_(vocabulary), made_(vocabulary.tokens.size()) {
+      : file_(file), alphabet_(alphabet), ids_(ids), vocabulary_(vocabulary), made_(vocabulary.tokens.size()) {
     for (const std::int32_t id : vocabulary.byte_ids) made_[static_cast<std::size_t>(id)] = true;
+    vocabulary_.merges = MergeTable(most_merges);
   }
 
-  void read() {
-    const io::MappedFile mapped = fs_.map(file_);
-    const std::string_view text = mapped.text();
-    vocabulary_.merges = MergeTable(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1);
-    io::Reader lines(mapped.bytes(), file_.string());
-    while (const auto line = lines.next_line()) {
-      const bool header = lines.line() == 1 && line->starts_with("#version");
-      const bool empty_end = line->empty() && lines.at_end();
-      if (!header && !empty_end) add(*line, lines.line());
-    }
-  }
-
- private:
   void add(std::string_view content, std::uint64_t line) {
     const std::size_t space = content.find(' ');
     if (space == std::string_view::npos || space == 0 || space + 1 == content.size() ||
@@ -153,6 +161,7 @@ class MergeReader {
     vocabulary_.content_hash = hash_combine(vocabulary_.content_hash, fnv1a(content));
   }
 
+ private:
   /// A merge may use only what exists when its rank is reached. That excludes cycles too.
   std::int32_t token(std::string_view spelling, std::string_view content, std::uint64_t line) const {
     const std::optional<std::string> bytes = alphabet_.bytes_of(spelling);
@@ -168,7 +177,6 @@ class MergeReader {
     return found->second;
   }
 
-  io::Fs& fs_;
   const io::Path& file_;
   const ByteAlphabet& alphabet_;
   const IdByBytes& ids_;
@@ -176,6 +184,76 @@ class MergeReader {
   std::vector<bool> made_;
   std::int32_t rank_ = 0;
 };
+
+/// vocab.bpe: lines "LEFT RIGHT", perhaps after a line "#version".
+void read_merges_file(io::Fs& fs, const io::Path& file, const ByteAlphabet& alphabet, const IdByBytes& ids,
+                      BpeVocabulary& vocabulary) {
+  const io::MappedFile mapped = fs.map(file);
+  const std::string_view text = mapped.text();
+  MergeReader merges(file, alphabet, ids, static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1,
+                     vocabulary);
+  io::Reader lines(mapped.bytes(), file.string());
+  while (const auto line = lines.next_line()) {
+    const bool header = lines.line() == 1 && line->starts_with("#version");
+    const bool empty_end = line->empty() && lines.at_end();
+    if (!header && !empty_end) merges.add(*line, lines.line());
+  }
+}
+
+/// What one tokenizer.json of the tokenizers library says; the lines of its entries count from 1 within their list.
+struct TokenizerJson {
+  std::vector<TokenEntry> tokens;
+  std::vector<std::string> merges;
+};
+
+/// Anything that would encode otherwise than GPT-2 is refused.
+void check_pipeline(const io::Path& file, const nlohmann::json& root) {
+  const auto fail = [&](std::string_view what, std::string_view rule) {
+    throw InputError(str("[", file.string(), "] ", what, ": ", rule));
+  };
+  const auto get = [](const nlohmann::json& object, const char* key) {
+    return object.is_object() && object.contains(key) ? object.at(key) : nlohmann::json();
+  };
+  if (get(get(root, "model"), "type") != "BPE") fail("model.type", "must be BPE");
+  if (!get(root, "normalizer").is_null()) fail("normalizer", "must be null: GPT-2 changes no text");
+  const nlohmann::json pre = get(root, "pre_tokenizer");
+  if (get(pre, "type") != "ByteLevel") fail("pre_tokenizer.type", "must be ByteLevel");
+  if (get(pre, "add_prefix_space") == true) fail("pre_tokenizer.add_prefix_space", "must be false");
+  if (get(pre, "use_regex") == false) fail("pre_tokenizer.use_regex", "must be true");
+}
+
+TokenizerJson read_tokenizer_json(io::Fs& fs, const io::Path& file) {
+  const io::MappedFile mapped = fs.map(file);
+  const nlohmann::json root = nlohmann::json::parse(mapped.text(), nullptr, false);
+  if (!root.is_object()) throw InputError(str("[", file.string(), "] must be a JSON object"));
+  check_pipeline(file, root);
+  const nlohmann::json& model = root.at("model");
+  if (!model.contains("vocab") || !model.at("vocab").is_object() || !model.contains("merges") ||
+      !model.at("merges").is_array())
+    throw InputError(str("[", file.string(), "] model: must have an object vocab and an array merges"));
+  TokenizerJson found;
+  const auto add = [&](const std::string& spelling, const nlohmann::json& id) {
+    if (!id.is_number_unsigned())
+      refuse(file, found.tokens.size() + 1,
+             str("token \"", io::printable(spelling), "\": its id must be a whole number that is not negative"));
+    found.tokens.push_back({spelling, id.get<std::uint64_t>(), found.tokens.size() + 1});
+  };
+  for (const auto& [spelling, id] : model.at("vocab").items()) add(spelling, id);
+  for (const nlohmann::json& extra : root.value("added_tokens", nlohmann::json::array())) {
+    if (!extra.is_object() || !extra.contains("content") || !extra.at("content").is_string() || !extra.contains("id"))
+      throw InputError(str("[", file.string(), "] added_tokens: each must have content and id"));
+    const auto content = extra.at("content").get<std::string>();
+    if (!model.at("vocab").contains(content)) add(content, extra.at("id"));
+  }
+  for (const nlohmann::json& merge : model.at("merges")) {
+    const bool pair = merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string();
+    if (!pair && !merge.is_string())
+      refuse(file, found.merges.size() + 1, "a merge: must be \"LEFT RIGHT\" or [\"LEFT\", \"RIGHT\"]");
+    found.merges.push_back(pair ? str(merge[0].get<std::string>(), ' ', merge[1].get<std::string>())
+                                : merge.get<std::string>());
+  }
+  return found;
+}
 
 }  // namespace
 
@@ -193,16 +271,28 @@ bool MergeTable::insert(std::int32_t left, std::int32_t right, Merge merge) {
 }
 
 BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir) {
-  const io::Path tokens_file = first_existing(fs, vocab_dir, "encoder.json", "vocab.json");
-  const io::Path merges_file = first_existing(fs, vocab_dir, "vocab.bpe", "merges.txt");
   const ByteAlphabet alphabet;
   BpeVocabulary vocabulary;
-  const IdByBytes ids = read_tokens(fs, tokens_file, alphabet, vocabulary);
-  find_required_tokens(tokens_file, ids, vocabulary);
-  vocabulary.content_hash = fnv1a("byte-level bpe");
-  for (const std::string& token : vocabulary.tokens)
-    vocabulary.content_hash = hash_combine(vocabulary.content_hash, fnv1a(token));
-  MergeReader(fs, merges_file, alphabet, ids, vocabulary).read();
+  const auto index = [&](const io::Path& file, const std::vector<TokenEntry>& tokens) {
+    IdByBytes ids = index_tokens(file, tokens, alphabet, vocabulary);
+    find_required_tokens(file, ids, vocabulary);
+    vocabulary.content_hash = fnv1a("byte-level bpe");
+    for (const std::string& token : vocabulary.tokens)
+      vocabulary.content_hash = hash_combine(vocabulary.content_hash, fnv1a(token));
+    return ids;
+  };
+  const io::Path whole = vocab_dir / "tokenizer.json";
+  if (fs.exists(whole) && !fs.exists(vocab_dir / "encoder.json") && !fs.exists(vocab_dir / "vocab.json")) {
+    const TokenizerJson found = read_tokenizer_json(fs, whole);
+    const IdByBytes ids = index(whole, found.tokens);
+    MergeReader merges(whole, alphabet, ids, found.merges.size(), vocabulary);
+    for (std::size_t i = 0; i < found.merges.size(); ++i) merges.add(found.merges[i], i + 1);
+    return vocabulary;
+  }
+  const io::Path tokens_file = first_existing(fs, vocab_dir, "encoder.json", "vocab.json");
+  const io::Path merges_file = first_existing(fs, vocab_dir, "vocab.bpe", "merges.txt");
+  const IdByBytes ids = index(tokens_file, read_encoder_json(fs, tokens_file));
+  read_merges_file(fs, merges_file, alphabet, ids, vocabulary);
   return vocabulary;
 }
 

@@ -55,7 +55,8 @@ struct BpeVocabulary {
   std::uint64_t content_hash = 0;
 };
 
-/// Reads vocab_dir/encoder.json (or vocab.json) and vocab_dir/vocab.bpe (or merges.txt).
+/// Reads vocab_dir/encoder.json (or vocab.json) and vocab_dir/vocab.bpe (or merges.txt); where neither of the first two
+/// is there, vocab_dir/tokenizer.json of the tokenizers library, which must describe GPT-2's way of encoding.
 /// Throws InputError "[FILE] line N, ..." naming the rule that is broken, IoError.
 BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir);
 

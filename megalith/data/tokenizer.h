@@ -59,9 +59,9 @@ class Tokenizer {
 std::span<const std::string_view> tokenizer_names();
 
 /// Makes a tokenizer.
-///   "gpt2"  byte-level BPE from vocab_dir/encoder.json (or vocab.json) and vocab_dir/vocab.bpe (or merges.txt); reads
-///           about 1.5 MB in about 50 ms. Source: Radford et al. 2019, "Language models are unsupervised multitask
-///           learners", section 2.2.
+///   "gpt2"  byte-level BPE from vocab_dir/encoder.json (or vocab.json) and vocab_dir/vocab.bpe (or merges.txt), or
+///           vocab_dir/tokenizer.json; reads about 1.5 MB in about 50 ms. Source: Radford et al. 2019, "Language models
+///           are unsupervised multitask learners", section 2.2.
 ///   "byte"  ids 0..255 are the bytes; byte 0 ends a document, so that the vocabulary stays 256. Needs no files.
 /// Throws ConfigError for an unknown name or a missing vocab_dir, InputError for files that break a rule (file, line,
 /// entry), IoError.

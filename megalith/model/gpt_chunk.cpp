@@ -106,6 +106,11 @@ Tensor GptChunk::last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& s
   return head_->logits(ex, x.rows(row, 1), saved.head);
 }
 
+Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const {
+  const Tensor x = body(ex, inputs, {}, {}, saved);
+  return head_->forward(ex, x, inputs.targets, inputs.loss_sum, saved.head);
+}
+
 void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,
                         const Saved& saved) const {
   Tensor dy = output_grad;

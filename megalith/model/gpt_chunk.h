@@ -48,6 +48,9 @@ class GptChunk {
   /// Evaluation of a whole model in one chunk: this rank's logits [1, V/tp] after token `row`.
   Tensor last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const;
 
+  /// Evaluation of a whole model in one chunk: loss [T] of every token, 0 where its target is -1.
+  Tensor token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const;
+
   const ChunkRange& range() const { return range_; }
 
  private:

@@ -240,7 +240,8 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
   }
   const auto same_hash = [&](const char* name, std::uint64_t hash) {
     const auto found = saved.texts.find(name);
-    return found != saved.texts.end() && found->second == hex64(hash);
+    // 0: an imported model, of which this is not known.
+    return found != saved.texts.end() && (found->second == hex64(hash) || found->second == hex64(0));
   };
   if (!same_hash("tokenizer_hash", identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";

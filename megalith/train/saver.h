@@ -8,7 +8,7 @@
 
 namespace megalith::train {
 
-/// What must be the same when a run goes on: hashes of what the recipe alone does not show.
+/// What must be the same when a run goes on: hashes of what the recipe alone does not show. 0: not known, any will do.
 struct DataIdentity {
   std::uint64_t tokenizer = 0, corpus = 0;
 };

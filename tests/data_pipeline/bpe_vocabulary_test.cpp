@@ -70,6 +70,46 @@ TEST(BpeVocabulary, HashIsOfTheContents) {
   EXPECT_NE(VocabularyFiles(small_vocabulary({"bc", "ab"}).dump(), "a b\nb c\n").load().content_hash, hash);
 }
 
+/// A tokenizer.json with these tokens and merges.
+nlohmann::ordered_json whole_file(const std::vector<std::string>& tokens, const std::string& merges) {
+  return {{"version", "1.0"},
+          {"added_tokens", {{{"id", 256}, {"content", "<|endoftext|>"}, {"special", true}}}},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+          {"model",
+           {{"type", "BPE"}, {"vocab", small_vocabulary(tokens)}, {"merges", nlohmann::ordered_json::parse(merges)}}}};
+}
+
+TEST(BpeVocabulary, ReadsTokenizerJson) {
+  const std::uint64_t hash = VocabularyFiles(small_vocabulary({"ab", "bc"}).dump(), "a b\nb c\n").load().content_hash;
+  const TempDir dir;
+  const auto load = [&](const nlohmann::ordered_json& file) {
+    write_all(dir / "tokenizer.json", file.dump());
+    return load_bpe_vocabulary(*io::posix_fs(), dir.path());
+  };
+  EXPECT_EQ(load(whole_file({"ab", "bc"}, R"(["a b", "b c"])")).content_hash, hash);
+  EXPECT_EQ(load(whole_file({"ab", "bc"}, R"([["a", "b"], ["b", "c"]])")).content_hash, hash) << "merges as pairs";
+  auto added = whole_file({"ab", "bc"}, R"(["a b", "b c"])");
+  added["model"]["vocab"].erase("<|endoftext|>");
+  EXPECT_EQ(load(added).content_hash, hash) << "the end of text among the added tokens only";
+
+  const auto error = [&](const nlohmann::ordered_json& file) { return error_of<InputError>([&] { load(file); }); };
+  auto bad = whole_file({"ab"}, R"(["a b"])");
+  bad["model"]["type"] = "WordPiece";
+  EXPECT_NE(error(bad).find("tokenizer.json] model.type: must be BPE"), std::string::npos) << error(bad);
+  bad = whole_file({"ab"}, R"(["a b"])");
+  bad["pre_tokenizer"]["add_prefix_space"] = true;
+  EXPECT_NE(error(bad).find("add_prefix_space"), std::string::npos) << error(bad);
+  bad = whole_file({"ab"}, R"(["a b"])");
+  bad["normalizer"] = {{"type", "NFC"}};
+  EXPECT_NE(error(bad).find("normalizer"), std::string::npos) << error(bad);
+  EXPECT_NE(error(whole_file({"ab"}, R"(["a b", 7])")).find("line 2, a merge: must be"), std::string::npos);
+  EXPECT_NE(error(whole_file({"ab"}, R"(["a c"])")).find("the token that it makes is not in the vocabulary"),
+            std::string::npos);
+  EXPECT_NE(error({{"model", 3}}).find("model.type"), std::string::npos);
+  EXPECT_NE(error(nlohmann::ordered_json::array()).find("must be a JSON object"), std::string::npos);
+}
+
 TEST(BpeVocabulary, RefusesBrokenVocabularies) {
   const auto error = [](const std::string& json) { return VocabularyFiles(json, "").error("vocab.json"); };
   auto bad = small_vocabulary({"ab", "bc"});

@@ -1,0 +1,141 @@
+#include <cstdio>
+#include <memory>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/threads/thread_world.h"
+#include "megalith/convert/hf_gpt2.h"
+#include "megalith/data/tokenizer.h"
+#include "megalith/io/run_lock.h"
+#include "megalith/io/save_protocol.h"
+#include "megalith/train/trainer.h"
+
+#include "apps/command.h"
+#include "apps/launch.h"
+#include "apps/saved_model.h"
+
+namespace megalith::apps {
+namespace {
+
+struct HfOptions {
+  std::string from, to;
+};
+
+bool has_tokenizer(io::Fs& fs, const io::Path& folder) {
+  return fs.exists(folder / "tokenizer.json") || (fs.exists(folder / "vocab.json") && fs.exists(folder / "merges.txt"));
+}
+
+/// The recipe of a model that was trained elsewhere: no steps yet, and data to be named by whoever goes on.
+config::RunPlan imported_plan(const model::ModelConfig& m, const io::Path& folder) {
+  config::RunConfig c;
+  c.source = folder.string();
+  c.model.num_layers = m.num_layers;
+  c.model.hidden_size = m.hidden_size;
+  c.model.num_heads = m.num_heads;
+  c.model.ffn_hidden_size = m.ffn_hidden_size;
+  c.model.seq_len = m.seq_len;
+  c.model.vocab_size = m.vocab_size;
+  c.model.dropout = m.dropout;
+  c.model.attention_dropout = m.attention_dropout;
+  c.model.embedding_dropout = m.embedding_dropout;
+  c.train.steps = 0;
+  c.data.tokenizer = m.vocab_size == 256 ? "byte" : "gpt2";
+  c.data.vocab_dir = std::filesystem::absolute(folder).string();
+  c.data.train = std::vector<std::string>{"unknown"};
+  return config::resolve(c);
+}
+
+void import_hf(const HfOptions& options) {
+  const std::shared_ptr<io::Fs> fs = rank_fs(0);
+  const io::Path out = options.to;
+  const config::RunPlan plan = imported_plan(convert::read_hf_gpt2_config(*fs, options.from), options.from);
+  train::DataIdentity identity;  // of the data nothing is known
+  if (plan.data.tokenizer == "byte" || has_tokenizer(*fs, options.from)) {
+    identity.tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs)->content_hash();
+  } else {
+    log::warning(str(options.from,
+                     " holds no tokenizer (vocab.json and merges.txt, or tokenizer.json): give --vocab-dir "
+                     "to generate"));
+  }
+  const io::Path folder = train::checkpoint_folder(plan, out);
+  if (!io::published(*fs, folder).empty())
+    throw ConfigError(str("--out = ", out.string(), ": holds checkpoints already; choose another"));
+  const io::RunLock lock = io::RunLock::take(out);
+  comm::run_ranks(1, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    convert::import_hf_gpt2(*fs, options.from, plan.model, engine.stage().params());
+    train::Saver saver(engine, plan, identity, *fs, folder);
+    const checkpoint::Digest128 digest = saver.save({});
+    std::printf("%s: %lld parameters, state digest %s\n", (folder / io::StepFolder{0}.name()).c_str(),
+                static_cast<long long>(model::count_parameters(plan.model)), digest.hex().c_str());
+  });
+  io::publish_file(*fs, out / "recipe.toml", config::to_toml(plan.as_config()));
+}
+
+void copy_file(io::Fs& fs, const io::Path& from, const io::Path& to) {
+  const io::MappedFile bytes = fs.map(from);
+  const auto file = fs.create(to);
+  file->write(bytes.bytes());
+  file->sync();
+  file->close();
+}
+
+/// The vocabulary's files under the names that the transformers library looks for.
+void copy_tokenizer(io::Fs& fs, const io::Path& from, const io::Path& to) {
+  constexpr const char* kNames[][2] = {{"encoder.json", "vocab.json"},
+                                       {"vocab.json", "vocab.json"},
+                                       {"vocab.bpe", "merges.txt"},
+                                       {"merges.txt", "merges.txt"},
+                                       {"tokenizer.json", "tokenizer.json"}};
+  for (const auto& [name, new_name] : kNames) {
+    if (fs.exists(from / name) && !fs.exists(to / new_name)) copy_file(fs, from / name, to / new_name);
+  }
+}
+
+void export_hf(const HfOptions& options) {
+  const std::shared_ptr<io::Fs> fs = rank_fs(0);
+  const io::Path target = options.to;
+  if (fs->exists(target)) throw ConfigError(str("--out = ", target.string(), ": exists already; choose another"));
+  use_saved_model(*fs, options.from, [&](eval::WholeModel& model, const config::RunPlan& plan) {
+    const io::Path staging = target.string() + io::temporary_suffix();
+    fs->make_dir(staging);
+    std::int32_t end_of_document = 0;
+    if (plan.data.tokenizer == "gpt2") {
+      end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1;
+      if (fs->is_dir(plan.data.vocab_dir)) {
+        copy_tokenizer(*fs, plan.data.vocab_dir, staging);
+        end_of_document = data::make_tokenizer("gpt2", plan.data.vocab_dir, *fs)->end_of_document();
+      } else {
+        log::warning(str("data.vocab_dir = ", plan.data.vocab_dir, " is not there: no tokenizer was exported"));
+      }
+    }
+    convert::export_hf_gpt2(*fs, staging, model.config(), model.params(), end_of_document);
+    fs->sync_dir(staging);
+    fs->rename(staging, target);
+    fs->sync_dir(target.has_parent_path() ? target.parent_path() : io::Path("."));
+  });
+  std::printf("%s: config.json and model.safetensors of a GPT2LMHeadModel\n", target.c_str());
+}
+
+void add_leaf(CLI::App& parent, const char* name, const char* help, const char* from, void (*run)(const HfOptions&)) {
+  const auto options = std::make_shared<HfOptions>();
+  CLI::App* const leaf = parent.add_subcommand(name, help);
+  leaf->add_option("from", options->from, from)->required();
+  leaf->add_option("--out", options->to, "folder to write; must not hold one yet")->required();
+  leaf->callback([options, run] { run(*options); });
+}
+
+}  // namespace
+
+void add_hugging_face(CLI::App& checkpoint_command) {
+  add_leaf(checkpoint_command, "import-hf",
+           "make a checkpoint of a Hugging Face GPT-2, to generate from or to train on",
+           "folder with config.json and model.safetensors", import_hf);
+  add_leaf(checkpoint_command, "export-hf",
+           "write a checkpoint's model so that GPT2LMHeadModel.from_pretrained loads it",
+           "step folder, folder of steps, or OUT of a run", export_hf);
+}
+
+}  // namespace megalith::apps

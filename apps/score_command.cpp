@@ -1,0 +1,69 @@
+#include <cstdio>
+#include <memory>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+
+#include "apps/command.h"
+#include "apps/launch.h"
+#include "apps/saved_model.h"
+
+namespace megalith::apps {
+namespace {
+
+using Lists = std::vector<std::vector<std::int32_t>>;
+
+/// [[15496, 995], ...]
+Lists read_lists(io::Fs& fs, const std::string& file, const model::ModelConfig& model) {
+  const io::MappedFile mapped = fs.map(file);
+  const nlohmann::json json = nlohmann::json::parse(mapped.text(), nullptr, false);
+  if (!json.is_array()) throw InputError(str("[", file, "] must be a list of lists of token ids, as [[15496, 995]]"));
+  Lists lists;
+  for (const nlohmann::json& list : json) {
+    const std::string where = str("[", file, "] list ", lists.size());
+    if (!list.is_array() || list.empty() || static_cast<Index>(list.size()) > model.seq_len) {
+      throw InputError(str(where, " of ", list.is_array() ? list.size() : 0, " tokens: must be a list of 1 to ",
+                           model.seq_len, " ids, the model's seq_len"));
+    }
+    std::vector<std::int32_t>& ids = lists.emplace_back();
+    for (const nlohmann::json& id : list) {
+      if (!id.is_number_integer() || id < 0 || id >= model.vocab_size) {
+        throw InputError(
+            str(where, ", token ", ids.size(), " = ", id.dump(), ": must be from 0 to ", model.vocab_size - 1));
+      }
+      ids.push_back(id.get<std::int32_t>());
+    }
+  }
+  return lists;
+}
+
+void run_score(const std::string& checkpoint, const std::string& file) {
+  const std::shared_ptr<io::Fs> fs = rank_fs(0);
+  use_saved_model(*fs, checkpoint, [&](eval::WholeModel& model, const config::RunPlan&) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const std::vector<std::int32_t>& ids : read_lists(*fs, file, model.config())) {
+      nlohmann::json row = {nullptr};  // the first token has nothing before it
+      for (const double logprob : model.log_probabilities(ids)) row.push_back(logprob);
+      rows.push_back(std::move(row));
+    }
+    std::printf("%s\n", nlohmann::json{{"logprobs", rows}}.dump().c_str());
+  });
+}
+
+}  // namespace
+
+void add_score(CLI::App& program) {
+  struct Options {
+    std::string checkpoint, tokens;
+  };
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = program.add_subcommand(
+      "score", "Print the natural log-probability of every token of every list, given those before it");
+  command->add_option("--checkpoint", options->checkpoint, "Step folder, folder of steps, or OUT of a run")->required();
+  command->add_option("--tokens", options->tokens, "JSON file: a list of lists of token ids")->required();
+  command->callback([options] { run_score(options->checkpoint, options->tokens); });
+}
+
+}  // namespace megalith::apps

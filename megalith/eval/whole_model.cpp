@@ -1,0 +1,83 @@
+#include "megalith/eval/whole_model.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+
+namespace megalith::eval {
+namespace {
+
+constexpr std::int32_t kNoTarget = -1;
+
+model::ChunkRange whole(const model::ModelConfig& model) { return {{0, model.num_layers}, true, true}; }
+
+}  // namespace
+
+WholeModel::WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype)
+    : model_(model), params_(model::declare_gpt(model, {whole(model)}, mesh, 0), dtype) {
+  if (mesh.world.size() != 1) throw InternalError("[WholeModel] mesh: must be of one rank");
+  params_.allocate(ledger_);
+  chunk_ = std::make_unique<model::GptChunk>(model, whole(model), mesh, params_, 0);
+  saved_ = chunk_->make_saved();
+  const Index ids = round_up(model.seq_len * size_of(DType::i32), kAlignment);
+  inputs_ = ledger_.take("inputs", 2 * ids + kAlignment);
+  tokens_ = inputs_.view({model.seq_len}, DType::i32);
+  targets_ = inputs_.view({model.seq_len}, DType::i32, ids);
+  loss_sum_ = inputs_.view({1}, DType::f64, 2 * ids);
+  logits_.resize(static_cast<std::size_t>(model.vocab_size));
+}
+
+Tensor WholeModel::ask(Exec& ex, Question question, Index row, const model::GptChunk::Inputs& inputs) {
+  return question == Question::last_logits ? chunk_->last_logits(ex, inputs, row, saved_)
+                                           : chunk_->token_losses(ex, inputs, saved_);
+}
+
+Tensor WholeModel::run(std::optional<Pass>& pass, Question question, Index row) {
+  const model::GptChunk::Inputs inputs{{1, model_.seq_len, {}, nn::Mode::evaluate}, tokens_, targets_, loss_sum_};
+  if (!pass) {
+    Recording recording;
+    Exec recorder(Device::cpu, recording);
+    recording.begin_phase();
+    ask(recorder, question, 0, inputs);
+    pass.emplace();
+    pass->plan = make_plan(recording);
+    pass->scratch = ledger_.take("scratch", pass->plan.scratch_bytes);
+  }
+  ex_.begin(pass->plan.phases[0], nullptr, pass->scratch.data());
+  const Tensor answer = ask(ex_, question, row, inputs);
+  ex_.end();
+  return answer;
+}
+
+void WholeModel::put_tokens(std::span<const std::int32_t> window) {
+  if (window.empty() || static_cast<Index>(window.size()) > model_.seq_len) {
+    throw InternalError(str("[WholeModel] a window of ", window.size(), " tokens: must be 1 to ", model_.seq_len));
+  }
+  // Attention is causal: what stands behind the last token (zeros) cannot change what comes before.
+  std::ranges::fill(tokens_.span<std::int32_t>(), 0);
+  std::ranges::copy(window, tokens_.span<std::int32_t>().begin());
+}
+
+std::span<const double> WholeModel::last_logits(std::span<const std::int32_t> window) {
+  put_tokens(window);
+  const Tensor z = run(logits_pass_, Question::last_logits, static_cast<Index>(window.size()) - 1);
+  dispatch_float(z.dtype(), "last_logits", [&]<class T>() {
+    for (std::size_t i = 0; i < logits_.size(); ++i) logits_[i] = static_cast<double>(z.data<T>()[i]);
+  });
+  return logits_;
+}
+
+std::vector<double> WholeModel::log_probabilities(std::span<const std::int32_t> window) {
+  put_tokens(window);
+  std::ranges::fill(targets_.span<std::int32_t>(), kNoTarget);
+  std::ranges::copy(window.subspan(1), targets_.span<std::int32_t>().begin());
+  const Tensor losses = run(losses_pass_, Question::losses, 0);
+  std::vector<double> answer(window.size() - 1);
+  dispatch_float(losses.dtype(), "log_probabilities", [&]<class T>() {
+    for (std::size_t i = 0; i < answer.size(); ++i) answer[i] = -static_cast<double>(losses.data<T>()[i]);
+  });
+  return answer;
+}
+
+}  // namespace megalith::eval

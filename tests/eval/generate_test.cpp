@@ -1,0 +1,107 @@
+#include "megalith/eval/generate.h"
+
+#include <cmath>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/comm/threads/thread_world.h"
+
+namespace megalith::eval {
+namespace {
+
+/// How often each id is drawn at evenly spread uniforms.
+std::map<std::int32_t, int> counts(const std::vector<double>& logits, const GenerateOptions& options) {
+  std::map<std::int32_t, int> drawn;
+  for (int i = 0; i < 1000; ++i) ++drawn[draw(logits, options, (i + 0.5) / 1000)];
+  return drawn;
+}
+
+const std::vector<double> kLogits = {std::log(0.1), std::log(0.5), std::log(0.15), std::log(0.25)};
+
+TEST(Draw, FollowsTheProbabilities) {
+  EXPECT_EQ(counts(kLogits, {}), (std::map<std::int32_t, int>{{0, 100}, {1, 500}, {2, 150}, {3, 250}}));
+}
+
+TEST(Draw, ZeroTemperatureIsGreedyWithTiesToTheLowerId) {
+  EXPECT_EQ(draw({{1, 3, 3, 2}}, {.temperature = 0}, 0.99), 1);
+}
+
+TEST(Draw, TopKKeepsTheKLikeliest) {
+  EXPECT_EQ(counts(kLogits, {.top_k = 1}), (std::map<std::int32_t, int>{{1, 1000}}));
+  const auto two = counts(kLogits, {.top_k = 2});
+  EXPECT_EQ(two.size(), 2u);
+  EXPECT_NEAR(two.at(1), 667, 1);
+  EXPECT_EQ(counts(kLogits, {.top_k = 99}), counts(kLogits, {}));
+}
+
+TEST(Draw, TopPKeepsTheFewestThatReachIt) {
+  EXPECT_EQ(counts(kLogits, {.top_p = 0.4}).size(), 1u);
+  EXPECT_EQ(counts(kLogits, {.top_p = 0.6}).size(), 2u);
+  EXPECT_EQ(counts(kLogits, {.top_p = 0.8}).size(), 3u);
+  EXPECT_EQ(counts(kLogits, {.top_p = 0.95}).size(), 4u);
+  EXPECT_EQ(counts(kLogits, {.top_k = 2, .top_p = 0.6}).size(), 1u) << "of the two, 0.5 is two thirds";
+}
+
+TEST(Draw, TemperatureComesBeforeTopP) {
+  EXPECT_EQ(counts(kLogits, {.temperature = 1e-3, .top_p = 0.99}).size(), 1u);
+  EXPECT_EQ(counts(kLogits, {.temperature = 1e3, .top_p = 0.8}).size(), 4u);
+}
+
+/// A small model with random weights, given to `use`.
+template <class Use>
+void with_model(Use&& use) {
+  comm::run_ranks(1, [&](comm::World& world) {
+    const model::ModelConfig config{.num_layers = 2,
+                                    .hidden_size = 8,
+                                    .num_heads = 2,
+                                    .ffn_hidden_size = 12,
+                                    .seq_len = 6,
+                                    .vocab_size = 9,
+                                    .padded_vocab_size = 16};
+    WholeModel model(config, grid::make_mesh(world, grid::resolve({})), DType::f64);
+    for (Param& param : model.params().params()) {
+      param.spec.init_std *= 20;  // else all logits are alike
+      initialise(param, 7);
+    }
+    use(model);
+  });
+}
+
+TEST(WholeModel, LogProbabilitiesAreThoseOfTheLogits) {
+  with_model([](WholeModel& model) {
+    const std::vector<std::int32_t> ids = {3, 1, 4, 1, 5, 8};
+    const std::vector<double> found = model.log_probabilities(ids);
+    ASSERT_EQ(found.size(), 5u);
+    for (std::size_t i = 1; i < ids.size(); ++i) {
+      const std::span<const double> z = model.last_logits(std::span(ids).first(i));
+      double sum = 0;
+      for (const double one : z) sum += std::exp(one);
+      EXPECT_NEAR(found[i - 1], z[static_cast<std::size_t>(ids[i])] - std::log(sum), 1e-12) << i;
+    }
+    EXPECT_EQ(model.log_probabilities(std::span(ids).first(1)).size(), 0u);
+    EXPECT_NEAR(model.log_probabilities(std::span(ids).first(2))[0], found[0], 1e-14);
+    EXPECT_THROW(model.log_probabilities(std::vector<std::int32_t>(7)), InternalError);
+  });
+}
+
+TEST(Generate, SlidesItsWindowAndStops) {
+  with_model([](WholeModel& model) {
+    std::vector<std::int32_t> ids;
+    const auto keep = [&](std::int32_t id) {
+      ids.push_back(id);
+      return true;
+    };
+    generate(model, {1}, {.max_tokens = 20, .seed = 3}, keep);
+    EXPECT_EQ(ids.size(), 20u);
+    const std::vector<std::int32_t> all = ids;
+    ids.clear();
+    generate(model, {1}, {.max_tokens = 20, .seed = 3, .stop_token = all[10]}, keep);
+    EXPECT_LE(ids.size(), 10u);
+    EXPECT_THROW(generate(model, {}, {}, keep), InputError);
+  });
+}
+
+}  // namespace
+}  // namespace megalith::eval
