@@ -94,25 +94,36 @@ void copy_tokenizer(io::Fs& fs, const io::Path& from, const io::Path& to) {
   }
 }
 
+/// Everything of the export, into a folder that nobody looks at yet.
+void fill(io::Fs& fs, const io::Path& staging, eval::WholeModel& model, const config::RunPlan& plan) {
+  std::int32_t end_of_document = 0;
+  if (plan.data.tokenizer == "gpt2") {
+    copy_tokenizer(fs, plan.data.vocab_dir, staging);
+    if (has_tokenizer(fs, staging)) {
+      end_of_document = data::make_tokenizer("gpt2", staging, fs)->end_of_document();
+    } else {
+      end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1;
+      log::warning(str("data.vocab_dir = ", plan.data.vocab_dir, " holds no vocabulary: no tokenizer was exported"));
+    }
+  }
+  convert::export_hf_gpt2(fs, staging, model.config(), model.params(), end_of_document);
+  fs.sync_dir(staging);
+}
+
 void export_hf(const HfOptions& options) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
-  const io::Path target = options.to;
+  const io::Path target = io::Path(options.to).lexically_normal();
   if (fs->exists(target)) throw ConfigError(str("--out = ", target.string(), ": exists already; choose another"));
   use_saved_model(*fs, options.from, [&](eval::WholeModel& model, const config::RunPlan& plan) {
     const io::Path staging = target.string() + io::temporary_suffix();
     fs->make_dir(staging);
-    std::int32_t end_of_document = 0;
-    if (plan.data.tokenizer == "gpt2") {
-      end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1;
-      if (fs->is_dir(plan.data.vocab_dir)) {
-        copy_tokenizer(*fs, plan.data.vocab_dir, staging);
-        end_of_document = data::make_tokenizer("gpt2", plan.data.vocab_dir, *fs)->end_of_document();
-      } else {
-        log::warning(str("data.vocab_dir = ", plan.data.vocab_dir, " is not there: no tokenizer was exported"));
-      }
+    try {
+      fill(*fs, staging, model, plan);
+    } catch (const Error&) {
+      for (const std::string& name : fs->list(staging)) fs->unlink(staging / name);
+      fs->remove_dir(staging);
+      throw;
     }
-    convert::export_hf_gpt2(*fs, staging, model.config(), model.params(), end_of_document);
-    fs->sync_dir(staging);
     fs->rename(staging, target);
     fs->sync_dir(target.has_parent_path() ? target.parent_path() : io::Path("."));
   });

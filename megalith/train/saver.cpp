@@ -226,6 +226,15 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
     throw CheckpointError(CheckpointError::Kind::refused,
                           str("[resume] the checkpoint was written by another version of megalith: ", error.what()));
   }
+  const auto hash_of = [&](const char* name) {
+    const auto found = saved.texts.find(name);
+    return found == saved.texts.end() ? std::string() : found->second;
+  };
+  // An imported model was trained on data, and from a seed, that nobody here knows: any will do.
+  const bool imported = hash_of("corpus_hash") == hex64(0);
+  const auto is_refused = [&](std::string_view key) {
+    return must_match(key) && !(imported && (key.starts_with("data.") || key == "train.seed"));
+  };
   config::RunConfig now = plan_.as_config();
   const std::vector<config::Field> old_fields = config::fields(then), new_fields = config::fields(now);
   std::string refused;
@@ -233,19 +242,17 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
     const std::string was = value_text(old_fields[i]), is = value_text(new_fields[i]);
     if (was == is) continue;
     const std::string line = str(new_fields[i].key, " = ", is, ": the checkpoint was trained with ", was);
-    if (must_match(new_fields[i].key))
+    if (is_refused(new_fields[i].key))
       refused += "\n  " + line;
     else if (changes_results(new_fields[i].key))
       warnings.push_back(line + "; results differ from an uninterrupted run");
   }
-  const auto same_hash = [&](const char* name, std::uint64_t hash) {
-    const auto found = saved.texts.find(name);
-    // 0: an imported model, of which this is not known.
-    return found != saved.texts.end() && (found->second == hex64(hash) || found->second == hex64(0));
+  const auto is_same = [&](const char* name, std::uint64_t hash) {
+    return hash_of(name) == hex64(hash) || hash_of(name) == hex64(0);
   };
-  if (!same_hash("tokenizer_hash", identity_.tokenizer))
+  if (!is_same("tokenizer_hash", identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
-  if (!same_hash("corpus_hash", identity_.corpus))
+  if (!is_same("corpus_hash", identity_.corpus))
     refused += "\n  data.train: its tokens differ from those the checkpoint was trained on";
   if (!refused.empty())
     throw CheckpointError(CheckpointError::Kind::refused, "[resume] the checkpoint belongs to another run:" + refused);

@@ -222,6 +222,33 @@ TEST_F(Program, WidthsOfOneTrain) {
   }
 }
 
+TEST_F(Program, AHuggingFaceRoundTripScoresTheSame) {
+  ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2 --set parallel.ranks=4")).code, 0);
+  std::ofstream(dir_ / "ids.json") << "[[1], [116, 104, 101, 32], [255, 0]]";
+  const std::string ids = " --tokens " + (dir_ / "ids.json").string();
+  const Finished want = run_shell("megalith score --checkpoint " + out("a") + ids);
+  ASSERT_EQ(want.code, 0) << want.err;
+  const nlohmann::json scores = nlohmann::json::parse(want.out).at("logprobs");
+  ASSERT_EQ(scores.size(), 3u);
+  EXPECT_EQ(scores[0], nlohmann::json::parse("[null]"));
+  EXPECT_LT(scores[1][3].get<double>(), 0);
+  const Finished exported = run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("hf"));
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  EXPECT_EQ(run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("hf")).code, 64);
+  ASSERT_EQ(run_shell("megalith checkpoint import-hf " + out("hf") + " --out " + out("b")).code, 0);
+  EXPECT_EQ(run_shell("megalith score --checkpoint " + out("b") + ids).out, want.out);
+  ASSERT_EQ(run_shell("megalith checkpoint export-hf " + out("b") + " --out " + out("hf2")).code, 0);
+  EXPECT_EQ(run_shell("cmp " + out("hf") + "/model.safetensors " + out("hf2") + "/model.safetensors").code, 0);
+  // Training goes on from an imported model: its optimizer starts from zero.
+  const Finished tuned = run_shell(train("b", "--resume --set train.steps=2"));
+  EXPECT_EQ(tuned.code, 0) << tuned.err;
+  std::ofstream(dir_ / "bad.json") << "[[1, 256]]";
+  const Finished bad =
+      run_shell("megalith score --checkpoint " + out("a") + " --tokens " + (dir_ / "bad.json").string());
+  EXPECT_EQ(bad.code, 65);
+  EXPECT_NE(bad.err.find("list 0, token 1 = 256: must be from 0 to 255"), std::string::npos) << bad.err;
+}
+
 TEST_F(Program, PlanPrintsWhatTheRunTakes) {
   ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
   const Finished plan =
