@@ -46,9 +46,10 @@ std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io
   locks.push_back(io::RunLock::take(out));
   locks.push_back(io::RunLock::take(folder));
   const io::Leftovers found = io::clean_leftovers(fs, folder, locks.back());
-  if (found.staging + found.trash > 0) {
-    log::info(str("cleared ", found.staging, " unfinished saves and ", found.trash, " half-removed checkpoints from ",
-                  folder.string()));
+  const int files = io::clean_temporaries(fs, out, locks.front());
+  if (found.staging + found.trash + files > 0) {
+    log::info(str("cleared what a dead job left: ", found.staging, " unfinished saves, ", found.trash,
+                  " half-removed checkpoints, ", files, " unfinished files"));
   }
   return locks;
 }
@@ -96,7 +97,7 @@ Job prepare(const TrainOptions& options, const Launcher& launcher, train::Resume
   const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
   train::check_vocabulary(plan, *tokenizer);
   const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores());
-  Job job{plan, out, fs, tokenizer, data, {tokenizer->content_hash(), data.train.source().fingerprint()}, {}};
+  Job job{plan, out, fs, tokenizer, data, {tokenizer->content_hash(), data.train.fingerprint()}, {}};
   if (launcher.process == 0) job.locks = claim(*fs, plan, out, resume);
   return job;
 }

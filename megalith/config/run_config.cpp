@@ -203,6 +203,7 @@ std::vector<Field> fields(RunConfig& c) {
           {"checkpoint.keep", &c.checkpoint.keep},
           {"checkpoint.on_corrupt", &c.checkpoint.on_corrupt},
           {"log.interval", &c.log.interval},
+          {"log.tensorboard", &c.log.tensorboard},
           {"device.type", &c.device.type},
           {"device.ranks_per_node", &c.device.ranks_per_node}};
 }

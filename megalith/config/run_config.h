@@ -44,6 +44,7 @@ struct RunConfig {
   } checkpoint;
   struct Log {
     std::optional<Index> interval;
+    std::optional<bool> tensorboard;
   } log;
   struct Device {
     std::optional<std::string> type;

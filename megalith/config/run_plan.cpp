@@ -160,6 +160,7 @@ void resolve_rest(const RunConfig& asked, RunPlan& plan, Problems& out) {
   out.require(c.interval >= 0, "checkpoint.interval", c.interval, "must not be negative (0: only at the end)");
   out.require(c.keep >= 2, "checkpoint.keep", c.keep, "must be at least 2: one may turn out damaged");
   plan.log_interval = asked.log.interval.value_or(1);
+  plan.tensorboard = asked.log.tensorboard.value_or(false);
   out.require(plan.log_interval >= 1, "log.interval", plan.log_interval, "must be at least 1");
   const std::string device = asked.device.type.value_or("cpu");
   out.require(device == "cpu", "device.type", device, "must be cpu: this build has no CUDA backend");
@@ -281,6 +282,7 @@ RunConfig RunPlan::as_config() const {
   c.checkpoint.interval = checkpoint.interval;
   c.checkpoint.keep = checkpoint.keep;
   c.log.interval = log_interval;
+  c.log.tensorboard = tensorboard;
   c.device.type = "cpu";
   if (ranks_per_node > 0) c.device.ranks_per_node = ranks_per_node;
   c.source = "resolved recipe";

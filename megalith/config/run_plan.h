@@ -33,6 +33,7 @@ struct RunPlan {
   data::DataConfig data;
   checkpoint::CheckpointConfig checkpoint;
   Index log_interval = 1;
+  bool tensorboard = false;  ///< event files in OUT/tensorboard
   int ranks_per_node = 0;
 
   /// The same as a recipe with every key set: parsing and resolving it gives this plan again.

@@ -1,6 +1,7 @@
 #include "megalith/data/data_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "megalith/base/error.h"
@@ -85,16 +86,75 @@ TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, co
   return joined_source(std::move(sources));
 }
 
+namespace {
+
+struct WeightedPath {
+  double weight = 1;
+  std::string path;
+};
+
+/// "0.3 books.jsonl"; nothing for a plain path, also for one of that form which is a file.
+std::optional<WeightedPath> parse_weighted(io::Fs& fs, const std::string& text) {
+  const std::size_t space = text.find(' ');
+  if (space == std::string::npos || fs.exists(text)) return std::nullopt;
+  WeightedPath parsed;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + space, parsed.weight);
+  if (error != std::errc() || end != text.data() + space) return std::nullopt;
+  parsed.path = text.substr(text.find_first_not_of(' ', space));
+  return parsed;
+}
+
+/// All of the key's paths with their weights; empty when none has one.
+std::vector<WeightedPath> weighted_paths(io::Fs& fs, const std::vector<std::string>& paths, std::string_view key) {
+  std::vector<WeightedPath> weighted;
+  std::string plain;
+  for (const std::string& path : paths) {
+    if (auto parsed = parse_weighted(fs, path))
+      weighted.push_back(std::move(*parsed));
+    else
+      plain = path;
+  }
+  if (!weighted.empty() && !plain.empty()) {
+    throw ConfigError(str(key, " = \"", plain, "\": has no weight; give all paths one (\"0.3 ", plain, "\") or none"));
+  }
+  return weighted;
+}
+
+TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const Tokenizer& tokenizer, Index seq_len,
+                       int threads) {
+  std::vector<TrainingSet::Corpus> corpora;
+  for (const WeightedPath& one : paths) {
+    const TokenSourcePtr source = open_corpus(fs, {one.path}, tokenizer, "data.train", threads);
+    corpora.push_back({part(source, {0, source->num_tokens()}, seq_len, "data.train"), one.weight});
+  }
+  try {
+    return TrainingSet(std::move(corpora));
+  } catch (const ConfigError& error) {
+    throw ConfigError(str("data.train: ", error.what()));
+  }
+}
+
+}  // namespace
+
 DataSets open_data(io::Fs& fs, const DataConfig& config, const Tokenizer& tokenizer, Index seq_len, int threads) {
+  const auto open_valid = [&]() -> std::optional<SampleSet> {
+    if (config.valid.empty()) return std::nullopt;
+    if (!weighted_paths(fs, config.valid, "data.valid").empty())
+      throw ConfigError("data.valid: has weights; it is evaluated as it stands, so name files only");
+    const TokenSourcePtr valid = open_corpus(fs, config.valid, tokenizer, "data.valid", threads);
+    return part(valid, {0, valid->num_tokens()}, seq_len, "data.valid");
+  };
+  if (const auto paths = weighted_paths(fs, config.train, "data.train"); !paths.empty()) {
+    if (!config.split.empty())
+      throw ConfigError(
+          str("data.split = \"", config.split, "\": does not go with a weighted data.train; name data.valid"));
+    return {.train = open_blend(fs, paths, tokenizer, seq_len, threads), .valid = open_valid()};
+  }
   const TokenSourcePtr source = open_corpus(fs, config.train, tokenizer, "data.train", threads);
   const auto ranges = (config.split.empty() ? Split{} : parse_split(config.split)).ranges(source->num_tokens());
-  DataSets sets{.train = part(source, ranges[0], seq_len, "data.train"), .valid = std::nullopt};
-  if (!config.valid.empty()) {
-    const TokenSourcePtr valid = open_corpus(fs, config.valid, tokenizer, "data.valid", threads);
-    sets.valid = part(valid, {0, valid->num_tokens()}, seq_len, "data.valid");
-  } else if (ranges[1].size() > 0) {
+  DataSets sets{.train = TrainingSet({{part(source, ranges[0], seq_len, "data.train"), 1}}), .valid = open_valid()};
+  if (!sets.valid && ranges[1].size() > 0)
     sets.valid = part(source, ranges[1], seq_len, "data.valid (from data.split)");
-  }
   return sets;
 }
 

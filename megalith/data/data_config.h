@@ -7,15 +7,17 @@
 #include "megalith/data/samples.h"
 #include "megalith/data/token_source.h"
 #include "megalith/data/tokenizer.h"
+#include "megalith/data/training_set.h"
 
 namespace megalith::data {
 
 /// Section [data] of a recipe.
 struct DataConfig {
-  std::string tokenizer = "gpt2";    ///< see tokenizer_names()
-  std::string vocab_dir{};           ///< of gpt2: the folder with encoder.json and vocab.bpe
-  std::vector<std::string> train{};  ///< text, JSON lines, or prefixes of .bin/.idx; read one after the other
-  std::vector<std::string> valid{};  ///< the same; empty: taken from train by `split`, if that is given
+  std::string tokenizer = "gpt2";  ///< see tokenizer_names()
+  std::string vocab_dir{};         ///< of gpt2: the folder with encoder.json and vocab.bpe
+  /// Text, JSON lines, or prefixes of .bin/.idx: read one after the other; or "WEIGHT PATH" each: blended.
+  std::vector<std::string> train{};
+  std::vector<std::string> valid{};  ///< the same without weights; empty: taken from train by `split`, if that is given
   std::string split{};               ///< see parse_split(); empty: all of train is for training
 };
 
@@ -32,7 +34,7 @@ TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, co
 
 /// What a training run reads.
 struct DataSets {
-  SampleSet train;
+  TrainingSet train;
   std::optional<SampleSet> valid;
 };
 

@@ -75,6 +75,11 @@ void make_durable_dir(Fs& fs, const Path& folder) {
   }
 }
 
+void expect_covered(const RunLock& lock, const Path& folder) {
+  if (lock.covers(folder)) return;
+  throw InternalError(str("[clean] ", folder.string(), ": the lock on ", lock.folder().string(), " does not cover it"));
+}
+
 }  // namespace
 
 std::string temporary_suffix() { return std::string(kTemporary) + unique_digits(); }
@@ -167,6 +172,20 @@ Leftovers clean_leftovers(Fs& fs, const Path& root, const RunLock& lock) {
     }
   }
   return done;
+}
+
+int clean_temporaries(Fs& fs, const Path& folder, const RunLock& lock) {
+  expect_covered(lock, folder);
+  int removed = 0;
+  for (const std::string& name : fs.list(folder)) {
+    const std::size_t dot = name.rfind(kTemporary);
+    if (dot == std::string::npos || dot == 0 || !is_unique(std::string_view(name).substr(dot + kTemporary.size())))
+      continue;
+    if (fs.is_dir(folder / name) || fs.is_link(folder / name)) continue;
+    fs.unlink(folder / name);
+    ++removed;
+  }
+  return removed;
 }
 
 }  // namespace megalith::io

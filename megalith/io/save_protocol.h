@@ -56,4 +56,8 @@ struct Leftovers {
 /// InternalError when it does not cover root. Files whose names are not ours are never touched.
 Leftovers clean_leftovers(Fs& fs, const Path& root, const RunLock& lock);
 
+/// Removes NAME.tmp-<unique> files in a folder: what publish_file() of dead jobs left. Returns how many. Folders and
+/// links are not touched. The lock as above.
+int clean_temporaries(Fs& fs, const Path& folder, const RunLock& lock);
+
 }  // namespace megalith::io

@@ -25,6 +25,8 @@ class MetricsLog {
   MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step);
   void write(const StepMetrics& metrics);
   void write_eval(Index step, const std::string& name, double loss);
+  /// Returns when all that was written is durable: before a checkpoint says that its steps are done.
+  void sync() { file_->sync(); }
   /// Whether the log holds an evaluation of a step.
   bool has_eval(Index step) const { return evaluated_.contains(step); }
 

@@ -8,22 +8,22 @@
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/train/event_file.h"
 #include "megalith/train/metrics.h"
 
 namespace megalith::train {
 namespace {
 
-/// Samples of a set in a given order.
-class OrderedBatches : public model::BatchSource {
+/// The samples of a run.
+class TrainBatches : public model::BatchSource {
  public:
-  OrderedBatches(const data::SampleSet& set, const data::SampleOrder& order) : set_(set), order_(order) {}
+  TrainBatches(const data::TrainingSet& set, std::uint64_t seed) : order_(set, seed) {}
   void fill(Index first_sample, Index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
-    data::fill_batch(order_, set_, first_sample, tokens, targets);
+    order_.fill(first_sample, tokens, targets);
   }
 
  private:
-  const data::SampleSet& set_;
-  data::SampleOrder order_;
+  data::TrainingOrder order_;
 };
 
 /// A set in its own order, and past its end samples without any loss: so that whole batches cover all of it.
@@ -54,8 +54,7 @@ class Run {
         fs_(fs),
         engine_(world, inputs.plan),
         saver_(engine_, inputs.plan, inputs.identity, fs, checkpoint_folder(inputs.plan, inputs.out)),
-        train_batches_(inputs.data.train,
-                       data::SampleOrder::shuffled(inputs.plan.train.seed, inputs.data.train.count())),
+        train_batches_(inputs.data.train, inputs.plan.train.seed),
         line_(inputs.plan.train.steps, inputs.plan.log_interval, inputs.progress) {
     if (inputs.data.valid) valid_batches_.emplace(*inputs.data.valid);
   }
@@ -110,7 +109,7 @@ class Run {
       note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::count_parameters(m),
                " parameters; grid ", config::grid_text(plan_), " over ", world_.size(), " ranks (", world_.transport(),
                "); ", plan_.train.precision, ", ", human_bytes(memory_bytes_), " a rank at most"));
-      note(str("data ", inputs_.data.train.source().name(), ": ", inputs_.data.train.source().num_tokens(), " tokens, ",
+      note(str("data ", inputs_.data.train.name(), ": ", inputs_.data.train.num_tokens(), " tokens, ",
                inputs_.data.train.count(), " samples"));
     }
     if (first() && resumed_) {
@@ -122,6 +121,7 @@ class Run {
     }
     if (first()) io::publish_file(fs_, inputs_.out / "recipe.toml", config::to_toml(plan_.as_config()));
     if (first()) metrics_.emplace(fs_, inputs_.out / "metrics.jsonl", progress_.step);
+    if (first() && plan_.tensorboard) events_.emplace(fs_, inputs_.out / "tensorboard", progress_.step);
   }
 
   void resume() {
@@ -153,6 +153,11 @@ class Run {
                               .model_tflops_per_s = model::flops_per_token(plan_.model) * tokens / seconds * 1e-12,
                               .memory_bytes = memory_bytes_};
     log_metrics([&] { metrics_->write(metrics); });
+    log_events({{"train/loss", result.loss},
+                {"train/grad_norm", result.grad_norm},
+                {"train/lr", result.learning_rate},
+                {"speed/tokens_per_second", metrics.tokens_per_second},
+                {"speed/step_time_s", seconds}});
     line_.step(metrics);
   }
 
@@ -173,13 +178,19 @@ class Run {
     const double loss = engine_.evaluate(*valid_batches_, samples);
     if (!first()) return;
     log_metrics([&] { metrics_->write_eval(progress_.step, "valid", loss); });
+    log_events({{"valid/loss", loss}, {"valid/perplexity", std::exp(loss)}});
     note(str("step ", progress_.step, "  held-out loss ", loss, "  perplexity ", std::exp(loss), "  (", samples,
              " samples)"));
+  }
+
+  void log_events(const std::vector<Scalar>& scalars) {
+    if (events_) log_metrics([&] { events_->write(progress_.step, scalars); });
   }
 
   void save(Failure failure) {
     try {
       const double begin = monotonic_s();
+      if (first()) log_metrics([&] { metrics_->sync(); });
       const checkpoint::Digest128 digest = saver_.save(progress_);
       note(str("saved step ", progress_.step, ", state digest ", digest.hex(), ", ",
                std::round((monotonic_s() - begin) * 1e3), " ms"));
@@ -202,10 +213,11 @@ class Run {
   io::Fs& fs_;
   Engine engine_;
   Saver saver_;
-  OrderedBatches train_batches_;
+  TrainBatches train_batches_;
   std::optional<HeldOutBatches> valid_batches_;
   std::optional<Resumed> resumed_;
   std::optional<MetricsLog> metrics_;
+  std::optional<EventFile> events_;
   ProgressLine line_;
   Progress progress_;
   Index memory_bytes_ = 0;

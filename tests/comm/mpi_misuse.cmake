@@ -12,8 +12,9 @@ foreach(case IN LISTS cases)
   list(GET words 0 name)
   list(GET words 1 ranks)
   list(GET words 2 code)
+  # Where names resolve slowly mpirun alone takes ten seconds to start and more: the limit is for it.
   execute_process(COMMAND ${COMMAND} ${ranks} ${PROGRAM} ${name}
-    RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE error TIMEOUT 20)
+    RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE error TIMEOUT 60)
   set(problem "")
   if(NOT result STREQUAL code)
     string(APPEND problem "exit code ${result}, wanted ${code}\n")

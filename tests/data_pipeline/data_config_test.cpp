@@ -95,7 +95,7 @@ TEST_F(OpenCorpus, OpensTrainAndValid) {
   };
   EXPECT_EQ(with({}, "").train.count(), 7);
   EXPECT_FALSE(with({}, "").valid.has_value());
-  EXPECT_EQ(with({}, "0.5").train.range(), (TokenRange{0, 4}));
+  EXPECT_EQ(with({}, "0.5").train.corpora()[0].samples.range(), (TokenRange{0, 4}));
   EXPECT_EQ(with({}, "0.5").valid->range(), (TokenRange{4, 8}));
   EXPECT_EQ(with({path("a.txt")}, "").train.count(), 7);
   EXPECT_EQ(with({path("a.txt")}, "").valid->count(), 5);

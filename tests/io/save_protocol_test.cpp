@@ -160,6 +160,17 @@ TEST(Leftovers, CleansWhatIsOursAndDeadOnly) {
   EXPECT_THAT(clean_leftovers(*fs, root, lock).kept, ElementsAre(mixed.filename().string()));
 }
 
+TEST(CleanTemporaries, RemovesUnfinishedFilesOfOursOnly) {
+  const TempDir dir;
+  const auto fs = posix_fs();
+  const RunLock lock = RunLock::take(dir.path());
+  write_all(dir / "recipe.toml.tmp-0123456789abcdef", "half");
+  for (const char* name : {"recipe.toml", "notes.tmp-mine", ".tmp-0123456789abcdef"}) write_all(dir / name, "kept");
+  fs->make_dir(dir / "step_00000003.tmp-0123456789abcdef");
+  EXPECT_EQ(clean_temporaries(*fs, dir.path(), lock), 1);
+  EXPECT_EQ(fs->list(dir.path()).size(), 5u);
+}
+
 TEST(CleanLeftovers, WantsTheLockOfTheFolder) {
   const TempDir dir;
   const auto fs = posix_fs();

@@ -14,9 +14,8 @@ namespace megalith {
 /// times, which takes minutes on a disk.
 class TempDir {
  public:
-  TempDir() {
-    const bool memory = ::access("/dev/shm", W_OK | X_OK) == 0;
-    const std::filesystem::path parent = memory ? "/dev/shm" : std::filesystem::temp_directory_path();
+  TempDir() : TempDir(::access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path()) {}
+  explicit TempDir(const std::filesystem::path& parent) {
     std::string name = (parent / "megalith-test-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
     path_ = name;

@@ -1,0 +1,97 @@
+#pragma once
+#include <fstream>
+#include <optional>
+#include <regex>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/process.h"
+
+namespace megalith::testing {
+
+/// What a training run said, read from its standard error: outside the file system whose faults are tested.
+struct Said {
+  std::int64_t acknowledged = 0;  ///< last step with "saved step N", 0 when none
+  std::int64_t resumed_at = 0;    ///< 0: from scratch
+  std::string digest;             ///< the last state digest it named
+};
+
+inline Said said_by(const Finished& run) {
+  Said said;
+  static const std::regex kLine("(saved|resumed .* at) step ([0-9]+), state digest ([0-9a-f]{32})");
+  for (std::sregex_iterator at(run.err.begin(), run.err.end(), kLine), end; at != end; ++at) {
+    const std::int64_t step = std::stoll((*at)[2]);
+    if ((*at)[1] == "saved")
+      said.acknowledged = step;
+    else
+      said.resumed_at = step;
+    said.digest = (*at)[3];
+  }
+  return said;
+}
+
+/// A tiny model, trained by the program, that saves often and deletes old checkpoints. What a run leaves behind after
+/// any fault and a plain restart must be what the undisturbed run leaves.
+class CrashRun {
+ public:
+  CrashRun(std::string settings, std::int64_t steps) : settings_(std::move(settings)), steps_(steps) {
+    std::ofstream text(dir_ / "text.txt");
+    for (int i = 0; i < 300; ++i) text << "line " << i * 7 % 31 << " of a text that says little\n";
+    text.close();
+    std::ofstream(recipe()) << "[model]\nnum_layers = 2\nhidden_size = 8\nnum_heads = 2\nseq_len = 8\ndropout = 0.1\n"
+                               "[train]\nglobal_batch = 4\neval_interval = 2\neval_batches = 1\n"
+                               "[data]\ntokenizer = \"byte\"\nsplit = \"0.9\"\ntrain = \""
+                            << (dir_ / "text.txt").string() << "\"\n[checkpoint]\ninterval = 2\n";
+    const Finished whole = train("", (dir_ / "reference").string());
+    if (whole.code != 0) throw std::runtime_error("the reference run failed: " + whole.err);
+    digest_ = said_by(whole).digest;
+    metrics_ = metrics((dir_ / "reference").string());
+  }
+
+  std::string path(const std::string& name) const { return (dir_ / name).string(); }
+  /// Trains, or goes on, in `out`; `before` stands in front of the command (environment, timeout).
+  Finished train(const std::string& before, const std::string& out) const {
+    return run_shell(before + " '" MEGALITH_PROGRAM "' train " + recipe() + " --out " + out +
+                     " --resume=auto --set train.steps=" + std::to_string(steps_) + " " + settings_);
+  }
+
+  /// What is wrong after a restart that must have gone on from `acknowledged` or later; "" when all is well.
+  std::string problem_of(const Finished& restarted, std::int64_t acknowledged, const std::string& out) const {
+    if (restarted.code != 0) return "the restart failed: " + restarted.err;
+    const Said said = said_by(restarted);
+    if (said.resumed_at < acknowledged)
+      return "step " + std::to_string(acknowledged) + " was acknowledged, the restart went on from " +
+             std::to_string(said.resumed_at);
+    if (said.digest != digest_) return "another final state: " + said.digest + " for " + digest_;
+    if (metrics(out) != metrics_) return "other metrics";
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(out)) {
+      const std::string name = entry.path().filename().string();
+      if (name.find(".tmp-") != std::string::npos || name.find(".trash-") != std::string::npos)
+        return "left over: " + name;
+    }
+    return "";
+  }
+
+ private:
+  std::string recipe() const { return path("crash.toml"); }
+  static std::vector<std::string> metrics(const std::string& out) {
+    std::ifstream file(out + "/metrics.jsonl");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) {
+      nlohmann::ordered_json object = nlohmann::ordered_json::parse(line);
+      for (const char* key : {"step_time_s", "tokens_per_second", "model_tflops_per_s", "memory_bytes"})
+        object.erase(key);
+      lines.push_back(object.dump());
+    }
+    return lines;
+  }
+
+  std::string settings_;
+  std::int64_t steps_;
+  TempDir dir_;
+  std::string digest_;
+  std::vector<std::string> metrics_;
+};
+
+}  // namespace megalith::testing

@@ -1,0 +1,85 @@
+// The program killed: at every I/O operation of a run that saves, deletes and evaluates, and at random instants. After
+// a plain restart nothing acknowledged is lost, every loss and the final state are those of an undisturbed run, and
+// nothing is left lying about.
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "tests/apps/crash_run.h"
+
+namespace megalith {
+namespace {
+
+using testing::CrashRun;
+using testing::Finished;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kStride = 13;  // a sanitizer build starts slowly: some of the points
+#else
+constexpr int kStride = 1;
+#endif
+
+class KilledAtEveryOperation : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
+
+TEST_P(KilledAtEveryOperation, TheRestartGoesOnAsIfNothingHadHappened) {
+  const auto& [rank, action] = GetParam();
+  const CrashRun run("--set parallel.tp=2", 6);
+  int points = 0;
+  for (int n = 1;; n += kStride) {
+    ASSERT_LT(n, 2000);
+    const std::string out = run.path("out" + std::to_string(n));
+    const std::string fault = std::to_string(rank) + ":*:" + std::to_string(n) + ":" + action;
+    const Finished killed = run.train("MEGALITH_FAULT='" + fault + "'", out);
+    if (killed.code == 0) break;  // there is no n-th operation
+    ++points;
+    EXPECT_EQ(killed.code, 137) << fault << "\n" << killed.err;
+    const std::int64_t acknowledged = testing::said_by(killed).acknowledged;
+    EXPECT_EQ(run.problem_of(run.train("", out), acknowledged, out), "") << fault;
+    std::filesystem::remove_all(out);
+  }
+  EXPECT_GT(points, 40 / kStride);
+  RecordProperty("points", points);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, KilledAtEveryOperation,
+                         ::testing::Values(std::tuple{0, "kill"}, std::tuple{0, "torn"}, std::tuple{1, "kill"},
+                                           std::tuple{1, "torn"}),
+                         [](const auto& suite) {
+                           return "rank" + std::to_string(std::get<0>(suite.param)) + "_" + std::get<1>(suite.param);
+                         });
+
+class RandomKills : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(RandomKills, LoseNothingThatWasAcknowledged) {
+  const CrashRun run(std::string(GetParam()) + " --set checkpoint.interval=5 --set train.eval_interval=50", 400);
+  std::mt19937 random(20);
+  std::uniform_int_distribution<int> milliseconds(15, 90);
+  const std::string out = run.path("out");
+  std::int64_t acknowledged = 0;
+  int kills = 0;
+  for (int round = 0; round < 20; ++round) {
+    const Finished killed = run.train("timeout -s KILL 0.0" + std::to_string(milliseconds(random)), out);
+    if (killed.code == 0) break;
+    const testing::Said said = testing::said_by(killed);
+    ASSERT_TRUE(said.resumed_at == 0 || said.resumed_at >= acknowledged)
+        << "round " << round << ": " << acknowledged << " was acknowledged\n"
+        << killed.err;
+    acknowledged = std::max(acknowledged, said.acknowledged);
+    ++kills;
+  }
+  EXPECT_GT(kills, 3);
+  EXPECT_EQ(run.problem_of(run.train("", out), acknowledged, out), "");
+  RecordProperty("kills", kills);
+}
+
+INSTANTIATE_TEST_SUITE_P(Grids, RandomKills,
+                         ::testing::Values("--set parallel.tp=2", "--set parallel.pp=2", "--set parallel.ranks=2"),
+                         [](const auto& suite) {
+                           const std::string grid = suite.param;
+                           return grid.find("tp") != std::string::npos   ? "tp2"
+                                  : grid.find("pp") != std::string::npos ? "pp2"
+                                                                         : "dp2";
+                         });
+
+}  // namespace
+}  // namespace megalith
