@@ -4,8 +4,6 @@
 #include <regex>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "tests/apps/process.h"
 
 namespace megalith::testing {
@@ -46,7 +44,7 @@ class CrashRun {
     const Finished whole = train("", (dir_ / "reference").string());
     if (whole.code != 0) throw std::runtime_error("the reference run failed: " + whole.err);
     digest_ = said_by(whole).digest;
-    metrics_ = metrics((dir_ / "reference").string());
+    metrics_ = metrics_of((dir_ / "reference").string());
   }
 
   std::string path(const std::string& name) const { return (dir_ / name).string(); }
@@ -64,7 +62,7 @@ class CrashRun {
       return "step " + std::to_string(acknowledged) + " was acknowledged, the restart went on from " +
              std::to_string(said.resumed_at);
     if (said.digest != digest_) return "another final state: " + said.digest + " for " + digest_;
-    if (metrics(out) != metrics_) return "other metrics";
+    if (metrics_of(out) != metrics_) return "other metrics";
     for (const auto& entry : std::filesystem::recursive_directory_iterator(out)) {
       const std::string name = entry.path().filename().string();
       if (name.find(".tmp-") != std::string::npos || name.find(".trash-") != std::string::npos)
@@ -75,18 +73,6 @@ class CrashRun {
 
  private:
   std::string recipe() const { return path("crash.toml"); }
-  static std::vector<std::string> metrics(const std::string& out) {
-    std::ifstream file(out + "/metrics.jsonl");
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);) {
-      nlohmann::ordered_json object = nlohmann::ordered_json::parse(line);
-      for (const char* key : {"step_time_s", "tokens_per_second", "model_tflops_per_s", "memory_bytes"})
-        object.erase(key);
-      lines.push_back(object.dump());
-    }
-    return lines;
-  }
-
   std::string settings_;
   std::int64_t steps_;
   TempDir dir_;

@@ -1,9 +1,12 @@
 #pragma once
 #include <array>
 #include <cstdio>
+#include <fstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
+#include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
 #include "tests/io/temp_dir.h"
@@ -31,6 +34,19 @@ inline Finished run_shell(const std::string& command) {
   finished.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   finished.err = read_all(errors);
   return finished;
+}
+
+/// The lines of OUT/metrics.jsonl without what a clock decides.
+inline std::vector<std::string> metrics_of(const std::string& out) {
+  std::ifstream file(out + "/metrics.jsonl");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    nlohmann::ordered_json object = nlohmann::ordered_json::parse(line);
+    for (const char* key : {"step_time_s", "tokens_per_second", "model_tflops_per_s", "memory_bytes"})
+      object.erase(key);
+    lines.push_back(object.dump());
+  }
+  return lines;
 }
 
 }  // namespace megalith::testing

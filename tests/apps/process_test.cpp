@@ -37,18 +37,7 @@ class Program : public ::testing::Test {
   std::string train(const std::string& name, const std::string& more = "") const {
     return "megalith train " + recipe() + " --out " + out(name) + " " + more;
   }
-  /// The lines of metrics.jsonl without what a clock decides.
-  std::vector<std::string> metrics(const std::string& name) const {
-    std::ifstream file(out(name) + "/metrics.jsonl");
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);) {
-      nlohmann::ordered_json object = nlohmann::ordered_json::parse(line);
-      for (const char* key : {"step_time_s", "tokens_per_second", "model_tflops_per_s", "memory_bytes"})
-        object.erase(key);
-      lines.push_back(object.dump());
-    }
-    return lines;
-  }
+  std::vector<std::string> metrics(const std::string& name) const { return testing::metrics_of(out(name)); }
   TempDir dir_;
 };
 
