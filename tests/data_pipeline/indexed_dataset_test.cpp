@@ -9,6 +9,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/io/fault_fs.h"
+#include "megalith/io/model_fs.h"
 
 #include "tests/io/temp_dir.h"
 
@@ -243,10 +244,9 @@ const std::vector<Ids> kOld = {{1, 2, 3}, {4}};
 const std::vector<Ids> kNew = {{5, 6}, {7, 8}};  // as many bytes: a mixed pair would not show by its sizes
 
 /// What opening the prefix gives: "nothing", or the tokens.
-std::string state_of(const io::Path& prefix) {
-  const auto fs = io::posix_fs();
-  if (!fs->exists(idx_path(prefix))) return "nothing";
-  const IndexedDataset dataset(*fs, prefix);
+std::string state_of(const io::Path& prefix, io::Fs& fs = *io::posix_fs()) {
+  if (!fs.exists(idx_path(prefix))) return "nothing";
+  const IndexedDataset dataset(fs, prefix);
   std::string text = str(dataset.num_documents(), " documents:");
   for (const std::int32_t id : all_tokens(dataset)) text += str(" ", id);
   return text + str(", ", dataset.sequence_length(0), " in the first");
@@ -319,6 +319,47 @@ TEST_P(InterruptedBuild, FailedAtEveryOperation) {
     expect_whole_or_nothing(dir, fault);
     EXPECT_FALSE(any_staged(dir.path())) << fault;
   }
+}
+
+/// Every state that a power cut may leave, at every change of a build. Faults make known-bad variants.
+struct Cuts {
+  Index states = 0, violations = 0;
+  std::string first_violation;
+};
+Cuts cut_everywhere(bool replaces, const std::string& faults) {
+  const auto model = std::make_shared<io::ModelFs>();
+  model->make_dir("/data");
+  model->sync_dir("/");
+  if (replaces) build(*model, "/data/a", kOld, {.vocab_size = 10});
+  Cuts cuts;
+  bool acknowledged = false;
+  const auto cut = [&] {
+    cuts.states += model->for_each_crash_state([&](io::ModelFs& left) {
+      std::string state;
+      try {
+        state = state_of("/data/a", left);
+      } catch (const Error& error) {
+        state = error.what();
+      }
+      const bool legal = acknowledged ? state == kNewState
+                                      : state == "nothing" || state == kNewState || (replaces && state == kOldState);
+      if (!legal && cuts.violations++ == 0) cuts.first_violation = state;
+    });
+  };
+  model->on_change(cut);
+  io::FaultFs fs(model, io::parse_faults(faults), 0);
+  build(fs, "/data/a", kNew, {.vocab_size = 10, .existing = IndexedDatasetBuilder::Existing::replace});
+  acknowledged = true;
+  cut();
+  return cuts;
+}
+
+TEST_P(InterruptedBuild, PowerCutAtEveryChange) {
+  const Cuts cuts = cut_everywhere(replaces(), "");
+  EXPECT_EQ(cuts.violations, 0) << cuts.first_violation;
+  EXPECT_GT(cuts.states, 20);
+  EXPECT_GT(cut_everywhere(replaces(), "*:sync:*:skip").violations, 0) << "the control without syncs of files";
+  EXPECT_GT(cut_everywhere(replaces(), "*:sync_dir:*:skip").violations, 0) << "the control without syncs of the folder";
 }
 
 INSTANTIATE_TEST_SUITE_P(Build, InterruptedBuild, testing::Bool(),
