@@ -1,7 +1,8 @@
 #pragma once
 #include <fstream>
 #include <optional>
-#include <regex>
+#include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "tests/apps/process.h"
@@ -17,14 +18,14 @@ struct Said {
 
 inline Said said_by(const Finished& run) {
   Said said;
-  static const std::regex kLine("(saved|resumed .* at) step ([0-9]+), state digest ([0-9a-f]{32})");
-  for (std::sregex_iterator at(run.err.begin(), run.err.end(), kLine), end; at != end; ++at) {
-    const std::int64_t step = std::stoll((*at)[2]);
-    if ((*at)[1] == "saved")
-      said.acknowledged = step;
-    else
-      said.resumed_at = step;
-    said.digest = (*at)[3];
+  constexpr std::string_view kDigest = ", state digest ", kStep = "step ";
+  std::istringstream lines(run.err);
+  for (std::string line; std::getline(lines, line);) {
+    const bool saved = line.starts_with("saved ");
+    const std::size_t digest = line.find(kDigest), step = line.rfind(kStep, digest);
+    if ((!saved && !line.starts_with("resumed ")) || digest == std::string::npos || step == std::string::npos) continue;
+    (saved ? said.acknowledged : said.resumed_at) = std::stoll(line.substr(step + kStep.size()));
+    said.digest = line.substr(digest + kDigest.size(), 32);
   }
   return said;
 }

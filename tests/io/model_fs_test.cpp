@@ -107,7 +107,7 @@ TEST(ModelFs, PublishFileIsWholeAtEveryCut) {
   Index states = 0;
   fs.on_change([&] {
     states += fs.for_each_crash_state([](ModelFs& left) {
-      const std::string_view text = left.map("/x").text();
+      const std::string text(left.map("/x").text());
       EXPECT_TRUE(text == "old" || text == "new") << text;
     });
   });
