@@ -74,14 +74,6 @@ void import_hf(const HfOptions& options) {
   io::publish_file(*fs, out / "recipe.toml", config::to_toml(plan.as_config()));
 }
 
-void copy_file(io::Fs& fs, const io::Path& from, const io::Path& to) {
-  const io::MappedFile bytes = fs.map(from);
-  const auto file = fs.create(to);
-  file->write(bytes.bytes());
-  file->sync();
-  file->close();
-}
-
 /// The vocabulary's files under the names that the transformers library looks for.
 void copy_tokenizer(io::Fs& fs, const io::Path& from, const io::Path& to) {
   constexpr const char* kNames[][2] = {{"encoder.json", "vocab.json"},
@@ -90,7 +82,8 @@ void copy_tokenizer(io::Fs& fs, const io::Path& from, const io::Path& to) {
                                        {"merges.txt", "merges.txt"},
                                        {"tokenizer.json", "tokenizer.json"}};
   for (const auto& [name, new_name] : kNames) {
-    if (fs.exists(from / name) && !fs.exists(to / new_name)) copy_file(fs, from / name, to / new_name);
+    if (fs.exists(from / name) && !fs.exists(to / new_name))
+      io::write_file(fs, to / new_name, fs.map(from / name).text());
   }
 }
 

@@ -68,7 +68,6 @@ struct Job {
   config::RunPlan plan;
   io::Path out;
   std::shared_ptr<io::Fs> fs;
-  std::shared_ptr<const data::Tokenizer> tokenizer;
   data::DataSets data;
   train::DataIdentity identity;
   std::vector<io::RunLock> locks;  ///< the first process's
@@ -97,7 +96,7 @@ Job prepare(const TrainOptions& options, const Launcher& launcher, train::Resume
   const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
   train::check_vocabulary(plan, *tokenizer);
   const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores());
-  Job job{plan, out, fs, tokenizer, data, {tokenizer->content_hash(), data.train.fingerprint()}, {}};
+  Job job{plan, out, fs, data, {tokenizer->content_hash(), data.train.fingerprint()}, {}};
   if (launcher.process == 0) job.locks = claim(*fs, plan, out, resume);
   return job;
 }

@@ -1,10 +1,10 @@
 #include "megalith/convert/hf_gpt2.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <type_traits>
 
 #include <nlohmann/json.hpp>
 
@@ -109,7 +109,10 @@ std::vector<double> values_of(const checkpoint::TensorInfo& info, std::span<cons
     for (std::size_t i = 0; i < count; ++i) {
       T value;
       std::memcpy(&value, data + i * sizeof(T), sizeof(T));
-      values[i] = static_cast<double>(value);
+      if constexpr (std::is_same_v<T, bfloat16>)
+        values[i] = static_cast<float>(value);
+      else
+        values[i] = value;
     }
   };
   switch (info.dtype) {
@@ -120,11 +123,7 @@ std::vector<double> values_of(const checkpoint::TensorInfo& info, std::span<cons
       convert(float{});
       break;
     case DType::bf16:
-      for (std::size_t i = 0; i < count; ++i) {
-        std::uint16_t bits = 0;
-        std::memcpy(&bits, data + 2 * i, 2);
-        values[i] = static_cast<double>(std::bit_cast<float>(std::uint32_t{bits} << 16));
-      }
+      convert(bfloat16{});
       break;
     case DType::f16:
       for (std::size_t i = 0; i < count; ++i) {
@@ -189,13 +188,6 @@ const checkpoint::TensorInfo* find_either(const checkpoint::SafeTensorsHeader& h
 /// Tensors that a file may hold beside the parameters: masks, and the output layer, which is the token table.
 bool is_known_extra(std::string_view name) {
   return name == "lm_head.weight" || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-}
-
-void write_file(io::Fs& fs, const io::Path& path, const std::string& text) {
-  const auto file = fs.create(path);
-  file->write(std::string_view(text));
-  file->sync();
-  file->close();
 }
 
 }  // namespace
@@ -279,7 +271,7 @@ void export_hf_gpt2(io::Fs& fs, const io::Path& folder, const model::ModelConfig
                                          {"eos_token_id", end_of_document},
                                          {"tie_word_embeddings", true},
                                          {"torch_dtype", "float32"}};
-  write_file(fs, folder / "config.json", config.dump(2) + "\n");
+  io::write_file(fs, folder / "config.json", config.dump(2) + "\n");
 
   std::vector<checkpoint::SafeTensorsWriter::Entry> entries;
   for (const Param& param : params.params()) {

@@ -5,14 +5,18 @@
 
 namespace megalith::io {
 
+void write_file(Fs& fs, const Path& path, std::string_view contents) {
+  const auto file = fs.create(path);
+  file->write(contents);
+  file->sync();
+  file->close();
+}
+
 void publish_file(Fs& fs, const Path& path, std::string_view contents) {
   Path staged = path;
   staged += temporary_suffix();
   try {
-    const auto file = fs.create(staged);
-    file->write(contents);
-    file->sync();
-    file->close();
+    write_file(fs, staged, contents);
     fs.rename(staged, path);
   } catch (const IoError&) {
     try {

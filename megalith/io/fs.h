@@ -64,6 +64,10 @@ class Fs {
 /// The real file system: POSIX calls, EINTR and short writes handled.
 std::shared_ptr<Fs> posix_fs();
 
+/// A new file with these contents, synced and closed; its name is durable when its folder is synced. Fails when the
+/// path exists.
+void write_file(Fs& fs, const Path& path, std::string_view contents);
+
 /// Publishes a small file whole or not at all: PATH.tmp-<unique>, write, sync, rename over PATH, sync_dir.
 void publish_file(Fs& fs, const Path& path, std::string_view contents);
 

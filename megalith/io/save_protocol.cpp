@@ -122,10 +122,7 @@ StepFolder publish(Fs& fs, const Path& staging, std::string_view manifest) {
   const Path root = staging.parent_path();
   const auto staged = parse_staging(staging.filename().string());
   if (!staged) throw InternalError(str("[publish] folder = ", staging.string(), ": was not made by begin_save"));
-  const auto file = fs.create(staging / kManifestName);
-  file->write(manifest);
-  file->sync();
-  file->close();
+  write_file(fs, staging / kManifestName, manifest);
   fs.sync_dir(staging);
 
   StepFolder target = *staged;
