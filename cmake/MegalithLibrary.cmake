@@ -2,16 +2,24 @@
 add_library(megalith_flags INTERFACE)
 target_compile_features(megalith_flags INTERFACE cxx_std_20)
 target_include_directories(megalith_flags INTERFACE ${PROJECT_SOURCE_DIR})
-target_compile_options(megalith_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+set(cxx_flags -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   -Wno-restrict  # GCC bug 105651: false alarms on std::string operator+
   -ffp-contract=off -fno-math-errno
   $<$<BOOL:${MEGALITH_WERROR}>:-Werror>)
+target_compile_options(megalith_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${cxx_flags}>")
+if(MEGALITH_HAS_CUDA)
+  # Code shared by host and device is constexpr (the generator of random numbers, the rules of a step's end).
+  set(cuda_flags --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off
+    $<$<BOOL:${MEGALITH_WERROR}>:-Werror=all-warnings>)
+  target_compile_options(megalith_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
+  target_include_directories(megalith_flags SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+endif()
+target_compile_definitions(megalith_flags INTERFACE MEGALITH_HAS_CUDA=$<BOOL:${MEGALITH_HAS_CUDA}>)
 target_link_libraries(megalith_flags INTERFACE Threads::Threads)
 if(MEGALITH_HAS_OPENMP)
-  target_link_libraries(megalith_flags INTERFACE OpenMP::OpenMP_CXX)
+  target_link_libraries(megalith_flags INTERFACE OpenMP::OpenMP_CXX)  # CMake gives it to C++ sources only
 else()
-  target_compile_options(megalith_flags INTERFACE -Wno-unknown-pragmas)
+  target_compile_options(megalith_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas>)
 endif()
 if(MEGALITH_SANITIZE)
   target_compile_options(megalith_flags INTERFACE -fsanitize=${MEGALITH_SANITIZE} -fno-omit-frame-pointer

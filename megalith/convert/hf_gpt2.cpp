@@ -1,10 +1,8 @@
 #include "megalith/convert/hf_gpt2.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <set>
-#include <type_traits>
 
 #include <nlohmann/json.hpp>
 
@@ -109,7 +107,7 @@ std::vector<double> values_of(const checkpoint::TensorInfo& info, std::span<cons
     for (std::size_t i = 0; i < count; ++i) {
       T value;
       std::memcpy(&value, data + i * sizeof(T), sizeof(T));
-      if constexpr (std::is_same_v<T, bfloat16>)
+      if constexpr (sizeof(T) == 2)
         values[i] = static_cast<float>(value);
       else
         values[i] = value;
@@ -126,15 +124,7 @@ std::vector<double> values_of(const checkpoint::TensorInfo& info, std::span<cons
       convert(bfloat16{});
       break;
     case DType::f16:
-      for (std::size_t i = 0; i < count; ++i) {
-        std::uint16_t bits = 0;
-        std::memcpy(&bits, data + 2 * i, 2);
-        const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-        const double magnitude = exponent == 0    ? std::ldexp(fraction, -24)
-                                 : exponent == 31 ? (fraction != 0 ? std::nan("") : HUGE_VAL)
-                                                  : std::ldexp(1024 + fraction, exponent - 25);
-        values[i] = (bits & 0x8000) != 0 ? -magnitude : magnitude;
-      }
+      convert(float16{});
       break;
     default:
       throw InputError(str("[", where, "] tensor \"", io::printable(info.name), "\" dtype = ", name_of(info.dtype),

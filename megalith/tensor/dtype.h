@@ -66,6 +66,39 @@ struct bfloat16 {
   explicit constexpr operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 };
 
+/// IEEE binary16: 5 exponent bits, 10 of fraction. Conversion rounds to nearest even; what is too large becomes
+/// infinite, what is below 2^-24 / 2 becomes 0; NaN stays NaN.
+struct float16 {
+  std::uint16_t bits = 0;
+
+  float16() = default;
+  explicit constexpr float16(float value) {
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    const auto sign = static_cast<std::uint16_t>((word >> 16) & 0x8000u);
+    const std::uint32_t magnitude = word & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+      bits = static_cast<std::uint16_t>(sign | 0x7e00u);
+    } else if (magnitude >= 0x477ff000u) {  // 65520 and more round to infinity
+      bits = static_cast<std::uint16_t>(sign | 0x7c00u);
+    } else if (magnitude < 0x38800000u) {  // below 2^-14: the spacing is 2^-24, as that of f32 numbers from 0.5 to 1
+      const float scaled = std::bit_cast<float>(magnitude) + 0.5f;
+      bits = static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(scaled) - 0x3f000000u));
+    } else {
+      const std::uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u;
+      bits = static_cast<std::uint16_t>(sign | (rounded >> 13));
+    }
+  }
+  explicit constexpr operator float() const {
+    const std::uint32_t sign = std::uint32_t{bits & 0x8000u} << 16, magnitude = bits & 0x7fffu;
+    if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+    if (magnitude < 0x400u) {
+      const float value = static_cast<float>(magnitude) * 0x1p-24f;
+      return sign != 0 ? -value : value;
+    }
+    return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
+  }
+};
+
 template <class T>
 struct DTypeOf;
 template <>
@@ -79,6 +112,10 @@ struct DTypeOf<float> {
 template <>
 struct DTypeOf<bfloat16> {
   static constexpr DType value = DType::bf16;
+};
+template <>
+struct DTypeOf<float16> {
+  static constexpr DType value = DType::f16;
 };
 template <>
 struct DTypeOf<std::int64_t> {
@@ -98,6 +135,9 @@ struct DTypeOf<std::uint8_t> {
 };
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;
+
+/// What statistics of a tensor (means, sums of exponentials, losses) are kept in.
+constexpr DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
 /// Calls f.template operator()<T>() with T = double or float.
 template <class F>

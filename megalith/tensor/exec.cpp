@@ -39,7 +39,7 @@ Tensor Exec::tensor(const Shape& shape, DType dtype) {
     heap_.emplace_back(bytes, device_);
     data = heap_.back().data();
   }
-  if (poison_ && bytes > 0) std::memset(data, 0xff, static_cast<std::size_t>(bytes));
+  if (poison_ && bytes > 0) device::fill_bytes(device_, data, 0xff, bytes, stream_.get());
   return {data, shape, dtype};
 }
 

@@ -1,15 +1,12 @@
 #pragma once
 #include <initializer_list>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "megalith/tensor/memory_plan.h"
 
 namespace megalith {
-
-/// An order of execution on a device. On the CPU there is one, the calling thread, and the handle is null.
-struct Stream {
-  void* handle = nullptr;
-};
 
 /// What an op tells about itself: enough to plan memory, record a graph, trace, and count bytes.
 struct OpInfo {
@@ -23,13 +20,15 @@ struct OpInfo {
 /// one-off work) tensors come from the heap and live until release().
 class Exec {
  public:
-  explicit Exec(Device device = Device::cpu) : device_(device) {}
-  /// Records into `recording`; no kernel runs.
+  /// On a GPU: the one that the calling thread uses, with a stream of its own.
+  explicit Exec(Device device = Device::cpu) : device_(device), stream_(device) {}
+  /// Records into `recording`; no kernel runs, and no device is needed.
   Exec(Device device, Recording& recording) : device_(device), recording_(&recording) {}
   Exec(const Exec&) = delete;
   Exec& operator=(const Exec&) = delete;
 
   Device device() const { return device_; }
+  Stream stream() const { return stream_.get(); }
   bool recording() const { return recording_ != nullptr; }
   /// From here on every new tensor is filled with NaN bytes, so that a read before a write cannot pass unseen. Debug
   /// builds always do.
@@ -54,7 +53,7 @@ class Exec {
     check_order(op);
 #endif
     ++ops_run_;
-    kernel(*this, stream_);
+    kernel(*this, stream_.get());
   }
 
   /// Ops run so far: says where in a step something happens.
@@ -63,11 +62,30 @@ class Exec {
   /// Frees the heap tensors of unplanned execution.
   void release() { heap_.clear(); }
 
+  /// Copies in the order of the ops, between host and device memory of `bytes` each. Host memory must stay until the
+  /// stream has passed the copy.
+  void copy(void* to, const void* from, Index bytes) { device::copy(device_, to, from, bytes, stream_.get()); }
+  /// Returns when all ops so far are done.
+  void synchronize() { device::synchronize(device_, stream_.get()); }
+
+  /// What a library needs of its own on this device (handles, tables), made by T(Exec&) at its first use and kept.
+  template <class T>
+  T& backend() {
+    for (const auto& [key, slot] : backends_) {
+      if (key == &backend_key<T>) return *static_cast<T*>(slot.get());
+    }
+    backends_.emplace_back(&backend_key<T>, std::make_shared<T>(*this));
+    return *static_cast<T*>(backends_.back().second.get());
+  }
+
  private:
+  template <class T>
+  static inline char backend_key = 0;  ///< its address stands for T
+
   void check_order(const OpInfo& op);
 
   Device device_;
-  Stream stream_;
+  OwnedStream stream_;
   Recording* recording_ = nullptr;
   const PhasePlan* phase_ = nullptr;
   std::size_t next_tensor_ = 0, next_op_ = 0;
@@ -75,6 +93,7 @@ class Exec {
   std::byte* saved_ = nullptr;
   std::byte* scratch_ = nullptr;
   std::vector<Buffer> heap_;
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> backends_;
 #ifdef NDEBUG
   bool poison_ = false;
 #else

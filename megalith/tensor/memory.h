@@ -10,11 +10,14 @@ namespace megalith {
 
 inline constexpr Index kAlignment = 256;  ///< of every planned address: a CUDA segment, four cache lines
 
-/// Owned device memory, zeroed, aligned to kAlignment.
+/// Which memory of a device: its own, or host memory that it reads and writes by itself (page-locked for a GPU).
+enum class Side : std::uint8_t { device, host };
+
+/// Owned memory, zeroed, aligned to kAlignment. Throws IoError when there is no more.
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(Index bytes, Device device = Device::cpu);
+  explicit Buffer(Index bytes, Device device = Device::cpu, Side side = Side::device);
   std::byte* data() const { return data_.get(); }
   Index bytes() const { return bytes_; }
   /// A view of the memory from `offset`. Throws InternalError when it does not fit.
@@ -22,6 +25,8 @@ class Buffer {
 
  private:
   struct Free {
+    Device device;
+    Side side;
     void operator()(std::byte* data) const;
   };
   std::unique_ptr<std::byte, Free> data_;

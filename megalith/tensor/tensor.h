@@ -5,12 +5,11 @@
 #include <span>
 #include <string_view>
 
+#include "megalith/tensor/device.h"
 #include "megalith/tensor/dtype.h"
 #include "megalith/tensor/shape.h"
 
 namespace megalith {
-
-enum class Device : std::uint8_t { cpu, cuda };
 
 /// Bytes of a tensor. Throws ShapeError for a negative size or more than kMostBytes: no sum of planned sizes, and no
 /// index into one, then overflows.

@@ -1,0 +1,103 @@
+#include "megalith/tensor/cuda/device.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/tensor/cuda/check.h"
+
+namespace megalith::cuda {
+
+void check(cudaError_t status, std::source_location where) {
+  if (status == cudaSuccess) return;
+  const std::string_view file = where.file_name();
+  throw BackendError(str("[", file.substr(file.rfind('/') + 1), ':', where.line(),
+                         "] CUDA: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ')'));
+}
+
+int num_gpus() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // "no driver" is an answer here, not an error to find later
+    return 0;
+  }
+  return count;
+}
+
+void require_gpu() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return;
+  static_cast<void>(cudaGetLastError());
+  throw BackendError(str("device.type = cuda: this machine has no usable GPU (",
+                         status == cudaSuccess ? "none is visible" : cudaGetErrorString(status),
+                         "); `megalith doctor` says more, device.type = \"cpu\" runs without one"));
+}
+
+void use(int index) { check(cudaSetDevice(index)); }
+
+std::byte* allocate(Index bytes) {
+  if (bytes == 0) return nullptr;
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    std::size_t free_bytes = 0, all = 0;
+    check(cudaMemGetInfo(&free_bytes, &all));
+    throw IoError(str("[memory] cannot take ", human_bytes(bytes), ": the GPU has ",
+                      human_bytes(static_cast<Index>(free_bytes)), " of ", human_bytes(static_cast<Index>(all)),
+                      " left. `megalith plan` shows what a recipe takes; a smaller train.micro_batch or more parallel "
+                      "ranks take less each"));
+  }
+  check(status);
+  check(cudaMemset(data, 0, static_cast<std::size_t>(bytes)));
+  return static_cast<std::byte*>(data);
+}
+
+void free(std::byte* data) noexcept { static_cast<void>(cudaFree(data)); }
+
+std::byte* allocate_host(Index bytes) {
+  if (bytes == 0) return nullptr;
+  void* data = nullptr;
+  check(cudaMallocHost(&data, static_cast<std::size_t>(bytes)));
+  std::fill_n(static_cast<std::byte*>(data), bytes, std::byte{0});
+  return static_cast<std::byte*>(data);
+}
+
+void free_host(std::byte* data) noexcept { static_cast<void>(cudaFreeHost(data)); }
+
+void copy(void* to, const void* from, Index bytes, Stream stream) {
+  check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, native(stream)));
+}
+
+void fill_bytes(void* to, int byte, Index bytes, Stream stream) {
+  check(cudaMemsetAsync(to, byte, static_cast<std::size_t>(bytes), native(stream)));
+}
+
+void synchronize(Stream stream) { check(cudaStreamSynchronize(native(stream))); }
+
+std::shared_ptr<void> make_stream() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return {stream, [](void* handle) { static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(handle))); }};
+}
+
+std::shared_ptr<void> make_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return {event, [](void* handle) { static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(handle))); }};
+}
+
+void record(void* event, Stream stream) { check(cudaEventRecord(static_cast<cudaEvent_t>(event), native(stream))); }
+void hold(void* event, Stream stream) { check(cudaStreamWaitEvent(native(stream), static_cast<cudaEvent_t>(event))); }
+void wait(void* event) { check(cudaEventSynchronize(static_cast<cudaEvent_t>(event))); }
+
+bool passed(void* event) {
+  const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  if (status == cudaErrorNotReady) return false;
+  check(status);
+  return true;
+}
+
+}  // namespace megalith::cuda

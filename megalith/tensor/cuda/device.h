@@ -1,0 +1,26 @@
+#pragma once
+#include <memory>
+
+#include "megalith/tensor/device.h"
+
+/// The CUDA side of tensor/device.h: see there.
+namespace megalith::cuda {
+
+int num_gpus();
+void require_gpu();
+void use(int index);
+std::byte* allocate(Index bytes);
+void free(std::byte* data) noexcept;
+std::byte* allocate_host(Index bytes);
+void free_host(std::byte* data) noexcept;
+void copy(void* to, const void* from, Index bytes, Stream stream);
+void fill_bytes(void* to, int byte, Index bytes, Stream stream);
+void synchronize(Stream stream);
+std::shared_ptr<void> make_stream();
+std::shared_ptr<void> make_event();
+void record(void* event, Stream stream);
+void hold(void* event, Stream stream);
+void wait(void* event);
+bool passed(void* event);
+
+}  // namespace megalith::cuda

@@ -1,0 +1,166 @@
+#include "megalith/tensor/device.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "megalith/base/build.h"
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/tensor/cuda/device.h"
+#include "megalith/tensor/memory.h"
+
+namespace megalith {
+namespace {
+
+[[noreturn]] void throw_no_cuda() {
+  throw BackendError(
+      "device.type = cuda: this build has no CUDA backend; install the CUDA toolkit (nvcc on PATH) and build again, or "
+      "use device.type = \"cpu\"");
+}
+
+}  // namespace
+
+std::string_view name_of(Device device) { return device == Device::cpu ? "cpu" : "cuda"; }
+
+void require_device(Device device) {
+  if (device == Device::cpu) return;
+  if constexpr (build::has_cuda)
+    cuda::require_gpu();
+  else
+    throw_no_cuda();
+}
+
+OwnedStream::OwnedStream(Device device) {
+  if (device == Device::cpu) return;
+  if constexpr (build::has_cuda)
+    handle_ = cuda::make_stream();
+  else
+    throw_no_cuda();
+}
+
+Event::Event(Device device) {
+  if (device == Device::cpu) return;
+  if constexpr (build::has_cuda)
+    handle_ = cuda::make_event();
+  else
+    throw_no_cuda();
+}
+
+void Event::record(Stream stream) {
+  if constexpr (build::has_cuda) {
+    if (handle_) cuda::record(handle_.get(), stream);
+  }
+}
+
+void Event::hold(Stream stream) const {
+  if constexpr (build::has_cuda) {
+    if (handle_) cuda::hold(handle_.get(), stream);
+  }
+}
+
+void Event::wait() const {
+  if constexpr (build::has_cuda) {
+    if (handle_) cuda::wait(handle_.get());
+  }
+}
+
+bool Event::passed() const {
+  if constexpr (build::has_cuda) {
+    if (handle_) return cuda::passed(handle_.get());
+  }
+  return true;
+}
+
+namespace device {
+namespace {
+
+std::byte* allocate_plain(Index bytes) {
+  if (bytes == 0) return nullptr;
+  const auto padded = static_cast<std::size_t>(round_up(bytes, kAlignment));
+  auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, padded));
+  if (data == nullptr)
+    throw IoError(str("[memory] cannot take ", human_bytes(bytes),
+                      ": the system has no more memory. `megalith plan` shows what a recipe takes; a smaller "
+                      "train.micro_batch or more parallel ranks take less each"));
+  std::memset(data, 0, padded);
+  return data;
+}
+
+}  // namespace
+
+int num_gpus() {
+  if constexpr (build::has_cuda)
+    return cuda::num_gpus();
+  else
+    return 0;
+}
+
+void use(Device device, int index) {
+  if (device == Device::cpu) return;
+  if constexpr (build::has_cuda)
+    cuda::use(index);
+  else
+    throw_no_cuda();
+}
+
+std::byte* allocate(Device device, Index bytes) {
+  if (device == Device::cpu) return allocate_plain(bytes);
+  if constexpr (build::has_cuda)
+    return cuda::allocate(bytes);
+  else
+    throw_no_cuda();
+}
+
+void free(Device device, std::byte* data) noexcept {
+  if (device == Device::cpu) return std::free(data);
+  if constexpr (build::has_cuda) cuda::free(data);
+}
+
+std::byte* allocate_host(Device device, Index bytes) {
+  if (device == Device::cpu) return allocate_plain(bytes);
+  if constexpr (build::has_cuda)
+    return cuda::allocate_host(bytes);
+  else
+    throw_no_cuda();
+}
+
+void free_host(Device device, std::byte* data) noexcept {
+  if (device == Device::cpu) return std::free(data);
+  if constexpr (build::has_cuda) cuda::free_host(data);
+}
+
+void copy(Device device, void* to, const void* from, Index bytes, Stream stream) {
+  if (bytes == 0 || to == from) return;
+  if (device == Device::cpu) {
+    std::memmove(to, from, static_cast<std::size_t>(bytes));
+    return;
+  }
+  if constexpr (build::has_cuda)
+    cuda::copy(to, from, bytes, stream);
+  else
+    throw_no_cuda();
+}
+
+void fill_bytes(Device device, void* to, int byte, Index bytes, Stream stream) {
+  if (bytes == 0) return;
+  if (device == Device::cpu) {
+    std::memset(to, byte, static_cast<std::size_t>(bytes));
+    return;
+  }
+  if constexpr (build::has_cuda)
+    cuda::fill_bytes(to, byte, bytes, stream);
+  else
+    throw_no_cuda();
+}
+
+void synchronize(Device device, Stream stream) {
+  if (device == Device::cpu) return;
+  if constexpr (build::has_cuda)
+    cuda::synchronize(stream);
+  else
+    throw_no_cuda();
+}
+
+}  // namespace device
+}  // namespace megalith

@@ -1,0 +1,73 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "megalith/base/types.h"
+
+namespace megalith {
+
+/// Where a run computes. One per run; a run-time value.
+enum class Device : std::uint8_t { cpu, cuda };
+std::string_view name_of(Device device);
+/// Throws BackendError, naming the way out, when this build or this machine cannot compute there.
+void require_device(Device device);
+
+/// An order of execution on a device. On the CPU there is one, the calling thread, and the handle is null; on a GPU it
+/// is a cudaStream_t.
+struct Stream {
+  void* handle = nullptr;
+};
+
+/// Owns a stream. On the CPU there is nothing to own.
+class OwnedStream {
+ public:
+  OwnedStream() = default;
+  explicit OwnedStream(Device device);
+  Stream get() const { return {handle_.get()}; }
+
+ private:
+  std::shared_ptr<void> handle_;
+};
+
+/// A point in a stream's order. On the CPU every point has been passed when it is recorded.
+class Event {
+ public:
+  Event() = default;
+  explicit Event(Device device);
+  /// The point where `stream` stands now.
+  void record(Stream stream);
+  /// Later work of `stream` starts after the recorded point. Does not block the caller.
+  void hold(Stream stream) const;
+  /// Returns when the point has been passed. An event that was never recorded has been passed.
+  void wait() const;
+  bool passed() const;
+
+ private:
+  std::shared_ptr<void> handle_;
+};
+
+namespace device {
+
+/// GPUs that this process may use; 0 in a build without CUDA and on a machine without one.
+int num_gpus();
+/// The calling thread works on this GPU from here on. Nothing to do on the CPU.
+void use(Device device, int index);
+
+/// Memory, zeroed, aligned to 256 bytes at least. Throws IoError when there is no more.
+std::byte* allocate(Device device, Index bytes);
+void free(Device device, std::byte* data) noexcept;
+/// Host memory that a GPU reads and writes by itself (page-locked); plain memory for the CPU. Zeroed.
+std::byte* allocate_host(Device device, Index bytes);
+void free_host(Device device, std::byte* data) noexcept;
+
+/// Between any two memories, in the stream's order. From or to memory of allocate_host the caller does not wait.
+void copy(Device device, void* to, const void* from, Index bytes, Stream stream);
+void fill_bytes(Device device, void* to, int byte, Index bytes, Stream stream);
+/// Returns when all work of the stream is done. Throws BackendError for an error of any earlier kernel.
+void synchronize(Device device, Stream stream);
+
+}  // namespace device
+}  // namespace megalith
