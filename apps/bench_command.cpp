@@ -19,11 +19,12 @@ namespace megalith::apps {
 namespace {
 
 struct StepBench {
-  std::string device = "cpu", precision = "fp32", format = "text";
+  std::string device = "cpu", precision, format = "text";
   Index layers = 6, hidden = 384, heads = 6, vocab = 256, seq = 256, batch = 16, micro_batch = 0, steps = 10,
         warmup = 2;
   Index tp = 1, pp = 1, dp = 1, chunks = 1;
   double dropout = 0;
+  bool deterministic = false;
 };
 
 struct Measured {
@@ -65,7 +66,8 @@ config::RunPlan plan_of(const StepBench& b) {
   c.train.steps = b.steps + b.warmup;
   c.train.global_batch = b.batch;
   c.train.micro_batch = b.micro_batch > 0 ? b.micro_batch : b.batch / b.dp;
-  c.train.precision = b.precision;
+  if (!b.precision.empty()) c.train.precision = b.precision;
+  c.train.deterministic = b.deterministic;
   c.device.type = b.device;
   c.data.tokenizer = "byte";
   c.data.train = std::vector<std::string>{"random tokens"};
@@ -88,17 +90,24 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     engine.allocate();
     const RandomBatches source(bench.vocab);
     train::Progress progress;
+    // As a run does it: the CPU step by step, a GPU with the next step started before the last one's numbers are read.
+    const int under_way = plan.device == Device::cpu ? 0 : train::Engine::kMostStarted - 1;
     std::vector<double> times;
     train::StepResult result;
-    for (Index i = 0; i < bench.warmup + bench.steps; ++i) {
-      comm::barrier(engine.exec(), world.all());
-      const double begin = monotonic_s();
-      result = engine.step(source, progress, train::Stop::no);
-      if (i >= bench.warmup) times.push_back(monotonic_s() - begin);
+    double last = 0;
+    for (Index i = 0; i < bench.warmup + bench.steps + under_way; ++i) {
+      if (under_way == 0) comm::barrier(engine.exec(), world.all());
+      if (under_way == 0 || i == 0) last = monotonic_s();
+      engine.start_step(source, progress, train::Stop::no);
       ++progress.step;
-      ++progress.updates;
       progress.samples += plan.train.global_batch;
+      if (engine.steps_started() <= under_way) continue;
+      result = engine.finish_step();
+      const double now = monotonic_s();
+      if (i - under_way >= bench.warmup) times.push_back(now - last);
+      last = now;
     }
+    while (engine.steps_started() > 0) engine.finish_step();
     if (world.rank() != 0) return;
     std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
     measured = Measured{times[times.size() / 2], total(engine.taken_bytes()), result.loss};
@@ -135,8 +144,8 @@ void add_bench(CLI::App& program) {
   auto b = std::make_shared<StepBench>();
   CLI::App* step = command->add_subcommand(
       "step", "Whole training steps on random tokens: forward, backward, reduction, clip, AdamW");
-  step->add_option("--device", b->device, "cpu");
-  step->add_option("--precision", b->precision, "fp64 or fp32")->capture_default_str();
+  step->add_option("--device", b->device, "cpu or cuda")->capture_default_str();
+  step->add_option("--precision", b->precision, "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
   const auto size = [&](const char* name, Index& value, const char* what) {
     step->add_option(name, value, what)->check(at_least(1))->capture_default_str();
   };
@@ -154,6 +163,7 @@ void add_bench(CLI::App& program) {
   size("--pp", b->pp, "Pipeline stages");
   size("--dp", b->dp, "Data-parallel ranks");
   size("--chunks", b->chunks, "Model chunks per pipeline stage");
+  step->add_flag("--deterministic", b->deterministic, "The same bits every time");
   step->add_option("--dropout", b->dropout, "Dropout everywhere")->check(CLI::Range(0.0, 0.99))->capture_default_str();
   step->add_option("--format", b->format, "text or json")->check(CLI::IsMember({"text", "json"}));
   step->callback([b] { run_step_bench(*b); });

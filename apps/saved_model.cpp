@@ -22,10 +22,10 @@ std::string use_one(io::Fs& fs, const io::Path& folder,
   const config::RunPlan plan = config::resolve(config::parse_recipe(recipe->second, "checkpoint's recipe"));
   std::string damage;
   comm::run_ranks(1, [&](comm::World& world) {
-    eval::WholeModel model(plan.model, grid::make_mesh(world, grid::resolve({})), plan.train.dtype());
+    eval::WholeModel model(plan.model, grid::make_mesh(world, grid::resolve({})), plan.train.policy().master);
     try {
       for (const Param& param : model.params().params())
-        reader.read(param.spec.slice, param.without_padding(param.value));
+        reader.read(param.spec.slice, param.without_padding(param.master));
     } catch (const InputError& error) {
       damage = error.what();
       return;

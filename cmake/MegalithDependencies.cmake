@@ -69,7 +69,6 @@ endif()
 megalith_found(CUDA "${CUDAToolkit_FOUND}" "CUDA toolkit 12.8 or newer not found (put nvcc on PATH): CPUs only")
 if(MEGALITH_HAS_CUDA)
   enable_language(CUDA)
-  set(CMAKE_CUDA_STANDARD 20)
 endif()
 
 if(MEGALITH_HAS_CUDA AND NOT MEGALITH_CUDNN STREQUAL "OFF")
@@ -87,7 +86,7 @@ endif()
 if(MEGALITH_HAS_CUDNN)
   add_library(megalith_cudnn INTERFACE)
   target_include_directories(megalith_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE_DIR} ${CUDNN_FRONTEND_INCLUDE_DIR})
-  target_link_libraries(megalith_cudnn INTERFACE ${CUDNN_LIBRARY})
+  target_link_libraries(megalith_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)  # the frontend's headers name both
 endif()
 
 if(MEGALITH_HAS_CUDA AND NOT MEGALITH_NCCL STREQUAL "OFF")

@@ -9,7 +9,7 @@ set(cxx_flags -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-
 target_compile_options(megalith_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${cxx_flags}>")
 if(MEGALITH_HAS_CUDA)
   # Code shared by host and device is constexpr (the generator of random numbers, the rules of a step's end).
-  set(cuda_flags --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off
+  set(cuda_flags -std=c++20 --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off
     $<$<BOOL:${MEGALITH_WERROR}>:-Werror=all-warnings>)
   target_compile_options(megalith_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
   target_include_directories(megalith_flags SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})

@@ -38,7 +38,7 @@ struct RandomSite {
   }
   constexpr std::uint32_t word(std::uint64_t element) const { return block(element / 4)[element % 4]; }
   /// A standard normal number for a global element (Box-Muller on the two words of a pair).
-  double normal(std::uint64_t element) const {
+  constexpr double normal(std::uint64_t element) const {
     const Philox4 words = block(element / 2);
     const double u1 = (static_cast<double>((std::uint64_t{words[0]} << 21) ^ (words[1] >> 11)) + 1.0) * 0x1p-53;
     const double u2 = static_cast<double>((std::uint64_t{words[2]} << 21) ^ (words[3] >> 11)) * 0x1p-53;

@@ -88,6 +88,23 @@ bool resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
   return true;
 }
 
+void resolve_scaling(const RunConfig::Train& t, TrainConfig& r, Problems& out) {
+  if (r.precision != "fp16") {
+    if (t.loss_scale || t.loss_scale_min || t.loss_scale_interval)
+      out.add("train.loss_scale", t.loss_scale.value_or(0), "loss scaling is for train.precision = fp16");
+    return;
+  }
+  r.scaling.initial = t.loss_scale.value_or(65536);
+  r.scaling.smallest = t.loss_scale_min.value_or(1);
+  r.scaling.growth_interval = t.loss_scale_interval.value_or(1000);
+  const auto is_good = [](double value) { return value > 0 && value <= 0x1p60; };
+  out.require(is_good(r.scaling.initial), "train.loss_scale", r.scaling.initial, "must be above 0, at most 2^60");
+  out.require(is_good(r.scaling.smallest) && r.scaling.smallest <= r.scaling.initial, "train.loss_scale_min",
+              r.scaling.smallest, str("must be above 0 and at most train.loss_scale = ", r.scaling.initial));
+  out.require(r.scaling.growth_interval >= 1, "train.loss_scale_interval", r.scaling.growth_interval,
+              "must be at least 1: clean steps before the scale doubles");
+}
+
 void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
   const RunConfig::Train& t = asked.train;
   TrainConfig& r = plan.train;
@@ -96,14 +113,17 @@ void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
   r.micro_batch = t.micro_batch.value_or(1);
   r.global_batch = t.global_batch.value_or(r.micro_batch * plan.grid.dp);
   r.seed = static_cast<std::uint64_t>(t.seed.value_or(1234));
-  r.precision = t.precision.value_or("fp32");
+  r.precision = t.precision.value_or(plan.device == Device::cuda ? "bf16" : "fp32");
   r.deterministic = t.deterministic.value_or(true);
   r.eval_interval = t.eval_interval.value_or(0);
   r.eval_batches = t.eval_batches.value_or(8);
   out.require(r.steps >= 0, "train.steps", r.steps, "must not be negative");
   out.require(t.seed.value_or(0) >= 0, "train.seed", t.seed.value_or(0), "must not be negative");
-  out.require(r.precision == "fp64" || r.precision == "fp32", "train.precision", r.precision,
-              "must be fp64 or fp32 (bf16 and fp16 are not built yet)");
+  const bool known = r.precision == "fp64" || r.precision == "fp32" || r.precision == "bf16" || r.precision == "fp16";
+  out.require(known, "train.precision", r.precision, "must be fp64, fp32, bf16 or fp16");
+  out.require(plan.device == Device::cpu || r.precision != "fp64", "train.precision", r.precision,
+              "is for device.type = cpu, to check with: a GPU computes in bf16, fp16 or fp32");
+  resolve_scaling(t, r, out);
   out.require(r.eval_interval >= 0, "train.eval_interval", r.eval_interval, "must not be negative");
   out.require(r.eval_batches >= 0, "train.eval_batches", r.eval_batches, "must not be negative (0: the whole set)");
   if (!out.positive({{"train.micro_batch", r.micro_batch}, {"train.global_batch", r.global_batch}})) return;
@@ -162,8 +182,6 @@ void resolve_rest(const RunConfig& asked, RunPlan& plan, Problems& out) {
   plan.log_interval = asked.log.interval.value_or(1);
   plan.tensorboard = asked.log.tensorboard.value_or(false);
   out.require(plan.log_interval >= 1, "log.interval", plan.log_interval, "must be at least 1");
-  const std::string device = asked.device.type.value_or("cpu");
-  out.require(device == "cpu", "device.type", device, "must be cpu: this build has no CUDA backend");
   plan.ranks_per_node = small(asked.device.ranks_per_node, 0, "device.ranks_per_node", 0, out);
 }
 
@@ -227,6 +245,9 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   Problems out;
   check_integers(asked, out);
   out.throw_if_any(asked.source);
+  const std::string device = asked.device.type.value_or("cpu");
+  out.require(device == "cpu" || device == "cuda", "device.type", device, "must be cpu or cuda");
+  plan.device = device == "cuda" ? Device::cuda : Device::cpu;
   plan.data.tokenizer = asked.data.tokenizer.value_or(plan.data.tokenizer);
   plan.data.vocab_dir = asked.data.vocab_dir.value_or("");
   plan.data.train = asked.data.train.value_or(std::vector<std::string>{});
@@ -264,8 +285,19 @@ RunConfig RunPlan::as_config() const {
   c.parallel = {grid.world_size, grid.tp, grid.cp, grid.pp, grid.ep, grid.etp, chunks, group_size, {}, grid.order};
   if (grid.ep == 1) c.parallel.etp.reset();  // follows from tp
   if (!stage_layers.empty()) c.parallel.stage_layers = stage_layers;
-  c.train = {train.steps,         train.global_batch, train.micro_batch, static_cast<Index>(train.seed),
-             train.eval_interval, train.eval_batches, train.precision,   train.deterministic};
+  c.train.steps = train.steps;
+  c.train.global_batch = train.global_batch;
+  c.train.micro_batch = train.micro_batch;
+  c.train.seed = static_cast<Index>(train.seed);
+  c.train.eval_interval = train.eval_interval;
+  c.train.eval_batches = train.eval_batches;
+  c.train.precision = train.precision;
+  if (train.scaling.initial > 0) {
+    c.train.loss_scale = train.scaling.initial;
+    c.train.loss_scale_min = train.scaling.smallest;
+    c.train.loss_scale_interval = train.scaling.growth_interval;
+  }
+  c.train.deterministic = train.deterministic;
   constexpr const char* kDecay[] = {"constant", "linear", "cosine"};
   c.optimizer = {optimizer.lr,           optimizer.min_lr,
                  optimizer.weight_decay, optimizer.beta1,
@@ -283,10 +315,17 @@ RunConfig RunPlan::as_config() const {
   c.checkpoint.keep = checkpoint.keep;
   c.log.interval = log_interval;
   c.log.tensorboard = tensorboard;
-  c.device.type = "cpu";
+  c.device.type = name_of(device);
   if (ranks_per_node > 0) c.device.ranks_per_node = ranks_per_node;
   c.source = "resolved recipe";
   return c;
+}
+
+Policy TrainConfig::policy() const {
+  if (precision == "fp64") return {DType::f64, DType::f64};
+  if (precision == "bf16") return {DType::f32, DType::bf16};
+  if (precision == "fp16") return {DType::f32, DType::f16};
+  return {};
 }
 
 std::string grid_text(const RunPlan& plan) {

@@ -7,19 +7,21 @@
 #include "megalith/grid/parallel_config.h"
 #include "megalith/model/model_config.h"
 #include "megalith/optim/optim_config.h"
-#include "megalith/tensor/dtype.h"
+#include "megalith/tensor/param.h"
 
 namespace megalith::config {
 
 struct TrainConfig {
   Index steps = 0, global_batch = 1, micro_batch = 1;
   std::uint64_t seed = 1234;
-  std::string precision = "fp32";  ///< fp64, fp32
+  std::string precision = "fp32";  ///< fp64, fp32, bf16, fp16
+  ops::LossScaling scaling;        ///< fp16 only
   bool deterministic = true;
   Index eval_interval = 0;  ///< steps between evaluations; 0: only at the end
   Index eval_batches = 8;   ///< batches of global_batch samples each; 0: the whole set
 
-  DType dtype() const { return precision == "fp64" ? DType::f64 : DType::f32; }
+  Policy policy() const;
+  Determinism determinism() const { return deterministic ? Determinism::required : Determinism::not_required; }
 };
 
 /// What runs: everything resolved and checked; const after resolve().
@@ -34,6 +36,7 @@ struct RunPlan {
   checkpoint::CheckpointConfig checkpoint;
   Index log_interval = 1;
   bool tensorboard = false;  ///< event files in OUT/tensorboard
+  Device device = Device::cpu;
   int ranks_per_node = 0;
 
   /// The same as a recipe with every key set: parsing and resolving it gives this plan again.

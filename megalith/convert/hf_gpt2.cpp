@@ -212,7 +212,7 @@ void import_hf_gpt2(io::Fs& fs, const io::Path& folder, const model::ModelConfig
   std::set<std::string> used;
   for (Param& param : params.params()) {
     const Mapping mapping = mapping_of(param.name());
-    const Tensor ours = param.without_padding(param.value);
+    const Tensor ours = param.without_padding(param.master);
     const checkpoint::TensorInfo* info = find_either(header, mapping.theirs);
     if (info == nullptr) throw InputError(str("[", where, "] tensor \"", mapping.theirs, "\" is missing"));
     used.insert(info->name);
@@ -266,14 +266,14 @@ void export_hf_gpt2(io::Fs& fs, const io::Path& folder, const model::ModelConfig
   std::vector<checkpoint::SafeTensorsWriter::Entry> entries;
   for (const Param& param : params.params()) {
     const Mapping mapping = mapping_of(param.name());
-    const Tensor ours = param.without_padding(param.value);
+    const Tensor ours = param.without_padding(param.master);
     entries.push_back({"transformer." + mapping.theirs, DType::f32, their_shape(mapping.layout, ours.shape())});
   }
   checkpoint::SafeTensorsWriter writer(fs, folder / "model.safetensors", entries, {{"format", "pt"}});
   std::vector<float> theirs;
   for (const Param& param : params.params()) {
     const Mapping mapping = mapping_of(param.name());
-    const Tensor ours = param.without_padding(param.value);
+    const Tensor ours = param.without_padding(param.master);
     theirs.resize(static_cast<std::size_t>(ours.numel()));
     dispatch_float(ours.dtype(), "export_hf_gpt2", [&]<class T>() {
       const T* in = ours.data<T>();

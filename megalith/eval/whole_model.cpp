@@ -15,7 +15,7 @@ model::ChunkRange whole(const model::ModelConfig& model) { return {{0, model.num
 }  // namespace
 
 WholeModel::WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype)
-    : model_(model), params_(model::declare_gpt(model, {whole(model)}, mesh, 0), dtype) {
+    : model_(model), params_(model::declare_gpt(model, {whole(model)}, mesh, 0), Policy{dtype, dtype}) {
   if (mesh.world.size() != 1) throw InternalError("[WholeModel] mesh: must be of one rank");
   params_.allocate(ledger_);
   chunk_ = std::make_unique<model::GptChunk>(model, whole(model), mesh, params_, 0);

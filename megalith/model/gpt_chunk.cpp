@@ -56,7 +56,7 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
 
 GptChunk::GptChunk(const ModelConfig& model, const ChunkRange& range, const grid::Mesh& mesh, ParamBuffer& params,
                    std::uint64_t seed)
-    : range_(range), hidden_size_(model.hidden_size), dtype_(params.dtype()) {
+    : range_(range), hidden_size_(model.hidden_size), dtype_(params.policy().compute) {
   const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, mesh.tp);
   const nn::BlockConfig block = block_config(model, seed);
   if (range.embedding) {
@@ -98,7 +98,7 @@ Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const
 
 void GptChunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const {
   const Tensor x = body(ex, inputs, input, output, saved);
-  if (head_) head_->forward(ex, x, inputs.targets, inputs.loss_sum, saved.head);
+  if (head_) head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
 }
 
 Tensor GptChunk::last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const {
@@ -108,7 +108,7 @@ Tensor GptChunk::last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& s
 
 Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const {
   const Tensor x = body(ex, inputs, {}, {}, saved);
-  return head_->forward(ex, x, inputs.targets, inputs.loss_sum, saved.head);
+  return head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
 }
 
 void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,

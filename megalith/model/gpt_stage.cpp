@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/elementwise.h"
+#include "megalith/ops/step_end.h"
 
 namespace megalith::model {
 namespace {
@@ -61,7 +62,7 @@ GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
     : config_(std::move(config)),
       mesh_(mesh),
       ranges_(chunk_ranges(config_, mesh_)),
-      params_(declare_gpt(config_.model, ranges_, mesh_, config_.seed), config_.dtype) {
+      params_(declare_gpt(config_.model, ranges_, mesh_, config_.seed), config_.policy) {
   for (const ChunkRange& range : ranges_) chunks_.emplace_back(config_.model, range, mesh_, params_, config_.seed);
   plan_memory();
 }
@@ -74,13 +75,14 @@ GptChunk::Inputs GptStage::unplaced_inputs(nn::Mode mode) const {
 }
 
 void GptStage::plan_memory() {
-  const Tensor message(nullptr, boundary_shape(), config_.dtype);
+  const Tensor message(nullptr, boundary_shape(), config_.policy.compute);
   for (const GptChunk& chunk : chunks_) {
     const Tensor before = chunk.range().embedding ? Tensor() : message;
     const Tensor after = chunk.range().head ? Tensor() : message;
     for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
       Recording recording;
-      Exec ex(Device::cpu, recording);
+      Exec ex(config_.device, recording);
+      ex.set_determinism(config_.determinism);
       GptChunk::Saved saved = chunk.make_saved();
       recording.begin_phase();
       chunk.forward(ex, unplaced_inputs(mode), before, after, saved);
@@ -127,20 +129,18 @@ Index GptStage::num_slots(const pipeline::LoweredSchedule& schedule) const {
 }
 
 Index GptStage::input_bytes() const {
-  const Index one = 2 * round_up(tokens() * size_of(DType::i32), kAlignment) + kAlignment;
-  return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * one + kAlignment;
+  return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * slot_input_bytes() + kAlignment;
 }
 
 BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
   Index scratch = extra_scratch;
   for (const MemoryPlan& plan : plans_) scratch = std::max(scratch, plan.scratch_bytes);
   for (const MemoryPlan& plan : eval_plans_) scratch = std::max(scratch, plan.scratch_bytes);
-  const Index flat = params_.numel() * size_of(params_.dtype());
-  return {{"parameters", flat},
-          {"gradients", flat},
-          {"activations", activation_bytes(train_schedule_)},
-          {"scratch", scratch},
-          {"inputs", input_bytes()}};
+  BytesByOwner bytes = params_.bytes();
+  bytes["activations"] = activation_bytes(train_schedule_);
+  bytes["scratch"] = scratch;
+  bytes["inputs"] = input_bytes();
+  return bytes;
 }
 
 void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
@@ -162,11 +162,13 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   });
   slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
   for (Slot& slot : slots_) {
+    slot.step_state = carve({sizeof(StepState)}, DType::u8);
     slot.tokens = carve({tokens()}, DType::i32);
     slot.targets = carve({tokens()}, DType::i32);
-    slot.step_state = carve({sizeof(StepState)}, DType::u8);
     slot.saved = deepest->make_saved();
   }
+  constexpr int kUploadsAhead = 4;
+  staging_ = Staging(config_.device, slot_input_bytes(), kUploadsAhead);
   std::byte* place = activations_.data();
   std::size_t index = 0;
   for (std::size_t pool = 0; pool < train_schedule_.num_slots.size(); ++pool) {
@@ -177,11 +179,13 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   }
 }
 
-void GptStage::begin(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state) {
+void GptStage::begin(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
+                     const Tensor& optimizer_state) {
   mode_ = mode;
   source_ = &source;
   first_sample_ = first_sample;
   state_ = state;
+  optimizer_state_ = optimizer_state;
   ops::fill(ex, loss_sum_, 0);
   if (mode == nn::Mode::train) ops::fill(ex, params_.grads(), 0);
 }
@@ -202,14 +206,19 @@ void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_inde
   StepState state = state_;
   state.first_sample = static_cast<std::uint64_t>(sample);
   const ChunkRange& range = ranges_[static_cast<std::size_t>(chunk)];
+  const bool has_ids = range.embedding || range.head;
+  const auto fill = [&](std::byte* host) {
+    std::memcpy(host, &state, sizeof(state));
+    if (!has_ids) return;
+    const auto ids = [&](Index offset) { return Tensor(host + offset, {tokens()}, DType::i32).span<std::int32_t>(); };
+    source_->fill(first_sample_ + sample, config_.micro_batch, ids(kAlignment), ids(kAlignment + id_bytes()));
+  };
   ex.run({.name = "set_step_state", .reads = {}, .writes = {place.tokens, place.targets, place.step_state}},
          [&](Exec&, Stream) {
-           std::memcpy(place.step_state.raw(), &state, sizeof(state));
-           if (range.embedding || range.head) {
-             source_->fill(first_sample_ + sample, config_.micro_batch, place.tokens.span<std::int32_t>(),
-                           place.targets.span<std::int32_t>());
-           }
+           staging_.upload(ex, static_cast<std::byte*>(place.step_state.raw()),
+                           has_ids ? slot_input_bytes() : Index{sizeof(state)}, fill);
          });
+  if (mode_ == nn::Mode::train) ops::scale_step_state(ex, optimizer_state_, place.step_state);
 }
 
 void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input, const Tensor& output) {

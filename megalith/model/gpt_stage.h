@@ -5,6 +5,7 @@
 #include "megalith/model/gpt_chunk.h"
 #include "megalith/pipeline/lowering.h"
 #include "megalith/pipeline/stage.h"
+#include "megalith/tensor/staging.h"
 #include "megalith/tensor/step_state.h"
 
 namespace megalith::model {
@@ -25,7 +26,9 @@ struct StageConfig {
   int chunks = 1, group_size = 0;
   Index global_batch = 1, micro_batch = 1;
   std::uint64_t seed = 0;
-  DType dtype = DType::f32;
+  Policy policy = {};
+  Device device = Device::cpu;
+  Determinism determinism = Determinism::required;
 };
 
 /// Microbatches of a step on one data-parallel rank.
@@ -53,8 +56,10 @@ class GptStage : public pipeline::Stage {
   std::byte* scratch() const { return scratch_.data(); }
 
   /// Says what the next passes work on and clears what they add to (the loss; in training the gradients).
-  /// `first_sample`: number of the batch's first sample in `source`.
-  void begin(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state);
+  /// `first_sample`: number of the batch's first sample in `source`. `optimizer_state` (u8
+  /// [sizeof(ops::OptimizerState)]): its loss scale multiplies that of `state`; undefined in evaluation.
+  void begin(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
+             const Tensor& optimizer_state);
   /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
   const Tensor& loss_sum() const { return loss_sum_; }
 
@@ -67,11 +72,14 @@ class GptStage : public pipeline::Stage {
  private:
   struct Slot {
     std::byte* activations = nullptr;
-    Tensor tokens, targets, step_state;
+    Tensor step_state, tokens, targets;  ///< one after the other, filled by one upload
     GptChunk::Saved saved;
   };
 
   Index tokens() const { return config_.micro_batch * config_.model.seq_len; }
+  /// Of the tokens or the targets of a microbatch.
+  Index id_bytes() const { return round_up(tokens() * size_of(DType::i32), kAlignment); }
+  Index slot_input_bytes() const { return kAlignment + 2 * id_bytes(); }
   void plan_memory();
   pipeline::LoweredSchedule cheapest_lowering(const pipeline::ScheduleShape& shape) const;
   Index activation_bytes(const pipeline::LoweredSchedule& schedule) const;
@@ -96,8 +104,10 @@ class GptStage : public pipeline::Stage {
   std::vector<std::size_t> first_eval_slot_;
   Tensor loss_sum_;
 
+  Staging staging_;
   nn::Mode mode_ = nn::Mode::train;
   const BatchSource* source_ = nullptr;
+  Tensor optimizer_state_;
   Index first_sample_ = 0;
   StepState state_;
 };

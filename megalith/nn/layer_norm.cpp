@@ -4,9 +4,14 @@
 
 namespace megalith::nn {
 
+LayerNorm::Saved LayerNorm::make_saved(Exec& ex, const Tensor& x) {
+  const DType dtype = statistics_dtype(x.dtype());
+  return {x, ex.tensor({x.dim(0)}, dtype), ex.tensor({x.dim(0)}, dtype)};
+}
+
 Tensor LayerNorm::forward(Exec& ex, const Tensor& x, Saved& saved) const {
   Tensor y = ex.tensor(x.shape(), x.dtype());
-  saved = {x, ex.tensor({x.dim(0)}, x.dtype()), ex.tensor({x.dim(0)}, x.dtype())};
+  saved = make_saved(ex, x);
   ops::layer_norm_forward(ex, {.x = x,
                                .gamma = gamma_.value,
                                .beta = beta_.value,
@@ -17,24 +22,35 @@ Tensor LayerNorm::forward(Exec& ex, const Tensor& x, Saved& saved) const {
   return y;
 }
 
-void LayerNorm::backward_input(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual,
-                               const Tensor& dx) const {
+Tensor LayerNorm::forward_residual(Exec& ex, const Tensor& x, const Tensor& bias, const Tensor& residual,
+                                   const ops::Dropout& dropout, Saved& saved) const {
+  Tensor y = ex.tensor(x.shape(), x.dtype());
+  saved = make_saved(ex, ex.tensor(x.shape(), x.dtype()));
+  ops::residual_layer_norm(ex, {.x = x,
+                                .bias = bias,
+                                .residual = residual,
+                                .gamma = gamma_.value,
+                                .beta = beta_.value,
+                                .sum = saved.x,
+                                .y = y,
+                                .mean = saved.mean,
+                                .rstd = saved.rstd,
+                                .eps = eps_,
+                                .dropout = dropout});
+  return y;
+}
+
+void LayerNorm::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual,
+                         const Tensor& dx) const {
   ops::layer_norm_backward(ex, {.dy = dy,
                                 .x = saved.x,
                                 .gamma = gamma_.value,
                                 .mean = saved.mean,
                                 .rstd = saved.rstd,
                                 .residual = residual,
-                                .dx = dx});
-}
-
-void LayerNorm::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved) const {
-  ops::layer_norm_weight_backward(ex, {.dy = dy,
-                                       .x = saved.x,
-                                       .mean = saved.mean,
-                                       .rstd = saved.rstd,
-                                       .gamma_grad = gamma_.grad,
-                                       .beta_grad = beta_.grad});
+                                .dx = dx,
+                                .gamma_grad = gamma_.grad,
+                                .beta_grad = beta_.grad});
 }
 
 }  // namespace megalith::nn

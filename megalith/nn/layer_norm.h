@@ -1,5 +1,5 @@
 #pragma once
-#include "megalith/tensor/exec.h"
+#include "megalith/ops/elementwise.h"
 #include "megalith/tensor/param.h"
 
 namespace megalith::nn {
@@ -13,11 +13,17 @@ class LayerNorm {
   LayerNorm(Param& gamma, Param& beta, double eps) : gamma_(gamma), beta_(beta), eps_(eps) {}
 
   Tensor forward(Exec& ex, const Tensor& x, Saved& saved) const;
-  /// dx [T, H] = gradient through the norm + residual (the gradient that flows past it; may be undefined).
-  void backward_input(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual, const Tensor& dx) const;
-  void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved) const;
+  /// Of sum = residual + dropout(x + bias), which is kept in saved.x: one pass over memory for the end of one half of a
+  /// block and the norm of the next.
+  Tensor forward_residual(Exec& ex, const Tensor& x, const Tensor& bias, const Tensor& residual,
+                          const ops::Dropout& dropout, Saved& saved) const;
+  /// dx [T, H] = gradient through the norm + residual (the gradient that flows past it; may be undefined). Adds to the
+  /// gradients of gain and shift in the same pass.
+  void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual, const Tensor& dx) const;
 
  private:
+  static Saved make_saved(Exec& ex, const Tensor& x);
+
   Param& gamma_;  // [H]
   Param& beta_;   // [H]
   double eps_;

@@ -9,22 +9,36 @@ namespace {
 using ops::Transpose;
 using ops::Write;
 
-Tensor times_transposed(Exec& ex, const Tensor& x, const Tensor& weight) {
+/// x W^T, with the bias where it is given.
+Tensor times_transposed(Exec& ex, const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
   Tensor y = ex.tensor({x.dim(0), weight.dim(0)}, x.dtype());
-  ops::matmul(ex, {.a = x, .b = weight, .c = y, .transpose_b = Transpose::yes});
+  ops::matmul(ex, {.a = x, .b = weight, .bias = bias, .c = y, .transpose_b = Transpose::yes});
   return y;
 }
 
-void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& weight, Param& bias) {
-  ops::matmul(ex, {.a = dy, .b = x, .c = weight.grad, .transpose_a = Transpose::yes, .write = Write::accumulate});
-  ops::bias_backward(ex, dy, bias.grad);
+/// weight.grad += dy^T x; bias_grad += sum of dy's rows where it is given.
+void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& weight, const Tensor& bias_grad = {}) {
+  ops::matmul(ex, {.a = dy,
+                   .b = x,
+                   .c = weight.grad,
+                   .row_sums = bias_grad,
+                   .transpose_a = Transpose::yes,
+                   .write = Write::accumulate});
 }
 
 }  // namespace
 
 Tensor ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved) const {
   saved.x = x;
-  return times_transposed(ex, x, weight_.value);
+  return times_transposed(ex, x, weight_.value, bias_.value);
+}
+
+Tensor ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, Tensor& z, Saved& saved) const {
+  saved.x = x;
+  z = ex.tensor({x.dim(0), weight_.value.dim(0)}, x.dtype());
+  Tensor y = ex.tensor(z.shape(), x.dtype());
+  ops::matmul_gelu(ex, {.x = x, .w = weight_.value, .bias = bias_.value, .z = z, .y = y});
+  return y;
 }
 
 comm::Pending ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
@@ -33,7 +47,11 @@ comm::Pending ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, c
 }
 
 void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved) const {
-  add_weight_gradients(ex, dy, saved.x, weight_, bias_);
+  add_weight_gradients(ex, dy, saved.x, weight_, bias_.grad);
+}
+
+void ColumnParallelLinear::backward_weight_without_bias(Exec& ex, const Tensor& dy, const Saved& saved) const {
+  add_weight_gradients(ex, dy, saved.x, weight_);
 }
 
 Tensor RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved) const {
@@ -47,8 +65,13 @@ void RowParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor&
   ops::matmul(ex, {.a = dy, .b = weight_.value, .c = dx});
 }
 
+void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
+                                            const Tensor& bias_grad) const {
+  ops::matmul_gelu_backward(ex, {.dy = dy, .w = weight_.value, .z = z, .dz = dz, .bias_grad = bias_grad});
+}
+
 void RowParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved) const {
-  add_weight_gradients(ex, dy, saved.x, weight_, bias_);
+  add_weight_gradients(ex, dy, saved.x, weight_, bias_.grad);
 }
 
 }  // namespace megalith::nn

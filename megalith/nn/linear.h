@@ -4,9 +4,9 @@
 
 namespace megalith::nn {
 
-/// Y = X W^T, W split by output features over `tp`. x [T, in] -> y [T, out/tp]. The bias is added by the op that
-/// follows, which is fused with it. Between a column-parallel and a row-parallel layer only element-wise or per-head
-/// work may stand. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3 (f: identity forward, all-reduce backward).
+/// Y = X W^T + b, W split by output features over `tp`. x [T, in] -> y [T, out/tp]. Between a column-parallel and a
+/// row-parallel layer only element-wise or per-head work may stand. Source: Shoeybi et al. 2019, arXiv:1909.08053,
+/// section 3 (f: identity forward, all-reduce backward).
 class ColumnParallelLinear {
  public:
   struct Saved {
@@ -15,12 +15,16 @@ class ColumnParallelLinear {
   ColumnParallelLinear(comm::Group tp, Param& weight, Param& bias) : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
 
   Tensor forward(Exec& ex, const Tensor& x, Saved& saved) const;
+  /// The same followed by gelu, in one op: returns gelu(z); z = x W^T + b is what gelu's backward reads.
+  Tensor forward_gelu(Exec& ex, const Tensor& x, Tensor& z, Saved& saved) const;
   /// Overwrites dx [T, in]. Wait for the result before dx is read; backward_weight hides the all-reduce of T*in
   /// elements.
   [[nodiscard]] comm::Pending backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
   /// Adds to the gradients of weight and bias. dy [T, out/tp]
   void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved) const;
-  const Tensor& bias() const { return bias_.value; }
+  /// To the weight's only: where bias_grad() was added to by the op that made dy.
+  void backward_weight_without_bias(Exec& ex, const Tensor& dy, const Saved& saved) const;
+  const Tensor& bias_grad() const { return bias_.grad; }
 
  private:
   comm::Group tp_;
@@ -42,6 +46,10 @@ class RowParallelLinear {
   Tensor forward(Exec& ex, const Tensor& x, Saved& saved) const;
   /// Overwrites dx [T, in/tp]; no communication. dy [T, out]
   void backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
+  /// The same and back through the gelu that made x from z, in one op: overwrites dz [T, in/tp] and adds the sum of its
+  /// rows to bias_grad [in/tp], the bias of the layer before.
+  void backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
+                           const Tensor& bias_grad) const;
   void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved) const;
   const Tensor& bias() const { return bias_.value; }
 

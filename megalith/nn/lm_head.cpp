@@ -11,9 +11,10 @@ Tensor LmHead::logits(Exec& ex, const Tensor& x, Saved& saved) const {
   return logits;
 }
 
-Tensor LmHead::forward(Exec& ex, const Tensor& x, const Tensor& targets, const Tensor& loss_sum, Saved& saved) const {
+Tensor LmHead::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets,
+                       const Tensor& loss_sum, Saved& saved) const {
   const Tensor z = logits(ex, x, saved);
-  return cross_entropy_.forward(ex, z, targets, loss_sum, saved.loss);
+  return cross_entropy_.forward(ex, microbatch, z, targets, loss_sum, saved.loss);
 }
 
 void LmHead::backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved,
@@ -28,8 +29,7 @@ void LmHead::backward(Exec& ex, const Microbatch& microbatch, const Tensor& targ
                    .transpose_a = ops::Transpose::yes,
                    .write = ops::Write::accumulate});
   reduced.wait(ex);
-  norm_.backward_weight(ex, d_normed, saved.norm);
-  norm_.backward_input(ex, d_normed, saved.norm, {}, dx);
+  norm_.backward(ex, d_normed, saved.norm, {}, dx);
 }
 
 }  // namespace megalith::nn

@@ -20,7 +20,8 @@ class LmHead {
   /// This rank's logits [T, V/tp]; padding columns hold whatever their zero rows give.
   Tensor logits(Exec& ex, const Tensor& x, Saved& saved) const;
   /// loss [T]; adds its sum to loss_sum [1] f64.
-  Tensor forward(Exec& ex, const Tensor& x, const Tensor& targets, const Tensor& loss_sum, Saved& saved) const;
+  Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets, const Tensor& loss_sum,
+                 Saved& saved) const;
   /// dx [T, H] is written; adds to the gradients of table and norm.
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved,
                 const Tensor& dx) const;

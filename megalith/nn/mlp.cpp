@@ -1,7 +1,6 @@
 #include "megalith/nn/mlp.h"
 
 #include "megalith/nn/param_specs.h"
-#include "megalith/ops/elementwise.h"
 
 namespace megalith::nn {
 
@@ -19,19 +18,16 @@ Mlp::Mlp(const std::string& name, const comm::Group& tp, ParamBuffer& params)
       down_(tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")) {}
 
 Tensor Mlp::forward(Exec& ex, const Tensor& x, Saved& saved) const {
-  saved.z = up_.forward(ex, x, saved.up);
-  Tensor activated = ex.tensor(saved.z.shape(), x.dtype());
-  ops::bias_gelu(ex, {.x = saved.z, .bias = up_.bias(), .y = activated});
+  const Tensor activated = up_.forward_gelu(ex, x, saved.z, saved.up);
   return down_.forward(ex, activated, saved.down);
 }
 
 void Mlp::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx) const {
   Tensor dz = ex.tensor(saved.z.shape(), dy.dtype());
-  down_.backward_input(ex, dy, dz);
+  down_.backward_input_gelu(ex, dy, saved.z, dz, up_.bias_grad());
   down_.backward_weight(ex, dy, saved.down);
-  ops::gelu_backward(ex, {.z = saved.z, .dy = dz, .dz = dz});
   comm::Pending reduced = up_.backward_input(ex, dz, dx);
-  up_.backward_weight(ex, dz, saved.up);
+  up_.backward_weight_without_bias(ex, dz, saved.up);
   reduced.wait(ex);
 }
 

@@ -4,7 +4,6 @@
 #include "megalith/base/str.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/ops/attention.h"
-#include "megalith/ops/elementwise.h"
 
 namespace megalith::nn {
 
@@ -34,9 +33,8 @@ SelfAttention::SelfAttention(const std::string& name, const BlockConfig& config,
 
 Tensor SelfAttention::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const {
   saved.qkv = qkv_.forward(ex, x, saved.qkv_proj);
-  ops::add_bias(ex, saved.qkv, qkv_.bias());
   Tensor attended = ex.tensor({x.dim(0), heads_ * head_dim_}, x.dtype());
-  saved.log_sum_exp = ex.tensor({microbatch.batch, heads_, microbatch.seq_len}, x.dtype());
+  saved.log_sum_exp = ex.tensor({microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(x.dtype()));
   ops::attention_forward(ex, {.qkv = saved.qkv,
                               .out = attended,
                               .log_sum_exp = saved.log_sum_exp,

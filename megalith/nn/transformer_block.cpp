@@ -47,15 +47,14 @@ TransformerBlock::TransformerBlock(const std::string& name, Index layer, const B
 void TransformerBlock::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& y,
                                Saved& saved) const {
   const Tensor attended = attention_.forward(ex, microbatch, norm1_.forward(ex, x, saved.norm1), saved.attention);
-  const Tensor a = ex.tensor(x.shape(), x.dtype());
-  ops::bias_dropout_residual(ex, {.x = attended,
-                                  .bias = attention_.out_bias(),
-                                  .residual = x,
-                                  .out = a,
-                                  .dropout = attention_dropout_.in(microbatch)});
-  const Tensor mixed = mlp_.forward(ex, norm2_.forward(ex, a, saved.norm2), saved.mlp);
-  ops::bias_dropout_residual(
-      ex, {.x = mixed, .bias = mlp_.out_bias(), .residual = a, .out = y, .dropout = mlp_dropout_.in(microbatch)});
+  const Tensor normed =
+      norm2_.forward_residual(ex, attended, attention_.out_bias(), x, attention_dropout_.in(microbatch), saved.norm2);
+  const Tensor mixed = mlp_.forward(ex, normed, saved.mlp);
+  ops::bias_dropout_residual(ex, {.x = mixed,
+                                  .bias = mlp_.out_bias(),
+                                  .residual = saved.norm2.x,
+                                  .out = y,
+                                  .dropout = mlp_dropout_.in(microbatch)});
 }
 
 void TransformerBlock::backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
@@ -63,15 +62,13 @@ void TransformerBlock::backward(Exec& ex, const Microbatch& microbatch, const Te
   const Tensor d_mixed = through_dropout(ex, microbatch, mlp_dropout_, dy);
   const Tensor d_norm2 = ex.tensor(dy.shape(), dy.dtype());
   mlp_.backward(ex, d_mixed, saved.mlp, d_norm2);
-  norm2_.backward_weight(ex, d_norm2, saved.norm2);
   const Tensor da = ex.tensor(dy.shape(), dy.dtype());
-  norm2_.backward_input(ex, d_norm2, saved.norm2, dy, da);
+  norm2_.backward(ex, d_norm2, saved.norm2, dy, da);
 
   const Tensor d_attended = through_dropout(ex, microbatch, attention_dropout_, da);
   const Tensor d_norm1 = ex.tensor(dy.shape(), dy.dtype());
   attention_.backward(ex, microbatch, d_attended, saved.attention, d_norm1);
-  norm1_.backward_weight(ex, d_norm1, saved.norm1);
-  norm1_.backward_input(ex, d_norm1, saved.norm1, da, dx);
+  norm1_.backward(ex, d_norm1, saved.norm1, da, dx);
 }
 
 }  // namespace megalith::nn

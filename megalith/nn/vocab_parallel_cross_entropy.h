@@ -11,14 +11,15 @@ namespace megalith::nn {
 class VocabParallelCrossEntropy {
  public:
   struct Saved {
-    Tensor logits;  ///< [T, V/tp], holding exp(z - max) after forward
-    Tensor sums;    ///< [2, T]
+    Tensor logits;  ///< [T, V/tp]; after forward d(loss)/d(logits) * loss_scale over one rank, else exp(z - max)
+    Tensor sums;    ///< [2, T]; undefined over one rank
   };
   VocabParallelCrossEntropy(const VocabShard& vocab, comm::Group tp) : vocab_(vocab), tp_(std::move(tp)) {}
 
   /// Takes the logits over. Returns loss [T], the same on every tp rank, 0 where a target is -1, and adds its sum to
   /// loss_sum [1] f64.  targets [T] i32, global ids or -1.
-  Tensor forward(Exec& ex, const Tensor& logits, const Tensor& targets, const Tensor& loss_sum, Saved& saved) const;
+  Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& logits, const Tensor& targets,
+                 const Tensor& loss_sum, Saved& saved) const;
   /// Turns saved.logits into d(loss)/d(logits) * loss_scale, in place, and returns it. No communication.
   Tensor backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved) const;
 

@@ -3,14 +3,21 @@
 
 namespace megalith::ops {
 
-/// One AdamW step on one parameter tensor (any shape, all equal), with decoupled weight decay:
+/// Elements that share one entry of AdamW::decays: parameters start at multiples of it.
+inline constexpr Index kDecayGroup = 64;
+
+/// One AdamW step over flat buffers of N elements, with decoupled weight decay:
 ///   g = grad * factor; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
-///   w -= lr (m / (1-b1^n) / (sqrt(v / (1-b2^n)) + eps) + decay w),   n = step + 1 updates, counted by `update`
-/// Nothing changes when verdict.apply is 0. Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
+///   w -= lr (m / (1-b1^n) / (sqrt(v / (1-b2^n)) + eps) + decay w),   n = update + 1 updates, counted by the verdict
+/// decay is weight_decay where decays[i / kDecayGroup] is 1, else 0. Where there is a copy, copy = w rounded to its
+/// dtype: what the layers read. Nothing changes when verdict.apply is 0. One pass over everything: 28 bytes a parameter
+/// in f32, 2 more with a copy. Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
 struct AdamW {
-  Tensor value, m, v;  // in, out
-  Tensor grad;         // in
-  Tensor verdict;      // in   u8 [sizeof(StepVerdict)]
+  Tensor value, m, v;  // in, out  [N] f32 or f64
+  Tensor copy = {};    // out      [N] bf16 or f16; may be undefined
+  Tensor grad;         // in       [N]
+  Tensor decays;       // in       [N / kDecayGroup, rounded up] u8
+  Tensor verdict;      // in       u8 [sizeof(StepVerdict)]
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/attention.h"
+#include "megalith/ops/cuda/attention.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/dropout_check.h"
 
@@ -34,29 +35,41 @@ Shape check_heads(const Args& args, std::string_view op, std::string_view qkv) {
 }  // namespace
 
 void attention_forward(Exec& ex, const AttentionForward& args) {
-  expect_float(args.qkv, "attention");
+  expect_float(ex, args.qkv, "attention");
   const Shape out = check_heads(args, "attention", "attention.qkv");
   const DType dtype = args.qkv.dtype();
   expect_like(args.out, out, dtype, "attention.out");
-  expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, dtype, "attention.log_sum_exp");
-  run_float(ex,
-            {.name = "attention", .reads = {args.qkv, args.dropout.step_state}, .writes = {args.out, args.log_sum_exp}},
-            dtype, [args]<class T>() { cpu::attention_forward<T>(args); });
+  expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, statistics_dtype(dtype),
+              "attention.log_sum_exp");
+  const Tensor scratch = ex.tensor({ex.device() == Device::cpu ? 0 : cuda::kAttentionForwardScratch}, DType::u8);
+  run_float(
+      ex,
+      {.name = "attention",
+       .reads = {args.qkv, args.dropout.step_state},
+       .writes = {args.out, args.log_sum_exp, scratch}},
+      dtype, [args]<class T>() { cpu::attention_forward<T>(args); },
+      [args, scratch](auto& exec, auto stream) { cuda::attention_forward(exec, stream, args, scratch); });
 }
 
 void attention_backward(Exec& ex, const AttentionBackward& args) {
-  expect_float(args.qkv, "attention_backward");
+  expect_float(ex, args.qkv, "attention_backward");
   const Shape out = check_heads(args, "attention_backward", "attention_backward.qkv");
   const DType dtype = args.qkv.dtype();
   expect_like(args.dout, out, dtype, "attention_backward.dout");
   expect_like(args.out, out, dtype, "attention_backward.out");
-  expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, dtype, "attention_backward.log_sum_exp");
+  expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, statistics_dtype(dtype),
+              "attention_backward.log_sum_exp");
   expect_like(args.dqkv, args.qkv.shape(), dtype, "attention_backward.dqkv");
-  run_float(ex,
-            {.name = "attention_backward",
-             .reads = {args.dout, args.qkv, args.out, args.log_sum_exp, args.dropout.step_state},
-             .writes = {args.dqkv}},
-            dtype, [args]<class T>() { cpu::attention_backward<T>(args); });
+  const Index scratch_bytes =
+      ex.device() == Device::cpu ? 0 : cuda::attention_backward_scratch_bytes(ex.determinism(), args);
+  const Tensor scratch = ex.tensor({scratch_bytes}, DType::u8);
+  run_float(
+      ex,
+      {.name = "attention_backward",
+       .reads = {args.dout, args.qkv, args.out, args.log_sum_exp, args.dropout.step_state},
+       .writes = {args.dqkv, scratch}},
+      dtype, [args]<class T>() { cpu::attention_backward<T>(args); },
+      [args, scratch](auto& exec, auto stream) { cuda::attention_backward(exec, stream, args, scratch); });
 }
 
 }  // namespace megalith::ops

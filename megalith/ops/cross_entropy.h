@@ -3,6 +3,20 @@
 
 namespace megalith::ops {
 
+/// Cross entropy over a vocabulary that one rank holds whole: loss [T] = log(sum_v exp z) - z[target], 0 where the
+/// target is -1; loss_sum [1] f64 += their sum. With a StepState the logits [T, V] are replaced by their gradient times
+/// its loss_scale, in the same pass over them; without one (evaluation) they are left in no defined state. Columns from
+/// vocab_size on are padding: they count as -inf and get gradient 0.
+struct CrossEntropy {
+  Tensor logits;      // in, out  [T, V]
+  Tensor targets;     // in       [T] i32, -1 = no loss
+  Tensor step_state;  // in       u8 [sizeof(StepState)], or undefined
+  Tensor loss;        // out      [T], f64 for f64 logits, else f32
+  Tensor loss_sum;    // out, accumulated  [1] f64
+  Index vocab_size = 0;
+};
+void cross_entropy(Exec& ex, const CrossEntropy& args);
+
 // The three local steps of a cross entropy over a vocabulary split across ranks; the two reductions between them belong
 // to nn/vocab_parallel_cross_entropy.h. logits z [T, V/tp] hold global ids [first_id, first_id + V/tp); columns whose
 // id is vocab_size or more are padding and count as -inf. Statistics are f64 for f64 logits and f32 otherwise. Source:

@@ -2,6 +2,7 @@
 #include <string_view>
 #include <utility>
 
+#include "megalith/base/build.h"
 #include "megalith/tensor/exec.h"
 
 namespace megalith::ops {
@@ -9,8 +10,8 @@ namespace megalith::ops {
 /// The device has no kernel for this op in this build.
 [[noreturn]] void throw_not_built(Device device, std::string_view op);
 
-/// Throws BackendError for an element type without kernels.
-void expect_float(const Tensor& tensor, std::string_view op);
+/// Throws BackendError for an element type without kernels on the device.
+void expect_float(const Exec& ex, const Tensor& tensor, std::string_view op);
 
 /// `tensor` must have this shape and dtype. Throws ShapeError naming `what` = "op.argument".
 inline void expect_like(const Tensor& tensor, const Shape& shape, DType dtype, std::string_view what) {
@@ -18,14 +19,25 @@ inline void expect_like(const Tensor& tensor, const Shape& shape, DType dtype, s
   expect_dtype(tensor, dtype, what);
 }
 
-/// The one line between checks and kernels: hands the op to `ex` and calls kernel.operator()<T>(), T the type of
-/// `dtype`.
-template <class Kernel>
-void run_float(Exec& ex, const OpInfo& op, DType dtype, Kernel kernel) {
-  ex.run(op, [name = op.name, dtype, kernel = std::move(kernel)](Exec& exec, Stream) {
-    if (exec.device() != Device::cpu) throw_not_built(exec.device(), name);
-    dispatch_float(dtype, name, kernel);
+/// The one line between checks and kernels: hands the op to `ex`, which calls on_cpu() or on_gpu(exec, stream). The
+/// latter is generic, so that a build without CUDA parses it and links nothing.
+template <class OnCpu, class OnGpu>
+void run_kernel(Exec& ex, const OpInfo& op, OnCpu on_cpu, OnGpu on_gpu) {
+  ex.run(op, [name = op.name, on_cpu = std::move(on_cpu), on_gpu = std::move(on_gpu)](Exec& exec, Stream stream) {
+    if (exec.device() == Device::cpu) return on_cpu();
+    if constexpr (build::has_cuda)
+      on_gpu(exec, stream);
+    else
+      throw_not_built(exec.device(), name);
   });
+}
+
+/// The same for ops whose CPU kernel is a template over the type of `dtype`: on_cpu.operator()<T>().
+template <class OnCpu, class OnGpu>
+void run_float(Exec& ex, const OpInfo& op, DType dtype, OnCpu on_cpu, OnGpu on_gpu) {
+  run_kernel(
+      ex, op, [name = op.name, dtype, on_cpu = std::move(on_cpu)] { dispatch_float(dtype, name, on_cpu); },
+      std::move(on_gpu));
 }
 
 }  // namespace megalith::ops

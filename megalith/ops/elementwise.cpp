@@ -2,95 +2,110 @@
 
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/elementwise.h"
+#include "megalith/ops/cuda/elementwise.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/dropout_check.h"
 
 namespace megalith::ops {
 
 void add_bias(Exec& ex, const Tensor& x, const Tensor& bias) {
-  expect_float(x, "add_bias");
+  expect_float(ex, x, "add_bias");
   const auto [tokens, features] = dims<2>(x, "add_bias.x");
   expect_like(bias, {features}, x.dtype(), "add_bias.bias");
-  run_float(ex, {.name = "add_bias", .reads = {x, bias}, .writes = {x}}, x.dtype(),
-            [=]<class T>() { cpu::add_bias<T>(x, bias); });
+  run_float(
+      ex, {.name = "add_bias", .reads = {x, bias}, .writes = {x}}, x.dtype(),
+      [=]<class T>() { cpu::add_bias<T>(x, bias); }, [=](auto&, auto stream) { cuda::add_bias(stream, x, bias); });
 }
 
 void bias_backward(Exec& ex, const Tensor& dy, const Tensor& bias_grad) {
-  expect_float(dy, "bias_backward");
+  expect_float(ex, dy, "bias_backward");
   const auto [tokens, features] = dims<2>(dy, "bias_backward.dy");
-  expect_like(bias_grad, {features}, dy.dtype(), "bias_backward.bias_grad");
-  const Tensor parts = ex.tensor({cpu::row_blocks(tokens), features}, dy.dtype());
-  run_float(ex, {.name = "bias_backward", .reads = {dy, bias_grad}, .writes = {bias_grad, parts}}, dy.dtype(),
-            [=]<class T>() { cpu::bias_backward<T>(dy, bias_grad, parts); });
+  const DType sum_dtype = statistics_dtype(dy.dtype());
+  expect_like(bias_grad, {features}, sum_dtype, "bias_backward.bias_grad");
+  const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(tokens) : cuda::bias_backward_parts(tokens);
+  const Tensor parts = ex.tensor({blocks, features}, sum_dtype);
+  run_float(
+      ex, {.name = "bias_backward", .reads = {dy, bias_grad}, .writes = {bias_grad, parts}}, dy.dtype(),
+      [=]<class T>() { cpu::bias_backward<T>(dy, bias_grad, parts); },
+      [=](auto&, auto stream) { cuda::bias_backward(stream, dy, bias_grad, parts); });
 }
 
 void bias_gelu(Exec& ex, const BiasGelu& args) {
-  expect_float(args.x, "bias_gelu");
+  expect_float(ex, args.x, "bias_gelu");
   const auto [tokens, features] = dims<2>(args.x, "bias_gelu.x");
   expect_like(args.bias, {features}, args.x.dtype(), "bias_gelu.bias");
   expect_like(args.y, {tokens, features}, args.x.dtype(), "bias_gelu.y");
-  run_float(ex, {.name = "bias_gelu", .reads = {args.x, args.bias}, .writes = {args.x, args.y}}, args.x.dtype(),
-            [args]<class T>() { cpu::bias_gelu<T>(args); });
+  run_float(
+      ex, {.name = "bias_gelu", .reads = {args.x, args.bias}, .writes = {args.x, args.y}}, args.x.dtype(),
+      [args]<class T>() { cpu::bias_gelu<T>(args); }, [args](auto&, auto stream) { cuda::bias_gelu(stream, args); });
 }
 
 void gelu_backward(Exec& ex, const GeluBackward& args) {
-  expect_float(args.z, "gelu_backward");
+  expect_float(ex, args.z, "gelu_backward");
   expect_like(args.dy, args.z.shape(), args.z.dtype(), "gelu_backward.dy");
   expect_like(args.dz, args.z.shape(), args.z.dtype(), "gelu_backward.dz");
-  run_float(ex, {.name = "gelu_backward", .reads = {args.z, args.dy}, .writes = {args.dz}}, args.z.dtype(),
-            [args]<class T>() { cpu::gelu_backward<T>(args); });
+  run_float(
+      ex, {.name = "gelu_backward", .reads = {args.z, args.dy}, .writes = {args.dz}}, args.z.dtype(),
+      [args]<class T>() { cpu::gelu_backward<T>(args); },
+      [args](auto&, auto stream) { cuda::gelu_backward(stream, args); });
 }
 
 void bias_dropout_residual(Exec& ex, const BiasDropoutResidual& args) {
-  expect_float(args.x, "bias_dropout_residual");
+  expect_float(ex, args.x, "bias_dropout_residual");
   const auto [tokens, hidden] = dims<2>(args.x, "bias_dropout_residual.x");
   if (args.bias) expect_like(args.bias, {hidden}, args.x.dtype(), "bias_dropout_residual.bias");
   expect_like(args.residual, {tokens, hidden}, args.x.dtype(), "bias_dropout_residual.residual");
   expect_like(args.out, {tokens, hidden}, args.x.dtype(), "bias_dropout_residual.out");
   check_dropout(args.dropout, "bias_dropout_residual");
   check_dropout_rows(args.dropout, tokens, "bias_dropout_residual");
-  run_float(ex,
-            {.name = "bias_dropout_residual",
-             .reads = {args.x, args.bias, args.residual, args.dropout.step_state},
-             .writes = {args.out}},
-            args.x.dtype(), [args]<class T>() { cpu::bias_dropout_residual<T>(args); });
+  run_float(
+      ex,
+      {.name = "bias_dropout_residual",
+       .reads = {args.x, args.bias, args.residual, args.dropout.step_state},
+       .writes = {args.out}},
+      args.x.dtype(), [args]<class T>() { cpu::bias_dropout_residual<T>(args); },
+      [args](auto&, auto stream) { cuda::bias_dropout_residual(stream, args); });
 }
 
 void dropout_backward(Exec& ex, const DropoutBackward& args) {
-  expect_float(args.dout, "dropout_backward");
+  expect_float(ex, args.dout, "dropout_backward");
   const auto [tokens, hidden] = dims<2>(args.dout, "dropout_backward.dout");
   expect_like(args.dx, {tokens, hidden}, args.dout.dtype(), "dropout_backward.dx");
   check_dropout(args.dropout, "dropout_backward");
   check_dropout_rows(args.dropout, tokens, "dropout_backward");
-  run_float(ex, {.name = "dropout_backward", .reads = {args.dout, args.dropout.step_state}, .writes = {args.dx}},
-            args.dout.dtype(), [args]<class T>() { cpu::dropout_backward<T>(args); });
+  run_float(
+      ex, {.name = "dropout_backward", .reads = {args.dout, args.dropout.step_state}, .writes = {args.dx}},
+      args.dout.dtype(), [args]<class T>() { cpu::dropout_backward<T>(args); },
+      [args](auto&, auto stream) { cuda::dropout_backward(stream, args); });
 }
 
 void add(Exec& ex, const Tensor& a, const Tensor& b, const Tensor& out) {
-  expect_float(a, "add");
+  expect_float(ex, a, "add");
   expect_like(b, a.shape(), a.dtype(), "add.b");
   expect_like(out, a.shape(), a.dtype(), "add.out");
-  run_float(ex, {.name = "add", .reads = {a, b}, .writes = {out}}, a.dtype(),
-            [=]<class T>() { cpu::add<T>(a, b, out); });
+  run_float(
+      ex, {.name = "add", .reads = {a, b}, .writes = {out}}, a.dtype(), [=]<class T>() { cpu::add<T>(a, b, out); },
+      [=](auto&, auto stream) { cuda::add(stream, a, b, out); });
 }
 
 void fill(Exec& ex, const Tensor& x, double value) {
-  expect_float(x, "fill");
-  run_float(ex, {.name = "fill", .reads = {}, .writes = {x}}, x.dtype(), [=]<class T>() { cpu::fill<T>(x, value); });
+  if (x.dtype() != DType::f64) expect_float(ex, x, "fill");
+  run_float(
+      ex, {.name = "fill", .reads = {}, .writes = {x}}, x.dtype(), [=]<class T>() { cpu::fill<T>(x, value); },
+      [=](auto&, auto stream) { cuda::fill(stream, x, value); });
 }
 
 void copy(Exec& ex, const Tensor& from, const Tensor& to) {
   expect_like(to, from.shape(), from.dtype(), "copy.to");
-  ex.run({.name = "copy", .reads = {from}, .writes = {to}}, [=](Exec& exec, Stream) {
-    if (exec.device() != Device::cpu) throw_not_built(exec.device(), "copy");
-    cpu::copy_bytes(from, to);
-  });
+  ex.run({.name = "copy", .reads = {from}, .writes = {to}},
+         [=](Exec& exec, Stream) { exec.copy(to.raw(), from.raw(), from.bytes()); });
 }
 
 void scale(Exec& ex, const Tensor& x, double factor) {
-  expect_float(x, "scale");
-  run_float(ex, {.name = "scale", .reads = {x}, .writes = {x}}, x.dtype(),
-            [=]<class T>() { cpu::scale<T>(x, factor); });
+  expect_float(ex, x, "scale");
+  run_float(
+      ex, {.name = "scale", .reads = {x}, .writes = {x}}, x.dtype(), [=]<class T>() { cpu::scale<T>(x, factor); },
+      [=](auto&, auto stream) { cuda::scale(stream, x, factor); });
 }
 
 void check_dropout(const Dropout& dropout, std::string_view op) {

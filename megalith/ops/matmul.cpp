@@ -1,28 +1,109 @@
 #include "megalith/ops/matmul.h"
 
+#include "megalith/base/str.h"
 #include "megalith/ops/cpu/elementwise.h"
 #include "megalith/ops/cpu/matmul.h"
+#include "megalith/ops/cuda/elementwise.h"
+#include "megalith/ops/cuda/gemm.h"
 #include "megalith/ops/dispatch.h"
 
 namespace megalith::ops {
+namespace {
+
+/// Scratch for the sums of the columns of a [rows, columns] matrix.
+Tensor column_sum_parts(Exec& ex, const Tensor& matrix) {
+  const Index rows = matrix.dim(0);
+  const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(rows) : cuda::bias_backward_parts(rows);
+  return ex.tensor({blocks, matrix.dim(1)}, statistics_dtype(matrix.dtype()));
+}
+
+void check_options(const Matmul& args, Index m, Index n) {
+  if (args.bias) {
+    expect_like(args.bias, {n}, args.a.dtype(), "matmul.bias");
+    if (args.write == Write::accumulate) throw ShapeError("[matmul] bias: needs Write::overwrite");
+  }
+  if (args.row_sums) {
+    expect_like(args.row_sums, {m}, statistics_dtype(args.a.dtype()), "matmul.row_sums");
+    if (args.transpose_a == Transpose::no) throw ShapeError("[matmul] row_sums: needs transpose_a");
+  }
+}
+
+}  // namespace
 
 void matmul(Exec& ex, const Matmul& args) {
-  expect_float(args.c, "matmul");
+  expect_float(ex, args.a, "matmul");
   const auto [m, n] = dims<2>(args.c, "matmul.c");
+  const DType dtype = args.a.dtype();
+  if (args.c.dtype() != dtype) expect_dtype(args.c, statistics_dtype(dtype), "matmul.c");
   const bool a_transposed = args.transpose_a == Transpose::yes, b_transposed = args.transpose_b == Transpose::yes;
   const Index k = dims<2>(args.a, "matmul.a")[a_transposed ? 0 : 1];
-  expect_like(args.a, a_transposed ? Shape{k, m} : Shape{m, k}, args.c.dtype(), "matmul.a");
-  expect_like(args.b, b_transposed ? Shape{n, k} : Shape{k, n}, args.c.dtype(), "matmul.b");
-  const auto kernel = [args, empty = m == 0 || n == 0, none = k == 0]<class T>() {
-    if (empty) return;
-    if (!none) return cpu::matmul<T>(args);
-    if (args.write == Write::overwrite) cpu::fill<T>(args.c, 0);
+  expect_like(args.a, a_transposed ? Shape{k, m} : Shape{m, k}, dtype, "matmul.a");
+  expect_like(args.b, b_transposed ? Shape{n, k} : Shape{k, n}, dtype, "matmul.b");
+  check_options(args, m, n);
+  const Tensor parts = args.row_sums ? column_sum_parts(ex, args.a) : Tensor();
+  const auto on_cpu = [args, parts, empty = m == 0 || n == 0, none = k == 0]<class T>() {
+    if (!empty && !none) cpu::matmul<T>(args);
+    if (none && args.write == Write::overwrite) cpu::fill<T>(args.c, 0);
+    if (args.bias) cpu::add_bias<T>(args.c, args.bias);
+    if (args.row_sums) cpu::bias_backward<T>(args.a, args.row_sums, parts);
   };
+  const auto on_gpu = [args, parts](auto& exec, auto stream) { cuda::matmul(exec, stream, args, parts); };
   if (args.write == Write::accumulate) {
-    run_float(ex, {.name = "matmul", .reads = {args.a, args.b, args.c}, .writes = {args.c}}, args.c.dtype(), kernel);
+    run_float(
+        ex,
+        {.name = "matmul", .reads = {args.a, args.b, args.c, args.row_sums}, .writes = {args.c, args.row_sums, parts}},
+        dtype, on_cpu, on_gpu);
   } else {
-    run_float(ex, {.name = "matmul", .reads = {args.a, args.b}, .writes = {args.c}}, args.c.dtype(), kernel);
+    run_float(ex,
+              {.name = "matmul",
+               .reads = {args.a, args.b, args.bias, args.row_sums},
+               .writes = {args.c, args.row_sums, parts}},
+              dtype, on_cpu, on_gpu);
   }
+}
+
+void matmul_gelu(Exec& ex, const MatmulGelu& args) {
+  expect_float(ex, args.x, "matmul_gelu");
+  const DType dtype = args.x.dtype();
+  const auto [tokens, k] = dims<2>(args.x, "matmul_gelu.x");
+  const Index features = dims<2>(args.w, "matmul_gelu.w")[0];
+  expect_like(args.w, {features, k}, dtype, "matmul_gelu.w");
+  expect_like(args.bias, {features}, dtype, "matmul_gelu.bias");
+  expect_like(args.z, {tokens, features}, dtype, "matmul_gelu.z");
+  expect_like(args.y, {tokens, features}, dtype, "matmul_gelu.y");
+  run_float(
+      ex, {.name = "matmul_gelu", .reads = {args.x, args.w, args.bias}, .writes = {args.z, args.y}}, dtype,
+      [args]<class T>() {
+        if (args.z.numel() == 0) return;
+        cpu::matmul<T>({.a = args.x, .b = args.w, .c = args.z, .transpose_b = Transpose::yes});
+        cpu::bias_gelu<T>({args.z, args.bias, args.y});
+      },
+      [args](auto& exec, auto stream) { cuda::matmul_gelu(exec, stream, args); });
+}
+
+void matmul_gelu_backward(Exec& ex, const MatmulGeluBackward& args) {
+  expect_float(ex, args.dy, "matmul_gelu_backward");
+  const DType dtype = args.dy.dtype();
+  const auto [tokens, n] = dims<2>(args.dy, "matmul_gelu_backward.dy");
+  const Index features = dims<2>(args.w, "matmul_gelu_backward.w")[1];
+  expect_like(args.w, {n, features}, dtype, "matmul_gelu_backward.w");
+  expect_like(args.z, {tokens, features}, dtype, "matmul_gelu_backward.z");
+  expect_like(args.dz, {tokens, features}, dtype, "matmul_gelu_backward.dz");
+  expect_like(args.bias_grad, {features}, statistics_dtype(dtype), "matmul_gelu_backward.bias_grad");
+  const Tensor parts = column_sum_parts(ex, args.dz);
+  run_float(
+      ex,
+      {.name = "matmul_gelu_backward",
+       .reads = {args.dy, args.w, args.z, args.bias_grad},
+       .writes = {args.dz, args.bias_grad, parts}},
+      dtype,
+      [args, parts]<class T>() {
+        if (args.dz.numel() == 0) return;
+        cpu::matmul<T>({.a = args.dy, .b = args.w, .c = args.dz});
+        cpu::gelu_backward<T>({args.z, args.dz, args.dz});
+        cpu::bias_backward<T>(args.dz, args.bias_grad, parts);
+      },
+      [args, parts](auto& exec, auto stream) { cuda::matmul_gelu_backward(exec, stream, args, parts); });
 }
 
 }  // namespace megalith::ops

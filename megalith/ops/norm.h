@@ -1,5 +1,5 @@
 #pragma once
-#include "megalith/tensor/exec.h"
+#include "megalith/ops/elementwise.h"
 
 namespace megalith::ops {
 
@@ -12,20 +12,25 @@ struct LayerNormForward {
 };
 void layer_norm_forward(Exec& ex, const LayerNormForward& args);
 
-/// dx = d(loss)/dx, plus `residual` when that is given (the gradient that flows past the norm): one pass instead of
-/// two. dx may be dy or residual.
+/// The middle of a Transformer block in one pass: sum = residual + dropout(x + bias) as in bias_dropout_residual
+/// (elementwise.h), y = layer norm of sum.  x, residual, sum, y [T, H]; bias, gamma, beta [H]; mean, rstd [T].
+struct ResidualLayerNorm {
+  Tensor x, bias, residual, gamma, beta;  // in
+  Tensor sum, y, mean, rstd;              // out
+  double eps = 1e-5;
+  Dropout dropout;
+};
+void residual_layer_norm(Exec& ex, const ResidualLayerNorm& args);
+
+/// The whole way back in one pass: dx = d(loss)/dx, plus `residual` when that is given (the gradient that flows past
+/// the norm); gamma_grad [H] += sum_t dy * xhat; beta_grad [H] += sum_t dy, both f32 (f64 for f64), rows summed in
+/// fixed blocks. dx may be dy or residual.
 struct LayerNormBackward {
   Tensor dy, x, gamma, mean, rstd;  // in   [T, H], [T, H], [H], [T], [T]
   Tensor residual;                  // in   [T, H] or undefined
   Tensor dx;                        // out  [T, H]
+  Tensor gamma_grad, beta_grad;     // out, accumulated
 };
 void layer_norm_backward(Exec& ex, const LayerNormBackward& args);
-
-/// gamma_grad [H] += sum_t dy * xhat; beta_grad [H] += sum_t dy. Rows are summed in fixed blocks.
-struct LayerNormWeightBackward {
-  Tensor dy, x, mean, rstd;      // in
-  Tensor gamma_grad, beta_grad;  // out, accumulated
-};
-void layer_norm_weight_backward(Exec& ex, const LayerNormWeightBackward& args);
 
 }  // namespace megalith::ops

@@ -1,6 +1,5 @@
 #include "megalith/optim/optim_config.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace megalith::optim {
@@ -21,18 +20,14 @@ void check(const OptimConfig& c, Problems& out) {
   out.require(c.clip >= 0 && std::isfinite(c.clip), "optimizer.clip", c.clip, "must not be negative (0: no clipping)");
 }
 
-double learning_rate(const OptimConfig& c, Index update) {
-  const auto i = static_cast<double>(update);
-  const auto warmup = static_cast<double>(c.warmup_steps), end = static_cast<double>(c.decay_steps);
-  if (update <= c.warmup_steps && c.warmup_steps > 0) return c.lr * i / warmup;
-  if (c.decay == DecayCurve::constant) return c.lr;
-  if (update >= c.decay_steps) return c.min_lr;
-  const double progress = (i - warmup) / (end - warmup);
-  constexpr double kPi = 3.14159265358979323846;
-  const double left = c.decay == DecayCurve::cosine ? 0.5 * (1 + std::cos(kPi * progress)) : 1 - progress;
-  return c.min_lr + (c.lr - c.min_lr) * left;
+ops::StepRules step_rules(const OptimConfig& c, const ops::LossScaling& scaling) {
+  return {.learning_rate = {.lr = c.lr,
+                            .min_lr = c.min_lr,
+                            .warmup_steps = c.warmup_steps,
+                            .decay_steps = c.decay_steps,
+                            .decay = c.decay},
+          .scaling = scaling,
+          .clip = c.clip};
 }
-
-double clip_factor(double clip, double norm) { return clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0; }
 
 }  // namespace megalith::optim

@@ -1,13 +1,13 @@
 #pragma once
-#include <cstdint>
 #include <string>
 
 #include "megalith/base/problems.h"
 #include "megalith/base/types.h"
+#include "megalith/ops/step_end.h"
 
 namespace megalith::optim {
 
-enum class DecayCurve : std::uint8_t { constant, linear, cosine };
+using ops::DecayCurve;
 
 /// [optimizer] of a recipe, resolved.
 struct OptimConfig {
@@ -23,11 +23,7 @@ struct OptimConfig {
 /// Ranges of every field, under the keys of the recipe.
 void check(const OptimConfig& config, Problems& out);
 
-/// The rate of the i-th update, i counted from 1: lr i/W during warm-up, then from lr to min_lr at decay_steps (half a
-/// cosine or a line), then min_lr; `constant` stays at lr. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 4.
-double learning_rate(const OptimConfig& config, Index update);
-
-/// min(1, clip / (norm + 1e-6)); 1 without clipping.
-double clip_factor(double clip, double norm);
+/// The same as the rules that a step's end follows.
+ops::StepRules step_rules(const OptimConfig& config, const ops::LossScaling& scaling);
 
 }  // namespace megalith::optim

@@ -5,23 +5,20 @@
 
 namespace megalith::optim {
 
-/// AdamW over a rank's flat buffers. Each rank updates its own parameters; values are never communicated.
-/// Memory: two moments, numel() elements each, owner `optimizer`.
+/// AdamW over a rank's flat buffers, in one pass. Each rank updates its own parameters; values are never communicated.
+/// Memory: two moments, numel() elements each, and a byte for every ops::kDecayGroup elements; owner `optimizer`.
 class Optimizer {
  public:
-  Optimizer(const OptimConfig& config, ParamBuffer& params)
-      : config_(config),
-        params_(params),
-        m_(nullptr, {params.numel()}, params.dtype()),
-        v_(nullptr, {params.numel()}, params.dtype()) {}
+  Optimizer(const OptimConfig& config, ParamBuffer& params);
 
-  static Index bytes(const ParamBuffer& params) { return 2 * params.numel() * size_of(params.dtype()); }
-  void allocate(MemoryLedger& ledger);
+  Index bytes() const;
+  void allocate(Exec& ex, MemoryLedger& ledger);
 
   /// Sum of the squares of the owned gradients, into sum_squares [1] f64: over all ranks of one model copy these add up
   /// to the square of the global norm, every parameter counted once.
   void sum_of_squares(Exec& ex, const Tensor& sum_squares) const;
-  /// Updates every parameter from its gradient as verdict (u8 [sizeof(ops::StepVerdict)]) says.
+  /// Updates every parameter from its gradient as verdict (u8 [sizeof(ops::StepVerdict)]) says, and the copies that
+  /// layers read.
   void step(Exec& ex, const Tensor& verdict) const;
 
   /// The moments, flat, [numel()].
@@ -29,10 +26,14 @@ class Optimizer {
   const Tensor& v() const { return v_; }
 
  private:
+  Index moment_bytes() const { return params_.numel() * size_of(params_.policy().master); }
+  Index num_groups() const { return ceil_div(params_.numel(), ops::kDecayGroup); }
+
   OptimConfig config_;
   ParamBuffer& params_;
   Buffer memory_;
   Tensor m_, v_;
+  Tensor decays_;  ///< u8 [num_groups()]: 1 where weights decay
 };
 
 }  // namespace megalith::optim

@@ -15,6 +15,9 @@ struct OpInfo {
   std::initializer_list<Tensor> writes;
 };
 
+/// Whether a run must give the same bits each time it is repeated, where that costs speed or memory on a GPU.
+enum class Determinism : std::uint8_t { required, not_required };
+
 /// The one way to get memory and to run anything. The same layer code is recorded once (nothing executes: this yields
 /// sizes, lifetimes and the plan), then runs with the planned addresses in the same order. Without a plan (unit tests,
 /// one-off work) tensors come from the heap and live until release().
@@ -29,6 +32,8 @@ class Exec {
 
   Device device() const { return device_; }
   Stream stream() const { return stream_.get(); }
+  Determinism determinism() const { return determinism_; }
+  void set_determinism(Determinism determinism) { determinism_ = determinism; }
   bool recording() const { return recording_ != nullptr; }
   /// From here on every new tensor is filled with NaN bytes, so that a read before a write cannot pass unseen. Debug
   /// builds always do.
@@ -85,6 +90,7 @@ class Exec {
   void check_order(const OpInfo& op);
 
   Device device_;
+  Determinism determinism_ = Determinism::required;
   OwnedStream stream_;
   Recording* recording_ = nullptr;
   const PhasePlan* phase_ = nullptr;

@@ -32,10 +32,13 @@ Index total(const BytesByOwner& bytes) {
 }
 
 Buffer MemoryLedger::take(std::string_view owner, Index bytes) {
-  const auto entry = by_owner_.try_emplace(std::string(owner), 0).first;
   Buffer buffer(bytes, device_);
-  entry->second += bytes;
+  note(owner, bytes);
   return buffer;
+}
+
+void MemoryLedger::note(std::string_view owner, Index bytes) {
+  by_owner_.try_emplace(std::string(owner), 0).first->second += bytes;
 }
 
 }  // namespace megalith

@@ -42,6 +42,8 @@ class MemoryLedger {
  public:
   explicit MemoryLedger(Device device) : device_(device) {}
   Buffer take(std::string_view owner, Index bytes);
+  /// Books what somebody else takes.
+  void note(std::string_view owner, Index bytes);
   const BytesByOwner& by_owner() const { return by_owner_; }
 
  private:

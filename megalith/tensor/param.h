@@ -24,11 +24,19 @@ struct ParamSpec {
   Ownership ownership = Ownership::owner;
 };
 
-/// A parameter of one rank: its values and its main gradient, views into flat buffers.
+/// How a run stores numbers. Sums, statistics and losses are f32 wherever compute is not f64.
+struct Policy {
+  DType master = DType::f32;   ///< parameters, their gradients and moments, as the optimizer and checkpoints know them
+  DType compute = DType::f32;  ///< activations, and the copy of the parameters that layers read
+  bool operator==(const Policy&) const = default;
+};
+
+/// A parameter of one rank: views into flat buffers.
 struct Param {
   ParamSpec spec;
-  Tensor value;
-  Tensor grad;
+  Tensor value;      ///< what layers read, in the compute dtype
+  Tensor master;     ///< what the optimizer updates; `value` itself where both dtypes are one
+  Tensor grad;       ///< main gradient, in the master dtype
   Index offset = 0;  ///< first element in the flat buffers
 
   const std::string& name() const { return spec.slice.name; }
@@ -40,11 +48,14 @@ struct Param {
 /// the specs alone; memory comes with allocate(). References to params stay valid for the buffer's life.
 class ParamBuffer {
  public:
-  ParamBuffer(std::vector<ParamSpec> specs, DType dtype);
+  ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy);
   ParamBuffer(const ParamBuffer&) = delete;
   ParamBuffer& operator=(const ParamBuffer&) = delete;
 
-  /// Takes `parameters` and `gradients` (numel() elements each) from the ledger.
+  /// By owner: "parameters", "gradients" (numel() elements each) and, where layers read another dtype, "parameter
+  /// copies".
+  BytesByOwner bytes() const;
+  /// Takes those from the ledger.
   void allocate(MemoryLedger& ledger);
 
   std::span<Param> params() { return params_; }
@@ -52,25 +63,23 @@ class ParamBuffer {
   /// Throws InternalError for an unknown name.
   Param& at(std::string_view name);
 
-  DType dtype() const { return dtype_; }
+  const Policy& policy() const { return policy_; }
+  bool has_copy() const { return policy_.master != policy_.compute; }
   Index numel() const { return numel_; }              ///< with alignment gaps, which stay 0
   Index owned_numel() const { return owned_numel_; }  ///< the first so many elements belong to owned parameters
   /// Flat views, [numel()].
   const Tensor& values() const { return values_; }
+  const Tensor& masters() const { return masters_; }
   const Tensor& grads() const { return grads_; }
   /// The part of a flat tensor of numel() elements that belongs to a parameter, in its shape.
   Tensor part(const Tensor& flat, const Param& param) const;
 
  private:
   std::vector<Param> params_;
-  DType dtype_;
+  Policy policy_;
   Index numel_ = 0, owned_numel_ = 0;
-  Buffer value_memory_, grad_memory_;
-  Tensor values_, grads_;
+  Buffer master_memory_, copy_memory_, grad_memory_;
+  Tensor values_, masters_, grads_;
 };
-
-/// Fills the held values from the seed: a function of (seed, name, global element), so that every grid starts equal.
-/// Source: docs/numerics.md; N(0, init_std) by Box-Muller on Philox words.
-void initialise(Param& param, std::uint64_t seed);
 
 }  // namespace megalith

@@ -2,13 +2,19 @@
 
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/ops/elementwise.h"
+#include "megalith/ops/init.h"
+#include "megalith/ops/library.h"
 
 namespace megalith::train {
 namespace {
+
+constexpr Index kOutcomeBytes = round_up(Index{sizeof(ops::StepOutcome)}, kAlignment);
 
 model::StageConfig stage_config(const config::RunPlan& plan) {
   return {.model = plan.model,
@@ -18,147 +24,208 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .global_batch = plan.train.global_batch,
           .micro_batch = plan.train.micro_batch,
           .seed = plan.train.seed,
-          .dtype = plan.train.dtype()};
+          .policy = plan.train.policy(),
+          .device = plan.device,
+          .determinism = plan.train.determinism()};
 }
 
-// What is summed over the world after every backward pass.
-enum Real : Index { kLoss, kSquares, kNumReals };
-enum Word : Index { kCalls, kNonFinite, kStop, kNumWords };
+pipeline::Executor::Boundary boundary(const model::GptStage& stage) {
+  return {stage.boundary_shape(), stage.config().policy.compute};
+}
+
+template <class T>
+Tensor struct_tensor() {
+  return {nullptr, {Index{sizeof(T)}}, DType::u8};
+}
 
 }  // namespace
-
-/// The sums of all ranks, and this rank's own part where a message needs it.
-struct Engine::Agreement {
-  double loss_sum = 0, squares = 0;
-  std::uint64_t calls = 0, non_finite = 0, stop = 0;
-  bool finite_here = true;
-
-  bool apply() const { return calls == 0 && non_finite == 0; }
-};
 
 Engine::Engine(comm::World& world, const config::RunPlan& plan)
     : world_(world),
       plan_(plan),
       mesh_(grid::make_mesh(world, plan.grid)),
-      ledger_(Device::cpu),
+      ledger_(plan.device),
       stage_(stage_config(plan), mesh_),
       optimizer_(plan.optimizer, stage_.params()),
-      train_executor_(stage_.schedule(), mesh_.pp, {stage_.boundary_shape(), plan.train.dtype()}),
-      eval_executor_(stage_.eval_schedule(), mesh_.pp, {stage_.boundary_shape(), plan.train.dtype()}) {
+      train_executor_(stage_.schedule(), mesh_.pp, boundary(stage_)),
+      eval_executor_(stage_.eval_schedule(), mesh_.pp, boundary(stage_)),
+      rules_(optim::step_rules(plan.optimizer, plan.train.scaling)) {
   plan_optimizer();
 }
 
 void Engine::plan_optimizer() {
   Recording recording;
-  Exec ex(Device::cpu, recording);
+  Exec ex(plan_.device, recording);
   recording.begin_phase();
   optimizer_.sum_of_squares(ex, Tensor(nullptr, {1}, DType::f64));
   recording.begin_phase();
-  optimizer_.step(ex, Tensor(nullptr, {sizeof(ops::StepVerdict)}, DType::u8));
+  optimizer_.step(ex, struct_tensor<ops::StepVerdict>());
   optimizer_plan_ = make_plan(recording);
 }
 
 BytesByOwner Engine::planned_bytes() const {
   BytesByOwner bytes = stage_.planned_bytes(optimizer_plan_.scratch_bytes);
-  bytes["optimizer"] = optim::Optimizer::bytes(stage_.params());
+  bytes["optimizer"] = optimizer_.bytes();
   bytes["pipeline buffers"] = train_executor_.buffer_bytes() + eval_executor_.buffer_bytes();
-  bytes["step scalars"] = 4 * kAlignment + round_up(world_.size() * size_of(DType::u64), kAlignment);
+  bytes["step scalars"] = 6 * kAlignment;
+  if (const Index workspace = ops::library_workspace_bytes(plan_.device); workspace > 0)
+    bytes["library workspace"] = workspace;
   return bytes;
 }
 
 void Engine::allocate() {
+  ex_.emplace(plan_.device);
+  ex_->set_determinism(plan_.train.determinism());
   stage_.allocate(ledger_, optimizer_plan_.scratch_bytes);
-  optimizer_.allocate(ledger_);
+  optimizer_.allocate(*ex_, ledger_);
   train_executor_.allocate(ledger_);
   eval_executor_.allocate(ledger_);
   scalars_memory_ = ledger_.take("step scalars", planned_bytes().at("step scalars"));
-  reals_ = scalars_memory_.view({kNumReals}, DType::f64);
-  words_ = scalars_memory_.view({kNumWords}, DType::u64, kAlignment);
-  verdict_ = scalars_memory_.view({sizeof(ops::StepVerdict)}, DType::u8, 2 * kAlignment);
-  gathered_ = scalars_memory_.view({world_.size()}, DType::u64, 3 * kAlignment);
-  for (Param& param : stage_.params().params()) initialise(param, plan_.train.seed);
+  Index offset = 0;
+  const auto carve = [&](const Shape& shape, DType dtype) {
+    const Tensor tensor = scalars_memory_.view(shape, dtype, offset);
+    offset += kAlignment;
+    return tensor;
+  };
+  squares_ = carve({1}, DType::f64);
+  totals_ = carve({2}, DType::f64);
+  counts_ = carve({3}, DType::u64);
+  optimizer_state_ = carve({Index{sizeof(ops::OptimizerState)}}, DType::u8);
+  verdict_ = carve({Index{sizeof(ops::StepVerdict)}}, DType::u8);
+  outcome_ = carve({Index{sizeof(ops::StepOutcome)}}, DType::u8);
+  if (const Index workspace = ops::library_workspace_bytes(plan_.device); workspace > 0)
+    ledger_.note("library workspace", workspace);
+  staging_ = Staging(plan_.device, kAlignment, kMostStarted);
+  outcomes_memory_ = Buffer(kMostStarted * kOutcomeBytes, plan_.device, Side::host);
+  for (Started& started : under_way_) started.done = Event(plan_.device);
+
+  for (Param& param : stage_.params().params()) ops::initialise(*ex_, param.spec, param.master, plan_.train.seed);
+  refresh_copies();
+  const ops::LossScaling& scaling = plan_.train.scaling;
+  set_optimizer_state({.loss_scale = scaling.initial > 0 ? scaling.initial : 1.0});
 }
 
-Engine::Agreement Engine::agree(Stop stop) {
-  const std::span<double> reals = reals_.span<double>();
-  const std::span<std::uint64_t> words = words_.span<std::uint64_t>();
-  Agreement agreement;
-  const double squares = reals[kSquares];
-  const double loss = stage_.loss_sum().data<double>()[0];
-  agreement.finite_here = std::isfinite(squares) && std::isfinite(loss);
+template <class T>
+T Engine::read(const Tensor& tensor) {
+  T value;
+  ex_->copy(&value, tensor.raw(), sizeof value);
+  ex_->synchronize();
+  return value;
+}
+
+ops::OptimizerState Engine::optimizer_state() { return read<ops::OptimizerState>(optimizer_state_); }
+
+void Engine::set_optimizer_state(const ops::OptimizerState& state) {
+  ex_->copy(optimizer_state_.raw(), &state, sizeof state);
+  ex_->synchronize();
+}
+
+void Engine::refresh_copies() {
+  const ParamBuffer& params = stage_.params();
+  if (params.has_copy()) ops::cast(*ex_, params.masters(), params.values());
+}
+
+void Engine::agree(Stop stop) {
   // Replicas of a number count once: gradients are equal over dp after their reduction, losses over tp.
-  reals[kSquares] = mesh_.dp_rank() == 0 ? squares : 0.0;
-  reals[kLoss] = mesh_.tp_rank() == 0 ? loss : 0.0;
-  comm::all_reduce(ex_, mesh_.world, reals_, comm::Reduce::sum).wait(ex_);
-  words[kCalls] = world_.agreement_term();
-  words[kNonFinite] = agreement.finite_here ? 0 : 1;
-  words[kStop] = stop == Stop::asked ? 1 : 0;
-  comm::all_reduce(ex_, mesh_.world, words_, comm::Reduce::sum).wait(ex_);
-  agreement.loss_sum = reals[kLoss];
-  agreement.squares = reals[kSquares];
-  agreement.calls = words[kCalls];
-  agreement.non_finite = words[kNonFinite];
-  agreement.stop = words[kStop];
-  return agreement;
+  ops::step_terms(*ex_, {.sum_squares = squares_,
+                         .loss_sum = stage_.loss_sum(),
+                         .totals = totals_,
+                         .counts = counts_,
+                         .outcome = outcome_,
+                         .squares_weight = mesh_.dp_rank() == 0 ? 1.0 : 0.0,
+                         .loss_weight = mesh_.tp_rank() == 0 ? 1.0 : 0.0});
+  comm::all_reduce(*ex_, mesh_.world, totals_, comm::Reduce::sum).wait(*ex_);
+  const std::array<std::uint64_t, 2> from_host = {world_.agreement_term(), stop == Stop::asked ? 1u : 0u};
+  staging_.upload(*ex_, static_cast<std::byte*>(counts_.raw()), sizeof from_host,
+                  [&](std::byte* host) { std::memcpy(host, &from_host, sizeof from_host); });
+  comm::all_reduce(*ex_, mesh_.world, counts_, comm::Reduce::sum).wait(*ex_);
 }
 
-void Engine::refuse(const Agreement& agreement, const Progress& progress) {
-  const Index step = progress.step + 1;
-  if (agreement.calls != 0) {
+void Engine::refuse(const ops::StepOutcome& outcome, Index step) {
+  if (outcome.counts.calls != 0) {
     throw CollectiveError(str("[step ", step,
                               "] the ranks disagree about the collectives of this step: parameters stay those of step ",
-                              progress.step));
+                              step - 1));
   }
-  Tensor mine = gathered_.rows(world_.rank(), 1);
-  mine.data<std::uint64_t>()[0] = agreement.finite_here ? 0 : 1;
-  comm::all_gather(ex_, mesh_.world, mine, gathered_).wait(ex_);
+  std::uint64_t mine = outcome.finite_here != 0 ? 0 : 1;
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world_.size()));
+  Exec host;
+  comm::all_gather(host, world_.all(), Tensor(&mine, {1}, DType::u64), Tensor(all.data(), {world_.size()}, DType::u64))
+      .wait(host);
   std::string ranks;
   for (int rank = 0; rank < world_.size(); ++rank) {
-    if (gathered_.span<std::uint64_t>()[static_cast<std::size_t>(rank)] != 0)
-      ranks += str(ranks.empty() ? "" : ", ", rank);
+    if (all[static_cast<std::size_t>(rank)] != 0) ranks += str(ranks.empty() ? "" : ", ", rank);
   }
-  throw NonFiniteError(str("[step ", step, "] loss = ", exact(agreement.loss_sum),
-                           ", gradient norm = ", exact(std::sqrt(agreement.squares)), ": must be finite; seen on rank ",
-                           ranks, "; parameters stay those of step ", progress.step,
+  throw NonFiniteError(str("[step ", step, "] loss = ", exact(outcome.totals.loss_sum),
+                           ", gradient norm = ", exact(outcome.grad_norm), ": must be finite; seen on rank ", ranks,
+                           "; parameters stay those of step ", step - 1,
                            ". A lower optimizer.lr or a longer warm-up may help"));
 }
 
 StepResult Engine::step(const model::BatchSource& source, const Progress& progress, Stop stop) {
-  comm::WatchedStep watched(world_, pattern_, ex_);
-  const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
-  const double lr = optim::learning_rate(plan_.optimizer, progress.updates + 1);
-  stage_.begin(ex_, nn::Mode::train, source, progress.samples,
-               {.step = static_cast<std::uint64_t>(progress.step), .learning_rate = lr, .loss_scale = 1.0 / tokens});
-  train_executor_.run(ex_, stage_);
-  ex_.begin(optimizer_plan_.phases[0], nullptr, stage_.scratch());
-  optimizer_.sum_of_squares(ex_, reals_.rows(kSquares, 1));
-  ex_.end();
+  start_step(source, progress, stop);
+  return finish_step();
+}
 
-  const Agreement agreement = agree(stop);
+void Engine::start_step(const model::BatchSource& source, const Progress& progress, Stop stop) {
+  if (steps_started() == kMostStarted) throw InternalError("[Engine::start_step] too many steps are under way");
+  comm::WatchedStep watched(world_, pattern_, *ex_);
+  const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
+  stage_.begin(*ex_, nn::Mode::train, source, progress.samples,
+               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
+  train_executor_.run(*ex_, stage_);
+  ex_->begin(optimizer_plan_.phases[0], nullptr, stage_.scratch());
+  optimizer_.sum_of_squares(*ex_, squares_);
+  ex_->end();
+  agree(stop);
   watched.end();
-  if (!agreement.apply()) refuse(agreement, progress);
-  const double norm = std::sqrt(agreement.squares);
-  const ops::StepVerdict verdict{.apply = 1,
-                                 .factor = optim::clip_factor(plan_.optimizer.clip, norm),
-                                 .learning_rate = lr,
-                                 .update = progress.updates};
-  std::memcpy(verdict_.raw(), &verdict, sizeof(verdict));
-  ex_.begin(optimizer_plan_.phases[1], nullptr, stage_.scratch());
-  optimizer_.step(ex_, verdict_);
-  ex_.end();
-  return {agreement.loss_sum / tokens, norm, lr, agreement.stop != 0};
+  ops::decide_step(*ex_, {.totals = totals_,
+                          .counts = counts_,
+                          .state = optimizer_state_,
+                          .verdict = verdict_,
+                          .outcome = outcome_,
+                          .rules = rules_});
+  ex_->begin(optimizer_plan_.phases[1], nullptr, stage_.scratch());
+  optimizer_.step(*ex_, verdict_);
+  ex_->end();
+
+  const Index place = started_++ % kMostStarted;
+  Started& started = under_way_[static_cast<std::size_t>(place)];
+  started.step = progress.step + 1;
+  ex_->copy(outcomes_memory_.data() + place * kOutcomeBytes, outcome_.raw(), sizeof(ops::StepOutcome));
+  started.done.record(ex_->stream());
+}
+
+StepResult Engine::finish_step() {
+  if (steps_started() == 0) throw InternalError("[Engine::finish_step] no step is under way");
+  const Index place = finished_++ % kMostStarted;
+  const Started& started = under_way_[static_cast<std::size_t>(place)];
+  started.done.wait();
+  ops::StepOutcome outcome;
+  std::memcpy(&outcome, outcomes_memory_.data() + place * kOutcomeBytes, sizeof outcome);
+  const bool skipped = outcome.applied == 0;
+  const bool scaled = rules_.scaling.initial > 0 && outcome.counts.calls == 0;
+  if (skipped && !scaled) refuse(outcome, started.step);
+  const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
+  return {.loss = outcome.totals.loss_sum / tokens,
+          .grad_norm = outcome.grad_norm,
+          .learning_rate = skipped ? 0.0 : outcome.learning_rate,
+          .loss_scale = outcome.loss_scale,
+          .skipped = skipped,
+          .stop = outcome.counts.stop != 0};
 }
 
 double Engine::evaluate(const model::BatchSource& source, Index samples) {
   double sum = 0;
   for (Index first = 0; first < samples; first += plan_.train.global_batch) {
-    stage_.begin(ex_, nn::Mode::evaluate, source, first, {});
-    eval_executor_.run(ex_, stage_);
-    sum += stage_.loss_sum().data<double>()[0];
+    stage_.begin(*ex_, nn::Mode::evaluate, source, first, {}, {});
+    eval_executor_.run(*ex_, stage_);
+    sum += read<double>(stage_.loss_sum());
   }
-  reals_.span<double>()[kLoss] = mesh_.tp_rank() == 0 ? sum : 0.0;
-  comm::all_reduce(ex_, mesh_.world, reals_.rows(kLoss, 1), comm::Reduce::sum).wait(ex_);
-  return reals_.span<double>()[kLoss] / static_cast<double>(samples * plan_.model.seq_len);
+  if (mesh_.tp_rank() != 0) sum = 0;
+  Exec host;
+  comm::all_reduce(host, world_.all(), Tensor(&sum, {1}, DType::f64), comm::Reduce::sum).wait(host);
+  return sum / static_cast<double>(samples * plan_.model.seq_len);
 }
 
 }  // namespace megalith::train

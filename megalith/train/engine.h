@@ -1,9 +1,12 @@
 #pragma once
+#include <array>
 #include <memory>
+#include <optional>
 
 #include "megalith/config/run_plan.h"
 #include "megalith/grid/mesh.h"
 #include "megalith/model/gpt_stage.h"
+#include "megalith/ops/step_end.h"
 #include "megalith/optim/optimizer.h"
 #include "megalith/pipeline/executor.h"
 
@@ -14,17 +17,18 @@ enum class Stop : std::uint8_t { no, asked };
 
 /// What the ranks agreed on about one step.
 struct StepResult {
-  double loss = 0;       ///< mean over the tokens of the global batch, nats
-  double grad_norm = 0;  ///< global, before clipping
-  double learning_rate = 0;
-  bool stop = false;  ///< some rank was asked to stop
+  double loss = 0;           ///< mean over the tokens of the global batch, nats
+  double grad_norm = 0;      ///< global, unscaled, before clipping
+  double learning_rate = 0;  ///< 0 when the step was skipped
+  double loss_scale = 1;     ///< of this step
+  bool skipped = false;      ///< fp16 only: a gradient overflowed, nothing was updated
+  bool stop = false;         ///< some rank was asked to stop
 };
 
-/// Where a run stands: what a checkpoint keeps beside tensors.
+/// Where a run stands: what a checkpoint keeps beside tensors and the optimizer's state.
 struct Progress {
   Index step = 0;     ///< steps done
   Index samples = 0;  ///< samples consumed: number of the next batch's first sample
-  Index updates = 0;  ///< optimizer updates applied
 };
 
 /// One rank of a training run: stage, executors and optimizer over memory that is planned in full before step 1. Wires;
@@ -33,7 +37,7 @@ class Engine {
  public:
   Engine(comm::World& world, const config::RunPlan& plan);
 
-  /// By owner, before anything is allocated; what allocate() takes.
+  /// By owner, before anything is allocated; what allocate() takes. Needs no device.
   BytesByOwner planned_bytes() const;
   /// Takes all memory and initialises parameters from the seed.
   void allocate();
@@ -42,34 +46,61 @@ class Engine {
   /// Forward, backward, reduction, agreement, clip, update. The optimizer moves on all ranks or on none.
   /// Throws NonFiniteError (no rank has moved) and CollectiveError (the ranks' calls differ; no rank has moved).
   StepResult step(const model::BatchSource& source, const Progress& progress, Stop stop);
+
+  /// step() in two halves: start_step() hands the work to the device, finish_step() waits for the oldest step started
+  /// and throws what step() throws. On a GPU kMostStarted steps may be under way, so that the device never waits for
+  /// the host; once a step has failed, those started after it change nothing.
+  void start_step(const model::BatchSource& source, const Progress& progress, Stop stop);
+  StepResult finish_step();
+  int steps_started() const { return static_cast<int>(started_ - finished_); }
+  static constexpr int kMostStarted = 2;
+
   /// Mean loss over the first `samples` samples of a source, without dropout, in whole batches: past them the source
   /// must give targets without a loss (-1). Collective.
   double evaluate(const model::BatchSource& source, Index samples);
+
+  /// What the optimizer remembers beside its moments. Waits for the device.
+  ops::OptimizerState optimizer_state();
+  void set_optimizer_state(const ops::OptimizerState& state);
+  /// After the master values were written from outside: the copies that layers read follow.
+  void refresh_copies();
 
   comm::World& world() { return world_; }
   const grid::Mesh& mesh() const { return mesh_; }
   model::GptStage& stage() { return stage_; }
   const optim::Optimizer& optimizer() const { return optimizer_; }
-  Exec& exec() { return ex_; }
+  Exec& exec() { return *ex_; }
 
  private:
-  struct Agreement;
+  /// A step under way: which it is, and where its outcome arrives.
+  struct Started {
+    Index step = 0;
+    Event done;
+  };
   void plan_optimizer();
-  Agreement agree(Stop stop);
-  [[noreturn]] void refuse(const Agreement& agreement, const Progress& progress);
+  void agree(Stop stop);
+  [[noreturn]] void refuse(const ops::StepOutcome& outcome, Index step);
+  template <class T>
+  T read(const Tensor& tensor);
 
   comm::World& world_;
   const config::RunPlan& plan_;
   grid::Mesh mesh_;
   comm::StepPattern pattern_;
-  Exec ex_;
+  std::optional<Exec> ex_;
   MemoryLedger ledger_;
   model::GptStage stage_;
   optim::Optimizer optimizer_;
   pipeline::Executor train_executor_, eval_executor_;
   MemoryPlan optimizer_plan_;
+  ops::StepRules rules_;
+
   Buffer scalars_memory_;
-  Tensor reals_, words_, gathered_, verdict_;
+  Tensor squares_, totals_, counts_, optimizer_state_, verdict_, outcome_;
+  Staging staging_;
+  Buffer outcomes_memory_;  // host, one StepOutcome for every step under way
+  std::array<Started, kMostStarted> under_way_;
+  Index started_ = 0, finished_ = 0;
 };
 
 }  // namespace megalith::train

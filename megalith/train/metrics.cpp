@@ -67,7 +67,8 @@ void MetricsLog::line(const std::string& text) { file_->write(text + "\n"); }
 
 void MetricsLog::write(const StepMetrics& m) {
   line(str("{\"step\":", m.step, ",\"loss\":", number(m.result.loss), ",\"grad_norm\":", number(m.result.grad_norm),
-           ",\"lr\":", number(m.result.learning_rate), ",\"loss_scale\":1,\"skipped\":0,\"tokens\":", m.tokens,
+           ",\"lr\":", number(m.result.learning_rate), ",\"loss_scale\":", number(m.result.loss_scale),
+           ",\"skipped\":", m.result.skipped ? 1 : 0, ",\"tokens\":", m.tokens,
            ",\"step_time_s\":", number(m.step_time_s), ",\"tokens_per_second\":", number(m.tokens_per_second),
            ",\"model_tflops_per_s\":", number(m.model_tflops_per_s), ",\"memory_bytes\":", m.memory_bytes, "}"));
 }

@@ -18,16 +18,16 @@ constexpr std::string_view kSecondMoment = "optimizer.v.";
 
 /// The three tensors that a parameter stands for, without padding, under their global names.
 template <class F>
-void for_each_piece(const optim::Optimizer& optimizer, const ParamBuffer& params, const Param& param, F&& f) {
+void for_each_piece(const HostState& state, const ParamBuffer& params, const Param& param, F&& f) {
   if (param.spec.slice.local.numel() == 0) return;  // a shard of padding only
-  const auto visit = [&](std::string_view prefix, const Tensor& like) {
+  const auto visit = [&](std::string_view prefix, const Tensor& flat) {
     TensorSlice slice = param.spec.slice;
     slice.name = std::string(prefix) + slice.name;
-    f(slice, param.without_padding(like));
+    f(slice, param.without_padding(params.part(flat, param)));
   };
-  visit("", param.value);
-  visit(kFirstMoment, params.part(optimizer.m(), param));
-  visit(kSecondMoment, params.part(optimizer.v(), param));
+  visit("", state.masters());
+  visit(kFirstMoment, state.m());
+  visit(kSecondMoment, state.v());
 }
 
 /// What must be equal, what may change freely, and what changes the results from here on.
@@ -80,25 +80,33 @@ std::string config_hash(const config::RunPlan& plan, const DataIdentity& identit
 Saver::Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder)
     : engine_(engine), plan_(plan), identity_(identity), fs_(fs), folder_(std::move(folder)) {}
 
-std::vector<checkpoint::NamedPiece> Saver::owned_pieces() {
+HostState Saver::host_state() { return {engine_.exec(), engine_.stage().params(), engine_.optimizer()}; }
+
+std::vector<checkpoint::NamedPiece> Saver::owned_pieces(HostState& state) {
   std::vector<checkpoint::NamedPiece> pieces;
   if (engine_.mesh().dp_rank() != 0) return pieces;
+  state.pull();
   const ParamBuffer& params = engine_.stage().params();
   for (const Param& param : params.params()) {
     if (param.spec.ownership != Ownership::owner) continue;
-    for_each_piece(engine_.optimizer(), params, param, [&](const TensorSlice& slice, const Tensor& values) {
+    for_each_piece(state, params, param, [&](const TensorSlice& slice, const Tensor& values) {
       pieces.push_back({slice, values});
     });
   }
   return pieces;
 }
 
-checkpoint::RunState Saver::run_state(const Progress& progress) const {
+checkpoint::RunState Saver::run_state(const Progress& progress) {
+  const ops::OptimizerState optimizer = engine_.optimizer_state();
   checkpoint::RunState state;
   state.step = progress.step;
   state.config_hash = config_hash(plan_, identity_);
   state.grid = config::grid_text(plan_);
-  state.integers = {{"samples", progress.samples}, {"updates", progress.updates}};
+  state.integers = {{"samples", progress.samples}, {"updates", optimizer.updates}};
+  if (plan_.train.scaling.initial > 0) {
+    state.integers["clean_steps"] = optimizer.clean_steps;
+    state.reals["loss_scale"] = optimizer.loss_scale;
+  }
   state.texts = {{"recipe", config::to_toml(plan_.as_config())},
                  {"tokenizer_hash", hex64(identity_.tokenizer)},
                  {"corpus_hash", hex64(identity_.corpus)}};
@@ -107,31 +115,29 @@ checkpoint::RunState Saver::run_state(const Progress& progress) const {
 
 bool Saver::any(bool mine) {
   std::uint64_t flag = mine ? 1 : 0;
-  comm::all_reduce(engine_.exec(), engine_.mesh().world, Tensor(&flag, {1}, DType::u64), comm::Reduce::max)
-      .wait(engine_.exec());
+  comm::all_reduce(host_, engine_.world().all(), Tensor(&flag, {1}, DType::u64), comm::Reduce::max).wait(host_);
   return flag != 0;
 }
 
 std::string Saver::share(std::string text, int root) {
   std::uint64_t size = text.size();
-  const comm::Group& world = engine_.mesh().world;
-  comm::broadcast(engine_.exec(), world, Tensor(&size, {1}, DType::u64), root).wait(engine_.exec());
+  const comm::Group& world = engine_.world().all();
+  comm::broadcast(host_, world, Tensor(&size, {1}, DType::u64), root).wait(host_);
   text.resize(size);
-  comm::broadcast(engine_.exec(), world, Tensor(text.data(), {static_cast<Index>(size)}, DType::u8), root)
-      .wait(engine_.exec());
+  comm::broadcast(host_, world, Tensor(text.data(), {static_cast<Index>(size)}, DType::u8), root).wait(host_);
   return text;
 }
 
 std::string Saver::first_problem(const std::string& mine) {
-  const comm::Group& world = engine_.mesh().world;
+  const comm::Group& world = engine_.world().all();
   std::int64_t first = mine.empty() ? world.size() : world.rank();
-  comm::all_reduce(engine_.exec(), world, Tensor(&first, {1}, DType::i64), comm::Reduce::min).wait(engine_.exec());
+  comm::all_reduce(host_, world, Tensor(&first, {1}, DType::i64), comm::Reduce::min).wait(host_);
   return first == world.size() ? std::string() : share(mine, static_cast<int>(first));
 }
 
 std::vector<checkpoint::ShardReport> Saver::gather(const std::optional<checkpoint::ShardReport>& mine) {
-  Exec& ex = engine_.exec();
-  const comm::Group& world = engine_.mesh().world;
+  Exec& ex = host_;
+  const comm::Group& world = engine_.world().all();
   std::vector<std::byte> bytes = mine ? checkpoint::serialize_report(*mine) : std::vector<std::byte>{};
   auto size = static_cast<std::int64_t>(bytes.size());
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(world.size()));
@@ -168,7 +174,8 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
   staging = share(staging.string());
 
   std::optional<checkpoint::ShardReport> report;
-  const std::vector<checkpoint::NamedPiece> pieces = owned_pieces();
+  HostState state = host_state();
+  const std::vector<checkpoint::NamedPiece> pieces = owned_pieces(state);
   if (!pieces.empty() && !staging.empty()) {
     attempt([&] {
       report = checkpoint::write_shard(fs_, staging, checkpoint::shard_file_name(engine_.world().rank()), pieces);
@@ -198,21 +205,34 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
 }
 
 void Saver::load(checkpoint::CheckpointReader& reader) {
-  ParamBuffer& params = engine_.stage().params();
+  const ParamBuffer& params = engine_.stage().params();
+  HostState state = host_state();
   for (const Param& param : params.params()) {
-    for_each_piece(engine_.optimizer(), params, param,
+    for_each_piece(state, params, param,
                    [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
   }
+  state.push();
+  engine_.refresh_copies();
+  const checkpoint::RunState& saved = reader.manifest().run;
+  ops::OptimizerState optimizer = engine_.optimizer_state();
+  optimizer.updates = count_of(saved, "updates");
+  if (plan_.train.scaling.initial > 0) {
+    optimizer.clean_steps = count_of(saved, "clean_steps");
+    const auto scale = saved.reals.find("loss_scale");
+    if (scale == saved.reals.end()) throw InputError("[resume] MANIFEST: reals.loss_scale is missing");
+    optimizer.loss_scale = scale->second;
+  }
+  engine_.set_optimizer_state(optimizer);
 }
 
 checkpoint::Digest128 Saver::digest_of_state(const Progress& progress) {
   checkpoint::StateDigest digest;
-  for (const checkpoint::NamedPiece& piece : owned_pieces()) digest.add_tensor(piece.slice, piece.values);
+  HostState state = host_state();
+  for (const checkpoint::NamedPiece& piece : owned_pieces(state)) digest.add_tensor(piece.slice, piece.values);
   checkpoint::Digest128 sum = digest.value();
   if (engine_.world().rank() == 0) sum += checkpoint::digest_of(run_state(progress));
   std::array<std::uint64_t, 2> lanes = {sum.high, sum.low};
-  comm::all_reduce(engine_.exec(), engine_.mesh().world, Tensor(lanes.data(), {2}, DType::u64), comm::Reduce::sum)
-      .wait(engine_.exec());
+  comm::all_reduce(host_, engine_.world().all(), Tensor(lanes.data(), {2}, DType::u64), comm::Reduce::sum).wait(host_);
   return {lanes[0], lanes[1]};
 }
 
@@ -282,7 +302,7 @@ std::optional<Resumed> Saver::resume() {
       checkpoint::CheckpointReader reader(fs_, resumed.folder);
       const checkpoint::RunState& saved = reader.manifest().run;
       compare_recipe(saved, resumed.warnings);
-      resumed.progress = {saved.step, count_of(saved, "samples"), count_of(saved, "updates")};
+      resumed.progress = {saved.step, count_of(saved, "samples")};
       wanted = reader.manifest().digest;
       load(reader);
     } catch (const InputError& error) {

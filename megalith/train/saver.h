@@ -5,6 +5,7 @@
 #include "megalith/checkpoint/choose.h"
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/train/engine.h"
+#include "megalith/train/host_state.h"
 
 namespace megalith::train {
 
@@ -38,8 +39,10 @@ class Saver {
   std::optional<Resumed> resume();
 
  private:
-  std::vector<checkpoint::NamedPiece> owned_pieces();
-  checkpoint::RunState run_state(const Progress& progress) const;
+  HostState host_state();
+  /// What this rank writes, as views of `state`, which is pulled.
+  std::vector<checkpoint::NamedPiece> owned_pieces(HostState& state);
+  checkpoint::RunState run_state(const Progress& progress);
   checkpoint::Digest128 digest_of_state(const Progress& progress);
   std::vector<checkpoint::ShardReport> gather(const std::optional<checkpoint::ShardReport>& mine);
   /// The text of rank `root`, on every rank.
@@ -55,6 +58,7 @@ class Saver {
   DataIdentity identity_;
   io::Fs& fs_;
   io::Path folder_;
+  Exec host_;                             ///< of the messages between ranks, which lie in host memory
   std::vector<io::StepFolder> verified_;  ///< by prune(), on rank 0
 };
 

@@ -65,10 +65,17 @@ class Run {
     start();
     if (is_evaluation_missing()) evaluate();
     while (progress_.step < plan_.train.steps) {
-      const bool stop = one_step();
+      start_step();
       const bool last = progress_.step == plan_.train.steps;
-      if (stop && !last) return save_and_stop();
-      if (last || due(plan_.checkpoint.interval)) save(last ? Failure::ends_the_run : Failure::is_a_warning);
+      const bool saves = last || due(plan_.checkpoint.interval);
+      // A GPU is given the next step before the numbers of this one are read; nothing may wait where the state is used.
+      const int may_wait = plan_.device == Device::cpu || saves || is_evaluation_due() ? 0 : Engine::kMostStarted - 1;
+      const bool stop = finish_steps(may_wait);
+      if (stop && !last) {
+        finish_steps(0);
+        return save_and_stop();
+      }
+      if (saves) save(last ? Failure::ends_the_run : Failure::is_a_warning);
       if (is_evaluation_due()) evaluate();
     }
     return Outcome::finished;
@@ -97,8 +104,8 @@ class Run {
 
   /// Of all ranks.
   Index largest(std::int64_t mine) {
-    comm::all_reduce(engine_.exec(), world_.all(), Tensor(&mine, {1}, DType::i64), comm::Reduce::max)
-        .wait(engine_.exec());
+    Exec host;
+    comm::all_reduce(host, world_.all(), Tensor(&mine, {1}, DType::i64), comm::Reduce::max).wait(host);
     return mine;
   }
 
@@ -133,31 +140,43 @@ class Run {
     progress_ = resumed_->progress;
   }
 
-  bool one_step() {
-    const double begin = monotonic_s();
-    const StepResult result = engine_.step(train_batches_, progress_, inputs_.stop_asked() ? Stop::asked : Stop::no);
+  void start_step() {
+    if (engine_.steps_started() == 0) finished_at_ = monotonic_s();
+    engine_.start_step(train_batches_, progress_, inputs_.stop_asked() ? Stop::asked : Stop::no);
     ++progress_.step;
-    ++progress_.updates;
     progress_.samples += plan_.train.global_batch;
-    if (first()) report(result, monotonic_s() - begin);
-    return result.stop;
   }
 
-  void report(const StepResult& result, double seconds) {
+  /// Reads and reports steps until so many are still under way. True when some rank was asked to stop.
+  bool finish_steps(int still_under_way) {
+    bool stop = false;
+    while (engine_.steps_started() > still_under_way) {
+      const Index step = progress_.step - engine_.steps_started() + 1;
+      const StepResult result = engine_.finish_step();
+      const double now = monotonic_s();
+      if (first()) report(step, result, now - finished_at_);
+      finished_at_ = now;
+      stop = stop || result.stop;
+    }
+    return stop;
+  }
+
+  void report(Index step, const StepResult& result, double seconds) {
     const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
-    const StepMetrics metrics{.step = progress_.step,
+    const Index samples = progress_.samples - (progress_.step - step) * plan_.train.global_batch;
+    const StepMetrics metrics{.step = step,
                               .result = result,
-                              .tokens = progress_.samples * plan_.model.seq_len,
+                              .tokens = samples * plan_.model.seq_len,
                               .step_time_s = seconds,
                               .tokens_per_second = tokens / seconds,
                               .model_tflops_per_s = model::flops_per_token(plan_.model) * tokens / seconds * 1e-12,
                               .memory_bytes = memory_bytes_};
     log_metrics([&] { metrics_->write(metrics); });
-    log_events({{"train/loss", result.loss},
-                {"train/grad_norm", result.grad_norm},
-                {"train/lr", result.learning_rate},
-                {"speed/tokens_per_second", metrics.tokens_per_second},
-                {"speed/step_time_s", seconds}});
+    log_events(step, {{"train/loss", result.loss},
+                      {"train/grad_norm", result.grad_norm},
+                      {"train/lr", result.learning_rate},
+                      {"speed/tokens_per_second", metrics.tokens_per_second},
+                      {"speed/step_time_s", seconds}});
     line_.step(metrics);
   }
 
@@ -178,13 +197,13 @@ class Run {
     const double loss = engine_.evaluate(*valid_batches_, samples);
     if (!first()) return;
     log_metrics([&] { metrics_->write_eval(progress_.step, "valid", loss); });
-    log_events({{"valid/loss", loss}, {"valid/perplexity", std::exp(loss)}});
+    log_events(progress_.step, {{"valid/loss", loss}, {"valid/perplexity", std::exp(loss)}});
     note(str("step ", progress_.step, "  held-out loss ", loss, "  perplexity ", std::exp(loss), "  (", samples,
              " samples)"));
   }
 
-  void log_events(const std::vector<Scalar>& scalars) {
-    if (events_) log_metrics([&] { events_->write(progress_.step, scalars); });
+  void log_events(Index step, const std::vector<Scalar>& scalars) {
+    if (events_) log_metrics([&] { events_->write(step, scalars); });
   }
 
   void save(Failure failure) {
@@ -220,6 +239,7 @@ class Run {
   std::optional<EventFile> events_;
   ProgressLine line_;
   Progress progress_;
+  double finished_at_ = 0;  ///< when the last step's numbers were read, or the first of a row was started
   Index memory_bytes_ = 0;
   bool metrics_failed_ = false;
 };

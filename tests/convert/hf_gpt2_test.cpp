@@ -33,7 +33,7 @@ struct Model {
       : world(comm::dry_world(0, 1)),
         params(model::declare_gpt(config, {{{0, config.num_layers}, true, true}},
                                   grid::make_mesh(*world, grid::resolve({})), 0),
-               dtype) {
+               {dtype, dtype}) {
     params.allocate(ledger);
     const RandomSite random{.seed = seed};
     std::uint64_t n = 0;

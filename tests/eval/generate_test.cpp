@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/comm/threads/thread_world.h"
+#include "megalith/ops/init.h"
 
 namespace megalith::eval {
 namespace {
@@ -61,9 +62,10 @@ void with_model(Use&& use) {
                                     .vocab_size = 9,
                                     .padded_vocab_size = 16};
     WholeModel model(config, grid::make_mesh(world, grid::resolve({})), DType::f64);
+    Exec ex;
     for (Param& param : model.params().params()) {
       param.spec.init_std *= 20;  // else all logits are alike
-      initialise(param, 7);
+      ops::initialise(ex, param.spec, param.master, 7);
     }
     use(model);
   });

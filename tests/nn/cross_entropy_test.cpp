@@ -20,7 +20,7 @@ TEST(VocabParallelCrossEntropy, WorkedCaseOfTwoRanks) {
     const Tensor logits(z, {1, 2}, DType::f64), targets(&target, {1}, DType::i32), loss_sum(&sum, {1}, DType::f64);
     Exec ex;
     nn::VocabParallelCrossEntropy::Saved saved;
-    const Tensor l = loss.forward(ex, logits, targets, loss_sum, saved);
+    const Tensor l = loss.forward(ex, microbatch, logits, targets, loss_sum, saved);
     EXPECT_NEAR(l.data<double>()[0], 1.440189699, 1e-9);
     EXPECT_NEAR(sum, 1.440189699, 1e-9);
     EXPECT_NEAR(saved.sums.data<double>()[0], 1.553001793, 1e-9);

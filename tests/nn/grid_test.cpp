@@ -74,7 +74,7 @@ void run_ends(const comm::Group& tp, Gathered& out) {
   const Tensor x = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
   embedding.forward(ex, microbatch.get(), tokens, x);
   nn::LmHead::Saved saved;
-  out.put("loss", head.forward(ex, x, targets, loss_sum, saved));
+  out.put("loss", head.forward(ex, microbatch.get(), x, targets, loss_sum, saved));
   head.backward(ex, microbatch.get(), targets, saved, dx);
   embedding.backward_weight(ex, microbatch.get(), tokens, dx);
   out.put("x", x);

@@ -32,7 +32,8 @@ struct SmallMicrobatch {
 
 /// Parameters of one layer on one rank, filled with random values that do not depend on the grid.
 struct LayerParams {
-  explicit LayerParams(std::vector<ParamSpec> specs, DType dtype = DType::f64) : params(std::move(specs), dtype) {
+  explicit LayerParams(std::vector<ParamSpec> specs, DType dtype = DType::f64)
+      : params(std::move(specs), {dtype, dtype}) {
     params.allocate(ledger);
     fill_params(params);
   }

@@ -14,6 +14,17 @@ class AdamWTest : public OpTest {
     std::memcpy(tensor.raw(), &verdict, sizeof verdict);
     return tensor;
   }
+  /// Groups of elements whose numbers are multiples of three do not decay.
+  Tensor put_decays(Index n) {
+    const Tensor tensor = ex_.tensor({ceil_div(n, kDecayGroup)}, DType::u8);
+    for (Index i = 0; i < tensor.numel(); ++i) tensor.data<std::uint8_t>()[i] = i % 3 == 0 ? 0 : 1;
+    return tensor;
+  }
+  Tensor put_all_decay(Index n) {
+    const Tensor tensor = ex_.tensor({ceil_div(n, kDecayGroup)}, DType::u8);
+    std::memset(tensor.raw(), 1, static_cast<std::size_t>(tensor.bytes()));
+    return tensor;
+  }
 };
 MEGALITH_OPS_PRECISIONS(AdamWTest);
 
@@ -23,7 +34,13 @@ TEST_P(AdamWTest, ThreeStepsOfTheWorkedExample) {
   for (std::size_t n = 0; n < 3; ++n) {
     const Tensor verdict =
         put_verdict({.apply = 1, .factor = 1, .learning_rate = 1e-3, .update = static_cast<std::int64_t>(n)});
-    adamw(ex_, {.value = w, .m = m, .v = v, .grad = put({1}, {grads[n]}), .verdict = verdict, .weight_decay = 0.01});
+    adamw(ex_, {.value = w,
+                .m = m,
+                .v = v,
+                .grad = put({1}, {grads[n]}),
+                .decays = put_all_decay(1),
+                .verdict = verdict,
+                .weight_decay = 0.01});
     EXPECT_NEAR(values_of(w)[0], want[n], dtype() == DType::f32 ? 2e-7 : 1e-10);
   }
 }
@@ -39,13 +56,16 @@ TEST_P(AdamWTest, EqualsLoopsOnAnySize) {
       want_m[i] = 0.8 * m[i] + 0.2 * g;
       want_v[i] = 0.95 * v[i] + 0.05 * g * g;
       const double m_hat = want_m[i] / (1 - std::pow(0.8, 8)), v_hat = want_v[i] / (1 - std::pow(0.95, 8));
-      want_w[i] -= 0.01 * (m_hat / (std::sqrt(v_hat) + 1e-6) + 0.1 * w[i]);
+      const double decay = i / static_cast<std::size_t>(kDecayGroup) % 3 == 0 ? 0.0 : 0.1;
+      want_w[i] -= 0.01 * (m_hat / (std::sqrt(v_hat) + 1e-6) + decay * w[i]);
     }
     const Tensor tw = put({n}, w), tm = put({n}, m), tv = put({n}, v), tg = put({n}, grad);
     const AdamW args{.value = tw,
                      .m = tm,
                      .v = tv,
+                     .copy = dtype() == DType::f32 ? ex_.tensor({n}, DType::bf16) : Tensor(),
                      .grad = tg,
+                     .decays = put_decays(n),
                      .verdict = put_verdict({.apply = 0, .factor = 0.5, .learning_rate = 0.01, .update = 7}),
                      .beta1 = 0.8,
                      .beta2 = 0.95,
@@ -61,6 +81,9 @@ TEST_P(AdamWTest, EqualsLoopsOnAnySize) {
     expect_near(tw, want_w, "w");
     expect_near(tm, want_m, "m");
     expect_near(tv, want_v, "v");
+    if (!args.copy) continue;
+    for (Index i = 0; i < n; ++i)
+      EXPECT_EQ(args.copy.data<bfloat16>()[i].bits, bfloat16(tw.data<float>()[i]).bits) << i;
   }
 }
 
@@ -80,13 +103,14 @@ TEST_P(AdamWTest, SameBitsForAnyTeam) {
   const Index n = (Index{2} << 20) + 5;
   const Tensor x = put({n}, random_values(n, 1)), v = put({n}, Values(static_cast<std::size_t>(n), 0.5));
   const Tensor verdict = put_verdict({.apply = 1, .factor = 1, .learning_rate = 0.01, .update = 3});
+  const Tensor decays = put_decays(n);
   expect_same_bits_for_any_team([&] {
     const Tensor sum = put({1}, {0}, DType::f64), w = empty({n}), m = empty({n}), second = empty({n});
     sum_of_squares(ex_, x, sum);
     copy(ex_, x, w);
     copy(ex_, x, m);
     copy(ex_, v, second);
-    adamw(ex_, {.value = w, .m = m, .v = second, .grad = x, .verdict = verdict});
+    adamw(ex_, {.value = w, .m = m, .v = second, .grad = x, .decays = decays, .verdict = verdict});
     Values all = values_of(w);
     all.push_back(values_of(sum)[0]);
     return all;
@@ -95,7 +119,10 @@ TEST_P(AdamWTest, SameBitsForAnyTeam) {
 
 TEST_P(AdamWTest, NamesTheArgumentThatDoesNotFit) {
   const Tensor w = empty({3}), other = empty({4});
-  EXPECT_EQ(error_text([&] { adamw(ex_, {.value = w, .m = w, .v = other, .grad = w, .verdict = put_verdict({})}); }),
+  EXPECT_EQ(error_text([&] {
+              adamw(ex_,
+                    {.value = w, .m = w, .v = other, .grad = w, .decays = put_decays(3), .verdict = put_verdict({})});
+            }),
             "[adamw.v] shape = [4]: must be [3]");
   EXPECT_EQ(error_text([&] { sum_of_squares(ex_, w, ex_.tensor({1}, DType::f32)); }),
             "[sum_of_squares.sum_squares] dtype = f32: must be f64");

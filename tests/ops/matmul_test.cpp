@@ -71,6 +71,54 @@ TEST_P(MatmulTest, EqualsThreeLoops) {
   }
 }
 
+TEST_P(MatmulTest, BiasAndRowSums) {
+  for (const Sizes& s : kSizes) {
+    SCOPED_TRACE(testing::Message() << s.m << " x " << s.n << " x " << s.k);
+    const Operands x{random_values(s.m * s.k, 1), random_values(s.k * s.n, 2)};
+    const Values bias = random_values(s.n, 3), before = random_values(s.m, 4);
+    Values onto, sums = before;
+    for (Index i = 0; i < s.m; ++i) {
+      onto.insert(onto.end(), bias.begin(), bias.end());
+      for (Index l = 0; l < s.k; ++l) sums[static_cast<std::size_t>(i)] += x.a[static_cast<std::size_t>(i * s.k + l)];
+    }
+    const Tensor a = put(stored_shape(s.m, s.k, Transpose::yes), stored(x.a, s.m, s.k, Transpose::yes));
+    const Tensor b = put({s.k, s.n}, x.b), c = empty({s.m, s.n}), row_sums = put({s.m}, before);
+    matmul(ex_,
+           {.a = a, .b = b, .bias = put({s.n}, bias), .c = c, .row_sums = row_sums, .transpose_a = Transpose::yes});
+    expect_near(c, multiplied(x, s, onto), "bias");
+    expect_near(row_sums, sums, "row_sums");
+    ex_.release();
+  }
+}
+
+TEST_P(MatmulTest, GeluFormsEqualTheirParts) {
+  for (const auto [tokens, features, k] : {Sizes{1, 1, 1}, Sizes{13, 17, 19}, Sizes{130, 40, 30}, Sizes{0, 4, 3}}) {
+    const Tensor x = put({tokens, k}, random_values(tokens * k, 1)),
+                 w = put({features, k}, random_values(features * k, 2));
+    const Tensor bias = put({features}, random_values(features, 3));
+    const Tensor z = empty({tokens, features}), y = empty({tokens, features});
+    matmul_gelu(ex_, {.x = x, .w = w, .bias = bias, .z = z, .y = y});
+    const Tensor z2 = empty({tokens, features}), y2 = empty({tokens, features});
+    matmul(ex_, {.a = x, .b = w, .c = z2, .transpose_b = Transpose::yes});
+    bias_gelu(ex_, {.x = z2, .bias = bias, .y = y2});
+    EXPECT_EQ(values_of(z), values_of(z2));
+    EXPECT_EQ(values_of(y), values_of(y2));
+
+    const Tensor dy = put({tokens, k}, random_values(tokens * k, 4)),
+                 back = put({k, features}, random_values(features * k, 5));
+    const Tensor dz = empty({tokens, features}), dz2 = empty({tokens, features});
+    const Tensor grad = put({features}, random_values(features, 6)),
+                 grad2 = put({features}, random_values(features, 6));
+    matmul_gelu_backward(ex_, {.dy = dy, .w = back, .z = z, .dz = dz, .bias_grad = grad});
+    matmul(ex_, {.a = dy, .b = back, .c = dz2});
+    gelu_backward(ex_, {.z = z, .dy = dz2, .dz = dz2});
+    bias_backward(ex_, dz2, grad2);
+    EXPECT_EQ(values_of(dz), values_of(dz2));
+    EXPECT_EQ(values_of(grad), values_of(grad2));
+    ex_.release();
+  }
+}
+
 TEST_P(MatmulTest, SameBitsForAnyTeam) {
   for (const Sizes& s : {Sizes{200, 500, 300}, Sizes{96, 96, 2000}, Sizes{1, 4000, 100}, Sizes{4000, 1, 100}}) {
     for (const Transpose t : {Transpose::no, Transpose::yes}) {
@@ -97,9 +145,11 @@ TEST_P(MatmulTest, NamesTheArgumentThatDoesNotFit) {
 TEST(Matmul, RefusesOtherTypes) {
   Exec ex;
   const Tensor a = ex.tensor({2, 2}, DType::bf16);
-  EXPECT_EQ(error_text([&] { matmul(ex, {.a = a, .b = a, .c = a}); }), "[matmul] dtype = bf16: needs f64 or f32");
+  EXPECT_EQ(error_text([&] { matmul(ex, {.a = a, .b = a, .c = a}); }),
+            "[matmul] dtype = bf16: needs f64 or f32 on the CPU");
   const Tensor b = ex.tensor({2, 2}, DType::f32), c = ex.tensor({2, 2}, DType::f64);
-  EXPECT_EQ(error_text([&] { matmul(ex, {.a = b, .b = c, .c = c}); }), "[matmul.a] dtype = f32: must be f64");
+  EXPECT_EQ(error_text([&] { matmul(ex, {.a = b, .b = c, .c = b}); }), "[matmul.b] dtype = f64: must be f32");
+  EXPECT_EQ(error_text([&] { matmul(ex, {.a = b, .b = b, .c = c}); }), "[matmul.c] dtype = f64: must be f32");
 }
 
 TEST(Matmul, BlocksFollowFromTheShape) {

@@ -81,28 +81,76 @@ TEST_P(LayerNormTest, BackwardEqualsDifferences) {
     const Index width = columns;
     Values dx =
         numeric_gradient(x, [&](const Values& at) { return weighted(normalised(at, gamma, beta, width).y, dy); });
-    const Values dgamma =
+    Values dgamma =
         numeric_gradient(gamma, [&](const Values& at) { return weighted(normalised(x, at, beta, width).y, dy); });
-    const Values dbeta =
+    Values dbeta =
         numeric_gradient(beta, [&](const Values& at) { return weighted(normalised(x, gamma, at, width).y, dy); });
     const Reference forward = normalised(x, gamma, beta, columns);
     const Tensor tdy = put({rows, columns}, dy), tx = put({rows, columns}, x), mean = put({rows}, forward.mean);
     const Tensor rstd = put({rows}, forward.rstd), tgamma = put({columns}, gamma), out = empty({rows, columns});
     const double tolerance = dtype() == DType::f32 ? 1e-5 : 1e-8;  // of differences, and of the rounded f32 statistics
-    layer_norm_backward(ex_,
-                        {.dy = tdy, .x = tx, .gamma = tgamma, .mean = mean, .rstd = rstd, .residual = {}, .dx = out});
-    EXPECT_LT(relative_error(values_of(out), dx), tolerance);
-    const Tensor in_place = put({rows, columns}, residual);
-    layer_norm_backward(
-        ex_, {.dy = tdy, .x = tx, .gamma = tgamma, .mean = mean, .rstd = rstd, .residual = in_place, .dx = in_place});
-    for (std::size_t i = 0; i < dx.size(); ++i) dx[i] += residual[i];
-    EXPECT_LT(relative_error(values_of(in_place), dx), tolerance);
     const Tensor gamma_grad = put({columns}, Values(gamma.size(), 0)),
                  beta_grad = put({columns}, Values(gamma.size(), 0));
-    layer_norm_weight_backward(
-        ex_, {.dy = tdy, .x = tx, .mean = mean, .rstd = rstd, .gamma_grad = gamma_grad, .beta_grad = beta_grad});
+    const auto backward = [&](const Tensor& from, const Tensor& past, const Tensor& to) {
+      layer_norm_backward(ex_, {.dy = from,
+                                .x = tx,
+                                .gamma = tgamma,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .residual = past,
+                                .dx = to,
+                                .gamma_grad = gamma_grad,
+                                .beta_grad = beta_grad});
+    };
+    backward(tdy, {}, out);
+    EXPECT_LT(relative_error(values_of(out), dx), tolerance);
     EXPECT_LT(relative_error(values_of(gamma_grad), dgamma), tolerance);
     EXPECT_LT(relative_error(values_of(beta_grad), dbeta), tolerance);
+    const Tensor over_dy = put({rows, columns}, dy);
+    backward(over_dy, {}, over_dy);
+    EXPECT_EQ(values_of(over_dy), values_of(out));
+    const Tensor in_place = put({rows, columns}, residual);
+    backward(tdy, in_place, in_place);
+    for (std::size_t i = 0; i < dx.size(); ++i) dx[i] += residual[i];
+    EXPECT_LT(relative_error(values_of(in_place), dx), tolerance);
+    for (Values* grad : {&dgamma, &dbeta}) {
+      for (double& value : *grad) value *= 3;  // three times added
+    }
+    EXPECT_LT(relative_error(values_of(gamma_grad), dgamma), tolerance);
+    EXPECT_LT(relative_error(values_of(beta_grad), dbeta), tolerance);
+  }
+}
+
+TEST_P(LayerNormTest, ResidualFormEqualsItsParts) {
+  for (const auto [rows, columns] : kSizes) {
+    const Tensor x = put({rows, columns}, random_values(rows * columns, 1)),
+                 bias = put({columns}, random_values(columns, 2));
+    const Tensor residual = put({rows, columns}, random_values(rows * columns, 3));
+    const Tensor gamma = put({columns}, random_values(columns, 4)), beta = put({columns}, random_values(columns, 5));
+    const Dropout dropout{.probability = 0.25,
+                          .seed = 3,
+                          .site = 2,
+                          .step_state = put_state({.step = 5, .first_sample = 7}),
+                          .seq_len = 1};
+    const Tensor sum = empty({rows, columns}), y = empty({rows, columns}), mean = empty({rows}), rstd = empty({rows});
+    bias_dropout_residual(ex_, {.x = x, .bias = bias, .residual = residual, .out = sum, .dropout = dropout});
+    layer_norm_forward(ex_, {.x = sum, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
+    const Tensor sum2 = empty({rows, columns}), y2 = empty({rows, columns}), mean2 = empty({rows}),
+                 rstd2 = empty({rows});
+    residual_layer_norm(ex_, {.x = x,
+                              .bias = bias,
+                              .residual = residual,
+                              .gamma = gamma,
+                              .beta = beta,
+                              .sum = sum2,
+                              .y = y2,
+                              .mean = mean2,
+                              .rstd = rstd2,
+                              .dropout = dropout});
+    EXPECT_EQ(values_of(sum2), values_of(sum));
+    EXPECT_EQ(values_of(y2), values_of(y));
+    EXPECT_EQ(values_of(mean2), values_of(mean));
+    EXPECT_EQ(values_of(rstd2), values_of(rstd));
   }
 }
 
@@ -119,12 +167,15 @@ TEST_P(LayerNormTest, WeightGradientsAdd) {
       beta[c] += dy[at];
     }
     const Tensor gamma_grad = put({columns}, start), beta_grad = put({columns}, start);
-    layer_norm_weight_backward(ex_, {.dy = put({rows, columns}, dy),
-                                     .x = put({rows, columns}, x),
-                                     .mean = put({rows}, mean),
-                                     .rstd = put({rows}, rstd),
-                                     .gamma_grad = gamma_grad,
-                                     .beta_grad = beta_grad});
+    layer_norm_backward(ex_, {.dy = put({rows, columns}, dy),
+                              .x = put({rows, columns}, x),
+                              .gamma = put({columns}, start),
+                              .mean = put({rows}, mean),
+                              .rstd = put({rows}, rstd),
+                              .residual = {},
+                              .dx = empty({rows, columns}),
+                              .gamma_grad = gamma_grad,
+                              .beta_grad = beta_grad});
     expect_near(gamma_grad, gamma, "gamma");
     expect_near(beta_grad, beta, "beta");
   }
@@ -139,9 +190,15 @@ TEST_P(LayerNormTest, SameBitsForAnyTeam) {
     const Tensor gamma_grad = put({columns}, random_values(columns, 3)),
                  beta_grad = put({columns}, random_values(columns, 4));
     layer_norm_forward(ex_, {.x = x, .gamma = gamma, .beta = gamma, .y = y, .mean = mean, .rstd = rstd});
-    layer_norm_weight_backward(
-        ex_, {.dy = y, .x = x, .mean = mean, .rstd = rstd, .gamma_grad = gamma_grad, .beta_grad = beta_grad});
-    layer_norm_backward(ex_, {.dy = y, .x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .residual = {}, .dx = y});
+    layer_norm_backward(ex_, {.dy = y,
+                              .x = x,
+                              .gamma = gamma,
+                              .mean = mean,
+                              .rstd = rstd,
+                              .residual = {},
+                              .dx = y,
+                              .gamma_grad = gamma_grad,
+                              .beta_grad = beta_grad});
     Values all = values_of(y);
     for (const Tensor& tensor : {gamma_grad, beta_grad}) {
       const Values more = values_of(tensor);
@@ -156,7 +213,15 @@ TEST_P(LayerNormTest, NamesTheArgumentThatDoesNotFit) {
   EXPECT_EQ(error_text([&] { layer_norm_forward(ex_, {.x = x, .gamma = h, .beta = t, .y = x, .mean = t, .rstd = t}); }),
             "[layer_norm.beta] shape = [3]: must be [4]");
   EXPECT_EQ(error_text([&] {
-              layer_norm_backward(ex_, {.dy = x, .x = x, .gamma = h, .mean = t, .rstd = t, .residual = h, .dx = x});
+              layer_norm_backward(ex_, {.dy = x,
+                                        .x = x,
+                                        .gamma = h,
+                                        .mean = t,
+                                        .rstd = t,
+                                        .residual = h,
+                                        .dx = x,
+                                        .gamma_grad = h,
+                                        .beta_grad = h});
             }),
             "[layer_norm_backward.residual] shape = [4]: must be [3, 4]");
 }

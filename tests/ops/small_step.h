@@ -27,6 +27,7 @@ struct SmallModel {
   Tensor v = memory.tensor({3 * kHidden, kHidden}, DType::f32),
          verdict = memory.tensor({Index{sizeof(StepVerdict)}}, DType::u8);
   Tensor squares = memory.tensor({1}, DType::f64);
+  Tensor decays = memory.tensor({ceil_div(3 * kHidden * kHidden, kDecayGroup)}, DType::u8);
   Tensor loss_sum = memory.tensor({1}, DType::f64);
 
   SmallModel() {
@@ -36,6 +37,7 @@ struct SmallModel {
     for (const Tensor& zero : {table_grad, gamma_grad, loss_sum, qkv_grad, m, v, squares}) fill(memory, zero, 0);
     for (Index t = 0; t < kTokens; ++t)
       ids.data<std::int32_t>()[t] = targets.data<std::int32_t>()[t] = static_cast<std::int32_t>(t % kVocab);
+    std::memset(decays.raw(), 0, static_cast<std::size_t>(decays.bytes()));
     const StepState step{.step = 1};
     const StepVerdict apply{.apply = 1, .factor = 1, .learning_rate = 0.125, .update = 0};
     std::memcpy(verdict.raw(), &apply, sizeof apply);
@@ -78,9 +80,15 @@ inline void small_step(Exec& ex, const SmallModel& model) {
                   {.logits = logits, .sums = sums, .targets = model.targets, .step_state = model.state, .first_id = 0});
   const Tensor dout = f32({kTokens, kHidden});
   matmul(ex, {.a = logits, .b = model.table, .c = dout});
-  layer_norm_weight_backward(
-      ex,
-      {.dy = dout, .x = x, .mean = mean, .rstd = rstd, .gamma_grad = model.gamma_grad, .beta_grad = model.gamma_grad});
+  layer_norm_backward(ex, {.dy = dout,
+                           .x = x,
+                           .gamma = model.gamma,
+                           .mean = mean,
+                           .rstd = rstd,
+                           .residual = {},
+                           .dx = dout,
+                           .gamma_grad = model.gamma_grad,
+                           .beta_grad = model.gamma_grad});
   const Tensor dqkv = f32({kTokens, 3 * kHidden});
   dropout_backward(ex, {.dout = dout, .dx = out, .dropout = dropout});
   attention_backward(ex, {.dout = dout,
@@ -96,12 +104,25 @@ inline void small_step(Exec& ex, const SmallModel& model) {
                           .dropout = dropout});
   matmul(ex, {.a = dqkv, .b = y, .c = model.qkv_grad, .transpose_a = Transpose::yes, .write = Write::accumulate});
   matmul(ex, {.a = dqkv, .b = model.qkv_weight, .c = y});
-  layer_norm_backward(
-      ex, {.dy = y, .x = x, .gamma = model.gamma, .mean = mean, .rstd = rstd, .residual = dout, .dx = dout});
+  layer_norm_backward(ex, {.dy = y,
+                           .x = x,
+                           .gamma = model.gamma,
+                           .mean = mean,
+                           .rstd = rstd,
+                           .residual = dout,
+                           .dx = dout,
+                           .gamma_grad = model.gamma_grad,
+                           .beta_grad = model.gamma_grad});
   bias_backward(ex, dout, model.gamma_grad);
   embedding_backward(ex, {.ids = model.ids, .dy = dout, .table_grad = model.table_grad, .first_id = 0});
   sum_of_squares(ex, model.qkv_grad, model.squares);
-  adamw(ex, {.value = model.qkv_weight, .m = model.m, .v = model.v, .grad = model.qkv_grad, .verdict = model.verdict});
+  const auto flat = [](const Tensor& t) { return t.reshaped({t.numel()}); };
+  adamw(ex, {.value = flat(model.qkv_weight),
+             .m = flat(model.m),
+             .v = flat(model.v),
+             .grad = flat(model.qkv_grad),
+             .decays = model.decays,
+             .verdict = model.verdict});
 }
 
 }  // namespace megalith::ops

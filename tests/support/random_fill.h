@@ -1,5 +1,6 @@
 #pragma once
 #include "megalith/base/philox.h"
+#include "megalith/ops/init.h"
 #include "megalith/tensor/param.h"
 
 namespace megalith::testing {
@@ -15,11 +16,12 @@ inline void fill_random(const Tensor& tensor, std::uint64_t stream, double std =
 
 /// Every parameter random (biases and norms too), as a function of global coordinates: all grids start equal.
 inline void fill_params(ParamBuffer& params, double std = 0.3) {
+  Exec ex;
   for (Param& param : params.params()) {
     const bool norm_gain = param.spec.init == Init::ones;
     param.spec.init = Init::normal;
     param.spec.init_std = std;
-    initialise(param, 99);
+    ops::initialise(ex, param.spec, param.master, 99);
     if (!norm_gain) continue;
     dispatch_float(param.value.dtype(), "fill_params", [&]<class T>() {
       for (T& value : param.value.span<T>()) value += T{1};

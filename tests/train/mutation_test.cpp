@@ -45,7 +45,7 @@ Outcome run_mutated(const testing::Grid& grid, int culprit, const Mutation& muta
                         if (!std::equal(before.begin(), before.end(), values.begin())) moved = true;
                       };
                       try {
-                        engine.step(source, {1, plan.train.global_batch, 1}, train::Stop::no);
+                        engine.step(source, {1, plan.train.global_batch}, train::Stop::no);
                       } catch (...) {
                         note();
                         throw;
@@ -108,7 +108,7 @@ TEST(CollectivePattern, RaisesNoFalseAlarmInAThousandSteps) {
     engine.allocate();
     const testing::HashedBatches source(plan.model.vocab_size);
     for (Index step = 0; step < 1000; ++step) {
-      engine.step(source, {step, step * plan.train.global_batch, step}, train::Stop::no);
+      engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
       if (step % 100 == 7) engine.evaluate(source, plan.train.global_batch);
     }
   });

@@ -1,8 +1,10 @@
 #include "megalith/ops/cpu/adamw.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "megalith/ops/cpu/init.h"
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
 
@@ -23,14 +25,26 @@ void adamw(const AdamW& args) {
       .step = static_cast<T>(verdict.learning_rate / (1 - std::pow(args.beta1, updates))),
       .inverse_bias2 = static_cast<T>(1 / (1 - std::pow(args.beta2, updates))),
       .eps = static_cast<T>(args.eps),
-      .decay = static_cast<T>(verdict.learning_rate * args.weight_decay),
+      .decay = 0,
   };
+  AdamWFactors<T> decaying = factors;
+  decaying.decay = static_cast<T>(verdict.learning_rate * args.weight_decay);
   T *w = args.value.data<T>(), *m = args.m.data<T>(), *v = args.v.data<T>();
   const T* grad = args.grad.data<T>();
+  const std::uint8_t* decays = args.decays.data<std::uint8_t>();
   const Index n = args.value.numel();
+  static_assert(kPiece % kDecayGroup == 0);
   parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
-    kernels<T>().optimizer.adamw(w + begin, m + begin, v + begin, grad + begin, count, factors);
+    const Index end = begin + count;
+    for (Index at = begin; at < end;) {  // runs of groups that decay alike
+      const std::uint8_t decay = decays[at / kDecayGroup];
+      Index stop = at;
+      while (stop < end && decays[stop / kDecayGroup] == decay) stop = std::min(end, stop + kDecayGroup);
+      kernels<T>().optimizer.adamw(w + at, m + at, v + at, grad + at, stop - at, decay != 0 ? decaying : factors);
+      at = stop;
+    }
   });
+  if (args.copy) cast(args.value, args.copy);
 }
 
 template <class T>

@@ -100,6 +100,18 @@ void logits_backward(const LogitsBackward& args) {
   });
 }
 
+template <class T>
+void cross_entropy(const CrossEntropy& args, const Tensor& statistics) {
+  const Index tokens = args.logits.dim(0);
+  const Tensor row_max = statistics.rows(0, 1).reshaped({tokens}), sums = statistics.rows(1, 2);
+  logits_max<T>(args.logits, row_max, 0, args.vocab_size);
+  logits_sum_exp<T>({args.logits, row_max, args.targets, sums, 0, args.vocab_size});
+  loss_from_sums<T>({sums, args.targets, args.loss, args.loss_sum, args.vocab_size});
+  if (args.step_state) logits_backward<T>({args.logits, sums, args.targets, args.step_state, 0});
+}
+
+template void cross_entropy<float>(const CrossEntropy& args, const Tensor& statistics);
+template void cross_entropy<double>(const CrossEntropy& args, const Tensor& statistics);
 template void logits_max<float>(const Tensor& logits, const Tensor& row_max, Index first_id, Index vocab_size);
 template void logits_max<double>(const Tensor& logits, const Tensor& row_max, Index first_id, Index vocab_size);
 template void logits_sum_exp<float>(const LogitsSumExp& args);

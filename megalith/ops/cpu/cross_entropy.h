@@ -3,6 +3,10 @@
 
 namespace megalith::ops::cpu {
 
+/// statistics: scratch [3, T]
+template <class T>
+void cross_entropy(const CrossEntropy& args, const Tensor& statistics);
+
 template <class T>
 void logits_max(const Tensor& logits, const Tensor& row_max, Index first_id, Index vocab_size);
 template <class T>

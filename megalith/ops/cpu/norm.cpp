@@ -21,7 +21,15 @@ void layer_norm_forward(const LayerNormForward& args) {
 }
 
 template <class T>
-void layer_norm_backward(const LayerNormBackward& args) {
+void residual_layer_norm(const ResidualLayerNorm& args) {
+  bias_dropout_residual<T>({args.x, args.bias, args.residual, args.sum, args.dropout});
+  layer_norm_forward<T>({args.sum, args.gamma, args.beta, args.y, args.mean, args.rstd, args.eps});
+}
+
+namespace {
+
+template <class T>
+void input_backward(const LayerNormBackward& args) {
   const Index hidden = args.x.dim(1);
   const T *dy = args.dy.data<T>(), *x = args.x.data<T>(), *gamma = args.gamma.data<T>();
   const T *mean = args.mean.data<T>(), *rstd = args.rstd.data<T>();
@@ -37,7 +45,7 @@ void layer_norm_backward(const LayerNormBackward& args) {
 }
 
 template <class T>
-void layer_norm_weight_backward(const LayerNormWeightBackward& args, const Tensor& parts) {
+void weight_backward(const LayerNormBackward& args, const Tensor& parts) {
   const Index rows = args.x.dim(0), hidden = args.x.dim(1);
   T* sums = parts.data<T>();
   parallel_pieces(rows, kSumRows, rows * hidden, [&](Index begin, Index count) {
@@ -51,11 +59,19 @@ void layer_norm_weight_backward(const LayerNormWeightBackward& args, const Tenso
   add_parts(sums + hidden, row_blocks(rows), 2 * hidden, hidden, args.beta_grad.data<T>());
 }
 
+}  // namespace
+
+template <class T>
+void layer_norm_backward(const LayerNormBackward& args, const Tensor& parts) {
+  weight_backward<T>(args, parts);  // first: dx may take dy's place
+  input_backward<T>(args);
+}
+
 template void layer_norm_forward<float>(const LayerNormForward& args);
 template void layer_norm_forward<double>(const LayerNormForward& args);
-template void layer_norm_backward<float>(const LayerNormBackward& args);
-template void layer_norm_backward<double>(const LayerNormBackward& args);
-template void layer_norm_weight_backward<float>(const LayerNormWeightBackward& args, const Tensor& parts);
-template void layer_norm_weight_backward<double>(const LayerNormWeightBackward& args, const Tensor& parts);
+template void residual_layer_norm<float>(const ResidualLayerNorm& args);
+template void residual_layer_norm<double>(const ResidualLayerNorm& args);
+template void layer_norm_backward<float>(const LayerNormBackward& args, const Tensor& parts);
+template void layer_norm_backward<double>(const LayerNormBackward& args, const Tensor& parts);
 
 }  // namespace megalith::ops::cpu

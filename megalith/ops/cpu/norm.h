@@ -6,9 +6,9 @@ namespace megalith::ops::cpu {
 template <class T>
 void layer_norm_forward(const LayerNormForward& args);
 template <class T>
-void layer_norm_backward(const LayerNormBackward& args);
+void residual_layer_norm(const ResidualLayerNorm& args);
 /// parts: scratch [row_blocks(T), 2, H]
 template <class T>
-void layer_norm_weight_backward(const LayerNormWeightBackward& args, const Tensor& parts);
+void layer_norm_backward(const LayerNormBackward& args, const Tensor& parts);
 
 }  // namespace megalith::ops::cpu

@@ -1,0 +1,51 @@
+#include "megalith/ops/cpu/step_end.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "megalith/tensor/step_state.h"
+
+namespace megalith::ops::cpu {
+namespace {
+
+template <class T>
+T load(const Tensor& tensor) {
+  T value;
+  std::memcpy(&value, tensor.raw(), sizeof value);
+  return value;
+}
+template <class T>
+void store(const T& value, const Tensor& tensor) {
+  std::memcpy(tensor.raw(), &value, sizeof value);
+}
+
+}  // namespace
+
+void step_terms(const StepTerms& args) {
+  const double squares = *args.sum_squares.data<double>(), loss = *args.loss_sum.data<double>();
+  auto counts = load<StepCounts>(args.counts);
+  auto outcome = load<StepOutcome>(args.outcome);
+  outcome.finite_here = std::isfinite(squares) && std::isfinite(loss) ? 1 : 0;
+  counts.non_finite = outcome.finite_here != 0 ? 0 : 1;
+  store(StepTotals{args.loss_weight == 0 ? 0.0 : loss, args.squares_weight == 0 ? 0.0 : squares}, args.totals);
+  store(counts, args.counts);
+  store(outcome, args.outcome);
+}
+
+void decide_step(const DecideStep& args) {
+  auto state = load<OptimizerState>(args.state);
+  auto outcome = load<StepOutcome>(args.outcome);
+  const StepVerdict verdict =
+      decide(args.rules, load<StepTotals>(args.totals), load<StepCounts>(args.counts), state, outcome);
+  store(state, args.state);
+  store(verdict, args.verdict);
+  store(outcome, args.outcome);
+}
+
+void scale_step_state(const Tensor& optimizer_state, const Tensor& step_state) {
+  auto state = load<StepState>(step_state);
+  state.loss_scale *= load<OptimizerState>(optimizer_state).loss_scale;
+  store(state, step_state);
+}
+
+}  // namespace megalith::ops::cpu

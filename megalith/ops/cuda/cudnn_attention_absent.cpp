@@ -1,0 +1,15 @@
+#include "megalith/base/error.h"
+#include "megalith/ops/cuda/cudnn_attention.h"
+
+namespace megalith::ops::cuda {
+
+bool has_cudnn() { return false; }
+
+void cudnn_attention_forward(Exec&, Stream, const AttentionForward&, const Tensor&) {
+  throw InternalError("[attention] this build has no cuDNN");
+}
+void cudnn_attention_backward(Exec&, Stream, const AttentionBackward&, const Tensor&) {
+  throw InternalError("[attention] this build has no cuDNN");
+}
+
+}  // namespace megalith::ops::cuda

@@ -1,0 +1,271 @@
+#include "megalith/ops/cuda/elementwise.h"
+#include "megalith/ops/cuda/map.cuh"
+
+namespace megalith::ops::cuda {
+namespace {
+
+// ---- Ops of the map kernel (map.cuh) ----
+
+/// out = a + b.  3 elements moved.
+struct Add {
+  template <int N>
+  __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
+    out[0] = Plus{}(in[0], in[1]);
+  }
+};
+
+/// out = in * factor.  2 elements moved.
+struct Scale {
+  float factor;
+  template <int N>
+  __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[0][i] = in[0][i] * factor;
+  }
+};
+
+/// out = value.  1 element moved.
+template <class V>
+struct Fill {
+  V value;
+  template <int N>
+  __device__ void operator()(const Place&, const Values<V, N>*, Values<V, N>* out) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[0][i] = value;
+  }
+};
+
+/// out = in: the map rounds.  1 element of each type moved.
+struct Cast {
+  template <class V, int N>
+  __device__ void operator()(const Place&, const Values<V, N>* in, Values<V, N>* out) const {
+    out[0] = in[0];
+  }
+};
+
+/// z = x + bias.  2 elements moved.
+template <class T>
+struct AddBias {
+  const T* table;
+  template <int N>
+  __device__ void operator()(const Place& place, const Values<float, N>* in, Values<float, N>* out) const {
+    out[0] = Plus{}(in[0], unpack(load_pack<N>(table, place.column)));
+  }
+};
+
+constexpr float kGeluCubic = 0.044715f;
+constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308f;  // 2 sqrt(2 / pi)
+
+/// (1 + tanh(u)) / 2 with u = sqrt(2/pi) (z + 0.044715 z^3), as 1 / (1 + e^-2u): one exp, no cancellation for z < 0.
+__device__ float gelu_gate(float z) {
+  constexpr float kLinear = kLog2E * kTwoSqrtTwoOverPi, kCubic = kLinear * kGeluCubic;
+  return reciprocal_approx(1.0f + exp2_approx(-z * (kLinear + kCubic * z * z)));
+}
+
+/// z = x + bias, y = gelu(z).  3 elements moved.
+template <class T>
+struct AddBiasGelu {
+  const T* table;
+  template <int N>
+  __device__ void operator()(const Place& place, const Values<float, N>* in, Values<float, N>* out) const {
+    AddBias<T>{table}(place, in, out);
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[1][i] = out[0][i] * gelu_gate(out[0][i]);
+  }
+};
+
+/// dz = dy gelu'(z), gelu' = g + z g (1 - g) 2u', g the gate.  3 elements moved.
+struct GeluSlope {
+  template <int N>
+  __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float z = in[0][i], g = gelu_gate(z);
+      const float twice_slope = kTwoSqrtTwoOverPi + 3 * kTwoSqrtTwoOverPi * kGeluCubic * z * z;
+      // Far from 0 the gate is exactly 0 or 1 and the slope may be infinite: 0 * inf must not make a NaN there.
+      const float bend = g * (1.0f - g);
+      out[0][i] = in[1][i] * (g + (bend == 0.0f ? 0.0f : z * bend * twice_slope));
+    }
+  }
+};
+
+/// out = dropout(x + bias).  2 elements moved; one Philox block (20 multiplications) for four of them.
+template <class T>
+struct BiasDropout {
+  const T* table;  // bias; may be null
+  DropoutKeys dropout;
+  template <int N>
+  __device__ void operator()(const Place& place, const Values<float, N>* in, Values<float, N>* out) const {
+    out[0] = in[0];
+    if (table != nullptr) out[0] = Plus{}(out[0], unpack(load_pack<N>(table, place.column)));
+    dropout.apply(out[0], place.element);
+  }
+};
+
+/// out = residual + dropout(x + bias).  3 elements moved.
+template <class T>
+struct BiasDropoutAdd : BiasDropout<T> {
+  template <int N>
+  __device__ void operator()(const Place& place, const Values<float, N>* in, Values<float, N>* out) const {
+    BiasDropout<T>::operator()(place, in, out);
+    out[0] = Plus{}(in[1], out[0]);
+  }
+};
+
+// ---- Sums over rows ----
+
+constexpr int kSumWarps = 8, kSumThreads = kWarp * kSumWarps;
+constexpr int kSumUnroll = 4;  // rows in flight per thread: 64 bytes
+
+/// A block sums the rows of one part over kWarp * N columns: a lane N columns of every eighth row, then the warps' sums
+/// are added in order. Reads dy once (2 bytes an element of bf16), writes 4 bytes per part and column.
+template <int N, class T>
+__global__ void __launch_bounds__(kSumThreads)
+    sum_rows_kernel(const T* dy, Index rows, Index columns, Index rows_per_part, unsigned column_tiles, float* parts) {
+  __shared__ float warp_sums[kSumWarps][kWarp * N];
+  const Index part = blockIdx.x / column_tiles, first_column = blockIdx.x % column_tiles * Index{kWarp * N};
+  const Index end = min(rows, (part + 1) * rows_per_part);
+  const Index column = first_column + threadIdx.x * N;
+  Values<float, N> sum{};
+  if (column < columns) {
+    for (Index row = part * rows_per_part + threadIdx.y; row < end; row += kSumUnroll * kSumWarps) {
+      Pack<T, N> packs[kSumUnroll];
+#pragma unroll
+      for (int i = 0; i < kSumUnroll; ++i) {
+        packs[i] = load_pack<N>(dy, min(row + i * kSumWarps, end - 1) * columns + column);
+      }
+#pragma unroll
+      for (int i = 0; i < kSumUnroll; ++i) {
+        if (row + i * kSumWarps < end) sum = Plus{}(sum, unpack(packs[i]));
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) warp_sums[threadIdx.y][threadIdx.x * N + i] = sum[i];
+  __syncthreads();
+  for (unsigned i = threadIdx.y * kWarp + threadIdx.x; i < kWarp * N; i += kSumThreads) {
+    if (first_column + i >= columns) continue;
+    float total = warp_sums[0][i];
+    for (int warp = 1; warp < kSumWarps; ++warp) total += warp_sums[warp][i];
+    parts[part * columns + first_column + i] = total;
+  }
+}
+
+/// A block adds kWarp columns of all parts: warp w the parts w, w + 32, ..., then the warps' sums in order. Reads the
+/// parts once, 4 bytes each.
+__global__ void __launch_bounds__(kMostThreads)
+    add_parts_kernel(const float* parts, Index count, Index columns, float* sums, float* more_sums) {
+  __shared__ float warp_sums[kMostWarps][kWarp];
+  const Index outputs = more_sums == nullptr ? columns : 2 * columns;
+  const Index column = blockIdx.x * Index{kWarp} + threadIdx.x;
+  float sum = 0;
+  if (column < outputs) {
+#pragma unroll 8
+    for (Index part = threadIdx.y; part < count; part += kMostWarps) sum += parts[part * outputs + column];
+  }
+  warp_sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y > 0 || column >= outputs) return;
+  for (int warp = 1; warp < kMostWarps; ++warp) sum += warp_sums[warp][threadIdx.x];
+  (column < columns ? sums[column] : more_sums[column - columns]) += sum;
+}
+
+}  // namespace
+
+void add_parts(Stream stream, const float* parts, Index count, Index columns, float* sums, float* more_sums) {
+  if (count == 0) return;
+  const Index outputs = more_sums == nullptr ? columns : 2 * columns;
+  launch({stream, ceil_div(outputs, kWarp), dim3(kWarp, kMostWarps)}, add_parts_kernel, parts, count, columns, sums,
+         more_sums);
+}
+
+void add_bias(Stream stream, const Tensor& x, const Tensor& bias) {
+  dispatch_element(x.dtype(), [&]<class T>() {
+    map(stream, Matrix{x.dim(0), x.dim(1)}, std::array{pointer<const T>(x)}, std::array{pointer<T>(x)},
+        AddBias<T>{pointer<const T>(bias)});
+  });
+}
+
+void bias_backward(Stream stream, const Tensor& dy, const Tensor& bias_grad, const Tensor& parts) {
+  const Index rows = dy.dim(0), columns = dy.dim(1);
+  const RowParts cut = bias_backward_cut(rows);
+  auto* sums = pointer<float>(parts);
+  dispatch_element(dy.dtype(), [&]<class T>() {
+    const auto run = [&]<int N>() {
+      const Index tiles = ceil_div(columns, kWarp * N);
+      launch({stream, cut.count * tiles, dim3(kWarp, kSumWarps)}, sum_rows_kernel<N, T>, pointer<const T>(dy), rows,
+             columns, cut.rows, static_cast<unsigned>(tiles), sums);
+    };
+    if (is_aligned(dy.raw()) && columns % kPack<T> == 0) {
+      run.template operator()<kPack<T>>();
+    } else {
+      run.template operator()<1>();
+    }
+  });
+  add_parts(stream, sums, cut.count, columns, pointer<float>(bias_grad));
+}
+
+void bias_gelu(Stream stream, const BiasGelu& args) {
+  dispatch_element(args.x.dtype(), [&]<class T>() {
+    map(stream, Matrix{args.x.dim(0), args.x.dim(1)}, std::array{pointer<const T>(args.x)},
+        std::array{pointer<T>(args.x), pointer<T>(args.y)}, AddBiasGelu<T>{pointer<const T>(args.bias)});
+  });
+}
+
+void gelu_backward(Stream stream, const GeluBackward& args) {
+  dispatch_element(args.z.dtype(), [&]<class T>() {
+    map(stream, Flat{args.z.numel()}, std::array{pointer<const T>(args.z), pointer<const T>(args.dy)},
+        std::array{pointer<T>(args.dz)}, GeluSlope{});
+  });
+}
+
+void bias_dropout_residual(Stream stream, const BiasDropoutResidual& args) {
+  const Index columns = args.x.dim(1);
+  const Matrix extent{args.x.dim(0), columns};
+  dispatch_element(args.x.dtype(), [&]<class T>() {
+    const auto* x = pointer<const T>(args.x);
+    const BiasDropout<T> dropped{pointer<const T>(args.bias), DropoutKeys(args.dropout, columns)};
+    if (args.residual) {
+      map(stream, extent, std::array{x, pointer<const T>(args.residual)}, std::array{pointer<T>(args.out)},
+          BiasDropoutAdd<T>{dropped});
+    } else {
+      map(stream, extent, std::array{x}, std::array{pointer<T>(args.out)}, dropped);
+    }
+  });
+}
+
+void dropout_backward(Stream stream, const DropoutBackward& args) {
+  if (args.dropout.probability == 0 && args.dx.raw() == args.dout.raw()) return;
+  bias_dropout_residual(stream, {.x = args.dout, .bias = {}, .residual = {}, .out = args.dx, .dropout = args.dropout});
+}
+
+void add(Stream stream, const Tensor& a, const Tensor& b, const Tensor& out) {
+  dispatch_element(a.dtype(), [&]<class T>() {
+    map(stream, Flat{a.numel()}, std::array{pointer<const T>(a), pointer<const T>(b)}, std::array{pointer<T>(out)},
+        Add{});
+  });
+}
+
+void fill(Stream stream, const Tensor& x, double value) {
+  dispatch_number(x.dtype(), [&]<class T>() {
+    using V = Arithmetic<T, T>;
+    map(stream, Flat{x.numel()}, std::array<const T*, 0>{}, std::array{pointer<T>(x)}, Fill<V>{static_cast<V>(value)});
+  });
+}
+
+void scale(Stream stream, const Tensor& x, double factor) {
+  dispatch_element(x.dtype(), [&]<class T>() {
+    map(stream, Flat{x.numel()}, std::array{pointer<const T>(x)}, std::array{pointer<T>(x)},
+        Scale{static_cast<float>(factor)});
+  });
+}
+
+void cast(Stream stream, const Tensor& from, const Tensor& to) {
+  dispatch_number(from.dtype(), [&]<class From>() {
+    dispatch_number(to.dtype(), [&]<class To>() {
+      map(stream, Flat{from.numel()}, std::array{pointer<const From>(from)}, std::array{pointer<To>(to)}, Cast{});
+    });
+  });
+}
+
+}  // namespace megalith::ops::cuda

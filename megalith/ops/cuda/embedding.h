@@ -1,0 +1,38 @@
+#pragma once
+#include "megalith/ops/embedding.h"
+
+namespace megalith::ops::cuda {
+
+void embedding_forward(Stream stream, const EmbeddingForward& args);
+
+/// Where the scratch of embedding_backward holds what, in bytes. Held tokens are sorted by (id, t) and the sorted list
+/// is cut into windows; a window leaves the sums of its ids that reach into a neighbour in `sums`.
+struct EmbeddingScratch {
+  static constexpr Index kWindow = 64;  // rows added one after the other
+  Index starts, slots, buckets, sorted, sums, bytes;
+
+  EmbeddingScratch(Index tokens, Index held, Index hidden) {
+    bytes = 0;
+    const auto take = [this](Index elements) {  // of four bytes
+      const Index offset = bytes;
+      bytes += round_up(4 * elements, 256);
+      return offset;
+    };
+    starts = take(held + 1);  // i32: of each id's bucket; the last is the number of held tokens
+    slots = take(tokens);     // i32: of token t in its bucket, in order of arrival
+    buckets = take(tokens);   // i32: tokens by id, in order of arrival
+    sorted = take(tokens);    // i32: tokens by id, ascending
+    sums = take(ceil_div(tokens, kWindow) * 2 * hidden);  // f32 [windows, 2, H]: first id's, last id's
+  }
+};
+inline Index embedding_backward_scratch_bytes(Index tokens, Index held, Index hidden) {
+  return EmbeddingScratch(tokens, held, hidden).bytes;
+}
+/// table_grad f32; scratch of that many bytes, aligned to 16.
+void embedding_backward(Stream stream, const EmbeddingBackward& args, const Tensor& scratch);
+
+void add_position(Stream stream, const AddPosition& args);
+/// position_grad f32
+void position_backward(Stream stream, const Tensor& dy, const Tensor& position_grad);
+
+}  // namespace megalith::ops::cuda

@@ -1,0 +1,96 @@
+#include "megalith/ops/cuda/gemm.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/ops/cuda/elementwise.h"
+#include "megalith/ops/cuda/gemm_library.h"
+
+namespace megalith::ops::cuda {
+namespace {
+
+/// The largest power of two up to 256 at which all of them lie.
+std::int32_t common_alignment(std::initializer_list<const void*> pointers) {
+  std::uintptr_t bits = 256;
+  for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);
+  return static_cast<std::int32_t>(std::uintptr_t{1} << std::countr_zero(bits));
+}
+
+GemmProblem problem_of(const Matmul& args, Epilogue epilogue) {
+  const bool a_transposed = args.transpose_a == Transpose::yes;
+  return {.m = args.c.dim(0),
+          .n = args.c.dim(1),
+          .k = args.a.dim(a_transposed ? 0 : 1),
+          .in = args.a.dtype(),
+          .out = args.c.dtype(),
+          .transpose_a = a_transposed ? 1 : 0,
+          .transpose_b = args.transpose_b == Transpose::yes ? 1 : 0,
+          .accumulate = args.write == Write::accumulate ? 1 : 0,
+          .epilogue = epilogue,
+          .alignment = common_alignment({args.a.raw(), args.b.raw(), args.c.raw()})};
+}
+
+/// The product with an epilogue that uses the vector; false when the library has none.
+bool run(Exec& ex, Stream stream, const Matmul& args, Epilogue epilogue, void* vector, void* activation = nullptr) {
+  return ex.backend<GemmLibrary>().run(
+      stream, problem_of(args, epilogue),
+      {.a = args.a.raw(), .b = args.b.raw(), .c = args.c.raw(), .vector = vector, .activation = activation});
+}
+
+void run_plain(Exec& ex, Stream stream, const Matmul& args) {
+  if (run(ex, stream, args, Epilogue::none, nullptr)) return;
+  throw BackendError(str("[matmul] a ", args.a.shape(), ", b ", args.b.shape(), ", c ", args.c.shape(), " ",
+                         name_of(args.c.dtype()), ": cuBLASLt has no kernel for it"));
+}
+
+}  // namespace
+
+void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
+  const Index k = args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1);
+  if (k == 0 && args.write == Write::overwrite) fill(stream, args.c, 0);
+  if (args.c.numel() == 0 || k == 0) {
+    if (args.bias) add_bias(stream, args.c, args.bias);
+    if (args.row_sums) bias_backward(stream, args.a, args.row_sums, parts);
+    return;
+  }
+  if (args.row_sums) {
+    const Tensor sums = parts.rows(0, 1).reshaped(args.row_sums.shape());
+    if (run(ex, stream, args, Epilogue::row_sums, sums.raw())) return add(stream, args.row_sums, sums, args.row_sums);
+    run_plain(ex, stream, args);
+    return bias_backward(stream, args.a, args.row_sums, parts);
+  }
+  if (args.bias) {
+    if (run(ex, stream, args, Epilogue::bias, args.bias.raw())) return;
+    run_plain(ex, stream, args);
+    return add_bias(stream, args.c, args.bias);
+  }
+  run_plain(ex, stream, args);
+}
+
+void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args) {
+  if (args.y.numel() == 0) return;
+  Matmul product{.a = args.x, .b = args.w, .c = args.y, .transpose_b = Transpose::yes};
+  if (args.x.dim(1) > 0 && run(ex, stream, product, Epilogue::bias_gelu, args.bias.raw(), args.z.raw())) return;
+  product.c = args.z;
+  matmul(ex, stream, product, {});
+  bias_gelu(stream, {.x = args.z, .bias = args.bias, .y = args.y});
+}
+
+void matmul_gelu_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts) {
+  if (args.dz.numel() == 0) return;
+  const Matmul product{.a = args.dy, .b = args.w, .c = args.dz};
+  const Tensor sums = parts.rows(0, 1).reshaped(args.bias_grad.shape());
+  if (args.dy.dim(1) > 0) {
+    if (run(ex, stream, product, Epilogue::gelu_backward_bias_grad, sums.raw(), args.z.raw()))
+      return add(stream, args.bias_grad, sums, args.bias_grad);
+    if (run(ex, stream, product, Epilogue::gelu_backward, nullptr, args.z.raw()))
+      return bias_backward(stream, args.dz, args.bias_grad, parts);
+  }
+  matmul(ex, stream, product, {});
+  gelu_backward(stream, {.z = args.z, .dy = args.dz, .dz = args.dz});
+  bias_backward(stream, args.dz, args.bias_grad, parts);
+}
+
+}  // namespace megalith::ops::cuda

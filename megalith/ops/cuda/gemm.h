@@ -1,0 +1,17 @@
+#pragma once
+#include "megalith/ops/matmul.h"
+
+namespace megalith::ops::cuda {
+
+/// Device memory that cuBLASLt may use for one product; one per Exec, as no workspace serves two streams.
+inline constexpr Index kGemmWorkspaceBytes = Index{32} << 20;
+
+/// By cuBLASLt, with the additions in its epilogues where it has such a kernel for the shape, else by kernels of ours
+/// behind it. Products are f32 sums; f32 inputs are not rounded to tf32. parts: scratch for row_sums
+/// [bias_backward_parts(K), M] f32, or undefined.
+void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts);
+void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args);
+/// parts: scratch [bias_backward_parts(T), F] f32
+void matmul_gelu_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts);
+
+}  // namespace megalith::ops::cuda

@@ -1,0 +1,8 @@
+#pragma once
+#include "megalith/ops/init.h"
+
+namespace megalith::ops::cuda {
+
+void initialise(Stream stream, const ParamSpec& spec, const Tensor& to, std::uint64_t seed);
+
+}  // namespace megalith::ops::cuda

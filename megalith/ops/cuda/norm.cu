@@ -1,0 +1,356 @@
+#include <algorithm>
+
+#include "megalith/ops/cuda/common.cuh"
+#include "megalith/ops/cuda/norm.h"
+
+// A block owns whole rows, a thread kVectors vectors of each: a row is read once and stays in registers between the
+// sums over it and what they are for. Several rows are in flight and summed at once.
+
+namespace megalith::ops::cuda {
+namespace {
+
+/// A thread's vectors of one row: number v lies blockDim.x vectors behind number v - 1.
+template <class T, int N, int kVectors>
+struct Slice {
+  Pack<T, N> at[kVectors];
+};
+template <int N, int kVectors>
+struct Span {
+  Index hidden;
+
+  __device__ int column(int v) const { return static_cast<int>(v * blockDim.x + threadIdx.x) * N; }
+  __device__ bool has(int v) const { return column(v) < hidden; }
+  /// What lies behind the row's end is some other part of the row, to be left out of sums.
+  template <class T>
+  __device__ Slice<T, N, kVectors> load(const T* tensor, Index row) const {
+    Slice<T, N, kVectors> slice;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) slice.at[v] = load_pack<N>(tensor, row * hidden + (has(v) ? column(v) : 0));
+    return slice;
+  }
+  template <class T>
+  __device__ void store(T* tensor, Index row, const Slice<T, N, kVectors>& slice) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (has(v)) store_pack(tensor, row * hidden + column(v), slice.at[v]);
+    }
+  }
+};
+
+// ---- Forward ----
+
+/// The rows to normalise, from memory.
+template <class T>
+struct PlainRows {
+  static constexpr int kTensors = 1;
+  const T* x;
+
+  template <int N, int kVectors>
+  __device__ void load(Span<N, kVectors> span, Index row, Slice<T, N, kVectors>* raw) const {
+    raw[0] = span.load(x, row);
+  }
+  template <int N, int kVectors>
+  __device__ Slice<T, N, kVectors> finish(Span<N, kVectors>, Index, const Slice<T, N, kVectors>* raw) const {
+    return raw[0];
+  }
+};
+
+/// residual + dropout(x + bias), which is also stored; rounded before it is normalised, as backward reads it.
+template <class T>
+struct ResidualRows {
+  static constexpr int kTensors = 2;
+  const T *x, *residual;
+  const T* bias;  // may be null
+  T* sum;
+  DropoutKeys dropout;
+
+  template <int N, int kVectors>
+  __device__ void load(Span<N, kVectors> span, Index row, Slice<T, N, kVectors>* raw) const {
+    raw[0] = span.load(x, row);
+    raw[1] = span.load(residual, row);
+  }
+  template <int N, int kVectors>
+  __device__ Slice<T, N, kVectors> finish(Span<N, kVectors> span, Index row, const Slice<T, N, kVectors>* raw) const {
+    Slice<T, N, kVectors> result = raw[0];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (!span.has(v)) break;
+      Values<float, N> values = unpack(raw[0].at[v]);
+      if (bias != nullptr) values = Plus{}(values, unpack(load_pack<N>(bias, span.column(v))));
+      dropout.apply(values, row * span.hidden + span.column(v));
+      result.at[v] = pack<T>(Plus{}(unpack(raw[1].at[v]), values));
+    }
+    span.store(sum, row, result);
+    return result;
+  }
+};
+
+template <class T>
+struct ForwardOutputs {
+  const T *gamma, *beta;
+  T* y;
+  float *mean, *rstd;
+  float eps;
+};
+
+/// The tiers of threads differ in the registers that a thread may have.
+template <class T, int N, int kVectors, int kThreads, int kBytes>
+constexpr int rows_in_flight() {
+  return std::max(1, kBytes * 512 / kThreads / (kVectors * N * static_cast<int>(sizeof(T))));
+}
+
+/// A block takes kRows rows: their mean, their squared deviations, y. Moves 2 elements of T an element, 4 with a
+/// residual, and 8 bytes a row.
+template <class T, int N, int kVectors, int kThreads, class Source>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads)
+    forward_kernel(const Source source, const ForwardOutputs<T> out, Index rows, Index hidden) {
+  constexpr int kRows = rows_in_flight<T, N, kVectors, kThreads, 64>();
+  using Sums = Values<float, kRows>;
+  __shared__ Sums shared[2][kMostWarps];
+  const Span<N, kVectors> span{hidden};
+  const Index first = blockIdx.x * Index{kRows};
+
+  Slice<T, N, kVectors> raw[kRows][Source::kTensors], x[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) source.load(span, min(first + r, rows - 1), raw[r]);
+  Sums sums{};
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    x[r] = source.finish(span, min(first + r, rows - 1), raw[r]);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const Values<float, N> values = unpack(x[r].at[v]);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sums[r] += span.has(v) ? values[i] : 0.0f;
+    }
+  }
+  const auto gamma = span.load(out.gamma, 0), beta = span.load(out.beta, 0);
+  const float inverse_hidden = 1.0f / static_cast<float>(static_cast<int>(hidden));
+  Sums mean = block_reduce(sums, shared[0], Plus{});
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    mean[r] *= inverse_hidden;
+    sums[r] = 0;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const Values<float, N> values = unpack(x[r].at[v]);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float deviation = values[i] - mean[r];
+        sums[r] += span.has(v) ? deviation * deviation : 0.0f;
+      }
+    }
+  }
+  const Sums squares = block_reduce(sums, shared[1], Plus{});
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (first + r >= rows) break;
+    const float rstd = rsqrtf(squares[r] * inverse_hidden + out.eps);
+    Slice<T, N, kVectors> y;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      Values<float, N> values = unpack(x[r].at[v]);
+      const Values<float, N> weight = unpack(gamma.at[v]), shift = unpack(beta.at[v]);
+#pragma unroll
+      for (int i = 0; i < N; ++i) values[i] = (values[i] - mean[r]) * rstd * weight[i] + shift[i];
+      y.at[v] = pack<T>(values);
+    }
+    span.store(out.y, first + r, y);
+    if (threadIdx.x == 0) {
+      out.mean[first + r] = mean[r];
+      out.rstd[first + r] = rstd;
+    }
+  }
+}
+
+// ---- Backward ----
+
+template <class T>
+struct BackwardTensors {
+  const T *dy, *x, *residual;  // without a residual: dy, not used
+  const T* gamma;
+  const float *mean, *rstd;
+  T* dx;
+  float* parts;
+  bool has_residual;
+};
+
+/// kRows rows on their way: those behind the last are the last once more.
+template <class T, int N, int kVectors, int kRows>
+struct BackwardRows {
+  Slice<T, N, kVectors> dy[kRows], x[kRows], residual[kRows];
+  float mean[kRows], rstd[kRows];
+
+  __device__ BackwardRows(const BackwardTensors<T>& in, Span<N, kVectors> span, Index first, Index end) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const Index row = min(first + r, end - 1);
+      dy[r] = span.load(in.dy, row);
+      x[r] = span.load(in.x, row);
+      residual[r] = span.load(in.residual, row);
+      mean[r] = in.mean[row];
+      rstd[r] = in.rstd[row];
+    }
+  }
+};
+
+/// dx = rstd (g - mean(g) - xhat mean(g xhat)) + residual, g = dy gamma. A block takes one part of the rows, kRows at a
+/// time with the next ones being loaded, sums dgamma and dbeta over it in registers and writes them as one part.
+/// Moves 3 elements of T an element, 4 with a residual, and 16 bytes per part and column.
+template <class T, int N, int kVectors, int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(const BackwardTensors<T> tensors, Index rows, Index hidden, Index rows_per_part) {
+  constexpr int kRows = rows_in_flight<T, N, kVectors, kThreads, 32>();
+  using Rows = BackwardRows<T, N, kVectors, kRows>;
+  using Sums = Values<float, 2 * kRows>;
+  __shared__ Sums shared[2][kMostWarps];
+  const Span<N, kVectors> span{hidden};
+  const Index begin = blockIdx.x * rows_per_part, end = min(rows, begin + rows_per_part);
+  const float inverse_hidden = 1.0f / static_cast<float>(static_cast<int>(hidden));
+
+  const auto gamma = span.load(tensors.gamma, 0);
+  Values<float, N> gamma_sum[kVectors]{}, beta_sum[kVectors]{};
+  Rows current(tensors, span, begin, end);
+  int buffer = 0;
+  for (Index row = begin; row < end; row += kRows, buffer ^= 1) {
+    const Rows next(tensors, span, row + kRows, end);
+    Sums sums{};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (row + r >= end) break;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (!span.has(v)) break;
+        const Values<float, N> dy = unpack(current.dy[r].at[v]), x = unpack(current.x[r].at[v]);
+        const Values<float, N> weight = unpack(gamma.at[v]);
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          const float dy_xhat = dy[i] * ((x[i] - current.mean[r]) * current.rstd[r]);
+          gamma_sum[v][i] += dy_xhat;
+          beta_sum[v][i] += dy[i];
+          sums[2 * r] += dy[i] * weight[i];
+          sums[2 * r + 1] += dy_xhat * weight[i];
+        }
+      }
+    }
+    const Sums means = block_reduce(sums, shared[buffer], Plus{});
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (row + r >= end) break;
+      const float g_mean = means[2 * r] * inverse_hidden, g_xhat_mean = means[2 * r + 1] * inverse_hidden;
+      Slice<T, N, kVectors> dx;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        Values<float, N> dy = unpack(current.dy[r].at[v]);
+        const Values<float, N> x = unpack(current.x[r].at[v]), residual = unpack(current.residual[r].at[v]);
+        const Values<float, N> weight = unpack(gamma.at[v]);
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          const float xhat = (x[i] - current.mean[r]) * current.rstd[r];
+          const float gradient = (dy[i] * weight[i] - g_mean - xhat * g_xhat_mean) * current.rstd[r];
+          dy[i] = tensors.has_residual ? residual[i] + gradient : gradient;
+        }
+        dx.at[v] = pack<T>(dy);
+      }
+      span.store(tensors.dx, row + r, dx);
+    }
+    current = next;
+  }
+  float* gamma_part = tensors.parts + blockIdx.x * 2 * hidden;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (!span.has(v)) break;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      gamma_part[span.column(v) + i] = gamma_sum[v][i];
+      gamma_part[hidden + span.column(v) + i] = beta_sum[v][i];
+    }
+  }
+}
+
+// ---- Launches ----
+
+/// Calls run.template operator()<N, kVectors, kThreads>() with the widest access that the row allows and at most
+/// 16 columns a thread.
+template <class T, class Run>
+void dispatch_width(Index hidden, bool aligned, const Run& run) {
+  constexpr int kWide = kPack<T>;
+  if (!aligned || hidden % kWide != 0) return run.template operator()<1, 16, 1024>();
+  if (hidden <= 8 * 512) return run.template operator()<kWide, 8 / kWide, 512>();
+  if (hidden <= 8 * 1024) return run.template operator()<kWide, 8 / kWide, 1024>();
+  run.template operator()<kWide, 16 / kWide, 1024>();
+}
+
+dim3 threads_for(Index hidden, int columns_per_thread) {
+  return dim3(static_cast<unsigned>(round_up(ceil_div(hidden, columns_per_thread), kWarp)));
+}
+
+template <class T, class Source>
+void forward(Stream stream, const Source& source, const ForwardOutputs<T>& out, Index rows, Index hidden,
+             bool aligned) {
+  dispatch_width<T>(hidden, aligned, [&]<int N, int kVectors, int kThreads>() {
+    constexpr int kRows = rows_in_flight<T, N, kVectors, kThreads, 64>();
+    launch({stream, ceil_div(rows, kRows), threads_for(hidden, N * kVectors)},
+           forward_kernel<T, N, kVectors, kThreads, Source>, source, out, rows, hidden);
+  });
+}
+
+template <class T, class Args>
+ForwardOutputs<T> outputs_of(const Args& args) {
+  return {.gamma = pointer<const T>(args.gamma),
+          .beta = pointer<const T>(args.beta),
+          .y = pointer<T>(args.y),
+          .mean = pointer<float>(args.mean),
+          .rstd = pointer<float>(args.rstd),
+          .eps = static_cast<float>(args.eps)};
+}
+
+}  // namespace
+
+void layer_norm_forward(Stream stream, const LayerNormForward& args) {
+  const bool aligned = are_aligned({args.x.raw(), args.gamma.raw(), args.beta.raw(), args.y.raw()});
+  dispatch_element(args.x.dtype(), [&]<class T>() {
+    forward<T>(stream, PlainRows<T>{pointer<const T>(args.x)}, outputs_of<T>(args), args.x.dim(0), args.x.dim(1),
+               aligned);
+  });
+}
+
+void residual_layer_norm(Stream stream, const ResidualLayerNorm& args) {
+  const bool aligned = are_aligned({args.x.raw(), args.bias.raw(), args.residual.raw(), args.gamma.raw(),
+                                    args.beta.raw(), args.sum.raw(), args.y.raw()});
+  const Index rows = args.x.dim(0), hidden = args.x.dim(1);
+  dispatch_element(args.x.dtype(), [&]<class T>() {
+    const ResidualRows<T> source{.x = pointer<const T>(args.x),
+                                 .residual = pointer<const T>(args.residual),
+                                 .bias = pointer<const T>(args.bias),
+                                 .sum = pointer<T>(args.sum),
+                                 .dropout = DropoutKeys(args.dropout, hidden)};
+    forward<T>(stream, source, outputs_of<T>(args), rows, hidden, aligned);
+  });
+}
+
+void layer_norm_backward(Stream stream, const LayerNormBackward& args, const Tensor& parts) {
+  const Index rows = args.x.dim(0), hidden = args.x.dim(1);
+  const RowParts cut = norm_cut(rows);
+  auto* sums = pointer<float>(parts);
+  const Tensor& residual = args.residual ? args.residual : args.dy;
+  const bool aligned = are_aligned({args.dy.raw(), args.x.raw(), args.gamma.raw(), residual.raw(), args.dx.raw()});
+  dispatch_element(args.x.dtype(), [&]<class T>() {
+    const BackwardTensors<T> tensors{.dy = pointer<const T>(args.dy),
+                                     .x = pointer<const T>(args.x),
+                                     .residual = pointer<const T>(residual),
+                                     .gamma = pointer<const T>(args.gamma),
+                                     .mean = pointer<const float>(args.mean),
+                                     .rstd = pointer<const float>(args.rstd),
+                                     .dx = pointer<T>(args.dx),
+                                     .parts = sums,
+                                     .has_residual = static_cast<bool>(args.residual)};
+    dispatch_width<T>(hidden, aligned, [&]<int N, int kVectors, int kThreads>() {
+      launch({stream, cut.count, threads_for(hidden, N * kVectors)}, backward_kernel<T, N, kVectors, kThreads>, tensors,
+             rows, hidden, cut.rows);
+    });
+  });
+  add_parts(stream, sums, cut.count, hidden, pointer<float>(args.gamma_grad), pointer<float>(args.beta_grad));
+}
+
+}  // namespace megalith::ops::cuda

@@ -1,0 +1,52 @@
+#include "megalith/ops/cuda/common.cuh"
+#include "megalith/ops/cuda/step_end.h"
+
+// One thread each: what they decide about a step is a few numbers.
+
+namespace megalith::ops::cuda {
+namespace {
+
+struct Weights {
+  double squares, loss;
+};
+
+__global__ void step_terms_kernel(const double* sum_squares, const double* loss_sum, Weights weights,
+                                  StepTotals* totals, StepCounts* counts, StepOutcome* outcome) {
+  const double squares = *sum_squares, loss = *loss_sum;
+  const bool finite = isfinite(squares) && isfinite(loss);
+  // A replica's term is 0 even where its number is not finite.
+  totals->squares = weights.squares == 0 ? 0 : weights.squares * squares;
+  totals->loss_sum = weights.loss == 0 ? 0 : weights.loss * loss;
+  counts->non_finite = finite ? 0 : 1;
+  outcome->finite_here = finite ? 1 : 0;
+}
+
+__global__ void decide_step_kernel(const StepRules rules, const StepTotals* totals, const StepCounts* counts,
+                                   OptimizerState* state, StepVerdict* verdict, StepOutcome* outcome) {
+  *verdict = decide(rules, *totals, *counts, *state, *outcome);
+}
+
+__global__ void scale_step_state_kernel(const OptimizerState* optimizer_state, StepState* step_state) {
+  step_state->loss_scale *= optimizer_state->loss_scale;
+}
+
+}  // namespace
+
+void step_terms(Stream stream, const StepTerms& args) {
+  launch({stream, 1, 1}, step_terms_kernel, pointer<const double>(args.sum_squares),
+         pointer<const double>(args.loss_sum), Weights{args.squares_weight, args.loss_weight},
+         pointer<StepTotals>(args.totals), pointer<StepCounts>(args.counts), pointer<StepOutcome>(args.outcome));
+}
+
+void decide_step(Stream stream, const DecideStep& args) {
+  launch({stream, 1, 1}, decide_step_kernel, args.rules, pointer<const StepTotals>(args.totals),
+         pointer<const StepCounts>(args.counts), pointer<OptimizerState>(args.state),
+         pointer<StepVerdict>(args.verdict), pointer<StepOutcome>(args.outcome));
+}
+
+void scale_step_state(Stream stream, const Tensor& optimizer_state, const Tensor& step_state) {
+  launch({stream, 1, 1}, scale_step_state_kernel, pointer<const OptimizerState>(optimizer_state),
+         pointer<StepState>(step_state));
+}
+
+}  // namespace megalith::ops::cuda

@@ -1,0 +1,26 @@
+#include "megalith/ops/init.h"
+
+#include "megalith/ops/cpu/init.h"
+#include "megalith/ops/cuda/elementwise.h"
+#include "megalith/ops/cuda/init.h"
+#include "megalith/ops/dispatch.h"
+
+namespace megalith::ops {
+
+void initialise(Exec& ex, const ParamSpec& spec, const Tensor& to, std::uint64_t seed) {
+  expect_float(ex, to, "initialise");
+  expect_like(to, spec.held, statistics_dtype(to.dtype()), "initialise.to");
+  run_float(
+      ex, {.name = "initialise", .reads = {}, .writes = {to}}, to.dtype(),
+      [&]<class T>() { cpu::initialise<T>(spec, to, seed); },
+      [&](auto&, auto stream) { cuda::initialise(stream, spec, to, seed); });
+}
+
+void cast(Exec& ex, const Tensor& from, const Tensor& to) {
+  expect_shape(to, from.shape(), "cast.to");
+  run_kernel(
+      ex, {.name = "cast", .reads = {from}, .writes = {to}}, [=] { cpu::cast(from, to); },
+      [=](auto&, auto stream) { cuda::cast(stream, from, to); });
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,15 @@
+#pragma once
+#include "megalith/tensor/exec.h"
+#include "megalith/tensor/param.h"
+
+namespace megalith::ops {
+
+/// Fills `to` (the master values of a parameter, in its held shape; f32 or f64) from the seed: a function of (seed,
+/// name, global element), so that every grid starts equal. Padding rows become 0. N(0, init_std) by Box-Muller on
+/// Philox words, computed in f64; a GPU's may differ in the last bit of f32. Source: docs/numerics.md.
+void initialise(Exec& ex, const ParamSpec& spec, const Tensor& to, std::uint64_t seed);
+
+/// to = from, rounded to nearest even where `to` holds fewer bits; equal shapes, any two of f64, f32, bf16, f16.
+void cast(Exec& ex, const Tensor& from, const Tensor& to);
+
+}  // namespace megalith::ops

@@ -1,0 +1,57 @@
+#include "megalith/ops/step_end.h"
+
+#include "megalith/ops/cpu/step_end.h"
+#include "megalith/ops/cuda/step_end.h"
+#include "megalith/ops/dispatch.h"
+#include "megalith/tensor/step_state.h"
+
+namespace megalith::ops {
+namespace {
+
+template <class T>
+void expect_struct(const Tensor& tensor, std::string_view what) {
+  expect_like(tensor, {Index{sizeof(T)}}, DType::u8, what);
+}
+
+constexpr Index kTotals = sizeof(StepTotals) / sizeof(double), kCounts = sizeof(StepCounts) / sizeof(std::uint64_t);
+
+}  // namespace
+
+void step_terms(Exec& ex, const StepTerms& args) {
+  expect_like(args.sum_squares, {1}, DType::f64, "step_terms.sum_squares");
+  expect_like(args.loss_sum, {1}, DType::f64, "step_terms.loss_sum");
+  expect_like(args.totals, {kTotals}, DType::f64, "step_terms.totals");
+  expect_like(args.counts, {kCounts}, DType::u64, "step_terms.counts");
+  expect_struct<StepOutcome>(args.outcome, "step_terms.outcome");
+  run_kernel(
+      ex,
+      {.name = "step_terms",
+       .reads = {args.sum_squares, args.loss_sum, args.counts},
+       .writes = {args.totals, args.counts, args.outcome}},
+      [args] { cpu::step_terms(args); }, [args](auto&, auto stream) { cuda::step_terms(stream, args); });
+}
+
+void decide_step(Exec& ex, const DecideStep& args) {
+  expect_like(args.totals, {kTotals}, DType::f64, "decide_step.totals");
+  expect_like(args.counts, {kCounts}, DType::u64, "decide_step.counts");
+  expect_struct<OptimizerState>(args.state, "decide_step.state");
+  expect_struct<StepVerdict>(args.verdict, "decide_step.verdict");
+  expect_struct<StepOutcome>(args.outcome, "decide_step.outcome");
+  run_kernel(
+      ex,
+      {.name = "decide_step",
+       .reads = {args.totals, args.counts, args.state, args.outcome},
+       .writes = {args.state, args.verdict, args.outcome}},
+      [args] { cpu::decide_step(args); }, [args](auto&, auto stream) { cuda::decide_step(stream, args); });
+}
+
+void scale_step_state(Exec& ex, const Tensor& optimizer_state, const Tensor& step_state) {
+  expect_struct<OptimizerState>(optimizer_state, "scale_step_state.optimizer_state");
+  expect_struct<StepState>(step_state, "scale_step_state.step_state");
+  run_kernel(
+      ex, {.name = "scale_step_state", .reads = {optimizer_state, step_state}, .writes = {step_state}},
+      [=] { cpu::scale_step_state(optimizer_state, step_state); },
+      [=](auto&, auto stream) { cuda::scale_step_state(stream, optimizer_state, step_state); });
+}
+
+}  // namespace megalith::ops

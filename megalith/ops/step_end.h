@@ -1,0 +1,140 @@
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+#include "megalith/ops/adamw.h"
+#include "megalith/tensor/exec.h"
+
+namespace megalith::ops {
+
+// How a step ends, decided where the numbers are: on a GPU no host waits for them. The rules are constexpr functions of
+// plain structs, the same code on both devices.
+
+/// How the learning rate follows the updates.
+enum class DecayCurve : std::uint8_t { constant, linear, cosine };
+struct LearningRate {
+  double lr = 1e-3, min_lr = 0;
+  std::int64_t warmup_steps = 0, decay_steps = 0;
+  DecayCurve decay = DecayCurve::cosine;
+
+  /// The rate of the i-th update, i counted from 1: lr i/W during warm-up, then from lr to min_lr at decay_steps (half
+  /// a cosine or a line), then min_lr; `constant` stays at lr. Source: Shoeybi et al. 2019, arXiv:1909.08053,
+  /// section 4.
+  constexpr double of(std::int64_t update) const {
+    const auto i = static_cast<double>(update);
+    const auto warmup = static_cast<double>(warmup_steps), end = static_cast<double>(decay_steps);
+    if (update <= warmup_steps && warmup_steps > 0) return lr * i / warmup;
+    if (decay == DecayCurve::constant) return lr;
+    if (update >= decay_steps) return min_lr;
+    const double progress = (i - warmup) / (end - warmup);
+    constexpr double kPi = 3.14159265358979323846;
+    const double left = decay == DecayCurve::cosine ? 0.5 * (1 + std::cos(kPi * progress)) : 1 - progress;
+    return min_lr + (lr - min_lr) * left;
+  }
+};
+
+/// Dynamic loss scaling: halved at an overflow, whose step is skipped, but not below `smallest`; doubled after
+/// `growth_interval` steps in a row without one. `initial` 0: no scaling, and a step that is not finite halts the run.
+/// Source: Micikevicius et al. 2018, arXiv:1710.03740.
+struct LossScaling {
+  double initial = 0, smallest = 1;
+  std::int64_t growth_interval = 1000;
+};
+
+/// What the optimizer remembers beside its moments, in device memory.
+struct OptimizerState {
+  std::int64_t updates = 0;  ///< applied so far
+  double loss_scale = 1;
+  std::int64_t clean_steps = 0;  ///< in a row since the scale last changed
+  std::int32_t halted = 0;       ///< 1: a step was not finite or the ranks disagreed; nothing changes any more
+};
+
+/// What is summed over all ranks about a step, and then the same everywhere.
+struct StepTotals {
+  double loss_sum = 0, squares = 0;  ///< of the losses; of the gradients, still scaled
+};
+struct StepCounts {
+  std::uint64_t calls = 0;       ///< agreement terms: 0 when all made the same calls
+  std::uint64_t stop = 0;        ///< ranks that were asked to stop
+  std::uint64_t non_finite = 0;  ///< ranks that saw a number that is not finite
+};
+
+/// What the host reads about a step once it is done.
+struct StepOutcome {
+  StepTotals totals;
+  StepCounts counts;
+  double grad_norm = 0, learning_rate = 0, loss_scale = 1;  ///< the norm unscaled, before clipping; the scale used
+  std::int32_t applied = 0;
+  std::int32_t finite_here = 1;  ///< this rank's part was finite
+};
+
+struct StepRules {
+  LearningRate learning_rate = {};
+  LossScaling scaling = {};
+  double clip = 0;  ///< of the global gradient norm; 0: none
+};
+
+/// min(1, clip / (norm + 1e-6)); 1 without clipping.
+constexpr double clip_factor(double clip, double norm) {
+  if (!(clip > 0)) return 1.0;
+  const double factor = clip / (norm + 1e-6);
+  return factor < 1.0 ? factor : 1.0;
+}
+
+/// The decision, from the totals over all ranks: what the optimizer does, what it remembers, and what is reported.
+constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, const StepCounts& counts,
+                             OptimizerState& state, StepOutcome& outcome) {
+  const bool agreed = counts.calls == 0, finite = counts.non_finite == 0;
+  const double norm = std::sqrt(totals.squares) / state.loss_scale;
+  StepVerdict verdict;
+  verdict.apply = agreed && finite && state.halted == 0 ? 1 : 0;
+  verdict.factor = clip_factor(rules.clip, norm) / state.loss_scale;
+  verdict.learning_rate = rules.learning_rate.of(state.updates + 1);
+  verdict.update = state.updates;
+  outcome.totals = totals;
+  outcome.counts = counts;
+  outcome.grad_norm = norm;
+  outcome.learning_rate = verdict.learning_rate;
+  outcome.loss_scale = state.loss_scale;
+  outcome.applied = verdict.apply;
+  if (state.halted != 0) return verdict;
+  if (verdict.apply != 0) ++state.updates;
+  const bool scaled = rules.scaling.initial > 0;
+  if (!agreed || (!finite && !scaled)) {
+    state.halted = 1;
+  } else if (!finite) {
+    const double halved = state.loss_scale / 2;
+    state.loss_scale = halved > rules.scaling.smallest ? halved : rules.scaling.smallest;
+    state.clean_steps = 0;
+  } else if (scaled && ++state.clean_steps == rules.scaling.growth_interval) {
+    state.loss_scale *= 2;
+    state.clean_steps = 0;
+  }
+  return verdict;
+}
+
+/// Writes this rank's terms of the totals: squares and loss where it counts (a replica's are 0), and whether both are
+/// finite. `calls` and `stop`, the first two counts, are put there by the host.
+struct StepTerms {
+  Tensor sum_squares, loss_sum;                // in   [1] f64
+  Tensor totals;                               // out  [2] f64: StepTotals
+  Tensor counts;                               // in, out  [3] u64: StepCounts
+  Tensor outcome;                              // out  u8 [sizeof(StepOutcome)]: finite_here
+  double squares_weight = 1, loss_weight = 1;  ///< 1, or 0 on a replica
+};
+void step_terms(Exec& ex, const StepTerms& args);
+
+/// decide() on the device.
+struct DecideStep {
+  Tensor totals, counts;  // in   [2] f64, [3] u64, summed over all ranks
+  Tensor state;           // in, out  u8 [sizeof(OptimizerState)]
+  Tensor verdict;         // out  u8 [sizeof(StepVerdict)]
+  Tensor outcome;         // in, out  u8 [sizeof(StepOutcome)]
+  StepRules rules;
+};
+void decide_step(Exec& ex, const DecideStep& args);
+
+/// Multiplies the loss_scale of a StepState by that of an OptimizerState (both u8 of their sizes).
+void scale_step_state(Exec& ex, const Tensor& optimizer_state, const Tensor& step_state);
+
+}  // namespace megalith::ops

@@ -1,0 +1,37 @@
+#pragma once
+#include <vector>
+
+#include "megalith/tensor/exec.h"
+
+namespace megalith {
+
+/// The way of host data into device memory, without waiting for the device: a ring of blocks of host memory that it
+/// reads by itself. On the CPU there is nothing between: data is written where it is used.
+class Staging {
+ public:
+  Staging() = default;
+  /// `depth` blocks: so many uploads may be on their way before the host waits.
+  Staging(Device device, Index block_bytes, int depth);
+  /// Calls write(std::byte* host), which fills `bytes` bytes, and uploads them to `to` in the order of the ops.
+  template <class Write>
+  void upload(Exec& ex, std::byte* to, Index bytes, Write&& write) {
+    if (ex.device() == Device::cpu) return write(to);
+    Block& block = next_block();
+    write(block.memory.data());
+    ex.copy(to, block.memory.data(), bytes);
+    block.uploaded.record(ex.stream());
+  }
+
+ private:
+  struct Block {
+    Buffer memory;
+    Event uploaded;
+  };
+  /// Waits until the block is free.
+  Block& next_block();
+
+  std::vector<Block> blocks_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace megalith

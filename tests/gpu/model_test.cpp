@@ -1,0 +1,131 @@
+#include <cmath>
+#include <map>
+
+#include "megalith/train/engine.h"
+
+#include "tests/gpu/twin.h"
+#include "tests/train/small_run.h"
+
+namespace megalith {
+namespace {
+
+struct Record {
+  std::vector<double> losses, norms, scales;
+  std::map<std::string, std::vector<double>> gradients;  ///< of the first step
+  double evaluated = 0;
+  BytesByOwner planned, taken;
+};
+
+std::vector<double> values_of(Exec& ex, const Tensor& tensor) {
+  Exec host;
+  const Tensor raw = host.tensor(tensor.shape(), tensor.dtype()), wide = host.tensor(tensor.shape(), DType::f64);
+  ex.copy(raw.raw(), tensor.raw(), tensor.bytes());
+  ex.synchronize();
+  ops::cast(host, raw, wide);
+  const std::span<double> values = wide.span<double>();
+  return {values.begin(), values.end()};
+}
+
+/// Trains one rank on the device that the plan names; on a GPU with a step under way while the last one is read.
+Record train(const config::RunPlan& plan) {
+  Record record;
+  comm::run_ranks(1, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    record.planned = engine.planned_bytes();
+    engine.allocate();
+    record.taken = engine.taken_bytes();
+    const testing::HashedBatches source(plan.model.vocab_size);
+    train::Progress progress;
+    const auto finish = [&] {
+      const train::StepResult result = engine.finish_step();
+      record.losses.push_back(result.loss);
+      record.norms.push_back(result.grad_norm);
+      record.scales.push_back(result.loss_scale);
+    };
+    for (Index step = 0; step < plan.train.steps; ++step) {
+      engine.start_step(source, progress, train::Stop::no);
+      progress = {step + 1, progress.samples + plan.train.global_batch};
+      if (step == 0) {
+        for (const Param& param : engine.stage().params().params())
+          record.gradients[param.name()] = values_of(engine.exec(), param.grad);
+      }
+      if (engine.steps_started() == train::Engine::kMostStarted) finish();
+    }
+    while (engine.steps_started() > 0) finish();
+    record.evaluated = engine.evaluate(source, plan.train.global_batch);
+  });
+  return record;
+}
+
+config::RunPlan plan_on(Device device, const std::string& precision, Index head_dim, double dropout) {
+  config::RunPlan plan = testing::small_plan({}, precision == "fp64" ? "fp64" : "fp32", 20);
+  plan.device = device;
+  plan.train.precision = precision;
+  if (precision == "fp16") plan.train.scaling = {.initial = 65536};
+  plan.model.hidden_size = 4 * head_dim;
+  plan.model.ffn_hidden_size = 6 * head_dim;
+  plan.model.dropout = plan.model.attention_dropout = plan.model.embedding_dropout = dropout;
+  return plan;
+}
+
+double worst_gradient(const Record& got, const Record& want) {
+  double worst = 0;
+  for (const auto& [name, values] : want.gradients) {
+    const std::vector<double>& mine = got.gradients.at(name);
+    double largest = 0, difference = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      largest = std::max(largest, std::abs(values[i]));
+      difference = std::max(difference, std::abs(mine[i] - values[i]));
+    }
+    // A gradient that is zero but for rounding (the key bias's) says nothing.
+    if (largest > 1e-6) worst = std::max(worst, difference / largest);
+  }
+  return worst;
+}
+
+class GpuModel : public ::testing::TestWithParam<double> {};
+INSTANTIATE_TEST_SUITE_P(Dropout, GpuModel, ::testing::Values(0.0, 0.1));
+
+TEST_P(GpuModel, Fp32TrainsAsOnTheCpu) {
+  MEGALITH_NEEDS_GPUS(1);
+  for (const Index head_dim : {5, 64}) {
+    const Record cpu = train(plan_on(Device::cpu, "fp32", head_dim, GetParam()));
+    const Record gpu = train(plan_on(Device::cuda, "fp32", head_dim, GetParam()));
+    EXPECT_NEAR(gpu.losses[0], cpu.losses[0], 1e-6 * cpu.losses[0]);
+    EXPECT_NEAR(gpu.norms[0], cpu.norms[0], 1e-5 * cpu.norms[0]);
+    EXPECT_LT(worst_gradient(gpu, cpu), 1e-5);
+    for (std::size_t i = 0; i < cpu.losses.size(); ++i)
+      EXPECT_NEAR(gpu.losses[i], cpu.losses[i], 1e-5 * cpu.losses[i]) << i;
+    EXPECT_NEAR(gpu.evaluated, cpu.evaluated, 1e-5 * cpu.evaluated);
+    EXPECT_EQ(gpu.planned, gpu.taken);
+  }
+}
+
+// bf16 keeps 8 bits: activations carry errors of 2^-9 each; f16 11 bits.
+TEST_P(GpuModel, LowPrecisionFollowsFp32) {
+  MEGALITH_NEEDS_GPUS(1);
+  for (const Index head_dim : {5, 64}) {
+    const Record want = train(plan_on(Device::cpu, "fp32", head_dim, GetParam()));
+    for (const auto& [precision, loss_tolerance, gradient_tolerance] :
+         {std::tuple("bf16", 4e-3, 0.06), std::tuple("fp16", 5e-4, 0.01)}) {
+      SCOPED_TRACE(::testing::Message() << precision << ", head_dim " << head_dim);
+      const Record got = train(plan_on(Device::cuda, precision, head_dim, GetParam()));
+      EXPECT_LT(worst_gradient(got, want), precision == std::string("fp16") ? 65536 : gradient_tolerance);
+      for (std::size_t i = 0; i < want.losses.size(); ++i)
+        EXPECT_NEAR(got.losses[i], want.losses[i], loss_tolerance * want.losses[i]) << i;
+      EXPECT_NEAR(got.evaluated, want.evaluated, loss_tolerance * want.evaluated);
+    }
+  }
+}
+
+TEST(GpuModel, DeterministicRunsAreEqual) {
+  MEGALITH_NEEDS_GPUS(1);
+  const config::RunPlan plan = plan_on(Device::cuda, "bf16", 64, 0.1);
+  const Record a = train(plan), b = train(plan);
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.norms, b.norms);
+  EXPECT_EQ(a.gradients, b.gradients);
+}
+
+}  // namespace
+}  // namespace megalith

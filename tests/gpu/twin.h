@@ -1,0 +1,131 @@
+#pragma once
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/philox.h"
+#include "megalith/ops/init.h"
+#include "megalith/tensor/exec.h"
+#include "megalith/tensor/step_state.h"
+
+namespace megalith::testing {
+
+/// A GPU test has nothing to say where there is no GPU.
+#define MEGALITH_NEEDS_GPUS(count)  \
+  if (device::num_gpus() < (count)) \
+  GTEST_SKIP() << "needs " << (count) << " GPUs, this machine has " << device::num_gpus()
+
+/// The same tensor twice: f64 on the CPU, and on the GPU in the dtype under test.
+struct Twin {
+  Tensor cpu, gpu;
+  const Tensor& on(const Exec& ex) const { return ex.device() == Device::cpu ? cpu : gpu; }
+};
+
+/// One op on two devices: the f64 loops of the CPU are the oracle. Inputs are rounded to the dtype under test first, so
+/// that both sides compute from the same numbers.
+class Twins {
+ public:
+  explicit Twins(DType dtype) : dtype_(dtype), gpu_(Device::cuda) {
+    cpu_.poison_new_tensors();
+    gpu_.poison_new_tensors();
+  }
+  DType dtype() const { return dtype_; }
+  Exec& cpu() { return cpu_; }
+  Exec& gpu() { return gpu_; }
+
+  /// Random numbers in (-scale, scale).
+  Twin in(const Shape& shape, std::uint32_t stream, double scale = 1) { return filled(shape, stream, scale, dtype_); }
+  /// Of a gradient, a statistic or a master value: f32 on the GPU.
+  Twin in_f32(const Shape& shape, std::uint32_t stream, double scale = 1) {
+    return filled(shape, stream, scale, DType::f32);
+  }
+  Twin out(const Shape& shape) { return make(shape, DType::f64, dtype_); }
+  Twin out_f32(const Shape& shape) { return make(shape, DType::f64, DType::f32); }
+  /// [1] f64 on both.
+  Twin scalar(double value) {
+    const Twin twin = make({1}, DType::f64, DType::f64);
+    *twin.cpu.data<double>() = value;
+    gpu_.copy(twin.gpu.raw(), twin.cpu.raw(), 8);
+    gpu_.synchronize();
+    return twin;
+  }
+  Twin ids(const std::vector<std::int32_t>& values) {
+    return bytes_of(values.data(), {static_cast<Index>(values.size())}, DType::i32);
+  }
+  template <class T>
+  Twin structure(const T& value) {
+    return bytes_of(&value, {Index{sizeof value}}, DType::u8);
+  }
+  Twin bytes_of(const void* data, const Shape& shape, DType dtype) {
+    const Twin twin = make(shape, dtype, dtype);
+    cpu_.copy(twin.cpu.raw(), data, twin.cpu.bytes());
+    gpu_.copy(twin.gpu.raw(), data, twin.gpu.bytes());
+    gpu_.synchronize();
+    return twin;
+  }
+
+  /// Runs op(ex) on both.
+  template <class Op>
+  void run(Op&& op) {
+    op(cpu_);
+    op(gpu_);
+    gpu_.synchronize();
+  }
+
+  /// What stands on the GPU, in f64.
+  std::vector<double> from_gpu(const Tensor& tensor) {
+    Exec host;
+    const Tensor raw = host.tensor(tensor.shape(), tensor.dtype()), wide = host.tensor(tensor.shape(), DType::f64);
+    gpu_.copy(raw.raw(), tensor.raw(), tensor.bytes());
+    gpu_.synchronize();
+    ops::cast(host, raw, wide);
+    const std::span<double> values = wide.span<double>();
+    return {values.begin(), values.end()};
+  }
+
+  /// The largest difference over the largest value of the oracle (at least 1e-3); NaN gives infinity.
+  double error(const Twin& twin) {
+    const std::vector<double> got = from_gpu(twin.gpu);
+    const std::span<const double> want = twin.cpu.span<double>();
+    double largest = 1e-3, difference = 0;
+    for (const double value : want) largest = std::max(largest, std::abs(value));
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      if (std::isnan(want[i]) != std::isnan(got[i])) return std::numeric_limits<double>::infinity();
+      if (std::isfinite(want[i]) || std::isfinite(got[i]))
+        difference = std::max(difference, std::abs(got[i] - want[i]));
+    }
+    return difference / largest;
+  }
+
+  void release() {
+    cpu_.release();
+    gpu_.release();
+  }
+
+ private:
+  Twin make(const Shape& shape, DType on_cpu, DType on_gpu) {
+    return {cpu_.tensor(shape, on_cpu), gpu_.tensor(shape, on_gpu)};
+  }
+  Twin filled(const Shape& shape, std::uint32_t stream, double scale, DType on_gpu) {
+    const Twin twin = make(shape, DType::f64, on_gpu);
+    const RandomSite site{.seed = 1, .site = stream};
+    const std::span<double> values = twin.cpu.span<double>();
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = scale * (static_cast<double>(site.word(i)) / 2147483648.0 - 1.0);
+    Exec host;
+    const Tensor rounded = host.tensor(shape, on_gpu);
+    ops::cast(host, twin.cpu, rounded);
+    ops::cast(host, rounded, twin.cpu);
+    gpu_.copy(twin.gpu.raw(), rounded.raw(), rounded.bytes());
+    gpu_.synchronize();
+    return twin;
+  }
+
+  DType dtype_;
+  Exec cpu_, gpu_;
+};
+
+}  // namespace megalith::testing

@@ -1,0 +1,99 @@
+#include "megalith/ops/step_end.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/ops/op_test.h"
+
+namespace megalith::ops {
+namespace {
+
+/// Decides steps one after the other, as a run does.
+class Steps {
+ public:
+  explicit Steps(const StepRules& rules) : rules_(rules) {
+    if (rules.scaling.initial > 0) state_.loss_scale = rules.scaling.initial;
+  }
+  StepVerdict step(double scaled_squares, std::uint64_t non_finite = 0, std::uint64_t calls = 0) {
+    return decide(rules_, {.loss_sum = 1, .squares = scaled_squares}, {.calls = calls, .non_finite = non_finite},
+                  state_, outcome_);
+  }
+  StepRules rules_;
+  OptimizerState state_;
+  StepOutcome outcome_;
+};
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Event list: ok ok bad ok ok bad bad ok, from 65536, doubling after two clean steps.
+TEST(StepEnd, LossScaleFollowsTheEvents) {
+  Steps steps({.scaling = {.initial = 65536, .growth_interval = 2}});
+  const bool ok[] = {true, true, false, true, true, false, false, true};
+  const double want[] = {65536, 131072, 65536, 65536, 131072, 65536, 32768, 32768};
+  std::int64_t updates = 0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    const StepVerdict verdict = steps.step(ok[i] ? 1.0 : kInfinity, ok[i] ? 0 : 1);
+    EXPECT_EQ(verdict.apply, ok[i] ? 1 : 0) << i;
+    EXPECT_EQ(verdict.update, updates) << i;
+    updates += ok[i] ? 1 : 0;
+    EXPECT_EQ(steps.state_.loss_scale, want[i]) << i;
+    EXPECT_EQ(steps.state_.updates, updates) << i;
+  }
+}
+
+TEST(StepEnd, LossScaleStopsAtTheSmallest) {
+  Steps steps({.scaling = {.initial = 4, .smallest = 3}});
+  steps.step(kInfinity, 1);
+  EXPECT_EQ(steps.state_.loss_scale, 3);
+  steps.step(kInfinity, 1);
+  EXPECT_EQ(steps.state_.loss_scale, 3);
+}
+
+TEST(StepEnd, FactorUndoesTheScaleAndClips) {
+  Steps steps({.scaling = {.initial = 1024}, .clip = 1});
+  EXPECT_DOUBLE_EQ(steps.step(0.25 * 1024 * 1024).factor, 1.0 / 1024);
+  EXPECT_DOUBLE_EQ(steps.outcome_.grad_norm, 0.5);
+  EXPECT_DOUBLE_EQ(steps.step(16.0 * 1024 * 1024).factor, 1 / (4 + 1e-6) / 1024);
+}
+
+TEST(StepEnd, WithoutScalingABadStepEndsAllUpdates) {
+  Steps steps({});
+  EXPECT_EQ(steps.step(1).apply, 1);
+  EXPECT_EQ(steps.step(std::nan(""), 1).apply, 0);
+  EXPECT_EQ(steps.step(1).apply, 0) << "nothing may change after a step that failed";
+  EXPECT_EQ(steps.state_.updates, 1);
+}
+
+TEST(StepEnd, DisagreementEndsAllUpdatesAlsoWithScaling) {
+  Steps steps({.scaling = {.initial = 8}});
+  EXPECT_EQ(steps.step(1, 0, 77).apply, 0);
+  EXPECT_EQ(steps.step(1).apply, 0);
+  EXPECT_EQ(steps.state_.loss_scale, 8);
+}
+
+TEST(StepEnd, TermsCountReplicasOnce) {
+  Exec ex;
+  const auto number = [&](double value) {
+    const Tensor tensor = ex.tensor({1}, DType::f64);
+    *tensor.data<double>() = value;
+    return tensor;
+  };
+  const Tensor totals = ex.tensor({2}, DType::f64), counts = ex.tensor({3}, DType::u64);
+  const Tensor outcome = ex.tensor({Index{sizeof(StepOutcome)}}, DType::u8);
+  std::fill_n(counts.data<std::uint64_t>(), 3, 5);
+  StepTerms terms{
+      .sum_squares = number(9), .loss_sum = number(2), .totals = totals, .counts = counts, .outcome = outcome};
+  step_terms(ex, terms);
+  EXPECT_EQ(totals.data<double>()[0], 2);
+  EXPECT_EQ(totals.data<double>()[1], 9);
+  EXPECT_EQ(counts.data<std::uint64_t>()[1], 5u) << "the host's own words stay";
+  EXPECT_EQ(counts.data<std::uint64_t>()[2], 0u);
+  terms.squares_weight = 0;
+  terms.sum_squares = number(std::nan(""));
+  step_terms(ex, terms);
+  EXPECT_EQ(totals.data<double>()[1], 0) << "a replica adds nothing, not even a NaN";
+  EXPECT_EQ(counts.data<std::uint64_t>()[2], 1u);
+}
+
+}  // namespace
+}  // namespace megalith::ops
