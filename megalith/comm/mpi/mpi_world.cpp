@@ -243,7 +243,7 @@ int ranks_on_my_cores(World& world) {
   call.dtype = DType::u64;
   call.count = 1;
   call.file = "MPI start";
-  world.all().channel().all_gather(call, &mine, all.data());
+  world.all().channel().all_gather(call, &mine, all.data(), {});
   return static_cast<int>(std::count(all.begin(), all.end(), mine));
 }
 
