@@ -58,10 +58,17 @@ struct Counters {
   Counter& operator[](Op op) { return by_op[static_cast<std::size_t>(op)]; }
 };
 
-/// Names a posted send or receive until it is waited for.
+/// Names what is in flight until it is waited for.
 struct Ticket {
-  std::int64_t id = -1;     ///< -1: nothing is in flight
+  std::int64_t id = -1;     ///< -1: nothing is: the call is complete
   std::uint64_t entry = 0;  ///< number in the rank's call log
+};
+
+/// The parts of one memory that go to the members or come from them: in member order, one behind the other.
+template <class Void>
+struct Parts {
+  Void* data = nullptr;
+  std::span<const Index> bytes;  ///< one per member
 };
 
 /// What all channels of one rank share.
@@ -117,17 +124,18 @@ class Channel {
   std::span<Index> send_bytes() { return {bytes_.data(), world_ranks_.size()}; }
   std::span<Index> recv_bytes() { return {bytes_.data() + world_ranks_.size(), world_ranks_.size()}; }
 
-  virtual void all_reduce(const Call& call, void* data) = 0;
-  virtual void reduce_scatter(const Call& call, const void* in, void* out) = 0;
-  virtual void all_gather(const Call& call, const void* in, void* out) = 0;
-  /// Counts in bytes, one per member.
-  virtual void all_to_all(const Call& call, const void* in, std::span<const Index> send_bytes, void* out,
-                          std::span<const Index> recv_bytes) = 0;
-  virtual void broadcast(const Call& call, void* data) = 0;
-  virtual void barrier(const Call& call) = 0;
-  virtual Ticket post_send(const Call& call, const void* data) = 0;
-  virtual Ticket post_recv(const Call& call, void* data) = 0;
-  virtual void wait(Ticket ticket) = 0;
+  // `stream` is the caller's: its present point is where the data is ready and the memory free. On a CPU there is one,
+  // and collectives are complete when they return; elsewhere the host goes on and wait() holds the stream.
+  virtual Ticket all_reduce(const Call& call, void* data, Stream stream) = 0;
+  virtual Ticket reduce_scatter(const Call& call, const void* in, void* out, Stream stream) = 0;
+  virtual Ticket all_gather(const Call& call, const void* in, void* out, Stream stream) = 0;
+  virtual Ticket all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) = 0;
+  virtual Ticket broadcast(const Call& call, void* data, Stream stream) = 0;
+  virtual void barrier(const Call& call, Stream stream) = 0;
+  virtual Ticket post_send(const Call& call, const void* data, Stream stream) = 0;
+  virtual Ticket post_recv(const Call& call, void* data, Stream stream) = 0;
+  /// What `stream` does from here on comes after the call that the ticket names.
+  virtual void wait(Ticket ticket, Stream stream) = 0;
   /// Gives up a message that nobody will wait for, as when an error unwinds: afterwards its memory may go.
   virtual void cancel(Ticket ticket) noexcept = 0;
 

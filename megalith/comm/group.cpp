@@ -1,6 +1,5 @@
 #include "megalith/comm/group.h"
 
-#include <cstring>
 #include <functional>
 #include <memory>
 
@@ -65,44 +64,33 @@ const std::byte* part_of(const Tensor& tensor, int member, int size) {
   return static_cast<const std::byte*>(tensor.raw()) + tensor.bytes() / size * member;
 }
 
-void copy(const Tensor& in, const Tensor& out) {
-  if (in.raw() != out.raw() && in.bytes() > 0) std::memcpy(out.raw(), in.raw(), static_cast<std::size_t>(in.bytes()));
+void copy(Exec& ex, const Tensor& in, const Tensor& out, Stream stream) {
+  device::copy(ex.device(), out.raw(), in.raw(), in.bytes(), stream);
 }
 
-/// Books the call and makes it by `kernel(booked call)`, which holds what it needs by value.
+/// Books the call, which brings `bytes` into communication, and makes it by kernel(booked call), which holds what it
+/// needs by value and returns a ticket.
 template <class Kernel>
-void communicate(Exec& ex, Channel& channel, const Call& call, Index bytes, const Kernel& kernel) {
+Ticket communicate(Exec& ex, Channel& channel, const Call& call, Index bytes, const Kernel& kernel) {
   if (ex.device() != channel.device()) {
-    throw BackendError(str(channel.where(call.op), "this transport cannot reach the tensors' device"));
+    throw BackendError(str(channel.where(call.op), "the tensors are of device ", name_of(ex.device()),
+                           ", this group communicates between memories of device ", name_of(channel.device())));
   }
   const auto make = [&ex, &channel, bytes, kernel](Call wanted) {
     wanted.ops_run = ex.ops_run();
     const Call booked = channel.book(wanted, bytes);
-    kernel(booked);
-    channel.note_done(booked.entry);
-  };
-  if (Mutator* mutator = channel.mutator()) return mutator->apply(call, make);
-  make(call);
-}
-
-/// Books a message and posts it by `kernel(booked call)`. Its ticket goes to `ticket`.
-template <class Kernel>
-void post(Exec& ex, Channel& channel, const Call& call, Ticket& ticket, const Kernel& kernel) {
-  const auto make = [&ex, &channel, bytes = call.count * size_of(call.dtype), kernel](Call wanted) {
-    wanted.ops_run = ex.ops_run();
-    const Call booked = channel.book(wanted, bytes);
-    Ticket posted = kernel(booked);
-    posted.entry = booked.entry;
-    return posted;
+    Ticket ticket = kernel(booked);
+    ticket.entry = booked.entry;
+    if (ticket.id < 0) channel.note_done(booked.entry);
+    return ticket;
   };
   if (Mutator* mutator = channel.mutator()) {
-    // A call that is put off is posted when this one's caller is gone: its ticket is then nobody's.
+    // A call that is put off is made when this one's caller is gone: its ticket is then nobody's.
     const auto kept = std::make_shared<Ticket>();
     mutator->apply(call, [make, kept](const Call& wanted) { *kept = make(wanted); });
-    ticket = *kept;
-    return;
+    return *kept;
   }
-  ticket = make(call);
+  return make(call);
 }
 
 void rows_to_bytes(std::span<const Index> rows, Index row_bytes, std::span<Index> bytes) {
@@ -170,9 +158,9 @@ void Pending::drop() noexcept {
 
 void Pending::wait(Exec& ex) {
   if (channel_ == nullptr) return;
-  const auto finish = [this](Exec&, Stream) {
+  const auto finish = [this](Exec&, Stream stream) {
     if (ticket_.id < 0) return;
-    channel_->wait(ticket_);
+    channel_->wait(ticket_, stream);
     channel_->note_done(ticket_.entry);
   };
   if (other_) {
@@ -190,11 +178,13 @@ Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce re
   Channel& channel = group.channel();
   Call call = make_call(Op::all_reduce, tensor, where);
   call.reduce = reduce;
-  ex.run({.name = "all_reduce", .reads = {tensor}, .writes = {tensor}}, [&](Exec&, Stream) {
-    communicate(ex, channel, call, tensor.bytes(),
-                [&channel, tensor](const Call& c) { channel.all_reduce(c, tensor.raw()); });
+  Ticket ticket;
+  ex.run({.name = "all_reduce", .reads = {tensor}, .writes = {tensor}}, [&](Exec&, Stream stream) {
+    ticket = communicate(ex, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
+      return channel.all_reduce(c, tensor.raw(), stream);
+    });
   });
-  return {channel, {}, tensor};
+  return {channel, ticket, tensor};
 }
 
 Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce, Where where) {
@@ -207,13 +197,15 @@ Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Ten
   Channel& channel = group.channel();
   Call call = make_call(op, in, where);
   call.reduce = reduce;
-  ex.run({.name = "reduce_scatter", .reads = {in}, .writes = {out}}, [&](Exec&, Stream) {
-    if (group.size() == 1) return copy(in, out);
+  Ticket ticket;
+  ex.run({.name = "reduce_scatter", .reads = {in}, .writes = {out}}, [&](Exec&, Stream stream) {
+    if (group.size() == 1) return copy(ex, in, out, stream);
     expect_apart(op, in, out, out.raw(), part_of(in, group.rank(), group.size()));
-    communicate(ex, channel, call, in.bytes(),
-                [&channel, in, out](const Call& c) { channel.reduce_scatter(c, in.raw(), out.raw()); });
+    ticket = communicate(ex, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
+      return channel.reduce_scatter(c, in.raw(), out.raw(), stream);
+    });
   });
-  return group.size() == 1 ? Pending() : Pending(channel, {}, in, out);
+  return group.size() == 1 ? Pending() : Pending(channel, ticket, in, out);
 }
 
 Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Where where) {
@@ -224,13 +216,15 @@ Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor&
   expect_multiple(op, out, in, group.size());
   Channel& channel = group.channel();
   const Call call = make_call(op, in, where);
-  ex.run({.name = "all_gather", .reads = {in}, .writes = {out}}, [&](Exec&, Stream) {
-    if (group.size() == 1) return copy(in, out);
+  Ticket ticket;
+  ex.run({.name = "all_gather", .reads = {in}, .writes = {out}}, [&](Exec&, Stream stream) {
+    if (group.size() == 1) return copy(ex, in, out, stream);
     expect_apart(op, in, out, in.raw(), part_of(out, group.rank(), group.size()));
-    communicate(ex, channel, call, in.bytes(),
-                [&channel, in, out](const Call& c) { channel.all_gather(c, in.raw(), out.raw()); });
+    ticket = communicate(ex, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
+      return channel.all_gather(c, in.raw(), out.raw(), stream);
+    });
   });
-  return group.size() == 1 ? Pending() : Pending(channel, {}, in, out);
+  return group.size() == 1 ? Pending() : Pending(channel, ticket, in, out);
 }
 
 Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<const Index> send_counts,
@@ -240,18 +234,19 @@ Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<con
   Channel& channel = group.channel();
   Call call = make_call(op, in, where);
   call.count = 0;
-  ex.run({.name = "all_to_all", .reads = {in}, .writes = {out}}, [&](Exec&, Stream) {
-    if (group.size() == 1) return copy(in, out);
+  Ticket ticket;
+  ex.run({.name = "all_to_all", .reads = {in}, .writes = {out}}, [&](Exec&, Stream stream) {
+    if (group.size() == 1) return copy(ex, in, out, stream);
     expect_apart(op, in, out, in.raw(), nullptr);
     Index row_bytes = size_of(in.dtype());
     for (int i = 1; i < in.shape().rank(); ++i) row_bytes *= in.dim(i);
     rows_to_bytes(send_counts, row_bytes, channel.send_bytes());
     rows_to_bytes(recv_counts, row_bytes, channel.recv_bytes());
-    communicate(ex, channel, call, in.bytes(), [&channel, in, out](const Call& c) {
-      channel.all_to_all(c, in.raw(), channel.send_bytes(), out.raw(), channel.recv_bytes());
+    ticket = communicate(ex, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
+      return channel.all_to_all(c, {in.raw(), channel.send_bytes()}, {out.raw(), channel.recv_bytes()}, stream);
     });
   });
-  return group.size() == 1 ? Pending() : Pending(channel, {}, in, out);
+  return group.size() == 1 ? Pending() : Pending(channel, ticket, in, out);
 }
 
 Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, Where where) {
@@ -263,19 +258,25 @@ Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, 
   Channel& channel = group.channel();
   Call call = make_call(Op::broadcast, tensor, where);
   call.root = root;
-  ex.run({.name = "broadcast", .reads = {tensor}, .writes = {tensor}}, [&](Exec&, Stream) {
-    communicate(ex, channel, call, tensor.bytes(),
-                [&channel, tensor](const Call& c) { channel.broadcast(c, tensor.raw()); });
+  Ticket ticket;
+  ex.run({.name = "broadcast", .reads = {tensor}, .writes = {tensor}}, [&](Exec&, Stream stream) {
+    ticket = communicate(ex, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
+      return channel.broadcast(c, tensor.raw(), stream);
+    });
   });
-  return {channel, {}, tensor};
+  return {channel, ticket, tensor};
 }
 
 void barrier(Exec& ex, const Group& group, Where where) {
   if (group.size() == 1) return;
   Channel& channel = group.channel();
   const Call call = make_call(Op::barrier, Tensor(nullptr, {0}, DType::u8), where);
-  ex.run({.name = "barrier", .reads = {}, .writes = {}},
-         [&](Exec&, Stream) { communicate(ex, channel, call, 0, [&channel](const Call& c) { channel.barrier(c); }); });
+  ex.run({.name = "barrier", .reads = {}, .writes = {}}, [&](Exec&, Stream stream) {
+    communicate(ex, channel, call, 0, [&channel, stream](const Call& c) {
+      channel.barrier(c, stream);
+      return Ticket();
+    });
+  });
 }
 
 Pending send(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane, Where where) {
@@ -285,8 +286,10 @@ Pending send(Exec& ex, const Group& group, const Tensor& tensor, int peer, int l
   call.root = peer;
   call.lane = lane;
   Ticket ticket;
-  ex.run({.name = "send", .reads = {tensor}, .writes = {}}, [&](Exec&, Stream) {
-    post(ex, channel, call, ticket, [&channel, tensor](const Call& c) { return channel.post_send(c, tensor.raw()); });
+  ex.run({.name = "send", .reads = {tensor}, .writes = {}}, [&](Exec&, Stream stream) {
+    ticket = communicate(ex, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
+      return channel.post_send(c, tensor.raw(), stream);
+    });
   });
   return {channel, ticket, tensor};
 }
@@ -298,8 +301,10 @@ Pending recv(Exec& ex, const Group& group, const Tensor& tensor, int peer, int l
   call.root = peer;
   call.lane = lane;
   Ticket ticket;
-  ex.run({.name = "recv", .reads = {}, .writes = {tensor}}, [&](Exec&, Stream) {
-    post(ex, channel, call, ticket, [&channel, tensor](const Call& c) { return channel.post_recv(c, tensor.raw()); });
+  ex.run({.name = "recv", .reads = {}, .writes = {tensor}}, [&](Exec&, Stream stream) {
+    ticket = communicate(ex, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
+      return channel.post_recv(c, tensor.raw(), stream);
+    });
   });
   return {channel, ticket, tensor};
 }

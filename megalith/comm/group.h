@@ -26,9 +26,10 @@ class Group {
 };
 
 /// Communication in flight. Wait before the tensors are read, overwritten or freed. On the CPU transports collectives
-/// are complete when the call returns; sends and receives are not. Moved, not copied; destroyed without a wait (an
-/// error unwinds) it gives the message up, so that no other rank touches memory that is about to go. Must not outlive
-/// its Group.
+/// are complete when the call returns; sends and receives are not. On GPUs the host only submits: a wait holds the
+/// stream of its Exec, not the host, and World::check_health() tells what failed meanwhile. Moved, not copied;
+/// destroyed without a wait (an error unwinds) it gives the message up, so that no other rank touches memory that is
+/// about to go. Must not outlive its Group.
 class [[nodiscard]] Pending {
  public:
   Pending() = default;  ///< nothing in flight: what a group of one rank returns
@@ -57,7 +58,10 @@ using Where = std::source_location;
 // arguments; a disagreement throws CollectiveError on the ranks that notice it, a member that never comes HangError
 // after the World's timeout, a member that failed AbortedError; tensors that do not fit together throw ShapeError
 // before anything is sent. A group of one rank returns its input unchanged, communicates and counts nothing. Sums are
-// taken in ascending group rank for every element, so that all transports give the same bits.
+// taken in ascending group rank for every element, so that all CPU transports give the same bits.
+//
+// On GPUs (NCCL) calls are not compared: ranks that disagree hang until the timeout or get undefined data. Sums are
+// taken in an order of NCCL's own, bf16 ones rounded at every step of it, and max and min lose a NaN.
 
 /// In place; f64, f32, bf16 (summed in f32, rounded once), i64, i32, u64, u8. A NaN in any rank's part gives NaN, also
 /// in max and min. Volume per rank: 2 (n-1)/n of the tensor.
@@ -72,11 +76,12 @@ Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor&
 Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<const Index> send_counts,
                    const Tensor& out, std::span<const Index> recv_counts, Where where = Where::current());
 Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, Where where = Where::current());
+/// On GPUs the streams meet, not the hosts: what comes later in `ex` starts when all members have come this far.
 void barrier(Exec& ex, const Group& group, Where where = Where::current());
 
 /// Posted: never blocks. Messages between two ranks of a group with the same `lane` (from 0 to below kMaxLanes) arrive
 /// in order; lanes are independent. A send's wait may return before the message has been received: small ones are
-/// buffered.
+/// buffered. Throws BackendError on GPUs for a peer or a lane that the group's Messages leave out.
 Pending send(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane = 0,
              Where where = Where::current());
 Pending recv(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane = 0,

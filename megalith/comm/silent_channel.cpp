@@ -8,16 +8,16 @@ void SilentChannel::refuse(Op op) const {
   throw InternalError(where(op) + "a dry world only records, it cannot communicate: pass an Exec that records");
 }
 
-void SilentChannel::all_reduce(const Call& call, void*) { refuse(call.op); }
-void SilentChannel::reduce_scatter(const Call& call, const void*, void*) { refuse(call.op); }
-void SilentChannel::all_gather(const Call& call, const void*, void*) { refuse(call.op); }
-void SilentChannel::all_to_all(const Call& call, const void*, std::span<const Index>, void*, std::span<const Index>) {
+Ticket SilentChannel::all_reduce(const Call& call, void*, Stream) { refuse(call.op); }
+Ticket SilentChannel::reduce_scatter(const Call& call, const void*, void*, Stream) { refuse(call.op); }
+Ticket SilentChannel::all_gather(const Call& call, const void*, void*, Stream) { refuse(call.op); }
+Ticket SilentChannel::all_to_all(const Call& call, const Parts<const void>&, const Parts<void>&, Stream) {
   refuse(call.op);
 }
-void SilentChannel::broadcast(const Call& call, void*) { refuse(call.op); }
-void SilentChannel::barrier(const Call& call) { refuse(call.op); }
-Ticket SilentChannel::post_send(const Call& call, const void*) { refuse(call.op); }
-Ticket SilentChannel::post_recv(const Call& call, void*) { refuse(call.op); }
-void SilentChannel::wait(Ticket) { refuse(Op::recv); }
+Ticket SilentChannel::broadcast(const Call& call, void*, Stream) { refuse(call.op); }
+void SilentChannel::barrier(const Call& call, Stream) { refuse(call.op); }
+Ticket SilentChannel::post_send(const Call& call, const void*, Stream) { refuse(call.op); }
+Ticket SilentChannel::post_recv(const Call& call, void*, Stream) { refuse(call.op); }
+void SilentChannel::wait(Ticket, Stream) { refuse(Op::recv); }
 
 }  // namespace megalith::comm

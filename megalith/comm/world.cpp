@@ -21,7 +21,7 @@ class DryWorld final : public World {
   void abort(const std::string&) override {}
 
  protected:
-  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank) override {
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, Messages) override {
     return std::make_shared<SilentChannel>(std::move(name), std::move(world_ranks), rank);
   }
 
@@ -46,21 +46,24 @@ int member_of(std::string_view name, const std::vector<int>& world_ranks, int ra
 
 }  // namespace
 
-Group World::group(std::string name, std::vector<int> world_ranks) {
+Group World::group(std::string name, std::vector<int> world_ranks, Messages messages) {
   const int member = member_of(name, world_ranks, rank(), size());
   for (const Group& made : groups_) {
     if (made.name() == name && std::ranges::equal(made.world_ranks(), world_ranks)) return made;
   }
-  if (calls_ == nullptr) calls_ = std::make_shared<RankCalls>();
   std::shared_ptr<Channel> channel;
   if (world_ranks.size() == 1) {
     channel = std::make_shared<SilentChannel>(std::move(name), std::move(world_ranks), member);
   } else {
-    channel = open(std::move(name), std::move(world_ranks), member);
+    channel = open(std::move(name), std::move(world_ranks), member, messages);
   }
   channel->set_calls(calls_);
   return groups_.emplace_back(std::move(channel));
 }
+
+World::World() : calls_(std::make_shared<RankCalls>()) {}
+
+void World::adopt_world(const Group& all) { all_ = std::make_unique<Group>(all); }
 
 void World::open_world() {
   std::vector<int> ranks(static_cast<std::size_t>(size()));
@@ -79,16 +82,20 @@ Mutator& World::mutate(const Mutation& mutation) {
   return *calls_->mutator;
 }
 
-WatchedStep::WatchedStep(World& world, StepPattern& pattern, const Exec& ex) : calls_(*world.calls_) {
+WatchedStep::WatchedStep(World& world, StepPattern& pattern, const Exec& ex) : world_(world) {
   pattern.begin(ex.ops_run());
-  calls_.pattern = &pattern;
+  world_.calls_->pattern = &pattern;
 }
 
-WatchedStep::~WatchedStep() { calls_.pattern = nullptr; }
+WatchedStep::~WatchedStep() {
+  if (world_.calls_->pattern != nullptr) world_.give_up();
+  world_.calls_->pattern = nullptr;
+}
 
 void WatchedStep::end() {
-  if (calls_.pattern != nullptr) calls_.pattern->end();
-  calls_.pattern = nullptr;
+  StepPattern*& pattern = world_.calls_->pattern;
+  if (pattern != nullptr) pattern->end();
+  pattern = nullptr;
 }
 
 std::string World::call_log() const {

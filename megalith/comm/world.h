@@ -11,29 +11,45 @@
 
 namespace megalith::comm {
 
-/// One rank's view of all ranks: makes groups. Every rank makes the groups of which it is a member, any two ranks those
-/// that they share in the same order; creation does not communicate.
+/// Which members of a group may exchange messages on GPUs, where every channel of a pair costs a communicator and a
+/// stream, made with the group. On a CPU all may in any case.
+enum class Messages : std::uint8_t {
+  none,
+  neighbours,  ///< member i with i + 1, and the last with the first, both ways, on lanes 0 and 1
+};
+
+/// One rank's view of all ranks: makes groups. Every rank makes the groups of which it is a member, in an order that is
+/// the same for all: creation does not communicate on a CPU, but on GPUs the members wait for each other.
 class World {
  public:
+  World();
   virtual ~World() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string_view transport() const = 0;  ///< "threads", "mpi", "dry"
+  virtual std::string_view transport() const = 0;  ///< "threads", "mpi", "nccl", "dry"
 
   /// The group of these world ranks (ascending order not required: the order given is the group's order). The same name
-  /// and ranks give the same group again. Throws InternalError when this rank is not a member, or a rank is out of
-  /// range or listed twice.
-  Group group(std::string name, std::vector<int> world_ranks);
-  /// All ranks, named "world".
+  /// and ranks give the same group again, with the messages it was first made for. Throws InternalError when this rank
+  /// is not a member, or a rank is out of range or listed twice.
+  Group group(std::string name, std::vector<int> world_ranks, Messages messages = Messages::none);
+  /// All ranks, named "world", between their host memories: the same as group("world", all ranks) where ranks compute
+  /// on a CPU.
   const Group& all() const { return *all_; }
 
-  /// The sum of agreement_term() over all groups made by this rank.
+  /// The sum of agreement_term() over all groups made by this World.
   std::uint64_t agreement_term() const;
-  /// All groups made, in order, the world first: names and counters for tests, traces and `bench`.
+  /// All groups made by this World, in order: names and counters for tests, traces and `bench`.
   const std::vector<Group>& groups() const { return groups_; }
 
   /// Tells the others that this rank fails: their waits throw AbortedError within 10 s.
   virtual void abort(const std::string& reason) = 0;
+  /// "rank 2 failed first: its error", as far as this rank can know while its thread waits for something else; empty
+  /// while none has. Any thread may ask.
+  virtual std::string failure() const { return {}; }
+  /// Throws what has gone wrong in communication since: on GPUs the host hears of it neither from a call nor from a
+  /// wait, which then returns over undefined data. To be called after every wait of the host and before a step. On a
+  /// CPU the calls themselves throw.
+  virtual void check_health() {}
 
   /// For tests: makes one of the coming calls of this rank go wrong.
   Mutator& mutate(const Mutation& mutation);
@@ -43,12 +59,18 @@ class World {
   std::string call_log() const;
 
  protected:
-  /// The channel of a group of two or more ranks.
-  virtual std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank) = 0;
-  void open_world();  ///< called once by the transport's constructor
+  /// The channel of a group of two or more ranks, in which this one is member `rank`.
+  virtual std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank,
+                                        Messages messages) = 0;
+  // One of these is called once by the transport's constructor.
+  void open_world();                   ///< all() is a group of this World
+  void adopt_world(const Group& all);  ///< all() is another World's
 
  private:
   friend class WatchedStep;
+  /// An error left a step: its memory may go, so whatever is in flight there must end.
+  virtual void give_up() noexcept {}
+
   std::vector<Group> groups_;
   std::unique_ptr<Group> all_;
   std::shared_ptr<RankCalls> calls_;
@@ -65,7 +87,7 @@ class WatchedStep {
   void end();
 
  private:
-  RankCalls& calls_;
+  World& world_;
 };
 
 struct WorldOptions {

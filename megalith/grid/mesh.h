@@ -5,7 +5,8 @@
 namespace megalith::grid {
 
 /// The groups that one rank of a run communicates in. A layer takes only the group it uses. No group is missing: where
-/// a rank belongs to none (embd on a middle stage) it has a group of itself, which communicates nothing.
+/// a rank belongs to none (embd on a middle stage) it has a group of itself, which communicates nothing. All are
+/// between the memories that the ranks compute in; on GPUs only pp carries messages, between neighbouring stages.
 struct Mesh {
   ResolvedSizes sizes;
   comm::Group world, tp, pp, dp, embd;

@@ -1,7 +1,13 @@
-// Runs the transport cases outside gtest: comm_check [--threads N] [all | NAME | bench], under mpirun without
-// --threads.
+// Runs the transport cases outside gtest:
+//   comm_check --threads N [WHAT]       on threads
+//   comm_check nccl-threads N [WHAT...] on threads with a GPU each
+//   comm_check nccl-bench N             the same, for nccl-bench alone
+//   mpirun ... comm_check [WHAT]        on processes
+//   mpirun ... comm_check nccl [WHAT...] on processes with a GPU each
+// WHAT, without which it is all:
 //   all, NAME          the cases of transport_cases.h, or one of them, or a misuse (which then ends in its error)
-//   bench              latency and bandwidth of all_reduce
+//   bench              latency and bandwidth of all_reduce between host memories
+//   nccl-bench         how long collectives and messages between GPUs take
 //   --list             the misuse cases: name, ranks, exit code, one a line
 //   --expect NAME      what the error text of a misuse case must contain, one fragment a line
 #include <algorithm>
@@ -14,8 +20,11 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/mpi/mpi_world.h"
+#include "megalith/comm/nccl/gpus.h"
 #include "megalith/comm/threads/thread_world.h"
 
+#include "tests/comm/gpu_ranks.h"
+#include "tests/comm/nccl_bench.h"
 #include "tests/comm/transport_cases.h"
 
 namespace megalith::comm {
@@ -48,10 +57,14 @@ void bench(World& world) {
 
 void run_named(World& world, const std::string& name) {
   if (name == "bench") return bench(world);
+  if (name == "nccl-bench") return nccl_bench(world);
   for (const TransportCase& each : transport_cases()) {
     if (name != "all" && name != each.name) continue;
-    each.run(world);
-    if (world.rank() == 0) std::printf("passed: %s\n", std::string(each.name).c_str());
+    const bool skipped = device_of(world) != Device::cpu && !each.cpu_only.empty();
+    if (!skipped) each.run(world);
+    if (world.rank() != 0) continue;
+    const std::string remark = skipped ? str("skipped: ", each.name, ": ", each.cpu_only) : str("passed: ", each.name);
+    std::printf("%s\n", remark.c_str());
   }
   for (const MisuseCase& each : misuse_cases()) {
     if (name == each.name) each.run(world);
@@ -69,7 +82,30 @@ bool is_misuse(const std::string& name) {
   return std::ranges::any_of(misuse_cases(), [&](const MisuseCase& each) { return name == each.name; });
 }
 
+/// Runs `body` as this process's rank under mpirun.
+void run_process(const std::function<void(World&)>& body, const WorldOptions& options) {
+  run_mpi_rank(
+      body, [](const std::exception& error, int) { return report(error); }, options);
+}
+
+void run_on_gpus(const std::vector<std::string>& arguments) {
+  widen_gpu_queues();
+  const bool processes = arguments[0] == "nccl";
+  std::vector<std::string> names(arguments.begin() + (processes ? 1 : 2), arguments.end());
+  if (names.empty()) names.push_back(arguments[0] == "nccl-bench" ? arguments[0] : "all");
+  const auto body = [&](World& world) {
+    for (const std::string& name : names) run_named(world, name);
+  };
+  const WorldOptions options{.timeout_s = 60};
+  if (!processes) return run_gpu_ranks(std::atoi(arguments[1].c_str()), body, options);
+  run_process([&](World& host) { run_gpu_rank(host, body, options); }, options);
+}
+
 int run(const std::vector<std::string>& arguments) {
+  if (!arguments.empty() && (arguments[0] == "nccl" || (arguments.size() > 1 && arguments[0].starts_with("nccl-")))) {
+    run_on_gpus(arguments);
+    return 0;
+  }
   if (arguments.size() == 1 && arguments[0] == "--list") {
     for (const MisuseCase& each : misuse_cases()) {
       std::printf("%s %d %d\n", std::string(each.name).c_str(), each.ranks, static_cast<int>(each.code));
@@ -90,8 +126,7 @@ int run(const std::vector<std::string>& arguments) {
   if (threads) {
     run_ranks(std::atoi(arguments[1].c_str()), body, options);
   } else {
-    run_mpi_rank(
-        body, [](const std::exception& error, int) { return report(error); }, options);
+    run_process(body, options);
   }
   return 0;
 }

@@ -124,7 +124,7 @@ void MpiChannel::reduce_staged(const Call& call, const std::byte* own, std::byte
   reduce_into(call.dtype, call.reduce, inputs_, std::span(&out, 1), 0, count);
 }
 
-void MpiChannel::all_reduce(const Call& call, void* data) {
+Ticket MpiChannel::all_reduce(const Call& call, void* data, Stream) {
   auto* const own = static_cast<std::byte*>(data);
   const Index item = size_of(call.dtype);
   clear_legs();
@@ -137,7 +137,8 @@ void MpiChannel::all_reduce(const Call& call, void* data) {
       leg(i).out_bytes = leg(i).in_bytes = call.count * item;
     }
     exchange(call, 0);
-    return reduce_staged(call, own, own, call.count);
+    reduce_staged(call, own, own, call.count);
+    return {};
   }
   // Every member reduces its share and gives it to the others, kPartBytes at a time so that staging stays small.
   const Index part_length = kPartBytes / item;
@@ -170,9 +171,10 @@ void MpiChannel::all_reduce(const Call& call, void* data) {
     }
     exchange(call, static_cast<int>(2 * part + 1));
   }
+  return {};
 }
 
-void MpiChannel::reduce_scatter(const Call& call, const void* in, void* out) {
+Ticket MpiChannel::reduce_scatter(const Call& call, const void* in, void* out, Stream) {
   const auto* const own = static_cast<const std::byte*>(in);
   const Index item = size_of(call.dtype);
   const Index share = call.count / size();
@@ -193,9 +195,10 @@ void MpiChannel::reduce_scatter(const Call& call, const void* in, void* out) {
     exchange(call, static_cast<int>(part));
     reduce_staged(call, own + (share * rank() + begin) * item, static_cast<std::byte*>(out) + begin * item, length);
   }
+  return {};
 }
 
-void MpiChannel::all_gather(const Call& call, const void* in, void* out) {
+Ticket MpiChannel::all_gather(const Call& call, const void* in, void* out, Stream) {
   const Index bytes = call.count * size_of(call.dtype);
   auto* const parts = static_cast<std::byte*>(out);
   clear_legs();
@@ -207,30 +210,31 @@ void MpiChannel::all_gather(const Call& call, const void* in, void* out) {
   }
   copy_bytes(parts + bytes * rank(), in, bytes);
   exchange(call, 0);
+  return {};
 }
 
-void MpiChannel::all_to_all(const Call& call, const void* in, std::span<const Index> send_bytes, void* out,
-                            std::span<const Index> recv_bytes) {
-  const auto* from = static_cast<const std::byte*>(in);
-  auto* to = static_cast<std::byte*>(out);
+Ticket MpiChannel::all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream) {
+  const auto* from = static_cast<const std::byte*>(in.data);
+  auto* to = static_cast<std::byte*>(out.data);
   clear_legs();
   for (int i = 0; i < size(); ++i) {
     const auto member = static_cast<std::size_t>(i);
     if (i == rank()) {
-      copy_bytes(to, from, send_bytes[member]);
+      copy_bytes(to, from, in.bytes[member]);
     } else {
       leg(i).out = from;
       leg(i).in = to;
-      leg(i).out_bytes = send_bytes[member];
-      leg(i).in_bytes = recv_bytes[member];
+      leg(i).out_bytes = in.bytes[member];
+      leg(i).in_bytes = out.bytes[member];
     }
-    from += send_bytes[member];
-    to += recv_bytes[member];
+    from += in.bytes[member];
+    to += out.bytes[member];
   }
   exchange(call, 0);
+  return {};
 }
 
-void MpiChannel::broadcast(const Call& call, void* data) {
+Ticket MpiChannel::broadcast(const Call& call, void* data, Stream) {
   const Index bytes = call.count * size_of(call.dtype);
   clear_legs();
   if (rank() != call.root) {
@@ -244,9 +248,10 @@ void MpiChannel::broadcast(const Call& call, void* data) {
     }
   }
   exchange(call, 0);
+  return {};
 }
 
-void MpiChannel::barrier(const Call& call) {
+void MpiChannel::barrier(const Call& call, Stream) {
   clear_legs();
   for (int i = 0; i < size(); ++i) {
     if (i != rank()) leg(i).out_bytes = leg(i).in_bytes = 0;
@@ -254,7 +259,7 @@ void MpiChannel::barrier(const Call& call) {
   exchange(call, 0);
 }
 
-Ticket MpiChannel::post_send(const Call& call, const void* data) {
+Ticket MpiChannel::post_send(const Call& call, const void* data, Stream) {
   const auto [slot, ticket] = in_flight_.take(*this, call);
   slot.call = call;
   slot.transfer.start_send(link_, header_of(call, 0), data, call.count * size_of(call.dtype), world_rank(call.root),
@@ -262,7 +267,7 @@ Ticket MpiChannel::post_send(const Call& call, const void* data) {
   return ticket;
 }
 
-Ticket MpiChannel::post_recv(const Call& call, void* data) {
+Ticket MpiChannel::post_recv(const Call& call, void* data, Stream) {
   const auto [slot, ticket] = in_flight_.take(*this, call);
   slot.call = call;
   slot.transfer.start_recv(link_, header_of(call, 0), data, call.count * size_of(call.dtype), world_rank(call.root),
@@ -270,7 +275,7 @@ Ticket MpiChannel::post_recv(const Call& call, void* data) {
   return ticket;
 }
 
-void MpiChannel::wait(Ticket ticket) {
+void MpiChannel::wait(Ticket ticket, Stream) {
   Slot& slot = in_flight_.at(*this, ticket);
   const int peer = slot.call.root;
   const auto awaited = [&] {

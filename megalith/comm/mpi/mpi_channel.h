@@ -57,16 +57,15 @@ class MpiChannel final : public Channel {
 
   MpiChannel(Link& link, std::string name, std::vector<int> world_ranks, int rank);
 
-  void all_reduce(const Call& call, void* data) override;
-  void reduce_scatter(const Call& call, const void* in, void* out) override;
-  void all_gather(const Call& call, const void* in, void* out) override;
-  void all_to_all(const Call& call, const void* in, std::span<const Index> send_bytes, void* out,
-                  std::span<const Index> recv_bytes) override;
-  void broadcast(const Call& call, void* data) override;
-  void barrier(const Call& call) override;
-  Ticket post_send(const Call& call, const void* data) override;
-  Ticket post_recv(const Call& call, void* data) override;
-  void wait(Ticket ticket) override;
+  Ticket all_reduce(const Call& call, void* data, Stream stream) override;
+  Ticket reduce_scatter(const Call& call, const void* in, void* out, Stream stream) override;
+  Ticket all_gather(const Call& call, const void* in, void* out, Stream stream) override;
+  Ticket all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) override;
+  Ticket broadcast(const Call& call, void* data, Stream stream) override;
+  void barrier(const Call& call, Stream stream) override;
+  Ticket post_send(const Call& call, const void* data, Stream stream) override;
+  Ticket post_recv(const Call& call, void* data, Stream stream) override;
+  void wait(Ticket ticket, Stream stream) override;
   void cancel(Ticket ticket) noexcept override;
 
  private:

@@ -219,7 +219,7 @@ class MpiWorld final : public World {
   void abort(const std::string& reason) override { link_.tell_failure(reason); }
 
  protected:
-  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank) override {
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, Messages) override {
     return std::make_shared<MpiChannel>(link_, std::move(name), std::move(world_ranks), rank);
   }
 
@@ -243,7 +243,7 @@ int ranks_on_my_cores(World& world) {
   call.dtype = DType::u64;
   call.count = 1;
   call.file = "MPI start";
-  world.all().channel().all_gather(call, &mine, all.data());
+  world.all().channel().all_gather(call, &mine, all.data(), {});
   return static_cast<int>(std::count(all.begin(), all.end(), mine));
 }
 

@@ -91,7 +91,7 @@ void ThreadChannel::collective(const Posting& mine, Index in_bytes, Work&& work)
   if (memory == Memory::direct) room_->part(*this, round_);
 }
 
-void ThreadChannel::all_reduce(const Call& call, void* data) {
+Ticket ThreadChannel::all_reduce(const Call& call, void* data, Stream) {
   std::byte* own = bytes_of(data);
   const Index bytes = call.count * size_of(call.dtype);
   collective({.call = call, .in = own, .out = own}, bytes, [&](int parity, Memory memory) {
@@ -102,9 +102,10 @@ void ThreadChannel::all_reduce(const Call& call, void* data) {
                   share_begin(call.count, size(), rank() + 1));
     }
   });
+  return {};
 }
 
-void ThreadChannel::reduce_scatter(const Call& call, const void* in, void* out) {
+Ticket ThreadChannel::reduce_scatter(const Call& call, const void* in, void* out, Stream) {
   const Index part = call.count / size();
   const Index part_bytes = part * size_of(call.dtype);
   std::byte* own = bytes_of(out);
@@ -113,9 +114,10 @@ void ThreadChannel::reduce_scatter(const Call& call, const void* in, void* out) 
     for (const std::byte*& input : inputs_) input += part_bytes * rank();
     reduce_into(call.dtype, call.reduce, inputs_, std::span(&own, 1), 0, part);
   });
+  return {};
 }
 
-void ThreadChannel::all_gather(const Call& call, const void* in, void* out) {
+Ticket ThreadChannel::all_gather(const Call& call, const void* in, void* out, Stream) {
   const Index bytes = call.count * size_of(call.dtype);
   collective({.call = call, .in = bytes_of(in)}, bytes, [&](int parity, Memory) {
     for (int i = 0; i < size(); ++i) {
@@ -123,14 +125,14 @@ void ThreadChannel::all_gather(const Call& call, const void* in, void* out) {
       copy_bytes(bytes_of(out) + i * bytes, from, bytes);
     }
   });
+  return {};
 }
 
-void ThreadChannel::all_to_all(const Call& call, const void* in, std::span<const Index> send_bytes, void* out,
-                               std::span<const Index> recv_bytes) {
+Ticket ThreadChannel::all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream) {
   const Posting mine{
-      .call = call, .in = bytes_of(in), .send_bytes = send_bytes.data(), .recv_bytes = recv_bytes.data()};
+      .call = call, .in = bytes_of(in.data), .send_bytes = in.bytes.data(), .recv_bytes = out.bytes.data()};
   collective(mine, 0, [&](int parity, Memory) {
-    std::byte* to = bytes_of(out);
+    std::byte* to = bytes_of(out.data);
     for (int i = 0; i < size(); ++i) {
       const Posting& other = room_->posting(parity, i);
       const std::byte* from = other.in;
@@ -139,16 +141,18 @@ void ThreadChannel::all_to_all(const Call& call, const void* in, std::span<const
       to += other.send_bytes[rank()];
     }
   });
+  return {};
 }
 
-void ThreadChannel::broadcast(const Call& call, void* data) {
+Ticket ThreadChannel::broadcast(const Call& call, void* data, Stream) {
   const Index bytes = call.count * size_of(call.dtype);
   collective({.call = call, .in = bytes_of(data)}, bytes, [&](int parity, Memory) {
     if (rank() != call.root) copy_bytes(bytes_of(data), room_->posting(parity, call.root).in, bytes);
   });
+  return {};
 }
 
-void ThreadChannel::barrier(const Call& call) {
+void ThreadChannel::barrier(const Call& call, Stream) {
   collective({.call = call}, 0, [](int, Memory) {});
 }
 
@@ -198,14 +202,14 @@ Ticket ThreadChannel::post(const Call& call, std::byte* data) {
   return ticket;
 }
 
-Ticket ThreadChannel::post_send(const Call& call, const void* data) {
+Ticket ThreadChannel::post_send(const Call& call, const void* data, Stream) {
   return post(call,
               const_cast<std::byte*>(bytes_of(data)));  // only read: a send's data is never the target of copy_bytes()
 }
 
-Ticket ThreadChannel::post_recv(const Call& call, void* data) { return post(call, bytes_of(data)); }
+Ticket ThreadChannel::post_recv(const Call& call, void* data, Stream) { return post(call, bytes_of(data)); }
 
-void ThreadChannel::wait(Ticket ticket) {
+void ThreadChannel::wait(Ticket ticket, Stream) {
   const Message& message = in_flight_.at(*this, ticket).message;
   const int peer = world_rank(message.call.root);
   const Waited waited = hub_.wait(

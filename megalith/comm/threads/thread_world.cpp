@@ -20,9 +20,10 @@ class ThreadWorld final : public World {
   int size() const override { return hub_.size(); }
   std::string_view transport() const override { return "threads"; }
   void abort(const std::string& reason) override { hub_.fail(rank_, reason); }
+  std::string failure() const override { return hub_.failure(); }
 
  protected:
-  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank) override {
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, Messages) override {
     return std::make_shared<ThreadChannel>(hub_, std::move(name), std::move(world_ranks), rank);
   }
 

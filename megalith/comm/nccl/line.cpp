@@ -1,0 +1,88 @@
+#include "megalith/comm/nccl/line.h"
+
+#include <algorithm>
+
+#include "megalith/base/clock.h"
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/tensor/cuda/check.h"
+
+namespace megalith::comm {
+
+Line::Line(const Route& route) : route_(route), ready_(Device::cuda), flights_(kInFlight) {
+  for (Flight& flight : flights_) flight.done = Event(Device::cuda);
+  int lowest = 0, highest = 0;  // communication first: others wait for it, and it takes few multiprocessors
+  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  cuda::check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest));
+}
+
+Line::~Line() { static_cast<void>(cudaStreamDestroy(stream_)); }
+
+ncclResult_t Line::connect(const ncclUniqueId& id, int size, int rank) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  ncclComm_t made = nullptr;
+  const ncclResult_t status = ncclCommInitRankConfig(&made, size, id, rank, &config);
+  comm_.store(made, std::memory_order_release);
+  return status;
+}
+
+std::uint64_t Line::begin(const Call& call, Stream caller) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cuda::check(cudaStreamIsCapturing(cuda::native(caller), &capture));
+  ready_.record(caller);
+  ready_.hold({stream_});
+  const std::lock_guard lock(mutex_);
+  Flight& flight = at(next_);
+  if (flight.awaited) {
+    throw InternalError(str('[', name_of(call.op), "] more than ", kInFlight, " calls are in flight: wait for them"));
+  }
+  flight.call = call;
+  flight.start_s = monotonic_s();
+  flight.stage = capture == cudaStreamCaptureStatusNone ? Stage::begun : Stage::captured;
+  flight.awaited = true;
+  return next_++;
+}
+
+void Line::submitted(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  Flight& flight = at(number);
+  flight.done.record({stream_});
+  if (flight.stage == Stage::begun) flight.stage = Stage::submitted;
+}
+
+void Line::wait(std::uint64_t number, Stream stream) {
+  Flight& flight = at(number);  // written by this thread only
+  if (!flight.awaited || number + kInFlight < next_) {
+    throw InternalError(str("[wait] ", describe(flight.call), " is not in flight: it was waited for before"));
+  }
+  flight.awaited = false;
+  flight.done.hold(stream);
+}
+
+bool Line::forget(std::uint64_t number) noexcept {
+  Flight& flight = at(number);
+  flight.awaited = false;
+  if (flight.stage != Stage::submitted) return flight.stage == Stage::captured;
+  try {
+    return flight.done.passed();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+std::optional<Line::Overdue> Line::overdue(double timeout_s) {
+  const std::lock_guard lock(mutex_);
+  if (next_ > kInFlight) oldest_ = std::max(oldest_, next_ - kInFlight);
+  const double now = monotonic_s();
+  for (; oldest_ < next_; ++oldest_) {
+    const Flight& flight = at(oldest_);
+    const double waited_s = now - flight.start_s;
+    if (waited_s < timeout_s) break;
+    const bool ended = flight.stage == Stage::captured || (flight.stage == Stage::submitted && flight.done.passed());
+    if (!ended) return Overdue{flight.call, waited_s};
+  }
+  return std::nullopt;
+}
+
+}  // namespace megalith::comm

@@ -1,0 +1,86 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include "megalith/comm/channel.h"
+
+namespace megalith::comm {
+
+/// Whose calls a line carries: the whole group's (op = barrier, stands for all collectives), or the messages to or from
+/// one peer with one lane number.
+struct Route {
+  Op op = Op::barrier;
+  int peer = -1;
+  int lane = 0;
+  bool operator==(const Route&) const = default;
+};
+
+/// A communicator with a stream and events of its own: calls submitted here run in this order, beside everything else.
+/// All is made at the start, so a call allocates nothing and creates no event. The rank's thread submits and waits; the
+/// watchdog's thread looks.
+///
+/// The communicators are of NCCL's blocking kind: one that does not block starts a thread for every call.
+class Line {
+ public:
+  /// So many calls of a line may be submitted and not waited for.
+  static constexpr std::uint64_t kInFlight = 512;
+
+  /// The stream and the events, on the GPU that the calling thread uses. No communicator yet.
+  explicit Line(const Route& route);
+  ~Line();
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+
+  const Route& route() const { return route_; }
+  cudaStream_t stream() const { return stream_; }
+  /// Null before connect().
+  ncclComm_t comm() const { return comm_.load(std::memory_order_acquire); }
+  /// Makes the communicator of `size` ranks, in which this one is `rank`. Within grouped(), which then waits for all of
+  /// them; from here on comm() can be aborted.
+  ncclResult_t connect(const ncclUniqueId& id, int size, int rank);
+
+  /// A call begins, whose data is ready at the present point of `caller`. Returns its number, from 0. Throws
+  /// InternalError when kInFlight calls have not been waited for.
+  std::uint64_t begin(const Call& call, Stream caller);
+  /// NCCL has taken it.
+  void submitted(std::uint64_t number);
+  /// Later work of `stream` comes after the call. Throws InternalError when it was waited for before.
+  void wait(std::uint64_t number, Stream stream);
+  /// Nobody will wait for the call. False when it may still touch its memory.
+  bool forget(std::uint64_t number) noexcept;
+
+  struct Overdue {
+    Call call;
+    double waited_s = 0;
+  };
+  /// The oldest call that has not ended within `timeout_s`. Calls recorded into a CUDA graph cannot be looked at.
+  /// Throws BackendError when the GPU has failed.
+  std::optional<Overdue> overdue(double timeout_s);
+
+ private:
+  enum class Stage : std::uint8_t { begun, submitted, captured };
+  struct Flight {
+    Call call;
+    double start_s = 0;
+    Event done;
+    Stage stage = Stage::begun;
+    bool awaited = false;  // its ticket is out
+  };
+  Flight& at(std::uint64_t number) { return flights_[number % kInFlight]; }
+
+  Route route_;
+  cudaStream_t stream_ = nullptr;
+  std::atomic<ncclComm_t> comm_{nullptr};
+  Event ready_;
+  std::mutex mutex_;  // of what follows, held for no longer than a few event calls
+  std::vector<Flight> flights_;
+  std::uint64_t next_ = 0, oldest_ = 0;  // oldest_: those before it have ended
+};
+
+}  // namespace megalith::comm

@@ -1,0 +1,269 @@
+#include "megalith/comm/nccl/nccl_channel.h"
+
+#include <array>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/nccl/check.h"
+#include "megalith/comm/nccl/watchdog.h"
+#include "megalith/tensor/cuda/check.h"
+
+namespace megalith::comm {
+namespace {
+
+ncclDataType_t native(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return ncclFloat64;
+    case DType::f32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::i64:
+      return ncclInt64;
+    case DType::i32:
+      return ncclInt32;
+    case DType::u64:
+      return ncclUint64;
+    case DType::u8:
+      return ncclUint8;
+  }
+  throw InternalError("[nccl] a dtype without a counterpart");
+}
+
+ncclRedOp_t native(Reduce reduce) {
+  switch (reduce) {
+    case Reduce::sum:
+      return ncclSum;
+    case Reduce::max:
+      return ncclMax;
+    case Reduce::min:
+      return ncclMin;
+  }
+  throw InternalError("[nccl] a reduction without a counterpart");
+}
+
+std::size_t unsigned_of(Index count) { return static_cast<std::size_t>(count); }
+
+constexpr std::int64_t kMaxLines = 16;  // a ticket's id is the call's number in its line * kMaxLines + the line
+
+std::size_t line_in(Ticket ticket) { return static_cast<std::size_t>(ticket.id % kMaxLines); }
+std::uint64_t number_in(Ticket ticket) { return static_cast<std::uint64_t>(ticket.id / kMaxLines); }
+
+/// The next member on the ring and the previous one; of two members each has one neighbour.
+std::vector<int> neighbours_of(int member, int size) {
+  const int next = (member + 1) % size, previous = (member + size - 1) % size;
+  return next == previous ? std::vector<int>{next} : std::vector<int>{next, previous};
+}
+
+}  // namespace
+
+/// What the ranks of a communicator find each other by: made by the first member for the group, by the sender for
+/// messages.
+struct NcclChannel::Ids {
+  using OfLanes = std::array<ncclUniqueId, kMessageLanes>;
+  ncclUniqueId group;
+  std::array<OfLanes, 2> to_neighbour;
+
+  /// Of the lanes from `sender`, whose ids these are.
+  OfLanes& to(int sender, int receiver, int size) {
+    return to_neighbour[neighbours_of(sender, size)[0] == receiver ? 0 : 1];
+  }
+};
+
+NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name, Messages messages)
+    : Channel(std::move(name), {host.world_ranks().begin(), host.world_ranks().end()}, host.rank()),
+      watchdog_(watchdog),
+      scratch_(kMaxLines, Device::cuda) {
+  lines_.emplace_back(Route{});
+  if (messages == Messages::none) return;
+  for (const int peer : neighbours_of(rank(), size())) {
+    for (int lane = 0; lane < kMessageLanes; ++lane) {
+      lines_.emplace_back(Route{Op::send, peer, lane});
+      lines_.emplace_back(Route{Op::recv, peer, lane});
+    }
+  }
+}
+
+/// Everybody's ids, in member order.
+std::vector<NcclChannel::Ids> NcclChannel::exchange_ids(const Group& host) const {
+  Ids own{};
+  if (rank() == 0) check(ncclGetUniqueId(&own.group), "[nccl] ncclGetUniqueId");
+  for (const Line& line : lines_) {
+    const auto [op, peer, lane] = line.route();
+    if (op != Op::send) continue;
+    check(ncclGetUniqueId(&own.to(rank(), peer, size())[unsigned_of(lane)]), "[nccl] ncclGetUniqueId");
+  }
+  std::vector<Ids> all(world_ranks().size());
+  const auto bytes = static_cast<Index>(sizeof(Ids));
+  Exec ex;
+  comm::all_gather(ex, host, Tensor(&own, {bytes}, DType::u8), Tensor(all.data(), {bytes * size()}, DType::u8))
+      .wait(ex);
+  return all;
+}
+
+ncclResult_t NcclChannel::make_communicator(Line& line, std::vector<Ids>& ids) const {
+  const auto [op, peer, lane] = line.route();
+  if (op == Op::barrier) return line.connect(ids[0].group, size(), rank());
+  const int sender = op == Op::send ? rank() : peer, receiver = op == Op::send ? peer : rank();
+  return line.connect(ids[unsigned_of(sender)].to(sender, receiver, size())[unsigned_of(lane)], 2,
+                      op == Op::send ? 0 : 1);
+}
+
+/// Moves a byte: NCCL connects two GPUs when they first communicate, which blocks the host until both do so. Without
+/// this a first send would wait for its receive.
+ncclResult_t NcclChannel::move_byte(const Line& line, std::byte* byte) const {
+  switch (line.route().op) {
+    case Op::send:
+      return ncclSend(byte, 1, ncclUint8, 1, line.comm(), line.stream());
+    case Op::recv:
+      return ncclRecv(byte, 1, ncclUint8, 0, line.comm(), line.stream());
+    default:
+      return ncclAllReduce(byte, byte, 1, ncclUint8, ncclSum, line.comm(), line.stream());
+  }
+}
+
+void NcclChannel::connect(const Group& host) {
+  std::vector<Ids> ids = exchange_ids(host);
+  Call call;  // not booked: it belongs to the transport, so that all transports count and hash the same
+  call.file = "the making of the group";
+  for (Line& line : lines_) line.begin(call, {line.stream()});
+  const auto for_each_line = [&](auto&& f) {
+    const ncclResult_t status = grouped([&] {
+      for (Line& line : lines_) {
+        if (const ncclResult_t failed = f(line); failed != ncclSuccess) return failed;
+      }
+      return ncclSuccess;
+    });
+    expect_success(call, status);
+  };
+  for_each_line([&](Line& line) { return make_communicator(line, ids); });
+  std::byte* byte = scratch_.data();
+  for_each_line([&](Line& line) { return move_byte(line, byte++); });
+  for (Line& line : lines_) line.submitted(0);
+  for (Line& line : lines_) cuda::check(cudaStreamSynchronize(line.stream()));
+  for (Line& line : lines_) line.forget(0);
+  watchdog_.check_health();
+  connected_ = true;
+}
+
+/// Throws why the watchdog has aborted the communicators, if it has, or else what NCCL says.
+void NcclChannel::expect_success(const Call& call, ncclResult_t status) const {
+  if (status == ncclSuccess) return;
+  watchdog_.check_health();
+  check(status, where(call.op) + "NCCL");
+}
+
+void NcclChannel::look(double timeout_s) {
+  for (Line& line : lines_) {
+    ncclResult_t state = ncclSuccess;
+    if (connected_) check(ncclCommGetAsyncError(line.comm(), &state), "[nccl] ncclCommGetAsyncError");
+    if (state != ncclInProgress) check(state, str("[nccl] group ", name()));
+    const std::optional<Line::Overdue> overdue = line.overdue(timeout_s);
+    if (!overdue) continue;
+    RankList others;
+    for (int member = 0; member < size(); ++member) {
+      const int peer = line.route().peer;
+      if (member == peer || (peer < 0 && member != rank())) others.add(world_rank(member));
+    }
+    throw_hang(overdue->call, overdue->waited_s, others.text());
+  }
+}
+
+/// Makes a call by submit(communicator, stream) in the order of the line, behind the present point of `caller`.
+template <class Submit>
+Ticket NcclChannel::run(std::size_t place, const Call& call, Stream caller, Submit&& submit) {
+  watchdog_.check_health();
+  Line& line = lines_[place];
+  const std::uint64_t number = line.begin(call, caller);
+  expect_success(call, submit(line.comm(), line.stream()));
+  line.submitted(number);
+  return {static_cast<std::int64_t>(number) * kMaxLines + static_cast<std::int64_t>(place), call.entry};
+}
+
+Ticket NcclChannel::all_reduce(const Call& call, void* data, Stream stream) {
+  return run(0, call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    return ncclAllReduce(data, data, unsigned_of(call.count), native(call.dtype), native(call.reduce), comm, own);
+  });
+}
+
+Ticket NcclChannel::reduce_scatter(const Call& call, const void* in, void* out, Stream stream) {
+  return run(0, call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    return ncclReduceScatter(in, out, unsigned_of(call.count / size()), native(call.dtype), native(call.reduce), comm,
+                             own);
+  });
+}
+
+Ticket NcclChannel::all_gather(const Call& call, const void* in, void* out, Stream stream) {
+  return run(0, call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    return ncclAllGather(in, out, unsigned_of(call.count), native(call.dtype), comm, own);
+  });
+}
+
+Ticket NcclChannel::all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) {
+  return run(0, call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    return grouped([&] {
+      const auto* from = static_cast<const std::byte*>(in.data);
+      auto* to = static_cast<std::byte*>(out.data);
+      ncclResult_t status = ncclSuccess;
+      for (int member = 0; member < size() && status == ncclSuccess; ++member) {
+        const std::size_t sent = unsigned_of(in.bytes[unsigned_of(member)]);
+        const std::size_t received = unsigned_of(out.bytes[unsigned_of(member)]);
+        if (sent > 0) status = ncclSend(from, sent, ncclUint8, member, comm, own);
+        if (received > 0 && status == ncclSuccess) status = ncclRecv(to, received, ncclUint8, member, comm, own);
+        from += sent;
+        to += received;
+      }
+      return status;
+    });
+  });
+}
+
+Ticket NcclChannel::broadcast(const Call& call, void* data, Stream stream) {
+  return run(0, call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    return ncclBroadcast(data, data, unsigned_of(call.count), native(call.dtype), call.root, comm, own);
+  });
+}
+
+void NcclChannel::barrier(const Call& call, Stream stream) {
+  const Ticket ticket =
+      run(0, call, stream, [&](ncclComm_t, cudaStream_t) { return move_byte(lines_[0], scratch_.data()); });
+  wait(ticket, stream);
+}
+
+std::size_t NcclChannel::place_of(const Call& call) const {
+  for (std::size_t place = 0; place < lines_.size(); ++place) {
+    if (lines_[place].route() == Route{call.op, call.root, call.lane}) return place;
+  }
+  throw BackendError(str(where(call.op), "member ", rank(), " and member ", call.root, ", lane ", call.lane,
+                         ": on GPUs messages go between neighbours on the ring of members, on lanes 0 and 1, in groups "
+                         "made with Messages::neighbours"));
+}
+
+Ticket NcclChannel::post_send(const Call& call, const void* data, Stream stream) {
+  return run(place_of(call), call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    if (call.count == 0) return ncclSuccess;
+    return ncclSend(data, unsigned_of(call.count), native(call.dtype), 1, comm, own);
+  });
+}
+
+Ticket NcclChannel::post_recv(const Call& call, void* data, Stream stream) {
+  return run(place_of(call), call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    if (call.count == 0) return ncclSuccess;
+    return ncclRecv(data, unsigned_of(call.count), native(call.dtype), 0, comm, own);
+  });
+}
+
+void NcclChannel::wait(Ticket ticket, Stream stream) {
+  watchdog_.check_health();
+  lines_[line_in(ticket)].wait(number_in(ticket), stream);
+}
+
+/// The memory is about to go, so what may still touch it must end, and NCCL can end communicators only.
+void NcclChannel::cancel(Ticket ticket) noexcept {
+  if (!lines_[line_in(ticket)].forget(number_in(ticket))) watchdog_.give_up();
+}
+
+}  // namespace megalith::comm

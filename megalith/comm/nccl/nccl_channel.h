@@ -1,0 +1,64 @@
+#pragma once
+#include <atomic>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "megalith/comm/group.h"
+#include "megalith/comm/nccl/line.h"
+#include "megalith/comm/world.h"
+#include "megalith/tensor/memory.h"
+
+namespace megalith::comm {
+
+class Watchdog;
+
+/// A rank's end of a group of GPUs. All calls only submit to the group's line, or for messages to that of their peer,
+/// direction and lane; wait() holds the caller's stream. They may be captured into a CUDA graph once they have been
+/// made outside of one, as NCCL connects GPUs at the first call of a kind: each must be waited for within the same
+/// capture, the watchdog does not see them run, and the graph must be destroyed before the World. Calls throw what
+/// Watchdog::check_health() throws, and BackendError with NCCL's text. Memory: NCCL's buffers and 512 events a line.
+class NcclChannel final : public Channel {
+ public:
+  static constexpr int kMessageLanes = 2;
+
+  /// `host` has the same members. Makes streams and events; communicates from connect() on.
+  NcclChannel(Watchdog& watchdog, const Group& host, std::string name, Messages messages);
+  /// Makes the communicators and connects the GPUs; returns when all members have. `host` carries NCCL's ids.
+  void connect(const Group& host);
+
+  Device device() const override { return Device::cuda; }
+  Ticket all_reduce(const Call& call, void* data, Stream stream) override;
+  Ticket reduce_scatter(const Call& call, const void* in, void* out, Stream stream) override;
+  Ticket all_gather(const Call& call, const void* in, void* out, Stream stream) override;
+  Ticket all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) override;
+  Ticket broadcast(const Call& call, void* data, Stream stream) override;
+  void barrier(const Call& call, Stream stream) override;
+  Ticket post_send(const Call& call, const void* data, Stream stream) override;
+  Ticket post_recv(const Call& call, void* data, Stream stream) override;
+  void wait(Ticket ticket, Stream stream) override;
+  void cancel(Ticket ticket) noexcept override;
+
+  // For the watchdog's thread.
+  const std::deque<Line>& lines() const { return lines_; }
+  /// Throws HangError when a call has not ended within `timeout_s`, BackendError when a communicator reports an error.
+  void look(double timeout_s);
+
+ private:
+  struct Ids;
+  std::vector<Ids> exchange_ids(const Group& host) const;
+  ncclResult_t make_communicator(Line& line, std::vector<Ids>& ids) const;
+  ncclResult_t move_byte(const Line& line, std::byte* byte) const;
+  void expect_success(const Call& call, ncclResult_t status) const;
+  template <class Submit>
+  Ticket run(std::size_t place, const Call& call, Stream caller, Submit&& submit);
+  /// Where the line of a message stands. Throws BackendError when there is none.
+  std::size_t place_of(const Call& call) const;
+
+  Watchdog& watchdog_;
+  std::deque<Line> lines_;  // the first is the group's
+  std::atomic<bool> connected_{false};
+  Buffer scratch_;  // a byte for each line's first call; barriers use that of the first line
+};
+
+}  // namespace megalith::comm

@@ -1,0 +1,65 @@
+#include "megalith/comm/nccl/nccl_world.h"
+
+#include <exception>
+#include <utility>
+
+#include "megalith/comm/nccl/nccl_channel.h"
+#include "megalith/comm/nccl/watchdog.h"
+
+namespace megalith::comm {
+namespace {
+
+class NcclWorld final : public World {
+ public:
+  NcclWorld(World& host, const WorldOptions& options)
+      : host_(host), errors_at_start_(std::uncaught_exceptions()), watchdog_(host, options.timeout_s) {
+    adopt_world(host.all());
+  }
+  ~NcclWorld() override {
+    if (std::uncaught_exceptions() > errors_at_start_) watchdog_.give_up();
+    watchdog_.close();
+  }
+
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  std::string_view transport() const override { return "nccl"; }
+  std::string failure() const override { return host_.failure(); }
+  void check_health() override { watchdog_.check_health(); }
+  void abort(const std::string& reason) override {
+    host_.abort(reason);
+    watchdog_.give_up();
+  }
+
+ protected:
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int, Messages messages) override {
+    watchdog_.check_health();
+    const Group bootstrap = host_.group("bootstrap-" + name, std::move(world_ranks));
+    const auto channel = std::make_shared<NcclChannel>(watchdog_, bootstrap, std::move(name), messages);
+    watchdog_.add(channel);
+    try {
+      channel->connect(bootstrap);
+    } catch (...) {
+      watchdog_.give_up();  // of a group that is half made
+      throw;
+    }
+    return channel;
+  }
+
+ private:
+  void give_up() noexcept override { watchdog_.give_up(); }
+
+  World& host_;
+  int errors_at_start_;
+  Watchdog watchdog_;
+};
+
+}  // namespace
+
+bool has_nccl() { return true; }
+
+std::unique_ptr<World> nccl_world(World& host, const WorldOptions& options) {
+  require_device(Device::cuda);
+  return std::make_unique<NcclWorld>(host, options);
+}
+
+}  // namespace megalith::comm

@@ -1,0 +1,115 @@
+#include "megalith/comm/nccl/watchdog.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/nccl/nccl_channel.h"
+#include "megalith/tensor/cuda/check.h"
+
+namespace megalith::comm {
+namespace {
+
+using Channels = std::vector<std::shared_ptr<NcclChannel>>;
+
+/// Aborts what is not among `aborted`, and adds it. ncclCommAbort has two parts: it tells the communicator's kernels
+/// and host calls to end, and frees it, which would be under the feet of the rank's thread if that is in a call. Within
+/// a group the second part waits for ncclGroupEnd, which must come when the rank's thread has left NCCL for good.
+void abort_all(const Channels& channels, std::vector<ncclComm_t>& aborted) {
+  for (const auto& channel : channels) {
+    for (const Line& line : channel->lines()) {
+      const ncclComm_t comm = line.comm();
+      if (comm == nullptr || std::ranges::find(aborted, comm) != aborted.end()) continue;
+      if (aborted.empty()) static_cast<void>(ncclGroupStart());
+      aborted.push_back(comm);
+      static_cast<void>(ncclCommAbort(comm));
+    }
+  }
+}
+
+}  // namespace
+
+Watchdog::Watchdog(const World& host, double timeout_s) : host_(host), timeout_s_(timeout_s) {
+  cuda::check(cudaGetDevice(&gpu_));
+  thread_ = std::thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() { close(); }
+
+void Watchdog::add(std::shared_ptr<NcclChannel> channel) {
+  const std::lock_guard lock(mutex_);
+  channels_.push_back(std::move(channel));
+}
+
+std::vector<std::shared_ptr<NcclChannel>> Watchdog::channels() {
+  const std::lock_guard lock(mutex_);
+  return channels_;
+}
+
+void Watchdog::check_health() const {
+  if (!failed_.load(std::memory_order_acquire)) return;
+  const std::unique_lock lock(mutex_);
+  std::rethrow_exception(verdict_);
+}
+
+void Watchdog::fail(std::exception_ptr verdict) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (verdict_ == nullptr) verdict_ = std::move(verdict);
+  failed_.store(true, std::memory_order_release);
+  wake_.notify_all();
+}
+
+void Watchdog::give_up() noexcept {
+  fail(std::make_exception_ptr(AbortedError("[nccl] this rank has failed before and communicates no more")));
+}
+
+void Watchdog::watch() {
+  constexpr auto kEvery = std::chrono::milliseconds(50);
+  static_cast<void>(cudaSetDevice(gpu_));
+  // Looking at events is forbidden to all threads while any of them captures a graph, unless they say that it is meant.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  std::vector<ncclComm_t> aborted;
+  for (std::unique_lock lock(mutex_); !closing_; lock.lock()) {
+    wake_.wait_for(lock, kEvery);
+    lock.unlock();
+    look();
+    if (failed_) abort_all(channels(), aborted);
+  }
+  if (failed_) abort_all(channels(), aborted);
+  if (!aborted.empty()) static_cast<void>(ncclGroupEnd());
+}
+
+void Watchdog::look() {
+  if (failed_) return;
+  try {
+    const std::string failure = host_.failure();
+    if (!failure.empty()) throw AbortedError("[nccl] " + failure);
+    for (const auto& channel : channels()) channel->look(timeout_s_);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void Watchdog::close() noexcept {
+  if (!thread_.joinable()) return;
+  for (const auto& channel : channels()) {
+    for (const Line& line : channel->lines()) static_cast<void>(cudaStreamSynchronize(line.stream()));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    wake_.notify_all();
+  }
+  thread_.join();
+  if (failed_) return;
+  for (const auto& channel : channels()) {
+    for (const Line& line : channel->lines()) static_cast<void>(ncclCommDestroy(line.comm()));
+  }
+}
+
+}  // namespace megalith::comm

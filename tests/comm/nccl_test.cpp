@@ -1,0 +1,159 @@
+// The transport cases between GPUs, the ranks being threads of this process, and how ranks that fail end.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/clock.h"
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/nccl/gpus.h"
+#include "megalith/comm/nccl/nccl_world.h"
+#include "megalith/comm/threads/thread_world.h"
+
+#include "tests/comm/gpu_ranks.h"
+#include "tests/comm/transport_cases.h"
+
+namespace megalith::comm {
+namespace {
+
+struct WideQueues : testing::Environment {
+  void SetUp() override { widen_gpu_queues(); }
+};
+const auto* const wide_queues = testing::AddGlobalTestEnvironment(new WideQueues);
+
+/// Why nothing can be tested on so many GPUs here; empty: it can.
+std::string hindrance(int gpus) {
+  if (!has_nccl()) return "built without NCCL";
+  if (device::num_gpus() >= gpus) return "";
+  return str("needs ", gpus, " GPUs, this machine has ", device::num_gpus());
+}
+
+class Nccl : public testing::TestWithParam<std::tuple<TransportCase, int>> {};
+
+TEST_P(Nccl, Passes) {
+  const auto& [each, ranks] = GetParam();
+  if (!each.cpu_only.empty()) GTEST_SKIP() << each.cpu_only;
+  if (const std::string why = hindrance(ranks); !why.empty()) GTEST_SKIP() << why;
+  EXPECT_NO_THROW(run_gpu_ranks(ranks, each.run, {.timeout_s = 60}));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Nccl, testing::Combine(testing::ValuesIn(transport_cases()), testing::Values(1, 2, 4)),
+                         [](const auto& each) {
+                           return std::string(std::get<0>(each.param).name) + "On" +
+                                  std::to_string(std::get<1>(each.param));
+                         });
+
+class NcclFailure : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = hindrance(2); !why.empty()) GTEST_SKIP() << why;
+  }
+  /// Runs `body` on two GPUs; returns the first error's text and checks its class and that it comes within 10 s of
+  /// start(), which the body calls.
+  template <class E>
+  std::string text_of(const std::function<void(World&)>& body, const WorldOptions& options = {}) {
+    std::string text = "nothing was thrown";
+    try {
+      run_gpu_ranks(2, body, options);
+    } catch (const E& error) {
+      text = error.what();
+    } catch (const std::exception& error) {
+      text = std::string("another class: ") + error.what();
+    }
+    EXPECT_LT(monotonic_s() - start_s_, 10);
+    return text;
+  }
+  void start() { start_s_ = monotonic_s(); }
+
+ private:
+  std::atomic<double> start_s_ = 0;
+};
+
+/// Sums over all ranks and waits for the result on the host.
+void sum(World& world) {
+  Exec ex(Device::cuda);
+  all_reduce(ex, everyone(world), ex.tensor({1 << 20}, DType::f32), Reduce::sum).wait(ex);
+  ex.synchronize();
+  world.check_health();
+}
+
+TEST_F(NcclFailure, OfARankFreesTheOthers) {
+  std::string freed;
+  const std::string text = text_of<NonFiniteError>([&](World& world) {
+    sum(world);
+    if (world.rank() == 1) {
+      start();
+      throw NonFiniteError("[loss] loss = nan: must be finite");
+    }
+    try {
+      sum(world);
+    } catch (const AbortedError& error) {
+      freed = error.what();
+      throw;
+    }
+  });
+  EXPECT_EQ(text, "rank 1: [loss] loss = nan: must be finite");
+  EXPECT_EQ(freed, "[nccl] rank 1 failed first: rank 1: [loss] loss = nan: must be finite");
+}
+
+/// The memory of the posted receive goes while the error unwinds, and cudaFree waits for all that the GPU still does.
+TEST_F(NcclFailure, EndsAPostedReceiveOfItsOwn) {
+  const std::string text = text_of<NonFiniteError>([&](World& world) {
+    const Group all = everyone(world);
+    Exec ex(Device::cuda);
+    if (world.rank() == 0) return sum(world);
+    const Pending receive = recv(ex, all, ex.tensor({1000}, DType::f32), 0);
+    start();
+    throw NonFiniteError("[loss] loss = inf: must be finite");
+  });
+  EXPECT_EQ(text, "rank 1: [loss] loss = inf: must be finite");
+}
+
+TEST_F(NcclFailure, AnAbsentRankIsAHang) {
+  const std::string text = text_of<HangError>(
+      [&](World& world) {
+        sum(world);
+        start();
+        if (world.rank() == 0) return sum(world);
+        std::this_thread::sleep_for(std::chrono::seconds(4));
+      },
+      {.timeout_s = 2});
+  EXPECT_TRUE(text.starts_with("rank 0: [all_reduce] group world of 2 ranks: rank 0 waited 2.")) << text;
+  EXPECT_NE(text.find("in all_reduce(sum, f32 x 1048576) #1 at nccl_test.cpp:"), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with(" for rank 1")) << text;
+}
+
+TEST_F(NcclFailure, MessagesNeedAGroupMadeForThem) {
+  const std::string text = text_of<BackendError>([&](World& world) {
+    start();
+    Exec ex(Device::cuda);
+    const Group silent = world.group("silent", {0, 1});
+    (void)send(ex, silent, ex.tensor({4}, DType::f32), 1 - world.rank());
+  });
+  EXPECT_NE(text.find("[send] group silent of 2 ranks: member "), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with("in groups made with Messages::neighbours")) << text;
+}
+
+TEST(GpusOfRanks, AreOnePerRank) {
+  const int gpus = device::num_gpus();
+  std::string text = "nothing was thrown";
+  try {
+    run_ranks(gpus + 1, [](World& world) { gpu_of_rank(world); });
+  } catch (const ConfigError& error) {
+    text = error.what();
+  }
+  EXPECT_TRUE(text.starts_with(str("parallel.ranks: ", gpus + 1, " ranks on host "))) << text;
+  EXPECT_NE(text.find(str(", which has ", gpus, " GPUs: one rank per GPU; ")), std::string::npos) << text;
+  if (gpus > 0) run_ranks(gpus, [](World& world) { EXPECT_EQ(gpu_of_rank(world), world.rank()); });
+}
+
+TEST(NcclWorld, SaysWhatIsMissing) {
+  if (has_nccl() && device::num_gpus() > 0) GTEST_SKIP() << "nothing is missing here";
+  const auto host = dry_world(0, 1);
+  EXPECT_THROW(nccl_world(*host), BackendError);
+}
+
+}  // namespace
+}  // namespace megalith::comm
