@@ -1,0 +1,343 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_pipeline.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/philox.h"
+#include "megalith/base/str.h"
+#include "megalith/ops/attention.h"
+#include "megalith/ops/cuda/warp_products.h"
+#include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/step_state.h"
+
+// What the kernels of attention share. A block of 4 warps keeps 64 rows of one head (queries or keys) in shared memory,
+// 16 to a warp, and streams tiles of the other side past them: the next tile is copied while one is computed with.
+
+namespace megalith::ops::cuda {
+
+constexpr int kWarps = 4, kThreads = kWarps * kWarp;
+constexpr int kRows = kWarps * kWarpRows;  // that a block keeps
+
+constexpr float kLog2E = 1.44269504f;  // 2^(x kLog2E) = e^x
+
+constexpr int row_blocks(int seq_len) { return (seq_len + kRows - 1) / kRows; }
+
+enum class Dropping : bool { off, on };
+
+/// What every kernel is told about the call, by value.
+struct AttentionCall {
+  int seq_len, num_heads, head_dim;  // S, A, D
+  int heads;                         // B*A, numbered sample * A + head
+  int concurrent_heads;              // see longest_first()
+  Index qkv_stride, out_stride;      // elements from one token to the next, in qkv and in out
+  bool vectors;                      // every row of every tensor starts at a multiple of 16 bytes
+  float scale;                       // 1 / sqrt(D)
+  // Dropout; nothing of it is read without.
+  std::uint64_t seed;
+  std::uint32_t site, threshold;
+  float kept_scale;  // 1 / (1 - p)
+  Index first_head, num_global_heads;
+  const StepState* step_state;
+};
+
+template <class Args>
+AttentionCall call_of(const Args& args, bool vectors) {
+  // K and V, or Q and dO, of the heads in flight should stay in a part of the L2 cache (A100: 40 MB, H100: 50 MB).
+  constexpr Index kCachedBytes = Index{16} << 20;
+  const Index head_dim = args.out.dim(1) / args.num_heads, heads = args.batch * args.num_heads;
+  const Index head_bytes = 2 * args.seq_len * head_dim * size_of(args.out.dtype());
+  const bool drops = args.dropout.probability > 0;
+  return {.seq_len = static_cast<int>(args.seq_len),
+          .num_heads = static_cast<int>(args.num_heads),
+          .head_dim = static_cast<int>(head_dim),
+          .heads = static_cast<int>(heads),
+          .concurrent_heads = static_cast<int>(std::clamp(kCachedBytes / head_bytes, Index{1}, heads)),
+          .qkv_stride = 3 * args.out.dim(1),
+          .out_stride = args.out.dim(1),
+          .vectors = vectors,
+          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))),
+          .seed = args.dropout.seed,
+          .site = args.dropout.site,
+          .threshold = dropout_threshold(args.dropout.probability),
+          .kept_scale = static_cast<float>(1.0 / (1.0 - args.dropout.probability)),
+          .first_head = args.first_head,
+          .num_global_heads = args.num_global_heads,
+          .step_state = drops ? static_cast<const StepState*>(args.dropout.step_state.raw()) : nullptr};
+}
+
+/// Whether tensors of rows of head_dim elements can be read and written by 16 bytes.
+template <class... Tensors>
+bool in_vectors(Index head_dim, const Tensors&... tensors) {
+  const auto aligned = [&](const Tensor& t) {
+    return reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0 && head_dim * size_of(t.dtype()) % 16 == 0;
+  };
+  return (aligned(tensors) && ...);
+}
+
+/// Calls f.template operator()<T, kDim>() with the element type of the kernels and head_dim rounded up to a tile.
+template <class F>
+void dispatch_tiles(DType dtype, Index head_dim, const F& f) {
+  const auto with_dim = [&]<class T>() {
+    if (head_dim <= 32) return f.template operator()<T, 32>();
+    if (head_dim <= 64) return f.template operator()<T, 64>();
+    if (head_dim <= 96) return f.template operator()<T, 96>();
+    if (head_dim <= 128) return f.template operator()<T, 128>();
+    if (head_dim <= 256) return f.template operator()<T, 256>();
+    throw BackendError(str("[attention] head_dim = ", head_dim, ": must be at most 256 on a GPU; use more heads"));
+  };
+  switch (dtype) {
+    case DType::f32:
+      return with_dim.template operator()<float>();
+    case DType::bf16:
+      return with_dim.template operator()<__nv_bfloat16>();
+    case DType::f16:
+      return with_dim.template operator()<__half>();
+    default:
+      throw BackendError(str("[attention] dtype = ", name_of(dtype), ": needs f32, bf16 or f16 on a GPU"));
+  }
+}
+
+/// Launches kernel(call, args...) with a block for every kRows rows of every head, `parts` times.
+template <class... Params, class... Args>
+void launch_tiles(Stream stream, void (*kernel)(AttentionCall, Params...), Index parts, int shared_bytes,
+                  const AttentionCall& call, Args... args) {
+  megalith::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  const Index blocks = Index{row_blocks(call.seq_len)} * call.heads;
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
+  kernel<<<grid, kThreads, static_cast<std::size_t>(shared_bytes), megalith::cuda::native(stream)>>>(call, args...);
+  megalith::cuda::check(cudaGetLastError());
+}
+
+/// Which part of a head a block computes.
+struct Work {
+  int head;  // sample * A + head
+  int turn;  // of the head's row blocks: 0 has the most tiles to go through
+};
+
+/// Under the causal mask the blocks of a head take from one to all of the tiles, so the longest start first and the
+/// short ones fill the gaps at the end. Heads go in groups whose streamed tensors fit in the L2 cache together.
+__device__ inline Work longest_first(const AttentionCall& call) {
+  const int block = static_cast<int>(blockIdx.x), blocks = row_blocks(call.seq_len);
+  const int first = block / (call.concurrent_heads * blocks) * call.concurrent_heads;
+  const int heads = min(call.concurrent_heads, call.heads - first), in_group = block - first * blocks;
+  return {.head = first + in_group % heads, .turn = in_group / heads};
+}
+
+/// Rows of one head in global memory: [S, D], rows `stride` elements apart.
+template <class T>
+struct HeadRows {
+  T* data;
+  Index stride;
+  int rows, columns;
+  bool vectors;
+};
+
+enum class Part { q, k, v };
+
+/// qkv or dqkv [B*S, A*3*D]
+template <class T>
+__device__ HeadRows<T> qkv_rows(const AttentionCall& call, T* qkv, int head, Part part) {
+  const Index sample = head / call.num_heads, in_sample = head % call.num_heads;
+  const Index row = sample * call.seq_len * call.num_heads + in_sample;
+  return {.data = qkv + (row * 3 + static_cast<Index>(part)) * call.head_dim,
+          .stride = call.qkv_stride,
+          .rows = call.seq_len,
+          .columns = call.head_dim,
+          .vectors = call.vectors};
+}
+
+/// out or dout [B*S, A*D]
+template <class T>
+__device__ HeadRows<T> out_rows(const AttentionCall& call, T* out, int head) {
+  const Index sample = head / call.num_heads, in_sample = head % call.num_heads;
+  return {.data = out + (sample * call.seq_len * call.num_heads + in_sample) * call.head_dim,
+          .stride = call.out_stride,
+          .rows = call.seq_len,
+          .columns = call.head_dim,
+          .vectors = call.vectors};
+}
+
+template <class T>
+__device__ T* shared_memory() {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  return reinterpret_cast<T*>(shared_bytes);
+}
+
+/// How the rows of a tile in shared memory follow those in global memory. Four neighbouring keys share one block of
+/// random words, but a fragment gives a lane the columns 2q, 2q+1, 2q+8, 2q+9 (q = lane % 4) of every 16 as two tiles'
+/// neighbours, and the rows l / 4 and l / 4 + 8. Keys are therefore `interleaved`: tile row 8u + 2q + e of every 16
+/// holds key 4q + 2u + e. A lane's four columns are then four neighbours; its two rows are two of four, and lane ^ 4
+/// has the other two.
+enum class RowOrder { plain, interleaved };
+
+template <RowOrder kOrder>
+__device__ constexpr int row_offset(int tile_row) {
+  if constexpr (kOrder == RowOrder::plain) return tile_row;
+  return tile_row / 16 * 16 + tile_row % 8 / 2 * 4 + tile_row / 8 % 2 * 2 + tile_row % 2;
+}
+
+/// Starts the copy of rows first .. first + kTileRows - 1 to a tile [kTileRows, kDim] of shared memory, 0 outside of
+/// the head. The caller commits, waits and synchronises. Every 4 or 8 threads copy a row, so that a thread walks by
+/// constant steps and keeps one address.
+template <int kTileRows, int kDim, RowOrder kOrder, class T>
+__device__ void load_tile(T* tile, const HeadRows<const T>& from, int first) {
+  constexpr int kStride = row_stride<T>(kDim), kVector = 16 / static_cast<int>(sizeof(T));
+  const int thread = static_cast<int>(threadIdx.x);
+  if (from.vectors) {
+    constexpr int kVectors = kDim / kVector, kLanes = kVectors % 8 == 0 ? 8 : 4, kPass = kThreads / kLanes;
+    static_assert(kTileRows % kPass == 0 && kPass % 16 == 0 && kVectors % kLanes == 0);
+    const int row = thread / kLanes, source = first + row_offset<kOrder>(row), column = thread % kLanes * kVector;
+    const T* data = from.data + source * from.stride + column;
+    tile += row * kStride + column;
+#pragma unroll
+    for (int i = 0; i < kTileRows; i += kPass) {
+#pragma unroll
+      for (int j = 0; j < kDim; j += kLanes * kVector) {
+        const bool inside = source + i < from.rows && column + j < from.columns;
+        // With 16 bytes of zeros nothing is read, wherever the address points.
+        __pipeline_memcpy_async(tile + i * kStride + j, data + i * from.stride + j, 16, inside ? 0 : 16);
+      }
+    }
+  } else {
+    for (int i = thread; i < kTileRows * kDim; i += kThreads) {
+      const int row = i / kDim, column = i % kDim, source = first + row_offset<kOrder>(row);
+      const bool inside = source < from.rows && column < from.columns;
+      tile[row * kStride + column] = inside ? from.data[source * from.stride + column] : static_cast<T>(0.0f);
+    }
+  }
+}
+
+/// Two tiles, one behind the other: a stage.
+template <int kTileRows, int kDim, RowOrder kOrder, class T>
+__device__ void load_stage(T* stage, const HeadRows<const T>& a, const HeadRows<const T>& b, int first) {
+  load_tile<kTileRows, kDim, kOrder>(stage, a, first);
+  load_tile<kTileRows, kDim, kOrder>(stage + kTileRows * row_stride<T>(kDim), b, first);
+}
+
+/// As load_tile() for kCount numbers of a head [S].
+template <int kCount>
+__device__ void load_statistics(float* tile, const float* from, int first, int seq_len) {
+  static_assert(kCount <= kThreads);
+  const int i = static_cast<int>(threadIdx.x);
+  if (i >= kCount) return;
+  const bool inside = first + i < seq_len;
+  __pipeline_memcpy_async(tile + i, inside ? from + first + i : from, 4, inside ? 0 : 4);
+}
+
+/// Writes the lane's two rows of sums times their factors to rows row[0..1] of a head, from first_column on.
+template <class T, int kColumns>
+__device__ void store_rows(const HeadRows<T>& to, const int (&row)[2], int first_column, const float (&factor)[2],
+                           const Fragment<kColumns>& sums) {
+  using Pair = std::conditional_t<std::is_same_v<T, float>, float2,
+                                  std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>>;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (row[half] >= to.rows) continue;
+    T* data = to.data + row[half] * to.stride;
+#pragma unroll
+    for (int t = 0; t < Fragment<kColumns>::kTiles; ++t) {
+      const int column = first_column + WarpProducts<T>::output_column(t);
+      const T low = static_cast<T>(sums.tile[t][2 * half] * factor[half]);
+      const T high = static_cast<T>(sums.tile[t][2 * half + 1] * factor[half]);
+      if (to.vectors) {
+        if (column < to.columns) *reinterpret_cast<Pair*>(data + column) = Pair{low, high};
+      } else {
+        if (column < to.columns) data[column] = low;
+        if (column + 1 < to.columns) data[column + 1] = high;
+      }
+    }
+  }
+}
+
+/// Bit i: whether word i of a block of random words is at least the threshold. Not inlined, and so not interleaved with
+/// the products: that pushed sums out of the registers (key_value_kernel, bf16, D = 96, 168 registers: 404 bytes of
+/// spills against none; nvcc 13.0).
+__device__ __noinline__ inline std::uint32_t draw_block(RandomSite site, std::uint64_t block, std::uint32_t threshold) {
+  const Philox4 words = site.block(block);
+  return (words[0] >= threshold ? 1u : 0u) | (words[1] >= threshold ? 2u : 0u) | (words[2] >= threshold ? 4u : 0u) |
+         (words[3] >= threshold ? 8u : 0u);
+}
+
+/// Which probabilities of one head are kept (ops/attention.h has the numbering).
+class KeptBits {
+ public:
+  __device__ KeptBits(const AttentionCall& call, int head)
+      : threshold_(call.threshold), seq_len_(static_cast<std::uint64_t>(call.seq_len)) {
+    const StepState state = *call.step_state;
+    site_ = {.seed = call.seed, .step = static_cast<std::uint32_t>(state.step), .site = call.site};
+    const std::uint64_t sample = state.first_sample + static_cast<std::uint64_t>(head / call.num_heads);
+    const Index in_sample = call.first_head + head % call.num_heads;
+    first_ = (sample * static_cast<std::uint64_t>(call.num_global_heads) + static_cast<std::uint64_t>(in_sample)) *
+             seq_len_ * seq_len_;
+  }
+
+  /// Bit i: whether key + i is kept; key a multiple of 4. One block of words, two for the rows of a seq_len that is not
+  /// a multiple of 4.
+  __device__ std::uint32_t four(int query, int key) const {
+    const std::uint64_t element =
+        first_ + static_cast<std::uint64_t>(query) * seq_len_ + static_cast<std::uint64_t>(key);
+    const auto offset = static_cast<std::uint32_t>(element % 4);
+    const std::uint32_t bits = draw_block(site_, element / 4, threshold_);
+    if (offset == 0) return bits;
+    return (bits | draw_block(site_, element / 4 + 1, threshold_) << 4) >> offset & 15u;
+  }
+
+ private:
+  RandomSite site_;
+  std::uint32_t threshold_;
+  std::uint64_t seq_len_, first_;  // first_: global element of (query 0, key 0)
+};
+
+struct AllKept {
+  __device__ AllKept(const AttentionCall& /*call*/, int /*head*/) {}
+};
+
+template <Dropping kDropping>
+using Kept = std::conditional_t<kDropping == Dropping::on, KeptBits, AllKept>;
+
+/// A lane's part of a fragment of queries x interleaved keys: rows row[0..1] and, of every 16 keys, the 4 from
+/// four_keys.
+struct QueryLane {
+  int row[2];
+  int four_keys;
+};
+
+/// `first`: of the warp's queries.
+__device__ inline QueryLane query_lane(int first) {
+  const int row = first + lane_index() / 4;
+  return {.row = {row, row + 8}, .four_keys = lane_index() % 4 * 4};
+}
+
+/// Scores of keys after their query become -inf: no weight.
+template <int kKeys>
+__device__ void mask_future(Fragment<kKeys>& scores, const QueryLane& lane, int first_key) {
+  for_each_element(scores, [&](int t, int i, float& score) {
+    const int key = first_key + t / 2 * 16 + lane.four_keys + t % 2 * 2 + i % 2;
+    if (key > lane.row[i / 2]) score = -INFINITY;
+  });
+}
+
+/// Which elements of such a fragment dropout keeps: bit kept_bit(t, i) for tile[t][i]. Drawn in a loop that is not
+/// unrolled, before the scores take their registers.
+template <int kKeys>
+__device__ std::uint32_t draw_kept(const KeptBits& kept, const QueryLane& lane, int first_key) {
+  static_assert(kKeys <= 64);
+  std::uint32_t bits = 0;
+#pragma unroll 1
+  for (int key = 0; key < kKeys; key += 16) {
+    const std::uint32_t upper = kept.four(lane.row[0], first_key + key + lane.four_keys);
+    const std::uint32_t lower = kept.four(lane.row[1], first_key + key + lane.four_keys);
+    bits |= (upper | lower << 4) << key / 2;
+  }
+  return bits;
+}
+
+constexpr std::uint32_t kept_bit(int t, int i) { return 1u << (t / 2 * 8 + i / 2 * 4 + t % 2 * 2 + i % 2); }
+
+}  // namespace megalith::ops::cuda

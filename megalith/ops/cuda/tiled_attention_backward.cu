@@ -1,0 +1,299 @@
+#include "megalith/ops/cuda/attention_tiles.h"
+#include "megalith/ops/cuda/tiled_attention.h"
+
+// Three kernels: delta = rowsum(dO * O); dK and dV by blocks of keys; dQ by blocks of queries. The last two both
+// compute S = Q K^T and dP = dO V^T again, seven products in all where one kernel that adds into dQ atomically takes
+// five: atomics would not give the same bits twice. Names as in Dao 2023, section 2.3.2.
+
+namespace megalith::ops::cuda {
+namespace {
+
+/// Sizes of the kernels of backward for one element type and one head_dim, in shared memory: two tensors [kRows, kDim]
+/// that stay, then two stages of two tensors [kTileRows, kDim], then scratch of the warps, then f32 statistics.
+template <class T, int kDim>
+struct BackwardTiles {
+  static constexpr int kTileRows = sizeof(T) == 2 || kDim <= 96 ? 32 : 16;
+  static constexpr int kStride = row_stride<T>(kDim);
+  static constexpr int kKept = kRows * kStride, kTile = kTileRows * kStride;
+  static constexpr int kScratch = WarpProducts<T>::scratch(kTileRows);
+  static constexpr int kElements = 2 * kKept + 4 * kTile + kWarps * kScratch;
+  static constexpr int kStatistics = 4 * kTileRows;  // two stages of log_sum_exp and delta
+  static constexpr int kBytes = kElements * static_cast<int>(sizeof(T)) + kStatistics * static_cast<int>(sizeof(float));
+  // Above 128 columns the sums of both dK and dV do not fit in registers: two blocks take half of the columns each.
+  static constexpr int kColumns = kDim <= 128 ? kDim : kDim / 2;
+  // Blocks that should fit on a multiprocessor: what registers and shared memory allow.
+  static constexpr int kKeyBlocks = kDim > 128 ? 1 : kDim > 64 || sizeof(T) == 4 ? 2 : 3;
+  static constexpr int kQueryBlocks = kDim > 128 ? 1 : kDim > 96 || sizeof(T) == 4 ? 2 : 3;
+};
+
+/// The tensors of a call. log_sum_exp, delta [B, A, S]; the others as in ops/attention.h.
+template <class T>
+struct BackwardTensors {
+  const T *dout, *qkv;
+  const float *log_sum_exp, *delta;
+  T* dqkv;
+};
+
+constexpr int kDeltaLanes = 8;  // of one row of the delta kernel
+
+/// delta [B, A, S] = rowsum(dout * out), 8 lanes a row. Reads out and dout once, writes 4 bytes a row.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    delta_kernel(AttentionCall call, const T* out, const T* dout, float* delta) {
+  constexpr int kVector = 16 / static_cast<int>(sizeof(T));
+  struct alignas(16) Vector {
+    T elements[kVector];
+  };
+  const int lane = static_cast<int>(threadIdx.x) % kDeltaLanes;
+  const Index row = (static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x) / kDeltaLanes;  // (b * S + i) * A + a
+  const bool inside = row < static_cast<Index>(call.heads) * call.seq_len;
+  const T *x = out + row * call.head_dim, *dx = dout + row * call.head_dim;
+  float sum = 0;
+  if (inside && call.vectors) {
+    for (int column = lane * kVector; column < call.head_dim; column += kDeltaLanes * kVector) {
+      const Vector a = *reinterpret_cast<const Vector*>(x + column), b = *reinterpret_cast<const Vector*>(dx + column);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        sum = fmaf(static_cast<float>(a.elements[i]), static_cast<float>(b.elements[i]), sum);
+      }
+    }
+  } else if (inside) {
+    for (int column = lane; column < call.head_dim; column += kDeltaLanes) {
+      sum = fmaf(static_cast<float>(x[column]), static_cast<float>(dx[column]), sum);
+    }
+  }
+#pragma unroll
+  for (int step = 1; step < kDeltaLanes; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  if (!inside || lane != 0) return;
+  const Index token = row / call.num_heads, sample = token / call.seq_len;
+  delta[(sample * call.num_heads + row % call.num_heads) * call.seq_len + token % call.seq_len] = sum;
+}
+
+/// What turns scores into gradients.
+struct Factors {
+  float scale_log2, kept_scale;
+};
+
+__device__ inline Factors factors_of(const AttentionCall& call) {
+  return {.scale_log2 = call.scale * kLog2E, .kept_scale = call.kept_scale};
+}
+
+/// Replaces a score by P, dropped out but without the factor kept_scale, and its dP by dS / scale.
+template <Dropping kDropping>
+__device__ void differentiate(float& score, float& dprob, const Factors& factors, float2 lse_and_delta, bool kept) {
+  const float p = exp2_flushed(fmaf(score, factors.scale_log2, -kLog2E * lse_and_delta.x));
+  if constexpr (kDropping == Dropping::on) {
+    score = kept ? p : 0;
+    dprob = p * ((kept ? dprob * factors.kept_scale : 0) - lse_and_delta.y);
+  } else {
+    score = p;
+    dprob = p * (dprob - lse_and_delta.y);
+  }
+}
+
+/// A lane's part of a fragment of interleaved keys x queries: keys row[0..1], two of the four from four_keys, of which
+/// lane ^ 4 has the others; and of every 8 queries the two from two_queries.
+struct KeyLane {
+  int row[2];
+  int four_keys, two_queries;
+};
+
+/// `first`: of the warp's keys.
+__device__ inline KeyLane key_lane(int first) {
+  const int row = lane_index() / 4;
+  return {.row = {first + row_offset<RowOrder::interleaved>(row), first + row_offset<RowOrder::interleaved>(row + 8)},
+          .four_keys = first + row / 2 * 4,
+          .two_queries = lane_index() % 4 * 2};
+}
+
+/// Scores of queries before their key become -inf: no weight.
+template <int kQueries>
+__device__ void mask_past(Fragment<kQueries>& scores, const KeyLane& lane, int first_query) {
+  for_each_element(scores, [&](int t, int i, float& score) {
+    const int query = first_query + 8 * t + lane.two_queries + i % 2;
+    if (lane.row[i / 2] > query) score = -INFINITY;
+  });
+}
+
+/// Which elements dropout keeps: bits[e] for the query two_queries + e of every 8, bit 4 t + 2 half for tile[t] and
+/// row[half]. A lane draws the four keys of one of its two queries, lane ^ 4 those of the other, and they swap.
+struct KeptPairs {
+  std::uint32_t bits[2];
+};
+
+template <int kQueries>
+__device__ KeptPairs draw_kept_pairs(const KeptBits& kept, const KeyLane& lane, int first_query) {
+  static_assert(kQueries <= 64);
+  const int odd = lane_index() / 4 % 2;
+  std::uint32_t mine = 0;
+#pragma unroll 1
+  for (int query = 0; query < kQueries; query += 8) {
+    mine |= kept.four(first_query + query + lane.two_queries + odd, lane.four_keys) << query / 2;
+  }
+  const std::uint32_t other = __shfl_xor_sync(~0u, mine, 4);
+  return {.bits = {(odd ? other : mine) >> odd, (odd ? mine : other) >> odd}};
+}
+
+/// A block computes dk and dv of 64 keys of one head (for D > 128, half of their columns), a warp 16 of them, over the
+/// tiles of queries from the diagonal on; transposed, so that P^T and dS^T come out as the left sides of the products
+/// that follow. Reads k, v once and q, dout, log_sum_exp, delta of (S + kRows) / 2 queries per block on average, almost
+/// all from the L2 cache; writes dk, dv once. Random words: one Philox block for 4 scores.
+template <class T, int kDim, Dropping kDropping>
+__global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks))
+    key_value_kernel(AttentionCall call, BackwardTensors<T> tensors) {
+  using Tiles = BackwardTiles<T, kDim>;
+  using Products = WarpProducts<T>;
+  constexpr int kQueries = Tiles::kTileRows, kStride = Tiles::kStride, kTile = Tiles::kTile;
+  const Work work = longest_first(call);
+  const int first_key = work.turn * kRows, warp_key = first_key + warp_index() * kWarpRows;
+  const int first_column = Tiles::kColumns == kDim ? 0 : static_cast<int>(blockIdx.y) * Tiles::kColumns;
+  const KeyLane lane = key_lane(warp_key);
+  const Kept<kDropping> kept(call, work.head);
+  const HeadRows<const T> q = qkv_rows(call, tensors.qkv, work.head, Part::q);
+  const HeadRows<const T> dout = out_rows(call, tensors.dout, work.head);
+  const Index first_statistic = static_cast<Index>(work.head) * call.seq_len;
+
+  T* k_tile = shared_memory<T>();     // [kRows, kDim]
+  T* v_tile = k_tile + Tiles::kKept;  // [kRows, kDim]
+  T* stages = v_tile + Tiles::kKept;  // 2 x (q, dout) [kQueries, kDim]
+  T* scratch = stages + 4 * kTile + warp_index() * Tiles::kScratch;
+  auto* statistics = reinterpret_cast<float*>(k_tile + Tiles::kElements);  // 2 x (log_sum_exp, delta) [kQueries]
+  const auto load_queries = [&](int first_query, int stage) {
+    load_stage<kQueries, kDim, RowOrder::plain>(stages + stage * 2 * kTile, q, dout, first_query);
+    float* row = statistics + stage * 2 * kQueries;
+    load_statistics<kQueries>(row, tensors.log_sum_exp + first_statistic, first_query, call.seq_len);
+    load_statistics<kQueries>(row + kQueries, tensors.delta + first_statistic, first_query, call.seq_len);
+    __pipeline_commit();
+  };
+  load_tile<kRows, kDim, RowOrder::interleaved>(k_tile, qkv_rows(call, tensors.qkv, work.head, Part::k), first_key);
+  load_tile<kRows, kDim, RowOrder::interleaved>(v_tile, qkv_rows(call, tensors.qkv, work.head, Part::v), first_key);
+  load_queries(first_key, 0);
+
+  const T *k_rows = k_tile + warp_index() * kWarpRows * kStride, *v_rows = k_rows + Tiles::kKept;
+  const Factors factors = factors_of(call);
+  Fragment<Tiles::kColumns> dk{}, dv{};  // [16, D], without scale and kept_scale
+  for (int first_query = first_key, stage = 0; first_query < call.seq_len; first_query += kQueries, stage ^= 1) {
+    __pipeline_wait_prior(0);
+    __syncthreads();  // this stage has arrived, and all warps are done with the other
+    if (first_query + kQueries < call.seq_len) load_queries(first_query + kQueries, stage ^ 1);
+    if (first_query + kQueries <= warp_key) continue;
+    KeptPairs kept_pairs{};
+    if constexpr (kDropping == Dropping::on) kept_pairs = draw_kept_pairs<kQueries>(kept, lane, first_query);
+    const T *q_tile = stages + stage * 2 * kTile, *dout_tile = q_tile + kTile;
+    const float *lse = statistics + stage * 2 * kQueries + lane.two_queries, *delta = lse + kQueries;
+    Fragment<kQueries> scores{}, dprobs{};
+    Products::template add_transposed<kDim>(scores, k_rows, q_tile);
+    Products::template add_transposed<kDim>(dprobs, v_rows, dout_tile);
+    if (first_query < warp_key + kWarpRows - 1) mask_past(scores, lane, first_query);
+    // A query past the end has q, dout, log_sum_exp and delta 0, so P = 1 and dS = 0: it adds nothing.
+    for_each_element(scores, [&](int t, int i, float& score) {
+      const int column = 8 * t + i % 2;
+      const bool keep = (kept_pairs.bits[i % 2] >> (4 * t + i / 2 * 2) & 1u) != 0;
+      differentiate<kDropping>(score, dprobs.tile[t][i], factors, make_float2(lse[column], delta[column]), keep);
+    });
+    Products::template add<kStride>(dv, scores, dout_tile + first_column, scratch);
+    Products::template add<kStride>(dk, dprobs, q_tile + first_column, scratch);
+  }
+  const float kept_scale = kDropping == Dropping::on ? call.kept_scale : 1.0f;
+  const float dv_factor[2] = {kept_scale, kept_scale}, dk_factor[2] = {call.scale, call.scale};
+  store_rows(qkv_rows(call, tensors.dqkv, work.head, Part::v), lane.row, first_column, dv_factor, dv);
+  store_rows(qkv_rows(call, tensors.dqkv, work.head, Part::k), lane.row, first_column, dk_factor, dk);
+}
+
+/// A block computes dq of 64 queries of one head, a warp 16 of them, over the tiles of keys up to the diagonal. Reads
+/// q, dout, log_sum_exp, delta once and k, v of (S + kRows) / 2 keys per block on average, almost all from the L2
+/// cache; writes dq once. Random words: one Philox block for 4 scores.
+template <class T, int kDim, Dropping kDropping>
+__global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlocks))
+    query_kernel(AttentionCall call, BackwardTensors<T> tensors) {
+  using Tiles = BackwardTiles<T, kDim>;
+  using Products = WarpProducts<T>;
+  constexpr int kKeys = Tiles::kTileRows, kStride = Tiles::kStride, kTile = Tiles::kTile;
+  const Work work = longest_first(call);
+  const int first_query = (row_blocks(call.seq_len) - 1 - work.turn) * kRows;
+  const int warp_query = first_query + warp_index() * kWarpRows;
+  const QueryLane lane = query_lane(warp_query);
+  const Kept<kDropping> kept(call, work.head);
+  const HeadRows<const T> k = qkv_rows(call, tensors.qkv, work.head, Part::k);
+  const HeadRows<const T> v = qkv_rows(call, tensors.qkv, work.head, Part::v);
+
+  T* q_tile = shared_memory<T>();        // [kRows, kDim]
+  T* dout_tile = q_tile + Tiles::kKept;  // [kRows, kDim]
+  T* stages = dout_tile + Tiles::kKept;  // 2 x (k, v) [kKeys, kDim]
+  T* scratch = stages + 4 * kTile + warp_index() * Tiles::kScratch;
+  load_tile<kRows, kDim, RowOrder::plain>(q_tile, qkv_rows(call, tensors.qkv, work.head, Part::q), first_query);
+  load_tile<kRows, kDim, RowOrder::plain>(dout_tile, out_rows(call, tensors.dout, work.head), first_query);
+  load_stage<kKeys, kDim, RowOrder::interleaved>(stages, k, v, 0);
+  __pipeline_commit();
+
+  float2 lse_and_delta[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const bool inside = lane.row[half] < call.seq_len;
+    const Index at = static_cast<Index>(work.head) * call.seq_len + lane.row[half];
+    lse_and_delta[half] = inside ? make_float2(tensors.log_sum_exp[at], tensors.delta[at]) : make_float2(0, 0);
+  }
+  const T *q_rows = q_tile + warp_index() * kWarpRows * kStride, *dout_rows = q_rows + Tiles::kKept;
+  const Factors factors = factors_of(call);
+  Fragment<kDim> dq{};  // [16, D], without scale
+  const int end = min(first_query + kRows, call.seq_len);
+  for (int first_key = 0, stage = 0; first_key < end; first_key += kKeys, stage ^= 1) {
+    __pipeline_wait_prior(0);
+    __syncthreads();  // this stage has arrived, and all warps are done with the other
+    if (first_key + kKeys < end) {
+      load_stage<kKeys, kDim, RowOrder::interleaved>(stages + (stage ^ 1) * 2 * kTile, k, v, first_key + kKeys);
+      __pipeline_commit();
+    }
+    if (first_key >= warp_query + kWarpRows) continue;
+    std::uint32_t kept_bits = 0;
+    if constexpr (kDropping == Dropping::on) kept_bits = draw_kept<kKeys>(kept, lane, first_key);
+    const T *k_tile = stages + stage * 2 * kTile, *v_tile = k_tile + kTile;
+    Fragment<kKeys> scores{}, dprobs{};
+    Products::template add_transposed<kDim>(scores, q_rows, k_tile);
+    Products::template add_transposed<kDim>(dprobs, dout_rows, v_tile);
+    if (first_key + kKeys > warp_query + 1) mask_future(scores, lane, first_key);
+    for_each_element(scores, [&](int t, int i, float& score) {
+      const bool keep = (kept_bits & kept_bit(t, i)) != 0;
+      differentiate<kDropping>(score, dprobs.tile[t][i], factors, lse_and_delta[i / 2], keep);
+    });
+    Products::template add<kStride>(dq, dprobs, k_tile, scratch);
+  }
+  const float factor[2] = {call.scale, call.scale};
+  store_rows(qkv_rows(call, tensors.dqkv, work.head, Part::q), lane.row, 0, factor, dq);
+}
+
+}  // namespace
+
+Index tiled_attention_backward_scratch_bytes(Index batch, Index seq_len, Index num_heads) {
+  return batch * num_heads * seq_len * size_of(DType::f32);
+}
+
+void tiled_attention_backward(Stream stream, const AttentionBackward& args, const Tensor& scratch) {
+  if (args.batch == 0) return;
+  const Index head_dim = args.out.dim(1) / args.num_heads;
+  const bool vectors = in_vectors(head_dim, args.dout, args.qkv, args.out, args.dqkv);
+  const AttentionCall call = call_of(args, vectors);
+  dispatch_tiles(args.qkv.dtype(), head_dim, [&]<class T, int kDim>() {
+    using Tiles = BackwardTiles<T, kDim>;
+    auto* delta = static_cast<float*>(scratch.raw());
+    const auto* dout = static_cast<const T*>(args.dout.raw());
+    const Index delta_rows = Index{call.heads} * call.seq_len;
+    const auto delta_blocks = static_cast<unsigned>(ceil_div(delta_rows * kDeltaLanes, kThreads));
+    delta_kernel<<<delta_blocks, kThreads, 0, megalith::cuda::native(stream)>>>(
+        call, static_cast<const T*>(args.out.raw()), dout, delta);
+    megalith::cuda::check(cudaGetLastError());
+
+    const BackwardTensors<T> tensors{.dout = dout,
+                                     .qkv = static_cast<const T*>(args.qkv.raw()),
+                                     .log_sum_exp = static_cast<const float*>(args.log_sum_exp.raw()),
+                                     .delta = delta,
+                                     .dqkv = static_cast<T*>(args.dqkv.raw())};
+    const bool drops = args.dropout.probability > 0;
+    const auto keys = drops ? key_value_kernel<T, kDim, Dropping::on> : key_value_kernel<T, kDim, Dropping::off>;
+    const auto queries = drops ? query_kernel<T, kDim, Dropping::on> : query_kernel<T, kDim, Dropping::off>;
+    launch_tiles(stream, keys, kDim / Tiles::kColumns, Tiles::kBytes, call, tensors);
+    launch_tiles(stream, queries, 1, Tiles::kBytes, call, tensors);
+  });
+}
+
+}  // namespace megalith::ops::cuda
