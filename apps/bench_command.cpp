@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -11,7 +12,9 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/train/engine.h"
+#include "megalith/train/trace_file.h"
 
+#include "apps/bench_ops.h"
 #include "apps/command.h"
 #include "apps/launch.h"
 
@@ -24,13 +27,22 @@ struct StepBench {
         warmup = 2;
   Index tp = 1, pp = 1, dp = 1, chunks = 1;
   double dropout = 0;
-  bool deterministic = false;
+  bool deterministic = false, profile = false;
+  std::string trace;
+};
+
+/// All ops of one name.
+struct OpTime {
+  std::string name;
+  Index count = 0;
+  double seconds = 0;
 };
 
 struct Measured {
   double step_s = 0;  ///< median
   Index memory_bytes = 0;
   double loss = 0;
+  std::vector<OpTime> ops;  ///< of one step, the longest first; empty unless asked for
 };
 
 /// Random tokens: what the step costs does not depend on them.
@@ -74,6 +86,21 @@ config::RunPlan plan_of(const StepBench& b) {
   return config::resolve(c);
 }
 
+/// The longest first.
+std::vector<OpTime> times_by_op(const Tracer& tracer) {
+  std::map<std::string, OpTime> by_name;
+  for (const Tracer::Span& span : tracer.spans()) {
+    OpTime& op = by_name[span.name];
+    op.name = span.name;
+    ++op.count;
+    op.seconds += span.duration_s;
+  }
+  std::vector<OpTime> ops;
+  for (const auto& [name, op] : by_name) ops.push_back(op);
+  std::ranges::sort(ops, std::ranges::greater{}, &OpTime::seconds);
+  return ops;
+}
+
 /// Measured on rank 0; nothing is known on other processes.
 std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& plan, const Launcher& launcher) {
   std::optional<Measured> measured;
@@ -83,7 +110,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
       throw ConfigError(
           str("tp * pp * dp = ", needed, ": the launcher started ", launcher.processes, " processes; both must agree"));
     }
-    return needed;
+    return JobShape{needed, plan.device};
   };
   run_job(launcher, ranks, [&](comm::World& world) {
     train::Engine engine(world, plan);
@@ -108,9 +135,18 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
       last = now;
     }
     while (engine.steps_started() > 0) engine.finish_step();
+    std::vector<OpTime> ops;
+    if (bench.profile || !bench.trace.empty()) {  // one more step
+      Tracer tracer(plan.device);
+      engine.exec().set_tracer(&tracer);
+      engine.step(source, progress, train::Stop::no);
+      engine.exec().set_tracer(nullptr);
+      if (bench.profile) ops = times_by_op(tracer);
+      if (!bench.trace.empty()) train::write_trace(world, *io::posix_fs(), bench.trace, tracer);
+    }
     if (world.rank() != 0) return;
     std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-    measured = Measured{times[times.size() / 2], total(engine.taken_bytes()), result.loss};
+    measured = Measured{times[times.size() / 2], total(engine.taken_bytes()), result.loss, std::move(ops)};
   });
   return measured;
 }
@@ -123,9 +159,11 @@ void run_step_bench(const StepBench& bench) {
   const double tokens = static_cast<double>(bench.batch * bench.seq) / m.step_s;
   const double tflops = tokens * model::flops_per_token(plan.model) * 1e-12;
   if (bench.format == "json") {
-    const nlohmann::ordered_json out = {{"tokens_per_second", tokens},     {"step_time_s", m.step_s},
-                                        {"memory_bytes", m.memory_bytes},  {"model_tflops_per_s", tflops},
-                                        {"grid", config::grid_text(plan)}, {"loss", m.loss}};
+    nlohmann::ordered_json out = {{"tokens_per_second", tokens},     {"step_time_s", m.step_s},
+                                  {"memory_bytes", m.memory_bytes},  {"model_tflops_per_s", tflops},
+                                  {"grid", config::grid_text(plan)}, {"loss", m.loss}};
+    for (const OpTime& op : m.ops)
+      out["ops"].push_back({{"name", op.name}, {"count", op.count}, {"seconds", op.seconds}});
     std::printf("%s\n", out.dump(2).c_str());
     return;
   }
@@ -134,6 +172,10 @@ void run_step_bench(const StepBench& bench) {
       "model_tflops_per_s %.3f (6 per weight of every product + 12 L h T a token)\n",
       config::grid_text(plan).c_str(), tokens, m.step_s, static_cast<long long>(m.memory_bytes),
       human_bytes(m.memory_bytes).c_str(), tflops);
+  for (const OpTime& op : m.ops) {
+    std::printf("  %-24s %5lld x %9.1f us = %8.3f ms\n", op.name.c_str(), static_cast<long long>(op.count),
+                1e6 * op.seconds / static_cast<double>(op.count), 1e3 * op.seconds);
+  }
 }
 
 }  // namespace
@@ -141,6 +183,7 @@ void run_step_bench(const StepBench& bench) {
 void add_bench(CLI::App& program) {
   CLI::App* command = program.add_subcommand("bench", "Measure the engine");
   command->require_subcommand(1);
+  add_bench_ops(*command);
   auto b = std::make_shared<StepBench>();
   CLI::App* step = command->add_subcommand(
       "step", "Whole training steps on random tokens: forward, backward, reduction, clip, AdamW");
@@ -163,6 +206,8 @@ void add_bench(CLI::App& program) {
   size("--pp", b->pp, "Pipeline stages");
   size("--dp", b->dp, "Data-parallel ranks");
   size("--chunks", b->chunks, "Model chunks per pipeline stage");
+  step->add_flag("--profile", b->profile, "Also time every op of one more step");
+  step->add_option("--trace", b->trace, "Write that step's ops of all ranks to a file that Perfetto opens");
   step->add_flag("--deterministic", b->deterministic, "The same bits every time");
   step->add_option("--dropout", b->dropout, "Dropout everywhere")->check(CLI::Range(0.0, 0.99))->capture_default_str();
   step->add_option("--format", b->format, "text or json")->check(CLI::IsMember({"text", "json"}));

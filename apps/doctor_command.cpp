@@ -7,10 +7,13 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "megalith/base/build.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/mpi/mpi_world.h"
+#include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
+#include "megalith/ops/library.h"
 
 #include "apps/command.h"
 
@@ -22,6 +25,27 @@ struct Finding {
 };
 
 const char* yes_if(bool holds) { return holds ? "yes" : "no"; }
+
+/// What computes on GPUs, and between them.
+void add_gpus(std::vector<Finding>& all) {
+  const std::vector<device::Gpu> gpus = device::gpus();
+  if (gpus.empty()) {
+    all.push_back({"GPU", "no",
+                   build::has_cuda ? "this build can use one, but the driver shows none"
+                                   : "this build has no CUDA backend: put nvcc on PATH and build again"});
+  }
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    const device::Gpu& gpu = gpus[i];
+    std::string links;
+    for (const int other : gpu.reaches) links += str(links.empty() ? "" : ", ", other);
+    all.push_back({str("GPU ", i), gpu.name,
+                   str("compute ", gpu.capability, ", ", gpu.multiprocessors, " multiprocessors, ",
+                       human_bytes(gpu.memory_bytes), gpus.size() < 2 ? "" : str(", reaches GPU ", links))});
+  }
+  for (const auto& [name, version] : ops::library_versions()) all.push_back({name, version, ""});
+  all.push_back({"GPUs between them", yes_if(comm::has_nccl()),
+                 comm::has_nccl() ? comm::nccl_version() : "install libnccl-dev and build again: one GPU per job"});
+}
 
 std::vector<Finding> findings() {
   utsname system{};
@@ -47,7 +71,7 @@ std::vector<Finding> findings() {
 #else
   all.push_back({"f32 products", "own loops", "several times slower: install libdnnl-dev and build again"});
 #endif
-  all.push_back({"GPU", "no", "this build has no CUDA backend"});
+  add_gpus(all);
   return all;
 }
 

@@ -14,6 +14,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/mpi/mpi_world.h"
+#include "megalith/comm/nccl/gpus.h"
+#include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/io/fault_fs.h"
 
@@ -53,17 +55,28 @@ Launcher detect_launcher() {
   return {};
 }
 
-void run_job(const Launcher& launcher, const std::function<int()>& prepare,
+namespace {
+
+/// `body` in the world that ranks compute in: the host's own on CPUs, one between the ranks' GPUs on GPUs.
+void run_on_device(Device device, comm::World& host, const std::function<void(comm::World&)>& body) {
+  if (device == Device::cpu) return body(host);
+  require_device(device);
+  device::use(device, comm::gpu_of_rank(host));
+  if (host.size() == 1) return body(host);
+  const std::unique_ptr<comm::World> world = comm::nccl_world(host);
+  body(*world);
+}
+
+}  // namespace
+
+void run_job(const Launcher& launcher, const std::function<JobShape()>& prepare,
              const std::function<void(comm::World&)>& body) {
   if (launcher.processes > 0) {
-    const auto all = [&](comm::World& world) {
-      prepare();
-      body(world);
-    };
+    const auto all = [&](comm::World& world) { run_on_device(prepare().device, world, body); };
     comm::run_mpi_rank(all, [](const std::exception& error, int rank) { return report_error(error, rank); });
   } else {
-    const int ranks = prepare();
-    comm::run_ranks(ranks, body);
+    const JobShape job = prepare();
+    comm::run_ranks(job.ranks, [&](comm::World& world) { run_on_device(job.device, world, body); });
   }
 }
 

@@ -15,10 +15,17 @@ struct Launcher {
 };
 Launcher detect_launcher();
 
-/// Runs `body` on every rank: as this process's MPI rank under a launcher, else on threads of this process. prepare()
-/// runs before it, once in every process, and returns how many ranks there are. Throws what the first failing rank
-/// threw; under MPI a failure, of prepare() too, is reported here, once, and ends the job with the error's exit code.
-void run_job(const Launcher& launcher, const std::function<int()>& prepare,
+/// How many ranks a job has, and where they compute.
+struct JobShape {
+  int ranks = 1;
+  Device device = Device::cpu;
+};
+
+/// Runs `body` on every rank: as this process's MPI rank under a launcher, else on threads of this process; on GPUs
+/// with a GPU of its own, over NCCL. prepare() runs before it, once in every process. Throws what the first failing
+/// rank threw; under MPI a failure, of prepare() too, is reported here, once, and ends the job with the error's exit
+/// code.
+void run_job(const Launcher& launcher, const std::function<JobShape()>& prepare,
              const std::function<void(comm::World&)>& body);
 
 /// The file system of one rank, with the faults that MEGALITH_FAULT asks for.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/comm/nccl/gpus.h"
 
 #include "apps/command.h"
 #include "apps/launch.h"
@@ -71,6 +72,7 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
 }
 
 int run(int argc, char** argv) {
+  comm::widen_gpu_queues();
   CLI::App program("megalith trains large transformer language models on any grid of CPUs and GPUs", "megalith");
   program.require_subcommand(1);
   add_train(program);

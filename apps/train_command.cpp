@@ -22,7 +22,7 @@ namespace {
 
 struct TrainOptions {
   RecipeOptions recipe;
-  std::string out, resume;
+  std::string out, resume, trace;
 };
 
 /// What stands behind --resume.
@@ -108,7 +108,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const auto prepare_job = [&] {
     job.emplace(prepare(options, launcher, resume));
     catch_stop_signals();
-    return job->plan.grid.world_size;
+    return JobShape{job->plan.grid.world_size, job->plan.device};
   };
   run_job(launcher, prepare_job, [&](comm::World& world) {
     const train::TrainInputs inputs{.plan = job->plan,
@@ -118,7 +118,8 @@ void run_train(const TrainOptions& options, train::Resume resume) {
                                     .resume = resume,
                                     .progress = isatty(STDERR_FILENO) != 0 ? train::ProgressLine::Style::rewritten
                                                                            : train::ProgressLine::Style::lines,
-                                    .stop_asked = [] { return stop_signal() != 0; }};
+                                    .stop_asked = [] { return stop_signal() != 0; },
+                                    .trace = options.trace};
     const std::shared_ptr<io::Fs> own_fs = world.rank() == launcher.process ? job->fs : rank_fs(world.rank());
     try {
       if (train::train(world, inputs, *own_fs) == train::Outcome::stopped) stopped = true;
@@ -142,6 +143,8 @@ void add_train(CLI::App& program) {
   options->recipe.add_to(*command);
   command->add_option("--out", options->out,
                       "Folder for metrics, checkpoints and the resolved recipe (default: out/RECIPE)");
+  command->add_option("--trace", options->trace,
+                      "Write the times of all ops of steps 3 to 5, on all ranks, to a file that Perfetto opens");
   CLI::Option* resume = command->add_flag("--resume{}", options->resume,
                                           "Go on from the newest valid checkpoint in OUT; --resume=auto: start fresh "
                                           "where there is none");

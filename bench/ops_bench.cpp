@@ -151,35 +151,28 @@ void layer_norm_of(benchmark::State& state) {
   rate(state, "GB/s", 2.0 * static_cast<double>(x.bytes()));
 }
 void layer_norm_backward_of(benchmark::State& state) {
-  Exec ex;
+  Exec ex, scratch;
   const Shape shape{state.range(0), state.range(1)};
   const Tensor x = random(ex, shape), dy = random(ex, shape), gamma = random(ex, {shape[1]}),
                dx = ex.tensor(shape, DType::f32);
   const Tensor mean = random(ex, {shape[0]}), rstd = random(ex, {shape[0]});
-  for (auto _ : state)
-    layer_norm_backward(ex, {.dy = dy, .x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .residual = dy, .dx = dx});
-  rate(state, "GB/s", 4.0 * static_cast<double>(x.bytes()));
-}
-void layer_norm_weight_backward_of(benchmark::State& state) {
-  Exec ex, scratch;
-  const Shape shape{state.range(0), state.range(1)};
-  const Tensor x = random(ex, shape), dy = random(ex, shape), mean = random(ex, {shape[0]}),
-               rstd = random(ex, {shape[0]});
-  const Tensor gamma = random(ex, {shape[1]}), beta = random(ex, {shape[1]});
+  const Tensor gamma_grad = random(ex, {shape[1]}), beta_grad = random(ex, {shape[1]});
   for (auto _ : state) {
-    layer_norm_weight_backward(scratch,
-                               {.dy = dy, .x = x, .mean = mean, .rstd = rstd, .gamma_grad = gamma, .beta_grad = beta});
+    layer_norm_backward(scratch, {.dy = dy,
+                                  .x = x,
+                                  .gamma = gamma,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .residual = dy,
+                                  .dx = dx,
+                                  .gamma_grad = gamma_grad,
+                                  .beta_grad = beta_grad});
     scratch.release();
   }
-  rate(state, "GB/s", 2.0 * static_cast<double>(x.bytes()));
+  rate(state, "GB/s", 6.0 * static_cast<double>(x.bytes()));
 }
 BENCHMARK(layer_norm_of)->Name("layer_norm")->Args({4096, 384})->Args({512, 768})->UseRealTime();
 BENCHMARK(layer_norm_backward_of)->Name("layer_norm_backward")->Args({4096, 384})->Args({512, 768})->UseRealTime();
-BENCHMARK(layer_norm_weight_backward_of)
-    ->Name("layer_norm_weight_backward")
-    ->Args({4096, 384})
-    ->Args({512, 768})
-    ->UseRealTime();
 
 void bias_gelu_of(benchmark::State& state) {
   Exec ex;
@@ -235,7 +228,9 @@ void adamw_of(benchmark::State& state) {
   const Tensor verdict = ex.tensor({Index{sizeof(StepVerdict)}}, DType::u8);
   const StepVerdict apply{.apply = 1, .factor = 1, .learning_rate = 1e-6, .update = 10};
   std::memcpy(verdict.raw(), &apply, sizeof apply);
-  for (auto _ : state) adamw(ex, {.value = w, .m = m, .v = v, .grad = grad, .verdict = verdict});
+  const Tensor decays = ex.tensor({ceil_div(shape[0], kDecayGroup)}, DType::u8);
+  std::memset(decays.raw(), 1, static_cast<std::size_t>(decays.bytes()));
+  for (auto _ : state) adamw(ex, {.value = w, .m = m, .v = v, .grad = grad, .decays = decays, .verdict = verdict});
   rate(state, "GB/s", 7.0 * static_cast<double>(w.bytes()));
 }
 BENCHMARK(adamw_of)->Name("adamw")->Arg(10'700'000)->Arg(124'000'000)->UseRealTime();

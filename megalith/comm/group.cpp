@@ -29,11 +29,6 @@ void expect_tensor(Op op, const Tensor& tensor, std::string_view which) {
   if (!tensor) refuse(op, str("there is no tensor '", which, "'"));
 }
 
-void expect_reducible(Op op, const Tensor& tensor) {
-  if (tensor.dtype() != DType::f16) return;
-  refuse(op, "dtype = f16: must be f64, f32, bf16, i64, i32, u64 or u8");
-}
-
 /// `many` must be `few` with its first dimension `times` as long.
 void expect_multiple(Op op, const Tensor& many, const Tensor& few, int times) {
   Shape wanted = few.shape();
@@ -173,7 +168,6 @@ void Pending::wait(Exec& ex) {
 
 Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Where where) {
   expect_tensor(Op::all_reduce, tensor, "tensor");
-  expect_reducible(Op::all_reduce, tensor);
   if (group.size() == 1) return {};
   Channel& channel = group.channel();
   Call call = make_call(Op::all_reduce, tensor, where);
@@ -192,7 +186,6 @@ Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Ten
   expect_tensor(op, in, "in");
   expect_tensor(op, out, "out");
   expect_same_dtype(op, in, out);
-  expect_reducible(op, in);
   expect_multiple(op, in, out, group.size());
   Channel& channel = group.channel();
   Call call = make_call(op, in, where);

@@ -63,8 +63,8 @@ using Where = std::source_location;
 // On GPUs (NCCL) calls are not compared: ranks that disagree hang until the timeout or get undefined data. Sums are
 // taken in an order of NCCL's own, bf16 ones rounded at every step of it, and max and min lose a NaN.
 
-/// In place; f64, f32, bf16 (summed in f32, rounded once), i64, i32, u64, u8. A NaN in any rank's part gives NaN, also
-/// in max and min. Volume per rank: 2 (n-1)/n of the tensor.
+/// In place; f64, f32, bf16 and f16 (summed in f32, rounded once), i64, i32, u64, u8. A NaN in any rank's part gives
+/// NaN, also in max and min. Volume per rank: 2 (n-1)/n of the tensor.
 Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Where where = Where::current());
 /// in [n*k, ...] -> out [k, ...]: rank r receives the reduction of everybody's r-th part.
 Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce,

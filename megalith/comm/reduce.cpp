@@ -5,8 +5,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include "megalith/base/error.h"
-
 namespace megalith::comm {
 namespace {
 
@@ -32,7 +30,7 @@ T combine(T a, T b) {
 template <class T, Reduce kReduce>
 void reduce_typed(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs, Index begin,
                   Index end) {
-  using Sum = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+  using Sum = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float, T>;
   constexpr Index kBlock = 8192 / static_cast<Index>(sizeof(Sum));  // stays in the first-level cache
   alignas(64) Sum sums[kBlock];
   alignas(64) T rounded[std::is_same_v<T, Sum> ? 1 : kBlock];
@@ -88,9 +86,8 @@ void reduce_into(DType dtype, Reduce reduce, std::span<const std::byte* const> i
     case DType::u8:
       return reduce_by<std::uint8_t>(reduce, inputs, outputs, begin, end);
     case DType::f16:
-      break;
+      return reduce_by<float16>(reduce, inputs, outputs, begin, end);
   }
-  throw InternalError("[reduce_into] dtype = f16: cannot be reduced");
 }
 
 }  // namespace megalith::comm

@@ -8,8 +8,8 @@
 namespace megalith::comm {
 
 /// out[i] = in[0][i] (+) in[1][i] (+) ... in this order, for i in [begin, end), written to every output. An output may
-/// be an input. bf16 is accumulated in f32 and rounded once. max and min keep a NaN. Each element on its own: the bits
-/// do not depend on how a range is cut. One thread, no allocation. Not for f16.
+/// be an input. bf16 and f16 are accumulated in f32 and rounded once. max and min keep a NaN. Each element on its own:
+/// the bits do not depend on how a range is cut. One thread, no allocation.
 void reduce_into(DType dtype, Reduce reduce, std::span<const std::byte* const> inputs,
                  std::span<std::byte* const> outputs, Index begin, Index end);
 

@@ -123,6 +123,8 @@ void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
   out.require(known, "train.precision", r.precision, "must be fp64, fp32, bf16 or fp16");
   out.require(plan.device == Device::cpu || r.precision != "fp64", "train.precision", r.precision,
               "is for device.type = cpu, to check with: a GPU computes in bf16, fp16 or fp32");
+  out.require(plan.device == Device::cuda || r.precision == "fp64" || r.precision == "fp32" || !known,
+              "train.precision", r.precision, "needs device.type = cuda: the CPU has no 16-bit kernels yet; use fp32");
   resolve_scaling(t, r, out);
   out.require(r.eval_interval >= 0, "train.eval_interval", r.eval_interval, "must not be negative");
   out.require(r.eval_batches >= 0, "train.eval_batches", r.eval_batches, "must not be negative (0: the whole set)");

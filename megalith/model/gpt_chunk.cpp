@@ -34,10 +34,12 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
   std::vector<ParamSpec> specs;
   const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, mesh.tp);
   const nn::BlockConfig block = block_config(model, seed);
+  const bool ends = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.head; });
   const bool embeds = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.embedding; });
   for (const ChunkRange& chunk : chunks) {
     if (chunk.embedding) {
-      specs.push_back(nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd, Ownership::owner));
+      specs.push_back(nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd, Ownership::owner,
+                                      ends ? FirstGrad::replaced : FirstGrad::summed));
       specs.push_back(
           nn::replicated(kPositionTable, {model.seq_len, model.hidden_size}, mesh.tp, Init::normal, kInitStd));
     }
@@ -48,7 +50,8 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
       specs.push_back(nn::replicated(std::string(kFinalNorm) + ".weight", {model.hidden_size}, mesh.tp, Init::ones));
       specs.push_back(nn::replicated(std::string(kFinalNorm) + ".bias", {model.hidden_size}, mesh.tp, Init::zeros));
       if (!embeds)
-        specs.push_back(nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd, Ownership::replica));
+        specs.push_back(
+            nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd, Ownership::replica, FirstGrad::replaced));
     }
   }
   return specs;

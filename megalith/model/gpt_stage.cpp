@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -62,7 +63,8 @@ GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
     : config_(std::move(config)),
       mesh_(mesh),
       ranges_(chunk_ranges(config_, mesh_)),
-      params_(declare_gpt(config_.model, ranges_, mesh_, config_.seed), config_.policy) {
+      params_(declare_gpt(config_.model, ranges_, mesh_, config_.seed), config_.policy),
+      weight_grads_(ranges_.size(), ops::Write::accumulate) {
   for (const ChunkRange& range : ranges_) chunks_.emplace_back(config_.model, range, mesh_, params_, config_.seed);
   plan_memory();
 }
@@ -133,11 +135,12 @@ Index GptStage::input_bytes() const {
 }
 
 BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
+  const Index activations = activation_bytes(train_schedule_);
   Index scratch = extra_scratch;
   for (const MemoryPlan& plan : plans_) scratch = std::max(scratch, plan.scratch_bytes);
-  for (const MemoryPlan& plan : eval_plans_) scratch = std::max(scratch, plan.scratch_bytes);
+  for (const MemoryPlan& plan : eval_plans_) scratch = std::max(scratch, plan.scratch_bytes - activations);
   BytesByOwner bytes = params_.bytes();
-  bytes["activations"] = activation_bytes(train_schedule_);
+  bytes["activations"] = activations;
   bytes["scratch"] = scratch;
   bytes["inputs"] = input_bytes();
   return bytes;
@@ -146,8 +149,8 @@ BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
 void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   const BytesByOwner bytes = planned_bytes(extra_scratch);
   params_.allocate(ledger);
-  activations_ = ledger.take("activations", bytes.at("activations"));
-  scratch_ = ledger.take("scratch", bytes.at("scratch"));
+  work_ = ledger.take("activations", bytes.at("activations"), "scratch", bytes.at("scratch"));
+  scratch_ = work_.data() + bytes.at("activations");
   inputs_ = ledger.take("inputs", bytes.at("inputs"));
 
   Index offset = 0;
@@ -169,7 +172,7 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   }
   constexpr int kUploadsAhead = 4;
   staging_ = Staging(config_.device, slot_input_bytes(), kUploadsAhead);
-  std::byte* place = activations_.data();
+  std::byte* place = work_.data();
   std::size_t index = 0;
   for (std::size_t pool = 0; pool < train_schedule_.num_slots.size(); ++pool) {
     for (int i = 0; i < train_schedule_.num_slots[pool]; ++i) {
@@ -187,7 +190,37 @@ void GptStage::begin(Exec& ex, nn::Mode mode, const BatchSource& source, Index f
   state_ = state;
   optimizer_state_ = optimizer_state;
   ops::fill(ex, loss_sum_, 0);
-  if (mode == nn::Mode::train) ops::fill(ex, params_.grads(), 0);
+  if (mode == nn::Mode::evaluate) return;
+  for (const Tensor& grads : params_.summed_grads()) {
+    if (grads.numel() > 0) ops::fill(ex, grads, 0);
+  }
+  std::ranges::fill(weight_grads_, ops::Write::overwrite);
+}
+
+void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
+  class AnyTokens final : public BatchSource {
+   public:
+    void fill(Index, Index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+      std::ranges::fill(tokens, 0);
+      std::ranges::fill(targets, 0);
+    }
+  };
+  const AnyTokens source;
+  const Tensor input = ex.tensor(boundary_shape(), config_.policy.compute),
+               output = ex.tensor(boundary_shape(), config_.policy.compute);
+  for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
+    begin(ex, mode, source, 0, {}, optimizer_state);
+    for (std::size_t c = 0; c < chunks_.size(); ++c) {
+      const int chunk = static_cast<int>(c);
+      const Tensor before = ranges_[c].embedding ? Tensor() : input, after = ranges_[c].head ? Tensor() : output;
+      ops::fill(ex, input, 0.5);
+      set_step_state(ex, chunk, 0, 0);
+      forward(ex, chunk, 0, before, after);
+      if (mode == nn::Mode::train) backward(ex, chunk, 0, after, before);
+    }
+  }
+  ex.synchronize();
+  ex.release();
 }
 
 GptStage::Slot& GptStage::slot(int chunk, int slot) {
@@ -225,7 +258,8 @@ void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input,
   const auto c = static_cast<std::size_t>(chunk);
   Slot& place = slot(chunk, slot_index);
   const std::vector<MemoryPlan>& plans = mode_ == nn::Mode::train ? plans_ : eval_plans_;
-  ex.begin(plans[c].phases[0], place.activations, scratch_.data());
+  // No activation is kept during an evaluation: its scratch begins where theirs do.
+  ex.begin(plans[c].phases[0], place.activations, mode_ == nn::Mode::train ? scratch_ : work_.data());
   chunks_[c].forward(ex, inputs(place), input, output, place.saved);
   ex.end();
 }
@@ -233,8 +267,10 @@ void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input,
 void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& output_grad, const Tensor& input_grad) {
   const auto c = static_cast<std::size_t>(chunk);
   Slot& place = slot(chunk, slot_index);
-  ex.begin(plans_[c].phases[1], place.activations, scratch_.data());
-  chunks_[c].backward(ex, inputs(place), output_grad, input_grad, place.saved);
+  ex.begin(plans_[c].phases[1], place.activations, scratch_);
+  GptChunk::Inputs with = inputs(place);
+  with.microbatch.weight_grads = std::exchange(weight_grads_[c], ops::Write::accumulate);
+  chunks_[c].backward(ex, with, output_grad, input_grad, place.saved);
   ex.end();
 }
 

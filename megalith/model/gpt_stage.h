@@ -53,7 +53,7 @@ class GptStage : public pipeline::Stage {
   /// Bytes by owner: parameters, gradients, activations, scratch, inputs. `extra_scratch`: what others need of it.
   BytesByOwner planned_bytes(Index extra_scratch = 0) const;
   void allocate(MemoryLedger& ledger, Index extra_scratch = 0);
-  std::byte* scratch() const { return scratch_.data(); }
+  std::byte* scratch() const { return scratch_; }
 
   /// Says what the next passes work on and clears what they add to (the loss; in training the gradients).
   /// `first_sample`: number of the batch's first sample in `source`. `optimizer_state` (u8
@@ -62,6 +62,11 @@ class GptStage : public pipeline::Stage {
              const Tensor& optimizer_state);
   /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
   const Tensor& loss_sum() const { return loss_sum_; }
+
+  /// Runs every pass of every chunk once on made-up inputs, without messages between stages: what libraries choose,
+  /// load and allocate at their first use is then done, which must not happen while a receive waits on a GPU. Changes
+  /// gradients and loss_sum() only. The tensor-parallel ranks come together.
+  void warm_up(Exec& ex, const Tensor& optimizer_state);
 
   void set_step_state(Exec& ex, int chunk, int microbatch, int slot) override;
   void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override;
@@ -98,7 +103,8 @@ class GptStage : public pipeline::Stage {
   std::vector<MemoryPlan> plans_, eval_plans_;
   pipeline::LoweredSchedule train_schedule_, eval_schedule_;
 
-  Buffer activations_, scratch_, inputs_;
+  Buffer work_, inputs_;  ///< work_: the slots' activations, then scratch
+  std::byte* scratch_ = nullptr;
   std::vector<Slot> slots_;
   std::vector<std::size_t> first_slot_;  // of each chunk, training
   std::vector<std::size_t> first_eval_slot_;
@@ -106,6 +112,7 @@ class GptStage : public pipeline::Stage {
 
   Staging staging_;
   nn::Mode mode_ = nn::Mode::train;
+  std::vector<ops::Write> weight_grads_;  ///< by chunk: overwrite until its first backward of the step
   const BatchSource* source_ = nullptr;
   Tensor optimizer_state_;
   Index first_sample_ = 0;

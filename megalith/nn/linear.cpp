@@ -1,7 +1,6 @@
 #include "megalith/nn/linear.h"
 
 #include "megalith/ops/elementwise.h"
-#include "megalith/ops/matmul.h"
 
 namespace megalith::nn {
 namespace {
@@ -16,14 +15,11 @@ Tensor times_transposed(Exec& ex, const Tensor& x, const Tensor& weight, const T
   return y;
 }
 
-/// weight.grad += dy^T x; bias_grad += sum of dy's rows where it is given.
-void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& weight, const Tensor& bias_grad = {}) {
-  ops::matmul(ex, {.a = dy,
-                   .b = x,
-                   .c = weight.grad,
-                   .row_sums = bias_grad,
-                   .transpose_a = Transpose::yes,
-                   .write = Write::accumulate});
+/// weight.grad += dy^T x, or =; bias_grad += sum of dy's rows where it is given.
+void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& weight, Write write,
+                          const Tensor& bias_grad = {}) {
+  ops::matmul(
+      ex, {.a = dy, .b = x, .c = weight.grad, .row_sums = bias_grad, .transpose_a = Transpose::yes, .write = write});
 }
 
 }  // namespace
@@ -46,12 +42,13 @@ comm::Pending ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, c
   return comm::all_reduce(ex, tp_, dx, comm::Reduce::sum);
 }
 
-void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved) const {
-  add_weight_gradients(ex, dy, saved.x, weight_, bias_.grad);
+void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {
+  add_weight_gradients(ex, dy, saved.x, weight_, write, bias_.grad);
 }
 
-void ColumnParallelLinear::backward_weight_without_bias(Exec& ex, const Tensor& dy, const Saved& saved) const {
-  add_weight_gradients(ex, dy, saved.x, weight_);
+void ColumnParallelLinear::backward_weight_without_bias(Exec& ex, const Tensor& dy, const Saved& saved,
+                                                        ops::Write write) const {
+  add_weight_gradients(ex, dy, saved.x, weight_, write);
 }
 
 Tensor RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved) const {
@@ -70,8 +67,8 @@ void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Te
   ops::matmul_gelu_backward(ex, {.dy = dy, .w = weight_.value, .z = z, .dz = dz, .bias_grad = bias_grad});
 }
 
-void RowParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved) const {
-  add_weight_gradients(ex, dy, saved.x, weight_, bias_.grad);
+void RowParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {
+  add_weight_gradients(ex, dy, saved.x, weight_, write, bias_.grad);
 }
 
 }  // namespace megalith::nn

@@ -1,5 +1,6 @@
 #pragma once
 #include "megalith/comm/group.h"
+#include "megalith/ops/matmul.h"
 #include "megalith/tensor/param.h"
 
 namespace megalith::nn {
@@ -20,10 +21,10 @@ class ColumnParallelLinear {
   /// Overwrites dx [T, in]. Wait for the result before dx is read; backward_weight hides the all-reduce of T*in
   /// elements.
   [[nodiscard]] comm::Pending backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
-  /// Adds to the gradients of weight and bias. dy [T, out/tp]
-  void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved) const;
+  /// Adds to the gradients of weight and bias; Write::overwrite replaces the weight's. dy [T, out/tp]
+  void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const;
   /// To the weight's only: where bias_grad() was added to by the op that made dy.
-  void backward_weight_without_bias(Exec& ex, const Tensor& dy, const Saved& saved) const;
+  void backward_weight_without_bias(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const;
   const Tensor& bias_grad() const { return bias_.grad; }
 
  private:
@@ -50,7 +51,7 @@ class RowParallelLinear {
   /// rows to bias_grad [in/tp], the bias of the layer before.
   void backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
                            const Tensor& bias_grad) const;
-  void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved) const;
+  void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const;
   const Tensor& bias() const { return bias_.value; }
 
  private:

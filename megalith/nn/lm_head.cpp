@@ -27,7 +27,7 @@ void LmHead::backward(Exec& ex, const Microbatch& microbatch, const Tensor& targ
                    .b = saved.normed,
                    .c = table_.grad,
                    .transpose_a = ops::Transpose::yes,
-                   .write = ops::Write::accumulate});
+                   .write = microbatch.weight_grads});
   reduced.wait(ex);
   norm_.backward(ex, d_normed, saved.norm, {}, dx);
 }

@@ -11,6 +11,8 @@ struct Microbatch {
   Index batch = 0, seq_len = 0;
   Tensor step_state;  ///< u8 [sizeof(StepState)], of the microbatch's slot
   Mode mode = Mode::train;
+  /// Of the gradients that ParamSpec::first_grad calls replaced: overwrite in the first microbatch of a step.
+  ops::Write weight_grads = ops::Write::accumulate;
 
   Index tokens() const { return batch * seq_len; }
 };

@@ -22,12 +22,12 @@ Tensor Mlp::forward(Exec& ex, const Tensor& x, Saved& saved) const {
   return down_.forward(ex, activated, saved.down);
 }
 
-void Mlp::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx) const {
+void Mlp::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx, ops::Write write) const {
   Tensor dz = ex.tensor(saved.z.shape(), dy.dtype());
   down_.backward_input_gelu(ex, dy, saved.z, dz, up_.bias_grad());
-  down_.backward_weight(ex, dy, saved.down);
+  down_.backward_weight(ex, dy, saved.down, write);
   comm::Pending reduced = up_.backward_input(ex, dz, dx);
-  up_.backward_weight_without_bias(ex, dz, saved.up);
+  up_.backward_weight_without_bias(ex, dz, saved.up, write);
   reduced.wait(ex);
 }
 

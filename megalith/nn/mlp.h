@@ -23,7 +23,7 @@ class Mlp {
 
   Tensor forward(Exec& ex, const Tensor& x, Saved& saved) const;
   /// dy [T, H] -> dx [T, H] (overwritten); adds to the weights' gradients.
-  void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx) const;
+  void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx, ops::Write write) const;
   const Tensor& out_bias() const { return down_.bias(); }
 
  private:

@@ -16,13 +16,13 @@ Index shard(Index size, const comm::Group& tp, const std::string& what) {
 ParamSpec rows_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std) {
   const Index held = shard(rows, tp, name + " rows");
   TensorSlice slice{std::move(name), {rows, columns}, {held * tp.rank(), 0}, {held, columns}};
-  return {std::move(slice), {held, columns}, Init::normal, init_std, Decay::yes, Ownership::owner};
+  return {std::move(slice), {held, columns}, Init::normal, init_std, Decay::yes, Ownership::owner, FirstGrad::replaced};
 }
 
 ParamSpec columns_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std) {
   const Index held = shard(columns, tp, name + " columns");
   TensorSlice slice{std::move(name), {rows, columns}, {0, held * tp.rank()}, {rows, held}};
-  return {std::move(slice), {rows, held}, Init::normal, init_std, Decay::yes, Ownership::owner};
+  return {std::move(slice), {rows, held}, Init::normal, init_std, Decay::yes, Ownership::owner, FirstGrad::replaced};
 }
 
 ParamSpec vector_split(std::string name, Index size, const comm::Group& tp) {

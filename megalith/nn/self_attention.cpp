@@ -51,7 +51,7 @@ void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, const Tenso
                              const Tensor& dx) const {
   Tensor d_attended = ex.tensor(saved.out_proj.x.shape(), dy.dtype());
   out_.backward_input(ex, dy, d_attended);
-  out_.backward_weight(ex, dy, saved.out_proj);
+  out_.backward_weight(ex, dy, saved.out_proj, microbatch.weight_grads);
   Tensor d_qkv = ex.tensor(saved.qkv.shape(), dy.dtype());
   ops::attention_backward(ex, {.dout = d_attended,
                                .qkv = saved.qkv,
@@ -65,7 +65,7 @@ void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, const Tenso
                                .num_global_heads = global_heads_,
                                .dropout = dropout_.in(microbatch)});
   comm::Pending reduced = qkv_.backward_input(ex, d_qkv, dx);
-  qkv_.backward_weight(ex, d_qkv, saved.qkv_proj);
+  qkv_.backward_weight(ex, d_qkv, saved.qkv_proj, microbatch.weight_grads);
   reduced.wait(ex);
 }
 

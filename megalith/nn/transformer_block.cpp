@@ -61,7 +61,7 @@ void TransformerBlock::backward(Exec& ex, const Microbatch& microbatch, const Te
                                 const Tensor& dx) const {
   const Tensor d_mixed = through_dropout(ex, microbatch, mlp_dropout_, dy);
   const Tensor d_norm2 = ex.tensor(dy.shape(), dy.dtype());
-  mlp_.backward(ex, d_mixed, saved.mlp, d_norm2);
+  mlp_.backward(ex, d_mixed, saved.mlp, d_norm2, microbatch.weight_grads);
   const Tensor da = ex.tensor(dy.shape(), dy.dtype());
   norm2_.backward(ex, d_norm2, saved.norm2, dy, da);
 

@@ -1,9 +1,18 @@
 #include "megalith/ops/library.h"
 
+#include "megalith/base/build.h"
+#include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/cuda/gemm.h"
 
 namespace megalith::ops {
 
 Index library_workspace_bytes(Device device) { return device == Device::cuda ? cuda::kGemmWorkspaceBytes : 0; }
+
+std::vector<std::pair<std::string, std::string>> library_versions() {
+  if constexpr (build::has_cuda)
+    return {{"cuBLASLt", cuda::gemm_version()}, {"cuDNN", cuda::cudnn_version()}};
+  else
+    return {};
+}
 
 }  // namespace megalith::ops

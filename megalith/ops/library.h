@@ -1,4 +1,8 @@
 #pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "megalith/tensor/device.h"
 
 namespace megalith::ops {
@@ -6,5 +10,8 @@ namespace megalith::ops {
 /// Device memory that the libraries behind the ops take of their own for one Exec: the workspace of matrix products.
 /// Part of the memory plan.
 Index library_workspace_bytes(Device device);
+
+/// Names and versions of the libraries behind the GPU's ops: ("cuBLASLt", "13.1.0"). Empty in a build without CUDA.
+std::vector<std::pair<std::string, std::string>> library_versions();
 
 }  // namespace megalith::ops

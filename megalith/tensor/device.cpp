@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "megalith/base/build.h"
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -72,6 +73,28 @@ bool Event::passed() const {
   return true;
 }
 
+TimePoint::TimePoint(Device device) {
+  if (device == Device::cpu) return;
+  if constexpr (build::has_cuda)
+    handle_ = cuda::make_timed_event();
+  else
+    throw_no_cuda();
+}
+
+void TimePoint::record(Stream stream) {
+  if constexpr (build::has_cuda) {
+    if (handle_) return cuda::record(handle_.get(), stream);
+  }
+  clock_s_ = monotonic_s();
+}
+
+double TimePoint::seconds_since(const TimePoint& earlier) const {
+  if constexpr (build::has_cuda) {
+    if (handle_) return cuda::seconds_between(earlier.handle_.get(), handle_.get());
+  }
+  return clock_s_ - earlier.clock_s_;
+}
+
 namespace device {
 namespace {
 
@@ -94,6 +117,13 @@ int num_gpus() {
     return cuda::num_gpus();
   else
     return 0;
+}
+
+std::vector<Gpu> gpus() {
+  if constexpr (build::has_cuda)
+    return cuda::gpus();
+  else
+    return {};
 }
 
 void use(Device device, int index) {

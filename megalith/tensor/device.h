@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "megalith/base/types.h"
 
@@ -49,10 +50,31 @@ class Event {
   std::shared_ptr<void> handle_;
 };
 
+/// A point in a stream's order whose time can be read.
+class TimePoint {
+ public:
+  explicit TimePoint(Device device);
+  void record(Stream stream);
+  /// Waits for both points.
+  double seconds_since(const TimePoint& earlier) const;
+
+ private:
+  double clock_s_ = 0;  // the CPU's
+  std::shared_ptr<void> handle_;
+};
+
 namespace device {
 
 /// GPUs that this process may use; 0 in a build without CUDA and on a machine without one.
 int num_gpus();
+/// What `doctor` says of one.
+struct Gpu {
+  std::string name, capability;  ///< "NVIDIA H200", "9.0"
+  int multiprocessors = 0;
+  Index memory_bytes = 0;
+  std::vector<int> reaches;  ///< the other GPUs whose memory it can use directly
+};
+std::vector<Gpu> gpus();
 /// The calling thread works on this GPU from here on. Nothing to do on the CPU.
 void use(Device device, int index);
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megalith/tensor/memory_plan.h"
+#include "megalith/tensor/tracer.h"
 
 namespace megalith {
 
@@ -58,8 +59,13 @@ class Exec {
     check_order(op);
 #endif
     ++ops_run_;
+    if (tracer_ != nullptr) tracer_->begin(op.name, stream_.get());
     kernel(*this, stream_.get());
+    if (tracer_ != nullptr) tracer_->end(stream_.get());
   }
+
+  /// From here on every op is timed; null ends it. The tracer must live so long.
+  void set_tracer(Tracer* tracer) { tracer_ = tracer; }
 
   /// Ops run so far: says where in a step something happens.
   std::uint64_t ops_run() const { return ops_run_; }
@@ -93,6 +99,7 @@ class Exec {
   Determinism determinism_ = Determinism::required;
   OwnedStream stream_;
   Recording* recording_ = nullptr;
+  Tracer* tracer_ = nullptr;
   const PhasePlan* phase_ = nullptr;
   std::size_t next_tensor_ = 0, next_op_ = 0;
   std::uint64_t ops_run_ = 0;

@@ -37,6 +37,13 @@ Buffer MemoryLedger::take(std::string_view owner, Index bytes) {
   return buffer;
 }
 
+Buffer MemoryLedger::take(std::string_view first, Index first_bytes, std::string_view second, Index second_bytes) {
+  Buffer buffer(first_bytes + second_bytes, device_);
+  note(first, first_bytes);
+  note(second, second_bytes);
+  return buffer;
+}
+
 void MemoryLedger::note(std::string_view owner, Index bytes) {
   by_owner_.try_emplace(std::string(owner), 0).first->second += bytes;
 }

@@ -42,6 +42,8 @@ class MemoryLedger {
  public:
   explicit MemoryLedger(Device device) : device_(device) {}
   Buffer take(std::string_view owner, Index bytes);
+  /// Two owners' memory in one piece, the second's behind the first's.
+  Buffer take(std::string_view first, Index first_bytes, std::string_view second, Index second_bytes);
   /// Books what somebody else takes.
   void note(std::string_view owner, Index bytes);
   const BytesByOwner& by_owner() const { return by_owner_; }

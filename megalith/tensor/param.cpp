@@ -14,7 +14,12 @@ constexpr Index kParamAlignment = 128;
 }  // namespace
 
 ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy) : policy_(policy) {
-  std::stable_partition(specs.begin(), specs.end(), [](const ParamSpec& s) { return s.ownership == Ownership::owner; });
+  std::stable_sort(specs.begin(), specs.end(), [](const ParamSpec& a, const ParamSpec& b) {
+    const auto place = [](const ParamSpec& s) {
+      return std::pair(s.ownership != Ownership::owner, s.first_grad != FirstGrad::replaced);
+    };
+    return place(a) < place(b);
+  });
   for (ParamSpec& spec : specs) {
     Param param;
     param.spec = std::move(spec);
@@ -24,6 +29,10 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy) : p
     param.grad = Tensor(nullptr, param.spec.held, policy.master);
     numel_ = round_up(numel_ + param.spec.held.numel(), kParamAlignment);
     if (param.spec.ownership == Ownership::owner) owned_numel_ = numel_;
+    std::array<Index, 2>& summed = summed_ranges_[param.spec.ownership == Ownership::owner ? 0 : 1];
+    if (param.spec.first_grad == FirstGrad::replaced || summed[1] == 0) summed[0] = param.offset;
+    if (param.spec.first_grad == FirstGrad::replaced) summed[0] = numel_;
+    summed[1] = numel_;
     params_.push_back(std::move(param));
   }
   values_ = Tensor(nullptr, {numel_}, policy.compute);
@@ -48,6 +57,10 @@ void ParamBuffer::allocate(MemoryLedger& ledger) {
   if (has_copy()) {
     copy_memory_ = ledger.take("parameter copies", wanted.at("parameter copies"));
     values_ = copy_memory_.view({numel_}, policy_.compute);
+  }
+  for (std::size_t i = 0; i < summed_grads_.size(); ++i) {
+    const auto [begin, end] = summed_ranges_[i];
+    summed_grads_[i] = grads_.rows(begin, end - begin);
   }
   for (Param& param : params_) {
     param.value = part(values_, param);

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,9 @@ namespace megalith {
 
 enum class Init : std::uint8_t { zeros, ones, normal };
 enum class Decay : std::uint8_t { no, yes };
+/// How the first microbatch's gradient arrives: `replaced` by a product that overwrites, so that nothing need be
+/// cleared before a step nor read in it; `summed` onto zeros. Later microbatches add in either case.
+enum class FirstGrad : std::uint8_t { summed, replaced };
 /// Several ranks of one model copy may hold the same values (layer norms over tp, the tied embedding on two stages).
 /// Exactly one of them is the owner: it counts in the gradient norm and writes the checkpoint.
 enum class Ownership : std::uint8_t { owner, replica };
@@ -22,6 +26,7 @@ struct ParamSpec {
   double init_std = 0;
   Decay decay = Decay::yes;
   Ownership ownership = Ownership::owner;
+  FirstGrad first_grad = FirstGrad::summed;
 };
 
 /// How a run stores numbers. Sums, statistics and losses are f32 wherever compute is not f64.
@@ -44,7 +49,8 @@ struct Param {
   Tensor without_padding(const Tensor& like) const { return like.rows(0, spec.slice.local[0]); }
 };
 
-/// All parameters of one rank in flat buffers: owned ones first, so that the norm is one range. Positions are fixed by
+/// All parameters of one rank in flat buffers: owned ones first, so that the norm is one range, and among them those
+/// with replaced gradients first, so that what must be cleared is one or two ranges. Positions are fixed by
 /// the specs alone; memory comes with allocate(). References to params stay valid for the buffer's life.
 class ParamBuffer {
  public:
@@ -71,6 +77,8 @@ class ParamBuffer {
   const Tensor& values() const { return values_; }
   const Tensor& masters() const { return masters_; }
   const Tensor& grads() const { return grads_; }
+  /// The gradients that are zero when a step begins: flat ranges, those of the owned parameters and of the replicas.
+  const std::array<Tensor, 2>& summed_grads() const { return summed_grads_; }
   /// The part of a flat tensor of numel() elements that belongs to a parameter, in its shape.
   Tensor part(const Tensor& flat, const Param& param) const;
 
@@ -80,6 +88,8 @@ class ParamBuffer {
   Index numel_ = 0, owned_numel_ = 0;
   Buffer master_memory_, copy_memory_, grad_memory_;
   Tensor values_, masters_, grads_;
+  std::array<std::array<Index, 2>, 2> summed_ranges_{};  // of owned ones and of replicas: begin, end
+  std::array<Tensor, 2> summed_grads_;
 };
 
 }  // namespace megalith

@@ -103,6 +103,19 @@ void Engine::allocate() {
   refresh_copies();
   const ops::LossScaling& scaling = plan_.train.scaling;
   set_optimizer_state({.loss_scale = scaling.initial > 0 ? scaling.initial : 1.0});
+  if (plan_.device == Device::cuda) warm_up();
+}
+
+void Engine::warm_up() {
+  stage_.warm_up(*ex_, optimizer_state_);
+  ex_->begin(optimizer_plan_.phases[0], nullptr, stage_.scratch());
+  optimizer_.sum_of_squares(*ex_, squares_);
+  ex_->end();
+  ex_->begin(optimizer_plan_.phases[1], nullptr, stage_.scratch());
+  optimizer_.step(*ex_, verdict_);  // still all zero: it refuses the step
+  ex_->end();
+  ex_->synchronize();
+  world_.check_health();
 }
 
 template <class T>
@@ -110,6 +123,7 @@ T Engine::read(const Tensor& tensor) {
   T value;
   ex_->copy(&value, tensor.raw(), sizeof value);
   ex_->synchronize();
+  world_.check_health();
   return value;
 }
 
@@ -169,6 +183,7 @@ StepResult Engine::step(const model::BatchSource& source, const Progress& progre
 
 void Engine::start_step(const model::BatchSource& source, const Progress& progress, Stop stop) {
   if (steps_started() == kMostStarted) throw InternalError("[Engine::start_step] too many steps are under way");
+  world_.check_health();
   comm::WatchedStep watched(world_, pattern_, *ex_);
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   stage_.begin(*ex_, nn::Mode::train, source, progress.samples,
@@ -201,6 +216,7 @@ StepResult Engine::finish_step() {
   const Index place = finished_++ % kMostStarted;
   const Started& started = under_way_[static_cast<std::size_t>(place)];
   started.done.wait();
+  world_.check_health();
   ops::StepOutcome outcome;
   std::memcpy(&outcome, outcomes_memory_.data() + place * kOutcomeBytes, sizeof outcome);
   const bool skipped = outcome.applied == 0;

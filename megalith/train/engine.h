@@ -78,6 +78,8 @@ class Engine {
     Event done;
   };
   void plan_optimizer();
+  /// Runs everything once that a step runs, so that the first step finds it loaded and chosen; changes no state.
+  void warm_up();
   void agree(Stop stop);
   [[noreturn]] void refuse(const ops::StepOutcome& outcome, Index step);
   template <class T>

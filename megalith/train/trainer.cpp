@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
@@ -10,6 +11,7 @@
 #include "megalith/base/text.h"
 #include "megalith/train/event_file.h"
 #include "megalith/train/metrics.h"
+#include "megalith/train/trace_file.h"
 
 namespace megalith::train {
 namespace {
@@ -64,7 +66,9 @@ class Run {
     memory_bytes_ = largest(total(engine_.taken_bytes()));
     start();
     if (is_evaluation_missing()) evaluate();
+    const Index first_step = progress_.step;
     while (progress_.step < plan_.train.steps) {
+      if (!inputs_.trace.empty()) trace(progress_.step - first_step);
       start_step();
       const bool last = progress_.step == plan_.train.steps;
       const bool saves = last || due(plan_.checkpoint.interval);
@@ -147,17 +151,34 @@ class Run {
     progress_.samples += plan_.train.global_batch;
   }
 
+  /// Traces kTracedSteps steps of the run, after the first ones, and writes them.
+  void trace(Index steps_done) {
+    constexpr Index kUntraced = 2, kTracedSteps = 3;
+    if (steps_done == kUntraced) {
+      tracer_.emplace(plan_.device);
+      engine_.exec().set_tracer(&*tracer_);
+    }
+    if (steps_done != kUntraced + kTracedSteps) return;
+    engine_.exec().set_tracer(nullptr);
+    write_trace(world_, fs_, inputs_.trace, *tracer_);
+    note(str("wrote steps ", kUntraced + 1, " to ", kUntraced + kTracedSteps, " of all ranks to ",
+             inputs_.trace.string()));
+  }
+
   /// Reads and reports steps until so many are still under way. True when some rank was asked to stop.
   bool finish_steps(int still_under_way) {
+    if (engine_.steps_started() <= still_under_way) return false;
+    std::vector<StepResult> results;
+    while (engine_.steps_started() > still_under_way) results.push_back(engine_.finish_step());
+    const double now = monotonic_s(), seconds = (now - finished_at_) / static_cast<double>(results.size());
+    Index step = progress_.step - still_under_way - static_cast<Index>(results.size());
     bool stop = false;
-    while (engine_.steps_started() > still_under_way) {
-      const Index step = progress_.step - engine_.steps_started() + 1;
-      const StepResult result = engine_.finish_step();
-      const double now = monotonic_s();
-      if (first()) report(step, result, now - finished_at_);
-      finished_at_ = now;
+    for (const StepResult& result : results) {
+      ++step;
+      if (first()) report(step, result, seconds);
       stop = stop || result.stop;
     }
+    finished_at_ = now;
     return stop;
   }
 
@@ -238,6 +259,7 @@ class Run {
   std::optional<MetricsLog> metrics_;
   std::optional<EventFile> events_;
   ProgressLine line_;
+  std::optional<Tracer> tracer_;
   Progress progress_;
   double finished_at_ = 0;  ///< when the last step's numbers were read, or the first of a row was started
   Index memory_bytes_ = 0;

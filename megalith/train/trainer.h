@@ -21,6 +21,7 @@ struct TrainInputs {
   ProgressLine::Style progress = ProgressLine::Style::lines;
   /// Whether this process was asked to stop (a signal). Read at every step on every rank.
   std::function<bool()> stop_asked = [] { return false; };
+  io::Path trace = {};  ///< a file for the times of all ops of steps 3 to 5; empty: none
 };
 
 enum class Outcome : std::uint8_t { finished, stopped };  ///< stopped: on request, state saved

@@ -119,10 +119,10 @@ TEST(Recipe, SettingsNeedSectionKeyAndValue) {
 
 TEST(Recipe, AllBrokenRulesAtOnce) {
   const std::string text = problem_of(kSmall, {"parallel.tp=3", "model.hidden_size=65", "train.precision=fp8",
-                                               "optimizer.lr=-1", "checkpoint.keep=1", "device.type=cuda"});
+                                               "optimizer.lr=-1", "checkpoint.keep=1", "device.type=tpu"});
   for (const char* part :
        {"parallel.tp = 3: must divide model.num_heads = 4", "model.num_heads = 4: must divide model.hidden_size = 65",
-        "train.precision = fp8", "optimizer.lr = -1: must be positive", "checkpoint.keep = 1", "device.type = cuda"}) {
+        "train.precision = fp8", "optimizer.lr = -1: must be positive", "checkpoint.keep = 1", "device.type = tpu"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
   }
 }

@@ -90,9 +90,9 @@ TEST(FiniteDifference, LinearLayers) {
     forward(ex, saved_up, saved_down);
     const Tensor dh = ex.tensor({5, 6}, DType::f64), dx = ex.tensor({5, 4}, DType::f64);
     down.backward_input(ex, dy, dh);
-    down.backward_weight(ex, dy, saved_down);
+    down.backward_weight(ex, dy, saved_down, ops::Write::accumulate);
     up.backward_input(ex, dh, dx).wait(ex);
-    up.backward_weight(ex, dh, saved_up);
+    up.backward_weight(ex, dh, saved_up, ops::Write::overwrite);
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
       nn::ColumnParallelLinear::Saved a;

@@ -74,7 +74,7 @@ TEST(Reference, ModelGradientsAndFiveAdamWStepsEqualPyTorch) {
           EXPECT_LT(testing::relative_error(gradients.at(name), want), 1e-12) << name;
         }
       }
-      progress = {static_cast<Index>(i) + 1, progress.samples + plan.train.global_batch, static_cast<Index>(i) + 1};
+      progress = {static_cast<Index>(i) + 1, progress.samples + plan.train.global_batch};
     }
     testing::Gathered parameters;
     testing::put_params(parameters, engine.stage(), false);

@@ -38,7 +38,7 @@ Trained run(const Grid& grid, const std::string& precision, const io::Path& fold
     }
     for (Index step = begin; step < end; ++step) {
       const train::StepResult result = engine.step(source, progress, train::Stop::no);
-      progress = {step + 1, progress.samples + plan.train.global_batch, step + 1};
+      progress = {step + 1, progress.samples + plan.train.global_batch};
       if (world.rank() == 0) trained.losses.push_back(result.loss);
     }
     if (begin > 0) return;

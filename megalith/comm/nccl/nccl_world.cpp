@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "megalith/base/str.h"
+#include "megalith/comm/nccl/check.h"
 #include "megalith/comm/nccl/nccl_channel.h"
 #include "megalith/comm/nccl/watchdog.h"
 
@@ -56,6 +58,12 @@ class NcclWorld final : public World {
 }  // namespace
 
 bool has_nccl() { return true; }
+
+std::string nccl_version() {
+  int version = 0;  // 22803 is 2.28.3
+  check(ncclGetVersion(&version), "[nccl] ncclGetVersion");
+  return str("NCCL ", version / 10000, '.', version / 100 % 100, '.', version % 100);
+}
 
 std::unique_ptr<World> nccl_world(World& host, const WorldOptions& options) {
   require_device(Device::cuda);

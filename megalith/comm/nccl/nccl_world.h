@@ -7,6 +7,8 @@ namespace megalith::comm {
 
 /// Whether NCCL was built in.
 bool has_nccl();
+/// "NCCL 2.28.3"; empty without it.
+std::string nccl_version();
 
 /// The ranks of `host`, which stays in use and must outlive the result, with groups between the GPUs that they use: one
 /// rank, one GPU, chosen before with device::use(). group() makes GPU groups, also the one of all ranks; all() stays

@@ -4,6 +4,7 @@
 namespace megalith::comm {
 
 bool has_nccl() { return false; }
+std::string nccl_version() { return {}; }
 
 std::unique_ptr<World> nccl_world(World&, const WorldOptions&) {
   throw BackendError(

@@ -178,6 +178,11 @@ void* part(const Tensor& packed, Index head_dim, int number) {
 
 bool has_cudnn() { return true; }
 
+std::string cudnn_version() {
+  const std::size_t version = cudnnGetVersion();  // 91900 is 9.19.0
+  return str(version / 10000, '.', version / 100 % 100, '.', version % 100);
+}
+
 void cudnn_attention_forward(Exec& ex, Stream stream, const AttentionForward& args, const Tensor& scratch) {
   const Index d = args.out.dim(1) / args.num_heads;
   std::unordered_map<std::int64_t, void*> pointers = {{kQ, part(args.qkv, d, 0)},
@@ -190,15 +195,10 @@ void cudnn_attention_forward(Exec& ex, Stream stream, const AttentionForward& ar
 
 void cudnn_attention_backward(Exec& ex, Stream stream, const AttentionBackward& args, const Tensor& scratch) {
   const Index d = args.out.dim(1) / args.num_heads;
-  std::unordered_map<std::int64_t, void*> pointers = {{kQ, part(args.qkv, d, 0)},
-                                                      {kK, part(args.qkv, d, 1)},
-                                                      {kV, part(args.qkv, d, 2)},
-                                                      {kOut, args.out.raw()},
-                                                      {kLogSumExp, args.log_sum_exp.raw()},
-                                                      {kDout, args.dout.raw()},
-                                                      {kDq, part(args.dqkv, d, 0)},
-                                                      {kDk, part(args.dqkv, d, 1)},
-                                                      {kDv, part(args.dqkv, d, 2)}};
+  std::unordered_map<std::int64_t, void*> pointers = {
+      {kQ, part(args.qkv, d, 0)},   {kK, part(args.qkv, d, 1)},           {kV, part(args.qkv, d, 2)},
+      {kOut, args.out.raw()},       {kLogSumExp, args.log_sum_exp.raw()}, {kDout, args.dout.raw()},
+      {kDq, part(args.dqkv, d, 0)}, {kDk, part(args.dqkv, d, 1)},         {kDv, part(args.dqkv, d, 2)}};
   ex.backend<Cudnn>().run(stream, args, ex.determinism(), scratch, pointers);
 }
 

@@ -4,6 +4,7 @@
 namespace megalith::ops::cuda {
 
 bool has_cudnn() { return false; }
+std::string cudnn_version() { return "no"; }
 
 void cudnn_attention_forward(Exec&, Stream, const AttentionForward&, const Tensor&) {
   throw InternalError("[attention] this build has no cuDNN");

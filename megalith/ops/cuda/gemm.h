@@ -1,10 +1,15 @@
 #pragma once
+#include <string>
+
 #include "megalith/ops/matmul.h"
 
 namespace megalith::ops::cuda {
 
 /// Device memory that cuBLASLt may use for one product; one per Exec, as no workspace serves two streams.
 inline constexpr Index kGemmWorkspaceBytes = Index{32} << 20;
+
+/// "13.1.0"
+std::string gemm_version();
 
 /// By cuBLASLt, with the additions in its epilogues where it has such a kernel for the shape, else by kernels of ours
 /// behind it. Products are f32 sums; f32 inputs are not rounded to tf32. parts: scratch for row_sums

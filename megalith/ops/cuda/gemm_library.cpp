@@ -16,8 +16,8 @@ namespace {
 
 using megalith::cuda::native;
 
-constexpr int kCandidates = 16;   // that the library's own ranking puts first
-constexpr int kTimedRounds = 4;   // of every candidate; the fastest counts: noise only adds
+constexpr int kCandidates = 16;  // that the library's own ranking puts first
+constexpr int kTimedRounds = 4;  // of every candidate; the fastest counts: noise only adds
 constexpr int kRunsPerRound = 2;
 
 void check(cublasStatus_t status, std::source_location where = std::source_location::current()) {
@@ -50,8 +50,6 @@ cublasLtEpilogue_t native_epilogue(Epilogue epilogue) {
       return CUBLASLT_EPILOGUE_DGELU;
     case Epilogue::gelu_backward_bias_grad:
       return CUBLASLT_EPILOGUE_DGELU_BGRAD;
-    case Epilogue::row_sums:
-      return CUBLASLT_EPILOGUE_BGRADB;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -119,7 +117,7 @@ struct GemmLibrary::Prepared {
     result = make_layout(p.out, p.n, p.m);
     if (p.epilogue == Epilogue::bias || p.epilogue == Epilogue::bias_gelu)
       set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, native_type(p.in));
-    if (p.epilogue == Epilogue::row_sums || p.epilogue == Epilogue::gelu_backward_bias_grad)
+    if (p.epilogue == Epilogue::gelu_backward_bias_grad)
       set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
     if (p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::gelu_backward ||
         p.epilogue == Epilogue::gelu_backward_bias_grad) {
@@ -142,6 +140,11 @@ struct GemmLibrary::Prepared {
       set(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.activation);
   }
 };
+
+std::string gemm_version() {
+  const std::size_t version = cublasLtGetVersion();  // 130100 is 13.1.0
+  return str(version / 10000, '.', version / 100 % 100, '.', version % 100);
+}
 
 GemmLibrary::GemmLibrary(Exec& ex) : workspace_(kGemmWorkspaceBytes, ex.device()) { check(cublasLtCreate(&handle_)); }
 
@@ -172,8 +175,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const Prepa
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference));
   const auto bytes = static_cast<std::size_t>(kGemmWorkspaceBytes);
-  check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
-                                             sizeof bytes));
+  check(
+      cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
   const auto alignment = static_cast<std::uint32_t>(problem.alignment);
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -182,9 +185,9 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const Prepa
   }
   std::vector<cublasLtMatmulHeuristicResult_t> results(kCandidates);
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle_, prepared.description, prepared.first, prepared.second, prepared.result, prepared.result, preference,
-      kCandidates, results.data(), &count);
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, prepared.description, prepared.first, prepared.second, prepared.result,
+                                     prepared.result, preference, kCandidates, results.data(), &count);
   cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS) count = 0;  // CUBLAS_STATUS_NOT_SUPPORTED: no such kernel
   results.resize(static_cast<std::size_t>(count));

@@ -12,7 +12,7 @@
 namespace megalith::ops::cuda {
 
 /// What a product does beside multiplying.
-enum class Epilogue : std::uint8_t { none, bias, bias_gelu, gelu_backward, gelu_backward_bias_grad, row_sums };
+enum class Epilogue : std::uint8_t { none, bias, bias_gelu, gelu_backward, gelu_backward_bias_grad };
 
 /// A kind of product, in row-major terms: c [m, n] (+)= op(a) [m, k] op(b) [k, n]. All that an algorithm depends on.
 struct GemmProblem {

@@ -197,6 +197,9 @@ struct BackwardRows {
 /// dx = rstd (g - mean(g) - xhat mean(g xhat)) + residual, g = dy gamma. A block takes one part of the rows, kRows at a
 /// time with the next ones being loaded, sums dgamma and dbeta over it in registers and writes them as one part.
 /// Moves 3 elements of T an element, 4 with a residual, and 16 bytes per part and column.
+/// Measured on an H200, bf16 with a residual, the sum of the parts included: 70 % of the copy's rate at 32768 x 768,
+/// 51 % at 8192 x 1536 (47 us, of which 24 are the bytes): few rows a block, each behind a block reduction. Half the
+/// registers and no rows ahead was slower (57 us).
 template <class T, int N, int kVectors, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(const BackwardTensors<T> tensors, Index rows, Index hidden, Index rows_per_part) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <nvtx3/nvToolsExt.h>
+
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -23,6 +25,26 @@ int num_gpus() {
     return 0;
   }
   return count;
+}
+
+std::vector<device::Gpu> gpus() {
+  std::vector<device::Gpu> found(static_cast<std::size_t>(num_gpus()));
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const int index = static_cast<int>(i);
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, index));
+    device::Gpu& gpu = found[i];
+    gpu.name = properties.name;
+    gpu.capability = str(properties.major, '.', properties.minor);
+    gpu.multiprocessors = properties.multiProcessorCount;
+    gpu.memory_bytes = static_cast<Index>(properties.totalGlobalMem);
+    for (int other = 0; other < static_cast<int>(found.size()); ++other) {
+      int reaches = 0;
+      if (other != index) check(cudaDeviceCanAccessPeer(&reaches, index, other));
+      if (reaches != 0) gpu.reaches.push_back(other);
+    }
+  }
+  return found;
 }
 
 void require_gpu() {
@@ -83,11 +105,28 @@ std::shared_ptr<void> make_stream() {
   return {stream, [](void* handle) { static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(handle))); }};
 }
 
-std::shared_ptr<void> make_event() {
+namespace {
+
+std::shared_ptr<void> make_event_with(unsigned flags) {
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  check(cudaEventCreateWithFlags(&event, flags));
   return {event, [](void* handle) { static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(handle))); }};
 }
+
+}  // namespace
+
+std::shared_ptr<void> make_event() { return make_event_with(cudaEventDisableTiming); }
+std::shared_ptr<void> make_timed_event() { return make_event_with(cudaEventDefault); }
+
+double seconds_between(void* earlier, void* later) {
+  float milliseconds = 0;
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(later)));
+  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier), static_cast<cudaEvent_t>(later)));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+void push_range(const char* name) { nvtxRangePushA(name); }
+void pop_range() { nvtxRangePop(); }
 
 void record(void* event, Stream stream) { check(cudaEventRecord(static_cast<cudaEvent_t>(event), native(stream))); }
 void hold(void* event, Stream stream) { check(cudaStreamWaitEvent(native(stream), static_cast<cudaEvent_t>(event))); }

@@ -7,6 +7,7 @@
 namespace megalith::cuda {
 
 int num_gpus();
+std::vector<device::Gpu> gpus();
 void require_gpu();
 void use(int index);
 std::byte* allocate(Index bytes);
@@ -22,5 +23,10 @@ void record(void* event, Stream stream);
 void hold(void* event, Stream stream);
 void wait(void* event);
 bool passed(void* event);
+std::shared_ptr<void> make_timed_event();
+double seconds_between(void* earlier, void* later);
+/// A named range on this thread, for NVIDIA's profilers.
+void push_range(const char* name);
+void pop_range();
 
 }  // namespace megalith::cuda

@@ -1,0 +1,335 @@
+#include "apps/bench_ops.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <memory>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/ops/adamw.h"
+#include "megalith/ops/attention.h"
+#include "megalith/ops/init.h"
+#include "megalith/ops/matmul.h"
+#include "megalith/ops/norm.h"
+#include "megalith/tensor/memory_plan.h"
+
+namespace megalith::apps {
+namespace {
+
+struct OpsBench {
+  std::string device = "cpu", precision, format = "text";
+  Index tokens = 2048, hidden = 768, heads = 12, seq = 1024, vocab = 50304, params = Index{1} << 24;
+  Index repeats = 20;
+  bool deterministic = false;
+};
+
+DType dtype_of_precision(const std::string& precision) {
+  if (precision == "fp64") return DType::f64;
+  if (precision == "bf16") return DType::bf16;
+  if (precision == "fp16") return DType::f16;
+  return DType::f32;
+}
+
+/// One op's time and what it is measured by.
+struct Row {
+  std::string name;
+  double seconds = 0;
+  double flops = 0, bytes = 0;  ///< one of them
+};
+
+/// Runs ops on random data and keeps their times.
+class Bench {
+ public:
+  explicit Bench(const OpsBench& options)
+      : options_(options),
+        device_(options.device == "cuda" ? Device::cuda : Device::cpu),
+        dtype_(dtype_of_precision(options.precision.empty() ? (device_ == Device::cuda ? "bf16" : "fp32")
+                                                            : options.precision)) {
+    require_device(device_);
+    device::use(device_, 0);
+    ex_.emplace(device_);
+    ex_->set_determinism(options.deterministic ? Determinism::required : Determinism::not_required);
+  }
+
+  Exec& ex() { return *ex_; }
+  DType dtype() const { return dtype_; }
+  Index element_bytes() const { return size_of(dtype_); }
+
+  /// Normal numbers: constants run faster than what a model computes on.
+  Tensor random(const Shape& shape) { return random(shape, dtype_); }
+  Tensor random(const Shape& shape, DType dtype) {
+    const ParamSpec spec{
+        {str("bench", count_++), {shape.numel()}, {}, {shape.numel()}}, {shape.numel()}, Init::normal, 1};
+    const Tensor wide = ex_->tensor({shape.numel()}, statistics_dtype(dtype)), narrow = ex_->tensor(shape, dtype);
+    ops::initialise(*ex_, spec, wide, 1);
+    ops::cast(*ex_, wide.reshaped(shape), narrow);
+    return narrow;
+  }
+  Tensor empty(const Shape& shape) { return ex_->tensor(shape, dtype_); }
+  Tensor gradient(const Shape& shape) { return random(shape, statistics_dtype(dtype_)); }
+
+  /// The median time of `op`, whose scratch is planned as in a step. On a GPU each time is that of ten runs in a row,
+  /// so that the host's part of a launch does not show.
+  void measure(const std::string& name, double flops, double bytes, const std::function<void(Exec&)>& op) {
+    Recording recording;
+    Exec recorder(device_, recording);
+    recorder.set_determinism(ex_->determinism());
+    recording.begin_phase();
+    op(recorder);
+    const MemoryPlan plan = make_plan(recording);
+    const Buffer scratch(plan.scratch_bytes, device_);
+    const auto run = [&] {
+      ex_->begin(plan.phases[0], nullptr, scratch.data());
+      op(*ex_);
+      ex_->end();
+    };
+    const int runs = device_ == Device::cuda ? 10 : 1;
+    run();
+    std::vector<double> times;
+    for (Index i = 0; i < options_.repeats; ++i) {
+      TimePoint begin(device_), end(device_);
+      begin.record(ex_->stream());
+      for (int j = 0; j < runs; ++j) run();
+      end.record(ex_->stream());
+      times.push_back(end.seconds_since(begin) / runs);
+    }
+    std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
+    rows_.push_back({name, times[times.size() / 2], flops, bytes});
+  }
+
+  /// What the device reaches: a large copy and a large square product.
+  void measure_roofs() {
+    const Index large = device_ == Device::cuda ? Index{1} << 30 : Index{1} << 27,
+                edge = device_ == Device::cuda ? 8192 : 1024;
+    const Tensor from = ex_->tensor({large}, DType::u8), to = ex_->tensor({large}, DType::u8);
+    measure("roof: copy", 0, 2 * static_cast<double>(large), [&](Exec& e) { ops::copy(e, from, to); });
+    const Tensor a = random({edge, edge}), b = random({edge, edge}), c = empty({edge, edge});
+    const double side = static_cast<double>(edge);
+    measure("roof: product", 2 * side * side * side, 0,
+            [&](Exec& e) { ops::matmul(e, {.a = a, .b = b, .c = c, .transpose_b = ops::Transpose::yes}); });
+    bytes_per_second_ = rows_[0].bytes / rows_[0].seconds;
+    flops_per_second_ = rows_[1].flops / rows_[1].seconds;
+    ex_->synchronize();
+    ex_->release();
+  }
+
+  void print() const {
+    nlohmann::ordered_json out = nlohmann::ordered_json::array();
+    for (const Row& row : rows_) {
+      const bool counts_flops = row.flops > 0;
+      const double rate = (counts_flops ? row.flops : row.bytes) / row.seconds;
+      const double share = rate / (counts_flops ? flops_per_second_ : bytes_per_second_);
+      if (options_.format == "json") {
+        out.push_back({{"name", row.name},
+                       {"seconds", row.seconds},
+                       {counts_flops ? "flops_per_second" : "bytes_per_second", rate},
+                       {"share_of_roof", share}});
+      } else {
+        std::printf("%-44s %10.1f us %9.1f %s %5.1f %%\n", row.name.c_str(), 1e6 * row.seconds,
+                    rate * (counts_flops ? 1e-12 : 1e-9), counts_flops ? "TFLOP/s" : "GB/s   ", 100 * share);
+      }
+    }
+    if (options_.format == "json") std::printf("%s\n", out.dump(2).c_str());
+  }
+
+ private:
+  OpsBench options_;
+  Device device_;
+  DType dtype_;
+  std::optional<Exec> ex_;
+  int count_ = 0;
+  std::vector<Row> rows_;
+  double bytes_per_second_ = 1, flops_per_second_ = 1;
+};
+
+/// The products of a Transformer layer and of the head: forward, both gradients.
+void bench_gemm(const OpsBench& o) {
+  Bench bench(o);
+  bench.measure_roofs();
+  Exec& ex = bench.ex();
+  struct Layer {
+    const char* name;
+    Index in, out;
+  };
+  const Index h = o.hidden, t = o.tokens;
+  for (const auto& [name, in, out] : {Layer{"qkv", h, 3 * h}, Layer{"out", h, h}, Layer{"up", h, 4 * h},
+                                      Layer{"down", 4 * h, h}, Layer{"head", h, o.vocab}}) {
+    const Tensor x = bench.random({t, in}), w = bench.random({out, in}), bias = bench.random({out}),
+                 y = bench.empty({t, out}), z = bench.empty({t, out});
+    const Tensor dy = bench.random({t, out}), dx = bench.empty({t, in}), dw = bench.gradient({out, in}),
+                 sums = bench.gradient({out}), in_sums = bench.gradient({in});
+    const Tensor saved = bench.random({t, in});
+    const double flops = 2.0 * static_cast<double>(t) * static_cast<double>(in) * static_cast<double>(out);
+    const auto measure = [&](const char* what, const std::function<void(Exec&)>& op) {
+      bench.measure(str(name, " ", t, " x ", out, " x ", in, " ", what), flops, 0, op);
+    };
+    constexpr auto kTurned = ops::Transpose::yes;
+    measure("forward", [&](Exec& e) { ops::matmul(e, {.a = x, .b = w, .c = y, .transpose_b = kTurned}); });
+    measure("forward + bias",
+            [&](Exec& e) { ops::matmul(e, {.a = x, .b = w, .bias = bias, .c = y, .transpose_b = kTurned}); });
+    measure("dgrad", [&](Exec& e) { ops::matmul(e, {.a = dy, .b = w, .c = dx}); });
+    measure("wgrad", [&](Exec& e) { ops::matmul(e, {.a = dy, .b = x, .c = dw, .transpose_a = kTurned}); });
+    measure("wgrad, added", [&](Exec& e) {
+      ops::matmul(e, {.a = dy, .b = x, .c = dw, .transpose_a = kTurned, .write = ops::Write::accumulate});
+    });
+    measure("wgrad + bias grad",
+            [&](Exec& e) { ops::matmul(e, {.a = dy, .b = x, .c = dw, .row_sums = sums, .transpose_a = kTurned}); });
+    measure("bias grad alone", [&](Exec& e) { ops::bias_backward(e, dy, sums); });
+    if (std::string_view(name) == "up")
+      measure("forward + bias + gelu",
+              [&](Exec& e) { ops::matmul_gelu(e, {.x = x, .w = w, .bias = bias, .z = z, .y = y}); });
+    if (std::string_view(name) == "down")
+      measure("dgrad + gelu' + bias grad", [&](Exec& e) {
+        ops::matmul_gelu_backward(e, {.dy = dy, .w = w, .z = saved, .dz = dx, .bias_grad = in_sums});
+      });
+    ex.synchronize();
+    ex.release();
+  }
+  bench.print();
+}
+
+void bench_attention(const OpsBench& o) {
+  Bench bench(o);
+  bench.measure_roofs();
+  Exec& ex = bench.ex();
+  const Index batch = std::max<Index>(1, o.tokens / o.seq), tokens = batch * o.seq, head_dim = o.hidden / o.heads;
+  if (head_dim * o.heads != o.hidden)
+    throw ConfigError(str("--heads = ", o.heads, ": must divide --hidden = ", o.hidden));
+  const Tensor qkv = bench.random({tokens, 3 * o.hidden}), out = bench.empty({tokens, o.hidden}),
+               dout = bench.random({tokens, o.hidden}), dqkv = bench.empty(qkv.shape());
+  const Tensor lse = ex.tensor({batch, o.heads, o.seq}, statistics_dtype(bench.dtype()));
+  // Two products forward, five backward, over the half of the scores that causality leaves.
+  const double product = static_cast<double>(batch * o.heads) * static_cast<double>(o.seq) *
+                         static_cast<double>(o.seq) * static_cast<double>(head_dim);
+  bench.measure("attention forward", 2 * product, 0, [&](Exec& e) {
+    ops::attention_forward(e, {.qkv = qkv,
+                               .out = out,
+                               .log_sum_exp = lse,
+                               .batch = batch,
+                               .seq_len = o.seq,
+                               .num_heads = o.heads,
+                               .num_global_heads = o.heads,
+                               .dropout = {}});
+  });
+  bench.measure("attention backward", 5 * product, 0, [&](Exec& e) {
+    ops::attention_backward(e, {.dout = dout,
+                                .qkv = qkv,
+                                .out = out,
+                                .log_sum_exp = lse,
+                                .dqkv = dqkv,
+                                .batch = batch,
+                                .seq_len = o.seq,
+                                .num_heads = o.heads,
+                                .num_global_heads = o.heads,
+                                .dropout = {}});
+  });
+  bench.print();
+}
+
+void bench_norm(const OpsBench& o) {
+  Bench bench(o);
+  bench.measure_roofs();
+  Exec& ex = bench.ex();
+  const Shape shape{o.tokens, o.hidden}, row{o.hidden};
+  const Tensor x = bench.random(shape), gamma = bench.random(row), beta = bench.random(row), y = bench.empty(shape),
+               sum = bench.empty(shape), dx = bench.empty(shape);
+  const Tensor mean = ex.tensor({o.tokens}, statistics_dtype(bench.dtype())),
+               rstd = ex.tensor({o.tokens}, statistics_dtype(bench.dtype()));
+  const Tensor residual = bench.random(shape), dy = bench.random(shape), gamma_grad = bench.gradient(row),
+               beta_grad = bench.gradient(row);
+  const double one = static_cast<double>(x.bytes());
+  bench.measure("layer_norm", 0, 2 * one, [&](Exec& e) {
+    ops::layer_norm_forward(e, {.x = x, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
+  });
+  bench.measure("residual_layer_norm", 0, 4 * one, [&](Exec& e) {
+    ops::residual_layer_norm(e, {.x = x,
+                                 .bias = beta,
+                                 .residual = residual,
+                                 .gamma = gamma,
+                                 .beta = beta,
+                                 .sum = sum,
+                                 .y = y,
+                                 .mean = mean,
+                                 .rstd = rstd,
+                                 .dropout = {}});
+  });
+  bench.measure("layer_norm_backward + residual", 0, 4 * one, [&](Exec& e) {
+    ops::layer_norm_backward(e, {.dy = dy,
+                                 .x = x,
+                                 .gamma = gamma,
+                                 .mean = mean,
+                                 .rstd = rstd,
+                                 .residual = residual,
+                                 .dx = dx,
+                                 .gamma_grad = gamma_grad,
+                                 .beta_grad = beta_grad});
+  });
+  bench.measure("bias_dropout_residual", 0, 3 * one, [&](Exec& e) {
+    ops::bias_dropout_residual(e, {.x = x, .bias = beta, .residual = residual, .out = y, .dropout = {}});
+  });
+  bench.print();
+}
+
+void bench_adamw(const OpsBench& o) {
+  Bench bench(o);
+  bench.measure_roofs();
+  Exec& ex = bench.ex();
+  const DType master = statistics_dtype(bench.dtype());
+  const bool has_copy = bench.dtype() != master;
+  const Tensor w = bench.random({o.params}, master), m = bench.random({o.params}, master),
+               v = bench.random({o.params}, master), grad = bench.random({o.params}, master);
+  const Tensor copy = has_copy ? bench.empty({o.params}) : Tensor(),
+               decays = ex.tensor({ceil_div(o.params, ops::kDecayGroup)}, DType::u8);
+  const Tensor verdict = ex.tensor({Index{sizeof(ops::StepVerdict)}}, DType::u8), squares = ex.tensor({1}, DType::f64);
+  const ops::StepVerdict apply{.apply = 1, .factor = 1, .learning_rate = 1e-6, .update = 3};
+  ex.copy(verdict.raw(), &apply, sizeof apply);
+  ops::scale(ex, v, 0);
+  ex.synchronize();
+  const double n = static_cast<double>(o.params),
+               moved = static_cast<double>(7 * size_of(master) + (has_copy ? bench.element_bytes() : 0));
+  bench.measure("adamw", 0, n * moved, [&](Exec& e) {
+    ops::adamw(e, {.value = w, .m = m, .v = v, .copy = copy, .grad = grad, .decays = decays, .verdict = verdict});
+  });
+  bench.measure("sum_of_squares", 0, n * static_cast<double>(size_of(master)),
+                [&](Exec& e) { ops::sum_of_squares(e, grad, squares); });
+  bench.print();
+}
+
+}  // namespace
+
+void add_bench_ops(CLI::App& bench) {
+  struct Command {
+    const char *name, *what;
+    void (*run)(const OpsBench&);
+  };
+  for (const Command& one : {Command{"gemm", "The products of a model's layers", bench_gemm},
+                             Command{"attention", "Attention forward and backward", bench_attention},
+                             Command{"norm", "Layer norms and residual sums", bench_norm},
+                             Command{"adamw", "The optimizer's pass and the gradient norm", bench_adamw}}) {
+    const auto o = std::make_shared<OpsBench>();
+    CLI::App* command = bench.add_subcommand(one.name, one.what);
+    command->add_option("--device", o->device, "cpu or cuda")
+        ->check(CLI::IsMember({"cpu", "cuda"}))
+        ->capture_default_str();
+    command->add_option("--precision", o->precision,
+                        "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
+    const auto size = [&](const char* name, Index& value, const char* what) {
+      command->add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
+    };
+    size("--tokens", o->tokens, "Rows: tokens of a microbatch");
+    size("--hidden", o->hidden, "Hidden size");
+    size("--heads", o->heads, "Attention heads");
+    size("--seq", o->seq, "Sequence length");
+    size("--vocab", o->vocab, "Vocabulary");
+    size("--params", o->params, "Parameters of the optimizer's buffers");
+    size("--repeats", o->repeats, "Runs, of which the median counts");
+    command->add_flag("--deterministic", o->deterministic, "The same bits every time");
+    command->add_option("--format", o->format, "text or json")->check(CLI::IsMember({"text", "json"}));
+    command->callback([o, run = one.run] { run(*o); });
+  }
+}
+
+}  // namespace megalith::apps

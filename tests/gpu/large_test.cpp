@@ -1,0 +1,118 @@
+#include "megalith/ops/cross_entropy.h"
+#include "megalith/ops/embedding.h"
+#include "megalith/ops/norm.h"
+
+#include "tests/gpu/twin.h"
+
+namespace megalith::ops {
+namespace {
+
+/// Tensors of more than 2^31 elements: their last rows must be what a tensor of those rows alone gives.
+class GpuLarge : public ::testing::Test {
+ protected:
+  static constexpr Index kTail = 8;
+
+  void SetUp() override {
+    MEGALITH_NEEDS_GPUS(1);
+    ex_.emplace(Device::cuda);
+  }
+  Exec& ex() { return *ex_; }
+
+  /// Random bf16 numbers.
+  Tensor random(const Shape& shape) {
+    const ParamSpec spec{{"large", {shape.numel()}, {}, {shape.numel()}}, {shape.numel()}, Init::normal, 1};
+    const Tensor wide = ex().tensor({shape.numel()}, DType::f32), narrow = ex().tensor(shape, DType::bf16);
+    initialise(ex(), spec, wide, 3);
+    cast(ex(), wide.reshaped(shape), narrow);
+    return narrow;
+  }
+  Tensor empty(const Shape& shape, DType dtype = DType::bf16) { return ex().tensor(shape, dtype); }
+  static Tensor tail(const Tensor& tensor) { return tensor.rows(tensor.dim(0) - kTail, kTail); }
+  Tensor copied(const Tensor& tensor) {
+    const Tensor same = empty(tensor.shape(), tensor.dtype());
+    copy(ex(), tensor, same);
+    return same;
+  }
+  void expect_same_bytes(const Tensor& a, const Tensor& b, const char* what) {
+    std::vector<std::byte> left(static_cast<std::size_t>(a.bytes())), right(static_cast<std::size_t>(b.bytes()));
+    ex().copy(left.data(), a.raw(), a.bytes());
+    ex().copy(right.data(), b.raw(), b.bytes());
+    ex().synchronize();
+    EXPECT_EQ(left, right) << what;
+  }
+
+  std::optional<Exec> ex_;
+};
+
+TEST_F(GpuLarge, ElementwiseAndNorms) {
+  const Index hidden = 1536, rows = (Index{1} << 31) / hidden + 3 * kTail;
+  const Tensor x = random({rows, hidden}), bias = random({hidden}), last = copied(tail(x));
+  const auto run = [&](const Tensor& in) {
+    const Index n = in.dim(0);
+    const Tensor sum = empty(in.shape()), y = empty(in.shape()), mean = empty({n}, DType::f32),
+                 rstd = empty({n}, DType::f32);
+    residual_layer_norm(ex(), {.x = in,
+                               .bias = bias,
+                               .residual = in,
+                               .gamma = bias,
+                               .beta = bias,
+                               .sum = sum,
+                               .y = y,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .dropout = {}});
+    const Tensor gamma_grad = empty({hidden}, DType::f32), beta_grad = empty({hidden}, DType::f32);
+    layer_norm_backward(ex(), {.dy = y,
+                               .x = sum,
+                               .gamma = bias,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .residual = in,
+                               .dx = y,
+                               .gamma_grad = gamma_grad,
+                               .beta_grad = beta_grad});
+    bias_gelu(ex(), {.x = sum, .bias = bias, .y = sum});
+    add(ex(), sum, y, y);
+    return y;
+  };
+  expect_same_bytes(tail(run(x)), run(last), "the last rows");
+}
+
+TEST_F(GpuLarge, CrossEntropy) {
+  const Index vocab = 50304, tokens = (Index{1} << 31) / vocab + 3 * kTail;
+  const Tensor z = random({tokens, vocab}), last = copied(tail(z)), targets = empty({tokens}, DType::i32);
+  ex().run({.name = "zero", .reads = {}, .writes = {targets}},
+           [&](Exec&, Stream stream) { device::fill_bytes(Device::cuda, targets.raw(), 0, targets.bytes(), stream); });
+  const StepState host{.loss_scale = 0.5};
+  const Tensor state = empty({Index{sizeof host}}, DType::u8), sum = empty({1}, DType::f64);
+  ex().copy(state.raw(), &host, sizeof host);
+  ex().synchronize();
+  const auto run = [&](const Tensor& logits) {
+    const Tensor loss = empty({logits.dim(0)}, DType::f32);
+    cross_entropy(ex(), {.logits = logits,
+                         .targets = targets.rows(0, logits.dim(0)),
+                         .step_state = state,
+                         .loss = loss,
+                         .loss_sum = sum,
+                         .vocab_size = vocab});
+    return loss;
+  };
+  const Tensor loss = run(z), last_loss = run(last);
+  expect_same_bytes(tail(z), last, "gradients of the last rows");
+  expect_same_bytes(tail(loss), last_loss, "losses of the last rows");
+}
+
+TEST_F(GpuLarge, Embedding) {
+  const Index hidden = 2048, tokens = (Index{1} << 31) / hidden + 3 * kTail, held = 64;
+  std::vector<std::int32_t> host(static_cast<std::size_t>(tokens));
+  for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(held));
+  const Tensor ids = empty({tokens}, DType::i32), table = random({held, hidden}), y = empty({tokens, hidden});
+  ex().copy(ids.raw(), host.data(), ids.bytes());
+  embedding_forward(ex(), {.ids = ids, .table = table, .y = y, .first_id = 0, .vocab_size = held});
+  const Tensor few = empty({kTail, hidden});
+  embedding_forward(ex(), {.ids = tail(ids), .table = table, .y = few, .first_id = 0, .vocab_size = held});
+  expect_same_bytes(tail(y), few, "the last rows");
+}
+
+}  // namespace
+}  // namespace megalith::ops
