@@ -90,6 +90,7 @@ config::RunPlan plan_under(const Launcher& launcher, const RecipeOptions& option
 
 Job prepare(const TrainOptions& options, const Launcher& launcher, train::Resume resume) {
   const config::RunPlan plan = plan_under(launcher, options.recipe);
+  require_device(plan.device);
   const io::Path out =
       options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);

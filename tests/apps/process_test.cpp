@@ -202,6 +202,14 @@ TEST_F(Program, ARefusedRunLeavesNothing) {
   EXPECT_EQ(run_shell("megalith train --resume " + recipe() + " --out " + out("a")).code, 0);
 }
 
+TEST_F(Program, WithoutAGpuCudaIsRefusedAndLeavesNothing) {
+  if (run_shell("megalith doctor").out.find("GPU 0") != std::string::npos) GTEST_SKIP() << "this machine has a GPU";
+  const Finished refused = run_shell(train("gpu", "--set device.type=cuda"));
+  EXPECT_EQ(refused.code, 70);
+  EXPECT_NE(refused.err.find("megalith: E70 device.type = cuda: this "), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(out("gpu")));
+}
+
 TEST_F(Program, WidthsOfOneTrain) {
   for (const char* shape :
        {"model.ffn_hidden_size=1", "model.ffn_hidden_size=4 --set parallel.tp=4",

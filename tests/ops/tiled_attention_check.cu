@@ -1,9 +1,5 @@
-// Compares the tiled attention kernels with plain f64 loops, then times them. From the root of the repository:
-//   nvcc -std=c++20 -O3 --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a -I. -DMEGALITH_HAS_CUDA=1
-//     -o tiled_attention_check tests/ops/tiled_attention_check.cu megalith/ops/cuda/tiled_attention_forward.cu
-//     megalith/ops/cuda/tiled_attention_backward.cu megalith/tensor/device.cpp megalith/tensor/memory.cpp
-//     megalith/tensor/tensor.cpp megalith/tensor/cuda/device.cpp megalith/base/text.cpp
-//   ./tiled_attention_check [check | time]
+// Compares the tiled attention kernels with plain f64 loops, also on unaligned tensors, then times them:
+//   tiled_attention_check [check | time]
 
 #include <algorithm>
 #include <cmath>
