@@ -118,7 +118,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     const RandomBatches source(bench.vocab);
     train::Progress progress;
     // As a run does it: the CPU step by step, a GPU with the next step started before the last one's numbers are read.
-    const int under_way = plan.device == Device::cpu ? 0 : train::Engine::kMostStarted - 1;
+    const int under_way = engine.steps_ahead();
     std::vector<double> times;
     train::StepResult result;
     double last = 0;

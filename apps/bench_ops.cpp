@@ -9,6 +9,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/config/run_plan.h"
 #include "megalith/ops/adamw.h"
 #include "megalith/ops/attention.h"
 #include "megalith/ops/init.h"
@@ -26,11 +27,12 @@ struct OpsBench {
   bool deterministic = false;
 };
 
-DType dtype_of_precision(const std::string& precision) {
-  if (precision == "fp64") return DType::f64;
-  if (precision == "bf16") return DType::bf16;
-  if (precision == "fp16") return DType::f16;
-  return DType::f32;
+/// Throws ConfigError for a name that is none.
+DType compute_dtype(const OpsBench& o, Device device) {
+  const std::string precision = o.precision.empty() ? std::string(config::default_precision(device)) : o.precision;
+  const std::optional<Policy> policy = config::policy_of(precision);
+  if (!policy) throw ConfigError(str("--precision = ", precision, ": must be fp64, fp32, bf16 or fp16"));
+  return policy->compute;
 }
 
 /// One op's time and what it is measured by.
@@ -46,8 +48,7 @@ class Bench {
   explicit Bench(const OpsBench& options)
       : options_(options),
         device_(options.device == "cuda" ? Device::cuda : Device::cpu),
-        dtype_(dtype_of_precision(options.precision.empty() ? (device_ == Device::cuda ? "bf16" : "fp32")
-                                                            : options.precision)) {
+        dtype_(compute_dtype(options, device_)) {
     require_device(device_);
     device::use(device_, 0);
     ex_.emplace(device_);

@@ -113,18 +113,21 @@ void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
   r.micro_batch = t.micro_batch.value_or(1);
   r.global_batch = t.global_batch.value_or(r.micro_batch * plan.grid.dp);
   r.seed = static_cast<std::uint64_t>(t.seed.value_or(1234));
-  r.precision = t.precision.value_or(plan.device == Device::cuda ? "bf16" : "fp32");
+  r.precision = t.precision.value_or(std::string(default_precision(plan.device)));
   r.deterministic = t.deterministic.value_or(true);
   r.eval_interval = t.eval_interval.value_or(0);
   r.eval_batches = t.eval_batches.value_or(8);
   out.require(r.steps >= 0, "train.steps", r.steps, "must not be negative");
   out.require(t.seed.value_or(0) >= 0, "train.seed", t.seed.value_or(0), "must not be negative");
-  const bool known = r.precision == "fp64" || r.precision == "fp32" || r.precision == "bf16" || r.precision == "fp16";
-  out.require(known, "train.precision", r.precision, "must be fp64, fp32, bf16 or fp16");
-  out.require(plan.device == Device::cpu || r.precision != "fp64", "train.precision", r.precision,
-              "is for device.type = cpu, to check with: a GPU computes in bf16, fp16 or fp32");
-  out.require(plan.device == Device::cuda || r.precision == "fp64" || r.precision == "fp32" || !known,
-              "train.precision", r.precision, "needs device.type = cuda: the CPU has no 16-bit kernels yet; use fp32");
+  if (const std::optional<Policy> policy = policy_of(r.precision); !policy) {
+    out.add("train.precision", r.precision, "must be fp64, fp32, bf16 or fp16");
+  } else if (plan.device == Device::cuda) {
+    out.require(policy->compute != DType::f64, "train.precision", r.precision,
+                "is for device.type = cpu, to check with: a GPU computes in bf16, fp16 or fp32");
+  } else {
+    out.require(policy->compute == policy->master, "train.precision", r.precision,
+                "needs device.type = cuda: the CPU has no 16-bit kernels yet; use fp32");
+  }
   resolve_scaling(t, r, out);
   out.require(r.eval_interval >= 0, "train.eval_interval", r.eval_interval, "must not be negative");
   out.require(r.eval_batches >= 0, "train.eval_batches", r.eval_batches, "must not be negative (0: the whole set)");
@@ -242,6 +245,16 @@ void check_sizes(const RunPlan& plan, Problems& out) {
 
 }  // namespace
 
+std::optional<Policy> policy_of(std::string_view precision) {
+  if (precision == "fp64") return Policy{DType::f64, DType::f64};
+  if (precision == "fp32") return Policy{DType::f32, DType::f32};
+  if (precision == "bf16") return Policy{DType::f32, DType::bf16};
+  if (precision == "fp16") return Policy{DType::f32, DType::f16};
+  return std::nullopt;
+}
+
+std::string_view default_precision(Device device) { return device == Device::cuda ? "bf16" : "fp32"; }
+
 RunPlan resolve(const RunConfig& asked, int ranks) {
   RunPlan plan;
   Problems out;
@@ -294,7 +307,7 @@ RunConfig RunPlan::as_config() const {
   c.train.eval_interval = train.eval_interval;
   c.train.eval_batches = train.eval_batches;
   c.train.precision = train.precision;
-  if (train.scaling.initial > 0) {
+  if (train.scaling.is_on()) {
     c.train.loss_scale = train.scaling.initial;
     c.train.loss_scale_min = train.scaling.smallest;
     c.train.loss_scale_interval = train.scaling.growth_interval;
@@ -321,13 +334,6 @@ RunConfig RunPlan::as_config() const {
   if (ranks_per_node > 0) c.device.ranks_per_node = ranks_per_node;
   c.source = "resolved recipe";
   return c;
-}
-
-Policy TrainConfig::policy() const {
-  if (precision == "fp64") return {DType::f64, DType::f64};
-  if (precision == "bf16") return {DType::f32, DType::bf16};
-  if (precision == "fp16") return {DType::f32, DType::f16};
-  return {};
 }
 
 std::string grid_text(const RunPlan& plan) {

@@ -1,5 +1,7 @@
 #pragma once
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "megalith/checkpoint/checkpoint_config.h"
 #include "megalith/config/run_config.h"
@@ -11,6 +13,11 @@
 
 namespace megalith::config {
 
+/// What a precision's name stands for; nothing for any other text.
+std::optional<Policy> policy_of(std::string_view precision);
+/// "fp32" on the CPU, "bf16" on a GPU.
+std::string_view default_precision(Device device);
+
 struct TrainConfig {
   Index steps = 0, global_batch = 1, micro_batch = 1;
   std::uint64_t seed = 1234;
@@ -20,7 +27,7 @@ struct TrainConfig {
   Index eval_interval = 0;  ///< steps between evaluations; 0: only at the end
   Index eval_batches = 8;   ///< batches of global_batch samples each; 0: the whole set
 
-  Policy policy() const;
+  Policy policy() const { return policy_of(precision).value(); }
   Determinism determinism() const { return deterministic ? Determinism::required : Determinism::not_required; }
 };
 

@@ -1,11 +1,25 @@
 #include "megalith/ops/init.h"
 
+#include "megalith/base/hash.h"
 #include "megalith/ops/cpu/init.h"
 #include "megalith/ops/cuda/elementwise.h"
 #include "megalith/ops/cuda/init.h"
 #include "megalith/ops/dispatch.h"
 
 namespace megalith::ops {
+
+NormalBox::NormalBox(const ParamSpec& spec, std::uint64_t seed)
+    : site{.seed = hash_combine(seed, fnv1a(spec.slice.name))} {
+  const TensorSlice& slice = spec.slice;
+  if (slice.global.rank() == 2) {
+    rows = slice.local[0];
+    first_row = slice.offset[0];
+    stride = slice.global[1];
+  }
+  const int last = slice.global.rank() == 2 ? 1 : 0;
+  columns = slice.local[last];
+  first_column = slice.offset[static_cast<std::size_t>(last)];
+}
 
 void initialise(Exec& ex, const ParamSpec& spec, const Tensor& to, std::uint64_t seed) {
   expect_float(ex, to, "initialise");

@@ -39,6 +39,8 @@ struct LearningRate {
 struct LossScaling {
   double initial = 0, smallest = 1;
   std::int64_t growth_interval = 1000;
+
+  constexpr bool is_on() const { return initial > 0; }
 };
 
 /// What the optimizer remembers beside its moments, in device memory.
@@ -99,7 +101,7 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   outcome.applied = verdict.apply;
   if (state.halted != 0) return verdict;
   if (verdict.apply != 0) ++state.updates;
-  const bool scaled = rules.scaling.initial > 0;
+  const bool scaled = rules.scaling.is_on();
   if (!agreed || (!finite && !scaled)) {
     state.halted = 1;
   } else if (!finite) {

@@ -29,10 +29,6 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy) : p
     param.grad = Tensor(nullptr, param.spec.held, policy.master);
     numel_ = round_up(numel_ + param.spec.held.numel(), kParamAlignment);
     if (param.spec.ownership == Ownership::owner) owned_numel_ = numel_;
-    std::array<Index, 2>& summed = summed_ranges_[param.spec.ownership == Ownership::owner ? 0 : 1];
-    if (param.spec.first_grad == FirstGrad::replaced || summed[1] == 0) summed[0] = param.offset;
-    if (param.spec.first_grad == FirstGrad::replaced) summed[0] = numel_;
-    summed[1] = numel_;
     params_.push_back(std::move(param));
   }
   values_ = Tensor(nullptr, {numel_}, policy.compute);
@@ -58,15 +54,21 @@ void ParamBuffer::allocate(MemoryLedger& ledger) {
     copy_memory_ = ledger.take("parameter copies", wanted.at("parameter copies"));
     values_ = copy_memory_.view({numel_}, policy_.compute);
   }
-  for (std::size_t i = 0; i < summed_grads_.size(); ++i) {
-    const auto [begin, end] = summed_ranges_[i];
-    summed_grads_[i] = grads_.rows(begin, end - begin);
-  }
+  summed_grads_ = {summed_grads_of(Ownership::owner), summed_grads_of(Ownership::replica)};
   for (Param& param : params_) {
     param.value = part(values_, param);
     param.master = part(masters_, param);
     param.grad = part(grads_, param);
   }
+}
+
+Tensor ParamBuffer::summed_grads_of(Ownership ownership) const {
+  const Index end = ownership == Ownership::owner ? owned_numel_ : numel_;
+  const auto first = std::find_if(params_.begin(), params_.end(), [&](const Param& p) {
+    return p.spec.ownership == ownership && p.spec.first_grad == FirstGrad::summed;
+  });
+  const Index begin = first == params_.end() ? end : first->offset;
+  return grads_.rows(begin, end - begin);
 }
 
 Param& ParamBuffer::at(std::string_view name) {

@@ -83,12 +83,14 @@ class ParamBuffer {
   Tensor part(const Tensor& flat, const Param& param) const;
 
  private:
+  /// Of the owned ones or of the replicas.
+  Tensor summed_grads_of(Ownership ownership) const;
+
   std::vector<Param> params_;
   Policy policy_;
   Index numel_ = 0, owned_numel_ = 0;
   Buffer master_memory_, copy_memory_, grad_memory_;
   Tensor values_, masters_, grads_;
-  std::array<std::array<Index, 2>, 2> summed_ranges_{};  // of owned ones and of replicas: begin, end
   std::array<Tensor, 2> summed_grads_;
 };
 

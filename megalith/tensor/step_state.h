@@ -11,8 +11,7 @@ namespace megalith {
 struct StepState {
   std::uint64_t step = 0;          ///< the step being trained, counted from 0
   std::uint64_t first_sample = 0;  ///< global number, within the step's batch, of this microbatch's first sample
-  double learning_rate = 0;
-  double loss_scale = 1;  ///< factor on dloss (1 / tokens of the global batch, times the fp16 scale)
+  double loss_scale = 1;           ///< factor on dloss (1 / tokens of the global batch, times the fp16 scale)
 };
 static_assert(std::is_trivially_copyable_v<StepState>);
 

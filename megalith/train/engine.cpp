@@ -102,7 +102,7 @@ void Engine::allocate() {
   for (Param& param : stage_.params().params()) ops::initialise(*ex_, param.spec, param.master, plan_.train.seed);
   refresh_copies();
   const ops::LossScaling& scaling = plan_.train.scaling;
-  set_optimizer_state({.loss_scale = scaling.initial > 0 ? scaling.initial : 1.0});
+  set_optimizer_state({.loss_scale = scaling.is_on() ? scaling.initial : 1.0});
   if (plan_.device == Device::cuda) warm_up();
 }
 
@@ -220,7 +220,7 @@ StepResult Engine::finish_step() {
   ops::StepOutcome outcome;
   std::memcpy(&outcome, outcomes_memory_.data() + place * kOutcomeBytes, sizeof outcome);
   const bool skipped = outcome.applied == 0;
-  const bool scaled = rules_.scaling.initial > 0 && outcome.counts.calls == 0;
+  const bool scaled = rules_.scaling.is_on() && outcome.counts.calls == 0;
   if (skipped && !scaled) refuse(outcome, started.step);
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   return {.loss = outcome.totals.loss_sum / tokens,

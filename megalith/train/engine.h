@@ -54,6 +54,9 @@ class Engine {
   StepResult finish_step();
   int steps_started() const { return static_cast<int>(started_ - finished_); }
   static constexpr int kMostStarted = 2;
+  /// How many may be under way while the next is handed over: none on the CPU, where a step is done when it has
+  /// started.
+  int steps_ahead() const { return plan_.device == Device::cpu ? 0 : kMostStarted - 1; }
 
   /// Mean loss over the first `samples` samples of a source, without dropout, in whole batches: past them the source
   /// must give targets without a loss (-1). Collective.

@@ -9,6 +9,7 @@
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/train/gather.h"
 
 namespace megalith::train {
 namespace {
@@ -103,7 +104,7 @@ checkpoint::RunState Saver::run_state(const Progress& progress) {
   state.config_hash = config_hash(plan_, identity_);
   state.grid = config::grid_text(plan_);
   state.integers = {{"samples", progress.samples}, {"updates", optimizer.updates}};
-  if (plan_.train.scaling.initial > 0) {
+  if (plan_.train.scaling.is_on()) {
     state.integers["clean_steps"] = optimizer.clean_steps;
     state.reals["loss_scale"] = optimizer.loss_scale;
   }
@@ -136,25 +137,12 @@ std::string Saver::first_problem(const std::string& mine) {
 }
 
 std::vector<checkpoint::ShardReport> Saver::gather(const std::optional<checkpoint::ShardReport>& mine) {
-  Exec& ex = host_;
-  const comm::Group& world = engine_.world().all();
-  std::vector<std::byte> bytes = mine ? checkpoint::serialize_report(*mine) : std::vector<std::byte>{};
-  auto size = static_cast<std::int64_t>(bytes.size());
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(world.size()));
-  comm::all_gather(ex, world, Tensor(&size, {1}, DType::i64), Tensor(sizes.data(), {world.size()}, DType::i64))
-      .wait(ex);
-  if (world.rank() != 0) {
-    if (size > 0) comm::send(ex, world, Tensor(bytes.data(), {size}, DType::u8), 0).wait(ex);
-    return {};
-  }
+  const std::vector<std::vector<std::byte>> everybody =
+      gather_bytes(engine_.world(), mine ? checkpoint::serialize_report(*mine) : std::vector<std::byte>{});
   std::vector<checkpoint::ShardReport> reports;
-  if (mine) reports.push_back(*mine);
-  for (int rank = 1; rank < world.size(); ++rank) {
-    const std::int64_t theirs = sizes[static_cast<std::size_t>(rank)];
-    if (theirs == 0) continue;
-    bytes.resize(static_cast<std::size_t>(theirs));
-    comm::recv(ex, world, Tensor(bytes.data(), {theirs}, DType::u8), rank).wait(ex);
-    reports.push_back(checkpoint::parse_report(bytes, str("report of rank ", rank)));
+  for (std::size_t rank = 0; rank < everybody.size(); ++rank) {
+    if (!everybody[rank].empty())
+      reports.push_back(checkpoint::parse_report(everybody[rank], str("report of rank ", rank)));
   }
   return reports;
 }
@@ -216,7 +204,7 @@ void Saver::load(checkpoint::CheckpointReader& reader) {
   const checkpoint::RunState& saved = reader.manifest().run;
   ops::OptimizerState optimizer = engine_.optimizer_state();
   optimizer.updates = count_of(saved, "updates");
-  if (plan_.train.scaling.initial > 0) {
+  if (plan_.train.scaling.is_on()) {
     optimizer.clean_steps = count_of(saved, "clean_steps");
     const auto scale = saved.reals.find("loss_scale");
     if (scale == saved.reals.end()) throw InputError("[resume] MANIFEST: reals.loss_scale is missing");

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "megalith/base/str.h"
+#include "megalith/train/gather.h"
 
 namespace megalith::train {
 namespace {
@@ -22,23 +23,12 @@ std::string rows_of(int rank, const std::vector<Tracer::Span>& spans) {
 }  // namespace
 
 void write_trace(comm::World& world, io::Fs& fs, const io::Path& file, const Tracer& tracer) {
-  Exec host;
-  const comm::Group& all = world.all();
-  std::string rows = rows_of(world.rank(), tracer.spans());
-  auto size = static_cast<std::int64_t>(rows.size());
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(world.size()));
-  comm::all_gather(host, all, Tensor(&size, {1}, DType::i64), Tensor(sizes.data(), {world.size()}, DType::i64))
-      .wait(host);
-  if (world.rank() != 0) {
-    comm::send(host, all, Tensor(rows.data(), {size}, DType::u8), 0).wait(host);
-    return;
-  }
-  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" + rows;
-  for (int rank = 1; rank < world.size(); ++rank) {
-    rows.resize(static_cast<std::size_t>(sizes[static_cast<std::size_t>(rank)]));
-    comm::recv(host, all, Tensor(rows.data(), {static_cast<Index>(rows.size())}, DType::u8), rank).wait(host);
-    text += rows;
-  }
+  const std::string mine = rows_of(world.rank(), tracer.spans());
+  const std::vector<std::vector<std::byte>> everybody = gather_bytes(world, std::as_bytes(std::span(mine)));
+  if (everybody.empty()) return;
+  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  for (const std::vector<std::byte>& rows : everybody)
+    text.append(reinterpret_cast<const char*>(rows.data()), rows.size());
   text.resize(text.size() - 2);  // the last comma
   io::publish_file(fs, file, text + "\n]}\n");
 }

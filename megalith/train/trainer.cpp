@@ -73,7 +73,7 @@ class Run {
       const bool last = progress_.step == plan_.train.steps;
       const bool saves = last || due(plan_.checkpoint.interval);
       // A GPU is given the next step before the numbers of this one are read; nothing may wait where the state is used.
-      const int may_wait = plan_.device == Device::cpu || saves || is_evaluation_due() ? 0 : Engine::kMostStarted - 1;
+      const int may_wait = saves || is_evaluation_due() ? 0 : engine_.steps_ahead();
       const bool stop = finish_steps(may_wait);
       if (stop && !last) {
         finish_steps(0);

@@ -16,17 +16,6 @@ struct Record {
   BytesByOwner planned, taken;
 };
 
-std::vector<double> values_of(Exec& ex, const Tensor& tensor, double factor) {
-  Exec host;
-  const Tensor raw = host.tensor(tensor.shape(), tensor.dtype()), wide = host.tensor(tensor.shape(), DType::f64);
-  ex.copy(raw.raw(), tensor.raw(), tensor.bytes());
-  ex.synchronize();
-  ops::cast(host, raw, wide);
-  const std::span<double> values = wide.span<double>();
-  for (double& value : values) value *= factor;
-  return {values.begin(), values.end()};
-}
-
 /// Trains one rank on the device that the plan names; on a GPU with a step under way while the last one is read.
 Record train(const config::RunPlan& plan) {
   Record record;
@@ -47,9 +36,11 @@ Record train(const config::RunPlan& plan) {
       engine.start_step(source, progress, train::Stop::no);
       progress = {step + 1, progress.samples + plan.train.global_batch};
       if (step == 0) {
-        for (const Param& param : engine.stage().params().params())
-          record.gradients[param.name()] = values_of(
-              engine.exec(), param.grad, plan.train.scaling.initial > 0 ? 1 / plan.train.scaling.initial : 1.0);
+        for (const Param& param : engine.stage().params().params()) {
+          std::vector<double>& gradient = record.gradients[param.name()];
+          gradient = testing::values_on(engine.exec(), param.grad);
+          for (double& value : gradient) value /= plan.train.scaling.is_on() ? plan.train.scaling.initial : 1.0;
+        }
       }
       if (engine.steps_started() == train::Engine::kMostStarted) finish();
     }

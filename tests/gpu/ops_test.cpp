@@ -48,7 +48,7 @@ struct Sizes {
 constexpr Sizes kSizes[] = {{0, 8},    {1, 1},     {3, 7},      {1, 768},   {129, 1},
                             {33, 257}, {200, 768}, {130, 1536}, {65, 2048}, {5, 12288}};
 
-constexpr StepState kState{.step = 5, .first_sample = 7, .learning_rate = 0, .loss_scale = 0.25};
+constexpr StepState kState{.step = 5, .first_sample = 7, .loss_scale = 0.25};
 
 TEST_P(GpuOps, Elementwise) {
   for (const auto [rows, columns] : kSizes) {

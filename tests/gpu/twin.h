@@ -18,6 +18,17 @@ namespace megalith::testing {
   if (device::num_gpus() < (count)) \
   GTEST_SKIP() << "needs " << (count) << " GPUs, this machine has " << device::num_gpus()
 
+/// What stands in a tensor of `ex`'s device, in f64.
+inline std::vector<double> values_on(Exec& ex, const Tensor& tensor) {
+  Exec host;
+  const Tensor raw = host.tensor(tensor.shape(), tensor.dtype()), wide = host.tensor(tensor.shape(), DType::f64);
+  ex.copy(raw.raw(), tensor.raw(), tensor.bytes());
+  ex.synchronize();
+  ops::cast(host, raw, wide);
+  const std::span<double> values = wide.span<double>();
+  return {values.begin(), values.end()};
+}
+
 /// The same tensor twice: f64 on the CPU, and on the GPU in the dtype under test.
 struct Twin {
   Tensor cpu, gpu;
@@ -76,15 +87,7 @@ class Twins {
   }
 
   /// What stands on the GPU, in f64.
-  std::vector<double> from_gpu(const Tensor& tensor) {
-    Exec host;
-    const Tensor raw = host.tensor(tensor.shape(), tensor.dtype()), wide = host.tensor(tensor.shape(), DType::f64);
-    gpu_.copy(raw.raw(), tensor.raw(), tensor.bytes());
-    gpu_.synchronize();
-    ops::cast(host, raw, wide);
-    const std::span<double> values = wide.span<double>();
-    return {values.begin(), values.end()};
-  }
+  std::vector<double> from_gpu(const Tensor& tensor) { return values_on(gpu_, tensor); }
 
   /// The largest difference over the largest value of the oracle (at least 1e-3); NaN gives infinity.
   double error(const Twin& twin) {

@@ -26,7 +26,7 @@ inline nn::BlockConfig small_block(double dropout = 0) {
 
 /// One microbatch of batch 2, seq_len 3 with a step state in memory.
 struct SmallMicrobatch {
-  StepState state{.step = 3, .first_sample = 5, .learning_rate = 0, .loss_scale = 0.25};
+  StepState state{.step = 3, .first_sample = 5, .loss_scale = 0.25};
   nn::Microbatch get() { return {2, 3, Tensor(&state, {sizeof(state)}, DType::u8), nn::Mode::train}; }
 };
 

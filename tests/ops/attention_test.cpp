@@ -16,7 +16,7 @@ struct Sizes {
 constexpr Sizes kSizes[] = {{0, 4, 2, 3}, {1, 1, 1, 1}, {2, 5, 3, 4}, {1, 70, 2, 8}, {1, 300, 1, 5}};
 
 constexpr double kProbability = 0.2;
-constexpr StepState kState{.step = 4, .first_sample = 6, .learning_rate = 0, .loss_scale = 1};
+constexpr StepState kState{.step = 4, .first_sample = 6, .loss_scale = 1};
 
 /// Where the heads of a case are among all heads, and whether probabilities are dropped.
 struct Place {

@@ -38,7 +38,7 @@ struct Precision {
 constexpr Precision kPrecisions[] = {{DType::f32, 2e-5}, {DType::bf16, 2e-2}, {DType::f16, 4e-3}};
 
 constexpr double kProbability = 0.2;
-constexpr StepState kState{.step = 4, .first_sample = 6, .learning_rate = 0, .loss_scale = 1};
+constexpr StepState kState{.step = 4, .first_sample = 6, .loss_scale = 1};
 constexpr std::uint64_t kSeed = 9;
 constexpr std::uint32_t kSite = 2;
 constexpr Index kFirstHead = 1;

@@ -27,5 +27,23 @@ TEST(ParamBuffer, OwnedParametersComeFirstAndPartsAreViews) {
   EXPECT_THROW(params.at("c"), InternalError);
 }
 
+TEST(ParamBuffer, SummedGradientsAreOneRangeForEachOwnership) {
+  std::vector<ParamSpec> specs = {piece("bias", {3}, {}, {3}), piece("weight", {2, 5}, {}, {2, 5}),
+                                  piece("norm", {3}, {}, {3}), piece("tied", {2, 5}, {}, {2, 5})};
+  specs[1].first_grad = specs[3].first_grad = FirstGrad::replaced;
+  specs[2].ownership = specs[3].ownership = Ownership::replica;
+  ParamBuffer params(specs, {DType::f64, DType::f64});
+  MemoryLedger ledger(Device::cpu);
+  params.allocate(ledger);
+  const auto& [owned, replicas] = params.summed_grads();
+  EXPECT_EQ(owned.raw(), params.at("bias").grad.raw());
+  EXPECT_EQ(owned.numel(), 128);
+  EXPECT_EQ(replicas.raw(), params.at("norm").grad.raw());
+  EXPECT_EQ(replicas.numel(), 128);
+  ParamBuffer none({specs[1]}, {DType::f64, DType::f64});
+  none.allocate(ledger);
+  EXPECT_EQ(none.summed_grads()[0].numel() + none.summed_grads()[1].numel(), 0);
+}
+
 }  // namespace
 }  // namespace megalith

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "megalith/base/hash.h"
-#include "megalith/base/philox.h"
 #include "megalith/ops/cpu/parallel.h"
 
 namespace megalith::ops::cpu {
@@ -32,20 +30,10 @@ void initialise(const ParamSpec& spec, const Tensor& to, std::uint64_t seed) {
   T* out = to.data<T>();
   std::fill_n(out, to.numel(), spec.init == Init::ones ? T{1} : T{0});
   if (spec.init != Init::normal) return;
-  const TensorSlice& slice = spec.slice;
-  const RandomSite site{.seed = hash_combine(seed, fnv1a(slice.name))};
-  const bool matrix = slice.global.rank() == 2;
-  const Index rows = matrix ? slice.local[0] : 1;
-  const Index columns = matrix ? slice.local[1] : slice.local[0];
-  const Index row_offset = matrix ? slice.offset[0] : 0;
-  const Index column_offset = slice.offset[matrix ? 1 : 0];
-  const Index stride = matrix ? slice.global[1] : 0;
-  parallel_rows(rows, columns, [&](Index begin, Index count) {
+  const NormalBox box(spec, seed);
+  parallel_rows(box.rows, box.columns, [&](Index begin, Index count) {
     for (Index r = begin; r < begin + count; ++r) {
-      for (Index c = 0; c < columns; ++c) {
-        const auto element = static_cast<std::uint64_t>((r + row_offset) * stride + c + column_offset);
-        out[r * columns + c] = static_cast<T>(spec.init_std * site.normal(element));
-      }
+      for (Index c = 0; c < box.columns; ++c) out[r * box.columns + c] = static_cast<T>(spec.init_std * box.at(r, c));
     }
   });
 }

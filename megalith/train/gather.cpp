@@ -1,0 +1,26 @@
+#include "megalith/train/gather.h"
+
+namespace megalith::train {
+
+std::vector<std::vector<std::byte>> gather_bytes(comm::World& world, std::span<const std::byte> mine) {
+  Exec host;
+  const comm::Group& all = world.all();
+  std::vector<std::byte> bytes(mine.begin(), mine.end());
+  auto size = static_cast<std::int64_t>(bytes.size());
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(world.size()));
+  comm::all_gather(host, all, Tensor(&size, {1}, DType::i64), Tensor(sizes.data(), {world.size()}, DType::i64))
+      .wait(host);
+  if (world.rank() != 0) {
+    if (size > 0) comm::send(host, all, Tensor(bytes.data(), {size}, DType::u8), 0).wait(host);
+    return {};
+  }
+  std::vector<std::vector<std::byte>> everybody{std::move(bytes)};
+  for (int rank = 1; rank < world.size(); ++rank) {
+    const std::int64_t theirs = sizes[static_cast<std::size_t>(rank)];
+    std::vector<std::byte>& into = everybody.emplace_back(static_cast<std::size_t>(theirs));
+    if (theirs > 0) comm::recv(host, all, Tensor(into.data(), {theirs}, DType::u8), rank).wait(host);
+  }
+  return everybody;
+}
+
+}  // namespace megalith::train
