@@ -44,7 +44,9 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
           nn::replicated(kPositionTable, {model.seq_len, model.hidden_size}, mesh.tp, Init::normal, kInitStd));
     }
     for (Index layer = chunk.layers.begin; layer < chunk.layers.end; ++layer) {
+      const auto first = static_cast<std::ptrdiff_t>(specs.size());
       nn::TransformerBlock::declare(specs, layer_name(layer), block, mesh.tp);
+      std::for_each(specs.begin() + first, specs.end(), [&](ParamSpec& spec) { spec.layer = layer; });
     }
     if (chunk.head) {
       specs.push_back(nn::replicated(std::string(kFinalNorm) + ".weight", {model.hidden_size}, mesh.tp, Init::ones));
@@ -115,7 +117,7 @@ Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) cons
 }
 
 void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,
-                        const Saved& saved) const {
+                        const Saved& saved, GradReducer* reducer) const {
   Tensor dy = output_grad;
   if (head_) {
     dy = blocks_.empty() && input_grad ? input_grad : boundary(ex, inputs);
@@ -125,6 +127,8 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
     const Tensor dx = i == 0 && input_grad ? input_grad : boundary(ex, inputs);
     blocks_[i].backward(ex, inputs.microbatch, dy, saved.blocks[i], dx);
     dy = dx;
+    if (reducer == nullptr) continue;
+    ex.aside([&] { reducer->layer_done(ex, range_.layers.begin + static_cast<Index>(i)); });
   }
   if (embedding_) {
     embedding_->backward_weight(ex, inputs.microbatch, inputs.tokens, dy);

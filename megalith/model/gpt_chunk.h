@@ -5,6 +5,7 @@
 
 #include "megalith/grid/layer_assignment.h"
 #include "megalith/grid/mesh.h"
+#include "megalith/model/grad_reducer.h"
 #include "megalith/model/model_config.h"
 #include "megalith/nn/lm_head.h"
 #include "megalith/nn/transformer_block.h"
@@ -42,9 +43,10 @@ class GptChunk {
 
   /// input [T, H] unless the chunk embeds; output [T, H] is written unless the chunk has the head.
   void forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const;
-  /// output_grad [T, H] unless the chunk has the head; input_grad [T, H] is written unless the chunk embeds.
-  void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,
-                const Saved& saved) const;
+  /// output_grad [T, H] unless the chunk has the head; input_grad [T, H] is written unless the chunk embeds. `reducer`:
+  /// told of every layer that is done; null while later microbatches of the step will add to the gradients.
+  void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, const Saved& saved,
+                GradReducer* reducer) const;
   /// Evaluation of a whole model in one chunk: this rank's logits [1, V/tp] after token `row`.
   Tensor last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const;
 

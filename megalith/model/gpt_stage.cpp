@@ -64,7 +64,8 @@ GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
       mesh_(mesh),
       ranges_(chunk_ranges(config_, mesh_)),
       params_(declare_gpt(config_.model, ranges_, mesh_, config_.seed), config_.policy),
-      weight_grads_(ranges_.size(), ops::Write::accumulate) {
+      reducer_(params_, mesh_.dp, config_.grad_bucket_bytes),
+      backwards_left_(ranges_.size(), 0) {
   for (const ChunkRange& range : ranges_) chunks_.emplace_back(config_.model, range, mesh_, params_, config_.seed);
   plan_memory();
 }
@@ -90,7 +91,7 @@ void GptStage::plan_memory() {
       chunk.forward(ex, unplaced_inputs(mode), before, after, saved);
       if (mode == nn::Mode::train) {
         recording.begin_phase();
-        chunk.backward(ex, unplaced_inputs(mode), after, before, saved);
+        chunk.backward(ex, unplaced_inputs(mode), after, before, saved, nullptr);
       }
       (mode == nn::Mode::train ? plans_ : eval_plans_).push_back(make_plan(recording));
     }
@@ -194,7 +195,8 @@ void GptStage::begin(Exec& ex, nn::Mode mode, const BatchSource& source, Index f
   for (const Tensor& grads : params_.summed_grads()) {
     if (grads.numel() > 0) ops::fill(ex, grads, 0);
   }
-  std::ranges::fill(weight_grads_, ops::Write::overwrite);
+  std::ranges::fill(backwards_left_, num_microbatches(config_, mesh_));
+  reducer_.begin();
 }
 
 void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
@@ -218,6 +220,7 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
       forward(ex, chunk, 0, before, after);
       if (mode == nn::Mode::train) backward(ex, chunk, 0, after, before);
     }
+    if (mode == nn::Mode::train) reduce_grads(ex);
   }
   ex.synchronize();
   ex.release();
@@ -269,14 +272,15 @@ void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& outpu
   Slot& place = slot(chunk, slot_index);
   ex.begin(plans_[c].phases[1], place.activations, scratch_);
   GptChunk::Inputs with = inputs(place);
-  with.microbatch.weight_grads = std::exchange(weight_grads_[c], ops::Write::accumulate);
-  chunks_[c].backward(ex, with, output_grad, input_grad, place.saved);
+  const int left = backwards_left_[c]--;
+  if (left == num_microbatches(config_, mesh_)) with.microbatch.weight_grads = ops::Write::overwrite;
+  chunks_[c].backward(ex, with, output_grad, input_grad, place.saved, left == 1 ? &reducer_ : nullptr);
   ex.end();
 }
 
 void GptStage::reduce_grads(Exec& ex) {
   if (mesh_.embd.size() > 1) comm::all_reduce(ex, mesh_.embd, params_.at(kTokenTable).grad, comm::Reduce::sum).wait(ex);
-  comm::all_reduce(ex, mesh_.dp, params_.grads(), comm::Reduce::sum).wait(ex);
+  reducer_.finish(ex);
 }
 
 }  // namespace megalith::model

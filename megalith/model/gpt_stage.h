@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "megalith/model/gpt_chunk.h"
+#include "megalith/model/grad_reducer.h"
 #include "megalith/pipeline/lowering.h"
 #include "megalith/pipeline/stage.h"
 #include "megalith/tensor/staging.h"
@@ -29,6 +30,7 @@ struct StageConfig {
   Policy policy = {};
   Device device = Device::cpu;
   Determinism determinism = Determinism::required;
+  Index grad_bucket_bytes = Index{32} << 20;  ///< of the sums over dp: large enough for the full rate of NVLink
 };
 
 /// Microbatches of a step on one data-parallel rank.
@@ -65,13 +67,14 @@ class GptStage : public pipeline::Stage {
 
   /// Runs every pass of every chunk once on made-up inputs, without messages between stages: what libraries choose,
   /// load and allocate at their first use is then done, which must not happen while a receive waits on a GPU. Changes
-  /// gradients and loss_sum() only. The tensor-parallel ranks come together.
+  /// gradients and loss_sum() only. All ranks come together.
   void warm_up(Exec& ex, const Tensor& optimizer_state);
 
   void set_step_state(Exec& ex, int chunk, int microbatch, int slot) override;
   void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override;
   void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) override;
-  /// Sums the tied table's gradient over the embedding group, then all gradients over the data-parallel group.
+  /// Sums the tied table's gradient over the embedding group, then over the data-parallel group what the last
+  /// backwards have not sent there (GradReducer).
   void reduce_grads(Exec& ex) override;
 
  private:
@@ -112,7 +115,8 @@ class GptStage : public pipeline::Stage {
 
   Staging staging_;
   nn::Mode mode_ = nn::Mode::train;
-  std::vector<ops::Write> weight_grads_;  ///< by chunk: overwrite until its first backward of the step
+  GradReducer reducer_;
+  std::vector<int> backwards_left_;  ///< by chunk, of this step
   const BatchSource* source_ = nullptr;
   Tensor optimizer_state_;
   Index first_sample_ = 0;

@@ -45,6 +45,16 @@ class Exec {
   /// Ends it. Throws InternalError when the code asked for fewer tensors than it did when recorded.
   void end();
 
+  /// Runs ops in the middle of a planned phase that are no part of it, as in some of its runs only. They are not
+  /// recorded and must not ask for tensors.
+  template <class Ops>
+  void aside(Ops&& ops) {
+    if (recording_ != nullptr) return;
+    const PhasePlan* phase = std::exchange(phase_, nullptr);
+    ops();
+    phase_ = phase;
+  }
+
   /// Memory for an intermediate; contents undefined.
   Tensor tensor(const Shape& shape, DType dtype);
 

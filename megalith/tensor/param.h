@@ -27,6 +27,7 @@ struct ParamSpec {
   Decay decay = Decay::yes;
   Ownership ownership = Ownership::owner;
   FirstGrad first_grad = FirstGrad::summed;
+  Index layer = -1;  ///< global number of its Transformer layer; -1 outside the layers
 };
 
 /// How a run stores numbers. Sums, statistics and losses are f32 wherever compute is not f64.

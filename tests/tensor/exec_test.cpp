@@ -60,6 +60,31 @@ TEST(Exec, APhaseThatRunsOtherwiseIsAnError) {
   EXPECT_THROW(ex.end(), InternalError);                    // fewer tensors
 }
 
+TEST(Exec, OpsAsideAreNoPartOfThePhase) {
+  Tensor seen;
+  int asides = 0;
+  const auto pass = [&](Exec& ex, const Tensor& x) {
+    ex.aside([&] { ex.run({.name = "aside", .reads = {x}, .writes = {}}, [&](Exec&, Stream) { ++asides; }); });
+    seen = twice_plus_one(ex, x);
+  };
+  Recording recording;
+  Exec recorder(Device::cpu, recording);
+  recording.begin_phase();
+  pass(recorder, Tensor(nullptr, {1}, DType::f64));
+  EXPECT_EQ(recording.ops().size(), 2u);
+  EXPECT_EQ(asides, 0);
+  const MemoryPlan plan = make_plan(recording);
+  Buffer scratch(plan.scratch_bytes);
+  double input = 2;
+  Exec ex;
+  ex.begin(plan.phases[0], nullptr, scratch.data());
+  pass(ex, Tensor(&input, {1}, DType::f64));
+  ex.end();
+  EXPECT_EQ(asides, 1);
+  EXPECT_EQ(seen.data<double>()[0], 5);
+  EXPECT_EQ(ex.ops_run(), 3u);
+}
+
 TEST(Exec, PoisonMakesAReadBeforeAWriteVisible) {
   Exec ex;
   ex.poison_new_tensors();

@@ -1,0 +1,116 @@
+#include "megalith/model/grad_reducer.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "megalith/comm/threads/thread_world.h"
+#include "megalith/model/gpt_stage.h"
+
+namespace megalith::model {
+namespace {
+
+constexpr Index kLayers = 8;
+
+ModelConfig small_model() {
+  return {.num_layers = kLayers,
+          .hidden_size = 32,
+          .num_heads = 4,
+          .ffn_hidden_size = 128,
+          .seq_len = 8,
+          .vocab_size = 50,
+          .padded_vocab_size = 128};
+}
+
+/// f32 elements of a layer's four matrices.
+constexpr Index kLayerElements = 12 * 32 * 32;
+
+struct Shape4 {
+  int tp = 1, pp = 1, chunks = 1;
+  Index bucket_layers = 1;  ///< that fill a bucket
+};
+
+class Buckets : public testing::TestWithParam<Shape4> {};
+
+TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
+  const auto [tp, pp, chunks, bucket_layers] = GetParam();
+  for (int rank = 0; rank < tp * pp; ++rank) {
+    const std::unique_ptr<comm::World> world = comm::dry_world(rank, tp * pp);
+    const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
+    const GptStage stage({.model = small_model(), .chunks = chunks, .global_batch = pp}, mesh);
+    const Index elements = bucket_layers * kLayerElements / tp;
+    const GradReducer reducer(stage.params(), mesh.dp, elements * size_of(DType::f32));
+
+    std::vector<GradReducer::Bucket> buckets = reducer.buckets();
+    std::ranges::sort(buckets, {}, &GradReducer::Bucket::begin);
+    Index covered = 0;
+    for (const GradReducer::Bucket& bucket : buckets) {
+      EXPECT_EQ(bucket.begin, covered);
+      covered = bucket.end;
+    }
+    EXPECT_EQ(covered, stage.params().numel());
+
+    for (const Param& param : stage.params().params()) {
+      const auto holder =
+          std::ranges::find_if(buckets, [&](const auto& b) { return b.begin <= param.offset && param.offset < b.end; });
+      ASSERT_NE(holder, buckets.end());
+      EXPECT_LE(param.offset + param.spec.held.numel(), holder->end);
+      const bool listed = std::ranges::find(holder->layers, param.spec.layer) != holder->layers.end();
+      EXPECT_EQ(listed, param.spec.layer >= 0) << param.name();
+      if (param.spec.first_grad != FirstGrad::replaced) continue;  // the vectors of many layers share a bucket
+      EXPECT_LE(static_cast<Index>(holder->layers.size()), bucket_layers) << param.name();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Grids, Buckets,
+                         testing::Values(Shape4{}, Shape4{.bucket_layers = 3}, Shape4{.tp = 2, .bucket_layers = 2},
+                                         Shape4{.pp = 2, .chunks = 2}, Shape4{.tp = 2, .pp = 4, .chunks = 2},
+                                         Shape4{.pp = 2, .chunks = 4, .bucket_layers = 8}));
+
+TEST(GradReducer, SendsABucketWithItsLastLayerAndSumsEverythingOnce) {
+  constexpr int kRanks = 2;
+  comm::run_ranks(kRanks, [](comm::World& world) {
+    const grid::Mesh mesh = grid::make_mesh(world, grid::resolve({.world_size = kRanks}));
+    GptStage stage({.model = small_model(), .global_batch = kRanks}, mesh);
+    MemoryLedger ledger(Device::cpu);
+    stage.allocate(ledger);
+    ParamBuffer& params = stage.params();
+    GradReducer reducer(params, mesh.dp, 2 * kLayerElements * size_of(DType::f32));
+    const std::span<float> grads = params.grads().span<float>();
+    Exec ex;
+
+    for (int step = 0; step < 2; ++step) {
+      for (std::size_t i = 0; i < grads.size(); ++i)
+        grads[i] = static_cast<float>(i % 1000) + static_cast<float>(1000 * (world.rank() + step));
+      const Index before = mesh.dp.counters()[comm::Op::all_reduce].calls;
+      const auto calls = [&] { return mesh.dp.counters()[comm::Op::all_reduce].calls - before; };
+      reducer.begin();
+      for (Index layer = kLayers; layer-- > 0;) {
+        reducer.layer_done(ex, layer);
+        // A bucket has the matrices of two layers; the vectors of all layers are one more.
+        const Index pairs = (kLayers - layer) / 2;
+        EXPECT_EQ(calls(), layer == 0 ? pairs + 1 : pairs) << layer;
+      }
+      reducer.finish(ex);
+      EXPECT_EQ(calls(), static_cast<Index>(reducer.buckets().size()));
+      for (std::size_t i = 0; i < grads.size(); ++i)
+        ASSERT_EQ(grads[i], static_cast<float>(2 * (i % 1000)) + static_cast<float>(1000 * (2 * step + 1))) << i;
+    }
+  });
+}
+
+TEST(GradReducer, RefusesALayerThatIsDoneTwice) {
+  const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
+  const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 1}));
+  const GptStage stage({.model = small_model()}, mesh);
+  GradReducer reducer(stage.params(), mesh.dp, 1);
+  Exec ex;
+  reducer.begin();
+  reducer.layer_done(ex, 3);
+  EXPECT_NO_THROW(reducer.layer_done(ex, 2));
+  EXPECT_ANY_THROW(reducer.layer_done(ex, 3));
+}
+
+}  // namespace
+}  // namespace megalith::model
