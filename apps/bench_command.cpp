@@ -29,6 +29,7 @@ struct StepBench {
   double dropout = 0;
   bool deterministic = false, profile = false;
   std::string trace;
+  std::vector<std::string> settings;  ///< KEY=VALUE of a recipe
 };
 
 /// All ops of one name.
@@ -62,27 +63,29 @@ class RandomBatches : public model::BatchSource {
 };
 
 config::RunPlan plan_of(const StepBench& b) {
-  config::RunConfig c;
-  c.source = "bench step";
-  c.model.num_layers = b.layers;
-  c.model.hidden_size = b.hidden;
-  c.model.num_heads = b.heads;
-  c.model.vocab_size = b.vocab;
-  c.model.padded_vocab_size = round_up(b.vocab, b.tp);
-  c.model.seq_len = b.seq;
-  c.model.dropout = b.dropout;
-  c.parallel.tp = b.tp;
-  c.parallel.pp = b.pp;
-  c.parallel.chunks = b.chunks;
-  c.parallel.ranks = b.tp * b.pp * b.dp;
-  c.train.steps = b.steps + b.warmup;
-  c.train.global_batch = b.batch;
-  c.train.micro_batch = b.micro_batch > 0 ? b.micro_batch : b.batch / b.dp;
-  if (!b.precision.empty()) c.train.precision = b.precision;
-  c.train.deterministic = b.deterministic;
-  c.device.type = b.device;
-  c.data.tokenizer = "byte";
-  c.data.train = std::vector<std::string>{"random tokens"};
+  config::RunConfig c = config::parse_recipe("", "bench step", b.settings);
+  const auto set = [](auto& key, const auto& value) {
+    if (!key) key = value;
+  };
+  set(c.model.num_layers, b.layers);
+  set(c.model.hidden_size, b.hidden);
+  set(c.model.num_heads, b.heads);
+  set(c.model.vocab_size, b.vocab);
+  set(c.model.padded_vocab_size, round_up(b.vocab, b.tp));
+  set(c.model.seq_len, b.seq);
+  set(c.model.dropout, b.dropout);
+  set(c.parallel.tp, b.tp);
+  set(c.parallel.pp, b.pp);
+  set(c.parallel.chunks, b.chunks);
+  set(c.parallel.ranks, b.tp * b.pp * b.dp);
+  set(c.train.steps, b.steps + b.warmup);
+  set(c.train.global_batch, b.batch);
+  set(c.train.micro_batch, b.micro_batch > 0 ? b.micro_batch : b.batch / b.dp);
+  if (!b.precision.empty()) set(c.train.precision, b.precision);
+  set(c.train.deterministic, b.deterministic);
+  set(c.device.type, b.device);
+  set(c.data.tokenizer, "byte");
+  set(c.data.train, std::vector<std::string>{"random tokens"});
   return config::resolve(c);
 }
 
@@ -210,6 +213,7 @@ void add_bench(CLI::App& program) {
   step->add_option("--trace", b->trace, "Write that step's ops of all ranks to a file that Perfetto opens");
   step->add_flag("--deterministic", b->deterministic, "The same bits every time");
   step->add_option("--dropout", b->dropout, "Dropout everywhere")->check(CLI::Range(0.0, 0.99))->capture_default_str();
+  step->add_option("--set", b->settings, "KEY=VALUE of a recipe, for what has no option here; it wins");
   step->add_option("--format", b->format, "text or json")->check(CLI::IsMember({"text", "json"}));
   step->callback([b] { run_step_bench(*b); });
 }

@@ -22,7 +22,7 @@ struct RunConfig {
   struct Parallel {
     std::optional<Index> ranks, tp, cp, pp, ep, etp, chunks, group_size;
     std::optional<std::vector<Index>> stage_layers;
-    std::optional<std::string> order;
+    std::optional<std::string> order, tp_overlap;
   } parallel;
   struct Train {
     std::optional<Index> steps, global_batch, micro_batch, seed, eval_interval, eval_batches;

@@ -9,6 +9,8 @@
 namespace megalith::config {
 namespace {
 
+constexpr std::string_view kTpOverlaps[] = {"auto", "halves", "none"};  // as TpOverlap counts
+
 Index tokenizer_vocab(const std::string& tokenizer) { return tokenizer == "byte" ? 256 : 50257; }
 
 /// An integer that must fit an int and be at least `least`.
@@ -103,6 +105,19 @@ void resolve_scaling(const RunConfig::Train& t, TrainConfig& r, Problems& out) {
               r.scaling.smallest, str("must be above 0 and at most train.loss_scale = ", r.scaling.initial));
   out.require(r.scaling.growth_interval >= 1, "train.loss_scale_interval", r.scaling.growth_interval,
               "must be at least 1: clean steps before the scale doubles");
+}
+
+void resolve_tp_overlap(const RunConfig& asked, RunPlan& plan, Problems& out) {
+  const std::string text = asked.parallel.tp_overlap.value_or(std::string(kTpOverlaps[0]));
+  const auto* const found = std::ranges::find(kTpOverlaps, text);
+  if (found == std::end(kTpOverlaps)) {
+    out.add("parallel.tp_overlap", text, "must be auto, halves or none");
+    return;
+  }
+  plan.tp_overlap = static_cast<TpOverlap>(found - std::begin(kTpOverlaps));
+  if (plan.tp_overlap == TpOverlap::halves)
+    out.require(plan.train.micro_batch % 2 == 0, "train.micro_batch", plan.train.micro_batch,
+                "must be even with parallel.tp_overlap = halves");
 }
 
 void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
@@ -276,11 +291,17 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
     check_stage_layers(plan, out);
   }
   resolve_train(asked, plan, out);
+  resolve_tp_overlap(asked, plan, out);
   resolve_optimizer(asked, plan, out);
   resolve_rest(asked, plan, out);
   if (shape_is_known) check_sizes(plan, out);
   out.throw_if_any(asked.source);
   return plan;
+}
+
+int RunPlan::forward_parts() const {
+  const bool wanted = tp_overlap == TpOverlap::halves || (tp_overlap == TpOverlap::automatic && device == Device::cuda);
+  return wanted && grid.tp > 1 && train.micro_batch % 2 == 0 ? 2 : 1;
 }
 
 RunConfig RunPlan::as_config() const {
@@ -297,7 +318,17 @@ RunConfig RunPlan::as_config() const {
              model.dropout,
              model.attention_dropout,
              model.embedding_dropout};
-  c.parallel = {grid.world_size, grid.tp, grid.cp, grid.pp, grid.ep, grid.etp, chunks, group_size, {}, grid.order};
+  c.parallel = {grid.world_size,
+                grid.tp,
+                grid.cp,
+                grid.pp,
+                grid.ep,
+                grid.etp,
+                chunks,
+                group_size,
+                {},
+                grid.order,
+                std::string(kTpOverlaps[static_cast<std::size_t>(tp_overlap)])};
   if (grid.ep == 1) c.parallel.etp.reset();  // follows from tp
   if (!stage_layers.empty()) c.parallel.stage_layers = stage_layers;
   c.train.steps = train.steps;

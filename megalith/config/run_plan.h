@@ -31,12 +31,17 @@ struct TrainConfig {
   Determinism determinism() const { return deterministic ? Determinism::required : Determinism::not_required; }
 };
 
+/// Whether the forward passes take the microbatch's halves in turn, so that the all-reduces over tp of one half run
+/// beside the products of the other. `automatic`: on GPUs, where there are such halves.
+enum class TpOverlap : std::uint8_t { automatic, halves, none };
+
 /// What runs: everything resolved and checked; const after resolve().
 struct RunPlan {
   model::ModelConfig model;
   grid::ResolvedSizes grid;
   int chunks = 1, group_size = 0;
   std::vector<Index> stage_layers;  ///< empty: equal shares
+  TpOverlap tp_overlap = TpOverlap::automatic;
   TrainConfig train;
   optim::OptimConfig optimizer;
   data::DataConfig data;
@@ -46,6 +51,8 @@ struct RunPlan {
   Device device = Device::cpu;
   int ranks_per_node = 0;
 
+  /// Parts of a microbatch that forward passes take in turn: 2 with tp_overlap, else 1.
+  int forward_parts() const;
   /// The same as a recipe with every key set: parsing and resolving it gives this plan again.
   RunConfig as_config() const;
 };

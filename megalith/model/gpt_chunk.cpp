@@ -1,6 +1,7 @@
 #include "megalith/model/gpt_chunk.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "megalith/base/str.h"
@@ -11,6 +12,7 @@ namespace megalith::model {
 namespace {
 
 constexpr double kInitStd = 0.02;
+constexpr std::size_t kMostParts = 2;
 constexpr const char* kPositionTable = "embedding.position.weight";
 constexpr const char* kFinalNorm = "final_norm";
 
@@ -92,11 +94,32 @@ Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const
     ops::copy(ex, input, output);  // a stage without layers
     x = output;
   }
+  std::array<comm::Pending, kMostParts> sums;
+  const auto for_parts = [&](auto&& pass) {
+    nn::Microbatch microbatch = inputs.microbatch;
+    nn::Part& part = microbatch.part;
+    for (part.count = inputs.forward_parts; part.index < part.count; ++part.index) {
+      comm::Pending& sum = sums[static_cast<std::size_t>(part.index)];
+      sum.wait(ex);
+      pass(microbatch, sum);
+    }
+  };
+  // A part's end of a layer comes with its beginning of the next, so that its last sum has the other part's whole mix
+  // to arrive in.
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const bool last = i + 1 == blocks_.size();
-    const Tensor y = last && output ? output : boundary(ex, inputs);
-    blocks_[i].forward(ex, inputs.microbatch, x, y, saved.blocks[i]);
-    x = y;
+    for_parts([&](const nn::Microbatch& microbatch, comm::Pending& sum) {
+      if (i > 0) blocks_[i - 1].add_up(ex, microbatch, x, saved.blocks[i - 1]);
+      sum = blocks_[i].attend(ex, microbatch, x, saved.blocks[i]);
+    });
+    for_parts([&](const nn::Microbatch& microbatch, comm::Pending& sum) {
+      sum = blocks_[i].mix(ex, microbatch, x, saved.blocks[i]);
+    });
+    x = i + 1 == blocks_.size() && output ? output : boundary(ex, inputs);
+  }
+  if (!blocks_.empty()) {
+    for_parts([&](const nn::Microbatch& microbatch, const comm::Pending&) {
+      blocks_.back().add_up(ex, microbatch, x, saved.blocks.back());
+    });
   }
   return x;
 }

@@ -29,6 +29,7 @@ class GptChunk {
     nn::Microbatch microbatch;
     Tensor tokens, targets;  ///< [T] i32; read only by chunks with the embedding, with the head
     Tensor loss_sum;         ///< [1] f64, added to by the head
+    int forward_parts = 1;   ///< 1 or 2: the layers' forward passes take so many parts of the microbatch in turn
   };
   struct Saved {
     std::vector<nn::TransformerBlock::Saved> blocks;

@@ -74,7 +74,8 @@ GptChunk::Inputs GptStage::unplaced_inputs(nn::Mode mode) const {
   return {{config_.micro_batch, config_.model.seq_len, Tensor(nullptr, {sizeof(StepState)}, DType::u8), mode},
           Tensor(nullptr, {tokens()}, DType::i32),
           Tensor(nullptr, {tokens()}, DType::i32),
-          Tensor(nullptr, {1}, DType::f64)};
+          Tensor(nullptr, {1}, DType::f64),
+          config_.forward_parts};
 }
 
 void GptStage::plan_memory() {
@@ -232,7 +233,11 @@ GptStage::Slot& GptStage::slot(int chunk, int slot) {
 }
 
 GptChunk::Inputs GptStage::inputs(const Slot& slot) const {
-  return {{config_.micro_batch, config_.model.seq_len, slot.step_state, mode_}, slot.tokens, slot.targets, loss_sum_};
+  return {{config_.micro_batch, config_.model.seq_len, slot.step_state, mode_},
+          slot.tokens,
+          slot.targets,
+          loss_sum_,
+          config_.forward_parts};
 }
 
 void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) {

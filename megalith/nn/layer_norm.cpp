@@ -4,40 +4,41 @@
 
 namespace megalith::nn {
 
-LayerNorm::Saved LayerNorm::make_saved(Exec& ex, const Tensor& x) {
-  const DType dtype = statistics_dtype(x.dtype());
-  return {x, ex.tensor({x.dim(0)}, dtype), ex.tensor({x.dim(0)}, dtype)};
+void LayerNorm::make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved, const Part& part) {
+  part.make(ex, saved.y, shape, dtype);
+  part.make(ex, saved.mean, {shape[0]}, statistics_dtype(dtype));
+  part.make(ex, saved.rstd, {shape[0]}, statistics_dtype(dtype));
 }
 
-Tensor LayerNorm::forward(Exec& ex, const Tensor& x, Saved& saved) const {
-  Tensor y = ex.tensor(x.shape(), x.dtype());
-  saved = make_saved(ex, x);
-  ops::layer_norm_forward(ex, {.x = x,
+Tensor LayerNorm::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
+  saved.x = x;
+  make_results(ex, x.shape(), x.dtype(), saved, part);
+  ops::layer_norm_forward(ex, {.x = part.of(x),
                                .gamma = gamma_.value,
                                .beta = beta_.value,
-                               .y = y,
-                               .mean = saved.mean,
-                               .rstd = saved.rstd,
+                               .y = part.of(saved.y),
+                               .mean = part.of(saved.mean),
+                               .rstd = part.of(saved.rstd),
                                .eps = eps_});
-  return y;
+  return saved.y;
 }
 
 Tensor LayerNorm::forward_residual(Exec& ex, const Tensor& x, const Tensor& bias, const Tensor& residual,
-                                   const ops::Dropout& dropout, Saved& saved) const {
-  Tensor y = ex.tensor(x.shape(), x.dtype());
-  saved = make_saved(ex, ex.tensor(x.shape(), x.dtype()));
-  ops::residual_layer_norm(ex, {.x = x,
+                                   const ops::Dropout& dropout, Saved& saved, const Part& part) const {
+  part.make(ex, saved.x, x.shape(), x.dtype());
+  make_results(ex, x.shape(), x.dtype(), saved, part);
+  ops::residual_layer_norm(ex, {.x = part.of(x),
                                 .bias = bias,
-                                .residual = residual,
+                                .residual = part.of(residual),
                                 .gamma = gamma_.value,
                                 .beta = beta_.value,
-                                .sum = saved.x,
-                                .y = y,
-                                .mean = saved.mean,
-                                .rstd = saved.rstd,
+                                .sum = part.of(saved.x),
+                                .y = part.of(saved.y),
+                                .mean = part.of(saved.mean),
+                                .rstd = part.of(saved.rstd),
                                 .eps = eps_,
                                 .dropout = dropout});
-  return y;
+  return saved.y;
 }
 
 void LayerNorm::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual,

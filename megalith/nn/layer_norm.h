@@ -1,5 +1,5 @@
 #pragma once
-#include "megalith/ops/elementwise.h"
+#include "megalith/nn/microbatch.h"
 #include "megalith/tensor/param.h"
 
 namespace megalith::nn {
@@ -9,20 +9,21 @@ class LayerNorm {
  public:
   struct Saved {
     Tensor x, mean, rstd;  ///< [T, H], [T], [T]
+    Tensor y;              ///< [T, H], the result
   };
   LayerNorm(Param& gamma, Param& beta, double eps) : gamma_(gamma), beta_(beta), eps_(eps) {}
 
-  Tensor forward(Exec& ex, const Tensor& x, Saved& saved) const;
+  Tensor forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part = {}) const;
   /// Of sum = residual + dropout(x + bias), which is kept in saved.x: one pass over memory for the end of one half of a
   /// block and the norm of the next.
   Tensor forward_residual(Exec& ex, const Tensor& x, const Tensor& bias, const Tensor& residual,
-                          const ops::Dropout& dropout, Saved& saved) const;
+                          const ops::Dropout& dropout, Saved& saved, const Part& part) const;
   /// dx [T, H] = gradient through the norm + residual (the gradient that flows past it; may be undefined). Adds to the
   /// gradients of gain and shift in the same pass.
   void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual, const Tensor& dx) const;
 
  private:
-  static Saved make_saved(Exec& ex, const Tensor& x);
+  static void make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved, const Part& part);
 
   Param& gamma_;  // [H]
   Param& beta_;   // [H]

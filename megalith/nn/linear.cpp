@@ -8,13 +8,6 @@ namespace {
 using ops::Transpose;
 using ops::Write;
 
-/// x W^T, with the bias where it is given.
-Tensor times_transposed(Exec& ex, const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
-  Tensor y = ex.tensor({x.dim(0), weight.dim(0)}, x.dtype());
-  ops::matmul(ex, {.a = x, .b = weight, .bias = bias, .c = y, .transpose_b = Transpose::yes});
-  return y;
-}
-
 /// weight.grad += dy^T x, or =; bias_grad += sum of dy's rows where it is given.
 void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& weight, Write write,
                           const Tensor& bias_grad = {}) {
@@ -24,17 +17,22 @@ void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& we
 
 }  // namespace
 
-Tensor ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved) const {
+Tensor ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
   saved.x = x;
-  return times_transposed(ex, x, weight_.value, bias_.value);
+  part.make(ex, saved.y, {x.dim(0), weight_.value.dim(0)}, x.dtype());
+  ops::matmul(
+      ex,
+      {.a = part.of(x), .b = weight_.value, .bias = bias_.value, .c = part.of(saved.y), .transpose_b = Transpose::yes});
+  return saved.y;
 }
 
-Tensor ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, Tensor& z, Saved& saved) const {
+void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, Tensor& gelu_y, Saved& saved,
+                                        const Part& part) const {
   saved.x = x;
-  z = ex.tensor({x.dim(0), weight_.value.dim(0)}, x.dtype());
-  Tensor y = ex.tensor(z.shape(), x.dtype());
-  ops::matmul_gelu(ex, {.x = x, .w = weight_.value, .bias = bias_.value, .z = z, .y = y});
-  return y;
+  part.make(ex, saved.y, {x.dim(0), weight_.value.dim(0)}, x.dtype());
+  part.make(ex, gelu_y, saved.y.shape(), x.dtype());
+  ops::matmul_gelu(
+      ex, {.x = part.of(x), .w = weight_.value, .bias = bias_.value, .z = part.of(saved.y), .y = part.of(gelu_y)});
 }
 
 comm::Pending ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
@@ -51,11 +49,12 @@ void ColumnParallelLinear::backward_weight_without_bias(Exec& ex, const Tensor& 
   add_weight_gradients(ex, dy, saved.x, weight_, write);
 }
 
-Tensor RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved) const {
+comm::Pending RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
   saved.x = x;
-  Tensor y = times_transposed(ex, x, weight_.value);
-  comm::all_reduce(ex, tp_, y, comm::Reduce::sum).wait(ex);
-  return y;
+  part.make(ex, saved.y, {x.dim(0), weight_.value.dim(0)}, x.dtype());
+  const Tensor y = part.of(saved.y);
+  ops::matmul(ex, {.a = part.of(x), .b = weight_.value, .c = y, .transpose_b = Transpose::yes});
+  return comm::all_reduce(ex, tp_, y, comm::Reduce::sum);
 }
 
 void RowParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {

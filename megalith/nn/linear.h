@@ -1,6 +1,6 @@
 #pragma once
 #include "megalith/comm/group.h"
-#include "megalith/ops/matmul.h"
+#include "megalith/nn/microbatch.h"
 #include "megalith/tensor/param.h"
 
 namespace megalith::nn {
@@ -12,12 +12,14 @@ class ColumnParallelLinear {
  public:
   struct Saved {
     Tensor x;  ///< [T, in], alive until backward has read it
+    Tensor y;  ///< [T, out/tp], the result; of forward_gelu: before gelu
   };
   ColumnParallelLinear(comm::Group tp, Param& weight, Param& bias) : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
 
-  Tensor forward(Exec& ex, const Tensor& x, Saved& saved) const;
-  /// The same followed by gelu, in one op: returns gelu(z); z = x W^T + b is what gelu's backward reads.
-  Tensor forward_gelu(Exec& ex, const Tensor& x, Tensor& z, Saved& saved) const;
+  Tensor forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const;
+  /// The same followed by gelu, in one op: the result goes to gelu_y [T, out/tp]; saved.y is what gelu's backward
+  /// reads.
+  void forward_gelu(Exec& ex, const Tensor& x, Tensor& gelu_y, Saved& saved, const Part& part) const;
   /// Overwrites dx [T, in]. Wait for the result before dx is read; backward_weight hides the all-reduce of T*in
   /// elements.
   [[nodiscard]] comm::Pending backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
@@ -40,11 +42,12 @@ class RowParallelLinear {
  public:
   struct Saved {
     Tensor x;  ///< [T, in/tp]
+    Tensor y;  ///< [T, out], the result
   };
   RowParallelLinear(comm::Group tp, Param& weight, Param& bias) : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
 
-  /// Communicates T*out elements (all-reduce).
-  Tensor forward(Exec& ex, const Tensor& x, Saved& saved) const;
+  /// Wait for the result before saved.y is read: an all-reduce of T*out elements.
+  [[nodiscard]] comm::Pending forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const;
   /// Overwrites dx [T, in/tp]; no communication. dy [T, out]
   void backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
   /// The same and back through the gelu that made x from z, in one op: overwrites dz [T, in/tp] and adds the sum of its

@@ -1,10 +1,27 @@
 #pragma once
 #include "megalith/ops/elementwise.h"
-#include "megalith/tensor/tensor.h"
+#include "megalith/tensor/exec.h"
 
 namespace megalith::nn {
 
 enum class Mode : std::uint8_t { train, evaluate };  ///< evaluate: no dropout, nothing kept for a backward pass
+
+/// Which of `count` equal parts of a microbatch's samples a forward pass works on. Layers hand on tensors of the whole
+/// microbatch, of which a part reads and writes its own rows: backward passes know no parts. So one part's
+/// communication runs beside another's products.
+struct Part {
+  int index = 0, count = 1;
+
+  /// This part's rows of a tensor whose first dimension follows the samples.
+  Tensor of(const Tensor& whole) const {
+    const Index rows = whole.dim(0) / count;
+    return whole.rows(index * rows, rows);
+  }
+  /// Makes a tensor of the whole microbatch, which later parts find in `whole`.
+  void make(Exec& ex, Tensor& whole, const Shape& shape, DType dtype) const {
+    if (index == 0) whole = ex.tensor(shape, dtype);
+  }
+};
 
 /// What every layer must know about the microbatch that passes through it. T = batch * seq_len tokens.
 struct Microbatch {
@@ -14,7 +31,11 @@ struct Microbatch {
   /// Of the gradients that ParamSpec::first_grad calls replaced: overwrite in the first microbatch of a step.
   ops::Write weight_grads = ops::Write::accumulate;
 
+  Part part = {};  ///< forward only
+
   Index tokens() const { return batch * seq_len; }
+  Index first_sample() const { return part.index * samples(); }  ///< of the part, within the microbatch
+  Index samples() const { return batch / part.count; }           ///< of the part
 };
 
 /// Dropout at one place of the model: which random numbers, and how many are dropped.
@@ -28,7 +49,8 @@ struct DropoutSite {
             .seed = seed,
             .site = site,
             .step_state = microbatch.step_state,
-            .seq_len = microbatch.seq_len};
+            .seq_len = microbatch.seq_len,
+            .first_sample = microbatch.first_sample()};
   }
 };
 

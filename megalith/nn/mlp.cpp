@@ -17,14 +17,14 @@ Mlp::Mlp(const std::string& name, const comm::Group& tp, ParamBuffer& params)
     : up_(tp, params.at(name + ".up.weight"), params.at(name + ".up.bias")),
       down_(tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")) {}
 
-Tensor Mlp::forward(Exec& ex, const Tensor& x, Saved& saved) const {
-  const Tensor activated = up_.forward_gelu(ex, x, saved.z, saved.up);
-  return down_.forward(ex, activated, saved.down);
+comm::Pending Mlp::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
+  up_.forward_gelu(ex, x, saved.down.x, saved.up, part);
+  return down_.forward(ex, saved.down.x, saved.down, part);
 }
 
 void Mlp::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx, ops::Write write) const {
-  Tensor dz = ex.tensor(saved.z.shape(), dy.dtype());
-  down_.backward_input_gelu(ex, dy, saved.z, dz, up_.bias_grad());
+  Tensor dz = ex.tensor(saved.up.y.shape(), dy.dtype());
+  down_.backward_input_gelu(ex, dy, saved.up.y, dz, up_.bias_grad());
   down_.backward_weight(ex, dy, saved.down, write);
   comm::Pending reduced = up_.backward_input(ex, dz, dx);
   up_.backward_weight_without_bias(ex, dz, saved.up, write);

@@ -14,14 +14,14 @@ class Mlp {
  public:
   struct Saved {
     ColumnParallelLinear::Saved up;
-    RowParallelLinear::Saved down;  ///< its x is gelu(z) [T, F/tp]
-    Tensor z;                       ///< before gelu, with bias [T, F/tp]
+    RowParallelLinear::Saved down;  ///< its x is gelu(up.y) [T, F/tp], its y the result
   };
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
                       const comm::Group& tp);
   Mlp(const std::string& name, const comm::Group& tp, ParamBuffer& params);
 
-  Tensor forward(Exec& ex, const Tensor& x, Saved& saved) const;
+  /// Wait for the result before saved.down.y is read.
+  [[nodiscard]] comm::Pending forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const;
   /// dy [T, H] -> dx [T, H] (overwritten); adds to the weights' gradients.
   void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx, ops::Write write) const;
   const Tensor& out_bias() const { return down_.bias(); }

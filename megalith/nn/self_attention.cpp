@@ -31,31 +31,32 @@ SelfAttention::SelfAttention(const std::string& name, const BlockConfig& config,
       out_(tp, params.at(name + ".out.weight"), params.at(name + ".out.bias")),
       dropout_{config.attention_dropout, config.seed, site} {}
 
-Tensor SelfAttention::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const {
-  saved.qkv = qkv_.forward(ex, x, saved.qkv_proj);
-  Tensor attended = ex.tensor({x.dim(0), heads_ * head_dim_}, x.dtype());
-  saved.log_sum_exp = ex.tensor({microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(x.dtype()));
-  ops::attention_forward(ex, {.qkv = saved.qkv,
-                              .out = attended,
-                              .log_sum_exp = saved.log_sum_exp,
-                              .batch = microbatch.batch,
+comm::Pending SelfAttention::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const {
+  const Part& part = microbatch.part;
+  const Tensor qkv = qkv_.forward(ex, x, saved.qkv, part);
+  part.make(ex, saved.out.x, {x.dim(0), heads_ * head_dim_}, x.dtype());
+  part.make(ex, saved.log_sum_exp, {microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(x.dtype()));
+  ops::attention_forward(ex, {.qkv = part.of(qkv),
+                              .out = part.of(saved.out.x),
+                              .log_sum_exp = part.of(saved.log_sum_exp),
+                              .batch = microbatch.samples(),
                               .seq_len = microbatch.seq_len,
                               .num_heads = heads_,
                               .first_head = first_head_,
                               .num_global_heads = global_heads_,
                               .dropout = dropout_.in(microbatch)});
-  return out_.forward(ex, attended, saved.out_proj);
+  return out_.forward(ex, saved.out.x, saved.out, part);
 }
 
 void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
                              const Tensor& dx) const {
-  Tensor d_attended = ex.tensor(saved.out_proj.x.shape(), dy.dtype());
+  Tensor d_attended = ex.tensor(saved.out.x.shape(), dy.dtype());
   out_.backward_input(ex, dy, d_attended);
-  out_.backward_weight(ex, dy, saved.out_proj, microbatch.weight_grads);
-  Tensor d_qkv = ex.tensor(saved.qkv.shape(), dy.dtype());
+  out_.backward_weight(ex, dy, saved.out, microbatch.weight_grads);
+  Tensor d_qkv = ex.tensor(saved.qkv.y.shape(), dy.dtype());
   ops::attention_backward(ex, {.dout = d_attended,
-                               .qkv = saved.qkv,
-                               .out = saved.out_proj.x,
+                               .qkv = saved.qkv.y,
+                               .out = saved.out.x,
                                .log_sum_exp = saved.log_sum_exp,
                                .dqkv = d_qkv,
                                .batch = microbatch.batch,
@@ -65,7 +66,7 @@ void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, const Tenso
                                .num_global_heads = global_heads_,
                                .dropout = dropout_.in(microbatch)});
   comm::Pending reduced = qkv_.backward_input(ex, d_qkv, dx);
-  qkv_.backward_weight(ex, d_qkv, saved.qkv_proj, microbatch.weight_grads);
+  qkv_.backward_weight(ex, d_qkv, saved.qkv, microbatch.weight_grads);
   reduced.wait(ex);
 }
 

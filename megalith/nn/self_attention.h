@@ -15,9 +15,9 @@ namespace megalith::nn {
 class SelfAttention {
  public:
   struct Saved {
-    ColumnParallelLinear::Saved qkv_proj;
-    RowParallelLinear::Saved out_proj;  ///< its x is the attention's output [T, H/tp]
-    Tensor qkv, log_sum_exp;            ///< [T, 3H/tp], [B, A/tp, S]
+    ColumnParallelLinear::Saved qkv;  ///< its y is [T, 3H/tp]
+    RowParallelLinear::Saved out;     ///< its x is the attention's output [T, H/tp], its y the result
+    Tensor log_sum_exp;               ///< [B, A/tp, S]
   };
   /// Appends the parameters `name`.qkv.* and `name`.out.*. Throws ConfigError E_HEADS_NOT_DIVISIBLE.
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
@@ -25,7 +25,8 @@ class SelfAttention {
   SelfAttention(const std::string& name, const BlockConfig& config, const comm::Group& tp, ParamBuffer& params,
                 std::uint32_t site);
 
-  Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
+  /// Wait for the result before saved.out.y is read.
+  [[nodiscard]] comm::Pending forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
   /// dy [T, H] -> dx [T, H] (overwritten); adds to the weights' gradients.
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved, const Tensor& dx) const;
   const Tensor& out_bias() const { return out_.bias(); }

@@ -46,14 +46,28 @@ TransformerBlock::TransformerBlock(const std::string& name, Index layer, const B
 
 void TransformerBlock::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& y,
                                Saved& saved) const {
-  const Tensor attended = attention_.forward(ex, microbatch, norm1_.forward(ex, x, saved.norm1), saved.attention);
-  const Tensor normed =
-      norm2_.forward_residual(ex, attended, attention_.out_bias(), x, attention_dropout_.in(microbatch), saved.norm2);
-  const Tensor mixed = mlp_.forward(ex, normed, saved.mlp);
-  ops::bias_dropout_residual(ex, {.x = mixed,
+  attend(ex, microbatch, x, saved).wait(ex);
+  mix(ex, microbatch, x, saved).wait(ex);
+  add_up(ex, microbatch, y, saved);
+}
+
+comm::Pending TransformerBlock::attend(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const {
+  const Tensor normed = norm1_.forward(ex, x, saved.norm1, microbatch.part);
+  return attention_.forward(ex, microbatch, normed, saved.attention);
+}
+
+comm::Pending TransformerBlock::mix(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const {
+  const Tensor normed = norm2_.forward_residual(ex, saved.attention.out.y, attention_.out_bias(), x,
+                                                attention_dropout_.in(microbatch), saved.norm2, microbatch.part);
+  return mlp_.forward(ex, normed, saved.mlp, microbatch.part);
+}
+
+void TransformerBlock::add_up(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Saved& saved) const {
+  const Part& part = microbatch.part;
+  ops::bias_dropout_residual(ex, {.x = part.of(saved.mlp.down.y),
                                   .bias = mlp_.out_bias(),
-                                  .residual = saved.norm2.x,
-                                  .out = y,
+                                  .residual = part.of(saved.norm2.x),
+                                  .out = part.of(y),
                                   .dropout = mlp_dropout_.in(microbatch)});
 }
 

@@ -27,6 +27,13 @@ class TransformerBlock {
 
   /// x [T, H] must stay until backward; y [T, H] is written, and is not x.
   void forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& y, Saved& saved) const;
+
+  // The same in three steps, for a part of the microbatch at a time. Between them the all-reduces of the steps before
+  // are in flight: wait for what a step returns before that part's next one.
+  [[nodiscard]] comm::Pending attend(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
+  [[nodiscard]] comm::Pending mix(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
+  void add_up(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Saved& saved) const;
+
   /// dx [T, H] is written, and is not dy.
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved, const Tensor& dx) const;
 

@@ -30,15 +30,16 @@ struct GeluBackward {
 void gelu_backward(Exec& ex, const GeluBackward& args);
 
 /// Which random numbers a dropout draws. Element e of the op's tensor is global element
-/// (first_sample * elements_per_sample + e), first_sample and step coming from the StepState in memory. It is kept when
-/// its word of the site's stream (base/philox.h) is at least dropout_threshold(probability), and then scaled by 1 / (1
-/// - p).
+/// ((state.first_sample + first_sample) * elements_per_sample + e), state being the StepState in memory, which also
+/// tells the step. It is kept when its word of the site's stream (base/philox.h) is at least
+/// dropout_threshold(probability), and then scaled by 1 / (1 - p).
 struct Dropout {
   double probability = 0;  ///< 0: no random numbers are drawn
   std::uint64_t seed = 0;
   std::uint32_t site = 0;
-  Tensor step_state;  ///< u8 [sizeof(StepState)]; not needed when probability is 0
-  Index seq_len = 0;  ///< rows of one sample, for ops on [T, H] whose own arguments do not tell it
+  Tensor step_state;       ///< u8 [sizeof(StepState)]; not needed when probability is 0
+  Index seq_len = 0;       ///< rows of one sample, for ops on [T, H] whose own arguments do not tell it
+  Index first_sample = 0;  ///< of the tensor, within its microbatch: not 0 where an op works on a part of that
 };
 
 /// out = residual + dropout(x + bias): what ends each half of a Transformer block.

@@ -40,10 +40,15 @@ TEST(Recipe, DefaultsAreFilledIn) {
 }
 
 TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
-  const std::vector<std::string> settings = {"parallel.tp=2",           "parallel.pp=2",
-                                             "parallel.chunks=2",       "parallel.stage_layers=[2,1,1,0]",
-                                             "optimizer.lr=1.5e-4",     "data.train=a \"quoted\" name.txt",
-                                             "train.precision=\"fp64\""};
+  const std::vector<std::string> settings = {"parallel.tp=2",
+                                             "parallel.pp=2",
+                                             "parallel.chunks=2",
+                                             "parallel.stage_layers=[2,1,1,0]",
+                                             "optimizer.lr=1.5e-4",
+                                             "data.train=a \"quoted\" name.txt",
+                                             "train.precision=\"fp64\"",
+                                             "parallel.tp_overlap=halves",
+                                             "train.micro_batch=2"};
   const RunPlan plan = resolve(parse_recipe(kSmall, "r.toml", settings));
   const std::string text = to_toml(plan.as_config());
   const RunPlan again = resolve(parse_recipe(text, "resolved"));
@@ -51,6 +56,21 @@ TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
   EXPECT_EQ(again.optimizer.lr, 1.5e-4);
   EXPECT_EQ(again.stage_layers, (std::vector<Index>{2, 1, 1, 0}));
   EXPECT_EQ(again.data.train[0], "a \"quoted\" name.txt");
+}
+
+TEST(Recipe, HalvesAreTakenInTurnWhereThereAreTwo) {
+  const auto parts = [](const std::vector<std::string>& settings) {
+    return resolve(parse_recipe(kSmall, "r.toml", settings)).forward_parts();
+  };
+  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2"}), 1);  // nothing is hidden on a CPU
+  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2", "device.type=cuda"}), 2);
+  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=1", "device.type=cuda"}), 1);
+  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2", "device.type=cuda", "parallel.tp_overlap=none"}), 1);
+  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2", "parallel.tp_overlap=halves"}), 2);
+  EXPECT_EQ(parts({"train.micro_batch=2", "parallel.tp_overlap=halves"}), 1);  // no all-reduces
+  EXPECT_NE(problem_of(kSmall, {"parallel.tp_overlap=halves", "train.micro_batch=1"}).find("train.micro_batch = 1"),
+            std::string::npos);
+  EXPECT_NE(problem_of(kSmall, {"parallel.tp_overlap=thirds"}).find("must be auto, halves or none"), std::string::npos);
 }
 
 TEST(Recipe, DpFollowsFromRanks) {

@@ -25,7 +25,26 @@ void expect_same(const Gathered& got, const Gathered& want) {
     EXPECT_LT(testing::relative_error(got.at(name), values), 1e-12) << name;
 }
 
-void run_block(const comm::Group& tp, double dropout, Gathered& out) {
+/// The forward pass in two halves of the batch, the second's steps between the first's.
+void forward_in_halves(Exec& ex, const nn::TransformerBlock& block, const nn::Microbatch& whole, const Tensor& x,
+                       const Tensor& y, nn::TransformerBlock::Saved& saved) {
+  nn::Microbatch first = whole, second = whole;
+  first.part = {0, 2};
+  second.part = {1, 2};
+  comm::Pending of_first = block.attend(ex, first, x, saved), of_second = block.attend(ex, second, x, saved);
+  of_first.wait(ex);
+  of_first = block.mix(ex, first, x, saved);
+  of_second.wait(ex);
+  of_second = block.mix(ex, second, x, saved);
+  of_first.wait(ex);
+  block.add_up(ex, first, y, saved);
+  of_second.wait(ex);
+  block.add_up(ex, second, y, saved);
+}
+
+enum class Forward { whole, halves };
+
+void run_block(const comm::Group& tp, double dropout, Gathered& out, Forward forward = Forward::whole) {
   const nn::BlockConfig config = testing::small_block(dropout);
   std::vector<ParamSpec> specs;
   nn::TransformerBlock::declare(specs, "b", config, tp);
@@ -36,13 +55,18 @@ void run_block(const comm::Group& tp, double dropout, Gathered& out) {
   const Tensor x = testing::random_tensor(ex, {6, 8}, 1), dy = testing::random_tensor(ex, {6, 8}, 2);
   const Tensor y = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
   nn::TransformerBlock::Saved saved;
-  block.forward(ex, microbatch.get(), x, y, saved);
+  if (forward == Forward::halves) {
+    forward_in_halves(ex, block, microbatch.get(), x, y, saved);
+  } else {
+    block.forward(ex, microbatch.get(), x, y, saved);
+  }
   block.backward(ex, microbatch.get(), dy, saved, dx);
   out.put("y", y);
   out.put("dx", dx);
   put_gradients(out, layer.params);
   const comm::Counter& calls = tp.counters()[comm::Op::all_reduce];
-  EXPECT_EQ(calls.calls, tp.size() == 1 ? 0 : 4);  // 2 forward (g), 2 backward (f)
+  const int forward_calls = forward == Forward::halves ? 4 : 2;
+  EXPECT_EQ(calls.calls, tp.size() == 1 ? 0 : forward_calls + 2);  // forward g, backward f
   EXPECT_EQ(calls.elements, tp.size() == 1 ? 0 : 4 * 6 * 8);
 }
 
@@ -52,6 +76,15 @@ TEST_P(Grid, BlockMatchesOneRankWithFourAllReduces) {
     comm::run_ranks(1, [&](comm::World& world) { run_block(world.all(), dropout, want); });
     comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, got); });
     expect_same(got, want);
+  }
+}
+
+TEST_P(Grid, HalvesOfABatchGiveTheBitsOfTheWhole) {
+  for (const double dropout : {0.0, 0.3}) {
+    Gathered whole, halves;
+    comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, whole); });
+    comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, halves, Forward::halves); });
+    EXPECT_EQ(halves.tensors(), whole.tensors());
   }
 }
 

@@ -79,6 +79,24 @@ TEST(GridPromise, UnevenStagesTrainAlike) {
   EXPECT_LT(relative_error(chunked.losses, one_rank("fp64").losses), 1e-12);
 }
 
+TEST(GridPromise, HalvesOfAMicrobatchInTurnChangeNoBits) {
+  for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 2, .pp = 2, .dp = 2}}) {
+    RunRecord whole, halves;
+    config::RunPlan plan = testing::small_plan(grid, "fp64", 5);
+    plan.train.micro_batch = 2;
+    const int ranks = plan.grid.world_size;
+    plan.tp_overlap = config::TpOverlap::none;
+    comm::run_ranks(ranks, [&](comm::World& world) { testing::train_rank(world, plan, whole); });
+    plan.tp_overlap = config::TpOverlap::halves;
+    EXPECT_EQ(plan.forward_parts(), 2);
+    comm::run_ranks(ranks, [&](comm::World& world) { testing::train_rank(world, plan, halves); });
+    EXPECT_EQ(halves.losses, whole.losses);
+    EXPECT_EQ(halves.norms, whole.norms);
+    EXPECT_EQ(halves.evaluated, whole.evaluated);
+    EXPECT_EQ(halves.parameters.tensors(), whole.parameters.tensors());
+  }
+}
+
 TEST(GridPromise, OtherAxisOrdersAndMicrobatchesTrainAlike) {
   RunRecord got;
   config::RunPlan plan = testing::small_plan({.tp = 2, .pp = 2, .dp = 2}, "fp64");

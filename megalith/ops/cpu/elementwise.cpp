@@ -24,7 +24,7 @@ std::optional<ResolvedDropout> resolve(const Dropout& dropout) {
                           .site = dropout.site,
                           .threshold = dropout_threshold(dropout.probability),
                           .kept_scale = 1.0 / (1.0 - dropout.probability)},
-                         state.first_sample};
+                         state.first_sample + static_cast<std::uint64_t>(dropout.first_sample)};
 }
 
 template <class T>

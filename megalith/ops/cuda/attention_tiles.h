@@ -42,7 +42,7 @@ struct AttentionCall {
   std::uint64_t seed;
   std::uint32_t site, threshold;
   float kept_scale;  // 1 / (1 - p)
-  Index first_head, num_global_heads;
+  Index first_sample, first_head, num_global_heads;
   const StepState* step_state;
 };
 
@@ -66,6 +66,7 @@ AttentionCall call_of(const Args& args, bool vectors) {
           .site = args.dropout.site,
           .threshold = dropout_threshold(args.dropout.probability),
           .kept_scale = static_cast<float>(1.0 / (1.0 - args.dropout.probability)),
+          .first_sample = args.dropout.first_sample,
           .first_head = args.first_head,
           .num_global_heads = args.num_global_heads,
           .step_state = drops ? static_cast<const StepState*>(args.dropout.step_state.raw()) : nullptr};
@@ -271,7 +272,8 @@ class KeptBits {
       : threshold_(call.threshold), seq_len_(static_cast<std::uint64_t>(call.seq_len)) {
     const StepState state = *call.step_state;
     site_ = {.seed = call.seed, .step = static_cast<std::uint32_t>(state.step), .site = call.site};
-    const std::uint64_t sample = state.first_sample + static_cast<std::uint64_t>(head / call.num_heads);
+    const std::uint64_t sample =
+        state.first_sample + static_cast<std::uint64_t>(call.first_sample + head / call.num_heads);
     const Index in_sample = call.first_head + head % call.num_heads;
     first_ = (sample * static_cast<std::uint64_t>(call.num_global_heads) + static_cast<std::uint64_t>(in_sample)) *
              seq_len_ * seq_len_;
