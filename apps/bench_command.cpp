@@ -118,6 +118,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
   run_job(launcher, ranks, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
+    engine.choose_gemms();
     const RandomBatches source(bench.vocab);
     train::Progress progress;
     // As a run does it: the CPU step by step, a GPU with the next step started before the last one's numbers are read.

@@ -1,6 +1,7 @@
 #include "apps/bench_ops.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "megalith/config/run_plan.h"
 #include "megalith/ops/adamw.h"
 #include "megalith/ops/attention.h"
+#include "megalith/ops/gemm_chooser.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/matmul.h"
 #include "megalith/ops/norm.h"
@@ -89,6 +91,10 @@ class Bench {
     };
     const int runs = device_ == Device::cuda ? 10 : 1;
     run();
+    if (device_ == Device::cuda) {
+      choose_gemms();
+      run();
+    }
     std::vector<double> times;
     for (Index i = 0; i < options_.repeats; ++i) {
       TimePoint begin(device_), end(device_);
@@ -99,6 +105,16 @@ class Bench {
     }
     std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
     rows_.push_back({name, times[times.size() / 2], flops, bytes});
+  }
+
+  /// The products met so far run by their fastest algorithms from here on, as in training.
+  void choose_gemms() {
+    ops::GemmChooser& chooser = ops::gemm_chooser(*ex_);
+    const ops::GemmTable met = chooser.current();
+    gemms_.platform = met.platform;
+    const std::array<ops::KnownGemms, 1> chosen = {{{"this bench", gemms_}}};
+    gemms_ = ops::choose_gemms(chooser, met, chosen, {}).table;
+    chooser.use(gemms_);
   }
 
   /// What the device reaches: a large copy and a large square product.
@@ -143,6 +159,7 @@ class Bench {
   std::optional<Exec> ex_;
   int count_ = 0;
   std::vector<Row> rows_;
+  ops::GemmTable gemms_;
   double bytes_per_second_ = 1, flops_per_second_ = 1;
 };
 

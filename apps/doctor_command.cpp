@@ -1,5 +1,7 @@
 #include <cstdio>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,9 +15,12 @@
 #include "megalith/comm/mpi/mpi_world.h"
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
+#include "megalith/ops/gemm_chooser.h"
 #include "megalith/ops/library.h"
+#include "megalith/train/gemm_cache.h"
 
 #include "apps/command.h"
+#include "apps/launch.h"
 
 namespace megalith::apps {
 namespace {
@@ -25,6 +30,20 @@ struct Finding {
 };
 
 const char* yes_if(bool holds) { return holds ? "yes" : "no"; }
+
+/// What earlier jobs found out about every kind of GPU here.
+void add_gemm_caches(std::vector<Finding>& all, const std::vector<device::Gpu>& gpus) {
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  const io::Path cache_root = cache_folder();
+  std::set<std::string> seen;
+  for (const device::Gpu& gpu : gpus) {
+    if (!seen.insert(gpu.name).second) continue;
+    const train::GemmCache cache(*fs, cache_root, ops::gemm_platform(gpu));
+    const std::optional<ops::GemmTable> table = cache.read();
+    all.push_back({str("products timed on ", gpu.name), str(table ? table->products.size() : 0),
+                   cache_root.empty() ? "kept nowhere: set HOME or XDG_CACHE_HOME" : cache.file().string()});
+  }
+}
 
 /// What computes on GPUs, and between them.
 void add_gpus(std::vector<Finding>& all) {
@@ -42,6 +61,7 @@ void add_gpus(std::vector<Finding>& all) {
                    str("compute ", gpu.capability, ", ", gpu.multiprocessors, " multiprocessors, ",
                        human_bytes(gpu.memory_bytes), gpus.size() < 2 ? "" : str(", reaches GPU ", links))});
   }
+  add_gemm_caches(all, gpus);
   for (const auto& [name, version] : ops::library_versions()) all.push_back({name, version, ""});
   all.push_back({"GPUs between them", yes_if(comm::has_nccl()),
                  comm::has_nccl() ? comm::nccl_version() : "install libnccl-dev and build again: one GPU per job"});

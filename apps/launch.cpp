@@ -87,6 +87,14 @@ std::shared_ptr<io::Fs> rank_fs(int rank) {
   return std::make_shared<io::FaultFs>(fs, io::parse_faults(faults), rank);
 }
 
+io::Path cache_folder() {
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && io::Path(cache).is_absolute()) return io::Path(cache) / "megalith";
+  const char* const home = std::getenv("HOME");
+  if (home != nullptr && io::Path(home).is_absolute()) return io::Path(home) / ".cache" / "megalith";
+  return {};
+}
+
 void catch_stop_signals() {
   struct sigaction action {};
   action.sa_handler = on_stop_signal;

@@ -31,6 +31,10 @@ void run_job(const Launcher& launcher, const std::function<JobShape()>& prepare,
 /// The file system of one rank, with the faults that MEGALITH_FAULT asks for.
 std::shared_ptr<io::Fs> rank_fs(int rank);
 
+/// Where this user's programs keep what they can make again: $XDG_CACHE_HOME/megalith, else ~/.cache/megalith. Empty
+/// where the environment names neither.
+io::Path cache_folder();
+
 /// Catches SIGINT, SIGTERM and SIGUSR1: the first asks to finish the step, save and stop; a second ends the process at
 /// once. stop_signal() names the signal that came, 0 for none.
 void catch_stop_signals();

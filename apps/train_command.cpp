@@ -22,7 +22,7 @@ namespace {
 
 struct TrainOptions {
   RecipeOptions recipe;
-  std::string out, resume, trace;
+  std::string out, resume, trace, gemm_table;
 };
 
 /// What stands behind --resume.
@@ -63,6 +63,16 @@ void keep_call_log(const comm::World& world, io::Fs& fs, const io::Path& out) {
   }
 }
 
+/// What stands behind --gemm-table; nothing when it was not given.
+std::optional<ops::KnownGemms> read_gemm_table(io::Fs& fs, const config::RunPlan& plan, const std::string& file) {
+  if (file.empty()) return std::nullopt;
+  if (!plan.chooses_gemms()) {
+    throw ConfigError(str("--gemm-table = ", file,
+                          ": such a table needs device.type = \"cuda\" and train.gemm = \"timed\"; leave it away"));
+  }
+  return ops::KnownGemms{file, ops::parse_gemm_table(fs.map(file).text(), file)};
+}
+
 /// What all ranks of this process share.
 struct Job {
   config::RunPlan plan;
@@ -70,6 +80,7 @@ struct Job {
   std::shared_ptr<io::Fs> fs;
   data::DataSets data;
   train::DataIdentity identity;
+  std::optional<ops::KnownGemms> gemm_table;
   std::vector<io::RunLock> locks;  ///< the first process's
 };
 
@@ -94,10 +105,11 @@ Job prepare(const TrainOptions& options, const Launcher& launcher, train::Resume
   const io::Path out =
       options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
+  const std::optional<ops::KnownGemms> gemm_table = read_gemm_table(*fs, plan, options.gemm_table);
   const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
   train::check_vocabulary(plan, *tokenizer);
   const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores());
-  Job job{plan, out, fs, data, {tokenizer->content_hash(), data.train.fingerprint()}, {}};
+  Job job{plan, out, fs, data, {tokenizer->content_hash(), data.train.fingerprint()}, gemm_table, {}};
   if (launcher.process == 0) job.locks = claim(*fs, plan, out, resume);
   return job;
 }
@@ -106,6 +118,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const Launcher launcher = detect_launcher();
   std::optional<Job> job;
   std::atomic<bool> stopped{false};
+  const io::Path cache = cache_folder();
   const auto prepare_job = [&] {
     job.emplace(prepare(options, launcher, resume));
     catch_stop_signals();
@@ -120,6 +133,8 @@ void run_train(const TrainOptions& options, train::Resume resume) {
                                     .progress = isatty(STDERR_FILENO) != 0 ? train::ProgressLine::Style::rewritten
                                                                            : train::ProgressLine::Style::lines,
                                     .stop_asked = [] { return stop_signal() != 0; },
+                                    .gemm_table = job->gemm_table,
+                                    .cache = cache,
                                     .trace = options.trace};
     const std::shared_ptr<io::Fs> own_fs = world.rank() == launcher.process ? job->fs : rank_fs(world.rank());
     try {
@@ -144,6 +159,9 @@ void add_train(CLI::App& program) {
   options->recipe.add_to(*command);
   command->add_option("--out", options->out,
                       "Folder for metrics, checkpoints and the resolved recipe (default: out/RECIPE)");
+  command->add_option(
+      "--gemm-table", options->gemm_table,
+      "Use the GEMM algorithms of an earlier run on such a GPU (its OUT/gemm_table.json): the same bits");
   command->add_option("--trace", options->trace,
                       "Write the times of all ops of steps 3 to 5, on all ranks, to a file that Perfetto opens");
   CLI::Option* resume = command->add_flag("--resume{}", options->resume,

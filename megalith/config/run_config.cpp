@@ -185,6 +185,7 @@ std::vector<Field> fields(RunConfig& c) {
           {"train.loss_scale_min", &c.train.loss_scale_min},
           {"train.loss_scale_interval", &c.train.loss_scale_interval},
           {"train.deterministic", &c.train.deterministic},
+          {"train.gemm", &c.train.gemm},
           {"train.eval_interval", &c.train.eval_interval},
           {"train.eval_batches", &c.train.eval_batches},
           {"optimizer.lr", &c.optimizer.lr},

@@ -130,6 +130,9 @@ void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
   r.seed = static_cast<std::uint64_t>(t.seed.value_or(1234));
   r.precision = t.precision.value_or(std::string(default_precision(plan.device)));
   r.deterministic = t.deterministic.value_or(true);
+  const std::string gemm = t.gemm.value_or("timed");
+  r.gemm = gemm == "heuristic" ? ops::GemmChoice::heuristic : ops::GemmChoice::timed;
+  out.require(gemm == "timed" || gemm == "heuristic", "train.gemm", gemm, "must be timed or heuristic");
   r.eval_interval = t.eval_interval.value_or(0);
   r.eval_batches = t.eval_batches.value_or(8);
   out.require(r.steps >= 0, "train.steps", r.steps, "must not be negative");
@@ -344,6 +347,7 @@ RunConfig RunPlan::as_config() const {
     c.train.loss_scale_interval = train.scaling.growth_interval;
   }
   c.train.deterministic = train.deterministic;
+  if (device == Device::cuda) c.train.gemm = train.gemm == ops::GemmChoice::timed ? "timed" : "heuristic";
   constexpr const char* kDecay[] = {"constant", "linear", "cosine"};
   c.optimizer = {optimizer.lr,           optimizer.min_lr,
                  optimizer.weight_decay, optimizer.beta1,

@@ -8,6 +8,7 @@
 #include "megalith/data/data_config.h"
 #include "megalith/grid/parallel_config.h"
 #include "megalith/model/model_config.h"
+#include "megalith/ops/gemm_table.h"
 #include "megalith/optim/optim_config.h"
 #include "megalith/tensor/param.h"
 
@@ -24,8 +25,9 @@ struct TrainConfig {
   std::string precision = "fp32";  ///< fp64, fp32, bf16, fp16
   ops::LossScaling scaling;        ///< fp16 only
   bool deterministic = true;
-  Index eval_interval = 0;  ///< steps between evaluations; 0: only at the end
-  Index eval_batches = 8;   ///< batches of global_batch samples each; 0: the whole set
+  ops::GemmChoice gemm = ops::GemmChoice::timed;  ///< of matrix products on a GPU; the CPU has one way
+  Index eval_interval = 0;                        ///< steps between evaluations; 0: only at the end
+  Index eval_batches = 8;                         ///< batches of global_batch samples each; 0: the whole set
 
   Policy policy() const { return policy_of(precision).value(); }
   Determinism determinism() const { return deterministic ? Determinism::required : Determinism::not_required; }
@@ -53,6 +55,9 @@ struct RunPlan {
 
   /// Parts of a microbatch that forward passes take in turn: 2 with tp_overlap, else 1.
   int forward_parts() const;
+  /// Whether the algorithms of matrix products are chosen, and kept in a table, before step 1.
+  bool chooses_gemms() const { return device == Device::cuda && train.gemm == ops::GemmChoice::timed; }
+
   /// The same as a recipe with every key set: parsing and resolving it gives this plan again.
   RunConfig as_config() const;
 };

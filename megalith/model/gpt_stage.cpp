@@ -211,15 +211,19 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
   const AnyTokens source;
   const Tensor input = ex.tensor(boundary_shape(), config_.policy.compute),
                output = ex.tensor(boundary_shape(), config_.policy.compute);
+  // A step's second microbatch adds to the weights' gradients where the first overwrites them.
+  const int train_passes = std::min(2, num_microbatches(config_, mesh_));
   for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
     begin(ex, mode, source, 0, {}, optimizer_state);
     for (std::size_t c = 0; c < chunks_.size(); ++c) {
       const int chunk = static_cast<int>(c);
       const Tensor before = ranges_[c].embedding ? Tensor() : input, after = ranges_[c].head ? Tensor() : output;
-      ops::fill(ex, input, 0.5);
-      set_step_state(ex, chunk, 0, 0);
-      forward(ex, chunk, 0, before, after);
-      if (mode == nn::Mode::train) backward(ex, chunk, 0, after, before);
+      for (int pass = 0; pass < (mode == nn::Mode::train ? train_passes : 1); ++pass) {
+        ops::fill(ex, input, 0.5);
+        set_step_state(ex, chunk, 0, 0);
+        forward(ex, chunk, 0, before, after);
+        if (mode == nn::Mode::train) backward(ex, chunk, 0, after, before);
+      }
     }
     if (mode == nn::Mode::train) reduce_grads(ex);
   }

@@ -57,6 +57,8 @@ class GptStage : public pipeline::Stage {
   BytesByOwner planned_bytes(Index extra_scratch = 0) const;
   void allocate(MemoryLedger& ledger, Index extra_scratch = 0);
   std::byte* scratch() const { return scratch_; }
+  /// The slots' activations, then scratch: what is in them matters only within a step and an evaluation.
+  std::span<std::byte> work() const { return {work_.data(), static_cast<std::size_t>(work_.bytes())}; }
 
   /// Says what the next passes work on and clears what they add to (the loss; in training the gradients).
   /// `first_sample`: number of the batch's first sample in `source`. `optimizer_state` (u8
@@ -66,9 +68,9 @@ class GptStage : public pipeline::Stage {
   /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
   const Tensor& loss_sum() const { return loss_sum_; }
 
-  /// Runs every pass of every chunk once on made-up inputs, without messages between stages: what libraries choose,
-  /// load and allocate at their first use is then done, which must not happen while a receive waits on a GPU. Changes
-  /// gradients and loss_sum() only. All ranks come together.
+  /// Runs every pass of every chunk, each in all ways that a step has, on made-up inputs and without messages between
+  /// stages: what libraries choose, load and allocate at their first use is then done, which must not happen while a
+  /// receive waits on a GPU. Changes gradients and loss_sum() only. All ranks come together.
   void warm_up(Exec& ex, const Tensor& optimizer_state);
 
   void set_step_state(Exec& ex, int chunk, int microbatch, int slot) override;

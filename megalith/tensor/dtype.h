@@ -1,6 +1,7 @@
 #pragma once
 #include <bit>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "megalith/base/error.h"
@@ -48,6 +49,15 @@ constexpr std::string_view name_of(DType dtype) {
       return "u8";
   }
   return "?";
+}
+
+/// The other way round; nothing for any other text.
+constexpr std::optional<DType> dtype_named(std::string_view name) {
+  for (const DType dtype :
+       {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32, DType::u64, DType::u8}) {
+    if (name_of(dtype) == name) return dtype;
+  }
+  return std::nullopt;
 }
 
 /// The upper half of an f32: 8 exponent bits, 7 of fraction. Conversion rounds to nearest even; NaN stays NaN.

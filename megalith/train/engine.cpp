@@ -119,6 +119,17 @@ void Engine::warm_up() {
   world_.check_health();
 }
 
+ops::GemmChoices Engine::choose_gemms(std::span<const ops::KnownGemms> known) {
+  if (!plan_.chooses_gemms()) return {};
+  // The warm-up of allocate() has met all products. Its memory is free again and serves for timing.
+  ops::GemmChoices choices = agree_on_gemms(world_, ops::gemm_chooser(*ex_), known, stage_.work());
+  gemm_table_ = choices.table;
+  stage_.warm_up(*ex_, optimizer_state_);  // loads the kernels, also where another rank has timed them
+  ex_->synchronize();
+  world_.check_health();
+  return choices;
+}
+
 template <class T>
 T Engine::read(const Tensor& tensor) {
   T value;

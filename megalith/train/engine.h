@@ -2,6 +2,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "megalith/config/run_plan.h"
 #include "megalith/grid/mesh.h"
@@ -9,6 +10,7 @@
 #include "megalith/ops/step_end.h"
 #include "megalith/optim/optimizer.h"
 #include "megalith/pipeline/executor.h"
+#include "megalith/train/gemm_agreement.h"
 
 namespace megalith::train {
 
@@ -42,6 +44,13 @@ class Engine {
   /// Takes all memory and initialises parameters from the seed.
   void allocate();
   const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
+
+  /// Where the plan chooses_gemms(): every product's algorithm, the same on all ranks, from rank 0's `known` tables or
+  /// timed (agree_on_gemms). Between allocate() and the first step, after which nothing is chosen any more; without it
+  /// products run by the library's first choice. Elsewhere nothing happens. Collective.
+  ops::GemmChoices choose_gemms(std::span<const ops::KnownGemms> known = {});
+  /// What it led to; empty where nothing was chosen.
+  const ops::GemmTable& gemm_table() const { return gemm_table_; }
 
   /// Forward, backward, reduction, agreement, clip, update. The optimizer moves on all ranks or on none.
   /// Throws NonFiniteError (no rank has moved) and CollectiveError (the ranks' calls differ; no rank has moved).
@@ -99,6 +108,7 @@ class Engine {
   pipeline::Executor train_executor_, eval_executor_;
   MemoryPlan optimizer_plan_;
   ops::StepRules rules_;
+  ops::GemmTable gemm_table_;
 
   Buffer scalars_memory_;
   Tensor squares_, totals_, counts_, optimizer_state_, verdict_, outcome_;

@@ -23,4 +23,13 @@ std::vector<std::vector<std::byte>> gather_bytes(comm::World& world, std::span<c
   return everybody;
 }
 
+std::string share_text(comm::World& world, std::string text, int root) {
+  Exec host;
+  std::uint64_t size = text.size();
+  comm::broadcast(host, world.all(), Tensor(&size, {1}, DType::u64), root).wait(host);
+  text.resize(size);
+  comm::broadcast(host, world.all(), Tensor(text.data(), {static_cast<Index>(size)}, DType::u8), root).wait(host);
+  return text;
+}
+
 }  // namespace megalith::train

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::string_view kFirstMoment = "optimizer.m.";
 constexpr std::string_view kSecondMoment = "optimizer.v.";
+constexpr const char* kGemmTable = "gemm_table";  // among the manifest's texts
 
 /// The three tensors that a parameter stands for, without padding, under their global names.
 template <class F>
@@ -38,7 +39,8 @@ bool must_match(std::string_view key) {
              : key == "train.seed" || key == "train.precision" || key == "data.split" || key == "data.tokenizer";
 }
 bool changes_results(std::string_view key) {
-  return key.ends_with("dropout") || key.starts_with("optimizer.") || key == "train.global_batch";
+  return key.ends_with("dropout") || key.starts_with("optimizer.") || key == "train.global_batch" ||
+         key == "train.gemm";
 }
 
 std::string value_text(const config::Field& field) {
@@ -111,6 +113,7 @@ checkpoint::RunState Saver::run_state(const Progress& progress) {
   state.texts = {{"recipe", config::to_toml(plan_.as_config())},
                  {"tokenizer_hash", hex64(identity_.tokenizer)},
                  {"corpus_hash", hex64(identity_.corpus)}};
+  if (!engine_.gemm_table().empty()) state.texts[kGemmTable] = ops::gemm_table_text(engine_.gemm_table());
   return state;
 }
 
@@ -120,20 +123,11 @@ bool Saver::any(bool mine) {
   return flag != 0;
 }
 
-std::string Saver::share(std::string text, int root) {
-  std::uint64_t size = text.size();
-  const comm::Group& world = engine_.world().all();
-  comm::broadcast(host_, world, Tensor(&size, {1}, DType::u64), root).wait(host_);
-  text.resize(size);
-  comm::broadcast(host_, world, Tensor(text.data(), {static_cast<Index>(size)}, DType::u8), root).wait(host_);
-  return text;
-}
-
 std::string Saver::first_problem(const std::string& mine) {
   const comm::Group& world = engine_.world().all();
   std::int64_t first = mine.empty() ? world.size() : world.rank();
   comm::all_reduce(host_, world, Tensor(&first, {1}, DType::i64), comm::Reduce::min).wait(host_);
-  return first == world.size() ? std::string() : share(mine, static_cast<int>(first));
+  return first == world.size() ? std::string() : share_text(engine_.world(), mine, static_cast<int>(first));
 }
 
 std::vector<checkpoint::ShardReport> Saver::gather(const std::optional<checkpoint::ShardReport>& mine) {
@@ -159,7 +153,7 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
   };
   io::Path staging;
   if (first) attempt([&] { staging = io::begin_save(fs_, folder_, progress.step); });
-  staging = share(staging.string());
+  staging = share_text(engine_.world(), staging.string());
 
   std::optional<checkpoint::ShardReport> report;
   HostState state = host_state();
@@ -184,7 +178,7 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
     if (first && !staging.empty()) io::abandon(fs_, staging);
     throw IoError(problem);
   }
-  const std::string shared = share(first ? digest.hex() : std::string());
+  const std::string shared = share_text(engine_.world(), first ? digest.hex() : std::string());
   if (first) {  // the save stands whatever happens here, and the other ranks go on
     attempt([&] { checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep), verified_); });
     if (!problem.empty()) log::warning(str("old checkpoints were not removed: ", problem));
@@ -284,13 +278,15 @@ std::optional<Resumed> Saver::resume() {
             str("checkpoint ", r.folder.name(), " cannot be used and was passed over: ", r.reason));
       }
     }
-    resumed.folder = share(first ? (folder_ / chosen.name()).string() : std::string());
+    resumed.folder = share_text(engine_.world(), first ? (folder_ / chosen.name()).string() : std::string());
     std::string problem;
     try {
       checkpoint::CheckpointReader reader(fs_, resumed.folder);
       const checkpoint::RunState& saved = reader.manifest().run;
       compare_recipe(saved, resumed.warnings);
       resumed.progress = {saved.step, count_of(saved, "samples")};
+      const auto gemm_table = saved.texts.find(kGemmTable);
+      resumed.gemm_table = gemm_table == saved.texts.end() ? std::string() : gemm_table->second;
       wanted = reader.manifest().digest;
       load(reader);
     } catch (const InputError& error) {

@@ -19,6 +19,7 @@ struct Resumed {
   Progress progress;
   std::string folder;
   checkpoint::Digest128 digest;
+  std::string gemm_table;             ///< its text; empty when the run that saved had none
   std::vector<std::string> warnings;  ///< damaged checkpoints passed over, settings that differ
 };
 
@@ -45,8 +46,6 @@ class Saver {
   checkpoint::RunState run_state(const Progress& progress);
   checkpoint::Digest128 digest_of_state(const Progress& progress);
   std::vector<checkpoint::ShardReport> gather(const std::optional<checkpoint::ShardReport>& mine);
-  /// The text of rank `root`, on every rank.
-  std::string share(std::string text, int root = 0);
   /// The text of the lowest rank that has one, on every rank; empty when none has.
   std::string first_problem(const std::string& mine);
   bool any(bool mine);

@@ -10,6 +10,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/train/event_file.h"
+#include "megalith/train/gemm_cache.h"
 #include "megalith/train/metrics.h"
 #include "megalith/train/trace_file.h"
 
@@ -133,6 +134,7 @@ class Run {
     if (first()) io::publish_file(fs_, inputs_.out / "recipe.toml", config::to_toml(plan_.as_config()));
     if (first()) metrics_.emplace(fs_, inputs_.out / "metrics.jsonl", progress_.step);
     if (first() && plan_.tensorboard) events_.emplace(fs_, inputs_.out / "tensorboard", progress_.step);
+    if (plan_.chooses_gemms()) choose_gemms();
   }
 
   void resume() {
@@ -142,6 +144,43 @@ class Run {
       throw nothing_to_resume(checkpoint_folder(plan_, inputs_.out));
     }
     progress_ = resumed_->progress;
+  }
+
+  /// The tables that a run starts from, the one that binds most first.
+  std::vector<ops::KnownGemms> known_gemms(const ops::GemmPlatform& platform, const GemmCache& cache) const {
+    std::vector<ops::KnownGemms> known;
+    if (inputs_.gemm_table) {
+      const ops::GemmPlatform& theirs = inputs_.gemm_table->table.platform;
+      if (theirs != platform) {
+        throw InputError(str("[", inputs_.gemm_table->source, "] gpu = ", theirs.text(), ": this run computes on ",
+                             platform.text(), "; run where the table was made, or without it"));
+      }
+      known.push_back(*inputs_.gemm_table);
+    }
+    if (resumed_ && !resumed_->gemm_table.empty()) {
+      try {
+        known.push_back({resumed_->folder, ops::parse_gemm_table(resumed_->gemm_table, resumed_->folder)});
+      } catch (const InputError& error) {
+        log::warning(
+            str("the checkpoint's GEMM algorithms are not used; results may differ in the last bits: ", error.what()));
+      }
+    }
+    if (std::optional<ops::GemmTable> cached = cache.read()) known.push_back({cache.file(), std::move(*cached)});
+    return known;
+  }
+
+  void choose_gemms() {
+    const ops::GemmPlatform platform = ops::gemm_chooser(engine_.exec()).current().platform;
+    const GemmCache cache(fs_, inputs_.cache, platform);
+    const double begin = monotonic_s();
+    const ops::GemmChoices choices =
+        engine_.choose_gemms(first() ? known_gemms(platform, cache) : std::vector<ops::KnownGemms>());
+    if (!first()) return;
+    for (const std::string& warning : choices.warnings) log::warning(warning);
+    io::publish_file(fs_, inputs_.out / "gemm_table.json", ops::gemm_table_text(choices.table));
+    cache.add(choices.timed);
+    note(str("GEMM algorithms of ", choices.table.products.size(), " products, ", choices.timed.products.size(),
+             " of them timed, ", std::round((monotonic_s() - begin) * 1e3), " ms"));
   }
 
   void start_step() {

@@ -21,7 +21,9 @@ struct TrainInputs {
   ProgressLine::Style progress = ProgressLine::Style::lines;
   /// Whether this process was asked to stop (a signal). Read at every step on every rank.
   std::function<bool()> stop_asked = [] { return false; };
-  io::Path trace = {};  ///< a file for the times of all ops of steps 3 to 5; empty: none
+  std::optional<ops::KnownGemms> gemm_table = {};  ///< of a run whose bits this one is to have
+  io::Path cache = {};                             ///< folder of what jobs can find out again; empty: none
+  io::Path trace = {};                             ///< a file for the times of all ops of steps 3 to 5; empty: none
 };
 
 enum class Outcome : std::uint8_t { finished, stopped };  ///< stopped: on request, state saved

@@ -19,6 +19,8 @@ constexpr const char* kMpirun =
     "ASAN_OPTIONS=detect_leaks=0 mpirun --allow-run-as-root --bind-to none --oversubscribe --mca "
     "btl_vader_single_copy_mechanism none -np ";
 
+bool has_gpu() { return run_shell("megalith doctor").out.find("GPU 0") != std::string::npos; }
+
 /// A folder with a text and a recipe of a tiny model on it.
 class Program : public ::testing::Test {
  protected:
@@ -202,8 +204,59 @@ TEST_F(Program, ARefusedRunLeavesNothing) {
   EXPECT_EQ(run_shell("megalith train --resume " + recipe() + " --out " + out("a")).code, 0);
 }
 
+TEST_F(Program, ATableOfGemmAlgorithmsIsForGpus) {
+  const Finished refused = run_shell(train("table", "--gemm-table " + out("table.json")));
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_NE(refused.err.find("error: --gemm-table = "), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("needs device.type = \"cuda\" and train.gemm = \"timed\""), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(out("table")));
+}
+
+TEST_F(Program, RunsOnAGpuShareOneTableOfGemmAlgorithms) {
+  if (!has_gpu()) GTEST_SKIP() << "needs a GPU";
+  const std::string cache = "XDG_CACHE_HOME=" + out("cache") + " ", no_cache = "XDG_CACHE_HOME=/proc/nowhere ",
+                    on_gpu = "--set device.type=cuda --set checkpoint.interval=4 ";
+  const auto table = [&](const std::string& name) { return read_all(out(name) + "/gemm_table.json"); };
+  const auto count = [](const std::string& text, const std::string& part) {
+    int found = 0;
+    for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+
+  const Finished first = run_shell(cache + train("first", on_gpu));
+  ASSERT_EQ(first.code, 0) << first.err;
+  ASSERT_EQ(count(first.err, " of them timed"), 1) << first.err;
+  const Finished cached = run_shell(cache + train("cached", on_gpu));
+  EXPECT_NE(cached.err.find(" 0 of them timed"), std::string::npos) << cached.err;
+  const Finished given = run_shell(no_cache + train("given", on_gpu + "--gemm-table " + out("first/gemm_table.json")));
+  EXPECT_NE(given.err.find(" 0 of them timed"), std::string::npos) << given.err;
+  for (const char* other : {"cached", "given"}) {
+    EXPECT_EQ(table(other), table("first")) << other;
+    EXPECT_EQ(metrics(other), metrics("first")) << other;
+  }
+
+  ASSERT_EQ(run_shell("rm -r " + out("first/checkpoints/step_00000008") + " " + out("first/gemm_table.json")).code, 0);
+  const Finished resumed = run_shell(no_cache + train("first", on_gpu + "--resume"));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find(" 0 of them timed"), std::string::npos) << resumed.err;
+  EXPECT_EQ(table("first"), table("cached"));
+  EXPECT_EQ(metrics("first"), metrics("cached"));
+
+  ASSERT_EQ(run_shell("truncate -s 100 " + out("cache") + "/megalith/gemm/*.json").code, 0);
+  const Finished damaged = run_shell(cache + train("damaged", on_gpu));
+  EXPECT_EQ(damaged.code, 0) << damaged.err;
+  EXPECT_EQ(count(damaged.err, "the cache of GEMM algorithms is ignored"), 1) << damaged.err;
+  EXPECT_EQ(count(run_shell(cache + train("mended", on_gpu)).err, " 0 of them timed"), 1);
+
+  const Finished heuristic = run_shell(cache + train("heuristic", on_gpu + "--set train.gemm=heuristic"));
+  EXPECT_EQ(heuristic.code, 0) << heuristic.err;
+  EXPECT_FALSE(std::filesystem::exists(out("heuristic/gemm_table.json")));
+  EXPECT_EQ(run_shell(train("bad", on_gpu + "--gemm-table " + recipe())).code, 65);
+  EXPECT_FALSE(std::filesystem::exists(out("bad")));
+}
+
 TEST_F(Program, WithoutAGpuCudaIsRefusedAndLeavesNothing) {
-  if (run_shell("megalith doctor").out.find("GPU 0") != std::string::npos) GTEST_SKIP() << "this machine has a GPU";
+  if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
   const Finished refused = run_shell(train("gpu", "--set device.type=cuda"));
   EXPECT_EQ(refused.code, 70);
   EXPECT_NE(refused.err.find("megalith: E70 device.type = cuda: this "), std::string::npos) << refused.err;

@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 
 #include "tests/checkpoint/fixture.h"
+#include "tests/io/resealed.h"
 #include "tests/io/temp_dir.h"
 
 namespace megalith::checkpoint {
@@ -61,16 +62,6 @@ TEST(Manifest, EveryFlippedBitAndEveryTruncationIsFound) {
   EXPECT_THROW(parse_manifest(text + "\n", "m"), InputError);
   EXPECT_THAT(error_of<InputError>([&] { parse_manifest("{}", "root/MANIFEST"); }),
               HasSubstr("[root/MANIFEST] is not a manifest: it must start with its checksum"));
-}
-
-/// Replaces text and puts the right checksum in: what a hostile or a newer writer would do.
-std::string resealed(std::string text, const std::string& from, const std::string& to) {
-  const std::size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  text.replace(at, from.size(), to);
-  constexpr std::size_t kAt = 16;  // of the digits
-  text.replace(kAt, 32, 32, '0');
-  return text.replace(kAt, 32, io::checksum(std::as_bytes(std::span(text))).hex());
 }
 
 TEST(Manifest, HostileTextsAreRefusedWithTheReason) {

@@ -73,6 +73,22 @@ TEST(Recipe, HalvesAreTakenInTurnWhereThereAreTwo) {
   EXPECT_NE(problem_of(kSmall, {"parallel.tp_overlap=thirds"}).find("must be auto, halves or none"), std::string::npos);
 }
 
+TEST(Recipe, GemmChoicesAreForGpus) {
+  const auto plan = [](std::vector<std::string> settings) { return resolve(parse_recipe(kSmall, "r.toml", settings)); };
+  const RunPlan gpu = plan({"device.type=cuda"}), fixed = plan({"device.type=cuda", "train.gemm=heuristic"}),
+                cpu = plan({"train.gemm=heuristic"});
+  EXPECT_TRUE(gpu.chooses_gemms());
+  EXPECT_FALSE(fixed.chooses_gemms());
+  EXPECT_FALSE(cpu.chooses_gemms());
+  EXPECT_FALSE(plan({}).chooses_gemms());
+  EXPECT_EQ(gpu.as_config().train.gemm, "timed");
+  EXPECT_EQ(fixed.as_config().train.gemm, "heuristic");
+  EXPECT_FALSE(cpu.as_config().train.gemm.has_value());
+  EXPECT_FALSE(resolve(parse_recipe(to_toml(fixed.as_config()), "resolved")).chooses_gemms());
+  EXPECT_NE(problem_of(kSmall, {"train.gemm=fastest"}).find("train.gemm = fastest: must be timed or heuristic"),
+            std::string::npos);
+}
+
 TEST(Recipe, DpFollowsFromRanks) {
   const RunConfig asked = parse_recipe(kSmall, "r.toml", std::vector<std::string>{"parallel.tp=2"});
   EXPECT_EQ(resolve(asked).grid.dp, 1);

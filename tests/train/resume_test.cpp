@@ -118,6 +118,42 @@ TEST(Resume, SettingsThatChangeResultsAreWarnedAbout) {
   });
 }
 
+TEST(Resume, AnotherChoiceOfGemmAlgorithmsIsWarnedAbout) {
+  const TempDir dir;
+  const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  config::RunPlan timed = plan, heuristic = plan;  // a GPU's plans: only the Saver sees them
+  timed.device = heuristic.device = Device::cuda;
+  heuristic.train.gemm = ops::GemmChoice::heuristic;
+  comm::run_ranks(1, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    train::Saver(engine, timed, {1, 2}, *fs, dir.path()).save({});
+    const auto warnings = [&](const config::RunPlan& now) {
+      return train::Saver(engine, now, {1, 2}, *fs, dir.path()).resume().value().warnings;
+    };
+    EXPECT_TRUE(warnings(timed).empty());
+    ASSERT_EQ(warnings(heuristic).size(), 1u);
+    EXPECT_NE(warnings(heuristic)[0].find("train.gemm = heuristic: the checkpoint was trained with timed"),
+              std::string::npos);
+  });
+}
+
+TEST(Resume, TheCpuKeepsNoGemmTable) {
+  const TempDir dir;
+  const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  comm::run_ranks(1, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    EXPECT_TRUE(engine.choose_gemms().table.empty());
+    train::Saver saver(engine, plan, {1, 2}, *fs, dir.path());
+    saver.save({});
+    EXPECT_TRUE(saver.resume().value().gemm_table.empty());
+    EXPECT_EQ(read_all(dir / "step_00000000" / "MANIFEST").find("gemm"), std::string::npos);
+  });
+}
+
 TEST(Resume, NothingToResumeFromIsSaidSo) {
   const TempDir dir;
   const config::RunPlan plan = testing::small_plan({.tp = 2}, "fp64", kSteps);

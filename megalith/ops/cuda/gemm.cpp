@@ -11,36 +11,33 @@
 namespace megalith::ops::cuda {
 namespace {
 
-/// The largest power of two up to 256 at which all of them lie.
+/// The largest power of two up to 256 at which all of them lie; null ones lie anywhere.
 std::int32_t common_alignment(std::initializer_list<const void*> pointers) {
   std::uintptr_t bits = 256;
   for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);
   return static_cast<std::int32_t>(std::uintptr_t{1} << std::countr_zero(bits));
 }
 
-GemmProblem problem_of(const Matmul& args, Epilogue epilogue) {
-  const bool a_transposed = args.transpose_a == Transpose::yes;
-  return {.m = args.c.dim(0),
-          .n = args.c.dim(1),
-          .k = args.a.dim(a_transposed ? 0 : 1),
-          .in = args.a.dtype(),
-          .out = args.c.dtype(),
-          .transpose_a = a_transposed ? 1 : 0,
-          .transpose_b = args.transpose_b == Transpose::yes ? 1 : 0,
-          .accumulate = args.write == Write::accumulate ? 1 : 0,
-          .epilogue = epilogue,
-          .alignment = common_alignment({args.a.raw(), args.b.raw(), args.c.raw()})};
-}
-
-/// The product with an epilogue that uses the vector; false when the library has none.
-bool run(Exec& ex, Stream stream, const Matmul& args, Epilogue epilogue, void* vector, void* activation = nullptr) {
+/// The product with an epilogue that uses the vector and the activation; false when the library has none.
+bool run(Exec& ex, Stream stream, const Matmul& args, GemmEpilogue epilogue, void* vector, void* activation = nullptr) {
+  const GemmProblem problem{
+      .m = args.c.dim(0),
+      .n = args.c.dim(1),
+      .k = args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1),
+      .in = args.a.dtype(),
+      .out = args.c.dtype(),
+      .transpose_a = args.transpose_a,
+      .transpose_b = args.transpose_b,
+      .write = args.write,
+      .epilogue = epilogue,
+      .alignment = common_alignment({args.a.raw(), args.b.raw(), args.c.raw(), vector, activation})};
   return ex.backend<GemmLibrary>().run(
-      stream, problem_of(args, epilogue),
+      stream, problem,
       {.a = args.a.raw(), .b = args.b.raw(), .c = args.c.raw(), .vector = vector, .activation = activation});
 }
 
 void run_plain(Exec& ex, Stream stream, const Matmul& args) {
-  if (run(ex, stream, args, Epilogue::none, nullptr)) return;
+  if (run(ex, stream, args, GemmEpilogue::none, nullptr)) return;
   throw BackendError(str("[matmul] a ", args.a.shape(), ", b ", args.b.shape(), ", c ", args.c.shape(), " ",
                          name_of(args.c.dtype()), ": cuBLASLt has no kernel for it"));
 }
@@ -50,6 +47,8 @@ bool has_gelu_epilogue(const Tensor& x) { return x.dtype() != DType::f32 && x.di
 
 }  // namespace
 
+GemmChooser& gemm_chooser(Exec& ex) { return ex.backend<GemmLibrary>(); }
+
 void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
   const Index k = args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1);
   if (k == 0 && args.write == Write::overwrite) fill(stream, args.c, 0);
@@ -58,7 +57,7 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
     if (args.row_sums) bias_backward(stream, args.a, args.row_sums, parts);
     return;
   }
-  if (!args.bias || !run(ex, stream, args, Epilogue::bias, args.bias.raw())) {
+  if (!args.bias || !run(ex, stream, args, GemmEpilogue::bias, args.bias.raw())) {
     run_plain(ex, stream, args);
     if (args.bias) add_bias(stream, args.c, args.bias);
   }
@@ -70,7 +69,8 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
 void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args) {
   if (args.y.numel() == 0) return;
   Matmul product{.a = args.x, .b = args.w, .c = args.y, .transpose_b = Transpose::yes};
-  if (has_gelu_epilogue(args.x) && run(ex, stream, product, Epilogue::bias_gelu, args.bias.raw(), args.z.raw())) return;
+  if (has_gelu_epilogue(args.x) && run(ex, stream, product, GemmEpilogue::bias_gelu, args.bias.raw(), args.z.raw()))
+    return;
   product.c = args.z;
   matmul(ex, stream, product, {});
   bias_gelu(stream, {.x = args.z, .bias = args.bias, .y = args.y});
@@ -81,9 +81,9 @@ void matmul_gelu_backward(Exec& ex, Stream stream, const MatmulGeluBackward& arg
   const Matmul product{.a = args.dy, .b = args.w, .c = args.dz};
   const Tensor sums = parts.rows(0, 1).reshaped(args.bias_grad.shape());
   if (has_gelu_epilogue(args.dy)) {
-    if (run(ex, stream, product, Epilogue::gelu_backward_bias_grad, sums.raw(), args.z.raw()))
+    if (run(ex, stream, product, GemmEpilogue::gelu_backward_bias_grad, sums.raw(), args.z.raw()))
       return add(stream, args.bias_grad, sums, args.bias_grad);
-    if (run(ex, stream, product, Epilogue::gelu_backward, nullptr, args.z.raw()))
+    if (run(ex, stream, product, GemmEpilogue::gelu_backward, nullptr, args.z.raw()))
       return bias_backward(stream, args.dz, args.bias_grad, parts);
   }
   matmul(ex, stream, product, {});

@@ -1,6 +1,7 @@
 #pragma once
 #include <string>
 
+#include "megalith/ops/gemm_chooser.h"
 #include "megalith/ops/matmul.h"
 
 namespace megalith::ops::cuda {
@@ -10,6 +11,11 @@ inline constexpr Index kGemmWorkspaceBytes = Index{32} << 20;
 
 /// "13.1.0"
 std::string gemm_version();
+/// "cuBLASLt 13.1.0"
+std::string gemm_library_name();
+
+/// cuBLASLt behind this Exec's products.
+GemmChooser& gemm_chooser(Exec& ex);
 
 /// By cuBLASLt, with the additions in its epilogues where it has such a kernel for the shape, else by kernels of ours
 /// behind it. Products are f32 sums; f32 inputs are not rounded to tf32. parts: scratch for row_sums

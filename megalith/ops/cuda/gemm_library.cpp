@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <source_location>
+#include <utility>
+#include <vector>
 
 #include <cuda_runtime.h>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cuda/gemm.h"
+#include "megalith/ops/cuda/made_up_operands.h"
 #include "megalith/tensor/cuda/check.h"
 
 namespace megalith::ops::cuda {
@@ -38,17 +43,17 @@ cudaDataType_t native_type(DType dtype) {
   }
 }
 
-cublasLtEpilogue_t native_epilogue(Epilogue epilogue) {
+cublasLtEpilogue_t native_epilogue(GemmEpilogue epilogue) {
   switch (epilogue) {
-    case Epilogue::none:
+    case GemmEpilogue::none:
       return CUBLASLT_EPILOGUE_DEFAULT;
-    case Epilogue::bias:
+    case GemmEpilogue::bias:
       return CUBLASLT_EPILOGUE_BIAS;
-    case Epilogue::bias_gelu:
+    case GemmEpilogue::bias_gelu:
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    case Epilogue::gelu_backward:
+    case GemmEpilogue::gelu_backward:
       return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::gelu_backward_bias_grad:
+    case GemmEpilogue::gelu_backward_bias_grad:
       return CUBLASLT_EPILOGUE_DGELU_BGRAD;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
@@ -57,6 +62,37 @@ cublasLtEpilogue_t native_epilogue(Epilogue epilogue) {
 template <class T>
 void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute, const T& value) {
   check(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof value));
+}
+
+template <class T>
+std::int64_t part_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t part) {
+  T value{};
+  std::size_t written = 0;
+  check(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, part, &value, sizeof value, &written));
+  return value;
+}
+
+/// The public configuration, part by part; their types are those that cublasLt.h states.
+GemmAlgorithm configuration_of(const cublasLtMatmulAlgo_t& algorithm) {
+  return {.id = part_of<std::int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID),
+          .tile = part_of<std::uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID),
+          .stages = part_of<std::uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+          .split_k = part_of<std::int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+          .reduction = part_of<std::uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
+          .swizzle = part_of<std::uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING),
+          .custom = part_of<std::uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
+          .inner_shape = part_of<std::uint16_t>(algorithm, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID),
+          .cluster_shape = part_of<std::uint16_t>(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID)};
+}
+
+GemmPlatform this_platform() {
+  int index = 0;
+  cudaDeviceProp properties{};
+  megalith::cuda::check(cudaGetDevice(&index));
+  megalith::cuda::check(cudaGetDeviceProperties(&properties, index));
+  return {.gpu = properties.name,
+          .capability = str(properties.major, '.', properties.minor),
+          .library = gemm_library_name()};
 }
 
 cublasLtMatrixLayout_t make_layout(DType dtype, Index rows, Index columns) {
@@ -97,30 +133,34 @@ class Timer {
 
 }  // namespace
 
-/// The library's description of a problem. It counts in columns: a row-major [r, c] is its c x r, so c^T = op(b)^T
-/// op(a)^T is what it computes, our b being its first operand.
+/// The library's description of a problem, and what it has for it. It counts in columns: a row-major [r, c] is its
+/// c x r, so c^T = op(b)^T op(a)^T is what it computes, our b being its first operand.
 struct GemmLibrary::Prepared {
+  struct Offered {
+    GemmAlgorithm configuration;
+    cublasLtMatmulAlgo_t native{};
+  };
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
   float beta = 0;
-  bool usable = false;
-  cublasLtMatmulAlgo_t algorithm{};
+  std::vector<Offered> offered;  ///< empty: the library cannot do it
+  std::size_t chosen = 0;
 
-  explicit Prepared(const GemmProblem& p) : beta(p.accumulate != 0 ? 1.0f : 0.0f) {
+  explicit Prepared(const GemmProblem& p) : beta(p.write == Write::accumulate ? 1.0f : 0.0f) {
     check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t turned = CUBLAS_OP_T, straight = CUBLAS_OP_N;
-    set(description, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b != 0 ? turned : straight);
-    set(description, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a != 0 ? turned : straight);
+    set(description, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b == Transpose::yes ? turned : straight);
+    set(description, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a == Transpose::yes ? turned : straight);
     set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, native_epilogue(p.epilogue));
-    first = p.transpose_b != 0 ? make_layout(p.in, p.k, p.n) : make_layout(p.in, p.n, p.k);
-    second = p.transpose_a != 0 ? make_layout(p.in, p.m, p.k) : make_layout(p.in, p.k, p.m);
+    first = p.transpose_b == Transpose::yes ? make_layout(p.in, p.k, p.n) : make_layout(p.in, p.n, p.k);
+    second = p.transpose_a == Transpose::yes ? make_layout(p.in, p.m, p.k) : make_layout(p.in, p.k, p.m);
     result = make_layout(p.out, p.n, p.m);
-    if (p.epilogue == Epilogue::bias || p.epilogue == Epilogue::bias_gelu)
+    if (p.epilogue == GemmEpilogue::bias || p.epilogue == GemmEpilogue::bias_gelu)
       set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, native_type(p.in));
-    if (p.epilogue == Epilogue::gelu_backward_bias_grad)
+    if (p.epilogue == GemmEpilogue::gelu_backward_bias_grad)
       set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
-    if (p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::gelu_backward ||
-        p.epilogue == Epilogue::gelu_backward_bias_grad) {
+    if (p.epilogue == GemmEpilogue::bias_gelu || p.epilogue == GemmEpilogue::gelu_backward ||
+        p.epilogue == GemmEpilogue::gelu_backward_bias_grad) {
       set(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, static_cast<std::int64_t>(p.n));
       set(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, native_type(p.in));
     }
@@ -134,6 +174,11 @@ struct GemmLibrary::Prepared {
   Prepared(const Prepared&) = delete;
   Prepared& operator=(const Prepared&) = delete;
 
+  std::optional<std::size_t> find(const GemmAlgorithm& algorithm) const {
+    const auto found = std::ranges::find(offered, algorithm, &Offered::configuration);
+    if (found == offered.end()) return std::nullopt;
+    return static_cast<std::size_t>(found - offered.begin());
+  }
   void point_at(const GemmOperands& operands) const {
     if (operands.vector != nullptr) set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.vector);
     if (operands.activation != nullptr)
@@ -146,7 +191,11 @@ std::string gemm_version() {
   return str(version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 
-GemmLibrary::GemmLibrary(Exec& ex) : workspace_(kGemmWorkspaceBytes, ex.device()) { check(cublasLtCreate(&handle_)); }
+std::string gemm_library_name() { return "cuBLASLt " + gemm_version(); }
+
+GemmLibrary::GemmLibrary(Exec& ex) : ex_(ex), workspace_(kGemmWorkspaceBytes, ex.device()), platform_(this_platform()) {
+  check(cublasLtCreate(&handle_));
+}
 
 GemmLibrary::~GemmLibrary() {
   prepared_.clear();
@@ -154,24 +203,66 @@ GemmLibrary::~GemmLibrary() {
 }
 
 bool GemmLibrary::run(Stream stream, const GemmProblem& problem, const GemmOperands& operands) {
-  const Prepared& prepared = prepare(stream, problem, operands);
-  if (!prepared.usable) return false;
+  const Prepared& prepared = prepare(problem);
+  if (prepared.offered.empty()) return false;
   prepared.point_at(operands);
-  check(launch(stream, prepared, operands, prepared.algorithm));
+  check(launch(stream, prepared, operands, prepared.offered[prepared.chosen].native));
   return true;
 }
 
-GemmLibrary::Prepared& GemmLibrary::prepare(Stream stream, const GemmProblem& problem, const GemmOperands& operands) {
+GemmTable GemmLibrary::current() const {
+  GemmTable table{.platform = platform_, .products = {}};
+  for (const auto& [problem, prepared] : prepared_) {
+    if (!prepared->offered.empty()) table.products.emplace(problem, prepared->offered[prepared->chosen].configuration);
+  }
+  return table;
+}
+
+bool GemmLibrary::offers(const GemmProblem& problem, const GemmAlgorithm& algorithm) {
+  return prepare(problem).find(algorithm).has_value();
+}
+
+GemmAlgorithm GemmLibrary::fastest(const GemmProblem& problem, std::span<std::byte> scratch) {
+  const Prepared& prepared = prepare(problem);
+  const auto product = [&] { return str(problem.m, " x ", problem.n, " x ", problem.k); };
+  if (prepared.offered.empty()) throw BackendError(str("[gemm] ", product(), ": cuBLASLt has no kernel for it"));
+  if (prepared.offered.size() == 1) return prepared.offered.front().configuration;
+  std::optional<MadeUpOperands> operands;
+  try {
+    operands.emplace(problem, scratch, ex_.stream());
+  } catch (const IoError& error) {
+    log::warning(
+        str("the product ", product(), " is not timed and runs by the library's first choice: ", error.what()));
+    return prepared.offered.front().configuration;
+  }
+  return prepared.offered[time(prepared, operands->get())].configuration;
+}
+
+void GemmLibrary::use(const GemmTable& table) {
+  table_ = table;
+  for (const auto& [problem, prepared] : prepared_) choose(*prepared, problem);
+}
+
+void GemmLibrary::choose(Prepared& prepared, const GemmProblem& problem) const {
+  const auto entry = table_.products.find(problem);
+  prepared.chosen = entry == table_.products.end() ? 0 : prepared.find(entry->second).value_or(0);
+}
+
+GemmLibrary::Prepared& GemmLibrary::prepare(const GemmProblem& problem) {
   const auto found = prepared_.find(problem);
   if (found != prepared_.end()) return *found->second;
   auto prepared = std::make_unique<Prepared>(problem);
-  prepared->point_at(operands);
-  choose(stream, *prepared, problem, operands);
+  list(*prepared, problem);
+  choose(*prepared, problem);
   return *prepared_.emplace(problem, std::move(prepared)).first->second;
 }
 
-std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const Prepared& prepared,
-                                                                     const GemmProblem& problem) const {
+void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem) const {
+  // What is offered must follow from the problem alone: an address of exactly its alignment stands for all operands.
+  std::byte* const anywhere = workspace_.data() + problem.alignment;
+  const GemmBytes takes = bytes_of(problem);
+  prepared.point_at(
+      {.vector = takes.vector > 0 ? anywhere : nullptr, .activation = takes.activation > 0 ? anywhere : nullptr});
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference));
   const auto bytes = static_cast<std::size_t>(kGemmWorkspaceBytes);
@@ -191,8 +282,12 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const Prepa
   cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS) count = 0;  // CUBLAS_STATUS_NOT_SUPPORTED: no such kernel
   results.resize(static_cast<std::size_t>(count));
-  std::erase_if(results, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
-  return results;
+  for (const cublasLtMatmulHeuristicResult_t& result : results) {
+    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+    const GemmAlgorithm configuration = configuration_of(result.algo);
+    // A second one of the same public configuration could not be named in a table.
+    if (!prepared.find(configuration)) prepared.offered.push_back({configuration, result.algo});
+  }
 }
 
 cublasStatus_t GemmLibrary::launch(Stream stream, const Prepared& prepared, const GemmOperands& operands,
@@ -203,40 +298,22 @@ cublasStatus_t GemmLibrary::launch(Stream stream, const Prepared& prepared, cons
                         workspace_.data(), static_cast<std::size_t>(workspace_.bytes()), native(stream));
 }
 
-void GemmLibrary::choose(Stream stream, Prepared& prepared, const GemmProblem& problem, const GemmOperands& operands) {
-  const std::vector<cublasLtMatmulHeuristicResult_t> offered = candidates(prepared, problem);
-  if (offered.empty()) return;
-  prepared.usable = true;
-  prepared.algorithm = offered.front().algo;
-  if (offered.size() == 1) return;
-  Buffer kept;
-  const Index result_bytes = problem.m * problem.n * size_of(problem.out);
-  if (problem.accumulate != 0) {
-    kept = Buffer(result_bytes, Device::cuda);
-    device::copy(Device::cuda, kept.data(), operands.c, result_bytes, stream);
-  }
+/// The place of the fastest among those offered.
+std::size_t GemmLibrary::time(const Prepared& prepared, const GemmOperands& operands) const {
+  prepared.point_at(operands);
   Timer timer;
-  float best = std::numeric_limits<float>::max();
-  std::vector<float> times(offered.size(), best);
+  std::vector<float> times(prepared.offered.size(), std::numeric_limits<float>::max());
   for (int round = 0; round < kTimedRounds; ++round) {
-    for (std::size_t i = 0; i < offered.size(); ++i) {
+    for (std::size_t i = 0; i < times.size(); ++i) {
       bool ran = true;
-      const float time = timer.milliseconds(stream, [&] {
+      const float time = timer.milliseconds(ex_.stream(), [&] {
         for (int run = 0; run < kRunsPerRound; ++run)
-          ran = ran && launch(stream, prepared, operands, offered[i].algo) == CUBLAS_STATUS_SUCCESS;
+          ran = ran && launch(ex_.stream(), prepared, operands, prepared.offered[i].native) == CUBLAS_STATUS_SUCCESS;
       });
       if (ran && round > 0) times[i] = std::min(times[i], time);
     }
   }
-  for (std::size_t i = 0; i < offered.size(); ++i) {
-    if (times[i] >= best) continue;
-    best = times[i];
-    prepared.algorithm = offered[i].algo;
-  }
-  if (problem.accumulate != 0) {
-    device::copy(Device::cuda, operands.c, kept.data(), result_bytes, stream);
-    device::synchronize(Device::cuda, stream);
-  }
+  return static_cast<std::size_t>(std::ranges::min_element(times) - times.begin());
 }
 
 }  // namespace megalith::ops::cuda

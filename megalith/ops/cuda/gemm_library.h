@@ -1,59 +1,53 @@
 #pragma once
-#include <cstdint>
 #include <map>
 #include <memory>
-#include <tuple>
-#include <vector>
 
 #include <cublasLt.h>
 
+#include "megalith/ops/gemm_chooser.h"
 #include "megalith/tensor/exec.h"
 
 namespace megalith::ops::cuda {
 
-/// What a product does beside multiplying.
-enum class Epilogue : std::uint8_t { none, bias, bias_gelu, gelu_backward, gelu_backward_bias_grad };
-
-/// A kind of product, in row-major terms: c [m, n] (+)= op(a) [m, k] op(b) [k, n]. All that an algorithm depends on.
-struct GemmProblem {
-  Index m = 0, n = 0, k = 0;
-  DType in = DType::bf16, out = DType::bf16;
-  std::int32_t transpose_a = 0, transpose_b = 0, accumulate = 0;
-  Epilogue epilogue = Epilogue::none;
-  std::int32_t alignment = 256;  ///< bytes, of every matrix
-  auto operator<=>(const GemmProblem&) const = default;
-};
-
 struct GemmOperands {
   const void *a = nullptr, *b = nullptr;
   void* c = nullptr;
-  void* vector = nullptr;      ///< bias [n], or the gradient of a bias [n] f32 (row_sums: [m]), which is overwritten
+  void* vector = nullptr;      ///< bias [n], or the gradient of a bias [n] f32, which is overwritten
   void* activation = nullptr;  ///< z [m, n] of bias_gelu (written) and gelu_backward (read)
 };
 
-/// cuBLASLt of one Exec: handle, workspace, and for every problem met so far the algorithm that was fastest on this
-/// GPU. An algorithm is chosen at the first use of a problem, by timing the library's candidates on the operands at
-/// hand; what a product adds to is put back in between.
-class GemmLibrary {
+/// cuBLASLt of one Exec: handle, workspace, and for every problem met so far what the library offers and which of it is
+/// used.
+class GemmLibrary final : public GemmChooser {
  public:
   explicit GemmLibrary(Exec& ex);
-  ~GemmLibrary();
+  ~GemmLibrary() override;
   GemmLibrary(const GemmLibrary&) = delete;
   GemmLibrary& operator=(const GemmLibrary&) = delete;
 
   /// Runs the product; false when the library has no algorithm for it.
   bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
 
+  GemmTable current() const override;
+  bool offers(const GemmProblem& problem, const GemmAlgorithm& algorithm) override;
+  GemmAlgorithm fastest(const GemmProblem& problem, std::span<std::byte> scratch) override;
+  void use(const GemmTable& table) override;
+
  private:
   struct Prepared;
-  Prepared& prepare(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Prepared& prepared, const GemmProblem& problem) const;
+  Prepared& prepare(const GemmProblem& problem);
+  /// Asks the library what it has for the problem, its own first choice first.
+  void list(Prepared& prepared, const GemmProblem& problem) const;
+  void choose(Prepared& prepared, const GemmProblem& problem) const;
   cublasStatus_t launch(Stream stream, const Prepared& prepared, const GemmOperands& operands,
                         const cublasLtMatmulAlgo_t& algorithm) const;
-  void choose(Stream stream, Prepared& prepared, const GemmProblem& problem, const GemmOperands& operands);
+  std::size_t time(const Prepared& prepared, const GemmOperands& operands) const;
 
+  Exec& ex_;
   cublasLtHandle_t handle_ = nullptr;
   Buffer workspace_;
+  GemmPlatform platform_;
+  GemmTable table_;
   std::map<GemmProblem, std::unique_ptr<Prepared>> prepared_;
 };
 

@@ -1,0 +1,127 @@
+#include "megalith/io/json_document.h"
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/io/checksum.h"
+#include "megalith/io/reader.h"
+
+namespace megalith::io {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kPrefix = "{\n \"checksum\": \"";  ///< what every sealed document starts with
+constexpr std::size_t kDigits = 32;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20;
+constexpr int kMaxDepth = 8;
+
+/// Of the whole text with zeros in the place of the checksum's digits.
+std::string checksum_digits(std::string text) {
+  text.replace(kPrefix.size(), kDigits, kDigits, '0');
+  return checksum(std::as_bytes(std::span(text))).hex();
+}
+
+/// Reads the text into a tree; refuses a key that comes twice and nesting that no document of ours has.
+json parse_tree(std::string_view text, std::string_view source) {
+  std::vector<std::set<std::string>> keys(1);
+  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
+    if (depth > kMaxDepth) throw InputError(str("[", source, "] is nested deeper than ", kMaxDepth));
+    const auto level = static_cast<std::size_t>(depth);
+    if (keys.size() <= level + 1) keys.resize(level + 2);
+    if (event == json::parse_event_t::object_start) keys[level + 1].clear();
+    if (event == json::parse_event_t::key && !keys[level].insert(value.get<std::string>()).second) {
+      throw InputError(str("[", source, "] key \"", printable(value.get<std::string>()), "\" is there twice"));
+    }
+    return true;
+  };
+  // nlohmann's parser would take a zero byte for the end and ignore what follows.
+  if (text.find('\0') != text.npos) throw InputError(str("[", source, "] is not valid JSON: it has a zero byte"));
+  try {
+    return json::parse(text.begin(), text.end(), watch);
+  } catch (const json::exception& error) {
+    throw InputError(str("[", source, "] is not valid JSON: ", printable(error.what(), 300)));
+  }
+}
+
+}  // namespace
+
+std::string seal_json(const nlohmann::ordered_json& members) {
+  nlohmann::ordered_json root = {{"checksum", std::string(kDigits, '0')}};
+  root.update(members);
+  std::string text;
+  try {
+    text = root.dump(1) + "\n";
+  } catch (const json::exception& error) {
+    throw InternalError(str("[json] names and texts must be UTF-8: ", error.what()));
+  }
+  return text.replace(kPrefix.size(), kDigits, checksum_digits(text));
+}
+
+json parse_sealed_json(std::string_view text, const JsonFormat& format) {
+  if (text.size() > kMaxBytes)
+    throw InputError(str("[", format.source, "] has ", text.size(), " bytes: more than ", kMaxBytes));
+  if (!text.starts_with(kPrefix) || text.size() < kPrefix.size() + kDigits) {
+    throw InputError(str("[", format.source, "] is not a ", format.what, ": it must start with its checksum"));
+  }
+  const std::string computed = checksum_digits(std::string(text));
+  const std::string_view stored = text.substr(kPrefix.size(), kDigits);
+  if (computed != stored) {
+    throw InputError(str("[", format.source, "] checksum = ", printable(stored), ": the bytes give ", computed,
+                         ": the file is damaged or was edited"));
+  }
+  return parse_tree(text, format.source);
+}
+
+JsonField JsonField::at(const char* key) const {
+  expect_object();
+  const auto found = value_.find(key);
+  if (found == value_.end()) fail(str("has no key \"", key, '"'));
+  return {*found, format_, member_path(key)};
+}
+
+void JsonField::expect_keys(std::initializer_list<std::string_view> keys) const {
+  expect_object();
+  for (const auto& [key, ignored] : value_.items()) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      fail(str("has a key \"", printable(key), "\" that version ", format_.version, " does not have"));
+    }
+  }
+}
+
+std::int64_t JsonField::integer() const {
+  if (!value_.is_number_integer()) fail("must be an integer");
+  if (value_.is_number_unsigned() && value_.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
+    fail("is too large");
+  }
+  return value_.get<std::int64_t>();
+}
+
+std::string JsonField::text() const {
+  if (!value_.is_string()) fail("must be a text");
+  return value_.get<std::string>();
+}
+
+bool JsonField::boolean() const {
+  if (!value_.is_boolean()) fail("must be true or false");
+  return value_.get<bool>();
+}
+
+void JsonField::fail(std::string_view rule) const {
+  throw InputError(str("[", format_.source, "] ", path_.empty() ? format_.what : path_, ": ", rule));
+}
+
+void JsonField::expect_object() const {
+  if (!value_.is_object()) fail("must be an object");
+}
+
+std::string JsonField::member_path(std::string_view key) const {
+  const std::string name = printable(key);
+  return path_.empty() ? name : path_ + "." + name;
+}
+
+}  // namespace megalith::io

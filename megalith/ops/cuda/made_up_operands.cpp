@@ -1,0 +1,58 @@
+#include "megalith/ops/cuda/made_up_operands.h"
+
+#include <algorithm>
+
+#include "megalith/ops/cuda/elementwise.h"
+#include "megalith/ops/cuda/init.h"
+
+namespace megalith::ops::cuda {
+namespace {
+
+constexpr Index kNumbers = Index{1} << 20;  // made once and repeated
+
+/// [kNumbers] normal numbers of a type, with the memory that they lie in.
+class Numbers {
+ public:
+  Numbers(DType dtype, Stream stream)
+      : memory_(kNumbers * (size_of(DType::f32) + size_of(dtype)), Device::cuda),
+        numbers_(memory_.view({kNumbers}, dtype, kNumbers * size_of(DType::f32))) {
+    const Tensor wide = memory_.view({kNumbers}, DType::f32);
+    const ParamSpec spec{{"operands", {kNumbers}, {}, {kNumbers}}, {kNumbers}, Init::normal, 1};
+    initialise(stream, spec, wide, 1);
+    cast(stream, wide, numbers_);
+  }
+  void repeat(std::byte* to, Index bytes, Stream stream) const {
+    for (Index done = 0; done < bytes; done += numbers_.bytes())
+      device::copy(Device::cuda, to + done, numbers_.raw(), std::min(bytes - done, numbers_.bytes()), stream);
+  }
+
+ private:
+  Buffer memory_;
+  Tensor numbers_;
+};
+
+}  // namespace
+
+MadeUpOperands::MadeUpOperands(const GemmProblem& problem, std::span<std::byte> scratch, Stream stream) {
+  const GemmBytes bytes = bytes_of(problem);
+  const auto space = [](Index part) { return round_up(part, kAlignment); };
+  const Index all = space(bytes.a) + space(bytes.b) + space(bytes.c) + space(bytes.vector) + space(bytes.activation);
+  if (static_cast<Index>(scratch.size()) < all) own_ = Buffer(all, Device::cuda);
+  std::byte* place = own_.bytes() > 0 ? own_.data() : scratch.data();
+  const Numbers in(problem.in, stream), out(problem.out, stream);
+  const auto put = [&](const Numbers& numbers, Index part) -> std::byte* {
+    if (part == 0) return nullptr;
+    std::byte* const begin = place;
+    place += space(part);
+    numbers.repeat(begin, part, stream);
+    return begin;
+  };
+  operands_.a = put(in, bytes.a);
+  operands_.b = put(in, bytes.b);
+  operands_.c = put(out, bytes.c);
+  operands_.vector = put(in, bytes.vector);
+  operands_.activation = put(in, bytes.activation);
+  device::synchronize(Device::cuda, stream);  // the numbers' memory goes
+}
+
+}  // namespace megalith::ops::cuda

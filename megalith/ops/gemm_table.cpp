@@ -1,0 +1,165 @@
+#include "megalith/ops/gemm_table.h"
+
+#include <array>
+#include <bit>
+#include <limits>
+#include <utility>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/io/json_document.h"
+#include "megalith/io/reader.h"
+
+namespace megalith::ops {
+namespace {
+
+using io::JsonField;
+using nlohmann::ordered_json;
+
+constexpr int kVersion = 1;
+
+constexpr std::array<std::pair<GemmEpilogue, std::string_view>, 5> kEpilogues = {
+    {{GemmEpilogue::none, "none"},
+     {GemmEpilogue::bias, "bias"},
+     {GemmEpilogue::bias_gelu, "bias_gelu"},
+     {GemmEpilogue::gelu_backward, "gelu_backward"},
+     {GemmEpilogue::gelu_backward_bias_grad, "gelu_backward_bias_grad"}}};
+
+std::string_view name_of(GemmEpilogue epilogue) {
+  for (const auto& [one, name] : kEpilogues) {
+    if (one == epilogue) return name;
+  }
+  throw InternalError("[gemm table] an epilogue has no name");
+}
+
+/// The parts of an algorithm by their keys: writing and reading go through this one list.
+constexpr std::array<std::pair<const char*, std::int64_t GemmAlgorithm::*>, 9> kParts = {
+    {{"id", &GemmAlgorithm::id},
+     {"tile", &GemmAlgorithm::tile},
+     {"stages", &GemmAlgorithm::stages},
+     {"split_k", &GemmAlgorithm::split_k},
+     {"reduction", &GemmAlgorithm::reduction},
+     {"swizzle", &GemmAlgorithm::swizzle},
+     {"custom", &GemmAlgorithm::custom},
+     {"inner_shape", &GemmAlgorithm::inner_shape},
+     {"cluster_shape", &GemmAlgorithm::cluster_shape}}};
+
+ordered_json to_json(const GemmProblem& problem, const GemmAlgorithm& algorithm) {
+  ordered_json parts = ordered_json::object();
+  for (const auto& [key, part] : kParts) parts[key] = algorithm.*part;
+  return {{"m", problem.m},
+          {"n", problem.n},
+          {"k", problem.k},
+          {"in", megalith::name_of(problem.in)},
+          {"out", megalith::name_of(problem.out)},
+          {"transpose_a", problem.transpose_a == Transpose::yes},
+          {"transpose_b", problem.transpose_b == Transpose::yes},
+          {"accumulate", problem.write == Write::accumulate},
+          {"epilogue", name_of(problem.epilogue)},
+          {"alignment", problem.alignment},
+          {"algorithm", parts}};
+}
+
+[[noreturn]] void refuse(const JsonField& field, const auto& value, std::string_view rule) {
+  field.fail(str("= ", value, ": ", rule));
+}
+
+Index extent_from(const JsonField& field) {
+  constexpr Index kMost = std::numeric_limits<std::int32_t>::max();
+  const Index extent = field.integer();
+  if (extent < 1 || extent > kMost) refuse(field, extent, str("must be from 1 to ", kMost));
+  return extent;
+}
+
+DType dtype_from(const JsonField& field) {
+  const std::string name = field.text();
+  const std::optional<DType> dtype = dtype_named(name);
+  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)
+    refuse(field, io::printable(name), "must be f32, bf16 or f16");
+  return *dtype;
+}
+
+GemmEpilogue epilogue_from(const JsonField& field) {
+  const std::string text = field.text();
+  for (const auto& [epilogue, name] : kEpilogues) {
+    if (name == text) return epilogue;
+  }
+  refuse(field, io::printable(text), "is not a known epilogue");
+}
+
+std::int32_t alignment_from(const JsonField& field) {
+  const std::int64_t bytes = field.integer();
+  if (bytes < 1 || bytes > 256 || !std::has_single_bit(static_cast<std::uint64_t>(bytes)))
+    refuse(field, bytes, "must be a power of two up to 256");
+  return static_cast<std::int32_t>(bytes);
+}
+
+GemmProblem problem_from(const JsonField& field) {
+  const auto transpose = [&](const char* key) { return field.at(key).boolean() ? Transpose::yes : Transpose::no; };
+  return {.m = extent_from(field.at("m")),
+          .n = extent_from(field.at("n")),
+          .k = extent_from(field.at("k")),
+          .in = dtype_from(field.at("in")),
+          .out = dtype_from(field.at("out")),
+          .transpose_a = transpose("transpose_a"),
+          .transpose_b = transpose("transpose_b"),
+          .write = field.at("accumulate").boolean() ? Write::accumulate : Write::overwrite,
+          .epilogue = epilogue_from(field.at("epilogue")),
+          .alignment = alignment_from(field.at("alignment"))};
+}
+
+GemmAlgorithm algorithm_from(const JsonField& field) {
+  field.expect_keys(
+      {"id", "tile", "stages", "split_k", "reduction", "swizzle", "custom", "inner_shape", "cluster_shape"});
+  GemmAlgorithm algorithm;
+  for (const auto& [key, part] : kParts) algorithm.*part = field.at(key).integer();
+  return algorithm;
+}
+
+}  // namespace
+
+GemmBytes bytes_of(const GemmProblem& problem) {
+  const Index m = problem.m, n = problem.n, k = problem.k;
+  const GemmEpilogue epilogue = problem.epilogue;
+  const bool has_vector = epilogue != GemmEpilogue::none && epilogue != GemmEpilogue::gelu_backward;
+  const bool has_activation = epilogue != GemmEpilogue::none && epilogue != GemmEpilogue::bias;
+  return {.a = m * k * size_of(problem.in),
+          .b = k * n * size_of(problem.in),
+          .c = m * n * size_of(problem.out),
+          .vector = has_vector ? n * size_of(DType::f32) : 0,
+          .activation = has_activation ? m * n * size_of(problem.in) : 0};
+}
+
+std::string GemmPlatform::text() const { return str(gpu, " (compute ", capability, ", ", library, ")"); }
+
+std::string gemm_table_text(const GemmTable& table) {
+  ordered_json products = ordered_json::array();
+  for (const auto& [problem, algorithm] : table.products) products.push_back(to_json(problem, algorithm));
+  return io::seal_json({{"version", kVersion},
+                        {"gpu", table.platform.gpu},
+                        {"compute_capability", table.platform.capability},
+                        {"library", table.platform.library},
+                        {"products", products}});
+}
+
+GemmTable parse_gemm_table(std::string_view text, std::string_view source) {
+  const io::JsonFormat format{.source = source, .what = "table of GEMM algorithms", .version = kVersion};
+  const nlohmann::json tree = io::parse_sealed_json(text, format);
+  const JsonField root(tree, format);
+  if (const std::int64_t version = root.at("version").integer(); version != kVersion)
+    refuse(root.at("version"), version, str("this program reads version ", kVersion, "; have the table made anew"));
+  root.expect_keys({"checksum", "version", "gpu", "compute_capability", "library", "products"});
+  GemmTable table{.platform = {.gpu = root.at("gpu").text(),
+                               .capability = root.at("compute_capability").text(),
+                               .library = root.at("library").text()},
+                  .products = {}};
+  root.at("products").each([&](const JsonField& product) {
+    product.expect_keys(
+        {"m", "n", "k", "in", "out", "transpose_a", "transpose_b", "accumulate", "epilogue", "alignment", "algorithm"});
+    if (!table.products.emplace(problem_from(product), algorithm_from(product.at("algorithm"))).second)
+      product.fail("is there twice");
+  });
+  return table;
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,220 @@
+#include "megalith/ops/cuda/gemm.h"
+
+#include <cstring>
+#include <set>
+
+#include "megalith/base/error.h"
+#include "megalith/ops/gemm_chooser.h"
+#include "megalith/ops/matmul.h"
+#include "megalith/train/saver.h"
+
+#include "tests/gpu/twin.h"
+#include "tests/io/temp_dir.h"
+#include "tests/train/small_run.h"
+
+// The table of GEMM algorithms on a GPU: that it names what runs, and that running it again gives the same bits.
+namespace megalith {
+namespace {
+
+/// Products of a layer's kinds on one Exec: their results as bits.
+class Products {
+ public:
+  Products() : twins_(DType::bf16) {}
+  Exec& exec() { return twins_.gpu(); }
+  ops::GemmChooser& chooser() { return ops::gemm_chooser(exec()); }
+
+  std::vector<std::vector<double>> run() {
+    twins_.release();
+    constexpr Index kTokens = 512, kIn = 256, kOut = 1024;
+    const Tensor x = twins_.in({kTokens, kIn}, 1).gpu, w = twins_.in({kOut, kIn}, 2).gpu, b = twins_.in({kOut}, 3).gpu,
+                 dy = twins_.in({kTokens, kOut}, 4).gpu, dw = twins_.in_f32({kOut, kIn}, 5).gpu,
+                 sums = twins_.in_f32({kIn}, 6).gpu;
+    const Tensor y = twins_.out({kTokens, kOut}).gpu, z = twins_.out({kTokens, kOut}).gpu,
+                 g = twins_.out({kTokens, kOut}).gpu, dz = twins_.out({kTokens, kIn}).gpu,
+                 dx = twins_.out({kTokens, kIn}).gpu;
+    Exec& ex = exec();
+    ops::matmul(ex, {.a = x, .b = w, .bias = b, .c = y, .transpose_b = ops::Transpose::yes});
+    ops::matmul(ex, {.a = dy, .b = w, .c = dx});
+    ops::matmul(ex, {.a = dy, .b = x, .c = dw, .transpose_a = ops::Transpose::yes, .write = ops::Write::accumulate});
+    ops::matmul_gelu(ex, {.x = x, .w = w, .bias = b, .z = z, .y = g});
+    ops::matmul_gelu_backward(ex, {.dy = dy, .w = w, .z = x, .dz = dz, .bias_grad = sums});
+    std::vector<std::vector<double>> results;
+    for (const Tensor& result : {y, dx, dw, z, g, dz, sums}) results.push_back(testing::values_on(ex, result));
+    return results;
+  }
+
+ private:
+  testing::Twins twins_;
+};
+
+TEST(GpuGemms, ATableReproducesAlgorithmsAndBits) {
+  MEGALITH_NEEDS_GPUS(1);
+  Products first;
+  first.run();
+  const ops::GemmTable met = first.chooser().current();
+  ASSERT_GE(met.products.size(), 5u);
+  const ops::GemmChoices choices = ops::choose_gemms(first.chooser(), met, {}, {});
+  EXPECT_EQ(choices.timed, choices.table);
+  first.chooser().use(choices.table);
+  const auto want = first.run();
+  EXPECT_EQ(first.chooser().current(), choices.table);
+
+  const ops::GemmTable read = ops::parse_gemm_table(ops::gemm_table_text(choices.table), "table");
+  Products second;
+  second.chooser().use(read);
+  EXPECT_EQ(second.run(), want);
+  EXPECT_EQ(second.chooser().current(), choices.table);
+  const std::vector<ops::KnownGemms> known = {{"table", read}};
+  const ops::GemmChoices again = ops::choose_gemms(second.chooser(), met, known, {});
+  EXPECT_TRUE(again.timed.empty());
+  EXPECT_TRUE(again.warnings.empty());
+}
+
+// The library's first choice follows from the problem alone, not from what an Exec has done before.
+TEST(GpuGemms, WithoutATableTheChoiceIsTheSameEveryTime) {
+  MEGALITH_NEEDS_GPUS(1);
+  Products first, second;
+  const auto want = first.run();
+  EXPECT_EQ(second.run(), want);
+  EXPECT_EQ(second.chooser().current(), first.chooser().current());
+}
+
+TEST(GpuGemms, ForeignEntriesAreIgnored) {
+  MEGALITH_NEEDS_GPUS(1);
+  Products plain;
+  const auto want = plain.run();
+  const ops::GemmTable first_choices = plain.chooser().current();
+  ops::GemmTable foreign = first_choices;
+  for (auto& [problem, algorithm] : foreign.products)
+    algorithm = {.id = 9999, .tile = 1 << 20, .stages = -1, .split_k = 77, .custom = 123456789};
+  for (const auto& [problem, algorithm] : foreign.products) {
+    EXPECT_FALSE(plain.chooser().offers(problem, algorithm));
+    EXPECT_TRUE(plain.chooser().offers(problem, first_choices.products.at(problem)));
+  }
+  Products other;
+  other.chooser().use(foreign);
+  EXPECT_EQ(other.run(), want);
+  EXPECT_EQ(other.chooser().current(), first_choices);
+  const std::vector<ops::KnownGemms> known = {{"foreign.json", foreign}};
+  const ops::GemmChoices choices = ops::choose_gemms(other.chooser(), first_choices, known, {});
+  EXPECT_EQ(choices.timed.products.size(), foreign.products.size());
+  ASSERT_EQ(choices.warnings.size(), 1u);
+}
+
+TEST(GpuGemms, TimingUsesTheScratchItIsGivenAndNoOtherMemory) {
+  MEGALITH_NEEDS_GPUS(1);
+  Products products;
+  products.run();
+  const ops::GemmTable met = products.chooser().current();
+  constexpr Index kBytes = Index{64} << 20;
+  const Buffer memory(2 * kBytes, Device::cuda);
+  const std::span<std::byte> scratch(memory.data(), kBytes);
+  const ops::GemmChoices choices = ops::choose_gemms(products.chooser(), met, {}, scratch);
+  EXPECT_EQ(choices.timed.products.size(), met.products.size());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(2 * kBytes));
+  products.exec().copy(bytes.data(), memory.data(), 2 * kBytes);
+  products.exec().synchronize();
+  const auto is_set = [](std::byte byte) { return byte != std::byte{0}; };
+  EXPECT_TRUE(std::any_of(bytes.begin(), bytes.begin() + kBytes, is_set));
+  EXPECT_FALSE(std::any_of(bytes.begin() + kBytes, bytes.end(), is_set));
+}
+
+TEST(GpuGemms, WhatALibraryDoesNotOfferCannotBeTimed) {
+  MEGALITH_NEEDS_GPUS(1);
+  Exec ex(Device::cuda);
+  const ops::GemmProblem impossible{
+      .m = 7, .n = 5, .k = 3, .in = DType::f32, .out = DType::f16, .epilogue = ops::GemmEpilogue::none};
+  EXPECT_NE(error_of<BackendError>([&] { ops::gemm_chooser(ex).fastest(impossible, {}); }).find("7 x 5 x 3"),
+            std::string::npos);
+}
+
+config::RunPlan gpu_plan() {
+  config::RunPlan plan = testing::small_plan({}, "fp32", 4);
+  plan.device = Device::cuda;
+  plan.train.precision = "bf16";
+  plan.model.hidden_size = 256;
+  plan.model.ffn_hidden_size = 1024;
+  return plan;
+}
+
+struct Trained {
+  std::vector<double> losses;
+  ops::GemmChoices choices;
+  std::set<ops::GemmProblem> met;  ///< in the warm-up and in all steps and an evaluation
+};
+
+Trained train_with(const config::RunPlan& plan, const std::vector<ops::KnownGemms>& known) {
+  Trained trained;
+  comm::run_ranks(1, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    trained.choices = engine.choose_gemms(known);
+    const testing::HashedBatches source(plan.model.vocab_size);
+    train::Progress progress;
+    for (Index step = 0; step < plan.train.steps; ++step) {
+      trained.losses.push_back(engine.step(source, progress, train::Stop::no).loss);
+      progress = {step + 1, progress.samples + plan.train.global_batch};
+    }
+    engine.evaluate(source, plan.train.global_batch);
+    for (const auto& [problem, algorithm] : ops::gemm_chooser(engine.exec()).current().products)
+      trained.met.insert(problem);
+  });
+  return trained;
+}
+
+TEST(GpuGemms, ARerunGivenTheTableHasTheSameLosses) {
+  MEGALITH_NEEDS_GPUS(1);
+  const config::RunPlan plan = gpu_plan();
+  const Trained first = train_with(plan, {});
+  const Trained second = train_with(plan, {{"table", first.choices.table}});
+  EXPECT_EQ(second.losses, first.losses);
+  EXPECT_EQ(second.choices.table, first.choices.table);
+  EXPECT_TRUE(second.choices.timed.empty());
+}
+
+// A product that a step meets first would be chosen while other ranks wait, and stand in no table.
+TEST(GpuGemms, TheWarmUpMeetsEveryProductOfAStepAndAnEvaluation) {
+  MEGALITH_NEEDS_GPUS(1);
+  for (const Index micro_batch : {1, 8}) {
+    config::RunPlan plan = gpu_plan();
+    plan.train.micro_batch = micro_batch;
+    const Trained trained = train_with(plan, {});
+    std::set<ops::GemmProblem> in_table;
+    for (const auto& [problem, algorithm] : trained.choices.table.products) in_table.insert(problem);
+    EXPECT_EQ(trained.met, in_table) << micro_batch;
+  }
+}
+
+TEST(GpuGemms, HeuristicNeedsNoTable) {
+  MEGALITH_NEEDS_GPUS(1);
+  config::RunPlan plan = gpu_plan();
+  plan.train.gemm = ops::GemmChoice::heuristic;
+  const Trained first = train_with(plan, {}), second = train_with(plan, {});
+  EXPECT_TRUE(first.choices.table.empty());
+  EXPECT_EQ(second.losses, first.losses);
+}
+
+TEST(GpuGemms, ACheckpointKeepsTheTable) {
+  MEGALITH_NEEDS_GPUS(1);
+  const TempDir dir;
+  const config::RunPlan plan = gpu_plan();
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  ops::GemmTable table;
+  comm::run_ranks(1, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    table = engine.choose_gemms().table;
+    train::Saver(engine, plan, {1, 2}, *fs, dir.path()).save({});
+  });
+  ASSERT_FALSE(table.empty());
+  comm::run_ranks(1, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const std::optional<train::Resumed> resumed = train::Saver(engine, plan, {1, 2}, *fs, dir.path()).resume();
+    ASSERT_TRUE(resumed.has_value());
+    EXPECT_EQ(resumed->gemm_table, ops::gemm_table_text(table));
+  });
+}
+
+}  // namespace
+}  // namespace megalith
