@@ -104,15 +104,12 @@ std::vector<OpTime> times_by_op(const Tracer& tracer) {
 /// Measured on rank 0; nothing is known on other processes.
 std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& plan, const Launcher& launcher) {
   std::optional<Measured> measured;
-  const auto ranks = [&] {
-    const int needed = plan.grid.world_size;
-    if (launcher.processes > 0 && launcher.processes != needed) {
-      throw ConfigError(
-          str("tp * pp * dp = ", needed, ": the launcher started ", launcher.processes, " processes; both must agree"));
-    }
-    return JobShape{needed, plan.device};
+  const auto shape = [&] {
+    require_processes(launcher, "tp * pp * dp", plan.grid.world_size);
+    return JobShape{plan.grid.world_size, plan.device};
   };
-  run_job(launcher, ranks, [&](comm::World& world) {
+  const auto makes_nothing = [] {};
+  run_job(launcher, shape, makes_nothing, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
     const RandomBatches source(bench.vocab);

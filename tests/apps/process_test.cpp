@@ -204,9 +204,32 @@ TEST_F(Program, ARefusedRunLeavesNothing) {
 
 TEST_F(Program, WithoutAGpuCudaIsRefusedAndLeavesNothing) {
   if (run_shell("megalith doctor").out.find("GPU 0") != std::string::npos) GTEST_SKIP() << "this machine has a GPU";
-  const Finished refused = run_shell(train("gpu", "--set device.type=cuda"));
+  for (const char* grid : {"", " --ranks 2", " --resume=auto --set parallel.tp=2"}) {
+    const Finished refused = run_shell(train("gpu", std::string("--set device.type=cuda") + grid));
+    EXPECT_EQ(refused.code, 70) << grid;
+    EXPECT_NE(refused.err.find("megalith: E70 device.type = cuda: this "), std::string::npos) << refused.err;
+    EXPECT_FALSE(std::filesystem::exists(out("gpu"))) << grid;
+  }
+#ifdef MEGALITH_WITH_MPI
+  const Finished refused = run_shell(kMpirun + std::string("2 " MEGALITH_PROGRAM " train ") + recipe() +
+                                     " --set device.type=cuda --out " + out("gpu"));
   EXPECT_EQ(refused.code, 70);
-  EXPECT_NE(refused.err.find("megalith: E70 device.type = cuda: this "), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("device.type = cuda: this "), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(out("gpu")));
+#endif
+}
+
+TEST_F(Program, MoreRanksThanGpusAreRefusedAndLeaveNothing) {
+  const nlohmann::json doctor = nlohmann::json::parse(run_shell("megalith doctor --format json").out);
+  int gpus = 0;
+  while (doctor.contains("GPU " + std::to_string(gpus))) ++gpus;
+  if (gpus == 0) GTEST_SKIP() << "this machine has no GPU";
+  if (doctor.at("GPUs between them").at("state") == "no") GTEST_SKIP() << "built without NCCL";
+  const std::string ranks = std::to_string(gpus + 1);
+  const Finished refused = run_shell(train("gpu", "--set device.type=cuda --ranks " + ranks +
+                                                      " --set train.global_batch=" + std::to_string(8 * (gpus + 1))));
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_NE(refused.err.find("error: parallel.ranks = " + ranks + ": "), std::string::npos) << refused.err;
   EXPECT_FALSE(std::filesystem::exists(out("gpu")));
 }
 
