@@ -14,7 +14,7 @@
 #include "megalith/train/engine.h"
 #include "megalith/train/trace_file.h"
 
-#include "apps/bench_ops.h"
+#include "apps/bench.h"
 #include "apps/command.h"
 #include "apps/launch.h"
 
@@ -142,8 +142,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
       if (!bench.trace.empty()) train::write_trace(world, *io::posix_fs(), bench.trace, tracer);
     }
     if (world.rank() != 0) return;
-    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-    measured = Measured{times[times.size() / 2], total(engine.taken_bytes()), result.loss, std::move(ops)};
+    measured = Measured{median(std::move(times)), total(engine.taken_bytes()), result.loss, std::move(ops)};
   });
   return measured;
 }
@@ -181,6 +180,7 @@ void add_bench(CLI::App& program) {
   CLI::App* command = program.add_subcommand("bench", "Measure the engine");
   command->require_subcommand(1);
   add_bench_ops(*command);
+  add_bench_collectives(*command);
   auto b = std::make_shared<StepBench>();
   CLI::App* step = command->add_subcommand(
       "step", "Whole training steps on random tokens: forward, backward, reduction, clip, AdamW");

@@ -1,5 +1,3 @@
-#include "apps/bench_ops.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -16,6 +14,8 @@
 #include "megalith/ops/matmul.h"
 #include "megalith/ops/norm.h"
 #include "megalith/tensor/memory_plan.h"
+
+#include "apps/bench.h"
 
 namespace megalith::apps {
 namespace {
@@ -97,8 +97,7 @@ class Bench {
       end.record(ex_->stream());
       times.push_back(end.seconds_since(begin) / runs);
     }
-    std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
-    rows_.push_back({name, times[times.size() / 2], flops, bytes});
+    rows_.push_back({name, median(std::move(times)), flops, bytes});
   }
 
   /// What the device reaches: a large copy and a large square product.

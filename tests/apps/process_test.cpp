@@ -427,5 +427,41 @@ TEST(CommandLine, BenchStepMeasures) {
   EXPECT_GT(json.at("memory_bytes").get<double>(), 0);
 }
 
+TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
+  const std::string command = " bench collectives --min 1000 --max 16K --rounds 3 --format json --dtype ";
+  std::vector<std::string> runs = {"megalith" + command + "f32"};
+#ifdef MEGALITH_WITH_MPI
+  runs.push_back(kMpirun + std::string("2 " MEGALITH_PROGRAM) + command + "bf16");
+#endif
+  for (const std::string& run : runs) {
+    const Finished got = run_shell(run);
+    ASSERT_EQ(got.code, 0) << got.err;
+    const std::pair<const char*, double> wanted[] = {{"all_reduce", 1.0},  // bus over algorithm bandwidth, two ranks
+                                                     {"reduce_scatter", 0.5},
+                                                     {"all_gather", 0.5},
+                                                     {"broadcast", 1.0},
+                                                     {"send_recv", 1.0}};
+    const nlohmann::json rows = nlohmann::json::parse(got.out);
+    ASSERT_EQ(rows.size(), 15u);
+    constexpr double kBytes[] = {1000, 4000, 16000};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto& [name, factor] = wanted[i / 3];
+      EXPECT_EQ(rows[i].at("name"), name);
+      const double bytes = rows[i].at("bytes").get<double>(), seconds = rows[i].at("seconds").get<double>();
+      EXPECT_EQ(bytes, kBytes[i % 3]);
+      EXPECT_GT(seconds, 0);
+      EXPECT_DOUBLE_EQ(rows[i].at("algorithm_bytes_per_second").get<double>(), bytes / seconds);
+      EXPECT_DOUBLE_EQ(rows[i].at("bus_bytes_per_second").get<double>(), factor * bytes / seconds);
+    }
+  }
+  for (const auto& [wrong, text] : {std::pair{"--dtype i32", "--dtype = i32: must be f64, f32, bf16 or f16"},
+                                    std::pair{"--min 2K --max 1K", "--min = 2048: must be at most --max = 1024"},
+                                    std::pair{"--ranks 1", "--ranks"}}) {
+    const Finished refused = run_shell(std::string("megalith bench collectives ") + wrong);
+    EXPECT_EQ(refused.code, 64) << wrong;
+    EXPECT_NE(refused.err.find(text), std::string::npos) << refused.err;
+  }
+}
+
 }  // namespace
 }  // namespace megalith
