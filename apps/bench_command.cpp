@@ -25,7 +25,8 @@ struct StepBench {
   std::string device = "cpu", precision, format = "text";
   Index layers = 6, hidden = 384, heads = 6, vocab = 256, seq = 256, batch = 16, micro_batch = 0, steps = 10,
         warmup = 2;
-  Index tp = 1, pp = 1, dp = 1, chunks = 1;
+  Index tp = 1, pp = 1, dp = 1, chunks = 1, group_size = 0;
+  std::vector<Index> stage_layers;
   double dropout = 0;
   bool deterministic = false, profile = false;
   std::string trace;
@@ -74,6 +75,8 @@ config::RunPlan plan_of(const StepBench& b) {
   c.parallel.tp = b.tp;
   c.parallel.pp = b.pp;
   c.parallel.chunks = b.chunks;
+  if (b.group_size > 0) c.parallel.group_size = b.group_size;
+  if (!b.stage_layers.empty()) c.parallel.stage_layers = b.stage_layers;
   c.parallel.ranks = b.tp * b.pp * b.dp;
   c.train.steps = b.steps + b.warmup;
   c.train.global_batch = b.batch;
@@ -203,6 +206,13 @@ void add_bench(CLI::App& program) {
   size("--pp", b->pp, "Pipeline stages");
   size("--dp", b->dp, "Data-parallel ranks");
   size("--chunks", b->chunks, "Model chunks per pipeline stage");
+  step->add_option(
+          "--stage-layers", b->stage_layers,
+          "Layers of each of the pp * chunks stages, in the order of the model, as 7,9 (default: equal shares)")
+      ->delimiter(',');
+  step->add_option("--group-size", b->group_size,
+                   "Microbatches that a chunk takes before the next one's turn (default: pp)")
+      ->check(at_least(1));
   step->add_flag("--profile", b->profile, "Also time every op of one more step");
   step->add_option("--trace", b->trace, "Write that step's ops of all ranks to a file that Perfetto opens");
   step->add_flag("--deterministic", b->deterministic, "The same bits every time");

@@ -427,6 +427,26 @@ TEST(CommandLine, BenchStepMeasures) {
   EXPECT_GT(json.at("memory_bytes").get<double>(), 0);
 }
 
+TEST(CommandLine, BenchStepTakesUnevenStages) {
+  const auto bench = [](const std::string& grid) {
+    return run_shell(
+        "megalith bench step --layers 5 --hidden 16 --heads 2 --seq 8 --batch 4 --micro-batch 1 --steps 1 "
+        "--format json " +
+        grid);
+  };
+  const auto first_rank_bytes = [&](const std::string& grid) {
+    const Finished got = bench(grid);
+    EXPECT_EQ(got.code, 0) << got.err;
+    return nlohmann::json::parse(got.out).at("memory_bytes").get<std::int64_t>();
+  };
+  EXPECT_GT(first_rank_bytes("--pp 2 --stage-layers 4,1"), first_rank_bytes("--pp 2 --stage-layers 1,4"));
+  EXPECT_GT(first_rank_bytes("--pp 2 --chunks 2 --stage-layers 2,1,2,0 --group-size 4"), 0);
+  const Finished refused = bench("--pp 2 --stage-layers 4,2");
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_NE(refused.err.find("parallel.stage_layers = sum 6: must sum to model.num_layers = 5"), std::string::npos)
+      << refused.err;
+}
+
 TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
   const std::string command = " bench collectives --min 1000 --max 16K --rounds 3 --format json --dtype ";
   std::vector<std::string> runs = {"megalith" + command + "f32"};
