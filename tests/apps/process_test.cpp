@@ -219,6 +219,35 @@ TEST_F(Program, WithoutAGpuCudaIsRefusedAndLeavesNothing) {
 #endif
 }
 
+TEST_F(Program, AModelIsAskedOnTheDeviceThatTheCommandNames) {
+  ASSERT_EQ(run_shell(train("a", "--set train.precision=fp64 --set train.steps=1")).code, 0);
+  const Finished wide = run_shell("megalith generate --device cuda --checkpoint " + out("a"));
+  EXPECT_EQ(wide.code, 64);
+  EXPECT_NE(wide.err.find("--device = cuda: the checkpoint's train.precision = fp64 is for the CPU"), std::string::npos)
+      << wide.err;
+  ASSERT_EQ(run_shell(train("b", "--set train.steps=1")).code, 0);
+  std::ofstream(dir_ / "ids.json") << "[[116, 104, 101, 32, 255, 0, 7], [1, 2]]";
+  const std::string score =
+      "megalith score --checkpoint " + out("b") + " --tokens " + (dir_ / "ids.json").string() + " --device ";
+  const Finished cpu = run_shell(score + "cpu"), gpu = run_shell(score + "cuda");
+  ASSERT_EQ(cpu.code, 0) << cpu.err;
+  if (run_shell("megalith doctor").out.find("GPU 0") == std::string::npos) {
+    EXPECT_EQ(gpu.code, 70);
+    EXPECT_EQ(gpu.out, "");
+    EXPECT_NE(gpu.err.find("megalith: E70 device.type = cuda: this "), std::string::npos) << gpu.err;
+    return;
+  }
+  ASSERT_EQ(gpu.code, 0) << gpu.err;
+  const nlohmann::json want = nlohmann::json::parse(cpu.out).at("logprobs"),
+                       got = nlohmann::json::parse(gpu.out).at("logprobs");
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t list = 0; list < want.size(); ++list) {
+    ASSERT_EQ(got[list].size(), want[list].size());
+    for (std::size_t i = 1; i < want[list].size(); ++i)
+      EXPECT_NEAR(got[list][i].get<double>(), want[list][i].get<double>(), 1e-5) << list << ", " << i;
+  }
+}
+
 TEST_F(Program, MoreRanksThanGpusAreRefusedAndLeaveNothing) {
   const nlohmann::json doctor = nlohmann::json::parse(run_shell("megalith doctor --format json").out);
   int gpus = 0;
@@ -291,6 +320,7 @@ TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {
   EXPECT_EQ(greedy.out, again.out);
   EXPECT_EQ(greedy.out.substr(0, 4), "the ");
   EXPECT_EQ(run_shell(generate + "--seed 3").out, run_shell(generate + "--seed 3").out);
+  EXPECT_EQ(run_shell(generate + "--seed 3 --device cpu").out, run_shell(generate + "--seed 3").out);
   EXPECT_NE(run_shell(generate + "--seed 3 --temperature 5").out, run_shell(generate + "--seed 4 --temperature 5").out);
 }
 
