@@ -40,8 +40,9 @@ struct OpTime {
 };
 
 struct Measured {
-  double step_s = 0;  ///< median
-  Index memory_bytes = 0;
+  double step_s = 0;    ///< median
+  BytesByOwner memory;  ///< of rank 0
+  Index in_use = 0;     ///< of rank 0's GPU when all steps are done, by the driver's count; 0 on the CPU
   double loss = 0;
   std::vector<OpTime> ops;  ///< of one step, the longest first; empty unless asked for
 };
@@ -145,7 +146,8 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
       if (!bench.trace.empty()) train::write_trace(world, *io::posix_fs(), bench.trace, tracer);
     }
     if (world.rank() != 0) return;
-    measured = Measured{median(std::move(times)), total(engine.taken_bytes()), result.loss, std::move(ops)};
+    measured = Measured{median(std::move(times)), engine.taken_bytes(), device::memory_in_use(plan.device), result.loss,
+                        std::move(ops)};
   });
   return measured;
 }
@@ -157,20 +159,29 @@ void run_step_bench(const StepBench& bench) {
   const Measured& m = *measured;
   const double tokens = static_cast<double>(bench.batch * bench.seq) / m.step_s;
   const double tflops = tokens * model::flops_per_token(plan.model) * 1e-12;
+  const Index memory_bytes = total(m.memory);
   if (bench.format == "json") {
     nlohmann::ordered_json out = {{"tokens_per_second", tokens},     {"step_time_s", m.step_s},
-                                  {"memory_bytes", m.memory_bytes},  {"model_tflops_per_s", tflops},
+                                  {"memory_bytes", memory_bytes},    {"model_tflops_per_s", tflops},
                                   {"grid", config::grid_text(plan)}, {"loss", m.loss}};
+    for (const auto& [owner, bytes] : m.memory) out["memory"][owner] = bytes;
+    if (m.in_use > 0) out["gpu_memory_in_use"] = m.in_use;
     for (const OpTime& op : m.ops)
       out["ops"].push_back({{"name", op.name}, {"count", op.count}, {"seconds", op.seconds}});
     std::printf("%s\n", out.dump(2).c_str());
     return;
   }
   std::printf(
-      "grid               %s\ntokens_per_second  %.0f\nstep_time_s        %.5f\nmemory_bytes       %lld (%s, rank 0)\n"
-      "model_tflops_per_s %.3f (6 per weight of every product + 12 L h T a token)\n",
-      config::grid_text(plan).c_str(), tokens, m.step_s, static_cast<long long>(m.memory_bytes),
-      human_bytes(m.memory_bytes).c_str(), tflops);
+      "grid               %s\ntokens_per_second  %.0f\nstep_time_s        %.5f\n"
+      "model_tflops_per_s %.3f (6 per weight of every product + 12 L h T a token)\n"
+      "memory_bytes       %lld (%s, rank 0)\n",
+      config::grid_text(plan).c_str(), tokens, m.step_s, tflops, static_cast<long long>(memory_bytes),
+      human_bytes(memory_bytes).c_str());
+  for (const auto& [owner, bytes] : m.memory)
+    std::printf("  %-18s %14lld %12s\n", owner.c_str(), static_cast<long long>(bytes), human_bytes(bytes).c_str());
+  if (m.in_use > 0)
+    std::printf("in use by the GPU's driver after the last step: %lld (%s)\n", static_cast<long long>(m.in_use),
+                human_bytes(m.in_use).c_str());
   for (const OpTime& op : m.ops) {
     std::printf("  %-24s %5lld x %9.1f us = %8.3f ms\n", op.name.c_str(), static_cast<long long>(op.count),
                 1e6 * op.seconds / static_cast<double>(op.count), 1e3 * op.seconds);

@@ -48,6 +48,7 @@ TEST_F(Program, TwoRunsWriteTheSameMetrics) {
   EXPECT_EQ(metrics("a"), metrics("b"));
   EXPECT_EQ(metrics("a").size(), 10u);  // 8 steps, 2 evaluations
   EXPECT_NE(first.err.find("held-out loss"), std::string::npos) << first.err;
+  EXPECT_NE(first.err.find("memory of rank 0: activations "), std::string::npos) << first.err;
   EXPECT_NE(first.err.find("state digest"), std::string::npos) << first.err;
 }
 
@@ -312,6 +313,17 @@ TEST_F(Program, PlanPrintsWhatTheRunTakes) {
   EXPECT_EQ(nlohmann::json::parse(line).at("memory_bytes").get<std::int64_t>(), largest);
 }
 
+TEST_F(Program, PlanSaysWhatOnlyARunOnGpusKnows) {
+  const std::string plan = "megalith plan " + recipe() + " --set device.type=cuda";
+  const Finished one = run_shell(plan), two = run_shell(plan + " --set parallel.tp=2 --format json");
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_NE(one.out.find("not included: cuda context, which a run measures"), std::string::npos) << one.out;
+  EXPECT_EQ(one.out.find("nccl"), std::string::npos) << one.out;
+  EXPECT_EQ(nlohmann::json::parse(two.out).at("not_included"), nlohmann::json::parse(R"(["cuda context", "nccl"])"));
+  const Finished cpu = run_shell("megalith plan " + recipe());
+  EXPECT_EQ(cpu.out.find("not included"), std::string::npos) << cpu.out;
+}
+
 TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {
   ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
   const std::string generate = "megalith generate --checkpoint " + out("a") + " --prompt 'the ' --max-tokens 20 ";
@@ -454,7 +466,10 @@ TEST(CommandLine, BenchStepMeasures) {
   ASSERT_EQ(got.code, 0) << got.err;
   const nlohmann::json json = nlohmann::json::parse(got.out);
   EXPECT_GT(json.at("tokens_per_second").get<double>(), 0);
-  EXPECT_GT(json.at("memory_bytes").get<double>(), 0);
+  std::int64_t sum = 0;
+  for (const nlohmann::json& bytes : json.at("memory")) sum += bytes.get<std::int64_t>();
+  EXPECT_GT(sum, 0);
+  EXPECT_EQ(json.at("memory_bytes").get<std::int64_t>(), sum);
 }
 
 TEST(CommandLine, BenchStepTakesUnevenStages) {

@@ -50,6 +50,8 @@ bool has_gelu_epilogue(const Tensor& x) { return x.dtype() != DType::f32 && x.di
 
 }  // namespace
 
+void start_gemm(Exec& ex) { ex.backend<GemmLibrary>(); }
+
 void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
   const Index k = args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1);
   if (k == 0 && args.write == Write::overwrite) fill(stream, args.c, 0);

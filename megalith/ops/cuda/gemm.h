@@ -11,6 +11,9 @@ inline constexpr Index kGemmWorkspaceBytes = Index{32} << 20;
 /// "13.1.0"
 std::string gemm_version();
 
+/// Makes the library's handle and workspace for `ex`.
+void start_gemm(Exec& ex);
+
 /// By cuBLASLt, with the additions in its epilogues where it has such a kernel for the shape, else by kernels of ours
 /// behind it. Products are f32 sums; f32 inputs are not rounded to tf32. parts: scratch for row_sums
 /// [bias_backward_parts(K), M] f32, or undefined.
