@@ -14,7 +14,7 @@
 #include "megalith/train/engine.h"
 #include "megalith/train/trace_file.h"
 
-#include "apps/bench_ops.h"
+#include "apps/bench.h"
 #include "apps/command.h"
 #include "apps/launch.h"
 
@@ -25,7 +25,8 @@ struct StepBench {
   std::string device = "cpu", precision, format = "text";
   Index layers = 6, hidden = 384, heads = 6, vocab = 256, seq = 256, batch = 16, micro_batch = 0, steps = 10,
         warmup = 2;
-  Index tp = 1, pp = 1, dp = 1, chunks = 1;
+  Index tp = 1, pp = 1, dp = 1, chunks = 1, group_size = 0;
+  std::vector<Index> stage_layers;
   double dropout = 0;
   bool deterministic = false, profile = false;
   std::string trace;
@@ -40,8 +41,9 @@ struct OpTime {
 };
 
 struct Measured {
-  double step_s = 0;  ///< median
-  Index memory_bytes = 0;
+  double step_s = 0;    ///< median
+  BytesByOwner memory;  ///< of rank 0
+  Index in_use = 0;     ///< of rank 0's GPU when all steps are done, by the driver's count; 0 on the CPU
   double loss = 0;
   std::vector<OpTime> ops;  ///< of one step, the longest first; empty unless asked for
 };
@@ -77,6 +79,8 @@ config::RunPlan plan_of(const StepBench& b) {
   set(c.parallel.tp, b.tp);
   set(c.parallel.pp, b.pp);
   set(c.parallel.chunks, b.chunks);
+  if (b.group_size > 0) set(c.parallel.group_size, b.group_size);
+  if (!b.stage_layers.empty()) set(c.parallel.stage_layers, b.stage_layers);
   set(c.parallel.ranks, b.tp * b.pp * b.dp);
   set(c.train.steps, b.steps + b.warmup);
   set(c.train.global_batch, b.batch);
@@ -107,15 +111,12 @@ std::vector<OpTime> times_by_op(const Tracer& tracer) {
 /// Measured on rank 0; nothing is known on other processes.
 std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& plan, const Launcher& launcher) {
   std::optional<Measured> measured;
-  const auto ranks = [&] {
-    const int needed = plan.grid.world_size;
-    if (launcher.processes > 0 && launcher.processes != needed) {
-      throw ConfigError(
-          str("tp * pp * dp = ", needed, ": the launcher started ", launcher.processes, " processes; both must agree"));
-    }
-    return JobShape{needed, plan.device};
+  const auto shape = [&] {
+    require_processes(launcher, "tp * pp * dp", plan.grid.world_size);
+    return JobShape{plan.grid.world_size, plan.device};
   };
-  run_job(launcher, ranks, [&](comm::World& world) {
+  const auto makes_nothing = [] {};
+  run_job(launcher, shape, makes_nothing, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
     engine.choose_gemms();
@@ -149,8 +150,8 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
       if (!bench.trace.empty()) train::write_trace(world, *io::posix_fs(), bench.trace, tracer);
     }
     if (world.rank() != 0) return;
-    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-    measured = Measured{times[times.size() / 2], total(engine.taken_bytes()), result.loss, std::move(ops)};
+    measured = Measured{median(std::move(times)), engine.taken_bytes(), device::memory_in_use(plan.device), result.loss,
+                        std::move(ops)};
   });
   return measured;
 }
@@ -162,20 +163,29 @@ void run_step_bench(const StepBench& bench) {
   const Measured& m = *measured;
   const double tokens = static_cast<double>(bench.batch * bench.seq) / m.step_s;
   const double tflops = tokens * model::flops_per_token(plan.model) * 1e-12;
+  const Index memory_bytes = total(m.memory);
   if (bench.format == "json") {
     nlohmann::ordered_json out = {{"tokens_per_second", tokens},     {"step_time_s", m.step_s},
-                                  {"memory_bytes", m.memory_bytes},  {"model_tflops_per_s", tflops},
+                                  {"memory_bytes", memory_bytes},    {"model_tflops_per_s", tflops},
                                   {"grid", config::grid_text(plan)}, {"loss", m.loss}};
+    for (const auto& [owner, bytes] : m.memory) out["memory"][owner] = bytes;
+    if (m.in_use > 0) out["gpu_memory_in_use"] = m.in_use;
     for (const OpTime& op : m.ops)
       out["ops"].push_back({{"name", op.name}, {"count", op.count}, {"seconds", op.seconds}});
     std::printf("%s\n", out.dump(2).c_str());
     return;
   }
   std::printf(
-      "grid               %s\ntokens_per_second  %.0f\nstep_time_s        %.5f\nmemory_bytes       %lld (%s, rank 0)\n"
-      "model_tflops_per_s %.3f (6 per weight of every product + 12 L h T a token)\n",
-      config::grid_text(plan).c_str(), tokens, m.step_s, static_cast<long long>(m.memory_bytes),
-      human_bytes(m.memory_bytes).c_str(), tflops);
+      "grid               %s\ntokens_per_second  %.0f\nstep_time_s        %.5f\n"
+      "model_tflops_per_s %.3f (6 per weight of every product + 12 L h T a token)\n"
+      "memory_bytes       %lld (%s, rank 0)\n",
+      config::grid_text(plan).c_str(), tokens, m.step_s, tflops, static_cast<long long>(memory_bytes),
+      human_bytes(memory_bytes).c_str());
+  for (const auto& [owner, bytes] : m.memory)
+    std::printf("  %-18s %14lld %12s\n", owner.c_str(), static_cast<long long>(bytes), human_bytes(bytes).c_str());
+  if (m.in_use > 0)
+    std::printf("in use by the GPU's driver after the last step: %lld (%s)\n", static_cast<long long>(m.in_use),
+                human_bytes(m.in_use).c_str());
   for (const OpTime& op : m.ops) {
     std::printf("  %-24s %5lld x %9.1f us = %8.3f ms\n", op.name.c_str(), static_cast<long long>(op.count),
                 1e6 * op.seconds / static_cast<double>(op.count), 1e3 * op.seconds);
@@ -188,6 +198,7 @@ void add_bench(CLI::App& program) {
   CLI::App* command = program.add_subcommand("bench", "Measure the engine");
   command->require_subcommand(1);
   add_bench_ops(*command);
+  add_bench_collectives(*command);
   auto b = std::make_shared<StepBench>();
   CLI::App* step = command->add_subcommand(
       "step", "Whole training steps on random tokens: forward, backward, reduction, clip, AdamW");
@@ -210,6 +221,13 @@ void add_bench(CLI::App& program) {
   size("--pp", b->pp, "Pipeline stages");
   size("--dp", b->dp, "Data-parallel ranks");
   size("--chunks", b->chunks, "Model chunks per pipeline stage");
+  step->add_option(
+          "--stage-layers", b->stage_layers,
+          "Layers of each of the pp * chunks stages, in the order of the model, as 7,9 (default: equal shares)")
+      ->delimiter(',');
+  step->add_option("--group-size", b->group_size,
+                   "Microbatches that a chunk takes before the next one's turn (default: pp)")
+      ->check(at_least(1));
   step->add_flag("--profile", b->profile, "Also time every op of one more step");
   step->add_option("--trace", b->trace, "Write that step's ops of all ranks to a file that Perfetto opens");
   step->add_flag("--deterministic", b->deterministic, "The same bits every time");

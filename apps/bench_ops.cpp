@@ -1,5 +1,3 @@
-#include "apps/bench_ops.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -18,6 +16,8 @@
 #include "megalith/ops/matmul.h"
 #include "megalith/ops/norm.h"
 #include "megalith/tensor/memory_plan.h"
+
+#include "apps/bench.h"
 
 namespace megalith::apps {
 namespace {
@@ -103,8 +103,7 @@ class Bench {
       end.record(ex_->stream());
       times.push_back(end.seconds_since(begin) / runs);
     }
-    std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
-    rows_.push_back({name, times[times.size() / 2], flops, bytes});
+    rows_.push_back({name, median(std::move(times)), flops, bytes});
   }
 
   /// The products met so far run by their fastest algorithms from here on, as in training.

@@ -13,7 +13,8 @@ namespace megalith::apps {
 namespace {
 
 struct GenerateCommand {
-  std::string checkpoint, prompt, vocab_dir;
+  SavedModelOptions model;
+  std::string prompt, vocab_dir;
   eval::GenerateOptions options;
 };
 
@@ -36,7 +37,7 @@ void stream(eval::WholeModel& model, std::vector<std::int32_t> prompt,
 void run_generate(const GenerateCommand& command) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   catch_stop_signals();
-  use_saved_model(*fs, command.checkpoint, [&](eval::WholeModel& model, const config::RunPlan& plan) {
+  command.model.use(*fs, [&](eval::WholeModel& model, const config::RunPlan& plan) {
     const std::string vocab_dir = command.vocab_dir.empty() ? plan.data.vocab_dir : command.vocab_dir;
     const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, vocab_dir, *fs);
     std::vector<std::int32_t> prompt = tokenizer->encode(command.prompt);
@@ -54,7 +55,7 @@ void run_generate(const GenerateCommand& command) {
 void add_generate(CLI::App& program) {
   auto command = std::make_shared<GenerateCommand>();
   CLI::App* app = program.add_subcommand("generate", "Continue a text with a trained model (one rank)");
-  app->add_option("--checkpoint", command->checkpoint, "Step folder, folder of steps, or OUT of a run")->required();
+  command->model.add_to(*app);
   app->add_option("--prompt", command->prompt, "Text to continue (default: a new document)");
   app->add_option("--max-tokens", command->options.max_tokens, "Tokens to add")
       ->check(at_least(0))

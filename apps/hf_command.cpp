@@ -107,7 +107,7 @@ void export_hf(const HfOptions& options) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   const io::Path target = io::Path(options.to).lexically_normal();
   if (fs->exists(target)) throw ConfigError(str("--out = ", target.string(), ": exists already; choose another"));
-  use_saved_model(*fs, options.from, [&](eval::WholeModel& model, const config::RunPlan& plan) {
+  use_saved_model(*fs, options.from, Device::cpu, [&](eval::WholeModel& model, const config::RunPlan& plan) {
     const io::Path staging = target.string() + io::temporary_suffix();
     fs->make_dir(staging);
     try {

@@ -55,13 +55,18 @@ Launcher detect_launcher() {
   return {};
 }
 
+void require_processes(const Launcher& launcher, std::string_view what, Index ranks, std::string_view fix) {
+  if (launcher.processes == 0 || launcher.processes == ranks) return;
+  throw ConfigError(
+      str(what, " = ", ranks, ": the launcher started ", launcher.processes, " processes; both must agree", fix));
+}
+
 namespace {
 
 /// `body` in the world that ranks compute in: the host's own on CPUs, one between the ranks' GPUs on GPUs.
-void run_on_device(Device device, comm::World& host, const std::function<void(comm::World&)>& body) {
+void run_on_device(Device device, int gpu, comm::World& host, const std::function<void(comm::World&)>& body) {
   if (device == Device::cpu) return body(host);
-  require_device(device);
-  device::use(device, comm::gpu_of_rank(host));
+  device::use(device, gpu);
   if (host.size() == 1) return body(host);
   const std::unique_ptr<comm::World> world = comm::nccl_world(host);
   body(*world);
@@ -69,14 +74,25 @@ void run_on_device(Device device, comm::World& host, const std::function<void(co
 
 }  // namespace
 
-void run_job(const Launcher& launcher, const std::function<JobShape()>& prepare,
+void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, const std::function<void()>& prepare,
              const std::function<void(comm::World&)>& body) {
   if (launcher.processes > 0) {
-    const auto all = [&](comm::World& world) { run_on_device(prepare().device, world, body); };
+    const auto all = [&](comm::World& world) {
+      const Device device = shape().device;
+      int gpu = 0;
+      if (device == Device::cuda) {
+        comm::require_gpu_backend(world.size());
+        gpu = comm::gpu_of_rank(world);
+      }
+      prepare();
+      run_on_device(device, gpu, world, body);
+    };
     comm::run_mpi_rank(all, [](const std::exception& error, int rank) { return report_error(error, rank); });
   } else {
-    const JobShape job = prepare();
-    comm::run_ranks(job.ranks, [&](comm::World& world) { run_on_device(job.device, world, body); });
+    const JobShape job = shape();
+    if (job.device == Device::cuda) comm::require_gpus(job.ranks);
+    prepare();
+    comm::run_ranks(job.ranks, [&](comm::World& world) { run_on_device(job.device, world.rank(), world, body); });
   }
 }
 

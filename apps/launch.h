@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "megalith/comm/world.h"
 #include "megalith/io/fs.h"
@@ -21,11 +22,16 @@ struct JobShape {
   Device device = Device::cpu;
 };
 
-/// Runs `body` on every rank: as this process's MPI rank under a launcher, else on threads of this process; on GPUs
-/// with a GPU of its own, over NCCL. prepare() runs before it, once in every process. Throws what the first failing
-/// rank threw; under MPI a failure, of prepare() too, is reported here, once, and ends the job with the error's exit
-/// code.
-void run_job(const Launcher& launcher, const std::function<JobShape()>& prepare,
+/// Throws ConfigError unless the launcher, where there is one, started a process for each of the job's ranks. `what`
+/// names their number ("--ranks"), `fix` may say how to change it.
+void require_processes(const Launcher& launcher, std::string_view what, Index ranks, std::string_view fix = "");
+
+/// Runs a job, once in every process: shape() says what it needs and makes nothing; when each rank has its device,
+/// prepare() makes and locks what the job writes to; then `body` runs on every rank: as this process's MPI rank under a
+/// launcher, else on threads of this process; on GPUs with a GPU of its own, over NCCL. Throws what the first failing
+/// rank threw; under MPI a failure, of shape() and prepare() too, is reported here, once, and ends the job with the
+/// error's exit code. A device that is missing is a BackendError, more ranks of a host than GPUs a ConfigError.
+void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, const std::function<void()>& prepare,
              const std::function<void(comm::World&)>& body);
 
 /// The file system of one rank, with the faults that MEGALITH_FAULT asks for.

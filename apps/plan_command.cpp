@@ -33,6 +33,8 @@ void print_text(const config::RunPlan& plan, const std::vector<BytesByOwner>& ra
     for (const std::string& owner : owners) std::cout << std::setw(18) << ranks[rank].at(owner);
     std::cout << std::setw(18) << total(ranks[rank]) << "  " << human_bytes(total(ranks[rank])) << "\n";
   }
+  for (const std::string& owner : train::measured_owners(plan))
+    std::cout << "not included: " << owner << ", which a run measures when it starts\n";
 }
 
 void print_json(const config::RunPlan& plan, const std::vector<BytesByOwner>& ranks) {
@@ -46,6 +48,7 @@ void print_json(const config::RunPlan& plan, const std::vector<BytesByOwner>& ra
     row["total"] = total(ranks[rank]);
     out["ranks"].push_back(std::move(row));
   }
+  out["not_included"] = train::measured_owners(plan);
   std::cout << out.dump(2) << "\n";
 }
 
@@ -66,8 +69,8 @@ void run_plan(const PlanOptions& options) {
 
 void add_plan(CLI::App& program) {
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* command =
-      program.add_subcommand("plan", "Print the memory that a recipe takes, by owner and rank, without running it");
+  CLI::App* command = program.add_subcommand(
+      "plan", "Print the memory that a recipe takes, by owner and rank, without running it (needs no GPU)");
   options->recipe.add_to(*command);
   command->add_option("--format", options->format, "text or json")->check(CLI::IsMember({"text", "json"}));
   command->callback([options] { run_plan(*options); });

@@ -12,20 +12,32 @@
 namespace megalith::apps {
 namespace {
 
+/// Where a model computes, for GPUs in f32 whatever it was trained in: they give the log-probabilities of the CPU.
+Device device_for(const config::RunPlan& plan, std::optional<Device> asked) {
+  const bool trained_on_gpus = plan.device == Device::cuda && device::num_gpus() > 0;
+  const Device device = asked.value_or(trained_on_gpus ? Device::cuda : Device::cpu);
+  if (device == Device::cuda && plan.train.policy().master == DType::f64) {
+    throw ConfigError(str("--device = cuda: the checkpoint's train.precision = ", plan.train.precision,
+                          " is for the CPU; use --device cpu"));
+  }
+  require_device(device);
+  return device;
+}
+
 /// Returns what is wrong with the checkpoint's files; use() was not called then.
-std::string use_one(io::Fs& fs, const io::Path& folder,
-                    const std::function<void(eval::WholeModel&, const config::RunPlan&)>& use) {
+std::string use_one(io::Fs& fs, const io::Path& folder, std::optional<Device> asked, const UseModel& use) {
   checkpoint::CheckpointReader reader(fs, folder);
   const auto recipe = reader.manifest().run.texts.find("recipe");
   if (recipe == reader.manifest().run.texts.end())
     throw InputError(str(folder.string(), "/MANIFEST: texts.recipe is missing"));
   const config::RunPlan plan = config::resolve(config::parse_recipe(recipe->second, "checkpoint's recipe"));
+  const Device device = device_for(plan, asked);
   std::string damage;
   comm::run_ranks(1, [&](comm::World& world) {
-    eval::WholeModel model(plan.model, grid::make_mesh(world, grid::resolve({})), plan.train.policy().master);
+    device::use(device, 0);
+    eval::WholeModel model(plan.model, grid::make_mesh(world, grid::resolve({})), plan.train.policy().master, device);
     try {
-      for (const Param& param : model.params().params())
-        reader.read(param.spec.slice, param.without_padding(param.master));
+      model.fill_params([&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
     } catch (const InputError& error) {
       damage = error.what();
       return;
@@ -37,17 +49,30 @@ std::string use_one(io::Fs& fs, const io::Path& folder,
 
 }  // namespace
 
-void use_saved_model(io::Fs& fs, const io::Path& given,
-                     const std::function<void(eval::WholeModel&, const config::RunPlan&)>& use) {
+void use_saved_model(io::Fs& fs, const io::Path& given, std::optional<Device> asked, const UseModel& use) {
   std::vector<checkpoint::Rejected> unusable;
   for (;;) {
     const io::Path folder = checkpoint_folder(fs, given, checkpoint::OnCorrupt::previous, unusable);
-    const std::string damage = use_one(fs, folder, use);
+    const std::string damage = use_one(fs, folder, asked, use);
     if (damage.empty()) return;
     const auto step = io::parse_step_folder(folder.filename().string());
     if (!step || names_one_checkpoint(fs, given)) throw InputError(damage);
     unusable.push_back({*step, damage});
   }
+}
+
+void SavedModelOptions::add_to(CLI::App& command) {
+  command.add_option("--checkpoint", checkpoint, "Step folder, folder of steps, or OUT of a run")->required();
+  command
+      .add_option("--device", device,
+                  "cpu or cuda (default: as trained, where there is a GPU, else cpu); in f32 or f64")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+}
+
+void SavedModelOptions::use(io::Fs& fs, const UseModel& use) const {
+  std::optional<Device> asked;
+  if (!device.empty()) asked = device == "cuda" ? Device::cuda : Device::cpu;
+  use_saved_model(fs, checkpoint, asked, use);
 }
 
 }  // namespace megalith::apps

@@ -1,5 +1,9 @@
 #pragma once
 #include <functional>
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
 
 #include "megalith/config/run_plan.h"
 #include "megalith/eval/whole_model.h"
@@ -7,9 +11,21 @@
 
 namespace megalith::apps {
 
+using UseModel = std::function<void(eval::WholeModel&, const config::RunPlan&)>;
+
 /// Loads the model of a checkpoint (as checkpoint_folder() finds it) on one rank and calls use(). Where the newest one
-/// of several is damaged the one before it is used, with a warning. Throws InputError, CheckpointError.
-void use_saved_model(io::Fs& fs, const io::Path& given,
-                     const std::function<void(eval::WholeModel&, const config::RunPlan&)>& use);
+/// of several is damaged the one before it is used, with a warning. `asked`: where it computes; unless said, on a GPU
+/// where the checkpoint's recipe says so and there is one. Throws InputError, CheckpointError, ConfigError for a
+/// precision that the device has not, BackendError for a device that is missing.
+void use_saved_model(io::Fs& fs, const io::Path& given, std::optional<Device> asked, const UseModel& use);
+
+/// What every command that asks a trained model takes: --checkpoint DIR [--device cpu|cuda].
+struct SavedModelOptions {
+  std::string checkpoint, device;  ///< device: empty unless said
+
+  /// Adds them to a command. They must outlive the parsing.
+  void add_to(CLI::App& command);
+  void use(io::Fs& fs, const UseModel& use) const;
+};
 
 }  // namespace megalith::apps

@@ -39,9 +39,9 @@ Lists read_lists(io::Fs& fs, const std::string& file, const model::ModelConfig& 
   return lists;
 }
 
-void run_score(const std::string& checkpoint, const std::string& file) {
+void run_score(const SavedModelOptions& saved, const std::string& file) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
-  use_saved_model(*fs, checkpoint, [&](eval::WholeModel& model, const config::RunPlan&) {
+  saved.use(*fs, [&](eval::WholeModel& model, const config::RunPlan&) {
     nlohmann::json rows = nlohmann::json::array();
     for (const std::vector<std::int32_t>& ids : read_lists(*fs, file, model.config())) {
       nlohmann::json row = {nullptr};  // the first token has nothing before it
@@ -56,14 +56,15 @@ void run_score(const std::string& checkpoint, const std::string& file) {
 
 void add_score(CLI::App& program) {
   struct Options {
-    std::string checkpoint, tokens;
+    SavedModelOptions model;
+    std::string tokens;
   };
   const auto options = std::make_shared<Options>();
   CLI::App* command = program.add_subcommand(
       "score", "Print the natural log-probability of every token of every list, given those before it");
-  command->add_option("--checkpoint", options->checkpoint, "Step folder, folder of steps, or OUT of a run")->required();
+  options->model.add_to(*command);
   command->add_option("--tokens", options->tokens, "JSON file: a list of lists of token ids")->required();
-  command->callback([options] { run_score(options->checkpoint, options->tokens); });
+  command->callback([options] { run_score(options->model, options->tokens); });
 }
 
 }  // namespace megalith::apps

@@ -75,7 +75,7 @@ std::optional<ops::KnownGemms> read_gemm_table(io::Fs& fs, const config::RunPlan
 
 /// What all ranks of this process share.
 struct Job {
-  config::RunPlan plan;
+  const config::RunPlan& plan;
   io::Path out;
   std::shared_ptr<io::Fs> fs;
   data::DataSets data;
@@ -86,22 +86,14 @@ struct Job {
 
 config::RunPlan plan_under(const Launcher& launcher, const RecipeOptions& options) {
   if (launcher.processes == 0) return options.plan();
-  if (options.ranks > 0 && options.ranks != launcher.processes) {
-    throw ConfigError(
-        str("--ranks = ", options.ranks, ": the launcher started ", launcher.processes, " processes; both must agree"));
-  }
+  if (options.ranks > 0) require_processes(launcher, "--ranks", options.ranks);
   const config::RunConfig asked = options.parse();
-  const Index recipe_ranks = asked.parallel.ranks.value_or(launcher.processes);
-  if (options.ranks == 0 && recipe_ranks != launcher.processes) {
-    throw ConfigError(str("parallel.ranks = ", recipe_ranks, ": the launcher started ", launcher.processes,
-                          " processes; both must agree (--ranks overrides the recipe)"));
-  }
+  if (options.ranks == 0 && asked.parallel.ranks)
+    require_processes(launcher, "parallel.ranks", *asked.parallel.ranks, " (--ranks overrides the recipe)");
   return config::resolve(asked, launcher.processes);
 }
 
-Job prepare(const TrainOptions& options, const Launcher& launcher, train::Resume resume) {
-  const config::RunPlan plan = plan_under(launcher, options.recipe);
-  require_device(plan.device);
+Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Launcher& launcher, train::Resume resume) {
   const io::Path out =
       options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
@@ -116,15 +108,19 @@ Job prepare(const TrainOptions& options, const Launcher& launcher, train::Resume
 
 void run_train(const TrainOptions& options, train::Resume resume) {
   const Launcher launcher = detect_launcher();
+  config::RunPlan plan;
   std::optional<Job> job;
   std::atomic<bool> stopped{false};
   const io::Path cache = cache_folder();
-  const auto prepare_job = [&] {
-    job.emplace(prepare(options, launcher, resume));
-    catch_stop_signals();
-    return JobShape{job->plan.grid.world_size, job->plan.device};
+  const auto shape = [&] {
+    plan = plan_under(launcher, options.recipe);
+    return JobShape{plan.grid.world_size, plan.device};
   };
-  run_job(launcher, prepare_job, [&](comm::World& world) {
+  const auto prepare_job = [&] {
+    job.emplace(prepare(plan, options, launcher, resume));
+    catch_stop_signals();
+  };
+  run_job(launcher, shape, prepare_job, [&](comm::World& world) {
     const train::TrainInputs inputs{.plan = job->plan,
                                     .data = job->data,
                                     .identity = job->identity,

@@ -51,6 +51,9 @@ class World {
   /// CPU the calls themselves throw.
   virtual void check_health() {}
 
+  /// Memory of this rank's GPU that the transport took for the groups made so far, as the driver counts it.
+  virtual Index device_bytes() const { return 0; }
+
   /// For tests: makes one of the coming calls of this rank go wrong.
   Mutator& mutate(const Mutation& mutation);
 

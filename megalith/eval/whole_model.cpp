@@ -14,8 +14,14 @@ model::ChunkRange whole(const model::ModelConfig& model) { return {{0, model.num
 
 }  // namespace
 
-WholeModel::WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype)
-    : model_(model), params_(model::declare_gpt(model, {whole(model)}, mesh, 0), Policy{dtype, dtype}) {
+WholeModel::WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype, Device device)
+    : model_(model),
+      params_(model::declare_gpt(model, {whole(model)}, mesh, 0), Policy{dtype, dtype}),
+      ex_(device),
+      ledger_(device),
+      host_tokens_(static_cast<std::size_t>(model.seq_len)),
+      host_targets_(static_cast<std::size_t>(model.seq_len)),
+      logits_(static_cast<std::size_t>(model.vocab_size)) {
   if (mesh.world.size() != 1) throw InternalError("[WholeModel] mesh: must be of one rank");
   params_.allocate(ledger_);
   chunk_ = std::make_unique<model::GptChunk>(model, whole(model), mesh, params_, 0);
@@ -25,7 +31,21 @@ WholeModel::WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, 
   tokens_ = inputs_.view({model.seq_len}, DType::i32);
   targets_ = inputs_.view({model.seq_len}, DType::i32, ids);
   loss_sum_ = inputs_.view({1}, DType::f64, 2 * ids);
-  logits_.resize(static_cast<std::size_t>(model.vocab_size));
+}
+
+void WholeModel::fill_params(const std::function<void(const TensorSlice&, const Tensor&)>& read) {
+  for (const Param& param : params_.params()) {
+    const Tensor there = param.without_padding(param.master);
+    if (ex_.device() == Device::cpu) {
+      read(param.spec.slice, there);
+      continue;
+    }
+    const Buffer memory(there.bytes());
+    const Tensor here = memory.view(there.shape(), there.dtype());
+    read(param.spec.slice, here);
+    ex_.copy(there.raw(), here.raw(), here.bytes());
+    ex_.synchronize();
+  }
 }
 
 Tensor WholeModel::ask(Exec& ex, Question question, Index row, const model::GptChunk::Inputs& inputs) {
@@ -37,7 +57,7 @@ Tensor WholeModel::run(std::optional<Pass>& pass, Question question, Index row) 
   const model::GptChunk::Inputs inputs{{1, model_.seq_len, {}, nn::Mode::evaluate}, tokens_, targets_, loss_sum_};
   if (!pass) {
     Recording recording;
-    Exec recorder(Device::cpu, recording);
+    Exec recorder(ex_.device(), recording);
     recording.begin_phase();
     ask(recorder, question, 0, inputs);
     pass.emplace();
@@ -55,28 +75,34 @@ void WholeModel::put_tokens(std::span<const std::int32_t> window) {
     throw InternalError(str("[WholeModel] a window of ", window.size(), " tokens: must be 1 to ", model_.seq_len));
   }
   // Attention is causal: what stands behind the last token (zeros) cannot change what comes before.
-  std::ranges::fill(tokens_.span<std::int32_t>(), 0);
-  std::ranges::copy(window, tokens_.span<std::int32_t>().begin());
+  std::ranges::fill(host_tokens_, 0);
+  std::ranges::copy(window, host_tokens_.begin());
+  ex_.copy(tokens_.raw(), host_tokens_.data(), tokens_.bytes());
+}
+
+void WholeModel::read(const Tensor& from, std::span<double> to) {
+  dispatch_float(from.dtype(), "WholeModel", [&]<class T>() {
+    std::vector<T> host(to.size());
+    ex_.copy(host.data(), from.raw(), static_cast<Index>(host.size() * sizeof(T)));
+    ex_.synchronize();
+    std::ranges::copy(host, to.begin());
+  });
 }
 
 std::span<const double> WholeModel::last_logits(std::span<const std::int32_t> window) {
   put_tokens(window);
-  const Tensor z = run(logits_pass_, Question::last_logits, static_cast<Index>(window.size()) - 1);
-  dispatch_float(z.dtype(), "last_logits", [&]<class T>() {
-    for (std::size_t i = 0; i < logits_.size(); ++i) logits_[i] = static_cast<double>(z.data<T>()[i]);
-  });
+  read(run(logits_pass_, Question::last_logits, static_cast<Index>(window.size()) - 1), logits_);
   return logits_;
 }
 
 std::vector<double> WholeModel::log_probabilities(std::span<const std::int32_t> window) {
   put_tokens(window);
-  std::ranges::fill(targets_.span<std::int32_t>(), kNoTarget);
-  std::ranges::copy(window.subspan(1), targets_.span<std::int32_t>().begin());
-  const Tensor losses = run(losses_pass_, Question::losses, 0);
+  std::ranges::fill(host_targets_, kNoTarget);
+  std::ranges::copy(window.subspan(1), host_targets_.begin());
+  ex_.copy(targets_.raw(), host_targets_.data(), targets_.bytes());
   std::vector<double> answer(window.size() - 1);
-  dispatch_float(losses.dtype(), "log_probabilities", [&]<class T>() {
-    for (std::size_t i = 0; i < answer.size(); ++i) answer[i] = -static_cast<double>(losses.data<T>()[i]);
-  });
+  read(run(losses_pass_, Question::losses, 0), answer);
+  for (double& one : answer) one = -one;
   return answer;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,11 +15,14 @@ namespace megalith::eval {
 /// question costs one forward pass over seq_len tokens.
 class WholeModel {
  public:
-  /// The mesh must be of one rank. Parameters start from zero: fill them through params().
-  WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype);
+  /// The mesh must be of one rank. On a GPU: the one that the calling thread uses, in f32. Parameters start from zero.
+  WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype, Device device = Device::cpu);
 
   const model::ModelConfig& config() const { return model_; }
+  /// They lie on the device.
   ParamBuffer& params() { return params_; }
+  /// Calls read(slice, values) for each parameter, which fills the values, in host memory and without padding.
+  void fill_params(const std::function<void(const TensorSlice&, const Tensor&)>& read);
 
   /// Logits [v] after the last of `window`, 1 to seq_len tokens; valid until the next question.
   std::span<const double> last_logits(std::span<const std::int32_t> window);
@@ -38,16 +42,19 @@ class WholeModel {
   Tensor ask(Exec& ex, Question question, Index row, const model::GptChunk::Inputs& inputs);
   Tensor run(std::optional<Pass>& pass, Question question, Index row);
   void put_tokens(std::span<const std::int32_t> window);
+  /// The first elements of a tensor of the device; waits for them.
+  void read(const Tensor& from, std::span<double> to);
 
   model::ModelConfig model_;
   ParamBuffer params_;
-  MemoryLedger ledger_{Device::cpu};
+  Exec ex_;
+  MemoryLedger ledger_;
   std::unique_ptr<model::GptChunk> chunk_;
   model::GptChunk::Saved saved_;
   std::optional<Pass> logits_pass_, losses_pass_;
   Buffer inputs_;
   Tensor tokens_, targets_, loss_sum_;
-  Exec ex_;
+  std::vector<std::int32_t> host_tokens_, host_targets_;  // what they hold
   std::vector<double> logits_;
 };
 

@@ -231,6 +231,15 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
   ex.release();
 }
 
+void GptStage::warm_up_collectives(Exec& ex) {
+  reduce_grads(ex);
+  const Tensor activation = ex.tensor(boundary_shape(), config_.policy.compute);
+  ops::fill(ex, activation, 0);
+  comm::all_reduce(ex, mesh_.tp, activation, comm::Reduce::sum).wait(ex);
+  ex.synchronize();
+  ex.release();
+}
+
 GptStage::Slot& GptStage::slot(int chunk, int slot) {
   const std::vector<std::size_t>& first = mode_ == nn::Mode::train ? first_slot_ : first_eval_slot_;
   return slots_[first[static_cast<std::size_t>(chunk)] + static_cast<std::size_t>(slot)];

@@ -72,6 +72,9 @@ class GptStage : public pipeline::Stage {
   /// stages: what libraries choose, load and allocate at their first use is then done, which must not happen while a
   /// receive waits on a GPU. Changes gradients and loss_sum() only. All ranks come together.
   void warm_up(Exec& ex, const Tensor& optimizer_state);
+  /// Runs the sums over tensor- and data-parallel ranks once at their sizes, on zeros: NCCL takes memory at the first
+  /// call of a kind. Before warm_up(); all ranks come together.
+  void warm_up_collectives(Exec& ex);
 
   void set_step_state(Exec& ex, int chunk, int microbatch, int slot) override;
   void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override;

@@ -8,6 +8,12 @@ namespace megalith::ops {
 
 Index library_workspace_bytes(Device device) { return device == Device::cuda ? cuda::kGemmWorkspaceBytes : 0; }
 
+void start_libraries(Exec& ex) {
+  if constexpr (build::has_cuda) {
+    if (ex.device() == Device::cuda) cuda::gemm_chooser(ex);
+  }
+}
+
 std::vector<std::pair<std::string, std::string>> library_versions() {
   if constexpr (build::has_cuda)
     return {{"cuBLASLt", cuda::gemm_version()}, {"cuDNN", cuda::cudnn_version()}};

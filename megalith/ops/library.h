@@ -3,13 +3,15 @@
 #include <utility>
 #include <vector>
 
-#include "megalith/tensor/device.h"
+#include "megalith/tensor/exec.h"
 
 namespace megalith::ops {
 
 /// Device memory that the libraries behind the ops take of their own for one Exec: the workspace of matrix products.
 /// Part of the memory plan.
 Index library_workspace_bytes(Device device);
+/// Starts those libraries for `ex`, which takes that memory now rather than at the first product.
+void start_libraries(Exec& ex);
 
 /// Names and versions of the libraries behind the GPU's ops: ("cuBLASLt", "13.1.0"). Empty in a build without CUDA.
 std::vector<std::pair<std::string, std::string>> library_versions();

@@ -126,6 +126,14 @@ std::vector<Gpu> gpus() {
     return {};
 }
 
+Index memory_in_use(Device device) {
+  if (device == Device::cpu) return 0;
+  if constexpr (build::has_cuda)
+    return cuda::memory_in_use();
+  else
+    throw_no_cuda();
+}
+
 void use(Device device, int index) {
   if (device == Device::cpu) return;
   if constexpr (build::has_cuda)

@@ -75,6 +75,8 @@ struct Gpu {
   std::vector<int> reaches;  ///< the other GPUs whose memory it can use directly
 };
 std::vector<Gpu> gpus();
+/// Memory of the calling thread's GPU that is in use, whoever took it: by the driver's count. 0 on the CPU.
+Index memory_in_use(Device device);
 /// The calling thread works on this GPU from here on. Nothing to do on the CPU.
 void use(Device device, int index);
 

@@ -14,6 +14,8 @@
 namespace megalith::train {
 namespace {
 
+constexpr const char* kContextOwner = "cuda context";
+constexpr const char* kTransportOwner = "nccl";
 constexpr Index kOutcomeBytes = round_up(Index{sizeof(ops::StepOutcome)}, kAlignment);
 
 model::StageConfig stage_config(const config::RunPlan& plan) {
@@ -40,6 +42,12 @@ Tensor struct_tensor() {
 }
 
 }  // namespace
+
+std::vector<std::string> measured_owners(const config::RunPlan& plan) {
+  if (plan.device == Device::cpu) return {};
+  if (plan.grid.world_size == 1) return {kContextOwner};
+  return {kContextOwner, kTransportOwner};
+}
 
 Engine::Engine(comm::World& world, const config::RunPlan& plan)
     : world_(world),
@@ -77,6 +85,10 @@ BytesByOwner Engine::planned_bytes() const {
 void Engine::allocate() {
   ex_.emplace(plan_.device);
   ex_->set_determinism(plan_.train.determinism());
+  ops::start_libraries(*ex_);
+  const Index workspace = ops::library_workspace_bytes(plan_.device);
+  if (workspace > 0) ledger_.note("library workspace", workspace);
+  const Index not_ours = device::memory_in_use(plan_.device) - workspace;
   stage_.allocate(ledger_, optimizer_plan_.scratch_bytes);
   optimizer_.allocate(*ex_, ledger_);
   train_executor_.allocate(ledger_);
@@ -94,8 +106,6 @@ void Engine::allocate() {
   optimizer_state_ = carve({Index{sizeof(ops::OptimizerState)}}, DType::u8);
   verdict_ = carve({Index{sizeof(ops::StepVerdict)}}, DType::u8);
   outcome_ = carve({Index{sizeof(ops::StepOutcome)}}, DType::u8);
-  if (const Index workspace = ops::library_workspace_bytes(plan_.device); workspace > 0)
-    ledger_.note("library workspace", workspace);
   staging_ = Staging(plan_.device, kAlignment, kMostStarted);
   outcomes_memory_ = Buffer(kMostStarted * kOutcomeBytes, plan_.device, Side::host);
   for (Started& started : under_way_) started.done = Event(plan_.device);
@@ -104,10 +114,28 @@ void Engine::allocate() {
   refresh_copies();
   const ops::LossScaling& scaling = plan_.train.scaling;
   set_optimizer_state({.loss_scale = scaling.is_on() ? scaling.initial : 1.0});
-  if (plan_.device == Device::cuda) warm_up();
+  if (plan_.device == Device::cuda) warm_up(not_ours);
 }
 
-void Engine::warm_up() {
+void Engine::warm_up(Index before) {
+  const Index allocated = device::memory_in_use(plan_.device);
+  warm_up_collectives();
+  const Index connected = device::memory_in_use(plan_.device);
+  warm_up_passes();
+  const Index loaded = device::memory_in_use(plan_.device);
+  ledger_.note(kContextOwner, before - world_.device_bytes() + loaded - connected);
+  if (world_.size() > 1) ledger_.note(kTransportOwner, world_.device_bytes() + connected - allocated);
+}
+
+void Engine::warm_up_collectives() {
+  stage_.warm_up_collectives(*ex_);
+  comm::all_reduce(*ex_, mesh_.world, totals_, comm::Reduce::sum).wait(*ex_);
+  comm::all_reduce(*ex_, mesh_.world, counts_, comm::Reduce::sum).wait(*ex_);
+  ex_->synchronize();
+  world_.check_health();
+}
+
+void Engine::warm_up_passes() {
   stage_.warm_up(*ex_, optimizer_state_);
   ex_->begin(optimizer_plan_.phases[0], nullptr, stage_.scratch());
   optimizer_.sum_of_squares(*ex_, squares_);

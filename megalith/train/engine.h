@@ -3,6 +3,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "megalith/config/run_plan.h"
 #include "megalith/grid/mesh.h"
@@ -33,6 +35,11 @@ struct Progress {
   Index samples = 0;  ///< samples consumed: number of the next batch's first sample
 };
 
+/// Owners of memory on GPUs that no plan knows, because a run measures them when it starts: "cuda context" (the context
+/// with the kernels and libraries that it has loaded, and whatever stood on the GPU before) and, where there are
+/// several ranks, "nccl" (its communicators). None on the CPU.
+std::vector<std::string> measured_owners(const config::RunPlan& plan);
+
 /// One rank of a training run: stage, executors and optimizer over memory that is planned in full before step 1. Wires;
 /// holds no arithmetic of its own.
 class Engine {
@@ -41,8 +48,10 @@ class Engine {
 
   /// By owner, before anything is allocated; what allocate() takes. Needs no device.
   BytesByOwner planned_bytes() const;
-  /// Takes all memory and initialises parameters from the seed.
+  /// Takes all memory and initialises parameters from the seed. On a GPU all that a step uses has then been loaded and
+  /// connected.
   void allocate();
+  /// By owner, what allocate() took and, under the names of measured_owners(), what it saw the libraries take.
   const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
 
   /// Where the plan chooses_gemms(): every product's algorithm, the same on all ranks, from rank 0's `known` tables or
@@ -90,8 +99,11 @@ class Engine {
     Event done;
   };
   void plan_optimizer();
-  /// Runs everything once that a step runs, so that the first step finds it loaded and chosen; changes no state.
-  void warm_up();
+  /// Runs everything once that a step runs, so that the first step finds it connected, loaded and chosen; changes no
+  /// state. Books what the libraries take meanwhile; `before` is what else was in use before anything was allocated.
+  void warm_up(Index before);
+  void warm_up_collectives();
+  void warm_up_passes();
   void agree(Stop stop);
   [[noreturn]] void refuse(const ops::StepOutcome& outcome, Index step);
   template <class T>

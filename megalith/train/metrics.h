@@ -14,7 +14,7 @@ struct StepMetrics {
   StepResult result;
   Index tokens = 0;  ///< trained on since the start of the run
   double step_time_s = 0, tokens_per_second = 0, model_tflops_per_s = 0;
-  Index memory_bytes = 0;  ///< planned memory of the rank that holds most
+  Index memory_bytes = 0;  ///< of the rank that holds most: planned, and measured on GPUs
 };
 
 /// DIR/metrics.jsonl: one JSON object a line, numbers with enough digits to read back the same double. A log, not

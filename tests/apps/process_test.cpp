@@ -50,6 +50,7 @@ TEST_F(Program, TwoRunsWriteTheSameMetrics) {
   EXPECT_EQ(metrics("a"), metrics("b"));
   EXPECT_EQ(metrics("a").size(), 10u);  // 8 steps, 2 evaluations
   EXPECT_NE(first.err.find("held-out loss"), std::string::npos) << first.err;
+  EXPECT_NE(first.err.find("memory of rank 0: activations "), std::string::npos) << first.err;
   EXPECT_NE(first.err.find("state digest"), std::string::npos) << first.err;
 }
 
@@ -257,9 +258,61 @@ TEST_F(Program, RunsOnAGpuShareOneTableOfGemmAlgorithms) {
 
 TEST_F(Program, WithoutAGpuCudaIsRefusedAndLeavesNothing) {
   if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
-  const Finished refused = run_shell(train("gpu", "--set device.type=cuda"));
+  for (const char* grid : {"", " --ranks 2", " --resume=auto --set parallel.tp=2"}) {
+    const Finished refused = run_shell(train("gpu", std::string("--set device.type=cuda") + grid));
+    EXPECT_EQ(refused.code, 70) << grid;
+    EXPECT_NE(refused.err.find("megalith: E70 device.type = cuda: this "), std::string::npos) << refused.err;
+    EXPECT_FALSE(std::filesystem::exists(out("gpu"))) << grid;
+  }
+#ifdef MEGALITH_WITH_MPI
+  const Finished refused = run_shell(kMpirun + std::string("2 " MEGALITH_PROGRAM " train ") + recipe() +
+                                     " --set device.type=cuda --out " + out("gpu"));
   EXPECT_EQ(refused.code, 70);
-  EXPECT_NE(refused.err.find("megalith: E70 device.type = cuda: this "), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("device.type = cuda: this "), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(out("gpu")));
+#endif
+}
+
+TEST_F(Program, AModelIsAskedOnTheDeviceThatTheCommandNames) {
+  ASSERT_EQ(run_shell(train("a", "--set train.precision=fp64 --set train.steps=1")).code, 0);
+  const Finished wide = run_shell("megalith generate --device cuda --checkpoint " + out("a"));
+  EXPECT_EQ(wide.code, 64);
+  EXPECT_NE(wide.err.find("--device = cuda: the checkpoint's train.precision = fp64 is for the CPU"), std::string::npos)
+      << wide.err;
+  ASSERT_EQ(run_shell(train("b", "--set train.steps=1")).code, 0);
+  std::ofstream(dir_ / "ids.json") << "[[116, 104, 101, 32, 255, 0, 7], [1, 2]]";
+  const std::string score =
+      "megalith score --checkpoint " + out("b") + " --tokens " + (dir_ / "ids.json").string() + " --device ";
+  const Finished cpu = run_shell(score + "cpu"), gpu = run_shell(score + "cuda");
+  ASSERT_EQ(cpu.code, 0) << cpu.err;
+  if (!has_gpu()) {
+    EXPECT_EQ(gpu.code, 70);
+    EXPECT_EQ(gpu.out, "");
+    EXPECT_NE(gpu.err.find("megalith: E70 device.type = cuda: this "), std::string::npos) << gpu.err;
+    return;
+  }
+  ASSERT_EQ(gpu.code, 0) << gpu.err;
+  const nlohmann::json want = nlohmann::json::parse(cpu.out).at("logprobs"),
+                       got = nlohmann::json::parse(gpu.out).at("logprobs");
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t list = 0; list < want.size(); ++list) {
+    ASSERT_EQ(got[list].size(), want[list].size());
+    for (std::size_t i = 1; i < want[list].size(); ++i)
+      EXPECT_NEAR(got[list][i].get<double>(), want[list][i].get<double>(), 1e-5) << list << ", " << i;
+  }
+}
+
+TEST_F(Program, MoreRanksThanGpusAreRefusedAndLeaveNothing) {
+  const nlohmann::json doctor = nlohmann::json::parse(run_shell("megalith doctor --format json").out);
+  int gpus = 0;
+  while (doctor.contains("GPU " + std::to_string(gpus))) ++gpus;
+  if (gpus == 0) GTEST_SKIP() << "this machine has no GPU";
+  if (doctor.at("GPUs between them").at("state") == "no") GTEST_SKIP() << "built without NCCL";
+  const std::string ranks = std::to_string(gpus + 1);
+  const Finished refused = run_shell(train("gpu", "--set device.type=cuda --ranks " + ranks +
+                                                      " --set train.global_batch=" + std::to_string(8 * (gpus + 1))));
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_NE(refused.err.find("error: parallel.ranks = " + ranks + ": "), std::string::npos) << refused.err;
   EXPECT_FALSE(std::filesystem::exists(out("gpu")));
 }
 
@@ -313,6 +366,17 @@ TEST_F(Program, PlanPrintsWhatTheRunTakes) {
   EXPECT_EQ(nlohmann::json::parse(line).at("memory_bytes").get<std::int64_t>(), largest);
 }
 
+TEST_F(Program, PlanSaysWhatOnlyARunOnGpusKnows) {
+  const std::string plan = "megalith plan " + recipe() + " --set device.type=cuda";
+  const Finished one = run_shell(plan), two = run_shell(plan + " --set parallel.tp=2 --format json");
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_NE(one.out.find("not included: cuda context, which a run measures"), std::string::npos) << one.out;
+  EXPECT_EQ(one.out.find("nccl"), std::string::npos) << one.out;
+  EXPECT_EQ(nlohmann::json::parse(two.out).at("not_included"), nlohmann::json::parse(R"(["cuda context", "nccl"])"));
+  const Finished cpu = run_shell("megalith plan " + recipe());
+  EXPECT_EQ(cpu.out.find("not included"), std::string::npos) << cpu.out;
+}
+
 TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {
   ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
   const std::string generate = "megalith generate --checkpoint " + out("a") + " --prompt 'the ' --max-tokens 20 ";
@@ -321,6 +385,7 @@ TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {
   EXPECT_EQ(greedy.out, again.out);
   EXPECT_EQ(greedy.out.substr(0, 4), "the ");
   EXPECT_EQ(run_shell(generate + "--seed 3").out, run_shell(generate + "--seed 3").out);
+  EXPECT_EQ(run_shell(generate + "--seed 3 --device cpu").out, run_shell(generate + "--seed 3").out);
   EXPECT_NE(run_shell(generate + "--seed 3 --temperature 5").out, run_shell(generate + "--seed 4 --temperature 5").out);
 }
 
@@ -454,7 +519,66 @@ TEST(CommandLine, BenchStepMeasures) {
   ASSERT_EQ(got.code, 0) << got.err;
   const nlohmann::json json = nlohmann::json::parse(got.out);
   EXPECT_GT(json.at("tokens_per_second").get<double>(), 0);
-  EXPECT_GT(json.at("memory_bytes").get<double>(), 0);
+  std::int64_t sum = 0;
+  for (const nlohmann::json& bytes : json.at("memory")) sum += bytes.get<std::int64_t>();
+  EXPECT_GT(sum, 0);
+  EXPECT_EQ(json.at("memory_bytes").get<std::int64_t>(), sum);
+}
+
+TEST(CommandLine, BenchStepTakesUnevenStages) {
+  const auto bench = [](const std::string& grid) {
+    return run_shell(
+        "megalith bench step --layers 5 --hidden 16 --heads 2 --seq 8 --batch 4 --micro-batch 1 --steps 1 "
+        "--format json " +
+        grid);
+  };
+  const auto first_rank_bytes = [&](const std::string& grid) {
+    const Finished got = bench(grid);
+    EXPECT_EQ(got.code, 0) << got.err;
+    return nlohmann::json::parse(got.out).at("memory_bytes").get<std::int64_t>();
+  };
+  EXPECT_GT(first_rank_bytes("--pp 2 --stage-layers 4,1"), first_rank_bytes("--pp 2 --stage-layers 1,4"));
+  EXPECT_GT(first_rank_bytes("--pp 2 --chunks 2 --stage-layers 2,1,2,0 --group-size 4"), 0);
+  const Finished refused = bench("--pp 2 --stage-layers 4,2");
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_NE(refused.err.find("parallel.stage_layers = sum 6: must sum to model.num_layers = 5"), std::string::npos)
+      << refused.err;
+}
+
+TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
+  const std::string command = " bench collectives --min 1000 --max 16K --rounds 3 --format json --dtype ";
+  std::vector<std::string> runs = {"megalith" + command + "f32"};
+#ifdef MEGALITH_WITH_MPI
+  runs.push_back(kMpirun + std::string("2 " MEGALITH_PROGRAM) + command + "bf16");
+#endif
+  for (const std::string& run : runs) {
+    const Finished got = run_shell(run);
+    ASSERT_EQ(got.code, 0) << got.err;
+    const std::pair<const char*, double> wanted[] = {{"all_reduce", 1.0},  // bus over algorithm bandwidth, two ranks
+                                                     {"reduce_scatter", 0.5},
+                                                     {"all_gather", 0.5},
+                                                     {"broadcast", 1.0},
+                                                     {"send_recv", 1.0}};
+    const nlohmann::json rows = nlohmann::json::parse(got.out);
+    ASSERT_EQ(rows.size(), 15u);
+    constexpr double kBytes[] = {1000, 4000, 16000};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto& [name, factor] = wanted[i / 3];
+      EXPECT_EQ(rows[i].at("name"), name);
+      const double bytes = rows[i].at("bytes").get<double>(), seconds = rows[i].at("seconds").get<double>();
+      EXPECT_EQ(bytes, kBytes[i % 3]);
+      EXPECT_GT(seconds, 0);
+      EXPECT_DOUBLE_EQ(rows[i].at("algorithm_bytes_per_second").get<double>(), bytes / seconds);
+      EXPECT_DOUBLE_EQ(rows[i].at("bus_bytes_per_second").get<double>(), factor * bytes / seconds);
+    }
+  }
+  for (const auto& [wrong, text] : {std::pair{"--dtype i32", "--dtype = i32: must be f64, f32, bf16 or f16"},
+                                    std::pair{"--min 2K --max 1K", "--min = 2048: must be at most --max = 1024"},
+                                    std::pair{"--ranks 1", "--ranks"}}) {
+    const Finished refused = run_shell(std::string("megalith bench collectives ") + wrong);
+    EXPECT_EQ(refused.code, 64) << wrong;
+    EXPECT_NE(refused.err.find(text), std::string::npos) << refused.err;
+  }
 }
 
 }  // namespace

@@ -1,13 +1,10 @@
 // Runs the transport cases outside gtest:
 //   comm_check --threads N [WHAT]       on threads
 //   comm_check nccl-threads N [WHAT...] on threads with a GPU each
-//   comm_check nccl-bench N             the same, for nccl-bench alone
 //   mpirun ... comm_check [WHAT]        on processes
 //   mpirun ... comm_check nccl [WHAT...] on processes with a GPU each
 // WHAT, without which it is all:
 //   all, NAME          the cases of transport_cases.h, or one of them, or a misuse (which then ends in its error)
-//   bench              latency and bandwidth of all_reduce between host memories
-//   nccl-bench         how long collectives and messages between GPUs take
 //   --list             the misuse cases: name, ranks, exit code, one a line
 //   --expect NAME      what the error text of a misuse case must contain, one fragment a line
 #include <algorithm>
@@ -16,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/mpi/mpi_world.h"
@@ -24,40 +20,12 @@
 #include "megalith/comm/threads/thread_world.h"
 
 #include "tests/comm/gpu_ranks.h"
-#include "tests/comm/nccl_bench.h"
 #include "tests/comm/transport_cases.h"
 
 namespace megalith::comm {
 namespace {
 
-/// The median of the seconds that one all_reduce of `count` f32 takes.
-double seconds_of(World& world, Index count, int rounds) {
-  Exec ex;
-  std::vector<float> data(static_cast<std::size_t>(count));
-  const Tensor tensor(data.data(), {count}, DType::f32);
-  std::vector<double> seconds;
-  for (int i = 0; i < rounds + 3; ++i) {
-    const double start = monotonic_s();
-    all_reduce(ex, world.all(), tensor, Reduce::sum).wait(ex);
-    if (i >= 3) seconds.push_back(monotonic_s() - start);
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + rounds / 2, seconds.end());
-  return seconds[static_cast<std::size_t>(rounds / 2)];
-}
-
-void bench(World& world) {
-  for (const Index count : {16, 256, 1024, 2048, 4096, 16384, 262144, 4194304}) {
-    const double seconds = seconds_of(world, count, count > 100000 ? 20 : 2000);
-    if (world.rank() != 0) continue;
-    const auto bytes = static_cast<double>(count) * 4;
-    std::printf("%s, %d ranks, all_reduce of %9.0f bytes: %9.2f us, %6.2f GB/s\n",
-                std::string(world.transport()).c_str(), world.size(), bytes, seconds * 1e6, bytes / seconds * 1e-9);
-  }
-}
-
 void run_named(World& world, const std::string& name) {
-  if (name == "bench") return bench(world);
-  if (name == "nccl-bench") return nccl_bench(world);
   for (const TransportCase& each : transport_cases()) {
     if (name != "all" && name != each.name) continue;
     const bool skipped = device_of(world) != Device::cpu && !each.cpu_only.empty();
@@ -92,7 +60,7 @@ void run_on_gpus(const std::vector<std::string>& arguments) {
   widen_gpu_queues();
   const bool processes = arguments[0] == "nccl";
   std::vector<std::string> names(arguments.begin() + (processes ? 1 : 2), arguments.end());
-  if (names.empty()) names.push_back(arguments[0] == "nccl-bench" ? arguments[0] : "all");
+  if (names.empty()) names.emplace_back("all");
   const auto body = [&](World& world) {
     for (const std::string& name : names) run_named(world, name);
   };
@@ -102,7 +70,7 @@ void run_on_gpus(const std::vector<std::string>& arguments) {
 }
 
 int run(const std::vector<std::string>& arguments) {
-  if (!arguments.empty() && (arguments[0] == "nccl" || (arguments.size() > 1 && arguments[0].starts_with("nccl-")))) {
+  if (!arguments.empty() && (arguments[0] == "nccl" || (arguments.size() > 1 && arguments[0] == "nccl-threads"))) {
     run_on_gpus(arguments);
     return 0;
   }

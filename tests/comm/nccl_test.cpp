@@ -1,4 +1,5 @@
 // The transport cases between GPUs, the ranks being threads of this process, and how ranks that fail end.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -144,15 +145,39 @@ TEST(GpusOfRanks, AreOnePerRank) {
   } catch (const ConfigError& error) {
     text = error.what();
   }
-  EXPECT_TRUE(text.starts_with(str("parallel.ranks: ", gpus + 1, " ranks on host "))) << text;
-  EXPECT_NE(text.find(str(", which has ", gpus, " GPUs: one rank per GPU; ")), std::string::npos) << text;
+  EXPECT_TRUE(text.starts_with(str("parallel.ranks = ", gpus + 1, ": ", gpus + 1, " of them on host "))) << text;
+  EXPECT_NE(text.find(str(", which has ", gpus, gpus == 1 ? " GPU: " : " GPUs: ")), std::string::npos) << text;
   if (gpus > 0) run_ranks(gpus, [](World& world) { EXPECT_EQ(gpu_of_rank(world), world.rank()); });
+}
+
+TEST(GpusOfRanks, AreCountedOnEachHost) {
+  const auto place = [](std::string_view host, std::int64_t gpus) {
+    Place made;
+    std::ranges::copy(host, made.host.begin());
+    made.gpus = gpus;
+    return made;
+  };
+  std::vector<Place> places = {place("a", 2), place("b", 3), place("b", 3), place("a", 2), place("b", 3)};
+  const int wanted[] = {0, 0, 1, 1, 2};
+  for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(choose_gpu(places, rank), wanted[rank]) << rank;
+  places.push_back(place("a", 2));
+  for (int rank = 0; rank < 6; ++rank) {
+    try {
+      choose_gpu(places, rank);
+      ADD_FAILURE() << "three ranks found room on two GPUs";
+    } catch (const ConfigError& error) {
+      EXPECT_STREQ(error.what(),
+                   "parallel.ranks = 6: 3 of them on host a, which has 2 GPUs: one rank per GPU; start fewer ranks, "
+                   "use more hosts, or set device.type = \"cpu\"");
+    }
+  }
 }
 
 TEST(NcclWorld, SaysWhatIsMissing) {
   if (has_nccl() && device::num_gpus() > 0) GTEST_SKIP() << "nothing is missing here";
   const auto host = dry_world(0, 1);
   EXPECT_THROW(nccl_world(*host), BackendError);
+  EXPECT_THROW(require_gpu_backend(2), BackendError);
 }
 
 }  // namespace

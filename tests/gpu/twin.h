@@ -48,11 +48,15 @@ class Twins {
   Exec& gpu() { return gpu_; }
 
   /// Random numbers in (-scale, scale).
-  Twin in(const Shape& shape, std::uint32_t stream, double scale = 1) { return filled(shape, stream, scale, dtype_); }
+  Twin in(const Shape& shape, std::uint32_t stream, double scale = 1) {
+    return filled(shape, stream, {0, scale}, dtype_);
+  }
   /// Of a gradient, a statistic or a master value: f32 on the GPU.
   Twin in_f32(const Shape& shape, std::uint32_t stream, double scale = 1) {
-    return filled(shape, stream, scale, DType::f32);
+    return filled(shape, stream, {0, scale}, DType::f32);
   }
+  /// In (0, 1), f32 on the GPU: a second moment.
+  Twin positive_f32(const Shape& shape, std::uint32_t stream) { return filled(shape, stream, {0.5, 0.5}, DType::f32); }
   Twin out(const Shape& shape) { return make(shape, DType::f64, dtype_); }
   Twin out_f32(const Shape& shape) { return make(shape, DType::f64, DType::f32); }
   /// [1] f64 on both.
@@ -89,6 +93,16 @@ class Twins {
   /// What stands on the GPU, in f64.
   std::vector<double> from_gpu(const Tensor& tensor) { return values_on(gpu_, tensor); }
 
+  /// Rounded to the dtype under test.
+  std::vector<double> rounded(std::vector<double> values) {
+    Exec host;
+    const Tensor wide(values.data(), {static_cast<Index>(values.size())}, DType::f64),
+        narrow = host.tensor(wide.shape(), dtype_);
+    ops::cast(host, wide, narrow);
+    ops::cast(host, narrow, wide);
+    return values;
+  }
+
   /// The largest difference over the largest value of the oracle (at least 1e-3); NaN gives infinity.
   double error(const Twin& twin) {
     const std::vector<double> got = from_gpu(twin.gpu);
@@ -112,12 +126,15 @@ class Twins {
   Twin make(const Shape& shape, DType on_cpu, DType on_gpu) {
     return {cpu_.tensor(shape, on_cpu), gpu_.tensor(shape, on_gpu)};
   }
-  Twin filled(const Shape& shape, std::uint32_t stream, double scale, DType on_gpu) {
+  struct Range {
+    double middle, half;
+  };
+  Twin filled(const Shape& shape, std::uint32_t stream, const Range& range, DType on_gpu) {
     const Twin twin = make(shape, DType::f64, on_gpu);
     const RandomSite site{.seed = 1, .site = stream};
     const std::span<double> values = twin.cpu.span<double>();
     for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = scale * (static_cast<double>(site.word(i)) / 2147483648.0 - 1.0);
+      values[i] = range.middle + range.half * (static_cast<double>(site.word(i)) / 2147483648.0 - 1.0);
     Exec host;
     const Tensor rounded = host.tensor(shape, on_gpu);
     ops::cast(host, twin.cpu, rounded);

@@ -1,45 +1,59 @@
 #include "megalith/comm/nccl/gpus.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 
 #include <unistd.h>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/nccl/nccl_world.h"
 
 namespace megalith::comm {
 namespace {
 
-/// Where a rank runs.
-struct Place {
-  std::array<char, 248> host{};
-  std::int64_t gpus = 0;
-};
+/// Where this process runs.
+Place place_here() {
+  Place here;
+  ::gethostname(here.host.data(), here.host.size() - 1);
+  here.gpus = device::num_gpus();
+  return here;
+}
 
 }  // namespace
 
 void widen_gpu_queues() { ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
+int choose_gpu(std::span<const Place> places, int rank) {
+  for (const Place& place : places) {
+    const auto ranks = std::ranges::count(places, place.host, &Place::host);
+    if (ranks <= place.gpus) continue;
+    throw ConfigError(str("parallel.ranks = ", places.size(), ": ", ranks, " of them on host ", place.host.data(),
+                          ", which has ", place.gpus, place.gpus == 1 ? " GPU" : " GPUs",
+                          ": one rank per GPU; start fewer ranks, use more hosts, or set device.type = \"cpu\""));
+  }
+  const auto at = static_cast<std::size_t>(rank);
+  return static_cast<int>(std::ranges::count(places.first(at), places[at].host, &Place::host));
+}
+
 int gpu_of_rank(World& host) {
-  Place own;
-  ::gethostname(own.host.data(), own.host.size() - 1);
-  own.gpus = device::num_gpus();
+  Place own = place_here();
   std::vector<Place> places(static_cast<std::size_t>(host.size()));
   const auto bytes = static_cast<Index>(sizeof(Place));
   Exec ex;
   all_gather(ex, host.all(), Tensor(&own, {bytes}, DType::u8), Tensor(places.data(), {bytes * host.size()}, DType::u8))
       .wait(ex);
-  for (const Place& place : places) {
-    const auto here = [&](const Place& other) { return other.host == place.host; };
-    const auto ranks = std::ranges::count_if(places, here);
-    if (ranks <= place.gpus) continue;
-    throw ConfigError(str("parallel.ranks: ", ranks, " ranks on host ", place.host.data(), ", which has ", place.gpus,
-                          " GPUs: one rank per GPU; start fewer ranks, use more hosts, or set device.type = \"cpu\""));
-  }
-  const auto lower = std::span(places).first(static_cast<std::size_t>(host.rank()));
-  return static_cast<int>(std::ranges::count_if(lower, [&](const Place& other) { return other.host == own.host; }));
+  return choose_gpu(places, host.rank());
+}
+
+void require_gpu_backend(int ranks) {
+  require_device(Device::cuda);
+  if (ranks > 1) require_nccl();
+}
+
+void require_gpus(int ranks) {
+  require_gpu_backend(ranks);
+  choose_gpu(std::vector<Place>(static_cast<std::size_t>(ranks), place_here()), 0);
 }
 
 }  // namespace megalith::comm

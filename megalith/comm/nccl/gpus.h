@@ -1,4 +1,7 @@
 #pragma once
+#include <array>
+#include <span>
+
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {
@@ -8,8 +11,22 @@ namespace megalith::comm {
 /// CUDA_DEVICE_MAX_CONNECTIONS unless it is set. For main(), before threads start and before the first use of a GPU.
 void widen_gpu_queues();
 
-/// Which of its host's GPUs this rank is to use, for device::use(): ranks of one host are numbered in rank order.
-/// Throws ConfigError on every rank when a host has more ranks than GPUs. Communicates over host.all().
+/// The host that a rank runs on.
+struct Place {
+  std::array<char, 248> host{};  ///< its name
+  std::int64_t gpus = 0;         ///< that its ranks may use
+};
+
+/// Which of its host's GPUs rank `rank` is to use, where rank r runs at places[r]: ranks of one host are numbered in
+/// rank order. Throws ConfigError, the same for every rank, when a host has more ranks than GPUs.
+int choose_gpu(std::span<const Place> places, int rank);
+
+/// The same for this rank, among the ranks of `host`, for device::use(). Communicates over host.all().
 int gpu_of_rank(World& host);
+
+/// What `ranks` ranks need to compute on GPUs: a driver and a GPU, and NCCL when they are several. Throws BackendError.
+void require_gpu_backend(int ranks);
+/// The same for ranks that are threads of this process, with a GPU for each. Throws BackendError and ConfigError.
+void require_gpus(int ranks);
 
 }  // namespace megalith::comm

@@ -27,6 +27,7 @@ class NcclWorld final : public World {
   std::string_view transport() const override { return "nccl"; }
   std::string failure() const override { return host_.failure(); }
   void check_health() override { watchdog_.check_health(); }
+  Index device_bytes() const override { return device_bytes_; }
   void abort(const std::string& reason) override {
     host_.abort(reason);
     watchdog_.give_up();
@@ -35,6 +36,7 @@ class NcclWorld final : public World {
  protected:
   std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int, Messages messages) override {
     watchdog_.check_health();
+    const Index in_use = device::memory_in_use(Device::cuda);
     const Group bootstrap = host_.group("bootstrap-" + name, std::move(world_ranks));
     const auto channel = std::make_shared<NcclChannel>(watchdog_, bootstrap, std::move(name), messages);
     watchdog_.add(channel);
@@ -44,6 +46,7 @@ class NcclWorld final : public World {
       watchdog_.give_up();  // of a group that is half made
       throw;
     }
+    device_bytes_ += device::memory_in_use(Device::cuda) - in_use;
     return channel;
   }
 
@@ -52,12 +55,14 @@ class NcclWorld final : public World {
 
   World& host_;
   int errors_at_start_;
+  Index device_bytes_ = 0;
   Watchdog watchdog_;
 };
 
 }  // namespace
 
 bool has_nccl() { return true; }
+void require_nccl() {}
 
 std::string nccl_version() {
   int version = 0;  // 22803 is 2.28.3

@@ -7,6 +7,8 @@ namespace megalith::comm {
 
 /// Whether NCCL was built in.
 bool has_nccl();
+/// Throws BackendError when it was not.
+void require_nccl();
 /// "NCCL 2.28.3"; empty without it.
 std::string nccl_version();
 

@@ -2,14 +2,20 @@
 #include "megalith/comm/nccl/nccl_world.h"
 
 namespace megalith::comm {
+namespace {
+
+[[noreturn]] void throw_no_nccl() {
+  throw BackendError(
+      "device.type = cuda: ranks on several GPUs communicate over NCCL, which this program was built without: install "
+      "libnccl-dev beside the CUDA toolkit and build again (MEGALITH_NCCL=ON says what is missing), run on one GPU "
+      "(parallel.ranks = 1), or use device.type = \"cpu\"");
+}
+
+}  // namespace
 
 bool has_nccl() { return false; }
+void require_nccl() { throw_no_nccl(); }
 std::string nccl_version() { return {}; }
-
-std::unique_ptr<World> nccl_world(World&, const WorldOptions&) {
-  throw BackendError(
-      "[nccl] this program was built without NCCL: install libnccl-dev beside the CUDA toolkit and build again "
-      "(MEGALITH_NCCL=ON says what is missing), run on one GPU, or use device.type = \"cpu\"");
-}
+std::unique_ptr<World> nccl_world(World&, const WorldOptions&) { throw_no_nccl(); }
 
 }  // namespace megalith::comm

@@ -14,7 +14,7 @@ std::string gemm_version();
 /// "cuBLASLt 13.1.0"
 std::string gemm_library_name();
 
-/// cuBLASLt behind this Exec's products.
+/// cuBLASLt behind this Exec's products; its handle and workspace are made by the first call.
 GemmChooser& gemm_chooser(Exec& ex);
 
 /// By cuBLASLt, with the additions in its epilogues where it has such a kernel for the shape, else by kernels of ours

@@ -59,16 +59,34 @@ void require_gpu() {
 
 void use(int index) { check(cudaSetDevice(index)); }
 
+namespace {
+
+struct MemoryState {
+  Index left = 0, all = 0;
+};
+
+MemoryState memory_state() {
+  std::size_t left = 0, all = 0;
+  check(cudaMemGetInfo(&left, &all));
+  return {static_cast<Index>(left), static_cast<Index>(all)};
+}
+
+}  // namespace
+
+Index memory_in_use() {
+  const MemoryState state = memory_state();
+  return state.all - state.left;
+}
+
 std::byte* allocate(Index bytes) {
   if (bytes == 0) return nullptr;
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
   if (status == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
-    std::size_t free_bytes = 0, all = 0;
-    check(cudaMemGetInfo(&free_bytes, &all));
-    throw IoError(str("[memory] cannot take ", human_bytes(bytes), ": the GPU has ",
-                      human_bytes(static_cast<Index>(free_bytes)), " of ", human_bytes(static_cast<Index>(all)),
+    const MemoryState state = memory_state();
+    throw IoError(str("[memory] cannot take ", human_bytes(bytes), ": the GPU has ", human_bytes(state.left), " of ",
+                      human_bytes(state.all),
                       " left. `megalith plan` shows what a recipe takes; a smaller train.micro_batch or more parallel "
                       "ranks take less each"));
   }

@@ -10,6 +10,7 @@ int num_gpus();
 std::vector<device::Gpu> gpus();
 void require_gpu();
 void use(int index);
+Index memory_in_use();
 std::byte* allocate(Index bytes);
 void free(std::byte* data) noexcept;
 std::byte* allocate_host(Index bytes);
