@@ -63,7 +63,7 @@ std::span<const double> WholeModel::last_logits(std::span<const std::int32_t> wi
   put_tokens(window);
   const Tensor z = run(logits_pass_, Question::last_logits, static_cast<Index>(window.size()) - 1);
   dispatch_float(z.dtype(), "last_logits", [&]<class T>() {
-    for (std::size_t i = 0; i < logits_.size(); ++i) logits_[i] = static_cast<double>(z.data<T>()[i]);
+    for (std::size_t i = 0; i < logits_.size(); ++i) logits_[i] = converted<double>(z.data<T>()[i]);
   });
   return logits_;
 }
@@ -74,7 +74,7 @@ std::vector<double> WholeModel::log_probabilities(std::span<const std::int32_t> 
   std::ranges::copy(window.subspan(1), targets_.span<std::int32_t>().begin());
   const Tensor losses = run(losses_pass_, Question::losses, 0);
   std::vector<double> answer(window.size() - 1);
-  dispatch_float(losses.dtype(), "log_probabilities", [&]<class T>() {
+  dispatch_wide(losses.dtype(), "log_probabilities", [&]<class T>() {
     for (std::size_t i = 0; i < answer.size(); ++i) answer[i] = -static_cast<double>(losses.data<T>()[i]);
   });
   return answer;

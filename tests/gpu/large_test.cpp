@@ -2,7 +2,7 @@
 #include "megalith/ops/embedding.h"
 #include "megalith/ops/norm.h"
 
-#include "tests/gpu/twin.h"
+#include "tests/support/twin.h"
 
 namespace megalith::ops {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "megalith/train/engine.h"
 
-#include "tests/gpu/twin.h"
+#include "tests/support/twin.h"
 #include "tests/train/small_run.h"
 
 namespace megalith {
