@@ -68,7 +68,7 @@ Values<T> random_values(int rank, Index count) {
 
 /// What sums are taken in.
 template <class T>
-using SumOf = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+using SumOf = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float, T>;
 
 /// What the reduction of element i over `ranks`, in this order, must give to the bit on a CPU.
 template <class T>
@@ -102,7 +102,10 @@ bool is_reduction(Device device, const T& value, Reduce reduce, std::span<const 
   const T expected = expected_value<T>(reduce, ranks, i);
   if (device == Device::cpu || reduce != Reduce::sum || std::is_integral_v<T>) return same_bits(value, expected);
   const auto real = [](const T& x) { return static_cast<double>(static_cast<SumOf<T>>(x)); };
-  const double epsilon = std::is_same_v<T, double> ? 0x1p-52 : std::is_same_v<T, float> ? 0x1p-23 : 0x1p-7;
+  const double epsilon = std::is_same_v<T, double>    ? 0x1p-52
+                         : std::is_same_v<T, float>   ? 0x1p-23
+                         : std::is_same_v<T, float16> ? 0x1p-10
+                                                      : 0x1p-7;
   double magnitude = 0;
   for (const int rank : ranks) magnitude += std::abs(real(random_value<T>(rank, i)));
   return std::abs(real(value) - real(expected)) <= static_cast<double>(ranks.size()) * epsilon * magnitude;
@@ -162,6 +165,7 @@ void reductions(World& world) {
   reductions_of<double>(world);
   reductions_of<float>(world);
   reductions_of<bfloat16>(world);
+  reductions_of<float16>(world);
   reductions_of<std::int64_t>(world);
   reductions_of<std::int32_t>(world);
   reductions_of<std::uint64_t>(world);
