@@ -173,7 +173,7 @@ class Bench {
   comm::Group everyone() {
     std::vector<int> ranks(static_cast<std::size_t>(world_.size()));
     std::iota(ranks.begin(), ranks.end(), 0);
-    return world_.group("bench", std::move(ranks), comm::Messages::neighbours);
+    return world_.group("bench", std::move(ranks), {.messages = comm::Messages::neighbours});
   }
 
   /// Elements of a rank's part when `bytes` are cut into one for each.

@@ -21,7 +21,7 @@ Tensor random(Exec& ex, const Shape& shape, DType dtype = DType::f32) {
   const RandomSite site{.seed = 1};
   dispatch_float(dtype, "bench", [&]<class T>() {
     for (Index i = 0; i < tensor.numel(); ++i) {
-      tensor.data<T>()[i] = static_cast<T>(site.word(static_cast<std::uint64_t>(i)) / 4294967296.0 - 0.5);
+      tensor.data<T>()[i] = converted<T>(site.word(static_cast<std::uint64_t>(i)) / 4294967296.0 - 0.5);
     }
   });
   return tensor;

@@ -21,7 +21,7 @@ class DryWorld final : public World {
   void abort(const std::string&) override {}
 
  protected:
-  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, Messages) override {
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, const GroupUse&) override {
     return std::make_shared<SilentChannel>(std::move(name), std::move(world_ranks), rank);
   }
 
@@ -46,7 +46,7 @@ int member_of(std::string_view name, const std::vector<int>& world_ranks, int ra
 
 }  // namespace
 
-Group World::group(std::string name, std::vector<int> world_ranks, Messages messages) {
+Group World::group(std::string name, std::vector<int> world_ranks, const GroupUse& use) {
   const int member = member_of(name, world_ranks, rank(), size());
   for (const Group& made : groups_) {
     if (made.name() == name && std::ranges::equal(made.world_ranks(), world_ranks)) return made;
@@ -55,7 +55,7 @@ Group World::group(std::string name, std::vector<int> world_ranks, Messages mess
   if (world_ranks.size() == 1) {
     channel = std::make_shared<SilentChannel>(std::move(name), std::move(world_ranks), member);
   } else {
-    channel = open(std::move(name), std::move(world_ranks), member, messages);
+    channel = open(std::move(name), std::move(world_ranks), member, use);
   }
   channel->set_calls(calls_);
   return groups_.emplace_back(std::move(channel));

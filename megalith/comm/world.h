@@ -18,6 +18,16 @@ enum class Messages : std::uint8_t {
   neighbours,  ///< member i with i + 1, and the last with the first, both ways, on lanes 0 and 1
 };
 
+/// How much of a GPU a group's collectives may hold: what gives their full rate, or kCommunicationThreadBlocks
+/// (tensor/device.h), because products run beside them.
+enum class Blocks : std::uint8_t { as_needed, few };
+
+/// What a GPU transport makes a group for. On a CPU all groups are alike.
+struct GroupUse {
+  Messages messages = Messages::none;
+  Blocks blocks = Blocks::as_needed;
+};
+
 /// One rank's view of all ranks: makes groups. Every rank makes the groups of which it is a member, in an order that is
 /// the same for all: creation does not communicate on a CPU, but on GPUs the members wait for each other.
 class World {
@@ -29,9 +39,9 @@ class World {
   virtual std::string_view transport() const = 0;  ///< "threads", "mpi", "nccl", "dry"
 
   /// The group of these world ranks (ascending order not required: the order given is the group's order). The same name
-  /// and ranks give the same group again, with the messages it was first made for. Throws InternalError when this rank
+  /// and ranks give the same group again, for the use it was first made for. Throws InternalError when this rank
   /// is not a member, or a rank is out of range or listed twice.
-  Group group(std::string name, std::vector<int> world_ranks, Messages messages = Messages::none);
+  Group group(std::string name, std::vector<int> world_ranks, const GroupUse& use = {});
   /// All ranks, named "world", between their host memories: the same as group("world", all ranks) where ranks compute
   /// on a CPU.
   const Group& all() const { return *all_; }
@@ -64,7 +74,7 @@ class World {
  protected:
   /// The channel of a group of two or more ranks, in which this one is member `rank`.
   virtual std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank,
-                                        Messages messages) = 0;
+                                        const GroupUse& use) = 0;
   // One of these is called once by the transport's constructor.
   void open_world();                   ///< all() is a group of this World
   void adopt_world(const Group& all);  ///< all() is another World's

@@ -142,9 +142,6 @@ void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
   } else if (plan.device == Device::cuda) {
     out.require(policy->compute != DType::f64, "train.precision", r.precision,
                 "is for device.type = cpu, to check with: a GPU computes in bf16, fp16 or fp32");
-  } else {
-    out.require(policy->compute == policy->master, "train.precision", r.precision,
-                "needs device.type = cuda: the CPU has no 16-bit kernels yet; use fp32");
   }
   resolve_scaling(t, r, out);
   out.require(r.eval_interval >= 0, "train.eval_interval", r.eval_interval, "must not be negative");

@@ -222,7 +222,7 @@ void import_hf_gpt2(io::Fs& fs, const io::Path& folder, const model::ModelConfig
                            " by config.json"));
     }
     const std::vector<double> theirs = values_of(*info, file.bytes(), where);
-    dispatch_float(ours.dtype(), "import_hf_gpt2", [&]<class T>() {
+    dispatch_wide(ours.dtype(), "import_hf_gpt2", [&]<class T>() {
       T* out = ours.data<T>();
       for_each_place(mapping.layout, ours.shape(), model.num_heads,
                      [&](Index place) { *out++ = static_cast<T>(theirs[static_cast<std::size_t>(place)]); });
@@ -275,7 +275,7 @@ void export_hf_gpt2(io::Fs& fs, const io::Path& folder, const model::ModelConfig
     const Mapping mapping = mapping_of(param.name());
     const Tensor ours = param.without_padding(param.master);
     theirs.resize(static_cast<std::size_t>(ours.numel()));
-    dispatch_float(ours.dtype(), "export_hf_gpt2", [&]<class T>() {
+    dispatch_wide(ours.dtype(), "export_hf_gpt2", [&]<class T>() {
       const T* in = ours.data<T>();
       for_each_place(mapping.layout, ours.shape(), model.num_heads,
                      [&](Index place) { theirs[static_cast<std::size_t>(place)] = static_cast<float>(*in++); });

@@ -85,7 +85,7 @@ void WholeModel::read(const Tensor& from, std::span<double> to) {
     std::vector<T> host(to.size());
     ex_.copy(host.data(), from.raw(), static_cast<Index>(host.size() * sizeof(T)));
     ex_.synchronize();
-    std::ranges::copy(host, to.begin());
+    std::ranges::transform(host, to.begin(), [](T value) { return converted<double>(value); });
   });
 }
 

@@ -12,16 +12,16 @@ Mesh make_mesh(comm::World& world, const ResolvedSizes& sizes) {
     throw ConfigError(str("parallel.ranks = ", sizes.world_size, ": the job has ", world.size(), " ranks"));
   }
   const GroupCatalog catalog(sizes);
-  const auto make = [&](GroupKind kind, comm::Messages messages = comm::Messages::none) {
+  const auto make = [&](GroupKind kind, const comm::GroupUse& use = {}) {
     const std::optional<int> group = catalog.group_of(kind, world.rank());
     std::vector<int> members = group ? catalog.members(kind, *group) : std::vector<int>{world.rank()};
-    return world.group(std::string(name_of(kind)), std::move(members), messages);
+    return world.group(std::string(name_of(kind)), std::move(members), use);
   };
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   comm::Group all = world.group("world", std::move(ranks));
-  comm::Group dp = make(GroupKind::dp_cp), tp = make(GroupKind::tp),
-              pp = make(GroupKind::pp, comm::Messages::neighbours), embd = make(GroupKind::embd);
+  comm::Group dp = make(GroupKind::dp_cp), tp = make(GroupKind::tp, {.blocks = comm::Blocks::few}),
+              pp = make(GroupKind::pp, {.messages = comm::Messages::neighbours}), embd = make(GroupKind::embd);
   return {sizes, all, tp, pp, dp, embd};
 }
 

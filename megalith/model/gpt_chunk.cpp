@@ -118,7 +118,7 @@ Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const
   }
   if (!blocks_.empty()) {
     for_parts([&](const nn::Microbatch& microbatch, const comm::Pending&) {
-      blocks_.back().add_up(ex, microbatch, x, saved.blocks.back());
+      blocks_.back().add_up(ex, microbatch, x, saved.blocks[blocks_.size() - 1]);  // `saved` may have more
     });
   }
   return x;

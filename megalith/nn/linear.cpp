@@ -8,11 +8,26 @@ namespace {
 using ops::Transpose;
 using ops::Write;
 
+/// Weight gradients are made while the gradient of an input is summed over tp, if it is.
+ops::Beside beside_sums(const comm::Group& tp) {
+  return tp.size() > 1 ? ops::Beside::communication : ops::Beside::nothing;
+}
+
+/// A part's products run beside the other part's sums.
+ops::Beside beside_others(const Part& part) {
+  return part.count > 1 ? ops::Beside::communication : ops::Beside::nothing;
+}
+
 /// weight.grad += dy^T x, or =; bias_grad += sum of dy's rows where it is given.
-void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& weight, Write write,
-                          const Tensor& bias_grad = {}) {
-  ops::matmul(
-      ex, {.a = dy, .b = x, .c = weight.grad, .row_sums = bias_grad, .transpose_a = Transpose::yes, .write = write});
+void add_weight_gradients(Exec& ex, const comm::Group& tp, const Tensor& dy, const Tensor& x, Param& weight,
+                          Write write, const Tensor& bias_grad = {}) {
+  ops::matmul(ex, {.a = dy,
+                   .b = x,
+                   .c = weight.grad,
+                   .row_sums = bias_grad,
+                   .transpose_a = Transpose::yes,
+                   .write = write,
+                   .beside = beside_sums(tp)});
 }
 
 }  // namespace
@@ -20,9 +35,12 @@ void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& we
 Tensor ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
   saved.x = x;
   part.make(ex, saved.y, {x.dim(0), weight_.value.dim(0)}, x.dtype());
-  ops::matmul(
-      ex,
-      {.a = part.of(x), .b = weight_.value, .bias = bias_.value, .c = part.of(saved.y), .transpose_b = Transpose::yes});
+  ops::matmul(ex, {.a = part.of(x),
+                   .b = weight_.value,
+                   .bias = bias_.value,
+                   .c = part.of(saved.y),
+                   .transpose_b = Transpose::yes,
+                   .beside = beside_others(part)});
   return saved.y;
 }
 
@@ -31,8 +49,12 @@ void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, Tensor& gelu_
   saved.x = x;
   part.make(ex, saved.y, {x.dim(0), weight_.value.dim(0)}, x.dtype());
   part.make(ex, gelu_y, saved.y.shape(), x.dtype());
-  ops::matmul_gelu(
-      ex, {.x = part.of(x), .w = weight_.value, .bias = bias_.value, .z = part.of(saved.y), .y = part.of(gelu_y)});
+  ops::matmul_gelu(ex, {.x = part.of(x),
+                        .w = weight_.value,
+                        .bias = bias_.value,
+                        .z = part.of(saved.y),
+                        .y = part.of(gelu_y),
+                        .beside = beside_others(part)});
 }
 
 comm::Pending ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
@@ -41,19 +63,20 @@ comm::Pending ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, c
 }
 
 void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {
-  add_weight_gradients(ex, dy, saved.x, weight_, write, bias_.grad);
+  add_weight_gradients(ex, tp_, dy, saved.x, weight_, write, bias_.grad);
 }
 
 void ColumnParallelLinear::backward_weight_without_bias(Exec& ex, const Tensor& dy, const Saved& saved,
                                                         ops::Write write) const {
-  add_weight_gradients(ex, dy, saved.x, weight_, write);
+  add_weight_gradients(ex, tp_, dy, saved.x, weight_, write);
 }
 
 comm::Pending RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
   saved.x = x;
   part.make(ex, saved.y, {x.dim(0), weight_.value.dim(0)}, x.dtype());
   const Tensor y = part.of(saved.y);
-  ops::matmul(ex, {.a = part.of(x), .b = weight_.value, .c = y, .transpose_b = Transpose::yes});
+  ops::matmul(
+      ex, {.a = part.of(x), .b = weight_.value, .c = y, .transpose_b = Transpose::yes, .beside = beside_others(part)});
   return comm::all_reduce(ex, tp_, y, comm::Reduce::sum);
 }
 
@@ -67,7 +90,7 @@ void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Te
 }
 
 void RowParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {
-  add_weight_gradients(ex, dy, saved.x, weight_, write, bias_.grad);
+  add_weight_gradients(ex, tp_, dy, saved.x, weight_, write, bias_.grad);
 }
 
 }  // namespace megalith::nn

@@ -17,7 +17,7 @@ void adamw(Exec& ex, const AdamW& args) {
   if (args.copy) expect_shape(args.copy, {numel}, "adamw.copy");
   expect_like(args.decays, {ceil_div(numel, kDecayGroup)}, DType::u8, "adamw.decays");
   expect_like(args.verdict, {Index{sizeof(StepVerdict)}}, DType::u8, "adamw.verdict");
-  run_float(
+  run_wide(
       ex,
       {.name = "adamw",
        .reads = {args.value, args.m, args.v, args.grad, args.decays, args.verdict},
@@ -31,7 +31,7 @@ void sum_of_squares(Exec& ex, const Tensor& x, const Tensor& sum_squares) {
   const Index count =
       ex.device() == Device::cpu ? ceil_div(x.numel(), cpu::kSquaresBlock) : cuda::square_parts(x.numel());
   const Tensor parts = ex.tensor({count}, DType::f64);
-  run_float(
+  run_wide(
       ex, {.name = "sum_of_squares", .reads = {x, sum_squares}, .writes = {sum_squares, parts}}, x.dtype(),
       [=]<class T>() { cpu::sum_of_squares<T>(x, sum_squares, parts); },
       [=](auto&, auto stream) { cuda::sum_of_squares(stream, x, sum_squares, parts); });

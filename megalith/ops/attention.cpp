@@ -41,13 +41,15 @@ void attention_forward(Exec& ex, const AttentionForward& args) {
   expect_like(args.out, out, dtype, "attention.out");
   expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, statistics_dtype(dtype),
               "attention.log_sum_exp");
-  const Tensor scratch = ex.tensor({ex.device() == Device::cpu ? 0 : cuda::kAttentionForwardScratch}, DType::u8);
+  const Index scratch_bytes =
+      ex.device() == Device::cpu ? cpu::attention_forward_scratch_bytes(args) : cuda::kAttentionForwardScratch;
+  const Tensor scratch = ex.tensor({scratch_bytes}, DType::u8);
   run_float(
       ex,
       {.name = "attention",
        .reads = {args.qkv, args.dropout.step_state},
        .writes = {args.out, args.log_sum_exp, scratch}},
-      dtype, [args]<class T>() { cpu::attention_forward<T>(args); },
+      dtype, [args, scratch]<class T>() { cpu::attention_forward<T>(args, scratch); },
       [args, scratch](auto& exec, auto stream) { cuda::attention_forward(exec, stream, args, scratch); });
 }
 
@@ -60,15 +62,16 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
   expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, statistics_dtype(dtype),
               "attention_backward.log_sum_exp");
   expect_like(args.dqkv, args.qkv.shape(), dtype, "attention_backward.dqkv");
-  const Index scratch_bytes =
-      ex.device() == Device::cpu ? 0 : cuda::attention_backward_scratch_bytes(ex.determinism(), args);
+  const Index scratch_bytes = ex.device() == Device::cpu
+                                  ? cpu::attention_backward_scratch_bytes(args)
+                                  : cuda::attention_backward_scratch_bytes(ex.determinism(), args);
   const Tensor scratch = ex.tensor({scratch_bytes}, DType::u8);
   run_float(
       ex,
       {.name = "attention_backward",
        .reads = {args.dout, args.qkv, args.out, args.log_sum_exp, args.dropout.step_state},
        .writes = {args.dqkv, scratch}},
-      dtype, [args]<class T>() { cpu::attention_backward<T>(args); },
+      dtype, [args, scratch]<class T>() { cpu::attention_backward<T>(args, scratch); },
       [args, scratch](auto& exec, auto stream) { cuda::attention_backward(exec, stream, args, scratch); });
 }
 

@@ -72,7 +72,7 @@ void loss_from_sums(Exec& ex, const LossFromSums& args) {
   expect_like(args.loss, {tokens}, args.sums.dtype(), "loss_from_sums.loss");
   expect_like(args.loss_sum, {1}, DType::f64, "loss_from_sums.loss_sum");
   expect_vocabulary(0, args.vocab_size, "loss_from_sums");
-  run_float(
+  run_wide(
       ex,
       {.name = "loss_from_sums",
        .reads = {args.sums, args.targets, args.loss_sum},

@@ -40,4 +40,12 @@ void run_float(Exec& ex, const OpInfo& op, DType dtype, OnCpu on_cpu, OnGpu on_g
       std::move(on_gpu));
 }
 
+/// The same for ops on f64 or f32 only.
+template <class OnCpu, class OnGpu>
+void run_wide(Exec& ex, const OpInfo& op, DType dtype, OnCpu on_cpu, OnGpu on_gpu) {
+  run_kernel(
+      ex, op, [name = op.name, dtype, on_cpu = std::move(on_cpu)] { dispatch_wide(dtype, name, on_cpu); },
+      std::move(on_gpu));
+}
+
 }  // namespace megalith::ops

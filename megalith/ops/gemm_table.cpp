@@ -33,7 +33,7 @@ std::string_view name_of(GemmEpilogue epilogue) {
 }
 
 /// The parts of an algorithm by their keys: writing and reading go through this one list.
-constexpr std::array<std::pair<const char*, std::int64_t GemmAlgorithm::*>, 9> kParts = {
+constexpr std::array<std::pair<const char*, std::int64_t GemmAlgorithm::*>, 10> kParts = {
     {{"id", &GemmAlgorithm::id},
      {"tile", &GemmAlgorithm::tile},
      {"stages", &GemmAlgorithm::stages},
@@ -42,7 +42,8 @@ constexpr std::array<std::pair<const char*, std::int64_t GemmAlgorithm::*>, 9> k
      {"swizzle", &GemmAlgorithm::swizzle},
      {"custom", &GemmAlgorithm::custom},
      {"inner_shape", &GemmAlgorithm::inner_shape},
-     {"cluster_shape", &GemmAlgorithm::cluster_shape}}};
+     {"cluster_shape", &GemmAlgorithm::cluster_shape},
+     {"ordinal", &GemmAlgorithm::ordinal}}};
 
 ordered_json to_json(const GemmProblem& problem, const GemmAlgorithm& algorithm) {
   ordered_json parts = ordered_json::object();
@@ -56,6 +57,7 @@ ordered_json to_json(const GemmProblem& problem, const GemmAlgorithm& algorithm)
           {"transpose_b", problem.transpose_b == Transpose::yes},
           {"accumulate", problem.write == Write::accumulate},
           {"epilogue", name_of(problem.epilogue)},
+          {"beside_communication", problem.beside == Beside::communication},
           {"alignment", problem.alignment},
           {"algorithm", parts}};
 }
@@ -105,12 +107,13 @@ GemmProblem problem_from(const JsonField& field) {
           .transpose_b = transpose("transpose_b"),
           .write = field.at("accumulate").boolean() ? Write::accumulate : Write::overwrite,
           .epilogue = epilogue_from(field.at("epilogue")),
+          .beside = field.at("beside_communication").boolean() ? Beside::communication : Beside::nothing,
           .alignment = alignment_from(field.at("alignment"))};
 }
 
 GemmAlgorithm algorithm_from(const JsonField& field) {
   field.expect_keys(
-      {"id", "tile", "stages", "split_k", "reduction", "swizzle", "custom", "inner_shape", "cluster_shape"});
+      {"id", "tile", "stages", "split_k", "reduction", "swizzle", "custom", "inner_shape", "cluster_shape", "ordinal"});
   GemmAlgorithm algorithm;
   for (const auto& [key, part] : kParts) algorithm.*part = field.at(key).integer();
   return algorithm;
@@ -154,8 +157,8 @@ GemmTable parse_gemm_table(std::string_view text, std::string_view source) {
                                .library = root.at("library").text()},
                   .products = {}};
   root.at("products").each([&](const JsonField& product) {
-    product.expect_keys(
-        {"m", "n", "k", "in", "out", "transpose_a", "transpose_b", "accumulate", "epilogue", "alignment", "algorithm"});
+    product.expect_keys({"m", "n", "k", "in", "out", "transpose_a", "transpose_b", "accumulate", "epilogue",
+                         "beside_communication", "alignment", "algorithm"});
     if (!table.products.emplace(problem_from(product), algorithm_from(product.at("algorithm"))).second)
       product.fail("is there twice");
   });

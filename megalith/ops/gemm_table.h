@@ -23,6 +23,7 @@ struct GemmProblem {
   Transpose transpose_a = Transpose::no, transpose_b = Transpose::no;
   Write write = Write::overwrite;
   GemmEpilogue epilogue = GemmEpilogue::none;
+  Beside beside = Beside::nothing;
   std::int32_t alignment = 256;  ///< bytes, of every operand
   auto operator<=>(const GemmProblem&) const = default;
 };
@@ -33,11 +34,13 @@ struct GemmBytes {
 };
 GemmBytes bytes_of(const GemmProblem& problem);
 
-/// A library's algorithm: its public configuration, and nothing else of it. It names one of the algorithms that the
-/// library offers for a problem, so what a file says can at worst name none. Source: cuBLASLt's CUBLASLT_ALGO_CONFIG_*.
+/// A library's algorithm: its public configuration, and which it is of those that the library offers with this
+/// configuration for the problem (on Hopper several, which differ in what is not public, and by percents in speed). It
+/// names one of the offered algorithms, so what a file says can at worst name none. Source: cuBLASLt's
+/// CUBLASLT_ALGO_CONFIG_*.
 struct GemmAlgorithm {
   std::int64_t id = 0, tile = 0, stages = 0, split_k = 0, reduction = 0, swizzle = 0, custom = 0, inner_shape = 0,
-               cluster_shape = 0;
+               cluster_shape = 0, ordinal = 0;
   auto operator<=>(const GemmAlgorithm&) const = default;
 };
 

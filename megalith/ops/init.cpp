@@ -24,7 +24,7 @@ NormalBox::NormalBox(const ParamSpec& spec, std::uint64_t seed)
 void initialise(Exec& ex, const ParamSpec& spec, const Tensor& to, std::uint64_t seed) {
   expect_float(ex, to, "initialise");
   expect_like(to, spec.held, statistics_dtype(to.dtype()), "initialise.to");
-  run_float(
+  run_wide(
       ex, {.name = "initialise", .reads = {}, .writes = {to}}, to.dtype(),
       [&]<class T>() { cpu::initialise<T>(spec, to, seed); },
       [&](auto&, auto stream) { cuda::initialise(stream, spec, to, seed); });

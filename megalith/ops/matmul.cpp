@@ -41,10 +41,8 @@ void matmul(Exec& ex, const Matmul& args) {
   expect_like(args.b, b_transposed ? Shape{n, k} : Shape{k, n}, dtype, "matmul.b");
   check_options(args, m, n);
   const Tensor parts = args.row_sums ? column_sum_parts(ex, args.a) : Tensor();
-  const auto on_cpu = [args, parts, empty = m == 0 || n == 0, none = k == 0]<class T>() {
-    if (!empty && !none) cpu::matmul<T>(args);
-    if (none && args.write == Write::overwrite) cpu::fill<T>(args.c, 0);
-    if (args.bias) cpu::add_bias<T>(args.c, args.bias);
+  const auto on_cpu = [args, parts]<class T>() {
+    cpu::matmul<T>(args);
     if (args.row_sums) cpu::bias_backward<T>(args.a, args.row_sums, parts);
   };
   const auto on_gpu = [args, parts](auto& exec, auto stream) { cuda::matmul(exec, stream, args, parts); };
@@ -73,11 +71,7 @@ void matmul_gelu(Exec& ex, const MatmulGelu& args) {
   expect_like(args.y, {tokens, features}, dtype, "matmul_gelu.y");
   run_float(
       ex, {.name = "matmul_gelu", .reads = {args.x, args.w, args.bias}, .writes = {args.z, args.y}}, dtype,
-      [args]<class T>() {
-        if (args.z.numel() == 0) return;
-        cpu::matmul<T>({.a = args.x, .b = args.w, .c = args.z, .transpose_b = Transpose::yes});
-        cpu::bias_gelu<T>({args.z, args.bias, args.y});
-      },
+      [args]<class T>() { cpu::matmul_gelu<T>(args); },
       [args](auto& exec, auto stream) { cuda::matmul_gelu(exec, stream, args); });
 }
 
@@ -96,13 +90,7 @@ void matmul_gelu_backward(Exec& ex, const MatmulGeluBackward& args) {
       {.name = "matmul_gelu_backward",
        .reads = {args.dy, args.w, args.z, args.bias_grad},
        .writes = {args.dz, args.bias_grad, parts}},
-      dtype,
-      [args, parts]<class T>() {
-        if (args.dz.numel() == 0) return;
-        cpu::matmul<T>({.a = args.dy, .b = args.w, .c = args.dz});
-        cpu::gelu_backward<T>({args.z, args.dz, args.dz});
-        cpu::bias_backward<T>(args.dz, args.bias_grad, parts);
-      },
+      dtype, [args, parts]<class T>() { cpu::matmul_gelu_backward<T>(args, parts); },
       [args, parts](auto& exec, auto stream) { cuda::matmul_gelu_backward(exec, stream, args, parts); });
 }
 

@@ -5,6 +5,9 @@ namespace megalith::ops {
 
 enum class Write : std::uint8_t { overwrite, accumulate };
 enum class Transpose : std::uint8_t { no, yes };
+/// What else is under way on a GPU while a product runs. Beside communication it leaves some multiprocessors free
+/// (kCommunicationMultiprocessors): taking all, it would keep the communication from starting.
+enum class Beside : std::uint8_t { nothing, communication };
 
 /// c = op(a) op(b) [+ bias in every row], or c += for Write::accumulate. op transposes where asked.
 ///   op(a) [M, K], op(b) [K, N], c [M, N]; a and b of one dtype, c too, or f32 where theirs is bf16 or f16: sums are
@@ -21,6 +24,7 @@ struct Matmul {
   Tensor row_sums = {};  // out, accumulated; may be undefined
   Transpose transpose_a = Transpose::no, transpose_b = Transpose::no;
   Write write = Write::overwrite;
+  Beside beside = Beside::nothing;
 };
 void matmul(Exec& ex, const Matmul& args);
 
@@ -29,6 +33,7 @@ void matmul(Exec& ex, const Matmul& args);
 struct MatmulGelu {
   Tensor x, w, bias;  // in
   Tensor z, y;        // out
+  Beside beside = Beside::nothing;
 };
 void matmul_gelu(Exec& ex, const MatmulGelu& args);
 

@@ -149,9 +149,31 @@ inline constexpr DType dtype_of = DTypeOf<T>::value;
 /// What statistics of a tensor (means, sums of exponentials, losses) are kept in.
 constexpr DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-/// Calls f.template operator()<T>() with T = double or float.
+/// What values of a type are computed and summed in: f64 for f64, otherwise f32. The type of statistics_dtype.
+template <class T>
+struct ArithmeticOf {
+  using type = float;
+};
+template <>
+struct ArithmeticOf<double> {
+  using type = double;
+};
+template <class T>
+using Arithmetic = typename ArithmeticOf<T>::type;
+
+/// Between any two of double, float, bfloat16 and float16; rounds to nearest even (double to 16 bits by way of float).
+template <class To, class From>
+constexpr To converted(From value) {
+  if constexpr (sizeof(To) == 2 || sizeof(From) == 2)
+    return static_cast<To>(static_cast<float>(value));
+  else
+    return static_cast<To>(value);
+}
+
+/// Calls f.template operator()<T>() with T = double or float: for what is never kept in 16 bits (masters, moments,
+/// sums).
 template <class F>
-decltype(auto) dispatch_float(DType dtype, std::string_view where, F&& f) {
+decltype(auto) dispatch_wide(DType dtype, std::string_view where, F&& f) {
   switch (dtype) {
     case DType::f64:
       return f.template operator()<double>();
@@ -159,6 +181,24 @@ decltype(auto) dispatch_float(DType dtype, std::string_view where, F&& f) {
       return f.template operator()<float>();
     default:
       throw BackendError("[" + std::string(where) + "] dtype = " + std::string(name_of(dtype)) + ": needs f64 or f32");
+  }
+}
+
+/// Calls f.template operator()<T>() with T = double, float, bfloat16 or float16.
+template <class F>
+decltype(auto) dispatch_float(DType dtype, std::string_view where, F&& f) {
+  switch (dtype) {
+    case DType::f64:
+      return f.template operator()<double>();
+    case DType::f32:
+      return f.template operator()<float>();
+    case DType::bf16:
+      return f.template operator()<bfloat16>();
+    case DType::f16:
+      return f.template operator()<float16>();
+    default:
+      throw BackendError("[" + std::string(where) + "] dtype = " + std::string(name_of(dtype)) +
+                         ": needs f64, f32, bf16 or f16");
   }
 }
 

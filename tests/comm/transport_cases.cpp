@@ -68,7 +68,7 @@ Values<T> random_values(int rank, Index count) {
 
 /// What sums are taken in.
 template <class T>
-using SumOf = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+using SumOf = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float, T>;
 
 /// What the reduction of element i over `ranks`, in this order, must give to the bit on a CPU.
 template <class T>
@@ -102,7 +102,10 @@ bool is_reduction(Device device, const T& value, Reduce reduce, std::span<const 
   const T expected = expected_value<T>(reduce, ranks, i);
   if (device == Device::cpu || reduce != Reduce::sum || std::is_integral_v<T>) return same_bits(value, expected);
   const auto real = [](const T& x) { return static_cast<double>(static_cast<SumOf<T>>(x)); };
-  const double epsilon = std::is_same_v<T, double> ? 0x1p-52 : std::is_same_v<T, float> ? 0x1p-23 : 0x1p-7;
+  const double epsilon = std::is_same_v<T, double>    ? 0x1p-52
+                         : std::is_same_v<T, float>   ? 0x1p-23
+                         : std::is_same_v<T, float16> ? 0x1p-10
+                                                      : 0x1p-7;
   double magnitude = 0;
   for (const int rank : ranks) magnitude += std::abs(real(random_value<T>(rank, i)));
   return std::abs(real(value) - real(expected)) <= static_cast<double>(ranks.size()) * epsilon * magnitude;
@@ -162,6 +165,7 @@ void reductions(World& world) {
   reductions_of<double>(world);
   reductions_of<float>(world);
   reductions_of<bfloat16>(world);
+  reductions_of<float16>(world);
   reductions_of<std::int64_t>(world);
   reductions_of<std::int32_t>(world);
   reductions_of<std::uint64_t>(world);
@@ -411,7 +415,7 @@ void counters_and_log(World& world) {
   Exec ex(device_of(world));
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const Group group = world.group("counted", ranks, Messages::neighbours);
+  const Group group = world.group("counted", ranks, {.messages = Messages::neighbours});
   Values<float> values(12);
   const Tensor tensor = values.put(ex);
   for (int i = 0; i < 3; ++i) all_reduce(ex, group, tensor, Reduce::sum).wait(ex);
@@ -488,7 +492,7 @@ Device device_of(const World& world) { return world.transport() == "nccl" ? Devi
 Group everyone(World& world) {
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return world.group("world", std::move(ranks), Messages::neighbours);
+  return world.group("world", std::move(ranks), {.messages = Messages::neighbours});
 }
 
 }  // namespace megalith::comm

@@ -89,6 +89,19 @@ TEST(Recipe, GemmChoicesAreForGpus) {
             std::string::npos);
 }
 
+TEST(Recipe, EveryPrecisionRunsOnTheCpuAndOnlyFp16ScalesTheLoss) {
+  EXPECT_EQ(resolve(parse_recipe(kSmall, "r.toml")).train.precision, "fp32");
+  const auto with = [](const std::string& precision) {
+    return resolve(parse_recipe(kSmall, "r.toml", std::vector<std::string>{"train.precision=" + precision})).train;
+  };
+  EXPECT_EQ(with("bf16").policy(), (Policy{DType::f32, DType::bf16}));
+  EXPECT_EQ(with("fp16").policy(), (Policy{DType::f32, DType::f16}));
+  EXPECT_EQ(with("fp16").scaling.initial, 65536);
+  EXPECT_FALSE(with("bf16").scaling.is_on());
+  EXPECT_EQ(problem_of(kSmall, {"train.precision=bf16", "train.loss_scale=8"}),
+            "r.toml: 1 problem\n  train.loss_scale = 8: loss scaling is for train.precision = fp16");
+}
+
 TEST(Recipe, DpFollowsFromRanks) {
   const RunConfig asked = parse_recipe(kSmall, "r.toml", std::vector<std::string>{"parallel.tp=2"});
   EXPECT_EQ(resolve(asked).grid.dp, 1);

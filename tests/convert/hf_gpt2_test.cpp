@@ -39,7 +39,7 @@ struct Model {
     std::uint64_t n = 0;
     for (Param& param : params.params()) {
       const Tensor values = param.without_padding(param.value);
-      dispatch_float(dtype, "test", [&]<class T>() {
+      dispatch_wide(dtype, "test", [&]<class T>() {
         for (T& value : values.span<T>())
           value = static_cast<T>(static_cast<float>(random.word(n++)) * 0x1p-32f - 0.5f);
       });
@@ -54,7 +54,7 @@ struct Model {
 std::vector<double> all_values(Model& model) {
   std::vector<double> all;
   for (const Param& param : model.params.params()) {
-    dispatch_float(param.value.dtype(), "test", [&]<class T>() {
+    dispatch_wide(param.value.dtype(), "test", [&]<class T>() {
       for (const T value : param.without_padding(param.value).span<T>()) all.push_back(static_cast<double>(value));
     });
   }

@@ -8,8 +8,8 @@
 #include "megalith/ops/matmul.h"
 #include "megalith/train/saver.h"
 
-#include "tests/gpu/twin.h"
 #include "tests/io/temp_dir.h"
+#include "tests/support/twin.h"
 #include "tests/train/small_run.h"
 
 // The table of GEMM algorithms on a GPU: that it names what runs, and that running it again gives the same bits.
@@ -19,19 +19,19 @@ namespace {
 /// Products of a layer's kinds on one Exec: their results as bits.
 class Products {
  public:
-  Products() : twins_(DType::bf16) {}
-  Exec& exec() { return twins_.gpu(); }
+  Products() : twins_(Device::cuda, DType::bf16) {}
+  Exec& exec() { return twins_.tested(); }
   ops::GemmChooser& chooser() { return ops::gemm_chooser(exec()); }
 
   std::vector<std::vector<double>> run() {
     twins_.release();
     constexpr Index kTokens = 512, kIn = 256, kOut = 1024;
-    const Tensor x = twins_.in({kTokens, kIn}, 1).gpu, w = twins_.in({kOut, kIn}, 2).gpu, b = twins_.in({kOut}, 3).gpu,
-                 dy = twins_.in({kTokens, kOut}, 4).gpu, dw = twins_.in_f32({kOut, kIn}, 5).gpu,
-                 sums = twins_.in_f32({kIn}, 6).gpu;
-    const Tensor y = twins_.out({kTokens, kOut}).gpu, z = twins_.out({kTokens, kOut}).gpu,
-                 g = twins_.out({kTokens, kOut}).gpu, dz = twins_.out({kTokens, kIn}).gpu,
-                 dx = twins_.out({kTokens, kIn}).gpu;
+    const Tensor x = twins_.in({kTokens, kIn}, 1).tested, w = twins_.in({kOut, kIn}, 2).tested,
+                 b = twins_.in({kOut}, 3).tested, dy = twins_.in({kTokens, kOut}, 4).tested,
+                 dw = twins_.in_f32({kOut, kIn}, 5).tested, sums = twins_.in_f32({kIn}, 6).tested;
+    const Tensor y = twins_.out({kTokens, kOut}).tested, z = twins_.out({kTokens, kOut}).tested,
+                 g = twins_.out({kTokens, kOut}).tested, dz = twins_.out({kTokens, kIn}).tested,
+                 dx = twins_.out({kTokens, kIn}).tested;
     Exec& ex = exec();
     ops::matmul(ex, {.a = x, .b = w, .bias = b, .c = y, .transpose_b = ops::Transpose::yes});
     ops::matmul(ex, {.a = dy, .b = w, .c = dx});

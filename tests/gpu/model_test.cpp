@@ -4,7 +4,7 @@
 #include "megalith/eval/whole_model.h"
 #include "megalith/train/engine.h"
 
-#include "tests/gpu/twin.h"
+#include "tests/support/twin.h"
 #include "tests/train/small_run.h"
 
 namespace megalith {

@@ -27,7 +27,8 @@ GemmTable small_table() {
                                                        .swizzle = 1,
                                                        .custom = 4,
                                                        .inner_shape = 5,
-                                                       .cluster_shape = 6};
+                                                       .cluster_shape = 6,
+                                                       .ordinal = 1};
   table.products[{.m = 768,
                   .n = 3072,
                   .k = 32768,

@@ -15,7 +15,7 @@ Tensor OpTest::put(const Shape& shape, const Values& values, DType type) {
   const Tensor tensor = ex_.tensor(shape, type);
   EXPECT_EQ(tensor.numel(), static_cast<Index>(values.size()));
   dispatch_float(type, "test", [&]<class T>() {
-    for (std::size_t i = 0; i < values.size(); ++i) tensor.data<T>()[i] = static_cast<T>(values[i]);
+    for (std::size_t i = 0; i < values.size(); ++i) tensor.data<T>()[i] = converted<T>(values[i]);
   });
   return tensor;
 }
@@ -49,7 +49,7 @@ Values random_values(Index count, std::uint32_t seed, double scale) {
 Values values_of(const Tensor& tensor) {
   Values values(static_cast<std::size_t>(tensor.numel()));
   dispatch_float(tensor.dtype(), "test", [&]<class T>() {
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(tensor.data<T>()[i]);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = converted<double>(tensor.data<T>()[i]);
   });
   return values;
 }

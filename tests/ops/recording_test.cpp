@@ -37,9 +37,9 @@ TEST(OpsRecording, ChecksShapesWhileRecording) {
   Recording recording;
   recording.begin_phase();
   Exec recorder(Device::cpu, recording);
-  const Tensor x = recorder.tensor({3, 4}, DType::f32), bf16 = recorder.tensor({3, 4}, DType::bf16);
+  const Tensor x = recorder.tensor({3, 4}, DType::f32), ids = recorder.tensor({3, 4}, DType::i32);
   EXPECT_EQ(error_text([&] { add_bias(recorder, x, x); }), "[add_bias.bias] shape = [3, 4]: must be [4]");
-  EXPECT_EQ(error_text([&] { fill(recorder, bf16, 1); }), "[fill] dtype = bf16: needs f64 or f32 on the CPU");
+  EXPECT_EQ(error_text([&] { fill(recorder, ids, 1); }), "[fill] dtype = i32: needs f64, f32, bf16 or f16 on the CPU");
   EXPECT_TRUE(recording.ops().empty());
 }
 

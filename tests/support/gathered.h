@@ -16,7 +16,7 @@ class Gathered {
   void put(const TensorSlice& slice, const Tensor& values) {
     std::vector<double> local(static_cast<std::size_t>(values.numel()));
     dispatch_float(values.dtype(), "Gathered", [&]<class T>() {
-      for (std::size_t i = 0; i < local.size(); ++i) local[i] = static_cast<double>(values.data<T>()[i]);
+      for (std::size_t i = 0; i < local.size(); ++i) local[i] = converted<double>(values.data<T>()[i]);
     });
     const std::lock_guard lock(mutex_);
     std::vector<double>& global = tensors_[slice.name];

@@ -10,7 +10,7 @@ inline void fill_random(const Tensor& tensor, std::uint64_t stream, double std =
   const RandomSite site{.seed = stream};
   dispatch_float(tensor.dtype(), "fill_random", [&]<class T>() {
     for (Index i = 0; i < tensor.numel(); ++i)
-      tensor.data<T>()[i] = static_cast<T>(std * site.normal(static_cast<std::uint64_t>(i)));
+      tensor.data<T>()[i] = converted<T>(std * site.normal(static_cast<std::uint64_t>(i)));
   });
 }
 
@@ -23,7 +23,7 @@ inline void fill_params(ParamBuffer& params, double std = 0.3) {
     param.spec.init_std = std;
     ops::initialise(ex, param.spec, param.master, 99);
     if (!norm_gain) continue;
-    dispatch_float(param.value.dtype(), "fill_params", [&]<class T>() {
+    dispatch_wide(param.value.dtype(), "fill_params", [&]<class T>() {
       for (T& value : param.value.span<T>()) value += T{1};
     });
   }

@@ -219,7 +219,7 @@ class MpiWorld final : public World {
   void abort(const std::string& reason) override { link_.tell_failure(reason); }
 
  protected:
-  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, Messages) override {
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, const GroupUse&) override {
     return std::make_shared<MpiChannel>(link_, std::move(name), std::move(world_ranks), rank);
   }
 

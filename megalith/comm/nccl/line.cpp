@@ -8,15 +8,8 @@
 #include "megalith/tensor/cuda/check.h"
 
 namespace megalith::comm {
-namespace {
-
-/// Thread blocks of a posted message, which hold their multiprocessors from computing until the peer comes. PP 2
-/// of 1.2B, microbatch 2 on H200s: 363, 369, 357, 403 ms a step with 1, 2, 4, 16.
-constexpr int kMessageBlocks = 4;
-
-}  // namespace
-
-Line::Line(const Route& route) : route_(route), ready_(Device::cuda), flights_(kInFlight) {
+Line::Line(const Route& route, int most_blocks)
+    : route_(route), most_blocks_(most_blocks), ready_(Device::cuda), flights_(kInFlight) {
   for (Flight& flight : flights_) flight.done = Event(Device::cuda);
   int lowest = 0, highest = 0;  // communication first: others wait for it, and it takes few multiprocessors
   cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
@@ -28,7 +21,7 @@ Line::~Line() { static_cast<void>(cudaStreamDestroy(stream_)); }
 ncclResult_t Line::connect(const ncclUniqueId& id, int size, int rank) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  if (is_message(route_.op)) config.maxCTAs = kMessageBlocks;
+  if (most_blocks_ != kAnyBlocks) config.maxCTAs = most_blocks_;
   ncclComm_t made = nullptr;
   const ncclResult_t status = ncclCommInitRankConfig(&made, size, id, rank, &config);
   comm_.store(made, std::memory_order_release);

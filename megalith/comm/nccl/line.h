@@ -31,8 +31,11 @@ class Line {
   /// So many calls of a line may be submitted and not waited for.
   static constexpr std::uint64_t kInFlight = 512;
 
-  /// The stream and the events, on the GPU that the calling thread uses. No communicator yet.
-  explicit Line(const Route& route);
+  static constexpr int kAnyBlocks = 0;
+
+  /// The stream and the events, on the GPU that the calling thread uses. No communicator yet. `most_blocks`: thread
+  /// blocks that a call may hold, or kAnyBlocks.
+  Line(const Route& route, int most_blocks);
   ~Line();
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
@@ -75,6 +78,7 @@ class Line {
   Flight& at(std::uint64_t number) { return flights_[number % kInFlight]; }
 
   Route route_;
+  int most_blocks_;
   cudaStream_t stream_ = nullptr;
   std::atomic<ncclComm_t> comm_{nullptr};
   Event ready_;

@@ -47,6 +47,10 @@ ncclRedOp_t native(Reduce reduce) {
 
 std::size_t unsigned_of(Index count) { return static_cast<std::size_t>(count); }
 
+/// Thread blocks of a posted message, which hold their multiprocessors from computing until the peer comes. PP 2
+/// of 1.2B, microbatch 2 on H200s: 363, 369, 357, 403 ms a step with 1, 2, 4, 16.
+constexpr int kMessageBlocks = 4;
+
 constexpr std::int64_t kMaxLines = 16;  // a ticket's id is the call's number in its line * kMaxLines + the line
 
 std::size_t line_in(Ticket ticket) { return static_cast<std::size_t>(ticket.id % kMaxLines); }
@@ -73,16 +77,16 @@ struct NcclChannel::Ids {
   }
 };
 
-NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name, Messages messages)
+NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name, const GroupUse& use)
     : Channel(std::move(name), {host.world_ranks().begin(), host.world_ranks().end()}, host.rank()),
       watchdog_(watchdog),
       scratch_(kMaxLines, Device::cuda) {
-  lines_.emplace_back(Route{});
-  if (messages == Messages::none) return;
+  lines_.emplace_back(Route{}, use.blocks == Blocks::few ? kCommunicationThreadBlocks : Line::kAnyBlocks);
+  if (use.messages == Messages::none) return;
   for (const int peer : neighbours_of(rank(), size())) {
     for (int lane = 0; lane < kMessageLanes; ++lane) {
-      lines_.emplace_back(Route{Op::send, peer, lane});
-      lines_.emplace_back(Route{Op::recv, peer, lane});
+      lines_.emplace_back(Route{Op::send, peer, lane}, kMessageBlocks);
+      lines_.emplace_back(Route{Op::recv, peer, lane}, kMessageBlocks);
     }
   }
 }

@@ -23,7 +23,7 @@ class NcclChannel final : public Channel {
   static constexpr int kMessageLanes = 2;
 
   /// `host` has the same members. Makes streams and events; communicates from connect() on.
-  NcclChannel(Watchdog& watchdog, const Group& host, std::string name, Messages messages);
+  NcclChannel(Watchdog& watchdog, const Group& host, std::string name, const GroupUse& use);
   /// Makes the communicators and connects the GPUs; returns when all members have. `host` carries NCCL's ids.
   void connect(const Group& host);
 

@@ -34,11 +34,11 @@ class NcclWorld final : public World {
   }
 
  protected:
-  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int, Messages messages) override {
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int, const GroupUse& use) override {
     watchdog_.check_health();
     const Index in_use = device::memory_in_use(Device::cuda);
     const Group bootstrap = host_.group("bootstrap-" + name, std::move(world_ranks));
-    const auto channel = std::make_shared<NcclChannel>(watchdog_, bootstrap, std::move(name), messages);
+    const auto channel = std::make_shared<NcclChannel>(watchdog_, bootstrap, std::move(name), use);
     watchdog_.add(channel);
     try {
       channel->connect(bootstrap);

@@ -23,7 +23,7 @@ class ThreadWorld final : public World {
   std::string failure() const override { return hub_.failure(); }
 
  protected:
-  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, Messages) override {
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, const GroupUse&) override {
     return std::make_shared<ThreadChannel>(hub_, std::move(name), std::move(world_ranks), rank);
   }
 

@@ -3,15 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "megalith/ops/cpu/elementwise.h"
+#include "megalith/ops/cpu/init.h"
 #include "megalith/ops/cpu/matmul.h"
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/tensor/memory.h"
 
 // A head is walked in tiles of kQueries x kKeys scores, which live on the stack (64 KiB each in f32); tiles above the
 // diagonal are skipped. Products read q, k, v and write their gradients in the packed layout, by their strides.
 // Measured at D = 64, S = 256 with oneDNN on AVX2: 32 queries lose 8 % of the products' speed, 128 compute 20 % more
 // scores.
+//
+// Tensors of 16 bits are widened into scratch as a whole: each element of k and v is read by every block of queries,
+// and the sums over key blocks must stay in f32 until they are done. 4 T A D f32 forward, 8 backward.
 
 namespace megalith::ops::cpu {
 namespace {
@@ -160,11 +166,9 @@ void backward_queries(const AttentionBackward& args, const Head<T>& head, Index 
 
 Index query_blocks(Index seq_len) { return ceil_div(seq_len, kQueries); }
 
-}  // namespace
-
 /// One task per (sample, head, block of queries); the longest rows come first, so that the team ends together.
 template <class T>
-void attention_forward(const AttentionForward& args) {
+void forward_heads(const AttentionForward& args) {
   const auto dropout = resolve(args.dropout);
   const Index blocks = query_blocks(args.seq_len), heads = args.batch * args.num_heads;
   parallel_for(blocks * heads, args.qkv.numel(), [&](Index i) {
@@ -176,7 +180,7 @@ void attention_forward(const AttentionForward& args) {
 
 /// One task per (sample, head): the sums over queries keep one order.
 template <class T>
-void attention_backward(const AttentionBackward& args) {
+void backward_heads(const AttentionBackward& args) {
   const auto dropout = resolve(args.dropout);
   parallel_for(args.batch * args.num_heads, args.qkv.numel(), [&](Index i) {
     const Head<T> head = head_at<T>(args, dropout, i / args.num_heads, i % args.num_heads);
@@ -187,9 +191,76 @@ void attention_backward(const AttentionBackward& args) {
   });
 }
 
-template void attention_forward<float>(const AttentionForward& args);
-template void attention_forward<double>(const AttentionForward& args);
-template void attention_backward<float>(const AttentionBackward& args);
-template void attention_backward<double>(const AttentionBackward& args);
+/// Hands out f32 tensors of the scratch, one after the other.
+class Widened {
+ public:
+  explicit Widened(const Tensor& scratch) : next_(static_cast<std::byte*>(scratch.raw())) {}
+  /// Of the shape of `like`; contents undefined.
+  Tensor space(const Tensor& like) {
+    const Tensor wide(next_, like.shape(), DType::f32);
+    next_ += wide_bytes(like);
+    return wide;
+  }
+  Tensor copy(const Tensor& tensor) {
+    const Tensor wide = space(tensor);
+    cast(tensor, wide);
+    return wide;
+  }
+  static Index wide_bytes(const Tensor& like) { return round_up(like.numel() * Index{sizeof(float)}, kAlignment); }
+
+ private:
+  std::byte* next_;
+};
+
+bool is_16_bit(const Tensor& tensor) { return size_of(tensor.dtype()) == 2; }
+
+}  // namespace
+
+Index attention_forward_scratch_bytes(const AttentionForward& args) {
+  return is_16_bit(args.qkv) ? Widened::wide_bytes(args.qkv) + Widened::wide_bytes(args.out) : 0;
+}
+
+Index attention_backward_scratch_bytes(const AttentionBackward& args) {
+  return is_16_bit(args.qkv) ? 2 * Widened::wide_bytes(args.qkv) + 2 * Widened::wide_bytes(args.out) : 0;
+}
+
+template <class T>
+void attention_forward(const AttentionForward& args, const Tensor& scratch) {
+  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+    forward_heads<T>(args);
+  } else {
+    Widened widened(scratch);
+    AttentionForward wide = args;
+    wide.qkv = widened.copy(args.qkv);
+    wide.out = widened.space(args.out);
+    forward_heads<float>(wide);
+    cast(wide.out, args.out);
+  }
+}
+
+template <class T>
+void attention_backward(const AttentionBackward& args, const Tensor& scratch) {
+  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+    backward_heads<T>(args);
+  } else {
+    Widened widened(scratch);
+    AttentionBackward wide = args;
+    wide.qkv = widened.copy(args.qkv);
+    wide.out = widened.copy(args.out);
+    wide.dout = widened.copy(args.dout);
+    wide.dqkv = widened.space(args.dqkv);
+    backward_heads<float>(wide);
+    cast(wide.dqkv, args.dqkv);
+  }
+}
+
+#define MEGALITH_INSTANTIATE(T)                                                            \
+  template void attention_forward<T>(const AttentionForward& args, const Tensor& scratch); \
+  template void attention_backward<T>(const AttentionBackward& args, const Tensor& scratch)
+MEGALITH_INSTANTIATE(float);
+MEGALITH_INSTANTIATE(double);
+MEGALITH_INSTANTIATE(bfloat16);
+MEGALITH_INSTANTIATE(float16);
+#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -30,28 +31,72 @@ template <class T>
 void logits_max(const Tensor& logits, const Tensor& row_max, Index first_id, Index vocab_size) {
   const Index held = logits.dim(1), real = real_columns(held, first_id, vocab_size);
   const T* z = logits.data<T>();
-  T* max = row_max.data<T>();
+  auto* max = row_max.data<Arithmetic<T>>();
   parallel_rows(logits.dim(0), held, [&](Index begin, Index count) {
     for (Index t = begin; t < begin + count; ++t) max[t] = kernels<T>().softmax.row_max(z + t * held, real);
   });
 }
 
-template <class T>
-void logits_sum_exp(const LogitsSumExp& args) {
+namespace {
+
+/// sums[0, t] = exp_sum(row, max), sums[1, t] = (z - max) at the target where it is held, else 0.
+template <class T, class ExpSum>
+void sum_rows(const LogitsSumExp& args, const ExpSum& exp_sum) {
+  using A = Arithmetic<T>;
   const Index tokens = args.logits.dim(0), held = args.logits.dim(1);
   const Index real = real_columns(held, args.first_id, args.vocab_size);
-  T *z = args.logits.data<T>(), *sum = args.sums.data<T>();
-  T* target_logit = sum + tokens;
-  const T* max = args.row_max.data<T>();
+  T* z = args.logits.data<T>();
+  A *sum = args.sums.data<A>(), *target_logit = sum + tokens;
+  const A* max = args.row_max.data<A>();
   const std::int32_t* targets = args.targets.data<std::int32_t>();
   parallel_rows(tokens, held, [&](Index begin, Index count) {
     for (Index t = begin; t < begin + count; ++t) {
       T* row = z + t * held;
       const Index column = held_column(targets[t], args.first_id, real);
-      target_logit[t] = column < 0 ? T{0} : row[column] - max[t];
-      sum[t] = kernels<T>().softmax.exp_sum(row, real, max[t]);
-      std::fill_n(row + real, held - real, T{0});
+      target_logit[t] = column < 0 ? A{0} : static_cast<A>(row[column]) - max[t];
+      sum[t] = exp_sum(row, max[t]);
     }
+  });
+}
+
+/// The gradient of every row: probabilities(t, row, factor) writes exp(z - max) * factor, then the target takes its
+/// part off; rows without a target become 0.
+template <class T, class Probabilities>
+void gradient_rows(const LogitsBackward& args, const Probabilities& probabilities) {
+  using A = Arithmetic<T>;
+  const Index tokens = args.logits.dim(0), held = args.logits.dim(1);
+  T* z = args.logits.data<T>();
+  const A *sum = args.sums.data<A>(), *target_logit = sum + tokens;
+  const std::int32_t* targets = args.targets.data<std::int32_t>();
+  StepState state;
+  std::memcpy(&state, args.step_state.raw(), sizeof state);
+  const A scale = static_cast<A>(state.loss_scale);
+  parallel_rows(tokens, held, [&](Index begin, Index count) {
+    for (Index t = begin; t < begin + count; ++t) {
+      T* row = z + t * held;
+      if (targets[t] < 0) {
+        std::fill_n(row, held, T{});
+        continue;
+      }
+      const A factor = static_cast<A>(state.loss_scale / static_cast<double>(sum[t]));
+      probabilities(t, row, factor);
+      const Index column = held_column(targets[t], args.first_id, held);
+      if (column < 0) continue;
+      // In 16 bits a probability near 1 is too coarse to take 1 from: this one is computed again.
+      const A probability = std::is_same_v<T, A> ? static_cast<A>(row[column]) : std::exp(target_logit[t]) * factor;
+      row[column] = static_cast<T>(probability - scale);
+    }
+  });
+}
+
+}  // namespace
+
+template <class T>
+void logits_sum_exp(const LogitsSumExp& args) {
+  const Index held = args.logits.dim(1), real = real_columns(held, args.first_id, args.vocab_size);
+  sum_rows<T>(args, [&](T* row, Arithmetic<T> max) {
+    std::fill_n(row + real, held - real, T{});
+    return kernels<T>().softmax.exp_sum(row, real, max);
   });
 }
 
@@ -80,45 +125,56 @@ void loss_from_sums(const LossFromSums& args) {
 
 template <class T>
 void logits_backward(const LogitsBackward& args) {
-  const Index held = args.logits.dim(1);
-  T* z = args.logits.data<T>();
-  const T* sum = args.sums.data<T>();
-  const std::int32_t* targets = args.targets.data<std::int32_t>();
-  StepState state;
-  std::memcpy(&state, args.step_state.raw(), sizeof state);
-  parallel_rows(args.logits.dim(0), held, [&](Index begin, Index count) {
-    for (Index t = begin; t < begin + count; ++t) {
-      T* row = z + t * held;
-      if (targets[t] < 0) {
-        std::fill_n(row, held, T{0});
-        continue;
-      }
-      kernels<T>().elementwise.scale(row, static_cast<T>(state.loss_scale / static_cast<double>(sum[t])), held);
-      const Index column = held_column(targets[t], args.first_id, held);
-      if (column >= 0) row[column] -= static_cast<T>(state.loss_scale);
-    }
+  gradient_rows<T>(args, [held = args.logits.dim(1)](Index, T* row, Arithmetic<T> factor) {
+    kernels<T>().elementwise.scale(row, factor, held);
   });
 }
+
+namespace {
+
+/// With no other rank between the sum and the gradient nothing need be stored between them, which in 16 bits would
+/// round twice and lose what f16 cannot hold before it is scaled. In f32 one exponential an element is faster.
+template <class T>
+void cross_entropy_16(const CrossEntropy& args, const Tensor& row_max, const Tensor& sums) {
+  const Index held = args.logits.dim(1), real = real_columns(held, 0, args.vocab_size);
+  const float* max = row_max.data<float>();
+  sum_rows<T>({args.logits, row_max, args.targets, sums, 0, args.vocab_size},
+              [&](const T* row, float most) { return kernels<T>().softmax.sum_of_exp(row, real, most); });
+  loss_from_sums<float>({sums, args.targets, args.loss, args.loss_sum, args.vocab_size});
+  if (!args.step_state) return;
+  gradient_rows<T>({args.logits, sums, args.targets, args.step_state, 0}, [&](Index t, T* row, float factor) {
+    kernels<T>().softmax.exp_times(row, real, max[t], factor);
+    std::fill_n(row + real, held - real, T{});
+  });
+}
+
+}  // namespace
 
 template <class T>
 void cross_entropy(const CrossEntropy& args, const Tensor& statistics) {
   const Index tokens = args.logits.dim(0);
   const Tensor row_max = statistics.rows(0, 1).reshaped({tokens}), sums = statistics.rows(1, 2);
   logits_max<T>(args.logits, row_max, 0, args.vocab_size);
-  logits_sum_exp<T>({args.logits, row_max, args.targets, sums, 0, args.vocab_size});
-  loss_from_sums<T>({sums, args.targets, args.loss, args.loss_sum, args.vocab_size});
-  if (args.step_state) logits_backward<T>({args.logits, sums, args.targets, args.step_state, 0});
+  if constexpr (!std::is_same_v<T, Arithmetic<T>>) {
+    cross_entropy_16<T>(args, row_max, sums);
+  } else {
+    logits_sum_exp<T>({args.logits, row_max, args.targets, sums, 0, args.vocab_size});
+    loss_from_sums<T>({sums, args.targets, args.loss, args.loss_sum, args.vocab_size});
+    if (args.step_state) logits_backward<T>({args.logits, sums, args.targets, args.step_state, 0});
+  }
 }
 
-template void cross_entropy<float>(const CrossEntropy& args, const Tensor& statistics);
-template void cross_entropy<double>(const CrossEntropy& args, const Tensor& statistics);
-template void logits_max<float>(const Tensor& logits, const Tensor& row_max, Index first_id, Index vocab_size);
-template void logits_max<double>(const Tensor& logits, const Tensor& row_max, Index first_id, Index vocab_size);
-template void logits_sum_exp<float>(const LogitsSumExp& args);
-template void logits_sum_exp<double>(const LogitsSumExp& args);
 template void loss_from_sums<float>(const LossFromSums& args);
 template void loss_from_sums<double>(const LossFromSums& args);
-template void logits_backward<float>(const LogitsBackward& args);
-template void logits_backward<double>(const LogitsBackward& args);
+#define MEGALITH_INSTANTIATE(T)                                                                               \
+  template void cross_entropy<T>(const CrossEntropy& args, const Tensor& statistics);                         \
+  template void logits_max<T>(const Tensor& logits, const Tensor& row_max, Index first_id, Index vocab_size); \
+  template void logits_sum_exp<T>(const LogitsSumExp& args);                                                  \
+  template void logits_backward<T>(const LogitsBackward& args)
+MEGALITH_INSTANTIATE(float);
+MEGALITH_INSTANTIATE(double);
+MEGALITH_INSTANTIATE(bfloat16);
+MEGALITH_INSTANTIATE(float16);
+#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

@@ -47,13 +47,14 @@ void add_bias(const Tensor& x, const Tensor& bias) {
 
 template <class T>
 void bias_backward(const Tensor& dy, const Tensor& bias_grad, const Tensor& parts) {
+  using A = Arithmetic<T>;
   const Index rows = dy.dim(0), columns = dy.dim(1);
   parallel_pieces(rows, kSumRows, rows * columns, [&](Index begin, Index count) {
-    T* part = parts.data<T>() + begin / kSumRows * columns;
-    std::fill_n(part, columns, T{0});
+    A* part = parts.data<A>() + begin / kSumRows * columns;
+    std::fill_n(part, columns, A{0});
     kernels<T>().elementwise.add_rows(dy.data<T>() + begin * columns, count, columns, part);
   });
-  add_parts(parts.data<T>(), row_blocks(rows), columns, columns, bias_grad.data<T>());
+  add_parts(parts.data<A>(), row_blocks(rows), columns, columns, bias_grad.data<A>());
 }
 
 template <class T>
@@ -118,14 +119,14 @@ template <class T>
 void fill(const Tensor& x, double value) {
   const Index n = x.numel();
   parallel_pieces(n, kPiece, n,
-                  [&](Index begin, Index count) { std::fill_n(x.data<T>() + begin, count, static_cast<T>(value)); });
+                  [&](Index begin, Index count) { std::fill_n(x.data<T>() + begin, count, converted<T>(value)); });
 }
 
 template <class T>
 void scale(const Tensor& x, double factor) {
   const Index n = x.numel();
   parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
-    kernels<T>().elementwise.scale(x.data<T>() + begin, static_cast<T>(factor), count);
+    kernels<T>().elementwise.scale(x.data<T>() + begin, static_cast<Arithmetic<T>>(factor), count);
   });
 }
 
@@ -156,6 +157,8 @@ void copy_bytes(const Tensor& from, const Tensor& to) {
   template void scale<T>(const Tensor& x, double factor)
 MEGALITH_INSTANTIATE(float);
 MEGALITH_INSTANTIATE(double);
+MEGALITH_INSTANTIATE(bfloat16);
+MEGALITH_INSTANTIATE(float16);
 #undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

@@ -26,7 +26,7 @@ void embedding_forward(const EmbeddingForward& args) {
       if (row >= 0 && row < held) {
         std::copy_n(table + row * hidden, hidden, y + t * hidden);
       } else {
-        std::fill_n(y + t * hidden, hidden, T{0});
+        std::fill_n(y + t * hidden, hidden, T{});
       }
     }
   });
@@ -39,14 +39,13 @@ void embedding_backward(const EmbeddingBackward& args) {
   const Index tokens = args.dy.dim(0), hidden = args.dy.dim(1), held = args.table_grad.dim(0);
   const std::int32_t* ids = args.ids.data<std::int32_t>();
   const T* dy = args.dy.data<T>();
-  T* grad = args.table_grad.data<T>();
-  const auto add = kernels<T>().elementwise.add;
+  auto* grad = args.table_grad.data<Arithmetic<T>>();
+  const auto add_rows = kernels<T>().elementwise.add_rows;
   parallel_pieces(hidden, kColumns, tokens * hidden, [&](Index begin, Index count) {
     for (Index t = 0; t < tokens; ++t) {
       const Index row = ids[t] - args.first_id;
       if (row < 0 || row >= held) continue;
-      T* sum = grad + row * hidden + begin;
-      add(sum, dy + t * hidden + begin, sum, count);
+      add_rows(dy + t * hidden + begin, 1, count, grad + row * hidden + begin);
     }
   });
 }
@@ -70,20 +69,22 @@ void add_position(const AddPosition& args) {
 template <class T>
 void position_backward(const Tensor& dy, const Tensor& position_grad) {
   const Index seq_len = position_grad.dim(0), hidden = position_grad.dim(1), rows = dy.dim(0);
-  const auto add = kernels<T>().elementwise.add;
+  const auto add_rows = kernels<T>().elementwise.add_rows;
   parallel_for(seq_len, dy.numel(), [&](Index s) {
-    T* sum = position_grad.data<T>() + s * hidden;
-    for (Index r = s; r < rows; r += seq_len) add(sum, dy.data<T>() + r * hidden, sum, hidden);
+    auto* sum = position_grad.data<Arithmetic<T>>() + s * hidden;
+    for (Index r = s; r < rows; r += seq_len) add_rows(dy.data<T>() + r * hidden, 1, hidden, sum);
   });
 }
 
-template void embedding_forward<float>(const EmbeddingForward& args);
-template void embedding_forward<double>(const EmbeddingForward& args);
-template void embedding_backward<float>(const EmbeddingBackward& args);
-template void embedding_backward<double>(const EmbeddingBackward& args);
-template void add_position<float>(const AddPosition& args);
-template void add_position<double>(const AddPosition& args);
-template void position_backward<float>(const Tensor& dy, const Tensor& position_grad);
-template void position_backward<double>(const Tensor& dy, const Tensor& position_grad);
+#define MEGALITH_INSTANTIATE(T)                                       \
+  template void embedding_forward<T>(const EmbeddingForward& args);   \
+  template void embedding_backward<T>(const EmbeddingBackward& args); \
+  template void add_position<T>(const AddPosition& args);             \
+  template void position_backward<T>(const Tensor& dy, const Tensor& position_grad)
+MEGALITH_INSTANTIATE(float);
+MEGALITH_INSTANTIATE(double);
+MEGALITH_INSTANTIATE(bfloat16);
+MEGALITH_INSTANTIATE(float16);
+#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

@@ -1,26 +1,22 @@
 #include "megalith/ops/cpu/init.h"
 
 #include <algorithm>
+#include <type_traits>
 
+#include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
 
 namespace megalith::ops::cpu {
 namespace {
 
-/// Calls f.operator()<T>() with the type of any floating-point dtype.
-template <class F>
-void dispatch_any_float(DType dtype, F&& f) {
-  if (dtype == DType::bf16) return f.template operator()<bfloat16>();
-  if (dtype == DType::f16) return f.template operator()<float16>();
-  dispatch_float(dtype, "cast", f);
-}
-
-template <class To, class From>
-To converted(From value) {
-  if constexpr (sizeof(To) == 2 || sizeof(From) == 2)
-    return static_cast<To>(static_cast<float>(value));
+template <class From, class To>
+void cast_piece(const From* from, To* to, Index n) {
+  if constexpr (std::is_same_v<From, Arithmetic<To>>)
+    kernels<To>().elementwise.round(from, to, n);
+  else if constexpr (std::is_same_v<Arithmetic<From>, To>)
+    kernels<From>().elementwise.widen(from, to, n);
   else
-    return static_cast<To>(value);
+    for (Index i = 0; i < n; ++i) to[i] = converted<To>(from[i]);
 }
 
 }  // namespace
@@ -39,13 +35,12 @@ void initialise(const ParamSpec& spec, const Tensor& to, std::uint64_t seed) {
 }
 
 void cast(const Tensor& from, const Tensor& to) {
-  dispatch_any_float(from.dtype(), [&]<class From>() {
-    dispatch_any_float(to.dtype(), [&]<class To>() {
+  dispatch_float(from.dtype(), "cast", [&]<class From>() {
+    dispatch_float(to.dtype(), "cast", [&]<class To>() {
       const From* in = from.data<From>();
       To* out = to.data<To>();
-      parallel_pieces(from.numel(), kPiece, from.numel(), [&](Index begin, Index count) {
-        for (Index i = begin; i < begin + count; ++i) out[i] = converted<To>(in[i]);
-      });
+      parallel_pieces(from.numel(), kPiece, from.numel(),
+                      [&](Index begin, Index count) { cast_piece(in + begin, out + begin, count); });
     });
   });
 }

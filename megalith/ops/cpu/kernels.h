@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "megalith/base/types.h"
+#include "megalith/tensor/dtype.h"
 
 namespace megalith::ops::cpu {
 
@@ -11,6 +11,9 @@ namespace megalith::ops::cpu {
 // How it works: the sources of cpu/isa/ are built several times by CMake, each time with other compiler flags and
 // another namespace MEGALITH_ISA. They may use nothing that the linker merges across these builds: no std:: templates,
 // no inline function from outside their namespace. Otherwise the copy with AVX-512 instructions could serve every CPU.
+//
+// T is what tensors are stored in: double, float, bfloat16 or float16. Arithmetic<T> is what is computed in: 16-bit
+// elements are widened when they are loaded and rounded once, to nearest even, when they are stored.
 
 enum class Isa : std::uint8_t { baseline, avx2, avx512 };
 
@@ -26,11 +29,11 @@ struct DropoutStream {
 template <class T>
 struct ElementwiseKernels {
   void (*add)(const T* a, const T* b, T* out, Index n);
-  void (*scale)(T* x, T factor, Index n);
+  void (*scale)(T* x, Arithmetic<T> factor, Index n);
   void (*bias_gelu)(T* x, const T* bias, T* y, Index n);
   void (*gelu_backward)(const T* z, const T* dy, T* dz, Index n);
   /// sums [columns] += the sum of the rows, top to bottom.
-  void (*add_rows)(const T* x, Index rows, Index columns, T* sums);
+  void (*add_rows)(const T* x, Index rows, Index columns, Arithmetic<T>* sums);
   /// out = x * keep
   void (*dropout)(const T* x, T* out, Index n, const DropoutStream& stream, std::uint64_t element);
   /// out = (a + b) * keep; stream may be null (keep all)
@@ -38,17 +41,22 @@ struct ElementwiseKernels {
   /// out = residual + (x + bias) * keep; bias and stream may be null
   void (*bias_dropout_add)(const T* x, const T* bias, const T* residual, T* out, Index n, const DropoutStream* stream,
                            std::uint64_t element);
+  /// Between storage and arithmetic.
+  void (*widen)(const T* x, Arithmetic<T>* out, Index n);
+  void (*round)(const Arithmetic<T>* x, T* out, Index n);
 };
 
 /// One row of n elements each, where not said otherwise.
 template <class T>
 struct NormKernels {
-  void (*forward)(const T* x, const T* gamma, const T* beta, T* y, Index n, double eps, T* mean, T* rstd);
+  void (*forward)(const T* x, const T* gamma, const T* beta, T* y, Index n, double eps, Arithmetic<T>* mean,
+                  Arithmetic<T>* rstd);
   /// dx may be dy or residual; residual may be null.
-  void (*backward)(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, T mean, T rstd);
+  void (*backward)(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, Arithmetic<T> mean,
+                   Arithmetic<T> rstd);
   /// gamma_sum, beta_sum [columns] += over the rows, top to bottom.
-  void (*weight_backward)(const T* dy, const T* x, const T* mean, const T* rstd, Index rows, Index columns,
-                          T* gamma_sum, T* beta_sum);
+  void (*weight_backward)(const T* dy, const T* x, const Arithmetic<T>* mean, const Arithmetic<T>* rstd, Index rows,
+                          Index columns, Arithmetic<T>* gamma_sum, Arithmetic<T>* beta_sum);
 };
 
 /// A rectangle of attention scores of one head: queries first_query + r, keys first_key + c, causal.
@@ -65,15 +73,20 @@ struct AttentionTile {
 
 template <class T>
 struct SoftmaxKernels {
-  void (*exp)(const T* x, T* y, Index n);
-  T (*row_max)(const T* x, Index n);  ///< -inf for n = 0
-  /// z <- exp(z - max); returns the sum.
-  T (*exp_sum)(T* z, Index n, T max);
+  using A = Arithmetic<T>;
+  void (*exp)(const A* x, A* y, Index n);
+  A (*row_max)(const T* x, Index n);  ///< -inf for n = 0
+  /// z <- exp(z - max); returns the sum (of what is not yet rounded).
+  A (*exp_sum)(T* z, Index n, A max);
+  /// The sum of exp(z - max); z stays.
+  A (*sum_of_exp)(const T* z, Index n, A max);
+  /// z <- exp(z - max) * factor
+  void (*exp_times)(T* z, Index n, A max, A factor);
   /// Scores to dropped-out exp(scale * score - max), 0 past the diagonal; max, sum [rows] are carried from tile to tile
   /// and correction [rows] receives the factor on what earlier tiles summed.
-  void (*attention_forward)(const AttentionTile<T>& tile, T* max, T* sum, T* correction);
+  void (*attention_forward)(const AttentionTile<A>& tile, A* max, A* sum, A* correction);
   /// scores to P * keep, dprobs to dS = P (keep dprobs - delta) scale; log_sum_exp, delta [rows].
-  void (*attention_backward)(const AttentionTile<T>& tile, const T* log_sum_exp, const T* delta);
+  void (*attention_backward)(const AttentionTile<A>& tile, const A* log_sum_exp, const A* delta);
 };
 
 template <class T>
@@ -108,10 +121,11 @@ struct Product {
 
 template <class T>
 struct GemmKernels {
-  void (*product)(const Product<T>& product);
-  T (*dot)(const T* x, const T* y, Index n);
+  using A = Arithmetic<T>;
+  void (*product)(const Product<A>& product);
+  A (*dot)(const T* x, const T* y, Index n);
   /// y [columns] = sum over l of x[l] * matrix[l, column], row stride `stride`, l ascending; beta as in Product.
-  void (*weighted_row_sum)(const T* x, const T* matrix, Index stride, Index k, Index columns, T* y, T beta);
+  void (*weighted_row_sum)(const T* x, const T* matrix, Index stride, Index k, Index columns, A* y, A beta);
 };
 
 template <class T>
@@ -119,7 +133,7 @@ struct Kernels {
   ElementwiseKernels<T> elementwise;
   NormKernels<T> norm;
   SoftmaxKernels<T> softmax;
-  OptimizerKernels<T> optimizer;
+  OptimizerKernels<Arithmetic<T>> optimizer;
   GemmKernels<T> gemm;
 };
 

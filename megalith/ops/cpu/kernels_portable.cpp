@@ -17,6 +17,8 @@ const Kernels<T>& kernels() {
 }
 template const Kernels<float>& kernels();
 template const Kernels<double>& kernels();
+template const Kernels<bfloat16>& kernels();
+template const Kernels<float16>& kernels();
 
 template <class T>
 const Kernels<T>& kernels(Isa) {
@@ -24,5 +26,7 @@ const Kernels<T>& kernels(Isa) {
 }
 template const Kernels<float>& kernels(Isa isa);
 template const Kernels<double>& kernels(Isa isa);
+template const Kernels<bfloat16>& kernels(Isa isa);
+template const Kernels<float16>& kernels(Isa isa);
 
 }  // namespace megalith::ops::cpu

@@ -45,6 +45,8 @@ const Kernels<T>& kernels(Isa isa) {
 }
 template const Kernels<float>& kernels(Isa isa);
 template const Kernels<double>& kernels(Isa isa);
+template const Kernels<bfloat16>& kernels(Isa isa);
+template const Kernels<float16>& kernels(Isa isa);
 
 template <class T>
 const Kernels<T>& kernels() {
@@ -54,5 +56,7 @@ const Kernels<T>& kernels() {
 }
 template const Kernels<float>& kernels();
 template const Kernels<double>& kernels();
+template const Kernels<bfloat16>& kernels();
+template const Kernels<float16>& kernels();
 
 }  // namespace megalith::ops::cpu

@@ -1,5 +1,9 @@
 #include "megalith/ops/cpu/matmul.h"
 
+#include <algorithm>
+#include <type_traits>
+
+#include "megalith/ops/cpu/elementwise.h"
 #include "megalith/ops/cpu/parallel.h"
 
 namespace megalith::ops::cpu {
@@ -15,25 +19,60 @@ Index equal_part(Index size, Index most, Index multiple) {
   return round_up(ceil_div(size, ceil_div(size, most)), multiple);
 }
 
-/// What an output is the dot product with.
-enum class Lines : std::uint8_t { rows, columns };
-
-/// c (+)= matrix x, or matrix^T x, where c and x are vectors: with one row or column oneDNN's bits depend on threads,
-/// and its speed is no better.
+/// A matrix by its strides, as in Product.
 template <class T>
-void matrix_vector(const Matmul& args, const Tensor& matrix, const Tensor& vector, Lines lines) {
+struct Operand {
+  const T* data;
+  Index row, column;
+};
+template <class T>
+Operand<T> operand(const Tensor& x, Transpose transpose) {
+  return transpose == Transpose::yes ? Operand<T>{x.data<T>(), 1, x.dim(1)} : Operand<T>{x.data<T>(), x.dim(1), 1};
+}
+
+Index depth_of(const Matmul& args) { return args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1); }
+
+/// A block of c.
+struct Block {
+  Index row, rows, column, columns;
+};
+
+/// Calls body(block) for the blocks of c, by one thread each.
+template <class Body>
+void for_blocks(Index m, Index n, Index k, const Body& body) {
+  const BlockShape shape = block_shape(m, n, k);
+  const Index down = ceil_div(m, shape.rows), across = ceil_div(n, shape.columns);
+  parallel_for(down * across, m * n * k / 16, [&](Index i) {
+    const Index row = i % down * shape.rows, column = i / down * shape.columns;
+    body(Block{row, std::min(shape.rows, m - row), column, std::min(shape.columns, n - column)});
+  });
+}
+
+/// With one row or column oneDNN's bits depend on threads, and its speed is no better: c, a vector, is the matrix (or
+/// its transpose) times the other operand. Its sums go to `c` where there is one, else to a buffer; then finish(sums,
+/// begin, count) is called for every piece.
+template <class T, class Finish>
+void matrix_vector(const Matmul& args, Arithmetic<T>* c, Arithmetic<T> beta, const Finish& finish) {
+  using A = Arithmetic<T>;
   constexpr Index kOutputs = 256;
   const GemmKernels<T>& gemm = kernels<T>().gemm;
+  const bool one_row = args.c.dim(0) == 1;
+  const Tensor &matrix = one_row ? args.b : args.a, &vector = one_row ? args.a : args.b;
+  const bool rows = one_row == ((one_row ? args.transpose_b : args.transpose_a) == Transpose::yes);
   const Index outputs = args.c.numel(), k = vector.numel();
   const T *m = matrix.data<T>(), *x = vector.data<T>();
-  T* y = args.c.data<T>();
-  const T beta = args.write == Write::accumulate ? T{1} : T{0};
   parallel_pieces(outputs, kOutputs, outputs * k, [&](Index begin, Index count) {
-    if (lines == Lines::columns) return gemm.weighted_row_sum(x, m + begin, outputs, k, count, y + begin, beta);
-    for (Index i = begin; i < begin + count; ++i) {
-      const T sum = gemm.dot(m + i * k, x, k);
-      y[i] = beta == T{0} ? sum : y[i] + sum;
+    A buffer[kOutputs];
+    A* y = c == nullptr ? buffer : c + begin;
+    if (rows) {  // outputs are the rows of the matrix in memory times the vector
+      for (Index i = 0; i < count; ++i) {
+        const A sum = gemm.dot(m + (begin + i) * k, x, k);
+        y[i] = beta == A{0} ? sum : y[i] + sum;
+      }
+    } else {
+      gemm.weighted_row_sum(x, m + begin, outputs, k, count, y, beta);
     }
+    finish(y, begin, count);
   });
 }
 
@@ -56,38 +95,188 @@ BlockShape block_shape(Index m, Index n, Index k) {
   return block;
 }
 
+namespace {
+
+/// f64 and f32: c = beta c + op(a) op(b), M, N > 0.
 template <class T>
-void matmul(const Matmul& args) {
-  const bool a_transposed = args.transpose_a == Transpose::yes, b_transposed = args.transpose_b == Transpose::yes;
-  const Index m = args.c.dim(0), n = args.c.dim(1), k = args.a.dim(a_transposed ? 0 : 1);
-  if (m == 1) return matrix_vector<T>(args, args.b, args.a, b_transposed ? Lines::rows : Lines::columns);
-  if (n == 1) return matrix_vector<T>(args, args.a, args.b, a_transposed ? Lines::columns : Lines::rows);
-  const Product<T> whole{.m = m,
-                         .n = n,
-                         .k = k,
-                         .a = args.a.data<T>(),
-                         .a_row = a_transposed ? 1 : k,
-                         .a_column = a_transposed ? m : 1,
-                         .b = args.b.data<T>(),
-                         .b_row = b_transposed ? 1 : n,
-                         .b_column = b_transposed ? k : 1,
-                         .c = args.c.data<T>(),
-                         .c_row = n,
-                         .beta = args.write == Write::accumulate ? T{1} : T{0}};
-  const BlockShape block = block_shape(m, n, k);
-  const Index down = ceil_div(m, block.rows), across = ceil_div(n, block.columns);
-  parallel_for(down * across, m * n * k / 16, [&](Index i) {
-    const Index row = i % down * block.rows, column = i / down * block.columns;
-    Product<T> part = whole;
-    part.m = m - row < block.rows ? m - row : block.rows;
-    part.n = n - column < block.columns ? n - column : block.columns;
-    part.a += row * whole.a_row;
-    part.b += column * whole.b_column;
-    part.c += row * n + column;
-    run_product(part);
+void product(const Matmul& args, T beta) {
+  const Index m = args.c.dim(0), n = args.c.dim(1), k = depth_of(args);
+  if (k == 0) return beta == T{0} ? fill<T>(args.c, 0) : void();
+  T* c = args.c.data<T>();
+  if (m == 1 || n == 1) return matrix_vector<T>(args, c, beta, [](T*, Index, Index) {});
+  const Operand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
+  for_blocks(m, n, k, [&](const Block& block) {
+    run_product(Product<T>{.m = block.rows,
+                           .n = block.columns,
+                           .k = k,
+                           .a = a.data + block.row * a.row,
+                           .a_row = a.row,
+                           .a_column = a.column,
+                           .b = b.data + block.column * b.column,
+                           .b_row = b.row,
+                           .b_column = b.column,
+                           .c = c + block.row * n + block.column,
+                           .c_row = n,
+                           .beta = beta});
   });
 }
-template void matmul<float>(const Matmul& args);
-template void matmul<double>(const Matmul& args);
+
+// Products of 16-bit operands: pieces of them are widened on the stack, the f32 product sums them, and only whole sums
+// are rounded, with bias and GELU already in.
+
+constexpr Index kDepth = 128;  // of a widened piece
+constexpr Index kGap = 16;     // floats between its lines, so that they start in different cache sets
+constexpr Index kPieceRows = std::max(kMostRows * (kDepth + kGap), kDepth*(kMostRows + kGap));
+constexpr Index kPieceColumns = std::max(kMostColumns * (kDepth + kGap), kDepth*(kMostColumns + kGap));
+
+/// The first `rows` x `columns` elements in f32, lines as they lie in memory.
+template <class T>
+Operand<float> widened(const Operand<T>& x, Index rows, Index columns, float* out) {
+  const auto widen = kernels<T>().elementwise.widen;
+  const bool by_rows = x.column == 1;
+  const Index lines = by_rows ? rows : columns, length = by_rows ? columns : rows;
+  const Index stride = by_rows ? x.row : x.column, out_stride = length + kGap;
+  for (Index i = 0; i < lines; ++i) widen(x.data + i * stride, out + i * out_stride, length);
+  return by_rows ? Operand<float>{out, out_stride, 1} : Operand<float>{out, 1, out_stride};
+}
+
+/// c [block.rows, block.columns] = beta c + the block of op(a) op(b).
+template <class T>
+void sum_block(const Block& block, Index k, Operand<T> a, Operand<T> b, float* c, Index c_row, float beta) {
+  alignas(64) float a_piece[kPieceRows];
+  alignas(64) float b_piece[kPieceColumns];
+  if (k == 0 && beta == 0) {
+    for (Index r = 0; r < block.rows; ++r) std::fill_n(c + r * c_row, block.columns, 0.0f);
+  }
+  a.data += block.row * a.row;
+  b.data += block.column * b.column;
+  for (Index l = 0; l < k; l += kDepth) {
+    const Index depth = std::min(kDepth, k - l);
+    const Operand<float> wide_a = widened(a, block.rows, depth, a_piece);
+    const Operand<float> wide_b = widened(b, depth, block.columns, b_piece);
+    run_product(Product<float>{.m = block.rows,
+                               .n = block.columns,
+                               .k = depth,
+                               .a = wide_a.data,
+                               .a_row = wide_a.row,
+                               .a_column = wide_a.column,
+                               .b = wide_b.data,
+                               .b_row = wide_b.row,
+                               .b_column = wide_b.column,
+                               .c = c,
+                               .c_row = c_row,
+                               .beta = l == 0 ? beta : 1.0f});
+    a.data += depth * a.column;
+    b.data += depth * b.row;
+  }
+}
+
+/// The sums of every block of op(a) op(b), given to finish(sums, row, column, count) as parts of rows that it may
+/// change; those of an f32 c are c's own memory, to which Write::accumulate has added them. M, N > 0.
+template <class T, class Finish>
+void product_16(const Matmul& args, const Finish& finish) {
+  const Index m = args.c.dim(0), n = args.c.dim(1), k = depth_of(args);
+  float* const c = args.c.dtype() == DType::f32 ? args.c.data<float>() : nullptr;
+  const float beta = c != nullptr && args.write == Write::accumulate ? 1.0f : 0.0f;
+  if (m == 1) {
+    return matrix_vector<T>(args, c, beta,
+                            [&](float* sums, Index begin, Index count) { finish(sums, 0, begin, count); });
+  }
+  if (n == 1) {
+    return matrix_vector<T>(args, c, beta, [&](float* sums, Index begin, Index count) {
+      for (Index i = 0; i < count; ++i) finish(sums + i, begin + i, 0, 1);
+    });
+  }
+  const Operand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
+  for_blocks(m, n, k, [&](const Block& block) {
+    alignas(64) float buffer[kMostRows * kMostColumns];
+    float* const sums = c == nullptr ? buffer : c + block.row * n + block.column;
+    const Index stride = c == nullptr ? kMostColumns : n;
+    sum_block(block, k, a, b, sums, stride, beta);
+    for (Index r = 0; r < block.rows; ++r) finish(sums + r * stride, block.row + r, block.column, block.columns);
+  });
+}
+
+/// x += y [count], y in 16 bits.
+template <class T>
+void add_widened(float* x, const T* y, Index count) {
+  float wide[kMostColumns];
+  kernels<T>().elementwise.widen(y, wide, count);
+  kernels<float>().elementwise.add(x, wide, x, count);
+}
+
+template <class T>
+void product(const Matmul& args) {
+  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+    product<T>(args, args.write == Write::accumulate ? T{1} : T{0});
+    if (args.bias) add_bias<T>(args.c, args.bias);
+  } else {
+    const T* bias = args.bias ? args.bias.data<T>() : nullptr;
+    T* const c = args.c.dtype() == DType::f32 ? nullptr : args.c.data<T>();
+    product_16<T>(args, [&, n = args.c.dim(1)](float* sums, Index row, Index column, Index count) {
+      if (bias != nullptr) add_widened(sums, bias + column, count);
+      if (c == nullptr) return;
+      T* const to = c + row * n + column;
+      if (args.write == Write::accumulate) add_widened(sums, to, count);
+      kernels<T>().elementwise.round(sums, to, count);
+    });
+  }
+}
+
+}  // namespace
+
+template <class T>
+void matmul(const Matmul& args) {
+  if (args.c.numel() > 0) product<T>(args);
+}
+
+template <class T>
+void matmul_gelu(const MatmulGelu& args) {
+  if (args.z.numel() == 0) return;
+  const Matmul whole{.a = args.x, .b = args.w, .c = args.z, .transpose_b = Transpose::yes};
+  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+    matmul<T>(whole);
+    bias_gelu<T>({args.z, args.bias, args.y});
+  } else {
+    T *z = args.z.data<T>(), *y = args.y.data<T>();
+    product_16<T>(whole, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
+      float bias[kMostColumns], gelu[kMostColumns];
+      kernels<T>().elementwise.widen(args.bias.data<T>() + column, bias, count);
+      kernels<float>().elementwise.bias_gelu(sums, bias, gelu, count);
+      kernels<T>().elementwise.round(sums, z + row * n + column, count);
+      kernels<T>().elementwise.round(gelu, y + row * n + column, count);
+    });
+  }
+}
+
+template <class T>
+void matmul_gelu_backward(const MatmulGeluBackward& args, const Tensor& parts) {
+  if (args.dz.numel() == 0) return;
+  const Matmul whole{.a = args.dy, .b = args.w, .c = args.dz};
+  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+    matmul<T>(whole);
+    gelu_backward<T>({args.z, args.dz, args.dz});
+  } else {
+    const T* z = args.z.data<T>();
+    T* dz = args.dz.data<T>();
+    product_16<T>(whole, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
+      float wide_z[kMostColumns];
+      kernels<T>().elementwise.widen(z + row * n + column, wide_z, count);
+      kernels<float>().elementwise.gelu_backward(wide_z, sums, sums, count);
+      kernels<T>().elementwise.round(sums, dz + row * n + column, count);
+    });
+  }
+  bias_backward<T>(args.dz, args.bias_grad, parts);
+}
+
+#define MEGALITH_INSTANTIATE(T)                         \
+  template void matmul<T>(const Matmul& args);          \
+  template void matmul_gelu<T>(const MatmulGelu& args); \
+  template void matmul_gelu_backward<T>(const MatmulGeluBackward& args, const Tensor& parts)
+MEGALITH_INSTANTIATE(float);
+MEGALITH_INSTANTIATE(double);
+MEGALITH_INSTANTIATE(bfloat16);
+MEGALITH_INSTANTIATE(float16);
+#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

@@ -15,8 +15,13 @@ struct BlockShape {
 /// Follows from the shape alone, so that the number of threads changes no bit.
 BlockShape block_shape(Index m, Index n, Index k);
 
-/// M, N > 0.
+/// All but row_sums.
 template <class T>
 void matmul(const Matmul& args);
+template <class T>
+void matmul_gelu(const MatmulGelu& args);
+/// parts: scratch as of bias_backward
+template <class T>
+void matmul_gelu_backward(const MatmulGeluBackward& args, const Tensor& parts);
 
 }  // namespace megalith::ops::cpu

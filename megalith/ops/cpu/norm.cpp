@@ -11,7 +11,8 @@ template <class T>
 void layer_norm_forward(const LayerNormForward& args) {
   const Index hidden = args.x.dim(1);
   const T *x = args.x.data<T>(), *gamma = args.gamma.data<T>(), *beta = args.beta.data<T>();
-  T *y = args.y.data<T>(), *mean = args.mean.data<T>(), *rstd = args.rstd.data<T>();
+  T* y = args.y.data<T>();
+  auto *mean = args.mean.data<Arithmetic<T>>(), *rstd = args.rstd.data<Arithmetic<T>>();
   const auto row = kernels<T>().norm.forward;
   parallel_rows(args.x.dim(0), hidden, [&](Index begin, Index count) {
     for (Index r = begin; r < begin + count; ++r) {
@@ -32,7 +33,7 @@ template <class T>
 void input_backward(const LayerNormBackward& args) {
   const Index hidden = args.x.dim(1);
   const T *dy = args.dy.data<T>(), *x = args.x.data<T>(), *gamma = args.gamma.data<T>();
-  const T *mean = args.mean.data<T>(), *rstd = args.rstd.data<T>();
+  const auto *mean = args.mean.data<Arithmetic<T>>(), *rstd = args.rstd.data<Arithmetic<T>>();
   const T* residual = args.residual ? args.residual.data<T>() : nullptr;
   T* dx = args.dx.data<T>();
   const auto row = kernels<T>().norm.backward;
@@ -46,17 +47,18 @@ void input_backward(const LayerNormBackward& args) {
 
 template <class T>
 void weight_backward(const LayerNormBackward& args, const Tensor& parts) {
+  using A = Arithmetic<T>;
   const Index rows = args.x.dim(0), hidden = args.x.dim(1);
-  T* sums = parts.data<T>();
+  A* sums = parts.data<A>();
   parallel_pieces(rows, kSumRows, rows * hidden, [&](Index begin, Index count) {
-    T* part = sums + begin / kSumRows * 2 * hidden;
-    std::fill_n(part, 2 * hidden, T{0});
+    A* part = sums + begin / kSumRows * 2 * hidden;
+    std::fill_n(part, 2 * hidden, A{0});
     kernels<T>().norm.weight_backward(args.dy.data<T>() + begin * hidden, args.x.data<T>() + begin * hidden,
-                                      args.mean.data<T>() + begin, args.rstd.data<T>() + begin, count, hidden, part,
+                                      args.mean.data<A>() + begin, args.rstd.data<A>() + begin, count, hidden, part,
                                       part + hidden);
   });
-  add_parts(sums, row_blocks(rows), 2 * hidden, hidden, args.gamma_grad.data<T>());
-  add_parts(sums + hidden, row_blocks(rows), 2 * hidden, hidden, args.beta_grad.data<T>());
+  add_parts(sums, row_blocks(rows), 2 * hidden, hidden, args.gamma_grad.data<A>());
+  add_parts(sums + hidden, row_blocks(rows), 2 * hidden, hidden, args.beta_grad.data<A>());
 }
 
 }  // namespace
@@ -67,11 +69,14 @@ void layer_norm_backward(const LayerNormBackward& args, const Tensor& parts) {
   input_backward<T>(args);
 }
 
-template void layer_norm_forward<float>(const LayerNormForward& args);
-template void layer_norm_forward<double>(const LayerNormForward& args);
-template void residual_layer_norm<float>(const ResidualLayerNorm& args);
-template void residual_layer_norm<double>(const ResidualLayerNorm& args);
-template void layer_norm_backward<float>(const LayerNormBackward& args, const Tensor& parts);
-template void layer_norm_backward<double>(const LayerNormBackward& args, const Tensor& parts);
+#define MEGALITH_INSTANTIATE(T)                                        \
+  template void layer_norm_forward<T>(const LayerNormForward& args);   \
+  template void residual_layer_norm<T>(const ResidualLayerNorm& args); \
+  template void layer_norm_backward<T>(const LayerNormBackward& args, const Tensor& parts)
+MEGALITH_INSTANTIATE(float);
+MEGALITH_INSTANTIATE(double);
+MEGALITH_INSTANTIATE(bfloat16);
+MEGALITH_INSTANTIATE(float16);
+#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

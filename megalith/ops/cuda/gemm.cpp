@@ -30,6 +30,7 @@ bool run(Exec& ex, Stream stream, const Matmul& args, GemmEpilogue epilogue, voi
       .transpose_b = args.transpose_b,
       .write = args.write,
       .epilogue = epilogue,
+      .beside = args.beside,
       .alignment = common_alignment({args.a.raw(), args.b.raw(), args.c.raw(), vector, activation})};
   return ex.backend<GemmLibrary>().run(
       stream, problem,
@@ -68,7 +69,7 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
 
 void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args) {
   if (args.y.numel() == 0) return;
-  Matmul product{.a = args.x, .b = args.w, .c = args.y, .transpose_b = Transpose::yes};
+  Matmul product{.a = args.x, .b = args.w, .c = args.y, .transpose_b = Transpose::yes, .beside = args.beside};
   if (has_gelu_epilogue(args.x) && run(ex, stream, product, GemmEpilogue::bias_gelu, args.bias.raw(), args.z.raw()))
     return;
   product.c = args.z;

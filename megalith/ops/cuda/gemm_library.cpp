@@ -85,11 +85,15 @@ GemmAlgorithm configuration_of(const cublasLtMatmulAlgo_t& algorithm) {
           .cluster_shape = part_of<std::uint16_t>(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID)};
 }
 
-GemmPlatform this_platform() {
+cudaDeviceProp this_gpu() {
   int index = 0;
   cudaDeviceProp properties{};
   megalith::cuda::check(cudaGetDevice(&index));
   megalith::cuda::check(cudaGetDeviceProperties(&properties, index));
+  return properties;
+}
+
+GemmPlatform platform_of(const cudaDeviceProp& properties) {
   return {.gpu = properties.name,
           .capability = str(properties.major, '.', properties.minor),
           .library = gemm_library_name()};
@@ -137,7 +141,7 @@ class Timer {
 /// c x r, so c^T = op(b)^T op(a)^T is what it computes, our b being its first operand.
 struct GemmLibrary::Prepared {
   struct Offered {
-    GemmAlgorithm configuration;
+    GemmAlgorithm algorithm;
     cublasLtMatmulAlgo_t native{};
   };
   cublasLtMatmulDesc_t description = nullptr;
@@ -146,12 +150,15 @@ struct GemmLibrary::Prepared {
   std::vector<Offered> offered;  ///< empty: the library cannot do it
   std::size_t chosen = 0;
 
-  explicit Prepared(const GemmProblem& p) : beta(p.write == Write::accumulate ? 1.0f : 0.0f) {
+  Prepared(const GemmProblem& p, int multiprocessors) : beta(p.write == Write::accumulate ? 1.0f : 0.0f) {
     check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t turned = CUBLAS_OP_T, straight = CUBLAS_OP_N;
     set(description, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b == Transpose::yes ? turned : straight);
     set(description, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a == Transpose::yes ? turned : straight);
     set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, native_epilogue(p.epilogue));
+    if (p.beside == Beside::communication)
+      set(description, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
+          std::int32_t{multiprocessors - kCommunicationMultiprocessors});
     first = p.transpose_b == Transpose::yes ? make_layout(p.in, p.k, p.n) : make_layout(p.in, p.n, p.k);
     second = p.transpose_a == Transpose::yes ? make_layout(p.in, p.m, p.k) : make_layout(p.in, p.k, p.m);
     result = make_layout(p.out, p.n, p.m);
@@ -175,7 +182,7 @@ struct GemmLibrary::Prepared {
   Prepared& operator=(const Prepared&) = delete;
 
   std::optional<std::size_t> find(const GemmAlgorithm& algorithm) const {
-    const auto found = std::ranges::find(offered, algorithm, &Offered::configuration);
+    const auto found = std::ranges::find(offered, algorithm, &Offered::algorithm);
     if (found == offered.end()) return std::nullopt;
     return static_cast<std::size_t>(found - offered.begin());
   }
@@ -193,7 +200,10 @@ std::string gemm_version() {
 
 std::string gemm_library_name() { return "cuBLASLt " + gemm_version(); }
 
-GemmLibrary::GemmLibrary(Exec& ex) : ex_(ex), workspace_(kGemmWorkspaceBytes, ex.device()), platform_(this_platform()) {
+GemmLibrary::GemmLibrary(Exec& ex) : ex_(ex), workspace_(kGemmWorkspaceBytes, ex.device()) {
+  const cudaDeviceProp properties = this_gpu();
+  platform_ = platform_of(properties);
+  multiprocessors_ = properties.multiProcessorCount;
   check(cublasLtCreate(&handle_));
 }
 
@@ -213,7 +223,7 @@ bool GemmLibrary::run(Stream stream, const GemmProblem& problem, const GemmOpera
 GemmTable GemmLibrary::current() const {
   GemmTable table{.platform = platform_, .products = {}};
   for (const auto& [problem, prepared] : prepared_) {
-    if (!prepared->offered.empty()) table.products.emplace(problem, prepared->offered[prepared->chosen].configuration);
+    if (!prepared->offered.empty()) table.products.emplace(problem, prepared->offered[prepared->chosen].algorithm);
   }
   return table;
 }
@@ -226,16 +236,16 @@ GemmAlgorithm GemmLibrary::fastest(const GemmProblem& problem, std::span<std::by
   const Prepared& prepared = prepare(problem);
   const auto product = [&] { return str(problem.m, " x ", problem.n, " x ", problem.k); };
   if (prepared.offered.empty()) throw BackendError(str("[gemm] ", product(), ": cuBLASLt has no kernel for it"));
-  if (prepared.offered.size() == 1) return prepared.offered.front().configuration;
+  if (prepared.offered.size() == 1) return prepared.offered.front().algorithm;
   std::optional<MadeUpOperands> operands;
   try {
     operands.emplace(problem, scratch, ex_.stream());
   } catch (const IoError& error) {
     log::warning(
         str("the product ", product(), " is not timed and runs by the library's first choice: ", error.what()));
-    return prepared.offered.front().configuration;
+    return prepared.offered.front().algorithm;
   }
-  return prepared.offered[time(prepared, operands->get())].configuration;
+  return prepared.offered[time(prepared, operands->get())].algorithm;
 }
 
 void GemmLibrary::use(const GemmTable& table) {
@@ -251,7 +261,7 @@ void GemmLibrary::choose(Prepared& prepared, const GemmProblem& problem) const {
 GemmLibrary::Prepared& GemmLibrary::prepare(const GemmProblem& problem) {
   const auto found = prepared_.find(problem);
   if (found != prepared_.end()) return *found->second;
-  auto prepared = std::make_unique<Prepared>(problem);
+  auto prepared = std::make_unique<Prepared>(problem, multiprocessors_);
   list(*prepared, problem);
   choose(*prepared, problem);
   return *prepared_.emplace(problem, std::move(prepared)).first->second;
@@ -284,9 +294,9 @@ void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem) const {
   results.resize(static_cast<std::size_t>(count));
   for (const cublasLtMatmulHeuristicResult_t& result : results) {
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
-    const GemmAlgorithm configuration = configuration_of(result.algo);
-    // A second one of the same public configuration could not be named in a table.
-    if (!prepared.find(configuration)) prepared.offered.push_back({configuration, result.algo});
+    GemmAlgorithm algorithm = configuration_of(result.algo);
+    while (prepared.find(algorithm)) ++algorithm.ordinal;
+    prepared.offered.push_back({algorithm, result.algo});
   }
 }
 

@@ -47,6 +47,7 @@ class GemmLibrary final : public GemmChooser {
   cublasLtHandle_t handle_ = nullptr;
   Buffer workspace_;
   GemmPlatform platform_;
+  int multiprocessors_ = 0;
   GemmTable table_;
   std::map<GemmProblem, std::unique_ptr<Prepared>> prepared_;
 };

@@ -10,12 +10,17 @@ constexpr double kTwoSqrtTwoOverPi = 1.5957691216057308;  // 2 sqrt(2 / pi)
 
 template <class T>
 void add(const T* a, const T* b, T* out, Index n) {
-  for_vectors<T>(n, [&](auto at) { at.store(out, at.load(a) + at.load(b)); });
+  for_vectors<Arithmetic<T>>(n, [&](auto at) { at.store(out, at.load(a) + at.load(b)); });
+}
+
+template <class From, class To>
+void convert_all(const From* from, To* to, Index n) {
+  for_vectors<Arithmetic<To>>(n, [&](auto at) { at.store(to, at.load(from)); });
 }
 
 template <class T>
-void scale(T* x, T factor, Index n) {
-  for_vectors<T>(n, [&](auto at) { at.store(x, at.load(x) * factor); });
+void scale(T* x, Arithmetic<T> factor, Index n) {
+  for_vectors<Arithmetic<T>>(n, [&](auto at) { at.store(x, at.load(x) * factor); });
 }
 
 /// (1 + tanh(u)) / 2 with u = sqrt(2/pi) (z + 0.044715 z^3), as 1 / (1 + e^-2u): one exp, and no cancellation for z <
@@ -29,43 +34,48 @@ Vec<T> gelu_gate(Vec<T> z) {
 
 template <class T>
 void bias_gelu(T* x, const T* bias, T* y, Index n) {
-  for_vectors<T>(n, [&](auto at) {
-    const Vec<T> z = at.load(x) + at.load(bias);
+  using A = Arithmetic<T>;
+  for_vectors<A>(n, [&](auto at) {
+    const Vec<A> z = at.load(x) + at.load(bias);
     at.store(x, z);
-    at.store(y, z * gelu_gate<T>(z));
+    at.store(y, z * gelu_gate<A>(z));
   });
 }
 
 /// gelu' = g + z g (1 - g) 2u', g the gate.
 template <class T>
 void gelu_backward(const T* z, const T* dy, T* dz, Index n) {
-  for_vectors<T>(n, [&](auto at) {
-    const Vec<T> x = at.load(z), g = gelu_gate<T>(x);
-    const Vec<T> twice_slope =
-        static_cast<T>(kTwoSqrtTwoOverPi) + static_cast<T>(3 * kTwoSqrtTwoOverPi * kGeluCubic) * x * x;
+  using A = Arithmetic<T>;
+  for_vectors<A>(n, [&](auto at) {
+    const Vec<A> x = at.load(z), g = gelu_gate<A>(x);
+    const Vec<A> twice_slope =
+        static_cast<A>(kTwoSqrtTwoOverPi) + static_cast<A>(3 * kTwoSqrtTwoOverPi * kGeluCubic) * x * x;
     // Far from 0 the gate is exactly 0 or 1 and the slope may be infinite: 0 * inf must not make a NaN there.
-    const Vec<T> bend = g * (T{1} - g);
-    const Vec<T> slope = g + (bend == T{0} ? splat(T{0}) : x * bend * twice_slope);
+    const Vec<A> bend = g * (A{1} - g);
+    const Vec<A> slope = g + (bend == A{0} ? splat(A{0}) : x * bend * twice_slope);
     at.store(dz, at.load(dy) * slope);
   });
 }
 
 template <class T>
-void add_rows(const T* x, Index rows, Index columns, T* sums) {
+void add_rows(const T* x, Index rows, Index columns, Arithmetic<T>* sums) {
   Index r = 0;
   for (; r + 4 <= rows; r += 4) {  // four rows a pass: one read and write of the sums instead of four
     const T *a = x + r * columns, *b = a + columns, *c = b + columns, *d = c + columns;
-    for_vectors<T>(columns, [&](auto at) {
+    for_vectors<Arithmetic<T>>(columns, [&](auto at) {
       at.store(sums, at.load(sums) + ((at.load(a) + at.load(b)) + (at.load(c) + at.load(d))));
     });
   }
-  for (; r < rows; ++r) add(sums, x + r * columns, sums, columns);
+  for (; r < rows; ++r) {
+    const T* row = x + r * columns;
+    for_vectors<Arithmetic<T>>(columns, [&](auto at) { at.store(sums, at.load(sums) + at.load(row)); });
+  }
 }
 
 /// body(begin, count, factors) for pieces of n elements.
 template <class T, class Body>
 void with_keep(const DropoutStream& stream, std::uint64_t element, Index n, Body body) {
-  KeepFactors<T> keep(stream);
+  KeepFactors<Arithmetic<T>> keep(stream);
   for (Index begin = 0; begin < n; begin += kKeepPiece) {
     const Index count = n - begin < kKeepPiece ? n - begin : kKeepPiece;
     body(begin, count, keep(element + static_cast<std::uint64_t>(begin), count));
@@ -74,17 +84,17 @@ void with_keep(const DropoutStream& stream, std::uint64_t element, Index n, Body
 
 template <class T>
 void dropout(const T* x, T* out, Index n, const DropoutStream& stream, std::uint64_t element) {
-  with_keep<T>(stream, element, n, [&](Index begin, Index count, const T* keep) {
-    for_vectors<T>(count, [&](auto at) { at.store(out + begin, at.load(x + begin) * at.load(keep)); });
+  with_keep<T>(stream, element, n, [&](Index begin, Index count, const Arithmetic<T>* keep) {
+    for_vectors<Arithmetic<T>>(count, [&](auto at) { at.store(out + begin, at.load(x + begin) * at.load(keep)); });
   });
 }
 
 template <class T>
 void add_dropout(const T* a, const T* b, T* out, Index n, const DropoutStream* stream, std::uint64_t element) {
   if (stream == nullptr) return add(a, b, out, n);
-  with_keep<T>(*stream, element, n, [&](Index begin, Index count, const T* keep) {
-    for_vectors<T>(count,
-                   [&](auto at) { at.store(out + begin, (at.load(a + begin) + at.load(b + begin)) * at.load(keep)); });
+  with_keep<T>(*stream, element, n, [&](Index begin, Index count, const Arithmetic<T>* keep) {
+    for_vectors<Arithmetic<T>>(
+        count, [&](auto at) { at.store(out + begin, (at.load(a + begin) + at.load(b + begin)) * at.load(keep)); });
   });
 }
 
@@ -93,12 +103,12 @@ void bias_dropout_add(const T* x, const T* bias, const T* residual, T* out, Inde
                       std::uint64_t element) {
   if (stream == nullptr) {
     if (bias == nullptr) return add(x, residual, out, n);
-    for_vectors<T>(n, [&](auto at) { at.store(out, at.load(residual) + (at.load(x) + at.load(bias))); });
+    for_vectors<Arithmetic<T>>(n, [&](auto at) { at.store(out, at.load(residual) + (at.load(x) + at.load(bias))); });
     return;
   }
-  with_keep<T>(*stream, element, n, [&](Index begin, Index count, const T* keep) {
-    for_vectors<T>(count, [&](auto at) {
-      Vec<T> y = at.load(x + begin);
+  with_keep<T>(*stream, element, n, [&](Index begin, Index count, const Arithmetic<T>* keep) {
+    for_vectors<Arithmetic<T>>(count, [&](auto at) {
+      Vec<Arithmetic<T>> y = at.load(x + begin);
       if (bias != nullptr) y += at.load(bias + begin);
       at.store(out + begin, at.load(residual + begin) + y * at.load(keep));
     });
@@ -116,9 +126,10 @@ ElementwiseKernels<T> elementwise_kernels() {
           .add_rows = add_rows<T>,
           .dropout = dropout<T>,
           .add_dropout = add_dropout<T>,
-          .bias_dropout_add = bias_dropout_add<T>};
+          .bias_dropout_add = bias_dropout_add<T>,
+          .widen = convert_all<T, Arithmetic<T>>,
+          .round = convert_all<Arithmetic<T>, T>};
 }
-template ElementwiseKernels<float> elementwise_kernels();
-template ElementwiseKernels<double> elementwise_kernels();
+MEGALITH_FOR_STORED_TYPES(ElementwiseKernels, elementwise_kernels);
 
 }  // namespace megalith::ops::cpu::MEGALITH_ISA

@@ -106,16 +106,26 @@ void product(const Product<T>& p) {
 }
 
 template <class T>
-T dot(const T* x, const T* y, Index n) {
-  const Vec<T> sum = sum_vectors<T>(n, [&](auto at) { return at.load(x) * at.load(y); });
-  return sum_lanes<T>(sum);
+Arithmetic<T> dot(const T* x, const T* y, Index n) {
+  using A = Arithmetic<T>;
+  return sum_lanes<A>(sum_vectors<A>(n, [&](auto at) { return at.load(x) * at.load(y); }));
+}
+
+template <class A, class T>
+A widened_element(const T& x) {
+  if constexpr (kIs16Bit<T>)
+    return load_part(&x, 1)[0];
+  else
+    return x;
 }
 
 template <class T>
-void weighted_row_sum(const T* x, const T* matrix, Index stride, Index k, Index columns, T* y, T beta) {
-  for_vectors<T>(columns, [&](auto at) {
-    Vec<T> sum = beta == T{0} ? Vec<T>{} : at.load(y);
-    for (Index l = 0; l < k; ++l) sum += x[l] * at.load(matrix + l * stride);
+void weighted_row_sum(const T* x, const T* matrix, Index stride, Index k, Index columns, Arithmetic<T>* y,
+                      Arithmetic<T> beta) {
+  using A = Arithmetic<T>;
+  for_vectors<A>(columns, [&](auto at) {
+    Vec<A> sum = beta == A{0} ? Vec<A>{} : at.load(y);
+    for (Index l = 0; l < k; ++l) sum += widened_element<A>(x[l]) * at.load(matrix + l * stride);
     at.store(y, sum);
   });
 }
@@ -124,9 +134,8 @@ void weighted_row_sum(const T* x, const T* matrix, Index stride, Index k, Index 
 
 template <class T>
 GemmKernels<T> gemm_kernels() {
-  return {.product = product<T>, .dot = dot<T>, .weighted_row_sum = weighted_row_sum<T>};
+  return {.product = product<Arithmetic<T>>, .dot = dot<T>, .weighted_row_sum = weighted_row_sum<T>};
 }
-template GemmKernels<float> gemm_kernels();
-template GemmKernels<double> gemm_kernels();
+MEGALITH_FOR_STORED_TYPES(GemmKernels, gemm_kernels);
 
 }  // namespace megalith::ops::cpu::MEGALITH_ISA

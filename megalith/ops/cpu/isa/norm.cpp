@@ -7,53 +7,58 @@ namespace {
 /// Mean and deviation in two passes over a row that the first one brings into the cache: exact where one pass of
 /// E[x^2] - E[x]^2 would cancel.
 template <class T>
-void forward(const T* x, const T* gamma, const T* beta, T* y, Index n, double eps, T* mean, T* rstd) {
-  const T m = sum_lanes<T>(sum_vectors<T>(n, [&](auto at) { return at.load(x); })) / static_cast<T>(n);
-  const T squares = sum_lanes<T>(sum_vectors<T>(n, [&](auto at) {
-    const Vec<T> d = at.load(x) - m;
+void forward(const T* x, const T* gamma, const T* beta, T* y, Index n, double eps, Arithmetic<T>* mean,
+             Arithmetic<T>* rstd) {
+  using A = Arithmetic<T>;
+  const A m = sum_lanes<A>(sum_vectors<A>(n, [&](auto at) { return at.load(x); })) / static_cast<A>(n);
+  const A squares = sum_lanes<A>(sum_vectors<A>(n, [&](auto at) {
+    const Vec<A> d = at.load(x) - m;
     return d * d;
   }));
-  const T r = static_cast<T>(1.0 / __builtin_sqrt(static_cast<double>(squares / static_cast<T>(n)) + eps));
-  for_vectors<T>(n, [&](auto at) { at.store(y, (at.load(x) - m) * r * at.load(gamma) + at.load(beta)); });
+  const A r = static_cast<A>(1.0 / __builtin_sqrt(static_cast<double>(squares / static_cast<A>(n)) + eps));
+  for_vectors<A>(n, [&](auto at) { at.store(y, (at.load(x) - m) * r * at.load(gamma) + at.load(beta)); });
   *mean = m;
   *rstd = r;
 }
 
 /// dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, plus the residual.
 template <class T>
-void backward(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, T mean, T rstd) {
-  const T g_mean =
-      sum_lanes<T>(sum_vectors<T>(n, [&](auto at) { return at.load(dy) * at.load(gamma); })) / static_cast<T>(n);
-  const T g_xhat_mean = sum_lanes<T>(sum_vectors<T>(
+void backward(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, Arithmetic<T> mean,
+              Arithmetic<T> rstd) {
+  using A = Arithmetic<T>;
+  const A g_mean =
+      sum_lanes<A>(sum_vectors<A>(n, [&](auto at) { return at.load(dy) * at.load(gamma); })) / static_cast<A>(n);
+  const A g_xhat_mean = sum_lanes<A>(sum_vectors<A>(
                             n, [&](auto at) { return at.load(dy) * at.load(gamma) * ((at.load(x) - mean) * rstd); })) /
-                        static_cast<T>(n);
+                        static_cast<A>(n);
   const auto gradient = [&](auto at) {
     return (at.load(dy) * at.load(gamma) - g_mean - (at.load(x) - mean) * rstd * g_xhat_mean) * rstd;
   };
   if (residual == nullptr) {
-    for_vectors<T>(n, [&](auto at) { at.store(dx, gradient(at)); });
+    for_vectors<A>(n, [&](auto at) { at.store(dx, gradient(at)); });
   } else {
-    for_vectors<T>(n, [&](auto at) { at.store(dx, at.load(residual) + gradient(at)); });
+    for_vectors<A>(n, [&](auto at) { at.store(dx, at.load(residual) + gradient(at)); });
   }
 }
 
 template <class T>
-void weight_backward(const T* dy, const T* x, const T* mean, const T* rstd, Index rows, Index columns, T* gamma_sum,
-                     T* beta_sum) {
+void weight_backward(const T* dy, const T* x, const Arithmetic<T>* mean, const Arithmetic<T>* rstd, Index rows,
+                     Index columns, Arithmetic<T>* gamma_sum, Arithmetic<T>* beta_sum) {
+  using A = Arithmetic<T>;
   Index r = 0;
   for (; r + 2 <= rows; r += 2) {  // two rows a pass: half the traffic of the sums
     const T *dy0 = dy + r * columns, *x0 = x + r * columns, *dy1 = dy0 + columns, *x1 = x0 + columns;
-    const T m0 = mean[r], r0 = rstd[r], m1 = mean[r + 1], r1 = rstd[r + 1];
-    for_vectors<T>(columns, [&](auto at) {
-      const Vec<T> d0 = at.load(dy0), d1 = at.load(dy1);
+    const A m0 = mean[r], r0 = rstd[r], m1 = mean[r + 1], r1 = rstd[r + 1];
+    for_vectors<A>(columns, [&](auto at) {
+      const Vec<A> d0 = at.load(dy0), d1 = at.load(dy1);
       at.store(gamma_sum, at.load(gamma_sum) + (d0 * ((at.load(x0) - m0) * r0) + d1 * ((at.load(x1) - m1) * r1)));
       at.store(beta_sum, at.load(beta_sum) + (d0 + d1));
     });
   }
   if (r == rows) return;
   const T *dy0 = dy + r * columns, *x0 = x + r * columns;
-  for_vectors<T>(columns, [&](auto at) {
-    const Vec<T> d0 = at.load(dy0);
+  for_vectors<A>(columns, [&](auto at) {
+    const Vec<A> d0 = at.load(dy0);
     at.store(gamma_sum, at.load(gamma_sum) + d0 * ((at.load(x0) - mean[r]) * rstd[r]));
     at.store(beta_sum, at.load(beta_sum) + d0);
   });
@@ -65,7 +70,6 @@ template <class T>
 NormKernels<T> norm_kernels() {
   return {.forward = forward<T>, .backward = backward<T>, .weight_backward = weight_backward<T>};
 }
-template NormKernels<float> norm_kernels();
-template NormKernels<double> norm_kernels();
+MEGALITH_FOR_STORED_TYPES(NormKernels, norm_kernels);
 
 }  // namespace megalith::ops::cpu::MEGALITH_ISA

@@ -11,10 +11,11 @@ void exp_all(const T* x, T* y, Index n) {
 }
 
 template <class T>
-T row_max(const T* x, Index n) {
-  return max_lanes<T>(reduce_vectors<T>(
-      n, static_cast<T>(-kInfinity), [&](auto at) { return at.load(x); },
-      [](Vec<T> a, Vec<T> b) { return a > b ? a : b; }));
+Arithmetic<T> row_max(const T* x, Index n) {
+  using A = Arithmetic<T>;
+  return max_lanes<A>(reduce_vectors<A>(
+      n, static_cast<A>(-kInfinity), [&](auto at) { return at.load(x); },
+      [](Vec<A> a, Vec<A> b) { return a > b ? a : b; }));
 }
 
 /// y <- exp(scale * y - shift); returns the sum.
@@ -28,12 +29,24 @@ T exp_sum_scaled(T* y, Index n, T scale, T shift) {
 }
 
 template <class T>
-T exp_sum(T* z, Index n, T max) {
-  return sum_lanes<T>(sum_vectors<T>(n, [&](auto at) {
-    const Vec<T> e = exp(at.load(z) - max);
+Arithmetic<T> exp_sum(T* z, Index n, Arithmetic<T> max) {
+  using A = Arithmetic<T>;
+  return sum_lanes<A>(sum_vectors<A>(n, [&](auto at) {
+    const Vec<A> e = exp(at.load(z) - max);
     at.store(z, e);
     return e;
   }));
+}
+
+template <class T>
+Arithmetic<T> sum_of_exp(const T* z, Index n, Arithmetic<T> max) {
+  using A = Arithmetic<T>;
+  return sum_lanes<A>(sum_vectors<A>(n, [&](auto at) { return exp(at.load(z) - max); }));
+}
+
+template <class T>
+void exp_times(T* z, Index n, Arithmetic<T> max, Arithmetic<T> factor) {
+  for_vectors<Arithmetic<T>>(n, [&](auto at) { at.store(z, exp(at.load(z) - max) * factor); });
 }
 
 template <class T>
@@ -117,13 +130,14 @@ void attention_backward(const AttentionTile<T>& tile, const T* log_sum_exp, cons
 
 template <class T>
 SoftmaxKernels<T> softmax_kernels() {
-  return {.exp = exp_all<T>,
+  return {.exp = exp_all<Arithmetic<T>>,
           .row_max = row_max<T>,
           .exp_sum = exp_sum<T>,
-          .attention_forward = attention_forward<T>,
-          .attention_backward = attention_backward<T>};
+          .sum_of_exp = sum_of_exp<T>,
+          .exp_times = exp_times<T>,
+          .attention_forward = attention_forward<Arithmetic<T>>,
+          .attention_backward = attention_backward<Arithmetic<T>>};
 }
-template SoftmaxKernels<float> softmax_kernels();
-template SoftmaxKernels<double> softmax_kernels();
+MEGALITH_FOR_STORED_TYPES(SoftmaxKernels, softmax_kernels);
 
 }  // namespace megalith::ops::cpu::MEGALITH_ISA

@@ -7,10 +7,9 @@ Kernels<T> table() {
   return {.elementwise = elementwise_kernels<T>(),
           .norm = norm_kernels<T>(),
           .softmax = softmax_kernels<T>(),
-          .optimizer = optimizer_kernels<T>(),
+          .optimizer = optimizer_kernels<Arithmetic<T>>(),
           .gemm = gemm_kernels<T>()};
 }
-template Kernels<float> table();
-template Kernels<double> table();
+MEGALITH_FOR_STORED_TYPES(Kernels, table);
 
 }  // namespace megalith::ops::cpu::MEGALITH_ISA

@@ -3,7 +3,15 @@
 
 namespace megalith::ops::cpu::MEGALITH_ISA {
 
-// One per source of cpu/isa/, for float and double; table.cpp puts them together.
+/// Instantiates FUNCTION, which returns TABLE<T>, for every type that tensors of layers are stored in.
+#define MEGALITH_FOR_STORED_TYPES(TABLE, FUNCTION) \
+  template TABLE<float> FUNCTION();                \
+  template TABLE<double> FUNCTION();               \
+  template TABLE<bfloat16> FUNCTION();             \
+  template TABLE<float16> FUNCTION()
+
+// One per source of cpu/isa/, for every stored type (the optimizer's for float and double); table.cpp puts them
+// together.
 template <class T>
 ElementwiseKernels<T> elementwise_kernels();
 template <class T>

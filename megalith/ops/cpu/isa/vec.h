@@ -2,7 +2,7 @@
 // Vectors of one instruction set, for the sources of cpu/isa/ only (the rules are in cpu/kernels.h).
 #include <cstdint>
 
-#include "megalith/base/types.h"
+#include "megalith/tensor/dtype.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -48,15 +48,72 @@ inline Vec<T> splat(T x) {
   return x - Vec<T>{};
 }
 
-template <class T>
-inline Vec<T> load(const T* p) {
-  Vec<T> v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
+// What is stored in 16 bits is computed in f32: widened when it is loaded, rounded to nearest even when it is stored,
+// as the scalar conversions of tensor/dtype.h do, in the same integer arithmetic on every instruction set.
+
+using Bits16 = std::uint16_t __attribute__((vector_size(kVectorBytes / 2)));
+using Bits32 = Vec<std::uint32_t>;
+
+template <class S>
+inline constexpr bool kIs16Bit = sizeof(S) == 2;
+
+template <class S>
+inline Vec<float> widened(Bits16 bits);
+template <class S>
+inline Bits16 rounded(Vec<float> v);
+
+template <>
+inline Vec<float> widened<bfloat16>(Bits16 bits) {
+  return reinterpret_cast<Vec<float>>(__builtin_convertvector(bits, Bits32) << 16);
 }
-template <class T>
-inline void store(T* p, Vec<T> v) {
-  __builtin_memcpy(p, &v, sizeof v);
+template <>
+inline Bits16 rounded<bfloat16>(Vec<float> v) {
+  const Bits32 word = reinterpret_cast<Bits32>(v), upper = word >> 16;
+  const Bits32 nearest = (word + 0x7fffu + (upper & 1u)) >> 16;
+  return __builtin_convertvector(v != v ? upper | 0x40u : nearest, Bits16);
+}
+
+template <>
+inline Vec<float> widened<float16>(Bits16 bits) {
+  const Bits32 word = __builtin_convertvector(bits, Bits32), magnitude = word & 0x7fffu;
+  const Bits32 infinite = reinterpret_cast<Bits32>(splat(kInfinity)) | magnitude << 13;  // or NaN
+  const Bits32 normal = (magnitude << 13) + 0x38000000u;
+  // Below 2^-14 a number is a multiple of 2^-24.
+  const Vec<float> tiny =
+      __builtin_convertvector(reinterpret_cast<Vec<std::int32_t>>(magnitude), Vec<float>) * 0x1p-24f;
+  const Bits32 finite = magnitude < 0x400u ? reinterpret_cast<Bits32>(tiny) : normal;
+  return reinterpret_cast<Vec<float>>((word & 0x8000u) << 16 | (magnitude < 0x7c00u ? finite : infinite));
+}
+template <>
+inline Bits16 rounded<float16>(Vec<float> v) {
+  const Bits32 word = reinterpret_cast<Bits32>(v), magnitude = word & 0x7fffffffu;
+  const Bits32 normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+  const Bits32 tiny = reinterpret_cast<Bits32>(reinterpret_cast<Vec<float>>(magnitude) + 0.5f) - 0x3f000000u;
+  const Bits32 finite = magnitude < 0x38800000u ? tiny : normal;
+  const Bits32 infinite = v != v ? splat(0x7e00u) : splat(0x7c00u);  // 65520 and more round to infinity
+  return __builtin_convertvector((word >> 16 & 0x8000u) | (magnitude < 0x477ff000u ? finite : infinite), Bits16);
+}
+
+template <class S>
+inline Vec<Arithmetic<S>> load(const S* p) {
+  if constexpr (kIs16Bit<S>) {
+    Bits16 bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    return widened<S>(bits);
+  } else {
+    Vec<S> v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+  }
+}
+template <class S>
+inline void store(S* p, Vec<Arithmetic<S>> v) {
+  if constexpr (kIs16Bit<S>) {
+    const Bits16 bits = rounded<S>(v);
+    __builtin_memcpy(static_cast<void*>(p), &bits, sizeof bits);
+  } else {
+    __builtin_memcpy(p, &v, sizeof v);
+  }
 }
 
 /// All ones in the lanes below n.
@@ -69,15 +126,26 @@ inline auto lanes_below(Index n) {
 }
 
 /// The first n < kLanes elements at p; the other lanes are 0. Touches nothing behind them.
-template <class T>
-inline Vec<T> load_part(const T* p, Index n) {
-  Vec<T> v{};
-  for (Index i = 0; i < n; ++i) v[i] = p[i];
-  return v;
+template <class S>
+inline Vec<Arithmetic<S>> load_part(const S* p, Index n) {
+  if constexpr (kIs16Bit<S>) {
+    Bits16 bits{};
+    for (Index i = 0; i < n; ++i) bits[i] = p[i].bits;
+    return widened<S>(bits);
+  } else {
+    Vec<S> v{};
+    for (Index i = 0; i < n; ++i) v[i] = p[i];
+    return v;
+  }
 }
-template <class T>
-inline void store_part(T* p, Vec<T> v, Index n) {
-  for (Index i = 0; i < n; ++i) p[i] = v[i];
+template <class S>
+inline void store_part(S* p, Vec<Arithmetic<S>> v, Index n) {
+  if constexpr (kIs16Bit<S>) {
+    const Bits16 bits = rounded<S>(v);
+    for (Index i = 0; i < n; ++i) p[i].bits = bits[i];
+  } else {
+    for (Index i = 0; i < n; ++i) p[i] = v[i];
+  }
 }
 #if defined(__AVX2__) && !defined(__AVX512F__)
 template <>
@@ -115,19 +183,31 @@ inline void store_part(double* p, Vec<double> v, Index n) {
 }
 #endif
 
-/// A position in arrays of T: kLanes elements from i, or the last few.
+/// A position in arrays that are computed in T: kLanes elements from i, or the last few.
 template <class T>
 struct Full {
   Index i;
-  Vec<T> load(const T* p) const { return MEGALITH_ISA::load(p + i); }
-  void store(T* p, Vec<T> v) const { MEGALITH_ISA::store(p + i, v); }
+  template <class S>
+  Vec<T> load(const S* p) const {
+    return MEGALITH_ISA::load(p + i);
+  }
+  template <class S>
+  void store(S* p, Vec<T> v) const {
+    MEGALITH_ISA::store(p + i, v);
+  }
   Vec<T> only(Vec<T> v, T) const { return v; }
 };
 template <class T>
 struct Part {
   Index i, n;
-  Vec<T> load(const T* p) const { return load_part(p + i, n); }
-  void store(T* p, Vec<T> v) const { store_part(p + i, v, n); }
+  template <class S>
+  Vec<T> load(const S* p) const {
+    return load_part(p + i, n);
+  }
+  template <class S>
+  void store(S* p, Vec<T> v) const {
+    store_part(p + i, v, n);
+  }
   /// v, and `rest` in the lanes that are not there.
   Vec<T> only(Vec<T> v, T rest) const { return lanes_below<T>(n) ? v : splat(rest); }
 };

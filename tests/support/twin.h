@@ -29,44 +29,39 @@ inline std::vector<double> values_on(Exec& ex, const Tensor& tensor) {
   return {values.begin(), values.end()};
 }
 
-/// The same tensor twice: f64 on the CPU, and on the GPU in the dtype under test.
+/// The same tensor twice: in f64 for the loops that are the oracle, and on the device and in the dtype under test.
 struct Twin {
-  Tensor cpu, gpu;
-  const Tensor& on(const Exec& ex) const { return ex.device() == Device::cpu ? cpu : gpu; }
+  Tensor oracle, tested;
+  const Exec* oracle_exec = nullptr;
+  const Tensor& on(const Exec& ex) const { return &ex == oracle_exec ? oracle : tested; }
 };
 
-/// One op on two devices: the f64 loops of the CPU are the oracle. Inputs are rounded to the dtype under test first, so
-/// that both sides compute from the same numbers.
+/// One op twice: the f64 loops of the CPU are the oracle. Inputs are rounded to the dtype under test first, so that
+/// both sides compute from the same numbers.
 class Twins {
  public:
-  explicit Twins(DType dtype) : dtype_(dtype), gpu_(Device::cuda) {
-    cpu_.poison_new_tensors();
-    gpu_.poison_new_tensors();
+  Twins(Device device, DType dtype) : dtype_(dtype), tested_(device) {
+    oracle_.poison_new_tensors();
+    tested_.poison_new_tensors();
   }
   DType dtype() const { return dtype_; }
-  Exec& cpu() { return cpu_; }
-  Exec& gpu() { return gpu_; }
+  Exec& oracle() { return oracle_; }
+  Exec& tested() { return tested_; }
 
   /// Random numbers in (-scale, scale).
   Twin in(const Shape& shape, std::uint32_t stream, double scale = 1) {
     return filled(shape, stream, {0, scale}, dtype_);
   }
-  /// Of a gradient, a statistic or a master value: f32 on the GPU.
+  /// Of a gradient, a statistic or a master value: f32 on the side under test.
   Twin in_f32(const Shape& shape, std::uint32_t stream, double scale = 1) {
     return filled(shape, stream, {0, scale}, DType::f32);
   }
-  /// In (0, 1), f32 on the GPU: a second moment.
+  /// In [0, 1), f32 on the side under test: a second moment.
   Twin positive_f32(const Shape& shape, std::uint32_t stream) { return filled(shape, stream, {0.5, 0.5}, DType::f32); }
   Twin out(const Shape& shape) { return make(shape, DType::f64, dtype_); }
   Twin out_f32(const Shape& shape) { return make(shape, DType::f64, DType::f32); }
   /// [1] f64 on both.
-  Twin scalar(double value) {
-    const Twin twin = make({1}, DType::f64, DType::f64);
-    *twin.cpu.data<double>() = value;
-    gpu_.copy(twin.gpu.raw(), twin.cpu.raw(), 8);
-    gpu_.synchronize();
-    return twin;
-  }
+  Twin scalar(double value) { return bytes_of(&value, {1}, DType::f64); }
   Twin ids(const std::vector<std::int32_t>& values) {
     return bytes_of(values.data(), {static_cast<Index>(values.size())}, DType::i32);
   }
@@ -76,22 +71,22 @@ class Twins {
   }
   Twin bytes_of(const void* data, const Shape& shape, DType dtype) {
     const Twin twin = make(shape, dtype, dtype);
-    cpu_.copy(twin.cpu.raw(), data, twin.cpu.bytes());
-    gpu_.copy(twin.gpu.raw(), data, twin.gpu.bytes());
-    gpu_.synchronize();
+    oracle_.copy(twin.oracle.raw(), data, twin.oracle.bytes());
+    tested_.copy(twin.tested.raw(), data, twin.tested.bytes());
+    tested_.synchronize();
     return twin;
   }
 
   /// Runs op(ex) on both.
   template <class Op>
   void run(Op&& op) {
-    op(cpu_);
-    op(gpu_);
-    gpu_.synchronize();
+    op(oracle_);
+    op(tested_);
+    tested_.synchronize();
   }
 
-  /// What stands on the GPU, in f64.
-  std::vector<double> from_gpu(const Tensor& tensor) { return values_on(gpu_, tensor); }
+  /// What stands on the side under test, in f64.
+  std::vector<double> read(const Tensor& tensor) { return values_on(tested_, tensor); }
 
   /// Rounded to the dtype under test.
   std::vector<double> rounded(std::vector<double> values) {
@@ -105,8 +100,8 @@ class Twins {
 
   /// The largest difference over the largest value of the oracle (at least 1e-3); NaN gives infinity.
   double error(const Twin& twin) {
-    const std::vector<double> got = from_gpu(twin.gpu);
-    const std::span<const double> want = twin.cpu.span<double>();
+    const std::vector<double> got = read(twin.tested);
+    const std::span<const double> want = twin.oracle.span<double>();
     double largest = 1e-3, difference = 0;
     for (const double value : want) largest = std::max(largest, std::abs(value));
     for (std::size_t i = 0; i < want.size(); ++i) {
@@ -118,34 +113,34 @@ class Twins {
   }
 
   void release() {
-    cpu_.release();
-    gpu_.release();
+    oracle_.release();
+    tested_.release();
   }
 
  private:
-  Twin make(const Shape& shape, DType on_cpu, DType on_gpu) {
-    return {cpu_.tensor(shape, on_cpu), gpu_.tensor(shape, on_gpu)};
+  Twin make(const Shape& shape, DType of_oracle, DType of_tested) {
+    return {oracle_.tensor(shape, of_oracle), tested_.tensor(shape, of_tested), &oracle_};
   }
   struct Range {
     double middle, half;
   };
-  Twin filled(const Shape& shape, std::uint32_t stream, const Range& range, DType on_gpu) {
-    const Twin twin = make(shape, DType::f64, on_gpu);
+  Twin filled(const Shape& shape, std::uint32_t stream, const Range& range, DType of_tested) {
+    const Twin twin = make(shape, DType::f64, of_tested);
     const RandomSite site{.seed = 1, .site = stream};
-    const std::span<double> values = twin.cpu.span<double>();
+    const std::span<double> values = twin.oracle.span<double>();
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = range.middle + range.half * (static_cast<double>(site.word(i)) / 2147483648.0 - 1.0);
     Exec host;
-    const Tensor rounded = host.tensor(shape, on_gpu);
-    ops::cast(host, twin.cpu, rounded);
-    ops::cast(host, rounded, twin.cpu);
-    gpu_.copy(twin.gpu.raw(), rounded.raw(), rounded.bytes());
-    gpu_.synchronize();
+    const Tensor rounded = host.tensor(shape, of_tested);
+    ops::cast(host, twin.oracle, rounded);
+    ops::cast(host, rounded, twin.oracle);
+    tested_.copy(twin.tested.raw(), rounded.raw(), rounded.bytes());
+    tested_.synchronize();
     return twin;
   }
 
   DType dtype_;
-  Exec cpu_, gpu_;
+  Exec oracle_, tested_;
 };
 
 }  // namespace megalith::testing
