@@ -8,26 +8,26 @@ namespace {
 using ops::Transpose;
 using ops::Write;
 
-/// Weight gradients are made while the gradient of an input is summed over tp, if it is.
-ops::Beside beside_sums(const comm::Group& tp) {
+// What comes right behind a sum over tp that is in flight leaves it room; later products find it done. These are the
+// products of column-parallel layers: their weight gradient follows the sum of their input's gradient, and in a part's
+// forward pass they follow the other part's sum.
+ops::Beside beside_sum(const comm::Group& tp) {
   return tp.size() > 1 ? ops::Beside::communication : ops::Beside::nothing;
 }
-
-/// A part's products run beside the other part's sums.
-ops::Beside beside_others(const Part& part) {
+ops::Beside beside_other(const Part& part) {
   return part.count > 1 ? ops::Beside::communication : ops::Beside::nothing;
 }
 
 /// weight.grad += dy^T x, or =; bias_grad += sum of dy's rows where it is given.
-void add_weight_gradients(Exec& ex, const comm::Group& tp, const Tensor& dy, const Tensor& x, Param& weight,
-                          Write write, const Tensor& bias_grad = {}) {
+void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& weight, Write write, ops::Beside beside,
+                          const Tensor& bias_grad = {}) {
   ops::matmul(ex, {.a = dy,
                    .b = x,
                    .c = weight.grad,
                    .row_sums = bias_grad,
                    .transpose_a = Transpose::yes,
                    .write = write,
-                   .beside = beside_sums(tp)});
+                   .beside = beside});
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ Tensor ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, co
                    .bias = bias_.value,
                    .c = part.of(saved.y),
                    .transpose_b = Transpose::yes,
-                   .beside = beside_others(part)});
+                   .beside = beside_other(part)});
   return saved.y;
 }
 
@@ -54,7 +54,7 @@ void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, Tensor& gelu_
                         .bias = bias_.value,
                         .z = part.of(saved.y),
                         .y = part.of(gelu_y),
-                        .beside = beside_others(part)});
+                        .beside = beside_other(part)});
 }
 
 comm::Pending ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
@@ -63,20 +63,19 @@ comm::Pending ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, c
 }
 
 void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {
-  add_weight_gradients(ex, tp_, dy, saved.x, weight_, write, bias_.grad);
+  add_weight_gradients(ex, dy, saved.x, weight_, write, beside_sum(tp_), bias_.grad);
 }
 
 void ColumnParallelLinear::backward_weight_without_bias(Exec& ex, const Tensor& dy, const Saved& saved,
                                                         ops::Write write) const {
-  add_weight_gradients(ex, tp_, dy, saved.x, weight_, write);
+  add_weight_gradients(ex, dy, saved.x, weight_, write, beside_sum(tp_));
 }
 
 comm::Pending RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
   saved.x = x;
   part.make(ex, saved.y, {x.dim(0), weight_.value.dim(0)}, x.dtype());
   const Tensor y = part.of(saved.y);
-  ops::matmul(
-      ex, {.a = part.of(x), .b = weight_.value, .c = y, .transpose_b = Transpose::yes, .beside = beside_others(part)});
+  ops::matmul(ex, {.a = part.of(x), .b = weight_.value, .c = y, .transpose_b = Transpose::yes});
   return comm::all_reduce(ex, tp_, y, comm::Reduce::sum);
 }
 
@@ -90,7 +89,7 @@ void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Te
 }
 
 void RowParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {
-  add_weight_gradients(ex, tp_, dy, saved.x, weight_, write, bias_.grad);
+  add_weight_gradients(ex, dy, saved.x, weight_, write, ops::Beside::nothing, bias_.grad);
 }
 
 }  // namespace megalith::nn

@@ -20,14 +20,16 @@ class ColumnParallelLinear {
   /// The same followed by gelu, in one op: the result goes to gelu_y [T, out/tp]; saved.y is what gelu's backward
   /// reads.
   void forward_gelu(Exec& ex, const Tensor& x, Tensor& gelu_y, Saved& saved, const Part& part) const;
-  /// Overwrites dx [T, in]. Wait for the result before dx is read; backward_weight hides the all-reduce of T*in
-  /// elements.
+  /// Overwrites dx [T, in]. Wait for the result before dx is read; backward_weight and what else follows hide the
+  /// all-reduce of T*in elements.
   [[nodiscard]] comm::Pending backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
   /// Adds to the gradients of weight and bias; Write::overwrite replaces the weight's. dy [T, out/tp]
   void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const;
   /// To the weight's only: where bias_grad() was added to by the op that made dy.
   void backward_weight_without_bias(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const;
   const Tensor& bias_grad() const { return bias_.grad; }
+  /// Whether backward_input() communicates.
+  bool sums_input_grads() const { return tp_.size() > 1; }
 
  private:
   comm::Group tp_;

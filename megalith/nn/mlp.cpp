@@ -25,9 +25,11 @@ comm::Pending Mlp::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& 
 void Mlp::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx, ops::Write write) const {
   Tensor dz = ex.tensor(saved.up.y.shape(), dy.dtype());
   down_.backward_input_gelu(ex, dy, saved.up.y, dz, up_.bias_grad());
+  const bool hides_sum = up_.sums_input_grads();  // if so two products follow it; else dy is best read again at once
+  if (!hides_sum) down_.backward_weight(ex, dy, saved.down, write);
   comm::Pending reduced = up_.backward_input(ex, dz, dx);
-  down_.backward_weight(ex, dy, saved.down, write);
   up_.backward_weight_without_bias(ex, dz, saved.up, write);
+  if (hides_sum) down_.backward_weight(ex, dy, saved.down, write);
   reduced.wait(ex);
 }
 

@@ -52,6 +52,8 @@ void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, const Tenso
                              const Tensor& dx) const {
   Tensor d_attended = ex.tensor(saved.out.x.shape(), dy.dtype());
   out_.backward_input(ex, dy, d_attended);
+  const bool hides_sum = qkv_.sums_input_grads();  // as in Mlp::backward
+  if (!hides_sum) out_.backward_weight(ex, dy, saved.out, microbatch.weight_grads);
   Tensor d_qkv = ex.tensor(saved.qkv.y.shape(), dy.dtype());
   ops::attention_backward(ex, {.dout = d_attended,
                                .qkv = saved.qkv.y,
@@ -65,8 +67,8 @@ void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, const Tenso
                                .num_global_heads = global_heads_,
                                .dropout = dropout_.in(microbatch)});
   comm::Pending reduced = qkv_.backward_input(ex, d_qkv, dx);
-  out_.backward_weight(ex, dy, saved.out, microbatch.weight_grads);
   qkv_.backward_weight(ex, d_qkv, saved.qkv, microbatch.weight_grads);
+  if (hides_sum) out_.backward_weight(ex, dy, saved.out, microbatch.weight_grads);
   reduced.wait(ex);
 }
 

@@ -22,7 +22,10 @@ namespace {
 using megalith::cuda::native;
 
 constexpr int kCandidates = 16;  // that the library's own ranking puts first
-constexpr int kTimedRounds = 4;  // of every candidate; the fastest counts: noise only adds
+constexpr int kTimedRounds = 6;  // of every candidate; the fastest counts: noise only adds
+/// What must be won to leave the library's first choice. A GPU at its power limit varies by percents from one
+/// measurement to the next, and what wins by less alone tends to lose in a training step, where power is scarce.
+constexpr float kLeastGain = 0.03f;
 constexpr int kRunsPerRound = 2;
 
 void check(cublasStatus_t status, std::source_location where = std::source_location::current()) {
@@ -323,7 +326,8 @@ std::size_t GemmLibrary::time(const Prepared& prepared, const GemmOperands& oper
       if (ran && round > 0) times[i] = std::min(times[i], time);
     }
   }
-  return static_cast<std::size_t>(std::ranges::min_element(times) - times.begin());
+  const auto fastest = std::ranges::min_element(times);
+  return *fastest < (1 - kLeastGain) * times.front() ? static_cast<std::size_t>(fastest - times.begin()) : 0;
 }
 
 }  // namespace megalith::ops::cuda
