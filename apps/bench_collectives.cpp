@@ -134,7 +134,7 @@ void with_type(DType dtype, F&& f) {
 }
 
 /// One collective at one size.
-struct Row {
+struct CollectiveRow {
   std::string_view name;
   Index bytes = 0;     ///< of the larger of input and result
   double seconds = 0;  ///< median
@@ -145,15 +145,15 @@ struct Row {
 };
 
 /// One rank of the benchmark.
-class Bench {
+class CollectivesRunner {
  public:
-  Bench(comm::World& world, const CollectivesBench& options, Device device, DType dtype)
+  CollectivesRunner(comm::World& world, const CollectivesBench& options, Device device, DType dtype)
       : world_(world), options_(options), ex_(device), dtype_(dtype), group_(everyone()) {}
 
-  std::vector<Row> run() {
+  std::vector<CollectiveRow> run() {
     const Index largest = parts_of(static_cast<Index>(options_.largest)) * world_.size();
     const Tensor a = ex_.tensor({largest}, dtype_), b = ex_.tensor({largest}, dtype_);
-    std::vector<Row> rows;
+    std::vector<CollectiveRow> rows;
     for (const Collective& one : kCollectives) {
       if (!options_.only.empty() && std::ranges::find(options_.only, one.name) == options_.only.end()) continue;
       for (std::uint64_t bytes = options_.smallest; bytes <= options_.largest;
@@ -245,18 +245,18 @@ int ranks_of(const CollectivesBench& options, const Launcher& launcher, Device d
   return ranks;
 }
 
-void print_text(const std::vector<Row>& rows, const std::string& title) {
+void print_text(const std::vector<CollectiveRow>& rows, const std::string& title) {
   std::printf("%s\n%-16s %12s %14s %16s %12s\n", title.c_str(), "", "bytes", "time", "algorithm", "bus");
-  for (const Row& row : rows) {
+  for (const CollectiveRow& row : rows) {
     std::printf("%-16s %12lld %11.1f us %11.2f GB/s %7.2f GB/s\n", std::string(row.name).c_str(),
                 static_cast<long long>(row.bytes), 1e6 * row.seconds, 1e-9 * row.algorithm_rate(),
                 1e-9 * row.bus_rate());
   }
 }
 
-void print_json(const std::vector<Row>& rows) {
+void print_json(const std::vector<CollectiveRow>& rows) {
   nlohmann::ordered_json out = nlohmann::ordered_json::array();
-  for (const Row& row : rows) {
+  for (const CollectiveRow& row : rows) {
     out.push_back({{"name", row.name},
                    {"bytes", row.bytes},
                    {"seconds", row.seconds},
@@ -282,7 +282,7 @@ void run_collectives_bench(const CollectivesBench& options) {
   };
   const auto makes_nothing = [] {};
   run_job(launcher, shape, makes_nothing, [&](comm::World& world) {
-    const std::vector<Row> rows = Bench(world, options, device, dtype).run();
+    const std::vector<CollectiveRow> rows = CollectivesRunner(world, options, device, dtype).run();
     if (world.rank() != 0) return;
     if (options.format == "json")
       print_json(rows);

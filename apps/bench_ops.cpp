@@ -38,16 +38,16 @@ DType compute_dtype(const OpsBench& o, Device device) {
 }
 
 /// One op's time and what it is measured by.
-struct Row {
+struct OpRow {
   std::string name;
   double seconds = 0;
   double flops = 0, bytes = 0;  ///< one of them
 };
 
 /// Runs ops on random data and keeps their times.
-class Bench {
+class OpsRunner {
  public:
-  explicit Bench(const OpsBench& options)
+  explicit OpsRunner(const OpsBench& options)
       : options_(options),
         device_(options.device == "cuda" ? Device::cuda : Device::cpu),
         dtype_(compute_dtype(options, device_)) {
@@ -134,7 +134,7 @@ class Bench {
 
   void print() const {
     nlohmann::ordered_json out = nlohmann::ordered_json::array();
-    for (const Row& row : rows_) {
+    for (const OpRow& row : rows_) {
       const bool counts_flops = row.flops > 0;
       const double rate = (counts_flops ? row.flops : row.bytes) / row.seconds;
       const double share = rate / (counts_flops ? flops_per_second_ : bytes_per_second_);
@@ -157,14 +157,14 @@ class Bench {
   DType dtype_;
   std::optional<Exec> ex_;
   int count_ = 0;
-  std::vector<Row> rows_;
+  std::vector<OpRow> rows_;
   ops::GemmTable gemms_;
   double bytes_per_second_ = 1, flops_per_second_ = 1;
 };
 
 /// The products of a Transformer layer and of the head: forward, both gradients.
 void bench_gemm(const OpsBench& o) {
-  Bench bench(o);
+  OpsRunner bench(o);
   bench.measure_roofs();
   Exec& ex = bench.ex();
   struct Layer {
@@ -209,7 +209,7 @@ void bench_gemm(const OpsBench& o) {
 }
 
 void bench_attention(const OpsBench& o) {
-  Bench bench(o);
+  OpsRunner bench(o);
   bench.measure_roofs();
   Exec& ex = bench.ex();
   const Index batch = std::max<Index>(1, o.tokens / o.seq), tokens = batch * o.seq, head_dim = o.hidden / o.heads;
@@ -247,7 +247,7 @@ void bench_attention(const OpsBench& o) {
 }
 
 void bench_norm(const OpsBench& o) {
-  Bench bench(o);
+  OpsRunner bench(o);
   bench.measure_roofs();
   Exec& ex = bench.ex();
   const Shape shape{o.tokens, o.hidden}, row{o.hidden};
@@ -291,7 +291,7 @@ void bench_norm(const OpsBench& o) {
 }
 
 void bench_adamw(const OpsBench& o) {
-  Bench bench(o);
+  OpsRunner bench(o);
   bench.measure_roofs();
   Exec& ex = bench.ex();
   const DType master = statistics_dtype(bench.dtype());

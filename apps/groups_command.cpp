@@ -12,7 +12,7 @@
 namespace megalith::apps {
 namespace {
 
-struct Arguments {
+struct GroupsArguments {
   GroupsRequest request;
   std::string format = "text";
 };
@@ -26,7 +26,7 @@ void print_groups(const GroupsRequest& request) {
 }  // namespace
 
 void add_groups(CLI::App& program) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<GroupsArguments>();
   GroupsRequest& request = arguments->request;
   grid::ParallelSizes& sizes = request.sizes;
   CLI::App* command = program.add_subcommand(

@@ -8,7 +8,7 @@
 namespace megalith::apps {
 namespace {
 
-struct Arguments {
+struct ScheduleArguments {
   ScheduleRequest request;
   std::string format = "text";
   bool forward_only = false;
@@ -23,7 +23,7 @@ void print_schedule(const ScheduleRequest& request) {
 }  // namespace
 
 void add_schedule(CLI::App& program) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<ScheduleArguments>();
   ScheduleRequest& request = arguments->request;
   pipeline::ScheduleShape& shape = request.shape;
   CLI::App* command = program.add_subcommand(

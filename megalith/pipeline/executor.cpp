@@ -1,13 +1,12 @@
 #include "megalith/pipeline/executor.h"
 
 #include "megalith/base/error.h"
+#include "megalith/pipeline/at.h"
 
 namespace megalith::pipeline {
 namespace {
 
 constexpr Flow kFlows[kNumFlows] = {Flow::activation, Flow::gradient};
-
-std::size_t at(Flow flow) { return static_cast<std::size_t>(flow); }
 
 Tensor pick(const std::vector<Tensor>& buffers, int index) {
   return index < 0 ? Tensor() : buffers[static_cast<std::size_t>(index)];

@@ -13,8 +13,8 @@
 namespace megalith::ops::cpu {
 namespace {
 
-constexpr Index kLines = 256, kColumns = 384, kDepth = 256;  // of a packed piece: 680 KiB of stack
-constexpr Index kGap = 16;         // between the rows of a panel, so that they start in different cache sets
+constexpr Index kLines = 256, kColumns = 384, kPackedDepth = 256;  // of a packed piece: 680 KiB of stack
+constexpr Index kPackedGap = 16;   // between the rows of a panel, so that they start in different cache sets
 constexpr Index kWorthwhile = 32;  // each packed element is used that often
 
 /// oneDNN runs on one thread inside an active parallel region. Outside one, where a team would be its own (and might
@@ -92,18 +92,18 @@ void call_sgemm(const Product<float>& p) {
 /// One piece that fits the panels on the stack: a, where it is transposed, is turned over and b, where its rows are, is
 /// copied next to each other.
 void packed_product(Product<float> p) {
-  alignas(64) float a_panel[kLines * (kDepth + kGap)];
-  alignas(64) float b_panel[kDepth * (kColumns + kGap)];
+  alignas(64) float a_panel[kLines * (kPackedDepth + kPackedGap)];
+  alignas(64) float b_panel[kPackedDepth * (kColumns + kPackedGap)];
   if (p.a_column != 1) {
-    transpose(p.a, p.a_column, p.k, p.m, a_panel, kDepth + kGap);
+    transpose(p.a, p.a_column, p.k, p.m, a_panel, kPackedDepth + kPackedGap);
     p.a = a_panel;
-    p.a_row = kDepth + kGap;
+    p.a_row = kPackedDepth + kPackedGap;
     p.a_column = 1;
   }
   if (p.b_column == 1) {
-    for (Index l = 0; l < p.k; ++l) std::copy_n(p.b + l * p.b_row, p.n, b_panel + l * (kColumns + kGap));
+    for (Index l = 0; l < p.k; ++l) std::copy_n(p.b + l * p.b_row, p.n, b_panel + l * (kColumns + kPackedGap));
     p.b = b_panel;
-    p.b_row = kColumns + kGap;
+    p.b_row = kColumns + kPackedGap;
   }
   call_sgemm(p);
 }
@@ -119,11 +119,11 @@ void run_product(const Product<float>& p) {
   if (rows_times_rows || p.m < kWorthwhile || p.n < kWorthwhile || is_available(Isa::avx512)) return call_sgemm(p);
   for (Index line = 0; line < p.m; line += kLines) {
     for (Index column = 0; column < p.n; column += kColumns) {
-      for (Index l = 0; l < p.k; l += kDepth) {
+      for (Index l = 0; l < p.k; l += kPackedDepth) {
         Product<float> piece = p;
         piece.m = std::min(kLines, p.m - line);
         piece.n = std::min(kColumns, p.n - column);
-        piece.k = std::min(kDepth, p.k - l);
+        piece.k = std::min(kPackedDepth, p.k - l);
         piece.a = p.a + line * p.a_row + l * p.a_column;
         piece.b = p.b + l * p.b_row + column * p.b_column;
         piece.c = p.c + line * p.c_row + column;
