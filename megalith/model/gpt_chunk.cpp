@@ -107,6 +107,7 @@ Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const
   // A part's end of a layer comes with its beginning of the next, so that its last sum has the other part's whole mix
   // to arrive in.
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    ex.set_layer(range_.layers.begin + static_cast<Index>(i));
     for_parts([&](const nn::Microbatch& microbatch, comm::Pending& sum) {
       if (i > 0) blocks_[i - 1].add_up(ex, microbatch, x, saved.blocks[i - 1]);
       sum = blocks_[i].attend(ex, microbatch, x, saved.blocks[i]);
@@ -147,6 +148,7 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
     head_->backward(ex, inputs.microbatch, inputs.targets, saved.head, dy);
   }
   for (std::size_t i = blocks_.size(); i-- > 0;) {
+    ex.set_layer(range_.layers.begin + static_cast<Index>(i));
     const Tensor dx = i == 0 && input_grad ? input_grad : boundary(ex, inputs);
     blocks_[i].backward(ex, inputs.microbatch, dy, saved.blocks[i], dx);
     dy = dx;
