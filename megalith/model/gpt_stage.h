@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "megalith/model/gpt_chunk.h"
-#include "megalith/model/grad_reducer.h"
 #include "megalith/pipeline/lowering.h"
 #include "megalith/pipeline/stage.h"
 #include "megalith/tensor/staging.h"
@@ -31,6 +30,7 @@ struct StageConfig {
   Policy policy = {};
   Device device = Device::cpu;
   Determinism determinism = Determinism::required;
+  Sharding sharding = Sharding::none;         ///< over dp
   Index grad_bucket_bytes = Index{32} << 20;  ///< of the sums over dp: large enough for the full rate of NVLink
 };
 
@@ -47,6 +47,9 @@ class GptStage : public pipeline::Stage {
   const ParamBuffer& params() const { return params_; }
   const grid::Mesh& mesh() const { return mesh_; }
   const StageConfig& config() const { return config_; }
+  /// Brings the values that other ranks have updated since the last step, where the optimizer is sharded: for whoever
+  /// reads values between steps. All ranks of dp come together.
+  void gather_all_params(Exec& ex);
   const std::vector<GptChunk>& chunks() const { return chunks_; }
   const std::vector<MemoryPlan>& plans() const { return plans_; }  ///< of training, by chunk
   const pipeline::LoweredSchedule& schedule() const { return train_schedule_; }
@@ -72,11 +75,12 @@ class GptStage : public pipeline::Stage {
   /// stages: what libraries choose, load and allocate at their first use is then done, which must not happen while a
   /// receive waits on a GPU. Changes gradients and loss_sum() only. All ranks come together.
   void warm_up(Exec& ex, const Tensor& optimizer_state);
-  /// Runs the sums over tensor- and data-parallel ranks once at their sizes, on zeros: NCCL takes memory at the first
-  /// call of a kind. Before warm_up(); all ranks come together.
+  /// Runs the sums over tensor- and data-parallel ranks once at their sizes, on zeros, and gathers the parameters: NCCL
+  /// takes memory at the first call of a kind. Before warm_up(); all ranks come together.
   void warm_up_collectives(Exec& ex);
 
   void set_step_state(Exec& ex, int chunk, int microbatch, int slot) override;
+  void gather_params(Exec& ex, int chunk) override;
   void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override;
   void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) override;
   /// Sums the tied table's gradient over the embedding group, then over the data-parallel group what the last
@@ -122,7 +126,9 @@ class GptStage : public pipeline::Stage {
   Staging staging_;
   nn::Mode mode_ = nn::Mode::train;
   GradReducer reducer_;
-  std::vector<int> backwards_left_;  ///< by chunk, of this step
+  ParamGatherer gatherer_;
+  std::vector<std::uint8_t> awaits_params_;  ///< by chunk: 1 from gather_params() to the forward after it
+  std::vector<int> backwards_left_;          ///< by chunk, of this step
   const BatchSource* source_ = nullptr;
   Tensor optimizer_state_;
   Index first_sample_ = 0;
