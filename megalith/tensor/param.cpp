@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -54,7 +55,6 @@ void ParamBuffer::place() {
     const bool continues = layer < 0 ? layer_above < 0 : layer <= layer_above && !(full && layer < layer_above);
     if (!continues || buckets_.empty() || buckets_.back().ownership != param.spec.ownership) {
       from_end = round_up(from_end, unit);
-      if (!buckets_.empty()) buckets_.back().begin = -from_end;
       buckets_.push_back({.end = -from_end, .ownership = param.spec.ownership});
     }
     from_end += round_up(param.spec.held.numel(), kParamAlignment);
@@ -64,12 +64,12 @@ void ParamBuffer::place() {
     layer_above = layer;
   }
   numel_ = round_up(from_end, unit);
-  if (!buckets_.empty()) buckets_.back().begin = -numel_;
   for (Param& param : params_) param.offset += numel_;
-  for (Bucket& bucket : buckets_) {
-    bucket.begin += numel_;
-    bucket.end += numel_;
-    if (bucket.ownership == Ownership::owner) owned_numel_ = std::max(owned_numel_, bucket.end);
+  Index begin = 0;
+  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
+    bucket->begin = std::exchange(begin, bucket->end + numel_);
+    bucket->end = begin;
+    if (bucket->ownership == Ownership::owner) owned_numel_ = bucket->end;
   }
   if (!is_sharded()) {
     own_ranges_ = {{0, 0, numel_}};

@@ -44,8 +44,8 @@ struct Policy {
 struct Param {
   ParamSpec spec;
   Tensor value;      ///< what layers read, in the compute dtype
-  Tensor master;     ///< what the optimizer updates: `value` itself where both dtypes are one; else undefined with
-                     ///< Sharding::optimizer
+  Tensor master;     ///< what the optimizer updates: `value` itself where both dtypes are one; else undefined where
+                     ///< the buffer is_sharded()
   Tensor grad;       ///< main gradient, in the master dtype
   Index offset = 0;  ///< first element in the flat buffers
 
