@@ -49,6 +49,12 @@ struct RunConfig {
     std::optional<Index> interval;
     std::optional<bool> tensorboard;
   } log;
+  struct Graphs {
+    std::optional<std::string> mode, per;
+    std::optional<std::vector<std::string>> scopes;
+    std::optional<Index> warmup_steps, check;
+    std::optional<bool> optimizer;
+  } graphs;
   struct Device {
     std::optional<std::string> type;
     std::optional<Index> ranks_per_node;

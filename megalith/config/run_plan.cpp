@@ -189,6 +189,22 @@ void resolve_optimizer(const RunConfig& asked, RunPlan& plan, Problems& out) {
   check(r, out);
 }
 
+void resolve_graphs(const RunConfig::Graphs& g, capture::GraphsConfig& r, Problems& out) {
+  const std::string mode = g.mode.value_or(std::string(name(r.mode)));
+  const std::string per = g.per.value_or(std::string(name(r.per)));
+  const std::optional<capture::GraphMode> known_mode = capture::graph_mode_of(mode);
+  const std::optional<capture::GraphsPer> known_per = capture::graphs_per_of(per);
+  out.require(known_mode.has_value(), "graphs.mode", mode, "must be none, layers or iteration");
+  out.require(known_per.has_value(), "graphs.per", per, "must be microbatch or slot");
+  r.mode = known_mode.value_or(r.mode);
+  r.per = known_per.value_or(r.per);
+  r.warmup_steps = g.warmup_steps.value_or(r.warmup_steps);
+  r.optimizer = g.optimizer.value_or(r.optimizer);
+  r.check_steps = g.check.value_or(r.check_steps);
+  if (known_mode && g.scopes) r.scopes = capture::read_scopes(*g.scopes, r.mode, out);
+  check(r, out);
+}
+
 void resolve_rest(const RunConfig& asked, RunPlan& plan, Problems& out) {
   checkpoint::CheckpointConfig& c = plan.checkpoint;
   c.dir = asked.checkpoint.dir.value_or("");
@@ -294,6 +310,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   resolve_train(asked, plan, out);
   resolve_tp_overlap(asked, plan, out);
   resolve_optimizer(asked, plan, out);
+  resolve_graphs(asked.graphs, plan.graphs, out);
   resolve_rest(asked, plan, out);
   if (shape_is_known) check_sizes(plan, out);
   out.throw_if_any(asked.source);
@@ -369,6 +386,12 @@ RunConfig RunPlan::as_config() const {
   c.checkpoint.keep = checkpoint.keep;
   c.log.interval = log_interval;
   c.log.tensorboard = tensorboard;
+  c.graphs = {std::string(name(graphs.mode)),
+              std::string(name(graphs.per)),
+              graphs.scopes.names(),
+              graphs.warmup_steps,
+              graphs.check_steps,
+              graphs.optimizer};
   c.device.type = name_of(device);
   if (ranks_per_node > 0) c.device.ranks_per_node = ranks_per_node;
   c.source = "resolved recipe";

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "megalith/capture/graphs_config.h"
 #include "megalith/checkpoint/checkpoint_config.h"
 #include "megalith/config/run_config.h"
 #include "megalith/data/data_config.h"
@@ -48,6 +49,7 @@ struct RunPlan {
   optim::OptimConfig optimizer;
   data::DataConfig data;
   checkpoint::CheckpointConfig checkpoint;
+  capture::GraphsConfig graphs;
   Index log_interval = 1;
   bool tensorboard = false;  ///< event files in OUT/tensorboard
   Device device = Device::cpu;
