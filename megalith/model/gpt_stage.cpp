@@ -48,6 +48,13 @@ std::vector<std::size_t> first_slots(const pipeline::LoweredSchedule& schedule, 
   return first;
 }
 
+Partition partition(const StageConfig& config, const grid::Mesh& mesh) {
+  return {.bucket_elements = config.grad_bucket_bytes / size_of(config.policy.master),
+          .shards = mesh.dp.size(),
+          .own = mesh.dp_rank(),
+          .sharding = config.sharding};
+}
+
 }  // namespace
 
 int num_microbatches(const StageConfig& config, const grid::Mesh& mesh) {
@@ -63,8 +70,10 @@ GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
     : config_(std::move(config)),
       mesh_(mesh),
       ranges_(chunk_ranges(config_, mesh_)),
-      params_(declare_gpt(config_.model, ranges_, mesh_, config_.seed), config_.policy),
-      reducer_(params_, mesh_.dp, config_.grad_bucket_bytes),
+      params_(declare_gpt(config_.model, ranges_, mesh_, config_.seed), config_.policy, partition(config_, mesh_)),
+      reducer_(params_, mesh_.dp),
+      gatherer_(params_, mesh_.dp),
+      awaits_params_(ranges_.size(), 0),
       backwards_left_(ranges_.size(), 0) {
   for (const ChunkRange& range : ranges_) chunks_.emplace_back(config_.model, range, mesh_, params_, config_.seed);
   plan_memory();
@@ -89,7 +98,7 @@ void GptStage::plan_memory() {
       ex.set_determinism(config_.determinism);
       GptChunk::Saved saved = chunk.make_saved();
       recording.begin_phase();
-      chunk.forward(ex, unplaced_inputs(mode), before, after, saved);
+      chunk.forward(ex, unplaced_inputs(mode), before, after, saved, nullptr);
       if (mode == nn::Mode::train) {
         recording.begin_phase();
         chunk.backward(ex, unplaced_inputs(mode), after, before, saved, nullptr);
@@ -104,9 +113,13 @@ void GptStage::plan_memory() {
 }
 
 pipeline::LoweredSchedule GptStage::cheapest_lowering(const pipeline::ScheduleShape& shape) const {
-  pipeline::LoweredSchedule per_chunk = pipeline::lower(shape, mesh_.pp_rank(), {pipeline::SlotPolicy::per_chunk});
+  const auto lower = [&](pipeline::SlotPolicy slots) {
+    const auto gather = params_.is_sharded() ? pipeline::ParamGather::every_step : pipeline::ParamGather::never;
+    return pipeline::lower(shape, mesh_.pp_rank(), {.slots = slots, .gather = gather});
+  };
+  pipeline::LoweredSchedule per_chunk = lower(pipeline::SlotPolicy::per_chunk);
   if (config_.chunks == 1) return per_chunk;
-  pipeline::LoweredSchedule shared = pipeline::lower(shape, mesh_.pp_rank(), {pipeline::SlotPolicy::shared});
+  pipeline::LoweredSchedule shared = lower(pipeline::SlotPolicy::shared);
   return activation_bytes(shared) < activation_bytes(per_chunk) ? shared : per_chunk;
 }
 
@@ -213,6 +226,7 @@ void GptStage::begin(Exec& ex) {
   }
   std::ranges::fill(backwards_left_, num_microbatches(config_, mesh_));
   reducer_.begin();
+  gatherer_.begin();
 }
 
 void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
@@ -249,6 +263,7 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
 
 void GptStage::warm_up_collectives(Exec& ex) {
   reduce_grads(ex);
+  gather_all_params(ex);
   const Tensor activation = ex.tensor(boundary_shape(), config_.policy.compute);
   ops::fill(ex, activation, 0);
   comm::all_reduce(ex, mesh_.tp, activation, comm::Reduce::sum).wait(ex);
@@ -307,13 +322,24 @@ void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_inde
   if (mode_ == nn::Mode::train) ops::scale_step_state(ex, optimizer_state_, place.step_state);
 }
 
+void GptStage::gather_all_params(Exec& ex) {
+  if (params_.is_sharded()) gatherer_.gather_all(ex);
+}
+
+void GptStage::gather_params(Exec& ex, int chunk) {
+  const auto c = static_cast<std::size_t>(chunk);
+  chunks_[c].gather_params(ex, gatherer_);
+  awaits_params_[c] = 1;
+}
+
 void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input, const Tensor& output) {
   const auto c = static_cast<std::size_t>(chunk);
   Slot& place = slot(chunk, slot_index);
   const std::vector<MemoryPlan>& plans = mode_ == nn::Mode::train ? plans_ : eval_plans_;
   // No activation is kept during an evaluation: its scratch begins where theirs do.
   ex.begin(plans[c].phases[0], place.activations, mode_ == nn::Mode::train ? scratch_ : work_.data());
-  chunks_[c].forward(ex, inputs(place), input, output, place.saved);
+  ParamGatherer* const gatherer = std::exchange(awaits_params_[c], 0) != 0 ? &gatherer_ : nullptr;
+  chunks_[c].forward(ex, inputs(place), input, output, place.saved, gatherer);
   ex.end();
 }
 

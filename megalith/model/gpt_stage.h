@@ -37,6 +37,7 @@ struct StageConfig {
   Device device = Device::cpu;
   Determinism determinism = Determinism::required;
   InputUploads input_uploads = InputUploads::one_by_one;
+  Sharding sharding = Sharding::none;         ///< over dp
   Index grad_bucket_bytes = Index{32} << 20;  ///< of the sums over dp: large enough for the full rate of NVLink
 };
 
@@ -53,6 +54,9 @@ class GptStage : public pipeline::Stage {
   const ParamBuffer& params() const { return params_; }
   const grid::Mesh& mesh() const { return mesh_; }
   const StageConfig& config() const { return config_; }
+  /// Brings the values that other ranks have updated since the last step, where the optimizer is sharded: for whoever
+  /// reads values between steps. All ranks of dp come together.
+  void gather_all_params(Exec& ex);
   const std::vector<GptChunk>& chunks() const { return chunks_; }
   const std::vector<MemoryPlan>& plans() const { return plans_; }  ///< of training, by chunk
   const pipeline::LoweredSchedule& schedule() const { return train_schedule_; }
@@ -80,11 +84,12 @@ class GptStage : public pipeline::Stage {
   /// stages: what libraries choose, load and allocate at their first use is then done, which must not happen while a
   /// receive waits on a GPU. Changes gradients and loss_sum() only. All ranks come together.
   void warm_up(Exec& ex, const Tensor& optimizer_state);
-  /// Runs the sums over tensor- and data-parallel ranks once at their sizes, on zeros: NCCL takes memory at the first
-  /// call of a kind. Before warm_up(); all ranks come together.
+  /// Runs the sums over tensor- and data-parallel ranks once at their sizes, on zeros, and gathers the parameters: NCCL
+  /// takes memory at the first call of a kind. Before warm_up(); all ranks come together.
   void warm_up_collectives(Exec& ex);
 
   void set_step_state(Exec& ex, int chunk, int microbatch, int slot) override;
+  void gather_params(Exec& ex, int chunk) override;
   void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override;
   void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) override;
   /// Sums the tied table's gradient over the embedding group, then over the data-parallel group what the last
@@ -137,7 +142,9 @@ class GptStage : public pipeline::Stage {
   StepInputs step_inputs_;
   nn::Mode mode_ = nn::Mode::train;
   GradReducer reducer_;
-  std::vector<int> backwards_left_;  ///< by chunk, of this step
+  ParamGatherer gatherer_;
+  std::vector<std::uint8_t> awaits_params_;  ///< by chunk: 1 from gather_params() to the forward after it
+  std::vector<int> backwards_left_;          ///< by chunk, of this step
   const BatchSource* source_ = nullptr;
   Tensor optimizer_state_;
   Index first_sample_ = 0;

@@ -68,11 +68,12 @@ void Executor::run_action(Exec& ex, Stage& stage, const LoweredAction& action) {
       return;
     case Act::wait_send:
       return sending_[flow][buffer].wait(ex);
+    case Act::gather_params:
+      return stage.gather_params(ex, action.chunk);
     case Act::reduce_grads:
       return stage.reduce_grads(ex);
     case Act::backward_input:
     case Act::backward_weight:
-    case Act::gather_params:
       break;
   }
   throw InternalError("[Executor] action " + std::string(name(action.act)) +

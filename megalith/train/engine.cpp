@@ -38,7 +38,8 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .policy = plan.train.policy(),
           .device = plan.device,
           .determinism = plan.train.determinism(),
-          .input_uploads = uses_step_graph(plan) ? model::InputUploads::whole_step : model::InputUploads::one_by_one};
+          .input_uploads = uses_step_graph(plan) ? model::InputUploads::whole_step : model::InputUploads::one_by_one,
+          .sharding = plan.optimizer.sharding};
 }
 
 pipeline::Executor::Boundary boundary(const model::GptStage& stage) {
@@ -64,7 +65,7 @@ Engine::Engine(comm::World& world, const config::RunPlan& plan)
       mesh_(grid::make_mesh(world, plan.grid)),
       ledger_(plan.device),
       stage_(stage_config(plan), mesh_),
-      optimizer_(plan.optimizer, stage_.params()),
+      optimizer_(plan.optimizer, stage_.params(), mesh_.dp),
       train_executor_(stage_.schedule(), mesh_.pp, boundary(stage_)),
       eval_executor_(stage_.eval_schedule(), mesh_.pp, boundary(stage_)),
       train_graph_("training", warmup_runs(plan), plan.graphs.check_steps),
@@ -121,11 +122,24 @@ void Engine::allocate() {
   outcomes_memory_ = Buffer(kMostStarted * kOutcomeBytes, plan_.device, Side::host);
   for (Started& started : under_way_) started.done = Event(plan_.device);
 
-  for (Param& param : stage_.params().params()) ops::initialise(*ex_, param.spec, param.master, plan_.train.seed);
-  refresh_copies();
+  initialise();
   const ops::LossScaling& scaling = plan_.train.scaling;
   set_optimizer_state({.loss_scale = scaling.is_on() ? scaling.initial : 1.0});
   if (plan_.device == Device::cuda) warm_up(not_ours);
+}
+
+void Engine::initialise() {
+  const ParamBuffer& params = stage_.params();
+  // Gradients are whole on every rank, masters may not be.
+  for (const Param& param : params.params()) ops::initialise(*ex_, param.spec, param.grad, plan_.train.seed);
+  if (params.has_copy()) {
+    ops::cast(*ex_, params.grads(), params.values());
+    for (const OwnRange& range : params.own_ranges())
+      ops::copy(*ex_, range.of_whole(params.grads()), params.own_masters(range));
+  } else {
+    ops::copy(*ex_, params.grads(), params.values());
+  }
+  ops::fill(*ex_, params.grads(), 0);
 }
 
 void Engine::warm_up(Index before) {
@@ -140,6 +154,8 @@ void Engine::warm_up(Index before) {
 
 void Engine::warm_up_collectives() {
   stage_.warm_up_collectives(*ex_);
+  if (stage_.params().is_sharded())  // the optimizer's, of its blocks' sums
+    comm::all_reduce(*ex_, mesh_.dp, totals_, comm::Reduce::sum).wait(*ex_);
   comm::all_reduce(*ex_, mesh_.world, totals_, comm::Reduce::sum).wait(*ex_);
   comm::all_reduce(*ex_, mesh_.world, counts_, comm::Reduce::sum).wait(*ex_);
   ex_->synchronize();
@@ -185,9 +201,13 @@ void Engine::set_optimizer_state(const ops::OptimizerState& state) {
   ex_->synchronize();
 }
 
-void Engine::refresh_copies() {
+void Engine::refresh_values() {
   const ParamBuffer& params = stage_.params();
-  if (params.has_copy()) ops::cast(*ex_, params.masters(), params.values());
+  if (params.has_copy()) {
+    for (const OwnRange& range : params.own_ranges())
+      ops::cast(*ex_, params.own_masters(range), range.of_whole(params.values()));
+  }
+  stage_.gather_all_params(*ex_);
 }
 
 void Engine::run_passes() {
@@ -320,6 +340,7 @@ StepResult Engine::finish_step() {
 }
 
 double Engine::evaluate(const model::BatchSource& source, Index samples) {
+  stage_.gather_all_params(*ex_);
   double sum = 0;
   for (Index first = 0; first < samples; first += plan_.train.global_batch) {
     stage_.load(*ex_, nn::Mode::evaluate, source, first, {}, {});

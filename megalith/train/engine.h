@@ -84,8 +84,9 @@ class Engine {
   /// What the optimizer remembers beside its moments. Waits for the device.
   ops::OptimizerState optimizer_state();
   void set_optimizer_state(const ops::OptimizerState& state);
-  /// After the master values were written from outside: the copies that layers read follow.
-  void refresh_copies();
+  /// After the master values were written from outside, on all ranks: the values that layers read follow. Collective
+  /// where the optimizer is sharded.
+  void refresh_values();
 
   /// The graphs of [graphs] mode = iteration, once they are captured.
   const capture::StepGraph& train_graph() const { return train_graph_; }
@@ -104,6 +105,7 @@ class Engine {
     Event done;
   };
   void plan_optimizer();
+  void initialise();
   /// Runs everything once that a step runs, so that the first step finds it connected, loaded and chosen; changes no
   /// state. Books what the libraries take meanwhile; `before` is what else was in use before anything was allocated.
   void warm_up(Index before);
