@@ -33,9 +33,11 @@ class Group {
 class [[nodiscard]] Pending {
  public:
   Pending() = default;  ///< nothing in flight: what a group of one rank returns
-  /// `tensor` and `other` are the memory in use until the wait.
-  Pending(Channel& channel, Ticket ticket, const Tensor& tensor, const Tensor& other = {})
+  /// `tensor` and `other` are the memory in use until the wait. In a graph the ticket is where each launch puts it.
+  Pending(Channel& channel, Ticket ticket, const Tensor& tensor, const Tensor& other)
       : channel_(&channel), ticket_(ticket), tensor_(tensor), other_(other) {}
+  Pending(Channel& channel, std::shared_ptr<const Ticket> captured, const Tensor& tensor, const Tensor& other)
+      : channel_(&channel), captured_(std::move(captured)), tensor_(tensor), other_(other) {}
   Pending(Pending&& from) noexcept { *this = std::move(from); }
   Pending& operator=(Pending&& from) noexcept;
   ~Pending() { drop(); }
@@ -49,6 +51,7 @@ class [[nodiscard]] Pending {
 
   Channel* channel_ = nullptr;
   Ticket ticket_;
+  std::shared_ptr<const Ticket> captured_;
   Tensor tensor_, other_;
 };
 

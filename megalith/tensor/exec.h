@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "megalith/tensor/graph.h"
 #include "megalith/tensor/memory_plan.h"
 #include "megalith/tensor/tracer.h"
 
@@ -58,7 +59,8 @@ class Exec {
   /// Memory for an intermediate; contents undefined.
   Tensor tensor(const Shape& shape, DType dtype);
 
-  /// Runs kernel(ex, stream), or records the op. A template, so that running allocates nothing.
+  /// Runs kernel(ex, stream), or records or captures the op. A template, so that running allocates nothing. A kernel
+  /// that may be captured holds what it needs by value.
   template <class Kernel>
   void run(const OpInfo& op, Kernel&& kernel) {
     if (recording_ != nullptr) {
@@ -68,11 +70,29 @@ class Exec {
 #ifndef NDEBUG
     check_order(op);
 #endif
+    if (capture_ != nullptr) {
+      capture_->check(op);
+      if (device_ == Device::cpu) return capture_->add(op.name, std::forward<Kernel>(kernel));
+      capture_->count();
+    }
+    execute(op.name, kernel);
+  }
+  /// Runs a kernel of run(), also a captured one.
+  template <class Kernel>
+  void execute(const char* name, Kernel&& kernel) {
     ++ops_run_;
-    if (tracer_ != nullptr) tracer_->begin(op.name, stream_.get());
+    if (tracer_ != nullptr) tracer_->begin(name, stream_.get());
     kernel(*this, stream_.get());
     if (tracer_ != nullptr) tracer_->end(stream_.get());
   }
+
+  /// From here on ops are captured and not run; `capture` must live until end_capture(). Within a phase of a plan or
+  /// outside; without a tracer.
+  void begin_capture(Capture& capture);
+  /// Ends it, also after an error, which leaves an empty graph to throw away.
+  Graph end_capture();
+  /// Null unless ops are being captured.
+  Capture* capture() const { return capture_; }
 
   /// From here on every op is timed; null ends it. The tracer must live so long.
   void set_tracer(Tracer* tracer) { tracer_ = tracer; }
@@ -85,9 +105,9 @@ class Exec {
 
   /// Copies in the order of the ops, between host and device memory of `bytes` each. Host memory must stay until the
   /// stream has passed the copy.
-  void copy(void* to, const void* from, Index bytes) { device::copy(device_, to, from, bytes, stream_.get()); }
+  void copy(void* to, const void* from, Index bytes);
   /// Returns when all ops so far are done.
-  void synchronize() { device::synchronize(device_, stream_.get()); }
+  void synchronize();
 
   /// What a library needs of its own on this device (handles, tables), made by T(Exec&) at its first use and kept.
   template <class T>
@@ -104,12 +124,14 @@ class Exec {
   static inline char backend_key = 0;  ///< its address stands for T
 
   void check_order(const OpInfo& op);
+  void poison(const Tensor& tensor);
 
   Device device_;
   Determinism determinism_ = Determinism::required;
   OwnedStream stream_;
   Recording* recording_ = nullptr;
   Tracer* tracer_ = nullptr;
+  Capture* capture_ = nullptr;
   const PhasePlan* phase_ = nullptr;
   std::size_t next_tensor_ = 0, next_op_ = 0;
   std::uint64_t ops_run_ = 0;
