@@ -312,7 +312,10 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   resolve_optimizer(asked, plan, out);
   resolve_graphs(asked.graphs, plan.graphs, out);
   resolve_rest(asked, plan, out);
-  if (shape_is_known) check_sizes(plan, out);
+  if (shape_is_known) {
+    check_sizes(plan, out);
+    check_scopes(plan.graphs, plan.run_facts(), out);
+  }
   out.throw_if_any(asked.source);
   return plan;
 }
@@ -320,6 +323,13 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
 int RunPlan::forward_parts() const {
   const bool wanted = tp_overlap == TpOverlap::halves || (tp_overlap == TpOverlap::automatic && device == Device::cuda);
   return wanted && grid.tp > 1 && train.micro_batch % 2 == 0 ? 2 : 1;
+}
+
+capture::RunFacts RunPlan::run_facts() const {
+  return {.dense_layers = model.num_layers,
+          .num_stages = grid.pp,
+          .dropout = model.dropout,
+          .attention_dropout = model.attention_dropout};
 }
 
 RunConfig RunPlan::as_config() const {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "megalith/capture/graphs_config.h"
+#include "megalith/capture/scopes.h"
 #include "megalith/checkpoint/checkpoint_config.h"
 #include "megalith/config/run_config.h"
 #include "megalith/data/data_config.h"
@@ -57,6 +58,8 @@ struct RunPlan {
 
   /// Parts of a microbatch that forward passes take in turn: 2 with tp_overlap, else 1.
   int forward_parts() const;
+  /// What the rules on graphs.scopes ask for.
+  capture::RunFacts run_facts() const;
   /// Whether the algorithms of matrix products are chosen, and kept in a table, before step 1.
   bool chooses_gemms() const { return device == Device::cuda && train.gemm == ops::GemmChoice::timed; }
 

@@ -150,6 +150,7 @@ TEST(Recipe, BrokenRulesOfGraphsAreAllReported) {
       "graphs.scopes = [full, attn]: V1: full means whole");
   has({"graphs.mode=layers", "graphs.scopes=full_iteration"},
       "graphs.scopes = [full_iteration]: V2: full_iteration is a mode");
+  has({"graphs.mode=layers", "graphs.scopes=[\"moe\"]"}, "graphs.scopes = [moe]: V5: the model has no experts");
   has({"graphs.scope=attn"}, "did you mean graphs.scopes?");
 }
 
