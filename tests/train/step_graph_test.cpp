@@ -89,6 +89,23 @@ TEST(StepGraph, AllPoliciesHaveTheBitsOfEagerSteps) {
   }
 }
 
+TEST(StepGraph, AShardedOptimizersStepsHaveTheBitsOfEagerPlainOnes) {
+  for (Grid grid : {Grid{.dp = 4}, Grid{.pp = 2, .dp = 2, .chunks = 2}}) {
+    const auto plain = trained(plan_of(grid, "bf16", GraphHolds::nothing, 20));
+    grid.sharding = Sharding::optimizer;
+    for (const GraphHolds holds : {GraphHolds::passes, GraphHolds::whole_step}) {
+      config::RunPlan plan = plan_of(grid, "bf16", holds, 20);
+      plan.graphs.check_steps = 3;
+      const auto sharded = trained(plan);
+      EXPECT_EQ(sharded->record.losses, plain->record.losses);
+      EXPECT_EQ(sharded->record.norms, plain->record.norms);
+      EXPECT_EQ(sharded->evaluated, plain->evaluated);
+      // The last step is followed by an evaluation, which gathers them.
+      EXPECT_EQ(sharded->record.parameters.tensors(), plain->record.parameters.tensors());
+    }
+  }
+}
+
 TEST(StepGraph, CheckedStepsFindNothingAmissAndChangeNoBits) {
   for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2, .chunks = 2}, Grid{.dp = 2}}) {
     config::RunPlan plan = plan_of(grid, "bf16", GraphHolds::whole_step, 12);
