@@ -180,9 +180,9 @@ void Pending::wait(Exec& ex) {
     channel->note_done(mine.entry);
   };
   if (other_) {
-    ex.run({.name = "wait", .reads = {tensor_, other_}, .writes = {}}, finish);
+    ex.run({.name = "wait", .reads = {tensor_, other_}, .writes = {}, .kind = OpKind::communication}, finish);
   } else {
-    ex.run({.name = "wait", .reads = {tensor_}, .writes = {}}, finish);
+    ex.run({.name = "wait", .reads = {tensor_}, .writes = {}, .kind = OpKind::communication}, finish);
   }
   channel_ = nullptr;
 }
@@ -197,7 +197,8 @@ Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce re
       return channel.all_reduce(c, tensor.raw(), stream);
     });
   };
-  return start(ex, {.name = "all_reduce", .reads = {tensor}, .writes = {tensor}}, group.channel(), make, tensor);
+  return start(ex, {.name = "all_reduce", .reads = {tensor}, .writes = {tensor}, .kind = OpKind::communication},
+               group.channel(), make, tensor);
 }
 
 Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce, Where where) {
@@ -208,7 +209,7 @@ Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Ten
   expect_multiple(op, in, out, group.size());
   if (!ex.recording() && group.size() > 1)
     expect_apart(op, in, out, out.raw(), part_of(in, group.rank(), group.size()));
-  const OpInfo info{.name = "reduce_scatter", .reads = {in}, .writes = {out}};
+  const OpInfo info{.name = "reduce_scatter", .reads = {in}, .writes = {out}, .kind = OpKind::communication};
   if (group.size() == 1) return copy_alone(ex, info, in, out);
   Call call = make_call(op, in, where);
   call.reduce = reduce;
@@ -228,7 +229,7 @@ Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor&
   expect_multiple(op, out, in, group.size());
   if (!ex.recording() && group.size() > 1)
     expect_apart(op, in, out, in.raw(), part_of(out, group.rank(), group.size()));
-  const OpInfo info{.name = "all_gather", .reads = {in}, .writes = {out}};
+  const OpInfo info{.name = "all_gather", .reads = {in}, .writes = {out}, .kind = OpKind::communication};
   if (group.size() == 1) return copy_alone(ex, info, in, out);
   const Call call = make_call(op, in, where);
   const auto make = [&channel = group.channel(), call, in, out](Exec& runs, Stream stream) {
@@ -243,9 +244,10 @@ Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<con
                    const Tensor& out, std::span<const Index> recv_counts, Where where) {
   constexpr Op op = Op::all_to_all;
   check_all_to_all(group, in, send_counts, out, recv_counts);
-  if (ex.capture() != nullptr) ex.capture()->refuse("all_to_all", "its counts are of the host, a graph's are fixed");
+  if (ex.capture() != nullptr)
+    ex.capture()->refuse(ex.place(), "all_to_all", "its counts are of the host, a graph's are fixed");
   if (!ex.recording() && group.size() > 1) expect_apart(op, in, out, in.raw(), nullptr);
-  const OpInfo info{.name = "all_to_all", .reads = {in}, .writes = {out}};
+  const OpInfo info{.name = "all_to_all", .reads = {in}, .writes = {out}, .kind = OpKind::communication};
   if (group.size() == 1) return copy_alone(ex, info, in, out);
   Call call = make_call(op, in, where);
   call.count = 0;
@@ -275,18 +277,20 @@ Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, 
       return channel.broadcast(c, tensor.raw(), stream);
     });
   };
-  return start(ex, {.name = "broadcast", .reads = {tensor}, .writes = {tensor}}, group.channel(), make, tensor);
+  return start(ex, {.name = "broadcast", .reads = {tensor}, .writes = {tensor}, .kind = OpKind::communication},
+               group.channel(), make, tensor);
 }
 
 void barrier(Exec& ex, const Group& group, Where where) {
   if (group.size() == 1) return;
   const Call call = make_call(Op::barrier, Tensor(nullptr, {0}, DType::u8), where);
-  ex.run({.name = "barrier", .reads = {}, .writes = {}}, [&channel = group.channel(), call](Exec& runs, Stream stream) {
-    communicate(runs, channel, call, 0, [&channel, stream](const Call& c) {
-      channel.barrier(c, stream);
-      return Ticket();
-    });
-  });
+  ex.run({.name = "barrier", .reads = {}, .writes = {}, .kind = OpKind::communication},
+         [&channel = group.channel(), call](Exec& runs, Stream stream) {
+           communicate(runs, channel, call, 0, [&channel, stream](const Call& c) {
+             channel.barrier(c, stream);
+             return Ticket();
+           });
+         });
 }
 
 Pending send(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane, Where where) {
@@ -299,7 +303,8 @@ Pending send(Exec& ex, const Group& group, const Tensor& tensor, int peer, int l
       return channel.post_send(c, tensor.raw(), stream);
     });
   };
-  return start(ex, {.name = "send", .reads = {tensor}, .writes = {}}, group.channel(), make, tensor);
+  return start(ex, {.name = "send", .reads = {tensor}, .writes = {}, .kind = OpKind::communication}, group.channel(),
+               make, tensor);
 }
 
 Pending recv(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane, Where where) {
@@ -312,7 +317,8 @@ Pending recv(Exec& ex, const Group& group, const Tensor& tensor, int peer, int l
       return channel.post_recv(c, tensor.raw(), stream);
     });
   };
-  return start(ex, {.name = "recv", .reads = {}, .writes = {tensor}}, group.channel(), make, tensor);
+  return start(ex, {.name = "recv", .reads = {}, .writes = {tensor}, .kind = OpKind::communication}, group.channel(),
+               make, tensor);
 }
 
 }  // namespace megalith::comm

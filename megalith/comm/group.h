@@ -61,7 +61,8 @@ using Where = std::source_location;
 // arguments; a disagreement throws CollectiveError on the ranks that notice it, a member that never comes HangError
 // after the World's timeout, a member that failed AbortedError; tensors that do not fit together throw ShapeError
 // before anything is sent. A group of one rank returns its input unchanged, communicates and counts nothing. Sums are
-// taken in ascending group rank for every element, so that all CPU transports give the same bits.
+// taken in ascending group rank for every element, so that all CPU transports give the same bits. The collectives of a
+// group run one after the other: one may work on what the one before it writes, without a wait in between.
 //
 // On GPUs (NCCL) calls are not compared: ranks that disagree hang until the timeout or get undefined data. Sums are
 // taken in an order of NCCL's own, bf16 ones rounded at every step of it, and max and min lose a NaN.

@@ -198,6 +198,7 @@ std::vector<Field> fields(RunConfig& c) {
           {"optimizer.beta2", &c.optimizer.beta2},
           {"optimizer.eps", &c.optimizer.eps},
           {"optimizer.clip", &c.optimizer.clip},
+          {"optimizer.distributed", &c.optimizer.distributed},
           {"data.tokenizer", &c.data.tokenizer},
           {"data.vocab_dir", &c.data.vocab_dir},
           {"data.train", &c.data.train},

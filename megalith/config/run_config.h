@@ -35,6 +35,7 @@ struct RunConfig {
     std::optional<double> lr, min_lr, weight_decay, beta1, beta2, eps, clip;
     std::optional<Index> warmup_steps, decay_steps;
     std::optional<std::string> decay;
+    std::optional<bool> distributed;
   } optimizer;
   struct Data {
     std::optional<std::string> tokenizer, vocab_dir, split;

@@ -178,6 +178,7 @@ void resolve_optimizer(const RunConfig& asked, RunPlan& plan, Problems& out) {
   r.beta2 = o.beta2.value_or(r.beta2);
   r.eps = o.eps.value_or(r.eps);
   r.clip = o.clip.value_or(r.clip);
+  r.sharding = o.distributed.value_or(false) ? Sharding::optimizer : Sharding::none;
   const std::string decay = o.decay.value_or("cosine");
   if (decay == "constant")
     r.decay = optim::DecayCurve::constant;
@@ -373,11 +374,17 @@ RunConfig RunPlan::as_config() const {
   c.train.deterministic = train.deterministic;
   if (device == Device::cuda) c.train.gemm = train.gemm == ops::GemmChoice::timed ? "timed" : "heuristic";
   constexpr const char* kDecay[] = {"constant", "linear", "cosine"};
-  c.optimizer = {optimizer.lr,           optimizer.min_lr,
-                 optimizer.weight_decay, optimizer.beta1,
-                 optimizer.beta2,        optimizer.eps,
-                 optimizer.clip,         optimizer.warmup_steps,
-                 optimizer.decay_steps,  kDecay[static_cast<int>(optimizer.decay)]};
+  c.optimizer = {optimizer.lr,
+                 optimizer.min_lr,
+                 optimizer.weight_decay,
+                 optimizer.beta1,
+                 optimizer.beta2,
+                 optimizer.eps,
+                 optimizer.clip,
+                 optimizer.warmup_steps,
+                 optimizer.decay_steps,
+                 kDecay[static_cast<int>(optimizer.decay)],
+                 optimizer.sharding == Sharding::optimizer};
   c.data.tokenizer = data.tokenizer;
   if (!data.vocab_dir.empty()) c.data.vocab_dir = data.vocab_dir;
   if (!data.train.empty()) c.data.train = data.train;

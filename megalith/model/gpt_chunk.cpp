@@ -29,6 +29,11 @@ nn::BlockConfig block_config(const ModelConfig& m, std::uint64_t seed) {
 
 std::string layer_name(Index layer) { return str("layers.", layer); }
 
+void await_params(Exec& ex, ParamGatherer* gatherer, Index layer) {
+  if (gatherer == nullptr) return;
+  ex.aside([&] { gatherer->layer_needed(ex, layer); });
+}
+
 }  // namespace
 
 std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks,
@@ -84,10 +89,18 @@ Tensor GptChunk::boundary(Exec& ex, const Inputs& inputs) const {
   return ex.tensor({inputs.microbatch.tokens(), hidden_size_}, dtype_);
 }
 
-Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const {
+void GptChunk::gather_params(Exec& ex, ParamGatherer& gatherer) const {
+  if (embedding_) gatherer.start(ex, kOutsideLayers);
+  for (Index layer = range_.layers.begin; layer < range_.layers.end; ++layer) gatherer.start(ex, layer);
+  if (head_) gatherer.start(ex, kOutsideLayers);
+}
+
+Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
+                      ParamGatherer* gatherer) const {
   const bool output_from_blocks = static_cast<bool>(output) && !blocks_.empty();
   Tensor x = input;
   if (embedding_) {
+    await_params(ex, gatherer, kOutsideLayers);
     x = output && !output_from_blocks ? output : boundary(ex, inputs);
     embedding_->forward(ex, inputs.microbatch, inputs.tokens, x);
   } else if (output && !output_from_blocks) {
@@ -107,6 +120,8 @@ Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const
   // A part's end of a layer comes with its beginning of the next, so that its last sum has the other part's whole mix
   // to arrive in.
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    ex.set_layer(range_.layers.begin + static_cast<Index>(i));
+    await_params(ex, gatherer, range_.layers.begin + static_cast<Index>(i));
     for_parts([&](const nn::Microbatch& microbatch, comm::Pending& sum) {
       if (i > 0) blocks_[i - 1].add_up(ex, microbatch, x, saved.blocks[i - 1]);
       sum = blocks_[i].attend(ex, microbatch, x, saved.blocks[i]);
@@ -124,18 +139,21 @@ Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const
   return x;
 }
 
-void GptChunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const {
-  const Tensor x = body(ex, inputs, input, output, saved);
-  if (head_) head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
+void GptChunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
+                       ParamGatherer* gatherer) const {
+  const Tensor x = body(ex, inputs, input, output, saved, gatherer);
+  if (!head_) return;
+  await_params(ex, gatherer, kOutsideLayers);
+  head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
 }
 
 Tensor GptChunk::last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const {
-  const Tensor x = body(ex, inputs, {}, {}, saved);
+  const Tensor x = body(ex, inputs, {}, {}, saved, nullptr);
   return head_->logits(ex, x.rows(row, 1), saved.head);
 }
 
 Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const {
-  const Tensor x = body(ex, inputs, {}, {}, saved);
+  const Tensor x = body(ex, inputs, {}, {}, saved, nullptr);
   return head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
 }
 
@@ -147,6 +165,7 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
     head_->backward(ex, inputs.microbatch, inputs.targets, saved.head, dy);
   }
   for (std::size_t i = blocks_.size(); i-- > 0;) {
+    ex.set_layer(range_.layers.begin + static_cast<Index>(i));
     const Tensor dx = i == 0 && input_grad ? input_grad : boundary(ex, inputs);
     blocks_[i].backward(ex, inputs.microbatch, dy, saved.blocks[i], dx);
     dy = dx;

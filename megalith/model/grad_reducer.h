@@ -6,15 +6,17 @@
 
 namespace megalith::model {
 
-/// Sums a rank's gradients over the ranks that hold the same parameters (data parallelism). They go in buckets: flat
-/// ranges of whole parameters, sent as soon as the step's last backward has passed their layers, so that on GPUs most
-/// of the sum runs beside the rest of that backward. Every rank of the group makes the same calls in the same order.
-/// Elements are summed one by one, so on CPU transports the buckets change no bits. Communicates 2 (n-1)/n of the
-/// gradients per step.
+/// Sums a rank's gradients over the ranks that hold the same parameters (data parallelism). They go bucket by bucket,
+/// each as soon as the step's last backward has passed its layers, so that on GPUs most of the sum runs beside the rest
+/// of that backward: a reduce-scatter leaves every rank the sum of its shard of the bucket, and an all-gather brings it
+/// the others' unless the optimizer is sharded, which needs its own only; the rest of the bucket is then undefined. The
+/// two ways take the same sums. Every rank of the group makes the same calls in the same order. Elements are summed one
+/// by one, so on CPU transports the buckets change no bits. Communicates (n-1)/n of the gradients per step, or twice
+/// that.
 class GradReducer {
  public:
-  /// A bucket is closed by the layer with which it reaches `bucket_bytes`.
-  GradReducer(const ParamBuffer& params, comm::Group dp, Index bucket_bytes);
+  /// `dp` has a rank for each shard of `params`.
+  GradReducer(const ParamBuffer& params, comm::Group dp);
 
   /// A new step: nothing is summed yet.
   void begin();
@@ -23,25 +25,17 @@ class GradReducer {
   /// Sends what has not gone, and holds the Exec until all sums have arrived.
   void finish(Exec& ex);
 
-  /// What is summed by one call: elements [begin, end) of the flat buffer. Buckets cover it and do not overlap.
-  struct Bucket {
-    Index begin = 0, end = 0;
-    std::vector<Index> layers = {};  ///< whose gradients it holds; none: of parameters outside the layers
-  };
-  const std::vector<Bucket>& buckets() const { return buckets_; }
-
  private:
   /// How far a bucket has come in this step.
   struct Progress {
     std::size_t layers_done = 0;
     bool sent = false;
-    comm::Pending sum;
+    comm::Pending sum, shards;
   };
   void send(Exec& ex, std::size_t bucket);
 
   const ParamBuffer& params_;
   comm::Group dp_;
-  std::vector<Bucket> buckets_;
   std::vector<Progress> progress_;  // of each bucket
 };
 

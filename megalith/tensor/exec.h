@@ -1,6 +1,7 @@
 #pragma once
 #include <initializer_list>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,15 +11,27 @@
 
 namespace megalith {
 
+/// Whether an op can be run again on the same inputs, as other ranks have no part in it.
+enum class OpKind : std::uint8_t { local, communication };
+
 /// What an op tells about itself: enough to plan memory, record a graph, trace, and count bytes.
 struct OpInfo {
   const char* name;
   std::initializer_list<Tensor> reads;
   std::initializer_list<Tensor> writes;
+  OpKind kind = OpKind::local;
 };
 
 /// Whether a run must give the same bits each time it is repeated, where that costs speed or memory on a GPU.
 enum class Determinism : std::uint8_t { required, not_required };
+
+/// Where in a step an op stands, for messages; -1: nowhere in particular.
+struct Place {
+  int chunk = -1, microbatch = -1;
+  Index layer = -1;  ///< of the model
+};
+/// ", chunk 0, microbatch 1, layer 3", with what is known.
+std::string describe(const Place& place);
 
 /// The one way to get memory and to run anything. The same layer code is recorded once (nothing executes: this yields
 /// sizes, lifetimes and the plan), then runs with the planned addresses in the same order. Without a plan (unit tests,
@@ -71,10 +84,11 @@ class Exec {
     check_order(op);
 #endif
     if (capture_ != nullptr) {
-      capture_->check(op);
-      if (device_ == Device::cpu) return capture_->add(op.name, std::forward<Kernel>(kernel));
+      capture_->check(place_, op);
+      if (device_ == Device::cpu) return capture_->add(op, std::forward<Kernel>(kernel));
       capture_->count();
     }
+    if (comparison_ != nullptr) return comparison_->run(*this, op, Capture::Call(std::forward<Kernel>(kernel)));
     execute(op.name, kernel);
   }
   /// Runs a kernel of run(), also a captured one.
@@ -89,13 +103,21 @@ class Exec {
   /// From here on ops are captured and not run; `capture` must live until end_capture(). Within a phase of a plan or
   /// outside; without a tracer.
   void begin_capture(Capture& capture);
-  /// Ends it, also after an error, which leaves an empty graph to throw away.
   Graph end_capture();
+  /// Ends it after an error: what was captured is gone.
+  void abandon_capture() noexcept;
+  /// From here on every op is compared with that of a captured graph (GraphComparison); null ends it.
+  void set_comparison(GraphComparison* comparison) { comparison_ = comparison; }
   /// Null unless ops are being captured.
   Capture* capture() const { return capture_; }
 
   /// From here on every op is timed; null ends it. The tracer must live so long.
   void set_tracer(Tracer* tracer) { tracer_ = tracer; }
+
+  /// What comes from here on belongs there.
+  void set_place(const Place& place) { place_ = place; }
+  void set_layer(Index layer) { place_.layer = layer; }
+  const Place& place() const { return place_; }
 
   /// Ops run so far: says where in a step something happens.
   std::uint64_t ops_run() const { return ops_run_; }
@@ -131,7 +153,9 @@ class Exec {
   OwnedStream stream_;
   Recording* recording_ = nullptr;
   Tracer* tracer_ = nullptr;
+  Place place_;
   Capture* capture_ = nullptr;
+  GraphComparison* comparison_ = nullptr;
   const PhasePlan* phase_ = nullptr;
   std::size_t next_tensor_ = 0, next_op_ = 0;
   std::uint64_t ops_run_ = 0;

@@ -58,6 +58,19 @@ TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
   EXPECT_EQ(again.data.train[0], "a \"quoted\" name.txt");
 }
 
+TEST(Recipe, TheOptimizerIsDistributedWhenAsked) {
+  const auto plan_with = [](const std::vector<std::string>& settings) {
+    return resolve(parse_recipe(kSmall, "r.toml", settings));
+  };
+  EXPECT_EQ(plan_with({}).optimizer.sharding, Sharding::none);
+  EXPECT_NE(to_toml(plan_with({}).as_config()).find("distributed = false"), std::string::npos);
+  const RunPlan plan = plan_with({"optimizer.distributed=true"});
+  EXPECT_EQ(plan.optimizer.sharding, Sharding::optimizer);
+  EXPECT_EQ(resolve(parse_recipe(to_toml(plan.as_config()), "resolved")).optimizer.sharding, Sharding::optimizer);
+  EXPECT_NE(problem_of(kSmall, {"optimizer.distributed=2"}).find("optimizer.distributed = 2: must be true or false"),
+            std::string::npos);
+}
+
 TEST(Recipe, HalvesAreTakenInTurnWhereThereAreTwo) {
   const auto parts = [](const std::vector<std::string>& settings) {
     return resolve(parse_recipe(kSmall, "r.toml", settings)).forward_parts();

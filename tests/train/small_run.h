@@ -1,4 +1,7 @@
 #pragma once
+#include <algorithm>
+#include <iterator>
+
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/threads/thread_world.h"
@@ -11,8 +14,11 @@ namespace megalith::testing {
 /// A grid of the tests: how a small model is cut.
 struct Grid {
   int tp = 1, pp = 1, dp = 1, chunks = 1;
+  Sharding sharding = Sharding::none;
   int ranks() const { return tp * pp * dp; }
-  std::string name() const { return str("tp", tp, "_pp", pp, "_dp", dp, "_chunks", chunks); }
+  std::string name() const {
+    return str("tp", tp, "_pp", pp, "_dp", dp, "_chunks", chunks, sharding == Sharding::none ? "" : "_sharded");
+  }
 };
 
 /// The grids over which a model must train alike.
@@ -30,6 +36,14 @@ inline std::vector<Grid> all_grids() {
           {.pp = 2, .chunks = 2},
           {.pp = 2, .chunks = 4},
           {.tp = 2, .pp = 2, .chunks = 2}};
+}
+
+/// Those that have several data-parallel ranks, with a sharded optimizer.
+inline std::vector<Grid> sharded_grids() {
+  std::vector<Grid> grids = {{.dp = 4}, {.pp = 2, .dp = 2, .chunks = 2}};
+  std::ranges::copy_if(all_grids(), std::back_inserter(grids), [](const Grid& grid) { return grid.dp > 1; });
+  for (Grid& grid : grids) grid.sharding = Sharding::optimizer;
+  return grids;
 }
 
 /// A model with odd widths and a vocabulary that no shard divides; dropout everywhere.
@@ -53,6 +67,7 @@ inline config::RunPlan small_plan(const Grid& grid, const std::string& precision
   c.train.precision = precision;
   c.optimizer.lr = 3e-3;
   c.optimizer.warmup_steps = 4;
+  c.optimizer.distributed = grid.sharding == Sharding::optimizer;
   c.data.tokenizer = "byte";
   c.data.train = std::vector<std::string>{"none"};
   return config::resolve(c);

@@ -157,6 +157,13 @@ std::shared_ptr<void> end_capture(Stream stream) {
   return handle;
 }
 
+void abandon_capture(Stream stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  static_cast<void>(cudaStreamEndCapture(native(stream), &graph));
+  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+  static_cast<void>(cudaGetLastError());
+}
+
 void launch(void* graph, Stream stream) { check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), native(stream))); }
 
 void push_range(const char* name) { nvtxRangePushA(name); }

@@ -31,6 +31,7 @@ double seconds_between(void* earlier, void* later);
 void begin_capture(Stream stream);
 /// The captured graph, instantiated and uploaded; launched by launch().
 std::shared_ptr<void> end_capture(Stream stream);
+void abandon_capture(Stream stream) noexcept;
 void launch(void* graph, Stream stream);
 /// A named range on this thread, for NVIDIA's profilers.
 void push_range(const char* name);
