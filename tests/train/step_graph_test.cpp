@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include "megalith/train/saver.h"
+
+#include "tests/io/temp_dir.h"
 #include "tests/support/count_allocations.h"
 #include "tests/train/small_run.h"
 
@@ -104,6 +107,38 @@ TEST(StepGraph, AShardedOptimizersStepsHaveTheBitsOfEagerPlainOnes) {
       EXPECT_EQ(sharded->record.parameters.tensors(), plain->record.parameters.tensors());
     }
   }
+}
+
+TEST(StepGraph, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
+  constexpr Index kSavedAt = 6, kSteps = 12;
+  const Grid grid{.pp = 2, .dp = 2};
+  const config::RunPlan plan = plan_of(grid, "bf16", GraphHolds::whole_step, kSteps);
+  const auto eager = trained(plan_of(grid, "bf16", GraphHolds::nothing, kSteps));
+  const TempDir dir;
+  std::vector<double> losses;
+  const auto run = [&](train::Progress from, Index end) {
+    comm::run_ranks(grid.ranks(), [&](comm::World& world) {
+      const std::shared_ptr<io::Fs> fs = io::posix_fs();
+      train::Engine engine(world, plan);
+      engine.allocate();
+      train::Saver saver(engine, plan, {1, 2}, *fs, dir.path());
+      const testing::HashedBatches source(plan.model.vocab_size);
+      train::Progress progress = from;
+      if (from.step > 0) progress = saver.resume().value().progress;
+      EXPECT_EQ(progress.step, from.step);
+      for (; progress.step < end; ++progress.step, progress.samples += plan.train.global_batch) {
+        if (from.step == 0 && progress.step == kSavedAt) saver.save(progress);
+        const train::StepResult result = engine.step(source, progress, train::Stop::no);
+        if (world.rank() == 0) losses.push_back(result.loss);
+      }
+      EXPECT_TRUE(engine.train_graph().captured());
+    });
+  };
+  run({}, kSteps);
+  EXPECT_EQ(losses, eager->record.losses) << "a save reads state and leaves it";
+  losses.clear();
+  run({kSavedAt, kSavedAt * plan.train.global_batch}, kSteps);
+  EXPECT_EQ(losses, (std::vector<double>(eager->record.losses.begin() + kSavedAt, eager->record.losses.end())));
 }
 
 TEST(StepGraph, CheckedStepsFindNothingAmissAndChangeNoBits) {
