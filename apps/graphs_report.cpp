@@ -60,13 +60,15 @@ capture::RankLayers rank_layers(train::Engine& engine, const pipeline::ScheduleS
   return layers;
 }
 
-/// A graph of a whole step reads the tokens and targets of all its microbatches, so all lie in place before it starts.
-Index step_data_bytes(train::Engine& engine, const Report& report) {
-  Index chunks = 0;
-  for (const model::GptChunk& chunk : engine.stage().chunks())
-    chunks += chunk.range().embedding || chunk.range().head ? 1 : 0;
-  const Index ids = 2 * report.layer.tokens * size_of(DType::i32);
-  return chunks * report.shape.num_microbatches * ids;
+/// The same run with another graphs.mode.
+config::RunPlan with_mode(config::RunPlan plan, capture::GraphMode mode) {
+  plan.graphs.mode = mode;
+  return plan;
+}
+
+BytesByOwner planned_bytes(const config::RunPlan& plan, int rank) {
+  const std::unique_ptr<comm::World> world = comm::dry_world(rank, plan.grid.world_size);
+  return train::Engine(*world, plan).planned_bytes();
 }
 
 template <class T>
@@ -77,8 +79,9 @@ std::vector<std::vector<T>> for_all(const capture::RankLayers& layers, const T& 
 }
 
 RankReport report_rank(const config::RunPlan& plan, const Report& report, int rank) {
+  const config::RunPlan eager = with_mode(plan, capture::GraphMode::none);
   const std::unique_ptr<comm::World> world = comm::dry_world(rank, plan.grid.world_size);
-  train::Engine engine(*world, plan);
+  train::Engine engine(*world, eager);
   const capture::RankLayers layers = rank_layers(engine, report.shape, report.coverage);
   const pipeline::LoweredSchedule& lowered = engine.stage().schedule();
   const Index message_bytes = capture::input_bytes(report.layer);
@@ -94,9 +97,10 @@ RankReport report_rank(const config::RunPlan& plan, const Report& report, int ra
   r.per_microbatch = {count_graphs(layers, lowered, GraphsPer::microbatch), 0, warmup, 0};
   r.per_slot = {count_graphs(layers, lowered, GraphsPer::slot), 0, warmup,
                 capture::message_copies(lowered, report.coverage).total() * message_bytes};
-  r.iteration = {{.graphs = 1, .launches_per_step = 1}, 1, 0, step_data_bytes(engine, report)};
   r.owned = capture::owned_buffers(layers, for_all(layers, report.layer), for_all(layers, report.coverage));
   r.plan = engine.planned_bytes();
+  const BytesByOwner of_iteration = planned_bytes(with_mode(plan, capture::GraphMode::iteration), rank);
+  r.iteration = {{.graphs = 1, .launches_per_step = 1}, 1, 0, total(of_iteration) - total(r.plan)};
   return r;
 }
 
@@ -218,7 +222,7 @@ std::string added_table(const Report& report) {
     rows.push_back({str(r.rank), human_bytes(r.per_microbatch.added_bytes), human_bytes(r.per_slot.added_bytes),
                     human_bytes(r.iteration.added_bytes)});
   }
-  return "\nMemory that graphs add to the plan (per slot: copies of messages; iteration: a step's tokens)\n" +
+  return "\nMemory that graphs add to the plan (per slot: copies of messages; iteration: all inputs of a step)\n" +
          text_table(rows);
 }
 
