@@ -1,6 +1,8 @@
 #include "megalith/tensor/param.h"
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -16,10 +18,12 @@ constexpr Index kParamAlignment = 128;
 ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy) : policy_(policy) {
   std::stable_sort(specs.begin(), specs.end(), [](const ParamSpec& a, const ParamSpec& b) {
     const auto place = [](const ParamSpec& s) {
-      return std::pair(s.ownership != Ownership::owner, s.first_grad != FirstGrad::replaced);
+      return std::tuple(s.ownership != Ownership::owner, s.grad_rows == GradRows::some,
+                        s.first_grad != FirstGrad::replaced);
     };
     return place(a) < place(b);
   });
+  std::optional<Ownership> partial_ownership;
   for (ParamSpec& spec : specs) {
     Param param;
     param.spec = std::move(spec);
@@ -29,6 +33,17 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy) : p
     param.grad = Tensor(nullptr, param.spec.held, policy.master);
     numel_ = round_up(numel_ + param.spec.held.numel(), kParamAlignment);
     if (param.spec.ownership == Ownership::owner) owned_numel_ = numel_;
+    if (param.spec.grad_rows == GradRows::some) {
+      if (!partial_ownership) {
+        partial_ownership = param.spec.ownership;
+        partial_begin_ = param.offset;
+      }
+      if (partial_ownership != param.spec.ownership) {
+        throw InternalError(str("[ParamBuffer] ", param.name(),
+                                " with GradRows::some: must be owned, or a replica, as all others of this rank are"));
+      }
+      partial_numel_ = numel_ - partial_begin_;
+    }
     params_.push_back(std::move(param));
   }
   values_ = Tensor(nullptr, {numel_}, policy.compute);

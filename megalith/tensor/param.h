@@ -14,6 +14,9 @@ enum class Decay : std::uint8_t { no, yes };
 /// How the first microbatch's gradient arrives: `replaced` by a product that overwrites, so that nothing need be
 /// cleared before a step nor read in it; `summed` onto zeros. Later microbatches add in either case.
 enum class FirstGrad : std::uint8_t { summed, replaced };
+/// What a rank's passes leave in a gradient: all of it, or the sum over some of the microbatch's rows, to which the
+/// other ranks that hold the same values add theirs (layer norms under sequence parallelism).
+enum class GradRows : std::uint8_t { all, some };
 /// Several ranks of one model copy may hold the same values (layer norms over tp, the tied embedding on two stages).
 /// Exactly one of them is the owner: it counts in the gradient norm and writes the checkpoint.
 enum class Ownership : std::uint8_t { owner, replica };
@@ -27,6 +30,7 @@ struct ParamSpec {
   Decay decay = Decay::yes;
   Ownership ownership = Ownership::owner;
   FirstGrad first_grad = FirstGrad::summed;
+  GradRows grad_rows = GradRows::all;
   Index layer = -1;  ///< global number of its Transformer layer; -1 outside the layers
 };
 
@@ -50,11 +54,13 @@ struct Param {
   Tensor without_padding(const Tensor& like) const { return like.rows(0, spec.slice.local[0]); }
 };
 
-/// All parameters of one rank in flat buffers: owned ones first, so that the norm is one range, and among them those
-/// with replaced gradients first, so that what must be cleared is one or two ranges. Positions are fixed by
-/// the specs alone; memory comes with allocate(). References to params stay valid for the buffer's life.
+/// All parameters of one rank in flat buffers: owned ones first, so that the norm is one range; among them those with
+/// replaced gradients first, so that what must be cleared is one or two ranges, and those with GradRows::some last, so
+/// that what the ranks sum is one range that looks the same on all of them. Positions are fixed by the specs alone;
+/// memory comes with allocate(). References to params stay valid for the buffer's life.
 class ParamBuffer {
  public:
+  /// Throws InternalError where the parameters with GradRows::some are neither all owned nor all replicas.
   ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy);
   ParamBuffer(const ParamBuffer&) = delete;
   ParamBuffer& operator=(const ParamBuffer&) = delete;
@@ -80,6 +86,9 @@ class ParamBuffer {
   const Tensor& grads() const { return grads_; }
   /// The gradients that are zero when a step begins: flat ranges, those of the owned parameters and of the replicas.
   const std::array<Tensor, 2>& summed_grads() const { return summed_grads_; }
+  /// The gradients with GradRows::some: a flat range, the same parameters in the same order on every rank that holds
+  /// them, whether as owner or as replica. Empty where there are none.
+  Tensor partial_grads() const { return grads_.rows(partial_begin_, partial_numel_); }
   /// The part of a flat tensor of numel() elements that belongs to a parameter, in its shape.
   Tensor part(const Tensor& flat, const Param& param) const;
 
@@ -90,6 +99,7 @@ class ParamBuffer {
   std::vector<Param> params_;
   Policy policy_;
   Index numel_ = 0, owned_numel_ = 0;
+  Index partial_begin_ = 0, partial_numel_ = 0;
   Buffer master_memory_, copy_memory_, grad_memory_;
   Tensor values_, masters_, grads_;
   std::array<Tensor, 2> summed_grads_;
