@@ -6,6 +6,7 @@
 
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/model/gpt_stage.h"
+#include "megalith/ops/elementwise.h"
 
 namespace megalith::model {
 namespace {
@@ -25,21 +26,22 @@ ModelConfig small_model() {
 /// f32 elements of a layer's four matrices.
 constexpr Index kLayerElements = 12 * 32 * 32;
 
-struct Shape4 {
+struct Cut {
   int tp = 1, pp = 1, chunks = 1;
   Index bucket_layers = 1;  ///< that fill a bucket
+  nn::Rows rows = nn::Rows::whole;
 };
 
-class Buckets : public testing::TestWithParam<Shape4> {};
+class Buckets : public testing::TestWithParam<Cut> {};
 
 TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
-  const auto [tp, pp, chunks, bucket_layers] = GetParam();
+  const auto [tp, pp, chunks, bucket_layers, rows] = GetParam();
   for (int rank = 0; rank < tp * pp; ++rank) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, tp * pp);
     const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
-    const GptStage stage({.model = small_model(), .chunks = chunks, .global_batch = pp}, mesh);
+    const GptStage stage({.model = small_model(), .chunks = chunks, .rows = rows, .global_batch = pp}, mesh);
     const Index elements = bucket_layers * kLayerElements / tp;
-    const GradReducer reducer(stage.params(), mesh.dp, elements * size_of(DType::f32));
+    const GradReducer reducer(stage.params(), mesh.tp, mesh.dp, elements * size_of(DType::f32));
 
     std::vector<GradReducer::Bucket> buckets = reducer.buckets();
     std::ranges::sort(buckets, {}, &GradReducer::Bucket::begin);
@@ -56,7 +58,8 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
       ASSERT_NE(holder, buckets.end());
       EXPECT_LE(param.offset + param.spec.held.numel(), holder->end);
       const bool listed = std::ranges::find(holder->layers, param.spec.layer) != holder->layers.end();
-      EXPECT_EQ(listed, param.spec.layer >= 0) << param.name();
+      const bool waits_for_layer = param.spec.layer >= 0 && param.spec.grad_rows == GradRows::all;
+      EXPECT_EQ(listed, waits_for_layer) << param.name();
       if (param.spec.first_grad != FirstGrad::replaced) continue;  // the vectors of many layers share a bucket
       EXPECT_LE(static_cast<Index>(holder->layers.size()), bucket_layers) << param.name();
     }
@@ -64,9 +67,11 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, Buckets,
-                         testing::Values(Shape4{}, Shape4{.bucket_layers = 3}, Shape4{.tp = 2, .bucket_layers = 2},
-                                         Shape4{.pp = 2, .chunks = 2}, Shape4{.tp = 2, .pp = 4, .chunks = 2},
-                                         Shape4{.pp = 2, .chunks = 4, .bucket_layers = 8}));
+                         testing::Values(Cut{}, Cut{.bucket_layers = 3}, Cut{.tp = 2, .bucket_layers = 2},
+                                         Cut{.pp = 2, .chunks = 2}, Cut{.tp = 2, .pp = 4, .chunks = 2},
+                                         Cut{.pp = 2, .chunks = 4, .bucket_layers = 8},
+                                         Cut{.tp = 2, .bucket_layers = 2, .rows = nn::Rows::shared},
+                                         Cut{.tp = 2, .pp = 4, .chunks = 2, .rows = nn::Rows::shared}));
 
 TEST(GradReducer, SendsABucketWithItsLastLayerAndSumsEverythingOnce) {
   constexpr int kRanks = 2;
@@ -76,7 +81,7 @@ TEST(GradReducer, SendsABucketWithItsLastLayerAndSumsEverythingOnce) {
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     ParamBuffer& params = stage.params();
-    GradReducer reducer(params, mesh.dp, 2 * kLayerElements * size_of(DType::f32));
+    GradReducer reducer(params, mesh.tp, mesh.dp, 2 * kLayerElements * size_of(DType::f32));
     const std::span<float> grads = params.grads().span<float>();
     Exec ex;
 
@@ -100,11 +105,33 @@ TEST(GradReducer, SendsABucketWithItsLastLayerAndSumsEverythingOnce) {
   });
 }
 
+TEST(GradReducer, SumsPartialGradientsOverTpBeforeTheirBucketGoesToDp) {
+  constexpr int kRanks = 4;
+  comm::run_ranks(kRanks, [](comm::World& world) {
+    const grid::Mesh mesh = grid::make_mesh(world, grid::resolve({.world_size = kRanks, .tp = 2}));
+    GptStage stage({.model = small_model(), .rows = nn::Rows::shared, .global_batch = 2}, mesh);
+    MemoryLedger ledger(Device::cpu);
+    stage.allocate(ledger);
+    Exec ex;
+    ops::fill(ex, stage.params().grads(), 1);
+    GradReducer reducer(stage.params(), mesh.tp, mesh.dp, 1);
+    reducer.begin();
+    for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
+    EXPECT_EQ(mesh.tp.counters()[comm::Op::all_reduce].calls, 0);
+    reducer.finish(ex);
+    EXPECT_EQ(mesh.tp.counters()[comm::Op::all_reduce].calls, 1);
+    for (const Param& param : stage.params().params()) {
+      const bool of_norm = param.name().find("norm") != std::string::npos;
+      for (const float sum : param.grad.span<float>()) ASSERT_EQ(sum, of_norm ? 4 : 2) << param.name();
+    }
+  });
+}
+
 TEST(GradReducer, RefusesALayerThatIsDoneTwice) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 1}));
   const GptStage stage({.model = small_model()}, mesh);
-  GradReducer reducer(stage.params(), mesh.dp, 1);
+  GradReducer reducer(stage.params(), mesh.tp, mesh.dp, 1);
   Exec ex;
   reducer.begin();
   reducer.layer_done(ex, 3);
