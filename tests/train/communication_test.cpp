@@ -46,7 +46,7 @@ TEST(Communication, DataParallelReducesTheGradientsOnce) {
   const comm::Counters dp = counters_of_one_step({.dp = 2}, 0).at("dp-cp");
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
   train::Engine engine(*world, testing::small_plan({.dp = 2}, "fp64", 1));
-  const model::GradReducer reducer(engine.stage().params(), engine.mesh().dp,
+  const model::GradReducer reducer(engine.stage().params(), engine.mesh().tp, engine.mesh().dp,
                                    engine.stage().config().grad_bucket_bytes);
   EXPECT_EQ(dp[comm::Op::all_reduce].calls, static_cast<Index>(reducer.buckets().size()));
   EXPECT_EQ(dp[comm::Op::all_reduce].elements, engine.stage().params().numel());
