@@ -300,7 +300,8 @@ void bench_adamw(const OpsBench& o) {
                v = bench.random({o.params}, master), grad = bench.random({o.params}, master);
   const Tensor copy = has_copy ? bench.empty({o.params}) : Tensor(),
                decays = ex.tensor({ceil_div(o.params, ops::kDecayGroup)}, DType::u8);
-  const Tensor verdict = ex.tensor({Index{sizeof(ops::StepVerdict)}}, DType::u8), squares = ex.tensor({1}, DType::f64);
+  const Tensor verdict = ex.tensor({Index{sizeof(ops::StepVerdict)}}, DType::u8),
+               squares = ex.tensor({1, ops::square_blocks(ex.device(), o.params)}, DType::f64);
   const ops::StepVerdict apply{.apply = 1, .factor = 1, .learning_rate = 1e-6, .update = 3};
   ex.copy(verdict.raw(), &apply, sizeof apply);
   ops::scale(ex, v, 0);
@@ -310,8 +311,9 @@ void bench_adamw(const OpsBench& o) {
   bench.measure("adamw", 0, n * moved, [&](Exec& e) {
     ops::adamw(e, {.value = w, .m = m, .v = v, .copy = copy, .grad = grad, .decays = decays, .verdict = verdict});
   });
-  bench.measure("sum_of_squares", 0, n * static_cast<double>(size_of(master)),
-                [&](Exec& e) { ops::sum_of_squares(e, grad, squares); });
+  bench.measure("sum_of_squares", 0, n * static_cast<double>(size_of(master)), [&](Exec& e) {
+    ops::sum_of_squares(e, grad.reshaped({1, o.params}), squares);
+  });
   bench.print();
 }
 

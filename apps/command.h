@@ -10,6 +10,7 @@ namespace megalith::apps {
 // Each adds one subcommand to the program. Its callback prints results on standard output and throws megalith::Error on
 // failure; main alone prints errors and chooses the exit code. Long options accept '-' and '_' alike (main folds them).
 void add_groups(CLI::App& program);
+void add_graphs(CLI::App& program);
 void add_schedule(CLI::App& program);
 void add_tokenize(CLI::App& program);
 void add_data(CLI::App& program);

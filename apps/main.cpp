@@ -84,6 +84,7 @@ int run(int argc, char** argv) {
   add_checkpoint(program);
   add_groups(program);
   add_schedule(program);
+  add_graphs(program);
   add_bench(program);
   add_doctor(program);
   try {

@@ -12,6 +12,8 @@
 #include "megalith/pipeline/simulate.h"
 #include "megalith/pipeline/static_slots.h"
 
+#include "apps/text_table.h"
+
 namespace megalith::apps {
 namespace {
 
@@ -168,29 +170,7 @@ std::string header(const ScheduleShape& shape, const Simulation& simulation) {
   return text;
 }
 
-std::string join(const std::vector<int>& values) {
-  std::string text;
-  for (const int value : values) text += str(text.empty() ? "" : "+", value);
-  return text;
-}
-
-std::string join(const PerFlow& flows) { return join({flows[Flow::activation], flows[Flow::gradient]}); }
-
-/// Columns aligned to the right, two spaces between.
-std::string aligned(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      text += std::string(widths[i] - row[i].size() + (i > 0 ? 2 : 0), ' ') + row[i];
-    }
-    text += '\n';
-  }
-  return text;
-}
+std::string both_flows(const PerFlow& flows) { return joined({flows[Flow::activation], flows[Flow::gradient]}); }
 
 std::string stage_table(const ScheduleShape& shape, const Simulation& simulation) {
   const int total = total_work(shape);
@@ -204,12 +184,12 @@ std::string stage_table(const ScheduleShape& shape, const Simulation& simulation
     for (int chunk = 0; chunk < shape.num_chunks; ++chunk) {
       places += str(chunk == 0 ? "" : " ", global_stage(shape, stage, chunk));
     }
-    rows.push_back({str(stage), places, str(warmup), str(total - warmup),
-                    str(shape.mode == Mode::training ? warmup : 0), str(result.peak_in_flight),
-                    number(result.idle / shape.num_chunks), join(result.num_slots), join(result.receive_buffers),
-                    join(result.send_buffers), join(result.queue_depth)});
+    rows.push_back(
+        {str(stage), places, str(warmup), str(total - warmup), str(shape.mode == Mode::training ? warmup : 0),
+         str(result.peak_in_flight), number(result.idle / shape.num_chunks), joined(result.num_slots),
+         both_flows(result.receive_buffers), both_flows(result.send_buffers), both_flows(result.queue_depth)});
   }
-  return aligned(rows) +
+  return text_table(rows) +
          str("In flight: most ", shape.num_chunks > 1 ? "chunks of " : "", "microbatches whose activations are kept. ",
              shape.num_chunks > 1 ? "Slots: one number a chunk. " : "", "Buffers, queue: activations + gradients.\n");
 }

@@ -59,8 +59,12 @@ const std::byte* part_of(const Tensor& tensor, int member, int size) {
   return static_cast<const std::byte*>(tensor.raw()) + tensor.bytes() / size * member;
 }
 
-void copy(Exec& ex, const Tensor& in, const Tensor& out, Stream stream) {
-  device::copy(ex.device(), out.raw(), in.raw(), in.bytes(), stream);
+/// What a collective of a group of one rank does.
+Pending copy_alone(Exec& ex, const OpInfo& op, const Tensor& in, const Tensor& out) {
+  ex.run(op, [in, out](Exec& runs, Stream stream) {
+    device::copy(runs.device(), out.raw(), in.raw(), in.bytes(), stream);
+  });
+  return {};
 }
 
 /// Books the call, which brings `bytes` into communication, and makes it by kernel(booked call), which holds what it
@@ -134,6 +138,21 @@ void check_message(Op op, const Group& group, const Tensor& tensor, int peer, in
   if (lane < 0 || lane >= kMaxLanes) refuse(op, str("lane = ", lane, ": must be from 0 to ", kMaxLanes - 1));
 }
 
+/// Runs `make`, which starts a call and returns its ticket, as the op. The call uses the tensors until it is waited
+/// for.
+template <class Make>
+Pending start(Exec& ex, const OpInfo& op, Channel& channel, const Make& make, const Tensor& tensor,
+              const Tensor& other = {}) {
+  if (ex.capture() != nullptr) {
+    const auto captured = std::make_shared<Ticket>();
+    ex.run(op, [make, captured](Exec& runs, Stream stream) { *captured = make(runs, stream); });
+    return {channel, captured, tensor, other};
+  }
+  Ticket ticket;
+  ex.run(op, [&](Exec& runs, Stream stream) { ticket = make(runs, stream); });
+  return {channel, ticket, tensor, other};
+}
+
 }  // namespace
 
 Pending& Pending::operator=(Pending&& from) noexcept {
@@ -141,6 +160,7 @@ Pending& Pending::operator=(Pending&& from) noexcept {
   drop();
   channel_ = std::exchange(from.channel_, nullptr);
   ticket_ = from.ticket_;
+  captured_ = std::move(from.captured_);
   tensor_ = from.tensor_;
   other_ = from.other_;
   return *this;
@@ -153,15 +173,16 @@ void Pending::drop() noexcept {
 
 void Pending::wait(Exec& ex) {
   if (channel_ == nullptr) return;
-  const auto finish = [this](Exec&, Stream stream) {
-    if (ticket_.id < 0) return;
-    channel_->wait(ticket_, stream);
-    channel_->note_done(ticket_.entry);
+  const auto finish = [channel = channel_, ticket = ticket_, captured = captured_](Exec&, Stream stream) {
+    const Ticket mine = captured ? *captured : ticket;
+    if (mine.id < 0) return;
+    channel->wait(mine, stream);
+    channel->note_done(mine.entry);
   };
   if (other_) {
-    ex.run({.name = "wait", .reads = {tensor_, other_}, .writes = {}}, finish);
+    ex.run({.name = "wait", .reads = {tensor_, other_}, .writes = {}, .kind = OpKind::communication}, finish);
   } else {
-    ex.run({.name = "wait", .reads = {tensor_}, .writes = {}}, finish);
+    ex.run({.name = "wait", .reads = {tensor_}, .writes = {}, .kind = OpKind::communication}, finish);
   }
   channel_ = nullptr;
 }
@@ -169,16 +190,15 @@ void Pending::wait(Exec& ex) {
 Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Where where) {
   expect_tensor(Op::all_reduce, tensor, "tensor");
   if (group.size() == 1) return {};
-  Channel& channel = group.channel();
   Call call = make_call(Op::all_reduce, tensor, where);
   call.reduce = reduce;
-  Ticket ticket;
-  ex.run({.name = "all_reduce", .reads = {tensor}, .writes = {tensor}}, [&](Exec&, Stream stream) {
-    ticket = communicate(ex, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
+  const auto make = [&channel = group.channel(), call, tensor](Exec& runs, Stream stream) {
+    return communicate(runs, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
       return channel.all_reduce(c, tensor.raw(), stream);
     });
-  });
-  return {channel, ticket, tensor};
+  };
+  return start(ex, {.name = "all_reduce", .reads = {tensor}, .writes = {tensor}, .kind = OpKind::communication},
+               group.channel(), make, tensor);
 }
 
 Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce, Where where) {
@@ -187,18 +207,18 @@ Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Ten
   expect_tensor(op, out, "out");
   expect_same_dtype(op, in, out);
   expect_multiple(op, in, out, group.size());
-  Channel& channel = group.channel();
+  if (!ex.recording() && group.size() > 1)
+    expect_apart(op, in, out, out.raw(), part_of(in, group.rank(), group.size()));
+  const OpInfo info{.name = "reduce_scatter", .reads = {in}, .writes = {out}, .kind = OpKind::communication};
+  if (group.size() == 1) return copy_alone(ex, info, in, out);
   Call call = make_call(op, in, where);
   call.reduce = reduce;
-  Ticket ticket;
-  ex.run({.name = "reduce_scatter", .reads = {in}, .writes = {out}}, [&](Exec&, Stream stream) {
-    if (group.size() == 1) return copy(ex, in, out, stream);
-    expect_apart(op, in, out, out.raw(), part_of(in, group.rank(), group.size()));
-    ticket = communicate(ex, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
+  const auto make = [&channel = group.channel(), call, in, out](Exec& runs, Stream stream) {
+    return communicate(runs, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
       return channel.reduce_scatter(c, in.raw(), out.raw(), stream);
     });
-  });
-  return group.size() == 1 ? Pending() : Pending(channel, ticket, in, out);
+  };
+  return start(ex, info, group.channel(), make, in, out);
 }
 
 Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Where where) {
@@ -207,39 +227,41 @@ Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor&
   expect_tensor(op, out, "out");
   expect_same_dtype(op, in, out);
   expect_multiple(op, out, in, group.size());
-  Channel& channel = group.channel();
-  const Call call = make_call(op, in, where);
-  Ticket ticket;
-  ex.run({.name = "all_gather", .reads = {in}, .writes = {out}}, [&](Exec&, Stream stream) {
-    if (group.size() == 1) return copy(ex, in, out, stream);
+  if (!ex.recording() && group.size() > 1)
     expect_apart(op, in, out, in.raw(), part_of(out, group.rank(), group.size()));
-    ticket = communicate(ex, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
+  const OpInfo info{.name = "all_gather", .reads = {in}, .writes = {out}, .kind = OpKind::communication};
+  if (group.size() == 1) return copy_alone(ex, info, in, out);
+  const Call call = make_call(op, in, where);
+  const auto make = [&channel = group.channel(), call, in, out](Exec& runs, Stream stream) {
+    return communicate(runs, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
       return channel.all_gather(c, in.raw(), out.raw(), stream);
     });
-  });
-  return group.size() == 1 ? Pending() : Pending(channel, ticket, in, out);
+  };
+  return start(ex, info, group.channel(), make, in, out);
 }
 
 Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<const Index> send_counts,
                    const Tensor& out, std::span<const Index> recv_counts, Where where) {
   constexpr Op op = Op::all_to_all;
   check_all_to_all(group, in, send_counts, out, recv_counts);
-  Channel& channel = group.channel();
+  if (ex.capture() != nullptr)
+    ex.capture()->refuse(ex.place(), "all_to_all", "its counts are of the host, a graph's are fixed");
+  if (!ex.recording() && group.size() > 1) expect_apart(op, in, out, in.raw(), nullptr);
+  const OpInfo info{.name = "all_to_all", .reads = {in}, .writes = {out}, .kind = OpKind::communication};
+  if (group.size() == 1) return copy_alone(ex, info, in, out);
   Call call = make_call(op, in, where);
   call.count = 0;
-  Ticket ticket;
-  ex.run({.name = "all_to_all", .reads = {in}, .writes = {out}}, [&](Exec&, Stream stream) {
-    if (group.size() == 1) return copy(ex, in, out, stream);
-    expect_apart(op, in, out, in.raw(), nullptr);
+  const auto make = [&](Exec& runs, Stream stream) {
+    Channel& channel = group.channel();
     Index row_bytes = size_of(in.dtype());
     for (int i = 1; i < in.shape().rank(); ++i) row_bytes *= in.dim(i);
     rows_to_bytes(send_counts, row_bytes, channel.send_bytes());
     rows_to_bytes(recv_counts, row_bytes, channel.recv_bytes());
-    ticket = communicate(ex, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
+    return communicate(runs, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
       return channel.all_to_all(c, {in.raw(), channel.send_bytes()}, {out.raw(), channel.recv_bytes()}, stream);
     });
-  });
-  return group.size() == 1 ? Pending() : Pending(channel, ticket, in, out);
+  };
+  return start(ex, info, group.channel(), make, in, out);
 }
 
 Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, Where where) {
@@ -248,58 +270,55 @@ Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, 
     refuse(Op::broadcast, str("root ", root, " is outside group ", group.name(), " of ", group.size(), " ranks"));
   }
   if (group.size() == 1) return {};
-  Channel& channel = group.channel();
   Call call = make_call(Op::broadcast, tensor, where);
   call.root = root;
-  Ticket ticket;
-  ex.run({.name = "broadcast", .reads = {tensor}, .writes = {tensor}}, [&](Exec&, Stream stream) {
-    ticket = communicate(ex, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
+  const auto make = [&channel = group.channel(), call, tensor](Exec& runs, Stream stream) {
+    return communicate(runs, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
       return channel.broadcast(c, tensor.raw(), stream);
     });
-  });
-  return {channel, ticket, tensor};
+  };
+  return start(ex, {.name = "broadcast", .reads = {tensor}, .writes = {tensor}, .kind = OpKind::communication},
+               group.channel(), make, tensor);
 }
 
 void barrier(Exec& ex, const Group& group, Where where) {
   if (group.size() == 1) return;
-  Channel& channel = group.channel();
   const Call call = make_call(Op::barrier, Tensor(nullptr, {0}, DType::u8), where);
-  ex.run({.name = "barrier", .reads = {}, .writes = {}}, [&](Exec&, Stream stream) {
-    communicate(ex, channel, call, 0, [&channel, stream](const Call& c) {
-      channel.barrier(c, stream);
-      return Ticket();
-    });
-  });
+  ex.run({.name = "barrier", .reads = {}, .writes = {}, .kind = OpKind::communication},
+         [&channel = group.channel(), call](Exec& runs, Stream stream) {
+           communicate(runs, channel, call, 0, [&channel, stream](const Call& c) {
+             channel.barrier(c, stream);
+             return Ticket();
+           });
+         });
 }
 
 Pending send(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane, Where where) {
   check_message(Op::send, group, tensor, peer, lane);
-  Channel& channel = group.channel();
   Call call = make_call(Op::send, tensor, where);
   call.root = peer;
   call.lane = lane;
-  Ticket ticket;
-  ex.run({.name = "send", .reads = {tensor}, .writes = {}}, [&](Exec&, Stream stream) {
-    ticket = communicate(ex, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
+  const auto make = [&channel = group.channel(), call, tensor](Exec& runs, Stream stream) {
+    return communicate(runs, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
       return channel.post_send(c, tensor.raw(), stream);
     });
-  });
-  return {channel, ticket, tensor};
+  };
+  return start(ex, {.name = "send", .reads = {tensor}, .writes = {}, .kind = OpKind::communication}, group.channel(),
+               make, tensor);
 }
 
 Pending recv(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane, Where where) {
   check_message(Op::recv, group, tensor, peer, lane);
-  Channel& channel = group.channel();
   Call call = make_call(Op::recv, tensor, where);
   call.root = peer;
   call.lane = lane;
-  Ticket ticket;
-  ex.run({.name = "recv", .reads = {}, .writes = {tensor}}, [&](Exec&, Stream stream) {
-    ticket = communicate(ex, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
+  const auto make = [&channel = group.channel(), call, tensor](Exec& runs, Stream stream) {
+    return communicate(runs, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
       return channel.post_recv(c, tensor.raw(), stream);
     });
-  });
-  return {channel, ticket, tensor};
+  };
+  return start(ex, {.name = "recv", .reads = {}, .writes = {tensor}, .kind = OpKind::communication}, group.channel(),
+               make, tensor);
 }
 
 }  // namespace megalith::comm

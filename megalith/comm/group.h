@@ -33,9 +33,11 @@ class Group {
 class [[nodiscard]] Pending {
  public:
   Pending() = default;  ///< nothing in flight: what a group of one rank returns
-  /// `tensor` and `other` are the memory in use until the wait.
-  Pending(Channel& channel, Ticket ticket, const Tensor& tensor, const Tensor& other = {})
+  /// `tensor` and `other` are the memory in use until the wait. In a graph the ticket is where each launch puts it.
+  Pending(Channel& channel, Ticket ticket, const Tensor& tensor, const Tensor& other)
       : channel_(&channel), ticket_(ticket), tensor_(tensor), other_(other) {}
+  Pending(Channel& channel, std::shared_ptr<const Ticket> captured, const Tensor& tensor, const Tensor& other)
+      : channel_(&channel), captured_(std::move(captured)), tensor_(tensor), other_(other) {}
   Pending(Pending&& from) noexcept { *this = std::move(from); }
   Pending& operator=(Pending&& from) noexcept;
   ~Pending() { drop(); }
@@ -49,6 +51,7 @@ class [[nodiscard]] Pending {
 
   Channel* channel_ = nullptr;
   Ticket ticket_;
+  std::shared_ptr<const Ticket> captured_;
   Tensor tensor_, other_;
 };
 
@@ -58,7 +61,8 @@ using Where = std::source_location;
 // arguments; a disagreement throws CollectiveError on the ranks that notice it, a member that never comes HangError
 // after the World's timeout, a member that failed AbortedError; tensors that do not fit together throw ShapeError
 // before anything is sent. A group of one rank returns its input unchanged, communicates and counts nothing. Sums are
-// taken in ascending group rank for every element, so that all CPU transports give the same bits.
+// taken in ascending group rank for every element, so that all CPU transports give the same bits. The collectives of a
+// group run one after the other: one may work on what the one before it writes, without a wait in between.
 //
 // On GPUs (NCCL) calls are not compared: ranks that disagree hang until the timeout or get undefined data. Sums are
 // taken in an order of NCCL's own, bf16 ones rounded at every step of it, and max and min lose a NaN.

@@ -199,6 +199,7 @@ std::vector<Field> fields(RunConfig& c) {
           {"optimizer.beta2", &c.optimizer.beta2},
           {"optimizer.eps", &c.optimizer.eps},
           {"optimizer.clip", &c.optimizer.clip},
+          {"optimizer.distributed", &c.optimizer.distributed},
           {"data.tokenizer", &c.data.tokenizer},
           {"data.vocab_dir", &c.data.vocab_dir},
           {"data.train", &c.data.train},
@@ -210,6 +211,12 @@ std::vector<Field> fields(RunConfig& c) {
           {"checkpoint.on_corrupt", &c.checkpoint.on_corrupt},
           {"log.interval", &c.log.interval},
           {"log.tensorboard", &c.log.tensorboard},
+          {"graphs.mode", &c.graphs.mode},
+          {"graphs.scopes", &c.graphs.scopes},
+          {"graphs.per", &c.graphs.per},
+          {"graphs.warmup_steps", &c.graphs.warmup_steps},
+          {"graphs.optimizer", &c.graphs.optimizer},
+          {"graphs.check", &c.graphs.check},
           {"device.type", &c.device.type},
           {"device.ranks_per_node", &c.device.ranks_per_node}};
 }

@@ -36,6 +36,7 @@ struct RunConfig {
     std::optional<double> lr, min_lr, weight_decay, beta1, beta2, eps, clip;
     std::optional<Index> warmup_steps, decay_steps;
     std::optional<std::string> decay;
+    std::optional<bool> distributed;
   } optimizer;
   struct Data {
     std::optional<std::string> tokenizer, vocab_dir, split;
@@ -49,6 +50,12 @@ struct RunConfig {
     std::optional<Index> interval;
     std::optional<bool> tensorboard;
   } log;
+  struct Graphs {
+    std::optional<std::string> mode, per;
+    std::optional<std::vector<std::string>> scopes;
+    std::optional<Index> warmup_steps, check;
+    std::optional<bool> optimizer;
+  } graphs;
   struct Device {
     std::optional<std::string> type;
     std::optional<Index> ranks_per_node;

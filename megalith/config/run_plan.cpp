@@ -191,6 +191,7 @@ void resolve_optimizer(const RunConfig& asked, RunPlan& plan, Problems& out) {
   r.beta2 = o.beta2.value_or(r.beta2);
   r.eps = o.eps.value_or(r.eps);
   r.clip = o.clip.value_or(r.clip);
+  r.sharding = o.distributed.value_or(false) ? Sharding::optimizer : Sharding::none;
   const std::string decay = o.decay.value_or("cosine");
   if (decay == "constant")
     r.decay = optim::DecayCurve::constant;
@@ -198,6 +199,22 @@ void resolve_optimizer(const RunConfig& asked, RunPlan& plan, Problems& out) {
     r.decay = optim::DecayCurve::linear;
   else
     out.require(decay == "cosine", "optimizer.decay", decay, "must be constant, linear or cosine");
+  check(r, out);
+}
+
+void resolve_graphs(const RunConfig::Graphs& g, capture::GraphsConfig& r, Problems& out) {
+  const std::string mode = g.mode.value_or(std::string(name(r.mode)));
+  const std::string per = g.per.value_or(std::string(name(r.per)));
+  const std::optional<capture::GraphMode> known_mode = capture::graph_mode_of(mode);
+  const std::optional<capture::GraphsPer> known_per = capture::graphs_per_of(per);
+  out.require(known_mode.has_value(), "graphs.mode", mode, "must be none, layers or iteration");
+  out.require(known_per.has_value(), "graphs.per", per, "must be microbatch or slot");
+  r.mode = known_mode.value_or(r.mode);
+  r.per = known_per.value_or(r.per);
+  r.warmup_steps = g.warmup_steps.value_or(r.warmup_steps);
+  r.optimizer = g.optimizer.value_or(r.optimizer);
+  r.check_steps = g.check.value_or(r.check_steps);
+  if (known_mode && g.scopes) r.scopes = capture::read_scopes(*g.scopes, r.mode, out);
   check(r, out);
 }
 
@@ -308,8 +325,12 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   plan.sequence_parallel = asked.parallel.sequence_parallel.value_or(false);
   if (shape_is_known) check_row_shares(plan, out);
   resolve_optimizer(asked, plan, out);
+  resolve_graphs(asked.graphs, plan.graphs, out);
   resolve_rest(asked, plan, out);
-  if (shape_is_known) check_sizes(plan, out);
+  if (shape_is_known) {
+    check_sizes(plan, out);
+    check_scopes(plan.graphs, plan.run_facts(), out);
+  }
   out.throw_if_any(asked.source);
   return plan;
 }
@@ -318,6 +339,13 @@ int RunPlan::forward_parts() const {
   const bool wanted = tp_overlap == TpOverlap::halves || (tp_overlap == TpOverlap::automatic && device == Device::cuda);
   const bool are_equal = train.micro_batch % 2 == 0 && train.micro_batch / 2 * model.seq_len % row_shares() == 0;
   return wanted && grid.tp > 1 && are_equal ? 2 : 1;
+}
+
+capture::RunFacts RunPlan::run_facts() const {
+  return {.dense_layers = model.num_layers,
+          .num_stages = grid.pp,
+          .dropout = model.dropout,
+          .attention_dropout = model.attention_dropout};
 }
 
 RunConfig RunPlan::as_config() const {
@@ -363,11 +391,17 @@ RunConfig RunPlan::as_config() const {
   c.train.deterministic = train.deterministic;
   if (device == Device::cuda) c.train.gemm = train.gemm == ops::GemmChoice::timed ? "timed" : "heuristic";
   constexpr const char* kDecay[] = {"constant", "linear", "cosine"};
-  c.optimizer = {optimizer.lr,           optimizer.min_lr,
-                 optimizer.weight_decay, optimizer.beta1,
-                 optimizer.beta2,        optimizer.eps,
-                 optimizer.clip,         optimizer.warmup_steps,
-                 optimizer.decay_steps,  kDecay[static_cast<int>(optimizer.decay)]};
+  c.optimizer = {optimizer.lr,
+                 optimizer.min_lr,
+                 optimizer.weight_decay,
+                 optimizer.beta1,
+                 optimizer.beta2,
+                 optimizer.eps,
+                 optimizer.clip,
+                 optimizer.warmup_steps,
+                 optimizer.decay_steps,
+                 kDecay[static_cast<int>(optimizer.decay)],
+                 optimizer.sharding == Sharding::optimizer};
   c.data.tokenizer = data.tokenizer;
   if (!data.vocab_dir.empty()) c.data.vocab_dir = data.vocab_dir;
   if (!data.train.empty()) c.data.train = data.train;
@@ -379,6 +413,12 @@ RunConfig RunPlan::as_config() const {
   c.checkpoint.keep = checkpoint.keep;
   c.log.interval = log_interval;
   c.log.tensorboard = tensorboard;
+  c.graphs = {std::string(name(graphs.mode)),
+              std::string(name(graphs.per)),
+              graphs.scopes.names(),
+              graphs.warmup_steps,
+              graphs.check_steps,
+              graphs.optimizer};
   c.device.type = name_of(device);
   if (ranks_per_node > 0) c.device.ranks_per_node = ranks_per_node;
   c.source = "resolved recipe";

@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "megalith/capture/graphs_config.h"
+#include "megalith/capture/scopes.h"
 #include "megalith/checkpoint/checkpoint_config.h"
 #include "megalith/config/run_config.h"
 #include "megalith/data/data_config.h"
@@ -51,6 +53,7 @@ struct RunPlan {
   optim::OptimConfig optimizer;
   data::DataConfig data;
   checkpoint::CheckpointConfig checkpoint;
+  capture::GraphsConfig graphs;
   Index log_interval = 1;
   bool tensorboard = false;  ///< event files in OUT/tensorboard
   Device device = Device::cpu;
@@ -61,6 +64,8 @@ struct RunPlan {
   /// Tensor-parallel ranks that must hold as many of a microbatch's token rows, or of its halves': tp with
   /// sequence_parallel, else 1.
   int row_shares() const { return sequence_parallel ? grid.tp : 1; }
+  /// What the rules on graphs.scopes ask for.
+  capture::RunFacts run_facts() const;
   /// Whether the algorithms of matrix products are chosen, and kept in a table, before step 1.
   bool chooses_gemms() const { return device == Device::cuda && train.gemm == ops::GemmChoice::timed; }
 

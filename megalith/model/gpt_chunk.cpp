@@ -28,6 +28,11 @@ nn::BlockConfig block_config(const ModelConfig& m, std::uint64_t seed) {
 
 std::string layer_name(Index layer) { return str("layers.", layer); }
 
+void await_params(Exec& ex, ParamGatherer* gatherer, Index layer) {
+  if (gatherer == nullptr) return;
+  ex.aside([&] { gatherer->layer_needed(ex, layer); });
+}
+
 }  // namespace
 
 std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks,
@@ -82,20 +87,29 @@ Tensor GptChunk::boundary(Exec& ex, const Inputs& inputs) const {
   return ex.tensor({tp_.rows_outside(inputs.microbatch.tokens()), hidden_size_}, dtype_);
 }
 
-Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const {
+void GptChunk::gather_params(Exec& ex, ParamGatherer& gatherer) const {
+  if (embedding_) gatherer.start(ex, kOutsideLayers);
+  for (Index layer = range_.layers.begin; layer < range_.layers.end; ++layer) gatherer.start(ex, layer);
+  if (head_) gatherer.start(ex, kOutsideLayers);
+}
+
+Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
+                      ParamGatherer* gatherer) const {
   const bool output_from_blocks = static_cast<bool>(output) && !blocks_.empty();
   Tensor x = input;
   if (embedding_) {
+    await_params(ex, gatherer, kOutsideLayers);
     x = output && !output_from_blocks ? output : boundary(ex, inputs);
     embedding_->forward(ex, inputs.microbatch, inputs.tokens, x);
   } else if (output && !output_from_blocks) {
     ops::copy(ex, input, output);  // a stage without layers
     x = output;
   }
-  return blocks_.empty() ? x : blocks(ex, inputs, x, output, saved);
+  return blocks_.empty() ? x : blocks(ex, inputs, x, output, saved, gatherer);
 }
 
-Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const {
+Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
+                        ParamGatherer* gatherer) const {
   using Region = nn::TransformerBlock::Region;
   const auto parts = static_cast<std::size_t>(tp_.parts()), turns = 2 * parts * blocks_.size();
   std::array<nn::InFlight, nn::kMostParts> messages;  // of each part
@@ -107,6 +121,11 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
     microbatch.part = {static_cast<int>(t % parts), static_cast<int>(parts)};
     return microbatch;
   };
+  const auto layer_of = [&](std::size_t i) { return range_.layers.begin + static_cast<Index>(i); };
+  const auto in_block = [&](std::size_t i) -> const nn::TransformerBlock& {
+    ex.set_layer(layer_of(i));
+    return blocks_[i];
+  };
   const auto region_of = [&](std::size_t t) { return t / parts % 2 == 0 ? Region::attention : Region::mlp; };
   const auto enter = [&](std::size_t t) {
     const nn::Microbatch microbatch = microbatch_of(t);
@@ -114,14 +133,15 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
     nn::InFlight& message = messages[t % parts];
     message.wait(ex);
     if (region_of(t) == Region::mlp) {
-      message = blocks_[i].enter_mlp(ex, microbatch, saved.blocks[i]);
+      message = in_block(i).enter_mlp(ex, microbatch, saved.blocks[i]);
       return;
     }
+    if (i < blocks_.size() && microbatch.part.index == 0) await_params(ex, gatherer, layer_of(i));
     if (i > 0) {
       if (microbatch.part.index == 0) x = i == blocks_.size() && output ? output : boundary(ex, inputs);
-      blocks_[i - 1].add_up(ex, microbatch, x, saved.blocks[i - 1]);
+      in_block(i - 1).add_up(ex, microbatch, x, saved.blocks[i - 1]);
     }
-    if (i < blocks_.size()) message = blocks_[i].enter_attention(ex, microbatch, x, saved.blocks[i]);
+    if (i < blocks_.size()) message = in_block(i).enter_attention(ex, microbatch, x, saved.blocks[i]);
   };
   // One part's message leaves beside the other's work. Where rows also enter by a message, the other part's goes beside
   // the second product; else its sum has the whole of a turn to arrive in.
@@ -131,27 +151,30 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
     const nn::Microbatch microbatch = microbatch_of(t);
     const std::size_t i = t / parts / 2;
     messages[t % parts].wait(ex);
-    blocks_[i].work(ex, microbatch, region_of(t), saved.blocks[i]);
+    in_block(i).work(ex, microbatch, region_of(t), saved.blocks[i]);
     if (early) enter(t + 1);
-    messages[t % parts] = blocks_[i].leave(ex, microbatch, region_of(t), saved.blocks[i]);
+    messages[t % parts] = in_block(i).leave(ex, microbatch, region_of(t), saved.blocks[i]);
     if (!early) enter(t + 1);
   }
   for (std::size_t t = turns + 1; t < turns + parts; ++t) enter(t);
   return x;
 }
 
-void GptChunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const {
-  const Tensor x = body(ex, inputs, input, output, saved);
-  if (head_) head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
+void GptChunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
+                       ParamGatherer* gatherer) const {
+  const Tensor x = body(ex, inputs, input, output, saved, gatherer);
+  if (!head_) return;
+  await_params(ex, gatherer, kOutsideLayers);
+  head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
 }
 
 Tensor GptChunk::last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const {
-  const Tensor x = body(ex, inputs, {}, {}, saved);
+  const Tensor x = body(ex, inputs, {}, {}, saved, nullptr);
   return head_->logits(ex, x.rows(row, 1), saved.head);
 }
 
 Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const {
-  const Tensor x = body(ex, inputs, {}, {}, saved);
+  const Tensor x = body(ex, inputs, {}, {}, saved, nullptr);
   return head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
 }
 
@@ -163,6 +186,7 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
     head_->backward(ex, inputs.microbatch, inputs.targets, saved.head, dy);
   }
   for (std::size_t i = blocks_.size(); i-- > 0;) {
+    ex.set_layer(range_.layers.begin + static_cast<Index>(i));
     const Tensor dx = i == 0 && input_grad ? input_grad : boundary(ex, inputs);
     blocks_[i].backward(ex, inputs.microbatch, dy, saved.blocks[i], dx);
     dy = dx;

@@ -6,6 +6,7 @@
 #include "megalith/grid/layer_assignment.h"
 #include "megalith/model/grad_reducer.h"
 #include "megalith/model/model_config.h"
+#include "megalith/model/param_gatherer.h"
 #include "megalith/nn/lm_head.h"
 #include "megalith/nn/transformer_block.h"
 #include "megalith/nn/vocab_parallel_embedding.h"
@@ -40,9 +41,13 @@ class GptChunk {
   /// A Saved with room for every layer, so that filling it allocates nothing.
   Saved make_saved() const { return {std::vector<nn::TransformerBlock::Saved>(blocks_.size()), {}}; }
 
+  /// Starts to bring this chunk's parameters, in the order in which its forward reads them.
+  void gather_params(Exec& ex, ParamGatherer& gatherer) const;
   /// input [O, H] unless the chunk embeds; output [O, H] is written unless the chunk has the head; O = tp's
-  /// rows_outside of T. The layers take the tp's parts of the microbatch in turn.
-  void forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const;
+  /// rows_outside of T. The layers take the tp's parts of the microbatch in turn. `gatherer`: asked for every layer
+  /// before it reads its parameters; null where they have arrived.
+  void forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
+               ParamGatherer* gatherer) const;
   /// output_grad [O, H] unless the chunk has the head; input_grad [O, H] is written unless the chunk embeds. `reducer`:
   /// told of every layer that is done; null while later microbatches of the step will add to the gradients.
   void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, const Saved& saved,
@@ -58,10 +63,12 @@ class GptChunk {
  private:
   Tensor boundary(Exec& ex, const Inputs& inputs) const;
   /// Embedding and blocks; the result goes to `output` where that is defined. Returns it.
-  Tensor body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved) const;
+  Tensor body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
+              ParamGatherer* gatherer) const;
 
   /// The forward passes of the blocks. x [O, H]; the result goes to `output` where that is defined. Returns it.
-  Tensor blocks(Exec& ex, const Inputs& inputs, const Tensor& x, const Tensor& output, Saved& saved) const;
+  Tensor blocks(Exec& ex, const Inputs& inputs, const Tensor& x, const Tensor& output, Saved& saved,
+                ParamGatherer* gatherer) const;
 
   ChunkRange range_;
   nn::TensorParallel tp_;

@@ -48,6 +48,13 @@ std::vector<std::size_t> first_slots(const pipeline::LoweredSchedule& schedule, 
   return first;
 }
 
+Partition partition(const StageConfig& config, const grid::Mesh& mesh) {
+  return {.bucket_elements = config.grad_bucket_bytes / size_of(config.policy.master),
+          .shards = mesh.dp.size(),
+          .own = mesh.dp_rank(),
+          .sharding = config.sharding};
+}
+
 }  // namespace
 
 int num_microbatches(const StageConfig& config, const grid::Mesh& mesh) {
@@ -64,8 +71,10 @@ GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
       mesh_(mesh),
       tp_(mesh_.tp, config_.rows, config_.forward_parts),
       ranges_(chunk_ranges(config_, mesh_)),
-      params_(declare_gpt(config_.model, ranges_, tp_, config_.seed), config_.policy),
-      reducer_(params_, mesh_.tp, mesh_.dp, config_.grad_bucket_bytes),
+      params_(declare_gpt(config_.model, ranges_, tp_, config_.seed), config_.policy, partition(config_, mesh_)),
+      reducer_(params_, mesh_.tp, mesh_.dp),
+      gatherer_(params_, mesh_.dp),
+      awaits_params_(ranges_.size(), 0),
       backwards_left_(ranges_.size(), 0) {
   for (const ChunkRange& range : ranges_) chunks_.emplace_back(config_.model, range, tp_, params_, config_.seed);
   plan_memory();
@@ -89,7 +98,7 @@ void GptStage::plan_memory() {
       ex.set_determinism(config_.determinism);
       GptChunk::Saved saved = chunk.make_saved();
       recording.begin_phase();
-      chunk.forward(ex, unplaced_inputs(mode), before, after, saved);
+      chunk.forward(ex, unplaced_inputs(mode), before, after, saved, nullptr);
       if (mode == nn::Mode::train) {
         recording.begin_phase();
         chunk.backward(ex, unplaced_inputs(mode), after, before, saved, nullptr);
@@ -104,9 +113,13 @@ void GptStage::plan_memory() {
 }
 
 pipeline::LoweredSchedule GptStage::cheapest_lowering(const pipeline::ScheduleShape& shape) const {
-  pipeline::LoweredSchedule per_chunk = pipeline::lower(shape, mesh_.pp_rank(), {pipeline::SlotPolicy::per_chunk});
+  const auto lower = [&](pipeline::SlotPolicy slots) {
+    const auto gather = params_.is_sharded() ? pipeline::ParamGather::every_step : pipeline::ParamGather::never;
+    return pipeline::lower(shape, mesh_.pp_rank(), {.slots = slots, .gather = gather});
+  };
+  pipeline::LoweredSchedule per_chunk = lower(pipeline::SlotPolicy::per_chunk);
   if (config_.chunks == 1) return per_chunk;
-  pipeline::LoweredSchedule shared = pipeline::lower(shape, mesh_.pp_rank(), {pipeline::SlotPolicy::shared});
+  pipeline::LoweredSchedule shared = lower(pipeline::SlotPolicy::shared);
   return activation_bytes(shared) < activation_bytes(per_chunk) ? shared : per_chunk;
 }
 
@@ -136,6 +149,11 @@ Index GptStage::input_bytes() const {
   return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * slot_input_bytes() + kAlignment;
 }
 
+Index GptStage::step_input_bytes() const {
+  if (config_.input_uploads == InputUploads::one_by_one) return 0;
+  return StepInputs::bytes(config_.device, num_microbatches(config_, mesh_), slot_input_bytes());
+}
+
 BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
   const Index activations = activation_bytes(train_schedule_);
   Index scratch = extra_scratch;
@@ -144,7 +162,7 @@ BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
   BytesByOwner bytes = params_.bytes();
   bytes["activations"] = activations;
   bytes["scratch"] = scratch;
-  bytes["inputs"] = input_bytes();
+  bytes["inputs"] = input_bytes() + step_input_bytes();
   return bytes;
 }
 
@@ -153,7 +171,7 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   params_.allocate(ledger);
   work_ = ledger.take("activations", bytes.at("activations"), "scratch", bytes.at("scratch"));
   scratch_ = work_.data() + bytes.at("activations");
-  inputs_ = ledger.take("inputs", bytes.at("inputs"));
+  inputs_ = ledger.take("inputs", input_bytes());
 
   Index offset = 0;
   const auto carve = [&](const Shape& shape, DType dtype) {
@@ -167,13 +185,18 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   });
   slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
   for (Slot& slot : slots_) {
+    slot.all = inputs_.view({slot_input_bytes()}, DType::u8, offset);
     slot.step_state = carve({sizeof(StepState)}, DType::u8);
     slot.tokens = carve({tokens()}, DType::i32);
     slot.targets = carve({tokens()}, DType::i32);
     slot.saved = deepest->make_saved();
   }
-  constexpr int kUploadsAhead = 4;
-  staging_ = Staging(config_.device, slot_input_bytes(), kUploadsAhead);
+  if (config_.input_uploads == InputUploads::whole_step) {
+    step_inputs_ = StepInputs(ledger, "inputs", config_.device, num_microbatches(config_, mesh_), slot_input_bytes());
+  } else {
+    constexpr int kUploadsAhead = 4;
+    staging_ = Staging(config_.device, slot_input_bytes(), kUploadsAhead);
+  }
   std::byte* place = work_.data();
   std::size_t index = 0;
   for (std::size_t pool = 0; pool < train_schedule_.num_slots.size(); ++pool) {
@@ -184,20 +207,26 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   }
 }
 
-void GptStage::begin(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
-                     const Tensor& optimizer_state) {
+void GptStage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
+                    const Tensor& optimizer_state) {
   mode_ = mode;
   source_ = &source;
   first_sample_ = first_sample;
   state_ = state;
   optimizer_state_ = optimizer_state;
+  if (config_.input_uploads == InputUploads::one_by_one) return;
+  step_inputs_.load(ex, [this](int microbatch, std::span<std::byte> host) { fill_inputs(microbatch, host); });
+}
+
+void GptStage::begin(Exec& ex) {
   ops::fill(ex, loss_sum_, 0);
-  if (mode == nn::Mode::evaluate) return;
+  if (mode_ == nn::Mode::evaluate) return;
   for (const Tensor& grads : params_.summed_grads()) {
     if (grads.numel() > 0) ops::fill(ex, grads, 0);
   }
   std::ranges::fill(backwards_left_, num_microbatches(config_, mesh_));
   reducer_.begin();
+  gatherer_.begin();
 }
 
 void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
@@ -214,7 +243,8 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
   // A step's second microbatch adds to the weights' gradients where the first overwrites them.
   const int train_passes = std::min(2, num_microbatches(config_, mesh_));
   for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
-    begin(ex, mode, source, 0, {}, optimizer_state);
+    load(ex, mode, source, 0, {}, optimizer_state);
+    begin(ex);
     for (std::size_t c = 0; c < chunks_.size(); ++c) {
       const int chunk = static_cast<int>(c);
       const Tensor before = ranges_[c].embedding ? Tensor() : input, after = ranges_[c].head ? Tensor() : output;
@@ -233,6 +263,7 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
 
 void GptStage::warm_up_collectives(Exec& ex) {
   reduce_grads(ex);
+  gather_all_params(ex);
   const Tensor rows = ex.tensor(boundary_shape(), config_.policy.compute);
   ops::fill(ex, rows, 0);
   nn::TensorParallel::Entered entered = tp_.enter(ex, rows, nn::kWholeMicrobatch);
@@ -251,26 +282,52 @@ GptChunk::Inputs GptStage::inputs(const Slot& slot) const {
   return {{config_.micro_batch, config_.model.seq_len, slot.step_state, mode_}, slot.tokens, slot.targets, loss_sum_};
 }
 
-void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) {
-  const Slot& place = slot(chunk, slot_index);
-  const Index per_rank = config_.global_batch / mesh_.dp.size();
-  const Index sample = mesh_.dp_rank() * per_rank + microbatch * config_.micro_batch;
+/// Chunks in the middle of the model need no ids.
+Index GptStage::input_bytes_of(int chunk) const {
+  const ChunkRange& range = ranges_[static_cast<std::size_t>(chunk)];
+  return range.embedding || range.head ? slot_input_bytes() : Index{sizeof(StepState)};
+}
+
+Index GptStage::first_sample_of(int microbatch) const {
+  return mesh_.dp_rank() * (config_.global_batch / mesh_.dp.size()) + microbatch * config_.micro_batch;
+}
+
+void GptStage::fill_inputs(int microbatch, std::span<std::byte> host) const {
+  const Index sample = first_sample_of(microbatch);
   StepState state = state_;
   state.first_sample = static_cast<std::uint64_t>(sample);
-  const ChunkRange& range = ranges_[static_cast<std::size_t>(chunk)];
-  const bool has_ids = range.embedding || range.head;
-  const auto fill = [&](std::byte* host) {
-    std::memcpy(host, &state, sizeof(state));
-    if (!has_ids) return;
-    const auto ids = [&](Index offset) { return Tensor(host + offset, {tokens()}, DType::i32).span<std::int32_t>(); };
-    source_->fill(first_sample_ + sample, config_.micro_batch, ids(kAlignment), ids(kAlignment + id_bytes()));
+  std::memcpy(host.data(), &state, sizeof(state));
+  if (static_cast<Index>(host.size()) < slot_input_bytes()) return;
+  const auto ids = [&](Index offset) {
+    return Tensor(host.data() + offset, {tokens()}, DType::i32).span<std::int32_t>();
   };
-  ex.run({.name = "set_step_state", .reads = {}, .writes = {place.tokens, place.targets, place.step_state}},
-         [&](Exec&, Stream) {
-           staging_.upload(ex, static_cast<std::byte*>(place.step_state.raw()),
-                           has_ids ? slot_input_bytes() : Index{sizeof(state)}, fill);
-         });
+  source_->fill(first_sample_ + sample, config_.micro_batch, ids(kAlignment), ids(kAlignment + id_bytes()));
+}
+
+void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) {
+  const Slot& place = slot(chunk, slot_index);
+  const Index bytes = input_bytes_of(chunk);
+  if (config_.input_uploads == InputUploads::whole_step) {
+    ops::copy(ex, step_inputs_.block(microbatch).rows(0, bytes), place.all.rows(0, bytes));
+  } else {
+    ex.run({.name = "set_step_state", .reads = {}, .writes = {place.tokens, place.targets, place.step_state}},
+           [&](Exec&, Stream) {
+             staging_.upload(ex, static_cast<std::byte*>(place.step_state.raw()), bytes, [&](std::byte* host) {
+               fill_inputs(microbatch, {host, static_cast<std::size_t>(bytes)});
+             });
+           });
+  }
   if (mode_ == nn::Mode::train) ops::scale_step_state(ex, optimizer_state_, place.step_state);
+}
+
+void GptStage::gather_all_params(Exec& ex) {
+  if (params_.is_sharded()) gatherer_.gather_all(ex);
+}
+
+void GptStage::gather_params(Exec& ex, int chunk) {
+  const auto c = static_cast<std::size_t>(chunk);
+  chunks_[c].gather_params(ex, gatherer_);
+  awaits_params_[c] = 1;
 }
 
 void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input, const Tensor& output) {
@@ -279,7 +336,8 @@ void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input,
   const std::vector<MemoryPlan>& plans = mode_ == nn::Mode::train ? plans_ : eval_plans_;
   // No activation is kept during an evaluation: its scratch begins where theirs do.
   ex.begin(plans[c].phases[0], place.activations, mode_ == nn::Mode::train ? scratch_ : work_.data());
-  chunks_[c].forward(ex, inputs(place), input, output, place.saved);
+  ParamGatherer* const gatherer = std::exchange(awaits_params_[c], 0) != 0 ? &gatherer_ : nullptr;
+  chunks_[c].forward(ex, inputs(place), input, output, place.saved, gatherer);
   ex.end();
 }
 

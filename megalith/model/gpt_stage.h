@@ -5,6 +5,7 @@
 #include "megalith/grid/mesh.h"
 #include "megalith/model/gpt_chunk.h"
 #include "megalith/model/grad_reducer.h"
+#include "megalith/model/step_inputs.h"
 #include "megalith/pipeline/lowering.h"
 #include "megalith/pipeline/stage.h"
 #include "megalith/tensor/staging.h"
@@ -21,6 +22,10 @@ class BatchSource {
                     std::span<std::int32_t> targets) const = 0;
 };
 
+/// How a step's tokens and states come from the host: each microbatch's into its slot, just before its forward pass; or
+/// those of all microbatches before the step starts (StepInputs), so that graphs may hold the rest of the step.
+enum class InputUploads : std::uint8_t { one_by_one, whole_step };
+
 /// How a rank cuts its work.
 struct StageConfig {
   ModelConfig model;
@@ -33,6 +38,8 @@ struct StageConfig {
   Policy policy = {};
   Device device = Device::cpu;
   Determinism determinism = Determinism::required;
+  InputUploads input_uploads = InputUploads::one_by_one;
+  Sharding sharding = Sharding::none;         ///< over dp
   Index grad_bucket_bytes = Index{32} << 20;  ///< of the sums over dp: large enough for the full rate of NVLink
 };
 
@@ -49,6 +56,9 @@ class GptStage : public pipeline::Stage {
   const ParamBuffer& params() const { return params_; }
   const grid::Mesh& mesh() const { return mesh_; }
   const StageConfig& config() const { return config_; }
+  /// Brings the values that other ranks have updated since the last step, where the optimizer is sharded: for whoever
+  /// reads values between steps. All ranks of dp come together.
+  void gather_all_params(Exec& ex);
   const std::vector<GptChunk>& chunks() const { return chunks_; }
   const std::vector<MemoryPlan>& plans() const { return plans_; }  ///< of training, by chunk
   const pipeline::LoweredSchedule& schedule() const { return train_schedule_; }
@@ -63,11 +73,13 @@ class GptStage : public pipeline::Stage {
   /// The slots' activations, then scratch: what is in them matters only within a step and an evaluation.
   std::span<std::byte> work() const { return {work_.data(), static_cast<std::size_t>(work_.bytes())}; }
 
-  /// Says what the next passes work on and clears what they add to (the loss; in training the gradients).
-  /// `first_sample`: number of the batch's first sample in `source`. `optimizer_state` (u8
-  /// [sizeof(ops::OptimizerState)]): its loss scale multiplies that of `state`; undefined in evaluation.
-  void begin(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
-             const Tensor& optimizer_state);
+  /// Says what the next passes work on, and uploads it with InputUploads::whole_step. `first_sample`: number of the
+  /// batch's first sample in `source`. `optimizer_state` (u8 [sizeof(ops::OptimizerState)]): its loss scale multiplies
+  /// that of `state`; undefined in evaluation.
+  void load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
+            const Tensor& optimizer_state);
+  /// Before the first pass: clears what passes add to (the loss; in training the gradients).
+  void begin(Exec& ex);
   /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
   const Tensor& loss_sum() const { return loss_sum_; }
 
@@ -75,11 +87,12 @@ class GptStage : public pipeline::Stage {
   /// stages: what libraries choose, load and allocate at their first use is then done, which must not happen while a
   /// receive waits on a GPU. Changes gradients and loss_sum() only. All ranks come together.
   void warm_up(Exec& ex, const Tensor& optimizer_state);
-  /// Runs what tensor- and data-parallel ranks exchange once at its sizes, on zeros: NCCL takes memory at the first
-  /// call of a kind. Before warm_up(); all ranks come together.
+  /// Runs what tensor- and data-parallel ranks exchange once at its sizes, on zeros, and gathers the parameters: NCCL
+  /// takes memory at the first call of a kind. Before warm_up(); all ranks come together.
   void warm_up_collectives(Exec& ex);
 
   void set_step_state(Exec& ex, int chunk, int microbatch, int slot) override;
+  void gather_params(Exec& ex, int chunk) override;
   void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override;
   void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) override;
   /// Sums the tied table's gradient over the embedding group, then what is partial over the tensor-parallel group, then
@@ -90,6 +103,7 @@ class GptStage : public pipeline::Stage {
   struct Slot {
     std::byte* activations = nullptr;
     Tensor step_state, tokens, targets;  ///< one after the other, filled by one upload
+    Tensor all;                          ///< these three with what lies between: u8 [slot_input_bytes()]
     GptChunk::Saved saved;
   };
 
@@ -102,6 +116,11 @@ class GptStage : public pipeline::Stage {
   Index activation_bytes(const pipeline::LoweredSchedule& schedule) const;
   Index slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const;
   Index input_bytes() const;
+  Index step_input_bytes() const;
+  /// Writes a microbatch's data as it lies in a slot: the step state, and the ids where there is room for them.
+  void fill_inputs(int microbatch, std::span<std::byte> host) const;
+  Index first_sample_of(int microbatch) const;
+  Index input_bytes_of(int chunk) const;
   Index num_slots(const pipeline::LoweredSchedule& schedule) const;
   GptChunk::Inputs unplaced_inputs(nn::Mode mode) const;
   GptChunk::Inputs inputs(const Slot& slot) const;
@@ -124,9 +143,12 @@ class GptStage : public pipeline::Stage {
   Tensor loss_sum_;
 
   Staging staging_;
+  StepInputs step_inputs_;
   nn::Mode mode_ = nn::Mode::train;
   GradReducer reducer_;
-  std::vector<int> backwards_left_;  ///< by chunk, of this step
+  ParamGatherer gatherer_;
+  std::vector<std::uint8_t> awaits_params_;  ///< by chunk: 1 from gather_params() to the forward after it
+  std::vector<int> backwards_left_;          ///< by chunk, of this step
   const BatchSource* source_ = nullptr;
   Tensor optimizer_state_;
   Index first_sample_ = 0;

@@ -25,16 +25,27 @@ void adamw(Exec& ex, const AdamW& args) {
       dtype, [args]<class T>() { cpu::adamw<T>(args); }, [args](auto&, auto stream) { cuda::adamw(stream, args); });
 }
 
-void sum_of_squares(Exec& ex, const Tensor& x, const Tensor& sum_squares) {
+Index square_blocks(Device device, Index n) {
+  return ceil_div(n, device == Device::cpu ? cpu::kSquaresBlock : cuda::kSquaresBlock);
+}
+
+void sum_of_squares(Exec& ex, const Tensor& x, const Tensor& sums) {
+  const auto [rows, n] = dims<2>(x, "sum_of_squares.x");
   expect_float(ex, x, "sum_of_squares");
-  expect_like(sum_squares, {1}, DType::f64, "sum_of_squares.sum_squares");
-  const Index count =
-      ex.device() == Device::cpu ? ceil_div(x.numel(), cpu::kSquaresBlock) : cuda::square_parts(x.numel());
-  const Tensor parts = ex.tensor({count}, DType::f64);
+  expect_like(sums, {rows, square_blocks(ex.device(), n)}, DType::f64, "sum_of_squares.sums");
   run_wide(
-      ex, {.name = "sum_of_squares", .reads = {x, sum_squares}, .writes = {sum_squares, parts}}, x.dtype(),
-      [=]<class T>() { cpu::sum_of_squares<T>(x, sum_squares, parts); },
-      [=](auto&, auto stream) { cuda::sum_of_squares(stream, x, sum_squares, parts); });
+      ex, {.name = "sum_of_squares", .reads = {x}, .writes = {sums}}, x.dtype(),
+      [=]<class T>() { cpu::sum_of_squares<T>(x, sums); },
+      [=](auto&, auto stream) { cuda::sum_of_squares(stream, x, sums); });
+}
+
+void add_up(Exec& ex, const Tensor& numbers, const Tensor& total) {
+  const auto [count] = dims<1>(numbers, "add_up.numbers");
+  expect_like(numbers, {count}, DType::f64, "add_up.numbers");
+  expect_like(total, {1}, DType::f64, "add_up.total");
+  run_kernel(
+      ex, {.name = "add_up", .reads = {numbers, total}, .writes = {total}}, [=] { cpu::add_up(numbers, total); },
+      [=](auto&, auto stream) { cuda::add_up(stream, numbers, total); });
 }
 
 }  // namespace megalith::ops

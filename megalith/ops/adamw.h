@@ -30,8 +30,11 @@ struct StepVerdict {
 };
 void adamw(Exec& ex, const AdamW& args);
 
-/// sum_squares [1] f64 += the sum of x^2 over a flat tensor: f64 sums of fixed blocks of 2^20 elements, added in block
-/// order.
-void sum_of_squares(Exec& ex, const Tensor& x, const Tensor& sum_squares);
+/// Blocks that sum_of_squares() cuts a row of n elements into: 2^20 elements each, on GPUs 2^16 to fill them.
+Index square_blocks(Device device, Index n);
+/// sums [R, square_blocks(device, N)] f64 = the sums of x^2, in f64, over the blocks of every row of x [R, N].
+void sum_of_squares(Exec& ex, const Tensor& x, const Tensor& sums);
+/// total [1] f64 += the numbers [N] f64, in an order that N alone fixes (on the CPU theirs).
+void add_up(Exec& ex, const Tensor& numbers, const Tensor& total);
 
 }  // namespace megalith::ops

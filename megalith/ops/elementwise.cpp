@@ -98,7 +98,7 @@ void fill(Exec& ex, const Tensor& x, double value) {
 void copy(Exec& ex, const Tensor& from, const Tensor& to) {
   expect_like(to, from.shape(), from.dtype(), "copy.to");
   ex.run({.name = "copy", .reads = {from}, .writes = {to}},
-         [=](Exec& exec, Stream) { exec.copy(to.raw(), from.raw(), from.bytes()); });
+         [=](Exec& exec, Stream stream) { device::copy(exec.device(), to.raw(), from.raw(), from.bytes(), stream); });
 }
 
 void scale(Exec& ex, const Tensor& x, double factor) {

@@ -4,6 +4,7 @@
 #include "megalith/base/problems.h"
 #include "megalith/base/types.h"
 #include "megalith/ops/step_end.h"
+#include "megalith/tensor/param.h"
 
 namespace megalith::optim {
 
@@ -17,7 +18,8 @@ struct OptimConfig {
   Index decay_steps = 0;  ///< step at which min_lr is reached, warm-up included
   double weight_decay = 0.01;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  double clip = 1.0;  ///< of the global gradient norm; 0: no clipping
+  double clip = 1.0;                   ///< of the global gradient norm; 0: no clipping
+  Sharding sharding = Sharding::none;  ///< recipe: `distributed`
 };
 
 /// Ranges of every field, under the keys of the recipe.

@@ -1,17 +1,19 @@
 #include "megalith/optim/optimizer.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "megalith/ops/elementwise.h"
 
 namespace megalith::optim {
 
-Optimizer::Optimizer(const OptimConfig& config, ParamBuffer& params)
+Optimizer::Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group dp)
     : config_(config),
       params_(params),
-      m_(nullptr, {params.numel()}, params.policy().master),
-      v_(nullptr, {params.numel()}, params.policy().master),
+      dp_(std::move(dp)),
+      m_(nullptr, {params.own_numel()}, params.policy().master),
+      v_(nullptr, {params.own_numel()}, params.policy().master),
       decays_(nullptr, {num_groups()}, DType::u8) {}
 
 Index Optimizer::bytes() const { return 2 * moment_bytes() + num_groups(); }
@@ -19,36 +21,70 @@ Index Optimizer::bytes() const { return 2 * moment_bytes() + num_groups(); }
 void Optimizer::allocate(Exec& ex, MemoryLedger& ledger) {
   const DType dtype = params_.policy().master;
   memory_ = ledger.take("optimizer", bytes());
-  m_ = memory_.view({params_.numel()}, dtype);
-  v_ = memory_.view({params_.numel()}, dtype, moment_bytes());
+  m_ = memory_.view({params_.own_numel()}, dtype);
+  v_ = memory_.view({params_.own_numel()}, dtype, moment_bytes());
   decays_ = memory_.view({num_groups()}, DType::u8, 2 * moment_bytes());
-  std::vector<std::uint8_t> decays(static_cast<std::size_t>(num_groups()));
+  std::vector<std::uint8_t> decays(static_cast<std::size_t>(ceil_div(params_.numel(), ops::kDecayGroup)));
   for (const Param& param : params_.params()) {
     if (param.spec.decay == Decay::no) continue;
     const Index first = param.offset / ops::kDecayGroup, last = param.offset + param.spec.held.numel();
     std::fill(decays.begin() + first, decays.begin() + ceil_div(last, ops::kDecayGroup), std::uint8_t{1});
   }
-  ex.copy(decays_.raw(), decays.data(), num_groups());
+  for (const OwnRange& range : params_.own_ranges()) {
+    const Tensor own = own_decays(range);
+    ex.copy(own.raw(), decays.data() + range.in_whole / ops::kDecayGroup, own.numel());
+  }
   ex.synchronize();
 }
 
+Tensor Optimizer::own_decays(const OwnRange& range) const {
+  return decays_.rows(range.in_own / ops::kDecayGroup, ceil_div(range.count, ops::kDecayGroup));
+}
+
 void Optimizer::sum_of_squares(Exec& ex, const Tensor& sum_squares) const {
+  const Index shards = params_.shards();
+  const auto blocks_of = [&](const Bucket& bucket) {
+    return bucket.ownership == Ownership::owner ? ops::square_blocks(ex.device(), bucket.numel() / shards) : 0;
+  };
+  Index count = 0;
+  for (const Bucket& bucket : params_.buckets()) count += shards * blocks_of(bucket);
   ops::fill(ex, sum_squares, 0);
-  ops::sum_of_squares(ex, params_.grads().rows(0, params_.owned_numel()), sum_squares);
+  if (count == 0) return;
+  const Tensor sums = ex.tensor({count}, DType::f64);  // of every bucket [shards, blocks]
+  if (params_.is_sharded()) ops::fill(ex, sums, 0);
+  Index first = 0;
+  for (const Bucket& bucket : params_.buckets()) {
+    const Index blocks = blocks_of(bucket);
+    if (blocks == 0) continue;
+    const auto sum = [&](const Tensor& grads, Index rows, Index place) {
+      ops::sum_of_squares(ex, grads.reshaped({rows, bucket.numel() / shards}),
+                          sums.rows(place, rows * blocks).reshaped({rows, blocks}));
+    };
+    if (params_.is_sharded())
+      sum(params_.own_shard(params_.grads(), bucket), 1, first + dp_.rank() * blocks);
+    else
+      sum(params_.part(params_.grads(), bucket), shards, first);
+    first += shards * blocks;
+  }
+  // Every block has been summed on one rank and is 0 on the others, so this is exact in any order.
+  if (params_.is_sharded()) comm::all_reduce(ex, dp_, sums, comm::Reduce::sum).wait(ex);
+  ops::add_up(ex, sums, sum_squares);
 }
 
 void Optimizer::step(Exec& ex, const Tensor& verdict) const {
-  ops::adamw(ex, {.value = params_.masters(),
-                  .m = m_,
-                  .v = v_,
-                  .copy = params_.has_copy() ? params_.values() : Tensor(),
-                  .grad = params_.grads(),
-                  .decays = decays_,
-                  .verdict = verdict,
-                  .beta1 = config_.beta1,
-                  .beta2 = config_.beta2,
-                  .eps = config_.eps,
-                  .weight_decay = config_.weight_decay});
+  for (const OwnRange& range : params_.own_ranges()) {
+    ops::adamw(ex, {.value = params_.own_masters(range),
+                    .m = range.of_own(m_),
+                    .v = range.of_own(v_),
+                    .copy = params_.has_copy() ? range.of_whole(params_.values()) : Tensor(),
+                    .grad = range.of_whole(params_.grads()),
+                    .decays = own_decays(range),
+                    .verdict = verdict,
+                    .beta1 = config_.beta1,
+                    .beta2 = config_.beta2,
+                    .eps = config_.eps,
+                    .weight_decay = config_.weight_decay});
+  }
 }
 
 }  // namespace megalith::optim

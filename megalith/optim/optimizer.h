@@ -1,36 +1,44 @@
 #pragma once
+#include "megalith/comm/group.h"
 #include "megalith/ops/adamw.h"
 #include "megalith/optim/optim_config.h"
 #include "megalith/tensor/param.h"
 
 namespace megalith::optim {
 
-/// AdamW over a rank's flat buffers, in one pass. Each rank updates its own parameters; values are never communicated.
-/// Memory: two moments, numel() elements each, and a byte for every ops::kDecayGroup elements; owner `optimizer`.
+/// AdamW over a rank's flat buffers: over all of them in one pass, or where the parameters are sharded over this rank's
+/// shards, one bucket after the other (ParamBuffer::own_ranges). Values are not communicated here.
+/// Memory: two moments, own_numel() elements each, and a byte for every ops::kDecayGroup of them; owner `optimizer`.
 class Optimizer {
  public:
-  Optimizer(const OptimConfig& config, ParamBuffer& params);
+  /// `dp`: the ranks that hold the same parameters, one for each shard of `params`.
+  Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group dp);
 
   Index bytes() const;
   void allocate(Exec& ex, MemoryLedger& ledger);
 
   /// Sum of the squares of the owned gradients, into sum_squares [1] f64: over all ranks of one model copy these add up
-  /// to the square of the global norm, every parameter counted once.
+  /// to the square of the global norm, every parameter counted once. Blocks lie within a shard of a bucket and are
+  /// added in one order, so that it has the same bits on every rank of dp whether the parameters are sharded or not.
+  /// Where they are, every rank sums its own shards, and the blocks' sums are communicated: an all-reduce of an f64 for
+  /// every ops::square_blocks. Scratch: as much.
   void sum_of_squares(Exec& ex, const Tensor& sum_squares) const;
-  /// Updates every parameter from its gradient as verdict (u8 [sizeof(ops::StepVerdict)]) says, and the copies that
-  /// layers read.
+  /// Updates the elements of own_ranges() from their gradients as verdict (u8 [sizeof(ops::StepVerdict)]) says, and the
+  /// copies that layers read.
   void step(Exec& ex, const Tensor& verdict) const;
 
-  /// The moments, flat, [numel()].
+  /// The moments, flat, [own_numel()].
   const Tensor& m() const { return m_; }
   const Tensor& v() const { return v_; }
 
  private:
-  Index moment_bytes() const { return params_.numel() * size_of(params_.policy().master); }
-  Index num_groups() const { return ceil_div(params_.numel(), ops::kDecayGroup); }
+  Index moment_bytes() const { return params_.own_numel() * size_of(params_.policy().master); }
+  Tensor own_decays(const OwnRange& range) const;
+  Index num_groups() const { return ceil_div(params_.own_numel(), ops::kDecayGroup); }
 
   OptimConfig config_;
   ParamBuffer& params_;
+  comm::Group dp_;
   Buffer memory_;
   Tensor m_, v_;
   Tensor decays_;  ///< u8 [num_groups()]: 1 where weights decay

@@ -41,11 +41,13 @@ void Executor::allocate(MemoryLedger& ledger) {
 
 void Executor::run(Exec& ex, Stage& stage) {
   for (const LoweredAction& action : schedule_.actions) run_action(ex, stage, action);
+  ex.set_place({});
 }
 
 void Executor::run_action(Exec& ex, Stage& stage, const LoweredAction& action) {
   const std::size_t flow = at(action.flow);
   const auto buffer = static_cast<std::size_t>(action.buffer);
+  ex.set_place({.chunk = action.chunk, .microbatch = action.microbatch});
   switch (action.act) {
     case Act::set_step_state:
       return stage.set_step_state(ex, action.chunk, action.microbatch, action.slot);
@@ -66,11 +68,12 @@ void Executor::run_action(Exec& ex, Stage& stage, const LoweredAction& action) {
       return;
     case Act::wait_send:
       return sending_[flow][buffer].wait(ex);
+    case Act::gather_params:
+      return stage.gather_params(ex, action.chunk);
     case Act::reduce_grads:
       return stage.reduce_grads(ex);
     case Act::backward_input:
     case Act::backward_weight:
-    case Act::gather_params:
       break;
   }
   throw InternalError("[Executor] action " + std::string(name(action.act)) +

@@ -25,7 +25,7 @@ struct Place {
 class Walk {
  public:
   Walk(const ScheduleShape& shape, int stage, const LoweredSchedule& lowered)
-      : shape_(shape), stage_(stage), lowered_(lowered) {
+      : shape_(shape), stage_(stage), lowered_(lowered), gathered_(at(shape.num_chunks)) {
     for (const int count : lowered.num_slots) slots_.emplace_back(at(count));
     for (const Flow flow : {Flow::activation, Flow::gradient}) {
       receive_[at(flow)].resize(at(lowered.receive_buffers[flow]));
@@ -70,12 +70,13 @@ class Walk {
     place = {to, to == State::empty ? Work{} : work};
   }
 
+  void require_chunk(int chunk) const {
+    if (chunk < 0 || chunk >= shape_.num_chunks) fail("no such chunk");
+  }
+
   std::vector<Place>& slots_of(int chunk) {
-    const bool shared = lowered_.slot_policy == SlotPolicy::shared;
-    if (shared || (chunk >= 0 && chunk < static_cast<int>(slots_.size()))) {
-      return slots_.at(shared ? 0 : at(chunk));
-    }
-    fail("no such chunk");
+    require_chunk(chunk);
+    return slots_[lowered_.slot_policy == SlotPolicy::shared ? 0 : at(chunk)];
   }
 
   void read(int buffer, Flow flow, State after, Work work) {
@@ -85,6 +86,13 @@ class Walk {
     if (buffer != -1) fail(str("reads receive buffer ", buffer, " though nothing is received for it"));
   }
 
+  void gather(int chunk) {
+    if (lowered_.gather == ParamGather::never) fail("this list gathers no parameters");
+    require_chunk(chunk);
+    if (gathered_[at(chunk)]) fail("the chunk's parameters have been gathered before");
+    gathered_[at(chunk)] = true;
+  }
+
   void compute(const LoweredAction& action) {
     const Work work{action.chunk, action.microbatch};
     const int place = global_stage(shape_, stage_, action.chunk), last = last_global_stage(shape_);
@@ -92,6 +100,8 @@ class Walk {
     const bool done = !forward || shape_.mode == Mode::forward_only;  // nothing of it is needed any more
     const State after = done ? State::empty : State::full;
     move(slots_of(action.chunk), action.slot, forward ? State::filling : State::full, after, work, "slot");
+    if (lowered_.gather == ParamGather::every_step && !gathered_[at(action.chunk)])
+      fail("the chunk's parameters have not been gathered");
     if (!alone && place > 0)
       read(action.input_buffer, Flow::activation, after, work);
     else
@@ -134,6 +144,7 @@ class Walk {
         require_peer(action, -up);
         return move(received, action.buffer, State::filling, State::full, work, "receive buffer");
       case Act::gather_params:
+        return gather(action.chunk);
       case Act::reduce_grads:
         return;
       case Act::backward_input:
@@ -148,6 +159,7 @@ class Walk {
   std::size_t next_ = 0;
   std::vector<std::vector<Place>> slots_;
   std::array<std::vector<Place>, kNumFlows> receive_, send_;
+  std::vector<bool> gathered_;  // by chunk
 };
 
 }  // namespace

@@ -104,6 +104,7 @@ class Lowering {
   Lowering(const ScheduleShape& shape, int stage, const std::vector<Schedule>& lists, const LoweringOptions& options)
       : shape_(shape), stage_(stage), list_(lists[at(stage)]), policy_(options.slots) {
     result_.slot_policy = options.slots;
+    if (shape.mode == Mode::training) result_.gather = options.gather;
     result_.send_buffers = count_send_buffers(shape, stage, lists);
     slots_.resize(policy_ == SlotPolicy::shared ? 1 : at(shape.num_chunks));
     held_.resize(at(total_work(shape)));
@@ -116,6 +117,10 @@ class Lowering {
     result_.actions.reserve(6 * list_.size());
     post_receive(Flow::activation);
     post_receive(Flow::gradient);
+    if (result_.gather == ParamGather::every_step) {
+      for (int chunk = 0; chunk < shape_.num_chunks; ++chunk)
+        result_.actions.push_back({.act = Act::gather_params, .chunk = chunk});
+    }
     for (const Action& action : list_) action.act == Act::forward ? forward(action) : backward(action);
     if (shape_.mode == Mode::training) result_.actions.push_back({.act = Act::reduce_grads});
     for (const Flow flow : {Flow::activation, Flow::gradient}) {
@@ -268,6 +273,7 @@ std::string describe(const LoweredAction& action) {
     case Act::wait_recv:
       return str(name(action.act), " of the ", name(action.flow), " of ", work(), " from stage ", action.peer);
     case Act::gather_params:
+      return str(name(action.act), " of chunk ", action.chunk);
     case Act::reduce_grads:
       return std::string(name(action.act));
     default:

@@ -32,7 +32,8 @@ struct LoweredAction {
   /// Communication: what the message carries. forward: activation, backward: gradient; else of no meaning.
   Flow flow = Flow::activation;
   /// The work that this action belongs to, on this stage: what is computed, for which the step state is set, whose
-  /// result is sent, or for which something is received. -1, -1 for reduce_grads, which serves all chunks.
+  /// result is sent, or for which something is received. gather_params serves all microbatches of its chunk,
+  /// reduce_grads all chunks: -1 stands there.
   int chunk = -1;
   int microbatch = -1;
   /// Communication: the other stage.
@@ -57,14 +58,19 @@ std::string describe(const LoweredAction& action);
 /// own. Sharing takes peak_in_flight() slots in all, the fewest possible.
 enum class SlotPolicy { per_chunk, shared };
 
+/// Whether a training step begins with the chunks' gather_params: where ranks update parameters for each other.
+enum class ParamGather { never, every_step };
+
 struct LoweringOptions {
   SlotPolicy slots = SlotPolicy::per_chunk;
+  ParamGather gather = ParamGather::never;
 };
 
 struct LoweredSchedule {
   std::vector<LoweredAction> actions;
   SlotPolicy slot_policy = SlotPolicy::per_chunk;
-  std::vector<int> num_slots;  ///< one entry per chunk, or a single one when shared
+  ParamGather gather = ParamGather::never;  ///< as asked in training; never when forward-only
+  std::vector<int> num_slots;               ///< one entry per chunk, or a single one when shared
   PerFlow receive_buffers;
   PerFlow send_buffers;
 };
@@ -84,6 +90,9 @@ struct LoweredSchedule {
 ///   a message received since proves that the neighbour has read the old contents. So no compute action ever waits for
 ///   a send, whatever the speed of the stages; with fewer, large groups deadlock. Forward-only, stages below the last
 ///   have two, and one that is two ahead of its neighbour waits.
+/// - Asked for, gather_params comes once for each chunk, in the chunks' order and before the step's first compute
+/// action,
+///   so that what is gathered for later chunks arrives beside earlier ones; never when forward-only.
 /// - reduce_grads comes once, after the last backward; never when forward-only.
 /// With one stage there is no communication.
 /// Memory: the counts follow the microbatches in flight and do not grow with their total number.

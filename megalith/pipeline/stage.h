@@ -15,6 +15,9 @@ class Stage {
   virtual void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) = 0;
   /// output_grad [T, H]: undefined on the last global stage. input_grad [T, H]: to be written; undefined on the first.
   virtual void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) = 0;
+  /// Once a step, where the schedule has it, before the chunk's first forward: starts to bring the chunk's parameters
+  /// from the ranks that have updated them. That forward waits for them.
+  virtual void gather_params(Exec& ex, int chunk) = 0;
   /// Once a step, after the last backward: gradients summed over the ranks that share parameters.
   virtual void reduce_grads(Exec& ex) = 0;
 };

@@ -2,10 +2,23 @@
 
 #include <cstring>
 
+#include "megalith/base/build.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/tensor/cuda/device.h"
 
 namespace megalith {
+
+std::string describe(const Place& place) {
+  std::string text;
+  const auto add = [&text](const char* what, Index number) {
+    if (number >= 0) text += str(", ", what, ' ', number);
+  };
+  add("chunk", place.chunk);
+  add("microbatch", place.microbatch);
+  add("layer", place.layer);
+  return text;
+}
 
 void Exec::begin(const PhasePlan& phase, std::byte* saved, std::byte* scratch) {
   if (recording_ != nullptr || phase_ != nullptr) throw InternalError("[Exec::begin] a phase is already open");
@@ -36,12 +49,53 @@ Tensor Exec::tensor(const Shape& shape, DType dtype) {
     const Allocation& allocation = phase_->tensors[next_tensor_++];
     data = (allocation.region == Region::saved ? saved_ : scratch_) + allocation.offset;
   } else {
+    if (capture_ != nullptr)
+      capture_->refuse(place_, "Exec::tensor", "a graph's tensors come from a plan, not from the heap");
     heap_.emplace_back(bytes, device_);
     data = heap_.back().data();
   }
-  if (poison_ && bytes > 0) device::fill_bytes(device_, data, 0xff, bytes, stream_.get());
-  return {data, shape, dtype};
+  const Tensor tensor(data, shape, dtype);
+  if (poison_ && bytes > 0) poison(tensor);
+  return tensor;
 }
+
+void Exec::poison(const Tensor& tensor) {
+  const auto fill = [tensor](Exec& ex, Stream stream) {
+    device::fill_bytes(ex.device(), tensor.raw(), 0xff, tensor.bytes(), stream);
+  };
+  if (capture_ != nullptr && device_ == Device::cpu) return capture_->add_poison(fill);
+  fill(*this, stream_.get());
+}
+
+void Exec::copy(void* to, const void* from, Index bytes) {
+  if (capture_ != nullptr) capture_->refuse(place_, "Exec::copy", "copies from and to the host stay outside of graphs");
+  device::copy(device_, to, from, bytes, stream_.get());
+}
+
+void Exec::synchronize() {
+  if (capture_ != nullptr)
+    capture_->refuse(place_, "Exec::synchronize", "inside a graph the host cannot wait for the device");
+  device::synchronize(device_, stream_.get());
+}
+
+void Exec::begin_capture(Capture& capture) {
+  if (recording_ != nullptr || capture_ != nullptr) throw InternalError("[Exec::begin_capture] one is under way");
+  if (tracer_ != nullptr) capture.refuse(place_, "Exec::set_tracer", "ops inside a graph cannot be timed one by one");
+  if constexpr (build::has_cuda) {
+    if (device_ == Device::cuda) cuda::begin_capture(stream_.get());
+  }
+  capture_ = &capture;
+}
+
+void Exec::abandon_capture() noexcept {
+  if constexpr (build::has_cuda) {
+    if (device_ == Device::cuda) cuda::abandon_capture(stream_.get());
+  }
+  capture_ = nullptr;
+  phase_ = nullptr;
+}
+
+Graph Exec::end_capture() { return std::exchange(capture_, nullptr)->end(device_, stream_.get()); }
 
 void Exec::check_order(const OpInfo& op) {
   if (phase_ == nullptr) return;

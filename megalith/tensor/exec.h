@@ -1,23 +1,37 @@
 #pragma once
 #include <initializer_list>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "megalith/tensor/graph.h"
 #include "megalith/tensor/memory_plan.h"
 #include "megalith/tensor/tracer.h"
 
 namespace megalith {
+
+/// Whether an op can be run again on the same inputs, as other ranks have no part in it.
+enum class OpKind : std::uint8_t { local, communication };
 
 /// What an op tells about itself: enough to plan memory, record a graph, trace, and count bytes.
 struct OpInfo {
   const char* name;
   std::initializer_list<Tensor> reads;
   std::initializer_list<Tensor> writes;
+  OpKind kind = OpKind::local;
 };
 
 /// Whether a run must give the same bits each time it is repeated, where that costs speed or memory on a GPU.
 enum class Determinism : std::uint8_t { required, not_required };
+
+/// Where in a step an op stands, for messages; -1: nowhere in particular.
+struct Place {
+  int chunk = -1, microbatch = -1;
+  Index layer = -1;  ///< of the model
+};
+/// ", chunk 0, microbatch 1, layer 3", with what is known.
+std::string describe(const Place& place);
 
 /// The one way to get memory and to run anything. The same layer code is recorded once (nothing executes: this yields
 /// sizes, lifetimes and the plan), then runs with the planned addresses in the same order. Without a plan (unit tests,
@@ -58,7 +72,8 @@ class Exec {
   /// Memory for an intermediate; contents undefined.
   Tensor tensor(const Shape& shape, DType dtype);
 
-  /// Runs kernel(ex, stream), or records the op. A template, so that running allocates nothing.
+  /// Runs kernel(ex, stream), or records or captures the op. A template, so that running allocates nothing. A kernel
+  /// that may be captured holds what it needs by value.
   template <class Kernel>
   void run(const OpInfo& op, Kernel&& kernel) {
     if (recording_ != nullptr) {
@@ -68,14 +83,41 @@ class Exec {
 #ifndef NDEBUG
     check_order(op);
 #endif
+    if (capture_ != nullptr) {
+      capture_->check(place_, op);
+      if (device_ == Device::cpu) return capture_->add(op, std::forward<Kernel>(kernel));
+      capture_->count();
+    }
+    if (comparison_ != nullptr) return comparison_->run(*this, op, Capture::Call(std::forward<Kernel>(kernel)));
+    execute(op.name, kernel);
+  }
+  /// Runs a kernel of run(), also a captured one.
+  template <class Kernel>
+  void execute(const char* name, Kernel&& kernel) {
     ++ops_run_;
-    if (tracer_ != nullptr) tracer_->begin(op.name, stream_.get());
+    if (tracer_ != nullptr) tracer_->begin(name, stream_.get());
     kernel(*this, stream_.get());
     if (tracer_ != nullptr) tracer_->end(stream_.get());
   }
 
+  /// From here on ops are captured and not run; `capture` must live until end_capture(). Within a phase of a plan or
+  /// outside; without a tracer.
+  void begin_capture(Capture& capture);
+  Graph end_capture();
+  /// Ends it after an error: what was captured is gone.
+  void abandon_capture() noexcept;
+  /// From here on every op is compared with that of a captured graph (GraphComparison); null ends it.
+  void set_comparison(GraphComparison* comparison) { comparison_ = comparison; }
+  /// Null unless ops are being captured.
+  Capture* capture() const { return capture_; }
+
   /// From here on every op is timed; null ends it. The tracer must live so long.
   void set_tracer(Tracer* tracer) { tracer_ = tracer; }
+
+  /// What comes from here on belongs there.
+  void set_place(const Place& place) { place_ = place; }
+  void set_layer(Index layer) { place_.layer = layer; }
+  const Place& place() const { return place_; }
 
   /// Ops run so far: says where in a step something happens.
   std::uint64_t ops_run() const { return ops_run_; }
@@ -85,9 +127,9 @@ class Exec {
 
   /// Copies in the order of the ops, between host and device memory of `bytes` each. Host memory must stay until the
   /// stream has passed the copy.
-  void copy(void* to, const void* from, Index bytes) { device::copy(device_, to, from, bytes, stream_.get()); }
+  void copy(void* to, const void* from, Index bytes);
   /// Returns when all ops so far are done.
-  void synchronize() { device::synchronize(device_, stream_.get()); }
+  void synchronize();
 
   /// What a library needs of its own on this device (handles, tables), made by T(Exec&) at its first use and kept.
   template <class T>
@@ -104,12 +146,16 @@ class Exec {
   static inline char backend_key = 0;  ///< its address stands for T
 
   void check_order(const OpInfo& op);
+  void poison(const Tensor& tensor);
 
   Device device_;
   Determinism determinism_ = Determinism::required;
   OwnedStream stream_;
   Recording* recording_ = nullptr;
   Tracer* tracer_ = nullptr;
+  Place place_;
+  Capture* capture_ = nullptr;
+  GraphComparison* comparison_ = nullptr;
   const PhasePlan* phase_ = nullptr;
   std::size_t next_tensor_ = 0, next_op_ = 0;
   std::uint64_t ops_run_ = 0;

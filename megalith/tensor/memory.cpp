@@ -31,14 +31,11 @@ Index total(const BytesByOwner& bytes) {
   return sum;
 }
 
-Buffer MemoryLedger::take(std::string_view owner, Index bytes) {
-  Buffer buffer(bytes, device_);
-  note(owner, bytes);
-  return buffer;
-}
+Buffer MemoryLedger::take(std::string_view owner, Index bytes) { return take(owner, bytes, owner, 0); }
 
 Buffer MemoryLedger::take(std::string_view first, Index first_bytes, std::string_view second, Index second_bytes) {
   Buffer buffer(first_bytes + second_bytes, device_);
+  memory_.emplace_back(buffer.data(), static_cast<std::size_t>(buffer.bytes()));
   note(first, first_bytes);
   note(second, second_bytes);
   return buffer;

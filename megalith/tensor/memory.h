@@ -1,8 +1,10 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "megalith/tensor/tensor.h"
 
@@ -47,10 +49,13 @@ class MemoryLedger {
   /// Books what somebody else takes.
   void note(std::string_view owner, Index bytes);
   const BytesByOwner& by_owner() const { return by_owner_; }
+  /// Everything taken so far, for as long as its Buffers live.
+  const std::vector<std::span<const std::byte>>& memory() const { return memory_; }
 
  private:
   Device device_;
   BytesByOwner by_owner_;
+  std::vector<std::span<const std::byte>> memory_;
 };
 
 }  // namespace megalith

@@ -1,8 +1,9 @@
 #include "megalith/tensor/param.h"
 
 #include <algorithm>
-#include <optional>
+#include <limits>
 #include <tuple>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -15,7 +16,11 @@ constexpr Index kParamAlignment = 128;
 
 }  // namespace
 
-ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy) : policy_(policy) {
+ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy)
+    : ParamBuffer(std::move(specs), policy, {.bucket_elements = std::numeric_limits<Index>::max()}) {}
+
+ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, const Partition& partition)
+    : policy_(policy), partition_(partition) {
   std::stable_sort(specs.begin(), specs.end(), [](const ParamSpec& a, const ParamSpec& b) {
     const auto place = [](const ParamSpec& s) {
       return std::tuple(s.ownership != Ownership::owner, s.grad_rows == GradRows::some,
@@ -23,38 +28,70 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy) : p
     };
     return place(a) < place(b);
   });
-  std::optional<Ownership> partial_ownership;
   for (ParamSpec& spec : specs) {
     Param param;
     param.spec = std::move(spec);
-    param.offset = numel_;
     param.value = Tensor(nullptr, param.spec.held, policy.compute);
-    param.master = Tensor(nullptr, param.spec.held, policy.master);
+    if (!has_copy() || !is_sharded()) param.master = Tensor(nullptr, param.spec.held, policy.master);
     param.grad = Tensor(nullptr, param.spec.held, policy.master);
-    numel_ = round_up(numel_ + param.spec.held.numel(), kParamAlignment);
-    if (param.spec.ownership == Ownership::owner) owned_numel_ = numel_;
-    if (param.spec.grad_rows == GradRows::some) {
-      if (!partial_ownership) {
-        partial_ownership = param.spec.ownership;
-        partial_begin_ = param.offset;
-      }
-      if (partial_ownership != param.spec.ownership) {
-        throw InternalError(str("[ParamBuffer] ", param.name(),
-                                " with GradRows::some: must be owned, or a replica, as all others of this rank are"));
-      }
-      partial_numel_ = numel_ - partial_begin_;
-    }
     params_.push_back(std::move(param));
   }
+  place();
   values_ = Tensor(nullptr, {numel_}, policy.compute);
-  masters_ = Tensor(nullptr, {numel_}, policy.master);
+  masters_ = has_copy() ? Tensor(nullptr, {own_numel()}, policy.master) : values_;
   grads_ = Tensor(nullptr, {numel_}, policy.master);
 }
 
+/// Backward finishes layers from the last to the first, which is the flat buffer from its end: so buckets are made, and
+/// parameters placed, from there. A bucket ends where it is large enough, where ownership or GradRows change, where
+/// layers stop or begin, and where their numbers jump up (the buffer holds the layers' matrices and, apart from them,
+/// their vectors).
+void ParamBuffer::place() {
+  const Index unit = partition_.shards * kParamAlignment;
+  // Until the size is known, places are counted back from the end.
+  Index from_end = 0, layer_above = -1;
+  for (std::size_t i = params_.size(); i-- > 0;) {
+    Param& param = params_[i];
+    const Index layer = param.spec.layer;
+    const bool full = !buckets_.empty() && from_end + buckets_.back().end >= partition_.bucket_elements;
+    const bool continues = layer < 0 ? layer_above < 0 : layer <= layer_above && !(full && layer < layer_above);
+    if (!continues || buckets_.empty() || buckets_.back().ownership != param.spec.ownership ||
+        buckets_.back().grad_rows != param.spec.grad_rows) {
+      from_end = round_up(from_end, unit);
+      buckets_.push_back({.end = -from_end, .ownership = param.spec.ownership, .grad_rows = param.spec.grad_rows});
+    }
+    from_end += round_up(param.spec.held.numel(), kParamAlignment);
+    param.offset = -from_end;
+    Bucket& bucket = buckets_.back();
+    if (layer >= 0 && (bucket.layers.empty() || bucket.layers.back() != layer)) bucket.layers.push_back(layer);
+    layer_above = layer;
+  }
+  numel_ = round_up(from_end, unit);
+  for (Param& param : params_) param.offset += numel_;
+  Index begin = 0;
+  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
+    bucket->begin = std::exchange(begin, bucket->end + numel_);
+    bucket->end = begin;
+    if (bucket->ownership == Ownership::owner) owned_numel_ = bucket->end;
+    if (bucket->grad_rows == GradRows::all) continue;
+    if (partial_numel_ == 0) partial_begin_ = bucket->begin;
+    if (bucket->ownership == Ownership::replica && partial_begin_ < owned_numel_)
+      throw InternalError("[ParamBuffer] parameters with GradRows::some: must be all owned, or all replicas");
+    partial_numel_ = bucket->end - partial_begin_;
+  }
+  if (!is_sharded()) {
+    own_ranges_ = {{0, 0, numel_}};
+    return;
+  }
+  for (const Bucket& bucket : buckets_) {
+    const Index count = bucket.numel() / partition_.shards;
+    own_ranges_.push_back({bucket.begin + partition_.own * count, bucket.begin / partition_.shards, count});
+  }
+}
+
 BytesByOwner ParamBuffer::bytes() const {
-  const Index flat = numel_ * size_of(policy_.master);
-  BytesByOwner bytes = {{"parameters", flat}, {"gradients", flat}};
-  if (has_copy()) bytes["parameter copies"] = numel_ * size_of(policy_.compute);
+  BytesByOwner bytes = {{"parameters", masters_.bytes()}, {"gradients", grads_.bytes()}};
+  if (has_copy()) bytes["parameter copies"] = values_.bytes();
   return bytes;
 }
 
@@ -62,7 +99,7 @@ void ParamBuffer::allocate(MemoryLedger& ledger) {
   const BytesByOwner wanted = bytes();
   master_memory_ = ledger.take("parameters", wanted.at("parameters"));
   grad_memory_ = ledger.take("gradients", wanted.at("gradients"));
-  masters_ = master_memory_.view({numel_}, policy_.master);
+  masters_ = master_memory_.view(masters_.shape(), policy_.master);
   grads_ = grad_memory_.view({numel_}, policy_.master);
   values_ = masters_;
   if (has_copy()) {
@@ -72,7 +109,7 @@ void ParamBuffer::allocate(MemoryLedger& ledger) {
   summed_grads_ = {summed_grads_of(Ownership::owner), summed_grads_of(Ownership::replica)};
   for (Param& param : params_) {
     param.value = part(values_, param);
-    param.master = part(masters_, param);
+    if (param.master) param.master = part(masters_, param);
     param.grad = part(grads_, param);
   }
 }
@@ -91,6 +128,11 @@ Param& ParamBuffer::at(std::string_view name) {
   if (found == params_.end())
     throw InternalError(str("[ParamBuffer::at] parameter ", name, ": this rank holds none of that name"));
   return *found;
+}
+
+Tensor ParamBuffer::own_shard(const Tensor& flat, const Bucket& bucket) const {
+  const Index count = bucket.numel() / partition_.shards;
+  return flat.rows(bucket.begin + partition_.own * count, count);
 }
 
 Tensor ParamBuffer::part(const Tensor& flat, const Param& param) const {

@@ -21,6 +21,9 @@ enum class GradRows : std::uint8_t { all, some };
 /// Exactly one of them is the owner: it counts in the gradient norm and writes the checkpoint.
 enum class Ownership : std::uint8_t { owner, replica };
 
+/// The layer of parameters that belong to none.
+inline constexpr Index kOutsideLayers = -1;
+
 /// What a model says about a parameter before memory exists.
 struct ParamSpec {
   TensorSlice slice;  ///< what of the global tensor (without padding) this rank holds
@@ -31,7 +34,7 @@ struct ParamSpec {
   Ownership ownership = Ownership::owner;
   FirstGrad first_grad = FirstGrad::summed;
   GradRows grad_rows = GradRows::all;
-  Index layer = -1;  ///< global number of its Transformer layer; -1 outside the layers
+  Index layer = kOutsideLayers;  ///< global number of its Transformer layer
 };
 
 /// How a run stores numbers. Sums, statistics and losses are f32 wherever compute is not f64.
@@ -45,7 +48,8 @@ struct Policy {
 struct Param {
   ParamSpec spec;
   Tensor value;      ///< what layers read, in the compute dtype
-  Tensor master;     ///< what the optimizer updates; `value` itself where both dtypes are one
+  Tensor master;     ///< what the optimizer updates: `value` itself where both dtypes are one; else undefined where
+                     ///< the buffer is_sharded()
   Tensor grad;       ///< main gradient, in the master dtype
   Index offset = 0;  ///< first element in the flat buffers
 
@@ -54,19 +58,55 @@ struct Param {
   Tensor without_padding(const Tensor& like) const { return like.rows(0, spec.slice.local[0]); }
 };
 
+/// What each of the ranks that hold the same parameters updates and remembers: everything, or its shard of every bucket
+/// (ZeRO stage 1: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.1). Values and gradients are whole in either
+/// case, but a sharded step leaves the other ranks' shards of both out of date.
+enum class Sharding : std::uint8_t { none, optimizer };
+
+/// How a ParamBuffer is cut for the ranks that hold the same parameters.
+struct Partition {
+  Index bucket_elements = 0;  ///< a bucket is closed by the layer with which it reaches so many
+  int shards = 1;             ///< ranks; a bucket has a shard for each, all of one size
+  int own = 0;                ///< this rank's shard, in [0, shards)
+  Sharding sharding = Sharding::none;
+};
+
+/// A flat range [begin, end) of whole parameters of one ownership and GradRows that is communicated by one call.
+/// Elements that pad it to equal shards stay 0.
+struct Bucket {
+  Index begin = 0, end = 0;
+  Ownership ownership = Ownership::owner;
+  GradRows grad_rows = GradRows::all;
+  std::vector<Index> layers = {};  ///< whose parameters it holds, descending; none: parameters outside the layers
+
+  Index numel() const { return end - begin; }
+};
+
+/// A run of elements that this rank's optimizer updates, and where it lies: in tensors over all elements, and in those
+/// over the updated ones alone.
+struct OwnRange {
+  Index in_whole = 0, in_own = 0, count = 0;
+
+  Tensor of_whole(const Tensor& flat) const { return flat.rows(in_whole, count); }
+  Tensor of_own(const Tensor& flat) const { return flat.rows(in_own, count); }
+};
+
 /// All parameters of one rank in flat buffers: owned ones first, so that the norm is one range; among them those with
 /// replaced gradients first, so that what must be cleared is one or two ranges, and those with GradRows::some last, so
-/// that what the ranks sum is one range that looks the same on all of them. Positions are fixed by the specs alone;
+/// that what the ranks sum is one range that looks the same on all of them. Buckets cover the buffers and do not
+/// overlap; every shard begins where a parameter could. Positions are fixed by the specs and the partition alone;
 /// memory comes with allocate(). References to params stay valid for the buffer's life.
 class ParamBuffer {
  public:
   /// Throws InternalError where the parameters with GradRows::some are neither all owned nor all replicas.
+  ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, const Partition& partition);
+  /// Of a rank that shares its parameters with no other.
   ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy);
   ParamBuffer(const ParamBuffer&) = delete;
   ParamBuffer& operator=(const ParamBuffer&) = delete;
 
-  /// By owner: "parameters", "gradients" (numel() elements each) and, where layers read another dtype, "parameter
-  /// copies".
+  /// By owner: "parameters" (the masters), "gradients" (numel() elements: products add to all of them) and, where
+  /// layers read another dtype, "parameter copies" (numel() elements).
   BytesByOwner bytes() const;
   /// Takes those from the ledger.
   void allocate(MemoryLedger& ledger);
@@ -78,27 +118,47 @@ class ParamBuffer {
 
   const Policy& policy() const { return policy_; }
   bool has_copy() const { return policy_.master != policy_.compute; }
-  Index numel() const { return numel_; }              ///< with alignment gaps, which stay 0
-  Index owned_numel() const { return owned_numel_; }  ///< the first so many elements belong to owned parameters
+  Index numel() const { return numel_; }  ///< with alignment gaps, which stay 0
   /// Flat views, [numel()].
   const Tensor& values() const { return values_; }
-  const Tensor& masters() const { return masters_; }
   const Tensor& grads() const { return grads_; }
+  /// Flat: values() itself where both dtypes are one, else [own_numel()].
+  const Tensor& masters() const { return masters_; }
+
+  /// In the order in which backward finishes them: the last of the buffers first.
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  int shards() const { return partition_.shards; }
+  /// Whether this rank updates its shards only. False where there is one shard.
+  bool is_sharded() const { return partition_.sharding == Sharding::optimizer && partition_.shards > 1; }
+  /// A bucket of a flat tensor of numel() elements, and this rank's shard of it.
+  Tensor part(const Tensor& flat, const Bucket& bucket) const { return flat.rows(bucket.begin, bucket.numel()); }
+  Tensor own_shard(const Tensor& flat, const Bucket& bucket) const;
+
+  /// What this rank updates: everything in one range, or its shard of each bucket, in the order of buckets().
+  const std::vector<OwnRange>& own_ranges() const { return own_ranges_; }
+  Index own_numel() const { return is_sharded() ? numel_ / partition_.shards : numel_; }
+  Tensor own_masters(const OwnRange& range) const {
+    return has_copy() ? range.of_own(masters_) : range.of_whole(masters_);
+  }
   /// The gradients that are zero when a step begins: flat ranges, those of the owned parameters and of the replicas.
   const std::array<Tensor, 2>& summed_grads() const { return summed_grads_; }
-  /// The gradients with GradRows::some: a flat range, the same parameters in the same order on every rank that holds
-  /// them, whether as owner or as replica. Empty where there are none.
+  /// The gradients with GradRows::some: a flat range of whole buckets, the same parameters in the same order on every
+  /// rank that holds them, whether as owner or as replica. Empty where there are none.
   Tensor partial_grads() const { return grads_.rows(partial_begin_, partial_numel_); }
   /// The part of a flat tensor of numel() elements that belongs to a parameter, in its shape.
   Tensor part(const Tensor& flat, const Param& param) const;
 
  private:
+  void place();
   /// Of the owned ones or of the replicas.
   Tensor summed_grads_of(Ownership ownership) const;
 
   std::vector<Param> params_;
   Policy policy_;
-  Index numel_ = 0, owned_numel_ = 0;
+  Partition partition_;
+  std::vector<Bucket> buckets_;
+  std::vector<OwnRange> own_ranges_;
+  Index numel_ = 0, owned_numel_ = 0;  // the first owned_numel_ elements belong to owned parameters
   Index partial_begin_ = 0, partial_numel_ = 0;
   Buffer master_memory_, copy_memory_, grad_memory_;
   Tensor values_, masters_, grads_;

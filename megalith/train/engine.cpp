@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "megalith/base/error.h"
@@ -18,6 +19,13 @@ constexpr const char* kContextOwner = "cuda context";
 constexpr const char* kTransportOwner = "nccl";
 constexpr Index kOutcomeBytes = round_up(Index{sizeof(ops::StepOutcome)}, kAlignment);
 
+bool uses_step_graph(const config::RunPlan& plan) { return plan.graphs.mode == capture::GraphMode::iteration; }
+
+/// Without step graphs they never come to an end.
+Index warmup_runs(const config::RunPlan& plan) {
+  return uses_step_graph(plan) ? plan.graphs.warmup_steps : std::numeric_limits<Index>::max();
+}
+
 model::StageConfig stage_config(const config::RunPlan& plan) {
   return {.model = plan.model,
           .stage_layers = plan.stage_layers,
@@ -30,7 +38,9 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .seed = plan.train.seed,
           .policy = plan.train.policy(),
           .device = plan.device,
-          .determinism = plan.train.determinism()};
+          .determinism = plan.train.determinism(),
+          .input_uploads = uses_step_graph(plan) ? model::InputUploads::whole_step : model::InputUploads::one_by_one,
+          .sharding = plan.optimizer.sharding};
 }
 
 pipeline::Executor::Boundary boundary(const model::GptStage& stage) {
@@ -56,9 +66,11 @@ Engine::Engine(comm::World& world, const config::RunPlan& plan)
       mesh_(grid::make_mesh(world, plan.grid)),
       ledger_(plan.device),
       stage_(stage_config(plan), mesh_),
-      optimizer_(plan.optimizer, stage_.params()),
+      optimizer_(plan.optimizer, stage_.params(), mesh_.dp),
       train_executor_(stage_.schedule(), mesh_.pp, boundary(stage_)),
       eval_executor_(stage_.eval_schedule(), mesh_.pp, boundary(stage_)),
+      train_graph_("training", warmup_runs(plan), plan.graphs.check_steps),
+      eval_graph_("evaluation", warmup_runs(plan), plan.graphs.check_steps),
       rules_(optim::step_rules(plan.optimizer, plan.train.scaling)) {
   plan_optimizer();
 }
@@ -111,11 +123,24 @@ void Engine::allocate() {
   outcomes_memory_ = Buffer(kMostStarted * kOutcomeBytes, plan_.device, Side::host);
   for (Started& started : under_way_) started.done = Event(plan_.device);
 
-  for (Param& param : stage_.params().params()) ops::initialise(*ex_, param.spec, param.master, plan_.train.seed);
-  refresh_copies();
+  initialise();
   const ops::LossScaling& scaling = plan_.train.scaling;
   set_optimizer_state({.loss_scale = scaling.is_on() ? scaling.initial : 1.0});
   if (plan_.device == Device::cuda) warm_up(not_ours);
+}
+
+void Engine::initialise() {
+  const ParamBuffer& params = stage_.params();
+  // Gradients are whole on every rank, masters may not be.
+  for (const Param& param : params.params()) ops::initialise(*ex_, param.spec, param.grad, plan_.train.seed);
+  if (params.has_copy()) {
+    ops::cast(*ex_, params.grads(), params.values());
+    for (const OwnRange& range : params.own_ranges())
+      ops::copy(*ex_, range.of_whole(params.grads()), params.own_masters(range));
+  } else {
+    ops::copy(*ex_, params.grads(), params.values());
+  }
+  ops::fill(*ex_, params.grads(), 0);
 }
 
 void Engine::warm_up(Index before) {
@@ -130,6 +155,8 @@ void Engine::warm_up(Index before) {
 
 void Engine::warm_up_collectives() {
   stage_.warm_up_collectives(*ex_);
+  if (stage_.params().is_sharded())  // the optimizer's, of its blocks' sums
+    comm::all_reduce(*ex_, mesh_.dp, totals_, comm::Reduce::sum).wait(*ex_);
   comm::all_reduce(*ex_, mesh_.world, totals_, comm::Reduce::sum).wait(*ex_);
   comm::all_reduce(*ex_, mesh_.world, counts_, comm::Reduce::sum).wait(*ex_);
   ex_->synchronize();
@@ -175,12 +202,30 @@ void Engine::set_optimizer_state(const ops::OptimizerState& state) {
   ex_->synchronize();
 }
 
-void Engine::refresh_copies() {
+void Engine::refresh_values() {
   const ParamBuffer& params = stage_.params();
-  if (params.has_copy()) ops::cast(*ex_, params.masters(), params.values());
+  if (params.has_copy()) {
+    for (const OwnRange& range : params.own_ranges())
+      ops::cast(*ex_, params.own_masters(range), range.of_whole(params.values()));
+  }
+  stage_.gather_all_params(*ex_);
 }
 
-void Engine::agree(Stop stop) {
+void Engine::run_passes() {
+  stage_.begin(*ex_);
+  train_executor_.run(*ex_, stage_);
+  ex_->begin(optimizer_plan_.phases[0], nullptr, stage_.scratch());
+  optimizer_.sum_of_squares(*ex_, squares_);
+  ex_->end();
+}
+
+void Engine::upload_terms(Stop stop) {
+  const std::array<std::uint64_t, 2> terms = {world_.agreement_term(), stop == Stop::asked ? 1u : 0u};
+  staging_.upload(*ex_, static_cast<std::byte*>(counts_.raw()), sizeof terms,
+                  [&](std::byte* host) { std::memcpy(host, &terms, sizeof terms); });
+}
+
+void Engine::sum_terms() {
   // Replicas of a number count once: gradients are equal over dp after their reduction, losses over tp.
   ops::step_terms(*ex_, {.sum_squares = squares_,
                          .loss_sum = stage_.loss_sum(),
@@ -190,10 +235,29 @@ void Engine::agree(Stop stop) {
                          .squares_weight = mesh_.dp_rank() == 0 ? 1.0 : 0.0,
                          .loss_weight = mesh_.tp_rank() == 0 ? 1.0 : 0.0});
   comm::all_reduce(*ex_, mesh_.world, totals_, comm::Reduce::sum).wait(*ex_);
-  const std::array<std::uint64_t, 2> from_host = {world_.agreement_term(), stop == Stop::asked ? 1u : 0u};
-  staging_.upload(*ex_, static_cast<std::byte*>(counts_.raw()), sizeof from_host,
-                  [&](std::byte* host) { std::memcpy(host, &from_host, sizeof from_host); });
   comm::all_reduce(*ex_, mesh_.world, counts_, comm::Reduce::sum).wait(*ex_);
+}
+
+void Engine::run_update() {
+  ops::decide_step(*ex_, {.totals = totals_,
+                          .counts = counts_,
+                          .state = optimizer_state_,
+                          .verdict = verdict_,
+                          .outcome = outcome_,
+                          .rules = rules_});
+  ex_->begin(optimizer_plan_.phases[1], nullptr, stage_.scratch());
+  optimizer_.step(*ex_, verdict_);
+  ex_->end();
+}
+
+template <class Ops>
+void Engine::run_by(capture::StepGraph& graph, Ops&& ops) {
+  if (graph.captures_next()) {
+    ex_->synchronize();
+    Exec host;
+    comm::barrier(host, world_.all());
+  }
+  graph.run(*ex_, ledger_.memory(), ops);
 }
 
 void Engine::refuse(const ops::StepOutcome& outcome, Index step) {
@@ -225,25 +289,29 @@ StepResult Engine::step(const model::BatchSource& source, const Progress& progre
 void Engine::start_step(const model::BatchSource& source, const Progress& progress, Stop stop) {
   if (steps_started() == kMostStarted) throw InternalError("[Engine::start_step] too many steps are under way");
   world_.check_health();
-  comm::WatchedStep watched(world_, pattern_, *ex_);
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
-  stage_.begin(*ex_, nn::Mode::train, source, progress.samples,
-               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
-  train_executor_.run(*ex_, stage_);
-  ex_->begin(optimizer_plan_.phases[0], nullptr, stage_.scratch());
-  optimizer_.sum_of_squares(*ex_, squares_);
-  ex_->end();
-  agree(stop);
-  watched.end();
-  ops::decide_step(*ex_, {.totals = totals_,
-                          .counts = counts_,
-                          .state = optimizer_state_,
-                          .verdict = verdict_,
-                          .outcome = outcome_,
-                          .rules = rules_});
-  ex_->begin(optimizer_plan_.phases[1], nullptr, stage_.scratch());
-  optimizer_.step(*ex_, verdict_);
-  ex_->end();
+  stage_.load(*ex_, nn::Mode::train, source, progress.samples,
+              {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
+  if (!uses_step_graph(plan_)) {
+    comm::WatchedStep watched(world_, pattern_, *ex_);
+    run_passes();
+    upload_terms(stop);
+    sum_terms();
+    watched.end();
+    run_update();
+  } else if (plan_.graphs.optimizer) {
+    upload_terms(stop);
+    run_by(train_graph_, [this] {
+      run_passes();
+      sum_terms();
+      run_update();
+    });
+  } else {
+    run_by(train_graph_, [this] { run_passes(); });
+    upload_terms(stop);
+    sum_terms();
+    run_update();
+  }
 
   const Index place = started_++ % kMostStarted;
   Started& started = under_way_[static_cast<std::size_t>(place)];
@@ -273,10 +341,14 @@ StepResult Engine::finish_step() {
 }
 
 double Engine::evaluate(const model::BatchSource& source, Index samples) {
+  stage_.gather_all_params(*ex_);
   double sum = 0;
   for (Index first = 0; first < samples; first += plan_.train.global_batch) {
-    stage_.begin(*ex_, nn::Mode::evaluate, source, first, {}, {});
-    eval_executor_.run(*ex_, stage_);
+    stage_.load(*ex_, nn::Mode::evaluate, source, first, {}, {});
+    run_by(eval_graph_, [this] {
+      stage_.begin(*ex_);
+      eval_executor_.run(*ex_, stage_);
+    });
     sum += read<double>(stage_.loss_sum());
   }
   if (mesh_.tp_rank() != 0) sum = 0;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/capture/step_graph.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/grid/mesh.h"
 #include "megalith/model/gpt_stage.h"
@@ -83,8 +84,13 @@ class Engine {
   /// What the optimizer remembers beside its moments. Waits for the device.
   ops::OptimizerState optimizer_state();
   void set_optimizer_state(const ops::OptimizerState& state);
-  /// After the master values were written from outside: the copies that layers read follow.
-  void refresh_copies();
+  /// After the master values were written from outside, on all ranks: the values that layers read follow. Collective
+  /// where the optimizer is sharded.
+  void refresh_values();
+
+  /// The graphs of [graphs] mode = iteration, once they are captured.
+  const capture::StepGraph& train_graph() const { return train_graph_; }
+  const capture::StepGraph& eval_graph() const { return eval_graph_; }
 
   comm::World& world() { return world_; }
   const grid::Mesh& mesh() const { return mesh_; }
@@ -99,12 +105,20 @@ class Engine {
     Event done;
   };
   void plan_optimizer();
+  void initialise();
   /// Runs everything once that a step runs, so that the first step finds it connected, loaded and chosen; changes no
   /// state. Books what the libraries take meanwhile; `before` is what else was in use before anything was allocated.
   void warm_up(Index before);
   void warm_up_collectives();
   void warm_up_passes();
-  void agree(Stop stop);
+  /// The ops of a step, in the order of these calls; a graph may hold the first, or all but the upload.
+  void run_passes();
+  void upload_terms(Stop stop);
+  void sum_terms();
+  void run_update();
+  /// Runs `ops` eagerly, or by a graph of the run's planned memory. Collective.
+  template <class Ops>
+  void run_by(capture::StepGraph& graph, Ops&& ops);
   [[noreturn]] void refuse(const ops::StepOutcome& outcome, Index step);
   template <class T>
   T read(const Tensor& tensor);
@@ -118,6 +132,7 @@ class Engine {
   model::GptStage stage_;
   optim::Optimizer optimizer_;
   pipeline::Executor train_executor_, eval_executor_;
+  capture::StepGraph train_graph_, eval_graph_;
   MemoryPlan optimizer_plan_;
   ops::StepRules rules_;
   ops::GemmTable gemm_table_;

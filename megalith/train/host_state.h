@@ -1,29 +1,41 @@
 #pragma once
 #include <array>
 
+#include "megalith/comm/group.h"
 #include "megalith/optim/optimizer.h"
 #include "megalith/tensor/param.h"
 
 namespace megalith::train {
 
-/// The flat state of one rank (master values and moments) where the host reads and writes it: in place on the CPU, else
-/// in a copy, which takes as much host memory as they take on the device.
+/// The flat state that the ranks of dp have in common (master values and moments), whole, where the host reads and
+/// writes it: in place on the CPU unless the optimizer is sharded, else in a copy of 3 numel() elements of host memory,
+/// taken when it is first needed.
 class HostState {
  public:
-  HostState(Exec& ex, const ParamBuffer& params, const optim::Optimizer& optimizer);
+  HostState(Exec& ex, const ParamBuffer& params, const optim::Optimizer& optimizer, comm::Group dp);
 
-  /// The copy becomes what is on the device; waits for all ops before.
+  /// The copy of the first rank of dp becomes what is on the devices; waits for all ops before. With a sharded
+  /// optimizer all ranks of dp come together: one flat tensor after the other is gathered into the gradients, which are
+  /// lost, so that a device needs no more memory. Communicates 3 (n-1)/n numel() elements.
   void pull();
-  /// And the other way round.
+  /// What this rank's optimizer updates becomes what the copy says.
   void push();
 
-  const Tensor& masters() const { return flat_[0]; }
-  const Tensor& m() const { return flat_[1]; }
-  const Tensor& v() const { return flat_[2]; }
+  const Tensor& masters() { return held(0); }
+  const Tensor& m() { return held(1); }
+  const Tensor& v() { return held(2); }
 
  private:
+  bool in_place() const { return ex_.device() == Device::cpu && !params_.is_sharded(); }
+  /// The i-th of the three on the device, of the elements of own_ranges().
+  Tensor on_device(std::size_t i, const OwnRange& range) const;
+  const Tensor& held(std::size_t i);
+  void gather(std::size_t i);
+
   Exec& ex_;
-  std::array<Tensor, 3> on_device_, flat_;
+  const ParamBuffer& params_;
+  comm::Group dp_;
+  std::array<Tensor, 3> on_device_, whole_;
   Buffer memory_;
 };
 

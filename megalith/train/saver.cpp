@@ -20,7 +20,7 @@ constexpr const char* kGemmTable = "gemm_table";  // among the manifest's texts
 
 /// The three tensors that a parameter stands for, without padding, under their global names.
 template <class F>
-void for_each_piece(const HostState& state, const ParamBuffer& params, const Param& param, F&& f) {
+void for_each_piece(HostState& state, const ParamBuffer& params, const Param& param, F&& f) {
   if (param.spec.slice.local.numel() == 0) return;  // a shard of padding only
   const auto visit = [&](std::string_view prefix, const Tensor& flat) {
     TensorSlice slice = param.spec.slice;
@@ -39,8 +39,8 @@ bool must_match(std::string_view key) {
              : key == "train.seed" || key == "train.precision" || key == "data.split" || key == "data.tokenizer";
 }
 bool changes_results(std::string_view key) {
-  return key.ends_with("dropout") || key.starts_with("optimizer.") || key == "train.global_batch" ||
-         key == "train.gemm";
+  return key.ends_with("dropout") || (key.starts_with("optimizer.") && key != "optimizer.distributed") ||
+         key == "train.global_batch" || key == "train.gemm";
 }
 
 std::string value_text(const config::Field& field) {
@@ -83,12 +83,14 @@ std::string config_hash(const config::RunPlan& plan, const DataIdentity& identit
 Saver::Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder)
     : engine_(engine), plan_(plan), identity_(identity), fs_(fs), folder_(std::move(folder)) {}
 
-HostState Saver::host_state() { return {engine_.exec(), engine_.stage().params(), engine_.optimizer()}; }
+HostState Saver::host_state() {
+  return {engine_.exec(), engine_.stage().params(), engine_.optimizer(), engine_.mesh().dp};
+}
 
 std::vector<checkpoint::NamedPiece> Saver::owned_pieces(HostState& state) {
   std::vector<checkpoint::NamedPiece> pieces;
-  if (engine_.mesh().dp_rank() != 0) return pieces;
   state.pull();
+  if (engine_.mesh().dp_rank() != 0) return pieces;
   const ParamBuffer& params = engine_.stage().params();
   for (const Param& param : params.params()) {
     if (param.spec.ownership != Ownership::owner) continue;
@@ -194,7 +196,6 @@ void Saver::load(checkpoint::CheckpointReader& reader) {
                    [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
   }
   state.push();
-  engine_.refresh_copies();
   const checkpoint::RunState& saved = reader.manifest().run;
   ops::OptimizerState optimizer = engine_.optimizer_state();
   optimizer.updates = count_of(saved, "updates");
@@ -302,6 +303,7 @@ std::optional<Resumed> Saver::resume() {
     }
     break;
   }
+  engine_.refresh_values();
   resumed.digest = digest_of_state(resumed.progress);
   if (!(resumed.digest == wanted)) {
     throw CheckpointError(CheckpointError::Kind::refused,

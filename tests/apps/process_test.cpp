@@ -377,6 +377,18 @@ TEST_F(Program, PlanSaysWhatOnlyARunOnGpusKnows) {
   EXPECT_EQ(cpu.out.find("not included"), std::string::npos) << cpu.out;
 }
 
+TEST_F(Program, GraphsPrintsAndDraws) {
+  const std::string picture = (dir_ / "graphs.svg").string();
+  const Finished graphs = run_shell("megalith graphs " + recipe() +
+                                    " --ranks 2 --set parallel.pp=2 --format json --rank 1 --svg " + picture);
+  ASSERT_EQ(graphs.code, 0) << graphs.err;
+  EXPECT_EQ(nlohmann::json::parse(graphs.out).at("ranks").size(), 2U);
+  std::ifstream file(picture);
+  const std::string drawn((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE(drawn.find("Stage 1 of 2"), std::string::npos) << drawn;
+  EXPECT_EQ(run_shell("megalith graphs " + recipe() + " --set graphs.scopes=moe").code, 64);
+}
+
 TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {
   ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
   const std::string generate = "megalith generate --checkpoint " + out("a") + " --prompt 'the ' --max-tokens 20 ";

@@ -60,6 +60,19 @@ TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
   EXPECT_EQ(again.data.train[0], "a \"quoted\" name.txt");
 }
 
+TEST(Recipe, TheOptimizerIsDistributedWhenAsked) {
+  const auto plan_with = [](const std::vector<std::string>& settings) {
+    return resolve(parse_recipe(kSmall, "r.toml", settings));
+  };
+  EXPECT_EQ(plan_with({}).optimizer.sharding, Sharding::none);
+  EXPECT_NE(to_toml(plan_with({}).as_config()).find("distributed = false"), std::string::npos);
+  const RunPlan plan = plan_with({"optimizer.distributed=true"});
+  EXPECT_EQ(plan.optimizer.sharding, Sharding::optimizer);
+  EXPECT_EQ(resolve(parse_recipe(to_toml(plan.as_config()), "resolved")).optimizer.sharding, Sharding::optimizer);
+  EXPECT_NE(problem_of(kSmall, {"optimizer.distributed=2"}).find("optimizer.distributed = 2: must be true or false"),
+            std::string::npos);
+}
+
 TEST(Recipe, HalvesAreTakenInTurnWhereThereAreTwo) {
   const auto parts = [](const std::vector<std::string>& settings) {
     return resolve(parse_recipe(kSmall, "r.toml", settings)).forward_parts();
@@ -121,6 +134,58 @@ TEST(Recipe, GemmChoicesAreForGpus) {
   EXPECT_FALSE(resolve(parse_recipe(to_toml(fixed.as_config()), "resolved")).chooses_gemms());
   EXPECT_NE(problem_of(kSmall, {"train.gemm=fastest"}).find("train.gemm = fastest: must be timed or heuristic"),
             std::string::npos);
+}
+
+TEST(Recipe, GraphsAreOffUnlessAskedFor) {
+  const auto graphs = [](std::vector<std::string> settings) {
+    return resolve(parse_recipe(kSmall, "r.toml", settings)).graphs;
+  };
+  EXPECT_EQ(graphs({}).mode, capture::GraphMode::none);
+  EXPECT_EQ(graphs({}).warmup_steps, 3);
+  EXPECT_TRUE(graphs({"graphs.mode=layers"}).scopes.empty());
+  EXPECT_EQ(graphs({"graphs.mode=layers", "graphs.warmup_steps=0"}).warmup_steps, 0);
+  EXPECT_EQ(graphs({"graphs.mode=layers", "graphs.scopes=[\"mlp\", \"attn\"]"}).scopes,
+            (capture::ScopeSet{capture::Scope::attn, capture::Scope::mlp}));
+  EXPECT_EQ(graphs({"graphs.mode=layers", "graphs.scopes=full"}).scopes, capture::ScopeSet{});
+  EXPECT_EQ(graphs({"graphs.mode=iteration", "graphs.scopes=full_iteration"}).scopes, capture::ScopeSet{});
+  EXPECT_TRUE(graphs({"graphs.mode=iteration", "graphs.optimizer=true"}).optimizer);
+}
+
+TEST(Recipe, GraphsAreInTheResolvedRecipe) {
+  const std::vector<std::string> settings = {"graphs.mode=layers", "graphs.scopes=[\"attn\"]", "graphs.per=slot",
+                                             "graphs.warmup_steps=1", "graphs.check=7"};
+  const std::string text = to_toml(resolve(parse_recipe(kSmall, "r.toml", settings)).as_config());
+  EXPECT_NE(text.find("[graphs]\nmode = 'layers'\nscopes = ['attn']\nper = 'slot'\nwarmup_steps = 1\n"
+                      "optimizer = false\ncheck = 7\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(to_toml(resolve(parse_recipe(text, "resolved")).as_config()), text);
+  const std::string whole =
+      to_toml(resolve(parse_recipe(kSmall, "r.toml", std::vector<std::string>{"graphs.mode=iteration"})).as_config());
+  EXPECT_EQ(to_toml(resolve(parse_recipe(whole, "resolved")).as_config()), whole);
+}
+
+TEST(Recipe, BrokenRulesOfGraphsAreAllReported) {
+  const std::string text = problem_of(kSmall, {"graphs.mode=iteration", "graphs.warmup_steps=0",
+                                               "graphs.scopes=[\"attn\"]", "graphs.check=-1", "graphs.per=layer"});
+  for (const char* part : {"graphs.warmup_steps = 0: must be at least 1 with graphs.mode = iteration",
+                           "graphs.scopes = [attn]: must be empty with graphs.mode = iteration",
+                           "graphs.check = -1: must not be negative", "graphs.per = layer: must be microbatch or slot"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  const auto has = [&](std::vector<std::string> settings, const char* part) {
+    EXPECT_NE(problem_of(kSmall, settings).find(part), std::string::npos) << part << "\n"
+                                                                          << problem_of(kSmall, settings);
+  };
+  has({"graphs.mode=step"}, "graphs.mode = step: must be none, layers or iteration");
+  has({"graphs.mode=layers", "graphs.optimizer=true"}, "graphs.optimizer = true: is for graphs.mode = iteration");
+  has({"graphs.mode=layers", "graphs.scopes=[\"atn\"]"},
+      "graphs.scopes = [atn]: V1: no scope is called atn; did you mean attn?");
+  has({"graphs.mode=layers", "graphs.scopes=[\"full\", \"attn\"]"},
+      "graphs.scopes = [full, attn]: V1: full means whole");
+  has({"graphs.mode=layers", "graphs.scopes=full_iteration"},
+      "graphs.scopes = [full_iteration]: V2: full_iteration is a mode");
+  has({"graphs.mode=layers", "graphs.scopes=[\"moe\"]"}, "graphs.scopes = [moe]: V5: the model has no experts");
+  has({"graphs.scope=attn"}, "did you mean graphs.scopes?");
 }
 
 TEST(Recipe, EveryPrecisionRunsOnTheCpuAndOnlyFp16ScalesTheLoss) {

@@ -39,14 +39,18 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
   for (int rank = 0; rank < tp * pp; ++rank) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, tp * pp);
     const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
-    const GptStage stage({.model = small_model(), .chunks = chunks, .rows = rows, .global_batch = pp}, mesh);
     const Index elements = bucket_layers * kLayerElements / tp;
-    const GradReducer reducer(stage.params(), mesh.tp, mesh.dp, elements * size_of(DType::f32));
+    const GptStage stage({.model = small_model(),
+                          .chunks = chunks,
+                          .rows = rows,
+                          .global_batch = pp,
+                          .grad_bucket_bytes = elements * size_of(DType::f32)},
+                         mesh);
 
-    std::vector<GradReducer::Bucket> buckets = reducer.buckets();
-    std::ranges::sort(buckets, {}, &GradReducer::Bucket::begin);
+    std::vector<Bucket> buckets = stage.params().buckets();
+    std::ranges::sort(buckets, {}, &Bucket::begin);
     Index covered = 0;
-    for (const GradReducer::Bucket& bucket : buckets) {
+    for (const Bucket& bucket : buckets) {
       EXPECT_EQ(bucket.begin, covered);
       covered = bucket.end;
     }
@@ -57,9 +61,10 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
           std::ranges::find_if(buckets, [&](const auto& b) { return b.begin <= param.offset && param.offset < b.end; });
       ASSERT_NE(holder, buckets.end());
       EXPECT_LE(param.offset + param.spec.held.numel(), holder->end);
+      EXPECT_EQ(param.spec.ownership, holder->ownership) << param.name();
+      EXPECT_EQ(param.spec.grad_rows, holder->grad_rows) << param.name();
       const bool listed = std::ranges::find(holder->layers, param.spec.layer) != holder->layers.end();
-      const bool waits_for_layer = param.spec.layer >= 0 && param.spec.grad_rows == GradRows::all;
-      EXPECT_EQ(listed, waits_for_layer) << param.name();
+      EXPECT_EQ(listed, param.spec.layer >= 0) << param.name();
       if (param.spec.first_grad != FirstGrad::replaced) continue;  // the vectors of many layers share a bucket
       EXPECT_LE(static_cast<Index>(holder->layers.size()), bucket_layers) << param.name();
     }
@@ -73,48 +78,62 @@ INSTANTIATE_TEST_SUITE_P(Grids, Buckets,
                                          Cut{.tp = 2, .bucket_layers = 2, .rows = nn::Rows::shared},
                                          Cut{.tp = 2, .pp = 4, .chunks = 2, .rows = nn::Rows::shared}));
 
-TEST(GradReducer, SendsABucketWithItsLastLayerAndSumsEverythingOnce) {
+class GradSums : public testing::TestWithParam<Sharding> {};
+
+TEST_P(GradSums, ABucketIsSentWithItsLastLayerAndEverythingIsSummedOnce) {
   constexpr int kRanks = 2;
   comm::run_ranks(kRanks, [](comm::World& world) {
     const grid::Mesh mesh = grid::make_mesh(world, grid::resolve({.world_size = kRanks}));
-    GptStage stage({.model = small_model(), .global_batch = kRanks}, mesh);
+    GptStage stage({.model = small_model(),
+                    .global_batch = kRanks,
+                    .sharding = GetParam(),
+                    .grad_bucket_bytes = 2 * kLayerElements * size_of(DType::f32)},
+                   mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     ParamBuffer& params = stage.params();
-    GradReducer reducer(params, mesh.tp, mesh.dp, 2 * kLayerElements * size_of(DType::f32));
+    GradReducer reducer(params, mesh.tp, mesh.dp);
     const std::span<float> grads = params.grads().span<float>();
     Exec ex;
 
     for (int step = 0; step < 2; ++step) {
       for (std::size_t i = 0; i < grads.size(); ++i)
         grads[i] = static_cast<float>(i % 1000) + static_cast<float>(1000 * (world.rank() + step));
-      const Index before = mesh.dp.counters()[comm::Op::all_reduce].calls;
-      const auto calls = [&] { return mesh.dp.counters()[comm::Op::all_reduce].calls - before; };
+      const comm::Counters before = mesh.dp.counters();
+      const auto calls = [&](comm::Op op) { return mesh.dp.counters()[op].calls - before[op].calls; };
       reducer.begin();
       for (Index layer = kLayers; layer-- > 0;) {
         reducer.layer_done(ex, layer);
         // A bucket has the matrices of two layers; the vectors of all layers are one more.
         const Index pairs = (kLayers - layer) / 2;
-        EXPECT_EQ(calls(), layer == 0 ? pairs + 1 : pairs) << layer;
+        EXPECT_EQ(calls(comm::Op::reduce_scatter), layer == 0 ? pairs + 1 : pairs) << layer;
       }
       reducer.finish(ex);
-      EXPECT_EQ(calls(), static_cast<Index>(reducer.buckets().size()));
-      for (std::size_t i = 0; i < grads.size(); ++i)
-        ASSERT_EQ(grads[i], static_cast<float>(2 * (i % 1000)) + static_cast<float>(1000 * (2 * step + 1))) << i;
+      const auto buckets = static_cast<Index>(params.buckets().size());
+      EXPECT_EQ(calls(comm::Op::reduce_scatter), buckets);
+      EXPECT_EQ(calls(comm::Op::all_gather), params.is_sharded() ? 0 : buckets);
+      for (const OwnRange& range : params.own_ranges()) {
+        for (Index i = range.in_whole; i < range.in_whole + range.count; ++i)
+          ASSERT_EQ(grads[static_cast<std::size_t>(i)], static_cast<float>(2 * (i % 1000) + 1000 * (2 * step + 1)))
+              << i;
+      }
     }
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(All, GradSums, testing::Values(Sharding::none, Sharding::optimizer),
+                         [](const auto& test) { return test.param == Sharding::none ? "whole" : "shards"; });
 
 TEST(GradReducer, SumsPartialGradientsOverTpBeforeTheirBucketGoesToDp) {
   constexpr int kRanks = 4;
   comm::run_ranks(kRanks, [](comm::World& world) {
     const grid::Mesh mesh = grid::make_mesh(world, grid::resolve({.world_size = kRanks, .tp = 2}));
-    GptStage stage({.model = small_model(), .rows = nn::Rows::shared, .global_batch = 2}, mesh);
+    GptStage stage({.model = small_model(), .rows = nn::Rows::shared, .global_batch = 2, .grad_bucket_bytes = 1}, mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     Exec ex;
     ops::fill(ex, stage.params().grads(), 1);
-    GradReducer reducer(stage.params(), mesh.tp, mesh.dp, 1);
+    GradReducer reducer(stage.params(), mesh.tp, mesh.dp);
     reducer.begin();
     for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
     EXPECT_EQ(mesh.tp.counters()[comm::Op::all_reduce].calls, 0);
@@ -130,8 +149,8 @@ TEST(GradReducer, SumsPartialGradientsOverTpBeforeTheirBucketGoesToDp) {
 TEST(GradReducer, RefusesALayerThatIsDoneTwice) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 1}));
-  const GptStage stage({.model = small_model()}, mesh);
-  GradReducer reducer(stage.params(), mesh.tp, mesh.dp, 1);
+  const GptStage stage({.model = small_model(), .grad_bucket_bytes = 1}, mesh);
+  GradReducer reducer(stage.params(), mesh.tp, mesh.dp);
   Exec ex;
   reducer.begin();
   reducer.layer_done(ex, 3);

@@ -1,5 +1,6 @@
 #include "megalith/ops/adamw.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/ops/op_test.h"
@@ -87,16 +88,35 @@ TEST_P(AdamWTest, EqualsLoopsOnAnySize) {
   }
 }
 
-TEST_P(AdamWTest, SumOfSquaresAddsToWhatIsThere) {
+TEST_P(AdamWTest, SumsOfSquaresAreThoseOfTheBlocksOfEveryRow) {
   for (const Index n : {Index{0}, Index{1}, Index{99}, (Index{1} << 20) + 17}) {
-    const Values x = random_values(n, 1);
-    double want = 2;
-    for (const double value : x) want += value * value;
-    const Tensor sum = put({1}, {2}, DType::f64);
-    sum_of_squares(ex_, put({n}, x), sum);
-    EXPECT_NEAR(values_of(sum)[0], want, 1e-12 * want);
-    ex_.release();
+    for (const Index rows : {Index{1}, Index{3}}) {
+      const Index blocks = square_blocks(ex_.device(), n);
+      const Values x = random_values(rows * n, 1);
+      const Tensor sums = ex_.tensor({rows, blocks}, DType::f64);
+      sum_of_squares(ex_, put({rows, n}, x), sums);
+      const Values got = values_of(sums);
+      for (Index i = 0; i < rows * blocks; ++i) {
+        const Index begin = i % blocks << 20;
+        double want = 0;
+        for (Index j = begin; j < std::min(n, begin + (Index{1} << 20)); ++j) {
+          const double value = x[static_cast<std::size_t>(i / blocks * n + j)];
+          want += value * value;
+        }
+        EXPECT_NEAR(got[static_cast<std::size_t>(i)], want, 1e-12 * want) << "block " << i << " of " << rows * blocks;
+      }
+      ex_.release();
+    }
   }
+}
+
+TEST_P(AdamWTest, AddsUpInOrderToWhatIsThere) {
+  const Values numbers = random_values(1000, 1);
+  double want = 2;
+  for (const double number : numbers) want += number;
+  const Tensor total = put({1}, {2}, DType::f64);
+  add_up(ex_, put({1000}, numbers, DType::f64), total);
+  EXPECT_EQ(values_of(total)[0], want);
 }
 
 TEST_P(AdamWTest, SameBitsForAnyTeam) {
@@ -105,14 +125,15 @@ TEST_P(AdamWTest, SameBitsForAnyTeam) {
   const Tensor verdict = put_verdict({.apply = 1, .factor = 1, .learning_rate = 0.01, .update = 3});
   const Tensor decays = put_decays(n);
   expect_same_bits_for_any_team([&] {
-    const Tensor sum = put({1}, {0}, DType::f64), w = empty({n}), m = empty({n}), second = empty({n});
-    sum_of_squares(ex_, x, sum);
+    const Tensor sums = ex_.tensor({1, square_blocks(ex_.device(), n)}, DType::f64);
+    const Tensor w = empty({n}), m = empty({n}), second = empty({n});
+    sum_of_squares(ex_, x.reshaped({1, n}), sums);
     copy(ex_, x, w);
     copy(ex_, x, m);
     copy(ex_, v, second);
     adamw(ex_, {.value = w, .m = m, .v = second, .grad = x, .decays = decays, .verdict = verdict});
     Values all = values_of(w);
-    all.push_back(values_of(sum)[0]);
+    for (const double sum : values_of(sums)) all.push_back(sum);
     return all;
   });
 }
@@ -124,8 +145,12 @@ TEST_P(AdamWTest, NamesTheArgumentThatDoesNotFit) {
                     {.value = w, .m = w, .v = other, .grad = w, .decays = put_decays(3), .verdict = put_verdict({})});
             }),
             "[adamw.v] shape = [4]: must be [3]");
-  EXPECT_EQ(error_text([&] { sum_of_squares(ex_, w, ex_.tensor({1}, DType::f32)); }),
-            "[sum_of_squares.sum_squares] dtype = f32: must be f64");
+  EXPECT_EQ(error_text([&] {
+              sum_of_squares(ex_, w.reshaped({1, 3}), ex_.tensor({1, 1}, DType::f32));
+            }),
+            "[sum_of_squares.sums] dtype = f32: must be f64");
+  EXPECT_EQ(error_text([&] { add_up(ex_, ex_.tensor({2}, DType::f64), ex_.tensor({2}, DType::f64)); }),
+            "[add_up.total] shape = [2]: must be [1]");
 }
 
 }  // namespace

@@ -412,8 +412,13 @@ TEST_P(DeviceOps, AdamW) {
 TEST_P(DeviceOps, SumOfSquares) {
   for (const Index n : kCounts) {
     SCOPED_TRACE(n);
-    const Twin x = t().in_f32({n}, 4), sum = t().scalar(2);
-    t().run([&](Exec& ex) { sum_of_squares(ex, x.on(ex), sum.on(ex)); });
+    const Twin x = t().in_f32({3, n}, 4), sum = t().scalar(2);
+    t().run([&](Exec& ex) {
+      const Index blocks = square_blocks(ex.device(), n);  // each device cuts in its own way
+      const Tensor sums = ex.tensor({3, blocks}, DType::f64);
+      sum_of_squares(ex, x.on(ex), sums);
+      add_up(ex, sums.reshaped({3 * blocks}), sum.on(ex));
+    });
     expect_close(sum, "sum of squares", 1e-12);
     t().release();
   }

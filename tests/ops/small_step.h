@@ -115,7 +115,9 @@ inline void small_step(Exec& ex, const SmallModel& model) {
                            .beta_grad = model.gamma_grad});
   bias_backward(ex, dout, model.gamma_grad);
   embedding_backward(ex, {.ids = model.ids, .dy = dout, .table_grad = model.table_grad, .first_id = 0});
-  sum_of_squares(ex, model.qkv_grad, model.squares);
+  const Tensor squares = ex.tensor({3 * kHidden, square_blocks(ex.device(), kHidden)}, DType::f64);
+  sum_of_squares(ex, model.qkv_grad, squares);
+  add_up(ex, squares.reshaped({squares.numel()}), model.squares);
   const auto flat = [](const Tensor& t) { return t.reshaped({t.numel()}); };
   adamw(ex, {.value = flat(model.qkv_weight),
              .m = flat(model.m),

@@ -1,7 +1,10 @@
+#include <array>
 #include <cmath>
 
 #include <gtest/gtest.h>
 
+#include "megalith/comm/threads/thread_world.h"
+#include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
 #include "megalith/optim/optim_config.h"
 #include "megalith/optim/optimizer.h"
@@ -73,7 +76,7 @@ TEST(OptimConfigCheck, NamesEveryBrokenRule) {
 struct OneParam {
   explicit OneParam(Decay decay, Ownership ownership = Ownership::owner)
       : params({{TensorSlice::whole("w", {2}), {2}, Init::ones, 0, decay, ownership}}, {DType::f64, DType::f64}),
-        optimizer(config, params) {
+        optimizer(config, params, alone->all()) {
     params.allocate(ledger);
     optimizer.allocate(ex, ledger);
     ops::initialise(ex, params.params()[0].spec, params.params()[0].master, 0);
@@ -88,6 +91,7 @@ struct OneParam {
     return params.params()[0].value.data<double>()[0];
   }
   OptimConfig config{.weight_decay = 0.01};
+  std::unique_ptr<comm::World> alone = comm::dry_world(0, 1);
   MemoryLedger ledger{Device::cpu};
   ParamBuffer params;
   Optimizer optimizer;
@@ -119,6 +123,62 @@ TEST(Optimizer, ReplicasDoNotCountInTheNorm) {
   EXPECT_EQ(sum, 25);
   replica.optimizer.sum_of_squares(replica.ex, out);
   EXPECT_EQ(sum, 0);
+}
+
+struct Updated {
+  double sum_squares = 0;
+  /// Masters, copies and moments, in the places of the whole; NaN where another rank has them.
+  std::array<std::vector<double>, 4> state;
+};
+
+/// Three updates by gradients that are the same on all ranks.
+Updated update(const comm::Group& dp, Sharding sharding) {
+  constexpr Index kLong = 2200000;  // a shard has several blocks of the sum of squares
+  ParamBuffer params({{TensorSlice::whole("weight", {kLong}), {kLong}, Init::normal, 0.02, Decay::yes},
+                      {TensorSlice::whole("bias", {77}), {77}, Init::ones, 0, Decay::no},
+                      {TensorSlice::whole("tied", {300}), {300}, Init::ones, 0, Decay::yes, Ownership::replica}},
+                     {DType::f32, DType::bf16},
+                     {.bucket_elements = 1, .shards = dp.size(), .own = dp.rank(), .sharding = sharding});
+  Optimizer optimizer({}, params, dp);
+  MemoryLedger ledger(Device::cpu);
+  Exec ex;
+  params.allocate(ledger);
+  optimizer.allocate(ex, ledger);
+  for (const Param& param : params.params()) ops::initialise(ex, param.spec, param.grad, 5);
+  for (const OwnRange& range : params.own_ranges())
+    ops::copy(ex, range.of_whole(params.grads()), params.own_masters(range));
+  Updated updated;
+  optimizer.sum_of_squares(ex, Tensor(&updated.sum_squares, {1}, DType::f64));
+  ops::StepVerdict verdict{.apply = 1, .learning_rate = 1e-2};
+  for (; verdict.update < 3; ++verdict.update) optimizer.step(ex, Tensor(&verdict, {sizeof(verdict)}, DType::u8));
+  for (std::vector<double>& whole : updated.state) whole.assign(static_cast<std::size_t>(params.numel()), std::nan(""));
+  for (const OwnRange& range : params.own_ranges()) {
+    const Tensor own[] = {params.own_masters(range), range.of_whole(params.values()), range.of_own(optimizer.m()),
+                          range.of_own(optimizer.v())};
+    for (std::size_t i = 0; i < updated.state.size(); ++i)
+      ops::cast(ex, own[i], Tensor(updated.state[i].data() + range.in_whole, {range.count}, DType::f64));
+  }
+  return updated;
+}
+
+TEST(Optimizer, ShardsHaveTheBitsOfTheWhole) {
+  constexpr int kRanks = 2;
+  comm::run_ranks(kRanks, [](comm::World& world) {
+    const Updated whole = update(world.all(), Sharding::none), sharded = update(world.all(), Sharding::optimizer);
+    EXPECT_GT(whole.sum_squares, 77);
+    EXPECT_EQ(sharded.sum_squares, whole.sum_squares);
+    for (std::size_t i = 0; i < whole.state.size(); ++i) {
+      const std::vector<double>&want = whole.state[i], &got = sharded.state[i];
+      ASSERT_EQ(got.size(), want.size());
+      std::size_t own = 0, equal = 0;
+      for (std::size_t j = 0; j < got.size(); ++j) {
+        own += std::isnan(got[j]) ? 0 : 1;
+        equal += got[j] == want[j] ? 1 : 0;
+      }
+      EXPECT_EQ(kRanks * own, got.size()) << "state " << i;
+      EXPECT_EQ(equal, own) << "state " << i;
+    }
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -173,6 +174,29 @@ TEST(Lowering, GradientsAreReducedOnceAfterTheLastBackward) {
   }
 }
 
+TEST(Lowering, ParametersAreGatheredOnceAChunkBeforeTheFirstComputeAction) {
+  const LoweringOptions gathering{.gather = ParamGather::every_step};
+  for (ScheduleShape shape : legal_shapes({1, 7})) {
+    for (int stage = 0; stage < shape.num_stages; ++stage) {
+      LoweredSchedule lowered = lower(shape, stage, gathering);
+      check_liveness(shape, stage, lowered);
+      std::vector<int> chunks;
+      for (const LoweredAction& action : lowered.actions) {
+        if (action.act == Act::gather_params) chunks.push_back(action.chunk);
+        if (action.act == Act::set_step_state) break;
+      }
+      std::vector<int> wanted(static_cast<std::size_t>(shape.num_chunks));
+      std::iota(wanted.begin(), wanted.end(), 0);
+      EXPECT_EQ(chunks, wanted) << shape;
+      // Nothing else changes.
+      std::erase_if(lowered.actions, [](const LoweredAction& action) { return action.act == Act::gather_params; });
+      EXPECT_EQ(lowered.actions, lower(shape, stage).actions) << shape;
+    }
+    shape.mode = Mode::forward_only;
+    EXPECT_EQ(lower(shape, 0, gathering).actions, lower(shape, 0).actions) << shape;
+  }
+}
+
 TEST(Lowering, StepStateIsSetInTheSlotOfTheForwardThatFollows) {
   std::map<std::pair<int, int>, int> slot_of;
   for (const LoweredAction& action : lower({4, 2, 8, 0}, 1).actions) {
@@ -256,8 +280,8 @@ constexpr int kStage = 1;
 
 /// Applies `change` to the n-th action of its kind and returns what check_liveness says.
 template <class Change>
-std::string broken(Act act, Flow flow, int n, Change change) {
-  LoweredSchedule lowered = lower(kShape, kStage);
+std::string broken(Act act, Flow flow, int n, Change change, ParamGather gather = ParamGather::never) {
+  LoweredSchedule lowered = lower(kShape, kStage, {.gather = gather});
   for (auto it = lowered.actions.begin(); it != lowered.actions.end(); ++it) {
     if (it->act != act || it->flow != flow || n-- > 0) continue;
     change(lowered, it);
@@ -322,6 +346,26 @@ TEST(Liveness, AReaderOfTheWrongBufferIsFound) {
 TEST(Liveness, AWrongPeerIsFound) {
   const auto text = broken(Act::post_send, Flow::activation, 0, [](auto&, Where at) { at->peer = 0; });
   EXPECT_NE(text.find("the neighbour for this flow is stage 2"), std::string::npos) << text;
+}
+
+TEST(Liveness, AMissingOrDoubledGatherIsFound) {
+  const auto find = [](auto change, ParamGather gather) {
+    return broken(Act::gather_params, Flow::activation, 1, change, gather);
+  };
+  const auto missing =
+      find([](LoweredSchedule& lowered, Where at) { lowered.actions.erase(at); }, ParamGather::every_step);
+  EXPECT_NE(missing.find("(forward of chunk 1, microbatch 0): the chunk's parameters have not been gathered"),
+            std::string::npos)
+      << missing;
+  const auto doubled = find([](auto&, Where at) { at->chunk = 0; }, ParamGather::every_step);
+  EXPECT_NE(doubled.find("(gather_params of chunk 0): the chunk's parameters have been gathered before"),
+            std::string::npos)
+      << doubled;
+  const auto unknown = find([](auto&, Where at) { at->chunk = 2; }, ParamGather::every_step);
+  EXPECT_NE(unknown.find("no such chunk"), std::string::npos) << unknown;
+  const auto unasked =
+      broken(Act::reduce_grads, Flow::activation, 0, [](auto&, Where at) { at->act = Act::gather_params; });
+  EXPECT_NE(unasked.find("this list gathers no parameters"), std::string::npos) << unasked;
 }
 
 TEST(Liveness, ABackwardBeforeItsForwardIsFound) {

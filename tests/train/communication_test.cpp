@@ -46,10 +46,25 @@ TEST(Communication, DataParallelReducesTheGradientsOnce) {
   const comm::Counters dp = counters_of_one_step({.dp = 2}, 0).at("dp-cp");
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
   train::Engine engine(*world, testing::small_plan({.dp = 2}, "fp64", 1));
-  const model::GradReducer reducer(engine.stage().params(), engine.mesh().tp, engine.mesh().dp,
-                                   engine.stage().config().grad_bucket_bytes);
-  EXPECT_EQ(dp[comm::Op::all_reduce].calls, static_cast<Index>(reducer.buckets().size()));
-  EXPECT_EQ(dp[comm::Op::all_reduce].elements, engine.stage().params().numel());
+  const ParamBuffer& params = engine.stage().params();
+  EXPECT_EQ(dp[comm::Op::reduce_scatter].calls, static_cast<Index>(params.buckets().size()));
+  EXPECT_EQ(dp[comm::Op::reduce_scatter].elements, params.numel());
+  EXPECT_EQ(dp[comm::Op::all_gather].calls, static_cast<Index>(params.buckets().size()));
+  EXPECT_EQ(dp[comm::Op::all_gather].elements, params.numel() / 2);  // entering: own shards
+  EXPECT_EQ(dp[comm::Op::all_reduce].calls, 0);
+}
+
+TEST(Communication, ADistributedOptimizerGathersValuesInPlaceOfGradients) {
+  const config::RunPlan plan = testing::small_plan({.dp = 2, .sharding = Sharding::optimizer}, "fp64", 1);
+  const comm::Counters dp = counters_of_one_step({.dp = 2, .sharding = Sharding::optimizer}, 0).at("dp-cp");
+  const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
+  train::Engine engine(*world, plan);
+  const ParamBuffer& params = engine.stage().params();
+  EXPECT_EQ(dp[comm::Op::reduce_scatter].elements, params.numel());
+  EXPECT_EQ(dp[comm::Op::all_gather].calls, static_cast<Index>(params.buckets().size()));
+  EXPECT_EQ(dp[comm::Op::all_gather].elements, params.numel() / 2);
+  EXPECT_EQ(dp[comm::Op::all_reduce].calls, 1);  // of the sums of squares
+  EXPECT_EQ(dp[comm::Op::all_reduce].elements, 2 * static_cast<Index>(params.buckets().size()));
 }
 
 TEST(Communication, PipelineSendsOneActivationAndOneGradientAMicrobatch) {

@@ -37,17 +37,21 @@ TEST(MemoryCounter, SeesAnAllocation) {
 }
 
 TEST_P(Memory, TheRunTakesWhatThePlanSays) {
-  const config::RunPlan plan = testing::small_plan(GetParam(), "fp32", 2);
-  comm::run_ranks(GetParam().ranks(), [&](comm::World& world) {
-    const std::unique_ptr<comm::World> dry = comm::dry_world(world.rank(), world.size());
-    const BytesByOwner planned = train::Engine(*dry, plan).planned_bytes();
-    train::Engine engine(world, plan);
-    engine.allocate();
-    EXPECT_EQ(engine.taken_bytes(), planned) << "rank " << world.rank();
-  });
+  for (const char* precision : {"fp32", "bf16"}) {
+    const config::RunPlan plan = testing::small_plan(GetParam(), precision, 2);
+    comm::run_ranks(GetParam().ranks(), [&](comm::World& world) {
+      const std::unique_ptr<comm::World> dry = comm::dry_world(world.rank(), world.size());
+      const BytesByOwner planned = train::Engine(*dry, plan).planned_bytes();
+      train::Engine engine(world, plan);
+      engine.allocate();
+      EXPECT_EQ(engine.taken_bytes(), planned) << "rank " << world.rank() << ", " << precision;
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Memory, ::testing::ValuesIn(testing::all_grids()),
+                         [](const auto& test) { return test.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Sharded, Memory, ::testing::ValuesIn(testing::sharded_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST(Memory, DoesNotGrowWithTheNumberOfMicrobatches) {

@@ -111,7 +111,7 @@ void fill(train::Engine& engine, std::string_view name, float value) {
   for (float16& element : engine.stage().params().at(name).value.span<float16>()) element = float16(value);
 }
 
-/// How a rank's step is made to overflow by changing the copies that its layers read; refresh_copies() undoes it.
+/// How a rank's step is made to overflow by changing the copies that its layers read; refresh_values() undoes it.
 using Overflow = void (*)(train::Engine&);
 
 /// Nothing of the forward pass overflows: embeddings are 0, and so is what the first norm multiplies by its gain. On
@@ -155,7 +155,7 @@ void run_events(const Grid& grid, int bad_rank, Overflow overflow, Bytes& finite
       for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(before[i] == after[i], !ok) << "state " << i;
       if (ok) continue;
       finite_ranks[static_cast<std::size_t>(world.rank())] = std::byte{all_finite(engine.stage().params().grads())};
-      engine.refresh_copies();
+      engine.refresh_values();
     }
   });
 }

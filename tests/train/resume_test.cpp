@@ -69,6 +69,22 @@ TEST_P(ResumeEverywhere, EveryGridGoesOnAsIfNothingHadHappened) {
 INSTANTIATE_TEST_SUITE_P(All, ResumeEverywhere, ::testing::ValuesIn(testing::all_grids()),
                          [](const auto& test) { return test.param.name(); });
 
+TEST(Resume, ADistributedOptimizersCheckpointGoesToAnyGridAndComesFromAny) {
+  const Grid sharded{.tp = 2, .pp = 2, .dp = 2, .sharding = Sharding::optimizer};
+  for (const char* precision : {"fp64", "bf16"}) {
+    for (const Grid& other :
+         {Grid{}, Grid{.tp = 2, .pp = 2, .chunks = 2}, Grid{.dp = 4, .sharding = Sharding::optimizer}}) {
+      for (const auto& [from, to] : {std::pair(sharded, other), std::pair(other, sharded)}) {
+        const TempDir dir;
+        const Trained saved = run(from, precision, dir.path(), 0, kSavedAt);
+        const Trained resumed = run(to, precision, dir.path(), kSavedAt, kSteps);
+        EXPECT_EQ(resumed.digest.hex(), saved.digest.hex()) << from.name() << " to " << to.name();
+        EXPECT_EQ(resumed.losses.size(), static_cast<std::size_t>(kSteps - kSavedAt));
+      }
+    }
+  }
+}
+
 TEST(Resume, OnTheSameGridTheBitsAreThoseOfAnUninterruptedRun) {
   const TempDir dir;
   const Grid grid{.tp = 2, .pp = 2};

@@ -1,4 +1,7 @@
 #pragma once
+#include <algorithm>
+#include <iterator>
+
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/threads/thread_world.h"
@@ -11,10 +14,12 @@ namespace megalith::testing {
 /// A grid of the tests: how a small model is cut.
 struct Grid {
   int tp = 1, pp = 1, dp = 1, chunks = 1;
+  Sharding sharding = Sharding::none;
   nn::Rows rows = nn::Rows::whole;  ///< outside tensor-parallel regions
   int ranks() const { return tp * pp * dp; }
   std::string name() const {
-    return str("tp", tp, "_pp", pp, "_dp", dp, "_chunks", chunks, rows == nn::Rows::shared ? "_shared_rows" : "");
+    return str("tp", tp, "_pp", pp, "_dp", dp, "_chunks", chunks, sharding == Sharding::none ? "" : "_sharded",
+               rows == nn::Rows::whole ? "" : "_shared_rows");
   }
 };
 
@@ -41,6 +46,14 @@ inline std::vector<Grid> all_grids() {
   return grids;
 }
 
+/// Those that have several data-parallel ranks, with a sharded optimizer.
+inline std::vector<Grid> sharded_grids() {
+  std::vector<Grid> grids = {{.dp = 4}, {.pp = 2, .dp = 2, .chunks = 2}};
+  std::ranges::copy_if(all_grids(), std::back_inserter(grids), [](const Grid& grid) { return grid.dp > 1; });
+  for (Grid& grid : grids) grid.sharding = Sharding::optimizer;
+  return grids;
+}
+
 /// A model with odd widths and a vocabulary that no shard divides; dropout everywhere. Its samples are of an odd
 /// length, so that a microbatch whose rows are shared needs a sample for each rank.
 inline config::RunPlan small_plan(const Grid& grid, const std::string& precision, Index steps = 20) {
@@ -64,6 +77,7 @@ inline config::RunPlan small_plan(const Grid& grid, const std::string& precision
   c.train.precision = precision;
   c.optimizer.lr = 3e-3;
   c.optimizer.warmup_steps = 4;
+  c.optimizer.distributed = grid.sharding == Sharding::optimizer;
   c.data.tokenizer = "byte";
   c.data.train = std::vector<std::string>{"none"};
   return config::resolve(c);

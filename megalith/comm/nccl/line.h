@@ -29,7 +29,7 @@ struct Route {
 class Line {
  public:
   /// So many calls of a line may be submitted and not waited for.
-  static constexpr std::uint64_t kInFlight = 512;
+  static constexpr std::uint64_t kInFlight = 1024;
 
   static constexpr int kAnyBlocks = 0;
 

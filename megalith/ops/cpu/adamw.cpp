@@ -48,19 +48,24 @@ void adamw(const AdamW& args) {
 }
 
 template <class T>
-void sum_of_squares(const Tensor& x, const Tensor& sum_squares, const Tensor& parts) {
+void sum_of_squares(const Tensor& x, const Tensor& sums) {
   const T* data = x.data<T>();
-  double* sums = parts.data<double>();
-  parallel_pieces(x.numel(), kSquaresBlock, x.numel(), [&](Index begin, Index count) {
-    sums[begin / kSquaresBlock] = kernels<T>().optimizer.sum_of_squares(data + begin, count);
+  double* out = sums.data<double>();
+  const Index n = x.dim(1), blocks = sums.dim(1);
+  parallel_for(sums.numel(), x.numel(), [&](Index i) {
+    const Index row = i / blocks, begin = i % blocks * kSquaresBlock;
+    out[i] = kernels<T>().optimizer.sum_of_squares(data + row * n + begin, std::min(kSquaresBlock, n - begin));
   });
-  double& total = *sum_squares.data<double>();
-  for (Index i = 0; i < parts.numel(); ++i) total += sums[i];
+}
+
+void add_up(const Tensor& numbers, const Tensor& total) {
+  double& sum = *total.data<double>();
+  for (const double number : numbers.span<double>()) sum += number;
 }
 
 template void adamw<float>(const AdamW& args);
 template void adamw<double>(const AdamW& args);
-template void sum_of_squares<float>(const Tensor& x, const Tensor& sum_squares, const Tensor& parts);
-template void sum_of_squares<double>(const Tensor& x, const Tensor& sum_squares, const Tensor& parts);
+template void sum_of_squares<float>(const Tensor& x, const Tensor& sums);
+template void sum_of_squares<double>(const Tensor& x, const Tensor& sums);
 
 }  // namespace megalith::ops::cpu

@@ -3,12 +3,12 @@
 
 namespace megalith::ops::cpu {
 
-inline constexpr Index kSquaresBlock = Index{1} << 20;  // elements of one partial sum of squares
+inline constexpr Index kSquaresBlock = Index{1} << 20;  // elements of one sum of squares
 
 template <class T>
 void adamw(const AdamW& args);
-/// parts: scratch f64 [ceil(numel / kSquaresBlock)]
 template <class T>
-void sum_of_squares(const Tensor& x, const Tensor& sum_squares, const Tensor& parts);
+void sum_of_squares(const Tensor& x, const Tensor& sums);
+void add_up(const Tensor& numbers, const Tensor& total);
 
 }  // namespace megalith::ops::cpu

@@ -113,12 +113,13 @@ void run_adamw(Stream stream, const AdamW& args) {
 
 constexpr int kSquaresUnroll = 8;  // vectors in flight per thread: 128 bytes
 
-/// A block takes one part of kSquaresPart elements: thread i its vectors i, i + kThreads, ..., then a tree. Reads each
-/// element once.
+/// A thread block takes one block of kSquaresBlock elements of a row of n, which has `blocks`: thread i its vectors i,
+/// i + kThreads, ..., then a tree. Reads each element once.
 template <int N>
-__global__ void __launch_bounds__(kThreads) squares_kernel(const float* x, Index numel, double* parts) {
+__global__ void __launch_bounds__(kThreads) squares_kernel(const float* x, Index n, Index blocks, double* sums) {
   __shared__ double shared[kMostWarps];
-  const Index begin = blockIdx.x * kSquaresPart, end = min(numel, begin + kSquaresPart);
+  const Index row = blockIdx.x / blocks * n, in_row = blockIdx.x % blocks * kSquaresBlock;
+  const Index begin = row + in_row, end = row + min(n, in_row + kSquaresBlock);
   double sum = 0;
   for (Index first = begin + threadIdx.x * N; first < end; first += kSquaresUnroll * kThreads * N) {
     Pack<float, N> packs[kSquaresUnroll];
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(kThreads) squares_kernel(const float* x, Index
     }
   }
   sum = block_reduce(sum, shared, Plus{});
-  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
 }  // namespace
@@ -143,13 +144,15 @@ void adamw(Stream stream, const AdamW& args) {
   run_adamw<__nv_bfloat16>(stream, args);
 }
 
-void sum_of_squares(Stream stream, const Tensor& x, const Tensor& sum_squares, const Tensor& parts) {
-  const Index numel = x.numel(), count = square_parts(numel);
-  auto* sums = pointer<double>(parts);
-  const bool wide = is_aligned(x.raw()) && numel % kPack<float> == 0;
-  launch({stream, count, kThreads}, wide ? squares_kernel<kPack<float>> : squares_kernel<1>, pointer<const float>(x),
-         numel, sums);
-  add_all<double>(stream, sums, count, pointer<double>(sum_squares));
+void sum_of_squares(Stream stream, const Tensor& x, const Tensor& sums) {
+  const Index n = x.dim(1);
+  const bool wide = is_aligned(x.raw()) && n % kPack<float> == 0;
+  launch({stream, sums.numel(), kThreads}, wide ? squares_kernel<kPack<float>> : squares_kernel<1>,
+         pointer<const float>(x), n, sums.dim(1), pointer<double>(sums));
+}
+
+void add_up(Stream stream, const Tensor& numbers, const Tensor& total) {
+  add_all(stream, pointer<const double>(numbers), numbers.numel(), pointer<double>(total));
 }
 
 }  // namespace megalith::ops::cuda

@@ -6,10 +6,9 @@ namespace megalith::ops::cuda {
 /// value, m, v, grad f32; copy bf16, f16 or undefined.
 void adamw(Stream stream, const AdamW& args);
 
-/// Elements of one partial sum of squares: the blocks of 2^20 of the contract, each cut into 16 to fill the GPU.
-inline constexpr Index kSquaresPart = Index{1} << 16;
-inline Index square_parts(Index numel) { return ceil_div(numel, kSquaresPart); }
-/// x f32; parts: scratch f64 [square_parts(numel)]
-void sum_of_squares(Stream stream, const Tensor& x, const Tensor& sum_squares, const Tensor& parts);
+inline constexpr Index kSquaresBlock = Index{1} << 16;  // elements of one sum of squares
+/// x f32
+void sum_of_squares(Stream stream, const Tensor& x, const Tensor& sums);
+void add_up(Stream stream, const Tensor& numbers, const Tensor& total);
 
 }  // namespace megalith::ops::cuda

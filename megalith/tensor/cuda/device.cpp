@@ -143,6 +143,29 @@ double seconds_between(void* earlier, void* later) {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
+void begin_capture(Stream stream) { check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal)); }
+
+std::shared_ptr<void> end_capture(Stream stream) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(native(stream), &graph));
+  const std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)> owned(graph, cudaGraphDestroy);
+  cudaGraphExec_t launchable = nullptr;
+  check(cudaGraphInstantiate(&launchable, graph, cudaGraphInstantiateFlagUseNodePriority));
+  std::shared_ptr<void> handle(
+      launchable, [](void* exec) { static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(exec))); });
+  check(cudaGraphUpload(launchable, native(stream)));
+  return handle;
+}
+
+void abandon_capture(Stream stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  static_cast<void>(cudaStreamEndCapture(native(stream), &graph));
+  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+  static_cast<void>(cudaGetLastError());
+}
+
+void launch(void* graph, Stream stream) { check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), native(stream))); }
+
 void push_range(const char* name) { nvtxRangePushA(name); }
 void pop_range() { nvtxRangePop(); }
 

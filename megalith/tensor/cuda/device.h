@@ -26,6 +26,13 @@ void wait(void* event);
 bool passed(void* event);
 std::shared_ptr<void> make_timed_event();
 double seconds_between(void* earlier, void* later);
+/// Work of `stream`, and of streams that wait for it, is captured from here on; only this thread may not wait for the
+/// GPU meanwhile.
+void begin_capture(Stream stream);
+/// The captured graph, instantiated and uploaded; launched by launch().
+std::shared_ptr<void> end_capture(Stream stream);
+void abandon_capture(Stream stream) noexcept;
+void launch(void* graph, Stream stream);
 /// A named range on this thread, for NVIDIA's profilers.
 void push_range(const char* name);
 void pop_range();

@@ -1,0 +1,14 @@
+#pragma once
+#include <string>
+
+#include "megalith/pipeline/lowering.h"
+
+namespace megalith::apps {
+
+/// SVG of one stage's capture order: a column for each forward (F) and backward (B) of a chunk, as
+/// "F<microbatch>.<chunk>"; a row for each slot, held from a forward to its backward. `lowered`: the stage's training
+/// schedule. At most kMostPictureColumns columns are drawn; the title says how many there are.
+std::string capture_picture(const pipeline::ScheduleShape& shape, int stage, const pipeline::LoweredSchedule& lowered);
+inline constexpr int kMostPictureColumns = 256;
+
+}  // namespace megalith::apps

@@ -1,0 +1,53 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "megalith/capture/layer_graphs.h"
+#include "megalith/capture/scopes.h"
+
+namespace megalith::capture {
+
+/// Sizes of one layer on one rank, from which the bytes at the edges of its graph follow.
+struct LayerSizes {
+  Index tokens = 0, hidden_size = 0;  ///< T, H
+  Index activation_bytes = 2;         ///< of an element
+  // Mixture of experts.
+  Index num_experts = 0, top_k = 0;  ///< E, K
+  Index permuted_rows = 0;           ///< T K, or E times the capacity when experts are padded
+  Index probability_bytes = 4;
+  bool shared_experts = false, keeps_moe_residual = false;
+};
+
+/// Of a layer's input: T H elements.
+Index input_bytes(const LayerSizes& sizes);
+/// Of all that a forward graph hands to the eager rest and to its backward (boundary_fields()), where those are tensors
+/// of T or more rows; counts and splits, some hundred bytes, are left out.
+Index boundary_bytes(const Coverage& coverage, const LayerSizes& sizes);
+
+/// What graphs per microbatch need beside the memory of an eager step when they own their buffers and share one pool:
+/// static inputs that follow the microbatches in flight, one set of output gradients, and what crosses the graphs'
+/// ends. It is what other engines pay; ours records addresses that its memory plan has given out already
+/// (docs/graphs.md).
+struct OwnedBuffers {
+  Index static_inputs = 0;  ///< buffers
+  Index static_input_bytes = 0;
+  Index unshared_input_bytes = 0;  ///< were there one for every captured microbatch
+  Index output_grad_bytes = 0;     ///< one set for each size that occurs
+  Index boundary_bytes = 0;        ///< of the output sets that are alive at once
+};
+/// sizes, coverages: [chunk][captured layer].
+OwnedBuffers owned_buffers(const RankLayers& layers, std::span<const std::vector<LayerSizes>> sizes,
+                           std::span<const std::vector<Coverage>> coverages);
+
+/// What graphs per slot need beside the memory plan of a rank that runs `lowered`, when every layer's graph covers
+/// `coverage`. Message buffers do not come round together with slots, so a graph cannot hold their addresses: messages
+/// that a graph reads or writes are copied. `inputs`: received activations, one place a slot, because backward reads
+/// them again. `passing`: one place for what is about to be sent, one for received gradients. Graphs per microbatch
+/// need neither: the same microbatch has the same buffers in every step.
+struct MessageCopies {
+  Index inputs = 0, passing = 0;  ///< messages
+  Index total() const { return inputs + passing; }
+};
+MessageCopies message_copies(const pipeline::LoweredSchedule& lowered, const Coverage& coverage);
+
+}  // namespace megalith::capture

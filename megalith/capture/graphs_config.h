@@ -1,0 +1,72 @@
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/base/problems.h"
+#include "megalith/base/types.h"
+
+namespace megalith::capture {
+
+/// What a run records as CUDA graphs: nothing, the captured part of every layer (one graph forward, one backward), or
+/// the forward and backward passes of a whole step.
+enum class GraphMode : std::uint8_t { none, layers, iteration };
+
+/// For what a captured layer has graphs of its own: every microbatch of a step, or every slot of microbatches in
+/// flight.
+enum class GraphsPer : std::uint8_t { microbatch, slot };
+
+/// A part of layers that graphs cover; scopes.h says which part of which layer.
+enum class Scope : std::uint8_t { attn, mlp, moe, moe_router, moe_preprocess };
+inline constexpr int kNumScopes = 5;
+
+/// As recipes write them: "layers", "slot", "moe_router". Nothing for any other text.
+std::string_view name(GraphMode mode);
+std::string_view name(GraphsPer per);
+std::string_view name(Scope scope);
+std::optional<GraphMode> graph_mode_of(std::string_view name);
+std::optional<GraphsPer> graphs_per_of(std::string_view name);
+
+/// The scopes that were asked for; none means whole layers.
+class ScopeSet {
+ public:
+  ScopeSet() = default;
+  ScopeSet(std::initializer_list<Scope> scopes) {
+    for (const Scope scope : scopes) add(scope);
+  }
+  void add(Scope scope) { bits_ |= bit(scope); }
+  bool has(Scope scope) const { return (bits_ & bit(scope)) != 0; }
+  bool empty() const { return bits_ == 0; }
+  std::vector<std::string> names() const;  ///< in the order of Scope
+  bool operator==(const ScopeSet&) const = default;
+
+ private:
+  static unsigned bit(Scope scope) { return 1U << static_cast<unsigned>(scope); }
+  unsigned bits_ = 0;
+};
+/// "[attn, mlp]"
+std::string text(const ScopeSet& scopes);
+
+/// Section [graphs] of a recipe, resolved. With mode = none the rest has no effect.
+struct GraphsConfig {
+  GraphMode mode = GraphMode::none;
+  ScopeSet scopes;                        ///< layers only
+  GraphsPer per = GraphsPer::microbatch;  ///< layers only
+  Index warmup_steps = 3;                 ///< steps before graphs are recorded
+  bool optimizer = false;                 ///< iteration only: the graph holds the optimizer too
+  Index check_steps = 0;                  ///< steps from graphs, the first ones, that are checked against eager ones
+};
+
+/// The scopes that `names` (graphs.scopes) stand for. Reports what breaks rule V1 (unknown name; "full", which means
+/// whole layers, beside others) or V2 ("full_iteration" without mode = iteration, where it says what the mode says); no
+/// scopes then.
+ScopeSet read_scopes(std::span<const std::string> names, GraphMode mode, Problems& out);
+
+/// Ranges and what modes go with, under the keys of the recipe.
+void check(const GraphsConfig& config, Problems& out);
+
+}  // namespace megalith::capture

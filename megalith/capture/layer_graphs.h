@@ -1,0 +1,90 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "megalith/base/types.h"
+#include "megalith/capture/graphs_config.h"
+#include "megalith/pipeline/lowering.h"
+#include "megalith/pipeline/schedule.h"
+
+namespace megalith::capture {
+
+/// The captured layers of one rank: where it is in which schedule, and how many of each chunk's layers have graphs.
+struct RankLayers {
+  pipeline::ScheduleShape shape;  ///< of training
+  int stage = 0;
+  std::vector<int> per_chunk;  ///< captured layers of each chunk, from 0
+
+  int total() const;
+};
+
+/// Graph pairs (forward, backward) of each captured layer, by chunk.
+///   per microbatch: one for every microbatch that is captured: all of a step, or one where there is no pipeline;
+///   per slot: one for every slot in which `lowered`, the rank's training schedule, puts a microbatch of the chunk.
+std::vector<int> pairs_per_layer(const RankLayers& layers, const pipeline::LoweredSchedule& lowered, GraphsPer per);
+
+struct GraphCounts {
+  Index graphs = 0;             ///< of the rank; all for training
+  Index launches_per_step = 0;  ///< whatever the graphs are for: each captured layer once forward and once backward
+};
+GraphCounts count_graphs(const RankLayers& layers, const pipeline::LoweredSchedule& lowered, GraphsPer per);
+
+/// Passes over all microbatches to be captured that run eagerly before graphs are recorded, so that with the
+/// `warmup_steps` before them every layer has run about ten times: libraries have then chosen, loaded and connected.
+int warmup_passes(Index warmup_steps, int num_microbatches, int captured_microbatches);
+
+/// One layer's pass of one microbatch: what a graph per microbatch holds, and what a launch does.
+struct LayerPass {
+  pipeline::Act act = pipeline::Act::forward;  ///< forward or backward
+  int chunk = 0, microbatch = 0;
+  int layer = 0;  ///< of the chunk's captured layers
+  bool operator==(const LayerPass&) const = default;
+};
+
+/// Position of (chunk, microbatch, layer) when chunks stand one after the other, and in a chunk its microbatches:
+/// M (n_0 + ... + n_{c-1}) + m n_c + l, for M captured microbatches and n_c captured layers in chunk c.
+Index flat_index(const RankLayers& layers, const LayerPass& pass);
+
+/// A graph is recorded, then what nothing reads any more is released: it may serve graphs that are recorded later.
+struct CaptureStep {
+  LayerPass pass;
+  Index index = 0;  ///< flat_index() of the pass
+  /// By flat index. Outputs and what the forward saved for its backward are released together.
+  std::vector<Index> released_outputs, released_input_grads;
+};
+
+/// The order in which graphs per microbatch are recorded, and in which every step launches them: along capture_order(),
+/// a chunk's layers upwards in a forward and downwards in a backward. A backward is the last reader of its layer's
+/// outputs, and of the input gradient of the layer above. The input gradient of a chunk's first layer is sent away, and
+/// stays until the next chunk backward has been recorded.
+std::vector<CaptureStep> capture_steps(const RankLayers& layers);
+
+/// Most sets alive at once, in sets of one layer and microbatch.
+struct Liveness {
+  int outputs = 0;           ///< of forward graphs, and the saved sets that go with them
+  int input_grads = 0;       ///< of backward graphs
+  int held_input_grads = 0;  ///< not released by the end
+};
+/// Throws InternalError where something is released that is not alive, or made twice.
+Liveness peak_liveness(std::span<const CaptureStep> steps);
+
+/// Checks that graphs are launched in the order in which they were recorded, on which shared memory rests: passes may
+/// be left out, but never come before one that was recorded earlier.
+class LaunchOrder {
+ public:
+  explicit LaunchOrder(const RankLayers& layers);
+  /// A new run through the order: a step, or a microbatch where one microbatch was captured.
+  void begin() { next_ = 0; }
+  /// `pass` with microbatch 0 where one was captured. Throws InternalError naming both passes when it comes too late.
+  void launch(const LayerPass& pass);
+
+ private:
+  std::size_t slot_of(const LayerPass& pass) const;
+
+  RankLayers layers_;
+  std::vector<LayerPass> order_;
+  std::vector<std::size_t> position_;  // in order_, by slot_of()
+  std::size_t next_ = 0;
+};
+
+}  // namespace megalith::capture

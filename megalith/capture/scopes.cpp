@@ -1,0 +1,130 @@
+#include "megalith/capture/scopes.h"
+
+#include "megalith/base/str.h"
+
+namespace megalith::capture {
+namespace {
+
+MlpCover mlp_cover(const ScopeSet& scopes, bool moe) {
+  if (scopes.empty() || scopes.has(moe ? Scope::moe : Scope::mlp)) return MlpCover::whole;
+  if (!moe) return MlpCover::none;
+  if (scopes.has(Scope::moe_preprocess)) return MlpCover::preprocess;
+  return scopes.has(Scope::moe_router) ? MlpCover::router : MlpCover::none;
+}
+
+/// A module that is recomputed in backward must lie wholly inside or wholly outside a graph, and draw no random numbers
+/// inside one.
+std::string broken_recomputation(const ScopeSet& scopes, const RunFacts& run) {
+  const Coverage dense = covered(scopes, {.moe = false}), moe = covered(scopes, {.moe = true});
+  const Recompute& recompute = run.recompute;
+  if (recompute.full) return "whole layers are recomputed, which only graphs.mode = iteration allows";
+  if (recompute.moe && scopes.has(Scope::moe_router))
+    return "an MoE that is recomputed cannot be cut after its router; remove moe_router, or recompute less";
+  if (recompute.core_attention && dense.attention && run.attention_dropout > 0)
+    return str("attention is recomputed inside the graph with model.attention_dropout = ", run.attention_dropout,
+               "; set it to 0, or do not recompute attention");
+  const bool mlp_inside = recompute.mlp && run.dense_layers > 0 && dense.mlp == MlpCover::whole;
+  const bool moe_inside = recompute.moe && run.moe_layers > 0 && moe.mlp == MlpCover::whole;
+  if ((mlp_inside || moe_inside) && run.dropout > 0)
+    return str("the MLP is recomputed inside the graph with model.dropout = ", run.dropout,
+               "; set it to 0, or do not recompute the MLP");
+  if (moe_inside && run.jitters_routing)
+    return "the MoE is recomputed inside the graph with noise on its router; use one of the two";
+  return "";
+}
+
+std::string unfit_for_any_graph(const RunFacts& run) {
+  constexpr std::string_view kFix = ", which graphs cannot hold; set graphs.mode = none";
+  if (run.offloads_activations) return str("activations are moved to the host", kFix);
+  if (run.varying_lengths) return str("sequences are packed or vary in length", kFix);
+  if (run.for_inference) return str("this is inference", kFix);
+  if (run.hybrid_context_parallel) return str("context parallelism varies from sequence to sequence", kFix);
+  return "";
+}
+
+}  // namespace
+
+Coverage covered(const ScopeSet& scopes, const LayerParts& layer) {
+  return {.attention = layer.attention && (scopes.empty() || scopes.has(Scope::attn)),
+          .mlp = mlp_cover(scopes, layer.moe)};
+}
+
+std::vector<BoundaryField> boundary_fields(const Coverage& coverage) {
+  constexpr BoundaryField kContext{"context", true}, kShared{"shared_expert_output", true};
+  switch (coverage.mlp) {
+    case MlpCover::none:
+      return {{"layer_hidden"}, kContext};
+    case MlpCover::whole:
+      return {{"layer_output"}, kContext};
+    case MlpCover::router:
+      return {{"moe_input"}, {"probs"}, {"routing_map"}, kShared, {"layer_residual"}, kContext};
+    case MlpCover::preprocess:
+      return {{"permuted_hidden"},
+              {"permuted_probs"},
+              {"moe_residual", true},
+              {"tokens_per_expert"},
+              {"input_splits"},
+              {"output_splits"},
+              {"output_splits_tp"},
+              {"num_out_tokens"},
+              {"num_global_tokens_per_local_expert"},
+              {"reversed_local_input_permutation_mapping"},
+              {"routing_map"},
+              {"shared_experts.gate_score", true},
+              {"shared_experts.cached_fc1_input", true},
+              kShared,
+              {"layer_residual"},
+              kContext};
+  }
+  return {};
+}
+
+std::optional<BrokenRule> first_broken_rule(const ScopeSet& scopes, const RunFacts& run) {
+  const auto has = [&](Scope scope) { return scopes.has(scope); };
+  const bool any_moe = has(Scope::moe) || has(Scope::moe_router) || has(Scope::moe_preprocess);
+  const bool whole_mlp = scopes.empty() || has(Scope::mlp) || has(Scope::moe);
+  const bool sized_by_data =
+      run.capacity == Capacity::dropping || (run.capacity == Capacity::dropless && run.pads_routing);
+  const std::string unfit = unfit_for_any_graph(run), recomputation = broken_recomputation(scopes, run);
+  const struct {
+    int number;
+    bool broken;
+    std::string_view text;
+  } rules[] = {
+      {3, has(Scope::moe) && has(Scope::moe_router), "moe holds the router already; keep one of moe and moe_router"},
+      {4, has(Scope::moe_preprocess) && !has(Scope::moe_router), "moe_preprocess goes with moe_router; add it"},
+      {5, any_moe && run.num_experts <= 1, "the model has no experts; use attn, mlp, or [] for whole layers"},
+      {6, has(Scope::mlp) && run.dense_layers == 0, "every layer is an MoE; remove mlp"},
+      {7, has(Scope::moe) && run.capacity != Capacity::padded,
+       "the sizes inside an MoE follow from data unless experts have a capacity and are padded to it; pad them, or use "
+       "moe_router"},
+      {8, has(Scope::moe_preprocess) && run.dispatcher == Dispatcher::all_to_all && sized_by_data,
+       "the number of permuted tokens follows from data, because tokens are dropped or counts rounded up; remove "
+       "moe_preprocess"},
+      {9, scopes.empty() && run.moe_layers > 0 && run.capacity != Capacity::padded,
+       "whole layers hold experts whose sizes follow from data; pad experts to a capacity, or name scopes"},
+      {10, !unfit.empty(), unfit},
+      {11, run.overlaps_experts && whole_mlp,
+       "all-to-alls that run beside another microbatch's compute cut the MLP part; remove mlp and moe, or the overlap"},
+      {12, !recomputation.empty(), recomputation},
+      {13, run.echo && !run.echo_stops_at_boundary && (has(Scope::moe_router) || has(Scope::moe_preprocess)),
+       "copied experts take a path that does not stop where the graph ends; remove moe_router and moe_preprocess"},
+      {14, run.num_stages > 1 && run.ramps_batch && !run.records_again,
+       "graphs of a pipeline are made for one number of microbatches, and the batch grows; keep train.global_batch"},
+      {15, run.random_on_host, "random numbers follow from host values, which a graph would repeat; set dropout to 0"},
+      {16, run.maps_memory && run.nccl_registers,
+       "NCCL cannot register mapped memory for graphs; set NCCL_GRAPH_REGISTER=0"},
+  };
+  for (const auto& rule : rules) {
+    if (rule.broken) return BrokenRule{rule.number, std::string(rule.text)};
+  }
+  return std::nullopt;
+}
+
+void check_scopes(const GraphsConfig& config, const RunFacts& run, Problems& out) {
+  if (config.mode != GraphMode::layers) return;
+  if (const std::optional<BrokenRule> rule = first_broken_rule(config.scopes, run))
+    out.add("graphs.scopes", text(config.scopes), str("V", rule->number, ": ", rule->text));
+}
+
+}  // namespace megalith::capture

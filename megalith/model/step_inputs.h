@@ -1,0 +1,52 @@
+#pragma once
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "megalith/tensor/exec.h"
+
+namespace megalith::model {
+
+/// What all microbatches of a step get from the host (tokens, step states), in memory whose addresses never change: so
+/// that graphs may read it. One block of equal size for each microbatch. On a GPU they come on a stream of their own
+/// into a second set while the step before still runs; only a copy within the GPU stands between two steps. Device
+/// memory: two sets on a GPU, one on the CPU, where data is written where it is used.
+class StepInputs {
+ public:
+  StepInputs() = default;
+  static Index bytes(Device device, int microbatches, Index block_bytes);
+  StepInputs(MemoryLedger& ledger, std::string_view owner, Device device, int microbatches, Index block_bytes);
+
+  /// Calls fill(microbatch, std::span<std::byte> host) for every block and hands the blocks to what comes next in `ex`.
+  /// On a GPU the host waits for no more than the upload before the last.
+  template <class Fill>
+  void load(Exec& ex, Fill&& fill) {
+    std::byte* host = begin_load();
+    for (int i = 0; i < microbatches_; ++i)
+      fill(i, std::span(host + i * block_bytes_, static_cast<std::size_t>(block_bytes_)));
+    end_load(ex);
+  }
+  /// u8 [block_bytes], the same address for the whole run.
+  Tensor block(int microbatch) const;
+
+ private:
+  static constexpr std::size_t kHostBlocks = 2;
+  struct HostBlocks {
+    Buffer memory;
+    Event uploaded;
+  };
+  std::byte* begin_load();
+  void end_load(Exec& ex);
+  Index all_bytes() const { return microbatches_ * block_bytes_; }
+
+  Device device_ = Device::cpu;
+  int microbatches_ = 0;
+  Index block_bytes_ = 0;
+  Buffer memory_;  // the blocks; on a GPU, behind them those that are on their way
+  OwnedStream upload_stream_;
+  std::vector<HostBlocks> host_;
+  std::size_t next_ = 0;
+  Event taken_;  // the copy from the second set is done
+};
+
+}  // namespace megalith::model

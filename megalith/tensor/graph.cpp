@@ -1,0 +1,166 @@
+#include "megalith/tensor/graph.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "megalith/base/build.h"
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/tensor/cuda/device.h"
+#include "megalith/tensor/exec.h"
+
+namespace megalith {
+namespace {
+
+class DeviceGraph final : public Graph::Body {
+ public:
+  DeviceGraph(std::shared_ptr<void> handle, Index num_ops) : handle_(std::move(handle)), num_ops_(num_ops) {}
+  void launch(Exec& ex) const override {
+    if constexpr (build::has_cuda) cuda::launch(handle_.get(), ex.stream());
+  }
+  Index num_ops() const override { return num_ops_; }
+
+ private:
+  std::shared_ptr<void> handle_;
+  Index num_ops_;
+};
+
+}  // namespace
+
+/// A graph of the CPU.
+class CallList final : public Graph::Body {
+ public:
+  struct Op {
+    const char* name = "";
+    std::vector<Tensor> reads = {}, writes = {};
+    OpKind kind = OpKind::local;
+    bool of_host = true;  ///< asked for by code, and not put in by the Exec itself
+    Capture::Call call;
+  };
+  void add(Op op) { ops_.push_back(std::move(op)); }
+  void launch(Exec& ex) const override {
+    for (const Op& op : ops_) ex.execute(op.name, op.call);
+  }
+  Index num_ops() const override { return std::ranges::count_if(ops_, &Op::of_host); }
+  const std::vector<Op>& ops() const { return ops_; }
+
+ private:
+  std::vector<Op> ops_;
+};
+
+void Graph::launch(Exec& ex) const {
+  if (ex.capture() != nullptr) ex.capture()->refuse(ex.place(), "Graph::launch", "graphs do not nest");
+  body_->launch(ex);
+}
+
+Index Graph::num_ops() const { return body_->num_ops(); }
+
+Capture::Capture(std::string name, std::vector<std::span<const std::byte>> memory)
+    : name_(std::move(name)), memory_(std::move(memory)), calls_(std::make_shared<CallList>()) {}
+
+void Capture::refuse(const Place& place, std::string_view what, std::string_view why) const {
+  throw InternalError(str("[capture] ", name_, describe(place), ": ", what, ": ", why));
+}
+
+bool Capture::holds(const Tensor& tensor) const {
+  if (!tensor || tensor.bytes() == 0) return true;
+  const std::less_equal<const std::byte*> at_or_before;
+  const auto* begin = static_cast<const std::byte*>(tensor.raw());
+  for (const std::span<const std::byte>& piece : memory_) {
+    if (at_or_before(piece.data(), begin) && at_or_before(begin + tensor.bytes(), piece.data() + piece.size()))
+      return true;
+  }
+  return false;
+}
+
+void Capture::check(const Place& place, const OpInfo& op) const {
+  for (const std::initializer_list<Tensor>& tensors : {op.reads, op.writes}) {
+    for (const Tensor& tensor : tensors) {
+      if (holds(tensor)) continue;
+      refuse(place, op.name,
+             str("a tensor of shape ", tensor.shape(),
+                 " lies outside the run's planned memory: its address may be another at the launch"));
+    }
+  }
+}
+
+void Capture::add(const OpInfo& op, Call call) {
+  calls_->add({.name = op.name, .reads = op.reads, .writes = op.writes, .kind = op.kind, .call = std::move(call)});
+}
+
+void Capture::add_poison(Call call) { calls_->add({.name = "poison", .of_host = false, .call = std::move(call)}); }
+
+Graph Capture::end(Device device, Stream stream) {
+  if (device == Device::cpu) return Graph(std::move(calls_));
+  if constexpr (build::has_cuda)
+    return Graph(std::make_shared<DeviceGraph>(cuda::end_capture(stream), num_ops_));
+  else
+    throw InternalError("[Capture::end] a build without CUDA has no such device");
+}
+
+GraphComparison::GraphComparison(const Graph& graph, std::string name)
+    : calls_(dynamic_cast<const CallList&>(*graph.body_)), name_(std::move(name)) {}
+
+void GraphComparison::refuse(const Place& place, std::string_view op, std::string_view what) const {
+  throw InternalError(str("[graph] ", name_, describe(place), ", op ", next_ + 1, " (", op, "): ", what));
+}
+
+void GraphComparison::end() {
+  const std::vector<CallList::Op>& ops = calls_.ops();
+  while (next_ < ops.size() && !ops[next_].of_host) ++next_;
+  if (next_ < ops.size()) {
+    refuse({}, ops[next_].name,
+           "the graph has it, the host no longer asks for it: a graph keeps the path of its capture");
+  }
+}
+
+void GraphComparison::run(Exec& ex, const OpInfo& op, const Capture::Call& call) {
+  const std::vector<CallList::Op>& ops = calls_.ops();
+  while (next_ < ops.size() && !ops[next_].of_host) ++next_;
+  if (next_ == ops.size() || std::string_view(ops[next_].name) != op.name) {
+    refuse(ex.place(), op.name,
+           str("the graph has ", next_ == ops.size() ? "nothing" : ops[next_].name,
+               " there: a graph keeps the path of its capture, so what the host runs may not follow data"));
+  }
+  const auto expect_same = [&](std::span<const Tensor> now, std::span<const Tensor> captured) {
+    for (std::size_t i = 0; i < now.size() && i < captured.size(); ++i) {
+      if (now[i].shape() != captured[i].shape() || now[i].dtype() != captured[i].dtype())
+        refuse(ex.place(), op.name, str("a tensor of shape ", now[i].shape(), ", captured was ", captured[i].shape()));
+      if (now[i].raw() != captured[i].raw())
+        refuse(ex.place(), op.name,
+               str("a tensor of shape ", now[i].shape(), " lies at another address than when captured"));
+    }
+  };
+  expect_same(op.reads, ops[next_].reads);
+  expect_same(op.writes, ops[next_].writes);
+  if (op.kind == OpKind::communication)
+    ex.execute(op.name, call);
+  else
+    compare_results(ex, next_, call);
+  ++next_;
+}
+
+void GraphComparison::compare_results(Exec& ex, std::size_t place, const Capture::Call& call) const {
+  const CallList::Op& captured = calls_.ops()[place];
+  const auto contents = [&captured] {
+    std::vector<std::vector<std::byte>> all;
+    for (const Tensor& tensor : captured.writes) {
+      const auto* bytes = static_cast<const std::byte*>(tensor.raw());
+      all.emplace_back(bytes, bytes + (tensor ? tensor.bytes() : 0));
+    }
+    return all;
+  };
+  const auto before = contents();
+  captured.call(ex, ex.stream());
+  const auto launched = contents();
+  for (std::size_t i = 0; i < before.size(); ++i)
+    std::ranges::copy(before[i], static_cast<std::byte*>(captured.writes[i].raw()));
+  ex.execute(captured.name, call);
+  if (contents() != launched) {
+    refuse(
+        ex.place(), captured.name,
+        "gives another result than when captured: what changes from step to step must come from memory, not by value");
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,97 @@
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megalith/tensor/tensor.h"
+
+namespace megalith {
+
+class CallList;
+class Exec;
+struct OpInfo;
+struct Place;
+
+/// Ops captured once, with the addresses that they touch, and launched as often as wanted: a CUDA graph on a GPU; on
+/// the CPU a list of the calls, so that what holds for graphs is tested on any machine. A launch repeats device work
+/// and nothing of the host's. A cheap handle.
+class Graph {
+ public:
+  Graph() = default;
+  explicit operator bool() const { return body_ != nullptr; }
+  /// Runs in the order of `ex`. On a GPU the host only submits.
+  void launch(Exec& ex) const;
+  /// Ops of the Exec that were captured: on a GPU the graph has a node or more for each.
+  Index num_ops() const;
+
+  /// What a device makes of the captured ops.
+  class Body {
+   public:
+    virtual ~Body() = default;
+    virtual void launch(Exec& ex) const = 0;
+    virtual Index num_ops() const = 0;
+  };
+  explicit Graph(std::shared_ptr<const Body> body) : body_(std::move(body)) {}
+
+ private:
+  friend class GraphComparison;
+  std::shared_ptr<const Body> body_;
+};
+
+/// What an Exec captures into, from Exec::begin_capture() to end_capture(). Everything that a graph cannot repeat is
+/// refused there with an InternalError that names the place in the step and the op: a tensor outside the plan (its
+/// address is gone at the launch), waiting for the device, and an op on memory that is not in `memory`.
+class Capture {
+ public:
+  using Call = std::function<void(Exec&, Stream)>;
+
+  /// `name` ("training") is for messages. `memory`: all that graphs may touch, as it stays where it is until they are
+  /// gone.
+  Capture(std::string name, std::vector<std::span<const std::byte>> memory);
+
+  [[noreturn]] void refuse(const Place& place, std::string_view what, std::string_view why) const;
+
+  // For Exec.
+  void check(const Place& place, const OpInfo& op) const;
+  void add(const OpInfo& op, Call call);
+  void add_poison(Call call);
+  void count() { ++num_ops_; }
+  Graph end(Device device, Stream stream);
+
+ private:
+  bool holds(const Tensor& tensor) const;
+
+  std::string name_;
+  std::vector<std::span<const std::byte>> memory_;
+  std::shared_ptr<CallList> calls_;  // on the CPU
+  Index num_ops_ = 0;                // on a GPU
+};
+
+/// Runs the same ops eagerly and from a graph on the CPU, one by one on the same inputs, and compares: what a graph
+/// cannot see at its capture shows itself in a later run. Throws InternalError that names the op when the host has
+/// taken another path, when a tensor has another shape or address, and when the results differ: then the op took a
+/// value that changes from step to step by value, not from memory. Takes memory; for debug builds and tests.
+class GraphComparison {
+ public:
+  /// `graph` must be of the CPU, and live as long. `name`: of what is compared, for messages.
+  GraphComparison(const Graph& graph, std::string name);
+  /// All ops were run. Throws when the graph has more.
+  void end();
+
+  // For Exec.
+  void run(Exec& ex, const OpInfo& op, const Capture::Call& call);
+
+ private:
+  [[noreturn]] void refuse(const Place& place, std::string_view op, std::string_view what) const;
+  void compare_results(Exec& ex, std::size_t place, const Capture::Call& call) const;
+
+  const CallList& calls_;
+  std::string name_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace megalith

@@ -1,0 +1,239 @@
+#include "apps/graphs_report.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/train/engine.h"
+
+namespace megalith::apps {
+namespace {
+
+using nlohmann::json;
+
+// 64 tokens of 64 elements of 4 bytes: an activation is 16 KiB.
+constexpr const char* kRecipe = R"(
+[model]
+num_layers = 8
+hidden_size = 64
+num_heads = 4
+seq_len = 32
+dropout = 0.0
+[train]
+steps = 1
+global_batch = 16
+micro_batch = 2
+[data]
+tokenizer = "byte"
+train = "text.txt"
+)";
+constexpr Index kActivation = 64 * 64 * 4;
+constexpr Index kStepData = 8 * 2 * 64 * 4;  // tokens and targets of 8 microbatches
+
+config::RunPlan plan_with(const std::vector<std::string>& settings) {
+  return config::resolve(config::parse_recipe(kRecipe, "r.toml", settings));
+}
+
+json report_with(const std::vector<std::string>& settings) {
+  return json::parse(graphs_report(plan_with(settings), GraphsFormat::json));
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST(GraphsReport, FiguresOfAPipeline) {
+  const json report = report_with({"parallel.pp=2"});
+  EXPECT_EQ(report.at("microbatches"), 8);
+  EXPECT_EQ(report.at("captured_microbatches"), 8);
+  EXPECT_EQ(report.at("layer_input_bytes"), kActivation);
+  EXPECT_EQ(report.at("layer_boundary_bytes"), kActivation);
+  ASSERT_EQ(report.at("ranks").size(), 2U);
+  const json first = report.at("ranks").at(0), last = report.at("ranks").at(1);
+  EXPECT_EQ(first.at("captured_layers_per_chunk"), json({4}));
+  EXPECT_EQ(first.at("in_flight"), 2);
+  EXPECT_EQ(first.at("layers_per_microbatch"), json({{"training_graphs", 64},
+                                                     {"evaluation_graphs", 0},
+                                                     {"launches_per_step", 64},
+                                                     {"warmup_passes", 1},
+                                                     {"added_bytes", 0}}));
+  // It embeds: one place for what it sends, one for the gradients that it receives.
+  EXPECT_EQ(first.at("layers_per_slot"), json({{"training_graphs", 16},
+                                               {"evaluation_graphs", 0},
+                                               {"launches_per_step", 64},
+                                               {"warmup_passes", 1},
+                                               {"added_bytes", 2 * kActivation}}));
+  EXPECT_EQ(last.at("layers_per_slot").at("training_graphs"), 8);
+  EXPECT_EQ(last.at("layers_per_slot").at("added_bytes"), 2 * kActivation);  // one slot's input, what it sends
+  EXPECT_EQ(last.at("iteration"), json({{"training_graphs", 1},
+                                        {"evaluation_graphs", 1},
+                                        {"launches_per_step", 1},
+                                        {"warmup_passes", 0},
+                                        {"added_bytes", kStepData}}));
+  EXPECT_EQ(first.at("owned_buffers"), json({{"static_inputs", 8},
+                                             {"static_input_bytes", 8 * kActivation},
+                                             {"unshared_input_bytes", 32 * kActivation},
+                                             {"output_grad_bytes", kActivation},
+                                             {"boundary_bytes", 8 * kActivation}}));
+}
+
+TEST(GraphsReport, StagesInTheMiddleReadNoTokens) {
+  const json ranks = report_with({"parallel.pp=4"}).at("ranks");
+  const auto data = [&](std::size_t rank) { return ranks.at(rank).at("iteration").at("added_bytes").get<Index>(); };
+  EXPECT_EQ(data(0), kStepData);
+  EXPECT_EQ(data(1), 0);
+  EXPECT_EQ(data(3), kStepData);
+}
+
+TEST(GraphsReport, WithoutAPipelineOneMicrobatchIsCaptured) {
+  for (const char* batch : {"train.global_batch=16", "train.global_batch=64"}) {
+    const json report = report_with({batch});
+    const json rank = report.at("ranks").at(0);
+    EXPECT_EQ(report.at("captured_microbatches"), 1);
+    EXPECT_EQ(rank.at("layers_per_microbatch").at("training_graphs"), 16);
+    EXPECT_EQ(rank.at("layers_per_slot"), rank.at("layers_per_microbatch"));
+    EXPECT_EQ(rank.at("layers_per_slot").at("launches_per_step"), 16 * report.at("microbatches").get<int>());
+    EXPECT_EQ(rank.at("owned_buffers").at("static_input_bytes"), 8 * kActivation);
+  }
+}
+
+TEST(GraphsReport, BytesDoNotGrowWithTheMicrobatches) {
+  for (const std::vector<std::string>& grid :
+       {std::vector<std::string>{"parallel.pp=4"}, {"parallel.pp=2", "parallel.chunks=2"}}) {
+    json first;
+    for (const int batch : {32, 128, 512}) {
+      std::vector<std::string> settings = grid;
+      settings.push_back(str("train.global_batch=", batch));
+      json ranks = report_with(settings).at("ranks");
+      for (json& rank : ranks) {
+        EXPECT_EQ(rank.at("layers_per_microbatch").at("training_graphs"),
+                  rank.at("layers_per_microbatch").at("launches_per_step"));
+        rank.erase("layers_per_microbatch");
+        rank.erase("iteration");
+        rank.at("layers_per_slot").erase("launches_per_step");
+        rank.at("owned_buffers").erase("unshared_input_bytes");
+      }
+      if (first.is_null()) first = ranks;
+      EXPECT_EQ(ranks, first) << batch;
+    }
+  }
+}
+
+TEST(GraphsReport, PlannedBytesAreThoseOfARun) {
+  const config::RunPlan plan = plan_with({"parallel.pp=2", "parallel.chunks=2", "parallel.tp=2"});
+  const json ranks = json::parse(graphs_report(plan, GraphsFormat::json)).at("ranks");
+  ASSERT_EQ(ranks.size(), 4U);
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto world = comm::dry_world(rank, 4);
+    const BytesByOwner bytes = train::Engine(*world, plan).planned_bytes();
+    const json planned = ranks.at(static_cast<std::size_t>(rank)).at("planned_bytes");
+    EXPECT_EQ(planned.size(), 4U);
+    for (const auto& [owner, value] : planned.items()) EXPECT_EQ(value, bytes.at(owner)) << owner;
+  }
+}
+
+TEST(GraphsReport, ScopesAreTheRecipes) {
+  const json report = report_with({"graphs.mode=layers", "graphs.per=slot", "graphs.scopes=attn"});
+  EXPECT_EQ(report.at("mode"), "layers");
+  EXPECT_EQ(report.at("per"), "slot");
+  EXPECT_EQ(report.at("scopes"), json({"attn"}));
+  EXPECT_EQ(report.at("ranks").at(0).at("layers_per_slot").at("training_graphs"), 16);
+  try {
+    report_with({"graphs.scopes=moe"});
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(),
+                 "graphs.scopes = [moe]: V5: the model has no experts; use attn, mlp, or [] for whole layers");
+  }
+}
+
+TEST(GraphsReport, AliasesNameOwnersOfThePlan) {
+  const json report = report_with({});
+  const auto world = comm::dry_world(0, 1);
+  const config::RunPlan plan = plan_with({});
+  const BytesByOwner bytes = train::Engine(*world, plan).planned_bytes();
+  EXPECT_FALSE(report.at("aliases").empty());
+  for (const json& alias : report.at("aliases")) {
+    for (const json& owner : alias.at("owners")) EXPECT_TRUE(bytes.contains(owner)) << alias;
+  }
+}
+
+TEST(GraphsReport, Text) {
+  const std::string text = graphs_report(plan_with({"parallel.pp=2"}), GraphsFormat::text);
+  const std::size_t plan = text.find("\nThe plan, with and without graphs\nrank  activations"),
+                    aliases = text.find("\nof a layer's graph ");
+  ASSERT_NE(plan, std::string::npos) << text;
+  ASSERT_NE(aliases, std::string::npos) << text;
+  EXPECT_EQ(text.substr(0, plan),
+            R"(grid tp 1 pp 2 dp 1, 2 ranks, 8 microbatches a step, whole layers; the recipe runs graphs.mode = none
+
+Graphs of a rank and launches a step
+rank  stage  layers  slots  in flight  per microbatch  per slot  launches  warm-up passes  iteration  launches
+   0      0       4      2          2              64        16        64               1        1+1         1
+   1      1       4      1          1              64         8        64               1        1+1         1
+Iteration: training + evaluation. With graphs of layers, evaluation runs eagerly.
+
+Memory that graphs add to the plan (per slot: copies of messages; iteration: a step's tokens)
+rank  per microbatch   per slot  iteration
+   0             0 B  32.00 KiB   4.00 KiB
+   1             0 B  32.00 KiB   4.00 KiB
+
+What graphs per microbatch would take with buffers of their own; here they lie in the plan
+rank  static inputs       bytes  output gradients    boundary
+   0              8  128.00 KiB         16.00 KiB  128.00 KiB
+   1              4   64.00 KiB         16.00 KiB   64.00 KiB
+)");
+  EXPECT_NE(text.find("\noutput gradient           scratch that all layers, chunks and microbatches share ", aliases),
+            std::string::npos);
+}
+
+TEST(GraphsPicture, DrawsEveryPassAndEverySlot) {
+  const std::string picture = graphs_picture(plan_with({"parallel.pp=2", "parallel.chunks=2"}), 0);
+  EXPECT_TRUE(picture.starts_with("<svg ")) << picture.substr(0, 40);
+  EXPECT_TRUE(picture.ends_with("</svg>\n"));
+  EXPECT_EQ(count(picture, "<text"), count(picture, "</text>"));
+  EXPECT_EQ(count(picture, "class=\"forward\""), 16);
+  EXPECT_EQ(count(picture, "class=\"backward\""), 16);
+  EXPECT_EQ(count(picture, ">F7.1<"), 1);
+  const json rank = report_with({"parallel.pp=2", "parallel.chunks=2"}).at("ranks").at(0);
+  int slots = 0;
+  for (const json& number : rank.at("slots")) slots += number.get<int>();
+  EXPECT_GT(slots, 1);
+  EXPECT_EQ(count(picture, "class=\"row\""), slots + 1);  // and the legend
+}
+
+TEST(GraphsPicture, PassesStandInTheRowOfTheirSlot) {
+  const std::string picture = graphs_picture(plan_with({"parallel.pp=2", "train.global_batch=8"}), 0);
+  const auto row = [&](const std::string& label) {
+    const std::size_t end = picture.find(">" + label + "<"), y = picture.rfind("y=\"", end);
+    return std::stoi(picture.substr(y + 3));
+  };
+  EXPECT_EQ(row("F0"), row("B0"));
+  EXPECT_EQ(row("F0"), row("slot 0"));
+  EXPECT_EQ(row("F1"), row("slot 1"));
+  EXPECT_EQ(row("F2"), row("slot 0"));
+  EXPECT_EQ(row("B3"), row("slot 1"));
+}
+
+TEST(GraphsPicture, OfOneMicrobatchWhereThereIsNoPipeline) {
+  const std::string picture = graphs_picture(plan_with({}), 0);
+  EXPECT_EQ(count(picture, "class=\"forward\""), 1);
+  EXPECT_EQ(count(picture, ">B0<"), 1);
+}
+
+TEST(GraphsPicture, LongOrdersAreCut) {
+  const std::string picture = graphs_picture(plan_with({"parallel.pp=2", "train.global_batch=512"}), 1);
+  EXPECT_EQ(count(picture, "class=\"forward\"") + count(picture, "class=\"backward\""), 256);
+  EXPECT_NE(picture.find("the first 256 of 512 passes"), std::string::npos);
+}
+
+TEST(GraphsPicture, RanksOutsideTheWorldAreRefused) {
+  EXPECT_THROW(graphs_picture(plan_with({"parallel.pp=2"}), 2), ConfigError);
+  EXPECT_THROW(graphs_picture(plan_with({"parallel.pp=2"}), -1), ConfigError);
+}
+
+}  // namespace
+}  // namespace megalith::apps

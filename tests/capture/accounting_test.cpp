@@ -1,0 +1,122 @@
+#include "megalith/capture/accounting.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/capture/vectors.h"
+
+namespace megalith::capture {
+namespace {
+
+using nlohmann::json;
+
+template <class T>
+std::vector<std::vector<T>> for_all(const RankLayers& layers, const T& value) {
+  std::vector<std::vector<T>> all;
+  for (const int count : layers.per_chunk) all.emplace_back(static_cast<std::size_t>(count), value);
+  return all;
+}
+
+OwnedBuffers owned(const RankLayers& layers, const LayerSizes& sizes, const Coverage& coverage) {
+  return owned_buffers(layers, for_all(layers, sizes), for_all(layers, coverage));
+}
+
+constexpr LayerSizes kDense{.tokens = 64, .hidden_size = 32, .activation_bytes = 2};
+constexpr Coverage kWhole{.attention = true, .mlp = MlpCover::whole};
+
+TEST(Accounting, BytesOfTheVectors) {
+  for (const json& entry : graph_vectors().at("accounting_examples")) {
+    const pipeline::ScheduleShape shape = shape_of(entry);
+    const Index tokens = entry.at("tokens_per_microbatch_on_rank"), top_k = entry.at("topk");
+    const LayerSizes sizes{.tokens = tokens,
+                           .hidden_size = entry.at("hidden"),
+                           .num_experts = entry.at("experts"),
+                           .top_k = top_k,
+                           .permuted_rows = tokens * top_k,
+                           .shared_experts = entry.at("shared_expert")};
+    ScopeSet scopes{Scope::moe_router};
+    if (entry.at("scope") == "moe_preprocess") scopes.add(Scope::moe_preprocess);
+    const Coverage coverage = covered(scopes, {.moe = true});
+    EXPECT_EQ(input_bytes(sizes), entry.at("input_bytes_per_layer"));
+    EXPECT_EQ(boundary_bytes(coverage, sizes), entry.at("boundary_bytes_per_layer"));
+    for (const json& rank : entry.at("ranks")) {
+      const OwnedBuffers buffers = owned(alike(shape, rank.at("rank"), entry.at("layers_per_chunk")), sizes, coverage);
+      EXPECT_EQ(buffers.static_inputs, rank.at("static_input_sets")) << rank;
+      EXPECT_EQ(buffers.static_input_bytes, rank.at("static_input_bytes")) << rank;
+      EXPECT_EQ(buffers.unshared_input_bytes, rank.at("static_input_bytes_without_reuse")) << rank;
+      EXPECT_EQ(buffers.boundary_bytes, rank.at("boundary_bytes")) << rank;
+      EXPECT_EQ(peak_in_flight(shape, rank.at("rank")), rank.at("in_flight_chunks")) << rank;
+    }
+  }
+}
+
+TEST(Accounting, OptionalPartsOfTheBoundary) {
+  LayerSizes s{.tokens = 10, .hidden_size = 4, .num_experts = 6, .top_k = 2, .permuted_rows = 30};
+  const Coverage router{true, MlpCover::router}, preprocess{true, MlpCover::preprocess};
+  EXPECT_EQ(boundary_bytes(router, s), 2 * 80 + 10 * 6 * 4 + 10 * 6);
+  EXPECT_EQ(boundary_bytes(preprocess, s), 30 * (4 * 2 + 4) + 80 + 10 * 2 * 4 + 10 * 6);
+  const Index before = boundary_bytes(preprocess, s);
+  s.shared_experts = true;
+  EXPECT_EQ(boundary_bytes(preprocess, s), before + 80);
+  EXPECT_EQ(boundary_bytes(router, s), 3 * 80 + 10 * 6 * 4 + 10 * 6);
+  s.keeps_moe_residual = true;
+  EXPECT_EQ(boundary_bytes(preprocess, s), before + 2 * 80);
+  EXPECT_EQ(boundary_bytes({true, MlpCover::none}, s), 80);
+  EXPECT_EQ(boundary_bytes(kWhole, s), 80);
+}
+
+TEST(Accounting, BytesFollowWhatIsInFlightAndNotTheMicrobatches) {
+  for (const auto& [pp, chunks] : {std::pair{1, 1}, {2, 1}, {4, 1}, {2, 2}, {4, 2}}) {
+    for (int stage = 0; stage < pp; ++stage) {
+      for (const int microbatches : {16, 64, 256}) {
+        const RankLayers layers = alike({pp, chunks, microbatches}, stage, 3);
+        const OwnedBuffers buffers = owned(layers, kDense, kWhole);
+        const Index in_flight = peak_in_flight(layers.shape, stage);
+        EXPECT_EQ(buffers.static_inputs, in_flight * 3);
+        EXPECT_EQ(buffers.static_input_bytes, in_flight * 3 * 64 * 32 * 2);
+        EXPECT_EQ(buffers.boundary_bytes, in_flight * 3 * 64 * 32 * 2);
+        EXPECT_EQ(buffers.output_grad_bytes, 64 * 32 * 2);
+        EXPECT_EQ(buffers.unshared_input_bytes, (pp == 1 ? 1 : microbatches) * chunks * 3 * 64 * 32 * 2);
+      }
+    }
+  }
+}
+
+TEST(Accounting, LayersOfTwoSizesShareNothing) {
+  const RankLayers layers{{1, 1, 4}, 0, {2}};
+  LayerSizes wide = kDense;
+  wide.hidden_size *= 2;
+  const std::vector<std::vector<LayerSizes>> sizes{{kDense, wide}};
+  const OwnedBuffers buffers = owned_buffers(layers, sizes, for_all(layers, kWhole));
+  EXPECT_EQ(buffers.static_inputs, 2);
+  EXPECT_EQ(buffers.static_input_bytes, 3 * input_bytes(kDense));
+  EXPECT_EQ(buffers.output_grad_bytes, 3 * input_bytes(kDense));
+  EXPECT_EQ(buffers.boundary_bytes, 3 * input_bytes(kDense));
+}
+
+TEST(Accounting, MessagesAreCopiedToWhereGraphsPerSlotLook) {
+  const auto copies = [](const pipeline::ScheduleShape& shape, int stage, pipeline::SlotPolicy policy) {
+    const MessageCopies c = message_copies(pipeline::lower(shape, stage, {policy}), kWhole);
+    return std::pair{c.inputs, c.passing};
+  };
+  using pipeline::SlotPolicy;
+  using Copies = std::pair<Index, Index>;
+  EXPECT_EQ(copies({1, 1, 8}, 0, SlotPolicy::per_chunk), Copies(0, 0));
+  for (const int microbatches : {16, 64, 256}) {
+    EXPECT_EQ(copies({4, 1, microbatches}, 0, SlotPolicy::per_chunk), Copies(0, 2));  // embeds; receives gradients
+    EXPECT_EQ(copies({4, 1, microbatches}, 1, SlotPolicy::per_chunk), Copies(3, 2));
+    EXPECT_EQ(copies({4, 1, microbatches}, 3, SlotPolicy::per_chunk), Copies(1, 1));  // its loss makes the gradients
+    EXPECT_EQ(copies({4, 2, microbatches}, 0, SlotPolicy::per_chunk), Copies(4, 2));  // its first chunk embeds
+  }
+  EXPECT_EQ(copies({4, 2, 64}, 1, SlotPolicy::shared), Copies(9, 2));
+  // Where eager code reads or writes the message, nothing is copied.
+  const auto covering = [](const Coverage& coverage) {
+    const MessageCopies c = message_copies(pipeline::lower({4, 1, 8}, 1), coverage);
+    return Copies{c.inputs, c.passing};
+  };
+  EXPECT_EQ(covering({true, MlpCover::none}), Copies(3, 1));
+  EXPECT_EQ(covering({false, MlpCover::whole}), Copies(0, 2));
+  EXPECT_EQ(covering({false, MlpCover::router}), Copies(0, 0));
+}
+
+}  // namespace
+}  // namespace megalith::capture

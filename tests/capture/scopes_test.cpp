@@ -1,0 +1,195 @@
+#include "megalith/capture/scopes.h"
+
+#include <gtest/gtest.h>
+
+#include "megalith/capture/host_copies.h"
+
+#include "tests/capture/vectors.h"
+
+namespace megalith::capture {
+namespace {
+
+using nlohmann::json;
+
+constexpr Scope kScopes[] = {Scope::attn, Scope::mlp, Scope::moe, Scope::moe_router, Scope::moe_preprocess};
+
+std::vector<ScopeSet> all_scope_sets() {
+  std::vector<ScopeSet> sets;
+  for (unsigned bits = 0; bits < 1U << kNumScopes; ++bits) {
+    ScopeSet& set = sets.emplace_back();
+    for (const Scope scope : kScopes) {
+      if ((bits >> static_cast<unsigned>(scope) & 1U) != 0) set.add(scope);
+    }
+  }
+  return sets;
+}
+
+int broken(const ScopeSet& scopes, const RunFacts& run) {
+  const std::optional<BrokenRule> rule = first_broken_rule(scopes, run);
+  return rule ? rule->number : 0;
+}
+
+const RunFacts kDense{.dense_layers = 4};
+const RunFacts kMixed{.dense_layers = 2, .moe_layers = 2, .num_experts = 8};
+const RunFacts kPadded{.dense_layers = 2, .moe_layers = 2, .num_experts = 8, .capacity = Capacity::padded};
+
+TEST(Scopes, EverySetOfEveryModelIsJudgedAsInTheVectors) {
+  std::size_t judged = 0;
+  for (const json& entry : graph_vectors().at("scope_validation")) {
+    const std::string model = entry.at("model");
+    RunFacts run{.dense_layers = model == "all_moe" ? 0 : 2,
+                 .moe_layers = model == "dense" ? 0 : 2,
+                 .num_experts = model == "dense" ? 0 : 64,
+                 .capacity = capacity_of(entry.at("capacity")),
+                 .pads_routing = entry.at("router_padding_for_quantization")};
+    ASSERT_EQ(entry.at("dispatcher"), "alltoall");
+    for (const json& names : entry.at("legal")) {
+      EXPECT_EQ(broken(scopes_of(names), run), 0) << entry << names;
+      ++judged;
+    }
+    for (const json& rejected : entry.at("rejected")) {
+      const std::string rule = rejected.at(1);
+      EXPECT_EQ("V" + std::to_string(broken(scopes_of(rejected.at(0)), run)), rule) << rejected;
+      ++judged;
+    }
+  }
+  EXPECT_EQ(judged, 11 * all_scope_sets().size());
+}
+
+TEST(Scopes, RulesOnTheRun) {
+  struct Case {
+    int rule;
+    ScopeSet scopes;
+    RunFacts run;
+    void (*breaks)(RunFacts&);
+  };
+  const ScopeSet attn{Scope::attn}, mlp{Scope::mlp}, whole, router{Scope::moe_router}, moe{Scope::moe};
+  const Case cases[] = {
+      {10, attn, kDense, [](RunFacts& r) { r.offloads_activations = true; }},
+      {10, attn, kDense, [](RunFacts& r) { r.varying_lengths = true; }},
+      {10, attn, kDense, [](RunFacts& r) { r.for_inference = true; }},
+      {10, attn, kDense, [](RunFacts& r) { r.hybrid_context_parallel = true; }},
+      {11, mlp, kMixed, [](RunFacts& r) { r.overlaps_experts = true; }},
+      {11, moe, kPadded, [](RunFacts& r) { r.overlaps_experts = true; }},
+      {11, whole, kPadded, [](RunFacts& r) { r.overlaps_experts = true; }},
+      {12, attn, kDense, [](RunFacts& r) { r.recompute.full = true; }},
+      {12, router, kMixed, [](RunFacts& r) { r.recompute.moe = true; }},
+      {12, attn, kDense, [](RunFacts& r) { r.recompute.core_attention = true, r.attention_dropout = 0.1; }},
+      {12, whole, kDense, [](RunFacts& r) { r.recompute.core_attention = true, r.attention_dropout = 0.1; }},
+      {12, mlp, kDense, [](RunFacts& r) { r.recompute.mlp = true, r.dropout = 0.1; }},
+      {12, moe, kPadded, [](RunFacts& r) { r.recompute.moe = true, r.dropout = 0.1; }},
+      {12, moe, kPadded, [](RunFacts& r) { r.recompute.moe = true, r.jitters_routing = true; }},
+      {13, router, kMixed, [](RunFacts& r) { r.echo = true; }},
+      {14, attn, kDense, [](RunFacts& r) { r.ramps_batch = true, r.num_stages = 2; }},
+      {15, attn, kDense, [](RunFacts& r) { r.random_on_host = true; }},
+      {16, attn, kDense, [](RunFacts& r) { r.maps_memory = true, r.nccl_registers = true; }},
+  };
+  for (const Case& c : cases) {
+    RunFacts run = c.run;
+    EXPECT_EQ(broken(c.scopes, run), 0) << text(c.scopes);
+    c.breaks(run);
+    EXPECT_EQ(broken(c.scopes, run), c.rule) << text(c.scopes);
+  }
+}
+
+TEST(Scopes, WhatTheRulesOnTheRunAllow) {
+  RunFacts run = kMixed;
+  run.overlaps_experts = true;
+  EXPECT_EQ(broken({Scope::attn, Scope::moe_router}, run), 0);
+  run = kDense;
+  run.recompute.core_attention = true;  // with dropout, but outside the graph; then inside, without dropout
+  run.attention_dropout = 0.1;
+  EXPECT_EQ(broken({Scope::mlp}, run), 0);
+  run.attention_dropout = 0;
+  EXPECT_EQ(broken({Scope::attn}, run), 0);
+  run = kDense;
+  run.recompute.mlp = true;
+  run.dropout = 0.1;
+  EXPECT_EQ(broken({Scope::attn}, run), 0);
+  run = kMixed;
+  run.recompute.moe = true;
+  run.jitters_routing = true;
+  EXPECT_EQ(broken({Scope::attn, Scope::mlp}, run), 0);
+  run = kMixed;
+  run.echo = true;
+  EXPECT_EQ(broken({Scope::attn}, run), 0);
+  run.echo_stops_at_boundary = true;
+  EXPECT_EQ(broken({Scope::moe_router}, run), 0);
+  run = kDense;
+  run.ramps_batch = true;
+  EXPECT_EQ(broken({}, run), 0);
+  run.num_stages = 4;
+  run.records_again = true;
+  EXPECT_EQ(broken({}, run), 0);
+  run.maps_memory = true;
+  EXPECT_EQ(broken({}, run), 0);
+}
+
+TEST(Scopes, TheFirstBrokenRuleWins) {
+  RunFacts run = kDense;
+  run.offloads_activations = run.random_on_host = true;
+  EXPECT_EQ(broken({Scope::moe, Scope::moe_router}, run), 3);
+  EXPECT_EQ(broken({Scope::moe_router}, run), 5);
+  EXPECT_EQ(broken({Scope::attn}, run), 10);
+}
+
+TEST(Scopes, RuleV8IsWhatTheHostCopiesAllow) {
+  for (const Capacity capacity : {Capacity::dropless, Capacity::dropping, Capacity::padded}) {
+    for (const bool pads : {false, true}) {
+      RunFacts run = kMixed;
+      run.capacity = capacity;
+      run.pads_routing = pads;
+      const HostCopies copies = host_copies({.capacity = capacity, .pads_routing = pads, .preprocess_captured = true});
+      EXPECT_EQ(broken({Scope::moe_router, Scope::moe_preprocess}, run) == 8, !copies.legal());
+    }
+  }
+  RunFacts gathering = kMixed;
+  gathering.capacity = Capacity::dropping;
+  gathering.dispatcher = Dispatcher::all_gather;
+  EXPECT_EQ(broken({Scope::moe_router, Scope::moe_preprocess}, gathering), 0);
+}
+
+TEST(Scopes, ProblemsNameTheRuleAndComeWithGraphsOfLayersOnly) {
+  Problems problems;
+  GraphsConfig config{.mode = GraphMode::layers, .scopes = {Scope::attn, Scope::moe_router}};
+  check_scopes(config, kDense, problems);
+  EXPECT_EQ(problems.lines(),
+            std::vector<std::string>{"graphs.scopes = [attn, moe_router]: V5: the model has no experts; use attn, mlp, "
+                                     "or [] for whole layers"});
+  config.mode = GraphMode::none;
+  check_scopes(config, kDense, problems);
+  EXPECT_EQ(problems.lines().size(), 1U);
+}
+
+TEST(Scopes, Coverage) {
+  const LayerParts dense{}, moe{.moe = true}, no_attention{.attention = false};
+  const auto is = [](bool attention, MlpCover mlp) { return Coverage{attention, mlp}; };
+  EXPECT_EQ(covered({}, dense), is(true, MlpCover::whole));
+  EXPECT_EQ(covered({}, moe), is(true, MlpCover::whole));
+  EXPECT_EQ(covered({}, no_attention), is(false, MlpCover::whole));
+  EXPECT_EQ(covered({Scope::attn}, dense), is(true, MlpCover::none));
+  EXPECT_FALSE(covered({Scope::attn}, no_attention).any());
+  EXPECT_EQ(covered({Scope::mlp}, dense), is(false, MlpCover::whole));
+  EXPECT_FALSE(covered({Scope::mlp}, moe).any());
+  EXPECT_EQ(covered({Scope::moe}, moe), is(false, MlpCover::whole));
+  EXPECT_FALSE(covered({Scope::moe_router}, dense).any());
+  EXPECT_EQ(covered({Scope::attn, Scope::moe_router}, dense), is(true, MlpCover::none));
+  EXPECT_EQ(covered({Scope::attn, Scope::moe_router}, moe), is(true, MlpCover::router));
+  EXPECT_EQ(covered({Scope::moe_router, Scope::moe_preprocess}, moe), is(false, MlpCover::preprocess));
+}
+
+TEST(Scopes, BoundaryFieldsAreThoseOfTheVectors) {
+  const json& fields = graph_vectors().at("boundary_fields");
+  EXPECT_EQ(fields.size(), static_cast<std::size_t>(kNumScopes));
+  for (const auto& [scope, names] : fields.items()) {
+    ScopeSet scopes = scopes_of(json::array({scope}));
+    const bool is_dense = scopes.has(Scope::mlp);
+    json got = json::array();
+    for (const BoundaryField& field : boundary_fields(covered(scopes, {.moe = !is_dense})))
+      got.push_back(std::string(field.name) + (field.optional ? "?" : ""));
+    EXPECT_EQ(got, names) << scope;
+  }
+}
+
+}  // namespace
+}  // namespace megalith::capture

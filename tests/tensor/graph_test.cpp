@@ -1,0 +1,193 @@
+#include "megalith/tensor/graph.h"
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/tensor/exec.h"
+
+namespace megalith {
+namespace {
+
+/// Memory of a run, with room for a few numbers.
+class GraphTest : public ::testing::Test {
+ protected:
+  Tensor number(Index place) const { return memory_.view({1}, DType::f64, place * 8); }
+  double& value(Index place) const { return number(place).data<double>()[0]; }
+  std::vector<std::span<const std::byte>> planned() const {
+    return {{memory_.data(), static_cast<std::size_t>(memory_.bytes())}};
+  }
+  /// to = from + by
+  void add(Index from, double by, Index to) {
+    const Tensor in = number(from), out = number(to);
+    ex_.run({.name = "add", .reads = {in}, .writes = {out}},
+            [=](Exec&, Stream) { out.data<double>()[0] = in.data<double>()[0] + by; });
+  }
+  template <class Ops>
+  Graph captured(Ops&& ops) {
+    Capture capture("training", planned());
+    ex_.set_place({.microbatch = 1, .layer = 3});
+    ex_.begin_capture(capture);
+    ops();
+    return ex_.end_capture();
+  }
+  template <class Ops>
+  std::string refusal(Ops&& ops) {
+    try {
+      captured(ops);
+    } catch (const InternalError& error) {
+      ex_.abandon_capture();
+      return error.what();
+    }
+    return "";
+  }
+
+  Buffer memory_{1024};
+  Exec ex_;
+};
+
+TEST_F(GraphTest, ALaunchRepeatsTheOpsAndNothingOfTheHost) {
+  int count = 0;
+  value(0) = 2;
+  const Graph graph = captured([&] {
+    const Tensor a = number(0), sum = number(1);
+    ex_.run({.name = "accumulate", .reads = {a, sum}, .writes = {sum}},
+            [=](Exec&, Stream) { sum.data<double>()[0] += a.data<double>()[0]; });
+    ++count;
+  });
+  EXPECT_EQ(value(1), 0) << "a capture executes nothing";
+  EXPECT_EQ(graph.num_ops(), 1);
+  for (int i = 0; i < 5; ++i) graph.launch(ex_);
+  EXPECT_EQ(value(1), 10);
+  EXPECT_EQ(count, 1);
+}
+
+TEST_F(GraphTest, OpsOutsideACaptureRunAtOnce) {
+  captured([&] { add(0, 1, 0); });
+  add(0, 1, 1);
+  EXPECT_EQ(value(1), 1);
+  EXPECT_EQ(value(0), 0);
+}
+
+TEST_F(GraphTest, WhatAGraphCannotRepeatIsRefusedWithThePlaceAndTheOp) {
+  EXPECT_EQ(refusal([&] { ex_.synchronize(); }),
+            "[capture] training, microbatch 1, layer 3: Exec::synchronize: inside a graph the host cannot wait for the "
+            "device");
+  EXPECT_EQ(
+      refusal([&] { ex_.tensor({2}, DType::f64); }),
+      "[capture] training, microbatch 1, layer 3: Exec::tensor: a graph's tensors come from a plan, not from the heap");
+  double host = 0;
+  EXPECT_EQ(
+      refusal([&] { ex_.copy(&host, number(0).raw(), 8); }),
+      "[capture] training, microbatch 1, layer 3: Exec::copy: copies from and to the host stay outside of graphs");
+  EXPECT_EQ(refusal([&] {
+              const Tensor foreign(&host, {1}, DType::f64);
+              ex_.run({.name = "scale", .reads = {foreign}, .writes = {foreign}}, [](Exec&, Stream) {});
+            }),
+            "[capture] training, microbatch 1, layer 3: scale: a tensor of shape [1] lies outside the run's planned "
+            "memory: its "
+            "address may be another at the launch");
+  const Graph graph = captured([&] { add(0, 1, 0); });
+  EXPECT_EQ(refusal([&] { graph.launch(ex_); }),
+            "[capture] training, microbatch 1, layer 3: Graph::launch: graphs do not nest");
+  Tracer tracer(Device::cpu);
+  ex_.set_tracer(&tracer);
+  EXPECT_EQ(
+      refusal([&] { add(0, 1, 0); }),
+      "[capture] training, microbatch 1, layer 3: Exec::set_tracer: ops inside a graph cannot be timed one by one");
+}
+
+TEST_F(GraphTest, PoisonIsPartOfAGraph) {
+  Recording recording;
+  Exec recorder(Device::cpu, recording);
+  recording.begin_phase();
+  const auto ops = [&](Exec& ex) {
+    const Tensor made = ex.tensor({1}, DType::f64), out = number(0);
+    ex.run({.name = "read", .reads = {made}, .writes = {out}},
+           [=](Exec&, Stream) { out.data<double>()[0] = made.data<double>()[0]; });
+  };
+  ops(recorder);
+  const MemoryPlan plan = make_plan(recording);
+  ex_.poison_new_tensors();
+  const Graph graph = captured([&] {
+    ex_.begin(plan.phases[0], nullptr, memory_.data() + 512);
+    ops(ex_);
+    ex_.end();
+  });
+  memory_.view({1}, DType::f64, 512).data<double>()[0] = 7;
+  graph.launch(ex_);
+  EXPECT_TRUE(value(0) != value(0)) << "a read before a write gives NaN in every launch";
+}
+
+class GraphComparisonTest : public GraphTest {
+ protected:
+  /// What a comparison of `now` with a graph of `then` says.
+  template <class Then, class Now>
+  std::string compared(Then&& then, Now&& now) {
+    const Graph graph = captured(then);
+    GraphComparison comparison(graph, "training");
+    ex_.set_comparison(&comparison);
+    std::string text;
+    try {
+      now();
+      comparison.end();
+    } catch (const InternalError& error) {
+      text = error.what();
+    }
+    ex_.set_comparison(nullptr);
+    return text;
+  }
+};
+
+TEST_F(GraphComparisonTest, EqualStepsPassAndRunOnce) {
+  const auto ops = [&] { add(0, 1, 0), add(0, 2, 1); };
+  EXPECT_EQ(compared(ops, ops), "");
+  EXPECT_EQ(value(0), 1);
+  EXPECT_EQ(value(1), 3);
+}
+
+TEST_F(GraphComparisonTest, AValuePassedByValueIsFound) {
+  EXPECT_EQ(compared([&] { add(0, 1e-3, 1); }, [&] { add(0, 2e-3, 1); }),
+            "[graph] training, microbatch 1, layer 3, op 1 (add): gives another result than when captured: what "
+            "changes from step to step must "
+            "come from memory, not by value");
+}
+
+TEST_F(GraphComparisonTest, APathThatFollowsDataIsFound) {
+  value(5) = 1;
+  const auto ops = [&] {
+    if (value(5) > 0) add(0, 1, 0);
+    add(0, 1, 1);
+  };
+  const auto later = [&] {
+    value(5) = -1;
+    ops();
+  };
+  EXPECT_EQ(compared(ops, later),
+            "[graph] training, microbatch 1, layer 3, op 1 (add): a tensor of shape [1] lies at another address than "
+            "when captured");
+  value(5) = 1;
+  EXPECT_EQ(compared([&] { add(0, 1, 1); }, ops),
+            "[graph] training, microbatch 1, layer 3, op 1 (add): a tensor of shape [1] lies at another address than "
+            "when captured");
+  EXPECT_EQ(
+      compared([&] { add(0, 1, 1), add(0, 1, 2); }, [&] { add(0, 1, 1); }),
+      "[graph] training, op 2 (add): the graph has it, the host no longer asks for it: a graph keeps the path of its "
+      "capture");
+  EXPECT_EQ(compared([&] { add(0, 1, 1); }, [&] { add(0, 1, 1), add(0, 1, 2); }),
+            "[graph] training, microbatch 1, layer 3, op 2 (add): the graph has nothing there: a graph keeps the path "
+            "of its capture, so what the "
+            "host runs may not follow data");
+}
+
+TEST_F(GraphComparisonTest, AnotherShapeIsFound) {
+  const auto clear = [&](Index count) {
+    const Tensor x = memory_.view({count}, DType::f64);
+    ex_.run({.name = "clear", .reads = {}, .writes = {x}},
+            [=](Exec&, Stream) { std::ranges::fill(x.span<double>(), 0.0); });
+  };
+  EXPECT_EQ(compared([&] { clear(4); }, [&] { clear(8); }),
+            "[graph] training, microbatch 1, layer 3, op 1 (clear): a tensor of shape [8], captured was [4]");
+}
+
+}  // namespace
+}  // namespace megalith

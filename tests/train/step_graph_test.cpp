@@ -1,0 +1,121 @@
+#include <gtest/gtest.h>
+
+#include "tests/support/count_allocations.h"
+#include "tests/train/small_run.h"
+
+// Steps that run from one graph, against eager ones: the same bits, whatever the grid (FG-1 to FG-26, T4, T17).
+namespace megalith {
+namespace {
+
+using testing::Grid;
+using testing::RunRecord;
+
+enum class GraphHolds : std::uint8_t { nothing, passes, whole_step };
+
+config::RunPlan plan_of(const Grid& grid, const std::string& precision, GraphHolds holds, Index steps) {
+  config::RunPlan plan = testing::small_plan(grid, precision, steps);
+  if (holds == GraphHolds::nothing) return plan;
+  plan.graphs.mode = capture::GraphMode::iteration;
+  plan.graphs.warmup_steps = 3;
+  plan.graphs.optimizer = holds == GraphHolds::whole_step;
+  return plan;
+}
+
+/// Evaluates every 10 steps, each time other samples: before the evaluation's graph is captured, and after.
+void train_rank(comm::World& world, const config::RunPlan& plan, RunRecord& record, std::vector<double>& evaluated) {
+  train::Engine engine(world, plan);
+  engine.allocate();
+  const testing::HashedBatches source(plan.model.vocab_size);
+  train::Progress progress;
+  Index evaluated_batches = 0;
+  for (Index step = 0; step < plan.train.steps; ++step) {
+    const train::StepResult result = engine.step(source, progress, train::Stop::no);
+    progress = {step + 1, progress.samples + plan.train.global_batch};
+    const bool evaluates = step % 10 == 9;
+    const Index batches = evaluates ? 2 + step / 10 : 0;
+    const double loss = evaluates ? engine.evaluate(source, batches * plan.train.global_batch) : 0;
+    evaluated_batches += batches;
+    if (world.rank() != 0) continue;
+    record.losses.push_back(result.loss);
+    record.norms.push_back(result.grad_norm);
+    if (evaluates) evaluated.push_back(loss);
+  }
+  const bool from_graph = plan.graphs.mode == capture::GraphMode::iteration;
+  EXPECT_EQ(engine.train_graph().captured(), from_graph);
+  EXPECT_EQ(engine.eval_graph().captured(), from_graph && evaluated_batches > plan.graphs.warmup_steps);
+  testing::put_params(record.gradients, engine.stage(), true);
+  testing::put_params(record.parameters, engine.stage(), false);
+}
+
+struct Trained {
+  RunRecord record;
+  std::vector<double> evaluated;
+};
+
+std::unique_ptr<Trained> trained(const config::RunPlan& plan) {
+  auto result = std::make_unique<Trained>();
+  comm::run_ranks(plan.grid.world_size,
+                  [&](comm::World& world) { train_rank(world, plan, result->record, result->evaluated); });
+  return result;
+}
+
+void expect_same(const Trained& got, const Trained& want) {
+  EXPECT_EQ(got.record.losses, want.record.losses);
+  EXPECT_EQ(got.record.norms, want.record.norms);
+  EXPECT_EQ(got.evaluated, want.evaluated);
+  EXPECT_EQ(got.record.gradients.tensors(), want.record.gradients.tensors());
+  EXPECT_EQ(got.record.parameters.tensors(), want.record.parameters.tensors());
+}
+
+class StepGraphGrid : public ::testing::TestWithParam<Grid> {};
+
+TEST_P(StepGraphGrid, FiftyStepsFromAGraphHaveTheBitsOfEagerOnes) {
+  const auto eager = trained(plan_of(GetParam(), "fp32", GraphHolds::nothing, 50));
+  ASSERT_EQ(eager->evaluated.size(), 5u);
+  for (const GraphHolds holds : {GraphHolds::passes, GraphHolds::whole_step}) {
+    expect_same(*trained(plan_of(GetParam(), "fp32", holds, 50)), *eager);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StepGraphGrid, ::testing::ValuesIn(testing::all_grids()),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST(StepGraph, AllPoliciesHaveTheBitsOfEagerSteps) {
+  const Grid grid{.tp = 2, .pp = 2};
+  for (const char* precision : {"fp64", "bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    expect_same(*trained(plan_of(grid, precision, GraphHolds::whole_step, 12)),
+                *trained(plan_of(grid, precision, GraphHolds::nothing, 12)));
+  }
+}
+
+TEST(StepGraph, CheckedStepsFindNothingAmissAndChangeNoBits) {
+  for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2, .chunks = 2}, Grid{.dp = 2}}) {
+    config::RunPlan plan = plan_of(grid, "bf16", GraphHolds::whole_step, 12);
+    plan.graphs.check_steps = 5;
+    expect_same(*trained(plan), *trained(plan_of(grid, "bf16", GraphHolds::nothing, 12)));
+  }
+}
+
+TEST(StepGraph, TakesWhatThePlanSaysAndALaunchAllocatesNothing) {
+  const config::RunPlan plan = plan_of({.tp = 2, .pp = 2}, "fp32", GraphHolds::whole_step, 6);
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    const std::unique_ptr<comm::World> dry = comm::dry_world(world.rank(), world.size());
+    const BytesByOwner planned = train::Engine(*dry, plan).planned_bytes();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    EXPECT_EQ(engine.taken_bytes(), planned);
+    const testing::HashedBatches source(plan.model.vocab_size);
+    for (Index step = 0; step < plan.train.steps; ++step) {
+      const testing::CountAllocations counter;
+      engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      if (step <= plan.graphs.warmup_steps) continue;
+      EXPECT_TRUE(engine.train_graph().captured());
+      EXPECT_EQ(counter.count(), 0) << "rank " << world.rank() << ", step " << step;
+    }
+    EXPECT_EQ(engine.taken_bytes(), planned);
+  });
+}
+
+}  // namespace
+}  // namespace megalith
