@@ -124,10 +124,12 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     train::Progress progress;
     // As a run does it: the CPU step by step, a GPU with the next step started before the last one's numbers are read.
     const int under_way = engine.steps_ahead();
+    const bool from_graph = plan.graphs.mode != capture::GraphMode::none;
+    const Index warmup = bench.warmup + (from_graph ? plan.graphs.warmup_steps + plan.graphs.check_steps + 1 : 0);
     std::vector<double> times;
     train::StepResult result;
     double last = 0;
-    for (Index i = 0; i < bench.warmup + bench.steps + under_way; ++i) {
+    for (Index i = 0; i < warmup + bench.steps + under_way; ++i) {
       if (under_way == 0) comm::barrier(engine.exec(), world.all());
       if (under_way == 0 || i == 0) last = monotonic_s();
       engine.start_step(source, progress, train::Stop::no);
@@ -136,7 +138,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
       if (engine.steps_started() <= under_way) continue;
       result = engine.finish_step();
       const double now = monotonic_s();
-      if (i - under_way >= bench.warmup) times.push_back(now - last);
+      if (i - under_way >= warmup) times.push_back(now - last);
       last = now;
     }
     while (engine.steps_started() > 0) engine.finish_step();
@@ -158,6 +160,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
 
 void run_step_bench(const StepBench& bench) {
   const config::RunPlan plan = plan_of(bench);
+  train::check_runnable(plan);
   const std::optional<Measured> measured = measure(bench, plan, detect_launcher());
   if (!measured) return;
   const Measured& m = *measured;

@@ -14,8 +14,8 @@ namespace megalith::capture {
 /// eager runs and at the capture only.
 class StepGraph {
  public:
-  /// `name` ("training") is for messages. `checked_runs`, on the CPU: so many runs after the capture are eager ones that
-  /// are compared with the graph, op by op (GraphComparison); at least one in debug builds.
+  /// `name` ("training") is for messages. `checked_runs`, on the CPU: so many runs after the capture are eager ones
+  /// that are compared with the graph, op by op (GraphComparison); at least one in debug builds.
   StepGraph(std::string name, Index warmup_runs, Index checked_runs)
       : name_(std::move(name)), warmup_runs_(warmup_runs), checked_runs_(std::max(checked_runs, kLeastChecked)) {}
 

@@ -16,7 +16,9 @@ class DeviceGraph final : public Graph::Body {
  public:
   DeviceGraph(std::shared_ptr<void> handle, Index num_ops) : handle_(std::move(handle)), num_ops_(num_ops) {}
   void launch(Exec& ex) const override {
-    if constexpr (build::has_cuda) cuda::launch(handle_.get(), ex.stream());
+    ex.execute("graph", [this](Exec&, Stream stream) {
+      if constexpr (build::has_cuda) cuda::launch(handle_.get(), stream);
+    });
   }
   Index num_ops() const override { return num_ops_; }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/base/problems.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/ops/elementwise.h"
@@ -58,6 +59,17 @@ std::vector<std::string> measured_owners(const config::RunPlan& plan) {
   if (plan.device == Device::cpu) return {};
   if (plan.grid.world_size == 1) return {kContextOwner};
   return {kContextOwner, kTransportOwner};
+}
+
+void check_runnable(const config::RunPlan& plan) {
+  Problems problems;
+  problems.require(plan.graphs.mode != capture::GraphMode::layers, "graphs.mode", "layers",
+                   "runs know none and iteration; `megalith graphs` plans graphs of layers without running them");
+  problems.require(
+      plan.graphs.check_steps == 0 || plan.device == Device::cpu, "graphs.check", plan.graphs.check_steps,
+      "must be 0 on GPUs: ops are compared one by one where graphs are lists of calls, which is device.type "
+      "= \"cpu\"");
+  problems.throw_if_any("recipe");
 }
 
 Engine::Engine(comm::World& world, const config::RunPlan& plan)

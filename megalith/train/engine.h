@@ -41,6 +41,9 @@ struct Progress {
 /// several ranks, "nccl" (its communicators). None on the CPU.
 std::vector<std::string> measured_owners(const config::RunPlan& plan);
 
+/// Throws ConfigError for what a recipe may ask and plan but no run does yet.
+void check_runnable(const config::RunPlan& plan);
+
 /// One rank of a training run: stage, executors and optimizer over memory that is planned in full before step 1. Wires;
 /// holds no arithmetic of its own.
 class Engine {

@@ -237,6 +237,14 @@ TEST(LaunchOrder, NamesBothPasses) {
   }
 }
 
+TEST(LaunchOrder, LaunchesAPassOnce) {
+  LaunchOrder order(alike({2, 1, 4}, 0, 2));
+  order.launch({Act::forward, 0, 0, 0});
+  EXPECT_THROW(order.launch({Act::forward, 0, 0, 0}), InternalError);
+  order.begin();
+  order.launch({Act::forward, 0, 0, 0});
+}
+
 TEST(LaunchOrder, KnowsWhatWasCaptured) {
   LaunchOrder order(alike({1, 1, 4}, 0, 2));
   order.launch({Act::forward, 0, 0, 0});

@@ -106,6 +106,11 @@ TEST(Scopes, WhatTheRulesOnTheRunAllow) {
   run.recompute.mlp = true;
   run.dropout = 0.1;
   EXPECT_EQ(broken({Scope::attn}, run), 0);
+  run = kPadded;
+  run.dense_layers = 0;  // no dense MLP to recompute
+  run.recompute.mlp = true;
+  run.dropout = 0.1;
+  EXPECT_EQ(broken({}, run), 0);
   run = kMixed;
   run.recompute.moe = true;
   run.jitters_routing = true;

@@ -127,11 +127,13 @@ void overflow_forward(train::Engine& engine) {
 }
 
 /// Event list of the specification, through a real run on `grid`: rank `bad_rank` alone overflows at the bad steps.
-void run_events(const Grid& grid, int bad_rank, Overflow overflow, Bytes& finite_ranks) {
+void run_events(const Grid& grid, int bad_rank, Overflow overflow, Bytes& finite_ranks,
+                const capture::GraphsConfig& graphs = {}) {
   constexpr bool kOk[] = {true, true, false, true, true, false, false, true};
   constexpr double kScaleAfter[] = {65536, 131072, 65536, 65536, 131072, 65536, 32768, 32768};
   config::RunPlan plan = testing::small_plan(grid, "fp16", 8);
   plan.train.scaling.growth_interval = 2;
+  plan.graphs = graphs;
   ASSERT_EQ(plan.train.scaling.initial, 65536);
   finite_ranks.resize(static_cast<std::size_t>(grid.ranks()));
   comm::run_ranks(grid.ranks(), [&](comm::World& world) {
@@ -170,6 +172,12 @@ TEST(LossScaling, OneRankThatOverflowsSkipsTheStepOnAll) {
 TEST(LossScaling, AnOverflowOnTheLargestGridSkipsTheStepOnAll) {
   Bytes finite;
   run_events({.tp = 2, .pp = 2, .dp = 2}, 5, overflow_forward, finite);
+}
+
+TEST(LossScaling, AStepFromAGraphIsSkippedOnAllByTheDevice) {
+  Bytes finite;
+  run_events({.tp = 2, .pp = 2, .dp = 2}, 5, overflow_forward, finite,
+             {.mode = capture::GraphMode::iteration, .scopes = {}, .warmup_steps = 1, .optimizer = true});
 }
 
 /// Scales found by the run itself: far too large at first, and again after every doubling.

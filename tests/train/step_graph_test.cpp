@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include "megalith/train/saver.h"
+
+#include "tests/io/temp_dir.h"
 #include "tests/support/count_allocations.h"
 #include "tests/train/small_run.h"
 
@@ -87,6 +90,55 @@ TEST(StepGraph, AllPoliciesHaveTheBitsOfEagerSteps) {
     expect_same(*trained(plan_of(grid, precision, GraphHolds::whole_step, 12)),
                 *trained(plan_of(grid, precision, GraphHolds::nothing, 12)));
   }
+}
+
+TEST(StepGraph, AShardedOptimizersStepsHaveTheBitsOfEagerPlainOnes) {
+  for (Grid grid : {Grid{.dp = 4}, Grid{.pp = 2, .dp = 2, .chunks = 2}}) {
+    const auto plain = trained(plan_of(grid, "bf16", GraphHolds::nothing, 20));
+    grid.sharding = Sharding::optimizer;
+    for (const GraphHolds holds : {GraphHolds::passes, GraphHolds::whole_step}) {
+      config::RunPlan plan = plan_of(grid, "bf16", holds, 20);
+      plan.graphs.check_steps = 3;
+      const auto sharded = trained(plan);
+      EXPECT_EQ(sharded->record.losses, plain->record.losses);
+      EXPECT_EQ(sharded->record.norms, plain->record.norms);
+      EXPECT_EQ(sharded->evaluated, plain->evaluated);
+      // The last step is followed by an evaluation, which gathers them.
+      EXPECT_EQ(sharded->record.parameters.tensors(), plain->record.parameters.tensors());
+    }
+  }
+}
+
+TEST(StepGraph, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
+  constexpr Index kSavedAt = 6, kSteps = 12;
+  const Grid grid{.pp = 2, .dp = 2};
+  const config::RunPlan plan = plan_of(grid, "bf16", GraphHolds::whole_step, kSteps);
+  const auto eager = trained(plan_of(grid, "bf16", GraphHolds::nothing, kSteps));
+  const TempDir dir;
+  std::vector<double> losses;
+  const auto run = [&](train::Progress from, Index end) {
+    comm::run_ranks(grid.ranks(), [&](comm::World& world) {
+      const std::shared_ptr<io::Fs> fs = io::posix_fs();
+      train::Engine engine(world, plan);
+      engine.allocate();
+      train::Saver saver(engine, plan, {1, 2}, *fs, dir.path());
+      const testing::HashedBatches source(plan.model.vocab_size);
+      train::Progress progress = from;
+      if (from.step > 0) progress = saver.resume().value().progress;
+      EXPECT_EQ(progress.step, from.step);
+      for (; progress.step < end; ++progress.step, progress.samples += plan.train.global_batch) {
+        if (from.step == 0 && progress.step == kSavedAt) saver.save(progress);
+        const train::StepResult result = engine.step(source, progress, train::Stop::no);
+        if (world.rank() == 0) losses.push_back(result.loss);
+      }
+      EXPECT_TRUE(engine.train_graph().captured());
+    });
+  };
+  run({}, kSteps);
+  EXPECT_EQ(losses, eager->record.losses) << "a save reads state and leaves it";
+  losses.clear();
+  run({kSavedAt, kSavedAt * plan.train.global_batch}, kSteps);
+  EXPECT_EQ(losses, (std::vector<double>(eager->record.losses.begin() + kSavedAt, eager->record.losses.end())));
 }
 
 TEST(StepGraph, CheckedStepsFindNothingAmissAndChangeNoBits) {
