@@ -119,7 +119,8 @@ Passed step(const grid::Mesh& given, const Case& c, Sharding sharding) {
   }
   ops::OptimizerState state;
   const Counting source;
-  stage.begin(ex, nn::Mode::train, source, 0, {.loss_scale = 1}, Tensor(&state, {sizeof state}, DType::u8));
+  stage.load(ex, nn::Mode::train, source, 0, {.loss_scale = 1}, Tensor(&state, {sizeof state}, DType::u8));
+  stage.begin(ex);
   executor.run(ex, stage);
   Passed passed{.loss = *stage.loss_sum().data<double>(), .own_grads = {}};
   for (const Bucket& bucket : params.buckets()) {
