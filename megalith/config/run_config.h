@@ -23,6 +23,7 @@ struct RunConfig {
     std::optional<Index> ranks, tp, cp, pp, ep, etp, chunks, group_size;
     std::optional<std::vector<Index>> stage_layers;
     std::optional<std::string> order, tp_overlap;
+    std::optional<bool> sequence_parallel;
   } parallel;
   struct Train {
     std::optional<Index> steps, global_batch, micro_batch, seed, eval_interval, eval_batches;

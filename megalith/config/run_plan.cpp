@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "megalith/base/error.h"
 #include "megalith/pipeline/schedule.h"
@@ -118,6 +119,18 @@ void resolve_tp_overlap(const RunConfig& asked, RunPlan& plan, Problems& out) {
   if (plan.tp_overlap == TpOverlap::halves)
     out.require(plan.train.micro_batch % 2 == 0, "train.micro_batch", plan.train.micro_batch,
                 "must be even with parallel.tp_overlap = halves");
+}
+
+/// Every rank holds as many rows of what is taken in turn. The fix named is the next larger micro_batch that fits.
+void check_row_shares(const RunPlan& plan, Problems& out) {
+  const Index halves = plan.tp_overlap == TpOverlap::halves ? 2 : 1, shares = plan.row_shares() * halves;
+  const Index samples = plan.train.micro_batch, seq_len = plan.model.seq_len;
+  if (shares == halves || samples < 1 || seq_len < 1 || samples * seq_len % shares == 0) return;
+  out.add("train.micro_batch * model.seq_len", samples * seq_len,
+          str("must be divisible by ", halves > 1 ? "2 * " : "", "parallel.tp = ", shares,
+              " with parallel.sequence_parallel = true", halves > 1 ? " and parallel.tp_overlap = halves" : "",
+              ": every rank holds as many token rows; with this seq_len train.micro_batch = ",
+              round_up(samples, std::lcm(halves, shares / std::gcd(shares, seq_len))), " would do"));
 }
 
 void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
@@ -309,6 +322,8 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   }
   resolve_train(asked, plan, out);
   resolve_tp_overlap(asked, plan, out);
+  plan.sequence_parallel = asked.parallel.sequence_parallel.value_or(false);
+  if (shape_is_known) check_row_shares(plan, out);
   resolve_optimizer(asked, plan, out);
   resolve_graphs(asked.graphs, plan.graphs, out);
   resolve_rest(asked, plan, out);
@@ -322,7 +337,8 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
 
 int RunPlan::forward_parts() const {
   const bool wanted = tp_overlap == TpOverlap::halves || (tp_overlap == TpOverlap::automatic && device == Device::cuda);
-  return wanted && grid.tp > 1 && train.micro_batch % 2 == 0 ? 2 : 1;
+  const bool are_equal = train.micro_batch % 2 == 0 && train.micro_batch / 2 * model.seq_len % row_shares() == 0;
+  return wanted && grid.tp > 1 && are_equal ? 2 : 1;
 }
 
 capture::RunFacts RunPlan::run_facts() const {
@@ -356,7 +372,8 @@ RunConfig RunPlan::as_config() const {
                 group_size,
                 {},
                 grid.order,
-                std::string(kTpOverlaps[static_cast<std::size_t>(tp_overlap)])};
+                std::string(kTpOverlaps[static_cast<std::size_t>(tp_overlap)]),
+                sequence_parallel};
   if (grid.ep == 1) c.parallel.etp.reset();  // follows from tp
   if (!stage_layers.empty()) c.parallel.stage_layers = stage_layers;
   c.train.steps = train.steps;

@@ -35,8 +35,8 @@ struct TrainConfig {
   Determinism determinism() const { return deterministic ? Determinism::required : Determinism::not_required; }
 };
 
-/// Whether the forward passes take the microbatch's halves in turn, so that the all-reduces over tp of one half run
-/// beside the products of the other. `automatic`: on GPUs, where there are such halves.
+/// Whether the forward passes take the microbatch's halves in turn, so that what one half sends over tp goes beside the
+/// products of the other. `automatic`: on GPUs, where there are such halves.
 enum class TpOverlap : std::uint8_t { automatic, halves, none };
 
 /// What runs: everything resolved and checked; const after resolve().
@@ -46,6 +46,9 @@ struct RunPlan {
   int chunks = 1, group_size = 0;
   std::vector<Index> stage_layers;  ///< empty: equal shares
   TpOverlap tp_overlap = TpOverlap::automatic;
+  /// Whether tensor-parallel ranks share the token rows outside their regions (nn/tensor_parallel.h). Of no effect with
+  /// one of them.
+  bool sequence_parallel = false;
   TrainConfig train;
   optim::OptimConfig optimizer;
   data::DataConfig data;
@@ -58,6 +61,9 @@ struct RunPlan {
 
   /// Parts of a microbatch that forward passes take in turn: 2 with tp_overlap, else 1.
   int forward_parts() const;
+  /// Tensor-parallel ranks that must hold as many of a microbatch's token rows, or of its halves': tp with
+  /// sequence_parallel, else 1.
+  int row_shares() const { return sequence_parallel ? grid.tp : 1; }
   /// What the rules on graphs.scopes ask for.
   capture::RunFacts run_facts() const;
   /// Whether the algorithms of matrix products are chosen, and kept in a table, before step 1.

@@ -12,11 +12,13 @@ constexpr std::int32_t kNoTarget = -1;
 
 model::ChunkRange whole(const model::ModelConfig& model) { return {{0, model.num_layers}, true, true}; }
 
+nn::TensorParallel one_rank(const grid::Mesh& mesh) { return {mesh.tp, nn::Rows::whole, 1}; }
+
 }  // namespace
 
 WholeModel::WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype, Device device)
     : model_(model),
-      params_(model::declare_gpt(model, {whole(model)}, mesh, 0), Policy{dtype, dtype}),
+      params_(model::declare_gpt(model, {whole(model)}, one_rank(mesh), 0), Policy{dtype, dtype}),
       ex_(device),
       ledger_(device),
       host_tokens_(static_cast<std::size_t>(model.seq_len)),
@@ -24,7 +26,7 @@ WholeModel::WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, 
       logits_(static_cast<std::size_t>(model.vocab_size)) {
   if (mesh.world.size() != 1) throw InternalError("[WholeModel] mesh: must be of one rank");
   params_.allocate(ledger_);
-  chunk_ = std::make_unique<model::GptChunk>(model, whole(model), mesh, params_, 0);
+  chunk_ = std::make_unique<model::GptChunk>(model, whole(model), one_rank(mesh), params_, 0);
   saved_ = chunk_->make_saved();
   const Index ids = round_up(model.seq_len * size_of(DType::i32), kAlignment);
   inputs_ = ledger_.take("inputs", 2 * ids + kAlignment);

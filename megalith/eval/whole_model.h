@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "megalith/comm/world.h"
+#include "megalith/grid/mesh.h"
 #include "megalith/model/gpt_chunk.h"
 
 namespace megalith::eval {

@@ -12,7 +12,6 @@ namespace megalith::model {
 namespace {
 
 constexpr double kInitStd = 0.02;
-constexpr std::size_t kMostParts = 2;
 constexpr const char* kPositionTable = "embedding.position.weight";
 constexpr const char* kFinalNorm = "final_norm";
 
@@ -37,9 +36,9 @@ void await_params(Exec& ex, ParamGatherer* gatherer, Index layer) {
 }  // namespace
 
 std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks,
-                                   const grid::Mesh& mesh, std::uint64_t seed) {
+                                   const nn::TensorParallel& tp, std::uint64_t seed) {
   std::vector<ParamSpec> specs;
-  const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, mesh.tp);
+  const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, tp.group());
   const nn::BlockConfig block = block_config(model, seed);
   const bool ends = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.head; });
   const bool embeds = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.embedding; });
@@ -48,16 +47,15 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
       specs.push_back(nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd, Ownership::owner,
                                       ends ? FirstGrad::replaced : FirstGrad::summed));
       specs.push_back(
-          nn::replicated(kPositionTable, {model.seq_len, model.hidden_size}, mesh.tp, Init::normal, kInitStd));
+          nn::replicated(kPositionTable, {model.seq_len, model.hidden_size}, tp.group(), Init::normal, kInitStd));
     }
     for (Index layer = chunk.layers.begin; layer < chunk.layers.end; ++layer) {
       const auto first = static_cast<std::ptrdiff_t>(specs.size());
-      nn::TransformerBlock::declare(specs, layer_name(layer), block, mesh.tp);
+      nn::TransformerBlock::declare(specs, layer_name(layer), block, tp);
       std::for_each(specs.begin() + first, specs.end(), [&](ParamSpec& spec) { spec.layer = layer; });
     }
     if (chunk.head) {
-      specs.push_back(nn::replicated(std::string(kFinalNorm) + ".weight", {model.hidden_size}, mesh.tp, Init::ones));
-      specs.push_back(nn::replicated(std::string(kFinalNorm) + ".bias", {model.hidden_size}, mesh.tp, Init::zeros));
+      nn::LayerNorm::declare(specs, kFinalNorm, model.hidden_size, tp);
       if (!embeds)
         specs.push_back(
             nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd, Ownership::replica, FirstGrad::replaced));
@@ -66,27 +64,27 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
   return specs;
 }
 
-GptChunk::GptChunk(const ModelConfig& model, const ChunkRange& range, const grid::Mesh& mesh, ParamBuffer& params,
+GptChunk::GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamBuffer& params,
                    std::uint64_t seed)
-    : range_(range), hidden_size_(model.hidden_size), dtype_(params.policy().compute) {
-  const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, mesh.tp);
+    : range_(range), tp_(tp), hidden_size_(model.hidden_size), dtype_(params.policy().compute) {
+  const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, tp.group());
   const nn::BlockConfig block = block_config(model, seed);
   if (range.embedding) {
-    embedding_.emplace(vocab, mesh.tp, params.at(kTokenTable), params.at(kPositionTable),
+    embedding_.emplace(vocab, tp, params.at(kTokenTable), params.at(kPositionTable),
                        nn::DropoutSite{model.embedding_dropout, seed, 0});
   }
   for (Index layer = range.layers.begin; layer < range.layers.end; ++layer) {
-    blocks_.emplace_back(layer_name(layer), layer, block, mesh.tp, params);
+    blocks_.emplace_back(layer_name(layer), layer, block, tp, params);
   }
   if (range.head) {
     const std::string norm = kFinalNorm;
-    head_.emplace(vocab, mesh.tp, nn::LayerNorm(params.at(norm + ".weight"), params.at(norm + ".bias"), block.norm_eps),
+    head_.emplace(vocab, tp, nn::LayerNorm(params.at(norm + ".weight"), params.at(norm + ".bias"), block.norm_eps),
                   params.at(kTokenTable));
   }
 }
 
 Tensor GptChunk::boundary(Exec& ex, const Inputs& inputs) const {
-  return ex.tensor({inputs.microbatch.tokens(), hidden_size_}, dtype_);
+  return ex.tensor({tp_.rows_outside(inputs.microbatch.tokens()), hidden_size_}, dtype_);
 }
 
 void GptChunk::gather_params(Exec& ex, ParamGatherer& gatherer) const {
@@ -107,35 +105,58 @@ Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const
     ops::copy(ex, input, output);  // a stage without layers
     x = output;
   }
-  std::array<comm::Pending, kMostParts> sums;
-  const auto for_parts = [&](auto&& pass) {
+  return blocks_.empty() ? x : blocks(ex, inputs, x, output, saved, gatherer);
+}
+
+Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
+                        ParamGatherer* gatherer) const {
+  using Region = nn::TransformerBlock::Region;
+  const auto parts = static_cast<std::size_t>(tp_.parts()), turns = 2 * parts * blocks_.size();
+  std::array<nn::InFlight, nn::kMostParts> messages;  // of each part
+  Tensor x = input;
+  // In turn t one part passes through one region. `enter` is also called for the turns that would come next: there the
+  // last block ends.
+  const auto microbatch_of = [&](std::size_t t) {
     nn::Microbatch microbatch = inputs.microbatch;
-    nn::Part& part = microbatch.part;
-    for (part.count = inputs.forward_parts; part.index < part.count; ++part.index) {
-      comm::Pending& sum = sums[static_cast<std::size_t>(part.index)];
-      sum.wait(ex);
-      pass(microbatch, sum);
-    }
+    microbatch.part = {static_cast<int>(t % parts), static_cast<int>(parts)};
+    return microbatch;
   };
-  // A part's end of a layer comes with its beginning of the next, so that its last sum has the other part's whole mix
-  // to arrive in.
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    ex.set_layer(range_.layers.begin + static_cast<Index>(i));
-    await_params(ex, gatherer, range_.layers.begin + static_cast<Index>(i));
-    for_parts([&](const nn::Microbatch& microbatch, comm::Pending& sum) {
-      if (i > 0) blocks_[i - 1].add_up(ex, microbatch, x, saved.blocks[i - 1]);
-      sum = blocks_[i].attend(ex, microbatch, x, saved.blocks[i]);
-    });
-    for_parts([&](const nn::Microbatch& microbatch, comm::Pending& sum) {
-      sum = blocks_[i].mix(ex, microbatch, x, saved.blocks[i]);
-    });
-    x = i + 1 == blocks_.size() && output ? output : boundary(ex, inputs);
+  const auto layer_of = [&](std::size_t i) { return range_.layers.begin + static_cast<Index>(i); };
+  const auto in_block = [&](std::size_t i) -> const nn::TransformerBlock& {
+    ex.set_layer(layer_of(i));
+    return blocks_[i];
+  };
+  const auto region_of = [&](std::size_t t) { return t / parts % 2 == 0 ? Region::attention : Region::mlp; };
+  const auto enter = [&](std::size_t t) {
+    const nn::Microbatch microbatch = microbatch_of(t);
+    const std::size_t i = t / parts / 2;
+    nn::InFlight& message = messages[t % parts];
+    message.wait(ex);
+    if (region_of(t) == Region::mlp) {
+      message = in_block(i).enter_mlp(ex, microbatch, saved.blocks[i]);
+      return;
+    }
+    if (i < blocks_.size() && microbatch.part.index == 0) await_params(ex, gatherer, layer_of(i));
+    if (i > 0) {
+      if (microbatch.part.index == 0) x = i == blocks_.size() && output ? output : boundary(ex, inputs);
+      in_block(i - 1).add_up(ex, microbatch, x, saved.blocks[i - 1]);
+    }
+    if (i < blocks_.size()) message = in_block(i).enter_attention(ex, microbatch, x, saved.blocks[i]);
+  };
+  // One part's message leaves beside the other's work. Where rows also enter by a message, the other part's goes beside
+  // the second product; else its sum has the whole of a turn to arrive in.
+  const bool early = parts > 1 && tp_.rows() == nn::Rows::shared;
+  enter(0);
+  for (std::size_t t = 0; t < turns; ++t) {
+    const nn::Microbatch microbatch = microbatch_of(t);
+    const std::size_t i = t / parts / 2;
+    messages[t % parts].wait(ex);
+    in_block(i).work(ex, microbatch, region_of(t), saved.blocks[i]);
+    if (early) enter(t + 1);
+    messages[t % parts] = in_block(i).leave(ex, microbatch, region_of(t), saved.blocks[i]);
+    if (!early) enter(t + 1);
   }
-  if (!blocks_.empty()) {
-    for_parts([&](const nn::Microbatch& microbatch, const comm::Pending&) {
-      blocks_.back().add_up(ex, microbatch, x, saved.blocks[blocks_.size() - 1]);  // `saved` may have more
-    });
-  }
+  for (std::size_t t = turns + 1; t < turns + parts; ++t) enter(t);
   return x;
 }
 

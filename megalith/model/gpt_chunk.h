@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "megalith/grid/layer_assignment.h"
-#include "megalith/grid/mesh.h"
 #include "megalith/model/grad_reducer.h"
 #include "megalith/model/model_config.h"
 #include "megalith/model/param_gatherer.h"
@@ -30,14 +29,13 @@ class GptChunk {
     nn::Microbatch microbatch;
     Tensor tokens, targets;  ///< [T] i32; read only by chunks with the embedding, with the head
     Tensor loss_sum;         ///< [1] f64, added to by the head
-    int forward_parts = 1;   ///< 1 or 2: the layers' forward passes take so many parts of the microbatch in turn
   };
   struct Saved {
     std::vector<nn::TransformerBlock::Saved> blocks;
     nn::LmHead::Saved head;
   };
 
-  GptChunk(const ModelConfig& model, const ChunkRange& range, const grid::Mesh& mesh, ParamBuffer& params,
+  GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamBuffer& params,
            std::uint64_t seed);
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
@@ -45,11 +43,12 @@ class GptChunk {
 
   /// Starts to bring this chunk's parameters, in the order in which its forward reads them.
   void gather_params(Exec& ex, ParamGatherer& gatherer) const;
-  /// input [T, H] unless the chunk embeds; output [T, H] is written unless the chunk has the head. `gatherer`: asked
-  /// for every layer before it reads its parameters; null where they have arrived.
+  /// input [O, H] unless the chunk embeds; output [O, H] is written unless the chunk has the head; O = tp's
+  /// rows_outside of T. The layers take the tp's parts of the microbatch in turn. `gatherer`: asked for every layer
+  /// before it reads its parameters; null where they have arrived.
   void forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
                ParamGatherer* gatherer) const;
-  /// output_grad [T, H] unless the chunk has the head; input_grad [T, H] is written unless the chunk embeds. `reducer`:
+  /// output_grad [O, H] unless the chunk has the head; input_grad [O, H] is written unless the chunk embeds. `reducer`:
   /// told of every layer that is done; null while later microbatches of the step will add to the gradients.
   void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, const Saved& saved,
                 GradReducer* reducer) const;
@@ -67,7 +66,12 @@ class GptChunk {
   Tensor body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
               ParamGatherer* gatherer) const;
 
+  /// The forward passes of the blocks. x [O, H]; the result goes to `output` where that is defined. Returns it.
+  Tensor blocks(Exec& ex, const Inputs& inputs, const Tensor& x, const Tensor& output, Saved& saved,
+                ParamGatherer* gatherer) const;
+
   ChunkRange range_;
+  nn::TensorParallel tp_;
   Index hidden_size_;
   DType dtype_;
   std::optional<nn::VocabParallelEmbedding> embedding_;
@@ -78,7 +82,7 @@ class GptChunk {
 /// The parameters of all chunks of one rank. The tied table is declared once where a rank both embeds and ends; the
 /// last stage's copy is a replica.
 std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks,
-                                   const grid::Mesh& mesh, std::uint64_t seed);
+                                   const nn::TensorParallel& tp, std::uint64_t seed);
 
 /// Name of the tied token table, as parameter and in checkpoints.
 inline constexpr const char* kTokenTable = "embedding.token.weight";

@@ -69,13 +69,14 @@ int num_microbatches(const StageConfig& config, const grid::Mesh& mesh) {
 GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
     : config_(std::move(config)),
       mesh_(mesh),
+      tp_(mesh_.tp, config_.rows, config_.forward_parts),
       ranges_(chunk_ranges(config_, mesh_)),
-      params_(declare_gpt(config_.model, ranges_, mesh_, config_.seed), config_.policy, partition(config_, mesh_)),
-      reducer_(params_, mesh_.dp),
+      params_(declare_gpt(config_.model, ranges_, tp_, config_.seed), config_.policy, partition(config_, mesh_)),
+      reducer_(params_, mesh_.tp, mesh_.dp),
       gatherer_(params_, mesh_.dp),
       awaits_params_(ranges_.size(), 0),
       backwards_left_(ranges_.size(), 0) {
-  for (const ChunkRange& range : ranges_) chunks_.emplace_back(config_.model, range, mesh_, params_, config_.seed);
+  for (const ChunkRange& range : ranges_) chunks_.emplace_back(config_.model, range, tp_, params_, config_.seed);
   plan_memory();
 }
 
@@ -83,8 +84,7 @@ GptChunk::Inputs GptStage::unplaced_inputs(nn::Mode mode) const {
   return {{config_.micro_batch, config_.model.seq_len, Tensor(nullptr, {sizeof(StepState)}, DType::u8), mode},
           Tensor(nullptr, {tokens()}, DType::i32),
           Tensor(nullptr, {tokens()}, DType::i32),
-          Tensor(nullptr, {1}, DType::f64),
-          config_.forward_parts};
+          Tensor(nullptr, {1}, DType::f64)};
 }
 
 void GptStage::plan_memory() {
@@ -264,9 +264,11 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
 void GptStage::warm_up_collectives(Exec& ex) {
   reduce_grads(ex);
   gather_all_params(ex);
-  const Tensor activation = ex.tensor(boundary_shape(), config_.policy.compute);
-  ops::fill(ex, activation, 0);
-  comm::all_reduce(ex, mesh_.tp, activation, comm::Reduce::sum).wait(ex);
+  const Tensor rows = ex.tensor(boundary_shape(), config_.policy.compute);
+  ops::fill(ex, rows, 0);
+  nn::TensorParallel::Entered entered = tp_.enter(ex, rows, nn::kWholeMicrobatch);
+  entered.messages.wait(ex);
+  tp_.leave(ex, entered.x, rows, nn::kWholeMicrobatch).wait(ex);
   ex.synchronize();
   ex.release();
 }
@@ -277,11 +279,7 @@ GptStage::Slot& GptStage::slot(int chunk, int slot) {
 }
 
 GptChunk::Inputs GptStage::inputs(const Slot& slot) const {
-  return {{config_.micro_batch, config_.model.seq_len, slot.step_state, mode_},
-          slot.tokens,
-          slot.targets,
-          loss_sum_,
-          config_.forward_parts};
+  return {{config_.micro_batch, config_.model.seq_len, slot.step_state, mode_}, slot.tokens, slot.targets, loss_sum_};
 }
 
 /// Chunks in the middle of the model need no ids.

@@ -2,6 +2,7 @@
 #include <span>
 #include <vector>
 
+#include "megalith/grid/mesh.h"
 #include "megalith/model/gpt_chunk.h"
 #include "megalith/model/grad_reducer.h"
 #include "megalith/model/step_inputs.h"
@@ -30,7 +31,8 @@ struct StageConfig {
   ModelConfig model;
   std::vector<Index> stage_layers = {};  ///< layers of every global stage; empty: equal shares
   int chunks = 1, group_size = 0;
-  int forward_parts = 1;  ///< of a microbatch, taken in turn by the layers' forward passes: 1 or 2 (GptChunk::Inputs)
+  nn::Rows rows = nn::Rows::whole;  ///< outside tensor-parallel regions; shared: sequence parallelism
+  int forward_parts = 1;            ///< of a microbatch, taken in turn by the layers' forward passes: 1 or 2
   Index global_batch = 1, micro_batch = 1;
   std::uint64_t seed = 0;
   Policy policy = {};
@@ -61,7 +63,8 @@ class GptStage : public pipeline::Stage {
   const std::vector<MemoryPlan>& plans() const { return plans_; }  ///< of training, by chunk
   const pipeline::LoweredSchedule& schedule() const { return train_schedule_; }
   const pipeline::LoweredSchedule& eval_schedule() const { return eval_schedule_; }
-  Shape boundary_shape() const { return {tokens(), config_.model.hidden_size}; }
+  /// Of what passes between stages: this rank's rows outside tensor-parallel regions.
+  Shape boundary_shape() const { return {tp_.rows_outside(tokens()), config_.model.hidden_size}; }
 
   /// Bytes by owner: parameters, gradients, activations, scratch, inputs. `extra_scratch`: what others need of it.
   BytesByOwner planned_bytes(Index extra_scratch = 0) const;
@@ -84,7 +87,7 @@ class GptStage : public pipeline::Stage {
   /// stages: what libraries choose, load and allocate at their first use is then done, which must not happen while a
   /// receive waits on a GPU. Changes gradients and loss_sum() only. All ranks come together.
   void warm_up(Exec& ex, const Tensor& optimizer_state);
-  /// Runs the sums over tensor- and data-parallel ranks once at their sizes, on zeros, and gathers the parameters: NCCL
+  /// Runs what tensor- and data-parallel ranks exchange once at its sizes, on zeros, and gathers the parameters: NCCL
   /// takes memory at the first call of a kind. Before warm_up(); all ranks come together.
   void warm_up_collectives(Exec& ex);
 
@@ -92,8 +95,8 @@ class GptStage : public pipeline::Stage {
   void gather_params(Exec& ex, int chunk) override;
   void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override;
   void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) override;
-  /// Sums the tied table's gradient over the embedding group, then over the data-parallel group what the last
-  /// backwards have not sent there (GradReducer).
+  /// Sums the tied table's gradient over the embedding group, then what is partial over the tensor-parallel group, then
+  /// over the data-parallel group what the last backwards have not sent there (GradReducer).
   void reduce_grads(Exec& ex) override;
 
  private:
@@ -125,6 +128,7 @@ class GptStage : public pipeline::Stage {
 
   StageConfig config_;
   grid::Mesh mesh_;
+  nn::TensorParallel tp_;
   std::vector<ChunkRange> ranges_;
   ParamBuffer params_;
   std::vector<GptChunk> chunks_;

@@ -8,8 +8,8 @@
 
 namespace megalith::model {
 
-GradReducer::GradReducer(const ParamBuffer& params, comm::Group dp)
-    : params_(params), dp_(std::move(dp)), progress_(params.buckets().size()) {}
+GradReducer::GradReducer(const ParamBuffer& params, comm::Group tp, comm::Group dp)
+    : params_(params), tp_(std::move(tp)), dp_(std::move(dp)), progress_(params.buckets().size()) {}
 
 void GradReducer::begin() {
   for (Progress& progress : progress_) {
@@ -20,8 +20,9 @@ void GradReducer::begin() {
 
 void GradReducer::layer_done(Exec& ex, Index layer) {
   for (std::size_t b = 0; b < progress_.size(); ++b) {
-    const std::vector<Index>& layers = params_.buckets()[b].layers;
-    if (std::ranges::find(layers, layer) == layers.end()) continue;
+    const Bucket& bucket = params_.buckets()[b];
+    const std::vector<Index>& layers = bucket.layers;
+    if (bucket.grad_rows == GradRows::some || std::ranges::find(layers, layer) == layers.end()) continue;
     if (progress_[b].sent) throw InternalError(str("[GradReducer] layer ", layer, ": done a second time in one step"));
     if (++progress_[b].layers_done == layers.size()) send(ex, b);
   }
@@ -38,6 +39,8 @@ void GradReducer::send(Exec& ex, std::size_t b) {
 }
 
 void GradReducer::finish(Exec& ex) {
+  const Tensor partial = params_.partial_grads();
+  if (partial.numel() > 0) comm::all_reduce(ex, tp_, partial, comm::Reduce::sum).wait(ex);
   for (std::size_t b = 0; b < progress_.size(); ++b) {
     if (!progress_[b].sent) send(ex, b);
   }

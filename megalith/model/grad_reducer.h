@@ -6,23 +6,28 @@
 
 namespace megalith::model {
 
-/// Sums a rank's gradients over the ranks that hold the same parameters (data parallelism). They go bucket by bucket,
+/// Sums a rank's gradients over the ranks that hold the same parameters: over dp all of them, over tp before that those
+/// that have seen a share of the rows only. Under sequence parallelism these are the gains and shifts of the layer
+/// norms: all other parameters meet rows that have been gathered, the biases of row-parallel layers and the position
+/// table too. They are few and go over tp by one call when the last backward is over.
+///
+/// Over dp gradients go bucket by bucket,
 /// each as soon as the step's last backward has passed its layers, so that on GPUs most of the sum runs beside the rest
 /// of that backward: a reduce-scatter leaves every rank the sum of its shard of the bucket, and an all-gather brings it
 /// the others' unless the optimizer is sharded, which needs its own only; the rest of the bucket is then undefined. The
 /// two ways take the same sums. Every rank of the group makes the same calls in the same order. Elements are summed one
 /// by one, so on CPU transports the buckets change no bits. Communicates (n-1)/n of the gradients per step, or twice
-/// that.
+/// that, and over tp twice that of the partial ones.
 class GradReducer {
  public:
   /// `dp` has a rank for each shard of `params`.
-  GradReducer(const ParamBuffer& params, comm::Group dp);
+  GradReducer(const ParamBuffer& params, comm::Group tp, comm::Group dp);
 
   /// A new step: nothing is summed yet.
   void begin();
   /// No later pass of the step adds to the gradients of this layer, [0, number of layers of the model).
   void layer_done(Exec& ex, Index layer);
-  /// Sends what has not gone, and holds the Exec until all sums have arrived.
+  /// Sums the partial gradients over tp, sends what has not gone, and holds the Exec until all sums have arrived.
   void finish(Exec& ex);
 
  private:
@@ -35,7 +40,7 @@ class GradReducer {
   void send(Exec& ex, std::size_t bucket);
 
   const ParamBuffer& params_;
-  comm::Group dp_;
+  comm::Group tp_, dp_;
   std::vector<Progress> progress_;  // of each bucket
 };
 

@@ -1,8 +1,16 @@
 #include "megalith/nn/layer_norm.h"
 
+#include "megalith/nn/param_specs.h"
 #include "megalith/ops/norm.h"
 
 namespace megalith::nn {
+
+void LayerNorm::declare(std::vector<ParamSpec>& specs, const std::string& name, Index hidden_size,
+                        const TensorParallel& tp) {
+  specs.push_back(replicated(name + ".weight", {hidden_size}, tp.group(), Init::ones));
+  specs.push_back(replicated(name + ".bias", {hidden_size}, tp.group(), Init::zeros));
+  for (auto spec = specs.end() - 2; spec != specs.end(); ++spec) spec->grad_rows = tp.grad_rows();
+}
 
 void LayerNorm::make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved, const Part& part) {
   part.make(ex, saved.y, shape, dtype);

@@ -1,16 +1,23 @@
 #pragma once
-#include "megalith/nn/microbatch.h"
+#include <string>
+#include <vector>
+
+#include "megalith/nn/tensor_parallel.h"
 #include "megalith/tensor/param.h"
 
 namespace megalith::nn {
 
-/// Layer normalisation over the hidden size, computed on every tp rank on the full vector. x, y [T, H].
+/// Layer normalisation over the hidden size, outside tensor-parallel regions: on every tp rank on all rows, or on its
+/// share of them, whose sums are then what its gradients hold. x, y [T, H], T the rows that the rank holds.
 class LayerNorm {
  public:
   struct Saved {
     Tensor x, mean, rstd;  ///< [T, H], [T], [T]
     Tensor y;              ///< [T, H], the result
   };
+  /// Appends name.weight and name.bias, the same on all tp ranks.
+  static void declare(std::vector<ParamSpec>& specs, const std::string& name, Index hidden_size,
+                      const TensorParallel& tp);
   LayerNorm(Param& gamma, Param& beta, double eps) : gamma_(gamma), beta_(beta), eps_(eps) {}
 
   Tensor forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part = {}) const;

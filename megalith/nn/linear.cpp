@@ -8,15 +8,10 @@ namespace {
 using ops::Transpose;
 using ops::Write;
 
-// What comes right behind a sum over tp that is in flight leaves it room; later products find it done. These are the
-// products of column-parallel layers: their weight gradient follows the sum of their input's gradient, and in a part's
-// forward pass they follow the other part's sum.
-ops::Beside beside_sum(const comm::Group& tp) {
-  return tp.size() > 1 ? ops::Beside::communication : ops::Beside::nothing;
-}
-ops::Beside beside_other(const Part& part) {
-  return part.count > 1 ? ops::Beside::communication : ops::Beside::nothing;
-}
+// A product leaves room for communication that was begun right before it; later ones find that done. Such are the
+// weight gradient of a column-parallel layer, beside the sum of its input's gradient; where rows are shared the product
+// before too, beside which x is gathered; and in a part's forward pass those that follow what the other part has sent.
+ops::Beside beside(bool communication) { return communication ? ops::Beside::communication : ops::Beside::nothing; }
 
 /// weight.grad += dy^T x, or =; bias_grad += sum of dy's rows where it is given.
 void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& weight, Write write, ops::Beside beside,
@@ -32,51 +27,65 @@ void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& we
 
 }  // namespace
 
-Tensor ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
+InFlight ColumnParallelLinear::enter(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
   saved.x = x;
-  part.make(ex, saved.y, {x.dim(0), weight_.value.dim(0)}, x.dtype());
-  ops::matmul(ex, {.a = part.of(x),
+  TensorParallel::Entered entered = tp_.enter(ex, part.of(x), part);
+  saved.entered[static_cast<std::size_t>(part.index)] = entered.x;
+  return std::move(entered.messages);
+}
+
+Tensor ColumnParallelLinear::forward(Exec& ex, Saved& saved, const Part& part) const {
+  const Tensor& x = saved.entered[static_cast<std::size_t>(part.index)];
+  part.make(ex, saved.y, {x.dim(0) * part.count, weight_.value.dim(0)}, x.dtype());
+  ops::matmul(ex, {.a = x,
                    .b = weight_.value,
                    .bias = bias_.value,
                    .c = part.of(saved.y),
                    .transpose_b = Transpose::yes,
-                   .beside = beside_other(part)});
+                   .beside = beside(part.count > 1)});
   return saved.y;
 }
 
-void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, Tensor& gelu_y, Saved& saved,
-                                        const Part& part) const {
-  saved.x = x;
-  part.make(ex, saved.y, {x.dim(0), weight_.value.dim(0)}, x.dtype());
+void ColumnParallelLinear::forward_gelu(Exec& ex, Tensor& gelu_y, Saved& saved, const Part& part) const {
+  const Tensor& x = saved.entered[static_cast<std::size_t>(part.index)];
+  part.make(ex, saved.y, {x.dim(0) * part.count, weight_.value.dim(0)}, x.dtype());
   part.make(ex, gelu_y, saved.y.shape(), x.dtype());
-  ops::matmul_gelu(ex, {.x = part.of(x),
+  ops::matmul_gelu(ex, {.x = x,
                         .w = weight_.value,
                         .bias = bias_.value,
                         .z = part.of(saved.y),
                         .y = part.of(gelu_y),
-                        .beside = beside_other(part)});
+                        .beside = beside(part.count > 1)});
 }
 
-comm::Pending ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
-  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = dx});
-  return comm::all_reduce(ex, tp_, dx, comm::Reduce::sum);
+ColumnParallelLinear::Backward ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Saved& saved,
+                                                                    const Tensor& dx) const {
+  TensorParallel::Entered x = tp_.enter(ex, saved.x, kWholeMicrobatch);
+  const Tensor sums = tp_.before_leaving(ex, dx);
+  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = sums, .beside = beside(tp_.rows() == Rows::shared)});
+  x.messages.wait(ex);
+  return {x.x, tp_.leave(ex, sums, dx, kWholeMicrobatch)};
 }
 
-void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {
-  add_weight_gradients(ex, dy, saved.x, weight_, write, beside_sum(tp_), bias_.grad);
+void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const {
+  add_weight_gradients(ex, dy, x, weight_, write, beside(sums_input_grads()), bias_.grad);
 }
 
-void ColumnParallelLinear::backward_weight_without_bias(Exec& ex, const Tensor& dy, const Saved& saved,
+void ColumnParallelLinear::backward_weight_without_bias(Exec& ex, const Tensor& dy, const Tensor& x,
                                                         ops::Write write) const {
-  add_weight_gradients(ex, dy, saved.x, weight_, write, beside_sum(tp_));
+  add_weight_gradients(ex, dy, x, weight_, write, beside(sums_input_grads()));
 }
 
-comm::Pending RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
+InFlight RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
   saved.x = x;
-  part.make(ex, saved.y, {x.dim(0), weight_.value.dim(0)}, x.dtype());
-  const Tensor y = part.of(saved.y);
-  ops::matmul(ex, {.a = part.of(x), .b = weight_.value, .c = y, .transpose_b = Transpose::yes});
-  return comm::all_reduce(ex, tp_, y, comm::Reduce::sum);
+  part.make(ex, saved.y, {tp_.rows_outside(x.dim(0)), weight_.value.dim(0)}, x.dtype());
+  const Tensor y = part.of(saved.y), sums = tp_.before_leaving(ex, y);
+  ops::matmul(ex, {.a = part.of(x),
+                   .b = weight_.value,
+                   .c = sums,
+                   .transpose_b = Transpose::yes,
+                   .beside = beside(part.count > 1 && tp_.rows() == Rows::shared)});
+  return tp_.leave(ex, sums, y, part);
 }
 
 void RowParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {

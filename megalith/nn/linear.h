@@ -1,66 +1,81 @@
 #pragma once
-#include "megalith/comm/group.h"
-#include "megalith/nn/microbatch.h"
+#include "megalith/nn/tensor_parallel.h"
 #include "megalith/tensor/param.h"
 
 namespace megalith::nn {
 
-/// Y = X W^T + b, W split by output features over `tp`. x [T, in] -> y [T, out/tp]. Between a column-parallel and a
-/// row-parallel layer only element-wise or per-head work may stand. Source: Shoeybi et al. 2019, arXiv:1909.08053,
-/// section 3 (f: identity forward, all-reduce backward).
+// T tokens are inside a tensor-parallel region; outside it a tensor has O rows of them (TensorParallel::rows_outside).
+
+/// Y = X W^T + b, W split by output features over `tp`: begins a region. x [O, in] -> y [T, out/tp]. Between a
+/// column-parallel and a row-parallel layer only element-wise or per-head work may stand. Source: Shoeybi et al. 2019,
+/// arXiv:1909.08053, section 3.
 class ColumnParallelLinear {
  public:
   struct Saved {
-    Tensor x;  ///< [T, in], alive until backward has read it
-    Tensor y;  ///< [T, out/tp], the result; of forward_gelu: before gelu
+    Tensor x;                                ///< [O, in], alive until backward has read it
+    Tensor y;                                ///< [T, out/tp], the result; of forward_gelu: before gelu
+    std::array<Tensor, kMostParts> entered;  ///< [T/parts, in] each, forward only: the parts' rows of x in the region
   };
-  ColumnParallelLinear(comm::Group tp, Param& weight, Param& bias) : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
+  ColumnParallelLinear(TensorParallel tp, Param& weight, Param& bias)
+      : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
 
-  Tensor forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const;
+  /// The part's rows of x enter. Wait for the result before the part's forward.
+  InFlight enter(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const;
+  Tensor forward(Exec& ex, Saved& saved, const Part& part) const;
   /// The same followed by gelu, in one op: the result goes to gelu_y [T, out/tp]; saved.y is what gelu's backward
   /// reads.
-  void forward_gelu(Exec& ex, const Tensor& x, Tensor& gelu_y, Saved& saved, const Part& part) const;
-  /// Overwrites dx [T, in]. Wait for the result before dx is read; backward_weight and what else follows hide the
-  /// all-reduce of T*in elements.
-  [[nodiscard]] comm::Pending backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
-  /// Adds to the gradients of weight and bias; Write::overwrite replaces the weight's. dy [T, out/tp]
-  void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const;
+  void forward_gelu(Exec& ex, Tensor& gelu_y, Saved& saved, const Part& part) const;
+
+  struct Backward {
+    Tensor x;     ///< [T, in], for backward_weight
+    InFlight dx;  ///< wait before dx is read
+  };
+  /// Overwrites dx [O, in], the sum over tp: backward_weight and what else follows hide it. Where rows are shared, x is
+  /// gathered again beside the product, since only the shares were kept.
+  [[nodiscard]] Backward backward_input(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx) const;
+  /// Adds to the gradients of weight and bias; Write::overwrite replaces the weight's. dy [T, out/tp], x from
+  /// backward_input
+  void backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
   /// To the weight's only: where bias_grad() was added to by the op that made dy.
-  void backward_weight_without_bias(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const;
+  void backward_weight_without_bias(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
   const Tensor& bias_grad() const { return bias_.grad; }
   /// Whether backward_input() communicates.
-  bool sums_input_grads() const { return tp_.size() > 1; }
+  bool sums_input_grads() const { return tp_.group().size() > 1; }
 
  private:
-  comm::Group tp_;
+  TensorParallel tp_;
   Param& weight_;  // value, grad: [out/tp, in]
   Param& bias_;    // [out/tp]
 };
 
-/// Y = sum over tp of X_i W_i^T, W split by input features. x [T, in/tp] -> y [T, out], the same on all tp ranks. The
-/// bias is full on every rank and added once, after the reduction, by the op that follows. Source: as above (g:
-/// all-reduce forward, identity backward).
+/// Y = sum over tp of X_i W_i^T, W split by input features: ends a region. x [T, in/tp] -> y [O, out]. The bias is full
+/// on every rank and added once, after the sum, by the op that follows. Source: as above.
 class RowParallelLinear {
  public:
   struct Saved {
     Tensor x;  ///< [T, in/tp]
-    Tensor y;  ///< [T, out], the result
+    Tensor y;  ///< [O, out], the result
   };
-  RowParallelLinear(comm::Group tp, Param& weight, Param& bias) : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
+  RowParallelLinear(TensorParallel tp, Param& weight, Param& bias) : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
 
-  /// Wait for the result before saved.y is read: an all-reduce of T*out elements.
-  [[nodiscard]] comm::Pending forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const;
+  /// Wait for the result before saved.y is read.
+  InFlight forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const;
+  /// dy [O, out] -> [T, out], which the functions below take.
+  [[nodiscard]] TensorParallel::Entered enter_backward(Exec& ex, const Tensor& dy) const {
+    return tp_.enter(ex, dy, kWholeMicrobatch);
+  }
   /// Overwrites dx [T, in/tp]; no communication. dy [T, out]
   void backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
   /// The same and back through the gelu that made x from z, in one op: overwrites dz [T, in/tp] and adds the sum of its
   /// rows to bias_grad [in/tp], the bias of the layer before.
   void backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
                            const Tensor& bias_grad) const;
+  /// dy [T, out]: also the bias's gradient is of all rows.
   void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const;
   const Tensor& bias() const { return bias_.value; }
 
  private:
-  comm::Group tp_;
+  TensorParallel tp_;
   Param& weight_;  // [out, in/tp]
   Param& bias_;    // [out]
 };

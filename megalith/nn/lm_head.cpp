@@ -6,8 +6,10 @@ namespace megalith::nn {
 
 Tensor LmHead::logits(Exec& ex, const Tensor& x, Saved& saved) const {
   saved.normed = norm_.forward(ex, x, saved.norm);
-  Tensor logits = ex.tensor({x.dim(0), table_.value.dim(0)}, x.dtype());
-  ops::matmul(ex, {.a = saved.normed, .b = table_.value, .c = logits, .transpose_b = ops::Transpose::yes});
+  TensorParallel::Entered entered = tp_.enter(ex, saved.normed, kWholeMicrobatch);
+  Tensor logits = ex.tensor({entered.x.dim(0), table_.value.dim(0)}, x.dtype());
+  entered.messages.wait(ex);
+  ops::matmul(ex, {.a = entered.x, .b = table_.value, .c = logits, .transpose_b = ops::Transpose::yes});
   return logits;
 }
 
@@ -21,14 +23,17 @@ void LmHead::backward(Exec& ex, const Microbatch& microbatch, const Tensor& targ
                       const Tensor& dx) const {
   const Tensor d_logits = cross_entropy_.backward(ex, microbatch, targets, saved.loss);
   const Tensor d_normed = ex.tensor(saved.normed.shape(), saved.normed.dtype());
-  ops::matmul(ex, {.a = d_logits, .b = table_.value, .c = d_normed});
-  comm::Pending reduced = comm::all_reduce(ex, tp_, d_normed, comm::Reduce::sum);
+  TensorParallel::Entered entered = tp_.enter(ex, saved.normed, kWholeMicrobatch);
+  const Tensor sums = tp_.before_leaving(ex, d_normed);
+  ops::matmul(ex, {.a = d_logits, .b = table_.value, .c = sums});
+  entered.messages.wait(ex);
+  InFlight left = tp_.leave(ex, sums, d_normed, kWholeMicrobatch);
   ops::matmul(ex, {.a = d_logits,
-                   .b = saved.normed,
+                   .b = entered.x,
                    .c = table_.grad,
                    .transpose_a = ops::Transpose::yes,
                    .write = microbatch.weight_grads});
-  reduced.wait(ex);
+  left.wait(ex);
   norm_.backward(ex, d_normed, saved.norm, {}, dx);
 }
 

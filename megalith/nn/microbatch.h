@@ -6,6 +6,9 @@ namespace megalith::nn {
 
 enum class Mode : std::uint8_t { train, evaluate };  ///< evaluate: no dropout, nothing kept for a backward pass
 
+/// A microbatch is cut into at most so many parts.
+inline constexpr int kMostParts = 2;
+
 /// Which of `count` equal parts of a microbatch's samples a forward pass works on. Layers hand on tensors of the whole
 /// microbatch, of which a part reads and writes its own rows: backward passes know no parts. So one part's
 /// communication runs beside another's products.
@@ -23,6 +26,8 @@ struct Part {
   }
 };
 
+inline constexpr Part kWholeMicrobatch{};
+
 /// What every layer must know about the microbatch that passes through it. T = batch * seq_len tokens.
 struct Microbatch {
   Index batch = 0, seq_len = 0;
@@ -34,8 +39,8 @@ struct Microbatch {
   Part part = {};  ///< forward only
 
   Index tokens() const { return batch * seq_len; }
-  Index first_sample() const { return part.index * samples(); }  ///< of the part, within the microbatch
-  Index samples() const { return batch / part.count; }           ///< of the part
+  Index samples() const { return batch / part.count; }                  ///< of the part
+  Index first_row() const { return part.index * samples() * seq_len; }  ///< of the part, within the microbatch
 };
 
 /// Dropout at one place of the model: which random numbers, and how many are dropped.
@@ -50,7 +55,7 @@ struct DropoutSite {
             .site = site,
             .step_state = microbatch.step_state,
             .seq_len = microbatch.seq_len,
-            .first_sample = microbatch.first_sample()};
+            .first_row = microbatch.first_row()};
   }
 };
 

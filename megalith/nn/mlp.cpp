@@ -13,24 +13,21 @@ void Mlp::declare(std::vector<ParamSpec>& specs, const std::string& name, const 
   specs.push_back(replicated(name + ".down.bias", {h}, tp, Init::zeros));
 }
 
-Mlp::Mlp(const std::string& name, const comm::Group& tp, ParamBuffer& params)
+Mlp::Mlp(const std::string& name, const TensorParallel& tp, ParamBuffer& params)
     : up_(tp, params.at(name + ".up.weight"), params.at(name + ".up.bias")),
       down_(tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")) {}
 
-comm::Pending Mlp::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
-  up_.forward_gelu(ex, x, saved.down.x, saved.up, part);
-  return down_.forward(ex, saved.down.x, saved.down, part);
-}
-
 void Mlp::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx, ops::Write write) const {
+  TensorParallel::Entered d_out = down_.enter_backward(ex, dy);
   Tensor dz = ex.tensor(saved.up.y.shape(), dy.dtype());
-  down_.backward_input_gelu(ex, dy, saved.up.y, dz, up_.bias_grad());
+  d_out.messages.wait(ex);
+  down_.backward_input_gelu(ex, d_out.x, saved.up.y, dz, up_.bias_grad());
   const bool hides_sum = up_.sums_input_grads();  // if so two products follow it; else dy is best read again at once
-  if (!hides_sum) down_.backward_weight(ex, dy, saved.down, write);
-  comm::Pending reduced = up_.backward_input(ex, dz, dx);
-  up_.backward_weight_without_bias(ex, dz, saved.up, write);
-  if (hides_sum) down_.backward_weight(ex, dy, saved.down, write);
-  reduced.wait(ex);
+  if (!hides_sum) down_.backward_weight(ex, d_out.x, saved.down, write);
+  ColumnParallelLinear::Backward up = up_.backward_input(ex, dz, saved.up, dx);
+  up_.backward_weight_without_bias(ex, dz, up.x, write);
+  if (hides_sum) down_.backward_weight(ex, d_out.x, saved.down, write);
+  up.dx.wait(ex);
 }
 
 }  // namespace megalith::nn

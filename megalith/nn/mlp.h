@@ -7,9 +7,9 @@
 
 namespace megalith::nn {
 
-/// down(gelu(up(x))): x [T, H] -> [T, F/tp] -> y [T, H], before the bias of `down`. The first product is split by
-/// output features because gelu of a sum is not the sum of gelus. One all-reduce forward, one backward. Source: Shoeybi
-/// et al. 2019, arXiv:1909.08053, section 3.
+/// down(gelu(up(x))): x [O, H] -> [T, F/tp] -> y [O, H], before the bias of `down`; O rows of T as in linear.h. The
+/// first product is split by output features because gelu of a sum is not the sum of gelus. One region of
+/// TensorParallel. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class Mlp {
  public:
   struct Saved {
@@ -18,11 +18,17 @@ class Mlp {
   };
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
                       const comm::Group& tp);
-  Mlp(const std::string& name, const comm::Group& tp, ParamBuffer& params);
+  Mlp(const std::string& name, const TensorParallel& tp, ParamBuffer& params);
 
-  /// Wait for the result before saved.down.y is read.
-  [[nodiscard]] comm::Pending forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const;
-  /// dy [T, H] -> dx [T, H] (overwritten); adds to the weights' gradients.
+  // Forward, in three steps; wait for what a step returns before the part's next one.
+  InFlight enter(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
+    return up_.enter(ex, x, saved.up, part);
+  }
+  void work(Exec& ex, Saved& saved, const Part& part) const { up_.forward_gelu(ex, saved.down.x, saved.up, part); }
+  InFlight leave(Exec& ex, Saved& saved, const Part& part) const {
+    return down_.forward(ex, saved.down.x, saved.down, part);
+  }
+  /// dy [O, H] -> dx [O, H] (overwritten); adds to the weights' gradients.
   void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx, ops::Write write) const;
   const Tensor& out_bias() const { return down_.bias(); }
 

@@ -21,21 +21,21 @@ void SelfAttention::declare(std::vector<ParamSpec>& specs, const std::string& na
   specs.push_back(replicated(name + ".out.bias", {h}, tp, Init::zeros));
 }
 
-SelfAttention::SelfAttention(const std::string& name, const BlockConfig& config, const comm::Group& tp,
+SelfAttention::SelfAttention(const std::string& name, const BlockConfig& config, const TensorParallel& tp,
                              ParamBuffer& params, std::uint32_t site)
-    : heads_(config.num_heads / tp.size()),
+    : heads_(config.num_heads / tp.group().size()),
       head_dim_(config.hidden_size / config.num_heads),
-      first_head_(heads_ * tp.rank()),
+      first_head_(heads_ * tp.group().rank()),
       global_heads_(config.num_heads),
       qkv_(tp, params.at(name + ".qkv.weight"), params.at(name + ".qkv.bias")),
       out_(tp, params.at(name + ".out.weight"), params.at(name + ".out.bias")),
       dropout_{config.attention_dropout, config.seed, site} {}
 
-comm::Pending SelfAttention::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const {
+void SelfAttention::work(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
   const Part& part = microbatch.part;
-  const Tensor qkv = qkv_.forward(ex, x, saved.qkv, part);
-  part.make(ex, saved.out.x, {x.dim(0), heads_ * head_dim_}, x.dtype());
-  part.make(ex, saved.log_sum_exp, {microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(x.dtype()));
+  const Tensor qkv = qkv_.forward(ex, saved.qkv, part);
+  part.make(ex, saved.out.x, {qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
+  part.make(ex, saved.log_sum_exp, {microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(qkv.dtype()));
   ops::attention_forward(ex, {.qkv = part.of(qkv),
                               .out = part.of(saved.out.x),
                               .log_sum_exp = part.of(saved.log_sum_exp),
@@ -45,15 +45,16 @@ comm::Pending SelfAttention::forward(Exec& ex, const Microbatch& microbatch, con
                               .first_head = first_head_,
                               .num_global_heads = global_heads_,
                               .dropout = dropout_.in(microbatch)});
-  return out_.forward(ex, saved.out.x, saved.out, part);
 }
 
 void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
                              const Tensor& dx) const {
+  TensorParallel::Entered d_out = out_.enter_backward(ex, dy);
   Tensor d_attended = ex.tensor(saved.out.x.shape(), dy.dtype());
-  out_.backward_input(ex, dy, d_attended);
+  d_out.messages.wait(ex);
+  out_.backward_input(ex, d_out.x, d_attended);
   const bool hides_sum = qkv_.sums_input_grads();  // as in Mlp::backward
-  if (!hides_sum) out_.backward_weight(ex, dy, saved.out, microbatch.weight_grads);
+  if (!hides_sum) out_.backward_weight(ex, d_out.x, saved.out, microbatch.weight_grads);
   Tensor d_qkv = ex.tensor(saved.qkv.y.shape(), dy.dtype());
   ops::attention_backward(ex, {.dout = d_attended,
                                .qkv = saved.qkv.y,
@@ -66,10 +67,10 @@ void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, const Tenso
                                .first_head = first_head_,
                                .num_global_heads = global_heads_,
                                .dropout = dropout_.in(microbatch)});
-  comm::Pending reduced = qkv_.backward_input(ex, d_qkv, dx);
-  qkv_.backward_weight(ex, d_qkv, saved.qkv, microbatch.weight_grads);
-  if (hides_sum) out_.backward_weight(ex, dy, saved.out, microbatch.weight_grads);
-  reduced.wait(ex);
+  ColumnParallelLinear::Backward qkv = qkv_.backward_input(ex, d_qkv, saved.qkv, dx);
+  qkv_.backward_weight(ex, d_qkv, qkv.x, microbatch.weight_grads);
+  if (hides_sum) out_.backward_weight(ex, d_out.x, saved.out, microbatch.weight_grads);
+  qkv.dx.wait(ex);
 }
 
 }  // namespace megalith::nn

@@ -10,8 +10,8 @@ namespace megalith::nn {
 
 /// Causal self-attention with the heads split over `tp`: rank i computes heads [i A/tp, (i+1) A/tp), so scores,
 /// softmax, dropout and the weighted sum are local. The fused weight holds q, k, v of head 0, then of head 1, ...:
-/// resharding it is a slice. x [T, H] -> y [T, H], before the output bias. One all-reduce forward, one backward.
-/// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+/// resharding it is a slice. x [O, H] -> y [O, H], before the output bias; O rows of T as in linear.h. One region of
+/// TensorParallel. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class SelfAttention {
  public:
   struct Saved {
@@ -22,12 +22,18 @@ class SelfAttention {
   /// Appends the parameters `name`.qkv.* and `name`.out.*. Throws ConfigError E_HEADS_NOT_DIVISIBLE.
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
                       const comm::Group& tp);
-  SelfAttention(const std::string& name, const BlockConfig& config, const comm::Group& tp, ParamBuffer& params,
+  SelfAttention(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamBuffer& params,
                 std::uint32_t site);
 
-  /// Wait for the result before saved.out.y is read.
-  [[nodiscard]] comm::Pending forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
-  /// dy [T, H] -> dx [T, H] (overwritten); adds to the weights' gradients.
+  // Forward, in three steps; wait for what a step returns before the part's next one.
+  InFlight enter(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
+    return qkv_.enter(ex, x, saved.qkv, part);
+  }
+  void work(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
+  InFlight leave(Exec& ex, Saved& saved, const Part& part) const {
+    return out_.forward(ex, saved.out.x, saved.out, part);
+  }
+  /// dy [O, H] -> dx [O, H] (overwritten); adds to the weights' gradients.
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved, const Tensor& dx) const;
   const Tensor& out_bias() const { return out_.bias(); }
 

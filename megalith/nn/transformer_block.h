@@ -9,35 +9,41 @@
 namespace megalith::nn {
 
 /// One pre-LN Transformer layer:  a = x + drop(attention(norm1(x)));  y = a + drop(mlp(norm2(a))).
-/// Norms, dropouts and residual sums run on every tp rank on the full vector: cheaper than to broadcast them.
-/// Communicates 4 all-reduces of T*H elements over tp: two forward, two backward.
+/// Attention and MLP are a region of TensorParallel each; norms, dropouts and residual sums stand outside, on O = T
+/// rows or on their shares. Communicates over tp 4 all-reduces of T*H elements, two forward and two backward; where
+/// rows are shared, an all-gather and a reduce-scatter for each, and 2 all-gathers backward of what the norms gave.
 /// Source: Radford et al. 2019 (GPT-2); Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class TransformerBlock {
  public:
+  enum class Region : std::uint8_t { attention, mlp };
   struct Saved {
     LayerNorm::Saved norm1, norm2;
     SelfAttention::Saved attention;
     Mlp::Saved mlp;
   };
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
-                      const comm::Group& tp);
+                      const TensorParallel& tp);
   /// `layer`: global number, from which the dropouts' random sites follow.
-  TransformerBlock(const std::string& name, Index layer, const BlockConfig& config, const comm::Group& tp,
+  TransformerBlock(const std::string& name, Index layer, const BlockConfig& config, const TensorParallel& tp,
                    ParamBuffer& params);
 
-  /// x [T, H] must stay until backward; y [T, H] is written, and is not x.
+  /// x [O, H] must stay until backward; y [O, H] is written, and is not x.
   void forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& y, Saved& saved) const;
 
-  // The same in three steps, for a part of the microbatch at a time. Between them the all-reduces of the steps before
-  // are in flight: wait for what a step returns before that part's next one.
-  [[nodiscard]] comm::Pending attend(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
-  [[nodiscard]] comm::Pending mix(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
+  // The same in steps, for a part of the microbatch at a time: for each region what stands before it and the rows
+  // entering, its first product and local work, its second product and the rows leaving; then the end. What a step
+  // returns is in flight: wait for it before that part's next step.
+  InFlight enter_attention(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
+  InFlight enter_mlp(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
+  void work(Exec& ex, const Microbatch& microbatch, Region region, Saved& saved) const;
+  InFlight leave(Exec& ex, const Microbatch& microbatch, Region region, Saved& saved) const;
   void add_up(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Saved& saved) const;
 
-  /// dx [T, H] is written, and is not dy.
+  /// dx [O, H] is written, and is not dy.
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved, const Tensor& dx) const;
 
  private:
+  TensorParallel tp_;
   LayerNorm norm1_;
   SelfAttention attention_;
   LayerNorm norm2_;

@@ -26,21 +26,21 @@ ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_si
 }
 
 void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y) const {
+  const Tensor sums = tp_.before_leaving(ex, y);
   ops::embedding_forward(
-      ex, {.ids = ids, .table = table_.value, .y = y, .first_id = vocab_.first_id, .vocab_size = vocab_.vocab_size});
-  comm::all_reduce(ex, tp_, y, comm::Reduce::sum).wait(ex);
-  ops::add_position(ex, {.x = y, .position = position_.value, .y = y, .dropout = dropout_.in(microbatch)});
+      ex, {.ids = ids, .table = table_.value, .y = sums, .first_id = vocab_.first_id, .vocab_size = vocab_.vocab_size});
+  tp_.leave(ex, sums, y, kWholeMicrobatch).wait(ex);
+  tp_.for_runs(microbatch, dropout_, [&](const Part& run, const ops::Dropout& dropout) {
+    ops::add_position(ex, {.x = run.of(y), .position = position_.value, .y = run.of(y), .dropout = dropout});
+  });
 }
 
 void VocabParallelEmbedding::backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids,
                                              const Tensor& dy) const {
-  Tensor d_sum = dy;
-  if (dropout_.probability > 0) {
-    d_sum = ex.tensor(dy.shape(), dy.dtype());
-    ops::dropout_backward(ex, {.dout = dy, .dx = d_sum, .dropout = dropout_.in(microbatch)});
-  }
-  ops::position_backward(ex, d_sum, position_.grad);
-  ops::embedding_backward(ex, {.ids = ids, .dy = d_sum, .table_grad = table_.grad, .first_id = vocab_.first_id});
+  TensorParallel::Entered d_sum = tp_.enter(ex, tp_.through_dropout(ex, microbatch, dropout_, dy), kWholeMicrobatch);
+  d_sum.messages.wait(ex);
+  ops::position_backward(ex, d_sum.x, position_.grad);
+  ops::embedding_backward(ex, {.ids = ids, .dy = d_sum.x, .table_grad = table_.grad, .first_id = vocab_.first_id});
 }
 
 }  // namespace megalith::nn

@@ -2,8 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/comm/group.h"
-#include "megalith/nn/microbatch.h"
+#include "megalith/nn/tensor_parallel.h"
 #include "megalith/tensor/param.h"
 
 namespace megalith::nn {
@@ -24,22 +23,23 @@ VocabShard vocab_shard(Index vocab_size, Index padded_vocab_size, const comm::Gr
 ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_size, double init_std,
                       Ownership ownership, FirstGrad first_grad = FirstGrad::summed);
 
-/// y = dropout(table[ids] + position): ids [T] i32 -> y [T, H]. One all-reduce of T*H elements forward, none backward.
-/// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+/// y = dropout(table[ids] + position): ids [T] i32 -> y [O, H], with O = T or its share outside a region
+/// (TensorParallel). Forward the partial rows leave; backward their gradient enters, so that both tables' gradients are
+/// of all rows. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class VocabParallelEmbedding {
  public:
-  VocabParallelEmbedding(const VocabShard& vocab, comm::Group tp, Param& table, Param& position,
+  VocabParallelEmbedding(const VocabShard& vocab, TensorParallel tp, Param& table, Param& position,
                          const DropoutSite& dropout)
       : vocab_(vocab), tp_(std::move(tp)), table_(table), position_(position), dropout_(dropout) {}
 
   /// y is written. `ids` must stay until backward.
   void forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y) const;
-  /// Adds to the gradients of the table and of the positions. dy [T, H]
+  /// Adds to the gradients of the table and of the positions. dy [O, H]
   void backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& dy) const;
 
  private:
   VocabShard vocab_;
-  comm::Group tp_;
+  TensorParallel tp_;
   Param& table_;     // [V/tp, H]
   Param& position_;  // [S, H]
   DropoutSite dropout_;

@@ -29,6 +29,10 @@ Shape check_heads(const Args& args, std::string_view op, std::string_view qkv) {
                          "): must lie within num_global_heads = ", args.num_global_heads));
   }
   check_dropout(args.dropout, op);
+  if (args.dropout.first_row % args.seq_len != 0) {
+    throw ShapeError(str("[", op, ".dropout.first_row] = ", args.dropout.first_row,
+                         ": must be a multiple of seq_len = ", args.seq_len, ": attention is over whole samples"));
+  }
   return {tokens, width / 3};
 }
 

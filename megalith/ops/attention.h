@@ -8,7 +8,7 @@ namespace megalith::ops {
 ///   tensors, else f32), which backward reads instead of the S x S probabilities: those are never stored for a whole
 ///   head at once.
 /// Dropout's global element of (sample b, local head a, query i, key j) is
-///   (((first_sample + b) * num_global_heads + first_head + a) * S + i) * S + j.
+///   (((state.first_sample + first_row / S + b) * num_global_heads + first_head + a) * S + i) * S + j.
 /// Bits do not depend on the number of threads. Source: Vaswani et al. 2017, arXiv:1706.03762; tiling as in Dao et al.
 /// 2022, arXiv:2205.14135.
 struct AttentionForward {

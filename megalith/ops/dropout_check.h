@@ -9,7 +9,7 @@ namespace megalith::ops {
 /// is there.
 void check_dropout(const Dropout& dropout, std::string_view op);
 
-/// For ops on [T, H]: dropout.seq_len must divide the rows. Nothing to check when nothing is dropped.
-void check_dropout_rows(const Dropout& dropout, Index rows, std::string_view op);
+/// For ops on [T, H]: throws ShapeError where something is dropped and dropout does not tell the seq_len.
+void check_dropout_rows(const Dropout& dropout, std::string_view op);
 
 }  // namespace megalith::ops

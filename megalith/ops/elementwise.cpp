@@ -57,7 +57,7 @@ void bias_dropout_residual(Exec& ex, const BiasDropoutResidual& args) {
   expect_like(args.residual, {tokens, hidden}, args.x.dtype(), "bias_dropout_residual.residual");
   expect_like(args.out, {tokens, hidden}, args.x.dtype(), "bias_dropout_residual.out");
   check_dropout(args.dropout, "bias_dropout_residual");
-  check_dropout_rows(args.dropout, tokens, "bias_dropout_residual");
+  check_dropout_rows(args.dropout, "bias_dropout_residual");
   run_float(
       ex,
       {.name = "bias_dropout_residual",
@@ -72,7 +72,7 @@ void dropout_backward(Exec& ex, const DropoutBackward& args) {
   const auto [tokens, hidden] = dims<2>(args.dout, "dropout_backward.dout");
   expect_like(args.dx, {tokens, hidden}, args.dout.dtype(), "dropout_backward.dx");
   check_dropout(args.dropout, "dropout_backward");
-  check_dropout_rows(args.dropout, tokens, "dropout_backward");
+  check_dropout_rows(args.dropout, "dropout_backward");
   run_float(
       ex, {.name = "dropout_backward", .reads = {args.dout, args.dropout.step_state}, .writes = {args.dx}},
       args.dout.dtype(), [args]<class T>() { cpu::dropout_backward<T>(args); },
@@ -118,10 +118,11 @@ void check_dropout(const Dropout& dropout, std::string_view op) {
   expect_like(state, shape, DType::u8, str(op, ".dropout.step_state"));
 }
 
-void check_dropout_rows(const Dropout& dropout, Index rows, std::string_view op) {
-  if (dropout.probability == 0 || (dropout.seq_len > 0 && rows % dropout.seq_len == 0)) return;
-  throw ShapeError(str("[", op, ".dropout.seq_len] = ", dropout.seq_len, ": must divide the ", rows,
-                       " rows: it is the number of rows of one sample, from which the random numbers follow"));
+void check_dropout_rows(const Dropout& dropout, std::string_view op) {
+  if (dropout.probability == 0 || dropout.seq_len > 0) return;
+  throw ShapeError(str("[", op, ".dropout.seq_len] = ", dropout.seq_len,
+                       ": must be at least 1: it is the number of rows of one sample, from which the random numbers "
+                       "follow"));
 }
 
 }  // namespace megalith::ops

@@ -29,23 +29,22 @@ struct GeluBackward {
 };
 void gelu_backward(Exec& ex, const GeluBackward& args);
 
-/// Which random numbers a dropout draws. Element e of the op's tensor is global element
-/// ((state.first_sample + first_sample) * elements_per_sample + e), state being the StepState in memory, which also
-/// tells the step. It is kept when its word of the site's stream (base/philox.h) is at least
-/// dropout_threshold(probability), and then scaled by 1 / (1 - p).
+/// Which random numbers a dropout draws. Element e of a tensor of token rows is global element
+/// (state.first_sample * seq_len + first_row) * elements_per_row + e, state being the StepState in memory, which also
+/// tells the step; attention.h numbers probabilities. An element is kept when its word of the site's stream
+/// (base/philox.h) is at least dropout_threshold(probability), and then scaled by 1 / (1 - p).
 struct Dropout {
   double probability = 0;  ///< 0: no random numbers are drawn
   std::uint64_t seed = 0;
   std::uint32_t site = 0;
-  Tensor step_state;       ///< u8 [sizeof(StepState)]; not needed when probability is 0
-  Index seq_len = 0;       ///< rows of one sample, for ops on [T, H] whose own arguments do not tell it
-  Index first_sample = 0;  ///< of the tensor, within its microbatch: not 0 where an op works on a part of that
+  Tensor step_state;    ///< u8 [sizeof(StepState)]; not needed when probability is 0
+  Index seq_len = 0;    ///< rows of one sample, for ops on [T, H] whose own arguments do not tell it
+  Index first_row = 0;  ///< of the tensor, among its microbatch's: not 0 where an op works on a part of them
 };
 
 /// out = residual + dropout(x + bias): what ends each half of a Transformer block.
 ///   x, residual, out [T, H], bias [H]; rows of one sample are contiguous, seq_len of them. out may be x or residual.
-/// Kept values are scaled by 1/(1-p). Global element = ((first_sample + row / seq_len) * seq_len + row % seq_len) * H +
-/// h.
+/// Kept values are scaled by 1/(1-p). Global element = (state.first_sample * seq_len + first_row + row) * H + h.
 struct BiasDropoutResidual {
   Tensor x, bias, residual;  // in; bias may be undefined (no bias)
   Tensor out;                // out

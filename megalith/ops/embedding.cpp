@@ -7,15 +7,6 @@
 #include "megalith/ops/dropout_check.h"
 
 namespace megalith::ops {
-namespace {
-
-/// Rows of [T, H] are whole samples of the position table's S rows.
-void expect_whole_samples(Index tokens, Index seq_len, std::string_view what) {
-  if (tokens == 0 || (seq_len > 0 && tokens % seq_len == 0)) return;
-  throw ShapeError(str("[", what, "] rows = ", tokens, ": must be a multiple of the ", seq_len, " positions"));
-}
-
-}  // namespace
 
 void embedding_forward(Exec& ex, const EmbeddingForward& args) {
   expect_float(ex, args.table, "embedding");
@@ -53,7 +44,7 @@ void add_position(Exec& ex, const AddPosition& args) {
   const Index seq_len = dims<2>(args.position, "add_position.position")[0];
   expect_like(args.position, {seq_len, hidden}, args.x.dtype(), "add_position.position");
   expect_like(args.y, {tokens, hidden}, args.x.dtype(), "add_position.y");
-  expect_whole_samples(tokens, seq_len, "add_position.x");
+  if (tokens > 0 && seq_len == 0) throw ShapeError(str("[add_position.position] has no rows: x has ", tokens));
   check_dropout(args.dropout, "add_position");
   run_float(
       ex, {.name = "add_position", .reads = {args.x, args.position, args.dropout.step_state}, .writes = {args.y}},
@@ -66,7 +57,10 @@ void position_backward(Exec& ex, const Tensor& dy, const Tensor& position_grad) 
   const auto [tokens, hidden] = dims<2>(dy, "position_backward.dy");
   const Index seq_len = dims<2>(position_grad, "position_backward.position_grad")[0];
   expect_like(position_grad, {seq_len, hidden}, statistics_dtype(dy.dtype()), "position_backward.position_grad");
-  expect_whole_samples(tokens, seq_len, "position_backward.dy");
+  if (tokens > 0 && (seq_len == 0 || tokens % seq_len != 0)) {
+    throw ShapeError(
+        str("[position_backward.dy] rows = ", tokens, ": must be a multiple of the ", seq_len, " positions"));
+  }
   run_float(
       ex, {.name = "position_backward", .reads = {dy, position_grad}, .writes = {position_grad}}, dy.dtype(),
       [=]<class T>() { cpu::position_backward<T>(dy, position_grad); },

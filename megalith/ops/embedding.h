@@ -22,7 +22,8 @@ struct EmbeddingBackward {
 };
 void embedding_backward(Exec& ex, const EmbeddingBackward& args);
 
-/// y = dropout(x + position[t % S]): x, y [B*S, H], position [S, H]; y may be x.
+/// y = dropout(x + position[(first_row + t) % S]), first_row being the dropout's: x, y [T, H], position [S, H]; y may
+/// be x.
 struct AddPosition {
   Tensor x, position;  // in
   Tensor y;            // out

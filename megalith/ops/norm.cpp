@@ -36,7 +36,7 @@ void residual_layer_norm(Exec& ex, const ResidualLayerNorm& args) {
   expect_like(args.mean, {tokens}, stat_dtype, "residual_layer_norm.mean");
   expect_like(args.rstd, {tokens}, stat_dtype, "residual_layer_norm.rstd");
   check_dropout(args.dropout, "residual_layer_norm");
-  check_dropout_rows(args.dropout, tokens, "residual_layer_norm");
+  check_dropout_rows(args.dropout, "residual_layer_norm");
   run_float(
       ex,
       {.name = "residual_layer_norm",

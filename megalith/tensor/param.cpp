@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "megalith/base/error.h"
@@ -22,7 +23,8 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, con
     : policy_(policy), partition_(partition) {
   std::stable_sort(specs.begin(), specs.end(), [](const ParamSpec& a, const ParamSpec& b) {
     const auto place = [](const ParamSpec& s) {
-      return std::pair(s.ownership != Ownership::owner, s.first_grad != FirstGrad::replaced);
+      return std::tuple(s.ownership != Ownership::owner, s.grad_rows == GradRows::some,
+                        s.first_grad != FirstGrad::replaced);
     };
     return place(a) < place(b);
   });
@@ -41,9 +43,9 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, con
 }
 
 /// Backward finishes layers from the last to the first, which is the flat buffer from its end: so buckets are made, and
-/// parameters placed, from there. A bucket ends where it is large enough, where the ownership changes, where layers
-/// stop or begin, and where their numbers jump up (the buffer holds the layers' matrices and, apart from them, their
-/// vectors).
+/// parameters placed, from there. A bucket ends where it is large enough, where ownership or GradRows change, where
+/// layers stop or begin, and where their numbers jump up (the buffer holds the layers' matrices and, apart from them,
+/// their vectors).
 void ParamBuffer::place() {
   const Index unit = partition_.shards * kParamAlignment;
   // Until the size is known, places are counted back from the end.
@@ -53,9 +55,10 @@ void ParamBuffer::place() {
     const Index layer = param.spec.layer;
     const bool full = !buckets_.empty() && from_end + buckets_.back().end >= partition_.bucket_elements;
     const bool continues = layer < 0 ? layer_above < 0 : layer <= layer_above && !(full && layer < layer_above);
-    if (!continues || buckets_.empty() || buckets_.back().ownership != param.spec.ownership) {
+    if (!continues || buckets_.empty() || buckets_.back().ownership != param.spec.ownership ||
+        buckets_.back().grad_rows != param.spec.grad_rows) {
       from_end = round_up(from_end, unit);
-      buckets_.push_back({.end = -from_end, .ownership = param.spec.ownership});
+      buckets_.push_back({.end = -from_end, .ownership = param.spec.ownership, .grad_rows = param.spec.grad_rows});
     }
     from_end += round_up(param.spec.held.numel(), kParamAlignment);
     param.offset = -from_end;
@@ -70,6 +73,11 @@ void ParamBuffer::place() {
     bucket->begin = std::exchange(begin, bucket->end + numel_);
     bucket->end = begin;
     if (bucket->ownership == Ownership::owner) owned_numel_ = bucket->end;
+    if (bucket->grad_rows == GradRows::all) continue;
+    if (partial_numel_ == 0) partial_begin_ = bucket->begin;
+    if (bucket->ownership == Ownership::replica && partial_begin_ < owned_numel_)
+      throw InternalError("[ParamBuffer] parameters with GradRows::some: must be all owned, or all replicas");
+    partial_numel_ = bucket->end - partial_begin_;
   }
   if (!is_sharded()) {
     own_ranges_ = {{0, 0, numel_}};

@@ -14,6 +14,9 @@ enum class Decay : std::uint8_t { no, yes };
 /// How the first microbatch's gradient arrives: `replaced` by a product that overwrites, so that nothing need be
 /// cleared before a step nor read in it; `summed` onto zeros. Later microbatches add in either case.
 enum class FirstGrad : std::uint8_t { summed, replaced };
+/// What a rank's passes leave in a gradient: all of it, or the sum over some of the microbatch's rows, to which the
+/// other ranks that hold the same values add theirs (layer norms under sequence parallelism).
+enum class GradRows : std::uint8_t { all, some };
 /// Several ranks of one model copy may hold the same values (layer norms over tp, the tied embedding on two stages).
 /// Exactly one of them is the owner: it counts in the gradient norm and writes the checkpoint.
 enum class Ownership : std::uint8_t { owner, replica };
@@ -30,6 +33,7 @@ struct ParamSpec {
   Decay decay = Decay::yes;
   Ownership ownership = Ownership::owner;
   FirstGrad first_grad = FirstGrad::summed;
+  GradRows grad_rows = GradRows::all;
   Index layer = kOutsideLayers;  ///< global number of its Transformer layer
 };
 
@@ -67,11 +71,12 @@ struct Partition {
   Sharding sharding = Sharding::none;
 };
 
-/// A flat range [begin, end) of whole parameters of one ownership that is communicated by one call. Elements that
-/// pad it to equal shards stay 0.
+/// A flat range [begin, end) of whole parameters of one ownership and GradRows that is communicated by one call.
+/// Elements that pad it to equal shards stay 0.
 struct Bucket {
   Index begin = 0, end = 0;
   Ownership ownership = Ownership::owner;
+  GradRows grad_rows = GradRows::all;
   std::vector<Index> layers = {};  ///< whose parameters it holds, descending; none: parameters outside the layers
 
   Index numel() const { return end - begin; }
@@ -86,12 +91,14 @@ struct OwnRange {
   Tensor of_own(const Tensor& flat) const { return flat.rows(in_own, count); }
 };
 
-/// All parameters of one rank in flat buffers: owned ones first, so that the norm is one range, and among them those
-/// with replaced gradients first, so that what must be cleared is one or two ranges. Buckets cover the buffers and do
-/// not overlap; every shard begins where a parameter could. Positions are fixed by the specs and the partition alone;
+/// All parameters of one rank in flat buffers: owned ones first, so that the norm is one range; among them those with
+/// replaced gradients first, so that what must be cleared is one or two ranges, and those with GradRows::some last, so
+/// that what the ranks sum is one range that looks the same on all of them. Buckets cover the buffers and do not
+/// overlap; every shard begins where a parameter could. Positions are fixed by the specs and the partition alone;
 /// memory comes with allocate(). References to params stay valid for the buffer's life.
 class ParamBuffer {
  public:
+  /// Throws InternalError where the parameters with GradRows::some are neither all owned nor all replicas.
   ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, const Partition& partition);
   /// Of a rank that shares its parameters with no other.
   ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy);
@@ -135,6 +142,9 @@ class ParamBuffer {
   }
   /// The gradients that are zero when a step begins: flat ranges, those of the owned parameters and of the replicas.
   const std::array<Tensor, 2>& summed_grads() const { return summed_grads_; }
+  /// The gradients with GradRows::some: a flat range of whole buckets, the same parameters in the same order on every
+  /// rank that holds them, whether as owner or as replica. Empty where there are none.
+  Tensor partial_grads() const { return grads_.rows(partial_begin_, partial_numel_); }
   /// The part of a flat tensor of numel() elements that belongs to a parameter, in its shape.
   Tensor part(const Tensor& flat, const Param& param) const;
 
@@ -149,6 +159,7 @@ class ParamBuffer {
   std::vector<Bucket> buckets_;
   std::vector<OwnRange> own_ranges_;
   Index numel_ = 0, owned_numel_ = 0;  // the first owned_numel_ elements belong to owned parameters
+  Index partial_begin_ = 0, partial_numel_ = 0;
   Buffer master_memory_, copy_memory_, grad_memory_;
   Tensor values_, masters_, grads_;
   std::array<Tensor, 2> summed_grads_;

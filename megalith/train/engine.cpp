@@ -32,6 +32,7 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .stage_layers = plan.stage_layers,
           .chunks = plan.chunks,
           .group_size = plan.group_size,
+          .rows = plan.sequence_parallel ? nn::Rows::shared : nn::Rows::whole,
           .forward_parts = plan.forward_parts(),
           .global_batch = plan.train.global_batch,
           .micro_batch = plan.train.micro_batch,

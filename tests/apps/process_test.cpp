@@ -417,7 +417,8 @@ TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
                {4, "pp=2 ranks=4"},
                {8, "tp=2 pp=2 ranks=8"},
                {2, "pp=2 chunks=2"},
-               {4, "tp=2 pp=2 chunks=2"}};
+               {4, "tp=2 pp=2 chunks=2"},
+               {8, "tp=2 pp=2 ranks=8 sequence_parallel=true"}};
   for (const auto& [ranks, grid] : grids) {
     std::string settings = ranks % 4 == 0 ? "--set train.precision=fp64" : "";
     std::istringstream words(grid);

@@ -48,11 +48,13 @@ TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
                                              "data.train=a \"quoted\" name.txt",
                                              "train.precision=\"fp64\"",
                                              "parallel.tp_overlap=halves",
+                                             "parallel.sequence_parallel=true",
                                              "train.micro_batch=2"};
   const RunPlan plan = resolve(parse_recipe(kSmall, "r.toml", settings));
   const std::string text = to_toml(plan.as_config());
   const RunPlan again = resolve(parse_recipe(text, "resolved"));
   EXPECT_EQ(to_toml(again.as_config()), text);
+  EXPECT_TRUE(again.sequence_parallel);
   EXPECT_EQ(again.optimizer.lr, 1.5e-4);
   EXPECT_EQ(again.stage_layers, (std::vector<Index>{2, 1, 1, 0}));
   EXPECT_EQ(again.data.train[0], "a \"quoted\" name.txt");
@@ -84,6 +86,38 @@ TEST(Recipe, HalvesAreTakenInTurnWhereThereAreTwo) {
   EXPECT_NE(problem_of(kSmall, {"parallel.tp_overlap=halves", "train.micro_batch=1"}).find("train.micro_batch = 1"),
             std::string::npos);
   EXPECT_NE(problem_of(kSmall, {"parallel.tp_overlap=thirds"}).find("must be auto, halves or none"), std::string::npos);
+}
+
+TEST(Recipe, SharedRowsMustDivide) {
+  const auto plan = [](std::vector<std::string> settings) {
+    settings.push_back("parallel.sequence_parallel=true");
+    return resolve(parse_recipe(kSmall, "r.toml", settings));
+  };
+  const auto problem = [](std::vector<std::string> settings) {
+    settings.push_back("parallel.sequence_parallel=true");
+    return problem_of(kSmall, settings);
+  };
+  EXPECT_FALSE(resolve(parse_recipe(kSmall, "r.toml")).sequence_parallel);
+  EXPECT_TRUE(plan({"model.seq_len=7"}).sequence_parallel);  // legal and without effect
+  EXPECT_EQ(plan({"parallel.tp=2", "model.seq_len=6"}).row_shares(), 2);
+  EXPECT_EQ(problem({"parallel.tp=4", "model.seq_len=6", "train.micro_batch=3", "train.global_batch=12"}),
+            "r.toml: 1 problem\n  train.micro_batch * model.seq_len = 18: must be divisible by parallel.tp = 4 with "
+            "parallel.sequence_parallel = true: every rank holds as many token rows; with this seq_len "
+            "train.micro_batch = 4 would do");
+  EXPECT_EQ(
+      problem({"parallel.tp=2", "model.seq_len=7", "train.micro_batch=2", "parallel.tp_overlap=halves"}),
+      "r.toml: 1 problem\n  train.micro_batch * model.seq_len = 14: must be divisible by 2 * parallel.tp = 4 with "
+      "parallel.sequence_parallel = true and parallel.tp_overlap = halves: every rank holds as many token rows; "
+      "with this seq_len train.micro_batch = 4 would do");
+  // Where halves are not asked for but would be the default, such a microbatch is taken whole.
+  const std::vector<std::string> on_gpu = {"parallel.tp=2", "train.micro_batch=2", "device.type=cuda"};
+  const auto with_seq_len = [&](const char* seq_len) {
+    std::vector<std::string> settings = on_gpu;
+    settings.push_back(seq_len);
+    return plan(settings).forward_parts();
+  };
+  EXPECT_EQ(with_seq_len("model.seq_len=7"), 1);
+  EXPECT_EQ(with_seq_len("model.seq_len=6"), 2);
 }
 
 TEST(Recipe, GemmChoicesAreForGpus) {

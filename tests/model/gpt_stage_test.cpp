@@ -34,6 +34,21 @@ TEST(GptStage, ActivationsFollowTheMicrobatchesInFlight) {
   EXPECT_GT(bytes[0], bytes[1]);
 }
 
+TEST(GptStage, SharedRowsShrinkActivationsAndMessages) {
+  std::unique_ptr<comm::World> world;
+  const grid::Mesh mesh = dry_mesh(world, 1, 2, 2);
+  const GptStage whole({.model = small_model(), .global_batch = 4}, mesh),
+      shared({.model = small_model(), .rows = nn::Rows::shared, .global_batch = 4}, mesh);
+  EXPECT_EQ(whole.boundary_shape(), (Shape{8, 16}));
+  EXPECT_EQ(shared.boundary_shape(), (Shape{4, 16}));
+  // Of a layer's saved rows [8, 16] half is outside the regions: what enters both of them and what the norms read and
+  // give, at 2 microbatches in flight and 2 layers. The sums that leave are never kept.
+  const Index rows = 8 * 16 * size_of(DType::f32);
+  const Index saved = whole.planned_bytes().at("activations") - shared.planned_bytes().at("activations");
+  EXPECT_GE(saved, 2 * 2 * 4 * rows / 2);
+  EXPECT_EQ(whole.params().numel(), shared.params().numel());
+}
+
 TEST(GptStage, TheTokenTableIsOnTheFirstAndTheLastStageAndOwnedOnce) {
   std::unique_ptr<comm::World> world;
   int holders = 0, owners = 0;

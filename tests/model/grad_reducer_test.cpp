@@ -6,6 +6,7 @@
 
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/model/gpt_stage.h"
+#include "megalith/ops/elementwise.h"
 
 namespace megalith::model {
 namespace {
@@ -25,21 +26,23 @@ ModelConfig small_model() {
 /// f32 elements of a layer's four matrices.
 constexpr Index kLayerElements = 12 * 32 * 32;
 
-struct Shape4 {
+struct Cut {
   int tp = 1, pp = 1, chunks = 1;
   Index bucket_layers = 1;  ///< that fill a bucket
+  nn::Rows rows = nn::Rows::whole;
 };
 
-class Buckets : public testing::TestWithParam<Shape4> {};
+class Buckets : public testing::TestWithParam<Cut> {};
 
 TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
-  const auto [tp, pp, chunks, bucket_layers] = GetParam();
+  const auto [tp, pp, chunks, bucket_layers, rows] = GetParam();
   for (int rank = 0; rank < tp * pp; ++rank) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, tp * pp);
     const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
     const Index elements = bucket_layers * kLayerElements / tp;
     const GptStage stage({.model = small_model(),
                           .chunks = chunks,
+                          .rows = rows,
                           .global_batch = pp,
                           .grad_bucket_bytes = elements * size_of(DType::f32)},
                          mesh);
@@ -59,6 +62,7 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
       ASSERT_NE(holder, buckets.end());
       EXPECT_LE(param.offset + param.spec.held.numel(), holder->end);
       EXPECT_EQ(param.spec.ownership, holder->ownership) << param.name();
+      EXPECT_EQ(param.spec.grad_rows, holder->grad_rows) << param.name();
       const bool listed = std::ranges::find(holder->layers, param.spec.layer) != holder->layers.end();
       EXPECT_EQ(listed, param.spec.layer >= 0) << param.name();
       if (param.spec.first_grad != FirstGrad::replaced) continue;  // the vectors of many layers share a bucket
@@ -68,9 +72,11 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, Buckets,
-                         testing::Values(Shape4{}, Shape4{.bucket_layers = 3}, Shape4{.tp = 2, .bucket_layers = 2},
-                                         Shape4{.pp = 2, .chunks = 2}, Shape4{.tp = 2, .pp = 4, .chunks = 2},
-                                         Shape4{.pp = 2, .chunks = 4, .bucket_layers = 8}));
+                         testing::Values(Cut{}, Cut{.bucket_layers = 3}, Cut{.tp = 2, .bucket_layers = 2},
+                                         Cut{.pp = 2, .chunks = 2}, Cut{.tp = 2, .pp = 4, .chunks = 2},
+                                         Cut{.pp = 2, .chunks = 4, .bucket_layers = 8},
+                                         Cut{.tp = 2, .bucket_layers = 2, .rows = nn::Rows::shared},
+                                         Cut{.tp = 2, .pp = 4, .chunks = 2, .rows = nn::Rows::shared}));
 
 class GradSums : public testing::TestWithParam<Sharding> {};
 
@@ -86,7 +92,7 @@ TEST_P(GradSums, ABucketIsSentWithItsLastLayerAndEverythingIsSummedOnce) {
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     ParamBuffer& params = stage.params();
-    GradReducer reducer(params, mesh.dp);
+    GradReducer reducer(params, mesh.tp, mesh.dp);
     const std::span<float> grads = params.grads().span<float>();
     Exec ex;
 
@@ -118,11 +124,33 @@ TEST_P(GradSums, ABucketIsSentWithItsLastLayerAndEverythingIsSummedOnce) {
 INSTANTIATE_TEST_SUITE_P(All, GradSums, testing::Values(Sharding::none, Sharding::optimizer),
                          [](const auto& test) { return test.param == Sharding::none ? "whole" : "shards"; });
 
+TEST(GradReducer, SumsPartialGradientsOverTpBeforeTheirBucketGoesToDp) {
+  constexpr int kRanks = 4;
+  comm::run_ranks(kRanks, [](comm::World& world) {
+    const grid::Mesh mesh = grid::make_mesh(world, grid::resolve({.world_size = kRanks, .tp = 2}));
+    GptStage stage({.model = small_model(), .rows = nn::Rows::shared, .global_batch = 2, .grad_bucket_bytes = 1}, mesh);
+    MemoryLedger ledger(Device::cpu);
+    stage.allocate(ledger);
+    Exec ex;
+    ops::fill(ex, stage.params().grads(), 1);
+    GradReducer reducer(stage.params(), mesh.tp, mesh.dp);
+    reducer.begin();
+    for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
+    EXPECT_EQ(mesh.tp.counters()[comm::Op::all_reduce].calls, 0);
+    reducer.finish(ex);
+    EXPECT_EQ(mesh.tp.counters()[comm::Op::all_reduce].calls, 1);
+    for (const Param& param : stage.params().params()) {
+      const bool of_norm = param.name().find("norm") != std::string::npos;
+      for (const float sum : param.grad.span<float>()) ASSERT_EQ(sum, of_norm ? 4 : 2) << param.name();
+    }
+  });
+}
+
 TEST(GradReducer, RefusesALayerThatIsDoneTwice) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 1}));
   const GptStage stage({.model = small_model(), .grad_bucket_bytes = 1}, mesh);
-  GradReducer reducer(stage.params(), mesh.dp);
+  GradReducer reducer(stage.params(), mesh.tp, mesh.dp);
   Exec ex;
   reducer.begin();
   reducer.layer_done(ex, 3);

@@ -28,7 +28,8 @@ void with_solo_group(const std::function<void(const comm::Group&)>& body) {
 }
 
 void check_block(double dropout) {
-  with_solo_group([&](const comm::Group& tp) {
+  with_solo_group([&](const comm::Group& group) {
+    const nn::TensorParallel tp = testing::whole_rows(group);
     const nn::BlockConfig config = testing::small_block(dropout);
     std::vector<ParamSpec> specs;
     nn::TransformerBlock::declare(specs, "b", config, tp);
@@ -72,15 +73,18 @@ TEST(FiniteDifference, LayerNorm) {
 }
 
 TEST(FiniteDifference, LinearLayers) {
-  with_solo_group([](const comm::Group& tp) {
-    LayerParams layer({nn::rows_split("up", 6, 4, tp, 1), nn::vector_split("up_bias", 6, tp),
-                       nn::columns_split("down", 3, 6, tp, 1), nn::replicated("down_bias", {3}, tp, Init::zeros)});
+  with_solo_group([](const comm::Group& group) {
+    const nn::TensorParallel tp = testing::whole_rows(group);
+    LayerParams layer({nn::rows_split("up", 6, 4, group, 1), nn::vector_split("up_bias", 6, group),
+                       nn::columns_split("down", 3, 6, group, 1),
+                       nn::replicated("down_bias", {3}, group, Init::zeros)});
     const nn::ColumnParallelLinear up(tp, layer.params.at("up"), layer.params.at("up_bias"));
     const nn::RowParallelLinear down(tp, layer.params.at("down"), layer.params.at("down_bias"));
     Exec ex;
     const Tensor x = testing::random_tensor(ex, {5, 4}, 1), dy = testing::random_tensor(ex, {5, 3}, 2);
     const auto forward = [&](Exec& e, nn::ColumnParallelLinear::Saved& a, nn::RowParallelLinear::Saved& b) {
-      down.forward(e, up.forward(e, x, a, {}), b, {}).wait(e);
+      up.enter(e, x, a, {}).wait(e);
+      down.forward(e, up.forward(e, a, {}), b, {}).wait(e);
       ops::add_bias(e, b.y, down.bias());
       return b.y;
     };
@@ -90,8 +94,9 @@ TEST(FiniteDifference, LinearLayers) {
     const Tensor dh = ex.tensor({5, 6}, DType::f64), dx = ex.tensor({5, 4}, DType::f64);
     down.backward_input(ex, dy, dh);
     down.backward_weight(ex, dy, saved_down, ops::Write::accumulate);
-    up.backward_input(ex, dh, dx).wait(ex);
-    up.backward_weight(ex, dh, saved_up, ops::Write::overwrite);
+    nn::ColumnParallelLinear::Backward of_up = up.backward_input(ex, dh, saved_up, dx);
+    up.backward_weight(ex, dh, of_up.x, ops::Write::overwrite);
+    of_up.dx.wait(ex);
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
       nn::ColumnParallelLinear::Saved a;
@@ -102,10 +107,11 @@ TEST(FiniteDifference, LinearLayers) {
 }
 
 TEST(FiniteDifference, EmbeddingWithDropout) {
-  with_solo_group([](const comm::Group& tp) {
-    const nn::VocabShard vocab = nn::vocab_shard(7, 10, tp);
+  with_solo_group([](const comm::Group& group) {
+    const nn::TensorParallel tp = testing::whole_rows(group);
+    const nn::VocabShard vocab = nn::vocab_shard(7, 10, group);
     LayerParams layer({nn::token_table("table", vocab, 4, 1, Ownership::owner),
-                       nn::replicated("position", {3, 4}, tp, Init::normal, 1)});
+                       nn::replicated("position", {3, 4}, group, Init::normal, 1)});
     const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.at("position"),
                                                {0.25, 5, 0});
     SmallMicrobatch microbatch;
@@ -124,8 +130,9 @@ TEST(FiniteDifference, EmbeddingWithDropout) {
 }
 
 TEST(FiniteDifference, LmHead) {
-  with_solo_group([](const comm::Group& tp) {
-    const nn::VocabShard vocab = nn::vocab_shard(7, 10, tp);
+  with_solo_group([](const comm::Group& group) {
+    const nn::TensorParallel tp = testing::whole_rows(group);
+    const nn::VocabShard vocab = nn::vocab_shard(7, 10, group);
     LayerParams layer({nn::token_table("table", vocab, 4, 1, Ownership::owner),
                        {TensorSlice::whole("g", {4}), {4}, Init::ones},
                        {TensorSlice::whole("b", {4}), {4}}});

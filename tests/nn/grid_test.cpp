@@ -25,49 +25,116 @@ void expect_same(const Gathered& got, const Gathered& want) {
     EXPECT_LT(testing::relative_error(got.at(name), values), 1e-12) << name;
 }
 
+constexpr Index kTokens = 8, kHidden = 8, kSeqLen = 4;  // of 2 samples, so that shares of them end within a sample
+
+/// How a layer's rows stand outside its regions, and in how many parts the forward pass takes them.
+struct Cut {
+  nn::Rows rows = nn::Rows::whole;
+  int parts = 1;
+  nn::TensorParallel over(const comm::Group& tp) const { return {tp, rows, parts}; }
+};
+
+/// The runs of neighbouring rows [T, columns] that a rank holds outside, one after the other in `held`.
+struct Run {
+  TensorSlice slice;
+  Tensor held;
+};
+std::vector<Run> runs_of(const std::string& name, const Tensor& held, const nn::TensorParallel& tp) {
+  const Index columns = held.dim(1);
+  if (tp.rows() == nn::Rows::whole) return {{TensorSlice::whole(name, held.shape()), held}};
+  std::vector<Run> runs;
+  for (nn::Part part{0, tp.parts()}; part.index < part.count; ++part.index) {
+    const Tensor rows = part.of(held);
+    const Index first = part.index * kTokens / part.count + tp.group().rank() * rows.dim(0);
+    runs.push_back({{name, {kTokens, columns}, {first, 0}, rows.shape()}, rows});
+  }
+  return runs;
+}
+
+/// A rank's rows of a random [T, H] that does not depend on the grid.
+Tensor random_rows(Exec& ex, std::uint64_t stream, const nn::TensorParallel& tp) {
+  const Tensor all = testing::random_tensor(ex, {kTokens, kHidden}, stream);
+  const Tensor held = ex.tensor({tp.rows_outside(kTokens), kHidden}, DType::f64);
+  for (const Run& run : runs_of("", held, tp)) ops::copy(ex, all.rows(run.slice.offset[0], run.held.dim(0)), run.held);
+  return held;
+}
+
+void put_rows(Gathered& out, const std::string& name, const Tensor& held, const nn::TensorParallel& tp) {
+  for (const Run& run : runs_of(name, held, tp)) out.put(run.slice, run.held);
+}
+
+/// What GradReducer does for gradients that have seen a share of the rows.
+void sum_partial_gradients(Exec& ex, const ParamBuffer& params, const nn::TensorParallel& tp) {
+  const Tensor partial = params.partial_grads();
+  EXPECT_EQ(partial.numel() > 0, tp.rows() == nn::Rows::shared);
+  if (partial.numel() > 0) comm::all_reduce(ex, tp.group(), partial, comm::Reduce::sum).wait(ex);
+}
+
 /// The forward pass in two halves of the batch, the second's steps between the first's.
 void forward_in_halves(Exec& ex, const nn::TransformerBlock& block, const nn::Microbatch& whole, const Tensor& x,
                        const Tensor& y, nn::TransformerBlock::Saved& saved) {
-  nn::Microbatch first = whole, second = whole;
-  first.part = {0, 2};
-  second.part = {1, 2};
-  comm::Pending of_first = block.attend(ex, first, x, saved), of_second = block.attend(ex, second, x, saved);
-  of_first.wait(ex);
-  of_first = block.mix(ex, first, x, saved);
-  of_second.wait(ex);
-  of_second = block.mix(ex, second, x, saved);
-  of_first.wait(ex);
-  block.add_up(ex, first, y, saved);
-  of_second.wait(ex);
-  block.add_up(ex, second, y, saved);
+  using Region = nn::TransformerBlock::Region;
+  nn::Microbatch halves[] = {whole, whole};
+  nn::InFlight sent[2];
+  const auto each = [&](const auto& step) {
+    for (int i = 0; i < 2; ++i) {
+      halves[i].part = {i, 2};
+      sent[i].wait(ex);
+      step(halves[i], sent[i]);
+    }
+  };
+  each([&](const auto& half, auto& message) { message = block.enter_attention(ex, half, x, saved); });
+  for (const Region region : {Region::attention, Region::mlp}) {
+    each([&](const auto& half, auto&) { block.work(ex, half, region, saved); });
+    each([&](const auto& half, auto& message) { message = block.leave(ex, half, region, saved); });
+    if (region == Region::attention)
+      each([&](const auto& half, auto& message) { message = block.enter_mlp(ex, half, saved); });
+  }
+  each([&](const auto& half, const auto&) { block.add_up(ex, half, y, saved); });
 }
 
-enum class Forward { whole, halves };
+void expect_messages_of_a_block(const nn::TensorParallel& tp) {
+  const comm::Counters& calls = tp.group().counters();
+  const comm::Counter &sums = calls[comm::Op::all_reduce], &gathers = calls[comm::Op::all_gather],
+                      &scatters = calls[comm::Op::reduce_scatter];
+  const Index ranks = tp.group().size(), parts = tp.parts();
+  if (tp.rows() == nn::Rows::whole) {
+    EXPECT_EQ(sums.calls, ranks == 1 ? 0 : 2 * parts + 2);  // forward g, backward f
+    EXPECT_EQ(sums.elements, ranks == 1 ? 0 : 4 * kTokens * kHidden);
+    EXPECT_EQ(gathers.calls + scatters.calls, 0);
+    return;
+  }
+  // Rows enter and leave both regions, gradients too, and backward gathers what entered once more.
+  EXPECT_EQ(gathers.calls, 6 * parts);
+  EXPECT_EQ(gathers.elements, 6 * kTokens / ranks * kHidden);
+  EXPECT_EQ(scatters.calls, 4 * parts);
+  EXPECT_EQ(scatters.elements, 4 * kTokens * kHidden);
+  EXPECT_EQ(sums.calls, 0);
+}
 
-void run_block(const comm::Group& tp, double dropout, Gathered& out, Forward forward = Forward::whole) {
+void run_block(const comm::Group& group, double dropout, Gathered& out, const Cut& cut = {}) {
+  const nn::TensorParallel tp = cut.over(group);
   const nn::BlockConfig config = testing::small_block(dropout);
   std::vector<ParamSpec> specs;
   nn::TransformerBlock::declare(specs, "b", config, tp);
   LayerParams layer(std::move(specs));
   const nn::TransformerBlock block("b", 2, config, tp, layer.params);
-  SmallMicrobatch microbatch;
+  SmallMicrobatch microbatch{.seq_len = kSeqLen};
   Exec ex;
-  const Tensor x = testing::random_tensor(ex, {6, 8}, 1), dy = testing::random_tensor(ex, {6, 8}, 2);
-  const Tensor y = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
+  const Tensor x = random_rows(ex, 1, tp), dy = random_rows(ex, 2, tp);
+  const Tensor y = ex.tensor(x.shape(), DType::f64), dx = ex.tensor(x.shape(), DType::f64);
   nn::TransformerBlock::Saved saved;
-  if (forward == Forward::halves) {
+  if (cut.parts == 2) {
     forward_in_halves(ex, block, microbatch.get(), x, y, saved);
   } else {
     block.forward(ex, microbatch.get(), x, y, saved);
   }
   block.backward(ex, microbatch.get(), dy, saved, dx);
-  out.put("y", y);
-  out.put("dx", dx);
+  expect_messages_of_a_block(tp);
+  sum_partial_gradients(ex, layer.params, tp);
+  put_rows(out, "y", y, tp);
+  put_rows(out, "dx", dx, tp);
   put_gradients(out, layer.params);
-  const comm::Counter& calls = tp.counters()[comm::Op::all_reduce];
-  const int forward_calls = forward == Forward::halves ? 4 : 2;
-  EXPECT_EQ(calls.calls, tp.size() == 1 ? 0 : forward_calls + 2);  // forward g, backward f
-  EXPECT_EQ(calls.elements, tp.size() == 1 ? 0 : 4 * 6 * 8);
 }
 
 TEST_P(Grid, BlockMatchesOneRankWithFourAllReduces) {
@@ -83,42 +150,80 @@ TEST_P(Grid, HalvesOfABatchGiveTheBitsOfTheWhole) {
   for (const double dropout : {0.0, 0.3}) {
     Gathered whole, halves;
     comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, whole); });
-    comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, halves, Forward::halves); });
+    comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, halves, {.parts = 2}); });
     EXPECT_EQ(halves.tensors(), whole.tensors());
   }
 }
 
-void run_ends(const comm::Group& tp, Gathered& out) {
-  const nn::VocabShard vocab = nn::vocab_shard(13, 20, tp);  // 13 real ids: with tp 4 the last shard is padding only
-  LayerParams layer({nn::token_table("table", vocab, 8, 1, Ownership::owner),
-                     nn::replicated("position", {3, 8}, tp, Init::normal, 1),
-                     {TensorSlice::whole("g", {8}), {8}, Init::ones},
-                     {TensorSlice::whole("b", {8}), {8}}});
+/// Sharing rows changes the bits of nothing but the norms' gradients, whose sums over rows are cut otherwise.
+void expect_same_bits_but_of_norms(const Gathered& got, const Gathered& want, std::string_view norm) {
+  expect_same(got, want);
+  for (const auto& [name, values] : want.tensors()) {
+    if (name.find(norm) != std::string::npos) continue;
+    EXPECT_EQ(got.at(name), values) << name;
+  }
+}
+
+TEST_P(Grid, BlockOnSharedRowsGivesTheBitsOfWholeOnes) {
+  for (const double dropout : {0.0, 0.3}) {
+    for (const int parts : {1, 2}) {
+      Gathered whole, shared;
+      comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, whole); });
+      comm::run_ranks(GetParam(), [&](comm::World& world) {
+        run_block(world.all(), dropout, shared, {.rows = nn::Rows::shared, .parts = parts});
+      });
+      expect_same_bits_but_of_norms(shared, whole, ".norm");
+    }
+  }
+}
+
+void expect_messages_of_the_ends(const nn::TensorParallel& tp) {
+  const comm::Counters& calls = tp.group().counters();
+  const comm::Counter &sums = calls[comm::Op::all_reduce], &gathers = calls[comm::Op::all_gather],
+                      &scatters = calls[comm::Op::reduce_scatter];
+  const Index ranks = tp.group().size(), parts = tp.parts(), rows = kTokens * kHidden;
+  // Embedding forward b s h; output backward b s h; loss 3 b s in two calls; no logits are ever gathered.
+  const bool whole = tp.rows() == nn::Rows::whole;
+  EXPECT_EQ(sums.calls, ranks == 1 ? 0 : whole ? 4 : 2);
+  EXPECT_EQ(sums.elements, ranks == 1 ? 0 : (whole ? 2 * rows : 0) + 3 * kTokens);
+  // Into the output forward, again backward, and the embedding's gradient.
+  EXPECT_EQ(gathers.calls, whole ? 0 : 3 * parts);
+  EXPECT_EQ(gathers.elements, whole ? 0 : 3 * rows / ranks);
+  EXPECT_EQ(scatters.calls, whole ? 0 : 2 * parts);
+  EXPECT_EQ(scatters.elements, whole ? 0 : 2 * rows);
+}
+
+void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {}) {
+  const nn::TensorParallel tp = cut.over(group);
+  // 13 real ids: with tp 4 the last shard is padding only.
+  const nn::VocabShard vocab = nn::vocab_shard(13, 20, group);
+  std::vector<ParamSpec> specs = {nn::token_table("table", vocab, kHidden, 1, Ownership::owner),
+                                  nn::replicated("position", {kSeqLen, kHidden}, group, Init::normal, 1)};
+  nn::LayerNorm::declare(specs, "norm", kHidden, tp);
+  LayerParams layer(std::move(specs));
   const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.at("position"),
                                              {0.25, 5, 0});
-  const nn::LmHead head(vocab, tp, nn::LayerNorm(layer.params.at("g"), layer.params.at("b"), 1e-5),
+  const nn::LmHead head(vocab, tp, nn::LayerNorm(layer.params.at("norm.weight"), layer.params.at("norm.bias"), 1e-5),
                         layer.params.at("table"));
-  SmallMicrobatch microbatch;
-  std::int32_t ids[] = {0, 12, 2, 7, 12, 5}, next[] = {12, 2, -1, 12, 5, 0};
-  const Tensor tokens(ids, {6}, DType::i32), targets(next, {6}, DType::i32);
+  SmallMicrobatch microbatch{.seq_len = kSeqLen};
+  std::int32_t ids[kTokens] = {0, 12, 2, 7, 12, 5, 5, 1}, next[kTokens] = {12, 2, -1, 12, 5, 0, 1, 3};
+  const Tensor tokens(ids, {kTokens}, DType::i32), targets(next, {kTokens}, DType::i32);
   double sum = 0;
   const Tensor loss_sum(&sum, {1}, DType::f64);
   Exec ex;
-  const Tensor x = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
+  const Shape rows{tp.rows_outside(kTokens), kHidden};
+  const Tensor x = ex.tensor(rows, DType::f64), dx = ex.tensor(rows, DType::f64);
   embedding.forward(ex, microbatch.get(), tokens, x);
   nn::LmHead::Saved saved;
   out.put("loss", head.forward(ex, microbatch.get(), x, targets, loss_sum, saved));
   head.backward(ex, microbatch.get(), targets, saved, dx);
   embedding.backward_weight(ex, microbatch.get(), tokens, dx);
-  out.put("x", x);
-  out.put("dx", dx);
+  expect_messages_of_the_ends(tp);
+  sum_partial_gradients(ex, layer.params, tp);
+  put_rows(out, "x", x, tp);
+  put_rows(out, "dx", dx, tp);
   out.put("loss_sum", loss_sum);
   put_gradients(out, layer.params);
-  const comm::Counter& calls = tp.counters()[comm::Op::all_reduce];
-  // Embedding forward b s h; output backward b s h; loss 3 b s in two calls; no logits are ever gathered.
-  EXPECT_EQ(calls.calls, tp.size() == 1 ? 0 : 4);
-  EXPECT_EQ(calls.elements, tp.size() == 1 ? 0 : 2 * 6 * 8 + 3 * 6);
-  EXPECT_EQ(tp.counters()[comm::Op::all_gather].calls, 0);
 }
 
 TEST_P(Grid, EmbeddingAndHeadMatchOneRankAndExchangeOnlyScalarsOfTheLoss) {
@@ -126,6 +231,36 @@ TEST_P(Grid, EmbeddingAndHeadMatchOneRankAndExchangeOnlyScalarsOfTheLoss) {
   comm::run_ranks(1, [&](comm::World& world) { run_ends(world.all(), want); });
   comm::run_ranks(GetParam(), [&](comm::World& world) { run_ends(world.all(), got); });
   expect_same(got, want);
+}
+
+TEST_P(Grid, EmbeddingAndHeadOnSharedRowsGiveTheBitsOfWholeOnes) {
+  for (const int parts : {1, 2}) {
+    Gathered whole, shared;
+    comm::run_ranks(GetParam(), [&](comm::World& world) { run_ends(world.all(), whole); });
+    comm::run_ranks(GetParam(), [&](comm::World& world) {
+      run_ends(world.all(), shared, {.rows = nn::Rows::shared, .parts = parts});
+    });
+    expect_same_bits_but_of_norms(shared, whole, "norm");
+  }
+}
+
+TEST(TensorParallel, SharesThatWouldBeUnequalAreRefused) {
+  comm::run_ranks(2, [](comm::World& world) {
+    const nn::TensorParallel tp(world.all(), nn::Rows::shared, 2);
+    EXPECT_EQ(tp.rows_outside(12), 6);
+    try {
+      (void)tp.rows_outside(6);
+      FAIL() << "nothing was thrown";
+    } catch (const ConfigError& error) {
+      EXPECT_STREQ(error.what(),
+                   "train.micro_batch * model.seq_len = 6: must be divisible by parallel.tp * parts = 2 * 2 with "
+                   "parallel.sequence_parallel = true: every rank holds as many rows of each part");
+    }
+    EXPECT_EQ(nn::TensorParallel(world.all(), nn::Rows::whole, 2).rows_outside(7), 7);
+  });
+  comm::run_ranks(1, [](comm::World& world) {
+    EXPECT_EQ(nn::TensorParallel(world.all(), nn::Rows::shared, 1).rows(), nn::Rows::whole);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(TensorParallel, Grid, ::testing::Values(1, 2, 4));

@@ -24,10 +24,13 @@ inline nn::BlockConfig small_block(double dropout = 0) {
           .seed = 17};
 }
 
-/// One microbatch of batch 2, seq_len 3 with a step state in memory.
+inline nn::TensorParallel whole_rows(const comm::Group& tp) { return {tp, nn::Rows::whole, 1}; }
+
+/// One microbatch of batch 2 with a step state in memory.
 struct SmallMicrobatch {
+  Index seq_len = 3;
   StepState state{.step = 3, .first_sample = 5, .loss_scale = 0.25};
-  nn::Microbatch get() { return {2, 3, Tensor(&state, {sizeof(state)}, DType::u8), nn::Mode::train}; }
+  nn::Microbatch get() { return {2, seq_len, Tensor(&state, {sizeof(state)}, DType::u8), nn::Mode::train}; }
 };
 
 /// Parameters of one layer on one rank, filled with random values that do not depend on the grid.

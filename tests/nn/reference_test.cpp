@@ -15,11 +15,12 @@ TEST(Reference, BlockEqualsPyTorch) {
     const nn::BlockConfig config{.hidden_size = reference.size("hidden_size"),
                                  .num_heads = reference.size("num_heads"),
                                  .ffn_hidden_size = reference.size("ffn_hidden_size")};
+    const nn::TensorParallel tp = testing::whole_rows(world.all());
     std::vector<ParamSpec> specs;
-    nn::TransformerBlock::declare(specs, "layers.0", config, world.all());
+    nn::TransformerBlock::declare(specs, "layers.0", config, tp);
     testing::LayerParams layer(std::move(specs));
     reference.load_weights(layer.params);
-    const nn::TransformerBlock block("layers.0", 0, config, world.all(), layer.params);
+    const nn::TransformerBlock block("layers.0", 0, config, tp, layer.params);
     const Index tokens = reference.size("batch") * reference.size("seq_len");
     StepState state;
     const nn::Microbatch microbatch{reference.size("batch"), reference.size("seq_len"),

@@ -33,7 +33,8 @@ TEST_P(DeviceOps, Elementwise) {
     const Twin sum = t().out({rows, columns}), dropped = t().out({rows, columns}), back = t().out({rows, columns});
     const Twin grad = t().in_f32({columns}, 4), state = t().structure(kState), copied = t().out({rows, columns});
     t().run([&](Exec& ex) {
-      const Dropout dropout{.probability = 0.3, .seed = 9, .site = 4, .step_state = state.on(ex), .seq_len = 1};
+      const Dropout dropout{
+          .probability = 0.3, .seed = 9, .site = 4, .step_state = state.on(ex), .seq_len = 1, .first_row = 3};
       bias_gelu(ex, {.x = z.on(ex), .bias = bias.on(ex), .y = y.on(ex)});
       gelu_backward(ex, {.z = x.on(ex), .dy = residual.on(ex), .dz = dz.on(ex)});
       add(ex, x.on(ex), residual.on(ex), sum.on(ex));
@@ -80,16 +81,18 @@ TEST_P(DeviceOps, Norms) {
                               .mean = mean.on(ex),
                               .rstd = rstd.on(ex)});
       residual_layer_norm(
-          ex, {.x = x.on(ex),
-               .bias = bias.on(ex),
-               .residual = residual.on(ex),
-               .gamma = gamma.on(ex),
-               .beta = beta.on(ex),
-               .sum = sum.on(ex),
-               .y = y2.on(ex),
-               .mean = mean2.on(ex),
-               .rstd = rstd2.on(ex),
-               .dropout = {.probability = 0.3, .seed = 9, .site = 4, .step_state = state.on(ex), .seq_len = 1}});
+          ex,
+          {.x = x.on(ex),
+           .bias = bias.on(ex),
+           .residual = residual.on(ex),
+           .gamma = gamma.on(ex),
+           .beta = beta.on(ex),
+           .sum = sum.on(ex),
+           .y = y2.on(ex),
+           .mean = mean2.on(ex),
+           .rstd = rstd2.on(ex),
+           .dropout = {
+               .probability = 0.3, .seed = 9, .site = 4, .step_state = state.on(ex), .seq_len = 1, .first_row = 3}});
       layer_norm_backward(ex, {.dy = dy.on(ex),
                                .x = x.on(ex),
                                .gamma = gamma.on(ex),
@@ -336,11 +339,15 @@ TEST_P(DeviceOps, Embedding) {
       embedding_forward(
           ex,
           {.ids = ids.on(ex), .table = table.on(ex), .y = y.on(ex), .first_id = first_id, .vocab_size = vocab_size});
-      add_position(
-          ex, {.x = y.on(ex),
-               .position = position.on(ex),
-               .y = with_position.on(ex),
-               .dropout = {.probability = 0.3, .seed = 9, .site = 4, .step_state = state.on(ex), .seq_len = seq_len}});
+      add_position(ex, {.x = y.on(ex),
+                        .position = position.on(ex),
+                        .y = with_position.on(ex),
+                        .dropout = {.probability = 0.3,
+                                    .seed = 9,
+                                    .site = 4,
+                                    .step_state = state.on(ex),
+                                    .seq_len = seq_len,
+                                    .first_row = seq_len / 2}});  // a share that begins within a sample
       embedding_backward(ex,
                          {.ids = ids.on(ex), .dy = dy.on(ex), .table_grad = table_grad.on(ex), .first_id = first_id});
       position_backward(ex, dy.on(ex), position_grad.on(ex));

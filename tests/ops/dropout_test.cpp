@@ -93,6 +93,28 @@ TEST_P(DropoutTest, AddPosition) {
   }
 }
 
+TEST_P(DropoutTest, AShareOfTheRowsDrawsItsShareOfTheMask) {
+  const Index batch = 2, seq_len = 5, hidden = 12, rows = batch * seq_len;
+  const Values x = random_values(rows * hidden, 1), p = random_values(seq_len * hidden, 2);
+  const Tensor whole = put({rows, hidden}, x), position = put({seq_len, hidden}, p);
+  Dropout site = dropout(kState, seq_len);
+  const Tensor dx = empty({rows, hidden}), sum = empty({rows, hidden}), placed = empty({rows, hidden});
+  const auto run = [&](Index first, Index count) {
+    site.first_row = first;
+    const Tensor in = whole.rows(first, count);
+    dropout_backward(ex_, {.dout = in, .dx = dx.rows(first, count), .dropout = site});
+    bias_dropout_residual(ex_, {.x = in, .bias = {}, .residual = in, .out = sum.rows(first, count), .dropout = site});
+    add_position(ex_, {.x = in, .position = position, .y = placed.rows(first, count), .dropout = site});
+  };
+  run(0, rows);
+  const Values want[] = {values_of(dx), values_of(sum), values_of(placed)};
+  for (const Tensor& result : {dx, sum, placed}) fill(ex_, result, 0);
+  for (const auto& [first, count] : {std::pair{0, 3}, {3, 4}, {7, 3}}) run(first, count);  // cuts within the samples
+  EXPECT_EQ(values_of(dx), want[0]);
+  EXPECT_EQ(values_of(sum), want[1]);
+  EXPECT_EQ(values_of(placed), want[2]);
+}
+
 TEST_P(DropoutTest, PartOfTheSamplesDrawsItsPartOfTheMask) {
   const Index seq_len = 3, hidden = 11;
   const Values ones(static_cast<std::size_t>(4 * seq_len * hidden), 1.0);
@@ -130,9 +152,8 @@ TEST_P(DropoutTest, SameBitsForAnyTeam) {
 TEST_P(DropoutTest, RefusesWhatItCannotNumber) {
   const Tensor x = empty({6, 4});
   EXPECT_EQ(error_text([&] { dropout_backward(ex_, {.dout = x, .dx = x, .dropout = dropout(kState, 0)}); }),
-            "[dropout_backward.dropout.seq_len] = 0: must divide the 6 rows: it is the number of rows of one sample, "
-            "from which "
-            "the random numbers follow");
+            "[dropout_backward.dropout.seq_len] = 0: must be at least 1: it is the number of rows of one sample, from "
+            "which the random numbers follow");
   EXPECT_EQ(
       error_text([&] { dropout_backward(ex_, {.dout = x, .dx = x, .dropout = {.probability = 1, .step_state = {}}}); }),
       "[dropout_backward.dropout.probability] = 1: must be in [0, 1)");

@@ -80,8 +80,13 @@ TEST_P(EmbeddingTest, SameBitsForAnyTeam) {
 
 TEST_P(EmbeddingTest, NamesTheArgumentThatDoesNotFit) {
   const Tensor x = empty({6, 4}), position = empty({4, 4});
-  EXPECT_EQ(error_text([&] { add_position(ex_, {.x = x, .position = position, .y = x, .dropout = {}}); }),
-            "[add_position.x] rows = 6: must be a multiple of the 4 positions");
+  EXPECT_EQ(error_text([&] {
+              add_position(ex_, {.x = x, .position = empty({0, 4}), .y = x, .dropout = {}});
+            }),
+            "[add_position.position] has no rows: x has 6");
+  const Tensor position_grad(nullptr, {4, 4}, statistics_dtype(dtype()));
+  EXPECT_EQ(error_text([&] { position_backward(ex_, x, position_grad); }),
+            "[position_backward.dy] rows = 6: must be a multiple of the 4 positions");
   EXPECT_EQ(error_text([&] { embedding_forward(ex_, {.ids = put({6}, Values(6, 0)), .table = position, .y = x}); }),
             "[embedding.ids] dtype = " + std::string(name_of(dtype())) + ": must be i32");
 }

@@ -47,6 +47,35 @@ TEST(ParamBuffer, SummedGradientsAreOneRangeForEachOwnership) {
   EXPECT_EQ(none.summed_grads()[0].numel() + none.summed_grads()[1].numel(), 0);
 }
 
+TEST(ParamBuffer, PartialGradientsAreOneRangeThatLooksTheSameToOwnersAndReplicas) {
+  const auto declared = [](Ownership of_norms) {
+    std::vector<ParamSpec> specs = {piece("norm1", {3}, {}, {3}), piece("bias", {7}, {}, {7}),
+                                    piece("norm2", {200}, {}, {200}), piece("weight", {2, 5}, {}, {2, 5}),
+                                    piece("tied", {2, 5}, {}, {2, 5})};
+    specs[3].first_grad = FirstGrad::replaced;
+    specs[4].ownership = Ownership::replica;
+    for (ParamSpec* norm : {&specs[0], &specs[2]}) {
+      norm->ownership = of_norms;
+      norm->grad_rows = GradRows::some;
+    }
+    return specs;
+  };
+  for (const Ownership of_norms : {Ownership::owner, Ownership::replica}) {
+    ParamBuffer params(declared(of_norms), {DType::f64, DType::f64});
+    MemoryLedger ledger(Device::cpu);
+    params.allocate(ledger);
+    const Tensor partial = params.partial_grads();
+    EXPECT_EQ(partial.numel(), 128 + 256);
+    EXPECT_EQ(partial.raw(), params.at("norm1").grad.raw());
+    EXPECT_EQ(partial.rows(128, 1).raw(), params.at("norm2").grad.raw());
+  }
+  std::vector<ParamSpec> mixed = declared(Ownership::owner);
+  mixed[2].ownership = Ownership::replica;
+  EXPECT_THROW(ParamBuffer(mixed, {DType::f64, DType::f64}), InternalError);
+  ParamBuffer none({piece("bias", {3}, {}, {3})}, {DType::f64, DType::f64});
+  EXPECT_EQ(none.partial_grads().numel(), 0);
+}
+
 /// A model of two layers with vectors, something outside the layers and a replica, of sizes that nothing divides.
 std::vector<ParamSpec> odd_specs() {
   std::vector<ParamSpec> specs = {piece("table", {37, 11}, {}, {37, 11})};

@@ -15,27 +15,35 @@ namespace megalith::testing {
 struct Grid {
   int tp = 1, pp = 1, dp = 1, chunks = 1;
   Sharding sharding = Sharding::none;
+  nn::Rows rows = nn::Rows::whole;  ///< outside tensor-parallel regions
   int ranks() const { return tp * pp * dp; }
   std::string name() const {
-    return str("tp", tp, "_pp", pp, "_dp", dp, "_chunks", chunks, sharding == Sharding::none ? "" : "_sharded");
+    return str("tp", tp, "_pp", pp, "_dp", dp, "_chunks", chunks, sharding == Sharding::none ? "" : "_sharded",
+               rows == nn::Rows::whole ? "" : "_shared_rows");
   }
 };
 
 /// The grids over which a model must train alike.
 inline std::vector<Grid> all_grids() {
-  return {{.tp = 1},
-          {.tp = 2},
-          {.tp = 4},
-          {.pp = 2},
-          {.pp = 4},
-          {.dp = 2},
-          {.tp = 2, .pp = 2},
-          {.tp = 2, .dp = 2},
-          {.pp = 2, .dp = 2},
-          {.tp = 2, .pp = 2, .dp = 2},
-          {.pp = 2, .chunks = 2},
-          {.pp = 2, .chunks = 4},
-          {.tp = 2, .pp = 2, .chunks = 2}};
+  std::vector<Grid> grids = {{.tp = 1},
+                             {.tp = 2},
+                             {.tp = 4},
+                             {.pp = 2},
+                             {.pp = 4},
+                             {.dp = 2},
+                             {.tp = 2, .pp = 2},
+                             {.tp = 2, .dp = 2},
+                             {.pp = 2, .dp = 2},
+                             {.tp = 2, .pp = 2, .dp = 2},
+                             {.pp = 2, .chunks = 2},
+                             {.pp = 2, .chunks = 4},
+                             {.tp = 2, .pp = 2, .chunks = 2}};
+  for (std::size_t i = 0, count = grids.size(); i < count; ++i) {
+    Grid shared = grids[i];
+    shared.rows = nn::Rows::shared;
+    if (shared.tp > 1) grids.push_back(shared);
+  }
+  return grids;
 }
 
 /// Those that have several data-parallel ranks, with a sharded optimizer.
@@ -46,7 +54,8 @@ inline std::vector<Grid> sharded_grids() {
   return grids;
 }
 
-/// A model with odd widths and a vocabulary that no shard divides; dropout everywhere.
+/// A model with odd widths and a vocabulary that no shard divides; dropout everywhere. Its samples are of an odd
+/// length, so that a microbatch whose rows are shared needs a sample for each rank.
 inline config::RunPlan small_plan(const Grid& grid, const std::string& precision, Index steps = 20) {
   config::RunConfig c;
   c.source = "small_plan";
@@ -63,7 +72,8 @@ inline config::RunPlan small_plan(const Grid& grid, const std::string& precision
   c.parallel.chunks = grid.chunks;
   c.train.steps = steps;
   c.train.global_batch = 8;
-  c.train.micro_batch = 1;
+  c.parallel.sequence_parallel = grid.rows == nn::Rows::shared;
+  c.train.micro_batch = grid.rows == nn::Rows::shared ? grid.tp : 1;
   c.train.precision = precision;
   c.optimizer.lr = 3e-3;
   c.optimizer.warmup_steps = 4;

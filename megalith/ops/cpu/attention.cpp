@@ -38,7 +38,8 @@ struct Head {
 template <class T, class Args>
 Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout, Index sample, Index head) {
   const Index width = args.out.dim(1), head_dim = width / args.num_heads, row = sample * args.seq_len;
-  const std::uint64_t first_sample = dropout ? dropout->first_sample : 0;
+  const std::uint64_t first_sample =
+      dropout ? dropout->first_sample + dropout->first_row / static_cast<std::uint64_t>(args.seq_len) : 0;
   const std::uint64_t global =
       (first_sample + static_cast<std::uint64_t>(sample)) * static_cast<std::uint64_t>(args.num_global_heads) +
       static_cast<std::uint64_t>(args.first_head + head);

@@ -7,13 +7,6 @@
 #include "megalith/ops/cpu/parallel.h"
 
 namespace megalith::ops::cpu {
-namespace {
-
-std::uint64_t element_at(const ResolvedDropout& dropout, Index seq_len, Index columns, Index element) {
-  return dropout.first_sample * static_cast<std::uint64_t>(seq_len * columns) + static_cast<std::uint64_t>(element);
-}
-
-}  // namespace
 
 std::optional<ResolvedDropout> resolve(const Dropout& dropout) {
   if (dropout.probability == 0) return std::nullopt;
@@ -24,7 +17,8 @@ std::optional<ResolvedDropout> resolve(const Dropout& dropout) {
                           .site = dropout.site,
                           .threshold = dropout_threshold(dropout.probability),
                           .kept_scale = 1.0 / (1.0 - dropout.probability)},
-                         state.first_sample + static_cast<std::uint64_t>(dropout.first_sample)};
+                         state.first_sample,
+                         static_cast<std::uint64_t>(dropout.first_row)};
 }
 
 template <class T>
@@ -89,7 +83,7 @@ void bias_dropout_residual(const BiasDropoutResidual& args) {
     for (Index r = begin; r < begin + count; ++r) {
       const Index at = r * columns;
       row(x + at, bias, residual + at, out + at, columns, dropout ? &dropout->stream : nullptr,
-          dropout ? element_at(*dropout, args.dropout.seq_len, columns, at) : 0);
+          dropout ? dropout->element_at(args.dropout.seq_len, columns, at) : 0);
     }
   });
 }
@@ -103,7 +97,7 @@ void dropout_backward(const DropoutBackward& args) {
   const Index n = args.dout.numel();
   parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
     kernels<T>().elementwise.dropout(dout + begin, dx + begin, count, dropout->stream,
-                                     element_at(*dropout, args.dropout.seq_len, args.dout.dim(1), begin));
+                                     dropout->element_at(args.dropout.seq_len, args.dout.dim(1), begin));
   });
 }
 

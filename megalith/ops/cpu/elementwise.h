@@ -7,10 +7,16 @@
 
 namespace megalith::ops::cpu {
 
-/// A dropout with its StepState read: which words, and where the tensor's first element is in the global numbering.
+/// A dropout with its StepState read: which words, and where the tensor is in the global numbering.
 struct ResolvedDropout {
   DropoutStream stream;
-  std::uint64_t first_sample = 0;
+  std::uint64_t first_sample = 0, first_row = 0;  ///< of the microbatch; of the tensor within that
+
+  /// Global number of an element of a tensor with so many columns, seq_len rows to a sample.
+  std::uint64_t element_at(Index seq_len, Index columns, Index element) const {
+    return (first_sample * static_cast<std::uint64_t>(seq_len) + first_row) * static_cast<std::uint64_t>(columns) +
+           static_cast<std::uint64_t>(element);
+  }
 };
 /// Nothing when nothing is dropped.
 std::optional<ResolvedDropout> resolve(const Dropout& dropout);

@@ -57,11 +57,12 @@ void add_position(const AddPosition& args) {
   T* y = args.y.data<T>();
   const auto dropout = resolve(args.dropout);
   const auto row = kernels<T>().elementwise.add_dropout;
-  const std::uint64_t first = dropout ? dropout->first_sample * static_cast<std::uint64_t>(seq_len * hidden) : 0;
+  const Index first_row = args.dropout.first_row;
   parallel_rows(args.x.dim(0), hidden, [&](Index begin, Index count) {
     for (Index r = begin; r < begin + count; ++r) {
-      row(x + r * hidden, position + r % seq_len * hidden, y + r * hidden, hidden, dropout ? &dropout->stream : nullptr,
-          first + static_cast<std::uint64_t>(r * hidden));
+      const Index at = r * hidden;
+      row(x + at, position + (first_row + r) % seq_len * hidden, y + at, hidden, dropout ? &dropout->stream : nullptr,
+          dropout ? dropout->element_at(seq_len, hidden, at) : 0);
     }
   });
 }

@@ -66,7 +66,7 @@ AttentionCall call_of(const Args& args, bool vectors) {
           .site = args.dropout.site,
           .threshold = dropout_threshold(args.dropout.probability),
           .kept_scale = static_cast<float>(1.0 / (1.0 - args.dropout.probability)),
-          .first_sample = args.dropout.first_sample,
+          .first_sample = args.dropout.first_row / args.seq_len,
           .first_head = args.first_head,
           .num_global_heads = args.num_global_heads,
           .step_state = drops ? static_cast<const StepState*>(args.dropout.step_state.raw()) : nullptr};

@@ -259,7 +259,7 @@ struct DropoutKeys {
     if (dropout.probability == 0) return;
     state = pointer<const StepState>(dropout.step_state);
     seed = dropout.seed;
-    first_sample = static_cast<std::uint64_t>(dropout.first_sample);
+    first_element = static_cast<std::uint64_t>(dropout.first_row * columns);
     sample_elements = static_cast<std::uint64_t>(dropout.seq_len * columns);
     site = dropout.site;
     threshold = dropout_threshold(dropout.probability);
@@ -274,7 +274,7 @@ struct DropoutKeys {
     if (state == nullptr) return;
     const RandomSite random{.seed = seed, .step = static_cast<std::uint32_t>(__ldg(&state->step)), .site = site};
     const std::uint64_t global =
-        (__ldg(&state->first_sample) + first_sample) * sample_elements + static_cast<std::uint64_t>(element);
+        __ldg(&state->first_sample) * sample_elements + first_element + static_cast<std::uint64_t>(element);
     if constexpr (N == 1) {
       x[0] = random.word(global) >= threshold ? x[0] * kept_scale : 0.0f;
     } else {
@@ -290,7 +290,7 @@ struct DropoutKeys {
   }
 
   const StepState* state = nullptr;  ///< null: nothing is dropped
-  std::uint64_t seed = 0, first_sample = 0, sample_elements = 0;
+  std::uint64_t seed = 0, sample_elements = 0, first_element = 0;
   std::uint32_t site = 0, threshold = 0;
   float kept_scale = 1;
 };

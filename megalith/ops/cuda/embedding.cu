@@ -20,6 +20,21 @@ struct Gather {
   }
 };
 
+/// out = dropout(x + the row's position): an op of the map kernel.  3 elements moved.
+template <class T>
+struct PositionDropout {
+  const T* table;  // position [seq_len, hidden]
+  Index first_row, seq_len, hidden;
+  DropoutKeys dropout;
+
+  template <int N>
+  __device__ void operator()(const Place& place, const Values<float, N>* in, Values<float, N>* out) const {
+    const Index position = (first_row + place.row) % seq_len;
+    out[0] = Plus{}(in[0], unpack(load_pack<N>(table, position * hidden + place.column)));
+    dropout.apply(out[0], place.element);
+  }
+};
+
 /// grad += dy[0] + dy[1] + ... over the samples: an op of the map kernel over [S * H].  One element of dy per sample,
 /// 8 bytes of gradient moved.
 template <class T>
@@ -262,17 +277,19 @@ void embedding_backward(Stream stream, const EmbeddingBackward& args, const Tens
   });
 }
 
-/// The position table, seen as one row, is a bias of the samples, seen as rows.
 void add_position(Stream stream, const AddPosition& args) {
-  if (args.x.numel() == 0) return;
-  const Index row = args.position.numel(), samples = args.x.numel() / row;
-  BiasDropoutResidual flat{.x = args.x.reshaped({samples, row}),
-                           .bias = args.position.reshaped({row}),
-                           .residual = {},
-                           .out = args.y.reshaped({samples, row}),
-                           .dropout = args.dropout};
-  flat.dropout.seq_len = 1;
-  bias_dropout_residual(stream, flat);
+  const Index seq_len = args.position.dim(0), hidden = args.position.dim(1);
+  Dropout dropout = args.dropout;
+  dropout.seq_len = seq_len;
+  dispatch_element(args.x.dtype(), [&]<class T>() {
+    const PositionDropout<T> op{.table = pointer<const T>(args.position),
+                                .first_row = dropout.first_row,
+                                .seq_len = seq_len,
+                                .hidden = hidden,
+                                .dropout = DropoutKeys(dropout, hidden)};
+    map(stream, Matrix{args.x.dim(0), hidden}, std::array{pointer<const T>(args.x)}, std::array{pointer<T>(args.y)},
+        op);
+  });
 }
 
 void position_backward(Stream stream, const Tensor& dy, const Tensor& position_grad) {
