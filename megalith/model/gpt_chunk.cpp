@@ -28,6 +28,14 @@ nn::BlockConfig block_config(const ModelConfig& m, std::uint64_t seed) {
 
 std::string layer_name(Index layer) { return str("layers.", layer); }
 
+enum class Pass : std::uint8_t { forward, backward };
+
+template <class Ops>
+void run_piece(Exec& ex, const PieceRunner& runner, Index layer, Pass pass, Ops&& ops) {
+  if (runner.graphs == nullptr) return ops();
+  runner.graphs->run(ex, {runner.chunk, runner.instance, layer, static_cast<int>(pass)}, ops);
+}
+
 void await_params(Exec& ex, ParamGatherer* gatherer, Index layer) {
   if (gatherer == nullptr) return;
   ex.aside([&] { gatherer->layer_needed(ex, layer); });
@@ -65,8 +73,8 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
 }
 
 GptChunk::GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamBuffer& params,
-                   std::uint64_t seed)
-    : range_(range), tp_(tp), hidden_size_(model.hidden_size), dtype_(params.policy().compute) {
+                   std::uint64_t seed, const PieceConfig& pieces)
+    : range_(range), pieces_(pieces), tp_(tp), hidden_size_(model.hidden_size), dtype_(params.policy().compute) {
   const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, tp.group());
   const nn::BlockConfig block = block_config(model, seed);
   if (range.embedding) {
@@ -105,7 +113,107 @@ Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const
     ops::copy(ex, input, output);  // a stage without layers
     x = output;
   }
-  return blocks_.empty() ? x : blocks(ex, inputs, x, output, saved, gatherer);
+  if (blocks_.empty()) return x;
+  if (pieces_.pieces == LayerPieces::none) return blocks(ex, inputs, x, output, saved, gatherer);
+  return blocks_in_pieces(ex, inputs, embedding_ ? x : own_edge(ex, inputs, x), output, saved, gatherer);
+}
+
+Tensor GptChunk::own_edge(Exec& ex, const Inputs& inputs, const Tensor& message) const {
+  if (writes_to_caller() || !message) return message;
+  const Tensor own = boundary(ex, inputs);
+  ops::copy(ex, message, own);
+  return own;
+}
+
+Tensor GptChunk::blocks_in_pieces(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output,
+                                  Saved& saved, ParamGatherer* gatherer) const {
+  using Region = nn::TransformerBlock::Region;
+  std::array<nn::InFlight, nn::kMostParts> messages;  // of each part
+  const auto for_parts = [&](auto&& step) {
+    nn::Microbatch microbatch = inputs.microbatch;
+    nn::Part& part = microbatch.part;
+    for (part.count = tp_.parts(); part.index < part.count; ++part.index) {
+      nn::InFlight& message = messages[static_cast<std::size_t>(part.index)];
+      message.wait(ex);
+      step(microbatch, message);
+    }
+  };
+  Tensor x = input;
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const nn::TransformerBlock& block = blocks_[i];
+    nn::TransformerBlock::Saved& kept = saved.blocks[i];
+    const Index layer = range_.layers.begin + static_cast<Index>(i);
+    await_params(ex, gatherer, layer);
+    ex.set_layer(layer);
+    const bool last = i + 1 == blocks_.size();
+    const Tensor y = last && output && writes_to_caller() ? output : boundary(ex, inputs);
+    const auto pass_through = [&](Region region) {
+      for_parts([&](const nn::Microbatch& microbatch, nn::InFlight& message) {
+        block.work(ex, microbatch, region, kept);
+        message = block.leave(ex, microbatch, region, kept);
+      });
+    };
+    const auto attend = [&] {
+      for_parts([&](const nn::Microbatch& microbatch, nn::InFlight& message) {
+        message = block.enter_attention(ex, microbatch, x, kept);
+      });
+      pass_through(Region::attention);
+      for_parts([](const nn::Microbatch&, nn::InFlight&) {});
+    };
+    const auto mix = [&] {
+      for_parts([&](const nn::Microbatch& microbatch, nn::InFlight& message) {
+        message = block.enter_mlp(ex, microbatch, kept);
+      });
+      pass_through(Region::mlp);
+      for_parts([&](const nn::Microbatch& microbatch, nn::InFlight&) { block.add_up(ex, microbatch, y, kept); });
+    };
+    const auto attend_and_mix = [&] {
+      attend();
+      mix();
+    };
+    switch (pieces_.pieces) {
+      case LayerPieces::none:
+        attend_and_mix();
+        break;
+      case LayerPieces::attention:
+        run_piece(ex, inputs.runner, layer, Pass::forward, attend);
+        mix();
+        break;
+      case LayerPieces::mlp:
+        attend();
+        run_piece(ex, inputs.runner, layer, Pass::forward, mix);
+        break;
+      case LayerPieces::whole:
+        run_piece(ex, inputs.runner, layer, Pass::forward, attend_and_mix);
+        break;
+    }
+    x = y;
+  }
+  if (!output || writes_to_caller()) return x;
+  ops::copy(ex, x, output);
+  return output;
+}
+
+void GptChunk::block_backward(Exec& ex, const Inputs& inputs, std::size_t i, const Tensor& dy, const Saved& saved,
+                              const Tensor& dx) const {
+  const nn::TransformerBlock& block = blocks_[i];
+  const nn::TransformerBlock::Saved& kept = saved.blocks[i];
+  const Index layer = range_.layers.begin + static_cast<Index>(i);
+  if (pieces_.pieces == LayerPieces::none) return block.backward(ex, inputs.microbatch, dy, kept, dx);
+  if (pieces_.pieces == LayerPieces::whole) {
+    return run_piece(ex, inputs.runner, layer, Pass::backward,
+                     [&] { block.backward(ex, inputs.microbatch, dy, kept, dx); });
+  }
+  const Tensor da = boundary(ex, inputs);
+  const auto through_mlp = [&] { block.backward_mlp(ex, inputs.microbatch, dy, kept, da); };
+  const auto through_attention = [&] { block.backward_attention(ex, inputs.microbatch, da, kept, dx); };
+  if (pieces_.pieces == LayerPieces::mlp) {
+    run_piece(ex, inputs.runner, layer, Pass::backward, through_mlp);
+    through_attention();
+  } else {
+    through_mlp();
+    run_piece(ex, inputs.runner, layer, Pass::backward, through_attention);
+  }
 }
 
 Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
@@ -180,15 +288,15 @@ Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) cons
 
 void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,
                         const Saved& saved, GradReducer* reducer) const {
-  Tensor dy = output_grad;
+  Tensor dy = blocks_.empty() ? output_grad : own_edge(ex, inputs, output_grad);
   if (head_) {
     dy = blocks_.empty() && input_grad ? input_grad : boundary(ex, inputs);
     head_->backward(ex, inputs.microbatch, inputs.targets, saved.head, dy);
   }
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     ex.set_layer(range_.layers.begin + static_cast<Index>(i));
-    const Tensor dx = i == 0 && input_grad ? input_grad : boundary(ex, inputs);
-    blocks_[i].backward(ex, inputs.microbatch, dy, saved.blocks[i], dx);
+    const Tensor dx = i == 0 && input_grad && writes_to_caller() ? input_grad : boundary(ex, inputs);
+    block_backward(ex, inputs, i, dy, saved, dx);
     dy = dx;
     if (reducer == nullptr) continue;
     ex.aside([&] { reducer->layer_done(ex, range_.layers.begin + static_cast<Index>(i)); });
@@ -197,6 +305,8 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
     embedding_->backward_weight(ex, inputs.microbatch, inputs.tokens, dy);
   } else if (blocks_.empty() && !head_) {
     ops::copy(ex, output_grad, input_grad);  // a stage without layers
+  } else if (!blocks_.empty() && !writes_to_caller()) {
+    ops::copy(ex, dy, input_grad);
   }
 }
 

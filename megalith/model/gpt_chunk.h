@@ -10,6 +10,7 @@
 #include "megalith/nn/lm_head.h"
 #include "megalith/nn/transformer_block.h"
 #include "megalith/nn/vocab_parallel_embedding.h"
+#include "megalith/tensor/graph_cache.h"
 
 namespace megalith::model {
 
@@ -18,6 +19,25 @@ struct ChunkRange {
   grid::LayerRange layers;
   bool embedding = false;  ///< the first global stage
   bool head = false;       ///< the last global stage
+};
+
+/// Which stretch of each layer's passes is a piece of its own, in one go and with all its communication, so that a
+/// graph may hold it.
+enum class LayerPieces : std::uint8_t { none, attention, mlp, whole };
+
+/// Where a chunk's first layer reads and its last one writes: in the caller's message buffers, or in memory of the
+/// chunk's own with a copy beside, so that addresses depend on the slot alone.
+enum class ChunkEdges : std::uint8_t { of_caller, own };
+
+struct PieceConfig {
+  LayerPieces pieces = LayerPieces::none;
+  ChunkEdges edges = ChunkEdges::of_caller;
+};
+
+/// What runs the pieces of one pass.
+struct PieceRunner {
+  GraphCache* graphs = nullptr;  ///< null: they run as everything else does
+  int chunk = 0, instance = 0;   ///< of GraphCache::Key
 };
 
 /// A run of Transformer layers, with the embedding in front or the head behind where it is the first or last. Const in
@@ -29,6 +49,7 @@ class GptChunk {
     nn::Microbatch microbatch;
     Tensor tokens, targets;  ///< [T] i32; read only by chunks with the embedding, with the head
     Tensor loss_sum;         ///< [1] f64, added to by the head
+    PieceRunner runner = {};
   };
   struct Saved {
     std::vector<nn::TransformerBlock::Saved> blocks;
@@ -36,7 +57,7 @@ class GptChunk {
   };
 
   GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamBuffer& params,
-           std::uint64_t seed);
+           std::uint64_t seed, const PieceConfig& pieces = {});
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
   Saved make_saved() const { return {std::vector<nn::TransformerBlock::Saved>(blocks_.size()), {}}; }
@@ -70,7 +91,18 @@ class GptChunk {
   Tensor blocks(Exec& ex, const Inputs& inputs, const Tensor& x, const Tensor& output, Saved& saved,
                 ParamGatherer* gatherer) const;
 
+  /// The same, layer by layer in pieces.
+  Tensor blocks_in_pieces(Exec& ex, const Inputs& inputs, const Tensor& x, const Tensor& output, Saved& saved,
+                          ParamGatherer* gatherer) const;
+  /// The backward pass of one block.
+  void block_backward(Exec& ex, const Inputs& inputs, std::size_t block, const Tensor& dy, const Saved& saved,
+                      const Tensor& dx) const;
+  /// A copy of a message in memory of the chunk's own, where its edges are; else the message itself.
+  Tensor own_edge(Exec& ex, const Inputs& inputs, const Tensor& message) const;
+  bool writes_to_caller() const { return pieces_.edges == ChunkEdges::of_caller; }
+
   ChunkRange range_;
+  PieceConfig pieces_;
   nn::TensorParallel tp_;
   Index hidden_size_;
   DType dtype_;

@@ -76,7 +76,8 @@ GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
       gatherer_(params_, mesh_.dp),
       awaits_params_(ranges_.size(), 0),
       backwards_left_(ranges_.size(), 0) {
-  for (const ChunkRange& range : ranges_) chunks_.emplace_back(config_.model, range, tp_, params_, config_.seed);
+  for (const ChunkRange& range : ranges_)
+    chunks_.emplace_back(config_.model, range, tp_, params_, config_.seed, config_.pieces);
   plan_memory();
 }
 
@@ -180,16 +181,17 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
     return tensor;
   };
   loss_sum_ = carve({1}, DType::f64);
-  const auto deepest = std::max_element(chunks_.begin(), chunks_.end(), [](const GptChunk& a, const GptChunk& b) {
-    return a.range().layers.size() < b.range().layers.size();
-  });
   slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
   for (Slot& slot : slots_) {
     slot.all = inputs_.view({slot_input_bytes()}, DType::u8, offset);
     slot.step_state = carve({sizeof(StepState)}, DType::u8);
     slot.tokens = carve({tokens()}, DType::i32);
     slot.targets = carve({tokens()}, DType::i32);
-    slot.saved = deepest->make_saved();
+  }
+  const std::size_t instances = std::max(slots_.size(), static_cast<std::size_t>(num_microbatches(config_, mesh_)));
+  for (const GptChunk& chunk : chunks_) {
+    saved_.emplace_back(config_.pieces.pieces == LayerPieces::none ? slots_.size() : instances, chunk.make_saved());
+    saved_by_evaluation_.emplace_back(slots_.size(), chunk.make_saved());
   }
   if (config_.input_uploads == InputUploads::whole_step) {
     step_inputs_ = StepInputs(ledger, "inputs", config_.device, num_microbatches(config_, mesh_), slot_input_bytes());
@@ -221,8 +223,13 @@ void GptStage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index fi
 void GptStage::begin(Exec& ex) {
   ops::fill(ex, loss_sum_, 0);
   if (mode_ == nn::Mode::evaluate) return;
-  for (const Tensor& grads : params_.summed_grads()) {
-    if (grads.numel() > 0) ops::fill(ex, grads, 0);
+  // A graph may serve the first microbatch of a step and others, so with pieces all gradients are added to.
+  if (config_.pieces.pieces != LayerPieces::none) {
+    ops::fill(ex, params_.grads(), 0);
+  } else {
+    for (const Tensor& grads : params_.summed_grads()) {
+      if (grads.numel() > 0) ops::fill(ex, grads, 0);
+    }
   }
   std::ranges::fill(backwards_left_, num_microbatches(config_, mesh_));
   reducer_.begin();
@@ -304,8 +311,22 @@ void GptStage::fill_inputs(int microbatch, std::span<std::byte> host) const {
   source_->fill(first_sample_ + sample, config_.micro_batch, ids(kAlignment), ids(kAlignment + id_bytes()));
 }
 
+PieceRunner GptStage::runner(int chunk, int slot_index) {
+  if (mode_ == nn::Mode::evaluate) return {};
+  const int microbatch = mesh_.pp.size() == 1 ? 0 : slot(chunk, slot_index).microbatch;
+  return {graphs_, chunk, config_.instances == PieceInstance::slot ? slot_index : microbatch};
+}
+
+GptChunk::Saved& GptStage::saved(int chunk, int slot_index) {
+  const bool of_piece = mode_ == nn::Mode::train && config_.pieces.pieces != LayerPieces::none;
+  const int index = of_piece ? runner(chunk, slot_index).instance : slot_index;
+  std::vector<std::vector<GptChunk::Saved>>& all = mode_ == nn::Mode::train ? saved_ : saved_by_evaluation_;
+  return all[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(index)];
+}
+
 void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) {
-  const Slot& place = slot(chunk, slot_index);
+  Slot& place = slot(chunk, slot_index);
+  place.microbatch = microbatch;
   const Index bytes = input_bytes_of(chunk);
   if (config_.input_uploads == InputUploads::whole_step) {
     ops::copy(ex, step_inputs_.block(microbatch).rows(0, bytes), place.all.rows(0, bytes));
@@ -337,7 +358,9 @@ void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input,
   // No activation is kept during an evaluation: its scratch begins where theirs do.
   ex.begin(plans[c].phases[0], place.activations, mode_ == nn::Mode::train ? scratch_ : work_.data());
   ParamGatherer* const gatherer = std::exchange(awaits_params_[c], 0) != 0 ? &gatherer_ : nullptr;
-  chunks_[c].forward(ex, inputs(place), input, output, place.saved, gatherer);
+  GptChunk::Inputs with = inputs(place);
+  with.runner = runner(chunk, slot_index);
+  chunks_[c].forward(ex, with, input, output, saved(chunk, slot_index), gatherer);
   ex.end();
 }
 
@@ -346,9 +369,11 @@ void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& outpu
   Slot& place = slot(chunk, slot_index);
   ex.begin(plans_[c].phases[1], place.activations, scratch_);
   GptChunk::Inputs with = inputs(place);
+  with.runner = runner(chunk, slot_index);
   const int left = backwards_left_[c]--;
-  if (left == num_microbatches(config_, mesh_)) with.microbatch.weight_grads = ops::Write::overwrite;
-  chunks_[c].backward(ex, with, output_grad, input_grad, place.saved, left == 1 ? &reducer_ : nullptr);
+  if (left == num_microbatches(config_, mesh_) && config_.pieces.pieces == LayerPieces::none)
+    with.microbatch.weight_grads = ops::Write::overwrite;
+  chunks_[c].backward(ex, with, output_grad, input_grad, saved(chunk, slot_index), left == 1 ? &reducer_ : nullptr);
   ex.end();
 }
 

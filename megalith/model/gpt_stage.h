@@ -26,6 +26,9 @@ class BatchSource {
 /// those of all microbatches before the step starts (StepInputs), so that graphs may hold the rest of the step.
 enum class InputUploads : std::uint8_t { one_by_one, whole_step };
 
+/// What has graphs of its own: every microbatch of a step, or every slot. Without a pipeline there is one in any case.
+enum class PieceInstance : std::uint8_t { microbatch, slot };
+
 /// How a rank cuts its work.
 struct StageConfig {
   ModelConfig model;
@@ -39,6 +42,8 @@ struct StageConfig {
   Device device = Device::cpu;
   Determinism determinism = Determinism::required;
   InputUploads input_uploads = InputUploads::one_by_one;
+  PieceConfig pieces = {};  ///< none: no graphs of layers
+  PieceInstance instances = PieceInstance::microbatch;
   Sharding sharding = Sharding::none;         ///< over dp
   Index grad_bucket_bytes = Index{32} << 20;  ///< of the sums over dp: large enough for the full rate of NVLink
 };
@@ -80,6 +85,8 @@ class GptStage : public pipeline::Stage {
             const Tensor& optimizer_state);
   /// Before the first pass: clears what passes add to (the loss; in training the gradients).
   void begin(Exec& ex);
+  /// From here on the pieces of training passes run from these graphs; they must live as long.
+  void run_pieces_from(GraphCache& graphs) { graphs_ = &graphs; }
   /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
   const Tensor& loss_sum() const { return loss_sum_; }
 
@@ -104,7 +111,7 @@ class GptStage : public pipeline::Stage {
     std::byte* activations = nullptr;
     Tensor step_state, tokens, targets;  ///< one after the other, filled by one upload
     Tensor all;                          ///< these three with what lies between: u8 [slot_input_bytes()]
-    GptChunk::Saved saved;
+    int microbatch = 0;                  ///< that it serves
   };
 
   Index tokens() const { return config_.micro_batch * config_.model.seq_len; }
@@ -124,6 +131,8 @@ class GptStage : public pipeline::Stage {
   Index num_slots(const pipeline::LoweredSchedule& schedule) const;
   GptChunk::Inputs unplaced_inputs(nn::Mode mode) const;
   GptChunk::Inputs inputs(const Slot& slot) const;
+  PieceRunner runner(int chunk, int slot_index);
+  GptChunk::Saved& saved(int chunk, int slot_index);
   Slot& slot(int chunk, int slot);
 
   StageConfig config_;
@@ -138,12 +147,16 @@ class GptStage : public pipeline::Stage {
   Buffer work_, inputs_;  ///< work_: the slots' activations, then scratch
   std::byte* scratch_ = nullptr;
   std::vector<Slot> slots_;
+  /// By chunk, then by slot. Graphs leave out the host's part of a pass, which fills it: so where a microbatch has
+  /// graphs of its own it has a Saved too, and evaluations have others than training.
+  std::vector<std::vector<GptChunk::Saved>> saved_, saved_by_evaluation_;
   std::vector<std::size_t> first_slot_;  // of each chunk, training
   std::vector<std::size_t> first_eval_slot_;
   Tensor loss_sum_;
 
   Staging staging_;
   StepInputs step_inputs_;
+  GraphCache* graphs_ = nullptr;
   nn::Mode mode_ = nn::Mode::train;
   GradReducer reducer_;
   ParamGatherer gatherer_;

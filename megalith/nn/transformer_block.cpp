@@ -76,14 +76,23 @@ void TransformerBlock::add_up(Exec& ex, const Microbatch& microbatch, const Tens
 
 void TransformerBlock::backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
                                 const Tensor& dx) const {
+  const Tensor da = ex.tensor(dy.shape(), dy.dtype());
+  backward_mlp(ex, microbatch, dy, saved, da);
+  backward_attention(ex, microbatch, da, saved, dx);
+}
+
+void TransformerBlock::backward_mlp(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
+                                    const Tensor& da) const {
   const Tensor d_mixed = tp_.through_dropout(ex, microbatch, mlp_dropout_, dy);
   const Tensor d_norm2 = ex.tensor(dy.shape(), dy.dtype());
   mlp_.backward(ex, d_mixed, saved.mlp, d_norm2, microbatch.weight_grads);
-  const Tensor da = ex.tensor(dy.shape(), dy.dtype());
   norm2_.backward(ex, d_norm2, saved.norm2, dy, da);
+}
 
+void TransformerBlock::backward_attention(Exec& ex, const Microbatch& microbatch, const Tensor& da, const Saved& saved,
+                                          const Tensor& dx) const {
   const Tensor d_attended = tp_.through_dropout(ex, microbatch, attention_dropout_, da);
-  const Tensor d_norm1 = ex.tensor(dy.shape(), dy.dtype());
+  const Tensor d_norm1 = ex.tensor(da.shape(), da.dtype());
   attention_.backward(ex, microbatch, d_attended, saved.attention, d_norm1);
   norm1_.backward(ex, d_norm1, saved.norm1, da, dx);
 }

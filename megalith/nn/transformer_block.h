@@ -41,6 +41,11 @@ class TransformerBlock {
 
   /// dx [O, H] is written, and is not dy.
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved, const Tensor& dx) const;
+  // The same in two steps, with da [O, H], the gradient between the regions, in memory of the caller's.
+  void backward_mlp(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
+                    const Tensor& da) const;
+  void backward_attention(Exec& ex, const Microbatch& microbatch, const Tensor& da, const Saved& saved,
+                          const Tensor& dx) const;
 
  private:
   TensorParallel tp_;

@@ -25,6 +25,12 @@ struct OpInfo {
 /// Whether a run must give the same bits each time it is repeated, where that costs speed or memory on a GPU.
 enum class Determinism : std::uint8_t { required, not_required };
 
+/// A stretch of a planned phase: how many tensors and ops.
+struct PhaseExtent {
+  std::size_t tensors = 0, ops = 0;
+  PhaseExtent operator-(const PhaseExtent& from) const { return {tensors - from.tensors, ops - from.ops}; }
+};
+
 /// Where in a step an op stands, for messages; -1: nowhere in particular.
 struct Place {
   int chunk = -1, microbatch = -1;
@@ -58,6 +64,14 @@ class Exec {
   void begin(const PhasePlan& phase, std::byte* saved, std::byte* scratch);
   /// Ends it. Throws InternalError when the code asked for fewer tensors than it did when recorded.
   void end();
+
+  /// How far the open phase has come.
+  PhaseExtent phase_position() const { return {next_tensor_, next_op_}; }
+  /// Leaves out a stretch of the open phase whose ops a graph runs.
+  void skip(const PhaseExtent& extent) {
+    next_tensor_ += extent.tensors;
+    next_op_ += extent.ops;
+  }
 
   /// Runs ops in the middle of a planned phase that are no part of it, as in some of its runs only. They are not
   /// recorded and must not ask for tensors.

@@ -27,6 +27,17 @@ Index warmup_runs(const config::RunPlan& plan) {
   return uses_step_graph(plan) ? plan.graphs.warmup_steps : std::numeric_limits<Index>::max();
 }
 
+/// What of each layer graphs hold: a dense layer's scopes, where both together are the whole layer.
+model::PieceConfig pieces(const capture::GraphsConfig& graphs) {
+  using model::LayerPieces;
+  if (graphs.mode != capture::GraphMode::layers) return {};
+  const bool attention = graphs.scopes.has(capture::Scope::attn), mlp = graphs.scopes.has(capture::Scope::mlp);
+  return {attention == mlp ? LayerPieces::whole
+          : attention      ? LayerPieces::attention
+                           : LayerPieces::mlp,
+          graphs.per == capture::GraphsPer::slot ? model::ChunkEdges::own : model::ChunkEdges::of_caller};
+}
+
 model::StageConfig stage_config(const config::RunPlan& plan) {
   return {.model = plan.model,
           .stage_layers = plan.stage_layers,
@@ -41,6 +52,9 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .device = plan.device,
           .determinism = plan.train.determinism(),
           .input_uploads = uses_step_graph(plan) ? model::InputUploads::whole_step : model::InputUploads::one_by_one,
+          .pieces = pieces(plan.graphs),
+          .instances = plan.graphs.per == capture::GraphsPer::slot ? model::PieceInstance::slot
+                                                                   : model::PieceInstance::microbatch,
           .sharding = plan.optimizer.sharding};
 }
 
@@ -63,8 +77,6 @@ std::vector<std::string> measured_owners(const config::RunPlan& plan) {
 
 void check_runnable(const config::RunPlan& plan) {
   Problems problems;
-  problems.require(plan.graphs.mode != capture::GraphMode::layers, "graphs.mode", "layers",
-                   "runs know none and iteration; `megalith graphs` plans graphs of layers without running them");
   problems.require(
       plan.graphs.check_steps == 0 || plan.device == Device::cpu, "graphs.check", plan.graphs.check_steps,
       "must be 0 on GPUs: ops are compared one by one where graphs are lists of calls, which is device.type "
@@ -223,6 +235,19 @@ void Engine::refresh_values() {
   stage_.gather_all_params(*ex_);
 }
 
+void Engine::begin_layer_graphs() {
+  if (plan_.graphs.mode != capture::GraphMode::layers) return;
+  using State = GraphCache::State;
+  if (started_ == 0) {
+    layer_graphs_.start("training", ledger_.memory());
+    stage_.run_pieces_from(layer_graphs_);
+  }
+  if (started_ == plan_.graphs.warmup_steps) meet_before_capture();
+  layer_graphs_.set_state(started_ < plan_.graphs.warmup_steps    ? State::eager
+                          : started_ == plan_.graphs.warmup_steps ? State::capturing
+                                                                  : State::replaying);
+}
+
 void Engine::run_passes() {
   stage_.begin(*ex_);
   train_executor_.run(*ex_, stage_);
@@ -262,13 +287,15 @@ void Engine::run_update() {
   ex_->end();
 }
 
+void Engine::meet_before_capture() {
+  ex_->synchronize();
+  Exec host;
+  comm::barrier(host, world_.all());
+}
+
 template <class Ops>
 void Engine::run_by(capture::StepGraph& graph, Ops&& ops) {
-  if (graph.captures_next()) {
-    ex_->synchronize();
-    Exec host;
-    comm::barrier(host, world_.all());
-  }
+  if (graph.captures_next()) meet_before_capture();
   graph.run(*ex_, ledger_.memory(), ops);
 }
 
@@ -304,7 +331,13 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   stage_.load(*ex_, nn::Mode::train, source, progress.samples,
               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
-  if (!uses_step_graph(plan_)) {
+  begin_layer_graphs();
+  if (plan_.graphs.mode == capture::GraphMode::layers) {
+    run_passes();
+    upload_terms(stop);
+    sum_terms();
+    run_update();
+  } else if (!uses_step_graph(plan_)) {
     comm::WatchedStep watched(world_, pattern_, *ex_);
     run_passes();
     upload_terms(stop);

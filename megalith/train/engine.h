@@ -13,6 +13,7 @@
 #include "megalith/ops/step_end.h"
 #include "megalith/optim/optimizer.h"
 #include "megalith/pipeline/executor.h"
+#include "megalith/tensor/graph_cache.h"
 #include "megalith/train/gemm_agreement.h"
 
 namespace megalith::train {
@@ -94,6 +95,8 @@ class Engine {
   /// The graphs of [graphs] mode = iteration, once they are captured.
   const capture::StepGraph& train_graph() const { return train_graph_; }
   const capture::StepGraph& eval_graph() const { return eval_graph_; }
+  /// Those of mode = layers.
+  const GraphCache& layer_graphs() const { return layer_graphs_; }
 
   comm::World& world() { return world_; }
   const grid::Mesh& mesh() const { return mesh_; }
@@ -115,6 +118,8 @@ class Engine {
   void warm_up_collectives();
   void warm_up_passes();
   /// The ops of a step, in the order of these calls; a graph may hold the first, or all but the upload.
+  void meet_before_capture();
+  void begin_layer_graphs();
   void run_passes();
   void upload_terms(Stop stop);
   void sum_terms();
@@ -136,6 +141,7 @@ class Engine {
   optim::Optimizer optimizer_;
   pipeline::Executor train_executor_, eval_executor_;
   capture::StepGraph train_graph_, eval_graph_;
+  GraphCache layer_graphs_;
   MemoryPlan optimizer_plan_;
   ops::StepRules rules_;
   ops::GemmTable gemm_table_;

@@ -1,17 +1,15 @@
-#include <gtest/gtest.h>
-
 #include "megalith/train/saver.h"
 
 #include "tests/io/temp_dir.h"
 #include "tests/support/count_allocations.h"
-#include "tests/train/small_run.h"
+#include "tests/train/graph_run.h"
 
 // Steps that run from one graph, against eager ones: the same bits, whatever the grid (FG-1 to FG-26, T4, T17).
 namespace megalith {
 namespace {
 
+using testing::expect_same;
 using testing::Grid;
-using testing::RunRecord;
 
 enum class GraphHolds : std::uint8_t { nothing, passes, whole_step };
 
@@ -24,50 +22,12 @@ config::RunPlan plan_of(const Grid& grid, const std::string& precision, GraphHol
   return plan;
 }
 
-/// Evaluates every 10 steps, each time other samples: before the evaluation's graph is captured, and after.
-void train_rank(comm::World& world, const config::RunPlan& plan, RunRecord& record, std::vector<double>& evaluated) {
-  train::Engine engine(world, plan);
-  engine.allocate();
-  const testing::HashedBatches source(plan.model.vocab_size);
-  train::Progress progress;
-  Index evaluated_batches = 0;
-  for (Index step = 0; step < plan.train.steps; ++step) {
-    const train::StepResult result = engine.step(source, progress, train::Stop::no);
-    progress = {step + 1, progress.samples + plan.train.global_batch};
-    const bool evaluates = step % 10 == 9;
-    const Index batches = evaluates ? 2 + step / 10 : 0;
-    const double loss = evaluates ? engine.evaluate(source, batches * plan.train.global_batch) : 0;
-    evaluated_batches += batches;
-    if (world.rank() != 0) continue;
-    record.losses.push_back(result.loss);
-    record.norms.push_back(result.grad_norm);
-    if (evaluates) evaluated.push_back(loss);
-  }
+std::unique_ptr<testing::GraphRun> trained(const config::RunPlan& plan) {
   const bool from_graph = plan.graphs.mode == capture::GraphMode::iteration;
-  EXPECT_EQ(engine.train_graph().captured(), from_graph);
-  EXPECT_EQ(engine.eval_graph().captured(), from_graph && evaluated_batches > plan.graphs.warmup_steps);
-  testing::put_params(record.gradients, engine.stage(), true);
-  testing::put_params(record.parameters, engine.stage(), false);
-}
-
-struct Trained {
-  RunRecord record;
-  std::vector<double> evaluated;
-};
-
-std::unique_ptr<Trained> trained(const config::RunPlan& plan) {
-  auto result = std::make_unique<Trained>();
-  comm::run_ranks(plan.grid.world_size,
-                  [&](comm::World& world) { train_rank(world, plan, result->record, result->evaluated); });
-  return result;
-}
-
-void expect_same(const Trained& got, const Trained& want) {
-  EXPECT_EQ(got.record.losses, want.record.losses);
-  EXPECT_EQ(got.record.norms, want.record.norms);
-  EXPECT_EQ(got.evaluated, want.evaluated);
-  EXPECT_EQ(got.record.gradients.tensors(), want.record.gradients.tensors());
-  EXPECT_EQ(got.record.parameters.tensors(), want.record.parameters.tensors());
+  return testing::run_of(plan, [&](const train::Engine& engine, Index evaluated_batches) {
+    EXPECT_EQ(engine.train_graph().captured(), from_graph);
+    EXPECT_EQ(engine.eval_graph().captured(), from_graph && evaluated_batches > plan.graphs.warmup_steps);
+  });
 }
 
 class StepGraphGrid : public ::testing::TestWithParam<Grid> {};

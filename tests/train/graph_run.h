@@ -1,0 +1,58 @@
+#pragma once
+#include <functional>
+#include <memory>
+
+#include <gtest/gtest.h>
+
+#include "tests/train/small_run.h"
+
+namespace megalith::testing {
+
+/// What a run with evaluations in its middle leaves behind.
+struct GraphRun {
+  RunRecord record;               ///< gradients: of the last step
+  std::vector<double> evaluated;  ///< every 10 steps
+};
+
+/// Asked at the end of a rank's run, with the batches that were evaluated.
+using AtTheEnd = std::function<void(train::Engine&, Index)>;
+
+/// Evaluates every 10 steps, each time other samples.
+inline void train_rank(comm::World& world, const config::RunPlan& plan, GraphRun& run, const AtTheEnd& at_the_end) {
+  train::Engine engine(world, plan);
+  engine.allocate();
+  const HashedBatches source(plan.model.vocab_size);
+  train::Progress progress;
+  Index evaluated_batches = 0;
+  for (Index step = 0; step < plan.train.steps; ++step) {
+    const train::StepResult result = engine.step(source, progress, train::Stop::no);
+    progress = {step + 1, progress.samples + plan.train.global_batch};
+    const bool evaluates = step % 10 == 9;
+    const Index batches = evaluates ? 2 + step / 10 : 0;
+    const double loss = evaluates ? engine.evaluate(source, batches * plan.train.global_batch) : 0;
+    evaluated_batches += batches;
+    if (world.rank() != 0) continue;
+    run.record.losses.push_back(result.loss);
+    run.record.norms.push_back(result.grad_norm);
+    if (evaluates) run.evaluated.push_back(loss);
+  }
+  at_the_end(engine, evaluated_batches);
+  put_params(run.record.gradients, engine.stage(), true);
+  put_params(run.record.parameters, engine.stage(), false);
+}
+
+inline std::unique_ptr<GraphRun> run_of(const config::RunPlan& plan, const AtTheEnd& at_the_end) {
+  auto run = std::make_unique<GraphRun>();
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { train_rank(world, plan, *run, at_the_end); });
+  return run;
+}
+
+inline void expect_same(const GraphRun& got, const GraphRun& want) {
+  EXPECT_EQ(got.record.losses, want.record.losses);
+  EXPECT_EQ(got.record.norms, want.record.norms);
+  EXPECT_EQ(got.evaluated, want.evaluated);
+  EXPECT_EQ(got.record.gradients.tensors(), want.record.gradients.tensors());
+  EXPECT_EQ(got.record.parameters.tensors(), want.record.parameters.tensors());
+}
+
+}  // namespace megalith::testing

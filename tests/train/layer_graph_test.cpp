@@ -1,0 +1,99 @@
+#include "megalith/capture/layer_graphs.h"
+
+#include "tests/support/count_allocations.h"
+#include "tests/train/graph_run.h"
+
+// Steps whose layers run from graphs, against eager ones: the same bits, whatever the grid, the scopes and what graphs
+// are for (T4 to T6, T8, T17).
+namespace megalith {
+namespace {
+
+using capture::GraphsPer;
+using capture::Scope;
+using capture::ScopeSet;
+using testing::expect_same;
+using testing::Grid;
+
+config::RunPlan eager_plan(const Grid& grid, const std::string& precision, Index steps) {
+  return testing::small_plan(grid, precision, steps);
+}
+
+config::RunPlan plan_of(const Grid& grid, const std::string& precision, const ScopeSet& scopes, GraphsPer per,
+                        Index steps) {
+  config::RunPlan plan = eager_plan(grid, precision, steps);
+  plan.graphs.mode = capture::GraphMode::layers;
+  plan.graphs.scopes = scopes;
+  plan.graphs.per = per;
+  plan.graphs.warmup_steps = 2;
+  return plan;
+}
+
+std::unique_ptr<testing::GraphRun> eager(const config::RunPlan& plan) {
+  return testing::run_of(plan, [](const train::Engine&, Index) {});
+}
+
+/// Also: the graphs are as many as planned, and every step after the warm-up launches each layer's for each microbatch.
+std::unique_ptr<testing::GraphRun> from_graphs(const config::RunPlan& plan) {
+  return testing::run_of(plan, [&](train::Engine& engine, Index) {
+    model::GptStage& stage = engine.stage();
+    capture::RankLayers layers{
+        {stage.mesh().pp.size(), plan.chunks, model::num_microbatches(stage.config(), stage.mesh()), plan.group_size,
+         pipeline::Mode::training},
+        stage.mesh().pp_rank(),
+        {}};
+    for (const model::GptChunk& chunk : stage.chunks())
+      layers.per_chunk.push_back(static_cast<int>(chunk.range().layers.size()));
+    const capture::GraphCounts counts = count_graphs(layers, stage.schedule(), plan.graphs.per);
+    EXPECT_EQ(engine.layer_graphs().num_graphs(), counts.graphs);
+    EXPECT_EQ(engine.layer_graphs().launches(),
+              counts.launches_per_step * (plan.train.steps - plan.graphs.warmup_steps));
+  });
+}
+
+class LayerGraphGrid : public ::testing::TestWithParam<Grid> {};
+
+TEST_P(LayerGraphGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnes) {
+  const auto want = eager(eager_plan(GetParam(), "fp32", 50));
+  for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
+    SCOPED_TRACE(name(per));
+    expect_same(*from_graphs(plan_of(GetParam(), "fp32", {}, per, 50)), *want);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LayerGraphGrid, ::testing::ValuesIn(testing::all_grids()),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
+  for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .chunks = 2}}) {
+    const auto want = eager(eager_plan(grid, "bf16", 12));
+    for (const ScopeSet& scopes : {ScopeSet{Scope::attn}, ScopeSet{Scope::mlp}, ScopeSet{Scope::attn, Scope::mlp}}) {
+      for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
+        SCOPED_TRACE(grid.name() + " " + text(scopes) + " " + std::string(name(per)));
+        expect_same(*from_graphs(plan_of(grid, "bf16", scopes, per, 12)), *want);
+      }
+    }
+  }
+}
+
+TEST(LayerGraphs, TakeWhatThePlanSaysAndALaunchAllocatesNothing) {
+  for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
+    const config::RunPlan plan = plan_of({.tp = 2, .pp = 2}, "fp32", {}, per, 6);
+    comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+      const std::unique_ptr<comm::World> dry = comm::dry_world(world.rank(), world.size());
+      const BytesByOwner planned = train::Engine(*dry, plan).planned_bytes();
+      train::Engine engine(world, plan);
+      engine.allocate();
+      EXPECT_EQ(engine.taken_bytes(), planned);
+      const testing::HashedBatches source(plan.model.vocab_size);
+      for (Index step = 0; step < plan.train.steps; ++step) {
+        const testing::CountAllocations counter;
+        engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+        if (step <= plan.graphs.warmup_steps) continue;
+        EXPECT_EQ(counter.count(), 0) << "rank " << world.rank() << ", step " << step;
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace megalith
