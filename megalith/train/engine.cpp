@@ -81,6 +81,8 @@ void check_runnable(const config::RunPlan& plan) {
       plan.graphs.check_steps == 0 || plan.device == Device::cpu, "graphs.check", plan.graphs.check_steps,
       "must be 0 on GPUs: ops are compared one by one where graphs are lists of calls, which is device.type "
       "= \"cpu\"");
+  problems.require(plan.graphs.check_steps == 0 || plan.graphs.mode != capture::GraphMode::layers, "graphs.check",
+                   plan.graphs.check_steps, "must be 0 with graphs.mode = \"layers\": whole steps are compared");
   problems.throw_if_any("recipe");
 }
 
