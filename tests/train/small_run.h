@@ -56,9 +56,9 @@ inline std::vector<Grid> sharded_grids() {
 
 /// A model with odd widths and a vocabulary that no shard divides; dropout everywhere. Its samples are of an odd
 /// length, so that a microbatch whose rows are shared needs a sample for each rank.
-inline config::RunPlan small_plan(const Grid& grid, const std::string& precision, Index steps = 20) {
+inline config::RunConfig small_config(const Grid& grid, const std::string& precision, Index steps = 20) {
   config::RunConfig c;
-  c.source = "small_plan";
+  c.source = "small_config";
   c.model.num_layers = 8;
   c.model.hidden_size = 20;
   c.model.num_heads = 4;
@@ -80,7 +80,11 @@ inline config::RunPlan small_plan(const Grid& grid, const std::string& precision
   c.optimizer.distributed = grid.sharding == Sharding::optimizer;
   c.data.tokenizer = "byte";
   c.data.train = std::vector<std::string>{"none"};
-  return config::resolve(c);
+  return c;
+}
+
+inline config::RunPlan small_plan(const Grid& grid, const std::string& precision, Index steps = 20) {
+  return config::resolve(small_config(grid, precision, steps));
 }
 
 /// Tokens as a function of the sample's number alone.

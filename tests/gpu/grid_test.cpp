@@ -1,0 +1,172 @@
+// Grids of GPUs: one GPU's numbers, and the same bits whatever a step is made of (a sharded optimizer, graphs, a
+// checkpoint in the middle).
+#include <gtest/gtest.h>
+
+#include "megalith/train/saver.h"
+
+#include "tests/comm/gpu_ranks.h"
+#include "tests/io/temp_dir.h"
+#include "tests/support/twin.h"
+#include "tests/train/small_run.h"
+
+namespace megalith {
+namespace {
+
+using capture::GraphMode;
+using capture::GraphsPer;
+using testing::Grid;
+
+constexpr Index kEvaluatedEvery = 10;
+
+/// Widths that tensor cores and cuDNN's attention take; an odd vocabulary; attention without dropout, so that it is
+/// cuDNN's.
+config::RunPlan plan_of(const Grid& grid, const std::string& precision, Index steps) {
+  config::RunConfig c = testing::small_config(grid, precision, steps);
+  c.model.hidden_size = 256;
+  c.model.ffn_hidden_size = 512;
+  c.model.seq_len = 64;
+  c.model.attention_dropout = 0;
+  c.device.type = "cuda";
+  c.train.deterministic = true;
+  c.train.gemm = "heuristic";
+  return config::resolve(c);
+}
+
+config::RunPlan with_graphs(config::RunPlan plan, GraphMode mode, bool optimizer = true,
+                            GraphsPer per = GraphsPer::microbatch) {
+  plan.graphs.mode = mode;
+  plan.graphs.optimizer = mode == GraphMode::iteration && optimizer;
+  plan.graphs.per = per;
+  plan.graphs.warmup_steps = 3;
+  return plan;
+}
+
+/// What a run reports and leaves behind.
+struct Outcome {
+  std::vector<double> losses, norms, evaluated;
+  std::string digest;  ///< of masters and moments
+};
+
+void expect_same(const Outcome& got, const Outcome& want) {
+  EXPECT_EQ(got.losses, want.losses);
+  EXPECT_EQ(got.norms, want.norms);
+  EXPECT_EQ(got.evaluated, want.evaluated);
+  EXPECT_EQ(got.digest, want.digest);
+}
+
+/// Steps from where `folder` stands to `end`, with evaluations in between, saved there.
+void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, Outcome& outcome) {
+  comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    train::Saver saver(engine, plan, {1, 2}, *fs, folder);
+    const testing::HashedBatches source(plan.model.vocab_size);
+    train::Progress progress;
+    if (const std::optional<train::Resumed> resumed = saver.resume()) progress = resumed->progress;
+    Outcome mine;
+    while (progress.step < end) {
+      const train::StepResult step = engine.step(source, progress, train::Stop::no);
+      mine.losses.push_back(step.loss);
+      mine.norms.push_back(step.grad_norm);
+      progress = {progress.step + 1, progress.samples + plan.train.global_batch};
+      if (progress.step % kEvaluatedEvery == 0)
+        mine.evaluated.push_back(engine.evaluate(source, 2 * plan.train.global_batch));
+    }
+    EXPECT_EQ(engine.train_graph().captured(), plan.graphs.mode == GraphMode::iteration);
+    EXPECT_EQ(engine.layer_graphs().num_graphs() > 0, plan.graphs.mode == GraphMode::layers);
+    mine.digest = saver.save(progress).hex();
+    if (world.rank() != 0) return;
+    for (const auto list : {&Outcome::losses, &Outcome::norms, &Outcome::evaluated})
+      (outcome.*list).insert((outcome.*list).end(), (mine.*list).begin(), (mine.*list).end());
+    outcome.digest = mine.digest;
+  });
+}
+
+Outcome trained(const config::RunPlan& plan) {
+  const TempDir dir;
+  Outcome outcome;
+  train_to(plan.train.steps, plan, dir.path(), outcome);
+  return outcome;
+}
+
+class GpuGrid : public ::testing::TestWithParam<Grid> {};
+
+std::vector<Grid> gpu_grids() {
+  constexpr nn::Rows kShared = nn::Rows::shared;
+  constexpr Sharding kSharded = Sharding::optimizer;
+  return {{},
+          {.tp = 2},
+          {.tp = 2, .rows = kShared},
+          {.pp = 2},
+          {.pp = 2, .chunks = 2},
+          {.dp = 2},
+          {.dp = 2, .sharding = kSharded},
+          {.tp = 4},
+          {.tp = 4, .rows = kShared},
+          {.pp = 4, .chunks = 2},
+          {.tp = 2, .pp = 2},
+          {.tp = 2, .pp = 2, .chunks = 2, .rows = kShared},
+          {.tp = 2, .dp = 2, .sharding = kSharded},
+          {.pp = 2, .dp = 2, .chunks = 2, .sharding = kSharded},
+          {.dp = 4, .sharding = kSharded}};
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GpuGrid, ::testing::ValuesIn(gpu_grids()),
+                         [](const auto& test) { return test.param.name(); });
+
+
+TEST_P(GpuGrid, Fp32TrainsAsOnOneGpu) {
+  MEGALITH_NEEDS_GPUS(GetParam().ranks());
+  const Outcome got = trained(plan_of(GetParam(), "fp32", 20)), want = trained(plan_of({}, "fp32", 20));
+  ASSERT_EQ(got.losses.size(), want.losses.size());
+  for (std::size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], 1e-5 * want.losses[i]) << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], 1e-4 * want.norms[i]) << i;
+  }
+  for (std::size_t i = 0; i < want.evaluated.size(); ++i)
+    EXPECT_NEAR(got.evaluated[i], want.evaluated[i], 1e-5 * want.evaluated[i]) << i;
+}
+
+TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnes) {
+  MEGALITH_NEEDS_GPUS(GetParam().ranks());
+  const config::RunPlan plan = plan_of(GetParam(), "bf16", 50);
+  const Outcome eager = trained(plan);
+  ASSERT_EQ(eager.evaluated.size(), 5u);
+  for (const bool optimizer : {false, true}) {
+    SCOPED_TRACE(::testing::Message() << "iteration, optimizer " << optimizer);
+    expect_same(trained(with_graphs(plan, GraphMode::iteration, optimizer)), eager);
+  }
+  for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
+    SCOPED_TRACE(::testing::Message() << "layers, per " << name(per));
+    expect_same(trained(with_graphs(plan, GraphMode::layers, false, per)), eager);
+  }
+}
+
+TEST_P(GpuGrid, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
+  MEGALITH_NEEDS_GPUS(GetParam().ranks());
+  const config::RunPlan plan = plan_of(GetParam(), "bf16", 24);
+  const Outcome eager = trained(plan);
+  for (const GraphMode mode : {GraphMode::iteration, GraphMode::layers}) {
+    SCOPED_TRACE(name(mode));
+    const TempDir dir;
+    Outcome joined;
+    train_to(12, with_graphs(plan, mode), dir.path(), joined);
+    train_to(24, with_graphs(plan, mode), dir.path(), joined);
+    expect_same(joined, eager);
+  }
+}
+
+TEST_P(GpuGrid, AShardedOptimizerHasTheBitsOfThePlainOne) {
+  MEGALITH_NEEDS_GPUS(GetParam().ranks());
+  if (GetParam().sharding == Sharding::none) GTEST_SKIP() << "the optimizer of this grid is a plain one";
+  Grid plain = GetParam();
+  plain.sharding = Sharding::none;
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    expect_same(trained(plan_of(GetParam(), precision, 20)), trained(plan_of(plain, precision, 20)));
+  }
+}
+
+}  // namespace
+}  // namespace megalith
