@@ -104,6 +104,8 @@ class Channel {
   const Counters& counters() const { return counters_; }
   /// Where the tensors must lie.
   virtual Device device() const { return Device::cpu; }
+  /// Multiprocessors that products beside its large collectives leave free, for these to start and keep pace.
+  virtual int multiprocessors() const { return 0; }
 
   /// Compares `call` with the step's pattern, completes it with its sequence number, counts and logs it and folds it
   /// into the rolling hash.

@@ -64,8 +64,9 @@ using Where = std::source_location;
 // taken in ascending group rank for every element, so that all CPU transports give the same bits. The collectives of a
 // group run one after the other: one may work on what the one before it writes, without a wait in between.
 //
-// On GPUs (NCCL) calls are not compared: ranks that disagree hang until the timeout or get undefined data. Sums are
-// taken in an order of NCCL's own, bf16 ones rounded at every step of it, and max and min lose a NaN.
+// On GPUs calls are not compared: ranks that disagree hang until the timeout or get undefined data. Large sums between
+// rank threads are taken as on CPUs (peer/peer_group.h); others in an order of NCCL's own, bf16 ones rounded at every
+// step of it, and max and min lose a NaN.
 
 /// In place; f64, f32, bf16 and f16 (summed in f32, rounded once), i64, i32, u64, u8. A NaN in any rank's part gives
 /// NaN, also in max and min. Volume per rank: 2 (n-1)/n of the tensor.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megalith/comm/group.h"
@@ -18,14 +19,21 @@ enum class Messages : std::uint8_t {
   neighbours,  ///< member i with i + 1, and the last with the first, both ways, on lanes 0 and 1
 };
 
-/// How much of a GPU a group's collectives may hold: what gives their full rate, or kCommunicationThreadBlocks
+/// How much of a GPU a group's collective kernels may hold: what gives their full rate, or kCommunicationThreadBlocks
 /// (tensor/device.h), because products run beside them.
 enum class Blocks : std::uint8_t { as_needed, few };
+
+/// What carries large messages and collectives between GPUs: their copy engines where ranks are threads of one process
+/// whose GPUs reach each other's memory (comm/peer), else and in any case for small ones kernels of NCCL. Sums of the
+/// two differ by rounding.
+enum class Carrier : std::uint8_t { copy_engines, kernels };
+std::string_view name_of(Carrier carrier);
 
 /// What a GPU transport makes a group for. On a CPU all groups are alike.
 struct GroupUse {
   Messages messages = Messages::none;
   Blocks blocks = Blocks::as_needed;
+  Carrier carrier = Carrier::copy_engines;
 };
 
 /// One rank's view of all ranks: makes groups. Every rank makes the groups of which it is a member, in an order that is

@@ -176,6 +176,7 @@ std::vector<Field> fields(RunConfig& c) {
           {"parallel.group_size", &c.parallel.group_size},
           {"parallel.order", &c.parallel.order},
           {"parallel.tp_overlap", &c.parallel.tp_overlap},
+          {"parallel.transfers", &c.parallel.transfers},
           {"parallel.sequence_parallel", &c.parallel.sequence_parallel},
           {"train.steps", &c.train.steps},
           {"train.global_batch", &c.train.global_batch},

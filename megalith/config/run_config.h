@@ -22,7 +22,7 @@ struct RunConfig {
   struct Parallel {
     std::optional<Index> ranks, tp, cp, pp, ep, etp, chunks, group_size;
     std::optional<std::vector<Index>> stage_layers;
-    std::optional<std::string> order, tp_overlap;
+    std::optional<std::string> order, tp_overlap, transfers;
     std::optional<bool> sequence_parallel;
   } parallel;
   struct Train {

@@ -121,6 +121,18 @@ void resolve_tp_overlap(const RunConfig& asked, RunPlan& plan, Problems& out) {
                 "must be even with parallel.tp_overlap = halves");
 }
 
+void resolve_transfers(const RunConfig& asked, RunPlan& plan, Problems& out) {
+  if (!asked.parallel.transfers) return;
+  for (const comm::Carrier carrier : {comm::Carrier::copy_engines, comm::Carrier::kernels}) {
+    if (*asked.parallel.transfers != comm::name_of(carrier)) continue;
+    plan.transfers = carrier;
+    return;
+  }
+  out.add("parallel.transfers", *asked.parallel.transfers,
+          "must be copy_engines (where ranks are threads of one process, else kernels) or kernels: what carries large "
+          "messages between GPUs");
+}
+
 /// Every rank holds as many rows of what is taken in turn. The fix named is the next larger micro_batch that fits.
 void check_row_shares(const RunPlan& plan, Problems& out) {
   const Index halves = plan.tp_overlap == TpOverlap::halves ? 2 : 1, shares = plan.row_shares() * halves;
@@ -322,6 +334,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   }
   resolve_train(asked, plan, out);
   resolve_tp_overlap(asked, plan, out);
+  resolve_transfers(asked, plan, out);
   plan.sequence_parallel = asked.parallel.sequence_parallel.value_or(false);
   if (shape_is_known) check_row_shares(plan, out);
   resolve_optimizer(asked, plan, out);
@@ -373,6 +386,7 @@ RunConfig RunPlan::as_config() const {
                 {},
                 grid.order,
                 std::string(kTpOverlaps[static_cast<std::size_t>(tp_overlap)]),
+                std::string(comm::name_of(transfers)),
                 sequence_parallel};
   if (grid.ep == 1) c.parallel.etp.reset();  // follows from tp
   if (!stage_layers.empty()) c.parallel.stage_layers = stage_layers;

@@ -6,6 +6,7 @@
 #include "megalith/capture/graphs_config.h"
 #include "megalith/capture/scopes.h"
 #include "megalith/checkpoint/checkpoint_config.h"
+#include "megalith/comm/world.h"
 #include "megalith/config/run_config.h"
 #include "megalith/data/data_config.h"
 #include "megalith/grid/parallel_config.h"
@@ -46,6 +47,7 @@ struct RunPlan {
   int chunks = 1, group_size = 0;
   std::vector<Index> stage_layers;  ///< empty: equal shares
   TpOverlap tp_overlap = TpOverlap::automatic;
+  comm::Carrier transfers = comm::Carrier::copy_engines;  ///< of what is large between GPUs, where there is a choice
   /// Whether tensor-parallel ranks share the token rows outside their regions (nn/tensor_parallel.h). Of no effect with
   /// one of them.
   bool sequence_parallel = false;

@@ -18,9 +18,14 @@ struct Mesh {
   bool last_stage() const { return pp.rank() == pp.size() - 1; }
 };
 
+/// What carries what is large (comm::Carrier): collectives, and the messages between stages.
+struct Carriers {
+  comm::Carrier collectives = comm::Carrier::copy_engines, messages = comm::Carrier::copy_engines;
+};
+
 /// Makes the groups in the order of the catalogue, the same on every rank. Throws ConfigError when the sizes ask for
 /// more or fewer ranks than the world has.
-Mesh make_mesh(comm::World& world, const ResolvedSizes& sizes);
+Mesh make_mesh(comm::World& world, const ResolvedSizes& sizes, const Carriers& carriers = {});
 
 /// "rank 5 (tp 1, pp 0, dp 1)": how messages name a place.
 std::string describe(const Mesh& mesh);

@@ -8,9 +8,9 @@ namespace megalith::ops {
 
 Index library_workspace_bytes(Device device) { return device == Device::cuda ? cuda::kGemmWorkspaceBytes : 0; }
 
-void start_libraries(Exec& ex) {
+void start_libraries(Exec& ex, int multiprocessors_for_communication) {
   if constexpr (build::has_cuda) {
-    if (ex.device() == Device::cuda) cuda::gemm_chooser(ex);
+    if (ex.device() == Device::cuda) cuda::leave_multiprocessors(ex, multiprocessors_for_communication);
   }
 }
 

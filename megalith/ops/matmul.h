@@ -6,7 +6,7 @@ namespace megalith::ops {
 enum class Write : std::uint8_t { overwrite, accumulate };
 enum class Transpose : std::uint8_t { no, yes };
 /// What else is under way on a GPU while a product runs. Beside communication it leaves some multiprocessors free
-/// (kCommunicationMultiprocessors): taking all, it would keep the communication from starting.
+/// (start_libraries(), library.h): taking all, it would keep the communication from starting.
 enum class Beside : std::uint8_t { nothing, communication };
 
 /// c = op(a) op(b) [+ bias in every row], or c += for Write::accumulate. op transposes where asked.

@@ -16,9 +16,10 @@ std::string_view name_of(Device device);
 /// Throws BackendError, naming the way out, when this build or this machine cannot compute there.
 void require_device(Device device);
 
-/// Thread blocks of a collective between GPUs that products run beside, and multiprocessors that these leave free for
-/// it: two a block, since a product's clusters take neighbours, and one held by a block is lost with the other. 1.2B,
-/// TP 2, batch 8 on H200s, ms a step: 80.4 with 12 and 24; 8, 16: 82.7; 16, 16: 82.6; 16, 32: 83.4; 24, 48: 85.0.
+/// Thread blocks of a collective's kernel between GPUs that products run beside, and multiprocessors that these leave
+/// free for it: two a block, since a product's clusters take neighbours, and one held by a block is lost with the
+/// other. 1.2B, TP 2, batch 8 on H200s, ms a step: 80.4 with 12 and 24; 8, 16: 82.7; 16, 16: 82.6; 16, 32: 83.4; 24,
+/// 48: 85.0.
 inline constexpr int kCommunicationThreadBlocks = 12;
 inline constexpr int kCommunicationMultiprocessors = 2 * kCommunicationThreadBlocks;
 

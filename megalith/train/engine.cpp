@@ -58,6 +58,13 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .sharding = plan.optimizer.sharding};
 }
 
+/// A layer's graph is made while messages are on their way, which copy engines have been seen to hang on.
+grid::Carriers carriers(const config::RunPlan& plan) {
+  const bool makes_graphs_within_a_step = plan.graphs.mode == capture::GraphMode::layers;
+  return {.collectives = plan.transfers,
+          .messages = makes_graphs_within_a_step ? comm::Carrier::kernels : plan.transfers};
+}
+
 pipeline::Executor::Boundary boundary(const model::GptStage& stage) {
   return {stage.boundary_shape(), stage.config().policy.compute};
 }
@@ -89,7 +96,7 @@ void check_runnable(const config::RunPlan& plan) {
 Engine::Engine(comm::World& world, const config::RunPlan& plan)
     : world_(world),
       plan_(plan),
-      mesh_(grid::make_mesh(world, plan.grid)),
+      mesh_(grid::make_mesh(world, plan.grid, carriers(plan))),
       ledger_(plan.device),
       stage_(stage_config(plan), mesh_),
       optimizer_(plan.optimizer, stage_.params(), mesh_.dp),
@@ -124,7 +131,7 @@ BytesByOwner Engine::planned_bytes() const {
 void Engine::allocate() {
   ex_.emplace(plan_.device);
   ex_->set_determinism(plan_.train.determinism());
-  ops::start_libraries(*ex_);
+  ops::start_libraries(*ex_, mesh_.tp.channel().multiprocessors());
   const Index workspace = ops::library_workspace_bytes(plan_.device);
   if (workspace > 0) ledger_.note("library workspace", workspace);
   const Index not_ours = device::memory_in_use(plan_.device) - workspace;

@@ -72,31 +72,37 @@ class NcclFailure : public testing::Test {
   std::atomic<double> start_s_ = 0;
 };
 
-/// Sums over all ranks and waits for the result on the host.
-void sum(World& world) {
+void sum_over(World& world, const Group& group, int times) {
   Exec ex(Device::cuda);
-  all_reduce(ex, everyone(world), ex.tensor({1 << 20}, DType::f32), Reduce::sum).wait(ex);
+  const Tensor x = ex.tensor({1 << 20}, DType::f32);
+  for (int i = 0; i < times; ++i) all_reduce(ex, group, x, Reduce::sum).wait(ex);
   ex.synchronize();
   world.check_health();
 }
+/// Sums over all ranks and waits for the result on the host.
+void sum(World& world) { sum_over(world, everyone(world), 1); }
+/// Many times, by the copy engines, which carry no collectives in a group for messages.
+void sum_by_copies(World& world) { sum_over(world, world.group("sums", {0, 1}), 50); }
 
 TEST_F(NcclFailure, OfARankFreesTheOthers) {
-  std::string freed;
-  const std::string text = text_of<NonFiniteError>([&](World& world) {
-    sum(world);
-    if (world.rank() == 1) {
-      start();
-      throw NonFiniteError("[loss] loss = nan: must be finite");
-    }
-    try {
-      sum(world);
-    } catch (const AbortedError& error) {
-      freed = error.what();
-      throw;
-    }
-  });
-  EXPECT_EQ(text, "rank 1: [loss] loss = nan: must be finite");
-  EXPECT_EQ(freed, "[nccl] rank 1 failed first: rank 1: [loss] loss = nan: must be finite");
+  for (const auto& waits : {sum, sum_by_copies}) {
+    std::string freed;
+    const std::string text = text_of<NonFiniteError>([&](World& world) {
+      waits(world);
+      if (world.rank() == 1) {
+        start();
+        throw NonFiniteError("[loss] loss = nan: must be finite");
+      }
+      try {
+        waits(world);
+      } catch (const AbortedError& error) {
+        freed = error.what();
+        throw;
+      }
+    });
+    EXPECT_EQ(text, "rank 1: [loss] loss = nan: must be finite");
+    EXPECT_EQ(freed, "[nccl] rank 1 failed first: rank 1: [loss] loss = nan: must be finite");
+  }
 }
 
 /// The memory of the posted receive goes while the error unwinds, and cudaFree waits for all that the GPU still does.
@@ -105,7 +111,8 @@ TEST_F(NcclFailure, EndsAPostedReceiveOfItsOwn) {
     const Group all = everyone(world);
     Exec ex(Device::cuda);
     if (world.rank() == 0) return sum(world);
-    const Pending receive = recv(ex, all, ex.tensor({1000}, DType::f32), 0);
+    const Pending receive = recv(ex, all, ex.tensor({1000}, DType::f32), 0),
+                  large = recv(ex, all, ex.tensor({1 << 22}, DType::f32), 0);
     start();
     throw NonFiniteError("[loss] loss = inf: must be finite");
   });

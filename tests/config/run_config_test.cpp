@@ -48,6 +48,7 @@ TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
                                              "data.train=a \"quoted\" name.txt",
                                              "train.precision=\"fp64\"",
                                              "parallel.tp_overlap=halves",
+                                             "parallel.transfers=kernels",
                                              "parallel.sequence_parallel=true",
                                              "train.micro_batch=2"};
   const RunPlan plan = resolve(parse_recipe(kSmall, "r.toml", settings));
@@ -55,6 +56,7 @@ TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
   const RunPlan again = resolve(parse_recipe(text, "resolved"));
   EXPECT_EQ(to_toml(again.as_config()), text);
   EXPECT_TRUE(again.sequence_parallel);
+  EXPECT_EQ(again.transfers, comm::Carrier::kernels);
   EXPECT_EQ(again.optimizer.lr, 1.5e-4);
   EXPECT_EQ(again.stage_layers, (std::vector<Index>{2, 1, 1, 0}));
   EXPECT_EQ(again.data.train[0], "a \"quoted\" name.txt");
@@ -70,6 +72,13 @@ TEST(Recipe, TheOptimizerIsDistributedWhenAsked) {
   EXPECT_EQ(plan.optimizer.sharding, Sharding::optimizer);
   EXPECT_EQ(resolve(parse_recipe(to_toml(plan.as_config()), "resolved")).optimizer.sharding, Sharding::optimizer);
   EXPECT_NE(problem_of(kSmall, {"optimizer.distributed=2"}).find("optimizer.distributed = 2: must be true or false"),
+            std::string::npos);
+}
+
+TEST(Recipe, LargeMessagesGoByCopyEnginesUnlessAskedOtherwise) {
+  EXPECT_EQ(resolve(parse_recipe(kSmall, "r.toml", {})).transfers, comm::Carrier::copy_engines);
+  EXPECT_EQ(resolve(parse_recipe(kSmall, "r.toml", {"parallel.transfers=kernels"})).transfers, comm::Carrier::kernels);
+  EXPECT_NE(problem_of(kSmall, {"parallel.transfers=pigeons"}).find("parallel.transfers = pigeons: must be copy_eng"),
             std::string::npos);
 }
 

@@ -2,6 +2,7 @@
 // checkpoint in the middle).
 #include <gtest/gtest.h>
 
+#include "megalith/comm/nccl/gpus.h"
 #include "megalith/train/saver.h"
 
 #include "tests/comm/gpu_ranks.h"
@@ -18,14 +19,21 @@ using testing::Grid;
 
 constexpr Index kEvaluatedEvery = 10;
 
+struct WideQueues : ::testing::Environment {
+  void SetUp() override { comm::widen_gpu_queues(); }
+};
+const auto* const wide_queues = ::testing::AddGlobalTestEnvironment(new WideQueues);
+
 /// Widths that tensor cores and cuDNN's attention take; an odd vocabulary; attention without dropout, so that it is
-/// cuDNN's.
+/// cuDNN's; and microbatches so long that copy engines carry what is sent of them.
 config::RunPlan plan_of(const Grid& grid, const std::string& precision, Index steps) {
   config::RunConfig c = testing::small_config(grid, precision, steps);
   c.model.hidden_size = 256;
   c.model.ffn_hidden_size = 512;
-  c.model.seq_len = 64;
+  c.model.seq_len = 1024;
   c.model.attention_dropout = 0;
+  c.train.global_batch = 16;
+  c.train.micro_batch = 4;
   c.device.type = "cuda";
   c.train.deterministic = true;
   c.train.gemm = "heuristic";
@@ -114,7 +122,6 @@ std::vector<Grid> gpu_grids() {
 
 INSTANTIATE_TEST_SUITE_P(All, GpuGrid, ::testing::ValuesIn(gpu_grids()),
                          [](const auto& test) { return test.param.name(); });
-
 
 TEST_P(GpuGrid, Fp32TrainsAsOnOneGpu) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());

@@ -80,6 +80,7 @@ struct NcclChannel::Ids {
 NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name, const GroupUse& use)
     : Channel(std::move(name), {host.world_ranks().begin(), host.world_ranks().end()}, host.rank()),
       watchdog_(watchdog),
+      use_(use),
       scratch_(kMaxLines, Device::cuda) {
   lines_.emplace_back(Route{}, use.blocks == Blocks::few ? kCommunicationThreadBlocks : Line::kAnyBlocks);
   if (use.messages == Messages::none) return;
@@ -150,6 +151,7 @@ void NcclChannel::connect(const Group& host) {
   for (Line& line : lines_) cuda::check(cudaStreamSynchronize(line.stream()));
   for (Line& line : lines_) line.forget(0);
   watchdog_.check_health();
+  if (use_.carrier == Carrier::copy_engines) peers_ = PeerGroup::connect(host, use_.messages);
   connected_ = true;
 }
 
@@ -158,6 +160,14 @@ void NcclChannel::expect_success(const Call& call, ncclResult_t status) const {
   if (status == ncclSuccess) return;
   watchdog_.check_health();
   check(status, where(call.op) + "NCCL");
+}
+
+int NcclChannel::multiprocessors() const {
+  return peers_ == nullptr ? kCommunicationMultiprocessors : peers_->multiprocessors();
+}
+
+void NcclChannel::release() noexcept {
+  if (connected_ && peers_ != nullptr) peers_->release();
 }
 
 void NcclChannel::look(double timeout_s) {
@@ -176,6 +186,8 @@ void NcclChannel::look(double timeout_s) {
   }
 }
 
+bool NcclChannel::takes_peers(const Call& call) const { return peers_ != nullptr && peers_->takes(call); }
+
 /// Makes a call by submit(communicator, stream) in the order of the line, behind the present point of `caller`.
 template <class Submit>
 Ticket NcclChannel::run(std::size_t place, const Call& call, Stream caller, Submit&& submit) {
@@ -189,12 +201,20 @@ Ticket NcclChannel::run(std::size_t place, const Call& call, Stream caller, Subm
 
 Ticket NcclChannel::all_reduce(const Call& call, void* data, Stream stream) {
   return run(0, call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    if (takes_peers(call)) {
+      peers_->all_reduce(call, data, {own});
+      return ncclSuccess;
+    }
     return ncclAllReduce(data, data, unsigned_of(call.count), native(call.dtype), native(call.reduce), comm, own);
   });
 }
 
 Ticket NcclChannel::reduce_scatter(const Call& call, const void* in, void* out, Stream stream) {
   return run(0, call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    if (takes_peers(call)) {
+      peers_->reduce_scatter(call, in, out, {own});
+      return ncclSuccess;
+    }
     return ncclReduceScatter(in, out, unsigned_of(call.count / size()), native(call.dtype), native(call.reduce), comm,
                              own);
   });
@@ -202,6 +222,10 @@ Ticket NcclChannel::reduce_scatter(const Call& call, const void* in, void* out, 
 
 Ticket NcclChannel::all_gather(const Call& call, const void* in, void* out, Stream stream) {
   return run(0, call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    if (takes_peers(call)) {
+      peers_->all_gather(call, in, out, {own});
+      return ncclSuccess;
+    }
     return ncclAllGather(in, out, unsigned_of(call.count), native(call.dtype), comm, own);
   });
 }
@@ -249,6 +273,10 @@ std::size_t NcclChannel::place_of(const Call& call) const {
 Ticket NcclChannel::post_send(const Call& call, const void* data, Stream stream) {
   return run(place_of(call), call, stream, [&](ncclComm_t comm, cudaStream_t own) {
     if (call.count == 0) return ncclSuccess;
+    if (takes_peers(call)) {
+      peers_->send(call, data, {own});
+      return ncclSuccess;
+    }
     return ncclSend(data, unsigned_of(call.count), native(call.dtype), 1, comm, own);
   });
 }
@@ -256,6 +284,10 @@ Ticket NcclChannel::post_send(const Call& call, const void* data, Stream stream)
 Ticket NcclChannel::post_recv(const Call& call, void* data, Stream stream) {
   return run(place_of(call), call, stream, [&](ncclComm_t comm, cudaStream_t own) {
     if (call.count == 0) return ncclSuccess;
+    if (takes_peers(call)) {
+      peers_->recv(call, data, {own});
+      return ncclSuccess;
+    }
     return ncclRecv(data, unsigned_of(call.count), native(call.dtype), 0, comm, own);
   });
 }

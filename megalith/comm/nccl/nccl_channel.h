@@ -6,6 +6,7 @@
 
 #include "megalith/comm/group.h"
 #include "megalith/comm/nccl/line.h"
+#include "megalith/comm/peer/peer_group.h"
 #include "megalith/comm/world.h"
 #include "megalith/tensor/memory.h"
 
@@ -13,7 +14,8 @@ namespace megalith::comm {
 
 class Watchdog;
 
-/// A rank's end of a group of GPUs. All calls only submit to the group's line, or for messages to that of their peer,
+/// A rank's end of a group of GPUs: of NCCL, and for large sums and gathers of the GPUs' copy engines where they reach
+/// each other (PeerGroup). All calls only submit to the group's line, or for messages to that of their peer,
 /// direction and lane; wait() holds the caller's stream. They may be captured into a CUDA graph once they have been
 /// made outside of one, as NCCL connects GPUs at the first call of a kind: each must be waited for within the same
 /// capture, the watchdog does not see them run, and the graph must be destroyed before the World. Calls throw what
@@ -28,6 +30,7 @@ class NcclChannel final : public Channel {
   void connect(const Group& host);
 
   Device device() const override { return Device::cuda; }
+  int multiprocessors() const override;
   Ticket all_reduce(const Call& call, void* data, Stream stream) override;
   Ticket reduce_scatter(const Call& call, const void* in, void* out, Stream stream) override;
   Ticket all_gather(const Call& call, const void* in, void* out, Stream stream) override;
@@ -43,6 +46,8 @@ class NcclChannel final : public Channel {
   const std::deque<Line>& lines() const { return lines_; }
   /// Throws HangError when a call has not ended within `timeout_s`, BackendError when a communicator reports an error.
   void look(double timeout_s);
+  /// What waits for members by other means than NCCL's waits no longer (PeerGroup::release).
+  void release() noexcept;
 
  private:
   struct Ids;
@@ -52,11 +57,14 @@ class NcclChannel final : public Channel {
   void expect_success(const Call& call, ncclResult_t status) const;
   template <class Submit>
   Ticket run(std::size_t place, const Call& call, Stream caller, Submit&& submit);
+  bool takes_peers(const Call& call) const;
   /// Where the line of a message stands. Throws BackendError when there is none.
   std::size_t place_of(const Call& call) const;
 
   Watchdog& watchdog_;
+  GroupUse use_;
   std::deque<Line> lines_;  // the first is the group's
+  std::unique_ptr<PeerGroup> peers_;
   std::atomic<bool> connected_{false};
   Buffer scratch_;  // a byte for each line's first call; barriers use that of the first line
 };

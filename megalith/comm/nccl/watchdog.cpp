@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/nccl/nccl_channel.h"
@@ -31,6 +33,20 @@ void abort_all(const Channels& channels, std::vector<ncclComm_t>& aborted) {
   }
 }
 
+/// While it lives, the calling thread may look at events and streams. Otherwise that is forbidden to all threads while
+/// any of them captures a graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void exchange() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 }  // namespace
 
 Watchdog::Watchdog(const World& host, double timeout_s) : host_(host), timeout_s_(timeout_s) {
@@ -45,13 +61,14 @@ void Watchdog::add(std::shared_ptr<NcclChannel> channel) {
   channels_.push_back(std::move(channel));
 }
 
-std::vector<std::shared_ptr<NcclChannel>> Watchdog::channels() {
+std::vector<std::shared_ptr<NcclChannel>> Watchdog::channels() const {
   const std::lock_guard lock(mutex_);
   return channels_;
 }
 
 void Watchdog::check_health() const {
   if (!failed_.load(std::memory_order_acquire)) return;
+  drain();
   const std::unique_lock lock(mutex_);
   std::rethrow_exception(verdict_);
 }
@@ -65,20 +82,40 @@ void Watchdog::fail(std::exception_ptr verdict) noexcept {
 
 void Watchdog::give_up() noexcept {
   fail(std::make_exception_ptr(AbortedError("[nccl] this rank has failed before and communicates no more")));
+  drain();
+}
+
+/// Waits until the lines are idle after a failure: the watching thread has NCCL's kernels end, what else waits for
+/// members is released here, by the thread that is about to free memory, since freeing may keep others from it.
+void Watchdog::drain() const noexcept {
+  constexpr double kMost_s = 5;
+  const double end_s = monotonic_s() + kMost_s;
+  const RelaxedCapture relaxed;
+  const auto all = channels();
+  for (const auto& channel : all) {
+    for (const Line& line : channel->lines()) {
+      while (cudaStreamQuery(line.stream()) == cudaErrorNotReady && monotonic_s() < end_s) {
+        for (const auto& each : all) each->release();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+  static_cast<void>(cudaGetLastError());  // "not ready" is an answer here
 }
 
 void Watchdog::watch() {
   constexpr auto kEvery = std::chrono::milliseconds(50);
+  constexpr auto kEveryOnceFailed = std::chrono::milliseconds(1);  // each time one more wait of a line is released
   static_cast<void>(cudaSetDevice(gpu_));
-  // Looking at events is forbidden to all threads while any of them captures a graph, unless they say that it is meant.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  const RelaxedCapture relaxed;
   std::vector<ncclComm_t> aborted;
   for (std::unique_lock lock(mutex_); !closing_; lock.lock()) {
-    wake_.wait_for(lock, kEvery);
+    wake_.wait_for(lock, failed_ ? kEveryOnceFailed : kEvery);
     lock.unlock();
     look();
-    if (failed_) abort_all(channels(), aborted);
+    if (!failed_) continue;
+    abort_all(channels(), aborted);
+    for (const auto& channel : channels()) channel->release();
   }
   if (failed_) abort_all(channels(), aborted);
   if (!aborted.empty()) static_cast<void>(ncclGroupEnd());

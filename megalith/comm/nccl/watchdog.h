@@ -25,7 +25,7 @@ class Watchdog {
 
   /// Before its communicators are made, so that even that can be aborted. Keeps the channel.
   void add(std::shared_ptr<NcclChannel> channel);
-  /// Throws what has ended communication: AbortedError, HangError or BackendError.
+  /// Throws what has ended communication: AbortedError, HangError or BackendError. By then nothing is in flight.
   void check_health() const;
   /// This rank communicates no more: what is in flight ends, as its memory is about to go.
   void give_up() noexcept;
@@ -37,7 +37,8 @@ class Watchdog {
   void watch();
   void look();
   void fail(std::exception_ptr verdict) noexcept;
-  std::vector<std::shared_ptr<NcclChannel>> channels();
+  void drain() const noexcept;
+  std::vector<std::shared_ptr<NcclChannel>> channels() const;
 
   const World& host_;
   double timeout_s_;

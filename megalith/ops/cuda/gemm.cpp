@@ -49,6 +49,7 @@ bool has_gelu_epilogue(const Tensor& x) { return x.dtype() != DType::f32 && x.di
 }  // namespace
 
 GemmChooser& gemm_chooser(Exec& ex) { return ex.backend<GemmLibrary>(); }
+void leave_multiprocessors(Exec& ex, int count) { ex.backend<GemmLibrary>().leave_free(count); }
 
 void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
   const Index k = args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1);

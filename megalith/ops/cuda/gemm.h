@@ -16,6 +16,8 @@ std::string gemm_library_name();
 
 /// cuBLASLt behind this Exec's products; its handle and workspace are made by the first call.
 GemmChooser& gemm_chooser(Exec& ex);
+/// Its products beside communication leave so many multiprocessors free. Before the first product.
+void leave_multiprocessors(Exec& ex, int count);
 
 /// By cuBLASLt, with the additions in its epilogues where it has such a kernel for the shape, else by kernels of ours
 /// behind it. Products are f32 sums; f32 inputs are not rounded to tf32. parts: scratch for row_sums

@@ -153,15 +153,15 @@ struct GemmLibrary::Prepared {
   std::vector<Offered> offered;  ///< empty: the library cannot do it
   std::size_t chosen = 0;
 
-  Prepared(const GemmProblem& p, int multiprocessors) : beta(p.write == Write::accumulate ? 1.0f : 0.0f) {
+  /// `multiprocessors`: that it may take, where these are not all.
+  Prepared(const GemmProblem& p, std::optional<int> multiprocessors)
+      : beta(p.write == Write::accumulate ? 1.0f : 0.0f) {
     check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t turned = CUBLAS_OP_T, straight = CUBLAS_OP_N;
     set(description, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b == Transpose::yes ? turned : straight);
     set(description, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a == Transpose::yes ? turned : straight);
     set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, native_epilogue(p.epilogue));
-    if (p.beside == Beside::communication)
-      set(description, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
-          std::int32_t{multiprocessors - kCommunicationMultiprocessors});
+    if (multiprocessors) set(description, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, std::int32_t{*multiprocessors});
     first = p.transpose_b == Transpose::yes ? make_layout(p.in, p.k, p.n) : make_layout(p.in, p.n, p.k);
     second = p.transpose_a == Transpose::yes ? make_layout(p.in, p.m, p.k) : make_layout(p.in, p.k, p.m);
     result = make_layout(p.out, p.n, p.m);
@@ -264,7 +264,9 @@ void GemmLibrary::choose(Prepared& prepared, const GemmProblem& problem) const {
 GemmLibrary::Prepared& GemmLibrary::prepare(const GemmProblem& problem) {
   const auto found = prepared_.find(problem);
   if (found != prepared_.end()) return *found->second;
-  auto prepared = std::make_unique<Prepared>(problem, multiprocessors_);
+  std::optional<int> multiprocessors;
+  if (problem.beside == Beside::communication && left_free_ > 0) multiprocessors = multiprocessors_ - left_free_;
+  auto prepared = std::make_unique<Prepared>(problem, multiprocessors);
   list(*prepared, problem);
   choose(*prepared, problem);
   return *prepared_.emplace(problem, std::move(prepared)).first->second;

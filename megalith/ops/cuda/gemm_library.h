@@ -25,6 +25,8 @@ class GemmLibrary final : public GemmChooser {
   GemmLibrary(const GemmLibrary&) = delete;
   GemmLibrary& operator=(const GemmLibrary&) = delete;
 
+  /// Products beside communication leave so many multiprocessors free. Before the first product.
+  void leave_free(int multiprocessors) { left_free_ = multiprocessors; }
   /// Runs the product; false when the library has no algorithm for it.
   bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
 
@@ -47,7 +49,7 @@ class GemmLibrary final : public GemmChooser {
   cublasLtHandle_t handle_ = nullptr;
   Buffer workspace_;
   GemmPlatform platform_;
-  int multiprocessors_ = 0;
+  int multiprocessors_ = 0, left_free_ = 0;
   GemmTable table_;
   std::map<GemmProblem, std::unique_ptr<Prepared>> prepared_;
 };

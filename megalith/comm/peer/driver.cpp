@@ -1,0 +1,27 @@
+#include "megalith/comm/peer/driver.h"
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/tensor/cuda/check.h"
+
+namespace megalith::comm {
+
+void* find_driver_function(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
+  if (status == cudaSuccess && found == cudaDriverEntryPointSuccess) return function;
+  static_cast<void>(cudaGetLastError());
+  return nullptr;
+}
+
+void check_driver(CUresult status, std::source_location where) {
+  if (status == CUDA_SUCCESS) return;
+  const char* name = nullptr;
+  static_cast<void>(MEGALITH_DRIVER(cuGetErrorName)(status, &name));
+  const std::string_view file = where.file_name();
+  throw BackendError(str("[", file.substr(file.rfind('/') + 1), ':', where.line(),
+                         "] CUDA driver: ", name == nullptr ? "unknown error" : name));
+}
+
+}  // namespace megalith::comm

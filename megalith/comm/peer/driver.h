@@ -1,0 +1,22 @@
+#pragma once
+#include <source_location>
+
+#include <cuda.h>
+
+namespace megalith::comm {
+
+/// A function of the CUDA driver by its name, in its version of CUDA 12.0; null where there is none. The program is not
+/// linked with the driver, as it must start where there is none.
+void* find_driver_function(const char* name);
+
+/// Throws BackendError with the driver's name of the error and the call's place for anything but success.
+void check_driver(CUresult status, std::source_location where = std::source_location::current());
+
+/// A driver function, looked up at its first use: MEGALITH_DRIVER(cuMemCreate)(arguments).
+#define MEGALITH_DRIVER(name)                                                                                      \
+  ([] {                                                                                                            \
+    static const auto function = reinterpret_cast<decltype(&name)>(::megalith::comm::find_driver_function(#name)); \
+    return function;                                                                                               \
+  }())
+
+}  // namespace megalith::comm

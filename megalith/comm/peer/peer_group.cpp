@@ -1,0 +1,195 @@
+#include "megalith/comm/peer/peer_group.h"
+
+#include <algorithm>
+
+#include "megalith/comm/peer/kernels.h"
+#include "megalith/comm/peer/stream_words.h"
+#include "megalith/tensor/cuda/check.h"
+
+// Every call is the same two meetings of all members. What a member submits is in one order, so that a meeting says
+// that all it did before has been done:
+//   lay parts into the others' mailboxes,  meet,  add up and lay the sum into the own one,  meet,  fetch theirs.
+// After the second meeting everybody's `in` is free again, after the next call's first one every `out`.
+
+namespace megalith::comm {
+namespace {
+
+constexpr Index kLeastBytes = Index{1} << 20;  ///< of a collective; below, NCCL's latency is lower
+constexpr Index kLeastMessageBytes = Index{256} << 10;
+
+void copy(void* to, const void* from, Index bytes, Stream stream) {
+  if (bytes > 0) device::copy(Device::cuda, to, from, bytes, stream);
+}
+
+}  // namespace
+
+/// A piece of a message: member m's part is `bytes(m)` from m * stride on.
+struct PeerGroup::Piece {
+  Index stride = 0;
+  Index begin = 0;       ///< within a member's part
+  Index part_bytes = 0;  ///< of it at most
+  Index total = 0;       ///< where the message ends
+
+  Index offset(int member) const { return member * stride + begin; }
+  Index bytes(int member) const { return std::clamp<Index>(total - offset(member), 0, part_bytes); }
+};
+
+std::unique_ptr<PeerGroup> PeerGroup::connect(const Group& host, Messages messages) {
+  if (host.size() > kMostSummed || !can_use_stream_words() || !SharedMemory::is_possible()) return nullptr;
+  auto mailboxes = open_mailboxes(host, messages);
+  if (mailboxes.empty()) return nullptr;
+  load_kernels(host.size());
+  return std::unique_ptr<PeerGroup>(new PeerGroup({host.size(), messages}, host.rank(), std::move(mailboxes)));
+}
+
+PeerGroup::PeerGroup(const MailboxLayout& layout, int rank, std::vector<std::shared_ptr<const Mailbox>> mailboxes)
+    : layout_(layout),
+      rank_(rank),
+      mailboxes_(std::move(mailboxes)),
+      pieces_(mailboxes_.size() * 2 * MailboxLayout::kLanes),
+      release_stream_(Device::cuda) {}
+
+PeerGroup::~PeerGroup() = default;
+
+bool PeerGroup::takes(const Call& call) const {
+  const Index bytes = call.count * size_of(call.dtype);
+  const bool for_messages = layout_.messages != Messages::none;
+  if (is_message(call.op)) return for_messages && bytes >= kLeastMessageBytes;
+  if (for_messages) return false;
+  switch (call.op) {
+    case Op::all_gather:
+      return bytes * size() >= kLeastBytes;
+    case Op::all_reduce:
+    case Op::reduce_scatter:
+      return bytes >= kLeastBytes && call.reduce == Reduce::sum && is_summed(call.dtype);
+    default:
+      return false;
+  }
+}
+
+template <class F>
+void PeerGroup::for_others(F&& f) const {
+  for (int step = 1; step < size(); ++step) f((rank_ + step) % size());  // each link has one pair at a time
+}
+
+/// What `stream` does from here on comes after all that every member has done in its stream before.
+void PeerGroup::meet(int phase, Stream stream) const {
+  StreamWords words;
+  for_others([&](int member) { words.write(mailbox(member).arrived(phase, rank_), 1); });
+  for_others([&](int member) { words.wait_for(mailbox(rank_).arrived(phase, member), 1); });
+  for_others([&](int member) { words.write(mailbox(rank_).arrived(phase, member), 0); });
+  words.submit(stream);
+}
+
+/// out = the sum of all members' parts for this one, of their messages `in`; also into `copy` unless it is null.
+void PeerGroup::add_up(const Piece& piece, const std::byte* in, std::byte* out, std::byte* copy_to, DType dtype,
+                       Stream stream) const {
+  for_others(
+      [&](int member) { copy(mailbox(member).in(rank_), in + piece.offset(member), piece.bytes(member), stream); });
+  meet(0, stream);
+  PartsSum sum{
+      .members = size(), .out = out, .copy = copy_to, .count = piece.bytes(rank_) / size_of(dtype), .dtype = dtype};
+  for (int member = 0; member < size(); ++member)
+    sum.parts[static_cast<std::size_t>(member)] =
+        member == rank_ ? in + piece.offset(rank_) : mailbox(rank_).in(member);
+  sum_parts(stream, sum);
+  meet(1, stream);
+}
+
+/// The others' parts of `to`, from their mailboxes.
+void PeerGroup::pull(const Piece& piece, std::byte* to, Stream stream) const {
+  for_others([&](int member) { copy(to + piece.offset(member), mailbox(member).out(), piece.bytes(member), stream); });
+}
+
+void PeerGroup::all_reduce(const Call& call, void* data, Stream stream) {
+  auto* const bytes = static_cast<std::byte*>(data);
+  const Index total = call.count * size_of(call.dtype);
+  const Index stride =
+      std::min(round_up(ceil_div(total, Index{size()}), MailboxLayout::kAlignment), layout_.part_bytes());
+  for (Index begin = 0; begin < total; begin += stride * size()) {
+    const Piece piece{stride, 0, stride, std::min(total - begin, stride * size())};
+    std::byte* const here = bytes + begin;
+    add_up(piece, here, here + piece.offset(rank_), mailbox(rank_).out(), call.dtype, stream);
+    pull(piece, here, stream);
+  }
+}
+
+void PeerGroup::reduce_scatter(const Call& call, const void* in, void* out, Stream stream) {
+  const Index total = call.count * size_of(call.dtype), stride = total / size();
+  const Index most = layout_.part_bytes();
+  for (Index begin = 0; begin < stride; begin += most) {
+    const Piece piece{stride, begin, std::min(most, stride - begin), total};
+    add_up(piece, static_cast<const std::byte*>(in), static_cast<std::byte*>(out) + begin, nullptr, call.dtype, stream);
+  }
+}
+
+void PeerGroup::all_gather(const Call& call, const void* in, void* out, Stream stream) {
+  const Index stride = call.count * size_of(call.dtype), most = layout_.part_bytes();
+  auto* const to = static_cast<std::byte*>(out);
+  if (to + rank_ * stride != in) copy(to + rank_ * stride, in, stride, stream);
+  for (Index begin = 0; begin < stride; begin += most) {
+    const Piece piece{stride, begin, std::min(most, stride - begin), stride * size()};
+    meet(0, stream);
+    copy(mailbox(rank_).out(), static_cast<const std::byte*>(in) + begin, piece.part_bytes, stream);
+    meet(1, stream);
+    pull(piece, to, stream);
+  }
+}
+
+template <class F>
+void PeerGroup::for_slots(const Call& call, F&& f) {
+  const Index total = call.count * size_of(call.dtype);
+  const std::size_t line =
+      (static_cast<std::size_t>(call.root) * 2 + (call.op == Op::send ? 0 : 1)) * MailboxLayout::kLanes +
+      static_cast<std::size_t>(call.lane);
+  for (Index begin = 0; begin < total; begin += MailboxLayout::kSlotBytes) {
+    const auto slot = static_cast<int>(pieces_[line]++ % MailboxLayout::kSlots);
+    f(slot, begin, std::min(MailboxLayout::kSlotBytes, total - begin));
+  }
+}
+
+void PeerGroup::send(const Call& call, const void* data, Stream stream) {
+  const Mailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
+  for_slots(call, [&](int slot, Index begin, Index bytes) {
+    StreamWords before, after;
+    before.wait_for(own.room(call.root, call.lane, slot), 1);
+    before.write(own.room(call.root, call.lane, slot), 0);
+    before.submit(stream);
+    copy(theirs.slot(rank_, call.lane, slot), static_cast<const std::byte*>(data) + begin, bytes, stream);
+    after.write(theirs.full(rank_, call.lane, slot), 1);
+    after.submit(stream);
+  });
+}
+
+void PeerGroup::recv(const Call& call, void* data, Stream stream) {
+  const Mailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
+  for_slots(call, [&](int slot, Index begin, Index bytes) {
+    StreamWords before, after;
+    before.wait_for(own.full(call.root, call.lane, slot), 1);
+    before.write(own.full(call.root, call.lane, slot), 0);
+    before.submit(stream);
+    copy_by_kernel(stream, static_cast<std::byte*>(data) + begin, own.slot(call.root, call.lane, slot), bytes);
+    after.write(theirs.room(rank_, call.lane, slot), 1);
+    after.submit(stream);
+  });
+}
+
+void PeerGroup::release() noexcept {
+  try {
+    const Mailbox& own = mailbox(rank_);
+    for_others([&](int member) {
+      StreamWords words;
+      for (int phase = 0; phase < MailboxLayout::kPhases; ++phase) words.write(own.arrived(phase, member), 1);
+      for (int lane = 0; lane < MailboxLayout::kLanes; ++lane) {
+        for (int slot = 0; slot < MailboxLayout::kSlots; ++slot) {
+          words.write(own.full(member, lane, slot), 1);
+          words.write(own.room(member, lane, slot), 1);
+        }
+      }
+      words.submit(release_stream_.get());
+    });
+  } catch (const std::exception&) {  // the GPU has failed: nothing waits there any more
+  }
+}
+
+}  // namespace megalith::comm

@@ -1,0 +1,65 @@
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "megalith/comm/peer/mailbox.h"
+
+namespace megalith::comm {
+
+/// Large messages, sums and gathers of a group whose GPUs reach each other's memory, by their copy engines:
+/// multiprocessors do nothing but add what has arrived, so that products beside them lose next to nothing, while a
+/// collective kernel holds its thread blocks for as long as data travels or a peer is awaited. Sums are taken in
+/// ascending group rank for every element and rounded once. All members make the same collective calls in the same
+/// order, each in one stream; messages of a pair and lane go in order, each end in one stream. Calls may be captured
+/// into a CUDA graph, which repeats them.
+///
+/// A sum of b bytes over n members: (n-1)/n b out and in, a kernel over b, and for an all-reduce as much again. A
+/// message is copied twice: into a slot of the receiver, and by the receiver out of it.
+/// Measured on H200s: docs/benchmarks.md.
+class PeerGroup {
+ public:
+  /// Null when the members are not threads of one process whose GPUs reach each other, or are too many. Collective
+  /// over `host`.
+  static std::unique_ptr<PeerGroup> connect(const Group& host, Messages messages);
+  ~PeerGroup();
+
+  /// Channel::multiprocessors(), for the sums. 1.2B, batch 8 on H200s, ms a step with 0, 8, 16, 24 of them: TP 2 75.3,
+  /// 74.4, -, 75.6; TP 4 60.4, 59.3, 58.6, -.
+  int multiprocessors() const { return 4 * size(); }
+  /// Whether a call comes here: the same answer on all members. The others are small, or of another kind.
+  bool takes(const Call& call) const;
+  void all_reduce(const Call& call, void* data, Stream stream);
+  void reduce_scatter(const Call& call, const void* in, void* out, Stream stream);
+  void all_gather(const Call& call, const void* in, void* out, Stream stream);
+  void send(const Call& call, const void* data, Stream stream);
+  void recv(const Call& call, void* data, Stream stream);
+
+  /// For another thread, when some member will not come any more: what waits for members goes on, over undefined data.
+  /// To be called again until the streams are idle.
+  void release() noexcept;
+
+ private:
+  struct Piece;
+  PeerGroup(const MailboxLayout& layout, int rank, std::vector<std::shared_ptr<const Mailbox>> mailboxes);
+  int size() const { return static_cast<int>(mailboxes_.size()); }
+  const Mailbox& mailbox(int member) const { return *mailboxes_[static_cast<std::size_t>(member)]; }
+  template <class F>
+  void for_others(F&& f) const;
+  void meet(int phase, Stream stream) const;
+  void add_up(const Piece& piece, const std::byte* in, std::byte* out, std::byte* copy, DType dtype,
+              Stream stream) const;
+  void pull(const Piece& piece, std::byte* to, Stream stream) const;
+  /// Calls f(slot, begin, bytes) for the pieces of a message of `total` bytes.
+  template <class F>
+  void for_slots(const Call& call, F&& f);
+
+  MailboxLayout layout_;
+  int rank_;
+  std::vector<std::shared_ptr<const Mailbox>> mailboxes_;
+  /// Pieces that have gone to or come from a member by a lane, [sent or received][member][lane].
+  std::vector<std::uint64_t> pieces_;
+  OwnedStream release_stream_;
+};
+
+}  // namespace megalith::comm

@@ -1,0 +1,63 @@
+#include "megalith/comm/peer/shared_memory.h"
+
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/comm/peer/driver.h"
+#include "megalith/tensor/cuda/check.h"
+
+namespace megalith::comm {
+namespace {
+
+CUmemLocation location(int gpu) {
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = gpu;
+  return location;
+}
+
+CUdeviceptr native(std::byte* data) { return reinterpret_cast<CUdeviceptr>(data); }
+
+}  // namespace
+
+bool SharedMemory::is_possible() {
+  return MEGALITH_DRIVER(cuMemCreate) != nullptr && MEGALITH_DRIVER(cuMemSetAccess) != nullptr;
+}
+
+SharedMemory::SharedMemory(Index bytes, std::span<const int> gpus) {
+  int own = 0;
+  cuda::check(cudaGetDevice(&own));
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = location(own);
+  std::size_t page = 0;
+  check_driver(
+      MEGALITH_DRIVER(cuMemGetAllocationGranularity)(&page, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+  bytes_ = static_cast<std::size_t>(round_up(bytes, static_cast<Index>(page)));
+
+  CUdeviceptr address = 0;
+  check_driver(MEGALITH_DRIVER(cuMemAddressReserve)(&address, bytes_, page, 0, 0));
+  CUmemGenericAllocationHandle memory = 0;
+  const CUresult created = MEGALITH_DRIVER(cuMemCreate)(&memory, bytes_, &properties, 0);
+  if (created != CUDA_SUCCESS) static_cast<void>(MEGALITH_DRIVER(cuMemAddressFree)(address, bytes_));
+  if (created == CUDA_ERROR_OUT_OF_MEMORY)
+    throw IoError(str("[memory] cannot take ", human_bytes(bytes), " of the GPU for messages between GPUs"));
+  check_driver(created);
+  data_ = reinterpret_cast<std::byte*>(address);
+  check_driver(MEGALITH_DRIVER(cuMemMap)(address, bytes_, 0, memory, 0));
+  check_driver(MEGALITH_DRIVER(cuMemRelease)(memory));  // it lives as long as it is mapped
+  std::vector<CUmemAccessDesc> access;
+  for (const int gpu : gpus) access.push_back({location(gpu), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  check_driver(MEGALITH_DRIVER(cuMemSetAccess)(address, bytes_, access.data(), access.size()));
+  cuda::check(cudaMemset(data_, 0, bytes_));
+  cuda::check(cudaStreamSynchronize(nullptr));  // before others write
+}
+
+SharedMemory::~SharedMemory() {
+  static_cast<void>(MEGALITH_DRIVER(cuMemUnmap)(native(data_), bytes_));
+  static_cast<void>(MEGALITH_DRIVER(cuMemAddressFree)(native(data_), bytes_));
+}
+
+}  // namespace megalith::comm

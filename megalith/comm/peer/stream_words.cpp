@@ -1,0 +1,59 @@
+#include "megalith/comm/peer/stream_words.h"
+
+#include <array>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/peer/driver.h"
+#include "megalith/tensor/cuda/check.h"
+
+namespace megalith::comm {
+namespace {
+
+CUstreamBatchMemOpParams native(const WordStep& step) {
+  CUstreamBatchMemOpParams params{};
+  const auto address = reinterpret_cast<CUdeviceptr>(step.word);
+  if (step.waits) {
+    params.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                        .address = address,
+                        .value = step.value,
+                        .flags = CU_STREAM_WAIT_VALUE_GEQ,
+                        .alias = 0};
+  } else {
+    params.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                         .address = address,
+                         .value = step.value,
+                         .flags = CU_STREAM_WRITE_VALUE_DEFAULT,
+                         .alias = 0};
+  }
+  return params;
+}
+
+bool is_capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cuda::check(cudaStreamIsCapturing(cuda::native(stream), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
+bool can_use_stream_words() { return MEGALITH_DRIVER(cuStreamBatchMemOp) != nullptr; }
+
+void StreamWords::add(const WordStep& step) {
+  if (steps_.count == kMostWordSteps) throw InternalError(str("[StreamWords] more than ", kMostWordSteps, " steps"));
+  steps_.at[static_cast<std::size_t>(steps_.count++)] = step;
+}
+
+void StreamWords::submit(Stream stream) {
+  if (is_capturing(stream)) {
+    run_words(stream, steps_);
+  } else {
+    std::array<CUstreamBatchMemOpParams, kMostWordSteps> params{};
+    for (std::size_t i = 0; i < static_cast<std::size_t>(steps_.count); ++i) params[i] = native(steps_.at[i]);
+    check_driver(MEGALITH_DRIVER(cuStreamBatchMemOp)(cuda::native(stream), static_cast<unsigned>(steps_.count),
+                                                     params.data(), 0));
+  }
+  steps_.count = 0;
+}
+
+}  // namespace megalith::comm

@@ -1,0 +1,29 @@
+#pragma once
+#include <cstdint>
+
+#include "megalith/comm/peer/kernels.h"
+
+namespace megalith::comm {
+
+/// Whether this machine's driver can write and wait for words in a stream's order.
+bool can_use_stream_words();
+
+/// Writes of words and waits for them in a stream's order. A write comes after all that the stream did before it, for
+/// whoever sees it. Words are of any GPU within reach; waits of the own one. Outside of a capture the GPU does them
+/// without a multiprocessor, in a graph a thread of a kernel does: nodes of the other kind made a step of 1.2B, TP 2
+/// take 92 ms instead of 82 on H200s.
+class StreamWords {
+ public:
+  void write(std::uint32_t* word, std::uint32_t value) { add({word, value, false}); }
+  /// Until *word >= value.
+  void wait_for(std::uint32_t* word, std::uint32_t value) { add({word, value, true}); }
+  /// In the order of the calls.
+  void submit(Stream stream);
+
+ private:
+  void add(const WordStep& step);
+
+  WordSteps steps_;
+};
+
+}  // namespace megalith::comm

@@ -1,0 +1,182 @@
+// Large messages and collectives between GPUs by their copy engines (comm/peer), also from a graph. Only in builds with
+// NCCL.
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/hash.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/peer/mailbox.h"
+#include "megalith/tensor/cuda/check.h"
+
+#include "tests/comm/gpu_ranks.h"
+
+namespace megalith::comm {
+namespace {
+
+Group all_ranks(World& world, const std::string& name, const GroupUse& use) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.group(name, std::move(ranks), use);
+}
+
+/// Rank `rank`'s number at place i: sums of several are rounded, and depend on the order.
+template <class T>
+T number(int rank, Index i) {
+  const std::uint64_t word = mix64(static_cast<std::uint64_t>(i) * 64 + static_cast<std::uint64_t>(rank));
+  const double unit = static_cast<double>(word >> 11) * 0x1p-53;
+  return converted<T>((unit - 0.5) * (word % 7 == 0 ? 1000.0 : 1.0));
+}
+
+/// The sum over all ranks at place i, in ascending order, rounded once.
+template <class T>
+T sum_of(int ranks, Index i) {
+  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  auto sum = converted<Wide>(number<T>(0, i));
+  for (int rank = 1; rank < ranks; ++rank) sum += converted<Wide>(number<T>(rank, i));
+  return converted<T>(sum);
+}
+
+template <class T>
+Tensor put(Exec& ex, Index count, const std::function<T(Index)>& at) {
+  std::vector<T> values(static_cast<std::size_t>(count));
+  for (Index i = 0; i < count; ++i) values[static_cast<std::size_t>(i)] = at(i);
+  const Tensor tensor = ex.tensor({count}, dtype_of<T>);
+  ex.copy(tensor.raw(), values.data(), tensor.bytes());
+  ex.synchronize();
+  return tensor;
+}
+
+template <class T>
+void expect_at(Exec& ex, const Tensor& tensor, const char* what, const std::function<T(Index)>& want) {
+  std::vector<T> values(static_cast<std::size_t>(tensor.numel()));
+  ex.copy(values.data(), tensor.raw(), tensor.bytes());
+  ex.synchronize();
+  for (Index i = 0; i < tensor.numel(); ++i) {
+    if (std::memcmp(&values[static_cast<std::size_t>(i)], &static_cast<const T&>(want(i)), sizeof(T)) == 0) continue;
+    throw InternalError(str(what, ": element ", i, " of ", tensor.numel(), " is wrong"));
+  }
+}
+
+/// More than a piece, and no multiple of what a thread or a copy takes.
+template <class T>
+void sums_and_gathers(World& world) {
+  Exec ex(Device::cuda);
+  const Group group = all_ranks(world, "sums", {});
+  const int n = world.size(), rank = world.rank();
+  const Index pieces = MailboxLayout::kPieceBytes / Index{sizeof(T)}, part = pieces / n + 40;
+
+  for (const Index count : {Index{1} << 20, pieces + 12345}) {
+    const Tensor x = put<T>(ex, count, [&](Index i) { return number<T>(rank, i); });
+    all_reduce(ex, group, x, Reduce::sum).wait(ex);
+    expect_at<T>(ex, x, "all_reduce", [&](Index i) { return sum_of<T>(n, i); });
+  }
+  const Tensor in = put<T>(ex, part * n, [&](Index i) { return number<T>(rank, i); });
+  const Tensor out = ex.tensor({part}, in.dtype());
+  reduce_scatter(ex, group, in, out, Reduce::sum).wait(ex);
+  expect_at<T>(ex, out, "reduce_scatter", [&](Index i) { return sum_of<T>(n, rank * part + i); });
+
+  const auto of_all = [&](Index i) { return number<T>(static_cast<int>(i / part), i % part); };
+  const Tensor own = put<T>(ex, part, [&](Index i) { return number<T>(rank, i); });
+  const Tensor gathered = ex.tensor({part * n}, in.dtype());
+  all_gather(ex, group, own, gathered).wait(ex);
+  expect_at<T>(ex, gathered, "all_gather", of_all);
+  const Tensor place = put<T>(ex, part * n, [&](Index i) { return i / part == rank ? of_all(i) : T{}; });
+  all_gather(ex, group, Tensor(place.data<T>() + rank * part, {part}, in.dtype()), place).wait(ex);
+  expect_at<T>(ex, place, "all_gather in place", of_all);
+}
+
+/// Both ways round the ring, more pieces than there are slots, receives posted before and behind sends.
+void messages(World& world) {
+  Exec ex(Device::cuda);
+  const Group ring = all_ranks(world, "messages", {.messages = Messages::neighbours});
+  const int n = world.size(), rank = world.rank();
+  const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
+  const auto byte = [](int from, int message) {
+    return [=](Index i) { return number<std::int32_t>(from + 8 * message, i); };
+  };
+  const Index count = (MailboxLayout::kSlots + 1) * MailboxLayout::kSlotBytes / 4 + 777;
+  std::vector<Tensor> forth, back, from_previous, from_next;
+  std::vector<Pending> pending;
+  for (int message = 0; message < 3; ++message) {
+    forth.push_back(put<std::int32_t>(ex, count, byte(rank, message)));
+    back.push_back(put<std::int32_t>(ex, count, byte(rank + 4, message)));
+    from_previous.push_back(ex.tensor({count}, DType::i32));
+    from_next.push_back(ex.tensor({count}, DType::i32));
+    pending.push_back(recv(ex, ring, from_previous.back(), previous, 0));
+    if (message == 1) pending.push_back(recv(ex, ring, from_next.back(), next, 1));
+    pending.push_back(send(ex, ring, forth.back(), next, 0));
+    pending.push_back(send(ex, ring, back.back(), previous, 1));
+    if (message != 1) pending.push_back(recv(ex, ring, from_next.back(), next, 1));
+  }
+  for (Pending& each : pending) each.wait(ex);
+  for (int message = 0; message < 3; ++message) {
+    const auto at = static_cast<std::size_t>(message);
+    expect_at<std::int32_t>(ex, from_previous[at], "from the previous", byte(previous, message));
+    expect_at<std::int32_t>(ex, from_next[at], "from the next", byte(next + 4, message));
+  }
+}
+
+/// A step of a graph: doubles x on two ranks, adds it up over all, passes it on.
+void replayed(World& world) {
+  constexpr Index kCount = Index{1} << 20;
+  Exec ex(Device::cuda);
+  const Group sums = all_ranks(world, "sums", {}),
+              ring = all_ranks(world, "messages", {.messages = Messages::neighbours});
+  const int n = world.size(), next = (world.rank() + 1) % n, previous = (world.rank() + n - 1) % n;
+  const Tensor x = put<float>(ex, kCount, [](Index i) { return static_cast<float>(i % 5); });
+  const Tensor y = ex.tensor({kCount}, DType::f32);
+  const auto step = [&] {
+    Pending receive = recv(ex, ring, y, previous);
+    all_reduce(ex, sums, x, Reduce::sum).wait(ex);
+    send(ex, ring, x, next).wait(ex);
+    receive.wait(ex);
+  };
+  step();
+  const cudaStream_t stream = cuda::native(ex.stream());
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  step();
+  cuda::check(cudaStreamEndCapture(stream, &graph));
+  cuda::check(cudaGraphInstantiate(&ready, graph, 0));
+  for (int i = 0; i < 3; ++i) cuda::check(cudaGraphLaunch(ready, stream));
+  step();  // and outside of graphs again
+  ex.synchronize();
+  world.check_health();
+  cuda::check(cudaGraphExecDestroy(ready));
+  cuda::check(cudaGraphDestroy(graph));
+  const float factor = std::pow(static_cast<float>(n), 5.0f);
+  for (const Tensor& tensor : {x, y})
+    expect_at<float>(ex, tensor, "after 5 steps", [&](Index i) { return factor * static_cast<float>(i % 5); });
+}
+
+class CopyEngines : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (device::num_gpus() < GetParam())
+      GTEST_SKIP() << "needs " << GetParam() << " GPUs, this machine has " << device::num_gpus();
+  }
+  void run(const std::function<void(World&)>& body) {
+    EXPECT_NO_THROW(run_gpu_ranks(GetParam(), body, {.timeout_s = 30}));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, CopyEngines, testing::Values(2, 3, 4), testing::PrintToStringParamName());
+
+TEST_P(CopyEngines, SumInAscendingRankOrderAndRoundOnce) {
+  run(sums_and_gathers<float>);
+  run(sums_and_gathers<double>);
+  run(sums_and_gathers<bfloat16>);
+  run(sums_and_gathers<float16>);
+}
+TEST_P(CopyEngines, CarryMessages) { run(messages); }
+TEST_P(CopyEngines, RepeatInAGraph) { run(replayed); }
+
+}  // namespace
+}  // namespace megalith::comm
