@@ -10,11 +10,11 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/base/text_table.h"
 #include "megalith/capture/accounting.h"
 #include "megalith/train/engine.h"
 
 #include "apps/capture_picture.h"
-#include "apps/text_table.h"
 
 namespace megalith::apps {
 namespace {
