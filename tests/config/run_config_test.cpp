@@ -176,6 +176,8 @@ TEST(Recipe, BrokenRulesOfGraphsAreAllReported) {
     EXPECT_NE(problem_of(kSmall, settings).find(part), std::string::npos) << part << "\n"
                                                                           << problem_of(kSmall, settings);
   };
+  has({"graphs.mode=layers", "graphs.check=1", "train.deterministic=false"},
+      "graphs.check = 1: must be 0 with train.deterministic = false");
   has({"graphs.mode=step"}, "graphs.mode = step: must be none, layers or iteration");
   has({"graphs.mode=layers", "graphs.optimizer=true"}, "graphs.optimizer = true: is for graphs.mode = iteration");
   has({"graphs.mode=layers", "graphs.scopes=[\"atn\"]"},
