@@ -9,10 +9,9 @@
 
 #include "megalith/base/problems.h"
 #include "megalith/base/str.h"
+#include "megalith/base/text_table.h"
 #include "megalith/pipeline/simulate.h"
 #include "megalith/pipeline/static_slots.h"
-
-#include "apps/text_table.h"
 
 namespace megalith::apps {
 namespace {

@@ -114,7 +114,6 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const io::Path cache = cache_folder();
   const auto shape = [&] {
     plan = plan_under(launcher, options.recipe);
-    train::check_runnable(plan);
     if (!options.trace.empty() && plan.graphs.mode != capture::GraphMode::none) {
       throw ConfigError(str("--trace = ", options.trace, ": times single ops, which graphs.mode = \"",
                             name(plan.graphs.mode), "\" hands over as one; set graphs.mode = \"none\" for a trace"));

@@ -4,5 +4,10 @@
 namespace megalith::build {
 
 inline constexpr bool has_cuda = MEGALITH_HAS_CUDA != 0;
+#ifdef NDEBUG
+inline constexpr bool is_debug = false;
+#else
+inline constexpr bool is_debug = true;
+#endif
 
 }  // namespace megalith::build

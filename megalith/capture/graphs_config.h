@@ -58,7 +58,7 @@ struct GraphsConfig {
   GraphsPer per = GraphsPer::microbatch;  ///< layers only
   Index warmup_steps = 3;                 ///< steps before graphs are recorded
   bool optimizer = false;                 ///< iteration only: the graph holds the optimizer too
-  Index check_steps = 0;                  ///< on the CPU: first steps from graphs that are compared with eager ones
+  Index check_steps = 0;  ///< first steps that launch graphs, after their capture, compared with eager runs
 };
 
 /// The scopes that `names` (graphs.scopes) stand for. Reports what breaks rule V1 (unknown name; "full", which means

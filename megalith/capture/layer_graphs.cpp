@@ -16,10 +16,6 @@ using pipeline::Act;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-std::string describe(const LayerPass& pass) {
-  return str(name(pass.act), " of layer ", pass.layer, ", chunk ", pass.chunk, ", microbatch ", pass.microbatch);
-}
-
 /// Counts sets that are alive.
 class LiveSets {
  public:
@@ -115,29 +111,6 @@ Liveness peak_liveness(std::span<const CaptureStep> steps) {
     for (const Index index : step.released_input_grads) input_grads.release(index);
   }
   return {outputs.peak(), input_grads.peak(), input_grads.now()};
-}
-
-LaunchOrder::LaunchOrder(const RankLayers& layers) : layers_(layers) {
-  for (const CaptureStep& step : capture_steps(layers)) order_.push_back(step.pass);
-  position_.resize(order_.size());
-  for (std::size_t i = 0; i < order_.size(); ++i) position_[slot_of(order_[i])] = i;
-}
-
-std::size_t LaunchOrder::slot_of(const LayerPass& pass) const {
-  return 2 * static_cast<std::size_t>(flat_index(layers_, pass)) + (pass.act == Act::backward ? 1 : 0);
-}
-
-void LaunchOrder::launch(const LayerPass& pass) {
-  const bool is_captured = pass.chunk >= 0 && pass.chunk < static_cast<int>(layers_.per_chunk.size()) &&
-                           pass.microbatch >= 0 && pass.microbatch < captured_microbatches(layers_.shape) &&
-                           pass.layer >= 0 && pass.layer < layers_.per_chunk[at(pass.chunk)];
-  if (!is_captured) throw InternalError(str("[capture] ", describe(pass), " is launched, but has no graph"));
-  const std::size_t position = position_[slot_of(pass)];
-  if (position < next_) {
-    throw InternalError(str("[capture] ", describe(pass), " is launched after ", describe(order_[next_ - 1]),
-                            ": graphs share memory, so they must run in the order in which they were recorded"));
-  }
-  next_ = position + 1;
 }
 
 }  // namespace megalith::capture

@@ -68,23 +68,4 @@ struct Liveness {
 /// Throws InternalError where something is released that is not alive, or made twice.
 Liveness peak_liveness(std::span<const CaptureStep> steps);
 
-/// Checks that graphs are launched in the order in which they were recorded, on which shared memory rests: passes may
-/// be left out, but never come before one that was recorded earlier.
-class LaunchOrder {
- public:
-  explicit LaunchOrder(const RankLayers& layers);
-  /// A new run through the order: a step, or a microbatch where one microbatch was captured.
-  void begin() { next_ = 0; }
-  /// `pass` with microbatch 0 where one was captured. Throws InternalError naming both passes when it comes too late.
-  void launch(const LayerPass& pass);
-
- private:
-  std::size_t slot_of(const LayerPass& pass) const;
-
-  RankLayers layers_;
-  std::vector<LayerPass> order_;
-  std::vector<std::size_t> position_;  // in order_, by slot_of()
-  std::size_t next_ = 0;
-};
-
 }  // namespace megalith::capture

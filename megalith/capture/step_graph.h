@@ -1,6 +1,4 @@
 #pragma once
-#include <algorithm>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -14,10 +12,8 @@ namespace megalith::capture {
 /// eager runs and at the capture only.
 class StepGraph {
  public:
-  /// `name` ("training") is for messages. `checked_runs`, on the CPU: so many runs after the capture are eager ones
-  /// that are compared with the graph, op by op (GraphComparison); at least one in debug builds.
-  StepGraph(std::string name, Index warmup_runs, Index checked_runs)
-      : name_(std::move(name)), warmup_runs_(warmup_runs), checked_runs_(std::max(checked_runs, kLeastChecked)) {}
+  /// `name` ("training") is for messages.
+  StepGraph(std::string name, Index warmup_runs) : name_(std::move(name)), warmup_runs_(warmup_runs) {}
 
   /// ops() runs, is captured into memory `planned` and launched, or is launched. Every rank captures in the same run.
   template <class Ops>
@@ -27,46 +23,15 @@ class StepGraph {
       return ops();
     }
     if (!graph_) {
-      graph_ = record(ex, planned, ops);
-    } else if (ex.device() == Device::cpu && checks_done_ < checked_runs_) {
-      ++checks_done_;
-      return compare(ex, ops);
+      Capture capture(name_, planned);
+      graph_ = ex.captured(capture, ops);
     }
     graph_.launch(ex);
   }
-  /// Forgets the graph: the next runs are eager again, then it is captured anew.
-  void reset() {
-    graph_ = {};
-    eager_runs_ = checks_done_ = 0;
-  }
-
-  /// Whether the next run is the one that captures.
-  bool captures_next() const { return !graph_ && eager_runs_ == warmup_runs_; }
-  bool captured() const { return static_cast<bool>(graph_); }
-  const Graph& graph() const { return graph_; }
-
- private:
-#ifdef NDEBUG
-  static constexpr Index kLeastChecked = 0;
-#else
-  static constexpr Index kLeastChecked = 1;
-#endif
-
+  /// Once captured: ops() runs eagerly; on the CPU beside the graph, op by op (GraphComparison).
   template <class Ops>
-  Graph record(Exec& ex, const std::vector<std::span<const std::byte>>& planned, Ops& ops) {
-    Capture capture(name_, planned);
-    ex.begin_capture(capture);
-    try {
-      ops();
-    } catch (...) {
-      ex.abandon_capture();
-      throw;
-    }
-    return ex.end_capture();
-  }
-
-  template <class Ops>
-  void compare(Exec& ex, Ops& ops) {
+  void run_beside(Exec& ex, Ops&& ops) {
+    if (ex.device() != Device::cpu) return ops();
     GraphComparison comparison(graph_, name_);
     ex.set_comparison(&comparison);
     try {
@@ -78,11 +43,21 @@ class StepGraph {
     }
     ex.set_comparison(nullptr);
   }
+  /// Forgets the graph: the next runs are eager again, then it is captured anew.
+  void reset() {
+    graph_ = {};
+    eager_runs_ = 0;
+  }
 
+  /// Whether the next run is the one that captures.
+  bool captures_next() const { return !graph_ && eager_runs_ == warmup_runs_; }
+  bool captured() const { return static_cast<bool>(graph_); }
+  const Graph& graph() const { return graph_; }
+
+ private:
   std::string name_;
   Index warmup_runs_;
-  Index checked_runs_;
-  Index eager_runs_ = 0, checks_done_ = 0;
+  Index eager_runs_ = 0;
   Graph graph_;
 };
 

@@ -339,6 +339,8 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   if (shape_is_known) check_row_shares(plan, out);
   resolve_optimizer(asked, plan, out);
   resolve_graphs(asked.graphs, plan.graphs, out);
+  out.require(plan.graphs.check_steps == 0 || plan.train.deterministic, "graphs.check", plan.graphs.check_steps,
+              "must be 0 with train.deterministic = false: two runs of one step must give the same bits");
   resolve_rest(asked, plan, out);
   if (shape_is_known) {
     check_sizes(plan, out);
@@ -442,6 +444,7 @@ RunConfig RunPlan::as_config() const {
 std::string grid_text(const RunPlan& plan) {
   std::string text = str("tp ", plan.grid.tp, " pp ", plan.grid.pp, " dp ", plan.grid.dp);
   if (plan.chunks > 1) text += str(" chunks ", plan.chunks);
+  if (plan.row_shares() > 1) text += " shared rows";
   return text;
 }
 

@@ -79,7 +79,8 @@ struct RunPlan {
 /// command line or mpirun, 0 when neither says. Throws ConfigError with all broken rules.
 RunPlan resolve(const RunConfig& asked, int ranks = 0);
 
-/// "tp 2 pp 2 dp 1" (and "chunks 2" where there are several): how logs and manifests name a grid.
+/// "tp 2 pp 2 dp 1" (and "chunks 2" where there are several, "shared rows" with sequence parallelism): how logs and
+/// manifests name a grid.
 std::string grid_text(const RunPlan& plan);
 
 }  // namespace megalith::config

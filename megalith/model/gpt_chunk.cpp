@@ -273,6 +273,7 @@ void GptChunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, cons
   const Tensor x = body(ex, inputs, input, output, saved, gatherer);
   if (!head_) return;
   await_params(ex, gatherer, kOutsideLayers);
+  ex.set_layer(kOutsideLayers);
   head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
 }
 
@@ -301,6 +302,7 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
     if (reducer == nullptr) continue;
     ex.aside([&] { reducer->layer_done(ex, range_.layers.begin + static_cast<Index>(i)); });
   }
+  ex.set_layer(kOutsideLayers);
   if (embedding_) {
     embedding_->backward_weight(ex, inputs.microbatch, inputs.tokens, dy);
   } else if (blocks_.empty() && !head_) {

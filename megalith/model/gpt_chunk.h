@@ -57,7 +57,7 @@ class GptChunk {
   };
 
   GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamBuffer& params,
-           std::uint64_t seed, const PieceConfig& pieces = {});
+           std::uint64_t seed, const PieceConfig& pieces);
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
   Saved make_saved() const { return {std::vector<nn::TransformerBlock::Saved>(blocks_.size()), {}}; }

@@ -326,6 +326,7 @@ GptChunk::Saved& GptStage::saved(int chunk, int slot_index) {
 
 void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) {
   Slot& place = slot(chunk, slot_index);
+  place.chunk = chunk;
   place.microbatch = microbatch;
   const Index bytes = input_bytes_of(chunk);
   if (config_.input_uploads == InputUploads::whole_step) {
@@ -339,6 +340,27 @@ void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_inde
            });
   }
   if (mode_ == nn::Mode::train) ops::scale_step_state(ex, optimizer_state_, place.step_state);
+}
+
+void GptStage::name_slots(MemoryNames& names) const {
+  using Part = StepOrder::Part;
+  constexpr Index kInChunk = Index{1} << 20;  // more than a chunk has ops
+  for (const Slot& place : slots_) {
+    if (place.chunk < 0 || mode_ == nn::Mode::evaluate) continue;
+    const Place where{.chunk = place.chunk, .microbatch = place.microbatch};
+    const auto chunk = static_cast<std::size_t>(place.chunk);
+    const Index pass = place.microbatch * config_.model.num_layers + ranges_[chunk].layers.begin;
+    add_name(names, place.step_state, {Part::inputs, pass}, str("step state", describe(where)));
+    add_name(names, place.tokens, {Part::inputs, pass}, str("tokens", describe(where)));
+    add_name(names, place.targets, {Part::inputs, pass}, str("targets", describe(where)));
+    if (place.activations == nullptr) continue;
+    for (const Allocation& made : plans_[chunk].phases[0].tensors) {
+      if (made.region != Region::saved) continue;
+      const Tensor tensor(place.activations + made.offset, {made.bytes}, DType::u8);
+      add_name(names, tensor, {Part::activations, pass * kInChunk + made.made},
+               str("result of ", made.maker, describe({place.chunk, place.microbatch, made.layer})));
+    }
+  }
 }
 
 void GptStage::gather_all_params(Exec& ex) {

@@ -8,6 +8,7 @@
 #include "megalith/model/step_inputs.h"
 #include "megalith/pipeline/lowering.h"
 #include "megalith/pipeline/stage.h"
+#include "megalith/tensor/memory_names.h"
 #include "megalith/tensor/staging.h"
 #include "megalith/tensor/step_state.h"
 
@@ -90,6 +91,9 @@ class GptStage : public pipeline::Stage {
   /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
   const Tensor& loss_sum() const { return loss_sum_; }
 
+  /// Names what the slots hold after a training step: of every slot, the microbatch that came last.
+  void name_slots(MemoryNames& names) const;
+
   /// Runs every pass of every chunk, each in all ways that a step has, on made-up inputs and without messages between
   /// stages: what libraries choose, load and allocate at their first use is then done, which must not happen while a
   /// receive waits on a GPU. Changes gradients and loss_sum() only. All ranks come together.
@@ -111,7 +115,7 @@ class GptStage : public pipeline::Stage {
     std::byte* activations = nullptr;
     Tensor step_state, tokens, targets;  ///< one after the other, filled by one upload
     Tensor all;                          ///< these three with what lies between: u8 [slot_input_bytes()]
-    int microbatch = 0;                  ///< that it serves
+    int chunk = -1, microbatch = 0;      ///< that it serves; -1: none yet
   };
 
   Index tokens() const { return config_.micro_batch * config_.model.seq_len; }

@@ -23,7 +23,7 @@ struct AdamW {
 
 /// What the ranks agreed about a step; lives in device memory, read by the optimizer's kernel.
 struct StepVerdict {
-  std::int32_t apply = 0;  ///< 1: all ranks are finite and agree
+  std::int64_t apply = 0;  ///< 1: all ranks are finite and agree
   double factor = 1;       ///< on gradients: clip, and the inverse loss scale
   double learning_rate = 0;
   std::int64_t update = 0;  ///< updates applied before this one

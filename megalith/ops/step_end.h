@@ -8,7 +8,8 @@
 namespace megalith::ops {
 
 // How a step ends, decided where the numbers are: on a GPU no host waits for them. The rules are constexpr functions of
-// plain structs, the same code on both devices.
+// plain structs, the same code on both devices. Those that lie in device memory have no padding, whose bytes would be
+// others in each run.
 
 /// How the learning rate follows the updates.
 enum class DecayCurve : std::uint8_t { constant, linear, cosine };
@@ -48,7 +49,7 @@ struct OptimizerState {
   std::int64_t updates = 0;  ///< applied so far
   double loss_scale = 1;
   std::int64_t clean_steps = 0;  ///< in a row since the scale last changed
-  std::int32_t halted = 0;       ///< 1: a step was not finite or the ranks disagreed; nothing changes any more
+  std::int64_t halted = 0;       ///< 1: a step was not finite or the ranks disagreed; nothing changes any more
 };
 
 /// What is summed over all ranks about a step, and then the same everywhere.
@@ -98,7 +99,7 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   outcome.grad_norm = norm;
   outcome.learning_rate = verdict.learning_rate;
   outcome.loss_scale = state.loss_scale;
-  outcome.applied = verdict.apply;
+  outcome.applied = verdict.apply != 0 ? 1 : 0;
   if (state.halted != 0) return verdict;
   if (verdict.apply != 0) ++state.updates;
   const bool scaled = rules.scaling.is_on();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "megalith/base/build.h"
 #include "megalith/tensor/graph.h"
 #include "megalith/tensor/memory_plan.h"
 #include "megalith/tensor/tracer.h"
@@ -94,13 +95,11 @@ class Exec {
       recording_->add_op(op.name, op.reads, op.writes);
       return;
     }
-#ifndef NDEBUG
-    check_order(op);
-#endif
+    if constexpr (build::is_debug) check_order(op);
     if (capture_ != nullptr) {
       capture_->check(place_, op);
-      if (device_ == Device::cpu) return capture_->add(op, std::forward<Kernel>(kernel));
       capture_->count();
+      if (device_ == Device::cpu) return capture_->add(op, std::forward<Kernel>(kernel));
     }
     if (comparison_ != nullptr) return comparison_->run(*this, op, Capture::Call(std::forward<Kernel>(kernel)));
     execute(op.name, kernel);
@@ -120,6 +119,18 @@ class Exec {
   Graph end_capture();
   /// Ends it after an error: what was captured is gone.
   void abandon_capture() noexcept;
+  /// What ops() runs, as a graph.
+  template <class Ops>
+  Graph captured(Capture& capture, Ops&& ops) {
+    begin_capture(capture);
+    try {
+      ops();
+    } catch (...) {
+      abandon_capture();
+      throw;
+    }
+    return end_capture();
+  }
   /// From here on every op is compared with that of a captured graph (GraphComparison); null ends it.
   void set_comparison(GraphComparison* comparison) { comparison_ = comparison; }
   /// Null unless ops are being captured.
@@ -177,11 +188,7 @@ class Exec {
   std::byte* scratch_ = nullptr;
   std::vector<Buffer> heap_;
   std::vector<std::pair<const void*, std::shared_ptr<void>>> backends_;
-#ifdef NDEBUG
-  bool poison_ = false;
-#else
-  bool poison_ = true;
-#endif
+  bool poison_ = build::is_debug;
 };
 
 }  // namespace megalith

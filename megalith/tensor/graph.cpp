@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "megalith/base/build.h"
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/tensor/cuda/device.h"
@@ -14,17 +15,15 @@ namespace {
 
 class DeviceGraph final : public Graph::Body {
  public:
-  DeviceGraph(std::shared_ptr<void> handle, Index num_ops) : handle_(std::move(handle)), num_ops_(num_ops) {}
+  explicit DeviceGraph(std::shared_ptr<void> handle) : handle_(std::move(handle)) {}
   void launch(Exec& ex) const override {
     ex.execute("graph", [this](Exec&, Stream stream) {
       if constexpr (build::has_cuda) cuda::launch(handle_.get(), stream);
     });
   }
-  Index num_ops() const override { return num_ops_; }
 
  private:
   std::shared_ptr<void> handle_;
-  Index num_ops_;
 };
 
 }  // namespace
@@ -43,7 +42,6 @@ class CallList final : public Graph::Body {
   void launch(Exec& ex) const override {
     for (const Op& op : ops_) ex.execute(op.name, op.call);
   }
-  Index num_ops() const override { return std::ranges::count_if(ops_, &Op::of_host); }
   const std::vector<Op>& ops() const { return ops_; }
 
  private:
@@ -55,10 +53,20 @@ void Graph::launch(Exec& ex) const {
   body_->launch(ex);
 }
 
-Index Graph::num_ops() const { return body_->num_ops(); }
+GraphStats& GraphStats::operator+=(const GraphStats& other) {
+  graphs += other.graphs;
+  ops += other.ops;
+  nodes += other.nodes;
+  capture_s += other.capture_s;
+  instantiate_s += other.instantiate_s;
+  return *this;
+}
 
 Capture::Capture(std::string name, std::vector<std::span<const std::byte>> memory)
-    : name_(std::move(name)), memory_(std::move(memory)), calls_(std::make_shared<CallList>()) {}
+    : name_(std::move(name)),
+      memory_(std::move(memory)),
+      calls_(std::make_shared<CallList>()),
+      begun_s_(monotonic_s()) {}
 
 void Capture::refuse(const Place& place, std::string_view what, std::string_view why) const {
   throw InternalError(str("[capture] ", name_, describe(place), ": ", what, ": ", why));
@@ -93,11 +101,23 @@ void Capture::add(const OpInfo& op, Call call) {
 void Capture::add_poison(Call call) { calls_->add({.name = "poison", .of_host = false, .call = std::move(call)}); }
 
 Graph Capture::end(Device device, Stream stream) {
-  if (device == Device::cpu) return Graph(std::move(calls_));
-  if constexpr (build::has_cuda)
-    return Graph(std::make_shared<DeviceGraph>(cuda::end_capture(stream), num_ops_));
-  else
+  GraphStats stats{.graphs = 1, .ops = num_ops_};
+  if (device == Device::cpu) {
+    stats.nodes = static_cast<Index>(calls_->ops().size());
+    stats.capture_s = monotonic_s() - begun_s_;
+    return {std::move(calls_), stats};
+  }
+  if constexpr (build::has_cuda) {
+    const cuda::CapturedNodes nodes = cuda::end_capture(stream);
+    const double captured_s = monotonic_s();
+    auto body = std::make_shared<DeviceGraph>(cuda::instantiate(nodes, stream));
+    stats.nodes = nodes.count;
+    stats.instantiate_s = monotonic_s() - captured_s;
+    stats.capture_s = monotonic_s() - begun_s_;
+    return {std::move(body), stats};
+  } else {
     throw InternalError("[Capture::end] a build without CUDA has no such device");
+  }
 }
 
 GraphComparison::GraphComparison(const Graph& graph, std::string name)

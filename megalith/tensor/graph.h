@@ -16,6 +16,17 @@ class Exec;
 struct OpInfo;
 struct Place;
 
+/// What graphs hold, and what making them took.
+struct GraphStats {
+  Index graphs = 0;
+  Index ops = 0;             ///< of the Exec that were captured
+  Index nodes = 0;           ///< what a launch hands to the device: on a GPU one or more for most ops
+  double capture_s = 0;      ///< of the host, from the first op to a graph that can be launched
+  double instantiate_s = 0;  ///< of it: making that graph from the captured nodes and uploading it; 0 on the CPU
+
+  GraphStats& operator+=(const GraphStats& other);
+};
+
 /// Ops captured once, with the addresses that they touch, and launched as often as wanted: a CUDA graph on a GPU; on
 /// the CPU a list of the calls, so that what holds for graphs is tested on any machine. A launch repeats device work
 /// and nothing of the host's. A cheap handle.
@@ -25,21 +36,20 @@ class Graph {
   explicit operator bool() const { return body_ != nullptr; }
   /// Runs in the order of `ex`. On a GPU the host only submits.
   void launch(Exec& ex) const;
-  /// Ops of the Exec that were captured: on a GPU the graph has a node or more for each.
-  Index num_ops() const;
+  const GraphStats& stats() const { return stats_; }
 
   /// What a device makes of the captured ops.
   class Body {
    public:
     virtual ~Body() = default;
     virtual void launch(Exec& ex) const = 0;
-    virtual Index num_ops() const = 0;
   };
-  explicit Graph(std::shared_ptr<const Body> body) : body_(std::move(body)) {}
+  Graph(std::shared_ptr<const Body> body, const GraphStats& stats) : body_(std::move(body)), stats_(stats) {}
 
  private:
   friend class GraphComparison;
   std::shared_ptr<const Body> body_;
+  GraphStats stats_;
 };
 
 /// What an Exec captures into, from Exec::begin_capture() to end_capture(). Everything that a graph cannot repeat is
@@ -68,7 +78,8 @@ class Capture {
   std::string name_;
   std::vector<std::span<const std::byte>> memory_;
   std::shared_ptr<CallList> calls_;  // on the CPU
-  Index num_ops_ = 0;                // on a GPU
+  Index num_ops_ = 0;
+  double begun_s_;
 };
 
 /// Runs the same ops eagerly and from a graph on the CPU, one by one on the same inputs, and compares: what a graph

@@ -18,19 +18,37 @@ void GraphCache::set_state(State state) {
     throw InternalError(str("[graphs] ", name_, ": ", pieces_.size(), " graphs are there already: clear() them first"));
   }
   state_ = state;
+  next_ = 0;
 }
 
 void GraphCache::clear() {
   pieces_.clear();
+  order_.clear();
   state_ = State::eager;
 }
 
-const GraphCache::Captured& GraphCache::at(const Key& key) const {
-  const auto found = pieces_.find(key);
-  if (found != pieces_.end()) return found->second;
-  throw InternalError(str("[graphs] ", name_, ": there is no graph of chunk ", key.chunk, ", instance ", key.instance,
-                          ", layer ", key.layer, ", piece ", key.piece,
-                          ": the step is not cut as the one that was captured"));
+GraphStats GraphCache::stats() const {
+  GraphStats sum;
+  for (const auto& [key, piece] : pieces_) sum += piece.graph.stats();
+  return sum;
+}
+
+std::string GraphCache::describe(const Key& key) const {
+  return str("chunk ", key.chunk, ", instance ", key.instance, ", layer ", key.layer, ", piece ", key.piece);
+}
+
+const GraphCache::Captured& GraphCache::next(const Key& key) {
+  if (next_ < order_.size() && order_[next_] == key) {
+    ++next_;
+    return pieces_.at(key);
+  }
+  if (!pieces_.contains(key)) {
+    throw InternalError(str("[graphs] ", name_, ": there is no graph of ", describe(key),
+                            ": the step is not cut as the one that was captured"));
+  }
+  throw InternalError(str("[graphs] ", name_, ": ", describe(key), " is launched where the captured step launched ",
+                          next_ < order_.size() ? describe(order_[next_]) : "nothing more",
+                          ": graphs share memory, so they run in the order in which they were captured"));
 }
 
 }  // namespace megalith

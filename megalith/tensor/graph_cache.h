@@ -30,26 +30,32 @@ class GraphCache {
   void set_state(State state);
   State state() const { return state_; }
 
-  /// Runs the piece: eagerly, or by its graph.
+  /// Runs the piece: eagerly, or by its graph. Pieces are launched as the step launched them in which they were
+  /// captured: another order is an InternalError that names both pieces, because later ones reuse the memory of those
+  /// before.
   template <class Ops>
   void run(Exec& ex, const Key& key, Ops&& ops) {
     if (state_ == State::eager) return ops();
-    if (state_ == State::capturing && !pieces_.contains(key)) {
-      pieces_.emplace(key, capture(ex, ops));
+    if (state_ == State::replaying) {
+      const Captured& piece = next(key);
+      ex.skip(piece.extent);
+      piece.graph.launch(ex);
     } else {
-      ex.skip(at(key).extent);
+      capture_and_launch(ex, key, ops);
     }
-    at(key).graph.launch(ex);
     ++launches_;
   }
 
-  Index num_graphs() const { return static_cast<Index>(pieces_.size()); }
+  GraphStats stats() const;                     ///< of all pieces
   Index launches() const { return launches_; }  ///< since the first capture
+  /// The launches of a step.
+  const std::vector<Key>& order() const { return order_; }
   /// Graphs are gone, and may be captured anew.
   void clear();
 
  private:
   struct Captured {
+    Captured(Graph piece, const PhaseExtent& takes) : graph(std::move(piece)), extent(takes) {}
     Graph graph;
     PhaseExtent extent;  ///< what of the open phase the piece takes
   };
@@ -58,26 +64,29 @@ class GraphCache {
   };
 
   template <class Ops>
-  Captured capture(Exec& ex, Ops& ops) {
-    const PhaseExtent before = ex.phase_position();
-    Capture capture(name_, memory_);
-    ex.begin_capture(capture);
-    try {
-      ops();
-    } catch (...) {
-      ex.abandon_capture();
-      throw;
+  void capture_and_launch(Exec& ex, const Key& key, Ops& ops) {
+    auto found = pieces_.find(key);
+    if (found == pieces_.end()) {
+      const PhaseExtent before = ex.phase_position();
+      Capture capture(name_, memory_);
+      Graph graph = ex.captured(capture, ops);
+      found = pieces_.try_emplace(key, std::move(graph), ex.phase_position() - before).first;
+    } else {
+      ex.skip(found->second.extent);
     }
-    Graph graph = ex.end_capture();
-    return {std::move(graph), ex.phase_position() - before};
+    order_.push_back(key);
+    found->second.graph.launch(ex);
   }
-  /// Throws InternalError when there is no graph under the key.
-  const Captured& at(const Key& key) const;
+  /// The piece that comes next in a step.
+  const Captured& next(const Key& key);
+  std::string describe(const Key& key) const;
 
   std::string name_;
   std::vector<std::span<const std::byte>> memory_;
   State state_ = State::eager;
   std::unordered_map<Key, Captured, Hash> pieces_;
+  std::vector<Key> order_;
+  std::size_t next_ = 0;  // in order_
   Index launches_ = 0;
 };
 

@@ -35,9 +35,14 @@ Buffer MemoryLedger::take(std::string_view owner, Index bytes) { return take(own
 
 Buffer MemoryLedger::take(std::string_view first, Index first_bytes, std::string_view second, Index second_bytes) {
   Buffer buffer(first_bytes + second_bytes, device_);
-  memory_.emplace_back(buffer.data(), static_cast<std::size_t>(buffer.bytes()));
-  note(first, first_bytes);
-  note(second, second_bytes);
+  const std::span memory(buffer.data(), static_cast<std::size_t>(buffer.bytes()));
+  memory_.emplace_back(memory);
+  const auto add = [this](std::string_view owner, std::span<std::byte> piece) {
+    note(owner, static_cast<Index>(piece.size()));
+    if (!piece.empty()) pieces_.push_back({std::string(owner), piece});
+  };
+  add(first, memory.first(static_cast<std::size_t>(first_bytes)));
+  add(second, memory.subspan(static_cast<std::size_t>(first_bytes)));
   return buffer;
 }
 

@@ -51,11 +51,18 @@ class MemoryLedger {
   const BytesByOwner& by_owner() const { return by_owner_; }
   /// Everything taken so far, for as long as its Buffers live.
   const std::vector<std::span<const std::byte>>& memory() const { return memory_; }
+  /// The same, owner by owner.
+  struct Piece {
+    std::string owner;
+    std::span<std::byte> memory;
+  };
+  const std::vector<Piece>& pieces() const { return pieces_; }
 
  private:
   Device device_;
   BytesByOwner by_owner_;
   std::vector<std::span<const std::byte>> memory_;
+  std::vector<Piece> pieces_;
 };
 
 }  // namespace megalith

@@ -44,9 +44,9 @@ Index place_scratch(PhasePlan& phase) {
 
 }  // namespace
 
-TensorId Recording::add_tensor(Index bytes) {
+TensorId Recording::add_tensor(Index bytes, Index layer) {
   const int next_op = static_cast<int>(ops_.size());
-  tensors_.push_back({bytes, phase_, next_op, next_op, phase_, ""});
+  tensors_.push_back({bytes, phase_, next_op, next_op, phase_, "", -1, layer});
   return static_cast<TensorId>(tensors_.size()) - 1;
 }
 
@@ -68,7 +68,9 @@ void Recording::add_op(const char* name, std::initializer_list<Tensor> reads, st
     op.writes.push_back(tensor.id());
     if (tensor.id() == kExternal) continue;
     TensorRecord& record = tensors_[static_cast<std::size_t>(tensor.id())];
-    if (record.maker[0] == '\0') record.maker = name;
+    if (record.made >= 0) continue;
+    record.maker = name;
+    record.made = static_cast<int>(ops_.size());
   }
   ops_.push_back(std::move(op));
 }
@@ -77,7 +79,8 @@ MemoryPlan make_plan(const Recording& recording) {
   MemoryPlan plan;
   plan.phases.resize(static_cast<std::size_t>(recording.num_phases()));
   for (const Recording::TensorRecord& tensor : recording.tensors()) {
-    Allocation allocation{Region::scratch, 0, tensor.bytes, tensor.first, tensor.last, tensor.maker};
+    Allocation allocation{Region::scratch, 0,           tensor.bytes, tensor.first, tensor.last,
+                          tensor.maker,    tensor.made, tensor.layer};
     if (tensor.last_phase != tensor.phase) {
       allocation.region = Region::saved;
       allocation.offset = plan.saved_bytes;

@@ -18,6 +18,8 @@ class Recording {
     int last = -1;           ///< number of the last op that touches it
     int last_phase = 0;      ///< phase of that op
     const char* maker = "";  ///< name of the first op that writes it
+    int made = -1;           ///< number of that op
+    Index layer = -1;        ///< of the model, where the tensor was asked for; -1: in none
   };
   struct OpRecord {
     const char* name = "";
@@ -26,7 +28,7 @@ class Recording {
   };
 
   void begin_phase() { ++phase_; }
-  TensorId add_tensor(Index bytes);
+  TensorId add_tensor(Index bytes, Index layer);
   void add_op(const char* name, std::initializer_list<Tensor> reads, std::initializer_list<Tensor> writes);
 
   int num_phases() const { return phase_ + 1; }
@@ -51,6 +53,8 @@ struct Allocation {
   Index bytes = 0;
   int first = 0, last = 0;  ///< ops between which it is alive
   const char* maker = "";
+  int made = -1;  ///< op from which on it holds something
+  Index layer = -1;
 };
 
 /// The allocations of one phase in the order in which its code asks for tensors, and the ops it runs.

@@ -1,17 +1,19 @@
 #include "megalith/train/engine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
 
+#include "megalith/base/build.h"
 #include "megalith/base/error.h"
-#include "megalith/base/problems.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
+#include "megalith/train/graph_check.h"
 
 namespace megalith::train {
 namespace {
@@ -82,17 +84,6 @@ std::vector<std::string> measured_owners(const config::RunPlan& plan) {
   return {kContextOwner, kTransportOwner};
 }
 
-void check_runnable(const config::RunPlan& plan) {
-  Problems problems;
-  problems.require(
-      plan.graphs.check_steps == 0 || plan.device == Device::cpu, "graphs.check", plan.graphs.check_steps,
-      "must be 0 on GPUs: ops are compared one by one where graphs are lists of calls, which is device.type "
-      "= \"cpu\"");
-  problems.require(plan.graphs.check_steps == 0 || plan.graphs.mode != capture::GraphMode::layers, "graphs.check",
-                   plan.graphs.check_steps, "must be 0 with graphs.mode = \"layers\": whole steps are compared");
-  problems.throw_if_any("recipe");
-}
-
 Engine::Engine(comm::World& world, const config::RunPlan& plan)
     : world_(world),
       plan_(plan),
@@ -102,8 +93,8 @@ Engine::Engine(comm::World& world, const config::RunPlan& plan)
       optimizer_(plan.optimizer, stage_.params(), mesh_.dp),
       train_executor_(stage_.schedule(), mesh_.pp, boundary(stage_)),
       eval_executor_(stage_.eval_schedule(), mesh_.pp, boundary(stage_)),
-      train_graph_("training", warmup_runs(plan), plan.graphs.check_steps),
-      eval_graph_("evaluation", warmup_runs(plan), plan.graphs.check_steps),
+      train_graph_("training", warmup_runs(plan)),
+      eval_graph_("evaluation", warmup_runs(plan)),
       rules_(optim::step_rules(plan.optimizer, plan.train.scaling)) {
   plan_optimizer();
 }
@@ -244,14 +235,13 @@ void Engine::refresh_values() {
   stage_.gather_all_params(*ex_);
 }
 
-void Engine::begin_layer_graphs() {
-  if (plan_.graphs.mode != capture::GraphMode::layers) return;
+void Engine::begin_layer_graphs(Via via) {
   using State = GraphCache::State;
+  if (via == Via::eager) return layer_graphs_.set_state(State::eager);
   if (started_ == 0) {
     layer_graphs_.start("training", ledger_.memory());
     stage_.run_pieces_from(layer_graphs_);
   }
-  if (started_ == plan_.graphs.warmup_steps) meet_before_capture();
   layer_graphs_.set_state(started_ < plan_.graphs.warmup_steps    ? State::eager
                           : started_ == plan_.graphs.warmup_steps ? State::capturing
                                                                   : State::replaying);
@@ -296,16 +286,84 @@ void Engine::run_update() {
   ex_->end();
 }
 
-void Engine::meet_before_capture() {
+void Engine::meet() {
   ex_->synchronize();
+  world_.check_health();
   Exec host;
   comm::barrier(host, world_.all());
 }
 
 template <class Ops>
-void Engine::run_by(capture::StepGraph& graph, Ops&& ops) {
-  if (graph.captures_next()) meet_before_capture();
-  graph.run(*ex_, ledger_.memory(), ops);
+void Engine::run_capturing(Ops&& ops) {
+  meet();
+  const Index before = device::memory_in_use(plan_.device);
+  ops();
+  graph_bytes_ += device::memory_in_use(plan_.device) - before;
+}
+
+CapturedGraphs Engine::captured_graphs() const {
+  CapturedGraphs captured{layer_graphs_.stats(), static_cast<Index>(layer_graphs_.order().size()), graph_bytes_};
+  captured.stats += train_graph_.graph().stats();
+  captured.stats += eval_graph_.graph().stats();
+  if (train_graph_.captured()) captured.launches_per_step = 1;
+  return captured;
+}
+
+template <class Ops>
+void Engine::run_by(capture::StepGraph& graph, Via via, Ops&& ops) {
+  if (via == Via::eager) return graph.run_beside(*ex_, ops);
+  const auto run = [&] { graph.run(*ex_, ledger_.memory(), ops); };
+  if (graph.captures_next())
+    run_capturing(run);
+  else
+    run();
+}
+
+bool Engine::is_checked(Index runs_before) const {
+  if (plan_.graphs.mode == capture::GraphMode::none) return false;
+  // Debug builds on the CPU check a run in any case.
+  const Index least = build::is_debug && plan_.device == Device::cpu ? 1 : 0;
+  const Index since_capture = runs_before - plan_.graphs.warmup_steps;
+  return since_capture > 0 && since_capture <= std::max(least, plan_.graphs.check_steps);
+}
+
+template <class Run>
+void Engine::run_checked(const std::string& what, Run&& run) {
+  // Between two runs all ranks meet: transports read and write the others' memory.
+  meet();
+  capture::MemoryCopy copy(*ex_, ledger_.pieces());
+  meet();
+  run(Via::graphs);
+  meet();
+  copy.exchange(*ex_);
+  meet();
+  run(Via::eager);
+  meet();
+  refuse_differences(world_, what, copy.first_difference(*ex_, [this] { return memory_names(); }));
+}
+
+MemoryNames Engine::memory_names() const {
+  using Part = StepOrder::Part;
+  MemoryNames names;
+  stage_.name_slots(names);
+  const ParamBuffer& params = stage_.params();
+  add_names(names, params, params.grads(), Part::gradients, "gradient");
+  add_name(names, stage_.loss_sum(), {Part::activations, std::numeric_limits<Index>::max()}, "sum of losses");
+  Index order = 0;
+  const auto add_scalar = [&](const Tensor& tensor, const char* name) {
+    add_name(names, tensor, {Part::agreement, order++}, name);
+  };
+  add_scalar(squares_, "sum of the gradients' squares");
+  add_scalar(totals_, "loss and squares over all ranks");
+  add_scalar(counts_, "counts over all ranks");
+  add_scalar(verdict_, "verdict on the step");
+  add_scalar(outcome_, "outcome of the step");
+  add_scalar(optimizer_state_, "optimizer's state");
+  add_names(names, params, optimizer_.m(), Part::moments, "first moment");
+  add_names(names, params, optimizer_.v(), Part::moments, "second moment");
+  if (params.has_copy()) add_names(names, params, params.masters(), Part::parameters, "master value");
+  add_names(names, params, params.values(), Part::parameters, "value");
+  return names;
 }
 
 void Engine::refuse(const ops::StepOutcome& outcome, Index step) {
@@ -334,15 +392,13 @@ StepResult Engine::step(const model::BatchSource& source, const Progress& progre
   return finish_step();
 }
 
-void Engine::start_step(const model::BatchSource& source, const Progress& progress, Stop stop) {
-  if (steps_started() == kMostStarted) throw InternalError("[Engine::start_step] too many steps are under way");
-  world_.check_health();
-  const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
-  stage_.load(*ex_, nn::Mode::train, source, progress.samples,
-              {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
-  begin_layer_graphs();
+void Engine::run_step(Stop stop, Via via) {
   if (plan_.graphs.mode == capture::GraphMode::layers) {
-    run_passes();
+    begin_layer_graphs(via);
+    if (layer_graphs_.state() == GraphCache::State::capturing)
+      run_capturing([this] { run_passes(); });
+    else
+      run_passes();
     upload_terms(stop);
     sum_terms();
     run_update();
@@ -355,17 +411,29 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
     run_update();
   } else if (plan_.graphs.optimizer) {
     upload_terms(stop);
-    run_by(train_graph_, [this] {
+    run_by(train_graph_, via, [this] {
       run_passes();
       sum_terms();
       run_update();
     });
   } else {
-    run_by(train_graph_, [this] { run_passes(); });
+    run_by(train_graph_, via, [this] { run_passes(); });
     upload_terms(stop);
     sum_terms();
     run_update();
   }
+}
+
+void Engine::start_step(const model::BatchSource& source, const Progress& progress, Stop stop) {
+  if (steps_started() == kMostStarted) throw InternalError("[Engine::start_step] too many steps are under way");
+  world_.check_health();
+  const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
+  stage_.load(*ex_, nn::Mode::train, source, progress.samples,
+              {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
+  if (is_checked(started_))
+    run_checked(str("step ", progress.step + 1), [&](Via via) { run_step(stop, via); });
+  else
+    run_step(stop, Via::graphs);
 
   const Index place = started_++ % kMostStarted;
   Started& started = under_way_[static_cast<std::size_t>(place)];
@@ -399,10 +467,17 @@ double Engine::evaluate(const model::BatchSource& source, Index samples) {
   double sum = 0;
   for (Index first = 0; first < samples; first += plan_.train.global_batch) {
     stage_.load(*ex_, nn::Mode::evaluate, source, first, {}, {});
-    run_by(eval_graph_, [this] {
-      stage_.begin(*ex_);
-      eval_executor_.run(*ex_, stage_);
-    });
+    const auto run = [this](Via via) {
+      run_by(eval_graph_, via, [this] {
+        stage_.begin(*ex_);
+        eval_executor_.run(*ex_, stage_);
+      });
+    };
+    if (uses_step_graph(plan_) && is_checked(evaluated_batches_))
+      run_checked(str("evaluated batch ", evaluated_batches_ + 1), run);
+    else
+      run(Via::graphs);
+    ++evaluated_batches_;
     sum += read<double>(stage_.loss_sum());
   }
   if (mesh_.tp_rank() != 0) sum = 0;

@@ -14,6 +14,7 @@
 #include "megalith/optim/optimizer.h"
 #include "megalith/pipeline/executor.h"
 #include "megalith/tensor/graph_cache.h"
+#include "megalith/tensor/memory_names.h"
 #include "megalith/train/gemm_agreement.h"
 
 namespace megalith::train {
@@ -31,6 +32,13 @@ struct StepResult {
   bool stop = false;         ///< some rank was asked to stop
 };
 
+/// The graphs that an engine has captured so far.
+struct CapturedGraphs {
+  GraphStats stats;
+  Index launches_per_step = 0;
+  Index device_bytes = 0;  ///< that the driver took for them, measured; 0 on the CPU
+};
+
 /// Where a run stands: what a checkpoint keeps beside tensors and the optimizer's state.
 struct Progress {
   Index step = 0;     ///< steps done
@@ -41,9 +49,6 @@ struct Progress {
 /// with the kernels and libraries that it has loaded, and whatever stood on the GPU before) and, where there are
 /// several ranks, "nccl" (its communicators). None on the CPU.
 std::vector<std::string> measured_owners(const config::RunPlan& plan);
-
-/// Throws ConfigError for what a recipe may ask and plan but no run does yet.
-void check_runnable(const config::RunPlan& plan);
 
 /// One rank of a training run: stage, executors and optimizer over memory that is planned in full before step 1. Wires;
 /// holds no arithmetic of its own.
@@ -97,6 +102,7 @@ class Engine {
   const capture::StepGraph& eval_graph() const { return eval_graph_; }
   /// Those of mode = layers.
   const GraphCache& layer_graphs() const { return layer_graphs_; }
+  CapturedGraphs captured_graphs() const;
 
   comm::World& world() { return world_; }
   const grid::Mesh& mesh() const { return mesh_; }
@@ -110,6 +116,8 @@ class Engine {
     Index step = 0;
     Event done;
   };
+  /// How what has graphs is run.
+  enum class Via : std::uint8_t { graphs, eager };
   void plan_optimizer();
   void initialise();
   /// Runs everything once that a step runs, so that the first step finds it connected, loaded and chosen; changes no
@@ -118,15 +126,27 @@ class Engine {
   void warm_up_collectives();
   void warm_up_passes();
   /// The ops of a step, in the order of these calls; a graph may hold the first, or all but the upload.
-  void meet_before_capture();
-  void begin_layer_graphs();
+  void run_step(Stop stop, Via via);
+  void begin_layer_graphs(Via via);
   void run_passes();
   void upload_terms(Stop stop);
   void sum_terms();
   void run_update();
-  /// Runs `ops` eagerly, or by a graph of the run's planned memory. Collective.
+  /// Runs `ops` by a graph of the run's planned memory, once its warm-up is over, or eagerly beside it. Collective.
   template <class Ops>
-  void run_by(capture::StepGraph& graph, Ops&& ops);
+  void run_by(capture::StepGraph& graph, Via via, Ops&& ops);
+  /// Runs what captures graphs; on a GPU, sees what memory they take.
+  template <class Ops>
+  void run_capturing(Ops&& ops);
+  /// Whether a run from graphs is compared with an eager one, after so many runs.
+  bool is_checked(Index runs_before) const;
+  /// run(Via::graphs), then run(Via::eager) from the memory that it found; what differs is named, of all ranks' that
+  /// which a step writes first. The second's results stay. `what`: of the run, for messages. Collective.
+  template <class Run>
+  void run_checked(const std::string& what, Run&& run);
+  MemoryNames memory_names() const;
+  /// All ranks have done all work so far.
+  void meet();
   [[noreturn]] void refuse(const ops::StepOutcome& outcome, Index step);
   template <class T>
   T read(const Tensor& tensor);
@@ -152,6 +172,8 @@ class Engine {
   Buffer outcomes_memory_;  // host, one StepOutcome for every step under way
   std::array<Started, kMostStarted> under_way_;
   Index started_ = 0, finished_ = 0;
+  Index evaluated_batches_ = 0;
+  Index graph_bytes_ = 0;
 };
 
 }  // namespace megalith::train

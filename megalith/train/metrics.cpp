@@ -79,6 +79,12 @@ void MetricsLog::write_eval(Index step, const std::string& name, double loss) {
            ",\"perplexity\":", number(std::exp(loss)), "}"));
 }
 
+void MetricsLog::write_graphs(Index step, const GraphAccount& a) {
+  line(str("{\"graphs\":", a.graphs, ",\"step\":", step, ",\"launches\":", a.launches, ",\"ops\":", a.ops,
+           ",\"nodes\":", a.nodes, ",\"device_bytes\":", a.device_bytes, ",\"capture_s\":", number(a.capture_s),
+           ",\"instantiate_s\":", number(a.instantiate_s), "}"));
+}
+
 void ProgressLine::step(const StepMetrics& m) {
   const bool rewritten = style_ == Style::rewritten;
   smoothed_step_s_ = smoothed_step_s_ == 0 ? m.step_time_s : 0.9 * smoothed_step_s_ + 0.1 * m.step_time_s;

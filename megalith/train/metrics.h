@@ -4,7 +4,7 @@
 #include <string>
 
 #include "megalith/io/fs.h"
-#include "megalith/train/engine.h"
+#include "megalith/train/graph_accounting.h"
 
 namespace megalith::train {
 
@@ -25,6 +25,8 @@ class MetricsLog {
   MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step);
   void write(const StepMetrics& metrics);
   void write_eval(Index step, const std::string& name, double loss);
+  /// Rank 0's graphs, as captured by the end of a step.
+  void write_graphs(Index step, const GraphAccount& account);
   /// Returns when all that was written is durable: before a checkpoint says that its steps are done.
   void sync() { file_->sync(); }
   /// Whether the log holds an evaluation of a step.

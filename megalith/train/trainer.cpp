@@ -78,6 +78,7 @@ class Run {
     while (progress_.step < plan_.train.steps) {
       if (!inputs_.trace.empty()) trace(progress_.step - first_step);
       start_step();
+      if (graphs_are_new(progress_.step - first_step)) report_graphs();
       const bool last = progress_.step == plan_.train.steps;
       const bool saves = last || due(plan_.checkpoint.interval);
       // A GPU is given the next step before the numbers of this one are read; nothing may wait where the state is used.
@@ -212,6 +213,21 @@ class Run {
              inputs_.trace.string()));
   }
 
+  /// After the run's first steps, the same on all ranks.
+  bool graphs_are_new(Index steps_done) const {
+    return plan_.graphs.mode != capture::GraphMode::none && steps_done == plan_.graphs.warmup_steps + 1;
+  }
+
+  /// Collective.
+  void report_graphs() {
+    const std::vector<GraphAccount> accounts = account_for_graphs(engine_, plan_);
+    if (!first()) return;
+    log_metrics([&] { metrics_->write_graphs(progress_.step, accounts.front()); });
+    std::string table = graphs_table(accounts);
+    table.pop_back();
+    note(str("graphs captured by step ", progress_.step, ", of those planned\n", table));
+  }
+
   /// Reads and reports steps until so many are still under way. True when some rank was asked to stop.
   bool finish_steps(int still_under_way) {
     if (engine_.steps_started() <= still_under_way) return false;
@@ -262,7 +278,9 @@ class Run {
   void evaluate() {
     const Index all = inputs_.data.valid->count(), asked = plan_.train.eval_batches * plan_.train.global_batch;
     const Index samples = asked == 0 ? all : std::min(all, asked);
+    const bool had_graph = engine_.eval_graph().captured();
     const double loss = engine_.evaluate(*valid_batches_, samples);
+    if (engine_.eval_graph().captured() != had_graph && engine_.train_graph().captured()) report_graphs();
     if (!first()) return;
     log_metrics([&] { metrics_->write_eval(progress_.step, "valid", loss); });
     log_events(progress_.step, {{"valid/loss", loss}, {"valid/perplexity", std::exp(loss)}});

@@ -377,6 +377,25 @@ TEST_F(Program, PlanSaysWhatOnlyARunOnGpusKnows) {
   EXPECT_EQ(cpu.out.find("not included"), std::string::npos) << cpu.out;
 }
 
+TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
+  const std::string settings = "--set parallel.pp=2 --set graphs.mode=layers --set graphs.warmup_steps=2 ";
+  const Finished run = run_shell(train("a", settings + "--set graphs.check=2"));
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_NE(run.err.find("graphs captured by step 3, of those planned\nrank"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("\n   0  32 of 32  32 of 32"), std::string::npos) << run.err;
+  std::ifstream file(out("a") + "/metrics.jsonl");
+  int lines = 0;
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    if (!json.contains("graphs")) continue;
+    ++lines;
+    EXPECT_EQ(json.at("graphs"), 32);
+    EXPECT_EQ(json.at("step"), 3);
+    EXPECT_EQ(json.at("launches"), 32);
+  }
+  EXPECT_EQ(lines, 1);
+}
+
 TEST_F(Program, GraphsPrintsAndDraws) {
   const std::string picture = (dir_ / "graphs.svg").string();
   const Finished graphs = run_shell("megalith graphs " + recipe() +

@@ -108,6 +108,8 @@ TEST(Recipe, SharedRowsMustDivide) {
   };
   EXPECT_FALSE(resolve(parse_recipe(kSmall, "r.toml")).sequence_parallel);
   EXPECT_TRUE(plan({"model.seq_len=7"}).sequence_parallel);  // legal and without effect
+  EXPECT_EQ(grid_text(plan({"model.seq_len=7"})), "tp 1 pp 1 dp 1");
+  EXPECT_EQ(grid_text(plan({"parallel.tp=2", "parallel.pp=2"})), "tp 2 pp 2 dp 1 shared rows");
   EXPECT_EQ(plan({"parallel.tp=2", "model.seq_len=6"}).row_shares(), 2);
   EXPECT_EQ(problem({"parallel.tp=4", "model.seq_len=6", "train.micro_batch=3", "train.global_batch=12"}),
             "r.toml: 1 problem\n  train.micro_batch * model.seq_len = 18: must be divisible by parallel.tp = 4 with "
@@ -185,6 +187,8 @@ TEST(Recipe, BrokenRulesOfGraphsAreAllReported) {
     EXPECT_NE(problem_of(kSmall, settings).find(part), std::string::npos) << part << "\n"
                                                                           << problem_of(kSmall, settings);
   };
+  has({"graphs.mode=layers", "graphs.check=1", "train.deterministic=false"},
+      "graphs.check = 1: must be 0 with train.deterministic = false");
   has({"graphs.mode=step"}, "graphs.mode = step: must be none, layers or iteration");
   has({"graphs.mode=layers", "graphs.optimizer=true"}, "graphs.optimizer = true: is for graphs.mode = iteration");
   has({"graphs.mode=layers", "graphs.scopes=[\"atn\"]"},

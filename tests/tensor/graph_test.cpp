@@ -55,7 +55,7 @@ TEST_F(GraphTest, ALaunchRepeatsTheOpsAndNothingOfTheHost) {
     ++count;
   });
   EXPECT_EQ(value(1), 0) << "a capture executes nothing";
-  EXPECT_EQ(graph.num_ops(), 1);
+  EXPECT_EQ(graph.stats().ops, 1);
   for (int i = 0; i < 5; ++i) graph.launch(ex_);
   EXPECT_EQ(value(1), 10);
   EXPECT_EQ(count, 1);

@@ -10,7 +10,9 @@
 namespace megalith {
 namespace {
 
-Tensor planned(Recording& recording, Index bytes) { return {nullptr, {bytes}, DType::u8, recording.add_tensor(bytes)}; }
+Tensor planned(Recording& recording, Index bytes) {
+  return {nullptr, {bytes}, DType::u8, recording.add_tensor(bytes, -1)};
+}
 
 TEST(MemoryPlan, TensorsThatNeverMeetShareBytes) {
   Recording recording;

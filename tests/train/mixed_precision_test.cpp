@@ -1,10 +1,13 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include <gtest/gtest.h>
 
+#include "megalith/base/error.h"
 #include "megalith/train/saver.h"
 
 #include "tests/io/temp_dir.h"
@@ -178,6 +181,125 @@ TEST(LossScaling, AStepFromAGraphIsSkippedOnAllByTheDevice) {
   Bytes finite;
   run_events({.tp = 2, .pp = 2, .dp = 2}, 5, overflow_forward, finite,
              {.mode = capture::GraphMode::iteration, .scopes = {}, .warmup_steps = 1, .optimizer = true});
+}
+
+/// What one rank has after each step of a run.
+struct Kept {
+  std::vector<double> losses;
+  std::vector<std::vector<Bytes>> state;
+};
+
+/// Eight steps of rank r into kept[r], from a graph that holds whole steps, or eager ones. At step kBad rank `bad_rank`
+/// alone scales its loss by NaN; afterwards it goes on with the scale of the others. Without such a rank nothing is run
+/// at that step: all ranks just go on with the scale that a skipped one leaves.
+constexpr Index kBad = 4;
+void run_past_nan(const Grid& grid, const capture::GraphsConfig& graphs, std::optional<int> bad_rank,
+                  std::vector<Kept>& kept) {
+  config::RunPlan plan = testing::small_plan(grid, "fp16", 8);
+  plan.graphs = graphs;
+  kept.resize(static_cast<std::size_t>(grid.ranks()));
+  comm::run_ranks(grid.ranks(), [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const testing::HashedBatches source(plan.model.vocab_size);
+    Kept& mine = kept[static_cast<std::size_t>(world.rank())];
+    for (Index step = 0; step < 8; ++step) {
+      SCOPED_TRACE(::testing::Message() << "rank " << world.rank() << ", step " << step);
+      const train::Progress progress{step, step * plan.train.global_batch};
+      if (step == kBad) {
+        ops::OptimizerState state = engine.optimizer_state();
+        const std::vector<Bytes> before = kept_state(engine);
+        const bool is_bad = world.rank() == bad_rank;
+        const double halved = state.loss_scale / 2;
+        if (is_bad) {
+          ops::OptimizerState broken = state;
+          broken.loss_scale = std::nan("");
+          engine.set_optimizer_state(broken);
+        }
+        if (bad_rank) {
+          EXPECT_TRUE(engine.step(source, progress, train::Stop::no).skipped);
+          EXPECT_EQ(kept_state(engine), before);
+          if (!is_bad) {
+            EXPECT_EQ(engine.optimizer_state().loss_scale, halved);
+            EXPECT_EQ(engine.optimizer_state().updates, state.updates);
+          }
+        }
+        state.loss_scale = halved;
+        state.clean_steps = 0;
+        engine.set_optimizer_state(state);
+        continue;
+      }
+      const train::StepResult result = engine.step(source, progress, train::Stop::no);
+      EXPECT_FALSE(result.skipped);
+      mine.losses.push_back(result.loss);
+      mine.state.push_back(kept_state(engine));
+    }
+    EXPECT_EQ(engine.train_graph().captured(), graphs.mode == capture::GraphMode::iteration);
+  });
+}
+
+constexpr Grid kNanGrids[] = {{.dp = 2}, {.tp = 2, .pp = 2}};
+/// The two ranks that have a loss: the last stage's.
+std::array<int, 2> bad_ranks(const Grid& grid) { return {grid.ranks() - 2, grid.ranks() - 1}; }
+const capture::GraphsConfig kWholeSteps{
+    .mode = capture::GraphMode::iteration, .scopes = {}, .warmup_steps = 2, .optimizer = true};
+
+TEST(NanOnOneRank, SkipsTheStepFromAGraphOnAllAndLeavesNoTrace) {
+  for (const Grid& grid : kNanGrids) {
+    SCOPED_TRACE(grid.name());
+    std::vector<Kept> want;
+    run_past_nan(grid, {}, std::nullopt, want);
+    for (const int bad_rank : bad_ranks(grid)) {
+      std::vector<Kept> got;
+      run_past_nan(grid, kWholeSteps, bad_rank, got);
+      for (std::size_t rank = 0; rank < want.size(); ++rank) {
+        EXPECT_EQ(got[rank].losses, want[rank].losses) << "rank " << rank;
+        EXPECT_TRUE(got[rank].state == want[rank].state) << "rank " << rank;
+      }
+    }
+  }
+}
+
+/// The error of each rank of a bf16 run whose step kBad meets NaN on rank `bad_rank`.
+std::vector<std::string> errors_of_nan(const Grid& grid, const capture::GraphsConfig& graphs, int bad_rank) {
+  config::RunPlan plan = testing::small_plan(grid, "bf16", 8);
+  plan.graphs = graphs;
+  std::vector<std::string> errors(static_cast<std::size_t>(grid.ranks()));
+  comm::run_ranks(grid.ranks(), [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const testing::HashedBatches source(plan.model.vocab_size);
+    for (Index step = 0; step < kBad; ++step)
+      engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+    ops::OptimizerState state = engine.optimizer_state();
+    const std::int64_t updates = state.updates;
+    state.loss_scale = std::nan("");
+    if (world.rank() == bad_rank) engine.set_optimizer_state(state);
+    const std::vector<Bytes> before = kept_state(engine);
+    for (Index step = kBad; step < kBad + 2; ++step) {  // nothing changes any more, whatever is still started
+      try {
+        engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      } catch (const NonFiniteError& error) {
+        if (step == kBad) errors[static_cast<std::size_t>(world.rank())] = error.what();
+      }
+      EXPECT_TRUE(kept_state(engine) == before) << "rank " << world.rank() << ", step " << step;
+      EXPECT_EQ(engine.optimizer_state().updates, updates);
+      EXPECT_EQ(engine.optimizer_state().halted, 1);
+    }
+  });
+  return errors;
+}
+
+TEST(NanOnOneRank, EndsABf16RunFromAGraphOnAllAsItEndsAnEagerOne) {
+  for (const Grid& grid : kNanGrids) {
+    SCOPED_TRACE(grid.name());
+    for (const int bad_rank : bad_ranks(grid)) {
+      const std::vector<std::string> eager = errors_of_nan(grid, {}, bad_rank);
+      for (const std::string& error : eager)
+        EXPECT_NE(error.find("parameters stay those of step 4"), std::string::npos) << error;
+      EXPECT_EQ(errors_of_nan(grid, kWholeSteps, bad_rank), eager);
+    }
+  }
 }
 
 /// Scales found by the run itself: far too large at first, and again after every doubling.

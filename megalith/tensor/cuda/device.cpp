@@ -145,12 +145,20 @@ double seconds_between(void* earlier, void* later) {
 
 void begin_capture(Stream stream) { check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal)); }
 
-std::shared_ptr<void> end_capture(Stream stream) {
+CapturedNodes end_capture(Stream stream) {
   cudaGraph_t graph = nullptr;
   check(cudaStreamEndCapture(native(stream), &graph));
-  const std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)> owned(graph, cudaGraphDestroy);
+  std::shared_ptr<void> handle(
+      graph, [](void* nodes) { static_cast<void>(cudaGraphDestroy(static_cast<cudaGraph_t>(nodes))); });
+  std::size_t count = 0;
+  check(cudaGraphGetNodes(graph, nullptr, &count));
+  return {std::move(handle), static_cast<Index>(count)};
+}
+
+std::shared_ptr<void> instantiate(const CapturedNodes& nodes, Stream stream) {
   cudaGraphExec_t launchable = nullptr;
-  check(cudaGraphInstantiate(&launchable, graph, cudaGraphInstantiateFlagUseNodePriority));
+  check(cudaGraphInstantiate(&launchable, static_cast<cudaGraph_t>(nodes.handle.get()),
+                             cudaGraphInstantiateFlagUseNodePriority));
   std::shared_ptr<void> handle(
       launchable, [](void* exec) { static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(exec))); });
   check(cudaGraphUpload(launchable, native(stream)));

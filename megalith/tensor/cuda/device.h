@@ -29,8 +29,13 @@ double seconds_between(void* earlier, void* later);
 /// Work of `stream`, and of streams that wait for it, is captured from here on; only this thread may not wait for the
 /// GPU meanwhile.
 void begin_capture(Stream stream);
-/// The captured graph, instantiated and uploaded; launched by launch().
-std::shared_ptr<void> end_capture(Stream stream);
+struct CapturedNodes {
+  std::shared_ptr<void> handle;
+  Index count = 0;
+};
+CapturedNodes end_capture(Stream stream);
+/// A graph of the nodes, uploaded; launched by launch().
+std::shared_ptr<void> instantiate(const CapturedNodes& nodes, Stream stream);
 void abandon_capture(Stream stream) noexcept;
 void launch(void* graph, Stream stream);
 /// A named range on this thread, for NVIDIA's profilers.

@@ -1,10 +1,10 @@
-#include "apps/text_table.h"
+#include "megalith/base/text_table.h"
 
 #include <algorithm>
 
 #include "megalith/base/str.h"
 
-namespace megalith::apps {
+namespace megalith {
 
 std::string text_table(const std::vector<std::vector<std::string>>& rows, Align align) {
   std::vector<std::size_t> widths(rows.front().size());
@@ -30,4 +30,4 @@ std::string joined(const std::vector<int>& numbers) {
   return text;
 }
 
-}  // namespace megalith::apps
+}  // namespace megalith

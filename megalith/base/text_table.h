@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-namespace megalith::apps {
+namespace megalith {
 
 enum class Align { left, right };
 
@@ -13,4 +13,4 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows, Align 
 /// "4+2"
 std::string joined(const std::vector<int>& numbers);
 
-}  // namespace megalith::apps
+}  // namespace megalith

@@ -1,0 +1,54 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "megalith/capture/accounting.h"
+#include "megalith/train/engine.h"
+
+namespace megalith::train {
+
+/// One way to run from graphs, by plan.
+struct GraphPlan {
+  capture::GraphCounts training;
+  Index evaluation_graphs = 0;
+  int warmup_passes = 0;  ///< eager ones, just before the recording
+  Index added_bytes = 0;  ///< beside the memory plan
+};
+
+/// The graphs that a rank would run from in each way, and the memory that they would lie in.
+struct PlannedGraphs {
+  int rank = 0, stage = 0, in_flight = 0;
+  std::vector<int> captured_layers;  ///< by chunk
+  std::vector<int> slots;            ///< as LoweredSchedule counts them
+  GraphPlan per_microbatch, per_slot, iteration;
+  capture::OwnedBuffers owned;
+  BytesByOwner plan;
+
+  const GraphPlan& of(const capture::GraphsConfig& graphs) const;
+};
+/// Needs no device and communicates with nobody.
+PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank);
+
+pipeline::ScheduleShape training_shape(const config::RunPlan& plan);
+/// Of every layer on every rank.
+capture::LayerSizes layer_sizes(const config::RunPlan& plan);
+
+/// One rank's graphs, by plan and as captured. Plain bytes, so that ranks can send it.
+struct GraphAccount {
+  Index planned_graphs = 0, planned_launches = 0;           ///< launches: of a step
+  Index static_inputs = 0, output_grads = 0, boundary = 0;  ///< bytes of buffers of their own, which ours do without
+  Index added_bytes = 0;                                    ///< to the memory plan
+  Index graphs = 0, launches = 0, ops = 0, nodes = 0;
+  Index device_bytes = 0;  ///< that the driver took meanwhile; 0 on the CPU
+  double capture_s = 0, instantiate_s = 0;
+
+  /// Whether everything but the times is the same.
+  bool is_like(const GraphAccount& other) const;
+};
+/// Of all ranks, once training graphs are captured; includes those of evaluation where they are too. Collective.
+std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPlan& plan);
+
+/// A table for people: rank 0, and the ranks whose numbers are not like its.
+std::string graphs_table(const std::vector<GraphAccount>& ranks);
+
+}  // namespace megalith::train

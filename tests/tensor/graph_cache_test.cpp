@@ -1,0 +1,92 @@
+#include "megalith/tensor/graph_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+
+namespace megalith {
+namespace {
+
+using Key = GraphCache::Key;
+using State = GraphCache::State;
+
+/// Two layers forward (piece 0) and backward (piece 1), for two microbatches.
+class GraphCacheTest : public ::testing::Test {
+ protected:
+  GraphCacheTest() {
+    graphs_.start("training", {{memory_.data(), static_cast<std::size_t>(memory_.bytes())}});
+    graphs_.set_state(State::capturing);
+    for (const Key& key : kStep) run(key);
+    graphs_.set_state(State::replaying);
+  }
+  void run(const Key& key) {
+    graphs_.run(ex_, key, [&] {
+      const Tensor count = memory_.view({1}, DType::f64);
+      ex_.run({.name = "count", .reads = {count}, .writes = {count}},
+              [=](Exec&, Stream) { count.data<double>()[0] += 1; });
+    });
+  }
+  std::string refusal(const Key& key) {
+    try {
+      run(key);
+    } catch (const InternalError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  double count() const { return memory_.view({1}, DType::f64).data<double>()[0]; }
+
+  const std::vector<Key> kStep = {{0, 0, 0, 0}, {0, 0, 1, 0}, {0, 0, 1, 1}, {0, 0, 0, 1},
+                                  {0, 0, 0, 0}, {0, 0, 1, 0}, {0, 0, 1, 1}, {0, 0, 0, 1}};
+  Buffer memory_{256};
+  Exec ex_;
+  GraphCache graphs_;
+};
+
+TEST_F(GraphCacheTest, EveryStepLaunchesWhatTheFirstLaunched) {
+  EXPECT_EQ(graphs_.order(), kStep);
+  EXPECT_EQ(graphs_.stats().graphs, 4);
+  EXPECT_EQ(graphs_.stats().ops, 4);
+  for (int step = 0; step < 2; ++step) {
+    for (const Key& key : kStep) run(key);
+    graphs_.set_state(State::replaying);
+  }
+  EXPECT_EQ(graphs_.launches(), 24);
+  EXPECT_EQ(count(), 24);
+}
+
+TEST_F(GraphCacheTest, SwappedLaunchesAreReportedWithBothPieces) {
+  for (std::size_t first = 0; first + 1 < kStep.size(); ++first) {
+    for (std::size_t i = 0; i < first; ++i) run(kStep[i]);
+    EXPECT_NE(refusal(kStep[first + 1]), "") << "launches " << first << " and the next";
+    graphs_.set_state(State::replaying);
+  }
+  run(kStep[0]);
+  EXPECT_EQ(refusal(kStep[2]),
+            "[graphs] training: chunk 0, instance 0, layer 1, piece 1 is launched where the captured step launched "
+            "chunk 0, instance 0, layer 1, piece 0: graphs share memory, so they run in the order in which they were "
+            "captured");
+}
+
+TEST_F(GraphCacheTest, MoreLaunchesThanCapturedAndUnknownPiecesAreReported) {
+  for (const Key& key : kStep) run(key);
+  EXPECT_NE(refusal(kStep[0]).find("launched where the captured step launched nothing more"), std::string::npos);
+  EXPECT_EQ(refusal({0, 1, 0, 0}),
+            "[graphs] training: there is no graph of chunk 0, instance 1, layer 0, piece 0: the step is not cut as the "
+            "one that was captured");
+}
+
+TEST_F(GraphCacheTest, GraphsAreCapturedAnewOnceTheyAreGone) {
+  EXPECT_THROW(graphs_.set_state(State::capturing), InternalError);
+  graphs_.clear();
+  run(kStep[3]);
+  EXPECT_EQ(graphs_.stats().graphs, 0) << "eager";
+  graphs_.set_state(State::capturing);
+  run(kStep[3]);
+  graphs_.set_state(State::replaying);
+  run(kStep[3]);
+  EXPECT_EQ(graphs_.order(), std::vector<Key>{kStep[3]});
+}
+
+}  // namespace
+}  // namespace megalith

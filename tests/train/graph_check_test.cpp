@@ -1,0 +1,158 @@
+// graphs.check: steps from graphs beside eager ones, over all planned memory. Steps that agree change nothing; what
+// does not agree is named.
+#include "megalith/base/error.h"
+
+#include "tests/train/graph_run.h"
+
+namespace megalith {
+namespace {
+
+using capture::GraphMode;
+using capture::GraphsPer;
+using testing::Grid;
+
+/// A way to run from graphs.
+struct Way {
+  const char* name;
+  GraphMode mode;
+  bool optimizer = false;                 ///< iteration
+  GraphsPer per = GraphsPer::microbatch;  ///< layers
+};
+constexpr Way kWays[] = {{"passes", GraphMode::iteration},
+                         {"whole_step", GraphMode::iteration, true},
+                         {"layers_per_microbatch", GraphMode::layers},
+                         {"layers_per_slot", GraphMode::layers, false, GraphsPer::slot}};
+
+constexpr Index kWarmup = 2;
+
+config::RunPlan plan_of(const Grid& grid, const std::string& precision, const Way& way, Index steps, Index checked) {
+  config::RunPlan plan = testing::small_plan(grid, precision, steps);
+  plan.graphs.mode = way.mode;
+  plan.graphs.optimizer = way.optimizer;
+  plan.graphs.per = way.per;
+  plan.graphs.warmup_steps = kWarmup;
+  plan.graphs.check_steps = checked;
+  return plan;
+}
+
+class CheckedSteps : public ::testing::TestWithParam<std::tuple<Grid, Way>> {};
+
+TEST_P(CheckedSteps, FindNothingAmissAndChangeNoBits) {
+  const auto& [grid, way] = GetParam();
+  const auto run = [](const config::RunPlan& plan) { return testing::run_of(plan, [](train::Engine&, Index) {}); };
+  const auto got = run(plan_of(grid, "bf16", way, 20, 5)), want = run(testing::small_plan(grid, "bf16", 20));
+  testing::expect_same_training(*got, *want);
+  if (grid.sharding == Sharding::none) testing::expect_same_gradients(*got, *want);
+}
+
+constexpr Grid kGrids[] = {{.tp = 1},
+                           {.tp = 2, .pp = 2},
+                           {.pp = 2, .dp = 2, .chunks = 2},
+                           {.dp = 2, .sharding = Sharding::optimizer},
+                           {.tp = 2, .pp = 2, .rows = nn::Rows::shared}};
+
+INSTANTIATE_TEST_SUITE_P(All, CheckedSteps, ::testing::Combine(::testing::ValuesIn(kGrids), ::testing::ValuesIn(kWays)),
+                         [](const auto& test) {
+                           return std::get<0>(test.param).name() + "_" + std::get<1>(test.param).name;
+                         });
+
+/// Done by every rank before a step: its engine, its rank, the step from 0.
+using Meddle = std::function<void(train::Engine&, int, Index)>;
+
+/// The error that ends a run whose steps are all checked.
+std::string error_of(const config::RunPlan& plan, const Meddle& meddle, const model::BatchSource& source) {
+  try {
+    comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+      train::Engine engine(world, plan);
+      engine.allocate();
+      for (Index step = 0; step < plan.train.steps; ++step) {
+        meddle(engine, world.rank(), step);
+        engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      }
+    });
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// What two parameters' views show, changed places: host code that runs again follows, graphs do not.
+void swap_views(train::Engine& engine, const char* a, const char* b, Tensor Param::*view) {
+  ParamBuffer& params = engine.stage().params();
+  std::swap(params.at(a).*view, params.at(b).*view);
+}
+
+constexpr Index kMeddled = kWarmup + 3;  // the steps before it were checked and agreed
+
+TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
+  const Grid grid{.tp = 2, .pp = 2};
+  for (const Way& way : {kWays[2], kWays[3]}) {
+    const config::RunPlan plan = plan_of(grid, "fp32", way, 8, 8);
+    const testing::HashedBatches source(plan.model.vocab_size);
+    // Layer 5 is in the second stage: layer norms read each other's weights, on one of its two ranks.
+    const std::string error = error_of(
+        plan,
+        [](train::Engine& engine, int rank, Index step) {
+          if (rank == 3 && step == kMeddled)
+            swap_views(engine, "layers.5.norm1.weight", "layers.5.norm2.weight", &Param::value);
+        },
+        source);
+    EXPECT_EQ(error.substr(0, error.find(" at byte")),
+              "rank 3: [graphs] step 6: result of layer_norm, chunk 0, microbatch 7, layer 5")
+        << way.name;
+  }
+}
+
+TEST(DifferingSteps, AreNamedByTheGradientWhereResultsAgree) {
+  const config::RunPlan plan = plan_of({.pp = 2, .chunks = 2}, "fp32", kWays[2], 8, 8);
+  const testing::HashedBatches source(plan.model.vocab_size);
+  const std::string error = error_of(
+      plan,
+      [](train::Engine& engine, int rank, Index step) {
+        if (rank == 0 && step == kMeddled)
+          swap_views(engine, "layers.1.norm1.weight", "layers.1.norm2.weight", &Param::grad);
+      },
+      source);
+  EXPECT_EQ(error.substr(0, error.find(" at byte")), "rank 0: [graphs] step 6: gradient of layers.1.norm2.weight");
+}
+
+TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
+  const config::RunPlan plan = plan_of({.tp = 2}, "fp32", kWays[1], 8, 8);
+  const testing::HashedBatches source(plan.model.vocab_size);
+  const std::string error = error_of(
+      plan,
+      [](train::Engine& engine, int, Index step) {
+        if (step == kMeddled) swap_views(engine, "layers.5.norm1.weight", "layers.5.norm2.weight", &Param::value);
+      },
+      source);
+  EXPECT_NE(error.find("[graph] training, chunk 0, microbatch 0, layer 5, op"), std::string::npos) << error;
+  EXPECT_NE(error.find("lies at another address than when captured"), std::string::npos) << error;
+}
+
+/// Gives other tokens when it is asked a second time for the same samples.
+class ForgetfulBatches final : public model::BatchSource {
+ public:
+  ForgetfulBatches(Index vocab, Index sample) : batches_(vocab), sample_(sample) {}
+  void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> targets) const override {
+    batches_.fill(first_sample, count, tokens, targets);
+    if (first_sample == sample_ && asked_++ > 0) tokens[3] = 1 - std::min(tokens[3], 1);
+  }
+
+ private:
+  testing::HashedBatches batches_;
+  Index sample_;
+  mutable int asked_ = 0;
+};
+
+TEST(DifferingSteps, AreNamedByTheInputsThatDiffer) {
+  const config::RunPlan plan = plan_of({}, "fp32", kWays[2], 8, 8);
+  const ForgetfulBatches source(plan.model.vocab_size, kMeddled * plan.train.global_batch + 7);
+  EXPECT_EQ(error_of(
+                plan, [](train::Engine&, int, Index) {}, source)
+                .substr(0, 71),
+            "rank 0: [graphs] step 6: tokens, chunk 0, microbatch 7 at byte 12 of 36");
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,174 @@
+// Memory that a step has released is nobody's: filled with NaN at once, in eager steps and in ones from graphs, it
+// changes no bit of the gradients (M5, T13).
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "megalith/capture/step_graph.h"
+#include "megalith/ops/init.h"
+#include "megalith/ops/step_end.h"
+
+#include "tests/train/small_run.h"
+
+namespace megalith {
+namespace {
+
+using testing::Grid;
+
+enum class Way : std::uint8_t { eager, per_microbatch, per_slot, iteration };
+enum class Released : std::uint8_t { kept, poisoned };
+
+/// A stage whose passes are followed by what they release. Scratch: by every pass. By a backward also the slot's
+/// activations, the input that its forward was given, and the gradient that it was given.
+class ReleasingStage final : public pipeline::Stage {
+ public:
+  ReleasingStage(model::GptStage& stage, Released released) : stage_(stage), released_(released) {
+    const pipeline::LoweredSchedule& schedule = stage.schedule();
+    const auto slot_bytes = [&](std::size_t pool) {
+      if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk) return stage.plans()[pool].saved_bytes;
+      Index most = 0;
+      for (const MemoryPlan& plan : stage.plans()) most = std::max(most, plan.saved_bytes);
+      return most;
+    };
+    std::byte* begin = stage.work().data();
+    for (std::size_t pool = 0; pool < schedule.num_slots.size(); ++pool) {
+      slots_.emplace_back();
+      for (int slot = 0; slot < schedule.num_slots[pool]; ++slot, begin += slot_bytes(pool))
+        slots_.back().push_back(bytes(begin, slot_bytes(pool)));
+    }
+    EXPECT_EQ(begin, stage.scratch());
+    scratch_ = bytes(begin, stage.work().data() + stage.work().size() - begin);
+  }
+
+  void set_step_state(Exec& ex, int chunk, int microbatch, int slot) override {
+    stage_.set_step_state(ex, chunk, microbatch, slot);
+  }
+  void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override {
+    stage_.forward(ex, chunk, slot, input, output);
+    inputs_[{chunk, slot}] = input;
+    release(ex, scratch_);
+  }
+  void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) override {
+    stage_.backward(ex, chunk, slot, output_grad, input_grad);
+    const std::size_t pool = slots_.size() == 1 ? 0 : static_cast<std::size_t>(chunk);
+    for (const Tensor& memory :
+         {scratch_, slots_[pool][static_cast<std::size_t>(slot)], inputs_[{chunk, slot}], output_grad})
+      release(ex, memory);
+  }
+  void gather_params(Exec& ex, int chunk) override { stage_.gather_params(ex, chunk); }
+  void reduce_grads(Exec& ex) override { stage_.reduce_grads(ex); }
+
+ private:
+  static Tensor bytes(std::byte* begin, Index count) { return {begin, {count}, DType::u8}; }
+  void release(Exec& ex, const Tensor& memory) const {
+    if (released_ == Released::kept || !memory) return;
+    ex.run({.name = "release", .reads = {}, .writes = {memory}},
+           [memory](Exec&, Stream) { std::memset(memory.raw(), 0xff, static_cast<std::size_t>(memory.bytes())); });
+  }
+
+  model::GptStage& stage_;
+  Released released_;
+  std::vector<std::vector<Tensor>> slots_;  // of each pool
+  Tensor scratch_;
+  std::map<std::pair<int, int>, Tensor> inputs_;
+};
+
+model::StageConfig stage_config(const config::RunPlan& plan, Way way) {
+  using model::LayerPieces;
+  model::StageConfig config{.model = plan.model,
+                            .chunks = plan.chunks,
+                            .group_size = plan.group_size,
+                            .rows = plan.sequence_parallel ? nn::Rows::shared : nn::Rows::whole,
+                            .global_batch = plan.train.global_batch,
+                            .micro_batch = plan.train.micro_batch,
+                            .seed = plan.train.seed,
+                            .policy = plan.train.policy()};
+  if (way == Way::iteration) config.input_uploads = model::InputUploads::whole_step;
+  // Pieces also where nothing captures them: they add first gradients to zeros, whose bits are other than a product's.
+  if (way == Way::per_microbatch) config.pieces = {LayerPieces::whole, model::ChunkEdges::of_caller};
+  if (way == Way::per_slot) {
+    config.pieces = {LayerPieces::whole, model::ChunkEdges::own};
+    config.instances = model::PieceInstance::slot;
+  }
+  return config;
+}
+
+struct Passes {
+  std::vector<double> losses;   ///< of each step, summed over what rank 0's stage has
+  testing::Gathered gradients;  ///< of the last step
+};
+
+/// Forward and backward passes of five steps, from graphs from the third on.
+void run_rank(comm::World& world, const config::RunPlan& plan, Way way, Released released, Passes& out) {
+  constexpr Index kSteps = 5, kWarmup = 2;
+  Exec ex;
+  MemoryLedger ledger(Device::cpu);
+  const grid::Mesh mesh = grid::make_mesh(world, plan.grid);
+  model::GptStage stage(stage_config(plan, way), mesh);
+  pipeline::Executor executor(stage.schedule(), mesh.pp, {stage.boundary_shape(), plan.train.policy().compute});
+  stage.allocate(ledger);
+  executor.allocate(ledger);
+  const Buffer scalars = ledger.take("step scalars", kAlignment);
+  const Tensor optimizer_state = scalars.view({sizeof(ops::OptimizerState)}, DType::u8);
+  const ops::OptimizerState initial;
+  std::memcpy(optimizer_state.raw(), &initial, sizeof initial);
+  for (const Param& param : stage.params().params()) ops::initialise(ex, param.spec, param.value, plan.train.seed);
+
+  ReleasingStage releasing(stage, released);
+  capture::StepGraph step_graph("training", way == Way::iteration ? kWarmup : kSteps);
+  GraphCache layer_graphs;
+  layer_graphs.start("training", ledger.memory());
+  if (way == Way::per_microbatch || way == Way::per_slot) stage.run_pieces_from(layer_graphs);
+  const testing::HashedBatches source(plan.model.vocab_size);
+  for (Index step = 0; step < kSteps; ++step) {
+    using State = GraphCache::State;
+    layer_graphs.set_state(step < kWarmup ? State::eager : step == kWarmup ? State::capturing : State::replaying);
+    stage.load(ex, nn::Mode::train, source, step * plan.train.global_batch,
+               {.step = static_cast<std::uint64_t>(step), .loss_scale = 1.0 / 64}, optimizer_state);
+    step_graph.run(ex, ledger.memory(), [&] {
+      stage.begin(ex);
+      executor.run(ex, releasing);
+    });
+    if (mesh.last_stage() && mesh.tp_rank() == 0 && mesh.dp_rank() == 0)
+      out.losses.push_back(stage.loss_sum().data<double>()[0]);
+  }
+  testing::put_params(out.gradients, stage, true);
+}
+
+class ReleasedMemory : public ::testing::TestWithParam<std::tuple<Grid, Way>> {};
+
+TEST_P(ReleasedMemory, IsReadByNobody) {
+  const auto& [grid, way] = GetParam();
+  const config::RunPlan plan = testing::small_plan(grid, "fp32");
+  Passes kept, poisoned;
+  for (const Released released : {Released::kept, Released::poisoned}) {
+    comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+      run_rank(world, plan, way, released, released == Released::kept ? kept : poisoned);
+    });
+  }
+  EXPECT_EQ(kept.losses.size(), 5u);
+  EXPECT_EQ(poisoned.losses, kept.losses);
+  EXPECT_EQ(poisoned.gradients.tensors(), kept.gradients.tensors());
+}
+
+constexpr Grid kGrids[] = {{.tp = 1},
+                           {.pp = 2},
+                           {.pp = 4},
+                           {.tp = 2, .pp = 2},
+                           {.pp = 2, .chunks = 2},
+                           {.pp = 2, .chunks = 4},
+                           {.tp = 2, .pp = 2, .rows = nn::Rows::shared}};
+
+std::string name_of_case(const ::testing::TestParamInfo<std::tuple<Grid, Way>>& test) {
+  constexpr const char* kNames[] = {"eager", "per_microbatch", "per_slot", "iteration"};
+  return std::get<0>(test.param).name() + "_" + kNames[static_cast<int>(std::get<1>(test.param))];
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ReleasedMemory,
+                         ::testing::Combine(::testing::ValuesIn(kGrids),
+                                            ::testing::Values(Way::eager, Way::per_microbatch, Way::per_slot,
+                                                              Way::iteration)),
+                         name_of_case);
+
+}  // namespace
+}  // namespace megalith
