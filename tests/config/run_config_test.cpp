@@ -76,8 +76,11 @@ TEST(Recipe, TheOptimizerIsDistributedWhenAsked) {
 }
 
 TEST(Recipe, LargeMessagesGoByCopyEnginesUnlessAskedOtherwise) {
-  EXPECT_EQ(resolve(parse_recipe(kSmall, "r.toml", {})).transfers, comm::Carrier::copy_engines);
-  EXPECT_EQ(resolve(parse_recipe(kSmall, "r.toml", {"parallel.transfers=kernels"})).transfers, comm::Carrier::kernels);
+  const auto carrier = [](const std::vector<std::string>& settings) {
+    return resolve(parse_recipe(kSmall, "r.toml", settings)).transfers;
+  };
+  EXPECT_EQ(carrier({}), comm::Carrier::copy_engines);
+  EXPECT_EQ(carrier({"parallel.transfers=kernels"}), comm::Carrier::kernels);
   EXPECT_NE(problem_of(kSmall, {"parallel.transfers=pigeons"}).find("parallel.transfers = pigeons: must be copy_eng"),
             std::string::npos);
 }
