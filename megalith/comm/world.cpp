@@ -100,6 +100,16 @@ void WatchedStep::end() {
   pattern = nullptr;
 }
 
+WatchedReplays::WatchedReplays(World& world, const Exec& ex)
+    : world_(world), stream_(ex.stream()), errors_at_start_(std::uncaught_exceptions()) {
+  world_.add(stream_);
+}
+
+WatchedReplays::~WatchedReplays() {
+  if (std::uncaught_exceptions() > errors_at_start_) world_.give_up();
+  world_.remove(stream_);
+}
+
 std::string World::call_log() const {
   return str("rank ", rank(), " of ", size(), " (", transport(), "): ", calls_->log->text());
 }

@@ -25,7 +25,7 @@ enum class Blocks : std::uint8_t { as_needed, few };
 
 /// What carries large messages and collectives between GPUs: their copy engines where ranks are threads of one process
 /// whose GPUs reach each other's memory (comm/peer), else and in any case for small ones kernels of NCCL. Sums of the
-/// two differ by rounding.
+/// two differ by rounding. Copy engines take a mailbox of 32 to 64 MiB of every member's GPU (MailboxLayout).
 enum class Carrier : std::uint8_t { copy_engines, kernels };
 std::string_view name_of(Carrier carrier);
 
@@ -89,8 +89,12 @@ class World {
 
  private:
   friend class WatchedStep;
+  friend class WatchedReplays;
   /// An error left a step: its memory may go, so whatever is in flight there must end.
   virtual void give_up() noexcept {}
+  /// A stream replays captured calls, which the transport has not submitted itself; it does so no more.
+  virtual void add(Stream) {}
+  virtual void remove(Stream) noexcept {}
 
   std::vector<Group> groups_;
   std::unique_ptr<Group> all_;
@@ -109,6 +113,22 @@ class WatchedStep {
 
  private:
   World& world_;
+};
+
+/// While it lives, check_health() throws no sooner than an Exec's stream is idle, where graphs may replay calls of this
+/// World. To end before the Exec and all memory that these calls touch; when an error ends it, communication ends
+/// first.
+class WatchedReplays {
+ public:
+  WatchedReplays(World& world, const Exec& ex);
+  ~WatchedReplays();
+  WatchedReplays(const WatchedReplays&) = delete;
+  WatchedReplays& operator=(const WatchedReplays&) = delete;
+
+ private:
+  World& world_;
+  Stream stream_;
+  int errors_at_start_;
 };
 
 struct WorldOptions {

@@ -1,14 +1,18 @@
 // Large messages and collectives between GPUs by their copy engines (comm/peer), also from a graph. Only in builds with
 // NCCL.
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
@@ -20,10 +24,13 @@
 namespace megalith::comm {
 namespace {
 
+/// A group of all ranks that copy engines carry.
 Group all_ranks(World& world, const std::string& name, const GroupUse& use) {
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return world.group(name, std::move(ranks), use);
+  Group group = world.group(name, std::move(ranks), use);
+  if (group.channel().multiprocessors() != 4 * world.size()) throw InternalError(name + ": NCCL carries it");
+  return group;
 }
 
 /// Rank `rank`'s number at place i: sums of several are rounded, and depend on the order.
@@ -123,38 +130,80 @@ void messages(World& world) {
   }
 }
 
-/// A step of a graph: doubles x on two ranks, adds it up over all, passes it on.
-void replayed(World& world) {
-  constexpr Index kCount = Index{1} << 20;
-  Exec ex(Device::cuda);
-  const Group sums = all_ranks(world, "sums", {}),
-              ring = all_ranks(world, "messages", {.messages = Messages::neighbours});
-  const int n = world.size(), next = (world.rank() + 1) % n, previous = (world.rank() + n - 1) % n;
-  const Tensor x = put<float>(ex, kCount, [](Index i) { return static_cast<float>(i % 5); });
-  const Tensor y = ex.tensor({kCount}, DType::f32);
-  const auto step = [&] {
-    Pending receive = recv(ex, ring, y, previous);
-    all_reduce(ex, sums, x, Reduce::sum).wait(ex);
-    send(ex, ring, x, next).wait(ex);
+/// A captured step: adds x up over all ranks and passes it on, into y of the next.
+class Replayed {
+ public:
+  explicit Replayed(World& world)
+      : world_(world),
+        sums_(all_ranks(world, "sums", {})),
+        ring_(all_ranks(world, "messages", {.messages = Messages::neighbours})),
+        x(put<float>(ex, kCount, [](Index i) { return static_cast<float>(i % 5); })),
+        y(ex.tensor({kCount}, DType::f32)),
+        replays_(world, ex) {
+    step();  // outside of graphs first
+    cudaGraph_t graph = nullptr;
+    cuda::check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
+    step();
+    cuda::check(cudaStreamEndCapture(stream(), &graph));
+    cuda::check(cudaGraphInstantiate(&ready_, graph, 0));
+    cuda::check(cudaGraphDestroy(graph));
+  }
+  ~Replayed() { static_cast<void>(cudaGraphExecDestroy(ready_)); }
+  Replayed(const Replayed&) = delete;
+  Replayed& operator=(const Replayed&) = delete;
+
+  void step() {
+    const int n = world_.size(), rank = world_.rank();
+    Pending receive = recv(ex, ring_, y, (rank + n - 1) % n);
+    all_reduce(ex, sums_, x, Reduce::sum).wait(ex);
+    send(ex, ring_, x, (rank + 1) % n).wait(ex);
     receive.wait(ex);
-  };
-  step();
-  const cudaStream_t stream = cuda::native(ex.stream());
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t ready = nullptr;
-  cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  step();
-  cuda::check(cudaStreamEndCapture(stream, &graph));
-  cuda::check(cudaGraphInstantiate(&ready, graph, 0));
-  for (int i = 0; i < 3; ++i) cuda::check(cudaGraphLaunch(ready, stream));
-  step();  // and outside of graphs again
-  ex.synchronize();
+  }
+  void launch() { cuda::check(cudaGraphLaunch(ready_, stream())); }
+  cudaStream_t stream() const { return cuda::native(ex.stream()); }
+
+ private:
+  static constexpr Index kCount = (MailboxLayout::kSlots + 1) * MailboxLayout::kSlotBytes / Index{sizeof(float)} + 777;
+
+  World& world_;
+  Group sums_, ring_;
+  cudaGraphExec_t ready_ = nullptr;
+
+ public:
+  Exec ex{Device::cuda};
+  Tensor x, y;
+
+ private:
+  WatchedReplays replays_;
+};
+
+void replayed(World& world) {
+  Replayed graph(world);
+  for (int i = 0; i < 3; ++i) graph.launch();
+  graph.step();  // and outside of graphs again
+  graph.ex.synchronize();
   world.check_health();
-  cuda::check(cudaGraphExecDestroy(ready));
-  cuda::check(cudaGraphDestroy(graph));
-  const float factor = std::pow(static_cast<float>(n), 5.0f);
-  for (const Tensor& tensor : {x, y})
-    expect_at<float>(ex, tensor, "after 5 steps", [&](Index i) { return factor * static_cast<float>(i % 5); });
+  const float factor = std::pow(static_cast<float>(world.size()), 5.0f);
+  for (const Tensor& tensor : {graph.x, graph.y})
+    expect_at<float>(graph.ex, tensor, "after 5 steps", [&](Index i) { return factor * static_cast<float>(i % 5); });
+}
+
+/// Rank 0 waits in a graph for a rank that has failed. Says whether its stream was idle when it heard of it.
+bool idle_when_told(World& world) {
+  Replayed graph(world);
+  graph.launch();
+  graph.ex.synchronize();
+  if (world.rank() > 0) throw NonFiniteError("[loss] loss = nan: must be finite");
+  graph.launch();
+  graph.launch();
+  try {
+    for (;;) {
+      world.check_health();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const AbortedError&) {
+    return cudaStreamQuery(graph.stream()) == cudaSuccess;
+  }
 }
 
 class CopyEngines : public testing::TestWithParam<int> {
@@ -162,6 +211,11 @@ class CopyEngines : public testing::TestWithParam<int> {
   void SetUp() override {
     if (device::num_gpus() < GetParam())
       GTEST_SKIP() << "needs " << GetParam() << " GPUs, this machine has " << device::num_gpus();
+    int reaches = 0;
+    for (int other = 1; other < GetParam(); ++other) {
+      cuda::check(cudaDeviceCanAccessPeer(&reaches, 0, other));
+      if (reaches == 0) GTEST_SKIP() << "GPU 0 does not reach the memory of GPU " << other;
+    }
   }
   void run(const std::function<void(World&)>& body) {
     EXPECT_NO_THROW(run_gpu_ranks(GetParam(), body, {.timeout_s = 30}));
@@ -177,6 +231,14 @@ TEST_P(CopyEngines, SumInAscendingRankOrderAndRoundOnce) {
 }
 TEST_P(CopyEngines, CarryMessages) { run(messages); }
 TEST_P(CopyEngines, RepeatInAGraph) { run(replayed); }
+TEST_P(CopyEngines, EndGraphsThatWaitForARankThatHasFailed) {
+  std::atomic<bool> was_idle{false};
+  const double start_s = monotonic_s();
+  EXPECT_THROW(run_gpu_ranks(GetParam(), [&](World& world) { was_idle = idle_when_told(world) || was_idle; }, {}),
+               NonFiniteError);
+  EXPECT_TRUE(was_idle);
+  EXPECT_LT(monotonic_s() - start_s, 20);
+}
 
 }  // namespace
 }  // namespace megalith::comm

@@ -120,17 +120,24 @@ TEST_F(NcclFailure, EndsAPostedReceiveOfItsOwn) {
 }
 
 TEST_F(NcclFailure, AnAbsentRankIsAHang) {
-  const std::string text = text_of<HangError>(
-      [&](World& world) {
-        sum(world);
-        start();
-        if (world.rank() == 0) return sum(world);
-        std::this_thread::sleep_for(std::chrono::seconds(4));
-      },
-      {.timeout_s = 2});
-  EXPECT_TRUE(text.starts_with("rank 0: [all_reduce] group world of 2 ranks: rank 0 waited 2.")) << text;
-  EXPECT_NE(text.find("in all_reduce(sum, f32 x 1048576) #1 at nccl_test.cpp:"), std::string::npos) << text;
-  EXPECT_TRUE(text.ends_with(" for rank 1")) << text;
+  struct Case {
+    void (*waits)(World&);
+    const char *group, *call;
+  };
+  for (const auto& [waits, group, call] : {Case{sum, "world", "#1"}, Case{sum_by_copies, "sums", "#50"}}) {
+    const std::string text = text_of<HangError>(
+        [&](World& world) {
+          waits(world);
+          start();
+          if (world.rank() == 0) return waits(world);
+          std::this_thread::sleep_for(std::chrono::seconds(4));
+        },
+        {.timeout_s = 2});
+    EXPECT_TRUE(text.starts_with(str("rank 0: [all_reduce] group ", group, " of 2 ranks: rank 0 waited 2."))) << text;
+    EXPECT_NE(text.find(str("in all_reduce(sum, f32 x 1048576) ", call, " at nccl_test.cpp:")), std::string::npos)
+        << text;
+    EXPECT_TRUE(text.ends_with(" for rank 1")) << text;
+  }
 }
 
 TEST_F(NcclFailure, MessagesNeedAGroupMadeForThem) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/nccl/nccl_world.h"
 
@@ -22,7 +23,15 @@ Place place_here() {
 
 }  // namespace
 
-void widen_gpu_queues() { ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+void widen_gpu_queues() {
+  constexpr const char* kName = "CUDA_DEVICE_MAX_CONNECTIONS";
+  constexpr int kMost = 32;
+  const char* const set = std::getenv(kName);
+  const std::string before = set == nullptr ? "" : set;
+  ::setenv(kName, std::to_string(kMost).c_str(), 1);  // first: looking for GPUs already reads it
+  if (before.empty() || before == std::getenv(kName) || device::num_gpus() < 2) return;
+  log::warning(str(kName, '=', before, " is taken as ", kMost, ": with fewer queues messages between GPUs may hang"));
+}
 
 int choose_gpu(std::span<const Place> places, int rank) {
   for (const Place& place : places) {

@@ -8,7 +8,8 @@ namespace megalith::comm {
 
 /// Gives each GPU more hardware queues than ranks have streams (32, where CUDA has 8): in a shared queue a stream waits
 /// for what another one waits for, and a send behind a receive of the other direction never starts. Sets
-/// CUDA_DEVICE_MAX_CONNECTIONS unless it is set. For main(), before threads start and before the first use of a GPU.
+/// CUDA_DEVICE_MAX_CONNECTIONS, over a smaller number too (recipes for other programs set 1), which it warns of. For
+/// main(), before threads start and before the first use of a GPU.
 void widen_gpu_queues();
 
 /// The host that a rank runs on.

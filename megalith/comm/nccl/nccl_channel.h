@@ -14,12 +14,13 @@ namespace megalith::comm {
 
 class Watchdog;
 
-/// A rank's end of a group of GPUs: of NCCL, and for large sums and gathers of the GPUs' copy engines where they reach
-/// each other (PeerGroup). All calls only submit to the group's line, or for messages to that of their peer,
+/// A rank's end of a group of GPUs: of NCCL, and for large messages, sums and gathers of the GPUs' copy engines where
+/// they reach each other (PeerGroup). All calls only submit to the group's line, or for messages to that of their peer,
 /// direction and lane; wait() holds the caller's stream. They may be captured into a CUDA graph once they have been
 /// made outside of one, as NCCL connects GPUs at the first call of a kind: each must be waited for within the same
 /// capture, the watchdog does not see them run, and the graph must be destroyed before the World. Calls throw what
-/// Watchdog::check_health() throws, and BackendError with NCCL's text. Memory: NCCL's buffers and 512 events a line.
+/// Watchdog::check_health() throws, and BackendError with NCCL's text. Memory: NCCL's buffers, 1,024 events a
+/// line, and for copy engines what PeerGroup takes.
 class NcclChannel final : public Channel {
  public:
   static constexpr int kMessageLanes = 2;

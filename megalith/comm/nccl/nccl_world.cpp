@@ -52,6 +52,8 @@ class NcclWorld final : public World {
 
  private:
   void give_up() noexcept override { watchdog_.give_up(); }
+  void add(Stream replays) override { watchdog_.add(replays); }
+  void remove(Stream replays) noexcept override { watchdog_.remove(replays); }
 
   World& host_;
   int errors_at_start_;

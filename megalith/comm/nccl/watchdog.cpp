@@ -61,6 +61,16 @@ void Watchdog::add(std::shared_ptr<NcclChannel> channel) {
   channels_.push_back(std::move(channel));
 }
 
+void Watchdog::add(Stream replays) {
+  const std::lock_guard lock(mutex_);
+  replays_.push_back(replays);
+}
+
+void Watchdog::remove(Stream replays) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(replays_, [&](const Stream& one) { return one.handle == replays.handle; });
+}
+
 std::vector<std::shared_ptr<NcclChannel>> Watchdog::channels() const {
   const std::lock_guard lock(mutex_);
   return channels_;
@@ -75,7 +85,10 @@ void Watchdog::check_health() const {
 
 void Watchdog::fail(std::exception_ptr verdict) noexcept {
   const std::lock_guard lock(mutex_);
-  if (verdict_ == nullptr) verdict_ = std::move(verdict);
+  if (verdict_ == nullptr) {
+    verdict_ = std::move(verdict);
+    failed_at_s_ = monotonic_s();
+  }
   failed_.store(true, std::memory_order_release);
   wake_.notify_all();
 }
@@ -85,20 +98,31 @@ void Watchdog::give_up() noexcept {
   drain();
 }
 
-/// Waits until the lines are idle after a failure: the watching thread has NCCL's kernels end, what else waits for
-/// members is released here, by the thread that is about to free memory, since freeing may keep others from it.
+bool Watchdog::is_idle(const std::vector<std::shared_ptr<NcclChannel>>& channels) const {
+  const auto is_busy = [](cudaStream_t stream) { return cudaStreamQuery(stream) == cudaErrorNotReady; };
+  for (const auto& channel : channels) {
+    if (std::ranges::any_of(channel->lines(), is_busy, &Line::stream)) return false;
+  }
+  const std::lock_guard lock(mutex_);
+  return std::ranges::none_of(replays_, is_busy, cuda::native);
+}
+
+/// Waits until nothing communicates any more after a failure. Once the watching thread has had NCCL's kernels end, what
+/// else waits for members is released here too, by the thread that is about to free memory, since freeing may keep
+/// others from it; not before, as a step's last vote must not pass after sums over undefined data.
 void Watchdog::drain() const noexcept {
-  constexpr double kMost_s = 5;
-  const double end_s = monotonic_s() + kMost_s;
   const RelaxedCapture relaxed;
   const auto all = channels();
-  for (const auto& channel : all) {
-    for (const Line& line : channel->lines()) {
-      while (cudaStreamQuery(line.stream()) == cudaErrorNotReady && monotonic_s() < end_s) {
-        for (const auto& each : all) each->release();
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
+  double end_s = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    end_s = failed_at_s_ + kDrain_s;
+  }
+  while (!is_idle(all) && monotonic_s() < end_s) {
+    if (aborted_.load(std::memory_order_acquire)) {
+      for (const auto& channel : all) channel->release();
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   static_cast<void>(cudaGetLastError());  // "not ready" is an answer here
 }
@@ -115,6 +139,7 @@ void Watchdog::watch() {
     look();
     if (!failed_) continue;
     abort_all(channels(), aborted);
+    aborted_.store(true, std::memory_order_release);
     for (const auto& channel : channels()) channel->release();
   }
   if (failed_) abort_all(channels(), aborted);

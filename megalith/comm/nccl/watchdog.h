@@ -25,7 +25,11 @@ class Watchdog {
 
   /// Before its communicators are made, so that even that can be aborted. Keeps the channel.
   void add(std::shared_ptr<NcclChannel> channel);
-  /// Throws what has ended communication: AbortedError, HangError or BackendError. By then nothing is in flight.
+  /// Work of this stream, which replays calls that were captured, is waited for too when communication ends.
+  void add(Stream replays);
+  void remove(Stream replays) noexcept;
+  /// Throws what has ended communication: AbortedError, HangError or BackendError. By then nothing is in flight, unless
+  /// it could not be ended within kDrain_s of the failure.
   void check_health() const;
   /// This rank communicates no more: what is in flight ends, as its memory is about to go.
   void give_up() noexcept;
@@ -38,17 +42,22 @@ class Watchdog {
   void look();
   void fail(std::exception_ptr verdict) noexcept;
   void drain() const noexcept;
+  bool is_idle(const std::vector<std::shared_ptr<NcclChannel>>& channels) const;
   std::vector<std::shared_ptr<NcclChannel>> channels() const;
+
+  static constexpr double kDrain_s = 5;
 
   const World& host_;
   double timeout_s_;
   int gpu_ = 0;
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> failed_{false}, aborted_{false};
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
   bool closing_ = false;
   std::exception_ptr verdict_;
+  double failed_at_s_ = 0;
   std::vector<std::shared_ptr<NcclChannel>> channels_;
+  std::vector<Stream> replays_;
   std::thread thread_;  // last: it uses the others
 };
 

@@ -24,4 +24,16 @@ void check_driver(CUresult status, std::source_location where) {
                          "] CUDA driver: ", name == nullptr ? "unknown error" : name));
 }
 
+bool has_attribute(CUdevice_attribute attribute) {
+  int gpu = 0, value = 0;
+  CUdevice device = 0;
+  cuda::check(cudaGetDevice(&gpu));
+  const auto device_of = MEGALITH_DRIVER(cuDeviceGet);
+  const auto attribute_of = MEGALITH_DRIVER(cuDeviceGetAttribute);
+  if (device_of == nullptr || attribute_of == nullptr) return false;
+  check_driver(device_of(&device, gpu));
+  check_driver(attribute_of(&value, attribute, device));
+  return value == 1;
+}
+
 }  // namespace megalith::comm

@@ -12,6 +12,9 @@ void* find_driver_function(const char* name);
 /// Throws BackendError with the driver's name of the error and the call's place for anything but success.
 void check_driver(CUresult status, std::source_location where = std::source_location::current());
 
+/// Whether the GPU that the calling thread uses has it: a CU_DEVICE_ATTRIBUTE of value 1.
+bool has_attribute(CUdevice_attribute attribute);
+
 /// A driver function, looked up at its first use: MEGALITH_DRIVER(cuMemCreate)(arguments).
 #define MEGALITH_DRIVER(name)                                                                                      \
   ([] {                                                                                                            \

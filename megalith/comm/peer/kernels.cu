@@ -113,7 +113,7 @@ void copy_elements(Stream stream, void* to, const void* from, Index count) {
 __global__ void __launch_bounds__(1) word_kernel(const WordSteps steps) {
   for (int i = 0; i < steps.count; ++i) {
     const WordStep step = steps.at[static_cast<std::size_t>(i)];
-    if (step.waits) {
+    if (step.kind == WordStep::Kind::wait) {
       std::uint32_t value = 0;
       do {
         asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(step.word) : "memory");

@@ -38,9 +38,10 @@ void copy_by_kernel(Stream stream, void* to, const void* from, Index bytes);
 
 /// A write of a word, or a wait until it is at least `value`. The word may be another GPU's.
 struct WordStep {
+  enum class Kind : std::uint8_t { write, wait };
+  Kind kind = Kind::write;
   std::uint32_t* word = nullptr;
   std::uint32_t value = 0;
-  bool waits = false;
 };
 inline constexpr int kMostWordSteps = 32;
 struct WordSteps {

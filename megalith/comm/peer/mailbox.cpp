@@ -1,21 +1,20 @@
 #include "megalith/comm/peer/mailbox.h"
 
 #include <algorithm>
+#include <random>
 
-#include <unistd.h>
-
-#include "megalith/base/hash.h"
+#include "megalith/comm/peer/stream_words.h"
 #include "megalith/tensor/cuda/check.h"
 
 namespace megalith::comm {
 namespace {
 
-/// The same for all threads of a process, another one for every process of a job, on whatever host.
+/// The same for all threads of a process, another one for every process of a job: hosts' names and process numbers may
+/// be equal in containers.
 std::uint64_t process_mark() {
   static const std::uint64_t mark = [] {
-    char host[256] = {};
-    static_cast<void>(gethostname(host, sizeof host - 1));
-    return fnv1a(host) ^ (static_cast<std::uint64_t>(getpid()) * 0x9e3779b97f4a7c15u);
+    std::random_device random;
+    return std::uint64_t{random()} << 32 | random();
   }();
   return mark;
 }
@@ -24,7 +23,7 @@ std::uint64_t process_mark() {
 struct Member {
   std::uint64_t process = 0;
   int gpu = 0;
-  const std::shared_ptr<const Mailbox>* mailbox = nullptr;  ///< where it will stand, in its process
+  const std::shared_ptr<const PeerMailbox>* mailbox = nullptr;  ///< where it will stand, in its process
 };
 
 template <class T>
@@ -47,7 +46,7 @@ bool reaches(int own, int other) {
 
 }  // namespace
 
-Mailbox::Mailbox(const MailboxLayout& layout, int member, std::span<const int> gpus)
+PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::span<const int> gpus)
     : layout_(layout),
       member_(member),
       memory_(layout.bytes(), gpus),
@@ -60,35 +59,36 @@ Mailbox::Mailbox(const MailboxLayout& layout, int member, std::span<const int> g
   cuda::check(cudaStreamSynchronize(nullptr));
 }
 
-std::byte* Mailbox::slot(int from, int lane, int slot) const {
+std::byte* PeerMailbox::slot(int from, int lane, int slot) const {
   const int sender = from == (member_ + 1) % layout_.members ? 0 : 1;  // the next member on the ring, or the previous
   const Index number = (sender * MailboxLayout::kLanes + lane) * MailboxLayout::kSlots + slot;
   return data_ + layout_.parts_bytes() + number * MailboxLayout::kSlotBytes;
 }
 
-std::uint32_t* Mailbox::slot_word(int kind, int peer, int lane, int slot) const {
+std::uint32_t* PeerMailbox::slot_word(int kind, int peer, int lane, int slot) const {
   const int number = (peer * MailboxLayout::kLanes + lane) * MailboxLayout::kSlots + slot;
   const int of_a_kind = layout_.members * MailboxLayout::kLanes * MailboxLayout::kSlots;
   return arrived(MailboxLayout::kPhases, 0) + kind * of_a_kind + number;
 }
 
-std::vector<std::shared_ptr<const Mailbox>> open_mailboxes(const Group& host, Messages messages) {
+std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host, Messages messages) {
   int gpu = 0;
   cuda::check(cudaGetDevice(&gpu));
-  std::shared_ptr<const Mailbox> own;
+  std::shared_ptr<const PeerMailbox> own;
   const std::vector<Member> all = gathered(host, Member{process_mark(), gpu, &own});
   const auto in_reach = [&](const Member& member) {
     return member.process == process_mark() && reaches(gpu, member.gpu);
   };
-  const std::vector<std::uint64_t> agreed = gathered(host, std::uint64_t{std::ranges::all_of(all, in_reach)});
+  const bool can = host.size() <= kMostSummed && can_use_stream_words() && SharedMemory::is_possible();
+  const std::vector<std::uint64_t> agreed = gathered(host, std::uint64_t{can && std::ranges::all_of(all, in_reach)});
   if (std::ranges::count(agreed, std::uint64_t{0}) > 0) return {};
 
   std::vector<int> gpus;
   for (const Member& member : all) gpus.push_back(member.gpu);
-  own = std::make_shared<Mailbox>(MailboxLayout{host.size(), messages}, host.rank(), gpus);
+  own = std::make_shared<PeerMailbox>(MailboxLayout{host.size(), messages}, host.rank(), gpus);
   Exec ex;
   barrier(ex, host);  // all have made theirs
-  std::vector<std::shared_ptr<const Mailbox>> mailboxes;
+  std::vector<std::shared_ptr<const PeerMailbox>> mailboxes;
   for (const Member& member : all) mailboxes.push_back(*member.mailbox);
   barrier(ex, host);  // all have copied: `own` may go
   return mailboxes;

@@ -11,10 +11,11 @@ namespace megalith::comm {
 
 /// What a member's mailbox has room for.
 struct MailboxLayout {
-  static constexpr Index kPieceBytes = Index{32}
-                                       << 20;          ///< of a collective that is handled at a time, over all members
-  static constexpr Index kSlotBytes = Index{4} << 20;  ///< of a message that is handled at a time
-  static constexpr int kSlots = 4;                     ///< pieces of messages that may wait, for each sender and lane
+  /// Of a collective that is handled at a time, over all members.
+  static constexpr Index kPieceBytes = Index{32} << 20;
+  /// Of a message that is handled at a time.
+  static constexpr Index kSlotBytes = Index{4} << 20;
+  static constexpr int kSlots = 4;  ///< pieces of messages that may wait, for each sender and lane
   static constexpr int kLanes = 2;
   static constexpr int kPhases = 2;
 
@@ -31,12 +32,12 @@ struct MailboxLayout {
   static constexpr Index kWordBytes = 4096;
 };
 
-/// Memory of one member's GPU into which the GPUs of the other members of its group write, and from which they read,
-/// with nobody's multiprocessors: by copies, and by writes and waits of single words that stand in a stream's order.
-class Mailbox {
+/// Memory of one member's GPU into which the GPUs of the other members of its group write, and from which they read: by
+/// copies, and by writes and waits of single words that stand in a stream's order (StreamWords).
+class PeerMailbox {
  public:
   /// On the GPU that the calling thread uses. `gpus`: of all members.
-  Mailbox(const MailboxLayout& layout, int member, std::span<const int> gpus);
+  PeerMailbox(const MailboxLayout& layout, int member, std::span<const int> gpus);
 
   // Collectives.
   /// Where member `from` lays its part for this member.
@@ -63,9 +64,9 @@ class Mailbox {
   std::byte* data_;
 };
 
-/// Everybody's mailbox, in member order, when all members are threads of this process and their GPUs reach each other's
-/// memory; else none. They live until the last member lets go of them, as what one of them has submitted may still
-/// touch all. Collective over `host`.
-std::vector<std::shared_ptr<const Mailbox>> open_mailboxes(const Group& host, Messages messages);
+/// Everybody's mailbox, in member order, when all members are threads of this process, no more than kMostSummed, and
+/// their GPUs reach each other's memory and can wait for words; else none, for all members. They live until the last
+/// member lets go of them, as what one of them has submitted may still touch all. Collective over `host`.
+std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host, Messages messages);
 
 }  // namespace megalith::comm

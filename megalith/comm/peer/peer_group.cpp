@@ -35,14 +35,13 @@ struct PeerGroup::Piece {
 };
 
 std::unique_ptr<PeerGroup> PeerGroup::connect(const Group& host, Messages messages) {
-  if (host.size() > kMostSummed || !can_use_stream_words() || !SharedMemory::is_possible()) return nullptr;
   auto mailboxes = open_mailboxes(host, messages);
   if (mailboxes.empty()) return nullptr;
   load_kernels(host.size());
   return std::unique_ptr<PeerGroup>(new PeerGroup({host.size(), messages}, host.rank(), std::move(mailboxes)));
 }
 
-PeerGroup::PeerGroup(const MailboxLayout& layout, int rank, std::vector<std::shared_ptr<const Mailbox>> mailboxes)
+PeerGroup::PeerGroup(const MailboxLayout& layout, int rank, std::vector<std::shared_ptr<const PeerMailbox>> mailboxes)
     : layout_(layout),
       rank_(rank),
       mailboxes_(std::move(mailboxes)),
@@ -82,17 +81,26 @@ void PeerGroup::meet(int phase, Stream stream) const {
 }
 
 /// out = the sum of all members' parts for this one, of their messages `in`; also into `copy` unless it is null.
-void PeerGroup::add_up(const Piece& piece, const std::byte* in, std::byte* out, std::byte* copy_to, DType dtype,
-                       Stream stream) const {
+struct PeerGroup::Sum {
+  const std::byte* in;
+  std::byte* out;
+  std::byte* copy;
+  DType dtype;
+};
+
+void PeerGroup::add_up(const Piece& piece, const Sum& sum, Stream stream) const {
   for_others(
-      [&](int member) { copy(mailbox(member).in(rank_), in + piece.offset(member), piece.bytes(member), stream); });
+      [&](int member) { copy(mailbox(member).in(rank_), sum.in + piece.offset(member), piece.bytes(member), stream); });
   meet(0, stream);
-  PartsSum sum{
-      .members = size(), .out = out, .copy = copy_to, .count = piece.bytes(rank_) / size_of(dtype), .dtype = dtype};
+  PartsSum parts{.members = size(),
+                 .out = sum.out,
+                 .copy = sum.copy,
+                 .count = piece.bytes(rank_) / size_of(sum.dtype),
+                 .dtype = sum.dtype};
   for (int member = 0; member < size(); ++member)
-    sum.parts[static_cast<std::size_t>(member)] =
-        member == rank_ ? in + piece.offset(rank_) : mailbox(rank_).in(member);
-  sum_parts(stream, sum);
+    parts.parts[static_cast<std::size_t>(member)] =
+        member == rank_ ? sum.in + piece.offset(rank_) : mailbox(rank_).in(member);
+  sum_parts(stream, parts);
   meet(1, stream);
 }
 
@@ -109,7 +117,7 @@ void PeerGroup::all_reduce(const Call& call, void* data, Stream stream) {
   for (Index begin = 0; begin < total; begin += stride * size()) {
     const Piece piece{stride, 0, stride, std::min(total - begin, stride * size())};
     std::byte* const here = bytes + begin;
-    add_up(piece, here, here + piece.offset(rank_), mailbox(rank_).out(), call.dtype, stream);
+    add_up(piece, {here, here + piece.offset(rank_), mailbox(rank_).out(), call.dtype}, stream);
     pull(piece, here, stream);
   }
 }
@@ -119,7 +127,8 @@ void PeerGroup::reduce_scatter(const Call& call, const void* in, void* out, Stre
   const Index most = layout_.part_bytes();
   for (Index begin = 0; begin < stride; begin += most) {
     const Piece piece{stride, begin, std::min(most, stride - begin), total};
-    add_up(piece, static_cast<const std::byte*>(in), static_cast<std::byte*>(out) + begin, nullptr, call.dtype, stream);
+    add_up(piece, {static_cast<const std::byte*>(in), static_cast<std::byte*>(out) + begin, nullptr, call.dtype},
+           stream);
   }
 }
 
@@ -149,7 +158,7 @@ void PeerGroup::for_slots(const Call& call, F&& f) {
 }
 
 void PeerGroup::send(const Call& call, const void* data, Stream stream) {
-  const Mailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
+  const PeerMailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
   for_slots(call, [&](int slot, Index begin, Index bytes) {
     StreamWords before, after;
     before.wait_for(own.room(call.root, call.lane, slot), 1);
@@ -162,7 +171,7 @@ void PeerGroup::send(const Call& call, const void* data, Stream stream) {
 }
 
 void PeerGroup::recv(const Call& call, void* data, Stream stream) {
-  const Mailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
+  const PeerMailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
   for_slots(call, [&](int slot, Index begin, Index bytes) {
     StreamWords before, after;
     before.wait_for(own.full(call.root, call.lane, slot), 1);
@@ -176,7 +185,7 @@ void PeerGroup::recv(const Call& call, void* data, Stream stream) {
 
 void PeerGroup::release() noexcept {
   try {
-    const Mailbox& own = mailbox(rank_);
+    const PeerMailbox& own = mailbox(rank_);
     for_others([&](int member) {
       StreamWords words;
       for (int phase = 0; phase < MailboxLayout::kPhases; ++phase) words.write(own.arrived(phase, member), 1);

@@ -8,12 +8,15 @@
 namespace megalith::comm {
 
 /// Large messages, sums and gathers of a group whose GPUs reach each other's memory, by their copy engines:
-/// multiprocessors do nothing but add what has arrived, so that products beside them lose next to nothing, while a
-/// collective kernel holds its thread blocks for as long as data travels or a peer is awaited. Sums are taken in
+/// multiprocessors add what has arrived, take received messages out of their slots and, in a graph, wait (one thread of
+/// one), so that products beside them lose little, while a collective kernel holds its thread blocks for as long as
+/// data travels or a peer is awaited. Sums are taken in
 /// ascending group rank for every element and rounded once. All members make the same collective calls in the same
 /// order, each in one stream; messages of a pair and lane go in order, each end in one stream. Calls may be captured
 /// into a CUDA graph, which repeats them.
 ///
+/// Memory: each member's GPU holds a mailbox of MailboxLayout::bytes(), 32 MiB and a part more for collectives, 32 or
+/// 64 MiB for messages; it counts as the transport's (World::device_bytes).
 /// A sum of b bytes over n members: (n-1)/n b out and in, a kernel over b, and for an all-reduce as much again. A
 /// message is copied twice: into a slot of the receiver, and by the receiver out of it.
 /// Measured on H200s: docs/benchmarks.md.
@@ -41,22 +44,22 @@ class PeerGroup {
 
  private:
   struct Piece;
-  PeerGroup(const MailboxLayout& layout, int rank, std::vector<std::shared_ptr<const Mailbox>> mailboxes);
+  struct Sum;
+  PeerGroup(const MailboxLayout& layout, int rank, std::vector<std::shared_ptr<const PeerMailbox>> mailboxes);
   int size() const { return static_cast<int>(mailboxes_.size()); }
-  const Mailbox& mailbox(int member) const { return *mailboxes_[static_cast<std::size_t>(member)]; }
+  const PeerMailbox& mailbox(int member) const { return *mailboxes_[static_cast<std::size_t>(member)]; }
   template <class F>
   void for_others(F&& f) const;
   void meet(int phase, Stream stream) const;
-  void add_up(const Piece& piece, const std::byte* in, std::byte* out, std::byte* copy, DType dtype,
-              Stream stream) const;
+  void add_up(const Piece& piece, const Sum& sum, Stream stream) const;
   void pull(const Piece& piece, std::byte* to, Stream stream) const;
-  /// Calls f(slot, begin, bytes) for the pieces of a message of `total` bytes.
+  /// Calls f(slot, begin, bytes) for the pieces of a message, [begin, begin + bytes) of it each.
   template <class F>
   void for_slots(const Call& call, F&& f);
 
   MailboxLayout layout_;
   int rank_;
-  std::vector<std::shared_ptr<const Mailbox>> mailboxes_;
+  std::vector<std::shared_ptr<const PeerMailbox>> mailboxes_;
   /// Pieces that have gone to or come from a member by a lane, [sent or received][member][lane].
   std::vector<std::uint64_t> pieces_;
   OwnedStream release_stream_;

@@ -23,10 +23,11 @@ CUdeviceptr native(std::byte* data) { return reinterpret_cast<CUdeviceptr>(data)
 }  // namespace
 
 bool SharedMemory::is_possible() {
-  return MEGALITH_DRIVER(cuMemCreate) != nullptr && MEGALITH_DRIVER(cuMemSetAccess) != nullptr;
+  return MEGALITH_DRIVER(cuMemCreate) != nullptr && MEGALITH_DRIVER(cuMemSetAccess) != nullptr &&
+         has_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
 }
 
-SharedMemory::SharedMemory(Index bytes, std::span<const int> gpus) {
+SharedMemory::SharedMemory(Index bytes, std::span<const int> gpus) : SharedMemory() {
   int own = 0;
   cuda::check(cudaGetDevice(&own));
   CUmemAllocationProp properties{};
@@ -39,15 +40,17 @@ SharedMemory::SharedMemory(Index bytes, std::span<const int> gpus) {
 
   CUdeviceptr address = 0;
   check_driver(MEGALITH_DRIVER(cuMemAddressReserve)(&address, bytes_, page, 0, 0));
+  data_ = reinterpret_cast<std::byte*>(address);
   CUmemGenericAllocationHandle memory = 0;
   const CUresult created = MEGALITH_DRIVER(cuMemCreate)(&memory, bytes_, &properties, 0);
-  if (created != CUDA_SUCCESS) static_cast<void>(MEGALITH_DRIVER(cuMemAddressFree)(address, bytes_));
   if (created == CUDA_ERROR_OUT_OF_MEMORY)
-    throw IoError(str("[memory] cannot take ", human_bytes(bytes), " of the GPU for messages between GPUs"));
+    throw IoError(str("[memory] cannot take ", human_bytes(bytes), " of the GPU for messages between GPUs: use a ",
+                      "smaller model or microbatch, or set parallel.transfers = \"kernels\", which takes less"));
   check_driver(created);
-  data_ = reinterpret_cast<std::byte*>(address);
-  check_driver(MEGALITH_DRIVER(cuMemMap)(address, bytes_, 0, memory, 0));
+  const CUresult mapped = MEGALITH_DRIVER(cuMemMap)(address, bytes_, 0, memory, 0);
+  is_mapped_ = mapped == CUDA_SUCCESS;
   check_driver(MEGALITH_DRIVER(cuMemRelease)(memory));  // it lives as long as it is mapped
+  check_driver(mapped);
   std::vector<CUmemAccessDesc> access;
   for (const int gpu : gpus) access.push_back({location(gpu), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   check_driver(MEGALITH_DRIVER(cuMemSetAccess)(address, bytes_, access.data(), access.size()));
@@ -56,8 +59,8 @@ SharedMemory::SharedMemory(Index bytes, std::span<const int> gpus) {
 }
 
 SharedMemory::~SharedMemory() {
-  static_cast<void>(MEGALITH_DRIVER(cuMemUnmap)(native(data_), bytes_));
-  static_cast<void>(MEGALITH_DRIVER(cuMemAddressFree)(native(data_), bytes_));
+  if (is_mapped_) static_cast<void>(MEGALITH_DRIVER(cuMemUnmap)(native(data_), bytes_));
+  if (data_ != nullptr) static_cast<void>(MEGALITH_DRIVER(cuMemAddressFree)(native(data_), bytes_));
 }
 
 }  // namespace megalith::comm

@@ -11,18 +11,22 @@ namespace megalith::comm {
 /// then whoever loads a kernel or takes memory waits for what is in flight on every GPU.
 class SharedMemory {
  public:
-  /// `gpus`: all that reach it, the own one too. Takes whole pages of 2 MiB. Throws IoError when there is no more.
+  /// `gpus`: all that reach it, the own one too. Takes whole pages of 2 MiB. Throws IoError, naming the way out, when
+  /// there is no more.
   SharedMemory(Index bytes, std::span<const int> gpus);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
   std::byte* data() const { return data_; }
-  /// Whether the driver of this machine can share memory so.
+  /// Whether the GPU that the calling thread uses and its driver can share memory so.
   static bool is_possible();
 
  private:
+  SharedMemory() = default;  // whose destructor runs when the other constructor throws
+
   std::byte* data_ = nullptr;
+  bool is_mapped_ = false;
   std::size_t bytes_ = 0;
 };
 

@@ -13,7 +13,7 @@ namespace {
 CUstreamBatchMemOpParams native(const WordStep& step) {
   CUstreamBatchMemOpParams params{};
   const auto address = reinterpret_cast<CUdeviceptr>(step.word);
-  if (step.waits) {
+  if (step.kind == WordStep::Kind::wait) {
     params.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
                         .address = address,
                         .value = step.value,

@@ -5,7 +5,7 @@
 
 namespace megalith::comm {
 
-/// Whether this machine's driver can write and wait for words in a stream's order.
+/// Whether this machine's driver can write and wait for words in a stream's order; from CUDA 12 on every GPU can.
 bool can_use_stream_words();
 
 /// Writes of words and waits for them in a stream's order. A write comes after all that the stream did before it, for
@@ -14,9 +14,9 @@ bool can_use_stream_words();
 /// take 92 ms instead of 82 on H200s.
 class StreamWords {
  public:
-  void write(std::uint32_t* word, std::uint32_t value) { add({word, value, false}); }
+  void write(std::uint32_t* word, std::uint32_t value) { add({WordStep::Kind::write, word, value}); }
   /// Until *word >= value.
-  void wait_for(std::uint32_t* word, std::uint32_t value) { add({word, value, true}); }
+  void wait_for(std::uint32_t* word, std::uint32_t value) { add({WordStep::Kind::wait, word, value}); }
   /// In the order of the calls.
   void submit(Stream stream);
 
