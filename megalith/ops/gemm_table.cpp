@@ -16,7 +16,7 @@ namespace {
 using io::JsonField;
 using nlohmann::ordered_json;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 constexpr std::array<std::pair<GemmEpilogue, std::string_view>, 5> kEpilogues = {
     {{GemmEpilogue::none, "none"},
@@ -57,7 +57,7 @@ ordered_json to_json(const GemmProblem& problem, const GemmAlgorithm& algorithm)
           {"transpose_b", problem.transpose_b == Transpose::yes},
           {"accumulate", problem.write == Write::accumulate},
           {"epilogue", name_of(problem.epilogue)},
-          {"beside_communication", problem.beside == Beside::communication},
+          {"left_free", problem.left_free},
           {"alignment", problem.alignment},
           {"algorithm", parts}};
 }
@@ -96,6 +96,13 @@ std::int32_t alignment_from(const JsonField& field) {
   return static_cast<std::int32_t>(bytes);
 }
 
+std::int32_t left_free_from(const JsonField& field) {
+  constexpr std::int64_t kMost = 1 << 16;
+  const std::int64_t count = field.integer();
+  if (count < 0 || count > kMost) refuse(field, count, str("must be from 0 to ", kMost));
+  return static_cast<std::int32_t>(count);
+}
+
 GemmProblem problem_from(const JsonField& field) {
   const auto transpose = [&](const char* key) { return field.at(key).boolean() ? Transpose::yes : Transpose::no; };
   return {.m = extent_from(field.at("m")),
@@ -107,7 +114,7 @@ GemmProblem problem_from(const JsonField& field) {
           .transpose_b = transpose("transpose_b"),
           .write = field.at("accumulate").boolean() ? Write::accumulate : Write::overwrite,
           .epilogue = epilogue_from(field.at("epilogue")),
-          .beside = field.at("beside_communication").boolean() ? Beside::communication : Beside::nothing,
+          .left_free = left_free_from(field.at("left_free")),
           .alignment = alignment_from(field.at("alignment"))};
 }
 
@@ -158,7 +165,7 @@ GemmTable parse_gemm_table(std::string_view text, std::string_view source) {
                   .products = {}};
   root.at("products").each([&](const JsonField& product) {
     product.expect_keys({"m", "n", "k", "in", "out", "transpose_a", "transpose_b", "accumulate", "epilogue",
-                         "beside_communication", "alignment", "algorithm"});
+                         "left_free", "alignment", "algorithm"});
     if (!table.products.emplace(problem_from(product), algorithm_from(product.at("algorithm"))).second)
       product.fail("is there twice");
   });

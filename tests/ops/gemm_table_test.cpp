@@ -38,6 +38,7 @@ GemmTable small_table() {
                   .transpose_b = Transpose::yes,
                   .write = Write::accumulate,
                   .epilogue = GemmEpilogue::gelu_backward_bias_grad,
+                  .left_free = 8,
                   .alignment = 16}] = {.id = 67};
   return table;
 }
@@ -75,8 +76,8 @@ TEST(GemmTable, EveryFlippedBitAndEveryTruncationIsFound) {
 TEST(GemmTable, WrongEntriesAreRefusedWithKeyValueAndRule) {
   const std::string text = gemm_table_text(small_table());
   const std::vector<std::array<std::string, 3>> table = {
-      {"\"version\": 1", "\"version\": 2", "[t] version: = 2: this program reads version 1; have the table made anew"},
-      {"\"gpu\"", "\"cpu\"", "has a key \"cpu\" that version 1 does not have"},
+      {"\"version\": 2", "\"version\": 1", "[t] version: = 1: this program reads version 2; have the table made anew"},
+      {"\"gpu\"", "\"cpu\"", "has a key \"cpu\" that version 2 does not have"},
       {"\"m\": 768", "\"m\": 0", "products[0].m: = 0: must be from 1 to 2147483647"},
       {"\"n\": 768", "\"n\": 2147483648", "products[1].n: = 2147483648: must be from 1 to"},
       {"\"k\": 3072", "\"k\": 1.5", "products[1].k: must be an integer"},
@@ -84,6 +85,8 @@ TEST(GemmTable, WrongEntriesAreRefusedWithKeyValueAndRule) {
       {"\"out\": \"f32\"", "\"out\": \"fp8\"", "products[0].out: = fp8: must be f32, bf16 or f16"},
       {"\"transpose_a\": true", "\"transpose_a\": 1", "products[0].transpose_a: must be true or false"},
       {"\"epilogue\": \"none\"", "\"epilogue\": \"relu\"", "products[1].epilogue: = relu: is not a known epilogue"},
+      {"\"left_free\": 8", "\"left_free\": -1", "products[0].left_free: = -1: must be from 0 to 65536"},
+      {"\"left_free\": 8", "\"left_free\": true", "products[0].left_free: must be an integer"},
       {"\"alignment\": 16", "\"alignment\": 24", "products[0].alignment: = 24: must be a power of two up to 256"},
       {"\"alignment\": 16", "\"alignment\": 512", "= 512: must be a power of two up to 256"},
       {"\"tile\": 20", "\"tile\": \"20\"", "products[1].algorithm.tile: must be an integer"},

@@ -61,7 +61,7 @@ TEST_F(GemmCacheTest, ADamagedFileIsIgnoredWithOneWarningAndReplaced) {
   cache().add(gemm_table(kH200, {{10, 1}, {20, 2}}));
   const std::string whole = read_all(file());
   for (const std::string& damaged : {whole.substr(0, whole.size() / 2), std::string(), whole + "x",
-                                     resealed(whole, "\"version\": 1", "\"version\": 7")}) {
+                                     resealed(whole, "\"version\": 2", "\"version\": 7")}) {
     write_all(file(), damaged);
     EXPECT_FALSE(read(1).has_value());
   }

@@ -20,6 +20,7 @@ std::int32_t common_alignment(std::initializer_list<const void*> pointers) {
 
 /// The product with an epilogue that uses the vector and the activation; false when the library has none.
 bool run(Exec& ex, Stream stream, const Matmul& args, GemmEpilogue epilogue, void* vector, void* activation = nullptr) {
+  auto& library = ex.backend<GemmLibrary>();
   const GemmProblem problem{
       .m = args.c.dim(0),
       .n = args.c.dim(1),
@@ -30,9 +31,9 @@ bool run(Exec& ex, Stream stream, const Matmul& args, GemmEpilogue epilogue, voi
       .transpose_b = args.transpose_b,
       .write = args.write,
       .epilogue = epilogue,
-      .beside = args.beside,
+      .left_free = args.beside == Beside::communication ? library.left_free() : 0,
       .alignment = common_alignment({args.a.raw(), args.b.raw(), args.c.raw(), vector, activation})};
-  return ex.backend<GemmLibrary>().run(
+  return library.run(
       stream, problem,
       {.a = args.a.raw(), .b = args.b.raw(), .c = args.c.raw(), .vector = vector, .activation = activation});
 }

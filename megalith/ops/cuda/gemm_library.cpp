@@ -265,7 +265,7 @@ GemmLibrary::Prepared& GemmLibrary::prepare(const GemmProblem& problem) {
   const auto found = prepared_.find(problem);
   if (found != prepared_.end()) return *found->second;
   std::optional<int> multiprocessors;
-  if (problem.beside == Beside::communication && left_free_ > 0) multiprocessors = multiprocessors_ - left_free_;
+  if (problem.left_free > 0) multiprocessors = std::max(1, multiprocessors_ - problem.left_free);
   auto prepared = std::make_unique<Prepared>(problem, multiprocessors);
   list(*prepared, problem);
   choose(*prepared, problem);

@@ -27,6 +27,7 @@ class GemmLibrary final : public GemmChooser {
 
   /// Products beside communication leave so many multiprocessors free. Before the first product.
   void leave_free(int multiprocessors) { left_free_ = multiprocessors; }
+  int left_free() const { return left_free_; }
   /// Runs the product; false when the library has no algorithm for it.
   bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
 
