@@ -65,7 +65,6 @@ ordered_json mode_json(const GraphPlan& mode) {
   return {{"training_graphs", mode.training.graphs},
           {"evaluation_graphs", mode.evaluation_graphs},
           {"launches_per_step", mode.training.launches_per_step},
-          {"warmup_passes", mode.warmup_passes},
           {"added_bytes", mode.added_bytes}};
 }
 
@@ -123,11 +122,11 @@ std::string header(const config::RunPlan& plan, const Report& report) {
 
 std::string counts_table(const Report& report) {
   std::vector<std::vector<std::string>> rows{{"rank", "stage", "layers", "slots", "in flight", "per microbatch",
-                                              "per slot", "launches", "warm-up passes", "iteration", "launches"}};
+                                              "per slot", "launches", "iteration", "launches"}};
   for (const PlannedGraphs& r : report.ranks) {
     rows.push_back({str(r.rank), str(r.stage), joined(r.captured_layers), joined(r.slots), str(r.in_flight),
                     str(r.per_microbatch.training.graphs), str(r.per_slot.training.graphs),
-                    str(r.per_slot.training.launches_per_step), str(r.per_slot.warmup_passes),
+                    str(r.per_slot.training.launches_per_step),
                     str(r.iteration.training.graphs, "+", r.iteration.evaluation_graphs),
                     str(r.iteration.training.launches_per_step)});
   }
@@ -188,8 +187,8 @@ const char* const kGraphsJsonKeys =
     slots                    where they are kept; a number a chunk, or one for all
     captured_layers_per_chunk
     layers_per_microbatch, layers_per_slot, iteration
-                             training_graphs, evaluation_graphs, launches_per_step, warmup_passes (eager, before the
-                             recording), added_bytes (beside the memory plan)
+                             training_graphs, evaluation_graphs, launches_per_step, added_bytes (beside the memory
+                             plan)
     owned_buffers            what graphs per microbatch with buffers of their own would take, and ours do not:
                              static_inputs, static_input_bytes, unshared_input_bytes (one for every microbatch),
                              output_grad_bytes, boundary_bytes

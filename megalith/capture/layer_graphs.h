@@ -29,10 +29,6 @@ struct GraphCounts {
 };
 GraphCounts count_graphs(const RankLayers& layers, const pipeline::LoweredSchedule& lowered, GraphsPer per);
 
-/// Passes over all microbatches to be captured that run eagerly before graphs are recorded, so that with the
-/// `warmup_steps` before them every layer has run about ten times: libraries have then chosen, loaded and connected.
-int warmup_passes(Index warmup_steps, int num_microbatches, int captured_microbatches);
-
 /// One layer's pass of one microbatch: what a graph per microbatch holds, and what a launch does.
 struct LayerPass {
   pipeline::Act act = pipeline::Act::forward;  ///< forward or backward

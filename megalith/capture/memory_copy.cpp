@@ -17,15 +17,12 @@ Index size_of_all(std::span<const MemoryLedger::Piece> pieces) {
 
 }  // namespace
 
-MemoryCopy::MemoryCopy(Exec& ex, std::span<const MemoryLedger::Piece> pieces)
+MemoryCopy::MemoryCopy(Device device, std::span<const MemoryLedger::Piece> pieces)
     : pieces_(pieces),
-      kept_(size_of_all(pieces), ex.device(), Side::host),
-      staged_(kStagedBytes, ex.device(), Side::host) {
-  for_blocks([&](std::span<std::byte> memory, std::byte* kept) {
-    ex.copy(kept, memory.data(), static_cast<Index>(memory.size()));
-  });
-  ex.synchronize();
-}
+      kept_(size_of_all(pieces), device, Side::host, Contents::undefined),
+      staged_(kStagedBytes, device, Side::host, Contents::undefined) {}
+
+Index MemoryCopy::host_bytes(std::span<const MemoryLedger::Piece> pieces) { return size_of_all(pieces) + kStagedBytes; }
 
 template <class Use>
 void MemoryCopy::for_blocks(Use&& use) {
@@ -38,6 +35,13 @@ void MemoryCopy::for_blocks(Use&& use) {
       rest = rest.subspan(block.size());
     }
   }
+}
+
+void MemoryCopy::keep(Exec& ex) {
+  for_blocks([&](std::span<std::byte> memory, std::byte* kept) {
+    ex.copy(kept, memory.data(), static_cast<Index>(memory.size()));
+  });
+  ex.synchronize();
 }
 
 std::span<const std::byte> MemoryCopy::read(Exec& ex, std::span<const std::byte> memory) {

@@ -8,13 +8,18 @@
 
 namespace megalith::capture {
 
-/// A run's planned memory once more, in host memory, as it is when this is made: to run the same ops twice from there,
-/// from graphs and eagerly, and to see whether both leave the same bits. Takes the planned bytes and 16 MiB of host
-/// memory (page-locked for a GPU); each pass over them costs their way between host and device.
+/// A run's planned memory once more, in host memory: to run the same ops twice from there, from graphs and eagerly, and
+/// to see whether both leave the same bits. Takes host_bytes() of host memory (page-locked for a GPU); each pass over
+/// them costs their way between host and device.
 class MemoryCopy {
  public:
-  MemoryCopy(Exec& ex, std::span<const MemoryLedger::Piece> pieces);
+  /// `pieces` must live as long. Keeps nothing yet. Throws IoError when the host has no more memory.
+  MemoryCopy(Device device, std::span<const MemoryLedger::Piece> pieces);
+  /// The bytes of the pieces, and 16 MiB.
+  static Index host_bytes(std::span<const MemoryLedger::Piece> pieces);
 
+  /// Keeps what is in memory now.
+  void keep(Exec& ex);
   /// What was kept is in memory again, and what was in memory is kept.
   void exchange(Exec& ex);
 

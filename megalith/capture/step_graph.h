@@ -2,6 +2,9 @@
 #include <string>
 #include <vector>
 
+#include "megalith/base/clock.h"
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/base/types.h"
 #include "megalith/tensor/exec.h"
 
@@ -22,11 +25,18 @@ class StepGraph {
       ++eager_runs_;
       return ops();
     }
-    if (!graph_) {
-      Capture capture(name_, planned);
-      graph_ = ex.captured(capture, ops);
-    }
+    if (!graph_) capture(ex, planned, ops);
+    const double begin = monotonic_s();
     graph_.launch(ex);
+    launch_s_ += monotonic_s() - begin;
+    ++launches_;
+  }
+  /// ops() is captured and does not run; the next run launches it. Throws InternalError when there is a graph already.
+  template <class Ops>
+  void capture(Exec& ex, const std::vector<std::span<const std::byte>>& planned, Ops&& ops) {
+    if (graph_) throw InternalError(str("[graph] ", name_, ": is captured already: reset() it first"));
+    Capture capture(name_, planned);
+    graph_ = ex.captured(capture, ops);
   }
   /// Once captured: ops() runs eagerly; on the CPU beside the graph, op by op (GraphComparison).
   template <class Ops>
@@ -47,18 +57,24 @@ class StepGraph {
   void reset() {
     graph_ = {};
     eager_runs_ = 0;
+    launches_ = 0;
+    launch_s_ = 0;
   }
 
   /// Whether the next run is the one that captures.
   bool captures_next() const { return !graph_ && eager_runs_ == warmup_runs_; }
   bool captured() const { return static_cast<bool>(graph_); }
   const Graph& graph() const { return graph_; }
+  Index launches() const { return launches_; }
+  double launch_s() const { return launch_s_; }  ///< the host's time for them; on the CPU that of the ops
 
  private:
   std::string name_;
   Index warmup_runs_;
   Index eager_runs_ = 0;
   Graph graph_;
+  Index launches_ = 0;
+  double launch_s_ = 0;
 };
 
 }  // namespace megalith::capture

@@ -98,7 +98,7 @@ double TimePoint::seconds_since(const TimePoint& earlier) const {
 namespace device {
 namespace {
 
-std::byte* allocate_plain(Index bytes) {
+std::byte* allocate_plain(Index bytes, Contents contents) {
   if (bytes == 0) return nullptr;
   const auto padded = static_cast<std::size_t>(round_up(bytes, kAlignment));
   auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, padded));
@@ -106,7 +106,7 @@ std::byte* allocate_plain(Index bytes) {
     throw IoError(str("[memory] cannot take ", human_bytes(bytes),
                       ": the system has no more memory. `megalith plan` shows what a recipe takes; a smaller "
                       "train.micro_batch or more parallel ranks take less each"));
-  std::memset(data, 0, padded);
+  if (contents == Contents::zeros) std::memset(data, 0, padded);
   return data;
 }
 
@@ -143,7 +143,7 @@ void use(Device device, int index) {
 }
 
 std::byte* allocate(Device device, Index bytes) {
-  if (device == Device::cpu) return allocate_plain(bytes);
+  if (device == Device::cpu) return allocate_plain(bytes, Contents::zeros);
   if constexpr (build::has_cuda)
     return cuda::allocate(bytes);
   else
@@ -155,12 +155,15 @@ void free(Device device, std::byte* data) noexcept {
   if constexpr (build::has_cuda) cuda::free(data);
 }
 
-std::byte* allocate_host(Device device, Index bytes) {
-  if (device == Device::cpu) return allocate_plain(bytes);
-  if constexpr (build::has_cuda)
-    return cuda::allocate_host(bytes);
-  else
+std::byte* allocate_host(Device device, Index bytes, Contents contents) {
+  if (device == Device::cpu) return allocate_plain(bytes, contents);
+  if constexpr (build::has_cuda) {
+    std::byte* data = cuda::allocate_host(bytes);
+    if (contents == Contents::zeros && bytes > 0) std::memset(data, 0, static_cast<std::size_t>(bytes));
+    return data;
+  } else {
     throw_no_cuda();
+  }
 }
 
 void free_host(Device device, std::byte* data) noexcept {

@@ -70,6 +70,9 @@ class TimePoint {
   std::shared_ptr<void> handle_;
 };
 
+/// What new memory holds; `undefined` saves a pass over it.
+enum class Contents : std::uint8_t { zeros, undefined };
+
 namespace device {
 
 /// GPUs that this process may use; 0 in a build without CUDA and on a machine without one.
@@ -90,8 +93,9 @@ void use(Device device, int index);
 /// Memory, zeroed, aligned to 256 bytes at least. Throws IoError when there is no more.
 std::byte* allocate(Device device, Index bytes);
 void free(Device device, std::byte* data) noexcept;
-/// Host memory that a GPU reads and writes by itself (page-locked); plain memory for the CPU. Zeroed.
-std::byte* allocate_host(Device device, Index bytes);
+/// Host memory that a GPU reads and writes by itself (page-locked); plain memory for the CPU. Throws IoError when there
+/// is no more.
+std::byte* allocate_host(Device device, Index bytes, Contents contents = Contents::zeros);
 void free_host(Device device, std::byte* data) noexcept;
 
 /// Between any two memories, in the stream's order. From or to memory of allocate_host the caller does not wait.

@@ -21,6 +21,12 @@ void GraphCache::set_state(State state) {
   next_ = 0;
 }
 
+void GraphCache::end_step() const {
+  if (state_ != State::replaying || next_ == order_.size()) return;
+  throw InternalError(str("[graphs] ", name_, ": the step ends where the captured step launched ",
+                          describe(order_[next_]), ": a step launches all that the captured one launched"));
+}
+
 void GraphCache::clear() {
   pieces_.clear();
   order_.clear();

@@ -2,6 +2,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "megalith/base/clock.h"
 #include "megalith/tensor/exec.h"
 
 namespace megalith {
@@ -29,6 +30,9 @@ class GraphCache {
   /// Before a step. Throws InternalError when graphs are captured a second time.
   void set_state(State state);
   State state() const { return state_; }
+  /// After a step's pieces. Throws InternalError, naming the piece that should have come next, when the step has left
+  /// out what the captured one launched.
+  void end_step() const;
 
   /// Runs the piece: eagerly, or by its graph. Pieces are launched as the step launched them in which they were
   /// captured: another order is an InternalError that names both pieces, because later ones reuse the memory of those
@@ -39,15 +43,15 @@ class GraphCache {
     if (state_ == State::replaying) {
       const Captured& piece = next(key);
       ex.skip(piece.extent);
-      piece.graph.launch(ex);
+      launch(ex, piece.graph);
     } else {
       capture_and_launch(ex, key, ops);
     }
-    ++launches_;
   }
 
-  GraphStats stats() const;                     ///< of all pieces
-  Index launches() const { return launches_; }  ///< since the first capture
+  GraphStats stats() const;                      ///< of all pieces
+  Index launches() const { return launches_; }   ///< since the first capture
+  double launch_s() const { return launch_s_; }  ///< the host's time for them; on the CPU that of the ops
   /// The launches of a step.
   const std::vector<Key>& order() const { return order_; }
   /// Graphs are gone, and may be captured anew.
@@ -75,7 +79,13 @@ class GraphCache {
       ex.skip(found->second.extent);
     }
     order_.push_back(key);
-    found->second.graph.launch(ex);
+    launch(ex, found->second.graph);
+  }
+  void launch(Exec& ex, const Graph& graph) {
+    const double begin = monotonic_s();
+    graph.launch(ex);
+    launch_s_ += monotonic_s() - begin;
+    ++launches_;
   }
   /// The piece that comes next in a step.
   const Captured& next(const Key& key);
@@ -88,6 +98,7 @@ class GraphCache {
   std::vector<Key> order_;
   std::size_t next_ = 0;  // in order_
   Index launches_ = 0;
+  double launch_s_ = 0;
 };
 
 }  // namespace megalith

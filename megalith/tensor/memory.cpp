@@ -12,8 +12,8 @@ void Buffer::Free::operator()(std::byte* data) const {
     device::free_host(device, data);
 }
 
-Buffer::Buffer(Index bytes, Device device, Side side)
-    : data_(side == Side::device ? device::allocate(device, bytes) : device::allocate_host(device, bytes),
+Buffer::Buffer(Index bytes, Device device, Side side, Contents contents)
+    : data_(side == Side::device ? device::allocate(device, bytes) : device::allocate_host(device, bytes, contents),
             Free{device, side}),
       bytes_(bytes) {}
 

@@ -15,11 +15,13 @@ inline constexpr Index kAlignment = 256;  ///< of every planned address: a CUDA 
 /// Which memory of a device: its own, or host memory that it reads and writes by itself (page-locked for a GPU).
 enum class Side : std::uint8_t { device, host };
 
-/// Owned memory, zeroed, aligned to kAlignment. Throws IoError when there is no more.
+/// Owned memory, aligned to kAlignment. Throws IoError when there is no more.
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(Index bytes, Device device = Device::cpu, Side side = Side::device);
+  /// Memory of a device is zeroed in any case.
+  explicit Buffer(Index bytes, Device device = Device::cpu, Side side = Side::device,
+                  Contents contents = Contents::zeros);
   std::byte* data() const { return data_.get(); }
   Index bytes() const { return bytes_; }
   /// A view of the memory from `offset`. Throws InternalError when it does not fit.

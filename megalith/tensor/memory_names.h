@@ -9,8 +9,8 @@
 
 namespace megalith {
 
-/// When a step writes something, compared with other things on this or another rank: what is wrong early makes wrong
-/// what comes later.
+/// When a step writes something, compared with other things on this rank or another: what is wrong early makes what
+/// comes later wrong.
 struct StepOrder {
   enum class Part : std::uint8_t { inputs, activations, gradients, agreement, moments, parameters, anywhere };
   Part part = Part::anywhere;
@@ -28,9 +28,9 @@ struct NamedMemory {
 using MemoryNames = std::vector<NamedMemory>;
 
 void add_name(MemoryNames& names, const Tensor& tensor, const StepOrder& order, std::string name);
-/// The parameters' parts of a flat tensor, of numel() elements (values, gradients) or of own_numel() (masters,
-/// moments):
-/// "`what` of PARAMETER", layer by layer behind what belongs to none; gradients the other way round.
+/// The parameters' parts of a flat tensor of numel() elements (values, gradients) or of own_numel() (masters, moments),
+/// each named "`what` of PARAMETER": layer by layer, behind those that belong to no layer; gradients the other way
+/// round.
 void add_names(MemoryNames& names, const ParamBuffer& params, const Tensor& flat, StepOrder::Part part,
                std::string_view what);
 

@@ -13,6 +13,6 @@ struct StepState {
   std::uint64_t first_sample = 0;  ///< global number, within the step's batch, of this microbatch's first sample
   double loss_scale = 1;           ///< factor on dloss (1 / tokens of the global batch, times the fp16 scale)
 };
-static_assert(std::is_trivially_copyable_v<StepState>);
+static_assert(std::is_trivially_copyable_v<StepState> && sizeof(StepState) == 3 * 8);  // no padding
 
 }  // namespace megalith

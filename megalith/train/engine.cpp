@@ -14,6 +14,7 @@
 #include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
 #include "megalith/train/graph_check.h"
+#include "megalith/train/host_memory.h"
 
 namespace megalith::train {
 namespace {
@@ -71,6 +72,11 @@ pipeline::Executor::Boundary boundary(const model::GptStage& stage) {
   return {stage.boundary_shape(), stage.config().policy.compute};
 }
 
+// These lie in device memory, whose bytes are compared: none may be padding, which would be others in each run.
+static_assert(sizeof(ops::OptimizerState) == 4 * 8 && sizeof(ops::StepVerdict) == 4 * 8);
+static_assert(sizeof(ops::StepTotals) == 2 * 8 && sizeof(ops::StepCounts) == 3 * 8);
+static_assert(sizeof(ops::StepOutcome) == sizeof(ops::StepTotals) + sizeof(ops::StepCounts) + 3 * 8 + 2 * 4);
+
 template <class T>
 Tensor struct_tensor() {
   return {nullptr, {Index{sizeof(T)}}, DType::u8};
@@ -82,6 +88,13 @@ std::vector<std::string> measured_owners(const config::RunPlan& plan) {
   if (plan.device == Device::cpu) return {};
   if (plan.grid.world_size == 1) return {kContextOwner};
   return {kContextOwner, kTransportOwner};
+}
+
+std::string carrier_note(const config::RunPlan& plan) {
+  const comm::Carrier messages = carriers(plan).messages;
+  if (plan.device == Device::cpu || plan.grid.pp == 1 || messages == plan.transfers) return "";
+  return str("parallel.transfers = ", name_of(plan.transfers), ": with graphs.mode = ", name(plan.graphs.mode),
+             " messages between stages go by ", name_of(messages), " all the same");
 }
 
 Engine::Engine(comm::World& world, const config::RunPlan& plan)
@@ -121,6 +134,7 @@ BytesByOwner Engine::planned_bytes() const {
 
 void Engine::allocate() {
   ex_.emplace(plan_.device);
+  replays_.emplace(world_, *ex_);
   ex_->set_determinism(plan_.train.determinism());
   ops::start_libraries(*ex_, mesh_.tp.channel().multiprocessors());
   const Index workspace = ops::library_workspace_bytes(plan_.device);
@@ -151,6 +165,11 @@ void Engine::allocate() {
   const ops::LossScaling& scaling = plan_.train.scaling;
   set_optimizer_state({.loss_scale = scaling.is_on() ? scaling.initial : 1.0});
   if (plan_.device == Device::cuda) warm_up(not_ours);
+  if (plan_.graphs.mode != capture::GraphMode::none && plan_.graphs.check_steps > 0) {
+    require_host_memory(world_, capture::MemoryCopy::host_bytes(ledger_.pieces()),
+                        str("graphs.check = ", plan_.graphs.check_steps),
+                        "run fewer ranks on a host, a smaller model or train.micro_batch, or graphs.check = 0");
+  }
 }
 
 void Engine::initialise() {
@@ -286,37 +305,62 @@ void Engine::run_update() {
   ex_->end();
 }
 
-void Engine::meet() {
-  ex_->synchronize();
-  world_.check_health();
-  Exec host;
-  comm::barrier(host, world_.all());
+void Engine::meet(const char* when) {
+  try {
+    ex_->synchronize();
+    world_.check_health();
+    Exec host;
+    comm::barrier(host, world_.all());
+  } catch (Error& error) {
+    error.put_in_front(str("[", when, "] "));
+    throw;
+  }
 }
 
 template <class Ops>
 void Engine::run_capturing(Ops&& ops) {
-  meet();
+  meet("before graphs are captured");
   const Index before = device::memory_in_use(plan_.device);
   ops();
   graph_bytes_ += device::memory_in_use(plan_.device) - before;
+  meet("after graphs were captured");
 }
 
 CapturedGraphs Engine::captured_graphs() const {
-  CapturedGraphs captured{layer_graphs_.stats(), static_cast<Index>(layer_graphs_.order().size()), graph_bytes_};
+  CapturedGraphs captured{
+      .stats = layer_graphs_.stats(),
+      .launches_per_step = static_cast<Index>(layer_graphs_.order().size()),
+      .device_bytes = graph_bytes_,
+      .launch_s = layer_graphs_.launch_s() + train_graph_.launch_s(),
+  };
   captured.stats += train_graph_.graph().stats();
   captured.stats += eval_graph_.graph().stats();
   if (train_graph_.captured()) captured.launches_per_step = 1;
+  const Index launches = layer_graphs_.launches() + train_graph_.launches();
+  if (launches > 0)
+    captured.launch_s *= static_cast<double>(captured.launches_per_step) / static_cast<double>(launches);
   return captured;
 }
 
 template <class Ops>
 void Engine::run_by(capture::StepGraph& graph, Via via, Ops&& ops) {
   if (via == Via::eager) return graph.run_beside(*ex_, ops);
-  const auto run = [&] { graph.run(*ex_, ledger_.memory(), ops); };
-  if (graph.captures_next())
-    run_capturing(run);
-  else
+  // No rank launches while another captures.
+  if (graph.captures_next()) run_capturing([&] { graph.capture(*ex_, ledger_.memory(), ops); });
+  graph.run(*ex_, ledger_.memory(), ops);
+}
+
+std::string Engine::RunName::text() const { return str(kind, ' ', number); }
+
+template <class Run>
+void Engine::run_named(const RunName& name, Run&& run) {
+  try {
     run();
+  } catch (Error& error) {
+    const bool names_it = std::string_view(error.what()).find(name.text()) != std::string_view::npos;
+    if (plan_.graphs.mode != capture::GraphMode::none && !names_it) error.put_in_front(name.text() + ": ");
+    throw;
+  }
 }
 
 bool Engine::is_checked(Index runs_before) const {
@@ -328,18 +372,19 @@ bool Engine::is_checked(Index runs_before) const {
 }
 
 template <class Run>
-void Engine::run_checked(const std::string& what, Run&& run) {
+void Engine::run_checked(const RunName& name, Run&& run) {
   // Between two runs all ranks meet: transports read and write the others' memory.
-  meet();
-  capture::MemoryCopy copy(*ex_, ledger_.pieces());
-  meet();
+  meet("before memory is kept for graphs.check");
+  if (!memory_copy_) memory_copy_.emplace(plan_.device, ledger_.pieces());
+  memory_copy_->keep(*ex_);
+  meet("before the checked run from graphs");
   run(Via::graphs);
-  meet();
-  copy.exchange(*ex_);
-  meet();
+  meet("after the checked run from graphs");
+  memory_copy_->exchange(*ex_);
+  meet("before the eager run of graphs.check");
   run(Via::eager);
-  meet();
-  refuse_differences(world_, what, copy.first_difference(*ex_, [this] { return memory_names(); }));
+  meet("after the eager run of graphs.check");
+  refuse_differences(world_, name.text(), memory_copy_->first_difference(*ex_, [this] { return memory_names(); }));
 }
 
 MemoryNames Engine::memory_names() const {
@@ -399,6 +444,7 @@ void Engine::run_step(Stop stop, Via via) {
       run_capturing([this] { run_passes(); });
     else
       run_passes();
+    layer_graphs_.end_step();
     upload_terms(stop);
     sum_terms();
     run_update();
@@ -430,10 +476,14 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   stage_.load(*ex_, nn::Mode::train, source, progress.samples,
               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
-  if (is_checked(started_))
-    run_checked(str("step ", progress.step + 1), [&](Via via) { run_step(stop, via); });
-  else
-    run_step(stop, Via::graphs);
+  const RunName name{"step", progress.step + 1};
+  run_named(name, [&] {
+    if (is_checked(started_))
+      run_checked(name, [&](Via via) { run_step(stop, via); });
+    else
+      run_step(stop, Via::graphs);
+  });
+  if (!is_checked(started_ + 1)) memory_copy_.reset();
 
   const Index place = started_++ % kMostStarted;
   Started& started = under_way_[static_cast<std::size_t>(place)];
@@ -467,19 +517,23 @@ double Engine::evaluate(const model::BatchSource& source, Index samples) {
   double sum = 0;
   for (Index first = 0; first < samples; first += plan_.train.global_batch) {
     stage_.load(*ex_, nn::Mode::evaluate, source, first, {}, {});
+    const RunName name{"evaluated batch", evaluated_batches_ + 1};
     const auto run = [this](Via via) {
       run_by(eval_graph_, via, [this] {
         stage_.begin(*ex_);
         eval_executor_.run(*ex_, stage_);
       });
     };
-    if (uses_step_graph(plan_) && is_checked(evaluated_batches_))
-      run_checked(str("evaluated batch ", evaluated_batches_ + 1), run);
-    else
-      run(Via::graphs);
+    run_named(name, [&] {
+      if (uses_step_graph(plan_) && is_checked(evaluated_batches_))
+        run_checked(name, run);
+      else
+        run(Via::graphs);
+    });
     ++evaluated_batches_;
     sum += read<double>(stage_.loss_sum());
   }
+  if (!is_checked(started_)) memory_copy_.reset();
   if (mesh_.tp_rank() != 0) sum = 0;
   Exec host;
   comm::all_reduce(host, world_.all(), Tensor(&sum, {1}, DType::f64), comm::Reduce::sum).wait(host);

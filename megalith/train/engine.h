@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/capture/memory_copy.h"
 #include "megalith/capture/step_graph.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/grid/mesh.h"
@@ -37,6 +38,7 @@ struct CapturedGraphs {
   GraphStats stats;
   Index launches_per_step = 0;
   Index device_bytes = 0;  ///< that the driver took for them, measured; 0 on the CPU
+  double launch_s = 0;     ///< of the host, to launch a step, mean so far; on the CPU it runs the ops
 };
 
 /// Where a run stands: what a checkpoint keeps beside tensors and the optimizer's state.
@@ -47,8 +49,12 @@ struct Progress {
 
 /// Owners of memory on GPUs that no plan knows, because a run measures them when it starts: "cuda context" (the context
 /// with the kernels and libraries that it has loaded, and whatever stood on the GPU before) and, where there are
-/// several ranks, "nccl" (its communicators). None on the CPU.
+/// several ranks, "nccl" (its communicators, and mailboxes of copy engines). None on the CPU.
 std::vector<std::string> measured_owners(const config::RunPlan& plan);
+
+/// What a person should know of a plan whose messages between stages are not carried as parallel.transfers says; empty
+/// elsewhere.
+std::string carrier_note(const config::RunPlan& plan);
 
 /// One rank of a training run: stage, executors and optimizer over memory that is planned in full before step 1. Wires;
 /// holds no arithmetic of its own.
@@ -59,7 +65,7 @@ class Engine {
   /// By owner, before anything is allocated; what allocate() takes. Needs no device.
   BytesByOwner planned_bytes() const;
   /// Takes all memory and initialises parameters from the seed. On a GPU all that a step uses has then been loaded and
-  /// connected.
+  /// connected. Throws ConfigError when the hosts have too little memory for graphs.check. Collective.
   void allocate();
   /// By owner, what allocate() took and, under the names of measured_owners(), what it saw the libraries take.
   const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
@@ -135,18 +141,27 @@ class Engine {
   /// Runs `ops` by a graph of the run's planned memory, once its warm-up is over, or eagerly beside it. Collective.
   template <class Ops>
   void run_by(capture::StepGraph& graph, Via via, Ops&& ops);
-  /// Runs what captures graphs; on a GPU, sees what memory they take.
+  /// Runs what captures graphs, before and after which all ranks meet; on a GPU, sees what memory they take.
   template <class Ops>
   void run_capturing(Ops&& ops);
+  /// A run, for messages: "step 6", "evaluated batch 2".
+  struct RunName {
+    const char* kind;
+    Index number;
+    std::string text() const;
+  };
+  /// Runs it; where there are graphs, errors name it.
+  template <class Run>
+  void run_named(const RunName& name, Run&& run);
   /// Whether a run from graphs is compared with an eager one, after so many runs.
   bool is_checked(Index runs_before) const;
   /// run(Via::graphs), then run(Via::eager) from the memory that it found; what differs is named, of all ranks' that
-  /// which a step writes first. The second's results stay. `what`: of the run, for messages. Collective.
+  /// which a step writes first. The second's results stay. Collective.
   template <class Run>
-  void run_checked(const std::string& what, Run&& run);
+  void run_checked(const RunName& name, Run&& run);
   MemoryNames memory_names() const;
-  /// All ranks have done all work so far.
-  void meet();
+  /// All ranks have done all work so far. `when` ("before graphs are captured") is for messages.
+  void meet(const char* when);
   [[noreturn]] void refuse(const ops::StepOutcome& outcome, Index step);
   template <class T>
   T read(const Tensor& tensor);
@@ -174,6 +189,8 @@ class Engine {
   Index started_ = 0, finished_ = 0;
   Index evaluated_batches_ = 0;
   Index graph_bytes_ = 0;
+  std::optional<capture::MemoryCopy> memory_copy_;  // while runs are checked one after the other
+  std::optional<comm::WatchedReplays> replays_;     // last: it ends before what they touch
 };
 
 }  // namespace megalith::train

@@ -39,6 +39,7 @@ std::vector<std::vector<T>> for_all(const capture::RankLayers& layers, const T& 
 }
 
 std::string milliseconds(double seconds) { return str(static_cast<Index>(seconds * 1e3 + 0.5), " ms"); }
+std::string microseconds(double seconds) { return str(static_cast<Index>(seconds * 1e6 + 0.5), " us"); }
 
 }  // namespace
 
@@ -70,28 +71,26 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
     layers.per_chunk.push_back(coverage.any() ? static_cast<int>(chunk.range().layers.size()) : 0);
   const pipeline::LoweredSchedule& lowered = eager->stage().schedule();
   const pipeline::LoweredSchedule& slots = by_slot->stage().schedule();
-  const int warmup =
-      capture::warmup_passes(plan.graphs.warmup_steps, shape.num_microbatches, captured_microbatches(shape));
   PlannedGraphs r;
   r.rank = rank;
   r.stage = layers.stage;
   r.in_flight = peak_in_flight(shape, layers.stage);
   r.captured_layers = layers.per_chunk;
   r.slots = lowered.num_slots;
-  r.per_microbatch = {count_graphs(layers, lowered, GraphsPer::microbatch), 0, warmup, 0};
-  r.per_slot = {count_graphs(layers, slots, GraphsPer::slot), 0, warmup,
+  r.per_microbatch = {count_graphs(layers, lowered, GraphsPer::microbatch), 0, 0};
+  r.per_slot = {count_graphs(layers, slots, GraphsPer::slot), 0,
                 capture::message_copies(slots, coverage).total() * capture::input_bytes(sizes)};
   r.owned = capture::owned_buffers(layers, for_all(layers, sizes), for_all(layers, coverage));
   r.plan = eager->planned_bytes();
-  r.iteration = {{.graphs = 1, .launches_per_step = 1}, 1, 0, total(by_step->planned_bytes()) - total(r.plan)};
+  r.iteration = {{.graphs = 1, .launches_per_step = 1}, 1, total(by_step->planned_bytes()) - total(r.plan)};
   return r;
 }
 
 bool GraphAccount::is_like(const GraphAccount& other) const {
   const auto numbers = [](const GraphAccount& a) {
     return std::array{a.planned_graphs, a.planned_launches, a.static_inputs, a.output_grads, a.boundary,
-                      a.added_bytes,    a.graphs,           a.launches,      a.ops,          a.nodes,
-                      a.device_bytes};
+                      a.added_bytes,    a.scratch_bytes,    a.graphs,        a.launches,     a.ops,
+                      a.nodes,          a.device_bytes};
   };
   return numbers(*this) == numbers(other);
 }
@@ -107,13 +106,15 @@ std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPl
                     .output_grads = planned.owned.output_grad_bytes,
                     .boundary = planned.owned.boundary_bytes,
                     .added_bytes = of_mode.added_bytes,
+                    .scratch_bytes = engine.taken_bytes().at("scratch"),
                     .graphs = captured.stats.graphs,
                     .launches = captured.launches_per_step,
                     .ops = captured.stats.ops,
                     .nodes = captured.stats.nodes,
                     .device_bytes = captured.device_bytes,
                     .capture_s = captured.stats.capture_s,
-                    .instantiate_s = captured.stats.instantiate_s};
+                    .instantiate_s = captured.stats.instantiate_s,
+                    .launch_s = captured.launch_s};
   if (engine.eval_graph().captured()) mine.planned_graphs += of_mode.evaluation_graphs;
   std::vector<GraphAccount> all(static_cast<std::size_t>(world.size()));
   constexpr Index kBytes = sizeof(GraphAccount);
@@ -124,10 +125,14 @@ std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPl
   return all;
 }
 
-std::string graphs_table(const std::vector<GraphAccount>& ranks) {
-  std::vector<std::vector<std::string>> rows{{"rank", "graphs", "launches", "ops", "nodes", "plan adds",
-                                              "static inputs", "output gradients", "boundary", "driver took", "capture",
-                                              "instantiate"}};
+std::string graphs_table(const std::vector<GraphAccount>& ranks, GraphMode mode) {
+  const bool of_layers = mode == GraphMode::layers;
+  std::vector<std::vector<std::string>> rows{{"rank", "graphs", "launches", "ops", "nodes", "plan adds"}};
+  const auto add = [&rows](const std::vector<std::string>& cells) {
+    rows.back().insert(rows.back().end(), cells.begin(), cells.end());
+  };
+  if (of_layers) add({"static inputs", "output gradients", "boundary"});
+  add({"scratch", "driver took", "capture", "instantiate", "launch"});
   const auto of_planned = [](Index captured, Index planned) { return str(captured, " of ", planned); };
   std::size_t alike = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -137,13 +142,16 @@ std::string graphs_table(const std::vector<GraphAccount>& ranks) {
       continue;
     }
     rows.push_back({str(rank), of_planned(r.graphs, r.planned_graphs), of_planned(r.launches, r.planned_launches),
-                    str(r.ops), str(r.nodes), human_bytes(r.added_bytes), human_bytes(r.static_inputs),
-                    human_bytes(r.output_grads), human_bytes(r.boundary), human_bytes(r.device_bytes),
-                    milliseconds(r.capture_s), milliseconds(r.instantiate_s)});
+                    str(r.ops), str(r.nodes), human_bytes(r.added_bytes)});
+    if (of_layers) add({human_bytes(r.static_inputs), human_bytes(r.output_grads), human_bytes(r.boundary)});
+    add({human_bytes(r.scratch_bytes), human_bytes(r.device_bytes), milliseconds(r.capture_s),
+         milliseconds(r.instantiate_s), microseconds(r.launch_s)});
   }
   return text_table(rows) + (alike == 0 ? "" : str("like rank 0: ", alike, " more\n")) +
-         "Static inputs, output gradients and boundary lie in the plan, beside which graphs add what \"plan adds\" "
-         "says.\n";
+         "Scratch lies in the plan and is shared by all graphs; launch is the host's time to launch a step.\n" +
+         (of_layers ? "Static inputs, output gradients and boundary lie in the plan, beside which graphs add what "
+                      "\"plan adds\" says.\n"
+                    : "");
 }
 
 }  // namespace megalith::train

@@ -11,7 +11,6 @@ namespace megalith::train {
 struct GraphPlan {
   capture::GraphCounts training;
   Index evaluation_graphs = 0;
-  int warmup_passes = 0;  ///< eager ones, just before the recording
   Index added_bytes = 0;  ///< beside the memory plan
 };
 
@@ -38,9 +37,11 @@ struct GraphAccount {
   Index planned_graphs = 0, planned_launches = 0;           ///< launches: of a step
   Index static_inputs = 0, output_grads = 0, boundary = 0;  ///< bytes of buffers of their own, which ours do without
   Index added_bytes = 0;                                    ///< to the memory plan
+  Index scratch_bytes = 0;                                  ///< of the plan, which all graphs share: its peak
   Index graphs = 0, launches = 0, ops = 0, nodes = 0;
   Index device_bytes = 0;  ///< that the driver took meanwhile; 0 on the CPU
   double capture_s = 0, instantiate_s = 0;
+  double launch_s = 0;  ///< of the host, to launch a step
 
   /// Whether everything but the times is the same.
   bool is_like(const GraphAccount& other) const;
@@ -48,7 +49,8 @@ struct GraphAccount {
 /// Of all ranks, once training graphs are captured; includes those of evaluation where they are too. Collective.
 std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPlan& plan);
 
-/// A table for people: rank 0, and the ranks whose numbers are not like its.
-std::string graphs_table(const std::vector<GraphAccount>& ranks);
+/// A table for people: rank 0, and the ranks whose numbers are not like its. Buffers of their own are those of graphs
+/// of layers.
+std::string graphs_table(const std::vector<GraphAccount>& ranks, capture::GraphMode mode);
 
 }  // namespace megalith::train

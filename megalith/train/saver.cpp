@@ -38,7 +38,8 @@ bool must_match(std::string_view key) {
              ? key != "model.padded_vocab_size" && !key.ends_with("dropout")
              : key == "train.seed" || key == "train.precision" || key == "data.split" || key == "data.tokenizer";
 }
-bool changes_results(std::string_view key) {
+bool changes_results(std::string_view key, const config::RunPlan& plan) {
+  if (key == "parallel.transfers") return plan.device == Device::cuda && plan.grid.world_size > 1;
   return key.ends_with("dropout") || (key.starts_with("optimizer.") && key != "optimizer.distributed") ||
          key == "train.global_batch" || key == "train.gemm";
 }
@@ -247,7 +248,7 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
     const std::string line = str(new_fields[i].key, " = ", is, ": the checkpoint was trained with ", was);
     if (is_refused(new_fields[i].key))
       refused += "\n  " + line;
-    else if (changes_results(new_fields[i].key))
+    else if (changes_results(new_fields[i].key, plan_))
       warnings.push_back(line + "; results differ from an uninterrupted run");
   }
   const auto is_same = [&](const char* name, std::uint64_t hash) {

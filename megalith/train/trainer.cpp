@@ -132,6 +132,7 @@ class Run {
       note(str("memory of rank 0: ", memory_text(engine_.taken_bytes())));
       note(str("data ", inputs_.data.train.name(), ": ", inputs_.data.train.num_tokens(), " tokens, ",
                inputs_.data.train.count(), " samples"));
+      if (const std::string carriers = carrier_note(plan_); !carriers.empty()) note(carriers);
     }
     if (first() && resumed_) {
       for (const std::string& warning : resumed_->warnings) log::warning(warning);
@@ -223,7 +224,7 @@ class Run {
     const std::vector<GraphAccount> accounts = account_for_graphs(engine_, plan_);
     if (!first()) return;
     log_metrics([&] { metrics_->write_graphs(progress_.step, accounts.front()); });
-    std::string table = graphs_table(accounts);
+    std::string table = graphs_table(accounts, plan_.graphs.mode);
     table.pop_back();
     note(str("graphs captured by step ", progress_.step, ", of those planned\n", table));
   }

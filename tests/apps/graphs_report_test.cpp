@@ -55,24 +55,18 @@ TEST(GraphsReport, FiguresOfAPipeline) {
   const json first = report.at("ranks").at(0), last = report.at("ranks").at(1);
   EXPECT_EQ(first.at("captured_layers_per_chunk"), json({4}));
   EXPECT_EQ(first.at("in_flight"), 2);
-  EXPECT_EQ(first.at("layers_per_microbatch"), json({{"training_graphs", 64},
-                                                     {"evaluation_graphs", 0},
-                                                     {"launches_per_step", 64},
-                                                     {"warmup_passes", 1},
-                                                     {"added_bytes", 0}}));
+  EXPECT_EQ(first.at("layers_per_microbatch"),
+            json({{"training_graphs", 64}, {"evaluation_graphs", 0}, {"launches_per_step", 64}, {"added_bytes", 0}}));
   // It embeds: one place for what it sends, one for the gradients that it receives.
   EXPECT_EQ(first.at("layers_per_slot"), json({{"training_graphs", 16},
                                                {"evaluation_graphs", 0},
                                                {"launches_per_step", 64},
-                                               {"warmup_passes", 1},
                                                {"added_bytes", 2 * kActivation}}));
   EXPECT_EQ(last.at("layers_per_slot").at("training_graphs"), 8);
   EXPECT_EQ(last.at("layers_per_slot").at("added_bytes"), 2 * kActivation);  // one slot's input, what it sends
-  EXPECT_EQ(last.at("iteration"), json({{"training_graphs", 1},
-                                        {"evaluation_graphs", 1},
-                                        {"launches_per_step", 1},
-                                        {"warmup_passes", 0},
-                                        {"added_bytes", kStepInputs}}));
+  EXPECT_EQ(
+      last.at("iteration"),
+      json({{"training_graphs", 1}, {"evaluation_graphs", 1}, {"launches_per_step", 1}, {"added_bytes", kStepInputs}}));
   EXPECT_EQ(first.at("owned_buffers"), json({{"static_inputs", 8},
                                              {"static_input_bytes", 8 * kActivation},
                                              {"unshared_input_bytes", 32 * kActivation},
@@ -180,9 +174,9 @@ TEST(GraphsReport, Text) {
             R"(grid tp 1 pp 2 dp 1, 2 ranks, 8 microbatches a step, whole layers; the recipe runs graphs.mode = none
 
 Graphs of a rank and launches a step
-rank  stage  layers  slots  in flight  per microbatch  per slot  launches  warm-up passes  iteration  launches
-   0      0       4      2          2              64        16        64               1        1+1         1
-   1      1       4      1          1              64         8        64               1        1+1         1
+rank  stage  layers  slots  in flight  per microbatch  per slot  launches  iteration  launches
+   0      0       4      2          2              64        16        64        1+1         1
+   1      1       4      1          1              64         8        64        1+1         1
 Iteration: training + evaluation. With graphs of layers, evaluation runs eagerly.
 
 Memory that graphs add to the plan (per slot: copies of messages; iteration: all inputs of a step)

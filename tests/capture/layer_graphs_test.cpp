@@ -66,14 +66,6 @@ TEST(LayerGraphs, GraphsPerSlotOfChunksAreThoseOfTheSlotsThatTheyUse) {
   EXPECT_EQ(counts_of(alike({1, 1, 64}, 0, 5), GraphsPer::slot).graphs, 10);
 }
 
-TEST(LayerGraphs, WarmupPassesOfTheVectors) {
-  for (const json& entry : graph_vectors().at("capture_warmup_iterations")) {
-    EXPECT_EQ(warmup_passes(entry.at("warmup_steps"), entry.at("microbatches"), entry.at("captured_microbatches")),
-              entry.at("capture_warmup_iters"))
-        << entry;
-  }
-}
-
 TEST(LayerGraphs, LivenessAndSequenceOfTheVectors) {
   int sequences = 0;
   for (const json& entry : graph_vectors().at("capture_liveness")) {

@@ -20,14 +20,14 @@ class MemoryCopyTest : public ::testing::Test {
   /// What differs once `change`() has run.
   template <class Change>
   std::string difference(Change&& change) {
-    MemoryCopy copy(ex_, ledger_.pieces());
+    copy_.keep(ex_);
     change();
-    const auto found = copy.first_difference(ex_, [&] {
+    const auto found = copy_.first_difference(ex_, [&] {
       return MemoryNames{named(1, StepOrder::Part::parameters, "value of w"),
                          named(2, StepOrder::Part::activations, "result of matmul, microbatch 1"),
                          named(3, StepOrder::Part::activations, "result of gelu, microbatch 1")};
     });
-    copy.exchange(ex_);
+    copy_.exchange(ex_);
     return found ? found->text : "";
   }
 
@@ -35,6 +35,7 @@ class MemoryCopyTest : public ::testing::Test {
   MemoryLedger ledger_{Device::cpu};
   Buffer small_ = ledger_.take("parameters", 64, "scratch", 192);
   Buffer large_ = ledger_.take("activations", kLarge);
+  MemoryCopy copy_{Device::cpu, ledger_.pieces()};  // one for all comparisons
 };
 
 TEST_F(MemoryCopyTest, WhatAStepWritesFirstIsNamed) {
@@ -73,25 +74,29 @@ TEST_F(MemoryCopyTest, AGraphThatTookAValueByValueIsFound) {
   const Graph graph = ex_.captured(capture, update);
   for (const double now : {0.5, 0.25}) {
     rate = now;
-    MemoryCopy copy(ex_, ledger_.pieces());
+    copy_.keep(ex_);
     graph.launch(ex_);
-    copy.exchange(ex_);
+    copy_.exchange(ex_);
     update();
     const auto found =
-        copy.first_difference(ex_, [&] { return MemoryNames{named(1, StepOrder::Part::parameters, "value of w")}; });
+        copy_.first_difference(ex_, [&] { return MemoryNames{named(1, StepOrder::Part::parameters, "value of w")}; });
     EXPECT_EQ(found.has_value(), now != 0.5);
     EXPECT_EQ(number(1), now == 0.5 ? 0.5 : 0.75) << "the eager result stays";
   }
 }
 
+TEST_F(MemoryCopyTest, TakesWhatItSays) {
+  EXPECT_EQ(MemoryCopy::host_bytes(ledger_.pieces()), 256 + kLarge + (Index{16} << 20));
+}
+
 TEST_F(MemoryCopyTest, ANameOutsideThePlanIsAnError) {
-  MemoryCopy copy(ex_, ledger_.pieces());
+  copy_.keep(ex_);
   number(1) = 1;
   double foreign = 0;
   const auto names = [&] {
     return MemoryNames{{reinterpret_cast<const std::byte*>(&foreign), 8, {StepOrder::Part::inputs, 0}, "foreign"}};
   };
-  EXPECT_THROW(static_cast<void>(copy.first_difference(ex_, names)), InternalError);
+  EXPECT_THROW(static_cast<void>(copy_.first_difference(ex_, names)), InternalError);
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, Ou
         mine.evaluated.push_back(engine.evaluate(source, 2 * plan.train.global_batch));
     }
     EXPECT_EQ(engine.train_graph().captured(), plan.graphs.mode == GraphMode::iteration);
-    EXPECT_EQ(engine.layer_graphs().num_graphs() > 0, plan.graphs.mode == GraphMode::layers);
+    EXPECT_EQ(engine.layer_graphs().stats().graphs > 0, plan.graphs.mode == GraphMode::layers);
     mine.digest = saver.save(progress).hex();
     if (world.rank() != 0) return;
     for (const auto list : {&Outcome::losses, &Outcome::norms, &Outcome::evaluated})
@@ -147,6 +147,18 @@ TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnes) {
   for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
     SCOPED_TRACE(::testing::Message() << "layers, per " << name(per));
     expect_same(trained(with_graphs(plan, GraphMode::layers, false, per)), eager);
+  }
+}
+
+TEST_P(GpuGrid, StepsThatAreCheckedAgreeAndKeepTheBitsOfEagerOnes) {
+  MEGALITH_NEEDS_GPUS(GetParam().ranks());
+  const config::RunPlan plan = plan_of(GetParam(), "bf16", 20);
+  const Outcome eager = trained(plan);
+  for (const GraphMode mode : {GraphMode::iteration, GraphMode::layers}) {
+    SCOPED_TRACE(name(mode));
+    config::RunPlan checked = with_graphs(plan, mode);
+    checked.graphs.check_steps = 2;
+    expect_same(trained(checked), eager);
   }
 }
 

@@ -34,6 +34,14 @@ class GraphCacheTest : public ::testing::Test {
     }
     return "";
   }
+  std::string end_of_step() {
+    try {
+      graphs_.end_step();
+    } catch (const InternalError& error) {
+      return error.what();
+    }
+    return "";
+  }
   double count() const { return memory_.view({1}, DType::f64).data<double>()[0]; }
 
   const std::vector<Key> kStep = {{0, 0, 0, 0}, {0, 0, 1, 0}, {0, 0, 1, 1}, {0, 0, 0, 1},
@@ -49,9 +57,11 @@ TEST_F(GraphCacheTest, EveryStepLaunchesWhatTheFirstLaunched) {
   EXPECT_EQ(graphs_.stats().ops, 4);
   for (int step = 0; step < 2; ++step) {
     for (const Key& key : kStep) run(key);
+    EXPECT_EQ(end_of_step(), "");
     graphs_.set_state(State::replaying);
   }
   EXPECT_EQ(graphs_.launches(), 24);
+  EXPECT_GT(graphs_.launch_s(), 0);
   EXPECT_EQ(count(), 24);
 }
 
@@ -74,6 +84,23 @@ TEST_F(GraphCacheTest, MoreLaunchesThanCapturedAndUnknownPiecesAreReported) {
   EXPECT_EQ(refusal({0, 1, 0, 0}),
             "[graphs] training: there is no graph of chunk 0, instance 1, layer 0, piece 0: the step is not cut as the "
             "one that was captured");
+}
+
+TEST_F(GraphCacheTest, APieceThatIsLeftOutIsReportedWhereverItStands) {
+  for (std::size_t left_out = 0; left_out + 1 < kStep.size(); ++left_out) {
+    for (std::size_t i = 0; i < left_out; ++i) run(kStep[i]);
+    EXPECT_NE(refusal(kStep[left_out + 1]).find("where the captured step launched"), std::string::npos) << left_out;
+    EXPECT_NE(end_of_step(), "") << left_out;
+    graphs_.set_state(State::replaying);
+  }
+  for (std::size_t i = 0; i + 1 < kStep.size(); ++i) run(kStep[i]);
+  EXPECT_EQ(end_of_step(),
+            "[graphs] training: the step ends where the captured step launched chunk 0, instance 0, layer 0, piece 1: "
+            "a step launches all that the captured one launched");
+  graphs_.set_state(State::replaying);
+  EXPECT_NE(end_of_step().find("chunk 0, instance 0, layer 0, piece 0"), std::string::npos) << "a step of nothing";
+  graphs_.set_state(State::eager);
+  EXPECT_EQ(end_of_step(), "") << "an eager step launches nothing";
 }
 
 TEST_F(GraphCacheTest, GraphsAreCapturedAnewOnceTheyAreGone) {

@@ -1,5 +1,8 @@
 // graphs.check: steps from graphs beside eager ones, over all planned memory. Steps that agree change nothing; what
 // does not agree is named.
+#include <array>
+#include <cstring>
+
 #include "megalith/base/error.h"
 
 #include "tests/train/graph_run.h"
@@ -127,6 +130,48 @@ TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
       source);
   EXPECT_NE(error.find("[graph] training, chunk 0, microbatch 0, layer 5, op"), std::string::npos) << error;
   EXPECT_NE(error.find("lies at another address than when captured"), std::string::npos) << error;
+}
+
+/// A parameter's value somewhere else: what is captured then cannot be launched later.
+void move_out_of_the_plan(train::Engine& engine, const char* name, Buffer& memory) {
+  Tensor& value = engine.stage().params().at(name).value;
+  memory = Buffer(value.bytes());
+  std::memcpy(memory.data(), value.raw(), static_cast<std::size_t>(value.bytes()));
+  value = memory.view(value.shape(), value.dtype());
+}
+
+TEST(RefusedCaptures, AreNamedByTheStepAndTheirPlaceInIt) {
+  for (const Way& way : {kWays[0], kWays[2]}) {
+    const config::RunPlan plan = plan_of({.pp = 2}, "fp32", way, 8, 0);
+    const testing::HashedBatches source(plan.model.vocab_size);
+    std::array<Buffer, 2> foreign;
+    const std::string error = error_of(
+        plan,
+        [&](train::Engine& engine, int rank, Index step) {
+          if (rank == 1 && step == kWarmup) move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign[1]);
+        },
+        source);
+    EXPECT_EQ(error,
+              "rank 1: step 3: [capture] training, chunk 0, microbatch 0, layer 5: layer_norm: a tensor of shape [20] "
+              "lies outside the run's planned memory: its address may be another at the launch")
+        << way.name;
+  }
+}
+
+TEST(RefusedCaptures, OfAnEvaluationAreNamedByTheBatch) {
+  config::RunPlan plan = plan_of({}, "fp32", kWays[0], 8, 0);
+  const testing::HashedBatches source(plan.model.vocab_size);
+  Buffer foreign;
+  const std::string error = error_of(
+      plan,
+      [&](train::Engine& engine, int, Index step) {
+        if (step != kMeddled) return;
+        move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign);
+        engine.evaluate(source, (kWarmup + 1) * plan.train.global_batch);
+      },
+      source);
+  EXPECT_EQ(error.substr(0, error.find(": a tensor")),
+            "rank 0: evaluated batch 3: [capture] evaluation, chunk 0, microbatch 0, layer 5: layer_norm");
 }
 
 /// Gives other tokens when it is asked a second time for the same samples.

@@ -155,6 +155,30 @@ TEST(Resume, AnotherChoiceOfGemmAlgorithmsIsWarnedAbout) {
   });
 }
 
+TEST(Resume, AnotherCarrierOfSumsIsWarnedAboutWhereThereIsAChoice) {
+  const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  comm::run_ranks(1, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const auto warnings = [&](Device device, int ranks) {  // of such a plan: only the Saver sees it
+      const TempDir folder;
+      config::RunPlan now = plan;
+      now.device = device;
+      now.grid.world_size = ranks;
+      train::Saver(engine, now, {1, 2}, *fs, folder.path()).save({});
+      now.transfers = comm::Carrier::kernels;
+      return train::Saver(engine, now, {1, 2}, *fs, folder.path()).resume().value().warnings;
+    };
+    EXPECT_TRUE(warnings(Device::cpu, 2).empty());
+    EXPECT_TRUE(warnings(Device::cuda, 1).empty());
+    ASSERT_EQ(warnings(Device::cuda, 2).size(), 1u);
+    EXPECT_EQ(warnings(Device::cuda, 2)[0],
+              "parallel.transfers = kernels: the checkpoint was trained with copy_engines; results differ from an "
+              "uninterrupted run");
+  });
+}
+
 TEST(Resume, TheCpuKeepsNoGemmTable) {
   const TempDir dir;
   const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);

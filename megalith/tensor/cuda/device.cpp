@@ -1,7 +1,5 @@
 #include "megalith/tensor/cuda/device.h"
 
-#include <algorithm>
-
 #include <nvtx3/nvToolsExt.h>
 
 #include "megalith/base/error.h"
@@ -100,8 +98,14 @@ void free(std::byte* data) noexcept { static_cast<void>(cudaFree(data)); }
 std::byte* allocate_host(Index bytes) {
   if (bytes == 0) return nullptr;
   void* data = nullptr;
-  check(cudaMallocHost(&data, static_cast<std::size_t>(bytes)));
-  std::fill_n(static_cast<std::byte*>(data), bytes, std::byte{0});
+  const cudaError_t status = cudaMallocHost(&data, static_cast<std::size_t>(bytes));
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    throw IoError(str("[memory] cannot take ", human_bytes(bytes), " (", bytes,
+                      " bytes) of page-locked host memory: the host has no more that can be locked; fewer ranks on a "
+                      "host or a smaller model take less"));
+  }
+  check(status);
   return static_cast<std::byte*>(data);
 }
 

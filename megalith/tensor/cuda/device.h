@@ -13,7 +13,7 @@ void use(int index);
 Index memory_in_use();
 std::byte* allocate(Index bytes);
 void free(std::byte* data) noexcept;
-std::byte* allocate_host(Index bytes);
+std::byte* allocate_host(Index bytes);  ///< contents undefined
 void free_host(std::byte* data) noexcept;
 void copy(void* to, const void* from, Index bytes, Stream stream);
 void fill_bytes(void* to, int byte, Index bytes, Stream stream);
