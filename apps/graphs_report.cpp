@@ -79,6 +79,7 @@ ordered_json rank_json(const PlannedGraphs& r) {
           {"layers_per_microbatch", mode_json(r.per_microbatch)},
           {"layers_per_slot", mode_json(r.per_slot)},
           {"iteration", mode_json(r.iteration)},
+          {"lazy_warmup_passes", r.lazy_warmup_passes},
           {"owned_buffers",
            {{"static_inputs", r.owned.static_inputs},
             {"static_input_bytes", r.owned.static_input_bytes},
@@ -189,6 +190,7 @@ const char* const kGraphsJsonKeys =
     layers_per_microbatch, layers_per_slot, iteration
                              training_graphs, evaluation_graphs, launches_per_step, added_bytes (beside the memory
                              plan)
+    lazy_warmup_passes       eager ones before the recording, where libraries start lazily; ours do without
     owned_buffers            what graphs per microbatch with buffers of their own would take, and ours do not:
                              static_inputs, static_input_bytes, unshared_input_bytes (one for every microbatch),
                              output_grad_bytes, boundary_bytes

@@ -64,6 +64,12 @@ GraphCounts count_graphs(const RankLayers& layers, const pipeline::LoweredSchedu
   return counts;
 }
 
+int lazy_warmup_passes(Index warmup_steps, int num_microbatches, int captured_microbatches) {
+  constexpr Index kRuns = 10;
+  const Index missing = kRuns - warmup_steps * num_microbatches;
+  return missing <= 0 ? 1 : static_cast<int>(ceil_div(missing, captured_microbatches));
+}
+
 Index flat_index(const RankLayers& layers, const LayerPass& pass) {
   const Index captured = captured_microbatches(layers.shape);
   const Index before = std::accumulate(layers.per_chunk.begin(), layers.per_chunk.begin() + pass.chunk, Index{0});

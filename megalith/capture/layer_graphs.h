@@ -29,6 +29,11 @@ struct GraphCounts {
 };
 GraphCounts count_graphs(const RankLayers& layers, const pipeline::LoweredSchedule& lowered, GraphsPer per);
 
+/// Eager passes over all microbatches to be captured that come before the recording where libraries choose, load and
+/// connect when they are first used: with the `warmup_steps` before them every layer has then run about ten times. Ours
+/// do that before step 1 (GptStage::warm_up) and make none of these.
+int lazy_warmup_passes(Index warmup_steps, int num_microbatches, int captured_microbatches);
+
 /// One layer's pass of one microbatch: what a graph per microbatch holds, and what a launch does.
 struct LayerPass {
   pipeline::Act act = pipeline::Act::forward;  ///< forward or backward

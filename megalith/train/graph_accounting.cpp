@@ -80,6 +80,8 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
   r.per_microbatch = {count_graphs(layers, lowered, GraphsPer::microbatch), 0, 0};
   r.per_slot = {count_graphs(layers, slots, GraphsPer::slot), 0,
                 capture::message_copies(slots, coverage).total() * capture::input_bytes(sizes)};
+  r.lazy_warmup_passes =
+      capture::lazy_warmup_passes(plan.graphs.warmup_steps, shape.num_microbatches, captured_microbatches(shape));
   r.owned = capture::owned_buffers(layers, for_all(layers, sizes), for_all(layers, coverage));
   r.plan = eager->planned_bytes();
   r.iteration = {{.graphs = 1, .launches_per_step = 1}, 1, total(by_step->planned_bytes()) - total(r.plan)};

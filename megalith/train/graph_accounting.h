@@ -20,6 +20,7 @@ struct PlannedGraphs {
   std::vector<int> captured_layers;  ///< by chunk
   std::vector<int> slots;            ///< as LoweredSchedule counts them
   GraphPlan per_microbatch, per_slot, iteration;
+  int lazy_warmup_passes = 0;  ///< that ours do without
   capture::OwnedBuffers owned;
   BytesByOwner plan;
 

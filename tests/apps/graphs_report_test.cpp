@@ -67,6 +67,7 @@ TEST(GraphsReport, FiguresOfAPipeline) {
   EXPECT_EQ(
       last.at("iteration"),
       json({{"training_graphs", 1}, {"evaluation_graphs", 1}, {"launches_per_step", 1}, {"added_bytes", kStepInputs}}));
+  EXPECT_EQ(first.at("lazy_warmup_passes"), 1);
   EXPECT_EQ(first.at("owned_buffers"), json({{"static_inputs", 8},
                                              {"static_input_bytes", 8 * kActivation},
                                              {"unshared_input_bytes", 32 * kActivation},

@@ -66,6 +66,14 @@ TEST(LayerGraphs, GraphsPerSlotOfChunksAreThoseOfTheSlotsThatTheyUse) {
   EXPECT_EQ(counts_of(alike({1, 1, 64}, 0, 5), GraphsPer::slot).graphs, 10);
 }
 
+TEST(LayerGraphs, LazyWarmupPassesOfTheVectors) {
+  for (const json& entry : graph_vectors().at("capture_warmup_iterations")) {
+    EXPECT_EQ(lazy_warmup_passes(entry.at("warmup_steps"), entry.at("microbatches"), entry.at("captured_microbatches")),
+              entry.at("capture_warmup_iters"))
+        << entry;
+  }
+}
+
 TEST(LayerGraphs, LivenessAndSequenceOfTheVectors) {
   int sequences = 0;
   for (const json& entry : graph_vectors().at("capture_liveness")) {
