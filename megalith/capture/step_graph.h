@@ -2,11 +2,11 @@
 #include <string>
 #include <vector>
 
-#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/types.h"
 #include "megalith/tensor/exec.h"
+#include "megalith/tensor/timed_launches.h"
 
 namespace megalith::capture {
 
@@ -26,10 +26,7 @@ class StepGraph {
       return ops();
     }
     if (!graph_) capture(ex, planned, ops);
-    const double begin = monotonic_s();
-    graph_.launch(ex);
-    launch_s_ += monotonic_s() - begin;
-    ++launches_;
+    launches_.launch(ex, graph_);
   }
   /// ops() is captured and does not run; the next run launches it. Throws InternalError when there is a graph already.
   template <class Ops>
@@ -57,24 +54,21 @@ class StepGraph {
   void reset() {
     graph_ = {};
     eager_runs_ = 0;
-    launches_ = 0;
-    launch_s_ = 0;
+    launches_ = {};
   }
 
   /// Whether the next run is the one that captures.
   bool captures_next() const { return !graph_ && eager_runs_ == warmup_runs_; }
   bool captured() const { return static_cast<bool>(graph_); }
   const Graph& graph() const { return graph_; }
-  Index launches() const { return launches_; }
-  double launch_s() const { return launch_s_; }  ///< the host's time for them; on the CPU that of the ops
+  const TimedLaunches& launches() const { return launches_; }
 
  private:
   std::string name_;
   Index warmup_runs_;
   Index eager_runs_ = 0;
   Graph graph_;
-  Index launches_ = 0;
-  double launch_s_ = 0;
+  TimedLaunches launches_;
 };
 
 }  // namespace megalith::capture

@@ -2,8 +2,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "megalith/base/clock.h"
 #include "megalith/tensor/exec.h"
+#include "megalith/tensor/timed_launches.h"
 
 namespace megalith {
 
@@ -43,15 +43,14 @@ class GraphCache {
     if (state_ == State::replaying) {
       const Captured& piece = next(key);
       ex.skip(piece.extent);
-      launch(ex, piece.graph);
+      launches_.launch(ex, piece.graph);
     } else {
       capture_and_launch(ex, key, ops);
     }
   }
 
-  GraphStats stats() const;                      ///< of all pieces
-  Index launches() const { return launches_; }   ///< since the first capture
-  double launch_s() const { return launch_s_; }  ///< the host's time for them; on the CPU that of the ops
+  GraphStats stats() const;                                    ///< of all pieces
+  const TimedLaunches& launches() const { return launches_; }  ///< since the first capture
   /// The launches of a step.
   const std::vector<Key>& order() const { return order_; }
   /// Graphs are gone, and may be captured anew.
@@ -79,13 +78,7 @@ class GraphCache {
       ex.skip(found->second.extent);
     }
     order_.push_back(key);
-    launch(ex, found->second.graph);
-  }
-  void launch(Exec& ex, const Graph& graph) {
-    const double begin = monotonic_s();
-    graph.launch(ex);
-    launch_s_ += monotonic_s() - begin;
-    ++launches_;
+    launches_.launch(ex, found->second.graph);
   }
   /// The piece that comes next in a step.
   const Captured& next(const Key& key);
@@ -97,8 +90,7 @@ class GraphCache {
   std::unordered_map<Key, Captured, Hash> pieces_;
   std::vector<Key> order_;
   std::size_t next_ = 0;  // in order_
-  Index launches_ = 0;
-  double launch_s_ = 0;
+  TimedLaunches launches_;
 };
 
 }  // namespace megalith

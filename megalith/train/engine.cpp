@@ -331,12 +331,12 @@ CapturedGraphs Engine::captured_graphs() const {
       .stats = layer_graphs_.stats(),
       .launches_per_step = static_cast<Index>(layer_graphs_.order().size()),
       .device_bytes = graph_bytes_,
-      .launch_s = layer_graphs_.launch_s() + train_graph_.launch_s(),
+      .launch_s = layer_graphs_.launches().host_s() + train_graph_.launches().host_s(),
   };
   captured.stats += train_graph_.graph().stats();
   captured.stats += eval_graph_.graph().stats();
   if (train_graph_.captured()) captured.launches_per_step = 1;
-  const Index launches = layer_graphs_.launches() + train_graph_.launches();
+  const Index launches = layer_graphs_.launches().count() + train_graph_.launches().count();
   if (launches > 0)
     captured.launch_s *= static_cast<double>(captured.launches_per_step) / static_cast<double>(launches);
   return captured;

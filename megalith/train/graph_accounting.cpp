@@ -6,6 +6,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/base/text_table.h"
+#include "megalith/comm/gather_values.h"
 
 namespace megalith::train {
 namespace {
@@ -118,13 +119,7 @@ std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPl
                     .instantiate_s = captured.stats.instantiate_s,
                     .launch_s = captured.launch_s};
   if (engine.eval_graph().captured()) mine.planned_graphs += of_mode.evaluation_graphs;
-  std::vector<GraphAccount> all(static_cast<std::size_t>(world.size()));
-  constexpr Index kBytes = sizeof(GraphAccount);
-  Exec host;
-  comm::all_gather(host, world.all(), Tensor(&mine, {kBytes}, DType::u8),
-                   Tensor(all.data(), {world.size() * kBytes}, DType::u8))
-      .wait(host);
-  return all;
+  return comm::gather_values(world.all(), mine);
 }
 
 std::string graphs_table(const std::vector<GraphAccount>& ranks, GraphMode mode) {

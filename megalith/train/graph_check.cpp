@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/gather_values.h"
 
 namespace megalith::train {
 
@@ -23,12 +24,7 @@ void refuse_differences(comm::World& world, const std::string& what,
     here.order = mine->order;
     mine->text.copy(here.text.data(), here.text.size() - 1);
   }
-  std::vector<Found> all(static_cast<std::size_t>(world.size()));
-  constexpr Index kBytes = sizeof(Found);
-  Exec host;
-  comm::all_gather(host, world.all(), Tensor(&here, {kBytes}, DType::u8),
-                   Tensor(all.data(), {world.size() * kBytes}, DType::u8))
-      .wait(host);
+  const std::vector<Found> all = comm::gather_values(world.all(), here);
   const auto first =
       std::ranges::min_element(all, {}, [](const Found& found) { return std::pair(!found.any, found.order); });
   if (!first->any) return;

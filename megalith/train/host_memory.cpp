@@ -13,6 +13,7 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/comm/gather_values.h"
 
 namespace megalith::train {
 namespace {
@@ -111,13 +112,8 @@ void require_host_memory(std::span<const HostShare> ranks, const std::string& wh
 void require_host_memory(comm::World& world, Index bytes, const std::string& what, const std::string& fix) {
   Exec host;
   comm::barrier(host, world.all());
-  HostShare mine{this_host(), bytes, available_host_memory().value_or(std::numeric_limits<Index>::max())};
-  std::vector<HostShare> all(static_cast<std::size_t>(world.size()));
-  constexpr Index kBytes = sizeof(HostShare);
-  comm::all_gather(host, world.all(), Tensor(&mine, {kBytes}, DType::u8),
-                   Tensor(all.data(), {world.size() * kBytes}, DType::u8))
-      .wait(host);
-  require_host_memory(all, what, fix);
+  const HostShare mine{this_host(), bytes, available_host_memory().value_or(std::numeric_limits<Index>::max())};
+  require_host_memory(comm::gather_values(world.all(), mine), what, fix);
 }
 
 }  // namespace megalith::train

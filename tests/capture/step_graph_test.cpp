@@ -21,14 +21,14 @@ TEST(StepGraph, RunsEagerlyThenCapturesOnceThenLaunches) {
   StepGraph graph("training", 2);
   for (int run = 0; run < 2; ++run) graph.run(ex, planned, ops);
   EXPECT_TRUE(graph.captures_next());
-  EXPECT_EQ(graph.launches(), 0);
+  EXPECT_EQ(graph.launches().count(), 0);
   graph.capture(ex, planned, ops);
   EXPECT_EQ(count.data<double>()[0], 2) << "a capture runs nothing";
   for (int run = 0; run < 3; ++run) graph.run(ex, planned, ops);
   EXPECT_EQ(count.data<double>()[0], 5);
   EXPECT_EQ(host_runs, 3);
-  EXPECT_EQ(graph.launches(), 3);
-  EXPECT_GT(graph.launch_s(), 0);
+  EXPECT_EQ(graph.launches().count(), 3);
+  EXPECT_GT(graph.launches().host_s(), 0);
   try {
     graph.capture(ex, planned, ops);
     FAIL() << "a second capture";
@@ -36,7 +36,7 @@ TEST(StepGraph, RunsEagerlyThenCapturesOnceThenLaunches) {
     EXPECT_STREQ(error.what(), "[graph] training: is captured already: reset() it first");
   }
   graph.reset();
-  EXPECT_EQ(graph.launches(), 0);
+  EXPECT_EQ(graph.launches().count(), 0);
   graph.run(ex, planned, ops);
   EXPECT_FALSE(graph.captured());
 }

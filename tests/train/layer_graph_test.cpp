@@ -64,7 +64,7 @@ std::unique_ptr<testing::GraphRun> from_graphs(const config::RunPlan& plan) {
     const capture::GraphCounts counts = count_graphs(layers, stage.schedule(), plan.graphs.per);
     EXPECT_EQ(engine.layer_graphs().stats().graphs, counts.graphs);
     EXPECT_EQ(engine.layer_graphs().order(), planned_order(stage, layers, plan.graphs.per));
-    EXPECT_EQ(engine.layer_graphs().launches(),
+    EXPECT_EQ(engine.layer_graphs().launches().count(),
               counts.launches_per_step * (plan.train.steps - plan.graphs.warmup_steps));
   });
 }

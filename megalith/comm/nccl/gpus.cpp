@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/gather_values.h"
 #include "megalith/comm/nccl/nccl_world.h"
 
 namespace megalith::comm {
@@ -45,15 +46,7 @@ int choose_gpu(std::span<const Place> places, int rank) {
   return static_cast<int>(std::ranges::count(places.first(at), places[at].host, &Place::host));
 }
 
-int gpu_of_rank(World& host) {
-  Place own = place_here();
-  std::vector<Place> places(static_cast<std::size_t>(host.size()));
-  const auto bytes = static_cast<Index>(sizeof(Place));
-  Exec ex;
-  all_gather(ex, host.all(), Tensor(&own, {bytes}, DType::u8), Tensor(places.data(), {bytes * host.size()}, DType::u8))
-      .wait(ex);
-  return choose_gpu(places, host.rank());
-}
+int gpu_of_rank(World& host) { return choose_gpu(gather_values(host.all(), place_here()), host.rank()); }
 
 void require_gpu_backend(int ranks) {
   require_device(Device::cuda);

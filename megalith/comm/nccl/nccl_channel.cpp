@@ -4,6 +4,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/gather_values.h"
 #include "megalith/comm/nccl/check.h"
 #include "megalith/comm/nccl/watchdog.h"
 #include "megalith/tensor/cuda/check.h"
@@ -101,12 +102,7 @@ std::vector<NcclChannel::Ids> NcclChannel::exchange_ids(const Group& host) const
     if (op != Op::send) continue;
     check(ncclGetUniqueId(&own.to(rank(), peer, size())[unsigned_of(lane)]), "[nccl] ncclGetUniqueId");
   }
-  std::vector<Ids> all(world_ranks().size());
-  const auto bytes = static_cast<Index>(sizeof(Ids));
-  Exec ex;
-  comm::all_gather(ex, host, Tensor(&own, {bytes}, DType::u8), Tensor(all.data(), {bytes * size()}, DType::u8))
-      .wait(ex);
-  return all;
+  return gather_values(host, own);
 }
 
 ncclResult_t NcclChannel::make_communicator(Line& line, std::vector<Ids>& ids) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "megalith/comm/gather_values.h"
 #include "megalith/comm/peer/stream_words.h"
 #include "megalith/tensor/cuda/check.h"
 
@@ -25,17 +26,6 @@ struct Member {
   int gpu = 0;
   const std::shared_ptr<const PeerMailbox>* mailbox = nullptr;  ///< where it will stand, in its process
 };
-
-template <class T>
-std::vector<T> gathered(const Group& host, const T& own) {
-  T mine = own;
-  std::vector<T> all(static_cast<std::size_t>(host.size()));
-  constexpr auto kBytes = static_cast<Index>(sizeof(T));
-  Exec ex;
-  all_gather(ex, host, Tensor(&mine, {kBytes}, DType::u8), Tensor(all.data(), {kBytes * host.size()}, DType::u8))
-      .wait(ex);
-  return all;
-}
 
 bool reaches(int own, int other) {
   if (own == other) return true;
@@ -75,12 +65,13 @@ std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host
   int gpu = 0;
   cuda::check(cudaGetDevice(&gpu));
   std::shared_ptr<const PeerMailbox> own;
-  const std::vector<Member> all = gathered(host, Member{process_mark(), gpu, &own});
+  const std::vector<Member> all = gather_values(host, Member{process_mark(), gpu, &own});
   const auto in_reach = [&](const Member& member) {
     return member.process == process_mark() && reaches(gpu, member.gpu);
   };
   const bool can = host.size() <= kMostSummed && can_use_stream_words() && SharedMemory::is_possible();
-  const std::vector<std::uint64_t> agreed = gathered(host, std::uint64_t{can && std::ranges::all_of(all, in_reach)});
+  const std::vector<std::uint64_t> agreed =
+      gather_values(host, std::uint64_t{can && std::ranges::all_of(all, in_reach)});
   if (std::ranges::count(agreed, std::uint64_t{0}) > 0) return {};
 
   std::vector<int> gpus;

@@ -21,6 +21,21 @@ void copy(void* to, const void* from, Index bytes, Stream stream) {
   if (bytes > 0) device::copy(Device::cuda, to, from, bytes, stream);
 }
 
+/// The stream goes on once the word is 1, and has made it 0.
+void take_word(std::uint32_t* word, Stream stream) {
+  StreamWords words;
+  words.wait_for(word, 1);
+  words.write(word, 0);
+  words.submit(stream);
+}
+
+/// For a take_word() of another member.
+void give_word(std::uint32_t* word, Stream stream) {
+  StreamWords words;
+  words.write(word, 1);
+  words.submit(stream);
+}
+
 }  // namespace
 
 /// A piece of a message: member m's part is `bytes(m)` from m * stride on.
@@ -160,26 +175,18 @@ void PeerGroup::for_slots(const Call& call, F&& f) {
 void PeerGroup::send(const Call& call, const void* data, Stream stream) {
   const PeerMailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
   for_slots(call, [&](int slot, Index begin, Index bytes) {
-    StreamWords before, after;
-    before.wait_for(own.room(call.root, call.lane, slot), 1);
-    before.write(own.room(call.root, call.lane, slot), 0);
-    before.submit(stream);
+    take_word(own.room(call.root, call.lane, slot), stream);
     copy(theirs.slot(rank_, call.lane, slot), static_cast<const std::byte*>(data) + begin, bytes, stream);
-    after.write(theirs.full(rank_, call.lane, slot), 1);
-    after.submit(stream);
+    give_word(theirs.full(rank_, call.lane, slot), stream);
   });
 }
 
 void PeerGroup::recv(const Call& call, void* data, Stream stream) {
   const PeerMailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
   for_slots(call, [&](int slot, Index begin, Index bytes) {
-    StreamWords before, after;
-    before.wait_for(own.full(call.root, call.lane, slot), 1);
-    before.write(own.full(call.root, call.lane, slot), 0);
-    before.submit(stream);
+    take_word(own.full(call.root, call.lane, slot), stream);
     copy_by_kernel(stream, static_cast<std::byte*>(data) + begin, own.slot(call.root, call.lane, slot), bytes);
-    after.write(theirs.room(rank_, call.lane, slot), 1);
-    after.submit(stream);
+    give_word(theirs.room(rank_, call.lane, slot), stream);
   });
 }
 
