@@ -34,6 +34,7 @@ class StepGraph {
     if (graph_) throw InternalError(str("[graph] ", name_, ": is captured already: reset() it first"));
     Capture capture(name_, planned);
     graph_ = ex.captured(capture, ops);
+    graph_.prepare(ex);
   }
   /// Once captured: ops() runs eagerly; on the CPU beside the graph, op by op (GraphComparison).
   template <class Ops>

@@ -68,6 +68,11 @@ class Exec {
 
   /// How far the open phase has come.
   PhaseExtent phase_position() const { return {next_tensor_, next_op_}; }
+  /// The open phase goes on from a place where it has been.
+  void go_back(const PhaseExtent& position) {
+    next_tensor_ = position.tensors;
+    next_op_ = position.ops;
+  }
   /// Leaves out a stretch of the open phase whose ops a graph runs.
   void skip(const PhaseExtent& extent) {
     next_tensor_ += extent.tensors;
@@ -119,7 +124,7 @@ class Exec {
   Graph end_capture();
   /// Ends it after an error: what was captured is gone.
   void abandon_capture() noexcept;
-  /// What ops() runs, as a graph.
+  /// What ops() runs, as a graph that must be prepared before it is launched.
   template <class Ops>
   Graph captured(Capture& capture, Ops&& ops) {
     begin_capture(capture);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "megalith/base/build.h"
 #include "megalith/base/clock.h"
@@ -15,14 +16,19 @@ namespace {
 
 class DeviceGraph final : public Graph::Body {
  public:
-  explicit DeviceGraph(std::shared_ptr<void> handle) : handle_(std::move(handle)) {}
+  explicit DeviceGraph(cuda::CapturedNodes nodes) : nodes_(std::move(nodes)) {}
+  void prepare(Exec& ex) override {
+    if constexpr (build::has_cuda) handle_ = cuda::instantiate(std::exchange(nodes_, {}), ex.stream());
+  }
   void launch(Exec& ex) const override {
+    if (handle_ == nullptr) throw InternalError("[Graph::launch] before Graph::prepare");
     ex.execute("graph", [this](Exec&, Stream stream) {
       if constexpr (build::has_cuda) cuda::launch(handle_.get(), stream);
     });
   }
 
  private:
+  cuda::CapturedNodes nodes_;
   std::shared_ptr<void> handle_;
 };
 
@@ -39,6 +45,7 @@ class CallList final : public Graph::Body {
     Capture::Call call;
   };
   void add(Op op) { ops_.push_back(std::move(op)); }
+  void prepare(Exec&) override {}
   void launch(Exec& ex) const override {
     for (const Op& op : ops_) ex.execute(op.name, op.call);
   }
@@ -47,6 +54,14 @@ class CallList final : public Graph::Body {
  private:
   std::vector<Op> ops_;
 };
+
+void Graph::prepare(Exec& ex) {
+  const double begin_s = monotonic_s();
+  body_->prepare(ex);
+  if (ex.device() == Device::cpu) return;
+  stats_.instantiate_s += monotonic_s() - begin_s;
+  stats_.capture_s += monotonic_s() - begin_s;
+}
 
 void Graph::launch(Exec& ex) const {
   if (ex.capture() != nullptr) ex.capture()->refuse(ex.place(), "Graph::launch", "graphs do not nest");
@@ -108,13 +123,10 @@ Graph Capture::end(Device device, Stream stream) {
     return {std::move(calls_), stats};
   }
   if constexpr (build::has_cuda) {
-    const cuda::CapturedNodes nodes = cuda::end_capture(stream);
-    const double captured_s = monotonic_s();
-    auto body = std::make_shared<DeviceGraph>(cuda::instantiate(nodes, stream));
+    cuda::CapturedNodes nodes = cuda::end_capture(stream);
     stats.nodes = nodes.count;
-    stats.instantiate_s = monotonic_s() - captured_s;
     stats.capture_s = monotonic_s() - begun_s_;
-    return {std::move(body), stats};
+    return {std::make_shared<DeviceGraph>(std::move(nodes)), stats};
   } else {
     throw InternalError("[Capture::end] a build without CUDA has no such device");
   }

@@ -34,6 +34,9 @@ class Graph {
  public:
   Graph() = default;
   explicit operator bool() const { return body_ != nullptr; }
+  /// Makes of what was captured something that can be launched. On a GPU this takes memory and may wait for all that
+  /// the GPU does: not while that waits for other ranks.
+  void prepare(Exec& ex);
   /// Runs in the order of `ex`. On a GPU the host only submits.
   void launch(Exec& ex) const;
   const GraphStats& stats() const { return stats_; }
@@ -42,13 +45,14 @@ class Graph {
   class Body {
    public:
     virtual ~Body() = default;
+    virtual void prepare(Exec& ex) = 0;
     virtual void launch(Exec& ex) const = 0;
   };
-  Graph(std::shared_ptr<const Body> body, const GraphStats& stats) : body_(std::move(body)), stats_(stats) {}
+  Graph(std::shared_ptr<Body> body, const GraphStats& stats) : body_(std::move(body)), stats_(stats) {}
 
  private:
   friend class GraphComparison;
-  std::shared_ptr<const Body> body_;
+  std::shared_ptr<Body> body_;
   GraphStats stats_;
 };
 

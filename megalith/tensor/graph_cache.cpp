@@ -21,6 +21,10 @@ void GraphCache::set_state(State state) {
   next_ = 0;
 }
 
+void GraphCache::prepare(Exec& ex) {
+  for (auto& [key, piece] : pieces_) piece.graph.prepare(ex);
+}
+
 void GraphCache::end_step() const {
   if (state_ != State::replaying || next_ == order_.size()) return;
   throw InternalError(str("[graphs] ", name_, ": the step ends where the captured step launched ",

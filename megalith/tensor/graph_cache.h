@@ -7,9 +7,10 @@
 
 namespace megalith {
 
-/// Graphs of pieces of a step, by key. In a step that captures, every piece is captured where it stands and launched at
-/// once, so that the step is as good as any; later steps launch it. A piece is host code that asks for the same planned
-/// tensors and runs the same ops on them every time it comes under its key.
+/// Graphs of pieces of a step, by key. In a step that captures, every piece is captured where it stands and run, so
+/// that the step is as good as any; later steps launch it. Graphs are prepared when that step is over: on the way the
+/// GPU may wait for another rank, which waits for this one. A piece is host code that asks for the same planned tensors
+/// and runs the same ops on them every time it comes under its key.
 class GraphCache {
  public:
   /// What names a piece within a step.
@@ -30,6 +31,8 @@ class GraphCache {
   /// Before a step. Throws InternalError when graphs are captured a second time.
   void set_state(State state);
   State state() const { return state_; }
+  /// Once all ranks have done all work of the step that captured.
+  void prepare(Exec& ex);
   /// After a step's pieces. Throws InternalError, naming the piece that should have come next, when the step has left
   /// out what the captured one launched.
   void end_step() const;
@@ -45,7 +48,7 @@ class GraphCache {
       ex.skip(piece.extent);
       launches_.launch(ex, piece.graph);
     } else {
-      capture_and_launch(ex, key, ops);
+      capture_and_run(ex, key, ops);
     }
   }
 
@@ -67,18 +70,15 @@ class GraphCache {
   };
 
   template <class Ops>
-  void capture_and_launch(Exec& ex, const Key& key, Ops& ops) {
-    auto found = pieces_.find(key);
-    if (found == pieces_.end()) {
-      const PhaseExtent before = ex.phase_position();
-      Capture capture(name_, memory_);
-      Graph graph = ex.captured(capture, ops);
-      found = pieces_.try_emplace(key, std::move(graph), ex.phase_position() - before).first;
-    } else {
-      ex.skip(found->second.extent);
-    }
+  void capture_and_run(Exec& ex, const Key& key, Ops& ops) {
     order_.push_back(key);
-    launches_.launch(ex, found->second.graph);
+    if (pieces_.contains(key)) return ops();
+    const PhaseExtent before = ex.phase_position();
+    Capture capture(name_, memory_);
+    Graph graph = ex.captured(capture, ops);
+    pieces_.try_emplace(key, std::move(graph), ex.phase_position() - before);
+    ex.go_back(before);
+    ops();
   }
   /// The piece that comes next in a step.
   const Captured& next(const Key& key);

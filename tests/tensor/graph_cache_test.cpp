@@ -17,6 +17,7 @@ class GraphCacheTest : public ::testing::Test {
     graphs_.start("training", {{memory_.data(), static_cast<std::size_t>(memory_.bytes())}});
     graphs_.set_state(State::capturing);
     for (const Key& key : kStep) run(key);
+    graphs_.prepare(ex_);
     graphs_.set_state(State::replaying);
   }
   void run(const Key& key) {
@@ -60,7 +61,7 @@ TEST_F(GraphCacheTest, EveryStepLaunchesWhatTheFirstLaunched) {
     EXPECT_EQ(end_of_step(), "");
     graphs_.set_state(State::replaying);
   }
-  EXPECT_EQ(graphs_.launches().count(), 24);
+  EXPECT_EQ(graphs_.launches().count(), 16) << "the step that captures launches nothing";
   EXPECT_GT(graphs_.launches().host_s(), 0);
   EXPECT_EQ(count(), 24);
 }

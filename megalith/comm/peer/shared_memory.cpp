@@ -5,8 +5,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
-#include "megalith/comm/peer/driver.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/driver.h"
 
 namespace megalith::comm {
 namespace {
@@ -24,7 +24,7 @@ CUdeviceptr native(std::byte* data) { return reinterpret_cast<CUdeviceptr>(data)
 
 bool SharedMemory::is_possible() {
   return MEGALITH_DRIVER(cuMemCreate) != nullptr && MEGALITH_DRIVER(cuMemSetAccess) != nullptr &&
-         has_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+         cuda::has_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
 }
 
 SharedMemory::SharedMemory(Index bytes, std::span<const int> gpus) : SharedMemory() {
@@ -34,26 +34,26 @@ SharedMemory::SharedMemory(Index bytes, std::span<const int> gpus) : SharedMemor
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = location(own);
   std::size_t page = 0;
-  check_driver(
+  cuda::check_driver(
       MEGALITH_DRIVER(cuMemGetAllocationGranularity)(&page, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
   bytes_ = static_cast<std::size_t>(round_up(bytes, static_cast<Index>(page)));
 
   CUdeviceptr address = 0;
-  check_driver(MEGALITH_DRIVER(cuMemAddressReserve)(&address, bytes_, page, 0, 0));
+  cuda::check_driver(MEGALITH_DRIVER(cuMemAddressReserve)(&address, bytes_, page, 0, 0));
   data_ = reinterpret_cast<std::byte*>(address);
   CUmemGenericAllocationHandle memory = 0;
   const CUresult created = MEGALITH_DRIVER(cuMemCreate)(&memory, bytes_, &properties, 0);
   if (created == CUDA_ERROR_OUT_OF_MEMORY)
     throw IoError(str("[memory] cannot take ", human_bytes(bytes), " of the GPU for messages between GPUs: use a ",
                       "smaller model or microbatch, or set parallel.transfers = \"kernels\", which takes less"));
-  check_driver(created);
+  cuda::check_driver(created);
   const CUresult mapped = MEGALITH_DRIVER(cuMemMap)(address, bytes_, 0, memory, 0);
   is_mapped_ = mapped == CUDA_SUCCESS;
-  check_driver(MEGALITH_DRIVER(cuMemRelease)(memory));  // it lives as long as it is mapped
-  check_driver(mapped);
+  cuda::check_driver(MEGALITH_DRIVER(cuMemRelease)(memory));  // it lives as long as it is mapped
+  cuda::check_driver(mapped);
   std::vector<CUmemAccessDesc> access;
   for (const int gpu : gpus) access.push_back({location(gpu), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
-  check_driver(MEGALITH_DRIVER(cuMemSetAccess)(address, bytes_, access.data(), access.size()));
+  cuda::check_driver(MEGALITH_DRIVER(cuMemSetAccess)(address, bytes_, access.data(), access.size()));
   cuda::check(cudaMemset(data_, 0, bytes_));
   cuda::check(cudaStreamSynchronize(nullptr));  // before others write
 }

@@ -4,8 +4,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/comm/peer/driver.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/driver.h"
 
 namespace megalith::comm {
 namespace {
@@ -29,13 +29,13 @@ CUstreamBatchMemOpParams native(const WordStep& step) {
   return params;
 }
 
+}  // namespace
+
 bool is_capturing(Stream stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cuda::check(cudaStreamIsCapturing(cuda::native(stream), &status));
   return status != cudaStreamCaptureStatusNone;
 }
-
-}  // namespace
 
 bool can_use_stream_words() { return MEGALITH_DRIVER(cuStreamBatchMemOp) != nullptr; }
 
@@ -50,8 +50,8 @@ void StreamWords::submit(Stream stream) {
   } else {
     std::array<CUstreamBatchMemOpParams, kMostWordSteps> params{};
     for (std::size_t i = 0; i < static_cast<std::size_t>(steps_.count); ++i) params[i] = native(steps_.at[i]);
-    check_driver(MEGALITH_DRIVER(cuStreamBatchMemOp)(cuda::native(stream), static_cast<unsigned>(steps_.count),
-                                                     params.data(), 0));
+    cuda::check_driver(MEGALITH_DRIVER(cuStreamBatchMemOp)(cuda::native(stream), static_cast<unsigned>(steps_.count),
+                                                           params.data(), 0));
   }
   steps_.count = 0;
 }

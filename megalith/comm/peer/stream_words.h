@@ -7,6 +7,8 @@ namespace megalith::comm {
 
 /// Whether this machine's driver can write and wait for words in a stream's order; from CUDA 12 on every GPU can.
 bool can_use_stream_words();
+/// Whether what the stream is given is being captured into a graph.
+bool is_capturing(Stream stream);
 
 /// Writes of words and waits for them in a stream's order. A write comes after all that the stream did before it, for
 /// whoever sees it. Words are of any GPU within reach; waits of the own one. Outside of a capture the GPU does them

@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/tensor/cuda/captured_fills.h"
 #include "megalith/tensor/cuda/check.h"
 
 namespace megalith::cuda {
@@ -154,6 +155,7 @@ CapturedNodes end_capture(Stream stream) {
   check(cudaStreamEndCapture(native(stream), &graph));
   std::shared_ptr<void> handle(
       graph, [](void* nodes) { static_cast<void>(cudaGraphDestroy(static_cast<cudaGraph_t>(nodes))); });
+  replace_small_fills(graph);
   std::size_t count = 0;
   check(cudaGraphGetNodes(graph, nullptr, &count));
   return {std::move(handle), static_cast<Index>(count)};

@@ -3,7 +3,7 @@
 
 #include <cuda.h>
 
-namespace megalith::comm {
+namespace megalith::cuda {
 
 /// A function of the CUDA driver by its name, in its version of CUDA 12.0; null where there is none. The program is not
 /// linked with the driver, as it must start where there is none.
@@ -18,8 +18,8 @@ bool has_attribute(CUdevice_attribute attribute);
 /// A driver function, looked up at its first use: MEGALITH_DRIVER(cuMemCreate)(arguments).
 #define MEGALITH_DRIVER(name)                                                                                      \
   ([] {                                                                                                            \
-    static const auto function = reinterpret_cast<decltype(&name)>(::megalith::comm::find_driver_function(#name)); \
+    static const auto function = reinterpret_cast<decltype(&name)>(::megalith::cuda::find_driver_function(#name)); \
     return function;                                                                                               \
   }())
 
-}  // namespace megalith::comm
+}  // namespace megalith::cuda

@@ -1,10 +1,10 @@
-#include "megalith/comm/peer/driver.h"
+#include "megalith/tensor/cuda/driver.h"
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/tensor/cuda/check.h"
 
-namespace megalith::comm {
+namespace megalith::cuda {
 
 void* find_driver_function(const char* name) {
   void* function = nullptr;
@@ -27,7 +27,7 @@ void check_driver(CUresult status, std::source_location where) {
 bool has_attribute(CUdevice_attribute attribute) {
   int gpu = 0, value = 0;
   CUdevice device = 0;
-  cuda::check(cudaGetDevice(&gpu));
+  check(cudaGetDevice(&gpu));
   const auto device_of = MEGALITH_DRIVER(cuDeviceGet);
   const auto attribute_of = MEGALITH_DRIVER(cuDeviceGetAttribute);
   if (device_of == nullptr || attribute_of == nullptr) return false;
@@ -36,4 +36,4 @@ bool has_attribute(CUdevice_attribute attribute) {
   return value == 1;
 }
 
-}  // namespace megalith::comm
+}  // namespace megalith::cuda
