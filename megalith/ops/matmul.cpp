@@ -11,9 +11,8 @@ namespace megalith::ops {
 namespace {
 
 /// Scratch for the sums of the columns of a [rows, columns] matrix.
-Tensor column_sum_parts(Exec& ex, const Tensor& matrix) {
-  const Index rows = matrix.dim(0);
-  const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(rows) : cuda::bias_backward_parts(rows);
+Tensor column_sum_parts(Exec& ex, const Tensor& matrix, Index parts_on_gpus) {
+  const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(matrix.dim(0)) : parts_on_gpus;
   return ex.tensor({blocks, matrix.dim(1)}, statistics_dtype(matrix.dtype()));
 }
 
@@ -40,7 +39,8 @@ void matmul(Exec& ex, const Matmul& args) {
   expect_like(args.a, a_transposed ? Shape{k, m} : Shape{m, k}, dtype, "matmul.a");
   expect_like(args.b, b_transposed ? Shape{n, k} : Shape{k, n}, dtype, "matmul.b");
   check_options(args, m, n);
-  const Tensor parts = args.row_sums ? column_sum_parts(ex, args.a) : Tensor();
+  const Tensor parts =
+      args.row_sums ? column_sum_parts(ex, args.a, cuda::bias_backward_parts(args.a.dim(0))) : Tensor();
   const auto on_cpu = [args, parts]<class T>() {
     cpu::matmul<T>(args);
     if (args.row_sums) cpu::bias_backward<T>(args.a, args.row_sums, parts);
@@ -84,7 +84,7 @@ void matmul_gelu_backward(Exec& ex, const MatmulGeluBackward& args) {
   expect_like(args.z, {tokens, features}, dtype, "matmul_gelu_backward.z");
   expect_like(args.dz, {tokens, features}, dtype, "matmul_gelu_backward.dz");
   expect_like(args.bias_grad, {features}, statistics_dtype(dtype), "matmul_gelu_backward.bias_grad");
-  const Tensor parts = column_sum_parts(ex, args.dz);
+  const Tensor parts = column_sum_parts(ex, args.dz, cuda::matmul_gelu_backward_parts(tokens));
   run_float(
       ex,
       {.name = "matmul_gelu_backward",

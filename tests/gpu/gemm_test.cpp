@@ -52,7 +52,7 @@ TEST(GpuGemms, ATableReproducesAlgorithmsAndBits) {
   Products first;
   first.run();
   const ops::GemmTable met = first.chooser().current();
-  ASSERT_GE(met.products.size(), 5u);
+  ASSERT_GE(met.products.size(), 3u);  // those with GELU run by the library on some GPUs only
   const ops::GemmChoices choices = ops::choose_gemms(first.chooser(), met, {}, {});
   EXPECT_EQ(choices.timed, choices.table);
   first.chooser().use(choices.table);

@@ -1,4 +1,5 @@
 #include "megalith/ops/cuda/elementwise.h"
+#include "megalith/ops/cuda/gelu.cuh"
 #include "megalith/ops/cuda/map.cuh"
 
 namespace megalith::ops::cuda {
@@ -53,15 +54,6 @@ struct AddBias {
   }
 };
 
-constexpr float kGeluCubic = 0.044715f;
-constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308f;  // 2 sqrt(2 / pi)
-
-/// (1 + tanh(u)) / 2 with u = sqrt(2/pi) (z + 0.044715 z^3), as 1 / (1 + e^-2u): one exp, no cancellation for z < 0.
-__device__ float gelu_gate(float z) {
-  constexpr float kLinear = kLog2E * kTwoSqrtTwoOverPi, kCubic = kLinear * kGeluCubic;
-  return reciprocal_approx(1.0f + exp2_approx(-z * (kLinear + kCubic * z * z)));
-}
-
 /// z = x + bias, y = gelu(z).  3 elements moved.
 template <class T>
 struct AddBiasGelu {
@@ -74,18 +66,12 @@ struct AddBiasGelu {
   }
 };
 
-/// dz = dy gelu'(z), gelu' = g + z g (1 - g) 2u', g the gate.  3 elements moved.
+/// dz = dy gelu'(z).  3 elements moved.
 struct GeluSlope {
   template <int N>
   __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float z = in[0][i], g = gelu_gate(z);
-      const float twice_slope = kTwoSqrtTwoOverPi + 3 * kTwoSqrtTwoOverPi * kGeluCubic * z * z;
-      // Far from 0 the gate is exactly 0 or 1 and the slope may be infinite: 0 * inf must not make a NaN there.
-      const float bend = g * (1.0f - g);
-      out[0][i] = in[1][i] * (g + (bend == 0.0f ? 0.0f : z * bend * twice_slope));
-    }
+    for (int i = 0; i < N; ++i) out[0][i] = in[1][i] * gelu_slope(in[0][i]);
   }
 };
 

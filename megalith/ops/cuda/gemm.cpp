@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cuda/elementwise.h"
+#include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gemm_library.h"
 
 namespace megalith::ops::cuda {
@@ -16,6 +17,10 @@ std::int32_t common_alignment(std::initializer_list<const void*> pointers) {
   std::uintptr_t bits = 256;
   for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);
   return static_cast<std::int32_t>(std::uintptr_t{1} << std::countr_zero(bits));
+}
+
+int left_free(Exec& ex, Beside beside) {
+  return beside == Beside::communication ? ex.backend<GemmLibrary>().left_free() : 0;
 }
 
 /// The product with an epilogue that uses the vector and the activation; false when the library has none.
@@ -31,7 +36,7 @@ bool run(Exec& ex, Stream stream, const Matmul& args, GemmEpilogue epilogue, voi
       .transpose_b = args.transpose_b,
       .write = args.write,
       .epilogue = epilogue,
-      .left_free = args.beside == Beside::communication ? library.left_free() : 0,
+      .left_free = left_free(ex, args.beside),
       .alignment = common_alignment({args.a.raw(), args.b.raw(), args.c.raw(), vector, activation})};
   return library.run(
       stream, problem,
@@ -71,6 +76,7 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
 
 void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args) {
   if (args.y.numel() == 0) return;
+  if (gelu_product(ex, stream, args, left_free(ex, args.beside))) return;
   Matmul product{.a = args.x, .b = args.w, .c = args.y, .transpose_b = Transpose::yes, .beside = args.beside};
   if (has_gelu_epilogue(args.x) && run(ex, stream, product, GemmEpilogue::bias_gelu, args.bias.raw(), args.z.raw()))
     return;
@@ -81,6 +87,7 @@ void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args) {
 
 void matmul_gelu_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts) {
   if (args.dz.numel() == 0) return;
+  if (gelu_product_backward(ex, stream, args, parts)) return;
   const Matmul product{.a = args.dy, .b = args.w, .c = args.dz};
   const Tensor sums = parts.rows(0, 1).reshaped(args.bias_grad.shape());
   if (has_gelu_epilogue(args.dy)) {
