@@ -24,15 +24,26 @@ struct alignas(sizeof(T) * N) Vector {
 
 bool is_aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
 
-unsigned blocks_for(Index vectors, Index most) {
+unsigned blocks_for(Index vectors, const Reach& reach, Index most) {
+  if (reach.most_blocks > 0) most = reach.most_blocks;
   return static_cast<unsigned>(std::min(most, ceil_div(vectors, Index{kThreads})));
 }
 
-/// Calls body(i) for the thread's share of [0, count).
-template <class Body>
+__device__ bool is_set(const std::uint32_t* word) {
+  return word != nullptr && *static_cast<const volatile std::uint32_t*>(word) != 0;
+}
+
+/// Another GPU's memory is microseconds away: so many vectors are read before the first is written.
+constexpr int kAtOnce = 8;
+
+/// Calls body.operator()<n>(i, stride) for i, i + stride, ... of the thread's share of [0, count), n <= kMost of them
+/// at a time.
+template <int kMost, class Body>
 __device__ void for_share(Index count, const Body& body) {
   const Index stride = Index{gridDim.x} * kThreads;
-  for (Index i = blockIdx.x * Index{kThreads} + threadIdx.x; i < count; i += stride) body(i);
+  Index i = blockIdx.x * Index{kThreads} + threadIdx.x;
+  for (; i + (kMost - 1) * stride < count; i += kMost * stride) body.template operator()<kMost>(i, stride);
+  for (; i < count; i += stride) body.template operator()<1>(i, stride);
 }
 
 // ---- Sums ----
@@ -40,34 +51,45 @@ __device__ void for_share(Index count, const Body& body) {
 template <class T>
 struct Operands {
   const T* parts[kMostSummed] = {};
-  T* out = nullptr;
-  T* copy = nullptr;
+  T* outs[kMostSummed] = {};
+  int num_outs = 0;
 };
 
 template <class T, int N, int kMembers>
-__global__ void __launch_bounds__(kThreads) sum_kernel(const Operands<T> operands, Index vectors) {
+__global__ void __launch_bounds__(kThreads)
+    sum_kernel(const Operands<T> operands, Index vectors, const std::uint32_t* unless) {
+  if (is_set(unless)) return;
   using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  for_share(vectors, [&](Index i) {
-    Vector<T, N> parts[kMembers];
+  for_share<kAtOnce / kMembers>(vectors, [&]<int kCount>(Index i, Index stride) {
+    Vector<T, N> parts[kCount][kMembers];
 #pragma unroll
-    for (int member = 0; member < kMembers; ++member)
-      parts[member] = reinterpret_cast<const Vector<T, N>*>(operands.parts[member])[i];
-    Vector<T, N> result;
+    for (int k = 0; k < kCount; ++k) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      Wide sum = static_cast<Wide>(parts[0].at[j]);
-#pragma unroll
-      for (int member = 1; member < kMembers; ++member) sum += static_cast<Wide>(parts[member].at[j]);
-      result.at[j] = static_cast<T>(sum);
+      for (int member = 0; member < kMembers; ++member)
+        parts[k][member] = reinterpret_cast<const Vector<T, N>*>(operands.parts[member])[i + k * stride];
     }
-    reinterpret_cast<Vector<T, N>*>(operands.out)[i] = result;
-    if (operands.copy != nullptr) reinterpret_cast<Vector<T, N>*>(operands.copy)[i] = result;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      Vector<T, N> result;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        Wide sum = static_cast<Wide>(parts[k][0].at[j]);
+#pragma unroll
+        for (int member = 1; member < kMembers; ++member) sum += static_cast<Wide>(parts[k][member].at[j]);
+        result.at[j] = static_cast<T>(sum);
+      }
+#pragma unroll
+      for (int out = 0; out < kMostSummed; ++out) {
+        if (out < operands.num_outs) reinterpret_cast<Vector<T, N>*>(operands.outs[out])[i + k * stride] = result;
+      }
+    }
   });
+  __threadfence_system();
 }
 
 /// sum_kernel<T, N, members>; looks from kMembers on.
 template <class T, int N, int kMembers = 2>
-auto sum_kernel_of(int members) -> void (*)(Operands<T>, Index) {
+auto sum_kernel_of(int members) -> void (*)(Operands<T>, Index, const std::uint32_t*) {
   if constexpr (kMembers > kMostSummed) {
     throw InternalError(str("[sum_parts] members = ", members, ": must be 2 to ", kMostSummed));
   } else {
@@ -81,29 +103,50 @@ inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 template <class T>
 void sum(Stream stream, const PartsSum& args) {
   Operands<T> operands;
-  operands.out = static_cast<T*>(args.out);
-  operands.copy = static_cast<T*>(args.copy);
+  operands.num_outs = args.num_outs;
+  for (int out = 0; out < args.num_outs; ++out)
+    operands.outs[out] = static_cast<T*>(args.outs[static_cast<std::size_t>(out)]);
   for (int member = 0; member < args.members; ++member)
     operands.parts[member] = static_cast<const T*>(args.parts[static_cast<std::size_t>(member)]);
-  const bool wide = args.count % kWide<T> == 0 && is_aligned(args.out) && is_aligned(args.copy) &&
+  const bool wide = args.count % kWide<T> == 0 &&
+                    std::all_of(operands.outs, operands.outs + args.num_outs, is_aligned) &&
                     std::all_of(operands.parts, operands.parts + args.members, is_aligned);
   const auto kernel = wide ? sum_kernel_of<T, kWide<T>>(args.members) : sum_kernel_of<T, 1>(args.members);
   const Index vectors = wide ? args.count / kWide<T> : args.count;
-  kernel<<<blocks_for(vectors, kMostSumBlocks), kThreads, 0, cuda::native(stream)>>>(operands, vectors);
+  kernel<<<blocks_for(vectors, args.reach, kMostSumBlocks), kThreads, 0, cuda::native(stream)>>>(operands, vectors,
+                                                                                                 args.reach.unless);
   cuda::check(cudaGetLastError());
 }
 
 // ---- Copies ----
 
+struct Targets {
+  void* at[kMostSummed] = {};
+  int count = 0;
+};
+
 template <class T>
-__global__ void __launch_bounds__(kThreads) copy_kernel(T* to, const T* from, Index count) {
-  for_share(count, [&](Index i) { to[i] = from[i]; });
+__global__ void __launch_bounds__(kThreads)
+    copy_kernel(const Targets to, const T* from, Index count, const std::uint32_t* unless) {
+  if (is_set(unless)) return;
+  for_share<kAtOnce>(count, [&]<int kCount>(Index i, Index stride) {
+    T some[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) some[k] = from[i + k * stride];
+#pragma unroll
+    for (int target = 0; target < kMostSummed; ++target) {
+      if (target == to.count) break;
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) static_cast<T*>(to.at[target])[i + k * stride] = some[k];
+    }
+  });
+  __threadfence_system();
 }
 
 template <class T>
-void copy_elements(Stream stream, void* to, const void* from, Index count) {
-  copy_kernel<<<blocks_for(count, kMostCopyBlocks), kThreads, 0, cuda::native(stream)>>>(
-      static_cast<T*>(to), static_cast<const T*>(from), count);
+void copy_elements(Stream stream, const Targets& to, const void* from, Index count, const Reach& reach) {
+  copy_kernel<<<blocks_for(count, reach, kMostCopyBlocks), kThreads, 0, cuda::native(stream)>>>(
+      to, static_cast<const T*>(from), count, reach.unless);
   cuda::check(cudaGetLastError());
 }
 
@@ -153,10 +196,19 @@ void sum_parts(Stream stream, const PartsSum& args) {
   }
 }
 
+void copy_by_kernel(Stream stream, std::span<void* const> to, const void* from, Index bytes, const Reach& reach) {
+  if (bytes == 0 || to.empty()) return;
+  if (to.size() > kMostSummed)
+    throw InternalError(str("[copy_by_kernel] ", to.size(), " targets: must be at most ", kMostSummed));
+  Targets targets;
+  for (void* target : to) targets.at[targets.count++] = target;
+  if (std::ranges::all_of(to, is_aligned) && is_aligned(from) && bytes % 16 == 0)
+    return copy_elements<uint4>(stream, targets, from, bytes / 16, reach);
+  copy_elements<std::byte>(stream, targets, from, bytes, reach);
+}
+
 void copy_by_kernel(Stream stream, void* to, const void* from, Index bytes) {
-  if (bytes == 0) return;
-  if (is_aligned(to) && is_aligned(from) && bytes % 16 == 0) return copy_elements<uint4>(stream, to, from, bytes / 16);
-  copy_elements<std::byte>(stream, to, from, bytes);
+  copy_by_kernel(stream, std::span<void* const>(&to, 1), from, bytes, {});
 }
 
 void run_words(Stream stream, const WordSteps& steps) {

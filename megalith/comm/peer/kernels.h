@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "megalith/tensor/tensor.h"
 
@@ -19,22 +20,33 @@ constexpr bool is_summed(DType dtype) {
 /// is loaded when it is first launched waits for what the GPU is doing, and that may be to wait for another rank.
 void load_kernels(int members);
 
-/// out[i] = parts[0][i] + parts[1][i] + ... in this order, in f32 (f64 for f64) and rounded once; also into `copy`
-/// unless it is null. `out` and `copy` may be one of the parts. Moves `members` + 1 (or + 2) elements for each of
+/// How a kernel touches memory: whether other GPUs' too.
+struct Reach {
+  int most_blocks = 0;  ///< 0: as many as suit memory of the own GPU
+  /// A word of the own GPU; the kernel does nothing once it is not 0. Null: it always does.
+  const std::uint32_t* unless = nullptr;
+};
+
+/// out[i] = parts[0][i] + parts[1][i] + ... in this order, in f32 (f64 for f64) and rounded once, for every `out` of
+/// `outs`. They may be parts, and parts and outs other GPUs' memory. Moves `members` + `num_outs` elements for each of
 /// `count`.
 struct PartsSum {
   std::array<const void*, kMostSummed> parts{};
   int members = 0;
-  void* out = nullptr;
-  void* copy = nullptr;
+  std::array<void*, kMostSummed> outs{};
+  int num_outs = 0;
   Index count = 0;
   DType dtype = DType::f32;
+  Reach reach = {};
+
+  void add_out(void* out) { outs.at(static_cast<std::size_t>(num_outs++)) = out; }
 };
 void sum_parts(Stream stream, const PartsSum& args);
 
-/// Copies within a GPU by its multiprocessors: unlike a copy engine's, a copy that waits in its stream then delays no
-/// other stream's.
+/// Copies by multiprocessors, to one place or several: unlike a copy engine's, a copy that waits in its stream then
+/// delays no other stream's.
 void copy_by_kernel(Stream stream, void* to, const void* from, Index bytes);
+void copy_by_kernel(Stream stream, std::span<void* const> to, const void* from, Index bytes, const Reach& reach);
 
 /// A write of a word, or a wait until it is at least `value`. The word may be another GPU's.
 struct WordStep {

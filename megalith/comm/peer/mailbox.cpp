@@ -34,6 +34,17 @@ bool reaches(int own, int other) {
   return can != 0;
 }
 
+/// From here on kernels of this GPU reach all memory of the other one.
+void open_way(int own, int other) {
+  if (own == other) return;
+  const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled) {
+    static_cast<void>(cudaGetLastError());
+  } else {
+    cuda::check(status);
+  }
+}
+
 }  // namespace
 
 PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::span<const int> gpus)
@@ -75,7 +86,10 @@ std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host
   if (std::ranges::count(agreed, std::uint64_t{0}) > 0) return {};
 
   std::vector<int> gpus;
-  for (const Member& member : all) gpus.push_back(member.gpu);
+  for (const Member& member : all) {
+    gpus.push_back(member.gpu);
+    open_way(gpu, member.gpu);
+  }
   own = std::make_shared<PeerMailbox>(MailboxLayout{host.size(), messages}, host.rank(), gpus);
   Exec ex;
   barrier(ex, host);  // all have made theirs

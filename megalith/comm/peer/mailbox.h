@@ -47,6 +47,9 @@ class PeerMailbox {
   /// 1 from when member `from` has come to the phase until this member has seen it, else 0.
   std::uint32_t* arrived(int phase, int from) const { return words_ + phase * layout_.members + from; }
 
+  /// Not 0 once a member has failed: from then on nothing reaches into other members' memory.
+  std::uint32_t* failed() const { return words_ + MailboxLayout::kWordBytes / Index{sizeof(std::uint32_t)} - 1; }
+
   // Messages, between neighbours on the ring of members.
   std::byte* slot(int from, int lane, int slot) const;
   /// 1 while there is something in the slot that this member has not taken out.

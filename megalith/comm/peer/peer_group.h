@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "megalith/comm/peer/kernels.h"
 #include "megalith/comm/peer/mailbox.h"
 
 namespace megalith::comm {
@@ -12,13 +13,17 @@ namespace megalith::comm {
 /// one), so that products beside them lose little, while a collective kernel holds its thread blocks for as long as
 /// data travels or a peer is awaited. Sums are taken in
 /// ascending group rank for every element and rounded once. All members make the same collective calls in the same
-/// order, each in one stream; messages of a pair and lane go in order, each end in one stream. Calls may be captured
-/// into a CUDA graph, which repeats them.
+/// order, each in one stream; messages of a pair and lane go in order, each end in one stream.
+///
+/// Calls may be captured into a CUDA graph, which repeats them. There copy engines keep their neighbours waiting
+/// (figures in docs/benchmarks.md), and addresses stay: members tell each other theirs at the capture, and a sum or
+/// gather is one kernel that reads and writes the others' tensors, between two meetings. So what is captured is
+/// collective over the hosts, too, and the tensors must live on every member until the last launch on any has ended.
 ///
 /// Memory: each member's GPU holds a mailbox of MailboxLayout::bytes(), 32 MiB and a part more for collectives, 32 or
 /// 64 MiB for messages; it counts as the transport's (World::device_bytes).
-/// A sum of b bytes over n members: (n-1)/n b out and in, a kernel over b, and for an all-reduce as much again. A
-/// message is copied twice: into a slot of the receiver, and by the receiver out of it.
+/// A sum of b bytes over n members: (n-1)/n b out and in, a kernel over b, and for an all-reduce as much again; in a
+/// graph one kernel. A message is copied twice: into a slot of the receiver, and by the receiver out of it.
 /// Measured on H200s: docs/benchmarks.md.
 class PeerGroup {
  public:
@@ -45,9 +50,15 @@ class PeerGroup {
  private:
   struct Piece;
   struct Sum;
-  PeerGroup(const MailboxLayout& layout, int rank, std::vector<std::shared_ptr<const PeerMailbox>> mailboxes);
+  PeerGroup(const Group& host, const MailboxLayout& layout, std::vector<std::shared_ptr<const PeerMailbox>> mailboxes);
   int size() const { return static_cast<int>(mailboxes_.size()); }
   const PeerMailbox& mailbox(int member) const { return *mailboxes_[static_cast<std::size_t>(member)]; }
+  Reach reach(int blocks) const;
+  /// Everybody's address, in member order. Collective over the host.
+  std::vector<std::byte*> addresses_of_all(const void* own) const;
+  void all_reduce_in_graph(const Call& call, std::byte* data, Stream stream) const;
+  void reduce_scatter_in_graph(const Call& call, const void* in, void* out, Stream stream) const;
+  void all_gather_in_graph(const Call& call, const void* in, void* out, Stream stream) const;
   template <class F>
   void for_others(F&& f) const;
   void meet(int phase, Stream stream) const;
@@ -57,6 +68,7 @@ class PeerGroup {
   template <class F>
   void for_slots(const Call& call, F&& f);
 
+  Group host_;
   MailboxLayout layout_;
   int rank_;
   std::vector<std::shared_ptr<const PeerMailbox>> mailboxes_;
