@@ -194,12 +194,11 @@ Tensor GptChunk::blocks_in_pieces(Exec& ex, const Inputs& inputs, const Tensor& 
   return output;
 }
 
-void GptChunk::block_backward(Exec& ex, const Inputs& inputs, std::size_t i, const Tensor& dy, const Saved& saved,
-                              const Tensor& dx) const {
+void GptChunk::block_backward_in_pieces(Exec& ex, const Inputs& inputs, std::size_t i, const Tensor& dy,
+                                        const Saved& saved, const Tensor& dx) const {
   const nn::TransformerBlock& block = blocks_[i];
   const nn::TransformerBlock::Saved& kept = saved.blocks[i];
   const Index layer = range_.layers.begin + static_cast<Index>(i);
-  if (pieces_.pieces == LayerPieces::none) return block.backward(ex, inputs.microbatch, dy, kept, dx);
   if (pieces_.pieces == LayerPieces::whole) {
     return run_piece(ex, inputs.runner, layer, Pass::backward,
                      [&] { block.backward(ex, inputs.microbatch, dy, kept, dx); });
@@ -294,10 +293,28 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
     dy = blocks_.empty() && input_grad ? input_grad : boundary(ex, inputs);
     head_->backward(ex, inputs.microbatch, inputs.targets, saved.head, dy);
   }
+  // Where rows enter by a message, each block begins that of the one before.
+  const bool in_pieces = pieces_.pieces != LayerPieces::none, ahead = !in_pieces && tp_.rows() == nn::Rows::shared;
+  const auto set_layer = [&](std::size_t i) { ex.set_layer(range_.layers.begin + static_cast<Index>(i)); };
+  nn::EnteredBackward entered;  // of the block that comes next
+  const auto enter = [&](std::size_t i, const Tensor& d_out) {
+    set_layer(i);
+    entered = blocks_[i].enter_backward(ex, inputs.microbatch, d_out, saved.blocks[i]);
+  };
+  if (!blocks_.empty() && ahead) enter(blocks_.size() - 1, dy);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
-    ex.set_layer(range_.layers.begin + static_cast<Index>(i));
+    set_layer(i);
     const Tensor dx = i == 0 && input_grad && writes_to_caller() ? input_grad : boundary(ex, inputs);
-    block_backward(ex, inputs, i, dy, saved, dx);
+    if (in_pieces) {
+      block_backward_in_pieces(ex, inputs, i, dy, saved, dx);
+    } else if (!ahead) {
+      blocks_[i].backward(ex, inputs.microbatch, dy, saved.blocks[i], dx);
+    } else {
+      blocks_[i].backward(ex, inputs.microbatch, dy, std::move(entered), saved.blocks[i], dx, [&] {
+        if (i > 0) enter(i - 1, dx);
+        set_layer(i);
+      });
+    }
     dy = dx;
     if (reducer == nullptr) continue;
     ex.aside([&] { reducer->layer_done(ex, range_.layers.begin + static_cast<Index>(i)); });

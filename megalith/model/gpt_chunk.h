@@ -94,9 +94,9 @@ class GptChunk {
   /// The same, layer by layer in pieces.
   Tensor blocks_in_pieces(Exec& ex, const Inputs& inputs, const Tensor& x, const Tensor& output, Saved& saved,
                           ParamGatherer* gatherer) const;
-  /// The backward pass of one block.
-  void block_backward(Exec& ex, const Inputs& inputs, std::size_t block, const Tensor& dy, const Saved& saved,
-                      const Tensor& dx) const;
+  /// The backward pass of one block, likewise.
+  void block_backward_in_pieces(Exec& ex, const Inputs& inputs, std::size_t block, const Tensor& dy, const Saved& saved,
+                                const Tensor& dx) const;
   /// A copy of a message in memory of the chunk's own, where its edges are; else the message itself.
   Tensor own_edge(Exec& ex, const Inputs& inputs, const Tensor& message) const;
   bool writes_to_caller() const { return pieces_.edges == ChunkEdges::of_caller; }

@@ -9,8 +9,8 @@ using ops::Transpose;
 using ops::Write;
 
 // A product leaves room for communication that was begun right before it; later ones find that done. Such are the
-// weight gradient of a column-parallel layer, beside the sum of its input's gradient; where rows are shared the product
-// before too, beside which x is gathered; and in a part's forward pass those that follow what the other part has sent.
+// weight gradient of a column-parallel layer, beside the sum of its input's gradient; that of a row-parallel one where
+// the next region's rows enter beside it; and in a part's forward pass those that follow what the other part has sent.
 ops::Beside beside(bool communication) { return communication ? ops::Beside::communication : ops::Beside::nothing; }
 
 /// weight.grad += dy^T x, or =; bias_grad += sum of dy's rows where it is given.
@@ -58,13 +58,10 @@ void ColumnParallelLinear::forward_gelu(Exec& ex, Tensor& gelu_y, Saved& saved, 
                         .beside = beside(part.count > 1)});
 }
 
-ColumnParallelLinear::Backward ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Saved& saved,
-                                                                    const Tensor& dx) const {
-  TensorParallel::Entered x = tp_.enter(ex, saved.x, kWholeMicrobatch);
+InFlight ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
   const Tensor sums = tp_.before_leaving(ex, dx);
-  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = sums, .beside = beside(tp_.rows() == Rows::shared)});
-  x.messages.wait(ex);
-  return {x.x, tp_.leave(ex, sums, dx, kWholeMicrobatch)};
+  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = sums});
+  return tp_.leave(ex, sums, dx, kWholeMicrobatch);
 }
 
 void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const {
@@ -97,8 +94,14 @@ void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Te
   ops::matmul_gelu_backward(ex, {.dy = dy, .w = weight_.value, .z = z, .dz = dz, .bias_grad = bias_grad});
 }
 
+WeightGradTime RowParallelLinear::weight_grad_time() const {
+  if (tp_.group().size() == 1) return WeightGradTime::at_once;
+  return tp_.rows() == Rows::whole ? WeightGradTime::beside_sum : WeightGradTime::beside_entering;
+}
+
 void RowParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {
-  add_weight_gradients(ex, dy, saved.x, weight_, write, ops::Beside::nothing, bias_.grad);
+  add_weight_gradients(ex, dy, saved.x, weight_, write, beside(weight_grad_time() == WeightGradTime::beside_entering),
+                       bias_.grad);
 }
 
 }  // namespace megalith::nn

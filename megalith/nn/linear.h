@@ -6,6 +6,19 @@ namespace megalith::nn {
 
 // T tokens are inside a tensor-parallel region; outside it a tensor has O rows of them (TensorParallel::rows_outside).
 
+/// When a region's backward pass computes the weight gradient of its last product, the row-parallel one.
+enum class WeightGradTime : std::uint8_t {
+  at_once,         ///< its operands have just been read: no communication is to be hidden
+  beside_sum,      ///< behind the region's other one, both beside the sum of its input's gradient
+  beside_entering  ///< beside the gather of what enters the region that comes next
+};
+
+/// What a region's backward pass reads of all rows, on its way: the gradient of its result and its input.
+struct EnteredBackward {
+  TensorParallel::Entered d_out;  ///< [T, H]
+  TensorParallel::Entered x;      ///< [T, H]
+};
+
 /// Y = X W^T + b, W split by output features over `tp`: begins a region. x [O, in] -> y [T, out/tp]. Between a
 /// column-parallel and a row-parallel layer only element-wise or per-head work may stand. Source: Shoeybi et al. 2019,
 /// arXiv:1909.08053, section 3.
@@ -26,15 +39,16 @@ class ColumnParallelLinear {
   /// reads.
   void forward_gelu(Exec& ex, Tensor& gelu_y, Saved& saved, const Part& part) const;
 
-  struct Backward {
-    Tensor x;     ///< [T, in], for backward_weight
-    InFlight dx;  ///< wait before dx is read
-  };
-  /// Overwrites dx [O, in], the sum over tp: backward_weight and what else follows hide it. Where rows are shared, x is
-  /// gathered again beside the product, since only the shares were kept.
-  [[nodiscard]] Backward backward_input(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx) const;
+  /// x [O, in] -> [T, in], for backward_weight: where rows are shared it is gathered again, since only the shares were
+  /// kept.
+  [[nodiscard]] TensorParallel::Entered enter_backward(Exec& ex, const Saved& saved) const {
+    return tp_.enter(ex, saved.x, kWholeMicrobatch);
+  }
+  /// Overwrites dx [O, in], the sum over tp: backward_weight and what else follows hide it. dy [T, out/tp]. Wait before
+  /// dx is read.
+  [[nodiscard]] InFlight backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
   /// Adds to the gradients of weight and bias; Write::overwrite replaces the weight's. dy [T, out/tp], x from
-  /// backward_input
+  /// enter_backward
   void backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
   /// To the weight's only: where bias_grad() was added to by the op that made dy.
   void backward_weight_without_bias(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
@@ -73,6 +87,8 @@ class RowParallelLinear {
   /// dy [T, out]: also the bias's gradient is of all rows.
   void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const;
   const Tensor& bias() const { return bias_.value; }
+  /// When backward_weight() is best called.
+  WeightGradTime weight_grad_time() const;
 
  private:
   TensorParallel tp_;

@@ -17,17 +17,22 @@ Mlp::Mlp(const std::string& name, const TensorParallel& tp, ParamBuffer& params)
     : up_(tp, params.at(name + ".up.weight"), params.at(name + ".up.bias")),
       down_(tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")) {}
 
-void Mlp::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx, ops::Write write) const {
-  TensorParallel::Entered d_out = down_.enter_backward(ex, dy);
-  Tensor dz = ex.tensor(saved.up.y.shape(), dy.dtype());
-  d_out.messages.wait(ex);
-  down_.backward_input_gelu(ex, d_out.x, saved.up.y, dz, up_.bias_grad());
-  const bool hides_sum = up_.sums_input_grads();  // if so two products follow it; else dy is best read again at once
-  if (!hides_sum) down_.backward_weight(ex, d_out.x, saved.down, write);
-  ColumnParallelLinear::Backward up = up_.backward_input(ex, dz, saved.up, dx);
-  up_.backward_weight_without_bias(ex, dz, up.x, write);
-  if (hides_sum) down_.backward_weight(ex, d_out.x, saved.down, write);
-  up.dx.wait(ex);
+void Mlp::backward(Exec& ex, EnteredBackward& entered, const Saved& saved, const Tensor& dx, ops::Write write) const {
+  const WeightGradTime time = down_.weight_grad_time();
+  const Tensor dz = ex.tensor(saved.up.y.shape(), dx.dtype());
+  entered.d_out.messages.wait(ex);
+  down_.backward_input_gelu(ex, entered.d_out.x, saved.up.y, dz, up_.bias_grad());
+  if (time == WeightGradTime::at_once) down_.backward_weight(ex, entered.d_out.x, saved.down, write);
+  InFlight sums = up_.backward_input(ex, dz, dx);
+  entered.x.messages.wait(ex);
+  up_.backward_weight_without_bias(ex, dz, entered.x.x, write);
+  if (time == WeightGradTime::beside_sum) down_.backward_weight(ex, entered.d_out.x, saved.down, write);
+  sums.wait(ex);
+}
+
+void Mlp::finish_backward(Exec& ex, const EnteredBackward& entered, const Saved& saved, ops::Write write) const {
+  if (down_.weight_grad_time() != WeightGradTime::beside_entering) return;
+  down_.backward_weight(ex, entered.d_out.x, saved.down, write);
 }
 
 }  // namespace megalith::nn

@@ -28,8 +28,14 @@ class Mlp {
   InFlight leave(Exec& ex, Saved& saved, const Part& part) const {
     return down_.forward(ex, saved.down.x, saved.down, part);
   }
-  /// dy [O, H] -> dx [O, H] (overwritten); adds to the weights' gradients.
-  void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& dx, ops::Write write) const;
+
+  // Backward, in three steps: what is read of all rows enters; dy [O, H] -> dx [O, H] (overwritten), with the weight
+  // gradients but the one that hides the entering of the region that comes next; that one.
+  [[nodiscard]] EnteredBackward enter_backward(Exec& ex, const Tensor& dy, const Saved& saved) const {
+    return {down_.enter_backward(ex, dy), up_.enter_backward(ex, saved.up)};
+  }
+  void backward(Exec& ex, EnteredBackward& entered, const Saved& saved, const Tensor& dx, ops::Write write) const;
+  void finish_backward(Exec& ex, const EnteredBackward& entered, const Saved& saved, ops::Write write) const;
   const Tensor& out_bias() const { return down_.bias(); }
 
  private:

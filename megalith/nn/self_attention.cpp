@@ -47,15 +47,14 @@ void SelfAttention::work(Exec& ex, const Microbatch& microbatch, Saved& saved) c
                               .dropout = dropout_.in(microbatch)});
 }
 
-void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
+void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, EnteredBackward& entered, const Saved& saved,
                              const Tensor& dx) const {
-  TensorParallel::Entered d_out = out_.enter_backward(ex, dy);
-  Tensor d_attended = ex.tensor(saved.out.x.shape(), dy.dtype());
-  d_out.messages.wait(ex);
-  out_.backward_input(ex, d_out.x, d_attended);
-  const bool hides_sum = qkv_.sums_input_grads();  // as in Mlp::backward
-  if (!hides_sum) out_.backward_weight(ex, d_out.x, saved.out, microbatch.weight_grads);
-  Tensor d_qkv = ex.tensor(saved.qkv.y.shape(), dy.dtype());
+  const WeightGradTime time = out_.weight_grad_time();
+  const Tensor d_attended = ex.tensor(saved.out.x.shape(), dx.dtype());
+  entered.d_out.messages.wait(ex);
+  out_.backward_input(ex, entered.d_out.x, d_attended);
+  if (time == WeightGradTime::at_once) out_.backward_weight(ex, entered.d_out.x, saved.out, microbatch.weight_grads);
+  const Tensor d_qkv = ex.tensor(saved.qkv.y.shape(), dx.dtype());
   ops::attention_backward(ex, {.dout = d_attended,
                                .qkv = saved.qkv.y,
                                .out = saved.out.x,
@@ -67,10 +66,17 @@ void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, const Tenso
                                .first_head = first_head_,
                                .num_global_heads = global_heads_,
                                .dropout = dropout_.in(microbatch)});
-  ColumnParallelLinear::Backward qkv = qkv_.backward_input(ex, d_qkv, saved.qkv, dx);
-  qkv_.backward_weight(ex, d_qkv, qkv.x, microbatch.weight_grads);
-  if (hides_sum) out_.backward_weight(ex, d_out.x, saved.out, microbatch.weight_grads);
-  qkv.dx.wait(ex);
+  InFlight sums = qkv_.backward_input(ex, d_qkv, dx);
+  entered.x.messages.wait(ex);
+  qkv_.backward_weight(ex, d_qkv, entered.x.x, microbatch.weight_grads);
+  if (time == WeightGradTime::beside_sum) out_.backward_weight(ex, entered.d_out.x, saved.out, microbatch.weight_grads);
+  sums.wait(ex);
+}
+
+void SelfAttention::finish_backward(Exec& ex, const Microbatch& microbatch, const EnteredBackward& entered,
+                                    const Saved& saved) const {
+  if (out_.weight_grad_time() != WeightGradTime::beside_entering) return;
+  out_.backward_weight(ex, entered.d_out.x, saved.out, microbatch.weight_grads);
 }
 
 }  // namespace megalith::nn

@@ -33,8 +33,15 @@ class SelfAttention {
   InFlight leave(Exec& ex, Saved& saved, const Part& part) const {
     return out_.forward(ex, saved.out.x, saved.out, part);
   }
-  /// dy [O, H] -> dx [O, H] (overwritten); adds to the weights' gradients.
-  void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved, const Tensor& dx) const;
+
+  // Backward, in three steps as Mlp's: dy [O, H] -> dx [O, H].
+  [[nodiscard]] EnteredBackward enter_backward(Exec& ex, const Tensor& dy, const Saved& saved) const {
+    return {out_.enter_backward(ex, dy), qkv_.enter_backward(ex, saved.qkv)};
+  }
+  void backward(Exec& ex, const Microbatch& microbatch, EnteredBackward& entered, const Saved& saved,
+                const Tensor& dx) const;
+  void finish_backward(Exec& ex, const Microbatch& microbatch, const EnteredBackward& entered,
+                       const Saved& saved) const;
   const Tensor& out_bias() const { return out_.bias(); }
 
  private:

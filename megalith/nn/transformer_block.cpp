@@ -74,27 +74,42 @@ void TransformerBlock::add_up(Exec& ex, const Microbatch& microbatch, const Tens
   });
 }
 
-void TransformerBlock::backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
-                                const Tensor& dx) const {
-  const Tensor da = ex.tensor(dy.shape(), dy.dtype());
-  backward_mlp(ex, microbatch, dy, saved, da);
-  backward_attention(ex, microbatch, da, saved, dx);
+EnteredBackward TransformerBlock::enter_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy,
+                                                 const Saved& saved) const {
+  return mlp_.enter_backward(ex, tp_.through_dropout(ex, microbatch, mlp_dropout_, dy), saved.mlp);
+}
+
+EnteredBackward TransformerBlock::enter_attention_backward(Exec& ex, const Microbatch& microbatch, const Tensor& da,
+                                                           const Saved& saved) const {
+  return attention_.enter_backward(ex, tp_.through_dropout(ex, microbatch, attention_dropout_, da), saved.attention);
+}
+
+void TransformerBlock::through_mlp(Exec& ex, const Microbatch& microbatch, const Tensor& dy, EnteredBackward& entered,
+                                   const Saved& saved, const Tensor& da) const {
+  const Tensor d_norm2 = ex.tensor(dy.shape(), dy.dtype());
+  mlp_.backward(ex, entered, saved.mlp, d_norm2, microbatch.weight_grads);
+  norm2_.backward(ex, d_norm2, saved.norm2, dy, da);
+}
+
+void TransformerBlock::through_attention(Exec& ex, const Microbatch& microbatch, const Tensor& da,
+                                         EnteredBackward& entered, const Saved& saved, const Tensor& dx) const {
+  const Tensor d_norm1 = ex.tensor(da.shape(), da.dtype());
+  attention_.backward(ex, microbatch, entered, saved.attention, d_norm1);
+  norm1_.backward(ex, d_norm1, saved.norm1, da, dx);
 }
 
 void TransformerBlock::backward_mlp(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
                                     const Tensor& da) const {
-  const Tensor d_mixed = tp_.through_dropout(ex, microbatch, mlp_dropout_, dy);
-  const Tensor d_norm2 = ex.tensor(dy.shape(), dy.dtype());
-  mlp_.backward(ex, d_mixed, saved.mlp, d_norm2, microbatch.weight_grads);
-  norm2_.backward(ex, d_norm2, saved.norm2, dy, da);
+  EnteredBackward entered = enter_backward(ex, microbatch, dy, saved);
+  through_mlp(ex, microbatch, dy, entered, saved, da);
+  mlp_.finish_backward(ex, entered, saved.mlp, microbatch.weight_grads);
 }
 
 void TransformerBlock::backward_attention(Exec& ex, const Microbatch& microbatch, const Tensor& da, const Saved& saved,
                                           const Tensor& dx) const {
-  const Tensor d_attended = tp_.through_dropout(ex, microbatch, attention_dropout_, da);
-  const Tensor d_norm1 = ex.tensor(da.shape(), da.dtype());
-  attention_.backward(ex, microbatch, d_attended, saved.attention, d_norm1);
-  norm1_.backward(ex, d_norm1, saved.norm1, da, dx);
+  EnteredBackward entered = enter_attention_backward(ex, microbatch, da, saved);
+  through_attention(ex, microbatch, da, entered, saved, dx);
+  attention_.finish_backward(ex, microbatch, entered, saved.attention);
 }
 
 }  // namespace megalith::nn

@@ -39,15 +39,40 @@ class TransformerBlock {
   InFlight leave(Exec& ex, const Microbatch& microbatch, Region region, Saved& saved) const;
   void add_up(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Saved& saved) const;
 
-  /// dx [O, H] is written, and is not dy.
-  void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved, const Tensor& dx) const;
-  // The same in two steps, with da [O, H], the gradient between the regions, in memory of the caller's.
+  /// What the backward pass reads of all rows enters, before it.
+  [[nodiscard]] EnteredBackward enter_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy,
+                                               const Saved& saved) const;
+  /// dx [O, H] is written, and is not dy. Calls enter_next() once dx is there, for the block before: the last weight
+  /// gradient hides what that begins.
+  template <class EnterNext>
+  void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, EnteredBackward entered, const Saved& saved,
+                const Tensor& dx, EnterNext&& enter_next) const {
+    const Tensor da = ex.tensor(dy.shape(), dy.dtype());
+    through_mlp(ex, microbatch, dy, entered, saved, da);
+    EnteredBackward attention = enter_attention_backward(ex, microbatch, da, saved);
+    mlp_.finish_backward(ex, entered, saved.mlp, microbatch.weight_grads);
+    through_attention(ex, microbatch, da, attention, saved, dx);
+    enter_next();
+    attention_.finish_backward(ex, microbatch, attention, saved.attention);
+  }
+  /// The same of a block by itself.
+  void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved, const Tensor& dx) const {
+    backward(ex, microbatch, dy, enter_backward(ex, microbatch, dy, saved), saved, dx, [] {});
+  }
+  // The same in two steps of their own, with da [O, H], the gradient between the regions, in memory of the caller's.
   void backward_mlp(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
                     const Tensor& da) const;
   void backward_attention(Exec& ex, const Microbatch& microbatch, const Tensor& da, const Saved& saved,
                           const Tensor& dx) const;
 
  private:
+  EnteredBackward enter_attention_backward(Exec& ex, const Microbatch& microbatch, const Tensor& da,
+                                           const Saved& saved) const;
+  void through_mlp(Exec& ex, const Microbatch& microbatch, const Tensor& dy, EnteredBackward& entered,
+                   const Saved& saved, const Tensor& da) const;
+  void through_attention(Exec& ex, const Microbatch& microbatch, const Tensor& da, EnteredBackward& entered,
+                         const Saved& saved, const Tensor& dx) const;
+
   TensorParallel tp_;
   LayerNorm norm1_;
   SelfAttention attention_;

@@ -94,9 +94,11 @@ TEST(FiniteDifference, LinearLayers) {
     const Tensor dh = ex.tensor({5, 6}, DType::f64), dx = ex.tensor({5, 4}, DType::f64);
     down.backward_input(ex, dy, dh);
     down.backward_weight(ex, dy, saved_down, ops::Write::accumulate);
-    nn::ColumnParallelLinear::Backward of_up = up.backward_input(ex, dh, saved_up, dx);
-    up.backward_weight(ex, dh, of_up.x, ops::Write::overwrite);
-    of_up.dx.wait(ex);
+    nn::TensorParallel::Entered entered = up.enter_backward(ex, saved_up);
+    entered.messages.wait(ex);
+    nn::InFlight sums = up.backward_input(ex, dh, dx);
+    up.backward_weight(ex, dh, entered.x, ops::Write::overwrite);
+    sums.wait(ex);
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
       nn::ColumnParallelLinear::Saved a;
