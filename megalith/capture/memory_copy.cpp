@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -17,9 +18,9 @@ Index size_of_all(std::span<const MemoryLedger::Piece> pieces) {
 
 }  // namespace
 
-MemoryCopy::MemoryCopy(Device device, std::span<const MemoryLedger::Piece> pieces)
-    : pieces_(pieces),
-      kept_(size_of_all(pieces), device, Side::host, Contents::undefined),
+MemoryCopy::MemoryCopy(Device device, std::vector<MemoryLedger::Piece> pieces)
+    : pieces_(std::move(pieces)),
+      kept_(size_of_all(pieces_), device, Side::host, Contents::undefined),
       staged_(kStagedBytes, device, Side::host, Contents::undefined) {}
 
 Index MemoryCopy::host_bytes(std::span<const MemoryLedger::Piece> pieces) { return size_of_all(pieces) + kStagedBytes; }

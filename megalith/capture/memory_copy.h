@@ -8,13 +8,13 @@
 
 namespace megalith::capture {
 
-/// A run's planned memory once more, in host memory: to run the same ops twice from there, from graphs and eagerly, and
-/// to see whether both leave the same bits. Takes host_bytes() of host memory (page-locked for a GPU); each pass over
-/// them costs their way between host and device.
+/// Pieces of a run's planned memory once more, in host memory: to run the same ops twice from there, from graphs and
+/// eagerly, and to see whether both leave the same bits. Takes host_bytes() of host memory (page-locked for a GPU);
+/// each pass over them costs their way between host and device.
 class MemoryCopy {
  public:
-  /// `pieces` must live as long. Keeps nothing yet. Throws IoError when the host has no more memory.
-  MemoryCopy(Device device, std::span<const MemoryLedger::Piece> pieces);
+  /// Keeps nothing yet. Throws IoError when the host has no more memory.
+  MemoryCopy(Device device, std::vector<MemoryLedger::Piece> pieces);
   /// The bytes of the pieces, and 16 MiB.
   static Index host_bytes(std::span<const MemoryLedger::Piece> pieces);
 
@@ -48,7 +48,7 @@ class MemoryCopy {
   /// Contents of memory, until the next call.
   std::span<const std::byte> read(Exec& ex, std::span<const std::byte> memory);
 
-  std::span<const MemoryLedger::Piece> pieces_;
+  std::vector<MemoryLedger::Piece> pieces_;
   Buffer kept_, staged_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -166,7 +167,7 @@ void Engine::allocate() {
   set_optimizer_state({.loss_scale = scaling.is_on() ? scaling.initial : 1.0});
   if (plan_.device == Device::cuda) warm_up(not_ours);
   if (plan_.graphs.mode != capture::GraphMode::none && plan_.graphs.check_steps > 0) {
-    require_host_memory(world_, capture::MemoryCopy::host_bytes(ledger_.pieces()),
+    require_host_memory(world_, capture::MemoryCopy::host_bytes(memory_to_compare()),
                         str("graphs.check = ", plan_.graphs.check_steps),
                         "run fewer ranks on a host, a smaller model or train.micro_batch, or graphs.check = 0");
   }
@@ -375,7 +376,7 @@ template <class Run>
 void Engine::run_checked(const RunName& name, Run&& run) {
   // Between two runs all ranks meet: transports read and write the others' memory.
   meet("before memory is kept for graphs.check");
-  if (!memory_copy_) memory_copy_.emplace(plan_.device, ledger_.pieces());
+  if (!memory_copy_) memory_copy_.emplace(plan_.device, memory_to_compare());
   memory_copy_->keep(*ex_);
   meet("before the checked run from graphs");
   run(Via::graphs);
@@ -385,6 +386,13 @@ void Engine::run_checked(const RunName& name, Run&& run) {
   run(Via::eager);
   meet("after the eager run of graphs.check");
   refuse_differences(world_, name.text(), memory_copy_->first_difference(*ex_, [this] { return memory_names(); }));
+}
+
+std::vector<MemoryLedger::Piece> Engine::memory_to_compare() const {
+  std::vector<MemoryLedger::Piece> pieces;
+  std::ranges::copy_if(ledger_.pieces(), std::back_inserter(pieces),
+                       [](const MemoryLedger::Piece& piece) { return piece.owner != "scratch"; });
+  return pieces;
 }
 
 MemoryNames Engine::memory_names() const {
@@ -440,10 +448,15 @@ StepResult Engine::step(const model::BatchSource& source, const Progress& progre
 void Engine::run_step(Stop stop, Via via) {
   if (plan_.graphs.mode == capture::GraphMode::layers) {
     begin_layer_graphs(via);
-    if (layer_graphs_.state() == GraphCache::State::capturing)
-      run_capturing([this] { run_passes(); });
-    else
+    if (layer_graphs_.state() == GraphCache::State::capturing) {
+      run_capturing([this] {
+        run_passes();
+        meet("before graphs are prepared");
+        layer_graphs_.prepare(*ex_);
+      });
+    } else {
       run_passes();
+    }
     layer_graphs_.end_step();
     upload_terms(stop);
     sum_terms();

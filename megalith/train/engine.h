@@ -159,6 +159,9 @@ class Engine {
   /// which a step writes first. The second's results stay. Collective.
   template <class Run>
   void run_checked(const RunName& name, Run&& run);
+  /// What a step leaves for later ones, or shows: all but the scratch, where libraries keep counters whose last values
+  /// follow the order of thread blocks.
+  std::vector<MemoryLedger::Piece> memory_to_compare() const;
   MemoryNames memory_names() const;
   /// All ranks have done all work so far. `when` ("before graphs are captured") is for messages.
   void meet(const char* when);

@@ -78,8 +78,8 @@ class Run {
     while (progress_.step < plan_.train.steps) {
       if (!inputs_.trace.empty()) trace(progress_.step - first_step);
       start_step();
-      if (graphs_are_new(progress_.step - first_step)) report_graphs();
       const bool last = progress_.step == plan_.train.steps;
+      if (graphs_are_new(progress_.step - first_step, last)) report_graphs();
       const bool saves = last || due(plan_.checkpoint.interval);
       // A GPU is given the next step before the numbers of this one are read; nothing may wait where the state is used.
       const int may_wait = saves || is_evaluation_due() ? 0 : engine_.steps_ahead();
@@ -214,9 +214,11 @@ class Run {
              inputs_.trace.string()));
   }
 
-  /// After the run's first steps, the same on all ranks.
-  bool graphs_are_new(Index steps_done) const {
-    return plan_.graphs.mode != capture::GraphMode::none && steps_done == plan_.graphs.warmup_steps + 1;
+  /// One step after the capture, so that launches have been timed, or where the run ends before; the same on all ranks.
+  bool graphs_are_new(Index steps_done, bool last) const {
+    const Index steps_from_graphs = steps_done - plan_.graphs.warmup_steps;
+    return plan_.graphs.mode != capture::GraphMode::none &&
+           (steps_from_graphs == 2 || (steps_from_graphs == 1 && last));
   }
 
   /// Collective.
