@@ -98,19 +98,25 @@ TEST_P(GpuModel, Fp32TrainsAsOnTheCpu) {
   }
 }
 
-// bf16 keeps 8 bits: activations carry errors of 2^-9 each; f16 11 bits.
+// bf16 keeps 8 bits: activations carry errors of 2^-9 each; f16 11 bits. What tells of a wrong op are the first step's
+// loss and gradients. Behind that, steps as large as these (the third loses what the first two have won) multiply any
+// rounding: the CPU's own fp16 run differed from fp32 by 4.5e-5 on one machine and 3.5e-4 on another there, by 1e-4 on
+// either side of it. So later losses are compared in the mean.
 TEST_P(GpuModel, LowPrecisionFollowsFp32) {
   MEGALITH_NEEDS_GPUS(1);
   for (const Index head_dim : {5, 64}) {
     const Record want = train(plan_on(Device::cpu, "fp32", head_dim, GetParam()));
     for (const auto& [precision, loss_tolerance, gradient_tolerance] :
-         {std::tuple("bf16", 4e-3, 0.06), std::tuple("fp16", 5e-4, 0.01)}) {
+         {std::tuple("bf16", 2e-3, 0.04), std::tuple("fp16", 2.5e-4, 0.005)}) {
       SCOPED_TRACE(::testing::Message() << precision << ", head_dim " << head_dim);
       const Record got = train(plan_on(Device::cuda, precision, head_dim, GetParam()));
       EXPECT_LT(worst_gradient(got, want), gradient_tolerance);
-      for (std::size_t i = 0; i < want.losses.size(); ++i)
-        EXPECT_NEAR(got.losses[i], want.losses[i], loss_tolerance * want.losses[i]) << i;
-      EXPECT_NEAR(got.evaluated, want.evaluated, loss_tolerance * want.evaluated);
+      ASSERT_EQ(got.losses.size(), want.losses.size());
+      EXPECT_NEAR(got.losses[0], want.losses[0], 0.4 * loss_tolerance * want.losses[0]);
+      double error = 0;
+      for (std::size_t i = 0; i < want.losses.size(); ++i) error += std::abs(got.losses[i] / want.losses[i] - 1);
+      EXPECT_LT(error / static_cast<double>(want.losses.size()), loss_tolerance);
+      EXPECT_NEAR(got.evaluated, want.evaluated, 2 * loss_tolerance * want.evaluated);
     }
   }
 }
