@@ -45,6 +45,7 @@ struct Measured {
   BytesByOwner memory;  ///< of rank 0
   Index in_use = 0;     ///< of rank 0's GPU when all steps are done, by the driver's count; 0 on the CPU
   double loss = 0;
+  double launch_s = 0;      ///< of rank 0's host, to launch a step's graphs; 0 without graphs
   std::vector<OpTime> ops;  ///< of one step, the longest first; empty unless asked for
 };
 
@@ -152,8 +153,9 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
       if (!bench.trace.empty()) train::write_trace(world, *io::posix_fs(), bench.trace, tracer);
     }
     if (world.rank() != 0) return;
-    measured = Measured{median(std::move(times)), engine.taken_bytes(), device::memory_in_use(plan.device), result.loss,
-                        std::move(ops)};
+    measured = Measured{median(std::move(times)),           engine.taken_bytes(),
+                        device::memory_in_use(plan.device), result.loss,
+                        engine.captured_graphs().launch_s,  std::move(ops)};
   });
   return measured;
 }
@@ -170,6 +172,7 @@ void run_step_bench(const StepBench& bench) {
     nlohmann::ordered_json out = {{"tokens_per_second", tokens},     {"step_time_s", m.step_s},
                                   {"memory_bytes", memory_bytes},    {"model_tflops_per_s", tflops},
                                   {"grid", config::grid_text(plan)}, {"loss", m.loss}};
+    if (m.launch_s > 0) out["launch_s"] = m.launch_s;
     for (const auto& [owner, bytes] : m.memory) out["memory"][owner] = bytes;
     if (m.in_use > 0) out["gpu_memory_in_use"] = m.in_use;
     for (const OpTime& op : m.ops)
@@ -183,6 +186,7 @@ void run_step_bench(const StepBench& bench) {
       "memory_bytes       %lld (%s, rank 0)\n",
       config::grid_text(plan).c_str(), tokens, m.step_s, tflops, static_cast<long long>(memory_bytes),
       human_bytes(memory_bytes).c_str());
+  if (m.launch_s > 0) std::printf("launch_s           %.6f (the host's, to launch a step's graphs)\n", m.launch_s);
   for (const auto& [owner, bytes] : m.memory)
     std::printf("  %-18s %14lld %12s\n", owner.c_str(), static_cast<long long>(bytes), human_bytes(bytes).c_str());
   if (m.in_use > 0)
