@@ -33,8 +33,9 @@ class StepGraph {
   void capture(Exec& ex, const std::vector<std::span<const std::byte>>& planned, Ops&& ops) {
     if (graph_) throw InternalError(str("[graph] ", name_, ": is captured already: reset() it first"));
     Capture capture(name_, planned);
-    graph_ = ex.captured(capture, ops);
-    graph_.prepare(ex);
+    Graph graph = ex.captured(capture, ops);
+    graph.prepare(ex);
+    graph_ = std::move(graph);
   }
   /// Once captured: ops() runs eagerly; on the CPU beside the graph, op by op (GraphComparison).
   template <class Ops>

@@ -18,9 +18,10 @@ struct Mesh {
   bool last_stage() const { return pp.rank() == pp.size() - 1; }
 };
 
-/// What carries what is large (comm::Carrier): collectives, and the messages between stages.
+/// What carries what is large (comm::Carrier): collectives, and the messages between stages; and whether graphs will.
 struct Carriers {
   comm::Carrier collectives = comm::Carrier::copy_engines, messages = comm::Carrier::copy_engines;
+  comm::Captures captures = comm::Captures::none;
 };
 
 /// Makes the groups in the order of the catalogue, the same on every rank. Throws ConfigError when the sizes ask for

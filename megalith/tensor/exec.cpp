@@ -95,7 +95,14 @@ void Exec::abandon_capture() noexcept {
   phase_ = nullptr;
 }
 
-Graph Exec::end_capture() { return std::exchange(capture_, nullptr)->end(device_, stream_.get()); }
+Graph Exec::end_capture() {
+  try {
+    return std::exchange(capture_, nullptr)->end(device_, stream_.get());
+  } catch (...) {
+    phase_ = nullptr;
+    throw;
+  }
+}
 
 void Exec::check_order(const OpInfo& op) {
   if (phase_ == nullptr) return;

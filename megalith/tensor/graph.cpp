@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <utility>
 
 #include "megalith/base/build.h"
 #include "megalith/base/clock.h"
@@ -14,14 +13,17 @@
 namespace megalith {
 namespace {
 
+[[noreturn]] void refuse_unprepared() { throw InternalError("[Graph::launch] before Graph::prepare"); }
+
 class DeviceGraph final : public Graph::Body {
  public:
   explicit DeviceGraph(cuda::CapturedNodes nodes) : nodes_(std::move(nodes)) {}
   void prepare(Exec& ex) override {
-    if constexpr (build::has_cuda) handle_ = cuda::instantiate(std::exchange(nodes_, {}), ex.stream());
+    if constexpr (build::has_cuda) handle_ = cuda::instantiate(nodes_, ex.stream());
+    nodes_ = {};
   }
   void launch(Exec& ex) const override {
-    if (handle_ == nullptr) throw InternalError("[Graph::launch] before Graph::prepare");
+    if (handle_ == nullptr) refuse_unprepared();
     ex.execute("graph", [this](Exec&, Stream stream) {
       if constexpr (build::has_cuda) cuda::launch(handle_.get(), stream);
     });
@@ -45,14 +47,16 @@ class CallList final : public Graph::Body {
     Capture::Call call;
   };
   void add(Op op) { ops_.push_back(std::move(op)); }
-  void prepare(Exec&) override {}
+  void prepare(Exec&) override { is_prepared_ = true; }
   void launch(Exec& ex) const override {
+    if (!is_prepared_) refuse_unprepared();
     for (const Op& op : ops_) ex.execute(op.name, op.call);
   }
   const std::vector<Op>& ops() const { return ops_; }
 
  private:
   std::vector<Op> ops_;
+  bool is_prepared_ = false;
 };
 
 void Graph::prepare(Exec& ex) {
@@ -66,6 +70,12 @@ void Graph::prepare(Exec& ex) {
 void Graph::launch(Exec& ex) const {
   if (ex.capture() != nullptr) ex.capture()->refuse(ex.place(), "Graph::launch", "graphs do not nest");
   body_->launch(ex);
+}
+
+void prepare_captures(Device device) {
+  if constexpr (build::has_cuda) {
+    if (device == Device::cuda) cuda::load_capture_kernels();
+  }
 }
 
 GraphStats& GraphStats::operator+=(const GraphStats& other) {

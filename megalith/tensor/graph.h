@@ -56,6 +56,10 @@ class Graph {
   GraphStats stats_;
 };
 
+/// Loads what captures put into graphs of their own, on the GPU that the calling thread uses: before other ranks are
+/// waited for, as loading may wait for the GPU.
+void prepare_captures(Device device);
+
 /// What an Exec captures into, from Exec::begin_capture() to end_capture(). Everything that a graph cannot repeat is
 /// refused there with an InternalError that names the place in the step and the op: a tensor outside the plan (its
 /// address is gone at the launch), waiting for the device, and an op on memory that is not in `memory`.

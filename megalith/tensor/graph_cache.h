@@ -71,13 +71,14 @@ class GraphCache {
 
   template <class Ops>
   void capture_and_run(Exec& ex, const Key& key, Ops& ops) {
+    if (!pieces_.contains(key)) {
+      const PhaseExtent before = ex.phase_position();
+      Capture capture(name_, memory_);
+      Graph graph = ex.captured(capture, ops);
+      pieces_.try_emplace(key, std::move(graph), ex.phase_position() - before);
+      ex.go_back(before);
+    }
     order_.push_back(key);
-    if (pieces_.contains(key)) return ops();
-    const PhaseExtent before = ex.phase_position();
-    Capture capture(name_, memory_);
-    Graph graph = ex.captured(capture, ops);
-    pieces_.try_emplace(key, std::move(graph), ex.phase_position() - before);
-    ex.go_back(before);
     ops();
   }
   /// The piece that comes next in a step.

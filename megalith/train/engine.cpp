@@ -62,11 +62,14 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .sharding = plan.optimizer.sharding};
 }
 
-/// A layer's graph is made while messages are on their way, which copy engines have been seen to hang on.
+/// Layers are captured while messages are on their way: copy engines have been seen to hang on that, when graphs were
+/// also made meanwhile; since that comes behind the step they have not been tried.
 grid::Carriers carriers(const config::RunPlan& plan) {
-  const bool makes_graphs_within_a_step = plan.graphs.mode == capture::GraphMode::layers;
-  return {.collectives = plan.transfers,
-          .messages = makes_graphs_within_a_step ? comm::Carrier::kernels : plan.transfers};
+  const bool captures_within_a_step = plan.graphs.mode == capture::GraphMode::layers;
+  return {
+      .collectives = plan.transfers,
+      .messages = captures_within_a_step ? comm::Carrier::kernels : plan.transfers,
+      .captures = plan.graphs.mode == capture::GraphMode::none ? comm::Captures::none : comm::Captures::collectives};
 }
 
 pipeline::Executor::Boundary boundary(const model::GptStage& stage) {
@@ -138,6 +141,7 @@ void Engine::allocate() {
   replays_.emplace(world_, *ex_);
   ex_->set_determinism(plan_.train.determinism());
   ops::start_libraries(*ex_, mesh_.tp.channel().multiprocessors());
+  if (plan_.graphs.mode != capture::GraphMode::none) prepare_captures(plan_.device);
   const Index workspace = ops::library_workspace_bytes(plan_.device);
   if (workspace > 0) ledger_.note("library workspace", workspace);
   const Index not_ours = device::memory_in_use(plan_.device) - workspace;

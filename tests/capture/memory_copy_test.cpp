@@ -71,7 +71,8 @@ TEST_F(MemoryCopyTest, AGraphThatTookAValueByValueIsFound) {
     ex_.run({.name = "update", .reads = {w}, .writes = {w}}, [w, rate](Exec&, Stream) { w.data<double>()[0] += rate; });
   };
   Capture capture("training", ledger_.memory());
-  const Graph graph = ex_.captured(capture, update);
+  Graph graph = ex_.captured(capture, update);
+  graph.prepare(ex_);
   for (const double now : {0.5, 0.25}) {
     rate = now;
     copy_.keep(ex_);

@@ -135,7 +135,7 @@ class Replayed {
  public:
   explicit Replayed(World& world)
       : world_(world),
-        sums_(all_ranks(world, "sums", {})),
+        sums_(all_ranks(world, "sums", {.captures = Captures::collectives})),
         ring_(all_ranks(world, "messages", {.messages = Messages::neighbours})),
         x(put<float>(ex, kCount, [](Index i) { return static_cast<float>(i % 5); })),
         y(ex.tensor({kCount}, DType::f32)),

@@ -112,6 +112,9 @@ TEST_F(GraphCacheTest, GraphsAreCapturedAnewOnceTheyAreGone) {
   graphs_.set_state(State::capturing);
   run(kStep[3]);
   graphs_.set_state(State::replaying);
+  EXPECT_EQ(refusal(kStep[3]), "[Graph::launch] before Graph::prepare");
+  graphs_.prepare(ex_);
+  graphs_.set_state(State::replaying);
   run(kStep[3]);
   EXPECT_EQ(graphs_.order(), std::vector<Key>{kStep[3]});
 }

@@ -28,7 +28,9 @@ class GraphTest : public ::testing::Test {
     ex_.set_place({.microbatch = 1, .layer = 3});
     ex_.begin_capture(capture);
     ops();
-    return ex_.end_capture();
+    Graph graph = ex_.end_capture();
+    graph.prepare(ex_);
+    return graph;
   }
   template <class Ops>
   std::string refusal(Ops&& ops) {

@@ -5,6 +5,7 @@
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/peer/stream_words.h"
 #include "megalith/tensor/cuda/check.h"
 
 namespace megalith::comm {
@@ -29,8 +30,7 @@ ncclResult_t Line::connect(const ncclUniqueId& id, int size, int rank) {
 }
 
 std::uint64_t Line::begin(const Call& call, Stream caller) {
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cuda::check(cudaStreamIsCapturing(cuda::native(caller), &capture));
+  const bool captured = is_capturing(caller);
   ready_.record(caller);
   ready_.hold({stream_});
   const std::lock_guard lock(mutex_);
@@ -40,7 +40,7 @@ std::uint64_t Line::begin(const Call& call, Stream caller) {
   }
   flight.call = call;
   flight.start_s = monotonic_s();
-  flight.stage = capture == cudaStreamCaptureStatusNone ? Stage::begun : Stage::captured;
+  flight.stage = captured ? Stage::captured : Stage::begun;
   flight.awaited = true;
   return next_++;
 }

@@ -147,7 +147,7 @@ void NcclChannel::connect(const Group& host) {
   for (Line& line : lines_) cuda::check(cudaStreamSynchronize(line.stream()));
   for (Line& line : lines_) line.forget(0);
   watchdog_.check_health();
-  if (use_.carrier == Carrier::copy_engines) peers_ = PeerGroup::connect(host, use_.messages);
+  if (use_.carrier == Carrier::copy_engines) peers_ = PeerGroup::connect(host, use_);
   connected_ = true;
 }
 

@@ -5,7 +5,7 @@
 
 #include "megalith/tensor/tensor.h"
 
-// What the copy engines cannot do.
+// What the copy engines cannot do, and in graphs what they would do late.
 
 namespace megalith::comm {
 
@@ -20,9 +20,9 @@ constexpr bool is_summed(DType dtype) {
 /// is loaded when it is first launched waits for what the GPU is doing, and that may be to wait for another rank.
 void load_kernels(int members);
 
-/// How a kernel touches memory: whether other GPUs' too.
+/// What a kernel needs that reaches into other GPUs' memory.
 struct Reach {
-  int most_blocks = 0;  ///< 0: as many as suit memory of the own GPU
+  int most_blocks = 0;  ///< thread blocks; 0: as many as suit the own GPU's memory
   /// A word of the own GPU; the kernel does nothing once it is not 0. Null: it always does.
   const std::uint32_t* unless = nullptr;
 };

@@ -47,6 +47,10 @@ void open_way(int own, int other) {
 
 }  // namespace
 
+static_assert((MailboxLayout::kPhases + 2 * MailboxLayout::kLanes * MailboxLayout::kSlots) * kMostSummed <
+                  MailboxLayout::kWordBytes / Index{sizeof(std::uint32_t)},
+              "the last word is no slot's");
+
 PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::span<const int> gpus)
     : layout_(layout),
       member_(member),
@@ -72,7 +76,7 @@ std::uint32_t* PeerMailbox::slot_word(int kind, int peer, int lane, int slot) co
   return arrived(MailboxLayout::kPhases, 0) + kind * of_a_kind + number;
 }
 
-std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host, Messages messages) {
+std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host, const GroupUse& use) {
   int gpu = 0;
   cuda::check(cudaGetDevice(&gpu));
   std::shared_ptr<const PeerMailbox> own;
@@ -88,9 +92,9 @@ std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host
   std::vector<int> gpus;
   for (const Member& member : all) {
     gpus.push_back(member.gpu);
-    open_way(gpu, member.gpu);
+    if (use.captures == Captures::collectives && use.messages == Messages::none) open_way(gpu, member.gpu);
   }
-  own = std::make_shared<PeerMailbox>(MailboxLayout{host.size(), messages}, host.rank(), gpus);
+  own = std::make_shared<PeerMailbox>(MailboxLayout{host.size(), use.messages}, host.rank(), gpus);
   Exec ex;
   barrier(ex, host);  // all have made theirs
   std::vector<std::shared_ptr<const PeerMailbox>> mailboxes;

@@ -47,7 +47,7 @@ class PeerMailbox {
   /// 1 from when member `from` has come to the phase until this member has seen it, else 0.
   std::uint32_t* arrived(int phase, int from) const { return words_ + phase * layout_.members + from; }
 
-  /// Not 0 once a member has failed: from then on nothing reaches into other members' memory.
+  /// The last word. Not 0 once a member has failed: from then on nothing reaches into other members' memory.
   std::uint32_t* failed() const { return words_ + MailboxLayout::kWordBytes / Index{sizeof(std::uint32_t)} - 1; }
 
   // Messages, between neighbours on the ring of members.
@@ -70,6 +70,6 @@ class PeerMailbox {
 /// Everybody's mailbox, in member order, when all members are threads of this process, no more than kMostSummed, and
 /// their GPUs reach each other's memory and can wait for words; else none, for all members. They live until the last
 /// member lets go of them, as what one of them has submitted may still touch all. Collective over `host`.
-std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host, Messages messages);
+std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host, const GroupUse& use);
 
 }  // namespace megalith::comm

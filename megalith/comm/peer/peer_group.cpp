@@ -7,8 +7,8 @@
 #include "megalith/comm/peer/stream_words.h"
 #include "megalith/tensor/cuda/check.h"
 
-// Every call is the same two meetings of all members. What a member submits is in one order, so that a meeting says
-// that all it did before has been done:
+// Outside of graphs every call is the same two meetings of all members. What a member submits is in one order, so that
+// a meeting says that all it did before has been done:
 //   lay parts into the others' mailboxes,  meet,  add up and lay the sum into the own one,  meet,  fetch theirs.
 // After the second meeting everybody's `in` is free again, after the next call's first one every `out`.
 
@@ -54,17 +54,17 @@ struct PeerGroup::Piece {
   Index bytes(int member) const { return std::clamp<Index>(total - offset(member), 0, part_bytes); }
 };
 
-std::unique_ptr<PeerGroup> PeerGroup::connect(const Group& host, Messages messages) {
-  auto mailboxes = open_mailboxes(host, messages);
+std::unique_ptr<PeerGroup> PeerGroup::connect(const Group& host, const GroupUse& use) {
+  auto mailboxes = open_mailboxes(host, use);
   if (mailboxes.empty()) return nullptr;
   load_kernels(host.size());
-  return std::unique_ptr<PeerGroup>(new PeerGroup(host, {host.size(), messages}, std::move(mailboxes)));
+  return std::unique_ptr<PeerGroup>(new PeerGroup(host, use, std::move(mailboxes)));
 }
 
-PeerGroup::PeerGroup(const Group& host, const MailboxLayout& layout,
-                     std::vector<std::shared_ptr<const PeerMailbox>> mailboxes)
+PeerGroup::PeerGroup(const Group& host, const GroupUse& use, std::vector<std::shared_ptr<const PeerMailbox>> mailboxes)
     : host_(host),
-      layout_(layout),
+      use_(use),
+      layout_{host.size(), use.messages},
       rank_(host.rank()),
       mailboxes_(std::move(mailboxes)),
       pieces_(mailboxes_.size() * 2 * MailboxLayout::kLanes),
@@ -132,6 +132,10 @@ void PeerGroup::pull(const Piece& piece, std::byte* to, Stream stream) const {
 // In a graph addresses stay, and a copy engine's work costs its neighbours 10 to 20 us on either side. So kernels reach
 // into the others' tensors: meet, one kernel, meet.
 
+bool PeerGroup::reaches_tensors(Stream stream) const {
+  return use_.captures == Captures::collectives && is_capturing(stream);
+}
+
 Reach PeerGroup::reach(int blocks) const { return {.most_blocks = blocks, .unless = mailbox(rank_).failed()}; }
 
 std::vector<std::byte*> PeerGroup::addresses_of_all(const void* own) const {
@@ -179,7 +183,7 @@ void PeerGroup::all_gather_in_graph(const Call& call, const void* in, void* out,
 
 void PeerGroup::all_reduce(const Call& call, void* data, Stream stream) {
   auto* const bytes = static_cast<std::byte*>(data);
-  if (is_capturing(stream)) return all_reduce_in_graph(call, bytes, stream);
+  if (reaches_tensors(stream)) return all_reduce_in_graph(call, bytes, stream);
   const Index total = call.count * size_of(call.dtype);
   const Index stride =
       std::min(round_up(ceil_div(total, Index{size()}), MailboxLayout::kAlignment), layout_.part_bytes());
@@ -192,7 +196,7 @@ void PeerGroup::all_reduce(const Call& call, void* data, Stream stream) {
 }
 
 void PeerGroup::reduce_scatter(const Call& call, const void* in, void* out, Stream stream) {
-  if (is_capturing(stream)) return reduce_scatter_in_graph(call, in, out, stream);
+  if (reaches_tensors(stream)) return reduce_scatter_in_graph(call, in, out, stream);
   const Index total = call.count * size_of(call.dtype), stride = total / size();
   const Index most = layout_.part_bytes();
   for (Index begin = 0; begin < stride; begin += most) {
@@ -203,7 +207,7 @@ void PeerGroup::reduce_scatter(const Call& call, const void* in, void* out, Stre
 }
 
 void PeerGroup::all_gather(const Call& call, const void* in, void* out, Stream stream) {
-  if (is_capturing(stream)) return all_gather_in_graph(call, in, out, stream);
+  if (reaches_tensors(stream)) return all_gather_in_graph(call, in, out, stream);
   const Index stride = call.count * size_of(call.dtype), most = layout_.part_bytes();
   auto* const to = static_cast<std::byte*>(out);
   if (to + rank_ * stride != in) copy(to + rank_ * stride, in, stride, stream);

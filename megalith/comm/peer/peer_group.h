@@ -16,9 +16,10 @@ namespace megalith::comm {
 /// order, each in one stream; messages of a pair and lane go in order, each end in one stream.
 ///
 /// Calls may be captured into a CUDA graph, which repeats them. There copy engines keep their neighbours waiting
-/// (figures in docs/benchmarks.md), and addresses stay: members tell each other theirs at the capture, and a sum or
-/// gather is one kernel that reads and writes the others' tensors, between two meetings. So what is captured is
-/// collective over the hosts, too, and the tensors must live on every member until the last launch on any has ended.
+/// (figures in docs/benchmarks.md), and addresses stay. So in a group made with Captures::collectives members tell each
+/// other theirs at the capture, and a sum or gather is one kernel that reads and writes the others' tensors, between
+/// two meetings: such a capture is collective over the hosts, too, and the tensors must live on every member until the
+/// last launch on any has ended.
 ///
 /// Memory: each member's GPU holds a mailbox of MailboxLayout::bytes(), 32 MiB and a part more for collectives, 32 or
 /// 64 MiB for messages; it counts as the transport's (World::device_bytes).
@@ -29,11 +30,12 @@ class PeerGroup {
  public:
   /// Null when the members are not threads of one process whose GPUs reach each other, or are too many. Collective
   /// over `host`.
-  static std::unique_ptr<PeerGroup> connect(const Group& host, Messages messages);
+  static std::unique_ptr<PeerGroup> connect(const Group& host, const GroupUse& use);
   ~PeerGroup();
 
-  /// Channel::multiprocessors(), for the sums. 1.2B, batch 8 on H200s, ms a step with 0, 8, 16, 24 of them: TP 2 75.3,
-  /// 74.4, -, 75.6; TP 4 60.4, 59.3, 58.6, -.
+  /// Channel::multiprocessors(), for the sums of eager steps; in a graph a sum may hold three times as many
+  /// blocks. 1.2B, batch 8 on H200s, ms a step with 0, 8, 16, 24 of them: TP 2 75.3, 74.4, -, 75.6; TP
+  /// 4 60.4, 59.3, 58.6, -.
   int multiprocessors() const { return 4 * size(); }
   /// Whether a call comes here: the same answer on all members. The others are small, or of another kind.
   bool takes(const Call& call) const;
@@ -50,7 +52,9 @@ class PeerGroup {
  private:
   struct Piece;
   struct Sum;
-  PeerGroup(const Group& host, const MailboxLayout& layout, std::vector<std::shared_ptr<const PeerMailbox>> mailboxes);
+  PeerGroup(const Group& host, const GroupUse& use, std::vector<std::shared_ptr<const PeerMailbox>> mailboxes);
+  /// Whether a call made now goes by kernels that reach into the others' tensors.
+  bool reaches_tensors(Stream stream) const;
   int size() const { return static_cast<int>(mailboxes_.size()); }
   const PeerMailbox& mailbox(int member) const { return *mailboxes_[static_cast<std::size_t>(member)]; }
   Reach reach(int blocks) const;
@@ -69,6 +73,7 @@ class PeerGroup {
   void for_slots(const Call& call, F&& f);
 
   Group host_;
+  GroupUse use_;
   MailboxLayout layout_;
   int rank_;
   std::vector<std::shared_ptr<const PeerMailbox>> mailboxes_;

@@ -7,8 +7,9 @@
 namespace megalith::comm {
 
 /// Memory of the calling thread's GPU that the kernels and copy engines of other GPUs of this process reach under the
-/// same address, zeroed. Other allocations stay private: cudaDeviceEnablePeerAccess() would share all of a GPU's, and
-/// then whoever loads a kernel or takes memory waits for what is in flight on every GPU.
+/// same address, zeroed. Other allocations stay private, unless a group has announced captures (comm::Captures):
+/// cudaDeviceEnablePeerAccess() shares all of a GPU's, and then whoever loads a kernel or takes memory waits for what
+/// is in flight on every GPU.
 class SharedMemory {
  public:
   /// `gpus`: all that reach it, the own one too. Takes whole pages of 2 MiB. Throws IoError, naming the way out, when

@@ -7,6 +7,7 @@
 #include "megalith/base/text.h"
 #include "megalith/tensor/cuda/captured_fills.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/fill.h"
 
 namespace megalith::cuda {
 
@@ -149,6 +150,8 @@ double seconds_between(void* earlier, void* later) {
 }
 
 void begin_capture(Stream stream) { check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal)); }
+
+void load_capture_kernels() { load_fill_kernels(); }
 
 CapturedNodes end_capture(Stream stream) {
   cudaGraph_t graph = nullptr;

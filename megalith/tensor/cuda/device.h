@@ -29,6 +29,8 @@ double seconds_between(void* earlier, void* later);
 /// Work of `stream`, and of streams that wait for it, is captured from here on; only this thread may not wait for the
 /// GPU meanwhile.
 void begin_capture(Stream stream);
+/// Loads what end_capture() may put into a graph; before other ranks are waited for.
+void load_capture_kernels();
 struct CapturedNodes {
   std::shared_ptr<void> handle;
   Index count = 0;

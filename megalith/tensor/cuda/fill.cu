@@ -11,6 +11,7 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr std::size_t kMostBlocks = 64;
 
+/// A few bytes by one block as a rule; writes sizeof(T) an element.
 template <class T>
 __global__ void __launch_bounds__(kThreads) fill_kernel(T* to, T value, std::size_t count) {
   for (std::size_t i = blockIdx.x * std::size_t{kThreads} + threadIdx.x; i < count;
@@ -36,7 +37,15 @@ cudaGraphNode_t add_kernel(cudaGraph_t graph, const Fill& fill, const cudaGraphN
   return node;
 }
 
+template <class... T>
+void load() {
+  cudaFuncAttributes attributes{};
+  (check(cudaFuncGetAttributes(&attributes, fill_kernel<T>)), ...);
+}
+
 }  // namespace
+
+void load_fill_kernels() { load<std::uint8_t, std::uint16_t, std::uint32_t>(); }
 
 cudaGraphNode_t add_fill_kernel(cudaGraph_t graph, const Fill& fill, const cudaGraphNode_t* dependencies,
                                 std::size_t num_dependencies) {
