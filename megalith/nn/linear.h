@@ -53,10 +53,11 @@ class ColumnParallelLinear {
   /// To the weight's only: where bias_grad() was added to by the op that made dy.
   void backward_weight_without_bias(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
   const Tensor& bias_grad() const { return bias_.grad; }
+
+ private:
   /// Whether backward_input() communicates.
   bool sums_input_grads() const { return tp_.group().size() > 1; }
 
- private:
   TensorParallel tp_;
   Param& weight_;  // value, grad: [out/tp, in]
   Param& bias_;    // [out/tp]

@@ -455,9 +455,10 @@ __device__ __forceinline__ void run_block(const GeluProductArgs& args, SharedMem
   if constexpr (kCluster > 1) hopper::sync_cluster();
 }
 
-/// Measured on an H200, bf16, of the rate of the same product by cuBLASLt without an epilogue (backward with the sum of
-/// the parts): 32768 x 3072 x 768 80 and 72 %, 16384 x 4096 x 1024 90 and 78 %, 8192 x 6144 x 1536 92 and 84 %. Tiles
-/// of 192 columns: 82 and 62 % of the first. Shared memory bounds it: 160 bytes a clock would be needed, 128 are there.
+/// Measured alone on an H200, bf16, of the rate of the same product by cuBLASLt without an epilogue (backward with the
+/// sum of the parts): 32768 x 3072 x 768 79 and 71 %, 16384 x 4096 x 1024 90 and 77 %, 8192 x 6144 x 1536 90 and 81 %.
+/// Tiles of 192 columns: 82 and 60 % of the first. Shared memory bounds it: 160 bytes a clock would be needed, 128 are
+/// there.
 /// See the top. Reads a (rows x depth) and b (depth x columns) and forward writes z and y, backward reads z and writes
 /// dz: 2 bytes an element each; and 4 bytes a column and 128 rows of parts.
 template <class T, Pass kPass, int kCluster>
