@@ -47,6 +47,28 @@ TEST(SequenceParallel, FirstStepHasTheBitsOfWholeRowsButForTheNormsGradients) {
   }
 }
 
+/// The bits would not show it: the rows that a region's backward pass reads are on their way while the last weight
+/// gradient of the region before is computed.
+TEST(SequenceParallel, WhatABackwardPassGathersHidesBehindAWeightGradient) {
+  const config::RunPlan plan = plan_of({.tp = 2}, nn::Rows::shared, "fp32", 1);
+  comm::run_ranks(2, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    const std::vector<const char*>& ops = engine.stage().plans().front().phases.at(1).ops;
+    const auto is = [&](std::size_t i, std::string_view name) { return i < ops.size() && ops[i] == name; };
+    Index hidden = 0, awaited_at_once = 0;  // gathers of a gradient and an input, one behind the other
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      if (!is(i, "all_gather") || (i > 0 && is(i - 1, "all_gather"))) continue;
+      std::size_t end = i;
+      while (is(end, "all_gather")) ++end;
+      if (end - i < 2) continue;
+      if (is(end, "matmul")) ++hidden;
+      if (is(end, "wait")) ++awaited_at_once;
+    }
+    EXPECT_EQ(hidden, 2 * plan.model.num_layers - 1);
+    EXPECT_EQ(awaited_at_once, 1) << "the last layer's, behind the head";
+  });
+}
+
 TEST(SequenceParallel, TrainsTheModelOfWholeRows) {
   for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 4}, Grid{.tp = 2, .pp = 2, .dp = 2, .chunks = 2}}) {
     SCOPED_TRACE(grid.name());
