@@ -8,6 +8,7 @@
 #include "megalith/base/str.h"
 #include "megalith/comm/peer/kernels.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/load_kernels.h"
 
 namespace megalith::comm {
 namespace {
@@ -170,14 +171,14 @@ __global__ void __launch_bounds__(1) word_kernel(const WordSteps steps) {
 }  // namespace
 
 void load_kernels(int members) {
-  cudaFuncAttributes attributes{};
-  const auto load = [&](auto... kernels) { (cuda::check(cudaFuncGetAttributes(&attributes, kernels)), ...); };
-  const auto load_sums = [&]<class T>(T) { load(sum_kernel_of<T, kWide<T>>(members), sum_kernel_of<T, 1>(members)); };
+  const auto load_sums = [&]<class T>(T) {
+    cuda::load_kernels(sum_kernel_of<T, kWide<T>>(members), sum_kernel_of<T, 1>(members));
+  };
   load_sums(double{});
   load_sums(float{});
   load_sums(__nv_bfloat16{});
   load_sums(__half{});
-  load(copy_kernel<uint4>, copy_kernel<std::byte>, word_kernel);
+  cuda::load_kernels(copy_kernel<uint4>, copy_kernel<std::byte>, word_kernel);
 }
 
 void sum_parts(Stream stream, const PartsSum& args) {

@@ -16,8 +16,7 @@ constexpr bool is_summed(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-/// Loads all kernels of this file for groups of so many members, on the GPU that the calling thread uses: a kernel that
-/// is loaded when it is first launched waits for what the GPU is doing, and that may be to wait for another rank.
+/// cuda::load_kernels() of all of this file's, for groups of so many members.
 void load_kernels(int members);
 
 /// What a kernel needs that reaches into other GPUs' memory.

@@ -21,7 +21,6 @@ enum class Pass { forward, backward };
 /// all. 1 or 2.
 inline constexpr int kClusterBlocks = 2;
 
-/// Columns may be 128 or 192: the wider tile reads less of shared memory and L2 per product, but fits fewer sizes.
 inline constexpr int kTileRows = 128, kTileColumns = 128;
 static_assert(kTileRows == kGeluProductRows);
 inline constexpr int kDepth = 64;  // indices of the sum per stage: 128 bytes, a row of the swizzle
@@ -32,8 +31,8 @@ inline constexpr int kBoxBytes = 64 * kDepth * 2;                // 8192, of ope
 inline constexpr int kConsumers = 2, kGroupWarps = 4, kGroupThreads = kGroupWarps * kWarp;
 inline constexpr int kBlockThreads = (kConsumers + 1) * kGroupThreads;
 /// Of a thread, in the group that copies and in the others: 168 each at the start, 64512 of 65536 in all.
-inline constexpr int kCopyRegisters = kTileColumns > 128 ? 24 : 40;
-inline constexpr int kConsumerRegisters = kTileColumns > 128 ? 240 : 232;
+inline constexpr int kCopyRegisters = 40;
+inline constexpr int kConsumerRegisters = 232;
 static_assert(kCopyRegisters + kConsumers * kConsumerRegisters == (kConsumers + 1) * 168);
 
 /// A warp's own part of a tile is 2 x 16 rows; it passes through shared memory in chunks of 16 x 64, which no other

@@ -4,6 +4,7 @@
 #include "megalith/base/str.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/fill.h"
+#include "megalith/tensor/cuda/load_kernels.h"
 
 namespace megalith::cuda {
 namespace {
@@ -37,15 +38,11 @@ cudaGraphNode_t add_kernel(cudaGraph_t graph, const Fill& fill, const cudaGraphN
   return node;
 }
 
-template <class... T>
-void load() {
-  cudaFuncAttributes attributes{};
-  (check(cudaFuncGetAttributes(&attributes, fill_kernel<T>)), ...);
-}
-
 }  // namespace
 
-void load_fill_kernels() { load<std::uint8_t, std::uint16_t, std::uint32_t>(); }
+void load_fill_kernels() {
+  load_kernels(fill_kernel<std::uint8_t>, fill_kernel<std::uint16_t>, fill_kernel<std::uint32_t>);
+}
 
 cudaGraphNode_t add_fill_kernel(cudaGraph_t graph, const Fill& fill, const cudaGraphNode_t* dependencies,
                                 std::size_t num_dependencies) {

@@ -13,8 +13,7 @@ struct Fill {
   std::size_t count = 0;       ///< of elements
 };
 
-/// Loads the kernels of this file on the GPU that the calling thread uses: a kernel that is loaded when it is first
-/// used waits for what the GPU does, which may be to wait for another rank.
+/// cuda::load_kernels() of this file's.
 void load_fill_kernels();
 
 /// Adds a kernel that does it to a graph, behind `dependencies`.
