@@ -87,11 +87,15 @@ class RowParallelLinear {
                            const Tensor& bias_grad) const;
   /// dy [T, out]: also the bias's gradient is of all rows.
   void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const;
+  /// backward_weight(), if `now` is the time for it: a region's backward pass calls this at each of them.
+  void backward_weight_at(WeightGradTime now, Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {
+    if (now == weight_grad_time()) backward_weight(ex, dy, saved, write);
+  }
   const Tensor& bias() const { return bias_.value; }
-  /// When backward_weight() is best called.
-  WeightGradTime weight_grad_time() const;
 
  private:
+  WeightGradTime weight_grad_time() const;
+
   TensorParallel tp_;
   Param& weight_;  // [out, in/tp]
   Param& bias_;    // [out]

@@ -18,21 +18,19 @@ Mlp::Mlp(const std::string& name, const TensorParallel& tp, ParamBuffer& params)
       down_(tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")) {}
 
 void Mlp::backward(Exec& ex, EnteredBackward& entered, const Saved& saved, const Tensor& dx, ops::Write write) const {
-  const WeightGradTime time = down_.weight_grad_time();
   const Tensor dz = ex.tensor(saved.up.y.shape(), dx.dtype());
   entered.d_out.messages.wait(ex);
   down_.backward_input_gelu(ex, entered.d_out.x, saved.up.y, dz, up_.bias_grad());
-  if (time == WeightGradTime::at_once) down_.backward_weight(ex, entered.d_out.x, saved.down, write);
+  down_.backward_weight_at(WeightGradTime::at_once, ex, entered.d_out.x, saved.down, write);
   InFlight sums = up_.backward_input(ex, dz, dx);
   entered.x.messages.wait(ex);
   up_.backward_weight_without_bias(ex, dz, entered.x.x, write);
-  if (time == WeightGradTime::beside_sum) down_.backward_weight(ex, entered.d_out.x, saved.down, write);
+  down_.backward_weight_at(WeightGradTime::beside_sum, ex, entered.d_out.x, saved.down, write);
   sums.wait(ex);
 }
 
 void Mlp::finish_backward(Exec& ex, const EnteredBackward& entered, const Saved& saved, ops::Write write) const {
-  if (down_.weight_grad_time() != WeightGradTime::beside_entering) return;
-  down_.backward_weight(ex, entered.d_out.x, saved.down, write);
+  down_.backward_weight_at(WeightGradTime::beside_entering, ex, entered.d_out.x, saved.down, write);
 }
 
 }  // namespace megalith::nn
