@@ -1,11 +1,13 @@
 // Large messages and collectives between GPUs by their copy engines (comm/peer), also from a graph. Only in builds with
 // NCCL.
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -71,31 +73,65 @@ void expect_at(Exec& ex, const Tensor& tensor, const char* what, const std::func
   }
 }
 
-/// More than a piece, and no multiple of what a thread or a copy takes.
+/// Captured and ready to be launched in the stream of `ex`.
+class CapturedCalls {
+ public:
+  template <class Calls>
+  CapturedCalls(Exec& ex, Calls&& calls) : stream_(cuda::native(ex.stream())) {
+    cudaGraph_t graph = nullptr;
+    cuda::check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    calls();
+    cuda::check(cudaStreamEndCapture(stream_, &graph));
+    cuda::check(cudaGraphInstantiate(&ready_, graph, 0));
+    cuda::check(cudaGraphDestroy(graph));
+  }
+  ~CapturedCalls() { static_cast<void>(cudaGraphExecDestroy(ready_)); }
+  CapturedCalls(const CapturedCalls&) = delete;
+  CapturedCalls& operator=(const CapturedCalls&) = delete;
+
+  void launch() { cuda::check(cudaGraphLaunch(ready_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t ready_ = nullptr;
+};
+
+/// More than a piece, and no multiple of what a thread or a copy takes; captured, each call is a graph of its own,
+/// launched once.
 template <class T>
-void sums_and_gathers(World& world) {
+void sums_and_gathers(World& world, Captures captures) {
   Exec ex(Device::cuda);
-  const Group group = all_ranks(world, "sums", {});
+  const Group group = all_ranks(world, "sums", {.captures = captures});
+  const WatchedReplays replays(world, ex);
+  const auto run = [&](const auto& call) {
+    if (captures == Captures::none) return call();
+    CapturedCalls captured(ex, call);
+    captured.launch();
+    ex.synchronize();
+    barrier(ex, group);  // before the graph goes: a member's launch touches the others' tensors
+    ex.synchronize();
+  };
   const int n = world.size(), rank = world.rank();
   const Index pieces = MailboxLayout::kPieceBytes / Index{sizeof(T)}, part = pieces / n + 40;
 
   for (const Index count : {Index{1} << 20, pieces + 12345}) {
     const Tensor x = put<T>(ex, count, [&](Index i) { return number<T>(rank, i); });
-    all_reduce(ex, group, x, Reduce::sum).wait(ex);
+    run([&] { all_reduce(ex, group, x, Reduce::sum).wait(ex); });
     expect_at<T>(ex, x, "all_reduce", [&](Index i) { return sum_of<T>(n, i); });
   }
   const Tensor in = put<T>(ex, part * n, [&](Index i) { return number<T>(rank, i); });
   const Tensor out = ex.tensor({part}, in.dtype());
-  reduce_scatter(ex, group, in, out, Reduce::sum).wait(ex);
+  run([&] { reduce_scatter(ex, group, in, out, Reduce::sum).wait(ex); });
   expect_at<T>(ex, out, "reduce_scatter", [&](Index i) { return sum_of<T>(n, rank * part + i); });
 
   const auto of_all = [&](Index i) { return number<T>(static_cast<int>(i / part), i % part); };
   const Tensor own = put<T>(ex, part, [&](Index i) { return number<T>(rank, i); });
   const Tensor gathered = ex.tensor({part * n}, in.dtype());
-  all_gather(ex, group, own, gathered).wait(ex);
+  run([&] { all_gather(ex, group, own, gathered).wait(ex); });
   expect_at<T>(ex, gathered, "all_gather", of_all);
   const Tensor place = put<T>(ex, part * n, [&](Index i) { return i / part == rank ? of_all(i) : T{}; });
-  all_gather(ex, group, Tensor(place.data<T>() + rank * part, {part}, in.dtype()), place).wait(ex);
+  const Tensor own_place(place.data<T>() + rank * part, {part}, in.dtype());
+  run([&] { all_gather(ex, group, own_place, place).wait(ex); });
   expect_at<T>(ex, place, "all_gather in place", of_all);
 }
 
@@ -130,7 +166,8 @@ void messages(World& world) {
   }
 }
 
-/// A captured step: adds x up over all ranks and passes it on, into y of the next.
+/// A captured step: adds x up over all ranks and passes it on, into y of the next, and its beginning into three small
+/// messages. Sends are waited for before anything is received: of the small messages two have room where they wait.
 class Replayed {
  public:
   explicit Replayed(World& world)
@@ -139,41 +176,41 @@ class Replayed {
         ring_(all_ranks(world, "messages", {.messages = Messages::neighbours})),
         x(put<float>(ex, kCount, [](Index i) { return static_cast<float>(i % 5); })),
         y(ex.tensor({kCount}, DType::f32)),
+        small{ex.tensor({kSmall}, DType::f32), ex.tensor({kSmall}, DType::f32), ex.tensor({kSmall}, DType::f32)},
         replays_(world, ex) {
     step();  // outside of graphs first
-    cudaGraph_t graph = nullptr;
-    cuda::check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
-    step();
-    cuda::check(cudaStreamEndCapture(stream(), &graph));
-    cuda::check(cudaGraphInstantiate(&ready_, graph, 0));
-    cuda::check(cudaGraphDestroy(graph));
+    graph_.emplace(ex, [&] { step(); });
   }
-  ~Replayed() { static_cast<void>(cudaGraphExecDestroy(ready_)); }
-  Replayed(const Replayed&) = delete;
-  Replayed& operator=(const Replayed&) = delete;
 
   void step() {
     const int n = world_.size(), rank = world_.rank();
-    Pending receive = recv(ex, ring_, y, (rank + n - 1) % n);
+    const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
+    std::vector<Pending> receives;
+    for (const Tensor& tensor : small) receives.push_back(recv(ex, ring_, tensor, previous, 1));
+    receives.push_back(recv(ex, ring_, y, previous));
     all_reduce(ex, sums_, x, Reduce::sum).wait(ex);
-    send(ex, ring_, x, (rank + 1) % n).wait(ex);
-    receive.wait(ex);
+    send(ex, ring_, x, next).wait(ex);
+    for (std::size_t i = 0; i < small.size(); ++i)
+      send(ex, ring_, Tensor(x.raw(), {kSmall}, x.dtype()), next, 1).wait(ex);
+    for (Pending& receive : receives) receive.wait(ex);
   }
-  void launch() { cuda::check(cudaGraphLaunch(ready_, stream())); }
+  void launch() { graph_->launch(); }
   cudaStream_t stream() const { return cuda::native(ex.stream()); }
 
  private:
   static constexpr Index kCount = (MailboxLayout::kSlots + 1) * MailboxLayout::kSlotBytes / Index{sizeof(float)} + 777;
+  static constexpr Index kSmall = 2 * MailboxLayout::kSlotBytes / Index{sizeof(float)};
 
   World& world_;
   Group sums_, ring_;
-  cudaGraphExec_t ready_ = nullptr;
 
  public:
   Exec ex{Device::cuda};
   Tensor x, y;
+  std::array<Tensor, 3> small;
 
  private:
+  std::optional<CapturedCalls> graph_;
   WatchedReplays replays_;
 };
 
@@ -184,7 +221,7 @@ void replayed(World& world) {
   graph.ex.synchronize();
   world.check_health();
   const float factor = std::pow(static_cast<float>(world.size()), 5.0f);
-  for (const Tensor& tensor : {graph.x, graph.y})
+  for (const Tensor& tensor : {graph.x, graph.y, graph.small[0], graph.small[1], graph.small[2]})
     expect_at<float>(graph.ex, tensor, "after 5 steps", [&](Index i) { return factor * static_cast<float>(i % 5); });
 }
 
@@ -224,10 +261,12 @@ class CopyEngines : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Ranks, CopyEngines, testing::Values(2, 3, 4), testing::PrintToStringParamName());
 
 TEST_P(CopyEngines, SumInAscendingRankOrderAndRoundOnce) {
-  run(sums_and_gathers<float>);
-  run(sums_and_gathers<double>);
-  run(sums_and_gathers<bfloat16>);
-  run(sums_and_gathers<float16>);
+  for (const Captures captures : {Captures::none, Captures::collectives}) {
+    run([&](World& world) { sums_and_gathers<float>(world, captures); });
+    run([&](World& world) { sums_and_gathers<double>(world, captures); });
+    run([&](World& world) { sums_and_gathers<bfloat16>(world, captures); });
+    run([&](World& world) { sums_and_gathers<float16>(world, captures); });
+  }
 }
 TEST_P(CopyEngines, CarryMessages) { run(messages); }
 TEST_P(CopyEngines, RepeatInAGraph) { run(replayed); }

@@ -29,10 +29,14 @@ ncclResult_t Line::connect(const ncclUniqueId& id, int size, int rank) {
   return status;
 }
 
-std::uint64_t Line::begin(const Call& call, Stream caller) {
-  const bool captured = is_capturing(caller);
+void Line::follow(Stream caller) {
   ready_.record(caller);
   ready_.hold({stream_});
+}
+
+std::uint64_t Line::begin(const Call& call, Stream caller) {
+  const bool captured = is_capturing(caller);
+  follow(caller);
   const std::lock_guard lock(mutex_);
   Flight& flight = at(next_);
   if (flight.awaited) {

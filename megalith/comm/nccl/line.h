@@ -51,7 +51,9 @@ class Line {
   /// A call begins, whose data is ready at the present point of `caller`. Returns its number, from 0. Throws
   /// InternalError when kInFlight calls have not been waited for.
   std::uint64_t begin(const Call& call, Stream caller);
-  /// NCCL has taken it.
+  /// What is submitted from here on comes after the present point of `caller`.
+  void follow(Stream caller);
+  /// The call has been submitted, or again what was put off.
   void submitted(std::uint64_t number);
   /// Later work of `stream` comes after the call. Throws InternalError when it was waited for before.
   void wait(std::uint64_t number, Stream stream);

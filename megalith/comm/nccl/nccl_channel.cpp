@@ -7,6 +7,7 @@
 #include "megalith/comm/gather_values.h"
 #include "megalith/comm/nccl/check.h"
 #include "megalith/comm/nccl/watchdog.h"
+#include "megalith/comm/peer/stream_words.h"
 #include "megalith/tensor/cuda/check.h"
 
 namespace megalith::comm {
@@ -84,13 +85,15 @@ NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name
       use_(use),
       scratch_(kMaxLines, Device::cuda) {
   lines_.emplace_back(Route{}, use.blocks == Blocks::few ? kCommunicationThreadBlocks : Line::kAnyBlocks);
-  if (use.messages == Messages::none) return;
-  for (const int peer : neighbours_of(rank(), size())) {
-    for (int lane = 0; lane < kMessageLanes; ++lane) {
-      lines_.emplace_back(Route{Op::send, peer, lane}, kMessageBlocks);
-      lines_.emplace_back(Route{Op::recv, peer, lane}, kMessageBlocks);
+  if (use.messages != Messages::none) {
+    for (const int peer : neighbours_of(rank(), size())) {
+      for (int lane = 0; lane < kMessageLanes; ++lane) {
+        lines_.emplace_back(Route{Op::send, peer, lane}, kMessageBlocks);
+        lines_.emplace_back(Route{Op::recv, peer, lane}, kMessageBlocks);
+      }
     }
   }
+  late_.resize(lines_.size());
 }
 
 /// Everybody's ids, in member order.
@@ -278,23 +281,51 @@ Ticket NcclChannel::post_send(const Call& call, const void* data, Stream stream)
 }
 
 Ticket NcclChannel::post_recv(const Call& call, void* data, Stream stream) {
-  return run(place_of(call), call, stream, [&](ncclComm_t comm, cudaStream_t own) {
-    if (call.count == 0) return ncclSuccess;
+  const std::size_t place = place_of(call);
+  const bool late = puts_off(place, call, stream);
+  const Ticket ticket = run(place, call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    if (call.count == 0 || late) return ncclSuccess;
     if (takes_peers(call)) {
       peers_->recv(call, data, {own});
       return ncclSuccess;
     }
     return ncclRecv(data, unsigned_of(call.count), native(call.dtype), 0, comm, own);
   });
+  if (late) late_[place].push_back({number_in(ticket), call, data});
+  return ticket;
+}
+
+/// Whether a receive comes when it is waited for. Its sender must not wait for that, so what has been put off must have
+/// room in the mailbox: the oldest are received from here on where it has not.
+bool NcclChannel::puts_off(std::size_t place, const Call& call, Stream stream) {
+  if (call.count == 0 || !takes_peers(call) || !is_capturing(stream)) return false;
+  Index pieces = PeerGroup::pieces_of(call);
+  for (const Late& late : late_[place]) pieces += PeerGroup::pieces_of(late.call);
+  for (; pieces > MailboxLayout::kSlots && !late_[place].empty(); receive_oldest(place, stream))
+    pieces -= PeerGroup::pieces_of(late_[place].front().call);
+  return pieces <= MailboxLayout::kSlots;
+}
+
+/// Of what was put off, behind the present point of `stream`.
+void NcclChannel::receive_oldest(std::size_t place, Stream stream) {
+  Line& line = lines_[place];
+  const Late& oldest = late_[place].front();
+  line.follow(stream);
+  peers_->recv(oldest.call, oldest.data, {line.stream()});
+  line.submitted(oldest.number);
+  late_[place].pop_front();
 }
 
 void NcclChannel::wait(Ticket ticket, Stream stream) {
   watchdog_.check_health();
-  lines_[line_in(ticket)].wait(number_in(ticket), stream);
+  const std::size_t place = line_in(ticket);
+  while (!late_[place].empty() && late_[place].front().number <= number_in(ticket)) receive_oldest(place, stream);
+  lines_[place].wait(number_in(ticket), stream);
 }
 
 /// The memory is about to go, so what may still touch it must end, and NCCL can end communicators only.
 void NcclChannel::cancel(Ticket ticket) noexcept {
+  std::erase_if(late_[line_in(ticket)], [&](const Late& late) { return late.number == number_in(ticket); });
   if (!lines_[line_in(ticket)].forget(number_in(ticket))) watchdog_.give_up();
 }
 

@@ -60,13 +60,25 @@ class NcclChannel final : public Channel {
   template <class Submit>
   Ticket run(std::size_t place, const Call& call, Stream caller, Submit&& submit);
   bool takes_peers(const Call& call) const;
+  bool puts_off(std::size_t place, const Call& call, Stream stream);
+  void receive_oldest(std::size_t place, Stream stream);
   /// Where the line of a message stands. Throws BackendError when there is none.
   std::size_t place_of(const Call& call) const;
+
+  /// A receive by PeerGroup that is captured when it is waited for, not when it is posted: in a graph a thread block
+  /// awaits a message, and products that need a multiprocessor to themselves do without the one that it stands on. PP 2
+  /// of 1.2B, microbatch 2 on H200s, a step from a graph: 290 ms instead of 314.
+  struct Late {
+    std::uint64_t number = 0;  ///< in its line
+    Call call;
+    void* data = nullptr;
+  };
 
   Watchdog& watchdog_;
   GroupUse use_;
   std::deque<Line> lines_;  // the first is the group's
   std::unique_ptr<PeerGroup> peers_;
+  std::vector<std::deque<Late>> late_;  // of each line, oldest first
   std::atomic<bool> connected_{false};
   Buffer scratch_;  // a byte for each line's first call; barriers use that of the first line
 };

@@ -42,6 +42,10 @@ class PeerGroup {
   void all_reduce(const Call& call, void* data, Stream stream);
   void reduce_scatter(const Call& call, const void* in, void* out, Stream stream);
   void all_gather(const Call& call, const void* in, void* out, Stream stream);
+  /// A message's pieces, of which MailboxLayout::kSlots go before the first is received.
+  static Index pieces_of(const Call& call) {
+    return ceil_div(call.count * size_of(call.dtype), MailboxLayout::kSlotBytes);
+  }
   void send(const Call& call, const void* data, Stream stream);
   void recv(const Call& call, void* data, Stream stream);
 
