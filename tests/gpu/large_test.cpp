@@ -57,6 +57,19 @@ class GpuLarge : public ::testing::Test {
   std::optional<Exec> ex_;
 };
 
+/// Zeroing takes a millisecond for each of the large ones.
+TEST_F(GpuLarge, MemoryIsZeroedBeforeItIsHandedOut) {
+  for (int i = 0; i < 3; ++i) empty({Index{1} << 32}, DType::u8);
+  const Tensor small = empty({1000}, DType::f32);
+  fill(ex(), small, 1);
+  ex().synchronize();
+  empty({Index{1} << 20}, DType::u8);  // behind all zeroing
+  std::vector<float> values(1000);
+  ex().copy(values.data(), small.raw(), small.bytes());
+  ex().synchronize();
+  EXPECT_EQ(values, std::vector<float>(1000, 1.0f));
+}
+
 TEST_F(GpuLarge, ElementwiseAndNorms) {
   const Index hidden = 1536, rows = (Index{1} << 31) / hidden + 3 * kTail;
   const Tensor x = random({rows, hidden}), bias = random({hidden}), last = copied(tail(x));

@@ -92,6 +92,7 @@ std::byte* allocate(Index bytes) {
   }
   check(status);
   check(cudaMemset(data, 0, static_cast<std::size_t>(bytes)));
+  check(cudaStreamSynchronize(nullptr));  // neither the host nor our streams wait for that one
   return static_cast<std::byte*>(data);
 }
 
