@@ -62,15 +62,17 @@ struct Stage {
   std::byte b[kTileColumns * kDepth * 2];  // forward [columns, 64], backward boxes [64, 64 columns]
 };
 
-/// As many stages as fit: 5 of 32 KiB for 128 columns.
+/// As many stages as fit: 5 of 32 KiB for 128 columns. A KiB of the most that a block may have stays free: a block
+/// without shared memory, such as one that waits for another GPU in a graph, takes that much, and would else keep this
+/// kernel's from its multiprocessor.
 template <Pass kPass>
 struct alignas(1024) SharedMemory {
-  static constexpr int kBytes = 227 * 1024, kSmallBytes = 2560;  // a block's most; for what follows the chunks
+  static constexpr int kBytes = 226 * 1024, kSmallBytes = 2048;  // in all; for what follows the chunks
   static constexpr int kBytesOfChunks = kConsumers * kGroupWarps * kChunks<kPass> * kChunkBytes;
   static constexpr int kStages = (kBytes - kSmallBytes - kBytesOfChunks) / static_cast<int>(sizeof(Stage));
   Stage stages[kStages];
   std::byte chunks[kConsumers * kGroupWarps][kChunks<kPass>][kChunkBytes];
-  float column_sums[kConsumers][kGroupWarps][kSide];
+  float column_sums[kConsumers][kGroupWarps - 1][kSide];  // of all warps but the first
   Barrier full[kStages], empty[kStages];
   Barrier z_full[kConsumers * kGroupWarps];
 };
@@ -361,22 +363,26 @@ __device__ __forceinline__ void finish_backward(float2 (&column_sums)[kSides], c
 }
 
 /// Adds the warps' sums in order and writes the tile's row of parts. All threads of a consumer.
-__device__ inline void store_column_sums(const GeluProductArgs& args, float (&warp_sums)[kGroupWarps][kSide],
+__device__ inline void store_column_sums(const GeluProductArgs& args, float (&others)[kGroupWarps - 1][kSide],
                                          const float2 (&column_sums)[kSides], const Tile& tile, int consumer, int warp,
                                          int lane) {
-  const int thread = warp * kWarp + lane;
 #pragma unroll
   for (int side = 0; side < kSides; ++side) {
     // Between two tiles it is the wait for the tensor cores that keeps the next sums from overtaking.
     if (side > 0) hopper::sync_named(kSumsBarrier + consumer, kGroupThreads);
-    reinterpret_cast<float2*>(warp_sums[warp])[lane] = column_sums[side];
+    if (warp > 0) reinterpret_cast<float2*>(others[warp - 1])[lane] = column_sums[side];
     hopper::sync_named(kSumsBarrier + consumer, kGroupThreads);
-    const int column = tile.column + side * kSide + thread;
-    if (thread >= kSide || column >= args.columns || tile.row >= args.rows) continue;
-    float sum = warp_sums[0][thread];
-    for (int i = 1; i < kGroupWarps; ++i) sum += warp_sums[i][thread];
-    args.parts[static_cast<std::size_t>(tile.row / kTileRows) * static_cast<std::size_t>(args.columns) +
-               static_cast<std::size_t>(column)] = sum;
+    const int column = tile.column + side * kSide + 2 * lane;
+    if (warp > 0 || column >= args.columns || tile.row >= args.rows) continue;
+    float2 sum = column_sums[side];
+    for (const float(&other)[kSide] : others) {
+      const float2 more = reinterpret_cast<const float2*>(other)[lane];
+      sum.x += more.x;
+      sum.y += more.y;
+    }
+    float* const part =
+        args.parts + static_cast<std::size_t>(tile.row / kTileRows) * static_cast<std::size_t>(args.columns);
+    reinterpret_cast<float2*>(part)[column / 2] = sum;  // there are columns by the multiple of 8
   }
 }
 
