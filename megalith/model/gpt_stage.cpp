@@ -262,7 +262,10 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
         if (mode == nn::Mode::train) backward(ex, chunk, 0, after, before);
       }
     }
-    if (mode == nn::Mode::train) reduce_grads(ex);
+    if (mode == nn::Mode::train) {
+      reduce_grads(ex);
+      await_all_grads(ex);
+    }
   }
   ex.synchronize();
   ex.release();
@@ -270,6 +273,7 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
 
 void GptStage::warm_up_collectives(Exec& ex) {
   reduce_grads(ex);
+  await_all_grads(ex);
   gather_all_params(ex);
   const Tensor rows = ex.tensor(boundary_shape(), config_.policy.compute);
   ops::fill(ex, rows, 0);
@@ -401,7 +405,11 @@ void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& outpu
 
 void GptStage::reduce_grads(Exec& ex) {
   if (mesh_.embd.size() > 1) comm::all_reduce(ex, mesh_.embd, params_.at(kTokenTable).grad, comm::Reduce::sum).wait(ex);
-  reducer_.finish(ex);
+  reducer_.send_rest(ex);
+}
+
+void GptStage::await_all_grads(Exec& ex) {
+  for (std::size_t bucket = 0; bucket < params_.buckets().size(); ++bucket) await_grads(ex, bucket);
 }
 
 }  // namespace megalith::model

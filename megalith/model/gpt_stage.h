@@ -109,6 +109,9 @@ class GptStage : public pipeline::Stage {
   /// Sums the tied table's gradient over the embedding group, then what is partial over the tensor-parallel group, then
   /// over the data-parallel group what the last backwards have not sent there (GradReducer).
   void reduce_grads(Exec& ex) override;
+  /// Holds the Exec until a bucket of params().buckets() has its sums.
+  void await_grads(Exec& ex, std::size_t bucket) { reducer_.wait(ex, bucket); }
+  void await_all_grads(Exec& ex);
 
  private:
   struct Slot {

@@ -38,16 +38,17 @@ void GradReducer::send(Exec& ex, std::size_t b) {
   if (!params_.is_sharded()) progress.shards = comm::all_gather(ex, dp_, own, grads);
 }
 
-void GradReducer::finish(Exec& ex) {
+void GradReducer::send_rest(Exec& ex) {
   const Tensor partial = params_.partial_grads();
   if (partial.numel() > 0) comm::all_reduce(ex, tp_, partial, comm::Reduce::sum).wait(ex);
   for (std::size_t b = 0; b < progress_.size(); ++b) {
     if (!progress_[b].sent) send(ex, b);
   }
-  for (Progress& progress : progress_) {
-    progress.sum.wait(ex);
-    progress.shards.wait(ex);
-  }
+}
+
+void GradReducer::wait(Exec& ex, std::size_t bucket) {
+  progress_[bucket].sum.wait(ex);
+  progress_[bucket].shards.wait(ex);
 }
 
 }  // namespace megalith::model

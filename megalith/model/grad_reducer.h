@@ -27,8 +27,10 @@ class GradReducer {
   void begin();
   /// No later pass of the step adds to the gradients of this layer, [0, number of layers of the model).
   void layer_done(Exec& ex, Index layer);
-  /// Sums the partial gradients over tp, sends what has not gone, and holds the Exec until all sums have arrived.
-  void finish(Exec& ex);
+  /// Sums the partial gradients over tp and sends what has not gone.
+  void send_rest(Exec& ex);
+  /// Holds the Exec until the sums of a bucket of ParamBuffer::buckets() have arrived, once they have been sent.
+  void wait(Exec& ex, std::size_t bucket);
 
  private:
   /// How far a bucket has come in this step.

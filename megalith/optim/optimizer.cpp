@@ -41,7 +41,8 @@ Tensor Optimizer::own_decays(const OwnRange& range) const {
   return decays_.rows(range.in_own / ops::kDecayGroup, ceil_div(range.count, ops::kDecayGroup));
 }
 
-void Optimizer::sum_of_squares(Exec& ex, const Tensor& sum_squares) const {
+void Optimizer::sum_of_squares(Exec& ex, const Tensor& sum_squares,
+                               const std::function<void(std::size_t)>& await) const {
   const Index shards = params_.shards();
   const auto blocks_of = [&](const Bucket& bucket) {
     return bucket.ownership == Ownership::owner ? ops::square_blocks(ex.device(), bucket.numel() / shards) : 0;
@@ -49,11 +50,12 @@ void Optimizer::sum_of_squares(Exec& ex, const Tensor& sum_squares) const {
   Index count = 0;
   for (const Bucket& bucket : params_.buckets()) count += shards * blocks_of(bucket);
   ops::fill(ex, sum_squares, 0);
-  if (count == 0) return;
-  const Tensor sums = ex.tensor({count}, DType::f64);  // of every bucket [shards, blocks]
-  if (params_.is_sharded()) ops::fill(ex, sums, 0);
+  const Tensor sums = count == 0 ? Tensor() : ex.tensor({count}, DType::f64);  // of every bucket [shards, blocks]
+  if (sums && params_.is_sharded()) ops::fill(ex, sums, 0);
   Index first = 0;
-  for (const Bucket& bucket : params_.buckets()) {
+  for (std::size_t b = 0; b < params_.buckets().size(); ++b) {
+    if (await) await(b);
+    const Bucket& bucket = params_.buckets()[b];
     const Index blocks = blocks_of(bucket);
     if (blocks == 0) continue;
     const auto sum = [&](const Tensor& grads, Index rows, Index place) {
@@ -66,6 +68,7 @@ void Optimizer::sum_of_squares(Exec& ex, const Tensor& sum_squares) const {
       sum(params_.part(params_.grads(), bucket), shards, first);
     first += shards * blocks;
   }
+  if (!sums) return;
   // Every block has been summed on one rank and is 0 on the others, so this is exact in any order.
   if (params_.is_sharded()) comm::all_reduce(ex, dp_, sums, comm::Reduce::sum).wait(ex);
   ops::add_up(ex, sums, sum_squares);

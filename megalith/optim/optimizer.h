@@ -1,4 +1,7 @@
 #pragma once
+#include <cstddef>
+#include <functional>
+
 #include "megalith/comm/group.h"
 #include "megalith/ops/adamw.h"
 #include "megalith/optim/optim_config.h"
@@ -21,8 +24,10 @@ class Optimizer {
   /// to the square of the global norm, every parameter counted once. Blocks lie within a shard of a bucket and are
   /// added in one order, so that it has the same bits on every rank of dp whether the parameters are sharded or not.
   /// Where they are, every rank sums its own shards, and the blocks' sums are communicated: an all-reduce of an f64 for
-  /// every ops::square_blocks. Scratch: as much.
-  void sum_of_squares(Exec& ex, const Tensor& sum_squares) const;
+  /// every ops::square_blocks. Scratch: as much. await(bucket): comes before a bucket is read, for each of them in the
+  /// order of ParamBuffer::buckets(), so that on GPUs the sums of squares of one run beside the communication of those
+  /// behind it.
+  void sum_of_squares(Exec& ex, const Tensor& sum_squares, const std::function<void(std::size_t)>& await = {}) const;
   /// Updates the elements of own_ranges() from their gradients as verdict (u8 [sizeof(ops::StepVerdict)]) says, and the
   /// copies that layers read.
   void step(Exec& ex, const Tensor& verdict) const;

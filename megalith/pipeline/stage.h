@@ -18,7 +18,8 @@ class Stage {
   /// Once a step, where the schedule has it, before the chunk's first forward: starts to bring the chunk's parameters
   /// from the ranks that have updated them. That forward waits for them.
   virtual void gather_params(Exec& ex, int chunk) = 0;
-  /// Once a step, after the last backward: gradients summed over the ranks that share parameters.
+  /// Once a step, after the last backward: what has not gone of the gradients goes to be summed over the ranks that
+  /// share parameters. Whoever reads them waits.
   virtual void reduce_grads(Exec& ex) = 0;
 };
 

@@ -275,7 +275,7 @@ void Engine::run_passes() {
   stage_.begin(*ex_);
   train_executor_.run(*ex_, stage_);
   ex_->begin(optimizer_plan_.phases[0], nullptr, stage_.scratch());
-  optimizer_.sum_of_squares(*ex_, squares_);
+  optimizer_.sum_of_squares(*ex_, squares_, [&](std::size_t bucket) { stage_.await_grads(*ex_, bucket); });
   ex_->end();
 }
 

@@ -26,6 +26,10 @@ ModelConfig small_model() {
 /// f32 elements of a layer's four matrices.
 constexpr Index kLayerElements = 12 * 32 * 32;
 
+void wait_for_all(GradReducer& reducer, Exec& ex, const ParamBuffer& params) {
+  for (std::size_t bucket = 0; bucket < params.buckets().size(); ++bucket) reducer.wait(ex, bucket);
+}
+
 struct Cut {
   int tp = 1, pp = 1, chunks = 1;
   Index bucket_layers = 1;  ///< that fill a bucket
@@ -108,10 +112,11 @@ TEST_P(GradSums, ABucketIsSentWithItsLastLayerAndEverythingIsSummedOnce) {
         const Index pairs = (kLayers - layer) / 2;
         EXPECT_EQ(calls(comm::Op::reduce_scatter), layer == 0 ? pairs + 1 : pairs) << layer;
       }
-      reducer.finish(ex);
+      reducer.send_rest(ex);
       const auto buckets = static_cast<Index>(params.buckets().size());
       EXPECT_EQ(calls(comm::Op::reduce_scatter), buckets);
       EXPECT_EQ(calls(comm::Op::all_gather), params.is_sharded() ? 0 : buckets);
+      wait_for_all(reducer, ex, params);
       for (const OwnRange& range : params.own_ranges()) {
         for (Index i = range.in_whole; i < range.in_whole + range.count; ++i)
           ASSERT_EQ(grads[static_cast<std::size_t>(i)], static_cast<float>(2 * (i % 1000) + 1000 * (2 * step + 1)))
@@ -137,7 +142,8 @@ TEST(GradReducer, SumsPartialGradientsOverTpBeforeTheirBucketGoesToDp) {
     reducer.begin();
     for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
     EXPECT_EQ(mesh.tp.counters()[comm::Op::all_reduce].calls, 0);
-    reducer.finish(ex);
+    reducer.send_rest(ex);
+    wait_for_all(reducer, ex, stage.params());
     EXPECT_EQ(mesh.tp.counters()[comm::Op::all_reduce].calls, 1);
     for (const Param& param : stage.params().params()) {
       const bool of_norm = param.name().find("norm") != std::string::npos;

@@ -56,7 +56,10 @@ class ReleasingStage final : public pipeline::Stage {
       release(ex, memory);
   }
   void gather_params(Exec& ex, int chunk) override { stage_.gather_params(ex, chunk); }
-  void reduce_grads(Exec& ex) override { stage_.reduce_grads(ex); }
+  void reduce_grads(Exec& ex) override {
+    stage_.reduce_grads(ex);
+    stage_.await_all_grads(ex);
+  }
 
  private:
   static Tensor bytes(std::byte* begin, Index count) { return {begin, {count}, DType::u8}; }
