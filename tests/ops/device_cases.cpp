@@ -20,8 +20,8 @@ struct Sizes {
   Index rows, columns;
 };
 // Nothing, one element, odd sizes, one row, one column, whole vectors, the models' own widths, and a wide row.
-constexpr Sizes kSizes[] = {{0, 8},    {1, 1},     {3, 7},      {1, 768},   {129, 1},
-                            {33, 257}, {200, 768}, {130, 1536}, {65, 2048}, {5, 12288}};
+constexpr Sizes kSizes[] = {{0, 8},     {1, 1},      {3, 7},     {1, 768},   {129, 1},   {33, 257},
+                            {200, 768}, {130, 1536}, {65, 2048}, {5, 12288}, {9001, 264}};
 
 constexpr StepState kState{.step = 5, .first_sample = 7, .loss_scale = 0.25};
 
@@ -242,7 +242,7 @@ TEST_P(DeviceOps, Attention) {
 
 TEST_P(DeviceOps, CrossEntropy) {
   for (const auto [tokens, columns] :
-       {Sizes{0, 8}, Sizes{1, 4}, Sizes{5, 24}, Sizes{33, 257}, Sizes{64, 50304}, Sizes{7, 50257}}) {
+       {Sizes{0, 8}, Sizes{1, 4}, Sizes{5, 24}, Sizes{33, 257}, Sizes{64, 50304}, Sizes{7, 50257}, Sizes{600, 16384}}) {
     SCOPED_TRACE(::testing::Message() << tokens << " x " << columns);
     const Index vocab_size = columns > 4 ? columns - 3 : columns;
     std::vector<std::int32_t> ids;

@@ -72,6 +72,14 @@ void launch(const Launch& shape, void (*kernel)(Params...), const Args&... args)
   megalith::cuda::check(cudaGetLastError(), shape.where);
 }
 
+/// Of the GPU that the calling thread uses.
+inline int gpu_attribute(cudaDeviceAttr name) {
+  int gpu = 0, value = 0;
+  megalith::cuda::check(cudaGetDevice(&gpu));
+  megalith::cuda::check(cudaDeviceGetAttribute(&value, name, gpu));
+  return value;
+}
+
 // ---- Vectors ----
 
 /// N numbers of one thread, in registers.

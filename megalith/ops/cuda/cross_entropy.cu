@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <limits>
 
 #include "megalith/ops/cuda/cross_entropy.h"
+#include "megalith/ops/cuda/hopper.cuh"
 #include "megalith/ops/cuda/map.cuh"
 
 // A block takes a row of logits. Rows are walked in aligned vectors of 16 bytes wherever they start: the first and the
@@ -14,14 +16,31 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kUnroll = 4;  // vectors in flight per thread
 
-/// e^x. One instruction and a multiplication for the types that round the result away; exact for f32.
+/// Exponents of the types that round the result away are powers of two, of one instruction; those of f32 are exact.
 template <class T>
-__device__ float exp_of(float x) {
+inline constexpr float kUnit = std::is_same_v<T, float> ? 1.0f : kLog2E;
+/// e^(x / kUnit<T>)
+template <class T>
+__device__ float power(float x) {
   if constexpr (std::is_same_v<T, float>) {
     return expf(x);
   } else {
-    return exp2_approx(x * kLog2E);
+    return exp2_approx(x);
   }
+}
+/// The inverse.
+template <class T>
+__device__ float logarithm(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return logf(x);
+  } else {
+    return log2f(x);
+  }
+}
+/// e^z relative to a reference, which is in units of kUnit<T>.
+template <class T>
+__device__ float relative_exp(float z, float reference) {
+  return power<T>(__fmaf_rn(z, kUnit<T>, -reference));
 }
 
 /// Row `row` of logits [T, columns], of which the first `real` are words and the rest is padding.
@@ -100,47 +119,60 @@ __device__ void for_vectors(int begin, int end, const Load& load, const Body& bo
   }
 }
 
-/// sum = sum of e^(z - max) over the numbers seen so far.
+/// sum = the sum of relative_exp(z, reference) over the numbers seen so far; the reference is the largest of them.
 template <class T>
 struct RunningSum {
-  float max = -FLT_MAX, sum = 0;  // no -inf: (-inf) - (-inf) is no number
+  float reference = -FLT_MAX, sum = 0;  // no -inf: (-inf) - (-inf) is no number
 
   template <int N>
   __device__ void add(const Values<float, N>& z) {
     float most = z[0];
 #pragma unroll
     for (int i = 1; i < N; ++i) most = fmaxf(most, z[i]);
-    if (most > max) {
-      sum *= exp_of<T>(max - most);
-      max = most;
+    most = fmaxf(most, -FLT_MAX / 2) * kUnit<T>;
+    if (most > reference) {
+      sum *= power<T>(reference - most);
+      reference = most;
     }
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += exp_of<T>(z[i] - max);
+    for (int i = 0; i < N; ++i) sum += relative_exp<T>(z[i], reference);
   }
+  /// -log of the probability of a number that was among them.
+  __device__ float loss(float z) const { return (logarithm<T>(sum) + __fmaf_rn(-z, kUnit<T>, reference)) / kUnit<T>; }
 };
+
+/// Of all threads of a block. `shared`: as for block_reduce().
 template <class T>
-struct Join {
-  __device__ RunningSum<T> operator()(const RunningSum<T>& a, const RunningSum<T>& b) const {
-    const float max = fmaxf(a.max, b.max);
-    return {max, a.sum * exp_of<T>(a.max - max) + b.sum * exp_of<T>(b.max - max)};
-  }
-};
+__device__ RunningSum<T> add_up(RunningSum<T> mine, RunningSum<T> (&shared)[kMostWarps]) {
+  float most = mine.reference;
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) most = fmaxf(most, shuffle_xor(most, mask));
+  float sum = mine.sum * power<T>(mine.reference - most);
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = {most, sum};
+  __syncthreads();
+  RunningSum<T> total{shared[0].reference, 0};
+#pragma unroll
+  for (int warp = 1; warp < kThreads / kWarp; ++warp) total.reference = fmaxf(total.reference, shared[warp].reference);
+#pragma unroll
+  for (int warp = 0; warp < kThreads / kWarp; ++warp)
+    total.sum += shared[warp].sum * power<T>(shared[warp].reference - total.reference);
+  return total;
+}
 struct Most {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-/// Writes (e * factor - [column is target] * scale) over a vector.
+/// Writes (p - [column is target]) * scale over a vector, given p * scale.
 template <class T, int N>
-__device__ void store_gradient(const LogitsRow<T>& row, int vector, Values<float, N> e, float factor, int target,
-                               float scale) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) e[i] *= factor;
+__device__ void store_gradient(const LogitsRow<T>& row, int vector, Values<float, N> p, int target, float scale) {
   const int offset = target - row.column(vector);
   if (offset >= 0 && offset < N) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) e[i] -= i == offset ? scale : 0.0f;
+    for (int i = 0; i < N; ++i) p[i] -= i == offset ? scale : 0.0f;
   }
-  row.store(vector, e);
+  row.store(vector, p);
 }
 
 template <class T>
@@ -148,6 +180,31 @@ __device__ void zero_row(const LogitsRow<T>& row) {
   for (int vector = static_cast<int>(threadIdx.x); vector < row.all_vectors(); vector += kThreads)
     row.store(vector, {});
 }
+
+/// What the second sweep over a row writes: its gradient, given the sum of the first.
+template <class T>
+class RowGradient {
+ public:
+  __device__ RowGradient(const LogitsRow<T>& row, const RunningSum<T>& total, const StepState& state, int target)
+      : row_(row), scale_(static_cast<float>(state.loss_scale)), factor_(scale_ / total.sum), target_(target) {
+    // Where results are rounded anyway the factor goes into the exponent.
+    reference_ = std::is_same_v<T, float> ? total.reference : total.reference - logarithm<T>(factor_);
+  }
+  __device__ void write(int vector, const Pack<T, kPack<T>>& pack) const {
+    Values<float, kPack<T>> p = row_.logits(vector, pack);
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      p[i] = relative_exp<T>(p[i], reference_);
+      if constexpr (std::is_same_v<T, float>) p[i] *= factor_;
+    }
+    store_gradient(row_, vector, p, target_, scale_);
+  }
+
+ private:
+  const LogitsRow<T>& row_;
+  float scale_, factor_, reference_;
+  int target_;
+};
 
 /// The first sweep sums e^z with a running maximum and keeps what fits of the row in shared memory; the second writes
 /// the gradient. Two rows of 50304 bf16 fit a multiprocessor: one is read while the other is written. Moves 2 elements
@@ -177,20 +234,88 @@ __global__ void __launch_bounds__(kThreads, 2)
     total.add(row.logits(vector, pack));
   });
   const float target_logit = row.logit(target);
-  total = block_reduce(total, shared, Join<T>{});
-  if (threadIdx.x == 0) loss[t] = logf(total.sum) + (total.max - target_logit);
+  total = add_up(total, shared);
+  if (threadIdx.x == 0) loss[t] = total.loss(target_logit);
   if (state == nullptr) return;
 
-  const float scale = static_cast<float>(state->loss_scale), factor = scale / total.sum;
+  const RowGradient<T> gradient(row, total, *state, target);
   const auto from_shared = [&](int vector) { return kept[vector]; };
-  const auto write = [&](int vector, const Vector& pack) {
-    Values<float, kPack<T>> e = row.logits(vector, pack);
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) e[i] = exp_of<T>(e[i] - total.max);
-    store_gradient(row, vector, e, factor, target, scale);
-  };
+  const auto write = [&](int vector, const Vector& pack) { gradient.write(vector, pack); };
   for_vectors<T>(0, num_kept, from_shared, write);  // each thread its own: no barrier
   for_vectors<T>(num_kept, row.all_vectors(), from_memory, write);
+}
+
+/// Of the kernel below: what is copied at once, in vectors, and how often at most for one row.
+constexpr int kChunkVectors = 2 * kThreads, kMostChunks = 8;
+
+/// The same, with the same bits, where whole rows fit shared memory and gradients are asked for. A block takes row
+/// after row: as the second sweep leaves a chunk of one behind, the next one's comes there by a bulk copy, so that
+/// memory is read while it is written. Measured on an H200: see docs/benchmarks.md. From compute capability 9.0 on.
+template <class T>
+__global__ void __launch_bounds__(kThreads, 2)
+    cross_entropy_rows_kernel(T* logits, const std::int32_t* targets, const StepState* state, float* loss, int rows,
+                              int columns, int real) {
+#if __CUDA_ARCH__ >= 900
+  using Vector = Pack<T, kPack<T>>;
+  extern __shared__ uint4 shared_words[];
+  __shared__ RunningSum<T> shared[2][kMostWarps];
+  __shared__ hopper::Barrier full[kMostChunks], empty[kMostChunks];
+  auto* kept = reinterpret_cast<Vector*>(shared_words);
+  const int vectors = columns / kPack<T>, chunks = (vectors + kChunkVectors - 1) / kChunkVectors;
+  const auto for_chunk = [&](int chunk, const auto& body) {
+    const int begin = chunk * kChunkVectors + static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int vector = begin; vector < begin + kChunkVectors; vector += kThreads) {
+      if (vector < vectors) body(vector, kept[vector]);
+    }
+  };
+  const auto load = [&](int t, int chunk) {
+    const int first = chunk * kChunkVectors;
+    const auto bytes = static_cast<unsigned>(min(kChunkVectors, vectors - first) * sizeof(Vector));
+    hopper::arrive_and_expect(full[chunk], bytes);
+    hopper::load_bytes(kept + first, logits + Index{t} * columns + first * kPack<T>, bytes, full[chunk]);
+  };
+  if (threadIdx.x == 0) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      hopper::init(full[chunk], 1);
+      hopper::init(empty[chunk], kThreads / kWarp);
+    }
+    hopper::fence_init();
+    for (int chunk = 0; chunk < chunks; ++chunk) load(static_cast<int>(blockIdx.x), chunk);
+  }
+  __syncthreads();
+
+  unsigned parity = 0;
+  for (int t = static_cast<int>(blockIdx.x); t < rows; t += static_cast<int>(gridDim.x), parity ^= 1u) {
+    const int target = targets[t], next = t + static_cast<int>(gridDim.x);
+    const LogitsRow<T> row(logits, t, columns, real);
+    RunningSum<T> total;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      hopper::wait(full[chunk], parity);
+      for_chunk(chunk, [&](int vector, const Vector& pack) { total.add(row.logits(vector, pack)); });
+    }
+    const float target_logit = static_cast<float>(reinterpret_cast<const T*>(kept)[max(target, 0)]);
+    total = add_up(total, shared[parity]);
+    if (threadIdx.x == 0) loss[t] = target < 0 ? 0.0f : total.loss(target_logit);
+
+    const RowGradient<T> gradient(row, total, *state, target);
+    const auto refill = [&](int chunk) {
+      if (threadIdx.x > 0 || next >= rows) return;
+      hopper::wait(empty[chunk], parity);
+      load(next, chunk);
+    };
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      for_chunk(chunk, [&](int vector, const Vector& pack) {
+        if (target < 0) return row.store(vector, {});
+        gradient.write(vector, pack);
+      });
+      __syncwarp();
+      if (threadIdx.x % kWarp == 0) hopper::arrive(empty[chunk]);
+      if (chunk > 0) refill(chunk - 1);
+    }
+    refill(chunks - 1);
+  }
+#endif
 }
 
 /// Reads each logit once.
@@ -231,7 +356,7 @@ __global__ void __launch_bounds__(kThreads)
         Values<float, kPack<T>> e = row.logits(vector, pack);
 #pragma unroll
         for (int i = 0; i < kPack<T>; ++i) {
-          e[i] = exp_of<T>(e[i] - max);
+          e[i] = power<T>((e[i] - max) * kUnit<T>);  // exactly 1 for the largest
           sum += e[i];
         }
         row.store(vector, e);
@@ -253,7 +378,10 @@ __global__ void __launch_bounds__(kThreads)
   for_vectors<T>(
       0, row.all_vectors(), [&](int vector) { return row.load(vector); },
       [&](int vector, const Pack<T, kPack<T>>& pack) {
-        store_gradient(row, vector, unpack(pack), factor, target, scale);
+        Values<float, kPack<T>> p = unpack(pack);
+#pragma unroll
+        for (int i = 0; i < kPack<T>; ++i) p[i] *= factor;
+        store_gradient(row, vector, p, target, scale);
       });
 }
 
@@ -274,20 +402,33 @@ int real_columns(const Tensor& logits, Index first_id, Index vocab_size) {
 
 int columns_of(const Tensor& logits) { return static_cast<int>(logits.dim(1)); }
 
-/// Vectors of a row that each of two blocks on a multiprocessor can keep in shared memory.
+/// Vectors that each of two blocks on a multiprocessor can keep in shared memory, beside what the kernels have there.
 template <class T>
-int most_kept_vectors(int columns) {
-  const auto attribute = [](cudaDeviceAttr name) {
-    int device = 0, value = 0;
-    megalith::cuda::check(cudaGetDevice(&device));
-    megalith::cuda::check(cudaDeviceGetAttribute(&value, name, device));
-    return value;
-  };
-  const int room = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
-                   attribute(cudaDevAttrReservedSharedMemoryPerBlock) -
-                   static_cast<int>(sizeof(RunningSum<T>) * kMostWarps);
-  const int row = columns / kPack<T> + 2;  // a row may start and end within a vector
-  return std::min(row, room / 16);
+int most_kept_vectors() {
+  constexpr int kOthers =
+      static_cast<int>(2 * sizeof(RunningSum<T>) * kMostWarps + 2 * sizeof(hopper::Barrier) * kMostChunks);
+  return (gpu_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
+          gpu_attribute(cudaDevAttrReservedSharedMemoryPerBlock) - kOthers) /
+         16;
+}
+
+/// A kernel that two blocks of a multiprocessor run with so much shared memory each.
+template <class Kernel>
+void allow_shared_memory(Kernel* kernel, int bytes) {
+  megalith::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  megalith::cuda::check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                           bytes > 0 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault));
+}
+
+/// Whether cross_entropy_rows_kernel can do it.
+template <class T>
+bool takes_rows(const CrossEntropy& args, int most_kept) {
+  const Index vectors = args.logits.dim(1) / kPack<T>;
+  return args.step_state && args.logits.dim(1) % kPack<T> == 0 && is_aligned(args.logits.raw()) &&
+         vectors <= most_kept && vectors <= kMostChunks * kChunkVectors &&
+         args.logits.dim(0) <= std::numeric_limits<int>::max() / 2 &&
+         gpu_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
 }
 
 }  // namespace
@@ -295,12 +436,21 @@ int most_kept_vectors(int columns) {
 void cross_entropy(Stream stream, const CrossEntropy& args) {
   const int columns = columns_of(args.logits);
   dispatch_element(args.logits.dtype(), [&]<class T>() {
+    const int most_kept = most_kept_vectors<T>();
+    if (takes_rows<T>(args, most_kept)) {
+      const auto kernel = cross_entropy_rows_kernel<T>;
+      const Index rows = args.logits.dim(0), bytes = columns * Index{sizeof(T)};
+      allow_shared_memory(kernel, static_cast<int>(bytes));
+      launch({stream, std::min(rows, 2 * Index{gpu_attribute(cudaDevAttrMultiProcessorCount)}), kThreads, bytes},
+             kernel, pointer<T>(args.logits), pointer<const std::int32_t>(args.targets),
+             pointer<const StepState>(args.step_state), pointer<float>(args.loss), static_cast<int>(rows), columns,
+             real_columns(args.logits, 0, args.vocab_size));
+      return;
+    }
     const auto kernel = cross_entropy_kernel<T>;
-    const int kept = args.step_state ? most_kept_vectors<T>(columns) : 0;
-    megalith::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 16 * kept));
-    megalith::cuda::check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             kept > 0 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault));
+    // A row may start and end within a vector.
+    const int kept = args.step_state ? std::min(most_kept, columns / kPack<T> + 2) : 0;
+    allow_shared_memory(kernel, 16 * kept);
     launch({stream, args.logits.dim(0), kThreads, 16 * kept}, kernel, pointer<T>(args.logits),
            pointer<const std::int32_t>(args.targets), pointer<const StepState>(args.step_state),
            pointer<float>(args.loss), columns, real_columns(args.logits, 0, args.vocab_size), kept);

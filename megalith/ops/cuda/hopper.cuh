@@ -7,9 +7,9 @@
 #include <cuda_fp16.h>
 
 /// Instructions of Hopper (compute capability 9.0, compiled for sm_90a) that CUDA C++ has no function for: barriers in
-/// shared memory, bulk tensor copies, matrix products of a warp group. Source: PTX ISA 8.0 and later, "mbarrier",
-/// "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix Instructions". To be called in code for that
-/// architecture only; elsewhere they must not be instantiated.
+/// shared memory, bulk copies, matrix products of a warp group. Source: PTX ISA 8.0 and later, "mbarrier",
+/// "cp.async.bulk", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix Instructions". To be called in code
+/// for that architecture only (barriers and plain bulk copies: from 9.0 on); elsewhere they must not be instantiated.
 namespace megalith::ops::cuda::hopper {
 
 __device__ inline std::uint32_t shared_address(const void* pointer) {
@@ -110,6 +110,13 @@ __device__ inline void load_box_to(std::uint16_t ranks, void* to, const CUtensor
       "[%0], [%1, {%4, %5}], [%2], %3;" ::"r"(shared_address(to)),
       "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(shared_address(&barrier)), "h"(ranks), "r"(column), "r"(row)
       : "memory");
+}
+/// `bytes`, a multiple of 16, from and to multiples of 16; counts them at the barrier.
+__device__ inline void load_bytes(void* to, const void* from, unsigned bytes, Barrier& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(&barrier))
+               : "memory");
 }
 /// A box of shared memory to (column, row); nothing is written outside the tensor. The writers of the box have called
 /// fence_writes() and met the calling thread since.
