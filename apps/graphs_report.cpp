@@ -86,7 +86,8 @@ ordered_json rank_json(const PlannedGraphs& r) {
             {"unshared_input_bytes", r.owned.unshared_input_bytes},
             {"output_grad_bytes", r.owned.output_grad_bytes},
             {"boundary_bytes", r.owned.boundary_bytes}}},
-          {"planned_bytes", std::move(held)}};
+          {"planned_bytes", std::move(held)},
+          {"fragmentation_bytes", r.fragmentation_bytes}};
 }
 
 std::string json_text(const config::RunPlan& plan, const Report& report) {
@@ -158,11 +159,14 @@ std::string owned_table(const Report& report) {
 std::string plan_table(const Report& report) {
   std::vector<std::vector<std::string>> rows{{"rank"}};
   for (const char* owner : kPlanOwners) rows.front().emplace_back(owner);
+  rows.front().emplace_back("fragmentation");
   for (const PlannedGraphs& r : report.ranks) {
     std::vector<std::string>& row = rows.emplace_back(1, str(r.rank));
     for (const char* owner : kPlanOwners) row.push_back(human_bytes(r.plan.at(owner)));
+    row.push_back(human_bytes(r.fragmentation_bytes));
   }
-  return "\nThe plan, with and without graphs\n" + text_table(rows);
+  return "\nThe plan, with and without graphs\n" + text_table(rows) +
+         "Fragmentation: of the scratch, what no tensor holds when they hold most.\n";
 }
 
 std::string alias_table() {
@@ -195,6 +199,7 @@ const char* const kGraphsJsonKeys =
                              static_inputs, static_input_bytes, unshared_input_bytes (one for every microbatch),
                              output_grad_bytes, boundary_bytes
     planned_bytes            activations, scratch, inputs, pipeline buffers: as `megalith plan` has them
+    fragmentation_bytes      of the scratch, what no tensor holds when they hold most
 )";
 
 std::string graphs_report(const config::RunPlan& plan, GraphsFormat format) {

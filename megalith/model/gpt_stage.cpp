@@ -167,6 +167,14 @@ BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
   return bytes;
 }
 
+Index GptStage::scratch_alive_bytes() const {
+  const Index activations = activation_bytes(train_schedule_);
+  Index alive = 0;
+  for (const MemoryPlan& plan : plans_) alive = std::max(alive, plan.alive_bytes);
+  for (const MemoryPlan& plan : eval_plans_) alive = std::max(alive, plan.alive_bytes - activations);
+  return alive;
+}
+
 void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   const BytesByOwner bytes = planned_bytes(extra_scratch);
   params_.allocate(ledger);

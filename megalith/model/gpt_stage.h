@@ -74,6 +74,8 @@ class GptStage : public pipeline::Stage {
 
   /// Bytes by owner: parameters, gradients, activations, scratch, inputs. `extra_scratch`: what others need of it.
   BytesByOwner planned_bytes(Index extra_scratch = 0) const;
+  /// Of scratch, what tensors hold when they hold most.
+  Index scratch_alive_bytes() const;
   void allocate(MemoryLedger& ledger, Index extra_scratch = 0);
   std::byte* scratch() const { return scratch_; }
   /// The slots' activations, then scratch: what is in them matters only within a step and an evaluation.

@@ -1,6 +1,7 @@
 #include "megalith/tensor/memory_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "megalith/base/error.h"
@@ -40,6 +41,19 @@ Index place_scratch(PhasePlan& phase) {
     end = std::max(end, round_up(tensor->offset + tensor->bytes, kAlignment));
   }
   return end;
+}
+
+/// The most bytes of scratch tensors that are alive at one op.
+Index most_alive(const PhasePlan& phase) {
+  std::map<int, Index> changes;  // by op
+  for (const Allocation& tensor : phase.tensors) {
+    if (tensor.region != Region::scratch) continue;
+    changes[tensor.first] += round_up(tensor.bytes, kAlignment);
+    changes[tensor.last + 1] -= round_up(tensor.bytes, kAlignment);
+  }
+  Index alive = 0, most = 0;
+  for (const auto& [op, change] : changes) most = std::max(most, alive += change);
+  return most;
 }
 
 }  // namespace
@@ -90,7 +104,10 @@ MemoryPlan make_plan(const Recording& recording) {
   }
   for (const Recording::OpRecord& op : recording.ops())
     plan.phases[static_cast<std::size_t>(op.phase)].ops.push_back(op.name);
-  for (PhasePlan& phase : plan.phases) plan.scratch_bytes = std::max(plan.scratch_bytes, place_scratch(phase));
+  for (PhasePlan& phase : plan.phases) {
+    plan.scratch_bytes = std::max(plan.scratch_bytes, place_scratch(phase));
+    plan.alive_bytes = std::max(plan.alive_bytes, most_alive(phase));
+  }
   check_plan(plan);
   return plan;
 }

@@ -68,6 +68,7 @@ struct MemoryPlan {
   std::vector<PhasePlan> phases;
   Index saved_bytes = 0;    ///< of one slot
   Index scratch_bytes = 0;  ///< the largest need of any phase
+  Index alive_bytes = 0;    ///< of scratch, what tensors hold at the op where they hold most; the rest is fragmentation
 };
 
 /// Lays saved tensors out one after the other and scratch tensors by lifetime (greedy by size into the lowest gap).

@@ -3,19 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <vector>
 
-#include "megalith/base/build.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
-#include "megalith/train/graph_check.h"
-#include "megalith/train/host_memory.h"
 
 namespace megalith::train {
 namespace {
@@ -112,7 +108,8 @@ Engine::Engine(comm::World& world, const config::RunPlan& plan)
       eval_executor_(stage_.eval_schedule(), mesh_.pp, boundary(stage_)),
       train_graph_("training", warmup_runs(plan)),
       eval_graph_("evaluation", warmup_runs(plan)),
-      rules_(optim::step_rules(plan.optimizer, plan.train.scaling)) {
+      rules_(optim::step_rules(plan.optimizer, plan.train.scaling)),
+      graph_check_(world, plan, ledger_, [this] { return memory_names(); }) {
   plan_optimizer();
 }
 
@@ -134,6 +131,10 @@ BytesByOwner Engine::planned_bytes() const {
   if (const Index workspace = ops::library_workspace_bytes(plan_.device); workspace > 0)
     bytes["library workspace"] = workspace;
   return bytes;
+}
+
+Index Engine::fragmentation_bytes() const {
+  return planned_bytes().at("scratch") - std::max(stage_.scratch_alive_bytes(), optimizer_plan_.alive_bytes);
 }
 
 void Engine::allocate() {
@@ -170,11 +171,7 @@ void Engine::allocate() {
   const ops::LossScaling& scaling = plan_.train.scaling;
   set_optimizer_state({.loss_scale = scaling.is_on() ? scaling.initial : 1.0});
   if (plan_.device == Device::cuda) warm_up(not_ours);
-  if (plan_.graphs.mode != capture::GraphMode::none && plan_.graphs.check_steps > 0) {
-    require_host_memory(world_, capture::MemoryCopy::host_bytes(memory_to_compare()),
-                        str("graphs.check = ", plan_.graphs.check_steps),
-                        "run fewer ranks on a host, a smaller model or train.micro_batch, or graphs.check = 0");
-  }
+  graph_check_.require_memory();
 }
 
 void Engine::initialise() {
@@ -310,25 +307,13 @@ void Engine::run_update() {
   ex_->end();
 }
 
-void Engine::meet(const char* when) {
-  try {
-    ex_->synchronize();
-    world_.check_health();
-    Exec host;
-    comm::barrier(host, world_.all());
-  } catch (Error& error) {
-    error.put_in_front(str("[", when, "] "));
-    throw;
-  }
-}
-
 template <class Ops>
 void Engine::run_capturing(Ops&& ops) {
-  meet("before graphs are captured");
+  meet(world_, *ex_, "before graphs are captured");
   const Index before = device::memory_in_use(plan_.device);
   ops();
   graph_bytes_ += device::memory_in_use(plan_.device) - before;
-  meet("after graphs were captured");
+  meet(world_, *ex_, "after graphs were captured");
 }
 
 CapturedGraphs Engine::captured_graphs() const {
@@ -353,50 +338,6 @@ void Engine::run_by(capture::StepGraph& graph, Via via, Ops&& ops) {
   // No rank launches while another captures.
   if (graph.captures_next()) run_capturing([&] { graph.capture(*ex_, ledger_.memory(), ops); });
   graph.run(*ex_, ledger_.memory(), ops);
-}
-
-std::string Engine::RunName::text() const { return str(kind, ' ', number); }
-
-template <class Run>
-void Engine::run_named(const RunName& name, Run&& run) {
-  try {
-    run();
-  } catch (Error& error) {
-    const bool names_it = std::string_view(error.what()).find(name.text()) != std::string_view::npos;
-    if (plan_.graphs.mode != capture::GraphMode::none && !names_it) error.put_in_front(name.text() + ": ");
-    throw;
-  }
-}
-
-bool Engine::is_checked(Index runs_before) const {
-  if (plan_.graphs.mode == capture::GraphMode::none) return false;
-  // Debug builds on the CPU check a run in any case.
-  const Index least = build::is_debug && plan_.device == Device::cpu ? 1 : 0;
-  const Index since_capture = runs_before - plan_.graphs.warmup_steps;
-  return since_capture > 0 && since_capture <= std::max(least, plan_.graphs.check_steps);
-}
-
-template <class Run>
-void Engine::run_checked(const RunName& name, Run&& run) {
-  // Between two runs all ranks meet: transports read and write the others' memory.
-  meet("before memory is kept for graphs.check");
-  if (!memory_copy_) memory_copy_.emplace(plan_.device, memory_to_compare());
-  memory_copy_->keep(*ex_);
-  meet("before the checked run from graphs");
-  run(Via::graphs);
-  meet("after the checked run from graphs");
-  memory_copy_->exchange(*ex_);
-  meet("before the eager run of graphs.check");
-  run(Via::eager);
-  meet("after the eager run of graphs.check");
-  refuse_differences(world_, name.text(), memory_copy_->first_difference(*ex_, [this] { return memory_names(); }));
-}
-
-std::vector<MemoryLedger::Piece> Engine::memory_to_compare() const {
-  std::vector<MemoryLedger::Piece> pieces;
-  std::ranges::copy_if(ledger_.pieces(), std::back_inserter(pieces),
-                       [](const MemoryLedger::Piece& piece) { return piece.owner != "scratch"; });
-  return pieces;
 }
 
 MemoryNames Engine::memory_names() const {
@@ -455,7 +396,7 @@ void Engine::run_step(Stop stop, Via via) {
     if (layer_graphs_.state() == GraphCache::State::capturing) {
       run_capturing([this] {
         run_passes();
-        meet("before graphs are prepared");
+        meet(world_, *ex_, "before graphs are prepared");
         layer_graphs_.prepare(*ex_);
       });
     } else {
@@ -493,14 +434,9 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   stage_.load(*ex_, nn::Mode::train, source, progress.samples,
               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
-  const RunName name{"step", progress.step + 1};
-  run_named(name, [&] {
-    if (is_checked(started_))
-      run_checked(name, [&](Via via) { run_step(stop, via); });
-    else
-      run_step(stop, Via::graphs);
-  });
-  if (!is_checked(started_ + 1)) memory_copy_.reset();
+  graph_check_.run(*ex_, {"step", progress.step + 1}, graph_check_.covers(started_),
+                   [&](Via via) { run_step(stop, via); });
+  if (!graph_check_.covers(started_ + 1)) graph_check_.release();
 
   const Index place = started_++ % kMostStarted;
   Started& started = under_way_[static_cast<std::size_t>(place)];
@@ -534,23 +470,17 @@ double Engine::evaluate(const model::BatchSource& source, Index samples) {
   double sum = 0;
   for (Index first = 0; first < samples; first += plan_.train.global_batch) {
     stage_.load(*ex_, nn::Mode::evaluate, source, first, {}, {});
-    const RunName name{"evaluated batch", evaluated_batches_ + 1};
-    const auto run = [this](Via via) {
+    const bool checked = uses_step_graph(plan_) && graph_check_.covers(evaluated_batches_);
+    graph_check_.run(*ex_, {"evaluated batch", evaluated_batches_ + 1}, checked, [this](Via via) {
       run_by(eval_graph_, via, [this] {
         stage_.begin(*ex_);
         eval_executor_.run(*ex_, stage_);
       });
-    };
-    run_named(name, [&] {
-      if (uses_step_graph(plan_) && is_checked(evaluated_batches_))
-        run_checked(name, run);
-      else
-        run(Via::graphs);
     });
     ++evaluated_batches_;
     sum += read<double>(stage_.loss_sum());
   }
-  if (!is_checked(started_)) memory_copy_.reset();
+  if (!graph_check_.covers(started_)) graph_check_.release();
   if (mesh_.tp_rank() != 0) sum = 0;
   Exec host;
   comm::all_reduce(host, world_.all(), Tensor(&sum, {1}, DType::f64), comm::Reduce::sum).wait(host);

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "megalith/capture/memory_copy.h"
 #include "megalith/capture/step_graph.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/grid/mesh.h"
@@ -17,6 +16,7 @@
 #include "megalith/tensor/graph_cache.h"
 #include "megalith/tensor/memory_names.h"
 #include "megalith/train/gemm_agreement.h"
+#include "megalith/train/graph_check.h"
 
 namespace megalith::train {
 
@@ -64,6 +64,8 @@ class Engine {
 
   /// By owner, before anything is allocated; what allocate() takes. Needs no device.
   BytesByOwner planned_bytes() const;
+  /// Of the planned scratch, what no tensor holds when they hold most.
+  Index fragmentation_bytes() const;
   /// Takes all memory and initialises parameters from the seed. On a GPU all that a step uses has then been loaded and
   /// connected. Throws ConfigError when the hosts have too little memory for graphs.check. Collective.
   void allocate();
@@ -122,8 +124,6 @@ class Engine {
     Index step = 0;
     Event done;
   };
-  /// How what has graphs is run.
-  enum class Via : std::uint8_t { graphs, eager };
   void plan_optimizer();
   void initialise();
   /// Runs everything once that a step runs, so that the first step finds it connected, loaded and chosen; changes no
@@ -144,27 +144,7 @@ class Engine {
   /// Runs what captures graphs, before and after which all ranks meet; on a GPU, sees what memory they take.
   template <class Ops>
   void run_capturing(Ops&& ops);
-  /// A run, for messages: "step 6", "evaluated batch 2".
-  struct RunName {
-    const char* kind;
-    Index number;
-    std::string text() const;
-  };
-  /// Runs it; where there are graphs, errors name it.
-  template <class Run>
-  void run_named(const RunName& name, Run&& run);
-  /// Whether a run from graphs is compared with an eager one, after so many runs.
-  bool is_checked(Index runs_before) const;
-  /// run(Via::graphs), then run(Via::eager) from the memory that it found; what differs is named, of all ranks' that
-  /// which a step writes first. The second's results stay. Collective.
-  template <class Run>
-  void run_checked(const RunName& name, Run&& run);
-  /// What a step leaves for later ones, or shows: all but the scratch, where libraries keep counters whose last values
-  /// follow the order of thread blocks.
-  std::vector<MemoryLedger::Piece> memory_to_compare() const;
   MemoryNames memory_names() const;
-  /// All ranks have done all work so far. `when` ("before graphs are captured") is for messages.
-  void meet(const char* when);
   [[noreturn]] void refuse(const ops::StepOutcome& outcome, Index step);
   template <class T>
   T read(const Tensor& tensor);
@@ -192,8 +172,8 @@ class Engine {
   Index started_ = 0, finished_ = 0;
   Index evaluated_batches_ = 0;
   Index graph_bytes_ = 0;
-  std::optional<capture::MemoryCopy> memory_copy_;  // while runs are checked one after the other
-  std::optional<comm::WatchedReplays> replays_;     // last: it ends before what they touch
+  GraphCheck graph_check_;
+  std::optional<comm::WatchedReplays> replays_;  // last: it ends before what they touch
 };
 
 }  // namespace megalith::train

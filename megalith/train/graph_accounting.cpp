@@ -85,15 +85,17 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
       capture::lazy_warmup_passes(plan.graphs.warmup_steps, shape.num_microbatches, captured_microbatches(shape));
   r.owned = capture::owned_buffers(layers, for_all(layers, sizes), for_all(layers, coverage));
   r.plan = eager->planned_bytes();
+  r.fragmentation_bytes = eager->fragmentation_bytes();
   r.iteration = {{.graphs = 1, .launches_per_step = 1}, 1, total(by_step->planned_bytes()) - total(r.plan)};
   return r;
 }
 
 bool GraphAccount::is_like(const GraphAccount& other) const {
   const auto numbers = [](const GraphAccount& a) {
-    return std::array{a.planned_graphs, a.planned_launches, a.static_inputs, a.output_grads, a.boundary,
-                      a.added_bytes,    a.scratch_bytes,    a.graphs,        a.launches,     a.ops,
-                      a.nodes,          a.device_bytes};
+    return std::array{a.planned_graphs, a.planned_launches, a.static_inputs, a.output_grads,
+                      a.boundary,       a.added_bytes,      a.scratch_bytes, a.fragmentation_bytes,
+                      a.graphs,         a.launches,         a.ops,           a.nodes,
+                      a.device_bytes};
   };
   return numbers(*this) == numbers(other);
 }
@@ -110,6 +112,7 @@ std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPl
                     .boundary = planned.owned.boundary_bytes,
                     .added_bytes = of_mode.added_bytes,
                     .scratch_bytes = engine.taken_bytes().at("scratch"),
+                    .fragmentation_bytes = engine.fragmentation_bytes(),
                     .graphs = captured.stats.graphs,
                     .launches = captured.launches_per_step,
                     .ops = captured.stats.ops,
@@ -129,7 +132,7 @@ std::string graphs_table(const std::vector<GraphAccount>& ranks, GraphMode mode)
     rows.back().insert(rows.back().end(), cells.begin(), cells.end());
   };
   if (of_layers) add({"static inputs", "output gradients", "boundary"});
-  add({"scratch", "driver took", "capture", "instantiate", "launch"});
+  add({"scratch", "fragmentation", "driver took", "capture", "instantiate", "launch"});
   const auto of_planned = [](Index captured, Index planned) { return str(captured, " of ", planned); };
   std::size_t alike = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -141,11 +144,12 @@ std::string graphs_table(const std::vector<GraphAccount>& ranks, GraphMode mode)
     rows.push_back({str(rank), of_planned(r.graphs, r.planned_graphs), of_planned(r.launches, r.planned_launches),
                     str(r.ops), str(r.nodes), human_bytes(r.added_bytes)});
     if (of_layers) add({human_bytes(r.static_inputs), human_bytes(r.output_grads), human_bytes(r.boundary)});
-    add({human_bytes(r.scratch_bytes), human_bytes(r.device_bytes), milliseconds(r.capture_s),
-         milliseconds(r.instantiate_s), microseconds(r.launch_s)});
+    add({human_bytes(r.scratch_bytes), human_bytes(r.fragmentation_bytes), human_bytes(r.device_bytes),
+         milliseconds(r.capture_s), milliseconds(r.instantiate_s), microseconds(r.launch_s)});
   }
   return text_table(rows) + (alike == 0 ? "" : str("like rank 0: ", alike, " more\n")) +
-         "Scratch lies in the plan and is shared by all graphs; launch is the host's time to launch a step.\n" +
+         "Scratch lies in the plan and is shared by all graphs; fragmentation is what of it no tensor holds when they "
+         "hold most; launch is the host's time to launch a step.\n" +
          (of_layers ? "Static inputs, output gradients and boundary lie in the plan, beside which graphs add what "
                       "\"plan adds\" says.\n"
                     : "");

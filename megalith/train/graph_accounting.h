@@ -23,6 +23,7 @@ struct PlannedGraphs {
   int lazy_warmup_passes = 0;  ///< that ours do without
   capture::OwnedBuffers owned;
   BytesByOwner plan;
+  Index fragmentation_bytes = 0;  ///< of the scratch (Engine::fragmentation_bytes)
 
   const GraphPlan& of(const capture::GraphsConfig& graphs) const;
 };
@@ -39,6 +40,7 @@ struct GraphAccount {
   Index static_inputs = 0, output_grads = 0, boundary = 0;  ///< bytes of buffers of their own, which ours do without
   Index added_bytes = 0;                                    ///< to the memory plan
   Index scratch_bytes = 0;                                  ///< of the plan, which all graphs share: its peak
+  Index fragmentation_bytes = 0;                            ///< of these
   Index graphs = 0, launches = 0, ops = 0, nodes = 0;
   Index device_bytes = 0;  ///< that the driver took meanwhile; 0 on the CPU
   double capture_s = 0, instantiate_s = 0;

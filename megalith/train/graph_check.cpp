@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
-#include <vector>
 
-#include "megalith/base/error.h"
-#include "megalith/base/str.h"
+#include "megalith/base/build.h"
 #include "megalith/comm/gather_values.h"
+#include "megalith/train/host_memory.h"
 
 namespace megalith::train {
+namespace {
 
+/// What each rank has found to differ between a run from graphs and an eager one: throws InternalError, the same on
+/// all, that names what a step writes first of it all and the rank that has it. Returns where no rank has found
+/// anything.
 void refuse_differences(comm::World& world, const std::string& what,
                         const std::optional<capture::MemoryCopy::Difference>& mine) {
   struct Found {
@@ -32,6 +36,66 @@ void refuse_differences(comm::World& world, const std::string& what,
                           " is another from graphs than from an eager run, and is the first of all that differs: what "
                           "changes from step to step must come from memory, at the addresses of the capture, not by "
                           "value"));
+}
+
+}  // namespace
+
+void meet(comm::World& world, Exec& ex, const char* when) {
+  try {
+    ex.synchronize();
+    world.check_health();
+    Exec host;
+    comm::barrier(host, world.all());
+  } catch (Error& error) {
+    error.put_in_front(str("[", when, "] "));
+    throw;
+  }
+}
+
+GraphCheck::GraphCheck(comm::World& world, const config::RunPlan& plan, const MemoryLedger& ledger,
+                       std::function<MemoryNames()> names)
+    : world_(world), plan_(plan), ledger_(ledger), names_(std::move(names)) {}
+
+void GraphCheck::require_memory() const {
+  if (plan_.graphs.mode == capture::GraphMode::none || plan_.graphs.check_steps == 0) return;
+  require_host_memory(world_, capture::MemoryCopy::host_bytes(compared()),
+                      str("graphs.check = ", plan_.graphs.check_steps),
+                      "run fewer ranks on a host, a smaller model or train.micro_batch, or graphs.check = 0");
+}
+
+bool GraphCheck::covers(Index runs_before) const {
+  if (plan_.graphs.mode == capture::GraphMode::none) return false;
+  // Debug builds on the CPU check a run in any case.
+  const Index least = build::is_debug && plan_.device == Device::cpu ? 1 : 0;
+  const Index since_capture = runs_before - plan_.graphs.warmup_steps;
+  return since_capture > 0 && since_capture <= std::max(least, plan_.graphs.check_steps);
+}
+
+std::vector<MemoryLedger::Piece> GraphCheck::compared() const {
+  std::vector<MemoryLedger::Piece> pieces;
+  std::ranges::copy_if(ledger_.pieces(), std::back_inserter(pieces),
+                       [](const MemoryLedger::Piece& piece) { return piece.owner != "scratch"; });
+  return pieces;
+}
+
+void GraphCheck::run_twice(Exec& ex, const RunName& name, const std::function<void(Via)>& run) {
+  // Between two runs all ranks meet: transports read and write the others' memory.
+  meet(world_, ex, "before memory is kept for graphs.check");
+  if (!copy_) copy_.emplace(plan_.device, compared());
+  copy_->keep(ex);
+  meet(world_, ex, "before the checked run from graphs");
+  run(Via::graphs);
+  meet(world_, ex, "after the checked run from graphs");
+  copy_->exchange(ex);
+  meet(world_, ex, "before the eager run of graphs.check");
+  run(Via::eager);
+  meet(world_, ex, "after the eager run of graphs.check");
+  refuse_differences(world_, name.text(), copy_->first_difference(ex, names_));
+}
+
+void GraphCheck::put_name(Error& error, const RunName& name) const {
+  const bool names_it = std::string_view(error.what()).find(name.text()) != std::string_view::npos;
+  if (plan_.graphs.mode != capture::GraphMode::none && !names_it) error.put_in_front(name.text() + ": ");
 }
 
 }  // namespace megalith::train

@@ -1,16 +1,68 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/capture/memory_copy.h"
 #include "megalith/comm/world.h"
+#include "megalith/config/run_plan.h"
 
 namespace megalith::train {
 
-/// What each rank has found to differ between a run from graphs and an eager one: throws InternalError, the same on
-/// all, that names what a step writes first of it all and the rank that has it. Returns where no rank has found
-/// anything. `what`: of the run ("step 6"). Collective.
-void refuse_differences(comm::World& world, const std::string& what,
-                        const std::optional<capture::MemoryCopy::Difference>& mine);
+/// How what has graphs is run.
+enum class Via : std::uint8_t { graphs, eager };
+
+/// A run, for messages: "step 6", "evaluated batch 2".
+struct RunName {
+  const char* kind;
+  Index number;
+  std::string text() const { return str(kind, ' ', number); }
+};
+
+/// All ranks have done all work so far. `when` ("before graphs are captured") is for messages. Collective.
+void meet(comm::World& world, Exec& ex, const char* when);
+
+/// graphs.check: the first runs after the capture are compared with eager ones, bit for bit. Takes a copy of memory in
+/// host memory from the first checked run on until it is told that they are over (MemoryCopy).
+class GraphCheck {
+ public:
+  /// `ledger`: whose memory but the scratch is compared; in scratch libraries keep counters whose last values follow
+  /// the order of thread blocks. `names`(): what lies there, asked where something differs.
+  GraphCheck(comm::World& world, const config::RunPlan& plan, const MemoryLedger& ledger,
+             std::function<MemoryNames()> names);
+
+  /// Before step 1, once memory is taken. Throws ConfigError when the hosts have too little memory. Collective.
+  void require_memory() const;
+  /// Whether a run is checked, after so many runs.
+  bool covers(Index runs_before) const;
+  /// run(Via), in the way that `name`'s turn asks for; where there are graphs, errors name it. A checked one runs from
+  /// graphs, then eagerly from the memory that it found; what differs is refused. The second's results stay.
+  /// Collective.
+  template <class Run>
+  void run(Exec& ex, const RunName& name, bool checked, Run&& run) {
+    try {
+      checked ? run_twice(ex, name, run) : run(Via::graphs);
+    } catch (Error& error) {
+      put_name(error, name);
+      throw;
+    }
+  }
+  /// Gives the copy of memory back.
+  void release() { copy_.reset(); }
+
+ private:
+  std::vector<MemoryLedger::Piece> compared() const;
+  void run_twice(Exec& ex, const RunName& name, const std::function<void(Via)>& run);
+  void put_name(Error& error, const RunName& name) const;
+
+  comm::World& world_;
+  const config::RunPlan& plan_;
+  const MemoryLedger& ledger_;
+  std::function<MemoryNames()> names_;
+  std::optional<capture::MemoryCopy> copy_;
+};
 
 }  // namespace megalith::train

@@ -29,6 +29,22 @@ TEST(MemoryPlan, TensorsThatNeverMeetShareBytes) {
   EXPECT_EQ(plan.phases[0].tensors[0].offset, plan.phases[0].tensors[2].offset);
 }
 
+TEST(MemoryPlan, SaysWhatTensorsHoldWhenTheyHoldMost) {
+  Recording recording;
+  recording.begin_phase();
+  const Tensor a = planned(recording, 3 * kAlignment);
+  recording.add_op("a", {}, {a});
+  const Tensor b = planned(recording, 2 * kAlignment);  // behind a
+  recording.add_op("b", {a}, {b});
+  // One of these has room where a was, the other only behind b.
+  const Tensor c = planned(recording, 2 * kAlignment), d = planned(recording, 2 * kAlignment);
+  recording.add_op("c and d", {b}, {c, d});
+  recording.add_op("the end", {b}, {});
+  const MemoryPlan plan = make_plan(recording);
+  EXPECT_EQ(plan.scratch_bytes, 7 * kAlignment);
+  EXPECT_EQ(plan.alive_bytes, 6 * kAlignment);
+}
+
 TEST(MemoryPlan, WhatALaterPhaseReadsIsSaved) {
   Recording recording;
   recording.begin_phase();

@@ -49,6 +49,9 @@ TEST(GraphAccounting, ARunCapturesWhatIsPlannedOnEveryRank) {
         EXPECT_GT(account.capture_s, 0);
         EXPECT_GT(account.launch_s, 0);
         EXPECT_EQ(account.scratch_bytes, planned.plan.at("scratch"));
+        EXPECT_EQ(account.fragmentation_bytes, planned.fragmentation_bytes);
+        EXPECT_GE(account.fragmentation_bytes, 0);
+        EXPECT_LT(account.fragmentation_bytes, account.scratch_bytes);
         EXPECT_EQ(account.device_bytes, 0) << "the CPU's";
       }
     }
@@ -79,6 +82,7 @@ TEST(GraphAccounting, TheTableHasRankZeroAndThoseThatDiffer) {
                        .boundary = 512,
                        .added_bytes = 4096,
                        .scratch_bytes = 8192,
+                       .fragmentation_bytes = 256,
                        .graphs = 64,
                        .launches = 128,
                        .ops = 900,
@@ -93,21 +97,27 @@ TEST(GraphAccounting, TheTableHasRankZeroAndThoseThatDiffer) {
   EXPECT_TRUE(slower.is_like(account));
   const std::string of_layers = graphs_table({account, slower, other}, GraphMode::layers),
                     of_iteration = graphs_table({account}, GraphMode::iteration);
-  EXPECT_EQ(of_layers,
-            "rank    graphs    launches  ops  nodes  plan adds  static inputs  output gradients  boundary   scratch  "
-            "driver took  capture  instantiate  launch\n"
-            "   0  64 of 64  128 of 128  900   1000   4.00 KiB       2.00 KiB          1.00 KiB     512 B  8.00 KiB  "
-            "   3.00 MiB   250 ms       125 ms   50 us\n"
-            "   2  60 of 64  128 of 128  900   1000   4.00 KiB       2.00 KiB          1.00 KiB     512 B  8.00 KiB  "
-            "   3.00 MiB   250 ms       125 ms   50 us\n"
-            "like rank 0: 1 more\n"
-            "Scratch lies in the plan and is shared by all graphs; launch is the host's time to launch a step.\n"
-            "Static inputs, output gradients and boundary lie in the plan, beside which graphs add what \"plan adds\" "
-            "says.\n");
-  EXPECT_EQ(of_iteration,
-            "rank    graphs    launches  ops  nodes  plan adds   scratch  driver took  capture  instantiate  launch\n"
-            "   0  64 of 64  128 of 128  900   1000   4.00 KiB  8.00 KiB     3.00 MiB   250 ms       125 ms   50 us\n"
-            "Scratch lies in the plan and is shared by all graphs; launch is the host's time to launch a step.\n");
+  EXPECT_EQ(
+      of_layers,
+      "rank    graphs    launches  ops  nodes  plan adds  static inputs  output gradients  boundary   scratch  "
+      "fragmentation  driver took  capture  instantiate  launch\n"
+      "   0  64 of 64  128 of 128  900   1000   4.00 KiB       2.00 KiB          1.00 KiB     512 B  8.00 KiB  "
+      "        256 B     3.00 MiB   250 ms       125 ms   50 us\n"
+      "   2  60 of 64  128 of 128  900   1000   4.00 KiB       2.00 KiB          1.00 KiB     512 B  8.00 KiB  "
+      "        256 B     3.00 MiB   250 ms       125 ms   50 us\n"
+      "like rank 0: 1 more\n"
+      "Scratch lies in the plan and is shared by all graphs; fragmentation is what of it no tensor holds when they "
+      "hold most; launch is the host's time to launch a step.\n"
+      "Static inputs, output gradients and boundary lie in the plan, beside which graphs add what \"plan adds\" "
+      "says.\n");
+  EXPECT_EQ(
+      of_iteration,
+      "rank    graphs    launches  ops  nodes  plan adds   scratch  fragmentation  driver took  capture  instantiate  "
+      "launch\n"
+      "   0  64 of 64  128 of 128  900   1000   4.00 KiB  8.00 KiB          256 B     3.00 MiB   250 ms       125 ms   "
+      "50 us\n"
+      "Scratch lies in the plan and is shared by all graphs; fragmentation is what of it no tensor holds when they "
+      "hold most; launch is the host's time to launch a step.\n");
 }
 
 TEST(GraphAccounting, TheLogHasALineThatAResumedRunDropsOrKeeps) {
@@ -115,10 +125,17 @@ TEST(GraphAccounting, TheLogHasALineThatAResumedRunDropsOrKeeps) {
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
   const io::Path file = dir / "metrics.jsonl";
   MetricsLog(*fs, file, 0)
-      .write_graphs(4, {.scratch_bytes = 6, .graphs = 2, .launches = 1, .ops = 7, .nodes = 8, .device_bytes = 9});
+      .write_graphs(4, {.scratch_bytes = 6,
+                        .fragmentation_bytes = 5,
+                        .graphs = 2,
+                        .launches = 1,
+                        .ops = 7,
+                        .nodes = 8,
+                        .device_bytes = 9});
   const auto text = [&] { return std::string(fs->map(file).text()); };
   const std::string line =
-      "{\"graphs\":2,\"step\":4,\"launches\":1,\"ops\":7,\"nodes\":8,\"scratch_bytes\":6,\"device_bytes\":9,"
+      "{\"graphs\":2,\"step\":4,\"launches\":1,\"ops\":7,\"nodes\":8,\"scratch_bytes\":6,\"fragmentation_bytes\":5,"
+      "\"device_bytes\":9,"
       "\"capture_s\":0,\"instantiate_s\":0,\"launch_s\":0}\n";
   EXPECT_EQ(text(), line);
   MetricsLog(*fs, file, 4);
