@@ -64,7 +64,7 @@ Tensor WholeModel::run(std::optional<Pass>& pass, Question question, Index row) 
     ask(recorder, question, 0, inputs);
     pass.emplace();
     pass->plan = make_plan(recording);
-    pass->scratch = ledger_.take("scratch", pass->plan.scratch_bytes);
+    pass->scratch = ledger_.take(kScratchOwner, pass->plan.scratch_bytes);
   }
   ex_.begin(pass->plan.phases[0], nullptr, pass->scratch.data());
   const Tensor answer = ask(ex_, question, row, inputs);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "megalith/base/error.h"
+#include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/io/reader.h"
 
@@ -20,14 +21,12 @@ namespace {
 
 /// "host node7, pid 4711, started 2024-05-01 10:00:00 UTC"
 std::string describe_self() {
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host = {"unknown"};
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   ::gmtime_r(&now, &utc);
   std::array<char, 40> date{};
   std::strftime(date.data(), date.size(), "%Y-%m-%d %H:%M:%S UTC", &utc);
-  return str("host ", host.data(), ", pid ", ::getpid(), ", started ", date.data());
+  return str("host ", host_name(), ", pid ", ::getpid(), ", started ", date.data());
 }
 
 /// What the holder wrote. It may be empty: the holder takes the lock first and writes then.

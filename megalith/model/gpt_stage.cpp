@@ -162,7 +162,7 @@ BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
   for (const MemoryPlan& plan : eval_plans_) scratch = std::max(scratch, plan.scratch_bytes - activations);
   BytesByOwner bytes = params_.bytes();
   bytes["activations"] = activations;
-  bytes["scratch"] = scratch;
+  bytes[kScratchOwner] = scratch;
   bytes["inputs"] = input_bytes() + step_input_bytes();
   return bytes;
 }
@@ -178,7 +178,7 @@ Index GptStage::scratch_alive_bytes() const {
 void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   const BytesByOwner bytes = planned_bytes(extra_scratch);
   params_.allocate(ledger);
-  work_ = ledger.take("activations", bytes.at("activations"), "scratch", bytes.at("scratch"));
+  work_ = ledger.take("activations", bytes.at("activations"), kScratchOwner, bytes.at(kScratchOwner));
   scratch_ = work_.data() + bytes.at("activations");
   inputs_ = ledger.take("inputs", input_bytes());
 

@@ -51,9 +51,10 @@ class MemoryLedger {
   /// Books what somebody else takes.
   void note(std::string_view owner, Index bytes);
   const BytesByOwner& by_owner() const { return by_owner_; }
-  /// Everything taken so far, for as long as its Buffers live.
+  /// Everything taken so far, for as long as its Buffers live. Two owners' memory in one piece is one stretch: a tensor
+  /// may lie across their border.
   const std::vector<std::span<const std::byte>>& memory() const { return memory_; }
-  /// The same, owner by owner.
+  /// The same memory, owner by owner.
   struct Piece {
     std::string owner;
     std::span<std::byte> memory;

@@ -63,6 +63,9 @@ struct PhasePlan {
   std::vector<const char*> ops;
 };
 
+/// The owner of scratch in ledgers.
+inline constexpr const char* kScratchOwner = "scratch";
+
 /// Addresses for everything a recorded pass needs. Data: printed by `megalith plan`, tested for overlap.
 struct MemoryPlan {
   std::vector<PhasePlan> phases;

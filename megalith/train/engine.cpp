@@ -134,7 +134,7 @@ BytesByOwner Engine::planned_bytes() const {
 }
 
 Index Engine::fragmentation_bytes() const {
-  return planned_bytes().at("scratch") - std::max(stage_.scratch_alive_bytes(), optimizer_plan_.alive_bytes);
+  return planned_bytes().at(kScratchOwner) - std::max(stage_.scratch_alive_bytes(), optimizer_plan_.alive_bytes);
 }
 
 void Engine::allocate() {

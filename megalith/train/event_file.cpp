@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "megalith/base/host.h"
 #include "megalith/base/str.h"
 
 namespace megalith::train {
@@ -77,11 +78,9 @@ std::uint32_t crc32c(std::string_view bytes) {
 }
 
 EventFile::EventFile(io::Fs& fs, const io::Path& folder, Index resumed_step) {
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host = {"unknown"};
   fs.make_dir(folder);
   file_ = fs.append(folder /
-                    str("events.out.tfevents.", static_cast<long long>(now_s()), ".", host.data(), ".", ::getpid()));
+                    str("events.out.tfevents.", static_cast<long long>(now_s()), ".", host_name(), ".", ::getpid()));
   constexpr int kFileVersion = 3, kSessionLog = 7, kStatus = 1, kStart = 1;
   write_record(*file_, event(0, bytes(kFileVersion, "brain.Event:2")));
   // "This session starts at a step": what an earlier one logged from there on is void.

@@ -111,7 +111,7 @@ std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPl
                     .output_grads = planned.owned.output_grad_bytes,
                     .boundary = planned.owned.boundary_bytes,
                     .added_bytes = of_mode.added_bytes,
-                    .scratch_bytes = engine.taken_bytes().at("scratch"),
+                    .scratch_bytes = engine.taken_bytes().at(kScratchOwner),
                     .fragmentation_bytes = engine.fragmentation_bytes(),
                     .graphs = captured.stats.graphs,
                     .launches = captured.launches_per_step,

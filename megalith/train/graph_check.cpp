@@ -74,7 +74,7 @@ bool GraphCheck::covers(Index runs_before) const {
 std::vector<MemoryLedger::Piece> GraphCheck::compared() const {
   std::vector<MemoryLedger::Piece> pieces;
   std::ranges::copy_if(ledger_.pieces(), std::back_inserter(pieces),
-                       [](const MemoryLedger::Piece& piece) { return piece.owner != "scratch"; });
+                       [](const MemoryLedger::Piece& piece) { return piece.owner != kScratchOwner; });
   return pieces;
 }
 

@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
+#include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/gather_values.h"
@@ -67,11 +66,9 @@ std::optional<Index> left_in_groups(const Path& root, const GroupFiles& files, c
 }
 
 std::uint64_t this_host() {
-  std::array<char, 256> name{};
-  static_cast<void>(gethostname(name.data(), name.size() - 1));
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return hash_combine(fnv1a(boot), fnv1a(name.data()));
+  return hash_combine(fnv1a(boot), fnv1a(host_name()));
 }
 
 }  // namespace

@@ -12,12 +12,8 @@ namespace megalith {
 namespace {
 
 using testing::Finished;
+using testing::kMpirun;
 using testing::run_shell;
-
-// Open MPI keeps memory until the process ends, in plug-ins that are unloaded by then: no leak check there.
-constexpr const char* kMpirun =
-    "ASAN_OPTIONS=detect_leaks=0 mpirun --allow-run-as-root --bind-to none --oversubscribe --mca "
-    "btl_vader_single_copy_mechanism none -np ";
 
 bool has_gpu() { return run_shell("megalith doctor").out.find("GPU 0") != std::string::npos; }
 
@@ -472,145 +468,6 @@ TEST_F(Program, MpirunPassesTheExitCodeOn) {
 #else
   GTEST_SKIP() << "MPI is not built in";
 #endif
-}
-
-TEST(CommandLine, GroupsPrintsTheVectors) {
-  std::ifstream file(MEGALITH_TEST_DATA "/groups/groups.json");
-  const nlohmann::json vectors = nlohmann::json::parse(file);
-  for (const nlohmann::json& row : vectors.at("cli")) {
-    const Finished got = run_shell("megalith groups " + row.at("argv").get<std::string>());
-    EXPECT_EQ(got.code, row.at("exit").get<int>()) << row.at("argv");
-    std::string want;
-    for (const std::string line : row.value("stdout", nlohmann::json::array())) want += line + "\n";
-    EXPECT_EQ(got.out, want) << row.at("argv");
-  }
-}
-
-TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
-  const struct {
-    const char* command;
-    const char* text;
-  } cases[] = {{"megalith", "subcommand"},
-               {"megalith trian x", "error:"},
-               {"megalith train", "recipe"},
-               {"megalith train /nowhere.toml", "error: recipe = /nowhere.toml: no such file"},
-               {"megalith train x --ranks 0", "--ranks"},
-               {"megalith groups --world-size 16 --tp 3", "error: E_WORLD_NOT_DIVISIBLE_DENSE: "},
-               {"megalith groups --world-size 16 --colour red", "error:"},
-               {"megalith schedule --pp 4 --vpp 2 --microbatches 3", "error:"},
-               {"megalith tokenize --tokenizer nosuch --text a", "nosuch"},
-               {"megalith generate --checkpoint /nowhere --max-tokens -1", "max-tokens"}};
-  for (const auto& [command, text] : cases) {
-    const Finished got = run_shell(command);
-    EXPECT_EQ(got.code, 64) << command << "\n" << got.err;
-    EXPECT_EQ(got.out, "") << command;
-    EXPECT_NE(got.err.find(text), std::string::npos) << command << "\n" << got.err;
-  }
-}
-
-TEST(CommandLine, TokenizeGoesBothWays) {
-  const Finished ids = run_shell("printf 'hi\\ny\\xc3\\xa9\\n' | megalith tokenize --tokenizer byte");
-  ASSERT_EQ(ids.code, 0) << ids.err;
-  EXPECT_EQ(ids.out, "{\"text\":\"hi\",\"ids\":[104,105]}\n{\"text\":\"y\u00e9\",\"ids\":[121,195,169]}\n");
-  const Finished text =
-      run_shell("printf '[104,105]\\n{\"ids\":[121]}\\n' | megalith tokenize --tokenizer byte --decode");
-  EXPECT_EQ(text.out, "{\"ids\":[104,105],\"text\":\"hi\"}\n{\"ids\":[121],\"text\":\"y\"}\n") << text.err;
-  const Finished bad = run_shell("printf '[1]\\n[300]\\n' | megalith tokenize --tokenizer byte --decode");
-  EXPECT_EQ(bad.code, 65);
-  EXPECT_NE(bad.err.find("line 2"), std::string::npos) << bad.err;
-  EXPECT_NE(bad.err.find("300"), std::string::npos) << bad.err;
-}
-
-TEST(CommandLine, OptionNamesTakeUnderscoresAndValuesStay) {
-  EXPECT_EQ(run_shell("megalith groups --world_size 4").out, run_shell("megalith groups --world-size 4").out);
-  const Finished value = run_shell("megalith tokenize --tokenizer byte --text '--vocab_dir'");
-  EXPECT_NE(value.out.find("--vocab_dir"), std::string::npos) << value.out << value.err;
-}
-
-TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
-  const Finished full = run_shell("megalith groups --world-size 4000 > /dev/full");
-  EXPECT_EQ(full.code, 74) << full.err;
-  EXPECT_NE(full.err.find("standard output"), std::string::npos) << full.err;
-  EXPECT_EQ(run_shell("megalith doctor > /dev/full").code, 74);
-}
-
-TEST(CommandLine, HelpOfEveryCommand) {
-  for (const char* command :
-       {"train", "generate", "plan", "tokenize", "data", "checkpoint", "groups", "schedule", "bench", "doctor"}) {
-    const Finished got = run_shell(std::string("megalith ") + command + " --help");
-    EXPECT_EQ(got.code, 0) << command;
-    EXPECT_NE(got.out.find("Usage: megalith"), std::string::npos) << command << "\n" << got.out;
-  }
-  EXPECT_EQ(run_shell("megalith doctor").code, 0);
-  EXPECT_TRUE(nlohmann::json::parse(run_shell("megalith doctor --format json").out).contains("f32 products"));
-}
-
-TEST(CommandLine, BenchStepMeasures) {
-  const Finished got = run_shell(
-      "megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --steps 2 --tp 2 --format json");
-  ASSERT_EQ(got.code, 0) << got.err;
-  const nlohmann::json json = nlohmann::json::parse(got.out);
-  EXPECT_GT(json.at("tokens_per_second").get<double>(), 0);
-  std::int64_t sum = 0;
-  for (const nlohmann::json& bytes : json.at("memory")) sum += bytes.get<std::int64_t>();
-  EXPECT_GT(sum, 0);
-  EXPECT_EQ(json.at("memory_bytes").get<std::int64_t>(), sum);
-}
-
-TEST(CommandLine, BenchStepTakesUnevenStages) {
-  const auto bench = [](const std::string& grid) {
-    return run_shell(
-        "megalith bench step --layers 5 --hidden 16 --heads 2 --seq 8 --batch 4 --micro-batch 1 --steps 1 "
-        "--format json " +
-        grid);
-  };
-  const auto first_rank_bytes = [&](const std::string& grid) {
-    const Finished got = bench(grid);
-    EXPECT_EQ(got.code, 0) << got.err;
-    return nlohmann::json::parse(got.out).at("memory_bytes").get<std::int64_t>();
-  };
-  EXPECT_GT(first_rank_bytes("--pp 2 --stage-layers 4,1"), first_rank_bytes("--pp 2 --stage-layers 1,4"));
-  EXPECT_GT(first_rank_bytes("--pp 2 --chunks 2 --stage-layers 2,1,2,0 --group-size 4"), 0);
-  const Finished refused = bench("--pp 2 --stage-layers 4,2");
-  EXPECT_EQ(refused.code, 64);
-  EXPECT_NE(refused.err.find("parallel.stage_layers = sum 6: must sum to model.num_layers = 5"), std::string::npos)
-      << refused.err;
-}
-
-TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
-  const std::string command = " bench collectives --min 1000 --max 16K --rounds 3 --format json --dtype ";
-  std::vector<std::string> runs = {"megalith" + command + "f32"};
-#ifdef MEGALITH_WITH_MPI
-  runs.push_back(kMpirun + std::string("2 " MEGALITH_PROGRAM) + command + "bf16");
-#endif
-  for (const std::string& run : runs) {
-    const Finished got = run_shell(run);
-    ASSERT_EQ(got.code, 0) << got.err;
-    const std::pair<const char*, double> wanted[] = {{"all_reduce", 1.0},  // bus over algorithm bandwidth, two ranks
-                                                     {"reduce_scatter", 0.5},
-                                                     {"all_gather", 0.5},
-                                                     {"broadcast", 1.0},
-                                                     {"send_recv", 1.0}};
-    const nlohmann::json rows = nlohmann::json::parse(got.out);
-    ASSERT_EQ(rows.size(), 15u);
-    constexpr double kBytes[] = {1000, 4000, 16000};
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto& [name, factor] = wanted[i / 3];
-      EXPECT_EQ(rows[i].at("name"), name);
-      const double bytes = rows[i].at("bytes").get<double>(), seconds = rows[i].at("seconds").get<double>();
-      EXPECT_EQ(bytes, kBytes[i % 3]);
-      EXPECT_GT(seconds, 0);
-      EXPECT_DOUBLE_EQ(rows[i].at("algorithm_bytes_per_second").get<double>(), bytes / seconds);
-      EXPECT_DOUBLE_EQ(rows[i].at("bus_bytes_per_second").get<double>(), factor * bytes / seconds);
-    }
-  }
-  for (const auto& [wrong, text] : {std::pair{"--dtype i32", "--dtype = i32: must be f64, f32, bf16 or f16"},
-                                    std::pair{"--min 2K --max 1K", "--min = 2048: must be at most --max = 1024"},
-                                    std::pair{"--ranks 1", "--ranks"}}) {
-    const Finished refused = run_shell(std::string("megalith bench collectives ") + wrong);
-    EXPECT_EQ(refused.code, 64) << wrong;
-    EXPECT_NE(refused.err.find(text), std::string::npos) << refused.err;
-  }
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
+#include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/mpi/mpi_channel.h"
 #include "megalith/comm/threads/team.h"
@@ -230,13 +231,11 @@ class MpiWorld final : public World {
 /// How many ranks may run on the cores of this one: those of the same host with the same affinity mask.
 int ranks_on_my_cores(World& world) {
   if (world.size() == 1) return 1;
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
   cpu_set_t mask;
   CPU_ZERO(&mask);
   ::sched_getaffinity(0, sizeof(mask), &mask);
   const std::string_view mask_bytes(reinterpret_cast<const char*>(&mask), sizeof(mask));
-  const std::uint64_t mine = fnv1a(mask_bytes, fnv1a(host.data()));
+  const std::uint64_t mine = fnv1a(mask_bytes, fnv1a(host_name()));
   std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
   Call call;  // not booked: it belongs to the transport, so that all transports count and hash the same
   call.op = Op::all_gather;

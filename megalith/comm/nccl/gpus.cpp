@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include <unistd.h>
-
 #include "megalith/base/error.h"
+#include "megalith/base/host.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/gather_values.h"
@@ -17,7 +16,7 @@ namespace {
 /// Where this process runs.
 Place place_here() {
   Place here;
-  ::gethostname(here.host.data(), here.host.size() - 1);
+  host_name().copy(here.host.data(), here.host.size() - 1);
   here.gpus = device::num_gpus();
   return here;
 }
