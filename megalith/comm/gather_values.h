@@ -14,7 +14,8 @@ std::vector<T> gather_values(const Group& host, T own, Where where = Where::curr
   constexpr auto kBytes = static_cast<Index>(sizeof(T));
   std::vector<T> all(static_cast<std::size_t>(host.size()));
   Exec ex;
-  all_gather(ex, host, Tensor(&own, {kBytes}, DType::u8), Tensor(all.data(), {kBytes * host.size()}, DType::u8), where)
+  all_gather(ex, host, Tensor(&own, {kBytes}, DType::u8), Tensor(all.data(), {kBytes * host.size()}, DType::u8),
+             Haste::awaited, where)
       .wait(ex);
   return all;
 }

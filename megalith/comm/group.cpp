@@ -201,7 +201,8 @@ Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce re
                group.channel(), make, tensor);
 }
 
-Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce, Where where) {
+Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce, Haste haste,
+                       Where where) {
   constexpr Op op = Op::reduce_scatter;
   expect_tensor(op, in, "in");
   expect_tensor(op, out, "out");
@@ -213,6 +214,7 @@ Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Ten
   if (group.size() == 1) return copy_alone(ex, info, in, out);
   Call call = make_call(op, in, where);
   call.reduce = reduce;
+  call.haste = haste;
   const auto make = [&channel = group.channel(), call, in, out](Exec& runs, Stream stream) {
     return communicate(runs, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
       return channel.reduce_scatter(c, in.raw(), out.raw(), stream);
@@ -221,7 +223,7 @@ Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Ten
   return start(ex, info, group.channel(), make, in, out);
 }
 
-Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Where where) {
+Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Haste haste, Where where) {
   constexpr Op op = Op::all_gather;
   expect_tensor(op, in, "in");
   expect_tensor(op, out, "out");
@@ -231,7 +233,8 @@ Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor&
     expect_apart(op, in, out, in.raw(), part_of(out, group.rank(), group.size()));
   const OpInfo info{.name = "all_gather", .reads = {in}, .writes = {out}, .kind = OpKind::communication};
   if (group.size() == 1) return copy_alone(ex, info, in, out);
-  const Call call = make_call(op, in, where);
+  Call call = make_call(op, in, where);
+  call.haste = haste;
   const auto make = [&channel = group.channel(), call, in, out](Exec& runs, Stream stream) {
     return communicate(runs, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
       return channel.all_gather(c, in.raw(), out.raw(), stream);

@@ -73,9 +73,10 @@ using Where = std::source_location;
 Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Where where = Where::current());
 /// in [n*k, ...] -> out [k, ...]: rank r receives the reduction of everybody's r-th part.
 Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce,
-                       Where where = Where::current());
+                       Haste haste = Haste::awaited, Where where = Where::current());
 /// in [k, ...] -> out [n*k, ...] in group rank order. `in` may be the rank's own part of `out`.
-Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Where where = Where::current());
+Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Haste haste = Haste::awaited,
+                   Where where = Where::current());
 /// Sends send_counts[r] rows of `in` to rank r, in rank order; receives recv_counts[r] rows from it into `out`. The
 /// counts add up to the rows of `in` and `out`; what r sends here must be what is received from it.
 Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<const Index> send_counts,

@@ -24,25 +24,35 @@ void GradReducer::layer_done(Exec& ex, Index layer) {
     const std::vector<Index>& layers = bucket.layers;
     if (bucket.grad_rows == GradRows::some || std::ranges::find(layers, layer) == layers.end()) continue;
     if (progress_[b].sent) throw InternalError(str("[GradReducer] layer ", layer, ": done a second time in one step"));
-    if (++progress_[b].layers_done == layers.size()) send(ex, b);
+    if (++progress_[b].layers_done < layers.size()) continue;
+    progress_[b].sent = true;
+    send(ex, b, has_layers_left() ? comm::Haste::beside_work : comm::Haste::awaited);
   }
 }
 
-void GradReducer::send(Exec& ex, std::size_t b) {
+bool GradReducer::has_layers_left() const {
+  for (std::size_t b = 0; b < progress_.size(); ++b) {
+    const Bucket& bucket = params_.buckets()[b];
+    if (!progress_[b].sent && bucket.grad_rows == GradRows::all && !bucket.layers.empty()) return true;
+  }
+  return false;
+}
+
+void GradReducer::send(Exec& ex, std::size_t b, comm::Haste haste) {
   Progress& progress = progress_[b];
   progress.sent = true;
   if (dp_.size() == 1) return;
   const Tensor grads = params_.part(params_.grads(), params_.buckets()[b]);
   const Tensor own = params_.own_shard(params_.grads(), params_.buckets()[b]);
-  progress.sum = comm::reduce_scatter(ex, dp_, grads, own, comm::Reduce::sum);
-  if (!params_.is_sharded()) progress.shards = comm::all_gather(ex, dp_, own, grads);
+  progress.sum = comm::reduce_scatter(ex, dp_, grads, own, comm::Reduce::sum, haste);
+  if (!params_.is_sharded()) progress.shards = comm::all_gather(ex, dp_, own, grads, haste);
 }
 
 void GradReducer::send_rest(Exec& ex) {
   const Tensor partial = params_.partial_grads();
   if (partial.numel() > 0) comm::all_reduce(ex, tp_, partial, comm::Reduce::sum).wait(ex);
   for (std::size_t b = 0; b < progress_.size(); ++b) {
-    if (!progress_[b].sent) send(ex, b);
+    if (!progress_[b].sent) send(ex, b, comm::Haste::awaited);
   }
 }
 

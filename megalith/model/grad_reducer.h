@@ -13,7 +13,7 @@ namespace megalith::model {
 ///
 /// Over dp gradients go bucket by bucket,
 /// each as soon as the step's last backward has passed its layers, so that on GPUs most of the sum runs beside the rest
-/// of that backward: a reduce-scatter leaves every rank the sum of its shard of the bucket, and an all-gather brings it
+/// of that backward (comm::Haste; little is left beside the sum of the last layers' bucket): a reduce-scatter leaves every rank the sum of its shard of the bucket, and an all-gather brings it
 /// the others' unless the optimizer is sharded, which needs its own only; the rest of the bucket is then undefined. The
 /// two ways take the same sums. Every rank of the group makes the same calls in the same order. Elements are summed one
 /// by one, so on CPU transports the buckets change no bits. Communicates (n-1)/n of the gradients per step, or twice
@@ -39,7 +39,9 @@ class GradReducer {
     bool sent = false;
     comm::Pending sum, shards;
   };
-  void send(Exec& ex, std::size_t bucket);
+  void send(Exec& ex, std::size_t bucket, comm::Haste haste);
+  /// Whether a bucket of layers is still to come.
+  bool has_layers_left() const;
 
   const ParamBuffer& params_;
   comm::Group tp_, dp_;

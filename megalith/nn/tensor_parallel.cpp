@@ -30,7 +30,7 @@ TensorParallel::Entered TensorParallel::enter(Exec& ex, const Tensor& x, const P
   if (rows_ == Rows::whole) return {x, {}};
   Entered entered{ex.tensor({x.dim(0) * group_.size(), x.dim(1)}, x.dtype()), {}};
   for (Part run{0, runs(part)}; run.index < run.count; ++run.index)
-    entered.messages.add(comm::all_gather(ex, group_, run.of(x), run.of(entered.x), where));
+    entered.messages.add(comm::all_gather(ex, group_, run.of(x), run.of(entered.x), comm::Haste::awaited, where));
   return entered;
 }
 
@@ -46,7 +46,8 @@ InFlight TensorParallel::leave(Exec& ex, const Tensor& sums, const Tensor& out, 
     return messages;
   }
   for (Part run{0, runs(part)}; run.index < run.count; ++run.index)
-    messages.add(comm::reduce_scatter(ex, group_, run.of(sums), run.of(out), comm::Reduce::sum, where));
+    messages.add(
+        comm::reduce_scatter(ex, group_, run.of(sums), run.of(out), comm::Reduce::sum, comm::Haste::awaited, where));
   return messages;
 }
 

@@ -99,7 +99,7 @@ class CapturedCalls {
 /// More than a piece, and no multiple of what a thread or a copy takes; captured, each call is a graph of its own,
 /// launched once.
 template <class T>
-void sums_and_gathers(World& world, Captures captures) {
+void sums_and_gathers(World& world, Captures captures, Haste haste) {
   Exec ex(Device::cuda);
   const Group group = all_ranks(world, "sums", {.captures = captures});
   const WatchedReplays replays(world, ex);
@@ -121,17 +121,17 @@ void sums_and_gathers(World& world, Captures captures) {
   }
   const Tensor in = put<T>(ex, part * n, [&](Index i) { return number<T>(rank, i); });
   const Tensor out = ex.tensor({part}, in.dtype());
-  run([&] { reduce_scatter(ex, group, in, out, Reduce::sum).wait(ex); });
+  run([&] { reduce_scatter(ex, group, in, out, Reduce::sum, haste).wait(ex); });
   expect_at<T>(ex, out, "reduce_scatter", [&](Index i) { return sum_of<T>(n, rank * part + i); });
 
   const auto of_all = [&](Index i) { return number<T>(static_cast<int>(i / part), i % part); };
   const Tensor own = put<T>(ex, part, [&](Index i) { return number<T>(rank, i); });
   const Tensor gathered = ex.tensor({part * n}, in.dtype());
-  run([&] { all_gather(ex, group, own, gathered).wait(ex); });
+  run([&] { all_gather(ex, group, own, gathered, haste).wait(ex); });
   expect_at<T>(ex, gathered, "all_gather", of_all);
   const Tensor place = put<T>(ex, part * n, [&](Index i) { return i / part == rank ? of_all(i) : T{}; });
   const Tensor own_place(place.data<T>() + rank * part, {part}, in.dtype());
-  run([&] { all_gather(ex, group, own_place, place).wait(ex); });
+  run([&] { all_gather(ex, group, own_place, place, haste).wait(ex); });
   expect_at<T>(ex, place, "all_gather in place", of_all);
 }
 
@@ -261,12 +261,15 @@ class CopyEngines : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Ranks, CopyEngines, testing::Values(2, 3, 4), testing::PrintToStringParamName());
 
 TEST_P(CopyEngines, SumInAscendingRankOrderAndRoundOnce) {
-  for (const Captures captures : {Captures::none, Captures::collectives}) {
-    run([&](World& world) { sums_and_gathers<float>(world, captures); });
-    run([&](World& world) { sums_and_gathers<double>(world, captures); });
-    run([&](World& world) { sums_and_gathers<bfloat16>(world, captures); });
-    run([&](World& world) { sums_and_gathers<float16>(world, captures); });
-  }
+  const auto run_all = [&](Captures captures, Haste haste) {
+    run([&](World& world) { sums_and_gathers<float>(world, captures, haste); });
+    run([&](World& world) { sums_and_gathers<double>(world, captures, haste); });
+    run([&](World& world) { sums_and_gathers<bfloat16>(world, captures, haste); });
+    run([&](World& world) { sums_and_gathers<float16>(world, captures, haste); });
+  };
+  run_all(Captures::none, Haste::awaited);
+  run_all(Captures::collectives, Haste::awaited);
+  run_all(Captures::collectives, Haste::beside_work);
 }
 TEST_P(CopyEngines, CarryMessages) { run(messages); }
 TEST_P(CopyEngines, RepeatInAGraph) { run(replayed); }

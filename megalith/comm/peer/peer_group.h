@@ -19,7 +19,8 @@ namespace megalith::comm {
 /// (figures in docs/benchmarks.md), and addresses stay. So in a group made with Captures::collectives members tell each
 /// other theirs at the capture, and a sum or gather is one kernel that reads and writes the others' tensors, between
 /// two meetings: such a capture is collective over the hosts, too, and the tensors must live on every member until the
-/// last launch on any has ended.
+/// last launch on any has ended. Large ones that have work beside them (Haste) go by copy engines all the same, as
+/// that kernel would take multiprocessors from it.
 ///
 /// Memory: each member's GPU holds a mailbox of MailboxLayout::bytes(), 32 MiB and a part more for collectives, 32 or
 /// 64 MiB for messages; it counts as the transport's (World::device_bytes).
@@ -57,8 +58,8 @@ class PeerGroup {
   struct Piece;
   struct Sum;
   PeerGroup(const Group& host, const GroupUse& use, std::vector<std::shared_ptr<const PeerMailbox>> mailboxes);
-  /// Whether a call made now goes by kernels that reach into the others' tensors.
-  bool reaches_tensors(Stream stream) const;
+  /// Whether a call over so many bytes that is made now goes by kernels that reach into the others' tensors.
+  bool reaches_tensors(const Call& call, Index bytes, Stream stream) const;
   int size() const { return static_cast<int>(mailboxes_.size()); }
   const PeerMailbox& mailbox(int member) const { return *mailboxes_[static_cast<std::size_t>(member)]; }
   Reach reach(int blocks) const;
@@ -70,6 +71,9 @@ class PeerGroup {
   template <class F>
   void for_others(F&& f) const;
   void meet(int phase, Stream stream) const;
+  /// What body() submits begins when all members have come here, and what follows when theirs has ended.
+  template <class F>
+  void between_meetings(Stream stream, F&& body) const;
   void add_up(const Piece& piece, const Sum& sum, Stream stream) const;
   void pull(const Piece& piece, std::byte* to, Stream stream) const;
   /// Calls f(slot, begin, bytes) for the pieces of a message, [begin, begin + bytes) of it each.
@@ -77,7 +81,7 @@ class PeerGroup {
   void for_slots(const Call& call, F&& f);
 
   Group host_;
-  GroupUse use_;
+  Captures captures_;
   MailboxLayout layout_;
   int rank_;
   std::vector<std::shared_ptr<const PeerMailbox>> mailboxes_;
