@@ -13,7 +13,7 @@ Mesh make_mesh(comm::World& world, const ResolvedSizes& sizes, const Carriers& c
   }
   const GroupCatalog catalog(sizes);
   const auto make = [&](GroupKind kind, comm::GroupUse use = {}) {
-    use.carrier = use.messages == comm::Messages::none ? carriers.collectives : carriers.messages;
+    use.carrier = carriers.transfers;
     use.captures = carriers.captures;
     const std::optional<int> group = catalog.group_of(kind, world.rank());
     std::vector<int> members = group ? catalog.members(kind, *group) : std::vector<int>{world.rank()};

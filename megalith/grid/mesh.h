@@ -18,9 +18,9 @@ struct Mesh {
   bool last_stage() const { return pp.rank() == pp.size() - 1; }
 };
 
-/// What carries what is large (comm::Carrier): collectives, and the messages between stages; and whether graphs will.
+/// What carries what is large, and whether graphs hold collectives.
 struct Carriers {
-  comm::Carrier collectives = comm::Carrier::copy_engines, messages = comm::Carrier::copy_engines;
+  comm::Carrier transfers = comm::Carrier::copy_engines;
   comm::Captures captures = comm::Captures::none;
 };
 

@@ -58,13 +58,9 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .sharding = plan.optimizer.sharding};
 }
 
-/// Layers are captured while messages are on their way: copy engines have been seen to hang on that, when graphs were
-/// also made meanwhile; since that comes behind the step they have not been tried.
 grid::Carriers carriers(const config::RunPlan& plan) {
-  const bool captures_within_a_step = plan.graphs.mode == capture::GraphMode::layers;
   return {
-      .collectives = plan.transfers,
-      .messages = captures_within_a_step ? comm::Carrier::kernels : plan.transfers,
+      .transfers = plan.transfers,
       .captures = plan.graphs.mode == capture::GraphMode::none ? comm::Captures::none : comm::Captures::collectives};
 }
 
@@ -88,13 +84,6 @@ std::vector<std::string> measured_owners(const config::RunPlan& plan) {
   if (plan.device == Device::cpu) return {};
   if (plan.grid.world_size == 1) return {kContextOwner};
   return {kContextOwner, kTransportOwner};
-}
-
-std::string carrier_note(const config::RunPlan& plan) {
-  const comm::Carrier messages = carriers(plan).messages;
-  if (plan.device == Device::cpu || plan.grid.pp == 1 || messages == plan.transfers) return "";
-  return str("parallel.transfers = ", name_of(plan.transfers), ": with graphs.mode = ", name(plan.graphs.mode),
-             " messages between stages go by ", name_of(messages), " all the same");
 }
 
 Engine::Engine(comm::World& world, const config::RunPlan& plan)

@@ -52,10 +52,6 @@ struct Progress {
 /// several ranks, "nccl" (its communicators, and mailboxes of copy engines). None on the CPU.
 std::vector<std::string> measured_owners(const config::RunPlan& plan);
 
-/// What a person should know of a plan whose messages between stages are not carried as parallel.transfers says; empty
-/// elsewhere.
-std::string carrier_note(const config::RunPlan& plan);
-
 /// One rank of a training run: stage, executors and optimizer over memory that is planned in full before step 1. Wires;
 /// holds no arithmetic of its own.
 class Engine {

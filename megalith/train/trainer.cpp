@@ -132,7 +132,6 @@ class Run {
       note(str("memory of rank 0: ", memory_text(engine_.taken_bytes())));
       note(str("data ", inputs_.data.train.name(), ": ", inputs_.data.train.num_tokens(), " tokens, ",
                inputs_.data.train.count(), " samples"));
-      if (const std::string carriers = carrier_note(plan_); !carriers.empty()) note(carriers);
     }
     if (first() && resumed_) {
       for (const std::string& warning : resumed_->warnings) log::warning(warning);

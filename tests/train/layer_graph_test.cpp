@@ -95,26 +95,6 @@ TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
   }
 }
 
-TEST(LayerGraphs, MessagesThatKernelsCarryAllTheSameAreNoted) {
-  const auto note = [](const Grid& grid, Device device, capture::GraphMode mode, comm::Carrier transfers) {
-    config::RunPlan plan = eager_plan(grid, "bf16", 1);
-    plan.device = device;
-    plan.graphs.mode = mode;
-    plan.transfers = transfers;
-    return train::carrier_note(plan);
-  };
-  using capture::GraphMode;
-  using comm::Carrier;
-  const Grid stages{.pp = 2};
-  EXPECT_EQ(note(stages, Device::cuda, GraphMode::layers, Carrier::copy_engines),
-            "parallel.transfers = copy_engines: with graphs.mode = layers messages between stages go by kernels all "
-            "the same");
-  EXPECT_EQ(note(stages, Device::cuda, GraphMode::layers, Carrier::kernels), "");
-  EXPECT_EQ(note(stages, Device::cuda, GraphMode::iteration, Carrier::copy_engines), "");
-  EXPECT_EQ(note(stages, Device::cpu, GraphMode::layers, Carrier::copy_engines), "");
-  EXPECT_EQ(note({.tp = 2}, Device::cuda, GraphMode::layers, Carrier::copy_engines), "");
-}
-
 TEST(LayerGraphs, TakeWhatThePlanSaysAndALaunchAllocatesNothing) {
   for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
     const config::RunPlan plan = plan_of({.tp = 2, .pp = 2}, "fp32", {}, per, 6);
