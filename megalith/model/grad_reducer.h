@@ -11,13 +11,13 @@ namespace megalith::model {
 /// norms: all other parameters meet rows that have been gathered, the biases of row-parallel layers and the position
 /// table too. They are few and go over tp by one call when the last backward is over.
 ///
-/// Over dp gradients go bucket by bucket,
-/// each as soon as the step's last backward has passed its layers, so that on GPUs most of the sum runs beside the rest
-/// of that backward (comm::Haste; little is left beside the sum of the last layers' bucket): a reduce-scatter leaves every rank the sum of its shard of the bucket, and an all-gather brings it
-/// the others' unless the optimizer is sharded, which needs its own only; the rest of the bucket is then undefined. The
-/// two ways take the same sums. Every rank of the group makes the same calls in the same order. Elements are summed one
-/// by one, so on CPU transports the buckets change no bits. Communicates (n-1)/n of the gradients per step, or twice
-/// that, and over tp twice that of the partial ones.
+/// Over dp gradients go bucket by bucket, each as soon as the step's last backward has passed its layers, so that on
+/// GPUs most of the sum runs beside the rest of that backward (comm::Haste; little is left beside the last layers'
+/// bucket): a reduce-scatter leaves every rank the sum of its shard of the bucket, and an all-gather brings it the
+/// others' unless the optimizer is sharded, which needs its own only; the rest of the bucket is then undefined. The two
+/// ways take the same sums. Every rank of the group makes the same calls in the same order. Elements are summed one by
+/// one, so on CPU transports the buckets change no bits. Communicates (n-1)/n of the gradients per step, or twice that,
+/// and over tp twice that of the partial ones.
 class GradReducer {
  public:
   /// `dp` has a rank for each shard of `params`.
