@@ -52,12 +52,12 @@ const std::vector<Alias>& aliases() {
       {"output of a layer",
        "input of the layer above; of a chunk: its send buffer",
        {"activations", "pipeline buffers"}},
-      {"output gradient", "scratch that all layers, chunks and microbatches share", {"scratch"}},
-      {"input gradient", "the same; of a chunk: its send buffer", {"scratch", "pipeline buffers"}},
+      {"output gradient", "scratch that all layers, chunks and microbatches share", {kScratchOwner}},
+      {"input gradient", "the same; of a chunk: its send buffer", {kScratchOwner, "pipeline buffers"}},
       {"weights, their gradients", "the flat buffers", {"parameters", "gradients"}}};
   return all;
 }
-constexpr const char* kPlanOwners[] = {"activations", "scratch", "inputs", "pipeline buffers"};
+constexpr const char* kPlanOwners[] = {"activations", kScratchOwner, "inputs", "pipeline buffers"};
 
 // ---- JSON -----------------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ enum class Blocks : std::uint8_t { as_needed, few };
 /// What carries large messages and collectives between GPUs: their copy engines where ranks are threads of one process
 /// whose GPUs reach each other's memory (comm/peer), else and in any case for small ones kernels of NCCL. Sums of the
 /// two differ by rounding. Copy engines take a mailbox of 32 to 64 MiB of every member's GPU (MailboxLayout). In a
-/// graph that Captures announced, kernels of ours carry collectives in their stead.
+/// graph that Captures announced, kernels of ours carry collectives in their stead unless these have work beside them
+/// (Haste).
 enum class Carrier : std::uint8_t { copy_engines, kernels };
 std::string_view name_of(Carrier carrier);
 

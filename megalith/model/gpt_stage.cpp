@@ -416,6 +416,10 @@ void GptStage::reduce_grads(Exec& ex) {
   reducer_.send_rest(ex);
 }
 
+void GptStage::await_grads(Exec& ex, std::size_t bucket) {
+  ex.aside([&] { reducer_.wait(ex, bucket); });
+}
+
 void GptStage::await_all_grads(Exec& ex) {
   for (std::size_t bucket = 0; bucket < params_.buckets().size(); ++bucket) await_grads(ex, bucket);
 }

@@ -24,9 +24,7 @@ void GradReducer::layer_done(Exec& ex, Index layer) {
     const std::vector<Index>& layers = bucket.layers;
     if (bucket.grad_rows == GradRows::some || std::ranges::find(layers, layer) == layers.end()) continue;
     if (progress_[b].sent) throw InternalError(str("[GradReducer] layer ", layer, ": done a second time in one step"));
-    if (++progress_[b].layers_done < layers.size()) continue;
-    progress_[b].sent = true;
-    send(ex, b, has_layers_left() ? comm::Haste::beside_work : comm::Haste::awaited);
+    if (++progress_[b].layers_done == layers.size()) send(ex, b);
   }
 }
 
@@ -38,10 +36,11 @@ bool GradReducer::has_layers_left() const {
   return false;
 }
 
-void GradReducer::send(Exec& ex, std::size_t b, comm::Haste haste) {
+void GradReducer::send(Exec& ex, std::size_t b) {
   Progress& progress = progress_[b];
   progress.sent = true;
   if (dp_.size() == 1) return;
+  const comm::Haste haste = has_layers_left() ? comm::Haste::beside_work : comm::Haste::awaited;
   const Tensor grads = params_.part(params_.grads(), params_.buckets()[b]);
   const Tensor own = params_.own_shard(params_.grads(), params_.buckets()[b]);
   progress.sum = comm::reduce_scatter(ex, dp_, grads, own, comm::Reduce::sum, haste);
@@ -52,11 +51,12 @@ void GradReducer::send_rest(Exec& ex) {
   const Tensor partial = params_.partial_grads();
   if (partial.numel() > 0) comm::all_reduce(ex, tp_, partial, comm::Reduce::sum).wait(ex);
   for (std::size_t b = 0; b < progress_.size(); ++b) {
-    if (!progress_[b].sent) send(ex, b, comm::Haste::awaited);
+    if (!progress_[b].sent) send(ex, b);
   }
 }
 
 void GradReducer::wait(Exec& ex, std::size_t bucket) {
+  if (!progress_[bucket].sent) throw InternalError(str("[GradReducer] bucket ", bucket, ": has not been sent"));
   progress_[bucket].sum.wait(ex);
   progress_[bucket].shards.wait(ex);
 }

@@ -29,7 +29,8 @@ class GradReducer {
   void layer_done(Exec& ex, Index layer);
   /// Sums the partial gradients over tp and sends what has not gone.
   void send_rest(Exec& ex);
-  /// Holds the Exec until the sums of a bucket of ParamBuffer::buckets() have arrived, once they have been sent.
+  /// Holds the Exec until the sums of a bucket of ParamBuffer::buckets() have arrived. Throws InternalError when it has
+  /// not been sent.
   void wait(Exec& ex, std::size_t bucket);
 
  private:
@@ -39,7 +40,7 @@ class GradReducer {
     bool sent = false;
     comm::Pending sum, shards;
   };
-  void send(Exec& ex, std::size_t bucket, comm::Haste haste);
+  void send(Exec& ex, std::size_t bucket);
   /// Whether a bucket of layers is still to come.
   bool has_layers_left() const;
 

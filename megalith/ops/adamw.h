@@ -30,7 +30,7 @@ struct StepVerdict {
 };
 void adamw(Exec& ex, const AdamW& args);
 
-/// Blocks that sum_of_squares() cuts a row of n elements into: 2^20 elements each, on GPUs 2^16 to fill them.
+/// Blocks that sum_of_squares() cuts a row of n elements into: 2^20 elements each, on GPUs 2^14 to fill them.
 Index square_blocks(Device device, Index n);
 /// sums [R, square_blocks(device, N)] f64 = the sums of x^2, in f64, over the blocks of every row of x [R, N].
 void sum_of_squares(Exec& ex, const Tensor& x, const Tensor& sums);

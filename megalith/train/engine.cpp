@@ -423,7 +423,7 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   stage_.load(*ex_, nn::Mode::train, source, progress.samples,
               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
-  graph_check_.run(*ex_, {"step", progress.step + 1}, graph_check_.covers(started_),
+  graph_check_.run(*ex_, {"step", progress.step + 1}, graph_check_.turn(started_),
                    [&](Via via) { run_step(stop, via); });
   if (!graph_check_.covers(started_ + 1)) graph_check_.release();
 
@@ -459,7 +459,7 @@ double Engine::evaluate(const model::BatchSource& source, Index samples) {
   double sum = 0;
   for (Index first = 0; first < samples; first += plan_.train.global_batch) {
     stage_.load(*ex_, nn::Mode::evaluate, source, first, {}, {});
-    const bool checked = uses_step_graph(plan_) && graph_check_.covers(evaluated_batches_);
+    const auto checked = uses_step_graph(plan_) ? graph_check_.turn(evaluated_batches_) : GraphCheck::Checked::no;
     graph_check_.run(*ex_, {"evaluated batch", evaluated_batches_ + 1}, checked, [this](Via via) {
       run_by(eval_graph_, via, [this] {
         stage_.begin(*ex_);

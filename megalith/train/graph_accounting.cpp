@@ -145,11 +145,11 @@ std::string graphs_table(const std::vector<GraphAccount>& ranks, GraphMode mode)
                     str(r.ops), str(r.nodes), human_bytes(r.added_bytes)});
     if (of_layers) add({human_bytes(r.static_inputs), human_bytes(r.output_grads), human_bytes(r.boundary)});
     add({human_bytes(r.scratch_bytes), human_bytes(r.fragmentation_bytes), human_bytes(r.device_bytes),
-         milliseconds(r.capture_s), milliseconds(r.instantiate_s), microseconds(r.launch_s)});
+         milliseconds(r.capture_s), milliseconds(r.instantiate_s), r.launch_s > 0 ? microseconds(r.launch_s) : "-"});
   }
   return text_table(rows) + (alike == 0 ? "" : str("like rank 0: ", alike, " more\n")) +
          "Scratch lies in the plan and is shared by all graphs; fragmentation is what of it no tensor holds when they "
-         "hold most; launch is the host's time to launch a step.\n" +
+         "hold most; launch is the host's time to launch a step, - before the first.\n" +
          (of_layers ? "Static inputs, output gradients and boundary lie in the plan, beside which graphs add what "
                       "\"plan adds\" says.\n"
                     : "");

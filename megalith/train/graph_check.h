@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -38,13 +39,14 @@ class GraphCheck {
   void require_memory() const;
   /// Whether a run is checked, after so many runs.
   bool covers(Index runs_before) const;
-  /// run(Via), in the way that `name`'s turn asks for; where there are graphs, errors name it. A checked one runs from
-  /// graphs, then eagerly from the memory that it found; what differs is refused. The second's results stay.
-  /// Collective.
+  enum class Checked : std::uint8_t { no, yes };
+  Checked turn(Index runs_before) const { return covers(runs_before) ? Checked::yes : Checked::no; }
+  /// run(Via::graphs); a checked one again by run(Via::eager), from the memory that the first found: what differs is
+  /// refused, the second's results stay. Where there are graphs, errors name the run. Collective.
   template <class Run>
-  void run(Exec& ex, const RunName& name, bool checked, Run&& run) {
+  void run(Exec& ex, const RunName& name, Checked checked, Run&& run) {
     try {
-      checked ? run_twice(ex, name, run) : run(Via::graphs);
+      checked == Checked::yes ? run_twice(ex, name, run) : run(Via::graphs);
     } catch (Error& error) {
       put_name(error, name);
       throw;

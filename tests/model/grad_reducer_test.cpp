@@ -152,6 +152,16 @@ TEST(GradReducer, SumsPartialGradientsOverTpBeforeTheirBucketGoesToDp) {
   });
 }
 
+TEST(GradReducer, RefusesToWaitForWhatHasNotBeenSent) {
+  const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
+  const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 1}));
+  GptStage stage({.model = small_model(), .global_batch = 1}, mesh);
+  Exec ex;
+  GradReducer reducer(stage.params(), mesh.tp, mesh.dp);
+  reducer.begin();
+  EXPECT_THROW(reducer.wait(ex, 0), InternalError);
+}
+
 TEST(GradReducer, RefusesALayerThatIsDoneTwice) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 1}));

@@ -241,8 +241,8 @@ TEST_P(DeviceOps, Attention) {
 }
 
 TEST_P(DeviceOps, CrossEntropy) {
-  for (const auto [tokens, columns] :
-       {Sizes{0, 8}, Sizes{1, 4}, Sizes{5, 24}, Sizes{33, 257}, Sizes{64, 50304}, Sizes{7, 50257}, Sizes{600, 16384}}) {
+  for (const auto [tokens, columns] : {Sizes{0, 8}, Sizes{1, 4}, Sizes{5, 24}, Sizes{33, 257}, Sizes{64, 50304},
+                                       Sizes{7, 50257}, Sizes{600, 16384}, Sizes{600, 9000}}) {
     SCOPED_TRACE(::testing::Message() << tokens << " x " << columns);
     const Index vocab_size = columns > 4 ? columns - 3 : columns;
     std::vector<std::int32_t> ids;

@@ -161,6 +161,37 @@ Updated update(const comm::Group& dp, Sharding sharding) {
   return updated;
 }
 
+TEST(Optimizer, TheNormWaitsForEachBucketBeforeItReadsIt) {
+  const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
+  const auto spec = [](const char* name, Ownership ownership, Index layer) {
+    ParamSpec result{{name, {500}, {}, {500}}, {500}};
+    result.ownership = ownership;
+    result.layer = layer;
+    return result;
+  };
+  // The tied table of a last stage counts on the first.
+  ParamBuffer params({spec("table", Ownership::replica, kOutsideLayers), spec("a", Ownership::owner, 0),
+                      spec("b", Ownership::owner, 1)},
+                     {}, {.bucket_elements = 1});
+  Optimizer optimizer({}, params, world->all());
+  MemoryLedger ledger(Device::cpu);
+  Exec ex;
+  params.allocate(ledger);
+  optimizer.allocate(ex, ledger);
+  ASSERT_EQ(params.buckets().size(), 3u);
+  double sum = 0;
+  std::vector<std::size_t> awaited;
+  optimizer.sum_of_squares(ex, Tensor(&sum, {1}, DType::f64), [&](std::size_t bucket) {
+    awaited.push_back(bucket);
+    ops::fill(ex, params.part(params.grads(), params.buckets()[bucket]), 2);  // it arrives now
+  });
+  EXPECT_EQ(awaited, (std::vector<std::size_t>{0, 1, 2}));
+  double want = 0;
+  for (const Bucket& bucket : params.buckets())
+    want += bucket.ownership == Ownership::owner ? 4.0 * static_cast<double>(bucket.numel()) : 0.0;
+  EXPECT_EQ(sum, want);
+}
+
 TEST(Optimizer, ShardsHaveTheBitsOfTheWhole) {
   constexpr int kRanks = 2;
   comm::run_ranks(kRanks, [](comm::World& world) {

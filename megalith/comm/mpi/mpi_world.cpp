@@ -11,7 +11,6 @@
 
 #include <mpi.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"

@@ -53,7 +53,7 @@ class Line {
   std::uint64_t begin(const Call& call, Stream caller);
   /// What is submitted from here on comes after the present point of `caller`.
   void follow(Stream caller);
-  /// The call has been submitted, or again what was put off.
+  /// The call ends at the line's present point; said once more when what was put off of it has been submitted.
   void submitted(std::uint64_t number);
   /// Later work of `stream` comes after the call. Throws InternalError when it was waited for before.
   void wait(std::uint64_t number, Stream stream);

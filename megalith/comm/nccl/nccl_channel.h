@@ -16,12 +16,13 @@ class Watchdog;
 
 /// A rank's end of a group of GPUs: of NCCL, and for large messages, sums and gathers of the GPUs' copy engines where
 /// they reach each other (PeerGroup). All calls only submit to the group's line, or for messages to that of their peer,
-/// direction and lane; wait() holds the caller's stream. They may be captured into a CUDA graph once they have been
-/// made outside of one, as NCCL connects GPUs at the first call of a kind: each must be waited for within the same
-/// capture, the watchdog does not see them run, and the graph must be destroyed before the World; where the group is
-/// made with Captures::collectives their capture is collective over the hosts, too, and the tensors must live on every
-/// member until the last launch on any has ended. Calls throw what Watchdog::check_health() throws, and BackendError
-/// with NCCL's text. Memory: NCCL's buffers, 1,024 events a line, and for copy engines what PeerGroup takes.
+/// direction and lane; wait() holds the caller's stream, and in a graph submits a large receive first (Late). They may
+/// be captured into a CUDA graph once they have been made outside of one, as NCCL connects GPUs at the first call of a
+/// kind: each must be waited for within the same capture, the watchdog does not see them run, and the graph must be
+/// destroyed before the World; where the group is made with Captures::collectives their capture is collective over the
+/// hosts, too, and the tensors must live on every member until the last launch on any has ended. Calls throw what
+/// Watchdog::check_health() throws, and BackendError with NCCL's text. Memory: NCCL's buffers, 1,024 events a line, and
+/// for copy engines what PeerGroup takes.
 class NcclChannel final : public Channel {
  public:
   static constexpr int kMessageLanes = 2;

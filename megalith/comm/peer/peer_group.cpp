@@ -7,7 +7,7 @@
 #include "megalith/comm/peer/stream_words.h"
 #include "megalith/tensor/cuda/check.h"
 
-// Outside of graphs every call is the same two meetings of all members. What a member submits is in one order, so that
+// By copy engines every call is the same two meetings of all members. What a member submits is in one order, so that
 // a meeting says that all it did before has been done:
 //   lay parts into the others' mailboxes,  meet,  add up and lay the sum into the own one,  meet,  fetch theirs.
 // After the second meeting everybody's `in` is free again, after the next call's first one every `out`.
@@ -139,8 +139,8 @@ void PeerGroup::pull(const Piece& piece, std::byte* to, Stream stream) const {
   for_others([&](int member) { copy(to + piece.offset(member), mailbox(member).out(), piece.bytes(member), stream); });
 }
 
-// In a graph addresses stay, and a copy engine's work costs its neighbours 10 to 20 us on either side. So kernels reach
-// into the others' tensors: meet, one kernel, meet.
+// In a graph addresses stay, and a copy engine's work costs its neighbours 10 to 20 us on either side. So where that
+// counts kernels reach into the others' tensors: meet, one kernel, meet.
 
 bool PeerGroup::reaches_tensors(const Call& call, Index bytes, Stream stream) const {
   if (call.haste == Haste::beside_work && bytes >= kLeastCopiedBytes) return false;

@@ -11,9 +11,9 @@ namespace megalith::comm {
 /// Large messages, sums and gathers of a group whose GPUs reach each other's memory, by their copy engines:
 /// multiprocessors add what has arrived, take received messages out of their slots and, in a graph, wait (one thread of
 /// one), so that products beside them lose little, while a collective kernel holds its thread blocks for as long as
-/// data travels or a peer is awaited. Sums are taken in
-/// ascending group rank for every element and rounded once. All members make the same collective calls in the same
-/// order, each in one stream; messages of a pair and lane go in order, each end in one stream.
+/// data travels or a peer is awaited. Sums are taken in ascending group rank for every element and rounded once. All
+/// members make the same collective calls in the same order, each in one stream; messages of a pair and lane go in
+/// order, each end in one stream.
 ///
 /// Calls may be captured into a CUDA graph, which repeats them. There copy engines keep their neighbours waiting
 /// (figures in docs/benchmarks.md), and addresses stay. So in a group made with Captures::collectives members tell each
@@ -24,8 +24,8 @@ namespace megalith::comm {
 ///
 /// Memory: each member's GPU holds a mailbox of MailboxLayout::bytes(), 32 MiB and a part more for collectives, 32 or
 /// 64 MiB for messages; it counts as the transport's (World::device_bytes).
-/// A sum of b bytes over n members: (n-1)/n b out and in, a kernel over b, and for an all-reduce as much again; in a
-/// graph one kernel. A message is copied twice: into a slot of the receiver, and by the receiver out of it.
+/// A sum of b bytes over n members: (n-1)/n b out and in, a kernel over b, and for an all-reduce as much again; or one
+/// kernel that does it all. A message is copied twice: into a slot of the receiver, and by the receiver out of it.
 /// Measured on H200s: docs/benchmarks.md.
 class PeerGroup {
  public:

@@ -119,7 +119,8 @@ __device__ void for_vectors(int begin, int end, const Load& load, const Body& bo
   }
 }
 
-/// sum = the sum of relative_exp(z, reference) over the numbers seen so far; the reference is the largest of them.
+/// sum = the sum of relative_exp(z, reference) over the numbers seen so far; the reference is the largest of them, in
+/// units of kUnit<T> and at least -FLT_MAX / 2. (In 16 bits the loss is NaN where kLog2E times a number overflows.)
 template <class T>
 struct RunningSum {
   float reference = -FLT_MAX, sum = 0;  // no -inf: (-inf) - (-inf) is no number
@@ -421,6 +422,15 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
                            bytes > 0 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault));
 }
 
+/// Whether the code that this GPU has of a kernel is that for compute capability 9.0 and later: it may have been made
+/// from an older one's.
+template <class Kernel>
+bool is_compiled_for_hopper(Kernel* kernel) {
+  cudaFuncAttributes attributes{};
+  megalith::cuda::check(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes.ptxVersion >= 90;
+}
+
 /// Whether cross_entropy_rows_kernel can do it.
 template <class T>
 bool takes_rows(const CrossEntropy& args, int most_kept) {
@@ -428,7 +438,7 @@ bool takes_rows(const CrossEntropy& args, int most_kept) {
   return args.step_state && args.logits.dim(1) % kPack<T> == 0 && is_aligned(args.logits.raw()) &&
          vectors <= most_kept && vectors <= kMostChunks * kChunkVectors &&
          args.logits.dim(0) <= std::numeric_limits<int>::max() / 2 &&
-         gpu_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+         is_compiled_for_hopper(cross_entropy_rows_kernel<T>);
 }
 
 }  // namespace
