@@ -152,6 +152,57 @@ TEST(GradReducer, SumsPartialGradientsOverTpBeforeTheirBucketGoesToDp) {
   });
 }
 
+/// Of two ranks, of which the other is not there: notes how it is asked for sums.
+class Noted final : public comm::Channel {
+ public:
+  explicit Noted(std::vector<comm::Haste>& hastes) : Channel("dp", {0, 1}, 0), hastes_(hastes) {}
+  comm::Ticket reduce_scatter(const comm::Call& call, const void*, void*, Stream) override {
+    hastes_.push_back(call.haste);
+    return {};
+  }
+  comm::Ticket all_gather(const comm::Call& call, const void*, void*, Stream) override {
+    EXPECT_EQ(call.haste, hastes_.back());
+    return {};
+  }
+  comm::Ticket all_reduce(const comm::Call&, void*, Stream) override { return {}; }
+  comm::Ticket all_to_all(const comm::Call&, const comm::Parts<const void>&, const comm::Parts<void>&,
+                          Stream) override {
+    return {};
+  }
+  comm::Ticket broadcast(const comm::Call&, void*, Stream) override { return {}; }
+  void barrier(const comm::Call&, Stream) override {}
+  comm::Ticket post_send(const comm::Call&, const void*, Stream) override { return {}; }
+  comm::Ticket post_recv(const comm::Call&, void*, Stream) override { return {}; }
+  void wait(comm::Ticket, Stream) override {}
+  void cancel(comm::Ticket) noexcept override {}
+
+ private:
+  std::vector<comm::Haste>& hastes_;
+};
+
+TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
+  const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
+  const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 2}));
+  GptStage stage(
+      {.model = small_model(), .global_batch = 2, .grad_bucket_bytes = 2 * kLayerElements * size_of(DType::f32)}, mesh);
+  MemoryLedger ledger(Device::cpu);
+  stage.allocate(ledger);
+  std::vector<comm::Haste> hastes;
+  GradReducer reducer(stage.params(), mesh.tp, comm::Group(std::make_shared<Noted>(hastes)));
+  Exec ex;
+  reducer.begin();
+  for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
+  // The matrices of two layers each, and with the last layer the vectors of all.
+  using enum comm::Haste;
+  ASSERT_EQ(hastes.size(), 5u);
+  EXPECT_EQ(std::vector(hastes.begin(), hastes.begin() + 3), (std::vector{beside_work, beside_work, beside_work}));
+  EXPECT_EQ(hastes[4], awaited);
+  reducer.send_rest(ex);
+  ASSERT_EQ(hastes.size(), stage.params().buckets().size());
+  for (std::size_t i = 5; i < hastes.size(); ++i) EXPECT_EQ(hastes[i], awaited);
+  wait_for_all(reducer, ex, stage.params());
+}
+
 TEST(GradReducer, RefusesToWaitForWhatHasNotBeenSent) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 1}));
