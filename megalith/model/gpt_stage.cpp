@@ -157,22 +157,19 @@ Index GptStage::step_input_bytes() const {
 
 BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
   const Index activations = activation_bytes(train_schedule_);
-  Index scratch = extra_scratch;
-  for (const MemoryPlan& plan : plans_) scratch = std::max(scratch, plan.scratch_bytes);
-  for (const MemoryPlan& plan : eval_plans_) scratch = std::max(scratch, plan.scratch_bytes - activations);
   BytesByOwner bytes = params_.bytes();
   bytes["activations"] = activations;
-  bytes[kScratchOwner] = scratch;
+  bytes[kScratchOwner] = std::max(extra_scratch, most_scratch(&MemoryPlan::scratch_bytes));
   bytes["inputs"] = input_bytes() + step_input_bytes();
   return bytes;
 }
 
-Index GptStage::scratch_alive_bytes() const {
+Index GptStage::most_scratch(Index MemoryPlan::*bytes) const {
   const Index activations = activation_bytes(train_schedule_);
-  Index alive = 0;
-  for (const MemoryPlan& plan : plans_) alive = std::max(alive, plan.alive_bytes);
-  for (const MemoryPlan& plan : eval_plans_) alive = std::max(alive, plan.alive_bytes - activations);
-  return alive;
+  Index most = 0;
+  for (const MemoryPlan& plan : plans_) most = std::max(most, plan.*bytes);
+  for (const MemoryPlan& plan : eval_plans_) most = std::max(most, plan.*bytes - activations);
+  return most;
 }
 
 void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {

@@ -75,7 +75,7 @@ class GptStage : public pipeline::Stage {
   /// Bytes by owner: parameters, gradients, activations, scratch, inputs. `extra_scratch`: what others need of it.
   BytesByOwner planned_bytes(Index extra_scratch = 0) const;
   /// Of scratch, what tensors hold when they hold most.
-  Index scratch_alive_bytes() const;
+  Index scratch_alive_bytes() const { return most_scratch(&MemoryPlan::alive_bytes); }
   void allocate(MemoryLedger& ledger, Index extra_scratch = 0);
   std::byte* scratch() const { return scratch_; }
   /// The slots' activations, then scratch: what is in them matters only within a step and an evaluation.
@@ -129,6 +129,8 @@ class GptStage : public pipeline::Stage {
   Index id_bytes() const { return round_up(tokens() * size_of(DType::i32), kAlignment); }
   Index slot_input_bytes() const { return kAlignment + 2 * id_bytes(); }
   void plan_memory();
+  /// Of all passes' plans; evaluations have the slots' activations for scratch, too.
+  Index most_scratch(Index MemoryPlan::*bytes) const;
   pipeline::LoweredSchedule cheapest_lowering(const pipeline::ScheduleShape& shape) const;
   Index activation_bytes(const pipeline::LoweredSchedule& schedule) const;
   Index slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const;

@@ -425,7 +425,7 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
   graph_check_.run(*ex_, {"step", progress.step + 1}, graph_check_.turn(started_),
                    [&](Via via) { run_step(stop, via); });
-  if (!graph_check_.covers(started_ + 1)) graph_check_.release();
+  if (graph_check_.turn(started_ + 1) == GraphCheck::Checked::no) graph_check_.release();
 
   const Index place = started_++ % kMostStarted;
   Started& started = under_way_[static_cast<std::size_t>(place)];
@@ -469,7 +469,7 @@ double Engine::evaluate(const model::BatchSource& source, Index samples) {
     ++evaluated_batches_;
     sum += read<double>(stage_.loss_sum());
   }
-  if (!graph_check_.covers(started_)) graph_check_.release();
+  if (graph_check_.turn(started_) == GraphCheck::Checked::no) graph_check_.release();
   if (mesh_.tp_rank() != 0) sum = 0;
   Exec host;
   comm::all_reduce(host, world_.all(), Tensor(&sum, {1}, DType::f64), comm::Reduce::sum).wait(host);

@@ -63,12 +63,13 @@ void GraphCheck::require_memory() const {
                       "run fewer ranks on a host, a smaller model or train.micro_batch, or graphs.check = 0");
 }
 
-bool GraphCheck::covers(Index runs_before) const {
-  if (plan_.graphs.mode == capture::GraphMode::none) return false;
+GraphCheck::Checked GraphCheck::turn(Index runs_before) const {
+  if (plan_.graphs.mode == capture::GraphMode::none) return Checked::no;
   // Debug builds on the CPU check a run in any case.
   const Index least = build::is_debug && plan_.device == Device::cpu ? 1 : 0;
   const Index since_capture = runs_before - plan_.graphs.warmup_steps;
-  return since_capture > 0 && since_capture <= std::max(least, plan_.graphs.check_steps);
+  const bool is_checked = since_capture > 0 && since_capture <= std::max(least, plan_.graphs.check_steps);
+  return is_checked ? Checked::yes : Checked::no;
 }
 
 std::vector<MemoryLedger::Piece> GraphCheck::compared() const {

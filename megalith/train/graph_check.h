@@ -37,10 +37,9 @@ class GraphCheck {
 
   /// Before step 1, once memory is taken. Throws ConfigError when the hosts have too little memory. Collective.
   void require_memory() const;
-  /// Whether a run is checked, after so many runs.
-  bool covers(Index runs_before) const;
   enum class Checked : std::uint8_t { no, yes };
-  Checked turn(Index runs_before) const { return covers(runs_before) ? Checked::yes : Checked::no; }
+  /// Of a run, after so many runs.
+  Checked turn(Index runs_before) const;
   /// run(Via::graphs); a checked one again by run(Via::eager), from the memory that the first found: what differs is
   /// refused, the second's results stay. Where there are graphs, errors name the run. Collective.
   template <class Run>

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/comm/silent_channel.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/model/gpt_stage.h"
 #include "megalith/ops/init.h"
@@ -16,10 +17,11 @@ namespace megalith::model {
 namespace {
 
 /// A group whose all-gathers bring nothing before they are waited for, as on a GPU they may: a missing wait is seen.
-class LateGathers final : public comm::Channel {
+class LateGathers final : public comm::SilentChannel {
  public:
   explicit LateGathers(const comm::Group& group)
-      : Channel(std::string(group.name()), {group.world_ranks().begin(), group.world_ranks().end()}, group.rank()),
+      : SilentChannel(std::string(group.name()), {group.world_ranks().begin(), group.world_ranks().end()},
+                      group.rank()),
         group_(group) {}
 
   comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream) override {
@@ -30,20 +32,9 @@ class LateGathers final : public comm::Channel {
     const Gather& gather = gathers_[static_cast<std::size_t>(ticket.id)];
     group_.channel().all_gather(gather.call, gather.in, gather.out, stream);
   }
-  void cancel(comm::Ticket) noexcept override {}
-
   comm::Ticket reduce_scatter(const comm::Call& call, const void* in, void* out, Stream stream) override {
     return group_.channel().reduce_scatter(call, in, out, stream);
   }
-  comm::Ticket all_reduce(const comm::Call&, void*, Stream) override { return unused(); }
-  comm::Ticket all_to_all(const comm::Call&, const comm::Parts<const void>&, const comm::Parts<void>&,
-                          Stream) override {
-    return unused();
-  }
-  comm::Ticket broadcast(const comm::Call&, void*, Stream) override { return unused(); }
-  void barrier(const comm::Call&, Stream) override { unused(); }
-  comm::Ticket post_send(const comm::Call&, const void*, Stream) override { return unused(); }
-  comm::Ticket post_recv(const comm::Call&, void*, Stream) override { return unused(); }
 
  private:
   struct Gather {
@@ -51,8 +42,6 @@ class LateGathers final : public comm::Channel {
     const void* in;
     void* out;
   };
-  [[noreturn]] static comm::Ticket unused() { throw InternalError("LateGathers: no step calls this over dp"); }
-
   comm::Group group_;
   std::vector<Gather> gathers_;
 };

@@ -83,17 +83,16 @@ NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name
     : Channel(std::move(name), {host.world_ranks().begin(), host.world_ranks().end()}, host.rank()),
       watchdog_(watchdog),
       use_(use),
+      late_(kMaxLines),
       scratch_(kMaxLines, Device::cuda) {
   lines_.emplace_back(Route{}, use.blocks == Blocks::few ? kCommunicationThreadBlocks : Line::kAnyBlocks);
-  if (use.messages != Messages::none) {
-    for (const int peer : neighbours_of(rank(), size())) {
-      for (int lane = 0; lane < kMessageLanes; ++lane) {
-        lines_.emplace_back(Route{Op::send, peer, lane}, kMessageBlocks);
-        lines_.emplace_back(Route{Op::recv, peer, lane}, kMessageBlocks);
-      }
+  if (use.messages == Messages::none) return;
+  for (const int peer : neighbours_of(rank(), size())) {
+    for (int lane = 0; lane < kMessageLanes; ++lane) {
+      lines_.emplace_back(Route{Op::send, peer, lane}, kMessageBlocks);
+      lines_.emplace_back(Route{Op::recv, peer, lane}, kMessageBlocks);
     }
   }
-  late_.resize(lines_.size());
 }
 
 /// Everybody's ids, in member order.

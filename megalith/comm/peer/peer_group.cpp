@@ -123,15 +123,13 @@ struct PeerGroup::Sum {
 void PeerGroup::add_up(const Piece& piece, const Sum& sum, Stream stream) const {
   for_others(
       [&](int member) { copy(mailbox(member).in(rank_), sum.in + piece.offset(member), piece.bytes(member), stream); });
-  meet(0, stream);
   PartsSum parts{.members = size(), .count = piece.bytes(rank_) / size_of(sum.dtype), .dtype = sum.dtype};
   parts.add_out(sum.out);
   if (sum.copy != nullptr) parts.add_out(sum.copy);
   for (int member = 0; member < size(); ++member)
     parts.parts[static_cast<std::size_t>(member)] =
         member == rank_ ? sum.in + piece.offset(rank_) : mailbox(rank_).in(member);
-  sum_parts(stream, parts);
-  meet(1, stream);
+  between_meetings(stream, [&] { sum_parts(stream, parts); });
 }
 
 /// The others' parts of `to`, from their mailboxes.

@@ -80,6 +80,15 @@ inline int gpu_attribute(cudaDeviceAttr name) {
   return value;
 }
 
+/// Whether the code that this GPU has of a kernel is that for compute capability 9.0 and later: it may have been made
+/// from an older one's.
+template <class Kernel>
+bool is_compiled_for_hopper(Kernel* kernel) {
+  cudaFuncAttributes attributes{};
+  megalith::cuda::check(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes.ptxVersion >= 90;
+}
+
 // ---- Vectors ----
 
 /// N numbers of one thread, in registers.

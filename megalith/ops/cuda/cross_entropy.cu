@@ -422,15 +422,6 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
                            bytes > 0 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault));
 }
 
-/// Whether the code that this GPU has of a kernel is that for compute capability 9.0 and later: it may have been made
-/// from an older one's.
-template <class Kernel>
-bool is_compiled_for_hopper(Kernel* kernel) {
-  cudaFuncAttributes attributes{};
-  megalith::cuda::check(cudaFuncGetAttributes(&attributes, kernel));
-  return attributes.ptxVersion >= 90;
-}
-
 /// Whether cross_entropy_rows_kernel can do it.
 template <class T>
 bool takes_rows(const CrossEntropy& args, int most_kept) {

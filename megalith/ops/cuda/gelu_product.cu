@@ -76,11 +76,9 @@ void run(Stream stream, const GeluProduct& product, int multiprocessors) {
 struct HopperGpu {
   explicit HopperGpu(Exec&) {
     if constexpr (MEGALITH_HAS_SM90A == 0) return;
-    int gpu = 0, major = 0;
-    megalith::cuda::check(cudaGetDevice(&gpu));
-    megalith::cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
-    megalith::cuda::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, gpu));
-    is_there = major == 9 && MEGALITH_DRIVER(cuTensorMapEncodeTiled) != nullptr;
+    multiprocessors = gpu_attribute(cudaDevAttrMultiProcessorCount);
+    is_there =
+        gpu_attribute(cudaDevAttrComputeCapabilityMajor) == 9 && MEGALITH_DRIVER(cuTensorMapEncodeTiled) != nullptr;
     if (!is_there) return;
     allow_shared_memory<__nv_bfloat16, Pass::forward, kClusterBlocks>();
     allow_shared_memory<__nv_bfloat16, Pass::backward, kClusterBlocks>();
