@@ -9,8 +9,9 @@ using ops::Transpose;
 using ops::Write;
 
 // A product leaves room for communication that was begun right before it; later ones find that done. Such are the
-// weight gradient of a column-parallel layer, beside the sum of its input's gradient; that of a row-parallel one where
-// the next region's rows enter beside it; and in a part's forward pass those that follow what the other part has sent.
+// weight gradient of a column-parallel layer, beside the sum of its input's gradient; where rows enter by a message,
+// both products of a row-parallel layer's backward pass, beside the input of its region and beside what enters the
+// next; and in a part's forward pass those that follow what the other part has sent.
 ops::Beside beside(bool communication) { return communication ? ops::Beside::communication : ops::Beside::nothing; }
 
 /// weight.grad += dy^T x, or =; bias_grad += sum of dy's rows where it is given.
@@ -81,17 +82,18 @@ InFlight RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, con
                    .b = weight_.value,
                    .c = sums,
                    .transpose_b = Transpose::yes,
-                   .beside = beside(part.count > 1 && tp_.rows() == Rows::shared)});
+                   .beside = beside(part.count > 1 && enters())});
   return tp_.leave(ex, sums, y, part);
 }
 
 void RowParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
-  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = dx});
+  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = dx, .beside = beside(enters())});
 }
 
 void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
                                             const Tensor& bias_grad) const {
-  ops::matmul_gelu_backward(ex, {.dy = dy, .w = weight_.value, .z = z, .dz = dz, .bias_grad = bias_grad});
+  ops::matmul_gelu_backward(
+      ex, {.dy = dy, .w = weight_.value, .z = z, .dz = dz, .bias_grad = bias_grad, .beside = beside(enters())});
 }
 
 WeightGradTime RowParallelLinear::weight_grad_time() const {

@@ -31,9 +31,9 @@ SelfAttention::SelfAttention(const std::string& name, const BlockConfig& config,
       out_(tp, params.at(name + ".out.weight"), params.at(name + ".out.bias")),
       dropout_{config.attention_dropout, config.seed, site} {}
 
-void SelfAttention::work(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
+InFlight SelfAttention::leave(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
   const Part& part = microbatch.part;
-  const Tensor qkv = qkv_.forward(ex, saved.qkv, part);
+  const Tensor& qkv = saved.qkv.y;
   part.make(ex, saved.out.x, {qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
   part.make(ex, saved.log_sum_exp, {microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(qkv.dtype()));
   ops::attention_forward(ex, {.qkv = part.of(qkv),
@@ -45,6 +45,7 @@ void SelfAttention::work(Exec& ex, const Microbatch& microbatch, Saved& saved) c
                               .first_head = first_head_,
                               .num_global_heads = global_heads_,
                               .dropout = dropout_.in(microbatch)});
+  return out_.forward(ex, saved.out.x, saved.out, part);
 }
 
 void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, EnteredBackward& entered, const Saved& saved,

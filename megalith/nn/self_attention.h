@@ -29,10 +29,8 @@ class SelfAttention {
   InFlight enter(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
     return qkv_.enter(ex, x, saved.qkv, part);
   }
-  void work(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
-  InFlight leave(Exec& ex, Saved& saved, const Part& part) const {
-    return out_.forward(ex, saved.out.x, saved.out, part);
-  }
+  void work(Exec& ex, Saved& saved, const Part& part) const { qkv_.forward(ex, saved.qkv, part); }
+  InFlight leave(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
 
   // Backward, in three steps as Mlp's: dy [O, H] -> dx [O, H].
   [[nodiscard]] EnteredBackward enter_backward(Exec& ex, const Tensor& dy, const Saved& saved) const {

@@ -55,12 +55,12 @@ InFlight TransformerBlock::enter_mlp(Exec& ex, const Microbatch& microbatch, Sav
 }
 
 void TransformerBlock::work(Exec& ex, const Microbatch& microbatch, Region region, Saved& saved) const {
-  if (region == Region::attention) return attention_.work(ex, microbatch, saved.attention);
+  if (region == Region::attention) return attention_.work(ex, saved.attention, microbatch.part);
   mlp_.work(ex, saved.mlp, microbatch.part);
 }
 
 InFlight TransformerBlock::leave(Exec& ex, const Microbatch& microbatch, Region region, Saved& saved) const {
-  if (region == Region::attention) return attention_.leave(ex, saved.attention, microbatch.part);
+  if (region == Region::attention) return attention_.leave(ex, microbatch, saved.attention);
   return mlp_.leave(ex, saved.mlp, microbatch.part);
 }
 

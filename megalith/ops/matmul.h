@@ -43,6 +43,7 @@ struct MatmulGeluBackward {
   Tensor dy, w, z;   // in
   Tensor dz;         // out
   Tensor bias_grad;  // out, accumulated
+  Beside beside = Beside::nothing;
 };
 void matmul_gelu_backward(Exec& ex, const MatmulGeluBackward& args);
 

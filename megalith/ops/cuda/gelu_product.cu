@@ -130,7 +130,8 @@ bool gelu_product(Exec& ex, Stream stream, const MatmulGelu& args, int left_free
                                         args.x.dtype(), left_free);
 }
 
-bool gelu_product_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts) {
+bool gelu_product_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts,
+                           int left_free) {
   const Index rows = args.dy.dim(0), columns = args.w.dim(1);
   if (!run_if_possible<Pass::backward>(ex, stream,
                                        {.a = args.dy.raw(),
@@ -142,7 +143,7 @@ bool gelu_product_backward(Exec& ex, Stream stream, const MatmulGeluBackward& ar
                                         .rows = rows,
                                         .columns = columns,
                                         .depth = args.dy.dim(1)},
-                                       args.dy.dtype(), 0))
+                                       args.dy.dtype(), left_free))
     return false;
   add_parts(stream, pointer<float>(parts), gelu_product_parts(rows), columns, pointer<float>(args.bias_grad));
   return true;

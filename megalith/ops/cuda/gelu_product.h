@@ -17,6 +17,6 @@ inline Index gelu_product_parts(Index rows) { return ceil_div(rows, kGeluProduct
 /// Leaves so many multiprocessors free.
 bool gelu_product(Exec& ex, Stream stream, const MatmulGelu& args, int left_free);
 /// The gradient of the bias adds up dz before it is rounded. parts: scratch f32 [gelu_product_parts(T), F] or more
-bool gelu_product_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts);
+bool gelu_product_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts, int left_free);
 
 }  // namespace megalith::ops::cuda

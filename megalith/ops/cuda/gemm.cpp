@@ -87,8 +87,8 @@ void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args) {
 
 void matmul_gelu_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts) {
   if (args.dz.numel() == 0) return;
-  if (gelu_product_backward(ex, stream, args, parts)) return;
-  const Matmul product{.a = args.dy, .b = args.w, .c = args.dz};
+  if (gelu_product_backward(ex, stream, args, parts, left_free(ex, args.beside))) return;
+  const Matmul product{.a = args.dy, .b = args.w, .c = args.dz, .beside = args.beside};
   const Tensor sums = parts.rows(0, 1).reshaped(args.bias_grad.shape());
   if (has_gelu_epilogue(args.dy)) {
     if (run(ex, stream, product, GemmEpilogue::gelu_backward_bias_grad, sums.raw(), args.z.raw()))
