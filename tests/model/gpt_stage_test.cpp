@@ -66,6 +66,28 @@ TEST(GptStage, TheTokenTableIsOnTheFirstAndTheLastStageAndOwnedOnce) {
   EXPECT_EQ(owners, 1);
 }
 
+/// The op before each attention of a forward pass, and the two behind it.
+std::vector<std::vector<std::string>> ops_around_attention(nn::Rows rows, int parts) {
+  std::unique_ptr<comm::World> world;
+  const GptStage stage(
+      {.model = small_model(), .rows = rows, .forward_parts = parts, .global_batch = 2, .micro_batch = 2},
+      dry_mesh(world, 0, 2, 1));
+  const std::vector<const char*>& ops = stage.plans().at(0).phases.at(0).ops;
+  std::vector<std::vector<std::string>> around;
+  for (std::size_t i = 1; i + 2 < ops.size(); ++i) {
+    if (ops[i] == std::string("attention")) around.push_back({ops[i - 1], ops[i + 1], ops[i + 2]});
+  }
+  return around;
+}
+
+TEST(GptStage, TheOtherPartsRowsEnterBesideAttentionAndItsSecondProduct) {
+  using Around = std::vector<std::vector<std::string>>;
+  const std::size_t passes = 2 * 4;  // two parts through four layers
+  EXPECT_EQ(ops_around_attention(nn::Rows::shared, 2), Around(passes, {"all_gather", "matmul", "reduce_scatter"}));
+  EXPECT_EQ(ops_around_attention(nn::Rows::whole, 2), Around(passes, {"matmul", "matmul", "all_reduce"}));
+  EXPECT_EQ(ops_around_attention(nn::Rows::shared, 1), Around(passes / 2, {"matmul", "matmul", "reduce_scatter"}));
+}
+
 TEST(GptStage, BatchesThatDoNotDivideAreRefused) {
   std::unique_ptr<comm::World> world;
   const grid::Mesh mesh = dry_mesh(world, 0, 1, 1, 2);

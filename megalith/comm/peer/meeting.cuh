@@ -1,0 +1,88 @@
+#pragma once
+#include <cstdint>
+
+#include "megalith/comm/peer/meeting.h"
+
+// Other GPUs see and are seen: every access to a word is one of the whole system's.
+
+namespace megalith::comm {
+
+__device__ inline std::uint32_t load_word(const std::uint32_t* word) {
+  std::uint32_t value = 0;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+/// After all that the thread has written, or seen.
+__device__ inline void store_word(std::uint32_t* word, std::uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+/// A thread block's part in its kernel's meeting. Lies in shared memory; begin() and end() are called by all threads of
+/// all blocks, kMostSummed or more a block.
+class Attendance {
+ public:
+  /// Returns when the kernels of all members have begun; false once a member has failed: then the kernel is to end.
+  __device__ bool begin(const Meeting& meeting) {
+    const auto member = static_cast<int>(threadIdx.x);
+    bool goes_on = true;
+    if (member < meeting.members) {
+      MeetingPlace& own = place_of(meeting, meeting.rank);
+      const std::uint32_t turn = *static_cast<volatile std::uint32_t*>(&own.turn) + 1;
+      if (member == meeting.rank) {
+        turn_ = turn;
+        brought_[member] = static_cast<std::byte*>(meeting.brings);
+      } else {
+        if (blockIdx.x == 0) {
+          MeetingPlace& theirs = place_of(meeting, member);
+          *static_cast<std::byte* volatile*>(&theirs.brought[meeting.rank]) = static_cast<std::byte*>(meeting.brings);
+          store_word(&theirs.begun[meeting.rank], turn);
+        }
+        goes_on = await(own, own.begun[member], turn);
+        brought_[member] = *static_cast<std::byte* volatile*>(&own.brought[member]);
+      }
+    }
+    return __syncthreads_and(static_cast<int>(goes_on)) != 0;
+  }
+
+  /// What a member has brought along.
+  __device__ std::byte* brought(int member) const { return brought_[member]; }
+
+  /// The last block of the kernel returns when those of all members have done their share, or a member has failed.
+  __device__ void end(const Meeting& meeting) {
+    MeetingPlace& own = place_of(meeting, meeting.rank);
+    const auto member = static_cast<int>(threadIdx.x);
+    __threadfence_system();
+    __syncthreads();
+    if (member == 0) is_last_ = atomicAdd(&own.blocks_through, 1) == gridDim.x - 1;
+    __syncthreads();
+    if (!is_last_) return;
+    if (member < meeting.members && member != meeting.rank) {
+      __threadfence_system();  // what the other blocks have written goes before the word, too
+      store_word(&place_of(meeting, member).through[meeting.rank], turn_);
+      static_cast<void>(await(own, own.through[member], turn_));
+    }
+    __syncthreads();
+    if (member != 0) return;
+    own.blocks_through = 0;
+    own.turn = turn_;
+  }
+
+ private:
+  __device__ static MeetingPlace& place_of(const Meeting& meeting, int member) {
+    return *meeting.places[static_cast<std::size_t>(member)];
+  }
+  /// Until the word has come to `turn`; false once a member has failed. Turns may wrap around.
+  __device__ static bool await(const MeetingPlace& own, const std::uint32_t& word, std::uint32_t turn) {
+    for (;;) {
+      const bool has_come = static_cast<std::int32_t>(load_word(&word) - turn) >= 0;
+      if (*static_cast<const volatile std::uint32_t*>(&own.failed) != 0) return false;
+      if (has_come) return true;
+    }
+  }
+
+  std::uint32_t turn_;
+  bool is_last_;
+  std::byte* brought_[kMostSummed];
+};
+
+}  // namespace megalith::comm
