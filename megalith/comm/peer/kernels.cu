@@ -7,6 +7,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/peer/kernels.h"
+#include "megalith/comm/peer/meeting.cuh"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/load_kernels.h"
 
@@ -23,7 +24,7 @@ struct alignas(sizeof(T) * N) Vector {
   T at[N];
 };
 
-bool is_aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
+__host__ __device__ bool is_aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
 
 unsigned blocks_for(Index vectors, const Reach& reach, Index most) {
   if (reach.most_blocks > 0) most = reach.most_blocks;
@@ -41,8 +42,8 @@ constexpr int kAtOnce = 8;
 /// at a time.
 template <int kMost, class Body>
 __device__ void for_share(Index count, const Body& body) {
-  const Index stride = Index{gridDim.x} * kThreads;
-  Index i = blockIdx.x * Index{kThreads} + threadIdx.x;
+  const Index stride = Index{gridDim.x} * blockDim.x;
+  Index i = blockIdx.x * Index{blockDim.x} + threadIdx.x;
   for (; i + (kMost - 1) * stride < count; i += kMost * stride) body.template operator()<kMost>(i, stride);
   for (; i < count; i += stride) body.template operator()<1>(i, stride);
 }
@@ -51,15 +52,14 @@ __device__ void for_share(Index count, const Body& body) {
 
 template <class T>
 struct Operands {
-  const T* parts[kMostSummed] = {};
+  T* parts[kMostSummed] = {};
   T* outs[kMostSummed] = {};
   int num_outs = 0;
 };
 
-template <class T, int N, int kMembers>
-__global__ void __launch_bounds__(kThreads)
-    sum_kernel(const Operands<T> operands, Index vectors, const std::uint32_t* unless) {
-  if (is_set(unless)) return;
+/// Calls write(i, the sum of parts[0][i], parts[1][i], ...) for the thread's share of [0, vectors).
+template <class T, int N, int kMembers, class Write>
+__device__ void sum_share(T* const* all_parts, Index vectors, const Write& write) {
   using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
   for_share<kAtOnce / kMembers>(vectors, [&]<int kCount>(Index i, Index stride) {
     Vector<T, N> parts[kCount][kMembers];
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kCount; ++k) {
 #pragma unroll
       for (int member = 0; member < kMembers; ++member)
-        parts[k][member] = reinterpret_cast<const Vector<T, N>*>(operands.parts[member])[i + k * stride];
+        parts[k][member] = reinterpret_cast<const Vector<T, N>*>(all_parts[member])[i + k * stride];
     }
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
@@ -79,27 +79,72 @@ __global__ void __launch_bounds__(kThreads)
         for (int member = 1; member < kMembers; ++member) sum += static_cast<Wide>(parts[k][member].at[j]);
         result.at[j] = static_cast<T>(sum);
       }
+      write(i + k * stride, result);
+    }
+  });
+}
+
+template <class T, int N, int kMembers>
+__global__ void __launch_bounds__(kThreads)
+    sum_kernel(const Operands<T> operands, Index vectors, const std::uint32_t* unless) {
+  if (is_set(unless)) return;
+  sum_share<T, N, kMembers>(operands.parts, vectors, [&](Index i, const Vector<T, N>& result) {
 #pragma unroll
-      for (int out = 0; out < kMostSummed; ++out) {
-        if (out < operands.num_outs) reinterpret_cast<Vector<T, N>*>(operands.outs[out])[i + k * stride] = result;
-      }
+    for (int out = 0; out < kMostSummed; ++out) {
+      if (out < operands.num_outs) reinterpret_cast<Vector<T, N>*>(operands.outs[out])[i] = result;
     }
   });
   __threadfence_system();
 }
 
-/// sum_kernel<T, N, members>; looks from kMembers on.
-template <class T, int N, int kMembers = 2>
-auto sum_kernel_of(int members) -> void (*)(Operands<T>, Index, const std::uint32_t*) {
-  if constexpr (kMembers > kMostSummed) {
-    throw InternalError(str("[sum_parts] members = ", members, ": must be 2 to ", kMostSummed));
-  } else {
-    return members == kMembers ? sum_kernel<T, N, kMembers> : sum_kernel_of<T, N, kMembers + 1>(members);
-  }
-}
-
 template <class T>
 inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
+
+/// Threads of a block beside which no product's finds registers on a multiprocessor.
+constexpr int kMostThreads = 1024;
+
+/// Every part is of a member, and also takes the sum.
+template <class T, int N, int kMembers>
+__device__ void sum_in_place(T* const* parts, Index vectors) {
+  sum_share<T, N, kMembers>(parts, vectors, [&](Index i, const Vector<T, N>& result) {
+    for (int member = 0; member < kMembers; ++member) reinterpret_cast<Vector<T, N>*>(parts[member])[i] = result;
+  });
+}
+
+template <class T, int kMembers>
+__global__ void __launch_bounds__(kMostThreads, 1) met_sum_kernel(const __grid_constant__ MetSum args) {
+  __shared__ Attendance attendance;
+  __shared__ T* parts[kMembers];
+  if (!attendance.begin(args.meeting)) return;
+  bool wide = args.count % kWide<T> == 0;
+  if (const auto member = static_cast<int>(threadIdx.x); member < kMembers) {
+    parts[member] = reinterpret_cast<T*>(attendance.brought(member) + args.offset);
+    wide = wide && is_aligned(parts[member]);
+  }
+  if (__syncthreads_and(static_cast<int>(wide)) != 0) {
+    sum_in_place<T, kWide<T>, kMembers>(parts, args.count / kWide<T>);
+  } else {
+    sum_in_place<T, 1, kMembers>(parts, args.count);
+  }
+  attendance.end(args.meeting);
+}
+
+/// f.operator()<members>(); looks from kMembers on.
+template <int kMembers = 2, class F>
+auto for_members(int members, const F& f) {
+  if (members == kMembers) return f.template operator()<kMembers>();
+  if constexpr (kMembers < kMostSummed) return for_members<kMembers + 1>(members, f);
+  throw InternalError(str("[sum_parts] members = ", members, ": must be 2 to ", kMostSummed));
+}
+
+template <class T, int N>
+auto sum_kernel_of(int members) {
+  return for_members(members, [&]<int kMembers>() { return sum_kernel<T, N, kMembers>; });
+}
+template <class T>
+auto met_sum_kernel_of(int members) {
+  return for_members(members, [&]<int kMembers>() { return met_sum_kernel<T, kMembers>; });
+}
 
 template <class T>
 void sum(Stream stream, const PartsSum& args) {
@@ -108,7 +153,7 @@ void sum(Stream stream, const PartsSum& args) {
   for (int out = 0; out < args.num_outs; ++out)
     operands.outs[out] = static_cast<T*>(args.outs[static_cast<std::size_t>(out)]);
   for (int member = 0; member < args.members; ++member)
-    operands.parts[member] = static_cast<const T*>(args.parts[static_cast<std::size_t>(member)]);
+    operands.parts[member] = static_cast<T*>(const_cast<void*>(args.parts[static_cast<std::size_t>(member)]));
   const bool wide = args.count % kWide<T> == 0 &&
                     std::all_of(operands.outs, operands.outs + args.num_outs, is_aligned) &&
                     std::all_of(operands.parts, operands.parts + args.members, is_aligned);
@@ -117,6 +162,30 @@ void sum(Stream stream, const PartsSum& args) {
   kernel<<<blocks_for(vectors, args.reach, kMostSumBlocks), kThreads, 0, cuda::native(stream)>>>(operands, vectors,
                                                                                                  args.reach.unless);
   cuda::check(cudaGetLastError());
+}
+
+template <class T>
+void met_sum(Stream stream, const MetSum& args) {
+  const auto kernel = met_sum_kernel_of<T>(args.meeting.members);
+  kernel<<<static_cast<unsigned>(args.blocks), kMostThreads, 0, cuda::native(stream)>>>(args);
+  cuda::check(cudaGetLastError());
+}
+
+/// f.operator()<T>() with the device's type.
+template <class F>
+void for_summed(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::f64:
+      return f.template operator()<double>();
+    case DType::f32:
+      return f.template operator()<float>();
+    case DType::bf16:
+      return f.template operator()<__nv_bfloat16>();
+    case DType::f16:
+      return f.template operator()<__half>();
+    default:
+      throw InternalError(str("[sum_parts] dtype = ", name_of(dtype), ": must be f64, f32, bf16 or f16"));
+  }
 }
 
 // ---- Copies ----
@@ -153,17 +222,13 @@ void copy_elements(Stream stream, const Targets& to, const void* from, Index cou
 
 // ---- Words ----
 
-/// Other GPUs see and are seen: every access is one of the whole system's.
 __global__ void __launch_bounds__(1) word_kernel(const WordSteps steps) {
   for (int i = 0; i < steps.count; ++i) {
     const WordStep step = steps.at[static_cast<std::size_t>(i)];
     if (step.kind == WordStep::Kind::wait) {
-      std::uint32_t value = 0;
-      do {
-        asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(step.word) : "memory");
-      } while (value < step.value);
+      while (load_word(step.word) < step.value) continue;
     } else {
-      asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(step.word), "r"(step.value) : "memory");
+      store_word(step.word, step.value);
     }
   }
 }
@@ -172,7 +237,8 @@ __global__ void __launch_bounds__(1) word_kernel(const WordSteps steps) {
 
 void load_kernels(int members) {
   const auto load_sums = [&]<class T>(T) {
-    cuda::load_kernels(sum_kernel_of<T, kWide<T>>(members), sum_kernel_of<T, 1>(members));
+    cuda::load_kernels(sum_kernel_of<T, kWide<T>>(members), sum_kernel_of<T, 1>(members),
+                       met_sum_kernel_of<T>(members));
   };
   load_sums(double{});
   load_sums(float{});
@@ -182,19 +248,11 @@ void load_kernels(int members) {
 }
 
 void sum_parts(Stream stream, const PartsSum& args) {
-  if (args.count == 0) return;
-  switch (args.dtype) {
-    case DType::f64:
-      return sum<double>(stream, args);
-    case DType::f32:
-      return sum<float>(stream, args);
-    case DType::bf16:
-      return sum<__nv_bfloat16>(stream, args);
-    case DType::f16:
-      return sum<__half>(stream, args);
-    default:
-      throw InternalError(str("[sum_parts] dtype = ", name_of(args.dtype), ": must be f64, f32, bf16 or f16"));
-  }
+  if (args.count > 0) for_summed(args.dtype, [&]<class T>() { sum<T>(stream, args); });
+}
+
+void sum_at_meeting(Stream stream, const MetSum& args) {
+  for_summed(args.dtype, [&]<class T>() { met_sum<T>(stream, args); });
 }
 
 void copy_by_kernel(Stream stream, std::span<void* const> to, const void* from, Index bytes, const Reach& reach) {

@@ -3,14 +3,13 @@
 #include <cstdint>
 #include <span>
 
+#include "megalith/comm/peer/meeting.h"
 #include "megalith/tensor/tensor.h"
 
 // What the copy engines cannot do, and in graphs what they would do late.
 
 namespace megalith::comm {
 
-/// Most members of a group whose parts are summed by one kernel.
-inline constexpr int kMostSummed = 8;
 /// What sum_parts() takes.
 constexpr bool is_summed(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
@@ -41,6 +40,18 @@ struct PartsSum {
   void add_out(void* out) { outs.at(static_cast<std::size_t>(num_outs++)) = out; }
 };
 void sum_parts(Stream stream, const PartsSum& args);
+
+/// The same sums of [offset, offset + count * element) of what all members' kernels bring along, into all of it: each
+/// member's kernel adds up another part. Its thread blocks have a multiprocessor each, so that a product beside it has
+/// all others, whichever of the two is there first.
+struct MetSum {
+  Meeting meeting = {};
+  Index offset = 0;  ///< bytes
+  Index count = 0;
+  DType dtype = DType::f32;
+  int blocks = 1;
+};
+void sum_at_meeting(Stream stream, const MetSum& args);
 
 /// Copies by multiprocessors, to one place or several: unlike a copy engine's, a copy that waits in its stream then
 /// delays no other stream's.

@@ -47,15 +47,17 @@ void open_way(int own, int other) {
 
 }  // namespace
 
-static_assert((MailboxLayout::kPhases + 2 * MailboxLayout::kLanes * MailboxLayout::kSlots) * kMostSummed <
-                  MailboxLayout::kWordBytes / Index{sizeof(std::uint32_t)},
-              "the last word is no slot's");
+static_assert((MailboxLayout::kPhases + 2 * MailboxLayout::kLanes * MailboxLayout::kSlots) * kMostSummed *
+                      Index{sizeof(std::uint32_t)} <=
+                  MailboxLayout::kWordBytes - Index{sizeof(MeetingPlace)},
+              "the meeting place's words are no slot's");
 
 PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::span<const int> gpus)
     : layout_(layout),
       member_(member),
       memory_(layout.bytes(), gpus),
       words_(reinterpret_cast<std::uint32_t*>(memory_.data())),
+      meeting_place_(reinterpret_cast<MeetingPlace*>(memory_.data() + MailboxLayout::kWordBytes) - 1),
       data_(memory_.data() + MailboxLayout::kWordBytes) {
   // At first there is room in all slots, whoever sends.
   const Index begin = room(0, 0, 0) - words_, end = room(layout.members, 0, 0) - words_;

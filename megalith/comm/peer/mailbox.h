@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "megalith/comm/peer/meeting.h"
 #include "megalith/comm/peer/shared_memory.h"
 #include "megalith/comm/world.h"
 
@@ -47,8 +48,9 @@ class PeerMailbox {
   /// 1 from when member `from` has come to the phase until this member has seen it, else 0.
   std::uint32_t* arrived(int phase, int from) const { return words_ + phase * layout_.members + from; }
 
-  /// The last word. Not 0 once a member has failed: from then on nothing reaches into other members' memory.
-  std::uint32_t* failed() const { return words_ + MailboxLayout::kWordBytes / Index{sizeof(std::uint32_t)} - 1; }
+  /// The last words: where kernels meet. Once it says that a member has failed, nothing reaches into other members'
+  /// memory.
+  MeetingPlace* meeting_place() const { return meeting_place_; }
 
   // Messages, between neighbours on the ring of members.
   std::byte* slot(int from, int lane, int slot) const;
@@ -64,6 +66,7 @@ class PeerMailbox {
   int member_;
   SharedMemory memory_;
   std::uint32_t* words_;
+  MeetingPlace* meeting_place_;
   std::byte* data_;
 };
 

@@ -18,8 +18,8 @@ namespace {
 constexpr Index kLeastBytes = Index{1} << 20;  ///< of a collective; below, NCCL's latency is lower
 constexpr Index kLeastMessageBytes = Index{256} << 10;
 /// Thread blocks of the kernels that reach into other GPUs' memory. A step of 1.2B, TP 2 on H200s from a graph, ms,
-/// with 8, 12, 16, 24 of a sum: 75.5, 74.7, 73.7, 73.2; where rows are shared, with 16, 32, 64 of a copy: 75.7, 74.1,
-/// 74.1.
+/// with 8, 12, 16, 24 of a sum (all-reduces' then): 75.5, 74.7, 73.7, 73.2; where rows are shared, with 16, 32, 64 of a
+/// copy: 75.7, 74.1, 74.1.
 constexpr int kSumBlocks = 24, kCopyBlocks = 32;
 /// From so many bytes on a copy engine's latency in a graph is little. DP 2 of 124M from a graph: 55.0 ms a step where
 /// gradients that are summed beside the backward pass go so, 55.9 where all go by kernels.
@@ -138,32 +138,33 @@ void PeerGroup::pull(const Piece& piece, std::byte* to, Stream stream) const {
 }
 
 // In a graph addresses stay, and a copy engine's work costs its neighbours 10 to 20 us on either side. So where that
-// counts kernels reach into the others' tensors: meet, one kernel, meet.
+// counts kernels reach into the others' tensors: one kernel that meets the others', or meet, one kernel, meet.
 
 bool PeerGroup::reaches_tensors(const Call& call, Index bytes, Stream stream) const {
   if (call.haste == Haste::beside_work && bytes >= kLeastCopiedBytes) return false;
   return captures_ == Captures::collectives && is_capturing(stream);
 }
 
-Reach PeerGroup::reach(int blocks) const { return {.most_blocks = blocks, .unless = mailbox(rank_).failed()}; }
+Reach PeerGroup::reach(int blocks) const {
+  return {.most_blocks = blocks, .unless = &mailbox(rank_).meeting_place()->failed};
+}
 
 std::vector<std::byte*> PeerGroup::addresses_of_all(const void* own) const {
   return gather_values(host_, static_cast<std::byte*>(const_cast<void*>(own)));
 }
 
-void PeerGroup::all_reduce_in_graph(const Call& call, std::byte* data, Stream stream) const {
+void PeerGroup::all_reduce_in_graph(const Call& call, void* data, Stream stream) const {
   const Index total = call.count * size_of(call.dtype);
   const Index stride = round_up(ceil_div(total, Index{size()}), MailboxLayout::kAlignment);
   const Piece piece{stride, 0, stride, total};
-  PartsSum sum{.members = size(),
-               .count = piece.bytes(rank_) / size_of(call.dtype),
-               .dtype = call.dtype,
-               .reach = reach(kSumBlocks)};
-  for (std::byte* const theirs : addresses_of_all(data)) {
-    sum.parts[static_cast<std::size_t>(sum.num_outs)] = theirs + piece.offset(rank_);
-    sum.add_out(theirs + piece.offset(rank_));
-  }
-  between_meetings(stream, [&] { sum_parts(stream, sum); });
+  Meeting meeting{.members = size(), .rank = rank_, .brings = data};
+  for (int member = 0; member < size(); ++member)
+    meeting.places[static_cast<std::size_t>(member)] = mailbox(member).meeting_place();
+  sum_at_meeting(stream, {.meeting = meeting,
+                          .offset = piece.offset(rank_),
+                          .count = piece.bytes(rank_) / size_of(call.dtype),
+                          .dtype = call.dtype,
+                          .blocks = multiprocessors()});
 }
 
 void PeerGroup::reduce_scatter_in_graph(const Call& call, const void* in, void* out, Stream stream) const {
@@ -187,7 +188,7 @@ void PeerGroup::all_gather_in_graph(const Call& call, const void* in, void* out,
 void PeerGroup::all_reduce(const Call& call, void* data, Stream stream) {
   auto* const bytes = static_cast<std::byte*>(data);
   const Index total = call.count * size_of(call.dtype);
-  if (reaches_tensors(call, total, stream)) return all_reduce_in_graph(call, bytes, stream);
+  if (reaches_tensors(call, total, stream)) return all_reduce_in_graph(call, data, stream);
   const Index stride =
       std::min(round_up(ceil_div(total, Index{size()}), MailboxLayout::kAlignment), layout_.part_bytes());
   for (Index begin = 0; begin < total; begin += stride * size()) {
@@ -257,7 +258,7 @@ void PeerGroup::release() noexcept {
   try {
     const PeerMailbox& own = mailbox(rank_);
     StreamWords failed;  // first: what is released below must find it
-    for (int member = 0; member < size(); ++member) failed.write(mailbox(member).failed(), 1);
+    for (int member = 0; member < size(); ++member) failed.write(&mailbox(member).meeting_place()->failed, 1);
     failed.submit(release_stream_.get());
     for_others([&](int member) {
       StreamWords words;
