@@ -250,9 +250,9 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
     }
     if (i < blocks_.size()) message = in_block(i).enter_attention(ex, microbatch, x, saved.blocks[i]);
   };
-  // One part's message leaves beside the other's work. Where rows also enter by a message, the other part's goes beside
-  // the second product; else its sum has the whole of a turn to arrive in.
-  const bool early = parts > 1 && tp_.rows() == nn::Rows::shared;
+  // One part's message leaves beside the other's work: the whole of a turn, or where rows also enter by messages its
+  // first product, as the other part's enter beside the rest of it.
+  const bool early = parts > 1 && tp_.shares_rows();
   enter(0);
   for (std::size_t t = 0; t < turns; ++t) {
     const nn::Microbatch microbatch = microbatch_of(t);
@@ -294,7 +294,7 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
     head_->backward(ex, inputs.microbatch, inputs.targets, saved.head, dy);
   }
   // Where rows enter by a message, each block begins that of the one before.
-  const bool in_pieces = pieces_.pieces != LayerPieces::none, ahead = !in_pieces && tp_.rows() == nn::Rows::shared;
+  const bool in_pieces = pieces_.pieces != LayerPieces::none, ahead = !in_pieces && tp_.shares_rows();
   const auto set_layer = [&](std::size_t i) { ex.set_layer(range_.layers.begin + static_cast<Index>(i)); };
   nn::EnteredBackward entered;  // of the block that comes next
   const auto enter = [&](std::size_t i, const Tensor& d_out) {

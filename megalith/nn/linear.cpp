@@ -8,10 +8,10 @@ namespace {
 using ops::Transpose;
 using ops::Write;
 
-// A product leaves room for communication that was begun right before it; later ones find that done. Such are the
-// weight gradient of a column-parallel layer, beside the sum of its input's gradient; where rows enter by a message,
-// both products of a row-parallel layer's backward pass, beside the input of its region and beside what enters the
-// next; and in a part's forward pass those that follow what the other part has sent.
+// A product leaves room for communication that may still be under way: the weight gradient of a column-parallel layer
+// for the sum of its input's gradient; where rows enter by messages, both products of a row-parallel layer's backward
+// pass, for its region's input and for what enters the next one; and in a part's forward pass those that follow what
+// the other part has sent.
 ops::Beside beside(bool communication) { return communication ? ops::Beside::communication : ops::Beside::nothing; }
 
 /// weight.grad += dy^T x, or =; bias_grad += sum of dy's rows where it is given.
@@ -82,23 +82,24 @@ InFlight RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, con
                    .b = weight_.value,
                    .c = sums,
                    .transpose_b = Transpose::yes,
-                   .beside = beside(part.count > 1 && enters())});
+                   .beside = beside(part.count > 1 && tp_.shares_rows())});
   return tp_.leave(ex, sums, y, part);
 }
 
 void RowParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
-  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = dx, .beside = beside(enters())});
+  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = dx, .beside = beside(tp_.shares_rows())});
 }
 
 void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
                                             const Tensor& bias_grad) const {
   ops::matmul_gelu_backward(
-      ex, {.dy = dy, .w = weight_.value, .z = z, .dz = dz, .bias_grad = bias_grad, .beside = beside(enters())});
+      ex,
+      {.dy = dy, .w = weight_.value, .z = z, .dz = dz, .bias_grad = bias_grad, .beside = beside(tp_.shares_rows())});
 }
 
 WeightGradTime RowParallelLinear::weight_grad_time() const {
   if (tp_.group().size() == 1) return WeightGradTime::at_once;
-  return tp_.rows() == Rows::whole ? WeightGradTime::beside_sum : WeightGradTime::beside_entering;
+  return tp_.shares_rows() ? WeightGradTime::beside_entering : WeightGradTime::beside_sum;
 }
 
 void RowParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {

@@ -95,8 +95,6 @@ class RowParallelLinear {
 
  private:
   WeightGradTime weight_grad_time() const;
-  /// Whether rows enter regions by messages.
-  bool enters() const { return tp_.rows() == Rows::shared; }
 
   TensorParallel tp_;
   Param& weight_;  // [out, in/tp]

@@ -25,7 +25,8 @@ class SelfAttention {
   SelfAttention(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamBuffer& params,
                 std::uint32_t site);
 
-  // Forward, in three steps; wait for what a step returns before the part's next one.
+  // Forward, in three steps: work() is the first product, leave() attention and the second one. Wait for what a step
+  // returns before the part's next one.
   InFlight enter(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
     return qkv_.enter(ex, x, saved.qkv, part);
   }

@@ -41,6 +41,8 @@ class TensorParallel {
 
   const comm::Group& group() const { return group_; }
   Rows rows() const { return rows_; }
+  /// Whether rows enter regions by messages.
+  bool shares_rows() const { return rows_ == Rows::shared; }
   int parts() const { return parts_; }
   /// What the gradient of a parameter has seen that is used outside the regions.
   GradRows grad_rows() const { return rows_ == Rows::whole ? GradRows::all : GradRows::some; }

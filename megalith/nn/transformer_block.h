@@ -31,8 +31,8 @@ class TransformerBlock {
   void forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& y, Saved& saved) const;
 
   // The same in steps, for a part of the microbatch at a time: for each region what stands before it and the rows
-  // entering, its first product, the rest of it and the rows leaving; then the end. What a step
-  // returns is in flight: wait for it before that part's next step.
+  // entering, its first product, the rest of the region and the rows leaving; then the end. What a step returns is in
+  // flight: wait for it before that part's next step.
   InFlight enter_attention(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
   InFlight enter_mlp(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
   void work(Exec& ex, const Microbatch& microbatch, Region region, Saved& saved) const;

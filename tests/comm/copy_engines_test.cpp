@@ -73,6 +73,12 @@ void expect_at(Exec& ex, const Tensor& tensor, const char* what, const std::func
   }
 }
 
+/// All members' graphs are there, or done with: none may launch one before the others have made theirs.
+void meet(Exec& ex, const Group& group) {
+  barrier(ex, group);
+  ex.synchronize();
+}
+
 /// Captured and ready to be launched in the stream of `ex`.
 class CapturedCalls {
  public:
@@ -106,10 +112,10 @@ void sums_and_gathers(World& world, Captures captures, Haste haste) {
   const auto run = [&](const auto& call) {
     if (captures == Captures::none) return call();
     CapturedCalls captured(ex, call);
+    meet(ex, group);
     captured.launch();
     ex.synchronize();
-    barrier(ex, group);  // before the graph goes: a member's launch touches the others' tensors
-    ex.synchronize();
+    meet(ex, group);  // before the graph goes: a member's launch touches the others' tensors
   };
   const int n = world.size(), rank = world.rank();
   const Index pieces = MailboxLayout::kPieceBytes / Index{sizeof(T)}, part = pieces / n + 40;
@@ -180,6 +186,7 @@ class Replayed {
         replays_(world, ex) {
     step();  // outside of graphs first
     graph_.emplace(ex, [&] { step(); });
+    meet(ex, sums_);
   }
 
   void step() {

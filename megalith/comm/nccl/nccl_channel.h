@@ -20,9 +20,9 @@ class Watchdog;
 /// be captured into a CUDA graph once they have been made outside of one, as NCCL connects GPUs at the first call of a
 /// kind: each must be waited for within the same capture, the watchdog does not see them run, and the graph must be
 /// destroyed before the World; where the group is made with Captures::collectives their capture is collective over the
-/// hosts, too, and the tensors must live on every member until the last launch on any has ended. Calls throw what
-/// Watchdog::check_health() throws, and BackendError with NCCL's text. Memory: NCCL's buffers, 1,024 events a line, and
-/// for copy engines what PeerGroup takes.
+/// hosts, too, no rank may launch before all have made their graphs, and the tensors must live on every member until
+/// the last launch on any has ended. Calls throw what Watchdog::check_health() throws, and BackendError with NCCL's
+/// text. Memory: NCCL's buffers, 1,024 events a line, and for copy engines what PeerGroup takes.
 class NcclChannel final : public Channel {
  public:
   static constexpr int kMessageLanes = 2;

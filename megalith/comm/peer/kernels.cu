@@ -52,14 +52,14 @@ __device__ void for_share(Index count, const Body& body) {
 
 template <class T>
 struct Operands {
-  T* parts[kMostSummed] = {};
+  const T* parts[kMostSummed] = {};
   T* outs[kMostSummed] = {};
   int num_outs = 0;
 };
 
 /// Calls write(i, the sum of parts[0][i], parts[1][i], ...) for the thread's share of [0, vectors).
 template <class T, int N, int kMembers, class Write>
-__device__ void sum_share(T* const* all_parts, Index vectors, const Write& write) {
+__device__ void sum_share(const T* const* all_parts, Index vectors, const Write& write) {
   using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
   for_share<kAtOnce / kMembers>(vectors, [&]<int kCount>(Index i, Index stride) {
     Vector<T, N> parts[kCount][kMembers];
@@ -100,17 +100,23 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
-/// Threads of a block beside which no product's finds registers on a multiprocessor.
+/// With so many threads, of 33 registers or more, a block leaves a multiprocessor too few for another of its kind or a
+/// product's.
 constexpr int kMostThreads = 1024;
 
 /// Every part is of a member, and also takes the sum.
 template <class T, int N, int kMembers>
 __device__ void sum_in_place(T* const* parts, Index vectors) {
   sum_share<T, N, kMembers>(parts, vectors, [&](Index i, const Vector<T, N>& result) {
+#pragma unroll
     for (int member = 0; member < kMembers; ++member) reinterpret_cast<Vector<T, N>*>(parts[member])[i] = result;
   });
 }
 
+/// A block takes every gridDim-th run of kMostThreads vectors of the part, a thread kAtOnce / kMembers of them at a
+/// time: it reads them at all members and writes the sum to all. Of b bytes of a part (kMembers - 1) b come in over the
+/// links, and as many go out. With b = 6 MiB, between two H200s on 8 multiprocessors (16 blocks of half the threads):
+/// 54 us with both meetings, 233 GB/s each way, 52 % of the links.
 template <class T, int kMembers>
 __global__ void __launch_bounds__(kMostThreads, 1) met_sum_kernel(const __grid_constant__ MetSum args) {
   __shared__ Attendance attendance;
@@ -134,7 +140,7 @@ template <int kMembers = 2, class F>
 auto for_members(int members, const F& f) {
   if (members == kMembers) return f.template operator()<kMembers>();
   if constexpr (kMembers < kMostSummed) return for_members<kMembers + 1>(members, f);
-  throw InternalError(str("[sum_parts] members = ", members, ": must be 2 to ", kMostSummed));
+  throw InternalError(str("[sum of parts] members = ", members, ": must be 2 to ", kMostSummed));
 }
 
 template <class T, int N>
@@ -153,7 +159,7 @@ void sum(Stream stream, const PartsSum& args) {
   for (int out = 0; out < args.num_outs; ++out)
     operands.outs[out] = static_cast<T*>(args.outs[static_cast<std::size_t>(out)]);
   for (int member = 0; member < args.members; ++member)
-    operands.parts[member] = static_cast<T*>(const_cast<void*>(args.parts[static_cast<std::size_t>(member)]));
+    operands.parts[member] = static_cast<const T*>(args.parts[static_cast<std::size_t>(member)]);
   const bool wide = args.count % kWide<T> == 0 &&
                     std::all_of(operands.outs, operands.outs + args.num_outs, is_aligned) &&
                     std::all_of(operands.parts, operands.parts + args.members, is_aligned);
@@ -184,7 +190,7 @@ void for_summed(DType dtype, const F& f) {
     case DType::f16:
       return f.template operator()<__half>();
     default:
-      throw InternalError(str("[sum_parts] dtype = ", name_of(dtype), ": must be f64, f32, bf16 or f16"));
+      throw InternalError(str("[sum of parts] dtype = ", name_of(dtype), ": must be f64, f32, bf16 or f16"));
   }
 }
 

@@ -42,8 +42,8 @@ struct PartsSum {
 void sum_parts(Stream stream, const PartsSum& args);
 
 /// The same sums of [offset, offset + count * element) of what all members' kernels bring along, into all of it: each
-/// member's kernel adds up another part. Its thread blocks have a multiprocessor each, so that a product beside it has
-/// all others, whichever of the two is there first.
+/// member's kernel adds up another part. Its thread blocks have a multiprocessor each: a product that leaves so many
+/// has all others, whichever of the two is there first.
 struct MetSum {
   Meeting meeting = {};
   Index offset = 0;  ///< bytes

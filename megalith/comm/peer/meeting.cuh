@@ -3,16 +3,17 @@
 
 #include "megalith/comm/peer/meeting.h"
 
-// Other GPUs see and are seen: every access to a word is one of the whole system's.
-
 namespace megalith::comm {
 
+// Words that other GPUs write or read: every access is one of the whole system's.
+
+/// What the thread does from here on comes after all that came before the write of what it has read.
 __device__ inline std::uint32_t load_word(const std::uint32_t* word) {
   std::uint32_t value = 0;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
   return value;
 }
-/// After all that the thread has written, or seen.
+/// After all that the thread has written or seen.
 __device__ inline void store_word(std::uint32_t* word, std::uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
@@ -51,13 +52,15 @@ class Attendance {
   __device__ void end(const Meeting& meeting) {
     MeetingPlace& own = place_of(meeting, meeting.rank);
     const auto member = static_cast<int>(threadIdx.x);
-    __threadfence_system();
     __syncthreads();
-    if (member == 0) is_last_ = atomicAdd(&own.blocks_through, 1) == gridDim.x - 1;
+    if (member == 0) {  // for the whole block: what it has written goes before the count, and so before the words
+      __threadfence_system();
+      is_last_ = atomicAdd(&own.blocks_through, 1) == gridDim.x - 1;
+      __threadfence_system();
+    }
     __syncthreads();
     if (!is_last_) return;
     if (member < meeting.members && member != meeting.rank) {
-      __threadfence_system();  // what the other blocks have written goes before the word, too
       store_word(&place_of(meeting, member).through[meeting.rank], turn_);
       static_cast<void>(await(own, own.through[member], turn_));
     }

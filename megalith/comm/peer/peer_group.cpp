@@ -18,8 +18,8 @@ namespace {
 constexpr Index kLeastBytes = Index{1} << 20;  ///< of a collective; below, NCCL's latency is lower
 constexpr Index kLeastMessageBytes = Index{256} << 10;
 /// Thread blocks of the kernels that reach into other GPUs' memory. A step of 1.2B, TP 2 on H200s from a graph, ms,
-/// with 8, 12, 16, 24 of a sum (all-reduces' then): 75.5, 74.7, 73.7, 73.2; where rows are shared, with 16, 32, 64 of a
-/// copy: 75.7, 74.1, 74.1.
+/// with 8, 12, 16, 24 of a sum 75.5, 74.7, 73.7, 73.2 (of an all-reduce, when those stood between meetings, too); where
+/// rows are shared, with 16, 32, 64 of a copy: 75.7, 74.1, 74.1.
 constexpr int kSumBlocks = 24, kCopyBlocks = 32;
 /// From so many bytes on a copy engine's latency in a graph is little. DP 2 of 124M from a graph: 55.0 ms a step where
 /// gradients that are summed beside the backward pass go so, 55.9 where all go by kernels.

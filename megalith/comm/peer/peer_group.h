@@ -18,10 +18,10 @@ namespace megalith::comm {
 /// Calls may be captured into a CUDA graph, which repeats them. There copy engines keep their neighbours waiting
 /// (figures in docs/benchmarks.md), and addresses stay. So in a group made with Captures::collectives kernels read and
 /// write the others' tensors: an all-reduce is one kernel that meets theirs (meeting.h); for a reduce-scatter or a
-/// gather members tell each other their addresses at the capture, and the kernel stands between two meetings. So such a
-/// capture is collective over the hosts, too, and the tensors must live on every member until the last launch on any
-/// has ended. Large ones that have work beside them (Haste) go by copy engines all the same, as that kernel would take
-/// multiprocessors from it.
+/// gather members tell each other their addresses at the capture, which so is collective over the hosts, too, and the
+/// kernel stands between two meetings. No member may launch a graph before all have made theirs, and the tensors must
+/// live on every member until the last launch on any has ended. Large ones that have work beside them (Haste) go by
+/// copy engines all the same, as that kernel would take multiprocessors from it.
 ///
 /// Memory: each member's GPU holds a mailbox of MailboxLayout::bytes(), 32 MiB and a part more for collectives, 32 or
 /// 64 MiB for messages; it counts as the transport's (World::device_bytes).
@@ -35,9 +35,9 @@ class PeerGroup {
   static std::unique_ptr<PeerGroup> connect(const Group& host, const GroupUse& use);
   ~PeerGroup();
 
-  /// Channel::multiprocessors(): for the sums of eager steps and, in a graph, an all-reduce's kernel; the other kernels
-  /// there have three or four thread blocks, of half the size, for each. 1.2B, batch 8 on H200s, ms a step with 0, 8,
-  /// 16, 24 of them: TP 2 75.3, 74.4, -, 75.6; TP 4 60.4, 59.3, 58.6, -; from a graph with 8, 12 TP 2 72.8, 78.2.
+  /// Channel::multiprocessors(): for the sums of eager steps and, in a graph, an all-reduce's kernel (a
+  /// reduce-scatter's and a gather's have more thread blocks, of half the size). 1.2B, batch 8 on H200s, ms a step with
+  /// 0, 8, 16, 24 of them: TP 2 75.3, 74.4, -, 75.6; TP 4 60.4, 59.3, 58.6, -; from a graph with 8, 12 TP 2 72.8, 78.2.
   int multiprocessors() const { return 4 * size(); }
   /// Whether a call comes here: the same answer on all members. The others are small, or of another kind.
   bool takes(const Call& call) const;
