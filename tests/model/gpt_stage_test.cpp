@@ -66,26 +66,52 @@ TEST(GptStage, TheTokenTableIsOnTheFirstAndTheLastStageAndOwnedOnce) {
   EXPECT_EQ(owners, 1);
 }
 
-/// The op before each attention of a forward pass, and the two behind it.
-std::vector<std::vector<std::string>> ops_around_attention(nn::Rows rows, int parts) {
+/// The names of a pass's ops on one of two tensor-parallel ranks. phase: 0 forward, 1 backward.
+std::vector<std::string> ops_of(nn::Rows rows, int parts, std::size_t phase) {
   std::unique_ptr<comm::World> world;
   const GptStage stage(
       {.model = small_model(), .rows = rows, .forward_parts = parts, .global_batch = 2, .micro_batch = 2},
       dry_mesh(world, 0, 2, 1));
-  const std::vector<const char*>& ops = stage.plans().at(0).phases.at(0).ops;
-  std::vector<std::vector<std::string>> around;
-  for (std::size_t i = 1; i + 2 < ops.size(); ++i) {
-    if (ops[i] == std::string("attention")) around.push_back({ops[i - 1], ops[i + 1], ops[i + 2]});
+  const std::vector<const char*>& ops = stage.plans().at(0).phases.at(phase).ops;
+  return {ops.begin(), ops.end()};
+}
+
+/// For each op of this name, the `before` ops before it and the `after` behind it.
+std::vector<std::vector<std::string>> around(const std::string& name, const std::vector<std::string>& ops,
+                                             std::ptrdiff_t before, std::ptrdiff_t after) {
+  std::vector<std::vector<std::string>> all;
+  for (auto it = ops.begin() + before; it < ops.end() - after; ++it) {
+    if (*it != name) continue;
+    all.emplace_back(it - before, it);
+    all.back().insert(all.back().end(), it + 1, it + 1 + after);
   }
-  return around;
+  return all;
 }
 
 TEST(GptStage, TheOtherPartsRowsEnterBesideAttentionAndItsSecondProduct) {
   using Around = std::vector<std::vector<std::string>>;
   const std::size_t passes = 2 * 4;  // two parts through four layers
-  EXPECT_EQ(ops_around_attention(nn::Rows::shared, 2), Around(passes, {"all_gather", "matmul", "reduce_scatter"}));
-  EXPECT_EQ(ops_around_attention(nn::Rows::whole, 2), Around(passes, {"matmul", "matmul", "all_reduce"}));
-  EXPECT_EQ(ops_around_attention(nn::Rows::shared, 1), Around(passes / 2, {"matmul", "matmul", "reduce_scatter"}));
+  const auto around_attention = [](nn::Rows rows, int parts) {
+    return around("attention", ops_of(rows, parts, 0), 1, 2);
+  };
+  EXPECT_EQ(around_attention(nn::Rows::shared, 2), Around(passes, {"all_gather", "matmul", "reduce_scatter"}));
+  EXPECT_EQ(around_attention(nn::Rows::whole, 2), Around(passes, {"matmul", "matmul", "all_reduce"}));
+  EXPECT_EQ(around_attention(nn::Rows::shared, 1), Around(passes / 2, {"matmul", "matmul", "reduce_scatter"}));
+}
+
+TEST(GptStage, ARegionsInputEntersBesideTheWeightGradientOfTheOneThatCameBefore) {
+  // Of both runs of the gradient and of the input; the latter need not have arrived when the region's first product
+  // begins.
+  const std::vector<std::string> hidden{"all_gather", "all_gather", "all_gather", "all_gather",
+                                        "matmul",     "wait",       "wait"};
+  const auto before_mlp = around("matmul_gelu_backward", ops_of(nn::Rows::shared, 2, 1), 7, 0);
+  ASSERT_EQ(before_mlp.size(), 4U);
+  for (std::size_t i = 1; i < before_mlp.size(); ++i) EXPECT_EQ(before_mlp[i], hidden) << i;  // 0: behind the head
+  for (auto ops : around("attention_backward", ops_of(nn::Rows::shared, 2, 1), 8, 0)) {
+    EXPECT_EQ(ops.back(), "matmul");
+    ops.pop_back();
+    EXPECT_EQ(ops, hidden);
+  }
 }
 
 TEST(GptStage, BatchesThatDoNotDivideAreRefused) {
