@@ -104,10 +104,11 @@ TEST(GptStage, ARegionsInputEntersBesideTheWeightGradientOfTheOneThatCameBefore)
   // begins.
   const std::vector<std::string> hidden{"all_gather", "all_gather", "all_gather", "all_gather",
                                         "matmul",     "wait",       "wait"};
-  const auto before_mlp = around("matmul_gelu_backward", ops_of(nn::Rows::shared, 2, 1), 7, 0);
+  const std::vector<std::string> backward = ops_of(nn::Rows::shared, 2, 1);
+  const auto before_mlp = around("matmul_gelu_backward", backward, 7, 0);
   ASSERT_EQ(before_mlp.size(), 4U);
   for (std::size_t i = 1; i < before_mlp.size(); ++i) EXPECT_EQ(before_mlp[i], hidden) << i;  // 0: behind the head
-  for (auto ops : around("attention_backward", ops_of(nn::Rows::shared, 2, 1), 8, 0)) {
+  for (auto ops : around("attention_backward", backward, 8, 0)) {
     EXPECT_EQ(ops.back(), "matmul");
     ops.pop_back();
     EXPECT_EQ(ops, hidden);

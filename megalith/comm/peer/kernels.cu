@@ -9,6 +9,7 @@
 #include "megalith/comm/peer/kernels.h"
 #include "megalith/comm/peer/meeting.cuh"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/dispatch.cuh"
 #include "megalith/tensor/cuda/load_kernels.h"
 
 namespace megalith::comm {
@@ -177,23 +178,6 @@ void met_sum(Stream stream, const MetSum& args) {
   cuda::check(cudaGetLastError());
 }
 
-/// f.operator()<T>() with the device's type.
-template <class F>
-void for_summed(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::f64:
-      return f.template operator()<double>();
-    case DType::f32:
-      return f.template operator()<float>();
-    case DType::bf16:
-      return f.template operator()<__nv_bfloat16>();
-    case DType::f16:
-      return f.template operator()<__half>();
-    default:
-      throw InternalError(str("[sum of parts] dtype = ", name_of(dtype), ": must be f64, f32, bf16 or f16"));
-  }
-}
-
 // ---- Copies ----
 
 struct Targets {
@@ -254,11 +238,11 @@ void load_kernels(int members) {
 }
 
 void sum_parts(Stream stream, const PartsSum& args) {
-  if (args.count > 0) for_summed(args.dtype, [&]<class T>() { sum<T>(stream, args); });
+  if (args.count > 0) cuda::dispatch_number(args.dtype, [&]<class T>() { sum<T>(stream, args); });
 }
 
 void sum_at_meeting(Stream stream, const MetSum& args) {
-  for_summed(args.dtype, [&]<class T>() { met_sum<T>(stream, args); });
+  cuda::dispatch_number(args.dtype, [&]<class T>() { met_sum<T>(stream, args); });
 }
 
 void copy_by_kernel(Stream stream, std::span<void* const> to, const void* from, Index bytes, const Reach& reach) {

@@ -57,7 +57,6 @@ PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::span<cons
       member_(member),
       memory_(layout.bytes(), gpus),
       words_(reinterpret_cast<std::uint32_t*>(memory_.data())),
-      meeting_place_(reinterpret_cast<MeetingPlace*>(memory_.data() + MailboxLayout::kWordBytes) - 1),
       data_(memory_.data() + MailboxLayout::kWordBytes) {
   // At first there is room in all slots, whoever sends.
   const Index begin = room(0, 0, 0) - words_, end = room(layout.members, 0, 0) - words_;

@@ -50,7 +50,7 @@ class PeerMailbox {
 
   /// The last words: where kernels meet. Once it says that a member has failed, nothing reaches into other members'
   /// memory.
-  MeetingPlace* meeting_place() const { return meeting_place_; }
+  MeetingPlace* meeting_place() const { return reinterpret_cast<MeetingPlace*>(data_) - 1; }
 
   // Messages, between neighbours on the ring of members.
   std::byte* slot(int from, int lane, int slot) const;
@@ -66,7 +66,6 @@ class PeerMailbox {
   int member_;
   SharedMemory memory_;
   std::uint32_t* words_;
-  MeetingPlace* meeting_place_;
   std::byte* data_;
 };
 

@@ -13,6 +13,7 @@
 #include "megalith/base/philox.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/dispatch.cuh"
 #include "megalith/tensor/step_state.h"
 
 // What the kernels share. Reductions follow the shape of the launch alone, which follows the shapes of the tensors.
@@ -23,26 +24,8 @@ inline constexpr int kWarp = 32;
 inline constexpr int kMostThreads = 1024;
 inline constexpr int kMostWarps = kMostThreads / kWarp;
 
-/// Calls f.template operator()<T>() with the device's type of an activation.
-template <class F>
-void dispatch_element(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::f32:
-      return f.template operator()<float>();
-    case DType::bf16:
-      return f.template operator()<__nv_bfloat16>();
-    case DType::f16:
-      return f.template operator()<__half>();
-    default:
-      throw InternalError("[cuda kernel] dtype = " + std::string(name_of(dtype)) + ": must be f32, bf16 or f16");
-  }
-}
-/// Also f64.
-template <class F>
-void dispatch_number(DType dtype, const F& f) {
-  if (dtype == DType::f64) return f.template operator()<double>();
-  dispatch_element(dtype, f);
-}
+using megalith::cuda::dispatch_element;
+using megalith::cuda::dispatch_number;
 
 /// Null for an undefined tensor.
 template <class T>
