@@ -114,7 +114,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
   std::optional<Measured> measured;
   const auto shape = [&] {
     require_processes(launcher, "tp * pp * dp", plan.grid.world_size);
-    return JobShape{plan.grid.world_size, plan.device};
+    return JobShape{plan.grid.world_size, plan.device, plan.transfers};
   };
   const auto makes_nothing = [] {};
   run_job(launcher, shape, makes_nothing, [&](comm::World& world) {

@@ -7,7 +7,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include <unistd.h>
 
@@ -63,10 +66,12 @@ void require_processes(const Launcher& launcher, std::string_view what, Index ra
 
 namespace {
 
-/// `body` in the world that ranks compute in: the host's own on CPUs, one between the ranks' GPUs on GPUs.
-void run_on_device(Device device, int gpu, comm::World& host, const std::function<void(comm::World&)>& body) {
+/// `body` in the world that ranks compute in: the host's own on CPUs, one between the ranks' GPUs on GPUs. `gpus`: of
+/// all ranks of the process, if they are to reach each other's memory.
+void run_on_device(Device device, int gpu, std::span<const int> gpus, comm::World& host,
+                   const std::function<void(comm::World&)>& body) {
   if (device == Device::cpu) return body(host);
-  device::use(device, gpu);
+  device::use(device, gpu, gpus);
   if (host.size() == 1) return body(host);
   const std::unique_ptr<comm::World> world = comm::nccl_world(host);
   body(*world);
@@ -85,14 +90,16 @@ void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, c
         gpu = comm::gpu_of_rank(world);
       }
       prepare();
-      run_on_device(device, gpu, world, body);
+      run_on_device(device, gpu, {}, world, body);
     };
     comm::run_mpi_rank(all, [](const std::exception& error, int rank) { return report_error(error, rank); });
   } else {
     const JobShape job = shape();
     if (job.device == Device::cuda) comm::require_gpus(job.ranks);
     prepare();
-    comm::run_ranks(job.ranks, [&](comm::World& world) { run_on_device(job.device, world.rank(), world, body); });
+    std::vector<int> gpus(job.transfers == comm::Carrier::copy_engines ? static_cast<std::size_t>(job.ranks) : 0);
+    std::iota(gpus.begin(), gpus.end(), 0);
+    comm::run_ranks(job.ranks, [&](comm::World& world) { run_on_device(job.device, world.rank(), gpus, world, body); });
   }
 }
 

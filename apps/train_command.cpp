@@ -118,7 +118,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
       throw ConfigError(str("--trace = ", options.trace, ": times single ops, which graphs.mode = \"",
                             name(plan.graphs.mode), "\" hands over as one; set graphs.mode = \"none\" for a trace"));
     }
-    return JobShape{plan.grid.world_size, plan.device};
+    return JobShape{plan.grid.world_size, plan.device, plan.transfers};
   };
   const auto prepare_job = [&] {
     job.emplace(prepare(plan, options, launcher, resume));

@@ -21,9 +21,9 @@ std::uint64_t hash_of_members(std::string_view name, std::span<const int> world_
 std::uint64_t digest(const Call& call) {
   const bool message = is_message(call.op);
   const auto op = static_cast<std::uint64_t>(message ? Op::send : call.op);
-  const std::uint64_t kind = op | static_cast<std::uint64_t>(call.dtype) << 8 |
-                             static_cast<std::uint64_t>(call.reduce) << 16 |
-                             (message ? 0 : static_cast<std::uint64_t>(call.root)) << 24;
+  const std::uint64_t kind =
+      op | static_cast<std::uint64_t>(call.dtype) << 8 | static_cast<std::uint64_t>(call.reduce) << 16 |
+      (message ? 0 : static_cast<std::uint64_t>(call.root)) << 24 | static_cast<std::uint64_t>(call.haste) << 56;
   const std::uint64_t place = message ? 0 : call.site;
   return hash_combine(hash_combine(kind, static_cast<std::uint64_t>(call.count)), place ^ call.sequence << 32);
 }
@@ -66,8 +66,21 @@ std::string_view name_of(Reduce reduce) {
   return "?";
 }
 
+std::string_view name_of(Haste haste) {
+  switch (haste) {
+    case Haste::awaited:
+      return "awaited";
+    case Haste::beside_work:
+      return "beside work";
+    case Haste::alone:
+      return "alone";
+  }
+  return "?";
+}
+
 std::string describe_there(const Call& call) {
-  const std::string what = str(name_of(call.dtype), " x ", call.count);
+  std::string what = str(name_of(call.dtype), " x ", call.count);
+  if (call.haste != Haste::awaited) what += str(", ", name_of(call.haste));
   switch (call.op) {
     case Op::all_reduce:
     case Op::reduce_scatter:
@@ -94,7 +107,7 @@ std::string describe(const Call& call) {
 
 bool agree(const Call& a, const Call& b) {
   return a.op == b.op && a.dtype == b.dtype && a.reduce == b.reduce && a.root == b.root && a.count == b.count &&
-         a.sequence == b.sequence && a.site == b.site;
+         a.sequence == b.sequence && a.site == b.site && a.haste == b.haste;
 }
 
 Channel::Channel(std::string name, std::vector<int> world_ranks, int rank)

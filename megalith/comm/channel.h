@@ -23,21 +23,25 @@ std::string_view name_of(Op op);
 constexpr bool is_message(Op op) { return op == Op::send || op == Op::recv; }
 std::string_view name_of(Reduce reduce);
 
-/// Whether the caller can but wait for a collective, or has work beside it that it should take little from. The same on
-/// all members; changes no bits. A hint for transports between GPUs.
-enum class Haste : std::uint8_t { awaited, beside_work };
+/// What a collective may take of a GPU, where a transport has the choice. Changes no bits.
+enum class Haste : std::uint8_t {
+  awaited,      ///< the caller waits for it before long, and computes meanwhile
+  beside_work,  ///< the caller has work for longer than it takes: it should take little from that
+  alone,        ///< little is left to compute beside it
+};
+std::string_view name_of(Haste haste);
 
 /// What one rank says about one call: sent along with the data and compared before any of it is used.
 struct Call {
   Op op = Op::barrier;
   DType dtype = DType::u8;
   Reduce reduce = Reduce::sum;
-  Haste haste = Haste::awaited;  ///< not compared
-  std::int32_t root = 0;         ///< broadcast: root; send, recv: peer
-  std::int32_t lane = 0;         ///< send, recv
-  Index count = 0;               ///< elements entering (all_to_all: 0, the counts differ by design)
-  std::uint64_t sequence = 0;    ///< of this channel (collectives) or of this peer and lane (send, recv), from 0
-  std::uint32_t site = 0;        ///< hash of the call's place in the source
+  Haste haste = Haste::awaited;
+  std::int32_t root = 0;       ///< broadcast: root; send, recv: peer
+  std::int32_t lane = 0;       ///< send, recv
+  Index count = 0;             ///< elements entering (all_to_all: 0, the counts differ by design)
+  std::uint64_t sequence = 0;  ///< of this channel (collectives) or of this peer and lane (send, recv), from 0
+  std::uint32_t site = 0;      ///< hash of the call's place in the source
   const char* file = "";
   std::uint32_t line = 0;
   std::uint64_t entry = 0;  ///< number in this rank's call log; not compared

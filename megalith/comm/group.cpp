@@ -187,11 +187,12 @@ void Pending::wait(Exec& ex) {
   channel_ = nullptr;
 }
 
-Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Where where) {
+Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Haste haste, Where where) {
   expect_tensor(Op::all_reduce, tensor, "tensor");
   if (group.size() == 1) return {};
   Call call = make_call(Op::all_reduce, tensor, where);
   call.reduce = reduce;
+  call.haste = haste;
   const auto make = [&channel = group.channel(), call, tensor](Exec& runs, Stream stream) {
     return communicate(runs, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
       return channel.all_reduce(c, tensor.raw(), stream);

@@ -70,7 +70,8 @@ using Where = std::source_location;
 
 /// In place; f64, f32, bf16 and f16 (summed in f32, rounded once), i64, i32, u64, u8. A NaN in any rank's part gives
 /// NaN, also in max and min. Volume per rank: 2 (n-1)/n of the tensor.
-Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Where where = Where::current());
+Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Haste haste = Haste::awaited,
+                   Where where = Where::current());
 /// in [n*k, ...] -> out [k, ...]: rank r receives the reduction of everybody's r-th part.
 Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce,
                        Haste haste = Haste::awaited, Where where = Where::current());

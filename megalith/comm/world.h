@@ -25,23 +25,16 @@ enum class Blocks : std::uint8_t { as_needed, few };
 
 /// What carries large messages and collectives between GPUs: their copy engines where ranks are threads of one process
 /// whose GPUs reach each other's memory (comm/peer), else and in any case for small ones kernels of NCCL. Sums of the
-/// two differ by rounding. Copy engines take a mailbox of 32 to 64 MiB of every member's GPU (MailboxLayout). In a
-/// graph that Captures announced, kernels of ours carry collectives in their stead unless these have work beside them
-/// (Haste).
+/// two differ by rounding. Copy engines take a mailbox of 32 to 64 MiB of every member's GPU (MailboxLayout). Where the
+/// members' memory is in reach (device::use), kernels of ours carry most collectives in their stead (PeerGroup).
 enum class Carrier : std::uint8_t { copy_engines, kernels };
 std::string_view name_of(Carrier carrier);
-
-/// Whether a group's collectives will be captured into graphs. If so the members' GPUs share all of their memory where
-/// they can (cudaDeviceEnablePeerAccess), and from then on whoever first loads a kernel or takes memory may wait for
-/// what is in flight on all of them.
-enum class Captures : std::uint8_t { none, collectives };
 
 /// What a GPU transport makes a group for. On a CPU all groups are alike.
 struct GroupUse {
   Messages messages = Messages::none;
   Blocks blocks = Blocks::as_needed;
   Carrier carrier = Carrier::copy_engines;
-  Captures captures = Captures::none;
 };
 
 /// One rank's view of all ranks: makes groups. Every rank makes the groups of which it is a member, in an order that is

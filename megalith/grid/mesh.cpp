@@ -7,14 +7,13 @@
 
 namespace megalith::grid {
 
-Mesh make_mesh(comm::World& world, const ResolvedSizes& sizes, const Carriers& carriers) {
+Mesh make_mesh(comm::World& world, const ResolvedSizes& sizes, comm::Carrier transfers) {
   if (sizes.world_size != world.size()) {
     throw ConfigError(str("parallel.ranks = ", sizes.world_size, ": the job has ", world.size(), " ranks"));
   }
   const GroupCatalog catalog(sizes);
   const auto make = [&](GroupKind kind, comm::GroupUse use = {}) {
-    use.carrier = carriers.transfers;
-    use.captures = carriers.captures;
+    use.carrier = transfers;
     const std::optional<int> group = catalog.group_of(kind, world.rank());
     std::vector<int> members = group ? catalog.members(kind, *group) : std::vector<int>{world.rank()};
     return world.group(std::string(name_of(kind)), std::move(members), use);

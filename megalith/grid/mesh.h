@@ -18,15 +18,9 @@ struct Mesh {
   bool last_stage() const { return pp.rank() == pp.size() - 1; }
 };
 
-/// What carries what is large, and whether graphs hold collectives.
-struct Carriers {
-  comm::Carrier transfers = comm::Carrier::copy_engines;
-  comm::Captures captures = comm::Captures::none;
-};
-
-/// Makes the groups in the order of the catalogue, the same on every rank. Throws ConfigError when the sizes ask for
-/// more or fewer ranks than the world has.
-Mesh make_mesh(comm::World& world, const ResolvedSizes& sizes, const Carriers& carriers = {});
+/// Makes the groups in the order of the catalogue, the same on every rank; `transfers`: what carries what is large.
+/// Throws ConfigError when the sizes ask for more or fewer ranks than the world has.
+Mesh make_mesh(comm::World& world, const ResolvedSizes& sizes, comm::Carrier transfers = comm::Carrier::copy_engines);
 
 /// "rank 5 (tp 1, pp 0, dp 1)": how messages name a place.
 std::string describe(const Mesh& mesh);

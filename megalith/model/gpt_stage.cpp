@@ -409,7 +409,10 @@ void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& outpu
 }
 
 void GptStage::reduce_grads(Exec& ex) {
-  if (mesh_.embd.size() > 1) comm::all_reduce(ex, mesh_.embd, params_.at(kTokenTable).grad, comm::Reduce::sum).wait(ex);
+  if (mesh_.embd.size() > 1) {
+    const Tensor table = params_.at(kTokenTable).grad;
+    comm::all_reduce(ex, mesh_.embd, table, comm::Reduce::sum, comm::Haste::alone).wait(ex);
+  }
   reducer_.send_rest(ex);
 }
 

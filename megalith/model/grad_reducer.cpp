@@ -40,7 +40,7 @@ void GradReducer::send(Exec& ex, std::size_t b) {
   Progress& progress = progress_[b];
   progress.sent = true;
   if (dp_.size() == 1) return;
-  const comm::Haste haste = has_layers_left() ? comm::Haste::beside_work : comm::Haste::awaited;
+  const comm::Haste haste = has_layers_left() ? comm::Haste::beside_work : comm::Haste::alone;
   const Tensor grads = params_.part(params_.grads(), params_.buckets()[b]);
   const Tensor own = params_.own_shard(params_.grads(), params_.buckets()[b]);
   progress.sum = comm::reduce_scatter(ex, dp_, grads, own, comm::Reduce::sum, haste);

@@ -42,7 +42,7 @@ InFlight TensorParallel::leave(Exec& ex, const Tensor& sums, const Tensor& out, 
                                comm::Where where) const {
   InFlight messages;
   if (rows_ == Rows::whole) {
-    messages.add(comm::all_reduce(ex, group_, out, comm::Reduce::sum, where));
+    messages.add(comm::all_reduce(ex, group_, out, comm::Reduce::sum, comm::Haste::awaited, where));
     return messages;
   }
   for (Part run{0, runs(part)}; run.index < run.count; ++run.index)

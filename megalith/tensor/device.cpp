@@ -98,7 +98,7 @@ double TimePoint::seconds_since(const TimePoint& earlier) const {
 namespace device {
 namespace {
 
-std::byte* allocate_plain(Index bytes, Contents contents) {
+std::shared_ptr<std::byte> allocate_plain(Index bytes, Contents contents) {
   if (bytes == 0) return nullptr;
   const auto padded = static_cast<std::size_t>(round_up(bytes, kAlignment));
   auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, padded));
@@ -106,8 +106,9 @@ std::byte* allocate_plain(Index bytes, Contents contents) {
     throw IoError(str("[memory] cannot take ", human_bytes(bytes),
                       ": the system has no more memory. `megalith plan` shows what a recipe takes; a smaller "
                       "train.micro_batch or more parallel ranks take less each"));
+  std::shared_ptr<std::byte> memory(data, [](std::byte* taken) { std::free(taken); });
   if (contents == Contents::zeros) std::memset(data, 0, padded);
-  return data;
+  return memory;
 }
 
 }  // namespace
@@ -134,15 +135,22 @@ Index memory_in_use(Device device) {
     throw_no_cuda();
 }
 
-void use(Device device, int index) {
+void use(Device device, int index, std::span<const int> gpus) {
   if (device == Device::cpu) return;
   if constexpr (build::has_cuda)
-    cuda::use(index);
+    cuda::use(index, gpus);
   else
     throw_no_cuda();
 }
 
-std::byte* allocate(Device device, Index bytes) {
+std::span<const int> sharers() {
+  if constexpr (build::has_cuda)
+    return cuda::sharers();
+  else
+    return {};
+}
+
+std::shared_ptr<std::byte> allocate(Device device, Index bytes) {
   if (device == Device::cpu) return allocate_plain(bytes, Contents::zeros);
   if constexpr (build::has_cuda)
     return cuda::allocate(bytes);
@@ -150,25 +158,15 @@ std::byte* allocate(Device device, Index bytes) {
     throw_no_cuda();
 }
 
-void free(Device device, std::byte* data) noexcept {
-  if (device == Device::cpu) return std::free(data);
-  if constexpr (build::has_cuda) cuda::free(data);
-}
-
-std::byte* allocate_host(Device device, Index bytes, Contents contents) {
+std::shared_ptr<std::byte> allocate_host(Device device, Index bytes, Contents contents) {
   if (device == Device::cpu) return allocate_plain(bytes, contents);
   if constexpr (build::has_cuda) {
-    std::byte* data = cuda::allocate_host(bytes);
-    if (contents == Contents::zeros && bytes > 0) std::memset(data, 0, static_cast<std::size_t>(bytes));
-    return data;
+    std::shared_ptr<std::byte> memory = cuda::allocate_host(bytes);
+    if (contents == Contents::zeros && bytes > 0) std::memset(memory.get(), 0, static_cast<std::size_t>(bytes));
+    return memory;
   } else {
     throw_no_cuda();
   }
-}
-
-void free_host(Device device, std::byte* data) noexcept {
-  if (device == Device::cpu) return std::free(data);
-  if constexpr (build::has_cuda) cuda::free_host(data);
 }
 
 void copy(Device device, void* to, const void* from, Index bytes, Stream stream) {

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -87,16 +88,20 @@ struct Gpu {
 std::vector<Gpu> gpus();
 /// Memory of the calling thread's GPU that is in use, whoever took it: by the driver's count. 0 on the CPU.
 Index memory_in_use(Device device);
-/// The calling thread works on this GPU from here on. Nothing to do on the CPU.
-void use(Device device, int index);
+/// The calling thread works on this GPU from here on. `gpus`: those that threads of this process use, if they are to
+/// reach each other's memory; those of them that can may touch what this thread takes by allocate() from here on, where
+/// it is kLeastShared or more at a time. Nothing to do on the CPU.
+void use(Device device, int index, std::span<const int> gpus = {});
+inline constexpr Index kLeastShared = Index{1} << 20;
+/// The GPUs that may touch what the calling thread takes from here on, its own among them.
+std::span<const int> sharers();
 
-/// Memory, zeroed, aligned to 256 bytes at least. Throws IoError when there is no more.
-std::byte* allocate(Device device, Index bytes);
-void free(Device device, std::byte* data) noexcept;
+/// Memory, zeroed, aligned to 256 bytes at least; null for 0 bytes. Throws IoError when there is no more. On a GPU,
+/// whoever lets go of it waits for what is in flight there.
+std::shared_ptr<std::byte> allocate(Device device, Index bytes);
 /// Host memory that a GPU reads and writes by itself (page-locked); plain memory for the CPU. Throws IoError when there
 /// is no more.
-std::byte* allocate_host(Device device, Index bytes, Contents contents = Contents::zeros);
-void free_host(Device device, std::byte* data) noexcept;
+std::shared_ptr<std::byte> allocate_host(Device device, Index bytes, Contents contents = Contents::zeros);
 
 /// Between any two memories, in the stream's order. From or to memory of allocate_host the caller does not wait.
 void copy(Device device, void* to, const void* from, Index bytes, Stream stream);

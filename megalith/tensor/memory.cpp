@@ -5,16 +5,8 @@
 
 namespace megalith {
 
-void Buffer::Free::operator()(std::byte* data) const {
-  if (side == Side::device)
-    device::free(device, data);
-  else
-    device::free_host(device, data);
-}
-
 Buffer::Buffer(Index bytes, Device device, Side side, Contents contents)
-    : data_(side == Side::device ? device::allocate(device, bytes) : device::allocate_host(device, bytes, contents),
-            Free{device, side}),
+    : data_(side == Side::device ? device::allocate(device, bytes) : device::allocate_host(device, bytes, contents)),
       bytes_(bytes) {}
 
 Tensor Buffer::view(const Shape& shape, DType dtype, Index offset) const {

@@ -22,18 +22,15 @@ class Buffer {
   /// Memory of a device is zeroed in any case.
   explicit Buffer(Index bytes, Device device = Device::cpu, Side side = Side::device,
                   Contents contents = Contents::zeros);
+  Buffer(Buffer&&) = default;
+  Buffer& operator=(Buffer&&) = default;
   std::byte* data() const { return data_.get(); }
   Index bytes() const { return bytes_; }
   /// A view of the memory from `offset`. Throws InternalError when it does not fit.
   Tensor view(const Shape& shape, DType dtype, Index offset = 0) const;
 
  private:
-  struct Free {
-    Device device;
-    Side side;
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte, Free> data_;
+  std::shared_ptr<std::byte> data_;
   Index bytes_ = 0;
 };
 

@@ -58,12 +58,6 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .sharding = plan.optimizer.sharding};
 }
 
-grid::Carriers carriers(const config::RunPlan& plan) {
-  return {
-      .transfers = plan.transfers,
-      .captures = plan.graphs.mode == capture::GraphMode::none ? comm::Captures::none : comm::Captures::collectives};
-}
-
 pipeline::Executor::Boundary boundary(const model::GptStage& stage) {
   return {stage.boundary_shape(), stage.config().policy.compute};
 }
@@ -89,7 +83,7 @@ std::vector<std::string> measured_owners(const config::RunPlan& plan) {
 Engine::Engine(comm::World& world, const config::RunPlan& plan)
     : world_(world),
       plan_(plan),
-      mesh_(grid::make_mesh(world, plan.grid, carriers(plan))),
+      mesh_(grid::make_mesh(world, plan.grid, plan.transfers)),
       ledger_(plan.device),
       stage_(stage_config(plan), mesh_),
       optimizer_(plan.optimizer, stage_.params(), mesh_.dp),

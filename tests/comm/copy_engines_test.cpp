@@ -1,5 +1,6 @@
-// Large messages and collectives between GPUs by their copy engines (comm/peer), also from a graph. Only in builds with
-// NCCL.
+// Large messages and collectives between GPUs by their copy engines and by kernels that meet (comm/peer), also from a
+// graph. Only in builds with NCCL.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -22,16 +23,18 @@
 #include "megalith/tensor/cuda/check.h"
 
 #include "tests/comm/gpu_ranks.h"
+#include "tests/comm/peer_ranks.h"
 
 namespace megalith::comm {
 namespace {
 
-/// A group of all ranks that copy engines carry.
-Group all_ranks(World& world, const std::string& name, const GroupUse& use) {
+/// A group of all ranks that a PeerGroup carries.
+Group all_ranks(World& world, const std::string& name, Messages messages = Messages::none) {
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  Group group = world.group(name, std::move(ranks), use);
-  if (group.channel().multiprocessors() != 4 * world.size()) throw InternalError(name + ": NCCL carries it");
+  Group group = world.group(name, std::move(ranks), {.messages = messages});
+  if (group.channel().multiprocessors() == kCommunicationMultiprocessors)
+    throw InternalError(name + ": NCCL carries it");
   return group;
 }
 
@@ -102,15 +105,18 @@ class CapturedCalls {
   cudaGraphExec_t ready_ = nullptr;
 };
 
+enum class Calls : std::uint8_t { eager, captured };
+
 /// More than a piece, and no multiple of what a thread or a copy takes; captured, each call is a graph of its own,
 /// launched once.
 template <class T>
-void sums_and_gathers(World& world, Captures captures, Haste haste) {
+void sums_and_gathers(World& world, Calls calls, Haste haste) {
   Exec ex(Device::cuda);
-  const Group group = all_ranks(world, "sums", {.captures = captures});
+  const Group group = all_ranks(world, "sums");
   const WatchedReplays replays(world, ex);
   const auto run = [&](const auto& call) {
-    if (captures == Captures::none) return call();
+    meet(ex, group);
+    if (calls == Calls::eager) return call();
     CapturedCalls captured(ex, call);
     meet(ex, group);
     captured.launch();
@@ -122,13 +128,17 @@ void sums_and_gathers(World& world, Captures captures, Haste haste) {
 
   for (const Index count : {Index{1} << 20, pieces + 12345}) {
     const Tensor x = put<T>(ex, count, [&](Index i) { return number<T>(rank, i); });
-    run([&] { all_reduce(ex, group, x, Reduce::sum).wait(ex); });
+    run([&] { all_reduce(ex, group, x, Reduce::sum, haste).wait(ex); });
     expect_at<T>(ex, x, "all_reduce", [&](Index i) { return sum_of<T>(n, i); });
   }
   const Tensor in = put<T>(ex, part * n, [&](Index i) { return number<T>(rank, i); });
+  const Tensor own_part(in.data<T>() + rank * part, {part}, in.dtype());
   const Tensor out = ex.tensor({part}, in.dtype());
   run([&] { reduce_scatter(ex, group, in, out, Reduce::sum, haste).wait(ex); });
-  expect_at<T>(ex, out, "reduce_scatter", [&](Index i) { return sum_of<T>(n, rank * part + i); });
+  const auto sum_of_part = [&](Index i) { return sum_of<T>(n, rank * part + i); };
+  expect_at<T>(ex, out, "reduce_scatter", sum_of_part);
+  run([&] { reduce_scatter(ex, group, in, own_part, Reduce::sum, haste).wait(ex); });
+  expect_at<T>(ex, own_part, "reduce_scatter in place", sum_of_part);
 
   const auto of_all = [&](Index i) { return number<T>(static_cast<int>(i / part), i % part); };
   const Tensor own = put<T>(ex, part, [&](Index i) { return number<T>(rank, i); });
@@ -144,7 +154,7 @@ void sums_and_gathers(World& world, Captures captures, Haste haste) {
 /// Both ways round the ring, more pieces than there are slots, receives posted before and behind sends.
 void messages(World& world) {
   Exec ex(Device::cuda);
-  const Group ring = all_ranks(world, "messages", {.messages = Messages::neighbours});
+  const Group ring = all_ranks(world, "messages", Messages::neighbours);
   const int n = world.size(), rank = world.rank();
   const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
   const auto byte = [](int from, int message) {
@@ -152,17 +162,21 @@ void messages(World& world) {
   };
   const Index count = (MailboxLayout::kSlots + 1) * MailboxLayout::kSlotBytes / 4 + 777;
   std::vector<Tensor> forth, back, from_previous, from_next;
-  std::vector<Pending> pending;
   for (int message = 0; message < 3; ++message) {
     forth.push_back(put<std::int32_t>(ex, count, byte(rank, message)));
     back.push_back(put<std::int32_t>(ex, count, byte(rank + 4, message)));
     from_previous.push_back(ex.tensor({count}, DType::i32));
     from_next.push_back(ex.tensor({count}, DType::i32));
-    pending.push_back(recv(ex, ring, from_previous.back(), previous, 0));
-    if (message == 1) pending.push_back(recv(ex, ring, from_next.back(), next, 1));
-    pending.push_back(send(ex, ring, forth.back(), next, 0));
-    pending.push_back(send(ex, ring, back.back(), previous, 1));
-    if (message != 1) pending.push_back(recv(ex, ring, from_next.back(), next, 1));
+  }
+  meet(ex, ring);
+  std::vector<Pending> pending;
+  for (int message = 0; message < 3; ++message) {
+    const auto at = static_cast<std::size_t>(message);
+    pending.push_back(recv(ex, ring, from_previous[at], previous, 0));
+    if (message == 1) pending.push_back(recv(ex, ring, from_next[at], next, 1));
+    pending.push_back(send(ex, ring, forth[at], next, 0));
+    pending.push_back(send(ex, ring, back[at], previous, 1));
+    if (message != 1) pending.push_back(recv(ex, ring, from_next[at], next, 1));
   }
   for (Pending& each : pending) each.wait(ex);
   for (int message = 0; message < 3; ++message) {
@@ -178,12 +192,13 @@ class Replayed {
  public:
   explicit Replayed(World& world)
       : world_(world),
-        sums_(all_ranks(world, "sums", {.captures = Captures::collectives})),
-        ring_(all_ranks(world, "messages", {.messages = Messages::neighbours})),
+        sums_(all_ranks(world, "sums")),
+        ring_(all_ranks(world, "messages", Messages::neighbours)),
         x(put<float>(ex, kCount, [](Index i) { return static_cast<float>(i % 5); })),
         y(ex.tensor({kCount}, DType::f32)),
         small{ex.tensor({kSmall}, DType::f32), ex.tensor({kSmall}, DType::f32), ex.tensor({kSmall}, DType::f32)},
         replays_(world, ex) {
+    meet(ex, sums_);
     step();  // outside of graphs first
     graph_.emplace(ex, [&] { step(); });
     meet(ex, sums_);
@@ -202,6 +217,8 @@ class Replayed {
     for (Pending& receive : receives) receive.wait(ex);
   }
   void launch() { graph_->launch(); }
+  /// Its sum alone, outside of graphs.
+  void sum() { all_reduce(ex, sums_, x, Reduce::sum, Haste::alone).wait(ex); }
   cudaStream_t stream() const { return cuda::native(ex.stream()); }
 
  private:
@@ -232,14 +249,14 @@ void replayed(World& world) {
     expect_at<float>(graph.ex, tensor, "after 5 steps", [&](Index i) { return factor * static_cast<float>(i % 5); });
 }
 
-/// Rank 0 waits in a graph for a rank that has failed. Says whether its stream was idle when it heard of it.
-bool idle_when_told(World& world) {
+/// Rank 0 waits for a rank that has failed, in a graph or in a kernel. Says whether its stream was idle when it heard
+/// of it.
+bool idle_when_told(World& world, Calls calls) {
   Replayed graph(world);
   graph.launch();
   graph.ex.synchronize();
   if (world.rank() > 0) throw NonFiniteError("[loss] loss = nan: must be finite");
-  graph.launch();
-  graph.launch();
+  for (int i = 0; i < 2; ++i) calls == Calls::captured ? graph.launch() : graph.sum();
   try {
     for (;;) {
       world.check_health();
@@ -267,27 +284,63 @@ class CopyEngines : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, CopyEngines, testing::Values(2, 3, 4), testing::PrintToStringParamName());
 
+/// f32 in every way, the other dtypes by the kernels that know of them; run(body) runs it on all ranks.
+void sum_in_every_way(const std::function<void(const std::function<void(World&)>&)>& run) {
+  run([](World& world) {
+    const auto gpus = static_cast<std::size_t>(std::min(world.size(), device::num_gpus()));
+    if (device::sharers().size() < gpus) throw InternalError("tensors are out of the other members' reach");
+  });
+  for (const Calls calls : {Calls::eager, Calls::captured}) {
+    for (const Haste haste : {Haste::awaited, Haste::beside_work, Haste::alone})
+      run([=](World& world) { sums_and_gathers<float>(world, calls, haste); });
+  }
+  for (const Haste haste : {Haste::beside_work, Haste::alone}) {  // by copy engines, and by kernels that meet
+    run([=](World& world) { sums_and_gathers<double>(world, Calls::eager, haste); });
+    run([=](World& world) { sums_and_gathers<bfloat16>(world, Calls::eager, haste); });
+    run([=](World& world) { sums_and_gathers<float16>(world, Calls::eager, haste); });
+  }
+}
+
 TEST_P(CopyEngines, SumInAscendingRankOrderAndRoundOnce) {
-  const auto run_all = [&](Captures captures, Haste haste) {
-    run([&](World& world) { sums_and_gathers<float>(world, captures, haste); });
-    run([&](World& world) { sums_and_gathers<double>(world, captures, haste); });
-    run([&](World& world) { sums_and_gathers<bfloat16>(world, captures, haste); });
-    run([&](World& world) { sums_and_gathers<float16>(world, captures, haste); });
-  };
-  run_all(Captures::none, Haste::awaited);
-  run_all(Captures::collectives, Haste::awaited);
-  run_all(Captures::collectives, Haste::beside_work);
+  sum_in_every_way([&](const auto& body) { run(body); });
 }
 TEST_P(CopyEngines, CarryMessages) { run(messages); }
 TEST_P(CopyEngines, RepeatInAGraph) { run(replayed); }
-TEST_P(CopyEngines, EndGraphsThatWaitForARankThatHasFailed) {
-  std::atomic<bool> was_idle{false};
-  const double start_s = monotonic_s();
-  EXPECT_THROW(run_gpu_ranks(GetParam(), [&](World& world) { was_idle = idle_when_told(world) || was_idle; }, {}),
-               NonFiniteError);
-  EXPECT_TRUE(was_idle);
-  EXPECT_LT(monotonic_s() - start_s, 20);
+TEST_P(CopyEngines, EndWhatWaitsForARankThatHasFailed) {
+  for (const Calls calls : {Calls::captured, Calls::eager}) {
+    std::atomic<bool> was_idle{false};
+    const double start_s = monotonic_s();
+    const auto body = [&](World& world) { was_idle = idle_when_told(world, calls) || was_idle; };
+    EXPECT_THROW(run_gpu_ranks(GetParam(), body), NonFiniteError);
+    EXPECT_TRUE(was_idle);
+    EXPECT_LT(monotonic_s() - start_s, 20);
+  }
 }
+
+/// More ranks than GPUs: what three, four or eight members do is seen on a machine with one or two.
+class RanksThatShareGpus : public testing::TestWithParam<int> {
+ protected:
+  /// Each GPU has at most so many ranks.
+  void run(int most, const std::function<void(World&)>& body) {
+    const int gpus = device::num_gpus();
+    if (gpus == 0) GTEST_SKIP() << "needs a GPU";
+    if (GetParam() > most * gpus)
+      GTEST_SKIP() << GetParam() << " ranks need " << ceil_div(GetParam(), most) << " GPUs, this machine has " << gpus;
+    EXPECT_NO_THROW(run_peer_ranks(GetParam(), body));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, RanksThatShareGpus, testing::Values(2, 3, 4, 8), testing::PrintToStringParamName());
+
+TEST_P(RanksThatShareGpus, SumInAscendingRankOrderAndRoundOnce) {
+  sum_in_every_way([&](const auto& body) { run(kMostRanksAGpu, body); });
+}
+TEST_P(RanksThatShareGpus, SumWhereTensorsAreOutOfReach) {
+  if (device::num_gpus() == 0) GTEST_SKIP() << "needs a GPU";
+  const auto body = [](World& world) { sums_and_gathers<float>(world, Calls::eager, Haste::awaited); };
+  EXPECT_NO_THROW(run_peer_ranks(GetParam(), body, InReach::mailboxes));
+}
+TEST_P(RanksThatShareGpus, CarryMessages) { run(kMostSendingRanksAGpu, messages); }
+TEST_P(RanksThatShareGpus, RepeatInAGraph) { run(kMostSendingRanksAGpu, replayed); }
 
 }  // namespace
 }  // namespace megalith::comm

@@ -1,20 +1,36 @@
 #include "tests/comm/gpu_ranks.h"
 
+#include <numeric>
+#include <span>
+#include <vector>
+
 #include "megalith/comm/nccl/gpus.h"
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
 
 namespace megalith::comm {
 
-void run_gpu_rank(World& host, const std::function<void(World&)>& body, const WorldOptions& options) {
-  device::use(Device::cuda, gpu_of_rank(host));
+namespace {
+
+void run_on(int gpu, std::span<const int> others, World& host, const std::function<void(World&)>& body,
+            const WorldOptions& options) {
+  device::use(Device::cuda, gpu, others);
   const auto world = nccl_world(host, options);
   body(*world);
   world->check_health();
 }
 
+}  // namespace
+
+void run_gpu_rank(World& host, const std::function<void(World&)>& body, const WorldOptions& options) {
+  run_on(gpu_of_rank(host), {}, host, body, options);
+}
+
 void run_gpu_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options) {
-  run_ranks(size, [&](World& host) { run_gpu_rank(host, body, options); }, {.timeout_s = 60});
+  std::vector<int> gpus(static_cast<std::size_t>(size));
+  std::iota(gpus.begin(), gpus.end(), 0);
+  const auto rank = [&](World& host) { run_on(gpu_of_rank(host), gpus, host, body, options); };
+  run_ranks(size, rank, {.timeout_s = 60});
 }
 
 }  // namespace megalith::comm

@@ -187,10 +187,10 @@ TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
   using enum comm::Haste;
   ASSERT_EQ(hastes.size(), 5u);
   EXPECT_EQ(std::vector(hastes.begin(), hastes.begin() + 3), (std::vector{beside_work, beside_work, beside_work}));
-  EXPECT_EQ(hastes[4], awaited);
+  EXPECT_EQ(hastes[4], alone);
   reducer.send_rest(ex);
   ASSERT_EQ(hastes.size(), stage.params().buckets().size());
-  for (std::size_t i = 5; i < hastes.size(); ++i) EXPECT_EQ(hastes[i], awaited);
+  for (std::size_t i = 5; i < hastes.size(); ++i) EXPECT_EQ(hastes[i], alone);
   wait_for_all(reducer, ex, stage.params());
 }
 

@@ -14,15 +14,15 @@ namespace megalith::comm {
 
 class Watchdog;
 
-/// A rank's end of a group of GPUs: of NCCL, and for large messages, sums and gathers of the GPUs' copy engines where
-/// they reach each other (PeerGroup). All calls only submit to the group's line, or for messages to that of their peer,
-/// direction and lane; wait() holds the caller's stream, and in a graph submits a large receive first (Late). They may
-/// be captured into a CUDA graph once they have been made outside of one, as NCCL connects GPUs at the first call of a
-/// kind: each must be waited for within the same capture, the watchdog does not see them run, and the graph must be
-/// destroyed before the World; where the group is made with Captures::collectives their capture is collective over the
-/// hosts, too, no rank may launch before all have made their graphs, and the tensors must live on every member until
-/// the last launch on any has ended. Calls throw what Watchdog::check_health() throws, and BackendError with NCCL's
-/// text. Memory: NCCL's buffers, 1,024 events a line, and for copy engines what PeerGroup takes.
+/// A rank's end of a group of GPUs: of NCCL, and for large messages, sums and gathers of a PeerGroup where the GPUs
+/// reach each other. All calls only submit to the group's line, or for messages to that of their peer, direction and
+/// lane; wait() holds the caller's stream, and in a graph submits a large receive first (Late). They may be captured
+/// into a CUDA graph once they have been made outside of one, as NCCL connects GPUs at the first call of a kind: each
+/// must be waited for within the same capture, the watchdog does not see them run, and the graph must be destroyed
+/// before the World; captures are collective over the hosts, too (PeerGroup), no rank may launch before all have made
+/// their graphs, and the tensors must live on every member until the last launch on any has ended. Calls throw what
+/// Watchdog::check_health() throws, and BackendError with NCCL's text. Memory: NCCL's buffers, 1,024 events a line, and
+/// what PeerGroup takes.
 class NcclChannel final : public Channel {
  public:
   static constexpr int kMessageLanes = 2;
@@ -51,6 +51,8 @@ class NcclChannel final : public Channel {
   void look(double timeout_s);
   /// What waits for members by other means than NCCL's waits no longer (PeerGroup::release).
   void release() noexcept;
+  /// Whether other members' kernels may work on this one's tensors.
+  bool reaches_tensors() const { return connected_ && peers_ != nullptr && peers_->reaches_tensors(); }
 
  private:
   struct Ids;

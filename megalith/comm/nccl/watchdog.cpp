@@ -124,6 +124,11 @@ void Watchdog::drain() const noexcept {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  // Other members' kernels that had begun before they could know of it may still work on this one's tensors.
+  const auto reaches_tensors = [](const auto& channel) { return channel->reaches_tensors(); };
+  const double grace_s = end_s - kDrain_s + kGrace_s - monotonic_s();
+  if (aborted_.load(std::memory_order_acquire) && grace_s > 0 && std::ranges::any_of(all, reaches_tensors))
+    std::this_thread::sleep_for(std::chrono::duration<double>(grace_s));
   static_cast<void>(cudaGetLastError());  // "not ready" is an answer here
 }
 

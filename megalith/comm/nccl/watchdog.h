@@ -46,6 +46,8 @@ class Watchdog {
   std::vector<std::shared_ptr<NcclChannel>> channels() const;
 
   static constexpr double kDrain_s = 5;
+  /// From the failure on; many times what a kernel between GPUs needs that waits for nobody.
+  static constexpr double kGrace_s = 0.1;
 
   const World& host_;
   double timeout_s_;

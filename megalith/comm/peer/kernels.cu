@@ -27,8 +27,7 @@ struct alignas(sizeof(T) * N) Vector {
 
 __host__ __device__ bool is_aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
 
-unsigned blocks_for(Index vectors, const Reach& reach, Index most) {
-  if (reach.most_blocks > 0) most = reach.most_blocks;
+unsigned blocks_for(Index vectors, Index most) {
   return static_cast<unsigned>(std::min(most, ceil_div(vectors, Index{kThreads})));
 }
 
@@ -39,14 +38,26 @@ __device__ bool is_set(const std::uint32_t* word) {
 /// Another GPU's memory is microseconds away: so many vectors are read before the first is written.
 constexpr int kAtOnce = 8;
 
-/// Calls body.operator()<n>(i, stride) for i, i + stride, ... of the thread's share of [0, count), n <= kMost of them
-/// at a time.
+struct Range {
+  Index begin = 0, end = 0;
+};
+
+/// Calls body.operator()<n>(i, stride) for i, i + stride, ... of the thread's share of the range, n <= kMost of them at
+/// a time.
 template <int kMost, class Body>
-__device__ void for_share(Index count, const Body& body) {
+__device__ void for_share(const Range& range, const Body& body) {
   const Index stride = Index{gridDim.x} * blockDim.x;
-  Index i = blockIdx.x * Index{blockDim.x} + threadIdx.x;
-  for (; i + (kMost - 1) * stride < count; i += kMost * stride) body.template operator()<kMost>(i, stride);
-  for (; i < count; i += stride) body.template operator()<1>(i, stride);
+  Index i = range.begin + blockIdx.x * Index{blockDim.x} + threadIdx.x;
+  for (; i + (kMost - 1) * stride < range.end; i += kMost * stride) body.template operator()<kMost>(i, stride);
+  for (; i < range.end; i += stride) body.template operator()<1>(i, stride);
+}
+
+/// Calls move.operator()<N>(range) for vectors of N elements as far as `wide` allows, N the most or 1.
+template <int N, class Move>
+__device__ void in_vectors(bool wide, Index count, const Move& move) {
+  const Index whole = wide ? count / N : 0;
+  if (whole > 0) move.template operator()<N>(Range{0, whole});
+  if (whole * N < count) move.template operator()<1>(Range{whole * N, count});
 }
 
 // ---- Sums ----
@@ -58,9 +69,9 @@ struct Operands {
   int num_outs = 0;
 };
 
-/// Calls write(i, the sum of parts[0][i], parts[1][i], ...) for the thread's share of [0, vectors).
+/// Calls write(i, the sum of parts[0][i], parts[1][i], ...) for the thread's share of the range.
 template <class T, int N, int kMembers, class Write>
-__device__ void sum_share(const T* const* all_parts, Index vectors, const Write& write) {
+__device__ void sum_share(const T* const* all_parts, const Range& vectors, const Write& write) {
   using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
   for_share<kAtOnce / kMembers>(vectors, [&]<int kCount>(Index i, Index stride) {
     Vector<T, N> parts[kCount][kMembers];
@@ -86,10 +97,8 @@ __device__ void sum_share(const T* const* all_parts, Index vectors, const Write&
 }
 
 template <class T, int N, int kMembers>
-__global__ void __launch_bounds__(kThreads)
-    sum_kernel(const Operands<T> operands, Index vectors, const std::uint32_t* unless) {
-  if (is_set(unless)) return;
-  sum_share<T, N, kMembers>(operands.parts, vectors, [&](Index i, const Vector<T, N>& result) {
+__global__ void __launch_bounds__(kThreads) sum_kernel(const Operands<T> operands, Index vectors) {
+  sum_share<T, N, kMembers>(operands.parts, Range{0, vectors}, [&](Index i, const Vector<T, N>& result) {
 #pragma unroll
     for (int out = 0; out < kMostSummed; ++out) {
       if (out < operands.num_outs) reinterpret_cast<Vector<T, N>*>(operands.outs[out])[i] = result;
@@ -105,35 +114,48 @@ inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 /// product's.
 constexpr int kMostThreads = 1024;
 
-/// Every part is of a member, and also takes the sum.
+/// The parts of all members, of which a kernel that has met theirs learns. Lies in shared memory.
+template <int kMembers>
+struct MetParts {
+  std::byte* at[kMembers];
+
+  /// By all threads of the block. Whether the widest accesses may be made to all of them and to `own`.
+  __device__ bool find_and_ask_if_wide(const Attendance& attendance, const MetPart& part, const void* own) {
+    bool wide = is_aligned(own);
+    if (const auto member = static_cast<int>(threadIdx.x); member < part.meeting.members) {
+      at[member] = attendance.brought(member) + part.offset;
+      wide = wide && is_aligned(at[member]);
+    }
+    return __syncthreads_and(static_cast<int>(wide)) != 0;
+  }
+};
+
+/// Into `out`, or where that is null into all parts.
 template <class T, int N, int kMembers>
-__device__ void sum_in_place(T* const* parts, Index vectors) {
-  sum_share<T, N, kMembers>(parts, vectors, [&](Index i, const Vector<T, N>& result) {
+__device__ void sum_met(const MetParts<kMembers>& parts, void* out, const Range& vectors) {
+  const auto write = [&](Index i, const Vector<T, N>& result) {
+    if (out != nullptr) {
+      static_cast<Vector<T, N>*>(out)[i] = result;
+      return;
+    }
 #pragma unroll
-    for (int member = 0; member < kMembers; ++member) reinterpret_cast<Vector<T, N>*>(parts[member])[i] = result;
-  });
+    for (int member = 0; member < kMembers; ++member) reinterpret_cast<Vector<T, N>*>(parts.at[member])[i] = result;
+  };
+  sum_share<T, N, kMembers>(reinterpret_cast<T* const*>(parts.at), vectors, write);
 }
 
 /// A block takes every gridDim-th run of kMostThreads vectors of the part, a thread kAtOnce / kMembers of them at a
-/// time: it reads them at all members and writes the sum to all. Of b bytes of a part (kMembers - 1) b come in over the
-/// links, and as many go out. With b = 6 MiB, between two H200s on 8 multiprocessors (16 blocks of half the threads):
-/// 54 us with both meetings, 233 GB/s each way, 52 % of the links.
+/// time: it reads them at all members and writes the sum to all, or to `out`. With parts of 6 MiB, between two H200s on
+/// 8 multiprocessors, an all-reduce: 54 us with both meetings, 233 GB/s each way, 52 % of the links.
 template <class T, int kMembers>
-__global__ void __launch_bounds__(kMostThreads, 1) met_sum_kernel(const __grid_constant__ MetSum args) {
+__global__ void __launch_bounds__(kMostThreads, 1)
+    met_sum_kernel(const __grid_constant__ MetPart part, void* const out) {
   __shared__ Attendance attendance;
-  __shared__ T* parts[kMembers];
-  if (!attendance.begin(args.meeting)) return;
-  bool wide = args.count % kWide<T> == 0;
-  if (const auto member = static_cast<int>(threadIdx.x); member < kMembers) {
-    parts[member] = reinterpret_cast<T*>(attendance.brought(member) + args.offset);
-    wide = wide && is_aligned(parts[member]);
-  }
-  if (__syncthreads_and(static_cast<int>(wide)) != 0) {
-    sum_in_place<T, kWide<T>, kMembers>(parts, args.count / kWide<T>);
-  } else {
-    sum_in_place<T, 1, kMembers>(parts, args.count);
-  }
-  attendance.end(args.meeting);
+  __shared__ MetParts<kMembers> parts;
+  if (!attendance.begin(part.meeting)) return;
+  const bool wide = parts.find_and_ask_if_wide(attendance, part, out);
+  in_vectors<kWide<T>>(wide, part.count, [&]<int N>(const Range& range) { sum_met<T, N>(parts, out, range); });
+  attendance.end(part.meeting);
 }
 
 /// f.operator()<members>(); looks from kMembers on.
@@ -166,15 +188,15 @@ void sum(Stream stream, const PartsSum& args) {
                     std::all_of(operands.parts, operands.parts + args.members, is_aligned);
   const auto kernel = wide ? sum_kernel_of<T, kWide<T>>(args.members) : sum_kernel_of<T, 1>(args.members);
   const Index vectors = wide ? args.count / kWide<T> : args.count;
-  kernel<<<blocks_for(vectors, args.reach, kMostSumBlocks), kThreads, 0, cuda::native(stream)>>>(operands, vectors,
-                                                                                                 args.reach.unless);
+  kernel<<<blocks_for(vectors, kMostSumBlocks), kThreads, 0, cuda::native(stream)>>>(operands, vectors);
   cuda::check(cudaGetLastError());
 }
 
-template <class T>
-void met_sum(Stream stream, const MetSum& args) {
-  const auto kernel = met_sum_kernel_of<T>(args.meeting.members);
-  kernel<<<static_cast<unsigned>(args.blocks), kMostThreads, 0, cuda::native(stream)>>>(args);
+void met_sum(Stream stream, const MetPart& part, void* out) {
+  cuda::dispatch_number(part.dtype, [&]<class T>() {
+    const auto kernel = met_sum_kernel_of<T>(part.meeting.members);
+    kernel<<<static_cast<unsigned>(part.blocks), kMostThreads, 0, cuda::native(stream)>>>(part, out);
+  });
   cuda::check(cudaGetLastError());
 }
 
@@ -185,28 +207,51 @@ struct Targets {
   int count = 0;
 };
 
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    copy_kernel(const Targets to, const T* from, Index count, const std::uint32_t* unless) {
-  if (is_set(unless)) return;
-  for_share<kAtOnce>(count, [&]<int kCount>(Index i, Index stride) {
+/// The thread's share of the range to each of `num_targets` places but `from` itself.
+template <class T, class Target>
+__device__ void copy_share(const T* from, const Range& range, int num_targets, const Target& target_of) {
+  for_share<kAtOnce>(range, [&]<int kCount>(Index i, Index stride) {
     T some[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) some[k] = from[i + k * stride];
+    for (int target = 0; target < num_targets; ++target) {
+      T* const to = target_of(target);
+      if (to == from) continue;
 #pragma unroll
-    for (int target = 0; target < kMostSummed; ++target) {
-      if (target == to.count) break;
-#pragma unroll
-      for (int k = 0; k < kCount; ++k) static_cast<T*>(to.at[target])[i + k * stride] = some[k];
+      for (int k = 0; k < kCount; ++k) to[i + k * stride] = some[k];
     }
   });
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    copy_kernel(const __grid_constant__ Targets to, const T* from, Index count, const std::uint32_t* unless) {
+  if (is_set(unless)) return;
+  copy_share(from, {0, count}, to.count, [&](int target) { return static_cast<T*>(to.at[target]); });
   __threadfence_system();
+}
+
+/// As met_sum_kernel: a gather, of a part in bytes.
+__global__ void __launch_bounds__(kMostThreads, 1)
+    met_copy_kernel(const __grid_constant__ MetPart part, const void* const in) {
+  using Bytes = std::byte;
+  __shared__ Attendance attendance;
+  __shared__ MetParts<kMostSummed> parts;
+  if (!attendance.begin(part.meeting)) return;
+  const bool wide = parts.find_and_ask_if_wide(attendance, part, in);
+  in_vectors<kWide<Bytes>>(wide, part.count, [&]<int N>(const Range& range) {
+    using Some = std::conditional_t<N == 1, Bytes, uint4>;
+    copy_share(static_cast<const Some*>(in), range, part.meeting.members,
+               [&](int member) { return reinterpret_cast<Some*>(parts.at[member]); });
+  });
+  attendance.end(part.meeting);
 }
 
 template <class T>
 void copy_elements(Stream stream, const Targets& to, const void* from, Index count, const Reach& reach) {
-  copy_kernel<<<blocks_for(count, reach, kMostCopyBlocks), kThreads, 0, cuda::native(stream)>>>(
-      to, static_cast<const T*>(from), count, reach.unless);
+  const Index most = reach.most_blocks > 0 ? reach.most_blocks : kMostCopyBlocks;
+  copy_kernel<<<blocks_for(count, most), kThreads, 0, cuda::native(stream)>>>(to, static_cast<const T*>(from), count,
+                                                                              reach.unless);
   cuda::check(cudaGetLastError());
 }
 
@@ -234,15 +279,21 @@ void load_kernels(int members) {
   load_sums(float{});
   load_sums(__nv_bfloat16{});
   load_sums(__half{});
-  cuda::load_kernels(copy_kernel<uint4>, copy_kernel<std::byte>, word_kernel);
+  cuda::load_kernels(copy_kernel<uint4>, copy_kernel<std::byte>, met_copy_kernel, word_kernel);
 }
 
 void sum_parts(Stream stream, const PartsSum& args) {
   if (args.count > 0) cuda::dispatch_number(args.dtype, [&]<class T>() { sum<T>(stream, args); });
 }
 
-void sum_at_meeting(Stream stream, const MetSum& args) {
-  cuda::dispatch_number(args.dtype, [&]<class T>() { met_sum<T>(stream, args); });
+void all_reduce_at_meeting(Stream stream, const MetPart& part) { met_sum(stream, part, nullptr); }
+void reduce_scatter_at_meeting(Stream stream, const MetPart& part, void* out) { met_sum(stream, part, out); }
+
+void all_gather_at_meeting(Stream stream, const MetPart& part, const void* in) {
+  MetPart bytes = part;
+  bytes.count *= size_of(part.dtype);
+  met_copy_kernel<<<static_cast<unsigned>(part.blocks), kMostThreads, 0, cuda::native(stream)>>>(bytes, in);
+  cuda::check(cudaGetLastError());
 }
 
 void copy_by_kernel(Stream stream, std::span<void* const> to, const void* from, Index bytes, const Reach& reach) {

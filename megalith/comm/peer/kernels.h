@@ -6,7 +6,7 @@
 #include "megalith/comm/peer/meeting.h"
 #include "megalith/tensor/tensor.h"
 
-// What the copy engines cannot do, and in graphs what they would do late.
+// What the copy engines cannot do, and what they would do late.
 
 namespace megalith::comm {
 
@@ -26,8 +26,7 @@ struct Reach {
 };
 
 /// out[i] = parts[0][i] + parts[1][i] + ... in this order, in f32 (f64 for f64) and rounded once, for every `out` of
-/// `outs`. They may be parts, and parts and outs other GPUs' memory. Moves `members` + `num_outs` elements for each of
-/// `count`.
+/// `outs`; they may be parts. Moves `members` + `num_outs` elements for each of `count`.
 struct PartsSum {
   std::array<const void*, kMostSummed> parts{};
   int members = 0;
@@ -35,23 +34,28 @@ struct PartsSum {
   int num_outs = 0;
   Index count = 0;
   DType dtype = DType::f32;
-  Reach reach = {};
 
   void add_out(void* out) { outs.at(static_cast<std::size_t>(num_outs++)) = out; }
 };
 void sum_parts(Stream stream, const PartsSum& args);
 
-/// The same sums of [offset, offset + count * element) of what all members' kernels bring along, into all of it: each
-/// member's kernel adds up another part. Its thread blocks have a multiprocessor each: a product that leaves so many
-/// has all others, whichever of the two is there first.
-struct MetSum {
+/// What a member's kernel does with what all members' bring along: each works on another part of it,
+/// [offset, offset + count * element). Its thread blocks have a multiprocessor each: a product that leaves so many has
+/// all others, whichever of the two is there first. Moves (members - 1) parts in for a sum, and as much out for an
+/// all-reduce and a gather.
+struct MetPart {
   Meeting meeting = {};
   Index offset = 0;  ///< bytes
   Index count = 0;
   DType dtype = DType::f32;
   int blocks = 1;
 };
-void sum_at_meeting(Stream stream, const MetSum& args);
+/// The sum of the parts, as sum_parts() takes it, into all of them.
+void all_reduce_at_meeting(Stream stream, const MetPart& part);
+/// The same sum to `out` alone.
+void reduce_scatter_at_meeting(Stream stream, const MetPart& part, void* out);
+/// `in` into all of the parts; it may be the own one.
+void all_gather_at_meeting(Stream stream, const MetPart& part, const void* in);
 
 /// Copies by multiprocessors, to one place or several: unlike a copy engine's, a copy that waits in its stream then
 /// delays no other stream's.

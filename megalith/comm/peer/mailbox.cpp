@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <random>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
 #include "megalith/comm/gather_values.h"
 #include "megalith/comm/peer/stream_words.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/shared_memory.h"
 
 namespace megalith::comm {
 namespace {
@@ -34,15 +38,12 @@ bool reaches(int own, int other) {
   return can != 0;
 }
 
-/// From here on kernels of this GPU reach all memory of the other one.
-void open_way(int own, int other) {
-  if (own == other) return;
-  const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
-  if (status == cudaErrorPeerAccessAlreadyEnabled) {
-    static_cast<void>(cudaGetLastError());
-  } else {
-    cuda::check(status);
-  }
+/// Of this GPU, which those of the group reach.
+std::shared_ptr<std::byte> take_memory(Index bytes, std::span<const int> gpus) {
+  std::shared_ptr<std::byte> memory = cuda::take_shared_memory(bytes, gpus);
+  if (memory != nullptr) return memory;
+  throw IoError(str("[memory] cannot take ", human_bytes(bytes), " of the GPU for what goes between GPUs: use a ",
+                    "smaller model or microbatch, or set parallel.transfers = \"kernels\", which takes less"));
 }
 
 }  // namespace
@@ -55,9 +56,9 @@ static_assert((MailboxLayout::kPhases + 2 * MailboxLayout::kLanes * MailboxLayou
 PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::span<const int> gpus)
     : layout_(layout),
       member_(member),
-      memory_(layout.bytes(), gpus),
-      words_(reinterpret_cast<std::uint32_t*>(memory_.data())),
-      data_(memory_.data() + MailboxLayout::kWordBytes) {
+      memory_(take_memory(layout.bytes(), gpus)),
+      words_(reinterpret_cast<std::uint32_t*>(memory_.get())),
+      data_(memory_.get() + MailboxLayout::kWordBytes) {
   // At first there is room in all slots, whoever sends.
   const Index begin = room(0, 0, 0) - words_, end = room(layout.members, 0, 0) - words_;
   const std::vector<std::uint32_t> ones(static_cast<std::size_t>(end - begin), 1);
@@ -85,15 +86,14 @@ std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host
   const auto in_reach = [&](const Member& member) {
     return member.process == process_mark() && reaches(gpu, member.gpu);
   };
-  const bool can = host.size() <= kMostSummed && can_use_stream_words() && SharedMemory::is_possible();
+  const bool can = host.size() <= kMostSummed && can_use_stream_words() && cuda::can_share_memory();
   const std::vector<std::uint64_t> agreed =
       gather_values(host, std::uint64_t{can && std::ranges::all_of(all, in_reach)});
   if (std::ranges::count(agreed, std::uint64_t{0}) > 0) return {};
 
   std::vector<int> gpus;
   for (const Member& member : all) {
-    gpus.push_back(member.gpu);
-    if (use.captures == Captures::collectives && use.messages == Messages::none) open_way(gpu, member.gpu);
+    if (std::ranges::count(gpus, member.gpu) == 0) gpus.push_back(member.gpu);
   }
   own = std::make_shared<PeerMailbox>(MailboxLayout{host.size(), use.messages}, host.rank(), gpus);
   Exec ex;

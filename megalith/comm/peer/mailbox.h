@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "megalith/comm/peer/meeting.h"
-#include "megalith/comm/peer/shared_memory.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {
@@ -48,8 +47,8 @@ class PeerMailbox {
   /// 1 from when member `from` has come to the phase until this member has seen it, else 0.
   std::uint32_t* arrived(int phase, int from) const { return words_ + phase * layout_.members + from; }
 
-  /// The last words: where kernels meet. Once it says that a member has failed, nothing reaches into other members'
-  /// memory.
+  /// The last words: where kernels meet. Once it says that a member has failed, no kernel begins to reach into
+  /// other members' memory.
   MeetingPlace* meeting_place() const { return reinterpret_cast<MeetingPlace*>(data_) - 1; }
 
   // Messages, between neighbours on the ring of members.
@@ -64,7 +63,7 @@ class PeerMailbox {
 
   MailboxLayout layout_;
   int member_;
-  SharedMemory memory_;
+  std::shared_ptr<std::byte> memory_;
   std::uint32_t* words_;
   std::byte* data_;
 };

@@ -11,7 +11,7 @@ inline constexpr int kMostSummed = 8;
 /// Words in a member's memory by which one kernel of every member meets the others'. Zero at first; what stands for
 /// member i is written by it.
 struct MeetingPlace {
-  std::uint32_t failed;          ///< not 0 once a member has failed: from then on no kernel touches the others' tensors
+  std::uint32_t failed;          ///< not 0 once a member has failed: no kernel begins with the others' tensors any more
   std::uint32_t turn;            ///< kernels of this member that have ended
   std::uint32_t blocks_through;  ///< thread blocks of the present one that have done their share
   std::uint32_t begun[kMostSummed];    ///< turn + 1 once its kernel has begun

@@ -16,11 +16,14 @@ namespace megalith::comm {
 namespace {
 
 constexpr Index kLeastBytes = Index{1} << 20;  ///< of a collective; below, NCCL's latency is lower
+static_assert(kLeastBytes >= device::kLeastShared, "other GPUs do not reach smaller pieces of memory");
 constexpr Index kLeastMessageBytes = Index{256} << 10;
-/// Thread blocks of the kernels that reach into other GPUs' memory. A step of 1.2B, TP 2 on H200s from a graph, ms,
-/// with 8, 12, 16, 24 of a sum 75.5, 74.7, 73.7, 73.2 (of an all-reduce, when those stood between meetings, too); where
-/// rows are shared, with 16, 32, 64 of a copy: 75.7, 74.1, 74.1.
-constexpr int kSumBlocks = 24, kCopyBlocks = 32;
+/// Thread blocks of a gather between meetings. A step of 1.2B, TP 2 on H200s from a graph, where rows are shared, ms,
+/// with 16, 32, 64 of them: 75.7, 74.1, 74.1.
+constexpr int kCopyBlocks = 32;
+/// Thread blocks of a kernel that meets the others' with nothing beside it. Gradients' last 154 MB, DP 2 of 124M on
+/// H200s, ms a step, the means of two: 56.0 by copy engines, 55.9 so; from a graph 55.7, 55.5.
+constexpr int kBlocksAlone = 32;
 /// From so many bytes on a copy engine's latency in a graph is little. DP 2 of 124M from a graph: 55.0 ms a step where
 /// gradients that are summed beside the backward pass go so, 55.9 where all go by kernels.
 constexpr Index kLeastCopiedBytes = Index{32} << 20;
@@ -44,6 +47,20 @@ void give_word(std::uint32_t* word, Stream stream) {
   words.submit(stream);
 }
 
+/// Thread blocks that a member's kernel that meets the others' may have, so that all stand on their GPUs at once, even
+/// where members share one; 0 where the GPU of some member may not touch what another one's thread takes of its own.
+/// Collective over `host`.
+int most_meeting_blocks(const Group& host) {
+  int gpu = 0, multiprocessors = 0;
+  cuda::check(cudaGetDevice(&gpu));
+  cuda::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, gpu));
+  const std::vector<int> gpus = gather_values(host, gpu);
+  const auto may_touch = [](int other) { return std::ranges::count(device::sharers(), other) > 0; };
+  const std::vector<std::uint64_t> agreed = gather_values(host, std::uint64_t{std::ranges::all_of(gpus, may_touch)});
+  if (std::ranges::count(agreed, std::uint64_t{0}) > 0) return 0;
+  return std::max(1, multiprocessors / (4 * static_cast<int>(std::ranges::count(gpus, gpu))));
+}
+
 }  // namespace
 
 /// A piece of a message: member m's part is `bytes(m)` from m * stride on.
@@ -57,17 +74,25 @@ struct PeerGroup::Piece {
   Index bytes(int member) const { return std::clamp<Index>(total - offset(member), 0, part_bytes); }
 };
 
+enum class PeerGroup::Way : std::uint8_t {
+  copies,            ///< by copy engines, through the mailboxes
+  meeting,           ///< one kernel that meets the others' and reaches into their tensors
+  between_meetings,  ///< a kernel that reaches into them, once all members are there
+};
+
 std::unique_ptr<PeerGroup> PeerGroup::connect(const Group& host, const GroupUse& use) {
   auto mailboxes = open_mailboxes(host, use);
   if (mailboxes.empty()) return nullptr;
   load_kernels(host.size());
-  return std::unique_ptr<PeerGroup>(new PeerGroup(host, use, std::move(mailboxes)));
+  const int most_blocks = use.messages == Messages::none ? most_meeting_blocks(host) : 0;
+  return std::unique_ptr<PeerGroup>(new PeerGroup(host, use, most_blocks, std::move(mailboxes)));
 }
 
-PeerGroup::PeerGroup(const Group& host, const GroupUse& use, std::vector<std::shared_ptr<const PeerMailbox>> mailboxes)
+PeerGroup::PeerGroup(const Group& host, const GroupUse& use, int most_blocks,
+                     std::vector<std::shared_ptr<const PeerMailbox>> mailboxes)
     : host_(host),
-      captures_(use.captures),
       layout_{host.size(), use.messages},
+      most_blocks_(most_blocks),
       rank_(host.rank()),
       mailboxes_(std::move(mailboxes)),
       pieces_(mailboxes_.size() * 2 * MailboxLayout::kLanes),
@@ -137,60 +162,50 @@ void PeerGroup::pull(const Piece& piece, std::byte* to, Stream stream) const {
   for_others([&](int member) { copy(to + piece.offset(member), mailbox(member).out(), piece.bytes(member), stream); });
 }
 
-// In a graph addresses stay, and a copy engine's work costs its neighbours 10 to 20 us on either side. So where that
-// counts kernels reach into the others' tensors: one kernel that meets the others', or meet, one kernel, meet.
-
-bool PeerGroup::reaches_tensors(const Call& call, Index bytes, Stream stream) const {
-  if (call.haste == Haste::beside_work && bytes >= kLeastCopiedBytes) return false;
-  return captures_ == Captures::collectives && is_capturing(stream);
-}
-
-Reach PeerGroup::reach(int blocks) const {
-  return {.most_blocks = blocks, .unless = &mailbox(rank_).meeting_place()->failed};
+PeerGroup::Way PeerGroup::way_of(const Call& call, Index bytes, Stream stream) const {
+  if (!reaches_tensors()) return Way::copies;
+  const bool captured = is_capturing(stream);
+  if (call.haste == Haste::beside_work && (!captured || bytes >= kLeastCopiedBytes)) return Way::copies;
+  if (call.haste == Haste::alone || size() > 2) return Way::meeting;
+  // Of two members. 1.2B on H200s, ms a step: eager sums by copies 73.3, by meetings 74.7 (a rank's share of four 54.1,
+  // 48.0); where rows are shared, from a graph, gathers by meetings 74.2, 74.5, between them 71.8, 73.1.
+  if (call.op == Op::all_reduce && !captured) return Way::copies;
+  return call.op == Op::all_gather && captured ? Way::between_meetings : Way::meeting;
 }
 
 std::vector<std::byte*> PeerGroup::addresses_of_all(const void* own) const {
   return gather_values(host_, static_cast<std::byte*>(const_cast<void*>(own)));
 }
 
-void PeerGroup::all_reduce_in_graph(const Call& call, void* data, Stream stream) const {
-  const Index total = call.count * size_of(call.dtype);
-  const Index stride = round_up(ceil_div(total, Index{size()}), MailboxLayout::kAlignment);
-  const Piece piece{stride, 0, stride, total};
-  Meeting meeting{.members = size(), .rank = rank_, .brings = data};
+MetPart PeerGroup::met_part(const Call& call, void* brings, Index offset, Index count) const {
+  Meeting meeting{.members = size(), .rank = rank_, .brings = brings};
   for (int member = 0; member < size(); ++member)
     meeting.places[static_cast<std::size_t>(member)] = mailbox(member).meeting_place();
-  sum_at_meeting(stream, {.meeting = meeting,
-                          .offset = piece.offset(rank_),
-                          .count = piece.bytes(rank_) / size_of(call.dtype),
-                          .dtype = call.dtype,
-                          .blocks = multiprocessors()});
+  return {.meeting = meeting,
+          .offset = offset,
+          .count = count,
+          .dtype = call.dtype,
+          .blocks = std::min(most_blocks_, call.haste == Haste::alone ? kBlocksAlone : multiprocessors())};
 }
 
-void PeerGroup::reduce_scatter_in_graph(const Call& call, const void* in, void* out, Stream stream) const {
-  const Index count = call.count / size(), stride = count * size_of(call.dtype);
-  PartsSum sum{.count = count, .dtype = call.dtype, .reach = reach(kSumBlocks)};
-  for (const std::byte* const theirs : addresses_of_all(in))
-    sum.parts[static_cast<std::size_t>(sum.members++)] = theirs + rank_ * stride;
-  sum.add_out(out);
-  between_meetings(stream, [&] { sum_parts(stream, sum); });
-}
-
-void PeerGroup::all_gather_in_graph(const Call& call, const void* in, void* out, Stream stream) const {
+void PeerGroup::all_gather_between_meetings(const Call& call, const void* in, void* out, Stream stream) const {
   const Index stride = call.count * size_of(call.dtype);
   std::vector<void*> to;
-  for (std::byte* const theirs : addresses_of_all(out)) {
-    if (theirs + rank_ * stride != in) to.push_back(theirs + rank_ * stride);
-  }
-  between_meetings(stream, [&] { copy_by_kernel(stream, to, in, stride, reach(kCopyBlocks)); });
+  for (std::byte* const theirs : addresses_of_all(out)) to.push_back(theirs + rank_ * stride);
+  const Reach reach{.most_blocks = kCopyBlocks, .unless = &mailbox(rank_).meeting_place()->failed};
+  between_meetings(stream, [&] { copy_by_kernel(stream, to, in, stride, reach); });
 }
 
 void PeerGroup::all_reduce(const Call& call, void* data, Stream stream) {
   auto* const bytes = static_cast<std::byte*>(data);
   const Index total = call.count * size_of(call.dtype);
-  if (reaches_tensors(call, total, stream)) return all_reduce_in_graph(call, data, stream);
-  const Index stride =
-      std::min(round_up(ceil_div(total, Index{size()}), MailboxLayout::kAlignment), layout_.part_bytes());
+  const Index share = round_up(ceil_div(total, Index{size()}), MailboxLayout::kAlignment);
+  if (way_of(call, total, stream) == Way::meeting) {
+    const Piece part{share, 0, share, total};
+    const Index count = part.bytes(rank_) / size_of(call.dtype);
+    return all_reduce_at_meeting(stream, met_part(call, data, part.offset(rank_), count));
+  }
+  const Index stride = std::min(share, layout_.part_bytes());
   for (Index begin = 0; begin < total; begin += stride * size()) {
     const Piece piece{stride, 0, stride, std::min(total - begin, stride * size())};
     std::byte* const here = bytes + begin;
@@ -201,7 +216,10 @@ void PeerGroup::all_reduce(const Call& call, void* data, Stream stream) {
 
 void PeerGroup::reduce_scatter(const Call& call, const void* in, void* out, Stream stream) {
   const Index total = call.count * size_of(call.dtype), stride = total / size();
-  if (reaches_tensors(call, total, stream)) return reduce_scatter_in_graph(call, in, out, stream);
+  if (way_of(call, total, stream) == Way::meeting) {
+    const MetPart part = met_part(call, const_cast<void*>(in), rank_ * stride, call.count / size());
+    return reduce_scatter_at_meeting(stream, part, out);
+  }
   const Index most = layout_.part_bytes();
   for (Index begin = 0; begin < stride; begin += most) {
     const Piece piece{stride, begin, std::min(most, stride - begin), total};
@@ -212,7 +230,9 @@ void PeerGroup::reduce_scatter(const Call& call, const void* in, void* out, Stre
 
 void PeerGroup::all_gather(const Call& call, const void* in, void* out, Stream stream) {
   const Index stride = call.count * size_of(call.dtype), most = layout_.part_bytes();
-  if (reaches_tensors(call, stride * size(), stream)) return all_gather_in_graph(call, in, out, stream);
+  const Way way = way_of(call, stride * size(), stream);
+  if (way == Way::between_meetings) return all_gather_between_meetings(call, in, out, stream);
+  if (way == Way::meeting) return all_gather_at_meeting(stream, met_part(call, out, rank_ * stride, call.count), in);
   auto* const to = static_cast<std::byte*>(out);
   if (to + rank_ * stride != in) copy(to + rank_ * stride, in, stride, stream);
   for (Index begin = 0; begin < stride; begin += most) {

@@ -1,6 +1,5 @@
 #pragma once
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "megalith/comm/peer/kernels.h"
@@ -8,26 +7,29 @@
 
 namespace megalith::comm {
 
-/// Large messages, sums and gathers of a group whose GPUs reach each other's memory, by their copy engines:
-/// multiprocessors add what has arrived, take received messages out of their slots and, in a graph, wait (one thread of
-/// one), so that products beside them lose little, while a collective kernel holds its thread blocks for as long as
-/// data travels or a peer is awaited. Sums are taken in ascending group rank for every element and rounded once. All
-/// members make the same collective calls in the same order, each in one stream; messages of a pair and lane go in
-/// order, each end in one stream.
+/// Large messages, sums and gathers of a group whose GPUs reach each other's memory. Sums are taken in ascending group
+/// rank for every element and rounded once. All members make the same collective calls in the same order, each in one
+/// stream; messages of a pair and lane go in order, each end in one stream.
 ///
-/// Calls may be captured into a CUDA graph, which repeats them. There copy engines keep their neighbours waiting
-/// (figures in docs/benchmarks.md), and addresses stay. So in a group made with Captures::collectives kernels read and
-/// write the others' tensors: an all-reduce is one kernel that meets theirs (meeting.h); for a reduce-scatter or a
-/// gather members tell each other their addresses at the capture, which so is collective over the hosts, too, and the
-/// kernel stands between two meetings. No member may launch a graph before all have made theirs, and the tensors must
-/// live on every member until the last launch on any has ended. Large ones that have work beside them (Haste) go by
-/// copy engines all the same, as that kernel would take multiprocessors from it.
+/// Messages, and collectives with work beside them (Haste), go by the GPUs' copy engines: multiprocessors add what has
+/// arrived, take received messages out of their slots and, in a graph, wait (one thread of one), so that products
+/// beside them lose little, while a collective kernel holds its thread blocks for as long as data travels or a peer is
+/// awaited. So do awaited all-reduces of two members outside of graphs. Other collectives are one kernel that meets the
+/// other members' (meeting.h) and reads and writes their tensors: sooner done, as a copy engine needs 10 us and more to
+/// begin, and everything goes through the mailboxes twice. For that every member's thread must have named all members'
+/// GPUs to device::use() before it took the memory (device::allocate), else copy engines carry all. Figures:
+/// docs/benchmarks.md.
+///
+/// Calls may be captured into a CUDA graph, which repeats them. There copy engines keep their neighbours waiting, so
+/// that most calls that have work beside them go by kernels, too; that of a gather of two members stands between two
+/// meetings and is told the other's address at the capture, which so is collective over the hosts, too. No member may
+/// launch a graph before all have made theirs, and the tensors must live on every member until the last launch on any
+/// has ended.
 ///
 /// Memory: each member's GPU holds a mailbox of MailboxLayout::bytes(), 32 MiB and a part more for collectives, 32 or
 /// 64 MiB for messages; it counts as the transport's (World::device_bytes).
 /// A sum of b bytes over n members: (n-1)/n b out and in, a kernel over b, and for an all-reduce as much again; or one
 /// kernel that does it all. A message is copied twice: into a slot of the receiver, and by the receiver out of it.
-/// Measured on H200s: docs/benchmarks.md.
 class PeerGroup {
  public:
   /// Null when the members are not threads of one process whose GPUs reach each other, or are too many. Collective
@@ -35,10 +37,12 @@ class PeerGroup {
   static std::unique_ptr<PeerGroup> connect(const Group& host, const GroupUse& use);
   ~PeerGroup();
 
-  /// Channel::multiprocessors(): for the sums of eager steps and, in a graph, an all-reduce's kernel (a
-  /// reduce-scatter's and a gather's have more thread blocks, of half the size). 1.2B, batch 8 on H200s, ms a step with
-  /// 0, 8, 16, 24 of them: TP 2 75.3, 74.4, -, 75.6; TP 4 60.4, 59.3, 58.6, -; from a graph with 8, 12 TP 2 72.8, 78.2.
-  int multiprocessors() const { return 4 * size(); }
+  /// Channel::multiprocessors(): for the kernels that meet others. 1.2B, batch 8 on H200s, ms a step from a graph with
+  /// 6, 8, 12, 16 of them: TP 2 75.1, 72.4, 78.2, -; a rank's share of TP 4 between two GPUs (docs/benchmarks.md) 45.5,
+  /// 44.5, 48.0, 49.3.
+  int multiprocessors() const { return 8; }
+  /// Whether members' kernels read and write each other's tensors.
+  bool reaches_tensors() const { return most_blocks_ > 0; }
   /// Whether a call comes here: the same answer on all members. The others are small, or of another kind.
   bool takes(const Call& call) const;
   void all_reduce(const Call& call, void* data, Stream stream);
@@ -58,17 +62,18 @@ class PeerGroup {
  private:
   struct Piece;
   struct Sum;
-  PeerGroup(const Group& host, const GroupUse& use, std::vector<std::shared_ptr<const PeerMailbox>> mailboxes);
-  /// Whether a call over so many bytes that is made now goes by kernels that reach into the others' tensors.
-  bool reaches_tensors(const Call& call, Index bytes, Stream stream) const;
+  enum class Way : std::uint8_t;
+  PeerGroup(const Group& host, const GroupUse& use, int most_blocks,
+            std::vector<std::shared_ptr<const PeerMailbox>> mailboxes);
+  /// How a collective over so many bytes goes that is made now.
+  Way way_of(const Call& call, Index bytes, Stream stream) const;
   int size() const { return static_cast<int>(mailboxes_.size()); }
   const PeerMailbox& mailbox(int member) const { return *mailboxes_[static_cast<std::size_t>(member)]; }
-  Reach reach(int blocks) const;
   /// Everybody's address, in member order. Collective over the host.
   std::vector<std::byte*> addresses_of_all(const void* own) const;
-  void all_reduce_in_graph(const Call& call, void* data, Stream stream) const;
-  void reduce_scatter_in_graph(const Call& call, const void* in, void* out, Stream stream) const;
-  void all_gather_in_graph(const Call& call, const void* in, void* out, Stream stream) const;
+  void all_gather_between_meetings(const Call& call, const void* in, void* out, Stream stream) const;
+  /// The own part, of `count` elements from byte `offset` of what all members bring along.
+  MetPart met_part(const Call& call, void* brings, Index offset, Index count) const;
   template <class F>
   void for_others(F&& f) const;
   void meet(int phase, Stream stream) const;
@@ -82,8 +87,8 @@ class PeerGroup {
   void for_slots(const Call& call, F&& f);
 
   Group host_;
-  Captures captures_;
   MailboxLayout layout_;
+  int most_blocks_;  ///< of a kernel that meets others; 0: tensors are out of reach
   int rank_;
   std::vector<std::shared_ptr<const PeerMailbox>> mailboxes_;
   /// Pieces that have gone to or come from a member by a lane, [sent or received][member][lane].

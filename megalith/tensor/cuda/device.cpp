@@ -8,6 +8,7 @@
 #include "megalith/tensor/cuda/captured_fills.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/fill.h"
+#include "megalith/tensor/cuda/shared_memory.h"
 
 namespace megalith::cuda {
 
@@ -57,7 +58,25 @@ void require_gpu() {
                          "); `megalith doctor` says more, device.type = \"cpu\" runs without one"));
 }
 
-void use(int index) { check(cudaSetDevice(index)); }
+namespace {
+
+/// Of the calling thread, as the GPU that CUDA itself keeps for it, which comes first.
+thread_local std::vector<int> sharers_of_thread;
+
+}  // namespace
+
+void use(int index, std::span<const int> gpus) {
+  check(cudaSetDevice(index));
+  sharers_of_thread.assign({index});
+  if (gpus.empty() || !can_share_memory()) return;
+  for (const int other : gpus) {
+    int reaches = 0;
+    if (other != index) check(cudaDeviceCanAccessPeer(&reaches, other, index));
+    if (reaches != 0) sharers_of_thread.push_back(other);
+  }
+}
+
+std::span<const int> sharers() { return sharers_of_thread; }
 
 namespace {
 
@@ -78,27 +97,55 @@ Index memory_in_use() {
   return state.all - state.left;
 }
 
-std::byte* allocate(Index bytes) {
-  if (bytes == 0) return nullptr;
+namespace {
+
+/// Null when there is no more.
+std::shared_ptr<std::byte> take_private_memory(Index bytes) {
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
   if (status == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
-    const MemoryState state = memory_state();
-    throw IoError(str("[memory] cannot take ", human_bytes(bytes), ": the GPU has ", human_bytes(state.left), " of ",
-                      human_bytes(state.all),
-                      " left. `megalith plan` shows what a recipe takes; a smaller train.micro_batch or more parallel "
-                      "ranks take less each"));
+    return nullptr;
   }
   check(status);
+  std::shared_ptr<std::byte> memory(static_cast<std::byte*>(data),
+                                    [](std::byte* taken) { static_cast<void>(cudaFree(taken)); });
   check(cudaMemset(data, 0, static_cast<std::size_t>(bytes)));
   check(cudaStreamSynchronize(nullptr));  // neither the host nor our streams wait for that one
-  return static_cast<std::byte*>(data);
+  return memory;
 }
 
-void free(std::byte* data) noexcept { static_cast<void>(cudaFree(data)); }
+/// The same that the thread's sharers reach.
+std::shared_ptr<std::byte> take_reachable_memory(Index bytes) {
+  std::shared_ptr<std::byte> memory = take_shared_memory(bytes, sharers_of_thread);
+  if (memory == nullptr) return nullptr;
+  std::byte* const data = memory.get();
+  const int owner = sharers_of_thread.front();
+  return {data, [owner, memory = std::move(memory)](std::byte*) mutable {  // as cudaFree() does, on any thread
+            int current = owner;
+            static_cast<void>(cudaGetDevice(&current));
+            static_cast<void>(cudaSetDevice(owner));
+            static_cast<void>(cudaDeviceSynchronize());
+            memory.reset();
+            static_cast<void>(cudaSetDevice(current));
+          }};
+}
 
-std::byte* allocate_host(Index bytes) {
+}  // namespace
+
+std::shared_ptr<std::byte> allocate(Index bytes) {
+  if (bytes == 0) return nullptr;
+  const bool is_shared = bytes >= device::kLeastShared && sharers_of_thread.size() > 1;
+  std::shared_ptr<std::byte> memory = is_shared ? take_reachable_memory(bytes) : take_private_memory(bytes);
+  if (memory != nullptr) return memory;
+  const MemoryState state = memory_state();
+  throw IoError(str("[memory] cannot take ", human_bytes(bytes), ": the GPU has ", human_bytes(state.left), " of ",
+                    human_bytes(state.all),
+                    " left. `megalith plan` shows what a recipe takes; a smaller train.micro_batch or more parallel "
+                    "ranks take less each"));
+}
+
+std::shared_ptr<std::byte> allocate_host(Index bytes) {
   if (bytes == 0) return nullptr;
   void* data = nullptr;
   const cudaError_t status = cudaMallocHost(&data, static_cast<std::size_t>(bytes));
@@ -109,10 +156,8 @@ std::byte* allocate_host(Index bytes) {
                       "host or a smaller model take less"));
   }
   check(status);
-  return static_cast<std::byte*>(data);
+  return {static_cast<std::byte*>(data), [](std::byte* taken) { static_cast<void>(cudaFreeHost(taken)); }};
 }
-
-void free_host(std::byte* data) noexcept { static_cast<void>(cudaFreeHost(data)); }
 
 void copy(void* to, const void* from, Index bytes, Stream stream) {
   check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, native(stream)));

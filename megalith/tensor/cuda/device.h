@@ -1,5 +1,7 @@
 #pragma once
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "megalith/tensor/device.h"
 
@@ -9,12 +11,11 @@ namespace megalith::cuda {
 int num_gpus();
 std::vector<device::Gpu> gpus();
 void require_gpu();
-void use(int index);
+void use(int index, std::span<const int> gpus);
+std::span<const int> sharers();
 Index memory_in_use();
-std::byte* allocate(Index bytes);
-void free(std::byte* data) noexcept;
-std::byte* allocate_host(Index bytes);  ///< contents undefined
-void free_host(std::byte* data) noexcept;
+std::shared_ptr<std::byte> allocate(Index bytes);
+std::shared_ptr<std::byte> allocate_host(Index bytes);  ///< contents undefined
 void copy(void* to, const void* from, Index bytes, Stream stream);
 void fill_bytes(void* to, int byte, Index bytes, Stream stream);
 void synchronize(Stream stream);

@@ -1,0 +1,123 @@
+#include "tests/comm/peer_ranks.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/comm/peer/peer_group.h"
+#include "megalith/comm/silent_channel.h"
+#include "megalith/comm/threads/thread_world.h"
+
+namespace megalith::comm {
+namespace {
+
+class PeerChannel final : public SilentChannel {
+ public:
+  PeerChannel(Group host, std::string name, const GroupUse& use)
+      : SilentChannel(std::move(name), {host.world_ranks().begin(), host.world_ranks().end()}, host.rank()),
+        host_(std::move(host)),
+        peers_(PeerGroup::connect(host_, use)),
+        ready_(Device::cuda) {
+    if (peers_ == nullptr) throw InternalError("[PeerChannel] these GPUs do not reach each other");
+  }
+
+  Device device() const override { return Device::cuda; }
+  int multiprocessors() const override { return peers_->multiprocessors(); }
+  Ticket all_reduce(const Call& call, void* data, Stream stream) override {
+    return run(call, stream, [&](Stream own) { peers_->all_reduce(call, data, own); });
+  }
+  Ticket reduce_scatter(const Call& call, const void* in, void* out, Stream stream) override {
+    return run(call, stream, [&](Stream own) { peers_->reduce_scatter(call, in, out, own); });
+  }
+  Ticket all_gather(const Call& call, const void* in, void* out, Stream stream) override {
+    return run(call, stream, [&](Stream own) { peers_->all_gather(call, in, out, own); });
+  }
+  Ticket post_send(const Call& call, const void* data, Stream stream) override {
+    return run(call, stream, [&](Stream own) { peers_->send(call, data, own); });
+  }
+  Ticket post_recv(const Call& call, void* data, Stream stream) override {
+    return run(call, stream, [&](Stream own) { peers_->recv(call, data, own); });
+  }
+  void barrier(const Call&, Stream stream) override {
+    Event reached(Device::cuda);
+    reached.record(stream);
+    reached.wait();
+    Exec host;
+    comm::barrier(host, host_);
+  }
+  void wait(Ticket ticket, Stream stream) override { done_[static_cast<std::size_t>(ticket.id)].hold(stream); }
+
+ private:
+  /// Collectives go by one stream, messages by one for each peer, direction and lane.
+  struct Line {
+    Op op;
+    std::int32_t peer, lane;
+    OwnedStream stream;
+  };
+  Stream stream_of(const Call& call) {
+    const Op op = is_message(call.op) ? call.op : Op::barrier;
+    for (const Line& line : lines_) {
+      if (line.op == op && line.peer == call.root && line.lane == call.lane) return line.stream.get();
+    }
+    return lines_.emplace_back(op, call.root, call.lane, OwnedStream(Device::cuda)).stream.get();
+  }
+
+  template <class Submit>
+  Ticket run(const Call& call, Stream caller, const Submit& submit) {
+    if (!peers_->takes(call)) throw InternalError(where(call.op) + "not a call that a PeerGroup takes");
+    const Stream own = stream_of(call);
+    ready_.record(caller);
+    ready_.hold(own);
+    submit(own);
+    done_.emplace_back(Device::cuda).record(own);
+    return {static_cast<std::int64_t>(done_.size()) - 1, call.entry};
+  }
+
+  Group host_;
+  std::unique_ptr<PeerGroup> peers_;
+  Event ready_;
+  std::deque<Event> done_;
+  std::deque<Line> lines_;
+};
+
+class PeerWorld final : public World {
+ public:
+  explicit PeerWorld(World& host) : host_(host) { adopt_world(host.all()); }
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  std::string_view transport() const override { return "peers"; }
+  void abort(const std::string& reason) override { host_.abort(reason); }
+
+ protected:
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int, const GroupUse& use) override {
+    const Group host = host_.group("bootstrap-" + name, std::move(world_ranks));
+    return std::make_shared<PeerChannel>(host, std::move(name), use);
+  }
+
+ private:
+  World& host_;
+};
+
+}  // namespace
+
+void run_peer_ranks(int size, const std::function<void(World&)>& body, InReach in_reach) {
+  std::vector<int> gpus(in_reach == InReach::tensors ? static_cast<std::size_t>(device::num_gpus()) : 0);
+  std::iota(gpus.begin(), gpus.end(), 0);
+  const auto rank = [&](World& host) {
+    device::use(Device::cuda, host.rank() % device::num_gpus(), gpus);
+    PeerWorld world(host);
+    try {
+      body(world);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "rank %d: %s\n", host.rank(), error.what());
+      throw;
+    }
+  };
+  run_ranks(size, rank, {.timeout_s = 30});
+}
+
+}  // namespace megalith::comm

@@ -1,0 +1,21 @@
+#pragma once
+#include <functional>
+
+#include "megalith/comm/world.h"
+
+namespace megalith::comm {
+
+/// What members' kernels reach of the other members' memory.
+enum class InReach : std::uint8_t { mailboxes, tensors };
+
+/// Runs `body` on `size` threads of this process that share its GPUs, rank r on GPU r % (number of GPUs), which NCCL
+/// refuses: groups of more members than the machine has GPUs. The world's groups consist of a PeerGroup each; what that
+/// does not take fails, but for barriers, which are the hosts'. Ranks must meet (barrier) before each call: one that
+/// takes memory may wait for what is in flight on its GPU. A rank that fails says so on stderr and
+/// leaves the others waiting.
+void run_peer_ranks(int size, const std::function<void(World&)>& body, InReach in_reach = InReach::tensors);
+
+/// Ranks that may share a GPU: each queue of the GPU holds one stream, and one that waits holds up the others in it.
+inline constexpr int kMostRanksAGpu = 8, kMostSendingRanksAGpu = 2;
+
+}  // namespace megalith::comm
