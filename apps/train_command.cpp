@@ -11,6 +11,7 @@
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
+#include "megalith/train/trace_file.h"
 #include "megalith/train/trainer.h"
 
 #include "apps/command.h"
@@ -114,10 +115,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const io::Path cache = cache_folder();
   const auto shape = [&] {
     plan = plan_under(launcher, options.recipe);
-    if (!options.trace.empty() && plan.graphs.mode != capture::GraphMode::none) {
-      throw ConfigError(str("--trace = ", options.trace, ": times single ops, which graphs.mode = \"",
-                            name(plan.graphs.mode), "\" hands over as one; set graphs.mode = \"none\" for a trace"));
-    }
+    if (!options.trace.empty()) train::require_single_ops(plan, "--trace = " + options.trace);
     return JobShape{plan.grid.world_size, plan.device, plan.transfers};
   };
   const auto prepare_job = [&] {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/train/gather.h"
 
@@ -21,6 +22,12 @@ std::string rows_of(int rank, const std::vector<Tracer::Span>& spans) {
 }
 
 }  // namespace
+
+void require_single_ops(const config::RunPlan& plan, std::string_view wish) {
+  if (plan.graphs.mode == capture::GraphMode::none) return;
+  throw ConfigError(str(wish, ": times single ops, which graphs.mode = \"", name(plan.graphs.mode),
+                        "\" hands over as one; set graphs.mode = \"none\" for it"));
+}
 
 void write_trace(comm::World& world, io::Fs& fs, const io::Path& file, const Tracer& tracer) {
   const std::string mine = rows_of(world.rank(), tracer.spans());

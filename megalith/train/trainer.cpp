@@ -75,10 +75,12 @@ class Run {
     start();
     if (is_evaluation_missing()) evaluate();
     const Index first_step = progress_.step;
+    first_traced_ = first_step + std::min(kUntraced, plan_.train.steps - first_step - 1);
     while (progress_.step < plan_.train.steps) {
-      if (!inputs_.trace.empty()) trace(progress_.step - first_step);
+      if (!inputs_.trace.empty() && progress_.step == first_traced_) begin_trace();
       start_step();
       const bool last = progress_.step == plan_.train.steps;
+      if (last || progress_.step == first_traced_ + kTracedSteps) write_traced();
       if (graphs_are_new(progress_.step - first_step, last)) report_graphs();
       const bool saves = last || due(plan_.checkpoint.interval);
       // A GPU is given the next step before the numbers of this one are read; nothing may wait where the state is used.
@@ -86,6 +88,7 @@ class Run {
       const bool stop = finish_steps(may_wait);
       if (stop && !last) {
         finish_steps(0);
+        write_traced();
         return save_and_stop();
       }
       if (saves) save(last ? Failure::ends_the_run : Failure::is_a_warning);
@@ -199,18 +202,19 @@ class Run {
     progress_.samples += plan_.train.global_batch;
   }
 
-  /// Traces kTracedSteps steps of the run, after the first ones, and writes them.
-  void trace(Index steps_done) {
-    constexpr Index kUntraced = 2, kTracedSteps = 3;
-    if (steps_done == kUntraced) {
-      tracer_.emplace(plan_.device);
-      engine_.exec().set_tracer(&*tracer_);
-    }
-    if (steps_done != kUntraced + kTracedSteps) return;
+  /// Of kTracedSteps steps, or what a shorter run has.
+  void begin_trace() {
+    tracer_.emplace(plan_.device);
+    engine_.exec().set_tracer(&*tracer_);
+  }
+
+  /// The steps that are being traced, if any. Collective.
+  void write_traced() {
+    if (!tracer_) return;
     engine_.exec().set_tracer(nullptr);
     write_trace(world_, fs_, inputs_.trace, *tracer_);
-    note(str("wrote steps ", kUntraced + 1, " to ", kUntraced + kTracedSteps, " of all ranks to ",
-             inputs_.trace.string()));
+    note(str("wrote steps ", first_traced_ + 1, " to ", progress_.step, " of all ranks to ", inputs_.trace.string()));
+    tracer_.reset();
   }
 
   /// One step after the capture, so that launches have been timed, or where the run ends before; the same on all ranks.
@@ -326,6 +330,8 @@ class Run {
   std::optional<MetricsLog> metrics_;
   std::optional<EventFile> events_;
   ProgressLine line_;
+  static constexpr Index kUntraced = 2, kTracedSteps = 3;
+  Index first_traced_ = 0;
   std::optional<Tracer> tracer_;
   Progress progress_;
   double finished_at_ = 0;  ///< when the last step's numbers were read, or the first of a row was started

@@ -116,6 +116,14 @@ TEST(CommandLine, BenchStepTakesUnevenStages) {
       << refused.err;
 }
 
+TEST(CommandLine, BenchStepTimesNoSingleOpsOfAGraph) {
+  for (const std::string wish : {"--profile", "--trace t.json"}) {
+    const Finished refused = run_shell("megalith bench step --steps 1 --set graphs.mode=iteration " + wish);
+    EXPECT_EQ(refused.code, 64);
+    EXPECT_NE(refused.err.find("graphs.mode = \"iteration\" hands over as one"), std::string::npos) << refused.err;
+  }
+}
+
 TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
   const std::string command = " bench collectives --min 1000 --max 16K --rounds 3 --format json --dtype ";
   std::vector<std::string> runs = {"megalith" + command + "f32"};
