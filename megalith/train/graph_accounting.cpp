@@ -55,7 +55,7 @@ pipeline::ScheduleShape training_shape(const config::RunPlan& plan) {
 }
 
 capture::LayerSizes layer_sizes(const config::RunPlan& plan) {
-  return {.tokens = plan.train.micro_batch * plan.model.seq_len,
+  return {.tokens = plan.train.micro_batch * plan.model.seq_len / plan.row_shares(),
           .hidden_size = plan.model.hidden_size,
           .activation_bytes = size_of(plan.train.policy().compute)};
 }
@@ -72,6 +72,9 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
     layers.per_chunk.push_back(coverage.any() ? static_cast<int>(chunk.range().layers.size()) : 0);
   const pipeline::LoweredSchedule& lowered = eager->stage().schedule();
   const pipeline::LoweredSchedule& slots = by_slot->stage().schedule();
+  const auto more_than_eager = [&](DryEngine& other) {
+    return total(other->planned_bytes()) - total(eager->planned_bytes());
+  };
   PlannedGraphs r;
   r.rank = rank;
   r.stage = layers.stage;
@@ -79,14 +82,13 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
   r.captured_layers = layers.per_chunk;
   r.slots = lowered.num_slots;
   r.per_microbatch = {count_graphs(layers, lowered, GraphsPer::microbatch), 0, 0};
-  r.per_slot = {count_graphs(layers, slots, GraphsPer::slot), 0,
-                capture::message_copies(slots, coverage).total() * capture::input_bytes(sizes)};
+  r.per_slot = {count_graphs(layers, slots, GraphsPer::slot), 0, more_than_eager(by_slot)};
   r.lazy_warmup_passes =
       capture::lazy_warmup_passes(plan.graphs.warmup_steps, shape.num_microbatches, captured_microbatches(shape));
   r.owned = capture::owned_buffers(layers, for_all(layers, sizes), for_all(layers, coverage));
   r.plan = eager->planned_bytes();
   r.fragmentation_bytes = eager->fragmentation_bytes();
-  r.iteration = {{.graphs = 1, .launches_per_step = 1}, 1, total(by_step->planned_bytes()) - total(r.plan)};
+  r.iteration = {{.graphs = 1, .launches_per_step = 1}, 1, more_than_eager(by_step)};
   return r;
 }
 
