@@ -72,7 +72,7 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
 }
 
 int run(int argc, char** argv) {
-  comm::widen_gpu_queues();
+  comm::set_gpu_environment();
   CLI::App program("megalith trains large transformer language models on any grid of CPUs and GPUs", "megalith");
   program.require_subcommand(1);
   add_train(program);

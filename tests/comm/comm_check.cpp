@@ -57,7 +57,7 @@ void run_process(const std::function<void(World&)>& body, const WorldOptions& op
 }
 
 void run_on_gpus(const std::vector<std::string>& arguments) {
-  widen_gpu_queues();
+  set_gpu_environment();
   const bool processes = arguments[0] == "nccl";
   std::vector<std::string> names(arguments.begin() + (processes ? 1 : 2), arguments.end());
   if (names.empty()) names.emplace_back("all");

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -19,10 +20,10 @@
 namespace megalith::comm {
 namespace {
 
-struct WideQueues : testing::Environment {
-  void SetUp() override { widen_gpu_queues(); }
+struct GpuEnvironment : testing::Environment {
+  void SetUp() override { set_gpu_environment(); }
 };
-const auto* const wide_queues = testing::AddGlobalTestEnvironment(new WideQueues);
+const auto* const gpu_environment = testing::AddGlobalTestEnvironment(new GpuEnvironment);
 
 /// Why nothing can be tested on so many GPUs here; empty: it can.
 std::string hindrance(int gpus) {
@@ -149,6 +150,13 @@ TEST_F(NcclFailure, MessagesNeedAGroupMadeForThem) {
   });
   EXPECT_NE(text.find("[send] group silent of 2 ranks: member "), std::string::npos) << text;
   EXPECT_TRUE(text.ends_with("in groups made with Messages::neighbours")) << text;
+}
+
+TEST(GpusOfRanks, FindTheEnvironmentThatTheyNeed) {
+  for (const char* name : {"CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_GRAPH_REGISTER"}) ::setenv(name, "1", 1);
+  set_gpu_environment();
+  EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+  EXPECT_STREQ(std::getenv("NCCL_GRAPH_REGISTER"), "0");
 }
 
 TEST(GpusOfRanks, AreOnePerRank) {

@@ -19,10 +19,10 @@ using testing::Grid;
 
 constexpr Index kEvaluatedEvery = 10;
 
-struct WideQueues : ::testing::Environment {
-  void SetUp() override { comm::widen_gpu_queues(); }
+struct GpuEnvironment : ::testing::Environment {
+  void SetUp() override { comm::set_gpu_environment(); }
 };
-const auto* const wide_queues = ::testing::AddGlobalTestEnvironment(new WideQueues);
+const auto* const gpu_environment = ::testing::AddGlobalTestEnvironment(new GpuEnvironment);
 
 /// Widths that tensor cores and cuDNN's attention take; an odd vocabulary; attention without dropout, so that it is
 /// cuDNN's; and microbatches so long that copy engines carry what is sent of them.

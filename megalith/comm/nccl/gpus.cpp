@@ -23,14 +23,21 @@ Place place_here() {
 
 }  // namespace
 
-void widen_gpu_queues() {
-  constexpr const char* kName = "CUDA_DEVICE_MAX_CONNECTIONS";
-  constexpr int kMost = 32;
-  const char* const set = std::getenv(kName);
-  const std::string before = set == nullptr ? "" : set;
-  ::setenv(kName, std::to_string(kMost).c_str(), 1);  // first: looking for GPUs already reads it
-  if (before.empty() || before == std::getenv(kName) || device::num_gpus() < 2) return;
-  log::warning(str(kName, '=', before, " is taken as ", kMost, ": with fewer queues messages between GPUs may hang"));
+void set_gpu_environment() {
+  struct Setting {
+    const char *name, *value, *otherwise;
+  };
+  constexpr Setting kSettings[] = {
+      {"CUDA_DEVICE_MAX_CONNECTIONS", "32", "with fewer queues messages between GPUs may hang"},
+      {"NCCL_GRAPH_REGISTER", "0", "NCCL cannot register the memory that GPUs of a process share"},
+  };
+  for (const auto& [name, value, otherwise] : kSettings) {
+    const char* const set = std::getenv(name);
+    const std::string before = set == nullptr ? "" : set;
+    ::setenv(name, value, 1);  // first: looking for GPUs already reads the number of queues
+    if (before.empty() || before == value || device::num_gpus() < 2) continue;
+    log::warning(str(name, '=', before, " is taken as ", value, ": ", otherwise));
+  }
 }
 
 int choose_gpu(std::span<const Place> places, int rank) {

@@ -6,11 +6,16 @@
 
 namespace megalith::comm {
 
-/// Gives each GPU more hardware queues than ranks have streams (32, where CUDA has 8): in a shared queue a stream waits
-/// for what another one waits for, and a send behind a receive of the other direction never starts. Sets
-/// CUDA_DEVICE_MAX_CONNECTIONS, over a smaller number too (recipes for other programs set 1), which it warns of. For
-/// main(), before threads start and before the first use of a GPU.
-void widen_gpu_queues();
+/// Sets what GPUs' libraries read from the process's environment, over what stands there, of which it warns where there
+/// are two GPUs:
+/// - CUDA_DEVICE_MAX_CONNECTIONS = 32 hardware queues a GPU, more than ranks have streams (recipes for other programs
+/// set
+///   1): in a shared queue a stream waits for what another one waits for, and a send behind a receive of the other
+///   direction never starts.
+/// - NCCL_GRAPH_REGISTER = 0: NCCL's own memory in graphs, too. It cannot register mapped memory, which the GPUs of
+///   rank threads share (device::use).
+/// For main(), before threads start and before the first use of a GPU.
+void set_gpu_environment();
 
 /// The host that a rank runs on.
 struct Place {
