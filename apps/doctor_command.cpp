@@ -45,6 +45,12 @@ void add_gemm_caches(std::vector<Finding>& all, const std::vector<device::Gpu>& 
   }
 }
 
+std::string list_of(const std::vector<int>& gpus) {
+  std::string text;
+  for (const int gpu : gpus) text += str(text.empty() ? "" : ", ", gpu);
+  return text.empty() ? "none" : text;
+}
+
 /// What computes on GPUs, and between them.
 void add_gpus(std::vector<Finding>& all) {
   const std::vector<device::Gpu> gpus = device::gpus();
@@ -55,12 +61,13 @@ void add_gpus(std::vector<Finding>& all) {
   }
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     const device::Gpu& gpu = gpus[i];
-    std::string links;
-    for (const int other : gpu.reaches) links += str(links.empty() ? "" : ", ", other);
-    all.push_back({str("GPU ", i), gpu.name,
-                   str("compute ", gpu.capability, ", ", gpu.multiprocessors, " multiprocessors, ",
-                       human_bytes(gpu.memory_bytes), gpus.size() < 2 ? "" : str(", reaches GPU ", links))});
+    std::string note =
+        str("compute ", gpu.capability, ", ", gpu.multiprocessors, " multiprocessors, ", human_bytes(gpu.memory_bytes));
+    if (gpus.size() > 1)
+      note += str(", reaches GPU ", list_of(gpu.reaches), "; NVLink or alike to GPU ", list_of(gpu.linked));
+    all.push_back({str("GPU ", i), gpu.name, note});
   }
+  for (const auto& [name, version] : device::driver_versions()) all.push_back({name, version, ""});
   add_gemm_caches(all, gpus);
   for (const auto& [name, version] : ops::library_versions()) all.push_back({name, version, ""});
   all.push_back({"GPUs between them", yes_if(comm::has_nccl()),

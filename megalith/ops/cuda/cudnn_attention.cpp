@@ -180,7 +180,8 @@ bool has_cudnn() { return true; }
 
 std::string cudnn_version() {
   const std::size_t version = cudnnGetVersion();  // 91900 is 9.19.0
-  return str(version / 10000, '.', version / 100 % 100, '.', version % 100);
+  return str(version / 10000, '.', version / 100 % 100, '.', version % 100, ", cudnn-frontend ",
+             CUDNN_FRONTEND_MAJOR_VERSION, '.', CUDNN_FRONTEND_MINOR_VERSION, '.', CUDNN_FRONTEND_PATCH_VERSION);
 }
 
 void cudnn_attention_forward(Exec& ex, Stream stream, const AttentionForward& args, const Tensor& scratch) {

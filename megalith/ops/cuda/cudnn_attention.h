@@ -7,7 +7,7 @@ namespace megalith::ops::cuda {
 
 /// Whether cuDNN was built in.
 bool has_cudnn();
-/// "9.19.0", or "no".
+/// "9.19.0, cudnn-frontend 1.32.0", or "no".
 std::string cudnn_version();
 
 /// Causal attention by cuDNN's fused kernels on the packed qkv, without dropout; bf16 or f16. The backward pass is the

@@ -59,7 +59,8 @@ __device__ void add_to_softmax(Fragment<kKeys>& scores, float scale_log2, Softma
 /// A block computes out and log_sum_exp of 64 queries of one head, a warp 16 of them, over the tiles of keys up to the
 /// diagonal. Reads q once and k, v of (S + kRows) / 2 keys per block on average: B A S / 64 * (S + 64) / 2 * 2 D
 /// elements, almost all from the L2 cache; writes out and log_sum_exp once. Random words: one Philox block for 4
-/// scores.
+/// scores. B32 H12 S1024 D64 on an H200: 252 us, with dropout 600 (cuDNN 173 without): 29 and 12 % of a large product's
+/// FLOP/s.
 template <class T, int kDim, Dropping kDropping>
 __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
     forward_kernel(AttentionCall call, const T* qkv, T* out, float* log_sum_exp) {
