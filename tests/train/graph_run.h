@@ -1,12 +1,20 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/train/small_run.h"
 
 namespace megalith::testing {
+
+/// The grids whose steps from graphs must have the bits of eager ones.
+inline std::vector<Grid> graph_grids() {
+  std::vector<Grid> grids = all_grids();
+  grids.push_back({.pp = 4, .chunks = 2});
+  return grids;
+}
 
 /// What a run with evaluations in its middle leaves behind.
 struct GraphRun {

@@ -80,7 +80,7 @@ TEST_P(LayerGraphGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LayerGraphGrid, ::testing::ValuesIn(testing::all_grids()),
+INSTANTIATE_TEST_SUITE_P(All, LayerGraphGrid, ::testing::ValuesIn(testing::graph_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
@@ -91,6 +91,30 @@ TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
         SCOPED_TRACE(grid.name() + " " + text(scopes) + " " + std::string(name(per)));
         expect_same(*from_graphs(plan_of(grid, "bf16", scopes, per, 12)), *want);
       }
+    }
+  }
+}
+
+TEST(LayerGraphs, AShardedOptimizersStepsHaveTheBitsOfEagerPlainOnes) {
+  for (Grid grid : {Grid{.dp = 2}, Grid{.pp = 2, .dp = 2, .chunks = 2}}) {
+    const auto plain = eager(eager_plan(grid, "bf16", 50));
+    grid.sharding = Sharding::optimizer;
+    for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
+      SCOPED_TRACE(grid.name() + " " + std::string(name(per)));
+      // The last step is followed by an evaluation, which gathers the parameters.
+      testing::expect_same_training(*from_graphs(plan_of(grid, "bf16", {}, per, 50)), *plain);
+    }
+  }
+}
+
+TEST(LayerGraphs, NeedNoWarmup) {
+  const Grid grid{.tp = 2, .pp = 2};
+  const auto want = eager(eager_plan(grid, "bf16", 12));
+  for (const Index warmup : {0, 1}) {
+    for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
+      config::RunPlan plan = plan_of(grid, "bf16", {}, per, 12);
+      plan.graphs.warmup_steps = warmup;
+      expect_same(*from_graphs(plan), *want);
     }
   }
 }

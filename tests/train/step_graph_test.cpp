@@ -1,6 +1,5 @@
-#include "megalith/train/saver.h"
+#include "megalith/train/engine.h"
 
-#include "tests/io/temp_dir.h"
 #include "tests/support/count_allocations.h"
 #include "tests/train/graph_run.h"
 
@@ -40,7 +39,7 @@ TEST_P(StepGraphGrid, FiftyStepsFromAGraphHaveTheBitsOfEagerOnes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StepGraphGrid, ::testing::ValuesIn(testing::all_grids()),
+INSTANTIATE_TEST_SUITE_P(All, StepGraphGrid, ::testing::ValuesIn(testing::graph_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST(StepGraph, AllPoliciesHaveTheBitsOfEagerSteps) {
@@ -53,11 +52,12 @@ TEST(StepGraph, AllPoliciesHaveTheBitsOfEagerSteps) {
 }
 
 TEST(StepGraph, AShardedOptimizersStepsHaveTheBitsOfEagerPlainOnes) {
-  for (Grid grid : {Grid{.dp = 4}, Grid{.pp = 2, .dp = 2, .chunks = 2}}) {
-    const auto plain = trained(plan_of(grid, "bf16", GraphHolds::nothing, 20));
+  constexpr Index kSteps = 50;
+  for (Grid grid : {Grid{.dp = 2}, Grid{.dp = 4}, Grid{.pp = 2, .dp = 2, .chunks = 2}}) {
+    const auto plain = trained(plan_of(grid, "bf16", GraphHolds::nothing, kSteps));
     grid.sharding = Sharding::optimizer;
     for (const GraphHolds holds : {GraphHolds::passes, GraphHolds::whole_step}) {
-      config::RunPlan plan = plan_of(grid, "bf16", holds, 20);
+      config::RunPlan plan = plan_of(grid, "bf16", holds, kSteps);
       plan.graphs.check_steps = 3;
       // The last step is followed by an evaluation, which gathers the parameters.
       testing::expect_same_training(*trained(plan), *plain);
@@ -65,36 +65,11 @@ TEST(StepGraph, AShardedOptimizersStepsHaveTheBitsOfEagerPlainOnes) {
   }
 }
 
-TEST(StepGraph, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
-  constexpr Index kSavedAt = 6, kSteps = 12;
-  const Grid grid{.pp = 2, .dp = 2};
-  const config::RunPlan plan = plan_of(grid, "bf16", GraphHolds::whole_step, kSteps);
-  const auto eager = trained(plan_of(grid, "bf16", GraphHolds::nothing, kSteps));
-  const TempDir dir;
-  std::vector<double> losses;
-  const auto run = [&](train::Progress from, Index end) {
-    comm::run_ranks(grid.ranks(), [&](comm::World& world) {
-      const std::shared_ptr<io::Fs> fs = io::posix_fs();
-      train::Engine engine(world, plan);
-      engine.allocate();
-      train::Saver saver(engine, plan, {1, 2}, *fs, dir.path());
-      const testing::HashedBatches source(plan.model.vocab_size);
-      train::Progress progress = from;
-      if (from.step > 0) progress = saver.resume().value().progress;
-      EXPECT_EQ(progress.step, from.step);
-      for (; progress.step < end; ++progress.step, progress.samples += plan.train.global_batch) {
-        if (from.step == 0 && progress.step == kSavedAt) saver.save(progress);
-        const train::StepResult result = engine.step(source, progress, train::Stop::no);
-        if (world.rank() == 0) losses.push_back(result.loss);
-      }
-      EXPECT_TRUE(engine.train_graph().captured());
-    });
-  };
-  run({}, kSteps);
-  EXPECT_EQ(losses, eager->record.losses) << "a save reads state and leaves it";
-  losses.clear();
-  run({kSavedAt, kSavedAt * plan.train.global_batch}, kSteps);
-  EXPECT_EQ(losses, (std::vector<double>(eager->record.losses.begin() + kSavedAt, eager->record.losses.end())));
+TEST(StepGraph, OneStepBeforeItIsEnough) {
+  const Grid grid{.tp = 2, .pp = 2};
+  config::RunPlan plan = plan_of(grid, "bf16", GraphHolds::whole_step, 12);
+  plan.graphs.warmup_steps = 1;
+  expect_same(*trained(plan), *trained(plan_of(grid, "bf16", GraphHolds::nothing, 12)));
 }
 
 TEST(StepGraph, TakesWhatThePlanSaysAndALaunchAllocatesNothing) {
