@@ -17,6 +17,7 @@
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/ops/gemm_chooser.h"
 #include "megalith/ops/library.h"
+#include "megalith/tensor/gpu_facts.h"
 #include "megalith/train/gemm_cache.h"
 
 #include "apps/command.h"
@@ -64,7 +65,8 @@ void add_gpus(std::vector<Finding>& all) {
     std::string note =
         str("compute ", gpu.capability, ", ", gpu.multiprocessors, " multiprocessors, ", human_bytes(gpu.memory_bytes));
     if (gpus.size() > 1)
-      note += str(", reaches GPU ", list_of(gpu.reaches), "; NVLink or alike to GPU ", list_of(gpu.linked));
+      note += str(", reaches GPU ", list_of(gpu.reaches), "; NVLink or alike to GPU ",
+                  list_of(device::linked_gpus(static_cast<int>(i))));
     all.push_back({str("GPU ", i), gpu.name, note});
   }
   for (const auto& [name, version] : device::driver_versions()) all.push_back({name, version, ""});

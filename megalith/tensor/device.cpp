@@ -127,13 +127,6 @@ std::vector<Gpu> gpus() {
     return {};
 }
 
-std::vector<std::pair<std::string, std::string>> driver_versions() {
-  if constexpr (build::has_cuda)
-    return cuda::driver_versions();
-  else
-    return {};
-}
-
 Index memory_in_use(Device device) {
   if (device == Device::cpu) return 0;
   if constexpr (build::has_cuda)

@@ -5,7 +5,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "megalith/base/types.h"
@@ -85,12 +84,8 @@ struct Gpu {
   int multiprocessors = 0;
   Index memory_bytes = 0;
   std::vector<int> reaches;  ///< the other GPUs whose memory it can use directly
-  std::vector<int> linked;   ///< of these, those behind a link that carries atomics, as NVLink does and PCIe does not
 };
 std::vector<Gpu> gpus();
-/// Names and versions of what runs the GPUs: the driver, as "580.95.05", where the system tells, and CUDA's of the driver
-/// and of this program, as "13.0". Empty in a build without CUDA.
-std::vector<std::pair<std::string, std::string>> driver_versions();
 /// Memory of the calling thread's GPU that is in use, whoever took it: by the driver's count. 0 on the CPU.
 Index memory_in_use(Device device);
 /// The calling thread works on this GPU from here on. `gpus`: those that threads of this process use, if they are to

@@ -1,7 +1,5 @@
 #include "megalith/tensor/cuda/device.h"
 
-#include <fstream>
-
 #include <nvtx3/nvToolsExt.h>
 
 #include "megalith/base/error.h"
@@ -42,32 +40,12 @@ std::vector<device::Gpu> gpus() {
     gpu.multiprocessors = properties.multiProcessorCount;
     gpu.memory_bytes = static_cast<Index>(properties.totalGlobalMem);
     for (int other = 0; other < static_cast<int>(found.size()); ++other) {
-      int reaches = 0, has_atomics = 0;
+      int reaches = 0;
       if (other != index) check(cudaDeviceCanAccessPeer(&reaches, index, other));
-      if (reaches == 0) continue;
-      gpu.reaches.push_back(other);
-      check(cudaDeviceGetP2PAttribute(&has_atomics, cudaDevP2PAttrNativeAtomicSupported, index, other));
-      if (has_atomics != 0) gpu.linked.push_back(other);
+      if (reaches != 0) gpu.reaches.push_back(other);
     }
   }
   return found;
-}
-
-std::vector<std::pair<std::string, std::string>> driver_versions() {
-  const auto text = [](int version) { return str(version / 1000, '.', version % 1000 / 10); };  // 13000 is 13.0
-  int of_driver = 0, of_program = 0;
-  static_cast<void>(cudaDriverGetVersion(&of_driver));  // 0 without a driver
-  check(cudaRuntimeGetVersion(&of_program));
-  // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build ..."
-  std::ifstream module("/proc/driver/nvidia/version");
-  std::string word;
-  const auto is_version = [&] {
-    return word.find_first_not_of("0123456789.") == std::string::npos && word.find('.') > 0;
-  };
-  while (module >> word && !is_version()) continue;
-  return {{"NVIDIA driver", module ? word : "unknown"},
-          {"CUDA of the driver", of_driver == 0 ? "none" : text(of_driver)},
-          {"CUDA of this program", text(of_program)}};
 }
 
 void require_gpu() {

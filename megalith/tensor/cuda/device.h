@@ -10,7 +10,6 @@ namespace megalith::cuda {
 
 int num_gpus();
 std::vector<device::Gpu> gpus();
-std::vector<std::pair<std::string, std::string>> driver_versions();
 void require_gpu();
 void use(int index, std::span<const int> gpus);
 std::span<const int> sharers();

@@ -1,0 +1,37 @@
+#include "megalith/tensor/gpu_facts.h"
+
+#include <fstream>
+
+#include "megalith/base/str.h"
+#include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/device.h"
+
+namespace megalith::device {
+
+std::vector<int> linked_gpus(int gpu) {
+  std::vector<int> linked;
+  for (int other = 0; other < num_gpus(); ++other) {
+    int has_atomics = 0;
+    if (other != gpu)
+      cuda::check(cudaDeviceGetP2PAttribute(&has_atomics, cudaDevP2PAttrNativeAtomicSupported, gpu, other));
+    if (has_atomics != 0) linked.push_back(other);
+  }
+  return linked;
+}
+
+std::vector<std::pair<std::string, std::string>> driver_versions() {
+  const auto text = [](int version) { return str(version / 1000, '.', version % 1000 / 10); };  // 13000 is 13.0
+  int of_driver = 0, of_program = 0;
+  static_cast<void>(cudaDriverGetVersion(&of_driver));  // 0 without a driver
+  cuda::check(cudaRuntimeGetVersion(&of_program));
+  // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build ..."
+  std::ifstream module("/proc/driver/nvidia/version");
+  std::string word;
+  const auto is_version = [&] { return word.find_first_not_of("0123456789.") == std::string::npos; };
+  while (module >> word && !is_version()) continue;
+  return {{"NVIDIA driver", module ? word : "unknown"},
+          {"CUDA of the driver", of_driver == 0 ? "none" : text(of_driver)},
+          {"CUDA of this program", text(of_program)}};
+}
+
+}  // namespace megalith::device

@@ -1,0 +1,8 @@
+#include "megalith/tensor/gpu_facts.h"
+
+namespace megalith::device {
+
+std::vector<int> linked_gpus(int) { return {}; }
+std::vector<std::pair<std::string, std::string>> driver_versions() { return {}; }
+
+}  // namespace megalith::device

@@ -1,0 +1,16 @@
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace megalith::device {
+
+// What is told of GPUs, and nothing computes with.
+
+/// The other GPUs behind a link of this one's that carries atomics, as NVLink does and PCIe does not.
+std::vector<int> linked_gpus(int gpu);
+/// Names and versions of what runs the GPUs: the driver, as "580.95.05" where the system tells, and CUDA's of the
+/// driver and of this program, as "13.0". Empty in a build without CUDA.
+std::vector<std::pair<std::string, std::string>> driver_versions();
+
+}  // namespace megalith::device
