@@ -12,6 +12,7 @@
 #include "megalith/base/build.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/base/text_table.h"
 #include "megalith/comm/mpi/mpi_world.h"
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
@@ -46,11 +47,7 @@ void add_gemm_caches(std::vector<Finding>& all, const std::vector<device::Gpu>& 
   }
 }
 
-std::string list_of(const std::vector<int>& gpus) {
-  std::string text;
-  for (const int gpu : gpus) text += str(text.empty() ? "" : ", ", gpu);
-  return text.empty() ? "none" : text;
-}
+std::string list_of(const std::vector<int>& gpus) { return gpus.empty() ? "none" : joined(gpus, ", "); }
 
 /// What computes on GPUs, and between them.
 void add_gpus(std::vector<Finding>& all) {

@@ -24,9 +24,9 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows, Align 
   return text;
 }
 
-std::string joined(const std::vector<int>& numbers) {
+std::string joined(const std::vector<int>& numbers, std::string_view separator) {
   std::string text;
-  for (const int number : numbers) text += str(text.empty() ? "" : "+", number);
+  for (const int number : numbers) text += str(text.empty() ? "" : separator, number);
   return text;
 }
 

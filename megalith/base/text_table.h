@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace megalith {
@@ -11,6 +12,6 @@ enum class Align { left, right };
 std::string text_table(const std::vector<std::vector<std::string>>& rows, Align align = Align::right);
 
 /// "4+2"
-std::string joined(const std::vector<int>& numbers);
+std::string joined(const std::vector<int>& numbers, std::string_view separator = "+");
 
 }  // namespace megalith

@@ -1,13 +1,11 @@
-#include "tests/apps/process.h"
-
-#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <tuple>
-#include <utility>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "tests/apps/program.h"
 
 // The program as a user runs it: output, exit codes, metrics, resuming, signals, mpirun.
 namespace megalith {
@@ -15,31 +13,10 @@ namespace {
 
 using testing::Finished;
 using testing::kMpirun;
+using testing::Program;
 using testing::run_shell;
 
 bool has_gpu() { return run_shell("megalith doctor").out.find("GPU 0") != std::string::npos; }
-
-/// A folder with a text and a recipe of a tiny model on it.
-class Program : public ::testing::Test {
- protected:
-  Program() {
-    std::ofstream text(dir_ / "text.txt");
-    for (int i = 0; i < 400; ++i)
-      text << "the " << i * 7 % 31 << "th line of a text that says little, " << i << " times.\n";
-    std::ofstream(recipe()) << "[model]\nnum_layers = 4\nhidden_size = 20\nnum_heads = 4\nseq_len = 16\ndropout = 0.1\n"
-                               "[train]\nsteps = 8\nglobal_batch = 8\neval_interval = 4\neval_batches = 2\n"
-                               "[optimizer]\nlr = 3e-3\nwarmup_steps = 2\n"
-                               "[data]\ntokenizer = \"byte\"\ntrain = \""
-                            << (dir_ / "text.txt").string() << "\"\nsplit = \"0.9\"\n";
-  }
-  std::string recipe() const { return (dir_ / "tiny.toml").string(); }
-  std::string out(const std::string& name) const { return (dir_ / name).string(); }
-  std::string train(const std::string& name, const std::string& more = "") const {
-    return "megalith train " + recipe() + " --out " + out(name) + " " + more;
-  }
-  std::vector<std::string> metrics(const std::string& name) const { return testing::metrics_of(out(name)); }
-  TempDir dir_;
-};
 
 TEST_F(Program, TwoRunsWriteTheSameMetrics) {
   const Finished first = run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2"));
@@ -57,31 +34,6 @@ TEST_F(Program, TheResolvedRecipeGivesTheSameRun) {
   const Finished again = run_shell("megalith train " + out("a") + "/recipe.toml --out " + out("b"));
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(metrics("a"), metrics("b"));
-}
-
-TEST_F(Program, ATraceHasTheOpsOfEveryRank) {
-  const auto traced = [&](const std::string& name, const std::string& more) {
-    const std::string file = out(name + ".json");
-    const Finished got =
-        run_shell(train(name, "--set parallel.pp=2 --set train.eval_interval=8 --trace " + file + more));
-    EXPECT_EQ(got.code, 0) << got.err;
-    std::ifstream text(file);
-    return std::pair{got.err, nlohmann::json::parse(text).at("traceEvents")};
-  };
-  const auto products = [](const nlohmann::json& events, int rank) {
-    return std::ranges::count_if(events, [&](const nlohmann::json& event) {
-      return event.at("ph") == "X" && event.at("pid") == rank && event.at("name") == "matmul" &&
-             event.at("dur").get<double>() > 0 && event.at("ts").get<double>() >= 0;
-    });
-  };
-  const auto [told, three] = traced("a", "");
-  EXPECT_NE(told.find("wrote steps 3 to 5 of all ranks"), std::string::npos) << told;
-  const auto [told_short, one] = traced("b", " --set train.steps=1");
-  EXPECT_NE(told_short.find("wrote steps 1 to 1 of all ranks"), std::string::npos) << told_short;
-  for (const int rank : {0, 1}) {
-    EXPECT_GT(products(one, rank), 0);
-    EXPECT_EQ(products(three, rank), 3 * products(one, rank));
-  }
 }
 
 TEST_F(Program, AnInterruptedRunGoesOnAsIfNothingHadHappened) {

@@ -3,21 +3,20 @@
 #include <gtest/gtest.h>
 
 #include "megalith/comm/nccl/gpus.h"
-#include "megalith/train/saver.h"
 
 #include "tests/comm/gpu_ranks.h"
 #include "tests/io/temp_dir.h"
 #include "tests/support/twin.h"
-#include "tests/train/small_run.h"
+#include "tests/train/saved_run.h"
 
 namespace megalith {
 namespace {
 
 using capture::GraphMode;
 using capture::GraphsPer;
+using testing::expect_same;
 using testing::Grid;
-
-constexpr Index kEvaluatedEvery = 10;
+using testing::SavedRun;
 
 struct GpuEnvironment : ::testing::Environment {
   void SetUp() override { comm::set_gpu_environment(); }
@@ -49,51 +48,15 @@ config::RunPlan with_graphs(config::RunPlan plan, GraphMode mode, bool optimizer
   return plan;
 }
 
-/// What a run reports and leaves behind.
-struct Outcome {
-  std::vector<double> losses, norms, evaluated;
-  std::string digest;  ///< of masters and moments
-};
-
-void expect_same(const Outcome& got, const Outcome& want) {
-  EXPECT_EQ(got.losses, want.losses);
-  EXPECT_EQ(got.norms, want.norms);
-  EXPECT_EQ(got.evaluated, want.evaluated);
-  EXPECT_EQ(got.digest, want.digest);
+void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, SavedRun& run) {
+  const auto begin = static_cast<Index>(run.losses.size());
+  comm::run_gpu_ranks(plan.grid.world_size,
+                      [&](comm::World& world) { testing::train_saved(world, begin, end, plan, folder, run); });
 }
 
-/// Steps from where `folder` stands to `end`, with evaluations in between, saved there.
-void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, Outcome& outcome) {
-  comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) {
-    const std::shared_ptr<io::Fs> fs = io::posix_fs();
-    train::Engine engine(world, plan);
-    engine.allocate();
-    train::Saver saver(engine, plan, {1, 2}, *fs, folder);
-    const testing::HashedBatches source(plan.model.vocab_size);
-    train::Progress progress;
-    if (const std::optional<train::Resumed> resumed = saver.resume()) progress = resumed->progress;
-    Outcome mine;
-    while (progress.step < end) {
-      const train::StepResult step = engine.step(source, progress, train::Stop::no);
-      mine.losses.push_back(step.loss);
-      mine.norms.push_back(step.grad_norm);
-      progress = {progress.step + 1, progress.samples + plan.train.global_batch};
-      if (progress.step % kEvaluatedEvery == 0)
-        mine.evaluated.push_back(engine.evaluate(source, 2 * plan.train.global_batch));
-    }
-    EXPECT_EQ(engine.train_graph().captured(), plan.graphs.mode == GraphMode::iteration);
-    EXPECT_EQ(engine.layer_graphs().stats().graphs > 0, plan.graphs.mode == GraphMode::layers);
-    mine.digest = saver.save(progress).hex();
-    if (world.rank() != 0) return;
-    for (const auto list : {&Outcome::losses, &Outcome::norms, &Outcome::evaluated})
-      (outcome.*list).insert((outcome.*list).end(), (mine.*list).begin(), (mine.*list).end());
-    outcome.digest = mine.digest;
-  });
-}
-
-Outcome trained(const config::RunPlan& plan) {
+SavedRun trained(const config::RunPlan& plan) {
   const TempDir dir;
-  Outcome outcome;
+  SavedRun outcome;
   train_to(plan.train.steps, plan, dir.path(), outcome);
   return outcome;
 }
@@ -125,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuGrid, ::testing::ValuesIn(gpu_grids()),
 
 TEST_P(GpuGrid, Fp32TrainsAsOnOneGpu) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
-  const Outcome got = trained(plan_of(GetParam(), "fp32", 20)), want = trained(plan_of({}, "fp32", 20));
+  const SavedRun got = trained(plan_of(GetParam(), "fp32", 20)), want = trained(plan_of({}, "fp32", 20));
   ASSERT_EQ(got.losses.size(), want.losses.size());
   for (std::size_t i = 0; i < want.losses.size(); ++i) {
     EXPECT_NEAR(got.losses[i], want.losses[i], 1e-5 * want.losses[i]) << i;
@@ -138,7 +101,7 @@ TEST_P(GpuGrid, Fp32TrainsAsOnOneGpu) {
 TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnes) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
   const config::RunPlan plan = plan_of(GetParam(), "bf16", 50);
-  const Outcome eager = trained(plan);
+  const SavedRun eager = trained(plan);
   ASSERT_EQ(eager.evaluated.size(), 5u);
   for (const bool optimizer : {false, true}) {
     SCOPED_TRACE(::testing::Message() << "iteration, optimizer " << optimizer);
@@ -153,7 +116,7 @@ TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnes) {
 TEST_P(GpuGrid, StepsThatAreCheckedAgreeAndKeepTheBitsOfEagerOnes) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
   const config::RunPlan plan = plan_of(GetParam(), "bf16", 20);
-  const Outcome eager = trained(plan);
+  const SavedRun eager = trained(plan);
   for (const GraphMode mode : {GraphMode::iteration, GraphMode::layers}) {
     SCOPED_TRACE(name(mode));
     config::RunPlan checked = with_graphs(plan, mode);
@@ -165,11 +128,11 @@ TEST_P(GpuGrid, StepsThatAreCheckedAgreeAndKeepTheBitsOfEagerOnes) {
 TEST_P(GpuGrid, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
   const config::RunPlan plan = plan_of(GetParam(), "bf16", 24);
-  const Outcome eager = trained(plan);
+  const SavedRun eager = trained(plan);
   for (const GraphMode mode : {GraphMode::iteration, GraphMode::layers}) {
     SCOPED_TRACE(name(mode));
     const TempDir dir;
-    Outcome joined;
+    SavedRun joined;
     train_to(12, with_graphs(plan, mode), dir.path(), joined);
     train_to(24, with_graphs(plan, mode), dir.path(), joined);
     expect_same(joined, eager);

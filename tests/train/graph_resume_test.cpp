@@ -1,7 +1,5 @@
-#include "megalith/train/saver.h"
-
 #include "tests/io/temp_dir.h"
-#include "tests/train/graph_run.h"
+#include "tests/train/saved_run.h"
 
 // A checkpoint between launches, in every way to run from graphs (FG-20, T8).
 namespace megalith {
@@ -11,48 +9,19 @@ using capture::GraphMode;
 using capture::GraphsPer;
 using testing::Grid;
 
-constexpr Index kSteps = 50, kSavedAt = 23, kEvaluatedEvery = 10;
+constexpr Index kSteps = 50, kSavedAt = 23;
 
-struct Outcome {
-  std::vector<double> losses, norms, evaluated;
-  std::string digest;  ///< of masters and moments
-
-  bool operator==(const Outcome&) const = default;
-};
-
-/// Steps from where `folder` stands to `end`, with evaluations in between, saved there.
-void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, Outcome& outcome) {
-  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
-    const std::shared_ptr<io::Fs> fs = io::posix_fs();
-    train::Engine engine(world, plan);
-    engine.allocate();
-    train::Saver saver(engine, plan, {1, 2}, *fs, folder);
-    const testing::HashedBatches source(plan.model.vocab_size);
-    train::Progress progress;
-    if (const std::optional<train::Resumed> resumed = saver.resume()) progress = resumed->progress;
-    EXPECT_EQ(progress.step, end == kSavedAt || outcome.losses.empty() ? 0 : kSavedAt);
-    while (progress.step < end) {
-      const train::StepResult step = engine.step(source, progress, train::Stop::no);
-      progress = {progress.step + 1, progress.samples + plan.train.global_batch};
-      const bool evaluates = progress.step % kEvaluatedEvery == 0;
-      const double loss = evaluates ? engine.evaluate(source, 2 * plan.train.global_batch) : 0;
-      if (world.rank() != 0) continue;
-      outcome.losses.push_back(step.loss);
-      outcome.norms.push_back(step.grad_norm);
-      if (evaluates) outcome.evaluated.push_back(loss);
-    }
-    EXPECT_EQ(engine.train_graph().captured(), plan.graphs.mode == GraphMode::iteration);
-    EXPECT_EQ(engine.layer_graphs().stats().graphs > 0, plan.graphs.mode == GraphMode::layers);
-    const std::string digest = saver.save(progress).hex();
-    if (world.rank() == 0) outcome.digest = digest;
-  });
+void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, testing::SavedRun& run) {
+  const auto begin = static_cast<Index>(run.losses.size());
+  comm::run_ranks(plan.grid.world_size,
+                  [&](comm::World& world) { testing::train_saved(world, begin, end, plan, folder, run); });
 }
 
 class GraphResume : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(GraphResume, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
   config::RunPlan plan = testing::small_plan(GetParam(), "bf16", kSteps);
-  Outcome eager;
+  testing::SavedRun eager;
   const TempDir eager_dir;
   train_to(kSteps, plan, eager_dir.path(), eager);
   ASSERT_EQ(eager.evaluated.size(), 5u);
@@ -60,10 +29,10 @@ TEST_P(GraphResume, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
   const auto expect_joined = [&](const char* way) {
     SCOPED_TRACE(way);
     const TempDir dir;
-    Outcome joined;
+    testing::SavedRun joined;
     train_to(kSavedAt, plan, dir.path(), joined);
     train_to(kSteps, plan, dir.path(), joined);
-    EXPECT_EQ(joined, eager);
+    testing::expect_same(joined, eager);
   };
   plan.graphs.mode = GraphMode::iteration;
   expect_joined("iteration");

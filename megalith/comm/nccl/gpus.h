@@ -7,14 +7,10 @@
 namespace megalith::comm {
 
 /// Sets what GPUs' libraries read from the process's environment, over what stands there, of which it warns where there
-/// are two GPUs:
-/// - CUDA_DEVICE_MAX_CONNECTIONS = 32 hardware queues a GPU, more than ranks have streams (recipes for other programs
-/// set
-///   1): in a shared queue a stream waits for what another one waits for, and a send behind a receive of the other
-///   direction never starts.
-/// - NCCL_GRAPH_REGISTER = 0: NCCL's own memory in graphs, too. It cannot register mapped memory, which the GPUs of
-///   rank threads share (device::use).
-/// For main(), before threads start and before the first use of a GPU.
+/// are two GPUs. CUDA_DEVICE_MAX_CONNECTIONS = 32: hardware queues of a GPU, more than ranks have streams (recipes for
+/// other programs set 1), as in a shared queue a stream waits for what another one waits for, and a send behind a
+/// receive of the other direction never starts. NCCL_GRAPH_REGISTER = 0: NCCL cannot register mapped memory, which the
+/// GPUs of rank threads share (device::use). For main(), before threads start and before the first use of a GPU.
 void set_gpu_environment();
 
 /// The host that a rank runs on.

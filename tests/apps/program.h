@@ -1,0 +1,34 @@
+#pragma once
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/apps/process.h"
+
+namespace megalith::testing {
+
+/// A folder with a text and a recipe of a tiny model on it.
+class Program : public ::testing::Test {
+ protected:
+  Program() {
+    std::ofstream text(dir_ / "text.txt");
+    for (int i = 0; i < 400; ++i)
+      text << "the " << i * 7 % 31 << "th line of a text that says little, " << i << " times.\n";
+    std::ofstream(recipe()) << "[model]\nnum_layers = 4\nhidden_size = 20\nnum_heads = 4\nseq_len = 16\ndropout = 0.1\n"
+                               "[train]\nsteps = 8\nglobal_batch = 8\neval_interval = 4\neval_batches = 2\n"
+                               "[optimizer]\nlr = 3e-3\nwarmup_steps = 2\n"
+                               "[data]\ntokenizer = \"byte\"\ntrain = \""
+                            << (dir_ / "text.txt").string() << "\"\nsplit = \"0.9\"\n";
+  }
+  std::string recipe() const { return (dir_ / "tiny.toml").string(); }
+  std::string out(const std::string& name) const { return (dir_ / name).string(); }
+  std::string train(const std::string& name, const std::string& more = "") const {
+    return "megalith train " + recipe() + " --out " + out(name) + " " + more;
+  }
+  std::vector<std::string> metrics(const std::string& name) const { return metrics_of(out(name)); }
+  TempDir dir_;
+};
+
+}  // namespace megalith::testing
