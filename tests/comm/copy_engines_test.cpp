@@ -55,8 +55,8 @@ T sum_of(int ranks, Index i) {
   return converted<T>(sum);
 }
 
-template <class T>
-Tensor put(Exec& ex, Index count, const std::function<T(Index)>& at) {
+template <class T, class At>
+Tensor put(Exec& ex, Index count, const At& at) {
   std::vector<T> values(static_cast<std::size_t>(count));
   for (Index i = 0; i < count; ++i) values[static_cast<std::size_t>(i)] = at(i);
   const Tensor tensor = ex.tensor({count}, dtype_of<T>);
@@ -65,8 +65,8 @@ Tensor put(Exec& ex, Index count, const std::function<T(Index)>& at) {
   return tensor;
 }
 
-template <class T>
-void expect_at(Exec& ex, const Tensor& tensor, const char* what, const std::function<T(Index)>& want) {
+template <class T, class Want>
+void expect_at(Exec& ex, const Tensor& tensor, const char* what, const Want& want) {
   std::vector<T> values(static_cast<std::size_t>(tensor.numel()));
   ex.copy(values.data(), tensor.raw(), tensor.bytes());
   ex.synchronize();

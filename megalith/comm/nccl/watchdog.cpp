@@ -174,9 +174,12 @@ void Watchdog::close() noexcept {
   }
   thread_.join();
   if (failed_) return;
+  // A communicator goes when its other members let it go too, and each rank has its lines in an order of its own.
+  static_cast<void>(ncclGroupStart());
   for (const auto& channel : channels()) {
     for (const Line& line : channel->lines()) static_cast<void>(ncclCommDestroy(line.comm()));
   }
+  static_cast<void>(ncclGroupEnd());
 }
 
 }  // namespace megalith::comm
