@@ -223,7 +223,7 @@ class Replayed {
 
  private:
   static constexpr Index kCount = (MailboxLayout::kSlots + 1) * MailboxLayout::kSlotBytes / Index{sizeof(float)} + 777;
-  static constexpr Index kSmall = 2 * MailboxLayout::kSlotBytes / Index{sizeof(float)};
+  static constexpr Index kSmall = MailboxLayout::kSlots * MailboxLayout::kSlotBytes / 2 / Index{sizeof(float)};
 
   World& world_;
   Group sums_, ring_;

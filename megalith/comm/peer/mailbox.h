@@ -13,9 +13,9 @@ namespace megalith::comm {
 struct MailboxLayout {
   /// Of a collective that is handled at a time, over all members.
   static constexpr Index kPieceBytes = Index{32} << 20;
-  /// Of a message that is handled at a time.
-  static constexpr Index kSlotBytes = Index{4} << 20;
-  static constexpr int kSlots = 4;  ///< pieces of messages that may wait, for each sender and lane
+  /// Of a message that is handled at a time: each part costs the launch of a graph as much as a whole message.
+  static constexpr Index kSlotBytes = Index{8} << 20;
+  static constexpr int kSlots = 2;  ///< pieces of messages that may wait, for each sender and lane
   static constexpr int kLanes = 2;
   static constexpr int kPhases = 2;
 

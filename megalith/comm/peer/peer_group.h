@@ -11,14 +11,14 @@ namespace megalith::comm {
 /// rank for every element and rounded once. All members make the same collective calls in the same order, each in one
 /// stream; messages of a pair and lane go in order, each end in one stream.
 ///
-/// Messages, and collectives with work beside them (Haste), go by the GPUs' copy engines: multiprocessors add what has
-/// arrived, take received messages out of their slots and, in a graph, wait (one thread of one), so that products
-/// beside them lose little, while a collective kernel holds its thread blocks for as long as data travels or a peer is
-/// awaited. So do awaited all-reduces of two members outside of graphs. Other collectives are one kernel that meets the
-/// other members' (meeting.h) and reads and writes their tensors: sooner done, as a copy engine needs 10 us and more to
-/// begin, and everything goes through the mailboxes twice. For that every member's thread must have named all members'
-/// GPUs to device::use() before it took the memory (device::allocate), else copy engines carry all. Figures:
-/// docs/benchmarks.md.
+/// Messages (in a graph: by kernels), and collectives with work beside them (Haste), go by the GPUs' copy engines:
+/// multiprocessors add what has arrived, take received messages out of their slots and, in a graph, wait (one thread of
+/// one), so that products beside them lose little, while a collective kernel holds its thread blocks for as long as
+/// data travels or a peer is awaited. So do awaited all-reduces of two members outside of graphs. Other collectives are
+/// one kernel that meets the other members' (meeting.h) and reads and writes their tensors: sooner done, as a copy
+/// engine needs 10 us and more to begin, and everything goes through the mailboxes twice. For that every
+/// member's thread must have named all members' GPUs to device::use() before it took the memory (device::allocate),
+/// else copy engines carry all. Figures: docs/benchmarks.md.
 ///
 /// Calls may be captured into a CUDA graph, which repeats them. There copy engines keep their neighbours waiting, so
 /// that most calls that have work beside them go by kernels, too; that of a gather of two members stands between two
