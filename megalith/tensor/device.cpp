@@ -135,6 +135,13 @@ Index memory_in_use(Device device) {
     throw_no_cuda();
 }
 
+Index memory_left() {
+  if constexpr (build::has_cuda)
+    return cuda::memory_left();
+  else
+    throw_no_cuda();
+}
+
 void use(Device device, int index, std::span<const int> gpus) {
   if (device == Device::cpu) return;
   if constexpr (build::has_cuda)

@@ -88,6 +88,8 @@ struct Gpu {
 std::vector<Gpu> gpus();
 /// Memory of the calling thread's GPU that is in use, whoever took it: by the driver's count. 0 on the CPU.
 Index memory_in_use(Device device);
+/// What is left of it.
+Index memory_left();
 /// The calling thread works on this GPU from here on. `gpus`: those that threads of this process use, if they are to
 /// reach each other's memory; those of them that can may touch what this thread takes by allocate() from here on, where
 /// it is kLeastShared or more at a time. Nothing to do on the CPU.

@@ -2,6 +2,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/text.h"
 
 namespace megalith {
 
@@ -21,6 +22,12 @@ Index total(const BytesByOwner& bytes) {
   Index sum = 0;
   for (const auto& [owner, count] : bytes) sum += count;
   return sum;
+}
+
+std::string owners_text(const BytesByOwner& bytes) {
+  std::string text;
+  for (const auto& [owner, count] : bytes) text += str(text.empty() ? "" : ", ", owner, ' ', human_bytes(count));
+  return text;
 }
 
 Buffer MemoryLedger::take(std::string_view owner, Index bytes) { return take(owner, bytes, owner, 0); }

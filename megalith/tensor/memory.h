@@ -37,6 +37,8 @@ class Buffer {
 /// Bytes by owner ("parameters", "activations", ...): what `megalith plan` prints and what a run takes.
 using BytesByOwner = std::map<std::string, Index, std::less<>>;
 Index total(const BytesByOwner& bytes);
+/// "parameters 1.20 GiB, gradients 1.20 GiB"
+std::string owners_text(const BytesByOwner& bytes);
 
 /// Takes memory and books it under its owner.
 class MemoryLedger {

@@ -12,6 +12,7 @@
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
+#include "megalith/train/gpu_memory.h"
 
 namespace megalith::train {
 namespace {
@@ -128,6 +129,11 @@ void Engine::allocate() {
   if (plan_.graphs.mode != capture::GraphMode::none) prepare_captures(plan_.device);
   const Index workspace = ops::library_workspace_bytes(plan_.device);
   if (workspace > 0) ledger_.note("library workspace", workspace);
+  if (plan_.device == Device::cuda) {
+    BytesByOwner to_take = planned_bytes();
+    to_take.erase("library workspace");
+    require_gpu_memory(plan_, to_take, device::memory_left());
+  }
   const Index not_ours = device::memory_in_use(plan_.device) - workspace;
   stage_.allocate(ledger_, optimizer_plan_.scratch_bytes);
   optimizer_.allocate(*ex_, ledger_);

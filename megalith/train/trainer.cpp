@@ -47,13 +47,6 @@ class HeldOutBatches : public model::BatchSource {
   data::SampleOrder order_;
 };
 
-/// "parameters 1.20 GiB, gradients 1.20 GiB": what a rank holds.
-std::string memory_text(const BytesByOwner& bytes) {
-  std::string text;
-  for (const auto& [owner, count] : bytes) text += str(text.empty() ? "" : ", ", owner, ' ', human_bytes(count));
-  return text;
-}
-
 /// One rank's loop with what it reports.
 class Run {
  public:
@@ -132,7 +125,7 @@ class Run {
       note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::count_parameters(m),
                " parameters; grid ", config::grid_text(plan_), " over ", world_.size(), " ranks (", world_.transport(),
                "); ", plan_.train.precision, ", ", human_bytes(memory_bytes_), " a rank at most"));
-      note(str("memory of rank 0: ", memory_text(engine_.taken_bytes())));
+      note(str("memory of rank 0: ", owners_text(engine_.taken_bytes())));
       note(str("data ", inputs_.data.train.name(), ": ", inputs_.data.train.num_tokens(), " tokens, ",
                inputs_.data.train.count(), " samples"));
     }

@@ -96,6 +96,7 @@ Index memory_in_use() {
   const MemoryState state = memory_state();
   return state.all - state.left;
 }
+Index memory_left() { return memory_state().left; }
 
 namespace {
 

@@ -14,6 +14,7 @@ void require_gpu();
 void use(int index, std::span<const int> gpus);
 std::span<const int> sharers();
 Index memory_in_use();
+Index memory_left();
 std::shared_ptr<std::byte> allocate(Index bytes);
 std::shared_ptr<std::byte> allocate_host(Index bytes);  ///< contents undefined
 void copy(void* to, const void* from, Index bytes, Stream stream);

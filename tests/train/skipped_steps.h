@@ -1,0 +1,220 @@
+#pragma once
+#include <array>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+
+#include "tests/support/twin.h"
+#include "tests/train/small_run.h"
+
+// Steps in which one rank meets a number that is not finite: what they must leave as it was, on all ranks, on the CPU
+// and on GPUs.
+namespace megalith::testing {
+
+/// Runs a function on all ranks of a world of that size.
+using RunRanks = void (*)(int, const std::function<void(comm::World&)>&);
+
+using Bytes = std::vector<std::byte>;
+
+inline Bytes bytes_of(Exec& ex, const Tensor& tensor) {
+  Bytes bytes(static_cast<std::size_t>(tensor.bytes()));
+  ex.copy(bytes.data(), tensor.raw(), tensor.bytes());
+  ex.synchronize();
+  return bytes;
+}
+
+/// All that a skipped step must leave as it was: masters, moments, copies. Where the optimizer is sharded, copies of
+/// others' parts arrive with the next step.
+inline std::vector<Bytes> kept_state(train::Engine& engine) {
+  const ParamBuffer& params = engine.stage().params();
+  std::vector<Bytes> state;
+  for (const Tensor& tensor : {params.masters(), engine.optimizer().m(), engine.optimizer().v()})
+    state.push_back(bytes_of(engine.exec(), tensor));
+  Bytes& copies = state.emplace_back();
+  for (const OwnRange& range : params.own_ranges()) {
+    const Bytes part = bytes_of(engine.exec(), range.of_whole(params.values()));
+    copies.insert(copies.end(), part.begin(), part.end());
+  }
+  return state;
+}
+
+inline bool all_finite(Exec& ex, const Tensor& tensor) {
+  return std::ranges::all_of(values_on(ex, tensor), [](double value) { return std::isfinite(value); });
+}
+
+/// How a rank's step is made to overflow. mend() undoes it.
+using Break = void (*)(train::Engine&);
+
+/// Nothing of the forward pass overflows: embeddings are 0, and so is what the first norm multiplies by its gain. On
+/// the way back the gain multiplies the gradient, beyond the numbers that f16 has. For a rank of
+/// the first of several stages: elsewhere the loss comes back through the same table of zeros.
+inline void break_embedding_gradient(train::Engine& engine) {
+  ParamBuffer& params = engine.stage().params();
+  ops::fill(engine.exec(), params.at("embedding.token.weight").value, 0);
+  ops::fill(engine.exec(), params.at("embedding.position.weight").value, 0);
+  ops::fill(engine.exec(), params.at("layers.0.norm1.weight").value, 60000);
+}
+
+inline void break_forward(train::Engine& engine) {
+  const float16 infinity(std::numeric_limits<float>::infinity());
+  engine.exec().copy(engine.stage().params().values().raw(), &infinity, sizeof infinity);
+  engine.exec().synchronize();
+}
+
+/// All gradients are NaN. For a rank of the last stage, which has a loss.
+inline void break_gradients(train::Engine& engine) {
+  ops::OptimizerState broken = engine.optimizer_state();
+  broken.loss_scale = std::nan("");
+  engine.set_optimizer_state(broken);
+}
+
+/// On all ranks: they go on as after a skipped step that began in `state`.
+inline void mend(train::Engine& engine, ops::OptimizerState state) {
+  engine.refresh_values();
+  state.loss_scale /= 2;
+  state.clean_steps = 0;
+  engine.set_optimizer_state(state);
+}
+
+/// The specification's event list, through a real run of `plan` (fp16, 8 steps): rank `bad_rank` alone overflows at the
+/// bad steps. Returns which ranks' gradients were finite in the last of them.
+inline std::vector<bool> run_events(RunRanks run_ranks, config::RunPlan plan, int bad_rank, Break overflow) {
+  constexpr bool kOk[] = {true, true, false, true, true, false, false, true};
+  constexpr double kScaleAfter[] = {65536, 131072, 65536, 65536, 131072, 65536, 32768, 32768};
+  plan.train.scaling.growth_interval = 2;
+  EXPECT_EQ(plan.train.scaling.initial, 65536);
+  std::vector<std::uint8_t> finite(static_cast<std::size_t>(plan.grid.world_size));
+  run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const HashedBatches source(plan.model.vocab_size);
+    std::int64_t updates = 0;
+    for (Index step = 0; step < 8; ++step) {
+      SCOPED_TRACE(::testing::Message() << "rank " << world.rank() << ", step " << step);
+      const bool ok = kOk[step];
+      const double scale = engine.optimizer_state().loss_scale;
+      if (!ok && world.rank() == bad_rank) overflow(engine);
+      const std::vector<Bytes> before = kept_state(engine);
+      const train::StepResult result = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      const std::vector<Bytes> after = kept_state(engine);
+      updates += ok ? 1 : 0;
+      EXPECT_EQ(result.skipped, !ok);
+      EXPECT_EQ(result.loss_scale, scale) << "the scale of the step itself";
+      EXPECT_EQ(engine.optimizer_state().loss_scale, kScaleAfter[step]);
+      EXPECT_EQ(engine.optimizer_state().updates, updates);
+      for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(before[i] == after[i], !ok) << "state " << i;
+      if (ok) continue;
+      finite[static_cast<std::size_t>(world.rank())] = all_finite(engine.exec(), engine.stage().params().grads());
+      engine.refresh_values();
+    }
+  });
+  return {finite.begin(), finite.end()};
+}
+
+/// What one rank has after each step of a run.
+struct Kept {
+  std::vector<double> losses;
+  std::vector<std::vector<Bytes>> state;
+};
+
+/// The step at which a rank is broken: graphs have been captured by then.
+inline constexpr Index kBadStep = 4;
+struct Broken {
+  int rank;
+  Break how;
+};
+
+/// Eight steps of `plan` (fp16), of each rank. At step kBadStep one rank is broken; afterwards it goes on with the
+/// others' values and scale. Without such a rank nothing is run at that step: all ranks just go on with the scale that
+/// a skipped one leaves.
+inline std::vector<Kept> run_past(RunRanks run_ranks, const config::RunPlan& plan,
+                                  const std::optional<Broken>& broken) {
+  std::vector<Kept> kept(static_cast<std::size_t>(plan.grid.world_size));
+  run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const HashedBatches source(plan.model.vocab_size);
+    Kept& mine = kept[static_cast<std::size_t>(world.rank())];
+    for (Index step = 0; step < 8; ++step) {
+      SCOPED_TRACE(::testing::Message() << "rank " << world.rank() << ", step " << step);
+      const train::Progress progress{step, step * plan.train.global_batch};
+      if (step != kBadStep) {
+        const train::StepResult result = engine.step(source, progress, train::Stop::no);
+        EXPECT_FALSE(result.skipped);
+        mine.losses.push_back(result.loss);
+        mine.state.push_back(kept_state(engine));
+        continue;
+      }
+      const ops::OptimizerState state = engine.optimizer_state();
+      if (broken) {
+        const bool is_bad = world.rank() == broken->rank;
+        if (is_bad) broken->how(engine);
+        const std::vector<Bytes> before = kept_state(engine);
+        EXPECT_TRUE(engine.step(source, progress, train::Stop::no).skipped);
+        EXPECT_TRUE(kept_state(engine) == before);
+        const ops::OptimizerState after = engine.optimizer_state();
+        EXPECT_EQ(after.updates, state.updates);
+        if (!is_bad) {
+          EXPECT_EQ(after.loss_scale, state.loss_scale / 2);
+        }
+      }
+      mend(engine, state);
+    }
+    EXPECT_EQ(engine.train_graph().captured(), plan.graphs.mode == capture::GraphMode::iteration);
+    EXPECT_EQ(engine.layer_graphs().stats().graphs > 0, plan.graphs.mode == capture::GraphMode::layers);
+  });
+  return kept;
+}
+
+inline void expect_same_steps(const std::vector<Kept>& got, const std::vector<Kept>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t rank = 0; rank < want.size(); ++rank) {
+    EXPECT_EQ(got[rank].losses, want[rank].losses) << "rank " << rank;
+    EXPECT_TRUE(got[rank].state == want[rank].state) << "rank " << rank;
+  }
+}
+
+/// The error of each rank of a run of `plan` (bf16) whose step kBadStep meets NaN on rank `bad_rank`.
+inline std::vector<std::string> errors_of_nan(RunRanks run_ranks, const config::RunPlan& plan, int bad_rank) {
+  std::vector<std::string> errors(static_cast<std::size_t>(plan.grid.world_size));
+  run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const HashedBatches source(plan.model.vocab_size);
+    for (Index step = 0; step < kBadStep; ++step)
+      engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+    const std::int64_t updates = engine.optimizer_state().updates;
+    if (world.rank() == bad_rank) break_gradients(engine);
+    const std::vector<Bytes> before = kept_state(engine);
+    for (Index step = kBadStep; step < kBadStep + 2; ++step) {  // nothing changes any more, whatever is still started
+      try {
+        engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      } catch (const NonFiniteError& error) {
+        if (step == kBadStep) errors[static_cast<std::size_t>(world.rank())] = error.what();
+      }
+      EXPECT_TRUE(kept_state(engine) == before) << "rank " << world.rank() << ", step " << step;
+      EXPECT_EQ(engine.optimizer_state().updates, updates);
+      EXPECT_EQ(engine.optimizer_state().halted, 1);
+    }
+  });
+  return errors;
+}
+
+/// All ways to take a step from graphs.
+inline std::vector<capture::GraphsConfig> graph_ways() {
+  using capture::GraphMode;
+  return {{.mode = GraphMode::layers, .scopes = {}, .warmup_steps = 2},
+          {.mode = GraphMode::iteration, .scopes = {}, .warmup_steps = 2},
+          {.mode = GraphMode::iteration, .scopes = {}, .warmup_steps = 2, .optimizer = true}};
+}
+inline std::string name_of(const capture::GraphsConfig& graphs) {
+  return str(capture::name(graphs.mode), graphs.optimizer ? " with the optimizer" : "");
+}
+
+}  // namespace megalith::testing

@@ -1,0 +1,143 @@
+#include "tests/train/skipped_steps.h"
+
+#include <cstring>
+
+#include "megalith/train/saver.h"
+
+#include "tests/io/temp_dir.h"
+
+// On the CPU; GPUs have these runs too (tests/gpu/skipped_steps_test.cpp). Here also how loss scaling goes on from a
+// checkpoint.
+namespace megalith {
+namespace {
+
+using capture::GraphsConfig;
+using testing::Broken;
+using testing::Grid;
+
+void run_ranks(int size, const std::function<void(comm::World&)>& body) { comm::run_ranks(size, body); }
+
+config::RunPlan plan_of(const Grid& grid, const std::string& precision, const GraphsConfig& graphs = {}) {
+  config::RunPlan plan = testing::small_plan(grid, precision, 8);
+  plan.graphs = graphs;
+  return plan;
+}
+
+TEST(LossScaling, OneRankThatOverflowsSkipsTheStepOnAll) {
+  const std::vector<bool> finite =
+      testing::run_events(run_ranks, plan_of({.pp = 4}, "fp16"), 0, testing::break_embedding_gradient);
+  EXPECT_EQ(finite, (std::vector<bool>{false, true, true, false}))
+      << "only the last stage, which shares the token table, may see anything of it";
+}
+
+TEST(LossScaling, AnOverflowOnTheLargestGridSkipsTheStepOnAll) {
+  const Grid grid{.tp = 2, .pp = 2, .dp = 2};
+  testing::run_events(run_ranks, plan_of(grid, "fp16"), 5, testing::break_forward);
+  for (const GraphsConfig& graphs : testing::graph_ways()) {
+    SCOPED_TRACE(testing::name_of(graphs));
+    testing::run_events(run_ranks, plan_of(grid, "fp16", graphs), 5, testing::break_forward);
+  }
+}
+
+std::vector<Grid> nan_grids() {
+  return {
+      {.dp = 2}, {.dp = 2, .sharding = Sharding::optimizer}, {.tp = 2, .rows = nn::Rows::shared}, {.tp = 2, .pp = 2}};
+}
+
+TEST(NanOnOneRank, SkipsTheStepOnAllAndLeavesNoTrace) {
+  for (const Grid& grid : nan_grids()) {
+    const std::vector<testing::Kept> want = testing::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
+    std::vector<GraphsConfig> ways = testing::graph_ways();
+    ways.push_back({});
+    const int last = grid.ranks() - 1;  // of the last stage: these have a loss
+    std::vector<Broken> all = {{last, testing::break_gradients}, {last - 1, testing::break_gradients}};
+    all.push_back({0, grid.pp > 1 ? testing::break_embedding_gradient : testing::break_forward});
+    for (const Broken& broken : all) {
+      for (const GraphsConfig& graphs : ways) {
+        SCOPED_TRACE(grid.name() + ", rank " + std::to_string(broken.rank) + ", " + testing::name_of(graphs));
+        testing::expect_same_steps(testing::run_past(run_ranks, plan_of(grid, "fp16", graphs), broken), want);
+      }
+    }
+  }
+}
+
+TEST(NanOnOneRank, EndsABf16RunFromGraphsOnAllAsItEndsAnEagerOne) {
+  for (const Grid& grid : nan_grids()) {
+    for (const int bad_rank : {grid.ranks() - 2, grid.ranks() - 1}) {
+      SCOPED_TRACE(grid.name() + ", rank " + std::to_string(bad_rank));
+      const std::vector<std::string> eager = testing::errors_of_nan(run_ranks, plan_of(grid, "bf16"), bad_rank);
+      for (const std::string& error : eager)
+        EXPECT_NE(error.find("parameters stay those of step 4"), std::string::npos) << error;
+      for (const GraphsConfig& graphs : testing::graph_ways())
+        EXPECT_EQ(testing::errors_of_nan(run_ranks, plan_of(grid, "bf16", graphs), bad_rank), eager);
+    }
+  }
+}
+
+/// Scales found by the run itself: far too large at first, and again after every doubling.
+config::RunPlan overflowing_plan(const Grid& grid) {
+  config::RunPlan plan = testing::small_plan(grid, "fp16", 24);
+  plan.train.scaling = {.initial = 0x1p28, .smallest = 1, .growth_interval = 3};
+  return plan;
+}
+
+struct Trajectory {
+  std::vector<double> losses, scales;
+  ops::OptimizerState state;
+  std::vector<testing::Bytes> kept;
+};
+
+/// Of rank 0, from `begin` (resumed from `folder` unless 0) to `end`; saves there if `end` is not the plan's.
+Trajectory run(const config::RunPlan& plan, const io::Path& folder, Index begin, Index end) {
+  Trajectory out;
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    train::Saver saver(engine, plan, {1, 2}, *fs, folder);
+    const testing::HashedBatches source(plan.model.vocab_size);
+    if (begin > 0) {
+      ASSERT_EQ(saver.resume().value().progress.step, begin);
+    }
+    Trajectory mine;
+    for (Index step = begin; step < end; ++step) {
+      const train::StepResult result = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      mine.losses.push_back(result.loss);
+      mine.scales.push_back(result.loss_scale);
+    }
+    if (end < plan.train.steps) saver.save({end, end * plan.train.global_batch});
+    mine.state = engine.optimizer_state();
+    mine.kept = testing::kept_state(engine);
+    if (world.rank() == 0) out = mine;
+  });
+  return out;
+}
+
+TEST(LossScaling, ResumedRunsGoOnWithTheSameScaleAndCounterToTheBit) {
+  for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}}) {
+    SCOPED_TRACE(grid.name());
+    const config::RunPlan plan = overflowing_plan(grid);
+    const TempDir dir;
+    const Trajectory whole = run(plan, dir.path(), 0, 24);
+    EXPECT_GT(whole.state.updates, 4);
+    EXPECT_LT(whole.state.updates, 20) << "some steps must overflow";
+    for (const Index saved_at : {Index{3}, Index{17}, Index{19}}) {
+      const TempDir saved;
+      const Trajectory head = run(plan, saved.path(), 0, saved_at), tail = run(plan, saved.path(), saved_at, 24);
+      Trajectory joined = head;
+      joined.losses.insert(joined.losses.end(), tail.losses.begin(), tail.losses.end());
+      joined.scales.insert(joined.scales.end(), tail.scales.begin(), tail.scales.end());
+      // As bytes: the loss of a step that overflowed may be NaN.
+      ASSERT_EQ(joined.losses.size(), whole.losses.size());
+      EXPECT_EQ(std::memcmp(joined.losses.data(), whole.losses.data(), whole.losses.size() * sizeof(double)), 0);
+      EXPECT_EQ(joined.scales, whole.scales);
+      EXPECT_EQ(tail.state.loss_scale, whole.state.loss_scale);
+      EXPECT_EQ(tail.state.clean_steps, whole.state.clean_steps);
+      EXPECT_EQ(tail.state.updates, whole.state.updates);
+      EXPECT_EQ(tail.kept, whole.kept);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith
