@@ -5,6 +5,7 @@
 #include "megalith/comm/nccl/gpus.h"
 
 #include "tests/comm/gpu_ranks.h"
+#include "tests/gpu/gpu_plan.h"
 #include "tests/io/temp_dir.h"
 #include "tests/support/twin.h"
 #include "tests/train/saved_run.h"
@@ -15,6 +16,7 @@ namespace {
 using capture::GraphMode;
 using capture::GraphsPer;
 using testing::expect_same;
+using testing::gpu_plan;
 using testing::Grid;
 using testing::SavedRun;
 
@@ -22,22 +24,6 @@ struct GpuEnvironment : ::testing::Environment {
   void SetUp() override { comm::set_gpu_environment(); }
 };
 const auto* const gpu_environment = ::testing::AddGlobalTestEnvironment(new GpuEnvironment);
-
-/// Widths that tensor cores and cuDNN's attention take; an odd vocabulary; attention without dropout, so that it is
-/// cuDNN's; and microbatches so long that copy engines carry what is sent of them.
-config::RunPlan plan_of(const Grid& grid, const std::string& precision, Index steps) {
-  config::RunConfig c = testing::small_config(grid, precision, steps);
-  c.model.hidden_size = 256;
-  c.model.ffn_hidden_size = 512;
-  c.model.seq_len = 1024;
-  c.model.attention_dropout = 0;
-  c.train.global_batch = 16;
-  c.train.micro_batch = 4;
-  c.device.type = "cuda";
-  c.train.deterministic = true;
-  c.train.gemm = "heuristic";
-  return config::resolve(c);
-}
 
 config::RunPlan with_graphs(config::RunPlan plan, GraphMode mode, bool optimizer = true,
                             GraphsPer per = GraphsPer::microbatch) {
@@ -88,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuGrid, ::testing::ValuesIn(gpu_grids()),
 
 TEST_P(GpuGrid, Fp32TrainsAsOnOneGpu) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
-  const SavedRun got = trained(plan_of(GetParam(), "fp32", 20)), want = trained(plan_of({}, "fp32", 20));
+  const SavedRun got = trained(gpu_plan(GetParam(), "fp32", 20)), want = trained(gpu_plan({}, "fp32", 20));
   ASSERT_EQ(got.losses.size(), want.losses.size());
   for (std::size_t i = 0; i < want.losses.size(); ++i) {
     EXPECT_NEAR(got.losses[i], want.losses[i], 1e-5 * want.losses[i]) << i;
@@ -100,7 +86,7 @@ TEST_P(GpuGrid, Fp32TrainsAsOnOneGpu) {
 
 TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnes) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
-  const config::RunPlan plan = plan_of(GetParam(), "bf16", 50);
+  const config::RunPlan plan = gpu_plan(GetParam(), "bf16", 50);
   const SavedRun eager = trained(plan);
   ASSERT_EQ(eager.evaluated.size(), 5u);
   for (const bool optimizer : {false, true}) {
@@ -113,9 +99,19 @@ TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnes) {
   }
 }
 
+// f16 with its loss scale, and our own attention, which draws random numbers.
+TEST_P(GpuGrid, Fp16StepsWithAttentionDropoutFromGraphsHaveTheBitsOfEagerOnes) {
+  MEGALITH_NEEDS_GPUS(GetParam().ranks());
+  config::RunPlan plan = gpu_plan(GetParam(), "fp16", 20);
+  plan.model.attention_dropout = 0.1;
+  const SavedRun eager = trained(plan);
+  expect_same(trained(with_graphs(plan, GraphMode::iteration)), eager);
+  expect_same(trained(with_graphs(plan, GraphMode::layers, false, GraphsPer::slot)), eager);
+}
+
 TEST_P(GpuGrid, StepsThatAreCheckedAgreeAndKeepTheBitsOfEagerOnes) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
-  const config::RunPlan plan = plan_of(GetParam(), "bf16", 20);
+  const config::RunPlan plan = gpu_plan(GetParam(), "bf16", 20);
   const SavedRun eager = trained(plan);
   for (const GraphMode mode : {GraphMode::iteration, GraphMode::layers}) {
     SCOPED_TRACE(name(mode));
@@ -127,7 +123,7 @@ TEST_P(GpuGrid, StepsThatAreCheckedAgreeAndKeepTheBitsOfEagerOnes) {
 
 TEST_P(GpuGrid, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
-  const config::RunPlan plan = plan_of(GetParam(), "bf16", 24);
+  const config::RunPlan plan = gpu_plan(GetParam(), "bf16", 24);
   const SavedRun eager = trained(plan);
   for (const GraphMode mode : {GraphMode::iteration, GraphMode::layers}) {
     SCOPED_TRACE(name(mode));
@@ -146,7 +142,7 @@ TEST_P(GpuGrid, AShardedOptimizerHasTheBitsOfThePlainOne) {
   plain.sharding = Sharding::none;
   for (const char* precision : {"fp32", "bf16", "fp16"}) {
     SCOPED_TRACE(precision);
-    expect_same(trained(plan_of(GetParam(), precision, 20)), trained(plan_of(plain, precision, 20)));
+    expect_same(trained(gpu_plan(GetParam(), precision, 20)), trained(gpu_plan(plain, precision, 20)));
   }
 }
 

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "megalith/ops/adamw.h"
+#include "megalith/ops/attention.h"
 #include "megalith/ops/cross_entropy.h"
 #include "megalith/ops/embedding.h"
 #include "megalith/ops/norm.h"
@@ -31,7 +33,21 @@ class GpuLarge : public ::testing::Test {
     return narrow;
   }
   Tensor empty(const Shape& shape, DType dtype = DType::bf16) { return ex().tensor(shape, dtype); }
-  static Tensor tail(const Tensor& tensor) { return tensor.rows(tensor.dim(0) - kTail, kTail); }
+  Tensor filled(const Shape& shape, double value, DType dtype = DType::bf16) {
+    const Tensor tensor = empty(shape, dtype);
+    fill(ex(), tensor, value);
+    return tensor;
+  }
+  static Tensor tail(const Tensor& tensor, Index rows = kTail) { return tensor.rows(tensor.dim(0) - rows, rows); }
+  /// Of as few rows of `width` numbers as have more than 2^31.
+  static Index rows_of(Index width) { return (Index{1} << 31) / width + 3 * kTail; }
+  /// u8 [sizeof(StepState)]
+  Tensor step_state(const StepState& host) {
+    const Tensor state = empty({Index{sizeof host}}, DType::u8);
+    ex().copy(state.raw(), &host, sizeof host);
+    ex().synchronize();
+    return state;
+  }
   Tensor copied(const Tensor& tensor) {
     const Tensor same = empty(tensor.shape(), tensor.dtype());
     copy(ex(), tensor, same);
@@ -54,6 +70,19 @@ class GpuLarge : public ::testing::Test {
                   << ", must be " << number(right);
   }
 
+  /// Where the two may take their sums in other orders.
+  void expect_close(const Tensor& a, const Tensor& b, double tolerance, const char* what) {
+    const std::vector<double> left = testing::values_on(ex(), a), right = testing::values_on(ex(), b);
+    double largest = 0, difference = 0;
+    for (const double value : right) largest = std::max(largest, std::abs(value));
+    for (std::size_t i = 0; i < right.size(); ++i) difference = std::max(difference, std::abs(left[i] - right[i]));
+    EXPECT_GT(largest, 0) << what;
+    EXPECT_LE(difference, tolerance * largest) << what;
+  }
+  void expect_all(const Tensor& tensor, double want, const char* what) {
+    for (const double value : testing::values_on(ex(), tensor)) ASSERT_EQ(value, want) << what;
+  }
+
   std::optional<Exec> ex_;
 };
 
@@ -71,8 +100,8 @@ TEST_F(GpuLarge, MemoryIsZeroedBeforeItIsHandedOut) {
 }
 
 TEST_F(GpuLarge, ElementwiseAndNorms) {
-  const Index hidden = 1536, rows = (Index{1} << 31) / hidden + 3 * kTail;
-  const Tensor x = random({rows, hidden}), bias = random({hidden}), last = copied(tail(x));
+  const Index hidden = 1536;
+  const Tensor x = random({rows_of(hidden), hidden}), bias = random({hidden}), last = copied(tail(x));
   struct Results {
     Tensor sum, y, dx, z, gelu;
   };
@@ -113,14 +142,11 @@ TEST_F(GpuLarge, ElementwiseAndNorms) {
 }
 
 TEST_F(GpuLarge, CrossEntropy) {
-  const Index vocab = 50304, tokens = (Index{1} << 31) / vocab + 3 * kTail;
+  const Index vocab = 50304, tokens = rows_of(vocab);
   const Tensor z = random({tokens, vocab}), last = copied(tail(z)), targets = empty({tokens}, DType::i32);
   ex().run({.name = "zero", .reads = {}, .writes = {targets}},
            [&](Exec&, Stream stream) { device::fill_bytes(Device::cuda, targets.raw(), 0, targets.bytes(), stream); });
-  const StepState host{.loss_scale = 0.5};
-  const Tensor state = empty({Index{sizeof host}}, DType::u8), sum = empty({1}, DType::f64);
-  ex().copy(state.raw(), &host, sizeof host);
-  ex().synchronize();
+  const Tensor state = step_state({.loss_scale = 0.5}), sum = empty({1}, DType::f64);
   const auto run = [&](const Tensor& logits) {
     const Tensor loss = empty({logits.dim(0)}, DType::f32);
     cross_entropy(ex(), {.logits = logits,
@@ -137,7 +163,7 @@ TEST_F(GpuLarge, CrossEntropy) {
 }
 
 TEST_F(GpuLarge, Embedding) {
-  const Index hidden = 2048, tokens = (Index{1} << 31) / hidden + 3 * kTail, held = 64;
+  const Index hidden = 2048, tokens = rows_of(hidden), held = 64;
   std::vector<std::int32_t> host(static_cast<std::size_t>(tokens));
   for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(held));
   const Tensor ids = empty({tokens}, DType::i32), table = random({held, hidden}), y = empty({tokens, hidden});
@@ -146,6 +172,195 @@ TEST_F(GpuLarge, Embedding) {
   const Tensor few = empty({kTail, hidden});
   embedding_forward(ex(), {.ids = tail(ids), .table = table, .y = few, .first_id = 0, .vocab_size = held});
   expect_same_bytes(tail(y), few, "the last rows");
+}
+
+TEST_F(GpuLarge, DropoutAndGeluBackward) {
+  const Index hidden = 1536, rows = rows_of(hidden);
+  const Tensor x = random({rows, hidden}), bias = random({hidden}), last = copied(tail(x));
+  const Tensor state = step_state({.step = 5});
+  const auto run = [&](const Tensor& in) {
+    const Index first_row = rows - in.dim(0);
+    const Dropout dropout{
+        .probability = 0.1, .seed = 3, .site = 2, .step_state = state, .seq_len = rows, .first_row = first_row};
+    const std::array out = {empty(in.shape()), empty(in.shape()), empty(in.shape())};
+    bias_dropout_residual(ex(), {.x = in, .bias = bias, .residual = in, .out = out[0], .dropout = dropout});
+    dropout_backward(ex(), {.dout = in, .dx = out[1], .dropout = dropout});
+    gelu_backward(ex(), {.z = in, .dy = out[0], .dz = out[2]});
+    return out;
+  };
+  const auto all = run(x), few = run(last);
+  expect_same_bytes(tail(all[0]), few[0], "the last rows of bias_dropout_residual");
+  expect_same_bytes(tail(all[1]), few[1], "of dropout_backward");
+  expect_same_bytes(tail(all[2]), few[2], "of gelu_backward");
+}
+
+/// Ones, and threes in the last rows: sums that f32 holds exactly.
+TEST_F(GpuLarge, SumsOverRows) {
+  const Index hidden = 1536, rows = rows_of(hidden);
+  const Tensor dy = filled({rows, hidden}, 1), sums = filled({hidden}, 0, DType::f32);
+  fill(ex(), tail(dy), 3);
+  const auto want = static_cast<double>(rows + 2 * kTail);
+  bias_backward(ex(), dy, sums);
+  expect_all(sums, want, "bias_backward");
+
+  const Tensor gamma_grad = filled({hidden}, 0, DType::f32), beta_grad = filled({hidden}, 0, DType::f32);
+  const Tensor mean = filled({rows}, 0, DType::f32), rstd = filled({rows}, 1, DType::f32);
+  layer_norm_backward(ex(), {.dy = dy,
+                             .x = dy,
+                             .gamma = filled({hidden}, 1),
+                             .mean = mean,
+                             .rstd = rstd,
+                             .residual = {},
+                             .dx = empty(dy.shape()),
+                             .gamma_grad = gamma_grad,
+                             .beta_grad = beta_grad});
+  expect_all(beta_grad, want, "gradient of beta");
+  expect_all(gamma_grad, want + 6 * kTail, "gradient of gamma, of squares");
+}
+
+TEST_F(GpuLarge, SumOfSquares) {
+  const Index n = (Index{1} << 31) + 3 * kTail;
+  const Tensor x = filled({1, n}, 1, DType::f32), total = filled({1}, 0, DType::f64);
+  fill(ex(), tail(x.reshaped({n})), 2);
+  const Tensor sums = empty({1, square_blocks(Device::cuda, n)}, DType::f64);
+  sum_of_squares(ex(), x, sums);
+  add_up(ex(), sums.reshaped({sums.numel()}), total);
+  expect_all(total, static_cast<double>(n + 3 * kTail), "the sum of squares");
+}
+
+TEST_F(GpuLarge, AdamW) {
+  const Index n = (Index{1} << 31) + 3 * kTail * kDecayGroup, last = kTail * kDecayGroup;
+  const auto random_f32 = [&] {
+    const Tensor tensor = empty({n}, DType::f32);
+    initialise(ex(), {{"large", {n}, {}, {n}}, {n}, Init::normal, 1}, tensor, 3);
+    return tensor;
+  };
+  const Tensor value = random_f32(), grad = random_f32(), decays = empty({n / kDecayGroup}, DType::u8);
+  ex().run({.name = "ones", .reads = {}, .writes = {decays}},
+           [&](Exec&, Stream stream) { device::fill_bytes(Device::cuda, decays.raw(), 1, decays.bytes(), stream); });
+  const StepVerdict host{.apply = 1, .factor = 0.5, .learning_rate = 1e-3, .update = 1};
+  const Tensor verdict = empty({Index{sizeof host}}, DType::u8);
+  ex().copy(verdict.raw(), &host, sizeof host);
+  ex().synchronize();
+  const auto part = [&](const Tensor& tensor) { return copied(tail(tensor, tensor.dim(0) == n ? last : kTail)); };
+  const auto run = [&](const Tensor& w, const Tensor& g, const Tensor& d) {
+    const std::array out = {w, filled(w.shape(), 0.25, DType::f32), filled(w.shape(), 0.5, DType::f32),
+                            empty(w.shape())};
+    adamw(ex(), {.value = w,
+                 .m = out[1],
+                 .v = out[2],
+                 .copy = out[3],
+                 .grad = g,
+                 .decays = d,
+                 .verdict = verdict,
+                 .weight_decay = 0.1});
+    return out;
+  };
+  const auto few = run(part(value), part(grad), tail(decays));
+  const auto all = run(value, grad, decays);
+  constexpr std::array kNames = {"the last values", "m", "v", "copies"};
+  for (std::size_t i = 0; i < all.size(); ++i) expect_same_bytes(tail(all[i], last), few[i], kNames[i]);
+}
+
+/// x [tokens, 1536] of 2^31 numbers, into and out of a product with few columns, and gradients of weights.
+TEST_F(GpuLarge, Products) {
+  const Index hidden = 1536, few_columns = 64, rows = rows_of(hidden), last = 256;
+  const Tensor x = random({rows, hidden}), w = random({few_columns, hidden}), x_tail = copied(tail(x, last));
+  const auto forward = [&](const Tensor& in) {
+    const Tensor y = empty({in.dim(0), few_columns});
+    matmul(ex(), {.a = in, .b = w, .c = y, .transpose_b = Transpose::yes});
+    return y;
+  };
+  const Tensor y = forward(x), y_tail = forward(x_tail);
+  expect_close(tail(y, last), y_tail, 0.01, "the last rows of a product");
+
+  const auto back = [&](const Tensor& dy) {
+    const Tensor dx = empty({dy.dim(0), hidden});
+    matmul(ex(), {.a = dy, .b = w, .c = dx});
+    return dx;
+  };
+  expect_close(tail(back(y), last), back(y_tail), 0.02, "the last rows of a gradient");
+
+  // Only the last rows have a gradient.
+  const Tensor dy = filled({rows, few_columns}, 0);
+  copy(ex(), y_tail, tail(dy, last));
+  const auto weights = [&](const Tensor& gradient, const Tensor& in) {
+    const Tensor dw = filled({few_columns, hidden}, 0, DType::f32);
+    matmul(ex(), {.a = gradient, .b = in, .c = dw, .transpose_a = Transpose::yes, .write = Write::accumulate});
+    return dw;
+  };
+  expect_close(weights(dy, x), weights(y_tail, x_tail), 1e-3, "the gradient of weights");
+}
+
+TEST_F(GpuLarge, ProductsWithGelu) {
+  const Index ffn = 1536, width = 64, rows = rows_of(ffn) / 256 * 256 + 256, last = 256;
+  const Tensor x = random({rows, width}), w = random({ffn, width}), bias = random({ffn}),
+               x_tail = copied(tail(x, last));
+  struct Results {
+    Tensor z, y;
+  };
+  const auto forward = [&](const Tensor& in) {
+    const Results out{empty({in.dim(0), ffn}), empty({in.dim(0), ffn})};
+    matmul_gelu(ex(), {.x = in, .w = w, .bias = bias, .z = out.z, .y = out.y});
+    return out;
+  };
+  const Results all = forward(x), few = forward(x_tail);
+  expect_close(tail(all.z, last), few.z, 0.01, "z of the last rows");
+  expect_close(tail(all.y, last), few.y, 0.01, "y of the last rows");
+
+  const Tensor back = random({width, ffn});
+  const auto backward = [&](const Tensor& dy, const Tensor& z) {
+    const Tensor dz = empty(z.shape());
+    matmul_gelu_backward(ex(), {.dy = dy, .w = back, .z = z, .dz = dz, .bias_grad = filled({ffn}, 0, DType::f32)});
+    return dz;
+  };
+  expect_close(tail(backward(x, all.z), last), backward(x_tail, few.z), 0.02, "dz of the last rows");
+}
+
+/// By the library, and by our own kernel where there is dropout: the last sample against that sample alone.
+TEST_F(GpuLarge, Attention) {
+  const Index seq_len = 1024, heads = 16, head_dim = 64, width = heads * head_dim;
+  const Index batch = (Index{1} << 31) / (seq_len * 3 * width) + 2;
+  ex().set_determinism(Determinism::not_required);  // whose backward pass takes less scratch
+  const Tensor qkv = random({batch * seq_len, 3 * width}), last = copied(tail(qkv, seq_len));
+  const Tensor dout = random({batch * seq_len, width}), last_dout = copied(tail(dout, seq_len));
+  const Tensor state = step_state({.step = 5});
+  for (const double probability : {0.0, 0.1}) {
+    SCOPED_TRACE(::testing::Message() << "dropout " << probability);
+    const auto run = [&](const Tensor& in, const Tensor& gradient) {
+      const Index samples = in.dim(0) / seq_len;
+      const Dropout dropout{.probability = probability,
+                            .seed = 3,
+                            .site = 2,
+                            .step_state = state,
+                            .seq_len = seq_len,
+                            .first_row = (batch - samples) * seq_len};
+      const Tensor sums = empty({samples, heads, seq_len}, DType::f32);
+      const std::array out = {empty(gradient.shape()), empty(in.shape())};
+      attention_forward(ex(), {.qkv = in,
+                               .out = out[0],
+                               .log_sum_exp = sums,
+                               .batch = samples,
+                               .seq_len = seq_len,
+                               .num_heads = heads,
+                               .num_global_heads = heads,
+                               .dropout = dropout});
+      attention_backward(ex(), {.dout = gradient,
+                                .qkv = in,
+                                .out = out[0],
+                                .log_sum_exp = sums,
+                                .dqkv = out[1],
+                                .batch = samples,
+                                .seq_len = seq_len,
+                                .num_heads = heads,
+                                .num_global_heads = heads,
+                                .dropout = dropout});
+      return out;
+    };
+    const auto all = run(qkv, dout), few = run(last, last_dout);
+    expect_close(tail(all[0], seq_len), few[0], 1e-3, "the last sample's result");
+    expect_close(tail(all[1], seq_len), few[1], 0.01, "its gradient");
+  }
 }
 
 }  // namespace

@@ -1,0 +1,74 @@
+#include "tests/train/skipped_steps.h"
+
+#include "tests/comm/gpu_ranks.h"
+#include "tests/gpu/gpu_plan.h"
+
+// A number that is not finite on one GPU: all skip the step, by themselves.
+namespace megalith {
+namespace {
+
+using capture::GraphMode;
+using capture::GraphsConfig;
+using testing::Broken;
+using testing::Grid;
+
+void run_ranks(int size, const std::function<void(comm::World&)>& body) { comm::run_gpu_ranks(size, body); }
+
+config::RunPlan plan_of(const Grid& grid, const std::string& precision, const GraphsConfig& graphs = {}) {
+  config::RunPlan plan = testing::gpu_plan(grid, precision, 8);
+  plan.graphs = graphs;
+  return plan;
+}
+
+/// How rank 0 overflows: where it can, with a forward pass that is as it should be.
+testing::Break overflow_of(const Grid& grid) {
+  return grid.pp > 1 ? testing::break_embedding_gradient : testing::break_forward;
+}
+
+class GpuSkippedSteps : public ::testing::TestWithParam<Grid> {};
+INSTANTIATE_TEST_SUITE_P(All, GpuSkippedSteps,
+                         ::testing::Values(Grid{}, Grid{.tp = 2}, Grid{.tp = 2, .rows = nn::Rows::shared},
+                                           Grid{.pp = 2}, Grid{.dp = 2}, Grid{.dp = 2, .sharding = Sharding::optimizer},
+                                           Grid{.tp = 2, .pp = 2}),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST_P(GpuSkippedSteps, FollowTheEventsOfLossScalingOnAllRanks) {
+  const Grid grid = GetParam();
+  MEGALITH_NEEDS_GPUS(grid.ranks());
+  std::vector<GraphsConfig> ways = testing::graph_ways();
+  ways.push_back({});
+  for (const GraphsConfig& graphs : ways) {
+    SCOPED_TRACE(testing::name_of(graphs));
+    const std::vector<bool> finite =
+        testing::run_events(run_ranks, plan_of(grid, "fp16", graphs), 0, overflow_of(grid));
+    EXPECT_FALSE(finite[0]);
+  }
+}
+
+TEST_P(GpuSkippedSteps, LeaveNoTrace) {
+  const Grid grid = GetParam();
+  MEGALITH_NEEDS_GPUS(grid.ranks());
+  const std::vector<testing::Kept> want = testing::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
+  const auto expect_no_trace = [&](const GraphsConfig& graphs, const Broken& broken) {
+    SCOPED_TRACE(testing::name_of(graphs) + ", rank " + std::to_string(broken.rank));
+    testing::expect_same_steps(testing::run_past(run_ranks, plan_of(grid, "fp16", graphs), broken), want);
+  };
+  const Broken nan{grid.ranks() - 1, testing::break_gradients}, overflow{0, overflow_of(grid)};
+  expect_no_trace({}, nan);
+  for (const GraphsConfig& graphs : testing::graph_ways()) expect_no_trace(graphs, overflow);
+  expect_no_trace(testing::graph_ways().back(), nan);
+}
+
+TEST_P(GpuSkippedSteps, EndABf16RunFromGraphsAsTheyEndAnEagerOne) {
+  const Grid grid = GetParam();
+  MEGALITH_NEEDS_GPUS(grid.ranks());
+  const int bad_rank = grid.ranks() - 1;
+  const std::vector<std::string> eager = testing::errors_of_nan(run_ranks, plan_of(grid, "bf16"), bad_rank);
+  for (const std::string& error : eager)
+    EXPECT_NE(error.find("parameters stay those of step 4"), std::string::npos) << error;
+  const GraphsConfig whole = testing::graph_ways().back();
+  EXPECT_EQ(testing::errors_of_nan(run_ranks, plan_of(grid, "bf16", whole), bad_rank), eager);
+}
+
+}  // namespace
+}  // namespace megalith
