@@ -5,12 +5,14 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/gather_values.h"
 #include "megalith/comm/world.h"
 
 #include "apps/bench.h"
@@ -144,16 +146,25 @@ struct CollectiveRow {
   double bus_rate() const { return algorithm_rate() * bus_factor; }
 };
 
+/// What was measured.
+struct CollectiveTimes {
+  std::optional<CollectiveRow> roof;  ///< none where it cannot be measured
+  std::vector<CollectiveRow> rows;
+
+  double share_of_roof(const CollectiveRow& row) const { return row.bus_rate() / roof->bus_rate(); }
+};
+
 /// One rank of the benchmark.
 class CollectivesRunner {
  public:
   CollectivesRunner(comm::World& world, const CollectivesBench& options, Device device, DType dtype)
       : world_(world), options_(options), ex_(device), dtype_(dtype), group_(everyone()) {}
 
-  std::vector<CollectiveRow> run() {
+  CollectiveTimes run() {
     const Index largest = parts_of(static_cast<Index>(options_.largest)) * world_.size();
     const Tensor a = ex_.tensor({largest}, dtype_), b = ex_.tensor({largest}, dtype_);
-    std::vector<CollectiveRow> rows;
+    CollectiveTimes times{.roof = roof(a, b), .rows = {}};
+    std::vector<CollectiveRow>& rows = times.rows;
     for (const Collective& one : kCollectives) {
       if (!options_.only.empty() && std::ranges::find(options_.only, one.name) == options_.only.end()) continue;
       for (std::uint64_t bytes = options_.smallest; bytes <= options_.largest;
@@ -166,10 +177,37 @@ class CollectivesRunner {
                         one.bus_factor(world_.size())});
       }
     }
-    return rows;
+    return times;
   }
 
  private:
+  /// What large memories and the links between them reach: a plain copy of `from` by every rank at once, on CPUs into
+  /// its own `to`, on GPUs into that of the next rank, so that each sends and receives. None where GPUs do not reach
+  /// each other's memory, as with ranks that are processes. Collective.
+  std::optional<CollectiveRow> roof(const Tensor& from, const Tensor& to) {
+    void* target = to.raw();
+    if (ex_.device() == Device::cuda) {
+      if (!all_reach_next(to)) return std::nullopt;
+      const std::vector<void*> targets = comm::gather_values(world_.all(), target);
+      target = targets[static_cast<std::size_t>((world_.rank() + 1) % world_.size())];
+    }
+    const double seconds =
+        median_seconds([&] { device::copy(ex_.device(), target, from.raw(), from.bytes(), ex_.stream()); });
+    return CollectiveRow{"roof: copy", from.bytes(), seconds, 1};
+  }
+
+  /// Whether the previous rank's GPU may touch this one's memory, on all ranks. Only threads of one process are told of
+  /// each other's GPUs (device::use).
+  bool all_reach_next(const Tensor& to) const {
+    const std::span<const int> sharers = device::sharers();
+    const std::vector<int> gpus = comm::gather_values(world_.all(), sharers.front());
+    const int previous = gpus[static_cast<std::size_t>((world_.rank() + world_.size() - 1) % world_.size())];
+    const bool mine = sharers.size() > 1 && to.bytes() >= device::kLeastShared &&
+                      std::ranges::find(sharers, previous) != sharers.end();
+    const std::vector<int> agreed = comm::gather_values(world_.all(), mine ? 1 : 0);
+    return std::ranges::find(agreed, 0) == agreed.end();
+  }
+
   comm::Group everyone() {
     std::vector<int> ranks(static_cast<std::size_t>(world_.size()));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -245,24 +283,31 @@ int ranks_of(const CollectivesBench& options, const Launcher& launcher, Device d
   return ranks;
 }
 
-void print_text(const std::vector<CollectiveRow>& rows, const std::string& title) {
-  std::printf("%s\n%-16s %12s %14s %16s %12s\n", title.c_str(), "", "bytes", "time", "algorithm", "bus");
-  for (const CollectiveRow& row : rows) {
-    std::printf("%-16s %12lld %11.1f us %11.2f GB/s %7.2f GB/s\n", std::string(row.name).c_str(),
+void print_text(const CollectiveTimes& times, const std::string& title) {
+  std::printf("%s\n%-16s %12s %14s %16s %12s %8s\n", title.c_str(), "", "bytes", "time", "algorithm", "bus", "of roof");
+  const auto print = [&](const CollectiveRow& row) {
+    char share[16] = "       -";
+    if (times.roof) std::snprintf(share, sizeof share, "%6.1f %%", 100 * times.share_of_roof(row));
+    std::printf("%-16s %12lld %11.1f us %11.2f GB/s %7.2f GB/s %s\n", std::string(row.name).c_str(),
                 static_cast<long long>(row.bytes), 1e6 * row.seconds, 1e-9 * row.algorithm_rate(),
-                1e-9 * row.bus_rate());
-  }
+                1e-9 * row.bus_rate(), share);
+  };
+  if (times.roof) print(*times.roof);
+  for (const CollectiveRow& row : times.rows) print(row);
 }
 
-void print_json(const std::vector<CollectiveRow>& rows) {
+void print_json(const CollectiveTimes& times) {
   nlohmann::ordered_json out = nlohmann::ordered_json::array();
-  for (const CollectiveRow& row : rows) {
+  const auto add = [&](const CollectiveRow& row) {
     out.push_back({{"name", row.name},
                    {"bytes", row.bytes},
                    {"seconds", row.seconds},
                    {"algorithm_bytes_per_second", row.algorithm_rate()},
                    {"bus_bytes_per_second", row.bus_rate()}});
-  }
+    if (times.roof) out.back()["share_of_roof"] = times.share_of_roof(row);
+  };
+  if (times.roof) add(*times.roof);
+  for (const CollectiveRow& row : times.rows) add(row);
   std::printf("%s\n", out.dump(2).c_str());
 }
 
@@ -282,13 +327,13 @@ void run_collectives_bench(const CollectivesBench& options) {
   };
   const auto makes_nothing = [] {};
   run_job(launcher, shape, makes_nothing, [&](comm::World& world) {
-    const std::vector<CollectiveRow> rows = CollectivesRunner(world, options, device, dtype).run();
+    const CollectiveTimes times = CollectivesRunner(world, options, device, dtype).run();
     if (world.rank() != 0) return;
     if (options.format == "json")
-      print_json(rows);
+      print_json(times);
     else
-      print_text(rows, str(world.size(), " ranks (", world.transport(), "), ", name_of(dtype), ", median of ",
-                           options.rounds, " rounds"));
+      print_text(times, str(world.size(), " ranks (", world.transport(), "), ", name_of(dtype), ", median of ",
+                            options.rounds, " rounds"));
   });
 }
 
@@ -304,7 +349,10 @@ void add_bench_collectives(CLI::App& bench) {
       "bytes / time, where bytes are a rank's whole input of all_reduce, reduce_scatter, broadcast and send_recv, and "
       "its whole result of all_gather. Bus, to compare with the links' speed whatever the number n of ranks: algorithm "
       "bandwidth times 2 (n-1)/n for all_reduce, (n-1)/n for reduce_scatter and all_gather, 1 for broadcast and "
-      "send_recv. In send_recv every rank sends to the next one and receives from the one before.");
+      "send_recv. In send_recv every rank sends to the next one and receives from the one before. The "
+      "roof is a plain copy of the largest size by every rank at once, on GPUs into the next rank's memory, and shares "
+      "of it are the bus bandwidth's; what fits a CPU's caches may exceed it. '-': GPUs do not reach each other's "
+      "memory, as with ranks that are processes.");
   command->add_option("--device", o->device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();

@@ -138,8 +138,15 @@ TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
                                                      {"all_gather", 0.5},
                                                      {"broadcast", 1.0},
                                                      {"send_recv", 1.0}};
-    const nlohmann::json rows = nlohmann::json::parse(got.out);
-    ASSERT_EQ(rows.size(), 15u);
+    nlohmann::json rows = nlohmann::json::parse(got.out);
+    ASSERT_EQ(rows.size(), 16u);
+    const nlohmann::json roof = rows[0];
+    rows.erase(0);
+    EXPECT_EQ(roof.at("name"), "roof: copy");
+    EXPECT_EQ(roof.at("bytes"), 16384);
+    EXPECT_EQ(roof.at("share_of_roof"), 1);
+    const double roof_rate = roof.at("bytes").get<double>() / roof.at("seconds").get<double>();
+    EXPECT_DOUBLE_EQ(roof.at("bus_bytes_per_second").get<double>(), roof_rate);
     constexpr double kBytes[] = {1000, 4000, 16000};
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const auto& [name, factor] = wanted[i / 3];
@@ -149,6 +156,7 @@ TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
       EXPECT_GT(seconds, 0);
       EXPECT_DOUBLE_EQ(rows[i].at("algorithm_bytes_per_second").get<double>(), bytes / seconds);
       EXPECT_DOUBLE_EQ(rows[i].at("bus_bytes_per_second").get<double>(), factor * bytes / seconds);
+      EXPECT_DOUBLE_EQ(rows[i].at("share_of_roof").get<double>(), factor * bytes / seconds / roof_rate);
     }
   }
   for (const auto& [wrong, text] : {std::pair{"--dtype i32", "--dtype = i32: must be f64, f32, bf16 or f16"},
