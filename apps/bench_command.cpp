@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -40,13 +41,26 @@ struct OpTime {
   double seconds = 0;
 };
 
+/// All ops of one phase, or the time without any.
+struct PhaseTime {
+  std::string name;
+  double seconds = 0;
+};
+
+/// Where one step's time went on rank 0.
+struct Profile {
+  std::vector<OpTime> ops;        ///< the longest first; empty unless asked for
+  std::vector<PhaseTime> phases;  ///< in the order of StepPhase, the idle time last; they add up to the step
+  double seconds = 0;             ///< the step's
+};
+
 struct Measured {
   double step_s = 0;    ///< median
   BytesByOwner memory;  ///< of rank 0
   Index in_use = 0;     ///< of rank 0's GPU when all steps are done, by the driver's count; 0 on the CPU
   double loss = 0;
-  double launch_s = 0;      ///< of rank 0's host, to launch a step's graphs; 0 without graphs
-  std::vector<OpTime> ops;  ///< of one step, the longest first; empty unless asked for
+  double launch_s = 0;  ///< of rank 0's host, to launch a step's graphs; 0 without graphs
+  Profile profile;      ///< of one more step; empty unless asked for
 };
 
 /// Random tokens: what the step costs does not depend on them.
@@ -109,6 +123,36 @@ std::vector<OpTime> times_by_op(const Tracer& tracer) {
   return ops;
 }
 
+/// A phase without ops is left out.
+std::vector<PhaseTime> times_by_phase(const Tracer& tracer) {
+  std::array<double, kNumStepPhases> seconds{};
+  double idle_s = tracer.seconds();
+  for (const Tracer::Span& span : tracer.spans()) {
+    seconds[static_cast<std::size_t>(span.phase)] += span.duration_s;
+    idle_s -= span.duration_s;
+  }
+  std::vector<PhaseTime> phases;
+  for (int phase = 0; phase < kNumStepPhases; ++phase) {
+    const double taken_s = seconds[static_cast<std::size_t>(phase)];
+    if (taken_s > 0) phases.push_back({std::string(name_of(static_cast<StepPhase>(phase))), taken_s});
+  }
+  phases.push_back({"idle", idle_s});
+  return phases;
+}
+
+/// One more step, alone: its batch is prepared and its numbers are read within its time.
+Profile profile_step(comm::World& world, train::Engine& engine, const StepBench& bench,
+                     const train::Progress& progress) {
+  if (!bench.profile && bench.trace.empty()) return {};
+  Tracer tracer(engine.exec().device());
+  train::begin_trace(world, engine.exec(), tracer);
+  engine.step(RandomBatches(bench.vocab), progress, train::Stop::no);
+  engine.exec().set_tracer(nullptr);
+  if (!bench.trace.empty()) train::write_trace(world, *io::posix_fs(), bench.trace, tracer);
+  if (!bench.profile) return {};
+  return {times_by_op(tracer), times_by_phase(tracer), tracer.seconds()};
+}
+
 /// Measured on rank 0; nothing is known on other processes.
 std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& plan, const Launcher& launcher) {
   std::optional<Measured> measured;
@@ -145,21 +189,27 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
       last = now;
     }
     while (engine.steps_started() > 0) engine.finish_step();
-    std::vector<OpTime> ops;
-    if (bench.profile || !bench.trace.empty()) {  // one more step
-      Tracer tracer(plan.device);
-      engine.exec().set_tracer(&tracer);
-      engine.step(source, progress, train::Stop::no);
-      engine.exec().set_tracer(nullptr);
-      if (bench.profile) ops = times_by_op(tracer);
-      if (!bench.trace.empty()) train::write_trace(world, *io::posix_fs(), bench.trace, tracer);
-    }
+    Profile profile = profile_step(world, engine, bench, progress);
     if (world.rank() != 0) return;
     measured = Measured{median(std::move(times)),           engine.taken_bytes(),
                         device::memory_in_use(plan.device), result.loss,
-                        engine.captured_graphs().launch_s,  std::move(ops)};
+                        engine.captured_graphs().launch_s,  std::move(profile)};
   });
   return measured;
+}
+
+void print_profile(const Profile& profile) {
+  if (!profile.phases.empty())
+    std::printf("one more step, alone, on rank 0: %.3f ms, idle where no op ran\n", 1e3 * profile.seconds);
+  for (const PhaseTime& phase : profile.phases) {
+    std::printf("  %-24s %8.3f ms %5.1f %%\n", phase.name.c_str(), 1e3 * phase.seconds,
+                100 * phase.seconds / profile.seconds);
+  }
+  if (!profile.ops.empty()) std::printf("its ops\n");
+  for (const OpTime& op : profile.ops) {
+    std::printf("  %-24s %5lld x %9.1f us = %8.3f ms\n", op.name.c_str(), static_cast<long long>(op.count),
+                1e6 * op.seconds / static_cast<double>(op.count), 1e3 * op.seconds);
+  }
 }
 
 void run_step_bench(const StepBench& bench) {
@@ -177,8 +227,11 @@ void run_step_bench(const StepBench& bench) {
     if (m.launch_s > 0) out["launch_s"] = m.launch_s;
     for (const auto& [owner, bytes] : m.memory) out["memory"][owner] = bytes;
     if (m.in_use > 0) out["gpu_memory_in_use"] = m.in_use;
-    for (const OpTime& op : m.ops)
+    for (const OpTime& op : m.profile.ops)
       out["ops"].push_back({{"name", op.name}, {"count", op.count}, {"seconds", op.seconds}});
+    for (const PhaseTime& phase : m.profile.phases)
+      out["phases"].push_back({{"name", phase.name}, {"seconds", phase.seconds}});
+    if (!m.profile.phases.empty()) out["profiled_step_s"] = m.profile.seconds;
     std::printf("%s\n", out.dump(2).c_str());
     return;
   }
@@ -194,10 +247,7 @@ void run_step_bench(const StepBench& bench) {
   if (m.in_use > 0)
     std::printf("in use by the GPU's driver after the last step: %lld (%s)\n", static_cast<long long>(m.in_use),
                 human_bytes(m.in_use).c_str());
-  for (const OpTime& op : m.ops) {
-    std::printf("  %-24s %5lld x %9.1f us = %8.3f ms\n", op.name.c_str(), static_cast<long long>(op.count),
-                1e6 * op.seconds / static_cast<double>(op.count), 1e3 * op.seconds);
-  }
+  print_profile(m.profile);
 }
 
 }  // namespace
@@ -236,8 +286,11 @@ void add_bench(CLI::App& program) {
   step->add_option("--group-size", b->group_size,
                    "Microbatches that a chunk takes before the next one's turn (default: pp)")
       ->check(at_least(1));
-  step->add_flag("--profile", b->profile, "Also time every op of one more step");
-  step->add_option("--trace", b->trace, "Write that step's ops of all ranks to a file that Perfetto opens");
+  step->add_flag(
+      "--profile", b->profile,
+      "Also time one more step by phase (forward, backward, communication and waits for it, optimizer, idle) and "
+      "by op");
+  step->add_option("--trace", b->trace, "Write one more step's ops of all ranks to a file that Perfetto opens");
   step->add_flag("--deterministic", b->deterministic, "The same bits every time");
   step->add_option("--dropout", b->dropout, "Dropout everywhere")->check(CLI::Range(0.0, 0.99))->capture_default_str();
   step->add_option("--set", b->settings, "KEY=VALUE of a recipe, for what has no option here; it wins");

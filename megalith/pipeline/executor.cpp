@@ -8,6 +8,27 @@ namespace {
 
 constexpr Flow kFlows[kNumFlows] = {Flow::activation, Flow::gradient};
 
+/// What the ops of an action are for; those that communicate say so themselves.
+StepPhase phase_of(Act act) {
+  switch (act) {
+    case Act::set_step_state:
+    case Act::gather_params:
+    case Act::forward:
+      return StepPhase::forward;
+    case Act::backward:
+    case Act::backward_input:
+    case Act::backward_weight:
+    case Act::reduce_grads:
+      return StepPhase::backward;
+    case Act::post_send:
+    case Act::wait_send:
+    case Act::post_recv:
+    case Act::wait_recv:
+      return StepPhase::communication;
+  }
+  return StepPhase::other;
+}
+
 Tensor pick(const std::vector<Tensor>& buffers, int index) {
   return index < 0 ? Tensor() : buffers[static_cast<std::size_t>(index)];
 }
@@ -47,7 +68,7 @@ void Executor::run(Exec& ex, Stage& stage) {
 void Executor::run_action(Exec& ex, Stage& stage, const LoweredAction& action) {
   const std::size_t flow = at(action.flow);
   const auto buffer = static_cast<std::size_t>(action.buffer);
-  ex.set_place({.chunk = action.chunk, .microbatch = action.microbatch});
+  ex.set_place({.chunk = action.chunk, .microbatch = action.microbatch, .phase = phase_of(action.act)});
   switch (action.act) {
     case Act::set_step_state:
       return stage.set_step_state(ex, action.chunk, action.microbatch, action.slot);

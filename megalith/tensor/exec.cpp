@@ -78,6 +78,12 @@ void Exec::synchronize() {
   device::synchronize(device_, stream_.get());
 }
 
+void Exec::set_tracer(Tracer* tracer) {
+  if (tracer_ != nullptr) tracer_->stop(stream_.get());
+  tracer_ = tracer;
+  if (tracer_ != nullptr) tracer_->start(stream_.get());
+}
+
 void Exec::begin_capture(Capture& capture) {
   if (recording_ != nullptr || capture_ != nullptr) throw InternalError("[Exec::begin_capture] one is under way");
   if (tracer_ != nullptr) capture.refuse(place_, "Exec::set_tracer", "ops inside a graph cannot be timed one by one");

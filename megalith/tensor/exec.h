@@ -32,10 +32,11 @@ struct PhaseExtent {
   PhaseExtent operator-(const PhaseExtent& from) const { return {tensors - from.tensors, ops - from.ops}; }
 };
 
-/// Where in a step an op stands, for messages; -1: nowhere in particular.
+/// Where in a step an op stands, for messages and traces; -1: nowhere in particular.
 struct Place {
   int chunk = -1, microbatch = -1;
   Index layer = -1;  ///< of the model
+  StepPhase phase = StepPhase::other;
 };
 /// ", chunk 0, microbatch 1, layer 3", with what is known.
 std::string describe(const Place& place);
@@ -107,13 +108,15 @@ class Exec {
       if (device_ == Device::cpu) return capture_->add(op, std::forward<Kernel>(kernel));
     }
     if (comparison_ != nullptr) return comparison_->run(*this, op, Capture::Call(std::forward<Kernel>(kernel)));
-    execute(op.name, kernel);
+    execute(op.name, kernel, op.kind);
   }
   /// Runs a kernel of run(), also a captured one.
   template <class Kernel>
-  void execute(const char* name, Kernel&& kernel) {
+  void execute(const char* name, Kernel&& kernel, OpKind kind = OpKind::local) {
     ++ops_run_;
-    if (tracer_ != nullptr) tracer_->begin(name, stream_.get());
+    if (tracer_ != nullptr) {
+      tracer_->begin(name, kind == OpKind::communication ? StepPhase::communication : place_.phase, stream_.get());
+    }
     kernel(*this, stream_.get());
     if (tracer_ != nullptr) tracer_->end(stream_.get());
   }
@@ -141,8 +144,8 @@ class Exec {
   /// Null unless ops are being captured.
   Capture* capture() const { return capture_; }
 
-  /// From here on every op is timed; null ends it. The tracer must live so long.
-  void set_tracer(Tracer* tracer) { tracer_ = tracer; }
+  /// From here on, when all work so far is done, every op is timed; null ends it. The tracer must live so long.
+  void set_tracer(Tracer* tracer);
 
   /// What comes from here on belongs there.
   void set_place(const Place& place) { place_ = place; }

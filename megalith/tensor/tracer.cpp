@@ -1,17 +1,42 @@
 #include "megalith/tensor/tracer.h"
 
 #include "megalith/base/build.h"
+#include "megalith/base/clock.h"
 #include "megalith/tensor/cuda/device.h"
 
 namespace megalith {
 
-Tracer::Tracer(Device device) : device_(device) {}
+std::string_view name_of(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::forward:
+      return "forward";
+    case StepPhase::backward:
+      return "backward";
+    case StepPhase::communication:
+      return "communication";
+    case StepPhase::optimizer:
+      return "optimizer";
+    case StepPhase::other:
+      return "other";
+  }
+  return "?";
+}
 
-void Tracer::begin(const char* name, Stream stream) {
+Tracer::Tracer(Device device) : device_(device), start_(device), stop_(device) {}
+
+void Tracer::start(Stream stream) {
+  device::synchronize(device_, stream);
+  const double before_s = monotonic_s();
+  start_.record(stream);
+  device::synchronize(device_, stream);
+  start_clock_s_ = (before_s + monotonic_s()) / 2;
+}
+
+void Tracer::begin(const char* name, StepPhase phase, Stream stream) {
   if constexpr (build::has_cuda) {
     if (device_ == Device::cuda) cuda::push_range(name);
   }
-  Mark& mark = marks_.emplace_back(Mark{name, TimePoint(device_), TimePoint(device_)});
+  Mark& mark = marks_.emplace_back(Mark{name, phase, TimePoint(device_), TimePoint(device_)});
   mark.begin.record(stream);
 }
 
@@ -22,12 +47,16 @@ void Tracer::end(Stream stream) {
   }
 }
 
+void Tracer::stop(Stream stream) { stop_.record(stream); }
+
 std::vector<Tracer::Span> Tracer::spans() const {
   std::vector<Span> spans;
   for (const Mark& mark : marks_) {
-    spans.push_back({mark.name, mark.begin.seconds_since(marks_.front().begin), mark.end.seconds_since(mark.begin)});
+    spans.push_back({mark.name, mark.phase, mark.begin.seconds_since(start_), mark.end.seconds_since(mark.begin)});
   }
   return spans;
 }
+
+double Tracer::seconds() const { return stop_.seconds_since(start_); }
 
 }  // namespace megalith

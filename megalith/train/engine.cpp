@@ -260,6 +260,7 @@ void Engine::begin_layer_graphs(Via via) {
 void Engine::run_passes() {
   stage_.begin(*ex_);
   train_executor_.run(*ex_, stage_);
+  ex_->set_place({.phase = StepPhase::optimizer});  // until run_update() ends
   ex_->begin(optimizer_plan_.phases[0], nullptr, stage_.scratch());
   optimizer_.sum_of_squares(*ex_, squares_, [&](std::size_t bucket) { stage_.await_grads(*ex_, bucket); });
   ex_->end();
@@ -294,6 +295,7 @@ void Engine::run_update() {
   ex_->begin(optimizer_plan_.phases[1], nullptr, stage_.scratch());
   optimizer_.step(*ex_, verdict_);
   ex_->end();
+  ex_->set_place({});
 }
 
 template <class Ops>

@@ -1,22 +1,64 @@
 #include "megalith/train/trace_file.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/base/hash.h"
+#include "megalith/base/host.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/gather_values.h"
 #include "megalith/train/gather.h"
+#include "megalith/train/graph_check.h"
 
 namespace megalith::train {
 namespace {
 
+constexpr int kOpsRow = 0;
+
+/// How long after the first rank of its host this rank's trace starts: processes of a host read one clock.
+double later_s(comm::World& world, const Tracer& tracer) {
+  struct Start {
+    std::uint64_t host = 0;
+    double clock_s = 0;
+  };
+  const Start mine{fnv1a(host_name()), tracer.start_clock_s()};
+  double first_s = mine.clock_s;
+  for (const Start& start : comm::gather_values(world.all(), mine)) {
+    if (start.host == mine.host) first_s = std::min(first_s, start.clock_s);
+  }
+  return mine.clock_s - first_s;
+}
+
+/// To a nanosecond, also after hours.
+std::string microseconds(double seconds) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.3f", 1e6 * seconds);
+  return text;
+}
+
+/// `of`: "process_name" or "thread_name", which viewers show for a rank or one of its rows.
+std::string name_row(const char* of, int rank, int row, const std::string& name) {
+  return str(R"({"ph":"M","name":")", of, R"(","pid":)", rank, R"(,"tid":)", row, R"(,"args":{"name":")", name,
+             "\"}},\n");
+}
+
+/// A bar; `more` follows its times.
+std::string bar(std::string_view name, int rank, int row, double start_s, double duration_s, const std::string& more) {
+  return str(R"({"ph":"X","name":")", name, R"(","pid":)", rank, R"(,"tid":)", row, R"(,"ts":)", microseconds(start_s),
+             R"(,"dur":)", microseconds(duration_s), ',', more, "},\n");
+}
+
 /// The rank's rows, each with a comma behind it.
-std::string rows_of(int rank, const std::vector<Tracer::Span>& spans) {
+std::string rows_of(int rank, double later_s, const Tracer& tracer) {
   std::string rows =
-      str("{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", rank, ",\"args\":{\"name\":\"rank ", rank, "\"}},\n");
-  for (const Tracer::Span& span : spans) {
-    rows += str("{\"ph\":\"X\",\"name\":\"", span.name, "\",\"pid\":", rank, ",\"tid\":0,\"ts\":", 1e6 * span.start_s,
-                ",\"dur\":", 1e6 * span.duration_s, "},\n");
+      name_row("process_name", rank, kOpsRow, str("rank ", rank)) + name_row("thread_name", rank, kOpsRow, "ops");
+  for (const Tracer::Span& span : tracer.spans()) {
+    rows += bar(span.name, rank, kOpsRow, later_s + span.start_s, span.duration_s,
+                str(R"("cat":")", name_of(span.phase), '"'));
   }
   return rows;
 }
@@ -29,8 +71,13 @@ void require_single_ops(const config::RunPlan& plan, std::string_view wish) {
                         "\" hands over as one; set graphs.mode = \"none\" for it"));
 }
 
+void begin_trace(comm::World& world, Exec& ex, Tracer& tracer) {
+  meet(world, ex, "before steps are traced");
+  ex.set_tracer(&tracer);
+}
+
 void write_trace(comm::World& world, io::Fs& fs, const io::Path& file, const Tracer& tracer) {
-  const std::string mine = rows_of(world.rank(), tracer.spans());
+  const std::string mine = rows_of(world.rank(), later_s(world, tracer), tracer);
   const std::vector<std::vector<std::byte>> everybody = gather_bytes(world, std::as_bytes(std::span(mine)));
   if (everybody.empty()) return;
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";

@@ -4,6 +4,7 @@
 #include "megalith/comm/world.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/io/fs.h"
+#include "megalith/tensor/exec.h"
 #include "megalith/tensor/tracer.h"
 
 namespace megalith::train {
@@ -12,9 +13,15 @@ namespace megalith::train {
 /// what asks for their times, as "--trace = FILE".
 void require_single_ops(const config::RunPlan& plan, std::string_view wish);
 
-/// Writes what the ranks' tracers hold as one file in Chrome's trace format, which Perfetto opens: a row for each rank,
-/// a bar for each op, times in microseconds since the rank's own first op. Collective, over world.all(); rank 0 writes.
-/// Throws IoError on rank 0.
+/// All ranks have done their work so far, and meet: from here on `ex` is traced. Collective, over world.all().
+void begin_trace(comm::World& world, Exec& ex, Tracer& tracer);
+
+/// Writes what the ranks' tracers hold as one file in Chrome's trace format, which Perfetto opens. A row for each
+/// rank, a bar for each op, whose category is its phase. Times are
+/// microseconds since the first rank of the same host began its trace. Ranks of one host are compared by the host's
+/// clock (Tracer::start_clock_s()); hosts by the meeting of begin_trace() alone, so their times are apart by what its
+/// last messages take, some 10 us over a good network, and as their clocks drift. Collective, over world.all(); rank 0
+/// writes. Throws IoError on rank 0.
 void write_trace(comm::World& world, io::Fs& fs, const io::Path& file, const Tracer& tracer);
 
 }  // namespace megalith::train

@@ -70,7 +70,7 @@ class Run {
     const Index first_step = progress_.step;
     first_traced_ = first_step + std::min(kUntraced, plan_.train.steps - first_step - 1);
     while (progress_.step < plan_.train.steps) {
-      if (!inputs_.trace.empty() && progress_.step == first_traced_) begin_trace();
+      if (!inputs_.trace.empty() && progress_.step == first_traced_) start_trace();
       start_step();
       const bool last = progress_.step == plan_.train.steps;
       if (last || progress_.step == first_traced_ + kTracedSteps) write_traced();
@@ -195,11 +195,8 @@ class Run {
     progress_.samples += plan_.train.global_batch;
   }
 
-  /// Of kTracedSteps steps, or what a shorter run has.
-  void begin_trace() {
-    tracer_.emplace(plan_.device);
-    engine_.exec().set_tracer(&*tracer_);
-  }
+  /// Of kTracedSteps steps, or what a shorter run has. Collective.
+  void start_trace() { begin_trace(world_, engine_.exec(), tracer_.emplace(plan_.device)); }
 
   /// The steps that are being traced, if any. Collective.
   void write_traced() {

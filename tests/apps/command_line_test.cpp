@@ -116,6 +116,41 @@ TEST(CommandLine, BenchStepTakesUnevenStages) {
       << refused.err;
 }
 
+TEST(CommandLine, BenchStepProfilesByPhaseAndByOp) {
+  const std::string command =
+      "megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --steps 1 --dp 2 --profile";
+  const Finished got = run_shell(command + " --format json");
+  ASSERT_EQ(got.code, 0) << got.err;
+  const nlohmann::json json = nlohmann::json::parse(got.out);
+  const auto sum = [](const nlohmann::json& times, const auto& counts) {
+    double seconds = 0;
+    for (const nlohmann::json& one : times) {
+      if (counts(one.at("name").get<std::string>())) seconds += one.at("seconds").get<double>();
+    }
+    return seconds;
+  };
+  const auto of_phase = [&](const std::string& wanted) {
+    return sum(json.at("phases"), [&](const std::string& name) { return name == wanted; });
+  };
+  const auto of_op = [&](const std::string& wanted) {
+    return sum(json.at("ops"), [&](const std::string& name) { return name.starts_with(wanted); });
+  };
+  EXPECT_GT(of_phase("forward"), 0);
+  EXPECT_GT(of_phase("backward"), of_op("layer_norm_backward"));
+  const double reductions = of_op("reduce_scatter") + of_op("all_gather") + of_op("all_reduce") + of_op("wait");
+  EXPECT_NEAR(of_phase("communication"), reductions, 1e-9);
+  EXPECT_GT(reductions, 0);
+  EXPECT_GE(of_phase("optimizer"), of_op("adamw"));
+  EXPECT_GT(of_op("adamw"), 0);
+  EXPECT_GT(of_phase("idle"), 0);
+  EXPECT_LE(of_phase("other"), of_op("fill") + 1e-9);  // clears sums
+  const double all_phases = sum(json.at("phases"), [](const std::string&) { return true; });
+  EXPECT_NEAR(all_phases, json.at("profiled_step_s").get<double>(), 1e-9);
+  EXPECT_NEAR(all_phases - of_phase("idle"), sum(json.at("ops"), [](const std::string&) { return true; }), 1e-9);
+  for (const char* line : {"one more step, alone, on rank 0: ", "\n  communication ", "\n  idle "})
+    EXPECT_NE(run_shell(command).out.find(line), std::string::npos) << line;
+}
+
 TEST(CommandLine, BenchStepTimesNoSingleOpsOfAGraph) {
   for (const std::string wish : {"--profile", "--trace t.json"}) {
     const Finished refused = run_shell("megalith bench step --steps 1 --set graphs.mode=iteration " + wish);
