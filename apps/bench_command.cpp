@@ -290,7 +290,8 @@ void add_bench(CLI::App& program) {
       "--profile", b->profile,
       "Also time one more step by phase (forward, backward, communication and waits for it, optimizer, idle) and "
       "by op");
-  step->add_option("--trace", b->trace, "Write one more step's ops of all ranks to a file that Perfetto opens");
+  step->add_option("--trace", b->trace,
+                   "Write one more step's ops and communication calls of all ranks to a file that Perfetto opens");
   step->add_flag("--deterministic", b->deterministic, "The same bits every time");
   step->add_option("--dropout", b->dropout, "Dropout everywhere")->check(CLI::Range(0.0, 0.99))->capture_default_str();
   step->add_option("--set", b->settings, "KEY=VALUE of a recipe, for what has no option here; it wins");

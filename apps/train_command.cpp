@@ -160,9 +160,10 @@ void add_train(CLI::App& program) {
   command->add_option(
       "--gemm-table", options->gemm_table,
       "Use the GEMM algorithms of an earlier run on such a GPU (its OUT/gemm_table.json): the same bits");
-  command->add_option("--trace", options->trace,
-                      "Write the times of all ops of steps 3 to 5, on all ranks and by one clock, "
-                      "to a file that Perfetto opens");
+  command->add_option(
+      "--trace", options->trace,
+      "Write the times of all ops and communication calls of steps 3 to 5, on all ranks and by one clock, "
+      "to a file that Perfetto opens");
   CLI::Option* resume = command->add_flag("--resume{}", options->resume,
                                           "Go on from the newest valid checkpoint in OUT; --resume=auto: start fresh "
                                           "where there is none");

@@ -135,6 +135,9 @@ class Channel {
   std::span<Index> send_bytes() { return {bytes_.data(), world_ranks_.size()}; }
   std::span<Index> recv_bytes() { return {bytes_.data() + world_ranks_.size(), world_ranks_.size()}; }
 
+  /// Where the transport runs the call that the ticket names; null where it has no stream for it.
+  virtual Stream stream_of(Ticket) const { return {}; }
+
   // `stream` is the caller's: its present point is where the data is ready and the memory free. On a CPU there is one,
   // and collectives are complete when they return; elsewhere the host goes on and wait() holds the stream.
   virtual Ticket all_reduce(const Call& call, void* data, Stream stream) = 0;

@@ -67,6 +67,12 @@ Pending copy_alone(Exec& ex, const OpInfo& op, const Tensor& in, const Tensor& o
   return {};
 }
 
+/// The call was made: it is done at once, or where the transport's own stream stands now, or when it is waited for.
+void note_end(Tracer& tracer, const Channel& channel, Ticket ticket, Stream caller) {
+  const Stream stream = ticket.id < 0 ? caller : channel.stream_of(ticket);
+  if (ticket.id < 0 || stream.handle != nullptr) tracer.done(ticket.entry, stream);
+}
+
 /// Books the call, which brings `bytes` into communication, and makes it by kernel(booked call), which holds what it
 /// needs by value and returns a ticket.
 template <class Kernel>
@@ -78,9 +84,12 @@ Ticket communicate(Exec& ex, Channel& channel, const Call& call, Index bytes, co
   const auto make = [&ex, &channel, bytes, kernel](Call wanted) {
     wanted.ops_run = ex.ops_run();
     const Call booked = channel.book(wanted, bytes);
+    Tracer* const tracer = ex.tracer();
+    if (tracer != nullptr) tracer->posted(booked.entry, {name_of(booked.op), channel.name(), bytes}, ex.stream());
     Ticket ticket = kernel(booked);
     ticket.entry = booked.entry;
     if (ticket.id < 0) channel.note_done(booked.entry);
+    if (tracer != nullptr) note_end(*tracer, channel, ticket, ex.stream());
     return ticket;
   };
   if (Mutator* mutator = channel.mutator()) {
@@ -173,11 +182,12 @@ void Pending::drop() noexcept {
 
 void Pending::wait(Exec& ex) {
   if (channel_ == nullptr) return;
-  const auto finish = [channel = channel_, ticket = ticket_, captured = captured_](Exec&, Stream stream) {
+  const auto finish = [channel = channel_, ticket = ticket_, captured = captured_](Exec& runs, Stream stream) {
     const Ticket mine = captured ? *captured : ticket;
     if (mine.id < 0) return;
     channel->wait(mine, stream);
     channel->note_done(mine.entry);
+    if (runs.tracer() != nullptr && channel->stream_of(mine).handle == nullptr) runs.tracer()->done(mine.entry, stream);
   };
   if (other_) {
     ex.run({.name = "wait", .reads = {tensor_, other_}, .writes = {}, .kind = OpKind::communication}, finish);

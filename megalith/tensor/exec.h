@@ -146,6 +146,8 @@ class Exec {
 
   /// From here on, when all work so far is done, every op is timed; null ends it. The tracer must live so long.
   void set_tracer(Tracer* tracer);
+  /// Null unless ops are timed.
+  Tracer* tracer() const { return tracer_; }
 
   /// What comes from here on belongs there.
   void set_place(const Place& place) { place_ = place; }

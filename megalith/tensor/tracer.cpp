@@ -1,5 +1,7 @@
 #include "megalith/tensor/tracer.h"
 
+#include <algorithm>
+
 #include "megalith/base/build.h"
 #include "megalith/base/clock.h"
 #include "megalith/tensor/cuda/device.h"
@@ -49,12 +51,35 @@ void Tracer::end(Stream stream) {
 
 void Tracer::stop(Stream stream) { stop_.record(stream); }
 
+void Tracer::posted(std::uint64_t entry, const Call& call, Stream stream) {
+  CallMark& mark = calls_.emplace_back(
+      CallMark{entry, call.name, std::string(call.group), call.bytes, TimePoint(device_), TimePoint(device_)});
+  mark.posted.record(stream);
+}
+
+void Tracer::done(std::uint64_t entry, Stream stream) {
+  const auto found = std::find_if(calls_.rbegin(), calls_.rend(), [&](const CallMark& m) { return m.entry == entry; });
+  if (found == calls_.rend()) return;
+  found->done.record(stream);
+  found->is_done = true;
+}
+
 std::vector<Tracer::Span> Tracer::spans() const {
   std::vector<Span> spans;
   for (const Mark& mark : marks_) {
     spans.push_back({mark.name, mark.phase, mark.begin.seconds_since(start_), mark.end.seconds_since(mark.begin)});
   }
   return spans;
+}
+
+std::vector<Tracer::CallSpan> Tracer::calls() const {
+  std::vector<CallSpan> calls;
+  for (const CallMark& mark : calls_) {
+    if (!mark.is_done) continue;
+    calls.push_back(
+        {mark.name, mark.group, mark.bytes, mark.posted.seconds_since(start_), mark.done.seconds_since(mark.posted)});
+  }
+  return calls;
 }
 
 double Tracer::seconds() const { return stop_.seconds_since(start_); }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +15,7 @@ std::string_view name_of(StepPhase phase);
 
 /// When each op ran, on the device's own clock: two points of the stream around every op (on a GPU, events, and a range
 /// for its profilers; on the CPU, the clock). Costs about 2 us of the host an op; ops may overlap less than without.
+/// Communication calls have points of their own, as they run beside the ops.
 class Tracer {
  public:
   explicit Tracer(Device device);
@@ -26,6 +28,18 @@ class Tracer {
   void end(Stream stream);
   void stop(Stream stream);
 
+  // For comm.
+  /// What a communication call is.
+  struct Call {
+    std::string_view name;   ///< must live as long as the tracer
+    std::string_view group;  ///< copied
+    Index bytes = 0;
+  };
+  /// A call's data is ready at the present point of `stream`. `entry`: of the rank's call log.
+  void posted(std::uint64_t entry, const Call& call, Stream stream);
+  /// It is done at the present point of `stream`, which may be the transport's own. Ignored for calls from before.
+  void done(std::uint64_t entry, Stream stream);
+
   struct Span {
     const char* name = "";
     StepPhase phase = StepPhase::other;
@@ -33,6 +47,15 @@ class Tracer {
   };
   /// All ops so far, in the order of their calls. Waits for them.
   std::vector<Span> spans() const;
+
+  struct CallSpan {
+    std::string_view name, group;
+    Index bytes = 0;
+    double start_s = 0, duration_s = 0;
+  };
+  /// All communication calls that were posted and done, in the order of their posts: from when the data was ready
+  /// until the call was done; on a CPU a message is done when its wait has returned.
+  std::vector<CallSpan> calls() const;
 
   /// From the start to the stop, on the stream.
   double seconds() const;
@@ -45,10 +68,19 @@ class Tracer {
     StepPhase phase = StepPhase::other;
     TimePoint begin, end;
   };
+  struct CallMark {
+    std::uint64_t entry = 0;
+    std::string_view name;
+    std::string group;
+    Index bytes = 0;
+    TimePoint posted, done;
+    bool is_done = false;
+  };
   Device device_;
   TimePoint start_, stop_;
   double start_clock_s_ = 0;
   std::vector<Mark> marks_;
+  std::vector<CallMark> calls_;
 };
 
 }  // namespace megalith

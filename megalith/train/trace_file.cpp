@@ -17,7 +17,7 @@
 namespace megalith::train {
 namespace {
 
-constexpr int kOpsRow = 0;
+constexpr int kOpsRow = 0, kFirstCommunicationRow = 1;
 
 /// How long after the first rank of its host this rank's trace starts: processes of a host read one clock.
 double later_s(comm::World& world, const Tracer& tracer) {
@@ -52,6 +52,26 @@ std::string bar(std::string_view name, int rank, int row, double start_s, double
              R"(,"dur":)", microseconds(duration_s), ',', more, "},\n");
 }
 
+/// Calls that are under way at once stand in rows of their own: bars of one row must not overlap.
+std::string communication_rows(int rank, double later_s, std::vector<Tracer::CallSpan> calls) {
+  std::ranges::stable_sort(calls, {}, &Tracer::CallSpan::start_s);
+  std::string rows;
+  std::vector<double> ends_s;  // of each row so far
+  for (const Tracer::CallSpan& call : calls) {
+    const auto free = std::ranges::find_if(ends_s, [&](double end_s) { return end_s <= call.start_s; });
+    const int row = kFirstCommunicationRow + static_cast<int>(free - ends_s.begin());
+    if (free == ends_s.end()) {
+      rows += name_row("thread_name", rank, row, "communication");
+      ends_s.push_back(0);
+    }
+    ends_s[static_cast<std::size_t>(row - kFirstCommunicationRow)] = call.start_s + call.duration_s;
+    rows += bar(call.name, rank, row, later_s + call.start_s, call.duration_s,
+                str(R"("cat":")", name_of(StepPhase::communication), R"(","args":{"group":")", call.group,
+                    R"(","bytes":)", call.bytes, '}'));
+  }
+  return rows;
+}
+
 /// The rank's rows, each with a comma behind it.
 std::string rows_of(int rank, double later_s, const Tracer& tracer) {
   std::string rows =
@@ -60,7 +80,7 @@ std::string rows_of(int rank, double later_s, const Tracer& tracer) {
     rows += bar(span.name, rank, kOpsRow, later_s + span.start_s, span.duration_s,
                 str(R"("cat":")", name_of(span.phase), '"'));
   }
-  return rows;
+  return rows + communication_rows(rank, later_s, tracer.calls());
 }
 
 }  // namespace

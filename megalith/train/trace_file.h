@@ -16,8 +16,9 @@ void require_single_ops(const config::RunPlan& plan, std::string_view wish);
 /// All ranks have done their work so far, and meet: from here on `ex` is traced. Collective, over world.all().
 void begin_trace(comm::World& world, Exec& ex, Tracer& tracer);
 
-/// Writes what the ranks' tracers hold as one file in Chrome's trace format, which Perfetto opens. A row for each
-/// rank, a bar for each op, whose category is its phase. Times are
+/// Writes what the ranks' tracers hold as one file in Chrome's trace format, which Perfetto opens. Each rank has a row
+/// with a bar for each op, whose category is its phase, and as many rows "communication" as it has calls under way at
+/// once, with a bar from when a call's data was ready until the call was done, its group and bytes. Times are
 /// microseconds since the first rank of the same host began its trace. Ranks of one host are compared by the host's
 /// clock (Tracer::start_clock_s()); hosts by the meeting of begin_trace() alone, so their times are apart by what its
 /// last messages take, some 10 us over a good network, and as their clocks drift. Collective, over world.all(); rank 0

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -35,6 +37,43 @@ TEST_F(Program, ATraceHasTheOpsOfEveryRank) {
   for (const int rank : {0, 1}) {
     EXPECT_GT(products(one, rank), 0);
     EXPECT_EQ(products(three, rank), 3 * products(one, rank));
+  }
+}
+
+TEST_F(Program, ATraceShowsPhasesAndCommunicationBesideTheOps) {
+  const std::string file = out("t.json");
+  const Finished got = run_shell(
+      "megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 8 --micro-batch 1 --steps 1 --pp 2 --dp 2 "
+      "--trace " +
+      file);
+  ASSERT_EQ(got.code, 0) << got.err;
+  std::ifstream text(file);
+  const nlohmann::json events = nlohmann::json::parse(text).at("traceEvents");
+  std::map<int, std::set<std::string>> phases, calls, groups;
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> rows;
+  for (const nlohmann::json& event : events) {
+    if (event.at("ph") != "X") continue;
+    const int rank = event.at("pid").get<int>(), row = event.at("tid").get<int>();
+    const double begin = event.at("ts").get<double>();
+    rows[{rank, row}].emplace_back(begin, begin + event.at("dur").get<double>());
+    if (row == 0) {
+      phases[rank].insert(event.at("cat").get<std::string>());
+    } else {
+      calls[rank].insert(event.at("name").get<std::string>());
+      groups[rank].insert(event.at("args").at("group").get<std::string>());
+      EXPECT_GT(event.at("args").at("bytes").get<double>(), 0) << event;
+    }
+  }
+  for (const int rank : {0, 1, 2, 3}) {
+    EXPECT_EQ(phases[rank], (std::set<std::string>{"backward", "communication", "forward", "optimizer", "other"}));
+    for (const char* call : {"send", "recv", "reduce_scatter", "all_gather", "all_reduce"})
+      EXPECT_TRUE(calls[rank].contains(call)) << "rank " << rank << ' ' << call;
+    EXPECT_TRUE(groups[rank].contains("pp") && groups[rank].contains("dp-cp")) << "rank " << rank;
+  }
+  for (auto& [row, bars] : rows) {
+    std::ranges::sort(bars);
+    for (std::size_t i = 1; i < bars.size(); ++i)
+      EXPECT_LE(bars[i - 1].second, bars[i].first + 0.002) << "rank " << row.first << ", row " << row.second;
   }
 }
 

@@ -63,5 +63,27 @@ TEST_F(TracerTest, TimesCountFromTheStartToTheStop) {
   EXPECT_LE(tracer_.seconds(), monotonic_s() - before_s);
 }
 
+TEST_F(TracerTest, CallsEndInAnyOrderAndThoseUnderWayAreLeftOut) {
+  const Stream stream = ex_.stream();
+  ex_.set_tracer(&tracer_);
+  tracer_.done(6, stream);  // posted before the trace
+  tracer_.posted(7, {"send", "pp", 100}, stream);
+  pass(2);
+  tracer_.posted(8, {"recv", "pp", 200}, stream);
+  tracer_.posted(9, {"recv", "pp", 300}, stream);
+  tracer_.done(8, stream);
+  pass(2);
+  tracer_.done(7, stream);
+  const std::vector<Tracer::CallSpan> calls = tracer_.calls();
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0].name, "send");
+  EXPECT_EQ(calls[0].group, "pp");
+  EXPECT_EQ(calls[0].bytes, 100);
+  EXPECT_GE(calls[0].duration_s, 0.004);
+  EXPECT_EQ(calls[1].bytes, 200);
+  EXPECT_GE(calls[1].start_s, calls[0].start_s + 0.002);
+  EXPECT_LE(calls[1].start_s + calls[1].duration_s, calls[0].start_s + calls[0].duration_s - 0.002);
+}
+
 }  // namespace
 }  // namespace megalith

@@ -1,5 +1,6 @@
 #include "megalith/train/trace_file.h"
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <thread>
@@ -57,11 +58,19 @@ struct Bar {
 class TraceFile : public ::testing::Test {
  protected:
   Bar op(int rank, const std::string& name) const {
+    return find(rank, name, [](int row) { return row == 0; });
+  }
+  Bar call(int rank, const std::string& name) const {
+    return find(rank, name, [](int row) { return row > 0; });
+  }
+
+  template <class Rows>
+  Bar find(int rank, const std::string& name, const Rows& rows) const {
     for (const nlohmann::json& event : events_) {
       if (event.at("ph") != "X" || event.at("pid") != rank || event.at("name") != name) continue;
       const int row = event.at("tid").get<int>();
       const double begin_us = event.at("ts").get<double>();
-      return {row, begin_us, begin_us + event.at("dur").get<double>(), event};
+      if (rows(row)) return {row, begin_us, begin_us + event.at("dur").get<double>(), event};
     }
     ADD_FAILURE() << "rank " << rank << " has no " << name;
     return {};
@@ -73,14 +82,34 @@ class TraceFile : public ::testing::Test {
 
 TEST_F(TraceFile, RanksOfAHostShareAClock) {
   EXPECT_GE(op(1, "first").begin_us, op(0, "first").end_us + kLate_us - 0.002);  // both are written to 0.001
+  EXPECT_GE(call(0, "recv").end_us, kLate_us) << "of a message that the late rank sends";
   // Nobody has the sum before the last one has brought its part.
-  EXPECT_GE(op(0, "all_reduce").end_us, op(1, "all_reduce").begin_us);
-  EXPECT_GE(op(1, "all_reduce").end_us, op(0, "all_reduce").begin_us);
+  EXPECT_GE(call(0, "all_reduce").end_us, call(1, "all_reduce").begin_us);
+  EXPECT_GE(call(1, "all_reduce").end_us, call(0, "all_reduce").begin_us);
 }
 
 TEST_F(TraceFile, OpsSayTheirPhase) {
   EXPECT_EQ(op(0, "first").event.at("cat"), "forward");
   EXPECT_EQ(op(0, "all_reduce").event.at("cat"), "communication");
+}
+
+TEST_F(TraceFile, CommunicationHasRowsOfItsOwn) {
+  for (const int rank : {0, 1}) {
+    const Bar receive = call(rank, "recv"), send = call(rank, "send"), sum = call(rank, "all_reduce");
+    EXPECT_EQ(receive.row, 1);
+    EXPECT_EQ(send.row, 2) << "posted while the receive was under way";
+    EXPECT_EQ(sum.row, 1);
+    EXPECT_GE(receive.begin_us, op(rank, "first").end_us - 0.002);
+    EXPECT_GE(sum.begin_us, receive.end_us - 0.002);
+    EXPECT_EQ(sum.event.at("cat"), "communication");
+    EXPECT_EQ(sum.event.at("args").at("group"), "world");
+    EXPECT_EQ(sum.event.at("args").at("bytes"), 24);
+    const auto names_communication = [&](const nlohmann::json& event) {
+      return event.at("ph") == "M" && event.at("name") == "thread_name" && event.at("pid") == rank &&
+             event.at("args").at("name") == "communication";
+    };
+    EXPECT_EQ(std::ranges::count_if(events_, names_communication), 2);
+  }
 }
 
 }  // namespace

@@ -164,6 +164,8 @@ int NcclChannel::multiprocessors() const {
   return peers_ == nullptr ? kCommunicationMultiprocessors : peers_->multiprocessors();
 }
 
+Stream NcclChannel::stream_of(Ticket ticket) const { return {lines_[line_in(ticket)].stream()}; }
+
 void NcclChannel::release() noexcept {
   if (connected_ && peers_ != nullptr) peers_->release();
 }
