@@ -74,8 +74,7 @@ GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
       params_(declare_gpt(config_.model, ranges_, tp_, config_.seed), config_.policy, partition(config_, mesh_)),
       reducer_(params_, mesh_.tp, mesh_.dp),
       gatherer_(params_, mesh_.dp),
-      awaits_params_(ranges_.size(), 0),
-      backwards_left_(ranges_.size(), 0) {
+      awaits_params_(ranges_.size(), 0) {
   for (const ChunkRange& range : ranges_)
     chunks_.emplace_back(config_.model, range, tp_, params_, config_.seed, config_.pieces);
   plan_memory();
@@ -236,7 +235,6 @@ void GptStage::begin(Exec& ex) {
       if (grads.numel() > 0) ops::fill(ex, grads, 0);
     }
   }
-  std::ranges::fill(backwards_left_, num_microbatches(config_, mesh_));
   reducer_.begin();
   gatherer_.begin();
 }
@@ -264,7 +262,9 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
         ops::fill(ex, input, 0.5);
         set_step_state(ex, chunk, 0, 0);
         forward(ex, chunk, 0, before, after);
-        if (mode == nn::Mode::train) backward(ex, chunk, 0, after, before);
+        if (mode == nn::Mode::train)
+          backward(ex, chunk, 0, after, before,
+                   {.is_first = pass == 0, .is_last = pass + 1 == num_microbatches(config_, mesh_)});
       }
     }
     if (mode == nn::Mode::train) {
@@ -395,16 +395,15 @@ void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input,
   ex.end();
 }
 
-void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& output_grad, const Tensor& input_grad) {
+void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& output_grad, const Tensor& input_grad,
+                        const pipeline::BackwardTurn& turn) {
   const auto c = static_cast<std::size_t>(chunk);
   Slot& place = slot(chunk, slot_index);
   ex.begin(plans_[c].phases[1], place.activations, scratch_);
   GptChunk::Inputs with = inputs(place);
   with.runner = runner(chunk, slot_index);
-  const int left = backwards_left_[c]--;
-  if (left == num_microbatches(config_, mesh_) && config_.pieces.pieces == LayerPieces::none)
-    with.microbatch.weight_grads = ops::Write::overwrite;
-  chunks_[c].backward(ex, with, output_grad, input_grad, saved(chunk, slot_index), left == 1 ? &reducer_ : nullptr);
+  if (turn.is_first && config_.pieces.pieces == LayerPieces::none) with.microbatch.weight_grads = ops::Write::overwrite;
+  chunks_[c].backward(ex, with, output_grad, input_grad, saved(chunk, slot_index), turn.is_last ? &reducer_ : nullptr);
   ex.end();
 }
 

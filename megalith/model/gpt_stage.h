@@ -107,7 +107,8 @@ class GptStage : public pipeline::Stage {
   void set_step_state(Exec& ex, int chunk, int microbatch, int slot) override;
   void gather_params(Exec& ex, int chunk) override;
   void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override;
-  void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) override;
+  void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad,
+                const pipeline::BackwardTurn& turn) override;
   /// Sums the tied table's gradient over the embedding group, then what is partial over the tensor-parallel group, then
   /// over the data-parallel group what the last backwards have not sent there (GradReducer). The sums over the latter
   /// have arrived after await_grads() only.
@@ -173,7 +174,6 @@ class GptStage : public pipeline::Stage {
   GradReducer reducer_;
   ParamGatherer gatherer_;
   std::vector<std::uint8_t> awaits_params_;  ///< by chunk: 1 from gather_params() to the forward after it
-  std::vector<int> backwards_left_;          ///< by chunk, of this step
   const BatchSource* source_ = nullptr;
   Tensor optimizer_state_;
   Index first_sample_ = 0;

@@ -77,7 +77,7 @@ void Executor::run_action(Exec& ex, Stage& stage, const LoweredAction& action) {
                            sent(Flow::activation, action.buffer));
     case Act::backward:
       return stage.backward(ex, action.chunk, action.slot, received(Flow::gradient, action.gradient_buffer),
-                            sent(Flow::gradient, action.buffer));
+                            sent(Flow::gradient, action.buffer), action.turn);
     case Act::post_recv:
       receiving_[flow][buffer] =
           comm::recv(ex, pp_, receive_buffers_[flow][buffer], action.peer, static_cast<int>(flow));

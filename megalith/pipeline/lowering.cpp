@@ -108,6 +108,7 @@ class Lowering {
     result_.send_buffers = count_send_buffers(shape, stage, lists);
     slots_.resize(policy_ == SlotPolicy::shared ? 1 : at(shape.num_chunks));
     held_.resize(at(total_work(shape)));
+    backwards_done_.resize(at(shape.num_chunks));
     for (const Action& action : list_) {
       if (receives(shape, stage, action)) uses_[at(flow_of(action.act))].push_back(action);
     }
@@ -201,7 +202,7 @@ class Lowering {
     return index % result_.send_buffers[flow];
   }
 
-  void compute_and_send(const Action& action, int gradient_buffer) {
+  void compute_and_send(const Action& action, int gradient_buffer, const BackwardTurn& turn = {}) {
     const Flow flow = flow_of(action.act);
     const int buffer = claim_send(action);
     result_.actions.push_back({.act = action.act,
@@ -211,7 +212,8 @@ class Lowering {
                                .slot = held(action).slot,
                                .buffer = buffer,
                                .input_buffer = held(action).input_buffer,
-                               .gradient_buffer = gradient_buffer});
+                               .gradient_buffer = gradient_buffer,
+                               .turn = turn});
     if (buffer < 0) return;
     result_.actions.push_back({.act = Act::post_send,
                                .flow = flow,
@@ -234,7 +236,8 @@ class Lowering {
 
   void backward(const Action& action) {
     const int gradient_buffer = receive(action);
-    compute_and_send(action, gradient_buffer);
+    const int done = ++backwards_done_[at(action.chunk)];
+    compute_and_send(action, gradient_buffer, {.is_first = done == 1, .is_last = done == shape_.num_microbatches});
     if (gradient_buffer >= 0) receive_free_[at(Flow::gradient)].give(gradient_buffer);
     release(action);
   }
@@ -252,6 +255,7 @@ class Lowering {
   LoweredSchedule result_;
   std::vector<FreeList> slots_;
   std::vector<Held> held_;                            // [chunk * num_microbatches + microbatch]
+  std::vector<int> backwards_done_;                   // of each chunk
   std::array<std::vector<Action>, kNumFlows> uses_;   // compute actions that take a message, in order
   std::array<std::deque<int>, kNumFlows> receiving_;  // buffers of receives posted and not waited for
   std::array<FreeList, kNumFlows> receive_free_;

@@ -49,6 +49,7 @@ struct LoweredAction {
   int input_buffer = -1;
   /// backward: the receive buffer of the gradient of the output; -1 on the last global stage.
   int gradient_buffer = -1;
+  BackwardTurn turn{};  ///< backward
   bool operator==(const LoweredAction&) const = default;
 };
 /// "wait_recv of the activation of chunk 1, microbatch 2 from stage 3": for messages and printed lists.
@@ -93,7 +94,9 @@ struct LoweredSchedule {
 /// - Asked for, gather_params comes once for each chunk, in the chunks' order and before the step's first compute
 /// action,
 ///   so that what is gathered for later chunks arrives beside earlier ones; never when forward-only.
-/// - reduce_grads comes once, after the last backward; never when forward-only.
+/// - Gradients go to be reduced with each chunk's last backward, layer by layer; reduce_grads, for what is left of
+/// them,
+///   comes once, after the last backward of all; never when forward-only.
 /// With one stage there is no communication.
 /// Memory: the counts follow the microbatches in flight and do not grow with their total number.
 LoweredSchedule lower(const ScheduleShape& shape, int stage, const LoweringOptions& options = {});

@@ -31,6 +31,13 @@ struct Action {
 };
 using Schedule = std::vector<Action>;
 
+/// Where a backward stands among its chunk's in a step. The first finds no gradients there yet; behind the layers that
+/// the last has passed, their gradients go to be reduced.
+struct BackwardTurn {
+  bool is_first = false, is_last = false;
+  bool operator==(const BackwardTurn&) const = default;
+};
+
 enum class Mode { training, forward_only };
 
 /// Everything that a schedule depends on.

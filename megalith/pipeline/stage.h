@@ -1,4 +1,5 @@
 #pragma once
+#include "megalith/pipeline/schedule.h"
 #include "megalith/tensor/exec.h"
 
 namespace megalith::pipeline {
@@ -14,7 +15,10 @@ class Stage {
   /// output [T, H]: to be written; undefined on the last.
   virtual void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) = 0;
   /// output_grad [T, H]: undefined on the last global stage. input_grad [T, H]: to be written; undefined on the first.
-  virtual void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) = 0;
+  /// With the chunk's last backward of a step, gradients that are final go to be summed over the ranks that share
+  /// parameters.
+  virtual void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad,
+                        const BackwardTurn& turn) = 0;
   /// Once a step, where the schedule has it, before the chunk's first forward: starts to bring the chunk's parameters
   /// from the ranks that have updated them. That forward waits for them.
   virtual void gather_params(Exec& ex, int chunk) = 0;

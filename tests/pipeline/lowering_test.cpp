@@ -174,6 +174,24 @@ TEST(Lowering, GradientsAreReducedOnceAfterTheLastBackward) {
   }
 }
 
+TEST(Lowering, GradientsBeginWithAChunksFirstBackwardAndGoWithItsLast) {
+  for (const ScheduleShape& shape : legal_shapes({1, 7})) {
+    for (int stage = 0; stage < shape.num_stages; ++stage) {
+      std::vector<std::vector<BackwardTurn>> turns(static_cast<std::size_t>(shape.num_chunks));
+      for (const LoweredAction& action : lower(shape, stage).actions) {
+        if (action.act == Act::backward)
+          turns[static_cast<std::size_t>(action.chunk)].push_back(action.turn);
+        else
+          EXPECT_EQ(action.turn, BackwardTurn{});
+      }
+      std::vector<BackwardTurn> wanted(static_cast<std::size_t>(shape.num_microbatches));
+      wanted.front().is_first = wanted.back().is_last = true;
+      for (const std::vector<BackwardTurn>& of_chunk : turns)
+        EXPECT_EQ(of_chunk, wanted) << shape << " stage " << stage;
+    }
+  }
+}
+
 TEST(Lowering, ParametersAreGatheredOnceAChunkBeforeTheFirstComputeAction) {
   const LoweringOptions gathering{.gather = ParamGather::every_step};
   for (ScheduleShape shape : legal_shapes({1, 7})) {

@@ -48,8 +48,9 @@ class ReleasingStage final : public pipeline::Stage {
     inputs_[{chunk, slot}] = input;
     release(ex, scratch_);
   }
-  void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad) override {
-    stage_.backward(ex, chunk, slot, output_grad, input_grad);
+  void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad,
+                const pipeline::BackwardTurn& turn) override {
+    stage_.backward(ex, chunk, slot, output_grad, input_grad, turn);
     const std::size_t pool = slots_.size() == 1 ? 0 : static_cast<std::size_t>(chunk);
     for (const Tensor& memory :
          {scratch_, slots_[pool][static_cast<std::size_t>(slot)], inputs_[{chunk, slot}], output_grad})
