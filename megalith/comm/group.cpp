@@ -258,8 +258,7 @@ Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<con
                    const Tensor& out, std::span<const Index> recv_counts, Where where) {
   constexpr Op op = Op::all_to_all;
   check_all_to_all(group, in, send_counts, out, recv_counts);
-  if (ex.capture() != nullptr)
-    ex.capture()->refuse(ex.place(), "all_to_all", "its counts are of the host, a graph's are fixed");
+  if (ex.capture() != nullptr) ex.capture()->refuse("all_to_all", "its counts are of the host, a graph's are fixed");
   if (!ex.recording() && group.size() > 1) expect_apart(op, in, out, in.raw(), nullptr);
   const OpInfo info{.name = "all_to_all", .reads = {in}, .writes = {out}, .kind = OpKind::communication};
   if (group.size() == 1) return copy_alone(ex, info, in, out);

@@ -41,6 +41,9 @@ class OwnedStream {
   std::shared_ptr<void> handle_;
 };
 
+// While the calling thread captures a graph, what no graph can hold throws InternalError, which names the place in the
+// step: Event::wait, TimePoint, taking memory, device::synchronize, and outside of ops also copies and fills.
+
 /// A point in a stream's order. On the CPU every point has been passed when it is recorded.
 class Event {
  public:

@@ -31,8 +31,8 @@ void Exec::begin(const PhasePlan& phase, std::byte* saved, std::byte* scratch) {
 void Exec::end() {
   if (phase_ == nullptr) throw InternalError("[Exec::end] no phase is open");
   if (next_tensor_ != phase_->tensors.size()) {
-    throw InternalError(str("[Exec::end] the phase asked for ", next_tensor_, " tensors, its plan has ",
-                            phase_->tensors.size(), ": it must run as it was recorded"));
+    refuse_change("Exec::end",
+                  str("the phase asked for ", next_tensor_, " tensors, its plan has ", phase_->tensors.size()));
   }
   phase_ = nullptr;
 }
@@ -43,14 +43,13 @@ Tensor Exec::tensor(const Shape& shape, DType dtype) {
   std::byte* data = nullptr;
   if (phase_ != nullptr) {
     if (next_tensor_ >= phase_->tensors.size() || phase_->tensors[next_tensor_].bytes != bytes) {
-      throw InternalError(str("[Exec::tensor] tensor ", next_tensor_, " of shape ", shape,
-                              " differs from the recorded one: a phase must run as it was recorded"));
+      refuse_change("Exec::tensor",
+                    str("tensor ", next_tensor_, " of shape ", shape, " differs from the recorded one"));
     }
     const Allocation& allocation = phase_->tensors[next_tensor_++];
     data = (allocation.region == Region::saved ? saved_ : scratch_) + allocation.offset;
   } else {
-    if (capture_ != nullptr)
-      capture_->refuse(place_, "Exec::tensor", "a graph's tensors come from a plan, not from the heap");
+    if (capture_ != nullptr) capture_->refuse("Exec::tensor", "a graph's tensors come from a plan, not from the heap");
     heap_.emplace_back(bytes, device_);
     data = heap_.back().data();
   }
@@ -63,18 +62,18 @@ void Exec::poison(const Tensor& tensor) {
   const auto fill = [tensor](Exec& ex, Stream stream) {
     device::fill_bytes(ex.device(), tensor.raw(), 0xff, tensor.bytes(), stream);
   };
-  if (capture_ != nullptr && device_ == Device::cpu) return capture_->add_poison(fill);
-  fill(*this, stream_.get());
+  if (capture_ == nullptr) return fill(*this, stream_.get());
+  if (device_ == Device::cpu) return capture_->add_poison(fill);
+  capture_->within("poison", [&] { fill(*this, stream_.get()); });
 }
 
 void Exec::copy(void* to, const void* from, Index bytes) {
-  if (capture_ != nullptr) capture_->refuse(place_, "Exec::copy", "copies from and to the host stay outside of graphs");
+  if (capture_ != nullptr) capture_->refuse("Exec::copy", "copies from and to the host stay outside of graphs");
   device::copy(device_, to, from, bytes, stream_.get());
 }
 
 void Exec::synchronize() {
-  if (capture_ != nullptr)
-    capture_->refuse(place_, "Exec::synchronize", "inside a graph the host cannot wait for the device");
+  if (capture_ != nullptr) capture_->refuse("Exec::synchronize", "inside a graph the host cannot wait for the device");
   device::synchronize(device_, stream_.get());
 }
 
@@ -86,10 +85,12 @@ void Exec::set_tracer(Tracer* tracer) {
 
 void Exec::begin_capture(Capture& capture) {
   if (recording_ != nullptr || capture_ != nullptr) throw InternalError("[Exec::begin_capture] one is under way");
-  if (tracer_ != nullptr) capture.refuse(place_, "Exec::set_tracer", "ops inside a graph cannot be timed one by one");
+  capture.follow(place_);
+  if (tracer_ != nullptr) capture.refuse("Exec::set_tracer", "ops inside a graph cannot be timed one by one");
   if constexpr (build::has_cuda) {
     if (device_ == Device::cuda) cuda::begin_capture(stream_.get());
   }
+  capture.enter();
   capture_ = &capture;
 }
 
@@ -101,23 +102,26 @@ void Exec::abandon_capture() noexcept {
   phase_ = nullptr;
 }
 
-Graph Exec::end_capture() {
-  try {
-    return std::exchange(capture_, nullptr)->end(device_, stream_.get());
-  } catch (...) {
-    phase_ = nullptr;
-    throw;
-  }
-}
+Graph Exec::end_capture() { return std::exchange(capture_, nullptr)->end(device_, stream_.get()); }
 
 void Exec::check_order(const OpInfo& op) {
   if (phase_ == nullptr) return;
   if (next_op_ >= phase_->ops.size() || std::strcmp(phase_->ops[next_op_], op.name) != 0) {
-    throw InternalError(str("[Exec::run] op ", next_op_, " is ", op.name, ", recorded was ",
-                            next_op_ < phase_->ops.size() ? phase_->ops[next_op_] : "nothing",
-                            ": a phase must run as it was recorded"));
+    refuse_change("Exec::run", str("op ", next_op_, " is ", op.name, ", recorded was ",
+                                   next_op_ < phase_->ops.size() ? phase_->ops[next_op_] : "nothing"));
   }
   ++next_op_;
+}
+
+void Exec::check_capture(const OpInfo& op) const {
+  if (const Capture* other = Capture::active(); other != nullptr && other != capture_)
+    other->refuse(op.name, "an op of another Exec is no part of the graph");
+}
+
+void Exec::refuse_change(const char* where, const std::string& what) const {
+  constexpr const char* kRule = ": a phase must run as it was recorded";
+  if (capture_ != nullptr) capture_->refuse(where, what + kRule);
+  throw InternalError(str("[", where, "] ", what, describe(place_), kRule));
 }
 
 }  // namespace megalith

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megalith/base/build.h"
+#include "megalith/base/error.h"
 #include "megalith/tensor/graph.h"
 #include "megalith/tensor/memory_plan.h"
 #include "megalith/tensor/tracer.h"
@@ -101,11 +102,15 @@ class Exec {
       recording_->add_op(op.name, op.reads, op.writes);
       return;
     }
-    if constexpr (build::is_debug) check_order(op);
+    if constexpr (build::is_debug) {
+      check_order(op);
+      check_capture(op);
+    }
     if (capture_ != nullptr) {
-      capture_->check(place_, op);
+      capture_->check(op);
       capture_->count();
       if (device_ == Device::cpu) return capture_->add(op, std::forward<Kernel>(kernel));
+      return capture_->within(op.name, [&] { execute(op.name, kernel); });
     }
     if (comparison_ != nullptr) return comparison_->run(*this, op, Capture::Call(std::forward<Kernel>(kernel)));
     execute(op.name, kernel, op.kind);
@@ -127,17 +132,21 @@ class Exec {
   Graph end_capture();
   /// Ends it after an error: what was captured is gone.
   void abandon_capture() noexcept;
-  /// What ops() runs, as a graph that must be prepared before it is launched.
+  /// What ops() runs, as a graph that must be prepared before it is launched. Errors name the place in the step.
   template <class Ops>
   Graph captured(Capture& capture, Ops&& ops) {
     begin_capture(capture);
     try {
       ops();
+      return end_capture();
+    } catch (Error& error) {
+      capture.put_place(error);
+      abandon_capture();
+      throw;
     } catch (...) {
       abandon_capture();
       throw;
     }
-    return end_capture();
   }
   /// From here on every op is compared with that of a captured graph (GraphComparison); null ends it.
   void set_comparison(GraphComparison* comparison) { comparison_ = comparison; }
@@ -181,6 +190,8 @@ class Exec {
   static inline char backend_key = 0;  ///< its address stands for T
 
   void check_order(const OpInfo& op);
+  void check_capture(const OpInfo& op) const;
+  [[noreturn]] void refuse_change(const char* where, const std::string& what) const;
   void poison(const Tensor& tensor);
 
   Device device_;

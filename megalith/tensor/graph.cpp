@@ -13,6 +13,9 @@
 namespace megalith {
 namespace {
 
+// A thread captures into one graph at a time. What it calls beside its Exec (tensor/device.h) has no other way to know.
+thread_local const Capture* active_capture = nullptr;
+
 [[noreturn]] void refuse_unprepared() { throw InternalError("[Graph::launch] before Graph::prepare"); }
 
 class DeviceGraph final : public Graph::Body {
@@ -44,6 +47,7 @@ class CallList final : public Graph::Body {
     std::vector<Tensor> reads = {}, writes = {};
     OpKind kind = OpKind::local;
     bool of_host = true;  ///< asked for by code, and not put in by the Exec itself
+    Place place = {};
     Capture::Call call;
   };
   void add(Op op) { ops_.push_back(std::move(op)); }
@@ -68,7 +72,7 @@ void Graph::prepare(Exec& ex) {
 }
 
 void Graph::launch(Exec& ex) const {
-  if (ex.capture() != nullptr) ex.capture()->refuse(ex.place(), "Graph::launch", "graphs do not nest");
+  if (ex.capture() != nullptr) ex.capture()->refuse("Graph::launch", "graphs do not nest");
   body_->launch(ex);
 }
 
@@ -93,8 +97,25 @@ Capture::Capture(std::string name, std::vector<std::span<const std::byte>> memor
       calls_(std::make_shared<CallList>()),
       begun_s_(monotonic_s()) {}
 
-void Capture::refuse(const Place& place, std::string_view what, std::string_view why) const {
-  throw InternalError(str("[capture] ", name_, describe(place), ": ", what, ": ", why));
+const Capture* Capture::active() { return active_capture; }
+
+void Capture::enter() { active_capture = this; }
+
+void Capture::leave() noexcept {
+  if (active_capture == this) active_capture = nullptr;
+}
+
+std::string Capture::where() const {
+  return str("[capture] ", name_, place_ == nullptr ? "" : describe(*place_), ": ",
+             op_ == nullptr ? "" : str(op_, ": "));
+}
+
+void Capture::refuse(std::string_view what, std::string_view why) const {
+  throw InternalError(str(where(), what, ": ", why));
+}
+
+void Capture::put_place(Error& error) const {
+  if (std::string_view(error.what()).find("[capture] ") == std::string_view::npos) error.put_in_front(where());
 }
 
 bool Capture::holds(const Tensor& tensor) const {
@@ -108,24 +129,29 @@ bool Capture::holds(const Tensor& tensor) const {
   return false;
 }
 
-void Capture::check(const Place& place, const OpInfo& op) const {
+void Capture::check(const OpInfo& op) const {
   for (const std::initializer_list<Tensor>& tensors : {op.reads, op.writes}) {
     for (const Tensor& tensor : tensors) {
       if (holds(tensor)) continue;
-      refuse(place, op.name,
-             str("a tensor of shape ", tensor.shape(),
-                 " lies outside the run's planned memory: its address may be another at the launch"));
+      refuse(op.name, str("a tensor of shape ", tensor.shape(),
+                          " lies outside the run's planned memory: its address may be another at the launch"));
     }
   }
 }
 
 void Capture::add(const OpInfo& op, Call call) {
-  calls_->add({.name = op.name, .reads = op.reads, .writes = op.writes, .kind = op.kind, .call = std::move(call)});
+  calls_->add({.name = op.name,
+               .reads = op.reads,
+               .writes = op.writes,
+               .kind = op.kind,
+               .place = *place_,
+               .call = std::move(call)});
 }
 
 void Capture::add_poison(Call call) { calls_->add({.name = "poison", .of_host = false, .call = std::move(call)}); }
 
 Graph Capture::end(Device device, Stream stream) {
+  leave();
   GraphStats stats{.graphs = 1, .ops = num_ops_};
   if (device == Device::cpu) {
     stats.nodes = static_cast<Index>(calls_->ops().size());
@@ -153,7 +179,7 @@ void GraphComparison::end() {
   const std::vector<CallList::Op>& ops = calls_.ops();
   while (next_ < ops.size() && !ops[next_].of_host) ++next_;
   if (next_ < ops.size()) {
-    refuse({}, ops[next_].name,
+    refuse(ops[next_].place, ops[next_].name,
            "the graph has it, the host no longer asks for it: a graph keeps the path of its capture");
   }
 }

@@ -5,6 +5,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "megalith/tensor/tensor.h"
@@ -12,6 +14,7 @@
 namespace megalith {
 
 class CallList;
+class Error;
 class Exec;
 struct OpInfo;
 struct Place;
@@ -62,7 +65,8 @@ void prepare_captures(Device device);
 
 /// What an Exec captures into, from Exec::begin_capture() to end_capture(). Everything that a graph cannot repeat is
 /// refused there with an InternalError that names the place in the step and the op: a tensor outside the plan (its
-/// address is gone at the launch), waiting for the device, and an op on memory that is not in `memory`.
+/// address is gone at the launch), an op on memory that is not in `memory`, and whatever else the thread does meanwhile
+/// that no graph can hold (tensor/device.h): waiting for the device, taking memory, copies that are no ops.
 class Capture {
  public:
   using Call = std::function<void(Exec&, Stream)>;
@@ -70,22 +74,47 @@ class Capture {
   /// `name` ("training") is for messages. `memory`: all that graphs may touch, as it stays where it is until they are
   /// gone.
   Capture(std::string name, std::vector<std::span<const std::byte>> memory);
+  ~Capture() { leave(); }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
 
-  [[noreturn]] void refuse(const Place& place, std::string_view what, std::string_view why) const;
+  /// The one of the calling thread; null where it captures nothing.
+  static const Capture* active();
+  [[noreturn]] void refuse(std::string_view what, std::string_view why) const;
+  /// Puts the place in front of an error of captured code that does not say it.
+  void put_place(Error& error) const;
+  /// Whether an op hands its work to the device: what it asks of the device becomes part of the graph.
+  bool in_op() const { return op_ != nullptr; }
 
   // For Exec.
-  void check(const Place& place, const OpInfo& op) const;
+  /// From here on messages name where `place` then is.
+  void follow(const Place& place) { place_ = &place; }
+  /// From here on it is the calling thread's.
+  void enter();
+  void leave() noexcept;
+  void check(const OpInfo& op) const;
   void add(const OpInfo& op, Call call);
   void add_poison(Call call);
+  /// What submit() asks of the device belongs to an op. After an error the capture is over.
+  template <class Submit>
+  void within(const char* op, Submit&& submit) {
+    const char* outer = std::exchange(op_, op);
+    submit();
+    op_ = outer;
+  }
   void count() { ++num_ops_; }
   Graph end(Device device, Stream stream);
 
  private:
   bool holds(const Tensor& tensor) const;
+  /// "[capture] training, chunk 0, microbatch 1, layer 3: ", and the op within which it is.
+  std::string where() const;
 
   std::string name_;
   std::vector<std::span<const std::byte>> memory_;
   std::shared_ptr<CallList> calls_;  // on the CPU
+  const Place* place_ = nullptr;
+  const char* op_ = nullptr;
   Index num_ops_ = 0;
   double begun_s_;
 };

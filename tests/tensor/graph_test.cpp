@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "megalith/base/build.h"
 #include "megalith/base/error.h"
 #include "megalith/tensor/exec.h"
 
@@ -98,6 +99,127 @@ TEST_F(GraphTest, WhatAGraphCannotRepeatIsRefusedWithThePlaceAndTheOp) {
       "[capture] training, microbatch 1, layer 3: Exec::set_tracer: ops inside a graph cannot be timed one by one");
 }
 
+/// "[capture] training, microbatch 1, layer 3: " and the rest of a refusal.
+std::string at_place(const std::string& rest) { return "[capture] training, microbatch 1, layer 3: " + rest; }
+
+TEST_F(GraphTest, WaitingAndTimingBesideAnExecNameThePlace) {
+  const std::string no_wait = ": inside a graph the host cannot wait for the device";
+  const std::string no_time = ": what runs inside a graph cannot be timed";
+  Event event(Device::cpu);
+  event.record(ex_.stream());
+  TimePoint earlier(Device::cpu), later(Device::cpu);
+  earlier.record(ex_.stream());
+  EXPECT_EQ(refusal([&] { event.wait(); }), at_place("Event::wait" + no_wait));
+  EXPECT_EQ(refusal([&] { device::synchronize(Device::cpu, ex_.stream()); }),
+            at_place("device::synchronize" + no_wait));
+  EXPECT_EQ(refusal([&] { later.record(ex_.stream()); }), at_place("TimePoint::record" + no_time));
+  EXPECT_EQ(refusal([&] { static_cast<void>(later.seconds_since(earlier)); }),
+            at_place("TimePoint::seconds_since" + no_wait));
+  EXPECT_EQ(refusal([&] { event.record(ex_.stream()), event.hold(ex_.stream()); }), "") << "streams may meet";
+}
+
+TEST_F(GraphTest, TakingMemoryNamesThePlace) {
+  const std::string rule = ": a graph's memory is taken before the capture";
+  MemoryLedger ledger(Device::cpu);
+  EXPECT_EQ(refusal([] { Buffer buffer(8); }), at_place("device::allocate" + rule));
+  EXPECT_EQ(refusal([&] { ledger.take("late", 8); }), at_place("device::allocate" + rule));
+  EXPECT_EQ(refusal([] { Buffer buffer(8, Device::cpu, Side::host); }), at_place("device::allocate_host" + rule));
+  EXPECT_EQ(refusal([] { Buffer nothing(0); }), "");
+}
+
+TEST_F(GraphTest, WritesThatAreNoOpsNameThePlace) {
+  const std::string rule = ": memory is written by ops only, through Exec::run";
+  EXPECT_EQ(refusal([&] { device::copy(Device::cpu, number(1).raw(), number(0).raw(), 8, ex_.stream()); }),
+            at_place("device::copy" + rule));
+  EXPECT_EQ(refusal([&] { device::fill_bytes(Device::cpu, number(0).raw(), 0, 8, ex_.stream()); }),
+            at_place("device::fill_bytes" + rule));
+  // Within an op they are its work, at every launch.
+  const Tensor from = number(0), to = number(1);
+  const Graph graph = captured([&] {
+    ex_.run({.name = "copy", .reads = {from}, .writes = {to}},
+            [=](Exec& ex, Stream stream) { device::copy(ex.device(), to.raw(), from.raw(), from.bytes(), stream); });
+  });
+  value(0) = 5;
+  graph.launch(ex_);
+  EXPECT_EQ(value(1), 5);
+}
+
+TEST_F(GraphTest, OpsOfAnotherExecNameThePlace) {
+  if constexpr (!build::is_debug) GTEST_SKIP() << "debug builds look";
+  Exec host;
+  const Tensor x = number(0);
+  const auto scale = [&] { host.run({.name = "scale", .reads = {x}, .writes = {x}}, [](Exec&, Stream) {}); };
+  EXPECT_EQ(refusal(scale), at_place("scale: an op of another Exec is no part of the graph"));
+  scale();
+}
+
+TEST_F(GraphTest, AnotherShapeOrOrderThanPlannedNamesThePlace) {
+  Recording recording;
+  Exec recorder(Device::cpu, recording);
+  recording.begin_phase();
+  const auto ops = [&](Exec& ex, Index size, const char* name, int tensors) {
+    for (int i = 0; i < tensors; ++i) static_cast<void>(ex.tensor({size}, DType::f64));
+    ex.run({.name = name, .reads = {}, .writes = {}}, [](Exec&, Stream) {});
+  };
+  ops(recorder, 2, "scale", 2);
+  const MemoryPlan plan = make_plan(recording);
+  const auto error_of = [&](Index size, const char* name, int tensors) {
+    return refusal([&] {
+      ex_.begin(plan.phases[0], memory_.data(), memory_.data() + 512);
+      ops(ex_, size, name, tensors);
+      ex_.end();
+    });
+  };
+  EXPECT_EQ(error_of(2, "scale", 2), "");
+  EXPECT_EQ(error_of(3, "scale", 2),
+            at_place("Exec::tensor: tensor 0 of shape [3] differs from the recorded one: a phase "
+                     "must run as it was recorded"));
+  EXPECT_EQ(error_of(2, "scale", 1),
+            at_place("Exec::end: the phase asked for 1 tensors, its plan has 2: a phase must run "
+                     "as it was recorded"));
+  if constexpr (build::is_debug) {
+    EXPECT_EQ(error_of(2, "shift", 2),
+              at_place("Exec::run: op 0 is shift, recorded was scale: a phase must run as it was recorded"));
+  }
+  // The same in steps that no graph runs.
+  ex_.begin(plan.phases[0], memory_.data(), memory_.data() + 512);
+  try {
+    ops(ex_, 3, "scale", 2);
+    FAIL() << "another shape";
+  } catch (const InternalError& error) {
+    EXPECT_STREQ(error.what(),
+                 "[Exec::tensor] tensor 0 of shape [3] differs from the recorded one, microbatch 1, layer 3: a phase "
+                 "must run as it was recorded");
+  }
+}
+
+TEST_F(GraphTest, WhateverElseEndsACaptureNamesThePlace) {
+  const auto error_of = [&](auto&& ops) -> std::string {
+    Capture capture("training", planned());
+    try {
+      ex_.set_place({});
+      ex_.captured(capture, ops);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  // The place is where the step has come to, not where the capture began.
+  EXPECT_EQ(error_of([&] {
+              ex_.set_place({.chunk = 1, .microbatch = 2});
+              ex_.set_layer(4);
+              throw ShapeError("[matmul.a] shape = [2]: must be [3]");
+            }),
+            "[capture] training, chunk 1, microbatch 2, layer 4: [matmul.a] shape = [2]: must be [3]");
+  EXPECT_EQ(error_of([&] { ex_.synchronize(); }),
+            "[capture] training: Exec::synchronize: inside a graph the host cannot wait for the device")
+      << "once";
+  // After an error nothing is being captured.
+  const Buffer buffer(8);
+  add(0, 1, 1);
+  EXPECT_EQ(value(1), 1);
+}
+
 TEST_F(GraphTest, PoisonIsPartOfAGraph) {
   Recording recording;
   Exec recorder(Device::cpu, recording);
@@ -171,10 +293,10 @@ TEST_F(GraphComparisonTest, APathThatFollowsDataIsFound) {
   EXPECT_EQ(compared([&] { add(0, 1, 1); }, ops),
             "[graph] training, microbatch 1, layer 3, op 1 (add): a tensor of shape [1] lies at another address than "
             "when captured");
-  EXPECT_EQ(
-      compared([&] { add(0, 1, 1), add(0, 1, 2); }, [&] { add(0, 1, 1); }),
-      "[graph] training, op 2 (add): the graph has it, the host no longer asks for it: a graph keeps the path of its "
-      "capture");
+  EXPECT_EQ(compared([&] { add(0, 1, 1), add(0, 1, 2); }, [&] { add(0, 1, 1); }),
+            "[graph] training, microbatch 1, layer 3, op 2 (add): the graph has it, the host no longer asks for it: a "
+            "graph keeps the path of its "
+            "capture");
   EXPECT_EQ(compared([&] { add(0, 1, 1); }, [&] { add(0, 1, 1), add(0, 1, 2); }),
             "[graph] training, microbatch 1, layer 3, op 2 (add): the graph has nothing there: a graph keeps the path "
             "of its capture, so what the "
