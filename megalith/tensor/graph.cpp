@@ -76,6 +76,13 @@ void Graph::launch(Exec& ex) const {
   body_->launch(ex);
 }
 
+std::vector<Graph::Touched> Graph::touched() const {
+  std::vector<Touched> all;
+  for (const CallList::Op& op : dynamic_cast<const CallList&>(*body_).ops())
+    all.push_back({op.name, op.reads, op.writes});
+  return all;
+}
+
 void prepare_captures(Device device) {
   if constexpr (build::has_cuda) {
     if (device == Device::cuda) cuda::load_capture_kernels();

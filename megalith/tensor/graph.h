@@ -43,6 +43,12 @@ class Graph {
   /// Runs in the order of `ex`. On a GPU the host only submits.
   void launch(Exec& ex) const;
   const GraphStats& stats() const { return stats_; }
+  /// What the ops of a graph of the CPU touch, in their order, at the addresses of the capture.
+  struct Touched {
+    std::string_view op;
+    std::span<const Tensor> reads, writes;
+  };
+  std::vector<Touched> touched() const;
 
   /// What a device makes of the captured ops.
   class Body {

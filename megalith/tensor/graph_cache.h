@@ -54,6 +54,8 @@ class GraphCache {
 
   GraphStats stats() const;                                    ///< of all pieces
   const TimedLaunches& launches() const { return launches_; }  ///< since the first capture
+  /// Throws std::out_of_range where there is none.
+  const Graph& graph(const Key& key) const { return pieces_.at(key).graph; }
   /// The launches of a step.
   const std::vector<Key>& order() const { return order_; }
   /// Graphs are gone, and may be captured anew.
