@@ -84,7 +84,8 @@ INSTANTIATE_TEST_SUITE_P(All, LayerGraphGrid, ::testing::ValuesIn(testing::graph
                          [](const auto& test) { return test.param.name(); });
 
 TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
-  for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .chunks = 2}}) {
+  for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .chunks = 2},
+                           Grid{.tp = 2, .rows = nn::Rows::shared}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
     const auto want = eager(eager_plan(grid, "bf16", 12));
     for (const ScopeSet& scopes : {ScopeSet{Scope::attn}, ScopeSet{Scope::mlp}, ScopeSet{Scope::attn, Scope::mlp}}) {
       for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {

@@ -1,7 +1,9 @@
-// Input gradients that reach the stage before late: their senders go on meanwhile, and must keep them until they have
-// been taken (M7, T16).
+// Messages that come late. Input gradients: their senders go on meanwhile, and must keep them until the stage before
+// has taken them (M7, T16). Gathered parameters: no graph may be launched before those that it reads are there (H1,
+// T15).
 #include <chrono>
 #include <deque>
+#include <map>
 #include <thread>
 
 #include "tests/train/graph_run.h"
@@ -11,11 +13,10 @@ namespace {
 
 using testing::Grid;
 
-/// Forwards to a channel of a transport, but takes gradients no earlier than they are waited for, and then some time
-/// later: until then they lie where the sender has them.
-class LateChannel final : public comm::Channel {
+/// Forwards to a channel of a transport.
+class ForwardingChannel : public comm::Channel {
  public:
-  explicit LateChannel(const comm::Group& group)
+  explicit ForwardingChannel(const comm::Group& group)
       : Channel(std::string(group.name()), {group.world_ranks().begin(), group.world_ranks().end()}, group.rank()),
         group_(group) {}
 
@@ -40,6 +41,25 @@ class LateChannel final : public comm::Channel {
     return inner().post_send(call, data, stream);
   }
   comm::Ticket post_recv(const comm::Call& call, void* data, Stream stream) override {
+    return inner().post_recv(call, data, stream);
+  }
+  void wait(comm::Ticket ticket, Stream stream) override { inner().wait(ticket, stream); }
+  void cancel(comm::Ticket ticket) noexcept override { inner().cancel(ticket); }
+
+ protected:
+  static constexpr std::int64_t kLate = std::int64_t{1} << 62;  ///< tickets of its own
+  comm::Channel& inner() const { return group_.channel(); }
+
+ private:
+  comm::Group group_;
+};
+
+/// Takes gradients no earlier than they are waited for, and then some time later: until then they lie where the sender
+/// has them.
+class LateGradients final : public ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  comm::Ticket post_recv(const comm::Call& call, void* data, Stream stream) override {
     if (call.lane != static_cast<int>(pipeline::Flow::gradient)) return inner().post_recv(call, data, stream);
     late_.push_back({call, data});
     return {kLate + posted_++, call.entry};
@@ -57,18 +77,46 @@ class LateChannel final : public comm::Channel {
   }
 
  private:
-  static constexpr std::int64_t kLate = std::int64_t{1} << 62;
   struct Late {
     comm::Call call;
     void* data;
   };
-  comm::Channel& inner() const { return group_.channel(); }
-
-  comm::Group group_;
   std::deque<Late> late_;
   std::int64_t posted_ = 0;
 };
 
+/// Gathers nothing before it is waited for: who reads before has what was there.
+class LateGathers final : public ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  ~LateGathers() override { EXPECT_TRUE(late_.empty()) << late_.size() << " gathers were never awaited"; }
+  comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream) override {
+    late_.emplace(kLate + posted_, Late{call, in, out});
+    return {kLate + posted_++, call.entry};
+  }
+  void wait(comm::Ticket ticket, Stream stream) override {
+    if (ticket.id < kLate) return inner().wait(ticket, stream);
+    const auto late = late_.extract(ticket.id);
+    ASSERT_FALSE(late.empty()) << "a gather is awaited twice";
+    const Late& gather = late.mapped();
+    const comm::Ticket gathered = inner().all_gather(gather.call, gather.in, gather.out, stream);
+    if (gathered.id >= 0) inner().wait(gathered, stream);
+  }
+  void cancel(comm::Ticket ticket) noexcept override {
+    if (late_.erase(ticket.id) == 0) inner().cancel(ticket);
+  }
+
+ private:
+  struct Late {
+    comm::Call call;
+    const void* in;
+    void* out;
+  };
+  std::map<std::int64_t, Late> late_;
+  std::int64_t posted_ = 0;
+};
+
+template <class LateChannel>
 class LateWorld final : public comm::World {
  public:
   explicit LateWorld(comm::World& world) : world_(world) { adopt_world(world.all()); }
@@ -87,12 +135,10 @@ class LateWorld final : public comm::World {
   comm::World& world_;
 };
 
-class LateGradients : public ::testing::TestWithParam<Grid> {};
-
-TEST_P(LateGradients, ChangeNoBits) {
+/// Runs with late messages, eagerly and in every way to run from graphs; check(run) of what each leaves.
+template <class LateChannel, class Check>
+void for_late_runs(config::RunPlan plan, const testing::AtTheEnd& at_the_end, Check&& check) {
   using capture::GraphMode;
-  config::RunPlan plan = testing::small_plan(GetParam(), "fp32", 8);
-  const auto want = testing::run_of(plan, [](train::Engine&, Index) {});
   plan.graphs.warmup_steps = 2;
   for (const GraphMode mode : {GraphMode::none, GraphMode::layers, GraphMode::iteration}) {
     for (const capture::GraphsPer per : {capture::GraphsPer::microbatch, capture::GraphsPer::slot}) {
@@ -103,18 +149,51 @@ TEST_P(LateGradients, ChangeNoBits) {
       testing::GraphRun late;
       comm::run_ranks(plan.grid.world_size,
                       [&](comm::World& world) {
-                        LateWorld slow(world);
-                        testing::train_rank(slow, plan, late, [](train::Engine&, Index) {});
+                        LateWorld<LateChannel> slow(world);
+                        testing::train_rank(slow, plan, late, at_the_end);
                       },
                       {.timeout_s = 60});
-      testing::expect_same(late, *want);
+      check(late);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Pipelines, LateGradients,
+class LateGradientsGrid : public ::testing::TestWithParam<Grid> {};
+
+TEST_P(LateGradientsGrid, ChangeNoBits) {
+  const config::RunPlan plan = testing::small_plan(GetParam(), "fp32", 8);
+  const auto want = testing::run_of(plan, [](train::Engine&, Index) {});
+  for_late_runs<LateGradients>(
+      plan, [](train::Engine&, Index) {}, [&](const testing::GraphRun& late) { testing::expect_same(late, *want); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Pipelines, LateGradientsGrid,
                          ::testing::Values(Grid{.pp = 2}, Grid{.pp = 4}, Grid{.pp = 2, .chunks = 2},
                                            Grid{.tp = 2, .pp = 2}),
+                         [](const auto& test) { return test.param.name(); });
+
+class LateGathersGrid : public ::testing::TestWithParam<Grid> {};
+
+TEST_P(LateGathersGrid, AreAwaitedOnceBeforeWhatReadsThem) {
+  Grid grid = GetParam();
+  const auto plain = testing::run_of(testing::small_plan(grid, "fp32", 10), [](train::Engine&, Index) {});
+  grid.sharding = Sharding::optimizer;
+  const config::RunPlan plan = testing::small_plan(grid, "fp32", 10);
+  for_late_runs<LateGathers>(
+      plan,
+      [&](train::Engine& engine, Index) {
+        // A step gathers each bucket once, and so does an evaluation. Debug builds run a step from graphs once more.
+        const auto buckets = static_cast<Index>(engine.stage().params().buckets().size());
+        const bool once_more = build::is_debug && engine.captured_graphs().stats.graphs > 0;
+        EXPECT_EQ(engine.mesh().dp.counters()[comm::Op::all_gather].calls,
+                  buckets * (plan.train.steps + 1 + Index{once_more}));
+      },
+      [&](const testing::GraphRun& late) { testing::expect_same_training(late, *plain); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sharded, LateGathersGrid,
+                         ::testing::Values(Grid{.dp = 2}, Grid{.tp = 2, .dp = 2, .rows = nn::Rows::shared},
+                                           Grid{.pp = 2, .dp = 2, .chunks = 2}),
                          [](const auto& test) { return test.param.name(); });
 
 }  // namespace

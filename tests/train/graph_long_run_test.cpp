@@ -1,0 +1,103 @@
+// A hundred steps from graphs, against eager ones, with everything that a run leaves behind (T4); and fp16 steps of
+// which some are skipped (T18).
+#include <cstring>
+
+#include "megalith/ops/step_end.h"
+
+#include "tests/train/graph_run.h"
+
+namespace megalith {
+namespace {
+
+using capture::GraphMode;
+using capture::GraphsPer;
+using testing::Grid;
+
+constexpr Index kSteps = 100;
+
+/// A way to run from graphs.
+struct Way {
+  const char* name;
+  GraphMode mode;
+  bool optimizer = false;                 ///< iteration
+  GraphsPer per = GraphsPer::microbatch;  ///< layers
+};
+constexpr Way kWays[] = {{"passes", GraphMode::iteration},
+                         {"whole step", GraphMode::iteration, true},
+                         {"layers per microbatch", GraphMode::layers},
+                         {"layers per slot", GraphMode::layers, false, GraphsPer::slot}};
+
+config::RunPlan with(config::RunPlan plan, const Way& way) {
+  plan.graphs.mode = way.mode;
+  plan.graphs.optimizer = way.optimizer;
+  plan.graphs.per = way.per;
+  plan.graphs.warmup_steps = 3;
+  return plan;
+}
+
+/// A run, and the state of each rank's optimizer at its end. Random numbers have no state beside the step.
+struct LongRun {
+  std::unique_ptr<testing::GraphRun> run;
+  std::vector<std::vector<std::byte>> states;
+};
+
+LongRun trained(const config::RunPlan& plan) {
+  LongRun all{nullptr, std::vector<std::vector<std::byte>>(static_cast<std::size_t>(plan.grid.world_size))};
+  all.run = testing::run_of(plan, [&](train::Engine& engine, Index) {
+    std::vector<std::byte>& state = all.states[static_cast<std::size_t>(engine.world().rank())];
+    const auto add = [&state](const void* data, Index bytes) {
+      const auto* begin = static_cast<const std::byte*>(data);
+      state.insert(state.end(), begin, begin + bytes);
+    };
+    for (const Tensor& tensor : {engine.optimizer().m(), engine.optimizer().v(), engine.stage().params().masters()})
+      add(tensor.raw(), tensor.bytes());
+    const ops::OptimizerState scalars = engine.optimizer_state();
+    add(&scalars, sizeof scalars);
+    EXPECT_EQ(engine.captured_graphs().stats.graphs > 0, plan.graphs.mode != GraphMode::none);
+  });
+  return all;
+}
+
+void expect_same(const LongRun& got, const LongRun& want) {
+  testing::expect_same(*got.run, *want.run);
+  EXPECT_TRUE(got.states == want.states) << "moments, masters or the optimizer's numbers";
+}
+
+class LongGraphRun : public ::testing::TestWithParam<std::tuple<Grid, double>> {};
+
+TEST_P(LongGraphRun, AHundredStepsLeaveTheBitsOfEagerOnes) {
+  const auto& [grid, dropout] = GetParam();
+  config::RunPlan plan = testing::small_plan(grid, "bf16", kSteps);
+  plan.model.dropout = plan.model.attention_dropout = plan.model.embedding_dropout = dropout;
+  const LongRun want = trained(plan);
+  ASSERT_EQ(want.run->record.norms.size(), static_cast<std::size_t>(kSteps));
+  for (const Way& way : kWays) {
+    SCOPED_TRACE(way.name);
+    expect_same(trained(with(plan, way)), want);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LongGraphRun,
+                         ::testing::Combine(::testing::Values(Grid{.tp = 2, .rows = nn::Rows::shared},
+                                                              Grid{.pp = 2, .chunks = 2}),
+                                            ::testing::Values(0.0, 0.1)),
+                         [](const auto& test) {
+                           return std::get<0>(test.param).name() +
+                                  (std::get<1>(test.param) > 0 ? "_dropout" : "_no_dropout");
+                         });
+
+TEST(LongGraphRuns, StepsThatAreSkippedLeaveTheBitsOfEagerOnes) {
+  config::RunPlan plan = testing::small_plan({.tp = 2, .pp = 2}, "fp16", 20);
+  plan.train.scaling = {.initial = 0x1p26, .smallest = 1, .growth_interval = 2};
+  const LongRun want = trained(plan);
+  ops::OptimizerState end;
+  std::memcpy(&end, want.states[0].data() + want.states[0].size() - sizeof end, sizeof end);
+  EXPECT_LT(end.updates, 20u - 3u) << "some steps are skipped, also once graphs are launched";
+  for (const Way& way : kWays) {
+    SCOPED_TRACE(way.name);
+    expect_same(trained(with(plan, way)), want);
+  }
+}
+
+}  // namespace
+}  // namespace megalith
