@@ -60,6 +60,7 @@ struct Case {
   int pp = 1, chunks = 1;
   std::vector<Index> stage_layers = {};
   Index bucket_layers = 1;
+  LayerPieces pieces = LayerPieces::none;  ///< that have graphs
 };
 
 constexpr Index kHidden = 16, kFfn = 64;
@@ -77,6 +78,7 @@ StageConfig stage_config(const Case& c, Sharding sharding) {
           .chunks = c.chunks,
           .global_batch = 8,
           .policy = {DType::f64, DType::f64},
+          .pieces = {c.pieces, ChunkEdges::of_caller},
           .sharding = sharding,
           .grad_bucket_bytes = c.bucket_layers * kLayerElements * size_of(DType::f64)};
 }
@@ -86,9 +88,17 @@ struct Passed {
   std::vector<double> own_grads;
 };
 
-/// Forward, backward and reduction of one step. With a sharded optimizer this rank holds its own shards only when the
-/// step begins, and NaN in place of the others.
-Passed step(const grid::Mesh& given, const Case& c, Sharding sharding) {
+void keep_own_shards(ParamBuffer& params) {
+  const std::span<double> values = params.values().span<double>();
+  const std::vector<double> whole(values.begin(), values.end());
+  std::ranges::fill(values, std::numeric_limits<double>::quiet_NaN());
+  for (const OwnRange& range : params.own_ranges())
+    std::copy_n(whole.begin() + range.in_whole, range.count, values.begin() + range.in_whole);
+}
+
+/// Forward, backward and reduction of each of three steps: eager, from graphs once they are captured in the second.
+/// With a sharded optimizer this rank holds its own shards only when a step begins, and NaN in place of the others.
+std::vector<Passed> steps(const grid::Mesh& given, const Case& c, Sharding sharding) {
   grid::Mesh mesh = given;
   if (sharding == Sharding::optimizer) mesh.dp = comm::Group(std::make_shared<LateGathers>(given.dp));
   GptStage stage(stage_config(c, sharding), mesh);
@@ -99,24 +109,29 @@ Passed step(const grid::Mesh& given, const Case& c, Sharding sharding) {
   Exec ex;
   ParamBuffer& params = stage.params();
   for (const Param& param : params.params()) ops::initialise(ex, param.spec, param.value, 3);
-  if (sharding == Sharding::optimizer) {
-    const std::span<double> values = params.values().span<double>();
-    const std::vector<double> whole(values.begin(), values.end());
-    std::ranges::fill(values, std::numeric_limits<double>::quiet_NaN());
-    for (const OwnRange& range : params.own_ranges())
-      std::copy_n(whole.begin() + range.in_whole, range.count, values.begin() + range.in_whole);
-  }
-  ops::OptimizerState state;
+  GraphCache graphs;
+  graphs.start("training", ledger.memory());
+  if (c.pieces != LayerPieces::none) stage.run_pieces_from(graphs);
+  ops::OptimizerState optimizer;
   const Counting source;
-  stage.load(ex, nn::Mode::train, source, 0, {.loss_scale = 1}, Tensor(&state, {sizeof state}, DType::u8));
-  stage.begin(ex);
-  executor.run(ex, stage);
-  Passed passed{.loss = *stage.loss_sum().data<double>(), .own_grads = {}};
-  for (const Bucket& bucket : params.buckets()) {
-    const Tensor own = params.own_shard(params.grads(), bucket);
-    passed.own_grads.insert(passed.own_grads.end(), own.data<double>(), own.data<double>() + own.numel());
+  std::vector<Passed> all;
+  for (const auto state : {GraphCache::State::eager, GraphCache::State::capturing, GraphCache::State::replaying}) {
+    if (sharding == Sharding::optimizer) keep_own_shards(params);
+    graphs.set_state(state);
+    stage.load(ex, nn::Mode::train, source, 0, {.loss_scale = 1}, Tensor(&optimizer, {sizeof optimizer}, DType::u8));
+    stage.begin(ex);
+    executor.run(ex, stage);
+    stage.await_all_grads(ex);
+    if (state == GraphCache::State::capturing) graphs.prepare(ex);
+    Passed passed{.loss = *stage.loss_sum().data<double>(), .own_grads = {}};
+    for (const Bucket& bucket : params.buckets()) {
+      const Tensor own = params.own_shard(params.grads(), bucket);
+      passed.own_grads.insert(passed.own_grads.end(), own.data<double>(), own.data<double>() + own.numel());
+    }
+    all.push_back(std::move(passed));
   }
-  return passed;
+  EXPECT_EQ(graphs.launches().count() > 0, c.pieces != LayerPieces::none && !graphs.order().empty());
+  return all;
 }
 
 class GatheredStep : public testing::TestWithParam<Case> {};
@@ -125,17 +140,22 @@ TEST_P(GatheredStep, WaitsForTheShardsOfOthersBeforeAnythingReadsThem) {
   const Case& c = GetParam();
   comm::run_ranks(2 * c.pp, [&](comm::World& world) {
     const grid::Mesh mesh = grid::make_mesh(world, grid::resolve({.world_size = 2 * c.pp, .pp = c.pp}));
-    const Passed whole = step(mesh, c, Sharding::none), sharded = step(mesh, c, Sharding::optimizer);
-    EXPECT_TRUE(std::isfinite(whole.loss));
-    EXPECT_EQ(sharded.loss, whole.loss);
-    EXPECT_EQ(sharded.own_grads, whole.own_grads);
+    const std::vector<Passed> whole = steps(mesh, c, Sharding::none), sharded = steps(mesh, c, Sharding::optimizer);
+    for (std::size_t step = 0; step < whole.size(); ++step) {
+      EXPECT_TRUE(std::isfinite(whole[step].loss)) << step;
+      EXPECT_EQ(sharded[step].loss, whole[step].loss) << step;
+      EXPECT_EQ(sharded[step].own_grads, whole[step].own_grads) << step;
+    }
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Stages, GatheredStep,
                          testing::Values(Case{}, Case{.bucket_layers = 3}, Case{.pp = 2},
                                          Case{.pp = 2, .chunks = 2, .bucket_layers = 3},
-                                         Case{.pp = 2, .stage_layers = {0, 8}}, Case{.pp = 2, .stage_layers = {8, 0}}));
+                                         Case{.pp = 2, .stage_layers = {0, 8}}, Case{.pp = 2, .stage_layers = {8, 0}},
+                                         Case{.pieces = LayerPieces::whole}, Case{.pieces = LayerPieces::attention},
+                                         Case{.pieces = LayerPieces::mlp},
+                                         Case{.pp = 2, .chunks = 2, .pieces = LayerPieces::whole}));
 
 TEST(ParamGatherer, StartsABucketOnceAndRefusesLayersThatWereNotStarted) {
   constexpr int kRanks = 2;
