@@ -21,18 +21,21 @@ namespace {
       "use device.type = \"cpu\"");
 }
 
-void refuse_in_graphs(const char* what, const char* why) {
-  if (const Capture* capture = Capture::active(); capture != nullptr) capture->refuse(what, why);
+void refuse_in_graphs(Device device, const char* what, const char* why) {
+  if (const Capture* capture = Capture::active(device); capture != nullptr) capture->refuse(what, why);
 }
 
 constexpr const char* kNoWait = "inside a graph the host cannot wait for the device";
 constexpr const char* kNoTime = "what runs inside a graph cannot be timed";
 constexpr const char* kNoMemory = "a graph's memory is taken before the capture";
 
-void refuse_beside_ops(const char* what) {
-  if (const Capture* capture = Capture::active(); capture != nullptr && !capture->in_op())
+void refuse_beside_ops(Device device, const char* what) {
+  if (const Capture* capture = Capture::active(device); capture != nullptr && !capture->in_op())
     capture->refuse(what, "memory is written by ops only, through Exec::run");
 }
+
+/// Of what has a handle on GPUs only.
+Device device_of(const std::shared_ptr<void>& handle) { return handle ? Device::cuda : Device::cpu; }
 
 }  // namespace
 
@@ -75,7 +78,7 @@ void Event::hold(Stream stream) const {
 }
 
 void Event::wait() const {
-  refuse_in_graphs("Event::wait", kNoWait);
+  refuse_in_graphs(device_of(handle_), "Event::wait", kNoWait);
   if constexpr (build::has_cuda) {
     if (handle_) cuda::wait(handle_.get());
   }
@@ -97,7 +100,7 @@ TimePoint::TimePoint(Device device) {
 }
 
 void TimePoint::record(Stream stream) {
-  refuse_in_graphs("TimePoint::record", kNoTime);
+  refuse_in_graphs(device_of(handle_), "TimePoint::record", kNoTime);
   if constexpr (build::has_cuda) {
     if (handle_) return cuda::record(handle_.get(), stream);
   }
@@ -105,7 +108,7 @@ void TimePoint::record(Stream stream) {
 }
 
 double TimePoint::seconds_since(const TimePoint& earlier) const {
-  refuse_in_graphs("TimePoint::seconds_since", kNoWait);
+  refuse_in_graphs(device_of(handle_), "TimePoint::seconds_since", kNoWait);
   if constexpr (build::has_cuda) {
     if (handle_) return cuda::seconds_between(earlier.handle_.get(), handle_.get());
   }
@@ -175,7 +178,7 @@ std::span<const int> sharers() {
 }
 
 std::shared_ptr<std::byte> allocate(Device device, Index bytes) {
-  if (bytes > 0) refuse_in_graphs("device::allocate", kNoMemory);
+  if (bytes > 0) refuse_in_graphs(device, "device::allocate", kNoMemory);
   if (device == Device::cpu) return allocate_plain(bytes, Contents::zeros);
   if constexpr (build::has_cuda)
     return cuda::allocate(bytes);
@@ -184,7 +187,7 @@ std::shared_ptr<std::byte> allocate(Device device, Index bytes) {
 }
 
 std::shared_ptr<std::byte> allocate_host(Device device, Index bytes, Contents contents) {
-  if (bytes > 0) refuse_in_graphs("device::allocate_host", kNoMemory);
+  if (bytes > 0) refuse_in_graphs(device, "device::allocate_host", kNoMemory);
   if (device == Device::cpu) return allocate_plain(bytes, contents);
   if constexpr (build::has_cuda) {
     std::shared_ptr<std::byte> memory = cuda::allocate_host(bytes);
@@ -197,7 +200,7 @@ std::shared_ptr<std::byte> allocate_host(Device device, Index bytes, Contents co
 
 void copy(Device device, void* to, const void* from, Index bytes, Stream stream) {
   if (bytes == 0 || to == from) return;
-  refuse_beside_ops("device::copy");
+  refuse_beside_ops(device, "device::copy");
   if (device == Device::cpu) {
     std::memmove(to, from, static_cast<std::size_t>(bytes));
     return;
@@ -210,7 +213,7 @@ void copy(Device device, void* to, const void* from, Index bytes, Stream stream)
 
 void fill_bytes(Device device, void* to, int byte, Index bytes, Stream stream) {
   if (bytes == 0) return;
-  refuse_beside_ops("device::fill_bytes");
+  refuse_beside_ops(device, "device::fill_bytes");
   if (device == Device::cpu) {
     std::memset(to, byte, static_cast<std::size_t>(bytes));
     return;
@@ -222,7 +225,7 @@ void fill_bytes(Device device, void* to, int byte, Index bytes, Stream stream) {
 }
 
 void synchronize(Device device, Stream stream) {
-  refuse_in_graphs("device::synchronize", kNoWait);
+  refuse_in_graphs(device, "device::synchronize", kNoWait);
   if (device == Device::cpu) return;
   if constexpr (build::has_cuda)
     cuda::synchronize(stream);

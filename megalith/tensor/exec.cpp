@@ -85,7 +85,7 @@ void Exec::set_tracer(Tracer* tracer) {
 
 void Exec::begin_capture(Capture& capture) {
   if (recording_ != nullptr || capture_ != nullptr) throw InternalError("[Exec::begin_capture] one is under way");
-  capture.follow(place_);
+  capture.follow(place_, device_);
   if (tracer_ != nullptr) capture.refuse("Exec::set_tracer", "ops inside a graph cannot be timed one by one");
   if constexpr (build::has_cuda) {
     if (device_ == Device::cuda) cuda::begin_capture(stream_.get());
@@ -114,7 +114,7 @@ void Exec::check_order(const OpInfo& op) {
 }
 
 void Exec::check_capture(const OpInfo& op) const {
-  if (const Capture* other = Capture::active(); other != nullptr && other != capture_)
+  if (const Capture* other = Capture::active(device_); other != nullptr && other != capture_)
     other->refuse(op.name, "an op of another Exec is no part of the graph");
 }
 

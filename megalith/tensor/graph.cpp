@@ -104,7 +104,9 @@ Capture::Capture(std::string name, std::vector<std::span<const std::byte>> memor
       calls_(std::make_shared<CallList>()),
       begun_s_(monotonic_s()) {}
 
-const Capture* Capture::active() { return active_capture; }
+const Capture* Capture::active(Device device) {
+  return active_capture != nullptr && active_capture->device_ == device ? active_capture : nullptr;
+}
 
 void Capture::enter() { active_capture = this; }
 

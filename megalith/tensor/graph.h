@@ -84,8 +84,9 @@ class Capture {
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  /// The one of the calling thread; null where it captures nothing.
-  static const Capture* active();
+  /// What the calling thread captures of that device's work; null where it captures nothing. (While a GPU's work is
+  /// captured the hosts may still exchange what they must know.)
+  static const Capture* active(Device device);
   [[noreturn]] void refuse(std::string_view what, std::string_view why) const;
   /// Puts the place in front of an error of captured code that does not say it.
   void put_place(Error& error) const;
@@ -93,8 +94,11 @@ class Capture {
   bool in_op() const { return op_ != nullptr; }
 
   // For Exec.
-  /// From here on messages name where `place` then is.
-  void follow(const Place& place) { place_ = &place; }
+  /// Of that device's work; from here on messages name where `place` then is.
+  void follow(const Place& place, Device device) {
+    place_ = &place;
+    device_ = device;
+  }
   /// From here on it is the calling thread's.
   void enter();
   void leave() noexcept;
@@ -120,6 +124,7 @@ class Capture {
   std::vector<std::span<const std::byte>> memory_;
   std::shared_ptr<CallList> calls_;  // on the CPU
   const Place* place_ = nullptr;
+  Device device_ = Device::cpu;
   const char* op_ = nullptr;
   Index num_ops_ = 0;
   double begun_s_;
