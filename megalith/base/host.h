@@ -1,9 +1,12 @@
 #pragma once
+#include <cstdint>
 #include <string>
 
 namespace megalith {
 
 /// The name of the machine that this process runs on; "unknown" where the system does not say.
 std::string host_name();
+/// The same for all processes that share this machine's memory and clock, until it starts anew.
+std::uint64_t host_id();
 
 }  // namespace megalith

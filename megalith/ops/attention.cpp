@@ -68,7 +68,7 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
   expect_like(args.dqkv, args.qkv.shape(), dtype, "attention_backward.dqkv");
   const Index scratch_bytes = ex.device() == Device::cpu
                                   ? cpu::attention_backward_scratch_bytes(args)
-                                  : cuda::attention_backward_scratch_bytes(ex.determinism(), args);
+                                  : cuda::attention_backward_scratch_bytes(ex.determinism(), cuda::shape_of(args));
   const Tensor scratch = ex.tensor({scratch_bytes}, DType::u8);
   run_float(
       ex,
@@ -77,6 +77,11 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
        .writes = {args.dqkv, scratch}},
       dtype, [args, scratch]<class T>() { cpu::attention_backward<T>(args, scratch); },
       [args, scratch](auto& exec, auto stream) { cuda::attention_backward(exec, stream, args, scratch); });
+}
+
+Index deterministic_attention_bytes(const AttentionShape& shape) {
+  const Index keys = round_up(shape.seq_len, 128);
+  return cuda::has_library_kernel(shape) ? 2 * shape.batch * shape.num_heads * keys * keys : 0;
 }
 
 }  // namespace megalith::ops

@@ -29,4 +29,14 @@ struct AttentionBackward {
 };
 void attention_backward(Exec& ex, const AttentionBackward& args);
 
+/// What an attention's memory follows from. Sizes are those of one call.
+struct AttentionShape {
+  DType dtype = DType::f32;
+  Index batch = 0, seq_len = 0, num_heads = 0, head_dim = 0;
+  double dropout = 0;
+};
+/// Bytes of scratch that the backward pass takes on a GPU only to give the same bits every time: 2 for every query and
+/// key of a head, where the library's kernel runs (cuda/attention.h). 0 elsewhere.
+Index deterministic_attention_bytes(const AttentionShape& shape);
+
 }  // namespace megalith::ops

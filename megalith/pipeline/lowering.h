@@ -92,11 +92,9 @@ struct LoweredSchedule {
 ///   a send, whatever the speed of the stages; with fewer, large groups deadlock. Forward-only, stages below the last
 ///   have two, and one that is two ahead of its neighbour waits.
 /// - Asked for, gather_params comes once for each chunk, in the chunks' order and before the step's first compute
-/// action,
-///   so that what is gathered for later chunks arrives beside earlier ones; never when forward-only.
+///   action, so that what is gathered for later chunks arrives beside earlier ones; never when forward-only.
 /// - Gradients go to be reduced with each chunk's last backward, layer by layer; reduce_grads, for what is left of
-/// them,
-///   comes once, after the last backward of all; never when forward-only.
+///   them, comes once, after the last backward of all; never when forward-only.
 /// With one stage there is no communication.
 /// Memory: the counts follow the microbatches in flight and do not grow with their total number.
 LoweredSchedule lower(const ScheduleShape& shape, int stage, const LoweringOptions& options = {});

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
 #include "megalith/base/build.h"
 #include "megalith/base/clock.h"
@@ -155,7 +156,8 @@ Index memory_in_use(Device device) {
     throw_no_cuda();
 }
 
-Index memory_left() {
+Index memory_left(Device device) {
+  if (device == Device::cpu) return std::numeric_limits<Index>::max();
   if constexpr (build::has_cuda)
     return cuda::memory_left();
   else

@@ -41,9 +41,6 @@ class OwnedStream {
   std::shared_ptr<void> handle_;
 };
 
-// While the calling thread captures a graph, what no graph can hold throws InternalError, which names the place in the
-// step: Event::wait, TimePoint, taking memory, device::synchronize, and outside of ops also copies and fills.
-
 /// A point in a stream's order. On the CPU every point has been passed when it is recorded.
 class Event {
  public:
@@ -53,7 +50,8 @@ class Event {
   void record(Stream stream);
   /// Later work of `stream` starts after the recorded point. Does not block the caller.
   void hold(Stream stream) const;
-  /// Returns when the point has been passed. An event that was never recorded has been passed.
+  /// Returns when the point has been passed. An event that was never recorded has been passed. Throws InternalError
+  /// while the calling thread captures that device's work.
   void wait() const;
   bool passed() const;
 
@@ -61,7 +59,8 @@ class Event {
   std::shared_ptr<void> handle_;
 };
 
-/// A point in a stream's order whose time can be read.
+/// A point in a stream's order whose time can be read. Both functions throw InternalError while the calling thread
+/// captures that device's work.
 class TimePoint {
  public:
   explicit TimePoint(Device device);
@@ -77,6 +76,8 @@ class TimePoint {
 /// What new memory holds; `undefined` saves a pass over it.
 enum class Contents : std::uint8_t { zeros, undefined };
 
+/// While the calling thread captures a device's work as a graph, taking that device's memory, waiting for it and,
+/// outside of ops, copying and filling throw InternalError, which names the place in the step.
 namespace device {
 
 /// GPUs that this process may use; 0 in a build without CUDA and on a machine without one.
@@ -91,8 +92,9 @@ struct Gpu {
 std::vector<Gpu> gpus();
 /// Memory of the calling thread's GPU that is in use, whoever took it: by the driver's count. 0 on the CPU.
 Index memory_in_use(Device device);
-/// What is left of it.
-Index memory_left();
+/// Memory of the calling thread's GPU that nobody has taken, by the driver's count; all there may be on the CPU, which
+/// has no such count. Throws BackendError in a build without CUDA.
+Index memory_left(Device device);
 /// The calling thread works on this GPU from here on. `gpus`: those that threads of this process use, if they are to
 /// reach each other's memory; those of them that can may touch what this thread takes by allocate() from here on, where
 /// it is kLeastShared or more at a time. Nothing to do on the CPU.

@@ -98,6 +98,7 @@ void Exec::abandon_capture() noexcept {
   if constexpr (build::has_cuda) {
     if (device_ == Device::cuda) cuda::abandon_capture(stream_.get());
   }
+  if (capture_ != nullptr) capture_->leave();
   capture_ = nullptr;
   phase_ = nullptr;
 }

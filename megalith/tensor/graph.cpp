@@ -77,9 +77,10 @@ void Graph::launch(Exec& ex) const {
 }
 
 std::vector<Graph::Touched> Graph::touched() const {
+  const auto* const calls = dynamic_cast<const CallList*>(body_.get());
+  if (calls == nullptr) throw InternalError("[Graph::touched] only a graph of the CPU keeps its ops");
   std::vector<Touched> all;
-  for (const CallList::Op& op : dynamic_cast<const CallList&>(*body_).ops())
-    all.push_back({op.name, op.reads, op.writes});
+  for (const CallList::Op& op : calls->ops()) all.push_back({op.name, op.reads, op.writes});
   return all;
 }
 
@@ -124,6 +125,8 @@ void Capture::refuse(std::string_view what, std::string_view why) const {
 }
 
 void Capture::put_place(Error& error) const {
+  if (std::string_view(error.what()).starts_with("rank ") || dynamic_cast<const AbortedError*>(&error) != nullptr)
+    return;  // another rank's
   if (std::string_view(error.what()).find("[capture] ") == std::string_view::npos) error.put_in_front(where());
 }
 

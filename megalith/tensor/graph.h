@@ -43,7 +43,8 @@ class Graph {
   /// Runs in the order of `ex`. On a GPU the host only submits.
   void launch(Exec& ex) const;
   const GraphStats& stats() const { return stats_; }
-  /// What the ops of a graph of the CPU touch, in their order, at the addresses of the capture.
+  /// What the ops of a graph touch, in their order, at the addresses of the capture. Throws InternalError for a graph
+  /// of a GPU, and for none.
   struct Touched {
     std::string_view op;
     std::span<const Tensor> reads, writes;
@@ -88,7 +89,7 @@ class Capture {
   /// captured the hosts may still exchange what they must know.)
   static const Capture* active(Device device);
   [[noreturn]] void refuse(std::string_view what, std::string_view why) const;
-  /// Puts the place in front of an error of captured code that does not say it.
+  /// Puts the place in front of an error of captured code that does not say it, unless it is another rank's.
   void put_place(Error& error) const;
   /// Whether an op hands its work to the device: what it asks of the device becomes part of the graph.
   bool in_op() const { return op_ != nullptr; }

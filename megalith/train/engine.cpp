@@ -132,7 +132,7 @@ void Engine::allocate() {
   if (plan_.device == Device::cuda) {
     BytesByOwner to_take = planned_bytes();
     to_take.erase("library workspace");
-    require_gpu_memory(plan_, to_take, device::memory_left());
+    require_gpu_memory(world_, plan_, to_take);
   }
   const Index not_ours = device::memory_in_use(plan_.device) - workspace;
   stage_.allocate(ledger_, optimizer_plan_.scratch_bytes);

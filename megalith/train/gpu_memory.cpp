@@ -1,31 +1,45 @@
 #include "megalith/train/gpu_memory.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/comm/gather_values.h"
+#include "megalith/ops/attention.h"
 
 namespace megalith::train {
 
-Index apart_sums_bytes(const config::RunPlan& plan) {
-  const bool has_pass = plan.device == Device::cuda && plan.train.deterministic && plan.train.precision != "fp32" &&
-                        plan.model.attention_dropout == 0;
-  const Index seq_len = plan.model.seq_len;
-  return has_pass ? plan.train.micro_batch * (plan.model.num_heads / plan.grid.tp) * seq_len * seq_len * 2 : 0;
+Index deterministic_attention_bytes(const config::RunPlan& plan) {
+  if (plan.device != Device::cuda || !plan.train.deterministic) return 0;
+  return ops::deterministic_attention_bytes({.dtype = plan.train.policy().compute,
+                                             .batch = plan.train.micro_batch,
+                                             .seq_len = plan.model.seq_len,
+                                             .num_heads = plan.model.num_heads / plan.grid.tp,
+                                             .head_dim = plan.model.hidden_size / plan.model.num_heads,
+                                             .dropout = plan.model.attention_dropout});
 }
 
-void require_gpu_memory(const config::RunPlan& plan, const BytesByOwner& to_take, Index left) {
-  const Index needed = total(to_take);
-  if (needed <= left) return;
-  const Index apart = apart_sums_bytes(plan);
-  const std::string without = apart == 0
-                                  ? ""
-                                  : str(", or train.deterministic = false, whose attention takes up to ",
-                                        human_bytes(apart), " less: 2 bytes for every query and key of a rank's heads");
-  throw ConfigError(str("train.micro_batch = ", plan.train.micro_batch, ": a rank takes ", human_bytes(needed), " (",
-                        owners_text(to_take), "), its GPU has ", human_bytes(left),
-                        " left: must fit; use a smaller train.micro_batch, more of parallel.tp or parallel.pp, a "
-                        "smaller model",
+void require_gpu_memory(std::span<const GpuShare> ranks, const config::RunPlan& plan) {
+  const auto first = std::ranges::find_if(ranks, [](const GpuShare& rank) { return rank.needed > rank.left; });
+  if (first == ranks.end()) return;
+  const Index attention = deterministic_attention_bytes(plan);
+  const std::string without = attention == 0 ? ""
+                                             : str(", or train.deterministic = false, whose attention takes up to ",
+                                                   human_bytes(attention), " less");
+  throw ConfigError(str("train.micro_batch = ", plan.train.micro_batch, ": rank ", first - ranks.begin(), " takes ",
+                        human_bytes(first->needed), " (", first->owners.data(), ") of its GPU, where ",
+                        human_bytes(first->left),
+                        " are left beside what other programs hold: must fit; use a smaller train.micro_batch, more "
+                        "of parallel.tp or parallel.pp, a smaller model",
                         without));
+}
+
+void require_gpu_memory(comm::World& world, const config::RunPlan& plan, const BytesByOwner& to_take) {
+  GpuShare mine{.needed = total(to_take), .left = device::memory_left(plan.device)};
+  owners_text(to_take).copy(mine.owners.data(), mine.owners.size() - 1);
+  require_gpu_memory(comm::gather_values(world.all(), mine), plan);
 }
 
 }  // namespace megalith::train

@@ -1,15 +1,28 @@
 #pragma once
+#include <array>
+#include <span>
+
+#include "megalith/comm/world.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/tensor/memory.h"
 
 namespace megalith::train {
 
-/// What one call of the deterministic attention's backward pass keeps apart on a GPU, where a plan's attention has such
-/// a pass: 2 bytes for every query and key of a rank's heads. 0 elsewhere.
-Index apart_sums_bytes(const config::RunPlan& plan);
+/// What one call of the attention's backward pass takes of a rank's GPU only because train.deterministic asks for the
+/// same bits every time.
+Index deterministic_attention_bytes(const config::RunPlan& plan);
 
-/// Throws ConfigError when a rank would take more of its GPU than the `left` bytes that are free; names what takes them
-/// and what takes less.
-void require_gpu_memory(const config::RunPlan& plan, const BytesByOwner& to_take, Index left);
+/// One rank's part of what a run wants of GPUs.
+struct GpuShare {
+  Index needed = 0;
+  Index left = 0;                     ///< of its GPU, before it takes that
+  std::array<char, 512> owners = {};  ///< text: whose bytes they are
+};
+
+/// Throws ConfigError when a rank would take more of its GPU than is left there: names the first one, what takes its
+/// memory and what would take less.
+void require_gpu_memory(std::span<const GpuShare> ranks, const config::RunPlan& plan);
+/// The same for ranks on GPUs, each of which is about to take `to_take`. Throws on all ranks or on none. Collective.
+void require_gpu_memory(comm::World& world, const config::RunPlan& plan, const BytesByOwner& to_take);
 
 }  // namespace megalith::train

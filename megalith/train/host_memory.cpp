@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/base/hash.h"
 #include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -65,12 +64,6 @@ std::optional<Index> left_in_groups(const Path& root, const GroupFiles& files, c
   }
 }
 
-std::uint64_t this_host() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return hash_combine(fnv1a(boot), fnv1a(host_name()));
-}
-
 }  // namespace
 
 std::optional<Index> available_host_memory(const Path& root) {
@@ -109,7 +102,7 @@ void require_host_memory(std::span<const HostShare> ranks, const std::string& wh
 void require_host_memory(comm::World& world, Index bytes, const std::string& what, const std::string& fix) {
   Exec host;
   comm::barrier(host, world.all());
-  const HostShare mine{this_host(), bytes, available_host_memory().value_or(std::numeric_limits<Index>::max())};
+  const HostShare mine{host_id(), bytes, available_host_memory().value_or(std::numeric_limits<Index>::max())};
   require_host_memory(comm::gather_values(world.all(), mine), what, fix);
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/base/hash.h"
 #include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/gather_values.h"
@@ -25,7 +24,7 @@ double later_s(comm::World& world, const Tracer& tracer) {
     std::uint64_t host = 0;
     double clock_s = 0;
   };
-  const Start mine{fnv1a(host_name()), tracer.start_clock_s()};
+  const Start mine{host_id(), tracer.start_clock_s()};
   double first_s = mine.clock_s;
   for (const Start& start : comm::gather_values(world.all(), mine)) {
     if (start.host == mine.host) first_s = std::min(first_s, start.clock_s);

@@ -147,8 +147,10 @@ TEST(CommandLine, BenchStepProfilesByPhaseAndByOp) {
   const double all_phases = sum(json.at("phases"), [](const std::string&) { return true; });
   EXPECT_NEAR(all_phases, json.at("profiled_step_s").get<double>(), 1e-9);
   EXPECT_NEAR(all_phases - of_phase("idle"), sum(json.at("ops"), [](const std::string&) { return true; }), 1e-9);
+  const Finished text = run_shell(command);
+  ASSERT_EQ(text.code, 0) << text.err;
   for (const char* line : {"one more step, alone, on rank 0: ", "\n  communication ", "\n  idle "})
-    EXPECT_NE(run_shell(command).out.find(line), std::string::npos) << line;
+    EXPECT_NE(text.out.find(line), std::string::npos) << line;
 }
 
 TEST(CommandLine, BenchStepTimesNoSingleOpsOfAGraph) {

@@ -6,45 +6,16 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
-#include "megalith/comm/silent_channel.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/model/gpt_stage.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/step_end.h"
 #include "megalith/pipeline/executor.h"
 
+#include "tests/comm/late_gathers.h"
+
 namespace megalith::model {
 namespace {
-
-/// A group whose all-gathers bring nothing before they are waited for, as on a GPU they may: a missing wait is seen.
-class LateGathers final : public comm::SilentChannel {
- public:
-  explicit LateGathers(const comm::Group& group)
-      : SilentChannel(std::string(group.name()), {group.world_ranks().begin(), group.world_ranks().end()},
-                      group.rank()),
-        group_(group) {}
-
-  comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream) override {
-    gathers_.push_back({call, in, out});
-    return {static_cast<std::int64_t>(gathers_.size()) - 1};
-  }
-  void wait(comm::Ticket ticket, Stream stream) override {
-    const Gather& gather = gathers_[static_cast<std::size_t>(ticket.id)];
-    group_.channel().all_gather(gather.call, gather.in, gather.out, stream);
-  }
-  comm::Ticket reduce_scatter(const comm::Call& call, const void* in, void* out, Stream stream) override {
-    return group_.channel().reduce_scatter(call, in, out, stream);
-  }
-
- private:
-  struct Gather {
-    comm::Call call;
-    const void* in;
-    void* out;
-  };
-  comm::Group group_;
-  std::vector<Gather> gathers_;
-};
 
 class Counting final : public BatchSource {
  public:
@@ -100,7 +71,7 @@ void keep_own_shards(ParamBuffer& params) {
 /// With a sharded optimizer this rank holds its own shards only when a step begins, and NaN in place of the others.
 std::vector<Passed> steps(const grid::Mesh& given, const Case& c, Sharding sharding) {
   grid::Mesh mesh = given;
-  if (sharding == Sharding::optimizer) mesh.dp = comm::Group(std::make_shared<LateGathers>(given.dp));
+  if (sharding == Sharding::optimizer) mesh.dp = comm::Group(std::make_shared<comm::LateGathers>(given.dp));
   GptStage stage(stage_config(c, sharding), mesh);
   pipeline::Executor executor(stage.schedule(), mesh.pp, {stage.boundary_shape(), DType::f64});
   MemoryLedger ledger(Device::cpu);

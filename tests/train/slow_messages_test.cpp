@@ -3,56 +3,17 @@
 // T15).
 #include <chrono>
 #include <deque>
-#include <map>
 #include <thread>
 
+#include "tests/comm/late_gathers.h"
 #include "tests/train/graph_run.h"
 
 namespace megalith {
 namespace {
 
+using comm::ForwardingChannel;
+using comm::LateGathers;
 using testing::Grid;
-
-/// Forwards to a channel of a transport.
-class ForwardingChannel : public comm::Channel {
- public:
-  explicit ForwardingChannel(const comm::Group& group)
-      : Channel(std::string(group.name()), {group.world_ranks().begin(), group.world_ranks().end()}, group.rank()),
-        group_(group) {}
-
-  comm::Ticket all_reduce(const comm::Call& call, void* data, Stream stream) override {
-    return inner().all_reduce(call, data, stream);
-  }
-  comm::Ticket reduce_scatter(const comm::Call& call, const void* in, void* out, Stream stream) override {
-    return inner().reduce_scatter(call, in, out, stream);
-  }
-  comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream stream) override {
-    return inner().all_gather(call, in, out, stream);
-  }
-  comm::Ticket all_to_all(const comm::Call& call, const comm::Parts<const void>& in, const comm::Parts<void>& out,
-                          Stream stream) override {
-    return inner().all_to_all(call, in, out, stream);
-  }
-  comm::Ticket broadcast(const comm::Call& call, void* data, Stream stream) override {
-    return inner().broadcast(call, data, stream);
-  }
-  void barrier(const comm::Call& call, Stream stream) override { inner().barrier(call, stream); }
-  comm::Ticket post_send(const comm::Call& call, const void* data, Stream stream) override {
-    return inner().post_send(call, data, stream);
-  }
-  comm::Ticket post_recv(const comm::Call& call, void* data, Stream stream) override {
-    return inner().post_recv(call, data, stream);
-  }
-  void wait(comm::Ticket ticket, Stream stream) override { inner().wait(ticket, stream); }
-  void cancel(comm::Ticket ticket) noexcept override { inner().cancel(ticket); }
-
- protected:
-  static constexpr std::int64_t kLate = std::int64_t{1} << 62;  ///< tickets of its own
-  comm::Channel& inner() const { return group_.channel(); }
-
- private:
-  comm::Group group_;
-};
 
 /// Takes gradients no earlier than they are waited for, and then some time later: until then they lie where the sender
 /// has them.
@@ -82,37 +43,6 @@ class LateGradients final : public ForwardingChannel {
     void* data;
   };
   std::deque<Late> late_;
-  std::int64_t posted_ = 0;
-};
-
-/// Gathers nothing before it is waited for: who reads before has what was there.
-class LateGathers final : public ForwardingChannel {
- public:
-  using ForwardingChannel::ForwardingChannel;
-  ~LateGathers() override { EXPECT_TRUE(late_.empty()) << late_.size() << " gathers were never awaited"; }
-  comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream) override {
-    late_.emplace(kLate + posted_, Late{call, in, out});
-    return {kLate + posted_++, call.entry};
-  }
-  void wait(comm::Ticket ticket, Stream stream) override {
-    if (ticket.id < kLate) return inner().wait(ticket, stream);
-    const auto late = late_.extract(ticket.id);
-    ASSERT_FALSE(late.empty()) << "a gather is awaited twice";
-    const Late& gather = late.mapped();
-    const comm::Ticket gathered = inner().all_gather(gather.call, gather.in, gather.out, stream);
-    if (gathered.id >= 0) inner().wait(gathered, stream);
-  }
-  void cancel(comm::Ticket ticket) noexcept override {
-    if (late_.erase(ticket.id) == 0) inner().cancel(ticket);
-  }
-
- private:
-  struct Late {
-    comm::Call call;
-    const void* in;
-    void* out;
-  };
-  std::map<std::int64_t, Late> late_;
   std::int64_t posted_ = 0;
 };
 

@@ -25,7 +25,7 @@ constexpr int kCopyBlocks = 32;
 /// Of a kernel that sends a message, in a graph: there a copy engine's copy costs the host 2 us and more at each
 /// launch. 1.2B over two stages on H200s, 64 messages of 6 MiB a step: 287.0, 286.5 ms and 98, 86 us of the host; with
 /// 8 blocks 288.0, 287.2 and 103, 82; by copy engines 287.4, 287.5 and 257, 270.
-constexpr int kMessageBlocks = 16;
+constexpr int kSendBlocks = 16;
 /// Thread blocks of a kernel that meets the others' with nothing beside it. Gradients' last 154 MB, DP 2 of 124M on
 /// H200s, ms a step, the means of two: 56.0 by copy engines, 55.9 so; from a graph 55.7, 55.5.
 constexpr int kBlocksAlone = 32;
@@ -268,7 +268,7 @@ void PeerGroup::send(const Call& call, const void* data, Stream stream) {
     const std::array<void*, 1> to = {theirs.slot(rank_, call.lane, slot)};
     const std::byte* const from = static_cast<const std::byte*>(data) + begin;
     if (is_capturing(stream)) {
-      copy_by_kernel(stream, to, from, bytes, {.most_blocks = kMessageBlocks, .unless = &own.meeting_place()->failed});
+      copy_by_kernel(stream, to, from, bytes, {.most_blocks = kSendBlocks, .unless = &own.meeting_place()->failed});
     } else {
       copy(to[0], from, bytes, stream);
     }
