@@ -1,16 +1,20 @@
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/ops/adamw.h"
 #include "megalith/ops/attention.h"
+#include "megalith/ops/embedding.h"
 #include "megalith/ops/gemm_chooser.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/matmul.h"
@@ -290,6 +294,45 @@ void bench_norm(const OpsBench& o) {
   bench.print();
 }
 
+void bench_embedding(const OpsBench& o) {
+  OpsRunner bench(o);
+  bench.measure_roofs();
+  Exec& ex = bench.ex();
+  const Index batch = std::max<Index>(1, o.tokens / o.seq), tokens = batch * o.seq;
+  std::vector<std::int32_t> host(static_cast<std::size_t>(tokens));
+  const RandomSite site{.seed = 1};
+  for (std::size_t i = 0; i < host.size(); ++i)
+    host[i] = static_cast<std::int32_t>(site.word(i) % static_cast<std::uint32_t>(o.vocab));
+  const Tensor ids = ex.tensor({tokens}, DType::i32);
+  ex.copy(ids.raw(), host.data(), ids.bytes());
+  ex.synchronize();
+  std::ranges::sort(host);
+  const Index met = std::ranges::unique(host).begin() - host.begin();  // ids
+  const Tensor table = bench.random({o.vocab, o.hidden}), position = bench.random({o.seq, o.hidden}),
+               x = bench.random({tokens, o.hidden}), y = bench.empty({tokens, o.hidden}),
+               table_grad = bench.gradient({o.vocab, o.hidden}), position_grad = bench.gradient({o.seq, o.hidden}),
+               bias_grad = bench.gradient({o.hidden});
+  const auto rows = [&](Index count, DType dtype) { return static_cast<double>(count * o.hidden * size_of(dtype)); };
+  const double one = rows(tokens, bench.dtype());
+  const DType sums = table_grad.dtype();
+  bench.measure("embedding", 0, one + rows(met, bench.dtype()), [&](Exec& e) {
+    ops::embedding_forward(e, {.ids = ids, .table = table, .y = y, .first_id = 0, .vocab_size = o.vocab});
+  });
+  bench.measure("add_position", 0, 2 * one + rows(o.seq, bench.dtype()),
+                [&](Exec& e) { ops::add_position(e, {.x = x, .position = position, .y = y, .dropout = {}}); });
+  bench.measure("embedding_backward", 0, one + 2 * rows(met, sums), [&](Exec& e) {
+    ops::embedding_backward(e, {.ids = ids, .dy = x, .table_grad = table_grad, .first_id = 0});
+  });
+  bench.measure("position_backward", 0, one + 2 * rows(o.seq, sums),
+                [&](Exec& e) { ops::position_backward(e, x, position_grad); });
+  bench.measure("bias_backward", 0, one, [&](Exec& e) { ops::bias_backward(e, x, bias_grad); });
+  const ParamSpec spec{{"values", {o.params}, {}, {o.params}}, {o.params}, Init::normal, 1};
+  const Tensor values = ex.tensor({o.params}, sums);
+  bench.measure("initialise", 0, static_cast<double>(values.bytes()),
+                [&](Exec& e) { ops::initialise(e, spec, values, 1); });
+  bench.print();
+}
+
 void bench_adamw(const OpsBench& o) {
   OpsRunner bench(o);
   bench.measure_roofs();
@@ -327,6 +370,7 @@ void add_bench_ops(CLI::App& bench) {
   for (const Command& one : {Command{"gemm", "The products of a model's layers", bench_gemm},
                              Command{"attention", "Attention forward and backward", bench_attention},
                              Command{"norm", "Layer norms and residual sums", bench_norm},
+                             Command{"embedding", "Embeddings, sums over rows and first values", bench_embedding},
                              Command{"adamw", "The optimizer's pass and the gradient norm", bench_adamw}}) {
     const auto o = std::make_shared<OpsBench>();
     CLI::App* command = bench.add_subcommand(one.name, one.what);

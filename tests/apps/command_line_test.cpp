@@ -153,6 +153,31 @@ TEST(CommandLine, BenchStepProfilesByPhaseAndByOp) {
     EXPECT_NE(text.out.find(line), std::string::npos) << line;
 }
 
+TEST(CommandLine, BenchOfOpsGivesShareOfTheRoofs) {
+  const std::pair<const char*, std::vector<std::string>> benches[] = {
+      {"attention", {"attention forward", "attention backward"}},
+      {"norm", {"layer_norm", "residual_layer_norm", "layer_norm_backward + residual", "bias_dropout_residual"}},
+      {"embedding",
+       {"embedding", "add_position", "embedding_backward", "position_backward", "bias_backward", "initialise"}},
+      {"adamw", {"adamw", "sum_of_squares"}}};
+  for (const auto& [bench, ops] : benches) {
+    const Finished got = run_shell(std::string("megalith bench ") + bench +
+                                   " --tokens 32 --hidden 16 --heads 2 --seq 16 --vocab 50 --params 1000 --repeats 1 "
+                                   "--format json");
+    ASSERT_EQ(got.code, 0) << got.err;
+    std::vector<std::string> names = {"roof: copy", "roof: product"};
+    names.insert(names.end(), ops.begin(), ops.end());
+    const nlohmann::json rows = nlohmann::json::parse(got.out);
+    ASSERT_EQ(rows.size(), names.size()) << bench;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      EXPECT_EQ(rows[i].at("name"), names[i]);
+      EXPECT_GT(rows[i].at("seconds").get<double>(), 0);
+      EXPECT_GT(rows[i].at("share_of_roof").get<double>(), 0);
+    }
+    EXPECT_EQ(rows[0].at("share_of_roof"), 1);
+  }
+}
+
 TEST(CommandLine, BenchStepTimesNoSingleOpsOfAGraph) {
   for (const std::string wish : {"--profile", "--trace t.json"}) {
     const Finished refused = run_shell("megalith bench step --steps 1 --set graphs.mode=iteration " + wish);
