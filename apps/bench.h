@@ -6,7 +6,7 @@
 
 namespace megalith::apps {
 
-/// Add to `bench`: gemm, attention, norm and adamw, the parts of a step against the roof of the device; collectives,
+/// Add to `bench`: the parts of a step against the roof of the device, as gemm, attention, norm and adamw; collectives,
 /// communication between ranks.
 void add_bench_ops(CLI::App& bench);
 void add_bench_collectives(CLI::App& bench);

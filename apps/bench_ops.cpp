@@ -14,12 +14,14 @@
 #include "megalith/config/run_plan.h"
 #include "megalith/ops/adamw.h"
 #include "megalith/ops/attention.h"
+#include "megalith/ops/cross_entropy.h"
 #include "megalith/ops/embedding.h"
 #include "megalith/ops/gemm_chooser.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/matmul.h"
 #include "megalith/ops/norm.h"
 #include "megalith/tensor/memory_plan.h"
+#include "megalith/tensor/step_state.h"
 
 #include "apps/bench.h"
 
@@ -30,6 +32,7 @@ struct OpsBench {
   std::string device = "cpu", precision, format = "text";
   Index tokens = 2048, hidden = 768, heads = 12, seq = 1024, vocab = 50304, params = Index{1} << 24;
   Index repeats = 20;
+  double dropout = 0;
   bool deterministic = false;
 };
 
@@ -225,6 +228,11 @@ void bench_attention(const OpsBench& o) {
   // Two products forward, five backward, over the half of the scores that causality leaves.
   const double product = static_cast<double>(batch * o.heads) * static_cast<double>(o.seq) *
                          static_cast<double>(o.seq) * static_cast<double>(head_dim);
+  const StepState host{.step = 1};
+  const Tensor state = ex.tensor({Index{sizeof host}}, DType::u8);
+  ex.copy(state.raw(), &host, sizeof host);
+  ex.synchronize();
+  const ops::Dropout dropout{.probability = o.dropout, .step_state = state, .seq_len = o.seq};
   bench.measure("attention forward", 2 * product, 0, [&](Exec& e) {
     ops::attention_forward(e, {.qkv = qkv,
                                .out = out,
@@ -233,7 +241,7 @@ void bench_attention(const OpsBench& o) {
                                .seq_len = o.seq,
                                .num_heads = o.heads,
                                .num_global_heads = o.heads,
-                               .dropout = {}});
+                               .dropout = dropout});
   });
   bench.measure("attention backward", 5 * product, 0, [&](Exec& e) {
     ops::attention_backward(e, {.dout = dout,
@@ -245,7 +253,7 @@ void bench_attention(const OpsBench& o) {
                                 .seq_len = o.seq,
                                 .num_heads = o.heads,
                                 .num_global_heads = o.heads,
-                                .dropout = {}});
+                                .dropout = dropout});
   });
   bench.print();
 }
@@ -290,6 +298,71 @@ void bench_norm(const OpsBench& o) {
   });
   bench.measure("bias_dropout_residual", 0, 3 * one, [&](Exec& e) {
     ops::bias_dropout_residual(e, {.x = x, .bias = beta, .residual = residual, .out = y, .dropout = {}});
+  });
+  bench.print();
+}
+
+/// What no product and no norm takes along.
+void bench_elementwise(const OpsBench& o) {
+  OpsRunner bench(o);
+  bench.measure_roofs();
+  Exec& ex = bench.ex();
+  const Shape shape{o.tokens, o.hidden};
+  const Tensor x = bench.random(shape), dy = bench.random(shape), bias = bench.random({o.hidden}),
+               y = bench.empty(shape), wide = bench.gradient(shape);
+  const double one = static_cast<double>(x.bytes());
+  bench.measure("bias_gelu", 0, 3 * one, [&](Exec& e) { ops::bias_gelu(e, {.x = x, .bias = bias, .y = y}); });
+  bench.measure("gelu_backward", 0, 3 * one, [&](Exec& e) { ops::gelu_backward(e, {.z = x, .dy = dy, .dz = y}); });
+  bench.measure("add", 0, 3 * one, [&](Exec& e) { ops::add(e, x, dy, y); });
+  bench.measure("cast", 0, one + static_cast<double>(wide.bytes()), [&](Exec& e) { ops::cast(e, wide, y); });
+  const StepState host{.step = 1};
+  const Tensor state = ex.tensor({Index{sizeof host}}, DType::u8);
+  ex.copy(state.raw(), &host, sizeof host);
+  ex.synchronize();
+  const ops::Dropout dropout{.probability = 0.1, .step_state = state, .seq_len = o.seq};
+  bench.measure("bias_dropout_residual, dropout 0.1", 0, 3 * one, [&](Exec& e) {
+    ops::bias_dropout_residual(e, {.x = x, .bias = bias, .residual = dy, .out = y, .dropout = dropout});
+  });
+  bench.measure("dropout_backward, dropout 0.1", 0, 2 * one,
+                [&](Exec& e) { ops::dropout_backward(e, {.dout = dy, .dx = y, .dropout = dropout}); });
+  bench.print();
+}
+
+/// The cross entropy over a vocabulary that a rank holds whole, and the passes of one that is split.
+void bench_loss(const OpsBench& o) {
+  OpsRunner bench(o);
+  bench.measure_roofs();
+  Exec& ex = bench.ex();
+  const Tensor logits = bench.random({o.tokens, o.vocab}), targets = ex.tensor({o.tokens}, DType::i32);
+  const DType statistics = statistics_dtype(bench.dtype());
+  const Tensor loss = ex.tensor({o.tokens}, statistics), sum = ex.tensor({1}, DType::f64),
+               row_max = ex.tensor({o.tokens}, statistics), sums = ex.tensor({2, o.tokens}, statistics);
+  const StepState host{.step = 1};
+  const Tensor state = ex.tensor({Index{sizeof host}}, DType::u8);
+  ex.copy(state.raw(), &host, sizeof host);
+  ops::fill(ex, sums, 1);
+  ex.synchronize();
+  const double one = static_cast<double>(logits.bytes());
+  bench.measure("cross_entropy with gradient", 0, 2 * one, [&](Exec& e) {
+    ops::cross_entropy(e, {.logits = logits,
+                           .targets = targets,
+                           .step_state = state,
+                           .loss = loss,
+                           .loss_sum = sum,
+                           .vocab_size = o.vocab});
+  });
+  bench.measure("cross_entropy without", 0, one, [&](Exec& e) {
+    ops::cross_entropy(
+        e,
+        {.logits = logits, .targets = targets, .step_state = {}, .loss = loss, .loss_sum = sum, .vocab_size = o.vocab});
+  });
+  bench.measure("logits_max", 0, one, [&](Exec& e) { ops::logits_max(e, logits, row_max, 0, o.vocab); });
+  bench.measure("logits_sum_exp", 0, 2 * one, [&](Exec& e) {
+    ops::logits_sum_exp(
+        e, {.logits = logits, .row_max = row_max, .targets = targets, .sums = sums, .vocab_size = o.vocab});
+  });
+  bench.measure("logits_backward", 0, 2 * one, [&](Exec& e) {
+    ops::logits_backward(e, {.logits = logits, .sums = sums, .targets = targets, .step_state = state});
   });
   bench.print();
 }
@@ -370,6 +443,8 @@ void add_bench_ops(CLI::App& bench) {
   for (const Command& one : {Command{"gemm", "The products of a model's layers", bench_gemm},
                              Command{"attention", "Attention forward and backward", bench_attention},
                              Command{"norm", "Layer norms and residual sums", bench_norm},
+                             Command{"elementwise", "GELU, sums, casts, dropout", bench_elementwise},
+                             Command{"loss", "Cross entropy, also over a split vocabulary", bench_loss},
                              Command{"embedding", "Embeddings, sums over rows and first values", bench_embedding},
                              Command{"adamw", "The optimizer's pass and the gradient norm", bench_adamw}}) {
     const auto o = std::make_shared<OpsBench>();
@@ -389,6 +464,9 @@ void add_bench_ops(CLI::App& bench) {
     size("--vocab", o->vocab, "Vocabulary");
     size("--params", o->params, "Parameters of the optimizer's buffers");
     size("--repeats", o->repeats, "Runs, of which the median counts");
+    command->add_option("--dropout", o->dropout, "Of attention, which our own kernel then computes on a GPU")
+        ->check(CLI::Range(0.0, 0.99))
+        ->capture_default_str();
     command->add_flag("--deterministic", o->deterministic, "The same bits every time");
     command->add_option("--format", o->format, "text or json")->check(CLI::IsMember({"text", "json"}));
     command->callback([o, run = one.run] { run(*o); });

@@ -79,6 +79,8 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
       [args, scratch](auto& exec, auto stream) { cuda::attention_backward(exec, stream, args, scratch); });
 }
 
+bool is_for_attention_library(const AttentionShape& shape) { return cuda::has_library_kernel(shape); }
+
 Index deterministic_attention_bytes(const AttentionShape& shape) {
   const Index keys = round_up(shape.seq_len, 128);
   return cuda::has_library_kernel(shape) ? 2 * shape.batch * shape.num_heads * keys * keys : 0;

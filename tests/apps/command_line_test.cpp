@@ -157,6 +157,11 @@ TEST(CommandLine, BenchOfOpsGivesShareOfTheRoofs) {
   const std::pair<const char*, std::vector<std::string>> benches[] = {
       {"attention", {"attention forward", "attention backward"}},
       {"norm", {"layer_norm", "residual_layer_norm", "layer_norm_backward + residual", "bias_dropout_residual"}},
+      {"elementwise",
+       {"bias_gelu", "gelu_backward", "add", "cast", "bias_dropout_residual, dropout 0.1",
+        "dropout_backward, dropout 0.1"}},
+      {"loss",
+       {"cross_entropy with gradient", "cross_entropy without", "logits_max", "logits_sum_exp", "logits_backward"}},
       {"embedding",
        {"embedding", "add_position", "embedding_backward", "position_backward", "bias_backward", "initialise"}},
       {"adamw", {"adamw", "sum_of_squares"}}};

@@ -251,8 +251,8 @@ constexpr int kChunkVectors = 2 * kThreads, kMostChunks = 8;
 
 /// The same, with the same bits, where whole rows fit shared memory and gradients are asked for. A block takes row
 /// after row: as the second sweep leaves a chunk of one behind, the next one's comes there by a bulk copy, so that
-/// memory is read while it is written. Of a copy's rate 84 %: 32768 rows of 50304 bf16 on an H200, 1.85 ms. From
-/// compute capability 9.0 on.
+/// memory is read while it is written. Of a copy's rate 88 %: 32768 rows of 50304 bf16 on an H200, 1.75 ms alone on
+/// the GPU, 1.85 to 2 in a step. From compute capability 9.0 on.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     cross_entropy_rows_kernel(T* logits, const std::int32_t* targets, const StepState* state, float* loss, int rows,
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (threadIdx.x == 0) {
     for (int chunk = 0; chunk < chunks; ++chunk) {
       hopper::init(full[chunk], 1);
-      hopper::init(empty[chunk], kThreads / kWarp);
+      hopper::init(empty[chunk], kThreads);
     }
     hopper::fence_init();
     for (int chunk = 0; chunk < chunks; ++chunk) load(static_cast<int>(blockIdx.x), chunk);
@@ -311,8 +311,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         if (target < 0) return row.store(vector, {});
         gradient.write(vector, pack);
       });
-      __syncwarp();
-      if (threadIdx.x % kWarp == 0) hopper::arrive(empty[chunk]);
+      hopper::arrive(empty[chunk]);
       if (chunk > 0) refill(chunk - 1);
     }
     refill(chunks - 1);
@@ -320,7 +319,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 #endif
 }
 
-/// Reads each logit once.
+/// Reads each logit once: 32768 x 50304 bf16 on an H200 in 0.73 ms, a copy's rate.
 template <class T>
 __global__ void __launch_bounds__(kThreads) logits_max_kernel(T* logits, float* row_max, int columns, int real) {
   __shared__ float shared[kMostWarps];
@@ -337,7 +336,7 @@ __global__ void __launch_bounds__(kThreads) logits_max_kernel(T* logits, float* 
   if (threadIdx.x == 0) row_max[blockIdx.x] = most;
 }
 
-/// Reads and writes each logit once.
+/// Reads and writes each logit once: 1.62 ms, 95 %.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     logits_sum_exp_kernel(T* logits, const float* row_max, const std::int32_t* targets, float* sums, Index first_id,
@@ -367,7 +366,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) sums[t] = sum;
 }
 
-/// Reads and writes each logit once; only writes in rows without loss.
+/// Reads and writes each logit once, 1.59 ms, 97 %; only writes in rows without loss.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     logits_backward_kernel(T* logits, const float* sums, const std::int32_t* targets, const StepState* state,
