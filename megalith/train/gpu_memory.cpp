@@ -7,19 +7,9 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/gather_values.h"
-#include "megalith/ops/attention.h"
+#include "megalith/train/attention_facts.h"
 
 namespace megalith::train {
-
-Index deterministic_attention_bytes(const config::RunPlan& plan) {
-  if (plan.device != Device::cuda || !plan.train.deterministic) return 0;
-  return ops::deterministic_attention_bytes({.dtype = plan.train.policy().compute,
-                                             .batch = plan.train.micro_batch,
-                                             .seq_len = plan.model.seq_len,
-                                             .num_heads = plan.model.num_heads / plan.grid.tp,
-                                             .head_dim = plan.model.hidden_size / plan.model.num_heads,
-                                             .dropout = plan.model.attention_dropout});
-}
 
 void require_gpu_memory(std::span<const GpuShare> ranks, const config::RunPlan& plan) {
   const auto first = std::ranges::find_if(ranks, [](const GpuShare& rank) { return rank.needed > rank.left; });

@@ -8,10 +8,6 @@
 
 namespace megalith::train {
 
-/// What one call of the attention's backward pass takes of a rank's GPU only because train.deterministic asks for the
-/// same bits every time.
-Index deterministic_attention_bytes(const config::RunPlan& plan);
-
 /// One rank's part of what a run wants of GPUs.
 struct GpuShare {
   Index needed = 0;

@@ -9,6 +9,7 @@
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/train/attention_facts.h"
 #include "megalith/train/event_file.h"
 #include "megalith/train/gemm_cache.h"
 #include "megalith/train/metrics.h"
@@ -126,6 +127,8 @@ class Run {
                " parameters; grid ", config::grid_text(plan_), " over ", world_.size(), " ranks (", world_.transport(),
                "); ", plan_.train.precision, ", ", human_bytes(memory_bytes_), " a rank at most"));
       note(str("memory of rank 0: ", owners_text(engine_.taken_bytes())));
+      if (const std::string reason = own_attention_reason(plan_); !reason.empty())
+        note("attention by megalith's own kernel, slower than the library's: " + reason);
       note(str("data ", inputs_.data.train.name(), ": ", inputs_.data.train.num_tokens(), " tokens, ",
                inputs_.data.train.count(), " samples"));
     }

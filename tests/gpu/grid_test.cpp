@@ -99,6 +99,35 @@ TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnes) {
   }
 }
 
+TEST_P(GpuGrid, GraphsOfPartsOfLayersHaveTheBitsOfEagerSteps) {
+  MEGALITH_NEEDS_GPUS(GetParam().ranks());
+  const config::RunPlan plan = gpu_plan(GetParam(), "bf16", 20);
+  const SavedRun eager = trained(plan);
+  for (const capture::ScopeSet& scopes :
+       {capture::ScopeSet{capture::Scope::attn}, capture::ScopeSet{capture::Scope::mlp},
+        capture::ScopeSet{capture::Scope::attn, capture::Scope::mlp}}) {
+    SCOPED_TRACE(::testing::PrintToString(scopes.names()));
+    config::RunPlan parts = with_graphs(plan, GraphMode::layers);
+    parts.graphs.scopes = scopes;
+    expect_same(trained(parts), eager);
+  }
+}
+
+// Halves of a microbatch take other products than the whole, whose sums are in another order.
+TEST_P(GpuGrid, HalvesOfAMicrobatchInTurnTrainAsTheWhole) {
+  MEGALITH_NEEDS_GPUS(GetParam().ranks());
+  if (GetParam().tp == 1) GTEST_SKIP() << "nothing goes over tp";
+  config::RunPlan plan = gpu_plan(GetParam(), "fp32", 10);
+  plan.tp_overlap = config::TpOverlap::none;
+  const SavedRun whole = trained(plan);
+  plan.tp_overlap = config::TpOverlap::halves;
+  ASSERT_EQ(plan.forward_parts(), 2);
+  const SavedRun halves = trained(plan);
+  for (std::size_t i = 0; i < whole.losses.size(); ++i)
+    EXPECT_NEAR(halves.losses[i], whole.losses[i], 1e-5 * whole.losses[i]) << i;
+  EXPECT_NEAR(halves.losses[0], whole.losses[0], 1e-6 * whole.losses[0]);
+}
+
 // f16 with its loss scale, and our own attention, which draws random numbers.
 TEST_P(GpuGrid, Fp16StepsWithAttentionDropoutFromGraphsHaveTheBitsOfEagerOnes) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());

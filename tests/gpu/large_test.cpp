@@ -363,5 +363,80 @@ TEST_F(GpuLarge, Attention) {
   }
 }
 
+/// Ids that come once in the last rows alone, and there one by one.
+TEST_F(GpuLarge, EmbeddingBackward) {
+  const Index hidden = 2048, tokens = rows_of(hidden), held = 64 + kTail;
+  std::vector<std::int32_t> host(static_cast<std::size_t>(tokens));
+  for (Index i = 0; i < tokens; ++i)
+    host[static_cast<std::size_t>(i)] =
+        static_cast<std::int32_t>(i < tokens - kTail ? i % 64 : 64 + i - (tokens - kTail));
+  const Tensor ids = empty({tokens}, DType::i32), dy = filled({tokens, hidden}, 1),
+               grad = filled({held, hidden}, 0, DType::f32), rare = random({kTail, hidden});
+  copy(ex(), rare, tail(dy));
+  ex().copy(ids.raw(), host.data(), ids.bytes());
+  embedding_backward(ex(), {.ids = ids, .dy = dy, .table_grad = grad, .first_id = 0});
+  const Tensor want = empty({kTail, hidden}, DType::f32);
+  cast(ex(), rare, want);
+  expect_same_bytes(tail(grad), want, "the gradient of ids in the last rows");
+  for (const Index id : {0, 1, 63}) {
+    const Index times = (tokens - kTail) / 64 + (id < (tokens - kTail) % 64 ? 1 : 0);
+    expect_all(grad.rows(id, 1), static_cast<double>(times), "the gradient of ids that come often");
+  }
+}
+
+TEST_F(GpuLarge, Positions) {
+  const Index hidden = 2048, seq_len = kTail, tokens = rows_of(hidden);
+  ASSERT_EQ(tokens % seq_len, 0);
+  const Tensor x = random({tokens, hidden}), position = random({seq_len, hidden}), y = empty(x.shape()),
+               few = empty({seq_len, hidden});
+  const auto dropout = [&](Index first_row) { return Dropout{.seq_len = seq_len, .first_row = first_row}; };
+  add_position(ex(), {.x = x, .position = position, .y = y, .dropout = dropout(0)});
+  add_position(ex(), {.x = copied(tail(x)), .position = position, .y = few, .dropout = dropout(tokens - kTail)});
+  expect_same_bytes(tail(y), few, "the last rows of add_position");
+
+  const Tensor dy = filled({tokens, hidden}, 1), grad = filled({seq_len, hidden}, 0, DType::f32);
+  fill(ex(), tail(dy), 3);
+  position_backward(ex(), dy, grad);
+  expect_all(grad, static_cast<double>(tokens / seq_len + 2), "position_backward");
+}
+
+/// The passes of a vocabulary that is split.
+TEST_F(GpuLarge, SplitCrossEntropy) {
+  const Index vocab = 50304, tokens = rows_of(vocab);
+  const Tensor z = random({tokens, vocab}), last = copied(tail(z)), targets = empty({tokens}, DType::i32);
+  ex().run({.name = "zero", .reads = {}, .writes = {targets}},
+           [&](Exec&, Stream stream) { device::fill_bytes(Device::cuda, targets.raw(), 0, targets.bytes(), stream); });
+  const Tensor state = step_state({.loss_scale = 0.5});
+  const auto run = [&](const Tensor& logits) {
+    const Index rows = logits.dim(0);
+    const Tensor row_max = empty({rows}, DType::f32), sums = empty({2, rows}, DType::f32);
+    const Tensor mine = targets.rows(0, rows);
+    logits_max(ex(), logits, row_max, 0, vocab);
+    logits_sum_exp(ex(), {.logits = logits, .row_max = row_max, .targets = mine, .sums = sums, .vocab_size = vocab});
+    logits_backward(ex(), {.logits = logits, .sums = sums, .targets = mine, .step_state = state});
+    return sums.rows(0, 1).reshaped({rows});
+  };
+  const Tensor sums = run(z), last_sums = run(last);
+  expect_same_bytes(tail(z), last, "gradients of the last rows");
+  expect_same_bytes(tail(sums), last_sums, "sums of the last rows");
+}
+
+/// Against the numbers that a slice of the last elements begins with, and against a cast of it alone.
+TEST_F(GpuLarge, FirstValuesAndCasts) {
+  const Index n = (Index{1} << 31) + 3 * kTail;
+  const Tensor all = empty({n}, DType::f32), few = empty({kTail}, DType::f32);
+  initialise(ex(), {{"large", {n}, {}, {n}}, {n}, Init::normal, 1}, all, 3);
+  initialise(ex(), {{"large", {n}, {n - kTail}, {kTail}}, {kTail}, Init::normal, 1}, few, 3);
+  expect_same_bytes(tail(all), few, "the last first values");
+  const Tensor narrow = empty({n}), few_narrow = empty({kTail}), wide = empty({n}, DType::f32),
+               few_wide = empty({kTail}, DType::f32);
+  cast(ex(), all, narrow);
+  cast(ex(), few, few_narrow);
+  expect_same_bytes(tail(narrow), few_narrow, "the last of a cast to bf16");
+  cast(ex(), narrow, wide);
+  cast(ex(), few_narrow, few_wide);
+  expect_same_bytes(tail(wide), few_wide, "the last of a cast to f32");
+}
+
 }  // namespace
 }  // namespace megalith::ops

@@ -80,7 +80,8 @@ TEST(Lowering, LastStageOfTwoAsAList) {
                                      .microbatch = 1,
                                      .slot = 0,
                                      .buffer = 1,
-                                     .input_buffer = 1}));
+                                     .input_buffer = 1,
+                                     .turn = {.is_first = false, .is_last = true}}));
 }
 
 TEST(Lowering, AddsToTheComputeListAndNeverReordersIt) {

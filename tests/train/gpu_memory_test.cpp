@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/train/attention_facts.h"
 
 #include "tests/train/small_run.h"
 
@@ -38,6 +39,24 @@ TEST(GpuMemory, TheSameBitsTakeMemoryWhereTheLibrarysAttentionRuns) {
   EXPECT_EQ(in_a_plan([](config::RunPlan& p) { p.model.hidden_size = 16 * 136; }), 0);
   EXPECT_EQ(in_a_plan([](config::RunPlan& p) { p.model.hidden_size = 16 * 60; }), 0);
   EXPECT_EQ(in_a_plan([](config::RunPlan& p) { p.device = Device::cpu; }), 0);
+}
+
+TEST(OwnAttention, HasAReasonThatNamesTheSetting) {
+  EXPECT_EQ(own_attention_reason(plan_of(true)), "");
+  const auto reason = [](auto&& change) {
+    config::RunPlan plan = plan_of(true);
+    change(plan);
+    return own_attention_reason(plan);
+  };
+  EXPECT_EQ(reason([](config::RunPlan& p) { p.train.precision = "fp32"; }).find("train.precision = fp32: "), 0u);
+  EXPECT_EQ(reason([](config::RunPlan& p) { p.model.attention_dropout = 0.1; }).find("model.attention_dropout = 0.1: "),
+            0u);
+  EXPECT_EQ(reason([](config::RunPlan& p) { p.model.hidden_size = 16 * 136; }).find("heads of 136: "), 0u);
+  EXPECT_EQ(reason([](config::RunPlan& p) {
+              p.train.precision = "fp32";
+              p.device = Device::cpu;
+            }),
+            "");
 }
 
 /// Of two ranks, where the second takes 4 KiB and has `left`.

@@ -210,11 +210,13 @@ inline std::vector<std::string> errors_of_nan(RunRanks run_ranks, const config::
 inline std::vector<capture::GraphsConfig> graph_ways() {
   using capture::GraphMode;
   return {{.mode = GraphMode::layers, .scopes = {}, .warmup_steps = 2},
+          {.mode = GraphMode::layers, .scopes = {}, .per = capture::GraphsPer::slot, .warmup_steps = 2},
           {.mode = GraphMode::iteration, .scopes = {}, .warmup_steps = 2},
           {.mode = GraphMode::iteration, .scopes = {}, .warmup_steps = 2, .optimizer = true}};
 }
 inline std::string name_of(const capture::GraphsConfig& graphs) {
-  return str(capture::name(graphs.mode), graphs.optimizer ? " with the optimizer" : "");
+  return str(capture::name(graphs.mode), " per ", capture::name(graphs.per),
+             graphs.optimizer ? " with the optimizer" : "");
 }
 
 }  // namespace megalith::testing

@@ -1,0 +1,34 @@
+#include "megalith/train/attention_facts.h"
+
+#include "megalith/base/str.h"
+#include "megalith/ops/attention.h"
+
+namespace megalith::train {
+namespace {
+
+ops::AttentionShape shape_of(const config::RunPlan& plan) {
+  return {.dtype = plan.train.policy().compute,
+          .batch = plan.train.micro_batch,
+          .seq_len = plan.model.seq_len,
+          .num_heads = plan.model.num_heads / plan.grid.tp,
+          .head_dim = plan.model.hidden_size / plan.model.num_heads,
+          .dropout = plan.model.attention_dropout};
+}
+
+}  // namespace
+
+Index deterministic_attention_bytes(const config::RunPlan& plan) {
+  if (plan.device != Device::cuda || !plan.train.deterministic) return 0;
+  return ops::deterministic_attention_bytes(shape_of(plan));
+}
+
+std::string own_attention_reason(const config::RunPlan& plan) {
+  const ops::AttentionShape shape = shape_of(plan);
+  if (plan.device != Device::cuda || ops::is_for_attention_library(shape)) return "";
+  if (shape.dtype == DType::f32) return "train.precision = fp32: the library's kernels are for bf16 and fp16";
+  if (shape.dropout > 0)
+    return str("model.attention_dropout = ", shape.dropout, ": the library's random numbers depend on the grid");
+  return str("heads of ", shape.head_dim, ": the library's kernels are for multiples of 8 up to 128");
+}
+
+}  // namespace megalith::train
