@@ -84,13 +84,18 @@ INSTANTIATE_TEST_SUITE_P(All, LayerGraphGrid, ::testing::ValuesIn(testing::graph
                          [](const auto& test) { return test.param.name(); });
 
 TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
-  for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .chunks = 2},
-                           Grid{.tp = 2, .rows = nn::Rows::shared}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
-    const auto want = eager(eager_plan(grid, "bf16", 12));
+  for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .chunks = 2}, Grid{.pp = 4, .chunks = 2},
+                           Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.tp = 2, .rows = nn::Rows::shared},
+                           Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
+    // A sharded optimizer's parameters are whole after an evaluation, that of step 10.
+    const Index steps = grid.sharding == Sharding::none ? 12 : 10;
+    const auto want = eager(eager_plan(grid, "bf16", steps));
     for (const ScopeSet& scopes : {ScopeSet{Scope::attn}, ScopeSet{Scope::mlp}, ScopeSet{Scope::attn, Scope::mlp}}) {
       for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
         SCOPED_TRACE(grid.name() + " " + text(scopes) + " " + std::string(name(per)));
-        expect_same(*from_graphs(plan_of(grid, "bf16", scopes, per, 12)), *want);
+        const auto got = from_graphs(plan_of(grid, "bf16", scopes, per, steps));
+        testing::expect_same_training(*got, *want);
+        if (grid.sharding == Sharding::none) testing::expect_same_gradients(*got, *want);
       }
     }
   }
