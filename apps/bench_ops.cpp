@@ -79,6 +79,14 @@ class OpsRunner {
     return narrow;
   }
   Tensor empty(const Shape& shape) { return ex_->tensor(shape, dtype_); }
+  /// u8 [sizeof(T)]: a structure that ops read on the device.
+  template <class T>
+  Tensor on_device(const T& value) {
+    const Tensor copy = ex_->tensor({Index{sizeof value}}, DType::u8);
+    ex_->copy(copy.raw(), &value, sizeof value);
+    ex_->synchronize();
+    return copy;
+  }
   Tensor gradient(const Shape& shape) { return random(shape, statistics_dtype(dtype_)); }
 
   /// The median time of `op`, whose scratch is planned as in a step. On a GPU each time is that of ten runs in a row,
@@ -228,10 +236,7 @@ void bench_attention(const OpsBench& o) {
   // Two products forward, five backward, over the half of the scores that causality leaves.
   const double product = static_cast<double>(batch * o.heads) * static_cast<double>(o.seq) *
                          static_cast<double>(o.seq) * static_cast<double>(head_dim);
-  const StepState host{.step = 1};
-  const Tensor state = ex.tensor({Index{sizeof host}}, DType::u8);
-  ex.copy(state.raw(), &host, sizeof host);
-  ex.synchronize();
+  const Tensor state = bench.on_device(StepState{.step = 1});
   const ops::Dropout dropout{.probability = o.dropout, .step_state = state, .seq_len = o.seq};
   bench.measure("attention forward", 2 * product, 0, [&](Exec& e) {
     ops::attention_forward(e, {.qkv = qkv,
@@ -306,7 +311,6 @@ void bench_norm(const OpsBench& o) {
 void bench_elementwise(const OpsBench& o) {
   OpsRunner bench(o);
   bench.measure_roofs();
-  Exec& ex = bench.ex();
   const Shape shape{o.tokens, o.hidden};
   const Tensor x = bench.random(shape), dy = bench.random(shape), bias = bench.random({o.hidden}),
                y = bench.empty(shape), wide = bench.gradient(shape);
@@ -315,10 +319,7 @@ void bench_elementwise(const OpsBench& o) {
   bench.measure("gelu_backward", 0, 3 * one, [&](Exec& e) { ops::gelu_backward(e, {.z = x, .dy = dy, .dz = y}); });
   bench.measure("add", 0, 3 * one, [&](Exec& e) { ops::add(e, x, dy, y); });
   bench.measure("cast", 0, one + static_cast<double>(wide.bytes()), [&](Exec& e) { ops::cast(e, wide, y); });
-  const StepState host{.step = 1};
-  const Tensor state = ex.tensor({Index{sizeof host}}, DType::u8);
-  ex.copy(state.raw(), &host, sizeof host);
-  ex.synchronize();
+  const Tensor state = bench.on_device(StepState{.step = 1});
   const ops::Dropout dropout{.probability = 0.1, .step_state = state, .seq_len = o.seq};
   bench.measure("bias_dropout_residual, dropout 0.1", 0, 3 * one, [&](Exec& e) {
     ops::bias_dropout_residual(e, {.x = x, .bias = bias, .residual = dy, .out = y, .dropout = dropout});
@@ -337,11 +338,8 @@ void bench_loss(const OpsBench& o) {
   const DType statistics = statistics_dtype(bench.dtype());
   const Tensor loss = ex.tensor({o.tokens}, statistics), sum = ex.tensor({1}, DType::f64),
                row_max = ex.tensor({o.tokens}, statistics), sums = ex.tensor({2, o.tokens}, statistics);
-  const StepState host{.step = 1};
-  const Tensor state = ex.tensor({Index{sizeof host}}, DType::u8);
-  ex.copy(state.raw(), &host, sizeof host);
+  const Tensor state = bench.on_device(StepState{.step = 1});
   ops::fill(ex, sums, 1);
-  ex.synchronize();
   const double one = static_cast<double>(logits.bytes());
   bench.measure("cross_entropy with gradient", 0, 2 * one, [&](Exec& e) {
     ops::cross_entropy(e, {.logits = logits,
@@ -416,12 +414,9 @@ void bench_adamw(const OpsBench& o) {
                v = bench.random({o.params}, master), grad = bench.random({o.params}, master);
   const Tensor copy = has_copy ? bench.empty({o.params}) : Tensor(),
                decays = ex.tensor({ceil_div(o.params, ops::kDecayGroup)}, DType::u8);
-  const Tensor verdict = ex.tensor({Index{sizeof(ops::StepVerdict)}}, DType::u8),
+  const Tensor verdict = bench.on_device(ops::StepVerdict{.apply = 1, .factor = 1, .learning_rate = 1e-6, .update = 3}),
                squares = ex.tensor({1, ops::square_blocks(ex.device(), o.params)}, DType::f64);
-  const ops::StepVerdict apply{.apply = 1, .factor = 1, .learning_rate = 1e-6, .update = 3};
-  ex.copy(verdict.raw(), &apply, sizeof apply);
   ops::scale(ex, v, 0);
-  ex.synchronize();
   const double n = static_cast<double>(o.params),
                moved = static_cast<double>(7 * size_of(master) + (has_copy ? bench.element_bytes() : 0));
   bench.measure("adamw", 0, n * moved, [&](Exec& e) {

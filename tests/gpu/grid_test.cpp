@@ -8,15 +8,15 @@
 #include "tests/gpu/gpu_plan.h"
 #include "tests/io/temp_dir.h"
 #include "tests/support/twin.h"
+#include "tests/train/graph_ways.h"
 #include "tests/train/saved_run.h"
 
 namespace megalith {
 namespace {
 
-using capture::GraphMode;
-using capture::GraphsPer;
 using testing::expect_same;
 using testing::gpu_plan;
+using testing::GraphWay;
 using testing::Grid;
 using testing::SavedRun;
 
@@ -25,13 +25,8 @@ struct GpuEnvironment : ::testing::Environment {
 };
 const auto* const gpu_environment = ::testing::AddGlobalTestEnvironment(new GpuEnvironment);
 
-config::RunPlan with_graphs(config::RunPlan plan, GraphMode mode, bool optimizer = true,
-                            GraphsPer per = GraphsPer::microbatch) {
-  plan.graphs.mode = mode;
-  plan.graphs.optimizer = mode == GraphMode::iteration && optimizer;
-  plan.graphs.per = per;
-  plan.graphs.warmup_steps = 3;
-  return plan;
+config::RunPlan with_graphs(const config::RunPlan& plan, const GraphWay& way) {
+  return testing::with_graphs(plan, way, 3);
 }
 
 void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, SavedRun& run) {
@@ -89,13 +84,9 @@ TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnes) {
   const config::RunPlan plan = gpu_plan(GetParam(), "bf16", 50);
   const SavedRun eager = trained(plan);
   ASSERT_EQ(eager.evaluated.size(), 5u);
-  for (const bool optimizer : {false, true}) {
-    SCOPED_TRACE(::testing::Message() << "iteration, optimizer " << optimizer);
-    expect_same(trained(with_graphs(plan, GraphMode::iteration, optimizer)), eager);
-  }
-  for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
-    SCOPED_TRACE(::testing::Message() << "layers, per " << name(per));
-    expect_same(trained(with_graphs(plan, GraphMode::layers, false, per)), eager);
+  for (const GraphWay& way : testing::kGraphWays) {
+    SCOPED_TRACE(way.name);
+    expect_same(trained(with_graphs(plan, way)), eager);
   }
 }
 
@@ -107,7 +98,7 @@ TEST_P(GpuGrid, GraphsOfPartsOfLayersHaveTheBitsOfEagerSteps) {
        {capture::ScopeSet{capture::Scope::attn}, capture::ScopeSet{capture::Scope::mlp},
         capture::ScopeSet{capture::Scope::attn, capture::Scope::mlp}}) {
     SCOPED_TRACE(::testing::PrintToString(scopes.names()));
-    config::RunPlan parts = with_graphs(plan, GraphMode::layers);
+    config::RunPlan parts = with_graphs(plan, testing::kLayers);
     parts.graphs.scopes = scopes;
     expect_same(trained(parts), eager);
   }
@@ -134,17 +125,17 @@ TEST_P(GpuGrid, Fp16StepsWithAttentionDropoutFromGraphsHaveTheBitsOfEagerOnes) {
   config::RunPlan plan = gpu_plan(GetParam(), "fp16", 20);
   plan.model.attention_dropout = 0.1;
   const SavedRun eager = trained(plan);
-  expect_same(trained(with_graphs(plan, GraphMode::iteration)), eager);
-  expect_same(trained(with_graphs(plan, GraphMode::layers, false, GraphsPer::slot)), eager);
+  expect_same(trained(with_graphs(plan, testing::kWholeSteps)), eager);
+  expect_same(trained(with_graphs(plan, testing::kLayersPerSlot)), eager);
 }
 
 TEST_P(GpuGrid, StepsThatAreCheckedAgreeAndKeepTheBitsOfEagerOnes) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
   const config::RunPlan plan = gpu_plan(GetParam(), "bf16", 20);
   const SavedRun eager = trained(plan);
-  for (const GraphMode mode : {GraphMode::iteration, GraphMode::layers}) {
-    SCOPED_TRACE(name(mode));
-    config::RunPlan checked = with_graphs(plan, mode);
+  for (const GraphWay& way : {testing::kWholeSteps, testing::kLayers}) {
+    SCOPED_TRACE(way.name);
+    config::RunPlan checked = with_graphs(plan, way);
     checked.graphs.check_steps = 2;
     expect_same(trained(checked), eager);
   }
@@ -154,12 +145,12 @@ TEST_P(GpuGrid, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
   const config::RunPlan plan = gpu_plan(GetParam(), "bf16", 24);
   const SavedRun eager = trained(plan);
-  for (const GraphMode mode : {GraphMode::iteration, GraphMode::layers}) {
-    SCOPED_TRACE(name(mode));
+  for (const GraphWay& way : {testing::kWholeSteps, testing::kLayers}) {
+    SCOPED_TRACE(way.name);
     const TempDir dir;
     SavedRun joined;
-    train_to(12, with_graphs(plan, mode), dir.path(), joined);
-    train_to(24, with_graphs(plan, mode), dir.path(), joined);
+    train_to(12, with_graphs(plan, way), dir.path(), joined);
+    train_to(24, with_graphs(plan, way), dir.path(), joined);
     expect_same(joined, eager);
   }
 }

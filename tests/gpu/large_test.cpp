@@ -41,12 +41,13 @@ class GpuLarge : public ::testing::Test {
   static Tensor tail(const Tensor& tensor, Index rows = kTail) { return tensor.rows(tensor.dim(0) - rows, rows); }
   /// Of as few rows of `width` numbers as have more than 2^31.
   static Index rows_of(Index width) { return (Index{1} << 31) / width + 3 * kTail; }
-  /// u8 [sizeof(StepState)]
-  Tensor step_state(const StepState& host) {
-    const Tensor state = empty({Index{sizeof host}}, DType::u8);
-    ex().copy(state.raw(), &host, sizeof host);
+  /// u8 [sizeof(T)]
+  template <class T>
+  Tensor structure(const T& value) {
+    const Tensor copy = empty({Index{sizeof value}}, DType::u8);
+    ex().copy(copy.raw(), &value, sizeof value);
     ex().synchronize();
-    return state;
+    return copy;
   }
   Tensor copied(const Tensor& tensor) {
     const Tensor same = empty(tensor.shape(), tensor.dtype());
@@ -146,7 +147,7 @@ TEST_F(GpuLarge, CrossEntropy) {
   const Tensor z = random({tokens, vocab}), last = copied(tail(z)), targets = empty({tokens}, DType::i32);
   ex().run({.name = "zero", .reads = {}, .writes = {targets}},
            [&](Exec&, Stream stream) { device::fill_bytes(Device::cuda, targets.raw(), 0, targets.bytes(), stream); });
-  const Tensor state = step_state({.loss_scale = 0.5}), sum = empty({1}, DType::f64);
+  const Tensor state = structure(StepState{.loss_scale = 0.5}), sum = empty({1}, DType::f64);
   const auto run = [&](const Tensor& logits) {
     const Tensor loss = empty({logits.dim(0)}, DType::f32);
     cross_entropy(ex(), {.logits = logits,
@@ -177,7 +178,7 @@ TEST_F(GpuLarge, Embedding) {
 TEST_F(GpuLarge, DropoutAndGeluBackward) {
   const Index hidden = 1536, rows = rows_of(hidden);
   const Tensor x = random({rows, hidden}), bias = random({hidden}), last = copied(tail(x));
-  const Tensor state = step_state({.step = 5});
+  const Tensor state = structure(StepState{.step = 5});
   const auto run = [&](const Tensor& in) {
     const Index first_row = rows - in.dim(0);
     const Dropout dropout{
@@ -238,10 +239,7 @@ TEST_F(GpuLarge, AdamW) {
   const Tensor value = random_f32(), grad = random_f32(), decays = empty({n / kDecayGroup}, DType::u8);
   ex().run({.name = "ones", .reads = {}, .writes = {decays}},
            [&](Exec&, Stream stream) { device::fill_bytes(Device::cuda, decays.raw(), 1, decays.bytes(), stream); });
-  const StepVerdict host{.apply = 1, .factor = 0.5, .learning_rate = 1e-3, .update = 1};
-  const Tensor verdict = empty({Index{sizeof host}}, DType::u8);
-  ex().copy(verdict.raw(), &host, sizeof host);
-  ex().synchronize();
+  const Tensor verdict = structure(StepVerdict{.apply = 1, .factor = 0.5, .learning_rate = 1e-3, .update = 1});
   const auto part = [&](const Tensor& tensor) { return copied(tail(tensor, tensor.dim(0) == n ? last : kTail)); };
   const auto run = [&](const Tensor& w, const Tensor& g, const Tensor& d) {
     const std::array out = {w, filled(w.shape(), 0.25, DType::f32), filled(w.shape(), 0.5, DType::f32),
@@ -324,7 +322,7 @@ TEST_F(GpuLarge, Attention) {
   ex().set_determinism(Determinism::not_required);  // whose backward pass takes less scratch
   const Tensor qkv = random({batch * seq_len, 3 * width}), last = copied(tail(qkv, seq_len));
   const Tensor dout = random({batch * seq_len, width}), last_dout = copied(tail(dout, seq_len));
-  const Tensor state = step_state({.step = 5});
+  const Tensor state = structure(StepState{.step = 5});
   for (const double probability : {0.0, 0.1}) {
     SCOPED_TRACE(::testing::Message() << "dropout " << probability);
     const auto run = [&](const Tensor& in, const Tensor& gradient) {
@@ -389,7 +387,9 @@ TEST_F(GpuLarge, Positions) {
   ASSERT_EQ(tokens % seq_len, 0);
   const Tensor x = random({tokens, hidden}), position = random({seq_len, hidden}), y = empty(x.shape()),
                few = empty({seq_len, hidden});
-  const auto dropout = [&](Index first_row) { return Dropout{.seq_len = seq_len, .first_row = first_row}; };
+  const auto dropout = [&](Index first_row) {
+    return Dropout{.step_state = {}, .seq_len = seq_len, .first_row = first_row};
+  };
   add_position(ex(), {.x = x, .position = position, .y = y, .dropout = dropout(0)});
   add_position(ex(), {.x = copied(tail(x)), .position = position, .y = few, .dropout = dropout(tokens - kTail)});
   expect_same_bytes(tail(y), few, "the last rows of add_position");
@@ -406,7 +406,7 @@ TEST_F(GpuLarge, SplitCrossEntropy) {
   const Tensor z = random({tokens, vocab}), last = copied(tail(z)), targets = empty({tokens}, DType::i32);
   ex().run({.name = "zero", .reads = {}, .writes = {targets}},
            [&](Exec&, Stream stream) { device::fill_bytes(Device::cuda, targets.raw(), 0, targets.bytes(), stream); });
-  const Tensor state = step_state({.loss_scale = 0.5});
+  const Tensor state = structure(StepState{.loss_scale = 0.5});
   const auto run = [&](const Tensor& logits) {
     const Index rows = logits.dim(0);
     const Tensor row_max = empty({rows}, DType::f32), sums = empty({2, rows}, DType::f32);

@@ -6,39 +6,24 @@
 #include "megalith/base/error.h"
 
 #include "tests/train/graph_run.h"
+#include "tests/train/graph_ways.h"
 
 namespace megalith {
 namespace {
 
-using capture::GraphMode;
-using capture::GraphsPer;
+using testing::GraphWay;
 using testing::Grid;
-
-/// A way to run from graphs.
-struct Way {
-  const char* name;
-  GraphMode mode;
-  bool optimizer = false;                 ///< iteration
-  GraphsPer per = GraphsPer::microbatch;  ///< layers
-};
-constexpr Way kWays[] = {{"passes", GraphMode::iteration},
-                         {"whole_step", GraphMode::iteration, true},
-                         {"layers_per_microbatch", GraphMode::layers},
-                         {"layers_per_slot", GraphMode::layers, false, GraphsPer::slot}};
 
 constexpr Index kWarmup = 2;
 
-config::RunPlan plan_of(const Grid& grid, const std::string& precision, const Way& way, Index steps, Index checked) {
-  config::RunPlan plan = testing::small_plan(grid, precision, steps);
-  plan.graphs.mode = way.mode;
-  plan.graphs.optimizer = way.optimizer;
-  plan.graphs.per = way.per;
-  plan.graphs.warmup_steps = kWarmup;
+config::RunPlan plan_of(const Grid& grid, const std::string& precision, const GraphWay& way, Index steps,
+                        Index checked) {
+  config::RunPlan plan = testing::with_graphs(testing::small_plan(grid, precision, steps), way, kWarmup);
   plan.graphs.check_steps = checked;
   return plan;
 }
 
-class CheckedSteps : public ::testing::TestWithParam<std::tuple<Grid, Way>> {};
+class CheckedSteps : public ::testing::TestWithParam<std::tuple<Grid, GraphWay>> {};
 
 TEST_P(CheckedSteps, FindNothingAmissAndChangeNoBits) {
   const auto& [grid, way] = GetParam();
@@ -54,7 +39,8 @@ constexpr Grid kGrids[] = {{.tp = 1},
                            {.dp = 2, .sharding = Sharding::optimizer},
                            {.tp = 2, .pp = 2, .rows = nn::Rows::shared}};
 
-INSTANTIATE_TEST_SUITE_P(All, CheckedSteps, ::testing::Combine(::testing::ValuesIn(kGrids), ::testing::ValuesIn(kWays)),
+INSTANTIATE_TEST_SUITE_P(All, CheckedSteps,
+                         ::testing::Combine(::testing::ValuesIn(kGrids), ::testing::ValuesIn(testing::kGraphWays)),
                          [](const auto& test) {
                            return std::get<0>(test.param).name() + "_" + std::get<1>(test.param).name;
                          });
@@ -89,7 +75,7 @@ constexpr Index kMeddled = kWarmup + 3;  // the steps before it were checked and
 
 TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
   const Grid grid{.tp = 2, .pp = 2};
-  for (const Way& way : {kWays[2], kWays[3]}) {
+  for (const GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
     const config::RunPlan plan = plan_of(grid, "fp32", way, 8, 8);
     const testing::HashedBatches source(plan.model.vocab_size);
     // Layer 5 is in the second stage: layer norms read each other's weights, on one of its two ranks.
@@ -107,7 +93,7 @@ TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
 }
 
 TEST(DifferingSteps, AreNamedByTheGradientWhereResultsAgree) {
-  const config::RunPlan plan = plan_of({.pp = 2, .chunks = 2}, "fp32", kWays[2], 8, 8);
+  const config::RunPlan plan = plan_of({.pp = 2, .chunks = 2}, "fp32", testing::kLayers, 8, 8);
   const testing::HashedBatches source(plan.model.vocab_size);
   const std::string error = error_of(
       plan,
@@ -120,7 +106,7 @@ TEST(DifferingSteps, AreNamedByTheGradientWhereResultsAgree) {
 }
 
 TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
-  const config::RunPlan plan = plan_of({.tp = 2}, "fp32", kWays[1], 8, 8);
+  const config::RunPlan plan = plan_of({.tp = 2}, "fp32", testing::kWholeSteps, 8, 8);
   const testing::HashedBatches source(plan.model.vocab_size);
   const std::string error = error_of(
       plan,
@@ -141,7 +127,7 @@ void move_out_of_the_plan(train::Engine& engine, const char* name, Buffer& memor
 }
 
 TEST(RefusedCaptures, AreNamedByTheStepAndTheirPlaceInIt) {
-  for (const Way& way : {kWays[0], kWays[2]}) {
+  for (const GraphWay& way : {testing::kPasses, testing::kLayers}) {
     const config::RunPlan plan = plan_of({.pp = 2}, "fp32", way, 8, 0);
     const testing::HashedBatches source(plan.model.vocab_size);
     std::array<Buffer, 2> foreign;
@@ -159,7 +145,7 @@ TEST(RefusedCaptures, AreNamedByTheStepAndTheirPlaceInIt) {
 }
 
 TEST(RefusedCaptures, OfAnEvaluationAreNamedByTheBatch) {
-  config::RunPlan plan = plan_of({}, "fp32", kWays[0], 8, 0);
+  config::RunPlan plan = plan_of({}, "fp32", testing::kPasses, 8, 0);
   const testing::HashedBatches source(plan.model.vocab_size);
   Buffer foreign;
   const std::string error = error_of(
@@ -191,7 +177,7 @@ class ForgetfulBatches final : public model::BatchSource {
 };
 
 TEST(DifferingSteps, AreNamedByTheInputsThatDiffer) {
-  const config::RunPlan plan = plan_of({}, "fp32", kWays[2], 8, 8);
+  const config::RunPlan plan = plan_of({}, "fp32", testing::kLayers, 8, 8);
   const ForgetfulBatches source(plan.model.vocab_size, kMeddled * plan.train.global_batch + 7);
   EXPECT_EQ(error_of(
                 plan, [](train::Engine&, int, Index) {}, source)

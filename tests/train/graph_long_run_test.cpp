@@ -5,35 +5,15 @@
 #include "megalith/ops/step_end.h"
 
 #include "tests/train/graph_run.h"
+#include "tests/train/graph_ways.h"
 
 namespace megalith {
 namespace {
 
 using capture::GraphMode;
-using capture::GraphsPer;
 using testing::Grid;
 
-constexpr Index kSteps = 100;
-
-/// A way to run from graphs.
-struct Way {
-  const char* name;
-  GraphMode mode;
-  bool optimizer = false;                 ///< iteration
-  GraphsPer per = GraphsPer::microbatch;  ///< layers
-};
-constexpr Way kWays[] = {{"passes", GraphMode::iteration},
-                         {"whole step", GraphMode::iteration, true},
-                         {"layers per microbatch", GraphMode::layers},
-                         {"layers per slot", GraphMode::layers, false, GraphsPer::slot}};
-
-config::RunPlan with(config::RunPlan plan, const Way& way) {
-  plan.graphs.mode = way.mode;
-  plan.graphs.optimizer = way.optimizer;
-  plan.graphs.per = way.per;
-  plan.graphs.warmup_steps = 3;
-  return plan;
-}
+constexpr Index kSteps = 100, kWarmup = 3;
 
 /// A run, and the state of each rank's optimizer at its end. Random numbers have no state beside the step.
 struct LongRun {
@@ -71,9 +51,9 @@ TEST_P(LongGraphRun, AHundredStepsLeaveTheBitsOfEagerOnes) {
   plan.model.dropout = plan.model.attention_dropout = plan.model.embedding_dropout = dropout;
   const LongRun want = trained(plan);
   ASSERT_EQ(want.run->record.norms.size(), static_cast<std::size_t>(kSteps));
-  for (const Way& way : kWays) {
+  for (const testing::GraphWay& way : testing::kGraphWays) {
     SCOPED_TRACE(way.name);
-    expect_same(trained(with(plan, way)), want);
+    expect_same(trained(testing::with_graphs(plan, way, kWarmup)), want);
   }
 }
 
@@ -93,9 +73,9 @@ TEST(LongGraphRuns, StepsThatAreSkippedLeaveTheBitsOfEagerOnes) {
   ops::OptimizerState end;
   std::memcpy(&end, want.states[0].data() + want.states[0].size() - sizeof end, sizeof end);
   EXPECT_LT(end.updates, 20u - 3u) << "some steps are skipped, also once graphs are launched";
-  for (const Way& way : kWays) {
+  for (const testing::GraphWay& way : testing::kGraphWays) {
     SCOPED_TRACE(way.name);
-    expect_same(trained(with(plan, way)), want);
+    expect_same(trained(testing::with_graphs(plan, way, kWarmup)), want);
   }
 }
 

@@ -1,12 +1,11 @@
 #include "tests/io/temp_dir.h"
+#include "tests/train/graph_ways.h"
 #include "tests/train/saved_run.h"
 
 // A checkpoint between launches, in every way to run from graphs (FG-20, T8).
 namespace megalith {
 namespace {
 
-using capture::GraphMode;
-using capture::GraphsPer;
 using testing::Grid;
 
 constexpr Index kSteps = 50, kSavedAt = 23;
@@ -20,29 +19,20 @@ void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, te
 class GraphResume : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(GraphResume, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
-  config::RunPlan plan = testing::small_plan(GetParam(), "bf16", kSteps);
+  const config::RunPlan plan = testing::small_plan(GetParam(), "bf16", kSteps);
   testing::SavedRun eager;
   const TempDir eager_dir;
   train_to(kSteps, plan, eager_dir.path(), eager);
   ASSERT_EQ(eager.evaluated.size(), 5u);
-  plan.graphs.warmup_steps = 3;
-  const auto expect_joined = [&](const char* way) {
-    SCOPED_TRACE(way);
+  for (const testing::GraphWay& way : testing::kGraphWays) {
+    SCOPED_TRACE(way.name);
+    const config::RunPlan from_graphs = testing::with_graphs(plan, way, 3);
     const TempDir dir;
     testing::SavedRun joined;
-    train_to(kSavedAt, plan, dir.path(), joined);
-    train_to(kSteps, plan, dir.path(), joined);
+    train_to(kSavedAt, from_graphs, dir.path(), joined);
+    train_to(kSteps, from_graphs, dir.path(), joined);
     testing::expect_same(joined, eager);
-  };
-  plan.graphs.mode = GraphMode::iteration;
-  expect_joined("iteration");
-  plan.graphs.optimizer = true;
-  expect_joined("iteration with the optimizer");
-  plan.graphs.optimizer = false;
-  plan.graphs.mode = GraphMode::layers;
-  expect_joined("layers");
-  plan.graphs.per = GraphsPer::slot;
-  expect_joined("layers per slot");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GraphResume,

@@ -11,7 +11,7 @@
 #include "megalith/base/error.h"
 
 #include "tests/support/twin.h"
-#include "tests/train/small_run.h"
+#include "tests/train/graph_ways.h"
 
 // Steps in which one rank meets a number that is not finite: what they must leave as it was, on all ranks, on the CPU
 // and on GPUs.
@@ -208,13 +208,12 @@ inline std::vector<std::string> errors_of_nan(RunRanks run_ranks, const config::
   return errors;
 }
 
-/// All ways to take a step from graphs.
+/// All ways to take a step from graphs, captured before kBadStep.
+inline constexpr Index kWarmupSteps = 2;
 inline std::vector<capture::GraphsConfig> graph_ways() {
-  using capture::GraphMode;
-  return {{.mode = GraphMode::layers, .scopes = {}, .warmup_steps = 2},
-          {.mode = GraphMode::layers, .scopes = {}, .per = capture::GraphsPer::slot, .warmup_steps = 2},
-          {.mode = GraphMode::iteration, .scopes = {}, .warmup_steps = 2},
-          {.mode = GraphMode::iteration, .scopes = {}, .warmup_steps = 2, .optimizer = true}};
+  std::vector<capture::GraphsConfig> ways;
+  for (const GraphWay& way : kGraphWays) ways.push_back(graphs_of(way, kWarmupSteps));
+  return ways;
 }
 inline std::string name_of(const capture::GraphsConfig& graphs) {
   return str(capture::name(graphs.mode), " per ", capture::name(graphs.per),
