@@ -58,7 +58,7 @@ class PeerChannel final : public SilentChannel {
     std::int32_t peer, lane;
     OwnedStream stream;
   };
-  Stream stream_of(const Call& call) {
+  Stream line_of(const Call& call) {
     const Op op = is_message(call.op) ? call.op : Op::barrier;
     for (const Line& line : lines_) {
       if (line.op == op && line.peer == call.root && line.lane == call.lane) return line.stream.get();
@@ -69,7 +69,7 @@ class PeerChannel final : public SilentChannel {
   template <class Submit>
   Ticket run(const Call& call, Stream caller, const Submit& submit) {
     if (!peers_->takes(call)) throw InternalError(where(call.op) + "not a call that a PeerGroup takes");
-    const Stream own = stream_of(call);
+    const Stream own = line_of(call);
     ready_.record(caller);
     ready_.hold(own);
     submit(own);
