@@ -37,20 +37,10 @@ class StepGraph {
     graph.prepare(ex);
     graph_ = std::move(graph);
   }
-  /// Once captured: ops() runs eagerly; on the CPU beside the graph, op by op (GraphComparison).
+  /// Once captured: ops() runs eagerly beside the graph (Exec::run_beside).
   template <class Ops>
   void run_beside(Exec& ex, Ops&& ops) {
-    if (ex.device() != Device::cpu) return ops();
-    GraphComparison comparison(graph_, name_);
-    ex.set_comparison(&comparison);
-    try {
-      ops();
-      comparison.end();
-    } catch (...) {
-      ex.set_comparison(nullptr);
-      throw;
-    }
-    ex.set_comparison(nullptr);
+    ex.run_beside(graph_, name_, ops);
   }
   /// Forgets the graph: the next runs are eager again, then it is captured anew.
   void reset() {

@@ -148,8 +148,22 @@ class Exec {
       throw;
     }
   }
-  /// From here on every op is compared with that of a captured graph (GraphComparison); null ends it.
-  void set_comparison(GraphComparison* comparison) { comparison_ = comparison; }
+  /// Runs eagerly what `graph` was captured of; on the CPU every op is compared with the graph's (GraphComparison).
+  /// `name` is for messages.
+  template <class Ops>
+  void run_beside(const Graph& graph, const std::string& name, Ops&& ops) {
+    if (device_ != Device::cpu) return ops();
+    GraphComparison comparison(graph, name);
+    comparison_ = &comparison;
+    try {
+      ops();
+      comparison.end();
+    } catch (...) {
+      comparison_ = nullptr;
+      throw;
+    }
+    comparison_ = nullptr;
+  }
   /// Null unless ops are being captured.
   Capture* capture() const { return capture_; }
 

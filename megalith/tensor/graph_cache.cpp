@@ -26,7 +26,7 @@ void GraphCache::prepare(Exec& ex) {
 }
 
 void GraphCache::end_step() const {
-  if (state_ != State::replaying || next_ == order_.size()) return;
+  if (state_ == State::eager || state_ == State::capturing || next_ == order_.size()) return;
   throw InternalError(str("[graphs] ", name_, ": the step ends where the captured step launched ",
                           describe(order_[next_]), ": a step launches all that the captured one launched"));
 }

@@ -21,7 +21,8 @@ class GraphCache {
     int piece = 0;  ///< numbered by the caller: part of the layer, direction
     bool operator==(const Key&) const = default;
   };
-  enum class State : std::uint8_t { eager, capturing, replaying };
+  /// comparing: eagerly, beside the graphs (Exec::run_beside).
+  enum class State : std::uint8_t { eager, capturing, replaying, comparing };
 
   /// `name` is for messages; `memory` is what graphs may touch.
   void start(std::string name, std::vector<std::span<const std::byte>> memory) {
@@ -39,10 +40,11 @@ class GraphCache {
 
   /// Runs the piece: eagerly, or by its graph. Pieces are launched as the step launched them in which they were
   /// captured: another order is an InternalError that names both pieces, because later ones reuse the memory of those
-  /// before.
+  /// before. Compared ones come in that order too.
   template <class Ops>
   void run(Exec& ex, const Key& key, Ops&& ops) {
     if (state_ == State::eager) return ops();
+    if (state_ == State::comparing) return ex.run_beside(next(key).graph, name_, ops);
     if (state_ == State::replaying) {
       const Captured& piece = next(key);
       ex.skip(piece.extent);

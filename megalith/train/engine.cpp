@@ -247,7 +247,7 @@ void Engine::refresh_values() {
 
 void Engine::begin_layer_graphs(Via via) {
   using State = GraphCache::State;
-  if (via == Via::eager) return layer_graphs_.set_state(State::eager);
+  if (via == Via::eager) return layer_graphs_.set_state(State::comparing);
   if (started_ == 0) {
     layer_graphs_.start("training", ledger_.memory());
     stage_.run_pieces_from(layer_graphs_);

@@ -66,6 +66,41 @@ TEST_F(GraphCacheTest, EveryStepLaunchesWhatTheFirstLaunched) {
   EXPECT_EQ(count(), 24);
 }
 
+TEST_F(GraphCacheTest, ComparedPiecesRunOnceAndInOrder) {
+  graphs_.set_state(State::comparing);
+  for (const Key& key : kStep) run(key);
+  EXPECT_EQ(end_of_step(), "");
+  EXPECT_EQ(count(), 16);
+  EXPECT_EQ(graphs_.launches().count(), 0);
+  graphs_.set_state(State::comparing);
+  EXPECT_NE(refusal(kStep[1]).find("where the captured step launched chunk 0, instance 0, layer 0, piece 0"),
+            std::string::npos);
+  EXPECT_NE(end_of_step(), "");
+}
+
+TEST_F(GraphCacheTest, ComparedPiecesAreNamedWhereTheyDiffer) {
+  const auto piece_that_adds = [&](double number) {
+    graphs_.run(ex_, kStep[0], [&] {
+      const Tensor count = memory_.view({1}, DType::f64);
+      ex_.set_place({.chunk = 0, .microbatch = 2, .layer = 0});
+      ex_.run({.name = "count", .reads = {count}, .writes = {count}},
+              [=](Exec&, Stream) { count.data<double>()[0] += number; });
+    });
+  };
+  graphs_.set_state(State::comparing);
+  EXPECT_NO_THROW(piece_that_adds(1));
+  graphs_.set_state(State::comparing);
+  try {
+    piece_that_adds(2);
+    FAIL() << "another number was not seen";
+  } catch (const InternalError& error) {
+    EXPECT_EQ(
+        std::string(error.what()),
+        "[graph] training, chunk 0, microbatch 2, layer 0, op 1 (count): gives another result than when captured: "
+        "what changes from step to step must come from memory, not by value");
+  }
+}
+
 TEST_F(GraphCacheTest, SwappedLaunchesAreReportedWithBothPieces) {
   for (std::size_t first = 0; first + 1 < kStep.size(); ++first) {
     for (std::size_t i = 0; i < first; ++i) run(kStep[i]);

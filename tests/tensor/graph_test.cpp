@@ -248,17 +248,12 @@ class GraphComparisonTest : public GraphTest {
   template <class Then, class Now>
   std::string compared(Then&& then, Now&& now) {
     const Graph graph = captured(then);
-    GraphComparison comparison(graph, "training");
-    ex_.set_comparison(&comparison);
-    std::string text;
     try {
-      now();
-      comparison.end();
+      ex_.run_beside(graph, "training", now);
     } catch (const InternalError& error) {
-      text = error.what();
+      return error.what();
     }
-    ex_.set_comparison(nullptr);
-    return text;
+    return "";
   }
 };
 

@@ -1,7 +1,9 @@
 // graphs.check: steps from graphs beside eager ones, over all planned memory. Steps that agree change nothing; what
 // does not agree is named.
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "megalith/base/error.h"
 
@@ -73,10 +75,9 @@ void swap_views(train::Engine& engine, const char* a, const char* b, Tensor Para
 
 constexpr Index kMeddled = kWarmup + 3;  // the steps before it were checked and agreed
 
-TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
-  const Grid grid{.tp = 2, .pp = 2};
-  for (const GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
-    const config::RunPlan plan = plan_of(grid, "fp32", way, 8, 8);
+TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
+  for (const GraphWay& way : {testing::kWholeSteps, testing::kLayers, testing::kLayersPerSlot}) {
+    const config::RunPlan plan = plan_of({.tp = 2, .pp = 2}, "fp32", way, 8, 8);
     const testing::HashedBatches source(plan.model.vocab_size);
     // Layer 5 is in the second stage: layer norms read each other's weights, on one of its two ranks.
     const std::string error = error_of(
@@ -86,6 +87,50 @@ TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
             swap_views(engine, "layers.5.norm1.weight", "layers.5.norm2.weight", &Param::value);
         },
         source);
+    EXPECT_TRUE(error.starts_with("rank 3: step 6: [graph] training, chunk 0, microbatch 0, layer 5, op "))
+        << way.name << ": " << error;
+    EXPECT_NE(error.find("(layer_norm): a tensor of shape [20] lies at another address than when captured"),
+              std::string::npos)
+        << way.name << ": " << error;
+  }
+}
+
+/// Meddles when a rank asks a second time for the same samples, as the eager run of a checked step does.
+class MeddlingBatches final : public model::BatchSource {
+ public:
+  MeddlingBatches(const config::RunPlan& plan, Index microbatch)
+      : batches_(plan.model.vocab_size),
+        sample_(kMeddled * plan.train.global_batch + microbatch * plan.train.micro_batch) {}
+  /// By the rank that calls, before step kMeddled.
+  void expect(std::function<void(std::span<std::int32_t> tokens)> meddle) const {
+    meddle_ = std::move(meddle);
+    thread_ = std::this_thread::get_id();
+  }
+  void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> targets) const override {
+    batches_.fill(first_sample, count, tokens, targets);
+    if (first_sample == sample_ && thread_ == std::this_thread::get_id() && asked_++ == 1) meddle_(tokens);
+  }
+
+ private:
+  testing::HashedBatches batches_;
+  Index sample_;
+  mutable std::atomic<std::thread::id> thread_;
+  mutable std::function<void(std::span<std::int32_t>)> meddle_;  // by that thread only, and asked_ too
+  mutable int asked_ = 0;
+};
+
+TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
+  for (const GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
+    const config::RunPlan plan = plan_of({.tp = 2, .pp = 2}, "fp32", way, 8, 8);
+    const MeddlingBatches source(plan, 7);
+    const auto meddle = [&](train::Engine& engine, int rank, Index step) {
+      if (rank != 3 || step != kMeddled) return;
+      source.expect([&](std::span<std::int32_t>) {
+        engine.stage().params().at("layers.5.norm1.weight").value.data<float>()[0] += 1;
+      });
+    };
+    const std::string error = error_of(plan, meddle, source);
     EXPECT_EQ(error.substr(0, error.find(" at byte")),
               "rank 3: [graphs] step 6: result of layer_norm, chunk 0, microbatch 7, layer 5")
         << way.name;
@@ -94,28 +139,26 @@ TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
 
 TEST(DifferingSteps, AreNamedByTheGradientWhereResultsAgree) {
   const config::RunPlan plan = plan_of({.pp = 2, .chunks = 2}, "fp32", testing::kLayers, 8, 8);
-  const testing::HashedBatches source(plan.model.vocab_size);
-  const std::string error = error_of(
-      plan,
-      [](train::Engine& engine, int rank, Index step) {
-        if (rank == 0 && step == kMeddled)
-          swap_views(engine, "layers.1.norm1.weight", "layers.1.norm2.weight", &Param::grad);
-      },
-      source);
+  const MeddlingBatches source(plan, 7);
+  const auto meddle = [&](train::Engine& engine, int rank, Index step) {
+    if (rank != 0 || step != kMeddled) return;
+    source.expect([&](std::span<std::int32_t>) {
+      engine.stage().params().at("layers.1.norm2.weight").grad.data<float>()[0] += 1;
+    });
+  };
+  const std::string error = error_of(plan, meddle, source);
   EXPECT_EQ(error.substr(0, error.find(" at byte")), "rank 0: [graphs] step 6: gradient of layers.1.norm2.weight");
 }
 
-TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
-  const config::RunPlan plan = plan_of({.tp = 2}, "fp32", testing::kWholeSteps, 8, 8);
-  const testing::HashedBatches source(plan.model.vocab_size);
-  const std::string error = error_of(
-      plan,
-      [](train::Engine& engine, int, Index step) {
-        if (step == kMeddled) swap_views(engine, "layers.5.norm1.weight", "layers.5.norm2.weight", &Param::value);
-      },
-      source);
-  EXPECT_NE(error.find("[graph] training, chunk 0, microbatch 0, layer 5, op"), std::string::npos) << error;
-  EXPECT_NE(error.find("lies at another address than when captured"), std::string::npos) << error;
+TEST(DifferingSteps, AreNamedByTheInputsThatDiffer) {
+  const config::RunPlan plan = plan_of({}, "fp32", testing::kLayers, 8, 8);
+  const MeddlingBatches source(plan, 7);
+  const auto meddle = [&](train::Engine&, int, Index step) {
+    if (step != kMeddled) return;
+    source.expect([](std::span<std::int32_t> tokens) { tokens[3] = 1 - std::min(tokens[3], 1); });
+  };
+  EXPECT_EQ(error_of(plan, meddle, source).substr(0, 71),
+            "rank 0: [graphs] step 6: tokens, chunk 0, microbatch 7 at byte 12 of 36");
 }
 
 /// A parameter's value somewhere else: what is captured then cannot be launched later.
@@ -158,31 +201,6 @@ TEST(RefusedCaptures, OfAnEvaluationAreNamedByTheBatch) {
       source);
   EXPECT_EQ(error.substr(0, error.find(": a tensor")),
             "rank 0: evaluated batch 3: [capture] evaluation, chunk 0, microbatch 0, layer 5: layer_norm");
-}
-
-/// Gives other tokens when it is asked a second time for the same samples.
-class ForgetfulBatches final : public model::BatchSource {
- public:
-  ForgetfulBatches(Index vocab, Index sample) : batches_(vocab), sample_(sample) {}
-  void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> targets) const override {
-    batches_.fill(first_sample, count, tokens, targets);
-    if (first_sample == sample_ && asked_++ > 0) tokens[3] = 1 - std::min(tokens[3], 1);
-  }
-
- private:
-  testing::HashedBatches batches_;
-  Index sample_;
-  mutable int asked_ = 0;
-};
-
-TEST(DifferingSteps, AreNamedByTheInputsThatDiffer) {
-  const config::RunPlan plan = plan_of({}, "fp32", testing::kLayers, 8, 8);
-  const ForgetfulBatches source(plan.model.vocab_size, kMeddled * plan.train.global_batch + 7);
-  EXPECT_EQ(error_of(
-                plan, [](train::Engine&, int, Index) {}, source)
-                .substr(0, 71),
-            "rank 0: [graphs] step 6: tokens, chunk 0, microbatch 7 at byte 12 of 36");
 }
 
 }  // namespace
