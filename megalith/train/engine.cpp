@@ -252,9 +252,8 @@ void Engine::begin_layer_graphs(Via via) {
     layer_graphs_.start("training", ledger_.memory());
     stage_.run_pieces_from(layer_graphs_);
   }
-  layer_graphs_.set_state(started_ < plan_.graphs.warmup_steps    ? State::eager
-                          : started_ == plan_.graphs.warmup_steps ? State::capturing
-                                                                  : State::replaying);
+  const Index steps = graph_steps(), warmup = plan_.graphs.warmup_steps;
+  layer_graphs_.set_state(steps < warmup ? State::eager : steps == warmup ? State::capturing : State::replaying);
 }
 
 void Engine::run_passes() {
@@ -321,6 +320,17 @@ CapturedGraphs Engine::captured_graphs() const {
   if (launches > 0)
     captured.launch_s *= static_cast<double>(captured.launches_per_step) / static_cast<double>(launches);
   return captured;
+}
+
+void Engine::forget_graphs() {
+  if (steps_started() != 0) throw InternalError("[Engine::forget_graphs] a step is under way");
+  meet(world_, *ex_, "before graphs are forgotten");
+  layer_graphs_.clear();
+  train_graph_.reset();
+  eval_graph_.reset();
+  graph_bytes_ = 0;
+  forgotten_at_step_ = started_;
+  forgotten_at_batch_ = evaluated_batches_;
 }
 
 template <class Ops>
@@ -425,9 +435,9 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   stage_.load(*ex_, nn::Mode::train, source, progress.samples,
               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
-  graph_check_.run(*ex_, {"step", progress.step + 1}, graph_check_.turn(started_),
+  graph_check_.run(*ex_, {"step", progress.step + 1}, graph_check_.turn(graph_steps()),
                    [&](Via via) { run_step(stop, via); });
-  if (graph_check_.turn(started_ + 1) == GraphCheck::Checked::no) graph_check_.release();
+  if (graph_check_.turn(graph_steps() + 1) == GraphCheck::Checked::no) graph_check_.release();
 
   const Index place = started_++ % kMostStarted;
   Started& started = under_way_[static_cast<std::size_t>(place)];
@@ -461,7 +471,7 @@ double Engine::evaluate(const model::BatchSource& source, Index samples) {
   double sum = 0;
   for (Index first = 0; first < samples; first += plan_.train.global_batch) {
     stage_.load(*ex_, nn::Mode::evaluate, source, first, {}, {});
-    const auto checked = uses_step_graph(plan_) ? graph_check_.turn(evaluated_batches_) : GraphCheck::Checked::no;
+    const auto checked = uses_step_graph(plan_) ? graph_check_.turn(graph_evaluations()) : GraphCheck::Checked::no;
     graph_check_.run(*ex_, {"evaluated batch", evaluated_batches_ + 1}, checked, [this](Via via) {
       run_by(eval_graph_, via, [this] {
         stage_.begin(*ex_);
@@ -471,7 +481,7 @@ double Engine::evaluate(const model::BatchSource& source, Index samples) {
     ++evaluated_batches_;
     sum += read<double>(stage_.loss_sum());
   }
-  if (graph_check_.turn(started_) == GraphCheck::Checked::no) graph_check_.release();
+  if (graph_check_.turn(graph_steps()) == GraphCheck::Checked::no) graph_check_.release();
   if (mesh_.tp_rank() != 0) sum = 0;
   Exec host;
   comm::all_reduce(host, world_.all(), Tensor(&sum, {1}, DType::f64), comm::Reduce::sum).wait(host);

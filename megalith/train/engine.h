@@ -107,6 +107,9 @@ class Engine {
   /// Those of mode = layers.
   const GraphCache& layer_graphs() const { return layer_graphs_; }
   CapturedGraphs captured_graphs() const;
+  /// Graphs are gone: steps and evaluations are eager again, as many as graphs.warmup_steps says, then graphs are
+  /// captured anew. On all ranks between the same two steps, with none under way. Waits for the device.
+  void forget_graphs();
 
   comm::World& world() { return world_; }
   const grid::Mesh& mesh() const { return mesh_; }
@@ -130,6 +133,9 @@ class Engine {
   /// The ops of a step, in the order of these calls; a graph may hold the first, or all but the upload.
   void run_step(Stop stop, Via via);
   void begin_layer_graphs(Via via);
+  /// Steps and evaluated batches since graphs were there for the first time, or forgotten.
+  Index graph_steps() const { return started_ - forgotten_at_step_; }
+  Index graph_evaluations() const { return evaluated_batches_ - forgotten_at_batch_; }
   void run_passes();
   void upload_terms(Stop stop);
   void sum_terms();
@@ -167,6 +173,7 @@ class Engine {
   std::array<Started, kMostStarted> under_way_;
   Index started_ = 0, finished_ = 0;
   Index evaluated_batches_ = 0;
+  Index forgotten_at_step_ = 0, forgotten_at_batch_ = 0;  ///< when graphs were
   Index graph_bytes_ = 0;
   GraphCheck graph_check_;
   std::optional<comm::WatchedReplays> replays_;  // last: it ends before what they touch

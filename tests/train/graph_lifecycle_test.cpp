@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/train/graph_run.h"
+#include "tests/train/graph_ways.h"
 
 namespace megalith {
 namespace {
@@ -44,13 +45,11 @@ class Calls {
       : plan_(plan), engine_(world, plan), source_(plan.model.vocab_size) {
     engine_.allocate();
   }
-  void make(const std::string& mode) {
-    if (mode == "training") {
-      engine_.step(source_, {step_, step_ * plan_.train.global_batch}, train::Stop::no);
-      ++step_;
-    } else {
-      engine_.evaluate(source_, plan_.train.global_batch);
-    }
+  /// Returns the loss.
+  double make(const std::string& mode) {
+    if (mode != "training") return engine_.evaluate(source_, plan_.train.global_batch);
+    const Index step = step_++;
+    return engine_.step(source_, {step, step * plan_.train.global_batch}, train::Stop::no).loss;
   }
   const capture::StepGraph& graph(const std::string& mode) const {
     return mode == "training" ? engine_.train_graph() : engine_.eval_graph();
@@ -122,6 +121,44 @@ TEST(GraphLifecycle, EachModeRunsEagerlyThenCapturesOnceThenLaunches) {
     }
     EXPECT_EQ(events, entry.at("expect").at("events"));
   });
+}
+
+/// Twelve steps, each with an evaluation. Where graphs are forgotten: in the middle.
+std::unique_ptr<testing::GraphRun> run_forgetting(const config::RunPlan& plan, bool forgets) {
+  auto run = std::make_unique<testing::GraphRun>();
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    Calls calls(world, plan);
+    train::Engine& engine = calls.engine();
+    const auto num_graphs = [&] { return engine.captured_graphs().stats.graphs; };
+    for (Index step = 0; step < 12; ++step) {
+      if (forgets && step == 6) {
+        EXPECT_GT(num_graphs(), 0);
+        engine.forget_graphs();
+        EXPECT_EQ(num_graphs(), 0);
+      }
+      const double loss = calls.make("training"), evaluated = calls.make("validation");
+      if (forgets && step == 6) {
+        EXPECT_EQ(num_graphs(), 0) << "the warm-up is eager";
+      }
+      if (world.rank() != 0) continue;
+      run->record.losses.push_back(loss);
+      run->evaluated.push_back(evaluated);
+    }
+    EXPECT_EQ(num_graphs() > 0, plan.graphs.mode != capture::GraphMode::none);
+    testing::put_params(run->record.parameters, engine.stage(), false);
+  });
+  return run;
+}
+
+TEST(GraphLifecycle, GraphsThatAreForgottenAreCapturedAnew) {
+  for (const Grid& grid : {Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .dp = 2, .chunks = 2}}) {
+    const auto want = run_forgetting(testing::small_plan(grid, "bf16", 12), false);
+    for (const testing::GraphWay& way : testing::kGraphWays) {
+      SCOPED_TRACE(grid.name() + " " + way.name);
+      const config::RunPlan plan = testing::with_graphs(testing::small_plan(grid, "bf16", 12), way, 2);
+      testing::expect_same_training(*run_forgetting(plan, true), *want);
+    }
+  }
 }
 
 }  // namespace
