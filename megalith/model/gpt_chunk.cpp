@@ -114,8 +114,7 @@ Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const
     x = output;
   }
   if (blocks_.empty()) return x;
-  if (pieces_.pieces == LayerPieces::none) return blocks(ex, inputs, x, output, saved, gatherer);
-  return blocks_in_pieces(ex, inputs, embedding_ ? x : own_edge(ex, inputs, x), output, saved, gatherer);
+  return blocks(ex, inputs, embedding_ ? x : own_edge(ex, inputs, x), output, saved, gatherer);
 }
 
 Tensor GptChunk::own_edge(Exec& ex, const Inputs& inputs, const Tensor& message) const {
@@ -125,68 +124,29 @@ Tensor GptChunk::own_edge(Exec& ex, const Inputs& inputs, const Tensor& message)
   return own;
 }
 
-Tensor GptChunk::blocks_in_pieces(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output,
-                                  Saved& saved, ParamGatherer* gatherer) const {
-  using Region = nn::TransformerBlock::Region;
-  std::array<nn::InFlight, nn::kMostParts> messages;  // of each part
-  const auto for_parts = [&](auto&& step) {
-    nn::Microbatch microbatch = inputs.microbatch;
-    nn::Part& part = microbatch.part;
-    for (part.count = tp_.parts(); part.index < part.count; ++part.index) {
-      nn::InFlight& message = messages[static_cast<std::size_t>(part.index)];
-      message.wait(ex);
-      step(microbatch, message);
-    }
-  };
+Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
+                        ParamGatherer* gatherer) const {
+  const auto parts = static_cast<std::size_t>(tp_.parts());  // turns of a region
+  if (pieces_.pieces == LayerPieces::none)
+    return take_turns(ex, inputs, {0, 2 * parts * blocks_.size()}, input, output, saved, gatherer);
+  // The piece begins and ends before one of a layer's two regions, or behind both.
+  const std::size_t piece_begins = pieces_.pieces == LayerPieces::mlp ? 1 : 0,
+                    piece_ends = pieces_.pieces == LayerPieces::attention ? 1 : 2;
   Tensor x = input;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const nn::TransformerBlock& block = blocks_[i];
-    nn::TransformerBlock::Saved& kept = saved.blocks[i];
     const Index layer = range_.layers.begin + static_cast<Index>(i);
     await_params(ex, gatherer, layer);
     ex.set_layer(layer);
     const bool last = i + 1 == blocks_.size();
     const Tensor y = last && output && writes_to_caller() ? output : boundary(ex, inputs);
-    const auto pass_through = [&](Region region) {
-      for_parts([&](const nn::Microbatch& microbatch, nn::InFlight& message) {
-        block.work(ex, microbatch, region, kept);
-        message = block.leave(ex, microbatch, region, kept);
-      });
+    const auto pass_through = [&](std::size_t first_region, std::size_t end_region) {
+      if (first_region == end_region) return;
+      const std::size_t first = 2 * i;
+      take_turns(ex, inputs, {parts * (first + first_region), parts * (first + end_region)}, x, y, saved, nullptr);
     };
-    const auto attend = [&] {
-      for_parts([&](const nn::Microbatch& microbatch, nn::InFlight& message) {
-        message = block.enter_attention(ex, microbatch, x, kept);
-      });
-      pass_through(Region::attention);
-      for_parts([](const nn::Microbatch&, nn::InFlight&) {});
-    };
-    const auto mix = [&] {
-      for_parts([&](const nn::Microbatch& microbatch, nn::InFlight& message) {
-        message = block.enter_mlp(ex, microbatch, kept);
-      });
-      pass_through(Region::mlp);
-      for_parts([&](const nn::Microbatch& microbatch, nn::InFlight&) { block.add_up(ex, microbatch, y, kept); });
-    };
-    const auto attend_and_mix = [&] {
-      attend();
-      mix();
-    };
-    switch (pieces_.pieces) {
-      case LayerPieces::none:
-        attend_and_mix();
-        break;
-      case LayerPieces::attention:
-        run_piece(ex, inputs.runner, layer, Pass::forward, attend);
-        mix();
-        break;
-      case LayerPieces::mlp:
-        attend();
-        run_piece(ex, inputs.runner, layer, Pass::forward, mix);
-        break;
-      case LayerPieces::whole:
-        run_piece(ex, inputs.runner, layer, Pass::forward, attend_and_mix);
-        break;
-    }
+    pass_through(0, piece_begins);
+    run_piece(ex, inputs.runner, layer, Pass::forward, [&] { pass_through(piece_begins, piece_ends); });
+    pass_through(piece_ends, 2);
     x = y;
   }
   if (!output || writes_to_caller()) return x;
@@ -215,14 +175,12 @@ void GptChunk::block_backward_in_pieces(Exec& ex, const Inputs& inputs, std::siz
   }
 }
 
-Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
-                        ParamGatherer* gatherer) const {
+Tensor GptChunk::take_turns(Exec& ex, const Inputs& inputs, const Turns& turns, const Tensor& input,
+                            const Tensor& output, Saved& saved, ParamGatherer* gatherer) const {
   using Region = nn::TransformerBlock::Region;
-  const auto parts = static_cast<std::size_t>(tp_.parts()), turns = 2 * parts * blocks_.size();
+  const auto parts = static_cast<std::size_t>(tp_.parts());
   std::array<nn::InFlight, nn::kMostParts> messages;  // of each part
   Tensor x = input;
-  // In turn t one part passes through one region. `enter` is also called for the turns that would come next: there the
-  // last block ends.
   const auto microbatch_of = [&](std::size_t t) {
     nn::Microbatch microbatch = inputs.microbatch;
     microbatch.part = {static_cast<int>(t % parts), static_cast<int>(parts)};
@@ -234,27 +192,29 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
     return blocks_[i];
   };
   const auto region_of = [&](std::size_t t) { return t / parts % 2 == 0 ? Region::attention : Region::mlp; };
+  // Also called for the turns that would come next: there the last region ends.
   const auto enter = [&](std::size_t t) {
     const nn::Microbatch microbatch = microbatch_of(t);
     const std::size_t i = t / parts / 2;
+    const bool goes_on = t < turns.end, first_part = microbatch.part.index == 0;
     nn::InFlight& message = messages[t % parts];
     message.wait(ex);
     if (region_of(t) == Region::mlp) {
-      message = in_block(i).enter_mlp(ex, microbatch, saved.blocks[i]);
+      if (goes_on) message = in_block(i).enter_mlp(ex, microbatch, saved.blocks[i]);
       return;
     }
-    if (i < blocks_.size() && microbatch.part.index == 0) await_params(ex, gatherer, layer_of(i));
-    if (i > 0) {
-      if (microbatch.part.index == 0) x = i == blocks_.size() && output ? output : boundary(ex, inputs);
+    if (goes_on && first_part) await_params(ex, gatherer, layer_of(i));
+    if (t >= turns.begin + parts) {  // the block before has come to its end
+      if (first_part) x = !goes_on && output ? output : boundary(ex, inputs);
       in_block(i - 1).add_up(ex, microbatch, x, saved.blocks[i - 1]);
     }
-    if (i < blocks_.size()) message = in_block(i).enter_attention(ex, microbatch, x, saved.blocks[i]);
+    if (goes_on) message = in_block(i).enter_attention(ex, microbatch, x, saved.blocks[i]);
   };
   // One part's message leaves beside the other's work: the whole of a turn, or where rows also enter by messages its
   // first product, as the other part's enter beside the rest of it.
   const bool early = parts > 1 && tp_.shares_rows();
-  enter(0);
-  for (std::size_t t = 0; t < turns; ++t) {
+  enter(turns.begin);
+  for (std::size_t t = turns.begin; t < turns.end; ++t) {
     const nn::Microbatch microbatch = microbatch_of(t);
     const std::size_t i = t / parts / 2;
     messages[t % parts].wait(ex);
@@ -263,7 +223,7 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
     messages[t % parts] = in_block(i).leave(ex, microbatch, region_of(t), saved.blocks[i]);
     if (!early) enter(t + 1);
   }
-  for (std::size_t t = turns + 1; t < turns + parts; ++t) enter(t);
+  for (std::size_t t = turns.end + 1; t < turns.end + parts; ++t) enter(t);
   return x;
 }
 

@@ -87,14 +87,22 @@ class GptChunk {
   Tensor body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
               ParamGatherer* gatherer) const;
 
-  /// The forward passes of the blocks. x [O, H]; the result goes to `output` where that is defined. Returns it.
+  /// The forward passes of the blocks, in pieces where layers have them. x [O, H]; the result goes to `output` where
+  /// that is defined. Returns it.
   Tensor blocks(Exec& ex, const Inputs& inputs, const Tensor& x, const Tensor& output, Saved& saved,
                 ParamGatherer* gatherer) const;
 
-  /// The same, layer by layer in pieces.
-  Tensor blocks_in_pieces(Exec& ex, const Inputs& inputs, const Tensor& x, const Tensor& output, Saved& saved,
-                          ParamGatherer* gatherer) const;
-  /// The backward pass of one block, likewise.
+  /// In each turn one of the tp's parts of the microbatch passes through one region of a block: all parts through its
+  /// attention, then all through its MLP, so turn t is in block t / parts / 2. A stretch of turns begins and ends with
+  /// a region.
+  struct Turns {
+    std::size_t begin, end;
+  };
+  /// x [O, H]: what the first block reads, where its attention is among the turns. What the last block gives, where its
+  /// MLP is, goes to `output` where that is defined, and is returned. All messages have arrived.
+  Tensor take_turns(Exec& ex, const Inputs& inputs, const Turns& turns, const Tensor& x, const Tensor& output,
+                    Saved& saved, ParamGatherer* gatherer) const;
+  /// The backward pass of one block in pieces.
   void block_backward_in_pieces(Exec& ex, const Inputs& inputs, std::size_t block, const Tensor& dy, const Saved& saved,
                                 const Tensor& dx) const;
   /// A copy of a message in memory of the chunk's own, where its edges are; else the message itself.

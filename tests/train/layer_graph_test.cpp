@@ -113,6 +113,41 @@ TEST(LayerGraphs, AShardedOptimizersStepsHaveTheBitsOfEagerPlainOnes) {
   }
 }
 
+TEST(LayerGraphs, HoldTheHalvesOfAMicrobatchInTurn) {
+  const auto in_halves = [](config::RunPlan plan) {
+    plan.train.micro_batch = 4;
+    plan.tp_overlap = config::TpOverlap::halves;
+    EXPECT_EQ(plan.forward_parts(), 2);
+    return plan;
+  };
+  for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 2, .pp = 2}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
+    const auto want = eager(in_halves(eager_plan(grid, "bf16", 10)));
+    for (const ScopeSet& scopes : {ScopeSet{}, ScopeSet{Scope::attn}, ScopeSet{Scope::mlp}}) {
+      for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
+        SCOPED_TRACE(grid.name() + " " + text(scopes) + " " + std::string(name(per)));
+        expect_same(*from_graphs(in_halves(plan_of(grid, "bf16", scopes, per, 10))), *want);
+      }
+    }
+  }
+}
+
+TEST(LayerGraphs, SumsOfAHalfRunBesideTheOthersWork) {
+  config::RunPlan plan = plan_of({.tp = 2}, "fp32", {}, GraphsPer::microbatch, 4);
+  plan.train.micro_batch = 4;
+  plan.tp_overlap = config::TpOverlap::halves;
+  testing::run_of(plan, [](train::Engine& engine, Index) {
+    std::string ops;
+    for (const Graph::Touched& op : engine.layer_graphs().graph({0, 0, 3, 0}).touched()) ops += str(op.op, " ");
+    EXPECT_EQ(ops,
+              "layer_norm matmul attention matmul all_reduce "
+              "layer_norm matmul attention matmul all_reduce "
+              "wait residual_layer_norm matmul_gelu matmul all_reduce "
+              "wait residual_layer_norm matmul_gelu matmul all_reduce "
+              "wait bias_dropout_residual wait bias_dropout_residual ")
+        << "half by half; a half's attention is awaited after the other's, and its MLP too";
+  });
+}
+
 TEST(LayerGraphs, NeedNoWarmup) {
   const Grid grid{.tp = 2, .pp = 2};
   const auto want = eager(eager_plan(grid, "bf16", 12));
