@@ -128,10 +128,12 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
                         ParamGatherer* gatherer) const {
   const auto parts = static_cast<std::size_t>(tp_.parts());  // turns of a region
   if (pieces_.pieces == LayerPieces::none)
-    return take_turns(ex, inputs, {0, 2 * parts * blocks_.size()}, input, output, saved, gatherer);
+    return take_turns(ex, inputs, {.begin = 0, .end = 2 * parts * blocks_.size()}, input, output, saved, gatherer);
   // The piece begins and ends before one of a layer's two regions, or behind both.
   const std::size_t piece_begins = pieces_.pieces == LayerPieces::mlp ? 1 : 0,
                     piece_ends = pieces_.pieces == LayerPieces::attention ? 1 : 2;
+  // Whole layers follow each other: what is sent at the end of one belongs beside the first products of the next.
+  const bool hands_on = pieces_.pieces == LayerPieces::whole && parts > 1;
   Tensor x = input;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Index layer = range_.layers.begin + static_cast<Index>(i);
@@ -142,7 +144,11 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
     const auto pass_through = [&](std::size_t first_region, std::size_t end_region) {
       if (first_region == end_region) return;
       const std::size_t first = 2 * i;
-      take_turns(ex, inputs, {parts * (first + first_region), parts * (first + end_region)}, x, y, saved, nullptr);
+      const Turns turns{.begin = parts * (first + first_region),
+                        .end = parts * (first + end_region),
+                        .finishes_before = hands_on && i > 0,
+                        .leaves_rest = hands_on && !last};
+      take_turns(ex, inputs, turns, x, y, saved, nullptr);
     };
     pass_through(0, piece_begins);
     run_piece(ex, inputs.runner, layer, Pass::forward, [&] { pass_through(piece_begins, piece_ends); });
@@ -204,24 +210,34 @@ Tensor GptChunk::take_turns(Exec& ex, const Inputs& inputs, const Turns& turns, 
       return;
     }
     if (goes_on && first_part) await_params(ex, gatherer, layer_of(i));
-    if (t >= turns.begin + parts) {  // the block before has come to its end
-      if (first_part) x = !goes_on && output ? output : boundary(ex, inputs);
-      in_block(i - 1).add_up(ex, microbatch, x, saved.blocks[i - 1]);
-    }
+    const bool is_first_region = t < turns.begin + parts;
+    if (!is_first_region && first_part) x = !goes_on && output ? output : boundary(ex, inputs);
+    if (!is_first_region || turns.finishes_before) in_block(i - 1).add_up(ex, microbatch, x, saved.blocks[i - 1]);
     if (goes_on) message = in_block(i).enter_attention(ex, microbatch, x, saved.blocks[i]);
   };
   // One part's message leaves beside the other's work: the whole of a turn, or where rows also enter by messages its
   // first product, as the other part's enter beside the rest of it.
   const bool early = parts > 1 && tp_.shares_rows();
-  enter(turns.begin);
+  // The rest of a turn and the beginning of the next.
+  const auto leave_and_enter = [&](std::size_t t) {
+    if (early) enter(t + 1);
+    const std::size_t i = t / parts / 2;
+    messages[t % parts] = in_block(i).leave(ex, microbatch_of(t), region_of(t), saved.blocks[i]);
+    if (!early) enter(t + 1);
+  };
+  if (turns.finishes_before)
+    leave_and_enter(turns.begin - 1);
+  else
+    enter(turns.begin);
   for (std::size_t t = turns.begin; t < turns.end; ++t) {
-    const nn::Microbatch microbatch = microbatch_of(t);
     const std::size_t i = t / parts / 2;
     messages[t % parts].wait(ex);
-    in_block(i).work(ex, microbatch, region_of(t), saved.blocks[i]);
-    if (early) enter(t + 1);
-    messages[t % parts] = in_block(i).leave(ex, microbatch, region_of(t), saved.blocks[i]);
-    if (!early) enter(t + 1);
+    in_block(i).work(ex, microbatch_of(t), region_of(t), saved.blocks[i]);
+    if (!turns.leaves_rest || t + 1 < turns.end) leave_and_enter(t);
+  }
+  if (turns.leaves_rest) {
+    for (nn::InFlight& message : messages) message.wait(ex);
+    return output;
   }
   for (std::size_t t = turns.end + 1; t < turns.end + parts; ++t) enter(t);
   return x;

@@ -97,9 +97,13 @@ class GptChunk {
   /// a region.
   struct Turns {
     std::size_t begin, end;
+    /// Of the region before: its last part's rows have yet to leave, and its block ends here. And the same of the last
+    /// turn, for the stretch that follows.
+    bool finishes_before = false, leaves_rest = false;
   };
-  /// x [O, H]: what the first block reads, where its attention is among the turns. What the last block gives, where its
-  /// MLP is, goes to `output` where that is defined, and is returned. All messages have arrived.
+  /// x [O, H]: what the first block reads, where its attention is among the turns; written where the block before ends
+  /// here. What the last block gives, where its MLP is, goes to `output` where that is defined, and is returned. All
+  /// messages have arrived.
   Tensor take_turns(Exec& ex, const Inputs& inputs, const Turns& turns, const Tensor& x, const Tensor& output,
                     Saved& saved, ParamGatherer* gatherer) const;
   /// The backward pass of one block in pieces.

@@ -135,16 +135,24 @@ TEST(LayerGraphs, SumsOfAHalfRunBesideTheOthersWork) {
   config::RunPlan plan = plan_of({.tp = 2}, "fp32", {}, GraphsPer::microbatch, 4);
   plan.train.micro_batch = 4;
   plan.tp_overlap = config::TpOverlap::halves;
-  testing::run_of(plan, [](train::Engine& engine, Index) {
-    std::string ops;
-    for (const Graph::Touched& op : engine.layer_graphs().graph({0, 0, 3, 0}).touched()) ops += str(op.op, " ");
-    EXPECT_EQ(ops,
-              "layer_norm matmul attention matmul all_reduce "
-              "layer_norm matmul attention matmul all_reduce "
-              "wait residual_layer_norm matmul_gelu matmul all_reduce "
-              "wait residual_layer_norm matmul_gelu matmul all_reduce "
-              "wait bias_dropout_residual wait bias_dropout_residual ")
-        << "half by half; a half's attention is awaited after the other's, and its MLP too";
+  const std::string attention = "layer_norm matmul attention matmul all_reduce ",
+                    mlp = "residual_layer_norm matmul_gelu ", down = "matmul all_reduce ",
+                    add_up = "bias_dropout_residual ";
+  testing::run_of(plan, [&](train::Engine& engine, Index) {
+    const auto ops_of = [&engine](Index layer) {
+      std::string ops;
+      for (const Graph::Touched& op : engine.layer_graphs().graph({0, 0, layer, 0}).touched()) ops += str(op.op, " ");
+      return ops;
+    };
+    // Half by half: what one has sent is awaited when the other has worked; so the second ends in the next layer's
+    // graph.
+    const std::string mlps = "wait " + mlp + down + "wait " + mlp, end_before = down + add_up + attention;
+    const Index last = plan.model.num_layers - 1;
+    EXPECT_EQ(ops_of(0), attention + attention + mlps + "wait ");
+    for (Index layer = 1; layer < last; ++layer)
+      EXPECT_EQ(ops_of(layer), end_before + "wait " + add_up + attention + mlps + "wait ") << layer;
+    EXPECT_EQ(ops_of(last),
+              end_before + "wait " + add_up + attention + mlps + down + "wait " + add_up + "wait " + add_up);
   });
 }
 
