@@ -10,7 +10,7 @@ namespace megalith {
 namespace {
 
 using testing::Finished;
-using testing::kMpirun;
+using testing::mpirun;
 using testing::run_shell;
 
 TEST(CommandLine, GroupsPrintsTheVectors) {
@@ -195,7 +195,7 @@ TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
   const std::string command = " bench collectives --min 1000 --max 16K --rounds 3 --format json --dtype ";
   std::vector<std::string> runs = {"megalith" + command + "f32"};
 #ifdef MEGALITH_WITH_MPI
-  runs.push_back(kMpirun + std::string("2 " MEGALITH_PROGRAM) + command + "bf16");
+  runs.push_back(mpirun(2, testing::program() + command + "bf16"));
 #endif
   for (const std::string& run : runs) {
     const Finished got = run_shell(run);

@@ -51,7 +51,7 @@ class CrashRun {
   std::string path(const std::string& name) const { return (dir_ / name).string(); }
   /// Trains, or goes on, in `out`; `before` stands in front of the command (environment, timeout).
   Finished train(const std::string& before, const std::string& out) const {
-    return run_shell(before + " '" MEGALITH_PROGRAM "' train " + recipe() + " --out " + out +
+    return run_shell(before + " " + program() + " train " + recipe() + " --out " + out +
                      " --resume=auto --set train.steps=" + std::to_string(steps_) + " " + settings_);
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -13,11 +14,20 @@
 
 namespace megalith::testing {
 
-/// To be followed by the number of ranks and the command. Open MPI keeps memory until the process ends, in plug-ins
-/// that are unloaded by then: no leak check there.
-inline constexpr const char* kMpirun =
-    "ASAN_OPTIONS=detect_leaks=0 mpirun --allow-run-as-root --bind-to none --oversubscribe --mca "
-    "btl_vader_single_copy_mechanism none -np ";
+/// The program under test, as a word of a shell command: what the environment variable MEGALITH_PROGRAM names, for
+/// tests that run elsewhere than they were built; else the one that was built with them.
+inline std::string program() {
+  const char* const elsewhere = std::getenv("MEGALITH_PROGRAM");
+  return std::string("'") + (elsewhere == nullptr ? MEGALITH_PROGRAM : elsewhere) + "'";
+}
+
+/// Starts a command as `ranks` processes. Open MPI keeps memory until the process ends, in plug-ins that are unloaded
+/// by then: no leak check there.
+inline std::string mpirun(int ranks, const std::string& command) {
+  return "ASAN_OPTIONS=detect_leaks=0 mpirun --allow-run-as-root --bind-to none --oversubscribe --mca "
+         "btl_vader_single_copy_mechanism none -np " +
+         std::to_string(ranks) + " " + command;
+}
 
 /// What a command left behind.
 struct Finished {
@@ -29,7 +39,7 @@ struct Finished {
 inline Finished run_shell(const std::string& command) {
   const TempDir dir;
   const std::string errors = (dir.path() / "stderr").string();
-  const std::string text = "megalith() { '" MEGALITH_PROGRAM "' \"$@\"; }; { " + command + "\n} 2>'" + errors + "'";
+  const std::string text = "megalith() { " + program() + " \"$@\"; }; { " + command + "\n} 2>'" + errors + "'";
   FILE* pipe = ::popen(("bash -c \"$(cat <<'EOF_SHELL'\n" + text + "\nEOF_SHELL\n)\"").c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("popen: " + command);
   Finished finished;

@@ -12,8 +12,9 @@ namespace megalith {
 namespace {
 
 using testing::Finished;
-using testing::kMpirun;
+using testing::mpirun;
 using testing::Program;
+using testing::program;
 using testing::run_shell;
 
 bool has_gpu() { return run_shell("megalith doctor").out.find("GPU 0") != std::string::npos; }
@@ -59,7 +60,7 @@ TEST_F(Program, ResumeWithoutACheckpointIsAnErrorUnlessAutomatic) {
 
 TEST_F(Program, ASignalSavesAndStopsAndTheRunGoesOn) {
   const std::string many = "--set train.steps=100000 --set optimizer.decay_steps=1000 --set train.eval_interval=0";
-  const Finished stopped = run_shell("'" MEGALITH_PROGRAM "' train " + recipe() + " --out " + out("a") + " " + many +
+  const Finished stopped = run_shell(program() + " train " + recipe() + " --out " + out("a") + " " + many +
                                      " & pid=$!; until grep -q '\"step\":3,' " + out("a") +
                                      "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; kill -USR1 $pid; wait $pid");
   EXPECT_EQ(stopped.code, 75) << stopped.err;
@@ -101,8 +102,8 @@ TEST_F(Program, ADamagedCheckpointIsPassedOverLoudlyOrRefused) {
 TEST_F(Program, AFolderOfCheckpointsElsewhereIsLockedToo) {
   const std::string elsewhere = "--set checkpoint.dir=" + out("shared");
   const std::string many = " --set train.steps=100000 --set train.eval_interval=0 ";
-  const Finished second = run_shell("'" MEGALITH_PROGRAM "' train " + recipe() + " --out " + out("a") + many +
-                                    elsewhere + " 2>/dev/null & pid=$!; until grep -q '\"step\":3,' " + out("a") +
+  const Finished second = run_shell(program() + " train " + recipe() + " --out " + out("a") + many + elsewhere +
+                                    " 2>/dev/null & pid=$!; until grep -q '\"step\":3,' " + out("a") +
                                     "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; " + train("b", elsewhere) +
                                     "; code=$?; kill -9 $pid; wait $pid; exit $code");
   EXPECT_EQ(second.code, 74) << second.err;
@@ -240,8 +241,8 @@ TEST_F(Program, WithoutAGpuCudaIsRefusedAndLeavesNothing) {
     EXPECT_FALSE(std::filesystem::exists(out("gpu"))) << grid;
   }
 #ifdef MEGALITH_WITH_MPI
-  const Finished refused = run_shell(kMpirun + std::string("2 " MEGALITH_PROGRAM " train ") + recipe() +
-                                     " --set device.type=cuda --out " + out("gpu"));
+  const Finished refused =
+      run_shell(mpirun(2, program() + " train " + recipe() + " --set device.type=cuda --out " + out("gpu")));
   EXPECT_EQ(refused.code, 70);
   EXPECT_NE(refused.err.find("device.type = cuda: this "), std::string::npos) << refused.err;
   EXPECT_FALSE(std::filesystem::exists(out("gpu")));
@@ -418,8 +419,8 @@ TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
     std::istringstream words(grid);
     for (std::string word; words >> word;) settings += " --set parallel." + word;
     ASSERT_EQ(run_shell(train("threads", settings)).code, 0) << grid;
-    const Finished mpi = run_shell(kMpirun + std::to_string(ranks) + " " MEGALITH_PROGRAM " train " + recipe() +
-                                   " --out " + out("mpi") + " " + settings);
+    const Finished mpi =
+        run_shell(mpirun(ranks, program() + " train " + recipe() + " --out " + out("mpi") + " " + settings));
     ASSERT_EQ(mpi.code, 0) << grid << "\n" << mpi.err;
     EXPECT_EQ(metrics("mpi"), metrics("threads")) << grid;
     ASSERT_EQ(run_shell("rm -r " + out("mpi") + " " + out("threads")).code, 0);
@@ -431,14 +432,13 @@ TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
 
 TEST_F(Program, MpirunPassesTheExitCodeOn) {
 #ifdef MEGALITH_WITH_MPI
-  const Finished none =
-      run_shell(kMpirun + std::string("2 " MEGALITH_PROGRAM " train ") + recipe() + " --resume --out " + out("mpi"));
+  const Finished none = run_shell(mpirun(2, program() + " train " + recipe() + " --resume --out " + out("mpi")));
   EXPECT_EQ(none.code, 67) << none.err;
   EXPECT_NE(none.err.find("E67"), std::string::npos) << none.err;
   for (const auto& [setting, code, text] : {std::tuple{"data.train=/nowhere.txt", 65, "/nowhere.txt"},
                                             std::tuple{"data.trian=x", 64, "did you mean data.train?"}}) {
-    const Finished bad = run_shell(kMpirun + std::string("2 " MEGALITH_PROGRAM " train ") + recipe() + " --set " +
-                                   setting + " --out " + out("mpi"));
+    const Finished bad =
+        run_shell(mpirun(2, program() + " train " + recipe() + " --set " + setting + " --out " + out("mpi")));
     EXPECT_EQ(bad.code, code) << bad.err;
     const std::size_t once = bad.err.find(text);
     EXPECT_NE(once, std::string::npos) << bad.err;
