@@ -68,12 +68,12 @@ namespace {
 
 /// `body` in the world that ranks compute in: the host's own on CPUs, one between the ranks' GPUs on GPUs. `gpus`: of
 /// all ranks of the process, if they are to reach each other's memory.
-void run_on_device(Device device, int gpu, std::span<const int> gpus, comm::World& host,
+void run_on_device(const JobShape& job, int gpu, std::span<const int> gpus, comm::World& host,
                    const std::function<void(comm::World&)>& body) {
-  if (device == Device::cpu) return body(host);
-  device::use(device, gpu, gpus);
+  if (job.device == Device::cpu) return body(host);
+  device::use(job.device, gpu, gpus);
   if (host.size() == 1) return body(host);
-  const std::unique_ptr<comm::World> world = comm::nccl_world(host);
+  const std::unique_ptr<comm::World> world = comm::nccl_world(host, job.options);
   body(*world);
 }
 
@@ -82,24 +82,30 @@ void run_on_device(Device device, int gpu, std::span<const int> gpus, comm::Worl
 void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, const std::function<void()>& prepare,
              const std::function<void(comm::World&)>& body) {
   if (launcher.processes > 0) {
+    JobShape job;
+    const auto options = [&] {
+      job = shape();
+      return job.options;
+    };
     const auto all = [&](comm::World& world) {
-      const Device device = shape().device;
       int gpu = 0;
-      if (device == Device::cuda) {
+      if (job.device == Device::cuda) {
         comm::require_gpu_backend(world.size());
         gpu = comm::gpu_of_rank(world);
       }
       prepare();
-      run_on_device(device, gpu, {}, world, body);
+      run_on_device(job, gpu, {}, world, body);
     };
-    comm::run_mpi_rank(all, [](const std::exception& error, int rank) { return report_error(error, rank); });
+    comm::run_mpi_rank(
+        all, [](const std::exception& error, int rank) { return report_error(error, rank); }, options);
   } else {
     const JobShape job = shape();
     if (job.device == Device::cuda) comm::require_gpus(job.ranks);
     prepare();
     std::vector<int> gpus(job.transfers == comm::Carrier::copy_engines ? static_cast<std::size_t>(job.ranks) : 0);
     std::iota(gpus.begin(), gpus.end(), 0);
-    comm::run_ranks(job.ranks, [&](comm::World& world) { run_on_device(job.device, world.rank(), gpus, world, body); });
+    comm::run_ranks(
+        job.ranks, [&](comm::World& world) { run_on_device(job, world.rank(), gpus, world, body); }, job.options);
   }
 }
 

@@ -21,6 +21,7 @@ struct JobShape {
   int ranks = 1;
   Device device = Device::cpu;
   comm::Carrier transfers = comm::Carrier::copy_engines;  ///< kernels: GPUs do not share memory
+  comm::WorldOptions options{};
 };
 
 /// Throws ConfigError unless the launcher, where there is one, started a process for each of the job's ranks. `what`

@@ -116,7 +116,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const auto shape = [&] {
     plan = plan_under(launcher, options.recipe);
     if (!options.trace.empty()) train::require_single_ops(plan, "--trace = " + options.trace);
-    return JobShape{plan.grid.world_size, plan.device, plan.transfers};
+    return JobShape{plan.grid.world_size, plan.device, plan.transfers, {plan.timeout_s}};
   };
   const auto prepare_job = [&] {
     job.emplace(prepare(plan, options, launcher, resume));

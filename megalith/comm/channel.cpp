@@ -176,11 +176,15 @@ void Channel::throw_mismatch(const Call& mine, int my_rank, const std::string& t
 }
 
 void Channel::throw_hang(const Call& call, double waited_s, const std::string& awaited) const {
-  std::ostringstream seconds;
-  seconds.precision(1);
-  seconds << std::fixed << waited_s;
-  throw HangError(str(where(call.op), "rank ", world_rank(), " waited ", seconds.str(), " s in ", describe(call),
+  throw HangError(str(where(call.op), "rank ", world_rank(), " waited ", waited_text(waited_s), " in ", describe(call),
                       " for ", awaited));
+}
+
+std::string waited_text(double seconds) {
+  std::ostringstream text;
+  text.precision(1);
+  text << std::fixed << seconds << " s";
+  return text.str();
 }
 
 void RankList::add(int world_rank, const std::string& remark) {

@@ -181,6 +181,9 @@ class Channel {
   std::shared_ptr<RankCalls> calls_;
 };
 
+/// "2.1 s": how long a rank has waited.
+std::string waited_text(double seconds);
+
 /// "rank 1 (ended), rank 3 and 9 more": at most eight are listed, so that a message stays readable.
 class RankList {
  public:

@@ -84,6 +84,18 @@ Mutator& World::mutate(const Mutation& mutation) {
   return *calls_->mutator;
 }
 
+void World::wait_for(Exec& ex) {
+  set_deadline(ex.stream());
+  ex.synchronize();
+  check_health();
+}
+
+void World::wait_for(const Event& event, const Exec& ex) {
+  set_deadline(ex.stream());
+  event.wait();
+  check_health();
+}
+
 WatchedStep::WatchedStep(World& world, StepPattern& pattern, const Exec& ex) : world_(world) {
   pattern.begin(ex.ops_run());
   world_.calls_->pattern = &pattern;

@@ -66,9 +66,13 @@ class World {
   /// while none has. Any thread may ask.
   virtual std::string failure() const { return {}; }
   /// Throws what has gone wrong in communication since: on GPUs the host hears of it neither from a call nor from a
-  /// wait, which then returns over undefined data. To be called after every wait of the host and before a step. On a
-  /// CPU the calls themselves throw.
+  /// wait, which then returns over undefined data. To be called before a step, and by wait_for() after every wait of
+  /// the host. On a CPU the calls themselves throw.
   virtual void check_health() {}
+  /// The host waits for all that the stream of `ex` was given, or for an event there. Where a stream hangs that replays
+  /// captured calls (WatchedReplays), communication ends with a HangError when the timeout has passed.
+  void wait_for(Exec& ex);
+  void wait_for(const Event& event, const Exec& ex);
 
   /// Memory of this rank's GPU that the transport took for the groups made so far, as the driver counts it.
   virtual Index device_bytes() const { return 0; }
@@ -96,6 +100,8 @@ class World {
   /// A stream replays captured calls, which the transport has not submitted itself; it does so no more.
   virtual void add(Stream) {}
   virtual void remove(Stream) noexcept {}
+  /// From here on it has the timeout to pass its present point.
+  virtual void set_deadline(Stream) {}
 
   std::vector<Group> groups_;
   std::unique_ptr<Group> all_;

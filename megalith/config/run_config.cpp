@@ -178,6 +178,7 @@ std::vector<Field> fields(RunConfig& c) {
           {"parallel.tp_overlap", &c.parallel.tp_overlap},
           {"parallel.transfers", &c.parallel.transfers},
           {"parallel.sequence_parallel", &c.parallel.sequence_parallel},
+          {"parallel.timeout_s", &c.parallel.timeout_s},
           {"train.steps", &c.train.steps},
           {"train.global_batch", &c.train.global_batch},
           {"train.micro_batch", &c.train.micro_batch},

@@ -24,6 +24,7 @@ struct RunConfig {
     std::optional<std::vector<Index>> stage_layers;
     std::optional<std::string> order, tp_overlap, transfers;
     std::optional<bool> sequence_parallel;
+    std::optional<double> timeout_s;
   } parallel;
   struct Train {
     std::optional<Index> steps, global_batch, micro_batch, seed, eval_interval, eval_batches;

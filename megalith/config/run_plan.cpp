@@ -337,6 +337,9 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   resolve_transfers(asked, plan, out);
   plan.sequence_parallel = asked.parallel.sequence_parallel.value_or(false);
   if (shape_is_known) check_row_shares(plan, out);
+  plan.timeout_s = asked.parallel.timeout_s.value_or(plan.timeout_s);
+  out.require(plan.timeout_s > 0, "parallel.timeout_s", plan.timeout_s,
+              "must be above 0: what a rank waits for others");
   resolve_optimizer(asked, plan, out);
   resolve_graphs(asked.graphs, plan.graphs, out);
   out.require(plan.graphs.check_steps == 0 || plan.train.deterministic, "graphs.check", plan.graphs.check_steps,
@@ -389,7 +392,8 @@ RunConfig RunPlan::as_config() const {
                 grid.order,
                 std::string(kTpOverlaps[static_cast<std::size_t>(tp_overlap)]),
                 std::string(comm::name_of(transfers)),
-                sequence_parallel};
+                sequence_parallel,
+                timeout_s};
   if (grid.ep == 1) c.parallel.etp.reset();  // follows from tp
   if (!stage_layers.empty()) c.parallel.stage_layers = stage_layers;
   c.train.steps = train.steps;

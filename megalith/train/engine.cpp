@@ -193,8 +193,7 @@ void Engine::warm_up_collectives() {
     comm::all_reduce(*ex_, mesh_.dp, totals_, comm::Reduce::sum).wait(*ex_);
   comm::all_reduce(*ex_, mesh_.world, totals_, comm::Reduce::sum).wait(*ex_);
   comm::all_reduce(*ex_, mesh_.world, counts_, comm::Reduce::sum).wait(*ex_);
-  ex_->synchronize();
-  world_.check_health();
+  world_.wait_for(*ex_);
 }
 
 void Engine::warm_up_passes() {
@@ -205,8 +204,7 @@ void Engine::warm_up_passes() {
   ex_->begin(optimizer_plan_.phases[1], nullptr, stage_.scratch());
   optimizer_.step(*ex_, verdict_);  // still all zero: it refuses the step
   ex_->end();
-  ex_->synchronize();
-  world_.check_health();
+  world_.wait_for(*ex_);
 }
 
 ops::GemmChoices Engine::choose_gemms(std::span<const ops::KnownGemms> known) {
@@ -215,8 +213,7 @@ ops::GemmChoices Engine::choose_gemms(std::span<const ops::KnownGemms> known) {
   ops::GemmChoices choices = agree_on_gemms(world_, ops::gemm_chooser(*ex_), known, stage_.work());
   gemm_table_ = choices.table;
   stage_.warm_up(*ex_, optimizer_state_);  // loads the kernels, also where another rank has timed them
-  ex_->synchronize();
-  world_.check_health();
+  world_.wait_for(*ex_);
   return choices;
 }
 
@@ -224,8 +221,7 @@ template <class T>
 T Engine::read(const Tensor& tensor) {
   T value;
   ex_->copy(&value, tensor.raw(), sizeof value);
-  ex_->synchronize();
-  world_.check_health();
+  world_.wait_for(*ex_);
   return value;
 }
 
@@ -450,8 +446,7 @@ StepResult Engine::finish_step() {
   if (steps_started() == 0) throw InternalError("[Engine::finish_step] no step is under way");
   const Index place = finished_++ % kMostStarted;
   const Started& started = under_way_[static_cast<std::size_t>(place)];
-  started.done.wait();
-  world_.check_health();
+  world_.wait_for(started.done, *ex_);
   ops::StepOutcome outcome;
   std::memcpy(&outcome, outcomes_memory_.data() + place * kOutcomeBytes, sizeof outcome);
   const bool skipped = outcome.applied == 0;

@@ -42,8 +42,7 @@ void refuse_differences(comm::World& world, const std::string& what,
 
 void meet(comm::World& world, Exec& ex, const char* when) {
   try {
-    ex.synchronize();
-    world.check_health();
+    world.wait_for(ex);
     Exec host;
     comm::barrier(host, world.all());
   } catch (Error& error) {

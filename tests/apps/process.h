@@ -24,7 +24,7 @@ inline std::string program() {
 /// Starts a command as `ranks` processes. Open MPI keeps memory until the process ends, in plug-ins that are unloaded
 /// by then: no leak check there.
 inline std::string mpirun(int ranks, const std::string& command) {
-  return "ASAN_OPTIONS=detect_leaks=0 mpirun --allow-run-as-root --bind-to none --oversubscribe --mca "
+  return "env ASAN_OPTIONS=detect_leaks=0 mpirun --allow-run-as-root --bind-to none --oversubscribe --mca "
          "btl_vader_single_copy_mechanism none -np " +
          std::to_string(ranks) + " " + command;
 }

@@ -53,7 +53,7 @@ bool is_misuse(const std::string& name) {
 /// Runs `body` as this process's rank under mpirun.
 void run_process(const std::function<void(World&)>& body, const WorldOptions& options) {
   run_mpi_rank(
-      body, [](const std::exception& error, int) { return report(error); }, options);
+      body, [](const std::exception& error, int) { return report(error); }, [&] { return options; });
 }
 
 void run_on_gpus(const std::vector<std::string>& arguments) {

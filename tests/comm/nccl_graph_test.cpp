@@ -1,4 +1,7 @@
 // Collectives and messages inside a CUDA graph. Only in builds with NCCL.
+#include <chrono>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include <cuda_runtime.h>
@@ -23,6 +26,29 @@ void step(Exec& ex, const Group& all, const Tensor& x, const Tensor& y) {
   receive.wait(ex);
 }
 
+/// step() as a graph.
+class Captured {
+ public:
+  Captured(Exec& ex, const Group& all, const Tensor& x, const Tensor& y) : stream_(cuda::native(ex.stream())) {
+    cuda::check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    step(ex, all, x, y);
+    cuda::check(cudaStreamEndCapture(stream_, &graph_));
+    cuda::check(cudaGraphInstantiate(&ready_, graph_, 0));
+  }
+  ~Captured() {
+    static_cast<void>(cudaGraphExecDestroy(ready_));
+    static_cast<void>(cudaGraphDestroy(graph_));
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  void launch() { cuda::check(cudaGraphLaunch(ready_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t ready_ = nullptr;
+};
+
 void replay(World& world) {
   constexpr Index kCount = 1000;
   Exec ex(Device::cuda);
@@ -31,20 +57,12 @@ void replay(World& world) {
   std::vector<float> values(kCount, 1);
   ex.copy(x.raw(), values.data(), x.bytes());
   step(ex, all, x, y);
-
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t ready = nullptr;
-  const cudaStream_t stream = cuda::native(ex.stream());
-  cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  step(ex, all, x, y);
-  cuda::check(cudaStreamEndCapture(stream, &graph));
-  cuda::check(cudaGraphInstantiate(&ready, graph, 0));
-  for (int i = 0; i < 3; ++i) cuda::check(cudaGraphLaunch(ready, stream));
-  ex.copy(values.data(), y.raw(), y.bytes());
-  ex.synchronize();
-  world.check_health();
-  cuda::check(cudaGraphExecDestroy(ready));
-  cuda::check(cudaGraphDestroy(graph));
+  {
+    Captured graph(ex, all, x, y);
+    for (int i = 0; i < 3; ++i) graph.launch();
+    ex.copy(values.data(), y.raw(), y.bytes());
+    world.wait_for(ex);
+  }
   step(ex, all, x, y);  // and outside of graphs again
   ex.synchronize();
   for (const float value : values) {
@@ -52,9 +70,40 @@ void replay(World& world) {
   }
 }
 
+/// Both replay once, then the first rank alone.
+void replay_alone(World& world) {
+  Exec ex(Device::cuda);
+  const Group all = everyone(world);
+  const Tensor x = ex.tensor({1000}, DType::f32), y = ex.tensor({1000}, DType::f32);
+  step(ex, all, x, y);
+  Captured graph(ex, all, x, y);
+  barrier(ex, all);  // no rank launches before all have made their graphs
+  const WatchedReplays replays(world, ex);
+  graph.launch();
+  world.wait_for(ex);
+  if (world.rank() == 0) {
+    graph.launch();
+    world.wait_for(ex);
+  } else {
+    std::this_thread::sleep_for(std::chrono::seconds(4));
+  }
+}
+
 TEST(NcclGraph, ReplaysCollectivesAndMessages) {
   if (device::num_gpus() < 2) GTEST_SKIP() << "needs 2 GPUs, this machine has " << device::num_gpus();
   EXPECT_NO_THROW(run_gpu_ranks(2, replay, {.timeout_s = 60}));
+}
+
+TEST(NcclGraph, AnAbsentRankIsAHang) {
+  if (device::num_gpus() < 2) GTEST_SKIP() << "needs 2 GPUs, this machine has " << device::num_gpus();
+  std::string text = "nothing was thrown";
+  try {
+    run_gpu_ranks(2, replay_alone, {.timeout_s = 2});
+  } catch (const HangError& error) {
+    text = error.what();
+  }
+  EXPECT_TRUE(text.starts_with("rank 0: [replay] groups world: rank 0 waited 2.")) << text;
+  EXPECT_TRUE(text.ends_with(" s in captured calls for rank 1")) << text;
 }
 
 }  // namespace

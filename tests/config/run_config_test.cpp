@@ -50,12 +50,14 @@ TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
                                              "parallel.tp_overlap=halves",
                                              "parallel.transfers=kernels",
                                              "parallel.sequence_parallel=true",
+                                             "parallel.timeout_s=2.5",
                                              "train.micro_batch=2"};
   const RunPlan plan = resolve(parse_recipe(kSmall, "r.toml", settings));
   const std::string text = to_toml(plan.as_config());
   const RunPlan again = resolve(parse_recipe(text, "resolved"));
   EXPECT_EQ(to_toml(again.as_config()), text);
   EXPECT_TRUE(again.sequence_parallel);
+  EXPECT_EQ(again.timeout_s, 2.5);
   EXPECT_EQ(again.transfers, comm::Carrier::kernels);
   EXPECT_EQ(again.optimizer.lr, 1.5e-4);
   EXPECT_EQ(again.stage_layers, (std::vector<Index>{2, 1, 1, 0}));
@@ -83,6 +85,15 @@ TEST(Recipe, LargeMessagesGoByCopyEnginesUnlessAskedOtherwise) {
   EXPECT_EQ(carrier({"parallel.transfers=kernels"}), comm::Carrier::kernels);
   EXPECT_NE(problem_of(kSmall, {"parallel.transfers=pigeons"}).find("parallel.transfers = pigeons: must be copy_eng"),
             std::string::npos);
+}
+
+TEST(Recipe, AWaitForOtherRanksTakesTimeButNotForever) {
+  EXPECT_EQ(resolve(parse_recipe(kSmall, "r.toml")).timeout_s, 600);
+  for (const char* none : {"0", "-1", "nan"}) {
+    EXPECT_NE(problem_of(kSmall, {std::string("parallel.timeout_s=") + none}).find("timeout_s = " + std::string(none)),
+              std::string::npos)
+        << none;
+  }
 }
 
 TEST(Recipe, HalvesAreTakenInTurnWhereThereAreTwo) {

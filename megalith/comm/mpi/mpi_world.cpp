@@ -40,7 +40,7 @@ struct FailureNote {
 
 class MpiLink final : public Link {
  public:
-  explicit MpiLink(const WorldOptions& options);
+  MpiLink();
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(next_group_.size()); }
@@ -50,6 +50,7 @@ class MpiLink final : public Link {
   /// Whether this rank's failure is the one to report: it has told, and no lower rank has.
   bool is_first_failure() const { return has_told() && failed_rank_ > rank_; }
   void finalize();
+  void set_options(const WorldOptions& options) { timeout_s_ = options.timeout_s; }
 
   Handle isend(const void* data, Index bytes, int world_rank, int tag) override;
   Handle irecv(void* data, Index bytes, int world_rank, int tag) override;
@@ -67,7 +68,7 @@ class MpiLink final : public Link {
   void poll_failures();
   bool advance_all();
 
-  double timeout_s_;
+  double timeout_s_ = WorldOptions{}.timeout_s;
   bool settled_ = false;
   int rank_ = 0;
   Index highest_tag_ = 32767;
@@ -80,7 +81,7 @@ class MpiLink final : public Link {
   std::string failure_;
 };
 
-MpiLink::MpiLink(const WorldOptions& options) : timeout_s_(options.timeout_s) {
+MpiLink::MpiLink() {
   int provided = 0;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
@@ -270,10 +271,11 @@ int ranks_on_my_cores(World& world) {
 bool has_mpi() { return true; }
 
 void run_mpi_rank(const std::function<void(World&)>& body, const std::function<int(const std::exception&, int)>& report,
-                  const WorldOptions& options) {
-  MpiLink link(options);
+                  const std::function<WorldOptions()>& options) {
+  MpiLink link;
   MpiWorld world(link);  // outlives the body: what it has posted stays valid until the end
   try {
+    link.set_options(options());
     const int sharing = ranks_on_my_cores(world);
     const TeamSize team(std::max(1, allowed_cores() / sharing));
     body(world);

@@ -14,7 +14,9 @@ bool has_mpi();
 /// on the rank that failed first with the exception, whose text begins "rank N: ", and MPI_Abort ends the job with the
 /// exit code that it returns; does not return then. Throws BackendError when MPI was not built in or does not start. A
 /// body that catches an error of communication cannot communicate any more: it may write its call log, and rethrows.
+/// `options` comes before the body, and what it throws counts as the body's.
 void run_mpi_rank(const std::function<void(World&)>& body,
-                  const std::function<int(const std::exception&, int rank)>& report, const WorldOptions& options = {});
+                  const std::function<int(const std::exception&, int rank)>& report,
+                  const std::function<WorldOptions()>& options);
 
 }  // namespace megalith::comm

@@ -6,7 +6,7 @@ namespace megalith::comm {
 bool has_mpi() { return false; }
 
 void run_mpi_rank(const std::function<void(World&)>&, const std::function<int(const std::exception&, int)>&,
-                  const WorldOptions&) {
+                  const std::function<WorldOptions()>&) {
   throw BackendError(
       "[mpi] this program was built without MPI: build it where an MPI is installed (MEGALITH_MPI=ON says what "
       "is missing), or run the ranks as threads with --ranks");

@@ -64,8 +64,8 @@ class Line {
     Call call;
     double waited_s = 0;
   };
-  /// The oldest call that has not ended within `timeout_s`. Calls recorded into a CUDA graph cannot be looked at.
-  /// Throws BackendError when the GPU has failed.
+  /// The oldest call that has not ended within `timeout_s`. Calls recorded into a CUDA graph cannot be looked at
+  /// (Watchdog::set_deadline). Throws BackendError when the GPU has failed.
   std::optional<Overdue> overdue(double timeout_s);
 
  private:

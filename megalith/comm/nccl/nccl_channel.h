@@ -18,11 +18,11 @@ class Watchdog;
 /// reach each other. All calls only submit to the group's line, or for messages to that of their peer, direction and
 /// lane; wait() holds the caller's stream, and in a graph submits a large receive first (Late). They may be captured
 /// into a CUDA graph once they have been made outside of one, as NCCL connects GPUs at the first call of a kind: each
-/// must be waited for within the same capture, the watchdog does not see them run, and the graph must be destroyed
-/// before the World; captures are collective over the hosts, too (PeerGroup), no rank may launch before all have made
-/// their graphs, and the tensors must live on every member until the last launch on any has ended. Calls throw what
-/// Watchdog::check_health() throws, and BackendError with NCCL's text. Memory: NCCL's buffers, 1,024 events a line, and
-/// what PeerGroup takes.
+/// must be waited for within the same capture, the watchdog sees them only as a whole (Watchdog::set_deadline), and the
+/// graph must be destroyed before the World; captures are collective over the hosts, too (PeerGroup), no rank may
+/// launch before all have made their graphs, and the tensors must live on every member until the last launch on any has
+/// ended. Calls throw what Watchdog::check_health() throws, and BackendError with NCCL's text. Memory: NCCL's buffers,
+/// 1,024 events a line, and what PeerGroup takes.
 class NcclChannel final : public Channel {
  public:
   static constexpr int kMessageLanes = 2;

@@ -54,6 +54,7 @@ class NcclWorld final : public World {
   void give_up() noexcept override { watchdog_.give_up(); }
   void add(Stream replays) override { watchdog_.add(replays); }
   void remove(Stream replays) noexcept override { watchdog_.remove(replays); }
+  void set_deadline(Stream replays) override { watchdog_.set_deadline(replays); }
 
   World& host_;
   int errors_at_start_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include <cuda_runtime.h>
@@ -63,12 +64,22 @@ void Watchdog::add(std::shared_ptr<NcclChannel> channel) {
 
 void Watchdog::add(Stream replays) {
   const std::lock_guard lock(mutex_);
-  replays_.push_back(replays);
+  replays_.push_back({.stream = replays, .point = Event(Device::cuda)});
 }
 
 void Watchdog::remove(Stream replays) noexcept {
   const std::lock_guard lock(mutex_);
-  std::erase_if(replays_, [&](const Stream& one) { return one.handle == replays.handle; });
+  std::erase_if(replays_, [&](const Replays& one) { return one.stream.handle == replays.handle; });
+}
+
+void Watchdog::set_deadline(Stream replays) {
+  const std::lock_guard lock(mutex_);
+  for (Replays& one : replays_) {
+    if (one.stream.handle != replays.handle || (one.awaited && !one.point.passed())) continue;
+    one.point.record(replays);
+    one.start_s = monotonic_s();
+    one.awaited = true;
+  }
 }
 
 std::vector<std::shared_ptr<NcclChannel>> Watchdog::channels() const {
@@ -104,7 +115,7 @@ bool Watchdog::is_idle(const std::vector<std::shared_ptr<NcclChannel>>& channels
     if (std::ranges::any_of(channel->lines(), is_busy, &Line::stream)) return false;
   }
   const std::lock_guard lock(mutex_);
-  return std::ranges::none_of(replays_, is_busy, cuda::native);
+  return std::ranges::none_of(replays_, is_busy, [](const Replays& one) { return cuda::native(one.stream); });
 }
 
 /// Waits until nothing communicates any more after a failure. Once the watching thread has had NCCL's kernels end, what
@@ -157,8 +168,32 @@ void Watchdog::look() {
     const std::string failure = host_.failure();
     if (!failure.empty()) throw AbortedError("[nccl] " + failure);
     for (const auto& channel : channels()) channel->look(timeout_s_);
+    look_at_replays();
   } catch (...) {
     fail(std::current_exception());
+  }
+}
+
+/// After the channels: a call of theirs that is overdue says more.
+void Watchdog::look_at_replays() {
+  const auto all = channels();
+  const std::lock_guard lock(mutex_);
+  for (Replays& one : replays_) {
+    if (!one.awaited) continue;
+    one.awaited = !one.point.passed();
+    const double waited_s = monotonic_s() - one.start_s;
+    if (!one.awaited || waited_s < timeout_s_) continue;
+    std::string groups;
+    std::set<int> members;
+    for (const auto& channel : all) {
+      groups += str(groups.empty() ? "" : ", ", channel->name());
+      members.insert(channel->world_ranks().begin(), channel->world_ranks().end());
+    }
+    members.erase(host_.rank());
+    RankList others;
+    for (const int member : members) others.add(member);
+    throw HangError(str("[replay] groups ", groups, ": rank ", host_.rank(), " waited ", waited_text(waited_s),
+                        " in captured calls for ", others.text()));
   }
 }
 

@@ -28,6 +28,10 @@ class Watchdog {
   /// Work of this stream, which replays calls that were captured, is waited for too when communication ends.
   void add(Stream replays);
   void remove(Stream replays) noexcept;
+  /// The rank's thread is about to wait for this stream. The calls that it replays cannot be looked at one by one, so
+  /// its present point must have been passed within the timeout. One point is looked at at a time: nothing happens
+  /// while an earlier one is awaited. Nothing happens for a stream that was not added either.
+  void set_deadline(Stream replays);
   /// Throws what has ended communication: AbortedError, HangError or BackendError. By then nothing is in flight, unless
   /// it could not be ended within kDrain_s of the failure.
   void check_health() const;
@@ -44,7 +48,14 @@ class Watchdog {
   void drain() const noexcept;
   bool is_idle(const std::vector<std::shared_ptr<NcclChannel>>& channels) const;
   std::vector<std::shared_ptr<NcclChannel>> channels() const;
+  void look_at_replays();
 
+  struct Replays {
+    Stream stream;
+    Event point;  ///< that it must pass
+    double start_s = 0;
+    bool awaited = false;
+  };
   static constexpr double kDrain_s = 5;
   /// From the failure on; many times what a kernel between GPUs needs that waits for nobody.
   static constexpr double kGrace_s = 0.1;
@@ -59,7 +70,7 @@ class Watchdog {
   std::exception_ptr verdict_;
   double failed_at_s_ = 0;
   std::vector<std::shared_ptr<NcclChannel>> channels_;
-  std::vector<Stream> replays_;
+  std::vector<Replays> replays_;
   std::thread thread_;  // last: it uses the others
 };
 
