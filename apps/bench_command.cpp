@@ -198,6 +198,13 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
   return measured;
 }
 
+/// What the engine took by itself: without CUDA's context and NCCL, as PyTorch counts its own allocations.
+Index own_bytes(const Measured& measured, const config::RunPlan& plan) {
+  Index bytes = total(measured.memory);
+  for (const std::string& owner : train::measured_owners(plan)) bytes -= measured.memory.at(owner);
+  return bytes;
+}
+
 void print_profile(const Profile& profile) {
   if (!profile.phases.empty())
     std::printf("one more step, alone, on rank 0: %.3f ms, idle where no op ran\n", 1e3 * profile.seconds);
@@ -226,7 +233,10 @@ void run_step_bench(const StepBench& bench) {
                                   {"grid", config::grid_text(plan)}, {"loss", m.loss}};
     if (m.launch_s > 0) out["launch_s"] = m.launch_s;
     for (const auto& [owner, bytes] : m.memory) out["memory"][owner] = bytes;
-    if (m.in_use > 0) out["gpu_memory_in_use"] = m.in_use;
+    if (m.in_use > 0) {
+      out["gpu_memory_in_use"] = m.in_use;
+      out["own_memory_bytes"] = own_bytes(m, plan);
+    }
     for (const OpTime& op : m.profile.ops)
       out["ops"].push_back({{"name", op.name}, {"count", op.count}, {"seconds", op.seconds}});
     for (const PhaseTime& phase : m.profile.phases)
@@ -244,9 +254,13 @@ void run_step_bench(const StepBench& bench) {
   if (m.launch_s > 0) std::printf("launch_s           %.6f (the host's, to launch a step's graphs)\n", m.launch_s);
   for (const auto& [owner, bytes] : m.memory)
     std::printf("  %-18s %14lld %12s\n", owner.c_str(), static_cast<long long>(bytes), human_bytes(bytes).c_str());
-  if (m.in_use > 0)
+  if (m.in_use > 0) {
+    const Index own = own_bytes(m, plan);
+    std::printf("own_memory_bytes   %lld (%s, without %s, as PyTorch counts its own)\n", static_cast<long long>(own),
+                human_bytes(own).c_str(), plan.grid.world_size == 1 ? "cuda context" : "cuda context and nccl");
     std::printf("in use by the GPU's driver after the last step: %lld (%s)\n", static_cast<long long>(m.in_use),
                 human_bytes(m.in_use).c_str());
+  }
   print_profile(m.profile);
 }
 

@@ -94,6 +94,19 @@ TEST(CommandLine, BenchStepMeasures) {
   for (const nlohmann::json& bytes : json.at("memory")) sum += bytes.get<std::int64_t>();
   EXPECT_GT(sum, 0);
   EXPECT_EQ(json.at("memory_bytes").get<std::int64_t>(), sum);
+  EXPECT_FALSE(json.contains("own_memory_bytes")) << "on a CPU all is the engine's own";
+}
+
+TEST(CommandLine, BenchStepOnAGpuTellsItsOwnMemoryFromCudas) {
+  if (!testing::has_gpu()) GTEST_SKIP() << "needs a GPU";
+  const std::string bench =
+      "megalith bench step --device cuda --layers 2 --hidden 64 --heads 2 --seq 64 --batch 4 --steps 2 --format ";
+  const Finished json = run_shell(bench + "json"), text = run_shell(bench + "text");
+  ASSERT_EQ(json.code, 0) << json.err;
+  const nlohmann::json got = nlohmann::json::parse(json.out);
+  EXPECT_EQ(got.at("own_memory_bytes").get<std::int64_t>() + got.at("memory").at("cuda context").get<std::int64_t>(),
+            got.at("memory_bytes").get<std::int64_t>());
+  EXPECT_NE(text.out.find(", without cuda context, as PyTorch counts its own)\n"), std::string::npos) << text.out;
 }
 
 TEST(CommandLine, BenchStepTakesUnevenStages) {

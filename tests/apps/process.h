@@ -52,6 +52,8 @@ inline Finished run_shell(const std::string& command) {
   return finished;
 }
 
+inline bool has_gpu() { return run_shell("megalith doctor").out.find("GPU 0") != std::string::npos; }
+
 /// The lines of OUT/metrics.jsonl without what a clock decides.
 inline std::vector<std::string> metrics_of(const std::string& out) {
   std::ifstream file(out + "/metrics.jsonl");

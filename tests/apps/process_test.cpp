@@ -12,12 +12,11 @@ namespace megalith {
 namespace {
 
 using testing::Finished;
+using testing::has_gpu;
 using testing::mpirun;
 using testing::Program;
 using testing::program;
 using testing::run_shell;
-
-bool has_gpu() { return run_shell("megalith doctor").out.find("GPU 0") != std::string::npos; }
 
 TEST_F(Program, TwoRunsWriteTheSameMetrics) {
   const Finished first = run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2"));

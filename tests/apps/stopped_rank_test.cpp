@@ -30,10 +30,10 @@ class StoppedRank : public testing::Program, public ::testing::WithParamInterfac
                              " train " + recipe() + " --out " + out("run") + " --set train.steps=1000000 " +
                              "--set train.eval_interval=0 --set parallel.timeout_s=3 " + each.settings,
                       stopped = pids + std::to_string(each.stopped);
-    return run_shell("timeout 60 " + mpirun(2, rank) + " >/dev/null & job=$!; " +
-                     "until grep -qs '\"step\":9,' " + metrics + " || ! kill -0 $job; do sleep 0.05; done; " +
-                     "kill -STOP $(cat " + stopped + "); start=$SECONDS; wait $job; code=$?; " +
-                     "echo $((SECONDS - start)); kill -9 $(cat " + pids + "*) 2>/dev/null; exit $code");
+    return run_shell("timeout 60 " + mpirun(2, rank) + " >/dev/null & job=$!; " + "until grep -qs '\"step\":9,' " +
+                     metrics + " || ! kill -0 $job; do sleep 0.05; done; " + "kill -STOP $(cat " + stopped +
+                     "); start=$SECONDS; wait $job; code=$?; " + "echo $((SECONDS - start)); kill -9 $(cat " + pids +
+                     "*) 2>/dev/null; exit $code");
   }
 };
 
