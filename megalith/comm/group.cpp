@@ -61,7 +61,9 @@ const std::byte* part_of(const Tensor& tensor, int member, int size) {
 
 /// What a collective of a group of one rank does.
 Pending copy_alone(Exec& ex, const OpInfo& op, const Tensor& in, const Tensor& out) {
-  ex.run(op, [in, out](Exec& runs, Stream stream) {
+  OpInfo copy = op;
+  copy.kind = OpKind::local;
+  ex.run(copy, [in, out](Exec& runs, Stream stream) {
     device::copy(runs.device(), out.raw(), in.raw(), in.bytes(), stream);
   });
   return {};
@@ -190,9 +192,9 @@ void Pending::wait(Exec& ex) {
     if (runs.tracer() != nullptr && channel->stream_of(mine).handle == nullptr) runs.tracer()->done(mine.entry, stream);
   };
   if (other_) {
-    ex.run({.name = "wait", .reads = {tensor_, other_}, .writes = {}, .kind = OpKind::communication}, finish);
+    ex.run({.name = "wait", .reads = {tensor_, other_}, .writes = {}, .kind = OpKind::wait}, finish);
   } else {
-    ex.run({.name = "wait", .reads = {tensor_}, .writes = {}, .kind = OpKind::communication}, finish);
+    ex.run({.name = "wait", .reads = {tensor_}, .writes = {}, .kind = OpKind::wait}, finish);
   }
   channel_ = nullptr;
 }

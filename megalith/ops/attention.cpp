@@ -52,7 +52,8 @@ void attention_forward(Exec& ex, const AttentionForward& args) {
       ex,
       {.name = "attention",
        .reads = {args.qkv, args.dropout.step_state},
-       .writes = {args.out, args.log_sum_exp, scratch}},
+       .writes = {args.out, args.log_sum_exp},
+       .scratch = scratch},
       dtype, [args, scratch]<class T>() { cpu::attention_forward<T>(args, scratch); },
       [args, scratch](auto& exec, auto stream) { cuda::attention_forward(exec, stream, args, scratch); });
 }
@@ -74,7 +75,8 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
       ex,
       {.name = "attention_backward",
        .reads = {args.dout, args.qkv, args.out, args.log_sum_exp, args.dropout.step_state},
-       .writes = {args.dqkv, scratch}},
+       .writes = {args.dqkv},
+       .scratch = scratch},
       dtype, [args, scratch]<class T>() { cpu::attention_backward<T>(args, scratch); },
       [args, scratch](auto& exec, auto stream) { cuda::attention_backward(exec, stream, args, scratch); });
 }

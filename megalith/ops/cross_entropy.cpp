@@ -31,7 +31,8 @@ void cross_entropy(Exec& ex, const CrossEntropy& args) {
       ex,
       {.name = "cross_entropy",
        .reads = {args.logits, args.targets, args.step_state, args.loss_sum},
-       .writes = {args.logits, args.loss, args.loss_sum, statistics}},
+       .writes = {args.logits, args.loss, args.loss_sum},
+       .scratch = statistics},
       args.logits.dtype(), [args, statistics]<class T>() { cpu::cross_entropy<T>(args, statistics); },
       [args](auto&, auto stream) { cuda::cross_entropy(stream, args); });
 }

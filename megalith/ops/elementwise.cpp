@@ -25,7 +25,7 @@ void bias_backward(Exec& ex, const Tensor& dy, const Tensor& bias_grad) {
   const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(tokens) : cuda::bias_backward_parts(tokens);
   const Tensor parts = ex.tensor({blocks, features}, sum_dtype);
   run_float(
-      ex, {.name = "bias_backward", .reads = {dy, bias_grad}, .writes = {bias_grad, parts}}, dy.dtype(),
+      ex, {.name = "bias_backward", .reads = {dy, bias_grad}, .writes = {bias_grad}, .scratch = parts}, dy.dtype(),
       [=]<class T>() { cpu::bias_backward<T>(dy, bias_grad, parts); },
       [=](auto&, auto stream) { cuda::bias_backward(stream, dy, bias_grad, parts); });
 }

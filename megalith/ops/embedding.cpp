@@ -33,7 +33,8 @@ void embedding_backward(Exec& ex, const EmbeddingBackward& args) {
       ex,
       {.name = "embedding_backward",
        .reads = {args.ids, args.dy, args.table_grad},
-       .writes = {args.table_grad, scratch}},
+       .writes = {args.table_grad},
+       .scratch = scratch},
       args.dy.dtype(), [args]<class T>() { cpu::embedding_backward<T>(args); },
       [args, scratch](auto&, auto stream) { cuda::embedding_backward(stream, args, scratch); });
 }

@@ -47,15 +47,18 @@ void matmul(Exec& ex, const Matmul& args) {
   };
   const auto on_gpu = [args, parts](auto& exec, auto stream) { cuda::matmul(exec, stream, args, parts); };
   if (args.write == Write::accumulate) {
-    run_float(
-        ex,
-        {.name = "matmul", .reads = {args.a, args.b, args.c, args.row_sums}, .writes = {args.c, args.row_sums, parts}},
-        dtype, on_cpu, on_gpu);
+    run_float(ex,
+              {.name = "matmul",
+               .reads = {args.a, args.b, args.c, args.row_sums},
+               .writes = {args.c, args.row_sums},
+               .scratch = parts},
+              dtype, on_cpu, on_gpu);
   } else {
     run_float(ex,
               {.name = "matmul",
                .reads = {args.a, args.b, args.bias, args.row_sums},
-               .writes = {args.c, args.row_sums, parts}},
+               .writes = {args.c, args.row_sums},
+               .scratch = parts},
               dtype, on_cpu, on_gpu);
   }
 }
@@ -89,7 +92,8 @@ void matmul_gelu_backward(Exec& ex, const MatmulGeluBackward& args) {
       ex,
       {.name = "matmul_gelu_backward",
        .reads = {args.dy, args.w, args.z, args.bias_grad},
-       .writes = {args.dz, args.bias_grad, parts}},
+       .writes = {args.dz, args.bias_grad},
+       .scratch = parts},
       dtype, [args, parts]<class T>() { cpu::matmul_gelu_backward<T>(args, parts); },
       [args, parts](auto& exec, auto stream) { cuda::matmul_gelu_backward(exec, stream, args, parts); });
 }

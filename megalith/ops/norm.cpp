@@ -65,7 +65,8 @@ void layer_norm_backward(Exec& ex, const LayerNormBackward& args) {
       ex,
       {.name = "layer_norm_backward",
        .reads = {args.dy, args.x, args.gamma, args.mean, args.rstd, args.residual, args.gamma_grad, args.beta_grad},
-       .writes = {args.dx, args.gamma_grad, args.beta_grad, parts}},
+       .writes = {args.dx, args.gamma_grad, args.beta_grad},
+       .scratch = parts},
       dtype, [args, parts]<class T>() { cpu::layer_norm_backward<T>(args, parts); },
       [args, parts](auto&, auto stream) { cuda::layer_norm_backward(stream, args, parts); });
 }

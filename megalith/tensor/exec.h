@@ -13,8 +13,9 @@
 
 namespace megalith {
 
-/// Whether an op can be run again on the same inputs, as other ranks have no part in it.
-enum class OpKind : std::uint8_t { local, communication };
+/// Whether an op can be run again on the same inputs, as other ranks have no part in it; where they have, whether it is
+/// the call or waits for one.
+enum class OpKind : std::uint8_t { local, communication, wait };
 
 /// What an op tells about itself: enough to plan memory, record a graph, trace, and count bytes.
 struct OpInfo {
@@ -22,6 +23,7 @@ struct OpInfo {
   std::initializer_list<Tensor> reads;
   std::initializer_list<Tensor> writes;
   OpKind kind = OpKind::local;
+  Tensor scratch = {};  ///< written too, for the op alone: nothing reads it afterwards
 };
 
 /// Whether a run must give the same bits each time it is repeated, where that costs speed or memory on a GPU.
@@ -99,7 +101,7 @@ class Exec {
   template <class Kernel>
   void run(const OpInfo& op, Kernel&& kernel) {
     if (recording_ != nullptr) {
-      recording_->add_op(op.name, op.reads, op.writes);
+      recording_->add_op(op.name, op.reads, op.writes, op.scratch);
       return;
     }
     if constexpr (build::is_debug) {
@@ -108,8 +110,8 @@ class Exec {
     }
     if (capture_ != nullptr) {
       capture_->check(op);
-      capture_->count();
       if (device_ == Device::cpu) return capture_->add(op, std::forward<Kernel>(kernel));
+      capture_->add(op, {});
       return capture_->within(op.name, [&] { execute(op.name, kernel); });
     }
     if (comparison_ != nullptr) return comparison_->run(*this, op, Capture::Call(std::forward<Kernel>(kernel)));
@@ -120,7 +122,7 @@ class Exec {
   void execute(const char* name, Kernel&& kernel, OpKind kind = OpKind::local) {
     ++ops_run_;
     if (tracer_ != nullptr) {
-      tracer_->begin(name, kind == OpKind::communication ? StepPhase::communication : place_.phase, stream_.get());
+      tracer_->begin(name, kind == OpKind::local ? place_.phase : StepPhase::communication, stream_.get());
     }
     kernel(*this, stream_.get());
     if (tracer_ != nullptr) tracer_->end(stream_.get());

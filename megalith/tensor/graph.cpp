@@ -39,29 +39,43 @@ class DeviceGraph final : public Graph::Body {
 
 }  // namespace
 
-/// A graph of the CPU.
-class CallList final : public Graph::Body {
+/// What a graph holds, in its order.
+class CapturedOps {
  public:
   struct Op {
     const char* name = "";
     std::vector<Tensor> reads = {}, writes = {};
+    Tensor scratch = {};
     OpKind kind = OpKind::local;
     bool of_host = true;  ///< asked for by code, and not put in by the Exec itself
     Place place = {};
-    Capture::Call call;
+    Capture::Call call = {};  ///< on the CPU
   };
   void add(Op op) { ops_.push_back(std::move(op)); }
-  void prepare(Exec&) override { is_prepared_ = true; }
-  void launch(Exec& ex) const override {
-    if (!is_prepared_) refuse_unprepared();
-    for (const Op& op : ops_) ex.execute(op.name, op.call);
-  }
-  const std::vector<Op>& ops() const { return ops_; }
+  const std::vector<Op>& all() const { return ops_; }
 
  private:
   std::vector<Op> ops_;
+};
+
+namespace {
+
+/// A graph of the CPU.
+class CallList final : public Graph::Body {
+ public:
+  explicit CallList(std::shared_ptr<const CapturedOps> ops) : ops_(std::move(ops)) {}
+  void prepare(Exec&) override { is_prepared_ = true; }
+  void launch(Exec& ex) const override {
+    if (!is_prepared_) refuse_unprepared();
+    for (const CapturedOps::Op& op : ops_->all()) ex.execute(op.name, op.call);
+  }
+
+ private:
+  std::shared_ptr<const CapturedOps> ops_;
   bool is_prepared_ = false;
 };
+
+}  // namespace
 
 void Graph::prepare(Exec& ex) {
   const double begin_s = monotonic_s();
@@ -77,10 +91,10 @@ void Graph::launch(Exec& ex) const {
 }
 
 std::vector<Graph::Touched> Graph::touched() const {
-  const auto* const calls = dynamic_cast<const CallList*>(body_.get());
-  if (calls == nullptr) throw InternalError("[Graph::touched] only a graph of the CPU keeps its ops");
+  if (ops_ == nullptr) throw InternalError("[Graph::touched] there is no graph");
   std::vector<Touched> all;
-  for (const CallList::Op& op : calls->ops()) all.push_back({op.name, op.reads, op.writes});
+  for (const CapturedOps::Op& op : ops_->all())
+    all.push_back({op.name, op.reads, op.writes, op.scratch, op.kind == OpKind::wait});
   return all;
 }
 
@@ -93,6 +107,7 @@ void prepare_captures(Device device) {
 GraphStats& GraphStats::operator+=(const GraphStats& other) {
   graphs += other.graphs;
   ops += other.ops;
+  comm_calls += other.comm_calls;
   nodes += other.nodes;
   capture_s += other.capture_s;
   instantiate_s += other.instantiate_s;
@@ -102,7 +117,8 @@ GraphStats& GraphStats::operator+=(const GraphStats& other) {
 Capture::Capture(std::string name, std::vector<std::span<const std::byte>> memory)
     : name_(std::move(name)),
       memory_(std::move(memory)),
-      calls_(std::make_shared<CallList>()),
+      ops_(std::make_shared<CapturedOps>()),
+      stats_{.graphs = 1},
       begun_s_(monotonic_s()) {}
 
 const Capture* Capture::active(Device device) {
@@ -142,7 +158,7 @@ bool Capture::holds(const Tensor& tensor) const {
 }
 
 void Capture::check(const OpInfo& op) const {
-  for (const std::initializer_list<Tensor>& tensors : {op.reads, op.writes}) {
+  for (const std::span<const Tensor> tensors : {std::span(op.reads), std::span(op.writes), std::span(&op.scratch, 1)}) {
     for (const Tensor& tensor : tensors) {
       if (holds(tensor)) continue;
       refuse(op.name, str("a tensor of shape ", tensor.shape(),
@@ -152,43 +168,45 @@ void Capture::check(const OpInfo& op) const {
 }
 
 void Capture::add(const OpInfo& op, Call call) {
-  calls_->add({.name = op.name,
-               .reads = op.reads,
-               .writes = op.writes,
-               .kind = op.kind,
-               .place = *place_,
-               .call = std::move(call)});
+  ++stats_.ops;
+  if (op.kind == OpKind::communication) ++stats_.comm_calls;
+  ops_->add({.name = op.name,
+             .reads = op.reads,
+             .writes = op.writes,
+             .scratch = op.scratch,
+             .kind = op.kind,
+             .place = *place_,
+             .call = std::move(call)});
 }
 
-void Capture::add_poison(Call call) { calls_->add({.name = "poison", .of_host = false, .call = std::move(call)}); }
+void Capture::add_poison(Call call) { ops_->add({.name = "poison", .of_host = false, .call = std::move(call)}); }
 
 Graph Capture::end(Device device, Stream stream) {
   leave();
-  GraphStats stats{.graphs = 1, .ops = num_ops_};
   if (device == Device::cpu) {
-    stats.nodes = static_cast<Index>(calls_->ops().size());
-    stats.capture_s = monotonic_s() - begun_s_;
-    return {std::move(calls_), stats};
+    stats_.nodes = static_cast<Index>(ops_->all().size());
+    stats_.capture_s = monotonic_s() - begun_s_;
+    return {std::make_shared<CallList>(ops_), ops_, stats_};
   }
   if constexpr (build::has_cuda) {
     cuda::CapturedNodes nodes = cuda::end_capture(stream);
-    stats.nodes = nodes.count;
-    stats.capture_s = monotonic_s() - begun_s_;
-    return {std::make_shared<DeviceGraph>(std::move(nodes)), stats};
+    stats_.nodes = nodes.count;
+    stats_.capture_s = monotonic_s() - begun_s_;
+    return {std::make_shared<DeviceGraph>(std::move(nodes)), ops_, stats_};
   } else {
     throw InternalError("[Capture::end] a build without CUDA has no such device");
   }
 }
 
 GraphComparison::GraphComparison(const Graph& graph, std::string name)
-    : calls_(dynamic_cast<const CallList&>(*graph.body_)), name_(std::move(name)) {}
+    : captured_(*graph.ops_), name_(std::move(name)) {}
 
 void GraphComparison::refuse(const Place& place, std::string_view op, std::string_view what) const {
   throw InternalError(str("[graph] ", name_, describe(place), ", op ", next_ + 1, " (", op, "): ", what));
 }
 
 void GraphComparison::end() {
-  const std::vector<CallList::Op>& ops = calls_.ops();
+  const std::vector<CapturedOps::Op>& ops = captured_.all();
   while (next_ < ops.size() && !ops[next_].of_host) ++next_;
   if (next_ < ops.size()) {
     refuse(ops[next_].place, ops[next_].name,
@@ -197,7 +215,7 @@ void GraphComparison::end() {
 }
 
 void GraphComparison::run(Exec& ex, const OpInfo& op, const Capture::Call& call) {
-  const std::vector<CallList::Op>& ops = calls_.ops();
+  const std::vector<CapturedOps::Op>& ops = captured_.all();
   while (next_ < ops.size() && !ops[next_].of_host) ++next_;
   if (next_ == ops.size() || std::string_view(ops[next_].name) != op.name) {
     refuse(ex.place(), op.name,
@@ -215,7 +233,8 @@ void GraphComparison::run(Exec& ex, const OpInfo& op, const Capture::Call& call)
   };
   expect_same(op.reads, ops[next_].reads);
   expect_same(op.writes, ops[next_].writes);
-  if (op.kind == OpKind::communication)
+  expect_same({&op.scratch, 1}, {&ops[next_].scratch, 1});
+  if (op.kind != OpKind::local)
     ex.execute(op.name, call);
   else
     compare_results(ex, next_, call);
@@ -223,7 +242,7 @@ void GraphComparison::run(Exec& ex, const OpInfo& op, const Capture::Call& call)
 }
 
 void GraphComparison::compare_results(Exec& ex, std::size_t place, const Capture::Call& call) const {
-  const CallList::Op& captured = calls_.ops()[place];
+  const CapturedOps::Op& captured = captured_.all()[place];
   const auto contents = [&captured] {
     std::vector<std::vector<std::byte>> all;
     for (const Tensor& tensor : captured.writes) {

@@ -13,7 +13,7 @@
 
 namespace megalith {
 
-class CallList;
+class CapturedOps;
 class Error;
 class Exec;
 struct OpInfo;
@@ -23,6 +23,7 @@ struct Place;
 struct GraphStats {
   Index graphs = 0;
   Index ops = 0;             ///< of the Exec that were captured
+  Index comm_calls = 0;      ///< of these, collectives and messages between ranks
   Index nodes = 0;           ///< what a launch hands to the device: on a GPU one or more for most ops
   double capture_s = 0;      ///< of the host, from the first op to a graph that can be launched
   double instantiate_s = 0;  ///< of it: making that graph from the captured nodes and uploading it; 0 on the CPU
@@ -43,11 +44,12 @@ class Graph {
   /// Runs in the order of `ex`. On a GPU the host only submits.
   void launch(Exec& ex) const;
   const GraphStats& stats() const { return stats_; }
-  /// What the ops of a graph touch, in their order, at the addresses of the capture. Throws InternalError for a graph
-  /// of a GPU, and for none.
+  /// What the ops of a graph touch, in their order, at the addresses of the capture. Throws InternalError for no graph.
   struct Touched {
     std::string_view op;
     std::span<const Tensor> reads, writes;
+    Tensor scratch;      ///< of the op alone
+    bool waits = false;  ///< for a call between ranks: it holds its tensors, and makes nothing of them
   };
   std::vector<Touched> touched() const;
 
@@ -58,11 +60,13 @@ class Graph {
     virtual void prepare(Exec& ex) = 0;
     virtual void launch(Exec& ex) const = 0;
   };
-  Graph(std::shared_ptr<Body> body, const GraphStats& stats) : body_(std::move(body)), stats_(stats) {}
+  Graph(std::shared_ptr<Body> body, std::shared_ptr<const CapturedOps> ops, const GraphStats& stats)
+      : body_(std::move(body)), ops_(std::move(ops)), stats_(stats) {}
 
  private:
   friend class GraphComparison;
   std::shared_ptr<Body> body_;
+  std::shared_ptr<const CapturedOps> ops_;
   GraphStats stats_;
 };
 
@@ -104,6 +108,7 @@ class Capture {
   void enter();
   void leave() noexcept;
   void check(const OpInfo& op) const;
+  /// Without a call on a GPU, whose graph has it.
   void add(const OpInfo& op, Call call);
   void add_poison(Call call);
   /// What submit() asks of the device belongs to an op. After an error the capture is over.
@@ -113,7 +118,6 @@ class Capture {
     submit();
     op_ = outer;
   }
-  void count() { ++num_ops_; }
   Graph end(Device device, Stream stream);
 
  private:
@@ -123,11 +127,11 @@ class Capture {
 
   std::string name_;
   std::vector<std::span<const std::byte>> memory_;
-  std::shared_ptr<CallList> calls_;  // on the CPU
+  std::shared_ptr<CapturedOps> ops_;
   const Place* place_ = nullptr;
   Device device_ = Device::cpu;
   const char* op_ = nullptr;
-  Index num_ops_ = 0;
+  GraphStats stats_;
   double begun_s_;
 };
 
@@ -149,7 +153,7 @@ class GraphComparison {
   [[noreturn]] void refuse(const Place& place, std::string_view op, std::string_view what) const;
   void compare_results(Exec& ex, std::size_t place, const Capture::Call& call) const;
 
-  const CallList& calls_;
+  const CapturedOps& captured_;
   std::string name_;
   std::size_t next_ = 0;
 };

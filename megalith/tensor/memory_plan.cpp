@@ -71,21 +71,24 @@ void Recording::touch(const Tensor& tensor) {
   record.last_phase = phase_;
 }
 
-void Recording::add_op(const char* name, std::initializer_list<Tensor> reads, std::initializer_list<Tensor> writes) {
+void Recording::add_op(const char* name, std::initializer_list<Tensor> reads, std::initializer_list<Tensor> writes,
+                       const Tensor& scratch) {
   OpRecord op{name, phase_, {}, {}};
   for (const Tensor& tensor : reads) {
     touch(tensor);
     op.reads.push_back(tensor.id());
   }
-  for (const Tensor& tensor : writes) {
+  const auto write = [&](const Tensor& tensor) {
     touch(tensor);
     op.writes.push_back(tensor.id());
-    if (tensor.id() == kExternal) continue;
+    if (tensor.id() == kExternal) return;
     TensorRecord& record = tensors_[static_cast<std::size_t>(tensor.id())];
-    if (record.made >= 0) continue;
+    if (record.made >= 0) return;
     record.maker = name;
     record.made = static_cast<int>(ops_.size());
-  }
+  };
+  for (const Tensor& tensor : writes) write(tensor);
+  write(scratch);
   ops_.push_back(std::move(op));
 }
 

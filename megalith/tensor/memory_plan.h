@@ -29,7 +29,9 @@ class Recording {
 
   void begin_phase() { ++phase_; }
   TensorId add_tensor(Index bytes, Index layer);
-  void add_op(const char* name, std::initializer_list<Tensor> reads, std::initializer_list<Tensor> writes);
+  /// `scratch`: OpInfo::scratch, planned as what the op writes.
+  void add_op(const char* name, std::initializer_list<Tensor> reads, std::initializer_list<Tensor> writes,
+              const Tensor& scratch = {});
 
   int num_phases() const { return phase_ + 1; }
   const std::vector<TensorRecord>& tensors() const { return tensors_; }

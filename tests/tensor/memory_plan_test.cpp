@@ -45,6 +45,21 @@ TEST(MemoryPlan, SaysWhatTensorsHoldWhenTheyHoldMost) {
   EXPECT_EQ(plan.alive_bytes, 6 * kAlignment);
 }
 
+TEST(MemoryPlan, AnOpsScratchIsApartFromWhatItReadsAndWritesAndFreeAfterIt) {
+  Recording recording;
+  recording.begin_phase();
+  const Tensor a = planned(recording, kAlignment), b = planned(recording, kAlignment);
+  recording.add_op("a", {}, {a});
+  const Tensor scratch = planned(recording, kAlignment);
+  recording.add_op("b", {a}, {b}, scratch);
+  const Tensor c = planned(recording, kAlignment);
+  recording.add_op("c", {a, b}, {c});
+  const MemoryPlan plan = make_plan(recording);
+  EXPECT_EQ(plan.scratch_bytes, 3 * kAlignment);
+  EXPECT_EQ(plan.phases[0].tensors[2].offset, plan.phases[0].tensors[3].offset);
+  EXPECT_STREQ(plan.phases[0].tensors[2].maker, "b");
+}
+
 TEST(MemoryPlan, WhatALaterPhaseReadsIsSaved) {
   Recording recording;
   recording.begin_phase();
