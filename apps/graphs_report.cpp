@@ -10,6 +10,7 @@
 #include "megalith/base/text.h"
 #include "megalith/base/text_table.h"
 #include "megalith/capture/accounting.h"
+#include "megalith/capture/touched_memory.h"
 #include "megalith/train/graph_accounting.h"
 
 #include "apps/capture_picture.h"
@@ -36,27 +37,6 @@ Report make_report(const config::RunPlan& plan) {
   return report;
 }
 
-/// What of the memory plan graphs use in place of buffers of their own.
-struct Alias {
-  const char* tensor;
-  const char* place;
-  std::vector<const char*> owners;  ///< of the memory plan
-};
-const std::vector<Alias>& aliases() {
-  static const std::vector<Alias> all = {
-      {"input of a layer",
-       "output of the layer below, kept in the microbatch's slot for its backward",
-       {"activations"}},
-      {"input of a chunk", "the microbatch's receive buffer (per slot: a copy)", {"pipeline buffers"}},
-      {"what backward reads", "the slot", {"activations"}},
-      {"output of a layer",
-       "input of the layer above; of a chunk: its send buffer",
-       {"activations", "pipeline buffers"}},
-      {"output gradient", "scratch that all layers, chunks and microbatches share", {kScratchOwner}},
-      {"input gradient", "the same; of a chunk: its send buffer", {kScratchOwner, "pipeline buffers"}},
-      {"weights, their gradients", "the flat buffers", {"parameters", "gradients"}}};
-  return all;
-}
 constexpr const char* kPlanOwners[] = {"activations", kScratchOwner, "inputs", "pipeline buffers"};
 
 // ---- JSON -----------------------------------------------------------------------------------------------------------
@@ -93,8 +73,8 @@ ordered_json rank_json(const PlannedGraphs& r) {
 std::string json_text(const config::RunPlan& plan, const Report& report) {
   ordered_json ranks = ordered_json::array(), places = ordered_json::array();
   for (const PlannedGraphs& r : report.ranks) ranks.push_back(rank_json(r));
-  for (const Alias& alias : aliases())
-    places.push_back({{"tensor", alias.tensor}, {"place", alias.place}, {"owners", alias.owners}});
+  for (const capture::PlannedPlace& planned : capture::planned_places())
+    places.push_back({{"tensor", name(planned.role)}, {"place", planned.place}, {"owners", planned.owners}});
   const ordered_json out{{"grid", config::grid_text(plan)},
                          {"mode", name(plan.graphs.mode)},
                          {"per", name(plan.graphs.per)},
@@ -171,10 +151,10 @@ std::string plan_table(const Report& report) {
 
 std::string alias_table() {
   std::vector<std::vector<std::string>> rows{{"of a layer's graph", "lies in", "memory plan"}};
-  for (const Alias& alias : aliases()) {
+  for (const capture::PlannedPlace& planned : capture::planned_places()) {
     std::string owners;
-    for (const char* owner : alias.owners) owners += str(owners.empty() ? "" : ", ", owner);
-    rows.push_back({alias.tensor, alias.place, owners});
+    for (const std::string_view owner : planned.owners) owners += str(owners.empty() ? "" : ", ", owner);
+    rows.push_back({std::string(name(planned.role)), std::string(planned.place), owners});
   }
   return "\n" + text_table(rows, Align::left);
 }

@@ -34,6 +34,7 @@ struct OwnedBuffers {
   Index unshared_input_bytes = 0;  ///< were there one for every captured microbatch
   Index output_grad_bytes = 0;     ///< one set for each size that occurs
   Index boundary_bytes = 0;        ///< of the output sets that are alive at once
+  bool operator==(const OwnedBuffers&) const = default;
 };
 /// sizes, coverages: [chunk][captured layer].
 OwnedBuffers owned_buffers(const RankLayers& layers, std::span<const std::vector<LayerSizes>> sizes,

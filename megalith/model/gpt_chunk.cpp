@@ -28,7 +28,7 @@ nn::BlockConfig block_config(const ModelConfig& m, std::uint64_t seed) {
 
 std::string layer_name(Index layer) { return str("layers.", layer); }
 
-enum class Pass : std::uint8_t { forward, backward };
+enum class Pass : std::uint8_t { forward, backward };  // counted on: capture::touched_memory()
 
 template <class Ops>
 void run_piece(Exec& ex, const PieceRunner& runner, Index layer, Pass pass, Ops&& ops) {

@@ -311,7 +311,12 @@ CapturedGraphs Engine::captured_graphs() const {
   };
   captured.stats += train_graph_.graph().stats();
   captured.stats += eval_graph_.graph().stats();
-  if (train_graph_.captured()) captured.launches_per_step = 1;
+  for (const GraphCache::Key& key : layer_graphs_.order())
+    captured.comm_calls_per_step += layer_graphs_.graph(key).stats().comm_calls;
+  if (train_graph_.captured()) {
+    captured.launches_per_step = 1;
+    captured.comm_calls_per_step = train_graph_.graph().stats().comm_calls;
+  }
   const Index launches = layer_graphs_.launches().count() + train_graph_.launches().count();
   if (launches > 0)
     captured.launch_s *= static_cast<double>(captured.launches_per_step) / static_cast<double>(launches);

@@ -37,8 +37,9 @@ struct StepResult {
 struct CapturedGraphs {
   GraphStats stats;
   Index launches_per_step = 0;
-  Index device_bytes = 0;  ///< that the driver took for them, measured; 0 on the CPU
-  double launch_s = 0;     ///< of the host, to launch a step, mean so far; on the CPU it runs the ops
+  Index comm_calls_per_step = 0;  ///< collectives and messages between ranks that these launches hold
+  Index device_bytes = 0;         ///< that the driver took for them, measured; 0 on the CPU
+  double launch_s = 0;            ///< of the host, to launch a step, mean so far; on the CPU it runs the ops
 };
 
 /// Where a run stands: what a checkpoint keeps beside tensors and the optimizer's state.
@@ -67,6 +68,8 @@ class Engine {
   void allocate();
   /// By owner, what allocate() took and, under the names of measured_owners(), what it saw the libraries take.
   const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
+  /// Where that lies, without the libraries'.
+  std::span<const MemoryLedger::Piece> taken_memory() const { return ledger_.pieces(); }
 
   /// Where the plan chooses_gemms(): every product's algorithm, the same on all ranks, from rank 0's `known` tables or
   /// timed (agree_on_gemms). Between allocate() and the first step, after which nothing is chosen any more; without it

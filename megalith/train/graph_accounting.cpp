@@ -1,7 +1,10 @@
 #include "megalith/train/graph_accounting.h"
 
+#include <algorithm>
 #include <array>
 #include <memory>
+#include <numeric>
+#include <span>
 
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -39,15 +42,125 @@ std::vector<std::vector<T>> for_all(const capture::RankLayers& layers, const T& 
   return all;
 }
 
+/// The layers that graphs of a stage hold, wholly or in part.
+capture::RankLayers rank_layers(const model::GptStage& stage, const config::RunPlan& plan) {
+  const bool any = covered(plan.graphs.scopes, {}).any();
+  capture::RankLayers layers{training_shape(plan), stage.mesh().pp_rank(), {}};
+  for (const model::GptChunk& chunk : stage.chunks())
+    layers.per_chunk.push_back(any ? static_cast<int>(chunk.range().layers.size()) : 0);
+  return layers;
+}
+
+capture::OwnedBuffers owned_buffers(const capture::RankLayers& layers, const config::RunPlan& plan) {
+  return capture::owned_buffers(layers, for_all(layers, layer_sizes(plan)),
+                                for_all(layers, covered(plan.graphs.scopes, {})));
+}
+
+constexpr capture::GraphCounts kOneGraph{.graphs = 1, .launches_per_step = 1};
+
+using Rows = std::vector<std::vector<std::string>>;
+
 std::string milliseconds(double seconds) { return str(static_cast<Index>(seconds * 1e3 + 0.5), " ms"); }
 std::string microseconds(double seconds) { return str(static_cast<Index>(seconds * 1e6 + 0.5), " us"); }
+std::string of_planned(Index captured, Index planned) { return str(captured, " of ", planned); }
+std::string bytes_of_planned(Index captured, Index planned) {
+  return str(human_bytes(captured), " of ", human_bytes(planned));
+}
+
+/// Rank 0 and those that are not alike.
+std::vector<std::size_t> printed_ranks(const std::vector<GraphAccount>& ranks) {
+  std::vector<std::size_t> printed{0};
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+    if (!ranks[rank].is_like(ranks.front())) printed.push_back(rank);
+  }
+  return printed;
+}
+
+std::string counts_table(const std::vector<GraphAccount>& ranks, const std::vector<std::size_t>& printed) {
+  Rows rows{{"rank", "graphs", "launches", "comm calls", "ops", "nodes", "plan adds", "scratch", "fragmentation",
+             "driver took", "capture", "instantiate", "launch"}};
+  for (const std::size_t rank : printed) {
+    const GraphAccount& r = ranks[rank];
+    rows.push_back({str(rank), of_planned(r.graphs, r.planned_graphs), of_planned(r.launches, r.planned_launches),
+                    str(r.comm_calls), str(r.ops), str(r.nodes), human_bytes(r.added_bytes),
+                    human_bytes(r.scratch_bytes), human_bytes(r.fragmentation_bytes), human_bytes(r.device_bytes),
+                    milliseconds(r.capture_s), milliseconds(r.instantiate_s),
+                    r.launch_s > 0 ? microseconds(r.launch_s) : "-"});
+  }
+  const std::size_t alike = ranks.size() - printed.size();
+  return text_table(rows) + (alike == 0 ? "" : str("like rank 0: ", alike, " more\n")) +
+         "Comm calls are the collectives and messages that a step's launches hold. Scratch lies in the plan and is "
+         "shared by all graphs; fragmentation is what of it no tensor holds when they hold most; launch is the host's "
+         "time to launch a step, - before the first.\n";
+}
+
+std::string edges_table(const std::vector<GraphAccount>& ranks, const std::vector<std::size_t>& printed) {
+  Rows rows{{"rank", "static inputs", "bytes", "output gradients", "boundary", "kept for backward"}};
+  for (const std::size_t rank : printed) {
+    const capture::TouchedMemory& touched = ranks[rank].touched;
+    const capture::OwnedBuffers& owned = ranks[rank].owned;
+    rows.push_back({str(rank), of_planned(touched.inputs.count, owned.static_inputs),
+                    bytes_of_planned(touched.inputs.bytes, owned.static_input_bytes),
+                    bytes_of_planned(touched.output_grads.bytes, owned.output_grad_bytes),
+                    bytes_of_planned(touched.outputs.bytes, owned.boundary_bytes), human_bytes(touched.saved.bytes)});
+  }
+  return "\nBuffers at the edges of graphs, most at once, by the addresses that captured ops touch; of those that "
+         "graphs "
+         "with buffers of their own would take\n" +
+         text_table(rows) + "All lie in the plan, beside which graphs add what \"plan adds\" says.\n";
+}
+
+/// "activations 3.50 KiB, pipeline buffers 512 B"
+template <class Names>
+std::string named_bytes(std::span<const Index> bytes, const Names& name_of) {
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] > 0) text += str(text.empty() ? "" : ", ", name_of(i), " ", human_bytes(bytes[i]));
+  }
+  return text.empty() ? "-" : text;
+}
+
+/// Whether graphs of two ranks find the same in the same owners' memory, and the same memory is two things to both.
+bool lie_alike(const capture::TouchedMemory& a, const capture::TouchedMemory& b) {
+  const auto same = [](const auto& rows, const auto& others) {
+    return std::ranges::equal(rows, others, [](const auto& row, const auto& other) {
+      return std::ranges::equal(row, other, [](Index one, Index two) { return (one > 0) == (two > 0); });
+    });
+  };
+  return same(a.bytes, b.bytes) && same(a.shared, b.shared);
+}
+
+std::string places_table(const capture::TouchedMemory& touched) {
+  Rows rows{{"to graphs", "lies in", "is also"}};
+  for (std::size_t i = 0; i < capture::kRoles; ++i) {
+    const auto role = static_cast<capture::Role>(i);
+    const auto owner = [](std::size_t of) { return capture::kTouchedOwners[of]; };
+    const auto other = [](std::size_t of) { return name(static_cast<capture::Role>(of)); };
+    const std::string in = named_bytes(touched.bytes[i], owner);
+    if (in == "-") continue;
+    rows.push_back({std::string(name(role)), in,
+                    i < capture::kEdgeRoles ? named_bytes(touched.shared[i], other) : std::string("-")});
+  }
+  return text_table(rows, Align::left);
+}
+
+std::string places_tables(const std::vector<GraphAccount>& ranks) {
+  std::string text;
+  std::vector<std::size_t> left(ranks.size());
+  std::iota(left.begin(), left.end(), std::size_t{0});
+  while (!left.empty()) {
+    const capture::TouchedMemory& first = ranks[left.front()].touched;
+    const auto others = std::stable_partition(left.begin(), left.end(),
+                                              [&](std::size_t rank) { return lie_alike(ranks[rank].touched, first); });
+    const auto alike = others - left.begin() - 1;
+    text += str("\nWhere graphs of rank ", left.front(), " find what they touch, bytes over a step",
+                alike == 0 ? "" : str("; like it: ", alike, " more"), "\n", places_table(first));
+    left.erase(left.begin(), others);
+  }
+  return text;
+}
 
 }  // namespace
-
-const GraphPlan& PlannedGraphs::of(const capture::GraphsConfig& graphs) const {
-  if (graphs.mode == GraphMode::iteration) return iteration;
-  return graphs.per == GraphsPer::slot ? per_slot : per_microbatch;
-}
 
 pipeline::ScheduleShape training_shape(const config::RunPlan& plan) {
   const Index microbatches = plan.train.global_batch / (plan.train.micro_batch * plan.grid.dp);
@@ -64,12 +177,8 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
   // Where graphs copy messages, slots are of other sizes, so chunks may share them where they do not without graphs.
   DryEngine eager(plan, rank, GraphMode::none), by_slot(plan, rank, GraphMode::layers, GraphsPer::slot),
       by_step(plan, rank, GraphMode::iteration);
-  const pipeline::ScheduleShape shape = training_shape(plan);
-  const capture::Coverage coverage = covered(plan.graphs.scopes, {});
-  const capture::LayerSizes sizes = layer_sizes(plan);
-  capture::RankLayers layers{shape, eager->mesh().pp_rank(), {}};
-  for (const model::GptChunk& chunk : eager->stage().chunks())
-    layers.per_chunk.push_back(coverage.any() ? static_cast<int>(chunk.range().layers.size()) : 0);
+  const capture::RankLayers layers = rank_layers(eager->stage(), plan);
+  const pipeline::ScheduleShape& shape = layers.shape;
   const pipeline::LoweredSchedule& lowered = eager->stage().schedule();
   const pipeline::LoweredSchedule& slots = by_slot->stage().schedule();
   const auto more_than_eager = [&](DryEngine& other) {
@@ -85,76 +194,59 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
   r.per_slot = {count_graphs(layers, slots, GraphsPer::slot), 0, more_than_eager(by_slot)};
   r.lazy_warmup_passes =
       capture::lazy_warmup_passes(plan.graphs.warmup_steps, shape.num_microbatches, captured_microbatches(shape));
-  r.owned = capture::owned_buffers(layers, for_all(layers, sizes), for_all(layers, coverage));
+  r.owned = owned_buffers(layers, plan);
   r.plan = eager->planned_bytes();
   r.fragmentation_bytes = eager->fragmentation_bytes();
-  r.iteration = {{.graphs = 1, .launches_per_step = 1}, 1, more_than_eager(by_step)};
+  r.iteration = {kOneGraph, 1, more_than_eager(by_step)};
   return r;
 }
 
 bool GraphAccount::is_like(const GraphAccount& other) const {
   const auto numbers = [](const GraphAccount& a) {
-    return std::array{a.planned_graphs, a.planned_launches, a.static_inputs, a.output_grads,
-                      a.boundary,       a.added_bytes,      a.scratch_bytes, a.fragmentation_bytes,
-                      a.graphs,         a.launches,         a.ops,           a.nodes,
+    return std::array{a.planned_graphs, a.planned_launches, a.added_bytes, a.scratch_bytes, a.fragmentation_bytes,
+                      a.graphs,         a.launches,         a.ops,         a.nodes,         a.comm_calls,
                       a.device_bytes};
   };
-  return numbers(*this) == numbers(other);
+  return numbers(*this) == numbers(other) && owned == other.owned && touched == other.touched;
 }
 
 std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPlan& plan) {
   comm::World& world = engine.world();
-  const PlannedGraphs planned = plan_graphs(plan, world.rank());
-  const GraphPlan& of_mode = planned.of(plan.graphs);
+  const bool of_layers = plan.graphs.mode == GraphMode::layers;
+  const capture::RankLayers layers = rank_layers(engine.stage(), plan);
+  const capture::GraphCounts planned =
+      of_layers ? count_graphs(layers, engine.stage().schedule(), plan.graphs.per) : kOneGraph;
+  // What the run would plan without graphs is the only thing that its engine does not know.
+  DryEngine eager(plan, world.rank(), GraphMode::none);
   const CapturedGraphs captured = engine.captured_graphs();
-  GraphAccount mine{.planned_graphs = of_mode.training.graphs,
-                    .planned_launches = of_mode.training.launches_per_step,
-                    .static_inputs = planned.owned.static_input_bytes,
-                    .output_grads = planned.owned.output_grad_bytes,
-                    .boundary = planned.owned.boundary_bytes,
-                    .added_bytes = of_mode.added_bytes,
+  GraphAccount mine{.planned_graphs = planned.graphs,
+                    .planned_launches = planned.launches_per_step,
+                    .added_bytes = total(engine.planned_bytes()) - total(eager->planned_bytes()),
                     .scratch_bytes = engine.taken_bytes().at(kScratchOwner),
                     .fragmentation_bytes = engine.fragmentation_bytes(),
                     .graphs = captured.stats.graphs,
                     .launches = captured.launches_per_step,
                     .ops = captured.stats.ops,
                     .nodes = captured.stats.nodes,
+                    .comm_calls = captured.comm_calls_per_step,
                     .device_bytes = captured.device_bytes,
                     .capture_s = captured.stats.capture_s,
                     .instantiate_s = captured.stats.instantiate_s,
                     .launch_s = captured.launch_s};
-  if (engine.eval_graph().captured()) mine.planned_graphs += of_mode.evaluation_graphs;
+  if (of_layers) {
+    mine.owned = owned_buffers(layers, plan);
+    mine.touched = capture::touched_memory(engine.layer_graphs(), engine.taken_memory());
+  } else if (engine.train_graph().captured()) {
+    mine.touched = capture::touched_memory(engine.train_graph().graph(), engine.taken_memory());
+  }
+  if (engine.eval_graph().captured()) ++mine.planned_graphs;
   return comm::gather_values(world.all(), mine);
 }
 
-std::string graphs_table(const std::vector<GraphAccount>& ranks, GraphMode mode) {
-  const bool of_layers = mode == GraphMode::layers;
-  std::vector<std::vector<std::string>> rows{{"rank", "graphs", "launches", "ops", "nodes", "plan adds"}};
-  const auto add = [&rows](const std::vector<std::string>& cells) {
-    rows.back().insert(rows.back().end(), cells.begin(), cells.end());
-  };
-  if (of_layers) add({"static inputs", "output gradients", "boundary"});
-  add({"scratch", "fragmentation", "driver took", "capture", "instantiate", "launch"});
-  const auto of_planned = [](Index captured, Index planned) { return str(captured, " of ", planned); };
-  std::size_t alike = 0;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const GraphAccount& r = ranks[rank];
-    if (rank > 0 && r.is_like(ranks.front())) {
-      ++alike;
-      continue;
-    }
-    rows.push_back({str(rank), of_planned(r.graphs, r.planned_graphs), of_planned(r.launches, r.planned_launches),
-                    str(r.ops), str(r.nodes), human_bytes(r.added_bytes)});
-    if (of_layers) add({human_bytes(r.static_inputs), human_bytes(r.output_grads), human_bytes(r.boundary)});
-    add({human_bytes(r.scratch_bytes), human_bytes(r.fragmentation_bytes), human_bytes(r.device_bytes),
-         milliseconds(r.capture_s), milliseconds(r.instantiate_s), r.launch_s > 0 ? microseconds(r.launch_s) : "-"});
-  }
-  return text_table(rows) + (alike == 0 ? "" : str("like rank 0: ", alike, " more\n")) +
-         "Scratch lies in the plan and is shared by all graphs; fragmentation is what of it no tensor holds when they "
-         "hold most; launch is the host's time to launch a step, - before the first.\n" +
-         (of_layers ? "Static inputs, output gradients and boundary lie in the plan, beside which graphs add what "
-                      "\"plan adds\" says.\n"
-                    : "");
+std::string graphs_tables(const std::vector<GraphAccount>& ranks, GraphMode mode) {
+  const std::vector<std::size_t> printed = printed_ranks(ranks);
+  return counts_table(ranks, printed) + (mode == GraphMode::layers ? edges_table(ranks, printed) : "") +
+         places_tables(ranks);
 }
 
 }  // namespace megalith::train

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "megalith/capture/accounting.h"
+#include "megalith/capture/touched_memory.h"
 #include "megalith/train/engine.h"
 
 namespace megalith::train {
@@ -24,8 +25,6 @@ struct PlannedGraphs {
   capture::OwnedBuffers owned;
   BytesByOwner plan;
   Index fragmentation_bytes = 0;  ///< of the scratch (Engine::fragmentation_bytes)
-
-  const GraphPlan& of(const capture::GraphsConfig& graphs) const;
 };
 /// Needs no device and communicates with nobody.
 PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank);
@@ -36,13 +35,15 @@ capture::LayerSizes layer_sizes(const config::RunPlan& plan);
 
 /// One rank's graphs, by plan and as captured. Plain bytes, so that ranks can send it.
 struct GraphAccount {
-  Index planned_graphs = 0, planned_launches = 0;           ///< launches: of a step
-  Index static_inputs = 0, output_grads = 0, boundary = 0;  ///< bytes of buffers of their own, which ours do without
-  Index added_bytes = 0;                                    ///< to the memory plan
-  Index scratch_bytes = 0;                                  ///< of the plan, which all graphs share: its peak
-  Index fragmentation_bytes = 0;                            ///< of these
+  Index planned_graphs = 0, planned_launches = 0;  ///< launches: of a step
+  capture::OwnedBuffers owned = {};                ///< by plan: what graphs with buffers of their own would take
+  Index added_bytes = 0;                           ///< to the memory plan
+  Index scratch_bytes = 0;                         ///< of the plan, which all graphs share: its peak
+  Index fragmentation_bytes = 0;                   ///< of these
   Index graphs = 0, launches = 0, ops = 0, nodes = 0;
-  Index device_bytes = 0;  ///< that the driver took meanwhile; 0 on the CPU
+  Index comm_calls = 0;                 ///< of a step's launches: collectives and messages between ranks
+  capture::TouchedMemory touched = {};  ///< of the step's graphs, by the addresses of what they captured
+  Index device_bytes = 0;               ///< that the driver took meanwhile; 0 on the CPU
   double capture_s = 0, instantiate_s = 0;
   double launch_s = 0;  ///< of the host, to launch a step
 
@@ -52,8 +53,8 @@ struct GraphAccount {
 /// Of all ranks, once training graphs are captured; includes those of evaluation where they are too. Collective.
 std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPlan& plan);
 
-/// A table for people: rank 0, and the ranks whose numbers are not like its. Buffers of their own are those of graphs
-/// of layers.
-std::string graphs_table(const std::vector<GraphAccount>& ranks, capture::GraphMode mode);
+/// Tables for people: rank 0, and the ranks whose numbers are not like its. What lies where is printed of the first of
+/// the ranks whose graphs find the same in the same owners' memory.
+std::string graphs_tables(const std::vector<GraphAccount>& ranks, capture::GraphMode mode);
 
 }  // namespace megalith::train

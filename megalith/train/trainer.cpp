@@ -222,9 +222,9 @@ class Run {
     const std::vector<GraphAccount> accounts = account_for_graphs(engine_, plan_);
     if (!first()) return;
     log_metrics([&] { metrics_->write_graphs(progress_.step, accounts.front()); });
-    std::string table = graphs_table(accounts, plan_.graphs.mode);
-    table.pop_back();
-    note(str("graphs captured by step ", progress_.step, ", of those planned\n", table));
+    std::string tables = graphs_tables(accounts, plan_.graphs.mode);
+    tables.pop_back();
+    note(str("graphs captured by step ", progress_.step, ", of those planned\n", tables));
   }
 
   /// Reads and reports steps until so many are still under way. True when some rank was asked to stop.

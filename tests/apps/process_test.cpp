@@ -358,6 +358,8 @@ TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_NE(run.err.find("graphs captured by step 4, of those planned\nrank"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("\n   0  32 of 32  32 of 32"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("\nrank  static inputs "), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("\nWhere graphs of rank 1 find what they touch"), std::string::npos) << run.err;
   std::ifstream file(out("a") + "/metrics.jsonl");
   int lines = 0;
   for (std::string line; std::getline(file, line);) {
@@ -367,6 +369,8 @@ TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
     EXPECT_EQ(json.at("graphs"), 32);
     EXPECT_EQ(json.at("step"), 4) << "captured in step 3, first launched in step 4";
     EXPECT_EQ(json.at("launches"), 32);
+    EXPECT_EQ(json.at("comm_calls"), 0) << "messages between stages are outside";
+    EXPECT_GT(json.at("static_input_bytes").get<std::int64_t>(), 0);
   }
   EXPECT_EQ(lines, 1);
 }

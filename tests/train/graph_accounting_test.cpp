@@ -1,5 +1,8 @@
 #include "megalith/train/graph_accounting.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "megalith/train/metrics.h"
 
 #include "tests/io/temp_dir.h"
@@ -10,6 +13,8 @@ namespace {
 
 using capture::GraphMode;
 using capture::GraphsPer;
+using capture::Role;
+using capture::TouchedMemory;
 using megalith::testing::Grid;
 
 config::RunPlan plan_of(const Grid& grid, GraphMode mode, GraphsPer per = GraphsPer::microbatch) {
@@ -30,6 +35,18 @@ std::vector<GraphAccount> accounts_of(const config::RunPlan& plan) {
   return all;
 }
 
+/// Where the plan has a buffer of graphs in place of one of their own.
+void expect_in_planned_places(const TouchedMemory& touched) {
+  for (const capture::PlannedPlace& planned : capture::planned_places()) {
+    for (std::size_t owner = 0; owner < capture::kTouchedOwners.size(); ++owner) {
+      if (touched.in(planned.role, owner) == 0) continue;
+      EXPECT_EQ(std::ranges::count(planned.owners, capture::kTouchedOwners[owner]), 1)
+          << name(planned.role) << " lies in " << capture::kTouchedOwners[owner];
+    }
+  }
+  EXPECT_EQ(touched.in(Role::any, capture::kTouchedOwners.size() - 1), 0) << "elsewhere";
+}
+
 TEST(GraphAccounting, ARunCapturesWhatIsPlannedOnEveryRank) {
   for (const Grid& grid : {Grid{.tp = 2}, Grid{.pp = 4}, Grid{.tp = 2, .pp = 2, .chunks = 2}}) {
     for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
@@ -38,12 +55,16 @@ TEST(GraphAccounting, ARunCapturesWhatIsPlannedOnEveryRank) {
       const std::vector<GraphAccount> all = accounts_of(plan);
       ASSERT_EQ(static_cast<int>(all.size()), grid.ranks());
       for (int rank = 0; rank < grid.ranks(); ++rank) {
+        SCOPED_TRACE(str("rank ", rank));
         const GraphAccount& account = all[static_cast<std::size_t>(rank)];
         const PlannedGraphs planned = plan_graphs(plan, rank);
-        EXPECT_EQ(account.planned_graphs, planned.of(plan.graphs).training.graphs);
+        const GraphPlan& way = per == GraphsPer::slot ? planned.per_slot : planned.per_microbatch;
+        EXPECT_EQ(account.planned_graphs, way.training.graphs);
         EXPECT_EQ(account.graphs, account.planned_graphs);
+        EXPECT_EQ(account.planned_launches, way.training.launches_per_step);
         EXPECT_EQ(account.launches, account.planned_launches);
-        EXPECT_EQ(account.static_inputs, planned.owned.static_input_bytes);
+        EXPECT_EQ(account.added_bytes, way.added_bytes);
+        EXPECT_EQ(account.owned, planned.owned);
         EXPECT_GT(account.ops, 5 * account.graphs);
         EXPECT_GE(account.nodes, account.ops);
         EXPECT_GT(account.capture_s, 0);
@@ -58,6 +79,55 @@ TEST(GraphAccounting, ARunCapturesWhatIsPlannedOnEveryRank) {
   }
 }
 
+TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
+  for (const Grid& grid :
+       {Grid{}, Grid{.tp = 2}, Grid{.pp = 2}, Grid{.pp = 4}, Grid{.pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2},
+        Grid{.tp = 2, .pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
+    for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
+      SCOPED_TRACE(grid.name() + " " + std::string(name(per)));
+      const config::RunPlan plan = plan_of(grid, GraphMode::layers, per);
+      const Index size = capture::input_bytes(layer_sizes(plan));
+      for (const GraphAccount& account : accounts_of(plan)) {
+        const TouchedMemory& touched = account.touched;
+        EXPECT_EQ(touched.inputs.count, account.owned.static_inputs);
+        EXPECT_EQ(touched.inputs.bytes, account.owned.static_input_bytes);
+        EXPECT_EQ(touched.output_grads.count, 1);
+        EXPECT_EQ(touched.output_grads.bytes, account.owned.output_grad_bytes);
+        EXPECT_LE(touched.outputs.bytes, account.owned.boundary_bytes);
+        EXPECT_EQ(touched.outputs.bytes, touched.outputs.count * size);
+        expect_in_planned_places(touched);
+        // A layer's input is the output of the one below, everywhere.
+        const auto& inputs = touched.bytes[static_cast<std::size_t>(Role::layer_input)];
+        EXPECT_EQ(touched.shared[static_cast<std::size_t>(Role::layer_input)][static_cast<std::size_t>(Role::output)],
+                  std::accumulate(inputs.begin(), inputs.end(), Index{0}));
+        // What it hands down is as large as what it is handed.
+        const auto& input_grads = touched.bytes[static_cast<std::size_t>(Role::input_grad)];
+        for (const Index bytes : input_grads) EXPECT_EQ(bytes % size, 0);
+        // A layer's passes each have two regions, which end (and with shared rows also begin) with a call over tp.
+        EXPECT_GE(account.comm_calls, grid.tp == 1 ? 0 : 2 * account.launches);
+        if (grid.rows == nn::Rows::whole) {
+          EXPECT_EQ(account.comm_calls, grid.tp == 1 ? 0 : 2 * account.launches);
+        }
+      }
+    }
+  }
+}
+
+TEST(GraphAccounting, PartsOfLayersFindTheirsToo) {
+  const auto account_of = [](capture::Scope scope) {
+    config::RunPlan plan = plan_of({.pp = 2}, GraphMode::layers);
+    plan.graphs.scopes = {scope};
+    return accounts_of(plan).front();
+  };
+  const GraphAccount attention = account_of(capture::Scope::attn), mlp = account_of(capture::Scope::mlp);
+  EXPECT_EQ(attention.touched.inputs.count, attention.owned.static_inputs);
+  EXPECT_EQ(attention.touched.outputs.count, 1) << "scratch, from which the MLP part takes it at once";
+  EXPECT_EQ(mlp.touched.inputs.count, mlp.owned.static_inputs + 1) << "attention's result, in scratch";
+  EXPECT_EQ(mlp.touched.outputs.bytes, mlp.owned.boundary_bytes);
+  for (const GraphAccount* account : {&attention, &mlp})
+    EXPECT_EQ(account->touched.output_grads.bytes, account->owned.output_grad_bytes);
+}
+
 TEST(GraphAccounting, AnIterationIsOneGraphAndAnEvaluationOneMore) {
   // Two batches are evaluated, eagerly: they are the evaluation's warm-up.
   config::RunPlan plan = plan_of({.pp = 2}, GraphMode::iteration);
@@ -67,58 +137,100 @@ TEST(GraphAccounting, AnIterationIsOneGraphAndAnEvaluationOneMore) {
   EXPECT_EQ(account.launches, 1);
   EXPECT_GT(account.added_bytes, 0);
   EXPECT_GT(account.launch_s, 0);
+  EXPECT_EQ(account.touched.inputs.count, 0) << "of layers";
+  EXPECT_EQ(account.touched.in(Role::any, capture::kTouchedOwners.size() - 1), 0) << "elsewhere";
+  const Index comm_calls = account.comm_calls;
+  EXPECT_EQ(comm_calls, 2 * 8 + 1) << "a message forward and one backward a microbatch, and the tied table's sum";
   plan.graphs.warmup_steps = 1;
   account = accounts_of(plan).front();
   EXPECT_EQ(account.graphs, 2);
   EXPECT_EQ(account.planned_graphs, 2);
   EXPECT_EQ(account.launches, 1);
+  EXPECT_EQ(account.comm_calls, comm_calls) << "of a training step";
 }
 
-TEST(GraphAccounting, TheTableHasRankZeroAndThoseThatDiffer) {
-  GraphAccount account{.planned_graphs = 64,
-                       .planned_launches = 128,
-                       .static_inputs = 2048,
-                       .output_grads = 1024,
-                       .boundary = 512,
-                       .added_bytes = 4096,
-                       .scratch_bytes = 8192,
-                       .fragmentation_bytes = 256,
-                       .graphs = 64,
-                       .launches = 128,
-                       .ops = 900,
-                       .nodes = 1000,
-                       .device_bytes = Index{3} << 20,
-                       .capture_s = 0.25,
-                       .instantiate_s = 0.125,
-                       .launch_s = 50e-6};
+TEST(GraphAccounting, TheTablesHaveRankZeroAndThoseThatDiffer) {
+  const auto at = [](Role role) { return static_cast<std::size_t>(role); };
+  TouchedMemory touched{.inputs = {4, 2048}, .outputs = {3, 384}, .saved = {9, 4096}, .output_grads = {1, 1024}};
+  touched.bytes[at(Role::layer_input)][0] = 1536;
+  touched.bytes[at(Role::output)][0] = 1536;
+  touched.bytes[at(Role::output)][2] = 512;
+  touched.bytes[at(Role::any)][0] = 8192;
+  touched.shared[at(Role::layer_input)][at(Role::output)] = 1536;
+  touched.shared[at(Role::output)][at(Role::layer_input)] = 1536;
+  GraphAccount account{
+      .planned_graphs = 64,
+      .planned_launches = 128,
+      .owned = {.static_inputs = 4, .static_input_bytes = 2048, .output_grad_bytes = 1024, .boundary_bytes = 512},
+      .added_bytes = 4096,
+      .scratch_bytes = 8192,
+      .fragmentation_bytes = 256,
+      .graphs = 64,
+      .launches = 128,
+      .ops = 900,
+      .nodes = 1000,
+      .comm_calls = 96,
+      .touched = touched,
+      .device_bytes = Index{3} << 20,
+      .capture_s = 0.25,
+      .instantiate_s = 0.125,
+      .launch_s = 50e-6};
   GraphAccount slower = account, other = account;
   slower.capture_s = 1;
   other.graphs = 60;
   other.launch_s = 0;
+  other.touched.inputs = {3, 1536};
   EXPECT_TRUE(slower.is_like(account));
-  const std::string of_layers = graphs_table({account, slower, other}, GraphMode::layers),
-                    of_iteration = graphs_table({account}, GraphMode::iteration);
-  EXPECT_EQ(
-      of_layers,
-      "rank    graphs    launches  ops  nodes  plan adds  static inputs  output gradients  boundary   scratch  "
-      "fragmentation  driver took  capture  instantiate  launch\n"
-      "   0  64 of 64  128 of 128  900   1000   4.00 KiB       2.00 KiB          1.00 KiB     512 B  8.00 KiB  "
-      "        256 B     3.00 MiB   250 ms       125 ms   50 us\n"
-      "   2  60 of 64  128 of 128  900   1000   4.00 KiB       2.00 KiB          1.00 KiB     512 B  8.00 KiB  "
-      "        256 B     3.00 MiB   250 ms       125 ms       -\n"
-      "like rank 0: 1 more\n"
-      "Scratch lies in the plan and is shared by all graphs; fragmentation is what of it no tensor holds when they "
-      "hold most; launch is the host's time to launch a step, - before the first.\n"
-      "Static inputs, output gradients and boundary lie in the plan, beside which graphs add what \"plan adds\" "
-      "says.\n");
-  EXPECT_EQ(
-      of_iteration,
-      "rank    graphs    launches  ops  nodes  plan adds   scratch  fragmentation  driver took  capture  instantiate  "
-      "launch\n"
-      "   0  64 of 64  128 of 128  900   1000   4.00 KiB  8.00 KiB          256 B     3.00 MiB   250 ms       125 ms   "
-      "50 us\n"
-      "Scratch lies in the plan and is shared by all graphs; fragmentation is what of it no tensor holds when they "
-      "hold most; launch is the host's time to launch a step, - before the first.\n");
+  GraphAccount elsewhere = account;
+  ++elsewhere.touched.inputs.count;
+  EXPECT_FALSE(elsewhere.is_like(account));
+  EXPECT_EQ(graphs_tables({account, slower, other}, GraphMode::layers),
+            "rank    graphs    launches  comm calls  ops  nodes  plan adds   scratch  fragmentation  driver took  "
+            "capture  instantiate  launch\n"
+            "   0  64 of 64  128 of 128          96  900   1000   4.00 KiB  8.00 KiB          256 B     3.00 MiB   250 "
+            "ms       125 ms   50 us\n"
+            "   2  60 of 64  128 of 128          96  900   1000   4.00 KiB  8.00 KiB          256 B     3.00 MiB   250 "
+            "ms       125 ms       -\n"
+            "like rank 0: 1 more\n"
+            "Comm calls are the collectives and messages that a step's launches hold. Scratch lies in the plan and is "
+            "shared by all graphs; fragmentation is what of it no tensor holds when they hold most; launch is the "
+            "host's time to launch a step, - before the first.\n"
+            "\n"
+            "Buffers at the edges of graphs, most at once, by the addresses that captured ops touch; of those that "
+            "graphs with buffers of their own would take\n"
+            "rank  static inputs                 bytes      output gradients        boundary  kept for backward\n"
+            "   0         4 of 4  2.00 KiB of 2.00 KiB  1.00 KiB of 1.00 KiB  384 B of 512 B           4.00 KiB\n"
+            "   2         3 of 4  1.50 KiB of 2.00 KiB  1.00 KiB of 1.00 KiB  384 B of 512 B           4.00 KiB\n"
+            "All lie in the plan, beside which graphs add what \"plan adds\" says.\n"
+            "\n"
+            "Where graphs of rank 0 find what they touch, bytes over a step; like it: 2 more\n"
+            "to graphs            lies in                                       is also\n"
+            "input of a layer     activations 1.50 KiB                          output of a layer 1.50 KiB\n"
+            "output of a layer    activations 1.50 KiB, pipeline buffers 512 B  input of a layer 1.50 KiB\n"
+            "all that is touched  activations 8.00 KiB                          -\n");
+  GraphAccount iteration = account;
+  iteration.touched = {};
+  iteration.touched.bytes[at(Role::any)][0] = 8192;
+  iteration.touched.bytes[at(Role::any)][3] = 512;
+  EXPECT_EQ(graphs_tables({iteration}, GraphMode::iteration),
+            "rank    graphs    launches  comm calls  ops  nodes  plan adds   scratch  fragmentation  driver took  "
+            "capture  instantiate  launch\n"
+            "   0  64 of 64  128 of 128          96  900   1000   4.00 KiB  8.00 KiB          256 B     3.00 MiB   250 "
+            "ms       125 ms   50 us\n"
+            "Comm calls are the collectives and messages that a step's launches hold. Scratch lies in the plan and is "
+            "shared by all graphs; fragmentation is what of it no tensor holds when they hold most; launch is the "
+            "host's time to launch a step, - before the first.\n"
+            "\n"
+            "Where graphs of rank 0 find what they touch, bytes over a step\n"
+            "to graphs            lies in                             is also\n"
+            "all that is touched  activations 8.00 KiB, inputs 512 B  -\n");
+  other.touched.bytes[at(Role::output)].back() = 1;
+  const std::string apart = graphs_tables({account, slower, other}, GraphMode::layers);
+  EXPECT_NE(apart.find("\nWhere graphs of rank 0 find what they touch, bytes over a step; like it: 1 more\n"),
+            std::string::npos)
+      << apart;
+  EXPECT_NE(apart.find("\nWhere graphs of rank 2 find what they touch, bytes over a step\n"), std::string::npos)
+      << apart;
 }
 
 TEST(GraphAccounting, TheLogHasALineThatAResumedRunDropsOrKeeps) {
@@ -132,10 +244,14 @@ TEST(GraphAccounting, TheLogHasALineThatAResumedRunDropsOrKeeps) {
                         .launches = 1,
                         .ops = 7,
                         .nodes = 8,
+                        .comm_calls = 3,
+                        .touched = {.inputs = {1, 10}, .outputs = {1, 12}, .output_grads = {1, 11}},
                         .device_bytes = 9});
   const auto text = [&] { return std::string(fs->map(file).text()); };
   const std::string line =
-      "{\"graphs\":2,\"step\":4,\"launches\":1,\"ops\":7,\"nodes\":8,\"scratch_bytes\":6,\"fragmentation_bytes\":5,"
+      "{\"graphs\":2,\"step\":4,\"launches\":1,\"comm_calls\":3,\"ops\":7,\"nodes\":8,"
+      "\"static_input_bytes\":10,\"output_grad_bytes\":11,\"boundary_bytes\":12,\"scratch_bytes\":6,\"fragmentation_"
+      "bytes\":5,"
       "\"device_bytes\":9,"
       "\"capture_s\":0,\"instantiate_s\":0,\"launch_s\":0}\n";
   EXPECT_EQ(text(), line);

@@ -1,0 +1,93 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "megalith/tensor/graph_cache.h"
+#include "megalith/tensor/memory.h"
+#include "megalith/tensor/memory_plan.h"
+
+namespace megalith::capture {
+
+/// Stretches of memory; where they overlap or meet they are one, and bytes count once.
+class Stretches {
+ public:
+  struct Stretch {
+    std::uintptr_t begin = 0, end = 0;
+    auto operator<=>(const Stretch&) const = default;
+  };
+  static Stretch of(const void* begin, Index bytes);
+  static Stretch of(const Tensor& tensor) { return of(tensor.raw(), tensor ? tensor.bytes() : 0); }
+
+  void add(Stretch stretch);
+  void remove(Stretch stretch);
+  void add(const Stretches& others);
+  void remove(const Stretches& others);
+  /// What of a stretch is not in here.
+  Stretches missing(Stretch stretch) const;
+  std::vector<Stretch> all() const;
+  Index bytes() const;
+
+ private:
+  std::map<std::uintptr_t, std::uintptr_t> ends_;  // by begin
+};
+Stretches common(const Stretches& a, const Stretches& b);
+
+/// What a buffer is to the graphs of layers that touch it.
+enum class Role : std::uint8_t {
+  layer_input,
+  chunk_input,  ///< of its first layer
+  saved,        ///< by a forward graph for its backward
+  output,
+  output_grad,
+  input_grad,
+  step_state,
+  weights,  ///< and their gradients
+  any       ///< all that graphs touch, also what stays within one
+};
+inline constexpr std::size_t kRoles = 9;
+/// Those before it cross the edge of a graph.
+inline constexpr auto kEdgeRoles = static_cast<std::size_t>(Role::step_state);
+std::string_view name(Role role);
+
+/// Owners of a run's memory (MemoryLedger) in which graphs may find buffers; the last one stands for all others.
+inline constexpr std::array<std::string_view, 10> kTouchedOwners = {
+    "activations",      kScratchOwner, "pipeline buffers", "inputs",       "parameters",
+    "parameter copies", "gradients",   "optimizer",        "step scalars", "elsewhere"};
+
+/// Where the memory plan puts a buffer in place of one that graphs would own.
+struct PlannedPlace {
+  Role role;
+  std::string_view place;  ///< in words
+  std::vector<std::string_view> owners;
+};
+const std::vector<PlannedPlace>& planned_places();
+
+/// The memory of captured graphs, from the addresses that their ops touch. Plain bytes, so that ranks can send it.
+struct TouchedMemory {
+  struct Buffers {
+    Index count = 0, bytes = 0;
+    bool operator==(const Buffers&) const = default;
+  };
+  // Of graphs of layers, most alive at once: inputs, outputs and saved from a layer's forward to its backward, output
+  // gradients while a backward runs. Where two have the same address they count once.
+  Buffers inputs = {}, outputs = {}, saved = {}, output_grads = {};
+  /// Of a step, by role and owner.
+  std::array<std::array<Index, kTouchedOwners.size()>, kRoles> bytes{};
+  /// Of these, what two roles have in common: memory of one that is, then or at another time, memory of the other.
+  std::array<std::array<Index, kEdgeRoles>, kEdgeRoles> shared{};
+
+  Index in(Role role, std::size_t owner) const { return bytes[static_cast<std::size_t>(role)][owner]; }
+  bool operator==(const TouchedMemory&) const = default;
+};
+
+/// Of the graphs of a step's layers. `memory`: of the run, by owner. Pieces of keys are numbered as those of
+/// model::GptChunk: 0 is a layer's forward, 1 its backward, and each forward has a backward.
+TouchedMemory touched_memory(const GraphCache& layers, std::span<const MemoryLedger::Piece> memory);
+/// Of one graph, which has no layers' edges: Role::any only.
+TouchedMemory touched_memory(const Graph& graph, std::span<const MemoryLedger::Piece> memory);
+
+}  // namespace megalith::capture
