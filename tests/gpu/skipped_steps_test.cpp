@@ -54,10 +54,18 @@ TEST_P(GpuSkippedSteps, LeaveNoTrace) {
     SCOPED_TRACE(testing::name_of(graphs) + ", rank " + std::to_string(broken.rank));
     testing::expect_same_steps(testing::run_past(run_ranks, plan_of(grid, "fp16", graphs), broken), want);
   };
-  const Broken nan{grid.ranks() - 1, testing::break_gradients}, overflow{0, overflow_of(grid)};
+  const Broken nan = testing::broken_gradients(grid.ranks() - 1), overflow{0, overflow_of(grid)};
   expect_no_trace({}, nan);
   for (const GraphsConfig& graphs : testing::graph_ways()) expect_no_trace(graphs, overflow);
   expect_no_trace(kWhole, nan);
+  for (const GraphsConfig& graphs :
+       {GraphsConfig{}, testing::graphs_of(testing::kLayersPerSlot, testing::kWarmupSteps)}) {
+    SCOPED_TRACE("one gradient, " + testing::name_of(graphs));
+    const config::RunPlan plan = plan_of(grid, "fp16", graphs);
+    const testing::MeddlingBatches source(plan.model.vocab_size);
+    const Broken one = testing::nan_in_gradient(0, "layers.1.norm2.bias", plan, source);
+    testing::expect_same_steps(testing::run_past(run_ranks, plan, one, source), want);
+  }
 }
 
 TEST_P(GpuSkippedSteps, EndABf16RunFromGraphsAsTheyEndAnEagerOne) {

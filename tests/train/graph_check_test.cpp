@@ -1,14 +1,13 @@
 // graphs.check: steps from graphs beside eager ones, over all planned memory. Steps that agree change nothing; what
 // does not agree is named.
 #include <array>
-#include <atomic>
 #include <cstring>
-#include <thread>
 
 #include "megalith/base/error.h"
 
 #include "tests/train/graph_run.h"
 #include "tests/train/graph_ways.h"
+#include "tests/train/meddling_batches.h"
 
 namespace megalith {
 namespace {
@@ -95,38 +94,16 @@ TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
   }
 }
 
-/// Meddles when a rank asks a second time for the same samples, as the eager run of a checked step does.
-class MeddlingBatches final : public model::BatchSource {
- public:
-  MeddlingBatches(const config::RunPlan& plan, Index microbatch)
-      : batches_(plan.model.vocab_size),
-        sample_(kMeddled * plan.train.global_batch + microbatch * plan.train.micro_batch) {}
-  /// By the rank that calls, before step kMeddled.
-  void expect(std::function<void(std::span<std::int32_t> tokens)> meddle) const {
-    meddle_ = std::move(meddle);
-    thread_ = std::this_thread::get_id();
-  }
-  void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> targets) const override {
-    batches_.fill(first_sample, count, tokens, targets);
-    if (first_sample == sample_ && thread_ == std::this_thread::get_id() && asked_++ == 1) meddle_(tokens);
-  }
-
- private:
-  testing::HashedBatches batches_;
-  Index sample_;
-  mutable std::atomic<std::thread::id> thread_;
-  mutable std::function<void(std::span<std::int32_t>)> meddle_;  // by that thread only, and asked_ too
-  mutable int asked_ = 0;
-};
+/// When the eager run of a checked step asks for its last microbatch.
+Index last_of_eager_run(const config::RunPlan& plan) { return 2 * plan.train.global_batch / plan.train.micro_batch; }
 
 TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
   for (const GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
     const config::RunPlan plan = plan_of({.tp = 2, .pp = 2}, "fp32", way, 8, 8);
-    const MeddlingBatches source(plan, 7);
+    const testing::MeddlingBatches source(plan.model.vocab_size);
     const auto meddle = [&](train::Engine& engine, int rank, Index step) {
       if (rank != 3 || step != kMeddled) return;
-      source.expect([&](std::span<std::int32_t>) {
+      source.expect(last_of_eager_run(plan), [&](std::span<std::int32_t>) {
         engine.stage().params().at("layers.5.norm1.weight").value.data<float>()[0] += 1;
       });
     };
@@ -139,10 +116,10 @@ TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
 
 TEST(DifferingSteps, AreNamedByTheGradientWhereResultsAgree) {
   const config::RunPlan plan = plan_of({.pp = 2, .chunks = 2}, "fp32", testing::kLayers, 8, 8);
-  const MeddlingBatches source(plan, 7);
+  const testing::MeddlingBatches source(plan.model.vocab_size);
   const auto meddle = [&](train::Engine& engine, int rank, Index step) {
     if (rank != 0 || step != kMeddled) return;
-    source.expect([&](std::span<std::int32_t>) {
+    source.expect(last_of_eager_run(plan), [&](std::span<std::int32_t>) {
       engine.stage().params().at("layers.1.norm2.weight").grad.data<float>()[0] += 1;
     });
   };
@@ -152,10 +129,11 @@ TEST(DifferingSteps, AreNamedByTheGradientWhereResultsAgree) {
 
 TEST(DifferingSteps, AreNamedByTheInputsThatDiffer) {
   const config::RunPlan plan = plan_of({}, "fp32", testing::kLayers, 8, 8);
-  const MeddlingBatches source(plan, 7);
+  const testing::MeddlingBatches source(plan.model.vocab_size);
   const auto meddle = [&](train::Engine&, int, Index step) {
     if (step != kMeddled) return;
-    source.expect([](std::span<std::int32_t> tokens) { tokens[3] = 1 - std::min(tokens[3], 1); });
+    source.expect(last_of_eager_run(plan),
+                  [](std::span<std::int32_t> tokens) { tokens[3] = 1 - std::min(tokens[3], 1); });
   };
   EXPECT_EQ(error_of(plan, meddle, source).substr(0, 71),
             "rank 0: [graphs] step 6: tokens, chunk 0, microbatch 7 at byte 12 of 36");

@@ -12,6 +12,7 @@
 
 #include "tests/support/twin.h"
 #include "tests/train/graph_ways.h"
+#include "tests/train/meddling_batches.h"
 
 // Steps in which one rank meets a number that is not finite: what they must leave as it was, on all ranks, on the CPU
 // and on GPUs.
@@ -127,19 +128,31 @@ struct Kept {
 inline constexpr Index kBadStep = 4;
 struct Broken {
   int rank;
-  Break how;
+  std::function<void(train::Engine&)> how;
+  bool loses_scale = false;  ///< its own; the others' tell what it must be
 };
+inline Broken broken_gradients(int rank) { return {rank, break_gradients, true}; }
+/// One number of one gradient is NaN: put there before the last microbatch, when earlier ones have left their gradients
+/// and what comes is added. For a rank of the first stage, which asks `source` for every microbatch.
+inline Broken nan_in_gradient(int rank, const char* name, const config::RunPlan& plan, const MeddlingBatches& source) {
+  static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  const Index microbatches = plan.train.global_batch / plan.train.micro_batch / plan.grid.dp;
+  return {rank, [name, microbatches, &source](train::Engine& engine) {
+            source.expect(microbatches, [&engine, name](std::span<std::int32_t>) {
+              engine.exec().copy(engine.stage().params().at(name).grad.raw(), &kNan, sizeof kNan);
+            });
+          }};
+}
 
 /// Eight steps of `plan` (fp16), of each rank. At step kBadStep one rank is broken, and mended afterwards; the others
 /// go on with what the device has decided. Without such a rank nothing is run at that step: all ranks just go on with
 /// the scale that a skipped one leaves.
-inline std::vector<Kept> run_past(RunRanks run_ranks, const config::RunPlan& plan,
-                                  const std::optional<Broken>& broken) {
+inline std::vector<Kept> run_past(RunRanks run_ranks, const config::RunPlan& plan, const std::optional<Broken>& broken,
+                                  const model::BatchSource& source) {
   std::vector<Kept> kept(static_cast<std::size_t>(plan.grid.world_size));
   run_ranks(plan.grid.world_size, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
-    const HashedBatches source(plan.model.vocab_size);
     Kept& mine = kept[static_cast<std::size_t>(world.rank())];
     for (Index step = 0; step < 8; ++step) {
       SCOPED_TRACE(::testing::Message() << "rank " << world.rank() << ", step " << step);
@@ -160,18 +173,23 @@ inline std::vector<Kept> run_past(RunRanks run_ranks, const config::RunPlan& pla
         EXPECT_TRUE(kept_state(engine) == before);
         const ops::OptimizerState after = engine.optimizer_state();
         EXPECT_EQ(after.updates, state.updates);
-        if (!is_bad || broken->how != break_gradients) {
+        if (!is_bad || !broken->loses_scale) {
           EXPECT_EQ(after.loss_scale, after_skip(state).loss_scale);
           EXPECT_EQ(after.clean_steps, 0);
         }
       }
       engine.refresh_values();
-      if (!broken || (is_bad && broken->how == break_gradients)) engine.set_optimizer_state(after_skip(state));
+      if (!broken || (is_bad && broken->loses_scale)) engine.set_optimizer_state(after_skip(state));
     }
     EXPECT_EQ(engine.train_graph().captured(), plan.graphs.mode == capture::GraphMode::iteration);
     EXPECT_EQ(engine.layer_graphs().stats().graphs > 0, plan.graphs.mode == capture::GraphMode::layers);
   });
   return kept;
+}
+
+inline std::vector<Kept> run_past(RunRanks run_ranks, const config::RunPlan& plan,
+                                  const std::optional<Broken>& broken) {
+  return run_past(run_ranks, plan, broken, HashedBatches(plan.model.vocab_size));
 }
 
 inline void expect_same_steps(const std::vector<Kept>& got, const std::vector<Kept>& want) {

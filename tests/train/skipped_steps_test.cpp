@@ -50,12 +50,28 @@ TEST(NanOnOneRank, SkipsTheStepOnAllAndLeavesNoTrace) {
     std::vector<GraphsConfig> ways = testing::graph_ways();
     ways.push_back({});
     const int last = grid.ranks() - 1;  // of the last stage: these have a loss
-    std::vector<Broken> all = {{last, testing::break_gradients}, {last - 1, testing::break_gradients}};
+    std::vector<Broken> all = {testing::broken_gradients(last), testing::broken_gradients(last - 1)};
     all.push_back({0, grid.pp > 1 ? testing::break_embedding_gradient : testing::break_forward});
     for (const Broken& broken : all) {
       for (const GraphsConfig& graphs : ways) {
         SCOPED_TRACE(grid.name() + ", rank " + std::to_string(broken.rank) + ", " + testing::name_of(graphs));
         testing::expect_same_steps(testing::run_past(run_ranks, plan_of(grid, "fp16", graphs), broken), want);
+      }
+    }
+  }
+}
+
+TEST(NanOnOneRank, InOneNumberOfOneGradientSkipsTheStepOnAll) {
+  for (const Grid& grid : nan_grids()) {
+    const std::vector<testing::Kept> want = testing::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
+    for (const GraphsConfig& graphs : {GraphsConfig{}, testing::graphs_of(testing::kLayers, testing::kWarmupSteps),
+                                       testing::graphs_of(testing::kLayersPerSlot, testing::kWarmupSteps)}) {
+      for (const char* name : {"layers.1.norm2.bias", "layers.0.mlp.up.weight"}) {
+        SCOPED_TRACE(grid.name() + ", " + testing::name_of(graphs) + ", " + name);
+        const config::RunPlan plan = plan_of(grid, "fp16", graphs);
+        const testing::MeddlingBatches source(plan.model.vocab_size);
+        testing::expect_same_steps(testing::run_past(run_ranks, plan, nan_in_gradient(0, name, plan, source), source),
+                                   want);
       }
     }
   }

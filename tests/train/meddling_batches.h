@@ -1,0 +1,38 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "tests/train/small_run.h"
+
+namespace megalith::testing {
+
+/// Batches whose source changes something in the middle of a step, when it is asked for a microbatch. Not for graphs of
+/// iterations, whose batches are all there before the step.
+class MeddlingBatches final : public model::BatchSource {
+ public:
+  using Meddle = std::function<void(std::span<std::int32_t> tokens)>;
+
+  explicit MeddlingBatches(Index vocab) : batches_(vocab) {}
+  /// By the rank in whose step `meddle` is called: when it asks for the n-th time from now, with what it is given.
+  void expect(Index n, Meddle meddle) const {
+    left_ = n;
+    meddle_ = std::move(meddle);
+    thread_ = std::this_thread::get_id();
+  }
+  void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> targets) const override {
+    batches_.fill(first_sample, count, tokens, targets);
+    if (thread_ == std::this_thread::get_id() && --left_ == 0) meddle_(tokens);
+  }
+
+ private:
+  HashedBatches batches_;
+  mutable std::atomic<std::thread::id> thread_;
+  mutable Meddle meddle_;  // by that thread only, and left_ too
+  mutable Index left_ = 0;
+};
+
+}  // namespace megalith::testing
