@@ -3,11 +3,8 @@
 #include <array>
 #include <cstring>
 
-#include "megalith/base/error.h"
-
+#include "tests/train/differing_steps.h"
 #include "tests/train/graph_run.h"
-#include "tests/train/graph_ways.h"
-#include "tests/train/meddling_batches.h"
 
 namespace megalith {
 namespace {
@@ -15,11 +12,9 @@ namespace {
 using testing::GraphWay;
 using testing::Grid;
 
-constexpr Index kWarmup = 2;
-
 config::RunPlan plan_of(const Grid& grid, const std::string& precision, const GraphWay& way, Index steps,
                         Index checked) {
-  config::RunPlan plan = testing::with_graphs(testing::small_plan(grid, precision, steps), way, kWarmup);
+  config::RunPlan plan = testing::with_graphs(testing::small_plan(grid, precision, steps), way, testing::kCheckWarmup);
   plan.graphs.check_steps = checked;
   return plan;
 }
@@ -46,33 +41,14 @@ INSTANTIATE_TEST_SUITE_P(All, CheckedSteps,
                            return std::get<0>(test.param).name() + "_" + std::get<1>(test.param).name;
                          });
 
-/// Done by every rank before a step: its engine, its rank, the step from 0.
-using Meddle = std::function<void(train::Engine&, int, Index)>;
+using testing::kMeddled;
+using testing::last_of_eager_run;
+using testing::swap_views;
 
-/// The error that ends a run whose steps are all checked.
-std::string error_of(const config::RunPlan& plan, const Meddle& meddle, const model::BatchSource& source) {
-  try {
-    comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
-      train::Engine engine(world, plan);
-      engine.allocate();
-      for (Index step = 0; step < plan.train.steps; ++step) {
-        meddle(engine, world.rank(), step);
-        engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
-      }
-    });
-  } catch (const InternalError& error) {
-    return error.what();
-  }
-  return "";
+std::string error_of(const config::RunPlan& plan, const testing::MeddleWithStep& meddle,
+                     const model::BatchSource& source) {
+  return testing::error_of([](int size, const auto& body) { comm::run_ranks(size, body); }, plan, meddle, source);
 }
-
-/// What two parameters' views show, changed places: host code that runs again follows, graphs do not.
-void swap_views(train::Engine& engine, const char* a, const char* b, Tensor Param::*view) {
-  ParamBuffer& params = engine.stage().params();
-  std::swap(params.at(a).*view, params.at(b).*view);
-}
-
-constexpr Index kMeddled = kWarmup + 3;  // the steps before it were checked and agreed
 
 TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
   for (const GraphWay& way : {testing::kWholeSteps, testing::kLayers, testing::kLayersPerSlot}) {
@@ -93,9 +69,6 @@ TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
         << way.name << ": " << error;
   }
 }
-
-/// When the eager run of a checked step asks for its last microbatch.
-Index last_of_eager_run(const config::RunPlan& plan) { return 2 * plan.train.global_batch / plan.train.micro_batch; }
 
 TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
   for (const GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
@@ -155,7 +128,8 @@ TEST(RefusedCaptures, AreNamedByTheStepAndTheirPlaceInIt) {
     const std::string error = error_of(
         plan,
         [&](train::Engine& engine, int rank, Index step) {
-          if (rank == 1 && step == kWarmup) move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign[1]);
+          if (rank == 1 && step == testing::kCheckWarmup)
+            move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign[1]);
         },
         source);
     EXPECT_EQ(error,
@@ -174,7 +148,7 @@ TEST(RefusedCaptures, OfAnEvaluationAreNamedByTheBatch) {
       [&](train::Engine& engine, int, Index step) {
         if (step != kMeddled) return;
         move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign);
-        engine.evaluate(source, (kWarmup + 1) * plan.train.global_batch);
+        engine.evaluate(source, (testing::kCheckWarmup + 1) * plan.train.global_batch);
       },
       source);
   EXPECT_EQ(error.substr(0, error.find(": a tensor")),
