@@ -1,5 +1,7 @@
 #include "apps/graphs_report.h"
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -35,6 +37,14 @@ Report make_report(const config::RunPlan& plan) {
   Report report{train::training_shape(plan), covered(plan.graphs.scopes, {}), train::layer_sizes(plan), {}};
   for (int rank = 0; rank < plan.grid.world_size; ++rank) report.ranks.push_back(train::plan_graphs(plan, rank));
   return report;
+}
+
+/// Of a place's owners, those that the plan has.
+std::vector<std::string_view> owners_in(const BytesByOwner& plan, const capture::PlannedPlace& planned) {
+  std::vector<std::string_view> owners;
+  std::ranges::copy_if(planned.owners, std::back_inserter(owners),
+                       [&](std::string_view owner) { return plan.contains(std::string(owner)); });
+  return owners;
 }
 
 constexpr const char* kPlanOwners[] = {"activations", kScratchOwner, "inputs", "pipeline buffers"};
@@ -74,7 +84,9 @@ std::string json_text(const config::RunPlan& plan, const Report& report) {
   ordered_json ranks = ordered_json::array(), places = ordered_json::array();
   for (const PlannedGraphs& r : report.ranks) ranks.push_back(rank_json(r));
   for (const capture::PlannedPlace& planned : capture::planned_places())
-    places.push_back({{"tensor", name(planned.role)}, {"place", planned.place}, {"owners", planned.owners}});
+    places.push_back({{"tensor", name(planned.role)},
+                      {"place", planned.place},
+                      {"owners", owners_in(report.ranks.front().plan, planned)}});
   const ordered_json out{{"grid", config::grid_text(plan)},
                          {"mode", name(plan.graphs.mode)},
                          {"per", name(plan.graphs.per)},
@@ -149,11 +161,12 @@ std::string plan_table(const Report& report) {
          "Fragmentation: of the scratch, what no tensor holds when they hold most.\n";
 }
 
-std::string alias_table() {
+std::string alias_table(const Report& report) {
   std::vector<std::vector<std::string>> rows{{"of a layer's graph", "lies in", "memory plan"}};
   for (const capture::PlannedPlace& planned : capture::planned_places()) {
     std::string owners;
-    for (const std::string_view owner : planned.owners) owners += str(owners.empty() ? "" : ", ", owner);
+    for (const std::string_view owner : owners_in(report.ranks.front().plan, planned))
+      owners += str(owners.empty() ? "" : ", ", owner);
     rows.push_back({std::string(name(planned.role)), std::string(planned.place), owners});
   }
   return "\n" + text_table(rows, Align::left);
@@ -186,7 +199,7 @@ std::string graphs_report(const config::RunPlan& plan, GraphsFormat format) {
   const Report report = make_report(plan);
   if (format == GraphsFormat::json) return json_text(plan, report);
   return header(plan, report) + counts_table(report) + added_table(report) + owned_table(report) + plan_table(report) +
-         alias_table();
+         alias_table(report);
 }
 
 std::string graphs_picture(const config::RunPlan& plan, int rank) {

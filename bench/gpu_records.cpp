@@ -24,7 +24,8 @@ struct CloseFile {
 };
 
 std::unique_ptr<std::FILE, CloseFile> records;
-std::mutex writing;  // the buffers of several GPUs
+std::mutex writing;    // the buffers of several GPUs
+bool complete = true;  // nothing is missing
 
 std::string demangled(const char* name) {
   if (name == nullptr) return "unknown";
@@ -61,14 +62,24 @@ void write(const CUpti_Activity& record) {
 void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* bytes, std::size_t* most_records) {
   *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(kAlignment, kBufferBytes));
   *bytes = *buffer == nullptr ? 0 : kBufferBytes;
+  if (*buffer == nullptr) complete = false;
   *most_records = 0;  // as many as it holds
 }
 
 void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t bytes) {
   const std::scoped_lock lock(writing);
+  std::size_t dropped = 0;
+  complete = complete && cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) == CUPTI_SUCCESS && dropped == 0;
   for (CUpti_Activity* record = nullptr; cuptiActivityGetNextRecord(buffer, bytes, &record) == CUPTI_SUCCESS;)
     write(*record);
   std::free(buffer);
+}
+
+/// The last line says that no record is missing.
+void finish() {
+  complete = cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) == CUPTI_SUCCESS && complete;
+  const std::scoped_lock lock(writing);
+  if (complete && std::ferror(records.get()) == 0) std::fputs("complete\n", records.get());
 }
 
 bool start() {
@@ -80,8 +91,7 @@ bool start() {
   constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                            CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET};
   return std::ranges::all_of(kKinds, [](auto kind) { return cuptiActivityEnable(kind) == CUPTI_SUCCESS; }) &&
-         cuptiActivityRegisterCallbacks(give_buffer, take_buffer) == CUPTI_SUCCESS &&
-         std::atexit([] { cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED); }) == 0;
+         cuptiActivityRegisterCallbacks(give_buffer, take_buffer) == CUPTI_SUCCESS && std::atexit(finish) == 0;
 }
 
 }  // namespace

@@ -11,8 +11,6 @@
 namespace megalith::capture {
 namespace {
 
-constexpr int kForward = 0, kBackward = 1;  // GraphCache::Key::piece
-
 std::size_t at(Role role) { return static_cast<std::size_t>(role); }
 
 /// The run's memory by what it holds.
@@ -138,6 +136,9 @@ class LayerCounter {
       first->second = std::min(first->second, key.layer);
     }
     for (const GraphCache::Key& key : graphs.order()) launch(key);
+    for (const auto& [pair, edges] : pairs_) {
+      if (edges.is_alive) refuse(pair, "a forward without its backward");
+    }
   }
 
   TouchedMemory result() const {
@@ -161,12 +162,16 @@ class LayerCounter {
     const auto [entry, is_new] = pairs_.try_emplace(Pair{key.chunk, key.instance, key.layer});
     if (is_new) {
       GraphCache::Key forward = key, backward = key;
-      forward.piece = kForward;
-      backward.piece = kBackward;
+      forward.piece = GraphCache::Key::kForward;
+      backward.piece = GraphCache::Key::kBackward;
       entry->second = layer_edges(graphs_.graph(forward), graphs_.graph(backward), regions_);
       note_places(key, entry->second);
     }
     return entry->second;
+  }
+  [[noreturn]] static void refuse(const Pair& pair, const char* what) {
+    const auto& [chunk, instance, layer] = pair;
+    throw InternalError(str("[graphs] chunk ", chunk, ", instance ", instance, ", layer ", layer, ": ", what));
   }
   void note_places(const GraphCache::Key& key, const LayerEdges& pair) {
     const bool is_first = key.layer == first_layers_.at(key.chunk);
@@ -181,11 +186,10 @@ class LayerCounter {
   }
   void launch(const GraphCache::Key& key) {
     LayerEdges& pair = edges(key);
-    const bool is_forward = key.piece == kForward;
+    const bool is_forward = key.piece == GraphCache::Key::kForward;
     if (pair.is_alive == is_forward) {
-      throw InternalError(
-          str("[graphs] chunk ", key.chunk, ", instance ", key.instance, ", layer ", key.layer,
-              is_forward ? ": two forwards without a backward between them" : ": a backward without its forward"));
+      refuse({key.chunk, key.instance, key.layer},
+             is_forward ? "two forwards without a backward between them" : "a backward without its forward");
     }
     pair.is_alive = is_forward;
     if (is_forward) {

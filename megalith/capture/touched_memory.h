@@ -73,7 +73,7 @@ struct TouchedMemory {
     bool operator==(const Buffers&) const = default;
   };
   // Of graphs of layers, most alive at once: inputs, outputs and saved from a layer's forward to its backward, output
-  // gradients while a backward runs. Where two have the same address they count once.
+  // gradients while a backward runs. Where two have the same address they count once, and so do neighbours of a graph.
   Buffers inputs = {}, outputs = {}, saved = {}, output_grads = {};
   /// Of a step, by role and owner.
   std::array<std::array<Index, kTouchedOwners.size()>, kRoles> bytes{};
@@ -84,8 +84,8 @@ struct TouchedMemory {
   bool operator==(const TouchedMemory&) const = default;
 };
 
-/// Of the graphs of a step's layers. `memory`: of the run, by owner. Pieces of keys are numbered as those of
-/// model::GptChunk: 0 is a layer's forward, 1 its backward, and each forward has a backward.
+/// Of the graphs of a step's layers. `memory`: of the run, by owner. Throws InternalError unless each forward has a
+/// backward.
 TouchedMemory touched_memory(const GraphCache& layers, std::span<const MemoryLedger::Piece> memory);
 /// Of one graph, which has no layers' edges: Role::any only.
 TouchedMemory touched_memory(const Graph& graph, std::span<const MemoryLedger::Piece> memory);

@@ -85,13 +85,13 @@ Mutator& World::mutate(const Mutation& mutation) {
 }
 
 void World::wait_for(Exec& ex) {
-  set_deadline(ex.stream());
+  const HostWait waiting(*this);
   ex.synchronize();
   check_health();
 }
 
-void World::wait_for(const Event& event, const Exec& ex) {
-  set_deadline(ex.stream());
+void World::wait_for(const Event& event) {
+  const HostWait waiting(*this);
   event.wait();
   check_health();
 }

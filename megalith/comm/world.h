@@ -66,13 +66,12 @@ class World {
   /// while none has. Any thread may ask.
   virtual std::string failure() const { return {}; }
   /// Throws what has gone wrong in communication since: on GPUs the host hears of it neither from a call nor from a
-  /// wait, which then returns over undefined data. To be called before a step, and by wait_for() after every wait of
-  /// the host. On a CPU the calls themselves throw.
+  /// wait, which then returns over undefined data. To be called before a step, and by wait_for() after a wait. On a CPU
+  /// the calls themselves throw.
   virtual void check_health() {}
-  /// The host waits for all that the stream of `ex` was given, or for an event there. Where a stream hangs that replays
-  /// captured calls (WatchedReplays), communication ends with a HangError when the timeout has passed.
+  /// The host waits (HostWait) for all that the stream of `ex` was given, or for an event, and is told what went wrong.
   void wait_for(Exec& ex);
-  void wait_for(const Event& event, const Exec& ex);
+  void wait_for(const Event& event);
 
   /// Memory of this rank's GPU that the transport took for the groups made so far, as the driver counts it.
   virtual Index device_bytes() const { return 0; }
@@ -95,13 +94,14 @@ class World {
  private:
   friend class WatchedStep;
   friend class WatchedReplays;
+  friend class HostWait;
   /// An error left a step: its memory may go, so whatever is in flight there must end.
   virtual void give_up() noexcept {}
   /// A stream replays captured calls, which the transport has not submitted itself; it does so no more.
   virtual void add(Stream) {}
   virtual void remove(Stream) noexcept {}
-  /// From here on it has the timeout to pass its present point.
-  virtual void set_deadline(Stream) {}
+  virtual void begin_host_wait() {}
+  virtual void end_host_wait() noexcept {}
 
   std::vector<Group> groups_;
   std::unique_ptr<Group> all_;
@@ -136,6 +136,20 @@ class WatchedReplays {
   World& world_;
   Stream stream_;
   int errors_at_start_;
+};
+
+/// While it lives, the rank's thread waits for its GPU, or hands it work and may wait for room in its queue. A GPU that
+/// waits for another rank within a captured call keeps it there, and no such call can be looked at by itself: when the
+/// timeout has passed since the wait, or the last one within it, began or ended, communication ends with a HangError.
+class HostWait {
+ public:
+  explicit HostWait(World& world) : world_(world) { world_.begin_host_wait(); }
+  ~HostWait() { world_.end_host_wait(); }
+  HostWait(const HostWait&) = delete;
+  HostWait& operator=(const HostWait&) = delete;
+
+ private:
+  World& world_;
 };
 
 struct WorldOptions {

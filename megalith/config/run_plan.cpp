@@ -1,6 +1,7 @@
 #include "megalith/config/run_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -338,8 +339,8 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   plan.sequence_parallel = asked.parallel.sequence_parallel.value_or(false);
   if (shape_is_known) check_row_shares(plan, out);
   plan.timeout_s = asked.parallel.timeout_s.value_or(plan.timeout_s);
-  out.require(plan.timeout_s > 0, "parallel.timeout_s", plan.timeout_s,
-              "must be above 0: what a rank waits for others");
+  out.require(plan.timeout_s > 0 && std::isfinite(plan.timeout_s), "parallel.timeout_s", plan.timeout_s,
+              "must be seconds above 0: what a rank waits for others");
   resolve_optimizer(asked, plan, out);
   resolve_graphs(asked.graphs, plan.graphs, out);
   out.require(plan.graphs.check_steps == 0 || plan.train.deterministic, "graphs.check", plan.graphs.check_steps,

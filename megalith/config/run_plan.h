@@ -51,7 +51,7 @@ struct RunPlan {
   /// Whether tensor-parallel ranks share the token rows outside their regions (nn/tensor_parallel.h). Of no effect with
   /// one of them.
   bool sequence_parallel = false;
-  double timeout_s = comm::WorldOptions{}.timeout_s;
+  double timeout_s = comm::WorldOptions{}.timeout_s;  ///< what a rank waits for others before it ends the run
   TrainConfig train;
   optim::OptimConfig optimizer;
   data::DataConfig data;

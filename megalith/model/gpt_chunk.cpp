@@ -28,12 +28,10 @@ nn::BlockConfig block_config(const ModelConfig& m, std::uint64_t seed) {
 
 std::string layer_name(Index layer) { return str("layers.", layer); }
 
-enum class Pass : std::uint8_t { forward, backward };  // counted on: capture::touched_memory()
-
 template <class Ops>
-void run_piece(Exec& ex, const PieceRunner& runner, Index layer, Pass pass, Ops&& ops) {
+void run_piece(Exec& ex, const PieceRunner& runner, Index layer, int piece, Ops&& ops) {
   if (runner.graphs == nullptr) return ops();
-  runner.graphs->run(ex, {runner.chunk, runner.instance, layer, static_cast<int>(pass)}, ops);
+  runner.graphs->run(ex, {runner.chunk, runner.instance, layer, piece}, ops);
 }
 
 void await_params(Exec& ex, ParamGatherer* gatherer, Index layer) {
@@ -151,7 +149,7 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
       take_turns(ex, inputs, turns, x, y, saved, nullptr);
     };
     pass_through(0, piece_begins);
-    run_piece(ex, inputs.runner, layer, Pass::forward, [&] { pass_through(piece_begins, piece_ends); });
+    run_piece(ex, inputs.runner, layer, GraphCache::Key::kForward, [&] { pass_through(piece_begins, piece_ends); });
     pass_through(piece_ends, 2);
     x = y;
   }
@@ -166,18 +164,18 @@ void GptChunk::block_backward_in_pieces(Exec& ex, const Inputs& inputs, std::siz
   const nn::TransformerBlock::Saved& kept = saved.blocks[i];
   const Index layer = range_.layers.begin + static_cast<Index>(i);
   if (pieces_.pieces == LayerPieces::whole) {
-    return run_piece(ex, inputs.runner, layer, Pass::backward,
+    return run_piece(ex, inputs.runner, layer, GraphCache::Key::kBackward,
                      [&] { block.backward(ex, inputs.microbatch, dy, kept, dx); });
   }
   const Tensor da = boundary(ex, inputs);
   const auto through_mlp = [&] { block.backward_mlp(ex, inputs.microbatch, dy, kept, da); };
   const auto through_attention = [&] { block.backward_attention(ex, inputs.microbatch, da, kept, dx); };
   if (pieces_.pieces == LayerPieces::mlp) {
-    run_piece(ex, inputs.runner, layer, Pass::backward, through_mlp);
+    run_piece(ex, inputs.runner, layer, GraphCache::Key::kBackward, through_mlp);
     through_attention();
   } else {
     through_mlp();
-    run_piece(ex, inputs.runner, layer, Pass::backward, through_attention);
+    run_piece(ex, inputs.runner, layer, GraphCache::Key::kBackward, through_attention);
   }
 }
 

@@ -138,7 +138,8 @@ class Capture {
 /// Runs the same ops eagerly and from a graph on the CPU, one by one on the same inputs, and compares: what a graph
 /// cannot see at its capture shows itself in a later run. Throws InternalError that names the op when the host has
 /// taken another path, when a tensor has another shape or address, and when the results differ: then the op took a
-/// value that changes from step to step by value, not from memory. Takes memory; for debug builds and tests.
+/// value that changes from step to step by value, not from memory. Takes memory; for debug builds, tests and
+/// graphs.check.
 class GraphComparison {
  public:
   /// `graph` must be of the CPU, and live as long. `name`: of what is compared, for messages.

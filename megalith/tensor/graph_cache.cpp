@@ -35,6 +35,8 @@ void GraphCache::clear() {
   pieces_.clear();
   order_.clear();
   state_ = State::eager;
+  next_ = 0;
+  launches_ = {};
 }
 
 GraphStats GraphCache::stats() const {

@@ -18,7 +18,8 @@ class GraphCache {
     int chunk = 0;
     int instance = 0;  ///< microbatch or slot: what tells addresses apart
     Index layer = 0;
-    int piece = 0;  ///< numbered by the caller: part of the layer, direction
+    int piece = 0;  ///< kForward or kBackward
+    static constexpr int kForward = 0, kBackward = 1;
     bool operator==(const Key&) const = default;
   };
   /// comparing: eagerly, beside the graphs (Exec::run_beside).

@@ -326,10 +326,11 @@ CapturedGraphs Engine::captured_graphs() const {
 void Engine::forget_graphs() {
   if (steps_started() != 0) throw InternalError("[Engine::forget_graphs] a step is under way");
   meet(world_, *ex_, "before graphs are forgotten");
+  const Index before = device::memory_in_use(plan_.device);
   layer_graphs_.clear();
   train_graph_.reset();
   eval_graph_.reset();
-  graph_bytes_ = 0;
+  graph_bytes_ -= before - device::memory_in_use(plan_.device);
   forgotten_at_step_ = started_;
   forgotten_at_batch_ = evaluated_batches_;
 }
@@ -433,6 +434,7 @@ void Engine::run_step(Stop stop, Via via) {
 void Engine::start_step(const model::BatchSource& source, const Progress& progress, Stop stop) {
   if (steps_started() == kMostStarted) throw InternalError("[Engine::start_step] too many steps are under way");
   world_.check_health();
+  const comm::HostWait waiting(world_);
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   stage_.load(*ex_, nn::Mode::train, source, progress.samples,
               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
@@ -451,7 +453,7 @@ StepResult Engine::finish_step() {
   if (steps_started() == 0) throw InternalError("[Engine::finish_step] no step is under way");
   const Index place = finished_++ % kMostStarted;
   const Started& started = under_way_[static_cast<std::size_t>(place)];
-  world_.wait_for(started.done, *ex_);
+  world_.wait_for(started.done);
   ops::StepOutcome outcome;
   std::memcpy(&outcome, outcomes_memory_.data() + place * kOutcomeBytes, sizeof outcome);
   const bool skipped = outcome.applied == 0;
@@ -470,6 +472,7 @@ double Engine::evaluate(const model::BatchSource& source, Index samples) {
   stage_.gather_all_params(*ex_);
   double sum = 0;
   for (Index first = 0; first < samples; first += plan_.train.global_batch) {
+    const comm::HostWait waiting(world_);
     stage_.load(*ex_, nn::Mode::evaluate, source, first, {}, {});
     const auto checked = uses_step_graph(plan_) ? graph_check_.turn(graph_evaluations()) : GraphCheck::Checked::no;
     graph_check_.run(*ex_, {"evaluated batch", evaluated_batches_ + 1}, checked, [this](Via via) {

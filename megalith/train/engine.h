@@ -136,7 +136,7 @@ class Engine {
   /// The ops of a step, in the order of these calls; a graph may hold the first, or all but the upload.
   void run_step(Stop stop, Via via);
   void begin_layer_graphs(Via via);
-  /// Steps and evaluated batches since graphs were there for the first time, or forgotten.
+  /// Steps and evaluated batches since the run began, or graphs were forgotten.
   Index graph_steps() const { return started_ - forgotten_at_step_; }
   Index graph_evaluations() const { return evaluated_batches_ - forgotten_at_batch_; }
   void run_passes();

@@ -177,14 +177,21 @@ TEST(GraphsReport, ScopesAreTheRecipes) {
 }
 
 TEST(GraphsReport, AliasesNameOwnersOfThePlan) {
-  const std::vector<std::string> settings = {"train.precision=bf16"};  // parameters have copies
-  const json report = report_with(settings);
-  const auto world = comm::dry_world(0, 1);
-  const config::RunPlan plan = plan_with(settings);
-  const BytesByOwner bytes = train::Engine(*world, plan).planned_bytes();
-  EXPECT_FALSE(report.at("aliases").empty());
-  for (const json& alias : report.at("aliases")) {
-    for (const json& owner : alias.at("owners")) EXPECT_TRUE(bytes.contains(owner)) << alias;
+  for (const bool has_copies : {false, true}) {
+    const std::vector<std::string> settings = {has_copies ? "train.precision=bf16" : "train.precision=fp32"};
+    const json report = report_with(settings);
+    const auto world = comm::dry_world(0, 1);
+    const config::RunPlan plan = plan_with(settings);
+    const BytesByOwner bytes = train::Engine(*world, plan).planned_bytes();
+    bool names_copies = false;
+    EXPECT_FALSE(report.at("aliases").empty());
+    for (const json& alias : report.at("aliases")) {
+      for (const json& owner : alias.at("owners")) {
+        EXPECT_TRUE(bytes.contains(owner)) << alias;
+        names_copies = names_copies || owner == "parameter copies";
+      }
+    }
+    EXPECT_EQ(names_copies, has_copies);
   }
 }
 

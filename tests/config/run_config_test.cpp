@@ -89,7 +89,7 @@ TEST(Recipe, LargeMessagesGoByCopyEnginesUnlessAskedOtherwise) {
 
 TEST(Recipe, AWaitForOtherRanksTakesTimeButNotForever) {
   EXPECT_EQ(resolve(parse_recipe(kSmall, "r.toml")).timeout_s, 600);
-  for (const char* none : {"0", "-1", "nan"}) {
+  for (const char* none : {"0", "-1", "nan", "inf"}) {
     EXPECT_NE(problem_of(kSmall, {std::string("parallel.timeout_s=") + none}).find("timeout_s = " + std::string(none)),
               std::string::npos)
         << none;

@@ -118,6 +118,7 @@ TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnesAlsoAcrossACheckpoint)
     train_to(50, with_graphs(plan, way), dir.path(), joined);
     expect_same(joined, eager);
   }
+  expect_same(trained(with_graphs(plan, testing::kWholeSteps)), eager);  // without the checkpoint
 }
 
 TEST_P(GpuGrid, GraphsNeedAsLittleWarmupAsTheyMayHave) {

@@ -54,7 +54,8 @@ class NcclWorld final : public World {
   void give_up() noexcept override { watchdog_.give_up(); }
   void add(Stream replays) override { watchdog_.add(replays); }
   void remove(Stream replays) noexcept override { watchdog_.remove(replays); }
-  void set_deadline(Stream replays) override { watchdog_.set_deadline(replays); }
+  void begin_host_wait() override { watchdog_.begin_host_wait(); }
+  void end_host_wait() noexcept override { watchdog_.end_host_wait(); }
 
   World& host_;
   int errors_at_start_;

@@ -20,8 +20,8 @@ std::string nccl_version();
 /// A rank that fails ends what is in flight on its GPU. Another rank's failure, a call that has not ended within
 /// options.timeout_s and an error of NCCL end this rank's communication for good: streams drain over undefined data,
 /// and the next call or check_health() throws AbortedError, HangError or BackendError. What hangs inside a replayed
-/// CUDA graph is noticed when the host waits for it (World::wait_for), and the HangError then names groups, not the
-/// call. Graphs that hold calls must be destroyed before the World. In call_log() a call is done when its wait has been
+/// CUDA graph is noticed by the host's wait for it (HostWait), and the HangError then names groups, not the call.
+/// Graphs that hold calls must be destroyed before the World. In call_log() a call is done when its wait has been
 /// submitted.
 ///
 /// Throws BackendError when NCCL was not built in or there is no GPU.

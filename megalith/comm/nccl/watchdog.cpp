@@ -64,23 +64,20 @@ void Watchdog::add(std::shared_ptr<NcclChannel> channel) {
 
 void Watchdog::add(Stream replays) {
   const std::lock_guard lock(mutex_);
-  replays_.push_back({.stream = replays, .point = Event(Device::cuda)});
+  replays_.push_back(replays);
 }
 
 void Watchdog::remove(Stream replays) noexcept {
   const std::lock_guard lock(mutex_);
-  std::erase_if(replays_, [&](const Replays& one) { return one.stream.handle == replays.handle; });
+  std::erase_if(replays_, [&](const Stream& one) { return one.handle == replays.handle; });
 }
 
-void Watchdog::set_deadline(Stream replays) {
-  const std::lock_guard lock(mutex_);
-  for (Replays& one : replays_) {
-    if (one.stream.handle != replays.handle || (one.awaited && !one.point.passed())) continue;
-    one.point.record(replays);
-    one.start_s = monotonic_s();
-    one.awaited = true;
-  }
+void Watchdog::begin_host_wait() {
+  ++host_waits_;
+  host_waits_since_s_ = monotonic_s();
 }
+
+void Watchdog::end_host_wait() noexcept { host_waits_since_s_ = --host_waits_ == 0 ? kNoWait : monotonic_s(); }
 
 std::vector<std::shared_ptr<NcclChannel>> Watchdog::channels() const {
   const std::lock_guard lock(mutex_);
@@ -115,7 +112,7 @@ bool Watchdog::is_idle(const std::vector<std::shared_ptr<NcclChannel>>& channels
     if (std::ranges::any_of(channel->lines(), is_busy, &Line::stream)) return false;
   }
   const std::lock_guard lock(mutex_);
-  return std::ranges::none_of(replays_, is_busy, [](const Replays& one) { return cuda::native(one.stream); });
+  return std::ranges::none_of(replays_, is_busy, cuda::native);
 }
 
 /// Waits until nothing communicates any more after a failure. Once the watching thread has had NCCL's kernels end, what
@@ -168,33 +165,26 @@ void Watchdog::look() {
     const std::string failure = host_.failure();
     if (!failure.empty()) throw AbortedError("[nccl] " + failure);
     for (const auto& channel : channels()) channel->look(timeout_s_);
-    look_at_replays();
+    look_at_host_wait();
   } catch (...) {
     fail(std::current_exception());
   }
 }
 
-/// After the channels: a call of theirs that is overdue says more.
-void Watchdog::look_at_replays() {
-  const auto all = channels();
-  const std::lock_guard lock(mutex_);
-  for (Replays& one : replays_) {
-    if (!one.awaited) continue;
-    one.awaited = !one.point.passed();
-    const double waited_s = monotonic_s() - one.start_s;
-    if (!one.awaited || waited_s < timeout_s_) continue;
-    std::string groups;
-    std::set<int> members;
-    for (const auto& channel : all) {
-      groups += str(groups.empty() ? "" : ", ", channel->name());
-      members.insert(channel->world_ranks().begin(), channel->world_ranks().end());
-    }
-    members.erase(host_.rank());
-    RankList others;
-    for (const int member : members) others.add(member);
-    throw HangError(str("[replay] groups ", groups, ": rank ", host_.rank(), " waited ", waited_text(waited_s),
-                        " in captured calls for ", others.text()));
+void Watchdog::look_at_host_wait() const {
+  const double since_s = host_waits_since_s_, waited_s = monotonic_s() - since_s;
+  if (since_s == kNoWait || waited_s < timeout_s_ + kAfterCalls_s) return;
+  std::string groups;
+  std::set<int> members;
+  for (const auto& channel : channels()) {
+    groups += str(groups.empty() ? "" : ", ", channel->name());
+    members.insert(channel->world_ranks().begin(), channel->world_ranks().end());
   }
+  members.erase(host_.rank());
+  RankList others;
+  for (const int member : members) others.add(member);
+  throw HangError(str("[gpu] groups ", groups, ": rank ", host_.rank(), " waited ", waited_text(waited_s),
+                      " for its GPU, which may wait in a captured call for ", others.text()));
 }
 
 void Watchdog::close() noexcept {

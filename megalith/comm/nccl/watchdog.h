@@ -28,10 +28,9 @@ class Watchdog {
   /// Work of this stream, which replays calls that were captured, is waited for too when communication ends.
   void add(Stream replays);
   void remove(Stream replays) noexcept;
-  /// The rank's thread is about to wait for this stream. The calls that it replays cannot be looked at one by one, so
-  /// its present point must have been passed within the timeout. One point is looked at at a time: nothing happens
-  /// while an earlier one is awaited. Nothing happens for a stream that was not added either.
-  void set_deadline(Stream replays);
+  /// HostWait, by the rank's thread: it waits from here on, or no more. Waits may lie within each other.
+  void begin_host_wait();
+  void end_host_wait() noexcept;
   /// Throws what has ended communication: AbortedError, HangError or BackendError. By then nothing is in flight, unless
   /// it could not be ended within kDrain_s of the failure.
   void check_health() const;
@@ -48,14 +47,11 @@ class Watchdog {
   void drain() const noexcept;
   bool is_idle(const std::vector<std::shared_ptr<NcclChannel>>& channels) const;
   std::vector<std::shared_ptr<NcclChannel>> channels() const;
-  void look_at_replays();
+  void look_at_host_wait() const;
 
-  struct Replays {
-    Stream stream;
-    Event point;  ///< that it must pass
-    double start_s = 0;
-    bool awaited = false;
-  };
+  /// A call that is overdue says more than a wait for it, so it has this much longer to be seen first.
+  static constexpr double kAfterCalls_s = 1;
+  static constexpr double kNoWait = -1;
   static constexpr double kDrain_s = 5;
   /// From the failure on; many times what a kernel between GPUs needs that waits for nobody.
   static constexpr double kGrace_s = 0.1;
@@ -64,13 +60,15 @@ class Watchdog {
   double timeout_s_;
   int gpu_ = 0;
   std::atomic<bool> failed_{false}, aborted_{false};
+  int host_waits_ = 0;  // within each other; the rank's thread alone
+  std::atomic<double> host_waits_since_s_{kNoWait};
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
   bool closing_ = false;
   std::exception_ptr verdict_;
   double failed_at_s_ = 0;
   std::vector<std::shared_ptr<NcclChannel>> channels_;
-  std::vector<Replays> replays_;
+  std::vector<Stream> replays_;
   std::thread thread_;  // last: it uses the others
 };
 
