@@ -145,7 +145,9 @@ TEST(LayerGraphs, SumsOfAHalfRunBesideTheOthersWork) {
   testing::run_of(plan, [&](train::Engine& engine, Index) {
     const auto ops_of = [&engine](Index layer) {
       std::string ops;
-      for (const Graph::Touched& op : engine.layer_graphs().graph({0, 0, layer, 0}).touched()) ops += str(op.op, " ");
+      for (const Graph::Touched& op : engine.layer_graphs().graph({0, 0, layer, 0}).touched()) {
+        if (op.op != "poison") ops += str(op.op, " ");  // debug builds put that in
+      }
       return ops;
     };
     // Half by half: what one has sent is awaited when the other has worked; so the second ends in the next layer's
