@@ -5,6 +5,7 @@
 // scripts/gpu-idle reads the file. Recording makes hosts slower, GPUs hardly. Programs of several processes must give
 // each a file of its own.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -24,8 +25,8 @@ struct CloseFile {
 };
 
 std::unique_ptr<std::FILE, CloseFile> records;
-std::mutex writing;    // the buffers of several GPUs
-bool complete = true;  // nothing is missing
+std::mutex writing;                // the buffers of several GPUs
+std::atomic<bool> complete{true};  // nothing is missing; buffers are asked for and given back by several threads
 
 std::string demangled(const char* name) {
   if (name == nullptr) return "unknown";
@@ -69,7 +70,7 @@ void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* bytes, std::size_t
 void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t bytes) {
   const std::scoped_lock lock(writing);
   std::size_t dropped = 0;
-  complete = complete && cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) == CUPTI_SUCCESS && dropped == 0;
+  if (cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) != CUPTI_SUCCESS || dropped > 0) complete = false;
   for (CUpti_Activity* record = nullptr; cuptiActivityGetNextRecord(buffer, bytes, &record) == CUPTI_SUCCESS;)
     write(*record);
   std::free(buffer);
@@ -77,7 +78,7 @@ void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::s
 
 /// The last line says that no record is missing.
 void finish() {
-  complete = cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) == CUPTI_SUCCESS && complete;
+  if (cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) != CUPTI_SUCCESS) complete = false;
   const std::scoped_lock lock(writing);
   if (complete && std::ferror(records.get()) == 0) std::fputs("complete\n", records.get());
 }

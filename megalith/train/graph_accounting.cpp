@@ -105,8 +105,7 @@ std::string edges_table(const std::vector<GraphAccount>& ranks, const std::vecto
                     bytes_of_planned(touched.outputs.bytes, owned.boundary_bytes), human_bytes(touched.saved.bytes)});
   }
   return "\nBuffers at the edges of graphs, most at once, by the addresses that captured ops touch; of those that "
-         "graphs "
-         "with buffers of their own would take\n" +
+         "graphs with buffers of their own would take\n" +
          text_table(rows) + "All lie in the plan, beside which graphs add what \"plan adds\" says.\n";
 }
 
