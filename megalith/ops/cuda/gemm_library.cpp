@@ -24,9 +24,8 @@ using megalith::cuda::native;
 constexpr int kCandidates = 16;  // that the library's own ranking puts first
 constexpr int kTimedRounds = 6;  // of every candidate; the fastest counts: noise only adds
 /// What must be won to leave the library's first choice. A GPU at its power limit varies by percents from one
-/// measurement to the next, and what wins by less alone tends to lose in a training step, where power is scarce.
-constexpr float kLeastGain = 0.03f;
-constexpr int kRunsPerRound = 2;
+/// measurement to the next, and what wins by less alone may take more power, which a training step lacks.
+constexpr float kLeastGain = 0.07f;
 
 void check(cublasStatus_t status, std::source_location where = std::source_location::current()) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -207,6 +206,7 @@ GemmLibrary::GemmLibrary(Exec& ex) : ex_(ex), workspace_(kGemmWorkspaceBytes, ex
   const cudaDeviceProp properties = this_gpu();
   platform_ = platform_of(properties);
   multiprocessors_ = properties.multiProcessorCount;
+  cache_bytes_ = properties.l2CacheSize;
   check(cublasLtCreate(&handle_));
 }
 
@@ -242,13 +242,13 @@ GemmAlgorithm GemmLibrary::fastest(const GemmProblem& problem, std::span<std::by
   if (prepared.offered.size() == 1) return prepared.offered.front().algorithm;
   std::optional<MadeUpOperands> operands;
   try {
-    operands.emplace(problem, scratch, ex_.stream());
+    operands.emplace(problem, scratch, cache_bytes_, ex_.stream());
   } catch (const IoError& error) {
     log::warning(
         str("the product ", product(), " is not timed and runs by the library's first choice: ", error.what()));
     return prepared.offered.front().algorithm;
   }
-  return prepared.offered[time(prepared, operands->get())].algorithm;
+  return prepared.offered[time(prepared, *operands)].algorithm;
 }
 
 void GemmLibrary::use(const GemmTable& table) {
@@ -314,16 +314,16 @@ cublasStatus_t GemmLibrary::launch(Stream stream, const Prepared& prepared, cons
 }
 
 /// The place of the fastest among those offered.
-std::size_t GemmLibrary::time(const Prepared& prepared, const GemmOperands& operands) const {
-  prepared.point_at(operands);
+std::size_t GemmLibrary::time(const Prepared& prepared, const MadeUpOperands& operands) const {
+  prepared.point_at(operands.get());
   Timer timer;
   std::vector<float> times(prepared.offered.size(), std::numeric_limits<float>::max());
   for (int round = 0; round < kTimedRounds; ++round) {
     for (std::size_t i = 0; i < times.size(); ++i) {
+      operands.fill_cache(ex_.stream());
       bool ran = true;
       const float time = timer.milliseconds(ex_.stream(), [&] {
-        for (int run = 0; run < kRunsPerRound; ++run)
-          ran = ran && launch(ex_.stream(), prepared, operands, prepared.offered[i].native) == CUBLAS_STATUS_SUCCESS;
+        ran = launch(ex_.stream(), prepared, operands.get(), prepared.offered[i].native) == CUBLAS_STATUS_SUCCESS;
       });
       if (ran && round > 0) times[i] = std::min(times[i], time);
     }

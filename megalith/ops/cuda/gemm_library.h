@@ -16,6 +16,8 @@ struct GemmOperands {
   void* activation = nullptr;  ///< z [m, n] of bias_gelu (written) and gelu_backward (read)
 };
 
+class MadeUpOperands;
+
 /// cuBLASLt of one Exec: handle, workspace, and for every problem met so far what the library offers and which of it is
 /// used.
 class GemmLibrary final : public GemmChooser {
@@ -44,13 +46,14 @@ class GemmLibrary final : public GemmChooser {
   void choose(Prepared& prepared, const GemmProblem& problem) const;
   cublasStatus_t launch(Stream stream, const Prepared& prepared, const GemmOperands& operands,
                         const cublasLtMatmulAlgo_t& algorithm) const;
-  std::size_t time(const Prepared& prepared, const GemmOperands& operands) const;
+  std::size_t time(const Prepared& prepared, const MadeUpOperands& operands) const;
 
   Exec& ex_;
   cublasLtHandle_t handle_ = nullptr;
   Buffer workspace_;
   GemmPlatform platform_;
   int multiprocessors_ = 0, left_free_ = 0;
+  Index cache_bytes_ = 0;
   GemmTable table_;
   std::map<GemmProblem, std::unique_ptr<Prepared>> prepared_;
 };

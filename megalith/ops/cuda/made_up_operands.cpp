@@ -33,10 +33,13 @@ class Numbers {
 
 }  // namespace
 
-MadeUpOperands::MadeUpOperands(const GemmProblem& problem, std::span<std::byte> scratch, Stream stream) {
+MadeUpOperands::MadeUpOperands(const GemmProblem& problem, std::span<std::byte> scratch, Index cache_bytes,
+                               Stream stream) {
   const GemmBytes bytes = bytes_of(problem);
   const auto space = [](Index part) { return round_up(part, kAlignment); };
-  const Index all = space(bytes.a) + space(bytes.b) + space(bytes.c) + space(bytes.vector) + space(bytes.activation);
+  const Index operands =
+      space(bytes.a) + space(bytes.b) + space(bytes.c) + space(bytes.vector) + space(bytes.activation);
+  const Index all = operands + 2 * cache_bytes;
   if (static_cast<Index>(scratch.size()) < all) own_ = Buffer(all, Device::cuda);
   std::byte* place = own_.bytes() > 0 ? own_.data() : scratch.data();
   const Numbers in(problem.in, stream), out(problem.out, stream);
@@ -52,7 +55,12 @@ MadeUpOperands::MadeUpOperands(const GemmProblem& problem, std::span<std::byte> 
   operands_.c = put(out, bytes.c);
   operands_.vector = put(in, bytes.vector);
   operands_.activation = put(in, bytes.activation);
+  others_ = {place, static_cast<std::size_t>(2 * cache_bytes)};
   device::synchronize(Device::cuda, stream);  // the numbers' memory goes
+}
+
+void MadeUpOperands::fill_cache(Stream stream) const {
+  device::fill_bytes(Device::cuda, others_.data(), 0, static_cast<Index>(others_.size()), stream);
 }
 
 }  // namespace megalith::ops::cuda
