@@ -16,6 +16,9 @@ class ForwardingChannel : public Channel {
       : Channel(std::string(group.name()), {group.world_ranks().begin(), group.world_ranks().end()}, group.rank()),
         group_(group) {}
 
+  Device device() const override { return inner().device(); }
+  int multiprocessors() const override { return inner().multiprocessors(); }
+  Stream stream_of(Ticket ticket) const override { return inner().stream_of(ticket); }
   Ticket all_reduce(const Call& call, void* data, Stream stream) override {
     return inner().all_reduce(call, data, stream);
   }

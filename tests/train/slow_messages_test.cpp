@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/comm/late_gathers.h"
+#include "tests/comm/wrapped_world.h"
 #include "tests/train/graph_run.h"
 
 namespace megalith {
@@ -46,25 +47,6 @@ class LateGradients final : public ForwardingChannel {
   std::int64_t posted_ = 0;
 };
 
-template <class LateChannel>
-class LateWorld final : public comm::World {
- public:
-  explicit LateWorld(comm::World& world) : world_(world) { adopt_world(world.all()); }
-  int rank() const override { return world_.rank(); }
-  int size() const override { return world_.size(); }
-  std::string_view transport() const override { return world_.transport(); }
-  void abort(const std::string& reason) override { world_.abort(reason); }
-
- protected:
-  std::shared_ptr<comm::Channel> open(std::string name, std::vector<int> ranks, int,
-                                      const comm::GroupUse& use) override {
-    return std::make_shared<LateChannel>(world_.group(std::move(name), std::move(ranks), use));
-  }
-
- private:
-  comm::World& world_;
-};
-
 /// Runs with late messages, eagerly and in every way to run from graphs; check(run) of what each leaves.
 template <class LateChannel, class Check>
 void for_late_runs(config::RunPlan plan, const testing::AtTheEnd& at_the_end, Check&& check) {
@@ -79,7 +61,7 @@ void for_late_runs(config::RunPlan plan, const testing::AtTheEnd& at_the_end, Ch
       testing::GraphRun late;
       comm::run_ranks(plan.grid.world_size,
                       [&](comm::World& world) {
-                        LateWorld<LateChannel> slow(world);
+                        comm::WrappedWorld<LateChannel> slow(world);
                         testing::train_rank(slow, plan, late, at_the_end);
                       },
                       {.timeout_s = 60});

@@ -1,0 +1,90 @@
+// Messages between GPUs that come late. Gradients on their way to the stage before: the sender goes on meanwhile, and
+// must keep them until they are taken. Gathered parameters: nothing that reads them may run before they are there.
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "tests/comm/gpu_ranks.h"
+#include "tests/comm/late_gathers.h"
+#include "tests/comm/wrapped_world.h"
+#include "tests/gpu/gpu_plan.h"
+#include "tests/io/temp_dir.h"
+#include "tests/support/twin.h"
+#include "tests/train/graph_ways.h"
+#include "tests/train/saved_run.h"
+
+namespace megalith {
+namespace {
+
+using testing::Grid;
+using testing::SavedRun;
+
+/// Gathers, and receives of gradients, begin about a millisecond after the caller's stream has come to them; it does
+/// not wait for that.
+class SlowChannel final : public comm::ForwardingChannel {
+ public:
+  explicit SlowChannel(const comm::Group& group)
+      : ForwardingChannel(group), idle_work_(kIdleBytes, Device::cuda), reached_(Device::cuda), slow_(Device::cuda) {}
+
+  comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream stream) override {
+    return inner().all_gather(call, in, out, later(stream));
+  }
+  comm::Ticket post_recv(const comm::Call& call, void* data, Stream stream) override {
+    const bool slow = call.lane == static_cast<int>(pipeline::Flow::gradient);
+    return inner().post_recv(call, data, slow ? later(stream) : stream);
+  }
+
+ private:
+  static constexpr Index kIdleBytes = Index{256} << 20;
+  static constexpr int kTimes = 10;  // about 0.1 ms each
+
+  Stream later(Stream stream) {
+    reached_.record(stream);
+    reached_.hold(slow_.get());
+    for (int i = 0; i < kTimes; ++i)
+      device::fill_bytes(Device::cuda, idle_work_.data(), i, idle_work_.bytes(), slow_.get());
+    return slow_.get();
+  }
+
+  Buffer idle_work_;
+  Event reached_;
+  OwnedStream slow_;
+};
+
+SavedRun run_of(const config::RunPlan& plan, bool slow) {
+  const TempDir dir;
+  SavedRun run;
+  comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) {
+    if (!slow) return testing::train_saved(world, 0, plan.train.steps, plan, dir.path(), run);
+    comm::WrappedWorld<SlowChannel> slowed(world);
+    testing::train_saved(slowed, 0, plan.train.steps, plan, dir.path(), run);
+  });
+  return run;
+}
+
+class SlowGpuMessages : public ::testing::TestWithParam<Grid> {};
+
+TEST_P(SlowGpuMessages, ChangeNoBits) {
+  MEGALITH_NEEDS_GPUS(GetParam().ranks());
+  const config::RunPlan plan = testing::gpu_plan(GetParam(), "bf16", 10);
+  const SavedRun usual = run_of(plan, false);
+  {
+    SCOPED_TRACE("eager");
+    expect_same(run_of(plan, true), usual);
+  }
+  for (const testing::GraphWay& way : testing::kGraphWays) {
+    SCOPED_TRACE(way.name);
+    expect_same(run_of(testing::with_graphs(plan, way, 3), true), usual);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SlowGpuMessages,
+                         ::testing::Values(Grid{.pp = 2}, Grid{.pp = 2, .chunks = 2},
+                                           Grid{.tp = 2, .rows = nn::Rows::shared},
+                                           Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.pp = 4, .chunks = 2},
+                                           Grid{.tp = 2, .pp = 2},
+                                           Grid{.pp = 2, .dp = 2, .sharding = Sharding::optimizer}),
+                         [](const auto& test) { return test.param.name(); });
+
+}  // namespace
+}  // namespace megalith
