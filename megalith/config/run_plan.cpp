@@ -355,7 +355,8 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
 }
 
 int RunPlan::forward_parts() const {
-  const bool wanted = tp_overlap == TpOverlap::halves || (tp_overlap == TpOverlap::automatic && device == Device::cuda);
+  const bool is_default = device == Device::cuda && size_of(train.policy().compute) == 2;
+  const bool wanted = tp_overlap == TpOverlap::halves || (tp_overlap == TpOverlap::automatic && is_default);
   const bool are_equal = train.micro_batch % 2 == 0 && train.micro_batch / 2 * model.seq_len % row_shares() == 0;
   return wanted && grid.tp > 1 && are_equal ? 2 : 1;
 }

@@ -37,7 +37,8 @@ struct TrainConfig {
 };
 
 /// Whether the forward passes take the microbatch's halves in turn, so that what one half sends over tp goes beside the
-/// products of the other. `automatic`: on GPUs, where there are such halves.
+/// products of the other. `automatic`: on GPUs in 16 bits, where there are such halves; the library's f32 products of
+/// fewer rows may have other bits.
 enum class TpOverlap : std::uint8_t { automatic, halves, none };
 
 /// What runs: everything resolved and checked; const after resolve().

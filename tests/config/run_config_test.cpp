@@ -101,9 +101,11 @@ TEST(Recipe, HalvesAreTakenInTurnWhereThereAreTwo) {
     return resolve(parse_recipe(kSmall, "r.toml", settings)).forward_parts();
   };
   EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2"}), 1);  // nothing is hidden on a CPU
-  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2", "device.type=cuda"}), 2);
-  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=1", "device.type=cuda"}), 1);
-  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2", "device.type=cuda", "parallel.tp_overlap=none"}), 1);
+  const std::string bf16 = "train.precision=bf16";
+  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2", "device.type=cuda", bf16}), 2);
+  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2", "device.type=cuda", "train.precision=fp32"}), 1);
+  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=1", "device.type=cuda", bf16}), 1);
+  EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2", "device.type=cuda", bf16, "parallel.tp_overlap=none"}), 1);
   EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2", "parallel.tp_overlap=halves"}), 2);
   EXPECT_EQ(parts({"train.micro_batch=2", "parallel.tp_overlap=halves"}), 1);  // no all-reduces
   EXPECT_NE(problem_of(kSmall, {"parallel.tp_overlap=halves", "train.micro_batch=1"}).find("train.micro_batch = 1"),
@@ -135,7 +137,8 @@ TEST(Recipe, SharedRowsMustDivide) {
       "parallel.sequence_parallel = true and parallel.tp_overlap = halves: every rank holds as many token rows; "
       "with this seq_len train.micro_batch = 4 would do");
   // Where halves are not asked for but would be the default, such a microbatch is taken whole.
-  const std::vector<std::string> on_gpu = {"parallel.tp=2", "train.micro_batch=2", "device.type=cuda"};
+  const std::vector<std::string> on_gpu = {"parallel.tp=2", "train.micro_batch=2", "device.type=cuda",
+                                           "train.precision=bf16"};
   const auto with_seq_len = [&](const char* seq_len) {
     std::vector<std::string> settings = on_gpu;
     settings.push_back(seq_len);

@@ -106,7 +106,7 @@ TEST(GpuGemms, TimingUsesTheScratchItIsGivenAndNoOtherMemory) {
   Products products;
   products.run();
   const ops::GemmTable met = products.chooser().current();
-  constexpr Index kBytes = Index{64} << 20;
+  constexpr Index kBytes = Index{320} << 20;  // operands, and twice a cache
   const Buffer memory(2 * kBytes, Device::cuda);
   const std::span<std::byte> scratch(memory.data(), kBytes);
   const ops::GemmChoices choices = ops::choose_gemms(products.chooser(), met, {}, scratch);

@@ -146,7 +146,22 @@ TEST_P(GpuGrid, GraphsOfPartsOfLayersHaveTheBitsOfEagerSteps) {
   }
 }
 
-// Halves of a microbatch take other products than the whole, whose sums are in another order.
+// In 16 bits products of fewer rows have the same bits, but shared rows sum the gradients of norms by halves.
+TEST_P(GpuGrid, HalvesOfAMicrobatchInTurnHaveTheBitsOfTheWholeIn16Bits) {
+  MEGALITH_NEEDS_GPUS(GetParam().ranks());
+  if (GetParam().tp == 1) GTEST_SKIP() << "nothing goes over tp";
+  if (GetParam().rows == nn::Rows::shared) GTEST_SKIP() << "rows are shared";
+  for (const char* precision : {"bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    config::RunPlan plan = gpu_plan(GetParam(), precision, 20);
+    ASSERT_EQ(plan.forward_parts(), 2);
+    const SavedRun halves = trained(plan);
+    plan.tp_overlap = config::TpOverlap::none;
+    expect_same(trained(plan), halves);
+  }
+}
+
+// In fp32 products of fewer rows may have their sums in another order.
 TEST_P(GpuGrid, HalvesOfAMicrobatchInTurnTrainAsTheWhole) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
   if (GetParam().tp == 1) GTEST_SKIP() << "nothing goes over tp";
