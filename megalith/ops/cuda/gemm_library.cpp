@@ -22,7 +22,10 @@ namespace {
 using megalith::cuda::native;
 
 constexpr int kCandidates = 16;  // that the library's own ranking puts first
-constexpr int kTimedRounds = 6;  // of every candidate; the fastest counts: noise only adds
+constexpr int kTimedRounds = 6;  // the fastest counts: noise only adds
+/// A candidate that took so many times the fastest's is not run again: that would take time, and warm the GPU, which
+/// then computes the slower for it.
+constexpr float kHopeless = 1.1f;
 /// What must be won to leave the library's first choice. A GPU at its power limit varies by percents from one
 /// measurement to the next, and what wins by less alone may take more power, which a training step lacks.
 constexpr float kLeastGain = 0.07f;
@@ -318,14 +321,17 @@ std::size_t GemmLibrary::time(const Prepared& prepared, const MadeUpOperands& op
   prepared.point_at(operands.get());
   Timer timer;
   std::vector<float> times(prepared.offered.size(), std::numeric_limits<float>::max());
+  float least = times.front();
   for (int round = 0; round < kTimedRounds; ++round) {
     for (std::size_t i = 0; i < times.size(); ++i) {
+      if (round > 1 && i > 0 && times[i] > kHopeless * least) continue;  // the first is what the others must beat
       operands.fill_cache(ex_.stream());
       bool ran = true;
       const float time = timer.milliseconds(ex_.stream(), [&] {
         ran = launch(ex_.stream(), prepared, operands.get(), prepared.offered[i].native) == CUBLAS_STATUS_SUCCESS;
       });
-      if (ran && round > 0) times[i] = std::min(times[i], time);
+      if (ran && round > 0) times[i] = std::min(times[i], time);  // round 0 loads the kernels
+      least = std::min(least, times[i]);
     }
   }
   const auto fastest = std::ranges::min_element(times);
