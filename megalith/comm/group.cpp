@@ -155,8 +155,9 @@ template <class Make>
 Pending start(Exec& ex, const OpInfo& op, Channel& channel, const Make& make, const Tensor& tensor,
               const Tensor& other = {}) {
   if (ex.capture() != nullptr) {
-    const auto captured = std::make_shared<Ticket>();
-    ex.run(op, [make, captured](Exec& runs, Stream stream) { *captured = make(runs, stream); });
+    const auto captured = std::make_shared<Pending::Captured>();
+    captured->capture = ex.capture()->number();
+    ex.run(op, [make, captured](Exec& runs, Stream stream) { captured->ticket = make(runs, stream); });
     return {channel, captured, tensor, other};
   }
   Ticket ticket;
@@ -182,10 +183,25 @@ void Pending::drop() noexcept {
   channel_ = nullptr;
 }
 
+/// A graph repeats both ends of a call or neither.
+void Pending::expect_same_capture(const Exec& ex) const {
+  const Capture* capture = ex.capture();
+  const std::uint64_t waits = capture == nullptr ? 0 : capture->number(), started = captured_ ? captured_->capture : 0;
+  if (started == waits) return;
+  if (capture == nullptr) {
+    throw InternalError(str("[wait] group ", channel_->name(), describe(ex.place()),
+                            ": the call was started while a graph was captured: must be awaited within that capture"));
+  }
+  capture->refuse("wait", str("a call of group ", channel_->name(), " that was started ",
+                              captured_ ? "in another graph" : "outside of the graph",
+                              ": must be awaited where it was started, as a launch repeats both or neither"));
+}
+
 void Pending::wait(Exec& ex) {
   if (channel_ == nullptr) return;
+  expect_same_capture(ex);
   const auto finish = [channel = channel_, ticket = ticket_, captured = captured_](Exec& runs, Stream stream) {
-    const Ticket mine = captured ? *captured : ticket;
+    const Ticket mine = captured ? captured->ticket : ticket;
     if (mine.id < 0) return;
     channel->wait(mine, stream);
     channel->note_done(mine.entry);

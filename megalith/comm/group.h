@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <source_location>
 #include <span>
@@ -32,26 +33,34 @@ class Group {
 /// about to go. Must not outlive its Group.
 class [[nodiscard]] Pending {
  public:
+  /// Of a call that was started while a graph was captured.
+  struct Captured {
+    std::uint64_t capture = 0;  ///< Capture::number()
+    Ticket ticket;              ///< of the latest launch; on a GPU of the capture
+  };
   Pending() = default;  ///< nothing in flight: what a group of one rank returns
-  /// `tensor` and `other` are the memory in use until the wait. In a graph the ticket is where each launch puts it.
+  /// `tensor` and `other` are the memory in use until the wait.
   Pending(Channel& channel, Ticket ticket, const Tensor& tensor, const Tensor& other)
       : channel_(&channel), ticket_(ticket), tensor_(tensor), other_(other) {}
-  Pending(Channel& channel, std::shared_ptr<const Ticket> captured, const Tensor& tensor, const Tensor& other)
+  Pending(Channel& channel, std::shared_ptr<const Captured> captured, const Tensor& tensor, const Tensor& other)
       : channel_(&channel), captured_(std::move(captured)), tensor_(tensor), other_(other) {}
   Pending(Pending&& from) noexcept { *this = std::move(from); }
   Pending& operator=(Pending&& from) noexcept;
   ~Pending() { drop(); }
 
   /// Returns when the tensors are the caller's again. A second wait does nothing. Recorded as an op "wait" that touches
-  /// the tensors, so that a plan keeps them until here.
+  /// the tensors, so that a plan keeps them until here. Throws InternalError when a graph would have one end of the
+  /// call only: within a capture for a call that was started before it or in another; outside for a call that was
+  /// started within one. The call stays in flight.
   void wait(Exec& ex);
 
  private:
   void drop() noexcept;
+  void expect_same_capture(const Exec& ex) const;
 
   Channel* channel_ = nullptr;
   Ticket ticket_;
-  std::shared_ptr<const Ticket> captured_;
+  std::shared_ptr<const Captured> captured_;  // null: started outside of captures
   Tensor tensor_, other_;
 };
 

@@ -27,6 +27,7 @@ void refuse_in_graphs(Device device, const char* what, const char* why) {
 }
 
 constexpr const char* kNoWait = "inside a graph the host cannot wait for the device";
+constexpr const char* kNoQuery = "inside a graph the host cannot ask how far the device has come";
 constexpr const char* kNoTime = "what runs inside a graph cannot be timed";
 constexpr const char* kNoMemory = "a graph's memory is taken before the capture";
 
@@ -86,6 +87,7 @@ void Event::wait() const {
 }
 
 bool Event::passed() const {
+  refuse_in_graphs(device_of(handle_), "Event::passed", kNoQuery);
   if constexpr (build::has_cuda) {
     if (handle_) return cuda::passed(handle_.get());
   }

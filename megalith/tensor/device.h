@@ -50,9 +50,9 @@ class Event {
   void record(Stream stream);
   /// Later work of `stream` starts after the recorded point. Does not block the caller.
   void hold(Stream stream) const;
-  /// Returns when the point has been passed. An event that was never recorded has been passed. Throws InternalError
-  /// while the calling thread captures that device's work.
-  void wait() const;
+  // An event that was never recorded has been passed. Both throw InternalError while the calling thread captures that
+  // device's work.
+  void wait() const;  ///< returns when the point has been passed
   bool passed() const;
 
  private:

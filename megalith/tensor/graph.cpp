@@ -1,6 +1,7 @@
 #include "megalith/tensor/graph.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 
 #include "megalith/base/build.h"
@@ -15,6 +16,8 @@ namespace {
 
 // A thread captures into one graph at a time. What it calls beside its Exec (tensor/device.h) has no other way to know.
 thread_local const Capture* active_capture = nullptr;
+
+std::atomic<std::uint64_t> captures_begun = 0;
 
 [[noreturn]] void refuse_unprepared() { throw InternalError("[Graph::launch] before Graph::prepare"); }
 
@@ -116,6 +119,7 @@ GraphStats& GraphStats::operator+=(const GraphStats& other) {
 
 Capture::Capture(std::string name, std::vector<std::span<const std::byte>> memory)
     : name_(std::move(name)),
+      number_(++captures_begun),
       memory_(std::move(memory)),
       ops_(std::make_shared<CapturedOps>()),
       stats_{.graphs = 1},

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -77,7 +78,8 @@ void prepare_captures(Device device);
 /// What an Exec captures into, from Exec::begin_capture() to end_capture(). Everything that a graph cannot repeat is
 /// refused there with an InternalError that names the place in the step and the op: a tensor outside the plan (its
 /// address is gone at the launch), an op on memory that is not in `memory`, and whatever else the thread does meanwhile
-/// that no graph can hold (tensor/device.h): waiting for the device, taking memory, copies that are no ops.
+/// that no graph can hold (tensor/device.h): waiting for the device, taking memory, copies that are no ops; also
+/// waiting for a call between ranks that was started outside (comm::Pending::wait).
 class Capture {
  public:
   using Call = std::function<void(Exec&, Stream)>;
@@ -93,6 +95,8 @@ class Capture {
   /// captured the hosts may still exchange what they must know.)
   static const Capture* active(Device device);
   [[noreturn]] void refuse(std::string_view what, std::string_view why) const;
+  /// Another for each capture of the process, from 1: what was begun within one can tell it from later ones.
+  std::uint64_t number() const { return number_; }
   /// Puts the place in front of an error of captured code that does not say it, unless it is another rank's.
   void put_place(Error& error) const;
   /// Whether an op hands its work to the device: what it asks of the device becomes part of the graph.
@@ -126,6 +130,7 @@ class Capture {
   std::string where() const;
 
   std::string name_;
+  std::uint64_t number_;
   std::vector<std::span<const std::byte>> memory_;
   std::shared_ptr<CapturedOps> ops_;
   const Place* place_ = nullptr;

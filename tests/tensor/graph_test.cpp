@@ -110,6 +110,9 @@ TEST_F(GraphTest, WaitingAndTimingBesideAnExecNameThePlace) {
   TimePoint earlier(Device::cpu), later(Device::cpu);
   earlier.record(ex_.stream());
   EXPECT_EQ(refusal([&] { event.wait(); }), at_place("Event::wait" + no_wait));
+  EXPECT_EQ(refusal([&] { static_cast<void>(event.passed()); }),
+            at_place("Event::passed: inside a graph the host cannot ask how far the device has come"));
+  EXPECT_TRUE(event.passed());
   EXPECT_EQ(refusal([&] { device::synchronize(Device::cpu, ex_.stream()); }),
             at_place("device::synchronize" + no_wait));
   EXPECT_EQ(refusal([&] { later.record(ex_.stream()); }), at_place("TimePoint::record" + no_time));
