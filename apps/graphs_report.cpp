@@ -83,7 +83,7 @@ ordered_json rank_json(const PlannedGraphs& r) {
 std::string json_text(const config::RunPlan& plan, const Report& report) {
   ordered_json ranks = ordered_json::array(), places = ordered_json::array();
   for (const PlannedGraphs& r : report.ranks) ranks.push_back(rank_json(r));
-  for (const capture::PlannedPlace& planned : capture::planned_places())
+  for (const capture::PlannedPlace& planned : capture::planned_places(report.coverage))
     places.push_back({{"tensor", name(planned.role)},
                       {"place", planned.place},
                       {"owners", owners_in(report.ranks.front().plan, planned)}});
@@ -163,7 +163,7 @@ std::string plan_table(const Report& report) {
 
 std::string alias_table(const Report& report) {
   std::vector<std::vector<std::string>> rows{{"of a layer's graph", "lies in", "memory plan"}};
-  for (const capture::PlannedPlace& planned : capture::planned_places()) {
+  for (const capture::PlannedPlace& planned : capture::planned_places(report.coverage)) {
     std::string owners;
     for (const std::string_view owner : owners_in(report.ranks.front().plan, planned))
       owners += str(owners.empty() ? "" : ", ", owner);

@@ -108,14 +108,17 @@ class AliveBuffers {
 
 /// One layer's pair of graphs.
 struct LayerEdges {
-  Stretches input, saved, output, output_grad, input_grad, touched;
+  Stretches input;         ///< that stays for the backward
+  Stretches passed_input;  ///< in scratch
+  Stretches saved, output, output_grad, input_grad, touched;
   bool is_alive = false;  ///< between its forward and its backward
 };
 
 LayerEdges layer_edges(const Graph& forward, const Graph& backward, const Regions& regions) {
   const Edges up = edges_of(forward), down = edges_of(backward);
   LayerEdges edges;
-  edges.input = common(up.reads, regions.work());
+  edges.input = common(up.reads, regions.kept());
+  edges.passed_input = common(up.reads, regions.of(kScratchOwner));
   // What lies in scratch is gone by then: a backward that reads there is handed something else at the same address.
   edges.saved = common(common(up.writes, down.reads), regions.kept());
   edges.output = common(up.results, regions.work());
@@ -175,7 +178,9 @@ class LayerCounter {
   }
   void note_places(const GraphCache::Key& key, const LayerEdges& pair) {
     const bool is_first = key.layer == first_layers_.at(key.chunk);
-    places_[at(is_first ? Role::chunk_input : Role::layer_input)].add(pair.input);
+    Stretches& inputs = places_[at(is_first ? Role::chunk_input : Role::layer_input)];
+    inputs.add(pair.input);
+    inputs.add(pair.passed_input);
     places_[at(Role::saved)].add(pair.saved);
     places_[at(Role::output)].add(pair.output);
     places_[at(Role::output_grad)].add(pair.output_grad);
@@ -194,6 +199,8 @@ class LayerCounter {
     pair.is_alive = is_forward;
     if (is_forward) {
       inputs_.add(pair.input);
+      inputs_.add(pair.passed_input);
+      inputs_.remove(pair.passed_input);
       outputs_.add(pair.output);
       saved_.add(pair.saved);
     } else {
@@ -288,22 +295,44 @@ std::string_view name(Role role) {
   return kNames[at(role)];
 }
 
-const std::vector<PlannedPlace>& planned_places() {
-  static const std::vector<PlannedPlace> all = {
-      {Role::layer_input, "output of the layer below, kept in the microbatch's slot for its backward", {"activations"}},
-      {Role::chunk_input,
-       "the microbatch's receive buffer; of the first stage and per slot (a copy): the slot",
-       {"activations", "pipeline buffers"}},
-      {Role::saved, "the slot", {"activations"}},
-      {Role::output,
-       "input of the layer above; of a chunk: its send buffer (per slot: scratch, and a copy there)",
-       {"activations", "pipeline buffers", kScratchOwner}},
-      {Role::output_grad,
-       "scratch that all layers, chunks and microbatches share; of a chunk: its receive buffer",
-       {kScratchOwner, "pipeline buffers"}},
-      {Role::input_grad, "the same; of a chunk: its send buffer", {kScratchOwner, "pipeline buffers"}},
-      {Role::step_state, "the slot's inputs", {"inputs"}},
-      {Role::weights, "the flat buffers", {"parameters", "parameter copies", "gradients"}}};
+std::vector<PlannedPlace> planned_places(const Coverage& coverage) {
+  if (!coverage.any()) return {};
+  std::vector<PlannedPlace> all;
+  if (coverage.attention) {
+    all = {{Role::layer_input,
+            "output of the layer below, kept in the microbatch's slot for its backward",
+            {"activations"}},
+           {Role::chunk_input,
+            "the microbatch's receive buffer; of the first stage and per slot (a copy): the slot",
+            {"activations", "pipeline buffers"}}};
+  } else {
+    all = {{Role::layer_input,
+            "residual: output of the layer below, kept in the microbatch's slot; attention's output: scratch",
+            {"activations", kScratchOwner}},
+           {Role::chunk_input,
+            "residual: the receive buffer, of the first stage and per slot (a copy) the slot; attention's output: "
+            "scratch",
+            {"activations", "pipeline buffers", kScratchOwner}}};
+  }
+  all.push_back({Role::saved, "the slot", {"activations"}});
+  if (coverage.mlp == MlpCover::whole) {
+    all.push_back({Role::output,
+                   "input of the layer above; of a chunk: its send buffer (per slot: scratch, and a copy there)",
+                   {"activations", "pipeline buffers", kScratchOwner}});
+    all.push_back({Role::output_grad,
+                   "scratch that all layers, chunks and microbatches share; of a chunk: its receive buffer",
+                   {kScratchOwner, "pipeline buffers"}});
+  } else {
+    all.push_back({Role::output, "scratch, from which the eager rest of the layer takes it at once", {kScratchOwner}});
+    all.push_back({Role::output_grad, "scratch that all layers, chunks and microbatches share", {kScratchOwner}});
+  }
+  if (coverage.attention) {
+    all.push_back({Role::input_grad, "the same; of a chunk: its send buffer", {kScratchOwner, "pipeline buffers"}});
+  } else {
+    all.push_back({Role::input_grad, "scratch, from which attention's backward takes it at once", {kScratchOwner}});
+  }
+  all.push_back({Role::step_state, "the slot's inputs", {"inputs"}});
+  all.push_back({Role::weights, "the flat buffers", {"parameters", "parameter copies", "gradients"}});
   return all;
 }
 

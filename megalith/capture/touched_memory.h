@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "megalith/capture/scopes.h"
 #include "megalith/tensor/graph_cache.h"
 #include "megalith/tensor/memory.h"
 #include "megalith/tensor/memory_plan.h"
@@ -64,7 +65,8 @@ struct PlannedPlace {
   std::string_view place;  ///< in words
   std::vector<std::string_view> owners;
 };
-const std::vector<PlannedPlace>& planned_places();
+/// Of graphs that cover `coverage` of their layers (of which each has attention). None where that is empty.
+std::vector<PlannedPlace> planned_places(const Coverage& coverage);
 
 /// The memory of captured graphs, from the addresses that their ops touch. Plain bytes, so that ranks can send it.
 struct TouchedMemory {
@@ -73,7 +75,8 @@ struct TouchedMemory {
     bool operator==(const Buffers&) const = default;
   };
   // Of graphs of layers, most alive at once: inputs, outputs and saved from a layer's forward to its backward, output
-  // gradients while a backward runs. Where two have the same address they count once, and so do neighbours of a graph.
+  // gradients while a backward runs, and so inputs in scratch while a forward runs. Where two have the same address
+  // they count once, and so do neighbours of a graph.
   Buffers inputs = {}, outputs = {}, saved = {}, output_grads = {};
   /// Of a step, by role and owner.
   std::array<std::array<Index, kTouchedOwners.size()>, kRoles> bytes{};

@@ -195,6 +195,35 @@ TEST(GraphsReport, AliasesNameOwnersOfThePlan) {
   }
 }
 
+TEST(GraphsReport, AliasesAndInputsAreThoseOfTheScopes) {
+  using Owners = std::vector<std::string>;
+  const auto owners_of = [](const json& report, const std::string& tensor) {
+    for (const json& alias : report.at("aliases")) {
+      if (alias.at("tensor") == tensor) return alias.at("owners").get<Owners>();
+    }
+    return Owners{};
+  };
+  const auto inputs_of = [](const json& report) {
+    return report.at("ranks").at(0).at("owned_buffers").at("static_inputs").get<int>();
+  };
+  const std::string mode = "graphs.mode=layers", pipeline = "parallel.pp=2";
+  const json whole = report_with({mode, pipeline}), attention = report_with({mode, pipeline, "graphs.scopes=attn"}),
+             mlp = report_with({mode, pipeline, "graphs.scopes=mlp"}),
+             both = report_with({mode, pipeline, "graphs.scopes=[\"attn\", \"mlp\"]"});
+  EXPECT_EQ(both.at("aliases"), whole.at("aliases"));
+  EXPECT_EQ(both.at("ranks"), whole.at("ranks"));
+  EXPECT_EQ(inputs_of(whole), 8);
+  EXPECT_EQ(inputs_of(attention), 8);
+  EXPECT_EQ(inputs_of(mlp), 9) << "attention's output, one for all";
+  EXPECT_EQ(owners_of(whole, "input of a layer"), Owners{"activations"});
+  EXPECT_EQ(owners_of(attention, "input of a layer"), Owners{"activations"});
+  EXPECT_EQ(owners_of(mlp, "input of a layer"), (Owners{"activations", "scratch"}));
+  EXPECT_EQ(owners_of(attention, "output of a layer"), Owners{"scratch"});
+  EXPECT_EQ(owners_of(mlp, "output of a layer"), owners_of(whole, "output of a layer"));
+  EXPECT_EQ(owners_of(attention, "output gradient"), Owners{"scratch"});
+  EXPECT_EQ(owners_of(mlp, "input gradient"), Owners{"scratch"});
+}
+
 TEST(GraphsReport, Text) {
   const std::string text = graphs_report(plan_with({"parallel.pp=2"}), GraphsFormat::text);
   const std::size_t plan = text.find("\nThe plan, with and without graphs\nrank  activations"),

@@ -33,7 +33,7 @@ TEST(Accounting, BytesOfTheVectors) {
                            .top_k = top_k,
                            .permuted_rows = tokens * top_k,
                            .shared_experts = entry.at("shared_expert")};
-    ScopeSet scopes{Scope::moe_router};
+    ScopeSet scopes{Scope::attn, Scope::moe_router};  // graphs begin with their layer: one input
     if (entry.at("scope") == "moe_preprocess") scopes.add(Scope::moe_preprocess);
     const Coverage coverage = covered(scopes, {.moe = true});
     EXPECT_EQ(input_bytes(sizes), entry.at("input_bytes_per_layer"));
@@ -81,6 +81,26 @@ TEST(Accounting, BytesFollowWhatIsInFlightAndNotTheMicrobatches) {
   }
 }
 
+TEST(Accounting, APartBehindAttentionHasOneInputMoreThatAllShare) {
+  constexpr Coverage kAttention{.attention = true}, kMlp{.attention = false, .mlp = MlpCover::whole};
+  EXPECT_EQ(input_count(kWhole), 1);
+  EXPECT_EQ(input_count(kAttention), 1);
+  EXPECT_EQ(input_count(kMlp), 2);
+  EXPECT_EQ(input_count({.attention = false, .mlp = MlpCover::router}), 2);
+  EXPECT_EQ(input_count({}), 0);
+  for (int stage = 0; stage < 4; ++stage) {
+    const RankLayers layers = alike({4, 1, 16}, stage, 3);
+    const OwnedBuffers whole = owned(layers, kDense, kWhole);
+    EXPECT_EQ(owned(layers, kDense, kAttention), whole);
+    EXPECT_EQ(owned(layers, kDense, covered({Scope::attn, Scope::mlp}, {})), whole);
+    OwnedBuffers more = whole;
+    ++more.static_inputs;
+    more.static_input_bytes += input_bytes(kDense);
+    more.unshared_input_bytes *= 2;
+    EXPECT_EQ(owned(layers, kDense, kMlp), more);
+  }
+}
+
 TEST(Accounting, LayersOfTwoSizesShareNothing) {
   const RankLayers layers{{1, 1, 4}, 0, {2}};
   LayerSizes wide = kDense;
@@ -91,6 +111,9 @@ TEST(Accounting, LayersOfTwoSizesShareNothing) {
   EXPECT_EQ(buffers.static_input_bytes, 3 * input_bytes(kDense));
   EXPECT_EQ(buffers.output_grad_bytes, 3 * input_bytes(kDense));
   EXPECT_EQ(buffers.boundary_bytes, 3 * input_bytes(kDense));
+  const OwnedBuffers behind_attention = owned_buffers(layers, sizes, for_all(layers, covered({Scope::mlp}, {})));
+  EXPECT_EQ(behind_attention.static_inputs, 4);
+  EXPECT_EQ(behind_attention.static_input_bytes, 6 * input_bytes(kDense));
 }
 
 TEST(Accounting, MessagesAreCopiedToWhereGraphsPerSlotLook) {

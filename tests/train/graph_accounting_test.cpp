@@ -36,8 +36,8 @@ std::vector<GraphAccount> accounts_of(const config::RunPlan& plan) {
 }
 
 /// Where the plan has a buffer of graphs in place of one of their own.
-void expect_in_planned_places(const TouchedMemory& touched) {
-  for (const capture::PlannedPlace& planned : capture::planned_places()) {
+void expect_in_planned_places(const TouchedMemory& touched, const capture::ScopeSet& scopes = {}) {
+  for (const capture::PlannedPlace& planned : capture::planned_places(covered(scopes, {}))) {
     for (std::size_t owner = 0; owner < capture::kTouchedOwners.size(); ++owner) {
       if (touched.in(planned.role, owner) == 0) continue;
       EXPECT_EQ(std::ranges::count(planned.owners, capture::kTouchedOwners[owner]), 1)
@@ -114,18 +114,38 @@ TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
 }
 
 TEST(GraphAccounting, PartsOfLayersFindTheirsToo) {
-  const auto account_of = [](capture::Scope scope) {
-    config::RunPlan plan = plan_of({.pp = 2}, GraphMode::layers);
-    plan.graphs.scopes = {scope};
-    return accounts_of(plan).front();
-  };
-  const GraphAccount attention = account_of(capture::Scope::attn), mlp = account_of(capture::Scope::mlp);
-  EXPECT_EQ(attention.touched.inputs.count, attention.owned.static_inputs);
-  EXPECT_EQ(attention.touched.outputs.count, 1) << "scratch, from which the MLP part takes it at once";
-  EXPECT_EQ(mlp.touched.inputs.count, mlp.owned.static_inputs + 1) << "attention's result, in scratch";
-  EXPECT_EQ(mlp.touched.outputs.bytes, mlp.owned.boundary_bytes);
-  for (const GraphAccount* account : {&attention, &mlp})
-    EXPECT_EQ(account->touched.output_grads.bytes, account->owned.output_grad_bytes);
+  using capture::Scope;
+  using capture::ScopeSet;
+  const std::size_t scratch = 1;
+  ASSERT_EQ(capture::kTouchedOwners[scratch], kScratchOwner);
+  for (const Grid& grid :
+       {Grid{}, Grid{.pp = 2}, Grid{.tp = 2, .pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
+    for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
+      for (const ScopeSet& scopes : {ScopeSet{Scope::attn}, ScopeSet{Scope::mlp}, ScopeSet{Scope::attn, Scope::mlp}}) {
+        SCOPED_TRACE(grid.name() + " " + std::string(name(per)) + " " + text(scopes));
+        config::RunPlan plan = plan_of(grid, GraphMode::layers, per);
+        plan.graphs.scopes = scopes;
+        const bool ends_in_a_layer = !scopes.has(Scope::mlp), begins_in_a_layer = !scopes.has(Scope::attn);
+        const Index size = capture::input_bytes(layer_sizes(plan));
+        for (const GraphAccount& account : accounts_of(plan)) {
+          const TouchedMemory& touched = account.touched;
+          EXPECT_EQ(touched.inputs.count, account.owned.static_inputs);
+          EXPECT_EQ(touched.inputs.bytes, account.owned.static_input_bytes);
+          EXPECT_EQ(touched.output_grads.count, 1);
+          EXPECT_EQ(touched.output_grads.bytes, account.owned.output_grad_bytes);
+          EXPECT_LE(touched.outputs.bytes, account.owned.boundary_bytes);
+          EXPECT_EQ(touched.outputs.bytes, touched.outputs.count * size);
+          expect_in_planned_places(touched, scopes);
+          EXPECT_EQ(touched.in(Role::chunk_input, scratch) > 0, begins_in_a_layer) << "attention's output";
+          EXPECT_EQ(touched.in(Role::layer_input, scratch) > 0, begins_in_a_layer) << "attention's output";
+          // The MLP part takes it at once, so it has a place for inner layers and perhaps one for a chunk's last.
+          if (ends_in_a_layer) {
+            EXPECT_LE(touched.outputs.count, 2);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(GraphAccounting, AnIterationIsOneGraphAndAnEvaluationOneMore) {
