@@ -1,8 +1,10 @@
 #include "megalith/ops/attention.h"
 
+#include "megalith/base/build.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/attention.h"
 #include "megalith/ops/cuda/attention.h"
+#include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/dropout_check.h"
 
@@ -81,11 +83,20 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
       [args, scratch](auto& exec, auto stream) { cuda::attention_backward(exec, stream, args, scratch); });
 }
 
-bool is_for_attention_library(const AttentionShape& shape) { return cuda::has_library_kernel(shape); }
+AttentionBuild attention_build() {
+  if constexpr (build::has_cuda)
+    return {.has_cuda = true, .has_cudnn = cuda::has_cudnn()};
+  else
+    return {};
+}
 
-Index deterministic_attention_bytes(const AttentionShape& shape) {
+bool is_for_attention_library(const AttentionShape& shape, const AttentionBuild& build) {
+  return (build.has_cudnn || !build.has_cuda) && cuda::has_library_kernel(shape);
+}
+
+Index deterministic_attention_bytes(const AttentionShape& shape, const AttentionBuild& build) {
   const Index keys = round_up(shape.seq_len, 128);
-  return cuda::has_library_kernel(shape) ? 2 * shape.batch * shape.num_heads * keys * keys : 0;
+  return is_for_attention_library(shape, build) ? 2 * shape.batch * shape.num_heads * keys * keys : 0;
 }
 
 }  // namespace megalith::ops

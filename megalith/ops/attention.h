@@ -35,10 +35,17 @@ struct AttentionShape {
   Index batch = 0, seq_len = 0, num_heads = 0, head_dim = 0;
   double dropout = 0;
 };
-/// Whether a GPU's library runs it, where it is built in (cuda/attention.h), and not our own kernel.
-bool is_for_attention_library(const AttentionShape& shape);
+/// What a build has for attention on GPUs.
+struct AttentionBuild {
+  bool has_cuda = false, has_cudnn = false;
+};
+/// Of this build.
+AttentionBuild attention_build();
+/// Whether a GPU's library, cuDNN, runs it (cuda/attention.h) and not our own kernel. A build without CUDA only plans
+/// for others, so it answers for one with cuDNN.
+bool is_for_attention_library(const AttentionShape& shape, const AttentionBuild& build = attention_build());
 /// Bytes of scratch that the backward pass takes on a GPU only to give the same bits every time: 2 for every query and
-/// key of a head, where the library's kernel runs (cuda/attention.h). 0 elsewhere.
-Index deterministic_attention_bytes(const AttentionShape& shape);
+/// key of a head, where the library's kernel runs. 0 elsewhere.
+Index deterministic_attention_bytes(const AttentionShape& shape, const AttentionBuild& build = attention_build());
 
 }  // namespace megalith::ops

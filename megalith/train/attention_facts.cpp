@@ -1,10 +1,11 @@
 #include "megalith/train/attention_facts.h"
 
 #include "megalith/base/str.h"
-#include "megalith/ops/attention.h"
 
 namespace megalith::train {
 namespace {
+
+constexpr ops::AttentionBuild kWithCudnn = {.has_cuda = true, .has_cudnn = true};
 
 ops::AttentionShape shape_of(const config::RunPlan& plan) {
   return {.dtype = plan.train.policy().compute,
@@ -17,14 +18,18 @@ ops::AttentionShape shape_of(const config::RunPlan& plan) {
 
 }  // namespace
 
-Index deterministic_attention_bytes(const config::RunPlan& plan) {
+Index deterministic_attention_bytes(const config::RunPlan& plan, const ops::AttentionBuild& build) {
   if (plan.device != Device::cuda || !plan.train.deterministic) return 0;
-  return ops::deterministic_attention_bytes(shape_of(plan));
+  return ops::deterministic_attention_bytes(shape_of(plan), build);
 }
 
-std::string own_attention_reason(const config::RunPlan& plan) {
+std::string own_attention_reason(const config::RunPlan& plan, const ops::AttentionBuild& build) {
   const ops::AttentionShape shape = shape_of(plan);
-  if (plan.device != Device::cuda || ops::is_for_attention_library(shape)) return "";
+  if (plan.device != Device::cuda || ops::is_for_attention_library(shape, build)) return "";
+  if (ops::is_for_attention_library(shape, kWithCudnn)) {
+    return "this build has no cuDNN: install cuDNN 9 and the cudnn-frontend headers (scripts/install fetches the "
+           "latter), then configure and build again";
+  }
   if (shape.dtype == DType::f32) return "train.precision = fp32: the library's kernels are for bf16 and fp16";
   if (shape.dropout > 0)
     return str("model.attention_dropout = ", shape.dropout, ": the library's random numbers depend on the grid");

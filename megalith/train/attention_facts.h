@@ -2,15 +2,18 @@
 #include <string>
 
 #include "megalith/config/run_plan.h"
+#include "megalith/ops/attention.h"
 
 namespace megalith::train {
 
 /// What one call of the attention's backward pass takes of a rank's GPU only because train.deterministic asks for the
-/// same bits every time.
-Index deterministic_attention_bytes(const config::RunPlan& plan);
+/// same bits every time. 0 where our own attention runs.
+Index deterministic_attention_bytes(const config::RunPlan& plan,
+                                    const ops::AttentionBuild& build = ops::attention_build());
 
-/// Why a run on GPUs has our own attention, which is slower than the library's: "model.attention_dropout = 0.1: ...".
-/// Empty where the library's runs, and on CPUs.
-std::string own_attention_reason(const config::RunPlan& plan);
+/// Why a run on GPUs has our own attention, which is slower than the library's: "model.attention_dropout = 0.1: ...",
+/// or that the build has no library. Empty where the library's runs, and on CPUs.
+std::string own_attention_reason(const config::RunPlan& plan,
+                                 const ops::AttentionBuild& build = ops::attention_build());
 
 }  // namespace megalith::train

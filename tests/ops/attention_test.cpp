@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "megalith/base/build.h"
 #include "megalith/base/philox.h"
 
 #include "tests/ops/op_test.h"
@@ -231,6 +232,25 @@ TEST_P(AttentionTest, NamesTheArgumentThatDoesNotFit) {
   bad.dropout = {.probability = 0.1, .step_state = put_state(kState)};
   EXPECT_EQ(error_text([&] { attention_forward(ex_, bad); }),
             "[attention] heads [0, 2): must lie within num_global_heads = 0");
+}
+
+TEST(AttentionLibrary, IsWhatTheBuildHas) {
+  constexpr AttentionBuild kWithoutCuda = {}, kWithoutCudnn = {.has_cuda = true},
+                           kWithCudnn = {.has_cuda = true, .has_cudnn = true};
+  AttentionShape shape{.dtype = DType::bf16, .batch = 2, .seq_len = 200, .num_heads = 3, .head_dim = 64};
+  for (const AttentionBuild& build : {kWithCudnn, kWithoutCuda}) {
+    EXPECT_TRUE(is_for_attention_library(shape, build));
+    EXPECT_EQ(deterministic_attention_bytes(shape, build), 2 * 2 * 3 * 256 * 256);
+  }
+  EXPECT_FALSE(is_for_attention_library(shape, kWithoutCudnn));
+  EXPECT_EQ(deterministic_attention_bytes(shape, kWithoutCudnn), 0);
+  EXPECT_EQ(attention_build().has_cuda, build::has_cuda);
+  EXPECT_TRUE(build::has_cuda || is_for_attention_library(shape)) << "a laptop's plan is for cuDNN";
+  shape.dropout = 0.1;
+  for (const AttentionBuild& build : {kWithCudnn, kWithoutCudnn, kWithoutCuda}) {
+    EXPECT_FALSE(is_for_attention_library(shape, build));
+    EXPECT_EQ(deterministic_attention_bytes(shape, build), 0);
+  }
 }
 
 }  // namespace

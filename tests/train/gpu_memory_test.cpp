@@ -10,6 +10,9 @@
 namespace megalith::train {
 namespace {
 
+constexpr ops::AttentionBuild kWithoutCuda = {}, kWithoutCudnn = {.has_cuda = true},
+                              kWithCudnn = {.has_cuda = true, .has_cudnn = true};
+
 config::RunPlan plan_of(bool deterministic) {
   config::RunPlan plan = testing::small_plan({.tp = 2}, "fp32");
   plan.device = Device::cuda;
@@ -24,15 +27,18 @@ config::RunPlan plan_of(bool deterministic) {
 }
 
 TEST(GpuMemory, TheSameBitsTakeMemoryWhereTheLibrarysAttentionRuns) {
-  EXPECT_EQ(deterministic_attention_bytes(plan_of(true)), Index{6} * 8 * 1024 * 1024 * 2);
-  EXPECT_EQ(deterministic_attention_bytes(plan_of(false)), 0);
+  for (const ops::AttentionBuild& build : {kWithCudnn, kWithoutCuda}) {
+    EXPECT_EQ(deterministic_attention_bytes(plan_of(true), build), Index{6} * 8 * 1024 * 1024 * 2);
+    EXPECT_EQ(deterministic_attention_bytes(plan_of(false), build), 0);
+  }
+  EXPECT_EQ(deterministic_attention_bytes(plan_of(true), kWithoutCudnn), 0);
   config::RunPlan plan = plan_of(true);
   plan.model.seq_len = 1000;  // its tiles have 128 queries and keys
-  EXPECT_EQ(deterministic_attention_bytes(plan), Index{6} * 8 * 1024 * 1024 * 2);
+  EXPECT_EQ(deterministic_attention_bytes(plan, kWithCudnn), Index{6} * 8 * 1024 * 1024 * 2);
   const auto in_a_plan = [](auto&& change) {
     config::RunPlan changed = plan_of(true);
     change(changed);
-    return deterministic_attention_bytes(changed);
+    return deterministic_attention_bytes(changed, kWithCudnn);
   };
   EXPECT_EQ(in_a_plan([](config::RunPlan& p) { p.train.precision = "fp32"; }), 0);
   EXPECT_EQ(in_a_plan([](config::RunPlan& p) { p.model.attention_dropout = 0.1; }), 0);
@@ -42,11 +48,13 @@ TEST(GpuMemory, TheSameBitsTakeMemoryWhereTheLibrarysAttentionRuns) {
 }
 
 TEST(OwnAttention, HasAReasonThatNamesTheSetting) {
-  EXPECT_EQ(own_attention_reason(plan_of(true)), "");
   const auto reason = [](auto&& change) {
     config::RunPlan plan = plan_of(true);
     change(plan);
-    return own_attention_reason(plan);
+    const std::string text = own_attention_reason(plan, kWithCudnn);
+    EXPECT_EQ(own_attention_reason(plan, kWithoutCuda), text);
+    EXPECT_EQ(own_attention_reason(plan, kWithoutCudnn), text) << "cuDNN would not help";
+    return text;
   };
   EXPECT_EQ(reason([](config::RunPlan& p) { p.train.precision = "fp32"; }).find("train.precision = fp32: "), 0u);
   EXPECT_EQ(reason([](config::RunPlan& p) { p.model.attention_dropout = 0.1; }).find("model.attention_dropout = 0.1: "),
@@ -57,6 +65,19 @@ TEST(OwnAttention, HasAReasonThatNamesTheSetting) {
               p.device = Device::cpu;
             }),
             "");
+}
+
+TEST(OwnAttention, OfABuildWithoutCudnnSaysHowToGetIt) {
+  for (const bool deterministic : {false, true}) {
+    config::RunPlan plan = plan_of(deterministic);
+    EXPECT_EQ(own_attention_reason(plan, kWithCudnn), "");
+    EXPECT_EQ(own_attention_reason(plan, kWithoutCuda), "") << "plans for a build with cuDNN";
+    EXPECT_EQ(own_attention_reason(plan, kWithoutCudnn),
+              "this build has no cuDNN: install cuDNN 9 and the cudnn-frontend headers (scripts/install fetches the "
+              "latter), then configure and build again");
+    plan.device = Device::cpu;
+    EXPECT_EQ(own_attention_reason(plan, kWithoutCudnn), "");
+  }
 }
 
 /// Of two ranks, where the second takes 4 KiB and has `left`.
@@ -78,7 +99,9 @@ TEST(GpuMemory, ARunThatDoesNotFitIsToldWhatTakesLess) {
       "KiB are left beside what other programs hold: must fit; use a smaller train.micro_batch, more of parallel.tp or "
       "parallel.pp, a smaller model";
   EXPECT_EQ(refusal(false, 2048), text);
-  EXPECT_EQ(refusal(true, 2048), text + ", or train.deterministic = false, whose attention takes up to 96.00 MiB less");
+  const std::string without = ", or train.deterministic = false, whose attention takes up to 96.00 MiB less";
+  const bool is_smaller = deterministic_attention_bytes(plan_of(true)) > 0;  // not in a build with CUDA without cuDNN
+  EXPECT_EQ(refusal(true, 2048), is_smaller ? text + without : text);
 }
 
 }  // namespace
