@@ -63,7 +63,8 @@ struct RunPlan {
   Device device = Device::cpu;
   int ranks_per_node = 0;
 
-  /// Parts of a microbatch that forward passes take in turn: 2 with tp_overlap, else 1.
+  /// Parts of a microbatch that forward passes take in turn: 2 where tp_overlap says so and equal halves go over tp,
+  /// else 1.
   int forward_parts() const;
   /// Tensor-parallel ranks that must hold as many of a microbatch's token rows, or of its halves': tp with
   /// sequence_parallel, else 1.

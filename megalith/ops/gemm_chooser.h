@@ -16,9 +16,10 @@ class GemmChooser {
   /// What every product met so far runs by.
   virtual GemmTable current() const = 0;
   virtual bool offers(const GemmProblem& problem, const GemmAlgorithm& algorithm) = 0;
-  /// By timing all that are offered, on made-up operands that overwrite `scratch` (device memory). Where they do not
-  /// fit there they take memory of their own until the call returns; where that is missing too, the first choice stays,
-  /// with a warning. Throws BackendError when nothing is offered.
+  /// The library's first choice, unless another that it offers is clearly faster when timed on made-up operands that
+  /// are not in the cache. They, and memory of twice the cache's size, overwrite `scratch` (device memory). Where all
+  /// that does not fit there it takes memory of its own until the call returns; where that is missing too, the first
+  /// choice stays, with a warning. Throws BackendError when nothing is offered.
   virtual GemmAlgorithm fastest(const GemmProblem& problem, std::span<std::byte> scratch) = 0;
   /// From here on products run by the table, and those that it leaves out by the library's first choice. An entry that
   /// is not offered counts as left out.
@@ -43,7 +44,7 @@ struct GemmChoices {
 };
 
 /// An algorithm for every product of `wanted` (whose own ones do not matter): from the first known table that has one
-/// which the library offers, else the fastest.
+/// which the library offers, else by fastest().
 GemmChoices choose_gemms(GemmChooser& chooser, const GemmTable& wanted, std::span<const KnownGemms> known,
                          std::span<std::byte> scratch);
 

@@ -23,8 +23,8 @@ using megalith::cuda::native;
 
 constexpr int kCandidates = 16;  // that the library's own ranking puts first
 constexpr int kTimedRounds = 6;  // the fastest counts: noise only adds
-/// A candidate that took so many times the fastest's is not run again: that would take time, and warm the GPU, which
-/// then computes the slower for it.
+/// A candidate that took so many times the fastest's in two rounds is not run again: that would take time, and warm the
+/// GPU, which then computes the slower for it.
 constexpr float kHopeless = 1.1f;
 /// What must be won to leave the library's first choice. A GPU at its power limit varies by percents from one
 /// measurement to the next, and what wins by less alone may take more power, which a training step lacks.
@@ -316,7 +316,7 @@ cublasStatus_t GemmLibrary::launch(Stream stream, const Prepared& prepared, cons
                         workspace_.data(), static_cast<std::size_t>(workspace_.bytes()), native(stream));
 }
 
-/// The place of the fastest among those offered.
+/// The place of the fastest among those offered, or 0 where it wins too little.
 std::size_t GemmLibrary::time(const Prepared& prepared, const MadeUpOperands& operands) const {
   prepared.point_at(operands.get());
   Timer timer;
@@ -324,7 +324,7 @@ std::size_t GemmLibrary::time(const Prepared& prepared, const MadeUpOperands& op
   float least = times.front();
   for (int round = 0; round < kTimedRounds; ++round) {
     for (std::size_t i = 0; i < times.size(); ++i) {
-      if (round > 1 && i > 0 && times[i] > kHopeless * least) continue;  // the first is what the others must beat
+      if (round > 2 && i > 0 && times[i] > kHopeless * least) continue;  // the first is what the others must beat
       operands.fill_cache(ex_.stream());
       bool ran = true;
       const float time = timer.milliseconds(ex_.stream(), [&] {
