@@ -166,8 +166,23 @@ TEST(CommandLine, BenchStepProfilesByPhaseAndByOp) {
     EXPECT_NE(text.out.find(line), std::string::npos) << line;
 }
 
+/// What `bench gemm --tokens 32 --hidden 16 --vocab 50` measures.
+std::vector<std::string> small_products() {
+  std::vector<std::string> names;
+  for (const std::string product :
+       {"qkv 32 x 48 x 16 ", "out 32 x 16 x 16 ", "up 32 x 64 x 16 ", "down 32 x 16 x 64 ", "head 32 x 50 x 16 "}) {
+    for (const char* pass :
+         {"forward", "forward + bias", "dgrad", "wgrad", "wgrad, added", "wgrad + bias grad", "bias grad alone"})
+      names.push_back(product + pass);
+    if (product.starts_with("up")) names.push_back(product + "forward + bias + gelu");
+    if (product.starts_with("down")) names.push_back(product + "dgrad + gelu' + bias grad");
+  }
+  return names;
+}
+
 TEST(CommandLine, BenchOfOpsGivesShareOfTheRoofs) {
   const std::pair<const char*, std::vector<std::string>> benches[] = {
+      {"gemm", small_products()},
       {"attention", {"attention forward", "attention backward"}},
       {"norm", {"layer_norm", "residual_layer_norm", "layer_norm_backward + residual", "bias_dropout_residual"}},
       {"elementwise",

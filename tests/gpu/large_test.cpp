@@ -142,25 +142,60 @@ TEST_F(GpuLarge, ElementwiseAndNorms) {
   expect_same_bytes(tail(all.gelu), few.gelu, "of bias_gelu");
 }
 
-TEST_F(GpuLarge, CrossEntropy) {
-  const Index vocab = 50304, tokens = rows_of(vocab);
-  const Tensor z = random({tokens, vocab}), last = copied(tail(z)), targets = empty({tokens}, DType::i32);
-  ex().run({.name = "zero", .reads = {}, .writes = {targets}},
-           [&](Exec&, Stream stream) { device::fill_bytes(Device::cuda, targets.raw(), 0, targets.bytes(), stream); });
-  const Tensor state = structure(StepState{.loss_scale = 0.5}), sum = empty({1}, DType::f64);
-  const auto run = [&](const Tensor& logits) {
-    const Tensor loss = empty({logits.dim(0)}, DType::f32);
-    cross_entropy(ex(), {.logits = logits,
-                         .targets = targets.rows(0, logits.dim(0)),
-                         .step_state = state,
-                         .loss = loss,
-                         .loss_sum = sum,
-                         .vocab_size = vocab});
-    return loss;
+TEST_F(GpuLarge, NormBiasAndScale) {
+  const Index hidden = 1536;
+  const Tensor x = random({rows_of(hidden), hidden}), bias = random({hidden}), last = copied(tail(x));
+  struct Results {
+    Tensor y, mean, rstd;
   };
-  const Tensor loss = run(z), last_loss = run(last);
-  expect_same_bytes(tail(z), last, "gradients of the last rows");
-  expect_same_bytes(tail(loss), last_loss, "losses of the last rows");
+  const auto normed = [&](const Tensor& in) {
+    const Index n = in.dim(0);
+    const Results out{empty(in.shape()), empty({n}, DType::f32), empty({n}, DType::f32)};
+    layer_norm_forward(ex(), {.x = in, .gamma = bias, .beta = bias, .y = out.y, .mean = out.mean, .rstd = out.rstd});
+    return out;
+  };
+  const Results all = normed(x), few = normed(last);
+  expect_same_bytes(tail(all.y), few.y, "the last rows of layer_norm_forward");
+  expect_same_bytes(tail(all.mean), few.mean, "their means");
+  expect_same_bytes(tail(all.rstd), few.rstd, "their reciprocal standard deviations");
+  for (const Tensor& in : {x, last}) add_bias(ex(), in, bias);
+  expect_same_bytes(tail(x), last, "the last rows of add_bias");
+  for (const Tensor& in : {x, last}) scale(ex(), in, 0.3);
+  expect_same_bytes(tail(x), last, "of scale");
+}
+
+/// Rows that fit shared memory, rows that do not, and those of an evaluation, which asks for no gradient: the latter
+/// two take the kernel of a block a row.
+TEST_F(GpuLarge, CrossEntropy) {
+  struct Case {
+    const char* name;
+    Index vocab;
+    bool trains;
+  };
+  for (const auto& [name, vocab, trains] :
+       {Case{"training", 50304, true}, Case{"wide rows", 131072, true}, Case{"evaluation", 50304, false}}) {
+    SCOPED_TRACE(name);
+    const Index tokens = rows_of(vocab);
+    const Tensor z = random({tokens, vocab}), last = copied(tail(z)), targets = empty({tokens}, DType::i32);
+    ex().run({.name = "zero", .reads = {}, .writes = {targets}}, [&](Exec&, Stream stream) {
+      device::fill_bytes(Device::cuda, targets.raw(), 0, targets.bytes(), stream);
+    });
+    const Tensor state = trains ? structure(StepState{.loss_scale = 0.5}) : Tensor(), sum = empty({1}, DType::f64);
+    const auto run = [&](const Tensor& logits) {
+      const Tensor loss = empty({logits.dim(0)}, DType::f32);
+      cross_entropy(ex(), {.logits = logits,
+                           .targets = targets.rows(0, logits.dim(0)),
+                           .step_state = state,
+                           .loss = loss,
+                           .loss_sum = sum,
+                           .vocab_size = vocab});
+      return loss;
+    };
+    const Tensor loss = run(z), last_loss = run(last);
+    if (trains) expect_same_bytes(tail(z), last, "gradients of the last rows");
+    expect_same_bytes(tail(loss), last_loss, "losses of the last rows");
+    ex().release();
+  }
 }
 
 TEST_F(GpuLarge, Embedding) {

@@ -115,6 +115,24 @@ TEST(GptStage, ARegionsInputEntersBesideTheWeightGradientOfTheOneThatCameBefore)
   }
 }
 
+/// The bits would not show it: a sum that is awaited before the weight gradients is the same sum.
+TEST(GptStage, TheSumOfARegionsInputGradientRunsBesideItsWeightGradients) {
+  using Around = std::vector<std::vector<std::string>>;
+  for (const int parts : {1, 2}) {
+    SCOPED_TRACE(parts);
+    const std::vector<std::string> backward = ops_of(nn::Rows::whole, parts, 1);
+    // The gradient of the region's input, its sum, both weight gradients, and only then the wait.
+    EXPECT_EQ(around("matmul_gelu_backward", backward, 0, 6),
+              Around(4, {"matmul", "all_reduce", "matmul", "matmul", "wait", "layer_norm_backward"}));
+    EXPECT_EQ(around("attention_backward", backward, 1, 6),
+              Around(4, {"matmul", "matmul", "all_reduce", "matmul", "matmul", "wait", "layer_norm_backward"}));
+    const auto sums = around("all_reduce", backward, 1, 3);
+    ASSERT_EQ(sums.size(), 2U * 4 + 1);
+    EXPECT_EQ(sums.front(), (std::vector<std::string>{"matmul", "matmul", "wait", "layer_norm_backward"}))
+        << "the head";
+  }
+}
+
 TEST(GptStage, BatchesThatDoNotDivideAreRefused) {
   std::unique_ptr<comm::World> world;
   const grid::Mesh mesh = dry_mesh(world, 0, 1, 1, 2);
