@@ -2,6 +2,7 @@
 #include <sstream>
 #include <tuple>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -231,6 +232,25 @@ TEST_F(Program, RunsOnAGpuShareOneTableOfGemmAlgorithms) {
   EXPECT_FALSE(std::filesystem::exists(out("bad")));
 }
 
+TEST_F(Program, ARunThatAGpuCannotHoldIsRefusedOnAGpu) {
+  if (!has_gpu()) GTEST_SKIP() << "needs a GPU";
+  const Finished refused = run_shell(train("large",
+                                           "--set device.type=cuda --set train.micro_batch=8 --set model.num_layers=64 "
+                                           "--set model.hidden_size=16384 --set model.num_heads=256"));
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(refused.err, ::testing::ContainsRegex(
+                               "error: train.micro_batch = 8: rank 0 takes 3\\.[0-9]+ TiB \\(activations [0-9.]+ "
+                               "GiB, .*optimizer 1\\.50 TiB, .*parameters 768\\.[0-9]+ GiB, .*\\) of its GPU, "
+                               "where [0-9.]+ [MG]iB are left "));
+  EXPECT_NE(refused.err.find("use a smaller train.micro_batch, more of parallel.tp or parallel.pp, a smaller model"),
+            std::string::npos)
+      << refused.err;
+  // The job has claimed its folders by then and done no more.
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(out("large")))
+    EXPECT_TRUE(entry.is_directory() || entry.path().filename() == "run.lock") << entry.path();
+}
+
 TEST_F(Program, WithoutAGpuCudaIsRefusedAndLeavesNothing) {
   if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
   for (const char* grid : {"", " --ranks 2", " --resume=auto --set parallel.tp=2"}) {
@@ -401,9 +421,13 @@ TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {
 
 TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
 #ifdef MEGALITH_WITH_MPI
+  constexpr const char* kLayers = "--set graphs.mode=layers --set graphs.warmup_steps=2";
+  constexpr const char* kWholeSteps =
+      "--set graphs.mode=iteration --set graphs.optimizer=true --set graphs.warmup_steps=2";
   const struct {
     int ranks;
     const char* grid;
+    const char* graphs = "";
   } grids[] = {{1, ""},
                {2, "tp=2"},
                {4, "tp=4"},
@@ -416,16 +440,24 @@ TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
                {8, "tp=2 pp=2 ranks=8"},
                {2, "pp=2 chunks=2"},
                {4, "tp=2 pp=2 chunks=2"},
-               {8, "tp=2 pp=2 ranks=8 sequence_parallel=true"}};
-  for (const auto& [ranks, grid] : grids) {
+               {8, "tp=2 pp=2 ranks=8 sequence_parallel=true"},
+               {2, "tp=2", kLayers},
+               {2, "pp=2", kLayers},
+               {2, "ranks=2", kLayers},
+               {2, "tp=2", kWholeSteps},
+               {2, "pp=2", kWholeSteps},
+               {2, "ranks=2", kWholeSteps}};
+  for (const auto& [ranks, grid, graphs] : grids) {
     std::string settings = ranks % 4 == 0 ? "--set train.precision=fp64" : "";
     std::istringstream words(grid);
     for (std::string word; words >> word;) settings += " --set parallel." + word;
     ASSERT_EQ(run_shell(train("threads", settings)).code, 0) << grid;
-    const Finished mpi =
-        run_shell(mpirun(ranks, program() + " train " + recipe() + " --out " + out("mpi") + " " + settings));
-    ASSERT_EQ(mpi.code, 0) << grid << "\n" << mpi.err;
-    EXPECT_EQ(metrics("mpi"), metrics("threads")) << grid;
+    const Finished mpi = run_shell(
+        mpirun(ranks, program() + " train " + recipe() + " --out " + out("mpi") + " " + settings + " " + graphs));
+    ASSERT_EQ(mpi.code, 0) << grid << " " << graphs << "\n" << mpi.err;
+    std::vector<std::string> got = metrics("mpi");
+    std::erase_if(got, [](const std::string& line) { return line.starts_with("{\"graphs\""); });
+    EXPECT_EQ(got, metrics("threads")) << grid << " " << graphs;
     ASSERT_EQ(run_shell("rm -r " + out("mpi") + " " + out("threads")).code, 0);
   }
 #else

@@ -2,7 +2,7 @@
 #include "tests/train/graph_ways.h"
 #include "tests/train/saved_run.h"
 
-// A checkpoint between launches, in every way to run from graphs (FG-20, T8).
+// A checkpoint between launches, in every way to run from graphs.
 namespace megalith {
 namespace {
 
@@ -32,6 +32,69 @@ TEST_P(GraphResume, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
     train_to(kSavedAt, from_graphs, dir.path(), joined);
     train_to(kSteps, from_graphs, dir.path(), joined);
     testing::expect_same(joined, eager);
+  }
+}
+
+TEST(GraphsOfPartsOfLayers, GoOnFromACheckpointWithTheBitsOfEagerSteps) {
+  using capture::Scope;
+  for (const Grid& grid :
+       {Grid{.pp = 4, .chunks = 2}, Grid{.tp = 2, .pp = 2}, Grid{.dp = 2, .sharding = Sharding::optimizer}}) {
+    const config::RunPlan plan = testing::small_plan(grid, "bf16", kSteps);
+    testing::SavedRun eager;
+    const TempDir eager_dir;
+    train_to(kSteps, plan, eager_dir.path(), eager);
+    for (const testing::GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
+      for (const Scope scope : {Scope::attn, Scope::mlp}) {
+        SCOPED_TRACE(grid.name() + " " + way.name + " " + std::string(name(scope)));
+        config::RunPlan from_graphs = testing::with_graphs(plan, way, 3);
+        from_graphs.graphs.scopes = capture::ScopeSet{scope};
+        const TempDir dir;
+        testing::SavedRun joined;
+        train_to(kSavedAt, from_graphs, dir.path(), joined);
+        train_to(kSteps, from_graphs, dir.path(), joined);
+        testing::expect_same(joined, eager);
+      }
+    }
+  }
+}
+
+/// One rank's steps to `end`; rank 0's losses at their place in `losses`.
+void train_on(train::Engine& engine, train::Progress& progress, Index end, Index global_batch,
+              std::vector<double>& losses) {
+  const testing::HashedBatches source(engine.stage().config().model.vocab_size);
+  for (; progress.step < end; progress = {progress.step + 1, progress.samples + global_batch})
+    losses[static_cast<std::size_t>(progress.step)] = engine.step(source, progress, train::Stop::no).loss;
+}
+
+// The graphs that an engine has are launched on after it has taken over another state, as they hold none of it.
+TEST_P(GraphResume, ACheckpointIsLoadedBesideGraphsThatAreThere) {
+  const config::RunPlan plan = testing::small_plan(GetParam(), "bf16", 20);
+  const auto run = [](const config::RunPlan& of, bool goes_back) {
+    std::vector<double> losses(20);
+    const TempDir dir;
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    comm::run_ranks(of.grid.world_size, [&](comm::World& world) {
+      std::vector<double> mine(20);
+      train::Engine engine(world, of);
+      engine.allocate();
+      train::Saver saver(engine, of, {1, 2}, *fs, dir.path());
+      train::Progress progress;
+      train_on(engine, progress, 10, of.train.global_batch, mine);
+      if (goes_back) {
+        saver.save(progress);
+        train_on(engine, progress, 15, of.train.global_batch, mine);
+        progress = saver.resume()->progress;
+        EXPECT_EQ(progress.step, 10);
+      }
+      train_on(engine, progress, 20, of.train.global_batch, mine);
+      if (world.rank() == 0) losses = mine;
+    });
+    return losses;
+  };
+  const std::vector<double> eager = run(plan, false);
+  for (const testing::GraphWay& way : testing::kGraphWays) {
+    SCOPED_TRACE(way.name);
+    EXPECT_EQ(run(testing::with_graphs(plan, way, 3), true), eager);
   }
 }
 
