@@ -95,6 +95,8 @@ class World {
   friend class WatchedStep;
   friend class WatchedReplays;
   friend class HostWait;
+  template <class WrappingChannel>
+  friend class WrappedWorld;  // of tests: hands all of this on to another World
   /// An error left a step: its memory may go, so whatever is in flight there must end.
   virtual void give_up() noexcept {}
   /// A stream replays captured calls, which the transport has not submitted itself; it does so no more.

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -7,6 +8,49 @@
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {
+
+/// Forwards to a channel of a transport.
+class ForwardingChannel : public Channel {
+ public:
+  explicit ForwardingChannel(const Group& group)
+      : Channel(std::string(group.name()), {group.world_ranks().begin(), group.world_ranks().end()}, group.rank()),
+        group_(group) {}
+
+  Device device() const override { return inner().device(); }
+  int multiprocessors() const override { return inner().multiprocessors(); }
+  Stream stream_of(Ticket ticket) const override { return inner().stream_of(ticket); }
+  Ticket all_reduce(const Call& call, void* data, Stream stream) override {
+    return inner().all_reduce(call, data, stream);
+  }
+  Ticket reduce_scatter(const Call& call, const void* in, void* out, Stream stream) override {
+    return inner().reduce_scatter(call, in, out, stream);
+  }
+  Ticket all_gather(const Call& call, const void* in, void* out, Stream stream) override {
+    return inner().all_gather(call, in, out, stream);
+  }
+  Ticket all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) override {
+    return inner().all_to_all(call, in, out, stream);
+  }
+  Ticket broadcast(const Call& call, void* data, Stream stream) override {
+    return inner().broadcast(call, data, stream);
+  }
+  void barrier(const Call& call, Stream stream) override { inner().barrier(call, stream); }
+  Ticket post_send(const Call& call, const void* data, Stream stream) override {
+    return inner().post_send(call, data, stream);
+  }
+  Ticket post_recv(const Call& call, void* data, Stream stream) override {
+    return inner().post_recv(call, data, stream);
+  }
+  void wait(Ticket ticket, Stream stream) override { inner().wait(ticket, stream); }
+  void cancel(Ticket ticket) noexcept override { inner().cancel(ticket); }
+
+ protected:
+  static constexpr std::int64_t kLate = std::int64_t{1} << 62;  ///< tickets of its own
+  Channel& inner() const { return group_.channel(); }
+
+ private:
+  Group group_;
+};
 
 /// Another world, whose groups' channels are each within a WrappingChannel(group).
 template <class WrappingChannel>
@@ -27,6 +71,12 @@ class WrappedWorld final : public World {
   }
 
  private:
+  void give_up() noexcept override { world_.give_up(); }
+  void add(Stream stream) override { world_.add(stream); }
+  void remove(Stream stream) noexcept override { world_.remove(stream); }
+  void begin_host_wait() override { world_.begin_host_wait(); }
+  void end_host_wait() noexcept override { world_.end_host_wait(); }
+
   World& world_;
 };
 

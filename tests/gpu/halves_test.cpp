@@ -30,17 +30,16 @@ struct Layer {
 };
 void PrintTo(const Layer& layer, std::ostream* os) { *os << layer.tokens << " x " << layer.in << " -> " << layer.out; }
 
-class GpuHalves : public ::testing::TestWithParam<std::tuple<Layer, DType>> {};
+class GpuHalves : public ::testing::TestWithParam<std::tuple<Layer, DType, int>> {};
 
 TEST_P(GpuHalves, HaveTheBitsOfTheWhole) {
   MEGALITH_NEEDS_GPUS(1);
-  const auto& [layer, dtype] = GetParam();
+  const auto& [layer, dtype, left_free] = GetParam();
   const auto& [tokens, in, out] = layer;
   device::use(Device::cuda, 0);
-  constexpr int kLeftFree = 8;
   Twins twins(Device::cuda, dtype);
   Exec& ex = twins.tested();
-  ops::start_libraries(ex, kLeftFree);
+  ops::start_libraries(ex, left_free);
   const Tensor x = twins.in({tokens, in}, 1).tested, w = twins.in({out, in}, 2).tested, b = twins.in({out}, 3).tested;
   const auto product = [&](bool halves, bool with_bias) {
     const Tensor y = ex.tensor({tokens, out}, dtype);
@@ -71,18 +70,18 @@ TEST_P(GpuHalves, HaveTheBitsOfTheWhole) {
   EXPECT_TRUE(gelu(true) == gelu(false)) << "product with GELU";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GpuHalves,
-                         ::testing::Combine(::testing::Values(Layer{8192, 1536, 2304}, Layer{8192, 768, 1536},
-                                                              Layer{8192, 1536, 3072}, Layer{8192, 3072, 1536},
-                                                              Layer{8192, 1536, 1152}, Layer{8192, 384, 1536},
-                                                              Layer{4096, 768, 1152}, Layer{4096, 384, 768},
-                                                              Layer{2048, 1536, 768}, Layer{2048, 256, 384}),
-                                            ::testing::Values(DType::bf16, DType::f16)),
-                         [](const auto& test) {
-                           const Layer& layer = std::get<0>(test.param);
-                           return std::to_string(layer.tokens) + "_" + std::to_string(layer.in) + "_" +
-                                  std::to_string(layer.out) + "_" + std::string(name_of(std::get<1>(test.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Layers, GpuHalves,
+    ::testing::Combine(::testing::Values(Layer{8192, 1536, 2304}, Layer{8192, 768, 1536}, Layer{8192, 1536, 3072},
+                                         Layer{8192, 3072, 1536}, Layer{8192, 1536, 1152}, Layer{8192, 384, 1536},
+                                         Layer{4096, 768, 1152}, Layer{4096, 384, 768}, Layer{2048, 1536, 768},
+                                         Layer{2048, 256, 384}),
+                       ::testing::Values(DType::bf16, DType::f16), ::testing::Values(8, kCommunicationMultiprocessors)),
+    [](const auto& test) {
+      const Layer& layer = std::get<0>(test.param);
+      return std::to_string(layer.tokens) + "_" + std::to_string(layer.in) + "_" + std::to_string(layer.out) + "_" +
+             std::string(name_of(std::get<1>(test.param))) + "_beside_" + std::to_string(std::get<2>(test.param));
+    });
 
 class GpuHalvesOfAttention : public ::testing::TestWithParam<Index> {};
 

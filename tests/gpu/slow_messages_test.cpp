@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/gpu_ranks.h"
-#include "tests/comm/late_gathers.h"
 #include "tests/comm/wrapped_world.h"
 #include "tests/gpu/gpu_plan.h"
 #include "tests/io/temp_dir.h"
@@ -19,8 +18,8 @@ namespace {
 using testing::Grid;
 using testing::SavedRun;
 
-/// Gathers, and receives of gradients, begin about a millisecond after the caller's stream has come to them; it does
-/// not wait for that.
+/// Gathers, and sends and receives of gradients, begin about a millisecond after the caller's stream has come to them;
+/// it does not wait for that.
 class SlowChannel final : public comm::ForwardingChannel {
  public:
   explicit SlowChannel(const comm::Group& group)
@@ -29,15 +28,18 @@ class SlowChannel final : public comm::ForwardingChannel {
   comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream stream) override {
     return inner().all_gather(call, in, out, later(stream));
   }
+  comm::Ticket post_send(const comm::Call& call, const void* data, Stream stream) override {
+    return inner().post_send(call, data, is_gradient(call) ? later(stream) : stream);
+  }
   comm::Ticket post_recv(const comm::Call& call, void* data, Stream stream) override {
-    const bool slow = call.lane == static_cast<int>(pipeline::Flow::gradient);
-    return inner().post_recv(call, data, slow ? later(stream) : stream);
+    return inner().post_recv(call, data, is_gradient(call) ? later(stream) : stream);
   }
 
  private:
   static constexpr Index kIdleBytes = Index{256} << 20;
   static constexpr int kTimes = 10;  // about 0.1 ms each
 
+  static bool is_gradient(const comm::Call& call) { return call.lane == static_cast<int>(pipeline::Flow::gradient); }
   Stream later(Stream stream) {
     reached_.record(stream);
     reached_.hold(slow_.get());
@@ -54,17 +56,18 @@ class SlowChannel final : public comm::ForwardingChannel {
 SavedRun run_of(const config::RunPlan& plan, bool slow) {
   const TempDir dir;
   SavedRun run;
-  comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) {
+  const auto rank = [&](comm::World& world) {
     if (!slow) return testing::train_saved(world, 0, plan.train.steps, plan, dir.path(), run);
     comm::WrappedWorld<SlowChannel> slowed(world);
     testing::train_saved(slowed, 0, plan.train.steps, plan, dir.path(), run);
-  });
+  };
+  comm::run_gpu_ranks(plan.grid.world_size, rank, {.timeout_s = 60});
   return run;
 }
 
-class SlowGpuMessages : public ::testing::TestWithParam<Grid> {};
+class GpuSlowMessages : public ::testing::TestWithParam<Grid> {};
 
-TEST_P(SlowGpuMessages, ChangeNoBits) {
+TEST_P(GpuSlowMessages, ChangeNoBits) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
   const config::RunPlan plan = testing::gpu_plan(GetParam(), "bf16", 10);
   const SavedRun usual = run_of(plan, false);
@@ -78,7 +81,7 @@ TEST_P(SlowGpuMessages, ChangeNoBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SlowGpuMessages,
+INSTANTIATE_TEST_SUITE_P(All, GpuSlowMessages,
                          ::testing::Values(Grid{.pp = 2}, Grid{.pp = 2, .chunks = 2},
                                            Grid{.tp = 2, .rows = nn::Rows::shared},
                                            Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.pp = 4, .chunks = 2},

@@ -30,9 +30,10 @@ TEST(GpuStepInputs, AreUploadedBesideTheStepBefore) {
     if (load == 1) {
       for (int i = 0; i < kTimes; ++i) device::fill_bytes(Device::cuda, work.data(), i, work.bytes(), ex.stream());
       worked.record(ex.stream());
+      if (worked.passed()) GTEST_SKIP() << "work is not handed over ahead here: CUDA_LAUNCH_BLOCKING?";
     }
     inputs.load(ex, [&](int microbatch, std::span<std::byte> host) {
-      if (load == 3) worked_before_fourth = worked.passed();
+      if (load == 3 && microbatch == 0) worked_before_fourth = worked.passed();
       std::ranges::fill(host, value(load, microbatch));
     });
     for (int i = 0; i < kMicrobatches; ++i)

@@ -1,12 +1,10 @@
 // Messages that come late. Input gradients: their senders go on meanwhile, and must keep them until the stage before
-// has taken them (M7, T16). Gathered parameters: no graph may be launched before those that it reads are there (H1,
-// T15).
+// has taken them. Gathered parameters: no graph may be launched before those that it reads are there.
 #include <chrono>
 #include <deque>
 #include <thread>
 
 #include "tests/comm/late_gathers.h"
-#include "tests/comm/wrapped_world.h"
 #include "tests/train/graph_run.h"
 
 namespace megalith {
