@@ -59,8 +59,8 @@ struct Measured {
   BytesByOwner memory;  ///< of rank 0
   Index in_use = 0;     ///< of rank 0's GPU when all steps are done, by the driver's count; 0 on the CPU
   double loss = 0;
-  double launch_s = 0;  ///< of rank 0's host, to launch a step's graphs; 0 without graphs
-  Profile profile;      ///< of one more step; empty unless asked for
+  train::CapturedGraphs graphs;  ///< of rank 0
+  Profile profile;               ///< of one more step; empty unless asked for
 };
 
 /// Random tokens: what the step costs does not depend on them.
@@ -191,9 +191,8 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     while (engine.steps_started() > 0) engine.finish_step();
     Profile profile = profile_step(world, engine, bench, progress);
     if (world.rank() != 0) return;
-    measured = Measured{median(std::move(times)),           engine.taken_bytes(),
-                        device::memory_in_use(plan.device), result.loss,
-                        engine.captured_graphs().launch_s,  std::move(profile)};
+    measured = Measured{median(std::move(times)), engine.taken_bytes(), device::memory_in_use(plan.device), result.loss,
+                        engine.captured_graphs(), std::move(profile)};
   });
   return measured;
 }
@@ -231,7 +230,11 @@ void run_step_bench(const StepBench& bench) {
     nlohmann::ordered_json out = {{"tokens_per_second", tokens},     {"step_time_s", m.step_s},
                                   {"memory_bytes", memory_bytes},    {"model_tflops_per_s", tflops},
                                   {"grid", config::grid_text(plan)}, {"loss", m.loss}};
-    if (m.launch_s > 0) out["launch_s"] = m.launch_s;
+    if (m.graphs.launch_s > 0) {
+      out["launch_s"] = m.graphs.launch_s;
+      out["hand_over_s"] = m.graphs.hand_over_s;
+      out["comm_calls"] = m.graphs.comm_calls_per_step;
+    }
     for (const auto& [owner, bytes] : m.memory) out["memory"][owner] = bytes;
     if (m.in_use > 0) {
       out["gpu_memory_in_use"] = m.in_use;
@@ -251,7 +254,13 @@ void run_step_bench(const StepBench& bench) {
       "memory_bytes       %lld (%s, rank 0)\n",
       config::grid_text(plan).c_str(), tokens, m.step_s, tflops, static_cast<long long>(memory_bytes),
       human_bytes(memory_bytes).c_str());
-  if (m.launch_s > 0) std::printf("launch_s           %.6f (the host's, to launch a step's graphs)\n", m.launch_s);
+  if (m.graphs.launch_s > 0) {
+    std::printf(
+        "launch_s           %.6f (the host's, to launch a step's graphs)\n"
+        "hand_over_s        %.6f (the host's, from the upload of the inputs on)\n"
+        "comm_calls         %lld (between ranks, in these launches)\n",
+        m.graphs.launch_s, m.graphs.hand_over_s, static_cast<long long>(m.graphs.comm_calls_per_step));
+  }
   for (const auto& [owner, bytes] : m.memory)
     std::printf("  %-18s %14lld %12s\n", owner.c_str(), static_cast<long long>(bytes), human_bytes(bytes).c_str());
   if (m.in_use > 0) {

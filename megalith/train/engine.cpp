@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -317,11 +318,13 @@ CapturedGraphs Engine::captured_graphs() const {
     captured.launches_per_step = 1;
     captured.comm_calls_per_step = train_graph_.graph().stats().comm_calls;
   }
-  const Index launches = layer_graphs_.launches().count() + train_graph_.launches().count();
-  if (launches > 0)
-    captured.launch_s *= static_cast<double>(captured.launches_per_step) / static_cast<double>(launches);
+  if (launches() > 0)
+    captured.launch_s *= static_cast<double>(captured.launches_per_step) / static_cast<double>(launches());
+  if (hand_overs_ > 0) captured.hand_over_s = hand_overs_s_ / static_cast<double>(hand_overs_);
   return captured;
 }
+
+Index Engine::launches() const { return layer_graphs_.launches().count() + train_graph_.launches().count(); }
 
 void Engine::forget_graphs() {
   if (steps_started() != 0) throw InternalError("[Engine::forget_graphs] a step is under way");
@@ -438,8 +441,10 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   stage_.load(*ex_, nn::Mode::train, source, progress.samples,
               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
-  graph_check_.run(*ex_, {"step", progress.step + 1}, graph_check_.turn(graph_steps()),
-                   [&](Via via) { run_step(stop, via); });
+  const double begin = monotonic_s();
+  const Index launched = launches();
+  const GraphCheck::Checked checked = graph_check_.turn(graph_steps());
+  graph_check_.run(*ex_, {"step", progress.step + 1}, checked, [&](Via via) { run_step(stop, via); });
   if (graph_check_.turn(graph_steps() + 1) == GraphCheck::Checked::no) graph_check_.release();
 
   const Index place = started_++ % kMostStarted;
@@ -447,6 +452,10 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   started.step = progress.step + 1;
   ex_->copy(outcomes_memory_.data() + place * kOutcomeBytes, outcome_.raw(), sizeof(ops::StepOutcome));
   started.done.record(ex_->stream());
+  // The first launch may be in the step of the capture.
+  if (launched == 0 || launches() == launched || checked != GraphCheck::Checked::no) return;
+  hand_overs_s_ += monotonic_s() - begin;
+  ++hand_overs_;
 }
 
 StepResult Engine::finish_step() {

@@ -40,6 +40,7 @@ struct CapturedGraphs {
   Index comm_calls_per_step = 0;  ///< collectives and messages between ranks that these launches hold
   Index device_bytes = 0;         ///< that the driver took for them, measured; 0 on the CPU
   double launch_s = 0;            ///< of the host, to launch a step, mean so far; on the CPU it runs the ops
+  double hand_over_s = 0;  ///< of the host, from the upload of a step's inputs on: launches and what stands beside them
 };
 
 /// Where a run stands: what a checkpoint keeps beside tensors and the optimizer's state.
@@ -138,6 +139,7 @@ class Engine {
   void begin_layer_graphs(Via via);
   /// Steps and evaluated batches since the run began, or graphs were forgotten.
   Index graph_steps() const { return started_ - forgotten_at_step_; }
+  Index launches() const;  ///< of graphs of training steps
   Index graph_evaluations() const { return evaluated_batches_ - forgotten_at_batch_; }
   void run_passes();
   void upload_terms(Stop stop);
@@ -168,6 +170,8 @@ class Engine {
   MemoryPlan optimizer_plan_;
   ops::StepRules rules_;
   ops::GemmTable gemm_table_;
+  double hand_overs_s_ = 0;  // of steps from graphs
+  Index hand_overs_ = 0;
 
   Buffer scalars_memory_;
   Tensor squares_, totals_, counts_, optimizer_state_, verdict_, outcome_;

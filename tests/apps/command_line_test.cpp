@@ -211,6 +211,23 @@ TEST(CommandLine, BenchOfOpsGivesShareOfTheRoofs) {
   }
 }
 
+TEST(CommandLine, BenchStepTellsTheHostsTimeForAStepFromGraphs) {
+  const std::string step =
+      "megalith bench step --layers 2 --hidden 32 --heads 2 --seq 16 --vocab 50 --batch 4 --tp 2 --steps 4 --warmup 1 "
+      "--format json";
+  for (const std::string mode : {"iteration --set graphs.optimizer=true", "iteration", "layers"}) {
+    const Finished got = run_shell(step + " --set graphs.mode=" + mode);
+    ASSERT_EQ(got.code, 0) << got.err;
+    const nlohmann::json row = nlohmann::json::parse(got.out);
+    EXPECT_GT(row.at("launch_s").get<double>(), 0) << mode;
+    EXPECT_GT(row.at("hand_over_s").get<double>(), 0) << mode;
+    EXPECT_GT(row.at("comm_calls").get<int>(), 0) << mode;
+  }
+  const Finished eager = run_shell(step);
+  ASSERT_EQ(eager.code, 0) << eager.err;
+  EXPECT_FALSE(nlohmann::json::parse(eager.out).contains("hand_over_s"));
+}
+
 TEST(CommandLine, BenchStepTimesNoSingleOpsOfAGraph) {
   for (const std::string wish : {"--profile", "--trace t.json"}) {
     const Finished refused = run_shell("megalith bench step --steps 1 --set graphs.mode=iteration " + wish);
