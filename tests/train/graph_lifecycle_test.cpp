@@ -1,5 +1,5 @@
 // Graphs of whole iterations against the vectors of tests/data/graphs/full_iteration.json: how many there are, and what
-// each call does (FG-3, FG-4).
+// each call does.
 #include <fstream>
 #include <map>
 
@@ -71,7 +71,7 @@ TEST(GraphLifecycle, AProcessHasTwoGraphsWhateverIsInThem) {
   for (const int pp : input.at("pp")) {
     for (const int chunks : input.at("vpp")) {
       for (const int microbatches : input.at("num_microbatches")) {
-        if (chunks > 1 && (pp == 1 || microbatches < pp)) continue;  // no schedule (P3)
+        if (chunks > 1 && (pp == 1 || microbatches < pp)) continue;  // no such schedule
         const config::RunPlan plan = plan_of({.pp = pp, .chunks = chunks}, microbatches, 1);
         SCOPED_TRACE(str(pp, " stages, ", chunks, " chunks, ", microbatches, " microbatches"));
         ++shapes;

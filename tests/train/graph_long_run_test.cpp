@@ -1,5 +1,5 @@
-// A hundred steps from graphs, against eager ones, with everything that a run leaves behind (T4); and fp16 steps of
-// which some are skipped (T18).
+// A hundred steps from graphs, against eager ones, with everything that a run leaves behind; and fp16 steps of
+// which some are skipped.
 #include <cstring>
 
 #include "megalith/ops/step_end.h"

@@ -1,5 +1,5 @@
 // The memory of graphs of layers, counted from the addresses that captured ops touch: it follows the microbatches in
-// flight and not how many there are (T9, T10, T11).
+// flight and not how many there are.
 #include <algorithm>
 #include <numeric>
 

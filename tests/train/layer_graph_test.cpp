@@ -4,7 +4,7 @@
 #include "tests/train/graph_run.h"
 
 // Steps whose layers run from graphs, against eager ones: the same bits, whatever the grid, the scopes and what graphs
-// are for (T4 to T6, T8, T17).
+// are for.
 namespace megalith {
 namespace {
 

@@ -1,5 +1,5 @@
 // Memory that a step has released is nobody's: filled with NaN at once, in eager steps and in ones from graphs, it
-// changes no bit of the gradients (M5, T13).
+// changes no bit of the gradients.
 #include <algorithm>
 #include <cstring>
 #include <map>

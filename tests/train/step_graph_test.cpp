@@ -3,7 +3,7 @@
 #include "tests/support/count_allocations.h"
 #include "tests/train/graph_run.h"
 
-// Steps that run from one graph, against eager ones: the same bits, whatever the grid (FG-1 to FG-26, T4, T17).
+// Steps that run from one graph, against eager ones: the same bits, whatever the grid.
 namespace megalith {
 namespace {
 
