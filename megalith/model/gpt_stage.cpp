@@ -151,7 +151,7 @@ Index GptStage::input_bytes() const {
 
 Index GptStage::step_input_bytes() const {
   if (config_.input_uploads == InputUploads::one_by_one) return 0;
-  return StepInputs::bytes(config_.device, num_microbatches(config_, mesh_), slot_input_bytes());
+  return StepInputs::bytes(config_.device, num_microbatches(config_, mesh_), step_block_bytes());
 }
 
 BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
@@ -198,7 +198,7 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
     saved_by_evaluation_.emplace_back(slots_.size(), chunk.make_saved());
   }
   if (config_.input_uploads == InputUploads::whole_step) {
-    step_inputs_ = StepInputs(ledger, "inputs", config_.device, num_microbatches(config_, mesh_), slot_input_bytes());
+    step_inputs_ = StepInputs(ledger, "inputs", config_.device, num_microbatches(config_, mesh_), step_block_bytes());
   } else {
     constexpr int kUploadsAhead = 4;
     staging_ = Staging(config_.device, slot_input_bytes(), kUploadsAhead);
@@ -302,6 +302,13 @@ GptChunk::Inputs GptStage::inputs(const Slot& slot) const {
 Index GptStage::input_bytes_of(int chunk) const {
   const ChunkRange& range = ranges_[static_cast<std::size_t>(chunk)];
   return range.embedding || range.head ? slot_input_bytes() : Index{sizeof(StepState)};
+}
+
+Index GptStage::step_block_bytes() const {
+  Index bytes = 0;
+  for (int chunk = 0; chunk < static_cast<int>(ranges_.size()); ++chunk)
+    bytes = std::max(bytes, round_up(input_bytes_of(chunk), kAlignment));
+  return bytes;
 }
 
 Index GptStage::first_sample_of(int microbatch) const {

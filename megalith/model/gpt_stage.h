@@ -141,6 +141,8 @@ class GptStage : public pipeline::Stage {
   void fill_inputs(int microbatch, std::span<std::byte> host) const;
   Index first_sample_of(int microbatch) const;
   Index input_bytes_of(int chunk) const;
+  /// Of a microbatch among a step's inputs: a rank in the middle of the model has no ids there.
+  Index step_block_bytes() const;
   Index num_slots(const pipeline::LoweredSchedule& schedule) const;
   GptChunk::Inputs unplaced_inputs(nn::Mode mode) const;
   GptChunk::Inputs inputs(const Slot& slot) const;
