@@ -1,7 +1,6 @@
 #include "megalith/train/engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -323,8 +322,6 @@ CapturedGraphs Engine::captured_graphs() const {
   if (hand_overs_ > 0) captured.hand_over_s = hand_overs_s_ / static_cast<double>(hand_overs_);
   return captured;
 }
-
-Index Engine::launches() const { return layer_graphs_.launches().count() + train_graph_.launches().count(); }
 
 void Engine::forget_graphs() {
   if (steps_started() != 0) throw InternalError("[Engine::forget_graphs] a step is under way");

@@ -139,7 +139,8 @@ class Engine {
   void begin_layer_graphs(Via via);
   /// Steps and evaluated batches since the run began, or graphs were forgotten.
   Index graph_steps() const { return started_ - forgotten_at_step_; }
-  Index launches() const;  ///< of graphs of training steps
+  /// Of graphs of training steps.
+  Index launches() const { return layer_graphs_.launches().count() + train_graph_.launches().count(); }
   Index graph_evaluations() const { return evaluated_batches_ - forgotten_at_batch_; }
   void run_passes();
   void upload_terms(Stop stop);
