@@ -1,13 +1,14 @@
 // Calls between ranks that would cross the edge of a graph: it would repeat one end of them only.
 #include <array>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
 #include "megalith/comm/threads/thread_world.h"
+
+#include "tests/io/temp_dir.h"
 
 namespace megalith::comm {
 namespace {
@@ -44,16 +45,6 @@ class Rank {
   Number mine_{}, theirs_{};
 };
 
-template <class Ops>
-std::string refusal(Ops&& ops) {
-  try {
-    ops();
-  } catch (const InternalError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 constexpr const char* kOutside =
     "[wait] group world, microbatch 1, layer 3: the call was started while a graph was captured: must be awaited "
     "within that capture";
@@ -66,7 +57,7 @@ TEST(GraphEdges, AWaitInsideForACallFromOutsideNamesThePlace) {
     Pending sum = rank.sum();  // complete on a CPU, and not on a GPU
     for (Pending* const call : {&receive, &post, &sum}) {
       EXPECT_EQ(
-          refusal([&] { rank.captured([&] { call->wait(rank.ex); }); }),
+          error_of<InternalError>([&] { rank.captured([&] { call->wait(rank.ex); }); }),
           "[capture] training, microbatch 1, layer 3: wait: a call of group world that was started outside of the "
           "graph: must be awaited where it was started, as a launch repeats both or neither");
     }
@@ -75,7 +66,8 @@ TEST(GraphEdges, AWaitInsideForACallFromOutsideNamesThePlace) {
     receive.wait(rank.ex);
     sum.wait(rank.ex);
     EXPECT_EQ(rank.received(), rank.sent_by_peer());
-    EXPECT_EQ(refusal([&] { rank.captured([&] { receive.wait(rank.ex); }); }), "") << "a second wait does nothing";
+    EXPECT_EQ(error_of<InternalError>([&] { rank.captured([&] { receive.wait(rank.ex); }); }), "")
+        << "a second wait does nothing";
   });
 }
 
@@ -87,8 +79,8 @@ TEST(GraphEdges, AWaitOutsideForACallFromInsideNamesThePlace) {
       receive = rank.receive();
       sum = rank.sum();
     });
-    EXPECT_EQ(refusal([&] { receive.wait(rank.ex); }), kOutside);
-    EXPECT_EQ(refusal([&] { sum.wait(rank.ex); }), kOutside);
+    EXPECT_EQ(error_of<InternalError>([&] { receive.wait(rank.ex); }), kOutside);
+    EXPECT_EQ(error_of<InternalError>([&] { sum.wait(rank.ex); }), kOutside);
   });
 }
 
@@ -100,7 +92,7 @@ TEST(GraphEdges, AWaitInAnotherGraphNamesThePlace) {
       receive = rank.receive();
       rank.post().wait(rank.ex);
     });
-    EXPECT_EQ(refusal([&] { rank.captured([&] { receive.wait(rank.ex); }); }),
+    EXPECT_EQ(error_of<InternalError>([&] { rank.captured([&] { receive.wait(rank.ex); }); }),
               "[capture] training, microbatch 1, layer 3: wait: a call of group world that was started in another "
               "graph: must be awaited where it was started, as a launch repeats both or neither");
   });

@@ -15,8 +15,8 @@ struct DeviceRow {
   double log_sum_exp;  ///< of attention
 };
 
-/// Every op against the oracle, the same bodies for all devices and dtypes (device_cases.cpp); instantiated with the
-/// rows of a device by its test executable.
+/// Every op against the oracle, the same bodies for all devices and dtypes (device_cases.cpp,
+/// device_rounding_cases.cpp); instantiated with the rows of a device by its test executable.
 class DeviceOps : public ::testing::TestWithParam<DeviceRow> {
  protected:
   void SetUp() override {

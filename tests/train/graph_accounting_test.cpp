@@ -79,6 +79,17 @@ TEST(GraphAccounting, ARunCapturesWhatIsPlannedOnEveryRank) {
   }
 }
 
+void expect_planned_buffers(const GraphAccount& account, Index input_bytes, const capture::ScopeSet& scopes = {}) {
+  const TouchedMemory& touched = account.touched;
+  EXPECT_EQ(touched.inputs.count, account.owned.static_inputs);
+  EXPECT_EQ(touched.inputs.bytes, account.owned.static_input_bytes);
+  EXPECT_EQ(touched.output_grads.count, 1);
+  EXPECT_EQ(touched.output_grads.bytes, account.owned.output_grad_bytes);
+  EXPECT_LE(touched.outputs.bytes, account.owned.boundary_bytes);
+  EXPECT_EQ(touched.outputs.bytes, touched.outputs.count * input_bytes);
+  expect_in_planned_places(touched, scopes);
+}
+
 TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
   for (const Grid& grid :
        {Grid{}, Grid{.tp = 2}, Grid{.pp = 2}, Grid{.pp = 4}, Grid{.pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2},
@@ -89,13 +100,7 @@ TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
       const Index size = capture::input_bytes(layer_sizes(plan));
       for (const GraphAccount& account : accounts_of(plan)) {
         const TouchedMemory& touched = account.touched;
-        EXPECT_EQ(touched.inputs.count, account.owned.static_inputs);
-        EXPECT_EQ(touched.inputs.bytes, account.owned.static_input_bytes);
-        EXPECT_EQ(touched.output_grads.count, 1);
-        EXPECT_EQ(touched.output_grads.bytes, account.owned.output_grad_bytes);
-        EXPECT_LE(touched.outputs.bytes, account.owned.boundary_bytes);
-        EXPECT_EQ(touched.outputs.bytes, touched.outputs.count * size);
-        expect_in_planned_places(touched);
+        expect_planned_buffers(account, size);
         // A layer's input is the output of the one below, everywhere.
         const auto& inputs = touched.bytes[static_cast<std::size_t>(Role::layer_input)];
         EXPECT_EQ(touched.shared[static_cast<std::size_t>(Role::layer_input)][static_cast<std::size_t>(Role::output)],
@@ -129,13 +134,7 @@ TEST(GraphAccounting, PartsOfLayersFindTheirsToo) {
         const Index size = capture::input_bytes(layer_sizes(plan));
         for (const GraphAccount& account : accounts_of(plan)) {
           const TouchedMemory& touched = account.touched;
-          EXPECT_EQ(touched.inputs.count, account.owned.static_inputs);
-          EXPECT_EQ(touched.inputs.bytes, account.owned.static_input_bytes);
-          EXPECT_EQ(touched.output_grads.count, 1);
-          EXPECT_EQ(touched.output_grads.bytes, account.owned.output_grad_bytes);
-          EXPECT_LE(touched.outputs.bytes, account.owned.boundary_bytes);
-          EXPECT_EQ(touched.outputs.bytes, touched.outputs.count * size);
-          expect_in_planned_places(touched, scopes);
+          expect_planned_buffers(account, size, scopes);
           EXPECT_EQ(touched.in(Role::chunk_input, scratch) > 0, begins_in_a_layer) << "attention's output";
           EXPECT_EQ(touched.in(Role::layer_input, scratch) > 0, begins_in_a_layer) << "attention's output";
           // The MLP part takes it at once, so it has a place for inner layers and perhaps one for a chunk's last.

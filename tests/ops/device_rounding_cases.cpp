@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "megalith/ops/elementwise.h"
+#include "megalith/ops/init.h"
+
+#include "tests/ops/device_cases.h"
+
+// Ops that do no more than round, held to the scalar conversions bit for bit (of zeros and NaNs the value).
+namespace megalith::ops {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+
+// What cast and fill take, whichever dtype the row is of.
+constexpr DType kFloats[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+// Nothing, less than a vector of 16 bytes, one, odd rests, and many blocks of whole vectors.
+constexpr Index kLengths[] = {0, 1, 7, 8, 65, 4099, 20008};
+
+/// As the scalar conversions round it.
+double rounded_to(DType dtype, double value) {
+  return dispatch_float(dtype, "rounded_to", [&]<class T>() { return converted<double>(converted<T>(value)); });
+}
+
+/// Of both signs and of exponents from below f16's least to above its largest, every second with a fraction of 11 bits,
+/// among which are the halfway cases of 16 bits; then edges.
+std::vector<double> numbers_to_round(Index n) {
+  constexpr std::array kEdges = {0.0, 65504.0, 65519.0, 65520.0, 0x1p-14, 0x1p-24, 0x1p-25, 0x1.8p-25, kInfinity, kNan};
+  const RandomSite site{.seed = 3};
+  std::vector<double> numbers(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const Philox4 words = site.block(i);
+    const double fraction = i % 2 == 0 ? (words[0] >> 21) * 0x1p-11 : words[0] * 0x1p-32 + words[1] * 0x1p-64;
+    const double size =
+        i % 16 == 15 ? kEdges[i / 16 % kEdges.size()] : std::ldexp(1 + fraction, static_cast<int>(words[2] % 48) - 28);
+    numbers[i] = words[3] % 2 == 0 ? size : -size;
+  }
+  return numbers;
+}
+
+void expect_equal(const std::vector<double>& got, const std::vector<double>& want) {
+  const auto equal = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+  const auto [in_got, in_want] = std::ranges::mismatch(got, want, equal);
+  if (in_got == got.end() && in_want == want.end()) return;
+  ASSERT_EQ(got.size(), want.size());
+  ADD_FAILURE() << "element " << in_got - got.begin() << " is " << *in_got << ", must be " << *in_want;
+}
+
+/// Of n + 1 elements n are written, from the first or, at no multiple of 16 bytes, from the second on; the one that is
+/// left stays NaN.
+TEST_P(DeviceOps, Casts) {
+  Exec& ex = t().tested();
+  for (const Index n : kLengths) {
+    const std::vector<double> numbers = numbers_to_round(n + 1);
+    for (const DType from : kFloats) {
+      for (const DType to : kFloats) {
+        // The CPU rounds f64 to 16 bits by way of f32, a GPU at once: only numbers that f32 holds round alike.
+        const DType held = size_of(to) == 2 && from == DType::f64 ? DType::f32 : from;
+        std::vector<double> values(numbers.size());
+        std::ranges::transform(numbers, values.begin(), [&](double value) { return rounded_to(held, value); });
+        Exec host;
+        const Tensor wide(values.data(), {n + 1}, DType::f64), rounded = host.tensor({n + 1}, from);
+        cast(host, wide, rounded);
+        for (const Index first : {0, 1}) {
+          SCOPED_TRACE(::testing::Message()
+                       << n << " from element " << first << ", " << name_of(from) << " to " << name_of(to));
+          const Tensor in = ex.tensor({n + 1}, from), out = ex.tensor({n + 1}, to);
+          ex.copy(in.raw(), rounded.raw(), in.bytes());
+          cast(ex, in.rows(first, n), out.rows(first, n));
+          std::vector<double> want(values.size(), kNan);
+          std::transform(values.begin() + first, values.begin() + first + n, want.begin() + first,
+                         [&](double value) { return rounded_to(to, value); });
+          expect_equal(t().read(out), want);
+          t().release();
+        }
+      }
+    }
+  }
+}
+
+TEST_P(DeviceOps, Fills) {
+  for (const Index n : kLengths) {
+    for (const DType dtype : kFloats) {
+      for (const double value : {0.0, -0.1, 1e5}) {  // of which f16 makes infinity
+        for (const Index first : {0, 1}) {
+          SCOPED_TRACE(::testing::Message()
+                       << n << " from element " << first << " of " << name_of(dtype) << ", " << value);
+          const Tensor out = t().tested().tensor({n + 1}, dtype);
+          fill(t().tested(), out.rows(first, n), value);
+          std::vector<double> want(static_cast<std::size_t>(n + 1), kNan);
+          std::fill_n(want.begin() + first, n, rounded_to(dtype, value));
+          expect_equal(t().read(out), want);
+          t().release();
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith::ops
