@@ -227,13 +227,12 @@ void GptStage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index fi
 void GptStage::begin(Exec& ex) {
   ops::fill(ex, loss_sum_, 0);
   if (mode_ == nn::Mode::evaluate) return;
-  // A graph may serve the first microbatch of a step and others, so with pieces all gradients are added to.
-  if (config_.pieces.pieces != LayerPieces::none) {
-    ops::fill(ex, params_.grads(), 0);
-  } else {
+  if (first_replaces_grads()) {
     for (const Tensor& grads : params_.summed_grads()) {
       if (grads.numel() > 0) ops::fill(ex, grads, 0);
     }
+  } else {
+    ops::fill(ex, params_.grads(), 0);
   }
   reducer_.begin();
   gatherer_.begin();
@@ -327,10 +326,19 @@ void GptStage::fill_inputs(int microbatch, std::span<std::byte> host) const {
   source_->fill(first_sample_ + sample, config_.micro_batch, ids(kAlignment), ids(kAlignment + id_bytes()));
 }
 
+bool GptStage::pieces_know_microbatch() const {
+  return mesh_.pp.size() > 1 && config_.instances == PieceInstance::microbatch;
+}
+
 PieceRunner GptStage::runner(int chunk, int slot_index) {
   if (mode_ == nn::Mode::evaluate) return {};
-  const int microbatch = mesh_.pp.size() == 1 ? 0 : slot(chunk, slot_index).microbatch;
-  return {graphs_, chunk, config_.instances == PieceInstance::slot ? slot_index : microbatch};
+  if (pieces_know_microbatch()) return {graphs_, chunk, slot(chunk, slot_index).microbatch};
+  return {graphs_, chunk, config_.instances == PieceInstance::slot ? slot_index : 0};
+}
+
+bool GptStage::first_replaces_grads() const {
+  return config_.pieces.pieces == LayerPieces::none || pieces_know_microbatch() ||
+         num_microbatches(config_, mesh_) == 1;
 }
 
 GptChunk::Saved& GptStage::saved(int chunk, int slot_index) {
@@ -409,7 +417,7 @@ void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& outpu
   ex.begin(plans_[c].phases[1], place.activations, scratch_);
   GptChunk::Inputs with = inputs(place);
   with.runner = runner(chunk, slot_index);
-  if (turn.is_first && config_.pieces.pieces == LayerPieces::none) with.microbatch.weight_grads = ops::Write::overwrite;
+  if (turn.is_first && first_replaces_grads()) with.microbatch.weight_grads = ops::Write::overwrite;
   chunks_[c].backward(ex, with, output_grad, input_grad, saved(chunk, slot_index), turn.is_last ? &reducer_ : nullptr);
   ex.end();
 }

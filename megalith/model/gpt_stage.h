@@ -146,7 +146,11 @@ class GptStage : public pipeline::Stage {
   Index num_slots(const pipeline::LoweredSchedule& schedule) const;
   GptChunk::Inputs unplaced_inputs(nn::Mode mode) const;
   GptChunk::Inputs inputs(const Slot& slot) const;
+  /// Whether each microbatch has graphs of its own.
+  bool pieces_know_microbatch() const;
   PieceRunner runner(int chunk, int slot_index);
+  /// Whether a step's first microbatch replaces the weights' gradients: not where its graphs serve others, too.
+  bool first_replaces_grads() const;
   GptChunk::Saved& saved(int chunk, int slot_index);
   Slot& slot(int chunk, int slot);
 

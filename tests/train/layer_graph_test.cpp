@@ -162,6 +162,43 @@ TEST(LayerGraphs, SumsOfAHalfRunBesideTheOthersWork) {
   });
 }
 
+TEST(LayerGraphs, ReplaceGradientsWhereTheyServeNoLaterMicrobatch) {
+  struct Case {
+    const char* name;
+    Grid grid;
+    GraphsPer per;
+    Index microbatches;
+    bool replaces;  ///< the graph of the first microbatch, or of the only slot
+  };
+  constexpr Case kCases[] = {{"one microbatch", {}, GraphsPer::microbatch, 1, true},
+                             {"one microbatch, per slot", {}, GraphsPer::slot, 1, true},
+                             {"a graph for all", {}, GraphsPer::microbatch, 4, false},
+                             {"a graph each", {.pp = 2}, GraphsPer::microbatch, 4, true},
+                             {"slots that are used again", {.pp = 2}, GraphsPer::slot, 4, false}};
+  for (const Case& c : kCases) {
+    config::RunPlan plan = plan_of(c.grid, "bf16", {}, c.per, 4);
+    plan.train.micro_batch = plan.train.global_batch / c.microbatches;
+    testing::run_of(plan, [&](train::Engine& engine, Index) {
+      // A product that adds to its result reads it.
+      const auto products_that_add = [&](int instance) {
+        int count = 0;
+        const GraphCache::Key key{0, instance, engine.stage().chunks()[0].range().layers.begin,
+                                  GraphCache::Key::kBackward};
+        for (const Graph::Touched& op : engine.layer_graphs().graph(key).touched()) {
+          const auto is_written = [&op](const Tensor& read) { return read && read.raw() == op.writes[0].raw(); };
+          count += op.op == "matmul" && std::ranges::any_of(op.reads, is_written) ? 1 : 0;
+        }
+        return count;
+      };
+      constexpr int kWeights = 4;
+      EXPECT_EQ(products_that_add(0), c.replaces ? 0 : kWeights) << c.name;
+      if (c.per == GraphsPer::microbatch && c.grid.pp > 1) {
+        EXPECT_EQ(products_that_add(1), kWeights) << c.name;
+      }
+    });
+  }
+}
+
 TEST(LayerGraphs, NeedNoWarmup) {
   const Grid grid{.tp = 2, .pp = 2};
   const auto want = eager(eager_plan(grid, "bf16", 12));
