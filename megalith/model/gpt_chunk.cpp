@@ -158,8 +158,8 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
   return output;
 }
 
-void GptChunk::block_backward_in_pieces(Exec& ex, const Inputs& inputs, std::size_t i, const Tensor& dy,
-                                        const Saved& saved, const Tensor& dx) const {
+void GptChunk::block_backward_in_pieces(Exec& ex, const Inputs& inputs, std::size_t i, const nn::SummedGrad& dy,
+                                        const Saved& saved, const nn::SummedGrad& dx) const {
   const nn::TransformerBlock& block = blocks_[i];
   const nn::TransformerBlock::Saved& kept = saved.blocks[i];
   const Index layer = range_.layers.begin + static_cast<Index>(i);
@@ -208,10 +208,15 @@ Tensor GptChunk::take_turns(Exec& ex, const Inputs& inputs, const Turns& turns, 
       return;
     }
     if (goes_on && first_part) await_params(ex, gatherer, layer_of(i));
-    const bool is_first_region = t < turns.begin + parts;
+    const bool is_first_region = t < turns.begin + parts, ends_block = !is_first_region || turns.finishes_before;
     if (!is_first_region && first_part) x = !goes_on && output ? output : boundary(ex, inputs);
-    if (!is_first_region || turns.finishes_before) in_block(i - 1).add_up(ex, microbatch, x, saved.blocks[i - 1]);
-    if (goes_on) message = in_block(i).enter_attention(ex, microbatch, x, saved.blocks[i]);
+    if (!ends_block) {
+      message = in_block(i).enter_attention(ex, microbatch, x, saved.blocks[i]);
+    } else if (goes_on) {
+      message = in_block(i).enter_attention(ex, microbatch, x, blocks_[i - 1], saved.blocks[i - 1], saved.blocks[i]);
+    } else {
+      in_block(i - 1).add_up(ex, microbatch, x, saved.blocks[i - 1]);
+    }
   };
   // One part's message leaves beside the other's work: the whole of a turn, or where rows also enter by messages its
   // first product, as the other part's enter beside the rest of it.
@@ -262,23 +267,25 @@ Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) cons
 
 void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,
                         const Saved& saved, GradReducer* reducer) const {
-  Tensor dy = blocks_.empty() ? output_grad : own_edge(ex, inputs, output_grad);
+  nn::SummedGrad dy{blocks_.empty() ? output_grad : own_edge(ex, inputs, output_grad)};
   if (head_) {
-    dy = blocks_.empty() && input_grad ? input_grad : boundary(ex, inputs);
+    dy.grad = blocks_.empty() && input_grad ? input_grad : boundary(ex, inputs);
+    if (!blocks_.empty()) dy.row_sums = blocks_.back().dy_sums();
     head_->backward(ex, inputs.microbatch, inputs.targets, saved.head, dy);
   }
   // Where rows enter by a message, each block begins that of the one before.
   const bool in_pieces = pieces_.pieces != LayerPieces::none, ahead = !in_pieces && tp_.shares_rows();
   const auto set_layer = [&](std::size_t i) { ex.set_layer(range_.layers.begin + static_cast<Index>(i)); };
   nn::EnteredBackward entered;  // of the block that comes next
-  const auto enter = [&](std::size_t i, const Tensor& d_out) {
+  const auto enter = [&](std::size_t i, const nn::SummedGrad& d_out) {
     set_layer(i);
     entered = blocks_[i].enter_backward(ex, inputs.microbatch, d_out, saved.blocks[i]);
   };
   if (!blocks_.empty() && ahead) enter(blocks_.size() - 1, dy);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     set_layer(i);
-    const Tensor dx = i == 0 && input_grad && writes_to_caller() ? input_grad : boundary(ex, inputs);
+    nn::SummedGrad dx{i == 0 && input_grad && writes_to_caller() ? input_grad : boundary(ex, inputs)};
+    if (i > 0) dx.row_sums = blocks_[i - 1].dy_sums();
     if (in_pieces) {
       block_backward_in_pieces(ex, inputs, i, dy, saved, dx);
     } else if (!ahead) {
@@ -295,11 +302,11 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
   }
   ex.set_layer(kOutsideLayers);
   if (embedding_) {
-    embedding_->backward_weight(ex, inputs.microbatch, inputs.tokens, dy);
+    embedding_->backward_weight(ex, inputs.microbatch, inputs.tokens, dy.grad);
   } else if (blocks_.empty() && !head_) {
     ops::copy(ex, output_grad, input_grad);  // a stage without layers
   } else if (!blocks_.empty() && !writes_to_caller()) {
-    ops::copy(ex, dy, input_grad);
+    ops::copy(ex, dy.grad, input_grad);
   }
 }
 

@@ -107,8 +107,8 @@ class GptChunk {
   Tensor take_turns(Exec& ex, const Inputs& inputs, const Turns& turns, const Tensor& x, const Tensor& output,
                     Saved& saved, ParamGatherer* gatherer) const;
   /// The backward pass of one block in pieces.
-  void block_backward_in_pieces(Exec& ex, const Inputs& inputs, std::size_t block, const Tensor& dy, const Saved& saved,
-                                const Tensor& dx) const;
+  void block_backward_in_pieces(Exec& ex, const Inputs& inputs, std::size_t block, const nn::SummedGrad& dy,
+                                const Saved& saved, const nn::SummedGrad& dx) const;
   /// A copy of a message in memory of the chunk's own, where its edges are; else the message itself.
   Tensor own_edge(Exec& ex, const Inputs& inputs, const Tensor& message) const;
   bool writes_to_caller() const { return pieces_.edges == ChunkEdges::of_caller; }

@@ -33,7 +33,6 @@ Tensor LayerNorm::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& p
 
 Tensor LayerNorm::forward_residual(Exec& ex, const Tensor& x, const Tensor& bias, const Tensor& residual,
                                    const ops::Dropout& dropout, Saved& saved, const Part& part) const {
-  part.make(ex, saved.x, x.shape(), x.dtype());
   make_results(ex, x.shape(), x.dtype(), saved, part);
   ops::residual_layer_norm(ex, {.x = part.of(x),
                                 .bias = bias,
@@ -50,16 +49,17 @@ Tensor LayerNorm::forward_residual(Exec& ex, const Tensor& x, const Tensor& bias
 }
 
 void LayerNorm::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual,
-                         const Tensor& dx) const {
+                         const SummedGrad& dx) const {
   ops::layer_norm_backward(ex, {.dy = dy,
                                 .x = saved.x,
                                 .gamma = gamma_.value,
                                 .mean = saved.mean,
                                 .rstd = saved.rstd,
                                 .residual = residual,
-                                .dx = dx,
+                                .dx = dx.grad,
                                 .gamma_grad = gamma_.grad,
-                                .beta_grad = beta_.grad});
+                                .beta_grad = beta_.grad,
+                                .dx_sums = dx.row_sums});
 }
 
 }  // namespace megalith::nn

@@ -2,8 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/nn/tensor_parallel.h"
-#include "megalith/tensor/param.h"
+#include "megalith/nn/linear.h"
 
 namespace megalith::nn {
 
@@ -21,13 +20,13 @@ class LayerNorm {
   LayerNorm(Param& gamma, Param& beta, double eps) : gamma_(gamma), beta_(beta), eps_(eps) {}
 
   Tensor forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part = {}) const;
-  /// Of sum = residual + dropout(x + bias), which is kept in saved.x: one pass over memory for the end of one half of a
-  /// block and the norm of the next.
+  /// Of sum = residual + dropout(x + bias), which is written to saved.x, memory of the caller's: one pass for the end
+  /// of a region and the norm of the next.
   Tensor forward_residual(Exec& ex, const Tensor& x, const Tensor& bias, const Tensor& residual,
                           const ops::Dropout& dropout, Saved& saved, const Part& part) const;
   /// dx [T, H] = gradient through the norm + residual (the gradient that flows past it; may be undefined). Adds to the
-  /// gradients of gain and shift in the same pass.
-  void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual, const Tensor& dx) const;
+  /// gradients of gain and shift in the same pass, and to dx.row_sums.
+  void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual, const SummedGrad& dx) const;
 
  private:
   static void make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved, const Part& part);

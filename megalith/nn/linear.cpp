@@ -102,9 +102,11 @@ WeightGradTime RowParallelLinear::weight_grad_time() const {
   return tp_.shares_rows() ? WeightGradTime::beside_entering : WeightGradTime::beside_sum;
 }
 
-void RowParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {
-  add_weight_gradients(ex, dy, saved.x, weight_, write, beside(weight_grad_time() == WeightGradTime::beside_entering),
-                       bias_.grad);
+void RowParallelLinear::backward_weight_at(WeightGradTime now, Exec& ex, const EnteredBackward& entered,
+                                           const Saved& saved, ops::Write write) const {
+  if (now != weight_grad_time()) return;
+  add_weight_gradients(ex, entered.d_out.x, saved.x, weight_, write, beside(now == WeightGradTime::beside_entering),
+                       entered.has_out_bias_grad ? Tensor() : bias_.grad);
 }
 
 }  // namespace megalith::nn

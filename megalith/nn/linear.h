@@ -13,10 +13,18 @@ enum class WeightGradTime : std::uint8_t {
   beside_entering  ///< beside the gather of what enters the region that comes next
 };
 
+/// The gradient of a sum that a row-parallel layer's result and its bias went into.
+struct SummedGrad {
+  Tensor grad;           ///< [O, H]
+  Tensor row_sums = {};  ///< [H], the bias's gradient, to which the op that writes `grad` adds the sums of its rows;
+                         ///< may be undefined: then the layer's own backward pass adds them
+};
+
 /// What a region's backward pass reads of all rows, on its way: the gradient of its result and its input.
 struct EnteredBackward {
-  TensorParallel::Entered d_out;  ///< [T, H]
-  TensorParallel::Entered x;      ///< [T, H]
+  TensorParallel::Entered d_out;   ///< [T, H]
+  TensorParallel::Entered x;       ///< [T, H]
+  bool has_out_bias_grad = false;  ///< the op that made d_out has added to it
 };
 
 /// Y = X W^T + b, W split by output features over `tp`: begins a region. x [O, in] -> y [T, out/tp]. Between a
@@ -85,13 +93,12 @@ class RowParallelLinear {
   /// rows to bias_grad [in/tp], the bias of the layer before.
   void backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
                            const Tensor& bias_grad) const;
-  /// dy [T, out]: also the bias's gradient is of all rows.
-  void backward_weight(Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const;
-  /// backward_weight(), if `now` is the time for it: a region's backward pass calls this at each of them.
-  void backward_weight_at(WeightGradTime now, Exec& ex, const Tensor& dy, const Saved& saved, ops::Write write) const {
-    if (now == weight_grad_time()) backward_weight(ex, dy, saved, write);
-  }
+  /// If `now` is the time for it: a region's backward pass calls this at each of them. Adds to the gradient of the bias
+  /// too, which is of all rows, unless it is there.
+  void backward_weight_at(WeightGradTime now, Exec& ex, const EnteredBackward& entered, const Saved& saved,
+                          ops::Write write) const;
   const Tensor& bias() const { return bias_.value; }
+  const Tensor& bias_grad() const { return bias_.grad; }
 
  private:
   WeightGradTime weight_grad_time() const;

@@ -20,7 +20,7 @@ Tensor LmHead::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, 
 }
 
 void LmHead::backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved,
-                      const Tensor& dx) const {
+                      const SummedGrad& dx) const {
   const Tensor d_logits = cross_entropy_.backward(ex, microbatch, targets, saved.loss);
   const Tensor d_normed = ex.tensor(saved.normed.shape(), saved.normed.dtype());
   TensorParallel::Entered entered = tp_.enter(ex, saved.normed, kWholeMicrobatch);

@@ -23,9 +23,9 @@ class LmHead {
   /// loss [T]; adds its sum to loss_sum [1] f64.
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets, const Tensor& loss_sum,
                  Saved& saved) const;
-  /// dx [O, H] is written; adds to the gradients of table and norm.
+  /// dx [O, H] is written, and its row_sums added to; adds to the gradients of table and norm.
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved,
-                const Tensor& dx) const;
+                const SummedGrad& dx) const;
 
  private:
   TensorParallel tp_;

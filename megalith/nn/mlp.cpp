@@ -21,16 +21,16 @@ void Mlp::backward(Exec& ex, EnteredBackward& entered, const Saved& saved, const
   const Tensor dz = ex.tensor(saved.up.y.shape(), dx.dtype());
   entered.d_out.messages.wait(ex);
   down_.backward_input_gelu(ex, entered.d_out.x, saved.up.y, dz, up_.bias_grad());
-  down_.backward_weight_at(WeightGradTime::at_once, ex, entered.d_out.x, saved.down, write);
+  down_.backward_weight_at(WeightGradTime::at_once, ex, entered, saved.down, write);
   InFlight sums = up_.backward_input(ex, dz, dx);
   entered.x.messages.wait(ex);
   up_.backward_weight_without_bias(ex, dz, entered.x.x, write);
-  down_.backward_weight_at(WeightGradTime::beside_sum, ex, entered.d_out.x, saved.down, write);
+  down_.backward_weight_at(WeightGradTime::beside_sum, ex, entered, saved.down, write);
   sums.wait(ex);
 }
 
 void Mlp::finish_backward(Exec& ex, const EnteredBackward& entered, const Saved& saved, ops::Write write) const {
-  down_.backward_weight_at(WeightGradTime::beside_entering, ex, entered.d_out.x, saved.down, write);
+  down_.backward_weight_at(WeightGradTime::beside_entering, ex, entered, saved.down, write);
 }
 
 }  // namespace megalith::nn

@@ -31,12 +31,13 @@ class Mlp {
 
   // Backward, in three steps: what is read of all rows enters; dy [O, H] -> dx [O, H] (overwritten), with the weight
   // gradients but the one that hides the entering of the region that comes next; that one.
-  [[nodiscard]] EnteredBackward enter_backward(Exec& ex, const Tensor& dy, const Saved& saved) const {
-    return {down_.enter_backward(ex, dy), up_.enter_backward(ex, saved.up)};
+  [[nodiscard]] EnteredBackward enter_backward(Exec& ex, const SummedGrad& dy, const Saved& saved) const {
+    return {down_.enter_backward(ex, dy.grad), up_.enter_backward(ex, saved.up), static_cast<bool>(dy.row_sums)};
   }
   void backward(Exec& ex, EnteredBackward& entered, const Saved& saved, const Tensor& dx, ops::Write write) const;
   void finish_backward(Exec& ex, const EnteredBackward& entered, const Saved& saved, ops::Write write) const;
   const Tensor& out_bias() const { return down_.bias(); }
+  const Tensor& out_bias_grad() const { return down_.bias_grad(); }
 
  private:
   ColumnParallelLinear up_;

@@ -53,7 +53,7 @@ void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, EnteredBack
   const Tensor d_attended = ex.tensor(saved.out.x.shape(), dx.dtype());
   entered.d_out.messages.wait(ex);
   out_.backward_input(ex, entered.d_out.x, d_attended);
-  out_.backward_weight_at(WeightGradTime::at_once, ex, entered.d_out.x, saved.out, microbatch.weight_grads);
+  out_.backward_weight_at(WeightGradTime::at_once, ex, entered, saved.out, microbatch.weight_grads);
   const Tensor d_qkv = ex.tensor(saved.qkv.y.shape(), dx.dtype());
   ops::attention_backward(ex, {.dout = d_attended,
                                .qkv = saved.qkv.y,
@@ -69,13 +69,13 @@ void SelfAttention::backward(Exec& ex, const Microbatch& microbatch, EnteredBack
   InFlight sums = qkv_.backward_input(ex, d_qkv, dx);
   entered.x.messages.wait(ex);
   qkv_.backward_weight(ex, d_qkv, entered.x.x, microbatch.weight_grads);
-  out_.backward_weight_at(WeightGradTime::beside_sum, ex, entered.d_out.x, saved.out, microbatch.weight_grads);
+  out_.backward_weight_at(WeightGradTime::beside_sum, ex, entered, saved.out, microbatch.weight_grads);
   sums.wait(ex);
 }
 
 void SelfAttention::finish_backward(Exec& ex, const Microbatch& microbatch, const EnteredBackward& entered,
                                     const Saved& saved) const {
-  out_.backward_weight_at(WeightGradTime::beside_entering, ex, entered.d_out.x, saved.out, microbatch.weight_grads);
+  out_.backward_weight_at(WeightGradTime::beside_entering, ex, entered, saved.out, microbatch.weight_grads);
 }
 
 }  // namespace megalith::nn

@@ -34,14 +34,15 @@ class SelfAttention {
   InFlight leave(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
 
   // Backward, in three steps as Mlp's: dy [O, H] -> dx [O, H].
-  [[nodiscard]] EnteredBackward enter_backward(Exec& ex, const Tensor& dy, const Saved& saved) const {
-    return {out_.enter_backward(ex, dy), qkv_.enter_backward(ex, saved.qkv)};
+  [[nodiscard]] EnteredBackward enter_backward(Exec& ex, const SummedGrad& dy, const Saved& saved) const {
+    return {out_.enter_backward(ex, dy.grad), qkv_.enter_backward(ex, saved.qkv), static_cast<bool>(dy.row_sums)};
   }
   void backward(Exec& ex, const Microbatch& microbatch, EnteredBackward& entered, const Saved& saved,
                 const Tensor& dx) const;
   void finish_backward(Exec& ex, const Microbatch& microbatch, const EnteredBackward& entered,
                        const Saved& saved) const;
   const Tensor& out_bias() const { return out_.bias(); }
+  const Tensor& out_bias_grad() const { return out_.bias_grad(); }
 
  private:
   Index heads_, head_dim_, first_head_, global_heads_;

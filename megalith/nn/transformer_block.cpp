@@ -47,9 +47,22 @@ InFlight TransformerBlock::enter_attention(Exec& ex, const Microbatch& microbatc
   return attention_.enter(ex, normed, saved.attention, microbatch.part);
 }
 
+InFlight TransformerBlock::enter_attention(Exec& ex, const Microbatch& microbatch, const Tensor& x,
+                                           const TransformerBlock& before, const Saved& saved_before,
+                                           Saved& saved) const {
+  saved.norm1.x = x;
+  tp_.for_runs(microbatch, before.mlp_dropout_, [&](const Part& run, const ops::Dropout& dropout) {
+    norm1_.forward_residual(ex, saved_before.mlp.down.y, before.mlp_.out_bias(), saved_before.norm2.x, dropout,
+                            saved.norm1, run);
+  });
+  return attention_.enter(ex, saved.norm1.y, saved.attention, microbatch.part);
+}
+
 InFlight TransformerBlock::enter_mlp(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
+  const Tensor& attended = saved.attention.out.y;
+  microbatch.part.make(ex, saved.norm2.x, attended.shape(), attended.dtype());
   tp_.for_runs(microbatch, attention_dropout_, [&](const Part& run, const ops::Dropout& dropout) {
-    norm2_.forward_residual(ex, saved.attention.out.y, attention_.out_bias(), saved.norm1.x, dropout, saved.norm2, run);
+    norm2_.forward_residual(ex, attended, attention_.out_bias(), saved.norm1.x, dropout, saved.norm2, run);
   });
   return mlp_.enter(ex, saved.norm2.y, saved.mlp, microbatch.part);
 }
@@ -74,40 +87,40 @@ void TransformerBlock::add_up(Exec& ex, const Microbatch& microbatch, const Tens
   });
 }
 
-EnteredBackward TransformerBlock::enter_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy,
+EnteredBackward TransformerBlock::enter_backward(Exec& ex, const Microbatch& microbatch, const SummedGrad& dy,
                                                  const Saved& saved) const {
-  return mlp_.enter_backward(ex, tp_.through_dropout(ex, microbatch, mlp_dropout_, dy), saved.mlp);
+  return mlp_.enter_backward(ex, through_dropout(ex, microbatch, mlp_dropout_, dy), saved.mlp);
 }
 
-EnteredBackward TransformerBlock::enter_attention_backward(Exec& ex, const Microbatch& microbatch, const Tensor& da,
+EnteredBackward TransformerBlock::enter_attention_backward(Exec& ex, const Microbatch& microbatch, const SummedGrad& da,
                                                            const Saved& saved) const {
-  return attention_.enter_backward(ex, tp_.through_dropout(ex, microbatch, attention_dropout_, da), saved.attention);
+  return attention_.enter_backward(ex, through_dropout(ex, microbatch, attention_dropout_, da), saved.attention);
 }
 
 void TransformerBlock::through_mlp(Exec& ex, const Microbatch& microbatch, const Tensor& dy, EnteredBackward& entered,
-                                   const Saved& saved, const Tensor& da) const {
+                                   const Saved& saved, const SummedGrad& da) const {
   const Tensor d_norm2 = ex.tensor(dy.shape(), dy.dtype());
   mlp_.backward(ex, entered, saved.mlp, d_norm2, microbatch.weight_grads);
   norm2_.backward(ex, d_norm2, saved.norm2, dy, da);
 }
 
 void TransformerBlock::through_attention(Exec& ex, const Microbatch& microbatch, const Tensor& da,
-                                         EnteredBackward& entered, const Saved& saved, const Tensor& dx) const {
+                                         EnteredBackward& entered, const Saved& saved, const SummedGrad& dx) const {
   const Tensor d_norm1 = ex.tensor(da.shape(), da.dtype());
   attention_.backward(ex, microbatch, entered, saved.attention, d_norm1);
   norm1_.backward(ex, d_norm1, saved.norm1, da, dx);
 }
 
-void TransformerBlock::backward_mlp(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
+void TransformerBlock::backward_mlp(Exec& ex, const Microbatch& microbatch, const SummedGrad& dy, const Saved& saved,
                                     const Tensor& da) const {
   EnteredBackward entered = enter_backward(ex, microbatch, dy, saved);
-  through_mlp(ex, microbatch, dy, entered, saved, da);
+  through_mlp(ex, microbatch, dy.grad, entered, saved, between(da));
   mlp_.finish_backward(ex, entered, saved.mlp, microbatch.weight_grads);
 }
 
 void TransformerBlock::backward_attention(Exec& ex, const Microbatch& microbatch, const Tensor& da, const Saved& saved,
-                                          const Tensor& dx) const {
-  EnteredBackward entered = enter_attention_backward(ex, microbatch, da, saved);
+                                          const SummedGrad& dx) const {
+  EnteredBackward entered = enter_attention_backward(ex, microbatch, between(da), saved);
   through_attention(ex, microbatch, da, entered, saved, dx);
   attention_.finish_backward(ex, microbatch, entered, saved.attention);
 }

@@ -34,44 +34,59 @@ class TransformerBlock {
   // entering, its first product, the rest of the region and the rows leaving; then the end. What a step returns is in
   // flight: wait for it before that part's next step.
   InFlight enter_attention(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
+  /// Behind another block, which this ends: in place of its add_up() to x, which is written.
+  InFlight enter_attention(Exec& ex, const Microbatch& microbatch, const Tensor& x, const TransformerBlock& before,
+                           const Saved& saved_before, Saved& saved) const;
   InFlight enter_mlp(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
   void work(Exec& ex, const Microbatch& microbatch, Region region, Saved& saved) const;
   InFlight leave(Exec& ex, const Microbatch& microbatch, Region region, Saved& saved) const;
   void add_up(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Saved& saved) const;
 
+  /// The row_sums of dy, for the op that makes it: the last bias's gradient. Undefined where that is the sum of
+  /// something else: behind a dropout, or over all ranks' rows.
+  Tensor dy_sums() const { return row_sums(mlp_dropout_, mlp_.out_bias_grad()); }
   /// What the backward pass reads of all rows enters, before it.
-  [[nodiscard]] EnteredBackward enter_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy,
+  [[nodiscard]] EnteredBackward enter_backward(Exec& ex, const Microbatch& microbatch, const SummedGrad& dy,
                                                const Saved& saved) const;
-  /// dx [O, H] is written, and is not dy. Calls enter_next() once dx is there, for the block before: the last weight
-  /// gradient hides what that begins.
+  /// dx [O, H] is written, and is not dy; its row_sums are the dy_sums() of the block before. Calls enter_next() once
+  /// dx is there, for that block: the last weight gradient hides what that begins.
   template <class EnterNext>
-  void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, EnteredBackward entered, const Saved& saved,
-                const Tensor& dx, EnterNext&& enter_next) const {
-    const Tensor da = ex.tensor(dy.shape(), dy.dtype());
-    through_mlp(ex, microbatch, dy, entered, saved, da);
+  void backward(Exec& ex, const Microbatch& microbatch, const SummedGrad& dy, EnteredBackward entered,
+                const Saved& saved, const SummedGrad& dx, EnterNext&& enter_next) const {
+    const SummedGrad da = between(ex.tensor(dy.grad.shape(), dy.grad.dtype()));
+    through_mlp(ex, microbatch, dy.grad, entered, saved, da);
     EnteredBackward attention = enter_attention_backward(ex, microbatch, da, saved);
     mlp_.finish_backward(ex, entered, saved.mlp, microbatch.weight_grads);
-    through_attention(ex, microbatch, da, attention, saved, dx);
+    through_attention(ex, microbatch, da.grad, attention, saved, dx);
     enter_next();
     attention_.finish_backward(ex, microbatch, attention, saved.attention);
   }
   /// The same of a block by itself.
-  void backward(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved, const Tensor& dx) const {
+  void backward(Exec& ex, const Microbatch& microbatch, const SummedGrad& dy, const Saved& saved,
+                const SummedGrad& dx) const {
     backward(ex, microbatch, dy, enter_backward(ex, microbatch, dy, saved), saved, dx, [] {});
   }
   // The same in two steps of their own, with da [O, H], the gradient between the regions, in memory of the caller's.
-  void backward_mlp(Exec& ex, const Microbatch& microbatch, const Tensor& dy, const Saved& saved,
+  void backward_mlp(Exec& ex, const Microbatch& microbatch, const SummedGrad& dy, const Saved& saved,
                     const Tensor& da) const;
   void backward_attention(Exec& ex, const Microbatch& microbatch, const Tensor& da, const Saved& saved,
-                          const Tensor& dx) const;
+                          const SummedGrad& dx) const;
 
  private:
-  EnteredBackward enter_attention_backward(Exec& ex, const Microbatch& microbatch, const Tensor& da,
+  Tensor row_sums(const DropoutSite& behind, const Tensor& bias_grad) const {
+    return behind.probability == 0 && !tp_.shares_rows() ? bias_grad : Tensor();
+  }
+  SummedGrad between(const Tensor& da) const { return {da, row_sums(attention_dropout_, attention_.out_bias_grad())}; }
+  SummedGrad through_dropout(Exec& ex, const Microbatch& microbatch, const DropoutSite& site,
+                             const SummedGrad& grad) const {
+    return {tp_.through_dropout(ex, microbatch, site, grad.grad), grad.row_sums};
+  }
+  EnteredBackward enter_attention_backward(Exec& ex, const Microbatch& microbatch, const SummedGrad& da,
                                            const Saved& saved) const;
   void through_mlp(Exec& ex, const Microbatch& microbatch, const Tensor& dy, EnteredBackward& entered,
-                   const Saved& saved, const Tensor& da) const;
+                   const Saved& saved, const SummedGrad& da) const;
   void through_attention(Exec& ex, const Microbatch& microbatch, const Tensor& da, EnteredBackward& entered,
-                         const Saved& saved, const Tensor& dx) const;
+                         const Saved& saved, const SummedGrad& dx) const;
 
   TensorParallel tp_;
   LayerNorm norm1_;

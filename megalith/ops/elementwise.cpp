@@ -22,7 +22,7 @@ void bias_backward(Exec& ex, const Tensor& dy, const Tensor& bias_grad) {
   const auto [tokens, features] = dims<2>(dy, "bias_backward.dy");
   const DType sum_dtype = statistics_dtype(dy.dtype());
   expect_like(bias_grad, {features}, sum_dtype, "bias_backward.bias_grad");
-  const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(tokens) : cuda::bias_backward_parts(tokens);
+  const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(tokens) : cuda::row_parts(tokens);
   const Tensor parts = ex.tensor({blocks, features}, sum_dtype);
   run_float(
       ex, {.name = "bias_backward", .reads = {dy, bias_grad}, .writes = {bias_grad}, .scratch = parts}, dy.dtype(),

@@ -39,8 +39,7 @@ void matmul(Exec& ex, const Matmul& args) {
   expect_like(args.a, a_transposed ? Shape{k, m} : Shape{m, k}, dtype, "matmul.a");
   expect_like(args.b, b_transposed ? Shape{n, k} : Shape{k, n}, dtype, "matmul.b");
   check_options(args, m, n);
-  const Tensor parts =
-      args.row_sums ? column_sum_parts(ex, args.a, cuda::bias_backward_parts(args.a.dim(0))) : Tensor();
+  const Tensor parts = args.row_sums ? column_sum_parts(ex, args.a, cuda::row_parts(args.a.dim(0))) : Tensor();
   const auto on_cpu = [args, parts]<class T>() {
     cpu::matmul<T>(args);
     if (args.row_sums) cpu::bias_backward<T>(args.a, args.row_sums, parts);

@@ -59,13 +59,15 @@ void layer_norm_backward(Exec& ex, const LayerNormBackward& args) {
   expect_like(args.dx, {tokens, hidden}, dtype, "layer_norm_backward.dx");
   expect_like(args.gamma_grad, {hidden}, stat_dtype, "layer_norm_backward.gamma_grad");
   expect_like(args.beta_grad, {hidden}, stat_dtype, "layer_norm_backward.beta_grad");
-  const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(tokens) : cuda::norm_parts(tokens);
-  const Tensor parts = ex.tensor({blocks, 2, hidden}, stat_dtype);
+  if (args.dx_sums) expect_like(args.dx_sums, {hidden}, stat_dtype, "layer_norm_backward.dx_sums");
+  const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(tokens) : cuda::row_parts(tokens);
+  const Tensor parts = ex.tensor({blocks, args.dx_sums ? 3 : 2, hidden}, stat_dtype);
   run_float(
       ex,
       {.name = "layer_norm_backward",
-       .reads = {args.dy, args.x, args.gamma, args.mean, args.rstd, args.residual, args.gamma_grad, args.beta_grad},
-       .writes = {args.dx, args.gamma_grad, args.beta_grad},
+       .reads = {args.dy, args.x, args.gamma, args.mean, args.rstd, args.residual, args.gamma_grad, args.beta_grad,
+                 args.dx_sums},
+       .writes = {args.dx, args.gamma_grad, args.beta_grad, args.dx_sums},
        .scratch = parts},
       dtype, [args, parts]<class T>() { cpu::layer_norm_backward<T>(args, parts); },
       [args, parts](auto&, auto stream) { cuda::layer_norm_backward(stream, args, parts); });

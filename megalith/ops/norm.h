@@ -24,12 +24,14 @@ void residual_layer_norm(Exec& ex, const ResidualLayerNorm& args);
 
 /// The whole way back in one pass: dx = d(loss)/dx, plus `residual` when that is given (the gradient that flows past
 /// the norm); gamma_grad [H] += sum_t dy * xhat; beta_grad [H] += sum_t dy, both f32 (f64 for f64), rows summed in
-/// fixed blocks. dx may be dy or residual.
+/// fixed blocks. dx may be dy or residual. Where dx is the gradient of a sum that a bias went into, dx_sums is that
+/// bias's: += sum_t dx, with the bits of Matmul::row_sums, which would read dx once more.
 struct LayerNormBackward {
   Tensor dy, x, gamma, mean, rstd;  // in   [T, H], [T, H], [H], [T], [T]
   Tensor residual;                  // in   [T, H] or undefined
   Tensor dx;                        // out  [T, H]
   Tensor gamma_grad, beta_grad;     // out, accumulated
+  Tensor dx_sums = {};              // out, accumulated [H]; may be undefined
 };
 void layer_norm_backward(Exec& ex, const LayerNormBackward& args);
 

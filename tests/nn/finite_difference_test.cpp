@@ -41,7 +41,7 @@ void check_block(double dropout) {
     const Tensor y = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
     nn::TransformerBlock::Saved saved;
     block.forward(ex, microbatch.get(), x, y, saved);
-    block.backward(ex, microbatch.get(), dy, saved, dx);
+    block.backward(ex, microbatch.get(), {dy}, saved, {dx});
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
       nn::TransformerBlock::Saved ignored;
@@ -54,6 +54,53 @@ void check_block(double dropout) {
 TEST(FiniteDifference, TransformerBlock) { check_block(0); }
 TEST(FiniteDifference, TransformerBlockWithDropout) { check_block(0.3); }
 
+/// As in a model: the second ends the first in its first norm, and makes the gradient of the first's last bias.
+void check_two_blocks(double dropout) {
+  with_solo_group([&](const comm::Group& group) {
+    using Region = nn::TransformerBlock::Region;
+    const nn::TensorParallel tp = testing::whole_rows(group);
+    const nn::BlockConfig config = testing::small_block(dropout);
+    std::vector<ParamSpec> specs;
+    for (const char* name : {"a", "b"}) nn::TransformerBlock::declare(specs, name, config, tp);
+    LayerParams layer(std::move(specs));
+    const nn::TransformerBlock a("a", 0, config, tp, layer.params), b("b", 1, config, tp, layer.params);
+    SmallMicrobatch microbatch;
+    Exec ex;
+    const Tensor x = testing::random_tensor(ex, {6, 8}, 1), dz = testing::random_tensor(ex, {6, 8}, 2);
+    const Tensor y = ex.tensor({6, 8}, DType::f64), z = ex.tensor({6, 8}, DType::f64);
+    const Tensor dy = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
+    const auto forward = [&](Exec& e, nn::TransformerBlock::Saved& saved_a, nn::TransformerBlock::Saved& saved_b) {
+      const nn::Microbatch& m = microbatch.get();
+      const auto through = [&](const nn::TransformerBlock& block, nn::TransformerBlock::Saved& saved) {
+        block.work(e, m, Region::attention, saved);
+        block.leave(e, m, Region::attention, saved).wait(e);
+        block.enter_mlp(e, m, saved).wait(e);
+        block.work(e, m, Region::mlp, saved);
+        block.leave(e, m, Region::mlp, saved).wait(e);
+      };
+      a.enter_attention(e, m, x, saved_a).wait(e);
+      through(a, saved_a);
+      b.enter_attention(e, m, y, a, saved_a, saved_b).wait(e);
+      through(b, saved_b);
+      b.add_up(e, m, z, saved_b);
+    };
+    nn::TransformerBlock::Saved saved_a, saved_b;
+    forward(ex, saved_a, saved_b);
+    EXPECT_EQ(static_cast<bool>(a.dy_sums()), dropout == 0);
+    b.backward(ex, microbatch.get(), {dz}, saved_b, {dy, a.dy_sums()});
+    a.backward(ex, microbatch.get(), {dy, a.dy_sums()}, saved_a, {dx});
+    expect_gradients(layer, x, dx, [&] {
+      Exec scratch;
+      nn::TransformerBlock::Saved ignored_a, ignored_b;
+      forward(scratch, ignored_a, ignored_b);
+      return testing::dot(z, dz);
+    });
+  });
+}
+
+TEST(FiniteDifference, ABlockBehindAnother) { check_two_blocks(0); }
+TEST(FiniteDifference, ABlockBehindAnotherWithDropout) { check_two_blocks(0.3); }
+
 TEST(FiniteDifference, LayerNorm) {
   with_solo_group([](const comm::Group&) {
     LayerParams layer({{TensorSlice::whole("g", {5}), {5}, Init::ones}, {TensorSlice::whole("b", {5}), {5}}});
@@ -63,7 +110,7 @@ TEST(FiniteDifference, LayerNorm) {
     const Tensor dx = ex.tensor({4, 5}, DType::f64);
     nn::LayerNorm::Saved saved;
     norm.forward(ex, x, saved);
-    norm.backward(ex, dy, saved, {}, dx);
+    norm.backward(ex, dy, saved, {}, {dx});
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
       nn::LayerNorm::Saved ignored;
@@ -93,7 +140,8 @@ TEST(FiniteDifference, LinearLayers) {
     forward(ex, saved_up, saved_down);
     const Tensor dh = ex.tensor({5, 6}, DType::f64), dx = ex.tensor({5, 4}, DType::f64);
     down.backward_input(ex, dy, dh);
-    down.backward_weight(ex, dy, saved_down, ops::Write::accumulate);
+    const nn::EnteredBackward entered_down{down.enter_backward(ex, dy), {}};
+    down.backward_weight_at(nn::WeightGradTime::at_once, ex, entered_down, saved_down, ops::Write::accumulate);
     nn::TensorParallel::Entered entered = up.enter_backward(ex, saved_up);
     entered.messages.wait(ex);
     nn::InFlight sums = up.backward_input(ex, dh, dx);
@@ -150,7 +198,7 @@ TEST(FiniteDifference, LmHead) {
     nn::LmHead::Saved saved;
     const Tensor loss = head.forward(ex, microbatch.get(), x, targets, loss_sum, saved);
     EXPECT_EQ(loss.data<double>()[2], 0);
-    head.backward(ex, microbatch.get(), targets, saved, dx);
+    head.backward(ex, microbatch.get(), targets, saved, {dx});
     // Padding rows are no parameters: their gradient is exactly zero, and they do not enter the comparison.
     Param& table = layer.params.at("table");
     for (Index i = 7 * 4; i < 10 * 4; ++i) EXPECT_EQ(table.grad.data<double>()[i], 0) << i;

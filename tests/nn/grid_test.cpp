@@ -129,7 +129,7 @@ void run_block(const comm::Group& group, double dropout, Gathered& out, const Cu
   } else {
     block.forward(ex, microbatch.get(), x, y, saved);
   }
-  block.backward(ex, microbatch.get(), dy, saved, dx);
+  block.backward(ex, microbatch.get(), {dy}, saved, {dx});
   expect_messages_of_a_block(tp);
   sum_partial_gradients(ex, layer.params, tp);
   put_rows(out, "y", y, tp);
@@ -216,7 +216,7 @@ void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {}) {
   embedding.forward(ex, microbatch.get(), tokens, x);
   nn::LmHead::Saved saved;
   out.put("loss", head.forward(ex, microbatch.get(), x, targets, loss_sum, saved));
-  head.backward(ex, microbatch.get(), targets, saved, dx);
+  head.backward(ex, microbatch.get(), targets, saved, {dx});
   embedding.backward_weight(ex, microbatch.get(), tokens, dx);
   expect_messages_of_the_ends(tp);
   sum_partial_gradients(ex, layer.params, tp);

@@ -31,7 +31,7 @@ TEST(Reference, BlockEqualsPyTorch) {
     const Tensor y = ex.tensor(shape, DType::f64), dx = ex.tensor(shape, DType::f64);
     nn::TransformerBlock::Saved saved;
     block.forward(ex, microbatch, Tensor(x.data(), shape, DType::f64), y, saved);
-    block.backward(ex, microbatch, Tensor(dy.data(), shape, DType::f64), saved, dx);
+    block.backward(ex, microbatch, {Tensor(dy.data(), shape, DType::f64)}, saved, {dx});
     EXPECT_LT(testing::relative_error(testing::values_of(y), want.at("y")), 1e-13);
     EXPECT_LT(testing::relative_error(testing::values_of(dx), want.at("dx")), 1e-12);
     for (const auto& [name, gradient] : want.at("gradients").items()) {

@@ -75,7 +75,7 @@ TEST_P(DeviceOps, Norms) {
     const Twin sum = t().out({rows, columns}), y2 = t().out({rows, columns});
     const Twin mean2 = t().out_f32({rows}), rstd2 = t().out_f32({rows});
     const Twin dx = t().out({rows, columns}), gamma_grad = t().in_f32({columns}, 7),
-               beta_grad = t().in_f32({columns}, 8);
+               beta_grad = t().in_f32({columns}, 8), dx_sums = t().in_f32({columns}, 9);
     const Twin state = t().structure(kState);
     t().run([&](Exec& ex) {
       layer_norm_forward(ex, {.x = x.on(ex),
@@ -105,7 +105,8 @@ TEST_P(DeviceOps, Norms) {
                                .residual = residual.on(ex),
                                .dx = dx.on(ex),
                                .gamma_grad = gamma_grad.on(ex),
-                               .beta_grad = beta_grad.on(ex)});
+                               .beta_grad = beta_grad.on(ex),
+                               .dx_sums = dx_sums.on(ex)});
       // Over dy, and without a residual.
       layer_norm_backward(ex, {.dy = dy.on(ex),
                                .x = x.on(ex),
@@ -126,6 +127,7 @@ TEST_P(DeviceOps, Norms) {
     expect_same(dy, "dx over dy");
     expect_close(gamma_grad, "gamma_grad", 1e-5);
     expect_close(beta_grad, "beta_grad", 1e-5);
+    expect_same(dx_sums, "dx_sums, of rounded numbers");
     t().release();
   }
 }

@@ -6,10 +6,12 @@
 
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
+#include "megalith/ops/norm.h"
 
 #include "tests/ops/device_cases.h"
 
-// Ops that do no more than round, held to the scalar conversions bit for bit (of zeros and NaNs the value).
+// Bits: ops that do no more than round, held to the scalar conversions (of zeros and NaNs the value), and ops that do
+// the work of two, held to the two.
 namespace megalith::ops {
 namespace {
 
@@ -97,6 +99,81 @@ TEST_P(DeviceOps, Fills) {
         }
       }
     }
+  }
+}
+
+/// So a block that is followed by another gives what one that ends a stage gives, forward and backward.
+TEST_P(DeviceOps, WhatNormsDoBesides) {
+  struct Size {
+    Index rows, columns;
+  };
+  constexpr Size kNorms[] = {{1, 64}, {3, 70}, {37, 768}, {500, 1001}, {8500, 128}};
+  Exec& ex = t().tested();
+  const StepState state{.step = 3, .first_sample = 5};
+  for (const auto [rows, columns] : kNorms) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
+    const Shape matrix{rows, columns};
+    const Tensor x = t().in(matrix, 1, 2).on(ex), bias = t().in({columns}, 2).on(ex),
+                 residual = t().in(matrix, 3).on(ex), gamma = t().in({columns}, 4).on(ex),
+                 beta = t().in({columns}, 5).on(ex), dy = t().in(matrix, 6).on(ex);
+    const Tensor mean = t().out_f32({rows}).on(ex), rstd = t().out_f32({rows}).on(ex);
+    for (const double probability : {0.0, 0.3}) {
+      const Dropout dropout{.probability = probability,
+                            .seed = 9,
+                            .site = 4,
+                            .step_state = t().structure(state).on(ex),
+                            .seq_len = 1,
+                            .first_row = 3};
+      const Tensor sum = t().out(matrix).on(ex), y = t().out(matrix).on(ex), sum_of_two = t().out(matrix).on(ex),
+                   y_of_two = t().out(matrix).on(ex);
+      residual_layer_norm(ex, {.x = x,
+                               .bias = bias,
+                               .residual = residual,
+                               .gamma = gamma,
+                               .beta = beta,
+                               .sum = sum,
+                               .y = y,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .dropout = dropout});
+      bias_dropout_residual(ex, {.x = x, .bias = bias, .residual = residual, .out = sum_of_two, .dropout = dropout});
+      layer_norm_forward(ex,
+                         {.x = sum_of_two, .gamma = gamma, .beta = beta, .y = y_of_two, .mean = mean, .rstd = rstd});
+      expect_equal(t().read(sum), t().read(sum_of_two));
+      expect_equal(t().read(y), t().read(y_of_two));
+    }
+    for (const Tensor& past : {residual, Tensor()}) {
+      const Tensor dx = t().out(matrix).on(ex), gamma_grad = t().in_f32({columns}, 7).on(ex),
+                   beta_grad = t().in_f32({columns}, 8).on(ex);
+      const Tensor dx_sums = t().in_f32({columns}, 9).on(ex), sums_of_two = t().in_f32({columns}, 9).on(ex);
+      layer_norm_backward(ex, {.dy = dy,
+                               .x = x,
+                               .gamma = gamma,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .residual = past,
+                               .dx = dx,
+                               .gamma_grad = gamma_grad,
+                               .beta_grad = beta_grad,
+                               .dx_sums = dx_sums});
+      const Tensor dx_alone = t().out(matrix).on(ex), gamma_alone = t().in_f32({columns}, 7).on(ex),
+                   beta_alone = t().in_f32({columns}, 8).on(ex);
+      layer_norm_backward(ex, {.dy = dy,
+                               .x = x,
+                               .gamma = gamma,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .residual = past,
+                               .dx = dx_alone,
+                               .gamma_grad = gamma_alone,
+                               .beta_grad = beta_alone});
+      bias_backward(ex, dx_alone, sums_of_two);
+      expect_equal(t().read(dx), t().read(dx_alone));
+      expect_equal(t().read(gamma_grad), t().read(gamma_alone));
+      expect_equal(t().read(beta_grad), t().read(beta_alone));
+      expect_equal(t().read(dx_sums), t().read(sums_of_two));
+    }
+    t().release();
   }
 }
 

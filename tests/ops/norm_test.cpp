@@ -224,6 +224,19 @@ TEST_P(LayerNormTest, NamesTheArgumentThatDoesNotFit) {
                                         .beta_grad = h});
             }),
             "[layer_norm_backward.residual] shape = [4]: must be [3, 4]");
+  EXPECT_EQ(error_text([&] {
+              layer_norm_backward(ex_, {.dy = x,
+                                        .x = x,
+                                        .gamma = h,
+                                        .mean = t,
+                                        .rstd = t,
+                                        .residual = x,
+                                        .dx = x,
+                                        .gamma_grad = h,
+                                        .beta_grad = h,
+                                        .dx_sums = t});
+            }),
+            "[layer_norm_backward.dx_sums] shape = [3]: must be [4]");
 }
 
 }  // namespace

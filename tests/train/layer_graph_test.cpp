@@ -139,9 +139,9 @@ TEST(LayerGraphs, SumsOfAHalfRunBesideTheOthersWork) {
   config::RunPlan plan = plan_of({.tp = 2}, "fp32", {}, GraphsPer::microbatch, 4);
   plan.train.micro_batch = 4;
   plan.tp_overlap = config::TpOverlap::halves;
-  const std::string attention = "layer_norm matmul attention matmul all_reduce ",
-                    mlp = "residual_layer_norm matmul_gelu ", down = "matmul all_reduce ",
-                    add_up = "bias_dropout_residual ";
+  const std::string work = "matmul attention matmul all_reduce ", attention = "layer_norm " + work,
+                    attention_behind = "residual_layer_norm " + work, mlp = "residual_layer_norm matmul_gelu ",
+                    down = "matmul all_reduce ", add_up = "bias_dropout_residual ";
   testing::run_of(plan, [&](train::Engine& engine, Index) {
     const auto ops_of = [&engine](Index layer) {
       std::string ops;
@@ -152,13 +152,13 @@ TEST(LayerGraphs, SumsOfAHalfRunBesideTheOthersWork) {
     };
     // Half by half: what one has sent is awaited when the other has worked; so the second ends in the next layer's
     // graph.
-    const std::string mlps = "wait " + mlp + down + "wait " + mlp, end_before = down + add_up + attention;
+    const std::string mlps = "wait " + mlp + down + "wait " + mlp, end_before = down + attention_behind;
     const Index last = plan.model.num_layers - 1;
     EXPECT_EQ(ops_of(0), attention + attention + mlps + "wait ");
     for (Index layer = 1; layer < last; ++layer)
-      EXPECT_EQ(ops_of(layer), end_before + "wait " + add_up + attention + mlps + "wait ") << layer;
+      EXPECT_EQ(ops_of(layer), end_before + "wait " + attention_behind + mlps + "wait ") << layer;
     EXPECT_EQ(ops_of(last),
-              end_before + "wait " + add_up + attention + mlps + down + "wait " + add_up + "wait " + add_up);
+              end_before + "wait " + attention_behind + mlps + down + "wait " + add_up + "wait " + add_up);
   });
 }
 

@@ -267,7 +267,7 @@ struct DropoutKeys {
   }
 
   /// Drops and scales the tensor's elements [element, element + N). N is 1, or N and the columns are multiples of four:
-  /// one Philox block then serves four elements.
+  /// one Philox block then serves four elements. The scaling rounds, whatever the kernel goes on to do with it.
   template <int N>
   __device__ void apply(Values<float, N>& x, Index element) const {
     static_assert(N == 1 || N % 4 == 0);
@@ -276,14 +276,14 @@ struct DropoutKeys {
     const std::uint64_t global =
         __ldg(&state->first_sample) * sample_elements + first_element + static_cast<std::uint64_t>(element);
     if constexpr (N == 1) {
-      x[0] = random.word(global) >= threshold ? x[0] * kept_scale : 0.0f;
+      x[0] = random.word(global) >= threshold ? __fmul_rn(x[0], kept_scale) : 0.0f;
     } else {
 #pragma unroll
       for (int i = 0; i < N; i += 4) {
         const Philox4 words = random.block(global / 4 + static_cast<unsigned>(i) / 4);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          x[i + j] = words[static_cast<std::size_t>(j)] >= threshold ? x[i + j] * kept_scale : 0.0f;
+          x[i + j] = words[static_cast<std::size_t>(j)] >= threshold ? __fmul_rn(x[i + j], kept_scale) : 0.0f;
         }
       }
     }

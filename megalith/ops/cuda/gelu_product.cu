@@ -145,7 +145,7 @@ bool gelu_product_backward(Exec& ex, Stream stream, const MatmulGeluBackward& ar
                                         .depth = args.dy.dim(1)},
                                        args.dy.dtype(), left_free))
     return false;
-  add_parts(stream, pointer<float>(parts), gelu_product_parts(rows), columns, pointer<float>(args.bias_grad));
+  add_parts(stream, pointer<float>(parts), gelu_product_parts(rows), columns, {pointer<float>(args.bias_grad)});
   return true;
 }
 

@@ -24,13 +24,11 @@ void leave_multiprocessors(Exec& ex, int count);
 
 /// By cuBLASLt, with the additions in its epilogues where it has such a kernel for the shape, else by kernels of ours
 /// behind it. Products are f32 sums; f32 inputs are not rounded to tf32. parts: scratch for row_sums
-/// [bias_backward_parts(K), M] f32, or undefined.
+/// [row_parts(K), M] f32, or undefined.
 void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts);
 /// These two by a kernel of ours on a GPU that it is written for (gelu_product.h), else likewise.
 void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args);
-inline Index matmul_gelu_backward_parts(Index rows) {
-  return std::max(bias_backward_parts(rows), gelu_product_parts(rows));
-}
+inline Index matmul_gelu_backward_parts(Index rows) { return std::max(row_parts(rows), gelu_product_parts(rows)); }
 /// parts: scratch [matmul_gelu_backward_parts(T), F] f32
 void matmul_gelu_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts);
 
