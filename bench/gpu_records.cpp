@@ -1,5 +1,5 @@
-// Writes what GPUs did to the file that MEGALITH_GPU_RECORDS names: a line a kernel, copy or fill. A library that CUDA
-// loads into any program by itself:
+// Writes what GPUs did to the file that MEGALITH_GPU_RECORDS names: a line a kernel, copy or fill, with the number of
+// the graph that it is a node of, 0 for none. A library that CUDA loads into any program by itself:
 //   CUDA_INJECTION64_PATH=build/cuda-release/bin/libgpu_records.so MEGALITH_GPU_RECORDS=records.csv megalith bench step
 //   ...
 // scripts/gpu-idle reads the file. Recording makes hosts slower, GPUs hardly. Programs of several processes must give
@@ -38,9 +38,9 @@ std::string demangled(const char* name) {
 
 template <class Record>
 void write(const Record& record, const std::string& name) {
-  std::fprintf(records.get(), "%u,%u,%llu,%llu,%s\n", record.deviceId, record.streamId,
+  std::fprintf(records.get(), "%u,%u,%llu,%llu,%u,%s\n", record.deviceId, record.streamId,
                static_cast<unsigned long long>(record.start), static_cast<unsigned long long>(record.end),
-               name.c_str());
+               record.graphId, name.c_str());
 }
 
 void write(const CUpti_Activity& record) {
@@ -88,7 +88,7 @@ bool start() {
   if (path == nullptr) return false;
   records.reset(std::fopen(path, "w"));
   if (records == nullptr) return false;
-  std::fputs("gpu,stream,begin_ns,end_ns,name\n", records.get());
+  std::fputs("gpu,stream,begin_ns,end_ns,graph,name\n", records.get());
   constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                            CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET};
   return std::ranges::all_of(kKinds, [](auto kind) { return cuptiActivityEnable(kind) == CUPTI_SUCCESS; }) &&

@@ -11,19 +11,19 @@ namespace {
 using testing::Finished;
 
 /// Four steps of 1 ms, each 80 % busy: an op and the decision about the step compute for 0.5 ms; a sum and a copy
-/// communicate for 0.4 ms, 0.1 ms of it beside the op.
+/// communicate for 0.4 ms, 0.1 ms of it beside the op; the op is a graph's.
 std::string records() {
-  std::string rows = "gpu,stream,begin_ns,end_ns,name\n";
-  const auto add = [&rows](int step, int begin_us, int end_us, const char* name) {
+  std::string rows = "gpu,stream,begin_ns,end_ns,graph,name\n";
+  const auto add = [&rows](int step, int begin_us, int end_us, const char* name, int graph = 0) {
     const long start_us = 1000L * step;
-    rows += str("1,7,", 1000 * (start_us + begin_us), ",", 1000 * (start_us + end_us), ",", name, "\n");
+    rows += str("1,7,", 1000 * (start_us + begin_us), ",", 1000 * (start_us + end_us), ",", graph, ",", name, "\n");
   };
   for (int step = 0; step < 4; ++step) {
     add(step, 900, 1000,
         "megalith::ops::cuda::(anonymous namespace)::decide_step_kernel(megalith::ops::StepRules, int)");
     add(step, 400, 700, "void megalith::comm::(anonymous namespace)::sum_kernel<float>(float*)");
     add(step, 650, 800, "copy between GPUs");
-    add(step, 100, 500, "void product<1, 2>(float*, long)");
+    add(step, 100, 500, "void product<1, 2>(float*, long)", 3);
   }
   return rows;
 }
@@ -43,13 +43,16 @@ class GpuIdle : public ::testing::Test {
 };
 
 TEST_F(GpuIdle, SaysWhatOfAStepAGpuDid) {
-  const Finished finished = gpu_idle(records() + "complete\n", "--gaps 2");
+  const Finished finished = gpu_idle(records() + "complete\n", "--gaps 2 --kernels 1");
   EXPECT_EQ(finished.code, 0) << finished.err;
   EXPECT_EQ(finished.out,
-            R"(gpu   step_ms   busy_ms   compute_ms   communication_ms   idle_ms   idle   idle or only communication
-  1      1.00      0.80         0.50               0.40      0.20  20.0%      50.0%
-    0.100 ms in    1 gaps  decide_step -> product
+            "gpu   step_ms   busy_ms   compute_ms   communication_ms   idle_ms   idle   idle or only communication"
+            "   kernels and copies   outside graphs\n"
+            "  1      1.00      0.80         0.50               0.40      0.20  20.0%      50.0%"
+            "                                     4                3\n"
+            R"(    0.100 ms in    1 gaps  decide_step -> product
     0.100 ms in    1 gaps  copy between GPUs -> decide_step_kernel
+    0.400 ms in    1 times  product
 )");
 }
 
