@@ -367,21 +367,22 @@ void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_inde
 }
 
 void GptStage::name_slots(MemoryNames& names) const {
-  using Part = StepOrder::Part;
-  constexpr Index kInChunk = Index{1} << 20;  // more than a chunk has ops
   for (const Slot& place : slots_) {
     if (place.chunk < 0 || mode_ == nn::Mode::evaluate) continue;
     const Place where{.chunk = place.chunk, .microbatch = place.microbatch};
     const auto chunk = static_cast<std::size_t>(place.chunk);
-    const Index pass = place.microbatch * config_.model.num_layers + ranges_[chunk].layers.begin;
-    add_name(names, place.step_state, {Part::inputs, pass}, str("step state", describe(where)));
-    add_name(names, place.tokens, {Part::inputs, pass}, str("tokens", describe(where)));
-    add_name(names, place.targets, {Part::inputs, pass}, str("targets", describe(where)));
+    const auto order_of = [&](Index op) {
+      return forward_order(place.microbatch, ranges_[chunk].layers.begin, config_.model.num_layers, op);
+    };
+    const StepOrder inputs{StepOrder::Part::inputs, order_of(0).within};
+    add_name(names, place.step_state, inputs, str("step state", describe(where)));
+    add_name(names, place.tokens, inputs, str("tokens", describe(where)));
+    add_name(names, place.targets, inputs, str("targets", describe(where)));
     if (place.activations == nullptr) continue;
     for (const Allocation& made : plans_[chunk].phases[0].tensors) {
       if (made.region != Region::saved) continue;
       const Tensor tensor(place.activations + made.offset, {made.bytes}, DType::u8);
-      add_name(names, tensor, {Part::activations, pass * kInChunk + made.made},
+      add_name(names, tensor, order_of(made.made),
                str("result of ", made.maker, describe({place.chunk, place.microbatch, made.layer})));
     }
   }

@@ -97,7 +97,7 @@ std::vector<Graph::Touched> Graph::touched() const {
   if (ops_ == nullptr) throw InternalError("[Graph::touched] there is no graph");
   std::vector<Touched> all;
   for (const CapturedOps::Op& op : ops_->all())
-    all.push_back({op.name, op.reads, op.writes, op.scratch, op.kind == OpKind::wait});
+    all.push_back({op.name, op.reads, op.writes, op.scratch, op.kind == OpKind::wait, op.place.layer});
   return all;
 }
 

@@ -51,6 +51,7 @@ class Graph {
     std::span<const Tensor> reads, writes;
     Tensor scratch;      ///< of the op alone
     bool waits = false;  ///< for a call between ranks: it holds its tensors, and makes nothing of them
+    Index layer = -1;    ///< of the model, in which it was captured; -1: in none
   };
   std::vector<Touched> touched() const;
 

@@ -1,6 +1,8 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "megalith/tensor/exec.h"
 #include "megalith/tensor/timed_launches.h"
@@ -33,6 +35,9 @@ class GraphCache {
   /// Before a step. Throws InternalError when graphs are captured a second time.
   void set_state(State state);
   State state() const { return state_; }
+  /// Called behind every piece that was launched or compared, at its place in the step; an empty one is none.
+  using Observer = std::function<void(Exec&, const Key&, const Graph&)>;
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
   /// Once all ranks have done all work of the step that captured.
   void prepare(Exec& ex);
   /// After a step's pieces. Throws InternalError, naming the piece that should have come next, when the step has left
@@ -45,14 +50,15 @@ class GraphCache {
   template <class Ops>
   void run(Exec& ex, const Key& key, Ops&& ops) {
     if (state_ == State::eager) return ops();
-    if (state_ == State::comparing) return ex.run_beside(next(key).graph, name_, ops);
-    if (state_ == State::replaying) {
-      const Captured& piece = next(key);
+    if (state_ == State::capturing) return capture_and_run(ex, key, ops);
+    const Captured& piece = next(key);
+    if (state_ == State::comparing) {
+      ex.run_beside(piece.graph, name_, ops);
+    } else {
       ex.skip(piece.extent);
       launches_.launch(ex, piece.graph);
-    } else {
-      capture_and_run(ex, key, ops);
     }
+    if (observer_) observer_(ex, key, piece.graph);
   }
 
   GraphStats stats() const;                                    ///< of all pieces
@@ -93,6 +99,7 @@ class GraphCache {
   std::string name_;
   std::vector<std::span<const std::byte>> memory_;
   State state_ = State::eager;
+  Observer observer_;
   std::unordered_map<Key, Captured, Hash> pieces_;
   std::vector<Key> order_;
   std::size_t next_ = 0;  // in order_

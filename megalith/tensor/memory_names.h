@@ -18,6 +18,12 @@ struct StepOrder {
   auto operator<=>(const StepOrder&) const = default;
 };
 
+/// Of op number `op` of a layer or of the chunk that begins with it, in the forward pass of a microbatch through a
+/// model of so many layers: earlier microbatches first, whatever the schedule.
+StepOrder forward_order(Index microbatch, Index layer, Index num_layers, Index op);
+/// The same in the backward pass, before all that add_names() orders of the gradients.
+StepOrder backward_order(Index microbatch, Index layer, Index num_layers, Index op);
+
 /// A stretch of a run's planned memory, for messages.
 struct NamedMemory {
   const std::byte* begin = nullptr;

@@ -93,7 +93,7 @@ Engine::Engine(comm::World& world, const config::RunPlan& plan)
       train_graph_("training", warmup_runs(plan)),
       eval_graph_("evaluation", warmup_runs(plan)),
       rules_(optim::step_rules(plan.optimizer, plan.train.scaling)),
-      graph_check_(world, plan, ledger_, [this] { return memory_names(); }) {
+      graph_check_(world, plan, ledger_, layer_graphs_, [this] { return memory_names(); }) {
   plan_optimizer();
 }
 

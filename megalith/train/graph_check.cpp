@@ -38,6 +38,20 @@ void refuse_differences(comm::World& world, const std::string& what,
                           "value"));
 }
 
+/// While it lives, graphs have an observer.
+class Observed {
+ public:
+  Observed(GraphCache& graphs, GraphCache::Observer observer) : graphs_(graphs) {
+    graphs_.set_observer(std::move(observer));
+  }
+  ~Observed() { graphs_.set_observer({}); }
+  Observed(const Observed&) = delete;
+  Observed& operator=(const Observed&) = delete;
+
+ private:
+  GraphCache& graphs_;
+};
+
 }  // namespace
 
 void meet(comm::World& world, Exec& ex, const char* when) {
@@ -51,15 +65,17 @@ void meet(comm::World& world, Exec& ex, const char* when) {
   }
 }
 
-GraphCheck::GraphCheck(comm::World& world, const config::RunPlan& plan, const MemoryLedger& ledger,
+GraphCheck::GraphCheck(comm::World& world, const config::RunPlan& plan, const MemoryLedger& ledger, GraphCache& layers,
                        std::function<MemoryNames()> names)
-    : world_(world), plan_(plan), ledger_(ledger), names_(std::move(names)) {}
+    : world_(world), plan_(plan), ledger_(ledger), layers_(layers), names_(std::move(names)) {}
 
 void GraphCheck::require_memory() const {
   if (plan_.graphs.mode == capture::GraphMode::none || plan_.graphs.check_steps == 0) return;
-  require_host_memory(world_, capture::MemoryCopy::host_bytes(compared()),
-                      str("graphs.check = ", plan_.graphs.check_steps),
-                      "run fewer ranks on a host, a smaller model or train.micro_batch, or graphs.check = 0");
+  const bool has_witness = plan_.graphs.mode == capture::GraphMode::layers;
+  require_host_memory(
+      world_, capture::MemoryCopy::host_bytes(compared()) + (has_witness ? capture::PieceWitness::host_bytes() : 0),
+      str("graphs.check = ", plan_.graphs.check_steps),
+      "run fewer ranks on a host, a smaller model or train.micro_batch, or graphs.check = 0");
 }
 
 GraphCheck::Checked GraphCheck::turn(Index runs_before) const {
@@ -82,15 +98,33 @@ void GraphCheck::run_twice(Exec& ex, const RunName& name, const std::function<vo
   // Between two runs all ranks meet: transports read and write the others' memory.
   meet(world_, ex, "before memory is kept for graphs.check");
   if (!copy_) copy_.emplace(plan_.device, compared());
+  GraphCache::Observer see;
+  if (plan_.graphs.mode == capture::GraphMode::layers) {
+    if (!witness_) witness_.emplace(plan_.device, compared(), plan_.model.num_layers);
+    witness_->keep_from_here();
+    see = [this](Exec& of, const GraphCache::Key& key, const Graph& graph) {
+      world_.wait_for(of);  // where another rank fails, this one is told
+      witness_->see(of, key, graph);
+    };
+  }
+  const Observed observed(layers_, std::move(see));
   copy_->keep(ex);
   meet(world_, ex, "before the checked run from graphs");
   run(Via::graphs);
   meet(world_, ex, "after the checked run from graphs");
   copy_->exchange(ex);
+  if (witness_) witness_->compare_from_here();
   meet(world_, ex, "before the eager run of graphs.check");
   run(Via::eager);
   meet(world_, ex, "after the eager run of graphs.check");
-  refuse_differences(world_, name.text(), copy_->first_difference(ex, names_));
+  refuse_differences(world_, name.text(), first_difference(ex));
+}
+
+std::optional<capture::MemoryCopy::Difference> GraphCheck::first_difference(Exec& ex) {
+  auto in_memory = copy_->first_difference(ex, names_);
+  if (!witness_) return in_memory;
+  auto in_pieces = witness_->first_difference(names_);
+  return in_pieces && (!in_memory || in_pieces->order < in_memory->order) ? in_pieces : in_memory;
 }
 
 void GraphCheck::put_name(Error& error, const RunName& name) const {

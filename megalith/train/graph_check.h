@@ -8,8 +8,10 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/capture/memory_copy.h"
+#include "megalith/capture/piece_witness.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/run_plan.h"
+#include "megalith/tensor/graph_cache.h"
 
 namespace megalith::train {
 
@@ -26,13 +28,15 @@ struct RunName {
 /// All ranks have done all work so far. `when` ("before graphs are captured") is for messages. Collective.
 void meet(comm::World& world, Exec& ex, const char* when);
 
-/// graphs.check: the first runs after the capture are compared with eager ones, bit for bit. Takes a copy of memory in
+/// graphs.check: the first runs after the capture are compared with eager ones, bit for bit: all memory at the end, and
+/// where layers have graphs also what each of these has left right behind it (PieceWitness). Takes a copy of memory in
 /// host memory from the first checked run on until it is told that they are over (MemoryCopy).
 class GraphCheck {
  public:
   /// `ledger`: whose memory but the scratch is compared; in scratch libraries keep counters whose last values follow
-  /// the order of thread blocks. `names`(): what lies there, asked where something differs.
-  GraphCheck(comm::World& world, const config::RunPlan& plan, const MemoryLedger& ledger,
+  /// the order of thread blocks. `layers`: the graphs of graphs.mode = layers, whose observer a checked run sets and
+  /// takes away. `names`(): what lies in memory, asked where something differs.
+  GraphCheck(comm::World& world, const config::RunPlan& plan, const MemoryLedger& ledger, GraphCache& layers,
              std::function<MemoryNames()> names);
 
   /// Before step 1, once memory is taken. Throws ConfigError when the hosts have too little memory. Collective.
@@ -51,19 +55,27 @@ class GraphCheck {
       throw;
     }
   }
-  /// Gives the copy of memory back.
-  void release() { copy_.reset(); }
+  /// Gives the host memory back.
+  void release() {
+    copy_.reset();
+    witness_.reset();
+  }
 
  private:
   std::vector<MemoryLedger::Piece> compared() const;
   void run_twice(Exec& ex, const RunName& name, const std::function<void(Via)>& run);
+  /// What of all that differs a step writes first.
+  std::optional<capture::MemoryCopy::Difference> first_difference(Exec& ex);
   void put_name(Error& error, const RunName& name) const;
 
   comm::World& world_;
   const config::RunPlan& plan_;
   const MemoryLedger& ledger_;
+  GraphCache& layers_;
   std::function<MemoryNames()> names_;
+  // No local: to give host memory back may wait for the GPU, which after an error waits for other ranks.
   std::optional<capture::MemoryCopy> copy_;
+  std::optional<capture::PieceWitness> witness_;  // with graphs of layers
 };
 
 }  // namespace megalith::train

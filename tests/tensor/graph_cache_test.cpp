@@ -101,6 +101,35 @@ TEST_F(GraphCacheTest, ComparedPiecesAreNamedWhereTheyDiffer) {
   }
 }
 
+TEST_F(GraphCacheTest, AnObserverSeesEachPieceOnceItHasRun) {
+  std::vector<Key> seen;
+  double counted = 0;
+  const auto observe = [&](Exec& ex, const Key& key, const Graph& graph) {
+    EXPECT_EQ(&ex, &ex_);
+    EXPECT_EQ(graph.touched().size(), graphs_.graph(key).touched().size());
+    EXPECT_EQ(count(), ++counted);
+    seen.push_back(key);
+  };
+  counted = count();
+  for (const State state : {State::replaying, State::comparing}) {
+    graphs_.set_state(state);
+    graphs_.set_observer(observe);
+    for (const Key& key : kStep) run(key);
+    EXPECT_EQ(seen, kStep);
+    seen.clear();
+    graphs_.set_observer({});
+    graphs_.set_state(state);
+    run(kStep[0]);
+    counted = count();
+  }
+  graphs_.set_observer(observe);
+  graphs_.clear();
+  run(kStep[0]);
+  graphs_.set_state(State::capturing);
+  run(kStep[0]);
+  EXPECT_TRUE(seen.empty()) << "not of what has no graph yet";
+}
+
 TEST_F(GraphCacheTest, SwappedLaunchesAreReportedWithBothPieces) {
   for (std::size_t first = 0; first + 1 < kStep.size(); ++first) {
     for (std::size_t i = 0; i < first; ++i) run(kStep[i]);

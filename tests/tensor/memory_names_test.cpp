@@ -51,6 +51,26 @@ TEST(MemoryNames, GradientsComeInTheOrderOfBackwardAndValuesInThatOfTheModel) {
                                                           line("value", "layers.1.w", 130)}));
 }
 
+TEST(StepOrder, GoesByMicrobatchThenThroughTheLayersAsThePassDoes) {
+  constexpr Index kLayers = 96, kLast = 4095;  // microbatch
+  // Each comes before the next.
+  const std::vector<StepOrder> forward = {forward_order(0, 0, kLayers, 0), forward_order(0, 0, kLayers, 1),
+                                          forward_order(0, 1, kLayers, 0), forward_order(0, 95, kLayers, 5000),
+                                          forward_order(1, 0, kLayers, 0), forward_order(kLast, 95, kLayers, 5000)};
+  const std::vector<StepOrder> backward = {backward_order(0, 95, kLayers, 0), backward_order(0, 95, kLayers, 1),
+                                           backward_order(0, 94, kLayers, 0), backward_order(0, 0, kLayers, 5000),
+                                           backward_order(1, 95, kLayers, 0), backward_order(kLast, 0, kLayers, 5000)};
+  EXPECT_TRUE(std::ranges::is_sorted(forward, std::ranges::less_equal{}));
+  EXPECT_TRUE(std::ranges::is_sorted(backward, std::ranges::less_equal{}));
+  EXPECT_LT(forward.back(), backward.front());
+  ParamBuffer params = three_params({});
+  MemoryLedger ledger(Device::cpu);
+  params.allocate(ledger);
+  MemoryNames gradients;
+  add_names(gradients, params, params.grads(), Part::gradients, "gradient");
+  for (const NamedMemory& named : gradients) EXPECT_LT(backward.back(), named.order) << named.name;
+}
+
 TEST(MemoryNames, AShardsMomentsBelongToTheParametersThatItCuts) {
   // Every element of every parameter is in one of the two shards, under its name.
   Index covered = 0;

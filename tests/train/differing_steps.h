@@ -42,9 +42,22 @@ inline void swap_views(train::Engine& engine, const char* a, const char* b, Tens
   std::swap(params.at(a).*view, params.at(b).*view);
 }
 
-/// When the eager run of a checked step asks for its last microbatch.
+/// When the eager run of a checked step asks for a microbatch.
+inline Index of_eager_run(const config::RunPlan& plan, Index microbatch) {
+  return plan.train.global_batch / plan.train.micro_batch / plan.grid.dp + microbatch + 1;
+}
+/// For its last one.
 inline Index last_of_eager_run(const config::RunPlan& plan) {
   return 2 * plan.train.global_batch / plan.train.micro_batch / plan.grid.dp;
+}
+
+/// A parameter's value somewhere else: what is captured then cannot be launched later.
+inline void move_out_of_the_plan(train::Engine& engine, const char* name, Buffer& memory) {
+  Tensor& value = engine.stage().params().at(name).value;
+  memory = Buffer(value.bytes(), engine.exec().device());
+  engine.exec().copy(memory.data(), value.raw(), value.bytes());
+  engine.exec().synchronize();
+  value = memory.view(value.shape(), value.dtype());
 }
 
 }  // namespace megalith::testing

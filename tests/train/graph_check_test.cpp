@@ -1,7 +1,6 @@
-// graphs.check: steps from graphs beside eager ones, over all planned memory. Steps that agree change nothing; what
-// does not agree is named.
+// graphs.check: steps from graphs beside eager ones, over all planned memory and, layer by layer, over what graphs
+// leave there on the way. Steps that agree change nothing; what does not agree is named.
 #include <array>
-#include <cstring>
 
 #include "tests/train/differing_steps.h"
 #include "tests/train/graph_run.h"
@@ -43,6 +42,7 @@ INSTANTIATE_TEST_SUITE_P(All, CheckedSteps,
 
 using testing::kMeddled;
 using testing::last_of_eager_run;
+using testing::move_out_of_the_plan;
 using testing::swap_views;
 
 std::string error_of(const config::RunPlan& plan, const testing::MeddleWithStep& meddle,
@@ -64,7 +64,7 @@ TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
         source);
     EXPECT_TRUE(error.starts_with("rank 3: step 6: [graph] training, chunk 0, microbatch 0, layer 5, op "))
         << way.name << ": " << error;
-    EXPECT_NE(error.find("(layer_norm): a tensor of shape [20] lies at another address than when captured"),
+    EXPECT_NE(error.find("layer_norm): a tensor of shape [20] lies at another address than when captured"),
               std::string::npos)
         << way.name << ": " << error;
   }
@@ -87,6 +87,30 @@ TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
   }
 }
 
+/// What a message says to differ.
+std::string named(const std::string& error) { return error.substr(0, error.find(" is another from graphs than from")); }
+
+TEST(DifferingSteps, AreNamedByAMicrobatchThatOthersHaveWrittenOver) {
+  for (const GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
+    // On one rank, and on the last stage of two, all microbatches take turns in one slot.
+    for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}}) {
+      const config::RunPlan plan = plan_of(grid, "fp32", way, 8, 8);
+      const testing::MeddlingBatches source(plan.model.vocab_size);
+      const int last = grid.ranks() - 1;
+      const auto meddle = [&](train::Engine& engine, int rank, Index step) {
+        if (rank != last || step != kMeddled) return;
+        float& weight = engine.stage().params().at("layers.5.norm1.weight").value.data<float>()[0];
+        source.expect(
+            testing::of_eager_run(plan, 2), [&weight](std::span<std::int32_t>) { weight += 1; },
+            [&weight, before = weight](std::span<std::int32_t>) { weight = before; });
+      };
+      EXPECT_EQ(named(error_of(plan, meddle, source)),
+                str("rank ", last, ": [graphs] step 6: result of layer_norm, chunk 0, microbatch 2, layer 5"))
+          << way.name << " " << grid.name();
+    }
+  }
+}
+
 TEST(DifferingSteps, AreNamedByTheGradientWhereResultsAgree) {
   const config::RunPlan plan = plan_of({.pp = 2, .chunks = 2}, "fp32", testing::kLayers, 8, 8);
   const testing::MeddlingBatches source(plan.model.vocab_size);
@@ -96,8 +120,9 @@ TEST(DifferingSteps, AreNamedByTheGradientWhereResultsAgree) {
       engine.stage().params().at("layers.1.norm2.weight").grad.data<float>()[0] += 1;
     });
   };
-  const std::string error = error_of(plan, meddle, source);
-  EXPECT_EQ(error.substr(0, error.find(" at byte")), "rank 0: [graphs] step 6: gradient of layers.1.norm2.weight");
+  // While microbatch 7 goes forward through the first chunk, the backward pass of microbatch 4 is the next.
+  EXPECT_EQ(named(error_of(plan, meddle, source)),
+            "rank 0: [graphs] step 6: gradient of layers.1.norm2.weight, chunk 0, microbatch 4, layer 1");
 }
 
 TEST(DifferingSteps, AreNamedByTheInputsThatDiffer) {
@@ -112,16 +137,9 @@ TEST(DifferingSteps, AreNamedByTheInputsThatDiffer) {
             "rank 0: [graphs] step 6: tokens, chunk 0, microbatch 7 at byte 12 of 36");
 }
 
-/// A parameter's value somewhere else: what is captured then cannot be launched later.
-void move_out_of_the_plan(train::Engine& engine, const char* name, Buffer& memory) {
-  Tensor& value = engine.stage().params().at(name).value;
-  memory = Buffer(value.bytes());
-  std::memcpy(memory.data(), value.raw(), static_cast<std::size_t>(value.bytes()));
-  value = memory.view(value.shape(), value.dtype());
-}
-
 TEST(RefusedCaptures, AreNamedByTheStepAndTheirPlaceInIt) {
-  for (const GraphWay& way : {testing::kPasses, testing::kLayers}) {
+  for (const bool whole : {true, false}) {
+    const GraphWay& way = whole ? testing::kPasses : testing::kLayers;
     const config::RunPlan plan = plan_of({.pp = 2}, "fp32", way, 8, 0);
     const testing::HashedBatches source(plan.model.vocab_size);
     std::array<Buffer, 2> foreign;
@@ -132,9 +150,11 @@ TEST(RefusedCaptures, AreNamedByTheStepAndTheirPlaceInIt) {
             move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign[1]);
         },
         source);
-    EXPECT_EQ(error,
-              "rank 1: step 3: [capture] training, chunk 0, microbatch 0, layer 5: layer_norm: a tensor of shape [20] "
-              "lies outside the run's planned memory: its address may be another at the launch")
+    // A whole step's norm ends the layer before, too.
+    const char* op = whole ? "residual_layer_norm" : "layer_norm";
+    EXPECT_EQ(error, str("rank 1: step 3: [capture] training, chunk 0, microbatch 0, layer 5: ", op,
+                         ": a tensor of shape [20] lies outside the run's planned memory: its address may be another "
+                         "at the launch"))
         << way.name;
   }
 }
@@ -152,7 +172,7 @@ TEST(RefusedCaptures, OfAnEvaluationAreNamedByTheBatch) {
       },
       source);
   EXPECT_EQ(error.substr(0, error.find(": a tensor")),
-            "rank 0: evaluated batch 3: [capture] evaluation, chunk 0, microbatch 0, layer 5: layer_norm");
+            "rank 0: evaluated batch 3: [capture] evaluation, chunk 0, microbatch 0, layer 5: residual_layer_norm");
 }
 
 }  // namespace

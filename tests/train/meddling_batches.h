@@ -16,22 +16,27 @@ class MeddlingBatches final : public model::BatchSource {
   using Meddle = std::function<void(std::span<std::int32_t> tokens)>;
 
   explicit MeddlingBatches(Index vocab) : batches_(vocab) {}
-  /// By the rank in whose step `meddle` is called: when it asks for the n-th time from now, with what it is given.
-  void expect(Index n, Meddle meddle) const {
+  /// By the rank in whose step `meddle` is called: when it asks for the n-th time from now, with what it is given;
+  /// `afterwards` when it asks the next time.
+  void expect(Index n, Meddle meddle, Meddle afterwards = {}) const {
     left_ = n;
     meddle_ = std::move(meddle);
+    afterwards_ = std::move(afterwards);
     thread_ = std::this_thread::get_id();
   }
   void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets) const override {
     batches_.fill(first_sample, count, tokens, targets);
-    if (thread_ == std::this_thread::get_id() && --left_ == 0) meddle_(tokens);
+    if (thread_ != std::this_thread::get_id()) return;
+    --left_;
+    if (left_ == 0) meddle_(tokens);
+    if (left_ == -1 && afterwards_) afterwards_(tokens);
   }
 
  private:
   HashedBatches batches_;
   mutable std::atomic<std::thread::id> thread_;
-  mutable Meddle meddle_;  // by that thread only, and left_ too
+  mutable Meddle meddle_, afterwards_;  // by that thread only, and left_ too
   mutable Index left_ = 0;
 };
 

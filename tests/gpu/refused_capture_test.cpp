@@ -1,0 +1,54 @@
+// A capture that is refused on one GPU: all ranks end, and the GPUs are as good as before.
+#include <array>
+
+#include "tests/comm/gpu_ranks.h"
+#include "tests/gpu/gpu_plan.h"
+#include "tests/support/twin.h"
+#include "tests/train/differing_steps.h"
+#include "tests/train/graph_run.h"
+
+namespace megalith {
+namespace {
+
+using testing::Grid;
+
+void run_ranks(int size, const std::function<void(comm::World&)>& body) { comm::run_gpu_ranks(size, body); }
+
+class GpuRefusedCaptures : public ::testing::TestWithParam<Grid> {};
+INSTANTIATE_TEST_SUITE_P(All, GpuRefusedCaptures,
+                         ::testing::Values(Grid{}, Grid{.tp = 2}, Grid{.pp = 2}, Grid{.dp = 2}),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST_P(GpuRefusedCaptures, EndAllRanksAndLeaveTheGpusUsable) {
+  const Grid grid = GetParam();
+  MEGALITH_NEEDS_GPUS(grid.ranks());
+  constexpr Index kSteps = 6;
+  const int last = grid.ranks() - 1;  // of the last stage
+  const auto losses_of = [](const config::RunPlan& plan) {
+    testing::GraphRun run;
+    run_ranks(plan.grid.world_size,
+              [&](comm::World& world) { testing::train_rank(world, plan, run, [](train::Engine&, Index) {}); });
+    return run.record.losses;
+  };
+  const std::vector<double> want = losses_of(testing::gpu_plan(grid, "bf16", kSteps));
+  for (const testing::GraphWay& way : testing::kGraphWays) {
+    SCOPED_TRACE(way.name);
+    const config::RunPlan plan =
+        testing::with_graphs(testing::gpu_plan(grid, "bf16", kSteps), way, testing::kCheckWarmup);
+    std::array<Buffer, 2> foreign;
+    const std::string error = testing::error_of(
+        run_ranks, plan,
+        [&](train::Engine& engine, int rank, Index step) {
+          if (rank == last && step == testing::kCheckWarmup)
+            testing::move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign[static_cast<std::size_t>(rank)]);
+        },
+        testing::HashedBatches(plan.model.vocab_size));
+    EXPECT_TRUE(error.starts_with(str("rank ", last, ": step 3: [capture] training, chunk 0, microbatch 0, layer 5: ")))
+        << error;
+    EXPECT_NE(error.find("lies outside the run's planned memory"), std::string::npos) << error;
+    testing::expect_same_numbers(losses_of(plan), want);
+  }
+}
+
+}  // namespace
+}  // namespace megalith
