@@ -108,7 +108,8 @@ constexpr int kSumThreads = 256;  // at most
 constexpr int kSumUnroll = 16;    // rows in flight per thread: 256 bytes
 
 /// A thread sums N columns over the rows of one part, one row after the other. Reads dy once (2 bytes an element of
-/// bf16), writes 4 bytes per part and column.
+/// bf16), writes 4 bytes per part and column. 32768 x 768 bf16 on an H200, the sum of the parts included: 18 us, 65 %
+/// of a copy's rate. Blocks of 8 warps that share the rows of a part took 23.
 template <int N, class T>
 __global__ void __launch_bounds__(kSumThreads)
     sum_rows_kernel(const T* dy, Index rows, Index columns, Index rows_per_part, unsigned column_tiles, float* parts) {
