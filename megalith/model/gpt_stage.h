@@ -86,7 +86,7 @@ class GptStage : public pipeline::Stage {
   /// that of `state`; undefined in evaluation.
   void load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
             const Tensor& optimizer_state);
-  /// Before the first pass: clears what passes add to (the loss; in training the gradients).
+  /// Before the first pass: clears what passes add to (the loss; in training gradients, unless they are replaced).
   void begin(Exec& ex);
   /// From here on the pieces of training passes run from these graphs; they must live as long.
   void run_pieces_from(GraphCache& graphs) { graphs_ = &graphs; }

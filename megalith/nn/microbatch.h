@@ -33,7 +33,8 @@ struct Microbatch {
   Index batch = 0, seq_len = 0;
   Tensor step_state;  ///< u8 [sizeof(StepState)], of the microbatch's slot
   Mode mode = Mode::train;
-  /// Of the gradients that ParamSpec::first_grad calls replaced: overwrite in the first microbatch of a step.
+  /// Of the gradients that ParamSpec::first_grad calls replaced: overwrite in the first microbatch of a step, unless a
+  /// graph serves it and others.
   ops::Write weight_grads = ops::Write::accumulate;
 
   Part part = {};  ///< forward only

@@ -42,7 +42,7 @@ struct Dropout {
   Index first_row = 0;  ///< of the tensor, among its microbatch's: not 0 where an op works on a part of them
 };
 
-/// out = residual + dropout(x + bias): what ends each half of a Transformer block.
+/// out = residual + dropout(x + bias): what ends a region of a Transformer block that no norm follows at once.
 ///   x, residual, out [T, H], bias [H]; rows of one sample are contiguous, seq_len of them. out may be x or residual.
 /// Kept values are scaled by 1/(1-p). Global element = (state.first_sample * seq_len + first_row + row) * H + h.
 struct BiasDropoutResidual {

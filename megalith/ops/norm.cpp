@@ -61,7 +61,8 @@ void layer_norm_backward(Exec& ex, const LayerNormBackward& args) {
   expect_like(args.beta_grad, {hidden}, stat_dtype, "layer_norm_backward.beta_grad");
   if (args.dx_sums) expect_like(args.dx_sums, {hidden}, stat_dtype, "layer_norm_backward.dx_sums");
   const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(tokens) : cuda::row_parts(tokens);
-  const Tensor parts = ex.tensor({blocks, args.dx_sums ? 3 : 2, hidden}, stat_dtype);
+  const Index sums = ex.device() == Device::cuda && args.dx_sums ? 3 : 2;
+  const Tensor parts = ex.tensor({blocks, sums, hidden}, stat_dtype);
   run_float(
       ex,
       {.name = "layer_norm_backward",

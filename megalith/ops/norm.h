@@ -12,8 +12,9 @@ struct LayerNormForward {
 };
 void layer_norm_forward(Exec& ex, const LayerNormForward& args);
 
-/// The middle of a Transformer block in one pass: sum = residual + dropout(x + bias) as in bias_dropout_residual
-/// (elementwise.h), y = layer norm of sum.  x, residual, sum, y [T, H]; bias, gamma, beta [H]; mean, rstd [T].
+/// The end of a region of a Transformer block and the norm of the next, in one pass: sum = residual + dropout(x + bias)
+/// as in bias_dropout_residual (elementwise.h), y = layer norm of sum.  x, residual, sum, y [T, H]; bias, gamma, beta
+/// [H]; mean, rstd [T].
 struct ResidualLayerNorm {
   Tensor x, bias, residual, gamma, beta;  // in
   Tensor sum, y, mean, rstd;              // out

@@ -184,7 +184,9 @@ TEST(CommandLine, BenchOfOpsGivesShareOfTheRoofs) {
   const std::pair<const char*, std::vector<std::string>> benches[] = {
       {"gemm", small_products()},
       {"attention", {"attention forward", "attention backward"}},
-      {"norm", {"layer_norm", "residual_layer_norm", "layer_norm_backward + residual", "bias_dropout_residual"}},
+      {"norm",
+       {"layer_norm", "residual_layer_norm", "layer_norm_backward + residual", "layer_norm_backward + residual + sums",
+        "bias_dropout_residual"}},
       {"elementwise",
        {"bias_gelu", "gelu_backward", "add", "cast", "bias_dropout_residual, dropout 0.1",
         "dropout_backward, dropout 0.1"}},

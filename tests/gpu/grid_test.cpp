@@ -1,5 +1,6 @@
 // Grids of GPUs: one GPU's numbers, and the same bits whatever a step is made of (a sharded optimizer, graphs, a
 // checkpoint in the middle).
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -47,17 +48,25 @@ SavedRun trained(const config::RunPlan& plan) {
   return outcome;
 }
 
-void train_recorded(const Grid& grid, RunRecord& record) {
-  const config::RunPlan plan = gpu_plan(grid, "fp32", 20);
+// Without dropout biases get their gradients elsewhere (TransformerBlock::dy_sums).
+config::RunPlan without_dropout(config::RunPlan plan) {
+  plan.model.dropout = plan.model.embedding_dropout = 0;
+  return plan;
+}
+
+void train_recorded(const Grid& grid, double dropout, RunRecord& record) {
+  config::RunPlan plan = gpu_plan(grid, "fp32", 20);
+  if (dropout == 0) plan = without_dropout(plan);
   comm::run_gpu_ranks(grid.ranks(), [&](comm::World& world) { testing::train_rank(world, plan, record); });
 }
 
-const RunRecord& one_gpu() {
-  static const std::unique_ptr<RunRecord> record = [] {
-    auto made = std::make_unique<RunRecord>();
-    train_recorded({}, *made);
-    return made;
-  }();
+const RunRecord& one_gpu(double dropout) {
+  static std::map<double, std::unique_ptr<RunRecord>> records;
+  std::unique_ptr<RunRecord>& record = records[dropout];
+  if (record == nullptr) {
+    record = std::make_unique<RunRecord>();
+    train_recorded({}, dropout, *record);
+  }
   return *record;
 }
 
@@ -88,21 +97,24 @@ INSTANTIATE_TEST_SUITE_P(All, GpuGrid, ::testing::ValuesIn(gpu_grids()),
 
 TEST_P(GpuGrid, Fp32TrainsAsOnOneGpu) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
-  RunRecord got;
-  train_recorded(GetParam(), got);
-  const RunRecord& want = one_gpu();
-  EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), 1e-6);
-  EXPECT_LT(relative_error({got.norms[0]}, {want.norms[0]}), 1e-5);
-  ASSERT_EQ(got.losses.size(), want.losses.size());
-  for (std::size_t i = 0; i < want.losses.size(); ++i) {
-    EXPECT_NEAR(got.losses[i], want.losses[i], 1e-5 * want.losses[i]) << i;
-    EXPECT_NEAR(got.norms[i], want.norms[i], 1e-4 * want.norms[i]) << i;
+  for (const double dropout : {0.1, 0.0}) {
+    SCOPED_TRACE(dropout);
+    RunRecord got;
+    train_recorded(GetParam(), dropout, got);
+    const RunRecord& want = one_gpu(dropout);
+    EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), 1e-6);
+    EXPECT_LT(relative_error({got.norms[0]}, {want.norms[0]}), 1e-5);
+    ASSERT_EQ(got.losses.size(), want.losses.size());
+    for (std::size_t i = 0; i < want.losses.size(); ++i) {
+      EXPECT_NEAR(got.losses[i], want.losses[i], 1e-5 * want.losses[i]) << i;
+      EXPECT_NEAR(got.norms[i], want.norms[i], 1e-4 * want.norms[i]) << i;
+    }
+    EXPECT_LT(relative_error({got.evaluated}, {want.evaluated}), 1e-5);
+    if (GetParam().sharding != Sharding::none) continue;  // a rank has the sums of its own shards only
+    ASSERT_EQ(got.gradients.tensors().size(), want.gradients.tensors().size());
+    for (const auto& [name, values] : want.gradients.tensors())
+      EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-5) << name;
   }
-  EXPECT_LT(relative_error({got.evaluated}, {want.evaluated}), 1e-5);
-  if (GetParam().sharding != Sharding::none) return;  // a rank has the sums of its own shards only
-  ASSERT_EQ(got.gradients.tensors().size(), want.gradients.tensors().size());
-  for (const auto& [name, values] : want.gradients.tensors())
-    EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-5) << name;
 }
 
 TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnesAlsoAcrossACheckpoint) {
@@ -123,7 +135,7 @@ TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnesAlsoAcrossACheckpoint)
 
 TEST_P(GpuGrid, GraphsNeedAsLittleWarmupAsTheyMayHave) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
-  const config::RunPlan plan = gpu_plan(GetParam(), "bf16", 10);
+  const config::RunPlan plan = without_dropout(gpu_plan(GetParam(), "bf16", 10));
   const SavedRun eager = trained(plan);
   for (const auto& [way, warmup_steps] :
        {std::pair{testing::kLayers, Index{0}}, std::pair{testing::kWholeSteps, Index{1}}}) {
@@ -134,7 +146,7 @@ TEST_P(GpuGrid, GraphsNeedAsLittleWarmupAsTheyMayHave) {
 
 TEST_P(GpuGrid, GraphsOfPartsOfLayersHaveTheBitsOfEagerSteps) {
   MEGALITH_NEEDS_GPUS(GetParam().ranks());
-  const config::RunPlan plan = gpu_plan(GetParam(), "bf16", 20);
+  const config::RunPlan plan = without_dropout(gpu_plan(GetParam(), "bf16", 20));
   const SavedRun eager = trained(plan);
   for (const capture::ScopeSet& scopes :
        {capture::ScopeSet{capture::Scope::attn}, capture::ScopeSet{capture::Scope::mlp},

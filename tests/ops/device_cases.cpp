@@ -69,14 +69,13 @@ TEST_P(DeviceOps, Norms) {
   for (const auto [rows, columns] : kSizes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
     if (columns == 1) continue;  // the variance of one number is 0: 1/sqrt(eps) magnifies nothing but rounding
-    const Twin x = t().in({rows, columns}, 1, 2), gamma = t().in({columns}, 2), beta = t().in({columns}, 3);
-    const Twin dy = t().in({rows, columns}, 4), residual = t().in({rows, columns}, 5), bias = t().in({columns}, 6);
-    const Twin y = t().out({rows, columns}), mean = t().out_f32({rows}), rstd = t().out_f32({rows});
-    const Twin sum = t().out({rows, columns}), y2 = t().out({rows, columns});
-    const Twin mean2 = t().out_f32({rows}), rstd2 = t().out_f32({rows});
-    const Twin dx = t().out({rows, columns}), gamma_grad = t().in_f32({columns}, 7),
-               beta_grad = t().in_f32({columns}, 8), dx_sums = t().in_f32({columns}, 9);
-    const Twin state = t().structure(kState);
+    const Shape matrix{rows, columns};
+    const Twin x = t().in(matrix, 1, 2), gamma = t().in({columns}, 2), beta = t().in({columns}, 3);
+    const Twin dy = t().in(matrix, 4), residual = t().in(matrix, 5), bias = t().in({columns}, 6);
+    const Twin y = t().out(matrix), mean = t().out_f32({rows}), rstd = t().out_f32({rows});
+    const Twin sum = t().out(matrix), y2 = t().out(matrix), mean2 = t().out_f32({rows}), rstd2 = t().out_f32({rows});
+    const Twin dx = t().out(matrix), gamma_grad = t().in_f32({columns}, 7), beta_grad = t().in_f32({columns}, 8);
+    const Twin dx_sums = t().in_f32({columns}, 9), state = t().structure(kState);
     t().run([&](Exec& ex) {
       layer_norm_forward(ex, {.x = x.on(ex),
                               .gamma = gamma.on(ex),

@@ -107,7 +107,7 @@ TEST_P(DeviceOps, WhatNormsDoBesides) {
   struct Size {
     Index rows, columns;
   };
-  constexpr Size kNorms[] = {{1, 64}, {3, 70}, {37, 768}, {500, 1001}, {8500, 128}};
+  constexpr Size kNorms[] = {{1, 64}, {3, 70}, {37, 768}, {500, 1001}, {8500, 128}, {9, 5120}, {9, 8200}, {5, 12288}};
   Exec& ex = t().tested();
   const StepState state{.step = 3, .first_sample = 5};
   for (const auto [rows, columns] : kNorms) {
@@ -116,7 +116,8 @@ TEST_P(DeviceOps, WhatNormsDoBesides) {
     const Tensor x = t().in(matrix, 1, 2).on(ex), bias = t().in({columns}, 2).on(ex),
                  residual = t().in(matrix, 3).on(ex), gamma = t().in({columns}, 4).on(ex),
                  beta = t().in({columns}, 5).on(ex), dy = t().in(matrix, 6).on(ex);
-    const Tensor mean = t().out_f32({rows}).on(ex), rstd = t().out_f32({rows}).on(ex);
+    const Tensor mean = t().out_f32({rows}).on(ex), rstd = t().out_f32({rows}).on(ex),
+                 mean_of_two = t().out_f32({rows}).on(ex), rstd_of_two = t().out_f32({rows}).on(ex);
     for (const double probability : {0.0, 0.3}) {
       const Dropout dropout{.probability = probability,
                             .seed = 9,
@@ -137,10 +138,12 @@ TEST_P(DeviceOps, WhatNormsDoBesides) {
                                .rstd = rstd,
                                .dropout = dropout});
       bias_dropout_residual(ex, {.x = x, .bias = bias, .residual = residual, .out = sum_of_two, .dropout = dropout});
-      layer_norm_forward(ex,
-                         {.x = sum_of_two, .gamma = gamma, .beta = beta, .y = y_of_two, .mean = mean, .rstd = rstd});
+      layer_norm_forward(
+          ex, {.x = sum_of_two, .gamma = gamma, .beta = beta, .y = y_of_two, .mean = mean_of_two, .rstd = rstd_of_two});
       expect_equal(t().read(sum), t().read(sum_of_two));
       expect_equal(t().read(y), t().read(y_of_two));
+      expect_equal(t().read(mean), t().read(mean_of_two));
+      expect_equal(t().read(rstd), t().read(rstd_of_two));
     }
     for (const Tensor& past : {residual, Tensor()}) {
       const Tensor dx = t().out(matrix).on(ex), gamma_grad = t().in_f32({columns}, 7).on(ex),

@@ -89,13 +89,19 @@ TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
                            Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
     // A sharded optimizer's parameters are whole after an evaluation, that of step 10.
     const Index steps = grid.sharding == Sharding::none ? 12 : 10;
-    const auto want = eager(eager_plan(grid, "bf16", steps));
-    for (const ScopeSet& scopes : {ScopeSet{Scope::attn}, ScopeSet{Scope::mlp}, ScopeSet{Scope::attn, Scope::mlp}}) {
-      for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
-        SCOPED_TRACE(grid.name() + " " + text(scopes) + " " + std::string(name(per)));
-        const auto got = from_graphs(plan_of(grid, "bf16", scopes, per, steps));
-        testing::expect_same_training(*got, *want);
-        if (grid.sharding == Sharding::none) testing::expect_same_gradients(*got, *want);
+    for (const double dropout : {0.1, 0.0}) {
+      const auto with_dropout = [dropout](config::RunPlan plan) {
+        plan.model.dropout = dropout;
+        return plan;
+      };
+      const auto want = eager(with_dropout(eager_plan(grid, "bf16", steps)));
+      for (const ScopeSet& scopes : {ScopeSet{Scope::attn}, ScopeSet{Scope::mlp}, ScopeSet{Scope::attn, Scope::mlp}}) {
+        for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
+          SCOPED_TRACE(str(grid.name(), " ", text(scopes), " ", name(per), ", dropout ", dropout));
+          const auto got = from_graphs(with_dropout(plan_of(grid, "bf16", scopes, per, steps)));
+          testing::expect_same_training(*got, *want);
+          if (grid.sharding == Sharding::none) testing::expect_same_gradients(*got, *want);
+        }
       }
     }
   }

@@ -7,7 +7,7 @@ template <class T>
 void layer_norm_forward(const LayerNormForward& args);
 template <class T>
 void residual_layer_norm(const ResidualLayerNorm& args);
-/// parts: scratch [row_blocks(T), 2 or more, H]
+/// parts: scratch [row_blocks(T), 2, H]
 template <class T>
 void layer_norm_backward(const LayerNormBackward& args, const Tensor& parts);
 

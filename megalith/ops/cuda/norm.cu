@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   Sums mean = block_reduce(sums, shared[0], Plus{});
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    mean[r] *= inverse_hidden;
+    mean[r] = __fmul_rn(mean[r], inverse_hidden);
     sums[r] = 0;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (first + r >= rows) break;
-    const float rstd = rsqrtf(squares[r] * inverse_hidden + out.eps);
+    const float rstd = rsqrtf(__fmaf_rn(squares[r], inverse_hidden, out.eps));
     Slice<T, N, kVectors> y;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -199,13 +199,13 @@ struct BackwardRows {
 /// time with the next ones being loaded, sums dgamma and dbeta over it in registers, and dx as it is stored where that
 /// is asked for, and writes the sums as one part. Moves 3 elements of T an element, 4 with a residual, and 8 bytes per
 /// part, column and sum.
-/// Measured on an H200, bf16 with a residual, the sum of the parts included: 70 % of the copy's rate at 32768 x 768,
-/// 51 % at 8192 x 1536 (47 us, of which 24 are the bytes): few rows a block, each behind a block reduction. Half the
-/// registers and no rows ahead was slower (57 us).
-/// Roundings are spelt out: left to the compiler, the first of kRows rows got others than the second, whose arithmetic
-/// stands behind a condition, so that a row's gradient depended on its place.
+/// Measured on an H200, bf16 with a residual, the sum of the parts included, without and with dx's sums: 32768 x 768 66
+/// and 71 us (71 and 67 % of a copy's rate), 8192 x 1536 49 and 48 us (49 %; 24 us are the bytes): few rows a block,
+/// each behind a block reduction. Half the registers and no rows ahead was slower (57 us). Roundings are spelt out:
+/// left to the compiler, the first of kRows rows got others than the second, whose arithmetic stands behind a
+/// condition, so that a row's gradient depended on its place.
 template <class T, int N, int kVectors, int kThreads, bool kSumsDx>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const BackwardTensors<T> tensors, Index rows, Index hidden, Index rows_per_part) {
   constexpr int kRows = rows_in_flight<T, N, kVectors, kThreads, 32>();
   using Rows = BackwardRows<T, N, kVectors, kRows>;
@@ -346,6 +346,7 @@ void layer_norm_backward(Stream stream, const LayerNormBackward& args, const Ten
   auto* sums = pointer<float>(parts);
   const Tensor& residual = args.residual ? args.residual : args.dy;
   const bool aligned = are_aligned({args.dy.raw(), args.x.raw(), args.gamma.raw(), residual.raw(), args.dx.raw()});
+  bool sums_dx = false;
   dispatch_element(args.x.dtype(), [&]<class T>() {
     const BackwardTensors<T> tensors{.dy = pointer<const T>(args.dy),
                                      .x = pointer<const T>(args.x),
@@ -356,19 +357,23 @@ void layer_norm_backward(Stream stream, const LayerNormBackward& args, const Ten
                                      .dx = pointer<T>(args.dx),
                                      .parts = sums,
                                      .has_residual = static_cast<bool>(args.residual)};
-    const auto run = [&]<bool kSumsDx>() {
-      dispatch_width<T>(hidden, aligned, [&]<int N, int kVectors, int kThreads>() {
-        launch({stream, cut.count, threads_for(hidden, N * kVectors)},
-               backward_kernel<T, N, kVectors, kThreads, kSumsDx>, tensors, rows, hidden, cut.rows);
-      });
-    };
-    args.dx_sums ? run.template operator()<true>() : run.template operator()<false>();
+    dispatch_width<T>(hidden, aligned, [&]<int N, int kVectors, int kThreads>() {
+      const auto run = [&](auto* kernel) {
+        launch({stream, cut.count, threads_for(hidden, N * kVectors)}, kernel, tensors, rows, hidden, cut.rows);
+      };
+      // With more columns a thread a third sum costs more registers than a pass of its own: 8192 x 12288 on an H200
+      // 825 us, without it 644.
+      if constexpr (N * kVectors <= 8) sums_dx = static_cast<bool>(args.dx_sums);
+      if (sums_dx)
+        run(backward_kernel<T, N, kVectors, kThreads, N * kVectors <= 8>);
+      else
+        run(backward_kernel<T, N, kVectors, kThreads, false>);
+    });
   });
   float *const gamma = pointer<float>(args.gamma_grad), *const beta = pointer<float>(args.beta_grad);
-  if (args.dx_sums)
-    add_parts(stream, sums, cut.count, hidden, {gamma, beta, pointer<float>(args.dx_sums)});
-  else
-    add_parts(stream, sums, cut.count, hidden, {gamma, beta});
+  if (sums_dx) return add_parts(stream, sums, cut.count, hidden, {gamma, beta, pointer<float>(args.dx_sums)});
+  add_parts(stream, sums, cut.count, hidden, {gamma, beta});
+  if (args.dx_sums) bias_backward(stream, args.dx, args.dx_sums, parts);
 }
 
 }  // namespace megalith::ops::cuda
