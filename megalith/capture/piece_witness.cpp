@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <set>
+#include <map>
 #include <span>
 #include <utility>
 
@@ -69,11 +69,17 @@ PieceWitness::Result PieceWitness::result(const Place& place, const GraphCache::
 }
 
 void PieceWitness::see(Exec& ex, const GraphCache::Key& key, const Graph& graph) {
-  std::set<std::pair<const void*, Index>> seen;
+  const std::vector<Graph::Touched> ops = graph.touched();
+  std::map<std::pair<const void*, Index>, Index> last_writers;  // by address and bytes
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    for (const Tensor& tensor : ops[i].writes) {
+      if (is_compared(tensor)) last_writers[{tensor.raw(), tensor.bytes()}] = static_cast<Index>(i);
+    }
+  }
   Index op_index = 0;
-  for (const Graph::Touched& op : graph.touched()) {
+  for (const Graph::Touched& op : ops) {
     for (const Tensor& tensor : op.writes) {
-      if (!is_compared(tensor) || !seen.emplace(tensor.raw(), tensor.bytes()).second) continue;
+      if (!is_compared(tensor) || last_writers.at({tensor.raw(), tensor.bytes()}) != op_index) continue;
       const io::Hash128 sum = checksum_of(ex, tensor);
       if (!compares_) {
         kept_.push_back(sum);
