@@ -13,10 +13,11 @@
 namespace megalith::comm {
 namespace {
 
-/// Where this process runs.
+/// Where this process runs, by the name that NCCL goes by.
 Place place_here() {
+  const char* const id = std::getenv("NCCL_HOSTID");
   Place here;
-  host_name().copy(here.host.data(), here.host.size() - 1);
+  (id == nullptr ? host_name() : id).copy(here.host.data(), here.host.size() - 1);
   here.gpus = device::num_gpus();
   return here;
 }

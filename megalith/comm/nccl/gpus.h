@@ -15,7 +15,7 @@ void set_gpu_environment();
 
 /// The host that a rank runs on.
 struct Place {
-  std::array<char, 248> host{};  ///< its name
+  std::array<char, 248> host{};  ///< its name, or NCCL_HOSTID where that is set: NCCL's hosts are ours
   std::int64_t gpus = 0;         ///< that its ranks may use
 };
 
