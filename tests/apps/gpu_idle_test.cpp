@@ -52,7 +52,7 @@ TEST_F(GpuIdle, SaysWhatOfAStepAGpuDid) {
             "                                     4                3\n"
             R"(    0.100 ms in    1 gaps  decide_step -> product
     0.100 ms in    1 gaps  copy between GPUs -> decide_step_kernel
-    0.400 ms in    1 times  product
+    0.400 ms in    1 launches  void product<1, 2>(float*, long)
 )");
 }
 
@@ -60,6 +60,9 @@ TEST_F(GpuIdle, RefusesRecordsThatAreNotWhole) {
   const Finished cut = gpu_idle(records(), "");
   EXPECT_EQ(cut.code, 1);
   EXPECT_NE(cut.err.find("records are missing"), std::string::npos) << cut.err;
+  const Finished old = gpu_idle("gpu,stream,begin_ns,end_ns,name\n1,7,0,1,product\ncomplete\n", "");
+  EXPECT_EQ(old.code, 1);
+  EXPECT_NE(old.err.find("not the records of this version"), std::string::npos) << old.err;
   const Finished few = gpu_idle(records() + "complete\n", "--steps 4");
   EXPECT_EQ(few.code, 1);
   EXPECT_NE(few.err.find("GPU 1 has 4 decisions about steps: must be more than --steps = 4"), std::string::npos)
