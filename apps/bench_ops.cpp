@@ -273,7 +273,7 @@ void bench_norm(const OpsBench& o) {
   const Tensor mean = ex.tensor({o.tokens}, statistics_dtype(bench.dtype())),
                rstd = ex.tensor({o.tokens}, statistics_dtype(bench.dtype()));
   const Tensor residual = bench.random(shape), dy = bench.random(shape), gamma_grad = bench.gradient(row),
-               beta_grad = bench.gradient(row), dx_sums = bench.gradient(row);
+               beta_grad = bench.gradient(row);
   const double one = static_cast<double>(x.bytes());
   bench.measure("layer_norm", 0, 2 * one, [&](Exec& e) {
     ops::layer_norm_forward(e, {.x = x, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
@@ -290,29 +290,19 @@ void bench_norm(const OpsBench& o) {
                                  .rstd = rstd,
                                  .dropout = {}});
   });
-  bench.measure("layer_norm_backward + residual", 0, 4 * one, [&](Exec& e) {
-    ops::layer_norm_backward(e, {.dy = dy,
-                                 .x = x,
-                                 .gamma = gamma,
-                                 .mean = mean,
-                                 .rstd = rstd,
-                                 .residual = residual,
-                                 .dx = dx,
-                                 .gamma_grad = gamma_grad,
-                                 .beta_grad = beta_grad});
-  });
-  bench.measure("layer_norm_backward + residual + sums", 0, 4 * one, [&](Exec& e) {
-    ops::layer_norm_backward(e, {.dy = dy,
-                                 .x = x,
-                                 .gamma = gamma,
-                                 .mean = mean,
-                                 .rstd = rstd,
-                                 .residual = residual,
-                                 .dx = dx,
-                                 .gamma_grad = gamma_grad,
-                                 .beta_grad = beta_grad,
-                                 .dx_sums = dx_sums});
-  });
+  ops::LayerNormBackward backward{.dy = dy,
+                                  .x = x,
+                                  .gamma = gamma,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .residual = residual,
+                                  .dx = dx,
+                                  .gamma_grad = gamma_grad,
+                                  .beta_grad = beta_grad};
+  const auto run_backward = [&](Exec& e) { ops::layer_norm_backward(e, backward); };
+  bench.measure("layer_norm_backward + residual", 0, 4 * one, run_backward);
+  backward.dx_sums = bench.gradient(row);
+  bench.measure("layer_norm_backward + residual + sums", 0, 4 * one, run_backward);
   bench.measure("bias_dropout_residual", 0, 3 * one, [&](Exec& e) {
     ops::bias_dropout_residual(e, {.x = x, .bias = beta, .residual = residual, .out = y, .dropout = {}});
   });

@@ -146,35 +146,27 @@ TEST_P(DeviceOps, WhatNormsDoBesides) {
       expect_equal(t().read(rstd), t().read(rstd_of_two));
     }
     for (const Tensor& past : {residual, Tensor()}) {
-      const Tensor dx = t().out(matrix).on(ex), gamma_grad = t().in_f32({columns}, 7).on(ex),
-                   beta_grad = t().in_f32({columns}, 8).on(ex);
-      const Tensor dx_sums = t().in_f32({columns}, 9).on(ex), sums_of_two = t().in_f32({columns}, 9).on(ex);
-      layer_norm_backward(ex, {.dy = dy,
-                               .x = x,
-                               .gamma = gamma,
-                               .mean = mean,
-                               .rstd = rstd,
-                               .residual = past,
-                               .dx = dx,
-                               .gamma_grad = gamma_grad,
-                               .beta_grad = beta_grad,
-                               .dx_sums = dx_sums});
-      const Tensor dx_alone = t().out(matrix).on(ex), gamma_alone = t().in_f32({columns}, 7).on(ex),
-                   beta_alone = t().in_f32({columns}, 8).on(ex);
-      layer_norm_backward(ex, {.dy = dy,
-                               .x = x,
-                               .gamma = gamma,
-                               .mean = mean,
-                               .rstd = rstd,
-                               .residual = past,
-                               .dx = dx_alone,
-                               .gamma_grad = gamma_alone,
-                               .beta_grad = beta_alone});
-      bias_backward(ex, dx_alone, sums_of_two);
-      expect_equal(t().read(dx), t().read(dx_alone));
-      expect_equal(t().read(gamma_grad), t().read(gamma_alone));
-      expect_equal(t().read(beta_grad), t().read(beta_alone));
-      expect_equal(t().read(dx_sums), t().read(sums_of_two));
+      const auto backward = [&](const Tensor& dx_sums) {
+        const LayerNormBackward args{.dy = dy,
+                                     .x = x,
+                                     .gamma = gamma,
+                                     .mean = mean,
+                                     .rstd = rstd,
+                                     .residual = past,
+                                     .dx = t().out(matrix).on(ex),
+                                     .gamma_grad = t().in_f32({columns}, 7).on(ex),
+                                     .beta_grad = t().in_f32({columns}, 8).on(ex),
+                                     .dx_sums = dx_sums};
+        layer_norm_backward(ex, args);
+        return args;
+      };
+      const LayerNormBackward both = backward(t().in_f32({columns}, 9).on(ex)), alone = backward({});
+      const Tensor sums = t().in_f32({columns}, 9).on(ex);
+      bias_backward(ex, alone.dx, sums);
+      expect_equal(t().read(both.dx), t().read(alone.dx));
+      expect_equal(t().read(both.gamma_grad), t().read(alone.gamma_grad));
+      expect_equal(t().read(both.beta_grad), t().read(alone.beta_grad));
+      expect_equal(t().read(both.dx_sums), t().read(sums));
     }
     t().release();
   }
