@@ -57,6 +57,35 @@ std::string text_of_failure(int ranks, const std::function<void(World&)>& body) 
   return "nothing was thrown";
 }
 
+/// A message that nobody waits for any more, as its ticket was lost, writes to no memory of a step that an error has
+/// left.
+TEST(ThreadsMessages, OfAStepThatFailsReachItsMemoryNoMore) {
+  run_ranks(2, [](World& world) {
+    Exec ex;
+    float memory = 1;
+    const Tensor tensor(&memory, {1}, DType::f32);
+    const auto meet = [&] { barrier(ex, world.all()); };
+    if (world.rank() == 0) {
+      StepPattern pattern;
+      world.mutate({Mutation::Kind::twice, 0});
+      try {
+        const WatchedStep step(world, pattern, ex);
+        const Pending second = recv(ex, world.all(), tensor, 1);
+        throw InternalError("the step fails");
+      } catch (const InternalError&) {
+      }
+      meet();
+      meet();
+      EXPECT_EQ(memory, 1);
+    } else {
+      memory = 2;
+      meet();
+      const Pending sent = send(ex, world.all(), tensor, 0);
+      meet();
+    }
+  });
+}
+
 TEST(ThreadsMessages, NameTheOddRankAndWhatTheAwaitedOneDoes) {
   for (const MisuseCase& misuse : misuse_cases()) {
     if (misuse.name == "OtherCountOfThree") {

@@ -26,7 +26,9 @@ ThreadChannel::ThreadChannel(Hub& hub, std::string name, std::vector<int> world_
       inputs_(static_cast<std::size_t>(size())),
       outputs_(static_cast<std::size_t>(size())) {}
 
-ThreadChannel::~ThreadChannel() {
+ThreadChannel::~ThreadChannel() { take_back_all(); }
+
+void ThreadChannel::take_back_all() noexcept {
   in_flight_.for_each([this](Slot& slot) { take_back(slot); });
 }
 
@@ -224,15 +226,14 @@ void ThreadChannel::wait(Ticket ticket, Stream) {
   in_flight_.give_back(ticket);
 }
 
-/// Out of the mailbox, or, when the other rank is copying already, once it has.
+/// Out of the mailbox, or, when the other rank is copying already, once it has. Nobody copies it after that.
 void ThreadChannel::take_back(Slot& slot) noexcept {
-  bool removed = false;
   {
     const std::lock_guard lock(slot.mailbox->mutex);
-    removed = std::erase(slot.mailbox->waiting, &slot.message) > 0;
+    if (std::erase(slot.mailbox->waiting, &slot.message) > 0)
+      slot.message.done.store(true, std::memory_order_relaxed);  // for the next who asks
   }
-  const auto copied = [&] { return slot.message.done.load(std::memory_order_acquire); };
-  if (!removed) hub_.wait_until(world_rank(), copied);
+  hub_.wait_until(world_rank(), [&] { return slot.message.done.load(std::memory_order_acquire); });
 }
 
 void ThreadChannel::cancel(Ticket ticket) noexcept {

@@ -24,6 +24,8 @@ class ThreadChannel final : public Channel {
   Ticket post_recv(const Call& call, void* data, Stream stream) override;
   void wait(Ticket ticket, Stream stream) override;
   void cancel(Ticket ticket) noexcept override;
+  /// Of all messages in flight none will be copied any more: their memory may go.
+  void take_back_all() noexcept;
 
  private:
   /// A message of this rank, and where it waits for its other end.

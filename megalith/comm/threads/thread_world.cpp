@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -24,12 +25,17 @@ class ThreadWorld final : public World {
 
  protected:
   std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, const GroupUse&) override {
-    return std::make_shared<ThreadChannel>(hub_, std::move(name), std::move(world_ranks), rank);
+    return channels_.emplace_back(std::make_shared<ThreadChannel>(hub_, std::move(name), std::move(world_ranks), rank));
   }
 
  private:
+  void give_up() noexcept override {
+    for (const std::shared_ptr<ThreadChannel>& channel : channels_) channel->take_back_all();
+  }
+
   Hub& hub_;
   int rank_;
+  std::vector<std::shared_ptr<ThreadChannel>> channels_;
 };
 
 std::string text_of(const std::exception_ptr& error) {
