@@ -1,7 +1,6 @@
 #include "megalith/capture/memory_copy.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "megalith/base/error.h"
@@ -69,11 +68,9 @@ bool MemoryCopy::equals(Exec& ex) {
 }
 
 std::optional<Index> MemoryCopy::first_difference_in(Exec& ex, const std::byte* begin, Index bytes) {
-  const std::less_equal<const std::byte*> at_or_before;
   const std::byte* kept = kept_.data();
   for (const MemoryLedger::Piece& piece : pieces_) {
-    const std::byte* const end = piece.memory.data() + piece.memory.size();
-    if (at_or_before(piece.memory.data(), begin) && at_or_before(begin + bytes, end)) {
+    if (lies_in(piece.memory, begin, bytes)) {
       kept += begin - piece.memory.data();
       for (Index done = 0; done < bytes; done += kStagedBytes) {
         const auto count = static_cast<std::size_t>(std::min(kStagedBytes, bytes - done));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <map>
 #include <span>
 #include <utility>
@@ -15,12 +14,6 @@ namespace {
 
 /// More than a chunk has ops: what memory still holds of a microbatch is named with its bytes, and comes first.
 constexpr Index kBehindMemory = Index{1} << 19;
-
-bool holds(const std::byte* begin, Index bytes, const Tensor& tensor) {
-  const std::less_equal<const std::byte*> at_or_before;
-  const auto* first = static_cast<const std::byte*>(tensor.raw());
-  return at_or_before(begin, first) && at_or_before(first + tensor.bytes(), begin + bytes);
-}
 
 }  // namespace
 
@@ -38,9 +31,8 @@ void PieceWitness::keep_from_here() {
 
 bool PieceWitness::is_compared(const Tensor& tensor) const {
   if (!tensor || tensor.bytes() == 0) return false;
-  return std::ranges::any_of(memory_, [&](const MemoryLedger::Piece& piece) {
-    return holds(piece.memory.data(), static_cast<Index>(piece.memory.size()), tensor);
-  });
+  return std::ranges::any_of(
+      memory_, [&](const MemoryLedger::Piece& piece) { return lies_in(piece.memory, tensor.raw(), tensor.bytes()); });
 }
 
 io::Hash128 PieceWitness::checksum_of(Exec& ex, const Tensor& tensor) const {
@@ -79,7 +71,8 @@ void PieceWitness::see(Exec& ex, const GraphCache::Key& key, const Graph& graph)
   Index op_index = 0;
   for (const Graph::Touched& op : ops) {
     for (const Tensor& tensor : op.writes) {
-      if (!is_compared(tensor) || last_writers.at({tensor.raw(), tensor.bytes()}) != op_index) continue;
+      const auto written = last_writers.find({tensor.raw(), tensor ? tensor.bytes() : 0});
+      if (written == last_writers.end() || written->second != op_index) continue;
       const io::Hash128 sum = checksum_of(ex, tensor);
       if (!compares_) {
         kept_.push_back(sum);
@@ -101,7 +94,8 @@ void PieceWitness::require_same_count() const {
 
 MemoryCopy::Difference PieceWitness::named(const MemoryNames& names) const {
   const auto gradient = std::ranges::find_if(names, [this](const NamedMemory& name) {
-    return name.order.part == StepOrder::Part::gradients && holds(name.begin, name.bytes, first_->tensor);
+    return name.order.part == StepOrder::Part::gradients &&
+           lies_in({name.begin, static_cast<std::size_t>(name.bytes)}, first_->tensor.raw(), first_->tensor.bytes());
   });
   return {first_->order, (gradient == names.end() ? first_->text : gradient->name) + first_->place};
 }

@@ -152,13 +152,8 @@ void Capture::put_place(Error& error) const {
 
 bool Capture::holds(const Tensor& tensor) const {
   if (!tensor || tensor.bytes() == 0) return true;
-  const std::less_equal<const std::byte*> at_or_before;
-  const auto* begin = static_cast<const std::byte*>(tensor.raw());
-  for (const std::span<const std::byte>& piece : memory_) {
-    if (at_or_before(piece.data(), begin) && at_or_before(begin + tensor.bytes(), piece.data() + piece.size()))
-      return true;
-  }
-  return false;
+  return std::ranges::any_of(
+      memory_, [&](const std::span<const std::byte>& piece) { return lies_in(piece, tensor.raw(), tensor.bytes()); });
 }
 
 void Capture::check(const OpInfo& op) const {

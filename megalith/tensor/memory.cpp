@@ -1,5 +1,7 @@
 #include "megalith/tensor/memory.h"
 
+#include <functional>
+
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -16,6 +18,12 @@ Tensor Buffer::view(const Shape& shape, DType dtype, Index offset) const {
                             bytes_, " bytes of the buffer"));
   }
   return {data_.get() + offset, shape, dtype};
+}
+
+bool lies_in(std::span<const std::byte> memory, const void* begin, Index bytes) {
+  const std::less_equal<const std::byte*> at_or_before;
+  const auto* const first = static_cast<const std::byte*>(begin);
+  return at_or_before(memory.data(), first) && at_or_before(first + bytes, memory.data() + memory.size());
 }
 
 Index total(const BytesByOwner& bytes) {

@@ -34,6 +34,9 @@ class Buffer {
   Index bytes_ = 0;
 };
 
+/// Whether so many bytes from `begin` on are all in `memory`.
+bool lies_in(std::span<const std::byte> memory, const void* begin, Index bytes);
+
 /// Bytes by owner ("parameters", "activations", ...): what `megalith plan` prints and what a run takes.
 using BytesByOwner = std::map<std::string, Index, std::less<>>;
 Index total(const BytesByOwner& bytes);
