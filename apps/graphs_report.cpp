@@ -34,7 +34,7 @@ struct Report {
 Report make_report(const config::RunPlan& plan) {
   if (const auto rule = capture::first_broken_rule(plan.graphs.scopes, plan.run_facts()))
     throw ConfigError(str("graphs.scopes = ", text(plan.graphs.scopes), ": V", rule->number, ": ", rule->text));
-  Report report{train::training_shape(plan), covered(plan.graphs.scopes, {}), train::layer_sizes(plan), {}};
+  Report report{train::training_shape(plan), train::layer_coverage(plan), train::layer_sizes(plan), {}};
   for (int rank = 0; rank < plan.grid.world_size; ++rank) report.ranks.push_back(train::plan_graphs(plan, rank));
   return report;
 }
@@ -74,6 +74,7 @@ ordered_json rank_json(const PlannedGraphs& r) {
            {{"static_inputs", r.owned.static_inputs},
             {"static_input_bytes", r.owned.static_input_bytes},
             {"unshared_input_bytes", r.owned.unshared_input_bytes},
+            {"second_input_bytes", r.owned.second_input_bytes},
             {"output_grad_bytes", r.owned.output_grad_bytes},
             {"boundary_bytes", r.owned.boundary_bytes}}},
           {"planned_bytes", std::move(held)},
@@ -139,10 +140,12 @@ std::string added_table(const Report& report) {
 }
 
 std::string owned_table(const Report& report) {
-  std::vector<std::vector<std::string>> rows{{"rank", "static inputs", "bytes", "output gradients", "boundary"}};
+  std::vector<std::vector<std::string>> rows{
+      {"rank", "static inputs", "bytes", "second input", "output gradients", "boundary"}};
   for (const PlannedGraphs& r : report.ranks) {
     rows.push_back({str(r.rank), str(r.owned.static_inputs), human_bytes(r.owned.static_input_bytes),
-                    human_bytes(r.owned.output_grad_bytes), human_bytes(r.owned.boundary_bytes)});
+                    human_bytes(r.owned.second_input_bytes), human_bytes(r.owned.output_grad_bytes),
+                    human_bytes(r.owned.boundary_bytes)});
   }
   return "\nWhat graphs per microbatch would take with buffers of their own; here they lie in the plan\n" +
          text_table(rows);
@@ -190,7 +193,7 @@ const char* const kGraphsJsonKeys =
     lazy_warmup_passes       eager ones before the recording, where libraries start lazily; ours do without
     owned_buffers            what graphs per microbatch with buffers of their own would take, and ours do not:
                              static_inputs, static_input_bytes, unshared_input_bytes (one for every microbatch),
-                             output_grad_bytes, boundary_bytes
+                             second_input_bytes (where a graph begins with a sum), output_grad_bytes, boundary_bytes
     planned_bytes            activations, scratch, inputs, pipeline buffers: as `megalith plan` has them
     fragmentation_bytes      of the scratch, what no tensor holds when they hold most
 )";

@@ -55,9 +55,8 @@ std::vector<std::vector<int>> input_signatures(std::span<const std::vector<Layer
 
 Index input_bytes(const LayerSizes& s) { return s.tokens * s.hidden_size * s.activation_bytes; }
 
-Index input_count(const Coverage& coverage) {
-  if (!coverage.any()) return 0;
-  return coverage.attention ? 1 : 2;
+bool begins_with_sum(const Coverage& coverage, bool below) {
+  return coverage.any() && (!coverage.attention || (coverage.ends_layer_below && below));
 }
 
 Index boundary_bytes(const Coverage& coverage, const LayerSizes& sizes) {
@@ -75,8 +74,8 @@ OwnedBuffers owned_buffers(const RankLayers& layers, std::span<const std::vector
     ++owned.static_inputs;
     owned.static_input_bytes += bytes_of_signature[static_cast<std::size_t>(signature)];
   }
-  std::set<Index> grad_sizes, passed_sizes;  // passed: inputs that no backward reads
-  std::map<Index, Index> alive;              // bytes of the output set with a flat index
+  std::set<Index> grad_sizes, second_sizes;
+  std::map<Index, Index> alive;  // bytes of the output set with a flat index
   Index alive_bytes = 0;
   for (const CaptureStep& step : capture_steps(layers)) {
     const auto chunk = static_cast<std::size_t>(step.pass.chunk), layer = static_cast<std::size_t>(step.pass.layer);
@@ -87,11 +86,9 @@ OwnedBuffers owned_buffers(const RankLayers& layers, std::span<const std::vector
       alive[step.index] = outputs.with_grad + outputs.without;
       alive_bytes += alive[step.index];
       owned.boundary_bytes = std::max(owned.boundary_bytes, alive_bytes);
-      owned.unshared_input_bytes += input_count(coverage) * input_bytes(size);
-      if (input_count(coverage) > 1 && passed_sizes.insert(input_bytes(size)).second) {
-        ++owned.static_inputs;
-        owned.static_input_bytes += input_bytes(size);
-      }
+      owned.unshared_input_bytes += input_bytes(size);
+      if (begins_with_sum(coverage, layer > 0) && second_sizes.insert(input_bytes(size)).second)
+        owned.second_input_bytes += input_bytes(size);
       if (grad_sizes.insert(outputs.with_grad).second) owned.output_grad_bytes += outputs.with_grad;
     }
     for (const Index index : step.released_outputs) alive_bytes -= alive.at(index);

@@ -20,21 +20,23 @@ struct LayerSizes {
 
 /// Of a layer's input: T H elements.
 Index input_bytes(const LayerSizes& sizes);
-/// Inputs of a forward graph, each of input_bytes(). Where attention runs eagerly its output comes beside the residual
-/// stream, because one pass adds the two and makes the MLP part's norm of the sum.
-Index input_count(const Coverage& coverage);
+/// Whether a forward graph begins with a sum: one pass adds two inputs, each of input_bytes(), and makes a norm of the
+/// sum. The second is attention's output where that runs eagerly, or what the MLP of the layer below gives where layers
+/// end so. `below`: whether the chunk has a layer below.
+bool begins_with_sum(const Coverage& coverage, bool below);
 /// Of all that a forward graph hands to the eager rest and to its backward (boundary_fields()), where those are tensors
 /// of T or more rows; counts and splits, some hundred bytes, are left out.
 Index boundary_bytes(const Coverage& coverage, const LayerSizes& sizes);
 
 /// What graphs per microbatch need beside the memory of an eager step when they own their buffers and share one pool:
 /// static inputs that follow the microbatches in flight, one set of output gradients, and what crosses the graphs'
-/// ends. A second input, attention's output, is read by the forward only: one for each size serves all. It is what
-/// other engines pay; ours records addresses that its memory plan has given out already (docs/graphs.md).
+/// ends. It is what other engines pay; ours records addresses that its memory plan has given out already
+/// (docs/graphs.md).
 struct OwnedBuffers {
   Index static_inputs = 0;  ///< buffers
   Index static_input_bytes = 0;
   Index unshared_input_bytes = 0;  ///< were there one for every captured microbatch
+  Index second_input_bytes = 0;    ///< of graphs that begin with a sum: no backward reads it, one of a size serves all
   Index output_grad_bytes = 0;     ///< one set for each size that occurs
   Index boundary_bytes = 0;        ///< of the output sets that are alive at once
   bool operator==(const OwnedBuffers&) const = default;

@@ -25,6 +25,8 @@ enum class MlpCover : std::uint8_t { none, router, preprocess, whole };
 struct Coverage {
   bool attention = false;
   MlpCover mlp = MlpCover::none;
+  /// Layers end in the next one's norm: where a layer has one below in its chunk, it begins with that one's last sum.
+  bool ends_layer_below = false;
   bool operator==(const Coverage&) const = default;
   /// Whether the layer has a graph at all; others run eagerly.
   bool any() const { return attention || mlp != MlpCover::none; }

@@ -109,7 +109,7 @@ class AliveBuffers {
 /// One layer's pair of graphs.
 struct LayerEdges {
   Stretches input;         ///< that stays for the backward
-  Stretches passed_input;  ///< in scratch
+  Stretches second_input;  ///< in scratch
   Stretches saved, output, output_grad, input_grad, touched;
   bool is_alive = false;  ///< between its forward and its backward
 };
@@ -118,7 +118,7 @@ LayerEdges layer_edges(const Graph& forward, const Graph& backward, const Region
   const Edges up = edges_of(forward), down = edges_of(backward);
   LayerEdges edges;
   edges.input = common(up.reads, regions.kept());
-  edges.passed_input = common(up.reads, regions.of(kScratchOwner));
+  edges.second_input = common(up.reads, regions.of(kScratchOwner));
   // What lies in scratch is gone by then: a backward that reads there is handed something else at the same address.
   edges.saved = common(common(up.writes, down.reads), regions.kept());
   edges.output = common(up.results, regions.work());
@@ -146,6 +146,7 @@ class LayerCounter {
 
   TouchedMemory result() const {
     TouchedMemory memory{.inputs = inputs_.most(),
+                         .second_inputs = second_inputs_.most(),
                          .outputs = outputs_.most(),
                          .saved = saved_.most(),
                          .output_grads = output_grads_.most()};
@@ -180,7 +181,7 @@ class LayerCounter {
     const bool is_first = key.layer == first_layers_.at(key.chunk);
     Stretches& inputs = places_[at(is_first ? Role::chunk_input : Role::layer_input)];
     inputs.add(pair.input);
-    inputs.add(pair.passed_input);
+    inputs.add(pair.second_input);
     places_[at(Role::saved)].add(pair.saved);
     places_[at(Role::output)].add(pair.output);
     places_[at(Role::output_grad)].add(pair.output_grad);
@@ -199,8 +200,8 @@ class LayerCounter {
     pair.is_alive = is_forward;
     if (is_forward) {
       inputs_.add(pair.input);
-      inputs_.add(pair.passed_input);
-      inputs_.remove(pair.passed_input);
+      second_inputs_.add(pair.second_input);
+      second_inputs_.remove(pair.second_input);
       outputs_.add(pair.output);
       saved_.add(pair.saved);
     } else {
@@ -216,7 +217,7 @@ class LayerCounter {
   const Regions& regions_;
   std::map<int, Index> first_layers_;  // of each chunk
   std::map<Pair, LayerEdges> pairs_;
-  AliveBuffers inputs_, outputs_, saved_, output_grads_;
+  AliveBuffers inputs_, second_inputs_, outputs_, saved_, output_grads_;
   std::array<Stretches, kRoles> places_;
 };
 
@@ -297,14 +298,16 @@ std::string_view name(Role role) {
 
 std::vector<PlannedPlace> planned_places(const Coverage& coverage) {
   if (!coverage.any()) return {};
+  const bool ends_below = coverage.ends_layer_below;
   std::vector<PlannedPlace> all;
   if (coverage.attention) {
-    all = {{Role::layer_input,
-            "output of the layer below, kept in the microbatch's slot for its backward",
-            {"activations"}},
-           {Role::chunk_input,
-            "the microbatch's receive buffer; of the first stage and per slot (a copy): the slot",
-            {"activations", "pipeline buffers"}}};
+    constexpr std::string_view kBelow = "output of the layer below, kept in the microbatch's slot for its backward",
+                               kTwoBelow = "residual: kept in the slot by the layer below; what its MLP gives: scratch";
+    all.push_back({Role::layer_input, ends_below ? kTwoBelow : kBelow, {"activations"}});
+    if (ends_below) all.back().owners.push_back(kScratchOwner);
+    all.push_back({Role::chunk_input,
+                   "the microbatch's receive buffer; of the first stage and per slot (a copy): the slot",
+                   {"activations", "pipeline buffers"}});
   } else {
     all = {{Role::layer_input,
             "residual: output of the layer below, kept in the microbatch's slot; attention's output: scratch",
@@ -316,9 +319,11 @@ std::vector<PlannedPlace> planned_places(const Coverage& coverage) {
   }
   all.push_back({Role::saved, "the slot", {"activations"}});
   if (coverage.mlp == MlpCover::whole) {
-    all.push_back({Role::output,
-                   "input of the layer above; of a chunk: its send buffer (per slot: scratch, and a copy there)",
-                   {"activations", "pipeline buffers", kScratchOwner}});
+    constexpr std::string_view
+        kAbove = "input of the layer above; of a chunk: its send buffer (per slot: scratch, and a copy there)",
+        kTaken =
+            "scratch, from which the layer above takes it; of a chunk: its send buffer (per slot: scratch and a copy)";
+    all.push_back({Role::output, ends_below ? kTaken : kAbove, {"activations", "pipeline buffers", kScratchOwner}});
     all.push_back({Role::output_grad,
                    "scratch that all layers, chunks and microbatches share; of a chunk: its receive buffer",
                    {kScratchOwner, "pipeline buffers"}});

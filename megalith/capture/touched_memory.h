@@ -75,9 +75,9 @@ struct TouchedMemory {
     bool operator==(const Buffers&) const = default;
   };
   // Of graphs of layers, most alive at once: inputs, outputs and saved from a layer's forward to its backward, output
-  // gradients while a backward runs, and so inputs in scratch while a forward runs. Where two have the same address
-  // they count once, and so do neighbours of a graph.
-  Buffers inputs = {}, outputs = {}, saved = {}, output_grads = {};
+  // gradients while a backward runs, second inputs, which are those in scratch, while a forward runs. Where two have
+  // the same address they count once, and so do neighbours of a graph.
+  Buffers inputs = {}, second_inputs = {}, outputs = {}, saved = {}, output_grads = {};
   /// Of a step, by role and owner.
   std::array<std::array<Index, kTouchedOwners.size()>, kRoles> bytes{};
   /// Of these, what two roles have in common: memory of one that is, then or at another time, memory of the other.

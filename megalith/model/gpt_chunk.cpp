@@ -130,8 +130,9 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
   // The piece begins and ends before one of a layer's two regions, or behind both.
   const std::size_t piece_begins = pieces_.pieces == LayerPieces::mlp ? 1 : 0,
                     piece_ends = pieces_.pieces == LayerPieces::attention ? 1 : 2;
-  // Whole layers follow each other: what is sent at the end of one belongs beside the first products of the next.
-  const bool hands_on = pieces_.pieces == LayerPieces::whole && parts > 1;
+  // A layer ends in the next one's norm, in pieces too. With several parts also rows of the last one are yet to leave,
+  // beside the first products of the next layer: only where its graph follows at once.
+  const bool hands_on = parts == 1 || pieces_.pieces == LayerPieces::whole;
   Tensor x = input;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Index layer = range_.layers.begin + static_cast<Index>(i);
@@ -144,8 +145,8 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
       const std::size_t first = 2 * i;
       const Turns turns{.begin = parts * (first + first_region),
                         .end = parts * (first + end_region),
-                        .finishes_before = hands_on && i > 0,
-                        .leaves_rest = hands_on && !last};
+                        .finishes_before = hands_on && i > 0 && first_region == 0,
+                        .leaves_rest = hands_on && !last && end_region == 2};
       take_turns(ex, inputs, turns, x, y, saved, nullptr);
     };
     pass_through(0, piece_begins);
@@ -228,7 +229,7 @@ Tensor GptChunk::take_turns(Exec& ex, const Inputs& inputs, const Turns& turns, 
     messages[t % parts] = in_block(i).leave(ex, microbatch_of(t), region_of(t), saved.blocks[i]);
     if (!early) enter(t + 1);
   };
-  if (turns.finishes_before)
+  if (turns.finishes_before && parts > 1)
     leave_and_enter(turns.begin - 1);
   else
     enter(turns.begin);
@@ -239,6 +240,8 @@ Tensor GptChunk::take_turns(Exec& ex, const Inputs& inputs, const Turns& turns, 
     if (!turns.leaves_rest || t + 1 < turns.end) leave_and_enter(t);
   }
   if (turns.leaves_rest) {
+    const std::size_t t = turns.end - 1;
+    if (parts == 1) messages[0] = in_block(t / 2).leave(ex, microbatch_of(t), region_of(t), saved.blocks[t / 2]);
     for (nn::InFlight& message : messages) message.wait(ex);
     return output;
   }

@@ -97,8 +97,8 @@ class GptChunk {
   /// a region.
   struct Turns {
     std::size_t begin, end;
-    /// Of the region before: its last part's rows have yet to leave, and its block ends here. And the same of the last
-    /// turn, for the stretch that follows.
+    /// The block before ends here; of several parts the last one's rows have yet to leave its MLP. And the same of the
+    /// last turn, for the stretch that follows.
     bool finishes_before = false, leaves_rest = false;
   };
   /// x [O, H]: what the first block reads, where its attention is among the turns; written where the block before ends

@@ -44,7 +44,7 @@ std::vector<std::vector<T>> for_all(const capture::RankLayers& layers, const T& 
 
 /// The layers that graphs of a stage hold, wholly or in part.
 capture::RankLayers rank_layers(const model::GptStage& stage, const config::RunPlan& plan) {
-  const bool any = covered(plan.graphs.scopes, {}).any();
+  const bool any = layer_coverage(plan).any();
   capture::RankLayers layers{training_shape(plan), stage.mesh().pp_rank(), {}};
   for (const model::GptChunk& chunk : stage.chunks())
     layers.per_chunk.push_back(any ? static_cast<int>(chunk.range().layers.size()) : 0);
@@ -52,8 +52,7 @@ capture::RankLayers rank_layers(const model::GptStage& stage, const config::RunP
 }
 
 capture::OwnedBuffers owned_buffers(const capture::RankLayers& layers, const config::RunPlan& plan) {
-  return capture::owned_buffers(layers, for_all(layers, layer_sizes(plan)),
-                                for_all(layers, covered(plan.graphs.scopes, {})));
+  return capture::owned_buffers(layers, for_all(layers, layer_sizes(plan)), for_all(layers, layer_coverage(plan)));
 }
 
 constexpr capture::GraphCounts kOneGraph{.graphs = 1, .launches_per_step = 1};
@@ -95,12 +94,13 @@ std::string counts_table(const std::vector<GraphAccount>& ranks, const std::vect
 }
 
 std::string edges_table(const std::vector<GraphAccount>& ranks, const std::vector<std::size_t>& printed) {
-  Rows rows{{"rank", "static inputs", "bytes", "output gradients", "boundary", "kept for backward"}};
+  Rows rows{{"rank", "static inputs", "bytes", "second input", "output gradients", "boundary", "kept for backward"}};
   for (const std::size_t rank : printed) {
     const capture::TouchedMemory& touched = ranks[rank].touched;
     const capture::OwnedBuffers& owned = ranks[rank].owned;
     rows.push_back({str(rank), of_planned(touched.inputs.count, owned.static_inputs),
                     bytes_of_planned(touched.inputs.bytes, owned.static_input_bytes),
+                    bytes_of_planned(touched.second_inputs.bytes, owned.second_input_bytes),
                     bytes_of_planned(touched.output_grads.bytes, owned.output_grad_bytes),
                     bytes_of_planned(touched.outputs.bytes, owned.boundary_bytes), human_bytes(touched.saved.bytes)});
   }
@@ -170,6 +170,13 @@ capture::LayerSizes layer_sizes(const config::RunPlan& plan) {
   return {.tokens = plan.train.micro_batch * plan.model.seq_len / plan.row_shares(),
           .hidden_size = plan.model.hidden_size,
           .activation_bytes = size_of(plan.train.policy().compute)};
+}
+
+capture::Coverage layer_coverage(const config::RunPlan& plan) {
+  capture::Coverage coverage = covered(plan.graphs.scopes, {});
+  const bool whole = coverage.attention && coverage.mlp == capture::MlpCover::whole;
+  coverage.ends_layer_below = plan.forward_parts() == 1 || whole;  // as GptChunk::blocks() runs its pieces
+  return coverage;
 }
 
 PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {

@@ -32,6 +32,8 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank);
 pipeline::ScheduleShape training_shape(const config::RunPlan& plan);
 /// Of every layer on every rank.
 capture::LayerSizes layer_sizes(const config::RunPlan& plan);
+/// What graphs of layers would cover of every layer, whatever graphs.mode is.
+capture::Coverage layer_coverage(const config::RunPlan& plan);
 
 /// One rank's graphs, by plan and as captured. Plain bytes, so that ranks can send it.
 struct GraphAccount {

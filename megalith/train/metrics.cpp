@@ -82,6 +82,7 @@ void MetricsLog::write_eval(Index step, const std::string& name, double loss) {
 void MetricsLog::write_graphs(Index step, const GraphAccount& a) {
   line(str("{\"graphs\":", a.graphs, ",\"step\":", step, ",\"launches\":", a.launches, ",\"comm_calls\":", a.comm_calls,
            ",\"ops\":", a.ops, ",\"nodes\":", a.nodes, ",\"static_input_bytes\":", a.touched.inputs.bytes,
+           ",\"second_input_bytes\":", a.touched.second_inputs.bytes,
            ",\"output_grad_bytes\":", a.touched.output_grads.bytes, ",\"boundary_bytes\":", a.touched.outputs.bytes,
            ",\"scratch_bytes\":", a.scratch_bytes, ",\"fragmentation_bytes\":", a.fragmentation_bytes,
            ",\"device_bytes\":", a.device_bytes, ",\"capture_s\":", number(a.capture_s),

@@ -69,6 +69,7 @@ TEST(GraphsReport, FiguresOfAPipeline) {
   EXPECT_EQ(first.at("owned_buffers"), json({{"static_inputs", 8},
                                              {"static_input_bytes", 8 * kActivation},
                                              {"unshared_input_bytes", 32 * kActivation},
+                                             {"second_input_bytes", kActivation},
                                              {"output_grad_bytes", kActivation},
                                              {"boundary_bytes", 8 * kActivation}}));
 }
@@ -206,21 +207,18 @@ TEST(GraphsReport, AliasesAndInputsAreThoseOfTheScopes) {
     }
     return Owners{};
   };
-  const auto inputs_of = [](const json& report) {
-    return report.at("ranks").at(0).at("owned_buffers").at("static_inputs").get<int>();
-  };
   const std::string mode = "graphs.mode=layers", pipeline = "parallel.pp=2";
   const json whole = report_with({mode, pipeline}), attention = report_with({mode, pipeline, "graphs.scopes=attn"}),
              mlp = report_with({mode, pipeline, "graphs.scopes=mlp"}),
              both = report_with({mode, pipeline, "graphs.scopes=[\"attn\", \"mlp\"]"});
   EXPECT_EQ(both.at("aliases"), whole.at("aliases"));
   EXPECT_EQ(both.at("ranks"), whole.at("ranks"));
-  EXPECT_EQ(inputs_of(whole), 8);
-  EXPECT_EQ(inputs_of(attention), 8);
-  EXPECT_EQ(inputs_of(mlp), 9) << "attention's output, one for all";
-  EXPECT_EQ(owners_of(whole, "input of a layer"), Owners{"activations"});
-  EXPECT_EQ(owners_of(attention, "input of a layer"), Owners{"activations"});
-  EXPECT_EQ(owners_of(mlp, "input of a layer"), (Owners{"activations", "scratch"}));
+  for (const json& report : {whole, attention, mlp}) {
+    const json& owned = report.at("ranks").at(0).at("owned_buffers");
+    EXPECT_EQ(owned.at("static_inputs"), 8);
+    EXPECT_EQ(owned.at("second_input_bytes"), kActivation) << "what an MLP or attention gives, one for all";
+    EXPECT_EQ(owners_of(report, "input of a layer"), (Owners{"activations", "scratch"}));
+  }
   EXPECT_EQ(owners_of(attention, "output of a layer"), Owners{"scratch"});
   EXPECT_EQ(owners_of(mlp, "output of a layer"), owners_of(whole, "output of a layer"));
   EXPECT_EQ(owners_of(attention, "output gradient"), Owners{"scratch"});
@@ -248,9 +246,9 @@ rank  per microbatch   per slot  iteration
    1             0 B  16.00 KiB   6.00 KiB
 
 What graphs per microbatch would take with buffers of their own; here they lie in the plan
-rank  static inputs       bytes  output gradients    boundary
-   0              8  128.00 KiB         16.00 KiB  128.00 KiB
-   1              4   64.00 KiB         16.00 KiB   64.00 KiB
+rank  static inputs       bytes  second input  output gradients    boundary
+   0              8  128.00 KiB     16.00 KiB         16.00 KiB  128.00 KiB
+   1              4   64.00 KiB     16.00 KiB         16.00 KiB   64.00 KiB
 )");
   EXPECT_NE(text.find("\noutput gradient           scratch that all layers, chunks and microbatches share; ", aliases),
             std::string::npos);

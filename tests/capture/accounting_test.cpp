@@ -81,24 +81,33 @@ TEST(Accounting, BytesFollowWhatIsInFlightAndNotTheMicrobatches) {
   }
 }
 
-TEST(Accounting, APartBehindAttentionHasOneInputMoreThatAllShare) {
+TEST(Accounting, AGraphThatBeginsWithASumHasASecondInputThatAllShare) {
   constexpr Coverage kAttention{.attention = true}, kMlp{.attention = false, .mlp = MlpCover::whole};
-  EXPECT_EQ(input_count(kWhole), 1);
-  EXPECT_EQ(input_count(kAttention), 1);
-  EXPECT_EQ(input_count(kMlp), 2);
-  EXPECT_EQ(input_count({.attention = false, .mlp = MlpCover::router}), 2);
-  EXPECT_EQ(input_count({}), 0);
-  for (int stage = 0; stage < 4; ++stage) {
-    const RankLayers layers = alike({4, 1, 16}, stage, 3);
-    const OwnedBuffers whole = owned(layers, kDense, kWhole);
-    EXPECT_EQ(owned(layers, kDense, kAttention), whole);
-    EXPECT_EQ(owned(layers, kDense, covered({Scope::attn, Scope::mlp}, {})), whole);
-    OwnedBuffers more = whole;
-    ++more.static_inputs;
-    more.static_input_bytes += input_bytes(kDense);
-    more.unshared_input_bytes *= 2;
-    EXPECT_EQ(owned(layers, kDense, kMlp), more);
+  Coverage ends_below = kWhole;
+  ends_below.ends_layer_below = true;
+  for (const bool below : {false, true}) {
+    EXPECT_FALSE(begins_with_sum(kWhole, below));
+    EXPECT_FALSE(begins_with_sum(kAttention, below));
+    EXPECT_TRUE(begins_with_sum(kMlp, below));
+    EXPECT_TRUE(begins_with_sum({.attention = false, .mlp = MlpCover::router}, below));
+    EXPECT_FALSE(begins_with_sum({}, below));
+    EXPECT_EQ(begins_with_sum(ends_below, below), below);
   }
+  for (const int microbatches : {16, 64, 256}) {
+    for (int stage = 0; stage < 4; ++stage) {
+      const RankLayers layers = alike({4, 1, microbatches}, stage, 3);
+      const OwnedBuffers whole = owned(layers, kDense, kWhole);
+      EXPECT_EQ(whole.second_input_bytes, 0);
+      EXPECT_EQ(owned(layers, kDense, kAttention), whole);
+      EXPECT_EQ(owned(layers, kDense, covered({Scope::attn, Scope::mlp}, {})), whole);
+      OwnedBuffers more = whole;
+      more.second_input_bytes = input_bytes(kDense);
+      EXPECT_EQ(owned(layers, kDense, kMlp), more);
+      EXPECT_EQ(owned(layers, kDense, ends_below), more);
+    }
+  }
+  const RankLayers alone = alike({4, 1, 16}, 1, 1);
+  EXPECT_EQ(owned(alone, kDense, ends_below), owned(alone, kDense, kWhole));
 }
 
 TEST(Accounting, LayersOfTwoSizesShareNothing) {
@@ -112,8 +121,8 @@ TEST(Accounting, LayersOfTwoSizesShareNothing) {
   EXPECT_EQ(buffers.output_grad_bytes, 3 * input_bytes(kDense));
   EXPECT_EQ(buffers.boundary_bytes, 3 * input_bytes(kDense));
   const OwnedBuffers behind_attention = owned_buffers(layers, sizes, for_all(layers, covered({Scope::mlp}, {})));
-  EXPECT_EQ(behind_attention.static_inputs, 4);
-  EXPECT_EQ(behind_attention.static_input_bytes, 6 * input_bytes(kDense));
+  EXPECT_EQ(behind_attention.static_input_bytes, 3 * input_bytes(kDense));
+  EXPECT_EQ(behind_attention.second_input_bytes, 3 * input_bytes(kDense));
 }
 
 TEST(Accounting, MessagesAreCopiedToWhereGraphsPerSlotLook) {

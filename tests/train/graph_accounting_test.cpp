@@ -25,6 +25,9 @@ config::RunPlan plan_of(const Grid& grid, GraphMode mode, GraphsPer per = Graphs
   return plan;
 }
 
+constexpr std::size_t kScratch = 1;
+static_assert(capture::kTouchedOwners[kScratch] == kScratchOwner);
+
 /// Of a run of ten steps and an evaluation.
 std::vector<GraphAccount> accounts_of(const config::RunPlan& plan) {
   std::vector<GraphAccount> all;
@@ -36,8 +39,8 @@ std::vector<GraphAccount> accounts_of(const config::RunPlan& plan) {
 }
 
 /// Where the plan has a buffer of graphs in place of one of their own.
-void expect_in_planned_places(const TouchedMemory& touched, const capture::ScopeSet& scopes = {}) {
-  for (const capture::PlannedPlace& planned : capture::planned_places(covered(scopes, {}))) {
+void expect_in_planned_places(const TouchedMemory& touched, const capture::Coverage& coverage) {
+  for (const capture::PlannedPlace& planned : capture::planned_places(coverage)) {
     for (std::size_t owner = 0; owner < capture::kTouchedOwners.size(); ++owner) {
       if (touched.in(planned.role, owner) == 0) continue;
       EXPECT_EQ(std::ranges::count(planned.owners, capture::kTouchedOwners[owner]), 1)
@@ -79,15 +82,17 @@ TEST(GraphAccounting, ARunCapturesWhatIsPlannedOnEveryRank) {
   }
 }
 
-void expect_planned_buffers(const GraphAccount& account, Index input_bytes, const capture::ScopeSet& scopes = {}) {
+void expect_planned_buffers(const GraphAccount& account, const config::RunPlan& plan) {
   const TouchedMemory& touched = account.touched;
   EXPECT_EQ(touched.inputs.count, account.owned.static_inputs);
   EXPECT_EQ(touched.inputs.bytes, account.owned.static_input_bytes);
+  EXPECT_EQ(touched.second_inputs.count, 1);
+  EXPECT_EQ(touched.second_inputs.bytes, account.owned.second_input_bytes);
   EXPECT_EQ(touched.output_grads.count, 1);
   EXPECT_EQ(touched.output_grads.bytes, account.owned.output_grad_bytes);
   EXPECT_LE(touched.outputs.bytes, account.owned.boundary_bytes);
-  EXPECT_EQ(touched.outputs.bytes, touched.outputs.count * input_bytes);
-  expect_in_planned_places(touched, scopes);
+  EXPECT_EQ(touched.outputs.bytes, touched.outputs.count * capture::input_bytes(layer_sizes(plan)));
+  expect_in_planned_places(touched, layer_coverage(plan));
 }
 
 TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
@@ -100,10 +105,15 @@ TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
       const Index size = capture::input_bytes(layer_sizes(plan));
       for (const GraphAccount& account : accounts_of(plan)) {
         const TouchedMemory& touched = account.touched;
-        expect_planned_buffers(account, size);
-        // A layer's input is the output of the one below, everywhere.
+        expect_planned_buffers(account, plan);
+        // A layer's inputs are what the one below keeps for its backward and, in scratch, what its MLP gives.
         const auto& inputs = touched.bytes[static_cast<std::size_t>(Role::layer_input)];
-        EXPECT_EQ(touched.shared[static_cast<std::size_t>(Role::layer_input)][static_cast<std::size_t>(Role::output)],
+        const auto& input_is = touched.shared[static_cast<std::size_t>(Role::layer_input)];
+        const Index in_scratch = touched.in(Role::layer_input, kScratch);
+        EXPECT_EQ(in_scratch % size, 0);
+        EXPECT_GT(in_scratch, 0);
+        EXPECT_EQ(input_is[static_cast<std::size_t>(Role::output)], in_scratch);
+        EXPECT_EQ(input_is[static_cast<std::size_t>(Role::saved)] + in_scratch,
                   std::accumulate(inputs.begin(), inputs.end(), Index{0}));
         // What it hands down is as large as what it is handed.
         const auto& input_grads = touched.bytes[static_cast<std::size_t>(Role::input_grad)];
@@ -121,8 +131,6 @@ TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
 TEST(GraphAccounting, PartsOfLayersFindTheirsToo) {
   using capture::Scope;
   using capture::ScopeSet;
-  const std::size_t scratch = 1;
-  ASSERT_EQ(capture::kTouchedOwners[scratch], kScratchOwner);
   for (const Grid& grid :
        {Grid{}, Grid{.pp = 2}, Grid{.tp = 2, .pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
     for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
@@ -131,12 +139,11 @@ TEST(GraphAccounting, PartsOfLayersFindTheirsToo) {
         config::RunPlan plan = plan_of(grid, GraphMode::layers, per);
         plan.graphs.scopes = scopes;
         const bool ends_in_a_layer = !scopes.has(Scope::mlp), begins_in_a_layer = !scopes.has(Scope::attn);
-        const Index size = capture::input_bytes(layer_sizes(plan));
         for (const GraphAccount& account : accounts_of(plan)) {
           const TouchedMemory& touched = account.touched;
-          expect_planned_buffers(account, size, scopes);
-          EXPECT_EQ(touched.in(Role::chunk_input, scratch) > 0, begins_in_a_layer) << "attention's output";
-          EXPECT_EQ(touched.in(Role::layer_input, scratch) > 0, begins_in_a_layer) << "attention's output";
+          expect_planned_buffers(account, plan);
+          EXPECT_EQ(touched.in(Role::chunk_input, kScratch) > 0, begins_in_a_layer) << "attention's output";
+          EXPECT_GT(touched.in(Role::layer_input, kScratch), 0) << "that, or what the MLP below gives";
           // The MLP part takes it at once, so it has a place for inner layers and perhaps one for a chunk's last.
           if (ends_in_a_layer) {
             EXPECT_LE(touched.outputs.count, 2);
@@ -170,30 +177,37 @@ TEST(GraphAccounting, AnIterationIsOneGraphAndAnEvaluationOneMore) {
 
 TEST(GraphAccounting, TheTablesHaveRankZeroAndThoseThatDiffer) {
   const auto at = [](Role role) { return static_cast<std::size_t>(role); };
-  TouchedMemory touched{.inputs = {4, 2048}, .outputs = {3, 384}, .saved = {9, 4096}, .output_grads = {1, 1024}};
+  TouchedMemory touched{.inputs = {4, 2048},
+                        .second_inputs = {1, 512},
+                        .outputs = {3, 384},
+                        .saved = {9, 4096},
+                        .output_grads = {1, 1024}};
   touched.bytes[at(Role::layer_input)][0] = 1536;
   touched.bytes[at(Role::output)][0] = 1536;
   touched.bytes[at(Role::output)][2] = 512;
   touched.bytes[at(Role::any)][0] = 8192;
   touched.shared[at(Role::layer_input)][at(Role::output)] = 1536;
   touched.shared[at(Role::output)][at(Role::layer_input)] = 1536;
-  GraphAccount account{
-      .planned_graphs = 64,
-      .planned_launches = 128,
-      .owned = {.static_inputs = 4, .static_input_bytes = 2048, .output_grad_bytes = 1024, .boundary_bytes = 512},
-      .added_bytes = 4096,
-      .scratch_bytes = 8192,
-      .fragmentation_bytes = 256,
-      .graphs = 64,
-      .launches = 128,
-      .ops = 900,
-      .nodes = 1000,
-      .comm_calls = 96,
-      .touched = touched,
-      .device_bytes = Index{3} << 20,
-      .capture_s = 0.25,
-      .instantiate_s = 0.125,
-      .launch_s = 50e-6};
+  GraphAccount account{.planned_graphs = 64,
+                       .planned_launches = 128,
+                       .owned = {.static_inputs = 4,
+                                 .static_input_bytes = 2048,
+                                 .second_input_bytes = 512,
+                                 .output_grad_bytes = 1024,
+                                 .boundary_bytes = 512},
+                       .added_bytes = 4096,
+                       .scratch_bytes = 8192,
+                       .fragmentation_bytes = 256,
+                       .graphs = 64,
+                       .launches = 128,
+                       .ops = 900,
+                       .nodes = 1000,
+                       .comm_calls = 96,
+                       .touched = touched,
+                       .device_bytes = Index{3} << 20,
+                       .capture_s = 0.25,
+                       .instantiate_s = 0.125,
+                       .launch_s = 50e-6};
   GraphAccount slower = account, other = account;
   slower.capture_s = 1;
   other.graphs = 60;
@@ -217,9 +231,12 @@ TEST(GraphAccounting, TheTablesHaveRankZeroAndThoseThatDiffer) {
             "\n"
             "Buffers at the edges of graphs, most at once, by the addresses that captured ops touch; of those that "
             "graphs with buffers of their own would take\n"
-            "rank  static inputs                 bytes      output gradients        boundary  kept for backward\n"
-            "   0         4 of 4  2.00 KiB of 2.00 KiB  1.00 KiB of 1.00 KiB  384 B of 512 B           4.00 KiB\n"
-            "   2         3 of 4  1.50 KiB of 2.00 KiB  1.00 KiB of 1.00 KiB  384 B of 512 B           4.00 KiB\n"
+            "rank  static inputs                 bytes    second input      output gradients        boundary  "
+            "kept for backward\n"
+            "   0         4 of 4  2.00 KiB of 2.00 KiB  512 B of 512 B  1.00 KiB of 1.00 KiB  384 B of 512 B  "
+            "         4.00 KiB\n"
+            "   2         3 of 4  1.50 KiB of 2.00 KiB  512 B of 512 B  1.00 KiB of 1.00 KiB  384 B of 512 B  "
+            "         4.00 KiB\n"
             "All lie in the plan, beside which graphs add what \"plan adds\" says.\n"
             "\n"
             "Where graphs of rank 0 find what they touch, bytes over a step; like it: 2 more\n"
@@ -257,19 +274,21 @@ TEST(GraphAccounting, TheLogHasALineThatAResumedRunDropsOrKeeps) {
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
   const io::Path file = dir / "metrics.jsonl";
   MetricsLog(*fs, file, 0)
-      .write_graphs(4, {.scratch_bytes = 6,
-                        .fragmentation_bytes = 5,
-                        .graphs = 2,
-                        .launches = 1,
-                        .ops = 7,
-                        .nodes = 8,
-                        .comm_calls = 3,
-                        .touched = {.inputs = {1, 10}, .outputs = {1, 12}, .output_grads = {1, 11}},
-                        .device_bytes = 9});
+      .write_graphs(
+          4, {.scratch_bytes = 6,
+              .fragmentation_bytes = 5,
+              .graphs = 2,
+              .launches = 1,
+              .ops = 7,
+              .nodes = 8,
+              .comm_calls = 3,
+              .touched = {.inputs = {1, 10}, .second_inputs = {1, 13}, .outputs = {1, 12}, .output_grads = {1, 11}},
+              .device_bytes = 9});
   const auto text = [&] { return std::string(fs->map(file).text()); };
   const std::string line =
       "{\"graphs\":2,\"step\":4,\"launches\":1,\"comm_calls\":3,\"ops\":7,\"nodes\":8,"
-      "\"static_input_bytes\":10,\"output_grad_bytes\":11,\"boundary_bytes\":12,\"scratch_bytes\":6,\"fragmentation_"
+      "\"static_input_bytes\":10,\"second_input_bytes\":13,\"output_grad_bytes\":11,\"boundary_bytes\":12,\"scratch_"
+      "bytes\":6,\"fragmentation_"
       "bytes\":5,"
       "\"device_bytes\":9,"
       "\"capture_s\":0,\"instantiate_s\":0,\"launch_s\":0}\n";

@@ -82,7 +82,7 @@ TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
     };
     const std::string error = error_of(plan, meddle, source);
     EXPECT_EQ(error.substr(0, error.find(" at byte")),
-              "rank 3: [graphs] step 6: result of layer_norm, chunk 0, microbatch 7, layer 5")
+              "rank 3: [graphs] step 6: result of residual_layer_norm, chunk 0, microbatch 7, layer 5")
         << way.name;
   }
 }
@@ -105,7 +105,7 @@ TEST(DifferingSteps, AreNamedByAMicrobatchThatOthersHaveWrittenOver) {
             [&weight, before = weight](std::span<std::int32_t>) { weight = before; });
       };
       EXPECT_EQ(named(error_of(plan, meddle, source)),
-                str("rank ", last, ": [graphs] step 6: result of layer_norm, chunk 0, microbatch 2, layer 5"))
+                str("rank ", last, ": [graphs] step 6: result of residual_layer_norm, chunk 0, microbatch 2, layer 5"))
           << way.name << " " << grid.name();
     }
   }
@@ -138,8 +138,7 @@ TEST(DifferingSteps, AreNamedByTheInputsThatDiffer) {
 }
 
 TEST(RefusedCaptures, AreNamedByTheStepAndTheirPlaceInIt) {
-  for (const bool whole : {true, false}) {
-    const GraphWay& way = whole ? testing::kPasses : testing::kLayers;
+  for (const GraphWay& way : {testing::kPasses, testing::kLayers}) {
     const config::RunPlan plan = plan_of({.pp = 2}, "fp32", way, 8, 0);
     const testing::HashedBatches source(plan.model.vocab_size);
     std::array<Buffer, 2> foreign;
@@ -150,11 +149,9 @@ TEST(RefusedCaptures, AreNamedByTheStepAndTheirPlaceInIt) {
             move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign[1]);
         },
         source);
-    // A whole step's norm ends the layer before, too.
-    const char* op = whole ? "residual_layer_norm" : "layer_norm";
-    EXPECT_EQ(error, str("rank 1: step 3: [capture] training, chunk 0, microbatch 0, layer 5: ", op,
-                         ": a tensor of shape [20] lies outside the run's planned memory: its address may be another "
-                         "at the launch"))
+    EXPECT_EQ(error,
+              "rank 1: step 3: [capture] training, chunk 0, microbatch 0, layer 5: residual_layer_norm: a tensor of "
+              "shape [20] lies outside the run's planned memory: its address may be another at the launch")
         << way.name;
   }
 }

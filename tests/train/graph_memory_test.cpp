@@ -73,14 +73,18 @@ TEST_P(GraphMemory, FollowsTheMicrobatchesInFlight) {
       TouchedMemory& touched = all[static_cast<std::size_t>(rank)];
       const Index sets = sets_of(rank);
       EXPECT_EQ(touched.inputs.count, sets) << "5.2, M13";
-      EXPECT_EQ(touched.saved.bytes, sets * saved_bytes_of_one) << "5.3";
-      // A layer's output is the next one's input; a chunk's last one goes into a message, and is passed on.
+      // What an MLP gives, which only the next layer's forward reads, has one place for all.
+      const Index size = touched.inputs.bytes / sets;
+      EXPECT_EQ(touched.second_inputs, (TouchedMemory::Buffers{1, size}));
+      // A layer with one below makes what it reads itself, the sum of both, and keeps that, too.
+      const Index inner_sets = sets - in_flight(grid, rank / grid.tp, microbatches);
+      EXPECT_EQ(touched.saved.bytes, sets * saved_bytes_of_one + inner_sets * size) << "5.3";
+      // A chunk's last layer's goes into a message, and is passed on.
       EXPECT_LE(touched.outputs.count, sets) << "5.3, M13";
       // Per microbatch, one message is received ahead where it stays.
       if (grid.chunks == 1) {
-        const Index size = touched.inputs.bytes / sets;
         EXPECT_LE(all_bytes(touched, Role::layer_input) + all_bytes(touched, Role::chunk_input),
-                  size * (sets + (per == GraphsPer::microbatch && rank >= grid.tp ? 1 : 0)));
+                  size * (sets + 1 + (per == GraphsPer::microbatch && rank >= grid.tp ? 1 : 0)));
       }
       if (!meets_all_places) touched.bytes = {}, touched.shared = {};
     }
