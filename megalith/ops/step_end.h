@@ -116,13 +116,14 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   return verdict;
 }
 
-/// Writes this rank's terms of the totals: squares and loss where it counts (a replica's are 0), and whether both are
-/// finite. `calls` and `stop`, the first two counts, are put there by the host.
+/// Writes this rank's terms of the totals: squares and loss where it counts (a replica's are 0), and whether all that
+/// it is given is finite. `calls` and `stop`, the first two counts, are put there by the host.
 struct StepTerms {
-  Tensor sum_squares, loss_sum;                // in   [1] f64
-  Tensor totals;                               // out  [2] f64: StepTotals
-  Tensor counts;                               // in, out  [3] u64: StepCounts
-  Tensor outcome;                              // out  u8 [sizeof(StepOutcome)]: finite_here
+  Tensor sum_squares;  // in   [2] f64: the one that counts, and the gradients' that replicas have
+  Tensor loss_sum;     // in   [1] f64
+  Tensor totals;       // out  [2] f64: StepTotals
+  Tensor counts;       // in, out  [3] u64: StepCounts
+  Tensor outcome;      // out  u8 [sizeof(StepOutcome)]: finite_here
   double squares_weight = 1, loss_weight = 1;  ///< 1, or 0 on a replica
 };
 void step_terms(Exec& ex, const StepTerms& args);

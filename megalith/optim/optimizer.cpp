@@ -1,6 +1,7 @@
 #include "megalith/optim/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -45,19 +46,21 @@ void Optimizer::sum_of_squares(Exec& ex, const Tensor& sum_squares,
                                const std::function<void(std::size_t)>& await) const {
   const Index shards = params_.shards();
   const auto blocks_of = [&](const Bucket& bucket) {
-    return bucket.ownership == Ownership::owner ? ops::square_blocks(ex.device(), bucket.numel() / shards) : 0;
+    return ops::square_blocks(ex.device(), bucket.numel() / shards);  // of a shard
   };
-  Index count = 0;
-  for (const Bucket& bucket : params_.buckets()) count += shards * blocks_of(bucket);
+  const auto kind_of = [](const Bucket& bucket) { return bucket.ownership == Ownership::owner ? 0u : 1u; };
+  std::array<Index, 2> counts{};  // of the owned ones' blocks and, behind them, of the replicas'
+  for (const Bucket& bucket : params_.buckets()) counts[kind_of(bucket)] += shards * blocks_of(bucket);
+  const Index count = counts[0] + counts[1];
   ops::fill(ex, sum_squares, 0);
   const Tensor sums = count == 0 ? Tensor() : ex.tensor({count}, DType::f64);  // of every bucket [shards, blocks]
   if (sums && params_.is_sharded()) ops::fill(ex, sums, 0);
-  Index first = 0;
+  std::array<Index, 2> next{0, counts[0]};
   for (std::size_t b = 0; b < params_.buckets().size(); ++b) {
     if (await) await(b);
     const Bucket& bucket = params_.buckets()[b];
     const Index blocks = blocks_of(bucket);
-    if (blocks == 0) continue;
+    Index& first = next[kind_of(bucket)];
     const auto sum = [&](const Tensor& grads, Index rows, Index place) {
       ops::sum_of_squares(ex, grads.reshaped({rows, bucket.numel() / shards}),
                           sums.rows(place, rows * blocks).reshaped({rows, blocks}));
@@ -68,10 +71,10 @@ void Optimizer::sum_of_squares(Exec& ex, const Tensor& sum_squares,
       sum(params_.part(params_.grads(), bucket), shards, first);
     first += shards * blocks;
   }
-  if (!sums) return;
   // Every block has been summed on one rank and is 0 on the others, so this is exact in any order.
-  if (params_.is_sharded()) comm::all_reduce(ex, dp_, sums, comm::Reduce::sum).wait(ex);
-  ops::add_up(ex, sums, sum_squares);
+  if (sums && params_.is_sharded()) comm::all_reduce(ex, dp_, sums, comm::Reduce::sum).wait(ex);
+  if (counts[0] > 0) ops::add_up(ex, sums.rows(0, counts[0]), sum_squares.rows(0, 1));
+  if (counts[1] > 0) ops::add_up(ex, sums.rows(counts[0], counts[1]), sum_squares.rows(1, 1));
 }
 
 void Optimizer::step(Exec& ex, const Tensor& verdict) const {

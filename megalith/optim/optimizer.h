@@ -20,8 +20,9 @@ class Optimizer {
   Index bytes() const;
   void allocate(Exec& ex, MemoryLedger& ledger);
 
-  /// Sum of the squares of the owned gradients, into sum_squares [1] f64: over all ranks of one model copy these add up
-  /// to the square of the global norm, every parameter counted once. Blocks lie within a shard of a bucket and are
+  /// Sums of the squares of the owned gradients and of the replicas', into sum_squares [2] f64. Over all ranks of one
+  /// model copy the first add up to the square of the global norm, every parameter counted once; the second, which an
+  /// owner counts elsewhere, tell whether a replica's are finite. Blocks lie within a shard of a bucket and are
   /// added in one order, so that it has the same bits on every rank of dp whether the parameters are sharded or not.
   /// Where they are, every rank sums its own shards, and the blocks' sums are communicated: an all-reduce of an f64 for
   /// every ops::square_blocks. Scratch: as much. await(bucket): comes before a bucket is read, for each of them in the

@@ -101,7 +101,7 @@ void Engine::plan_optimizer() {
   Recording recording;
   Exec ex(plan_.device, recording);
   recording.begin_phase();
-  optimizer_.sum_of_squares(ex, Tensor(nullptr, {1}, DType::f64));
+  optimizer_.sum_of_squares(ex, Tensor(nullptr, {2}, DType::f64));
   recording.begin_phase();
   optimizer_.step(ex, struct_tensor<ops::StepVerdict>());
   optimizer_plan_ = make_plan(recording);
@@ -146,7 +146,7 @@ void Engine::allocate() {
     offset += kAlignment;
     return tensor;
   };
-  squares_ = carve({1}, DType::f64);
+  squares_ = carve({2}, DType::f64);
   totals_ = carve({2}, DType::f64);
   counts_ = carve({3}, DType::u64);
   optimizer_state_ = carve({Index{sizeof(ops::OptimizerState)}}, DType::u8);

@@ -73,23 +73,27 @@ TEST(StepEnd, DisagreementEndsAllUpdatesAlsoWithScaling) {
 
 TEST(StepEnd, TermsCountReplicasOnce) {
   Exec ex;
-  const auto number = [&](double value) {
-    const Tensor tensor = ex.tensor({1}, DType::f64);
-    *tensor.data<double>() = value;
+  const auto numbers = [&](std::initializer_list<double> values) {
+    const Tensor tensor = ex.tensor({static_cast<Index>(values.size())}, DType::f64);
+    std::ranges::copy(values, tensor.data<double>());
     return tensor;
   };
   const Tensor totals = ex.tensor({2}, DType::f64), counts = ex.tensor({3}, DType::u64);
   const Tensor outcome = ex.tensor({Index{sizeof(StepOutcome)}}, DType::u8);
   std::fill_n(counts.data<std::uint64_t>(), 3, 5);
   StepTerms terms{
-      .sum_squares = number(9), .loss_sum = number(2), .totals = totals, .counts = counts, .outcome = outcome};
+      .sum_squares = numbers({9, 4}), .loss_sum = numbers({2}), .totals = totals, .counts = counts, .outcome = outcome};
   step_terms(ex, terms);
   EXPECT_EQ(totals.data<double>()[0], 2);
   EXPECT_EQ(totals.data<double>()[1], 9);
   EXPECT_EQ(counts.data<std::uint64_t>()[1], 5u) << "the host's own words stay";
   EXPECT_EQ(counts.data<std::uint64_t>()[2], 0u);
+  terms.sum_squares = numbers({9, std::nan("")});
+  step_terms(ex, terms);
+  EXPECT_EQ(totals.data<double>()[1], 9) << "a replica's gradients add nothing";
+  EXPECT_EQ(counts.data<std::uint64_t>()[2], 1u) << "and are looked at";
   terms.squares_weight = 0;
-  terms.sum_squares = number(std::nan(""));
+  terms.sum_squares = numbers({std::nan(""), 4});
   step_terms(ex, terms);
   EXPECT_EQ(totals.data<double>()[1], 0) << "a replica adds nothing, not even a NaN";
   EXPECT_EQ(counts.data<std::uint64_t>()[2], 1u);

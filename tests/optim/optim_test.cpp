@@ -112,21 +112,21 @@ TEST(Optimizer, AVerdictAgainstTheStepChangesNothing) {
 }
 
 TEST(Optimizer, ReplicasDoNotCountInTheNorm) {
-  double sum = -1;
-  const Tensor out(&sum, {1}, DType::f64);
+  std::array<double, 2> sums{-1, -1};
+  const Tensor out(sums.data(), {2}, DType::f64);
   OneParam owner(Decay::yes), replica(Decay::yes, Ownership::replica);
   for (OneParam* p : {&owner, &replica}) {
     p->params.params()[0].grad.data<double>()[0] = 3;
     p->params.params()[0].grad.data<double>()[1] = 4;
   }
   owner.optimizer.sum_of_squares(owner.ex, out);
-  EXPECT_EQ(sum, 25);
+  EXPECT_EQ(sums, (std::array<double, 2>{25, 0}));
   replica.optimizer.sum_of_squares(replica.ex, out);
-  EXPECT_EQ(sum, 0);
+  EXPECT_EQ(sums, (std::array<double, 2>{0, 25})) << "they are looked at by themselves";
 }
 
 struct Updated {
-  double sum_squares = 0;
+  std::array<double, 2> sum_squares{};
   /// Masters, copies and moments, in the places of the whole; NaN where another rank has them.
   std::array<std::vector<double>, 4> state;
 };
@@ -148,7 +148,7 @@ Updated update(const comm::Group& dp, Sharding sharding) {
   for (const OwnRange& range : params.own_ranges())
     ops::copy(ex, range.of_whole(params.grads()), params.own_masters(range));
   Updated updated;
-  optimizer.sum_of_squares(ex, Tensor(&updated.sum_squares, {1}, DType::f64));
+  optimizer.sum_of_squares(ex, Tensor(updated.sum_squares.data(), {2}, DType::f64));
   ops::StepVerdict verdict{.apply = 1, .learning_rate = 1e-2};
   for (; verdict.update < 3; ++verdict.update) optimizer.step(ex, Tensor(&verdict, {sizeof(verdict)}, DType::u8));
   for (std::vector<double>& whole : updated.state) whole.assign(static_cast<std::size_t>(params.numel()), std::nan(""));
@@ -179,24 +179,25 @@ TEST(Optimizer, TheNormWaitsForEachBucketBeforeItReadsIt) {
   params.allocate(ledger);
   optimizer.allocate(ex, ledger);
   ASSERT_EQ(params.buckets().size(), 3u);
-  double sum = 0;
+  std::array<double, 2> sums{};
   std::vector<std::size_t> awaited;
-  optimizer.sum_of_squares(ex, Tensor(&sum, {1}, DType::f64), [&](std::size_t bucket) {
+  optimizer.sum_of_squares(ex, Tensor(sums.data(), {2}, DType::f64), [&](std::size_t bucket) {
     awaited.push_back(bucket);
     ops::fill(ex, params.part(params.grads(), params.buckets()[bucket]), 2);  // it arrives now
   });
   EXPECT_EQ(awaited, (std::vector<std::size_t>{0, 1, 2}));
-  double want = 0;
+  std::array<double, 2> want{};
   for (const Bucket& bucket : params.buckets())
-    want += bucket.ownership == Ownership::owner ? 4.0 * static_cast<double>(bucket.numel()) : 0.0;
-  EXPECT_EQ(sum, want);
+    want[bucket.ownership == Ownership::owner ? 0 : 1] += 4.0 * static_cast<double>(bucket.numel());
+  EXPECT_EQ(sums, want);
 }
 
 TEST(Optimizer, ShardsHaveTheBitsOfTheWhole) {
   constexpr int kRanks = 2;
   comm::run_ranks(kRanks, [](comm::World& world) {
     const Updated whole = update(world.all(), Sharding::none), sharded = update(world.all(), Sharding::optimizer);
-    EXPECT_GT(whole.sum_squares, 77);
+    EXPECT_GT(whole.sum_squares[0], 77);
+    EXPECT_EQ(whole.sum_squares[1], 300) << "of the replica's ones";
     EXPECT_EQ(sharded.sum_squares, whole.sum_squares);
     for (std::size_t i = 0; i < whole.state.size(); ++i) {
       const std::vector<double>&want = whole.state[i], &got = sharded.state[i];

@@ -1,9 +1,11 @@
 #include "tests/train/skipped_steps.h"
 
 #include <cstring>
+#include <limits>
 
 #include "megalith/train/saver.h"
 
+#include "tests/comm/wrapped_world.h"
 #include "tests/io/temp_dir.h"
 
 // On the CPU; GPUs have these runs too (tests/gpu/skipped_steps_test.cpp). Here also how loss scaling goes on from a
@@ -72,6 +74,48 @@ TEST(NanOnOneRank, InOneNumberOfOneGradientSkipsTheStepOnAll) {
         const testing::MeddlingBatches source(plan.model.vocab_size);
         testing::expect_same_steps(testing::run_past(run_ranks, plan, nan_in_gradient(0, name, plan, source), source),
                                    want);
+      }
+    }
+  }
+}
+
+/// Puts NaN into one number of the next gradients that its thread's rank sends, also from a graph.
+class SpoilingChannel final : public comm::ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  static void spoil_next() { spoils_ = true; }
+  comm::Ticket reduce_scatter(const comm::Call& call, const void* in, void* out, Stream stream) override {
+    if (spoils_ && call.dtype == DType::f32) {
+      const float nan = std::numeric_limits<float>::quiet_NaN();
+      std::memcpy(static_cast<std::byte*>(const_cast<void*>(in)) + call.count / 2 * Index{sizeof nan}, &nan,
+                  sizeof nan);
+      spoils_ = false;
+    }
+    return ForwardingChannel::reduce_scatter(call, in, out, stream);
+  }
+
+ private:
+  static thread_local bool spoils_;
+};
+thread_local bool SpoilingChannel::spoils_ = false;
+
+TEST(NanOnOneRank, InOneNumberThatARankSendsSkipsTheStepOnAll) {
+  const testing::RunRanks run_spoiling = [](int size, const std::function<void(comm::World&)>& body) {
+    comm::run_ranks(size, [&](comm::World& world) {
+      comm::WrappedWorld<SpoilingChannel> spoiling(world);
+      body(spoiling);
+    });
+  };
+  std::vector<GraphsConfig> ways = testing::graph_ways();
+  ways.push_back({});
+  for (const Grid& grid : {Grid{.dp = 2}, Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.tp = 2, .dp = 2},
+                           Grid{.pp = 2, .dp = 2}}) {
+    const std::vector<testing::Kept> want = testing::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
+    for (const int rank : {0, grid.ranks() - 1}) {
+      const Broken one{rank, [](train::Engine&) { SpoilingChannel::spoil_next(); }};
+      for (const GraphsConfig& graphs : ways) {
+        SCOPED_TRACE(grid.name() + ", rank " + std::to_string(rank) + ", " + testing::name_of(graphs));
+        testing::expect_same_steps(testing::run_past(run_spoiling, plan_of(grid, "fp16", graphs), one), want);
       }
     }
   }

@@ -13,8 +13,8 @@ struct Weights {
 
 __global__ void step_terms_kernel(const double* sum_squares, const double* loss_sum, Weights weights,
                                   StepTotals* totals, StepCounts* counts, StepOutcome* outcome) {
-  const double squares = *sum_squares, loss = *loss_sum;
-  const bool finite = isfinite(squares) && isfinite(loss);
+  const double squares = sum_squares[0], loss = *loss_sum;
+  const bool finite = isfinite(squares) && isfinite(sum_squares[1]) && isfinite(loss);
   // A replica's term is 0 even where its number is not finite.
   totals->squares = weights.squares == 0 ? 0 : weights.squares * squares;
   totals->loss_sum = weights.loss == 0 ? 0 : weights.loss * loss;
