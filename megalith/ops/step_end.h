@@ -109,7 +109,7 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
     const double halved = state.loss_scale / 2;
     state.loss_scale = halved > rules.scaling.smallest ? halved : rules.scaling.smallest;
     state.clean_steps = 0;
-  } else if (scaled && ++state.clean_steps == rules.scaling.growth_interval) {
+  } else if (scaled && ++state.clean_steps >= rules.scaling.growth_interval) {
     state.loss_scale *= 2;
     state.clean_steps = 0;
   }

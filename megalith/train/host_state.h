@@ -14,6 +14,10 @@ class HostState {
  public:
   HostState(Exec& ex, const ParamBuffer& params, const optim::Optimizer& optimizer, comm::Group dp);
 
+  /// Takes the copy's memory where pull() will need it. Throws IoError where the host has none left.
+  void reserve() {
+    if (dp_.rank() == 0) held(0);
+  }
   /// The copy of the first rank of dp becomes what is on the devices; waits for all ops before. With a sharded
   /// optimizer all ranks of dp come together: one flat tensor after the other is gathered into the gradients, which are
   /// lost, so that a device needs no more memory. Communicates 3 (n-1)/n numel() elements.

@@ -41,7 +41,8 @@ bool must_match(std::string_view key) {
 bool changes_results(std::string_view key, const config::RunPlan& plan) {
   if (key == "parallel.transfers") return plan.device == Device::cuda && plan.grid.world_size > 1;
   return key.ends_with("dropout") || (key.starts_with("optimizer.") && key != "optimizer.distributed") ||
-         key == "train.global_batch" || key == "train.gemm";
+         key == "train.global_batch" || key == "train.gemm" || key == "train.loss_scale_min" ||
+         key == "train.loss_scale_interval";
 }
 
 std::string value_text(const config::Field& field) {
@@ -158,15 +159,19 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
   if (first) attempt([&] { staging = io::begin_save(fs_, folder_, progress.step); });
   staging = share_text(engine_.world(), staging.string());
 
-  std::optional<checkpoint::ShardReport> report;
   HostState state = host_state();
-  const std::vector<checkpoint::NamedPiece> pieces = owned_pieces(state);
-  if (!pieces.empty() && !staging.empty()) {
-    attempt([&] {
-      report = checkpoint::write_shard(fs_, staging, checkpoint::shard_file_name(engine_.world().rank()), pieces);
-    });
+  attempt([&] { state.reserve(); });
+  problem = first_problem(problem);  // before the ranks gather what they save
+  std::optional<checkpoint::ShardReport> report;
+  if (problem.empty()) {
+    const std::vector<checkpoint::NamedPiece> pieces = owned_pieces(state);
+    if (!pieces.empty()) {
+      attempt([&] {
+        report = checkpoint::write_shard(fs_, staging, checkpoint::shard_file_name(engine_.world().rank()), pieces);
+      });
+    }
+    problem = first_problem(problem);
   }
-  problem = first_problem(problem);
   checkpoint::Digest128 digest;
   if (problem.empty()) {
     const std::vector<checkpoint::ShardReport> reports = gather(report);
@@ -250,6 +255,8 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
       refused += "\n  " + line;
     else if (changes_results(new_fields[i].key, plan_))
       warnings.push_back(line + "; results differ from an uninterrupted run");
+    else if (new_fields[i].key == "train.loss_scale")
+      warnings.push_back(line + "; the scale that the checkpoint has goes on");
   }
   const auto is_same = [&](const char* name, std::uint64_t hash) {
     return hash_of(name) == hex64(hash) || hash_of(name) == hex64(0);

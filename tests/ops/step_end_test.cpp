@@ -41,6 +41,14 @@ TEST(StepEnd, LossScaleFollowsTheEvents) {
   }
 }
 
+TEST(StepEnd, LossScaleGrowsBehindMoreCleanStepsThanAreAskedFor) {
+  Steps steps({.scaling = {.initial = 4, .growth_interval = 3}});
+  steps.state_.clean_steps = 5;  // of a checkpoint of a run that asked for more
+  steps.step(1);
+  EXPECT_EQ(steps.state_.loss_scale, 8);
+  EXPECT_EQ(steps.state_.clean_steps, 0);
+}
+
 TEST(StepEnd, LossScaleStopsAtTheSmallest) {
   Steps steps({.scaling = {.initial = 4, .smallest = 3}});
   steps.step(kInfinity, 1);

@@ -179,6 +179,26 @@ TEST(Resume, AnotherCarrierOfSumsIsWarnedAboutWhereThereIsAChoice) {
   });
 }
 
+TEST(Resume, AnotherLossScalingIsWarnedAbout) {
+  const TempDir dir;
+  config::RunPlan plan = testing::small_plan({}, "fp16", kSteps);
+  comm::run_ranks(1, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    train::Saver(engine, plan, {1, 2}, *fs, dir.path()).save({});
+    plan.train.scaling = {.initial = 1024, .smallest = 2, .growth_interval = 7};
+    EXPECT_EQ(
+        train::Saver(engine, plan, {1, 2}, *fs, dir.path()).resume().value().warnings,
+        (std::vector<std::string>{
+            "train.loss_scale = 1024: the checkpoint was trained with 65536; the scale that the checkpoint has goes on",
+            "train.loss_scale_min = 2: the checkpoint was trained with 1; results differ from an uninterrupted run",
+            "train.loss_scale_interval = 7: the checkpoint was trained with 1000; results differ from an "
+            "uninterrupted run"}));
+    EXPECT_EQ(engine.optimizer_state().loss_scale, 65536);
+  });
+}
+
 TEST(Resume, TheCpuKeepsNoGemmTable) {
   const TempDir dir;
   const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
