@@ -94,8 +94,12 @@ bool resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
 
 void resolve_scaling(const RunConfig::Train& t, TrainConfig& r, Problems& out) {
   if (r.precision != "fp16") {
-    if (t.loss_scale || t.loss_scale_min || t.loss_scale_interval)
-      out.add("train.loss_scale", t.loss_scale.value_or(0), "loss scaling is for train.precision = fp16");
+    const auto refuse = [&](const char* key, const auto& value) {
+      if (value) out.add(key, *value, "loss scaling is for train.precision = fp16; remove it");
+    };
+    refuse("train.loss_scale", t.loss_scale);
+    refuse("train.loss_scale_min", t.loss_scale_min);
+    refuse("train.loss_scale_interval", t.loss_scale_interval);
     return;
   }
   r.scaling.initial = t.loss_scale.value_or(65536);

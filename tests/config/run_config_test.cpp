@@ -228,7 +228,10 @@ TEST(Recipe, EveryPrecisionRunsOnTheCpuAndOnlyFp16ScalesTheLoss) {
   EXPECT_EQ(with("fp16").scaling.initial, 65536);
   EXPECT_FALSE(with("bf16").scaling.is_on());
   EXPECT_EQ(problem_of(kSmall, {"train.precision=bf16", "train.loss_scale=8"}),
-            "r.toml: 1 problem\n  train.loss_scale = 8: loss scaling is for train.precision = fp16");
+            "r.toml: 1 problem\n  train.loss_scale = 8: loss scaling is for train.precision = fp16; remove it");
+  EXPECT_EQ(problem_of(kSmall, {"train.loss_scale_min=2", "train.loss_scale_interval=5"}),
+            "r.toml: 2 problems\n  train.loss_scale_min = 2: loss scaling is for train.precision = fp16; remove it\n  "
+            "train.loss_scale_interval = 5: loss scaling is for train.precision = fp16; remove it");
 }
 
 TEST(Recipe, DpFollowsFromRanks) {
