@@ -115,7 +115,13 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const io::Path cache = cache_folder();
   const auto shape = [&] {
     plan = plan_under(launcher, options.recipe);
-    if (!options.trace.empty()) train::require_single_ops(plan, "--trace = " + options.trace);
+    if (!options.trace.empty()) {
+      train::require_single_ops(plan, "--trace = " + options.trace);
+      const io::Path folder = io::Path(options.trace).parent_path();
+      if (!folder.empty() && !std::filesystem::is_directory(folder))
+        throw ConfigError(
+            str("--trace = ", options.trace, ": there is no folder ", folder.string(), "; make it first"));
+    }
     return JobShape{plan.grid.world_size, plan.device, plan.transfers, {plan.timeout_s}};
   };
   const auto prepare_job = [&] {

@@ -40,6 +40,16 @@ TEST_F(Program, ATraceHasTheOpsOfEveryRank) {
   }
 }
 
+TEST_F(Program, ATraceThatCannotBeWrittenIsRefusedBeforeTheRun) {
+  const Finished refused = run_shell(train("a", "--trace " + out("nowhere") + "/t.json"));
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_NE(refused.err.find("--trace = " + out("nowhere") + "/t.json: there is no folder " + out("nowhere") +
+                             "; make it first"),
+            std::string::npos)
+      << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(out("a")));
+}
+
 TEST_F(Program, ATraceShowsPhasesAndCommunicationBesideTheOps) {
   const std::string file = out("t.json");
   const Finished got = run_shell(
