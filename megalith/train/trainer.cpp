@@ -239,9 +239,22 @@ class Run {
       ++step;
       if (first()) report(step, result, seconds);
       stop = stop || result.stop;
+      refuse_hopeless(step, result);
     }
     finished_at_ = now;
     return stop;
+  }
+
+  /// fp16: a step that overflows at the smallest scale is skipped and changes nothing, so the next ones differ from it
+  /// by their data alone. The same on all ranks.
+  void refuse_hopeless(Index step, const StepResult& result) {
+    const double smallest = plan_.train.scaling.smallest;
+    hopeless_ = result.skipped && result.loss_scale <= smallest ? hopeless_ + 1 : 0;
+    if (hopeless_ < kMostHopeless) return;
+    throw NonFiniteError(str("[step ", step, "] the last ", hopeless_,
+                             " steps were not finite at train.loss_scale_min = ", smallest,
+                             ": parameters stay those of step ", step - hopeless_,
+                             ". A lower optimizer.lr, a longer warm-up or train.precision = bf16 may help"));
   }
 
   void report(Index step, const StepResult& result, double seconds) {
@@ -323,6 +336,8 @@ class Run {
   std::optional<MetricsLog> metrics_;
   std::optional<EventFile> events_;
   ProgressLine line_;
+  static constexpr Index kMostHopeless = 20;
+  Index hopeless_ = 0;  ///< steps in a row
   static constexpr Index kUntraced = 2, kTracedSteps = 3;
   Index first_traced_ = 0;
   std::optional<Tracer> tracer_;

@@ -232,6 +232,17 @@ TEST_F(Program, RunsOnAGpuShareOneTableOfGemmAlgorithms) {
   EXPECT_FALSE(std::filesystem::exists(out("bad")));
 }
 
+TEST_F(Program, AnFp16RunThatOverflowsAtTheSmallestScaleEnds) {
+  const Finished hopeless = run_shell(
+      train("a",
+            "--set train.precision=fp16 --set train.loss_scale=1 --set train.steps=60 --set optimizer.lr=1e5 --set "
+            "optimizer.warmup_steps=0 --set checkpoint.interval=0 --set parallel.pp=2"));
+  EXPECT_EQ(hopeless.code, 73) << hopeless.err;
+  EXPECT_THAT(hopeless.err, ::testing::ContainsRegex(
+                                "E73 .*the last 20 steps were not finite at train.loss_scale_min = 1: parameters stay "
+                                "those of step [0-9]+. A lower optimizer.lr"));
+}
+
 TEST_F(Program, ARunThatAGpuCannotHoldIsRefusedOnAGpu) {
   if (!has_gpu()) GTEST_SKIP() << "needs a GPU";
   const Finished refused = run_shell(train("large",
