@@ -116,6 +116,10 @@ class Channel {
   /// Multiprocessors that products beside its large collectives leave free, for these to start and keep pace.
   virtual int multiprocessors() const { return 0; }
 
+  /// Whether every sum of a collective is taken in ascending group rank. Otherwise its order may depend on where in the
+  /// tensor the number lies, and on which ranks the group has.
+  virtual bool sums_in_rank_order() const { return true; }
+
   /// Compares `call` with the step's pattern, completes it with its sequence number, counts and logs it and folds it
   /// into the rolling hash.
   Call book(Call call, Index bytes);

@@ -48,10 +48,13 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
   const nn::BlockConfig block = block_config(model, seed);
   const bool ends = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.head; });
   const bool embeds = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.embedding; });
+  ParamSpec table = nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd);
+  if (!embeds || !ends) table.held_by = HeldBy::embd;
+  if (!embeds) table.ownership = Ownership::replica;
+  if (ends) table.first_grad = FirstGrad::replaced;  // by the head's product, which comes first in backward
   for (const ChunkRange& chunk : chunks) {
     if (chunk.embedding) {
-      specs.push_back(nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd, Ownership::owner,
-                                      ends ? FirstGrad::replaced : FirstGrad::summed));
+      specs.push_back(table);
       specs.push_back(
           nn::replicated(kPositionTable, {model.seq_len, model.hidden_size}, tp.group(), Init::normal, kInitStd));
     }
@@ -62,9 +65,7 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
     }
     if (chunk.head) {
       nn::LayerNorm::declare(specs, kFinalNorm, model.hidden_size, tp);
-      if (!embeds)
-        specs.push_back(
-            nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd, Ownership::replica, FirstGrad::replaced));
+      if (!embeds) specs.push_back(table);
     }
   }
   return specs;

@@ -72,7 +72,7 @@ GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
       tp_(mesh_.tp, config_.rows, config_.forward_parts),
       ranges_(chunk_ranges(config_, mesh_)),
       params_(declare_gpt(config_.model, ranges_, tp_, config_.seed), config_.policy, partition(config_, mesh_)),
-      reducer_(params_, mesh_.tp, mesh_.dp),
+      reducer_(params_, mesh_),
       gatherer_(params_, mesh_.dp),
       awaits_params_(ranges_.size(), 0) {
   for (const ChunkRange& range : ranges_)
@@ -423,13 +423,7 @@ void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& outpu
   ex.end();
 }
 
-void GptStage::reduce_grads(Exec& ex) {
-  if (mesh_.embd.size() > 1) {
-    const Tensor table = params_.at(kTokenTable).grad;
-    comm::all_reduce(ex, mesh_.embd, table, comm::Reduce::sum, comm::Haste::alone).wait(ex);
-  }
-  reducer_.send_rest(ex);
-}
+void GptStage::reduce_grads(Exec& ex) { reducer_.send_rest(ex); }
 
 void GptStage::await_grads(Exec& ex, std::size_t bucket) {
   ex.aside([&] { reducer_.wait(ex, bucket); });

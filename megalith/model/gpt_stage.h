@@ -109,9 +109,8 @@ class GptStage : public pipeline::Stage {
   void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override;
   void backward(Exec& ex, int chunk, int slot, const Tensor& output_grad, const Tensor& input_grad,
                 const pipeline::BackwardTurn& turn) override;
-  /// Sums the tied table's gradient over the embedding group, then what is partial over the tensor-parallel group, then
-  /// over the data-parallel group what the last backwards have not sent there (GradReducer). The sums over the latter
-  /// have arrived after await_grads() only.
+  /// Sends the gradients that the last backwards have not sent (GradReducer). Sums have arrived after await_grads()
+  /// only.
   void reduce_grads(Exec& ex) override;
   /// Holds the Exec until a bucket of params().buckets() has its sums. Within a planned phase it stands aside.
   void await_grads(Exec& ex, std::size_t bucket);

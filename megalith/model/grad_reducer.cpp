@@ -1,15 +1,19 @@
 #include "megalith/model/grad_reducer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 
 namespace megalith::model {
+namespace {
 
-GradReducer::GradReducer(const ParamBuffer& params, comm::Group tp, comm::Group dp)
-    : params_(params), tp_(std::move(tp)), dp_(std::move(dp)), progress_(params.buckets().size()) {}
+constexpr int kOwner = 0;  // in tp, of what it holds alike
+
+}  // namespace
+
+GradReducer::GradReducer(const ParamBuffer& params, const grid::Mesh& mesh)
+    : params_(params), tp_(mesh.tp), dp_(mesh.dp), embd_(mesh.embd), progress_(params.buckets().size()) {}
 
 void GradReducer::begin() {
   for (Progress& progress : progress_) {
@@ -38,21 +42,61 @@ bool GradReducer::has_layers_left() const {
 
 void GradReducer::send(Exec& ex, std::size_t b) {
   Progress& progress = progress_[b];
+  const Bucket& bucket = params_.buckets()[b];
   progress.sent = true;
-  if (dp_.size() == 1) return;
-  const comm::Haste haste = has_layers_left() ? comm::Haste::beside_work : comm::Haste::alone;
-  const Tensor grads = params_.part(params_.grads(), params_.buckets()[b]);
-  const Tensor own = params_.own_shard(params_.grads(), params_.buckets()[b]);
-  progress.sum = comm::reduce_scatter(ex, dp_, grads, own, comm::Reduce::sum, haste);
-  if (!params_.is_sharded()) progress.shards = comm::all_gather(ex, dp_, own, grads, haste);
+  progress.haste = has_layers_left() ? comm::Haste::beside_work : comm::Haste::alone;
+  progress.sum = comm::reduce_scatter(ex, dp_, params_.part(params_.grads(), bucket),
+                                      params_.own_shard(params_.grads(), bucket), comm::Reduce::sum, progress.haste);
+  if (!is_joined(bucket)) gather(ex, b);
+}
+
+void GradReducer::gather(Exec& ex, std::size_t b) {
+  if (params_.is_sharded()) return;
+  const Bucket& bucket = params_.buckets()[b];
+  progress_[b].shards = comm::all_gather(ex, dp_, params_.own_shard(params_.grads(), bucket),
+                                         params_.part(params_.grads(), bucket), progress_[b].haste);
+}
+
+bool GradReducer::is_joined(const Bucket& bucket) const {
+  switch (bucket.held_by) {
+    case HeldBy::one:
+      return false;
+    case HeldBy::embd:
+      return true;
+    case HeldBy::tp:
+      return bucket.grad_rows == GradRows::some || (dp_.size() > 2 && !dp_.channel().sums_in_rank_order());
+  }
+  throw InternalError("[GradReducer] a HeldBy that nothing is done for");
+}
+
+comm::Pending GradReducer::join(Exec& ex, const Bucket& bucket) const {
+  const Tensor own = params_.own_shard(params_.grads(), bucket);
+  if (bucket.held_by == HeldBy::embd) return comm::all_reduce(ex, embd_, own, comm::Reduce::sum, comm::Haste::alone);
+  return comm::broadcast(ex, tp_, own, kOwner);
 }
 
 void GradReducer::send_rest(Exec& ex) {
-  const Tensor partial = params_.partial_grads();
-  if (partial.numel() > 0) comm::all_reduce(ex, tp_, partial, comm::Reduce::sum).wait(ex);
   for (std::size_t b = 0; b < progress_.size(); ++b) {
     if (!progress_[b].sent) send(ex, b);
   }
+  const auto for_joined = [&](const auto& f) {
+    for (std::size_t b = 0; b < progress_.size(); ++b) {
+      if (is_joined(params_.buckets()[b])) f(b);
+    }
+  };
+  for_joined([&](std::size_t b) { progress_[b].sum.wait(ex); });
+  comm::Pending partial;
+  if (const Tensor grads = params_.partial_grads(); grads.numel() > 0)
+    partial = comm::all_reduce(ex, tp_, grads, comm::Reduce::sum);
+  for_joined([&](std::size_t b) {
+    const Bucket& bucket = params_.buckets()[b];
+    if (bucket.grad_rows == GradRows::all) progress_[b].join = join(ex, bucket);
+  });
+  partial.wait(ex);
+  for_joined([&](std::size_t b) {
+    progress_[b].join.wait(ex);
+    gather(ex, b);
+  });
 }
 
 void GradReducer::wait(Exec& ex, std::size_t bucket) {

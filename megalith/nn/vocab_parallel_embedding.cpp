@@ -17,12 +17,11 @@ VocabShard vocab_shard(Index vocab_size, Index padded_vocab_size, const comm::Gr
   return {vocab_size, padded_vocab_size, held * tp.rank(), held};
 }
 
-ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_size, double init_std,
-                      Ownership ownership, FirstGrad first_grad) {
+ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_size, double init_std) {
   const Index real = std::clamp<Index>(vocab.vocab_size - vocab.first_id, 0, vocab.held);
   const Index first = std::min(vocab.first_id, vocab.vocab_size);
   TensorSlice slice{std::move(name), {vocab.vocab_size, hidden_size}, {first, 0}, {real, hidden_size}};
-  return {std::move(slice), {vocab.held, hidden_size}, Init::normal, init_std, Decay::yes, ownership, first_grad};
+  return {std::move(slice), {vocab.held, hidden_size}, Init::normal, init_std};
 }
 
 void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y) const {

@@ -19,9 +19,7 @@ VocabShard vocab_shard(Index vocab_size, Index padded_vocab_size, const comm::Gr
 
 /// The token table [V/tp, H]. Its global tensor has vocab_size rows: padding rows are zero for ever and are not saved,
 /// so checkpoints do not depend on tp. Padding gets no gradient and a decay of zero is zero.
-/// `first_grad`: replaced where the head, whose product comes first in backward, is on the same rank.
-ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_size, double init_std,
-                      Ownership ownership, FirstGrad first_grad = FirstGrad::summed);
+ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_size, double init_std);
 
 /// y = dropout(table[ids] + position): ids [T] i32 -> y [O, H], with O = T or its share outside a region
 /// (TensorParallel). Forward the partial rows leave; backward their gradient enters, so that both tables' gradients are

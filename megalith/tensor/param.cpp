@@ -14,6 +14,23 @@ namespace {
 /// Elements: every parameter starts on a cache line and, in any dtype, where the widest loads of a GPU may.
 constexpr Index kParamAlignment = 128;
 
+/// What other ranks hold too goes first: of it sums are complete last, and buckets are finished from the end.
+int rank_of(HeldBy held_by) {
+  switch (held_by) {
+    case HeldBy::embd:
+      return 0;
+    case HeldBy::tp:
+      return 1;
+    case HeldBy::one:
+      return 2;
+  }
+  throw InternalError("[ParamBuffer] a HeldBy without a place");
+}
+
+bool fits(const Bucket& bucket, const ParamSpec& spec) {
+  return bucket.held_by == spec.held_by && bucket.ownership == spec.ownership && bucket.grad_rows == spec.grad_rows;
+}
+
 }  // namespace
 
 ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy)
@@ -23,12 +40,14 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, con
     : policy_(policy), partition_(partition) {
   std::stable_sort(specs.begin(), specs.end(), [](const ParamSpec& a, const ParamSpec& b) {
     const auto place = [](const ParamSpec& s) {
-      return std::tuple(s.ownership != Ownership::owner, s.grad_rows == GradRows::some,
-                        s.first_grad != FirstGrad::replaced);
+      return std::tuple(rank_of(s.held_by), s.grad_rows != GradRows::some, s.first_grad != FirstGrad::replaced);
     };
     return place(a) < place(b);
   });
   for (ParamSpec& spec : specs) {
+    if (spec.grad_rows == GradRows::some && spec.held_by != HeldBy::tp)
+      throw InternalError(
+          str("[ParamBuffer] parameter ", spec.slice.name, ": has GradRows::some, but is not held by tp"));
     Param param;
     param.spec = std::move(spec);
     param.value = Tensor(nullptr, param.spec.held, policy.compute);
@@ -43,9 +62,9 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, con
 }
 
 /// Backward finishes layers from the last to the first, which is the flat buffer from its end: so buckets are made, and
-/// parameters placed, from there. A bucket ends where it is large enough, where ownership or GradRows change, where
-/// layers stop or begin, and where their numbers jump up (the buffer holds the layers' matrices and, apart from them,
-/// their vectors).
+/// parameters placed, from there. A bucket ends where it is large enough, where HeldBy, ownership or GradRows change,
+/// where layers stop or begin, and where their numbers jump up (the buffer holds the layers' matrices and, apart from
+/// them, their vectors).
 void ParamBuffer::place() {
   const Index unit = partition_.shards * kParamAlignment;
   // Until the size is known, places are counted back from the end.
@@ -55,10 +74,12 @@ void ParamBuffer::place() {
     const Index layer = param.spec.layer;
     const bool full = !buckets_.empty() && from_end + buckets_.back().end >= partition_.bucket_elements;
     const bool continues = layer < 0 ? layer_above < 0 : layer <= layer_above && !(full && layer < layer_above);
-    if (!continues || buckets_.empty() || buckets_.back().ownership != param.spec.ownership ||
-        buckets_.back().grad_rows != param.spec.grad_rows) {
+    if (!continues || buckets_.empty() || !fits(buckets_.back(), param.spec)) {
       from_end = round_up(from_end, unit);
-      buckets_.push_back({.end = -from_end, .ownership = param.spec.ownership, .grad_rows = param.spec.grad_rows});
+      buckets_.push_back({.end = -from_end,
+                          .held_by = param.spec.held_by,
+                          .ownership = param.spec.ownership,
+                          .grad_rows = param.spec.grad_rows});
     }
     from_end += round_up(param.spec.held.numel(), kParamAlignment);
     param.offset = -from_end;
@@ -72,11 +93,8 @@ void ParamBuffer::place() {
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     bucket->begin = std::exchange(begin, bucket->end + numel_);
     bucket->end = begin;
-    if (bucket->ownership == Ownership::owner) owned_numel_ = bucket->end;
     if (bucket->grad_rows == GradRows::all) continue;
     if (partial_numel_ == 0) partial_begin_ = bucket->begin;
-    if (bucket->ownership == Ownership::replica && partial_begin_ < owned_numel_)
-      throw InternalError("[ParamBuffer] parameters with GradRows::some: must be all owned, or all replicas");
     partial_numel_ = bucket->end - partial_begin_;
   }
   if (!is_sharded()) {
@@ -106,7 +124,7 @@ void ParamBuffer::allocate(MemoryLedger& ledger) {
     copy_memory_ = ledger.take("parameter copies", wanted.at("parameter copies"));
     values_ = copy_memory_.view({numel_}, policy_.compute);
   }
-  summed_grads_ = {summed_grads_of(Ownership::owner), summed_grads_of(Ownership::replica)};
+  summed_grads_ = find_summed_grads();
   for (Param& param : params_) {
     param.value = part(values_, param);
     if (param.master) param.master = part(masters_, param);
@@ -114,13 +132,16 @@ void ParamBuffer::allocate(MemoryLedger& ledger) {
   }
 }
 
-Tensor ParamBuffer::summed_grads_of(Ownership ownership) const {
-  const Index end = ownership == Ownership::owner ? owned_numel_ : numel_;
-  const auto first = std::find_if(params_.begin(), params_.end(), [&](const Param& p) {
-    return p.spec.ownership == ownership && p.spec.first_grad == FirstGrad::summed;
-  });
-  const Index begin = first == params_.end() ? end : first->offset;
-  return grads_.rows(begin, end - begin);
+std::vector<Tensor> ParamBuffer::find_summed_grads() const {
+  std::vector<Tensor> ranges;
+  const auto is_summed = [](const Param& param) { return param.spec.first_grad == FirstGrad::summed; };
+  for (auto first = params_.begin(); (first = std::find_if(first, params_.end(), is_summed)) != params_.end();) {
+    const auto last = std::find_if_not(first, params_.end(), is_summed);
+    const Index end = last == params_.end() ? numel_ : last->offset;
+    ranges.push_back(grads_.rows(first->offset, end - first->offset));
+    first = last;
+  }
+  return ranges;
 }
 
 Param& ParamBuffer::at(std::string_view name) {

@@ -1,5 +1,4 @@
 #pragma once
-#include <array>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -17,7 +16,9 @@ enum class FirstGrad : std::uint8_t { summed, replaced };
 /// What a rank's passes leave in a gradient: all of it, or the sum over some of the microbatch's rows, to which the
 /// other ranks that hold the same values add theirs (layer norms under sequence parallelism).
 enum class GradRows : std::uint8_t { all, some };
-/// Several ranks of one model copy may hold the same values (layer norms over tp, the tied embedding on two stages).
+/// Which ranks of one model copy hold the same values: one, all of tp (layer norms), or all of embd (the tied table on
+/// the first and the last stage).
+enum class HeldBy : std::uint8_t { one, tp, embd };
 /// Exactly one of them is the owner: it counts in the gradient norm and writes the checkpoint.
 enum class Ownership : std::uint8_t { owner, replica };
 
@@ -31,6 +32,7 @@ struct ParamSpec {
   Init init = Init::zeros;
   double init_std = 0;
   Decay decay = Decay::yes;
+  HeldBy held_by = HeldBy::one;
   Ownership ownership = Ownership::owner;
   FirstGrad first_grad = FirstGrad::summed;
   GradRows grad_rows = GradRows::all;
@@ -71,10 +73,11 @@ struct Partition {
   Sharding sharding = Sharding::none;
 };
 
-/// A flat range [begin, end) of whole parameters of one ownership and GradRows that is communicated by one call.
-/// Elements that pad it to equal shards stay 0.
+/// A flat range [begin, end) of whole parameters of one HeldBy, ownership and GradRows that is communicated by one
+/// call. Elements that pad it to equal shards stay 0.
 struct Bucket {
   Index begin = 0, end = 0;
+  HeldBy held_by = HeldBy::one;
   Ownership ownership = Ownership::owner;
   GradRows grad_rows = GradRows::all;
   std::vector<Index> layers = {};  ///< whose parameters it holds, descending; none: parameters outside the layers
@@ -91,14 +94,14 @@ struct OwnRange {
   Tensor of_own(const Tensor& flat) const { return flat.rows(in_own, count); }
 };
 
-/// All parameters of one rank in flat buffers: owned ones first, so that the norm is one range; among them those with
-/// replaced gradients first, so that what must be cleared is one or two ranges, and those with GradRows::some last, so
-/// that what the ranks sum is one range that looks the same on all of them. Buckets cover the buffers and do not
-/// overlap; every shard begins where a parameter could. Positions are fixed by the specs and the partition alone;
-/// memory comes with allocate(). References to params stay valid for the buffer's life.
+/// All parameters of one rank in flat buffers: first those that other ranks of the model copy hold too, in buckets that
+/// look the same on all of them, whether as owner or as replica; in what follows those with replaced gradients come
+/// first, so that what must be cleared is one or two ranges. Buckets cover the buffers and do not overlap; every shard
+/// begins where a parameter could. Positions are fixed by the specs and the partition alone; memory comes with
+/// allocate(). References to params stay valid for the buffer's life.
 class ParamBuffer {
  public:
-  /// Throws InternalError where the parameters with GradRows::some are neither all owned nor all replicas.
+  /// Throws InternalError where a parameter with GradRows::some is not held by tp.
   ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, const Partition& partition);
   /// Of a rank that shares its parameters with no other.
   ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy);
@@ -140,29 +143,28 @@ class ParamBuffer {
   Tensor own_masters(const OwnRange& range) const {
     return has_copy() ? range.of_own(masters_) : range.of_whole(masters_);
   }
-  /// The gradients that are zero when a step begins: flat ranges, those of the owned parameters and of the replicas.
-  const std::array<Tensor, 2>& summed_grads() const { return summed_grads_; }
+  /// The gradients that are zero when a step begins: flat ranges, as few as there may be.
+  const std::vector<Tensor>& summed_grads() const { return summed_grads_; }
   /// The gradients with GradRows::some: a flat range of whole buckets, the same parameters in the same order on every
-  /// rank that holds them, whether as owner or as replica. Empty where there are none.
+  /// rank of tp. Empty where there are none.
   Tensor partial_grads() const { return grads_.rows(partial_begin_, partial_numel_); }
   /// The part of a flat tensor of numel() elements that belongs to a parameter, in its shape.
   Tensor part(const Tensor& flat, const Param& param) const;
 
  private:
   void place();
-  /// Of the owned ones or of the replicas.
-  Tensor summed_grads_of(Ownership ownership) const;
+  std::vector<Tensor> find_summed_grads() const;
 
   std::vector<Param> params_;
   Policy policy_;
   Partition partition_;
   std::vector<Bucket> buckets_;
   std::vector<OwnRange> own_ranges_;
-  Index numel_ = 0, owned_numel_ = 0;  // the first owned_numel_ elements belong to owned parameters
+  Index numel_ = 0;
   Index partial_begin_ = 0, partial_numel_ = 0;
   Buffer master_memory_, copy_memory_, grad_memory_;
   Tensor values_, masters_, grads_;
-  std::array<Tensor, 2> summed_grads_;
+  std::vector<Tensor> summed_grads_;
 };
 
 }  // namespace megalith

@@ -18,6 +18,7 @@ class ForwardingChannel : public Channel {
 
   Device device() const override { return inner().device(); }
   int multiprocessors() const override { return inner().multiprocessors(); }
+  bool sums_in_rank_order() const override { return inner().sums_in_rank_order(); }
   Stream stream_of(Ticket ticket) const override { return inner().stream_of(ticket); }
   Ticket all_reduce(const Call& call, void* data, Stream stream) override {
     return inner().all_reduce(call, data, stream);

@@ -66,6 +66,7 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
           std::ranges::find_if(buckets, [&](const auto& b) { return b.begin <= param.offset && param.offset < b.end; });
       ASSERT_NE(holder, buckets.end());
       EXPECT_LE(param.offset + param.spec.held.numel(), holder->end);
+      EXPECT_EQ(param.spec.held_by, holder->held_by) << param.name();
       EXPECT_EQ(param.spec.ownership, holder->ownership) << param.name();
       EXPECT_EQ(param.spec.grad_rows, holder->grad_rows) << param.name();
       const bool listed = std::ranges::find(holder->layers, param.spec.layer) != holder->layers.end();
@@ -97,7 +98,7 @@ TEST_P(GradSums, ABucketIsSentWithItsLastLayerAndEverythingIsSummedOnce) {
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     ParamBuffer& params = stage.params();
-    GradReducer reducer(params, mesh.tp, mesh.dp);
+    GradReducer reducer(params, mesh);
     const std::span<float> grads = params.grads().span<float>();
     Exec ex;
 
@@ -130,7 +131,7 @@ TEST_P(GradSums, ABucketIsSentWithItsLastLayerAndEverythingIsSummedOnce) {
 INSTANTIATE_TEST_SUITE_P(All, GradSums, testing::Values(Sharding::none, Sharding::optimizer),
                          [](const auto& test) { return test.param == Sharding::none ? "whole" : "shards"; });
 
-TEST(GradReducer, SumsPartialGradientsOverTpBeforeTheirBucketGoesToDp) {
+TEST(GradReducer, SumsPartialGradientsOverTpInOneCall) {
   constexpr int kRanks = 4;
   comm::run_ranks(kRanks, [](comm::World& world) {
     const grid::Mesh mesh = grid::make_mesh(world, grid::resolve({.world_size = kRanks, .tp = 2}));
@@ -139,7 +140,7 @@ TEST(GradReducer, SumsPartialGradientsOverTpBeforeTheirBucketGoesToDp) {
     stage.allocate(ledger);
     Exec ex;
     ops::fill(ex, stage.params().grads(), 1);
-    GradReducer reducer(stage.params(), mesh.tp, mesh.dp);
+    GradReducer reducer(stage.params(), mesh);
     reducer.begin();
     for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
     EXPECT_EQ(mesh.tp.counters()[comm::Op::all_reduce].calls, 0);
@@ -179,7 +180,9 @@ TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
   MemoryLedger ledger(Device::cpu);
   stage.allocate(ledger);
   std::vector<comm::Haste> hastes;
-  GradReducer reducer(stage.params(), mesh.tp, comm::Group(std::make_shared<Noted>(hastes)));
+  grid::Mesh noted = mesh;
+  noted.dp = comm::Group(std::make_shared<Noted>(hastes));
+  GradReducer reducer(stage.params(), noted);
   Exec ex;
   reducer.begin();
   for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
@@ -199,7 +202,7 @@ TEST(GradReducer, RefusesToWaitForWhatHasNotBeenSent) {
   const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 1}));
   GptStage stage({.model = small_model(), .global_batch = 1}, mesh);
   Exec ex;
-  GradReducer reducer(stage.params(), mesh.tp, mesh.dp);
+  GradReducer reducer(stage.params(), mesh);
   reducer.begin();
   EXPECT_THROW(reducer.wait(ex, 0), InternalError);
 }
@@ -208,7 +211,7 @@ TEST(GradReducer, RefusesALayerThatIsDoneTwice) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 1}));
   const GptStage stage({.model = small_model(), .grad_bucket_bytes = 1}, mesh);
-  GradReducer reducer(stage.params(), mesh.tp, mesh.dp);
+  GradReducer reducer(stage.params(), mesh);
   Exec ex;
   reducer.begin();
   reducer.layer_done(ex, 3);

@@ -160,8 +160,8 @@ TEST(FiniteDifference, EmbeddingWithDropout) {
   with_solo_group([](const comm::Group& group) {
     const nn::TensorParallel tp = testing::whole_rows(group);
     const nn::VocabShard vocab = nn::vocab_shard(7, 10, group);
-    LayerParams layer({nn::token_table("table", vocab, 4, 1, Ownership::owner),
-                       nn::replicated("position", {3, 4}, group, Init::normal, 1)});
+    LayerParams layer(
+        {nn::token_table("table", vocab, 4, 1), nn::replicated("position", {3, 4}, group, Init::normal, 1)});
     const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.at("position"),
                                                {0.25, 5, 0});
     SmallMicrobatch microbatch;
@@ -183,7 +183,7 @@ TEST(FiniteDifference, LmHead) {
   with_solo_group([](const comm::Group& group) {
     const nn::TensorParallel tp = testing::whole_rows(group);
     const nn::VocabShard vocab = nn::vocab_shard(7, 10, group);
-    LayerParams layer({nn::token_table("table", vocab, 4, 1, Ownership::owner),
+    LayerParams layer({nn::token_table("table", vocab, 4, 1),
                        {TensorSlice::whole("g", {4}), {4}, Init::ones},
                        {TensorSlice::whole("b", {4}), {4}}});
     const nn::LmHead head(vocab, tp, nn::LayerNorm(layer.params.at("g"), layer.params.at("b"), 1e-5),

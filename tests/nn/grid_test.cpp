@@ -197,7 +197,7 @@ void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {}) {
   const nn::TensorParallel tp = cut.over(group);
   // 13 real ids: with tp 4 the last shard is padding only.
   const nn::VocabShard vocab = nn::vocab_shard(13, 20, group);
-  std::vector<ParamSpec> specs = {nn::token_table("table", vocab, kHidden, 1, Ownership::owner),
+  std::vector<ParamSpec> specs = {nn::token_table("table", vocab, kHidden, 1),
                                   nn::replicated("position", {kSeqLen, kHidden}, group, Init::normal, 1)};
   nn::LayerNorm::declare(specs, "norm", kHidden, tp);
   LayerParams layer(std::move(specs));

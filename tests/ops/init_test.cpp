@@ -10,7 +10,7 @@ namespace megalith {
 namespace {
 
 ParamSpec piece(const std::string& name, Shape global, std::array<Index, 4> offset, Shape local) {
-  return {{name, global, offset, local}, local, Init::normal, 0.02, Decay::yes, Ownership::owner};
+  return {{name, global, offset, local}, local, Init::normal, 0.02};
 }
 
 TEST(Initialise, SlicesOfAnyGridAreTheSameTensor) {

@@ -75,7 +75,8 @@ TEST(OptimConfigCheck, NamesEveryBrokenRule) {
 
 struct OneParam {
   explicit OneParam(Decay decay, Ownership ownership = Ownership::owner)
-      : params({{TensorSlice::whole("w", {2}), {2}, Init::ones, 0, decay, ownership}}, {DType::f64, DType::f64}),
+      : params({{TensorSlice::whole("w", {2}), {2}, Init::ones, 0, decay, HeldBy::tp, ownership}},
+               {DType::f64, DType::f64}),
         optimizer(config, params, alone->all()) {
     params.allocate(ledger);
     optimizer.allocate(ex, ledger);
@@ -134,11 +135,11 @@ struct Updated {
 /// Three updates by gradients that are the same on all ranks.
 Updated update(const comm::Group& dp, Sharding sharding) {
   constexpr Index kLong = 2200000;  // a shard has several blocks of the sum of squares
-  ParamBuffer params({{TensorSlice::whole("weight", {kLong}), {kLong}, Init::normal, 0.02, Decay::yes},
-                      {TensorSlice::whole("bias", {77}), {77}, Init::ones, 0, Decay::no},
-                      {TensorSlice::whole("tied", {300}), {300}, Init::ones, 0, Decay::yes, Ownership::replica}},
-                     {DType::f32, DType::bf16},
-                     {.bucket_elements = 1, .shards = dp.size(), .own = dp.rank(), .sharding = sharding});
+  ParamBuffer params(
+      {{TensorSlice::whole("weight", {kLong}), {kLong}, Init::normal, 0.02, Decay::yes},
+       {TensorSlice::whole("bias", {77}), {77}, Init::ones, 0, Decay::no},
+       {TensorSlice::whole("tied", {300}), {300}, Init::ones, 0, Decay::yes, HeldBy::tp, Ownership::replica}},
+      {DType::f32, DType::bf16}, {.bucket_elements = 1, .shards = dp.size(), .own = dp.rank(), .sharding = sharding});
   Optimizer optimizer({}, params, dp);
   MemoryLedger ledger(Device::cpu);
   Exec ex;

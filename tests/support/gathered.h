@@ -2,6 +2,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,8 @@
 
 namespace megalith::testing {
 
-/// Full tensors put together from the slices of many ranks, in f64: what grids are compared by. Thread-safe.
+/// Full tensors put together from the slices of many ranks, in f64: what grids are compared by. What several ranks put
+/// must be the same. Thread-safe.
 class Gathered {
  public:
   void put(const TensorSlice& slice, const Tensor& values) {
@@ -27,8 +29,10 @@ class Gathered {
     const Index stride = matrix ? slice.global[1] : 0;
     for (Index r = 0; r < rows; ++r) {
       for (Index c = 0; c < columns; ++c) {
-        global[static_cast<std::size_t>((r + row0) * stride + c + column0)] =
-            local[static_cast<std::size_t>(r * columns + c)];
+        double& place = global[static_cast<std::size_t>((r + row0) * stride + c + column0)];
+        const double value = local[static_cast<std::size_t>(r * columns + c)];
+        if (!std::isnan(place) && place != value) disagreeing_.insert(slice.name);
+        place = value;
       }
     }
   }
@@ -36,10 +40,13 @@ class Gathered {
 
   const std::map<std::string, std::vector<double>>& tensors() const { return tensors_; }
   const std::vector<double>& at(const std::string& name) const { return tensors_.at(name); }
+  /// Of which ranks have put different values.
+  const std::set<std::string>& disagreeing() const { return disagreeing_; }
 
  private:
   std::mutex mutex_;
   std::map<std::string, std::vector<double>> tensors_;
+  std::set<std::string> disagreeing_;
 };
 
 /// Largest difference over the largest magnitude of `want`; NaN (from an element nobody put) is never small.

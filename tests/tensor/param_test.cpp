@@ -9,55 +9,67 @@ namespace megalith {
 namespace {
 
 ParamSpec piece(const std::string& name, Shape global, std::array<Index, 4> offset, Shape local) {
-  return {{name, global, offset, local}, local, Init::normal, 0.02, Decay::yes, Ownership::owner};
+  return {{name, global, offset, local}, local, Init::normal, 0.02};
 }
 
-TEST(ParamBuffer, OwnedParametersComeFirstAndPartsAreViews) {
+TEST(ParamBuffer, WhatOtherRanksHoldTooComesFirstAndPartsAreViews) {
   ParamSpec replica = piece("b", {3}, {}, {3});
+  replica.held_by = HeldBy::tp;
   replica.ownership = Ownership::replica;
-  ParamBuffer params({replica, piece("a", {2, 5}, {}, {2, 5})}, {DType::f64, DType::f64});
-  EXPECT_EQ(params.params()[0].name(), "a");
+  ParamBuffer params({piece("a", {2, 5}, {}, {2, 5}), replica}, {DType::f64, DType::f64});
+  EXPECT_EQ(params.params()[0].name(), "b");
   EXPECT_EQ(params.buckets().back().end, 128);  // aligned
-  EXPECT_EQ(params.buckets().back().ownership, Ownership::owner);
+  EXPECT_EQ(params.buckets().back().ownership, Ownership::replica);
+  EXPECT_EQ(params.buckets().back().held_by, HeldBy::tp);
   EXPECT_EQ(params.numel(), 256);
   MemoryLedger ledger(Device::cpu);
   params.allocate(ledger);
   EXPECT_EQ(ledger.by_owner().at("parameters"), 256 * 8);
   EXPECT_EQ(ledger.by_owner().at("gradients"), 256 * 8);
-  params.at("b").value.data<double>()[1] = 7;
+  params.at("a").value.data<double>()[1] = 7;
   EXPECT_EQ(params.values().data<double>()[129], 7);
   EXPECT_THROW(params.at("c"), InternalError);
 }
 
-TEST(ParamBuffer, SummedGradientsAreOneRangeForEachOwnership) {
+TEST(ParamBuffer, SummedGradientsAreFewRangesWithoutReplacedOnes) {
   std::vector<ParamSpec> specs = {piece("bias", {3}, {}, {3}), piece("weight", {2, 5}, {}, {2, 5}),
                                   piece("norm", {3}, {}, {3}), piece("tied", {2, 5}, {}, {2, 5})};
   specs[1].first_grad = specs[3].first_grad = FirstGrad::replaced;
-  specs[2].ownership = specs[3].ownership = Ownership::replica;
-  ParamBuffer params(specs, {DType::f64, DType::f64});
-  MemoryLedger ledger(Device::cpu);
-  params.allocate(ledger);
-  const auto& [owned, replicas] = params.summed_grads();
-  EXPECT_EQ(owned.raw(), params.at("bias").grad.raw());
-  EXPECT_EQ(owned.numel(), 128);
-  EXPECT_EQ(replicas.raw(), params.at("norm").grad.raw());
-  EXPECT_EQ(replicas.numel(), 128);
-  ParamBuffer none({specs[1]}, {DType::f64, DType::f64});
-  none.allocate(ledger);
-  EXPECT_EQ(none.summed_grads()[0].numel() + none.summed_grads()[1].numel(), 0);
+  specs[2].held_by = HeldBy::tp;
+  specs[3].held_by = HeldBy::embd;
+  const auto ranges = [&](const std::vector<ParamSpec>& declared) {
+    // Shards leave gaps between buckets, which no range may have of its own.
+    ParamBuffer params(declared, {DType::f64, DType::f64}, {.bucket_elements = 1, .shards = 3});
+    MemoryLedger ledger(Device::cpu);
+    params.allocate(ledger);
+    std::vector<std::string> found;
+    for (const Tensor& range : params.summed_grads()) {
+      found.emplace_back();
+      for (const Param& param : params.params()) {
+        const auto* const grad = param.grad.data<double>();
+        if (grad < range.data<double>() || grad >= range.data<double>() + range.numel()) continue;
+        found.back() += str(found.back().empty() ? "" : " ", param.name());
+      }
+    }
+    return found;
+  };
+  EXPECT_EQ(ranges(specs), (std::vector<std::string>{"norm", "bias"}));
+  EXPECT_EQ(ranges({specs[0], specs[2]}), (std::vector<std::string>{"norm bias"}));
+  EXPECT_EQ(ranges({specs[1], specs[3]}), std::vector<std::string>{});
 }
 
-TEST(ParamBuffer, PartialGradientsAreOneRangeThatLooksTheSameToOwnersAndReplicas) {
+TEST(ParamBuffer, BucketsOfWhatTpHoldsLookTheSameToOwnersAndReplicas) {
   const auto declared = [](Ownership of_norms) {
-    std::vector<ParamSpec> specs = {piece("norm1", {3}, {}, {3}), piece("bias", {7}, {}, {7}),
-                                    piece("norm2", {200}, {}, {200}), piece("weight", {2, 5}, {}, {2, 5}),
-                                    piece("tied", {2, 5}, {}, {2, 5})};
+    std::vector<ParamSpec> specs = {piece("norm1", {3}, {}, {3}),        piece("bias", {7}, {}, {7}),
+                                    piece("norm2", {200}, {}, {200}),    piece("weight", {2, 5}, {}, {2, 5}),
+                                    piece("row_bias", {300}, {}, {300}), piece("tied", {2, 5}, {}, {2, 5})};
     specs[3].first_grad = FirstGrad::replaced;
-    specs[4].ownership = Ownership::replica;
-    for (ParamSpec* norm : {&specs[0], &specs[2]}) {
-      norm->ownership = of_norms;
-      norm->grad_rows = GradRows::some;
+    specs[5].held_by = HeldBy::embd;
+    for (ParamSpec* alike : {&specs[0], &specs[2], &specs[4]}) {
+      alike->held_by = HeldBy::tp;
+      alike->ownership = of_norms;
     }
+    specs[0].grad_rows = specs[2].grad_rows = GradRows::some;
     return specs;
   };
   for (const Ownership of_norms : {Ownership::owner, Ownership::replica}) {
@@ -68,10 +80,15 @@ TEST(ParamBuffer, PartialGradientsAreOneRangeThatLooksTheSameToOwnersAndReplicas
     EXPECT_EQ(partial.numel(), 128 + 256);
     EXPECT_EQ(partial.raw(), params.at("norm1").grad.raw());
     EXPECT_EQ(partial.rows(128, 1).raw(), params.at("norm2").grad.raw());
+    std::vector<std::pair<Index, Ownership>> held_by_tp;
+    for (const Bucket& bucket : params.buckets()) {
+      if (bucket.held_by == HeldBy::tp) held_by_tp.emplace_back(bucket.numel(), bucket.ownership);
+    }
+    EXPECT_EQ(held_by_tp, (std::vector<std::pair<Index, Ownership>>{{384, of_norms}, {384, of_norms}}));
   }
-  std::vector<ParamSpec> mixed = declared(Ownership::owner);
-  mixed[2].ownership = Ownership::replica;
-  EXPECT_THROW(ParamBuffer(mixed, {DType::f64, DType::f64}), InternalError);
+  std::vector<ParamSpec> alone = declared(Ownership::owner);
+  alone[2].held_by = HeldBy::one;
+  EXPECT_THROW(ParamBuffer(alone, {DType::f64, DType::f64}), InternalError);
   ParamBuffer none({piece("bias", {3}, {}, {3})}, {DType::f64, DType::f64});
   EXPECT_EQ(none.partial_grads().numel(), 0);
 }
@@ -87,6 +104,7 @@ std::vector<ParamSpec> odd_specs() {
     }
   }
   specs.push_back(piece("norm", {13}, {}, {13}));
+  specs.back().held_by = HeldBy::tp;
   specs.back().ownership = Ownership::replica;
   return specs;
 }
@@ -123,14 +141,14 @@ TEST(ParamBuffer, BucketsDivideIntoEqualShardsThatCoverEachElementOnce) {
   }
 }
 
-TEST(ParamBuffer, BucketsHoldLayersOfOneOwnershipOrWhatLiesOutside) {
+TEST(ParamBuffer, BucketsHoldLayersOfTheSameHoldersOrWhatLiesOutside) {
   const ParamBuffer params(odd_specs(), {DType::f64, DType::f64}, {.bucket_elements = 1, .shards = 2});
   std::vector<std::vector<Index>> layers;
   for (const Bucket& bucket : params.buckets()) layers.push_back(bucket.layers);
-  // The replica; the biases and weights of layer 1 and layer 0; the table before the biases, as it is cleared.
-  EXPECT_EQ(layers, (std::vector<std::vector<Index>>{{}, {1}, {0}, {}, {1}, {0}}));
-  EXPECT_EQ(params.buckets()[0].ownership, Ownership::replica);
-  EXPECT_EQ(params.buckets()[1].ownership, Ownership::owner);
+  // The biases and weights of layer 1 and layer 0; the table before the biases, as it is cleared; the replica.
+  EXPECT_EQ(layers, (std::vector<std::vector<Index>>{{1}, {0}, {}, {1}, {0}, {}}));
+  EXPECT_EQ(params.buckets()[4].ownership, Ownership::owner);
+  EXPECT_EQ(params.buckets()[5].ownership, Ownership::replica);
 }
 
 TEST(ParamBuffer, AShardedOptimizerHoldsItsOwnMasters) {

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/train/small_run.h"
@@ -19,6 +20,7 @@ void train_without_dropout(const Grid& grid, RunRecord& record) {
 }
 
 void expect_fp64_agrees(const RunRecord& got, const RunRecord& want) {
+  EXPECT_THAT(got.parameters.disagreeing(), ::testing::IsEmpty());
   EXPECT_LT(relative_error(got.losses, want.losses), 1e-12);
   EXPECT_LT(relative_error(got.norms, want.norms), 1e-12);
   EXPECT_LT(relative_error({got.evaluated}, {want.evaluated}), 1e-12);
@@ -73,6 +75,7 @@ TEST_P(GridPromise, TwoRunsGiveTheSameBits) {
   RunRecord first, second;
   testing::train_on(GetParam(), "fp32", first, 5);
   testing::train_on(GetParam(), "fp32", second, 5);
+  EXPECT_THAT(first.parameters.disagreeing(), ::testing::IsEmpty());
   EXPECT_EQ(first.losses, second.losses);
   EXPECT_EQ(first.norms, second.norms);
   EXPECT_EQ(first.parameters.tensors(), second.parameters.tensors());

@@ -34,6 +34,7 @@ class NcclChannel final : public Channel {
 
   Device device() const override { return Device::cuda; }
   int multiprocessors() const override;
+  bool sums_in_rank_order() const override { return false; }
   Stream stream_of(Ticket ticket) const override;
   Ticket all_reduce(const Call& call, void* data, Stream stream) override;
   Ticket reduce_scatter(const Call& call, const void* in, void* out, Stream stream) override;
