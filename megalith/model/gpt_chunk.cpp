@@ -131,9 +131,7 @@ Tensor GptChunk::blocks(Exec& ex, const Inputs& inputs, const Tensor& input, con
   // The piece begins and ends before one of a layer's two regions, or behind both.
   const std::size_t piece_begins = pieces_.pieces == LayerPieces::mlp ? 1 : 0,
                     piece_ends = pieces_.pieces == LayerPieces::attention ? 1 : 2;
-  // A layer ends in the next one's norm, in pieces too. With several parts also rows of the last one are yet to leave,
-  // beside the first products of the next layer: only where its graph follows at once.
-  const bool hands_on = parts == 1 || pieces_.pieces == LayerPieces::whole;
+  const bool hands_on = ends_in_next_layer(pieces_.pieces, tp_.parts());
   Tensor x = input;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Index layer = range_.layers.begin + static_cast<Index>(i);

@@ -25,6 +25,11 @@ struct ChunkRange {
 /// graph may hold it.
 enum class LayerPieces : std::uint8_t { none, attention, mlp, whole };
 
+/// Whether a layer that is cut into pieces ends its forward pass in the norm of the next: its last sum is taken there.
+/// With several parts (of a microbatch, TensorParallel) also rows are yet to leave, beside the first products of the
+/// next layer: only where its piece follows at once.
+constexpr bool ends_in_next_layer(LayerPieces pieces, int parts) { return parts == 1 || pieces == LayerPieces::whole; }
+
 /// Where a chunk's first layer reads and its last one writes: in the caller's message buffers, or in memory of the
 /// chunk's own with a copy beside, so that addresses depend on the slot alone.
 enum class ChunkEdges : std::uint8_t { of_caller, own };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <vector>
 
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
@@ -28,14 +27,9 @@ Index warmup_runs(const config::RunPlan& plan) {
   return uses_step_graph(plan) ? plan.graphs.warmup_steps : std::numeric_limits<Index>::max();
 }
 
-/// What of each layer graphs hold: a dense layer's scopes, where both together are the whole layer.
 model::PieceConfig pieces(const capture::GraphsConfig& graphs) {
-  using model::LayerPieces;
   if (graphs.mode != capture::GraphMode::layers) return {};
-  const bool attention = graphs.scopes.has(capture::Scope::attn), mlp = graphs.scopes.has(capture::Scope::mlp);
-  return {attention == mlp ? LayerPieces::whole
-          : attention      ? LayerPieces::attention
-                           : LayerPieces::mlp,
+  return {pieces_of(graphs.scopes),
           graphs.per == capture::GraphsPer::slot ? model::ChunkEdges::own : model::ChunkEdges::of_caller};
 }
 
@@ -74,6 +68,12 @@ Tensor struct_tensor() {
 }
 
 }  // namespace
+
+model::LayerPieces pieces_of(const capture::ScopeSet& scopes) {
+  const bool attention = scopes.has(capture::Scope::attn), mlp = scopes.has(capture::Scope::mlp);
+  if (attention == mlp) return model::LayerPieces::whole;
+  return attention ? model::LayerPieces::attention : model::LayerPieces::mlp;
+}
 
 std::vector<std::string> measured_owners(const config::RunPlan& plan) {
   if (plan.device == Device::cpu) return {};

@@ -54,6 +54,9 @@ struct Progress {
 /// several ranks, "nccl" (its communicators, and mailboxes of copy engines). None on the CPU.
 std::vector<std::string> measured_owners(const config::RunPlan& plan);
 
+/// What of each layer graphs of these scopes hold: a dense layer's scopes, where both together are the whole layer.
+model::LayerPieces pieces_of(const capture::ScopeSet& scopes);
+
 /// One rank of a training run: stage, executors and optimizer over memory that is planned in full before step 1. Wires;
 /// holds no arithmetic of its own.
 class Engine {

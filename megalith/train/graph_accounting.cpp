@@ -174,8 +174,7 @@ capture::LayerSizes layer_sizes(const config::RunPlan& plan) {
 
 capture::Coverage layer_coverage(const config::RunPlan& plan) {
   capture::Coverage coverage = covered(plan.graphs.scopes, {});
-  const bool whole = coverage.attention && coverage.mlp == capture::MlpCover::whole;
-  coverage.ends_layer_below = plan.forward_parts() == 1 || whole;  // as GptChunk::blocks() runs its pieces
+  coverage.ends_layer_below = model::ends_in_next_layer(pieces_of(plan.graphs.scopes), plan.forward_parts());
   return coverage;
 }
 
