@@ -158,7 +158,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
   std::optional<Measured> measured;
   const auto shape = [&] {
     require_processes(launcher, "tp * pp * dp", plan.grid.world_size);
-    if (!bench.trace.empty()) train::require_single_ops(plan, "--trace = " + bench.trace);
+    if (!bench.trace.empty()) train::require_trace(plan, bench.trace);
     if (bench.profile) train::require_single_ops(plan, "--profile");
     return JobShape{plan.grid.world_size, plan.device, plan.transfers, {plan.timeout_s}};
   };

@@ -90,6 +90,15 @@ void require_single_ops(const config::RunPlan& plan, std::string_view wish) {
                         "\" hands over as one; set graphs.mode = \"none\" for it"));
 }
 
+void require_trace(const config::RunPlan& plan, const io::Path& file) {
+  const std::string wish = "--trace = " + file.string();
+  require_single_ops(plan, wish);
+  const io::Path folder = file.parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder))
+    throw ConfigError(str(wish, ": there is no folder ", folder.string(), "; make it first"));
+  if (std::filesystem::is_directory(file)) throw ConfigError(str(wish, ": is a folder; name a file in it"));
+}
+
 void begin_trace(comm::World& world, Exec& ex, Tracer& tracer) {
   meet(world, ex, "before steps are traced");
   ex.set_tracer(&tracer);

@@ -13,6 +13,10 @@ namespace megalith::train {
 /// what asks for their times, as "--trace = FILE".
 void require_single_ops(const config::RunPlan& plan, std::string_view wish);
 
+/// Throws ConfigError when no steps of the plan can be traced to `file`, the value of --trace: they come from graphs,
+/// or no such file can be.
+void require_trace(const config::RunPlan& plan, const io::Path& file);
+
 /// All ranks have done their work so far, and meet: from here on `ex` is traced. Collective, over world.all().
 void begin_trace(comm::World& world, Exec& ex, Tracer& tracer);
 

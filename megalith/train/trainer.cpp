@@ -69,6 +69,8 @@ class Run {
     start();
     if (is_evaluation_missing()) evaluate();
     const Index first_step = progress_.step;
+    if (first_step == plan_.train.steps && !inputs_.trace.empty() && first())
+      log::warning(str("--trace = ", inputs_.trace.string(), ": not written, as no step is left to train"));
     first_traced_ = first_step + std::min(kUntraced, plan_.train.steps - first_step - 1);
     while (progress_.step < plan_.train.steps) {
       if (!inputs_.trace.empty() && progress_.step == first_traced_) start_trace();
@@ -205,8 +207,12 @@ class Run {
   void write_traced() {
     if (!tracer_) return;
     engine_.exec().set_tracer(nullptr);
-    write_trace(world_, fs_, inputs_.trace, *tracer_);
-    note(str("wrote steps ", first_traced_ + 1, " to ", progress_.step, " of all ranks to ", inputs_.trace.string()));
+    try {
+      write_trace(world_, fs_, inputs_.trace, *tracer_);
+      note(str("wrote steps ", first_traced_ + 1, " to ", progress_.step, " of all ranks to ", inputs_.trace.string()));
+    } catch (const IoError& error) {
+      log::warning(str("--trace = ", inputs_.trace.string(), ": not written, training goes on: ", error.what()));
+    }
     tracer_.reset();
   }
 

@@ -48,6 +48,23 @@ TEST_F(Program, ATraceThatCannotBeWrittenIsRefusedBeforeTheRun) {
             std::string::npos)
       << refused.err;
   EXPECT_FALSE(std::filesystem::exists(out("a")));
+  const Finished folder = run_shell(train("a", "--trace " + out("")));
+  EXPECT_EQ(folder.code, 64) << folder.err;
+  EXPECT_NE(folder.err.find("is a folder; name a file in it"), std::string::npos) << folder.err;
+  const Finished bench = run_shell("megalith bench step --steps 1 --trace " + out("nowhere") + "/t.json");
+  EXPECT_EQ(bench.code, 64) << bench.err;
+  EXPECT_NE(bench.err.find("there is no folder"), std::string::npos) << bench.err;
+}
+
+TEST_F(Program, ATraceThatIsNotWrittenDoesNotEndTheRun) {
+  const Finished trained = run_shell(train("a", "--trace /proc/t.json"));  // no file can be made there
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(trained.err.find("--trace = /proc/t.json: not written, training goes on: "), std::string::npos)
+      << trained.err;
+  EXPECT_NE(trained.err.find("saved step 8"), std::string::npos) << trained.err;
+  const Finished over = run_shell(train("a", "--resume --trace " + out("t.json")));
+  EXPECT_EQ(over.code, 0) << over.err;
+  EXPECT_NE(over.err.find("t.json: not written, as no step is left to train"), std::string::npos) << over.err;
 }
 
 TEST_F(Program, ATraceShowsPhasesAndCommunicationBesideTheOps) {
