@@ -33,21 +33,38 @@ train::Resume parse_resume(const std::string& text) {
   throw ConfigError(str("--resume = ", text, ": must be --resume or --resume=auto"));
 }
 
+/// What f() gives; its errors begin with the setting that names the folder.
+template <class F>
+auto naming(const std::string& setting, F&& f) {
+  try {
+    return f();
+  } catch (const IoError& error) {
+    throw IoError(str(setting, ": ", error.what()));
+  }
+}
+
 /// OUT and the folder of checkpoints, which another job's OUT may not hold, belong to this job from here on; what dead
 /// jobs left is cleared away. A job that cannot start takes and makes nothing.
 std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
+  const bool apart = !plan.checkpoint.dir.empty();
   const io::Path folder = train::checkpoint_folder(plan, out);
-  const bool none = io::published(fs, folder).empty();
+  const std::string of_out = "--out = " + out.string(),
+                    of_folder = apart ? "checkpoint.dir = " + folder.string() : of_out;
+  const bool none = naming(of_folder, [&] { return io::published(fs, folder).empty(); });
   if (resume == train::Resume::required && none) throw train::nothing_to_resume(folder);
   if (resume == train::Resume::no && !none) {
     throw ConfigError(str("--out = ", out.string(), ": ", folder.string(),
                           " holds checkpoints of an earlier run; go on with --resume, or choose another --out"));
   }
+  const auto take = [&](const io::Path& taken, const std::string& setting) {
+    return naming(setting, [&] { return io::RunLock::take(taken); });
+  };
   std::vector<io::RunLock> locks;
-  locks.push_back(io::RunLock::take(out));
-  locks.push_back(io::RunLock::take(folder));
-  const io::Leftovers found = io::clean_leftovers(fs, folder, locks.back());
-  const int files = io::clean_temporaries(fs, out, locks.front());
+  if (apart) locks.push_back(take(folder, of_folder));  // first: where it is refused, no OUT is made
+  locks.push_back(take(out, of_out));
+  if (!apart) locks.push_back(take(folder, of_folder));
+  const io::Leftovers found = io::clean_leftovers(fs, folder, apart ? locks.front() : locks.back());
+  const int files = io::clean_temporaries(fs, out, apart ? locks.back() : locks.front());
   if (found.staging + found.trash + files > 0) {
     log::info(str("cleared what a dead job left: ", found.staging, " unfinished saves, ", found.trash,
                   " half-removed checkpoints, ", files, " unfinished files"));
@@ -115,13 +132,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const io::Path cache = cache_folder();
   const auto shape = [&] {
     plan = plan_under(launcher, options.recipe);
-    if (!options.trace.empty()) {
-      train::require_single_ops(plan, "--trace = " + options.trace);
-      const io::Path folder = io::Path(options.trace).parent_path();
-      if (!folder.empty() && !std::filesystem::is_directory(folder))
-        throw ConfigError(
-            str("--trace = ", options.trace, ": there is no folder ", folder.string(), "; make it first"));
-    }
+    if (!options.trace.empty()) train::require_trace(plan, options.trace);
     return JobShape{plan.grid.world_size, plan.device, plan.transfers, {plan.timeout_s}};
   };
   const auto prepare_job = [&] {

@@ -298,6 +298,12 @@ class Run {
     const Index samples = asked == 0 ? all : std::min(all, asked);
     const bool had_graph = engine_.eval_graph().captured();
     const double loss = engine_.evaluate(*valid_batches_, samples);
+    if (!std::isfinite(loss) && progress_.step == plan_.train.steps) {
+      throw NonFiniteError(
+          str("[step ", progress_.step, "] the held-out loss is ", loss,
+              ": the last update has broken the parameters, and the checkpoint of this step has them so; "
+              "an earlier one may be good. A lower optimizer.lr or a longer warm-up may help"));
+    }
     if (engine_.eval_graph().captured() != had_graph && engine_.train_graph().captured()) report_graphs();
     if (!first()) return;
     log_metrics([&] { metrics_->write_eval(progress_.step, "valid", loss); });

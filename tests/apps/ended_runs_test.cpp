@@ -1,0 +1,155 @@
+#include <fstream>
+#include <tuple>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/apps/program.h"
+
+// How runs are refused, stopped and ended: exit codes, what is said, and what is left behind.
+namespace megalith {
+namespace {
+
+using testing::Finished;
+using testing::has_gpu;
+using testing::mpirun;
+using testing::Program;
+using testing::program;
+using testing::run_shell;
+
+TEST_F(Program, ASignalSavesAndStopsAndTheRunGoesOn) {
+  const std::string many = "--set train.steps=100000 --set optimizer.decay_steps=1000 --set train.eval_interval=0";
+  const Finished stopped = run_shell(program() + " train " + recipe() + " --out " + out("a") + " " + many +
+                                     " & pid=$!; until grep -q '\"step\":3,' " + out("a") +
+                                     "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; kill -USR1 $pid; wait $pid");
+  EXPECT_EQ(stopped.code, 75) << stopped.err;
+  EXPECT_NE(stopped.err.find("megalith: E75"), std::string::npos) << stopped.err;
+  EXPECT_NE(stopped.err.find("saved step"), std::string::npos) << stopped.err;
+  const std::size_t done = metrics("a").size();
+  const Finished resumed =
+      run_shell(train("a", "--resume --set optimizer.decay_steps=1000 --set train.eval_interval=0 --set train.steps=" +
+                               std::to_string(done + 2)));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_GE(metrics("a").size(), done + 2);
+}
+
+TEST_F(Program, DiskErrorsAreWarningsUntilTheLastSave) {
+  const Finished early = run_shell("MEGALITH_FAULT='0:sync_dir:3:EIO' " + train("a", "--set checkpoint.interval=4"));
+  EXPECT_EQ(early.code, 0) << early.err;
+  EXPECT_NE(early.err.find("was not saved, training goes on"), std::string::npos) << early.err;
+  const Finished late = run_shell("MEGALITH_FAULT='0:sync_dir:3+:ENOSPC' " + train("b"));
+  EXPECT_EQ(late.code, 74) << late.err;
+  EXPECT_NE(late.err.find("No space left"), std::string::npos) << late.err;
+}
+
+TEST_F(Program, AFolderOfCheckpointsElsewhereIsLockedToo) {
+  const std::string elsewhere = "--set checkpoint.dir=" + out("shared");
+  const std::string many = " --set train.steps=100000 --set train.eval_interval=0 ";
+  const Finished second = run_shell(program() + " train " + recipe() + " --out " + out("a") + many + elsewhere +
+                                    " 2>/dev/null & pid=$!; until grep -q '\"step\":3,' " + out("a") +
+                                    "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; " + train("b", elsewhere) +
+                                    "; code=$?; kill -9 $pid; wait $pid; exit $code");
+  EXPECT_EQ(second.code, 74) << second.err;
+  EXPECT_NE(second.err.find("the folder is in use by"), std::string::npos) << second.err;
+}
+
+TEST_F(Program, AFolderOfCheckpointsThatCannotBeMadeLeavesNothing) {
+  for (const std::string& folder : {recipe() + "/steps", std::string("/proc/steps")}) {
+    const Finished refused = run_shell(train("a", "--set checkpoint.dir=" + folder));
+    EXPECT_EQ(refused.code, 74) << refused.err;
+    EXPECT_NE(refused.err.find("checkpoint.dir = " + folder + ": ["), std::string::npos) << refused.err;
+    EXPECT_FALSE(std::filesystem::exists(out("a")));
+    const Finished no_out = run_shell("megalith train " + recipe() + " --out " + folder);
+    EXPECT_EQ(no_out.code, 74) << no_out.err;
+    EXPECT_NE(no_out.err.find("--out = " + folder + ": ["), std::string::npos) << no_out.err;
+  }
+}
+
+TEST_F(Program, ChangedTrainingDataIsRefusedAtResume) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  ASSERT_EQ(run_shell("printf '%0100d' 7 | dd of=" + (dir_ / "text.txt").string() + " bs=1 seek=500 conv=notrunc").code,
+            0);
+  const Finished changed = run_shell(train("a", "--resume --set train.steps=10"));
+  EXPECT_EQ(changed.code, 66) << changed.err;
+  EXPECT_NE(changed.err.find("data.train: its tokens differ"), std::string::npos) << changed.err;
+}
+
+TEST_F(Program, ARefusedRunLeavesNothing) {
+  for (const char* more : {"--set model.vocab_size=100", "--resume", "--set data.train=/nowhere"}) {
+    EXPECT_NE(run_shell(train("refused", more)).code, 0);
+    EXPECT_FALSE(std::filesystem::exists(out("refused"))) << more;
+  }
+  EXPECT_EQ(run_shell("megalith train --resume=auto " + recipe() + " --out " + out("a")).code, 0);
+  EXPECT_EQ(run_shell("megalith train --resume " + recipe() + " --out " + out("a")).code, 0);
+}
+
+TEST_F(Program, AnFp16RunThatOverflowsAtTheSmallestScaleEnds) {
+  const Finished hopeless = run_shell(
+      train("a",
+            "--set train.precision=fp16 --set train.loss_scale=1 --set train.steps=60 --set optimizer.lr=1e5 --set "
+            "optimizer.warmup_steps=0 --set checkpoint.interval=0 --set parallel.pp=2"));
+  EXPECT_EQ(hopeless.code, 73) << hopeless.err;
+  EXPECT_THAT(hopeless.err, ::testing::ContainsRegex(
+                                "E73 .*the last 20 steps were not finite at train.loss_scale_min = 1: parameters stay "
+                                "those of step [0-9]+. A lower optimizer.lr"));
+}
+
+TEST_F(Program, ALastUpdateThatBreaksTheParametersIsNoSuccess) {
+  const Finished broken = run_shell(
+      train("a", "--set train.steps=1 --set optimizer.lr=1e38 --set optimizer.warmup_steps=0 --set parallel.pp=2"));
+  EXPECT_EQ(broken.code, 73) << broken.err;
+  EXPECT_THAT(broken.err, ::testing::ContainsRegex("E73 .*the held-out loss is -?(nan|inf)"));
+}
+
+TEST_F(Program, ARunThatAGpuCannotHoldIsRefusedOnAGpu) {
+  if (!has_gpu()) GTEST_SKIP() << "needs a GPU";
+  const Finished refused = run_shell(train("large",
+                                           "--set device.type=cuda --set train.micro_batch=8 --set model.num_layers=64 "
+                                           "--set model.hidden_size=16384 --set model.num_heads=256"));
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(refused.err, ::testing::ContainsRegex(
+                               "error: train.micro_batch = 8: rank 0 takes 3\\.[0-9]+ TiB \\(activations [0-9.]+ "
+                               "GiB, .*optimizer 1\\.50 TiB, .*parameters 768\\.[0-9]+ GiB, .*\\) of its GPU, "
+                               "where [0-9.]+ [MG]iB are left "));
+  EXPECT_NE(refused.err.find("use a smaller train.micro_batch, more of parallel.tp or parallel.pp, a smaller model"),
+            std::string::npos)
+      << refused.err;
+  // The job has claimed its folders by then and done no more.
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(out("large")))
+    EXPECT_TRUE(entry.is_directory() || entry.path().filename() == "run.lock") << entry.path();
+}
+
+TEST_F(Program, WithoutAGpuCudaIsRefusedAndLeavesNothing) {
+  if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
+  for (const char* grid : {"", " --ranks 2", " --resume=auto --set parallel.tp=2"}) {
+    const Finished refused = run_shell(train("gpu", std::string("--set device.type=cuda") + grid));
+    EXPECT_EQ(refused.code, 70) << grid;
+    EXPECT_NE(refused.err.find("megalith: E70 device.type = cuda: this "), std::string::npos) << refused.err;
+    EXPECT_FALSE(std::filesystem::exists(out("gpu"))) << grid;
+  }
+#ifdef MEGALITH_WITH_MPI
+  const Finished refused =
+      run_shell(mpirun(2, program() + " train " + recipe() + " --set device.type=cuda --out " + out("gpu")));
+  EXPECT_EQ(refused.code, 70);
+  EXPECT_NE(refused.err.find("device.type = cuda: this "), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(out("gpu")));
+#endif
+}
+
+TEST_F(Program, MoreRanksThanGpusAreRefusedAndLeaveNothing) {
+  const nlohmann::json doctor = nlohmann::json::parse(run_shell("megalith doctor --format json").out);
+  int gpus = 0;
+  while (doctor.contains("GPU " + std::to_string(gpus))) ++gpus;
+  if (gpus == 0) GTEST_SKIP() << "this machine has no GPU";
+  if (doctor.at("GPUs between them").at("state") == "no") GTEST_SKIP() << "built without NCCL";
+  const std::string ranks = std::to_string(gpus + 1);
+  const Finished refused = run_shell(train("gpu", "--set device.type=cuda --ranks " + ranks +
+                                                      " --set train.global_batch=" + std::to_string(8 * (gpus + 1))));
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_NE(refused.err.find("error: parallel.ranks = " + ranks + ": "), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(out("gpu")));
+}
+
+}  // namespace
+}  // namespace megalith
