@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/comm/nccl/gpus.h"
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
@@ -11,6 +13,8 @@
 namespace megalith::comm {
 
 namespace {
+
+World* processes = nullptr;
 
 void run_on(int gpu, std::span<const int> others, World& host, const std::function<void(World&)>& body,
             const WorldOptions& options) {
@@ -27,10 +31,27 @@ void run_gpu_rank(World& host, const std::function<void(World&)>& body, const Wo
 }
 
 void run_gpu_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options) {
+  if (processes != nullptr && size > 1) {
+    if (size != processes->size()) throw InternalError(str("[run_gpu_ranks] ", size, " ranks: other than processes"));
+    return run_gpu_rank(*processes, body, options);
+  }
   std::vector<int> gpus(static_cast<std::size_t>(size));
   std::iota(gpus.begin(), gpus.end(), 0);
   const auto rank = [&](World& host) { run_on(gpu_of_rank(host), gpus, host, body, options); };
   run_ranks(size, rank, {.timeout_s = 60});
+}
+
+void use_processes(World* host) { processes = host; }
+
+bool ranks_are_processes() { return processes != nullptr; }
+
+bool reports_here() { return processes == nullptr || processes->rank() == 0; }
+
+std::string lacking_gpus(int ranks) {
+  if (processes != nullptr)
+    return ranks == processes->size() ? "" : str("needs ", ranks, " ranks, these are ", processes->size());
+  const int gpus = device::num_gpus();
+  return ranks <= gpus ? "" : str("needs ", ranks, " GPUs, this machine has ", gpus);
 }
 
 }  // namespace megalith::comm

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <string>
 
 #include "megalith/comm/world.h"
 
@@ -7,7 +8,22 @@ namespace megalith::comm {
 
 /// Runs `body` as `host`'s rank of an NCCL world, on the GPU that is this rank's.
 void run_gpu_rank(World& host, const std::function<void(World&)>& body, const WorldOptions& options = {});
-/// The same on `size` threads of this process (run_ranks). `options` are those of the NCCL world.
+/// The same on `size` threads of this process (run_ranks), or as one of the processes of use_processes(). `options` are
+/// those of the NCCL world.
 void run_gpu_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options = {});
+
+/// From here on run_gpu_ranks() runs ranks as the processes of `host`, of which this is one: all of them run the same
+/// tests. A test of one rank runs in every process. nullptr: threads again.
+void use_processes(World* host);
+/// Then a test has what its own rank puts into its variables, and nothing of the others'.
+bool ranks_are_processes();
+/// Where a test's variables hold what rank 0 reports.
+bool reports_here();
+/// Why so many ranks cannot run here; empty where they can.
+std::string lacking_gpus(int ranks);
+
+/// Of a gtest test that cannot run without them.
+#define MEGALITH_NEEDS_GPU_RANKS(count) \
+  if (const std::string why = comm::lacking_gpus(count); !why.empty()) GTEST_SKIP() << why
 
 }  // namespace megalith::comm

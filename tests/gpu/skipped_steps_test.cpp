@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuSkippedSteps,
 
 TEST_P(GpuSkippedSteps, FollowTheEventsOfLossScalingOnAllRanks) {
   const Grid grid = GetParam();
-  MEGALITH_NEEDS_GPUS(grid.ranks());
+  MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
   std::vector<GraphsConfig> ways = testing::graph_ways();
   ways.push_back({});
   for (const GraphsConfig& graphs : ways) {
@@ -48,7 +48,7 @@ TEST_P(GpuSkippedSteps, FollowTheEventsOfLossScalingOnAllRanks) {
 
 TEST_P(GpuSkippedSteps, LeaveNoTrace) {
   const Grid grid = GetParam();
-  MEGALITH_NEEDS_GPUS(grid.ranks());
+  MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
   const std::vector<testing::Kept> want = testing::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
   const auto expect_no_trace = [&](const GraphsConfig& graphs, const Broken& broken) {
     SCOPED_TRACE(testing::name_of(graphs) + ", rank " + std::to_string(broken.rank));
@@ -70,11 +70,13 @@ TEST_P(GpuSkippedSteps, LeaveNoTrace) {
 
 TEST_P(GpuSkippedSteps, EndABf16RunFromGraphsAsTheyEndAnEagerOne) {
   const Grid grid = GetParam();
-  MEGALITH_NEEDS_GPUS(grid.ranks());
+  MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
   const int bad_rank = grid.ranks() - 1;
   const std::vector<std::string> eager = testing::errors_of_nan(run_ranks, plan_of(grid, "bf16"), bad_rank);
-  for (const std::string& error : eager)
+  for (const std::string& error : eager) {
+    if (error.empty() && comm::ranks_are_processes()) continue;  // another process's
     EXPECT_NE(error.find("parameters stay those of step 4"), std::string::npos) << error;
+  }
   EXPECT_EQ(testing::errors_of_nan(run_ranks, plan_of(grid, "bf16", kWhole), bad_rank), eager);
 }
 

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "megalith/train/gather.h"
+
 #include "tests/comm/gpu_ranks.h"
 #include "tests/comm/wrapped_world.h"
 #include "tests/gpu/gpu_plan.h"
@@ -57,9 +59,10 @@ SavedRun run_of(const config::RunPlan& plan, bool slow) {
   const TempDir dir;
   SavedRun run;
   const auto rank = [&](comm::World& world) {
-    if (!slow) return testing::train_saved(world, 0, plan.train.steps, plan, dir.path(), run);
+    const io::Path folder = train::share_text(world, dir.path().string());
+    if (!slow) return testing::train_saved(world, 0, plan.train.steps, plan, folder, run);
     comm::WrappedWorld<SlowChannel> slowed(world);
-    testing::train_saved(slowed, 0, plan.train.steps, plan, dir.path(), run);
+    testing::train_saved(slowed, 0, plan.train.steps, plan, folder, run);
   };
   comm::run_gpu_ranks(plan.grid.world_size, rank, {.timeout_s = 60});
   return run;
@@ -68,7 +71,7 @@ SavedRun run_of(const config::RunPlan& plan, bool slow) {
 class GpuSlowMessages : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(GpuSlowMessages, ChangeNoBits) {
-  MEGALITH_NEEDS_GPUS(GetParam().ranks());
+  MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks());
   const config::RunPlan plan = testing::gpu_plan(GetParam(), "bf16", 10);
   const SavedRun usual = run_of(plan, false);
   {

@@ -29,14 +29,21 @@ class Gathered {
     const Index stride = matrix ? slice.global[1] : 0;
     for (Index r = 0; r < rows; ++r) {
       for (Index c = 0; c < columns; ++c) {
-        double& place = global[static_cast<std::size_t>((r + row0) * stride + c + column0)];
-        const double value = local[static_cast<std::size_t>(r * columns + c)];
-        if (!std::isnan(place) && place != value) disagreeing_.insert(slice.name);
-        place = value;
+        put_one(slice.name, global[static_cast<std::size_t>((r + row0) * stride + c + column0)],
+                local[static_cast<std::size_t>(r * columns + c)]);
       }
     }
   }
   void put(const std::string& name, const Tensor& values) { put(TensorSlice::whole(name, values.shape()), values); }
+  /// A tensor that was put together elsewhere, with NaN where nobody has put anything.
+  void merge(const std::string& name, const std::vector<double>& values) {
+    const std::lock_guard lock(mutex_);
+    std::vector<double>& global = tensors_[name];
+    global.resize(values.size(), std::nan(""));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (!std::isnan(values[i])) put_one(name, global[i], values[i]);
+    }
+  }
 
   const std::map<std::string, std::vector<double>>& tensors() const { return tensors_; }
   const std::vector<double>& at(const std::string& name) const { return tensors_.at(name); }
@@ -44,6 +51,11 @@ class Gathered {
   const std::set<std::string>& disagreeing() const { return disagreeing_; }
 
  private:
+  void put_one(const std::string& name, double& place, double value) {
+    if (!std::isnan(place) && place != value) disagreeing_.insert(name);
+    place = value;
+  }
+
   std::mutex mutex_;
   std::map<std::string, std::vector<double>> tensors_;
   std::set<std::string> disagreeing_;
