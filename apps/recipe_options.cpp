@@ -18,7 +18,8 @@ void RecipeOptions::add_to(CLI::App& command) {
 
 config::RunConfig RecipeOptions::parse() const {
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
-  if (!fs->exists(file) || fs->is_dir(file)) throw ConfigError(str("recipe = ", file, ": no such file"));
+  if (!fs->exists(file)) throw ConfigError(str("recipe = ", file, ": no such file"));
+  if (fs->is_dir(file)) throw ConfigError(str("recipe = ", file, ": is a folder; name a recipe in it"));
   const io::MappedFile text = fs->map(file);
   return config::parse_recipe(text.text(), file, settings);
 }

@@ -24,8 +24,8 @@ Lists read_lists(io::Fs& fs, const std::string& file, const model::ModelConfig& 
   for (const nlohmann::json& list : json) {
     const std::string where = str("[", file, "] list ", lists.size());
     if (!list.is_array() || list.empty() || static_cast<Index>(list.size()) > model.seq_len) {
-      throw InputError(str(where, " of ", list.is_array() ? list.size() : 0, " tokens: must be a list of 1 to ",
-                           model.seq_len, " ids, the model's seq_len"));
+      const std::string what = list.is_array() ? str(" of ", list.size(), " tokens") : str(" = ", list.dump());
+      throw InputError(str(where, what, ": must be a list of 1 to ", model.seq_len, " ids, the model's seq_len"));
     }
     std::vector<std::int32_t>& ids = lists.emplace_back();
     for (const nlohmann::json& id : list) {

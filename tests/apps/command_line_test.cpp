@@ -32,6 +32,7 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
   } cases[] = {{"megalith", "subcommand"},
                {"megalith trian x", "error:"},
                {"megalith train", "recipe"},
+               {"megalith train /", "error: recipe = /: is a folder; name a recipe in it"},
                {"megalith train /nowhere.toml", "error: recipe = /nowhere.toml: no such file"},
                {"megalith train x --ranks 0", "--ranks"},
                {"megalith groups --world-size 16 --tp 3", "error: E_WORLD_NOT_DIVISIBLE_DENSE: "},

@@ -231,6 +231,11 @@ TEST_F(Program, AHuggingFaceRoundTripScoresTheSame) {
   EXPECT_EQ(run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("hf")).code, 64);
   ASSERT_EQ(run_shell("megalith checkpoint import-hf " + out("hf") + " --out " + out("b")).code, 0);
   EXPECT_EQ(run_shell("megalith score --checkpoint " + out("b") + ids).out, want.out);
+  std::ofstream(dir_ / "wrong.json") << "[[1], 2]";
+  const Finished wrong =
+      run_shell("megalith score --checkpoint " + out("a") + " --tokens " + (dir_ / "wrong.json").string());
+  EXPECT_EQ(wrong.code, 65) << wrong.err;
+  EXPECT_NE(wrong.err.find("list 1 = 2: must be a list of 1 to 16 ids"), std::string::npos) << wrong.err;
   ASSERT_EQ(run_shell("megalith checkpoint export-hf " + out("b") + " --out " + out("hf2")).code, 0);
   EXPECT_EQ(run_shell("cmp " + out("hf") + "/model.safetensors " + out("hf2") + "/model.safetensors").code, 0);
   // Training goes on from an imported model: its optimizer starts from zero.
