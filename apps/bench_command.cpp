@@ -9,6 +9,7 @@
 
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -148,7 +149,11 @@ Profile profile_step(comm::World& world, train::Engine& engine, const StepBench&
   train::begin_trace(world, engine.exec(), tracer);
   engine.step(RandomBatches(bench.vocab), progress, train::Stop::no);
   engine.exec().set_tracer(nullptr);
-  if (!bench.trace.empty()) train::write_trace(world, *io::posix_fs(), bench.trace, tracer);
+  try {
+    if (!bench.trace.empty()) train::write_trace(world, *io::posix_fs(), bench.trace, tracer);
+  } catch (const IoError& error) {
+    log::warning(str("--trace = ", bench.trace, ": not written: ", error.what()));
+  }
   if (!bench.profile) return {};
   return {times_by_op(tracer), times_by_phase(tracer), tracer.seconds()};
 }

@@ -44,7 +44,8 @@ auto naming(const std::string& setting, F&& f) {
 }
 
 /// OUT and the folder of checkpoints, which another job's OUT may not hold, belong to this job from here on; what dead
-/// jobs left is cleared away. A job that cannot start takes and makes nothing.
+/// jobs left is cleared away. A job that cannot start takes nothing, and makes nothing but a folder of checkpoints
+/// whose OUT cannot be made.
 std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
   const bool apart = !plan.checkpoint.dir.empty();
   const io::Path folder = train::checkpoint_folder(plan, out);
@@ -53,22 +54,27 @@ std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io
   const bool none = naming(of_folder, [&] { return io::published(fs, folder).empty(); });
   if (resume == train::Resume::required && none) throw train::nothing_to_resume(folder);
   if (resume == train::Resume::no && !none) {
-    throw ConfigError(str("--out = ", out.string(), ": ", folder.string(),
-                          " holds checkpoints of an earlier run; go on with --resume, or choose another --out"));
+    throw ConfigError(str(of_folder, apart ? ": " : ": " + folder.string() + ' ',
+                          "holds checkpoints of an earlier run; go on with --resume, or choose another ",
+                          apart ? "checkpoint.dir" : "--out"));
   }
   const auto take = [&](const io::Path& taken, const std::string& setting) {
     return naming(setting, [&] { return io::RunLock::take(taken); });
   };
-  std::vector<io::RunLock> locks;
-  if (apart) locks.push_back(take(folder, of_folder));  // first: where it is refused, no OUT is made
-  locks.push_back(take(out, of_out));
-  if (!apart) locks.push_back(take(folder, of_folder));
-  const io::Leftovers found = io::clean_leftovers(fs, folder, apart ? locks.front() : locks.back());
-  const int files = io::clean_temporaries(fs, out, apart ? locks.back() : locks.front());
+  // A folder apart that is refused leaves no OUT that was not there.
+  std::optional<io::RunLock> lock_of_out;
+  if (!apart || fs.exists(out)) lock_of_out = take(out, of_out);
+  io::RunLock lock_of_folder = take(folder, of_folder);
+  if (!lock_of_out) lock_of_out = take(out, of_out);
+  const io::Leftovers found = io::clean_leftovers(fs, folder, lock_of_folder);
+  const int files = io::clean_temporaries(fs, out, *lock_of_out);
   if (found.staging + found.trash + files > 0) {
     log::info(str("cleared what a dead job left: ", found.staging, " unfinished saves, ", found.trash,
                   " half-removed checkpoints, ", files, " unfinished files"));
   }
+  std::vector<io::RunLock> locks;
+  locks.push_back(std::move(*lock_of_out));
+  locks.push_back(std::move(lock_of_folder));
   return locks;
 }
 

@@ -16,7 +16,7 @@ enum class ExitCode : int {
   internal = 70,
   collective = 71,  ///< ranks disagree about a collective
   hang = 72,        ///< a wait passed its timeout
-  non_finite = 73,  ///< NaN or Inf in loss or gradients
+  non_finite = 73,  ///< NaN or Inf in loss or gradients, or in the last held-out loss
   io = 74,          ///< disk full, write error
   requeue = 75,     ///< stopped on a signal, state saved: please start again
   no_progress = 76,

@@ -35,7 +35,7 @@ void GradReducer::layer_done(Exec& ex, Index layer) {
 bool GradReducer::has_layers_left() const {
   for (std::size_t b = 0; b < progress_.size(); ++b) {
     const Bucket& bucket = params_.buckets()[b];
-    if (!progress_[b].sent && bucket.grad_rows == GradRows::all && !bucket.layers.empty()) return true;
+    if (!progress_[b].sent && bucket.held_by == HeldBy::one && !bucket.layers.empty()) return true;
   }
   return false;
 }
@@ -44,6 +44,7 @@ void GradReducer::send(Exec& ex, std::size_t b) {
   Progress& progress = progress_[b];
   const Bucket& bucket = params_.buckets()[b];
   progress.sent = true;
+  if (dp_.size() == 1) return;
   progress.haste = has_layers_left() ? comm::Haste::beside_work : comm::Haste::alone;
   progress.sum = comm::reduce_scatter(ex, dp_, params_.part(params_.grads(), bucket),
                                       params_.own_shard(params_.grads(), bucket), comm::Reduce::sum, progress.haste);
@@ -51,7 +52,7 @@ void GradReducer::send(Exec& ex, std::size_t b) {
 }
 
 void GradReducer::gather(Exec& ex, std::size_t b) {
-  if (params_.is_sharded()) return;
+  if (params_.is_sharded() || dp_.size() == 1) return;
   const Bucket& bucket = params_.buckets()[b];
   progress_[b].shards = comm::all_gather(ex, dp_, params_.own_shard(params_.grads(), bucket),
                                          params_.part(params_.grads(), bucket), progress_[b].haste);
@@ -76,14 +77,16 @@ comm::Pending GradReducer::join(Exec& ex, const Bucket& bucket) const {
 }
 
 void GradReducer::send_rest(Exec& ex) {
-  for (std::size_t b = 0; b < progress_.size(); ++b) {
-    if (!progress_[b].sent) send(ex, b);
-  }
   const auto for_joined = [&](const auto& f) {
     for (std::size_t b = 0; b < progress_.size(); ++b) {
       if (is_joined(params_.buckets()[b])) f(b);
     }
   };
+  const auto send_left = [&](std::size_t b) {
+    if (!progress_[b].sent) send(ex, b);
+  };
+  for_joined(send_left);  // first: they are awaited here
+  for (std::size_t b = 0; b < progress_.size(); ++b) send_left(b);
   for_joined([&](std::size_t b) { progress_[b].sum.wait(ex); });
   comm::Pending partial;
   if (const Tensor grads = params_.partial_grads(); grads.numel() > 0)

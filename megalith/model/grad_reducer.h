@@ -15,15 +15,15 @@ namespace megalith::model {
 /// Ranks of one model copy that hold the same parameters (HeldBy) must end with the same bits. Between the two calls,
 /// when the last backward is over, shards of such buckets are therefore
 ///  - summed over tp, where each of its ranks has seen a share of the rows: under sequence parallelism the gains and
-///    shifts of the layer norms, in one call. All other parameters meet rows that have been gathered, the biases of
-///    row-parallel layers and the position table too;
+///    shifts of the layer norms, few, and by one call for all of them with the rest of their buckets. All other
+///    parameters meet rows that have been gathered, the biases of row-parallel layers and the position table too;
 ///  - summed over embd, the two ends of the pipeline: the tied token table;
 ///  - brought from their owner to tp's other ranks, where those have summed the same gradients over dp in an order that
 ///    may be another (comm::Channel::sums_in_rank_order(); two terms have one order).
 ///
 /// Every rank of a group makes the same calls in the same order. Elements are summed one by one, so on CPU transports
-/// the buckets change no bits. Communicates (n-1)/n of the gradients per step over dp, or twice that, and of a shard
-/// over tp and embd twice (n-1)/n.
+/// the buckets change no bits. Communicates (n-1)/n of the gradients per step over dp, or twice that; over tp twice
+/// (n-1)/n of the partial ones, or once a shard of what tp holds; over embd a shard of the table.
 class GradReducer {
  public:
   /// mesh.dp has a rank for each shard of `params`.
@@ -54,7 +54,7 @@ class GradReducer {
   bool is_joined(const Bucket& bucket) const;
   /// Starts that for one bucket; those with GradRows::some go together.
   comm::Pending join(Exec& ex, const Bucket& bucket) const;
-  /// Whether a bucket of layers is still to come.
+  /// Whether a bucket of layers is still to come that takes its time: what tp holds are vectors.
   bool has_layers_left() const;
 
   const ParamBuffer& params_;

@@ -15,7 +15,7 @@ namespace {
 constexpr Index kParamAlignment = 128;
 
 /// What other ranks hold too goes first: of it sums are complete last, and buckets are finished from the end.
-int rank_of(HeldBy held_by) {
+int place_of(HeldBy held_by) {
   switch (held_by) {
     case HeldBy::embd:
       return 0;
@@ -40,7 +40,7 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, con
     : policy_(policy), partition_(partition) {
   std::stable_sort(specs.begin(), specs.end(), [](const ParamSpec& a, const ParamSpec& b) {
     const auto place = [](const ParamSpec& s) {
-      return std::tuple(rank_of(s.held_by), s.grad_rows != GradRows::some, s.first_grad != FirstGrad::replaced);
+      return std::tuple(place_of(s.held_by), s.grad_rows != GradRows::some, s.first_grad != FirstGrad::replaced);
     };
     return place(a) < place(b);
   });

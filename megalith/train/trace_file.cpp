@@ -94,9 +94,10 @@ void require_trace(const config::RunPlan& plan, const io::Path& file) {
   const std::string wish = "--trace = " + file.string();
   require_single_ops(plan, wish);
   const io::Path folder = file.parent_path();
-  if (!folder.empty() && !std::filesystem::is_directory(folder))
+  std::error_code ignored;  // what cannot be asked about is no folder
+  if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
     throw ConfigError(str(wish, ": there is no folder ", folder.string(), "; make it first"));
-  if (std::filesystem::is_directory(file)) throw ConfigError(str(wish, ": is a folder; name a file in it"));
+  if (std::filesystem::is_directory(file, ignored)) throw ConfigError(str(wish, ": is a folder; name a file in it"));
 }
 
 void begin_trace(comm::World& world, Exec& ex, Tracer& tracer) {

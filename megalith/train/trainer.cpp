@@ -69,7 +69,7 @@ class Run {
     start();
     if (is_evaluation_missing()) evaluate();
     const Index first_step = progress_.step;
-    if (first_step == plan_.train.steps && !inputs_.trace.empty() && first())
+    if (first_step >= plan_.train.steps && !inputs_.trace.empty() && first())
       log::warning(str("--trace = ", inputs_.trace.string(), ": not written, as no step is left to train"));
     first_traced_ = first_step + std::min(kUntraced, plan_.train.steps - first_step - 1);
     while (progress_.step < plan_.train.steps) {

@@ -65,6 +65,30 @@ TEST_F(Program, AFolderOfCheckpointsThatCannotBeMadeLeavesNothing) {
   }
 }
 
+TEST_F(Program, AnOutOfAnotherJobLeavesNoFolderOfCheckpoints) {
+  const std::string many = " --set train.steps=100000 --set train.eval_interval=0 ";
+  const Finished second =
+      run_shell(program() + " train " + recipe() + " --out " + out("a") + many +
+                " 2>/dev/null & pid=$!; until grep -q '\"step\":3,' " + out("a") +
+                "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; " +
+                train("a", "--set checkpoint.dir=" + out("apart")) + "; code=$?; kill -9 $pid; wait $pid; exit $code");
+  EXPECT_EQ(second.code, 74) << second.err;
+  EXPECT_NE(second.err.find("--out = " + out("a") + ": ["), std::string::npos) << second.err;
+  EXPECT_FALSE(std::filesystem::exists(out("apart")));
+}
+
+TEST_F(Program, AFolderOfCheckpointsThatIsInUseIsNamedByItsSetting) {
+  const std::string apart = "--set checkpoint.dir=" + out("apart");
+  ASSERT_EQ(run_shell(train("a", apart)).code, 0);
+  const Finished refused = run_shell(train("b", apart));
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_NE(refused.err.find("checkpoint.dir = " + out("apart") +
+                             ": holds checkpoints of an earlier run; go on with --resume, or choose another "
+                             "checkpoint.dir"),
+            std::string::npos)
+      << refused.err;
+}
+
 TEST_F(Program, ChangedTrainingDataIsRefusedAtResume) {
   ASSERT_EQ(run_shell(train("a")).code, 0);
   ASSERT_EQ(run_shell("printf '%0100d' 7 | dd of=" + (dir_ / "text.txt").string() + " bs=1 seek=500 conv=notrunc").code,

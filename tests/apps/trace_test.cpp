@@ -51,6 +51,8 @@ TEST_F(Program, ATraceThatCannotBeWrittenIsRefusedBeforeTheRun) {
   const Finished folder = run_shell(train("a", "--trace " + out("")));
   EXPECT_EQ(folder.code, 64) << folder.err;
   EXPECT_NE(folder.err.find("is a folder; name a file in it"), std::string::npos) << folder.err;
+  const std::string long_name(300, 'x');
+  EXPECT_EQ(run_shell(train("a", "--trace " + out(long_name) + "/t.json")).code, 64);
   const Finished bench = run_shell("megalith bench step --steps 1 --trace " + out("nowhere") + "/t.json");
   EXPECT_EQ(bench.code, 64) << bench.err;
   EXPECT_NE(bench.err.find("there is no folder"), std::string::npos) << bench.err;
@@ -62,9 +64,17 @@ TEST_F(Program, ATraceThatIsNotWrittenDoesNotEndTheRun) {
   EXPECT_NE(trained.err.find("--trace = /proc/t.json: not written, training goes on: "), std::string::npos)
       << trained.err;
   EXPECT_NE(trained.err.find("saved step 8"), std::string::npos) << trained.err;
-  const Finished over = run_shell(train("a", "--resume --trace " + out("t.json")));
-  EXPECT_EQ(over.code, 0) << over.err;
-  EXPECT_NE(over.err.find("t.json: not written, as no step is left to train"), std::string::npos) << over.err;
+  for (const std::string steps : {"8", "5"}) {
+    const Finished over = run_shell(train("a", "--resume --trace " + out("t.json") + " --set train.steps=" + steps));
+    EXPECT_EQ(over.code, 0) << over.err;
+    EXPECT_NE(over.err.find("t.json: not written, as no step is left to train"), std::string::npos) << over.err;
+  }
+  const Finished bench = run_shell(
+      "megalith bench step --layers 1 --hidden 16 --heads 2 --seq 8 --batch 2 --micro-batch 1 --steps 1 --trace "
+      "/proc/t.json");
+  EXPECT_EQ(bench.code, 0) << bench.err;
+  EXPECT_NE(bench.err.find("--trace = /proc/t.json: not written: "), std::string::npos) << bench.err;
+  EXPECT_NE(bench.out.find("tokens_per_second"), std::string::npos) << bench.out;
 }
 
 TEST_F(Program, ATraceShowsPhasesAndCommunicationBesideTheOps) {

@@ -45,7 +45,7 @@ void use_processes(World* host) { processes = host; }
 
 bool ranks_are_processes() { return processes != nullptr; }
 
-bool reports_here() { return processes == nullptr || processes->rank() == 0; }
+bool is_here(int rank) { return processes == nullptr || processes->rank() == rank; }
 
 std::string lacking_gpus(int ranks) {
   if (processes != nullptr)

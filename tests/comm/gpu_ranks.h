@@ -17,8 +17,8 @@ void run_gpu_ranks(int size, const std::function<void(World&)>& body, const Worl
 void use_processes(World* host);
 /// Then a test has what its own rank puts into its variables, and nothing of the others'.
 bool ranks_are_processes();
-/// Where a test's variables hold what rank 0 reports.
-bool reports_here();
+/// Whether a test's variables hold what this rank puts there.
+bool is_here(int rank);
 /// Why so many ranks cannot run here; empty where they can.
 std::string lacking_gpus(int ranks);
 

@@ -173,28 +173,32 @@ class Noted final : public comm::SilentChannel {
 };
 
 TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
-  const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
-  const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 2}));
-  GptStage stage(
-      {.model = small_model(), .global_batch = 2, .grad_bucket_bytes = 2 * kLayerElements * size_of(DType::f32)}, mesh);
-  MemoryLedger ledger(Device::cpu);
-  stage.allocate(ledger);
-  std::vector<comm::Haste> hastes;
-  grid::Mesh noted = mesh;
-  noted.dp = comm::Group(std::make_shared<Noted>(hastes));
-  GradReducer reducer(stage.params(), noted);
-  Exec ex;
-  reducer.begin();
-  for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
-  // The matrices of two layers each, and with the last layer the vectors of all.
-  using enum comm::Haste;
-  ASSERT_EQ(hastes.size(), 5u);
-  EXPECT_EQ(std::vector(hastes.begin(), hastes.begin() + 3), (std::vector{beside_work, beside_work, beside_work}));
-  EXPECT_EQ(hastes[4], alone);
-  reducer.send_rest(ex);
-  ASSERT_EQ(hastes.size(), stage.params().buckets().size());
-  for (std::size_t i = 5; i < hastes.size(); ++i) EXPECT_EQ(hastes[i], alone);
-  wait_for_all(reducer, ex, stage.params());
+  for (const int tp : {1, 2}) {
+    SCOPED_TRACE(tp);
+    const std::unique_ptr<comm::World> world = comm::dry_world(0, 2 * tp);
+    grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 2 * tp, .tp = tp}));
+    GptStage stage(
+        {.model = small_model(), .global_batch = 2, .grad_bucket_bytes = 2 * kLayerElements / tp * size_of(DType::f32)},
+        mesh);
+    MemoryLedger ledger(Device::cpu);
+    stage.allocate(ledger);
+    std::vector<comm::Haste> hastes;
+    mesh.dp = comm::Group(std::make_shared<Noted>(hastes));
+    GradReducer reducer(stage.params(), mesh);
+    Exec ex;
+    reducer.begin();
+    for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
+    // The matrices of two layers each; with the last layer before its matrices the vectors of all, and behind them
+    // those that tp holds.
+    using enum comm::Haste;
+    std::vector<comm::Haste> want = {beside_work, beside_work, beside_work, beside_work, alone};
+    if (tp > 1) want.push_back(alone);
+    EXPECT_EQ(hastes, want);
+    reducer.send_rest(ex);
+    want.resize(stage.params().buckets().size(), alone);
+    EXPECT_EQ(hastes, want);
+    wait_for_all(reducer, ex, stage.params());
+  }
 }
 
 TEST(GradReducer, RefusesToWaitForWhatHasNotBeenSent) {
