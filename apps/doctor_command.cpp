@@ -85,18 +85,17 @@ std::vector<Finding> findings() {
       {"AVX-512", yes_if(__builtin_cpu_supports("avx512f") != 0), ""},
       {"ranks as threads", "yes", ""},
       {"ranks as processes", yes_if(comm::has_mpi()),
-       comm::has_mpi() ? "MPI" : "install OpenMPI's headers (libopenmpi-dev) and build again"},
+       comm::has_mpi() ? comm::mpi_version() : "install OpenMPI's headers (libopenmpi-dev) and build again"},
   };
 #ifdef MEGALITH_WITH_OPENMP
   all.push_back({"threads in a rank", "yes", "OpenMP"});
 #else
   all.push_back({"threads in a rank", "no", "every rank computes on one core: build with a compiler that has OpenMP"});
 #endif
-#ifdef MEGALITH_WITH_ONEDNN
-  all.push_back({"f32 products", "oneDNN", ""});
-#else
-  all.push_back({"f32 products", "own loops", "several times slower: install libdnnl-dev and build again"});
-#endif
+  if (const std::string library = ops::cpu_product_library(); !library.empty())
+    all.push_back({"f32 products", library, ""});
+  else
+    all.push_back({"f32 products", "own loops", "several times slower: install libdnnl-dev and build again"});
   add_gpus(all);
   return all;
 }

@@ -1,6 +1,7 @@
 #include "megalith/ops/library.h"
 
 #include "megalith/base/build.h"
+#include "megalith/ops/cpu/matmul.h"
 #include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/cuda/gemm.h"
 
@@ -13,6 +14,8 @@ void start_libraries(Exec& ex, int multiprocessors_for_communication) {
     if (ex.device() == Device::cuda) cuda::leave_multiprocessors(ex, multiprocessors_for_communication);
   }
 }
+
+std::string cpu_product_library() { return cpu::product_library(); }
 
 std::vector<std::pair<std::string, std::string>> library_versions() {
   if constexpr (build::has_cuda)

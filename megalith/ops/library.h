@@ -14,6 +14,8 @@ Index library_workspace_bytes(Device device);
 /// Beside::communication (matmul.h) leave so many multiprocessors free.
 void start_libraries(Exec& ex, int multiprocessors_for_communication = 0);
 
+/// The library behind the CPU's f32 products: "oneDNN 2.6.0"; empty in a build without it.
+std::string cpu_product_library();
 /// Names and versions of the libraries behind the GPU's ops: ("cuBLASLt", "13.1.0"). Empty in a build without CUDA.
 std::vector<std::pair<std::string, std::string>> library_versions();
 

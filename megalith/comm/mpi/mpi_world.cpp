@@ -270,6 +270,14 @@ int ranks_on_my_cores(World& world) {
 
 bool has_mpi() { return true; }
 
+std::string mpi_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  check(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");
+  const std::string_view all(text.data(), static_cast<std::size_t>(length));
+  return std::string(all.substr(0, all.find_first_of(",\n")));  // what follows says who has built it
+}
+
 void run_mpi_rank(const std::function<void(World&)>& body, const std::function<int(const std::exception&, int)>& report,
                   const std::function<WorldOptions()>& options) {
   MpiLink link;

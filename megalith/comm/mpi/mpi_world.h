@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <string>
 
 #include "megalith/comm/world.h"
 
@@ -7,6 +8,8 @@ namespace megalith::comm {
 
 /// Whether MPI was built in.
 bool has_mpi();
+/// "Open MPI v4.1.4"; empty without it.
+std::string mpi_version();
 
 /// Runs `body` as this process's rank of MPI_COMM_WORLD; initialises and finalises MPI (MPI_THREAD_FUNNELED; all calls
 /// on this thread; Isend, Irecv and Test with back-off only). The rank computes with its share of the allowed cores, as

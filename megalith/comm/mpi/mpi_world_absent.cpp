@@ -4,6 +4,7 @@
 namespace megalith::comm {
 
 bool has_mpi() { return false; }
+std::string mpi_version() { return {}; }
 
 void run_mpi_rank(const std::function<void(World&)>&, const std::function<int(const std::exception&, int)>&,
                   const std::function<WorldOptions()>&) {

@@ -1,4 +1,6 @@
 #pragma once
+#include <string>
+
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/matmul.h"
 
@@ -7,6 +9,8 @@ namespace megalith::ops::cpu {
 /// On the calling thread only. f32: oneDNN where it is built in; otherwise the blocked loops of cpu/isa/gemm.cpp.
 void run_product(const Product<float>& product);
 void run_product(const Product<double>& product);
+/// "oneDNN 2.6.0"; empty for our own loops.
+std::string product_library();
 
 /// Blocks of c that are computed one at a time, by one thread each.
 struct BlockShape {

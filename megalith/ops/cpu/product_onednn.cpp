@@ -134,4 +134,9 @@ void run_product(const Product<float>& p) {
   }
 }
 
+std::string product_library() {
+  const dnnl_version_t& version = *dnnl_version();
+  return str("oneDNN ", version.major, '.', version.minor, '.', version.patch);
+}
+
 }  // namespace megalith::ops::cpu
