@@ -81,6 +81,8 @@ class RandomBatches : public model::BatchSource {
 };
 
 config::RunPlan plan_of(const StepBench& b) {
+  if (b.micro_batch == 0 && b.batch % b.dp != 0)
+    throw ConfigError(str("--batch = ", b.batch, ": must be a multiple of --dp = ", b.dp));
   config::RunConfig c = config::parse_recipe("", "bench step", b.settings);
   const auto set = [](auto& key, const auto& value) {
     if (!key) key = value;

@@ -24,6 +24,7 @@
 #include "megalith/tensor/step_state.h"
 
 #include "apps/bench.h"
+#include "apps/command.h"
 
 namespace megalith::apps {
 namespace {
@@ -209,7 +210,8 @@ void bench_gemm(const OpsBench& o) {
     });
     measure("wgrad + bias grad",
             [&](Exec& e) { ops::matmul(e, {.a = dy, .b = x, .c = dw, .row_sums = sums, .transpose_a = kTurned}); });
-    measure("bias grad alone", [&](Exec& e) { ops::bias_backward(e, dy, sums); });
+    bench.measure(str(name, " ", t, " x ", out, " x ", in, " bias grad alone"), 0, static_cast<double>(dy.bytes()),
+                  [&](Exec& e) { ops::bias_backward(e, dy, sums); });
     if (std::string_view(name) == "up")
       measure("forward + bias + gelu",
               [&](Exec& e) { ops::matmul_gelu(e, {.x = x, .w = w, .bias = bias, .z = z, .y = y}); });
@@ -452,7 +454,7 @@ void add_bench_ops(CLI::App& bench) {
     command->add_option("--precision", o->precision,
                         "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
     const auto size = [&](const char* name, Index& value, const char* what) {
-      command->add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
+      command->add_option(name, value, what)->check(at_least(1))->capture_default_str();
     };
     size("--tokens", o->tokens, "Rows: tokens of a microbatch");
     size("--hidden", o->hidden, "Hidden size");

@@ -26,7 +26,8 @@ Index edit_distance(std::string_view a, std::string_view b) {
 
 std::string_view nearest(std::string_view name, std::span<const std::string_view> candidates) {
   std::string_view best;
-  Index best_distance = std::max<Index>(2, static_cast<Index>(name.size()) / 3) + 1;
+  const auto length = static_cast<Index>(name.size());
+  Index best_distance = std::clamp<Index>(length - 2, 1, std::max<Index>(2, length / 3)) + 1;
   for (const std::string_view candidate : candidates) {
     const Index distance = edit_distance(name, candidate);
     if (distance < best_distance) {

@@ -22,6 +22,11 @@ TEST(Text, NearestNameOrNone) {
   EXPECT_EQ(nearest("num_layer", kNames), "num_layers");
   EXPECT_EQ(nearest("hiden_size", kNames), "hidden_size");
   EXPECT_EQ(nearest("temperature", kNames), "");
+  constexpr std::array<std::string_view, 2> kShort = {"moe", "attn"};
+  EXPECT_EQ(nearest("foo", kShort), "");
+  EXPECT_EQ(nearest("mo", kShort), "moe");
+  EXPECT_EQ(nearest("atn", kShort), "attn");
+  EXPECT_EQ(nearest("attention", kShort), "");
 }
 
 TEST(Text, HumanBytes) {
