@@ -87,6 +87,8 @@ void check(const GraphsConfig& c, Problems& out) {
     out.require(c.scopes.empty(), "graphs.scopes", text(c.scopes),
                 "must be empty with graphs.mode = iteration, whose graph holds all layers; remove it, or set "
                 "graphs.mode = layers");
+    out.require(c.per == GraphsPer::microbatch, "graphs.per", name(c.per),
+                "is for graphs.mode = layers: the graph of a step holds all microbatches");
   }
   if (c.mode == GraphMode::layers) {
     out.require(!c.optimizer, "graphs.optimizer", "true",

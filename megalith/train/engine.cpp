@@ -12,6 +12,7 @@
 #include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
 #include "megalith/train/gpu_memory.h"
+#include "megalith/train/stage_config.h"
 
 namespace megalith::train {
 namespace {
@@ -25,32 +26,6 @@ bool uses_step_graph(const config::RunPlan& plan) { return plan.graphs.mode == c
 /// Without step graphs they never come to an end.
 Index warmup_runs(const config::RunPlan& plan) {
   return uses_step_graph(plan) ? plan.graphs.warmup_steps : std::numeric_limits<Index>::max();
-}
-
-model::PieceConfig pieces(const capture::GraphsConfig& graphs) {
-  if (graphs.mode != capture::GraphMode::layers) return {};
-  return {pieces_of(graphs.scopes),
-          graphs.per == capture::GraphsPer::slot ? model::ChunkEdges::own : model::ChunkEdges::of_caller};
-}
-
-model::StageConfig stage_config(const config::RunPlan& plan) {
-  return {.model = plan.model,
-          .stage_layers = plan.stage_layers,
-          .chunks = plan.chunks,
-          .group_size = plan.group_size,
-          .rows = plan.sequence_parallel ? nn::Rows::shared : nn::Rows::whole,
-          .forward_parts = plan.forward_parts(),
-          .global_batch = plan.train.global_batch,
-          .micro_batch = plan.train.micro_batch,
-          .seed = plan.train.seed,
-          .policy = plan.train.policy(),
-          .device = plan.device,
-          .determinism = plan.train.determinism(),
-          .input_uploads = uses_step_graph(plan) ? model::InputUploads::whole_step : model::InputUploads::one_by_one,
-          .pieces = pieces(plan.graphs),
-          .instances = plan.graphs.per == capture::GraphsPer::slot ? model::PieceInstance::slot
-                                                                   : model::PieceInstance::microbatch,
-          .sharding = plan.optimizer.sharding};
 }
 
 pipeline::Executor::Boundary boundary(const model::GptStage& stage) {
@@ -68,12 +43,6 @@ Tensor struct_tensor() {
 }
 
 }  // namespace
-
-model::LayerPieces pieces_of(const capture::ScopeSet& scopes) {
-  const bool attention = scopes.has(capture::Scope::attn), mlp = scopes.has(capture::Scope::mlp);
-  if (attention == mlp) return model::LayerPieces::whole;
-  return attention ? model::LayerPieces::attention : model::LayerPieces::mlp;
-}
 
 std::vector<std::string> measured_owners(const config::RunPlan& plan) {
   if (plan.device == Device::cpu) return {};
@@ -307,7 +276,6 @@ CapturedGraphs Engine::captured_graphs() const {
       .stats = layer_graphs_.stats(),
       .launches_per_step = static_cast<Index>(layer_graphs_.order().size()),
       .device_bytes = graph_bytes_,
-      .launch_s = layer_graphs_.launches().host_s() + train_graph_.launches().host_s(),
   };
   captured.stats += train_graph_.graph().stats();
   captured.stats += eval_graph_.graph().stats();
@@ -317,9 +285,13 @@ CapturedGraphs Engine::captured_graphs() const {
     captured.launches_per_step = 1;
     captured.comm_calls_per_step = train_graph_.graph().stats().comm_calls;
   }
-  if (launches() > 0)
-    captured.launch_s *= static_cast<double>(captured.launches_per_step) / static_cast<double>(launches());
-  if (hand_overs_ > 0) captured.hand_over_s = hand_overs_s_ / static_cast<double>(hand_overs_);
+  if (hand_overs_ > 0) {
+    captured.launch_s = launches_s_ / static_cast<double>(hand_overs_);
+    captured.hand_over_s = hand_overs_s_ / static_cast<double>(hand_overs_);
+  } else if (launches() > 0) {
+    captured.launch_s =
+        launching_s() * static_cast<double>(captured.launches_per_step) / static_cast<double>(launches());
+  }
   return captured;
 }
 
@@ -438,10 +410,11 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
   stage_.load(*ex_, nn::Mode::train, source, progress.samples,
               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens}, optimizer_state_);
-  const double begin = monotonic_s();
+  const double begin = monotonic_s(), launched_s = launching_s();
   const Index launched = launches();
   const GraphCheck::Checked checked = graph_check_.turn(graph_steps());
   graph_check_.run(*ex_, {"step", progress.step + 1}, checked, [&](Via via) { run_step(stop, via); });
+  if (checked == GraphCheck::Checked::yes) ++steps_checked_;
   if (graph_check_.turn(graph_steps() + 1) == GraphCheck::Checked::no) graph_check_.release();
 
   const Index place = started_++ % kMostStarted;
@@ -452,6 +425,7 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   // The first launch may be in the step of the capture.
   if (launched == 0 || launches() == launched || checked != GraphCheck::Checked::no) return;
   hand_overs_s_ += monotonic_s() - begin;
+  launches_s_ += launching_s() - launched_s;
   ++hand_overs_;
 }
 

@@ -39,8 +39,10 @@ struct CapturedGraphs {
   Index launches_per_step = 0;
   Index comm_calls_per_step = 0;  ///< collectives and messages between ranks that these launches hold
   Index device_bytes = 0;         ///< that the driver took for them, measured; 0 on the CPU
-  double launch_s = 0;            ///< of the host, to launch a step, mean so far; on the CPU it runs the ops
-  double hand_over_s = 0;  ///< of the host, from the upload of a step's inputs on: launches and what stands beside them
+  // Of the host, means of the steps that were launched so far but for the first and checked ones. Before such a step
+  // launch_s is of all launches, hand_over_s 0.
+  double launch_s = 0;     ///< of a step's launches; on the CPU they run the ops
+  double hand_over_s = 0;  ///< from the upload of a step's inputs on: launches and what stands beside them
 };
 
 /// Where a run stands: what a checkpoint keeps beside tensors and the optimizer's state.
@@ -53,9 +55,6 @@ struct Progress {
 /// with the kernels and libraries that it has loaded, and whatever stood on the GPU before) and, where there are
 /// several ranks, "nccl" (its communicators, and mailboxes of copy engines). None on the CPU.
 std::vector<std::string> measured_owners(const config::RunPlan& plan);
-
-/// What of each layer graphs of these scopes hold: a dense layer's scopes, where both together are the whole layer.
-model::LayerPieces pieces_of(const capture::ScopeSet& scopes);
 
 /// One rank of a training run: stage, executors and optimizer over memory that is planned in full before step 1. Wires;
 /// holds no arithmetic of its own.
@@ -91,6 +90,8 @@ class Engine {
   /// the host; once a step has failed, those started after it change nothing.
   void start_step(const model::BatchSource& source, const Progress& progress, Stop stop);
   StepResult finish_step();
+  /// Steps from graphs that were compared with eager ones (graphs.check), and found equal.
+  Index steps_checked() const { return steps_checked_; }
   int steps_started() const { return static_cast<int>(started_ - finished_); }
   static constexpr int kMostStarted = 2;
   /// How many may be under way while the next is handed over: none on the CPU, where a step is done when it has
@@ -144,6 +145,7 @@ class Engine {
   Index graph_steps() const { return started_ - forgotten_at_step_; }
   /// Of graphs of training steps.
   Index launches() const { return layer_graphs_.launches().count() + train_graph_.launches().count(); }
+  double launching_s() const { return layer_graphs_.launches().host_s() + train_graph_.launches().host_s(); }
   Index graph_evaluations() const { return evaluated_batches_ - forgotten_at_batch_; }
   void run_passes();
   void upload_terms(Stop stop);
@@ -174,8 +176,8 @@ class Engine {
   MemoryPlan optimizer_plan_;
   ops::StepRules rules_;
   ops::GemmTable gemm_table_;
-  double hand_overs_s_ = 0;  // of steps from graphs
-  Index hand_overs_ = 0;
+  double hand_overs_s_ = 0, launches_s_ = 0;  // of steps from graphs
+  Index hand_overs_ = 0, steps_checked_ = 0;
 
   Buffer scalars_memory_;
   Tensor squares_, totals_, counts_, optimizer_state_, verdict_, outcome_;

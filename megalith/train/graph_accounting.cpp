@@ -10,6 +10,7 @@
 #include "megalith/base/text.h"
 #include "megalith/base/text_table.h"
 #include "megalith/comm/gather_values.h"
+#include "megalith/train/stage_config.h"
 
 namespace megalith::train {
 namespace {

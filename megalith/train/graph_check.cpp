@@ -13,10 +13,10 @@ namespace megalith::train {
 namespace {
 
 /// What each rank has found to differ between a run from graphs and an eager one: throws InternalError, the same on
-/// all, that names what a step writes first of it all and the rank that has it. Returns where no rank has found
-/// anything.
+/// all, that names what a step writes first of it all and the rank that has it, with `remark` behind it. Returns where
+/// no rank has found anything.
 void refuse_differences(comm::World& world, const std::string& what,
-                        const std::optional<capture::MemoryCopy::Difference>& mine) {
+                        const std::optional<capture::MemoryCopy::Difference>& mine, std::string_view remark) {
   struct Found {
     bool any = false;
     StepOrder order;
@@ -35,7 +35,8 @@ void refuse_differences(comm::World& world, const std::string& what,
   throw InternalError(str("rank ", first - all.begin(), ": [graphs] ", what, ": ", first->text.data(),
                           " is another from graphs than from an eager run, and is the first of all that differs: what "
                           "changes from step to step must come from memory, at the addresses of the capture, not by "
-                          "value"));
+                          "value",
+                          remark));
 }
 
 /// While it lives, graphs have an observer.
@@ -117,7 +118,12 @@ void GraphCheck::run_twice(Exec& ex, const RunName& name, const std::function<vo
   meet(world_, ex, "before the eager run of graphs.check");
   run(Via::eager);
   meet(world_, ex, "after the eager run of graphs.check");
-  refuse_differences(world_, name.text(), first_difference(ex));
+  const bool of_steps = plan_.graphs.mode == capture::GraphMode::iteration;
+  refuse_differences(world_, name.text(), first_difference(ex),
+                     of_steps
+                         ? ". Memory shows the last microbatch that wrote there: an earlier one may be the first to "
+                           "differ, which graphs.mode = layers would name"
+                         : "");
 }
 
 std::optional<capture::MemoryCopy::Difference> GraphCheck::first_difference(Exec& ex) {

@@ -71,6 +71,7 @@ class Run {
     const Index first_step = progress_.step;
     if (first_step >= plan_.train.steps && !inputs_.trace.empty() && first())
       log::warning(str("--trace = ", inputs_.trace.string(), ": not written, as no step is left to train"));
+    warn_of_idle_graphs(plan_.train.steps - first_step);
     first_traced_ = first_step + std::min(kUntraced, plan_.train.steps - first_step - 1);
     while (progress_.step < plan_.train.steps) {
       if (!inputs_.trace.empty() && progress_.step == first_traced_) start_trace();
@@ -78,6 +79,7 @@ class Run {
       const bool last = progress_.step == plan_.train.steps;
       if (last || progress_.step == first_traced_ + kTracedSteps) write_traced();
       if (graphs_are_new(progress_.step - first_step, last)) report_graphs();
+      report_check(last);
       const bool saves = last || due(plan_.checkpoint.interval);
       // A GPU is given the next step before the numbers of this one are read; nothing may wait where the state is used.
       const int may_wait = saves || is_evaluation_due() ? 0 : engine_.steps_ahead();
@@ -223,6 +225,30 @@ class Run {
            (steps_from_graphs == 2 || (steps_from_graphs == 1 && last));
   }
 
+  /// Of settings that do nothing in a run of so many steps.
+  void warn_of_idle_graphs(Index steps) const {
+    const capture::GraphsConfig& graphs = plan_.graphs;
+    if (!first() || steps <= 0) return;
+    if (graphs.mode == capture::GraphMode::none) {
+      if (graphs.check_steps > 0)
+        log::warning(str("graphs.check = ", graphs.check_steps, ": nothing is checked with graphs.mode = none"));
+    } else if (steps <= graphs.warmup_steps) {
+      log::warning(str("graphs.mode = ", name(graphs.mode), ": no graph is captured, as there are ", steps,
+                       " steps to train and graphs.warmup_steps = ", graphs.warmup_steps));
+    }
+  }
+
+  /// Once, when the steps of graphs.check have been compared, or no more come.
+  void report_check(bool last) {
+    const Index asked = plan_.graphs.check_steps, checked = engine_.steps_checked();
+    if (asked == 0 || plan_.graphs.mode == capture::GraphMode::none || check_is_reported_) return;
+    if (checked < asked && !last) return;
+    check_is_reported_ = true;
+    if (checked > 0) note(str("graphs.check: ", checked, " steps from graphs had the bits of eager ones"));
+    if (checked < asked && first())
+      log::warning(str("graphs.check = ", asked, ": ", checked, " steps were compared, as the run has no more"));
+  }
+
   /// Collective.
   void report_graphs() {
     const std::vector<GraphAccount> accounts = account_for_graphs(engine_, plan_);
@@ -352,6 +378,7 @@ class Run {
   Index hopeless_ = 0;  ///< steps in a row
   static constexpr Index kUntraced = 2, kTracedSteps = 3;
   Index first_traced_ = 0;
+  bool check_is_reported_ = false;
   std::optional<Tracer> tracer_;
   Progress progress_;
   double finished_at_ = 0;  ///< when the last step's numbers were read, or the first of a row was started

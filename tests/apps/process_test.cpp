@@ -279,6 +279,7 @@ TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_NE(run.err.find("graphs captured by step 4, of those planned\nrank"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("\n   0  32 of 32  32 of 32"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("graphs.check: 2 steps from graphs had the bits of eager ones"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("\nrank  static inputs "), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("\nWhere graphs of rank 1 find what they touch"), std::string::npos) << run.err;
   std::ifstream file(out("a") + "/metrics.jsonl");
@@ -294,6 +295,25 @@ TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
     EXPECT_GT(json.at("static_input_bytes").get<std::int64_t>(), 0);
   }
   EXPECT_EQ(lines, 1);
+}
+
+TEST_F(Program, ARunSaysWhichSettingsOfGraphsDoNothing) {
+  const auto told = [&](const std::string& name, const std::string& settings) {
+    const Finished run = run_shell(train(name, settings));
+    EXPECT_EQ(run.code, 0) << run.err;
+    return run.err;
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(told("a", "--set graphs.check=2"),
+              HasSubstr("graphs.check = 2: nothing is checked with graphs.mode = none"));
+  EXPECT_THAT(
+      told("b", "--set graphs.mode=layers --set graphs.warmup_steps=8 --set graphs.check=1"),
+      ::testing::AllOf(HasSubstr("graphs.mode = layers: no graph is captured, as there are 8 steps to train and "
+                                 "graphs.warmup_steps = 8"),
+                       HasSubstr("graphs.check = 1: 0 steps were compared, as the run has no more")));
+  const std::string some = told("c", "--set graphs.mode=iteration --set graphs.warmup_steps=5 --set graphs.check=4");
+  EXPECT_THAT(some, ::testing::AllOf(HasSubstr("graphs.check: 2 steps from graphs had the bits of eager ones"),
+                                     HasSubstr("graphs.check = 4: 2 steps were compared, as the run has no more")));
 }
 
 TEST_F(Program, GraphsPrintsAndDraws) {

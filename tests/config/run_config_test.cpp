@@ -208,6 +208,7 @@ TEST(Recipe, BrokenRulesOfGraphsAreAllReported) {
       "graphs.check = 1: must be 0 with train.deterministic = false");
   has({"graphs.mode=step"}, "graphs.mode = step: must be none, layers or iteration");
   has({"graphs.mode=layers", "graphs.optimizer=true"}, "graphs.optimizer = true: is for graphs.mode = iteration");
+  has({"graphs.mode=iteration", "graphs.per=slot"}, "graphs.per = slot: is for graphs.mode = layers");
   has({"graphs.mode=layers", "graphs.scopes=[\"atn\"]"},
       "graphs.scopes = [atn]: V1: no scope is called atn; did you mean attn?");
   has({"graphs.mode=layers", "graphs.scopes=[\"full\", \"attn\"]"},

@@ -2,6 +2,8 @@
 // leave there on the way. Steps that agree change nothing; what does not agree is named.
 #include <array>
 
+#include "megalith/base/build.h"
+
 #include "tests/train/differing_steps.h"
 #include "tests/train/graph_run.h"
 
@@ -68,6 +70,22 @@ TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
               std::string::npos)
         << way.name << ": " << error;
   }
+}
+
+TEST(DifferingSteps, AreNamedByDebugBuildsUnasked) {
+  if constexpr (!build::is_debug) GTEST_SKIP() << "debug builds check one step in any case";
+  const config::RunPlan plan = plan_of({.pp = 2}, "fp32", testing::kWholeSteps, 8, 0);
+  const testing::HashedBatches source(plan.model.vocab_size);
+  const auto swap_before = [](Index swapped) {
+    return [swapped](train::Engine& engine, int rank, Index step) {
+      if (rank == 1 && step == swapped)
+        swap_views(engine, "layers.5.norm1.weight", "layers.5.norm2.weight", &Param::value);
+    };
+  };
+  const Index first_launched = testing::kCheckWarmup + 1;
+  EXPECT_NE(error_of(plan, swap_before(first_launched), source).find("lies at another address than when captured"),
+            std::string::npos);
+  EXPECT_EQ(error_of(plan, swap_before(first_launched + 1), source), "") << "one step, and no other";
 }
 
 TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
