@@ -239,13 +239,15 @@ INSTANTIATE_TEST_SUITE_P(All, GpuHeldAlike,
 TEST_P(GpuHeldAlike, StaysAlikeOverTheRanksOfAModelCopy) {
   const Grid grid = GetParam();
   MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
-  const config::RunPlan plan = gpu_plan(grid, "fp32", 10);
-  RunRecord got;
-  comm::run_gpu_ranks(grid.ranks(), [&](comm::World& world) {
-    testing::train_rank(world, plan, got);
-    testing::collect(world, got.parameters);
-  });
-  EXPECT_THAT(got.parameters.disagreeing(), ::testing::IsEmpty());
+  const config::RunPlan eager = gpu_plan(grid, "fp32", 10);
+  for (const config::RunPlan& plan : {eager, with_graphs(eager, testing::kWholeSteps)}) {
+    RunRecord got;
+    comm::run_gpu_ranks(grid.ranks(), [&](comm::World& world) {
+      testing::train_rank(world, plan, got);
+      testing::collect(world, got.parameters);
+    });
+    EXPECT_THAT(got.parameters.disagreeing(), ::testing::IsEmpty()) << capture::name(plan.graphs.mode);
+  }
 }
 
 }  // namespace

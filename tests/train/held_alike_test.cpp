@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/wrapped_world.h"
-#include "tests/train/small_run.h"
+#include "tests/train/graph_ways.h"
 
 // What several ranks of a model copy hold (norms over tp, the tied table on two stages) stays the same bit for bit
 // where sums over dp depend on the place of a number, as NCCL's do.
@@ -44,13 +44,15 @@ TEST_P(HeldAlike, StaysAlikeWhateverTheOrderOfSums) {
   const Grid grid = GetParam();
   config::RunConfig config = testing::small_config(grid, "fp32", 5);
   config.train.global_batch = 12;
-  const config::RunPlan plan = config::resolve(config);
-  testing::RunRecord record;
-  comm::run_ranks(grid.ranks(), [&](comm::World& world) {
-    comm::WrappedWorld<OrderlessChannel> orderless(world);
-    testing::train_rank(orderless, plan, record);
-  });
-  EXPECT_THAT(record.parameters.disagreeing(), ::testing::IsEmpty());
+  const config::RunPlan eager = config::resolve(config);
+  for (const config::RunPlan& plan : {eager, testing::with_graphs(eager, testing::kWholeSteps, 2)}) {
+    testing::RunRecord record;
+    comm::run_ranks(grid.ranks(), [&](comm::World& world) {
+      comm::WrappedWorld<OrderlessChannel> orderless(world);
+      testing::train_rank(orderless, plan, record);
+    });
+    EXPECT_THAT(record.parameters.disagreeing(), ::testing::IsEmpty()) << capture::name(plan.graphs.mode);
+  }
 }
 
 std::vector<Grid> grids_of_three_copies() {
