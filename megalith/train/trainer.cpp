@@ -259,11 +259,23 @@ class Run {
     note(str("graphs captured by step ", progress_.step, ", of those planned\n", tables));
   }
 
+  StepResult finish_step() {
+    try {
+      const StepResult result = engine_.finish_step();
+      any_finished_ = true;
+      return result;
+    } catch (const NonFiniteError& error) {
+      if (!resumed_ || any_finished_) throw;
+      throw NonFiniteError(str(error.what(), ". It is the first step from ", resumed_->folder,
+                               ", whose parameters may be broken: move that folder away to go on from an earlier one"));
+    }
+  }
+
   /// Reads and reports steps until so many are still under way. True when some rank was asked to stop.
   bool finish_steps(int still_under_way) {
     if (engine_.steps_started() <= still_under_way) return false;
     std::vector<StepResult> results;
-    while (engine_.steps_started() > still_under_way) results.push_back(engine_.finish_step());
+    while (engine_.steps_started() > still_under_way) results.push_back(finish_step());
     const double now = monotonic_s(), seconds = (now - finished_at_) / static_cast<double>(results.size());
     Index step = progress_.step - still_under_way - static_cast<Index>(results.size());
     bool stop = false;
@@ -378,7 +390,7 @@ class Run {
   Index hopeless_ = 0;  ///< steps in a row
   static constexpr Index kUntraced = 2, kTracedSteps = 3;
   Index first_traced_ = 0;
-  bool check_is_reported_ = false;
+  bool check_is_reported_ = false, any_finished_ = false;
   std::optional<Tracer> tracer_;
   Progress progress_;
   double finished_at_ = 0;  ///< when the last step's numbers were read, or the first of a row was started

@@ -123,6 +123,11 @@ TEST_F(Program, ALastUpdateThatBreaksTheParametersIsNoSuccess) {
       train("a", "--set train.steps=1 --set optimizer.lr=1e38 --set optimizer.warmup_steps=0 --set parallel.pp=2"));
   EXPECT_EQ(broken.code, 73) << broken.err;
   EXPECT_THAT(broken.err, ::testing::ContainsRegex("E73 .*the held-out loss is -?(nan|inf)"));
+  const Finished resumed = run_shell(train("a", "--resume --set train.steps=3 --set parallel.pp=2"));
+  EXPECT_EQ(resumed.code, 73) << resumed.err;
+  EXPECT_THAT(resumed.err,
+              ::testing::ContainsRegex("E73 .*parameters stay those of step 1.*It is the first step from "
+                                       ".*step_00000001.*, whose parameters may be broken: move that folder away"));
 }
 
 TEST_F(Program, ARunThatAGpuCannotHoldIsRefusedOnAGpu) {
