@@ -33,8 +33,8 @@ void add_graphs(CLI::App& program) {
       "graphs", "Print the CUDA graphs that a recipe would run from, their launches and bytes (needs no GPU)");
   options->recipe.add_to(*command);
   command->add_option("--format", options->format, "text or json")->check(CLI::IsMember({"text", "json"}));
-  command->add_option("--svg", options->svg, "File to draw one rank's order of graphs into");
-  command->add_option("--rank", options->rank, "The rank that --svg draws")->capture_default_str();
+  CLI::Option* svg = command->add_option("--svg", options->svg, "File to draw one rank's order of graphs into");
+  command->add_option("--rank", options->rank, "The rank that --svg draws")->capture_default_str()->needs(svg);
   command->footer(kGraphsJsonKeys);
   command->callback([options] { run_graphs(*options); });
 }

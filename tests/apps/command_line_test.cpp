@@ -42,6 +42,7 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
                {"megalith tokenize --tokenizer nosuch --text a", "nosuch"},
                {"megalith bench step --batch 1 --dp 2", "--batch = 1: must be a multiple of --dp = 2"},
                {"megalith bench gemm --heads 0", "--heads"},
+               {"megalith graphs x --rank 3", "--rank requires --svg"},
                {"megalith generate --checkpoint /nowhere --max-tokens -1", "max-tokens"}};
   for (const auto& [command, text] : cases) {
     const Finished got = run_shell(command);
