@@ -35,7 +35,13 @@ Report make_report(const config::RunPlan& plan) {
   if (const auto rule = capture::first_broken_rule(plan.graphs.scopes, plan.run_facts()))
     throw ConfigError(str("graphs.scopes = ", text(plan.graphs.scopes), ": V", rule->number, ": ", rule->text));
   Report report{train::training_shape(plan), train::layer_coverage(plan), train::layer_sizes(plan), {}};
-  for (int rank = 0; rank < plan.grid.world_size; ++rank) report.ranks.push_back(train::plan_graphs(plan, rank));
+  const grid::RankGenerator grid = grid::dense_grid(plan.grid);
+  for (int rank = 0; rank < plan.grid.world_size; ++rank) {
+    const int alike = grid.in_first_copy(rank);  // copies of the model have the same graphs
+    report.ranks.push_back(alike < rank ? PlannedGraphs(report.ranks[static_cast<std::size_t>(alike)])
+                                        : train::plan_graphs(plan, rank));
+    report.ranks.back().rank = rank;
+  }
   return report;
 }
 

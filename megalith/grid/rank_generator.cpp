@@ -116,6 +116,12 @@ PerAxis RankGenerator::coordinates(int rank) const {
   return coordinates;
 }
 
+int RankGenerator::in_first_copy(int rank) const {
+  PerAxis place = coordinates(rank);
+  place.cp = place.dp = 0;
+  return this->rank(place);
+}
+
 MaskedGroups RankGenerator::groups(std::string_view token) const {
   const std::vector<Axis> wanted = parse_axes(token, "E_TOKEN_UNKNOWN", "token");
   std::vector<MaskedAxis> axes;

@@ -44,6 +44,9 @@ class RankGenerator {
   /// Both throw ConfigError outside the grid.
   int rank(const PerAxis& coordinates) const;
   PerAxis coordinates(int rank) const;
+  /// The rank with the same share of the model in the first copy of it: that of coordinates 0 along cp and dp. Not
+  /// above `rank`. Throws as coordinates().
+  int in_first_copy(int rank) const;
 
   /// The groups along the axes of a token such as "tp" or "dp-cp"; the order inside the token means nothing.
   /// Throws ConfigError: E_TOKEN_UNKNOWN.

@@ -174,5 +174,18 @@ TEST(RankGenerator, Errors) {
             "[grid] ranks = 65536 * 65536: a grid has at most 2147483647 ranks");
 }
 
+TEST(RankGenerator, FirstCopiesHoldTheSameShareOfTheModel) {
+  for (const char* order : {"tp-cp-ep-dp-pp", "dp-pp-tp-cp-ep", "pp-cp-tp-ep-dp"}) {
+    const RankGenerator grid({.tp = 2, .cp = 2, .ep = 1, .dp = 3, .pp = 2}, order);
+    for (int rank = 0; rank < grid.world_size(); ++rank) {
+      const int first = grid.in_first_copy(rank);
+      const PerAxis got = grid.coordinates(first), own = grid.coordinates(rank);
+      EXPECT_EQ(got, (PerAxis{.tp = own.tp, .ep = own.ep, .pp = own.pp})) << order << ", rank " << rank;
+      EXPECT_LE(first, rank);
+    }
+    EXPECT_THROW(grid.in_first_copy(grid.world_size()), ConfigError);
+  }
+}
+
 }  // namespace
 }  // namespace megalith::grid
