@@ -1,8 +1,8 @@
-#include <fstream>
-#include <tuple>
+#include <filesystem>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/apps/program.h"
 
@@ -42,13 +42,18 @@ TEST_F(Program, DiskErrorsAreWarningsUntilTheLastSave) {
   EXPECT_NE(late.err.find("No space left"), std::string::npos) << late.err;
 }
 
+/// `command` while another job, `train` with many steps, is at work in `busy`.
+Finished run_beside(const std::string& train, const std::string& busy, const std::string& command) {
+  return run_shell(train +
+                   " --set train.steps=100000 --set train.eval_interval=0 2>/dev/null & pid=$!; until grep -q " +
+                   "'\"step\":3,' " + busy + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; " + command +
+                   "; code=$?; kill -9 $pid; wait $pid; exit $code");
+}
+
 TEST_F(Program, AFolderOfCheckpointsElsewhereIsLockedToo) {
-  const std::string elsewhere = "--set checkpoint.dir=" + out("shared");
-  const std::string many = " --set train.steps=100000 --set train.eval_interval=0 ";
-  const Finished second = run_shell(program() + " train " + recipe() + " --out " + out("a") + many + elsewhere +
-                                    " 2>/dev/null & pid=$!; until grep -q '\"step\":3,' " + out("a") +
-                                    "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; " + train("b", elsewhere) +
-                                    "; code=$?; kill -9 $pid; wait $pid; exit $code");
+  const std::string elsewhere = " --set checkpoint.dir=" + out("shared");
+  const Finished second =
+      run_beside(program() + " train " + recipe() + " --out " + out("a") + elsewhere, out("a"), train("b", elsewhere));
   EXPECT_EQ(second.code, 74) << second.err;
   EXPECT_NE(second.err.find("the folder is in use by"), std::string::npos) << second.err;
 }
@@ -66,12 +71,8 @@ TEST_F(Program, AFolderOfCheckpointsThatCannotBeMadeLeavesNothing) {
 }
 
 TEST_F(Program, AnOutOfAnotherJobLeavesNoFolderOfCheckpoints) {
-  const std::string many = " --set train.steps=100000 --set train.eval_interval=0 ";
-  const Finished second =
-      run_shell(program() + " train " + recipe() + " --out " + out("a") + many +
-                " 2>/dev/null & pid=$!; until grep -q '\"step\":3,' " + out("a") +
-                "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; " +
-                train("a", "--set checkpoint.dir=" + out("apart")) + "; code=$?; kill -9 $pid; wait $pid; exit $code");
+  const Finished second = run_beside(program() + " train " + recipe() + " --out " + out("a"), out("a"),
+                                     train("a", "--set checkpoint.dir=" + out("apart")));
   EXPECT_EQ(second.code, 74) << second.err;
   EXPECT_NE(second.err.find("--out = " + out("a") + ": ["), std::string::npos) << second.err;
   EXPECT_FALSE(std::filesystem::exists(out("apart")));
