@@ -34,14 +34,9 @@ struct Report {
 Report make_report(const config::RunPlan& plan) {
   if (const auto rule = capture::first_broken_rule(plan.graphs.scopes, plan.run_facts()))
     throw ConfigError(str("graphs.scopes = ", text(plan.graphs.scopes), ": V", rule->number, ": ", rule->text));
-  Report report{train::training_shape(plan), train::layer_coverage(plan), train::layer_sizes(plan), {}};
-  const grid::RankGenerator grid = grid::dense_grid(plan.grid);
-  for (int rank = 0; rank < plan.grid.world_size; ++rank) {
-    const int alike = grid.in_first_copy(rank);  // copies of the model have the same graphs
-    report.ranks.push_back(alike < rank ? PlannedGraphs(report.ranks[static_cast<std::size_t>(alike)])
-                                        : train::plan_graphs(plan, rank));
-    report.ranks.back().rank = rank;
-  }
+  Report report{train::training_shape(plan), train::layer_coverage(plan), train::layer_sizes(plan),
+                grid::dense_grid(plan.grid).per_rank([&](int rank) { return train::plan_graphs(plan, rank); })};
+  for (std::size_t rank = 0; rank < report.ranks.size(); ++rank) report.ranks[rank].rank = static_cast<int>(rank);
   return report;
 }
 

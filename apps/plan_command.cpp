@@ -54,17 +54,10 @@ void print_json(const config::RunPlan& plan, const std::vector<BytesByOwner>& ra
 
 void run_plan(const PlanOptions& options) {
   const config::RunPlan plan = options.recipe.plan();
-  std::vector<BytesByOwner> ranks;
-  const grid::RankGenerator grid = grid::dense_grid(plan.grid);
-  for (int rank = 0; rank < plan.grid.world_size; ++rank) {
-    // Copies of the model take the same memory, however many there are.
-    if (const int alike = grid.in_first_copy(rank); alike < rank) {
-      ranks.push_back(BytesByOwner(ranks[static_cast<std::size_t>(alike)]));
-      continue;
-    }
+  const std::vector<BytesByOwner> ranks = grid::dense_grid(plan.grid).per_rank([&](int rank) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, plan.grid.world_size);
-    ranks.push_back(train::Engine(*world, plan).planned_bytes());
-  }
+    return train::Engine(*world, plan).planned_bytes();
+  });
   if (options.format == "json")
     print_json(plan, ranks);
   else

@@ -47,6 +47,16 @@ class RankGenerator {
   /// The rank with the same share of the model in the first copy of it: that of coordinates 0 along cp and dp. Not
   /// above `rank`. Throws as coordinates().
   int in_first_copy(int rank) const;
+  /// What of_rank(rank) says of every rank, where copies of the model are alike: only the first copy's ranks are asked.
+  template <class OfRank>
+  auto per_rank(OfRank&& of_rank) const {
+    std::vector<decltype(of_rank(0))> all;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const int alike = in_first_copy(rank);
+      all.push_back(alike < rank ? all[static_cast<std::size_t>(alike)] : of_rank(rank));
+    }
+    return all;
+  }
 
   /// The groups along the axes of a token such as "tp" or "dp-cp"; the order inside the token means nothing.
   /// Throws ConfigError: E_TOKEN_UNKNOWN.

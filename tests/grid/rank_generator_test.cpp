@@ -184,6 +184,11 @@ TEST(RankGenerator, FirstCopiesHoldTheSameShareOfTheModel) {
       EXPECT_LE(first, rank);
     }
     EXPECT_THROW(grid.in_first_copy(grid.world_size()), ConfigError);
+    std::vector<int> asked;
+    const std::vector<int> all = grid.per_rank([&](int rank) { return asked.emplace_back(rank); });
+    for (int rank = 0; rank < grid.world_size(); ++rank)
+      EXPECT_EQ(all[static_cast<std::size_t>(rank)], grid.in_first_copy(rank));
+    EXPECT_EQ(asked.size(), 2 * 2) << "tp x pp";
   }
 }
 
