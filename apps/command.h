@@ -33,7 +33,7 @@ inline CLI::Validator at_least(int least) {
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         if (error == std::errc() && end == text.data() + text.size() && std::isfinite(value) && value >= least)
           return "";
-        return "= " + text + ": must be a number " + from;
+        return "must be a number " + from + ", not " + text;
       },
       from);
 }

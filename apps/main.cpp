@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megalith/base/error.h"
@@ -47,6 +48,15 @@ bool is_left_to_the_first(const std::vector<std::string>& arguments, const Launc
   return arguments.front() != "train" && arguments.front() != "bench";
 }
 
+/// What is wrong with the arguments. CLI11 does not say what a value that it cannot convert should have been.
+std::string text_of(const CLI::ParseError& error) {
+  constexpr std::string_view kNotConverted = "Could not convert: ";
+  const std::string text = error.what();
+  if (dynamic_cast<const CLI::ConversionError*>(&error) == nullptr || !text.starts_with(kNotConverted)) return text;
+  return text.substr(kNotConverted.size()) +
+         ": is not of the type that the list below gives for the option, or outside its range";
+}
+
 /// Parses and runs a command. Errors are printed here, and here only.
 int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& launcher) {
   if (is_left_to_the_first(arguments, launcher)) return 0;
@@ -62,7 +72,7 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
     return program.exit(help);
   } catch (const CLI::ParseError& error) {
     if (launcher.process > 0) return static_cast<int>(ExitCode::usage);  // the first process says it
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", text_of(error).c_str());
     const CLI::App* where = program.get_subcommands().empty() ? &program : program.get_subcommands().front();
     std::fprintf(stderr, "%s", where->help().c_str());
     return static_cast<int>(ExitCode::usage);

@@ -71,6 +71,19 @@ TEST(CommandLine, OptionNamesTakeUnderscoresAndValuesStay) {
   EXPECT_NE(value.out.find("--vocab_dir"), std::string::npos) << value.out << value.err;
 }
 
+TEST(CommandLine, ValuesThatAnOptionCannotTakeAreNamedWithTheRule) {
+  const auto said = [](const std::string& arguments) {
+    const Finished got = run_shell("megalith " + arguments);
+    EXPECT_EQ(got.code, 64) << arguments;
+    return got.err.substr(0, got.err.find('\n'));
+  };
+  EXPECT_EQ(
+      said("groups --world-size 99999999999"),
+      "error: --world-size = 99999999999: is not of the type that the list below gives for the option, or outside "
+      "its range");
+  EXPECT_EQ(said("plan r.toml --ranks -3"), "error: --ranks: must be a number from 1, not -3");
+}
+
 TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
   const Finished full = run_shell("megalith groups --world-size 4000 > /dev/full");
   EXPECT_EQ(full.code, 74) << full.err;
