@@ -150,11 +150,10 @@ class Exec {
       throw;
     }
   }
-  /// Runs eagerly what `graph` was captured of; on the CPU every op is compared with the graph's (GraphComparison).
-  /// `name` is for messages.
+  /// Runs eagerly what `graph` was captured of, and holds every op against the graph's (GraphComparison). `name` is for
+  /// messages.
   template <class Ops>
   void run_beside(const Graph& graph, const std::string& name, Ops&& ops) {
-    if (device_ != Device::cpu) return ops();
     GraphComparison comparison(graph, name);
     comparison_ = &comparison;
     try {

@@ -141,14 +141,14 @@ class Capture {
   double begun_s_;
 };
 
-/// Runs the same ops eagerly and from a graph on the CPU, one by one on the same inputs, and compares: what a graph
-/// cannot see at its capture shows itself in a later run. Throws InternalError that names the op when the host has
-/// taken another path, when a tensor has another shape or address, and when the results differ: then the op took a
-/// value that changes from step to step by value, not from memory. Takes memory; for debug builds, tests and
-/// graphs.check.
+/// Runs eagerly what a graph was captured of and holds every op against the graph's: what a graph cannot see at its
+/// capture shows itself in a later run. Throws InternalError that names the op when the host has taken another path and
+/// when a tensor has another shape or address. On the CPU, whose graphs hold ops one by one, each also runs from the
+/// graph, on the same inputs, and results that differ are refused: then the op took a value that changes from step to
+/// step by value, not from memory. Takes memory; for debug builds, tests and graphs.check.
 class GraphComparison {
  public:
-  /// `graph` must be of the CPU, and live as long. `name`: of what is compared, for messages.
+  /// `graph` must live as long. `name`: of what is compared, for messages.
   GraphComparison(const Graph& graph, std::string name);
   /// All ops were run. Throws when the graph has more.
   void end();

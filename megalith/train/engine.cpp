@@ -414,7 +414,7 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   const Index launched = launches();
   const GraphCheck::Checked checked = graph_check_.turn(graph_steps());
   graph_check_.run(*ex_, {"step", progress.step + 1}, checked, [&](Via via) { run_step(stop, via); });
-  if (checked == GraphCheck::Checked::yes) ++steps_checked_;
+  if (checked == GraphCheck::Checked::results) ++steps_checked_;
   if (graph_check_.turn(graph_steps() + 1) == GraphCheck::Checked::no) graph_check_.release();
 
   const Index place = started_++ % kMostStarted;

@@ -80,12 +80,12 @@ void GraphCheck::require_memory() const {
 }
 
 GraphCheck::Checked GraphCheck::turn(Index runs_before) const {
-  if (plan_.graphs.mode == capture::GraphMode::none) return Checked::no;
-  // Debug builds on the CPU check a run in any case.
-  const Index least = build::is_debug && plan_.device == Device::cpu ? 1 : 0;
   const Index since_capture = runs_before - plan_.graphs.warmup_steps;
-  const bool is_checked = since_capture > 0 && since_capture <= std::max(least, plan_.graphs.check_steps);
-  return is_checked ? Checked::yes : Checked::no;
+  if (plan_.graphs.mode == capture::GraphMode::none || since_capture <= 0) return Checked::no;
+  if (since_capture <= plan_.graphs.check_steps) return Checked::results;
+  // Debug builds check a run in any case: its results on the CPU only, as a GPU's steps need not be deterministic.
+  if (!build::is_debug || since_capture > 1) return Checked::no;
+  return plan_.device == Device::cpu ? Checked::results : Checked::calls;
 }
 
 std::vector<MemoryLedger::Piece> GraphCheck::compared() const {

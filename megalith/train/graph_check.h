@@ -41,15 +41,20 @@ class GraphCheck {
 
   /// Before step 1, once memory is taken. Throws ConfigError when the hosts have too little memory. Collective.
   void require_memory() const;
-  enum class Checked : std::uint8_t { no, yes };
+  /// calls: it runs eagerly only, and every op is held against the graph's (GraphComparison): what a debug build does
+  /// where the recipe asks for nothing.
+  enum class Checked : std::uint8_t { no, calls, results };
   /// Of a run, after so many runs.
   Checked turn(Index runs_before) const;
-  /// run(Via::graphs); a checked one again by run(Via::eager), from the memory that the first found: what differs is
-  /// refused, the second's results stay. Where there are graphs, errors name the run. Collective.
+  /// run(Via::graphs); where results are checked again by run(Via::eager), from the memory that the first found: what
+  /// differs is refused, the second's results stay. Where there are graphs, errors name the run. Collective.
   template <class Run>
   void run(Exec& ex, const RunName& name, Checked checked, Run&& run) {
     try {
-      checked == Checked::yes ? run_twice(ex, name, run) : run(Via::graphs);
+      if (checked == Checked::results)
+        run_twice(ex, name, run);
+      else
+        run(checked == Checked::calls ? Via::eager : Via::graphs);
     } catch (Error& error) {
       put_name(error, name);
       throw;
