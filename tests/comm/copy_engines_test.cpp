@@ -68,6 +68,7 @@ Tensor put(Exec& ex, Index count, const At& at) {
 template <class T, class Want>
 void expect_at(Exec& ex, const Tensor& tensor, const char* what, const Want& want) {
   std::vector<T> values(static_cast<std::size_t>(tensor.numel()));
+  ex.synchronize();  // first: see run_peer_ranks
   ex.copy(values.data(), tensor.raw(), tensor.bytes());
   ex.synchronize();
   for (Index i = 0; i < tensor.numel(); ++i) {
