@@ -77,6 +77,24 @@ struct StepRules {
   double clip = 0;  ///< of the global gradient norm; 0: none
 };
 
+/// What a rank knows of its part of a step.
+struct StepNumbers {
+  double squares, replicas_squares, loss_sum;  ///< of the gradients that count, of replicas' that do not; of the losses
+};
+/// Which of them count in the totals: others than those of replicas.
+struct StepShare {
+  bool squares = true, loss = true;
+};
+
+/// A rank's terms of the totals over all ranks. What does not count is 0, but seen where it is not finite.
+constexpr StepTotals terms_of(const StepNumbers& numbers, StepShare share, StepCounts& counts, StepOutcome& outcome) {
+  const bool finite =
+      std::isfinite(numbers.squares) && std::isfinite(numbers.replicas_squares) && std::isfinite(numbers.loss_sum);
+  counts.non_finite = finite ? 0 : 1;
+  outcome.finite_here = finite ? 1 : 0;
+  return {.loss_sum = share.loss ? numbers.loss_sum : 0.0, .squares = share.squares ? numbers.squares : 0.0};
+}
+
 /// min(1, clip / (norm + 1e-6)); 1 without clipping.
 constexpr double clip_factor(double clip, double norm) {
   if (!(clip > 0)) return 1.0;
@@ -116,15 +134,14 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   return verdict;
 }
 
-/// Writes this rank's terms of the totals: squares and loss where it counts (a replica's are 0), and whether all that
-/// it is given is finite. `calls` and `stop`, the first two counts, are put there by the host.
+/// terms_of() on the device. `calls` and `stop`, the first two counts, are put there by the host.
 struct StepTerms {
-  Tensor sum_squares;  // in   [2] f64: the one that counts, and the gradients' that replicas have
+  Tensor sum_squares;  // in   [2] f64: squares, replicas_squares
   Tensor loss_sum;     // in   [1] f64
   Tensor totals;       // out  [2] f64: StepTotals
   Tensor counts;       // in, out  [3] u64: StepCounts
   Tensor outcome;      // out  u8 [sizeof(StepOutcome)]: finite_here
-  double squares_weight = 1, loss_weight = 1;  ///< 1, or 0 on a replica
+  StepShare share = {};
 };
 void step_terms(Exec& ex, const StepTerms& args);
 

@@ -243,8 +243,7 @@ void Engine::sum_terms() {
                          .totals = totals_,
                          .counts = counts_,
                          .outcome = outcome_,
-                         .squares_weight = mesh_.dp_rank() == 0 ? 1.0 : 0.0,
-                         .loss_weight = mesh_.tp_rank() == 0 ? 1.0 : 0.0});
+                         .share = {.squares = mesh_.dp_rank() == 0, .loss = mesh_.tp_rank() == 0}});
   comm::all_reduce(*ex_, mesh_.world, totals_, comm::Reduce::sum).wait(*ex_);
   comm::all_reduce(*ex_, mesh_.world, counts_, comm::Reduce::sum).wait(*ex_);
 }

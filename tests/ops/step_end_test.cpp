@@ -100,7 +100,7 @@ TEST(StepEnd, TermsCountReplicasOnce) {
   step_terms(ex, terms);
   EXPECT_EQ(totals.data<double>()[1], 9) << "a replica's gradients add nothing";
   EXPECT_EQ(counts.data<std::uint64_t>()[2], 1u) << "and are looked at";
-  terms.squares_weight = 0;
+  terms.share.squares = false;
   terms.sum_squares = numbers({std::nan(""), 4});
   step_terms(ex, terms);
   EXPECT_EQ(totals.data<double>()[1], 0) << "a replica adds nothing, not even a NaN";

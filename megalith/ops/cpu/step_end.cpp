@@ -1,6 +1,5 @@
 #include "megalith/ops/cpu/step_end.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "megalith/tensor/step_state.h"
@@ -23,12 +22,9 @@ void store(const T& value, const Tensor& tensor) {
 
 void step_terms(const StepTerms& args) {
   const double* squares = args.sum_squares.data<double>();
-  const double loss = *args.loss_sum.data<double>();
   auto counts = load<StepCounts>(args.counts);
   auto outcome = load<StepOutcome>(args.outcome);
-  outcome.finite_here = std::isfinite(squares[0]) && std::isfinite(squares[1]) && std::isfinite(loss) ? 1 : 0;
-  counts.non_finite = outcome.finite_here != 0 ? 0 : 1;
-  store(StepTotals{args.loss_weight == 0 ? 0.0 : loss, args.squares_weight == 0 ? 0.0 : squares[0]}, args.totals);
+  store(terms_of({squares[0], squares[1], *args.loss_sum.data<double>()}, args.share, counts, outcome), args.totals);
   store(counts, args.counts);
   store(outcome, args.outcome);
 }

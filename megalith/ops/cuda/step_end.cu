@@ -7,19 +7,9 @@
 namespace megalith::ops::cuda {
 namespace {
 
-struct Weights {
-  double squares, loss;
-};
-
-__global__ void step_terms_kernel(const double* sum_squares, const double* loss_sum, Weights weights,
+__global__ void step_terms_kernel(const double* sum_squares, const double* loss_sum, StepShare share,
                                   StepTotals* totals, StepCounts* counts, StepOutcome* outcome) {
-  const double squares = sum_squares[0], loss = *loss_sum;
-  const bool finite = isfinite(squares) && isfinite(sum_squares[1]) && isfinite(loss);
-  // A replica's term is 0 even where its number is not finite.
-  totals->squares = weights.squares == 0 ? 0 : weights.squares * squares;
-  totals->loss_sum = weights.loss == 0 ? 0 : weights.loss * loss;
-  counts->non_finite = finite ? 0 : 1;
-  outcome->finite_here = finite ? 1 : 0;
+  *totals = terms_of({sum_squares[0], sum_squares[1], *loss_sum}, share, *counts, *outcome);
 }
 
 __global__ void decide_step_kernel(const StepRules rules, const StepTotals* totals, const StepCounts* counts,
@@ -35,8 +25,8 @@ __global__ void scale_step_state_kernel(const OptimizerState* optimizer_state, S
 
 void step_terms(Stream stream, const StepTerms& args) {
   launch({stream, 1, 1}, step_terms_kernel, pointer<const double>(args.sum_squares),
-         pointer<const double>(args.loss_sum), Weights{args.squares_weight, args.loss_weight},
-         pointer<StepTotals>(args.totals), pointer<StepCounts>(args.counts), pointer<StepOutcome>(args.outcome));
+         pointer<const double>(args.loss_sum), args.share, pointer<StepTotals>(args.totals),
+         pointer<StepCounts>(args.counts), pointer<StepOutcome>(args.outcome));
 }
 
 void decide_step(Stream stream, const DecideStep& args) {
