@@ -23,6 +23,7 @@
 
 #include "apps/command.h"
 #include "apps/launch.h"
+#include "apps/version.h"
 
 namespace megalith::apps {
 namespace {
@@ -78,6 +79,7 @@ std::vector<Finding> findings() {
   uname(&system);
   const Index memory = static_cast<Index>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   std::vector<Finding> all = {
+      {"program", version(), ""},
       {"system", str(system.sysname, " ", system.release, " ", system.machine), ""},
       {"cores allowed", str(comm::allowed_cores()), ""},
       {"memory", human_bytes(memory), ""},

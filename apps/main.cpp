@@ -10,6 +10,7 @@
 
 #include "apps/command.h"
 #include "apps/launch.h"
+#include "apps/version.h"
 
 namespace megalith::apps {
 namespace {
@@ -66,10 +67,8 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
     program.parse(std::move(arguments));
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw IoError("standard output: cannot be written");
     return 0;
-  } catch (const CLI::CallForHelp& help) {
-    return program.exit(help);
-  } catch (const CLI::CallForAllHelp& help) {
-    return program.exit(help);
+  } catch (const CLI::Success& asked) {  // for help or the version
+    return program.exit(asked);
   } catch (const CLI::ParseError& error) {
     if (launcher.process > 0) return static_cast<int>(ExitCode::usage);  // the first process says it
     std::fprintf(stderr, "error: %s\n", text_of(error).c_str());
@@ -85,6 +84,7 @@ int run(int argc, char** argv) {
   comm::set_gpu_environment();
   CLI::App program("megalith trains large transformer language models on any grid of CPUs and GPUs", "megalith");
   program.require_subcommand(1);
+  program.set_version_flag("--version", version(), "Print the version and the commit that this was built from");
   add_train(program);
   add_generate(program);
   add_score(program);

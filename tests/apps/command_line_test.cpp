@@ -104,6 +104,15 @@ TEST(CommandLine, HelpOfEveryCommand) {
               ::testing::AnyOf("own loops", ::testing::ContainsRegex("oneDNN [0-9]+.[0-9]+")));
 }
 
+TEST(CommandLine, SaysWhatItWasBuiltFrom) {
+  const Finished got = run_shell("megalith --version");
+  EXPECT_EQ(got.code, 0) << got.err;
+  EXPECT_THAT(got.out, ::testing::MatchesRegex("megalith [0-9]+[.][0-9]+[.][0-9]+, (commit [0-9a-f]+( with changes)?|"
+                                               "unknown commit)\n"));
+  const nlohmann::json doctor = nlohmann::json::parse(run_shell("megalith doctor --format json").out);
+  EXPECT_EQ(doctor.at("program").at("state").get<std::string>() + "\n", got.out);
+}
+
 TEST(CommandLine, BenchStepMeasures) {
   const Finished got = run_shell(
       "megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --steps 2 --tp 2 --format json");
