@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/train/engine.h"
@@ -58,6 +59,7 @@ void run_plan(const PlanOptions& options) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, plan.grid.world_size);
     return train::Engine(*world, plan).planned_bytes();
   });
+  if (const auto warning = plan.placement_warning()) log::warning(*warning);
   if (options.format == "json")
     print_json(plan, ranks);
   else

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "megalith/base/error.h"
+#include "megalith/grid/group_catalog.h"
 #include "megalith/pipeline/schedule.h"
 
 namespace megalith::config {
@@ -363,6 +364,11 @@ int RunPlan::forward_parts() const {
   const bool wanted = tp_overlap == TpOverlap::halves || (tp_overlap == TpOverlap::automatic && is_default);
   const bool are_equal = train.micro_batch % 2 == 0 && train.micro_batch / 2 * model.seq_len % row_shares() == 0;
   return wanted && grid.tp > 1 && are_equal ? 2 : 1;
+}
+
+std::optional<std::string> RunPlan::placement_warning() const {
+  if (ranks_per_node == 0) return std::nullopt;
+  return grid::placement_warning(grid::GroupCatalog(grid), ranks_per_node);
 }
 
 capture::RunFacts RunPlan::run_facts() const {

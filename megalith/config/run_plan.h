@@ -61,7 +61,7 @@ struct RunPlan {
   Index log_interval = 1;
   bool tensorboard = false;  ///< event files in OUT/tensorboard
   Device device = Device::cpu;
-  int ranks_per_node = 0;
+  int ranks_per_node = 0;  ///< what is warned of goes by it; 0: not known
 
   /// Parts of a microbatch that forward passes take in turn: 2 where tp_overlap says so and equal halves go over tp,
   /// else 1.
@@ -73,6 +73,9 @@ struct RunPlan {
   capture::RunFacts run_facts() const;
   /// Whether the algorithms of matrix products are chosen, and kept in a table, before step 1.
   bool chooses_gemms() const { return device == Device::cuda && train.gemm == ops::GemmChoice::timed; }
+
+  /// grid::placement_warning() of nodes of ranks_per_node ranks; nothing where that is not known.
+  std::optional<std::string> placement_warning() const;
 
   /// The same as a recipe with every key set: parsing and resolving it gives this plan again.
   RunConfig as_config() const;

@@ -69,6 +69,7 @@ class Run {
     start();
     if (is_evaluation_missing()) evaluate();
     const Index first_step = progress_.step;
+    if (const auto warning = first() ? plan_.placement_warning() : std::nullopt) log::warning(*warning);
     if (first_step >= plan_.train.steps && !inputs_.trace.empty() && first())
       log::warning(str("--trace = ", inputs_.trace.string(), ": not written, as no step is left to train"));
     warn_of_idle_graphs(plan_.train.steps - first_step);

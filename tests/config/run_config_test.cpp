@@ -39,6 +39,17 @@ TEST(Recipe, DefaultsAreFilledIn) {
   EXPECT_EQ(plan.data.train, std::vector<std::string>{"corpus.txt"});
 }
 
+TEST(Recipe, RanksPerNodeWarnsOfTensorParallelGroupsThatSpanNodes) {
+  const auto warning = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"parallel.ranks=8", "parallel.tp=4"});
+    return resolve(parse_recipe(kSmall, "r.toml", settings)).placement_warning().value_or("");
+  };
+  EXPECT_EQ(warning({}), "") << "how many ranks a node has is not known";
+  EXPECT_EQ(warning({"device.ranks_per_node=4"}), "");
+  EXPECT_EQ(warning({"device.ranks_per_node=2"}).substr(0, 63),
+            "W_TP_CROSSES_NODES: 2 of 2 tensor parallel groups span more tha");
+}
+
 TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
   const std::vector<std::string> settings = {"parallel.tp=2",
                                              "parallel.pp=2",
