@@ -126,7 +126,7 @@ void verify(const Options& options) {
 void add_leaf(CLI::App& parent, const char* name, const char* help, void (*run)(const Options&)) {
   const auto options = std::make_shared<Options>();
   CLI::App* const leaf = parent.add_subcommand(name, help);
-  leaf->add_option("folder", options->folder, "a step_* folder, or the folder of them: then the newest")->required();
+  leaf->add_option("folder", options->folder, "A step_* folder, or the folder of them: then the newest")->required();
   leaf->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
@@ -136,10 +136,10 @@ void add_leaf(CLI::App& parent, const char* name, const char* help, void (*run)(
 }  // namespace
 
 void add_checkpoint(CLI::App& program) {
-  CLI::App* const command = program.add_subcommand("checkpoint", "look into checkpoints and check them");
+  CLI::App* const command = program.add_subcommand("checkpoint", "Look into checkpoints and check them");
   command->require_subcommand(1);
-  add_leaf(*command, "info", "print what a checkpoint holds", info);
-  add_leaf(*command, "verify", "read every byte and compare it with the checksums and the state digest", verify);
+  add_leaf(*command, "info", "Print what a checkpoint holds", info);
+  add_leaf(*command, "verify", "Read every byte and compare it with the checksums and the state digest", verify);
   add_hugging_face(*command);
 }
 

@@ -105,22 +105,23 @@ void add_build(CLI::App& data_command) {
   command->add_option("--input", options->inputs, "text or .jsonl files, in this order")->required();
   command->add_option("--output", options->output, "PREFIX of the two files")->required();
   command->add_option("--tokenizer", options->tokenizer, "gpt2 or byte")->capture_default_str();
-  command->add_option("--vocab-dir", options->vocab_dir, "folder of gpt2's encoder.json and vocab.bpe");
-  command->add_option("--key", options->corpus.key, "member of a JSON line that holds the text")->capture_default_str();
+  command->add_option("--vocab-dir", options->vocab_dir,
+                      "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json");
+  command->add_option("--key", options->corpus.key, "Member of a JSON line that holds the text")->capture_default_str();
   command->add_option("--input-format", options->format, "auto (by file name), jsonl or text")
       ->check(CLI::IsMember({"auto", "jsonl", "text"}))
       ->capture_default_str();
   command->add_option("--split-on", options->corpus.reading.split_on,
-                      "line that stands between the documents of a text file (default: a file is one document)");
-  command->add_option("--threads", options->corpus.threads, "same result for any number")
+                      "Line that stands between the documents of a text file (default: a file is one document)");
+  command->add_option("--threads", options->corpus.threads, "Same result for any number")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command
       ->add_flag("--append-eod,!--no-append-eod", options->append_eod,
-                 "end each document with the end-of-document token")
+                 "End each document with the end-of-document token")
       ->default_str("true");
-  command->add_flag("--replace-invalid-utf8", options->replace_invalid, "bad bytes become U+FFFD instead of an error");
-  command->add_flag("--overwrite", options->overwrite, "replace PREFIX.bin and PREFIX.idx if they exist");
+  command->add_flag("--replace-invalid-utf8", options->replace_invalid, "Bad bytes become U+FFFD instead of an error");
+  command->add_flag("--overwrite", options->overwrite, "Replace PREFIX.bin and PREFIX.idx if they exist");
   command->footer("  megalith data build --input books.jsonl --output out/books --vocab-dir data/gpt2");
   command->callback([options] { run_build(*options); });
 }
@@ -169,7 +170,7 @@ void run_info(const InfoOptions& options) {
 void add_info(CLI::App& data_command) {
   CLI::App* command = data_command.add_subcommand("info", "Check a .bin/.idx pair and print what is in it");
   const auto options = std::make_shared<InfoOptions>();
-  command->add_option("PREFIX", options->prefix, "as given to build, or one of the two files")->required();
+  command->add_option("PREFIX", options->prefix, "As given to build, or one of the two files")->required();
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -30,24 +30,24 @@ void add_groups(CLI::App& program) {
   GroupsRequest& request = arguments->request;
   grid::ParallelSizes& sizes = request.sizes;
   CLI::App* command = program.add_subcommand(
-      "groups", "print the tensor, pipeline, data, context and expert parallel groups of given sizes; needs no GPU");
-  command->add_option("--world-size", sizes.world_size, "number of ranks")->required();
-  command->add_option("--tp", sizes.tp, "tensor parallel ranks of the dense layers")->capture_default_str();
-  command->add_option("--cp", sizes.cp, "context parallel ranks")->capture_default_str();
-  command->add_option("--dp", sizes.dp, "data parallel ranks: a check only, they follow from the other sizes");
-  command->add_option("--pp", sizes.pp, "pipeline stages")->capture_default_str();
-  command->add_option("--etp", sizes.etp, "tensor parallel ranks of one expert (default: tp)");
-  command->add_option("--ep", sizes.ep, "expert parallel ranks")->capture_default_str();
-  command->add_option("--edp", sizes.edp, "data parallel ranks of the experts: a check only");
-  command->add_option("--vpp", sizes.vpp, "model chunks per pipeline rank");
-  command->add_option("--split-rank", sizes.split_rank, "first decoder stage of an encoder-decoder pipeline");
-  command->add_option("--order", sizes.order, "axes from the fastest-varying to the slowest")->capture_default_str();
+      "groups", "Print the tensor, pipeline, data, context and expert parallel groups of given sizes; needs no GPU");
+  command->add_option("--world-size", sizes.world_size, "Number of ranks")->required();
+  command->add_option("--tp", sizes.tp, "Tensor parallel ranks of the dense layers")->capture_default_str();
+  command->add_option("--cp", sizes.cp, "Context parallel ranks")->capture_default_str();
+  command->add_option("--dp", sizes.dp, "Data parallel ranks: a check only, they follow from the other sizes");
+  command->add_option("--pp", sizes.pp, "Pipeline stages")->capture_default_str();
+  command->add_option("--etp", sizes.etp, "Tensor parallel ranks of one expert (default: tp)");
+  command->add_option("--ep", sizes.ep, "Expert parallel ranks")->capture_default_str();
+  command->add_option("--edp", sizes.edp, "Data parallel ranks of the experts: a check only");
+  command->add_option("--vpp", sizes.vpp, "Model chunks per pipeline rank");
+  command->add_option("--split-rank", sizes.split_rank, "First decoder stage of an encoder-decoder pipeline");
+  command->add_option("--order", sizes.order, "Axes from the fastest-varying to the slowest")->capture_default_str();
   command->add_option("--format", arguments->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}).description(""))
       ->capture_default_str();
   command->add_option("--ranks-per-node", request.ranks_per_node,
-                      "also count the groups that span nodes of so many ranks");
-  command->add_option("--rank", request.rank, "print this rank's coordinates, groups and neighbours only");
+                      "Also count the groups that span nodes of so many ranks");
+  command->add_option("--rank", request.rank, "Print this rank's coordinates, groups and neighbours only");
   command->callback([arguments] {
     constexpr int kMostRanks = 1 << 24;
     if (arguments->request.sizes.world_size > kMostRanks) {

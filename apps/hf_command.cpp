@@ -127,7 +127,7 @@ void add_leaf(CLI::App& parent, const char* name, const char* help, const char* 
   const auto options = std::make_shared<HfOptions>();
   CLI::App* const leaf = parent.add_subcommand(name, help);
   leaf->add_option("from", options->from, from)->required();
-  leaf->add_option("--out", options->to, "folder to write; must not hold one yet")->required();
+  leaf->add_option("--out", options->to, "Folder to write; must not hold one yet")->required();
   leaf->callback([options, run] { run(*options); });
 }
 
@@ -135,10 +135,10 @@ void add_leaf(CLI::App& parent, const char* name, const char* help, const char* 
 
 void add_hugging_face(CLI::App& checkpoint_command) {
   add_leaf(checkpoint_command, "import-hf",
-           "make a checkpoint of a Hugging Face GPT-2, to generate from or to train on",
+           "Make a checkpoint of a Hugging Face GPT-2, to generate from or to train on",
            "folder with config.json and model.safetensors", import_hf);
   add_leaf(checkpoint_command, "export-hf",
-           "write a checkpoint's model so that GPT2LMHeadModel.from_pretrained loads it",
+           "Write a checkpoint's model so that GPT2LMHeadModel.from_pretrained loads it",
            "step folder, folder of steps, or OUT of a run", export_hf);
 }
 

@@ -27,18 +27,18 @@ void add_schedule(CLI::App& program) {
   ScheduleRequest& request = arguments->request;
   pipeline::ScheduleShape& shape = request.shape;
   CLI::App* command = program.add_subcommand(
-      "schedule", "print the pipeline schedule of given sizes: what each stage does when, its bubble and its buffers");
-  command->add_option("--pp", shape.num_stages, "pipeline stages")->capture_default_str();
-  command->add_option("--vpp", shape.num_chunks, "model chunks per pipeline stage")->capture_default_str();
-  command->add_option("--microbatches", shape.num_microbatches, "microbatches of a step")->required();
+      "schedule", "Print the pipeline schedule of given sizes: what each stage does when, its bubble and its buffers");
+  command->add_option("--pp", shape.num_stages, "Pipeline stages")->capture_default_str();
+  command->add_option("--vpp", shape.num_chunks, "Model chunks per pipeline stage")->capture_default_str();
+  command->add_option("--microbatches", shape.num_microbatches, "Microbatches of a step")->required();
   command->add_option("--group-size", shape.group_size,
-                      "microbatches that run back to back on a chunk (default: pp; no effect when vpp is 1)");
-  command->add_flag("--forward-only", arguments->forward_only, "evaluation instead of training");
+                      "Microbatches that run back to back on a chunk (default: pp; no effect when vpp is 1)");
+  command->add_flag("--forward-only", arguments->forward_only, "Evaluation instead of training");
   command->add_option("--format", arguments->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}).description(""))
       ->capture_default_str();
-  command->add_option("--width", request.width, "characters a line of text")->check(at_least(1))->capture_default_str();
-  command->add_flag("--full", arguments->full, "draw all of a long timeline, not its ends only");
+  command->add_option("--width", request.width, "Characters a line of text")->check(at_least(1))->capture_default_str();
+  command->add_flag("--full", arguments->full, "Draw all of a long timeline, not its ends only");
   command->callback([arguments] {
     ScheduleRequest& wanted = arguments->request;
     if (arguments->format == "json") wanted.format = ScheduleFormat::json;

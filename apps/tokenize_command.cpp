@@ -109,14 +109,15 @@ void add_tokenize(CLI::App& program) {
   CLI::App* command =
       program.add_subcommand("tokenize", "Turn text into token ids, or ids into text: one JSON line each");
   const auto options = std::make_shared<TokenizeOptions>();
-  command->add_option("FILE", options->file, "lines of text (with --decode: lists of ids); - is standard input")
+  command->add_option("FILE", options->file, "Lines of text (with --decode: lists of ids); - is standard input")
       ->capture_default_str();
   command->add_option("--tokenizer", options->tokenizer, "gpt2 or byte")->capture_default_str();
-  command->add_option("--vocab-dir", options->vocab_dir, "folder of gpt2's encoder.json and vocab.bpe");
-  command->add_option("--text", options->texts, "convert this instead of a file; may be given several times")
+  command->add_option("--vocab-dir", options->vocab_dir,
+                      "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json");
+  command->add_option("--text", options->texts, "Convert this instead of a file; may be given several times")
       ->excludes("FILE")
       ->allow_extra_args(false);
-  command->add_flag("--decode", options->decode, "ids to text");
+  command->add_flag("--decode", options->decode, "Ids to text");
   command->footer(
       "Prints {\"text\": ..., \"ids\": [...]} for each line, with --decode {\"ids\": [...], \"text\": ...}.\n"
       "  megalith tokenize --vocab-dir data/gpt2 --text 'Hello world'\n"
