@@ -7,6 +7,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/grid/group_catalog.h"
+#include "megalith/ops/attention.h"
+#include "megalith/ops/norm.h"
 #include "megalith/pipeline/schedule.h"
 
 namespace megalith::config {
@@ -274,6 +276,29 @@ void check_stage_layers(const RunPlan& plan, Problems& out) {
               str("must sum to model.num_layers = ", plan.model.num_layers));
 }
 
+/// Shapes that our kernels for GPUs do not take. The values named fit all other rules, with the other sizes as they
+/// are.
+void check_gpu_kernels(const RunPlan& plan, Problems& out) {
+  constexpr Index kMostHidden = ops::kMostNormColumnsOnGpu, kMostHeadDim = ops::kMostHeadDimOnGpu;
+  const Index hidden = plan.model.hidden_size, heads = plan.model.num_heads;
+  if (plan.device != Device::cuda || hidden < 1 || heads < 1) return;
+  if (hidden > kMostHidden) {
+    const Index fits = heads * std::min(kMostHidden / heads, kMostHeadDim);
+    out.add("model.hidden_size", hidden,
+            str("must be at most ", kMostHidden, " with device.type = cuda: a norm's kernel holds a row in one block",
+                fits > 0 ? str("; with model.num_heads = ", heads, " the nearest that fits is ", fits) : ""));
+    return;  // the heads follow from it
+  }
+  if (hidden <= heads * kMostHeadDim) return;
+  const Index tp = std::max(1, plan.grid.tp);
+  Index fits = round_up(ceil_div(hidden, kMostHeadDim), tp);
+  while (fits <= hidden && hidden % fits != 0) fits += tp;
+  out.add("model.num_heads", heads,
+          str("must be at least ", ceil_div(hidden, kMostHeadDim), " with device.type = cuda and model.hidden_size = ",
+              hidden, ": a head of attention's kernels is at most ", kMostHeadDim, " wide",
+              fits <= hidden ? str("; the nearest that fits is ", fits) : ""));
+}
+
 /// Every integer but the seed fits an int, so that no product of two of them overflows while the rules are checked.
 void check_integers(RunConfig asked, Problems& out) {
   const auto check_one = [&](std::string_view key, Index value) {
@@ -337,6 +362,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   if (shape_is_known) {
     model::check(plan.model, plan.grid.tp, out);
     check_stage_layers(plan, out);
+    check_gpu_kernels(plan, out);
   }
   resolve_train(asked, plan, out);
   resolve_tp_overlap(asked, plan, out);

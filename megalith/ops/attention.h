@@ -3,6 +3,9 @@
 
 namespace megalith::ops {
 
+/// D that a head may have on a GPU: the widest tile of our own kernels. The library's take narrower ones only.
+inline constexpr Index kMostHeadDimOnGpu = 256;
+
 /// Causal self-attention over the heads of this rank: softmax(Q K^T / sqrt(D)) V with dropout on the probabilities.
 ///   qkv [B*S, A*3*D]: per token, per head: q, k, v of D each; out [B*S, A*D]; log_sum_exp [B, A, S] (f64 for f64
 ///   tensors, else f32), which backward reads instead of the S x S probabilities: those are never stored for a whole

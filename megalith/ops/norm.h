@@ -3,6 +3,9 @@
 
 namespace megalith::ops {
 
+/// Columns that a norm's row may have on a GPU: a block of 1024 threads, of 16 columns each, keeps it in registers.
+inline constexpr Index kMostNormColumnsOnGpu = 16384;
+
 /// y = (x - mean) * rstd * gamma + beta per row, rstd = 1/sqrt(var + eps), var the mean square deviation.
 /// Statistics are f64 for f64 tensors and f32 otherwise. Source: Ba et al. 2016, arXiv:1607.06450.
 struct LayerNormForward {

@@ -89,8 +89,9 @@ void dispatch_tiles(DType dtype, Index head_dim, const F& f) {
     if (head_dim <= 64) return f.template operator()<T, 64>();
     if (head_dim <= 96) return f.template operator()<T, 96>();
     if (head_dim <= 128) return f.template operator()<T, 128>();
-    if (head_dim <= 256) return f.template operator()<T, 256>();
-    throw BackendError(str("[attention] head_dim = ", head_dim, ": must be at most 256 on a GPU; use more heads"));
+    if (head_dim <= kMostHeadDimOnGpu) return f.template operator()<T, kMostHeadDimOnGpu>();
+    throw BackendError(
+        str("[attention] head_dim = ", head_dim, ": must be at most ", kMostHeadDimOnGpu, " on a GPU; use more heads"));
   };
   switch (dtype) {
     case DType::f32:

@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/ops/cuda/common.cuh"
 #include "megalith/ops/cuda/norm.h"
 
@@ -282,14 +284,17 @@ __global__ void __launch_bounds__(kThreads, 1)
 // ---- Launches ----
 
 /// Calls run.template operator()<N, kVectors, kThreads>() with the widest access that the row allows and at most
-/// 16 columns a thread.
+/// kColumns a thread.
 template <class T, class Run>
 void dispatch_width(Index hidden, bool aligned, const Run& run) {
-  constexpr int kWide = kPack<T>;
-  if (!aligned || hidden % kWide != 0) return run.template operator()<1, 16, 1024>();
+  constexpr int kWide = kPack<T>, kColumns = static_cast<int>(kMostNormColumnsOnGpu) / kMostThreads;
+  if (hidden > kMostNormColumnsOnGpu)
+    throw BackendError(str("[norm] columns = ", hidden, ": must be at most ", kMostNormColumnsOnGpu,
+                           " on a GPU; use a smaller hidden size"));
+  if (!aligned || hidden % kWide != 0) return run.template operator()<1, kColumns, 1024>();
   if (hidden <= 8 * 512) return run.template operator()<kWide, 8 / kWide, 512>();
   if (hidden <= 8 * 1024) return run.template operator()<kWide, 8 / kWide, 1024>();
-  run.template operator()<kWide, 16 / kWide, 1024>();
+  run.template operator()<kWide, kColumns / kWide, 1024>();
 }
 
 dim3 threads_for(Index hidden, int columns_per_thread) {
