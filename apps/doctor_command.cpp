@@ -18,7 +18,9 @@
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/ops/gemm_chooser.h"
 #include "megalith/ops/library.h"
+#include "megalith/tensor/gpu_code.h"
 #include "megalith/tensor/gpu_facts.h"
+#include "megalith/train/attention_facts.h"
 #include "megalith/train/gemm_cache.h"
 
 #include "apps/command.h"
@@ -50,9 +52,21 @@ void add_gemm_caches(std::vector<Finding>& all, const std::vector<device::Gpu>& 
 
 std::string list_of(const std::vector<int>& gpus) { return gpus.empty() ? "none" : joined(gpus, ", "); }
 
+/// Why a run that cuDNN has a kernel for goes without; empty where the build has cuDNN.
+std::string lack_of_cudnn() {
+  config::RunPlan plan;
+  plan.device = Device::cuda;
+  plan.train.precision = "bf16";
+  plan.model.hidden_size = 64;
+  plan.model.num_heads = 1;
+  plan.model.attention_dropout = 0;
+  return train::own_attention_reason(plan);
+}
+
 /// What computes on GPUs, and between them.
 void add_gpus(std::vector<Finding>& all) {
   const std::vector<device::Gpu> gpus = device::gpus();
+  const std::string architectures = device::code_architectures();
   if (gpus.empty()) {
     all.push_back({"GPU", "no",
                    build::has_cuda ? "this build can use one, but the driver shows none"
@@ -60,7 +74,10 @@ void add_gpus(std::vector<Finding>& all) {
   }
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     const device::Gpu& gpu = gpus[i];
-    std::string note =
+    std::string note;
+    if (!device::has_code_for(gpu.capability, architectures))
+      note = str("unusable: ", device::lack_of_code(gpu.capability, architectures), "; ");
+    note +=
         str("compute ", gpu.capability, ", ", gpu.multiprocessors, " multiprocessors, ", human_bytes(gpu.memory_bytes));
     if (gpus.size() > 1)
       note += str(", reaches GPU ", list_of(gpu.reaches), "; NVLink or alike to GPU ",
@@ -68,8 +85,10 @@ void add_gpus(std::vector<Finding>& all) {
     all.push_back({str("GPU ", i), gpu.name, note});
   }
   for (const auto& [name, version] : device::driver_versions()) all.push_back({name, version, ""});
+  if (!architectures.empty()) all.push_back({"code for GPUs", architectures, "CUDA architectures of this build"});
   add_gemm_caches(all, gpus);
-  for (const auto& [name, version] : ops::library_versions()) all.push_back({name, version, ""});
+  for (const auto& [name, version] : ops::library_versions())
+    all.push_back({name, version, name == "cuDNN" ? lack_of_cudnn() : ""});
   all.push_back({"GPUs between them", yes_if(comm::has_nccl()),
                  comm::has_nccl() ? comm::nccl_version() : "install libnccl-dev and build again: one GPU per job"});
 }

@@ -143,6 +143,13 @@ int num_gpus() {
     return 0;
 }
 
+std::vector<GpuId> gpu_ids() {
+  if constexpr (build::has_cuda)
+    return cuda::gpu_ids();
+  else
+    return {};
+}
+
 std::vector<Gpu> gpus() {
   if constexpr (build::has_cuda)
     return cuda::gpus();

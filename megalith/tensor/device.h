@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -82,6 +83,10 @@ namespace device {
 
 /// GPUs that this process may use; 0 in a build without CUDA and on a machine without one.
 int num_gpus();
+/// Which GPU it is, whatever number a process has for it: its UUID, with MIG that of the part in use.
+using GpuId = std::array<std::byte, 16>;
+/// Of each of the num_gpus(), in their order.
+std::vector<GpuId> gpu_ids();
 /// What `doctor` says of one.
 struct Gpu {
   std::string name, capability;  ///< "NVIDIA H200", "9.0"

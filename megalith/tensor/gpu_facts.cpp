@@ -4,5 +4,6 @@ namespace megalith::device {
 
 std::vector<int> linked_gpus(int) { return {}; }
 std::vector<std::pair<std::string, std::string>> driver_versions() { return {}; }
+std::string code_architectures() { return {}; }
 
 }  // namespace megalith::device

@@ -12,5 +12,7 @@ std::vector<int> linked_gpus(int gpu);
 /// Names and versions of what runs the GPUs: the driver, as "580.95.05" where the system tells, and CUDA's of the
 /// driver and of this program, as "13.0". Empty in a build without CUDA.
 std::vector<std::pair<std::string, std::string>> driver_versions();
+/// The GPU architectures that this program was built for, as gpu_code.h names them. Empty in a build without CUDA.
+std::string code_architectures();
 
 }  // namespace megalith::device

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -168,31 +169,81 @@ TEST(GpusOfRanks, AreOnePerRank) {
     text = error.what();
   }
   EXPECT_TRUE(text.starts_with(str("parallel.ranks = ", gpus + 1, ": ", gpus + 1, " of them on host "))) << text;
-  EXPECT_NE(text.find(str(", which has ", gpus, gpus == 1 ? " GPU: " : " GPUs: ")), std::string::npos) << text;
+  EXPECT_NE(text.find(str(", where they see ", gpus, gpus == 1 ? " GPU: " : " GPUs: ")), std::string::npos) << text;
   if (gpus > 0) run_ranks(gpus, [](World& world) { EXPECT_EQ(gpu_of_rank(world), world.rank()); });
 }
 
-TEST(GpusOfRanks, AreCountedOnEachHost) {
-  const auto place = [](std::string_view host, std::int64_t gpus) {
-    Place made;
-    std::ranges::copy(host, made.host.begin());
-    made.gpus = gpus;
-    return made;
-  };
-  std::vector<Place> places = {place("a", 2), place("b", 3), place("b", 3), place("a", 2), place("b", 3)};
-  const int wanted[] = {0, 0, 1, 1, 2};
-  for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(choose_gpu(places, rank), wanted[rank]) << rank;
-  places.push_back(place("a", 2));
-  for (int rank = 0; rank < 6; ++rank) {
+/// A rank on `host` that sees these GPUs, in this order: one a letter.
+Place place(std::string_view host, std::string_view gpus) {
+  Place made;
+  std::ranges::copy(host, made.host.begin());
+  for (const char gpu : gpus) made.gpus[static_cast<std::size_t>(made.num_gpus++)].fill(static_cast<std::byte>(gpu));
+  return made;
+}
+
+/// The GPUs that these ranks take, each by its number among those that the rank sees.
+std::vector<int> chosen_by_all(const std::vector<Place>& places) {
+  std::vector<int> chosen;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) chosen.push_back(choose_gpu(places, static_cast<int>(rank)));
+  return chosen;
+}
+
+/// Why they cannot have a GPU each: what every one of them is told.
+std::string refusal_of(const std::vector<Place>& places) {
+  std::set<std::string> texts;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
     try {
-      choose_gpu(places, rank);
-      ADD_FAILURE() << "three ranks found room on two GPUs";
+      choose_gpu(places, static_cast<int>(rank));
+      ADD_FAILURE() << "rank " << rank << " of " << places.size() << " found a GPU";
     } catch (const ConfigError& error) {
-      EXPECT_STREQ(error.what(),
-                   "parallel.ranks = 6: 3 of them on host a, which has 2 GPUs: one rank per GPU; start fewer ranks, "
-                   "use more hosts, or set device.type = \"cpu\"");
+      texts.insert(error.what());
     }
   }
+  EXPECT_EQ(texts.size(), 1u);
+  return texts.empty() ? "" : *texts.begin();
+}
+
+TEST(GpusOfRanks, AreCountedOnEachHost) {
+  std::vector<Place> places = {place("a", "xy"), place("b", "uvw"), place("b", "uvw"), place("a", "xy"),
+                               place("b", "uvw")};
+  EXPECT_EQ(chosen_by_all(places), (std::vector<int>{0, 0, 1, 1, 2}));
+  places.push_back(place("a", "xy"));
+  EXPECT_EQ(refusal_of(places),
+            "parallel.ranks = 6: 3 of them on host a, where they see 2 GPUs: one rank per GPU; start fewer ranks, use "
+            "more hosts, show the ranks more GPUs (CUDA_VISIBLE_DEVICES), or set device.type = \"cpu\"");
+}
+
+TEST(GpusOfRanks, MayBeAllThatARankSees) {
+  EXPECT_EQ(chosen_by_all({place("a", "x"), place("a", "y"), place("b", "z"), place("a", "w")}),
+            (std::vector<int>{0, 0, 0, 0}));
+  EXPECT_EQ(refusal_of({place("a", "x"), place("a", "x")}),
+            "parallel.ranks = 2: 2 of them on host a, where they see 1 GPU: one rank per GPU; start fewer ranks, use "
+            "more hosts, show the ranks more GPUs (CUDA_VISIBLE_DEVICES), or set device.type = \"cpu\"");
+}
+
+// As with NCCL_HOSTID, by which processes on one GPU pass for hosts.
+TEST(GpusOfRanks, AreNotComparedBetweenHosts) {
+  EXPECT_EQ(chosen_by_all({place("a", "x"), place("b", "x"), place("c", "xy")}), (std::vector<int>{0, 0, 0}));
+}
+
+TEST(GpusOfRanks, AreEachTakenOnceWhereViewsOverlap) {
+  EXPECT_EQ(chosen_by_all({place("a", "xyz"), place("a", "yzx"), place("a", "zxy")}), (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(chosen_by_all({place("a", "xy"), place("a", "yx"), place("a", "yxz")}), (std::vector<int>{0, 0, 2}));
+  // The first gives way to the second, and both to the third.
+  EXPECT_EQ(chosen_by_all({place("a", "xy"), place("a", "x")}), (std::vector<int>{1, 0}));
+  EXPECT_EQ(chosen_by_all({place("a", "xz"), place("a", "yx"), place("a", "y")}), (std::vector<int>{1, 1, 0}));
+}
+
+TEST(GpusOfRanks, AreRefusedToARankThatSeesOnlyThoseOfOthers) {
+  EXPECT_EQ(refusal_of({place("b", "w"), place("a", "x"), place("a", "x"), place("a", "yz")}),
+            "parallel.ranks = 4: rank 2 on host a sees only GPUs that other ranks use: one rank per GPU; show every "
+            "rank all GPUs of its host, or one of its own (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1)");
+}
+
+TEST(GpusOfRanks, HaveAnIdentityEach) {
+  const std::vector<device::GpuId> ids = device::gpu_ids();
+  EXPECT_EQ(static_cast<int>(ids.size()), device::num_gpus());
+  EXPECT_EQ(std::set<device::GpuId>(ids.begin(), ids.end()).size(), ids.size());
 }
 
 TEST(NcclWorld, SaysWhatIsMissing) {

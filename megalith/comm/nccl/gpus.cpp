@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <ranges>
+#include <set>
+#include <vector>
 
 #include "megalith/base/error.h"
 #include "megalith/base/host.h"
@@ -18,8 +22,49 @@ Place place_here() {
   const char* const id = std::getenv("NCCL_HOSTID");
   Place here;
   (id == nullptr ? host_name() : id).copy(here.host.data(), here.host.size() - 1);
-  here.gpus = device::num_gpus();
+  const std::vector<device::GpuId> ids = device::gpu_ids();
+  here.num_gpus =
+      std::ranges::copy(ids | std::views::take(Place::kMostGpus), here.gpus.begin()).out - here.gpus.begin();
   return here;
+}
+
+/// The rank that uses a GPU.
+using Users = std::map<device::GpuId, std::size_t>;
+
+/// Finds rank `rank` a GPU that it sees: one that nobody uses, else one whose user finds another. `asked`: GPUs whose
+/// users were asked for them before.
+bool find_gpu(std::span<const Place> places, std::size_t rank, Users& users, std::set<device::GpuId>& asked) {
+  for (const device::GpuId& gpu : places[rank].seen()) {
+    if (users.try_emplace(gpu, rank).second) return true;
+  }
+  for (const device::GpuId& gpu : places[rank].seen()) {
+    if (!asked.insert(gpu).second || !find_gpu(places, users.at(gpu), users, asked)) continue;
+    users[gpu] = rank;
+    return true;
+  }
+  return false;
+}
+
+/// Of the GPUs of one host, whose ranks these are. Throws ConfigError where they cannot have one each.
+Users users_of_gpus(std::span<const Place> places, std::span<const std::size_t> ranks) {
+  const char* const host = places[ranks.front()].host.data();
+  std::set<device::GpuId> gpus;
+  for (const std::size_t rank : ranks) gpus.insert(places[rank].seen().begin(), places[rank].seen().end());
+  if (ranks.size() > gpus.size()) {
+    throw ConfigError(str("parallel.ranks = ", places.size(), ": ", ranks.size(), " of them on host ", host,
+                          ", where they see ", gpus.size(), gpus.size() == 1 ? " GPU" : " GPUs",
+                          ": one rank per GPU; start fewer ranks, use more hosts, show the ranks more GPUs "
+                          "(CUDA_VISIBLE_DEVICES), or set device.type = \"cpu\""));
+  }
+  Users users;
+  for (const std::size_t rank : ranks) {
+    std::set<device::GpuId> asked;
+    if (find_gpu(places, rank, users, asked)) continue;
+    throw ConfigError(str("parallel.ranks = ", places.size(), ": rank ", rank, " on host ", host,
+                          " sees only GPUs that other ranks use: one rank per GPU; show every rank all GPUs of its "
+                          "host, or one of its own (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1)"));
+  }
+  return users;
 }
 
 }  // namespace
@@ -41,16 +86,22 @@ void set_gpu_environment() {
   }
 }
 
+void set_graph_environment(CallsBehindGraphs calls) {
+  if (calls == CallsBehindGraphs::never) ::setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
+}
+
 int choose_gpu(std::span<const Place> places, int rank) {
-  for (const Place& place : places) {
-    const auto ranks = std::ranges::count(places, place.host, &Place::host);
-    if (ranks <= place.gpus) continue;
-    throw ConfigError(str("parallel.ranks = ", places.size(), ": ", ranks, " of them on host ", place.host.data(),
-                          ", which has ", place.gpus, place.gpus == 1 ? " GPU" : " GPUs",
-                          ": one rank per GPU; start fewer ranks, use more hosts, or set device.type = \"cpu\""));
+  std::map<std::array<char, 248>, std::vector<std::size_t>> ranks_of_hosts;
+  for (std::size_t r = 0; r < places.size(); ++r) ranks_of_hosts[places[r].host].push_back(r);
+  int chosen = 0;
+  for (const auto& [host, ranks] : ranks_of_hosts) {
+    for (const auto& [gpu, user] : users_of_gpus(places, ranks)) {
+      const std::span<const device::GpuId> seen = places[user].seen();
+      if (user == static_cast<std::size_t>(rank))
+        chosen = static_cast<int>(std::ranges::find(seen, gpu) - seen.begin());
+    }
   }
-  const auto at = static_cast<std::size_t>(rank);
-  return static_cast<int>(std::ranges::count(places.first(at), places[at].host, &Place::host));
+  return chosen;
 }
 
 int gpu_of_rank(World& host) { return choose_gpu(gather_values(host.all(), place_here()), host.rank()); }

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "megalith/comm/world.h"
+#include "megalith/tensor/device.h"
 
 namespace megalith::comm {
 
@@ -13,14 +14,29 @@ namespace megalith::comm {
 /// GPUs of rank threads share (device::use). For main(), before threads start and before the first use of a GPU.
 void set_gpu_environment();
 
-/// The host that a rank runs on.
+/// Whether a group's calls outside of graphs may follow the launch of a graph that has calls of the same group before
+/// that launch has ended, whatever streams wait for.
+enum class CallsBehindGraphs : std::uint8_t { may_come, never };
+/// Where they never do, sets NCCL_GRAPH_MIXING_SUPPORT = 0, unless it is set: NCCL then puts nothing between its calls
+/// in a graph and others, and launching a graph of 246 calls takes the host 31 us instead of 1.2 ms. Before the
+/// process's first communicator.
+void set_graph_environment(CallsBehindGraphs calls);
+
+/// The host that a rank runs on, and what the rank sees of it.
 struct Place {
-  std::array<char, 248> host{};  ///< its name, or NCCL_HOSTID where that is set: NCCL's hosts are ours
-  std::int64_t gpus = 0;         ///< that its ranks may use
+  static constexpr std::size_t kMostGpus = 32;  // no host has more
+
+  std::array<char, 248> host{};                 ///< its name, or NCCL_HOSTID where that is set: NCCL's hosts are ours
+  std::array<device::GpuId, kMostGpus> gpus{};  ///< that the rank may use, as its process numbers them
+  std::int64_t num_gpus = 0;
+
+  std::span<const device::GpuId> seen() const { return std::span(gpus).first(static_cast<std::size_t>(num_gpus)); }
 };
 
-/// Which of its host's GPUs rank `rank` is to use, where rank r runs at places[r]: ranks of one host are numbered in
-/// rank order. Throws ConfigError, the same for every rank, when a host has more ranks than GPUs.
+/// Which of the GPUs that it sees rank `rank` is to use, where rank r runs at places[r]. Launchers may show every rank
+/// all GPUs of its host, one or some, so GPUs are told apart by identity: in rank order each rank takes the first that
+/// it sees and none before it took, or one that such a rank leaves for another that it sees too. Throws ConfigError,
+/// the same for every rank, where the ranks of a host cannot have a GPU each.
 int choose_gpu(std::span<const Place> places, int rank);
 
 /// The same for this rank, among the ranks of `host`, for device::use(). Communicates over host.all().

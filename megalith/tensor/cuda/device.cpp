@@ -1,5 +1,7 @@
 #include "megalith/tensor/cuda/device.h"
 
+#include <cstring>
+
 #include <nvtx3/nvToolsExt.h>
 
 #include "megalith/base/error.h"
@@ -7,16 +9,22 @@
 #include "megalith/base/text.h"
 #include "megalith/tensor/cuda/captured_fills.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/driver.h"
 #include "megalith/tensor/cuda/fill.h"
 #include "megalith/tensor/cuda/shared_memory.h"
+#include "megalith/tensor/gpu_code.h"
+#include "megalith/tensor/gpu_facts.h"
 
 namespace megalith::cuda {
 
 void check(cudaError_t status, std::source_location where) {
   if (status == cudaSuccess) return;
   const std::string_view file = where.file_name();
-  throw BackendError(str("[", file.substr(file.rfind('/') + 1), ':', where.line(),
-                         "] CUDA: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ')'));
+  const std::string text = str("[", file.substr(file.rfind('/') + 1), ':', where.line(),
+                               "] CUDA: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ')');
+  if (status != cudaErrorMemoryAllocation) throw BackendError(text);
+  static_cast<void>(cudaGetLastError());
+  throw IoError(text + ": a smaller train.micro_batch or more parallel ranks take less of a GPU's memory");
 }
 
 int num_gpus() {
@@ -28,6 +36,26 @@ int num_gpus() {
   return count;
 }
 
+std::vector<device::GpuId> gpu_ids() {
+  std::vector<device::GpuId> ids(static_cast<std::size_t>(num_gpus()));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    // Not the runtime's cudaDeviceProp::uuid, of which it does not say whether it tells parts of a GPU apart.
+    CUdevice gpu = 0;
+    CUuuid uuid{};
+    static_assert(sizeof uuid == sizeof ids[i]);
+    check_driver(MEGALITH_DRIVER(cuDeviceGet)(&gpu, static_cast<int>(i)));
+    check_driver(MEGALITH_DRIVER(cuDeviceGetUuid)(&uuid, gpu));
+    std::memcpy(ids[i].data(), &uuid, sizeof uuid);
+  }
+  return ids;
+}
+
+namespace {
+
+std::string capability_of(const cudaDeviceProp& properties) { return str(properties.major, '.', properties.minor); }
+
+}  // namespace
+
 std::vector<device::Gpu> gpus() {
   std::vector<device::Gpu> found(static_cast<std::size_t>(num_gpus()));
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -36,7 +64,7 @@ std::vector<device::Gpu> gpus() {
     check(cudaGetDeviceProperties(&properties, index));
     device::Gpu& gpu = found[i];
     gpu.name = properties.name;
-    gpu.capability = str(properties.major, '.', properties.minor);
+    gpu.capability = capability_of(properties);
     gpu.multiprocessors = properties.multiProcessorCount;
     gpu.memory_bytes = static_cast<Index>(properties.totalGlobalMem);
     for (int other = 0; other < static_cast<int>(found.size()); ++other) {
@@ -48,14 +76,42 @@ std::vector<device::Gpu> gpus() {
   return found;
 }
 
+namespace {
+
+/// Throws BackendError when this program has no code for the GPU that the calling thread uses, by CUDA's own word.
+void require_code() {
+  const cudaError_t status = find_fill_kernel();
+  if (status != cudaErrorNoKernelImageForDevice && status != cudaErrorInvalidDeviceFunction) return check(status);
+  static_cast<void>(cudaGetLastError());
+  int index = 0;
+  cudaDeviceProp properties{};
+  check(cudaGetDevice(&index));
+  check(cudaGetDeviceProperties(&properties, index));
+  const std::string capability = capability_of(properties);
+  throw BackendError(str("device.type = cuda: GPU ", index, " is ", properties.name, " of compute capability ",
+                         capability, ": ", device::lack_of_code(capability, device::code_architectures())));
+}
+
+}  // namespace
+
 void require_gpu() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status == cudaSuccess && count > 0) return;
-  static_cast<void>(cudaGetLastError());
-  throw BackendError(str("device.type = cuda: this machine has no usable GPU (",
-                         status == cudaSuccess ? "none is visible" : cudaGetErrorString(status),
-                         "); `megalith doctor` says more, device.type = \"cpu\" runs without one"));
+  if (status != cudaSuccess || count == 0) {
+    static_cast<void>(cudaGetLastError());
+    throw BackendError(str("device.type = cuda: this machine has no usable GPU (",
+                           status == cudaSuccess ? "none is visible" : cudaGetErrorString(status),
+                           "); `megalith doctor` says more, device.type = \"cpu\" runs without one"));
+  }
+  // CUDA itself is asked in use() only, of the GPU that is chosen by then: its answer takes a context, hundreds of MiB,
+  // and all ranks of a host would take theirs of GPU 0.
+  const std::string architectures = device::code_architectures();
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, i));
+    if (device::has_code_for(capability_of(properties), architectures)) return;
+  }
+  require_code();
 }
 
 namespace {
@@ -67,6 +123,7 @@ thread_local std::vector<int> sharers_of_thread;
 
 void use(int index, std::span<const int> gpus) {
   check(cudaSetDevice(index));
+  require_code();
   sharers_of_thread.assign({index});
   if (gpus.empty() || !can_share_memory()) return;
   for (const int other : gpus) {

@@ -9,6 +9,7 @@
 namespace megalith::cuda {
 
 int num_gpus();
+std::vector<device::GpuId> gpu_ids();
 std::vector<device::Gpu> gpus();
 void require_gpu();
 void use(int index, std::span<const int> gpus);

@@ -45,6 +45,11 @@ void load_fill_kernels() {
   load_kernels(fill_kernel<std::uint8_t>, fill_kernel<std::uint16_t>, fill_kernel<std::uint32_t>);
 }
 
+cudaError_t find_fill_kernel() {
+  cudaFuncAttributes attributes{};
+  return cudaFuncGetAttributes(&attributes, fill_kernel<std::uint32_t>);
+}
+
 cudaGraphNode_t add_fill_kernel(cudaGraph_t graph, const Fill& fill, const cudaGraphNode_t* dependencies,
                                 std::size_t num_dependencies) {
   switch (fill.element_bytes) {

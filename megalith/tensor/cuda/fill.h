@@ -15,6 +15,9 @@ struct Fill {
 
 /// cuda::load_kernels() of this file's.
 void load_fill_kernels();
+/// What CUDA says when it is asked for one of them: success where this program has code for the GPU that the calling
+/// thread uses.
+cudaError_t find_fill_kernel();
 
 /// Adds a kernel that does it to a graph, behind `dependencies`.
 cudaGraphNode_t add_fill_kernel(cudaGraph_t graph, const Fill& fill, const cudaGraphNode_t* dependencies,

@@ -34,4 +34,6 @@ std::vector<std::pair<std::string, std::string>> driver_versions() {
           {"CUDA of this program", text(of_program)}};
 }
 
+std::string code_architectures() { return MEGALITH_CUDA_ARCHITECTURES; }
+
 }  // namespace megalith::device
