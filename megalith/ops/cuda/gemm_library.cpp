@@ -35,6 +35,14 @@ void check(cublasStatus_t status, std::source_location where = std::source_locat
   throw BackendError(str("[gemm:", where.line(), "] cuBLASLt: ", cublasLtGetStatusString(status)));
 }
 
+/// False when the library says that it has no such kernel, which is no error. It documents the first word for that;
+/// the second is what an argument that breaks a rule gives, and not all its rules are documented.
+bool is_supported(cublasStatus_t status, std::source_location where = std::source_location::current()) {
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
+  check(status, where);
+  return true;
+}
+
 cudaDataType_t native_type(DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -276,9 +284,12 @@ GemmLibrary::Prepared& GemmLibrary::prepare(const GemmProblem& problem) {
 }
 
 void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem) const {
+  const GemmBytes takes = bytes_of(problem);
+  // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD must be a multiple of 8: what breaks that rule is not asked for, as the answer
+  // need not be that there is no kernel.
+  if (takes.activation > 0 && problem.n % 8 != 0) return;
   // What is offered must follow from the problem alone: an address of exactly its alignment stands for all operands.
   std::byte* const anywhere = workspace_.data() + problem.alignment;
-  const GemmBytes takes = bytes_of(problem);
   prepared.point_at(
       {.vector = takes.vector > 0 ? anywhere : nullptr, .activation = takes.activation > 0 ? anywhere : nullptr});
   cublasLtMatmulPreference_t preference = nullptr;
@@ -298,7 +309,7 @@ void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem) const {
       cublasLtMatmulAlgoGetHeuristic(handle_, prepared.description, prepared.first, prepared.second, prepared.result,
                                      prepared.result, preference, kCandidates, results.data(), &count);
   cublasLtMatmulPreferenceDestroy(preference);
-  if (status != CUBLAS_STATUS_SUCCESS) count = 0;  // CUBLAS_STATUS_NOT_SUPPORTED: no such kernel
+  if (!is_supported(status)) return;
   results.resize(static_cast<std::size_t>(count));
   for (const cublasLtMatmulHeuristicResult_t& result : results) {
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
@@ -328,7 +339,7 @@ std::size_t GemmLibrary::time(const Prepared& prepared, const MadeUpOperands& op
       operands.fill_cache(ex_.stream());
       bool ran = true;
       const float time = timer.milliseconds(ex_.stream(), [&] {
-        ran = launch(ex_.stream(), prepared, operands.get(), prepared.offered[i].native) == CUBLAS_STATUS_SUCCESS;
+        ran = is_supported(launch(ex_.stream(), prepared, operands.get(), prepared.offered[i].native));
       });
       if (ran && round > 0) times[i] = std::min(times[i], time);  // round 0 loads the kernels
       least = std::min(least, times[i]);
