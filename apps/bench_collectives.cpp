@@ -23,7 +23,7 @@ namespace megalith::apps {
 namespace {
 
 struct CollectivesBench {
-  std::string device = "cpu", dtype, format = "text";
+  std::string device = "cpu", dtype, format = "text", transfers{comm::name_of(comm::Carrier::copy_engines)};
   std::vector<std::string> only;
   std::uint64_t smallest = std::uint64_t{64} << 10, largest = std::uint64_t{256} << 20;
   Index factor = 4, rounds = 20, warmup = 5;
@@ -59,6 +59,7 @@ int input_sum(int ranks, Index i) {
 
 struct Collective {
   std::string_view name;
+  comm::Op op;
   Tensor Tensors::*in;
   Tensor Tensors::*out;
   void (*run)(Exec& ex, const comm::Group& group, const Tensors& t);
@@ -73,6 +74,7 @@ constexpr double all_parts_but_one(double ranks) { return (ranks - 1) / ranks; }
 
 const std::array<Collective, 5> kCollectives = {{
     {.name = "all_reduce",
+     .op = comm::Op::all_reduce,
      .in = &Tensors::whole,
      .out = &Tensors::whole,
      .run = [](Exec& ex, const comm::Group& group,
@@ -80,6 +82,7 @@ const std::array<Collective, 5> kCollectives = {{
      .wanted = [](const Asker& who, Index i) { return input_sum(who.ranks, i); },
      .bus_factor = [](double ranks) { return 2 * all_parts_but_one(ranks); }},
     {.name = "reduce_scatter",
+     .op = comm::Op::reduce_scatter,
      .in = &Tensors::whole,
      .out = &Tensors::part,
      .run = [](Exec& ex, const comm::Group& group,
@@ -87,6 +90,7 @@ const std::array<Collective, 5> kCollectives = {{
      .wanted = [](const Asker& who, Index i) { return input_sum(who.ranks, who.rank * who.part + i); },
      .bus_factor = all_parts_but_one},
     {.name = "all_gather",
+     .op = comm::Op::all_gather,
      .in = &Tensors::part,
      .out = &Tensors::whole,
      .run = [](Exec& ex, const comm::Group& group,
@@ -94,6 +98,7 @@ const std::array<Collective, 5> kCollectives = {{
      .wanted = [](const Asker& who, Index i) { return input_value(static_cast<int>(i / who.part), i % who.part); },
      .bus_factor = all_parts_but_one},
     {.name = "broadcast",
+     .op = comm::Op::broadcast,
      .in = &Tensors::whole,
      .out = &Tensors::whole,
      .run = [](Exec& ex, const comm::Group& group,
@@ -101,6 +106,7 @@ const std::array<Collective, 5> kCollectives = {{
      .wanted = [](const Asker&, Index i) { return input_value(kRoot, i); },
      .bus_factor = every_byte_once},
     {.name = "send_recv",
+     .op = comm::Op::send,
      .in = &Tensors::whole,
      .out = &Tensors::other,
      .run =
@@ -138,8 +144,9 @@ void with_type(DType dtype, F&& f) {
 /// One collective at one size.
 struct CollectiveRow {
   std::string_view name;
-  Index bytes = 0;     ///< of the larger of input and result
-  double seconds = 0;  ///< median
+  std::string_view carrier;  ///< what carried it
+  Index bytes = 0;           ///< of the larger of input and result
+  double seconds = 0;        ///< median
   double bus_factor = 1;
 
   double algorithm_rate() const { return static_cast<double>(bytes) / seconds; }
@@ -158,7 +165,12 @@ struct CollectiveTimes {
 class CollectivesRunner {
  public:
   CollectivesRunner(comm::World& world, const CollectivesBench& options, Device device, DType dtype)
-      : world_(world), options_(options), ex_(device), dtype_(dtype), group_(everyone()) {}
+      : world_(world),
+        options_(options),
+        ex_(device),
+        dtype_(dtype),
+        collectives_(everyone("collectives", comm::Messages::none)),
+        messages_(everyone("messages", comm::Messages::neighbours)) {}
 
   CollectiveTimes run() {
     const Index largest = parts_of(static_cast<Index>(options_.largest)) * world_.size();
@@ -173,8 +185,11 @@ class CollectivesRunner {
         const Tensors tensors{a.rows(0, count), b.rows(0, count), b.rows(0, part)};
         expect_right(one, tensors);
         device::fill_bytes(ex_.device(), tensors.whole.raw(), 0, tensors.whole.bytes(), ex_.stream());  // sums stay 0
-        rows.push_back({one.name, count * size_of(dtype_), median_seconds([&] { one.run(ex_, group_, tensors); }),
-                        one.bus_factor(world_.size())});
+        rows.push_back({.name = one.name,
+                        .carrier = carrier_of(one, tensors),
+                        .bytes = count * size_of(dtype_),
+                        .seconds = median_seconds([&] { one.run(ex_, group_of(one), tensors); }),
+                        .bus_factor = one.bus_factor(world_.size())});
       }
     }
     return times;
@@ -193,7 +208,7 @@ class CollectivesRunner {
     }
     const double seconds =
         median_seconds([&] { device::copy(ex_.device(), target, from.raw(), from.bytes(), ex_.stream()); });
-    return CollectiveRow{"roof: copy", from.bytes(), seconds, 1};
+    return CollectiveRow{.name = "roof: copy", .carrier = "a plain copy", .bytes = from.bytes(), .seconds = seconds};
   }
 
   /// Whether the previous rank's GPU may touch this one's memory, on all ranks. Only threads of one process are told of
@@ -208,10 +223,22 @@ class CollectivesRunner {
     return std::ranges::find(agreed, 0) == agreed.end();
   }
 
-  comm::Group everyone() {
+  /// Of all ranks, as training makes its groups of data-parallel ranks, and with messages those of pipeline stages
+  /// (grid::make_mesh). On GPUs a group with messages leaves all collectives to NCCL (PeerGroup::takes).
+  comm::Group everyone(std::string name, comm::Messages messages) {
     std::vector<int> ranks(static_cast<std::size_t>(world_.size()));
     std::iota(ranks.begin(), ranks.end(), 0);
-    return world_.group("bench", std::move(ranks), {.messages = comm::Messages::neighbours});
+    const bool by_kernels = options_.transfers == comm::name_of(comm::Carrier::kernels);
+    const comm::Carrier carrier = by_kernels ? comm::Carrier::kernels : comm::Carrier::copy_engines;
+    return world_.group(std::move(name), std::move(ranks), {.messages = messages, .carrier = carrier});
+  }
+  const comm::Group& group_of(const Collective& one) const {
+    return comm::is_message(one.op) ? messages_ : collectives_;
+  }
+  std::string_view carrier_of(const Collective& one, const Tensors& tensors) const {
+    const comm::Call call{.op = one.op, .dtype = dtype_, .count = (tensors.*one.in).numel()};
+    const std::string_view carrier = group_of(one).channel().carrier_of(call, ex_.stream());
+    return carrier.empty() ? world_.transport() : carrier;
   }
 
   /// Elements of a rank's part when `bytes` are cut into one for each.
@@ -227,7 +254,7 @@ class CollectivesRunner {
         given[i] = static_cast<T>(static_cast<float>(input_value(who.rank, static_cast<Index>(i))));
       device::fill_bytes(ex_.device(), out.raw(), 0xff, out.bytes(), ex_.stream());
       ex_.copy(in.raw(), given.data(), in.bytes());
-      one.run(ex_, group_, tensors);
+      one.run(ex_, group_of(one), tensors);
       ex_.copy(got.data(), out.raw(), out.bytes());
       ex_.synchronize();
       world_.check_health();
@@ -236,7 +263,7 @@ class CollectivesRunner {
         const T exact = static_cast<T>(static_cast<float>(wanted));
         if (std::memcmp(&got[i], &exact, sizeof exact) == 0) continue;
         throw InternalError(str("[bench collectives] ", one.name, " of ", in.bytes(), " bytes in ", name_of(dtype_),
-                                " over ", world_.size(), " ranks (", world_.transport(), "): element ", i, " = ",
+                                " over ", world_.size(), " ranks (", carrier_of(one, tensors), "): element ", i, " = ",
                                 static_cast<float>(got[i]), ": must be ", wanted));
       }
     });
@@ -251,7 +278,7 @@ class CollectivesRunner {
       begins.emplace_back(ex_.device());
       ends.emplace_back(ex_.device());
     }
-    comm::barrier(ex_, group_);
+    comm::barrier(ex_, collectives_);
     for (std::size_t i = 0; i < rounds; ++i) {
       begins[i].record(ex_.stream());
       work();
@@ -271,7 +298,7 @@ class CollectivesRunner {
   const CollectivesBench& options_;
   Exec ex_;
   DType dtype_;
-  comm::Group group_;
+  comm::Group collectives_, messages_;
 };
 
 /// How many ranks, of what the options and the launcher say; without either those that this machine has GPUs for.
@@ -284,13 +311,14 @@ int ranks_of(const CollectivesBench& options, const Launcher& launcher, Device d
 }
 
 void print_text(const CollectiveTimes& times, const std::string& title) {
-  std::printf("%s\n%-16s %12s %14s %16s %12s %8s\n", title.c_str(), "", "bytes", "time", "algorithm", "bus", "of roof");
+  std::printf("%s\n%-16s %12s %14s %16s %12s %8s  %s\n", title.c_str(), "", "bytes", "time", "algorithm", "bus",
+              "of roof", "carried by");
   const auto print = [&](const CollectiveRow& row) {
     char share[16] = "       -";
     if (times.roof) std::snprintf(share, sizeof share, "%6.1f %%", 100 * times.share_of_roof(row));
-    std::printf("%-16s %12lld %11.1f us %11.2f GB/s %7.2f GB/s %s\n", std::string(row.name).c_str(),
+    std::printf("%-16s %12lld %11.1f us %11.2f GB/s %7.2f GB/s %s  %s\n", std::string(row.name).c_str(),
                 static_cast<long long>(row.bytes), 1e6 * row.seconds, 1e-9 * row.algorithm_rate(),
-                1e-9 * row.bus_rate(), share);
+                1e-9 * row.bus_rate(), share, std::string(row.carrier).c_str());
   };
   if (times.roof) print(*times.roof);
   for (const CollectiveRow& row : times.rows) print(row);
@@ -300,6 +328,7 @@ void print_json(const CollectiveTimes& times) {
   nlohmann::ordered_json out = nlohmann::ordered_json::array();
   const auto add = [&](const CollectiveRow& row) {
     out.push_back({{"name", row.name},
+                   {"carrier", row.carrier},
                    {"bytes", row.bytes},
                    {"seconds", row.seconds},
                    {"algorithm_bytes_per_second", row.algorithm_rate()},
@@ -323,7 +352,7 @@ void run_collectives_bench(const CollectivesBench& options) {
     const int ranks = ranks_of(options, launcher, device);
     if (dtype == DType::bf16 && ranks > kMostRanks)
       throw ConfigError(str("--dtype = bf16: sums of ", ranks, " ranks cannot be checked in it; use f32"));
-    return JobShape{ranks, device};
+    return JobShape{ranks, device};  // whatever carries calls, GPUs share memory: the roof needs it
   };
   const auto makes_nothing = [] {};
   run_job(launcher, shape, makes_nothing, [&](comm::World& world) {
@@ -352,7 +381,9 @@ void add_bench_collectives(CLI::App& bench) {
       "send_recv. In send_recv every rank sends to the next one and receives from the one before. The "
       "roof is a plain copy of the largest size by every rank at once, on GPUs into the next rank's memory, and shares "
       "of it are the bus bandwidth's; what fits a CPU's caches may exceed it. '-': GPUs do not reach each other's "
-      "memory, as with ranks that are processes.");
+      "memory, as with ranks that are processes. Each row says what carried it: threads, mpi or nccl, or between GPUs "
+      "that reach each other's memory copy engines or kernels that meet. Calls are those of training outside of graphs "
+      "that it awaits before long.");
   command->add_option("--device", o->device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
@@ -366,6 +397,12 @@ void add_bench_collectives(CLI::App& bench) {
       ->delimiter(',')
       ->check(CLI::IsMember(names));
   command->add_option("--dtype", o->dtype, "f64, f32, bf16 or f16 (default: f32 on the CPU, bf16 on GPUs)");
+  command
+      ->add_option("--transfers", o->transfers,
+                   "What carries what is large between GPUs, as parallel.transfers: copy_engines (and kernels of ours, "
+                   "between rank threads; else as kernels), or kernels: NCCL's. On the CPU there is no choice")
+      ->check(CLI::IsMember({"copy_engines", "kernels"}))
+      ->capture_default_str();
   const CLI::AsSizeValue size(false);  // KiB and K are 1024
   command->add_option("--min", o->smallest, "Bytes to begin with (default: 64KiB)")->transform(size);
   command->add_option("--max", o->largest, "Bytes to end with (default: 256MiB)")->transform(size);

@@ -141,6 +141,9 @@ class Channel {
 
   /// Where the transport runs the call that the ticket names; null where it has no stream for it.
   virtual Stream stream_of(Ticket) const { return {}; }
+  /// What would carry such a call if it were made now in `stream`, in words; empty: the transport itself, which
+  /// World::transport() names.
+  virtual std::string_view carrier_of(const Call&, Stream) const { return {}; }
 
   // `stream` is the caller's: its present point is where the data is ready and the memory free. On a CPU there is one,
   // and collectives are complete when they return; elsewhere the host goes on and wait() holds the stream.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <fstream>
 
 #include <gmock/gmock.h>
@@ -271,11 +272,13 @@ TEST(CommandLine, BenchStepTimesNoSingleOpsOfAGraph) {
 
 TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
   const std::string command = " bench collectives --min 1000 --max 16K --rounds 3 --format json --dtype ";
-  std::vector<std::string> runs = {"megalith" + command + "f32"};
+  // Between CPUs nothing is left to parallel.transfers, nor to --transfers.
+  std::vector<std::pair<std::string, std::string>> runs = {
+      {"threads", "megalith" + command + "f32"}, {"threads", "megalith" + command + "bf16 --transfers kernels"}};
 #ifdef MEGALITH_WITH_MPI
-  runs.push_back(mpirun(2, testing::program() + command + "bf16"));
+  runs.emplace_back("mpi", mpirun(2, testing::program() + command + "bf16"));
 #endif
-  for (const std::string& run : runs) {
+  for (const auto& [transport, run] : runs) {
     const Finished got = run_shell(run);
     ASSERT_EQ(got.code, 0) << got.err;
     const std::pair<const char*, double> wanted[] = {{"all_reduce", 1.0},  // bus over algorithm bandwidth, two ranks
@@ -288,6 +291,7 @@ TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
     const nlohmann::json roof = rows[0];
     rows.erase(0);
     EXPECT_EQ(roof.at("name"), "roof: copy");
+    EXPECT_EQ(roof.at("carrier"), "a plain copy");
     EXPECT_EQ(roof.at("bytes"), 16384);
     EXPECT_EQ(roof.at("share_of_roof"), 1);
     const double roof_rate = roof.at("bytes").get<double>() / roof.at("seconds").get<double>();
@@ -296,6 +300,7 @@ TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const auto& [name, factor] = wanted[i / 3];
       EXPECT_EQ(rows[i].at("name"), name);
+      EXPECT_EQ(rows[i].at("carrier"), transport);
       const double bytes = rows[i].at("bytes").get<double>(), seconds = rows[i].at("seconds").get<double>();
       EXPECT_EQ(bytes, kBytes[i % 3]);
       EXPECT_GT(seconds, 0);
@@ -304,12 +309,45 @@ TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
       EXPECT_DOUBLE_EQ(rows[i].at("share_of_roof").get<double>(), factor * bytes / seconds / roof_rate);
     }
   }
-  for (const auto& [wrong, text] : {std::pair{"--dtype i32", "--dtype = i32: must be f64, f32, bf16 or f16"},
-                                    std::pair{"--min 2K --max 1K", "--min = 2048: must be at most --max = 1024"},
-                                    std::pair{"--ranks 1", "--ranks"}}) {
+  for (const auto& [wrong, text] :
+       {std::pair{"--dtype i32", "--dtype = i32: must be f64, f32, bf16 or f16"},
+        std::pair{"--min 2K --max 1K", "--min = 2048: must be at most --max = 1024"},
+        std::pair{"--transfers pigeons", "--transfers"}, std::pair{"--ranks 1", "--ranks"}}) {
     const Finished refused = run_shell(std::string("megalith bench collectives ") + wrong);
     EXPECT_EQ(refused.code, 64) << wrong;
     EXPECT_NE(refused.err.find(text), std::string::npos) << refused.err;
+  }
+}
+
+TEST(CommandLine, BenchCollectivesSaysWhatCarriedACall) {
+  const Finished got = run_shell("megalith bench collectives --only all_gather --min 1K --max 1K --rounds 1");
+  ASSERT_EQ(got.code, 0) << got.err;
+  EXPECT_THAT(got.out, ::testing::MatchesRegex(".* of roof  carried by\nroof: copy .* %  a plain copy\n"
+                                               "all_gather .* 1024 .* %  threads\n"));
+}
+
+TEST(CommandLine, BenchCollectivesOnAGpuAndItsPeerMeasuresWhatCarriesTraining) {
+  if (run_shell("megalith doctor").out.find("GPU 1") == std::string::npos) GTEST_SKIP() << "needs two GPUs";
+  const auto carriers = [](const std::string& options) {
+    const Finished got = run_shell(
+        "megalith bench collectives --device cuda --ranks 2 --min 64K --max 4M --factor 64 --rounds 3 --format json " +
+        options);
+    EXPECT_EQ(got.code, 0) << got.err;
+    std::vector<std::string> found;
+    for (const nlohmann::json& row : nlohmann::json::parse(got.out))
+      found.push_back(row.at("carrier").get<std::string>());
+    return found;
+  };
+  for (const std::string dtype : {"f32", "bf16"}) {
+    const std::vector<std::string> got = carriers("--dtype " + dtype);
+    if (got.front() != "a plain copy") GTEST_SKIP() << "needs GPUs that reach each other's memory";
+    EXPECT_THAT(got, ::testing::ElementsAre("a plain copy", "nccl", "copy engines",  // all_reduce of 64 KiB, of 4 MiB
+                                            "nccl", "kernels that meet",             // reduce_scatter
+                                            "nccl", "kernels that meet",             // all_gather
+                                            "nccl", "nccl",                          // broadcast
+                                            "nccl", "copy engines"));                // send_recv
+    const std::vector<std::string> by_kernels = carriers("--transfers kernels --dtype " + dtype);
+    EXPECT_EQ(std::ranges::count(by_kernels, "nccl"), 10);
   }
 }
 

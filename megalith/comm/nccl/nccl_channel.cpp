@@ -188,6 +188,10 @@ void NcclChannel::look(double timeout_s) {
 
 bool NcclChannel::takes_peers(const Call& call) const { return peers_ != nullptr && peers_->takes(call); }
 
+std::string_view NcclChannel::carrier_of(const Call& call, Stream stream) const {
+  return takes_peers(call) ? peers_->carrier_of(call, stream) : Channel::carrier_of(call, stream);
+}
+
 /// Makes a call by submit(communicator, stream) in the order of the line, behind the present point of `caller`.
 template <class Submit>
 Ticket NcclChannel::run(std::size_t place, const Call& call, Stream caller, Submit&& submit) {

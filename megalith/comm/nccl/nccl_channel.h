@@ -2,6 +2,7 @@
 #include <atomic>
 #include <deque>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megalith/comm/group.h"
@@ -36,6 +37,7 @@ class NcclChannel final : public Channel {
   int multiprocessors() const override;
   bool sums_in_rank_order() const override { return false; }
   Stream stream_of(Ticket ticket) const override;
+  std::string_view carrier_of(const Call& call, Stream stream) const override;
   Ticket all_reduce(const Call& call, void* data, Stream stream) override;
   Ticket reduce_scatter(const Call& call, const void* in, void* out, Stream stream) override;
   Ticket all_gather(const Call& call, const void* in, void* out, Stream stream) override;

@@ -105,14 +105,18 @@ PeerGroup::PeerGroup(const Group& host, const GroupUse& use, int most_blocks,
 
 PeerGroup::~PeerGroup() = default;
 
+Index PeerGroup::bytes_of(const Call& call) const {
+  return call.count * size_of(call.dtype) * (call.op == Op::all_gather ? size() : 1);
+}
+
 bool PeerGroup::takes(const Call& call) const {
-  const Index bytes = call.count * size_of(call.dtype);
+  const Index bytes = bytes_of(call);
   const bool for_messages = layout_.messages != Messages::none;
   if (is_message(call.op)) return for_messages && bytes >= kLeastMessageBytes;
   if (for_messages) return false;
   switch (call.op) {
     case Op::all_gather:
-      return bytes * size() >= kLeastBytes;
+      return bytes >= kLeastBytes;
     case Op::all_reduce:
     case Op::reduce_scatter:
       return bytes >= kLeastBytes && call.reduce == Reduce::sum && is_summed(call.dtype);
@@ -167,15 +171,29 @@ void PeerGroup::pull(const Piece& piece, std::byte* to, Stream stream) const {
   for_others([&](int member) { copy(to + piece.offset(member), mailbox(member).out(), piece.bytes(member), stream); });
 }
 
-PeerGroup::Way PeerGroup::way_of(const Call& call, Index bytes, Stream stream) const {
+PeerGroup::Way PeerGroup::way_of(const Call& call, Stream stream) const {
   if (!reaches_tensors()) return Way::copies;
   const bool captured = is_capturing(stream);
-  if (call.haste == Haste::beside_work && (!captured || bytes >= kLeastCopiedBytes)) return Way::copies;
+  if (call.haste == Haste::beside_work && (!captured || bytes_of(call) >= kLeastCopiedBytes)) return Way::copies;
   if (call.haste == Haste::alone || size() > 2) return Way::meeting;
   // Of two members. 1.2B on H200s, ms a step: eager sums by copies 73.3, by meetings 74.7 (a rank's share of four 54.1,
   // 48.0); where rows are shared, from a graph, gathers by meetings 74.2, 74.5, between them 71.8, 73.1.
   if (call.op == Op::all_reduce && !captured) return Way::copies;
   return call.op == Op::all_gather && captured ? Way::between_meetings : Way::meeting;
+}
+
+std::string_view PeerGroup::carrier_of(const Call& call, Stream stream) const {
+  constexpr std::string_view kCopyEngines = "copy engines";
+  if (is_message(call.op)) return is_capturing(stream) ? "kernels" : kCopyEngines;
+  switch (way_of(call, stream)) {
+    case Way::copies:
+      return kCopyEngines;
+    case Way::meeting:
+      return "kernels that meet";
+    case Way::between_meetings:
+      return "kernels between meetings";
+  }
+  return "?";
 }
 
 std::vector<std::byte*> PeerGroup::addresses_of_all(const void* own) const {
@@ -205,7 +223,7 @@ void PeerGroup::all_reduce(const Call& call, void* data, Stream stream) {
   auto* const bytes = static_cast<std::byte*>(data);
   const Index total = call.count * size_of(call.dtype);
   const Index share = round_up(ceil_div(total, Index{size()}), MailboxLayout::kAlignment);
-  if (way_of(call, total, stream) == Way::meeting) {
+  if (way_of(call, stream) == Way::meeting) {
     const Piece part{share, 0, share, total};
     const Index count = part.bytes(rank_) / size_of(call.dtype);
     return all_reduce_at_meeting(stream, met_part(call, data, part.offset(rank_), count));
@@ -221,7 +239,7 @@ void PeerGroup::all_reduce(const Call& call, void* data, Stream stream) {
 
 void PeerGroup::reduce_scatter(const Call& call, const void* in, void* out, Stream stream) {
   const Index total = call.count * size_of(call.dtype), stride = total / size();
-  if (way_of(call, total, stream) == Way::meeting) {
+  if (way_of(call, stream) == Way::meeting) {
     const MetPart part = met_part(call, const_cast<void*>(in), rank_ * stride, call.count / size());
     return reduce_scatter_at_meeting(stream, part, out);
   }
@@ -235,7 +253,7 @@ void PeerGroup::reduce_scatter(const Call& call, const void* in, void* out, Stre
 
 void PeerGroup::all_gather(const Call& call, const void* in, void* out, Stream stream) {
   const Index stride = call.count * size_of(call.dtype), most = layout_.part_bytes();
-  const Way way = way_of(call, stride * size(), stream);
+  const Way way = way_of(call, stream);
   if (way == Way::between_meetings) return all_gather_between_meetings(call, in, out, stream);
   if (way == Way::meeting) return all_gather_at_meeting(stream, met_part(call, out, rank_ * stride, call.count), in);
   auto* const to = static_cast<std::byte*>(out);

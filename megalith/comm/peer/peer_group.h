@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "megalith/comm/peer/kernels.h"
@@ -45,6 +46,8 @@ class PeerGroup {
   bool reaches_tensors() const { return most_blocks_ > 0; }
   /// Whether a call comes here: the same answer on all members. The others are small, or of another kind.
   bool takes(const Call& call) const;
+  /// How a call that comes here goes if it is made now in `stream`, in words.
+  std::string_view carrier_of(const Call& call, Stream stream) const;
   void all_reduce(const Call& call, void* data, Stream stream);
   void reduce_scatter(const Call& call, const void* in, void* out, Stream stream);
   void all_gather(const Call& call, const void* in, void* out, Stream stream);
@@ -65,8 +68,10 @@ class PeerGroup {
   enum class Way : std::uint8_t;
   PeerGroup(const Group& host, const GroupUse& use, int most_blocks,
             std::vector<std::shared_ptr<const PeerMailbox>> mailboxes);
-  /// How a collective over so many bytes goes that is made now.
-  Way way_of(const Call& call, Index bytes, Stream stream) const;
+  /// Of a message, or of the larger of a collective's input and result.
+  Index bytes_of(const Call& call) const;
+  /// How a collective goes that is made now.
+  Way way_of(const Call& call, Stream stream) const;
   int size() const { return static_cast<int>(mailboxes_.size()); }
   const PeerMailbox& mailbox(int member) const { return *mailboxes_[static_cast<std::size_t>(member)]; }
   /// Everybody's address, in member order. Collective over the host.
