@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/comm/gather_values.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
@@ -268,6 +269,12 @@ void Engine::run_capturing(Ops&& ops) {
   ops();
   graph_bytes_ += device::memory_in_use(plan_.device) - before;
   meet(world_, *ex_, "after graphs were captured");
+  std::uint64_t sum = 0;
+  for (const std::uint64_t term : comm::gather_values(world_.all(), world_.agreement_term())) sum += term;
+  if (sum == 0) return;
+  throw CollectiveError(
+      "[capture] the ranks disagree about the collectives that their graphs hold, or that came before them: no graph "
+      "is launched, parameters stay as they are");
 }
 
 CapturedGraphs Engine::captured_graphs() const {
@@ -306,11 +313,12 @@ void Engine::forget_graphs() {
   forgotten_at_batch_ = evaluated_batches_;
 }
 
-template <class Ops>
-void Engine::run_by(capture::StepGraph& graph, Via via, Ops&& ops) {
+template <class Ops, class BeforeLaunch>
+void Engine::run_by(capture::StepGraph& graph, Via via, Ops&& ops, BeforeLaunch&& before_launch) {
   if (via == Via::eager) return graph.run_beside(*ex_, ops);
   // No rank launches while another captures.
   if (graph.captures_next()) run_capturing([&] { graph.capture(*ex_, ledger_.memory(), ops); });
+  if (graph.captured()) before_launch();
   graph.run(*ex_, ledger_.memory(), ops);
 }
 
@@ -364,7 +372,21 @@ StepResult Engine::step(const model::BatchSource& source, const Progress& progre
   return finish_step();
 }
 
+comm::StepPattern* Engine::pattern_of_step(Via via) {
+  const Index since_warmup = graph_steps() - plan_.graphs.warmup_steps;
+  if (plan_.graphs.mode == capture::GraphMode::none || via == Via::eager || since_warmup < 0) return &eager_calls_;
+  return since_warmup == 0 ? nullptr : &calls_beside_graphs_;
+}
+
 void Engine::run_step(Stop stop, Via via) {
+  std::optional<comm::WatchedStep> watched;
+  if (comm::StepPattern* const pattern = pattern_of_step(via)) watched.emplace(world_, *pattern, *ex_);
+  const auto upload = [&] { upload_terms(stop); };
+  const auto vote_and_update = [&] {
+    sum_terms();
+    if (watched) watched->end();
+    run_update();
+  };
   if (plan_.graphs.mode == capture::GraphMode::layers) {
     begin_layer_graphs(via);
     if (layer_graphs_.state() == GraphCache::State::capturing) {
@@ -377,29 +399,22 @@ void Engine::run_step(Stop stop, Via via) {
       run_passes();
     }
     layer_graphs_.end_step();
-    upload_terms(stop);
-    sum_terms();
-    run_update();
   } else if (!uses_step_graph(plan_)) {
-    comm::WatchedStep watched(world_, pattern_, *ex_);
     run_passes();
-    upload_terms(stop);
-    sum_terms();
-    watched.end();
-    run_update();
   } else if (plan_.graphs.optimizer) {
-    upload_terms(stop);
-    run_by(train_graph_, via, [this] {
+    const auto step = [&] {
       run_passes();
-      sum_terms();
-      run_update();
-    });
+      if (ex_->capture() == nullptr) upload();  // a graph cannot hold it: it comes before the launch
+      vote_and_update();
+    };
+    run_by(train_graph_, via, step, upload);
+    if (watched) watched->end();
+    return;
   } else {
     run_by(train_graph_, via, [this] { run_passes(); });
-    upload_terms(stop);
-    sum_terms();
-    run_update();
   }
+  upload();
+  vote_and_update();
 }
 
 void Engine::start_step(const model::BatchSource& source, const Progress& progress, Stop stop) {
@@ -448,6 +463,7 @@ StepResult Engine::finish_step() {
 }
 
 double Engine::evaluate(const model::BatchSource& source, Index samples) {
+  if (steps_started() != 0) throw InternalError("[Engine::evaluate] a step is under way");
   stage_.gather_all_params(*ex_);
   double sum = 0;
   for (Index first = 0; first < samples; first += plan_.train.global_batch) {

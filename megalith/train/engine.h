@@ -138,7 +138,8 @@ class Engine {
   void warm_up(Index before);
   void warm_up_collectives();
   void warm_up_passes();
-  /// The ops of a step, in the order of these calls; a graph may hold the first, or all but the upload.
+  /// The ops of a step, in the order of run_passes() to run_update(); a graph may hold the first, or all but the
+  /// upload.
   void run_step(Stop stop, Via via);
   void begin_layer_graphs(Via via);
   /// Steps and evaluated batches since the run began, or graphs were forgotten.
@@ -151,10 +152,19 @@ class Engine {
   void upload_terms(Stop stop);
   void sum_terms();
   void run_update();
-  /// Runs `ops` by a graph of the run's planned memory, once its warm-up is over, or eagerly beside it. Collective.
+  /// What the calls between ranks of the coming step must be like: those of eager steps, or those that steps make with
+  /// their graphs, from the first on that only launches. Null for the step of the capture, which has both.
+  comm::StepPattern* pattern_of_step(Via via);
+  /// Runs `ops` by a graph of the run's planned memory, once its warm-up is over, with before_launch() in front, or
+  /// eagerly beside it. Collective.
+  template <class Ops, class BeforeLaunch>
+  void run_by(capture::StepGraph& graph, Via via, Ops&& ops, BeforeLaunch&& before_launch);
   template <class Ops>
-  void run_by(capture::StepGraph& graph, Via via, Ops&& ops);
-  /// Runs what captures graphs, before and after which all ranks meet; on a GPU, sees what memory they take.
+  void run_by(capture::StepGraph& graph, Via via, Ops&& ops) {
+    run_by(graph, via, ops, [] {});
+  }
+  /// Runs what captures graphs, before and after which all ranks meet; on a GPU, sees what memory they take. Throws
+  /// CollectiveError, on all ranks, where their calls differ by then.
   template <class Ops>
   void run_capturing(Ops&& ops);
   MemoryNames memory_names() const;
@@ -165,7 +175,7 @@ class Engine {
   comm::World& world_;
   const config::RunPlan& plan_;
   grid::Mesh mesh_;
-  comm::StepPattern pattern_;
+  comm::StepPattern eager_calls_, calls_beside_graphs_;
   std::optional<Exec> ex_;
   MemoryLedger ledger_;
   model::GptStage stage_;

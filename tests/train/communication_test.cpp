@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/train/small_run.h"
+#include "tests/comm/wrapped_world.h"
+#include "tests/train/graph_ways.h"
 
 // What a step sends, against the table of arXiv:1909.08053's scheme: per microbatch and rank, 4 all-reduces of b s h a
 // layer, b s h for the embedding and b s h for the output product, 3 b s for the loss, and the parameters once over dp.
@@ -93,6 +94,67 @@ TEST(Agreement, ARankThatSkipsACollectiveStopsTheStepEverywhere) {
     testing::put_params(after, engine.stage(), false);
     EXPECT_EQ(before.tensors(), after.tensors());
   });
+}
+
+/// The rank believes to have sent something more, which no transport notices, as nobody awaits it.
+void miscount(comm::Channel& channel) { channel.book({.op = comm::Op::send, .lane = 77}, 0); }
+
+/// The last rank miscounts whenever gradients are summed.
+class MiscountingChannel final : public comm::ForwardingChannel {
+ public:
+  explicit MiscountingChannel(const comm::Group& group) : ForwardingChannel(group) {}
+  comm::Ticket reduce_scatter(const comm::Call& call, const void* in, void* out, Stream stream) override {
+    if (rank() + 1 == size()) miscount(*this);
+    return inner().reduce_scatter(call, in, out, stream);
+  }
+};
+
+std::vector<testing::GraphWay> all_ways() {
+  std::vector<testing::GraphWay> ways(std::begin(testing::kGraphWays), std::end(testing::kGraphWays));
+  ways.push_back({"eager", capture::GraphMode::none});
+  return ways;
+}
+
+TEST(Agreement, CallsThatDifferWithinTheFirstStepStopThatStep) {
+  for (const testing::GraphWay& way : all_ways()) {
+    SCOPED_TRACE(way.name);
+    const config::RunPlan plan = testing::with_graphs(testing::small_plan({.dp = 2}, "fp64", 2), way, 3);
+    comm::run_ranks(2, [&](comm::World& world) {
+      comm::WrappedWorld<MiscountingChannel> miscounting(world);
+      train::Engine engine(miscounting, plan);
+      engine.allocate();
+      testing::Gathered before, after;
+      testing::put_params(before, engine.stage(), false);
+      EXPECT_THROW(engine.step(testing::HashedBatches(plan.model.vocab_size), {}, train::Stop::no), CollectiveError);
+      testing::put_params(after, engine.stage(), false);
+      EXPECT_EQ(before.tensors(), after.tensors());
+    });
+  }
+}
+
+TEST(Agreement, ACaptureThatRanksDisagreeAboutIsNotLaunched) {
+  for (const testing::GraphWay& way : testing::kGraphWays) {
+    SCOPED_TRACE(way.name);
+    const config::RunPlan plan = testing::with_graphs(testing::small_plan({.dp = 2}, "fp64", 3), way, 1);
+    comm::run_ranks(2, [&](comm::World& world) {
+      train::Engine engine(world, plan);
+      engine.allocate();
+      const testing::HashedBatches source(plan.model.vocab_size);
+      engine.step(source, {}, train::Stop::no);
+      testing::Gathered before, after;
+      testing::put_params(before, engine.stage(), false);
+      if (world.rank() == 1) miscount(engine.mesh().dp.channel());
+      try {
+        engine.step(source, {1, 8}, train::Stop::no);
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const CollectiveError& error) {
+        EXPECT_EQ(std::string(error.what()).substr(0, 17), "step 2: [capture]") << error.what();
+      }
+      EXPECT_EQ(engine.captured_graphs().launch_s, 0);
+      testing::put_params(after, engine.stage(), false);
+      EXPECT_EQ(before.tensors(), after.tensors());
+    });
+  }
 }
 
 TEST(Agreement, NaNStopsTheStepEverywhereAndNamesTheStep) {

@@ -4,7 +4,7 @@
 
 #include "megalith/base/error.h"
 
-#include "tests/train/small_run.h"
+#include "tests/train/graph_ways.h"
 
 namespace megalith {
 namespace {
@@ -35,18 +35,18 @@ std::vector<float> own_values(const ParamBuffer& params) {
   return values;
 }
 
-/// A clean step, then one in which a call of the culprit goes wrong.
-Outcome run_mutated(const testing::Grid& grid, int culprit, const Mutation& mutation) {
-  const config::RunPlan plan = tiny_plan(grid);
+/// Clean steps, then one in which a call of the culprit goes wrong.
+Outcome run_mutated(const config::RunPlan& plan, int culprit, const Mutation& mutation, Index clean_steps = 1) {
   Outcome outcome;
   std::atomic<bool> moved{false};
   try {
-    comm::run_ranks(grid.ranks(),
+    comm::run_ranks(plan.grid.world_size,
                     [&](comm::World& world) {
                       train::Engine engine(world, plan);
                       engine.allocate();
                       const testing::HashedBatches source(plan.model.vocab_size);
-                      engine.step(source, {}, train::Stop::no);
+                      for (Index step = 0; step < clean_steps; ++step)
+                        engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
                       const std::vector<float> before = own_values(engine.stage().params());
                       comm::Mutator* mutator = world.rank() == culprit ? &world.mutate(mutation) : nullptr;
                       const auto note = [&] {
@@ -54,7 +54,7 @@ Outcome run_mutated(const testing::Grid& grid, int culprit, const Mutation& muta
                         if (own_values(engine.stage().params()) != before) moved = true;
                       };
                       try {
-                        engine.step(source, {1, plan.train.global_batch}, train::Stop::no);
+                        engine.step(source, {clean_steps, clean_steps * plan.train.global_batch}, train::Stop::no);
                       } catch (...) {
                         note();
                         throw;
@@ -69,16 +69,14 @@ Outcome run_mutated(const testing::Grid& grid, int culprit, const Mutation& muta
   return outcome;
 }
 
-class CollectiveMutation : public ::testing::TestWithParam<std::tuple<testing::Grid, Mutation::Kind, int>> {};
-
-TEST_P(CollectiveMutation, IsCaughtBeforeTheOptimizerMovesAndTheCulpritNamed) {
-  const auto& [grid, kind, culprit] = GetParam();
-  const Index calls = run_mutated(grid, culprit, {kind, Index{1} << 40}).calls;
+/// Every call of the step after `clean_steps` goes wrong in a run of its own.
+void expect_caught(const config::RunPlan& plan, int culprit, Mutation::Kind kind, Index clean_steps = 1) {
+  const Index calls = run_mutated(plan, culprit, {kind, Index{1} << 40}, clean_steps).calls;
   ASSERT_GT(calls, 20);
   int caught = 0;
   for (Index k = 0; k < calls; ++k) {
     SCOPED_TRACE(str("call ", k, " of ", calls));
-    const Outcome outcome = run_mutated(grid, culprit, {kind, k});
+    const Outcome outcome = run_mutated(plan, culprit, {kind, k}, clean_steps);
     if (!outcome.applied) {
       EXPECT_EQ(outcome.error, "");
       continue;
@@ -93,22 +91,52 @@ TEST_P(CollectiveMutation, IsCaughtBeforeTheOptimizerMovesAndTheCulpritNamed) {
   EXPECT_GT(caught, 5);
 }
 
-std::string mutation_name(const ::testing::TestParamInfo<std::tuple<testing::Grid, Mutation::Kind, int>>& suite) {
+class CollectiveMutation : public ::testing::TestWithParam<std::tuple<testing::Grid, Mutation::Kind, int>> {};
+
+TEST_P(CollectiveMutation, IsCaughtBeforeTheOptimizerMovesAndTheCulpritNamed) {
+  const auto& [grid, kind, culprit] = GetParam();
+  expect_caught(tiny_plan(grid), culprit, kind);
+}
+
+std::string name_of(Mutation::Kind kind) {
   constexpr const char* kNames[] = {"skip", "twice", "count", "dtype", "reduce", "swap"};
-  return std::get<0>(suite.param).name() + "_" + kNames[static_cast<int>(std::get<1>(suite.param))] + "_rank" +
+  return kNames[static_cast<int>(kind)];
+}
+
+std::string mutation_name(const ::testing::TestParamInfo<std::tuple<testing::Grid, Mutation::Kind, int>>& suite) {
+  return std::get<0>(suite.param).name() + "_" + name_of(std::get<1>(suite.param)) + "_rank" +
          std::to_string(std::get<2>(suite.param));
 }
+
+constexpr auto kKinds = {Mutation::Kind::skip,  Mutation::Kind::twice,  Mutation::Kind::count,
+                         Mutation::Kind::dtype, Mutation::Kind::reduce, Mutation::Kind::swap};
 
 constexpr testing::Grid kGrids[] = {
     {.tp = 2, .pp = 2}, {.tp = 2, .dp = 2}, {.tp = 2, .dp = 2, .sharding = Sharding::optimizer}};
 
 INSTANTIATE_TEST_SUITE_P(Grids, CollectiveMutation,
-                         ::testing::Combine(::testing::ValuesIn(kGrids),
-                                            ::testing::Values(Mutation::Kind::skip, Mutation::Kind::twice,
-                                                              Mutation::Kind::count, Mutation::Kind::dtype,
-                                                              Mutation::Kind::reduce, Mutation::Kind::swap),
+                         ::testing::Combine(::testing::ValuesIn(kGrids), ::testing::ValuesIn(kKinds),
                                             ::testing::Range(0, 4)),
                          mutation_name);
+
+// In steps that come before graphs are captured, and in those that launch them (on the CPU the calls in a graph are
+// made and watched, too).
+class CollectiveMutationWithGraphs
+    : public ::testing::TestWithParam<std::tuple<testing::GraphWay, Mutation::Kind, bool>> {};
+
+TEST_P(CollectiveMutationWithGraphs, IsCaughtBeforeTheOptimizerMovesAndTheCulpritNamed) {
+  const auto& [way, kind, launches] = GetParam();
+  const config::RunPlan plan = testing::with_graphs(tiny_plan({.tp = 2, .pp = 2}), way, launches ? 1 : 3);
+  expect_caught(plan, 3, kind, launches ? 3 : 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, CollectiveMutationWithGraphs,
+                         ::testing::Combine(::testing::ValuesIn(testing::kGraphWays), ::testing::ValuesIn(kKinds),
+                                            ::testing::Bool()),
+                         [](const auto& suite) {
+                           return std::string(std::get<0>(suite.param).name) + "_" + name_of(std::get<1>(suite.param)) +
+                                  (std::get<2>(suite.param) ? "_launched" : "_warming_up");
+                         });
 
 TEST(CollectivePattern, RaisesNoFalseAlarmInAThousandSteps) {
   const testing::Grid grid{.tp = 2, .pp = 2};
