@@ -96,22 +96,4 @@ OwnedBuffers owned_buffers(const RankLayers& layers, std::span<const std::vector
   return owned;
 }
 
-MessageCopies message_copies(const pipeline::LoweredSchedule& lowered, const Coverage& coverage) {
-  const bool reads_input = coverage.attention, writes_output = coverage.mlp == MlpCover::whole;
-  const bool shared = lowered.slot_policy == pipeline::SlotPolicy::shared;
-  std::set<std::pair<int, int>> receiving;  // pool, slot
-  bool sends = false, receives_grads = false;
-  for (const pipeline::LoweredAction& action : lowered.actions) {
-    const bool is_sent = action.buffer >= 0;
-    if (action.act == pipeline::Act::forward) {
-      if (reads_input && action.input_buffer >= 0) receiving.insert({shared ? 0 : action.chunk, action.slot});
-      sends = sends || (writes_output && is_sent);
-    } else if (action.act == pipeline::Act::backward) {
-      sends = sends || (reads_input && is_sent);
-      receives_grads = receives_grads || (writes_output && action.gradient_buffer >= 0);
-    }
-  }
-  return {static_cast<Index>(receiving.size()), Index{sends} + Index{receives_grads}};
-}
-
 }  // namespace megalith::capture

@@ -45,15 +45,4 @@ struct OwnedBuffers {
 OwnedBuffers owned_buffers(const RankLayers& layers, std::span<const std::vector<LayerSizes>> sizes,
                            std::span<const std::vector<Coverage>> coverages);
 
-/// What graphs per slot need beside the memory plan of a rank that runs `lowered`, when every layer's graph covers
-/// `coverage`. Message buffers do not come round together with slots, so a graph cannot hold their addresses: messages
-/// that a graph reads or writes are copied. `inputs`: received activations, one place a slot, because backward reads
-/// them again. `passing`: one place for what is about to be sent, one for received gradients. Graphs per microbatch
-/// need neither: the same microbatch has the same buffers in every step.
-struct MessageCopies {
-  Index inputs = 0, passing = 0;  ///< messages
-  Index total() const { return inputs + passing; }
-};
-MessageCopies message_copies(const pipeline::LoweredSchedule& lowered, const Coverage& coverage);
-
 }  // namespace megalith::capture

@@ -82,7 +82,13 @@ class CallList final : public Graph::Body {
 
 void Graph::prepare(Exec& ex) {
   const double begin_s = monotonic_s();
-  body_->prepare(ex);
+  try {
+    body_->prepare(ex);
+  } catch (Error& error) {
+    error.put_in_front(str("[capture] ", what_, ": making a graph of ", stats_.nodes,
+                           " nodes (graphs.mode = \"layers\" with graphs.per = \"slot\" takes least memory): "));
+    throw;
+  }
   if (ex.device() == Device::cpu) return;
   stats_.instantiate_s += monotonic_s() - begin_s;
   stats_.capture_s += monotonic_s() - begin_s;
@@ -182,16 +188,17 @@ void Capture::add_poison(Call call) { ops_->add({.name = "poison", .of_host = fa
 
 Graph Capture::end(Device device, Stream stream) {
   leave();
+  const std::string what = str(name_, ops_->all().empty() ? "" : describe(ops_->all().front().place));
   if (device == Device::cpu) {
     stats_.nodes = static_cast<Index>(ops_->all().size());
     stats_.capture_s = monotonic_s() - begun_s_;
-    return {std::make_shared<CallList>(ops_), ops_, stats_};
+    return {std::make_shared<CallList>(ops_), ops_, stats_, what};
   }
   if constexpr (build::has_cuda) {
     cuda::CapturedNodes nodes = cuda::end_capture(stream);
     stats_.nodes = nodes.count;
     stats_.capture_s = monotonic_s() - begun_s_;
-    return {std::make_shared<DeviceGraph>(std::move(nodes)), ops_, stats_};
+    return {std::make_shared<DeviceGraph>(std::move(nodes)), ops_, stats_, what};
   } else {
     throw InternalError("[Capture::end] a build without CUDA has no such device");
   }
@@ -222,7 +229,9 @@ void GraphComparison::run(Exec& ex, const OpInfo& op, const Capture::Call& call)
                " there: a graph keeps the path of its capture, so what the host runs may not follow data"));
   }
   const auto expect_same = [&](std::span<const Tensor> now, std::span<const Tensor> captured) {
-    for (std::size_t i = 0; i < now.size() && i < captured.size(); ++i) {
+    if (now.size() != captured.size())
+      refuse(ex.place(), op.name, str("it has ", now.size(), " tensors, captured were ", captured.size()));
+    for (std::size_t i = 0; i < now.size(); ++i) {
       if (now[i].shape() != captured[i].shape() || now[i].dtype() != captured[i].dtype())
         refuse(ex.place(), op.name, str("a tensor of shape ", now[i].shape(), ", captured was ", captured[i].shape()));
       if (now[i].raw() != captured[i].raw())

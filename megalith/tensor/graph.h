@@ -40,11 +40,14 @@ class Graph {
   Graph() = default;
   explicit operator bool() const { return body_ != nullptr; }
   /// Makes of what was captured something that can be launched. On a GPU this takes memory and may wait for all that
-  /// the GPU does: not while that waits for other ranks.
+  /// the GPU does: not while that waits for other ranks. Errors name what was captured and where, with what takes less
+  /// memory; IoError where there is no more.
   void prepare(Exec& ex);
   /// Runs in the order of `ex`. On a GPU the host only submits.
   void launch(Exec& ex) const;
   const GraphStats& stats() const { return stats_; }
+  /// What was captured and where, for messages.
+  const std::string& what() const { return what_; }
   /// What the ops of a graph touch, in their order, at the addresses of the capture. Throws InternalError for no graph.
   struct Touched {
     std::string_view op;
@@ -62,14 +65,16 @@ class Graph {
     virtual void prepare(Exec& ex) = 0;
     virtual void launch(Exec& ex) const = 0;
   };
-  Graph(std::shared_ptr<Body> body, std::shared_ptr<const CapturedOps> ops, const GraphStats& stats)
-      : body_(std::move(body)), ops_(std::move(ops)), stats_(stats) {}
+  /// `what` ("training, chunk 0, microbatch 1, layer 3"), for messages.
+  Graph(std::shared_ptr<Body> body, std::shared_ptr<const CapturedOps> ops, const GraphStats& stats, std::string what)
+      : body_(std::move(body)), ops_(std::move(ops)), stats_(stats), what_(std::move(what)) {}
 
  private:
   friend class GraphComparison;
   std::shared_ptr<Body> body_;
   std::shared_ptr<const CapturedOps> ops_;
   GraphStats stats_;
+  std::string what_;
 };
 
 /// Loads what captures put into graphs of their own, on the GPU that the calling thread uses: before other ranks are

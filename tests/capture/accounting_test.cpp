@@ -125,30 +125,5 @@ TEST(Accounting, LayersOfTwoSizesShareNothing) {
   EXPECT_EQ(behind_attention.second_input_bytes, 3 * input_bytes(kDense));
 }
 
-TEST(Accounting, MessagesAreCopiedToWhereGraphsPerSlotLook) {
-  const auto copies = [](const pipeline::ScheduleShape& shape, int stage, pipeline::SlotPolicy policy) {
-    const MessageCopies c = message_copies(pipeline::lower(shape, stage, {policy}), kWhole);
-    return std::pair{c.inputs, c.passing};
-  };
-  using pipeline::SlotPolicy;
-  using Copies = std::pair<Index, Index>;
-  EXPECT_EQ(copies({1, 1, 8}, 0, SlotPolicy::per_chunk), Copies(0, 0));
-  for (const int microbatches : {16, 64, 256}) {
-    EXPECT_EQ(copies({4, 1, microbatches}, 0, SlotPolicy::per_chunk), Copies(0, 2));  // embeds; receives gradients
-    EXPECT_EQ(copies({4, 1, microbatches}, 1, SlotPolicy::per_chunk), Copies(3, 2));
-    EXPECT_EQ(copies({4, 1, microbatches}, 3, SlotPolicy::per_chunk), Copies(1, 1));  // its loss makes the gradients
-    EXPECT_EQ(copies({4, 2, microbatches}, 0, SlotPolicy::per_chunk), Copies(4, 2));  // its first chunk embeds
-  }
-  EXPECT_EQ(copies({4, 2, 64}, 1, SlotPolicy::shared), Copies(9, 2));
-  // Where eager code reads or writes the message, nothing is copied.
-  const auto covering = [](const Coverage& coverage) {
-    const MessageCopies c = message_copies(pipeline::lower({4, 1, 8}, 1), coverage);
-    return Copies{c.inputs, c.passing};
-  };
-  EXPECT_EQ(covering({true, MlpCover::none}), Copies(3, 1));
-  EXPECT_EQ(covering({false, MlpCover::whole}), Copies(0, 2));
-  EXPECT_EQ(covering({false, MlpCover::router}), Copies(0, 0));
-}
-
 }  // namespace
 }  // namespace megalith::capture

@@ -223,6 +223,23 @@ TEST_F(GraphTest, WhateverElseEndsACaptureNamesThePlace) {
   EXPECT_EQ(value(1), 1);
 }
 
+TEST_F(GraphTest, WhatCannotBeMadeOfACaptureNamesItAndKeepsItsClass) {
+  class NoMemory final : public Graph::Body {
+    void prepare(Exec&) override { throw IoError("[device.cpp:1] CUDA: out of memory"); }
+    void launch(Exec&) const override {}
+  };
+  Graph graph(std::make_shared<NoMemory>(), nullptr, {.nodes = 7}, "training, chunk 0, microbatch 1, layer 3");
+  try {
+    graph.prepare(ex_);
+    FAIL() << "there is no memory";
+  } catch (const IoError& error) {
+    EXPECT_STREQ(error.what(),
+                 "[capture] training, chunk 0, microbatch 1, layer 3: making a graph of 7 nodes (graphs.mode = "
+                 "\"layers\" with graphs.per = \"slot\" takes least memory): [device.cpp:1] CUDA: out of memory");
+  }
+  EXPECT_EQ(captured([&] { add(0, 1, 1); }).what(), "training, microbatch 1, layer 3");
+}
+
 TEST_F(GraphTest, PoisonIsPartOfAGraph) {
   Recording recording;
   Exec recorder(Device::cpu, recording);
@@ -299,6 +316,17 @@ TEST_F(GraphComparisonTest, APathThatFollowsDataIsFound) {
             "[graph] training, microbatch 1, layer 3, op 2 (add): the graph has nothing there: a graph keeps the path "
             "of its capture, so what the "
             "host runs may not follow data");
+}
+
+TEST_F(GraphComparisonTest, AnotherNumberOfTensorsIsFound) {
+  const auto touch = [&](std::initializer_list<Tensor> reads) {
+    ex_.run({.name = "touch", .reads = reads, .writes = {}}, [](Exec&, Stream) {});
+  };
+  EXPECT_EQ(compared([&] { touch({number(0)}); },
+                     [&] {
+                       touch({number(0), number(1)});
+                     }),
+            "[graph] training, microbatch 1, layer 3, op 1 (touch): it has 2 tensors, captured were 1");
 }
 
 TEST_F(GraphComparisonTest, AnotherShapeIsFound) {
