@@ -79,7 +79,8 @@ ScopeSet read_scopes(std::span<const std::string> names, GraphMode mode, Problem
 }
 
 void check(const GraphsConfig& c, Problems& out) {
-  out.require(c.warmup_steps >= 0, "graphs.warmup_steps", c.warmup_steps, "must not be negative");
+  out.require(c.warmup_steps >= 0, "graphs.warmup_steps", c.warmup_steps,
+              "must not be negative (the default is 3; 0, with graphs.mode = layers, captures the first step)");
   out.require(c.check_steps >= 0, "graphs.check", c.check_steps, "must not be negative (0: nothing is checked)");
   if (c.mode == GraphMode::iteration) {
     out.require(c.warmup_steps != 0, "graphs.warmup_steps", 0,
@@ -87,12 +88,16 @@ void check(const GraphsConfig& c, Problems& out) {
     out.require(c.scopes.empty(), "graphs.scopes", text(c.scopes),
                 "must be empty with graphs.mode = iteration, whose graph holds all layers; remove it, or set "
                 "graphs.mode = layers");
-    out.require(c.per == GraphsPer::microbatch, "graphs.per", name(c.per),
-                "is for graphs.mode = layers: the graph of a step holds all microbatches");
+    out.require(
+        c.per == GraphsPer::microbatch, "graphs.per", name(c.per),
+        "is for graphs.mode = layers: the graph of a step holds all microbatches; remove it, or set graphs.mode = "
+        "layers");
   }
   if (c.mode == GraphMode::layers) {
-    out.require(!c.optimizer, "graphs.optimizer", "true",
-                "is for graphs.mode = iteration: graphs of layers never hold the optimizer");
+    out.require(
+        !c.optimizer, "graphs.optimizer", "true",
+        "is for graphs.mode = iteration: graphs of layers never hold the optimizer; remove it, or set graphs.mode = "
+        "iteration");
   }
 }
 

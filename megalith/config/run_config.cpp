@@ -126,6 +126,9 @@ void read_setting(const std::string& setting, const std::vector<Field>& all, Pro
   try {
     set_key(all, key, *toml::parse("value = " + value).get("value"), problems);
   } catch (const toml::parse_error&) {
+    if (value.starts_with('['))
+      return problems.add(key, value,
+                          "is no list: it takes [\"a\", \"b\"] or [1, 2], and quotes around all of it in a shell");
     set_key(all, key, toml::value<std::string>(value), problems);
   }
 }

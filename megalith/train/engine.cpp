@@ -294,6 +294,7 @@ CapturedGraphs Engine::captured_graphs() const {
   if (hand_overs_ > 0) {
     captured.launch_s = launches_s_ / static_cast<double>(hand_overs_);
     captured.hand_over_s = hand_overs_s_ / static_cast<double>(hand_overs_);
+    captured.timed_steps = hand_overs_;
   } else if (launches() > 0) {
     captured.launch_s =
         launching_s() * static_cast<double>(captured.launches_per_step) / static_cast<double>(launches());

@@ -43,6 +43,7 @@ struct CapturedGraphs {
   // launch_s is of all launches, hand_over_s 0.
   double launch_s = 0;     ///< of a step's launches; on the CPU they run the ops
   double hand_over_s = 0;  ///< from the upload of a step's inputs on: launches and what stands beside them
+  Index timed_steps = 0;   ///< of which these are the means
 };
 
 /// Where a run stands: what a checkpoint keeps beside tensors and the optimizer's state.

@@ -153,8 +153,11 @@ std::string places_tables(const std::vector<GraphAccount>& ranks) {
     const auto others = std::stable_partition(left.begin(), left.end(),
                                               [&](std::size_t rank) { return lie_alike(ranks[rank].touched, first); });
     const auto alike = others - left.begin() - 1;
-    text += str("\nWhere graphs of rank ", left.front(), " find what they touch, bytes over a step",
-                alike == 0 ? "" : str("; like it: ", alike, " more"), "\n", places_table(first));
+    const std::string others_alike = alike == 0 ? "" : str("; like it: ", alike, " more");
+    text += ranks[left.front()].graphs == 0
+                ? str("\nRank ", left.front(), " has no layers, and no graphs", others_alike, "\n")
+                : str("\nWhere graphs of rank ", left.front(), " find what they touch, bytes over a step", others_alike,
+                      "\n", places_table(first));
     left.erase(left.begin(), others);
   }
   return text;

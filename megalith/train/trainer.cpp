@@ -93,6 +93,7 @@ class Run {
       if (saves) save(last ? Failure::ends_the_run : Failure::is_a_warning);
       if (is_evaluation_due()) evaluate();
     }
+    report_hand_overs();
     return Outcome::finished;
   }
 
@@ -231,8 +232,17 @@ class Run {
     const capture::GraphsConfig& graphs = plan_.graphs;
     if (!first() || steps <= 0) return;
     if (graphs.mode == capture::GraphMode::none) {
-      if (graphs.check_steps > 0)
-        log::warning(str("graphs.check = ", graphs.check_steps, ": nothing is checked with graphs.mode = none"));
+      const auto idle = [](const char* key, const auto& value) {
+        log::warning(str(key, " = ", value, ": does nothing with graphs.mode = none"));
+      };
+      if (graphs.check_steps > 0) idle("graphs.check", graphs.check_steps);
+      if (graphs.optimizer) idle("graphs.optimizer", "true");
+      if (graphs.per != capture::GraphsPer::microbatch) idle("graphs.per", name(graphs.per));
+      if (!graphs.scopes.empty()) idle("graphs.scopes", text(graphs.scopes));
+    } else if (graphs.mode == capture::GraphMode::layers && steps == graphs.warmup_steps + 1) {
+      log::warning(str("graphs.mode = layers: no graph is launched, as there are ", steps,
+                       " steps to train, graphs.warmup_steps = ", graphs.warmup_steps,
+                       " and the step of the capture runs eagerly"));
     } else if (steps <= graphs.warmup_steps) {
       log::warning(str("graphs.mode = ", name(graphs.mode), ": no graph is captured, as there are ", steps,
                        " steps to train and graphs.warmup_steps = ", graphs.warmup_steps));
@@ -258,6 +268,15 @@ class Run {
     std::string tables = graphs_tables(accounts, plan_.graphs.mode);
     tables.pop_back();
     note(str("graphs captured by step ", progress_.step, ", of those planned\n", tables));
+  }
+
+  /// What handing over a step from graphs has cost the host.
+  void report_hand_overs() {
+    const CapturedGraphs graphs = engine_.captured_graphs();
+    if (!first() || graphs.timed_steps == 0) return;
+    const auto microseconds = [](double seconds) { return static_cast<Index>(seconds * 1e6 + 0.5); };
+    note(str("graphs: to hand over a step took the host ", microseconds(graphs.hand_over_s), " us, its launches ",
+             microseconds(graphs.launch_s), " us of them (mean of ", graphs.timed_steps, " steps)"));
   }
 
   StepResult finish_step() {
@@ -371,6 +390,7 @@ class Run {
 
   Outcome save_and_stop() {
     save(Failure::ends_the_run);
+    report_hand_overs();
     note(str("stopped on request after step ", progress_.step, "; go on with --resume"));
     return Outcome::stopped;
   }

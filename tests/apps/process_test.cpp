@@ -295,6 +295,7 @@ TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
     EXPECT_GT(json.at("static_input_bytes").get<std::int64_t>(), 0);
   }
   EXPECT_EQ(lines, 1);
+  EXPECT_NE(run.err.find("graphs: to hand over a step took the host "), std::string::npos) << run.err;
 }
 
 TEST_F(Program, ARunSaysWhichSettingsOfGraphsDoNothing) {
@@ -304,8 +305,15 @@ TEST_F(Program, ARunSaysWhichSettingsOfGraphsDoNothing) {
     return run.err;
   };
   using ::testing::HasSubstr;
-  EXPECT_THAT(told("a", "--set graphs.check=2"),
-              HasSubstr("graphs.check = 2: nothing is checked with graphs.mode = none"));
+  EXPECT_THAT(
+      told("a", "--set graphs.check=2 --set graphs.optimizer=true --set graphs.per=slot --set graphs.scopes=mlp"),
+      ::testing::AllOf(HasSubstr("graphs.check = 2: does nothing with graphs.mode = none"),
+                       HasSubstr("graphs.optimizer = true: does nothing with graphs.mode = none"),
+                       HasSubstr("graphs.per = slot: does nothing with graphs.mode = none"),
+                       HasSubstr("graphs.scopes = [mlp]: does nothing with graphs.mode = none")));
+  EXPECT_THAT(told("d", "--set graphs.mode=layers --set graphs.warmup_steps=7"),
+              HasSubstr("graphs.mode = layers: no graph is launched, as there are 8 steps to train, "
+                        "graphs.warmup_steps = 7 and the step of the capture runs eagerly"));
   EXPECT_THAT(
       told("b", "--set graphs.mode=layers --set graphs.warmup_steps=8 --set graphs.check=1"),
       ::testing::AllOf(HasSubstr("graphs.mode = layers: no graph is captured, as there are 8 steps to train and "

@@ -228,6 +228,9 @@ TEST(Recipe, BrokenRulesOfGraphsAreAllReported) {
       "graphs.scopes = [full_iteration]: V2: full_iteration is a mode");
   has({"graphs.mode=layers", "graphs.scopes=[\"moe\"]"}, "graphs.scopes = [moe]: V5: the model has no experts");
   has({"graphs.scope=attn"}, "did you mean graphs.scopes?");
+  has({"graphs.mode=layers", "graphs.scopes=[attn,mlp]"},
+      "graphs.scopes = [attn,mlp]: is no list: it takes [\"a\", \"b\"] or [1, 2], and quotes around all of it in a "
+      "shell");
 }
 
 TEST(Recipe, EveryPrecisionRunsOnTheCpuAndOnlyFp16ScalesTheLoss) {
@@ -308,6 +311,35 @@ TEST(Recipe, AResolvedRecipeTakesAnotherGrid) {
 
 TEST(Recipe, SettingsNeedSectionKeyAndValue) {
   EXPECT_EQ(problem_of(kSmall, {"steps=4"}), "r.toml: 1 problem\n  --set steps=4: must be section.key=value");
+}
+
+TEST(Recipe, ShapesThatNoGpuKernelTakesAreRefusedOnGpus) {
+  const auto problem = [](std::vector<std::string> settings) {
+    EXPECT_EQ(problem_of(kSmall, settings), "") << "a CPU takes any shape";
+    settings.push_back("device.type=cuda");
+    return problem_of(kSmall, settings);
+  };
+  EXPECT_EQ(problem({"model.hidden_size=16384", "model.num_heads=64"}), "");
+  EXPECT_EQ(problem({"model.hidden_size=20480", "model.num_heads=160"}),
+            "r.toml: 1 problem\n  model.hidden_size = 20480: must be at most 16384 with device.type = cuda: a norm's "
+            "kernel holds a row in one block; with model.num_heads = 160 the nearest that fits is 16320");
+  EXPECT_EQ(problem({"model.hidden_size=20480", "model.num_heads=8"}),
+            "r.toml: 1 problem\n  model.hidden_size = 20480: must be at most 16384 with device.type = cuda: a norm's "
+            "kernel holds a row in one block; with model.num_heads = 8 the nearest that fits is 2048");
+  EXPECT_EQ(problem({"model.hidden_size=20480", "model.num_heads=20480"}),
+            "r.toml: 1 problem\n  model.hidden_size = 20480: must be at most 16384 with device.type = cuda: a norm's "
+            "kernel holds a row in one block");
+  EXPECT_EQ(problem({"model.hidden_size=1024", "model.num_heads=4"}), "");
+  EXPECT_EQ(
+      problem({"model.hidden_size=1028", "model.num_heads=4"}),
+      "r.toml: 1 problem\n  model.num_heads = 4: must be at least 5 with device.type = cuda and "
+      "model.hidden_size = 1028: a head of attention's kernels is at most 256 wide; the nearest that fits is 257");
+  EXPECT_EQ(problem({"model.hidden_size=1536", "model.num_heads=4", "parallel.tp=4"}),
+            "r.toml: 1 problem\n  model.num_heads = 4: must be at least 6 with device.type = cuda and "
+            "model.hidden_size = 1536: a head of attention's kernels is at most 256 wide; the nearest that fits is 8");
+  const std::string without_fix =
+      problem_of(kSmall, {"model.hidden_size=1034", "model.num_heads=2", "parallel.tp=4", "device.type=cuda"});
+  EXPECT_TRUE(without_fix.ends_with("is at most 256 wide")) << "no number of heads fits four ranks\n" << without_fix;
 }
 
 TEST(Recipe, AllBrokenRulesAtOnce) {
