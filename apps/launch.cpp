@@ -17,7 +17,6 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/mpi/mpi_world.h"
-#include "megalith/comm/nccl/gpus.h"
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/io/fault_fs.h"
@@ -85,6 +84,7 @@ void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, c
     JobShape job;
     const auto options = [&] {
       job = shape();
+      comm::set_graph_environment(job.behind_graphs);
       return job.options;
     };
     const auto all = [&](comm::World& world) {
@@ -100,6 +100,7 @@ void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, c
         all, [](const std::exception& error, int rank) { return report_error(error, rank); }, options);
   } else {
     const JobShape job = shape();
+    comm::set_graph_environment(job.behind_graphs);
     if (job.device == Device::cuda) comm::require_gpus(job.ranks);
     prepare();
     std::vector<int> gpus(job.transfers == comm::Carrier::copy_engines ? static_cast<std::size_t>(job.ranks) : 0);

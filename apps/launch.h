@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "megalith/comm/nccl/gpus.h"
 #include "megalith/comm/world.h"
 #include "megalith/io/fs.h"
 
@@ -21,6 +22,7 @@ struct JobShape {
   int ranks = 1;
   Device device = Device::cpu;
   comm::Carrier transfers = comm::Carrier::copy_engines;  ///< kernels: GPUs do not share memory
+  comm::CallsBehindGraphs behind_graphs = comm::CallsBehindGraphs::may_come;
   comm::WorldOptions options{};
 };
 

@@ -139,7 +139,8 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const auto shape = [&] {
     plan = plan_under(launcher, options.recipe);
     if (!options.trace.empty()) train::require_trace(plan, options.trace);
-    return JobShape{plan.grid.world_size, plan.device, plan.transfers, {plan.timeout_s}};
+    return JobShape{
+        plan.grid.world_size, plan.device, plan.transfers, train::calls_behind_graphs(plan), {plan.timeout_s}};
   };
   const auto prepare_job = [&] {
     job.emplace(prepare(plan, options, launcher, resume));

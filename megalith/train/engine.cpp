@@ -51,6 +51,10 @@ std::vector<std::string> measured_owners(const config::RunPlan& plan) {
   return {kContextOwner, kTransportOwner};
 }
 
+comm::CallsBehindGraphs calls_behind_graphs(const config::RunPlan& plan) {
+  return uses_step_graph(plan) ? comm::CallsBehindGraphs::never : comm::CallsBehindGraphs::may_come;
+}
+
 Engine::Engine(comm::World& world, const config::RunPlan& plan)
     : world_(world),
       plan_(plan),

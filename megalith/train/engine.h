@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megalith/capture/step_graph.h"
+#include "megalith/comm/nccl/gpus.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/grid/mesh.h"
 #include "megalith/model/gpt_stage.h"
@@ -57,6 +58,11 @@ struct Progress {
 /// several ranks, "nccl" (its communicators, and mailboxes of copy engines). None on the CPU.
 std::vector<std::string> measured_owners(const config::RunPlan& plan);
 
+/// Never with graphs of steps: whatever else makes calls on GPUs (an evaluation, the first of whose batches are eager,
+/// what gathers parameters for it and for a save, an eager run of graphs.check) comes when all steps have ended. Other
+/// graphs' steps go on eagerly behind each launch.
+comm::CallsBehindGraphs calls_behind_graphs(const config::RunPlan& plan);
+
 /// One rank of a training run: stage, executors and optimizer over memory that is planned in full before step 1. Wires;
 /// holds no arithmetic of its own.
 class Engine {
@@ -100,7 +106,7 @@ class Engine {
   int steps_ahead() const { return plan_.device == Device::cpu ? 0 : kMostStarted - 1; }
 
   /// Mean loss over the first `samples` samples of a source, without dropout, in whole batches: past them the source
-  /// must give targets without a loss (-1). Collective.
+  /// must give targets without a loss (-1). With no step under way. Collective.
   double evaluate(const model::BatchSource& source, Index samples);
 
   /// What the optimizer remembers beside its moments. Waits for the device.

@@ -51,10 +51,9 @@ class GraphCheck {
   template <class Run>
   void run(Exec& ex, const RunName& name, Checked checked, Run&& run) {
     try {
-      if (checked == Checked::results)
-        run_twice(ex, name, run);
-      else
-        run(checked == Checked::calls ? Via::eager : Via::graphs);
+      if (checked == Checked::results) return run_twice(ex, name, run);
+      if (checked == Checked::calls) world_.wait_for(ex);  // CallsBehindGraphs::never
+      run(checked == Checked::calls ? Via::eager : Via::graphs);
     } catch (Error& error) {
       put_name(error, name);
       throw;
