@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -15,20 +17,43 @@ using testing::Finished;
 using testing::Program;
 using testing::run_shell;
 
+nlohmann::json events_in(const std::string& file) {
+  std::ifstream text(file);
+  return nlohmann::json::parse(text).at("traceEvents");
+}
+
+/// Bars of products that took some time.
+std::ptrdiff_t products(const nlohmann::json& events, int rank) {
+  return std::ranges::count_if(events, [&](const nlohmann::json& event) {
+    return event.at("ph") == "X" && event.at("pid") == rank && event.at("name") == "matmul" &&
+           event.at("dur").get<double>() > 0 && event.at("ts").get<double>() >= 0;
+  });
+}
+
+/// The bars of a row follow each other; one may begin `slack_us` before the last one's end.
+void expect_apart(const nlohmann::json& events, double slack_us) {
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> rows;
+  for (const nlohmann::json& event : events) {
+    if (event.at("ph") != "X") continue;
+    const double begin = event.at("ts").get<double>();
+    rows[{event.at("pid").get<int>(), event.at("tid").get<int>()}].emplace_back(begin,
+                                                                                begin + event.at("dur").get<double>());
+  }
+  EXPECT_FALSE(rows.empty());
+  for (auto& [row, bars] : rows) {
+    std::ranges::sort(bars);
+    for (std::size_t i = 1; i < bars.size(); ++i)
+      EXPECT_LE(bars[i - 1].second, bars[i].first + slack_us) << "rank " << row.first << ", row " << row.second;
+  }
+}
+
 TEST_F(Program, ATraceHasTheOpsOfEveryRank) {
   const auto traced = [&](const std::string& name, const std::string& more) {
     const std::string file = out(name + ".json");
     const Finished got =
         run_shell(train(name, "--set parallel.pp=2 --set train.eval_interval=8 --trace " + file + more));
     EXPECT_EQ(got.code, 0) << got.err;
-    std::ifstream text(file);
-    return std::pair{got.err, nlohmann::json::parse(text).at("traceEvents")};
-  };
-  const auto products = [](const nlohmann::json& events, int rank) {
-    return std::ranges::count_if(events, [&](const nlohmann::json& event) {
-      return event.at("ph") == "X" && event.at("pid") == rank && event.at("name") == "matmul" &&
-             event.at("dur").get<double>() > 0 && event.at("ts").get<double>() >= 0;
-    });
+    return std::pair{got.err, events_in(file)};
   };
   const auto [told, three] = traced("a", "");
   EXPECT_NE(told.find("wrote steps 3 to 5 of all ranks"), std::string::npos) << told;
@@ -38,6 +63,37 @@ TEST_F(Program, ATraceHasTheOpsOfEveryRank) {
     EXPECT_GT(products(one, rank), 0);
     EXPECT_EQ(products(three, rank), 3 * products(one, rank));
   }
+}
+
+TEST_F(Program, ATraceHasTheOpsOfStepsOnAGpu) {
+  if (!testing::has_gpu()) GTEST_SKIP() << "needs a GPU";
+  constexpr double kSlack_us = 1;  // CUDA gives times between events to half a microsecond
+  const std::set<std::string> all_phases = {"backward", "forward", "optimizer", "other"};  // one rank: no communication
+  const auto traced = [&](const std::string& name, const std::string& command) {
+    const std::string file = out(name + ".json");
+    const Finished got = run_shell(command + " --set train.gemm=heuristic --trace " + file);
+    EXPECT_EQ(got.code, 0) << got.err;
+    const nlohmann::json events = events_in(file);
+    std::set<std::string> phases;
+    for (const nlohmann::json& event : events) {
+      EXPECT_EQ(event.at("pid"), 0);
+      if (event.at("ph") == "X") phases.insert(event.at("cat").get<std::string>());
+    }
+    EXPECT_EQ(phases, all_phases);
+    expect_apart(events, kSlack_us);
+    return std::pair{got.err, events};
+  };
+  const std::string on_gpu = "--set device.type=cuda --set train.eval_interval=8";
+  const auto [told, three] = traced("a", train("a", on_gpu));
+  EXPECT_NE(told.find("wrote steps 3 to 5 of all ranks"), std::string::npos) << told;
+  const auto [told_short, one] = traced("b", train("b", on_gpu + " --set train.steps=1"));
+  EXPECT_NE(told_short.find("wrote steps 1 to 1 of all ranks"), std::string::npos) << told_short;
+  EXPECT_GT(products(one, 0), 0);
+  EXPECT_EQ(products(three, 0), 3 * products(one, 0));
+
+  const std::string bench =
+      "megalith bench step --device cuda --layers 1 --hidden 64 --heads 2 --seq 64 --batch 2 --micro-batch 1 --steps 1";
+  EXPECT_GT(products(traced("c", bench).second, 0), 0);
 }
 
 TEST_F(Program, ATraceThatCannotBeWrittenIsRefusedBeforeTheRun) {
@@ -84,16 +140,12 @@ TEST_F(Program, ATraceShowsPhasesAndCommunicationBesideTheOps) {
       "--trace " +
       file);
   ASSERT_EQ(got.code, 0) << got.err;
-  std::ifstream text(file);
-  const nlohmann::json events = nlohmann::json::parse(text).at("traceEvents");
+  const nlohmann::json events = events_in(file);
   std::map<int, std::set<std::string>> phases, calls, groups;
-  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> rows;
   for (const nlohmann::json& event : events) {
     if (event.at("ph") != "X") continue;
-    const int rank = event.at("pid").get<int>(), row = event.at("tid").get<int>();
-    const double begin = event.at("ts").get<double>();
-    rows[{rank, row}].emplace_back(begin, begin + event.at("dur").get<double>());
-    if (row == 0) {
+    const int rank = event.at("pid").get<int>();
+    if (event.at("tid") == 0) {
       phases[rank].insert(event.at("cat").get<std::string>());
     } else {
       calls[rank].insert(event.at("name").get<std::string>());
@@ -107,11 +159,7 @@ TEST_F(Program, ATraceShowsPhasesAndCommunicationBesideTheOps) {
       EXPECT_TRUE(calls[rank].contains(call)) << "rank " << rank << ' ' << call;
     EXPECT_TRUE(groups[rank].contains("pp") && groups[rank].contains("dp-cp")) << "rank " << rank;
   }
-  for (auto& [row, bars] : rows) {
-    std::ranges::sort(bars);
-    for (std::size_t i = 1; i < bars.size(); ++i)
-      EXPECT_LE(bars[i - 1].second, bars[i].first + 0.002) << "rank " << row.first << ", row " << row.second;
-  }
+  expect_apart(events, 0.002);
 }
 
 }  // namespace

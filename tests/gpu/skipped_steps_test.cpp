@@ -1,6 +1,9 @@
 #include "tests/train/skipped_steps.h"
 
+#include "megalith/ops/cuda/elementwise.h"
+
 #include "tests/comm/gpu_ranks.h"
+#include "tests/comm/wrapped_world.h"
 #include "tests/gpu/gpu_plan.h"
 
 // A number that is not finite on one GPU: all skip the step, by themselves.
@@ -65,6 +68,57 @@ TEST_P(GpuSkippedSteps, LeaveNoTrace) {
     const testing::MeddlingBatches source(plan.model.vocab_size);
     const Broken one = testing::nan_in_gradient(0, "layers.1.norm2.bias", plan, source);
     testing::expect_same_steps(testing::run_past(run_ranks, plan, one, source), want);
+  }
+}
+
+/// Adds a number in device memory to one of the gradients that its rank sends, then clears it: 0 but where
+/// spoil_next() has made it NaN, also for calls that a graph repeats.
+class SpoilingChannel final : public comm::ForwardingChannel {
+ public:
+  explicit SpoilingChannel(const comm::Group& group) : ForwardingChannel(group), memory_(kAlignment, Device::cuda) {}
+  static void spoil_next(train::Engine& engine) {
+    static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+    engine.exec().copy(of_this_thread_, &kNan, sizeof kNan);
+  }
+  comm::Ticket reduce_scatter(const comm::Call& call, const void* in, void* out, Stream stream) override {
+    if (call.dtype == DType::f32) {
+      auto* const data = static_cast<float*>(const_cast<void*>(in));
+      const Tensor number(data + call.count / 2, {1}, DType::f32), spoil = memory_.view({1}, DType::f32);
+      ops::cuda::add(stream, number, spoil, number);
+      device::fill_bytes(Device::cuda, spoil.raw(), 0, spoil.bytes(), stream);
+      of_this_thread_ = spoil.raw();
+    }
+    return ForwardingChannel::reduce_scatter(call, in, out, stream);
+  }
+
+ private:
+  static thread_local void* of_this_thread_;
+  Buffer memory_;
+};
+thread_local void* SpoilingChannel::of_this_thread_ = nullptr;
+
+class GpuSpoiledSums : public ::testing::TestWithParam<Grid> {};
+INSTANTIATE_TEST_SUITE_P(All, GpuSpoiledSums,
+                         ::testing::Values(Grid{.dp = 2}, Grid{.dp = 2, .sharding = Sharding::optimizer},
+                                           Grid{.tp = 2, .dp = 2}),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST_P(GpuSpoiledSums, ByOneNumberOfOneRankSkipTheStepOnAll) {
+  const Grid grid = GetParam();
+  MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
+  const testing::RunRanks run_spoiling = [](int size, const std::function<void(comm::World&)>& body) {
+    comm::run_gpu_ranks(size, [&](comm::World& world) {
+      comm::WrappedWorld<SpoilingChannel> spoiling(world);
+      body(spoiling);
+    });
+  };
+  const std::vector<testing::Kept> want = testing::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
+  std::vector<GraphsConfig> ways = testing::graph_ways();
+  ways.push_back({});
+  for (const GraphsConfig& graphs : ways) {
+    SCOPED_TRACE(testing::name_of(graphs));
+    const Broken one{grid.ranks() - 1, SpoilingChannel::spoil_next};
+    testing::expect_same_steps(testing::run_past(run_spoiling, plan_of(grid, "fp16", graphs), one), want);
   }
 }
 

@@ -23,9 +23,9 @@ using testing::Twin;
 struct Sizes {
   Index rows, columns;
 };
-// Nothing, one element, odd sizes, one row, one column, whole vectors, the models' own widths, and a wide row.
+// Nothing, one element, odd sizes, one row, one column, whole vectors, the models' own widths, and wide rows.
 constexpr Sizes kSizes[] = {{0, 8},     {1, 1},      {3, 7},     {1, 768},   {129, 1},   {33, 257},
-                            {200, 768}, {130, 1536}, {65, 2048}, {5, 12288}, {9001, 264}};
+                            {200, 768}, {130, 1536}, {65, 2048}, {33, 5120}, {5, 12288}, {9001, 264}};
 
 constexpr StepState kState{.step = 5, .first_sample = 7, .loss_scale = 0.25};
 
@@ -381,8 +381,8 @@ TEST_P(DeviceOps, Embedding) {
   }
 }
 
-// Of flat buffers: nothing, one element, an odd rest, and more than a block of the sum of squares.
-constexpr Index kCounts[] = {0, 1, 65, 20001, (Index{1} << 20) + 77};
+// Of flat buffers: nothing, one element, whole vectors of 4, an odd rest, more than a block of the sum of squares.
+constexpr Index kCounts[] = {0, 1, 64, 65, 20001, 20004, (Index{1} << 20) + 76, (Index{1} << 20) + 77};
 
 TEST_P(DeviceOps, AdamW) {
   const bool has_copy = t().dtype() != DType::f32;

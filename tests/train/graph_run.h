@@ -2,6 +2,7 @@
 #include <bit>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,6 +16,20 @@ inline std::vector<Grid> graph_grids() {
   std::vector<Grid> grids = all_grids();
   grids.push_back({.pp = 4, .chunks = 2});
   return grids;
+}
+
+/// Pipelines whose stages have unequal numbers of layers, or none, and one with a single microbatch a step.
+inline std::vector<std::pair<std::string, config::RunPlan>> uneven_plans(const std::string& precision, Index steps) {
+  const auto cut = [&](const Grid& grid, std::vector<Index> layers) {
+    config::RunPlan plan = small_plan(grid, precision, steps);
+    plan.stage_layers = std::move(layers);
+    return plan;
+  };
+  config::RunPlan single = small_plan({.pp = 2}, precision, steps);
+  single.train.global_batch = single.train.micro_batch;
+  return {{"0, 3, 4, 1", cut({.pp = 4}, {0, 3, 4, 1})},
+          {"3, 0, 5, 0 in two chunks", cut({.pp = 2, .chunks = 2}, {3, 0, 5, 0})},
+          {"one microbatch", std::move(single)}};
 }
 
 /// What a run with evaluations in its middle leaves behind.

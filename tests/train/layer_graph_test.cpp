@@ -18,14 +18,17 @@ config::RunPlan eager_plan(const Grid& grid, const std::string& precision, Index
   return testing::small_plan(grid, precision, steps);
 }
 
-config::RunPlan plan_of(const Grid& grid, const std::string& precision, const ScopeSet& scopes, GraphsPer per,
-                        Index steps) {
-  config::RunPlan plan = eager_plan(grid, precision, steps);
+config::RunPlan with_graphs(config::RunPlan plan, const ScopeSet& scopes, GraphsPer per) {
   plan.graphs.mode = capture::GraphMode::layers;
   plan.graphs.scopes = scopes;
   plan.graphs.per = per;
   plan.graphs.warmup_steps = 2;
   return plan;
+}
+
+config::RunPlan plan_of(const Grid& grid, const std::string& precision, const ScopeSet& scopes, GraphsPer per,
+                        Index steps) {
+  return with_graphs(eager_plan(grid, precision, steps), scopes, per);
 }
 
 std::unique_ptr<testing::GraphRun> eager(const config::RunPlan& plan) {
@@ -102,6 +105,18 @@ TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
           testing::expect_same_training(*got, *want);
           if (grid.sharding == Sharding::none) testing::expect_same_gradients(*got, *want);
         }
+      }
+    }
+  }
+}
+
+TEST(LayerGraphs, UnevenStagesAndASingleMicrobatchHaveTheBitsOfEagerSteps) {
+  for (const auto& [name, plan] : testing::uneven_plans("fp32", 12)) {
+    const auto want = eager(plan);
+    for (const ScopeSet& scopes : {ScopeSet{}, ScopeSet{Scope::attn}}) {
+      for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
+        SCOPED_TRACE(str(name, ", ", text(scopes), " ", capture::name(per)));
+        expect_same(*from_graphs(with_graphs(plan, scopes, per)), *want);
       }
     }
   }

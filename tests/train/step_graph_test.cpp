@@ -12,13 +12,16 @@ using testing::Grid;
 
 enum class GraphHolds : std::uint8_t { nothing, passes, whole_step };
 
-config::RunPlan plan_of(const Grid& grid, const std::string& precision, GraphHolds holds, Index steps) {
-  config::RunPlan plan = testing::small_plan(grid, precision, steps);
+config::RunPlan with_graph(config::RunPlan plan, GraphHolds holds) {
   if (holds == GraphHolds::nothing) return plan;
   plan.graphs.mode = capture::GraphMode::iteration;
   plan.graphs.warmup_steps = 3;
   plan.graphs.optimizer = holds == GraphHolds::whole_step;
   return plan;
+}
+
+config::RunPlan plan_of(const Grid& grid, const std::string& precision, GraphHolds holds, Index steps) {
+  return with_graph(testing::small_plan(grid, precision, steps), holds);
 }
 
 std::unique_ptr<testing::GraphRun> trained(const config::RunPlan& plan) {
@@ -48,6 +51,15 @@ TEST(StepGraph, AllPoliciesHaveTheBitsOfEagerSteps) {
     SCOPED_TRACE(precision);
     expect_same(*trained(plan_of(grid, precision, GraphHolds::whole_step, 12)),
                 *trained(plan_of(grid, precision, GraphHolds::nothing, 12)));
+  }
+}
+
+TEST(StepGraph, UnevenStagesAndASingleMicrobatchHaveTheBitsOfEagerSteps) {
+  for (const auto& [name, plan] : testing::uneven_plans("fp32", 12)) {
+    SCOPED_TRACE(name);
+    const auto eager = trained(plan);
+    for (const GraphHolds holds : {GraphHolds::passes, GraphHolds::whole_step})
+      expect_same(*trained(with_graph(plan, holds)), *eager);
   }
 }
 
