@@ -24,8 +24,8 @@ struct Sizes {
   Index rows, columns;
 };
 // Nothing, one element, odd sizes, one row, one column, whole vectors, the models' own widths, and wide rows.
-constexpr Sizes kSizes[] = {{0, 8},     {1, 1},      {3, 7},     {1, 768},   {129, 1},   {33, 257},
-                            {200, 768}, {130, 1536}, {65, 2048}, {33, 5120}, {5, 12288}, {9001, 264}};
+constexpr Sizes kSizes[] = {{0, 8},      {1, 1},     {3, 7},     {1, 768},   {129, 1},   {33, 257},  {200, 768},
+                            {130, 1536}, {65, 2048}, {33, 5120}, {9, 16383}, {5, 16384}, {9001, 264}};
 
 constexpr StepState kState{.step = 5, .first_sample = 7, .loss_scale = 0.25};
 

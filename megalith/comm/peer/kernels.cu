@@ -231,7 +231,9 @@ __global__ void __launch_bounds__(kThreads)
   __threadfence_system();
 }
 
-/// As met_sum_kernel: a gather, of a part in bytes.
+/// As met_sum_kernel: a gather, of a part in bytes. Of 256 MiB between two H100s, a half from each, in 678 us: 198 GB/s
+/// each way, 51 % of a plain copy's both ways; met_sum_kernel with `out`, a reduce-scatter of the same, in 450 us: 298
+/// GB/s, 76 %.
 __global__ void __launch_bounds__(kMostThreads, 1)
     met_copy_kernel(const __grid_constant__ MetPart part, const void* const in) {
   using Bytes = std::byte;
