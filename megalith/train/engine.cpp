@@ -52,7 +52,8 @@ std::vector<std::string> measured_owners(const config::RunPlan& plan) {
 }
 
 comm::CallsBehindGraphs calls_behind_graphs(const config::RunPlan& plan) {
-  return uses_step_graph(plan) ? comm::CallsBehindGraphs::never : comm::CallsBehindGraphs::may_come;
+  return plan.graphs.mode == capture::GraphMode::layers ? comm::CallsBehindGraphs::may_come
+                                                        : comm::CallsBehindGraphs::never;
 }
 
 Engine::Engine(comm::World& world, const config::RunPlan& plan)

@@ -58,9 +58,10 @@ struct Progress {
 /// several ranks, "nccl" (its communicators, and mailboxes of copy engines). None on the CPU.
 std::vector<std::string> measured_owners(const config::RunPlan& plan);
 
-/// Never with graphs of steps: whatever else makes calls on GPUs (an evaluation, the first of whose batches are eager,
-/// what gathers parameters for it and for a save, an eager run of graphs.check) comes when all steps have ended. Other
-/// graphs' steps go on eagerly behind each launch.
+/// Never without graphs, nor with graphs of steps: whatever else makes calls on GPUs (an evaluation, the first of whose
+/// batches are eager, what gathers parameters for it and for a save, an eager run of graphs.check) comes when all steps
+/// have ended, but for the vote behind a graph of passes: that is over Mesh::world, of which no pass makes a call.
+/// Steps with graphs of layers go on eagerly behind each launch.
 comm::CallsBehindGraphs calls_behind_graphs(const config::RunPlan& plan);
 
 /// One rank of a training run: stage, executors and optimizer over memory that is planned in full before step 1. Wires;

@@ -160,6 +160,21 @@ TEST(GpusOfRanks, FindTheEnvironmentThatTheyNeed) {
   EXPECT_STREQ(std::getenv("NCCL_GRAPH_REGISTER"), "0");
 }
 
+TEST(GpusOfRanks, TellNcclWhatGraphsNeed) {
+  constexpr const char* kMixing = "NCCL_GRAPH_MIXING_SUPPORT";
+  const auto after = [](const char* before, CallsBehindGraphs calls) -> std::string {
+    before == nullptr ? ::unsetenv(kMixing) : ::setenv(kMixing, before, 1);
+    set_graph_environment(calls);
+    const char* const set = std::getenv(kMixing);
+    return set == nullptr ? "unset" : set;
+  };
+  EXPECT_EQ(after(nullptr, CallsBehindGraphs::never), nccl_version_number() < 22900 ? "0" : "unset");
+  EXPECT_EQ(after("1", CallsBehindGraphs::never), "1") << "as somebody asks for";
+  EXPECT_EQ(after(nullptr, CallsBehindGraphs::may_come), "unset");
+  EXPECT_EQ(after("0", CallsBehindGraphs::may_come), "1");
+  ::unsetenv(kMixing);
+}
+
 TEST(GpusOfRanks, AreOnePerRank) {
   const int gpus = device::num_gpus();
   std::string text = "nothing was thrown";

@@ -5,6 +5,7 @@
 #include <map>
 #include <ranges>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "megalith/base/error.h"
@@ -87,7 +88,15 @@ void set_gpu_environment() {
 }
 
 void set_graph_environment(CallsBehindGraphs calls) {
-  if (calls == CallsBehindGraphs::never) ::setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
+  constexpr const char* kMixing = "NCCL_GRAPH_MIXING_SUPPORT";
+  if (calls == CallsBehindGraphs::never) {
+    if (nccl_version_number() < 22900) ::setenv(kMixing, "0", 0);
+    return;
+  }
+  const char* const set = std::getenv(kMixing);
+  if (set == nullptr || std::string_view(set) != "0") return;
+  ::setenv(kMixing, "1", 1);
+  log::warning(str(kMixing, "=0 is taken as 1: calls between ranks come behind graphs that are under way"));
 }
 
 int choose_gpu(std::span<const Place> places, int rank) {

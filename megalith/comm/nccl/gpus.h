@@ -18,8 +18,9 @@ void set_gpu_environment();
 /// that launch has ended, whatever streams wait for.
 enum class CallsBehindGraphs : std::uint8_t { may_come, never };
 /// Where they never do, sets NCCL_GRAPH_MIXING_SUPPORT = 0, unless it is set: NCCL then puts nothing between its calls
-/// in a graph and others, and launching a graph of 246 calls takes the host 31 us instead of 1.2 ms. Before the
-/// process's first communicator.
+/// in a graph and others, and launching a graph of 246 calls takes the host 31 us instead of 1.2 ms. Not from NCCL 2.29
+/// on, where 0 stands for no graphs at all. Where they may come, 0 is taken as 1, with a warning: NCCL might hang.
+/// Before the process's first communicator.
 void set_graph_environment(CallsBehindGraphs calls);
 
 /// The host that a rank runs on, and what the rank sees of it.

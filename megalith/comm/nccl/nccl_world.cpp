@@ -68,9 +68,14 @@ class NcclWorld final : public World {
 bool has_nccl() { return true; }
 void require_nccl() {}
 
-std::string nccl_version() {
-  int version = 0;  // 22803 is 2.28.3
+int nccl_version_number() {
+  int version = 0;
   check(ncclGetVersion(&version), "[nccl] ncclGetVersion");
+  return version;
+}
+
+std::string nccl_version() {
+  const int version = nccl_version_number();
   return str("NCCL ", version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 

@@ -9,6 +9,8 @@ namespace megalith::comm {
 bool has_nccl();
 /// Throws BackendError when it was not.
 void require_nccl();
+/// 22803 is 2.28.3; 0 without it.
+int nccl_version_number();
 /// "NCCL 2.28.3"; empty without it.
 std::string nccl_version();
 
