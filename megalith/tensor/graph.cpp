@@ -85,8 +85,7 @@ void Graph::prepare(Exec& ex) {
   try {
     body_->prepare(ex);
   } catch (Error& error) {
-    error.put_in_front(str("[capture] ", what_, ": making a graph of ", stats_.nodes,
-                           " nodes (graphs.mode = \"layers\" with graphs.per = \"slot\" takes least memory): "));
+    error.put_in_front(str("[capture] ", what_, ": "));
     throw;
   }
   if (ex.device() == Device::cpu) return;

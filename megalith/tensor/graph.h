@@ -40,8 +40,8 @@ class Graph {
   Graph() = default;
   explicit operator bool() const { return body_ != nullptr; }
   /// Makes of what was captured something that can be launched. On a GPU this takes memory and may wait for all that
-  /// the GPU does: not while that waits for other ranks. Errors name what was captured and where, with what takes less
-  /// memory; IoError where there is no more.
+  /// the GPU does: not while that waits for other ranks. Errors name what was captured and where; IoError where there
+  /// is no memory.
   void prepare(Exec& ex);
   /// Runs in the order of `ex`. On a GPU the host only submits.
   void launch(Exec& ex) const;

@@ -20,11 +20,8 @@ namespace megalith::cuda {
 void check(cudaError_t status, std::source_location where) {
   if (status == cudaSuccess) return;
   const std::string_view file = where.file_name();
-  const std::string text = str("[", file.substr(file.rfind('/') + 1), ':', where.line(),
-                               "] CUDA: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ')');
-  if (status != cudaErrorMemoryAllocation) throw BackendError(text);
-  static_cast<void>(cudaGetLastError());
-  throw IoError(text + ": a smaller train.micro_batch or more parallel ranks take less of a GPU's memory");
+  throw BackendError(str("[", file.substr(file.rfind('/') + 1), ':', where.line(),
+                         "] CUDA: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ')'));
 }
 
 int num_gpus() {
@@ -270,8 +267,15 @@ CapturedNodes end_capture(Stream stream) {
 
 std::shared_ptr<void> instantiate(const CapturedNodes& nodes, Stream stream) {
   cudaGraphExec_t launchable = nullptr;
-  check(cudaGraphInstantiate(&launchable, static_cast<cudaGraph_t>(nodes.handle.get()),
-                             cudaGraphInstantiateFlagUseNodePriority));
+  const cudaError_t status = cudaGraphInstantiate(&launchable, static_cast<cudaGraph_t>(nodes.handle.get()),
+                                                  cudaGraphInstantiateFlagUseNodePriority);
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    throw IoError(str("[memory] the GPU has no more for a CUDA graph of ", nodes.count,
+                      " nodes: graphs.mode = \"layers\" with graphs.per = \"slot\" takes least, a smaller "
+                      "train.micro_batch leaves more"));
+  }
+  check(status);
   std::shared_ptr<void> handle(
       launchable, [](void* exec) { static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(exec))); });
   check(cudaGraphUpload(launchable, native(stream)));
