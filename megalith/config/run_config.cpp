@@ -126,7 +126,9 @@ void read_setting(const std::string& setting, const std::vector<Field>& all, Pro
   try {
     set_key(all, key, *toml::parse("value = " + value).get("value"), problems);
   } catch (const toml::parse_error&) {
-    if (value.starts_with('['))
+    const bool wants_list =
+        field != all.end() && std::visit([]<class T>(std::optional<T>*) { return IsVector<T>::value; }, field->value);
+    if (wants_list && value.starts_with('['))
       return problems.add(key, value,
                           "is no list: it takes [\"a\", \"b\"] or [1, 2], and quotes around all of it in a shell");
     set_key(all, key, toml::value<std::string>(value), problems);
