@@ -4,7 +4,7 @@
 // Three kernels: delta = rowsum(dO * O); dK and dV by blocks of keys; dQ by blocks of queries. The last two both
 // compute S = Q K^T and dP = dO V^T again, seven products in all where one kernel that adds into dQ atomically takes
 // five: atomics would not give the same bits twice. Names as in Dao 2023, section 2.3.2. B32 H12 S1024 D64 on an H200:
-// 785 us, with dropout 1,497 (cuDNN 552 without): counted as five products 24 and 13 % of a large product's rate.
+// 785 us, with dropout 1,488 (cuDNN 552 without): counted as five products 24 and 13 % of a large product's rate.
 
 namespace megalith::ops::cuda {
 namespace {
