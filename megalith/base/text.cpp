@@ -38,6 +38,8 @@ std::string_view nearest(std::string_view name, std::span<const std::string_view
   return best;
 }
 
+std::string microseconds(double seconds) { return std::to_string(static_cast<Index>(seconds * 1e6 + 0.5)) + " us"; }
+
 std::string human_bytes(Index bytes) {
   constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);

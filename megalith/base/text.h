@@ -17,6 +17,9 @@ std::string_view nearest(std::string_view name, std::span<const std::string_view
 /// 1536 -> "1.50 KiB". For people; files hold plain bytes.
 std::string human_bytes(Index bytes);
 
+/// 52.4e-6 -> "52 us". For people.
+std::string microseconds(double seconds);
+
 /// The shortest decimal text that reads back as the same double ("nan", "inf" for those).
 std::string exact(double value);
 

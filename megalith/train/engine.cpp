@@ -216,15 +216,19 @@ void Engine::refresh_values() {
   stage_.gather_all_params(*ex_);
 }
 
-void Engine::begin_layer_graphs(Via via) {
-  using State = GraphCache::State;
-  if (via == Via::eager) return layer_graphs_.set_state(State::comparing);
+GraphCache::State Engine::graph_state(Via via) const {
+  const Index since_warmup = graph_steps() - plan_.graphs.warmup_steps;
+  if (plan_.graphs.mode == capture::GraphMode::none || since_warmup < 0) return GraphCache::State::eager;
+  if (via == Via::eager) return GraphCache::State::comparing;
+  return since_warmup == 0 ? GraphCache::State::capturing : GraphCache::State::replaying;
+}
+
+void Engine::begin_layer_graphs(GraphCache::State state) {
   if (started_ == 0) {
     layer_graphs_.start("training", ledger_.memory());
     stage_.run_pieces_from(layer_graphs_);
   }
-  const Index steps = graph_steps(), warmup = plan_.graphs.warmup_steps;
-  layer_graphs_.set_state(steps < warmup ? State::eager : steps == warmup ? State::capturing : State::replaying);
+  layer_graphs_.set_state(state);
 }
 
 void Engine::run_passes() {
@@ -378,15 +382,15 @@ StepResult Engine::step(const model::BatchSource& source, const Progress& progre
   return finish_step();
 }
 
-comm::StepPattern* Engine::pattern_of_step(Via via) {
-  const Index since_warmup = graph_steps() - plan_.graphs.warmup_steps;
-  if (plan_.graphs.mode == capture::GraphMode::none || via == Via::eager || since_warmup < 0) return &eager_calls_;
-  return since_warmup == 0 ? nullptr : &calls_beside_graphs_;
+comm::StepPattern* Engine::pattern_of_step(GraphCache::State state) {
+  if (state == GraphCache::State::capturing) return nullptr;
+  return state == GraphCache::State::replaying ? &calls_beside_graphs_ : &eager_calls_;
 }
 
 void Engine::run_step(Stop stop, Via via) {
+  const GraphCache::State state = graph_state(via);
   std::optional<comm::WatchedStep> watched;
-  if (comm::StepPattern* const pattern = pattern_of_step(via)) watched.emplace(world_, *pattern, *ex_);
+  if (comm::StepPattern* const pattern = pattern_of_step(state)) watched.emplace(world_, *pattern, *ex_);
   const auto upload = [&] { upload_terms(stop); };
   const auto vote_and_update = [&] {
     sum_terms();
@@ -394,8 +398,8 @@ void Engine::run_step(Stop stop, Via via) {
     run_update();
   };
   if (plan_.graphs.mode == capture::GraphMode::layers) {
-    begin_layer_graphs(via);
-    if (layer_graphs_.state() == GraphCache::State::capturing) {
+    begin_layer_graphs(state);
+    if (state == GraphCache::State::capturing) {
       run_capturing([this] {
         run_passes();
         meet(world_, *ex_, "before graphs are prepared");

@@ -149,7 +149,9 @@ class Engine {
   /// The ops of a step, in the order of run_passes() to run_update(); a graph may hold the first, or all but the
   /// upload.
   void run_step(Stop stop, Via via);
-  void begin_layer_graphs(Via via);
+  /// What the coming step does with graphs.
+  GraphCache::State graph_state(Via via) const;
+  void begin_layer_graphs(GraphCache::State state);
   /// Steps and evaluated batches since the run began, or graphs were forgotten.
   Index graph_steps() const { return started_ - forgotten_at_step_; }
   /// Of graphs of training steps.
@@ -162,7 +164,7 @@ class Engine {
   void run_update();
   /// What the calls between ranks of the coming step must be like: those of eager steps, or those that steps make with
   /// their graphs, from the first on that only launches. Null for the step of the capture, which has both.
-  comm::StepPattern* pattern_of_step(Via via);
+  comm::StepPattern* pattern_of_step(GraphCache::State state);
   /// Runs `ops` by a graph of the run's planned memory, once its warm-up is over, with before_launch() in front, or
   /// eagerly beside it. Collective.
   template <class Ops, class BeforeLaunch>

@@ -61,7 +61,6 @@ constexpr capture::GraphCounts kOneGraph{.graphs = 1, .launches_per_step = 1};
 using Rows = std::vector<std::vector<std::string>>;
 
 std::string milliseconds(double seconds) { return str(static_cast<Index>(seconds * 1e3 + 0.5), " ms"); }
-std::string microseconds(double seconds) { return str(static_cast<Index>(seconds * 1e6 + 0.5), " us"); }
 std::string of_planned(Index captured, Index planned) { return str(captured, " of ", planned); }
 std::string bytes_of_planned(Index captured, Index planned) {
   return str(human_bytes(captured), " of ", human_bytes(planned));

@@ -274,9 +274,8 @@ class Run {
   void report_hand_overs() {
     const CapturedGraphs graphs = engine_.captured_graphs();
     if (!first() || graphs.timed_steps == 0) return;
-    const auto microseconds = [](double seconds) { return static_cast<Index>(seconds * 1e6 + 0.5); };
-    note(str("graphs: to hand over a step took the host ", microseconds(graphs.hand_over_s), " us, its launches ",
-             microseconds(graphs.launch_s), " us of them (mean of ", graphs.timed_steps, " steps)"));
+    note(str("graphs: to hand over a step took the host ", microseconds(graphs.hand_over_s), ", its launches ",
+             microseconds(graphs.launch_s), " of them (mean of ", graphs.timed_steps, " steps)"));
   }
 
   StepResult finish_step() {

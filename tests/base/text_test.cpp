@@ -33,6 +33,8 @@ TEST(Text, HumanBytes) {
   EXPECT_EQ(human_bytes(0), "0 B");
   EXPECT_EQ(human_bytes(1536), "1.50 KiB");
   EXPECT_EQ(human_bytes(Index{5} << 30), "5.00 GiB");
+  EXPECT_EQ(microseconds(52.4e-6), "52 us");
+  EXPECT_EQ(microseconds(1.2), "1200000 us");
 }
 
 TEST(Text, ExactReadsBackAsTheSameDouble) {
