@@ -167,8 +167,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     require_processes(launcher, "tp * pp * dp", plan.grid.world_size);
     if (!bench.trace.empty()) train::require_trace(plan, bench.trace);
     if (bench.profile) train::require_single_ops(plan, "--profile");
-    return JobShape{
-        plan.grid.world_size, plan.device, plan.transfers, train::calls_behind_graphs(plan), {plan.timeout_s}};
+    return shape_of(plan);
   };
   const auto makes_nothing = [] {};
   run_job(launcher, shape, makes_nothing, [&](comm::World& world) {

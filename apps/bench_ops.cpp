@@ -229,11 +229,14 @@ void bench_gemm(const OpsBench& o) {
 
 void bench_attention(const OpsBench& o) {
   OpsRunner bench(o);
-  bench.measure_roofs();
   Exec& ex = bench.ex();
   const Index batch = std::max<Index>(1, o.tokens / o.seq), tokens = batch * o.seq, head_dim = o.hidden / o.heads;
   if (head_dim * o.heads != o.hidden)
     throw ConfigError(str("--heads = ", o.heads, ": must divide --hidden = ", o.hidden));
+  if (ex.device() == Device::cuda && head_dim > ops::kMostHeadDimOnGpu)
+    throw ConfigError(str("--heads = ", o.heads, ": a head is ", head_dim, " wide, must be at most ",
+                          ops::kMostHeadDimOnGpu, " on a GPU; use more heads"));
+  bench.measure_roofs();
   const Tensor qkv = bench.random({tokens, 3 * o.hidden}), out = bench.empty({tokens, o.hidden}),
                dout = bench.random({tokens, o.hidden}), dqkv = bench.empty(qkv.shape());
   const Tensor lse = ex.tensor({batch, o.heads, o.seq}, statistics_dtype(bench.dtype()));
@@ -269,8 +272,10 @@ void bench_attention(const OpsBench& o) {
 
 void bench_norm(const OpsBench& o) {
   OpsRunner bench(o);
-  bench.measure_roofs();
   Exec& ex = bench.ex();
+  if (ex.device() == Device::cuda && o.hidden > ops::kMostNormColumnsOnGpu)
+    throw ConfigError(str("--hidden = ", o.hidden, ": must be at most ", ops::kMostNormColumnsOnGpu, " on a GPU"));
+  bench.measure_roofs();
   const Shape shape{o.tokens, o.hidden}, row{o.hidden};
   const Tensor x = bench.random(shape), gamma = bench.random(row), beta = bench.random(row), y = bench.empty(shape),
                sum = bench.empty(shape), dx = bench.empty(shape);

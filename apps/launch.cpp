@@ -20,6 +20,7 @@
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/io/fault_fs.h"
+#include "megalith/train/engine.h"
 
 namespace megalith::apps {
 namespace {
@@ -55,6 +56,14 @@ Launcher detect_launcher() {
     if (processes && process) return {*processes, *process};
   }
   return {};
+}
+
+JobShape shape_of(const config::RunPlan& plan) {
+  return {.ranks = plan.grid.world_size,
+          .device = plan.device,
+          .transfers = plan.transfers,
+          .behind_graphs = train::calls_behind_graphs(plan),
+          .options = {plan.timeout_s}};
 }
 
 void require_processes(const Launcher& launcher, std::string_view what, Index ranks, std::string_view fix) {

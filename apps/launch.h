@@ -6,6 +6,7 @@
 
 #include "megalith/comm/nccl/gpus.h"
 #include "megalith/comm/world.h"
+#include "megalith/config/run_plan.h"
 #include "megalith/io/fs.h"
 
 namespace megalith::apps {
@@ -25,6 +26,8 @@ struct JobShape {
   comm::CallsBehindGraphs behind_graphs = comm::CallsBehindGraphs::may_come;
   comm::WorldOptions options{};
 };
+/// Of a job that trains by this plan.
+JobShape shape_of(const config::RunPlan& plan);
 
 /// Throws ConfigError unless the launcher, where there is one, started a process for each of the job's ranks. `what`
 /// names their number ("--ranks"), `fix` may say how to change it.

@@ -139,8 +139,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const auto shape = [&] {
     plan = plan_under(launcher, options.recipe);
     if (!options.trace.empty()) train::require_trace(plan, options.trace);
-    return JobShape{
-        plan.grid.world_size, plan.device, plan.transfers, train::calls_behind_graphs(plan), {plan.timeout_s}};
+    return shape_of(plan);
   };
   const auto prepare_job = [&] {
     job.emplace(prepare(plan, options, launcher, resume));

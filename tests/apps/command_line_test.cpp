@@ -139,6 +139,17 @@ TEST(CommandLine, BenchStepOnAGpuTellsItsOwnMemoryFromCudas) {
   EXPECT_NE(text.out.find(", without cuda context, as PyTorch counts its own)\n"), std::string::npos) << text.out;
 }
 
+// By options' names and with a user's exit status, not as an error inside.
+TEST(CommandLine, BenchOnAGpuRefusesShapesOverTheKernelsLimits) {
+  if (!testing::has_gpu()) GTEST_SKIP() << "needs a GPU";
+  const Finished head = run_shell("megalith bench attention --device cuda --hidden 2048 --heads 4"),
+                 norm = run_shell("megalith bench norm --device cuda --hidden 16392");
+  EXPECT_EQ(head.code, 64);
+  EXPECT_NE(head.err.find("--heads = 4: a head is 512 wide, must be at most 256"), std::string::npos) << head.err;
+  EXPECT_EQ(norm.code, 64);
+  EXPECT_NE(norm.err.find("--hidden = 16392: must be at most 16384"), std::string::npos) << norm.err;
+}
+
 TEST(CommandLine, BenchStepTakesUnevenStages) {
   const auto bench = [](const std::string& grid) {
     return run_shell(

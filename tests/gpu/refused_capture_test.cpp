@@ -6,6 +6,7 @@
 #include "tests/support/twin.h"
 #include "tests/train/differing_steps.h"
 #include "tests/train/graph_run.h"
+#include "tests/train/refused_steps.h"
 
 namespace megalith {
 namespace {
@@ -47,6 +48,26 @@ TEST_P(GpuRefusedCaptures, EndAllRanksAndLeaveTheGpusUsable) {
         << error;
     EXPECT_NE(error.find("lies outside the run's planned memory"), std::string::npos) << error;
     testing::expect_same_numbers(losses_of(plan), want);
+  }
+}
+
+// As on CPUs (Agreement.ACaptureThatRanksDisagreeAboutIsNotLaunched): GPUs do not wait for each other in it.
+TEST(GpuDisagreedCaptures, AreNotLaunched) {
+  constexpr Grid kGrid{.dp = 2};
+  MEGALITH_NEEDS_GPUS(kGrid.ranks());
+  for (const testing::GraphWay& way : testing::kGraphWays) {
+    SCOPED_TRACE(way.name);
+    const config::RunPlan plan = testing::with_graphs(testing::gpu_plan(kGrid, "bf16", 3), way, 1);
+    run_ranks(plan.grid.world_size, [&](comm::World& world) {
+      train::Engine engine(world, plan);
+      engine.allocate();
+      const testing::HashedBatches source(plan.model.vocab_size);
+      engine.step(source, {}, train::Stop::no);
+      if (world.rank() == 1) testing::miscount(engine.mesh().dp.channel());
+      const std::string refusal = testing::refusal_of_step(engine, source, {1, plan.train.global_batch});
+      EXPECT_TRUE(refusal.starts_with("step 2: [capture]")) << refusal;
+      EXPECT_EQ(engine.captured_graphs().launch_s, 0);
+    });
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "tests/comm/wrapped_world.h"
 #include "tests/train/graph_ways.h"
+#include "tests/train/refused_steps.h"
 
 // What a step sends, against the table of arXiv:1909.08053's scheme: per microbatch and rank, 4 all-reduces of b s h a
 // layer, b s h for the embedding and b s h for the output product, 3 b s for the loss, and the parameters once over dp.
@@ -78,22 +79,6 @@ TEST(Communication, PipelineSendsOneActivationAndOneGradientAMicrobatch) {
   EXPECT_EQ(counters.at("embd")[comm::Op::all_reduce].calls, 1);
 }
 
-/// Why the ranks end in a step, which must throw CollectiveError and change no parameter.
-std::string refusal_of_step(train::Engine& engine, const model::BatchSource& source, const train::Progress& progress) {
-  testing::Gathered before, after;
-  testing::put_params(before, engine.stage(), false);
-  std::string refusal;
-  try {
-    engine.step(source, progress, train::Stop::no);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const CollectiveError& error) {
-    refusal = error.what();
-  }
-  testing::put_params(after, engine.stage(), false);
-  EXPECT_EQ(before.tensors(), after.tensors());
-  return refusal;
-}
-
 /// The calls of a rank that has its own idea of the step: the optimizer must not move on any rank.
 TEST(Agreement, ARankThatSkipsACollectiveStopsTheStepEverywhere) {
   const config::RunPlan plan = testing::small_plan({.dp = 2}, "fp64", 2);
@@ -104,19 +89,16 @@ TEST(Agreement, ARankThatSkipsACollectiveStopsTheStepEverywhere) {
     engine.step(source, {}, train::Stop::no);
     // A call that only this rank believes to have made: what a skipped or doubled collective leaves in the hash.
     if (world.rank() == 1) engine.mesh().dp.channel().book({.op = comm::Op::barrier}, 0);
-    EXPECT_NE(refusal_of_step(engine, source, {1, 8}), "");
+    EXPECT_NE(testing::refusal_of_step(engine, source, {1, 8}), "");
   });
 }
-
-/// The rank believes to have sent something more, which no transport notices, as nobody awaits it.
-void miscount(comm::Channel& channel) { channel.book({.op = comm::Op::send, .lane = 77}, 0); }
 
 /// The last rank miscounts whenever gradients are summed.
 class MiscountingChannel final : public comm::ForwardingChannel {
  public:
   explicit MiscountingChannel(const comm::Group& group) : ForwardingChannel(group) {}
   comm::Ticket reduce_scatter(const comm::Call& call, const void* in, void* out, Stream stream) override {
-    if (rank() + 1 == size()) miscount(*this);
+    if (rank() + 1 == size()) testing::miscount(*this);
     return inner().reduce_scatter(call, in, out, stream);
   }
 };
@@ -135,7 +117,7 @@ TEST(Agreement, CallsThatDifferWithinTheFirstStepStopThatStep) {
       comm::WrappedWorld<MiscountingChannel> miscounting(world);
       train::Engine engine(miscounting, plan);
       engine.allocate();
-      EXPECT_NE(refusal_of_step(engine, testing::HashedBatches(plan.model.vocab_size), {}), "");
+      EXPECT_NE(testing::refusal_of_step(engine, testing::HashedBatches(plan.model.vocab_size), {}), "");
     });
   }
 }
@@ -149,8 +131,8 @@ TEST(Agreement, ACaptureThatRanksDisagreeAboutIsNotLaunched) {
       engine.allocate();
       const testing::HashedBatches source(plan.model.vocab_size);
       engine.step(source, {}, train::Stop::no);
-      if (world.rank() == 1) miscount(engine.mesh().dp.channel());
-      const std::string refusal = refusal_of_step(engine, source, {1, 8});
+      if (world.rank() == 1) testing::miscount(engine.mesh().dp.channel());
+      const std::string refusal = testing::refusal_of_step(engine, source, {1, 8});
       EXPECT_EQ(refusal.substr(0, 17), "step 2: [capture]") << refusal;
       EXPECT_EQ(engine.captured_graphs().launch_s, 0);
     });

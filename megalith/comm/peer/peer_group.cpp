@@ -7,6 +7,7 @@
 #include "megalith/comm/peer/kernels.h"
 #include "megalith/comm/peer/stream_words.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/gpu_attribute.h"
 
 // By copy engines every call is the same two meetings of all members. What a member submits is in one order, so that
 // a meeting says that all it did before has been done:
@@ -56,9 +57,9 @@ void give_word(std::uint32_t* word, Stream stream) {
 /// where members share one; 0 where the GPU of some member may not touch what another one's thread takes of its own.
 /// Collective over `host`.
 int most_meeting_blocks(const Group& host) {
-  int gpu = 0, multiprocessors = 0;
+  int gpu = 0;
   cuda::check(cudaGetDevice(&gpu));
-  cuda::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, gpu));
+  const int multiprocessors = cuda::gpu_attribute(cudaDevAttrMultiProcessorCount);
   const std::vector<int> gpus = gather_values(host, gpu);
   const auto may_touch = [](int other) { return std::ranges::count(device::sharers(), other) > 0; };
   const std::vector<std::uint64_t> agreed = gather_values(host, std::uint64_t{std::ranges::all_of(gpus, may_touch)});

@@ -14,6 +14,7 @@
 #include "megalith/ops/attention.h"
 #include "megalith/ops/cuda/warp_products.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/gpu_attribute.h"
 #include "megalith/tensor/step_state.h"
 
 // What the kernels of attention share. A block of 4 warps keeps 64 rows of one head (queries or keys) in shared memory,
@@ -109,6 +110,10 @@ void dispatch_tiles(DType dtype, Index head_dim, const F& f) {
 template <class... Params, class... Args>
 void launch_tiles(Stream stream, void (*kernel)(AttentionCall, Params...), Index parts, int shared_bytes,
                   const AttentionCall& call, Args... args) {
+  const int most = megalith::cuda::gpu_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (shared_bytes > most)  // sm_80 with fp32 and heads of more than 128 elements
+    throw BackendError(str("[attention] shared memory of a thread block = ", shared_bytes, ": this GPU has ", most,
+                           "; use half precision or more heads"));
   megalith::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   const Index blocks = Index{row_blocks(call.seq_len)} * call.heads;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));

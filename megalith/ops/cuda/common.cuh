@@ -14,6 +14,7 @@
 #include "megalith/ops/elementwise.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/dispatch.cuh"
+#include "megalith/tensor/cuda/gpu_attribute.h"
 #include "megalith/tensor/step_state.h"
 
 // What the kernels share. Reductions follow the shape of the launch alone, which follows the shapes of the tensors.
@@ -26,6 +27,7 @@ inline constexpr int kMostWarps = kMostThreads / kWarp;
 
 using megalith::cuda::dispatch_element;
 using megalith::cuda::dispatch_number;
+using megalith::cuda::gpu_attribute;
 
 /// Null for an undefined tensor.
 template <class T>
@@ -53,14 +55,6 @@ void launch(const Launch& shape, void (*kernel)(Params...), const Args&... args)
   kernel<<<static_cast<unsigned>(shape.blocks), shape.threads, static_cast<std::size_t>(shape.shared_bytes),
            megalith::cuda::native(shape.stream)>>>(args...);
   megalith::cuda::check(cudaGetLastError(), shape.where);
-}
-
-/// Of the GPU that the calling thread uses.
-inline int gpu_attribute(cudaDeviceAttr name) {
-  int gpu = 0, value = 0;
-  megalith::cuda::check(cudaGetDevice(&gpu));
-  megalith::cuda::check(cudaDeviceGetAttribute(&value, name, gpu));
-  return value;
 }
 
 /// Whether the code that this GPU has of a kernel is that for compute capability 9.0 and later: it may have been made

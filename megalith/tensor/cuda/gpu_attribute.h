@@ -1,0 +1,16 @@
+#pragma once
+#include <cuda_runtime.h>
+
+#include "megalith/tensor/cuda/check.h"
+
+namespace megalith::cuda {
+
+/// Of the GPU that the calling thread uses.
+inline int gpu_attribute(cudaDeviceAttr name) {
+  int gpu = 0, value = 0;
+  check(cudaGetDevice(&gpu));
+  check(cudaDeviceGetAttribute(&value, name, gpu));
+  return value;
+}
+
+}  // namespace megalith::cuda
