@@ -11,7 +11,7 @@ namespace {
 using testing::Finished;
 
 /// Four steps of 1 ms, each 80 % busy: an op and the decision about the step compute for 0.5 ms; a sum and a copy
-/// communicate for 0.4 ms, 0.1 ms of it beside the op; the op is a graph's.
+/// communicate for 0.4 ms, 0.1 ms of it beside the op; the op is a graph's. A copy to the host waits for the step.
 std::string records() {
   std::string rows = "gpu,stream,begin_ns,end_ns,graph,name\n";
   const auto add = [&rows](int step, int begin_us, int end_us, const char* name, int graph = 0) {
@@ -24,6 +24,7 @@ std::string records() {
     add(step, 400, 700, "void megalith::comm::(anonymous namespace)::sum_kernel<float>(float*)");
     add(step, 650, 800, "copy between GPUs");
     add(step, 100, 500, "void product<1, 2>(float*, long)", 3);
+    add(step, 50, 1003, "copy");
   }
   return rows;
 }
@@ -49,7 +50,7 @@ TEST_F(GpuIdle, SaysWhatOfAStepAGpuDid) {
             "gpu   step_ms   busy_ms   compute_ms   communication_ms   idle_ms   idle   idle or only communication"
             "   kernels and copies   outside graphs\n"
             "  1      1.00      0.80         0.50               0.40      0.20  20.0%      50.0%"
-            "                                     4                3\n"
+            "                                     6                5\n"
             R"(    0.100 ms in    1 gaps  decide_step -> product
     0.100 ms in    1 gaps  copy between GPUs -> decide_step_kernel
     0.400 ms in    1 launches  void product<1, 2>(float*, long)
