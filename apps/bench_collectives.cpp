@@ -179,8 +179,7 @@ class CollectivesRunner {
     std::vector<CollectiveRow>& rows = times.rows;
     for (const Collective& one : kCollectives) {
       if (!options_.only.empty() && std::ranges::find(options_.only, one.name) == options_.only.end()) continue;
-      for (std::uint64_t bytes = options_.smallest; bytes <= options_.largest;
-           bytes *= static_cast<std::uint64_t>(options_.factor)) {
+      for (const std::uint64_t bytes : sizes()) {
         const Index part = parts_of(static_cast<Index>(bytes)), count = part * world_.size();
         const Tensors tensors{a.rows(0, count), b.rows(0, count), b.rows(0, part)};
         expect_right(one, tensors);
@@ -196,6 +195,16 @@ class CollectivesRunner {
   }
 
  private:
+  std::vector<std::uint64_t> sizes() const {
+    std::vector<std::uint64_t> all;
+    const auto factor = static_cast<std::uint64_t>(options_.factor);
+    for (std::uint64_t bytes = options_.smallest; bytes <= options_.largest; bytes *= factor) {
+      all.push_back(bytes);
+      if (bytes > options_.largest / factor) break;
+    }
+    return all;
+  }
+
   /// What large memories and the links between them reach: a plain copy of `from` by every rank at once, on CPUs into
   /// its own `to`, on GPUs into that of the next rank, so that each sends and receives. None where GPUs do not reach
   /// each other's memory, as with ranks that are processes. Collective.
@@ -404,7 +413,9 @@ void add_bench_collectives(CLI::App& bench) {
       ->check(CLI::IsMember({"copy_engines", "kernels"}))
       ->capture_default_str();
   const CLI::AsSizeValue size(false);  // KiB and K are 1024
-  command->add_option("--min", o->smallest, "Bytes to begin with (default: 64KiB)")->transform(size);
+  command->add_option("--min", o->smallest, "Bytes to begin with (default: 64KiB)")
+      ->transform(size)
+      ->check(at_least(1));
   command->add_option("--max", o->largest, "Bytes to end with (default: 256MiB)")->transform(size);
   command->add_option("--factor", o->factor, "From one size to the next")->check(at_least(2))->capture_default_str();
   command->add_option("--rounds", o->rounds, "Calls timed, of which the median counts")

@@ -33,6 +33,7 @@ struct StepBench {
   bool deterministic = false, profile = false;
   std::string trace;
   std::vector<std::string> settings;  ///< KEY=VALUE of a recipe
+  std::vector<std::string> shape;     ///< the options that were given and that a preset stands for
 };
 
 /// All ops of one name.
@@ -62,6 +63,7 @@ struct Measured {
   double loss = 0;
   train::CapturedGraphs graphs;  ///< of rank 0
   Profile profile;               ///< of one more step; empty unless asked for
+  std::string unwritten_trace;   ///< why; empty where it was written, or not asked for
 };
 
 /// Random tokens: what the step costs does not depend on them.
@@ -87,12 +89,17 @@ config::RunPlan plan_of(const StepBench& b) {
   const auto set = [](auto& key, const auto& value) {
     if (!key) key = value;
   };
-  set(c.model.num_layers, b.layers);
-  set(c.model.hidden_size, b.hidden);
-  set(c.model.num_heads, b.heads);
-  set(c.model.vocab_size, b.vocab);
-  set(c.model.padded_vocab_size, round_up(b.vocab, b.tp));
-  set(c.model.seq_len, b.seq);
+  if (!c.model.preset) {
+    set(c.model.num_layers, b.layers);
+    set(c.model.hidden_size, b.hidden);
+    set(c.model.num_heads, b.heads);
+    set(c.model.vocab_size, b.vocab);
+    set(c.model.padded_vocab_size, round_up(*c.model.vocab_size, b.tp));
+    set(c.model.seq_len, b.seq);
+  } else if (!b.shape.empty()) {
+    throw ConfigError(str(b.shape.front(), ": model.preset = ", *c.model.preset,
+                          " says it; leave one of the two out, or set the model's own key by --set"));
+  }
   set(c.model.dropout, b.dropout);
   set(c.parallel.tp, b.tp);
   set(c.parallel.pp, b.pp);
@@ -144,20 +151,19 @@ std::vector<PhaseTime> times_by_phase(const Tracer& tracer) {
 }
 
 /// One more step, alone: its batch is prepared and its numbers are read within its time.
-Profile profile_step(comm::World& world, train::Engine& engine, const StepBench& bench,
-                     const train::Progress& progress) {
-  if (!bench.profile && bench.trace.empty()) return {};
+void profile_step(comm::World& world, train::Engine& engine, const StepBench& bench, const RandomBatches& source,
+                  const train::Progress& progress, Measured& out) {
+  if (!bench.profile && bench.trace.empty()) return;
   Tracer tracer(engine.exec().device());
   train::begin_trace(world, engine.exec(), tracer);
-  engine.step(RandomBatches(bench.vocab), progress, train::Stop::no);
+  engine.step(source, progress, train::Stop::no);
   engine.exec().set_tracer(nullptr);
   try {
     if (!bench.trace.empty()) train::write_trace(world, *io::posix_fs(), bench.trace, tracer);
   } catch (const IoError& error) {
-    log::warning(str("--trace = ", bench.trace, ": not written: ", error.what()));
+    out.unwritten_trace = error.what();
   }
-  if (!bench.profile) return {};
-  return {times_by_op(tracer), times_by_phase(tracer), tracer.seconds()};
+  if (bench.profile) out.profile = {times_by_op(tracer), times_by_phase(tracer), tracer.seconds()};
 }
 
 /// Measured on rank 0; nothing is known on other processes.
@@ -174,7 +180,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     train::Engine engine(world, plan);
     engine.allocate();
     engine.choose_gemms();
-    const RandomBatches source(bench.vocab);
+    const RandomBatches source(plan.model.vocab_size);
     train::Progress progress;
     // As a run does it: the CPU step by step, a GPU with the next step started before the last one's numbers are read.
     const int under_way = engine.steps_ahead();
@@ -196,10 +202,15 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
       last = now;
     }
     while (engine.steps_started() > 0) engine.finish_step();
-    Profile profile = profile_step(world, engine, bench, progress);
-    if (world.rank() != 0) return;
-    measured = Measured{median(std::move(times)), engine.taken_bytes(), device::memory_in_use(plan.device), result.loss,
-                        engine.captured_graphs(), std::move(profile)};
+    Measured mine{.step_s = median(std::move(times)),
+                  .memory = engine.taken_bytes(),
+                  .in_use = device::memory_in_use(plan.device),
+                  .loss = result.loss,
+                  .graphs = engine.captured_graphs(),
+                  .profile = {},
+                  .unwritten_trace = {}};
+    profile_step(world, engine, bench, source, progress, mine);
+    if (world.rank() == 0) measured = std::move(mine);
   });
   return measured;
 }
@@ -225,12 +236,8 @@ void print_profile(const Profile& profile) {
   }
 }
 
-void run_step_bench(const StepBench& bench) {
-  const config::RunPlan plan = plan_of(bench);
-  const std::optional<Measured> measured = measure(bench, plan, detect_launcher());
-  if (!measured) return;
-  const Measured& m = *measured;
-  const double tokens = static_cast<double>(bench.batch * bench.seq) / m.step_s;
+void print(const StepBench& bench, const config::RunPlan& plan, const Measured& m) {
+  const double tokens = static_cast<double>(plan.train.global_batch * plan.model.seq_len) / m.step_s;
   const double tflops = tokens * model::flops_per_token(plan.model) * 1e-12;
   const Index memory_bytes = total(m.memory);
   if (bench.format == "json") {
@@ -280,6 +287,15 @@ void run_step_bench(const StepBench& bench) {
   print_profile(m.profile);
 }
 
+void run_step_bench(const StepBench& bench) {
+  const config::RunPlan plan = plan_of(bench);
+  const std::optional<Measured> measured = measure(bench, plan, detect_launcher());
+  if (!measured) return;
+  print(bench, plan, *measured);
+  if (!measured->unwritten_trace.empty())
+    throw IoError(str("--trace = ", bench.trace, ": not written: ", measured->unwritten_trace));
+}
+
 }  // namespace
 
 void add_bench(CLI::App& program) {
@@ -293,13 +309,12 @@ void add_bench(CLI::App& program) {
   step->add_option("--device", b->device, "cpu or cuda")->capture_default_str();
   step->add_option("--precision", b->precision, "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
   const auto size = [&](const char* name, Index& value, const char* what) {
-    step->add_option(name, value, what)->check(at_least(1))->capture_default_str();
+    return step->add_option(name, value, what)->check(at_least(1))->capture_default_str();
   };
-  size("--layers", b->layers, "Transformer layers");
-  size("--hidden", b->hidden, "Hidden size");
-  size("--heads", b->heads, "Attention heads");
-  size("--vocab", b->vocab, "Vocabulary");
-  size("--seq", b->seq, "Sequence length");
+  const std::vector<CLI::Option*> shape = {
+      size("--layers", b->layers, "Transformer layers"), size("--hidden", b->hidden, "Hidden size"),
+      size("--heads", b->heads, "Attention heads"), size("--vocab", b->vocab, "Vocabulary"),
+      size("--seq", b->seq, "Sequence length")};
   size("--batch", b->batch, "Samples of a step, over all ranks");
   step->add_option("--micro-batch", b->micro_batch, "Samples of a microbatch (default: batch / dp)")
       ->check(at_least(1));
@@ -323,10 +338,17 @@ void add_bench(CLI::App& program) {
   step->add_option("--trace", b->trace,
                    "Write one more step's ops and communication calls of all ranks to a file that Perfetto opens");
   step->add_flag("--deterministic", b->deterministic, "The same bits every time");
-  step->add_option("--dropout", b->dropout, "Dropout everywhere")->check(CLI::Range(0.0, 0.99))->capture_default_str();
+  step->add_option("--dropout", b->dropout, "Dropout everywhere")
+      ->check(at_least(0))
+      ->check(CLI::Range(0.0, 0.99))
+      ->capture_default_str();
   step->add_option("--set", b->settings, "KEY=VALUE of a recipe, for what has no option here; it wins");
   step->add_option("--format", b->format, "text or json")->check(CLI::IsMember({"text", "json"}));
-  step->callback([b] { run_step_bench(*b); });
+  step->callback([b, shape] {
+    for (const CLI::Option* option : shape)
+      if (option->count() > 0) b->shape.push_back(option->get_name());
+    run_step_bench(*b);
+  });
 }
 
 }  // namespace megalith::apps

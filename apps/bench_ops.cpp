@@ -25,6 +25,7 @@
 
 #include "apps/bench.h"
 #include "apps/command.h"
+#include "apps/launch.h"
 
 namespace megalith::apps {
 namespace {
@@ -340,7 +341,8 @@ void bench_elementwise(const OpsBench& o) {
   bench.print();
 }
 
-/// The cross entropy over a vocabulary that a rank holds whole, and the passes of one that is split.
+/// The cross entropy over a vocabulary that a rank holds whole, and the passes of one that is split. Gradients replace
+/// the logits, so that a run begins with what the last one left: other numbers, the same bytes.
 void bench_loss(const OpsBench& o) {
   OpsRunner bench(o);
   bench.measure_roofs();
@@ -378,6 +380,8 @@ void bench_loss(const OpsBench& o) {
 
 void bench_embedding(const OpsBench& o) {
   OpsRunner bench(o);
+  if (o.vocab > std::numeric_limits<std::int32_t>::max())
+    throw ConfigError(str("--vocab = ", o.vocab, ": must be below 2^31: ids are of 32 bits"));
   bench.measure_roofs();
   Exec& ex = bench.ex();
   const Index batch = std::max<Index>(1, o.tokens / o.seq), tokens = batch * o.seq;
@@ -471,11 +475,14 @@ void add_bench_ops(CLI::App& bench) {
     size("--params", o->params, "Parameters of the optimizer's buffers");
     size("--repeats", o->repeats, "Runs, of which the median counts");
     command->add_option("--dropout", o->dropout, "Of attention, which our own kernel then computes on a GPU")
+        ->check(at_least(0))  // NaN is in every range
         ->check(CLI::Range(0.0, 0.99))
         ->capture_default_str();
     command->add_flag("--deterministic", o->deterministic, "The same bits every time");
     command->add_option("--format", o->format, "text or json")->check(CLI::IsMember({"text", "json"}));
-    command->callback([o, run = one.run] { run(*o); });
+    command->callback([o, run = one.run] {
+      if (detect_launcher().process == 0) run(*o);  // of a rank's own ops there is one table
+    });
   }
 }
 

@@ -122,6 +122,11 @@ class PosixFs final : public Fs {
   }
 
   void rename(const Path& from, const Path& to) override {
+    // A device, a pipe or a socket is somebody else's; root could replace it.
+    struct stat replaced {};
+    if (::lstat(to.c_str(), &replaced) == 0 && !S_ISREG(replaced.st_mode) && !S_ISDIR(replaced.st_mode) &&
+        !S_ISLNK(replaced.st_mode))
+      throw IoError(str("[", to.string(), "] rename: is no regular file; name another"));
     if (::rename(from.c_str(), to.c_str()) < 0) throw_system(str("rename to ", to.string()), from, errno);
   }
   void sync_dir(const Path& directory) override {

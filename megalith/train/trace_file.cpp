@@ -98,6 +98,8 @@ void require_trace(const config::RunPlan& plan, const io::Path& file) {
   if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
     throw ConfigError(str(wish, ": there is no folder ", folder.string(), "; make it first"));
   if (std::filesystem::is_directory(file, ignored)) throw ConfigError(str(wish, ": is a folder; name a file in it"));
+  if (std::filesystem::exists(file, ignored) && !std::filesystem::is_regular_file(file, ignored))
+    throw ConfigError(str(wish, ": is a device or a pipe, which no file may replace; name another"));
 }
 
 void begin_trace(comm::World& world, Exec& ex, Tracer& tracer) {

@@ -31,20 +31,25 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
   const struct {
     const char* command;
     const char* text;
-  } cases[] = {{"megalith", "subcommand"},
-               {"megalith trian x", "error:"},
-               {"megalith train", "recipe"},
-               {"megalith train /", "error: recipe = /: is a folder; name a recipe in it"},
-               {"megalith train /nowhere.toml", "error: recipe = /nowhere.toml: no such file"},
-               {"megalith train x --ranks 0", "--ranks"},
-               {"megalith groups --world-size 16 --tp 3", "error: E_WORLD_NOT_DIVISIBLE_DENSE: "},
-               {"megalith groups --world-size 16 --colour red", "error:"},
-               {"megalith schedule --pp 4 --vpp 2 --microbatches 3", "error:"},
-               {"megalith tokenize --tokenizer nosuch --text a", "nosuch"},
-               {"megalith bench step --batch 1 --dp 2", "--batch = 1: must be a multiple of --dp = 2"},
-               {"megalith bench gemm --heads 0", "--heads"},
-               {"megalith graphs x --rank 3", "--rank requires --svg"},
-               {"megalith generate --checkpoint /nowhere --max-tokens -1", "max-tokens"}};
+  } cases[] = {
+      {"megalith", "subcommand"},
+      {"megalith trian x", "error:"},
+      {"megalith train", "recipe"},
+      {"megalith train /", "error: recipe = /: is a folder; name a recipe in it"},
+      {"megalith train /nowhere.toml", "error: recipe = /nowhere.toml: no such file"},
+      {"megalith train x --ranks 0", "--ranks"},
+      {"megalith groups --world-size 16 --tp 3", "error: E_WORLD_NOT_DIVISIBLE_DENSE: "},
+      {"megalith groups --world-size 16 --colour red", "error:"},
+      {"megalith schedule --pp 4 --vpp 2 --microbatches 3", "error:"},
+      {"megalith tokenize --tokenizer nosuch --text a", "nosuch"},
+      {"megalith bench step --batch 1 --dp 2", "--batch = 1: must be a multiple of --dp = 2"},
+      {"megalith bench step --layers 1 --set model.preset=gpt2-124m", "--layers: model.preset = gpt2-124m says it"},
+      {"megalith bench gemm --heads 0", "--heads"},
+      {"megalith bench attention --dropout nan", "--dropout: must be a number from 0, not nan"},
+      {"megalith bench embedding --vocab 4294967296", "--vocab = 4294967296: must be below 2^31"},
+      {"megalith bench collectives --min 0", "--min: must be a number from 1, not 0"},
+      {"megalith graphs x --rank 3", "--rank requires --svg"},
+      {"megalith generate --checkpoint /nowhere --max-tokens -1", "max-tokens"}};
   for (const auto& [command, text] : cases) {
     const Finished got = run_shell(command);
     EXPECT_EQ(got.code, 64) << command << "\n" << got.err;
@@ -125,6 +130,37 @@ TEST(CommandLine, BenchStepMeasures) {
   EXPECT_GT(sum, 0);
   EXPECT_EQ(json.at("memory_bytes").get<std::int64_t>(), sum);
   EXPECT_FALSE(json.contains("own_memory_bytes")) << "on a CPU all is the engine's own";
+}
+
+// What --set says holds for the tokens, too: how many there are in a step, and which.
+TEST(CommandLine, BenchStepCountsTheTokensOfItsPlan) {
+  const Finished got = run_shell(
+      "megalith bench step --layers 1 --hidden 16 --heads 2 --seq 64 --batch 2 --steps 2 --format json --set "
+      "model.seq_len=8 "
+      "--set train.global_batch=4 --set model.vocab_size=8");
+  ASSERT_EQ(got.code, 0) << got.err;
+  const nlohmann::json json = nlohmann::json::parse(got.out);
+  EXPECT_NEAR(json.at("tokens_per_second").get<double>() * json.at("step_time_s").get<double>(), 4 * 8, 1e-6);
+}
+
+TEST(CommandLine, BenchStepTakesAPreset) {
+  const Finished got = run_shell(
+      "megalith bench step --batch 1 --steps 1 --warmup 1 --format json --set model.preset=gpt2-124m --set "
+      "model.seq_len=8 "
+      "--set model.num_layers=1");
+  ASSERT_EQ(got.code, 0) << got.err;
+  EXPECT_GT(nlohmann::json::parse(got.out).at("memory").at("parameters").get<std::int64_t>(),
+            std::int64_t{4} * 768 * 50257);
+}
+
+// Factors that are larger than what is left of 64 bits.
+TEST(CommandLine, BenchCollectivesEndsAtItsLargestSize) {
+  const Finished got = run_shell(
+      "megalith bench collectives --ranks 2 --only all_reduce --min 64KiB --max 64KiB --factor 281474976710656 "
+      "--rounds 1 "
+      "--warmup 0 --format json");
+  ASSERT_EQ(got.code, 0) << got.err;
+  EXPECT_EQ(nlohmann::json::parse(got.out).size(), 2U) << "the roof and one size: " << got.out;
 }
 
 TEST(CommandLine, BenchStepOnAGpuTellsItsOwnMemoryFromCudas) {

@@ -120,6 +120,17 @@ TEST(PosixFs, FullDeviceIsAnIoErrorAndFinal) {
   EXPECT_EQ(error_of<IoError>([&] { file->sync(); }), "[/dev/full] sync: an earlier write or sync of this file failed");
 }
 
+// Neither /dev/null nor a pipe that somebody reads may become a file.
+TEST(PosixFs, WhatIsNoFileIsNotReplaced) {
+  const TempDir dir;
+  const Path pipe = dir / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(error_of<IoError>([&] { publish_file(*posix_fs(), pipe, "x"); }),
+            str("[", pipe.string(), "] rename: is no regular file; name another"));
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_EQ(posix_fs()->list(dir.path()), std::vector<std::string>{"pipe"});
+}
+
 void ignore_signal(int) {}
 
 // A FIFO whose reader is slow makes write() return short and be interrupted, again and again.
