@@ -94,10 +94,16 @@ void ProgressLine::step(const StepMetrics& m) {
   smoothed_step_s_ = smoothed_step_s_ == 0 ? m.step_time_s : 0.9 * smoothed_step_s_ + 0.1 * m.step_time_s;
   if (!rewritten && m.step % interval_ != 0 && m.step != last_step_) return;
   const double left = smoothed_step_s_ * static_cast<double>(last_step_ - m.step);
-  std::fprintf(stderr, "%sstep %lld/%lld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s  %.3f TFLOP/s  ETA %s%s",
+  std::array<char, 96> update{};
+  if (m.result.skipped) {
+    std::snprintf(update.data(), update.size(), "skipped: a gradient overflows at loss scale %g", m.result.loss_scale);
+  } else {
+    std::snprintf(update.data(), update.size(), "grad norm %.3f  lr %.2e", m.result.grad_norm, m.result.learning_rate);
+  }
+  std::fprintf(stderr, "%sstep %lld/%lld  loss %.4f  %s  %.0f tokens/s  %.3f TFLOP/s  ETA %s%s",
                rewritten ? "\r\033[K" : "", static_cast<long long>(m.step), static_cast<long long>(last_step_),
-               m.result.loss, m.result.grad_norm, m.result.learning_rate, m.tokens_per_second, m.model_tflops_per_s,
-               duration(left).c_str(), rewritten ? "" : "\n");
+               m.result.loss, update.data(), m.tokens_per_second, m.model_tflops_per_s, duration(left).c_str(),
+               rewritten ? "" : "\n");
   open_ = rewritten;
   if (rewritten && m.step == last_step_) note("");
 }

@@ -158,7 +158,8 @@ class Cudnn {
     if (built.scratch_bytes > scratch.bytes()) {
       throw BackendError(str("[attention", is_forward ? "" : "_backward", "] cuDNN asks for ", built.scratch_bytes,
                              " bytes of scratch, planned are ", scratch.bytes(), ", for batch ", key.batch, ", heads ",
-                             key.heads, ", seq_len ", key.seq_len, ", head_dim ", key.head_dim));
+                             key.heads, ", seq_len ", key.seq_len, ", head_dim ", key.head_dim,
+                             "; use train.precision = \"fp32\", which does without cuDNN, or another cuDNN"));
     }
     check(cudnnSetStream(handle_, megalith::cuda::native(stream)));
     check(built.graph->execute(handle_, pointers, scratch.raw()));
