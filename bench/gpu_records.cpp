@@ -43,14 +43,28 @@ void write(const Record& record, const std::string& name) {
                record.graphId, name.c_str());
 }
 
+/// Those to and from the host by names of their own, for scripts/gpu-idle.
+const char* name_of_copy(std::uint8_t kind) {
+  switch (kind) {
+    case CUPTI_ACTIVITY_MEMCPY_KIND_HTOD:
+      return "copy from the host";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOH:
+      return "copy to the host";
+    default:
+      return "copy";
+  }
+}
+
 void write(const CUpti_Activity& record) {
   switch (record.kind) {
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
       const auto& kernel = reinterpret_cast<const CUpti_ActivityKernel9&>(record);
       return write(kernel, demangled(kernel.name));
     }
-    case CUPTI_ACTIVITY_KIND_MEMCPY:
-      return write(reinterpret_cast<const CUpti_ActivityMemcpy6&>(record), "copy");
+    case CUPTI_ACTIVITY_KIND_MEMCPY: {
+      const auto& copy = reinterpret_cast<const CUpti_ActivityMemcpy6&>(record);
+      return write(copy, name_of_copy(copy.copyKind));
+    }
     case CUPTI_ACTIVITY_KIND_MEMCPY2:
       return write(reinterpret_cast<const CUpti_ActivityMemcpyPtoP4&>(record), "copy between GPUs");
     case CUPTI_ACTIVITY_KIND_MEMSET:

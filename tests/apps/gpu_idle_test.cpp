@@ -24,7 +24,7 @@ std::string records() {
     add(step, 400, 700, "void megalith::comm::(anonymous namespace)::sum_kernel<float>(float*)");
     add(step, 650, 800, "copy between GPUs");
     add(step, 100, 500, "void product<1, 2>(float*, long)", 3);
-    add(step, 50, 1003, "copy");
+    add(step, 50, 1003, "copy to the host");
   }
   return rows;
 }
