@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -25,6 +26,7 @@
 namespace megalith::apps {
 namespace {
 
+constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGUSR1};
 std::atomic<int> caught_signal{0};
 
 extern "C" void on_stop_signal(int signal) {
@@ -139,7 +141,18 @@ void catch_stop_signals() {
   action.sa_handler = on_stop_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  sigset_t stops;
+  sigemptyset(&stops);
+  for (const int signal : kStopSignals) {
+    sigaction(signal, &action, nullptr);
+    sigaddset(&stops, signal);
+  }
+  // Products of libraries use the stack pointer for data in their innermost loops. A handler that the kernel starts
+  // there writes its frame into whatever the pointer shows.
+  std::thread([] {
+    while (true) pause();
+  }).detach();
+  pthread_sigmask(SIG_BLOCK, &stops, nullptr);
 }
 
 int stop_signal() { return caught_signal.load(); }

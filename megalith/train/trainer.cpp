@@ -257,7 +257,7 @@ class Run {
     check_is_reported_ = true;
     if (checked > 0) note(str("graphs.check: ", checked, " steps from graphs had the bits of eager ones"));
     if (checked < asked && first())
-      log::warning(str("graphs.check = ", asked, ": ", checked, " steps were compared, as the run has no more"));
+      log::warning(str("graphs.check = ", asked, ": ", checked, " steps were compared before the run ended"));
   }
 
   /// Collective.
@@ -388,6 +388,7 @@ class Run {
   }
 
   Outcome save_and_stop() {
+    report_check(true);
     save(Failure::ends_the_run);
     report_hand_overs();
     note(str("stopped on request after step ", progress_.step, "; go on with --resume"));

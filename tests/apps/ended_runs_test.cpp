@@ -1,4 +1,8 @@
+#include <csignal>
+#include <cstdint>
 #include <filesystem>
+#include <sstream>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,11 +21,42 @@ using testing::Program;
 using testing::program;
 using testing::run_shell;
 
+/// A run without an end, into OUT/a; behind its third step the shell does `meanwhile`, then asks $pid to stop.
+Finished stopped_run(const std::string& command, const std::string& metrics_file, const std::string& meanwhile = "") {
+  return run_shell(command +
+                   " --set train.steps=100000 --set optimizer.decay_steps=1000 --set train.eval_interval=0 & pid=$!; "
+                   "until grep -q '\"step\":3,' " +
+                   metrics_file + " 2>/dev/null; do sleep 0.05; done; " + meanwhile + " kill -USR1 $pid; wait $pid");
+}
+
+// A product's innermost loop may use its stack pointer for data, and a handler would write over what it shows: one
+// thread takes the signals, and those that compute are not interrupted.
+TEST_F(Program, StopSignalsAreTakenByOneThreadThatComputesNothing) {
+  const Finished run = stopped_run(
+      "OMP_NUM_THREADS=2 " + program() + " train " + recipe() + " --out " + out("a") + " --set parallel.pp=2",
+      out("a") + "/metrics.jsonl", "cat /proc/$pid/task/*/status | sed -n 's/^SigBlk:[[:space:]]*//p';");
+  EXPECT_EQ(run.code, 75) << run.err;
+  constexpr std::uint64_t kStops = (1U << (SIGINT - 1)) | (1U << (SIGTERM - 1)) | (1U << (SIGUSR1 - 1));
+  std::istringstream masks(run.out);
+  int take = 0, compute = 0;
+  for (std::string mask; masks >> mask;) (std::stoull(mask, nullptr, 16) & kStops) == kStops ? ++compute : ++take;
+  EXPECT_EQ(take, 1) << run.out;
+  EXPECT_GE(compute, 2) << "the ranks: " << run.out;
+}
+
+TEST_F(Program, AStoppedRunSaysHowManyStepsAgreed) {
+  const Finished run =
+      stopped_run(program() + " train " + recipe() + " --out " + out("a") +
+                      " --set graphs.mode=iteration --set graphs.warmup_steps=1 --set graphs.check=1000",
+                  out("a") + "/metrics.jsonl");
+  EXPECT_EQ(run.code, 75) << run.err;
+  EXPECT_THAT(run.err,
+              ::testing::ContainsRegex("graphs.check = 1000: [0-9]+ steps were compared before the run ended"));
+}
+
 TEST_F(Program, ASignalSavesAndStopsAndTheRunGoesOn) {
-  const std::string many = "--set train.steps=100000 --set optimizer.decay_steps=1000 --set train.eval_interval=0";
-  const Finished stopped = run_shell(program() + " train " + recipe() + " --out " + out("a") + " " + many +
-                                     " & pid=$!; until grep -q '\"step\":3,' " + out("a") +
-                                     "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; kill -USR1 $pid; wait $pid");
+  const Finished stopped =
+      stopped_run(program() + " train " + recipe() + " --out " + out("a"), out("a") + "/metrics.jsonl");
   EXPECT_EQ(stopped.code, 75) << stopped.err;
   EXPECT_NE(stopped.err.find("megalith: E75"), std::string::npos) << stopped.err;
   EXPECT_NE(stopped.err.find("saved step"), std::string::npos) << stopped.err;
