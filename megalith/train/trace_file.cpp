@@ -32,8 +32,8 @@ double later_s(comm::World& world, const Tracer& tracer) {
   return mine.clock_s - first_s;
 }
 
-/// To a nanosecond, also after hours.
-std::string microseconds(double seconds) {
+/// As traces have it, to a nanosecond, also after hours.
+std::string trace_time(double seconds) {
   char text[64];
   std::snprintf(text, sizeof text, "%.3f", 1e6 * seconds);
   return text;
@@ -47,8 +47,8 @@ std::string name_row(const char* of, int rank, int row, const std::string& name)
 
 /// A bar; `more` follows its times.
 std::string bar(std::string_view name, int rank, int row, double start_s, double duration_s, const std::string& more) {
-  return str(R"({"ph":"X","name":")", name, R"(","pid":)", rank, R"(,"tid":)", row, R"(,"ts":)", microseconds(start_s),
-             R"(,"dur":)", microseconds(duration_s), ',', more, "},\n");
+  return str(R"({"ph":"X","name":")", name, R"(","pid":)", rank, R"(,"tid":)", row, R"(,"ts":)", trace_time(start_s),
+             R"(,"dur":)", trace_time(duration_s), ',', more, "},\n");
 }
 
 /// Calls that are under way at once stand in rows of their own: bars of one row must not overlap.
