@@ -82,15 +82,32 @@ void assign(const Field& field, const toml::node& node, Problems& problems) {
       field.value);
 }
 
+/// The key that was meant, as far as one can tell: the only one that begins with what is there (graphs.opt), or that
+/// what is there goes on from (graphs.check_steps); the nearest by spelling; the same in another section. Else empty.
+std::string_view meant_by(std::string_view key, std::span<const std::string_view> names) {
+  if (key == "parallel.vpp") return "parallel.chunks";  // as others call it
+  const auto only = [&](auto&& fits) {
+    std::string_view found;
+    for (const std::string_view name : names) {
+      if (!fits(name)) continue;
+      if (!found.empty()) return std::string_view();
+      found = name;
+    }
+    return found;
+  };
+  if (const auto longer = only([&](auto name) { return name.starts_with(key); }); !longer.empty()) return longer;
+  if (const auto shorter = only([&](auto name) { return key.starts_with(str(name, "_")); }); !shorter.empty())
+    return shorter;
+  if (const auto near = nearest(key, names); !near.empty()) return near;
+  return only([&](auto name) { return name.ends_with(str(".", key)); });
+}
+
 void set_key(const std::vector<Field>& all, const std::string& key, const toml::node& node, Problems& problems) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const Field& f) { return f.key == key; });
   if (found != all.end()) return assign(*found, node, problems);
   std::vector<std::string_view> names;
   for (const Field& field : all) names.push_back(field.key);
-  std::string_view near = nearest(key, names);
-  const auto same_ending =
-      std::find_if(names.begin(), names.end(), [&](std::string_view name) { return name.ends_with("." + key); });
-  if (near.empty() && same_ending != names.end()) near = *same_ending;
+  const std::string_view near = meant_by(key, names);
   problems.add(key, as_text(node), near.empty() ? "no such key" : str("no such key; did you mean ", near, "?"));
 }
 

@@ -239,6 +239,7 @@ class Run {
       if (graphs.optimizer) idle("graphs.optimizer", "true");
       if (graphs.per != capture::GraphsPer::microbatch) idle("graphs.per", name(graphs.per));
       if (!graphs.scopes.empty()) idle("graphs.scopes", text(graphs.scopes));
+      if (graphs.warmup_steps != capture::GraphsConfig{}.warmup_steps) idle("graphs.warmup_steps", graphs.warmup_steps);
     } else if (graphs.mode == capture::GraphMode::layers && steps == graphs.warmup_steps + 1) {
       log::warning(str("graphs.mode = layers: no graph is launched, as there are ", steps,
                        " steps to train, graphs.warmup_steps = ", graphs.warmup_steps,

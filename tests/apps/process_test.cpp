@@ -306,12 +306,14 @@ TEST_F(Program, ARunSaysWhichSettingsOfGraphsDoNothing) {
     return run.err;
   };
   using ::testing::HasSubstr;
-  EXPECT_THAT(
-      told("a", "--set graphs.check=2 --set graphs.optimizer=true --set graphs.per=slot --set graphs.scopes=mlp"),
-      ::testing::AllOf(HasSubstr("graphs.check = 2: does nothing with graphs.mode = none"),
-                       HasSubstr("graphs.optimizer = true: does nothing with graphs.mode = none"),
-                       HasSubstr("graphs.per = slot: does nothing with graphs.mode = none"),
-                       HasSubstr("graphs.scopes = [mlp]: does nothing with graphs.mode = none")));
+  EXPECT_THAT(told("a",
+                   "--set graphs.check=2 --set graphs.optimizer=true --set graphs.per=slot --set graphs.scopes=mlp "
+                   "--set graphs.warmup_steps=5"),
+              ::testing::AllOf(HasSubstr("graphs.warmup_steps = 5: does nothing with graphs.mode = none"),
+                               HasSubstr("graphs.check = 2: does nothing with graphs.mode = none"),
+                               HasSubstr("graphs.optimizer = true: does nothing with graphs.mode = none"),
+                               HasSubstr("graphs.per = slot: does nothing with graphs.mode = none"),
+                               HasSubstr("graphs.scopes = [mlp]: does nothing with graphs.mode = none")));
   EXPECT_THAT(told("d", "--set graphs.mode=layers --set graphs.warmup_steps=7"),
               HasSubstr("graphs.mode = layers: no graph is launched, as there are 8 steps to train, "
                         "graphs.warmup_steps = 7 and the step of the capture runs eagerly"));

@@ -228,6 +228,10 @@ TEST(Recipe, BrokenRulesOfGraphsAreAllReported) {
       "graphs.scopes = [full_iteration]: V2: full_iteration is a mode");
   has({"graphs.mode=layers", "graphs.scopes=[\"moe\"]"}, "graphs.scopes = [moe]: V5: the model has no experts");
   has({"graphs.scope=attn"}, "did you mean graphs.scopes?");
+  has({"graphs.opt=true"}, "did you mean graphs.optimizer?");
+  has({"graphs.warmup=1"}, "did you mean graphs.warmup_steps?");
+  has({"graphs.check_steps=1"}, "did you mean graphs.check?");
+  has({"parallel.vpp=2"}, "did you mean parallel.chunks?");
   has({"graphs.scope=[attn,mlp]"}, "did you mean graphs.scopes?");
   has({"graphs.mode=layers", "graphs.scopes=[attn,mlp]"},
       "graphs.scopes = [attn,mlp]: is no list: it takes [\"a\", \"b\"] or [1, 2], and quotes around all of it in a "
