@@ -196,12 +196,9 @@ class CollectivesRunner {
 
  private:
   std::vector<std::uint64_t> sizes() const {
-    std::vector<std::uint64_t> all;
+    std::vector<std::uint64_t> all = {options_.smallest};
     const auto factor = static_cast<std::uint64_t>(options_.factor);
-    for (std::uint64_t bytes = options_.smallest; bytes <= options_.largest; bytes *= factor) {
-      all.push_back(bytes);
-      if (bytes > options_.largest / factor) break;
-    }
+    while (all.back() <= options_.largest / factor) all.push_back(all.back() * factor);
     return all;
   }
 

@@ -338,10 +338,7 @@ void add_bench(CLI::App& program) {
   step->add_option("--trace", b->trace,
                    "Write one more step's ops and communication calls of all ranks to a file that Perfetto opens");
   step->add_flag("--deterministic", b->deterministic, "The same bits every time");
-  step->add_option("--dropout", b->dropout, "Dropout everywhere")
-      ->check(at_least(0))
-      ->check(CLI::Range(0.0, 0.99))
-      ->capture_default_str();
+  add_dropout(*step, b->dropout, "Dropout everywhere");
   step->add_option("--set", b->settings, "KEY=VALUE of a recipe, for what has no option here; it wins");
   step->add_option("--format", b->format, "text or json")->check(CLI::IsMember({"text", "json"}));
   step->callback([b, shape] {

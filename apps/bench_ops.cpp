@@ -25,7 +25,6 @@
 
 #include "apps/bench.h"
 #include "apps/command.h"
-#include "apps/launch.h"
 
 namespace megalith::apps {
 namespace {
@@ -443,22 +442,29 @@ void bench_adamw(const OpsBench& o) {
   bench.print();
 }
 
+struct Command {
+  std::string_view name;
+  const char* what;
+  void (*run)(const OpsBench&);
+};
+constexpr Command kCommands[] = {{"gemm", "The products of a model's layers", bench_gemm},
+                                 {"attention", "Attention forward and backward", bench_attention},
+                                 {"norm", "Layer norms and residual sums", bench_norm},
+                                 {"elementwise", "GELU, sums, casts, dropout", bench_elementwise},
+                                 {"loss", "Cross entropy, also over a split vocabulary", bench_loss},
+                                 {"embedding", "Embeddings, sums over rows and first values", bench_embedding},
+                                 {"adamw", "The optimizer's pass and the gradient norm", bench_adamw}};
+
 }  // namespace
 
+bool is_bench_of_ops(std::string_view name) {
+  return std::ranges::find(kCommands, name, &Command::name) != std::end(kCommands);
+}
+
 void add_bench_ops(CLI::App& bench) {
-  struct Command {
-    const char *name, *what;
-    void (*run)(const OpsBench&);
-  };
-  for (const Command& one : {Command{"gemm", "The products of a model's layers", bench_gemm},
-                             Command{"attention", "Attention forward and backward", bench_attention},
-                             Command{"norm", "Layer norms and residual sums", bench_norm},
-                             Command{"elementwise", "GELU, sums, casts, dropout", bench_elementwise},
-                             Command{"loss", "Cross entropy, also over a split vocabulary", bench_loss},
-                             Command{"embedding", "Embeddings, sums over rows and first values", bench_embedding},
-                             Command{"adamw", "The optimizer's pass and the gradient norm", bench_adamw}}) {
+  for (const Command& one : kCommands) {
     const auto o = std::make_shared<OpsBench>();
-    CLI::App* command = bench.add_subcommand(one.name, one.what);
+    CLI::App* command = bench.add_subcommand(std::string(one.name), one.what);
     command->add_option("--device", o->device, "cpu or cuda")
         ->check(CLI::IsMember({"cpu", "cuda"}))
         ->capture_default_str();
@@ -474,15 +480,10 @@ void add_bench_ops(CLI::App& bench) {
     size("--vocab", o->vocab, "Vocabulary");
     size("--params", o->params, "Parameters of the optimizer's buffers");
     size("--repeats", o->repeats, "Runs, of which the median counts");
-    command->add_option("--dropout", o->dropout, "Of attention, which our own kernel then computes on a GPU")
-        ->check(at_least(0))  // NaN is in every range
-        ->check(CLI::Range(0.0, 0.99))
-        ->capture_default_str();
+    add_dropout(*command, o->dropout, "Of attention, which our own kernel then computes on a GPU");
     command->add_flag("--deterministic", o->deterministic, "The same bits every time");
     command->add_option("--format", o->format, "text or json")->check(CLI::IsMember({"text", "json"}));
-    command->callback([o, run = one.run] {
-      if (detect_launcher().process == 0) run(*o);  // of a rank's own ops there is one table
-    });
+    command->callback([o, run = one.run] { run(*o); });
   }
 }
 

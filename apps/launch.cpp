@@ -26,7 +26,6 @@
 namespace megalith::apps {
 namespace {
 
-constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGUSR1};
 std::atomic<int> caught_signal{0};
 
 extern "C" void on_stop_signal(int signal) {
@@ -143,7 +142,7 @@ void catch_stop_signals() {
   action.sa_flags = SA_RESTART;
   sigset_t stops;
   sigemptyset(&stops);
-  for (const int signal : kStopSignals) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
     sigaction(signal, &action, nullptr);
     sigaddset(&stops, signal);
   }

@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/comm/nccl/gpus.h"
 
+#include "apps/bench.h"
 #include "apps/command.h"
 #include "apps/launch.h"
 #include "apps/version.h"
@@ -46,7 +47,8 @@ void fold_option_names(const CLI::App& program, std::vector<std::string>& argume
 /// Under mpirun every process runs the program; commands that are no job of all ranks leave the work to the first.
 bool is_left_to_the_first(const std::vector<std::string>& arguments, const Launcher& launcher) {
   if (arguments.empty() || launcher.process == 0) return false;
-  return arguments.front() != "train" && arguments.front() != "bench";
+  if (arguments.front() != "bench") return arguments.front() != "train";
+  return arguments.size() > 1 && is_bench_of_ops(arguments[1]);
 }
 
 /// What is wrong with the arguments. CLI11 does not say what a value that it cannot convert should have been.

@@ -119,11 +119,16 @@ TEST(CommandLine, SaysWhatItWasBuiltFrom) {
   EXPECT_EQ(doctor.at("program").at("state").get<std::string>() + "\n", got.out);
 }
 
+/// What a benchmark says with --format json; null after a failure.
+nlohmann::json json_of(const std::string& command) {
+  const Finished got = run_shell(command + " --format json");
+  EXPECT_EQ(got.code, 0) << got.err;
+  return got.code == 0 ? nlohmann::json::parse(got.out) : nlohmann::json();
+}
+
 TEST(CommandLine, BenchStepMeasures) {
-  const Finished got = run_shell(
-      "megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --steps 2 --tp 2 --format json");
-  ASSERT_EQ(got.code, 0) << got.err;
-  const nlohmann::json json = nlohmann::json::parse(got.out);
+  const nlohmann::json json =
+      json_of("megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --steps 2 --tp 2");
   EXPECT_GT(json.at("tokens_per_second").get<double>(), 0);
   std::int64_t sum = 0;
   for (const nlohmann::json& bytes : json.at("memory")) sum += bytes.get<std::int64_t>();
@@ -134,33 +139,25 @@ TEST(CommandLine, BenchStepMeasures) {
 
 // What --set says holds for the tokens, too: how many there are in a step, and which.
 TEST(CommandLine, BenchStepCountsTheTokensOfItsPlan) {
-  const Finished got = run_shell(
-      "megalith bench step --layers 1 --hidden 16 --heads 2 --seq 64 --batch 2 --steps 2 --format json --set "
-      "model.seq_len=8 "
-      "--set train.global_batch=4 --set model.vocab_size=8");
-  ASSERT_EQ(got.code, 0) << got.err;
-  const nlohmann::json json = nlohmann::json::parse(got.out);
+  const nlohmann::json json = json_of(
+      "megalith bench step --layers 1 --hidden 16 --heads 2 --seq 64 --batch 2 --steps 2 "
+      "--set model.seq_len=8 --set train.global_batch=4 --set model.vocab_size=8");
   EXPECT_NEAR(json.at("tokens_per_second").get<double>() * json.at("step_time_s").get<double>(), 4 * 8, 1e-6);
 }
 
 TEST(CommandLine, BenchStepTakesAPreset) {
-  const Finished got = run_shell(
-      "megalith bench step --batch 1 --steps 1 --warmup 1 --format json --set model.preset=gpt2-124m --set "
-      "model.seq_len=8 "
-      "--set model.num_layers=1");
-  ASSERT_EQ(got.code, 0) << got.err;
-  EXPECT_GT(nlohmann::json::parse(got.out).at("memory").at("parameters").get<std::int64_t>(),
-            std::int64_t{4} * 768 * 50257);
+  const nlohmann::json json = json_of(
+      "megalith bench step --batch 1 --steps 1 --warmup 1 "
+      "--set model.preset=gpt2-124m --set model.seq_len=8 --set model.num_layers=1");
+  EXPECT_GT(json.at("memory").at("parameters").get<std::int64_t>(), std::int64_t{4} * 768 * 50257);
 }
 
 // Factors that are larger than what is left of 64 bits.
 TEST(CommandLine, BenchCollectivesEndsAtItsLargestSize) {
-  const Finished got = run_shell(
-      "megalith bench collectives --ranks 2 --only all_reduce --min 64KiB --max 64KiB --factor 281474976710656 "
-      "--rounds 1 "
-      "--warmup 0 --format json");
-  ASSERT_EQ(got.code, 0) << got.err;
-  EXPECT_EQ(nlohmann::json::parse(got.out).size(), 2U) << "the roof and one size: " << got.out;
+  const nlohmann::json rows = json_of(
+      "megalith bench collectives --ranks 2 --only all_reduce --min 64KiB --max 64KiB "
+      "--factor 281474976710656 --rounds 1 --warmup 0");
+  EXPECT_EQ(rows.size(), 2U) << "the roof and one size: " << rows;
 }
 
 TEST(CommandLine, BenchStepOnAGpuTellsItsOwnMemoryFromCudas) {

@@ -18,23 +18,23 @@ using testing::Finished;
 using testing::has_gpu;
 using testing::mpirun;
 using testing::Program;
-using testing::program;
 using testing::run_shell;
 
-/// A run without an end, into OUT/a; behind its third step the shell does `meanwhile`, then asks $pid to stop.
-Finished stopped_run(const std::string& command, const std::string& metrics_file, const std::string& meanwhile = "") {
-  return run_shell(command +
-                   " --set train.steps=100000 --set optimizer.decay_steps=1000 --set train.eval_interval=0 & pid=$!; "
+/// What the shell does behind the third step of a run without an end, `train` into the folder `busy`: $pid is the run.
+Finished beside_a_run(const std::string& train, const std::string& busy, const std::string& commands) {
+  return run_shell(train +
+                   " --set train.steps=100000 --set train.eval_interval=0 & pid=$!; "
                    "until grep -q '\"step\":3,' " +
-                   metrics_file + " 2>/dev/null; do sleep 0.05; done; " + meanwhile + " kill -USR1 $pid; wait $pid");
+                   busy + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; " + commands);
 }
+
+const std::string kStop = "kill -USR1 $pid; wait $pid";
 
 // A product's innermost loop may use its stack pointer for data, and a handler would write over what it shows: one
 // thread takes the signals, and those that compute are not interrupted.
 TEST_F(Program, StopSignalsAreTakenByOneThreadThatComputesNothing) {
-  const Finished run = stopped_run(
-      "OMP_NUM_THREADS=2 " + program() + " train " + recipe() + " --out " + out("a") + " --set parallel.pp=2",
-      out("a") + "/metrics.jsonl", "cat /proc/$pid/task/*/status | sed -n 's/^SigBlk:[[:space:]]*//p';");
+  const Finished run = beside_a_run("OMP_NUM_THREADS=2 " + train_process("a", "--set parallel.pp=2"), out("a"),
+                                    "cat /proc/$pid/task/*/status | sed -n 's/^SigBlk:[[:space:]]*//p'; " + kStop);
   EXPECT_EQ(run.code, 75) << run.err;
   constexpr std::uint64_t kStops = (1U << (SIGINT - 1)) | (1U << (SIGTERM - 1)) | (1U << (SIGUSR1 - 1));
   std::istringstream masks(run.out);
@@ -45,18 +45,16 @@ TEST_F(Program, StopSignalsAreTakenByOneThreadThatComputesNothing) {
 }
 
 TEST_F(Program, AStoppedRunSaysHowManyStepsAgreed) {
-  const Finished run =
-      stopped_run(program() + " train " + recipe() + " --out " + out("a") +
-                      " --set graphs.mode=iteration --set graphs.warmup_steps=1 --set graphs.check=1000",
-                  out("a") + "/metrics.jsonl");
+  const Finished run = beside_a_run(
+      train_process("a", "--set graphs.mode=iteration --set graphs.warmup_steps=1 --set graphs.check=1000"), out("a"),
+      kStop);
   EXPECT_EQ(run.code, 75) << run.err;
   EXPECT_THAT(run.err,
               ::testing::ContainsRegex("graphs.check = 1000: [0-9]+ steps were compared before the run ended"));
 }
 
 TEST_F(Program, ASignalSavesAndStopsAndTheRunGoesOn) {
-  const Finished stopped =
-      stopped_run(program() + " train " + recipe() + " --out " + out("a"), out("a") + "/metrics.jsonl");
+  const Finished stopped = beside_a_run(train_process("a", "--set optimizer.decay_steps=1000"), out("a"), kStop);
   EXPECT_EQ(stopped.code, 75) << stopped.err;
   EXPECT_NE(stopped.err.find("megalith: E75"), std::string::npos) << stopped.err;
   EXPECT_NE(stopped.err.find("saved step"), std::string::npos) << stopped.err;
@@ -79,16 +77,12 @@ TEST_F(Program, DiskErrorsAreWarningsUntilTheLastSave) {
 
 /// `command` while another job, `train` with many steps, is at work in `busy`.
 Finished run_beside(const std::string& train, const std::string& busy, const std::string& command) {
-  return run_shell(train +
-                   " --set train.steps=100000 --set train.eval_interval=0 2>/dev/null & pid=$!; until grep -q " +
-                   "'\"step\":3,' " + busy + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; " + command +
-                   "; code=$?; kill -9 $pid; wait $pid; exit $code");
+  return beside_a_run(train + " 2>/dev/null", busy, command + "; code=$?; kill -9 $pid; wait $pid; exit $code");
 }
 
 TEST_F(Program, AFolderOfCheckpointsElsewhereIsLockedToo) {
   const std::string elsewhere = " --set checkpoint.dir=" + out("shared");
-  const Finished second =
-      run_beside(program() + " train " + recipe() + " --out " + out("a") + elsewhere, out("a"), train("b", elsewhere));
+  const Finished second = run_beside(train_process("a", elsewhere), out("a"), train("b", elsewhere));
   EXPECT_EQ(second.code, 74) << second.err;
   EXPECT_NE(second.err.find("the folder is in use by"), std::string::npos) << second.err;
 }
@@ -106,8 +100,7 @@ TEST_F(Program, AFolderOfCheckpointsThatCannotBeMadeLeavesNothing) {
 }
 
 TEST_F(Program, AnOutOfAnotherJobLeavesNoFolderOfCheckpoints) {
-  const Finished second = run_beside(program() + " train " + recipe() + " --out " + out("a"), out("a"),
-                                     train("a", "--set checkpoint.dir=" + out("apart")));
+  const Finished second = run_beside(train_process("a"), out("a"), train("a", "--set checkpoint.dir=" + out("apart")));
   EXPECT_EQ(second.code, 74) << second.err;
   EXPECT_NE(second.err.find("--out = " + out("a") + ": ["), std::string::npos) << second.err;
   EXPECT_FALSE(std::filesystem::exists(out("apart")));
@@ -194,8 +187,7 @@ TEST_F(Program, WithoutAGpuCudaIsRefusedAndLeavesNothing) {
     EXPECT_FALSE(std::filesystem::exists(out("gpu"))) << grid;
   }
 #ifdef MEGALITH_WITH_MPI
-  const Finished refused =
-      run_shell(mpirun(2, program() + " train " + recipe() + " --set device.type=cuda --out " + out("gpu")));
+  const Finished refused = run_shell(mpirun(2, train_process("gpu", "--set device.type=cuda")));
   EXPECT_EQ(refused.code, 70);
   EXPECT_NE(refused.err.find("device.type = cuda: this "), std::string::npos) << refused.err;
   EXPECT_FALSE(std::filesystem::exists(out("gpu")));

@@ -16,7 +16,6 @@ using testing::Finished;
 using testing::has_gpu;
 using testing::mpirun;
 using testing::Program;
-using testing::program;
 using testing::run_shell;
 
 TEST_F(Program, TwoRunsWriteTheSameMetrics) {
@@ -384,8 +383,7 @@ TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
     std::istringstream words(grid);
     for (std::string word; words >> word;) settings += " --set parallel." + word;
     ASSERT_EQ(run_shell(train("threads", settings)).code, 0) << grid;
-    const Finished mpi = run_shell(
-        mpirun(ranks, program() + " train " + recipe() + " --out " + out("mpi") + " " + settings + " " + graphs));
+    const Finished mpi = run_shell(mpirun(ranks, train_process("mpi", settings + " " + graphs)));
     ASSERT_EQ(mpi.code, 0) << grid << " " << graphs << "\n" << mpi.err;
     std::vector<std::string> got = metrics("mpi");
     std::erase_if(got, [](const std::string& line) { return line.starts_with("{\"graphs\""); });
@@ -399,13 +397,12 @@ TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
 
 TEST_F(Program, MpirunPassesTheExitCodeOn) {
 #ifdef MEGALITH_WITH_MPI
-  const Finished none = run_shell(mpirun(2, program() + " train " + recipe() + " --resume --out " + out("mpi")));
+  const Finished none = run_shell(mpirun(2, train_process("mpi", "--resume")));
   EXPECT_EQ(none.code, 67) << none.err;
   EXPECT_NE(none.err.find("E67"), std::string::npos) << none.err;
   for (const auto& [setting, code, text] : {std::tuple{"data.train=/nowhere.txt", 65, "/nowhere.txt"},
                                             std::tuple{"data.trian=x", 64, "did you mean data.train?"}}) {
-    const Finished bad =
-        run_shell(mpirun(2, program() + " train " + recipe() + " --set " + setting + " --out " + out("mpi")));
+    const Finished bad = run_shell(mpirun(2, train_process("mpi", std::string("--set ") + setting)));
     EXPECT_EQ(bad.code, code) << bad.err;
     const std::size_t once = bad.err.find(text);
     EXPECT_NE(once, std::string::npos) << bad.err;

@@ -27,6 +27,10 @@ class Program : public ::testing::Test {
   std::string train(const std::string& name, const std::string& more = "") const {
     return "megalith train " + recipe() + " --out " + out(name) + " " + more;
   }
+  /// As a process of the shell's own, for mpirun and for $!.
+  std::string train_process(const std::string& name, const std::string& more = "") const {
+    return program() + " train " + recipe() + " --out " + out(name) + " " + more;
+  }
   std::vector<std::string> metrics(const std::string& name) const { return metrics_of(out(name)); }
   TempDir dir_;
 };
