@@ -2,6 +2,8 @@
 #include <memory>
 #include <string>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/io/fs.h"
 
 #include "apps/command.h"
@@ -18,9 +20,16 @@ struct GraphsOptions {
   int rank = 0;
 };
 
+std::string report_of(const GraphsOptions& options, const config::RunPlan& plan) try {
+  return graphs_report(plan, options.format == "json" ? GraphsFormat::json : GraphsFormat::text);
+} catch (ConfigError& error) {
+  error.put_in_front(str(options.recipe.file, ": "));
+  throw;
+}
+
 void run_graphs(const GraphsOptions& options) {
   const config::RunPlan plan = options.recipe.plan();
-  const std::string text = graphs_report(plan, options.format == "json" ? GraphsFormat::json : GraphsFormat::text);
+  const std::string text = report_of(options, plan);
   if (!options.svg.empty()) io::publish_file(*io::posix_fs(), options.svg, graphs_picture(plan, options.rank));
   std::fwrite(text.data(), 1, text.size(), stdout);  // main checks that it could be written
 }

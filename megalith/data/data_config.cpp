@@ -54,6 +54,8 @@ SampleSet part(const TokenSourcePtr& source, TokenRange range, Index seq_len, st
 
 }  // namespace
 
+bool DataConfig::has_valid() const { return !valid.empty() || (!split.empty() && parse_split(split).weights[1] > 0); }
+
 void check(const DataConfig& config, Problems& out) {
   const auto names = tokenizer_names();
   if (std::find(names.begin(), names.end(), config.tokenizer) == names.end()) {

@@ -19,6 +19,9 @@ struct DataConfig {
   std::vector<std::string> train{};
   std::vector<std::string> valid{};  ///< the same without weights; empty: taken from train by `split`, if that is given
   std::string split{};               ///< see parse_split(); empty: all of train is for training
+
+  /// Whether a run evaluates: it has a part of its data that it does not train on. For a config that check() passes.
+  bool has_valid() const;
 };
 
 /// Reports every broken rule that needs no file to be seen.

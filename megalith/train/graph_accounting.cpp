@@ -205,7 +205,7 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
   r.owned = owned_buffers(layers, plan);
   r.plan = eager->planned_bytes();
   r.fragmentation_bytes = eager->fragmentation_bytes();
-  r.iteration = {kOneGraph, 1, more_than_eager(by_step)};
+  r.iteration = {kOneGraph, plan.data.has_valid() ? 1 : 0, more_than_eager(by_step)};
   return r;
 }
 

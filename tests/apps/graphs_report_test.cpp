@@ -64,8 +64,14 @@ TEST(GraphsReport, FiguresOfAPipeline) {
   EXPECT_EQ(last.at("layers_per_slot").at("added_bytes"), kActivation);  // one slot's input
   EXPECT_EQ(
       last.at("iteration"),
-      json({{"training_graphs", 1}, {"evaluation_graphs", 1}, {"launches_per_step", 1}, {"added_bytes", kStepInputs}}));
+      json({{"training_graphs", 1}, {"evaluation_graphs", 0}, {"launches_per_step", 1}, {"added_bytes", kStepInputs}}));
   EXPECT_EQ(first.at("lazy_warmup_passes"), 1);
+  const auto of_evaluation = [](const char* setting) {
+    return report_with({setting}).at("ranks").at(0).at("iteration").at("evaluation_graphs");
+  };
+  EXPECT_EQ(of_evaluation("data.valid=[\"held-out.txt\"]"), 1);
+  EXPECT_EQ(of_evaluation("data.split=0.9"), 1);
+  EXPECT_EQ(of_evaluation("data.split=90,0,10"), 0);
   EXPECT_EQ(first.at("owned_buffers"), json({{"static_inputs", 8},
                                              {"static_input_bytes", 8 * kActivation},
                                              {"unshared_input_bytes", 32 * kActivation},
@@ -226,7 +232,7 @@ TEST(GraphsReport, AliasesAndInputsAreThoseOfTheScopes) {
 }
 
 TEST(GraphsReport, Text) {
-  const std::string text = graphs_report(plan_with({"parallel.pp=2"}), GraphsFormat::text);
+  const std::string text = graphs_report(plan_with({"parallel.pp=2", "data.split=0.9"}), GraphsFormat::text);
   const std::size_t plan = text.find("\nThe plan, with and without graphs\nrank  activations"),
                     aliases = text.find("\nof a layer's graph ");
   ASSERT_NE(plan, std::string::npos) << text;

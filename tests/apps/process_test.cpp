@@ -298,6 +298,18 @@ TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
                            "graphs: to hand over a step took the host [0-9.]+ us, its launches [0-9.]+ us "));
 }
 
+TEST_F(Program, ARunSaysWhichSettingsOfParallelismDoNothing) {
+  const Finished run = run_shell(train("a",
+                                       "--set train.micro_batch=2 --set parallel.sequence_parallel=true "
+                                       "--set parallel.tp_overlap=halves --set optimizer.distributed=true"));
+  EXPECT_EQ(run.code, 0) << run.err;
+  using ::testing::HasSubstr;
+  EXPECT_THAT(run.err,
+              ::testing::AllOf(HasSubstr("parallel.sequence_parallel = true: does nothing with parallel.tp = 1"),
+                               HasSubstr("parallel.tp_overlap = halves: does nothing with parallel.tp = 1"),
+                               HasSubstr("optimizer.distributed = true: does nothing with one model copy")));
+}
+
 TEST_F(Program, ARunSaysWhichSettingsOfGraphsDoNothing) {
   const auto told = [&](const std::string& name, const std::string& settings) {
     const Finished run = run_shell(train(name, settings));
@@ -335,7 +347,9 @@ TEST_F(Program, GraphsPrintsAndDraws) {
   std::ifstream file(picture);
   const std::string drawn((std::istreambuf_iterator<char>(file)), {});
   EXPECT_NE(drawn.find("Stage 1 of 2"), std::string::npos) << drawn;
-  EXPECT_EQ(run_shell("megalith graphs " + recipe() + " --set graphs.scopes=moe").code, 64);
+  const Finished broken = run_shell("megalith graphs " + recipe() + " --set graphs.scopes=moe");
+  EXPECT_EQ(broken.code, 64);
+  EXPECT_THAT(broken.err, ::testing::ContainsRegex("[.]toml: graphs.scopes = .moe.: V5: "));
 }
 
 TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {

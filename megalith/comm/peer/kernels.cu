@@ -96,6 +96,8 @@ __device__ void sum_share(const T* const* all_parts, const Range& vectors, const
   });
 }
 
+/// Of two members' parts of 16 MiB, both results on the own GPU, beside products of DP 2's backward pass on an H100: 64
+/// MiB moved in 46 to 48 us, 1.4 TB/s, 43 % of its memory's 3.35; the part of 11 MiB in 34 us.
 template <class T, int N, int kMembers>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const Operands<T> operands, Index vectors) {
   sum_share<T, N, kMembers>(operands.parts, Range{0, vectors}, [&](Index i, const Vector<T, N>& result) {
@@ -223,6 +225,9 @@ __device__ void copy_share(const T* from, const Range& range, int num_targets, c
   });
 }
 
+/// On an H100, 6 MiB within its memory on 16 multiprocessors, PP 2's messages as they are taken out: 12 MiB moved in 12
+/// to 13 us, 1.0 TB/s, 30 % of the memory's 3.35. To another GPU, as a graph sends them, 22 us: 280 GB/s, 73 % of a
+/// plain copy's; on 32 multiprocessors beside products, a gather of TP 2, 21 to 47 us.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     copy_kernel(const __grid_constant__ Targets to, const T* from, Index count, const std::uint32_t* unless) {
