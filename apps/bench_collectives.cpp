@@ -353,6 +353,8 @@ void run_collectives_bench(const CollectivesBench& options) {
   const auto shape = [&] {
     const std::string usual(name_of(device == Device::cuda ? DType::bf16 : DType::f32));
     dtype = dtype_of_name(options.dtype.empty() ? usual : options.dtype);
+    if (options.largest > kMostBytes)
+      throw ConfigError(str("--max = ", options.largest, ": must be at most ", kMostBytes, ", as a tensor"));
     if (options.smallest > options.largest)
       throw ConfigError(str("--min = ", options.smallest, ": must be at most --max = ", options.largest));
     const int ranks = ranks_of(options, launcher, device);

@@ -24,7 +24,6 @@
 #include "megalith/tensor/step_state.h"
 
 #include "apps/bench.h"
-#include "apps/command.h"
 
 namespace megalith::apps {
 namespace {
@@ -442,6 +441,9 @@ void bench_adamw(const OpsBench& o) {
   bench.print();
 }
 
+/// Of one size but tokens: the bytes of no tensor leave Index.
+constexpr Index kMostSize = Index{1} << 20;
+
 struct Command {
   std::string_view name;
   const char* what;
@@ -470,20 +472,26 @@ void add_bench_ops(CLI::App& bench) {
         ->capture_default_str();
     command->add_option("--precision", o->precision,
                         "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
-    const auto size = [&](const char* name, Index& value, const char* what) {
-      command->add_option(name, value, what)->check(at_least(1))->capture_default_str();
+    const auto size = [&](const char* name, Index& value, const char* what, Index most = kMostSize) {
+      command->add_option(name, value, what)->check(CLI::Range(Index{1}, most))->capture_default_str();
     };
-    size("--tokens", o->tokens, "Rows: tokens of a microbatch");
+    size("--tokens", o->tokens, "Rows: tokens of a microbatch", Index{1} << 31);
     size("--hidden", o->hidden, "Hidden size");
     size("--heads", o->heads, "Attention heads");
     size("--seq", o->seq, "Sequence length");
-    size("--vocab", o->vocab, "Vocabulary");
-    size("--params", o->params, "Parameters of the optimizer's buffers");
+    size("--vocab", o->vocab, "Vocabulary", Index{1} << 33);  // from 2^31 on refused below
+    size("--params", o->params, "Parameters of the optimizer's buffers", kMostBytes);
     size("--repeats", o->repeats, "Runs, of which the median counts");
     add_dropout(*command, o->dropout, "Of attention, which our own kernel then computes on a GPU");
     command->add_flag("--deterministic", o->deterministic, "The same bits every time");
     command->add_option("--format", o->format, "text or json")->check(CLI::IsMember({"text", "json"}));
-    command->callback([o, run = one.run] { run(*o); });
+    command->callback([o, run = one.run] {
+      try {
+        run(*o);
+      } catch (const ShapeError& error) {  // of a product of sizes
+        throw ConfigError(str("these sizes do not fit: ", error.what()));
+      }
+    });
   }
 }
 

@@ -184,5 +184,12 @@ TEST(PublishFile, ReplacesWhole) {
   EXPECT_EQ(fs->list(dir.path()), std::vector<std::string>{"a"});
 }
 
+TEST(PublishFile, NamesTheFolderThatIsMissing) {
+  const TempDir dir;
+  const Path path = dir / "none" / "a";
+  EXPECT_EQ(error_of<IoError>([&] { publish_file(*posix_fs(), path, "x"); }),
+            str("[", path.string(), "] create: there is no folder ", (dir / "none").string()));
+}
+
 }  // namespace
 }  // namespace megalith::io
