@@ -354,7 +354,7 @@ void run_collectives_bench(const CollectivesBench& options) {
     const std::string usual(name_of(device == Device::cuda ? DType::bf16 : DType::f32));
     dtype = dtype_of_name(options.dtype.empty() ? usual : options.dtype);
     if (options.largest > kMostBytes)
-      throw ConfigError(str("--max = ", options.largest, ": must be at most ", kMostBytes, ", as a tensor"));
+      throw ConfigError(str("--max = ", options.largest, ": must be at most 2^48 bytes, as a tensor's"));
     if (options.smallest > options.largest)
       throw ConfigError(str("--min = ", options.smallest, ": must be at most --max = ", options.largest));
     const int ranks = ranks_of(options, launcher, device);

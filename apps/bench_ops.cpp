@@ -70,9 +70,16 @@ class OpsRunner {
   DType dtype() const { return dtype_; }
   Index element_bytes() const { return size_of(dtype_); }
 
+  /// The sizes are the user's.
+  static void require_fits(const Shape& shape, DType dtype) {
+    const std::optional<Index> elements = shape.checked_numel();
+    if (!elements || *elements > kMostBytes / size_of(dtype))
+      throw ConfigError(str("a tensor of shape ", shape, ": must take at most 2^48 bytes; choose smaller sizes"));
+  }
   /// Normal numbers: constants run faster than what a model computes on.
   Tensor random(const Shape& shape) { return random(shape, dtype_); }
   Tensor random(const Shape& shape, DType dtype) {
+    require_fits(shape, statistics_dtype(dtype));
     const ParamSpec spec{
         {str("bench", count_++), {shape.numel()}, {}, {shape.numel()}}, {shape.numel()}, Init::normal, 1};
     const Tensor wide = ex_->tensor({shape.numel()}, statistics_dtype(dtype)), narrow = ex_->tensor(shape, dtype);
@@ -80,7 +87,10 @@ class OpsRunner {
     ops::cast(*ex_, wide.reshaped(shape), narrow);
     return narrow;
   }
-  Tensor empty(const Shape& shape) { return ex_->tensor(shape, dtype_); }
+  Tensor empty(const Shape& shape) {
+    require_fits(shape, dtype_);
+    return ex_->tensor(shape, dtype_);
+  }
   /// u8 [sizeof(T)]: a structure that ops read on the device.
   template <class T>
   Tensor on_device(const T& value) {
@@ -378,8 +388,6 @@ void bench_loss(const OpsBench& o) {
 
 void bench_embedding(const OpsBench& o) {
   OpsRunner bench(o);
-  if (o.vocab > std::numeric_limits<std::int32_t>::max())
-    throw ConfigError(str("--vocab = ", o.vocab, ": must be below 2^31: ids are of 32 bits"));
   bench.measure_roofs();
   Exec& ex = bench.ex();
   const Index batch = std::max<Index>(1, o.tokens / o.seq), tokens = batch * o.seq;
@@ -441,9 +449,6 @@ void bench_adamw(const OpsBench& o) {
   bench.print();
 }
 
-/// Of one size but tokens: the bytes of no tensor leave Index.
-constexpr Index kMostSize = Index{1} << 20;
-
 struct Command {
   std::string_view name;
   const char* what;
@@ -472,26 +477,21 @@ void add_bench_ops(CLI::App& bench) {
         ->capture_default_str();
     command->add_option("--precision", o->precision,
                         "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
-    const auto size = [&](const char* name, Index& value, const char* what, Index most = kMostSize) {
-      command->add_option(name, value, what)->check(CLI::Range(Index{1}, most))->capture_default_str();
+    const auto size = [&](const char* name, Index& value, const char* what,
+                          Index most = std::numeric_limits<std::int32_t>::max()) {
+      command->add_option(name, value, what)->check(between(1, most))->capture_default_str();
     };
-    size("--tokens", o->tokens, "Rows: tokens of a microbatch", Index{1} << 31);
+    size("--tokens", o->tokens, "Rows: tokens of a microbatch");
     size("--hidden", o->hidden, "Hidden size");
     size("--heads", o->heads, "Attention heads");
     size("--seq", o->seq, "Sequence length");
-    size("--vocab", o->vocab, "Vocabulary", Index{1} << 33);  // from 2^31 on refused below
+    size("--vocab", o->vocab, "Vocabulary");
     size("--params", o->params, "Parameters of the optimizer's buffers", kMostBytes);
     size("--repeats", o->repeats, "Runs, of which the median counts");
     add_dropout(*command, o->dropout, "Of attention, which our own kernel then computes on a GPU");
     command->add_flag("--deterministic", o->deterministic, "The same bits every time");
     command->add_option("--format", o->format, "text or json")->check(CLI::IsMember({"text", "json"}));
-    command->callback([o, run = one.run] {
-      try {
-        run(*o);
-      } catch (const ShapeError& error) {  // of a product of sizes
-        throw ConfigError(str("these sizes do not fit: ", error.what()));
-      }
-    });
+    command->callback([o, run = one.run] { run(*o); });
   }
 }
 

@@ -24,18 +24,27 @@ void add_plan(CLI::App& program);
 void add_bench(CLI::App& program);
 void add_doctor(CLI::App& program);
 
-/// Checks that an option's value is a finite number of at least `least`.
-inline CLI::Validator at_least(int least) {
-  const std::string from = "from " + std::to_string(least);
+/// Checks that an option's value is a finite number that is `allowed`; `what` says so in words.
+template <class Allowed>
+CLI::Validator number_that(const Allowed& allowed, const std::string& what) {
   return CLI::Validator(
-      [least, from](std::string& text) -> std::string {
+      [allowed, what](std::string& text) -> std::string {
         double value = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        if (error == std::errc() && end == text.data() + text.size() && std::isfinite(value) && value >= least)
+        if (error == std::errc() && end == text.data() + text.size() && std::isfinite(value) && allowed(value))
           return "";
-        return "must be a number " + from + ", not " + text;
+        return "must be a number " + what + ", not " + text;
       },
-      from);
+      what);
+}
+inline CLI::Validator at_least(int least) {
+  return number_that([least](double value) { return value >= least; }, "from " + std::to_string(least));
+}
+/// Of whole numbers up to 2^53.
+inline CLI::Validator between(std::int64_t least, std::int64_t most) {
+  return number_that(
+      [least, most](double value) { return value >= static_cast<double>(least) && value <= static_cast<double>(most); },
+      "from " + std::to_string(least) + " to " + std::to_string(most));
 }
 
 }  // namespace megalith::apps

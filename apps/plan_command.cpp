@@ -59,7 +59,7 @@ void run_plan(const PlanOptions& options) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, plan.grid.world_size);
     return train::Engine(*world, plan).planned_bytes();
   });
-  if (const auto warning = plan.placement_warning()) log::warning(*warning);
+  for (const std::string& warning : plan.warnings()) log::warning(warning);
   if (options.format == "json")
     print_json(plan, ranks);
   else

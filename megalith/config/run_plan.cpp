@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "megalith/base/error.h"
-#include "megalith/grid/group_catalog.h"
 #include "megalith/ops/attention.h"
 #include "megalith/ops/norm.h"
 #include "megalith/pipeline/schedule.h"
@@ -234,7 +233,7 @@ void resolve_graphs(const RunConfig::Graphs& g, capture::GraphsConfig& r, Proble
   r.warmup_steps = g.warmup_steps.value_or(r.warmup_steps);
   r.optimizer = g.optimizer.value_or(r.optimizer);
   r.check_steps = g.check.value_or(r.check_steps);
-  if (known_mode && g.scopes) r.scopes = capture::read_scopes(*g.scopes, r.mode, out);
+  if (g.scopes) r.scopes = capture::read_scopes(*g.scopes, known_mode.value_or(capture::GraphMode::layers), out);
   check(r, out);
 }
 
@@ -383,25 +382,6 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   }
   out.throw_if_any(asked.source);
   return plan;
-}
-
-int RunPlan::forward_parts() const {
-  const bool is_default = device == Device::cuda && size_of(train.policy().compute) == 2;
-  const bool wanted = tp_overlap == TpOverlap::halves || (tp_overlap == TpOverlap::automatic && is_default);
-  const bool are_equal = train.micro_batch % 2 == 0 && train.micro_batch / 2 * model.seq_len % row_shares() == 0;
-  return wanted && grid.tp > 1 && are_equal ? 2 : 1;
-}
-
-std::optional<std::string> RunPlan::placement_warning() const {
-  if (ranks_per_node == 0) return std::nullopt;
-  return grid::placement_warning(grid::GroupCatalog(grid), ranks_per_node);
-}
-
-capture::RunFacts RunPlan::run_facts() const {
-  return {.dense_layers = model.num_layers,
-          .num_stages = grid.pp,
-          .dropout = model.dropout,
-          .attention_dropout = model.attention_dropout};
 }
 
 RunConfig RunPlan::as_config() const {

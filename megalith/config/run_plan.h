@@ -74,8 +74,9 @@ struct RunPlan {
   /// Whether the algorithms of matrix products are chosen, and kept in a table, before step 1.
   bool chooses_gemms() const { return device == Device::cuda && train.gemm == ops::GemmChoice::timed; }
 
-  /// grid::placement_warning() of nodes of ranks_per_node ranks; nothing where that is not known.
-  std::optional<std::string> placement_warning() const;
+  /// What a run is warned of before it begins: grid::placement_warning() where ranks_per_node is known, and settings
+  /// that divide work among ranks where there is one.
+  std::vector<std::string> warnings() const;
 
   /// The same as a recipe with every key set: parsing and resolving it gives this plan again.
   RunConfig as_config() const;

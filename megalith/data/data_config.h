@@ -20,7 +20,8 @@ struct DataConfig {
   std::vector<std::string> valid{};  ///< the same without weights; empty: taken from train by `split`, if that is given
   std::string split{};               ///< see parse_split(); empty: all of train is for training
 
-  /// Whether a run evaluates: it has a part of its data that it does not train on. For a config that check() passes.
+  /// Whether there is held-out data, if the files are long enough: `valid`, or a part of `split` (its second). For a
+  /// config that check() passes.
   bool has_valid() const;
 };
 

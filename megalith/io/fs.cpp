@@ -27,7 +27,8 @@ void publish_file(Fs& fs, const Path& path, std::string_view contents) {
       has_folder = folder.empty() || fs.is_dir(folder);
     } catch (const IoError&) {  // the first error is the one to report
     }
-    if (!has_folder) throw IoError(str("[", path.string(), "] create: there is no folder ", folder.string()));
+    if (!has_folder)
+      throw IoError(str("[", path.string(), "] create: there is no folder ", folder.string(), "; make it first"));
     throw;
   }
   fs.sync_dir(folder);

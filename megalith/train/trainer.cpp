@@ -69,13 +69,12 @@ class Run {
     start();
     if (is_evaluation_missing()) evaluate();
     const Index first_step = progress_.step;
-    if (const auto warning = first() ? plan_.placement_warning() : std::nullopt) log::warning(*warning);
+    if (first()) {
+      for (const std::string& warning : plan_.warnings()) log::warning(warning);
+    }
     if (first_step >= plan_.train.steps && !inputs_.trace.empty() && first())
       log::warning(str("--trace = ", inputs_.trace.string(), ": not written, as no step is left to train"));
-    if (first() && first_step < plan_.train.steps) {
-      warn_of_idle_parallelism();
-      warn_of_idle_graphs(plan_.train.steps - first_step);
-    }
+    warn_of_idle_graphs(plan_.train.steps - first_step);
     first_traced_ = first_step + std::min(kUntraced, plan_.train.steps - first_step - 1);
     while (progress_.step < plan_.train.steps) {
       if (!inputs_.trace.empty() && progress_.step == first_traced_) start_trace();
@@ -230,26 +229,14 @@ class Run {
            (steps_from_graphs == 2 || (steps_from_graphs == 1 && last));
   }
 
-  static void warn_of_idle(std::string_view key, const auto& value, std::string_view with) {
-    log::warning(str(key, " = ", value, ": does nothing with ", with));
-  }
-
-  /// Of settings that divide work among ranks where there is one.
-  void warn_of_idle_parallelism() const {
-    if (plan_.grid.tp == 1) {
-      if (plan_.sequence_parallel) warn_of_idle("parallel.sequence_parallel", "true", "parallel.tp = 1");
-      if (plan_.tp_overlap == config::TpOverlap::halves)
-        warn_of_idle("parallel.tp_overlap", "halves", "parallel.tp = 1");
-    }
-    if (plan_.optimizer.sharding == Sharding::optimizer && plan_.grid.dp * plan_.grid.cp == 1)
-      warn_of_idle("optimizer.distributed", "true", "one model copy (dp * cp = 1)");
-  }
-
   /// Of settings that do nothing in a run of so many steps.
   void warn_of_idle_graphs(Index steps) const {
     const capture::GraphsConfig& graphs = plan_.graphs;
+    if (!first() || steps <= 0) return;
     if (graphs.mode == capture::GraphMode::none) {
-      const auto idle = [](const char* key, const auto& value) { warn_of_idle(key, value, "graphs.mode = none"); };
+      const auto idle = [](const char* key, const auto& value) {
+        log::warning(str(key, " = ", value, ": does nothing with graphs.mode = none"));
+      };
       if (graphs.check_steps > 0) idle("graphs.check", graphs.check_steps);
       if (graphs.optimizer) idle("graphs.optimizer", "true");
       if (graphs.per != capture::GraphsPer::microbatch) idle("graphs.per", name(graphs.per));

@@ -46,11 +46,13 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
       {"megalith bench step --layers 1 --set model.preset=gpt2-124m", "--layers: model.preset = gpt2-124m says it"},
       {"megalith bench gemm --heads 0", "--heads"},
       {"megalith bench attention --dropout nan", "--dropout: must be a number from 0, not nan"},
-      {"megalith bench embedding --vocab 4294967296", "--vocab = 4294967296: must be below 2^31"},
+      {"megalith bench embedding --vocab 4294967296", "--vocab: must be a number from 1 to 2147483647, not 4294967296"},
       {"megalith bench collectives --min 0", "--min: must be a number from 1, not 0"},
-      {"megalith bench collectives --ranks 2 --max 1PiB", "--max = 1125899906842624: must be at most 281474976710656"},
-      {"megalith bench norm --hidden 9223372036854775807", "--hidden: Value 9223372036854775807 not in range"},
-      {"megalith bench norm --hidden 1048576 --tokens 2147483648", "these sizes do not fit: [tensor] shape "},
+      {"megalith bench collectives --ranks 2 --max 1PiB", "--max = 1125899906842624: must be at most 2^48 bytes"},
+      {"megalith bench norm --hidden 9223372036854775807",
+       "--hidden: must be a number from 1 to 2147483647, not 9223372036854775807"},
+      {"megalith bench loss --vocab 2147483647 --tokens 2147483647",
+       "a tensor of shape [2147483647, 2147483647]: must"},
       {"megalith graphs x --rank 3", "--rank requires --svg"},
       {"megalith generate --checkpoint /nowhere --max-tokens -1", "max-tokens"}};
   for (const auto& [command, text] : cases) {

@@ -298,18 +298,6 @@ TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
                            "graphs: to hand over a step took the host [0-9.]+ us, its launches [0-9.]+ us "));
 }
 
-TEST_F(Program, ARunSaysWhichSettingsOfParallelismDoNothing) {
-  const Finished run = run_shell(train("a",
-                                       "--set train.micro_batch=2 --set parallel.sequence_parallel=true "
-                                       "--set parallel.tp_overlap=halves --set optimizer.distributed=true"));
-  EXPECT_EQ(run.code, 0) << run.err;
-  using ::testing::HasSubstr;
-  EXPECT_THAT(run.err,
-              ::testing::AllOf(HasSubstr("parallel.sequence_parallel = true: does nothing with parallel.tp = 1"),
-                               HasSubstr("parallel.tp_overlap = halves: does nothing with parallel.tp = 1"),
-                               HasSubstr("optimizer.distributed = true: does nothing with one model copy")));
-}
-
 TEST_F(Program, ARunSaysWhichSettingsOfGraphsDoNothing) {
   const auto told = [&](const std::string& name, const std::string& settings) {
     const Finished run = run_shell(train(name, settings));

@@ -42,12 +42,25 @@ TEST(Recipe, DefaultsAreFilledIn) {
 TEST(Recipe, RanksPerNodeWarnsOfTensorParallelGroupsThatSpanNodes) {
   const auto warning = [](std::vector<std::string> settings) {
     settings.insert(settings.end(), {"parallel.ranks=8", "parallel.tp=4"});
-    return resolve(parse_recipe(kSmall, "r.toml", settings)).placement_warning().value_or("");
+    const std::vector<std::string> warnings = resolve(parse_recipe(kSmall, "r.toml", settings)).warnings();
+    return warnings.empty() ? "" : warnings.front();
   };
   EXPECT_EQ(warning({}), "") << "how many ranks a node has is not known";
   EXPECT_EQ(warning({"device.ranks_per_node=4"}), "");
   EXPECT_EQ(warning({"device.ranks_per_node=2"}).substr(0, 63),
             "W_TP_CROSSES_NODES: 2 of 2 tensor parallel groups span more tha");
+}
+
+TEST(Recipe, WarnsOfSettingsThatDivideWorkAmongRanksWhereThereIsOne) {
+  std::vector<std::string> settings = {"parallel.sequence_parallel=true", "parallel.tp_overlap=halves",
+                                       "optimizer.distributed=true", "train.micro_batch=2"};
+  const auto warnings = [&] { return resolve(parse_recipe(kSmall, "r.toml", settings)).warnings(); };
+  EXPECT_EQ(warnings(),
+            (std::vector<std::string>{"parallel.sequence_parallel = true: does nothing with parallel.tp = 1",
+                                      "parallel.tp_overlap = halves: does nothing with parallel.tp = 1",
+                                      "optimizer.distributed = true: does nothing with one model copy (dp * cp = 1)"}));
+  settings.insert(settings.end(), {"parallel.ranks=4", "parallel.tp=2"});
+  EXPECT_EQ(warnings(), std::vector<std::string>());
 }
 
 TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
@@ -218,6 +231,7 @@ TEST(Recipe, BrokenRulesOfGraphsAreAllReported) {
   has({"graphs.mode=layers", "graphs.check=1", "train.deterministic=false"},
       "graphs.check = 1: must be 0 with train.deterministic = false");
   has({"graphs.mode=step"}, "graphs.mode = step: must be none, layers or iteration");
+  has({"graphs.mode=step", "graphs.scopes=[\"atn\"]"}, "graphs.scopes = [atn]: V1: no scope is called atn");
   has({"graphs.mode=layers", "graphs.optimizer=true"}, "graphs.optimizer = true: is for graphs.mode = iteration");
   has({"graphs.mode=iteration", "graphs.per=slot"}, "graphs.per = slot: is for graphs.mode = layers");
   has({"graphs.mode=layers", "graphs.scopes=[\"atn\"]"},

@@ -188,7 +188,7 @@ TEST(PublishFile, NamesTheFolderThatIsMissing) {
   const TempDir dir;
   const Path path = dir / "none" / "a";
   EXPECT_EQ(error_of<IoError>([&] { publish_file(*posix_fs(), path, "x"); }),
-            str("[", path.string(), "] create: there is no folder ", (dir / "none").string()));
+            str("[", path.string(), "] create: there is no folder ", (dir / "none").string(), "; make it first"));
 }
 
 }  // namespace
