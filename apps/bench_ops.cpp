@@ -71,10 +71,10 @@ class OpsRunner {
   Index element_bytes() const { return size_of(dtype_); }
 
   /// The sizes are the user's.
-  static void require_fits(const Shape& shape, DType dtype) {
-    const std::optional<Index> elements = shape.checked_numel();
-    if (!elements || *elements > kMostBytes / size_of(dtype))
-      throw ConfigError(str("a tensor of shape ", shape, ": must take at most 2^48 bytes; choose smaller sizes"));
+  static void require_fits(const Shape& shape, DType dtype) try {
+    static_cast<void>(bytes_of(shape, dtype));
+  } catch (const ShapeError&) {
+    throw ConfigError(str("a tensor of shape ", shape, ": must take at most 2^48 bytes; choose smaller sizes"));
   }
   /// Normal numbers: constants run faster than what a model computes on.
   Tensor random(const Shape& shape) { return random(shape, dtype_); }

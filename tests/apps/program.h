@@ -25,14 +25,19 @@ class Program : public ::testing::Test {
   std::string recipe() const { return (dir_ / "tiny.toml").string(); }
   std::string out(const std::string& name) const { return (dir_ / name).string(); }
   std::string train(const std::string& name, const std::string& more = "") const {
-    return "megalith train " + recipe() + " --out " + out(name) + " " + more;
+    return "megalith" + train_arguments(name, more);
   }
   /// As a process of the shell's own, for mpirun and for $!.
   std::string train_process(const std::string& name, const std::string& more = "") const {
-    return program() + " train " + recipe() + " --out " + out(name) + " " + more;
+    return program() + train_arguments(name, more);
   }
   std::vector<std::string> metrics(const std::string& name) const { return metrics_of(out(name)); }
   TempDir dir_;
+
+ private:
+  std::string train_arguments(const std::string& name, const std::string& more) const {
+    return " train " + recipe() + " --out " + out(name) + " " + more;
+  }
 };
 
 }  // namespace megalith::testing
