@@ -1,18 +1,11 @@
 #pragma once
 #include <cstdint>
-#include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 
 #include "megalith/comm/world.h"
 
 namespace megalith::train {
-
-/// Bytes that this process may still take of the host's memory: what the system has available or, where that is less,
-/// what the limit of a control group leaves; files that either keeps in memory count as free. Nothing where the system
-/// does not say. `root`: of the file system, for tests.
-std::optional<Index> available_host_memory(const std::filesystem::path& root = "/");
 
 /// One rank's part of what a run wants of hosts.
 struct HostShare {

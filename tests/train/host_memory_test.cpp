@@ -1,58 +1,12 @@
 #include "megalith/train/host_memory.h"
 
-#include <fstream>
-
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
 #include "megalith/comm/threads/thread_world.h"
 
-#include "tests/io/temp_dir.h"
-
 namespace megalith::train {
 namespace {
-
-/// A file system with what Linux says of its memory.
-class HostMemory : public ::testing::Test {
- protected:
-  void write(const std::filesystem::path& file, const std::string& text) {
-    std::filesystem::create_directories((root_ / file.string()).parent_path());
-    std::ofstream(root_ / file.string()) << text;
-  }
-  std::optional<Index> available() const { return available_host_memory(root_.path()); }
-
-  TempDir root_;
-};
-
-TEST_F(HostMemory, IsWhatTheSystemHasAvailable) {
-  EXPECT_EQ(available(), std::nullopt) << "the system does not say";
-  write("proc/meminfo", "MemTotal:       24684096 kB\nMemFree:         5 kB\nMemAvailable:   1000 kB\nBuffers: 7 kB\n");
-  EXPECT_EQ(available(), 1000 * 1024);
-}
-
-TEST_F(HostMemory, IsLessWhereAGroupOrOneThatHoldsItIsLimited) {
-  write("proc/meminfo", "MemAvailable:   1000 kB\n");
-  write("proc/self/cgroup", "0::/job/step\n");
-  write("sys/fs/cgroup/job/step/memory.max", "max\n");
-  write("sys/fs/cgroup/job/step/memory.current", "5000\n");
-  EXPECT_EQ(available(), 1000 * 1024);
-  write("sys/fs/cgroup/job/memory.max", "9000\n");
-  write("sys/fs/cgroup/job/memory.current", "6000\n");
-  EXPECT_EQ(available(), 3000);
-  write("sys/fs/cgroup/job/memory.stat", "anon 3400\ninactive_file 2000\nactive_file 500\n");
-  EXPECT_EQ(available(), 5500) << "cached files make room";
-  write("sys/fs/cgroup/job/memory.current", "12000\n");
-  EXPECT_EQ(available(), 0);
-}
-
-TEST_F(HostMemory, IsLimitedByTheOlderKindOfGroupsToo) {
-  write("proc/meminfo", "MemAvailable:   1000 kB\n");
-  write("proc/self/cgroup", "9:cpu:/a\n4:memory:/container/elsewhere\n0::/\n");
-  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "8000\n");  // all that is mounted
-  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "6000\n");
-  write("sys/fs/cgroup/memory/memory.stat", "cache 9\ntotal_inactive_file 100\ntotal_active_file 10\n");
-  EXPECT_EQ(available(), 2110);
-}
 
 TEST(HostMemoryOfRanks, IsAddedUpByHost) {
   const auto refusal = [](const std::vector<HostShare>& ranks) -> std::string {
