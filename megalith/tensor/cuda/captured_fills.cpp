@@ -5,6 +5,7 @@
 
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/fill.h"
+#include "megalith/tensor/cuda/graph_nodes.h"
 
 namespace megalith::cuda {
 namespace {
@@ -16,16 +17,6 @@ std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   check(cudaGraphGetNodes(graph, nullptr, &count));
   std::vector<cudaGraphNode_t> nodes(count);
   check(cudaGraphGetNodes(graph, nodes.data(), &count));
-  return nodes;
-}
-
-/// The nodes on one side of a node; `get` is cudaGraphNodeGetDependencies or cudaGraphNodeGetDependentNodes.
-template <class Get>
-std::vector<cudaGraphNode_t> neighbours_of(cudaGraphNode_t node, Get get) {
-  std::size_t count = 0;
-  check(get(node, nullptr, nullptr, &count));
-  std::vector<cudaGraphNode_t> nodes(count);
-  if (count > 0) check(get(node, nodes.data(), nullptr, &count));
   return nodes;
 }
 
@@ -49,12 +40,10 @@ void replace_small_fills(cudaGraph_t graph) {
   for (cudaGraphNode_t node : nodes_of(graph)) {
     const std::optional<Fill> fill = small_fill_of(node);
     if (!fill) continue;
-    const std::vector<cudaGraphNode_t> before = neighbours_of(node, cudaGraphNodeGetDependencies);
-    const std::vector<cudaGraphNode_t> after = neighbours_of(node, cudaGraphNodeGetDependentNodes);
-    const std::vector<cudaGraphNode_t> kernel(after.size(),
-                                              add_fill_kernel(graph, *fill, before.data(), before.size()));
+    const std::vector<cudaGraphNode_t> before = nodes_before(node), after = nodes_after(node);
+    cudaGraphNode_t const kernel = add_fill_kernel(graph, *fill, before.data(), before.size());
     check(cudaGraphDestroyNode(node));
-    if (!after.empty()) check(cudaGraphAddDependencies(graph, kernel.data(), after.data(), nullptr, after.size()));
+    add_edges(graph, kernel, after);
   }
 }
 
