@@ -3,9 +3,12 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
 #include "megalith/comm/nccl/gpus.h"
 
 #include "apps/bench.h"
@@ -51,6 +54,78 @@ bool is_left_to_the_first(const std::vector<std::string>& arguments, const Launc
   return arguments.size() > 1 && is_bench_of_ops(arguments[1]);
 }
 
+/// What others call some of our commands.
+constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {{"help", "--help"},
+                                                                         {"version", "--version"},
+                                                                         {"pretrain", "train"},
+                                                                         {"finetune", "train"},
+                                                                         {"fine-tune", "train"},
+                                                                         {"run", "train"},
+                                                                         {"resume", "train --resume"},
+                                                                         {"eval", "score"},
+                                                                         {"evaluate", "score"},
+                                                                         {"perplexity", "score"},
+                                                                         {"test", "score"},
+                                                                         {"sample", "generate"},
+                                                                         {"infer", "generate"},
+                                                                         {"inference", "generate"},
+                                                                         {"chat", "generate"},
+                                                                         {"memory", "plan"},
+                                                                         {"estimate", "plan"},
+                                                                         {"encode", "tokenize"},
+                                                                         {"decode", "tokenize --decode"},
+                                                                         {"preprocess", "data build"},
+                                                                         {"prepare", "data build"},
+                                                                         {"convert", "checkpoint import-hf"},
+                                                                         {"import", "checkpoint import-hf"},
+                                                                         {"export", "checkpoint export-hf"},
+                                                                         {"benchmark", "bench"},
+                                                                         {"profile", "bench step --profile"},
+                                                                         {"env", "doctor"}};
+
+std::vector<const CLI::App*> commands_of(const CLI::App& group) {
+  return group.get_subcommands([](const CLI::App*) { return true; });
+}
+
+/// The words behind `path` that were meant by one that is no command there; empty where nothing is like it.
+std::string meant_by(const CLI::App& group, std::string_view path, std::string_view word) {
+  const bool is_program = group.get_parent() == nullptr;
+  for (const auto& [other, ours] : kOtherNames) {
+    if (word == other && (is_program || ours == "--help")) return str(path, ' ', ours);
+  }
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands_of(group)) {
+    names.push_back(command->get_name());
+    for (const CLI::App* inner : commands_of(*command)) {
+      if (inner->get_name() == word) return str(path, ' ', command->get_name(), ' ', word);
+    }
+  }
+  const std::vector<std::string_view> candidates(names.begin(), names.end());
+  const std::string_view near = nearest(word, candidates);
+  return near.empty() ? "" : str(path, ' ', near);
+}
+
+/// What is wrong with the first word that stands where a command must and is none; empty where there is no such word.
+/// Nothing before a command takes a value.
+std::string unknown_command(const CLI::App& program, const std::vector<std::string>& arguments) {
+  const CLI::App* group = &program;
+  std::string path = program.get_name();
+  for (const std::string& word : arguments) {
+    const std::vector<const CLI::App*> commands = commands_of(*group);
+    if (commands.empty()) break;
+    if (word.starts_with('-')) continue;
+    const auto found = std::ranges::find(commands, word, [](const CLI::App* command) { return command->get_name(); });
+    if (found == commands.end()) {
+      const std::string meant = meant_by(*group, path, word);
+      return str(path, ' ', word, ": no such command; ", meant.empty() ? "" : str("did you mean ", meant, "? "), '`',
+                 path, " --help` lists all");
+    }
+    group = *found;
+    path += ' ' + word;
+  }
+  return "";
+}
+
 /// What is wrong with the arguments. CLI11 does not say what a value that it cannot convert should have been.
 std::string text_of(const CLI::ParseError& error) {
   constexpr std::string_view kNotConverted = "Could not convert: ";
@@ -63,6 +138,12 @@ std::string text_of(const CLI::ParseError& error) {
 /// Parses and runs a command. Errors are printed here, and here only.
 int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& launcher) {
   if (is_left_to_the_first(arguments, launcher)) return 0;
+  const auto refuse = [&](const std::string& text) {
+    if (launcher.process <= 0) std::fputs(text.c_str(), stderr);  // the first process says it for all
+    return static_cast<int>(ExitCode::usage);
+  };
+  if (const std::string unknown = unknown_command(program, arguments); !unknown.empty())
+    return refuse(str("error: ", unknown, '\n'));
   fold_option_names(program, arguments);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
   try {
@@ -72,11 +153,7 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
   } catch (const CLI::Success& asked) {  // for help or the version
     return program.exit(asked);
   } catch (const CLI::ParseError& error) {
-    if (launcher.process > 0) return static_cast<int>(ExitCode::usage);  // the first process says it
-    std::fprintf(stderr, "error: %s\n", text_of(error).c_str());
-    const CLI::App* where = program.get_subcommands().empty() ? &program : program.get_subcommands().front();
-    std::fprintf(stderr, "%s", where->help().c_str());
-    return static_cast<int>(ExitCode::usage);
+    return refuse(str("error: ", text_of(error), '\n', program.help()));  // the help of the command that was given
   } catch (const std::exception& error) {
     return report_error(error, launcher.processes > 0 ? launcher.process : -1);
   }

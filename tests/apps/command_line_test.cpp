@@ -33,7 +33,6 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
     const char* text;
   } cases[] = {
       {"megalith", "subcommand"},
-      {"megalith trian x", "error:"},
       {"megalith train", "recipe"},
       {"megalith train /", "error: recipe = /: is a folder; name a recipe in it"},
       {"megalith train /nowhere.toml", "error: recipe = /nowhere.toml: no such file"},
@@ -60,6 +59,45 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
     EXPECT_EQ(got.code, 64) << command << "\n" << got.err;
     EXPECT_EQ(got.out, "") << command;
     EXPECT_NE(got.err.find(text), std::string::npos) << command << "\n" << got.err;
+  }
+}
+
+TEST(CommandLine, UnknownCommandsNameTheWordAndTheNearest) {
+  const struct {
+    const char* arguments;
+    const char* text;
+  } cases[] = {
+      {"trian x", "trian: no such command; did you mean megalith train? `megalith --help` lists all"},
+      {"trian --help", "trian: no such command; did you mean megalith train? `megalith --help` lists all"},
+      {"--help trian", "trian: no such command; did you mean megalith train? `megalith --help` lists all"},
+      {"help", "help: no such command; did you mean megalith --help? `megalith --help` lists all"},
+      {"evaluate r.toml", "evaluate: no such command; did you mean megalith score? `megalith --help` lists all"},
+      {"import-hf",
+       "import-hf: no such command; did you mean megalith checkpoint import-hf? `megalith --help` lists all"},
+      {"quux", "quux: no such command; `megalith --help` lists all"},
+      {"bench nope",
+       "bench nope: no such command; did you mean megalith bench norm? `megalith bench --help` lists all"},
+      {"bench help",
+       "bench help: no such command; did you mean megalith bench --help? `megalith bench --help` lists all"},
+      {"bench setp --help",
+       "bench setp: no such command; did you mean megalith bench step? `megalith bench --help` lists all"},
+      {"data biuld a b",
+       "data biuld: no such command; did you mean megalith data build? `megalith data --help` lists all"}};
+  for (const auto& [arguments, text] : cases) {
+    const Finished got = run_shell(std::string("megalith ") + arguments);
+    EXPECT_EQ(got.code, 64) << arguments;
+    EXPECT_EQ(got.out, "") << arguments;
+    EXPECT_EQ(got.err, std::string("error: megalith ") + text + "\n") << arguments;
+  }
+}
+
+TEST(CommandLine, UsageLinesBeginWithTheProgram) {
+  for (const auto& [arguments, usage] : {std::pair{"bench", "megalith bench [OPTIONS] SUBCOMMAND"},
+                                         {"bench step --nope", "megalith bench step [OPTIONS]"},
+                                         {"train", "megalith train [OPTIONS] recipe"}}) {
+    const Finished got = run_shell(std::string("megalith ") + arguments);
+    EXPECT_EQ(got.code, 64) << arguments;
+    EXPECT_NE(got.err.find(std::string("\nUsage: ") + usage + "\n"), std::string::npos) << got.err;
   }
 }
 
