@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/process.h"
+#include "tests/test_data.h"
 
 // Commands that need no run: their arguments, output and exit codes.
 namespace megalith {

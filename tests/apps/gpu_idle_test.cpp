@@ -4,6 +4,7 @@
 #include "megalith/base/str.h"
 
 #include "tests/apps/process.h"
+#include "tests/test_data.h"
 
 namespace megalith {
 namespace {

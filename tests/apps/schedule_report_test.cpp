@@ -9,6 +9,8 @@
 
 #include "megalith/base/error.h"
 
+#include "tests/test_data.h"
+
 namespace megalith::apps {
 namespace {
 

@@ -8,6 +8,8 @@
 #include "megalith/capture/layer_graphs.h"
 #include "megalith/capture/scopes.h"
 
+#include "tests/test_data.h"
+
 namespace megalith::capture {
 
 /// A reference, so that loops may run over parts of it.

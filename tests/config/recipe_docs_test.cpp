@@ -7,6 +7,8 @@
 
 #include "megalith/config/run_plan.h"
 
+#include "tests/test_data.h"
+
 namespace megalith::config {
 namespace {
 

@@ -4,6 +4,8 @@
 #include "megalith/data/tokenizer.h"
 #include "megalith/io/fs.h"
 
+#include "tests/test_data.h"
+
 namespace megalith::data {
 
 inline io::Path gpt2_dir() { return io::Path(MEGALITH_TEST_DATA) / "gpt2"; }

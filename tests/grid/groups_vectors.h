@@ -7,6 +7,8 @@
 
 #include "megalith/grid/parallel_config.h"
 
+#include "tests/test_data.h"
+
 namespace megalith::grid {
 
 /// tests/data/groups/groups.json, keys in the order of the file. Compare .dump() or .get<T>(): GoogleTest takes a JSON

@@ -9,6 +9,8 @@
 #include "megalith/base/error.h"
 #include "megalith/model/gpt_stage.h"
 
+#include "tests/test_data.h"
+
 namespace megalith::model {
 namespace {
 

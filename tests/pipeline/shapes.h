@@ -7,6 +7,8 @@
 #include "megalith/base/str.h"
 #include "megalith/pipeline/schedule.h"
 
+#include "tests/test_data.h"
+
 namespace megalith::pipeline {
 
 inline std::ostream& operator<<(std::ostream& out, const ScheduleShape& s) {

@@ -6,6 +6,8 @@
 
 #include "megalith/tensor/param.h"
 
+#include "tests/test_data.h"
+
 namespace megalith::testing {
 
 /// tests/data/reference/gpt.json: values from PyTorch in float64.

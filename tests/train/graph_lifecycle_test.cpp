@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/test_data.h"
 #include "tests/train/graph_run.h"
 #include "tests/train/graph_ways.h"
 
