@@ -59,7 +59,7 @@ class Run {
         engine_(world, inputs.plan),
         saver_(engine_, inputs.plan, inputs.identity, fs, checkpoint_folder(inputs.plan, inputs.out)),
         train_batches_(inputs.data.train, inputs.plan.train.seed),
-        line_(inputs.plan.train.steps, inputs.plan.log_interval, inputs.progress) {
+        line_(inputs.plan.train.steps, inputs.plan.log_interval, inputs.screen) {
     if (inputs.data.valid) valid_batches_.emplace(*inputs.data.valid);
   }
 

@@ -4,7 +4,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/data/data_config.h"
-#include "megalith/train/metrics.h"
+#include "megalith/train/progress_line.h"
 #include "megalith/train/saver.h"
 
 namespace megalith::train {
@@ -18,7 +18,7 @@ struct TrainInputs {
   DataIdentity identity;  ///< of tokenizer and data
   io::Path out;
   Resume resume = Resume::no;
-  ProgressLine::Style progress = ProgressLine::Style::lines;
+  ProgressLine::Screen screen = {};  ///< that rank 0 reports on
   /// Whether this process was asked to stop (a signal). Read at every step on every rank.
   std::function<bool()> stop_asked = [] { return false; };
   std::optional<ops::KnownGemms> gemm_table = {};  ///< of a run whose bits this one is to have
