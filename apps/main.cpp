@@ -15,6 +15,7 @@
 #include "apps/bench.h"
 #include "apps/command.h"
 #include "apps/launch.h"
+#include "apps/signals.h"
 #include "apps/version.h"
 
 namespace megalith::apps {
@@ -206,7 +207,9 @@ int run(int argc, char** argv) {
   add_bench(program);
   add_doctor(program);
   try {
-    return run(program, {argv + std::min(argc, 1), argv + argc}, detect_launcher());
+    const Launcher launcher = detect_launcher();
+    prepare_for_faults(launcher.processes > 0 ? launcher.process : -1);
+    return run(program, {argv + std::min(argc, 1), argv + argc}, launcher);
   } catch (const std::exception& error) {
     return report_error(error);
   }

@@ -20,6 +20,7 @@
 #include "apps/command.h"
 #include "apps/launch.h"
 #include "apps/recipe_options.h"
+#include "apps/signals.h"
 
 namespace megalith::apps {
 namespace {
@@ -160,10 +161,8 @@ void run_train(const TrainOptions& options, train::Resume resume) {
     if (!options.trace.empty()) train::require_trace(plan, options.trace);
     return shape_of(plan);
   };
-  const auto prepare_job = [&] {
-    job.emplace(prepare(plan, options, launcher, resume));
-    catch_stop_signals();
-  };
+  const auto prepare_job = [&] { job.emplace(prepare(plan, options, launcher, resume)); };
+  catch_stop_signals(launcher.process);
   run_job(launcher, shape, prepare_job, [&](comm::World& world) {
     const train::TrainInputs inputs{.plan = job->plan,
                                     .data = job->data,
@@ -171,7 +170,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
                                     .out = job->out,
                                     .resume = resume,
                                     .screen = screen(),
-                                    .stop_asked = [] { return stop_signal() != 0; },
+                                    .stop_asked = stop_asked,
                                     .gemm_table = job->gemm_table,
                                     .cache = cache,
                                     .trace = options.trace};
