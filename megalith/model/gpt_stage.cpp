@@ -76,7 +76,7 @@ GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
       gatherer_(params_, mesh_.dp),
       awaits_params_(ranges_.size(), 0) {
   for (const ChunkRange& range : ranges_)
-    chunks_.emplace_back(config_.model, range, tp_, params_, config_.seed, config_.pieces);
+    chunks_.emplace_back(config_.model, range, tp_, params_, config_.seed, config_.capture);
   plan_memory();
 }
 
@@ -193,9 +193,14 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
     slot.targets = carve({tokens()}, DType::i32);
   }
   const std::size_t instances = std::max(slots_.size(), static_cast<std::size_t>(num_microbatches(config_, mesh_)));
+  const auto saved_sets = [](const GptChunk& chunk, std::size_t count) {
+    std::vector<GptChunk::Saved> sets;
+    for (std::size_t i = 0; i < count; ++i) sets.push_back(chunk.make_saved());
+    return sets;
+  };
   for (const GptChunk& chunk : chunks_) {
-    saved_.emplace_back(config_.pieces.pieces == LayerPieces::none ? slots_.size() : instances, chunk.make_saved());
-    saved_by_evaluation_.emplace_back(slots_.size(), chunk.make_saved());
+    saved_.push_back(saved_sets(chunk, config_.capture.layers.any() ? instances : slots_.size()));
+    saved_by_evaluation_.push_back(saved_sets(chunk, slots_.size()));
   }
   if (config_.input_uploads == InputUploads::whole_step) {
     step_inputs_ = StepInputs(ledger, "inputs", config_.device, num_microbatches(config_, mesh_), step_block_bytes());
@@ -326,24 +331,23 @@ void GptStage::fill_inputs(int microbatch, std::span<std::byte> host) const {
   source_->fill(first_sample_ + sample, config_.micro_batch, ids(kAlignment), ids(kAlignment + id_bytes()));
 }
 
-bool GptStage::pieces_know_microbatch() const {
-  return mesh_.pp.size() > 1 && config_.instances == PieceInstance::microbatch;
+bool GptStage::graphs_know_microbatch() const {
+  return mesh_.pp.size() > 1 && config_.instances == CaptureInstance::microbatch;
 }
 
-PieceRunner GptStage::runner(int chunk, int slot_index) {
+nn::SegmentGraphs GptStage::segment_graphs(int chunk, int slot_index) {
   if (mode_ == nn::Mode::evaluate) return {};
-  if (pieces_know_microbatch()) return {graphs_, chunk, slot(chunk, slot_index).microbatch};
-  return {graphs_, chunk, config_.instances == PieceInstance::slot ? slot_index : 0};
+  if (graphs_know_microbatch()) return {graphs_, chunk, slot(chunk, slot_index).microbatch};
+  return {graphs_, chunk, config_.instances == CaptureInstance::slot ? slot_index : 0};
 }
 
 bool GptStage::first_replaces_grads() const {
-  return config_.pieces.pieces == LayerPieces::none || pieces_know_microbatch() ||
-         num_microbatches(config_, mesh_) == 1;
+  return !config_.capture.layers.any() || graphs_know_microbatch() || num_microbatches(config_, mesh_) == 1;
 }
 
 GptChunk::Saved& GptStage::saved(int chunk, int slot_index) {
-  const bool of_piece = mode_ == nn::Mode::train && config_.pieces.pieces != LayerPieces::none;
-  const int index = of_piece ? runner(chunk, slot_index).instance : slot_index;
+  const bool from_graphs = mode_ == nn::Mode::train && config_.capture.layers.any();
+  const int index = from_graphs ? segment_graphs(chunk, slot_index).instance : slot_index;
   std::vector<std::vector<GptChunk::Saved>>& all = mode_ == nn::Mode::train ? saved_ : saved_by_evaluation_;
   return all[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(index)];
 }
@@ -406,7 +410,7 @@ void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input,
   ex.begin(plans[c].phases[0], place.activations, mode_ == nn::Mode::train ? scratch_ : work_.data());
   ParamGatherer* const gatherer = std::exchange(awaits_params_[c], 0) != 0 ? &gatherer_ : nullptr;
   GptChunk::Inputs with = inputs(place);
-  with.runner = runner(chunk, slot_index);
+  with.graphs = segment_graphs(chunk, slot_index);
   chunks_[c].forward(ex, with, input, output, saved(chunk, slot_index), gatherer);
   ex.end();
 }
@@ -417,7 +421,7 @@ void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& outpu
   Slot& place = slot(chunk, slot_index);
   ex.begin(plans_[c].phases[1], place.activations, scratch_);
   GptChunk::Inputs with = inputs(place);
-  with.runner = runner(chunk, slot_index);
+  with.graphs = segment_graphs(chunk, slot_index);
   if (turn.is_first && first_replaces_grads()) with.microbatch.weight_grads = ops::Write::overwrite;
   chunks_[c].backward(ex, with, output_grad, input_grad, saved(chunk, slot_index), turn.is_last ? &reducer_ : nullptr);
   ex.end();

@@ -28,7 +28,7 @@ class BatchSource {
 enum class InputUploads : std::uint8_t { one_by_one, whole_step };
 
 /// What has graphs of its own: every microbatch of a step, or every slot. Without a pipeline there is one in any case.
-enum class PieceInstance : std::uint8_t { microbatch, slot };
+enum class CaptureInstance : std::uint8_t { microbatch, slot };
 
 /// How a rank cuts its work.
 struct StageConfig {
@@ -43,8 +43,8 @@ struct StageConfig {
   Device device = Device::cpu;
   Determinism determinism = Determinism::required;
   InputUploads input_uploads = InputUploads::one_by_one;
-  PieceConfig pieces = {};  ///< none: no graphs of layers
-  PieceInstance instances = PieceInstance::microbatch;
+  CaptureConfig capture = {};  ///< of layers
+  CaptureInstance instances = CaptureInstance::microbatch;
   Sharding sharding = Sharding::none;         ///< over dp
   Index grad_bucket_bytes = Index{32} << 20;  ///< of the sums over dp: large enough for the full rate of NVLink
 };
@@ -88,8 +88,8 @@ class GptStage : public pipeline::Stage {
             const Tensor& optimizer_state);
   /// Before the first pass: clears what passes add to (the loss; in training gradients, unless they are replaced).
   void begin(Exec& ex);
-  /// From here on the pieces of training passes run from these graphs; they must live as long.
-  void run_pieces_from(GraphCache& graphs) { graphs_ = &graphs; }
+  /// From here on the captured segments of training passes run from these graphs; they must live as long.
+  void run_segments_from(GraphCache& graphs) { graphs_ = &graphs; }
   /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
   const Tensor& loss_sum() const { return loss_sum_; }
 
@@ -146,8 +146,8 @@ class GptStage : public pipeline::Stage {
   GptChunk::Inputs unplaced_inputs(nn::Mode mode) const;
   GptChunk::Inputs inputs(const Slot& slot) const;
   /// Whether each microbatch has graphs of its own.
-  bool pieces_know_microbatch() const;
-  PieceRunner runner(int chunk, int slot_index);
+  bool graphs_know_microbatch() const;
+  nn::SegmentGraphs segment_graphs(int chunk, int slot_index);
   /// Whether a step's first microbatch replaces the weights' gradients: not where its graphs serve others, too.
   bool first_replaces_grads() const;
   GptChunk::Saved& saved(int chunk, int slot_index);

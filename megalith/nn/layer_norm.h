@@ -17,6 +17,10 @@ class LayerNorm {
   /// Appends name.weight and name.bias, the same on all tp ranks.
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, Index hidden_size,
                       const TensorParallel& tp);
+  /// Of the parameters that declare() has named.
+  static LayerNorm of(ParamBuffer& params, const std::string& name, double eps) {
+    return {params.at(name + ".weight"), params.at(name + ".bias"), eps};
+  }
   LayerNorm(Param& gamma, Param& beta, double eps) : gamma_(gamma), beta_(beta), eps_(eps) {}
 
   Tensor forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part = {}) const;

@@ -97,8 +97,7 @@ class RowParallelLinear {
   /// too, which is of all rows, unless it is there.
   void backward_weight_at(WeightGradTime now, Exec& ex, const EnteredBackward& entered, const Saved& saved,
                           ops::Write write) const;
-  const Tensor& bias() const { return bias_.value; }
-  const Tensor& bias_grad() const { return bias_.grad; }
+  const Param& bias() const { return bias_; }
 
  private:
   WeightGradTime weight_grad_time() const;

@@ -14,23 +14,25 @@ void Mlp::declare(std::vector<ParamSpec>& specs, const std::string& name, const 
 }
 
 Mlp::Mlp(const std::string& name, const TensorParallel& tp, ParamBuffer& params)
-    : up_(tp, params.at(name + ".up.weight"), params.at(name + ".up.bias")),
-      down_(tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")) {}
+    : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.at(name + ".up.bias")},
+                             {tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")}) {}
 
-void Mlp::backward(Exec& ex, EnteredBackward& entered, const Saved& saved, const Tensor& dx, ops::Write write) const {
-  const Tensor dz = ex.tensor(saved.up.y.shape(), dx.dtype());
-  entered.d_out.messages.wait(ex);
-  down_.backward_input_gelu(ex, entered.d_out.x, saved.up.y, dz, up_.bias_grad());
-  down_.backward_weight_at(WeightGradTime::at_once, ex, entered, saved.down, write);
-  InFlight sums = up_.backward_input(ex, dz, dx);
-  entered.x.messages.wait(ex);
-  up_.backward_weight_without_bias(ex, dz, entered.x.x, write);
-  down_.backward_weight_at(WeightGradTime::beside_sum, ex, entered, saved.down, write);
-  sums.wait(ex);
+void Mlp::first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
+  first_.forward_gelu(ex, saved.last.x, saved.first, microbatch.part);
 }
 
-void Mlp::finish_backward(Exec& ex, const EnteredBackward& entered, const Saved& saved, ops::Write write) const {
-  down_.backward_weight_at(WeightGradTime::beside_entering, ex, entered, saved.down, write);
+void Mlp::backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const {
+  const ops::Write write = microbatch.weight_grads;
+  EnteredBackward& entered = saved.entered;
+  const Tensor dz = ex.tensor(saved.first.y.shape(), dx.dtype());
+  entered.d_out.messages.wait(ex);
+  last_.backward_input_gelu(ex, entered.d_out.x, saved.first.y, dz, first_.bias_grad());
+  last_.backward_weight_at(WeightGradTime::at_once, ex, entered, saved.last, write);
+  InFlight sums = first_.backward_input(ex, dz, dx);
+  entered.x.messages.wait(ex);
+  first_.backward_weight_without_bias(ex, dz, entered.x.x, write);
+  last_.backward_weight_at(WeightGradTime::beside_sum, ex, entered, saved.last, write);
+  sums.wait(ex);
 }
 
 }  // namespace megalith::nn

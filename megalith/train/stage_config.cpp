@@ -3,19 +3,15 @@
 namespace megalith::train {
 namespace {
 
-model::PieceConfig pieces(const capture::GraphsConfig& graphs) {
+model::CaptureConfig capture_config(const capture::GraphsConfig& graphs) {
   if (graphs.mode != capture::GraphMode::layers) return {};
-  return {pieces_of(graphs.scopes),
-          graphs.per == capture::GraphsPer::slot ? model::ChunkEdges::own : model::ChunkEdges::of_caller};
+  const bool attention = graphs.scopes.has(capture::Scope::attn), mlp = graphs.scopes.has(capture::Scope::mlp);
+  const bool whole = attention == mlp;  // both, or no scopes
+  return {{whole || attention, whole || mlp},
+          graphs.per == capture::GraphsPer::slot ? model::EdgeBuffers::own : model::EdgeBuffers::messages};
 }
 
 }  // namespace
-
-model::LayerPieces pieces_of(const capture::ScopeSet& scopes) {
-  const bool attention = scopes.has(capture::Scope::attn), mlp = scopes.has(capture::Scope::mlp);
-  if (attention == mlp) return model::LayerPieces::whole;
-  return attention ? model::LayerPieces::attention : model::LayerPieces::mlp;
-}
 
 model::StageConfig stage_config(const config::RunPlan& plan) {
   return {.model = plan.model,
@@ -32,9 +28,9 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .determinism = plan.train.determinism(),
           .input_uploads = plan.graphs.mode == capture::GraphMode::iteration ? model::InputUploads::whole_step
                                                                              : model::InputUploads::one_by_one,
-          .pieces = pieces(plan.graphs),
-          .instances = plan.graphs.per == capture::GraphsPer::slot ? model::PieceInstance::slot
-                                                                   : model::PieceInstance::microbatch,
+          .capture = capture_config(plan.graphs),
+          .instances = plan.graphs.per == capture::GraphsPer::slot ? model::CaptureInstance::slot
+                                                                   : model::CaptureInstance::microbatch,
           .sharding = plan.optimizer.sharding};
 }
 

@@ -4,9 +4,6 @@
 
 namespace megalith::train {
 
-/// What of each layer graphs of these scopes hold: a dense layer's scopes, where both together are the whole layer.
-model::LayerPieces pieces_of(const capture::ScopeSet& scopes);
-
 /// What a run's plan asks of every rank's stage.
 model::StageConfig stage_config(const config::RunPlan& plan);
 

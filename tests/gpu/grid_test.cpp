@@ -46,7 +46,7 @@ SavedRun trained(const config::RunPlan& plan) {
   return outcome;
 }
 
-// Without dropout biases get their gradients elsewhere (TransformerBlock::dy_sums).
+// Without dropout biases get their gradients elsewhere (nn::Seam::bias_grad).
 config::RunPlan without_dropout(config::RunPlan plan) {
   plan.model.dropout = plan.model.embedding_dropout = 0;
   return plan;

@@ -31,7 +31,7 @@ struct Case {
   int pp = 1, chunks = 1;
   std::vector<Index> stage_layers = {};
   Index bucket_layers = 1;
-  LayerPieces pieces = LayerPieces::none;  ///< that have graphs
+  nn::LayerCapture captured = {};  ///< what of layers has graphs
 };
 
 constexpr Index kHidden = 16, kFfn = 64;
@@ -49,7 +49,7 @@ StageConfig stage_config(const Case& c, Sharding sharding) {
           .chunks = c.chunks,
           .global_batch = 8,
           .policy = {DType::f64, DType::f64},
-          .pieces = {c.pieces, ChunkEdges::of_caller},
+          .capture = {c.captured, EdgeBuffers::messages},
           .sharding = sharding,
           .grad_bucket_bytes = c.bucket_layers * kLayerElements * size_of(DType::f64)};
 }
@@ -82,7 +82,7 @@ std::vector<Passed> steps(const grid::Mesh& given, const Case& c, Sharding shard
   for (const Param& param : params.params()) ops::initialise(ex, param.spec, param.value, 3);
   GraphCache graphs;
   graphs.start("training", ledger.memory());
-  if (c.pieces != LayerPieces::none) stage.run_pieces_from(graphs);
+  if (c.captured.any()) stage.run_segments_from(graphs);
   ops::OptimizerState optimizer;
   const Counting source;
   std::vector<Passed> all;
@@ -101,7 +101,7 @@ std::vector<Passed> steps(const grid::Mesh& given, const Case& c, Sharding shard
     }
     all.push_back(std::move(passed));
   }
-  EXPECT_EQ(graphs.launches().count() > 0, c.pieces != LayerPieces::none && !graphs.order().empty());
+  EXPECT_EQ(graphs.launches().count() > 0, c.captured.any() && !graphs.order().empty());
   return all;
 }
 
@@ -124,9 +124,9 @@ INSTANTIATE_TEST_SUITE_P(Stages, GatheredStep,
                          testing::Values(Case{}, Case{.bucket_layers = 3}, Case{.pp = 2},
                                          Case{.pp = 2, .chunks = 2, .bucket_layers = 3},
                                          Case{.pp = 2, .stage_layers = {0, 8}}, Case{.pp = 2, .stage_layers = {8, 0}},
-                                         Case{.pieces = LayerPieces::whole}, Case{.pieces = LayerPieces::attention},
-                                         Case{.pieces = LayerPieces::mlp},
-                                         Case{.pp = 2, .chunks = 2, .pieces = LayerPieces::whole}));
+                                         Case{.captured = {true, true}}, Case{.captured = {true, false}},
+                                         Case{.captured = {false, true}},
+                                         Case{.pp = 2, .chunks = 2, .captured = {true, true}}));
 
 TEST(ParamGatherer, StartsABucketOnceAndRefusesLayersThatWereNotStarted) {
   constexpr int kRanks = 2;

@@ -27,79 +27,37 @@ void with_solo_group(const std::function<void(const comm::Group&)>& body) {
   comm::run_ranks(1, [&](comm::World& world) { body(world.all()); });
 }
 
-void check_block(double dropout) {
+/// Layers as in a model. Each but the first ends the one before in its first norm, and makes the gradient of that one's
+/// last bias; so does the op that makes dy for the last, as a head's norm does.
+void check_layers(Index count, double dropout) {
   with_solo_group([&](const comm::Group& group) {
     const nn::TensorParallel tp = testing::whole_rows(group);
     const nn::BlockConfig config = testing::small_block(dropout);
-    std::vector<ParamSpec> specs;
-    nn::TransformerBlock::declare(specs, "b", config, tp);
-    LayerParams layer(std::move(specs));
-    const nn::TransformerBlock block("b", 0, config, tp, layer.params);
+    LayerParams layer(testing::GptLayers::specs("b", count, config, tp));
+    const nn::SublayerStack layers = testing::GptLayers::stack("b", 0, count, config, tp, layer.params);
     SmallMicrobatch microbatch;
     Exec ex;
     const Tensor x = testing::random_tensor(ex, {6, 8}, 1), dy = testing::random_tensor(ex, {6, 8}, 2);
     const Tensor y = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
-    nn::TransformerBlock::Saved saved;
-    block.forward(ex, microbatch.get(), x, y, saved);
-    block.backward(ex, microbatch.get(), {dy}, saved, {dx});
+    nn::SublayerStack::Saved saved = layers.make_saved();
+    layers.forward(ex, microbatch.get(), x, y, saved);
+    const Tensor bias_grad = layers.output_bias_grad();
+    EXPECT_EQ(static_cast<bool>(bias_grad), dropout == 0);
+    if (bias_grad) ops::bias_backward(ex, dy, bias_grad);
+    layers.backward(ex, microbatch.get(), {dy, bias_grad}, dx, saved);
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
-      nn::TransformerBlock::Saved ignored;
-      block.forward(scratch, microbatch.get(), x, y, ignored);
+      nn::SublayerStack::Saved ignored = layers.make_saved();
+      layers.forward(scratch, microbatch.get(), x, y, ignored);
       return testing::dot(y, dy);
     });
   });
 }
 
-TEST(FiniteDifference, TransformerBlock) { check_block(0); }
-TEST(FiniteDifference, TransformerBlockWithDropout) { check_block(0.3); }
-
-/// As in a model: the second ends the first in its first norm, and makes the gradient of the first's last bias.
-void check_two_blocks(double dropout) {
-  with_solo_group([&](const comm::Group& group) {
-    using Region = nn::TransformerBlock::Region;
-    const nn::TensorParallel tp = testing::whole_rows(group);
-    const nn::BlockConfig config = testing::small_block(dropout);
-    std::vector<ParamSpec> specs;
-    for (const char* name : {"a", "b"}) nn::TransformerBlock::declare(specs, name, config, tp);
-    LayerParams layer(std::move(specs));
-    const nn::TransformerBlock a("a", 0, config, tp, layer.params), b("b", 1, config, tp, layer.params);
-    SmallMicrobatch microbatch;
-    Exec ex;
-    const Tensor x = testing::random_tensor(ex, {6, 8}, 1), dz = testing::random_tensor(ex, {6, 8}, 2);
-    const Tensor y = ex.tensor({6, 8}, DType::f64), z = ex.tensor({6, 8}, DType::f64);
-    const Tensor dy = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
-    const auto forward = [&](Exec& e, nn::TransformerBlock::Saved& saved_a, nn::TransformerBlock::Saved& saved_b) {
-      const nn::Microbatch& m = microbatch.get();
-      const auto through = [&](const nn::TransformerBlock& block, nn::TransformerBlock::Saved& saved) {
-        block.work(e, m, Region::attention, saved);
-        block.leave(e, m, Region::attention, saved).wait(e);
-        block.enter_mlp(e, m, saved).wait(e);
-        block.work(e, m, Region::mlp, saved);
-        block.leave(e, m, Region::mlp, saved).wait(e);
-      };
-      a.enter_attention(e, m, x, saved_a).wait(e);
-      through(a, saved_a);
-      b.enter_attention(e, m, y, a, saved_a, saved_b).wait(e);
-      through(b, saved_b);
-      b.add_up(e, m, z, saved_b);
-    };
-    nn::TransformerBlock::Saved saved_a, saved_b;
-    forward(ex, saved_a, saved_b);
-    EXPECT_EQ(static_cast<bool>(a.dy_sums()), dropout == 0);
-    b.backward(ex, microbatch.get(), {dz}, saved_b, {dy, a.dy_sums()});
-    a.backward(ex, microbatch.get(), {dy, a.dy_sums()}, saved_a, {dx});
-    expect_gradients(layer, x, dx, [&] {
-      Exec scratch;
-      nn::TransformerBlock::Saved ignored_a, ignored_b;
-      forward(scratch, ignored_a, ignored_b);
-      return testing::dot(z, dz);
-    });
-  });
-}
-
-TEST(FiniteDifference, ABlockBehindAnother) { check_two_blocks(0); }
-TEST(FiniteDifference, ABlockBehindAnotherWithDropout) { check_two_blocks(0.3); }
+TEST(FiniteDifference, ALayer) { check_layers(1, 0); }
+TEST(FiniteDifference, ALayerWithDropout) { check_layers(1, 0.3); }
+TEST(FiniteDifference, ALayerAfterAnother) { check_layers(2, 0); }
+TEST(FiniteDifference, ALayerAfterAnotherWithDropout) { check_layers(2, 0.3); }
 
 TEST(FiniteDifference, LayerNorm) {
   with_solo_group([](const comm::Group&) {
@@ -132,7 +90,7 @@ TEST(FiniteDifference, LinearLayers) {
     const auto forward = [&](Exec& e, nn::ColumnParallelLinear::Saved& a, nn::RowParallelLinear::Saved& b) {
       up.enter(e, x, a, {}).wait(e);
       down.forward(e, up.forward(e, a, {}), b, {}).wait(e);
-      ops::add_bias(e, b.y, down.bias());
+      ops::add_bias(e, b.y, down.bias().value);
       return b.y;
     };
     nn::ColumnParallelLinear::Saved saved_up;

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "megalith/nn/self_attention.h"
+
 #include "tests/nn/layer_harness.h"
 
 // Each parallel layer over tp ranks against one rank, in f64, and the communication it may cost.
@@ -70,29 +72,6 @@ void sum_partial_gradients(Exec& ex, const ParamBuffer& params, const nn::Tensor
   if (partial.numel() > 0) comm::all_reduce(ex, tp.group(), partial, comm::Reduce::sum).wait(ex);
 }
 
-/// The forward pass in two halves of the batch, the second's steps between the first's.
-void forward_in_halves(Exec& ex, const nn::TransformerBlock& block, const nn::Microbatch& whole, const Tensor& x,
-                       const Tensor& y, nn::TransformerBlock::Saved& saved) {
-  using Region = nn::TransformerBlock::Region;
-  nn::Microbatch halves[] = {whole, whole};
-  nn::InFlight sent[2];
-  const auto each = [&](const auto& step) {
-    for (int i = 0; i < 2; ++i) {
-      halves[i].part = {i, 2};
-      sent[i].wait(ex);
-      step(halves[i], sent[i]);
-    }
-  };
-  each([&](const auto& half, auto& message) { message = block.enter_attention(ex, half, x, saved); });
-  for (const Region region : {Region::attention, Region::mlp}) {
-    each([&](const auto& half, auto&) { block.work(ex, half, region, saved); });
-    each([&](const auto& half, auto& message) { message = block.leave(ex, half, region, saved); });
-    if (region == Region::attention)
-      each([&](const auto& half, auto& message) { message = block.enter_mlp(ex, half, saved); });
-  }
-  each([&](const auto& half, const auto&) { block.add_up(ex, half, y, saved); });
-}
-
 void expect_messages_of_a_block(const nn::TensorParallel& tp) {
   const comm::Counters& calls = tp.group().counters();
   const comm::Counter &sums = calls[comm::Op::all_reduce], &gathers = calls[comm::Op::all_gather],
@@ -115,21 +94,15 @@ void expect_messages_of_a_block(const nn::TensorParallel& tp) {
 void run_block(const comm::Group& group, double dropout, Gathered& out, const Cut& cut = {}) {
   const nn::TensorParallel tp = cut.over(group);
   const nn::BlockConfig config = testing::small_block(dropout);
-  std::vector<ParamSpec> specs;
-  nn::TransformerBlock::declare(specs, "b", config, tp);
-  LayerParams layer(std::move(specs));
-  const nn::TransformerBlock block("b", 2, config, tp, layer.params);
+  LayerParams layer(testing::GptLayers::specs("b", 1, config, tp));
+  const nn::SublayerStack block = testing::GptLayers::stack("b", 2, 1, config, tp, layer.params);
   SmallMicrobatch microbatch{.seq_len = kSeqLen};
   Exec ex;
   const Tensor x = random_rows(ex, 1, tp), dy = random_rows(ex, 2, tp);
   const Tensor y = ex.tensor(x.shape(), DType::f64), dx = ex.tensor(x.shape(), DType::f64);
-  nn::TransformerBlock::Saved saved;
-  if (cut.parts == 2) {
-    forward_in_halves(ex, block, microbatch.get(), x, y, saved);
-  } else {
-    block.forward(ex, microbatch.get(), x, y, saved);
-  }
-  block.backward(ex, microbatch.get(), {dy}, saved, {dx});
+  nn::SublayerStack::Saved saved = block.make_saved();
+  block.forward(ex, microbatch.get(), x, y, saved);
+  block.backward(ex, microbatch.get(), {dy}, dx, saved);
   expect_messages_of_a_block(tp);
   sum_partial_gradients(ex, layer.params, tp);
   put_rows(out, "y", y, tp);

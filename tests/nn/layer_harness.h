@@ -2,10 +2,11 @@
 #include <functional>
 
 #include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/comm/threads/thread_world.h"
+#include "megalith/nn/gpt_layer.h"
 #include "megalith/nn/lm_head.h"
 #include "megalith/nn/param_specs.h"
-#include "megalith/nn/transformer_block.h"
 #include "megalith/nn/vocab_parallel_embedding.h"
 #include "megalith/tensor/step_state.h"
 
@@ -42,6 +43,22 @@ struct LayerParams {
   }
   MemoryLedger ledger{Device::cpu};
   ParamBuffer params;
+};
+
+/// Layers "`name`.0", "`name`.1", ... as a model has them, from number `first` on, with parameters in `params`.
+struct GptLayers {
+  static std::vector<ParamSpec> specs(const std::string& name, Index count, const nn::BlockConfig& config,
+                                      const nn::TensorParallel& tp) {
+    std::vector<ParamSpec> all;
+    for (Index i = 0; i < count; ++i) nn::declare_gpt_layer(all, str(name, ".", i), config, tp);
+    return all;
+  }
+  static nn::SublayerStack stack(const std::string& name, Index first, Index count, const nn::BlockConfig& config,
+                                 const nn::TensorParallel& tp, ParamBuffer& params) {
+    std::vector<nn::SublayerStack::Entry> entries;
+    for (Index i = 0; i < count; ++i) nn::add_gpt_layer(entries, {str(name, ".", i), first + i}, config, tp, params);
+    return {tp, std::move(entries)};
+  }
 };
 
 inline Tensor random_tensor(Exec& ex, const Shape& shape, std::uint64_t stream, DType dtype = DType::f64) {

@@ -16,11 +16,9 @@ TEST(Reference, BlockEqualsPyTorch) {
                                  .num_heads = reference.size("num_heads"),
                                  .ffn_hidden_size = reference.size("ffn_hidden_size")};
     const nn::TensorParallel tp = testing::whole_rows(world.all());
-    std::vector<ParamSpec> specs;
-    nn::TransformerBlock::declare(specs, "layers.0", config, tp);
-    testing::LayerParams layer(std::move(specs));
+    testing::LayerParams layer(testing::GptLayers::specs("layers", 1, config, tp));
     reference.load_weights(layer.params);
-    const nn::TransformerBlock block("layers.0", 0, config, tp, layer.params);
+    const nn::SublayerStack block = testing::GptLayers::stack("layers", 0, 1, config, tp, layer.params);
     const Index tokens = reference.size("batch") * reference.size("seq_len");
     StepState state;
     const nn::Microbatch microbatch{reference.size("batch"), reference.size("seq_len"),
@@ -29,9 +27,9 @@ TEST(Reference, BlockEqualsPyTorch) {
     const Shape shape{tokens, config.hidden_size};
     Exec ex;
     const Tensor y = ex.tensor(shape, DType::f64), dx = ex.tensor(shape, DType::f64);
-    nn::TransformerBlock::Saved saved;
+    nn::SublayerStack::Saved saved = block.make_saved();
     block.forward(ex, microbatch, Tensor(x.data(), shape, DType::f64), y, saved);
-    block.backward(ex, microbatch, {Tensor(dy.data(), shape, DType::f64)}, saved, {dx});
+    block.backward(ex, microbatch, {Tensor(dy.data(), shape, DType::f64)}, dx, saved);
     EXPECT_LT(testing::relative_error(testing::values_of(y), want.at("y")), 1e-13);
     EXPECT_LT(testing::relative_error(testing::values_of(dx), want.at("dx")), 1e-12);
     for (const auto& [name, gradient] : want.at("gradients").items()) {

@@ -47,7 +47,7 @@ TEST_P(GridPromise, Fp64AgreesWithOneRank) {
   expect_fp64_agrees(got, one_rank("fp64"));
 }
 
-// Without dropouts biases get their gradients elsewhere (TransformerBlock::dy_sums).
+// Without dropouts biases get their gradients elsewhere (nn::Seam::bias_grad).
 TEST_P(GridPromise, Fp64AgreesWithOneRankWithoutDropout) {
   static const std::unique_ptr<RunRecord> want = [] {
     auto record = std::make_unique<RunRecord>();

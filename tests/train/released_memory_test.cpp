@@ -78,7 +78,6 @@ class ReleasingStage final : public pipeline::Stage {
 };
 
 model::StageConfig stage_config(const config::RunPlan& plan, Way way) {
-  using model::LayerPieces;
   model::StageConfig config{.model = plan.model,
                             .chunks = plan.chunks,
                             .group_size = plan.group_size,
@@ -89,10 +88,10 @@ model::StageConfig stage_config(const config::RunPlan& plan, Way way) {
                             .policy = plan.train.policy()};
   if (way == Way::iteration) config.input_uploads = model::InputUploads::whole_step;
   // Pieces also where nothing captures them: they add first gradients to zeros, whose bits are other than a product's.
-  if (way == Way::per_microbatch) config.pieces = {LayerPieces::whole, model::ChunkEdges::of_caller};
+  if (way == Way::per_microbatch) config.capture = {{true, true}, model::EdgeBuffers::messages};
   if (way == Way::per_slot) {
-    config.pieces = {LayerPieces::whole, model::ChunkEdges::own};
-    config.instances = model::PieceInstance::slot;
+    config.capture = {{true, true}, model::EdgeBuffers::own};
+    config.instances = model::CaptureInstance::slot;
   }
   return config;
 }
@@ -122,7 +121,7 @@ void run_rank(comm::World& world, const config::RunPlan& plan, Way way, Released
   capture::StepGraph step_graph("training", way == Way::iteration ? kWarmup : kSteps);
   GraphCache layer_graphs;
   layer_graphs.start("training", ledger.memory());
-  if (way == Way::per_microbatch || way == Way::per_slot) stage.run_pieces_from(layer_graphs);
+  if (way == Way::per_microbatch || way == Way::per_slot) stage.run_segments_from(layer_graphs);
   const testing::HashedBatches source(plan.model.vocab_size);
   for (Index step = 0; step < kSteps; ++step) {
     using State = GraphCache::State;

@@ -1,0 +1,51 @@
+#pragma once
+#include <optional>
+
+#include "megalith/nn/layer_norm.h"
+
+namespace megalith::nn {
+
+/// Between two sublayers of a residual stream r [O, H]:  r' = r + dropout(y + bias), y [O, H] the output of the
+/// sublayer before; then normed = norm(r'), which the sublayer after it reads. One fused op does both. The first seam
+/// of a chunk has no sublayer before it (r' = r), the last one no norm after it. O = T rows or their shares, outside
+/// the tensor-parallel regions. No communication.
+class Seam {
+ public:
+  /// What the sublayer before adds to the stream.
+  struct Addend {
+    const Param* bias = nullptr;  ///< [H]
+    DropoutSite dropout;
+  };
+  /// x [O, H] is r', y [O, H] the normed rows.
+  using Saved = LayerNorm::Saved;
+
+  Seam(TensorParallel tp, std::optional<Addend> before, std::optional<LayerNorm> norm)
+      : tp_(std::move(tp)), before_(std::move(before)), norm_(std::move(norm)) {}
+
+  /// Of microbatch.part. `y` [O, H] and `residual` [O, H] are what the sublayer before gives and r: read where there is
+  /// one. saved.x must have memory; it is written then, and read otherwise.
+  void forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Tensor& residual, Saved& saved) const;
+  /// From the gradient of the normed rows and that of r' from after this seam to that of r', dx. Adds to the norm's
+  /// gradients and to dx.row_sums. Where there is a norm.
+  void backward(Exec& ex, const Tensor& d_normed, const Tensor& residual, const Saved& saved,
+                const SummedGrad& dx) const {
+    norm_->backward(ex, d_normed, saved, residual, dx);
+  }
+  /// The gradient of y, from that of r'. Where there is a sublayer before.
+  SummedGrad addend_grad(Exec& ex, const Microbatch& microbatch, const SummedGrad& dx) const {
+    return {tp_.through_dropout(ex, microbatch, before_->dropout, dx.grad), dx.row_sums};
+  }
+  /// The row_sums for the op that makes the gradient of r': the gradient of the bias before. Undefined where that is
+  /// the sum of something else: after a dropout, or over all ranks' rows; then the sublayer's own backward adds to it.
+  Tensor bias_grad() const {
+    if (!before_ || before_->dropout.probability > 0 || tp_.shares_rows()) return {};
+    return before_->bias->grad;
+  }
+
+ private:
+  TensorParallel tp_;
+  std::optional<Addend> before_;
+  std::optional<LayerNorm> norm_;
+};
+
+}  // namespace megalith::nn

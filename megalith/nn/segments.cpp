@@ -1,0 +1,99 @@
+#include "megalith/nn/segments.h"
+
+#include <algorithm>
+
+namespace megalith::nn {
+namespace {
+
+/// What of the work around a segment's edges belongs to it.
+struct Edges {
+  bool takes_rest = false;   ///< the last stage of the segment before, of the last part
+  bool leaves_rest = false;  ///< ... of this one, to the next
+  bool closes = false;       ///< the closing seam
+};
+
+class ForwardOrder {
+ public:
+  ForwardOrder(std::span<const StageCounts> sublayers, const Overlap& overlap, const Segment& segment,
+               const Edges& edges)
+      : sublayers_(sublayers), overlap_(overlap), segment_(segment), edges_(edges) {}
+
+  std::vector<Turn> make() {
+    const int last_part = overlap_.parts - 1;
+    if (edges_.takes_rest)
+      finish(segment_.begin - 1, last_part);
+    else
+      start(segment_.begin, 0);
+    for (std::size_t k = segment_.begin; k < segment_.end; ++k) {
+      for (int part = 0; part < overlap_.parts; ++part) {
+        for (int stage = 1; stage + 1 < sublayers_[k].forward; ++stage) turns_.push_back({k, stage, part});
+        if (!edges_.leaves_rest || k + 1 < segment_.end || part < last_part) finish(k, part);
+      }
+    }
+    for (int part = 1; part < overlap_.parts; ++part) {
+      if (edges_.closes) start(segment_.end, part);
+    }
+    return std::move(turns_);
+  }
+
+ private:
+  void start(std::size_t k, int part) {
+    if (k < segment_.end || edges_.closes) turns_.push_back({k, 0, part});
+  }
+  /// The last stage, and the first one of what comes next.
+  void finish(std::size_t k, int part) {
+    const auto start_next = [&] {
+      if (part + 1 < overlap_.parts)
+        start(k, part + 1);
+      else
+        start(k + 1, 0);
+    };
+    const bool early = overlap_.parts > 1 && overlap_.gathers_rows;
+    if (early) start_next();
+    turns_.push_back({k, sublayers_[k].forward - 1, part});
+    if (!early) start_next();
+  }
+
+  std::span<const StageCounts> sublayers_;
+  const Overlap& overlap_;
+  const Segment& segment_;
+  const Edges& edges_;
+  std::vector<Turn> turns_;
+};
+
+std::vector<Turn> backward_order(std::span<const StageCounts> sublayers, const Overlap& overlap,
+                                 const Segment& segment) {
+  std::vector<Turn> turns{{segment.end - 1, 0}};
+  for (std::size_t k = segment.end; k-- > segment.begin;) {
+    const bool goes_on = k > segment.begin;
+    for (int stage = 1; stage + 1 < sublayers[k].backward; ++stage) turns.push_back({k, stage});
+    if (goes_on && overlap.gathers_rows) turns.push_back({k - 1, 0});
+    turns.push_back({k, sublayers[k].backward - 1});
+    if (goes_on && !overlap.gathers_rows) turns.push_back({k - 1, 0});
+  }
+  return turns;
+}
+
+}  // namespace
+
+std::vector<Segment> make_segments(std::span<const StageCounts> sublayers, const Overlap& overlap) {
+  std::vector<Segment> segments;
+  const bool captures = std::ranges::any_of(sublayers, &StageCounts::captured);
+  for (std::size_t k = 0; k < sublayers.size(); ++k) {
+    const bool cut = k == 0 || (captures && (sublayers[k].layer != sublayers[k - 1].layer ||
+                                             sublayers[k].captured != sublayers[k - 1].captured));
+    if (cut) segments.push_back({k, k, sublayers[k].captured, {}, {}});
+    segments.back().end = k + 1;
+  }
+  const auto hands_on = [&](std::size_t i) {  // segment i to the next
+    return overlap.parts > 1 && i + 1 < segments.size() && segments[i].captured && segments[i + 1].captured;
+  };
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const Edges edges{i > 0 && hands_on(i - 1), hands_on(i), i + 1 == segments.size()};
+    segments[i].forward = ForwardOrder(sublayers, overlap, segments[i], edges).make();
+    segments[i].backward = backward_order(sublayers, overlap, segments[i]);
+  }
+  return segments;
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,53 @@
+#pragma once
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "megalith/base/types.h"
+
+namespace megalith::nn {
+
+/// One entry of the order in which the parts of a microbatch pass through sublayers: a stage of one of them. The
+/// first forward stage begins with the seam before the sublayer; past the last sublayer it is the closing seam alone.
+struct Turn {
+  std::size_t sublayer = 0;
+  int stage = 0;
+  int part = 0;  ///< forward; backward passes know no parts
+  bool operator==(const Turn&) const = default;
+};
+
+/// Neighbouring sublayers [begin, end) that run in one go: the unit of capture. Orders are made once, when a model is
+/// built, like a schedule.
+struct Segment {
+  std::size_t begin = 0, end = 0;
+  bool captured = false;  ///< a graph holds its passes; then all of it belongs to one layer
+  std::vector<Turn> forward, backward;
+};
+
+/// What the order follows from.
+struct StageCounts {
+  Index layer = 0;        ///< of the model, that the sublayer belongs to
+  bool captured = false;  ///< by graphs of layers
+  int forward = 3, backward = 3;
+};
+
+/// How communication overlaps with compute.
+struct Overlap {
+  int parts = 1;              ///< of a microbatch, in forward passes
+  bool gathers_rows = false;  ///< rows enter sublayers by messages (sequence parallelism)
+};
+
+/// The segments of a chunk, in forward order. Without captured sublayers there is one. Otherwise a segment ends with
+/// its layer, and where capture begins or ends within a layer. The seam between two segments belongs to the second, the
+/// closing one to the last.
+///
+/// Forward, part 1's communication runs beside part 0's compute and the reverse: a sublayer's last stage of one part is
+/// followed by the middle stages of the other. Where gathering is a message too, the other part's gather starts before
+/// the last stage, beside which it runs. Between two captured segments that follow each other, the last part's last
+/// stage moves into the second, so that its message runs beside that one's first GEMM.
+///
+/// Backward, a sublayer's last stage comes after the first stage of the next, whose gather it hides; where nothing is
+/// gathered, before it.
+std::vector<Segment> make_segments(std::span<const StageCounts> sublayers, const Overlap& overlap);
+
+}  // namespace megalith::nn

@@ -1,0 +1,83 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "megalith/nn/seam.h"
+#include "megalith/nn/segments.h"
+#include "megalith/nn/sublayer.h"
+#include "megalith/tensor/graph_cache.h"
+
+namespace megalith::nn {
+
+/// Told where a pass stands, so that communication for layers' parameters and gradients can run beside it.
+class LayerEvents {
+ public:
+  virtual ~LayerEvents() = default;
+  /// A forward pass is about to read the layer's parameters.
+  virtual void layer_needed(Exec&, Index) {}
+  /// A backward pass has added to all of the layer's gradients.
+  virtual void layer_done(Exec&, Index) {}
+};
+
+/// What runs the captured segments of one pass.
+struct SegmentGraphs {
+  GraphCache* cache = nullptr;  ///< null: they run eagerly
+  int chunk = 0, instance = 0;  ///< of GraphCache::Key
+};
+
+/// The residual stream of a chunk of layers:  seam, sublayer, seam, sublayer, ..., closing seam. A pre-norm GPT-2 layer
+/// is  n = norm1(x); a = x + drop(attention(n) + bias); m = norm2(a); y = a + drop(mlp(m) + bias).  Each sum stands in
+/// the seam after its sublayer, together with the next norm, also across layers.
+///
+/// Passes follow the turns of make_segments(). Const in forward and backward; what must survive in between is in Saved,
+/// one per microbatch in flight. Passes allocate no host memory. Communication and memory are the sublayers'.
+class SublayerStack {
+ public:
+  struct Entry {
+    Index layer = 0;  ///< of the model
+    LayerNorm norm;   ///< before the sublayer
+    std::unique_ptr<Sublayer> sublayer;
+    DropoutSite dropout;    ///< after it
+    bool captured = false;  ///< by graphs of layers
+  };
+  /// A graph leaves out the host's part of its segment, so what crosses a segment's edge is found here.
+  struct Saved {
+    std::vector<Seam::Saved> seams;  ///< one more than there are sublayers
+    std::vector<std::unique_ptr<Sublayer::Saved>> sublayers;
+    std::vector<SummedGrad> grads;  ///< of the stream at each seam: made by backward
+  };
+
+  SublayerStack(const TensorParallel& tp, std::vector<Entry> entries);
+
+  bool empty() const { return sublayers_.empty(); }
+  const std::vector<Segment>& segments() const { return segments_; }
+  Saved make_saved() const;
+
+  /// x [O, H] stays until backward. The stream after the last sublayer is written to `output` [O, H], or to new memory
+  /// where that is undefined, and returned. `events` may be null.
+  Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& output, Saved& saved,
+                 LayerEvents* events = nullptr, const SegmentGraphs& graphs = {}) const;
+  /// The row_sums for the op that makes backward's dy.
+  Tensor output_bias_grad() const { return seams_.back().bias_grad(); }
+  /// dy [O, H], of the result. The gradient of x is written to dx [O, H], or to new memory where that is undefined, and
+  /// returned. Adds to all parameters' gradients. `events` may be null.
+  Tensor backward(Exec& ex, const Microbatch& microbatch, const SummedGrad& dy, const Tensor& dx, Saved& saved,
+                  LayerEvents* events = nullptr, const SegmentGraphs& graphs = {}) const;
+
+ private:
+  bool begins_layer(std::size_t k) const { return k == 0 || layers_[k] != layers_[k - 1]; }
+  void run_forward(Exec& ex, const Microbatch& microbatch, const Segment& segment, const Tensor& output, Saved& saved,
+                   LayerEvents* events) const;
+  InFlight run_turn(Exec& ex, const Microbatch& microbatch, const Turn& turn, Saved& saved) const;
+  /// Between the gradients of the stream at the segment's ends; the one at the stack's begin is dx, where defined.
+  void run_backward(Exec& ex, const Microbatch& microbatch, const Segment& segment, const Tensor& dx, Saved& saved,
+                    LayerEvents* events) const;
+
+  TensorParallel tp_;
+  std::vector<Index> layers_;  // of each sublayer
+  std::vector<std::unique_ptr<Sublayer>> sublayers_;
+  std::vector<Seam> seams_;  // before each sublayer, then the closing one
+  std::vector<Segment> segments_;
+};
+
+}  // namespace megalith::nn
