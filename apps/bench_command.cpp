@@ -192,7 +192,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     for (Index i = 0; i < warmup + bench.steps + under_way; ++i) {
       if (under_way == 0) comm::barrier(engine.exec(), world.all());
       if (under_way == 0 || i == 0) last = monotonic_s();
-      engine.start_step(source, progress, train::Stop::no);
+      engine.start_step(source, progress);
       ++progress.step;
       progress.samples += plan.train.global_batch;
       if (engine.steps_started() <= under_way) continue;

@@ -29,14 +29,13 @@ void stream(eval::WholeModel& model, std::vector<std::int32_t> prompt,
   eval::generate(model, std::move(prompt), options, [&](std::int32_t id) {
     // Padding of the vocabulary has no text; a model of more ids than its tokenizer can draw one.
     if (id < tokenizer->vocab_size()) print(decoder.push(id));
-    return stop_signal() == 0;
+    return true;
   });
   print(decoder.finish() + "\n");
 }
 
 void run_generate(const GenerateCommand& command) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
-  catch_stop_signals();
   command.model.use(*fs, [&](eval::WholeModel& model, const config::RunPlan& plan) {
     const std::string vocab_dir = command.vocab_dir.empty() ? plan.data.vocab_dir : command.vocab_dir;
     const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, vocab_dir, *fs);
@@ -47,7 +46,6 @@ void run_generate(const GenerateCommand& command) {
     std::fputs(command.prompt.c_str(), stdout);
     stream(model, std::move(prompt), tokenizer, options);
   });
-  if (stop_signal() != 0) throw StoppedError("stopped on request: the text ends early");
 }
 
 }  // namespace

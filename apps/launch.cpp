@@ -1,19 +1,14 @@
 #include "apps/launch.h"
 
 #include <array>
-#include <atomic>
 #include <charconv>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <optional>
 #include <span>
-#include <thread>
 #include <vector>
-
-#include <unistd.h>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -25,13 +20,6 @@
 
 namespace megalith::apps {
 namespace {
-
-std::atomic<int> caught_signal{0};
-
-extern "C" void on_stop_signal(int signal) {
-  int none = 0;
-  if (!caught_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
-}
 
 /// The number in an environment variable that a launcher sets; nothing when it is not set.
 std::optional<int> environment_number(const char* name) {
@@ -134,27 +122,6 @@ io::Path cache_folder() {
   if (home != nullptr && io::Path(home).is_absolute()) return io::Path(home) / ".cache" / "megalith";
   return {};
 }
-
-void catch_stop_signals() {
-  struct sigaction action {};
-  action.sa_handler = on_stop_signal;
-  sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;
-  sigset_t stops;
-  sigemptyset(&stops);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
-    sigaction(signal, &action, nullptr);
-    sigaddset(&stops, signal);
-  }
-  // Products of libraries use the stack pointer for data in their innermost loops. A handler that the kernel starts
-  // there writes its frame into whatever the pointer shows.
-  std::thread([] {
-    while (true) pause();
-  }).detach();
-  pthread_sigmask(SIG_BLOCK, &stops, nullptr);
-}
-
-int stop_signal() { return caught_signal.load(); }
 
 int report_error(const std::exception& error, int rank) {
   const auto* ours = dynamic_cast<const Error*>(&error);

@@ -48,12 +48,6 @@ std::shared_ptr<io::Fs> rank_fs(int rank);
 /// where the environment names neither.
 io::Path cache_folder();
 
-/// Catches SIGINT, SIGTERM and SIGUSR1: the first asks to finish the step, save and stop; a second ends the process at
-/// once. stop_signal() names the signal that came, 0 for none. A thread of its own takes the signals: the caller, and
-/// every thread that it starts from here on, is never interrupted. To be called before ranks and teams of threads are.
-void catch_stop_signals();
-int stop_signal();
-
 /// Prints an error as every command does and returns its exit code. `rank` < 0: not a rank of a job.
 int report_error(const std::exception& error, int rank = -1);
 

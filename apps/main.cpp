@@ -10,10 +10,12 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/nccl/gpus.h"
+#include "megalith/config/run_config.h"
 
 #include "apps/bench.h"
 #include "apps/command.h"
 #include "apps/launch.h"
+#include "apps/signals.h"
 #include "apps/version.h"
 
 namespace megalith::apps {
@@ -135,6 +137,31 @@ std::string text_of(const CLI::ParseError& error) {
          ": is not of the type that the list below gives for the option, or outside its range";
 }
 
+/// Options that a command does not have, each with what was meant, a line each; empty where nothing is like one of
+/// them.
+std::string unknown_options(const CLI::App& program) {
+  const CLI::App* command = &program;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const std::vector<std::string_view> candidates(names.begin(), names.end());
+  const bool takes_keys = command->get_option_no_throw("--set") != nullptr;
+  std::string text;
+  for (const std::string& argument : command->remaining()) {
+    if (!argument.starts_with("--")) continue;
+    const std::string option = argument.substr(0, argument.find('='));
+    const config::MeantKey key = takes_keys ? config::meant_key(option) : config::MeantKey{};
+    std::string meant(key.key.empty() ? nearest(option, candidates) : std::string_view());
+    if (!key.key.empty()) meant = str("--set ", key.key, "=VALUE");
+    if (meant.empty() && key.how.empty()) return "";
+    text += str("error: ", option, ": no such option", meant.empty() ? "" : str("; did you mean ", meant, "?"),
+                key.how.empty() ? "" : str(meant.empty() ? ". " : " ", key.how), '\n');
+  }
+  return text;
+}
+
 /// Parses and runs a command. Errors are printed here, and here only.
 int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& launcher) {
   if (is_left_to_the_first(arguments, launcher)) return 0;
@@ -153,6 +180,9 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
   } catch (const CLI::Success& asked) {  // for help or the version
     return program.exit(asked);
   } catch (const CLI::ParseError& error) {
+    if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+      if (const std::string unknown = unknown_options(program); !unknown.empty()) return refuse(unknown);
+    }
     return refuse(str("error: ", text_of(error), '\n', program.help()));  // the help of the command that was given
   } catch (const std::exception& error) {
     return report_error(error, launcher.processes > 0 ? launcher.process : -1);
@@ -177,7 +207,9 @@ int run(int argc, char** argv) {
   add_bench(program);
   add_doctor(program);
   try {
-    return run(program, {argv + std::min(argc, 1), argv + argc}, detect_launcher());
+    const Launcher launcher = detect_launcher();
+    prepare_for_faults(launcher.processes > 0 ? launcher.process : -1);
+    return run(program, {argv + std::min(argc, 1), argv + argc}, launcher);
   } catch (const std::exception& error) {
     return report_error(error);
   }

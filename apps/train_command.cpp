@@ -1,8 +1,11 @@
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <string_view>
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "megalith/base/error.h"
@@ -17,6 +20,7 @@
 #include "apps/command.h"
 #include "apps/launch.h"
 #include "apps/recipe_options.h"
+#include "apps/signals.h"
 
 namespace megalith::apps {
 namespace {
@@ -97,6 +101,22 @@ std::optional<ops::KnownGemms> read_gemm_table(io::Fs& fs, const config::RunPlan
   return ops::KnownGemms{file, ops::parse_gemm_table(fs.map(file).text(), file)};
 }
 
+/// Columns of the window that standard error is; 0 where it is no terminal that lines can be rewritten on.
+int terminal_columns() {
+  const char* const kind = std::getenv("TERM");
+  if (isatty(STDERR_FILENO) == 0 || (kind != nullptr && std::string_view(kind) == "dumb")) return 0;
+  winsize window{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
+  return known ? window.ws_col : 80;
+}
+
+/// Where progress goes: to standard error, and to standard output as plain lines where that alone was led elsewhere
+/// (`| tee log`).
+train::ProgressLine::Screen screen() {
+  if (isatty(STDERR_FILENO) != 0 && isatty(STDOUT_FILENO) == 0) return {.file = stdout};
+  return {.file = stderr, .columns = terminal_columns};
+}
+
 /// What all ranks of this process share.
 struct Job {
   const config::RunPlan& plan;
@@ -141,19 +161,16 @@ void run_train(const TrainOptions& options, train::Resume resume) {
     if (!options.trace.empty()) train::require_trace(plan, options.trace);
     return shape_of(plan);
   };
-  const auto prepare_job = [&] {
-    job.emplace(prepare(plan, options, launcher, resume));
-    catch_stop_signals();
-  };
+  const auto prepare_job = [&] { job.emplace(prepare(plan, options, launcher, resume)); };
+  catch_stop_signals(launcher.process);
   run_job(launcher, shape, prepare_job, [&](comm::World& world) {
     const train::TrainInputs inputs{.plan = job->plan,
                                     .data = job->data,
                                     .identity = job->identity,
                                     .out = job->out,
                                     .resume = resume,
-                                    .progress = isatty(STDERR_FILENO) != 0 ? train::ProgressLine::Style::rewritten
-                                                                           : train::ProgressLine::Style::lines,
-                                    .stop_asked = [] { return stop_signal() != 0; },
+                                    .screen = screen(),
+                                    .stop_asked = stop_asked,
                                     .gemm_table = job->gemm_table,
                                     .cache = cache,
                                     .trace = options.trace};

@@ -6,6 +6,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/config/other_names.h"
 
 namespace megalith::config {
 namespace {
@@ -82,33 +83,19 @@ void assign(const Field& field, const toml::node& node, Problems& problems) {
       field.value);
 }
 
-/// The key that was meant, as far as one can tell: the only one that begins with what is there (graphs.opt), or that
-/// what is there goes on from (graphs.check_steps); the nearest by spelling; the same in another section. Else empty.
-std::string_view meant_by(std::string_view key, std::span<const std::string_view> names) {
-  if (key == "parallel.vpp") return "parallel.chunks";  // as others call it
-  const auto only = [&](auto&& fits) {
-    std::string_view found;
-    for (const std::string_view name : names) {
-      if (!fits(name)) continue;
-      if (!found.empty()) return std::string_view();
-      found = name;
-    }
-    return found;
-  };
-  if (const auto longer = only([&](auto name) { return name.starts_with(key); }); !longer.empty()) return longer;
-  if (const auto shorter = only([&](auto name) { return key.starts_with(str(name, "_")); }); !shorter.empty())
-    return shorter;
-  if (const auto near = nearest(key, names); !near.empty()) return near;
-  return only([&](auto name) { return name.ends_with(str(".", key)); });
+/// The rule that an unknown key breaks, with what was meant.
+std::string no_such_key(std::string_view key) {
+  const MeantKey meant = meant_key(key);
+  std::string text = "no such key";
+  if (!meant.key.empty()) text += str("; did you mean ", meant.key, "?");
+  if (!meant.how.empty()) text += str(meant.key.empty() ? ". " : " ", meant.how);
+  return text;
 }
 
 void set_key(const std::vector<Field>& all, const std::string& key, const toml::node& node, Problems& problems) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const Field& f) { return f.key == key; });
   if (found != all.end()) return assign(*found, node, problems);
-  std::vector<std::string_view> names;
-  for (const Field& field : all) names.push_back(field.key);
-  const std::string_view near = meant_by(key, names);
-  problems.add(key, as_text(node), near.empty() ? "no such key" : str("no such key; did you mean ", near, "?"));
+  problems.add(key, as_text(node), no_such_key(key));
 }
 
 void read_table(const toml::table& root, const std::vector<Field>& all, Problems& problems) {
@@ -127,11 +114,13 @@ void read_table(const toml::table& root, const std::vector<Field>& all, Problems
 /// The value of a setting: TOML where it parses as that, else plain text ("--set data.train=corpus.txt").
 void read_setting(const std::string& setting, const std::vector<Field>& all, Problems& problems) {
   const std::size_t equals = setting.find('=');
-  if (equals == std::string::npos || setting.find('.') > equals) {
+  const std::string key = setting.substr(0, equals);
+  const bool has_section = key.find('.') != std::string::npos;
+  if (equals == std::string::npos || (!has_section && meant_key(key).is_none())) {
     problems.add_line(str("--set ", setting, ": must be section.key=value"));
     return;
   }
-  const std::string key = setting.substr(0, equals), value = setting.substr(equals + 1);
+  const std::string value = setting.substr(equals + 1);
   const auto field = std::find_if(all.begin(), all.end(), [&](const Field& f) { return f.key == key; });
   const bool wants_text =
       field != all.end() && (std::holds_alternative<std::optional<std::string>*>(field->value) ||
@@ -173,6 +162,29 @@ std::string print(const T& value) {
 }
 
 }  // namespace
+
+MeantKey meant_key(std::string_view key) {
+  if (const OtherName* const other = find_other_name(key)) return {other->key, other->how};
+  RunConfig any;
+  std::vector<std::string_view> names;
+  for (const Field& field : fields(any)) names.push_back(field.key);
+  const auto only = [&](auto&& fits) {
+    std::string_view found;
+    for (const std::string_view name : names) {
+      if (!fits(name)) continue;
+      if (!found.empty()) return std::string_view();
+      found = name;
+    }
+    return found;
+  };
+  const std::string spelled = as_key(key);
+  if (const auto longer = only([&](auto name) { return name.starts_with(spelled); }); !longer.empty()) return {longer};
+  if (const auto shorter = only([&](auto name) { return spelled.starts_with(str(name, "_")); }); !shorter.empty())
+    return {shorter};
+  const std::string last = spelled.substr(spelled.rfind('.') + 1);
+  if (const auto same = only([&](auto name) { return name.ends_with(str(".", last)); }); !same.empty()) return {same};
+  return {nearest(spelled, names)};
+}
 
 std::vector<Field> fields(RunConfig& c) {
   return {{"model.preset", &c.model.preset},

@@ -75,6 +75,16 @@ struct Field {
 };
 std::vector<Field> fields(RunConfig& config);
 
+/// What was meant by a name that is no key.
+struct MeantKey {
+  std::string_view key;       ///< ours; empty: none, or not known
+  std::string_view how = {};  ///< a sentence on how its value is given, or on why there is no key
+  bool is_none() const { return key.empty() && how.empty(); }
+};
+/// As other programs call it (other_names.h); else the only key that begins with it (graphs.opt), or that it goes on
+/// from (graphs.check_steps); the same name in another section; the nearest by spelling.
+MeantKey meant_key(std::string_view name);
+
 /// Reads a recipe (TOML), then applies "section.key=value" settings in order. Throws ConfigError with every unknown key
 /// (and the nearest one there is) and every value of the wrong type.
 RunConfig parse_recipe(std::string_view toml, std::string source, std::span<const std::string> settings = {});

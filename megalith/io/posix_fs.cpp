@@ -12,12 +12,15 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/io/fs.h"
+#include "megalith/io/mapped_files.h"
 
 namespace megalith::io {
 namespace {
 
 [[noreturn]] void throw_system(std::string_view operation, const Path& path, int error) {
-  const char* const fix = error == ENOSPC || error == EDQUOT ? ": free some space, or write elsewhere" : "";
+  const char* fix = "";
+  if (error == ENOSPC || error == EDQUOT) fix = ": free some space, or write elsewhere";
+  if (error == EFBIG) fix = ": raise the limit on the size of files (ulimit -f)";
   throw IoError(str("[", path.string(), "] ", operation, ": ", std::generic_category().message(error), fix));
 }
 
@@ -93,6 +96,21 @@ class PosixFile final : public OutputFile {
   bool failed_ = false;
 };
 
+/// Pages of a file in memory. What reads them after the file was cut gets SIGBUS, whose handler asks which file it was.
+class Mapping {
+ public:
+  Mapping(void* data, std::size_t size, const Path& path)
+      : data_(data), size_(size), noted_(static_cast<const std::byte*>(data), size, path.string()) {}
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() { ::munmap(data_, size_); }
+
+ private:
+  void* data_;
+  std::size_t size_;
+  NotedMapping noted_;
+};
+
 class PosixFs final : public Fs {
  public:
   std::unique_ptr<OutputFile> create(const Path& path) override {
@@ -117,8 +135,8 @@ class PosixFs final : public Fs {
     if (size == 0) return {};
     void* const data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (data == MAP_FAILED) throw_system("map", path, errno);
-    const auto unmap = [size](const std::byte* p) { ::munmap(const_cast<std::byte*>(p), size); };
-    return {std::shared_ptr<const std::byte>(static_cast<const std::byte*>(data), unmap), size};
+    const auto mapping = std::make_shared<Mapping>(data, size, path);
+    return {std::shared_ptr<const std::byte>(mapping, static_cast<const std::byte*>(data)), size};
   }
 
   void rename(const Path& from, const Path& to) override {

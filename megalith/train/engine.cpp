@@ -378,7 +378,7 @@ void Engine::refuse(const ops::StepOutcome& outcome, Index step) {
 }
 
 StepResult Engine::step(const model::BatchSource& source, const Progress& progress, Stop stop) {
-  start_step(source, progress, stop);
+  start_step(source, progress, [stop] { return stop; });
   return finish_step();
 }
 
@@ -387,11 +387,11 @@ comm::StepPattern* Engine::pattern_of_step(GraphCache::State state) {
   return state == GraphCache::State::replaying ? &calls_beside_graphs_ : &eager_calls_;
 }
 
-void Engine::run_step(Stop stop, Via via) {
+void Engine::run_step(const AskStop& stop, Via via) {
   const GraphCache::State state = graph_state(via);
   std::optional<comm::WatchedStep> watched;
   if (comm::StepPattern* const pattern = pattern_of_step(state)) watched.emplace(world_, *pattern, *ex_);
-  const auto upload = [&] { upload_terms(stop); };
+  const auto upload = [&] { upload_terms(stop()); };
   const auto vote_and_update = [&] {
     sum_terms();
     if (watched) watched->end();
@@ -427,7 +427,7 @@ void Engine::run_step(Stop stop, Via via) {
   vote_and_update();
 }
 
-void Engine::start_step(const model::BatchSource& source, const Progress& progress, Stop stop) {
+void Engine::start_step(const model::BatchSource& source, const Progress& progress, const AskStop& stop) {
   if (steps_started() == kMostStarted) throw InternalError("[Engine::start_step] too many steps are under way");
   world_.check_health();
   const comm::HostWait waiting(world_);
@@ -437,7 +437,9 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   const double begin = monotonic_s(), launched_s = launching_s();
   const Index launched = launches();
   const GraphCheck::Checked checked = graph_check_.turn(graph_steps());
-  graph_check_.run(*ex_, {"step", progress.step + 1}, checked, [&](Via via) { run_step(stop, via); });
+  std::optional<Stop> answer;  // one, also where graphs.check runs the step twice
+  const auto ask_once = [&] { return answer ? *answer : answer.emplace(stop()); };
+  graph_check_.run(*ex_, {"step", progress.step + 1}, checked, [&](Via via) { run_step(ask_once, via); });
   if (checked == GraphCheck::Checked::results) ++steps_checked_;
   if (graph_check_.turn(graph_steps() + 1) == GraphCheck::Checked::no) graph_check_.release();
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,8 +22,10 @@
 
 namespace megalith::train {
 
-/// Whether a rank was asked to end the run after this step.
+/// Whether a rank was asked to end the run after this step, and who knows: asked once in every step, when the ranks are
+/// about to vote, which on the CPU is after all passes.
 enum class Stop : std::uint8_t { no, asked };
+using AskStop = std::function<Stop()>;
 
 /// What the ranks agreed on about one step.
 struct StepResult {
@@ -96,7 +99,8 @@ class Engine {
   /// step() in two halves: start_step() hands the work to the device, finish_step() waits for the oldest step started
   /// and throws what step() throws. On a GPU kMostStarted steps may be under way, so that the device never waits for
   /// the host; once a step has failed, those started after it change nothing.
-  void start_step(const model::BatchSource& source, const Progress& progress, Stop stop);
+  void start_step(
+      const model::BatchSource& source, const Progress& progress, const AskStop& stop = [] { return Stop::no; });
   StepResult finish_step();
   /// Steps from graphs that were compared with eager ones (graphs.check), and found equal.
   Index steps_checked() const { return steps_checked_; }
@@ -148,7 +152,7 @@ class Engine {
   void warm_up_passes();
   /// The ops of a step, in the order of run_passes() to run_update(); a graph may hold the first, or all but the
   /// upload.
-  void run_step(Stop stop, Via via);
+  void run_step(const AskStop& stop, Via via);
   /// What the coming step does with graphs.
   GraphCache::State graph_state(Via via) const;
   void begin_layer_graphs(GraphCache::State state);

@@ -1,9 +1,7 @@
 #include "megalith/train/metrics.h"
 
-#include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -46,16 +44,6 @@ std::set<Index> drop_later_lines(io::Fs& fs, const io::Path& file, Index last_st
   return evaluated;
 }
 
-std::string duration(double seconds) {
-  const auto s = static_cast<long>(seconds + 0.5);
-  std::array<char, 32> text{};
-  if (s >= 3600)
-    std::snprintf(text.data(), text.size(), "%ldh%02ldm", s / 3600, s / 60 % 60);
-  else
-    std::snprintf(text.data(), text.size(), "%ldm%02lds", s / 60, s % 60);
-  return text.data();
-}
-
 }  // namespace
 
 MetricsLog::MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step) {
@@ -87,31 +75,6 @@ void MetricsLog::write_graphs(Index step, const GraphAccount& a) {
            ",\"scratch_bytes\":", a.scratch_bytes, ",\"fragmentation_bytes\":", a.fragmentation_bytes,
            ",\"device_bytes\":", a.device_bytes, ",\"capture_s\":", number(a.capture_s),
            ",\"instantiate_s\":", number(a.instantiate_s), ",\"launch_s\":", number(a.launch_s), "}"));
-}
-
-void ProgressLine::step(const StepMetrics& m) {
-  const bool rewritten = style_ == Style::rewritten;
-  smoothed_step_s_ = smoothed_step_s_ == 0 ? m.step_time_s : 0.9 * smoothed_step_s_ + 0.1 * m.step_time_s;
-  if (!rewritten && m.step % interval_ != 0 && m.step != last_step_) return;
-  const double left = smoothed_step_s_ * static_cast<double>(last_step_ - m.step);
-  std::array<char, 96> update{};
-  if (m.result.skipped) {
-    std::snprintf(update.data(), update.size(), "skipped: a gradient overflows at loss scale %g", m.result.loss_scale);
-  } else {
-    std::snprintf(update.data(), update.size(), "grad norm %.3f  lr %.2e", m.result.grad_norm, m.result.learning_rate);
-  }
-  std::fprintf(stderr, "%sstep %lld/%lld  loss %.4f  %s  %.0f tokens/s  %.3f TFLOP/s  ETA %s%s",
-               rewritten ? "\r\033[K" : "", static_cast<long long>(m.step), static_cast<long long>(last_step_),
-               m.result.loss, update.data(), m.tokens_per_second, m.model_tflops_per_s, duration(left).c_str(),
-               rewritten ? "" : "\n");
-  open_ = rewritten;
-  if (rewritten && m.step == last_step_) note("");
-}
-
-void ProgressLine::note(const std::string& text) {
-  if (open_) std::fputc('\n', stderr);
-  open_ = false;
-  if (!text.empty()) std::fprintf(stderr, "%s\n", text.c_str());
 }
 
 }  // namespace megalith::train

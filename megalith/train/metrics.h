@@ -38,22 +38,4 @@ class MetricsLog {
   std::set<Index> evaluated_;  ///< steps
 };
 
-/// What a person watches on standard error: a line that rewrites itself on a terminal, one line per log interval
-/// elsewhere.
-class ProgressLine {
- public:
-  enum class Style : std::uint8_t { rewritten, lines };  ///< on a terminal; elsewhere
-  ProgressLine(Index last_step, Index interval, Style style)
-      : last_step_(last_step), interval_(interval), style_(style) {}
-  void step(const StepMetrics& metrics);
-  /// A line of its own, above the progress line.
-  void note(const std::string& text);
-
- private:
-  Index last_step_, interval_;
-  Style style_;
-  bool open_ = false;
-  double smoothed_step_s_ = 0;
-};
-
 }  // namespace megalith::train

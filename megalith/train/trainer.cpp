@@ -59,7 +59,7 @@ class Run {
         engine_(world, inputs.plan),
         saver_(engine_, inputs.plan, inputs.identity, fs, checkpoint_folder(inputs.plan, inputs.out)),
         train_batches_(inputs.data.train, inputs.plan.train.seed),
-        line_(inputs.plan.train.steps, inputs.plan.log_interval, inputs.progress) {
+        line_(inputs.plan.train.steps, inputs.plan.log_interval, inputs.screen) {
     if (inputs.data.valid) valid_batches_.emplace(*inputs.data.valid);
   }
 
@@ -201,7 +201,10 @@ class Run {
 
   void start_step() {
     if (engine_.steps_started() == 0) finished_at_ = monotonic_s();
-    engine_.start_step(train_batches_, progress_, inputs_.stop_asked() ? Stop::asked : Stop::no);
+    engine_.start_step(train_batches_, progress_, [this] {
+      const Index next = progress_.step + 2 + engine_.steps_ahead();
+      return inputs_.stop_asked(std::min(next, plan_.train.steps)) ? Stop::asked : Stop::no;
+    });
     ++progress_.step;
     progress_.samples += plan_.train.global_batch;
   }

@@ -4,7 +4,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/data/data_config.h"
-#include "megalith/train/metrics.h"
+#include "megalith/train/progress_line.h"
 #include "megalith/train/saver.h"
 
 namespace megalith::train {
@@ -18,9 +18,10 @@ struct TrainInputs {
   DataIdentity identity;  ///< of tokenizer and data
   io::Path out;
   Resume resume = Resume::no;
-  ProgressLine::Style progress = ProgressLine::Style::lines;
-  /// Whether this process was asked to stop (a signal). Read at every step on every rank.
-  std::function<bool()> stop_asked = [] { return false; };
+  ProgressLine::Screen screen = {};  ///< that rank 0 reports on
+  /// Whether this process was asked to stop (a signal). Read once in every step on every rank. Where it was not, the
+  /// argument is the step that a request from now on ends the run with.
+  std::function<bool(Index)> stop_asked = [](Index) { return false; };
   std::optional<ops::KnownGemms> gemm_table = {};  ///< of a run whose bits this one is to have
   io::Path cache = {};                             ///< folder of what jobs can find out again; empty: none
   io::Path trace = {};                             ///< a file for the times of all ops of steps 3 to 5; empty: none

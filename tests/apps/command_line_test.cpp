@@ -92,6 +92,25 @@ TEST(CommandLine, UnknownCommandsNameTheWordAndTheNearest) {
   }
 }
 
+TEST(CommandLine, UnknownOptionsNameTheKeyOrTheNearestOption) {
+  const struct {
+    const char* arguments;
+    const char* text;
+  } cases[] = {
+      {"train r.toml --num-layers 4 --tensor-model-parallel-size=2",
+       "error: --num-layers: no such option; did you mean --set model.num_layers=VALUE?\n"
+       "error: --tensor-model-parallel-size: no such option; did you mean --set parallel.tp=VALUE?\n"},
+      {"train r.toml --bf16",
+       "error: --bf16: no such option; did you mean --set train.precision=VALUE? Its value is \"bf16\"\n"},
+      {"train r.toml --output-dir x", "error: --output-dir: no such option. `megalith train --out FOLDER` says it\n"},
+      {"plan r.toml --rank 4", "error: --rank: no such option; did you mean --ranks?\n"}};
+  for (const auto& [arguments, text] : cases) {
+    const Finished got = run_shell(std::string("megalith ") + arguments);
+    EXPECT_EQ(got.code, 64) << arguments;
+    EXPECT_EQ(got.err, text) << arguments;
+  }
+}
+
 TEST(CommandLine, UsageLinesBeginWithTheProgram) {
   for (const auto& [arguments, usage] : {std::pair{"bench", "megalith bench [OPTIONS] SUBCOMMAND"},
                                          {"bench step --nope", "megalith bench step [OPTIONS]"},

@@ -14,21 +14,13 @@
 namespace megalith {
 namespace {
 
+using testing::beside_a_run;
 using testing::Finished;
 using testing::has_gpu;
+using testing::kStop;
 using testing::mpirun;
 using testing::Program;
 using testing::run_shell;
-
-/// What the shell does behind the third step of a run without an end, `train` into the folder `busy`: $pid is the run.
-Finished beside_a_run(const std::string& train, const std::string& busy, const std::string& commands) {
-  return run_shell(train +
-                   " --set train.steps=100000 --set train.eval_interval=0 & pid=$!; "
-                   "until grep -q '\"step\":3,' " +
-                   busy + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; " + commands);
-}
-
-const std::string kStop = "kill -USR1 $pid; wait $pid";
 
 // A product's innermost loop may use its stack pointer for data, and a handler would write over what it shows: one
 // thread takes the signals, and those that compute are not interrupted.
@@ -36,7 +28,8 @@ TEST_F(Program, StopSignalsAreTakenByOneThreadThatComputesNothing) {
   const Finished run = beside_a_run("OMP_NUM_THREADS=2 " + train_process("a", "--set parallel.pp=2"), out("a"),
                                     "cat /proc/$pid/task/*/status | sed -n 's/^SigBlk:[[:space:]]*//p'; " + kStop);
   EXPECT_EQ(run.code, 75) << run.err;
-  constexpr std::uint64_t kStops = (1U << (SIGINT - 1)) | (1U << (SIGTERM - 1)) | (1U << (SIGUSR1 - 1));
+  // Not SIGINT, which the shell has its job ignore.
+  constexpr std::uint64_t kStops = (1U << (SIGHUP - 1)) | (1U << (SIGTERM - 1)) | (1U << (SIGUSR1 - 1));
   std::istringstream masks(run.out);
   int take = 0, compute = 0;
   for (std::string mask; masks >> mask;) (std::stoull(mask, nullptr, 16) & kStops) == kStops ? ++compute : ++take;

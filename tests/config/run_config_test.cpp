@@ -329,7 +329,9 @@ TEST(Recipe, AResolvedRecipeTakesAnotherGrid) {
 }
 
 TEST(Recipe, SettingsNeedSectionKeyAndValue) {
-  EXPECT_EQ(problem_of(kSmall, {"steps=4"}), "r.toml: 1 problem\n  --set steps=4: must be section.key=value");
+  EXPECT_EQ(problem_of(kSmall, {"quux=4"}), "r.toml: 1 problem\n  --set quux=4: must be section.key=value");
+  EXPECT_EQ(problem_of(kSmall, {"train.steps"}), "r.toml: 1 problem\n  --set train.steps: must be section.key=value");
+  EXPECT_EQ(problem_of(kSmall, {"steps=4"}), "r.toml: 1 problem\n  steps = 4: no such key; did you mean train.steps?");
 }
 
 TEST(Recipe, ShapesThatNoGpuKernelTakesAreRefusedOnGpus) {

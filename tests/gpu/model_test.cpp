@@ -34,7 +34,7 @@ Record train(const config::RunPlan& plan) {
       record.scales.push_back(result.loss_scale);
     };
     for (Index step = 0; step < plan.train.steps; ++step) {
-      engine.start_step(source, progress, train::Stop::no);
+      engine.start_step(source, progress);
       progress = {step + 1, progress.samples + plan.train.global_batch};
       if (step == 0) {
         for (const Param& param : engine.stage().params().params()) {

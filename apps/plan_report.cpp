@@ -1,0 +1,198 @@
+#include "apps/plan_report.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/base/text_table.h"
+#include "megalith/train/engine.h"
+
+namespace megalith::apps {
+namespace {
+
+/// What CUDA, its libraries and NCCL's communicators take of a GPU beside the plan, with some room: 0.5 GiB on one, and
+/// 32 to 64 MiB a group of ranks.
+constexpr Index kForLibraries = Index{1} << 30;
+
+/// A GPU by the size it is sold by, and the memory that its driver gives out.
+struct GpuSize {
+  int gb;
+  double gib;
+  Index room() const { return static_cast<Index>(gib * 0x1p30) - kForLibraries; }
+};
+constexpr std::array<GpuSize, 2> kGpuSizes = {{{80, 79.1}, {141, 139.8}}};
+
+/// Ranks whose memory is the same, owner by owner.
+struct EqualRanks {
+  std::vector<int> ranks;
+  const BytesByOwner* bytes;
+};
+
+std::vector<EqualRanks> equal_ranks(const std::vector<BytesByOwner>& ranks) {
+  std::vector<EqualRanks> all;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    auto found = std::ranges::find_if(all, [&](const EqualRanks& one) { return *one.bytes == ranks[rank]; });
+    if (found == all.end()) found = all.insert(all.end(), {{}, &ranks[rank]});
+    found->ranks.push_back(static_cast<int>(rank));
+  }
+  return all;
+}
+
+/// "0-3, 8-11"; of many stretches the first ones and how many ranks more.
+std::string stretches(const std::vector<int>& ranks) {
+  constexpr std::size_t kMostWidth = 20;
+  std::string text;
+  for (std::size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
+    while (end < ranks.size() && ranks[end] - ranks[begin] == static_cast<int>(end - begin)) ++end;
+    const std::string last = end - begin > 1 ? str("-", ranks[end - 1]) : "";
+    const std::string one = str(text.empty() ? "" : ", ", ranks[begin], last);
+    if (text.size() + one.size() > kMostWidth) return str(text, " and ", ranks.size() - begin, " more");
+    text += one;
+  }
+  return text;
+}
+
+Index sum_of(const std::vector<BytesByOwner>& ranks) {
+  Index sum = 0;
+  for (const BytesByOwner& rank : ranks) sum += total(rank);
+  return sum;
+}
+
+Index of(const BytesByOwner& bytes, const char* owner) {
+  const auto found = bytes.find(owner);
+  return found == bytes.end() ? 0 : found->second;
+}
+
+constexpr std::array kColumns = {"parameters", "gradients", "optimizer", "activations"};
+
+/// A row for all ranks that are equal. Of many such rows those that take most stay, and what the others take at most is
+/// said below.
+std::string ranks_table(const std::vector<BytesByOwner>& ranks) {
+  constexpr std::size_t kMostRows = 10;
+  std::vector<EqualRanks> groups = equal_ranks(ranks);
+  std::string left_out;
+  if (groups.size() > kMostRows) {
+    std::ranges::stable_sort(groups, std::ranges::greater{}, [](const EqualRanks& one) { return total(*one.bytes); });
+    std::size_t others = 0;
+    for (std::size_t i = kMostRows; i < groups.size(); ++i) others += groups[i].ranks.size();
+    left_out = str(others, others == 1 ? " rank takes " : " others take ", human_bytes(total(*groups[kMostRows].bytes)),
+                   " or less: --format json lists every rank\n");
+    groups.resize(kMostRows);
+    std::ranges::sort(groups, {}, [](const EqualRanks& one) { return one.ranks.front(); });
+  }
+  std::vector<std::vector<std::string>> rows = {{ranks.size() == 1 ? "rank" : "ranks"}};
+  rows[0].insert(rows[0].end(), kColumns.begin(), kColumns.end());
+  rows[0].insert(rows[0].end(), {"others", "total"});
+  for (const EqualRanks& group : groups) {
+    std::vector<std::string>& row = rows.emplace_back(1, stretches(group.ranks));
+    Index others = total(*group.bytes);
+    for (const char* owner : kColumns) {
+      row.push_back(human_bytes(of(*group.bytes, owner)));
+      others -= of(*group.bytes, owner);
+    }
+    row.push_back(human_bytes(others));
+    row.push_back(human_bytes(total(*group.bytes)));
+  }
+  return text_table(rows) + left_out;
+}
+
+/// Of a rank, the owner that takes most first; what takes nothing is left out.
+std::string owners_of(const BytesByOwner& bytes) {
+  std::vector<std::pair<Index, std::string>> owners;
+  for (const auto& [owner, size] : bytes) owners.emplace_back(size, owner);
+  std::ranges::stable_sort(owners, std::ranges::greater{}, &std::pair<Index, std::string>::first);
+  std::string text;
+  for (const auto& [size, owner] : owners) {
+    if (size > 0) text += str(text.empty() ? "" : ", ", owner, ' ', human_bytes(size));
+  }
+  return text;
+}
+
+std::string fit_text(const GpuSize& gpu, Index bytes) {
+  const Index left = gpu.room() - bytes;
+  return str(left >= 0 ? "fits" : "does not fit", " a GPU of ", gpu.gb, " GB: ", human_bytes(std::abs(left)),
+             left >= 0 ? " left" : " missing", " beside 1 GiB for CUDA and NCCL\n");
+}
+
+Index microbatches(const config::RunPlan& plan) {
+  return plan.train.global_batch / (plan.train.micro_batch * plan.grid.dp);
+}
+
+bool is_sharded(const config::RunPlan& plan) { return plan.optimizer.sharding == Sharding::optimizer; }
+
+std::string sharding_text(const config::RunPlan& plan, const PlannedRanks& planned) {
+  if (!planned.other_sharding) return "";
+  const BytesByOwner& other = *planned.other_sharding;
+  return str("optimizer of rank ", planned.largest(), ": ",
+             human_bytes(of(planned.ranks[planned.largest()], "optimizer")),
+             "; with optimizer.distributed = ", is_sharded(plan) ? "false" : "true", " (dp ", plan.grid.dp, ") ",
+             human_bytes(of(other, "optimizer")), ", the rank then ", human_bytes(total(other)), "\n");
+}
+
+}  // namespace
+
+std::size_t PlannedRanks::largest() const {
+  const auto found = std::ranges::max_element(ranks, {}, [](const BytesByOwner& bytes) { return total(bytes); });
+  return static_cast<std::size_t>(found - ranks.begin());
+}
+
+PlannedRanks plan_ranks(const config::RunPlan& plan) {
+  const auto bytes_of = [](int rank, const config::RunPlan& of) {
+    const std::unique_ptr<comm::World> world = comm::dry_world(rank, of.grid.world_size);
+    return train::Engine(*world, of).planned_bytes();
+  };
+  PlannedRanks planned{grid::dense_grid(plan.grid).per_rank([&](int rank) { return bytes_of(rank, plan); })};
+  if (plan.grid.dp * plan.grid.cp == 1) return planned;
+  config::RunPlan other = plan;
+  other.optimizer.sharding = is_sharded(plan) ? Sharding::none : Sharding::optimizer;
+  planned.other_sharding = bytes_of(static_cast<int>(planned.largest()), other);
+  return planned;
+}
+
+std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned) {
+  const BytesByOwner& largest = planned.ranks[planned.largest()];
+  const Index count = microbatches(plan), world_size = plan.grid.world_size;
+  std::string text = str("grid ", config::grid_text(plan), ", ", world_size, world_size == 1 ? " rank, " : " ranks, ",
+                         model::count_parameters(plan.model), " parameters, ", plan.train.precision, "\n");
+  text += str(count, count == 1 ? " microbatch" : " microbatches", " a step: global_batch ", plan.train.global_batch,
+              " = ", count, " x micro_batch ", plan.train.micro_batch, " x dp ", plan.grid.dp, "\n\n");
+  text += ranks_table(planned.ranks) + "\n";
+  text += str("largest: rank ", planned.largest(), ", ", human_bytes(total(largest)), ": ", owners_of(largest), "\n");
+  if (world_size > 1) text += str("sum of all ranks: ", human_bytes(sum_of(planned.ranks)), "\n");
+  text += sharding_text(plan, planned);
+  for (const GpuSize& gpu : kGpuSizes) text += fit_text(gpu, total(largest));
+  if (plan.device == Device::cpu) text += "planned for device.type = cpu: --set device.type=cuda plans for GPUs\n";
+  for (const std::string& owner : train::measured_owners(plan))
+    text += str("not included: ", owner, ", which a run measures when it starts\n");
+  return text;
+}
+
+std::string plan_json(const config::RunPlan& plan, const PlannedRanks& planned) {
+  const Index largest = total(planned.ranks[planned.largest()]);
+  nlohmann::ordered_json out = {{"grid", config::grid_text(plan)},
+                                {"parameters", model::count_parameters(plan.model)},
+                                {"precision", plan.train.precision},
+                                {"microbatches", microbatches(plan)},
+                                {"largest", {{"rank", planned.largest()}, {"total", largest}}},
+                                {"sum", sum_of(planned.ranks)}};
+  for (const GpuSize& gpu : kGpuSizes) out["fits"].push_back({{"gb", gpu.gb}, {"left", gpu.room() - largest}});
+  if (planned.other_sharding) {
+    out["other_sharding"] = {{"optimizer.distributed", !is_sharded(plan)},
+                             {"optimizer", of(*planned.other_sharding, "optimizer")},
+                             {"total", total(*planned.other_sharding)}};
+  }
+  for (std::size_t rank = 0; rank < planned.ranks.size(); ++rank) {
+    nlohmann::ordered_json row = {{"rank", rank}};
+    for (const auto& [owner, bytes] : planned.ranks[rank]) row["bytes"][owner] = bytes;
+    row["total"] = total(planned.ranks[rank]);
+    out["ranks"].push_back(std::move(row));
+  }
+  out["not_included"] = train::measured_owners(plan);
+  return out.dump(2) + "\n";
+}
+
+}  // namespace megalith::apps

@@ -1,0 +1,30 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megalith/config/run_plan.h"
+#include "megalith/tensor/memory.h"
+
+namespace megalith::apps {
+
+/// The memory that a recipe's ranks take.
+struct PlannedRanks {
+  std::vector<BytesByOwner> ranks;  ///< all have the same owners
+  /// Of the largest rank, with optimizer.distributed the other way round; nothing where one model copy leaves no
+  /// choice.
+  std::optional<BytesByOwner> other_sharding = {};
+
+  /// The first of those that take most.
+  std::size_t largest() const;
+};
+
+/// What Engine plans. Needs no GPU and runs nothing.
+PlannedRanks plan_ranks(const config::RunPlan& plan);
+
+/// What `megalith plan` prints, newline included. Text for people: ranks that take the same share a row, and what many
+/// rows leave out is said. JSON: every rank, in bytes.
+std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned);
+std::string plan_json(const config::RunPlan& plan, const PlannedRanks& planned);
+
+}  // namespace megalith::apps

@@ -1,0 +1,146 @@
+#include "apps/signals.h"
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <unistd.h>
+
+#include "megalith/base/clock.h"
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/io/mapped_files.h"
+
+namespace megalith::apps {
+namespace {
+
+// Signals are the process's, and so is what is known about them.
+
+std::array<char, 32> who_lost = {};  ///< "rank 3: " in front of what on_lost_mapping() says
+
+extern "C" void on_lost_mapping(int signal, siginfo_t* info, void*) {
+  const char* const file =
+      info->si_code > 0 ? io::mapped_file_at(info->si_addr) : nullptr;  // else from another process
+  if (file == nullptr) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+    return;
+  }
+  // Nothing may be allocated here. A write that fails is of a message that nobody reads.
+  const auto say = [](const char* text) { [[maybe_unused]] const auto ignored = ::write(2, text, std::strlen(text)); };
+  say("megalith: E74 ");
+  say(who_lost.data());
+  say("[");
+  say(file);
+  say("] was cut, or its disk failed, while it was being read\n");
+  ::_exit(static_cast<int>(ExitCode::io));
+}
+
+bool takes_closed_pipes = false;  ///< set before there are threads
+
+/// Whether this thread wrote to a closed pipe. The SIGPIPE of a write waits where it came from: no other thread can
+/// take it.
+bool met_closed_pipe() {
+  sigset_t waiting;
+  return takes_closed_pipes && ::sigpending(&waiting) == 0 && sigismember(&waiting, SIGPIPE) == 1;
+}
+
+/// What is known of a request to stop.
+class StopRequest {
+ public:
+  void be_process(int process) { speaks_ = process <= 0; }
+
+  void take(int signal) {
+    const bool insists = signal == SIGINT || signal == SIGTERM || signal == SIGUSR1 || signal == SIGUSR2;
+    std::unique_lock lock(mutex_);
+    if (last_ == 0) end_with(signal, "before the first step: nothing was trained");
+    if (signal_ != 0) {
+      if (insists && monotonic_s() - asked_at_ > kSameRequest_s)
+        end_with(signal, "at once: steps after the last save are lost");
+      return;
+    }
+    note(signal);
+    const Index last = last_;
+    lock.unlock();  // nobody computes while a terminal is slow
+    say(str("finishing step ", last, ", saving; again to stop now"));
+  }
+
+  bool is_asked(Index last) {
+    const bool output_is_closed = met_closed_pipe();
+    const std::lock_guard lock(mutex_);
+    if (signal_ == 0 && output_is_closed) note(SIGPIPE);  // without a word: nobody reads it
+    if (signal_ == 0) last_ = last;
+    return signal_ != 0;
+  }
+  int signal() {
+    const std::lock_guard lock(mutex_);
+    return signal_;
+  }
+
+ private:
+  void note(int signal) {
+    signal_ = signal;
+    asked_at_ = monotonic_s();
+  }
+  void say(const std::string& text) const {
+    if (!speaks_) return;
+    const char* const begin = ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "";  // in place of the progress line
+    std::fprintf(stderr, "%s%s\n", begin, text.c_str());
+  }
+  [[noreturn]] void end_with(int signal, const char* what) const {
+    say(str("megalith: stopped by a signal (", ::strsignal(signal), ") ", what));
+    ::_exit(128 + signal);
+  }
+
+  std::mutex mutex_;
+  int signal_ = 0;
+  double asked_at_ = 0;
+  Index last_ = 0;
+  bool speaks_ = true;
+};
+
+StopRequest stop_request;
+
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+}  // namespace
+
+void prepare_for_faults(int process) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  if (process >= 0) std::snprintf(who_lost.data(), who_lost.size(), "rank %d: ", process);
+  struct sigaction action {};
+  action.sa_sigaction = on_lost_mapping;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
+void catch_stop_signals(int process) {
+  stop_request.be_process(process);
+  sigset_t stops;
+  sigemptyset(&stops);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGPIPE}) {
+    if (is_ignored(signal)) continue;
+    sigaddset(&stops, signal);
+    if (signal == SIGPIPE) takes_closed_pipes = true;
+  }
+  ::pthread_sigmask(SIG_BLOCK, &stops, nullptr);
+  std::thread([stops] {
+    while (true) {
+      if (const int signal = ::sigwaitinfo(&stops, nullptr); signal > 0) stop_request.take(signal);
+    }
+  }).detach();
+}
+
+bool stop_asked(Index last) { return stop_request.is_asked(last); }
+
+int stop_signal() { return stop_request.signal(); }
+
+}  // namespace megalith::apps

@@ -1,0 +1,30 @@
+#pragma once
+#include "megalith/base/types.h"
+
+namespace megalith::apps {
+
+/// For every command, before it does anything: a file that reaches the limit on its size (SIGXFSZ) fails the write, as
+/// a full disk does, and a mapped file that was cut, or whose disk fails, under its reader (SIGBUS) ends the process
+/// with exit code 74 and the file's name. `process`: of a launcher, -1 without one.
+void prepare_for_faults(int process);
+
+/// Takes the signals that ask a job to end: SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, and the SIGPIPE of a
+/// standard output or error that was closed. Those that the program was started to ignore (nohup) stay ignored.
+///
+/// The first asks to finish the step, save and stop, and is acknowledged at once, by the launcher's first process.
+/// SIGINT, SIGTERM, SIGUSR1 or SIGUSR2 more than kSameRequest_s later ends the process at once with 128 + its number;
+/// what comes earlier belongs to the same request: launchers and terminals often send two. A closed terminal or pipe
+/// never does so. Before stop_asked() was called for the first time there is nothing to save, and the first signal
+/// ends the process.
+///
+/// All threads block these signals, but one that does nothing else: a handler on the stack of a thread that computes
+/// would write over what products of libraries keep there. So this comes before any thread is started, MPI's included.
+void catch_stop_signals(int process);
+inline constexpr double kSameRequest_s = 1;
+
+/// Whether a stop was asked for. Where it was not, `last` is the step that a request from now on ends the run with.
+bool stop_asked(Index last);
+/// The signal that asked, 0 for none.
+int stop_signal();
+
+}  // namespace megalith::apps

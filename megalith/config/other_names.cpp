@@ -1,0 +1,217 @@
+#include "megalith/config/other_names.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace megalith::config {
+namespace {
+
+constexpr OtherName kOtherNames[] = {
+    // [model]
+    {"n_layer n_layers nlayer nlayers layers depth num_hidden_layers num_transformer_layers", "model.num_layers", ""},
+    {"n_embd n_embed nembd embed_dim embedding_size embedding_dim d_model dim hidden hidden_dim model_dim",
+     "model.hidden_size", ""},
+    {"n_head n_heads nhead nheads heads num_attention_heads attention_heads", "model.num_heads", ""},
+    {"n_inner intermediate_size d_ff ffn_dim ffn_size mlp_dim ffn_hidden ffn_hidden_dim", "model.ffn_hidden_size", ""},
+    {"mlp_ratio ffn_dim_multiplier", "model.ffn_hidden_size", "It is the width itself: the ratio * model.hidden_size"},
+    {"block_size n_ctx n_positions max_position_embeddings seq_length sequence_length context_length context_size "
+     "ctx_len max_seq_len max_seq_length max_sequence_length max_length",
+     "model.seq_len", ""},
+    {"n_vocab vocabulary_size", "model.vocab_size", ""},
+    {"make_vocab_size_divisible_by pad_vocab_size_to_multiple_of", "model.padded_vocab_size",
+     "It is the padded size itself; the default is a multiple of 128 * tp"},
+    {"hidden_dropout resid_pdrop resid_dropout residual_dropout hidden_dropout_prob dropout_rate dropout_p",
+     "model.dropout", ""},
+    {"attn_pdrop attn_dropout attention_probs_dropout_prob", "model.attention_dropout", ""},
+    {"embd_pdrop embd_dropout embed_dropout emb_dropout", "model.embedding_dropout", ""},
+    {"model_type model_name model_size model_name_or_path", "model.preset",
+     "It names sizes; weights of Hugging Face come in by `megalith checkpoint import-hf`"},
+    {"kv_channels head_dim d_head head_size", "", "A head is model.hidden_size / model.num_heads wide"},
+    {"group_query_attention num_query_groups num_key_value_heads n_kv_heads multi_query", "",
+     "Every head has its own keys and values; leave it out"},
+    {"bias add_bias_linear disable_bias_linear use_bias add_qkv_bias", "",
+     "All linear layers have biases; leave it out"},
+    {"layer_norm_epsilon layer_norm_eps layernorm_epsilon norm_epsilon norm_eps", "",
+     "The epsilon of norms is 1e-5; leave it out"},
+    {"normalization norm_type apply_layernorm_1p rmsnorm", "", "Norms are layer norms; leave it out"},
+    {"hidden_act activation activation_function swiglu squared_relu openai_gelu", "",
+     "The activation is GELU in its tanh form; leave it out"},
+    {"position_embedding_type use_rotary_position_embeddings rotary_base rotary_percent rope rope_theta", "",
+     "Positions are learned; leave it out"},
+    {"untie_embeddings_and_output_weights tie_word_embeddings tie_embeddings", "",
+     "The output layer shares the token table; leave it out"},
+    {"init_method_std initializer_range init_std", "", "Weights begin with a deviation of 0.02; leave it out"},
+    {"num_experts num_local_experts moe_router_topk moe_layer_freq moe_grouped_gemm", "",
+     "Experts are not built yet; leave it out"},
+    // [parallel]
+    {"tensor_model_parallel_size tensor_parallel_size tensor_parallel_degree tensor_parallel model_parallel_size "
+     "tp_size tp_degree",
+     "parallel.tp", ""},
+    {"pipeline_model_parallel_size pipeline_parallel_size pipeline_parallel_degree pipeline_parallel pp_size "
+     "pp_degree",
+     "parallel.pp", ""},
+    {"context_parallel_size context_parallel_degree cp_size", "parallel.cp", "More than 1 is not built yet"},
+    {"expert_model_parallel_size expert_parallel_size expert_parallel_degree ep_size", "parallel.ep",
+     "More than 1 is not built yet"},
+    {"expert_tensor_parallel_size etp_size", "parallel.etp", "Anything but parallel.tp is not built yet"},
+    {"dp dp_size dp_degree data_parallel data_parallel_size data_parallel_degree data_parallel_replicate_degree",
+     "parallel.ranks", "dp is what tp and pp leave of the ranks: parallel.ranks = dp * tp * pp"},
+    {"world_size num_gpus n_gpu n_gpus num_processes nproc nproc_per_node gpus devices", "parallel.ranks",
+     "It counts all ranks of the run; --ranks and mpirun say it, too"},
+    {"vpp vpp_size virtual_pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank interleave",
+     "parallel.chunks", ""},
+    {"num_layers_per_virtual_pipeline_stage", "parallel.chunks",
+     "It counts chunks of a stage: model.num_layers / (pp * layers of a virtual stage)"},
+    {"microbatch_group_size_per_virtual_pipeline_stage microbatch_group_size_per_vp_stage", "parallel.group_size", ""},
+    {"decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers pipeline_model_parallel_layout",
+     "parallel.stage_layers", "It lists the layers of every stage: [5, 7, 7, 5]"},
+    {"use_tp_pp_dp_mapping", "parallel.order", "It names all axes: \"tp-cp-ep-pp-dp\""},
+    {"tp_comm_overlap", "parallel.tp_overlap", "It is auto, halves or none"},
+    {"overlap_grad_reduce overlap_param_gather overlap_p2p_communication no_overlap_p2p_communication overlap_comm "
+     "defer_embedding_wgrad_compute",
+     "", "Communication runs beside computation wherever it can; leave it out"},
+    {"distributed_timeout_minutes", "parallel.timeout_s", "It counts seconds: minutes * 60"},
+    {"distributed_backend ddp_backend backend", "",
+     "Ranks are threads, or processes under mpirun; between GPUs NCCL is used; leave it out"},
+    // [train]
+    {"max_iters train_iters num_iters iters max_steps num_steps n_steps total_steps num_train_steps iterations "
+     "num_iterations training_steps",
+     "train.steps", ""},
+    {"train_samples", "train.steps", "It counts steps: samples / train.global_batch"},
+    {"max_tokens train_tokens num_tokens total_tokens", "train.steps",
+     "It counts steps: tokens / (train.global_batch * model.seq_len)"},
+    {"epochs num_epochs max_epochs num_train_epochs", "train.steps",
+     "It counts steps: epochs * samples of the corpus / train.global_batch"},
+    {"batch_size batch", "train.micro_batch",
+     "It counts samples of one pass on one rank; those of a step on all ranks are train.global_batch"},
+    {"micro_batch_size mbs device_batch_size per_device_batch_size per_device_train_batch_size per_gpu_batch_size "
+     "train_micro_batch_size_per_gpu local_batch_size",
+     "train.micro_batch", ""},
+    {"global_batch_size gbs train_batch_size total_batch_size effective_batch_size", "train.global_batch",
+     "It counts samples, not tokens"},
+    {"grad_accum grad_accum_steps gradient_accumulation_steps gradient_accumulation grad_accumulation_steps "
+     "accumulate_grad_batches num_microbatches num_micro_batches",
+     "train.global_batch", "It is train.micro_batch * dp * microbatches of a step, dp = ranks / (tp * pp)"},
+    {"rampup_batch_size", "", "Every step has train.global_batch samples; leave it out"},
+    {"dtype torch_dtype params_dtype data_type mixed_precision amp autocast", "train.precision",
+     "It is fp64, fp32, bf16 or fp16"},
+    {"bf16 bfloat16", "train.precision", "Its value is \"bf16\""},
+    {"fp16 float16 half", "train.precision", "Its value is \"fp16\""},
+    {"tf32 allow_tf32 fp8 fp8_format", "train.precision", "It is fp64, fp32, bf16 or fp16, and nothing else is built"},
+    {"initial_loss_scale init_scale", "train.loss_scale", ""},
+    {"min_loss_scale", "train.loss_scale_min", ""},
+    {"loss_scale_window growth_interval", "train.loss_scale_interval", ""},
+    {"hysteresis", "", "The loss scale halves at every overflow; leave it out"},
+    {"random_seed manual_seed", "train.seed", ""},
+    {"deterministic_mode use_deterministic_algorithms", "train.deterministic", ""},
+    {"eval_every eval_steps val_interval val_check_interval val_every evaluate_every", "train.eval_interval", ""},
+    {"eval_iters val_iters limit_val_batches eval_max_batches val_max_steps", "train.eval_batches",
+     "It counts batches of train.global_batch samples"},
+    {"recompute_granularity recompute_method recompute_num_layers recompute_activations activation_checkpointing "
+     "gradient_checkpointing",
+     "",
+     "Activations are kept, not computed again; a smaller train.micro_batch, parallel.tp and "
+     "parallel.sequence_parallel save memory"},
+    {"compile torch_compile use_flash_attn use_flash_attention flash_attention flash attention_backend "
+     "attn_implementation transformer_impl use_mcore_models masked_softmax_fusion bias_gelu_fusion",
+     "", "Kernels are chosen by shape and device; leave it out"},
+    {"gemm_algorithm tune_gemm", "train.gemm", "It is timed or heuristic"},
+    // [optimizer]
+    {"learning_rate max_lr peak_lr base_lr", "optimizer.lr", ""},
+    {"min_learning_rate end_lr final_lr lr_end", "optimizer.min_lr", ""},
+    {"min_lr_ratio final_lr_fraction", "optimizer.min_lr", "It is the rate itself: the ratio * optimizer.lr"},
+    {"warmup warmup_iters lr_warmup_iters lr_warmup_steps num_warmup_steps", "optimizer.warmup_steps", ""},
+    {"lr_warmup_fraction warmup_ratio warmup_fraction", "optimizer.warmup_steps",
+     "It counts steps: the fraction * train.steps"},
+    {"lr_warmup_samples", "optimizer.warmup_steps", "It counts steps: samples / train.global_batch"},
+    {"lr_warmup_init", "", "The rate rises from 0; leave it out"},
+    {"lr_decay_iters lr_decay_steps decay_iters", "optimizer.decay_steps", ""},
+    {"lr_decay_samples", "optimizer.decay_steps", "It counts steps: samples / train.global_batch"},
+    {"lr_decay_style lr_scheduler lr_scheduler_type lr_schedule scheduler schedule", "optimizer.decay",
+     "It is cosine, linear or constant"},
+    {"decay_lr", "optimizer.decay", "true is \"cosine\", false is \"constant\""},
+    {"wd l2", "optimizer.weight_decay", ""},
+    {"start_weight_decay end_weight_decay weight_decay_incr_style", "optimizer.weight_decay", "It stays the same"},
+    {"adam_beta1", "optimizer.beta1", ""},
+    {"adam_beta2", "optimizer.beta2", ""},
+    {"betas adam_betas", "optimizer.beta1", "The second is optimizer.beta2"},
+    {"adam_eps adam_epsilon epsilon", "optimizer.eps", ""},
+    {"clip_grad grad_clip gradient_clip gradient_clip_val gradient_clipping max_grad_norm max_norm clip_norm "
+     "grad_norm_clip clip_grad_norm",
+     "optimizer.clip", ""},
+    {"optimizer optimizer.type optimizer.name optimizer_type optimizer_name optim", "",
+     "The optimizer is AdamW; leave it out"},
+    {"momentum sgd_momentum", "", "The optimizer is AdamW, with optimizer.beta1 and beta2; leave it out"},
+    {"use_distributed_optimizer distributed_optimizer zero fsdp use_fsdp data_parallel_sharding_strategy",
+     "optimizer.distributed", "It is true or false, and shards moments and masters"},
+    {"zero_stage zero_optimization.stage", "optimizer.distributed", "It is true for stage 1, false for 0"},
+    // [data]
+    {"data_path train_data_path dataset dataset_name datasets train_data train_file train_files data_dir corpus "
+     "train_bin input_bin",
+     "data.train", ""},
+    {"valid_data_path val_data_path val_data valid_data valid_file validation_file val_bin input_val_bin", "data.valid",
+     ""},
+    {"train_split val_split validation_split", "data.split", "It is the fraction trained on, \"0.9\", or \"969,30,1\""},
+    {"vocab_file merge_file merges_file vocab_path tokenizer_model tokenizer_path tokenizer_file", "data.vocab_dir",
+     "It is the folder with encoder.json and vocab.bpe, or tokenizer.json"},
+    {"tokenizer_type tokenizer_name", "data.tokenizer", "It is gpt2 or byte"},
+    {"num_workers dataloader_num_workers dataloader_type data_cache_path mock_data", "",
+     "Token files are mapped and need no workers or cache; leave it out"},
+    // [checkpoint], [log], [graphs], [device]
+    {"save save_dir ckpt_dir checkpoint_dir checkpoint_path ckpt_path", "checkpoint.dir",
+     "The default lies in the folder of `megalith train --out`"},
+    {"out out_dir output output_dir run_dir", "", "`megalith train --out FOLDER` says it"},
+    {"load resume resume_from resume_from_checkpoint init_from pretrained_checkpoint", "",
+     "`megalith train --resume` goes on from the newest checkpoint in OUT"},
+    {"save_interval save_steps save_every save_freq checkpoint_every checkpoint_freq checkpoint_steps ckpt_interval",
+     "checkpoint.interval", ""},
+    {"save_total_limit keep_last keep_last_n save_top_k max_checkpoints", "checkpoint.keep", ""},
+    {"logging_steps log_every log_steps log_freq print_every log_every_n_steps", "log.interval", ""},
+    {"tensorboard_dir tensorboard_log_dir logging_dir use_tensorboard", "log.tensorboard",
+     "true writes event files to OUT/tensorboard"},
+    {"wandb wandb_log wandb_project wandb_run_name wandb_exp_name wandb_save_dir report_to", "",
+     "OUT/metrics.jsonl has every step, and log.tensorboard = true writes event files"},
+    {"cuda_graph cuda_graphs cuda_graph_impl enable_cuda_graph external_cuda_graph use_cuda_graphs", "graphs.mode",
+     "It is none, layers or iteration"},
+    {"cuda_graph_scope", "graphs.scopes", "It lists attn and mlp"},
+    {"graphs.warmup cuda_graph_warmup_steps", "graphs.warmup_steps", ""},
+    {"device accelerator device_type", "device.type", "It is cpu or cuda"},
+    {"use_cpu no_cuda use_cpu_initialization", "device.type", "Its value is \"cpu\""},
+    {"gpus_per_node num_gpus_per_node ntasks_per_node", "device.ranks_per_node", ""}};
+
+bool has_word(std::string_view words, std::string_view word) {
+  while (!words.empty()) {
+    const std::size_t end = std::min(words.find(' '), words.size());
+    if (words.substr(0, end) == word) return true;
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string as_key(std::string_view name) {
+  std::string text;
+  name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
+  unsigned char before = 0;
+  for (const unsigned char c : name) {
+    if (std::isupper(c) != 0 && std::islower(before) != 0) text += '_';
+    text += c == '-' ? '_' : static_cast<char>(std::tolower(c));
+    before = c;
+  }
+  return text;
+}
+
+std::span<const OtherName> other_names() { return kOtherNames; }
+
+const OtherName* find_other_name(std::string_view name) {
+  const std::string full = as_key(name), last = full.substr(full.rfind('.') + 1);
+  for (const std::string& wanted : {full, last}) {
+    const auto* const found =
+        std::ranges::find_if(kOtherNames, [&](const OtherName& row) { return has_word(row.names, wanted); });
+    if (found != std::end(kOtherNames)) return found;
+  }
+  return nullptr;
+}
+
+}  // namespace megalith::config

@@ -1,0 +1,24 @@
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace megalith::config {
+
+/// Names of one thing in other programs (nanoGPT, Hugging Face, Megatron-LM, DeepSpeed, PyTorch Lightning), and how a
+/// recipe says it.
+struct OtherName {
+  std::string_view
+      names;             ///< words in lower case, with spaces between; a full name ("optimizer.type") or its last part
+  std::string_view key;  ///< ours; empty: no key says it
+  std::string_view how;  ///< a sentence on values that must be converted, or on why there is no key; empty: as it is
+};
+std::span<const OtherName> other_names();
+
+/// As our keys are spelled: "model.nLayer" -> "model.n_layer", "--num-layers" -> "num_layers".
+std::string as_key(std::string_view name);
+
+/// The row of a name as people write it: "n_layer", "model.nLayer", "--num-layers". nullptr: not known.
+const OtherName* find_other_name(std::string_view name);
+
+}  // namespace megalith::config

@@ -1,0 +1,115 @@
+#include "apps/plan_report.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/text.h"
+#include "megalith/train/engine.h"
+
+namespace megalith::apps {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+config::RunPlan plan_of(std::vector<std::string> settings, int ranks = 0) {
+  const char* const recipe =
+      "[model]\nnum_layers = 16\nhidden_size = 64\nnum_heads = 4\nseq_len = 32\n[train]\nsteps = 1\nglobal_batch = "
+      "64\nmicro_batch = 2\n[data]\ntokenizer = \"byte\"\ntrain = \"text.txt\"\n";
+  return config::resolve(config::parse_recipe(recipe, "r.toml", settings), ranks);
+}
+
+std::string text_of(const config::RunPlan& plan) { return plan_text(plan, plan_ranks(plan)); }
+
+/// A rank that takes so many GiB, of parameters alone.
+BytesByOwner gib(double parameters) {
+  return {{"parameters", static_cast<Index>(parameters * 0x1p30)}, {"scratch", Index{0}}};
+}
+
+TEST(PlanReport, EqualRanksShareARowInUnitsForPeople) {
+  const config::RunPlan plan = plan_of({"parallel.tp=2", "parallel.pp=2"}, 8);
+  const PlannedRanks planned = plan_ranks(plan);
+  const std::string text = plan_text(plan, planned);
+  EXPECT_THAT(text, HasSubstr("grid tp 2 pp 2 dp 2, 8 ranks, "));
+  EXPECT_THAT(text, HasSubstr("16 microbatches a step: global_batch 64 = 16 x micro_batch 2 x dp 2\n"));
+  EXPECT_THAT(text,
+              ::testing::ContainsRegex("\nranks +parameters +gradients +optimizer +activations +others +total\n"));
+  EXPECT_THAT(text, HasSubstr("\n  0-3  "));
+  EXPECT_THAT(text, HasSubstr("\n  4-7  "));
+  const BytesByOwner& first = planned.ranks.front();
+  EXPECT_THAT(text, HasSubstr("largest: rank 0, " + human_bytes(total(first)) + ": "));
+  EXPECT_THAT(text, HasSubstr("activations " + human_bytes(first.at("activations"))));
+  Index sum = 0;
+  for (const BytesByOwner& rank : planned.ranks) sum += total(rank);
+  EXPECT_THAT(text, HasSubstr("sum of all ranks: " + human_bytes(sum) + "\n"));
+}
+
+TEST(PlanReport, RanksOfTheSameMemoryNeedNotBeNeighbours) {
+  const config::RunPlan plan = plan_of({"parallel.pp=2", "parallel.order=pp-tp-cp-ep-dp"}, 4);
+  EXPECT_THAT(text_of(plan), HasSubstr("\n 0, 2  "));
+  EXPECT_THAT(text_of(plan), HasSubstr("\n 1, 3  "));
+}
+
+TEST(PlanReport, SaysWhatTheOptimizerTakesTheOtherWay) {
+  const config::RunPlan whole = plan_of({}, 4), sharded = plan_of({"optimizer.distributed=true"}, 4);
+  const PlannedRanks of_whole = plan_ranks(whole), of_sharded = plan_ranks(sharded);
+  ASSERT_TRUE(of_whole.other_sharding && of_sharded.other_sharding);
+  EXPECT_EQ(*of_whole.other_sharding, of_sharded.ranks.front());
+  EXPECT_EQ(*of_sharded.other_sharding, of_whole.ranks.front());
+  const std::string much = human_bytes(of_whole.ranks.front().at("optimizer")),
+                    little = human_bytes(of_sharded.ranks.front().at("optimizer"));
+  EXPECT_THAT(plan_text(whole, of_whole),
+              HasSubstr("optimizer of rank 0: " + much + "; with optimizer.distributed = true (dp 4) " + little));
+  EXPECT_THAT(plan_text(sharded, of_sharded),
+              HasSubstr("optimizer of rank 0: " + little + "; with optimizer.distributed = false (dp 4) " + much));
+  EXPECT_THAT(text_of(plan_of({"parallel.tp=2"})), Not(HasSubstr("optimizer.distributed"))) << "one model copy";
+}
+
+TEST(PlanReport, SaysWhichGpusHoldTheLargestRank) {
+  const config::RunPlan plan = plan_of({}, 2);
+  const auto text = [&](double most) { return plan_text(plan, {{gib(1), gib(most)}}); };
+  EXPECT_THAT(text(78), HasSubstr("largest: rank 1, 78.00 GiB: parameters 78.00 GiB\n"));
+  EXPECT_THAT(text(78), HasSubstr("\nfits a GPU of 80 GB: 102.40 MiB left beside 1 GiB for CUDA and NCCL\n"));
+  EXPECT_THAT(text(79), HasSubstr("\ndoes not fit a GPU of 80 GB: 921.60 MiB missing"));
+  EXPECT_THAT(text(79), HasSubstr("\nfits a GPU of 141 GB: 59.80 GiB left"));
+  EXPECT_THAT(text(139), HasSubstr("\ndoes not fit a GPU of 141 GB: "));
+}
+
+TEST(PlanReport, AScreenHolds64Ranks) {
+  const config::RunPlan stages = plan_of({"parallel.pp=16", "train.global_batch=256"}, 64);
+  const std::string text = text_of(stages);
+  EXPECT_LE(std::ranges::count(text, '\n'), 24) << text;
+  std::istringstream lines(text.substr(0, text.find("\nlargest")));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+  EXPECT_THAT(text, HasSubstr("\n  0-3  "));
+  EXPECT_THAT(text, HasSubstr("others take "));
+  EXPECT_THAT(text, HasSubstr(" or less: --format json lists every rank\n"));
+}
+
+TEST(PlanReport, JsonHasEveryRank) {
+  const config::RunPlan plan = plan_of({"parallel.pp=16", "train.global_batch=256"}, 64);
+  const PlannedRanks planned = plan_ranks(plan);
+  const nlohmann::json json = nlohmann::json::parse(plan_json(plan, planned));
+  ASSERT_EQ(json.at("ranks").size(), 64u);
+  Index sum = 0, most = 0;
+  for (const nlohmann::json& rank : json.at("ranks")) {
+    Index total = 0;
+    for (const nlohmann::json& bytes : rank.at("bytes")) total += bytes.get<Index>();
+    EXPECT_EQ(rank.at("total"), total);
+    sum += total;
+    most = std::max(most, total);
+  }
+  EXPECT_EQ(json.at("sum"), sum);
+  EXPECT_EQ(json.at("largest").at("total"), most);
+  EXPECT_EQ(json.at("ranks").at(json.at("largest").at("rank").get<std::size_t>()).at("total"), most);
+  EXPECT_EQ(json.at("microbatches"), 32);
+  EXPECT_EQ(json.at("other_sharding").at("optimizer.distributed"), true);
+  EXPECT_EQ(json.at("fits").at(0).at("gb"), 80);
+}
+
+}  // namespace
+}  // namespace megalith::apps
