@@ -128,14 +128,17 @@ void add_leaf(CLI::App& parent, const char* name, const char* help, const char* 
   CLI::App* const leaf = parent.add_subcommand(name, help);
   leaf->add_option("from", options->from, from)->required();
   leaf->add_option("--out", options->to, "Folder to write; must not hold one yet")->required();
-  leaf->callback([options, run] { run(*options); });
+  leaf->callback([options, run] {
+    if (options->to.empty()) throw ConfigError("--out = \"\": must name a folder");
+    run(*options);
+  });
 }
 
 }  // namespace
 
 void add_hugging_face(CLI::App& checkpoint_command) {
   add_leaf(checkpoint_command, "import-hf",
-           "Make a checkpoint of a Hugging Face GPT-2, to generate from or to train on",
+           "Make a checkpoint of a Hugging Face GPT-2, to generate from or to train on (train.init)",
            "folder with config.json and model.safetensors", import_hf);
   add_leaf(checkpoint_command, "export-hf",
            "Write a checkpoint's model so that GPT2LMHeadModel.from_pretrained loads it",

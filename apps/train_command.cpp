@@ -17,6 +17,7 @@
 #include "megalith/train/trace_file.h"
 #include "megalith/train/trainer.h"
 
+#include "apps/checkpoint_folder.h"
 #include "apps/command.h"
 #include "apps/launch.h"
 #include "apps/recipe_options.h"
@@ -117,11 +118,22 @@ train::ProgressLine::Screen screen() {
   return {.file = stderr, .columns = terminal_columns};
 }
 
+/// The checkpoint that train.init stands for; nothing where there is none, or where the run has one of its own to go on
+/// from.
+io::Path init_of(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
+  if (plan.train.init.empty()) return {};
+  if (resume != train::Resume::no && !io::published(fs, train::checkpoint_folder(plan, out)).empty()) return {};
+  if (!fs.is_dir(plan.train.init))
+    throw InputError(str("train.init = ", plan.train.init, ": there is no such folder of a checkpoint"));
+  return checkpoint_folder(fs, plan.train.init, checkpoint::OnCorrupt::previous);
+}
+
 /// What all ranks of this process share.
 struct Job {
   const config::RunPlan& plan;
   io::Path out;
   std::shared_ptr<io::Fs> fs;
+  io::Path init;
   data::DataSets data;
   train::DataIdentity identity;
   std::optional<ops::KnownGemms> gemm_table;
@@ -142,10 +154,11 @@ Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Laun
       options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
   const std::optional<ops::KnownGemms> gemm_table = read_gemm_table(*fs, plan, options.gemm_table);
+  const io::Path init = init_of(*fs, plan, out, resume);
   const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
   train::check_vocabulary(plan, *tokenizer);
   const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores());
-  Job job{plan, out, fs, data, {tokenizer->content_hash(), data.train.fingerprint()}, gemm_table, {}};
+  Job job{plan, out, fs, init, data, {tokenizer->content_hash(), data.train.fingerprint()}, gemm_table, {}};
   if (launcher.process == 0) job.locks = claim(*fs, plan, out, resume);
   return job;
 }
@@ -169,6 +182,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
                                     .identity = job->identity,
                                     .out = job->out,
                                     .resume = resume,
+                                    .init = job->init,
                                     .screen = screen(),
                                     .stop_asked = stop_asked,
                                     .gemm_table = job->gemm_table,
@@ -195,8 +209,8 @@ void add_train(CLI::App& program) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = program.add_subcommand("train", "Train a model as a recipe says");
   options->recipe.add_to(*command);
-  command->add_option("--out", options->out,
-                      "Folder for metrics, checkpoints and the resolved recipe (default: out/RECIPE)");
+  CLI::Option* out = command->add_option(
+      "--out", options->out, "Folder for metrics, checkpoints and the resolved recipe (default: out/RECIPE)");
   command->add_option(
       "--gemm-table", options->gemm_table,
       "Use the GEMM algorithms of an earlier run on such a GPU (its OUT/gemm_table.json): the same bits");
@@ -207,7 +221,9 @@ void add_train(CLI::App& program) {
   CLI::Option* resume = command->add_flag("--resume{}", options->resume,
                                           "Go on from the newest valid checkpoint in OUT; --resume=auto: start fresh "
                                           "where there is none");
-  command->callback([options, resume] {
+  command->callback([options, out, resume] {
+    if (out->count() > 0 && options->out.empty())
+      throw ConfigError("--out = \"\": must name a folder; leave it away for out/RECIPE");
     run_train(*options, resume->count() == 0 ? train::Resume::no : parse_resume(options->resume));
   });
 }

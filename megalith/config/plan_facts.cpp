@@ -21,7 +21,11 @@ std::vector<std::string> RunPlan::warnings() const {
        "parallel.tp_overlap = halves: does nothing with parallel.tp = 1"},
       {optimizer.sharding == Sharding::optimizer && grid.dp * grid.cp == 1,
        "optimizer.distributed = true: does nothing with one model copy (dp * cp = 1)"}};
-  std::vector<std::string> all;
+  std::vector<std::string> all = preset_warnings;
+  if (optimizer.warmup_steps > train.steps) {
+    all.push_back(str("optimizer.warmup_steps = ", optimizer.warmup_steps, ": more than train.steps = ", train.steps,
+                      ", so the learning rate never reaches optimizer.lr"));
+  }
   for (const auto& [holds, text] : idle) all.insert(all.end(), holds ? 1 : 0, text);
   if (ranks_per_node == 0) return all;
   if (auto of_nodes = grid::placement_warning(grid::GroupCatalog(grid), ranks_per_node)) all.push_back(*of_nodes);

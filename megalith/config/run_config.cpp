@@ -214,6 +214,7 @@ std::vector<Field> fields(RunConfig& c) {
           {"parallel.sequence_parallel", &c.parallel.sequence_parallel},
           {"parallel.timeout_s", &c.parallel.timeout_s},
           {"train.steps", &c.train.steps},
+          {"train.init", &c.train.init},
           {"train.global_batch", &c.train.global_batch},
           {"train.micro_batch", &c.train.micro_batch},
           {"train.seed", &c.train.seed},

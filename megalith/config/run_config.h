@@ -28,7 +28,7 @@ struct RunConfig {
   } parallel;
   struct Train {
     std::optional<Index> steps, global_batch, micro_batch, seed, eval_interval, eval_batches;
-    std::optional<std::string> precision, gemm;
+    std::optional<std::string> init, precision, gemm;
     std::optional<double> loss_scale, loss_scale_min;
     std::optional<Index> loss_scale_interval;
     std::optional<bool> deterministic;

@@ -50,6 +50,23 @@ void resolve_parallel(const RunConfig& asked, int ranks, RunPlan& plan, Problems
   }
 }
 
+/// Keys beside model.preset that make another model of it.
+std::vector<std::string> preset_warnings(const RunConfig::Model& m, const model::Preset& preset) {
+  std::vector<std::string> all;
+  const auto compare = [&](const char* key, const std::optional<Index>& value, Index preset_value) {
+    if (value && *value != preset_value)
+      all.push_back(str(key, " = ", *value, ": model.preset = ", preset.name, " has ", preset_value,
+                        "; the run trains another model"));
+  };
+  compare("model.num_layers", m.num_layers, preset.num_layers);
+  compare("model.hidden_size", m.hidden_size, preset.hidden_size);
+  compare("model.num_heads", m.num_heads, preset.num_heads);
+  compare("model.ffn_hidden_size", m.ffn_hidden_size, 4 * m.hidden_size.value_or(preset.hidden_size));
+  compare("model.seq_len", m.seq_len, preset.seq_len);
+  compare("model.vocab_size", m.vocab_size, preset.vocab_size);
+  return all;
+}
+
 /// False when the shape is not known: what follows from it is then not worth a message.
 bool resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
   const RunConfig::Model& m = asked.model;
@@ -66,6 +83,7 @@ bool resolve_model(const RunConfig& asked, RunPlan& plan, Problems& out) {
       r.seq_len = preset.seq_len;
       r.vocab_size = preset.vocab_size;
       r.padded_vocab_size = preset.padded_vocab_size;
+      plan.preset_warnings = preset_warnings(m, preset);
     } catch (const ConfigError& error) {
       out.add_line(error.what());
       return false;
@@ -157,6 +175,7 @@ void resolve_train(const RunConfig& asked, RunPlan& plan, Problems& out) {
   TrainConfig& r = plan.train;
   if (!t.steps) out.add_line("train.steps is not set: how many optimizer steps to run");
   r.steps = t.steps.value_or(1);
+  r.init = t.init.value_or("");
   r.micro_batch = t.micro_batch.value_or(1);
   r.global_batch = t.global_batch.value_or(r.micro_batch * plan.grid.dp);
   r.seed = static_cast<std::uint64_t>(t.seed.value_or(1234));
@@ -415,6 +434,7 @@ RunConfig RunPlan::as_config() const {
   if (grid.ep == 1) c.parallel.etp.reset();  // follows from tp
   if (!stage_layers.empty()) c.parallel.stage_layers = stage_layers;
   c.train.steps = train.steps;
+  if (!train.init.empty()) c.train.init = train.init;
   c.train.global_batch = train.global_batch;
   c.train.micro_batch = train.micro_batch;
   c.train.seed = static_cast<Index>(train.seed);

@@ -24,6 +24,7 @@ std::string_view default_precision(Device device);
 
 struct TrainConfig {
   Index steps = 0, global_batch = 1, micro_batch = 1;
+  std::string init;  ///< a checkpoint whose values a run begins with; empty: random ones
   std::uint64_t seed = 1234;
   std::string precision = "fp32";  ///< fp64, fp32, bf16, fp16
   ops::LossScaling scaling;        ///< fp16 only
@@ -62,6 +63,8 @@ struct RunPlan {
   bool tensorboard = false;  ///< event files in OUT/tensorboard
   Device device = Device::cpu;
   int ranks_per_node = 0;  ///< what is warned of goes by it; 0: not known
+  /// Of keys that make another model of model.preset: the preset is not part of a plan.
+  std::vector<std::string> preset_warnings;
 
   /// Parts of a microbatch that forward passes take in turn: 2 where tp_overlap says so and equal halves go over tp,
   /// else 1.
@@ -74,8 +77,9 @@ struct RunPlan {
   /// Whether the algorithms of matrix products are chosen, and kept in a table, before step 1.
   bool chooses_gemms() const { return device == Device::cuda && train.gemm == ops::GemmChoice::timed; }
 
-  /// What a run is warned of before it begins: grid::placement_warning() where ranks_per_node is known, and settings
-  /// that divide work among ranks where there is one.
+  /// What a run is warned of before it begins: preset_warnings, a warm-up that the run does not reach the end of,
+  /// settings that divide work among ranks where there is one, and grid::placement_warning() where ranks_per_node is
+  /// known.
   std::vector<std::string> warnings() const;
 
   /// The same as a recipe with every key set: parsing and resolving it gives this plan again.

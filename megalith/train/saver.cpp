@@ -62,6 +62,29 @@ std::string value_text(const config::Field& field) {
       field.value);
 }
 
+/// The recipe that a checkpoint was saved under.
+config::RunConfig recipe_of(const checkpoint::RunState& saved, std::string_view where) {
+  const auto recipe = saved.texts.find("recipe");
+  if (recipe == saved.texts.end()) throw InputError(str(where, " MANIFEST: texts.recipe is missing"));
+  try {
+    return config::parse_recipe(recipe->second, "checkpoint's recipe");
+  } catch (const ConfigError& error) {
+    throw CheckpointError(CheckpointError::Kind::refused,
+                          str(where, " the checkpoint was written by another version of megalith: ", error.what()));
+  }
+}
+
+/// A hash among the manifest's texts; "" when there is none of that name.
+std::string hash_of(const checkpoint::RunState& saved, const char* name) {
+  const auto found = saved.texts.find(name);
+  return found == saved.texts.end() ? std::string() : found->second;
+}
+
+/// Whether a run may go on with it: both are equal, or what was saved is not known.
+bool is_same(const checkpoint::RunState& saved, const char* name, std::uint64_t hash) {
+  return hash_of(saved, name) == hex64(hash) || hash_of(saved, name) == hex64(0);
+}
+
 Index count_of(const checkpoint::RunState& saved, const std::string& name) {
   const auto found = saved.integers.find(name);
   if (found == saved.integers.end()) throw InputError(str("[resume] MANIFEST: integers.", name, " is missing"));
@@ -226,47 +249,75 @@ checkpoint::Digest128 Saver::digest_of_state(const Progress& progress) {
 }
 
 void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const {
-  const auto recipe = saved.texts.find("recipe");
-  if (recipe == saved.texts.end()) throw InputError("[resume] MANIFEST: texts.recipe is missing");
-  config::RunConfig then;
-  try {
-    then = config::parse_recipe(recipe->second, "checkpoint's recipe");
-  } catch (const ConfigError& error) {
+  config::RunConfig then = recipe_of(saved, "[resume]"), now = plan_.as_config();
+  if (hash_of(saved, "corpus_hash") == hex64(0)) {
     throw CheckpointError(CheckpointError::Kind::refused,
-                          str("[resume] the checkpoint was written by another version of megalith: ", error.what()));
+                          str("[resume] ", folder_.string(),
+                              " holds an imported model, which no run here has trained: to train on it, give "
+                              "train.init its folder, and another --out"));
   }
-  const auto hash_of = [&](const char* name) {
-    const auto found = saved.texts.find(name);
-    return found == saved.texts.end() ? std::string() : found->second;
-  };
-  // An imported model was trained on data, and from a seed, that nobody here knows: any will do.
-  const bool imported = hash_of("corpus_hash") == hex64(0);
-  const auto is_refused = [&](std::string_view key) {
-    return must_match(key) && !(imported && (key.starts_with("data.") || key == "train.seed"));
-  };
-  config::RunConfig now = plan_.as_config();
   const std::vector<config::Field> old_fields = config::fields(then), new_fields = config::fields(now);
   std::string refused;
   for (std::size_t i = 0; i < new_fields.size(); ++i) {
     const std::string was = value_text(old_fields[i]), is = value_text(new_fields[i]);
     if (was == is) continue;
     const std::string line = str(new_fields[i].key, " = ", is, ": the checkpoint was trained with ", was);
-    if (is_refused(new_fields[i].key))
+    if (must_match(new_fields[i].key))
       refused += "\n  " + line;
     else if (changes_results(new_fields[i].key, plan_))
       warnings.push_back(line + "; results differ from an uninterrupted run");
     else if (new_fields[i].key == "train.loss_scale")
       warnings.push_back(line + "; the scale that the checkpoint has goes on");
   }
-  const auto is_same = [&](const char* name, std::uint64_t hash) {
-    return hash_of(name) == hex64(hash) || hash_of(name) == hex64(0);
-  };
-  if (!is_same("tokenizer_hash", identity_.tokenizer))
+  if (!is_same(saved, "tokenizer_hash", identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
-  if (!is_same("corpus_hash", identity_.corpus))
+  if (!is_same(saved, "corpus_hash", identity_.corpus))
     refused += "\n  data.train: its tokens differ from those the checkpoint was trained on";
   if (!refused.empty())
     throw CheckpointError(CheckpointError::Kind::refused, "[resume] the checkpoint belongs to another run:" + refused);
+}
+
+void Saver::compare_model(const checkpoint::RunState& saved, const io::Path& folder) const {
+  config::RunConfig then = recipe_of(saved, "[train.init]"), now = plan_.as_config();
+  const std::vector<config::Field> old_fields = config::fields(then), new_fields = config::fields(now);
+  std::string refused;
+  for (std::size_t i = 0; i < new_fields.size(); ++i) {
+    const std::string was = value_text(old_fields[i]), is = value_text(new_fields[i]);
+    if (was != is && new_fields[i].key.starts_with("model.") && must_match(new_fields[i].key))
+      refused += str("\n  ", new_fields[i].key, " = ", is, ": the checkpoint's model has ", was);
+  }
+  const std::optional<Policy> policy = config::policy_of(then.train.precision.value_or(""));
+  if (policy && policy->master != plan_.train.policy().master)
+    refused += str("\n  train.precision = ", plan_.train.precision, ": the checkpoint's values are of ",
+                   *then.train.precision);
+  if (!is_same(saved, "tokenizer_hash", identity_.tokenizer))
+    refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
+  if (refused.empty()) return;
+  throw CheckpointError(CheckpointError::Kind::refused,
+                        str("[train.init] ", folder.string(), " does not fit the recipe:", refused));
+}
+
+void Saver::take_values(const io::Path& folder) {
+  const io::Path chosen = share_text(engine_.world(), folder.string());
+  std::string problem;
+  try {
+    checkpoint::CheckpointReader reader(fs_, chosen);
+    compare_model(reader.manifest().run, chosen);
+    const ParamBuffer& params = engine_.stage().params();
+    HostState state = host_state();
+    for (const Param& param : params.params()) {
+      if (param.spec.slice.local.numel() > 0)
+        reader.read(param.spec.slice, param.without_padding(params.part(state.masters(), param)));
+    }
+    state.push();
+  } catch (const InputError& error) {
+    problem = error.what();
+  } catch (const IoError& error) {
+    problem = error.what();
+  }
+  problem = first_problem(problem);
+  if (!problem.empty()) throw InputError("[train.init] " + problem);
+  engine_.refresh_values();
 }
 
 std::optional<Resumed> Saver::resume() {

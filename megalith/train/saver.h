@@ -35,9 +35,14 @@ class Saver {
   checkpoint::Digest128 save(const Progress& progress);
 
   /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. A damaged one is passed over or
-  /// refused as checkpoint.on_corrupt says. Throws CheckpointError: none is valid, or it belongs to another model, seed
-  /// or data.
+  /// refused as checkpoint.on_corrupt says. Throws CheckpointError: none is valid, it belongs to another model, seed
+  /// or data, or it is an imported model, which no run has trained.
   std::optional<Resumed> resume();
+
+  /// Takes the values of a checkpoint, of a run of any grid or an imported one, and nothing else: moments, counters and
+  /// data stay those of a run that begins. `folder`: rank 0's. Throws CheckpointError where it is of another shape,
+  /// width of number or vocabulary; InputError where it is damaged.
+  void take_values(const io::Path& folder);
 
  private:
   HostState host_state();
@@ -51,6 +56,7 @@ class Saver {
   bool any(bool mine);
   void load(checkpoint::CheckpointReader& reader);
   void compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const;
+  void compare_model(const checkpoint::RunState& saved, const io::Path& folder) const;
 
   Engine& engine_;
   const config::RunPlan& plan_;

@@ -129,6 +129,8 @@ class Run {
 
   void start() {
     if (inputs_.resume != Resume::no) resume();
+    const bool takes_values = !resumed_ && !plan_.train.init.empty();
+    if (takes_values) saver_.take_values(inputs_.init);
     if (first()) {
       const model::ModelConfig& m = plan_.model;
       note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::count_parameters(m),
@@ -144,6 +146,7 @@ class Run {
       for (const std::string& warning : resumed_->warnings) log::warning(warning);
       note(str("resumed ", resumed_->folder, " at step ", progress_.step, ", state digest ", resumed_->digest.hex()));
     }
+    if (takes_values) note(str("values of ", inputs_.init.string(), "; all else begins anew"));
     if (progress_.step >= plan_.train.steps) {
       note(str("nothing to train: step ", progress_.step, " of train.steps = ", plan_.train.steps, " is done"));
     }

@@ -18,6 +18,7 @@ struct TrainInputs {
   DataIdentity identity;  ///< of tokenizer and data
   io::Path out;
   Resume resume = Resume::no;
+  io::Path init = {};  ///< the step folder that train.init stands for, where the run may begin; the first process's
   ProgressLine::Screen screen = {};  ///< that rank 0 reports on
   /// Whether this process was asked to stop (a signal). Read once in every step on every rank. Where it was not, the
   /// argument is the step that a request from now on ends the run with.

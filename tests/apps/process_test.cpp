@@ -237,14 +237,46 @@ TEST_F(Program, AHuggingFaceRoundTripScoresTheSame) {
   EXPECT_NE(wrong.err.find("list 1 = 2: must be a list of 1 to 16 ids"), std::string::npos) << wrong.err;
   ASSERT_EQ(run_shell("megalith checkpoint export-hf " + out("b") + " --out " + out("hf2")).code, 0);
   EXPECT_EQ(run_shell("cmp " + out("hf") + "/model.safetensors " + out("hf2") + "/model.safetensors").code, 0);
-  // Training goes on from an imported model: its optimizer starts from zero.
-  const Finished tuned = run_shell(train("b", "--resume --set train.steps=2"));
-  EXPECT_EQ(tuned.code, 0) << tuned.err;
+  const Finished resumed = run_shell(train("b", "--resume"));
+  EXPECT_EQ(resumed.code, 66) << resumed.err;
+  EXPECT_NE(resumed.err.find("train.init"), std::string::npos) << resumed.err;
   std::ofstream(dir_ / "bad.json") << "[[1, 256]]";
   const Finished bad =
       run_shell("megalith score --checkpoint " + out("a") + " --tokens " + (dir_ / "bad.json").string());
   EXPECT_EQ(bad.code, 65);
   EXPECT_NE(bad.err.find("list 0, token 1 = 256: must be from 0 to 255"), std::string::npos) << bad.err;
+}
+
+TEST_F(Program, FineTuningBeginsAnewWithTheValuesOfACheckpoint) {
+  ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2")).code, 0);
+  const std::string init = "--set train.init=" + out("a");
+  const Finished tuned = run_shell(train("b", init + " --set train.global_batch=4 --set train.seed=3"));
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  EXPECT_EQ(tuned.err.find("warning"), std::string::npos) << tuned.err;
+  EXPECT_NE(tuned.err.find("values of " + out("a") + "/checkpoints/step_00000008; all else begins anew"),
+            std::string::npos)
+      << tuned.err;
+  const auto first_loss = [&](const char* name) { return nlohmann::json::parse(metrics(name).front()).at("loss"); };
+  EXPECT_EQ(nlohmann::json::parse(metrics("b").front()).at("step"), 1);
+  EXPECT_LT(first_loss("b").get<double>(), first_loss("a").get<double>() - 0.1);
+  // Going on, it needs what it began with no more.
+  ASSERT_EQ(run_shell("rm -r " + out("a")).code, 0);
+  const Finished longer =
+      run_shell(train("b", init + " --resume --set train.global_batch=4 --set train.seed=3 --set train.steps=9"));
+  EXPECT_EQ(longer.code, 0) << longer.err;
+  const Finished missing = run_shell(train("c", init));
+  EXPECT_EQ(missing.code, 65) << missing.err;
+  EXPECT_NE(missing.err.find("train.init = " + out("a") + ": there is no such folder"), std::string::npos)
+      << missing.err;
+}
+
+TEST_F(Program, AnEmptyOutIsRefused) {
+  for (const std::string& command :
+       {"train " + recipe(), "checkpoint export-hf " + out("a"), "checkpoint import-hf " + out("a")}) {
+    const Finished refused = run_shell("megalith " + command + " --out ''");
+    EXPECT_EQ(refused.code, 64) << command;
+    EXPECT_NE(refused.err.find("--out = \"\": must name a folder"), std::string::npos) << refused.err;
+  }
 }
 
 TEST_F(Program, PlanPrintsWhatTheRunTakes) {

@@ -63,6 +63,32 @@ TEST(Recipe, WarnsOfSettingsThatDivideWorkAmongRanksWhereThereIsOne) {
   EXPECT_EQ(warnings(), std::vector<std::string>());
 }
 
+TEST(Recipe, WarnsOfKeysThatMakeAnotherModelOfAPreset) {
+  const auto warnings = [](std::vector<std::string> settings) {
+    settings.emplace_back("model.preset=gpt2-124m");
+    return resolve(parse_recipe("[train]\nsteps = 1\n[data]\ntrain = \"x\"\nvocab_dir = \"v\"\n", "r.toml", settings))
+        .warnings();
+  };
+  EXPECT_EQ(warnings({}), std::vector<std::string>{});
+  EXPECT_EQ(warnings({"model.num_layers=12", "model.ffn_hidden_size=3072", "model.dropout=0.2"}),
+            std::vector<std::string>{});
+  EXPECT_EQ(warnings({"model.num_layers=2", "model.seq_len=256"}),
+            (std::vector<std::string>{
+                "model.num_layers = 2: model.preset = gpt2-124m has 12; the run trains another model",
+                "model.seq_len = 256: model.preset = gpt2-124m has 1024; the run trains another model"}));
+}
+
+TEST(Recipe, WarnsOfAWarmUpThatDoesNotEnd) {
+  const auto warnings = [](const char* warmup) {
+    return resolve(parse_recipe(kSmall, "r.toml", std::vector<std::string>{warmup})).warnings();
+  };
+  EXPECT_EQ(warnings("optimizer.warmup_steps=10"), std::vector<std::string>{});
+  EXPECT_EQ(
+      warnings("optimizer.warmup_steps=11"),
+      std::vector<std::string>{"optimizer.warmup_steps = 11: more than train.steps = 10, so the learning rate never "
+                               "reaches optimizer.lr"});
+}
+
 TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
   const std::vector<std::string> settings = {"parallel.tp=2",
                                              "parallel.pp=2",

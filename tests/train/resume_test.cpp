@@ -1,5 +1,10 @@
+#include <algorithm>
+#include <fstream>
+#include <span>
+
 #include <gtest/gtest.h>
 
+#include "megalith/base/error.h"
 #include "megalith/train/saver.h"
 
 #include "tests/io/temp_dir.h"
@@ -211,6 +216,111 @@ TEST(Resume, TheCpuKeepsNoGemmTable) {
     saver.save({});
     EXPECT_TRUE(saver.resume().value().gemm_table.empty());
     EXPECT_EQ(read_all(dir / "step_00000000" / "MANIFEST").find("gemm"), std::string::npos);
+  });
+}
+
+config::RunPlan undisturbed_plan(const Grid& grid, Index seed, Index steps) {
+  config::RunConfig config = testing::small_config(grid, "fp64", steps);
+  config.model.dropout = 0;  // which depends on the seed, as the values of train.init do not
+  config.train.seed = seed;
+  return config::resolve(config);
+}
+
+// A run that begins with another's first values trains as that one did, whatever its own seed, on every kind of grid.
+TEST(TakeValues, GivesTheRunThatTheValuesCameFrom) {
+  for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.dp = 4, .sharding = Sharding::optimizer}}) {
+    const TempDir dir;
+    testing::RunRecord want;
+    comm::run_ranks(1, [&](comm::World& world) {
+      const config::RunPlan plan = undisturbed_plan({}, 7, kSteps);
+      train::Engine engine(world, plan);
+      engine.allocate();
+      train::Saver(engine, plan, {1, 2}, *io::posix_fs(), dir.path()).save({});
+      testing::train_rank(world, plan, want);
+    });
+    std::vector<double> losses;
+    comm::run_ranks(grid.ranks(), [&](comm::World& world) {
+      const config::RunPlan plan = undisturbed_plan(grid, 8, kSteps);
+      train::Engine engine(world, plan);
+      engine.allocate();
+      train::Saver(engine, plan, {1, 5}, *io::posix_fs(), dir / "unused").take_values(dir / "step_00000000");
+      const testing::HashedBatches source(plan.model.vocab_size);
+      for (Index step = 0; step < kSteps; ++step) {
+        const train::StepResult result = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+        if (world.rank() == 0) losses.push_back(result.loss);
+      }
+    });
+    ASSERT_EQ(losses.size(), want.losses.size());
+    for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], want.losses[i], 1e-12) << grid.name();
+  }
+}
+
+TEST(TakeValues, LeavesTheOptimizerFresh) {
+  const TempDir dir;
+  run({}, "fp64", dir.path(), 0, kSavedAt);
+  config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  plan.train.seed = 5;  // of which a resume would have something to say
+  comm::run_ranks(1, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    train::Saver saver(engine, plan, {1, 3}, *fs, dir / "unused");
+    saver.take_values(dir / "step_00000002");
+    EXPECT_EQ(engine.optimizer_state().updates, 0);
+    for (const Tensor& moment : {engine.optimizer().m(), engine.optimizer().v()}) {
+      const std::span<const double> values(moment.data<double>(), static_cast<std::size_t>(moment.numel()));
+      EXPECT_TRUE(std::ranges::all_of(values, [](double value) { return value == 0; }));
+    }
+  });
+}
+
+TEST(TakeValues, RefusesWhatDoesNotFitAndWhatIsDamaged) {
+  const TempDir dir;
+  run({}, "fp64", dir.path(), 0, kSavedAt);
+  const auto error_of = [&](const config::RunPlan& plan, std::uint64_t vocabulary) -> std::string {
+    std::string text;
+    comm::run_ranks(1, [&](comm::World& world) {
+      train::Engine engine(world, plan);
+      engine.allocate();
+      try {
+        train::Saver(engine, plan, {vocabulary, 2}, *io::posix_fs(), dir / "unused").take_values(dir / "step_00000002");
+      } catch (const Error& error) {
+        text = str(static_cast<int>(error.code()), ' ', error.what());
+      }
+    });
+    return text;
+  };
+  config::RunConfig other = testing::small_config({}, "fp32", kSteps);
+  other.model.num_heads = 2;
+  const std::string refused = error_of(config::resolve(other), 9);
+  EXPECT_TRUE(refused.starts_with("66 [train.init] ")) << refused;
+  EXPECT_NE(refused.find("does not fit the recipe:\n  model.num_heads = 2: the checkpoint's model has 4\n"
+                         "  train.precision = fp32: the checkpoint's values are of fp64\n"
+                         "  data.tokenizer: its vocabulary differs from the checkpoint's"),
+            std::string::npos)
+      << refused;
+  const io::Path shard = dir / "step_00000002" / checkpoint::shard_file_name(0);
+  std::fstream(shard, std::ios::in | std::ios::out).seekp(3000).put('X');
+  const std::string damaged = error_of(testing::small_plan({}, "fp64", kSteps), 1);
+  EXPECT_TRUE(damaged.starts_with("65 [train.init] ")) << damaged;
+  EXPECT_NE(damaged.find("shard_00000.safetensors"), std::string::npos) << damaged;
+}
+
+TEST(Resume, AnImportedModelIsRefusedAndNamesTrainInit) {
+  const TempDir dir;
+  const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  comm::run_ranks(1, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    train::Saver(engine, plan, {1, 0}, *io::posix_fs(), dir.path()).save({});
+    try {
+      train::Saver(engine, plan, {1, 2}, *io::posix_fs(), dir.path()).resume();
+      FAIL() << "nothing was thrown";
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(error.code(), ExitCode::checkpoint_refused);
+      EXPECT_NE(std::string(error.what()).find("holds an imported model"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("train.init"), std::string::npos) << error.what();
+    }
   });
 }
 
