@@ -5,6 +5,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/io/json_reader.h"
 
 #include "apps/command.h"
 #include "apps/launch.h"
@@ -18,7 +19,7 @@ using Lists = std::vector<std::vector<std::int32_t>>;
 /// [[15496, 995], ...]
 Lists read_lists(io::Fs& fs, const std::string& file, const model::ModelConfig& model) {
   const io::MappedFile mapped = fs.map(file);
-  const nlohmann::json json = nlohmann::json::parse(mapped.text(), nullptr, false);
+  const nlohmann::json json = io::read_json(mapped.text(), {.name = file});
   if (!json.is_array()) throw InputError(str("[", file, "] must be a list of lists of token ids, as [[15496, 995]]"));
   Lists lists;
   for (const nlohmann::json& list : json) {

@@ -11,6 +11,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/data/tokenizer.h"
+#include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
 
 #include "apps/command.h"
@@ -35,7 +36,7 @@ std::string json_line(const nlohmann::ordered_json& value) {
 
 /// [1, 2, 3] or {"ids": [1, 2, 3]}, as this command prints them.
 std::vector<std::int32_t> parse_ids(std::string_view line) {
-  nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
+  nlohmann::json value = io::read_json(line, {.name = "ids"});
   if (value.is_object() && value.contains("ids")) value = nlohmann::json(value["ids"]);
   const auto is_id = [](const nlohmann::json& id) {
     return id.is_number_integer() && id >= 0 && id <= std::numeric_limits<std::int32_t>::max();

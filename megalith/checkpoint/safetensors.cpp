@@ -11,12 +11,11 @@
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
 #include "megalith/checkpoint/box.h"
+#include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
 
 namespace megalith::checkpoint {
 namespace {
-
-using nlohmann::json;
 
 constexpr std::array<std::pair<std::string_view, DType>, 8> kDtypes = {{{"F64", DType::f64},
                                                                         {"F32", DType::f32},
@@ -30,17 +29,12 @@ constexpr std::string_view kMetadata = "__metadata__";
 
 /// Follows the JSON as events, so that nothing is built but the tensors' records, and nothing is deeper than the
 /// format.
-class HeaderEvents {
+class HeaderEvents final : public io::JsonVisitor {
  public:
   HeaderEvents(std::string_view source, SafeTensorsHeader& header) : source_(source), header_(header) {}
 
-  // The names are those that nlohmann::json::sax_parse calls.
-  bool null() { fail_value("null"); }
-  bool boolean(bool) { fail_value("a boolean"); }
-  bool number_integer(json::number_integer_t value) { fail_value(str(value)); }
-  bool number_float(json::number_float_t, const std::string& text) { fail_value(io::printable(text)); }
-  bool binary(json::binary_t&) { fail_value("binary"); }
-  bool number_unsigned(json::number_unsigned_t value) {
+  void other(std::string_view shown) override { fail_value(io::printable(shown)); }
+  void count(std::uint64_t value) override {
     if (place_ != Place::numbers) fail_value(str(value));
     if (field_ == "shape") {
       if (info().shape.rank() == Shape::kMaxRank)
@@ -51,23 +45,21 @@ class HeaderEvents {
       if (num_offsets_ == 2) fail("must be two numbers");
       (num_offsets_++ == 0 ? info().begin : info().end) = value;
     }
-    return true;
   }
-  bool string(std::string& text) {
+  void text(std::string& value) override {
     if (place_ == Place::metadata) {
-      if (!header_.metadata.emplace(field_, text).second) fail("is there twice");
-      return true;
+      header_.metadata.emplace(field_, value);
+      return;
     }
-    if (place_ != Place::tensor || field_ != "dtype") fail_value(str('"', io::printable(text), '"'));
+    if (place_ != Place::tensor || field_ != "dtype") fail_value(str('"', io::printable(value), '"'));
     const auto* const found =
-        std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& d) { return d.first == text; });
+        std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& d) { return d.first == value; });
     if (found == kDtypes.end()) {
-      fail(str('"', io::printable(text), "\" is not one of F64 F32 BF16 F16 I64 I32 U64 U8"));
+      fail(str('"', io::printable(value), "\" is not one of F64 F32 BF16 F16 I64 I32 U64 U8"));
     }
     info().dtype = found->second;
-    return true;
   }
-  bool start_object(std::size_t) {
+  void start_object() override {
     if (place_ == Place::outside) {
       place_ = Place::top;
     } else if (place_ == Place::top) {
@@ -77,9 +69,8 @@ class HeaderEvents {
     } else {
       fail_value("an object");
     }
-    return true;
   }
-  bool end_object() {
+  void end_object() override {
     if (place_ == Place::tensor) {
       for (const std::string_view wanted : {"dtype", "shape", "data_offsets"}) {
         if (!seen_.contains(wanted)) {
@@ -89,38 +80,28 @@ class HeaderEvents {
       }
     }
     place_ = place_ == Place::top ? Place::outside : Place::top;
-    return true;
   }
-  bool key(std::string& text) {
-    field_ = text;
+  void key(std::string& name) override {
+    field_ = name;
     if (place_ == Place::top) {
-      name_ = text;
+      name_ = name;
       field_.clear();
-      if (name_ == kMetadata) {
-        if (std::exchange(has_metadata_, true)) fail("is there twice");
-      } else {
+      if (name_ != kMetadata) {
         if (header_.tensors.size() == kMaxTensors) fail(str("more than ", kMaxTensors, " tensors"));
         header_.tensors.emplace_back().name = name_;
       }
     } else if (place_ == Place::tensor) {
-      if (text != "dtype" && text != "shape" && text != "data_offsets") fail("is not a field of the format");
-      if (!seen_.insert(text).second) fail("is there twice");
+      if (name != "dtype" && name != "shape" && name != "data_offsets") fail("is not a field of the format");
+      seen_.insert(name);
     }
-    return true;
   }
-  bool start_array(std::size_t) {
+  void start_array() override {
     if (place_ != Place::tensor || field_ == "dtype") fail_value("an array");
     place_ = Place::numbers;
-    return true;
   }
-  bool end_array() {
+  void end_array() override {
     if (field_ == "data_offsets" && num_offsets_ != 2) fail("must be two numbers");
     place_ = Place::tensor;
-    return true;
-  }
-  bool parse_error(std::size_t position, const std::string&, const json::exception& error) {
-    throw InputError(
-        str("[", source_, "] offset ", 8 + position, ", header: not valid JSON: ", io::printable(error.what(), 300)));
   }
 
  private:
@@ -139,7 +120,6 @@ class HeaderEvents {
   std::string name_, field_;
   std::set<std::string, std::less<>> seen_;  // fields of the current tensor
   int num_offsets_ = 0;
-  bool has_metadata_ = false;
 };
 
 [[noreturn]] void fail_tensor(std::string_view source, const TensorInfo& info, std::string_view rule) {
@@ -170,15 +150,6 @@ void check_places(std::vector<TensorInfo>& tensors, std::uint64_t data_bytes, st
   if (expected != data_bytes) {
     throw InputError(
         str("[", source, "] the tensors end after ", expected, " bytes of data, the file has ", data_bytes));
-  }
-}
-
-void sort_by_name(std::vector<TensorInfo>& tensors, std::string_view source) {
-  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-  const auto twice =
-      std::adjacent_find(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name == b.name; });
-  if (twice != tensors.end()) {
-    throw InputError(str("[", source, "] tensor \"", io::printable(twice->name), "\": is there twice"));
   }
 }
 
@@ -220,13 +191,12 @@ SafeTensorsHeader parse_safetensors(std::span<const std::byte> file, std::string
   if (header_bytes > kMaxHeaderBytes) reader.fail("header length", str(header_bytes, " is above ", kMaxHeaderBytes));
   const std::string_view text = reader.text(header_bytes, "header");
   if (!text.starts_with('{')) throw InputError(str("[", source, "] offset 8, header: must start with {"));
-  if (text.find('\0') != text.npos) throw InputError(str("[", source, "] header: not valid JSON: it has a zero byte"));
 
   SafeTensorsHeader header;
   HeaderEvents events(source, header);
-  json::sax_parse(text.begin(), text.end(), &events);
+  io::visit_json(text, {.name = source, .part = "header"}, events);
   check_places(header.tensors, reader.remaining(), source);
-  sort_by_name(header.tensors, source);
+  std::ranges::sort(header.tensors, {}, &TensorInfo::name);
   for (TensorInfo& info : header.tensors) {
     info.begin += reader.offset();
     info.end += reader.offset();

@@ -9,6 +9,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/checkpoint/safetensors.h"
+#include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
 
 namespace megalith::convert {
@@ -137,7 +138,7 @@ class ConfigReader {
  public:
   ConfigReader(io::Fs& fs, const io::Path& file) : file_(file.string()) {
     const io::MappedFile text = fs.map(file);
-    json_ = json::parse(text.text(), nullptr, false);
+    json_ = io::read_json(text.text(), {.name = file_});
     if (!json_.is_object()) throw InputError(str("[", file_, "] must be a JSON object"));
   }
   Index size(const char* key) const {

@@ -11,6 +11,7 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/data/json_object.h"
+#include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
 
 namespace megalith::data {
@@ -224,7 +225,7 @@ void check_pipeline(const io::Path& file, const nlohmann::json& root) {
 
 TokenizerJson read_tokenizer_json(io::Fs& fs, const io::Path& file) {
   const io::MappedFile mapped = fs.map(file);
-  const nlohmann::json root = nlohmann::json::parse(mapped.text(), nullptr, false);
+  const nlohmann::json root = io::read_json(mapped.text(), {.name = file.string()});
   if (!root.is_object()) throw InputError(str("[", file.string(), "] must be a JSON object"));
   check_pipeline(file, root);
   const nlohmann::json& model = root.at("model");

@@ -61,7 +61,6 @@ class BlockEncoder {
     };
     visit_json_object(line, block.file, piece.line, [&](JsonMember& member) {
       if (member.key != options_.key) return;
-      if (found) fail("stands in the object twice");
       if (member.kind != JsonMember::Kind::text) fail("must be a string");
       text_ = std::move(*member.text);
       found = true;

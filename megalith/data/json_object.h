@@ -17,9 +17,9 @@ struct JsonMember {
   std::size_t line = 1;
 };
 
-/// Visits the members of the one object that `json` holds, in order, without building it in memory; nesting costs no
-/// stack. Throws InputError "[SOURCE] line N, ..." where `json` is not valid JSON or not an object; lines count from
-/// `first_line`.
+/// Visits the members of the one object that `json` holds, in order, without building it in memory, within the bounds
+/// of io::visit_json(). Throws InputError "[SOURCE] line N, ..." where `json` is not valid JSON or not an object; lines
+/// count from `first_line`.
 void visit_json_object(std::string_view json, std::string_view source, std::size_t first_line,
                        const std::function<void(JsonMember&)>& visit);
 

@@ -1,13 +1,12 @@
 #include "megalith/io/json_document.h"
 
 #include <algorithm>
-#include <set>
 #include <span>
-#include <vector>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/io/checksum.h"
+#include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
 
 namespace megalith::io {
@@ -18,34 +17,11 @@ using nlohmann::json;
 constexpr std::string_view kPrefix = "{\n \"checksum\": \"";  ///< what every sealed document starts with
 constexpr std::size_t kDigits = 32;
 constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20;
-constexpr int kMaxDepth = 8;
 
 /// Of the whole text with zeros in the place of the checksum's digits.
 std::string checksum_digits(std::string text) {
   text.replace(kPrefix.size(), kDigits, kDigits, '0');
   return checksum(std::as_bytes(std::span(text))).hex();
-}
-
-/// Reads the text into a tree; refuses a key that comes twice and nesting that no document of ours has.
-json parse_tree(std::string_view text, std::string_view source) {
-  std::vector<std::set<std::string>> keys(1);
-  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
-    if (depth > kMaxDepth) throw InputError(str("[", source, "] is nested deeper than ", kMaxDepth));
-    const auto level = static_cast<std::size_t>(depth);
-    if (keys.size() <= level + 1) keys.resize(level + 2);
-    if (event == json::parse_event_t::object_start) keys[level + 1].clear();
-    if (event == json::parse_event_t::key && !keys[level].insert(value.get<std::string>()).second) {
-      throw InputError(str("[", source, "] key \"", printable(value.get<std::string>()), "\" is there twice"));
-    }
-    return true;
-  };
-  // nlohmann's parser would take a zero byte for the end and ignore what follows.
-  if (text.find('\0') != text.npos) throw InputError(str("[", source, "] is not valid JSON: it has a zero byte"));
-  try {
-    return json::parse(text.begin(), text.end(), watch);
-  } catch (const json::exception& error) {
-    throw InputError(str("[", source, "] is not valid JSON: ", printable(error.what(), 300)));
-  }
 }
 
 }  // namespace
@@ -74,7 +50,7 @@ json parse_sealed_json(std::string_view text, const JsonFormat& format) {
     throw InputError(str("[", format.source, "] checksum = ", printable(stored), ": the bytes give ", computed,
                          ": the file is damaged or was edited"));
   }
-  return parse_tree(text, format.source);
+  return read_json(text, {.name = format.source});
 }
 
 JsonField JsonField::at(const char* key) const {

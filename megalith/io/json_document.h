@@ -19,8 +19,8 @@ struct JsonFormat {
 /// members give equal bytes. Throws InternalError when a text in them is not UTF-8.
 std::string seal_json(const nlohmann::ordered_json& members);
 
-/// The tree of such a text. Throws InputError when it has no checksum or another one than its bytes give, is not JSON,
-/// has a key twice, or is nested deeper than 8 or longer than 256 MiB.
+/// The tree of such a text, read by read_json(). Throws InputError also when it has no checksum or another one than its
+/// bytes give, or is longer than 256 MiB.
 nlohmann::json parse_sealed_json(std::string_view text, const JsonFormat& format);
 
 /// A JSON value that knows where it is, so that every error (InputError) names it: "tensors[3].shape". What it is made

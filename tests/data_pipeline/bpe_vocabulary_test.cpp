@@ -131,13 +131,13 @@ TEST(BpeVocabulary, RefusesBrokenVocabularies) {
   missing = small_vocabulary({});
   missing.erase("<|endoftext|>");
   EXPECT_EQ(error(missing.dump()), "token <|endoftext|> is missing: documents end with it");
-  EXPECT_EQ(error("{\"!\": 0, \"!\": 1}"), "line 1, id = 1: its token is already in the vocabulary under another id");
-  EXPECT_EQ(
-      error("{\n\"!\" 0}"),
-      "line 2, not valid JSON: syntax error while parsing object separator - unexpected number literal; expected ':'");
+  EXPECT_EQ(error("{\"!\": 0, \"!\": 1}"), "line 1, column 12, key \"!\" is there twice");
+  EXPECT_EQ(error("{\n\"!\" 0}"),
+            "line 2, column 6, not valid JSON: syntax error while parsing object separator - unexpected number "
+            "literal; expected ':'");
   EXPECT_EQ(error("[1]"), "line 1, JSON value: must be an object, {\"key\": ...}");
   EXPECT_EQ(error(""),
-            "line 1, not valid JSON: syntax error while parsing value - unexpected end of input; expected "
+            "line 1, column 0, not valid JSON: syntax error while parsing value - unexpected end of input; expected "
             "'[', '{', or a literal");
   std::string deep = "{\"a\": ";
   deep.append(1000000, '[');
