@@ -17,6 +17,7 @@
 #include "megalith/data/indexed_dataset.h"
 
 #include "apps/command.h"
+#include "apps/vocabulary.h"
 
 namespace megalith::apps {
 namespace {
@@ -67,7 +68,7 @@ class BuildProgress {
 
 void run_build(const BuildOptions& asked) {
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
-  const auto tokenizer = data::make_tokenizer(asked.tokenizer, asked.vocab_dir, *fs);
+  const auto tokenizer = open_tokenizer(*fs, asked.tokenizer, asked.vocab_dir);
   BuildProgress progress;
   data::CorpusOptions options = asked.corpus;
   options.reading.format = asked.format == "jsonl"  ? data::CorpusFormat::json_lines
@@ -106,7 +107,7 @@ void add_build(CLI::App& data_command) {
   command->add_option("--output", options->output, "PREFIX of the two files")->required();
   command->add_option("--tokenizer", options->tokenizer, "gpt2 or byte")->capture_default_str();
   command->add_option("--vocab-dir", options->vocab_dir,
-                      "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json");
+                      "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json (default: GPT-2's own)");
   command->add_option("--key", options->corpus.key, "Member of a JSON line that holds the text")->capture_default_str();
   command->add_option("--input-format", options->format, "auto (by file name), jsonl or text")
       ->check(CLI::IsMember({"auto", "jsonl", "text"}))
@@ -122,7 +123,7 @@ void add_build(CLI::App& data_command) {
       ->default_str("true");
   command->add_flag("--replace-invalid-utf8", options->replace_invalid, "Bad bytes become U+FFFD instead of an error");
   command->add_flag("--overwrite", options->overwrite, "Replace PREFIX.bin and PREFIX.idx if they exist");
-  command->footer("  megalith data build --input books.jsonl --output out/books --vocab-dir data/gpt2");
+  command->footer("  megalith data build --input books.jsonl --output out/books");
   command->callback([options] { run_build(*options); });
 }
 

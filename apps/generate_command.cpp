@@ -8,6 +8,7 @@
 #include "apps/command.h"
 #include "apps/launch.h"
 #include "apps/saved_model.h"
+#include "apps/vocabulary.h"
 
 namespace megalith::apps {
 namespace {
@@ -38,7 +39,7 @@ void run_generate(const GenerateCommand& command) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   command.model.use(*fs, [&](eval::WholeModel& model, const config::RunPlan& plan) {
     const std::string vocab_dir = command.vocab_dir.empty() ? plan.data.vocab_dir : command.vocab_dir;
-    const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, vocab_dir, *fs);
+    const auto tokenizer = open_tokenizer(*fs, plan.data.tokenizer, vocab_dir);
     std::vector<std::int32_t> prompt = tokenizer->encode(command.prompt);
     if (prompt.empty()) prompt.push_back(tokenizer->end_of_document());
     eval::GenerateOptions options = command.options;
@@ -69,7 +70,7 @@ void add_generate(CLI::App& program) {
       ->check(CLI::Range(1e-6, 1.0).description("in (0, 1]"))
       ->capture_default_str();
   app->add_option("--seed", command->options.seed, "Same seed, same text")->capture_default_str();
-  app->add_option("--vocab-dir", command->vocab_dir, "Where the tokenizer's files are (default: as trained)");
+  app->add_option("--vocab-dir", command->vocab_dir, "Where the tokenizer's files are (default: the checkpoint's own)");
   app->callback([command] { run_generate(*command); });
 }
 

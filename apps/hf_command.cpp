@@ -6,6 +6,7 @@
 #include "megalith/base/str.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/convert/hf_gpt2.h"
+#include "megalith/convert/hf_tokenizer.h"
 #include "megalith/data/tokenizer.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
@@ -14,6 +15,7 @@
 #include "apps/command.h"
 #include "apps/launch.h"
 #include "apps/saved_model.h"
+#include "apps/vocabulary.h"
 
 namespace megalith::apps {
 namespace {
@@ -21,10 +23,6 @@ namespace {
 struct HfOptions {
   std::string from, to;
 };
-
-bool has_tokenizer(io::Fs& fs, const io::Path& folder) {
-  return fs.exists(folder / "tokenizer.json") || (fs.exists(folder / "vocab.json") && fs.exists(folder / "merges.txt"));
-}
 
 /// The recipe of a model that was trained elsewhere: no steps yet, and data to be named by whoever goes on.
 config::RunPlan imported_plan(const model::ModelConfig& m, const io::Path& folder) {
@@ -51,8 +49,9 @@ void import_hf(const HfOptions& options) {
   const io::Path out = options.to;
   const config::RunPlan plan = imported_plan(convert::read_hf_gpt2_config(*fs, options.from), options.from);
   train::DataIdentity identity;  // of the data nothing is known
-  if (plan.data.tokenizer == "byte" || has_tokenizer(*fs, options.from)) {
+  if (plan.data.tokenizer == "byte" || data::has_vocabulary(*fs, options.from)) {
     identity.tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs)->content_hash();
+    identity.vocabulary = data::read_vocabulary_files(*fs, plan.data.tokenizer, plan.data.vocab_dir);
   } else {
     log::warning(str(options.from,
                      " holds no tokenizer (vocab.json and merges.txt, or tokenizer.json): give --vocab-dir "
@@ -74,30 +73,17 @@ void import_hf(const HfOptions& options) {
   io::publish_file(*fs, out / "recipe.toml", config::to_toml(plan.as_config()));
 }
 
-/// The vocabulary's files under the names that the transformers library looks for.
-void copy_tokenizer(io::Fs& fs, const io::Path& from, const io::Path& to) {
-  constexpr const char* kNames[][2] = {{"encoder.json", "vocab.json"},
-                                       {"vocab.json", "vocab.json"},
-                                       {"vocab.bpe", "merges.txt"},
-                                       {"merges.txt", "merges.txt"},
-                                       {"tokenizer.json", "tokenizer.json"}};
-  for (const auto& [name, new_name] : kNames) {
-    if (fs.exists(from / name) && !fs.exists(to / new_name))
-      io::write_file(fs, to / new_name, fs.map(from / name).text());
-  }
-}
-
 /// Everything of the export, into a folder that nobody looks at yet.
 void fill(io::Fs& fs, const io::Path& staging, eval::WholeModel& model, const config::RunPlan& plan) {
-  std::int32_t end_of_document = 0;
-  if (plan.data.tokenizer == "gpt2") {
-    copy_tokenizer(fs, plan.data.vocab_dir, staging);
-    if (has_tokenizer(fs, staging)) {
-      end_of_document = data::make_tokenizer("gpt2", staging, fs)->end_of_document();
-    } else {
-      end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1;
-      log::warning(str("data.vocab_dir = ", plan.data.vocab_dir, " holds no vocabulary: no tokenizer was exported"));
-    }
+  auto end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1;
+  const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);
+  if (plan.data.tokenizer == "byte" || data::has_vocabulary(fs, vocabulary)) {
+    const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, vocabulary, fs);
+    end_of_document = tokenizer->end_of_document();
+    convert::export_hf_tokenizer(fs, staging, *tokenizer,
+                                 *data::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary), plan.model.seq_len);
+  } else {
+    log::warning(str("data.vocab_dir = ", plan.data.vocab_dir, " holds no vocabulary: no tokenizer was exported"));
   }
   convert::export_hf_gpt2(fs, staging, model.config(), model.params(), end_of_document);
   fs.sync_dir(staging);
@@ -120,7 +106,7 @@ void export_hf(const HfOptions& options) {
     fs->rename(staging, target);
     fs->sync_dir(target.has_parent_path() ? target.parent_path() : io::Path("."));
   });
-  std::printf("%s: config.json and model.safetensors of a GPT2LMHeadModel\n", target.c_str());
+  std::printf("%s: a GPT2LMHeadModel and its tokenizer (AutoTokenizer)\n", target.c_str());
 }
 
 void add_leaf(CLI::App& parent, const char* name, const char* help, const char* from, void (*run)(const HfOptions&)) {
@@ -141,7 +127,7 @@ void add_hugging_face(CLI::App& checkpoint_command) {
            "Make a checkpoint of a Hugging Face GPT-2, to generate from or to train on (train.init)",
            "folder with config.json and model.safetensors", import_hf);
   add_leaf(checkpoint_command, "export-hf",
-           "Write a checkpoint's model so that GPT2LMHeadModel.from_pretrained loads it",
+           "Write a checkpoint's model and tokenizer so that GPT2LMHeadModel and AutoTokenizer load them",
            "step folder, folder of steps, or OUT of a run", export_hf);
 }
 

@@ -2,12 +2,14 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/text.h"
 #include "megalith/checkpoint/choose.h"
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/io/save_protocol.h"
 
 #include "apps/checkpoint_folder.h"
+#include "apps/vocabulary.h"
 
 namespace megalith::apps {
 namespace {
@@ -24,15 +26,33 @@ Device device_for(const config::RunPlan& plan, std::optional<Device> asked) {
   return device;
 }
 
+/// Where the tokenizer's files of a checkpoint are: beside it, unless an earlier version saved it; then where they were
+/// at that time, or, where nothing is left of them, among what ships with the program.
+std::string vocabulary_of(io::Fs& fs, checkpoint::CheckpointReader& reader, const data::DataConfig& data) {
+  if (reader.verify_plain_files()) return reader.folder().string();
+  if (data.tokenizer != "gpt2" || data.vocab_dir.empty() || data::has_vocabulary(fs, data.vocab_dir))
+    return data.vocab_dir;
+  const auto& texts = reader.manifest().run.texts;
+  const auto saved = texts.find("tokenizer_hash");
+  const bool is_shipped =
+      saved != texts.end() && saved->second == hex64(open_tokenizer(fs, "gpt2", "")->content_hash());
+  return is_shipped ? std::string() : data.vocab_dir;
+}
+
 /// Returns what is wrong with the checkpoint's files; use() was not called then.
 std::string use_one(io::Fs& fs, const io::Path& folder, std::optional<Device> asked, const UseModel& use) {
   checkpoint::CheckpointReader reader(fs, folder);
   const auto recipe = reader.manifest().run.texts.find("recipe");
   if (recipe == reader.manifest().run.texts.end())
     throw InputError(str(folder.string(), "/MANIFEST: texts.recipe is missing"));
-  const config::RunPlan plan = config::resolve(config::parse_recipe(recipe->second, "checkpoint's recipe"));
+  config::RunPlan plan = config::resolve(config::parse_recipe(recipe->second, "checkpoint's recipe"));
   const Device device = device_for(plan, asked);
   std::string damage;
+  try {
+    plan.data.vocab_dir = vocabulary_of(fs, reader, plan.data);
+  } catch (const InputError& error) {
+    return error.what();
+  }
   comm::run_ranks(1, [&](comm::World& world) {
     device::use(device, 0);
     eval::WholeModel model(plan.model, grid::make_mesh(world, grid::resolve({})), plan.train.policy().master, device);

@@ -13,9 +13,10 @@ namespace megalith::apps {
 
 using UseModel = std::function<void(eval::WholeModel&, const config::RunPlan&)>;
 
-/// Loads the model of a checkpoint (as checkpoint_folder() finds it) on one rank and calls use(). Where the newest one
-/// of several is damaged the one before it is used, with a warning. `asked`: where it computes; unless said, on a GPU
-/// where the checkpoint's recipe says so and there is one. Throws InputError, CheckpointError, ConfigError for a
+/// Loads the model of a checkpoint (as checkpoint_folder() finds it) on one rank and calls use(), with the plan that it
+/// was trained by, whose data.vocab_dir is where its tokenizer's files are now (apps/vocabulary.h). Where the newest
+/// one of several is damaged the one before it is used, with a warning. `asked`: where it computes; unless said, on a
+/// GPU where the checkpoint's recipe says so and there is one. Throws InputError, CheckpointError, ConfigError for a
 /// precision that the device has not, BackendError for a device that is missing.
 void use_saved_model(io::Fs& fs, const io::Path& given, std::optional<Device> asked, const UseModel& use);
 

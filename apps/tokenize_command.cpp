@@ -15,6 +15,7 @@
 #include "megalith/io/reader.h"
 
 #include "apps/command.h"
+#include "apps/vocabulary.h"
 
 namespace megalith::apps {
 namespace {
@@ -91,7 +92,7 @@ void convert_standard_input(const data::Tokenizer& tokenizer, Direction directio
 
 void run_tokenize(const TokenizeOptions& options) {
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
-  const auto tokenizer = data::make_tokenizer(options.tokenizer, options.vocab_dir, *fs);
+  const auto tokenizer = open_tokenizer(*fs, options.tokenizer, options.vocab_dir);
   const Direction direction = options.decode ? Direction::decode : Direction::encode;
   if (!options.texts.empty()) {
     for (const std::string& text : options.texts) convert_line(*tokenizer, direction, text);
@@ -114,15 +115,15 @@ void add_tokenize(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--tokenizer", options->tokenizer, "gpt2 or byte")->capture_default_str();
   command->add_option("--vocab-dir", options->vocab_dir,
-                      "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json");
+                      "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json (default: GPT-2's own)");
   command->add_option("--text", options->texts, "Convert this instead of a file; may be given several times")
       ->excludes("FILE")
       ->allow_extra_args(false);
   command->add_flag("--decode", options->decode, "Ids to text");
   command->footer(
       "Prints {\"text\": ..., \"ids\": [...]} for each line, with --decode {\"ids\": [...], \"text\": ...}.\n"
-      "  megalith tokenize --vocab-dir data/gpt2 --text 'Hello world'\n"
-      "  echo '[15496, 995]' | megalith tokenize --vocab-dir data/gpt2 --decode");
+      "  megalith tokenize --text 'Hello world'\n"
+      "  echo '[15496, 995]' | megalith tokenize --decode");
   command->callback([options] { run_tokenize(*options); });
 }
 

@@ -22,6 +22,7 @@
 #include "apps/launch.h"
 #include "apps/recipe_options.h"
 #include "apps/signals.h"
+#include "apps/vocabulary.h"
 
 namespace megalith::apps {
 namespace {
@@ -155,10 +156,13 @@ Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Laun
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
   const std::optional<ops::KnownGemms> gemm_table = read_gemm_table(*fs, plan, options.gemm_table);
   const io::Path init = init_of(*fs, plan, out, resume);
-  const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
+  const io::Path vocabulary = vocabulary_folder(*fs, plan.data.tokenizer, plan.data.vocab_dir);
+  const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, vocabulary, *fs);
   train::check_vocabulary(plan, *tokenizer);
   const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores());
-  Job job{plan, out, fs, init, data, {tokenizer->content_hash(), data.train.fingerprint()}, gemm_table, {}};
+  const train::DataIdentity identity{tokenizer->content_hash(), data.train.fingerprint(),
+                                     data::read_vocabulary_files(*fs, plan.data.tokenizer, vocabulary)};
+  Job job{plan, out, fs, init, data, identity, gemm_table, {}};
   if (launcher.process == 0) job.locks = claim(*fs, plan, out, resume);
   return job;
 }

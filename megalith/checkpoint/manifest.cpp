@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/io/reader.h"
+#include "megalith/io/save_protocol.h"
 
 namespace megalith::checkpoint {
 namespace {
@@ -106,6 +107,10 @@ Digest128 digest_of(const RunState& run) {
   for (const auto& [name, value] : run.integers) digest.add_integer("integers." + name, value);
   for (const auto& [name, value] : run.reals) digest.add_real("reals." + name, value);
   return digest.value();
+}
+
+bool is_plain(const FileRecord& file) {
+  return std::ranges::find(io::kPlainFileNames, file.name) != io::kPlainFileNames.end();
 }
 
 std::string problem_of(const Manifest& manifest) {

@@ -13,9 +13,10 @@
 
 namespace megalith::checkpoint {
 
-inline constexpr int kManifestVersion = 1;
+/// Of the manifests that this program writes and reads. 1: all files hold tensors; 2: there are plain files, too.
+inline constexpr int kManifestVersion = 2;
 
-/// A file of a checkpoint.
+/// A file of a checkpoint: safetensors, or a plain one (io::kPlainFileNames).
 struct FileRecord {
   std::string name;  ///< within the folder
   io::FileChecksums checksums;
@@ -74,10 +75,13 @@ std::string problem_of(const Manifest& manifest);
 /// The text of MANIFEST. Throws InternalError when problem_of() finds something.
 std::string manifest_text(const Manifest& manifest);
 
+/// Whether a file holds no tensors.
+bool is_plain(const FileRecord& file);
+
 /// Throws InputError naming what is damaged or wrong, CheckpointError (refused) for a version that is newer than ours.
 Manifest parse_manifest(std::string_view text, std::string_view source);
 
-/// What one rank wrote: its file, and whose elements they are.
+/// What one rank wrote: its file, and whose elements they are; of a plain file nobody's.
 struct ShardReport {
   struct Piece {
     TensorSlice slice;

@@ -1,4 +1,5 @@
 // The text form of the manifest.
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -137,7 +138,9 @@ std::string manifest_text(const Manifest& manifest) {
   ordered_json tensors = ordered_json::array(), files = ordered_json::array();
   for (const TensorRecord& tensor : manifest.tensors) tensors.push_back(to_json(tensor));
   for (const FileRecord& file : manifest.files) files.push_back(to_json(file));
-  return io::seal_json({{"version", kManifestVersion},
+  // What has no plain files stays readable for programs that know none.
+  const bool has_plain = std::ranges::any_of(manifest.files, is_plain);
+  return io::seal_json({{"version", has_plain ? 2 : 1},
                         {"run", to_json(manifest.run)},
                         {"state_digest", manifest.digest.hex()},
                         {"files", files},
@@ -149,9 +152,9 @@ Manifest parse_manifest(std::string_view text, std::string_view source) {
   const json tree = io::parse_sealed_json(text, format);
   const JsonField root(tree, format);
   const std::int64_t version = root.at("version").integer();
-  if (version != kManifestVersion) {
-    throw CheckpointError(CheckpointError::Kind::refused,
-                          str("[", source, "] version = ", version, ": this program reads version ", kManifestVersion));
+  if (version < 1 || version > kManifestVersion) {
+    throw CheckpointError(CheckpointError::Kind::refused, str("[", source, "] version = ", version,
+                                                              ": this program reads versions 1 to ", kManifestVersion));
   }
   root.expect_keys({"checksum", "version", "run", "state_digest", "files", "tensors"});
   Manifest manifest{run_from(root.at("run")), hex_from<Digest128>(root.at("state_digest")), {}, {}};

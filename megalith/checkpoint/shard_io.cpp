@@ -69,6 +69,17 @@ ShardReport write_shard(io::Fs& fs, const io::Path& folder, const std::string& f
   return report;
 }
 
+ShardReport write_plain_file(io::Fs& fs, const io::Path& folder, const std::string& name, std::string_view contents) {
+  ShardReport report;
+  report.file.name = name;
+  if (!is_plain(report.file)) throw InternalError(str("[write_plain_file] name = ", name, ": is none of a plain file"));
+  io::BlockChecksums checksums;
+  checksums.update(std::as_bytes(std::span(contents)));
+  report.file.checksums = checksums.finish();
+  io::write_file(fs, folder / name, contents);
+  return report;
+}
+
 Manifest read_manifest(io::Fs& fs, const io::Path& folder) {
   const io::Path path = folder / io::kManifestName;
   const io::MappedFile file = fs.map(path);
@@ -89,9 +100,7 @@ CheckpointReader::CheckpointReader(io::Fs& fs, io::Path folder)
   }
 }
 
-CheckpointReader::Shard& CheckpointReader::open(const std::string& file_name) {
-  const auto known = shards_.find(file_name);
-  if (known != shards_.end()) return known->second;
+CheckpointReader::Shard CheckpointReader::map(const std::string& file_name) {
   Shard shard;
   shard.record = manifest_.find_file(file_name);
   shard.file = fs_.map(folder_ / file_name);
@@ -99,6 +108,13 @@ CheckpointReader::Shard& CheckpointReader::open(const std::string& file_name) {
     throw InputError(str("[", folder_.string(), "] file ", file_name, ": its size changed while it was read"));
   }
   shard.verified.resize(shard.record->checksums.blocks.size());
+  return shard;
+}
+
+CheckpointReader::Shard& CheckpointReader::open(const std::string& file_name) {
+  const auto known = shards_.find(file_name);
+  if (known != shards_.end()) return known->second;
+  Shard shard = map(file_name);
   io::Reader length(shard.file.bytes(), file_name);
   const std::uint64_t header_bytes = length.u64("header length");
   length.need(header_bytes, "header");
@@ -119,6 +135,17 @@ void CheckpointReader::verify(Shard& shard, std::uint64_t begin, std::uint64_t e
     verified_bytes_ +=
         std::min(io::kChecksumBlockBytes, shard.record->checksums.bytes - block * io::kChecksumBlockBytes);
   }
+}
+
+bool CheckpointReader::verify_plain_files() {
+  bool any = false;
+  for (const FileRecord& file : manifest_.files) {
+    if (!is_plain(file)) continue;
+    any = true;
+    Shard plain = map(file.name);
+    verify(plain, 0, file.checksums.bytes, "the vocabulary");
+  }
+  return any;
 }
 
 std::span<const std::byte> CheckpointReader::bytes_of(const TensorRecord& tensor, const ShardSlice& slice) {

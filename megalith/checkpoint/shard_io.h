@@ -27,6 +27,10 @@ std::string shard_file_name(int rank);
 ShardReport write_shard(io::Fs& fs, const io::Path& folder, const std::string& file_name,
                         std::span<const NamedPiece> pieces);
 
+/// Writes a file without tensors, FOLDER/name, synced and closed. `name` must be one of io::kPlainFileNames. Throws
+/// IoError.
+ShardReport write_plain_file(io::Fs& fs, const io::Path& folder, const std::string& name, std::string_view contents);
+
 /// The verified manifest of a published folder, which must be the folder of its step. Throws as parse_manifest.
 Manifest read_manifest(io::Fs& fs, const io::Path& folder);
 
@@ -46,6 +50,8 @@ class CheckpointReader {
   /// CheckpointError (refused) when there is no such tensor or its shape or dtype differ, InputError naming file,
   /// tensor and bytes when what is needed is damaged.
   void read(const TensorSlice& slice, const Tensor& into);
+  /// Throws InputError where a byte of the plain files is not that of the save. False when there are none.
+  bool verify_plain_files();
   /// Bytes whose checksums were verified so far.
   std::uint64_t verified_bytes() const { return verified_bytes_; }
 
@@ -56,6 +62,7 @@ class CheckpointReader {
     SafeTensorsHeader header;
     std::vector<bool> verified;  // per block
   };
+  Shard map(const std::string& file_name);
   Shard& open(const std::string& file_name);
   /// Throws unless the blocks that hold bytes [begin, end) are whole. `what` names their reader.
   void verify(Shard& shard, std::uint64_t begin, std::uint64_t end, std::string_view what);

@@ -271,7 +271,16 @@ bool MergeTable::insert(std::int32_t left, std::int32_t right, Merge merge) {
   return true;
 }
 
+VocabularyPaths vocabulary_paths(io::Fs& fs, const io::Path& vocab_dir) {
+  const io::Path whole = vocab_dir / "tokenizer.json";
+  if (fs.exists(whole) && !fs.exists(vocab_dir / "encoder.json") && !fs.exists(vocab_dir / "vocab.json"))
+    return {whole, {}};
+  return {first_existing(fs, vocab_dir, "encoder.json", "vocab.json"),
+          first_existing(fs, vocab_dir, "vocab.bpe", "merges.txt")};
+}
+
 BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir) {
+  const auto [tokens_file, merges_file] = vocabulary_paths(fs, vocab_dir);
   const ByteAlphabet alphabet;
   BpeVocabulary vocabulary;
   const auto index = [&](const io::Path& file, const std::vector<TokenEntry>& tokens) {
@@ -282,16 +291,13 @@ BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir) {
       vocabulary.content_hash = hash_combine(vocabulary.content_hash, fnv1a(token));
     return ids;
   };
-  const io::Path whole = vocab_dir / "tokenizer.json";
-  if (fs.exists(whole) && !fs.exists(vocab_dir / "encoder.json") && !fs.exists(vocab_dir / "vocab.json")) {
-    const TokenizerJson found = read_tokenizer_json(fs, whole);
-    const IdByBytes ids = index(whole, found.tokens);
-    MergeReader merges(whole, alphabet, ids, found.merges.size(), vocabulary);
+  if (merges_file.empty()) {
+    const TokenizerJson found = read_tokenizer_json(fs, tokens_file);
+    const IdByBytes ids = index(tokens_file, found.tokens);
+    MergeReader merges(tokens_file, alphabet, ids, found.merges.size(), vocabulary);
     for (std::size_t i = 0; i < found.merges.size(); ++i) merges.add(found.merges[i], i + 1);
     return vocabulary;
   }
-  const io::Path tokens_file = first_existing(fs, vocab_dir, "encoder.json", "vocab.json");
-  const io::Path merges_file = first_existing(fs, vocab_dir, "vocab.bpe", "merges.txt");
   const IdByBytes ids = index(tokens_file, read_encoder_json(fs, tokens_file));
   read_merges_file(fs, merges_file, alphabet, ids, vocabulary);
   return vocabulary;

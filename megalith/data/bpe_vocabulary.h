@@ -55,6 +55,13 @@ struct BpeVocabulary {
   std::uint64_t content_hash = 0;
 };
 
+/// The files that hold a vocabulary; `merges` is empty where `tokens` is a tokenizer.json, which has both.
+struct VocabularyPaths {
+  io::Path tokens, merges;
+};
+/// Those that load_bpe_vocabulary() reads. Throws InputError where one is missing.
+VocabularyPaths vocabulary_paths(io::Fs& fs, const io::Path& vocab_dir);
+
 /// Reads vocab_dir/encoder.json (or vocab.json) and vocab_dir/vocab.bpe (or merges.txt); where neither of the first two
 /// is there, vocab_dir/tokenizer.json of the tokenizers library, which must describe GPT-2's way of encoding.
 /// Throws InputError "[FILE] line N, ..." naming the rule that is broken, IoError.

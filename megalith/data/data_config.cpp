@@ -63,8 +63,6 @@ void check(const DataConfig& config, Problems& out) {
     out.add("data.tokenizer", config.tokenizer,
             str("must be gpt2 or byte", near.empty() ? std::string() : str("; did you mean ", near, "?")));
   }
-  out.require(config.tokenizer != "gpt2" || !config.vocab_dir.empty(), "data.vocab_dir", "\"\"",
-              "the gpt2 tokenizer needs the folder with encoder.json and vocab.bpe");
   out.require(!config.train.empty(), "data.train", "[]", "must name at least one file to train on");
   for (const auto& [key, paths] : {std::pair{"data.train", &config.train}, {"data.valid", &config.valid}}) {
     out.require(std::ranges::find(*paths, "") == paths->end(), key, "\"\"",

@@ -14,7 +14,7 @@ namespace megalith::data {
 /// Section [data] of a recipe.
 struct DataConfig {
   std::string tokenizer = "gpt2";  ///< see tokenizer_names()
-  std::string vocab_dir{};         ///< of gpt2: the folder with encoder.json and vocab.bpe
+  std::string vocab_dir{};         ///< of gpt2: the folder with encoder.json and vocab.bpe; empty: the one that ships
   /// Text, JSON lines, or prefixes of .bin/.idx: read one after the other; or "WEIGHT PATH" each: blended.
   std::vector<std::string> train{};
   std::vector<std::string> valid{};  ///< the same without weights; empty: taken from train by `split`, if that is given

@@ -45,7 +45,10 @@ bool is_trash(std::string_view name) {
          parse_step_folder(name.substr(0, dash)).has_value();
 }
 
-bool is_checkpoint_file(std::string_view name) { return name == kManifestName || name.ends_with(".safetensors"); }
+bool is_checkpoint_file(std::string_view name) {
+  return name == kManifestName || name.ends_with(".safetensors") ||
+         std::ranges::find(kPlainFileNames, name) != kPlainFileNames.end();
+}
 
 /// Names in a folder that no save of ours makes.
 std::vector<std::string> foreign_names(Fs& fs, const Path& folder) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <compare>
 #include <optional>
 #include <string>
@@ -33,6 +34,8 @@ std::vector<StepFolder> published(Fs& fs, const Path& root);
 std::string temporary_suffix();
 
 inline constexpr std::string_view kManifestName = "MANIFEST";
+/// Files of a checkpoint that hold no tensors: the vocabulary.
+inline constexpr std::array<std::string_view, 3> kPlainFileNames = {"merges.txt", "tokenizer.json", "vocab.json"};
 
 /// Makes root (durably) and an empty folder in it for the shards of a save. Called by one rank. Returns the folder.
 Path begin_save(Fs& fs, const Path& root, Index step);

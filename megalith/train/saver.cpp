@@ -168,6 +168,14 @@ std::vector<checkpoint::ShardReport> Saver::gather(const std::optional<checkpoin
   return reports;
 }
 
+std::vector<checkpoint::ShardReport> Saver::write_vocabulary(const io::Path& staging) {
+  std::vector<checkpoint::ShardReport> reports;
+  if (identity_.vocabulary == nullptr) return reports;
+  for (const data::VocabularyFile& file : *identity_.vocabulary)
+    reports.push_back(checkpoint::write_plain_file(fs_, staging, file.name, file.text));
+  return reports;
+}
+
 checkpoint::Digest128 Saver::save(const Progress& progress) {
   const bool first = engine_.world().rank() == 0;
   std::string problem;
@@ -186,6 +194,7 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
   attempt([&] { state.reserve(); });
   problem = first_problem(problem);  // before the ranks gather what they save
   std::optional<checkpoint::ShardReport> report;
+  std::vector<checkpoint::ShardReport> vocabulary;
   if (problem.empty()) {
     const std::vector<checkpoint::NamedPiece> pieces = owned_pieces(state);
     if (!pieces.empty()) {
@@ -193,12 +202,14 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
         report = checkpoint::write_shard(fs_, staging, checkpoint::shard_file_name(engine_.world().rank()), pieces);
       });
     }
+    if (first) attempt([&] { vocabulary = write_vocabulary(staging); });
     problem = first_problem(problem);
   }
   checkpoint::Digest128 digest;
   if (problem.empty()) {
-    const std::vector<checkpoint::ShardReport> reports = gather(report);
+    std::vector<checkpoint::ShardReport> reports = gather(report);
     if (first) {
+      reports.insert(reports.end(), vocabulary.begin(), vocabulary.end());
       const checkpoint::Manifest manifest = checkpoint::build_manifest(run_state(progress), reports);
       digest = manifest.digest;
       attempt([&] { io::publish(fs_, staging, checkpoint::manifest_text(manifest)); });

@@ -4,6 +4,7 @@
 
 #include "megalith/checkpoint/choose.h"
 #include "megalith/checkpoint/shard_io.h"
+#include "megalith/data/vocabulary_files.h"
 #include "megalith/train/engine.h"
 #include "megalith/train/host_state.h"
 
@@ -12,6 +13,7 @@ namespace megalith::train {
 /// What must be the same when a run goes on: hashes of what the recipe alone does not show. 0: not known, any will do.
 struct DataIdentity {
   std::uint64_t tokenizer = 0, corpus = 0;
+  data::VocabularyFiles vocabulary = nullptr;  ///< which every checkpoint holds, where the tokenizer has files
 };
 
 /// What resume() found.
@@ -50,6 +52,8 @@ class Saver {
   std::vector<checkpoint::NamedPiece> owned_pieces(HostState& state);
   checkpoint::RunState run_state(const Progress& progress);
   checkpoint::Digest128 digest_of_state(const Progress& progress);
+  /// Of the files that hold no tensors, which this rank writes.
+  std::vector<checkpoint::ShardReport> write_vocabulary(const io::Path& staging);
   std::vector<checkpoint::ShardReport> gather(const std::optional<checkpoint::ShardReport>& mine);
   /// The text of the lowest rank that has one, on every rank; empty when none has.
   std::string first_problem(const std::string& mine);

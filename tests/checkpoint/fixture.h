@@ -118,6 +118,8 @@ inline RunState run_state(Index step) {
           .texts = {{"recipe.toml", "[train]\nsteps = 10 # \"quoted\" \xc3\xa9\n"}}};
 }
 
+inline constexpr std::string_view kVocabulary = "{\"a\": 0}\n";
+
 /// The whole save of a run of several ranks: what a trainer does, one rank after the other.
 inline io::StepFolder save_checkpoint(io::Fs& fs, const io::Path& root, Index step,
                                       std::vector<std::vector<Part>> parts) {
@@ -130,6 +132,7 @@ inline io::StepFolder save_checkpoint(io::Fs& fs, const io::Path& root, Index st
       const ShardReport report = write_shard(fs, staging, shard_file_name(static_cast<int>(rank)), pieces);
       reports.push_back(parse_report(serialize_report(report), "report"));  // as if sent to rank 0
     }
+    reports.push_back(write_plain_file(fs, staging, "vocab.json", kVocabulary));
     return io::publish(fs, staging, manifest_text(build_manifest(run_state(step), reports)));
   } catch (...) {
     io::abandon(fs, staging);

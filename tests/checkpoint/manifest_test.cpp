@@ -71,7 +71,7 @@ TEST(Manifest, HostileTextsAreRefusedWithTheReason) {
       {"\"step\": 100", "\"step\": 1.5", "run.step: must be an integer"},
       {"\"step\": 100", "\"step\": 9223372036854775808", "run.step: is too large"},
       {"\"step\": 100", "\"step\": 100, \"step\": 100", "key \"step\" is there twice"},
-      {"\"step\": 100", "\"stop\": 100", "has a key \"stop\" that version 1 does not have"},
+      {"\"step\": 100", "\"stop\": 100", "has a key \"stop\" that version 2 does not have"},
       {"\"grid\": \"tp2 pp2\",", "", "run: has no key \"grid\""},
       {"\"run\": {", "\"more\": 1, \"run\": {", "has a key \"more\""},
       {"\"sample\": 4096", "\"sample\": \"4096\"", "run.integers.sample: must be an integer"},
@@ -106,9 +106,20 @@ TEST(Manifest, HostileTextsAreRefusedWithTheReason) {
 }
 
 TEST(Manifest, NewerVersionIsRefusedNotDamaged) {
-  const std::string text = resealed(manifest_text(small_manifest()), "\"version\": 1", "\"version\": 2");
+  const std::string text = resealed(manifest_text(small_manifest()), "\"version\": 1", "\"version\": 3");
   EXPECT_EQ(error_of<CheckpointError>([&] { parse_manifest(text, "m"); }),
-            "[m] version = 2: this program reads version 1");
+            "[m] version = 3: this program reads versions 1 to 2");
+}
+
+TEST(Manifest, OnlyPlainFilesNeedTheSecondVersion) {
+  std::vector<ShardReport> reports = {report_of("a.safetensors", {{"w", {4}, {0}, {4}}})};
+  const Manifest first = build_manifest(run_state(1), reports);
+  EXPECT_NE(manifest_text(first).find("\"version\": 1"), std::string::npos);
+  reports.push_back({.file = {"vocab.json", {100, {{1, 2}}}}, .pieces = {}, .digest = {}});
+  const Manifest second = build_manifest(run_state(1), reports);
+  EXPECT_NE(manifest_text(second).find("\"version\": 2"), std::string::npos);
+  EXPECT_EQ(second.digest, first.digest);
+  EXPECT_EQ(parse_manifest(manifest_text(second), "m"), second);
 }
 
 TEST(BuildManifest, RefusesGapsOverlapsAndContradictions) {

@@ -67,6 +67,7 @@ TEST(Resharding, SeveralBlocksEachVerifiedOnce) {
   Part first(big, {{0, 0}, {10, 2000}});
   reader.read(first.slice, first.tensor());
   EXPECT_EQ(first.values, cut(big, {{0, 0}, {10, 2000}}).values);
+  EXPECT_TRUE(reader.verify_plain_files());
   const std::uint64_t verified = reader.verified_bytes();
   EXPECT_EQ(static_cast<Index>(verified), reader.manifest().bytes());  // a slice's whole extent is verified
   Part second(big, {{1000, 7}, {400, 3}});
@@ -181,6 +182,22 @@ TEST_F(SavedCheckpoint, ExchangedShardsAndManifestsAreFound) {
               HasSubstr("step = 100: the folder is step_00000200; this manifest belongs to another one"));
   std::filesystem::remove(later / "MANIFEST");
   EXPECT_THAT(error_of<InputError>([&] { load_checkpoint(*fs_, later); }), HasSubstr("there is no such file"));
+}
+
+TEST_F(SavedCheckpoint, HoldsPlainFilesAndFindsTheirDamage) {
+  EXPECT_EQ(read_all(folder_ / "vocab.json"), kVocabulary);
+  EXPECT_TRUE(CheckpointReader(*fs_, folder_).verify_plain_files());
+  write_all(folder_ / "vocab.json", "{\"b\": 0}\n");
+  const auto what = HasSubstr("file vocab.json, bytes 0 to 9: checksum = ");
+  EXPECT_THAT(verify(*fs_, folder_).problems, ElementsAre(what));
+  CheckpointReader reader(*fs_, folder_);
+  EXPECT_THAT(error_of<InputError>([&] { reader.verify_plain_files(); }), what);
+}
+
+TEST(PlainFiles, HaveNamesOfTheirOwn) {
+  const TempDir dir;
+  EXPECT_THAT(error_of<InternalError>([&] { write_plain_file(*io::posix_fs(), dir.path(), "notes.txt", "x"); }),
+              HasSubstr("name = notes.txt: is none of a plain file"));
 }
 
 TEST_F(SavedCheckpoint, VerifyRecomputesTheDigest) {

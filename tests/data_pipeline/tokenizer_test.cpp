@@ -27,7 +27,7 @@ std::string from_hex(const std::string& hex) {
 }
 
 TEST(Gpt2Tokenizer, EncodesAndDecodesAllCases) {
-  std::ifstream file(gpt2_dir() / "encode_cases.jsonl");
+  std::ifstream file(MEGALITH_TEST_DATA "/gpt2/encode_cases.jsonl");
   int cases = 0;
   for (std::string line; std::getline(file, line); ++cases) {
     const nlohmann::json test = nlohmann::json::parse(line);

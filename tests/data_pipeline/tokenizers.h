@@ -8,7 +8,7 @@
 
 namespace megalith::data {
 
-inline io::Path gpt2_dir() { return io::Path(MEGALITH_TEST_DATA) / "gpt2"; }
+inline io::Path gpt2_dir() { return io::Path(MEGALITH_TEST_DATA) / "../../share/gpt2"; }
 
 /// Loaded once: it takes some 50 ms, much longer under sanitizers.
 inline const std::shared_ptr<const Tokenizer>& gpt2() {

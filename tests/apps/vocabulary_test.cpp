@@ -1,0 +1,131 @@
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "megalith/io/json_document.h"
+
+#include "tests/apps/program.h"
+#include "tests/test_data.h"
+
+// The vocabulary that ships, and the one that a checkpoint holds.
+namespace megalith {
+namespace {
+
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::Program;
+using testing::program;
+using testing::run_shell;
+
+const std::string kSources = MEGALITH_TEST_DATA "/../..";
+
+/// A run whose recipe names no vocabulary, or the one in `vocab_dir`.
+class Gpt2Run : public Program {
+ protected:
+  std::string train_gpt2(const std::string& name, const std::string& more = "") const {
+    return train(name, "--set data.tokenizer=gpt2 --set train.steps=2 --set train.eval_interval=0 " + more);
+  }
+  std::string generate(const std::string& name) const {
+    return "cd / && megalith generate --checkpoint " + out(name) + " --prompt 'the line' --max-tokens 8 --seed 1";
+  }
+  std::string step(const std::string& name) const { return out(name) + "/checkpoints/step_00000002"; }
+};
+
+TEST_F(Gpt2Run, ACheckpointHoldsItsVocabulary) {
+  const std::string copy = out("vocabulary");
+  ASSERT_EQ(run_shell("cp -r " + kSources + "/share/gpt2 " + copy).code, 0);
+  const Finished trained = run_shell(train_gpt2("a", "--set parallel.tp=2 --set data.vocab_dir=" + copy));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Finished before = run_shell(generate("a"));
+  ASSERT_EQ(before.code, 0) << before.err;
+  ASSERT_EQ(run_shell("rm -r " + copy).code, 0);
+  const Finished after = run_shell(generate("a"));
+  EXPECT_EQ(after.code, 0) << after.err;
+  EXPECT_EQ(after.out, before.out);
+  EXPECT_EQ(after.out.substr(0, 8), "the line");
+  // It serves as a vocabulary elsewhere, and is looked at as the rest of the checkpoint is.
+  const Finished ids = run_shell("megalith tokenize --text 'Hello world' --vocab-dir " + step("a"));
+  EXPECT_EQ(ids.out, "{\"text\":\"Hello world\",\"ids\":[15496,995]}\n") << ids.err;
+  EXPECT_EQ(run_shell("megalith checkpoint verify " + out("a")).code, 0);
+  ASSERT_EQ(run_shell("printf X | dd of=" + step("a") + "/merges.txt bs=1 seek=3000 conv=notrunc").code, 0);
+  const Finished damaged = run_shell(generate("a"));
+  EXPECT_NE(damaged.code, 0);
+  EXPECT_THAT(damaged.err, HasSubstr("file merges.txt, bytes 0 to 456318: checksum"));
+  EXPECT_THAT(run_shell("megalith checkpoint verify " + out("a")).err, HasSubstr("file merges.txt"));
+}
+
+TEST_F(Gpt2Run, ACheckpointWithoutVocabularyStillLoads) {
+  ASSERT_EQ(run_shell(train_gpt2("a")).code, 0);
+  const Finished want = run_shell(generate("a"));
+  // Such a one as earlier versions saved: its manifest lists no plain files.
+  std::ifstream file(step("a") + "/MANIFEST");
+  nlohmann::ordered_json manifest = nlohmann::ordered_json::parse(file);
+  std::erase_if(manifest["files"].get_ref<nlohmann::ordered_json::array_t&>(),
+                [](const auto& entry) { return !entry["name"].template get<std::string>().ends_with(".safetensors"); });
+  manifest["version"] = 1;
+  manifest.erase("checksum");
+  std::ofstream(step("a") + "/MANIFEST") << io::seal_json(manifest);
+  ASSERT_EQ(run_shell("rm " + step("a") + "/vocab.json " + step("a") + "/merges.txt").code, 0);
+  ASSERT_EQ(run_shell("megalith checkpoint verify " + out("a")).code, 0);
+  const Finished got = run_shell(generate("a"));
+  EXPECT_EQ(got.code, 0) << got.err;
+  EXPECT_EQ(got.out, want.out);
+  const Finished longer = run_shell(train_gpt2("a", "--resume --set train.steps=3"));
+  EXPECT_EQ(longer.code, 0) << longer.err;
+}
+
+TEST_F(Gpt2Run, ExportsTheTokenizerFromAnyFolder) {
+  ASSERT_EQ(run_shell(train_gpt2("a")).code, 0);
+  const Finished exported = run_shell("cd / && megalith checkpoint export-hf " + out("a") + " --out " + out("hf"));
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  EXPECT_EQ(exported.err, "");
+  EXPECT_EQ(run_shell("ls " + out("hf")).out,
+            "config.json\nmerges.txt\nmodel.safetensors\ntokenizer_config.json\nvocab.json\n");
+  EXPECT_EQ(run_shell("cmp " + kSources + "/share/gpt2/vocab.bpe " + out("hf") + "/merges.txt").code, 0);
+  // An imported model brings its vocabulary.
+  ASSERT_EQ(run_shell("megalith checkpoint import-hf " + out("hf") + " --out " + out("b")).code, 0);
+  ASSERT_EQ(run_shell("rm -r " + out("hf")).code, 0);
+  const Finished text = run_shell(generate("b"));
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(text.out, run_shell(generate("a")).out);
+}
+
+TEST_F(Program, ABytesModelExportsATokenizer) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  ASSERT_EQ(run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("hf")).code, 0);
+  EXPECT_EQ(run_shell("ls " + out("hf")).out,
+            "config.json\nmodel.safetensors\ntokenizer.json\ntokenizer_config.json\n");
+}
+
+TEST(ShippedVocabulary, IsFoundFromAnyFolder) {
+  const Finished ids = run_shell("cd / && megalith tokenize --text 'Hello world'");
+  EXPECT_EQ(ids.out, "{\"text\":\"Hello world\",\"ids\":[15496,995]}\n") << ids.err;
+}
+
+TEST(ShippedVocabulary, IsNamedWhereItIsMissing) {
+  const TempDir dir;
+  const Finished alone = run_shell("cp " + program() + " " + (dir / "megalith").string() + " && " +
+                                   (dir / "megalith").string() + " tokenize --text a");
+  EXPECT_EQ(alone.code, 64) << alone.err;
+  EXPECT_THAT(alone.err, HasSubstr("data.vocab_dir is not set, and there is no share/megalith/gpt2 or share/gpt2"));
+}
+
+// The first block of TOML in docs/recipe.md.
+TEST(RecipeDocs, TheSmallestRecipeRuns) {
+  const std::string text = read_all(kSources + "/docs/recipe.md");
+  const std::size_t begin = text.find("```toml\n"), end = text.find("```", begin + 8);
+  ASSERT_NE(end, std::string::npos);
+  const TempDir dir;
+  std::ofstream(dir / "smallest.toml") << text.substr(begin + 8, end - begin - 8);
+  const Finished run = run_shell("cd " + kSources + " && megalith train " + (dir / "smallest.toml").string() +
+                                 " --out " + (dir / "out").string());
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(testing::metrics_of((dir / "out").string()).size(), 10u);
+}
+
+}  // namespace
+}  // namespace megalith
