@@ -5,13 +5,11 @@
 #include <unordered_map>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/data/json_object.h"
-#include "megalith/io/json_reader.h"
+#include "megalith/data/tokenizer_json.h"
 #include "megalith/io/reader.h"
 
 namespace megalith::data {
@@ -62,12 +60,6 @@ io::Path first_existing(io::Fs& fs, const io::Path& dir, std::string_view a, std
   throw InputError(str("[gpt2 tokenizer] ", (dir / a).string(), ": not found, nor ", b,
                        " beside it; set vocab_dir to the folder with GPT-2's two vocabulary files"));
 }
-
-struct TokenEntry {
-  std::string spelling;
-  std::uint64_t id = 0;
-  std::size_t line = 0;  ///< where it stands in the file
-};
 
 /// encoder.json: {"token": id, ...}
 std::vector<TokenEntry> read_encoder_json(io::Fs& fs, const io::Path& file) {
@@ -162,6 +154,21 @@ class MergeReader {
     vocabulary_.content_hash = hash_combine(vocabulary_.content_hash, fnv1a(content));
   }
 
+  /// At the end. Tokens that no merge makes come from no text: a file of merges that was cut short looks like that.
+  void look_for_unmade(const std::vector<TokenEntry>& tokens) {
+    std::vector<std::int32_t> unmade;
+    for (const TokenEntry& token : tokens) {
+      const auto id = static_cast<std::int32_t>(token.id);
+      if (!token.added && !made_[token.id] && id != vocabulary_.end_of_document) unmade.push_back(id);
+    }
+    if (unmade.empty()) return;
+    const std::int32_t first = *std::ranges::min_element(unmade);
+    vocabulary_.warning =
+        str("[", file_.string(), "] its ", rank_, " merges do not make ", unmade.size(),
+            " tokens of the vocabulary, the first of which is ", first, " (\"",
+            io::printable(vocabulary_.tokens[static_cast<std::size_t>(first)]), "\"): was the file cut short?");
+  }
+
  private:
   /// A merge may use only what exists when its rank is reached. That excludes cycles too.
   std::int32_t token(std::string_view spelling, std::string_view content, std::uint64_t line) const {
@@ -187,8 +194,8 @@ class MergeReader {
 };
 
 /// vocab.bpe: lines "LEFT RIGHT", perhaps after a line "#version".
-void read_merges_file(io::Fs& fs, const io::Path& file, const ByteAlphabet& alphabet, const IdByBytes& ids,
-                      BpeVocabulary& vocabulary) {
+void read_merges_file(io::Fs& fs, const io::Path& file, const std::vector<TokenEntry>& tokens,
+                      const ByteAlphabet& alphabet, const IdByBytes& ids, BpeVocabulary& vocabulary) {
   const io::MappedFile mapped = fs.map(file);
   const std::string_view text = mapped.text();
   MergeReader merges(file, alphabet, ids, static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1,
@@ -199,61 +206,7 @@ void read_merges_file(io::Fs& fs, const io::Path& file, const ByteAlphabet& alph
     const bool empty_end = line->empty() && lines.at_end();
     if (!header && !empty_end) merges.add(*line, lines.line());
   }
-}
-
-/// What one tokenizer.json of the tokenizers library says; the lines of its entries count from 1 within their list.
-struct TokenizerJson {
-  std::vector<TokenEntry> tokens;
-  std::vector<std::string> merges;
-};
-
-/// Anything that would encode otherwise than GPT-2 is refused.
-void check_pipeline(const io::Path& file, const nlohmann::json& root) {
-  const auto fail = [&](std::string_view what, std::string_view rule) {
-    throw InputError(str("[", file.string(), "] ", what, ": ", rule));
-  };
-  const auto get = [](const nlohmann::json& object, const char* key) {
-    return object.is_object() && object.contains(key) ? object.at(key) : nlohmann::json();
-  };
-  if (get(get(root, "model"), "type") != "BPE") fail("model.type", "must be BPE");
-  if (!get(root, "normalizer").is_null()) fail("normalizer", "must be null: GPT-2 changes no text");
-  const nlohmann::json pre = get(root, "pre_tokenizer");
-  if (get(pre, "type") != "ByteLevel") fail("pre_tokenizer.type", "must be ByteLevel");
-  if (get(pre, "add_prefix_space") == true) fail("pre_tokenizer.add_prefix_space", "must be false");
-  if (get(pre, "use_regex") == false) fail("pre_tokenizer.use_regex", "must be true");
-}
-
-TokenizerJson read_tokenizer_json(io::Fs& fs, const io::Path& file) {
-  const io::MappedFile mapped = fs.map(file);
-  const nlohmann::json root = io::read_json(mapped.text(), {.name = file.string()});
-  if (!root.is_object()) throw InputError(str("[", file.string(), "] must be a JSON object"));
-  check_pipeline(file, root);
-  const nlohmann::json& model = root.at("model");
-  if (!model.contains("vocab") || !model.at("vocab").is_object() || !model.contains("merges") ||
-      !model.at("merges").is_array())
-    throw InputError(str("[", file.string(), "] model: must have an object vocab and an array merges"));
-  TokenizerJson found;
-  const auto add = [&](const std::string& spelling, const nlohmann::json& id) {
-    if (!id.is_number_unsigned())
-      refuse(file, found.tokens.size() + 1,
-             str("token \"", io::printable(spelling), "\": its id must be a whole number that is not negative"));
-    found.tokens.push_back({spelling, id.get<std::uint64_t>(), found.tokens.size() + 1});
-  };
-  for (const auto& [spelling, id] : model.at("vocab").items()) add(spelling, id);
-  for (const nlohmann::json& extra : root.value("added_tokens", nlohmann::json::array())) {
-    if (!extra.is_object() || !extra.contains("content") || !extra.at("content").is_string() || !extra.contains("id"))
-      throw InputError(str("[", file.string(), "] added_tokens: each must have content and id"));
-    const auto content = extra.at("content").get<std::string>();
-    if (!model.at("vocab").contains(content)) add(content, extra.at("id"));
-  }
-  for (const nlohmann::json& merge : model.at("merges")) {
-    const bool pair = merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string();
-    if (!pair && !merge.is_string())
-      refuse(file, found.merges.size() + 1, "a merge: must be \"LEFT RIGHT\" or [\"LEFT\", \"RIGHT\"]");
-    found.merges.push_back(pair ? str(merge[0].get<std::string>(), ' ', merge[1].get<std::string>())
-                                : merge.get<std::string>());
-  }
-  return found;
+  merges.look_for_unmade(tokens);
 }
 
 }  // namespace
@@ -296,10 +249,12 @@ BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir) {
     const IdByBytes ids = index(tokens_file, found.tokens);
     MergeReader merges(tokens_file, alphabet, ids, found.merges.size(), vocabulary);
     for (std::size_t i = 0; i < found.merges.size(); ++i) merges.add(found.merges[i], i + 1);
+    merges.look_for_unmade(found.tokens);
     return vocabulary;
   }
-  const IdByBytes ids = index(tokens_file, read_encoder_json(fs, tokens_file));
-  read_merges_file(fs, merges_file, alphabet, ids, vocabulary);
+  const std::vector<TokenEntry> tokens = read_encoder_json(fs, tokens_file);
+  const IdByBytes ids = index(tokens_file, tokens);
+  read_merges_file(fs, merges_file, tokens, alphabet, ids, vocabulary);
   return vocabulary;
 }
 

@@ -53,6 +53,7 @@ struct BpeVocabulary {
   MergeTable merges{0};
   std::int32_t end_of_document = -1;  ///< <|endoftext|>
   std::uint64_t content_hash = 0;
+  std::string warning;  ///< that merges seem to be missing; else empty
 };
 
 /// The files that hold a vocabulary; `merges` is empty where `tokens` is a tokenizer.json, which has both.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "megalith/base/hash.h"
+#include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/base/utf8.h"
@@ -73,7 +74,9 @@ std::shared_ptr<const Tokenizer> make_tokenizer(std::string_view name, const io:
   if (name == "gpt2") {
     if (vocab_dir.empty())
       throw ConfigError("vocab_dir is not set: the gpt2 tokenizer reads encoder.json and vocab.bpe from that folder");
-    return std::make_shared<ByteLevelBpe>(load_bpe_vocabulary(fs, vocab_dir));
+    BpeVocabulary vocabulary = load_bpe_vocabulary(fs, vocab_dir);
+    if (!vocabulary.warning.empty()) log::warning(vocabulary.warning);
+    return std::make_shared<ByteLevelBpe>(std::move(vocabulary));
   }
   const std::string_view near = nearest(name, kNames);
   throw ConfigError(str("tokenizer = \"", name, "\": must be gpt2 or byte",

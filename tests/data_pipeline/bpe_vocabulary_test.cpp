@@ -94,20 +94,92 @@ TEST(BpeVocabulary, ReadsTokenizerJson) {
   EXPECT_EQ(load(added).content_hash, hash) << "the end of text among the added tokens only";
 
   const auto error = [&](const nlohmann::ordered_json& file) { return error_of<InputError>([&] { load(file); }); };
-  auto bad = whole_file({"ab"}, R"(["a b"])");
-  bad["model"]["type"] = "WordPiece";
-  EXPECT_NE(error(bad).find("tokenizer.json] model.type: must be BPE"), std::string::npos) << error(bad);
-  bad = whole_file({"ab"}, R"(["a b"])");
-  bad["pre_tokenizer"]["add_prefix_space"] = true;
-  EXPECT_NE(error(bad).find("add_prefix_space"), std::string::npos) << error(bad);
-  bad = whole_file({"ab"}, R"(["a b"])");
-  bad["normalizer"] = {{"type", "NFC"}};
-  EXPECT_NE(error(bad).find("normalizer"), std::string::npos) << error(bad);
-  EXPECT_NE(error(whole_file({"ab"}, R"(["a b", 7])")).find("line 2, a merge: must be"), std::string::npos);
+  const std::string where = str("[", (dir / "tokenizer.json").string(), "] ");
+  EXPECT_EQ(error(whole_file({"ab"}, R"(["a b", 7])")),
+            where + "model.merges[1] = 7: must be \"LEFT RIGHT\" or [\"LEFT\", \"RIGHT\"]");
   EXPECT_NE(error(whole_file({"ab"}, R"(["a c"])")).find("the token that it makes is not in the vocabulary"),
             std::string::npos);
-  EXPECT_NE(error({{"model", 3}}).find("model.type"), std::string::npos);
+  EXPECT_EQ(error({{"model", 3}}), where + "model.type = null: must be \"BPE\"");
   EXPECT_NE(error(nlohmann::ordered_json::array()).find("must be a JSON object"), std::string::npos);
+}
+
+/// A change to a tokenizer.json: where, to what, and the error that names it; "" where it changes no ids.
+struct Change {
+  const char *pointer, *value, *error;
+};
+const Change kChanges[] = {
+    {"/model/type", R"("WordPiece")", R"(model.type = "WordPiece": must be "BPE")"},
+    {"/model/ignore_merges", "true", "model.ignore_merges = true: must be false: tokens come from merges alone"},
+    {"/model/ignore_merges", "false", ""},
+    {"/model/byte_fallback", "true", "model.byte_fallback = true: must be false: every byte has a token"},
+    {"/model/byte_fallback", "null", ""},
+    {"/model/continuing_subword_prefix", R"("##")", R"(model.continuing_subword_prefix = "##": must be empty)"},
+    {"/model/continuing_subword_prefix", R"("")", ""},
+    {"/model/end_of_word_suffix", R"("</w>")", R"(model.end_of_word_suffix = "</w>": must be empty)"},
+    {"/model/end_of_word_suffix", "null", ""},
+    {"/model/dropout", "0.1", "model.dropout = 0.1: must be null or 0: ids would be random"},
+    {"/model/dropout", "0.0", ""},
+    {"/model/dropout", "null", ""},
+    {"/model/unk_token", R"("<unk>")", ""},
+    {"/normalizer", R"({"type": "NFC"})", R"(normalizer = {"type":"NFC"}: must be null: GPT-2 changes no text)"},
+    {"/normalizer", "{}", ""},
+    {"/truncation", R"({"max_length": 8})", R"(truncation = {"max_length":8}: must be null: it would cut ids off)"},
+    {"/padding", R"({"pad_id": 0})", R"(padding = {"pad_id":0}: must be null: it would add ids)"},
+    {"/pre_tokenizer/type", R"("Whitespace")", R"(pre_tokenizer.type = "Whitespace": must be "ByteLevel")"},
+    {"/pre_tokenizer", "null", R"(pre_tokenizer.type = null: must be "ByteLevel")"},
+    {"/pre_tokenizer/add_prefix_space", "true", "pre_tokenizer.add_prefix_space = true: must be false"},
+    {"/pre_tokenizer/use_regex", "false", "pre_tokenizer.use_regex = false: must be true"},
+    {"/pre_tokenizer/trim_offsets", "true", ""},
+    {"/post_processor", "null", ""},
+    {"/post_processor", R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false})", ""},
+    {"/post_processor", R"({"type": "RobertaProcessing", "sep": ["</s>", 2]})",
+     R"(post_processor.type = "RobertaProcessing": must be ByteLevel: others add tokens to every text)"},
+    {"/post_processor", R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}]})", ""},
+    {"/post_processor",
+     R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}]})",
+     R"(post_processor.single[1] = {"SpecialToken":{"id":"</s>"}}: must not be there: it adds a token to every text)"},
+    {"/post_processor", R"({"type": "Sequence", "processors": [{"type": "ByteLevel"}, {"type": "BertProcessing"}]})",
+     R"(post_processor.processors[1].type = "BertProcessing": must be ByteLevel)"},
+    {"/post_processor", R"({"type": "Sequence", "processors": [{"type": "ByteLevel"}]})", ""},
+    {"/added_tokens/0/special", "false", "added_tokens[0].special = false: must be true: a text that holds"},
+    {"/added_tokens/0/id", "7", "added_tokens[0].id = 7: the vocabulary has this token under 256"},
+    {"/added_tokens", "null", ""},
+    {"/decoder", R"({"type": "ByteLevel"})", ""},
+};
+
+TEST(BpeVocabulary, RefusesEveryMemberOfTokenizerJsonThatChangesIds) {
+  const TempDir dir;
+  const std::string where = str("[", (dir / "tokenizer.json").string(), "] ");
+  for (const Change& change : kChanges) {
+    auto file = whole_file({"ab"}, R"(["a b"])");
+    file[nlohmann::ordered_json::json_pointer(change.pointer)] = nlohmann::ordered_json::parse(change.value);
+    write_all(dir / "tokenizer.json", file.dump());
+    const std::string error = error_of<InputError>([&] { load_bpe_vocabulary(*io::posix_fs(), dir.path()); });
+    const std::string wanted = *change.error == '\0' ? "" : where + change.error;
+    EXPECT_EQ(error.substr(0, wanted.empty() ? error.size() : wanted.size()), wanted)
+        << change.pointer << " = " << change.value;
+  }
+}
+
+TEST(BpeVocabulary, TellsThatMergesSeemToBeMissing) {
+  const std::string json = small_vocabulary({"ab", "abc", "abcd"}).dump();
+  EXPECT_EQ(VocabularyFiles(json, "a b\nab c\nabc d\n").load().warning, "");
+  const VocabularyFiles cut(json, "a b\n");
+  EXPECT_EQ(
+      cut.load().warning,
+      str("[", (cut.dir / "merges.txt").string(),
+          "] its 1 merges do not make 2 tokens of the vocabulary, the first of which is 258 (\"abc\"): was the file "
+          "cut short?"));
+  const TempDir dir;
+  const auto warning = [&](nlohmann::ordered_json file) {
+    write_all(dir / "tokenizer.json", file.dump());
+    return load_bpe_vocabulary(*io::posix_fs(), dir.path()).warning;
+  };
+  auto file = whole_file({"ab", "<pad>"}, R"(["a b"])");
+  EXPECT_NE(warning(file).find("do not make 1 tokens of the vocabulary, the first of which is 258 (\"<pad>\")"),
+            std::string::npos);
+  file["added_tokens"].push_back({{"id", 258}, {"content", "<pad>"}, {"special", true}});
+  EXPECT_EQ(warning(file), "") << "added tokens need no merge";
 }
 
 TEST(BpeVocabulary, RefusesBrokenVocabularies) {

@@ -108,6 +108,12 @@ TEST_F(CorpusBuilder, JsonErrorsNameFileAndLine) {
             "[a.jsonl] line 1, column 20, key \"text\" is there twice");
   EXPECT_EQ(error({file("a.jsonl", "\"text\"\n")}, *bytes()),
             "[a.jsonl] line 1, JSON value: must be an object, {\"key\": ...}");
+  EXPECT_EQ(error({file("a.jsonl", good + std::string("{\"text\": \"a\"}\0\n", 15))}, *bytes()),
+            "[a.jsonl] line 2, column 14, not valid JSON: a zero byte");
+  EXPECT_NE(error({file("a.jsonl", "{\"text\": \"a\"} {}\n")}, *bytes()).find("line 1, column 15, not valid JSON"),
+            std::string::npos);
+  EXPECT_EQ(error({file("a.jsonl", "{\"deep\": " + std::string(100'000, '['))}, *bytes()),
+            "[a.jsonl] line 1, column 73, nested deeper than 64");
   EXPECT_EQ(error({file("a.jsonl", "{\"text\": \"\\u0000\"}\n")}, *bytes()),
             "[a.jsonl] line 1, byte 0 of the text is token 0, which ends a document: remove it, or append no end of "
             "document");
