@@ -62,6 +62,22 @@ TEST(TrainingSet, DoesNotDependOnHowTheRunWasCut) {
   }
 }
 
+// A changed order would change every run that resumes: these values never change. The corpora are of one size, so that
+// they would come in one order if they were shuffled by one seed.
+TEST(TrainingSet, TheOrderOfABlendStaysWhatItIs) {
+  const TrainingSet set({{numbers(0, 11, 1), 2}, {numbers(100, 11, 1), 1}, {numbers(200, 11, 1), 1}});
+  const auto order = [&](std::uint64_t seed, Index first) {
+    Ids tokens(20), targets(20);
+    TrainingOrder(set, seed).fill(first, tokens, targets);
+    return tokens;
+  };
+  EXPECT_EQ(order(1234, 0), (Ids{7, 101, 9, 203, 2, 102, 6, 200, 1, 105, 3, 208, 5, 108, 0, 209, 8, 100, 4, 206}));
+  EXPECT_EQ(order(1234, 65530), (Ids{0, 202, 4, 106, 6, 203, 1, 109, 7, 206, 9, 100, 4, 208, 1, 107, 5, 209, 8, 103}))
+      << "across blocks of the blend";
+  EXPECT_EQ(order(0x100000002, 0),
+            (Ids{7, 103, 0, 208, 5, 100, 4, 207, 9, 102, 6, 203, 1, 101, 2, 202, 3, 104, 8, 206}));
+}
+
 TEST(TrainingSet, FingerprintKnowsTheShares) {
   const auto of = [](double a, double b) {
     return TrainingSet({{numbers(0, 401, 4), a}, {numbers(100000, 41, 4), b}}).fingerprint();
