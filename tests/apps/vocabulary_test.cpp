@@ -127,5 +127,23 @@ TEST(RecipeDocs, TheSmallestRecipeRuns) {
   EXPECT_EQ(testing::metrics_of((dir / "out").string()).size(), 10u);
 }
 
+// What `cmake --install` makes can be moved, and needs nothing of the folder that it was built in.
+TEST(Installed, APrefixRunsWhereverItLies) {
+  if (std::getenv("MEGALITH_PROGRAM") != nullptr) GTEST_SKIP() << "the program was built elsewhere";
+  const TempDir dir;
+  const std::string first = (dir / "first").string(), prefix = (dir / "second").string();
+  const std::string build = std::filesystem::path(MEGALITH_PROGRAM).parent_path().parent_path().string();
+  const Finished installed = run_shell("cmake --install " + build + " --prefix " + first + " --strip");
+  ASSERT_EQ(installed.code, 0) << installed.err;
+  ASSERT_EQ(run_shell("mv " + first + " " + prefix).code, 0);
+  const Finished ids = run_shell("cd / && " + prefix + "/bin/megalith tokenize --text 'Hello world'");
+  EXPECT_EQ(ids.out, "{\"text\":\"Hello world\",\"ids\":[15496,995]}\n") << ids.err;
+  const Finished trained =
+      run_shell("cd " + prefix + "/share/megalith && ../../bin/megalith train recipes/shakespeare.toml " +
+                "--set train.steps=1 --set data.split=0.99 --out " + (dir / "out").string());
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(run_shell("ls " + prefix + " " + prefix + "/share/doc/megalith/docs/recipe.md").code, 0);
+}
+
 }  // namespace
 }  // namespace megalith
