@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include <toml++/toml.h>
-
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/config/other_names.h"
+#include "megalith/config/toml_text.h"
+#include "megalith/io/reader.h"
 
 namespace megalith::config {
 namespace {
@@ -129,9 +129,10 @@ void read_setting(const std::string& setting, const std::vector<Field>& all, Pro
     set_key(all, key, toml::value<std::string>(value), problems);
     return;
   }
+  if (toml_too_deep(value)) return problems.add(key, io::printable(value), str("nested deeper than ", kMaxTomlDepth));
   try {
-    set_key(all, key, *toml::parse("value = " + value).get("value"), problems);
-  } catch (const toml::parse_error&) {
+    set_key(all, key, *read_toml("value = " + value).get("value"), problems);
+  } catch (const TomlError&) {
     const bool wants_list =
         field != all.end() && std::visit([]<class T>(std::optional<T>*) { return IsVector<T>::value; }, field->value);
     if (wants_list && value.starts_with('['))
@@ -264,10 +265,9 @@ RunConfig parse_recipe(std::string_view toml, std::string source, std::span<cons
   const std::vector<Field> all = fields(config);
   Problems problems;
   try {
-    read_table(toml::parse(toml), all, problems);
-  } catch (const toml::parse_error& error) {
-    throw ConfigError(str(config.source, ":", error.source().begin.line, ":", error.source().begin.column, ": ",
-                          error.description(), " (recipes are TOML)"));
+    read_table(read_toml(toml), all, problems);
+  } catch (const TomlError& error) {
+    throw ConfigError(str(config.source, ":", error.line, ":", error.column, ": ", error.rule, " (recipes are TOML)"));
   }
   for (const std::string& setting : settings) read_setting(setting, all, problems);
   problems.throw_if_any(config.source);
