@@ -141,10 +141,10 @@ class ConfigReader {
     json_ = io::read_json(text.text(), {.name = file_});
     if (!json_.is_object()) throw InputError(str("[", file_, "] must be a JSON object"));
   }
-  Index size(const char* key) const {
+  Index size(const char* key, Index most = Index{1} << 24) const {
     const auto found = json_.find(key);
-    if (found == json_.end() || !found->is_number_integer() || *found < 1 || *found > (1 << 24))
-      fail(key, "must be a whole number from 1 to 2^24");
+    if (found == json_.end() || !found->is_number_integer() || *found < 1 || *found > most)
+      fail(key, str("must be a whole number from 1 to ", most));
     return found->get<Index>();
   }
   Index size_or(const char* key, Index otherwise) const {
@@ -163,9 +163,10 @@ class ConfigReader {
   }
 
  private:
-  [[noreturn]] void fail(const char* key, const char* rule) const {
+  [[noreturn]] void fail(const char* key, std::string_view rule) const {
     const auto found = json_.find(key);
-    throw InputError(str("[", file_, "] ", key, " = ", found == json_.end() ? "nothing" : found->dump(), ": ", rule));
+    throw InputError(
+        str("[", file_, "] ", key, " = ", found == json_.end() ? "nothing" : io::printable(found->dump()), ": ", rule));
   }
   std::string file_;
   json json_;
@@ -193,7 +194,7 @@ model::ModelConfig read_hf_gpt2_config(io::Fs& fs, const io::Path& folder) {
   config.expect("scale_attn_by_inverse_layer_idx", false, "must be false");
   config.expect("add_cross_attention", false, "must be false");
   model::ModelConfig model;
-  model.num_layers = config.size("n_layer");
+  model.num_layers = config.size("n_layer", model::kMostLayers);
   model.hidden_size = config.size("n_embd");
   model.num_heads = config.size("n_head");
   model.ffn_hidden_size = config.size_or("n_inner", 4 * model.hidden_size);

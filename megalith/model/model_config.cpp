@@ -27,6 +27,13 @@ constexpr std::array<Preset, 11> kPresets = {{
     {"megatron-8.3b", 72, 3072, 24, 50257, 51200, 1024, kTable2},
 }};
 
+/// 124439808 -> "124,439,808"
+std::string grouped(Index value) {
+  std::string text = std::to_string(value);
+  for (std::size_t end = text.size(); end > 3; end -= 3) text.insert(end - 3, ",");
+  return text;
+}
+
 void check_probability(std::string_view key, double value, Problems& out) {
   out.require(value >= 0 && value < 1, key, value, "must be in [0, 1)");
 }
@@ -62,8 +69,8 @@ void check(const ModelConfig& m, int tp, Problems& out) {
     return;
   }
   constexpr Index kLargest = Index{1} << 24;  // far beyond any model; keeps every product of two sizes in range
-  for (const auto& [key, value] : {std::pair{"model.num_layers", m.num_layers},
-                                   {"model.hidden_size", m.hidden_size},
+  out.require(m.num_layers <= kMostLayers, "model.num_layers", m.num_layers, str("must be at most ", kMostLayers));
+  for (const auto& [key, value] : {std::pair{"model.hidden_size", m.hidden_size},
                                    {"model.ffn_hidden_size", m.ffn_hidden_size},
                                    {"model.seq_len", m.seq_len},
                                    {"model.vocab_size", m.vocab_size},
@@ -92,6 +99,14 @@ Index count_parameters(const ModelConfig& m) {
   const Index h = m.hidden_size, f = m.ffn_hidden_size;
   const Index block = 4 * h * h + 2 * h * f + 9 * h + f;
   return m.padded_vocab_size * h + m.seq_len * h + m.num_layers * block + 2 * h;
+}
+
+Index count_padding(const ModelConfig& m) { return (m.padded_vocab_size - m.vocab_size) * m.hidden_size; }
+
+std::string parameters_text(const ModelConfig& m) {
+  const Index padding = count_padding(m);
+  return str(grouped(count_parameters(m) - padding), " parameters",
+             padding == 0 ? "" : str(" (+ ", grouped(padding), " of padding)"));
 }
 
 double flops_per_token(const ModelConfig& m) {

@@ -335,9 +335,11 @@ TEST(Recipe, NumbersOutOfRangeAreRefused) {
                               "checkpoint.keep=4294967296", "parallel.stage_layers=[9223372036854775807, 1]"}) {
     EXPECT_NE(problem_of(kSmall, {setting}).find("must be at most 2147483647"), std::string::npos) << setting;
   }
-  EXPECT_NE(
-      problem_of(kSmall, {"model.hidden_size=16777216", "model.num_layers=16777216"}).find(" parameters: must be"),
-      std::string::npos);
+  EXPECT_NE(problem_of(kSmall, {"model.hidden_size=16777216", "model.num_layers=65535"}).find(" parameters: must be"),
+            std::string::npos);
+  EXPECT_EQ(problem_of(kSmall, {"model.num_layers=65535"}), "");
+  EXPECT_NE(problem_of(kSmall, {"model.num_layers=65536"}).find("model.num_layers = 65536: must be at most 65535"),
+            std::string::npos);
   EXPECT_NE(
       problem_of(kSmall, {"train.global_batch=1073741824", "train.micro_batch=1073741824", "model.seq_len=16777216"})
           .find("their activations would have"),

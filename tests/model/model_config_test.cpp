@@ -62,6 +62,13 @@ TEST(ModelConfig, Gpt2OwnSizes) {
   EXPECT_EQ(count_parameters(of_preset(preset("gpt2-355m"))), 354871296);  // vocabulary padded to 50,304
   EXPECT_EQ(count_parameters(of_preset(preset("gpt2-124m"))),
             50304 * 768 + 1024 * 768 + 12 * (12 * 768 * 768 + 13 * 768) + 2 * 768);
+  EXPECT_EQ(parameters_text(of_preset(preset("gpt2-124m"))), "124,439,808 parameters (+ 36,096 of padding)");
+  ModelConfig model{.num_layers = 1, .hidden_size = 4, .ffn_hidden_size = 16, .seq_len = 2, .vocab_size = 128};
+  model.padded_vocab_size = 128;
+  EXPECT_EQ(parameters_text(model), "772 parameters");
+  model.hidden_size = 8;
+  model.padded_vocab_size = 256;
+  EXPECT_EQ(parameters_text(model), "1,656 parameters (+ 1,024 of padding)");
 }
 
 /// The parameters of all ranks, replicas once, are the formula's: for every tp and pp.
