@@ -40,7 +40,8 @@ class BlockEncoder {
       const std::string_view bytes = repaired(piece.bytes);
       if (block.format == CorpusFormat::json_lines) {
         if (bytes.find_first_not_of(" \t\r") == std::string_view::npos) continue;  // an empty line is no document
-        encode_text(text_of(block, piece, bytes), block, piece, out);
+        read_json_text(bytes, block.file, piece.line, options_.key, text_);
+        encode_text(text_, block, piece, out);
       } else {
         encode_text(bytes, block, piece, out);
       }
@@ -52,21 +53,6 @@ class BlockEncoder {
     if (options_.invalid_utf8 == InvalidUtf8::fail || valid_utf8_prefix(bytes) == bytes.size()) return bytes;
     repaired_ = repair_utf8(bytes);
     return repaired_;
-  }
-
-  const std::string& text_of(const CorpusBlock& block, const CorpusPiece& piece, std::string_view line) {
-    bool found = false;
-    const auto fail = [&](std::string_view rule) {
-      throw InputError(str("[", block.file, "] line ", piece.line, ", key \"", options_.key, "\": ", rule));
-    };
-    visit_json_object(line, block.file, piece.line, [&](JsonMember& member) {
-      if (member.key != options_.key) return;
-      if (member.kind != JsonMember::Kind::text) fail("must be a string");
-      text_ = std::move(*member.text);
-      found = true;
-    });
-    if (!found) fail("is missing; --key names the member that holds the text");
-    return text_;
   }
 
   void encode_text(std::string_view text, const CorpusBlock& block, const CorpusPiece& piece, EncodedBlock& out) {

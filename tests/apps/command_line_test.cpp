@@ -134,6 +134,45 @@ TEST(CommandLine, TokenizeGoesBothWays) {
   EXPECT_NE(bad.err.find("300"), std::string::npos) << bad.err;
 }
 
+TEST(CommandLine, TokenizeReadsJsonLines) {
+  const TempDir dir;
+  write_all(dir / "a.jsonl", "{\"text\": \"a\\nb\"}\n \n{\"n\": [1], \"text\": \"\"}\r\n{\"text\": \"\\u00e9\"}");
+  const std::string file = (dir / "a.jsonl").string(), bytes = "megalith tokenize --tokenizer byte ";
+  const std::string want =
+      "{\"text\":\"a\\nb\",\"ids\":[97,10,98]}\n{\"text\":\"\",\"ids\":[]}\n{\"text\":\"\u00e9\",\"ids\":[195,169]}\n";
+  const Finished by_name = run_shell(bytes + file);
+  EXPECT_EQ(by_name.out, want) << by_name.err;
+  EXPECT_EQ(run_shell(bytes + "--input-format jsonl < " + file).out, want);
+  EXPECT_EQ(run_shell(bytes + "--input-format jsonl --key n --text '{\"n\":\"x\"}'").out,
+            "{\"text\":\"x\",\"ids\":[120]}\n");
+  EXPECT_EQ(run_shell(bytes + "--input-format text " + file + " | head -c 12").out, "{\"text\":\"{\\\"");
+  const auto error = [&](const std::string& text) {
+    write_all(dir / "b.jsonl", "{\"text\": \"good\"}\n" + text);
+    const Finished got = run_shell(bytes + (dir / "b.jsonl").string());
+    EXPECT_EQ(got.code, 65) << text;
+    return got.err;
+  };
+  EXPECT_NE(error("{\"txt\": \"a\"}").find("b.jsonl] line 2, key \"text\": is missing; --key names"),
+            std::string::npos);
+  EXPECT_NE(error("{\"text\": \"a\"} 1").find("b.jsonl] line 2, column 15, not valid JSON"), std::string::npos);
+  EXPECT_NE(error("{\"text\": 1, \"text\": \"a\"}").find("must be a string"), std::string::npos);
+  const Finished deep = run_shell("head -c 100000 /dev/zero | tr '\\0' '[' | " + bytes + "--decode");
+  EXPECT_EQ(deep.code, 65);
+  EXPECT_NE(deep.err.find("[standard input] line 1, column 65, nested deeper than 64"), std::string::npos) << deep.err;
+}
+
+TEST(CommandLine, NestedRecipesAreRefused) {
+  const TempDir dir;
+  for (const char* piece : {"a.", "[", "{ a = "}) {
+    std::string text = piece == std::string("a.") ? "" : "x = ";
+    for (int i = 0; i < 100'000; ++i) text += piece;
+    write_all(dir / "r.toml", text + "b = 1");
+    const Finished got = run_shell("megalith plan " + (dir / "r.toml").string());
+    EXPECT_EQ(got.code, 64) << piece;
+    EXPECT_NE(got.err.find("nested deeper than 64"), std::string::npos) << got.err.substr(0, 400);
+  }
+}
+
 TEST(CommandLine, OptionNamesTakeUnderscoresAndValuesStay) {
   EXPECT_EQ(run_shell("megalith groups --world_size 4").out, run_shell("megalith groups --world-size 4").out);
   const Finished value = run_shell("megalith tokenize --tokenizer byte --text '--vocab_dir'");
