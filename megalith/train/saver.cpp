@@ -336,12 +336,11 @@ std::optional<Resumed> Saver::resume() {
   if (any(first && io::published(fs_, folder_).empty())) return std::nullopt;
   Resumed resumed;
   std::vector<checkpoint::Rejected> unusable;
-  checkpoint::Digest128 wanted;
+  bool any_digest_differs = false;
   for (;;) {
     io::StepFolder chosen;
     if (first) {
-      const checkpoint::Choice choice =
-          checkpoint::find_newest_valid(fs_, folder_, plan_.checkpoint.on_corrupt, unusable);
+      const checkpoint::Choice choice = choose(unusable, any_digest_differs);
       chosen = choice.folder;
       resumed.warnings.clear();
       for (const checkpoint::Rejected& r : choice.rejected) {
@@ -350,6 +349,7 @@ std::optional<Resumed> Saver::resume() {
       }
     }
     resumed.folder = share_text(engine_.world(), first ? (folder_ / chosen.name()).string() : std::string());
+    checkpoint::Digest128 wanted;
     std::string problem;
     try {
       checkpoint::CheckpointReader reader(fs_, resumed.folder);
@@ -371,16 +371,25 @@ std::optional<Resumed> Saver::resume() {
       unusable.push_back({chosen, problem});
       continue;
     }
-    break;
+    engine_.refresh_values();
+    resumed.digest = digest_of_state(resumed.progress);
+    if (resumed.digest == wanted) return resumed;
+    problem = str("[resume] ", resumed.folder, ": the state digest in memory is ", resumed.digest.hex(),
+                  ", the manifest says ", wanted.hex(), ": some value is not the one that was saved");
+    if (plan_.checkpoint.on_corrupt == checkpoint::OnCorrupt::fail)
+      throw CheckpointError(CheckpointError::Kind::refused, problem);
+    any_digest_differs = true;
+    unusable.push_back({chosen, problem});
   }
-  engine_.refresh_values();
-  resumed.digest = digest_of_state(resumed.progress);
-  if (!(resumed.digest == wanted)) {
-    throw CheckpointError(CheckpointError::Kind::refused,
-                          str("[resume] ", resumed.folder, ": the state digest in memory is ", resumed.digest.hex(),
-                              ", the manifest says ", wanted.hex()));
+}
+
+checkpoint::Choice Saver::choose(std::span<const checkpoint::Rejected> unusable, bool any_digest_differs) {
+  try {
+    return checkpoint::find_newest_valid(fs_, folder_, plan_.checkpoint.on_corrupt, unusable);
+  } catch (const CheckpointError& error) {
+    if (!any_digest_differs) throw;
+    throw CheckpointError(CheckpointError::Kind::refused, error.what());
   }
-  return resumed;
 }
 
 }  // namespace megalith::train

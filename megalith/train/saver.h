@@ -36,9 +36,10 @@ class Saver {
   /// any rank could not write: nothing is acknowledged then, and the earlier checkpoints stand.
   checkpoint::Digest128 save(const Progress& progress);
 
-  /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. A damaged one is passed over or
-  /// refused as checkpoint.on_corrupt says. Throws CheckpointError: none is valid, it belongs to another model, seed
-  /// or data, or it is an imported model, which no run has trained.
+  /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. One that is damaged, or whose
+  /// state in memory has another digest than its manifest, is passed over or refused as checkpoint.on_corrupt says.
+  /// Throws CheckpointError: none is valid, it belongs to another model, seed or data, or it is an imported model, which
+  /// no run has trained.
   std::optional<Resumed> resume();
 
   /// Takes the values of a checkpoint, of a run of any grid or an imported one, and nothing else: moments, counters and
@@ -58,6 +59,9 @@ class Saver {
   /// The text of the lowest rank that has one, on every rank; empty when none has.
   std::string first_problem(const std::string& mine);
   bool any(bool mine);
+  /// On rank 0: what find_newest_valid() gives. Where it finds none, and some state was another than its checkpoint
+  /// says, that is refused: the files are whole.
+  checkpoint::Choice choose(std::span<const checkpoint::Rejected> unusable, bool any_digest_differs);
   void load(checkpoint::CheckpointReader& reader);
   void compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const;
   void compare_model(const checkpoint::RunState& saved, const io::Path& folder) const;
