@@ -63,12 +63,12 @@ void import_hf(const HfOptions& options) {
   const io::RunLock lock = io::RunLock::take(out);
   comm::run_ranks(1, [&](comm::World& world) {
     train::Engine engine(world, plan);
-    engine.allocate();
+    engine.allocate(train::InitialValues::written_later);
     convert::import_hf_gpt2(*fs, options.from, plan.model, engine.stage().params());
     train::Saver saver(engine, plan, identity, *fs, folder);
     const checkpoint::Digest128 digest = saver.save({});
-    std::printf("%s: %lld parameters, state digest %s\n", (folder / io::StepFolder{0}.name()).c_str(),
-                static_cast<long long>(model::count_parameters(plan.model)), digest.hex().c_str());
+    std::printf("%s: %s, state digest %s\n", (folder / io::StepFolder{0}.name()).c_str(),
+                model::parameters_text(plan.model).c_str(), digest.hex().c_str());
   });
   io::publish_file(*fs, out / "recipe.toml", config::to_toml(plan.as_config()));
 }

@@ -157,7 +157,7 @@ std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned) 
   const BytesByOwner& largest = planned.ranks[planned.largest()];
   const Index count = microbatches(plan), world_size = plan.grid.world_size;
   std::string text = str("grid ", config::grid_text(plan), ", ", world_size, world_size == 1 ? " rank, " : " ranks, ",
-                         model::count_parameters(plan.model), " parameters, ", plan.train.precision, "\n");
+                         model::parameters_text(plan.model), ", ", plan.train.precision, "\n");
   text += str(count, count == 1 ? " microbatch" : " microbatches", " a step: global_batch ", plan.train.global_batch,
               " = ", count, " x micro_batch ", plan.train.micro_batch, " x dp ", plan.grid.dp, "\n\n");
   text += ranks_table(planned.ranks) + "\n";
@@ -174,7 +174,8 @@ std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned) 
 std::string plan_json(const config::RunPlan& plan, const PlannedRanks& planned) {
   const Index largest = total(planned.ranks[planned.largest()]);
   nlohmann::ordered_json out = {{"grid", config::grid_text(plan)},
-                                {"parameters", model::count_parameters(plan.model)},
+                                {"parameters", model::count_parameters(plan.model) - model::count_padding(plan.model)},
+                                {"padding", model::count_padding(plan.model)},
                                 {"precision", plan.train.precision},
                                 {"microbatches", microbatches(plan)},
                                 {"largest", {{"rank", planned.largest()}, {"total", largest}}},

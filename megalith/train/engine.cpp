@@ -96,7 +96,7 @@ Index Engine::fragmentation_bytes() const {
   return planned_bytes().at(kScratchOwner) - std::max(stage_.scratch_alive_bytes(), optimizer_plan_.alive_bytes);
 }
 
-void Engine::allocate() {
+void Engine::allocate(InitialValues values) {
   ex_.emplace(plan_.device);
   replays_.emplace(world_, *ex_);
   ex_->set_determinism(plan_.train.determinism());
@@ -131,7 +131,7 @@ void Engine::allocate() {
   outcomes_memory_ = Buffer(kMostStarted * kOutcomeBytes, plan_.device, Side::host);
   for (Started& started : under_way_) started.done = Event(plan_.device);
 
-  initialise();
+  if (values == InitialValues::from_seed) initialise();
   const ops::LossScaling& scaling = plan_.train.scaling;
   set_optimizer_state({.loss_scale = scaling.is_on() ? scaling.initial : 1.0});
   if (plan_.device == Device::cuda) warm_up(not_ours);

@@ -27,6 +27,9 @@ namespace megalith::train {
 enum class Stop : std::uint8_t { no, asked };
 using AskStop = std::function<Stop()>;
 
+/// Where the values of parameters come from: the seed, or whoever writes all of them before they are used.
+enum class InitialValues : std::uint8_t { from_seed, written_later };
+
 /// What the ranks agreed on about one step.
 struct StepResult {
   double loss = 0;           ///< mean over the tokens of the global batch, nats
@@ -77,9 +80,10 @@ class Engine {
   BytesByOwner planned_bytes() const;
   /// Of the planned scratch, what no tensor holds when they hold most.
   Index fragmentation_bytes() const;
-  /// Takes all memory and initialises parameters from the seed. On a GPU all that a step uses has then been loaded and
-  /// connected. Throws ConfigError when the hosts have too little memory for graphs.check. Collective.
-  void allocate();
+  /// Takes all memory and initialises parameters; those to be written later are 0. On a GPU all that a step uses has
+  /// then been loaded and connected. Throws ConfigError when the hosts have too little memory for graphs.check.
+  /// Collective.
+  void allocate(InitialValues values = InitialValues::from_seed);
   /// By owner, what allocate() took and, under the names of measured_owners(), what it saw the libraries take.
   const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
   /// Where that lies, without the libraries'.

@@ -133,9 +133,9 @@ class Run {
     if (takes_values) saver_.take_values(inputs_.init);
     if (first()) {
       const model::ModelConfig& m = plan_.model;
-      note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::count_parameters(m),
-               " parameters; grid ", config::grid_text(plan_), " over ", world_.size(), " ranks (", world_.transport(),
-               "); ", plan_.train.precision, ", ", human_bytes(memory_bytes_), " a rank at most"));
+      note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::parameters_text(m), "; grid ",
+               config::grid_text(plan_), " over ", world_.size(), " ranks (", world_.transport(), "); ",
+               plan_.train.precision, ", ", human_bytes(memory_bytes_), " a rank at most"));
       note(str("memory of rank 0: ", owners_text(engine_.taken_bytes())));
       if (const std::string reason = own_attention_reason(plan_); !reason.empty())
         note("attention by megalith's own kernel, slower than the library's: " + reason);

@@ -34,7 +34,7 @@ TEST(PlanReport, EqualRanksShareARowInUnitsForPeople) {
   const config::RunPlan plan = plan_of({"parallel.tp=2", "parallel.pp=2"}, 8);
   const PlannedRanks planned = plan_ranks(plan);
   const std::string text = plan_text(plan, planned);
-  EXPECT_THAT(text, HasSubstr("grid tp 2 pp 2 dp 2, 8 ranks, "));
+  EXPECT_THAT(text, HasSubstr("grid tp 2 pp 2 dp 2, 8 ranks, " + model::parameters_text(plan.model) + ", "));
   EXPECT_THAT(text, HasSubstr("16 microbatches a step: global_batch 64 = 16 x micro_batch 2 x dp 2\n"));
   EXPECT_THAT(text,
               ::testing::ContainsRegex("\nranks +parameters +gradients +optimizer +activations +others +total\n"));
@@ -103,6 +103,8 @@ TEST(PlanReport, JsonHasEveryRank) {
     sum += total;
     most = std::max(most, total);
   }
+  EXPECT_EQ(json.at("padding"), model::count_padding(plan.model));
+  EXPECT_EQ(json.at("parameters").get<Index>() + json.at("padding").get<Index>(), model::count_parameters(plan.model));
   EXPECT_EQ(json.at("sum"), sum);
   EXPECT_EQ(json.at("largest").at("total"), most);
   EXPECT_EQ(json.at("ranks").at(json.at("largest").at("rank").get<std::size_t>()).at("total"), most);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <span>
 
@@ -169,6 +170,25 @@ TEST(Resume, AStateOfAnotherDigestIsPassedOverOrRefused) {
     EXPECT_NE(none.find(str(newer.string(), differs)), std::string::npos) << none;
     EXPECT_NE(none.find(str(older.string(), differs)), std::string::npos) << none;
   }
+}
+
+TEST(Engine, ValuesThatAreWrittenLaterBeginAsZeros) {
+  const config::RunPlan plan = testing::small_plan({}, "bf16", kSteps);
+  comm::run_ranks(1, [&](comm::World& world) {
+    train::Engine drawn(world, plan), zeros(world, plan);
+    drawn.allocate();
+    zeros.allocate(train::InitialValues::written_later);
+    const auto sum = [](train::Engine& engine) {
+      double total = 0;
+      for (const Param& param : engine.stage().params().params()) {
+        const float* const values = param.master.data<float>();
+        for (Index i = 0; i < param.master.numel(); ++i) total += std::abs(values[i]);
+      }
+      return total;
+    };
+    EXPECT_GT(sum(drawn), 0);
+    EXPECT_EQ(sum(zeros), 0);
+  });
 }
 
 TEST(Resume, AnotherModelIsRefusedWithTheKeysThatDiffer) {
