@@ -50,8 +50,10 @@ void import_hf(const HfOptions& options) {
   const config::RunPlan plan = imported_plan(convert::read_hf_gpt2_config(*fs, options.from), options.from);
   train::DataIdentity identity;  // of the data nothing is known
   if (plan.data.tokenizer == "byte" || data::has_vocabulary(*fs, options.from)) {
-    identity.tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs)->content_hash();
-    identity.vocabulary = data::read_vocabulary_files(*fs, plan.data.tokenizer, plan.data.vocab_dir);
+    const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
+    identity = {.tokenizer = tokenizer->content_hash(),
+                .vocabulary = data::read_vocabulary_files(*fs, plan.data.tokenizer, plan.data.vocab_dir),
+                .unicode = tokenizer->unicode_version()};
   } else {
     log::warning(str(options.from,
                      " holds no tokenizer (vocab.json and merges.txt, or tokenizer.json): give --vocab-dir "

@@ -160,8 +160,10 @@ Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Laun
   const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, vocabulary, *fs);
   train::check_vocabulary(plan, *tokenizer);
   const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores());
-  const train::DataIdentity identity{tokenizer->content_hash(), data.train.fingerprint(),
-                                     data::read_vocabulary_files(*fs, plan.data.tokenizer, vocabulary)};
+  const train::DataIdentity identity{.tokenizer = tokenizer->content_hash(),
+                                     .corpus = data.train.fingerprint(),
+                                     .vocabulary = data::read_vocabulary_files(*fs, plan.data.tokenizer, vocabulary),
+                                     .unicode = tokenizer->unicode_version()};
   Job job{plan, out, fs, init, data, identity, gemm_table, {}};
   if (launcher.process == 0) job.locks = claim(*fs, plan, out, resume);
   return job;

@@ -68,6 +68,7 @@ class ByteLevelBpe final : public Tokenizer {
   std::int32_t end_of_document() const override { return vocabulary_.end_of_document; }
   std::string_view name() const override { return "gpt2"; }
   std::uint64_t content_hash() const override { return vocabulary_.content_hash; }
+  std::string unicode_version() const override { return PreTokenizer::unicode_version(); }
 
  private:
   struct Scratch;

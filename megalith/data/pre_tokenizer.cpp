@@ -44,6 +44,12 @@ PreTokenizer::PreTokenizer() {
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, pcre2_match interprets: same pieces, slower
 }
 
+std::string PreTokenizer::unicode_version() {
+  std::array<PCRE2_UCHAR, 64> text{};  // the library asks for 24
+  pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text.data());
+  return reinterpret_cast<const char*>(text.data());
+}
+
 PreTokenizer::Match::Match(const PreTokenizer& owner) {
   pcre2_match_data* data =
       pcre2_match_data_create_from_pattern(static_cast<const pcre2_code*>(owner.code_.get()), nullptr);

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace megalith::data {
@@ -20,6 +21,8 @@ class PreTokenizer {
   };
 
   PreTokenizer();
+  /// Of the library that knows which characters are letters and digits: "14.0.0".
+  static std::string unicode_version();
   /// The end of the piece that begins at `begin` < text.size(). `text` is well-formed UTF-8 and not cut inside a piece.
   std::size_t piece_end(std::string_view text, std::size_t begin, Match& match) const;
 

@@ -53,6 +53,9 @@ class Tokenizer {
   virtual std::string_view name() const = 0;
   /// Equal for equal vocabularies, however their files are laid out. A checkpoint keeps it.
   virtual std::uint64_t content_hash() const = 0;
+  /// Of the tables of characters by which it cuts text, "14.0.0": the rest of its identity, as a character that is new
+  /// in one of them may be cut otherwise. Empty where there are no tables. A checkpoint keeps it.
+  virtual std::string unicode_version() const { return {}; }
 };
 
 /// "gpt2", "byte".

@@ -16,7 +16,9 @@ namespace {
 
 constexpr std::string_view kFirstMoment = "optimizer.m.";
 constexpr std::string_view kSecondMoment = "optimizer.v.";
-constexpr const char* kGemmTable = "gemm_table";  // among the manifest's texts
+// Among the manifest's texts.
+constexpr const char* kGemmTable = "gemm_table";
+constexpr const char* kUnicode = "unicode_version";
 
 /// The three tensors that a parameter stands for, without padding, under their global names.
 template <class F>
@@ -140,6 +142,7 @@ checkpoint::RunState Saver::run_state(const Progress& progress) {
   state.texts = {{"recipe", config::to_toml(plan_.as_config())},
                  {"tokenizer_hash", hex64(identity_.tokenizer)},
                  {"corpus_hash", hex64(identity_.corpus)}};
+  if (!identity_.unicode.empty()) state.texts[kUnicode] = identity_.unicode;
   if (!engine_.gemm_table().empty()) state.texts[kGemmTable] = ops::gemm_table_text(engine_.gemm_table());
   return state;
 }
@@ -286,6 +289,11 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
     refused += "\n  data.train: its tokens differ from those the checkpoint was trained on";
   if (!refused.empty())
     throw CheckpointError(CheckpointError::Kind::refused, "[resume] the checkpoint belongs to another run:" + refused);
+  const std::string unicode = hash_of(saved, kUnicode);
+  if (!unicode.empty() && !identity_.unicode.empty() && unicode != identity_.unicode)
+    warnings.push_back(str("data.tokenizer: PCRE2 has the characters of Unicode ", identity_.unicode,
+                           " here, the checkpoint was trained with those of ", unicode,
+                           "; text with a character that is new in one of them may get other ids"));
 }
 
 void Saver::compare_model(const checkpoint::RunState& saved, const io::Path& folder) const {

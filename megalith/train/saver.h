@@ -14,6 +14,7 @@ namespace megalith::train {
 struct DataIdentity {
   std::uint64_t tokenizer = 0, corpus = 0;
   data::VocabularyFiles vocabulary = nullptr;  ///< which every checkpoint holds, where the tokenizer has files
+  std::string unicode = {};                    ///< Tokenizer::unicode_version(): another one is warned about
 };
 
 /// What resume() found.
@@ -38,8 +39,8 @@ class Saver {
 
   /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. One that is damaged, or whose
   /// state in memory has another digest than its manifest, is passed over or refused as checkpoint.on_corrupt says.
-  /// Throws CheckpointError: none is valid, it belongs to another model, seed or data, or it is an imported model, which
-  /// no run has trained.
+  /// Throws CheckpointError: none is valid, it belongs to another model, seed or data, or it is an imported model,
+  /// which no run has trained.
   std::optional<Resumed> resume();
 
   /// Takes the values of a checkpoint, of a run of any grid or an imported one, and nothing else: moments, counters and

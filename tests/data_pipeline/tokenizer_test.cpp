@@ -45,6 +45,8 @@ TEST(Gpt2Tokenizer, KnowsItsVocabulary) {
   EXPECT_EQ(gpt2()->end_of_document(), 50256);
   EXPECT_EQ(gpt2()->token_bytes(50256), "<|endoftext|>");
   EXPECT_EQ(gpt2()->name(), "gpt2");
+  EXPECT_EQ(std::ranges::count(gpt2()->unicode_version(), '.'), 2) << "as 14.0.0: " << gpt2()->unicode_version();
+  EXPECT_EQ(bytes()->unicode_version(), "");
   EXPECT_EQ(gpt2()->encode(""), Ids{});
   EXPECT_NE(gpt2()->encode("<|endoftext|>"), Ids{50256}) << "text never becomes a special token";
 }

@@ -230,6 +230,33 @@ TEST(Resume, SettingsThatChangeResultsAreWarnedAbout) {
   });
 }
 
+// The vocabulary's files are the same, and so are the ids of the corpus.
+TEST(Resume, AnotherUnicodeVersionIsWarnedAboutAndOtherIdsAreRefused) {
+  const TempDir dir;
+  const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  comm::run_ranks(1, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const auto saver = [&](std::uint64_t corpus, const char* unicode) {
+      return train::Saver(engine, plan, {.tokenizer = 1, .corpus = corpus, .unicode = unicode}, *fs, dir.path());
+    };
+    const auto warnings = [&](const char* unicode) { return saver(2, unicode).resume().value().warnings; };
+    saver(2, "14.0.0").save({});
+    EXPECT_TRUE(warnings("14.0.0").empty());
+    EXPECT_TRUE(warnings("").empty());
+    ASSERT_EQ(warnings("15.1.0").size(), 1u);
+    EXPECT_EQ(
+        warnings("15.1.0")[0],
+        "data.tokenizer: PCRE2 has the characters of Unicode 15.1.0 here, the checkpoint was trained with those of "
+        "14.0.0; text with a character that is new in one of them may get other ids");
+    EXPECT_NE(error_of<CheckpointError>([&] { saver(3, "15.1.0").resume(); }).find("data.train: its tokens differ"),
+              std::string::npos);
+    saver(2, "").save({.step = 1});
+    EXPECT_TRUE(warnings("15.1.0").empty()) << "an older checkpoint does not say";
+  });
+}
+
 TEST(Resume, AnotherChoiceOfGemmAlgorithmsIsWarnedAbout) {
   const TempDir dir;
   const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
