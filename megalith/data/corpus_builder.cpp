@@ -218,6 +218,9 @@ CorpusCounts build_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const
                           const CorpusOptions& options, IndexedDatasetBuilder& builder) {
   BuilderSink sink(builder);
   const CorpusCounts counts = tokenize_corpus(fs, inputs, tokenizer, options, sink);
+  if (counts.documents == 0)
+    throw InputError(str("[input] no text in ", counts.bytes, " bytes of ", inputs.size(),
+                         inputs.size() == 1 ? " file" : " files", ": nothing was built"));
   builder.finish();
   return counts;
 }

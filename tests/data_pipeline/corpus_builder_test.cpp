@@ -130,6 +130,21 @@ TEST_F(CorpusBuilder, TextErrorsNameTheByte) {
   EXPECT_EQ(documents({dir_ / "a.txt"}, *bytes()).front().size(), 10u);
 }
 
+TEST_F(CorpusBuilder, NothingToBuildIsAnError) {
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  const auto build = [&](const std::vector<io::Path>& inputs) {
+    IndexedDatasetBuilder builder(*fs, dir_ / "none", {.vocab_size = 256});
+    build_corpus(*fs, inputs, *bytes(), options_, builder);
+  };
+  EXPECT_EQ(error_of<InputError>([&] { build({file("a.jsonl", "\n\n{\"text\": \"\"}\n")}); }),
+            "[input] no text in 15 bytes of 1 file: nothing was built");
+  EXPECT_EQ(error_of<InputError>([&] {
+              build({file("a.txt", ""), file("b.txt", "")});
+            }),
+            "[input] no text in 0 bytes of 2 files: nothing was built");
+  EXPECT_FALSE(fs->exists(bin_path(dir_ / "none")) || fs->exists(idx_path(dir_ / "none")));
+}
+
 TEST_F(CorpusBuilder, InvalidUtf8CanBeReplaced) {
   options_.invalid_utf8 = InvalidUtf8::replace;
   options_.end_of_document = EndOfDocument::omit;
