@@ -4,6 +4,7 @@
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/config/run_config.h"
+#include "megalith/io/problem_text.h"
 #include "megalith/io/save_protocol.h"
 
 namespace megalith::apps {
@@ -26,7 +27,8 @@ bool names_one_checkpoint(io::Fs& fs, const io::Path& given) {
 
 io::Path checkpoint_folder(io::Fs& fs, const io::Path& given, checkpoint::OnCorrupt on_corrupt,
                            std::span<const checkpoint::Rejected> unusable) {
-  if (!fs.is_dir(given)) throw InputError(str("[", given.string(), "] there is no such folder"));
+  if (!fs.is_dir(given))
+    throw InputError(str("[", given.string(), "] there is no such folder", io::looked_for_in(given)));
   if (names_one_checkpoint(fs, given)) return given;
   const io::Path root = folder_of_steps(fs, given);
   const auto folders = io::published(fs, root);

@@ -10,6 +10,7 @@
 #include "megalith/base/str.h"
 #include "megalith/data/json_object.h"
 #include "megalith/data/tokenizer_json.h"
+#include "megalith/io/problem_text.h"
 #include "megalith/io/reader.h"
 
 namespace megalith::data {
@@ -57,8 +58,8 @@ using IdByBytes = std::unordered_map<std::string, std::int32_t>;
 io::Path first_existing(io::Fs& fs, const io::Path& dir, std::string_view a, std::string_view b) {
   if (fs.exists(dir / a)) return dir / a;
   if (fs.exists(dir / b)) return dir / b;
-  throw InputError(str("[gpt2 tokenizer] ", (dir / a).string(), ": not found, nor ", b,
-                       " beside it; set vocab_dir to the folder with GPT-2's two vocabulary files"));
+  throw InputError(str("[gpt2 tokenizer] ", (dir / a).string(), ": not found, nor ", b, " beside it",
+                       io::looked_for_in(dir), "; set vocab_dir to the folder with GPT-2's two vocabulary files"));
 }
 
 /// encoder.json: {"token": id, ...}

@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/io/problem_text.h"
 
 namespace megalith::data {
 
@@ -19,12 +20,13 @@ void require_file(io::Fs& fs, const io::Path& file, std::string_view what) {
   if (fs.exists(file)) return;
   const io::Path folder = file.has_parent_path() ? file.parent_path() : io::Path(".");
   if (!fs.is_dir(folder))
-    throw InputError(str("[", what, "] ", file.string(), ": there is no folder ", folder.string()));
+    throw InputError(
+        str("[", what, "] ", file.string(), ": there is no folder ", folder.string(), io::looked_for_in(folder)));
   const std::vector<std::string> names = fs.list(folder);
   const std::vector<std::string_view> views(names.begin(), names.end());
   const std::string_view near = nearest(file.filename().string(), views);
   throw InputError(
-      str("[", what, "] ", file.string(), ": there is no such file",
+      str("[", what, "] ", file.string(), ": there is no such file", io::looked_for_in(file),
           near.empty() ? std::string() : str("; did you mean ", (folder / near).lexically_normal().string(), "?")));
 }
 

@@ -13,6 +13,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/io/problem_text.h"
 
 namespace megalith::io {
 namespace {
@@ -122,8 +123,7 @@ Fault parse_fault(std::string_view text) {
 }
 
 [[noreturn]] void throw_injected(const Fault& fault, Operation operation, const Path& path) {
-  throw IoError(str("[", path.string(), "] ", operation_name(operation), ": ",
-                    std::generic_category().message(fault.error_number), " (injected)"));
+  throw IoError(system_problem(operation_name(operation), path.string(), fault.error_number) + " (injected)");
 }
 
 /// Runs one operation with what the faults ask for. `part` does half of it, where half of it can be done.

@@ -2,6 +2,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/io/problem_text.h"
 #include "megalith/io/save_protocol.h"
 
 namespace megalith::io {
@@ -28,7 +29,8 @@ void publish_file(Fs& fs, const Path& path, std::string_view contents) {
     } catch (const IoError&) {  // the first error is the one to report
     }
     if (!has_folder)
-      throw IoError(str("[", path.string(), "] create: there is no folder ", folder.string(), "; make it first"));
+      throw IoError(str("cannot create ", path.string(), ": there is no folder ", folder.string(),
+                        looked_for_in(folder), "; make it first"));
     throw;
   }
   fs.sync_dir(folder);

@@ -13,6 +13,7 @@
 #include "megalith/base/str.h"
 #include "megalith/io/fs.h"
 #include "megalith/io/mapped_files.h"
+#include "megalith/io/problem_text.h"
 
 namespace megalith::io {
 namespace {
@@ -21,7 +22,7 @@ namespace {
   const char* fix = "";
   if (error == ENOSPC || error == EDQUOT) fix = ": free some space, or write elsewhere";
   if (error == EFBIG) fix = ": raise the limit on the size of files (ulimit -f)";
-  throw IoError(str("[", path.string(), "] ", operation, ": ", std::generic_category().message(error), fix));
+  throw IoError(system_problem(operation, path.string(), error) + fix);
 }
 
 /// Calls again while a signal interrupts.
@@ -83,7 +84,7 @@ class PosixFile final : public OutputFile {
   /// that is gone (Rebello et al. 2020, "Can applications recover from fsync failures?"). So the first error is final.
   void check_usable(std::string_view operation) const {
     if (failed_)
-      throw IoError(str("[", path_.string(), "] ", operation, ": an earlier write or sync of this file failed"));
+      throw IoError(str("cannot ", operation, " ", path_.string(), ": an earlier write or sync of it failed"));
     if (fd_.get() < 0) throw InternalError(str("[", path_.string(), "] ", operation, ": the file is closed"));
   }
   [[noreturn]] void fail(std::string_view operation) {
@@ -124,7 +125,8 @@ class PosixFs final : public Fs {
     // O_NONBLOCK: opening a FIFO that has no writer must not hang.
     const int fd = restart([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
     if (fd < 0) {
-      if (errno == ENOENT || errno == ENOTDIR) throw InputError(str("[", path.string(), "] there is no such file"));
+      if (errno == ENOENT || errno == ENOTDIR)
+        throw InputError(str("[", path.string(), "] there is no such file", looked_for_in(path)));
       throw_system("map", path, errno);
     }
     const Descriptor file(fd);
@@ -144,8 +146,8 @@ class PosixFs final : public Fs {
     struct stat replaced {};
     if (::lstat(to.c_str(), &replaced) == 0 && !S_ISREG(replaced.st_mode) && !S_ISDIR(replaced.st_mode) &&
         !S_ISLNK(replaced.st_mode))
-      throw IoError(str("[", to.string(), "] rename: is no regular file; name another"));
-    if (::rename(from.c_str(), to.c_str()) < 0) throw_system(str("rename to ", to.string()), from, errno);
+      throw IoError(str("cannot replace ", to.string(), ": it is no regular file; name another"));
+    if (::rename(from.c_str(), to.c_str()) < 0) throw_system("rename", str(from.string(), " to ", to.string()), errno);
   }
   void sync_dir(const Path& directory) override {
     const Descriptor fd = open_file("sync_dir", directory.empty() ? Path(".") : directory, O_RDONLY | O_DIRECTORY);
@@ -196,7 +198,7 @@ class PosixFs final : public Fs {
   }
   std::uint64_t file_size(const Path& path) override {
     struct stat info {};
-    if (!find("file_size", path, info)) throw_system("file_size", path, ENOENT);
+    if (!find("file_size", path, info)) throw_system("look at", path, ENOENT);
     return static_cast<std::uint64_t>(info.st_size);
   }
 

@@ -14,6 +14,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/host.h"
 #include "megalith/base/str.h"
+#include "megalith/io/problem_text.h"
 #include "megalith/io/reader.h"
 
 namespace megalith::io {
@@ -43,10 +44,10 @@ std::string describe_holder(int fd) {
 RunLock RunLock::take(const Path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw IoError(str("[", folder.string(), "] make_dir: ", error.message()));
+  if (error) throw IoError(system_problem("make_dir", folder.string(), error.value()));
   const Path path = folder / "run.lock";
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) throw IoError(str("[", path.string(), "] open: ", std::generic_category().message(errno)));
+  if (fd < 0) throw IoError(system_problem("open", path.string(), errno));
   RunLock lock(fd, folder);  // closes fd when an error is thrown below
 
   struct flock whole {};
@@ -62,7 +63,7 @@ RunLock RunLock::take(const Path& folder) {
   }
   const std::string self = describe_self() + "\n";
   if (::ftruncate(fd, 0) < 0 || ::pwrite(fd, self.data(), self.size(), 0) != static_cast<::ssize_t>(self.size())) {
-    throw IoError(str("[", path.string(), "] write: ", std::generic_category().message(errno)));
+    throw IoError(system_problem("write", path.string(), errno));
   }
   return lock;
 }

@@ -10,6 +10,7 @@
 #include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/gather_values.h"
+#include "megalith/io/problem_text.h"
 #include "megalith/train/gather.h"
 #include "megalith/train/graph_check.h"
 
@@ -96,7 +97,8 @@ void require_trace(const config::RunPlan& plan, const io::Path& file) {
   const io::Path folder = file.parent_path();
   std::error_code ignored;  // what cannot be asked about is no folder
   if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
-    throw ConfigError(str(wish, ": there is no folder ", folder.string(), "; make it first"));
+    throw ConfigError(
+        str(wish, ": there is no folder ", folder.string(), io::looked_for_in(folder), "; make it first"));
   if (std::filesystem::is_directory(file, ignored)) throw ConfigError(str(wish, ": is a folder; name a file in it"));
   if (std::filesystem::exists(file, ignored) && !std::filesystem::is_regular_file(file, ignored))
     throw ConfigError(str(wish, ": is a device or a pipe, which no file may replace; name another"));

@@ -65,7 +65,7 @@ TEST_F(Program, DiskErrorsAreWarningsUntilTheLastSave) {
   EXPECT_NE(early.err.find("was not saved, training goes on"), std::string::npos) << early.err;
   const Finished late = run_shell("MEGALITH_FAULT='0:sync_dir:3+:ENOSPC' " + train("b"));
   EXPECT_EQ(late.code, 74) << late.err;
-  EXPECT_NE(late.err.find("No space left"), std::string::npos) << late.err;
+  EXPECT_NE(late.err.find("no space left"), std::string::npos) << late.err;
 }
 
 /// `command` while another job, `train` with many steps, is at work in `busy`.

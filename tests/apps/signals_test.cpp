@@ -96,7 +96,8 @@ TEST_F(Program, ASignalBeforeTheFirstStepEndsTheRun) {
 TEST_F(Program, AFileThatReachesItsLimitFailsAsAFullDiskDoes) {
   const Finished run = run_shell("ulimit -f 8; " + train("a"));  // KiB: less than a checkpoint
   EXPECT_EQ(run.code, 74) << run.err;
-  EXPECT_THAT(run.err, ContainsRegex("E74 .*write: File too large: raise the limit on the size of files .ulimit -f."));
+  EXPECT_THAT(run.err,
+              ContainsRegex("E74 .*cannot write .*: file too large: raise the limit on the size of files .ulimit -f."));
 }
 
 TEST_F(Program, ATokenFileThatIsCutUnderARunIsNamed) {

@@ -82,7 +82,7 @@ TEST(FaultFs, FailsExactlyTheNthCall) {
   const auto file = fs.create(dir / "a");
   file->write("one ");
   EXPECT_EQ(error_of<IoError>([&] { file->write("two "); }),
-            "[" + (dir / "a").string() + "] write: No space left on device (injected)");
+            "cannot write " + (dir / "a").string() + ": no space left on device (injected)");
   file->write("three");
   file->close();
   EXPECT_EQ(read_all(dir / "a"), "one three");

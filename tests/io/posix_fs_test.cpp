@@ -56,7 +56,7 @@ TEST(PosixFs, CreateRefusesWhatExists) {
   const TempDir dir;
   write_all(dir / "a", "old");
   EXPECT_EQ(error_of<IoError>([&] { posix_fs()->create(dir / "a"); }),
-            str("[", (dir / "a").string(), "] create: File exists"));
+            str("cannot create ", (dir / "a").string(), ": file exists"));
   EXPECT_EQ(read_all(dir / "a"), "old");
 }
 
@@ -77,7 +77,7 @@ TEST(PosixFs, ListsSortedAndEmptyWhenAbsent) {
   fs->make_dir(dir / "c/d");
   EXPECT_EQ(fs->list(dir.path()), (std::vector<std::string>{".hidden", "a", "b", "c"}));
   EXPECT_TRUE(fs->list(dir / "absent").empty());
-  EXPECT_THAT(error_of<IoError>([&] { fs->list(dir / "a"); }), HasSubstr("list: Not a directory"));
+  EXPECT_THAT(error_of<IoError>([&] { fs->list(dir / "a"); }), HasSubstr("cannot list the folder "));
   EXPECT_TRUE(fs->is_dir(dir / "c/d"));
   EXPECT_FALSE(fs->is_dir(dir / "a"));
   EXPECT_FALSE(fs->is_dir(dir / "a/below-a-file"));
@@ -98,26 +98,52 @@ TEST(PosixFs, ErrorsNamePathOperationAndReason) {
   const TempDir dir;
   const auto fs = posix_fs();
   const std::string absent = (dir / "absent").string();
-  EXPECT_EQ(error_of<IoError>([&] { fs->unlink(absent); }), str("[", absent, "] unlink: No such file or directory"));
+  EXPECT_EQ(error_of<IoError>([&] { fs->unlink(absent); }),
+            str("cannot remove ", absent, ": no such file or directory"));
   EXPECT_EQ(error_of<IoError>([&] { fs->rename(absent, dir / "b"); }),
-            str("[", absent, "] rename to ", (dir / "b").string(), ": No such file or directory"));
+            str("cannot rename ", absent, " to ", (dir / "b").string(), ": no such file or directory"));
   EXPECT_EQ(error_of<IoError>([&] { fs->sync_dir(absent); }),
-            str("[", absent, "] sync_dir: No such file or directory"));
+            str("cannot sync the folder ", absent, ": no such file or directory"));
   EXPECT_EQ(error_of<IoError>([&] { fs->file_size(absent); }),
-            str("[", absent, "] file_size: No such file or directory"));
+            str("cannot look at ", absent, ": no such file or directory"));
   fs->make_dir(dir / "full");
   write_all(dir / "full/x", "");
-  EXPECT_THAT(error_of<IoError>([&] { fs->remove_dir(dir / "full"); }), HasSubstr("remove_dir: Directory not empty"));
+  EXPECT_THAT(error_of<IoError>([&] { fs->remove_dir(dir / "full"); }),
+              HasSubstr(str("cannot remove the folder ", (dir / "full").string(), ": directory not empty")));
   write_all(dir / "file", "");
-  EXPECT_THAT(error_of<IoError>([&] { fs->make_dir(dir / "file"); }), HasSubstr("make_dir"));
+  EXPECT_THAT(error_of<IoError>([&] { fs->make_dir(dir / "file"); }), HasSubstr("cannot make the folder "));
+}
+
+TEST(PosixFs, WhatIsNotFoundSaysWhereItWasLookedFor) {
+  const std::string here = str("; it was looked for in ", std::filesystem::current_path().string());
+  EXPECT_EQ(error_of<InputError>([] { posix_fs()->map("no/such"); }), "[no/such] there is no such file" + here);
+  EXPECT_EQ(error_of<IoError>([] { posix_fs()->create("no/such"); }),
+            "cannot create no/such: no such file or directory" + here);
+  EXPECT_EQ(error_of<IoError>([] { publish_file(*posix_fs(), "no/such", "x"); }),
+            "cannot create no/such: there is no folder no" + here + "; make it first");
+  EXPECT_EQ(error_of<InputError>([] { posix_fs()->map("/no/such"); }), "[/no/such] there is no such file");
+}
+
+TEST(PosixFs, WhatCannotBeReadSaysSo) {
+  const TempDir dir;
+  std::filesystem::create_symlink("loop", dir / "loop");
+  EXPECT_EQ(error_of<IoError>([&] { posix_fs()->map(dir / "loop"); }),
+            str("cannot read ", (dir / "loop").string(), ": too many levels of symbolic links"));
+  EXPECT_EQ(error_of<IoError>([&] { posix_fs()->exists(dir / "loop"); }),
+            str("cannot look for ", (dir / "loop").string(), ": too many levels of symbolic links"));
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
+  write_all(dir / "a", "secret");
+  ASSERT_EQ(::chmod((dir / "a").c_str(), 0), 0);
+  EXPECT_EQ(error_of<IoError>([&] { posix_fs()->map(dir / "a"); }),
+            str("cannot read ", (dir / "a").string(), ": permission denied"));
 }
 
 TEST(PosixFs, FullDeviceIsAnIoErrorAndFinal) {
   const auto file = posix_fs()->append("/dev/full");
   EXPECT_EQ(error_of<IoError>([&] { file->write("x"); }),
-            "[/dev/full] write: No space left on device: free some space, or write elsewhere");
+            "cannot write /dev/full: no space left on device: free some space, or write elsewhere");
   // Nothing that comes later may look like success.
-  EXPECT_EQ(error_of<IoError>([&] { file->sync(); }), "[/dev/full] sync: an earlier write or sync of this file failed");
+  EXPECT_EQ(error_of<IoError>([&] { file->sync(); }), "cannot sync /dev/full: an earlier write or sync of it failed");
 }
 
 // Neither /dev/null nor a pipe that somebody reads may become a file.
@@ -126,7 +152,7 @@ TEST(PosixFs, WhatIsNoFileIsNotReplaced) {
   const Path pipe = dir / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_EQ(error_of<IoError>([&] { publish_file(*posix_fs(), pipe, "x"); }),
-            str("[", pipe.string(), "] rename: is no regular file; name another"));
+            str("cannot replace ", pipe.string(), ": it is no regular file; name another"));
   EXPECT_TRUE(std::filesystem::is_fifo(pipe));
   EXPECT_EQ(posix_fs()->list(dir.path()), std::vector<std::string>{"pipe"});
 }
@@ -188,7 +214,7 @@ TEST(PublishFile, NamesTheFolderThatIsMissing) {
   const TempDir dir;
   const Path path = dir / "none" / "a";
   EXPECT_EQ(error_of<IoError>([&] { publish_file(*posix_fs(), path, "x"); }),
-            str("[", path.string(), "] create: there is no folder ", (dir / "none").string(), "; make it first"));
+            str("cannot create ", path.string(), ": there is no folder ", (dir / "none").string(), "; make it first"));
 }
 
 }  // namespace

@@ -1,0 +1,40 @@
+#include "megalith/io/problem_text.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "megalith/base/str.h"
+
+namespace megalith::io {
+
+std::string system_problem(std::string_view operation, std::string_view what, int error) {
+  // Where the name of an operation is not what a reader would say.
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kTasks = {{
+      {"append", "append to"},
+      {"map", "read"},
+      {"sync_dir", "sync the folder"},
+      {"make_dir", "make the folder"},
+      {"unlink", "remove"},
+      {"remove_dir", "remove the folder"},
+      {"list", "list the folder"},
+      {"exists", "look for"},
+      {"is_dir", "look for"},
+  }};
+  const auto* const task = std::ranges::find(kTasks, operation, [](const auto& one) { return one.first; });
+  std::string reason = std::generic_category().message(error);
+  if (!reason.empty()) reason[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(reason[0])));
+  return str("cannot ", task == kTasks.end() ? operation : task->second, ' ', what, ": ", reason,
+             error == ENOENT ? looked_for_in(what) : std::string());
+}
+
+std::string looked_for_in(const Path& path) {
+  std::error_code error;
+  const Path here = std::filesystem::current_path(error);
+  return path.is_absolute() || error ? std::string() : str("; it was looked for in ", here.string());
+}
+
+}  // namespace megalith::io
