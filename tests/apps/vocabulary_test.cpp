@@ -114,6 +114,22 @@ TEST(ShippedVocabulary, IsNamedWhereItIsMissing) {
   EXPECT_THAT(alone.err, HasSubstr("data.vocab_dir is not set, and there is no share/megalith/gpt2 or share/gpt2"));
 }
 
+// What scripts/demo counts its sample's words with.
+TEST(KnownWords, AreCountedAndTooFewAreAnError) {
+  const TempDir dir;
+  std::ofstream(dir / "text") << "It isn\xE2\x80\x99t A truth.\n";
+  const auto count = [&](const std::string& sample, const std::string& least) {
+    return run_shell("printf \"" + sample + "\" | " + kSources + "/scripts/known-words " + (dir / "text").string() +
+                     least);
+  };
+  const Finished most = count("a truth, a Truth: it isn't new", "");
+  EXPECT_EQ(most.out, "6 of 7 words occur in the training text, 86 %; others: new\n");
+  EXPECT_EQ(most.code, 1) << "90 % are wanted";
+  EXPECT_EQ(count("a truth, a Truth: it isn't new", " 85").code, 0);
+  EXPECT_EQ(count("it", "").out, "1 of 1 words occur in the training text, 100 %\n");
+  EXPECT_EQ(count("", "").code, 1) << "no words are no sample";
+}
+
 // The first block of TOML in docs/recipe.md.
 TEST(RecipeDocs, TheSmallestRecipeRuns) {
   const std::string text = read_all(kSources + "/docs/recipe.md");
