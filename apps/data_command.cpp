@@ -15,6 +15,7 @@
 #include "megalith/base/text.h"
 #include "megalith/data/corpus_builder.h"
 #include "megalith/data/indexed_dataset.h"
+#include "megalith/data/input_files.h"
 
 #include "apps/command.h"
 #include "apps/vocabulary.h"
@@ -71,14 +72,12 @@ void run_build(const BuildOptions& asked) {
   const auto tokenizer = open_tokenizer(*fs, asked.tokenizer, asked.vocab_dir);
   BuildProgress progress;
   data::CorpusOptions options = asked.corpus;
-  options.reading.format = asked.format == "jsonl"  ? data::CorpusFormat::json_lines
-                           : asked.format == "text" ? data::CorpusFormat::text
-                                                    : data::CorpusFormat::by_name;
+  options.reading.format = data::format_named(asked.format);
   options.end_of_document = asked.append_eod ? data::EndOfDocument::append : data::EndOfDocument::omit;
   options.invalid_utf8 = asked.replace_invalid ? data::InvalidUtf8::replace : data::InvalidUtf8::fail;
   options.progress = [&progress](const data::CorpusCounts& counts) { progress.show(counts); };
 
-  const std::vector<io::Path> inputs(asked.inputs.begin(), asked.inputs.end());
+  const std::vector<io::Path> inputs = data::input_files(*fs, asked.inputs);
   data::CorpusCounts counts;
   try {
     using Existing = data::IndexedDatasetBuilder::Existing;
@@ -103,14 +102,18 @@ void add_build(CLI::App& data_command) {
       data_command.add_subcommand("build", "Tokenise text or JSON lines into PREFIX.bin and PREFIX.idx");
   const auto options = std::make_shared<BuildOptions>();
   options->corpus.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  command->add_option("--input", options->inputs, "text or .jsonl files, in this order")->required();
+  command
+      ->add_option("--input", options->inputs,
+                   "Text, JSON lines or Parquet, compressed or not: files, folders, patterns in quotes, in this order")
+      ->required();
   command->add_option("--output", options->output, "PREFIX of the two files")->required();
   command->add_option("--tokenizer", options->tokenizer, "gpt2 or byte")->capture_default_str();
   command->add_option("--vocab-dir", options->vocab_dir,
                       "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json (default: GPT-2's own)");
-  command->add_option("--key", options->corpus.key, "Member of a JSON line that holds the text")->capture_default_str();
-  command->add_option("--input-format", options->format, "auto (by file name), jsonl or text")
-      ->check(CLI::IsMember({"auto", "jsonl", "text"}))
+  command->add_option("--key", options->corpus.key, "Member of a JSON line, or column, that holds the text")
+      ->capture_default_str();
+  command->add_option("--input-format", options->format, "auto (by name and first bytes), jsonl, text or parquet")
+      ->check(CLI::IsMember({"auto", "jsonl", "text", "parquet"}))
       ->capture_default_str();
   command->add_option("--split-on", options->corpus.reading.split_on,
                       "Line that stands between the documents of a text file (default: a file is one document)");

@@ -7,6 +7,11 @@ find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 pkg_check_modules(TOMLPP REQUIRED IMPORTED_TARGET tomlplusplus)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(SIMDJSON REQUIRED IMPORTED_TARGET simdjson)
+pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(LZMA REQUIRED IMPORTED_TARGET liblzma)
+pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 
 # megalith_found(NAME found? what-is-lost): turns an AUTO|ON|OFF option into MEGALITH_HAS_<NAME>.

@@ -1,17 +1,13 @@
 #include "megalith/data/corpus_builder.h"
 
 #include <algorithm>
-#include <condition_variable>
-#include <exception>
-#include <mutex>
-#include <optional>
-#include <thread>
 #include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
-#include "megalith/data/json_object.h"
+#include "megalith/data/json_text.h"
+#include "megalith/data/ordered_work.h"
 
 namespace megalith::data {
 namespace {
@@ -30,7 +26,8 @@ struct EncodedBlock {
 /// Turns the pieces of a block into ids. One for each thread.
 class BlockEncoder {
  public:
-  BlockEncoder(const Tokenizer& tokenizer, const CorpusOptions& options) : tokenizer_(tokenizer), options_(options) {}
+  BlockEncoder(const Tokenizer& tokenizer, const CorpusOptions& options)
+      : tokenizer_(tokenizer), options_(options), json_text_(options.key) {}
 
   void encode(const CorpusBlock& block, EncodedBlock& out) {
     out.ids.clear();
@@ -40,8 +37,9 @@ class BlockEncoder {
       const std::string_view bytes = repaired(piece.bytes);
       if (block.format == CorpusFormat::json_lines) {
         if (bytes.find_first_not_of(" \t\r") == std::string_view::npos) continue;  // an empty line is no document
-        read_json_text(bytes, block.file, piece.line, options_.key, text_);
-        encode_text(text_, block, piece, out);
+        const std::string_view readable = bytes.data() == piece.bytes.data() ? block.held.bytes : bytes;
+        encode_text(json_text_.read(bytes, {.file = block.file, .number = piece.line, .readable = readable}), block,
+                    piece, out);
       } else {
         encode_text(bytes, block, piece, out);
       }
@@ -58,8 +56,10 @@ class BlockEncoder {
   void encode_text(std::string_view text, const CorpusBlock& block, const CorpusPiece& piece, EncodedBlock& out) {
     const std::size_t before = out.ids.size();
     const auto fail = [&](std::size_t offset, std::string_view rule) {
-      if (block.format == CorpusFormat::json_lines)
-        throw InputError(str("[", block.file, "] line ", piece.line, ", byte ", offset, " of the text ", rule));
+      if (block.format != CorpusFormat::text) {
+        const char* const unit = block.format == CorpusFormat::parquet ? "row " : "line ";
+        throw InputError(str("[", block.file, "] ", unit, piece.line, ", byte ", offset, " of the text ", rule));
+      }
       throw InputError(str("[", block.file, "] byte ", piece.offset + offset, " ", rule));
     };
     try {
@@ -80,75 +80,16 @@ class BlockEncoder {
 
   const Tokenizer& tokenizer_;
   const CorpusOptions& options_;
-  std::string repaired_, text_;
+  JsonText json_text_;
+  std::string repaired_;
 };
 
-/// Threads take blocks in order, encode them side by side, and write them in order: a block's ticket is its turn.
-class Pipeline {
+/// Hands encoded blocks to a sink and counts.
+class Writer {
  public:
-  Pipeline(CorpusReader& reader, const Tokenizer& tokenizer, const CorpusOptions& options, TokenSink& sink)
-      : reader_(reader), tokenizer_(tokenizer), options_(options), sink_(sink) {
+  Writer(const CorpusReader& reader, const Tokenizer& tokenizer, const CorpusOptions& options, TokenSink& sink)
+      : tokenizer_(tokenizer), options_(options), sink_(sink) {
     counts_.total_bytes = reader.total_bytes();
-  }
-
-  CorpusCounts run() {
-    {
-      std::vector<std::jthread> helpers;
-      for (int i = 1; i < options_.threads; ++i) helpers.emplace_back([this] { work(); });
-      work();
-    }
-    if (failure_) std::rethrow_exception(failure_);
-    return counts_;
-  }
-
- private:
-  void work() {
-    BlockEncoder encoder(tokenizer_, options_);
-    EncodedBlock encoded;
-    for (;;) {
-      Index ticket = 0;
-      std::exception_ptr failure;
-      std::optional<CorpusBlock> block;
-      {
-        const std::lock_guard lock(read_mutex_);
-        if (no_more_) return;
-        ticket = tickets_++;
-        try {
-          block = reader_.next();
-        } catch (...) {
-          failure = std::current_exception();
-        }
-        no_more_ = !block;
-        if (!block && !failure) return;
-      }
-      if (block) {
-        try {
-          encoder.encode(*block, encoded);
-        } catch (...) {
-          failure = std::current_exception();
-        }
-      }
-      if (!write_in_turn(ticket, encoded, failure)) return;
-    }
-  }
-
-  /// False when the work is over. Tickets below a failing one have all been taken, so the failure that is kept is the
-  /// first in the order of the inputs.
-  bool write_in_turn(Index ticket, const EncodedBlock& encoded, std::exception_ptr failure) {
-    std::unique_lock lock(write_mutex_);
-    my_turn_.wait(lock, [&] { return turn_ == ticket || failure_; });
-    if (failure_) return false;
-    if (!failure) {
-      try {
-        write(encoded);
-      } catch (...) {
-        failure = std::current_exception();
-      }
-    }
-    failure_ = failure;
-    ++turn_;
-    my_turn_.notify_all();
-    return !failure;
   }
 
   void write(const EncodedBlock& encoded) {
@@ -162,7 +103,9 @@ class Pipeline {
     counts_.bytes += encoded.bytes;
     if (options_.progress) options_.progress(counts_);
   }
+  const CorpusCounts& counts() const { return counts_; }
 
+ private:
   void end_document() {
     if (open_tokens_ == 0) {
       ++counts_.empty_documents;
@@ -179,19 +122,9 @@ class Pipeline {
     open_tokens_ = 0;
   }
 
-  CorpusReader& reader_;
   const Tokenizer& tokenizer_;
   const CorpusOptions& options_;
   TokenSink& sink_;
-
-  std::mutex read_mutex_;  // guards reader_ and these
-  Index tickets_ = 0;
-  bool no_more_ = false;
-
-  std::mutex write_mutex_;  // guards sink_ and these
-  std::condition_variable my_turn_;
-  Index turn_ = 0;
-  std::exception_ptr failure_;
   Index open_tokens_ = 0;  // of the document that has not ended
   CorpusCounts counts_;
 };
@@ -210,8 +143,19 @@ class BuilderSink final : public TokenSink {
 
 CorpusCounts tokenize_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const Tokenizer& tokenizer,
                              const CorpusOptions& options, TokenSink& sink) {
-  CorpusReader reader(fs, inputs, tokenizer, options.reading);
-  return Pipeline(reader, tokenizer, options, sink).run();
+  CorpusReader::Options reading = options.reading;
+  reading.key = options.key;
+  CorpusReader reader(fs, inputs, tokenizer, reading);
+  Writer writer(reader, tokenizer, options, sink);
+  work_in_order<EncodedBlock>(
+      options.threads, [&] { return reader.next(); },
+      [&] {
+        return [encoder = BlockEncoder(tokenizer, options)](const CorpusBlock& block, EncodedBlock& out) mutable {
+          encoder.encode(block, out);
+        };
+      },
+      [&](const EncodedBlock& encoded) { writer.write(encoded); });
+  return writer.counts();
 }
 
 CorpusCounts build_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const Tokenizer& tokenizer,

@@ -6,13 +6,23 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/data/document_reader.h"
 #include "megalith/io/problem_text.h"
 
 namespace megalith::data {
 
 bool names_json_lines(const io::Path& file) {
-  const std::string extension = file.extension().string();
+  std::string extension = file.extension().string();
+  if (extension == ".gz" || extension == ".zst" || extension == ".xz") extension = file.stem().extension().string();
   return extension == ".jsonl" || extension == ".ndjson";
+}
+
+CorpusFormat format_named(std::string_view name) {
+  if (name == "auto") return CorpusFormat::by_name;
+  if (name == "jsonl") return CorpusFormat::json_lines;
+  if (name == "text") return CorpusFormat::text;
+  if (name == "parquet") return CorpusFormat::parquet;
+  throw ConfigError(str("--input-format ", name, ": must be auto, jsonl, text or parquet"));
 }
 
 void require_file(io::Fs& fs, const io::Path& file, std::string_view what) {
@@ -38,64 +48,115 @@ CorpusReader::CorpusReader(io::Fs& fs, std::vector<io::Path> files, const Tokeni
   }
 }
 
+CorpusReader::~CorpusReader() = default;
+
 void CorpusReader::open_next_file() {
   const io::Path& file = files_[file_++];
-  mapped_ = fs_.map(file);
-  at_ = document_end_ = 0;
-  line_ = 0;
-  format_ = options_.format;
-  if (format_ == CorpusFormat::by_name)
-    format_ = names_json_lines(file) ? CorpusFormat::json_lines : CorpusFormat::text;
+  const CorpusFormat format = format_of(fs_, file, options_.format);
+  lines_.reset();
+  text_.reset();
+  if (format != CorpusFormat::text)
+    lines_ = std::make_unique<DocumentReader>(
+        fs_, file,
+        DocumentReader::Options{.format = format,
+                                .block_bytes = static_cast<std::size_t>(options_.block_bytes),
+                                .max_document_bytes = static_cast<std::size_t>(options_.max_line_bytes),
+                                .key = options_.key});
+  else
+    text_ = open_bytes(fs_, file);
+  is_document_begin_ = true;
+  before_window_ = '\n';
+  text_offset_ = stored_before_ = 0;
 }
 
 std::optional<CorpusBlock> CorpusReader::next() {
-  while (at_ == mapped_.text().size()) {
+  for (;;) {
+    CorpusBlock block;
+    if ((lines_ && next_lines(block)) || (text_ && next_text(block))) {
+      block.file = files_[file_ - 1].string();
+      const std::uint64_t stored = lines_ ? lines_->stored_bytes() : text_->stored_bytes();
+      block.bytes = static_cast<Index>(stored - stored_before_);
+      stored_before_ = stored;
+      return block;
+    }
     if (file_ == files_.size()) return std::nullopt;
     open_next_file();
   }
-  CorpusBlock block{.file = files_[file_ - 1].string(), .format = format_, .mapped = mapped_};
-  const std::size_t begin = at_;
-  const std::size_t end = std::min(mapped_.text().size(), begin + static_cast<std::size_t>(options_.block_bytes));
-  while (at_ < end) block.pieces.push_back(format_ == CorpusFormat::json_lines ? next_line() : next_piece_of_text());
-  block.bytes = static_cast<Index>(at_ - begin);
-  return block;
 }
 
-CorpusPiece CorpusReader::next_line() {
-  const std::string_view text = mapped_.text();
-  const std::size_t end = std::min(text.find('\n', at_), text.size());
-  const CorpusPiece piece{.bytes = text.substr(at_, end - at_), .line = ++line_, .offset = at_};
-  at_ = std::min(end + 1, text.size());
-  return piece;
+bool CorpusReader::next_lines(CorpusBlock& block) {
+  std::optional<DocumentBlock> lines = lines_->next();
+  if (!lines) return false;
+  block.format = lines->format;
+  block.held = std::move(lines->held);
+  for (const RawDocument& line : lines->documents) block.pieces.push_back({.bytes = line.bytes, .line = line.line});
+  return true;
 }
 
-std::size_t CorpusReader::find_document_end() const {
-  const std::string_view text = mapped_.text();
-  if (options_.split_on.empty()) return text.size();
-  for (std::size_t line = at_; line < text.size();) {
+bool CorpusReader::next_text(CorpusBlock& block) {
+  std::vector<Piece> pieces;
+  std::size_t at = 0;
+  while (at < static_cast<std::size_t>(options_.block_bytes) && next_piece(at, pieces)) {
+  }
+  if (at == 0) return false;
+  block.format = CorpusFormat::text;
+  block.held = text_->take(at);
+  for (const Piece& piece : pieces)
+    block.pieces.push_back({.bytes = block.held.bytes.substr(piece.begin, piece.size),
+                            .ends_document = piece.ends_document,
+                            .offset = text_offset_ + piece.begin});
+  text_offset_ += at;
+  before_window_ = block.held.bytes.back();
+  return true;
+}
+
+/// The separator's line at or behind `from` in the window, for a document of which `at` is the place that is reached;
+/// npos when there is none in sight.
+std::size_t CorpusReader::find_separator(std::size_t at, std::size_t from) const {
+  if (options_.split_on.empty()) return std::string_view::npos;
+  const std::string_view text = text_->window();
+  for (std::size_t line = from;;) {
     const std::size_t found = text.find(options_.split_on, line);
-    if (found == std::string_view::npos) return text.size();
+    if (found == std::string_view::npos) return found;
     const std::size_t behind = found + options_.split_on.size();
-    const bool whole_line = (found == at_ || text[found - 1] == '\n') &&
-                            (behind == text.size() || text[behind] == '\n' || text.substr(behind).starts_with("\r\n"));
-    if (whole_line) return found;
+    const char before = found > 0 ? text[found - 1] : before_window_;
+    const bool begins_line = before == '\n' || (found == at && is_document_begin_);
+    if (begins_line && (behind == text.size() || text[behind] == '\n' || text.substr(behind).starts_with("\r\n")))
+      return found;
     line = found + 1;
   }
-  return text.size();
 }
 
-CorpusPiece CorpusReader::next_piece_of_text() {
-  const std::string_view text = mapped_.text();
-  if (at_ >= document_end_) document_end_ = find_document_end();
-  const std::string_view document = text.substr(at_, document_end_ - at_);
-  const std::size_t size = tokenizer_.next_cut(document, static_cast<std::size_t>(options_.block_bytes));
-  CorpusPiece piece{.bytes = document.substr(0, size), .ends_document = size == document.size(), .offset = at_};
-  at_ += size;
-  if (piece.ends_document && document_end_ < text.size()) {  // the separator stands here: step over its line
-    at_ = std::min(text.find('\n', document_end_), text.size() - 1) + 1;
-    document_end_ = at_;
+/// Adds the piece at `at` and moves behind it, and behind the separator's line that ends its document. False at the end
+/// of the file.
+bool CorpusReader::next_piece(std::size_t& at, std::vector<Piece>& pieces) {
+  const auto wanted = static_cast<std::size_t>(options_.block_bytes);
+  const std::size_t tail =
+      options_.split_on.size() + 2;  // a separator and its line end may begin in sight and end out of it
+  for (bool more = true;;) {
+    while (more && text_->window().size() < at + wanted + tail + 1) more = text_->extend();
+    const std::string_view text = text_->window();
+    if (at == text.size()) return false;
+    const std::size_t separator = find_separator(at, at);
+    const bool is_whole = separator != std::string_view::npos && (!more || separator + tail <= text.size());
+    const std::size_t known = is_whole ? separator
+                              : more   ? text.size() - std::min(text.size() - at, tail)
+                                       : text.size();
+    const std::string_view document = text.substr(at, known - at);
+    const std::size_t size = tokenizer_.next_cut(document, wanted);
+    const bool ends = size == document.size();
+    if (ends && more && !is_whole) {  // no place to cut in sight
+      more = text_->extend();
+      continue;
+    }
+    pieces.push_back({at, size, ends});
+    at += size;
+    is_document_begin_ = false;
+    if (!ends) return true;
+    if (is_whole) at = std::min(text.find('\n', separator), text.size() - 1) + 1;
+    is_document_begin_ = true;
+    return true;
   }
-  return piece;
 }
 
 }  // namespace megalith::data

@@ -1,27 +1,30 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "megalith/base/types.h"
+#include "megalith/data/byte_source.h"
 #include "megalith/data/tokenizer.h"
 #include "megalith/io/fs.h"
 
 namespace megalith::data {
 
 enum class CorpusFormat {
-  by_name,  ///< .jsonl and .ndjson are JSON lines, everything else is text
+  by_name,  ///< .jsonl and .ndjson are JSON lines; what begins as Parquet is; everything else is text
   json_lines,
-  text
+  text,
+  parquet
 };
 
-/// A piece of one document, or all of it. It points into a mapped file.
+/// A piece of one document, or all of it.
 struct CorpusPiece {
   std::string_view bytes;     ///< text, or one line of JSON
   bool ends_document = true;  ///< false: the next piece goes on with the same document
-  std::uint64_t line = 0;     ///< of JSON lines, counted from 1
+  std::uint64_t line = 0;     ///< of JSON lines, and row of Parquet, counted from 1
   std::uint64_t offset = 0;   ///< of text: where the piece begins in its file
 };
 
@@ -29,32 +32,43 @@ struct CorpusPiece {
 struct CorpusBlock {
   std::string file;
   CorpusFormat format = CorpusFormat::text;  ///< never by_name
-  io::MappedFile mapped;                     ///< keeps the pieces alive
+  ByteBlock held{};                          ///< keeps the pieces alive
   std::vector<CorpusPiece> pieces{};
-  Index bytes = 0;  ///< of the file that it covers
+  Index bytes = 0;  ///< of the file as it is stored that were read for it
 };
 
+class DocumentReader;
+
 /// Cuts files into blocks, one file after the other, at places where encoding the pieces one by one gives the ids of
-/// the whole. A file is mapped when its turn comes. One thread at a time.
+/// the whole. A file is opened when its turn comes. One thread at a time.
 class CorpusReader {
  public:
   struct Options {
     CorpusFormat format = CorpusFormat::by_name;
     std::string split_on{};       ///< a line of text that stands between documents; empty: a file is one document
     Index block_bytes = 1 << 20;  ///< a longer piece happens where the text has no place to cut
+    Index max_line_bytes = Index{256} << 20;
+    std::string key = "text";  ///< the column of a Parquet file
   };
   /// Throws InputError for a file that is missing or a folder, before anything is read.
   CorpusReader(io::Fs& fs, std::vector<io::Path> files, const Tokenizer& tokenizer, const Options& options);
+  ~CorpusReader();
 
   /// The next block; nothing at the end. Blocks may be empty.
   std::optional<CorpusBlock> next();
   Index total_bytes() const { return total_bytes_; }
 
  private:
+  /// Where a piece stands in the window.
+  struct Piece {
+    std::size_t begin = 0, size = 0;
+    bool ends_document = true;
+  };
   void open_next_file();
-  CorpusPiece next_line();
-  CorpusPiece next_piece_of_text();
-  std::size_t find_document_end() const;
+  bool next_lines(CorpusBlock& block);
+  bool next_text(CorpusBlock& block);
+  bool next_piece(std::size_t& at, std::vector<Piece>& pieces);
+  std::size_t find_separator(std::size_t at, std::size_t from) const;
 
   io::Fs& fs_;
   std::vector<io::Path> files_;
@@ -62,16 +76,20 @@ class CorpusReader {
   Options options_;
   Index total_bytes_ = 0;
 
-  std::size_t file_ = 0;  // the one that is open, counted from 1; 0 before the first
-  CorpusFormat format_ = CorpusFormat::text;
-  io::MappedFile mapped_;
-  std::size_t at_ = 0;
-  std::size_t document_end_ = 0;  // of the text document that at_ is in
-  std::uint64_t line_ = 0;
+  std::size_t file_ = 0;                   // the one that is open, counted from 1; 0 before the first
+  std::unique_ptr<DocumentReader> lines_;  // of an open file of JSON lines or rows
+  std::unique_ptr<ByteSource> text_;       // of an open text
+  bool is_document_begin_ = true;          // whether a document of the text begins at its window
+  char before_window_ = '\n';
+  std::uint64_t text_offset_ = 0;    // of the window
+  std::uint64_t stored_before_ = 0;  // bytes of the open file that earlier blocks have counted
 };
 
-/// Whether a file of this name holds JSON lines.
+/// Whether a file of this name holds JSON lines, compressed or not.
 bool names_json_lines(const io::Path& file);
+
+/// "auto" (by name), "jsonl", "text" or "parquet"; throws ConfigError for another.
+CorpusFormat format_named(std::string_view name);
 
 /// Throws InputError, naming similar files in its folder, unless `file` exists and is no folder. `what` says what the
 /// file is for: "data.train".

@@ -7,6 +7,7 @@
 
 #include "tests/data_pipeline/tokenizers.h"
 #include "tests/io/temp_dir.h"
+#include "tests/support/compressed.h"
 #include "tests/support/random_text.h"
 
 namespace megalith::data {
@@ -75,6 +76,41 @@ TEST_F(CorpusBuilder, SeparatorLinesDivideText) {
     EXPECT_EQ(counts_.empty_documents, 2);
     EXPECT_EQ(counts_.bytes, counts_.total_bytes);
   }
+}
+
+// Larger than what is in sight at once, and compressed, so that nothing behind it is known.
+TEST_F(CorpusBuilder, SeparatorsAreFoundAcrossWindows) {
+  options_.reading.split_on = "<|end|>";
+  std::string text;
+  std::vector<Ids> want;
+  for (int i = 0; text.size() < (std::size_t{4} << 20); ++i) {
+    std::string document = testing::tricky_text(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(i) % 3000);
+    std::erase(document, '\0');
+    document += i % 7 == 0 ? " <|end|>\n" : "x\n";
+    text += document + "<|end|>\n";
+    want.push_back(with_end(byte_ids(document)));
+  }
+  const auto plain = file("a.txt", text), packed = file("a.txt.zst", testing::zstd(text));
+  for (const Index block : {1000, 100000, 1 << 20, 1 << 22}) {
+    options_.reading.block_bytes = block;
+    EXPECT_TRUE(documents({plain}, *bytes()) == want) << block;
+    EXPECT_TRUE(documents({packed}, *bytes()) == want) << block;
+    EXPECT_EQ(counts_.bytes, counts_.total_bytes);
+  }
+}
+
+TEST_F(CorpusBuilder, CompressedFilesGiveWhatPlainOnesGive) {
+  const std::string text = testing::any_text(3, 100000);
+  std::string lines;
+  for (int i = 0; i < 3000; ++i) lines += str("{\"text\": \"line ", i, "\"}\n");
+  const std::vector<Ids> want_text = documents({file("a.txt", text)}, *gpt2()),
+                         want_lines = documents({file("a.jsonl", lines)}, *gpt2());
+  EXPECT_EQ(documents({file("b.txt.gz", testing::gzip(text))}, *gpt2()), want_text);
+  EXPECT_EQ(documents({file("b.txt.xz", testing::xz(text))}, *gpt2()), want_text);
+  EXPECT_EQ(documents({file("b.jsonl.zst", testing::zstd(lines))}, *gpt2()), want_lines);
+  EXPECT_EQ(documents({file("b.ndjson.gz", testing::gzip(lines))}, *gpt2()), want_lines);
+  EXPECT_NE(error({file("c.jsonl.gz", testing::gzip(lines).substr(0, 3000))}, *gpt2()).find("the file is cut"),
+            std::string::npos);
 }
 
 TEST_F(CorpusBuilder, JsonLines) {

@@ -1,0 +1,207 @@
+#include "megalith/data/decompress.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include <lzma.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+
+namespace megalith::data {
+namespace {
+
+/// What one step of a decoder takes and gives.
+struct Step {
+  std::string_view in;  ///< what is taken is removed from its front
+  char* out = nullptr;
+  std::size_t room = 0, written = 0;
+  bool is_last = false;  ///< nothing comes behind `in`
+};
+
+/// Unpacks pieces. step() throws InputError, by fail(), for damage; it takes or gives something when it can.
+class Decoder {
+ public:
+  explicit Decoder(std::string name) : name_(std::move(name)) {}
+  virtual ~Decoder() = default;
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+  virtual void step(Step& step) = 0;
+  /// Whether the end of `in` may be the end of the file.
+  virtual bool may_end() const = 0;
+
+  [[noreturn]] void fail(std::string_view rule) const {
+    throw InputError(str("[", name_, "] at byte ", taken_, " of the compressed file: ", rule));
+  }
+  void count_taken(std::size_t bytes) { taken_ += bytes; }
+
+ private:
+  std::string name_;
+  std::uint64_t taken_ = 0;
+};
+
+class GzipDecoder final : public Decoder {
+ public:
+  explicit GzipDecoder(std::string name) : Decoder(std::move(name)) {
+    constexpr int kGzipOnly = 16;
+    if (inflateInit2(&stream_, MAX_WBITS + kGzipOnly) != Z_OK) throw std::bad_alloc();
+  }
+  ~GzipDecoder() override { inflateEnd(&stream_); }
+  bool may_end() const override { return is_between_; }
+
+  void step(Step& step) override {
+    if (is_between_) {
+      if (step.in.empty()) return;
+      if (step.in[0] != '\x1F') fail("something stands behind the end of the gzip data");
+      inflateReset(&stream_);
+      is_between_ = false;
+    }
+    constexpr std::size_t kMost = std::size_t{1} << 30;
+    const std::size_t given = std::min(step.in.size(), kMost);
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(step.in.data()));
+    stream_.avail_in = static_cast<uInt>(given);
+    stream_.next_out = reinterpret_cast<Bytef*>(step.out);
+    stream_.avail_out = static_cast<uInt>(std::min(step.room, kMost));
+    const uInt room = stream_.avail_out;
+    const int result = inflate(&stream_, Z_NO_FLUSH);
+    step.in.remove_prefix(given - stream_.avail_in);
+    step.written = room - stream_.avail_out;
+    if (result == Z_STREAM_END) is_between_ = true;
+    if (result == Z_MEM_ERROR) throw std::bad_alloc();
+    if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
+      fail(str("the gzip data is damaged (", stream_.msg != nullptr ? stream_.msg : "no reason given", ")"));
+  }
+
+ private:
+  z_stream stream_{};
+  bool is_between_ = true;  // members
+};
+
+class ZstdDecoder final : public Decoder {
+ public:
+  explicit ZstdDecoder(std::string name) : Decoder(std::move(name)), stream_(ZSTD_createDStream()) {
+    if (stream_ == nullptr) throw std::bad_alloc();
+  }
+  ~ZstdDecoder() override { ZSTD_freeDStream(stream_); }
+  bool may_end() const override { return is_between_; }
+
+  void step(Step& step) override {
+    if (is_between_ && step.in.empty()) return;
+    ZSTD_inBuffer in{step.in.data(), step.in.size(), 0};
+    ZSTD_outBuffer out{step.out, step.room, 0};
+    const std::size_t result = ZSTD_decompressStream(stream_, &out, &in);
+    if (ZSTD_isError(result) != 0) fail(str("the zstd data is damaged (", ZSTD_getErrorName(result), ")"));
+    step.in.remove_prefix(in.pos);
+    step.written = out.pos;
+    is_between_ = result == 0;
+  }
+
+ private:
+  ZSTD_DStream* stream_;
+  bool is_between_ = true;  // frames
+};
+
+class XzDecoder final : public Decoder {
+ public:
+  explicit XzDecoder(std::string name) : Decoder(std::move(name)) {
+    constexpr std::uint64_t kMostMemory = std::uint64_t{512} << 20;
+    if (lzma_stream_decoder(&stream_, kMostMemory, LZMA_CONCATENATED) != LZMA_OK) throw std::bad_alloc();
+  }
+  ~XzDecoder() override { lzma_end(&stream_); }
+  bool may_end() const override { return is_ended_; }
+
+  void step(Step& step) override {
+    if (is_ended_) return;
+    stream_.next_in = reinterpret_cast<const std::uint8_t*>(step.in.data());
+    stream_.avail_in = step.in.size();
+    stream_.next_out = reinterpret_cast<std::uint8_t*>(step.out);
+    stream_.avail_out = step.room;
+    const lzma_ret result = lzma_code(&stream_, step.is_last ? LZMA_FINISH : LZMA_RUN);
+    step.in.remove_prefix(step.in.size() - stream_.avail_in);
+    step.written = step.room - stream_.avail_out;
+    if (result == LZMA_STREAM_END) is_ended_ = true;
+    if (result == LZMA_MEM_ERROR) throw std::bad_alloc();
+    if (result == LZMA_MEMLIMIT_ERROR) fail("the xz data needs over 512 MiB to be unpacked");
+    if (result != LZMA_OK && result != LZMA_STREAM_END && result != LZMA_BUF_ERROR) fail("the xz data is damaged");
+  }
+
+ private:
+  lzma_stream stream_ = LZMA_STREAM_INIT;
+  bool is_ended_ = false;
+};
+
+/// Unpacks into buffers that blocks keep alive: bytes are appended to one until it is full, then what is in sight moves
+/// to a new one.
+class DecompressedSource final : public ByteSource {
+ public:
+  DecompressedSource(std::unique_ptr<Decoder> decoder, std::unique_ptr<ByteSource> stored)
+      : decoder_(std::move(decoder)), stored_(std::move(stored)) {}
+
+  std::string_view window() const override { return {buffer_.get() + begin_, end_ - begin_}; }
+  std::uint64_t stored_bytes() const override { return stored_->stored_bytes(); }
+  ByteBlock take(std::size_t size) override {
+    const ByteBlock block{window().substr(0, size), buffer_};
+    begin_ += size;
+    return block;
+  }
+  bool extend() override {
+    if (is_over_) return false;
+    make_room();
+    const std::size_t before = end_, wanted = end_ + kPieceBytes;
+    while (end_ < wanted && !is_over_) decode(wanted);
+    return end_ > before;
+  }
+
+ private:
+  static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+
+  void make_room() {
+    if (capacity_ - end_ >= kPieceBytes) return;
+    const std::size_t held = end_ - begin_, capacity = std::max(4 * kPieceBytes, 2 * (held + kPieceBytes));
+    const std::shared_ptr<char[]> larger(new char[capacity]);  // not cleared: it is written before it is read
+    if (held > 0) std::memcpy(larger.get(), buffer_.get() + begin_, held);
+    buffer_ = larger;
+    capacity_ = capacity;
+    begin_ = 0;
+    end_ = held;
+  }
+
+  void decode(std::size_t wanted) {
+    if (stored_->window().empty()) is_last_ = !stored_->extend();
+    const std::size_t there = stored_->window().size();
+    Step step{.in = stored_->window(), .out = buffer_.get() + end_, .room = wanted - end_, .is_last = is_last_};
+    decoder_->step(step);
+    const std::size_t taken = there - step.in.size();
+    stored_->take(taken);
+    decoder_->count_taken(taken);
+    end_ += step.written;
+    if (!is_last_ || taken > 0 || step.written > 0) return;
+    if (!decoder_->may_end()) decoder_->fail("the file is cut: its compressed data goes on");
+    is_over_ = true;
+  }
+
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<ByteSource> stored_;
+  std::shared_ptr<char[]> buffer_;
+  std::size_t capacity_ = 0, begin_ = 0, end_ = 0;
+  bool is_last_ = false, is_over_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<ByteSource> decompressed(Codec codec, std::unique_ptr<ByteSource> stored, std::string name) {
+  std::unique_ptr<Decoder> decoder;
+  if (codec == Codec::gzip)
+    decoder = std::make_unique<GzipDecoder>(std::move(name));
+  else if (codec == Codec::zstd)
+    decoder = std::make_unique<ZstdDecoder>(std::move(name));
+  else
+    decoder = std::make_unique<XzDecoder>(std::move(name));
+  return std::make_unique<DecompressedSource>(std::move(decoder), std::move(stored));
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,115 @@
+#include "megalith/data/document_reader.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/utf8.h"
+
+namespace megalith::data {
+
+DocumentReader::DocumentReader(io::Fs& fs, const io::Path& file, const Options& options)
+    : file_(file.string()), options_(options) {
+  require_file(fs, file, "input");
+  format_ = format_of(fs, file, options.format);
+  if (format_ == CorpusFormat::parquet)
+    parquet_ = std::make_unique<ParquetFile>(fs, file, options.key);
+  else
+    source_ = open_bytes(fs, file);
+}
+
+CorpusFormat format_of(io::Fs& fs, const io::Path& file, CorpusFormat asked) {
+  if (asked != CorpusFormat::by_name) return asked;
+  if (names_json_lines(file)) return CorpusFormat::json_lines;
+  const bool is_parquet = file.extension() == ".parquet" || fs.map(file).text().starts_with("PAR1");
+  return is_parquet ? CorpusFormat::parquet : CorpusFormat::text;
+}
+
+std::optional<DocumentBlock> DocumentReader::next() {
+  DocumentBlock block{.file = file_, .format = format_, .first = documents_};
+  if (parquet_) {
+    std::optional<ParquetValues> values = parquet_->next();
+    if (!values) return std::nullopt;
+    block.held.owner = values->owner;
+    for (std::size_t i = 0; i < values->values.size(); ++i) {
+      if (values->values[i].size() > options_.max_document_bytes) fail_too_long(values->rows[i]);
+      block.documents.push_back({.bytes = values->values[i], .line = values->rows[i]});
+    }
+    documents_ += block.documents.size();
+    return block;
+  }
+  if (format_ == CorpusFormat::json_lines) {
+    const std::size_t end = end_of_lines();
+    if (end == 0) return std::nullopt;
+    block.held = source_->take(end);
+    cut_lines(block.held.bytes, block.documents);
+  } else {
+    if (text_is_read_) return std::nullopt;
+    block.held = source_->take(end_of_text());
+    block.documents.push_back({.bytes = block.held.bytes, .offset = text_read_, .ends_document = text_is_read_});
+    text_read_ += block.held.bytes.size();
+    if (!text_is_read_) return block;
+  }
+  documents_ += block.documents.size();
+  return block;
+}
+
+/// Behind the last line end among about block_bytes; behind the first one when there is none among them.
+std::size_t DocumentReader::end_of_lines() {
+  bool more = true;
+  while (source_->window().size() < options_.block_bytes && more) more = source_->extend();
+  if (source_->window().empty()) return 0;
+  const std::size_t last = source_->window().substr(0, options_.block_bytes).rfind('\n');
+  if (last != std::string_view::npos) return last + 1;
+  for (std::size_t looked_at = 0;;) {
+    const std::string_view window = source_->window();
+    const std::size_t found = window.find('\n', looked_at);
+    looked_at = window.size();
+    if (std::min(found, looked_at) > options_.max_document_bytes) fail_too_long(lines_ + 1);
+    if (found != std::string_view::npos) return found + 1;
+    if (!source_->extend()) return looked_at;
+  }
+}
+
+/// All of the text, or a piece of about block_bytes that ends with white space.
+std::size_t DocumentReader::end_of_text() {
+  while (source_->extend()) {
+    const std::string_view window = source_->window();
+    if (options_.cut == Cut::texts && window.size() >= options_.block_bytes)
+      if (const std::size_t space = window.find_last_of(" \n\t"); space != std::string_view::npos) return space + 1;
+    if (window.size() > options_.max_document_bytes) fail_too_long(lines_ + 1);
+  }
+  text_is_read_ = true;
+  return source_->window().size();
+}
+
+void DocumentReader::cut_lines(std::string_view bytes, std::vector<RawDocument>& documents) {
+  for (std::size_t at = 0; at < bytes.size();) {
+    const std::size_t end = std::min(bytes.find('\n', at), bytes.size());
+    const std::string_view line = bytes.substr(at, end - at);
+    ++lines_;
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) documents.push_back({.bytes = line, .line = lines_});
+    at = end + 1;
+  }
+}
+
+void DocumentReader::fail_too_long(std::uint64_t number) const {
+  const std::string where = format_ == CorpusFormat::json_lines ? str("line ", number)
+                            : format_ == CorpusFormat::parquet  ? str("row ", number)
+                                                                : std::string("its text");
+  throw DocumentError(BadDocument::too_long, str("[", file_, "] ", where, " has over ", options_.max_document_bytes,
+                                                 " bytes, the most that a document may have; --max-line raises that"));
+}
+
+std::string_view DocumentText::of(const DocumentBlock& block, const RawDocument& document) {
+  if (block.format == CorpusFormat::json_lines)
+    return json_.read(document.bytes, {block.file, document.line, block.held.bytes});
+  const std::size_t good = valid_utf8_prefix(document.bytes);
+  if (good == document.bytes.size()) return document.bytes;
+  const std::string where = block.format == CorpusFormat::parquet
+                                ? str("row ", document.line, ", byte ", good, " of the text")
+                                : str("byte ", document.offset + good);
+  throw DocumentError(BadDocument::not_utf8, str("[", block.file, "] ", where, " must be UTF-8"));
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,89 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/data/byte_source.h"
+#include "megalith/data/corpus_reader.h"
+#include "megalith/data/json_text.h"
+#include "megalith/data/parquet_file.h"
+
+namespace megalith::data {
+
+/// One document as it stands in its file: a line of JSON, or a text.
+struct RawDocument {
+  std::string_view bytes{};
+  std::uint64_t line = 0;     ///< of JSON lines, and row of Parquet, counted from 1
+  std::uint64_t offset = 0;   ///< of texts, in bytes
+  bool ends_document = true;  ///< false: the next one goes on with the same text (Cut::texts)
+};
+
+/// Consecutive documents of one file: the unit of work of one thread.
+struct DocumentBlock {
+  std::string file{};
+  CorpusFormat format = CorpusFormat::text;  ///< never by_name
+  std::uint64_t first = 0;                   ///< number of the first document in its file, counted from 0
+  ByteBlock held{};
+  std::vector<RawDocument> documents{};
+};
+
+/// What a file holds: as asked for, or by its name and, for Parquet, its first bytes. Never by_name.
+CorpusFormat format_of(io::Fs& fs, const io::Path& file, CorpusFormat asked);
+
+/// Cuts one file into blocks of whole documents: lines of JSON that are not blank, rows of Parquet that are not null,
+/// or the file's text as one.
+class DocumentReader {
+ public:
+  enum class Cut {
+    documents,  ///< between documents only
+    texts       ///< within texts too, at ASCII white space: blocks stay small
+  };
+  struct Options {
+    CorpusFormat format = CorpusFormat::by_name;
+    std::size_t block_bytes = std::size_t{1} << 20;  ///< a longer document makes a longer block
+    std::size_t max_document_bytes = std::size_t{256} << 20;
+    Cut cut = Cut::documents;
+    std::string key = "text";  ///< the column of a Parquet file
+  };
+  /// Throws InputError for a file that is missing or a folder.
+  DocumentReader(io::Fs& fs, const io::Path& file, const Options& options);
+
+  /// The next block; nothing at the end. Throws InputError naming file and line of a document that is too long.
+  std::optional<DocumentBlock> next();
+  std::uint64_t documents() const { return documents_; }  ///< that end in the blocks so far
+  std::uint64_t stored_bytes() const { return source_ ? source_->stored_bytes() : parquet_->stored_bytes(); }
+
+ private:
+  std::size_t end_of_lines();
+  std::size_t end_of_text();
+  void cut_lines(std::string_view bytes, std::vector<RawDocument>& documents);
+  [[noreturn]] void fail_too_long(std::uint64_t number) const;
+
+  std::string file_;
+  Options options_;
+  std::unique_ptr<ByteSource> source_;    // of text and lines
+  std::unique_ptr<ParquetFile> parquet_;  // of rows
+  CorpusFormat format_;
+  std::uint64_t documents_ = 0, lines_ = 0;
+  std::uint64_t text_read_ = 0;
+  bool text_is_read_ = false;
+};
+
+/// Gives the text of documents. Keeps its memory from one to the next; one per thread.
+class DocumentText {
+ public:
+  explicit DocumentText(std::string key, std::string other_key = {}) : json_(std::move(key), std::move(other_key)) {}
+  /// UTF-8, valid until the next call and as long as the block. Throws DocumentError naming file and line (JSON) or
+  /// byte.
+  std::string_view of(const DocumentBlock& block, const RawDocument& document);
+  /// About the last line of JSON.
+  const JsonText& json() const { return json_; }
+
+ private:
+  JsonText json_;
+};
+
+}  // namespace megalith::data

@@ -1,0 +1,189 @@
+#include "megalith/data/json_text.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+
+#include <simdjson.h>
+
+#include "megalith/base/str.h"
+#include "megalith/data/json_object.h"
+#include "megalith/io/json_reader.h"
+
+namespace megalith::data {
+
+namespace {
+
+/// Whether an object in the value has a key twice, or so many keys that the slower reader shall look.
+bool may_repeat_keys(simdjson::dom::element value) {
+  constexpr std::size_t kMostCompared = 32;
+  if (simdjson::dom::array array; value.get_array().get(array) == simdjson::SUCCESS)
+    return std::any_of(array.begin(), array.end(), may_repeat_keys);
+  simdjson::dom::object object;
+  if (value.get_object().get(object) != simdjson::SUCCESS) return false;
+  std::array<std::string_view, kMostCompared> keys;
+  std::size_t count = 0;
+  for (const auto& [key, member] : object) {
+    if (count == kMostCompared || std::find(keys.begin(), keys.begin() + count, key) != keys.begin() + count)
+      return true;
+    keys[count++] = key;
+    if (may_repeat_keys(member)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+struct JsonText::Parser {
+  simdjson::dom::parser dom;
+  std::string padded;  // a copy of a line that has no padding behind it
+};
+
+std::string_view name_of(BadDocument reason) {
+  constexpr std::array<std::string_view, 7> kNames = {"not JSON",       "no object", "key missing", "key twice",
+                                                      "text no string", "not UTF-8", "too long"};
+  return kNames[static_cast<std::size_t>(reason)];
+}
+
+JsonText::JsonText(std::string key, std::string other_key)
+    : key_(std::move(key)), other_key_(std::move(other_key)), parser_(std::make_unique<Parser>()) {}
+JsonText::~JsonText() = default;
+JsonText::JsonText(JsonText&&) noexcept = default;
+JsonText& JsonText::operator=(JsonText&&) noexcept = default;
+
+std::string_view JsonText::read(std::string_view line, const JsonLine& place) {
+  const char* const end = line.data() + line.size();
+  const bool has_padding = place.readable.data() != nullptr && place.readable.data() <= line.data() &&
+                           end + simdjson::SIMDJSON_PADDING <= place.readable.data() + place.readable.size();
+  if (!has_padding) {
+    std::string& padded = parser_->padded;
+    padded.reserve(line.size() + simdjson::SIMDJSON_PADDING);
+    padded.assign(line);
+    padded.append(simdjson::SIMDJSON_PADDING, ' ');
+  }
+  simdjson::dom::parser& dom = parser_->dom;
+  const char* const data = has_padding ? line.data() : parser_->padded.data();
+  if (dom.capacity() < line.size() && dom.allocate(2 * line.size(), io::kMaxJsonDepth) != simdjson::SUCCESS)
+    throw std::bad_alloc();
+  simdjson::dom::element value;
+  simdjson::dom::object object;
+  if (dom.parse(data, line.size(), false).get(value) != simdjson::SUCCESS ||
+      value.get_object().get(object) != simdjson::SUCCESS || may_repeat_keys(value))
+    return read_slowly(line, place);
+  std::string_view text;
+  bool found = false;
+  std::size_t member = 0;
+  other_.reset();
+  for (const auto& [key, one] : object) {
+    if (key == key_) {
+      if (one.get_string().get(text) != simdjson::SUCCESS) return read_slowly(line, place);
+      found = true;
+      members_before_ = member;
+    } else if (!other_key_.empty() && key == other_key_ && !other_) {
+      if (std::string_view other; one.get_string().get(other) == simdjson::SUCCESS) other_ = other;
+    }
+    ++member;
+  }
+  return found ? text : read_slowly(line, place);
+}
+
+std::string_view JsonText::read_slowly(std::string_view line, const JsonLine& place) {
+  bool found = false, has_member = false;
+  std::size_t member = 0;
+  other_.reset();
+  const auto fail = [&](BadDocument reason, std::string_view rule) {
+    throw DocumentError(reason, str("[", place.file, "] line ", place.number, ", key \"", key_, "\": ", rule));
+  };
+  try {
+    visit_json_object(line, place.file, place.number, [&](JsonMember& one) {
+      has_member = true;
+      const std::size_t number = member++;
+      const bool is_text = one.kind == JsonMember::Kind::text;
+      if (!other_key_.empty() && one.key == other_key_ && one.key != key_ && is_text && !other_) other_ = *one.text;
+      if (one.key != key_) return;
+      if (!is_text) fail(BadDocument::no_string, "must be a string");
+      text_ = std::move(*one.text);
+      found = true;
+      members_before_ = number;
+    });
+  } catch (const DocumentError&) {
+    throw;
+  } catch (const InputError& error) {
+    // io/json_reader.h has one class of error; its text is part of what it promises.
+    if (std::string_view(error.what()).ends_with("is there twice"))
+      throw DocumentError(BadDocument::key_twice, error.what());
+    const bool is_object = has_member || line.find('{') == line.find_first_not_of(" \t\r");
+    throw DocumentError(is_object ? BadDocument::not_json : BadDocument::no_object, error.what());
+  }
+  if (!found) fail(BadDocument::key_missing, "is missing; --key names the member that holds the text");
+  return text_;
+}
+
+namespace {
+
+/// Behind the JSON string that begins at `at`. The JSON is valid.
+std::size_t string_end(std::string_view json, std::size_t at) {
+  for (++at; json[at] != '"'; ++at)
+    if (json[at] == '\\') ++at;
+  return at + 1;
+}
+
+/// Behind the JSON value that begins at `at`: before the ',' or the bracket that follows. The JSON is valid.
+std::size_t value_end(std::string_view json, std::size_t at) {
+  for (int depth = 0; at < json.size();) {
+    const char c = json[at];
+    if (c == '"') {
+      at = string_end(json, at);
+      if (depth == 0) return at;
+      continue;
+    }
+    if (c == '{' || c == '[') ++depth;
+    if (c == '}' || c == ']') {
+      if (depth == 0) return at;
+      if (--depth == 0) return at + 1;
+    }
+    if (c == ',' && depth == 0) return at;
+    ++at;
+  }
+  return at;
+}
+
+}  // namespace
+
+void append_with_member(std::string& out, std::string_view line, std::size_t member, std::string_view value) {
+  std::size_t at = line.find('{') + 1;
+  for (;; --member) {
+    at = line.find(':', string_end(line, line.find('"', at)));
+    at = line.find_first_not_of(" \t\r\n", at + 1);
+    if (member == 0) break;
+    at = line.find(',', value_end(line, at)) + 1;
+  }
+  out += line.substr(0, at);
+  append_json_string(out, value);
+  out += line.substr(value_end(line, at));
+}
+
+void append_json_string(std::string& out, std::string_view text) {
+  out += '"';
+  std::size_t plain = 0;  // where the bytes begin that are still to be copied
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c >= 0x20 && c != '"' && c != '\\') continue;
+    out.append(text, plain, i - plain);
+    plain = i + 1;
+    out += '\\';
+    constexpr std::string_view kShort = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
+    if (const std::size_t at = kShort.find(static_cast<char>(c)); at != std::string_view::npos) {
+      out += kLetters[at];
+    } else {
+      std::array<char, 8> code{};
+      std::snprintf(code.data(), code.size(), "u%04x", static_cast<unsigned>(c));
+      out += code.data();
+    }
+  }
+  out.append(text, plain, text.size() - plain);
+  out += '"';
+}
+
+}  // namespace megalith::data

@@ -1,0 +1,386 @@
+#include "megalith/data/parquet_file.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <zlib.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/data/parquet_page.h"
+#include "megalith/data/thrift_compact.h"
+
+namespace megalith::data {
+namespace {
+
+constexpr std::string_view kMagic = "PAR1";
+// A page that claims more is refused: few bytes can stand for any number of equal values.
+constexpr std::uint64_t kMostPageBytes = std::uint64_t{1} << 30, kMostPageValues = std::uint64_t{1} << 24;
+constexpr std::int64_t kByteArray = 6, kRepeated = 2;
+
+/// The pages of the column in one row group.
+struct Chunk {
+  std::int64_t codec = 0, values = 0, begin = 0, dictionary = 0, bytes = 0;
+  std::uint64_t first_row = 0, rows = 0;
+  bool is_optional = false;
+};
+
+struct SchemaElement {
+  std::string_view name;
+  std::int64_t type = -1, repetition = 0, children = 0;
+};
+
+SchemaElement read_schema_element(io::Reader& in) {
+  SchemaElement element;
+  for (ThriftStruct s(in); s.next();) switch (s.id()) {
+      case 1:
+        element.type = s.integer();
+        break;
+      case 3:
+        element.repetition = s.integer();
+        break;
+      case 4:
+        element.name = s.text();
+        break;
+      case 5:
+        element.children = s.integer();
+        break;
+      default:
+        s.skip();
+    }
+  return element;
+}
+
+struct ColumnMetadata {
+  std::vector<std::string_view> path;
+  Chunk chunk;
+  bool has_metadata = false;
+};
+
+void read_metadata(io::Reader& in, ColumnMetadata& column) {
+  Chunk& chunk = column.chunk;
+  column.has_metadata = true;
+  for (ThriftStruct s(in); s.next();) switch (s.id()) {
+      case 3:
+        column.path.clear();
+        for (std::size_t left = s.list_of(ThriftType::binary); left > 0; --left) column.path.push_back(thrift_text(in));
+        break;
+      case 4:
+        chunk.codec = s.integer();
+        break;
+      case 5:
+        chunk.values = s.integer();
+        break;
+      case 7:
+        chunk.bytes = s.integer();
+        break;
+      case 9:
+        chunk.begin = s.integer();
+        break;
+      case 11:
+        chunk.dictionary = s.integer();
+        break;
+      default:
+        s.skip();
+    }
+}
+
+/// What a page says of itself.
+struct PageHeader {
+  std::int64_t type = -1, size = -1, packed_size = -1, crc = 0;
+  std::int64_t values = -1, encoding = -1, definition_bytes = 0, repetition_bytes = 0;
+  bool has_crc = false, is_packed = true;
+};
+constexpr std::int64_t kDataPage = 0, kDictionaryPage = 2, kDataPage2 = 3;
+
+void read_page_numbers(io::Reader& in, ThriftStruct& outer, PageHeader& page, bool is_second) {
+  outer.expect_structure();
+  for (ThriftStruct s(in); s.next();) {
+    if (s.id() == 1)
+      page.values = s.integer();
+    else if (s.id() == (is_second ? 4 : 2))
+      page.encoding = s.integer();
+    else if (is_second && s.id() == 5)
+      page.definition_bytes = s.integer();
+    else if (is_second && s.id() == 6)
+      page.repetition_bytes = s.integer();
+    else if (is_second && s.id() == 7)
+      page.is_packed = s.boolean();
+    else
+      s.skip();
+  }
+}
+
+PageHeader read_page_header(io::Reader& in) {
+  PageHeader page;
+  for (ThriftStruct s(in); s.next();) switch (s.id()) {
+      case 1:
+        page.type = s.integer();
+        break;
+      case 2:
+        page.size = s.integer();
+        break;
+      case 3:
+        page.packed_size = s.integer();
+        break;
+      case 4:
+        page.crc = s.integer();
+        page.has_crc = true;
+        break;
+      case 5:
+      case 7:
+        read_page_numbers(in, s, page, false);
+        break;
+      case 8:
+        read_page_numbers(in, s, page, true);
+        break;
+      default:
+        s.skip();
+    }
+  if (page.size < 0 || page.packed_size < 0 || static_cast<std::uint64_t>(page.size) > kMostPageBytes)
+    in.fail("page size", str("is ", page.size, " (", page.packed_size, " packed): must be 0 to ", kMostPageBytes));
+  return page;
+}
+
+}  // namespace
+
+struct ParquetFile::State {
+  State(io::Fs& of_fs, io::Path of_file, std::string_view of_column)
+      : fs(of_fs), file(std::move(of_file)), name(file.string()), column(of_column) {
+    read_footer();
+  }
+
+  void read_footer();
+  void find_column(const std::vector<SchemaElement>& schema, io::Reader& in);
+  void read_row_group(io::Reader& in, std::uint64_t& first_row);
+  std::optional<ParquetValues> next_page();
+  void read_dictionary(io::Reader& body, const PageHeader& page);
+  ParquetValues decode(std::string data, const PageHeader& page, const io::Reader& where);
+  void enter(const Chunk& chunk);
+
+  io::Fs& fs;
+  io::Path file;
+  std::string name, column;
+  bool is_optional = false;
+  std::vector<Chunk> chunks;
+
+  std::size_t chunk = 0;  // the next one; pages are of the one before
+  io::MappedFile mapped;
+  std::optional<io::Reader> pages;
+  std::uint64_t values_left = 0, row = 0;
+  std::shared_ptr<const std::string> dictionary_bytes;
+  std::vector<std::string_view> dictionary;
+};
+
+void ParquetFile::State::read_footer() {
+  mapped = fs.map(file);
+  const std::string_view all = mapped.text();
+  io::Reader whole(mapped.bytes(), name);
+  if (all.size() < 12 || !all.starts_with(kMagic) || !all.ends_with(kMagic))
+    whole.fail("file", "must begin and end with PAR1: it is no Parquet file, or cut");
+  const std::uint64_t footer_end = all.size() - 8;
+  const std::uint32_t size = io::Reader(mapped.bytes().subspan(footer_end, 4), name, footer_end).u32("footer length");
+  if (size > footer_end - 4)
+    io::Reader(mapped.bytes().subspan(footer_end), name, footer_end)
+        .fail("footer length", str("is ", size, ", the file has ", footer_end - 4, " bytes before it"));
+  io::Reader in(mapped.bytes().subspan(footer_end - size, size), name, footer_end - size);
+  bool has_schema = false;
+  std::uint64_t first_row = 0;
+  for (ThriftStruct s(in); s.next();) switch (s.id()) {
+      case 2: {
+        std::vector<SchemaElement> schema;
+        for (std::size_t left = s.list_of(ThriftType::structure); left > 0; --left)
+          schema.push_back(read_schema_element(in));
+        find_column(schema, in);
+        has_schema = true;
+        break;
+      }
+      case 4:
+        if (!has_schema) in.fail("row groups", "stand before the schema");
+        for (std::size_t left = s.list_of(ThriftType::structure); left > 0; --left) read_row_group(in, first_row);
+        break;
+      default:
+        s.skip();
+    }
+  if (!has_schema) in.fail("schema", "is missing");
+  mapped = {};
+}
+
+void ParquetFile::State::find_column(const std::vector<SchemaElement>& schema, io::Reader& in) {
+  std::vector<std::string_view> names;
+  // The root comes first, then every element before its children.
+  std::uint64_t skip = 0;  // elements below a nested column
+  for (std::size_t i = 1; i < schema.size(); ++i) {
+    const SchemaElement& element = schema[i];
+    if (element.children < 0) in.fail("schema", "has a negative number of children");
+    if (skip > 0) {
+      skip += static_cast<std::uint64_t>(element.children) - 1;
+      continue;
+    }
+    names.push_back(element.name);
+    skip = static_cast<std::uint64_t>(element.children);
+    if (element.name != column) continue;
+    if (element.children > 0 || element.repetition == kRepeated)
+      throw InputError(str("[", name, "] column \"", column, "\": is nested or repeated: must be one string per row"));
+    if (element.type != kByteArray)
+      throw InputError(str("[", name, "] column \"", column, "\": must hold strings (BYTE_ARRAY)"));
+    is_optional = element.repetition != 0;
+    return;
+  }
+  const std::string_view near = nearest(column, names);
+  throw InputError(str("[", name, "] has no column \"", io::printable(column), "\"",
+                       near.empty() ? std::string() : str("; did you mean ", io::printable(near), "?"),
+                       "; --key names the column that holds the text"));
+}
+
+void ParquetFile::State::read_row_group(io::Reader& in, std::uint64_t& first_row) {
+  std::optional<Chunk> found;
+  std::int64_t rows = -1;
+  for (ThriftStruct s(in); s.next();) switch (s.id()) {
+      case 1:
+        for (std::size_t left = s.list_of(ThriftType::structure); left > 0; --left) {
+          ColumnMetadata one;
+          for (ThriftStruct c(in); c.next();) {
+            if (c.id() == 3) {
+              c.expect_structure();
+              read_metadata(in, one);
+            } else if (c.id() == 1) {
+              throw InputError(str("[", name, "] keeps columns in other files: must hold its own"));
+            } else {
+              c.skip();
+            }
+          }
+          if (one.has_metadata && one.path.size() == 1 && one.path[0] == column) found = one.chunk;
+        }
+        break;
+      case 3:
+        rows = s.integer();
+        break;
+      default:
+        s.skip();
+    }
+  if (!found) in.fail("row group", str("has no column \"", column, "\""));
+  Chunk& c = *found;
+  if (c.dictionary > 0 && c.dictionary < c.begin) c.begin = c.dictionary;
+  const auto size = static_cast<std::int64_t>(fs.file_size(file));
+  if (c.begin < 4 || c.bytes < 0 || c.begin > size || c.bytes > size - c.begin)
+    in.fail("column", str("is said to have ", c.bytes, " bytes at ", c.begin, " of a file of ", size));
+  if (rows < 0 || c.values != rows)
+    in.fail("row group", str("has ", rows, " rows, and ", c.values, " values of the column"));
+  if (c.codec != 0 && c.codec != 1 && c.codec != 2 && c.codec != 6)
+    throw InputError(str("[", name, "] column \"", column, "\": is packed by Parquet's codec ", c.codec,
+                         ": must be uncompressed, snappy, gzip or zstd"));
+  c.first_row = first_row;
+  c.rows = static_cast<std::uint64_t>(rows);
+  first_row += c.rows;
+  chunks.push_back(c);
+}
+
+void ParquetFile::State::enter(const Chunk& c) {
+  mapped = fs.map(file);  // anew, so that pages of other row groups leave memory
+  const auto begin = static_cast<std::uint64_t>(c.begin), bytes = static_cast<std::uint64_t>(c.bytes);
+  if (mapped.bytes().size() < begin + bytes) throw InputError(str("[", name, "] changed while it was read"));
+  pages.emplace(mapped.bytes().subspan(begin, bytes), name, begin);
+  values_left = c.rows;
+  row = c.first_row;
+  dictionary.clear();
+  dictionary_bytes.reset();
+}
+
+std::optional<ParquetValues> ParquetFile::State::next_page() {
+  for (;;) {
+    while (values_left == 0) {
+      if (chunk == chunks.size()) return std::nullopt;
+      enter(chunks[chunk++]);
+    }
+    const PageHeader page = read_page_header(*pages);
+    const io::Reader where = *pages;
+    const std::string_view packed = pages->text(static_cast<std::uint64_t>(page.packed_size), "page");
+    if (page.has_crc && static_cast<std::uint32_t>(page.crc) !=
+                            ::crc32(0, reinterpret_cast<const Bytef*>(packed.data()), static_cast<uInt>(packed.size())))
+      where.fail("page", "has another checksum than its header says");
+    if (page.type != kDataPage && page.type != kDictionaryPage && page.type != kDataPage2) continue;
+    const auto codec = static_cast<ParquetCodec>(chunks[chunk - 1].codec);
+    const auto size = static_cast<std::uint64_t>(page.size);
+    if (page.values < 0 || static_cast<std::uint64_t>(page.values) > kMostPageValues)
+      where.fail("values", str("are ", page.values, ": must be 0 to ", kMostPageValues));
+    if (page.type == kDictionaryPage) {
+      if (dictionary_bytes) where.fail("page", "is a second dictionary");
+      dictionary_bytes = std::make_shared<const std::string>(parquet_unpack(codec, packed, size, where));
+      io::Reader in(std::as_bytes(std::span(*dictionary_bytes)), name, where.offset());
+      dictionary = ParquetStrings::plain(in, static_cast<std::size_t>(page.values));
+      continue;
+    }
+    if (static_cast<std::uint64_t>(page.values) > values_left)
+      where.fail("values", str("are ", page.values, ", the row group has ", values_left, " left"));
+    std::string data;
+    if (page.type == kDataPage2) {  // levels are not packed
+      const std::int64_t levels = page.definition_bytes + page.repetition_bytes;
+      if (page.definition_bytes < 0 || page.repetition_bytes != 0 || levels > page.size || levels > page.packed_size)
+        where.fail("levels", str("take ", page.definition_bytes, " and ", page.repetition_bytes, " bytes of a page of ",
+                                 page.size));
+      const auto front = static_cast<std::size_t>(levels);
+      data = packed.substr(0, front);
+      data += parquet_unpack(page.is_packed ? codec : ParquetCodec::none, packed.substr(front), size - front, where);
+    } else {
+      data = parquet_unpack(codec, packed, size, where);
+    }
+    ParquetValues values = decode(std::move(data), page, where);
+    values_left -= static_cast<std::uint64_t>(page.values);
+    row += static_cast<std::uint64_t>(page.values);
+    return values;
+  }
+}
+
+ParquetValues ParquetFile::State::decode(std::string unpacked, const PageHeader& page, const io::Reader& where) {
+  struct Held {
+    std::string data, made;
+    std::shared_ptr<const std::string> dictionary;
+  };
+  const auto held = std::make_shared<Held>(Held{std::move(unpacked), {}, dictionary_bytes});
+  io::Reader in(std::as_bytes(std::span(held->data)), name, where.offset());
+  ParquetValues out{.owner = held};
+  const auto values = static_cast<std::size_t>(page.values);
+  std::size_t present = values;
+  std::vector<std::uint32_t> levels;
+  if (is_optional) {
+    io::Reader of_levels = page.type == kDataPage2
+                               ? in.part(static_cast<std::uint64_t>(page.definition_bytes), "levels")
+                               : in.part(in.u32("bytes of levels"), "levels");
+    read_hybrid(of_levels, 1, values, levels);
+    present = static_cast<std::size_t>(std::count(levels.begin(), levels.end(), 1u));
+  } else if (page.type == kDataPage2) {
+    in.part(static_cast<std::uint64_t>(page.definition_bytes), "levels");
+  }
+  for (std::size_t i = 0; i < values; ++i)
+    if (!is_optional || levels[i] == 1) out.rows.push_back(row + i + 1);
+  if (present == 0) return out;
+  switch (static_cast<ParquetEncoding>(page.encoding)) {
+    case ParquetEncoding::plain:
+      out.values = ParquetStrings::plain(in, present);
+      return out;
+    case ParquetEncoding::plain_dictionary:
+    case ParquetEncoding::rle_dictionary:
+      if (!dictionary_bytes) where.fail("page", "needs a dictionary, and there is none before it");
+      out.values = ParquetStrings::from_dictionary(in, present, dictionary);
+      return out;
+    case ParquetEncoding::delta_length_byte_array:
+      out.values = ParquetStrings::delta_length(in, present);
+      return out;
+    case ParquetEncoding::delta_byte_array:
+      out.values = ParquetStrings::delta(in, present, held->made, kMostPageBytes);
+      return out;
+    default:
+      throw InputError(str("[", name, "] column \"", column, "\": has Parquet's encoding ", page.encoding,
+                           ": must be PLAIN, dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY"));
+  }
+}
+
+ParquetFile::ParquetFile(io::Fs& fs, const io::Path& file, std::string_view column)
+    : state_(std::make_unique<State>(fs, file, column)) {}
+ParquetFile::~ParquetFile() = default;
+std::optional<ParquetValues> ParquetFile::next() { return state_->next_page(); }
+std::uint64_t ParquetFile::stored_bytes() const { return state_->pages ? state_->pages->offset() : 0; }
+
+}  // namespace megalith::data

@@ -1,0 +1,41 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/io/fs.h"
+
+namespace megalith::data {
+
+/// The values of one column, page by page: strings that point into memory of their own.
+struct ParquetValues {
+  std::vector<std::string_view> values{};
+  std::vector<std::uint64_t> rows{};  ///< of each value, counted from 1 in the file; rows that are null are left out
+  std::shared_ptr<const void> owner{};
+};
+
+/// A column of strings of a Parquet file: flat, required or optional; pages v1 and v2; PLAIN, dictionary,
+/// DELTA_LENGTH_BYTE_ARRAY and DELTA_BYTE_ARRAY; uncompressed, snappy, gzip and zstd. What the file says about sizes is
+/// proved before memory is taken for it; page checksums are compared where there are any. Memory: one page and its
+/// dictionary, unpacked.
+/// Source: github.com/apache/parquet-format, README.md, Encodings.md and parquet.thrift.
+class ParquetFile {
+ public:
+  /// Throws InputError when the file is no Parquet file, lacks the column (the nearest name is said), or has it in a
+  /// form that is not read.
+  ParquetFile(io::Fs& fs, const io::Path& file, std::string_view column);
+  ~ParquetFile();
+
+  /// The values of the next page; nothing at the end. Throws InputError naming the place of damage.
+  std::optional<ParquetValues> next();
+  std::uint64_t stored_bytes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace megalith::data
