@@ -14,6 +14,8 @@ void add_graphs(CLI::App& program);
 void add_schedule(CLI::App& program);
 void add_tokenize(CLI::App& program);
 void add_data(CLI::App& program);
+/// Adds dedup to `data`.
+void add_data_dedup(CLI::App& data_command);
 void add_checkpoint(CLI::App& program);
 /// Adds import-hf and export-hf to `checkpoint`.
 void add_hugging_face(CLI::App& checkpoint_command);

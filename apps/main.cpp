@@ -52,6 +52,7 @@ void fold_option_names(const CLI::App& program, std::vector<std::string>& argume
 /// Under mpirun every process runs the program; commands that are no job of all ranks leave the work to the first.
 bool is_left_to_the_first(const std::vector<std::string>& arguments, const Launcher& launcher) {
   if (arguments.empty() || launcher.process == 0) return false;
+  if (arguments.front() == "data") return arguments.size() < 2 || arguments[1] != "dedup";
   if (arguments.front() != "bench") return arguments.front() != "train";
   return arguments.size() > 1 && is_bench_of_ops(arguments[1]);
 }

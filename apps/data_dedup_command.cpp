@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/corpus/dedup.h"
+#include "megalith/data/input_files.h"
+
+#include "apps/command.h"
+#include "apps/launch.h"
+
+namespace megalith::apps {
+namespace {
+
+struct Asked {
+  std::vector<std::string> inputs;
+  std::string output, work, jaccard = "0.7", keep = "first", format = "auto", shard;
+  int bands = 0, rows = 0;
+  double recall = 0.95;
+  std::uint64_t memory = std::uint64_t{1} << 30, max_line = std::uint64_t{256} << 20;
+  bool dry_run = false;
+  corpus::DedupOptions options;
+};
+
+std::string text_of(const corpus::Banding& banding) { return str(banding.bands, " x ", banding.rows); }
+
+/// Bands and rows as asked for, or by the recall; refuses what misses the recall.
+corpus::Banding banding_of(const Asked& asked, double jaccard) {
+  if ((asked.bands == 0) != (asked.rows == 0)) throw ConfigError("--bands and --rows must be given together");
+  const corpus::Banding best = corpus::choose_banding(asked.recall, jaccard);
+  if (best.bands == 0)
+    throw ConfigError(str("--recall ", asked.recall, ": no bands x rows with at most ", corpus::kMostHashes,
+                          " hashes reach it at --jaccard ", jaccard));
+  if (asked.bands == 0) return best;
+  const corpus::Banding banding{asked.bands, asked.rows};
+  if (const double recall = banding.recall(jaccard); recall < asked.recall) {
+    const corpus::Banding nearest = corpus::nearest_banding(banding, asked.recall, jaccard);
+    char text[160];
+    std::snprintf(text, sizeof text, ": finds %.3f of the pairs at Jaccard %g, under --recall %g; %s finds %.3f",
+                  recall, jaccard, asked.recall, text_of(nearest).c_str(), nearest.recall(jaccard));
+    throw ConfigError(str("--bands x --rows = ", text_of(banding), text));
+  }
+  return banding;
+}
+
+/// "K/N". K may count from 0 or from 1: N/N is the same part as 0/N.
+corpus::Share share_of(const std::string& shard) {
+  const Launcher launcher = detect_launcher();
+  if (shard.empty() && launcher.processes > 1) return {.rank = launcher.process, .count = launcher.processes};
+  if (shard.empty()) return {};
+  int rank = -1, count = 0, used = 0;
+  if (std::sscanf(shard.c_str(), "%d/%d%n", &rank, &count, &used) != 2 || used != static_cast<int>(shard.size()) ||
+      count < 1 || rank < 0 || rank > count)
+    throw ConfigError(str("--shard ", shard, ": must be K/N, the K-th of N parts"));
+  return {.rank = rank % count, .count = count, .others = corpus::Share::Others::leave};
+}
+
+void show(const corpus::DedupReport& report, const std::string& output) {
+  const corpus::FileCounts& total = report.total;
+  std::cout << "documents in        " << total.documents << '\n'
+            << "documents removed   " << total.removed << '\n'
+            << "documents out       " << total.documents - total.removed << '\n'
+            << "text in             " << human_bytes(static_cast<Index>(total.text_bytes)) << '\n'
+            << "text out            " << human_bytes(static_cast<Index>(total.text_bytes - total.removed_text_bytes))
+            << '\n'
+            << "pairs compared      " << report.compared << '\n'
+            << "pairs above         " << report.above << '\n'
+            << "pairs not compared  " << report.not_compared << '\n'
+            << "clusters            " << report.clusters << '\n';
+  double all = 0;
+  for (const auto& [stage, seconds] : report.seconds) all += seconds;
+  std::fprintf(stderr, "%s: %llu of %llu documents stay, %.1f s, %.1f MB/s\n", output.c_str(),
+               static_cast<unsigned long long>(total.documents - total.removed),
+               static_cast<unsigned long long>(total.documents), all,
+               static_cast<double>(total.text_bytes) / 1e6 / std::max(all, 1e-9));
+}
+
+void run(const Asked& asked) {
+  corpus::DedupOptions options = asked.options;
+  options.share = share_of(asked.shard);
+  const std::shared_ptr<io::Fs> fs = rank_fs(options.share.rank);
+  options.jaccard = corpus::parse_similarity(asked.jaccard);
+  options.banding = banding_of(asked, options.jaccard.value());
+  options.keep = asked.keep == "first" ? corpus::Keep::first : corpus::Keep::longest;
+  options.reading = {
+      .format = data::format_named(asked.format), .max_document_bytes = asked.max_line, .key = options.key};
+  options.memory = asked.memory;
+  options.inputs = data::input_files(*fs, asked.inputs);
+  options.output = asked.output;
+  options.work = asked.work;
+  if (asked.dry_run) options.write = corpus::DedupOptions::Write::report_only;
+  const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
+  if (is_terminal && options.share.rank == 0)
+    options.progress = [](std::string_view stage, std::size_t done, std::size_t all) {
+      std::fprintf(stderr, "\r%.*s  %zu of %zu \x1b[K", static_cast<int>(stage.size()), stage.data(), done, all);
+    };
+  const corpus::DedupReport report = corpus::dedup(*fs, options);
+  if (options.progress) std::fputs("\r\x1b[K", stderr);
+  if (!report.is_complete) {
+    std::fprintf(stderr,
+                 "shard %s: its part of stage %s is done, others' is missing: run the same command again when "
+                 "they have ended\n",
+                 asked.shard.c_str(), report.stage.c_str());
+  } else if (report.files.empty()) {
+    if (options.share.rank == 0) std::fprintf(stderr, "%s: was complete already\n", asked.output.c_str());
+  } else {
+    show(report, asked.output);
+  }
+}
+
+}  // namespace
+
+void add_data_dedup(CLI::App& data_command) {
+  CLI::App* command = data_command.add_subcommand(
+      "dedup", "Remove documents whose Jaccard similarity with another one is above a threshold");
+  const auto asked = std::make_shared<Asked>();
+  corpus::DedupOptions& options = asked->options;
+  options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  command->add_option("--input", asked->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
+      ->required();
+  command->add_option("--output", asked->output, "Folder of what stays, removed.tsv and report.json")->required();
+  command->add_option("--key", options.key, "Member of a JSON line, or column, that holds the text")
+      ->capture_default_str();
+  command->add_option("--input-format", asked->format, "auto (by name and first bytes), jsonl, text or parquet")
+      ->check(CLI::IsMember({"auto", "jsonl", "text", "parquet"}))
+      ->capture_default_str();
+  command->add_option("--jaccard", asked->jaccard, "A pair above it repeats; decided in whole numbers")
+      ->capture_default_str();
+  command->add_option("--shingle", options.shingle, "Words per shingle")->capture_default_str();
+  command->add_option("--recall", asked->recall, "Share of the pairs at --jaccard that must be found")
+      ->check(number_that([](double value) { return value > 0 && value < 1; }, "between 0 and 1"))
+      ->capture_default_str();
+  command->add_option("--bands", asked->bands, "Bands of the signatures (default: by --recall)")->check(at_least(1));
+  command->add_option("--rows", asked->rows, "Rows per band (default: by --recall)")->check(at_least(1));
+  command
+      ->add_option("--memory", asked->memory, "For sorting; 8 bytes per document and the text being read come on top")
+      ->transform(CLI::AsSizeValue(true))
+      ->default_str("1GiB");
+  command->add_option("--threads", options.threads, "Same result for any number")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--keep", asked->keep, "Which document of a cluster stays: first or longest")
+      ->check(CLI::IsMember({"first", "longest"}))
+      ->capture_default_str();
+  command->add_option("--work", asked->work, "Folder of what a run that is killed goes on from (default: OUTPUT/work)");
+  command
+      ->add_option("--most-in-bucket", options.most_in_bucket,
+                   "Documents of larger buckets are compared with the first of each cluster only")
+      ->capture_default_str();
+  command->add_option("--shard", asked->shard,
+                      "K/N: do the K-th of N parts of each stage, and end where parts of others are missing");
+  command->add_option("--seed", options.seed, "Of the hashes")->capture_default_str();
+  command->add_option("--max-line", asked->max_line, "Most bytes of a document")
+      ->transform(CLI::AsSizeValue(true))
+      ->default_str("256MiB");
+  command->add_flag("--dry-run", asked->dry_run, "Write report.json only");
+  command->footer("  megalith data dedup --input 'corpus/*.jsonl' --output out/dedup");
+  command->callback([asked] { run(*asked); });
+}
+
+}  // namespace megalith::apps

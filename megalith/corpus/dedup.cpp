@@ -1,0 +1,188 @@
+#include "megalith/corpus/dedup.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <set>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/clock.h"
+#include "megalith/base/problems.h"
+#include "megalith/base/text.h"
+#include "megalith/corpus/dedup_stages.h"
+#include "megalith/corpus/output_names.h"
+#include "megalith/corpus/report.h"
+#include "megalith/corpus/staged_file.h"
+#include "megalith/data/corpus_reader.h"
+#include "megalith/io/json_reader.h"
+
+namespace megalith::corpus {
+namespace {
+
+constexpr const char* kReport = "report.json";
+
+/// What the stages need whatever the inputs, and per input file.
+constexpr std::size_t kLeastMemory = std::size_t{8} << 20, kMemoryOfFile = std::size_t{16} << 10;
+
+/// The settings of the report in the output folder; null when there is none.
+nlohmann::json settings_in(io::Fs& fs, const io::Path& report) {
+  if (!fs.exists(report)) return nullptr;
+  const io::MappedFile file = fs.map(report);
+  const std::string name = report.string();
+  try {
+    const nlohmann::json json = io::read_json(file.text(), {.name = name});
+    if (json.is_object() && json.contains("settings")) return json["settings"];
+  } catch (const InputError&) {  // somebody else's file: the folder is refused
+  }
+  return nullptr;
+}
+
+/// Refuses an output folder with files of something else.
+void check_output(io::Fs& fs, const DedupOptions& options, const io::Path& work, bool is_done) {
+  if (is_done || WorkFolder::is_one(fs, work)) return;
+  for (const std::string& name : fs.list(options.output))
+    if (options.output / name != work)
+      throw ConfigError(
+          str("--output ", options.output.string(), " has files (", name, "): name a folder that is empty or absent"));
+}
+
+/// Makes the units of a stage that are this process's. False when others' are missing and are not to be waited for.
+bool run_stage(const DedupStages::Stage& stage, const DedupOptions& options, const std::function<bool()>& is_over) {
+  const std::size_t units = stage.units();
+  const auto share = static_cast<std::size_t>(options.share.rank),
+             count = static_cast<std::size_t>(options.share.count);
+  for (std::size_t unit = share; unit < units; unit += count) {
+    if (!stage.is_done(unit)) stage.make(unit);
+    if (options.progress) options.progress(stage.name, unit + 1, units);
+  }
+  for (std::size_t unit = 0; unit < units; ++unit) {
+    while (!stage.is_done(unit)) {
+      if (is_over()) return true;
+      if (options.share.others == Share::Others::leave) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+Decimal parse_similarity(std::string_view text) {
+  const auto fail = [&] {
+    throw ConfigError(str("--jaccard ", text, ": must be a decimal number between 0 and 1, both excluded, as 0.7"));
+  };
+  Decimal decimal{0, 1};
+  const std::size_t point = text.find('.');
+  const std::string_view whole = text.substr(0, point);
+  if (point == text.npos || whole.find_first_not_of('0') != whole.npos || text.size() - point > 10) fail();
+  const std::string_view digits = text.substr(point + 1);
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), decimal.numerator);
+  if (error != std::errc() || end != digits.data() + digits.size() || decimal.numerator == 0) fail();
+  for (std::size_t i = 0; i < digits.size(); ++i) decimal.denominator *= 10;
+  return decimal;
+}
+
+void check(const DedupOptions& o) {
+  Problems problems;
+  problems.require(!o.inputs.empty(), "--input", "", "must name at least one file");
+  problems.require(o.shingle >= 1 && o.shingle <= 1000, "--shingle", o.shingle, "must be 1 to 1000 words");
+  problems.require(o.banding.bands >= 1 && o.banding.rows >= 1 && o.banding.hashes() <= kMostHashes, "--bands x --rows",
+                   str(o.banding.bands, " x ", o.banding.rows), str("must be 1 to ", kMostHashes, " hashes"));
+  problems.require(o.most_in_bucket >= 2, "--most-in-bucket", o.most_in_bucket, "must be at least 2");
+  problems.require(o.threads >= 1, "--threads", o.threads, "must be at least 1");
+  problems.require(o.share.count >= 1 && o.share.rank >= 0 && o.share.rank < o.share.count, "--shard",
+                   str(o.share.rank, "/", o.share.count), "must be K/N with K from 0 to N - 1");
+  const std::size_t needed = kLeastMemory + kMemoryOfFile * o.inputs.size();
+  problems.require(
+      o.memory >= needed, "--memory", human_bytes(static_cast<Index>(o.memory)),
+      str("must be at least ", human_bytes(static_cast<Index>(needed)), " for ", o.inputs.size(), " input files"));
+  problems.throw_if_any("data dedup");
+}
+
+DedupReport DedupStages::report() {
+  DedupReport report{.is_complete = true};
+  for (std::size_t file = 0; file < files(); ++file) {
+    const ProductNumbers in = work_.open(numbered("documents", file)).numbers;
+    const ProductNumbers out = work_.open(numbered("kept", file)).numbers;
+    const bool writes = options_.write == DedupOptions::Write::documents;
+    report.files.push_back({.file = options_.inputs[file].string(),
+                            .bytes = in[1],
+                            .documents = in[0],
+                            .text_bytes = in[2],
+                            .words = in[3],
+                            .without_words = in[4],
+                            .removed = out[0],
+                            .removed_text_bytes = out[1],
+                            .bytes_written = out[2],
+                            .output = writes ? output_name(file, options_.inputs[file]) : ""});
+    const FileCounts& counts = report.files.back();
+    for (auto member : {&FileCounts::bytes, &FileCounts::documents, &FileCounts::text_bytes, &FileCounts::words,
+                        &FileCounts::without_words, &FileCounts::removed, &FileCounts::removed_text_bytes,
+                        &FileCounts::bytes_written})
+      report.total.*member += counts.*member;
+  }
+  report.candidates = work_.open("candidates-00000").records<Pair>();
+  for (std::size_t unit = 0; unit < num_comparisons(); ++unit) {
+    const WorkFolder::Product above = work_.open(numbered("above", unit));
+    report.compared += above.numbers[0];
+    report.above += above.records<SimilarPair>();
+  }
+  for (std::size_t band = 0; band < bands(); ++band) {
+    const WorkFolder::Product above = work_.open(numbered("crowded-above", band));
+    report.crowded_buckets += work_.open(numbered("crowded", band)).numbers[0];
+    report.compared += above.numbers[0];
+    report.above += above.records<SimilarPair>();
+    report.not_compared += above.numbers[1] - above.numbers[0];
+  }
+  for (auto sizes = work_.read<SizeCount>(work_.open("sizes"), 1 << 16); !sizes.at_end(); sizes.next()) {
+    report.clusters_by_size[sizes.peek().size] = sizes.peek().clusters;
+    report.clusters += sizes.peek().clusters;
+  }
+  return report;
+}
+
+DedupReport dedup(io::Fs& fs, const DedupOptions& asked) {
+  check(asked);
+  DedupOptions options = asked;
+  if (options.work.empty()) options.work = options.output / "work";
+  for (const io::Path& input : options.inputs) data::require_file(fs, input, "input");
+  const nlohmann::ordered_json settings = settings_of(options, fs);
+  const io::Path report_path = options.output / kReport;
+  const bool is_done = settings_in(fs, report_path) == nlohmann::json(settings);
+  check_output(fs, options, options.work, is_done);
+  if (is_done && !WorkFolder::is_one(fs, options.work)) {
+    if (fs.is_dir(options.work) && fs.list(options.work).empty()) fs.remove_dir(options.work);
+    return {.is_complete = true, .stage = "report"};
+  }
+
+  fs.make_dir(options.output);
+  WorkFolder work(fs, options.work, settings);
+  DedupStages stages(options, work);
+  std::vector<std::pair<std::string, double>> seconds;
+  const auto is_over = [&] { return fs.exists(report_path); };
+  for (const DedupStages::Stage& stage : stages.stages()) {
+    if (is_over()) break;
+    const double start = monotonic_s();
+    try {
+      if (!run_stage(stage, options, is_over)) return {.stage = stage.name, .seconds = seconds};
+    } catch (const Error&) {
+      if (options.share.rank == 0 || !is_over()) throw;
+      break;  // the first process has ended the run and removed the work
+    }
+    seconds.emplace_back(stage.name, monotonic_s() - start);
+  }
+  DedupReport report{.is_complete = true, .stage = "report"};
+  if (options.share.rank != 0) return report;  // the first process makes the report
+  if (!is_over()) {
+    report = stages.report();
+    report.stage = "report";
+    report.seconds = seconds;
+    publish_small(fs, report_path, report_of(options, report, fs).dump(1) + "\n");
+  }
+  work.remove_all();
+  return report;
+}
+
+}  // namespace megalith::corpus

@@ -1,0 +1,103 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "megalith/corpus/dedup.h"
+#include "megalith/corpus/external_sort.h"
+#include "megalith/corpus/work_folder.h"
+
+namespace megalith::corpus {
+
+// What the stages of dedup() keep in the work folder. Documents are numbered over all inputs, in order.
+
+/// A document's hash for one band: the band is the upper byte of the key. Of one input file, so `document` counts from
+/// the file's first.
+struct BandRecord {
+  std::uint64_t key = 0, document = 0;
+  auto operator<=>(const BandRecord&) const = default;
+};
+struct Pair {
+  std::uint64_t first = 0, second = 0;
+  auto operator<=>(const Pair&) const = default;
+};
+struct SimilarPair {
+  std::uint64_t first = 0, second = 0;
+  std::uint32_t shared = 0, either = 0;  ///< shingles
+};
+/// A document of a cluster and the one most similar to it.
+struct Neighbour {
+  std::uint64_t document = 0, other = 0;
+  std::uint32_t shared = 0, either = 0;
+  bool operator==(const Neighbour&) const = default;
+  /// By document, the most similar first, then the first.
+  bool operator<(const Neighbour& that) const {
+    if (document != that.document) return document < that.document;
+    const std::uint64_t here = std::uint64_t{shared} * that.either, there = std::uint64_t{that.shared} * either;
+    return here != there ? here > there : other < that.other;
+  }
+};
+struct Removed {
+  std::uint64_t document = 0, kept = 0, other = 0;
+  std::uint32_t shared = 0, either = 0;            ///< with other, the most similar document of the cluster
+  std::uint32_t kept_shared = 0, kept_either = 0;  ///< with the one that is kept
+};
+struct SetPlace {
+  std::uint64_t document = 0, begin = 0;  ///< where its set begins in sets-NNNNN: its size, then its elements
+};
+struct SizeCount {
+  std::uint64_t size = 0, clusters = 0;
+};
+
+/// The stages of dedup(), each cut into units that are made one by one, in any order, by any process. A unit's product
+/// appears whole or not at all, and is a function of the options and the products of earlier stages.
+class DedupStages {
+ public:
+  DedupStages(const DedupOptions& options, WorkFolder& work) : options_(options), work_(work), fs_(work.fs()) {}
+
+  struct Stage {
+    std::string name;
+    std::function<std::size_t()> units;
+    std::function<bool(std::size_t)> is_done;
+    std::function<void(std::size_t)> make;
+  };
+  std::vector<Stage> stages();
+  /// When every stage is done.
+  DedupReport report();
+
+ private:
+  /// "NAME-00007"
+  static std::string numbered(const char* name, std::size_t number);
+  std::size_t files() const { return options_.inputs.size(); }
+  std::size_t bands() const { return static_cast<std::size_t>(options_.banding.bands); }
+  /// First document of each file, and behind the last: [files + 1].
+  const std::vector<std::uint64_t>& bases();
+  std::uint64_t documents() { return bases().back(); }
+  std::size_t file_of(std::uint64_t document);
+  std::size_t num_comparisons();
+
+  void make_signatures(std::size_t file);
+  void make_pairs(std::size_t band);
+  void make_candidates();
+  void make_sets(std::size_t file);
+  void compare(std::size_t unit);
+  void compare_crowded(std::size_t band);
+  void make_clusters();
+  void make_removed();
+  void filter(std::size_t file);
+  void write_removed_list();
+
+  class Sets;
+  Sets sets();
+  template <class IsBetter>
+  void cluster_by(const IsBetter& is_better);
+
+  const DedupOptions& options_;
+  WorkFolder& work_;
+  io::Fs& fs_;
+  std::vector<std::uint64_t> bases_;
+};
+
+}  // namespace megalith::corpus

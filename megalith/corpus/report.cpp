@@ -1,0 +1,93 @@
+#include "megalith/corpus/report.h"
+
+#include <nlohmann/json.hpp>
+
+namespace megalith::corpus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* name_of(data::CorpusFormat format) {
+  switch (format) {
+    case data::CorpusFormat::json_lines:
+      return "jsonl";
+    case data::CorpusFormat::text:
+      return "text";
+    case data::CorpusFormat::parquet:
+      return "parquet";
+    case data::CorpusFormat::by_name:
+      break;
+  }
+  return "auto";
+}
+
+Json counts_of(const FileCounts& counts) {
+  Json json;
+  if (!counts.file.empty()) json["file"] = counts.file;
+  json["stored_bytes"] = counts.bytes;
+  json["documents_in"] = counts.documents;
+  json["text_bytes_in"] = counts.text_bytes;
+  json["words_in"] = counts.words;
+  json["documents_without_words"] = counts.without_words;
+  json["documents_removed"] = counts.removed;
+  json["text_bytes_removed"] = counts.removed_text_bytes;
+  json["documents_out"] = counts.documents - counts.removed;
+  json["text_bytes_out"] = counts.text_bytes - counts.removed_text_bytes;
+  if (!counts.output.empty()) {
+    json["output"] = counts.output;
+    json["bytes_written"] = counts.bytes_written;
+  }
+  return json;
+}
+
+}  // namespace
+
+Json settings_of(const DedupOptions& options, io::Fs& fs) {
+  Json inputs = Json::array();
+  for (const io::Path& input : options.inputs) inputs.push_back({input.string(), fs.file_size(input)});
+  return {{"command", "data dedup"},
+          {"work_format", 1},
+          {"jaccard_above", {options.jaccard.numerator, options.jaccard.denominator}},
+          {"shingle", options.shingle},
+          {"bands", options.banding.bands},
+          {"rows", options.banding.rows},
+          {"seed", options.seed},
+          {"keep", options.keep == Keep::first ? "first" : "longest"},
+          {"most_in_bucket", options.most_in_bucket},
+          {"key", options.key},
+          {"input_format", name_of(options.reading.format)},
+          {"max_line", options.reading.max_document_bytes},
+          {"dry_run", options.write == DedupOptions::Write::report_only},
+          {"output", options.output.string()},
+          {"inputs", inputs}};
+}
+
+Json report_of(const DedupOptions& options, const DedupReport& report, io::Fs& fs) {
+  Json json = {{"settings", settings_of(options, fs)}};
+  json["total"] = counts_of(report.total);
+  Json recall = Json::object();
+  for (const char* at : {"0.7", "0.75", "0.8", "0.9"}) recall[at] = options.banding.recall(std::stod(at));
+  json["pairs"] = {{"candidates", report.candidates},
+                   {"compared", report.compared},
+                   {"above", report.above},
+                   {"not_compared", report.not_compared},
+                   {"crowded_buckets", report.crowded_buckets},
+                   {"expected_recall", recall}};
+  Json sizes = Json::array();
+  for (const auto& [size, count] : report.clusters_by_size) sizes.push_back({{"documents", size}, {"clusters", count}});
+  json["clusters"] = {{"count", report.clusters}, {"by_size", sizes}};
+  Json stages = Json::array();
+  for (const auto& [stage, seconds] : report.seconds) {
+    Json one = {{"stage", stage}, {"seconds", seconds}};
+    if (stage == "signatures" || stage == "filter")
+      one["text_mb_per_s"] = static_cast<double>(report.total.text_bytes) / 1e6 / std::max(seconds, 1e-9);
+    stages.push_back(one);
+  }
+  json["stages"] = stages;
+  Json files = Json::array();
+  for (const FileCounts& file : report.files) files.push_back(counts_of(file));
+  json["files"] = files;
+  return json;
+}
+
+}  // namespace megalith::corpus

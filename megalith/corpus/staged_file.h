@@ -1,0 +1,80 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/io/fs.h"
+
+namespace megalith::corpus {
+
+/// A file of a command's output folder that appears whole or not at all: written as .NAME.tmp, which replaces what an
+/// earlier attempt left there. Buffers 1 MiB.
+class StagedFile {
+ public:
+  StagedFile(io::Fs& fs, io::Path path) : fs_(fs), path_(std::move(path)) {
+    staged_ = path_.parent_path() / ("." + path_.filename().string() + ".tmp");
+    if (fs_.exists(staged_)) fs_.unlink(staged_);
+    file_ = fs_.create(staged_);
+  }
+  /// What is not published goes.
+  ~StagedFile() {
+    try {
+      file_.reset();
+      if (!is_published_ && fs_.exists(staged_)) fs_.unlink(staged_);
+    } catch (const Error&) {  // the error that brought us here is the one to report
+    }
+  }
+  StagedFile(const StagedFile&) = delete;
+  StagedFile& operator=(const StagedFile&) = delete;
+
+  void write(std::string_view text) {
+    buffer_ += text;
+    if (buffer_.size() >= kBuffered) flush();
+  }
+  /// Makes the contents durable and frees the buffer; nothing is written afterwards.
+  void finish() {
+    if (!file_) return;
+    flush();
+    std::string().swap(buffer_);
+    file_->sync();
+    file_->close();
+    file_.reset();
+  }
+  void publish() {
+    finish();
+    fs_.rename(staged_, path_);
+    is_published_ = true;
+    fs_.sync_dir(path_.parent_path());
+  }
+
+ private:
+  static constexpr std::size_t kBuffered = std::size_t{1} << 20;
+  void flush() {
+    if (!buffer_.empty()) file_->write(std::string_view(buffer_));
+    buffer_.clear();
+  }
+
+  io::Fs& fs_;
+  io::Path path_, staged_;
+  std::unique_ptr<io::OutputFile> file_;
+  std::string buffer_;
+  bool is_published_ = false;
+};
+
+/// A small file, whole or not at all; nothing is left of an attempt that was killed once another one is made.
+inline void publish_small(io::Fs& fs, const io::Path& path, std::string_view contents) {
+  StagedFile file(fs, path);
+  file.write(contents);
+  file.publish();
+}
+
+/// Throws ConfigError when the output folder has files already.
+inline void require_empty(io::Fs& fs, const io::Path& output) {
+  if (const std::vector<std::string> names = fs.list(output); !names.empty())
+    throw ConfigError(
+        str("--output ", output.string(), " has files (", names.front(), "): name a folder that is empty or absent"));
+}
+
+}  // namespace megalith::corpus

@@ -1,0 +1,74 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "megalith/corpus/record_file.h"
+#include "megalith/io/fs.h"
+
+namespace megalith::corpus {
+
+/// Numbers that a product carries beside its records: documents, bytes, ...
+using ProductNumbers = std::array<std::uint64_t, 8>;
+
+/// The folder in which a run keeps what its stages have made, so that a run that was killed goes on where it was. Every
+/// product is a file of records that appears whole or not at all; `run.json` says which run the folder belongs to.
+class WorkFolder {
+ public:
+  /// Makes the folder, or opens it. `settings` says what the run's result depends on. Throws CheckpointError (refused)
+  /// naming the first setting that differs when the folder belongs to another run; IoError.
+  WorkFolder(io::Fs& fs, io::Path folder, const nlohmann::ordered_json& settings);
+  /// Whether `folder` holds the work of a run.
+  static bool is_one(io::Fs& fs, const io::Path& folder);
+
+  io::Fs& fs() { return fs_; }
+  bool has(const std::string& name) { return fs_.exists(folder_ / name); }
+  /// Where runs of a sort for this product go.
+  io::Path prefix(const std::string& name) const { return folder_ / name; }
+  /// Removes what an earlier attempt at a product has left.
+  void remove_leftovers(const std::string& name);
+
+  /// Publishes the product `name`: make(add) calls add(record) for each of its records and returns its numbers.
+  template <class Record, class Make>
+  void publish(const std::string& name, const Make& make) {
+    const io::Path staged = folder_ / (name + kStaged);
+    RecordWriter<Record> writer(fs_, staged);
+    const ProductNumbers numbers = make(writer);
+    finish(name, writer.finish(), writer.records() * sizeof(Record), numbers);
+  }
+
+  /// A published product.
+  struct Product {
+    io::Path path;
+    std::uint64_t bytes = 0;  ///< of its records
+    ProductNumbers numbers{};
+    template <class Record>
+    std::uint64_t records() const {
+      return bytes / sizeof(Record);
+    }
+  };
+  /// Throws InputError when the file is not whole.
+  Product open(const std::string& name);
+  template <class Record>
+  RecordReader<Record> read(const Product& product, std::size_t window_bytes) {
+    return {fs_, product.path, 0, product.records<Record>(), window_bytes};
+  }
+
+  /// Removes every file of the run, and the folder unless others' files are in it. The last that goes is run.json.
+  void remove_all();
+
+ private:
+  static constexpr const char* kStaged = ".tmp";
+  void finish(const std::string& name, io::OutputFile& file, std::uint64_t bytes, const ProductNumbers& numbers);
+
+  io::Fs& fs_;
+  io::Path folder_;
+};
+
+}  // namespace megalith::corpus

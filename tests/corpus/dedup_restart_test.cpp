@@ -1,0 +1,143 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "megalith/base/error.h"
+#include "megalith/corpus/dedup.h"
+#include "megalith/io/fault_fs.h"
+
+#include "tests/corpus/dedup_run.h"
+
+namespace megalith::corpus {
+namespace {
+
+using testing::files_of;
+using testing::line;
+using testing::pair_of_texts;
+using testing::words;
+
+io::Fault fault_at(std::uint64_t n, io::Fault::Action action) {
+  io::Fault fault;
+  fault.first = fault.last = n;
+  fault.action = action;
+  fault.error_number = ENOSPC;
+  return fault;
+}
+
+class DedupRestart : public ::testing::Test {
+ protected:
+  DedupRestart() {
+    for (const char* name : {"one.jsonl", "two.jsonl"}) {
+      std::string texts;
+      for (int i = 0; i < 6; ++i) texts += line(pair_of_texts(str("p", i, "x"), 60 + 8 * i, 100).first);
+      for (int i = 0; i < 3; ++i) texts += line(words("copy", 20)) + line(words(str(name, i), 20));
+      write_all(dir_ / name, texts);
+      options_.inputs.push_back(dir_ / name);
+    }
+    options_.banding = {4, 2};
+    options_.most_in_bucket = 4;
+    options_.memory = std::size_t{16} << 20;
+    options_.output = dir_ / "want";
+    dedup(*io::posix_fs(), options_);
+    want_ = files_of(options_.output);
+  }
+  std::uint64_t operations() {
+    options_.output = dir_ / "counted";
+    io::FaultFs fs(io::posix_fs(), {}, 0);
+    dedup(fs, options_);
+    return fs.count();
+  }
+
+  TempDir dir_;
+  DedupOptions options_;
+  std::map<std::string, std::string> want_;
+};
+
+// Every operation of the whole run, two ways: it fails (full disk), or the process is killed in the middle of it.
+TEST_F(DedupRestart, GoesOnAfterAFailureOfAnyOperation) {
+  const std::uint64_t all = operations();
+  ASSERT_GT(all, 200u);
+  for (std::uint64_t n = 1; n <= all; ++n) {
+    options_.output = dir_ / str("error", n);
+    io::FaultFs broken(io::posix_fs(), {fault_at(n, io::Fault::Action::short_write)}, 0);
+    try {
+      dedup(broken, options_);
+    } catch (const Error&) {
+    }
+    for (const auto& [name, contents] : files_of(options_.output)) {
+      if (name.front() == '.') continue;
+      EXPECT_TRUE(contents == want_.at(name)) << "whole or not there, operation " << n;
+    }
+    ASSERT_NO_THROW(dedup(*io::posix_fs(), options_)) << "operation " << n;
+    ASSERT_TRUE(files_of(options_.output) == want_) << "operation " << n;
+    EXPECT_FALSE(std::filesystem::exists(options_.output / "work")) << "operation " << n;
+    std::filesystem::remove_all(options_.output);
+  }
+}
+
+TEST_F(DedupRestart, GoesOnAfterAKillAtAnyOperation) {
+  const std::uint64_t all = operations();
+  for (std::uint64_t n = 1; n <= all; ++n) {
+    options_.output = dir_ / str("kill", n);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      io::FaultFs fs(io::posix_fs(), {fault_at(n, io::Fault::Action::torn)}, 0);
+      dedup(fs, options_);
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "operation " << n;
+    ASSERT_NO_THROW(dedup(*io::posix_fs(), options_)) << "operation " << n;
+    ASSERT_TRUE(files_of(options_.output) == want_) << "operation " << n;
+    std::filesystem::remove_all(options_.output);
+  }
+}
+
+/// Runs until the `n`-th sync fails.
+void stop_at_sync(const DedupOptions& options, std::uint64_t n) {
+  io::Fault fault = fault_at(n, io::Fault::Action::error);
+  fault.operation = io::Operation::sync;
+  io::FaultFs broken(io::posix_fs(), {fault}, 0);
+  EXPECT_NE(error_of<IoError>([&] { dedup(broken, options); }), "");
+}
+
+TEST_F(DedupRestart, DoesNotRepeatWhatIsDone) {
+  options_.output = dir_ / "twice";
+  stop_at_sync(options_, 6);  // run.json, four files of signatures, pairs
+  std::string texts = read_all(dir_ / "one.jsonl");
+  for (std::size_t at; (at = texts.find("p5x")) != texts.npos;) texts[at] = 'q';  // as long as before
+  write_all(dir_ / "one.jsonl", texts);
+  const std::uint64_t above = dedup(*io::posix_fs(), options_).candidates;
+  options_.output = dir_ / "anew";
+  EXPECT_GT(above, dedup(*io::posix_fs(), options_).candidates) << "the signatures were of the old text";
+}
+
+TEST_F(DedupRestart, RefusesOtherSettings) {
+  options_.output = dir_ / "refused";
+  stop_at_sync(options_, 6);
+  options_.jaccard = {8, 10};
+  const std::string text = error_of<CheckpointError>([&] { dedup(*io::posix_fs(), options_); });
+  EXPECT_NE(text.find("jaccard_above"), std::string::npos) << text;
+  options_.jaccard = {};
+  options_.threads = 3;
+  options_.memory = std::size_t{32} << 20;
+  EXPECT_TRUE(dedup(*io::posix_fs(), options_).is_complete) << "threads and memory are no settings";
+  EXPECT_TRUE(files_of(options_.output) == want_);
+  EXPECT_TRUE(dedup(*io::posix_fs(), options_).files.empty()) << "nothing to do";
+  options_.seed = 2;
+  EXPECT_NE(error_of<ConfigError>([&] { dedup(*io::posix_fs(), options_); }).find("has files"), std::string::npos);
+}
+
+TEST_F(DedupRestart, WorkMayLieElsewhere) {
+  options_.work = dir_ / "elsewhere";
+  options_.output = dir_ / "out";
+  stop_at_sync(options_, 20);
+  dedup(*io::posix_fs(), options_);
+  EXPECT_TRUE(files_of(options_.output) == want_);
+  EXPECT_FALSE(std::filesystem::exists(options_.work));
+}
+
+}  // namespace
+}  // namespace megalith::corpus
