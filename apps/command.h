@@ -16,6 +16,8 @@ void add_tokenize(CLI::App& program);
 void add_data(CLI::App& program);
 /// Adds dedup to `data`.
 void add_data_dedup(CLI::App& data_command);
+/// Adds overlap to `data`.
+void add_data_overlap(CLI::App& data_command);
 void add_checkpoint(CLI::App& program);
 /// Adds import-hf and export-hf to `checkpoint`.
 void add_hugging_face(CLI::App& checkpoint_command);

@@ -189,6 +189,7 @@ void add_data(CLI::App& program) {
   add_build(*command);
   add_info(*command);
   add_data_dedup(*command);
+  add_data_overlap(*command);
 }
 
 }  // namespace megalith::apps

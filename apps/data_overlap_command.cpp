@@ -1,0 +1,95 @@
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+#include "megalith/base/text.h"
+#include "megalith/base/text_table.h"
+#include "megalith/corpus/overlap.h"
+#include "megalith/data/input_files.h"
+
+#include "apps/command.h"
+#include "apps/launch.h"
+
+namespace megalith::apps {
+namespace {
+
+struct Asked {
+  std::vector<std::string> train, test;
+  std::string output, format = "auto";
+  std::uint64_t max_line = std::uint64_t{256} << 20;
+  bool dry_run = false;
+  corpus::OverlapOptions options;
+};
+
+std::string percent(std::uint64_t part, std::uint64_t all) {
+  if (all == 0) return "none";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %%", 100.0 * static_cast<double>(part) / static_cast<double>(all));
+  return text;
+}
+
+void run(const Asked& asked) {
+  const std::shared_ptr<io::Fs> fs = rank_fs(0);
+  corpus::OverlapOptions options = asked.options;
+  options.reading = {
+      .format = data::format_named(asked.format), .max_document_bytes = asked.max_line, .key = options.key};
+  options.train = data::input_files(*fs, asked.train);
+  options.test = data::input_files(*fs, asked.test);
+  options.output = asked.output;
+  if (asked.dry_run) options.write = corpus::OverlapOptions::Write::report_only;
+  if (::isatty(STDERR_FILENO) == 1)
+    options.progress = [](std::uint64_t done, std::uint64_t all) {
+      std::fprintf(stderr, "\r%s of %s \x1b[K", human_bytes(static_cast<Index>(done)).c_str(),
+                   human_bytes(static_cast<Index>(all)).c_str());
+    };
+  const corpus::OverlapReport report = corpus::measure_overlap(*fs, options);
+  if (options.progress) std::fputs("\r\x1b[K", stderr);
+  std::vector<std::vector<std::string>> rows{
+      {"test file", "documents", "shorter", "words", "n-grams", "found", "share", "distinct", "found", "share"}};
+  for (const corpus::TestFileCounts& counts : report.test)
+    rows.push_back({counts.file, std::to_string(counts.documents), std::to_string(counts.short_documents),
+                    std::to_string(counts.words), std::to_string(counts.ngrams), std::to_string(counts.found),
+                    percent(counts.found, counts.ngrams), std::to_string(counts.distinct_ngrams),
+                    std::to_string(counts.distinct_found), percent(counts.distinct_found, counts.distinct_ngrams)});
+  std::cout << text_table(rows);
+  std::fprintf(stderr, "%s: %llu training documents, %llu words, %.1f s, %.1f MB/s\n", asked.output.c_str(),
+               static_cast<unsigned long long>(report.train_documents),
+               static_cast<unsigned long long>(report.train_words), report.seconds,
+               static_cast<double>(report.train_text_bytes) / 1e6 / std::max(report.seconds, 1e-9));
+}
+
+}  // namespace
+
+void add_data_overlap(CLI::App& data_command) {
+  CLI::App* command =
+      data_command.add_subcommand("overlap", "Measure which n-grams of test sets also occur in training text");
+  const auto asked = std::make_shared<Asked>();
+  corpus::OverlapOptions& options = asked->options;
+  options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  command->add_option("--train", asked->train, "Training text: files, folders, patterns in quotes")->required();
+  command->add_option("--test", asked->test, "Test sets, each counted apart")->required();
+  command->add_option("--output", asked->output, "Folder of report.json and per_document.jsonl")->required();
+  command->add_option("--ngram", options.ngram, "Words per n-gram")->capture_default_str();
+  command->add_option("--key", options.key, "Member of a JSON line, or column, that holds the text")
+      ->capture_default_str();
+  command->add_option("--input-format", asked->format, "auto (by name and first bytes), jsonl, text or parquet")
+      ->check(CLI::IsMember({"auto", "jsonl", "text", "parquet"}))
+      ->capture_default_str();
+  command->add_option("--threads", options.threads, "Same result for any number")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--max-line", asked->max_line, "Most bytes of a document")
+      ->transform(CLI::AsSizeValue(true))
+      ->default_str("256MiB");
+  command->add_flag("--dry-run", asked->dry_run, "Write report.json only");
+  command->footer("  megalith data overlap --train 'corpus/*.jsonl' --test wiki.test.txt --output out/overlap");
+  command->callback([asked] { run(*asked); });
+}
+
+}  // namespace megalith::apps
