@@ -14,6 +14,8 @@ void add_graphs(CLI::App& program);
 void add_schedule(CLI::App& program);
 void add_tokenize(CLI::App& program);
 void add_data(CLI::App& program);
+/// Adds clean to `data`.
+void add_data_clean(CLI::App& data_command);
 /// Adds dedup to `data`.
 void add_data_dedup(CLI::App& data_command);
 /// Adds overlap to `data`.

@@ -188,6 +188,7 @@ void add_data(CLI::App& program) {
   command->require_subcommand(1);
   add_build(*command);
   add_info(*command);
+  add_data_clean(*command);
   add_data_dedup(*command);
   add_data_overlap(*command);
 }

@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/base/text_table.h"
+#include "megalith/corpus/clean.h"
+#include "megalith/data/input_files.h"
+
+#include "apps/command.h"
+#include "apps/launch.h"
+#include "apps/vocabulary.h"
+
+namespace megalith::apps {
+namespace {
+
+struct Asked {
+  std::vector<std::string> inputs, titles, wikitext;
+  std::string output, format = "auto", tokenizer, vocab_dir, bad_lines = "fail";
+  std::uint64_t max_line = std::uint64_t{256} << 20;
+  bool join_lines = false, dry_run = false;
+  corpus::CleanOptions options;
+};
+
+void show(const corpus::CleanReport& report, const corpus::CleanOptions& options) {
+  const corpus::CleanCounts& total = report.total;
+  const auto row = [](std::string what, std::uint64_t documents, std::uint64_t bytes) {
+    return std::vector<std::string>{std::move(what), std::to_string(documents), human_bytes(static_cast<Index>(bytes))};
+  };
+  std::vector<std::vector<std::string>> rows{{"", "documents", "text"}, row("in", total.documents, total.text_bytes)};
+  if (options.titles.size() > 0) rows.push_back(row("of a listed title", total.titled, total.titled_bytes));
+  if (options.min_tokens > 0)
+    rows.push_back(row("under " + std::to_string(options.min_tokens) + " tokens", total.brief, total.brief_bytes));
+  rows.push_back(row("out", total.documents_out, total.text_bytes_out));
+  std::cout << text_table(rows);
+  if (options.lines == corpus::CleanOptions::Lines::joined)
+    std::cout << total.repaired << " documents had lines joined\n";
+  for (std::size_t reason = 0; reason < total.bad.size(); ++reason)
+    if (total.bad[reason] > 0)
+      std::cout << total.bad[reason] << " bad lines: " << name_of(static_cast<data::BadDocument>(reason)) << '\n';
+  for (const std::string& bad : report.bad_lines) std::cout << "  " << bad << '\n';
+  if (!report.titles_unknown.empty()) {
+    std::cout << report.titles_unknown.size()
+              << " titles have words that were replaced, so no document has them; give the "
+              << "file before words were replaced (wiki.test.raw):\n";
+    for (const std::string& title : report.titles_unknown) std::cout << "  " << title << '\n';
+  }
+  if (!report.titles_missed.empty())
+    std::cout << report.titles_missed.size() << " listed titles are in no document (report.json names them)\n";
+}
+
+void run(const Asked& asked) {
+  const std::shared_ptr<io::Fs> fs = rank_fs(0);
+  corpus::CleanOptions options = asked.options;
+  options.reading = {
+      .format = data::format_named(asked.format), .max_document_bytes = asked.max_line, .key = options.key};
+  options.output = asked.output;
+  if (asked.join_lines) options.lines = corpus::CleanOptions::Lines::joined;
+  if (asked.bad_lines == "skip") options.bad_lines = corpus::BadLines::skip;
+  if (asked.dry_run) options.write = corpus::CleanOptions::Write::report_only;
+  if (!asked.tokenizer.empty()) options.tokenizer = open_tokenizer(*fs, asked.tokenizer, asked.vocab_dir);
+  for (const std::string& file : asked.titles) options.titles.add_list(*fs, file);
+  for (const std::string& file : asked.wikitext) options.titles.add_wikitext(*fs, file);
+  options.inputs = data::input_files(*fs, asked.inputs);
+  if (::isatty(STDERR_FILENO) == 1)
+    options.progress = [](std::uint64_t done, std::uint64_t all) {
+      std::fprintf(stderr, "\r%s of %s \x1b[K", human_bytes(static_cast<Index>(done)).c_str(),
+                   human_bytes(static_cast<Index>(all)).c_str());
+    };
+  const corpus::CleanReport report = corpus::clean(*fs, options);
+  if (options.progress) std::fputs("\r\x1b[K", stderr);
+  show(report, options);
+  std::fprintf(stderr, "%s: %llu of %llu documents stay, %.1f s, %.1f MB/s\n", asked.output.c_str(),
+               static_cast<unsigned long long>(report.total.documents_out),
+               static_cast<unsigned long long>(report.total.documents), report.seconds,
+               static_cast<double>(report.total.text_bytes) / 1e6 / std::max(report.seconds, 1e-9));
+}
+
+}  // namespace
+
+void add_data_clean(CLI::App& data_command) {
+  CLI::App* command = data_command.add_subcommand("clean", "Repair lines, remove listed articles and short documents");
+  const auto asked = std::make_shared<Asked>();
+  corpus::CleanOptions& options = asked->options;
+  options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  command->add_option("--input", asked->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
+      ->required();
+  command->add_option("--output", asked->output, "Folder of what stays and report.json")->required();
+  command->add_option("--key", options.key, "Member of a JSON line, or column, that holds the text")
+      ->capture_default_str();
+  command->add_option("--input-format", asked->format, "auto (by name and first bytes), jsonl, text or parquet")
+      ->check(CLI::IsMember({"auto", "jsonl", "text", "parquet"}))
+      ->capture_default_str();
+  command->add_flag("--join-lines", asked->join_lines, "A newline between two lines of a paragraph becomes a space");
+  command->add_option("--drop-titles", asked->titles, "File of titles, one per line, whose articles go");
+  command->add_option("--drop-wikitext", asked->wikitext, "WikiText file (wiki.test.raw) whose articles go");
+  command->add_option("--min-tokens", options.min_tokens, "Documents with fewer tokens go")
+      ->check(between(1, std::int64_t{1} << 32));
+  command->add_option("--tokenizer", asked->tokenizer, "Counts the tokens: gpt2 or byte");
+  command->add_option("--vocab-dir", asked->vocab_dir,
+                      "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json (default: GPT-2's own)");
+  command->add_option("--bad-lines", asked->bad_lines, "fail at the first, or skip and count them")
+      ->check(CLI::IsMember({"fail", "skip"}))
+      ->capture_default_str();
+  command->add_option("--threads", options.threads, "Same result for any number")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--max-line", asked->max_line, "Most bytes of a document")
+      ->transform(CLI::AsSizeValue(true))
+      ->default_str("256MiB");
+  command->add_flag("--dry-run", asked->dry_run, "Write report.json only");
+  command->footer(
+      "  megalith data clean --input 'corpus/*.jsonl' --output out/clean --join-lines --min-tokens 128 --tokenizer "
+      "gpt2");
+  command->callback([asked] { run(*asked); });
+}
+
+}  // namespace megalith::apps
