@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -82,7 +83,7 @@ class IndexedDatasetBuilder {
   void finish();
 
   Index num_tokens() const { return num_tokens_; }
-  Index num_documents() const { return static_cast<Index>(documents_.size()) - 1; }
+  Index num_documents() const { return num_documents_; }
 
  private:
   void refuse_existing() const;
@@ -96,11 +97,12 @@ class IndexedDatasetBuilder {
   Options options_;
   IdType type_;
   std::unique_ptr<io::OutputFile> bin_;
-  std::vector<std::byte> buffer_;           // ids not yet written
-  std::vector<std::int32_t> lengths_;       // of the sequences that have ended
-  std::vector<std::int64_t> documents_{0};  // boundaries
+  std::vector<std::byte> buffer_;  // ids not yet written
+  // Of the sequences that have ended: 4 bytes and a bit each, and no copies of all of them while there are more.
+  std::deque<std::int32_t> lengths_;
+  std::vector<bool> ends_document_;
   std::int32_t open_length_ = 0;
-  Index num_tokens_ = 0;
+  Index num_tokens_ = 0, num_documents_ = 0;
 };
 
 }  // namespace megalith::data

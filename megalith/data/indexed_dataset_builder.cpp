@@ -99,12 +99,14 @@ void IndexedDatasetBuilder::flush() {
 
 void IndexedDatasetBuilder::end_sequence() {
   lengths_.push_back(open_length_);
+  ends_document_.push_back(false);
   open_length_ = 0;
 }
 
 void IndexedDatasetBuilder::end_document() {
   end_sequence();
-  documents_.push_back(static_cast<std::int64_t>(lengths_.size()));
+  ends_document_.back() = true;
+  ++num_documents_;
 }
 
 void IndexedDatasetBuilder::write_index(io::OutputFile& file) const {
@@ -113,14 +115,16 @@ void IndexedDatasetBuilder::write_index(io::OutputFile& file) const {
   out.put(kIndexVersion);
   out.put(static_cast<std::uint8_t>(type_));
   out.put(static_cast<std::uint64_t>(lengths_.size()));
-  out.put(static_cast<std::uint64_t>(documents_.size()));
+  out.put(static_cast<std::uint64_t>(num_documents_ + 1));  // boundaries
   for (const std::int32_t length : lengths_) out.put(length);
   std::int64_t pointer = 0;
   for (const std::int32_t length : lengths_) {
     out.put(pointer);
     pointer += length * static_cast<std::int64_t>(id_bytes(type_));
   }
-  for (const std::int64_t boundary : documents_) out.put(boundary);
+  out.put(std::int64_t{0});
+  for (std::size_t i = 0; i < ends_document_.size(); ++i)
+    if (ends_document_[i]) out.put(static_cast<std::int64_t>(i + 1));
   out.flush();
 }
 
