@@ -77,10 +77,10 @@ void show(const corpus::DedupReport& report, const std::string& output) {
             << "clusters            " << report.clusters << '\n';
   double all = 0;
   for (const auto& [stage, seconds] : report.seconds) all += seconds;
-  std::fprintf(stderr, "%s: %llu of %llu documents stay, %.1f s, %.1f MB/s\n", output.c_str(),
+  // No rate: what other processes, or this one before it was killed, have done took no time here.
+  std::fprintf(stderr, "%s: %llu of %llu documents stay, %.1f s in this process\n", output.c_str(),
                static_cast<unsigned long long>(total.documents - total.removed),
-               static_cast<unsigned long long>(total.documents), all,
-               static_cast<double>(total.text_bytes) / 1e6 / std::max(all, 1e-9));
+               static_cast<unsigned long long>(total.documents), all);
 }
 
 void run(const Asked& asked) {
