@@ -1,7 +1,6 @@
 #include "megalith/data/parquet_page.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include <snappy.h>
@@ -210,8 +209,8 @@ std::vector<std::string_view> ParquetStrings::delta(io::Reader& in, std::size_t 
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t size = prefixes[i] + suffixes[i].size();
     char* const to = made.data() + at;
-    std::memcpy(to, last.data(), prefixes[i]);
-    std::memcpy(to + prefixes[i], suffixes[i].data(), suffixes[i].size());
+    std::copy_n(last.data(), prefixes[i], to);
+    std::copy_n(suffixes[i].data(), suffixes[i].size(), to + prefixes[i]);
     last = {to, size};
     out.push_back(last);
     at += size;
