@@ -2,7 +2,9 @@
 
 #include "megalith/base/build.h"
 #include "megalith/ops/cpu/matmul.h"
+#include "megalith/ops/cuda/cross_entropy.h"
 #include "megalith/ops/cuda/cudnn_attention.h"
+#include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gemm.h"
 
 namespace megalith::ops {
@@ -11,7 +13,10 @@ Index library_workspace_bytes(Device device) { return device == Device::cuda ? c
 
 void start_libraries(Exec& ex, int multiprocessors_for_communication) {
   if constexpr (build::has_cuda) {
-    if (ex.device() == Device::cuda) cuda::leave_multiprocessors(ex, multiprocessors_for_communication);
+    if (ex.device() == Device::cpu) return;
+    cuda::leave_multiprocessors(ex, multiprocessors_for_communication);
+    cuda::prepare_cross_entropy();
+    cuda::prepare_gelu_product(ex);
   }
 }
 

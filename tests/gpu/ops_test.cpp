@@ -1,5 +1,13 @@
+#include <cmath>
+#include <thread>
+#include <vector>
+
 #include "megalith/base/error.h"
+#include "megalith/ops/cross_entropy.h"
+#include "megalith/ops/library.h"
 #include "megalith/ops/norm.h"
+#include "megalith/tensor/cuda/device.h"
+#include "megalith/tensor/stream_budget.h"
 
 #include "tests/io/temp_dir.h"
 #include "tests/ops/device_cases.h"
@@ -13,6 +21,56 @@ INSTANTIATE_TEST_SUITE_P(Gpu, DeviceOps,
                                            DeviceRow{Device::cuda, DType::bf16, 1e-2, 1e-2, 1e-3},
                                            DeviceRow{Device::cuda, DType::f16, 2e-3, 2e-3, 1e-3}),
                          name_of_row);
+
+/// The loss of rows of zeros, which are all words' logits alike.
+TEST(GpuCrossEntropy, AGraphThatWasCapturedOutlivesAnEvaluation) {
+  MEGALITH_NEEDS_GPUS(1);
+  constexpr Index kTokens = 600, kWords = 16384;
+  device::use(Device::cuda, 0);
+  Exec ex(Device::cuda);
+  start_libraries(ex);
+  const Tensor logits = ex.tensor({kTokens, kWords}, DType::bf16), targets = ex.tensor({kTokens}, DType::i32),
+               loss = ex.tensor({kTokens}, DType::f32), sum = ex.tensor({1}, DType::f64),
+               state = ex.tensor({Index{sizeof(StepState)}}, DType::u8);
+  const auto zero = [&](const Tensor& tensor) {
+    device::fill_bytes(Device::cuda, tensor.raw(), 0, tensor.bytes(), ex.stream());
+  };
+  for (const Tensor& tensor : {targets, state}) zero(tensor);
+  CrossEntropy training{
+      .logits = logits, .targets = targets, .step_state = state, .loss = loss, .loss_sum = sum, .vocab_size = kWords};
+  CrossEntropy evaluation = training;
+  evaluation.step_state = {};
+  const auto loss_of = [&](const auto& run) {
+    for (const Tensor& tensor : {logits, loss, sum}) zero(tensor);
+    run();
+    double total = 0;
+    ex.copy(&total, sum.raw(), sum.bytes());
+    ex.synchronize();
+    return total / kTokens;
+  };
+  const double want = std::log(static_cast<double>(kWords));
+  EXPECT_NEAR(loss_of([&] { cross_entropy(ex, training); }), want, 1e-4);
+  cuda::begin_capture(ex.stream());
+  cross_entropy(ex, training);
+  const cuda::CapturedNodes nodes = cuda::end_capture(ex.stream());
+  const std::shared_ptr<void> graph = cuda::instantiate(nodes, ex.stream());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_NEAR(loss_of([&] { cross_entropy(ex, evaluation); }), want, 1e-4);
+    EXPECT_NEAR(loss_of([&] { cuda::launch(graph.get(), ex.stream()); }), want, 1e-4);
+  }
+}
+
+TEST(GpuStreams, ARankHasNoMoreThanHardwareQueues) {
+  MEGALITH_NEEDS_GPUS(1);
+  std::thread([] {  // a rank
+    std::vector<OwnedStream> streams;
+    for (int i = 0; i < kHardwareQueues; ++i) streams.emplace_back(Device::cuda);
+    EXPECT_THROW(OwnedStream(Device::cuda), ConfigError);
+    streams.pop_back();
+    EXPECT_NO_THROW(OwnedStream(Device::cuda));
+  })
+      .join();
+}
 
 // What resolve() lets a recipe ask of a GPU (config/run_plan.cpp), which DeviceOps.Norms takes, and no more.
 TEST(GpuNorms, TakeNoRowsOverTheirLimit) {

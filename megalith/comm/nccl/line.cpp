@@ -7,17 +7,19 @@
 #include "megalith/base/str.h"
 #include "megalith/comm/peer/stream_words.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/device.h"
 
 namespace megalith::comm {
 Line::Line(const Route& route, int most_blocks)
-    : route_(route), most_blocks_(most_blocks), ready_(Device::cuda), flights_(kInFlight) {
+    : route_(route),
+      most_blocks_(most_blocks),
+      // communication first: others wait for it, and it takes few multiprocessors
+      owned_stream_(cuda::make_stream(cuda::StreamPriority::high)),
+      stream_(static_cast<cudaStream_t>(owned_stream_.get())),
+      ready_(Device::cuda),
+      flights_(kInFlight) {
   for (Flight& flight : flights_) flight.done = Event(Device::cuda);
-  int lowest = 0, highest = 0;  // communication first: others wait for it, and it takes few multiprocessors
-  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  cuda::check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest));
 }
-
-Line::~Line() { static_cast<void>(cudaStreamDestroy(stream_)); }
 
 ncclResult_t Line::connect(const ncclUniqueId& id, int size, int rank) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -36,7 +37,6 @@ class Line {
   /// The stream and the events, on the GPU that the calling thread uses. No communicator yet. `most_blocks`: thread
   /// blocks that a call may hold, or kAnyBlocks.
   Line(const Route& route, int most_blocks);
-  ~Line();
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
@@ -81,6 +81,7 @@ class Line {
 
   Route route_;
   int most_blocks_;
+  std::shared_ptr<void> owned_stream_;
   cudaStream_t stream_ = nullptr;
   std::atomic<ncclComm_t> comm_{nullptr};
   Event ready_;

@@ -15,6 +15,7 @@
 #include "megalith/ops/cuda/warp_products.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/gpu_attribute.h"
+#include "megalith/tensor/cuda/shared_limit.h"
 #include "megalith/tensor/step_state.h"
 
 // What the kernels of attention share. A block of 4 warps keeps 64 rows of one head (queries or keys) in shared memory,
@@ -106,15 +107,21 @@ void dispatch_tiles(DType dtype, Index head_dim, const F& f) {
   }
 }
 
-/// Launches kernel(call, args...) with a block for every kRows rows of every head, `parts` times.
-template <class... Params, class... Args>
-void launch_tiles(Stream stream, void (*kernel)(AttentionCall, Params...), Index parts, int shared_bytes,
-                  const AttentionCall& call, Args... args) {
+/// Before the first step, and at every launch of a kernel of launch_tiles().
+template <class Kernel>
+void allow_tiles(Kernel* kernel, int shared_bytes) {
   const int most = megalith::cuda::gpu_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   if (shared_bytes > most)  // sm_80 with fp32 and heads of more than 128 elements
     throw BackendError(str("[attention] shared memory of a thread block = ", shared_bytes, ": this GPU has ", most,
                            "; use half precision or more heads"));
-  megalith::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  megalith::cuda::allow_shared_memory(kernel, shared_bytes);
+}
+
+/// Launches kernel(call, args...) with a block for every kRows rows of every head, `parts` times.
+template <class... Params, class... Args>
+void launch_tiles(Stream stream, void (*kernel)(AttentionCall, Params...), Index parts, int shared_bytes,
+                  const AttentionCall& call, Args... args) {
+  allow_tiles(kernel, shared_bytes);
   const Index blocks = Index{row_blocks(call.seq_len)} * call.heads;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
   kernel<<<grid, kThreads, static_cast<std::size_t>(shared_bytes), megalith::cuda::native(stream)>>>(call, args...);

@@ -6,6 +6,7 @@
 #include "megalith/ops/cuda/cross_entropy.h"
 #include "megalith/ops/cuda/hopper.cuh"
 #include "megalith/ops/cuda/map.cuh"
+#include "megalith/tensor/cuda/shared_limit.h"
 
 // A block takes a row of logits. Rows are walked in aligned vectors of 16 bytes wherever they start: the first and the
 // last vector of a row may belong to it only in part.
@@ -414,13 +415,13 @@ int most_kept_vectors() {
          16;
 }
 
-/// A kernel that two blocks of a multiprocessor run with so much shared memory each.
-template <class Kernel>
-void allow_shared_memory(Kernel* kernel, int bytes) {
-  megalith::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  megalith::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                           bytes > 0 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault));
+/// Two blocks of a multiprocessor run with as much shared memory each as there is, whatever a call takes of it.
+template <class T>
+void allow_kept_vectors() {
+  using megalith::cuda::allow_shared_memory, megalith::cuda::Carveout;
+  const int bytes = 16 * most_kept_vectors<T>();
+  allow_shared_memory(cross_entropy_kernel<T>, bytes, Carveout::most);
+  allow_shared_memory(cross_entropy_rows_kernel<T>, bytes, Carveout::most);
 }
 
 /// Whether cross_entropy_rows_kernel can do it.
@@ -435,14 +436,19 @@ bool takes_rows(const CrossEntropy& args, int most_kept) {
 
 }  // namespace
 
+void prepare_cross_entropy() {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    dispatch_element(dtype, [&]<class T>() { allow_kept_vectors<T>(); });
+}
+
 void cross_entropy(Stream stream, const CrossEntropy& args) {
   const int columns = columns_of(args.logits);
   dispatch_element(args.logits.dtype(), [&]<class T>() {
     const int most_kept = most_kept_vectors<T>();
+    allow_kept_vectors<T>();
     if (takes_rows<T>(args, most_kept)) {
       const auto kernel = cross_entropy_rows_kernel<T>;
       const Index rows = args.logits.dim(0), bytes = columns * Index{sizeof(T)};
-      allow_shared_memory(kernel, static_cast<int>(bytes));
       launch({stream, std::min(rows, 2 * Index{gpu_attribute(cudaDevAttrMultiProcessorCount)}), kThreads, bytes},
              kernel, pointer<T>(args.logits), pointer<const std::int32_t>(args.targets),
              pointer<const StepState>(args.step_state), pointer<float>(args.loss), static_cast<int>(rows), columns,
@@ -452,7 +458,6 @@ void cross_entropy(Stream stream, const CrossEntropy& args) {
     const auto kernel = cross_entropy_kernel<T>;
     // A row may start and end within a vector.
     const int kept = args.step_state ? std::min(most_kept, columns / kPack<T> + 2) : 0;
-    allow_shared_memory(kernel, 16 * kept);
     launch({stream, args.logits.dim(0), kThreads, 16 * kept}, kernel, pointer<T>(args.logits),
            pointer<const std::int32_t>(args.targets), pointer<const StepState>(args.step_state),
            pointer<float>(args.loss), columns, real_columns(args.logits, 0, args.vocab_size), kept);

@@ -5,6 +5,7 @@
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gelu_tiles.cuh"
 #include "megalith/tensor/cuda/driver.h"
+#include "megalith/tensor/cuda/shared_limit.h"
 
 namespace megalith::ops::cuda {
 namespace {
@@ -39,8 +40,7 @@ CUtensorMap map_of(const void* address, Index rows, Index columns, int box_rows)
 /// Before the first run on a GPU.
 template <class T, Pass kPass, int kCluster>
 void allow_shared_memory() {
-  megalith::cuda::check(cudaFuncSetAttribute(gelu_product_kernel<T, kPass, kCluster>,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedMemory<kPass>)));
+  megalith::cuda::allow_shared_memory(gelu_product_kernel<T, kPass, kCluster>, sizeof(SharedMemory<kPass>));
 }
 
 template <class T, Pass kPass, int kCluster>
@@ -115,6 +115,8 @@ bool run_if_possible(Exec& ex, Stream stream, const GeluProduct& product, DType 
 }
 
 }  // namespace
+
+void prepare_gelu_product(Exec& ex) { static_cast<void>(ex.backend<HopperGpu>()); }
 
 bool gelu_product(Exec& ex, Stream stream, const MatmulGelu& args, int left_free) {
   return run_if_possible<Pass::forward>(ex, stream,

@@ -17,4 +17,9 @@ void tiled_attention_backward(Stream stream, const AttentionBackward& args, cons
 /// One f32 per query and head: rowsum(dout * out) [B, A, S].
 Index tiled_attention_backward_scratch_bytes(Index batch, Index seq_len, Index num_heads);
 
+/// Before the first step: lets the kernels of a pass have their shared memory, as graphs hold them. Throws what the
+/// pass throws.
+void prepare_tiled_attention_forward(const AttentionShape& shape);
+void prepare_tiled_attention_backward(const AttentionShape& shape);
+
 }  // namespace megalith::ops::cuda

@@ -263,7 +263,24 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlock
   store_rows(qkv_rows(call, tensors.dqkv, work.head, Part::q), lane.row, 0, factor, dq);
 }
 
+template <class T, int kDim>
+auto key_value_kernel_of(double dropout) {
+  return dropout > 0 ? key_value_kernel<T, kDim, Dropping::on> : key_value_kernel<T, kDim, Dropping::off>;
+}
+template <class T, int kDim>
+auto query_kernel_of(double dropout) {
+  return dropout > 0 ? query_kernel<T, kDim, Dropping::on> : query_kernel<T, kDim, Dropping::off>;
+}
+
 }  // namespace
+
+void prepare_tiled_attention_backward(const AttentionShape& shape) {
+  dispatch_tiles(shape.dtype, shape.head_dim, [&]<class T, int kDim>() {
+    constexpr int kBytes = BackwardTiles<T, kDim>::kBytes;
+    allow_tiles(key_value_kernel_of<T, kDim>(shape.dropout), kBytes);
+    allow_tiles(query_kernel_of<T, kDim>(shape.dropout), kBytes);
+  });
+}
 
 Index tiled_attention_backward_scratch_bytes(Index batch, Index seq_len, Index num_heads) {
   return batch * num_heads * seq_len * size_of(DType::f32);
@@ -289,11 +306,9 @@ void tiled_attention_backward(Stream stream, const AttentionBackward& args, cons
                                      .log_sum_exp = static_cast<const float*>(args.log_sum_exp.raw()),
                                      .delta = delta,
                                      .dqkv = static_cast<T*>(args.dqkv.raw())};
-    const bool drops = args.dropout.probability > 0;
-    const auto keys = drops ? key_value_kernel<T, kDim, Dropping::on> : key_value_kernel<T, kDim, Dropping::off>;
-    const auto queries = drops ? query_kernel<T, kDim, Dropping::on> : query_kernel<T, kDim, Dropping::off>;
-    launch_tiles(stream, keys, kDim / Tiles::kColumns, Tiles::kBytes, call, tensors);
-    launch_tiles(stream, queries, 1, Tiles::kBytes, call, tensors);
+    const double dropout = args.dropout.probability;
+    launch_tiles(stream, key_value_kernel_of<T, kDim>(dropout), kDim / Tiles::kColumns, Tiles::kBytes, call, tensors);
+    launch_tiles(stream, query_kernel_of<T, kDim>(dropout), 1, Tiles::kBytes, call, tensors);
   });
 }
 

@@ -123,17 +123,27 @@ __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
   store_rows(out_rows(call, out, work.head), lane.row, 0, factor, sums);
 }
 
+template <class T, int kDim>
+auto kernel_of(double dropout) {
+  return dropout > 0 ? forward_kernel<T, kDim, Dropping::on> : forward_kernel<T, kDim, Dropping::off>;
+}
+
 }  // namespace
+
+void prepare_tiled_attention_forward(const AttentionShape& shape) {
+  dispatch_tiles(shape.dtype, shape.head_dim, [&]<class T, int kDim>() {
+    allow_tiles(kernel_of<T, kDim>(shape.dropout), ForwardTiles<T, kDim>::kBytes);
+  });
+}
 
 void tiled_attention_forward(Stream stream, const AttentionForward& args) {
   if (args.batch == 0) return;
   const Index head_dim = args.out.dim(1) / args.num_heads;
   const AttentionCall call = call_of(args, in_vectors(head_dim, args.qkv, args.out));
   dispatch_tiles(args.qkv.dtype(), head_dim, [&]<class T, int kDim>() {
-    const auto kernel =
-        args.dropout.probability > 0 ? forward_kernel<T, kDim, Dropping::on> : forward_kernel<T, kDim, Dropping::off>;
-    launch_tiles(stream, kernel, 1, ForwardTiles<T, kDim>::kBytes, call, static_cast<const T*>(args.qkv.raw()),
-                 static_cast<T*>(args.out.raw()), static_cast<float*>(args.log_sum_exp.raw()));
+    launch_tiles(stream, kernel_of<T, kDim>(args.dropout.probability), 1, ForwardTiles<T, kDim>::kBytes, call,
+                 static_cast<const T*>(args.qkv.raw()), static_cast<T*>(args.out.raw()),
+                 static_cast<float*>(args.log_sum_exp.raw()));
   });
 }
 

@@ -14,6 +14,7 @@
 #include "megalith/tensor/cuda/shared_memory.h"
 #include "megalith/tensor/gpu_code.h"
 #include "megalith/tensor/gpu_facts.h"
+#include "megalith/tensor/stream_budget.h"
 
 namespace megalith::cuda {
 
@@ -224,10 +225,24 @@ void fill_bytes(void* to, int byte, Index bytes, Stream stream) {
 
 void synchronize(Stream stream) { check(cudaStreamSynchronize(native(stream))); }
 
-std::shared_ptr<void> make_stream() {
+namespace {
+
+/// Of the calling thread, a rank; its streams may outlive it.
+thread_local const auto streams_of_thread = std::make_shared<StreamBudget>();
+
+}  // namespace
+
+std::shared_ptr<void> make_stream(StreamPriority priority) {
+  streams_of_thread->take();
+  std::shared_ptr<StreamBudget> budget(streams_of_thread.get(),
+                                       [counted = streams_of_thread](StreamBudget* streams) { streams->give_back(); });
+  int lowest = 0, highest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  return {stream, [](void* handle) { static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(handle))); }};
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority == StreamPriority::high ? highest : 0));
+  return {stream, [budget = std::move(budget)](void* handle) {
+            static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(handle)));
+          }};
 }
 
 namespace {

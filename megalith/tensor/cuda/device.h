@@ -21,7 +21,10 @@ std::shared_ptr<std::byte> allocate_host(Index bytes);  ///< contents undefined
 void copy(void* to, const void* from, Index bytes, Stream stream);
 void fill_bytes(void* to, int byte, Index bytes, Stream stream);
 void synchronize(Stream stream);
-std::shared_ptr<void> make_stream();
+/// High: before other work, as others wait for it. Throws ConfigError when the calling thread, a rank, has as many
+/// streams as its GPU has hardware queues.
+enum class StreamPriority { usual, high };
+std::shared_ptr<void> make_stream(StreamPriority priority = StreamPriority::usual);
 std::shared_ptr<void> make_event();
 void record(void* event, Stream stream);
 void hold(void* event, Stream stream);

@@ -1,0 +1,32 @@
+#pragma once
+#include <atomic>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+
+namespace megalith {
+
+/// Hardware queues of a GPU (comm::set_gpu_environment sets CUDA_DEVICE_MAX_CONNECTIONS). With more streams than queues
+/// two share one, and the later one waits for what the earlier waits for: two ranks may then wait for each other.
+inline constexpr int kHardwareQueues = 32;
+
+/// Counts the streams that one rank has on its GPU. Any thread may give one back.
+class StreamBudget {
+ public:
+  /// Throws ConfigError when all queues have a stream.
+  void take() {
+    if (taken_.fetch_add(1) < kHardwareQueues) return;
+    give_back();
+    throw ConfigError(str("[streams] a rank needs more than ", kHardwareQueues, " streams of its GPU, which has ",
+                          kHardwareQueues,
+                          " hardware queues: in a shared queue messages between ranks may hang; use "
+                          "fewer of parallel.tp, parallel.pp and data-parallel groups at once"));
+  }
+  void give_back() noexcept { taken_.fetch_sub(1); }
+  int taken() const { return taken_.load(); }
+
+ private:
+  std::atomic<int> taken_{0};
+};
+
+}  // namespace megalith
