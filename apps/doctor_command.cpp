@@ -14,6 +14,7 @@
 #include "megalith/base/text.h"
 #include "megalith/base/text_table.h"
 #include "megalith/comm/mpi/mpi_world.h"
+#include "megalith/comm/nccl/gpus.h"
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/ops/gemm_chooser.h"
@@ -63,6 +64,23 @@ std::string lack_of_cudnn() {
   return train::own_attention_reason(plan);
 }
 
+/// How GPUs of one process reach each other's memory.
+Finding finding_of_peers(const std::vector<device::Gpu>& gpus) {
+  const std::size_t others = gpus.size() - 1;
+  bool all_reach = true, all_linked = true;
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    all_reach = all_reach && gpus[i].reaches.size() == others;
+    all_linked = all_linked && device::linked_gpus(static_cast<int>(i)).size() == others;
+  }
+  const std::string refusal = comm::refusal_of_peers();
+  if (!refusal.empty()) return {"peers", "no", str(refusal, ": NCCL carries what goes between GPUs")};
+  if (!all_reach)
+    return {"peers", "some", "ranks whose GPUs do not reach each other: NCCL carries what goes between them"};
+  if (all_linked) return {"peers", "yes", "over NVLink or alike: copy engines and kernels carry what is large"};
+  return {"peers", "yes",
+          "over PCIe: copy engines carry what is large where waits can flush, else NCCL; no kernel reaches over"};
+}
+
 /// What computes on GPUs, and between them.
 void add_gpus(std::vector<Finding>& all) {
   const std::vector<device::Gpu> gpus = device::gpus();
@@ -84,6 +102,7 @@ void add_gpus(std::vector<Finding>& all) {
                   list_of(device::linked_gpus(static_cast<int>(i))));
     all.push_back({str("GPU ", i), gpu.name, note});
   }
+  if (gpus.size() > 1) all.push_back(finding_of_peers(gpus));
   for (const auto& [name, version] : device::driver_versions()) all.push_back({name, version, ""});
   if (!architectures.empty()) all.push_back({"code for GPUs", architectures, "CUDA architectures of this build"});
   add_gemm_caches(all, gpus);

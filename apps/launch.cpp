@@ -101,7 +101,8 @@ void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, c
     comm::set_graph_environment(job.behind_graphs);
     if (job.device == Device::cuda) comm::require_gpus(job.ranks);
     prepare();
-    std::vector<int> gpus(job.transfers == comm::Carrier::copy_engines ? static_cast<std::size_t>(job.ranks) : 0);
+    const bool reach = job.transfers == comm::Carrier::copy_engines && comm::refusal_of_peers().empty();
+    std::vector<int> gpus(reach ? static_cast<std::size_t>(job.ranks) : 0);
     std::iota(gpus.begin(), gpus.end(), 0);
     comm::run_ranks(
         job.ranks, [&](comm::World& world) { run_on_device(job, world.rank(), gpus, world, body); }, job.options);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <string_view>
@@ -7,10 +8,12 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/nccl/gpus.h"
 #include "megalith/config/run_config.h"
+#include "megalith/tensor/gpu_pretence.h"
 
 #include "apps/bench.h"
 #include "apps/command.h"
@@ -192,6 +195,14 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
 
 int run(int argc, char** argv) {
   comm::set_gpu_environment();
+  if (const char* const pretence = std::getenv("MEGALITH_GPU_PRETENCE"); pretence != nullptr) {
+    try {
+      device::pretend(device::parse_pretence(pretence));
+    } catch (const std::exception& error) {
+      return report_error(error);
+    }
+    log::warning(str("MEGALITH_GPU_PRETENCE=", pretence, " is set: this run is a test"));
+  }
   CLI::App program("megalith trains large transformer language models on any grid of CPUs and GPUs", "megalith");
   program.require_subcommand(1);
   program.set_version_flag("--version", version(), "Print the version and the commit that this was built from");

@@ -20,7 +20,9 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/peer/mailbox.h"
+#include "megalith/comm/peer/stream_words.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/gpu_pretence.h"
 
 #include "tests/comm/gpu_ranks.h"
 #include "tests/comm/peer_ranks.h"
@@ -339,6 +341,21 @@ TEST_P(RanksThatShareGpus, SumWhereTensorsAreOutOfReach) {
   if (device::num_gpus() == 0) GTEST_SKIP() << "needs a GPU";
   const auto body = [](World& world) { sums_and_gathers<float>(world, Calls::eager, Haste::awaited); };
   EXPECT_NO_THROW(run_peer_ranks(GetParam(), body, InReach::mailboxes));
+}
+// No machine at hand has GPUs that reach each other over PCIe.
+TEST_P(RanksThatShareGpus, GoByFlushingCopiesOverPcieOrNotAtAll) {
+  if (device::num_gpus() == 0) GTEST_SKIP() << "needs a GPU";
+  const auto body = [](World& world) {
+    sums_and_gathers<float>(world, Calls::eager, Haste::awaited);
+    if (world.size() <= kMostSendingRanksAGpu) messages(world);
+  };
+  device::pretend({.links_are_pcie = true});
+  if (can_flush()) {
+    EXPECT_NO_THROW(run_peer_ranks(GetParam(), body));
+  } else {
+    EXPECT_THROW(run_peer_ranks(GetParam(), body), Error) << "its waits cannot flush: NCCL carries all";
+  }
+  device::pretend({});
 }
 TEST_P(RanksThatShareGpus, CarryMessages) { run(kMostSendingRanksAGpu, messages); }
 TEST_P(RanksThatShareGpus, RepeatInAGraph) { run(kMostSendingRanksAGpu, replayed); }

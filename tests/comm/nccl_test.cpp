@@ -175,6 +175,29 @@ TEST(GpusOfRanks, TellNcclWhatGraphsNeed) {
   ::unsetenv(kMixing);
 }
 
+TEST(GpusOfRanks, ReachEachOtherUnlessNcclsVariablesSayNo) {
+  const auto refusal = [](const char* disable, const char* level) {
+    const auto set = [](const char* name, const char* value) {
+      if (value == nullptr)
+        ::unsetenv(name);
+      else
+        ::setenv(name, value, 1);
+    };
+    set("NCCL_P2P_DISABLE", disable);
+    set("NCCL_P2P_LEVEL", level);
+    std::string text = refusal_of_peers();
+    ::unsetenv("NCCL_P2P_DISABLE");
+    ::unsetenv("NCCL_P2P_LEVEL");
+    return text;
+  };
+  EXPECT_EQ(refusal(nullptr, nullptr), "");
+  EXPECT_EQ(refusal("0", "NVL"), "");
+  EXPECT_EQ(refusal("", "SYS"), "");
+  EXPECT_EQ(refusal("1", nullptr), "NCCL_P2P_DISABLE=1");
+  EXPECT_EQ(refusal(nullptr, "LOC"), "NCCL_P2P_LEVEL=LOC");
+  EXPECT_EQ(refusal("0", "0"), "NCCL_P2P_LEVEL=0");
+}
+
 TEST(GpusOfRanks, AreOnePerRank) {
   const int gpus = device::num_gpus();
   std::string text = "nothing was thrown";

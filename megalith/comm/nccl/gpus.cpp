@@ -99,6 +99,17 @@ void set_graph_environment(CallsBehindGraphs calls) {
   log::warning(str(kMixing, "=0 is taken as 1: calls between ranks come behind graphs that are under way"));
 }
 
+std::string refusal_of_peers() {
+  const auto value_of = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  const std::string disable = value_of("NCCL_P2P_DISABLE"), level = value_of("NCCL_P2P_LEVEL");
+  if (!disable.empty() && disable != "0") return "NCCL_P2P_DISABLE=" + disable;
+  if (level == "LOC" || level == "0") return "NCCL_P2P_LEVEL=" + level;
+  return "";
+}
+
 int choose_gpu(std::span<const Place> places, int rank) {
   std::map<std::array<char, 248>, std::vector<std::size_t>> ranks_of_hosts;
   for (std::size_t r = 0; r < places.size(); ++r) ranks_of_hosts[places[r].host].push_back(r);

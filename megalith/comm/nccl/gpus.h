@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <span>
+#include <string>
 
 #include "megalith/comm/world.h"
 #include "megalith/tensor/device.h"
@@ -22,6 +23,10 @@ enum class CallsBehindGraphs : std::uint8_t { may_come, never };
 /// on, where 0 stands for no graphs at all. Where they may come, 0 is taken as 1, with a warning: NCCL might hang.
 /// Before the process's first communicator.
 void set_graph_environment(CallsBehindGraphs calls);
+
+/// Why GPUs are not to reach each other's memory, as NCCL's own variables ask: "NCCL_P2P_DISABLE=1", or
+/// "NCCL_P2P_LEVEL=LOC". Empty where they may.
+std::string refusal_of_peers();
 
 /// The host that a rank runs on, and what the rank sees of it.
 struct Place {

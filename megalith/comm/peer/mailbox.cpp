@@ -7,9 +7,11 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/gather_values.h"
+#include "megalith/comm/nccl/gpus.h"
 #include "megalith/comm/peer/stream_words.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/shared_memory.h"
+#include "megalith/tensor/gpu_pretence.h"
 
 namespace megalith::comm {
 namespace {
@@ -30,6 +32,14 @@ struct Member {
   int gpu = 0;
   const std::shared_ptr<const PeerMailbox>* mailbox = nullptr;  ///< where it will stand, in its process
 };
+
+bool has_nvlink(int own, int other) {
+  if (device::pretended().links_are_pcie) return false;
+  if (own == other) return true;
+  int has_atomics = 0;
+  cuda::check(cudaDeviceGetP2PAttribute(&has_atomics, cudaDevP2PAttrNativeAtomicSupported, own, other));
+  return has_atomics != 0;
+}
 
 bool reaches(int own, int other) {
   if (own == other) return true;
@@ -78,7 +88,7 @@ std::uint32_t* PeerMailbox::slot_word(int kind, int peer, int lane, int slot) co
   return arrived(MailboxLayout::kPhases, 0) + kind * of_a_kind + number;
 }
 
-std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host, const GroupUse& use) {
+Mailboxes open_mailboxes(const Group& host, const GroupUse& use) {
   int gpu = 0;
   cuda::check(cudaGetDevice(&gpu));
   std::shared_ptr<const PeerMailbox> own;
@@ -86,10 +96,16 @@ std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host
   const auto in_reach = [&](const Member& member) {
     return member.process == process_mark() && reaches(gpu, member.gpu);
   };
-  const bool can = host.size() <= kMostSummed && can_use_stream_words() && cuda::can_share_memory();
-  const std::vector<std::uint64_t> agreed =
-      gather_values(host, std::uint64_t{can && std::ranges::all_of(all, in_reach)});
-  if (std::ranges::count(agreed, std::uint64_t{0}) > 0) return {};
+  const bool can = host.size() <= kMostSummed && can_use_stream_words() && cuda::can_share_memory() &&
+                   refusal_of_peers().empty() && std::ranges::all_of(all, in_reach);
+  enum Way : std::uint64_t { none, over_pcie, over_nvlink };
+  Way mine = none;
+  if (can && std::ranges::all_of(all, [&](const Member& member) { return has_nvlink(gpu, member.gpu); }))
+    mine = over_nvlink;
+  else if (can && can_flush())
+    mine = over_pcie;
+  const std::uint64_t least = std::ranges::min(gather_values(host, std::uint64_t{mine}));
+  if (least == none) return {};
 
   std::vector<int> gpus;
   for (const Member& member : all) {
@@ -98,8 +114,8 @@ std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host
   own = std::make_shared<PeerMailbox>(MailboxLayout{host.size(), use.messages}, host.rank(), gpus);
   Exec ex;
   barrier(ex, host);  // all have made theirs
-  std::vector<std::shared_ptr<const PeerMailbox>> mailboxes;
-  for (const Member& member : all) mailboxes.push_back(*member.mailbox);
+  Mailboxes mailboxes{least == over_nvlink ? Links::nvlink : Links::pcie, {}};
+  for (const Member& member : all) mailboxes.of_members.push_back(*member.mailbox);
   barrier(ex, host);  // all have copied: `own` may go
   return mailboxes;
 }

@@ -68,9 +68,19 @@ class PeerMailbox {
   std::byte* data_;
 };
 
+/// What GPUs reach each other by.
+enum class Links : std::uint8_t {
+  nvlink,  ///< or alike: carries atomics, and words come after the data written before them
+  pcie,    ///< waits for words must flush, and no kernel computes with what lies beyond
+};
+struct Mailboxes {
+  Links links = Links::nvlink;
+  std::vector<std::shared_ptr<const PeerMailbox>> of_members;
+};
 /// Everybody's mailbox, in member order, when all members are threads of this process, no more than kMostSummed, and
-/// their GPUs reach each other's memory and can wait for words; else none, for all members. They live until the last
-/// member lets go of them, as what one of them has submitted may still touch all. Collective over `host`.
-std::vector<std::shared_ptr<const PeerMailbox>> open_mailboxes(const Group& host, const GroupUse& use);
+/// their GPUs reach each other's memory, over PCIe only where they can flush, can wait for words, and NCCL's variables
+/// let them (refusal_of_peers); else none, for all members. They live until the last member lets go of them, as what
+/// one of them has submitted may still touch all. Collective over `host`.
+Mailboxes open_mailboxes(const Group& host, const GroupUse& use);
 
 }  // namespace megalith::comm

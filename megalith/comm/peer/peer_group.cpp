@@ -39,8 +39,8 @@ void copy(void* to, const void* from, Index bytes, Stream stream) {
 }
 
 /// The stream goes on once the word is 1, and has made it 0.
-void take_word(std::uint32_t* word, Stream stream) {
-  StreamWords words;
+void take_word(std::uint32_t* word, Waits waits, Stream stream) {
+  StreamWords words(waits);
   words.wait_for(word, 1);
   words.write(word, 0);
   words.submit(stream);
@@ -88,19 +88,20 @@ enum class PeerGroup::Way : std::uint8_t {
 
 std::unique_ptr<PeerGroup> PeerGroup::connect(const Group& host, const GroupUse& use) {
   auto mailboxes = open_mailboxes(host, use);
-  if (mailboxes.empty()) return nullptr;
+  if (mailboxes.of_members.empty()) return nullptr;
   load_kernels(host.size());
-  const int most_blocks = use.messages == Messages::none ? most_meeting_blocks(host) : 0;
+  const bool kernels_meet = use.messages == Messages::none && mailboxes.links == Links::nvlink;
+  const int most_blocks = kernels_meet ? most_meeting_blocks(host) : 0;
   return std::unique_ptr<PeerGroup>(new PeerGroup(host, use, most_blocks, std::move(mailboxes)));
 }
 
-PeerGroup::PeerGroup(const Group& host, const GroupUse& use, int most_blocks,
-                     std::vector<std::shared_ptr<const PeerMailbox>> mailboxes)
+PeerGroup::PeerGroup(const Group& host, const GroupUse& use, int most_blocks, Mailboxes mailboxes)
     : host_(host),
       layout_{host.size(), use.messages},
       most_blocks_(most_blocks),
       rank_(host.rank()),
-      mailboxes_(std::move(mailboxes)),
+      waits_(mailboxes.links == Links::pcie ? Waits::flushing : Waits::plain),
+      mailboxes_(std::move(mailboxes.of_members)),
       pieces_(mailboxes_.size() * 2 * MailboxLayout::kLanes),
       release_stream_(Device::cuda) {}
 
@@ -133,7 +134,7 @@ void PeerGroup::for_others(F&& f) const {
 
 /// What `stream` does from here on comes after all that every member has done in its stream before.
 void PeerGroup::meet(int phase, Stream stream) const {
-  StreamWords words;
+  StreamWords words(waits_);
   for_others([&](int member) { words.write(mailbox(member).arrived(phase, rank_), 1); });
   for_others([&](int member) { words.wait_for(mailbox(rank_).arrived(phase, member), 1); });
   for_others([&](int member) { words.write(mailbox(rank_).arrived(phase, member), 0); });
@@ -283,7 +284,7 @@ void PeerGroup::for_slots(const Call& call, F&& f) {
 void PeerGroup::send(const Call& call, const void* data, Stream stream) {
   const PeerMailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
   for_slots(call, [&](int slot, Index begin, Index bytes) {
-    take_word(own.room(call.root, call.lane, slot), stream);
+    take_word(own.room(call.root, call.lane, slot), waits_, stream);
     const std::array<void*, 1> to = {theirs.slot(rank_, call.lane, slot)};
     const std::byte* const from = static_cast<const std::byte*>(data) + begin;
     if (is_capturing(stream)) {
@@ -298,7 +299,7 @@ void PeerGroup::send(const Call& call, const void* data, Stream stream) {
 void PeerGroup::recv(const Call& call, void* data, Stream stream) {
   const PeerMailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
   for_slots(call, [&](int slot, Index begin, Index bytes) {
-    take_word(own.full(call.root, call.lane, slot), stream);
+    take_word(own.full(call.root, call.lane, slot), waits_, stream);
     copy_by_kernel(stream, static_cast<std::byte*>(data) + begin, own.slot(call.root, call.lane, slot), bytes);
     give_word(theirs.room(rank_, call.lane, slot), stream);
   });

@@ -5,6 +5,7 @@
 
 #include "megalith/comm/peer/kernels.h"
 #include "megalith/comm/peer/mailbox.h"
+#include "megalith/comm/peer/stream_words.h"
 
 namespace megalith::comm {
 
@@ -19,7 +20,7 @@ namespace megalith::comm {
 /// one kernel that meets the other members' (meeting.h) and reads and writes their tensors: sooner done, as a copy
 /// engine needs 10 us and more to begin, and everything goes through the mailboxes twice. For that every
 /// member's thread must have named all members' GPUs to device::use() before it took the memory (device::allocate),
-/// else copy engines carry all. Figures: docs/benchmarks.md.
+/// else copy engines carry all, as they do over PCIe. Figures: docs/benchmarks.md.
 ///
 /// Calls may be captured into a CUDA graph, which repeats them. There copy engines keep their neighbours waiting, so
 /// that most calls that have work beside them go by kernels, too; that of a gather of two members stands between two
@@ -66,8 +67,7 @@ class PeerGroup {
   struct Piece;
   struct Sum;
   enum class Way : std::uint8_t;
-  PeerGroup(const Group& host, const GroupUse& use, int most_blocks,
-            std::vector<std::shared_ptr<const PeerMailbox>> mailboxes);
+  PeerGroup(const Group& host, const GroupUse& use, int most_blocks, Mailboxes mailboxes);
   /// Of a message, or of the larger of a collective's input and result.
   Index bytes_of(const Call& call) const;
   /// How a collective goes that is made now.
@@ -95,6 +95,7 @@ class PeerGroup {
   MailboxLayout layout_;
   int most_blocks_;  ///< of a kernel that meets others; 0: tensors are out of reach
   int rank_;
+  Waits waits_;
   std::vector<std::shared_ptr<const PeerMailbox>> mailboxes_;
   /// Pieces that have gone to or come from a member by a lane, [sent or received][member][lane].
   std::vector<std::uint64_t> pieces_;

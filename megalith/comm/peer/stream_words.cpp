@@ -10,14 +10,16 @@
 namespace megalith::comm {
 namespace {
 
-CUstreamBatchMemOpParams native(const WordStep& step) {
+CUstreamBatchMemOpParams native(const WordStep& step, Waits waits) {
   CUstreamBatchMemOpParams params{};
   const auto address = reinterpret_cast<CUdeviceptr>(step.word);
   if (step.kind == WordStep::Kind::wait) {
+    unsigned flags = CU_STREAM_WAIT_VALUE_GEQ;
+    if (waits == Waits::flushing) flags |= CU_STREAM_WAIT_VALUE_FLUSH;
     params.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
                         .address = address,
                         .value = step.value,
-                        .flags = CU_STREAM_WAIT_VALUE_GEQ,
+                        .flags = flags,
                         .alias = 0};
   } else {
     params.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
@@ -37,6 +39,8 @@ bool is_capturing(Stream stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
+bool can_flush() { return cuda::has_attribute(CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES); }
+
 bool can_use_stream_words() { return MEGALITH_DRIVER(cuStreamBatchMemOp) != nullptr; }
 
 void StreamWords::add(const WordStep& step) {
@@ -49,7 +53,7 @@ void StreamWords::submit(Stream stream) {
     run_words(stream, steps_);
   } else {
     std::array<CUstreamBatchMemOpParams, kMostWordSteps> params{};
-    for (std::size_t i = 0; i < static_cast<std::size_t>(steps_.count); ++i) params[i] = native(steps_.at[i]);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(steps_.count); ++i) params[i] = native(steps_.at[i], waits_);
     cuda::check_driver(MEGALITH_DRIVER(cuStreamBatchMemOp)(cuda::native(stream), static_cast<unsigned>(steps_.count),
                                                            params.data(), 0));
   }

@@ -5,11 +5,13 @@
 #include "megalith/base/str.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/device.h"
+#include "megalith/tensor/gpu_pretence.h"
 
 namespace megalith::device {
 
 std::vector<int> linked_gpus(int gpu) {
   std::vector<int> linked;
+  if (pretended().links_are_pcie) return linked;
   for (int other = 0; other < num_gpus(); ++other) {
     int has_atomics = 0;
     if (other != gpu)
