@@ -13,6 +13,7 @@
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/train/attention_facts.h"
 #include "megalith/train/engine.h"
 #include "megalith/train/trace_file.h"
 
@@ -61,6 +62,7 @@ struct Measured {
   BytesByOwner memory;  ///< of rank 0
   Index in_use = 0;     ///< of rank 0's GPU when all steps are done, by the driver's count; 0 on the CPU
   double loss = 0;
+  std::string attention;         ///< its kernels; empty on the CPU
   train::CapturedGraphs graphs;  ///< of rank 0
   Profile profile;               ///< of one more step; empty unless asked for
   std::string unwritten_trace;   ///< why; empty where it was written, or not asked for
@@ -206,6 +208,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
                   .memory = engine.taken_bytes(),
                   .in_use = device::memory_in_use(plan.device),
                   .loss = result.loss,
+                  .attention = train::attention_kernels(plan),
                   .graphs = engine.captured_graphs(),
                   .profile = {},
                   .unwritten_trace = {}};
@@ -249,6 +252,7 @@ void print(const StepBench& bench, const config::RunPlan& plan, const Measured& 
       out["hand_over_s"] = m.graphs.hand_over_s;
       out["comm_calls"] = m.graphs.comm_calls_per_step;
     }
+    if (!m.attention.empty()) out["attention"] = m.attention;
     for (const auto& [owner, bytes] : m.memory) out["memory"][owner] = bytes;
     if (m.in_use > 0) {
       out["gpu_memory_in_use"] = m.in_use;
@@ -268,6 +272,7 @@ void print(const StepBench& bench, const config::RunPlan& plan, const Measured& 
       "memory_bytes       %lld (%s, rank 0)\n",
       config::grid_text(plan).c_str(), tokens, m.step_s, tflops, static_cast<long long>(memory_bytes),
       human_bytes(memory_bytes).c_str());
+  if (!m.attention.empty()) std::printf("attention          %s\n", m.attention.c_str());
   if (m.graphs.launch_s > 0) {
     std::printf(
         "launch_s           %.6f (the host's, to launch a step's graphs)\n"

@@ -53,15 +53,18 @@ void add_gemm_caches(std::vector<Finding>& all, const std::vector<device::Gpu>& 
 
 std::string list_of(const std::vector<int>& gpus) { return gpus.empty() ? "none" : joined(gpus, ", "); }
 
-/// Why a run that cuDNN has a kernel for goes without; empty where the build has cuDNN.
+/// Why a run that cuDNN has a kernel for goes without; empty where the build has cuDNN, and its kernels run.
 std::string lack_of_cudnn() {
   config::RunPlan plan;
   plan.device = Device::cuda;
   plan.train.precision = "bf16";
   plan.model.hidden_size = 64;
   plan.model.num_heads = 1;
+  plan.model.seq_len = 1024;
+  plan.train.micro_batch = 1;
   plan.model.attention_dropout = 0;
-  return train::own_attention_reason(plan);
+  const std::string reason = train::own_attention_reason(plan);
+  return reason.empty() && device::num_gpus() > 0 ? train::refused_attention(plan) : reason;
 }
 
 /// How GPUs of one process reach each other's memory.

@@ -38,6 +38,21 @@ Shape check_heads(const Args& args, std::string_view op, std::string_view qkv) {
   return {tokens, width / 3};
 }
 
+cuda::AttentionChoice guess(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
+  if (!is_for_attention_library(shape))
+    return {cuda::AttentionKernels::own, cuda::own_attention_scratch_bytes(pass, shape)};
+  return {cuda::AttentionKernels::library, cuda::guessed_attention_scratch_bytes(pass, shape, determinism)};
+}
+
+/// Of a call on a GPU; a recording may have none to ask.
+cuda::AttentionChoice choice_for(const Exec& ex, AttentionPass pass, const AttentionShape& shape) {
+  if constexpr (build::has_cuda) {
+    const bool has_gpu = !ex.recording() || device::num_gpus() > 0;
+    if (shape.batch > 0 && has_gpu) return cuda::choose_attention(pass, shape, ex.determinism());
+  }
+  return guess(pass, shape, ex.determinism());
+}
+
 }  // namespace
 
 void attention_forward(Exec& ex, const AttentionForward& args) {
@@ -47,9 +62,10 @@ void attention_forward(Exec& ex, const AttentionForward& args) {
   expect_like(args.out, out, dtype, "attention.out");
   expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, statistics_dtype(dtype),
               "attention.log_sum_exp");
-  const Index scratch_bytes =
-      ex.device() == Device::cpu ? cpu::attention_forward_scratch_bytes(args) : cuda::kAttentionForwardScratch;
-  const Tensor scratch = ex.tensor({scratch_bytes}, DType::u8);
+  const cuda::AttentionChoice choice =
+      ex.device() == Device::cpu ? cuda::AttentionChoice{.scratch_bytes = cpu::attention_forward_scratch_bytes(args)}
+                                 : choice_for(ex, AttentionPass::forward, cuda::shape_of(args));
+  const Tensor scratch = ex.tensor({choice.scratch_bytes}, DType::u8);
   run_float(
       ex,
       {.name = "attention",
@@ -57,7 +73,9 @@ void attention_forward(Exec& ex, const AttentionForward& args) {
        .writes = {args.out, args.log_sum_exp},
        .scratch = scratch},
       dtype, [args, scratch]<class T>() { cpu::attention_forward<T>(args, scratch); },
-      [args, scratch](auto& exec, auto stream) { cuda::attention_forward(exec, stream, args, scratch); });
+      [args, scratch, kernels = choice.kernels](auto& exec, auto stream) {
+        cuda::attention_forward(exec, stream, args, scratch, kernels);
+      });
 }
 
 void attention_backward(Exec& ex, const AttentionBackward& args) {
@@ -69,10 +87,10 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
   expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, statistics_dtype(dtype),
               "attention_backward.log_sum_exp");
   expect_like(args.dqkv, args.qkv.shape(), dtype, "attention_backward.dqkv");
-  const Index scratch_bytes = ex.device() == Device::cpu
-                                  ? cpu::attention_backward_scratch_bytes(args)
-                                  : cuda::attention_backward_scratch_bytes(ex.determinism(), cuda::shape_of(args));
-  const Tensor scratch = ex.tensor({scratch_bytes}, DType::u8);
+  const cuda::AttentionChoice choice =
+      ex.device() == Device::cpu ? cuda::AttentionChoice{.scratch_bytes = cpu::attention_backward_scratch_bytes(args)}
+                                 : choice_for(ex, AttentionPass::backward, cuda::shape_of(args));
+  const Tensor scratch = ex.tensor({choice.scratch_bytes}, DType::u8);
   run_float(
       ex,
       {.name = "attention_backward",
@@ -80,7 +98,9 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
        .writes = {args.dqkv},
        .scratch = scratch},
       dtype, [args, scratch]<class T>() { cpu::attention_backward<T>(args, scratch); },
-      [args, scratch](auto& exec, auto stream) { cuda::attention_backward(exec, stream, args, scratch); });
+      [args, scratch, kernels = choice.kernels](auto& exec, auto stream) {
+        cuda::attention_backward(exec, stream, args, scratch, kernels);
+      });
 }
 
 AttentionBuild attention_build() {
@@ -91,7 +111,28 @@ AttentionBuild attention_build() {
 }
 
 bool is_for_attention_library(const AttentionShape& shape, const AttentionBuild& build) {
-  return (build.has_cudnn || !build.has_cuda) && cuda::has_library_kernel(shape);
+  return (build.has_cudnn || !build.has_cuda) && (shape.dtype == DType::bf16 || shape.dtype == DType::f16) &&
+         shape.dropout == 0 && shape.seq_len > 1 && shape.head_dim % 8 == 0 && shape.head_dim <= kMostHeadDimOnGpu;
+}
+
+AttentionWay attention_way(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
+  const auto way_of = [](const cuda::AttentionChoice& choice) {
+    return AttentionWay{choice.kernels == cuda::AttentionKernels::library, choice.scratch_bytes, "megalith", ""};
+  };
+  if constexpr (build::has_cuda) {
+    if (device::num_gpus() > 0) {
+      AttentionWay way = way_of(cuda::choose_attention(pass, shape, determinism));
+      if (is_for_attention_library(shape)) {
+        const cuda::CudnnAnswer& answer = cuda::ask_cudnn(pass, shape, determinism);
+        way.refusal = answer.refusal;
+        if (way.by_library) way.kernel = answer.kernel;
+      }
+      return way;
+    }
+  }
+  AttentionWay way = way_of(guess(pass, shape, determinism));
+  if (way.by_library) way.kernel = "cuDNN";
+  return way;
 }
 
 Index deterministic_attention_bytes(const AttentionShape& shape, const AttentionBuild& build) {

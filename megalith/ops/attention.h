@@ -1,9 +1,11 @@
 #pragma once
+#include <string>
+
 #include "megalith/ops/elementwise.h"
 
 namespace megalith::ops {
 
-/// D that a head may have on a GPU: the widest tile of our own kernels. The library's take narrower ones only.
+/// D that a head may have on a GPU: the widest tile of our own kernels, and of the library's.
 inline constexpr Index kMostHeadDimOnGpu = 256;
 
 /// Causal self-attention over the heads of this rank: softmax(Q K^T / sqrt(D)) V with dropout on the probabilities.
@@ -44,9 +46,23 @@ struct AttentionBuild {
 };
 /// Of this build.
 AttentionBuild attention_build();
-/// Whether a GPU's library, cuDNN, runs it (cuda/attention.h) and not our own kernel. A build without CUDA only plans
-/// for others, so it answers for one with cuDNN.
+/// Whether a GPU's library, cuDNN, is asked for it (cuda/attention.h) and not our own kernel: bf16 or f16, heads of at
+/// most 256 in steps of 8, samples of two tokens or more, no dropout, as its random numbers are not ours. A build
+/// without CUDA only plans for others, so it answers for one with cuDNN.
 bool is_for_attention_library(const AttentionShape& shape, const AttentionBuild& build = attention_build());
+
+enum class AttentionPass : std::uint8_t { forward, backward };
+/// How a pass runs on a GPU.
+struct AttentionWay {
+  bool by_library = false;
+  Index scratch_bytes = 0;
+  std::string kernel;   ///< the library's name for it, with the library's version; "megalith" for our own
+  std::string refusal;  ///< why the library, which was asked, does not run it
+};
+/// On the GPU that the calling thread uses: the library is asked, once per process and shape. Where there is none, as
+/// for a plan made elsewhere, a guess: the library of an H100 runs it.
+AttentionWay attention_way(AttentionPass pass, const AttentionShape& shape, Determinism determinism);
+
 /// Bytes of scratch that the backward pass takes on a GPU only to give the same bits every time: 2 for every query and
 /// key of a head, where the library's kernel runs. 0 elsewhere.
 Index deterministic_attention_bytes(const AttentionShape& shape, const AttentionBuild& build = attention_build());

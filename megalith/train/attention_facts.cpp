@@ -16,6 +16,10 @@ ops::AttentionShape shape_of(const config::RunPlan& plan) {
           .dropout = plan.model.attention_dropout};
 }
 
+ops::AttentionWay way_of(const config::RunPlan& plan, ops::AttentionPass pass) {
+  return ops::attention_way(pass, shape_of(plan), plan.train.determinism());
+}
+
 }  // namespace
 
 Index deterministic_attention_bytes(const config::RunPlan& plan, const ops::AttentionBuild& build) {
@@ -33,7 +37,26 @@ std::string own_attention_reason(const config::RunPlan& plan, const ops::Attenti
   if (shape.dtype == DType::f32) return "train.precision = fp32: the library's kernels are for bf16 and fp16";
   if (shape.dropout > 0)
     return str("model.attention_dropout = ", shape.dropout, ": the library's random numbers depend on the grid");
-  return str("heads of ", shape.head_dim, ": the library's kernels are for multiples of 8 up to 128");
+  if (shape.seq_len == 1) return "model.seq_len = 1: the library's kernels are for two tokens or more";
+  return str("heads of ", shape.head_dim, ": the library's kernels are for multiples of 8 up to 256");
+}
+
+std::string attention_kernels(const config::RunPlan& plan) {
+  if (plan.device != Device::cuda) return "";
+  return str("forward ", way_of(plan, ops::AttentionPass::forward).kernel, ", backward ",
+             way_of(plan, ops::AttentionPass::backward).kernel);
+}
+
+std::string refused_attention(const config::RunPlan& plan) {
+  if (plan.device != Device::cuda) return "";
+  std::string text;
+  const auto add = [&](std::string_view name, ops::AttentionPass pass) {
+    const std::string refusal = way_of(plan, pass).refusal;
+    if (!refusal.empty()) text += str(text.empty() ? "" : "; ", name, refusal);
+  };
+  add("forward: ", ops::AttentionPass::forward);
+  add("backward: ", ops::AttentionPass::backward);
+  return text;
 }
 
 }  // namespace megalith::train

@@ -16,4 +16,11 @@ Index deterministic_attention_bytes(const config::RunPlan& plan,
 std::string own_attention_reason(const config::RunPlan& plan,
                                  const ops::AttentionBuild& build = ops::attention_build());
 
+/// The kernels of the attention of a run on GPUs, "forward cuDNN 9.14.0 eng..., backward megalith", from whose names
+/// its last bits follow. Empty on CPUs. Asks the library (ops::attention_way).
+std::string attention_kernels(const config::RunPlan& plan);
+/// Why the library, which was asked, does not run a pass: "backward: cuDNN 9.10.0: ...". Empty where it does, and where
+/// own_attention_reason() says more.
+std::string refused_attention(const config::RunPlan& plan);
+
 }  // namespace megalith::train

@@ -139,6 +139,8 @@ class Run {
       note(str("memory of rank 0: ", owners_text(engine_.taken_bytes())));
       if (const std::string reason = own_attention_reason(plan_); !reason.empty())
         note("attention by megalith's own kernel, slower than the library's: " + reason);
+      if (const std::string refusal = refused_attention(plan_); !refusal.empty())
+        note("attention by megalith's own kernel, slower than the library's, which has none: " + refusal);
       note(str("data ", inputs_.data.train.name(), ": ", inputs_.data.train.num_tokens(), " tokens, ",
                inputs_.data.train.count(), " samples"));
     }

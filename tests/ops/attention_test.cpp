@@ -4,6 +4,8 @@
 
 #include "megalith/base/build.h"
 #include "megalith/base/philox.h"
+#include "megalith/ops/cuda/cudnn_versions.h"
+#include "megalith/tensor/device.h"
 
 #include "tests/ops/op_test.h"
 
@@ -232,6 +234,58 @@ TEST_P(AttentionTest, NamesTheArgumentThatDoesNotFit) {
   bad.dropout = {.probability = 0.1, .step_state = put_state(kState)};
   EXPECT_EQ(error_text([&] { attention_forward(ex_, bad); }),
             "[attention] heads [0, 2): must lie within num_global_heads = 0");
+}
+
+TEST(AttentionLibrary, VersionsWithFaultsDoNotRun) {
+  constexpr auto kForward = AttentionPass::forward, kBackward = AttentionPass::backward;
+  constexpr auto kSame = Determinism::required, kAny = Determinism::not_required;
+  using cuda::fault_of_cudnn;
+  for (const std::size_t version : {90000, 90900, 91002, 91400, 91900}) {
+    EXPECT_EQ(fault_of_cudnn(version, 9, kForward, kSame), "") << version;
+    EXPECT_EQ(fault_of_cudnn(version, 9, kBackward, kSame), "") << version;
+    EXPECT_EQ(fault_of_cudnn(version, 10, kForward, kSame), "") << version;
+    EXPECT_EQ(fault_of_cudnn(version, 10, kBackward, kAny), "") << version;
+    EXPECT_EQ(fault_of_cudnn(version, 10, kBackward, kSame).empty(), version >= 91800) << version;
+  }
+  EXPECT_EQ(fault_of_cudnn(91701, 10, kBackward, kSame), "the same bits every time need 9.18 on Blackwell");
+  for (const std::size_t version : {91000, 91001})
+    EXPECT_EQ(fault_of_cudnn(version, 9, kForward, kSame), "this version has faults that 9.10.2 mends");
+  EXPECT_EQ(fault_of_cudnn(8907, 9, kForward, kSame), "needs cuDNN 9");
+}
+
+TEST(AttentionLibrary, SamplesOfOddLengthsNameTheirLengthsToOldVersions) {
+  EXPECT_TRUE(cuda::needs_lengths(91500, AttentionPass::backward, 200));
+  EXPECT_TRUE(cuda::needs_lengths(91400, AttentionPass::backward, 192));
+  EXPECT_FALSE(cuda::needs_lengths(91501, AttentionPass::backward, 200));
+  EXPECT_FALSE(cuda::needs_lengths(91400, AttentionPass::backward, 256));
+  EXPECT_FALSE(cuda::needs_lengths(91400, AttentionPass::forward, 200));
+}
+
+TEST(AttentionLibrary, TakesWhatItsKernelsAreFor) {
+  constexpr AttentionBuild kWithCudnn = {.has_cuda = true, .has_cudnn = true};
+  const auto takes = [&](Index seq_len, Index head_dim, DType dtype = DType::bf16) {
+    return is_for_attention_library(
+        {.dtype = dtype, .batch = 1, .seq_len = seq_len, .num_heads = 1, .head_dim = head_dim}, kWithCudnn);
+  };
+  EXPECT_TRUE(takes(2, 8) && takes(200, 136) && takes(1024, 256) && takes(64, 64, DType::f16));
+  EXPECT_FALSE(takes(1, 64)) << "one token";
+  EXPECT_FALSE(takes(64, 264) || takes(64, 60));
+  EXPECT_FALSE(takes(64, 64, DType::f32) || takes(64, 64, DType::f64));
+}
+
+TEST(AttentionLibrary, AGuessIsAsLargeAsWhatItIsPlannedFor) {
+  if (device::num_gpus() > 0) GTEST_SKIP() << "here the library is asked";
+  const AttentionShape shape{.dtype = DType::bf16, .batch = 2, .seq_len = 200, .num_heads = 3, .head_dim = 64};
+  const bool by_library = is_for_attention_library(shape);
+  const AttentionWay way = attention_way(AttentionPass::backward, shape, Determinism::required),
+                     any_order = attention_way(AttentionPass::backward, shape, Determinism::not_required);
+  EXPECT_EQ(way.by_library, by_library);
+  EXPECT_EQ(way.kernel, by_library ? "cuDNN" : "megalith");
+  EXPECT_EQ(way.scratch_bytes - any_order.scratch_bytes, deterministic_attention_bytes(shape));
+  AttentionShape own = shape;
+  own.dropout = 0.1;
+  EXPECT_EQ(attention_way(AttentionPass::backward, own, Determinism::required).scratch_bytes, 2 * 3 * 200 * 4);
+  EXPECT_EQ(attention_way(AttentionPass::forward, own, Determinism::required).kernel, "megalith");
 }
 
 TEST(AttentionLibrary, IsWhatTheBuildHas) {

@@ -14,6 +14,7 @@
 #include "megalith/ops/matmul.h"
 #include "megalith/ops/norm.h"
 #include "megalith/ops/step_end.h"
+#include "megalith/tensor/gpu_pretence.h"
 
 namespace megalith::ops {
 namespace {
@@ -205,8 +206,8 @@ struct Heads {
 TEST_P(DeviceOps, Attention) {
   for (const auto [batch, seq_len, heads, head_dim] :
        {Heads{0, 4, 2, 3}, Heads{1, 1, 1, 1}, Heads{2, 5, 3, 4}, Heads{1, 70, 2, 8}, Heads{1, 300, 1, 5},
-        Heads{2, 129, 2, 64}, Heads{1, 257, 3, 96}, Heads{1, 200, 2, 128}, Heads{1, 65, 1, 256},
-        Heads{2, 256, 2, 64}}) {
+        Heads{2, 129, 2, 64}, Heads{1, 257, 3, 96}, Heads{1, 200, 2, 128}, Heads{1, 65, 1, 256}, Heads{2, 256, 2, 64},
+        Heads{3, 192, 2, 64}, Heads{1, 256, 1, 136}, Heads{1, 192, 2, 192}, Heads{2, 256, 1, 256}}) {
     for (const double probability : {0.0, 0.2}) {
       SCOPED_TRACE(::testing::Message() << batch << " samples of " << seq_len << ", " << heads << " heads of "
                                         << head_dim << ", p " << probability);
@@ -250,6 +251,58 @@ TEST_P(DeviceOps, Attention) {
       expect_close(dqkv_in_any_order, "dqkv without determinism", 2 * GetParam().once);
       t().release();
     }
+  }
+}
+
+/// What is pretended is no more when this goes.
+class Pretending {
+ public:
+  explicit Pretending(const device::Pretence& pretence) { device::pretend(pretence); }
+  ~Pretending() { device::pretend({}); }
+  Pretending(const Pretending&) = delete;
+  Pretending& operator=(const Pretending&) = delete;
+};
+
+TEST_P(DeviceOps, AttentionThatTheLibraryRefuses) {
+  if (GetParam().dtype == DType::f32) GTEST_SKIP() << "the library is not asked for f32";
+  constexpr Index kBatch = 2, kSeqLen = 200, kHeads = 3, kHeadDim = 64;
+  constexpr Index kTokens = kBatch * kSeqLen, kWidth = kHeads * kHeadDim;
+  for (const auto& [no_forward, no_backward] : {std::pair{true, false}, {false, true}, {true, true}}) {
+    SCOPED_TRACE(::testing::Message() << "no forward " << no_forward << ", no backward " << no_backward);
+    const Pretending pretending({.no_library_forward = no_forward, .no_library_backward = no_backward});
+    const AttentionShape shape{GetParam().dtype, kBatch, kSeqLen, kHeads, kHeadDim};
+    for (const auto& [pass, refuses] :
+         {std::pair{AttentionPass::forward, no_forward}, {AttentionPass::backward, no_backward}}) {
+      if (GetParam().device == Device::cpu) continue;  // there may be no GPU to ask
+      const AttentionWay way = attention_way(pass, shape, Determinism::required);
+      EXPECT_TRUE(!refuses || (!way.by_library && way.kernel == "megalith")) << way.kernel;
+      EXPECT_EQ(way.refusal, refuses && attention_build().has_cudnn ? "cuDNN: refused for a test" : "");
+    }
+    const Twin qkv = t().in({kTokens, 3 * kWidth}, 1, 2), dout = t().in({kTokens, kWidth}, 2),
+               out = t().out({kTokens, kWidth});
+    const Twin lse = t().out_f32({kBatch, kHeads, kSeqLen}), dqkv = t().out({kTokens, 3 * kWidth});
+    t().run([&](Exec& ex) {
+      attention_forward(ex, {.qkv = qkv.on(ex),
+                             .out = out.on(ex),
+                             .log_sum_exp = lse.on(ex),
+                             .batch = kBatch,
+                             .seq_len = kSeqLen,
+                             .num_heads = kHeads,
+                             .dropout = {}});
+      attention_backward(ex, {.dout = dout.on(ex),
+                              .qkv = qkv.on(ex),
+                              .out = out.on(ex),
+                              .log_sum_exp = lse.on(ex),
+                              .dqkv = dqkv.on(ex),
+                              .batch = kBatch,
+                              .seq_len = kSeqLen,
+                              .num_heads = kHeads,
+                              .dropout = {}});
+    });
+    expect_same(out, "out");
+    expect_close(lse, "log_sum_exp", GetParam().log_sum_exp);
+    expect_close(dqkv, "dqkv", 2 * GetParam().once);
+    t().release();
   }
 }
 

@@ -42,7 +42,7 @@ TEST(GpuMemory, TheSameBitsTakeMemoryWhereTheLibrarysAttentionRuns) {
   };
   EXPECT_EQ(in_a_plan([](config::RunPlan& p) { p.train.precision = "fp32"; }), 0);
   EXPECT_EQ(in_a_plan([](config::RunPlan& p) { p.model.attention_dropout = 0.1; }), 0);
-  EXPECT_EQ(in_a_plan([](config::RunPlan& p) { p.model.hidden_size = 16 * 136; }), 0);
+  EXPECT_EQ(in_a_plan([](config::RunPlan& p) { p.model.hidden_size = 16 * 264; }), 0);
   EXPECT_EQ(in_a_plan([](config::RunPlan& p) { p.model.hidden_size = 16 * 60; }), 0);
   EXPECT_EQ(in_a_plan([](config::RunPlan& p) { p.device = Device::cpu; }), 0);
 }
@@ -59,7 +59,12 @@ TEST(OwnAttention, HasAReasonThatNamesTheSetting) {
   EXPECT_EQ(reason([](config::RunPlan& p) { p.train.precision = "fp32"; }).find("train.precision = fp32: "), 0u);
   EXPECT_EQ(reason([](config::RunPlan& p) { p.model.attention_dropout = 0.1; }).find("model.attention_dropout = 0.1: "),
             0u);
-  EXPECT_EQ(reason([](config::RunPlan& p) { p.model.hidden_size = 16 * 136; }).find("heads of 136: "), 0u);
+  EXPECT_EQ(reason([](config::RunPlan& p) { p.model.hidden_size = 16 * 264; }).find("heads of 264: "), 0u);
+  EXPECT_EQ(reason([](config::RunPlan& p) { p.model.hidden_size = 16 * 60; }).find("heads of 60: "), 0u);
+  EXPECT_EQ(reason([](config::RunPlan& p) { p.model.seq_len = 1; }).find("model.seq_len = 1: "), 0u);
+  config::RunPlan widest = plan_of(true);
+  widest.model.hidden_size = 16 * 256;
+  EXPECT_EQ(own_attention_reason(widest, kWithCudnn), "");
   EXPECT_EQ(reason([](config::RunPlan& p) {
               p.train.precision = "fp32";
               p.device = Device::cpu;

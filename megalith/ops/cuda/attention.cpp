@@ -2,18 +2,35 @@
 
 #include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/cuda/tiled_attention.h"
+#include "megalith/tensor/cuda/device.h"
 
 namespace megalith::ops::cuda {
 
-void attention_forward(Exec& ex, Stream stream, const AttentionForward& args, const Tensor& scratch) {
+AttentionChoice choose_attention(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
+  if (is_for_attention_library(shape)) {
+    const CudnnAnswer& answer = ask_cudnn(pass, shape, determinism);
+    if (answer.refusal.empty()) return {AttentionKernels::library, answer.scratch_bytes};
+  }
+  if (!megalith::cuda::sharers().empty()) {  // a rank: no plan for another GPU
+    if (pass == AttentionPass::forward)
+      prepare_tiled_attention_forward(shape);
+    else
+      prepare_tiled_attention_backward(shape);
+  }
+  return {AttentionKernels::own, own_attention_scratch_bytes(pass, shape)};
+}
+
+void attention_forward(Exec& ex, Stream stream, const AttentionForward& args, const Tensor& scratch,
+                       AttentionKernels kernels) {
   if (args.batch == 0) return;
-  if (has_cudnn() && has_library_kernel(shape_of(args))) return cudnn_attention_forward(ex, stream, args, scratch);
+  if (kernels == AttentionKernels::library) return cudnn_attention_forward(ex, stream, args, scratch);
   tiled_attention_forward(stream, args);
 }
 
-void attention_backward(Exec& ex, Stream stream, const AttentionBackward& args, const Tensor& scratch) {
+void attention_backward(Exec& ex, Stream stream, const AttentionBackward& args, const Tensor& scratch,
+                        AttentionKernels kernels) {
   if (args.batch == 0) return;
-  if (has_cudnn() && has_library_kernel(shape_of(args))) return cudnn_attention_backward(ex, stream, args, scratch);
+  if (kernels == AttentionKernels::library) return cudnn_attention_backward(ex, stream, args, scratch);
   tiled_attention_backward(stream, args, scratch);
 }
 

@@ -3,33 +3,44 @@
 
 namespace megalith::ops::cuda {
 
-/// Scratch of the forward pass, in bytes: cuDNN's kernels for Hopper ask for less.
-inline constexpr Index kAttentionForwardScratch = Index{1} << 20;
-
 template <class Args>
 AttentionShape shape_of(const Args& args) {
   return {args.qkv.dtype(),        args.batch, args.seq_len, args.num_heads, args.out.dim(1) / args.num_heads,
           args.dropout.probability};
 }
 
-/// Whether cuDNN has a kernel: bf16 or f16, heads of at most 128 in steps of 8, no dropout, as its random numbers are
-/// not ours.
-inline bool has_library_kernel(const AttentionShape& shape) {
-  return shape.dtype != DType::f32 && shape.dropout == 0 && shape.head_dim % 8 == 0 && shape.head_dim <= 128;
+/// Scratch of our own kernels: the backward pass needs one f32 per query.
+inline Index own_attention_scratch_bytes(AttentionPass pass, const AttentionShape& shape) {
+  if (pass == AttentionPass::forward) return 0;
+  return shape.batch * shape.num_heads * shape.seq_len * size_of(DType::f32);
 }
 
-/// Scratch of the backward pass. cuDNN sums dq in f32 over blocks of keys; for the same bits every time it keeps those
-/// sums apart (deterministic_attention_bytes()). Our own kernel needs one f32 a query.
-inline Index attention_backward_scratch_bytes(Determinism determinism, const AttentionShape& shape) {
+/// What cuDNN's kernels for Hopper ask for, where there is no GPU to ask: under 1 MiB forward. Backward it sums dq in
+/// f32 over blocks of keys; for the same bits every time it keeps those sums apart (deterministic_attention_bytes()).
+inline Index guessed_attention_scratch_bytes(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
+  constexpr Index kRest = Index{1} << 20;
+  if (pass == AttentionPass::forward) return kRest;
   const Index queries = shape.batch * shape.num_heads * round_up(shape.seq_len, 128);
-  if (!has_library_kernel(shape)) return queries * size_of(DType::f32);
   const Index sums = queries * (round_up(shape.head_dim, 64) + 2) * size_of(DType::f32);
   const Index apart = determinism == Determinism::required ? deterministic_attention_bytes(shape) : 0;
-  return sums + apart + (Index{1} << 20);
+  return sums + apart + kRest;
 }
 
-/// By cuDNN where it is built in and has a kernel, else by tiled_attention.h.
-void attention_forward(Exec& ex, Stream stream, const AttentionForward& args, const Tensor& scratch);
-void attention_backward(Exec& ex, Stream stream, const AttentionBackward& args, const Tensor& scratch);
+/// By which kernels a pass runs.
+enum class AttentionKernels : std::uint8_t { own, library };
+
+/// Which kernels, what scratch they ask for, and no text: what every call asks.
+struct AttentionChoice {
+  AttentionKernels kernels = AttentionKernels::own;
+  Index scratch_bytes = 0;
+};
+/// Of the GPU that the calling thread uses.
+AttentionChoice choose_attention(AttentionPass pass, const AttentionShape& shape, Determinism determinism);
+
+/// By cudnn_attention.h or by tiled_attention.h.
+void attention_forward(Exec& ex, Stream stream, const AttentionForward& args, const Tensor& scratch,
+                       AttentionKernels kernels);
+void attention_backward(Exec& ex, Stream stream, const AttentionBackward& args, const Tensor& scratch,
+                        AttentionKernels kernels);
 
 }  // namespace megalith::ops::cuda

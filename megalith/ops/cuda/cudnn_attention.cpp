@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <source_location>
 #include <unordered_map>
 
@@ -10,7 +11,12 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/ops/cuda/attention.h"
+#include "megalith/ops/cuda/cudnn_versions.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/driver.h"
+#include "megalith/tensor/cuda/gpu_attribute.h"
+#include "megalith/tensor/gpu_pretence.h"
 
 namespace megalith::ops::cuda {
 namespace {
@@ -28,23 +34,31 @@ void check(fe::error_t error, std::source_location where = std::source_location:
 
 /// What a graph depends on.
 struct Key {
+  AttentionPass pass = AttentionPass::forward;
   Index batch = 0, heads = 0, seq_len = 0, head_dim = 0;
   DType dtype = DType::bf16;
   Determinism determinism = Determinism::required;
   auto operator<=>(const Key&) const = default;
 };
 
-template <class Args>
-Key key_of(const Args& args, Determinism determinism) {
-  return {args.batch, args.num_heads, args.seq_len, args.out.dim(1) / args.num_heads, args.qkv.dtype(), determinism};
+/// The forward pass is always deterministic.
+Key key_of(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
+  return {.pass = pass,
+          .batch = shape.batch,
+          .heads = shape.num_heads,
+          .seq_len = shape.seq_len,
+          .head_dim = shape.head_dim,
+          .dtype = shape.dtype,
+          .determinism = pass == AttentionPass::forward ? Determinism::required : determinism};
 }
 
 /// Names of the tensors of a graph.
-enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kLogSumExp, kDout, kDq, kDk, kDv };
+enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kLogSumExp, kDout, kDq, kDk, kDv, kLengthsQ, kLengthsK };
 
+/// Scratch: cuDNN's own and, from `lengths_offset` on, a length per sample where the graph has those.
 struct BuiltGraph {
   std::shared_ptr<fe::graph::Graph> graph;
-  std::int64_t scratch_bytes = 0;
+  Index lengths_offset = 0, scratch_bytes = 0;
 };
 
 using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
@@ -71,15 +85,25 @@ class Tensors {
     output->set_data_type(fe::DataType_t::FLOAT);
   }
 
+  TensorPtr lengths(Uid uid) {  // [B]
+    return graph_->tensor(fe::graph::Tensor_attributes()
+                              .set_uid(uid)
+                              .set_dim({key_.batch, 1, 1, 1})
+                              .set_stride({1, 1, 1, 1})
+                              .set_data_type(fe::DataType_t::INT32));
+  }
+
   BuiltGraph build(cudnnHandle_t handle) {
     check(graph_->validate());
     check(graph_->build_operation_graph(handle));
     check(graph_->create_execution_plans({fe::HeurMode_t::A}));
     check(graph_->check_support(handle));
     check(graph_->build_plans(handle, fe::BuildPlanPolicy_t::HEURISTICS_CHOICE));
-    BuiltGraph built{graph_, 0};
-    check(graph_->get_workspace_size(built.scratch_bytes));
-    return built;
+    std::int64_t bytes = 0;
+    check(graph_->get_workspace_size(bytes));
+    const Index offset = round_up(Index{bytes}, 256);
+    const bool has_lengths = needs_lengths(cudnnGetVersion(), key_.pass, key_.seq_len);
+    return {graph_, offset, has_lengths ? offset + key_.batch * size_of(DType::i32) : Index{bytes}};
   }
 
  private:
@@ -128,6 +152,9 @@ BuiltGraph build_backward(const Key& key, cudnnHandle_t handle) {
                      .set_causal_mask(true)
                      .set_attn_scale(scale_of(key))
                      .set_deterministic_algorithm(key.determinism == Determinism::required);
+  if (needs_lengths(cudnnGetVersion(), key.pass, key.seq_len)) {
+    options.set_padding_mask(true).set_seq_len_q(tensors.lengths(kLengthsQ)).set_seq_len_kv(tensors.lengths(kLengthsK));
+  }
   auto [dq, dk, dv] =
       tensors.graph().sdpa_backward(tensors.packed(kQ), tensors.packed(kK), tensors.packed(kV), tensors.plain(kOut),
                                     tensors.plain(kDout), tensors.statistics(kLogSumExp), std::move(options));
@@ -137,38 +164,76 @@ BuiltGraph build_backward(const Key& key, cudnnHandle_t handle) {
   return tensors.build(handle);
 }
 
-/// cuDNN of one Exec.
-class Cudnn {
- public:
-  explicit Cudnn(Exec&) { check(cudnnCreate(&handle_)); }
-  ~Cudnn() { cudnnDestroy(handle_); }
-  Cudnn(const Cudnn&) = delete;
-  Cudnn& operator=(const Cudnn&) = delete;
+BuiltGraph build(const Key& key, cudnnHandle_t handle) {
+  return key.pass == AttentionPass::forward ? build_forward(key, handle) : build_backward(key, handle);
+}
 
-  template <class Args>
-  void run(Stream stream, const Args& args, Determinism determinism, const Tensor& scratch,
-           std::unordered_map<std::int64_t, void*>& pointers) {
-    constexpr bool is_forward = std::is_same_v<Args, AttentionForward>;
-    const Key key = key_of(args, is_forward ? Determinism::required : determinism);
-    std::map<Key, BuiltGraph>& graphs = is_forward ? forward_ : backward_;
-    auto found = graphs.find(key);
-    if (found == graphs.end())
-      found = graphs.emplace(key, is_forward ? build_forward(key, handle_) : build_backward(key, handle_)).first;
-    const BuiltGraph& built = found->second;
-    if (built.scratch_bytes > scratch.bytes()) {
-      throw BackendError(str("[attention", is_forward ? "" : "_backward", "] cuDNN asks for ", built.scratch_bytes,
-                             " bytes of scratch, planned are ", scratch.bytes(), ", for batch ", key.batch, ", heads ",
-                             key.heads, ", seq_len ", key.seq_len, ", head_dim ", key.head_dim,
-                             "; use train.precision = \"fp32\", which does without cuDNN, or another cuDNN"));
-    }
-    check(cudnnSetStream(handle_, megalith::cuda::native(stream)));
-    check(built.graph->execute(handle_, pointers, scratch.raw()));
-  }
+class Handle {
+ public:
+  Handle() { check(cudnnCreate(&handle_)); }
+  ~Handle() { cudnnDestroy(handle_); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  cudnnHandle_t get() const { return handle_; }
 
  private:
   cudnnHandle_t handle_ = nullptr;
-  std::map<Key, BuiltGraph> forward_, backward_;
 };
+
+/// cuDNN of one Exec.
+class Cudnn {
+ public:
+  explicit Cudnn(Exec&) {}
+
+  void run(Stream stream, const Key& key, const Tensor& scratch, std::unordered_map<std::int64_t, void*>& pointers) {
+    auto found = graphs_.find(key);
+    if (found == graphs_.end()) found = graphs_.emplace(key, build(key, handle_.get())).first;
+    const BuiltGraph& built = found->second;
+    if (built.scratch_bytes > scratch.bytes()) {
+      throw BackendError(str("[attention] cuDNN asks for ", built.scratch_bytes,
+                             " bytes of scratch, before it asked for ", scratch.bytes(),
+                             "; use train.precision = \"fp32\", which does without cuDNN"));
+    }
+    if (needs_lengths(cudnnGetVersion(), key.pass, key.seq_len)) {
+      std::byte* const lengths = static_cast<std::byte*>(scratch.raw()) + built.lengths_offset;
+      megalith::cuda::check_driver(
+          MEGALITH_DRIVER(cuMemsetD32Async)(reinterpret_cast<CUdeviceptr>(lengths), static_cast<unsigned>(key.seq_len),
+                                            static_cast<std::size_t>(key.batch), megalith::cuda::native(stream)));
+      pointers[kLengthsQ] = pointers[kLengthsK] = lengths;
+    }
+    check(cudnnSetStream(handle_.get(), megalith::cuda::native(stream)));
+    check(built.graph->execute(handle_.get(), pointers, scratch.raw()));
+  }
+
+ private:
+  Handle handle_;
+  std::map<Key, BuiltGraph> graphs_;  // gone before the handle
+};
+
+std::string version_text(std::size_t version) {  // 91900 is 9.19.0
+  return str(version / 10000, '.', version / 100 % 100, '.', version % 100);
+}
+
+CudnnAnswer refused(std::string_view why) {
+  return {.scratch_bytes = 0, .kernel = "", .refusal = str("cuDNN ", version_text(cudnnGetVersion()), ": ", why)};
+}
+
+/// Builds the graph to see what comes of it.
+CudnnAnswer answer_to(const Key& key) {
+  const int capability = megalith::cuda::gpu_attribute(cudaDevAttrComputeCapabilityMajor);
+  const std::string_view fault = fault_of_cudnn(cudnnGetVersion(), capability, key.pass, key.determinism);
+  if (!fault.empty()) return refused(fault);
+  try {
+    const Handle handle;
+    const BuiltGraph built = build(key, handle.get());
+    std::string plan;
+    check(built.graph->get_plan_name(plan));
+    return {built.scratch_bytes, str("cuDNN ", version_text(cudnnGetVersion()), ' ', plan), ""};
+  } catch (const BackendError& error) {
+    static_cast<void>(cudaGetLastError());
+    return refused(error.what());
+  }
+}
 
 /// q, k or v (or their gradients) of the first token and head.
 void* part(const Tensor& packed, Index head_dim, int number) {
@@ -180,9 +245,26 @@ void* part(const Tensor& packed, Index head_dim, int number) {
 bool has_cudnn() { return true; }
 
 std::string cudnn_version() {
-  const std::size_t version = cudnnGetVersion();  // 91900 is 9.19.0
-  return str(version / 10000, '.', version / 100 % 100, '.', version % 100, ", cudnn-frontend ",
-             CUDNN_FRONTEND_MAJOR_VERSION, '.', CUDNN_FRONTEND_MINOR_VERSION, '.', CUDNN_FRONTEND_PATCH_VERSION);
+  return str(version_text(cudnnGetVersion()), ", cudnn-frontend ", CUDNN_FRONTEND_MAJOR_VERSION, '.',
+             CUDNN_FRONTEND_MINOR_VERSION, '.', CUDNN_FRONTEND_PATCH_VERSION);
+}
+
+const CudnnAnswer& ask_cudnn(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
+  static const CudnnAnswer pretended{.scratch_bytes = 0, .kernel = "", .refusal = "cuDNN: refused for a test"};
+  const device::Pretence& pretence = device::pretended();
+  if (pass == AttentionPass::forward ? pretence.no_library_forward : pretence.no_library_backward) return pretended;
+
+  static std::mutex mutex;
+  static std::map<std::pair<int, Key>, CudnnAnswer> answers;
+  std::pair<int, Key> question{0, key_of(pass, shape, determinism)};
+  megalith::cuda::check(cudaGetDevice(&question.first));
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = answers.find(question); found != answers.end()) return found->second;
+  }
+  CudnnAnswer answer = answer_to(question.second);  // ranks ask at once, each for its own GPU
+  const std::lock_guard lock(mutex);
+  return answers.emplace(question, std::move(answer)).first->second;
 }
 
 void cudnn_attention_forward(Exec& ex, Stream stream, const AttentionForward& args, const Tensor& scratch) {
@@ -192,7 +274,7 @@ void cudnn_attention_forward(Exec& ex, Stream stream, const AttentionForward& ar
                                                       {kV, part(args.qkv, d, 2)},
                                                       {kOut, args.out.raw()},
                                                       {kLogSumExp, args.log_sum_exp.raw()}};
-  ex.backend<Cudnn>().run(stream, args, ex.determinism(), scratch, pointers);
+  ex.backend<Cudnn>().run(stream, key_of(AttentionPass::forward, shape_of(args), ex.determinism()), scratch, pointers);
 }
 
 void cudnn_attention_backward(Exec& ex, Stream stream, const AttentionBackward& args, const Tensor& scratch) {
@@ -201,7 +283,7 @@ void cudnn_attention_backward(Exec& ex, Stream stream, const AttentionBackward& 
       {kQ, part(args.qkv, d, 0)},   {kK, part(args.qkv, d, 1)},           {kV, part(args.qkv, d, 2)},
       {kOut, args.out.raw()},       {kLogSumExp, args.log_sum_exp.raw()}, {kDout, args.dout.raw()},
       {kDq, part(args.dqkv, d, 0)}, {kDk, part(args.dqkv, d, 1)},         {kDv, part(args.dqkv, d, 2)}};
-  ex.backend<Cudnn>().run(stream, args, ex.determinism(), scratch, pointers);
+  ex.backend<Cudnn>().run(stream, key_of(AttentionPass::backward, shape_of(args), ex.determinism()), scratch, pointers);
 }
 
 }  // namespace megalith::ops::cuda

@@ -10,9 +10,19 @@ bool has_cudnn();
 /// "9.19.0, cudnn-frontend 1.32.0", or "no".
 std::string cudnn_version();
 
+/// What cuDNN says of a pass of a shape on a GPU.
+struct CudnnAnswer {
+  Index scratch_bytes = 0;
+  std::string kernel;   ///< "cuDNN 9.19.0 eng10_k2=25_...": its version and its name for the plan
+  std::string refusal;  ///< why it has no kernel; empty where it has one
+};
+/// Of the GPU that the calling thread uses. Asked once per process, GPU and shape, which takes up to a second; the
+/// answer stays where it is.
+const CudnnAnswer& ask_cudnn(AttentionPass pass, const AttentionShape& shape, Determinism determinism);
+
 /// Causal attention by cuDNN's fused kernels on the packed qkv, without dropout; bf16 or f16. The backward pass is the
-/// deterministic one where the Exec requires it. Graphs are built at the first use of a shape and kept. Throws
-/// BackendError when cuDNN has no kernel for the shape or asks for more scratch than is planned.
+/// deterministic one where the Exec requires it. Graphs are built at the first use of a shape and kept. For what
+/// ask_cudnn() does not refuse, with the scratch that it asks for; throws BackendError elsewhere.
 void cudnn_attention_forward(Exec& ex, Stream stream, const AttentionForward& args, const Tensor& scratch);
 void cudnn_attention_backward(Exec& ex, Stream stream, const AttentionBackward& args, const Tensor& scratch);
 

@@ -6,6 +6,9 @@ namespace megalith::ops::cuda {
 bool has_cudnn() { return false; }
 std::string cudnn_version() { return "no"; }
 
+const CudnnAnswer& ask_cudnn(AttentionPass, const AttentionShape&, Determinism) {
+  throw InternalError("[attention] this build has no cuDNN to ask");
+}
 void cudnn_attention_forward(Exec&, Stream, const AttentionForward&, const Tensor&) {
   throw InternalError("[attention] this build has no cuDNN");
 }
