@@ -59,4 +59,10 @@ std::string refused_attention(const config::RunPlan& plan) {
   return text;
 }
 
+std::string changed_attention(const std::string& saved, const std::string& here) {
+  if (saved.empty() || here.empty() || saved == here) return "";
+  return str("attention runs by ", here, ": the checkpoint was trained by ", saved,
+             "; results may differ in the last bits from an uninterrupted run");
+}
+
 }  // namespace megalith::train

@@ -22,5 +22,8 @@ std::string attention_kernels(const config::RunPlan& plan);
 /// Why the library, which was asked, does not run a pass: "backward: cuDNN 9.10.0: ...". Empty where it does, and where
 /// own_attention_reason() says more.
 std::string refused_attention(const config::RunPlan& plan);
+/// What a run that goes on by other kernels than it was saved with is told: empty where they are the same, and where
+/// either is not known.
+std::string changed_attention(const std::string& saved, const std::string& here);
 
 }  // namespace megalith::train

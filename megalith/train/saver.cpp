@@ -9,6 +9,7 @@
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/train/attention_facts.h"
 #include "megalith/train/gather.h"
 
 namespace megalith::train {
@@ -17,7 +18,7 @@ namespace {
 constexpr std::string_view kFirstMoment = "optimizer.m.";
 constexpr std::string_view kSecondMoment = "optimizer.v.";
 // Among the manifest's texts.
-constexpr const char* kGemmTable = "gemm_table";
+constexpr const char *kGemmTable = "gemm_table", *kAttention = "attention";
 constexpr const char* kUnicode = "unicode_version";
 
 /// The three tensors that a parameter stands for, without padding, under their global names.
@@ -144,6 +145,7 @@ checkpoint::RunState Saver::run_state(const Progress& progress) {
                  {"corpus_hash", hex64(identity_.corpus)}};
   if (!identity_.unicode.empty()) state.texts[kUnicode] = identity_.unicode;
   if (!engine_.gemm_table().empty()) state.texts[kGemmTable] = ops::gemm_table_text(engine_.gemm_table());
+  if (const std::string kernels = attention_kernels(plan_); !kernels.empty()) state.texts[kAttention] = kernels;
   return state;
 }
 
@@ -366,6 +368,10 @@ std::optional<Resumed> Saver::resume() {
       resumed.progress = {saved.step, count_of(saved, "samples")};
       const auto gemm_table = saved.texts.find(kGemmTable);
       resumed.gemm_table = gemm_table == saved.texts.end() ? std::string() : gemm_table->second;
+      if (const auto attention = saved.texts.find(kAttention); attention != saved.texts.end()) {
+        const std::string change = changed_attention(attention->second, attention_kernels(plan_));
+        if (!change.empty()) resumed.warnings.push_back(change);
+      }
       wanted = reader.manifest().digest;
       load(reader);
     } catch (const InputError& error) {

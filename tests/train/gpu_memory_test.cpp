@@ -85,6 +85,19 @@ TEST(OwnAttention, OfABuildWithoutCudnnSaysHowToGetIt) {
   }
 }
 
+TEST(AttentionKernels, AnotherLibraryIsToldOnResume) {
+  EXPECT_EQ(changed_attention("", "forward cuDNN 9.14.0 eng1"), "") << "the checkpoint does not know";
+  EXPECT_EQ(changed_attention("forward cuDNN 9.14.0 eng1", ""), "") << "a run on CPUs";
+  EXPECT_EQ(changed_attention("forward cuDNN 9.14.0 eng1", "forward cuDNN 9.14.0 eng1"), "");
+  EXPECT_EQ(changed_attention("forward cuDNN 9.14.0 eng1", "forward cuDNN 9.19.0 eng1"),
+            "attention runs by forward cuDNN 9.19.0 eng1: the checkpoint was trained by forward cuDNN 9.14.0 eng1; "
+            "results may differ in the last bits from an uninterrupted run");
+  config::RunPlan plan = plan_of(true);
+  plan.device = Device::cpu;
+  EXPECT_EQ(attention_kernels(plan), "");
+  EXPECT_EQ(refused_attention(plan), "");
+}
+
 /// Of two ranks, where the second takes 4 KiB and has `left`.
 std::string refusal(bool deterministic, Index left) {
   GpuShare ranks[] = {{.needed = 5000, .left = 5000}, {.needed = 4096, .left = left}};
