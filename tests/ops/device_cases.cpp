@@ -394,11 +394,13 @@ TEST_P(DeviceOps, Embedding) {
     Index batch, seq_len, held, hidden;
   };
   for (const auto [batch, seq_len, held, hidden] :
-       {Table{1, 1, 1, 1}, Table{3, 7, 5, 9}, Table{4, 64, 100, 768}, Table{2, 700, 3, 64}, Table{2, 512, 50304, 32}}) {
+       {Table{1, 1, 1, 1}, Table{3, 7, 5, 9}, Table{4, 64, 100, 768}, Table{2, 700, 3, 64}, Table{2, 512, 50304, 32},
+        Table{5, 3001, 1, 8}, Table{8, 1024, 4, 12}, Table{8, 1024, 6, 12}}) {
     SCOPED_TRACE(::testing::Message() << batch << " x " << seq_len << " of " << held << " x " << hidden);
     const Index tokens = batch * seq_len, first_id = 2, vocab_size = held + 4;
-    std::vector<std::int32_t> values;
-    for (Index i = 0; i < tokens; ++i) values.push_back(static_cast<std::int32_t>(i * i % 97 % vocab_size));
+    std::vector<std::int32_t> values;  // of one row: all the same
+    for (Index i = 0; i < tokens; ++i)
+      values.push_back(static_cast<std::int32_t>(held == 1 && tokens > 1 ? first_id : i * i % 97 % vocab_size));
     const Twin ids = t().ids(values), table = t().in({held, hidden}, 1), y = t().out({tokens, hidden}),
                position = t().in({seq_len, hidden}, 2);
     const Twin with_position = t().out({tokens, hidden}), dy = t().in({tokens, hidden}, 3),

@@ -55,18 +55,20 @@ struct AddSamples {
 // ---- The sum over the tokens of each id ----
 //
 // Held tokens are sorted by (id, t): counted into buckets, which keep their tokens in order of arrival, then each token
-// is ranked within its bucket. Windows of the sorted list are summed in order, and last what crosses from one window
+// is ranked within its bucket by comparing it with the others; of an id that comes often a block instead collects the
+// tokens in their order. Windows of the sorted list are summed in order, and last what crosses from one window
 // into the next. Only integers are added by atomics, and the order of arrival is gone after the ranking. In all: 32768
 // rows of 768 bf16, random ids of 50304, on an H200 in 100 us, 47 % of a copy's rate.
 
 constexpr int kWindow = static_cast<int>(EmbeddingScratch::kWindow);
 constexpr int kTokenThreads = 256;
+constexpr Index kLargeBucket = EmbeddingScratch::kLargeBucket;
 
 /// The sort's lists; see EmbeddingScratch.
 struct Buckets {
   const std::int32_t* ids;
   Index first_id, held, tokens;
-  std::int32_t *starts, *slots, *buckets, *sorted;
+  std::int32_t *starts, *slots, *buckets, *sorted, *large;
 
   /// -1 for what is not held.
   __device__ Index id_of(Index t) const {
@@ -85,11 +87,13 @@ __global__ void __launch_bounds__(kTokenThreads) count_kernel(const Buckets list
   if (id >= 0) lists.slots[t] = atomicAdd(lists.starts + id, 1);
 }
 
-/// One block turns counts [held] into starts [held + 1]: a warp takes one stretch of them, 32 at a time. Reads each
-/// count twice.
+/// One block turns counts [held] into starts [held + 1] and lists the large buckets: a warp takes one stretch of them,
+/// 32 at a time. Reads each count twice.
 __global__ void __launch_bounds__(kMostThreads) scan_kernel(const Buckets lists) {
   __shared__ std::int32_t totals[kMostWarps];
+  __shared__ std::int32_t num_large;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  if (threadIdx.x == 0) num_large = 0;
   const Index stretch = round_up(ceil_div(lists.held, kMostWarps), kWarp);
   const Index begin = warp * stretch, end = min(lists.held, begin + stretch);
   std::int32_t total = 0;
@@ -102,6 +106,7 @@ __global__ void __launch_bounds__(kMostThreads) scan_kernel(const Buckets lists)
   for (int i = 0; i < warp; ++i) before += totals[i];
   for (Index first = begin; first < end; first += kWarp) {
     const std::int32_t count = first + lane < end ? lists.starts[first + lane] : 0;
+    if (count > kLargeBucket) lists.large[1 + atomicAdd(&num_large, 1)] = static_cast<std::int32_t>(first + lane);
     std::int32_t sum = count;
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const std::int32_t other = __shfl_up_sync(0xffffffffu, sum, static_cast<unsigned>(distance));
@@ -111,6 +116,8 @@ __global__ void __launch_bounds__(kMostThreads) scan_kernel(const Buckets lists)
     before += __shfl_sync(0xffffffffu, sum, kWarp - 1);
   }
   if (warp == kMostWarps - 1 && lane == 0) lists.starts[lists.held] = before;
+  __syncthreads();
+  if (threadIdx.x == 0) lists.large[0] = num_large;
 }
 
 /// A thread takes a token: 20 bytes.
@@ -121,16 +128,58 @@ __global__ void __launch_bounds__(kTokenThreads) scatter_kernel(const Buckets li
   if (id >= 0) lists.buckets[lists.starts[id] + lists.slots[t]] = static_cast<std::int32_t>(t);
 }
 
-/// A thread takes a place in the buckets and counts the earlier tokens of its id, which its neighbours read too.
+/// A thread takes a place in the buckets that are not large and counts the earlier tokens of its id, which its
+/// neighbours read too.
 __global__ void __launch_bounds__(kTokenThreads) rank_kernel(const Buckets lists) {
   const Index place = lists.thread_token();
   if (place >= lists.num_held()) return;
   const std::int32_t t = lists.buckets[place];
   const Index id = lists.id_of(t), begin = lists.starts[id], end = lists.starts[id + 1];
+  if (end - begin > kLargeBucket) return;
   Index rank = 0;
 #pragma unroll 8
   for (Index i = begin; i < end; ++i) rank += lists.buckets[i] < t ? 1 : 0;
   lists.sorted[begin + rank] = t;
+}
+
+/// A block takes large buckets in turn and collects each id's tokens in ascending order: a round looks at kMostThreads
+/// * kPerThread tokens, 32 neighbours to a warp at a time. Reads all ids once per large bucket, mostly from the cache;
+/// there are at most tokens / kLargeBucket of these.
+__global__ void __launch_bounds__(kMostThreads) collect_kernel(const Buckets lists) {
+  constexpr int kPerThread = 4;
+  __shared__ std::int32_t counts[kMostWarps];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const unsigned lower = (1u << lane) - 1;
+  for (int which = static_cast<int>(blockIdx.x); which < lists.large[0]; which += static_cast<int>(gridDim.x)) {
+    const Index id = lists.large[1 + which];
+    std::int32_t* to = lists.sorted + lists.starts[id];
+    for (Index first = 0; first < lists.tokens; first += kMostThreads * kPerThread) {
+      const Index begin = first + warp * (kWarp * kPerThread) + lane;
+      unsigned found[kPerThread];
+      std::int32_t mine = 0;
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) {
+        const Index t = begin + i * kWarp;
+        found[i] = __ballot_sync(0xffffffffu, t < lists.tokens && lists.id_of(t) == id);
+        mine += __popc(found[i]);
+      }
+      __syncthreads();  // all have read the counts of the round before
+      if (lane == 0) counts[warp] = mine;
+      __syncthreads();
+      std::int32_t before = 0, all = 0;
+      for (int i = 0; i < kMostWarps; ++i) {
+        before += i < warp ? counts[i] : 0;
+        all += counts[i];
+      }
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) {
+        if ((found[i] >> lane & 1u) != 0)
+          to[before + __popc(found[i] & lower)] = static_cast<std::int32_t>(begin + i * kWarp);
+        before += __popc(found[i]);
+      }
+      to += all;
+    }
+  }
 }
 
 constexpr int kSumThreads = 256;
@@ -251,7 +300,8 @@ void embedding_backward(Stream stream, const EmbeddingBackward& args, const Tens
                       .starts = list(places.starts),
                       .slots = list(places.slots),
                       .buckets = list(places.buckets),
-                      .sorted = list(places.sorted)};
+                      .sorted = list(places.sorted),
+                      .large = list(places.large)};
   megalith::cuda::check(cudaMemsetAsync(lists.starts, 0, sizeof(std::int32_t) * static_cast<std::size_t>(held + 1),
                                         megalith::cuda::native(stream)));
   const Index blocks = ceil_div(tokens, kTokenThreads);
@@ -259,6 +309,7 @@ void embedding_backward(Stream stream, const EmbeddingBackward& args, const Tens
   launch({stream, 1, kMostThreads}, scan_kernel, lists);
   launch({stream, blocks, kTokenThreads}, scatter_kernel, lists);
   launch({stream, blocks, kTokenThreads}, rank_kernel, lists);
+  launch({stream, tokens / kLargeBucket, kMostThreads}, collect_kernel, lists);
 
   auto* sums = reinterpret_cast<float*>(list(places.sums));
   auto* table_grad = pointer<float>(args.table_grad);
