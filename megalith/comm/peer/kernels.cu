@@ -225,14 +225,30 @@ __device__ void copy_share(const T* from, const Range& range, int num_targets, c
   });
 }
 
+/// The thread's share of the bytes, by vectors of 16 but for those before the first whole one and after the last: where
+/// `from` and all targets begin at the same place in a vector. Elsewhere byte by byte.
+template <class Target>
+__device__ void copy_bytes(const std::byte* from, const Range& bytes, int num_targets, const Target& target_of) {
+  const auto place = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16; };
+  bool alike = true;
+  for (int target = 0; target < num_targets; ++target) alike = alike && place(target_of(target)) == place(from);
+  const Index lead = static_cast<Index>((16 - place(from + bytes.begin)) % 16);
+  const Range vectors{0, alike ? max(Index{0}, (bytes.end - bytes.begin - lead) / 16) : 0};
+  if (vectors.end == 0) return copy_share(from, bytes, num_targets, target_of);
+  const Index begin = bytes.begin + lead, end = begin + 16 * vectors.end;
+  copy_share(reinterpret_cast<const uint4*>(from + begin), vectors, num_targets,
+             [&](int target) { return reinterpret_cast<uint4*>(target_of(target) + begin); });
+  copy_share(from, Range{bytes.begin, begin}, num_targets, target_of);
+  copy_share(from, Range{end, bytes.end}, num_targets, target_of);
+}
+
 /// On an H100, 6 MiB within its memory on 16 multiprocessors, PP 2's messages as they are taken out: 12 MiB moved in 12
 /// to 13 us, 1.0 TB/s, 30 % of the memory's 3.35. To another GPU, as a graph sends them, 22 us: 280 GB/s, 73 % of a
 /// plain copy's; on 32 multiprocessors beside products, a gather of TP 2, 21 to 47 us.
-template <class T>
 __global__ void __launch_bounds__(kThreads)
-    copy_kernel(const __grid_constant__ Targets to, const T* from, Index count, const std::uint32_t* unless) {
+    copy_kernel(const __grid_constant__ Targets to, const std::byte* from, Index bytes, const std::uint32_t* unless) {
   if (is_set(unless)) return;
-  copy_share(from, {0, count}, to.count, [&](int target) { return static_cast<T*>(to.at[target]); });
+  copy_bytes(from, {0, bytes}, to.count, [&](int target) { return static_cast<std::byte*>(to.at[target]); });
   __threadfence_system();
 }
 
@@ -241,25 +257,13 @@ __global__ void __launch_bounds__(kThreads)
 /// GB/s, 76 %.
 __global__ void __launch_bounds__(kMostThreads, 1)
     met_copy_kernel(const __grid_constant__ MetPart part, const void* const in) {
-  using Bytes = std::byte;
   __shared__ Attendance attendance;
   __shared__ MetParts<kMostSummed> parts;
   if (!attendance.begin(part.meeting)) return;
-  const bool wide = parts.find_and_ask_if_wide(attendance, part, in);
-  in_vectors<kWide<Bytes>>(wide, part.count, [&]<int N>(const Range& range) {
-    using Some = std::conditional_t<N == 1, Bytes, uint4>;
-    copy_share(static_cast<const Some*>(in), range, part.meeting.members,
-               [&](int member) { return reinterpret_cast<Some*>(parts.at[member]); });
-  });
+  parts.find_and_ask_if_wide(attendance, part, in);
+  copy_bytes(static_cast<const std::byte*>(in), {0, part.count}, part.meeting.members,
+             [&](int member) { return parts.at[member]; });
   attendance.end(part.meeting);
-}
-
-template <class T>
-void copy_elements(Stream stream, const Targets& to, const void* from, Index count, const Reach& reach) {
-  const Index most = reach.most_blocks > 0 ? reach.most_blocks : kMostCopyBlocks;
-  copy_kernel<<<blocks_for(count, most), kThreads, 0, cuda::native(stream)>>>(to, static_cast<const T*>(from), count,
-                                                                              reach.unless);
-  cuda::check(cudaGetLastError());
 }
 
 // ---- Words ----
@@ -286,7 +290,7 @@ void load_kernels(int members) {
   load_sums(float{});
   load_sums(__nv_bfloat16{});
   load_sums(__half{});
-  cuda::load_kernels(copy_kernel<uint4>, copy_kernel<std::byte>, met_copy_kernel, word_kernel);
+  cuda::load_kernels(copy_kernel, met_copy_kernel, word_kernel);
 }
 
 void sum_parts(Stream stream, const PartsSum& args) {
@@ -309,9 +313,10 @@ void copy_by_kernel(Stream stream, std::span<void* const> to, const void* from, 
     throw InternalError(str("[copy_by_kernel] ", to.size(), " targets: must be at most ", kMostSummed));
   Targets targets;
   for (void* target : to) targets.at[targets.count++] = target;
-  if (std::ranges::all_of(to, is_aligned) && is_aligned(from) && bytes % 16 == 0)
-    return copy_elements<uint4>(stream, targets, from, bytes / 16, reach);
-  copy_elements<std::byte>(stream, targets, from, bytes, reach);
+  const Index most = reach.most_blocks > 0 ? reach.most_blocks : kMostCopyBlocks;
+  copy_kernel<<<blocks_for(ceil_div(bytes, Index{16}), most), kThreads, 0, cuda::native(stream)>>>(
+      targets, static_cast<const std::byte*>(from), bytes, reach.unless);
+  cuda::check(cudaGetLastError());
 }
 
 void copy_by_kernel(Stream stream, void* to, const void* from, Index bytes) {
