@@ -55,19 +55,32 @@ Tensor WholeModel::ask(Exec& ex, Question question, Index row, const model::GptC
                                            : chunk_->token_losses(ex, inputs, saved_);
 }
 
-Tensor WholeModel::run(std::optional<Pass>& pass, Question question, Index row) {
-  const model::GptChunk::Inputs inputs{{1, model_.seq_len, {}, nn::Mode::evaluate}, tokens_, targets_, loss_sum_};
-  if (!pass) {
+Index WholeModel::pass_tokens(Index window) const { return std::min(round_up(window, kWindowStep), model_.seq_len); }
+
+const MemoryPlan& WholeModel::plan_for(Question question, const model::GptChunk::Inputs& inputs) {
+  const auto [place, is_new] = plans_.try_emplace({question, inputs.microbatch.tokens()});
+  MemoryPlan& plan = place->second;
+  if (is_new) {
     Recording recording;
     Exec recorder(ex_.device(), recording);
     recording.begin_phase();
     ask(recorder, question, 0, inputs);
-    pass.emplace();
-    pass->plan = make_plan(recording);
-    pass->scratch = ledger_.take(kScratchOwner, pass->plan.scratch_bytes);
+    plan = make_plan(recording);
   }
-  ex_.begin(pass->plan.phases[0], nullptr, pass->scratch.data());
-  const Tensor answer = ask(ex_, question, row, inputs);
+  if (scratch_.bytes() < plan.scratch_bytes) {
+    scratch_ = {};  // both at once need not fit
+    scratch_ = ledger_.take(kScratchOwner, plan.scratch_bytes);
+  }
+  return plan;
+}
+
+Tensor WholeModel::run(Question question, Index window) {
+  const Index tokens = pass_tokens(window);
+  const model::GptChunk::Inputs inputs{
+      {1, tokens, {}, nn::Mode::evaluate}, tokens_.rows(0, tokens), targets_.rows(0, tokens), loss_sum_};
+  const MemoryPlan& plan = plan_for(question, inputs);  // may replace the scratch memory
+  ex_.begin(plan.phases[0], nullptr, scratch_.data());
+  const Tensor answer = ask(ex_, question, window - 1, inputs);
   ex_.end();
   return answer;
 }
@@ -77,8 +90,8 @@ void WholeModel::put_tokens(std::span<const std::int32_t> window) {
     throw InternalError(str("[WholeModel] a window of ", window.size(), " tokens: must be 1 to ", model_.seq_len));
   }
   // Attention is causal: what stands behind the last token (zeros) cannot change what comes before.
-  std::ranges::fill(host_tokens_, 0);
-  std::ranges::copy(window, host_tokens_.begin());
+  const auto behind = std::ranges::copy(window, host_tokens_.begin()).out;
+  std::fill(behind, host_tokens_.end(), 0);
   ex_.copy(tokens_.raw(), host_tokens_.data(), tokens_.bytes());
 }
 
@@ -93,17 +106,18 @@ void WholeModel::read(const Tensor& from, std::span<double> to) {
 
 std::span<const double> WholeModel::last_logits(std::span<const std::int32_t> window) {
   put_tokens(window);
-  read(run(logits_pass_, Question::last_logits, static_cast<Index>(window.size()) - 1), logits_);
+  read(run(Question::last_logits, static_cast<Index>(window.size())), logits_);
   return logits_;
 }
 
 std::vector<double> WholeModel::log_probabilities(std::span<const std::int32_t> window) {
   put_tokens(window);
-  std::ranges::fill(host_targets_, kNoTarget);
-  std::ranges::copy(window.subspan(1), host_targets_.begin());
+  if (window.size() == 1) return {};
+  const auto behind = std::ranges::copy(window.subspan(1), host_targets_.begin()).out;
+  std::fill(behind, host_targets_.end(), kNoTarget);
   ex_.copy(targets_.raw(), host_targets_.data(), targets_.bytes());
   std::vector<double> answer(window.size() - 1);
-  read(run(losses_pass_, Question::losses, 0), answer);
+  read(run(Question::losses, static_cast<Index>(window.size())), answer);
   for (double& one : answer) one = -one;
   return answer;
 }

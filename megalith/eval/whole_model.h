@@ -1,9 +1,10 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
-#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "megalith/grid/mesh.h"
@@ -11,36 +12,39 @@
 
 namespace megalith::eval {
 
-/// A GPT on one rank, for reading only: no gradients, no dropout. Memory is planned once for each kind of question. A
-/// question costs one forward pass over seq_len tokens.
+/// A GPT on one rank, for reading only: no gradients, no dropout. A question costs one forward pass over its window,
+/// rounded up to kWindowStep tokens; memory is planned once for each kind of question and length of a pass.
 class WholeModel {
  public:
+  static constexpr Index kWindowStep = 32;  ///< so that few lengths are planned for
+
   /// The mesh must be of one rank. On a GPU: the one that the calling thread uses, in f32. Parameters start from zero.
   WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype, Device device = Device::cpu);
 
   const model::ModelConfig& config() const { return model_; }
   /// They lie on the device.
   ParamBuffer& params() { return params_; }
+  /// By owner, what was taken so far; scratch that was given back for more is counted.
+  const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
   /// Calls read(slice, values) for each parameter, which fills the values, in host memory and without padding.
   void fill_params(const std::function<void(const TensorSlice&, const Tensor&)>& read);
 
   /// Logits [v] after the last of `window`, 1 to seq_len tokens; valid until the next question.
   std::span<const double> last_logits(std::span<const std::int32_t> window);
   /// ln p(window[i] | window[0], ..., window[i-1]) for i from 1: one fewer than there are tokens, 1 to seq_len of them.
-  /// Takes T V elements of memory at the first question.
+  /// Takes T V elements of memory, T the longest window so far, rounded up.
   std::vector<double> log_probabilities(std::span<const std::int32_t> window);
 
  private:
-  /// A recorded pass and its memory.
-  struct Pass {
-    MemoryPlan plan;
-    Buffer scratch;
-  };
-  enum class Question { last_logits, losses };
+  enum class Question : std::uint8_t { last_logits, losses };
 
+  /// The tokens of the pass that answers about a window.
+  Index pass_tokens(Index window) const;
   /// Asks with what stands in the input buffers, or records where nothing runs.
   Tensor ask(Exec& ex, Question question, Index row, const model::GptChunk::Inputs& inputs);
-  Tensor run(std::optional<Pass>& pass, Question question, Index row);
+  /// About the first tokens of the input buffers.
+  Tensor run(Question question, Index window);
+  const MemoryPlan& plan_for(Question question, const model::GptChunk::Inputs& inputs);
   void put_tokens(std::span<const std::int32_t> window);
   /// The first elements of a tensor of the device; waits for them.
   void read(const Tensor& from, std::span<double> to);
@@ -51,7 +55,8 @@ class WholeModel {
   MemoryLedger ledger_;
   std::unique_ptr<model::GptChunk> chunk_;
   model::GptChunk::Saved saved_;
-  std::optional<Pass> logits_pass_, losses_pass_;
+  std::map<std::pair<Question, Index>, MemoryPlan> plans_;  // by the tokens of the pass
+  Buffer scratch_;                                          // of the largest so far
   Buffer inputs_;
   Tensor tokens_, targets_, loss_sum_;
   std::vector<std::int32_t> host_tokens_, host_targets_;  // what they hold

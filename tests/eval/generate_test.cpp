@@ -52,13 +52,13 @@ TEST(Draw, TemperatureComesBeforeTopP) {
 
 /// A small model with random weights, given to `use`.
 template <class Use>
-void with_model(Use&& use) {
+void with_model(Use&& use, Index seq_len = 6) {
   comm::run_ranks(1, [&](comm::World& world) {
     const model::ModelConfig config{.num_layers = 2,
                                     .hidden_size = 8,
                                     .num_heads = 2,
                                     .ffn_hidden_size = 12,
-                                    .seq_len = 6,
+                                    .seq_len = seq_len,
                                     .vocab_size = 9,
                                     .padded_vocab_size = 16};
     WholeModel model(config, grid::make_mesh(world, grid::resolve({})), DType::f64);
@@ -86,6 +86,43 @@ TEST(WholeModel, LogProbabilitiesAreThoseOfTheLogits) {
     EXPECT_NEAR(model.log_probabilities(std::span(ids).first(2))[0], found[0], 1e-14);
     EXPECT_THROW(model.log_probabilities(std::vector<std::int32_t>(7)), InternalError);
   });
+}
+
+// A pass over a window alone, rounded up, gives what a pass over the whole of seq_len gives.
+TEST(WholeModel, AWindowCostsItsOwnTokensOnly) {
+  constexpr Index kLength = 3 * WholeModel::kWindowStep + 5;
+  with_model(
+      [](WholeModel& model) {
+        std::vector<std::int32_t> ids;
+        for (Index i = 0; i < kLength; ++i) ids.push_back(static_cast<std::int32_t>(i * i % 9));
+        const auto scratch = [&] {
+          const auto found = model.taken_bytes().find(kScratchOwner);
+          return found == model.taken_bytes().end() ? 0 : found->second;
+        };
+        EXPECT_TRUE(model.log_probabilities(std::span(ids).first(1)).empty());
+        EXPECT_EQ(scratch(), 0) << "nothing to compute";
+        model.log_probabilities(std::span(ids).first(2));
+        const Index least = scratch();
+        model.log_probabilities(std::span(ids).first(WholeModel::kWindowStep));
+        EXPECT_EQ(scratch(), least);
+        const std::vector<double> whole = model.log_probabilities(ids);
+        EXPECT_GT(scratch(), 2 * least);
+        ASSERT_EQ(whole.size(), static_cast<std::size_t>(kLength - 1));
+        // Longer and shorter ones in turn, so that what one leaves behind would be seen in the next.
+        for (const Index length : {2, 101, 32, 33, 64, 31, 96, 97, 65, 3}) {
+          const std::vector<double> found =
+              model.log_probabilities(std::span(ids).first(static_cast<std::size_t>(length)));
+          ASSERT_EQ(found.size(), static_cast<std::size_t>(length - 1));
+          for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], whole[i], 1e-13) << length << ", " << i;
+          const std::span<const double> z =
+              model.last_logits(std::span(ids).first(static_cast<std::size_t>(length - 1)));
+          double sum = 0;
+          for (const double one : z) sum += std::exp(one);
+          const auto next = static_cast<std::size_t>(ids[static_cast<std::size_t>(length - 1)]);
+          EXPECT_NEAR(z[next] - std::log(sum), found.back(), 1e-12) << length;
+        }
+      },
+      kLength);
 }
 
 TEST(Generate, SlidesItsWindowAndStops) {
