@@ -1,11 +1,15 @@
 #include <cstdio>
+#include <functional>
 #include <memory>
+#include <span>
 
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/data/corpus_reader.h"
 #include "megalith/io/json_reader.h"
+#include "megalith/io/reader.h"
 
 #include "apps/command.h"
 #include "apps/launch.h"
@@ -14,42 +18,77 @@
 namespace megalith::apps {
 namespace {
 
-using Lists = std::vector<std::vector<std::int32_t>>;
+/// Follows [[15496, 995], ...] and hands on one list after the other, so that memory holds one.
+class ListReader final : public io::JsonVisitor {
+ public:
+  using Take = std::function<void(std::span<const std::int32_t>)>;
+  ListReader(const std::string& file, const model::ModelConfig& model, Take take)
+      : file_(file), model_(model), take_(std::move(take)) {}
 
-/// [[15496, 995], ...]
-Lists read_lists(io::Fs& fs, const std::string& file, const model::ModelConfig& model) {
-  const io::MappedFile mapped = fs.map(file);
-  const nlohmann::json json = io::read_json(mapped.text(), {.name = file});
-  if (!json.is_array()) throw InputError(str("[", file, "] must be a list of lists of token ids, as [[15496, 995]]"));
-  Lists lists;
-  for (const nlohmann::json& list : json) {
-    const std::string where = str("[", file, "] list ", lists.size());
-    if (!list.is_array() || list.empty() || static_cast<Index>(list.size()) > model.seq_len) {
-      const std::string what = list.is_array() ? str(" of ", list.size(), " tokens") : str(" = ", list.dump());
-      throw InputError(str(where, what, ": must be a list of 1 to ", model.seq_len, " ids, the model's seq_len"));
-    }
-    std::vector<std::int32_t>& ids = lists.emplace_back();
-    for (const nlohmann::json& id : list) {
-      if (!id.is_number_integer() || id < 0 || id >= model.vocab_size) {
-        throw InputError(
-            str(where, ", token ", ids.size(), " = ", id.dump(), ": must be from 0 to ", model.vocab_size - 1));
-      }
-      ids.push_back(id.get<std::int32_t>());
-    }
+  void start_array() override {
+    if (depth_ == 2) refuse_token("a list");
+    ++depth_;
   }
-  return lists;
-}
+  void end_array() override {
+    if (--depth_ != 1) return;
+    if (length_ == 0 || length_ > model_.seq_len) refuse_list(str(" of ", length_, " tokens"));
+    take_(ids_);
+    ids_.clear();
+    length_ = 0;
+    ++lists_;
+  }
+  void count(std::uint64_t value) override {
+    if (depth_ < 2 || value >= static_cast<std::uint64_t>(model_.vocab_size)) return other(std::to_string(value));
+    if (++length_ <= model_.seq_len) ids_.push_back(static_cast<std::int32_t>(value));
+  }
+  void other(std::string_view shown) override {
+    if (depth_ == 0) throw InputError(str("[", file_, "] must be a list of lists of token ids, as [[15496, 995]]"));
+    if (depth_ == 1) refuse_list(str(" = ", shown));
+    refuse_token(shown);
+  }
+  void text(std::string& value) override { other(str('"', io::printable(value), '"')); }
+  void start_object() override { other("an object"); }
+  void end_object() override {}
+  void key(std::string& /*name*/) override {}
+
+ private:
+  [[noreturn]] void refuse_list(std::string_view what) const {
+    throw InputError(str("[", file_, "] list ", lists_, what, ": must be a list of 1 to ", model_.seq_len,
+                         " ids, the model's seq_len"));
+  }
+  [[noreturn]] void refuse_token(std::string_view what) const {
+    throw InputError(str("[", file_, "] list ", lists_, ", token ", length_, " = ", what, ": must be from 0 to ",
+                         model_.vocab_size - 1));
+  }
+
+  const std::string& file_;
+  const model::ModelConfig& model_;
+  Take take_;
+  int depth_ = 0;
+  Index lists_ = 0, length_ = 0;  // lists before this one; its tokens so far
+  std::vector<std::int32_t> ids_;
+};
 
 void run_score(const SavedModelOptions& saved, const std::string& file) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
+  data::require_file(*fs, file, "--tokens");
   saved.use(*fs, [&](eval::WholeModel& model, const config::RunPlan&) {
-    nlohmann::json rows = nlohmann::json::array();
-    for (const std::vector<std::int32_t>& ids : read_lists(*fs, file, model.config())) {
+    const io::MappedFile mapped = fs->map(file);
+    const auto read = [&](ListReader::Take take) {
+      ListReader lists(file, model.config(), std::move(take));
+      io::visit_json(mapped.text(), {.name = file}, lists);
+    };
+    read([](auto) {});  // all of it is right before anything is computed
+    bool first = true;
+    std::fputs("{\"logprobs\":[", stdout);
+    read([&](std::span<const std::int32_t> ids) {
       nlohmann::json row = {nullptr};  // the first token has nothing before it
       for (const double logprob : model.log_probabilities(ids)) row.push_back(logprob);
-      rows.push_back(std::move(row));
-    }
-    std::printf("%s\n", nlohmann::json{{"logprobs", rows}}.dump().c_str());
+      std::printf("%s%s", first ? "" : ",", row.dump().c_str());
+      first = false;
+    });
+    std::puts("]}");
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw IoError("[standard output] write failed");
   });
 }
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include "tests/apps/program.h"
 
@@ -277,6 +278,50 @@ TEST_F(Program, AnEmptyOutIsRefused) {
     EXPECT_EQ(refused.code, 64) << command;
     EXPECT_NE(refused.err.find("--out = \"\": must name a folder"), std::string::npos) << refused.err;
   }
+}
+
+/// The most memory that a child of this process has held so far.
+std::int64_t most_bytes_of_children() {
+  rusage usage{};
+  ::getrusage(RUSAGE_CHILDREN, &usage);
+  return std::int64_t{1024} * usage.ru_maxrss;
+}
+
+TEST_F(Program, ScoreTakesOneListAtATime) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  const auto score = [&](const std::string& lists) {
+    write_all(dir_ / "lists.json", lists);
+    return run_shell("megalith score --checkpoint " + out("a") + " --tokens " + (dir_ / "lists.json").string());
+  };
+  EXPECT_EQ(score("[]").out, "{\"logprobs\":[]}\n");
+  const Finished both = score("[[116, 104], [5]]"), one = score("[[116, 104]]");
+  EXPECT_EQ(both.out, one.out.substr(0, one.out.size() - 3) + ",[null]]}\n");
+  for (const auto& [lists, error] :
+       {std::pair{"[[1], []]", "list 1 of 0 tokens: must be a list of 1 to 16 ids"},
+        {"[[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]]", "list 0 of 17 tokens: must be a list of 1 to 16 ids"},
+        {"[[1], [2, -1]]", "list 1, token 1 = -1: must be from 0 to 255"},
+        {"[[1, [2]]]", "list 0, token 1 = a list: must be from 0 to 255"},
+        {"[[1.5]]", "list 0, token 0 = 1.5: must be"},
+        {"[\"a\"]", "list 0 = \"a\": must be a list"},
+        {"{}", "must be a list of lists of token ids"},
+        {"7", "must be a list of lists of token ids"},
+        {"[[1]] [[2]]", "line 1, column 7, not valid JSON"},
+        {"[[1], [2", "not valid JSON"}}) {
+    const Finished got = score(lists);
+    EXPECT_EQ(got.code, 65) << lists;
+    EXPECT_EQ(got.out, "") << lists << ": nothing is printed before all of it is known to be right";
+    EXPECT_NE(got.err.find(error), std::string::npos) << got.err;
+  }
+  EXPECT_NE(score(std::string(100'000, '[')).err.find("token 0 = a list"), std::string::npos);
+
+  constexpr int kLists = 2'000'000;
+  std::string many = "[[1]";
+  for (int i = 1; i < kLists; ++i) many += ",[1]";
+  const std::int64_t before = most_bytes_of_children();
+  const Finished got = score(many + "]");
+  EXPECT_EQ(got.out.size(),
+            std::string("{\"logprobs\":[[null]]}\n").size() + (kLists - 1) * std::string(",[null]").size());
+  EXPECT_LT(most_bytes_of_children() - before, 100'000'000) << "as a tree the file's 8 MB would take 250";
 }
 
 TEST_F(Program, PlanPrintsWhatTheRunTakes) {
