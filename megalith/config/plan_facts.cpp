@@ -32,6 +32,7 @@ std::vector<std::string> RunPlan::warnings() const {
   return all;
 }
 
+// Without what is recomputed: a dense layer's second pass has the same random numbers wherever it runs (rule V12).
 capture::RunFacts RunPlan::run_facts() const {
   return {.dense_layers = model.num_layers,
           .num_stages = grid.pp,

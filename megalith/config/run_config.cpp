@@ -255,6 +255,10 @@ std::vector<Field> fields(RunConfig& c) {
           {"graphs.warmup_steps", &c.graphs.warmup_steps},
           {"graphs.optimizer", &c.graphs.optimizer},
           {"graphs.check", &c.graphs.check},
+          {"recompute.mode", &c.recompute.mode},
+          {"recompute.method", &c.recompute.method},
+          {"recompute.layers", &c.recompute.layers},
+          {"recompute.modules", &c.recompute.modules},
           {"device.type", &c.device.type},
           {"device.ranks_per_node", &c.device.ranks_per_node}};
 }

@@ -57,6 +57,11 @@ struct RunConfig {
     std::optional<Index> warmup_steps, check;
     std::optional<bool> optimizer;
   } graphs;
+  struct Recompute {
+    std::optional<std::string> mode, method;
+    std::optional<Index> layers;
+    std::optional<std::vector<std::string>> modules;
+  } recompute;
   struct Device {
     std::optional<std::string> type;
     std::optional<Index> ranks_per_node;

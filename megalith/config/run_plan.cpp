@@ -256,6 +256,27 @@ void resolve_graphs(const RunConfig::Graphs& g, capture::GraphsConfig& r, Proble
   check(r, out);
 }
 
+/// Layers of the largest chunk.
+Index most_layers(const RunPlan& plan) {
+  if (!plan.stage_layers.empty()) return *std::ranges::max_element(plan.stage_layers);
+  return ceil_div(plan.model.num_layers, Index{plan.grid.pp} * plan.chunks);
+}
+
+void resolve_recompute(const RunConfig::Recompute& asked, RunPlan& plan, Problems& out) {
+  nn::RecomputeConfig& r = plan.recompute;
+  const std::string mode = asked.mode.value_or(std::string(name(r.mode)));
+  const std::string method = asked.method.value_or(std::string(name(r.method)));
+  const auto known_mode = nn::recompute_mode_of(mode);
+  const auto known_method = nn::recompute_method_of(method);
+  out.require(known_mode.has_value(), "recompute.mode", mode, "must be none, selective or full");
+  out.require(known_method.has_value(), "recompute.method", method, "must be uniform or block");
+  r.mode = known_mode.value_or(r.mode);
+  r.method = known_method.value_or(r.method);
+  r.layers = asked.layers.value_or(r.layers);
+  if (asked.modules) nn::read_modules(*asked.modules, r, out);
+  if (known_mode && known_method) check(r, most_layers(plan), out);
+}
+
 void resolve_rest(const RunConfig& asked, RunPlan& plan, Problems& out) {
   checkpoint::CheckpointConfig& c = plan.checkpoint;
   c.dir = asked.checkpoint.dir.value_or("");
@@ -394,6 +415,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   resolve_graphs(asked.graphs, plan.graphs, out);
   out.require(plan.graphs.check_steps == 0 || plan.train.deterministic, "graphs.check", plan.graphs.check_steps,
               "must be 0 with train.deterministic = false: two runs of one step must give the same bits");
+  if (shape_is_known) resolve_recompute(asked.recompute, plan, out);
   resolve_rest(asked, plan, out);
   if (shape_is_known) {
     check_sizes(plan, out);
@@ -477,6 +499,8 @@ RunConfig RunPlan::as_config() const {
               graphs.warmup_steps,
               graphs.check_steps,
               graphs.optimizer};
+  c.recompute = {std::string(name(recompute.mode)), std::string(name(recompute.method)), recompute.layers,
+                 recompute.modules()};
   c.device.type = name_of(device);
   if (ranks_per_node > 0) c.device.ranks_per_node = ranks_per_node;
   c.source = "resolved recipe";

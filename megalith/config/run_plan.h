@@ -11,6 +11,7 @@
 #include "megalith/data/data_config.h"
 #include "megalith/grid/parallel_config.h"
 #include "megalith/model/model_config.h"
+#include "megalith/nn/recompute_config.h"
 #include "megalith/ops/gemm_table.h"
 #include "megalith/optim/optim_config.h"
 #include "megalith/tensor/param.h"
@@ -59,6 +60,7 @@ struct RunPlan {
   data::DataConfig data;
   checkpoint::CheckpointConfig checkpoint;
   capture::GraphsConfig graphs;
+  nn::RecomputeConfig recompute;
   Index log_interval = 1;
   bool tensorboard = false;  ///< event files in OUT/tensorboard
   Device device = Device::cpu;

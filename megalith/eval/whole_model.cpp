@@ -26,7 +26,7 @@ WholeModel::WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, 
       logits_(static_cast<std::size_t>(model.vocab_size)) {
   if (mesh.world.size() != 1) throw InternalError("[WholeModel] mesh: must be of one rank");
   params_.allocate(ledger_);
-  chunk_ = std::make_unique<model::GptChunk>(model, whole(model), one_rank(mesh), params_, 0, model::CaptureConfig{});
+  chunk_ = std::make_unique<model::GptChunk>(model, whole(model), one_rank(mesh), params_, model::ChunkConfig{});
   saved_ = chunk_->make_saved();
   const Index ids = round_up(model.seq_len * size_of(DType::i32), kAlignment);
   inputs_ = ledger_.take("inputs", 2 * ids + kAlignment);

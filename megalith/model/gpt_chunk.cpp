@@ -15,7 +15,7 @@ constexpr double kInitStd = 0.02;
 constexpr const char* kPositionTable = "embedding.position.weight";
 constexpr const char* kFinalNorm = "final_norm";
 
-nn::BlockConfig block_config(const ModelConfig& m, std::uint64_t seed) {
+nn::BlockConfig block_config(const ModelConfig& m, const ChunkConfig& config) {
   return {.hidden_size = m.hidden_size,
           .num_heads = m.num_heads,
           .ffn_hidden_size = m.ffn_hidden_size,
@@ -23,7 +23,8 @@ nn::BlockConfig block_config(const ModelConfig& m, std::uint64_t seed) {
           .attention_dropout = m.attention_dropout,
           .init_std = kInitStd,
           .residual_init_std = kInitStd / std::sqrt(2.0 * static_cast<double>(m.num_layers)),
-          .seed = seed};
+          .seed = config.seed,
+          .recompute = config.recompute};
 }
 
 std::string layer_name(Index layer) { return str("layers.", layer); }
@@ -33,7 +34,7 @@ nn::SublayerStack make_layers(const grid::LayerRange& layers, const nn::BlockCon
   std::vector<nn::SublayerStack::Entry> entries;
   for (Index layer = layers.begin; layer < layers.end; ++layer)
     nn::add_gpt_layer(entries, {layer_name(layer), layer, capture}, config, tp, params);
-  return {tp, std::move(entries)};
+  return {tp, std::move(entries), config.recompute};
 }
 
 /// Brings layers' parameters before they are read, and sends their gradients once they are done. Neither is part of the
@@ -59,7 +60,7 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
                                    const nn::TensorParallel& tp, std::uint64_t seed) {
   std::vector<ParamSpec> specs;
   const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, tp.group());
-  const nn::BlockConfig block = block_config(model, seed);
+  const nn::BlockConfig block = block_config(model, {.seed = seed});
   const bool ends = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.head; });
   const bool embeds = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.embedding; });
   ParamSpec table = nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd);
@@ -86,20 +87,20 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
 }
 
 GptChunk::GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamBuffer& params,
-                   std::uint64_t seed, const CaptureConfig& capture)
+                   const ChunkConfig& config)
     : range_(range),
-      edges_(capture.edges),
+      edges_(config.capture.edges),
       tp_(tp),
       hidden_size_(model.hidden_size),
       dtype_(params.policy().compute),
-      layers_(make_layers(range.layers, block_config(model, seed), tp, params, capture.layers)) {
+      layers_(make_layers(range.layers, block_config(model, config), tp, params, config.capture.layers)) {
   const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, tp.group());
   if (range.embedding) {
     embedding_.emplace(vocab, tp, params.at(kTokenTable), params.at(kPositionTable),
-                       nn::DropoutSite{model.embedding_dropout, seed, 0});
+                       nn::DropoutSite{model.embedding_dropout, config.seed, 0});
   }
   if (range.head) {
-    head_.emplace(vocab, tp, nn::LayerNorm::of(params, kFinalNorm, block_config(model, seed).norm_eps),
+    head_.emplace(vocab, tp, nn::LayerNorm::of(params, kFinalNorm, block_config(model, config).norm_eps),
                   params.at(kTokenTable));
   }
 }

@@ -29,6 +29,13 @@ struct CaptureConfig {
   EdgeBuffers edges = EdgeBuffers::messages;
 };
 
+/// How a chunk runs, whatever its model.
+struct ChunkConfig {
+  std::uint64_t seed = 0;
+  CaptureConfig capture = {};
+  nn::RecomputeConfig recompute = {};
+};
+
 /// Consecutive Transformer layers, with the embedding in front or the head behind where it is the first or last. Const
 /// in forward and backward; what must survive in between is in Saved, one per microbatch in flight.
 class GptChunk {
@@ -46,7 +53,7 @@ class GptChunk {
   };
 
   GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamBuffer& params,
-           std::uint64_t seed, const CaptureConfig& capture);
+           const ChunkConfig& config);
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
   Saved make_saved() const { return {layers_.make_saved(), {}}; }

@@ -76,7 +76,8 @@ GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
       gatherer_(params_, mesh_.dp),
       awaits_params_(ranges_.size(), 0) {
   for (const ChunkRange& range : ranges_)
-    chunks_.emplace_back(config_.model, range, tp_, params_, config_.seed, config_.capture);
+    chunks_.emplace_back(config_.model, range, tp_, params_,
+                         ChunkConfig{config_.seed, config_.capture, config_.recompute});
   plan_memory();
 }
 

@@ -45,6 +45,7 @@ struct StageConfig {
   InputUploads input_uploads = InputUploads::one_by_one;
   CaptureConfig capture = {};  ///< of layers
   CaptureInstance instances = CaptureInstance::microbatch;
+  nn::RecomputeConfig recompute = {};
   Sharding sharding = Sharding::none;         ///< over dp
   Index grad_bucket_bytes = Index{32} << 20;  ///< of the sums over dp: large enough for the full rate of NVLink
 };

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "megalith/base/types.h"
+#include "megalith/nn/recompute_config.h"
 
 namespace megalith::nn {
 
@@ -13,6 +13,7 @@ struct BlockConfig {
   double init_std = 0.02;
   double residual_init_std = 0.02;  ///< of the weights right before a residual add: init_std / sqrt(2 layers)
   std::uint64_t seed = 0;
+  RecomputeConfig recompute = {};
 };
 
 }  // namespace megalith::nn

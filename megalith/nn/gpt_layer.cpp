@@ -37,7 +37,7 @@ void add_gpt_layer(std::vector<SublayerStack::Entry>& entries, const LayerPlace&
        .captured = capture.attention});
   entries.push_back({.layer = layer,
                      .norm = LayerNorm::of(params, name + ".norm2", config.norm_eps),
-                     .sublayer = std::make_unique<Mlp>(name + ".mlp", tp, params),
+                     .sublayer = std::make_unique<Mlp>(name + ".mlp", config, tp, params),
                      .dropout = dropout(LayerSite::after_mlp),
                      .captured = capture.mlp});
 }

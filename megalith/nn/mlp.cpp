@@ -1,6 +1,7 @@
 #include "megalith/nn/mlp.h"
 
 #include "megalith/nn/param_specs.h"
+#include "megalith/ops/elementwise.h"
 
 namespace megalith::nn {
 
@@ -13,17 +14,36 @@ void Mlp::declare(std::vector<ParamSpec>& specs, const std::string& name, const 
   specs.push_back(replicated(name + ".down.bias", {h}, tp, Init::zeros));
 }
 
-Mlp::Mlp(const std::string& name, const TensorParallel& tp, ParamBuffer& params)
+Mlp::Mlp(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamBuffer& params)
     : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.at(name + ".up.bias")},
-                             {tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")}) {}
+                             {tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")}),
+      gelu_again_(config.recompute.again(RecomputeModule::gelu)),
+      first_gemm_again_(config.recompute.again(RecomputeModule::mlp)),
+      parts_(tp.parts()) {}
 
 void Mlp::first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
   first_.forward_gelu(ex, saved.last.x, saved.first, microbatch.part);
 }
 
+void Mlp::recompute(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const {
+  if (first_gemm_again_) {
+    // In the parts of the forward pass: a GEMM of other rows may have other bits.
+    Microbatch again = microbatch;
+    for (again.part = {0, parts_}; again.part.index < parts_; ++again.part.index) {
+      saved.first.entered[static_cast<std::size_t>(again.part.index)] = again.part.of(x);
+      first_gemm(ex, again, saved);
+    }
+  } else if (gelu_again_) {
+    saved.last.x = ex.tensor(saved.first.y.shape(), saved.first.y.dtype());
+    ops::gelu(ex, {.z = saved.first.y, .y = saved.last.x});
+  }
+}
+
 void Mlp::backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const {
   const ops::Write write = microbatch.weight_grads;
   EnteredBackward& entered = saved.entered;
+  if (first_gemm_again_) entered.x.messages.wait(ex);
+  recompute(ex, microbatch, entered.x.x, saved);
   const Tensor dz = ex.tensor(saved.first.y.shape(), dx.dtype());
   entered.d_out.messages.wait(ex);
   last_.backward_input_gelu(ex, entered.d_out.x, saved.first.y, dz, first_.bias_grad());

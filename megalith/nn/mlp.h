@@ -15,14 +15,19 @@ class Mlp final : public TensorParallelSublayer {
   /// Appends the parameters `name`.up.* and `name`.down.*.
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
                       const comm::Group& tp);
-  Mlp(const std::string& name, const TensorParallel& tp, ParamBuffer& params);
+  Mlp(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamBuffer& params);
   /// Its first.y is the result of `up` [T, F/tp], before gelu; its last.x is after gelu.
   std::unique_ptr<Sublayer::Saved> make_saved() const override { return std::make_unique<Saved>(); }
 
  private:
   void first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const override;
   void local_work(Exec&, const Microbatch&, Saved&) const override {}  // gelu is part of the first GEMM's op
+  /// What of the forward pass has not been kept. `x`: all rows of the input.
+  void recompute(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
   void backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const override;
+
+  bool gelu_again_, first_gemm_again_;
+  int parts_;  // of a microbatch
 };
 
 }  // namespace megalith::nn

@@ -5,7 +5,7 @@ namespace megalith::nn {
 void Seam::forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Tensor& residual,
                    Saved& saved) const {
   if (!before_) {
-    norm_->forward(ex, saved.x, saved, microbatch.part);
+    norm_again(ex, microbatch, saved);
     return;
   }
   tp_.for_runs(microbatch, before_->dropout, [&](const Part& run, const ops::Dropout& dropout) {

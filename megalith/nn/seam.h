@@ -25,6 +25,10 @@ class Seam {
   /// Of microbatch.part. `y` [O, H] and `residual` [O, H] are what the sublayer before gives and r: read where there is
   /// one. saved.x must have memory; it is written then, and read otherwise.
   void forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Tensor& residual, Saved& saved) const;
+  /// The normed rows once more, from saved.x, where they were not kept. The bits are those of forward().
+  void norm_again(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
+    norm_->forward(ex, saved.x, saved, microbatch.part);
+  }
   /// From the gradient of the normed rows and that of r' from after this seam to that of r', dx. Adds to the norm's
   /// gradients and to dx.row_sums. Where there is a norm.
   void backward(Exec& ex, const Tensor& d_normed, const Tensor& residual, const Saved& saved,

@@ -10,6 +10,7 @@ struct Edges {
   bool takes_rest = false;   ///< the last stage of the segment before, of the last part
   bool leaves_rest = false;  ///< ... of this one, to the next
   bool closes = false;       ///< the closing seam
+  bool stops_early = false;  ///< no last stage of the last sublayer
 };
 
 class ForwardOrder {
@@ -50,7 +51,7 @@ class ForwardOrder {
     };
     const bool early = overlap_.parts > 1 && overlap_.gathers_rows;
     if (early) start_next();
-    turns_.push_back({k, sublayers_[k].forward - 1, part});
+    if (!edges_.stops_early || k + 1 < segment_.end) turns_.push_back({k, sublayers_[k].forward - 1, part});
     if (!early) start_next();
   }
 
@@ -61,22 +62,33 @@ class ForwardOrder {
   std::vector<Turn> turns_;
 };
 
-std::vector<Turn> backward_order(std::span<const StageCounts> sublayers, const Overlap& overlap,
-                                 const Segment& segment) {
-  std::vector<Turn> turns{{segment.end - 1, 0}};
+std::vector<Turn> backward_order(std::span<const StageCounts> sublayers, const Overlap& overlap, const Segment& segment,
+                                 const Again& again) {
+  std::vector<Turn> turns;
+  const auto start = [&](std::size_t k) {
+    const auto range = std::ranges::find_if(again.ranges, [&](const auto& r) { return k >= r.begin && k < r.end; });
+    if (range == again.ranges.end() && again.norms) turns.push_back({k, kNormAgain});
+    if (range != again.ranges.end() && k + 1 == range->end) turns.push_back({k, kForwardAgain});
+    turns.push_back({k, 0});
+  };
+  start(segment.end - 1);
   for (std::size_t k = segment.end; k-- > segment.begin;) {
     const bool goes_on = k > segment.begin;
     for (int stage = 1; stage + 1 < sublayers[k].backward; ++stage) turns.push_back({k, stage});
-    if (goes_on && overlap.gathers_rows) turns.push_back({k - 1, 0});
+    if (goes_on && overlap.gathers_rows) start(k - 1);
     turns.push_back({k, sublayers[k].backward - 1});
-    if (goes_on && !overlap.gathers_rows) turns.push_back({k - 1, 0});
+    if (goes_on && !overlap.gathers_rows) start(k - 1);
   }
   return turns;
 }
 
 }  // namespace
 
-std::vector<Segment> make_segments(std::span<const StageCounts> sublayers, const Overlap& overlap) {
+std::vector<Segment> make_segments(std::span<const StageCounts> sublayers, const Overlap& overlap, Again& again) {
+  for (RecomputedRange& range : again.ranges) {
+    const Segment part{range.begin, range.end, false, {}, {}};
+    range.forward = ForwardOrder(sublayers, overlap, part, {.stops_early = true}).make();
+  }
   std::vector<Segment> segments;
   const bool captures = std::ranges::any_of(sublayers, &StageCounts::captured);
   for (std::size_t k = 0; k < sublayers.size(); ++k) {
@@ -91,7 +103,7 @@ std::vector<Segment> make_segments(std::span<const StageCounts> sublayers, const
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Edges edges{i > 0 && hands_on(i - 1), hands_on(i), i + 1 == segments.size()};
     segments[i].forward = ForwardOrder(sublayers, overlap, segments[i], edges).make();
-    segments[i].backward = backward_order(sublayers, overlap, segments[i]);
+    segments[i].backward = backward_order(sublayers, overlap, segments[i], again);
   }
   return segments;
 }

@@ -15,6 +15,17 @@ struct Turn {
   int part = 0;  ///< forward; backward passes know no parts
   bool operator==(const Turn&) const = default;
 };
+// In place of a backward stage, before a sublayer's first one:
+inline constexpr int kNormAgain = -1;     ///< the seam before it computes its normed rows again
+inline constexpr int kForwardAgain = -2;  ///< the recomputed range that ends with it passes forward again
+
+/// Sublayers [begin, end) of which a forward pass keeps no more than the residual stream before them.
+struct RecomputedRange {
+  std::size_t begin = 0, end = 0;
+  /// The second pass. It leaves out the last stage of the last sublayer, whose results backward does not read. The seam
+  /// before the range computes its norm only.
+  std::vector<Turn> forward = {};
+};
 
 /// Neighbouring sublayers [begin, end) that run in one go: the unit of capture. Orders are made once, when a model is
 /// built, like a schedule.
@@ -37,6 +48,12 @@ struct Overlap {
   bool gathers_rows = false;  ///< rows enter sublayers by messages (sequence parallelism)
 };
 
+/// What backward computes again.
+struct Again {
+  std::vector<RecomputedRange> ranges = {};  ///< ascending; the orders are filled in by make_segments()
+  bool norms = false;                        ///< outside the ranges
+};
+
 /// The segments of a chunk, in forward order. Without captured sublayers there is one. Otherwise a segment ends with
 /// its layer, and where capture begins or ends within a layer. The seam between two segments belongs to the second, the
 /// closing one to the last.
@@ -47,7 +64,8 @@ struct Overlap {
 /// stage moves into the second, so that its message runs beside that one's first GEMM.
 ///
 /// Backward, a sublayer's last stage comes after the first stage of the next, whose gather it hides; where nothing is
-/// gathered, before it.
-std::vector<Segment> make_segments(std::span<const StageCounts> sublayers, const Overlap& overlap);
+/// gathered, before it. What is computed again comes right before the first stage of the first sublayer that reads it;
+/// a range that several segments share, in the last of them.
+std::vector<Segment> make_segments(std::span<const StageCounts> sublayers, const Overlap& overlap, Again& again);
 
 }  // namespace megalith::nn

@@ -29,7 +29,8 @@ SelfAttention::SelfAttention(const std::string& name, const BlockConfig& config,
       head_dim_(config.hidden_size / config.num_heads),
       first_head_(heads_ * tp.group().rank()),
       global_heads_(config.num_heads),
-      dropout_{config.attention_dropout, config.seed, site} {}
+      dropout_{config.attention_dropout, config.seed, site},
+      again_(config.recompute.again(RecomputeModule::attention)) {}
 
 void SelfAttention::first_gemm(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const {
   first_.forward(ex, saved.first, microbatch.part);
@@ -56,6 +57,7 @@ void SelfAttention::backward_through(Exec& ex, const Microbatch& microbatch, con
                                      Base::Saved& saved) const {
   auto& kept = static_cast<Saved&>(saved);
   EnteredBackward& entered = kept.entered;
+  if (again_) local_work(ex, microbatch, kept);
   const Tensor d_attended = ex.tensor(kept.last.x.shape(), dx.dtype());
   entered.d_out.messages.wait(ex);
   last_.backward_input(ex, entered.d_out.x, d_attended);

@@ -33,6 +33,7 @@ class SelfAttention final : public TensorParallelSublayer {
 
   Index heads_, head_dim_, first_head_, global_heads_;
   DropoutSite dropout_;
+  bool again_;  // whether backward computes its output again
 };
 
 }  // namespace megalith::nn

@@ -37,6 +37,8 @@ class Sublayer {
   virtual int num_backward_stages() const = 0;
   virtual void backward(Exec& ex, const Microbatch& microbatch, int stage, const Gradients& grads,
                         Saved& saved) const = 0;
+  /// Where the input was not kept: backward reads this one, which has its values. Before the first backward stage.
+  virtual void set_input(const Tensor& x, Saved& saved) const = 0;
 };
 
 /// A sublayer that is one tensor-parallel region: a column-parallel GEMM, local work, a row-parallel GEMM.
@@ -57,6 +59,7 @@ class TensorParallelSublayer : public Sublayer {
   int num_backward_stages() const final { return 3; }
   void backward(Exec& ex, const Microbatch& microbatch, int stage, const Gradients& grads,
                 Sublayer::Saved& saved) const final;
+  void set_input(const Tensor& x, Sublayer::Saved& saved) const final { static_cast<Saved&>(saved).first.x = x; }
 
  protected:
   TensorParallelSublayer(ColumnParallelLinear first, RowParallelLinear last)

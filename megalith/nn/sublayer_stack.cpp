@@ -1,5 +1,6 @@
 #include "megalith/nn/sublayer_stack.h"
 
+#include <algorithm>
 #include <array>
 
 namespace megalith::nn {
@@ -16,7 +17,8 @@ void run_segment(Exec& ex, const Segment& segment, Index layer, int pass, const 
 
 }  // namespace
 
-SublayerStack::SublayerStack(const TensorParallel& tp, std::vector<Entry> entries) : tp_(tp) {
+SublayerStack::SublayerStack(const TensorParallel& tp, std::vector<Entry> entries, const RecomputeConfig& recompute)
+    : tp_(tp) {
   std::vector<StageCounts> counts;
   std::optional<Seam::Addend> before;
   for (Entry& entry : entries) {
@@ -28,57 +30,96 @@ SublayerStack::SublayerStack(const TensorParallel& tp, std::vector<Entry> entrie
     sublayers_.push_back(std::move(entry.sublayer));
   }
   seams_.emplace_back(tp_, before, std::nullopt);
-  segments_ = make_segments(counts, {tp_.parts(), tp_.shares_rows()});
+  again_ = {recomputed_ranges(recompute), recompute.again(RecomputeModule::norms)};
+  segments_ = make_segments(counts, {tp_.parts(), tp_.shares_rows()}, again_);
+}
+
+std::vector<RecomputedRange> SublayerStack::recomputed_ranges(const RecomputeConfig& recompute) const {
+  std::vector<RecomputedRange> ranges;
+  if (recompute.mode != RecomputeMode::full) return ranges;
+  Index layers = 0;  // begun so far
+  for (std::size_t k = 0; k < layers_.size(); ++k) {
+    const bool uniform = recompute.method == RecomputeMethod::uniform;
+    if (begins_layer(k)) {
+      if (!uniform && layers == recompute.layers) break;
+      if (!uniform || layers % recompute.layers == 0) ranges.push_back({k, k});
+      ++layers;
+    }
+    ranges.back().end = k + 1;
+  }
+  return ranges;
 }
 
 SublayerStack::Saved SublayerStack::make_saved() const {
-  Saved saved{std::vector<Seam::Saved>(seams_.size()), {}, std::vector<SummedGrad>(seams_.size())};
-  for (const auto& sublayer : sublayers_) saved.sublayers.push_back(sublayer->make_saved());
+  const auto empty = [&] {
+    return Pass{std::vector<Seam::Saved>(seams_.size()),
+                std::vector<std::unique_ptr<Sublayer::Saved>>(sublayers_.size())};
+  };
+  Saved saved{empty(), empty(), std::vector<SummedGrad>(seams_.size())};
+  for (std::size_t k = 0; k < sublayers_.size(); ++k) saved.first.sublayers[k] = sublayers_[k]->make_saved();
+  for (const RecomputedRange& range : again_.ranges) {
+    for (std::size_t k = range.begin; k < range.end; ++k) saved.again.sublayers[k] = sublayers_[k]->make_saved();
+  }
   return saved;
 }
 
 Tensor SublayerStack::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& output,
                               Saved& saved, LayerEvents* events, const SegmentGraphs& graphs) const {
-  saved.seams.front().x = x;
+  saved.first.seams.front().x = x;
   for (const Segment& segment : segments_) {
     // A graph leaves out the host's part of its segment, so what it needs is awaited before.
     const Index layer = layers_[segment.begin];
     if (events != nullptr && segment.captured && begins_layer(segment.begin)) events->layer_needed(ex, layer);
     ex.set_layer(layer);
-    run_segment(ex, segment, layer, GraphCache::Key::kForward, graphs,
-                [&] { run_forward(ex, microbatch, segment, output, saved, segment.captured ? nullptr : events); });
+    run_segment(ex, segment, layer, GraphCache::Key::kForward, graphs, [&] {
+      run_forward(ex, microbatch, segment.forward, output, saved.first, segment.captured ? nullptr : events);
+    });
   }
-  return saved.seams.back().x;
+  return saved.first.seams.back().x;
 }
 
-void SublayerStack::run_forward(Exec& ex, const Microbatch& microbatch, const Segment& segment, const Tensor& output,
-                                Saved& saved, LayerEvents* events) const {
+void SublayerStack::run_forward(Exec& ex, const Microbatch& microbatch, std::span<const Turn> turns,
+                                const Tensor& output, Pass& pass, LayerEvents* events,
+                                std::optional<std::size_t> again_from) const {
   std::array<InFlight, kMostParts> in_flight;  // of each part
   Microbatch part = microbatch;
-  for (const Turn& turn : segment.forward) {
-    const auto [k, stage, index] = turn;
+  for (const auto [k, stage, index] : turns) {
     InFlight& message = in_flight[static_cast<std::size_t>(index)];
     part.part = {index, tp_.parts()};
     message.wait(ex);
     const bool closing = k == sublayers_.size(), first = stage == 0 && index == 0;
-    if (events != nullptr && first && !closing && begins_layer(k)) events->layer_needed(ex, layers_[k]);
-    if (first && k > 0) saved.seams[k].x = closing && output ? output : alike(ex, saved.seams[k - 1].x);
-    if (!closing) ex.set_layer(layers_[k]);
-    message = run_turn(ex, part, turn, saved);
+    if (!closing) {
+      if (events != nullptr && first && begins_layer(k)) events->layer_needed(ex, layers_[k]);
+      ex.set_layer(layers_[k]);
+    }
+    if (stage == 0 && again_from == k) {
+      seams_[k].norm_again(ex, part, pass.seams[k]);
+    } else if (stage == 0) {
+      if (first && k > 0) pass.seams[k].x = closing && output ? output : alike(ex, pass.seams[k - 1].x);
+      run_seam(ex, part, k, pass);
+    }
+    if (!closing) message = sublayers_[k]->forward(ex, part, stage, pass.seams[k].y, *pass.sublayers[k]);
   }
   for (InFlight& message : in_flight) message.wait(ex);
 }
 
-InFlight SublayerStack::run_turn(Exec& ex, const Microbatch& microbatch, const Turn& turn, Saved& saved) const {
+void SublayerStack::run_seam(Exec& ex, const Microbatch& microbatch, std::size_t k, Pass& pass) const {
+  if (k == 0) return seams_[k].forward(ex, microbatch, {}, {}, pass.seams[k]);
+  seams_[k].forward(ex, microbatch, sublayers_[k - 1]->output(*pass.sublayers[k - 1]), pass.seams[k - 1].x,
+                    pass.seams[k]);
+}
+
+void SublayerStack::compute_again(Exec& ex, const Microbatch& microbatch, const Turn& turn, Saved& saved) const {
   const std::size_t k = turn.sublayer;
-  Seam::Saved& stream = saved.seams[k];
-  if (turn.stage == 0) {
-    const bool first = k == 0;
-    seams_[k].forward(ex, microbatch, first ? Tensor() : sublayers_[k - 1]->output(*saved.sublayers[k - 1]),
-                      first ? Tensor() : saved.seams[k - 1].x, stream);
+  if (turn.stage == kNormAgain) {
+    seams_[k].norm_again(ex, microbatch, saved.first.seams[k]);
+    sublayers_[k]->set_input(saved.first.seams[k].y, *saved.first.sublayers[k]);
+    return;
   }
-  if (k == sublayers_.size()) return {};
-  return sublayers_[k]->forward(ex, microbatch, turn.stage, stream.y, *saved.sublayers[k]);
+  const auto range = std::ranges::find(again_.ranges, k + 1, &RecomputedRange::end);
+  saved.again.seams[range->begin].x = saved.first.seams[range->begin].x;
+  run_forward(ex, microbatch, range->forward, {}, saved.again, nullptr, range->begin);
+  ex.set_layer(layers_[k]);
 }
 
 Tensor SublayerStack::backward(Exec& ex, const Microbatch& microbatch, const SummedGrad& dy, const Tensor& dx,
@@ -103,15 +144,20 @@ void SublayerStack::run_backward(Exec& ex, const Microbatch& microbatch, const S
     const int last = sublayer.num_backward_stages() - 1;
     const SummedGrad& after = saved.grads[k + 1];
     ex.set_layer(layers_[k]);
+    if (stage < 0) {
+      compute_again(ex, microbatch, {k, stage}, saved);
+      continue;
+    }
+    const Pass& kept = saved.of_backward(k);
     Sublayer::Gradients grads;
     if (stage == 0) grads.dy = seams_[k + 1].addend_grad(ex, microbatch, after);
     if (stage == 1) d_normed = alike(ex, after.grad);
     if (stage > 0 && stage < last) grads.dx = d_normed;
-    sublayer.backward(ex, microbatch, stage, grads, *saved.sublayers[k]);
+    sublayer.backward(ex, microbatch, stage, grads, *kept.sublayers[k]);
     if (stage + 1 == last) {
       SummedGrad& before = saved.grads[k];
       before = {k == 0 && dx ? dx : alike(ex, after.grad), seams_[k].bias_grad()};
-      seams_[k].backward(ex, d_normed, after.grad, saved.seams[k], before);
+      seams_[k].backward(ex, d_normed, after.grad, kept.seams[k], before);
     }
     if (events != nullptr && stage == last && begins_layer(k)) events->layer_done(ex, layers_[k]);
   }

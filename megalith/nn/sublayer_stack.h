@@ -1,7 +1,9 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "megalith/nn/recompute_config.h"
 #include "megalith/nn/seam.h"
 #include "megalith/nn/segments.h"
 #include "megalith/nn/sublayer.h"
@@ -40,14 +42,22 @@ class SublayerStack {
     DropoutSite dropout;    ///< after it
     bool captured = false;  ///< by graphs of layers
   };
-  /// A graph leaves out the host's part of its segment, so what crosses a segment's edge is found here.
-  struct Saved {
+  /// What one forward pass leaves.
+  struct Pass {
     std::vector<Seam::Saved> seams;  ///< one more than there are sublayers
     std::vector<std::unique_ptr<Sublayer::Saved>> sublayers;
+  };
+  /// A graph leaves out the host's part of its segment, so what crosses a segment's edge is found here.
+  struct Saved {
+    Pass first;
+    Pass again;                     ///< of the recomputed ranges alone, from the second pass
     std::vector<SummedGrad> grads;  ///< of the stream at each seam: made by backward
+
+    /// What backward reads.
+    Pass& of_backward(std::size_t k) { return again.sublayers[k] ? again : first; }
   };
 
-  SublayerStack(const TensorParallel& tp, std::vector<Entry> entries);
+  SublayerStack(const TensorParallel& tp, std::vector<Entry> entries, const RecomputeConfig& recompute = {});
 
   bool empty() const { return sublayers_.empty(); }
   const std::vector<Segment>& segments() const { return segments_; }
@@ -66,9 +76,14 @@ class SublayerStack {
 
  private:
   bool begins_layer(std::size_t k) const { return k == 0 || layers_[k] != layers_[k - 1]; }
-  void run_forward(Exec& ex, const Microbatch& microbatch, const Segment& segment, const Tensor& output, Saved& saved,
-                   LayerEvents* events) const;
-  InFlight run_turn(Exec& ex, const Microbatch& microbatch, const Turn& turn, Saved& saved) const;
+  /// The ranges of whole layers that `recompute` asks for.
+  std::vector<RecomputedRange> recomputed_ranges(const RecomputeConfig& recompute) const;
+  /// `again_from`: the sublayer before which the stream was kept, in a second pass.
+  void run_forward(Exec& ex, const Microbatch& microbatch, std::span<const Turn> turns, const Tensor& output,
+                   Pass& pass, LayerEvents* events, std::optional<std::size_t> again_from = {}) const;
+  void run_seam(Exec& ex, const Microbatch& microbatch, std::size_t k, Pass& pass) const;
+  /// kNormAgain and kForwardAgain.
+  void compute_again(Exec& ex, const Microbatch& microbatch, const Turn& turn, Saved& saved) const;
   /// Between the gradients of the stream at the segment's ends; the one at the stack's begin is dx, where defined.
   void run_backward(Exec& ex, const Microbatch& microbatch, const Segment& segment, const Tensor& dx, Saved& saved,
                     LayerEvents* events) const;
@@ -77,6 +92,7 @@ class SublayerStack {
   std::vector<Index> layers_;  // of each sublayer
   std::vector<std::unique_ptr<Sublayer>> sublayers_;
   std::vector<Seam> seams_;  // before each sublayer, then the closing one
+  Again again_;
   std::vector<Segment> segments_;
 };
 

@@ -40,6 +40,14 @@ void bias_gelu(Exec& ex, const BiasGelu& args) {
       [args]<class T>() { cpu::bias_gelu<T>(args); }, [args](auto&, auto stream) { cuda::bias_gelu(stream, args); });
 }
 
+void gelu(Exec& ex, const Gelu& args) {
+  expect_float(ex, args.z, "gelu");
+  expect_like(args.y, args.z.shape(), args.z.dtype(), "gelu.y");
+  run_float(
+      ex, {.name = "gelu", .reads = {args.z}, .writes = {args.y}}, args.z.dtype(),
+      [args]<class T>() { cpu::gelu<T>(args); }, [args](auto&, auto stream) { cuda::gelu(stream, args); });
+}
+
 void gelu_backward(Exec& ex, const GeluBackward& args) {
   expect_float(ex, args.z, "gelu_backward");
   expect_like(args.dy, args.z.shape(), args.z.dtype(), "gelu_backward.dy");

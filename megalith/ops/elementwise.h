@@ -22,6 +22,15 @@ struct BiasGelu {
 };
 void bias_gelu(Exec& ex, const BiasGelu& args);
 
+/// y = gelu(z) once more, from the z that bias_gelu or matmul_gelu has stored: for backward passes that have not kept
+/// y. In 16 bits z was rounded, where y was made of the sums before that, so y may differ by a few roundings; else it
+/// has the same bits.  z, y [T, F]
+struct Gelu {
+  Tensor z;  // in
+  Tensor y;  // out
+};
+void gelu(Exec& ex, const Gelu& args);
+
 /// dz = dy * gelu'(z). dz may be dy.  z, dy, dz [T, F]
 struct GeluBackward {
   Tensor z, dy;  // in

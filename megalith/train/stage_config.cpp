@@ -31,6 +31,7 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .capture = capture_config(plan.graphs),
           .instances = plan.graphs.per == capture::GraphsPer::slot ? model::CaptureInstance::slot
                                                                    : model::CaptureInstance::microbatch,
+          .recompute = plan.recompute,
           .sharding = plan.optimizer.sharding};
 }
 

@@ -63,6 +63,15 @@ void bias_gelu(const BiasGelu& args) {
 }
 
 template <class T>
+void gelu(const Gelu& args) {
+  const T* z = args.z.data<T>();
+  T* y = args.y.data<T>();
+  const Index n = args.z.numel();
+  parallel_pieces(n, kPiece, n,
+                  [&](Index begin, Index count) { kernels<T>().elementwise.gelu(z + begin, y + begin, count); });
+}
+
+template <class T>
 void gelu_backward(const GeluBackward& args) {
   const T *z = args.z.data<T>(), *dy = args.dy.data<T>();
   T* dz = args.dz.data<T>();
@@ -143,6 +152,7 @@ void copy_bytes(const Tensor& from, const Tensor& to) {
   template void add_bias<T>(const Tensor& x, const Tensor& bias);                                 \
   template void bias_backward<T>(const Tensor& dy, const Tensor& bias_grad, const Tensor& parts); \
   template void bias_gelu<T>(const BiasGelu& args);                                               \
+  template void gelu<T>(const Gelu& args);                                                        \
   template void gelu_backward<T>(const GeluBackward& args);                                       \
   template void bias_dropout_residual<T>(const BiasDropoutResidual& args);                        \
   template void dropout_backward<T>(const DropoutBackward& args);                                 \

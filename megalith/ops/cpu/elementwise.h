@@ -37,6 +37,8 @@ void bias_backward(const Tensor& dy, const Tensor& bias_grad, const Tensor& part
 template <class T>
 void bias_gelu(const BiasGelu& args);
 template <class T>
+void gelu(const Gelu& args);
+template <class T>
 void gelu_backward(const GeluBackward& args);
 template <class T>
 void bias_dropout_residual(const BiasDropoutResidual& args);

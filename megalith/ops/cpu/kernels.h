@@ -31,6 +31,7 @@ struct ElementwiseKernels {
   void (*add)(const T* a, const T* b, T* out, Index n);
   void (*scale)(T* x, Arithmetic<T> factor, Index n);
   void (*bias_gelu)(T* x, const T* bias, T* y, Index n);
+  void (*gelu)(const T* z, T* y, Index n);
   void (*gelu_backward)(const T* z, const T* dy, T* dz, Index n);
   /// sums [columns] += the sum of the rows, top to bottom.
   void (*add_rows)(const T* x, Index rows, Index columns, Arithmetic<T>* sums);

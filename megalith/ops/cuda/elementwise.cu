@@ -70,6 +70,15 @@ struct AddBiasGelu {
   }
 };
 
+/// y = gelu(z).  2 elements moved.
+struct GeluAgain {
+  template <int N>
+  __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[0][i] = in[0][i] * gelu_gate(in[0][i]);
+  }
+};
+
 /// dz = dy gelu'(z).  3 elements moved.
 struct GeluSlope {
   template <int N>
@@ -198,6 +207,13 @@ void bias_gelu(Stream stream, const BiasGelu& args) {
   dispatch_element(args.x.dtype(), [&]<class T>() {
     map(stream, Matrix{args.x.dim(0), args.x.dim(1)}, std::array{pointer<const T>(args.x)},
         std::array{pointer<T>(args.x), pointer<T>(args.y)}, AddBiasGelu<T>{pointer<const T>(args.bias)});
+  });
+}
+
+void gelu(Stream stream, const Gelu& args) {
+  dispatch_element(args.z.dtype(), [&]<class T>() {
+    map(stream, Flat{args.z.numel()}, std::array{pointer<const T>(args.z)}, std::array{pointer<T>(args.y)},
+        GeluAgain{});
   });
 }
 

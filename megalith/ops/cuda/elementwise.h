@@ -28,6 +28,7 @@ void add_bias(Stream stream, const Tensor& x, const Tensor& bias);
 /// bias_grad [F] f32; parts: scratch f32 [row_parts(T), F]
 void bias_backward(Stream stream, const Tensor& dy, const Tensor& bias_grad, const Tensor& parts);
 void bias_gelu(Stream stream, const BiasGelu& args);
+void gelu(Stream stream, const Gelu& args);
 void gelu_backward(Stream stream, const GeluBackward& args);
 /// The residual may be undefined here: out = dropout(x + bias).
 void bias_dropout_residual(Stream stream, const BiasDropoutResidual& args);

@@ -42,6 +42,15 @@ void bias_gelu(T* x, const T* bias, T* y, Index n) {
   });
 }
 
+template <class T>
+void gelu(const T* z, T* y, Index n) {
+  using A = Arithmetic<T>;
+  for_vectors<A>(n, [&](auto at) {
+    const Vec<A> x = at.load(z);
+    at.store(y, x * gelu_gate<A>(x));
+  });
+}
+
 /// gelu' = g + z g (1 - g) 2u', g the gate.
 template <class T>
 void gelu_backward(const T* z, const T* dy, T* dz, Index n) {
@@ -122,6 +131,7 @@ ElementwiseKernels<T> elementwise_kernels() {
   return {.add = add<T>,
           .scale = scale<T>,
           .bias_gelu = bias_gelu<T>,
+          .gelu = gelu<T>,
           .gelu_backward = gelu_backward<T>,
           .add_rows = add_rows<T>,
           .dropout = dropout<T>,

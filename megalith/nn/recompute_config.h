@@ -1,0 +1,55 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/base/problems.h"
+#include "megalith/base/types.h"
+
+namespace megalith::nn {
+
+enum class RecomputeMode : std::uint8_t { none, selective, full };
+/// Of full: groups of consecutive layers over the whole chunk, or its first layers only, each by itself.
+enum class RecomputeMethod : std::uint8_t { uniform, block };
+/// Of selective: what of each layer backward computes again.
+///   gelu: the MLP's activation, from what its first GEMM gave;
+///   norms: what norms gave, from the residual stream;
+///   attention: its output, from q, k and v;
+///   mlp: the first GEMM and the activation, from the MLP's input.
+enum class RecomputeModule : std::uint8_t { gelu, norms, attention, mlp };
+inline constexpr int kNumRecomputeModules = 4;
+
+/// As recipes write them. Nothing for any other text.
+std::string_view name(RecomputeMode mode);
+std::string_view name(RecomputeMethod method);
+std::string_view name(RecomputeModule module);
+std::optional<RecomputeMode> recompute_mode_of(std::string_view name);
+std::optional<RecomputeMethod> recompute_method_of(std::string_view name);
+
+/// Section [recompute] of a recipe, resolved: what backward passes compute again instead of keeping it. Results do not
+/// change (but for gelu in 16 bits, ops/elementwise.h). Sources: Chen et al. 2016, arXiv:1604.06174; Korthikanti et al.
+/// 2022, arXiv:2205.05198, section 5.
+struct RecomputeConfig {
+  RecomputeMode mode = RecomputeMode::none;
+  RecomputeMethod method = RecomputeMethod::uniform;
+  Index layers = 1;  ///< full: layers of a group (uniform), or of each chunk (block)
+  unsigned module_bits = 0;
+
+  /// Whether mode is selective and names it.
+  bool again(RecomputeModule module) const { return mode == RecomputeMode::selective && names(module); }
+  bool names(RecomputeModule module) const { return (module_bits >> static_cast<unsigned>(module) & 1U) != 0; }
+  void add(RecomputeModule module) { module_bits |= 1U << static_cast<unsigned>(module); }
+  std::vector<std::string> modules() const;  ///< in the order of RecomputeModule
+  bool operator==(const RecomputeConfig&) const = default;
+};
+
+/// The modules that `names` (recompute.modules) stand for. Reports unknown ones with the nearest.
+void read_modules(std::span<const std::string> names, RecomputeConfig& config, Problems& out);
+
+/// What modes go with, under the keys of the recipe. `most_layers`: of the largest chunk.
+void check(const RecomputeConfig& config, Index most_layers, Problems& out);
+
+}  // namespace megalith::nn
