@@ -6,9 +6,21 @@
 #include "megalith/base/str.h"
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/checkpoint/verify.h"
+#include "megalith/io/retry.h"
 
 namespace megalith::checkpoint {
 namespace {
+
+/// Whether another version of megalith wrote it: this one cannot tell what it is worth.
+bool is_of_other_version(io::Fs& fs, const io::Path& folder) {
+  try {
+    read_manifest(fs, folder);
+  } catch (const CheckpointError&) {
+    return true;
+  } catch (const InputError&) {
+  }
+  return false;
+}
 
 /// How closely to look: manifest and file sizes, or every byte too.
 enum class Look { sizes, contents };
@@ -28,7 +40,7 @@ bool is_valid(io::Fs& fs, const io::Path& folder, Look look) {
 
 Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt, std::span<const Rejected> unusable) {
   std::vector<Rejected> rejected;
-  for (const io::StepFolder& folder : io::published(fs, root)) {
+  for (const io::StepFolder& folder : io::retrying([&] { return io::published(fs, root); })) {
     const auto known =
         std::find_if(unusable.begin(), unusable.end(), [&](const auto& r) { return r.folder == folder; });
     if (known != unusable.end()) {
@@ -37,7 +49,7 @@ Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt,
       try {
         const CheckpointReader reader(fs, root / folder.name());
         return {folder, std::move(rejected)};
-      } catch (const Error& error) {
+      } catch (const InputError& error) {  // read, and wrong: what could not be read may be good
         if (on_corrupt == OnCorrupt::fail) throw;
         rejected.push_back({folder, error.what()});
       }
@@ -56,6 +68,8 @@ Pruned prune(io::Fs& fs, const io::Path& root, int keep, std::vector<io::StepFol
     if (static_cast<int>(valid.size()) < std::max(keep, 2)) {
       const auto look = std::ranges::find(verified, folder) == verified.end() ? Look::contents : Look::sizes;
       if (is_valid(fs, root / folder.name(), look)) valid.push_back(folder);
+    } else if (is_of_other_version(fs, root / folder.name())) {
+      pruned.kept_unread.push_back(folder);
     } else if (io::remove_published(fs, root, folder).empty()) {
       pruned.removed.push_back(folder);
     } else {

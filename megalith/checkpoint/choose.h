@@ -23,7 +23,8 @@ struct Choice {
 
 /// The newest checkpoint in `root` whose manifest and file sizes are right. `unusable` are folders that failed when
 /// their contents were read: they are rejected without another look. With OnCorrupt::fail the first one rejected throws
-/// its InputError. Throws CheckpointError (none_valid) when no folder is left, listing why each was rejected.
+/// its InputError. Throws CheckpointError: refused, where the newest that is left was written by another version;
+/// none_valid when no folder is left, listing why each was rejected. What cannot be read is not damaged: IoError.
 Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt,
                          std::span<const Rejected> unusable = {});
 
@@ -31,6 +32,7 @@ Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt,
 struct Pruned {
   std::vector<io::StepFolder> removed;
   std::vector<io::StepFolder> kept_foreign;  ///< would have gone, but hold files that are not ours
+  std::vector<io::StepFolder> kept_unread;   ///< would have gone, but were written by another version
 };
 /// Removes old checkpoints, so that `keep` (at least 2) valid ones stay. Nothing goes unless every byte of `keep` newer
 /// ones was read and found right: just now, or in an earlier call, which noted them in `verified`; of those manifest

@@ -153,8 +153,9 @@ Manifest parse_manifest(std::string_view text, std::string_view source) {
   const JsonField root(tree, format);
   const std::int64_t version = root.at("version").integer();
   if (version < 1 || version > kManifestVersion) {
-    throw CheckpointError(CheckpointError::Kind::refused, str("[", source, "] version = ", version,
-                                                              ": this program reads versions 1 to ", kManifestVersion));
+    throw CheckpointError(CheckpointError::Kind::refused,
+                          str("[", source, "] version = ", version, ": this program reads versions 1 to ",
+                              kManifestVersion, "; use the program that wrote it, or move its folder away"));
   }
   root.expect_keys({"checksum", "version", "run", "state_digest", "files", "tensors"});
   Manifest manifest{run_from(root.at("run")), hex_from<Digest128>(root.at("state_digest")), {}, {}};

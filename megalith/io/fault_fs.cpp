@@ -26,8 +26,14 @@ struct ErrorName {
   std::string_view name;
   int number;
 };
-constexpr std::array<ErrorName, 6> kErrors = {
-    {{"EIO", EIO}, {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EROFS", EROFS}, {"EACCES", EACCES}, {"ENOENT", ENOENT}}};
+constexpr std::array<ErrorName, 8> kErrors = {{{"EIO", EIO},
+                                               {"ENOSPC", ENOSPC},
+                                               {"EDQUOT", EDQUOT},
+                                               {"EROFS", EROFS},
+                                               {"EACCES", EACCES},
+                                               {"ENOENT", ENOENT},
+                                               {"EMFILE", EMFILE},
+                                               {"ESTALE", ESTALE}}};
 constexpr auto kForever = std::numeric_limits<std::uint64_t>::max();
 
 [[noreturn]] void refuse(std::string_view fault, std::string_view what, std::string_view value, std::string_view rule) {
@@ -92,7 +98,7 @@ void read_action(std::string_view fault, std::string_view text, Fault& result) {
     }
   } else {
     refuse(fault, "action", text,
-           "must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, short, kill, torn, skip or sleep=TIME");
+           "must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, EMFILE, ESTALE, short, kill, torn, skip or sleep=TIME");
   }
 }
 
@@ -123,7 +129,8 @@ Fault parse_fault(std::string_view text) {
 }
 
 [[noreturn]] void throw_injected(const Fault& fault, Operation operation, const Path& path) {
-  throw IoError(system_problem(operation_name(operation), path.string(), fault.error_number) + " (injected)");
+  throw SystemError(system_problem(operation_name(operation), path.string(), fault.error_number) + " (injected)",
+                    fault.error_number);
 }
 
 /// Runs one operation with what the faults ask for. `part` does half of it, where half of it can be done.

@@ -58,7 +58,8 @@ struct Fault {
 ///   RANK       a number or * (every rank)
 ///   OPERATION  a name from operation_name() or * (all, counted together)
 ///   N          the call, from 1; N+ for that one and all later ones; * for all
-///   ACTION     EIO ENOSPC EDQUOT EROFS EACCES ENOENT | short | kill | torn | sleep=20ms (us, ms or s) | skip
+///   ACTION     EIO ENOSPC EDQUOT EROFS EACCES ENOENT EMFILE ESTALE | short | kill | torn | sleep=20ms (us, ms or s) |
+///   skip
 /// as "0:sync:2:EIO" or "*:write:5+:ENOSPC". Empty text has no faults. Throws ConfigError.
 std::vector<Fault> parse_faults(std::string_view text);
 

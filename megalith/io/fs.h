@@ -9,9 +9,21 @@
 #include <string_view>
 #include <vector>
 
+#include "megalith/base/error.h"
+
 namespace megalith::io {
 
 using Path = std::filesystem::path;
+
+/// An IoError with the system's number of the reason (errno).
+class SystemError : public IoError {
+ public:
+  SystemError(const std::string& text, int number) : IoError(text), number_(number) {}
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
 
 /// A file being written. Appends only; nothing is durable before sync(). Closing without sync() promises nothing.
 /// Every member throws IoError naming the path, the operation and the system's reason.
@@ -39,7 +51,8 @@ class MappedFile {
 
 /// Everything that persists goes through one Fs, so that faults can be injected and crash points enumerated.
 /// Operations have stable names ("create", "write", "sync", "rename", ...; see operation_name in fault_fs.h).
-/// All members throw IoError (disk, permission) except where stated; none retries.
+/// All members throw IoError (disk, permission; a SystemError where the system gave a reason) except where stated; none
+/// retries.
 /// Source of the rules: docs/reliability.md, rules 1 and 2.
 class Fs {
  public:

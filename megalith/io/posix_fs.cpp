@@ -22,7 +22,7 @@ namespace {
   const char* fix = "";
   if (error == ENOSPC || error == EDQUOT) fix = ": free some space, or write elsewhere";
   if (error == EFBIG) fix = ": raise the limit on the size of files (ulimit -f)";
-  throw IoError(system_problem(operation, path.string(), error) + fix);
+  throw SystemError(system_problem(operation, path.string(), error) + fix, error);
 }
 
 /// Calls again while a signal interrupts.

@@ -9,6 +9,7 @@
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/io/retry.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/gather.h"
 
@@ -320,7 +321,7 @@ void Saver::compare_model(const checkpoint::RunState& saved, const io::Path& fol
 
 void Saver::take_values(const io::Path& folder) {
   const io::Path chosen = share_text(engine_.world(), folder.string());
-  std::string problem;
+  std::string damage, failure;
   try {
     checkpoint::CheckpointReader reader(fs_, chosen);
     compare_model(reader.manifest().run, chosen);
@@ -332,77 +333,77 @@ void Saver::take_values(const io::Path& folder) {
     }
     state.push();
   } catch (const InputError& error) {
-    problem = error.what();
+    damage = error.what();
   } catch (const IoError& error) {
-    problem = error.what();
+    failure = error.what();
   }
-  problem = first_problem(problem);
-  if (!problem.empty()) throw InputError("[train.init] " + problem);
+  if (const std::string first = first_problem(failure); !first.empty()) throw IoError("[train.init] " + first);
+  if (const std::string first = first_problem(damage); !first.empty()) throw InputError("[train.init] " + first);
   engine_.refresh_values();
+}
+
+io::StepFolder Saver::choose(const Unusable& unusable, std::vector<std::string>& warnings) {
+  try {
+    const checkpoint::Choice choice =
+        checkpoint::find_newest_valid(fs_, folder_, plan_.checkpoint.on_corrupt, unusable.folders);
+    for (const checkpoint::Rejected& r : choice.rejected)
+      warnings.push_back(str("checkpoint ", r.folder.name(), " cannot be used and was passed over: ", r.reason));
+    return choice.folder;
+  } catch (const CheckpointError& error) {
+    if (unusable.by_digest) throw CheckpointError(CheckpointError::Kind::refused, error.what());
+    throw;
+  }
+}
+
+std::string Saver::read(Resumed& resumed, checkpoint::Digest128& wanted) {
+  std::string damage, failure;
+  try {
+    checkpoint::CheckpointReader reader(fs_, resumed.folder);
+    const checkpoint::RunState& saved = reader.manifest().run;
+    compare_recipe(saved, resumed.warnings);
+    resumed.progress = {saved.step, count_of(saved, "samples")};
+    const auto gemm_table = saved.texts.find(kGemmTable);
+    resumed.gemm_table = gemm_table == saved.texts.end() ? std::string() : gemm_table->second;
+    if (const auto attention = saved.texts.find(kAttention); attention != saved.texts.end()) {
+      const std::string change = changed_attention(attention->second, attention_kernels(plan_));
+      if (!change.empty()) resumed.warnings.push_back(change);
+    }
+    wanted = reader.manifest().digest;
+    load(reader);
+  } catch (const InputError& error) {
+    damage = error.what();
+  } catch (const IoError& error) {
+    failure = error.what();
+  }
+  // What was not read is not damaged: no rank may go on from an older one because of it.
+  if (const std::string first = first_problem(failure); !first.empty()) throw IoError(first);
+  return first_problem(damage);
 }
 
 std::optional<Resumed> Saver::resume() {
   const bool first = engine_.world().rank() == 0;
-  if (any(first && io::published(fs_, folder_).empty())) return std::nullopt;
-  Resumed resumed;
-  std::vector<checkpoint::Rejected> unusable;
-  bool any_digest_differs = false;
+  if (any(first && io::retrying([&] { return io::published(fs_, folder_).empty(); }))) return std::nullopt;
+  Unusable unusable;
   for (;;) {
-    io::StepFolder chosen;
-    if (first) {
-      const checkpoint::Choice choice = choose(unusable, any_digest_differs);
-      chosen = choice.folder;
-      resumed.warnings.clear();
-      for (const checkpoint::Rejected& r : choice.rejected) {
-        resumed.warnings.push_back(
-            str("checkpoint ", r.folder.name(), " cannot be used and was passed over: ", r.reason));
-      }
-    }
+    Resumed resumed;
+    const io::StepFolder chosen = first ? choose(unusable, resumed.warnings) : io::StepFolder{};
     resumed.folder = share_text(engine_.world(), first ? (folder_ / chosen.name()).string() : std::string());
     checkpoint::Digest128 wanted;
-    std::string problem;
-    try {
-      checkpoint::CheckpointReader reader(fs_, resumed.folder);
-      const checkpoint::RunState& saved = reader.manifest().run;
-      compare_recipe(saved, resumed.warnings);
-      resumed.progress = {saved.step, count_of(saved, "samples")};
-      const auto gemm_table = saved.texts.find(kGemmTable);
-      resumed.gemm_table = gemm_table == saved.texts.end() ? std::string() : gemm_table->second;
-      if (const auto attention = saved.texts.find(kAttention); attention != saved.texts.end()) {
-        const std::string change = changed_attention(attention->second, attention_kernels(plan_));
-        if (!change.empty()) resumed.warnings.push_back(change);
-      }
-      wanted = reader.manifest().digest;
-      load(reader);
-    } catch (const InputError& error) {
-      problem = error.what();
-    } catch (const IoError& error) {
-      problem = error.what();
+    std::string problem = read(resumed, wanted);
+    const bool is_read = problem.empty();
+    if (is_read) {
+      engine_.refresh_values();
+      resumed.digest = digest_of_state(resumed.progress);
+      if (resumed.digest == wanted) return resumed;
+      problem = str("[resume] ", resumed.folder, ": the state digest in memory is ", resumed.digest.hex(),
+                    ", the manifest says ", wanted.hex(), ": some value is not the one that was saved");
     }
-    problem = first_problem(problem);
-    if (!problem.empty()) {
-      if (plan_.checkpoint.on_corrupt == checkpoint::OnCorrupt::fail) throw InputError(problem);
-      unusable.push_back({chosen, problem});
-      continue;
+    if (plan_.checkpoint.on_corrupt == checkpoint::OnCorrupt::fail) {
+      if (is_read) throw CheckpointError(CheckpointError::Kind::refused, problem);
+      throw InputError(problem);
     }
-    engine_.refresh_values();
-    resumed.digest = digest_of_state(resumed.progress);
-    if (resumed.digest == wanted) return resumed;
-    problem = str("[resume] ", resumed.folder, ": the state digest in memory is ", resumed.digest.hex(),
-                  ", the manifest says ", wanted.hex(), ": some value is not the one that was saved");
-    if (plan_.checkpoint.on_corrupt == checkpoint::OnCorrupt::fail)
-      throw CheckpointError(CheckpointError::Kind::refused, problem);
-    any_digest_differs = true;
-    unusable.push_back({chosen, problem});
-  }
-}
-
-checkpoint::Choice Saver::choose(std::span<const checkpoint::Rejected> unusable, bool any_digest_differs) {
-  try {
-    return checkpoint::find_newest_valid(fs_, folder_, plan_.checkpoint.on_corrupt, unusable);
-  } catch (const CheckpointError& error) {
-    if (!any_digest_differs) throw;
-    throw CheckpointError(CheckpointError::Kind::refused, error.what());
+    unusable.folders.push_back({chosen, problem});
+    unusable.by_digest |= is_read;
   }
 }
 

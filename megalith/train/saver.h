@@ -37,18 +37,28 @@ class Saver {
   /// any rank could not write: nothing is acknowledged then, and the earlier checkpoints stand.
   checkpoint::Digest128 save(const Progress& progress);
 
-  /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. One that is damaged, or whose
-  /// state in memory has another digest than its manifest, is passed over or refused as checkpoint.on_corrupt says.
-  /// Throws CheckpointError: none is valid, it belongs to another model, seed or data, or it is an imported model,
-  /// which no run has trained.
+  /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. A damaged one, or one whose state
+  /// digest is not that of what was loaded, is passed over or refused as checkpoint.on_corrupt says. Throws
+  /// CheckpointError: none is valid, it belongs to another model, seed or data, another version wrote it, or it is an
+  /// imported model, which no run has trained; IoError where a file cannot be read.
   std::optional<Resumed> resume();
 
   /// Takes the values of a checkpoint, of a run of any grid or an imported one, and nothing else: moments, counters and
   /// data stay those of a run that begins. `folder`: rank 0's. Throws CheckpointError where it is of another shape,
-  /// width of number or vocabulary; InputError where it is damaged.
+  /// width of number or vocabulary; InputError where it is damaged, IoError where it cannot be read.
   void take_values(const io::Path& folder);
 
  private:
+  /// Checkpoints that were chosen and then found to be of no use.
+  struct Unusable {
+    std::vector<checkpoint::Rejected> folders;
+    bool by_digest = false;  ///< one was whole, but what it loaded was not what was saved
+  };
+  /// On rank 0.
+  io::StepFolder choose(const Unusable& unusable, std::vector<std::string>& warnings);
+  /// Loads resumed.folder, fills `resumed` and the digest that its manifest has. Returns the damage that some rank
+  /// found. Throws IoError on all ranks where one cannot read.
+  std::string read(Resumed& resumed, checkpoint::Digest128& wanted);
   HostState host_state();
   /// What this rank writes, as views of `state`, which is pulled.
   std::vector<checkpoint::NamedPiece> owned_pieces(HostState& state);
@@ -60,9 +70,6 @@ class Saver {
   /// The text of the lowest rank that has one, on every rank; empty when none has.
   std::string first_problem(const std::string& mine);
   bool any(bool mine);
-  /// On rank 0: what find_newest_valid() gives. Where it finds none, and some state was another than its checkpoint
-  /// says, that is refused: the files are whole.
-  checkpoint::Choice choose(std::span<const checkpoint::Rejected> unusable, bool any_digest_differs);
   void load(checkpoint::CheckpointReader& reader);
   void compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const;
   void compare_model(const checkpoint::RunState& saved, const io::Path& folder) const;

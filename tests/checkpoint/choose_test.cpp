@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/io/fault_fs.h"
 
 #include "tests/checkpoint/fixture.h"
+#include "tests/io/resealed.h"
 #include "tests/io/temp_dir.h"
 
 namespace megalith::checkpoint {
@@ -26,6 +28,11 @@ class ThreeCheckpoints : public testing::Test {
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
     write_all(file, bytes);
   }
+  void make_newer(const std::string& folder) {
+    const io::Path manifest = root() / folder / "MANIFEST";
+    write_all(manifest, resealed(read_all(manifest), "\"version\": 1", "\"version\": 3"));
+  }
+  io::FaultFs failing(const std::string& faults) const { return {fs_, io::parse_faults(faults), 0}; }
   std::vector<std::string> left() {
     std::vector<std::string> names;
     for (const io::StepFolder& folder : io::published(*fs_, root())) names.push_back(folder.name());
@@ -85,6 +92,49 @@ TEST_F(ThreeCheckpoints, ReplacedByOtherThings) {
   write_all(root() / "step_00000030", "a file");
   write_all(root() / "step_00000020/MANIFEST", "");
   EXPECT_EQ(find_newest_valid(*fs_, root(), OnCorrupt::previous).folder.step, 10);
+}
+
+TEST_F(ThreeCheckpoints, OneOfANewerVersionIsRefusedNotPassedOver) {
+  make_newer("step_00000030");
+  for (const OnCorrupt on_corrupt : {OnCorrupt::previous, OnCorrupt::fail}) {
+    try {
+      find_newest_valid(*fs_, root(), on_corrupt);
+      FAIL() << "nothing was thrown";
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(error.code(), ExitCode::checkpoint_refused);
+      EXPECT_THAT(error.what(),
+                  HasSubstr("step_00000030/MANIFEST] version = 3: this program reads versions 1 to 2; use "));
+    }
+  }
+}
+
+TEST_F(ThreeCheckpoints, PruneKeepsOneOfANewerVersion) {
+  make_newer("step_00000010");
+  save_checkpoint(*fs_, root(), 40, state_);
+  const Pruned pruned = prune(*fs_, root(), 2, verified_);
+  EXPECT_THAT(left(), ElementsAre("step_00000040", "step_00000030", "step_00000010"));
+  ASSERT_EQ(pruned.kept_unread.size(), 1u);
+  EXPECT_EQ(pruned.kept_unread[0].step, 10);
+}
+
+TEST_F(ThreeCheckpoints, AFailureThatPassesIsTriedAgain) {
+  for (const char* fault : {"0:map:1:EIO", "0:map:1:ESTALE", "0:exists:2:EMFILE", "0:list:1:EIO"}) {
+    io::FaultFs fs = failing(fault);
+    const Choice choice = find_newest_valid(fs, root(), OnCorrupt::previous);
+    EXPECT_EQ(choice.folder.step, 30) << fault;
+    EXPECT_THAT(choice.rejected, IsEmpty()) << fault;
+  }
+}
+
+TEST_F(ThreeCheckpoints, AFailureThatStaysIsNoDamage) {
+  for (const char* fault : {"0:map:1+:ESTALE", "0:map:1:EACCES", "0:exists:1+:EIO"}) {
+    io::FaultFs fs = failing(fault);
+    EXPECT_THAT(error_of<IoError>([&] { find_newest_valid(fs, root(), OnCorrupt::previous); }), HasSubstr("(injected)"))
+        << fault;
+  }
+  io::FaultFs fs = failing("0:map:1+:EIO");
+  EXPECT_THROW(prune(fs, root(), 2, verified_), IoError);
+  EXPECT_EQ(left().size(), 3u);
 }
 
 TEST_F(ThreeCheckpoints, PruneKeepsTheNewest) {

@@ -22,15 +22,18 @@ using testing::IsEmpty;
 /// The state that was saved at a step.
 std::vector<Global> state_at(Index step) { return random_state(static_cast<std::uint64_t>(1000 + step)); }
 
-/// Runs in a child process; its exit code 0 is the acknowledgement.
+/// Runs in a child process.
 using Job = std::function<void(io::Fs&, const io::Path&)>;
+/// Its exit codes: the job was acknowledged, without the fault or in spite of it (a read that failed was tried again).
+constexpr int kUntouched = 0, kInSpite = 1;
 
 void save_step_3(io::Fs& fs, const io::Path& root) { save_checkpoint(fs, root, 3, state_at(3)); }
 
-int run_job(const Job& job, const std::string& fault, const io::Path& root) {
+/// With a fault at the n-th operation.
+int run_job(const Job& job, std::uint64_t n, const std::string& action, const io::Path& root) {
   const ::pid_t child = ::fork();
   if (child == 0) {
-    io::FaultFs fs(io::posix_fs(), io::parse_faults(fault), 0);
+    io::FaultFs fs(io::posix_fs(), io::parse_faults(str("0:*:", n, ":", action)), 0);
     try {
       job(fs, root);
     } catch (const IoError&) {
@@ -38,7 +41,7 @@ int run_job(const Job& job, const std::string& fault, const io::Path& root) {
     } catch (...) {
       ::_exit(70);
     }
-    ::_exit(0);
+    ::_exit(fs.count() < n ? kUntouched : kInSpite);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -77,11 +80,14 @@ Sweep sweep(const Job& job, const std::string& action, Index acknowledged_before
     const TempDir dir;
     const auto fs = io::posix_fs();
     for (const Index step : {1, 2}) save_checkpoint(*fs, dir.path(), step, state_at(step));
-    const std::string fault = str("0:*:", result.points + 1, ":", action);
-    const int status = run_job(job, fault, dir.path());
-    untouched = status == 0;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 70) result.violations.push_back(fault + ": not an IoError");
-    const std::string problem = check_after(dir.path(), status == 0 ? acknowledged_after : acknowledged_before);
+    const auto n = static_cast<std::uint64_t>(result.points + 1);
+    const std::string fault = str("operation ", n, ", ", action);
+    const int status = run_job(job, n, action, dir.path());
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    untouched = code == kUntouched;
+    if (code == 70) result.violations.push_back(fault + ": not an IoError");
+    const bool acknowledged = code == kUntouched || code == kInSpite;
+    const std::string problem = check_after(dir.path(), acknowledged ? acknowledged_after : acknowledged_before);
     if (!problem.empty()) result.violations.push_back(fault + ": " + problem);
   }
   return result;

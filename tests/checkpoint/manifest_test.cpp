@@ -108,7 +108,8 @@ TEST(Manifest, HostileTextsAreRefusedWithTheReason) {
 TEST(Manifest, NewerVersionIsRefusedNotDamaged) {
   const std::string text = resealed(manifest_text(small_manifest()), "\"version\": 1", "\"version\": 3");
   EXPECT_EQ(error_of<CheckpointError>([&] { parse_manifest(text, "m"); }),
-            "[m] version = 3: this program reads versions 1 to 2");
+            "[m] version = 3: this program reads versions 1 to 2; use the program that wrote it, or move its folder "
+            "away");
 }
 
 TEST(Manifest, OnlyPlainFilesNeedTheSecondVersion) {

@@ -54,10 +54,12 @@ TEST(FaultText, ErrorsSayWhatIsWrong) {
       {"0:sync:0:EIO", "N = 0: must be a number from 1, a number followed by + or *"},
       {"0:sync:2x:EIO", "N = 2x: must be a number from 1, a number followed by + or *"},
       {"0:sync:2:EFOO",
-       "action = EFOO: must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, short, kill, torn, skip or sleep=TIME"},
+       "action = EFOO: must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, EMFILE, ESTALE, short, kill, torn, skip or "
+       "sleep=TIME"},
       {"0:sync:2:sleep=fast", "action = sleep=fast: needs a time up to an hour, as sleep=20ms"},
       {"0:sync:2:EIO:x",
-       "action = EIO:x: must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, short, kill, torn, skip or sleep=TIME"}};
+       "action = EIO:x: must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, EMFILE, ESTALE, short, kill, torn, skip or "
+       "sleep=TIME"}};
   for (const auto& [text, rule] : table) {
     EXPECT_EQ(error_of<ConfigError>([&] { parse_faults(text); }), "fault \"" + text + "\": " + rule + form);
   }

@@ -6,10 +6,11 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/io/fault_fs.h"
 #include "megalith/train/saver.h"
 
 #include "tests/io/temp_dir.h"
-#include "tests/train/small_run.h"
+#include "tests/train/saved_run.h"
 
 // Saved on any grid, resumed on any other: the same state to the bit, the same losses as the grid promise says.
 namespace megalith {
@@ -189,6 +190,43 @@ TEST(Engine, ValuesThatAreWrittenLaterBeginAsZeros) {
     EXPECT_GT(sum(drawn), 0);
     EXPECT_EQ(sum(zeros), 0);
   });
+}
+
+/// A run that saved steps 2 and 4, resumed.
+class ResumeOfTwo : public ::testing::Test {
+ protected:
+  ResumeOfTwo() {
+    for (const Index begin : {Index{0}, kSavedAt}) {
+      testing::SavedRun ignored;
+      comm::run_ranks(grid_.ranks(), [&](comm::World& world) {
+        testing::train_saved(world, begin, begin + kSavedAt, plan_, dir_.path(), ignored);
+      });
+    }
+  }
+  /// Of all ranks; `faults` are those of rank 1.
+  std::optional<train::Resumed> resume(const std::string& faults = "") {
+    std::optional<train::Resumed> resumed;
+    comm::run_ranks(grid_.ranks(), [&](comm::World& world) {
+      io::FaultFs fs(io::posix_fs(), io::parse_faults(faults), world.rank());
+      train::Engine engine(world, plan_);
+      engine.allocate();
+      const auto found = train::Saver(engine, plan_, {1, 2}, fs, dir_.path()).resume();
+      if (world.rank() == 0) resumed = found;
+    });
+    return resumed;
+  }
+  Grid grid_{.tp = 2};
+  config::RunPlan plan_ = testing::small_plan(grid_, "fp32", 2 * kSavedAt);
+  TempDir dir_;
+};
+
+TEST_F(ResumeOfTwo, AFileThatCannotBeReadIsTriedAgainAndNeverTakenForDamage) {
+  const std::optional<train::Resumed> late = resume("1:map:2:ESTALE");
+  ASSERT_TRUE(late);
+  EXPECT_EQ(late->progress.step, 2 * kSavedAt);
+  EXPECT_EQ(late->warnings.size(), 0u);
+  const std::string text = error_of<IoError>([&] { resume("1:map:2+:EMFILE"); });
+  EXPECT_NE(text.find("Too many open files (injected)"), std::string::npos) << text;
 }
 
 TEST(Resume, AnotherModelIsRefusedWithTheKeysThatDiffer) {
