@@ -245,6 +245,7 @@ std::vector<Field> fields(RunConfig& c) {
           {"data.split", &c.data.split},
           {"checkpoint.dir", &c.checkpoint.dir},
           {"checkpoint.interval", &c.checkpoint.interval},
+          {"checkpoint.every_s", &c.checkpoint.every_s},
           {"checkpoint.keep", &c.checkpoint.keep},
           {"checkpoint.on_corrupt", &c.checkpoint.on_corrupt},
           {"log.interval", &c.log.interval},

@@ -46,6 +46,7 @@ struct RunConfig {
   struct Checkpoint {
     std::optional<std::string> dir, on_corrupt;
     std::optional<Index> interval, keep;
+    std::optional<double> every_s;
   } checkpoint;
   struct Log {
     std::optional<Index> interval;

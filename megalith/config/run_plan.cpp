@@ -281,12 +281,15 @@ void resolve_rest(const RunConfig& asked, RunPlan& plan, Problems& out) {
   checkpoint::CheckpointConfig& c = plan.checkpoint;
   c.dir = asked.checkpoint.dir.value_or("");
   c.interval = asked.checkpoint.interval.value_or(0);
+  c.every_s = asked.checkpoint.every_s.value_or(c.every_s);
   c.keep = asked.checkpoint.keep.value_or(2);
   const std::string on_corrupt = asked.checkpoint.on_corrupt.value_or("previous");
   c.on_corrupt = on_corrupt == "fail" ? checkpoint::OnCorrupt::fail : checkpoint::OnCorrupt::previous;
   out.require(on_corrupt == "fail" || on_corrupt == "previous", "checkpoint.on_corrupt", on_corrupt,
               "must be fail or previous");
-  out.require(c.interval >= 0, "checkpoint.interval", c.interval, "must not be negative (0: only at the end)");
+  out.require(c.interval >= 0, "checkpoint.interval", c.interval, "must not be negative (0: not by steps)");
+  out.require(c.every_s >= 0 && std::isfinite(c.every_s), "checkpoint.every_s", c.every_s,
+              "must be a number of seconds, not negative (0: not by time)");
   out.require(c.keep >= 2, "checkpoint.keep", c.keep, "must be at least 2: one may turn out damaged");
   plan.log_interval = asked.log.interval.value_or(1);
   plan.tensorboard = asked.log.tensorboard.value_or(false);
@@ -490,6 +493,7 @@ RunConfig RunPlan::as_config() const {
   if (!checkpoint.dir.empty()) c.checkpoint.dir = checkpoint.dir;
   c.checkpoint.on_corrupt = checkpoint.on_corrupt == checkpoint::OnCorrupt::fail ? "fail" : "previous";
   c.checkpoint.interval = checkpoint.interval;
+  c.checkpoint.every_s = checkpoint.every_s;
   c.checkpoint.keep = checkpoint.keep;
   c.log.interval = log_interval;
   c.log.tensorboard = tensorboard;

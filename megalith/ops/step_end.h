@@ -58,7 +58,7 @@ struct StepTotals {
 };
 struct StepCounts {
   std::uint64_t calls = 0;       ///< agreement terms: 0 when all made the same calls
-  std::uint64_t stop = 0;        ///< ranks that were asked to stop
+  std::uint64_t requests = 0;    ///< what ranks ask of all: summed, and of no meaning here
   std::uint64_t non_finite = 0;  ///< ranks that saw a number that is not finite
 };
 
@@ -134,7 +134,7 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   return verdict;
 }
 
-/// terms_of() on the device. `calls` and `stop`, the first two counts, are put there by the host.
+/// terms_of() on the device. `calls` and `requests`, the first two counts, are put there by the host.
 struct StepTerms {
   Tensor sum_squares;  // in   [2] f64: squares, replicas_squares
   Tensor loss_sum;     // in   [1] f64

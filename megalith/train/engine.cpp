@@ -20,6 +20,8 @@ namespace {
 
 constexpr const char* kContextOwner = "cuda context";
 constexpr const char* kTransportOwner = "nccl";
+/// A request to save, in the sum of all ranks' requests: above those to stop, one for each rank.
+constexpr std::uint64_t kSaveRequest = std::uint64_t{1} << 32;
 constexpr Index kOutcomeBytes = round_up(Index{sizeof(ops::StepOutcome)}, kAlignment);
 
 bool uses_step_graph(const config::RunPlan& plan) { return plan.graphs.mode == capture::GraphMode::iteration; }
@@ -240,8 +242,9 @@ void Engine::run_passes() {
   ex_->end();
 }
 
-void Engine::upload_terms(Stop stop) {
-  const std::array<std::uint64_t, 2> terms = {world_.agreement_term(), stop == Stop::asked ? 1u : 0u};
+void Engine::upload_terms(const Requests& requests) {
+  const std::uint64_t term = (requests.stop == Stop::asked ? 1 : 0) + (requests.save ? kSaveRequest : 0);
+  const std::array<std::uint64_t, 2> terms = {world_.agreement_term(), term};
   staging_.upload(*ex_, static_cast<std::byte*>(counts_.raw()), sizeof terms,
                   [&](std::byte* host) { std::memcpy(host, &terms, sizeof terms); });
 }
@@ -378,7 +381,7 @@ void Engine::refuse(const ops::StepOutcome& outcome, Index step) {
 }
 
 StepResult Engine::step(const model::BatchSource& source, const Progress& progress, Stop stop) {
-  start_step(source, progress, [stop] { return stop; });
+  start_step(source, progress, [stop] { return Requests{.stop = stop}; });
   return finish_step();
 }
 
@@ -387,11 +390,11 @@ comm::StepPattern* Engine::pattern_of_step(GraphCache::State state) {
   return state == GraphCache::State::replaying ? &calls_beside_graphs_ : &eager_calls_;
 }
 
-void Engine::run_step(const AskStop& stop, Via via) {
+void Engine::run_step(const AskRequests& ask, Via via) {
   const GraphCache::State state = graph_state(via);
   std::optional<comm::WatchedStep> watched;
   if (comm::StepPattern* const pattern = pattern_of_step(state)) watched.emplace(world_, *pattern, *ex_);
-  const auto upload = [&] { upload_terms(stop()); };
+  const auto upload = [&] { upload_terms(ask()); };
   const auto vote_and_update = [&] {
     sum_terms();
     if (watched) watched->end();
@@ -427,7 +430,7 @@ void Engine::run_step(const AskStop& stop, Via via) {
   vote_and_update();
 }
 
-void Engine::start_step(const model::BatchSource& source, const Progress& progress, const AskStop& stop) {
+void Engine::start_step(const model::BatchSource& source, const Progress& progress, const AskRequests& ask) {
   if (steps_started() == kMostStarted) throw InternalError("[Engine::start_step] too many steps are under way");
   world_.check_health();
   const comm::HostWait waiting(world_);
@@ -437,8 +440,8 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   const double begin = monotonic_s(), launched_s = launching_s();
   const Index launched = launches();
   const GraphCheck::Checked checked = graph_check_.turn(graph_steps());
-  std::optional<Stop> answer;  // one, also where graphs.check runs the step twice
-  const auto ask_once = [&] { return answer ? *answer : answer.emplace(stop()); };
+  std::optional<Requests> answer;  // one, also where graphs.check runs the step twice
+  const auto ask_once = [&] { return answer ? *answer : answer.emplace(ask()); };
   graph_check_.run(*ex_, {"step", progress.step + 1}, checked, [&](Via via) { run_step(ask_once, via); });
   if (checked == GraphCheck::Checked::results) ++steps_checked_;
   if (graph_check_.turn(graph_steps() + 1) == GraphCheck::Checked::no) graph_check_.release();
@@ -471,7 +474,8 @@ StepResult Engine::finish_step() {
           .learning_rate = skipped ? 0.0 : outcome.learning_rate,
           .loss_scale = outcome.loss_scale,
           .skipped = skipped,
-          .stop = outcome.counts.stop != 0};
+          .stop = outcome.counts.requests % kSaveRequest != 0,
+          .save = outcome.counts.requests >= kSaveRequest};
 }
 
 double Engine::evaluate(const model::BatchSource& source, Index samples) {

@@ -22,10 +22,15 @@
 
 namespace megalith::train {
 
-/// Whether a rank was asked to end the run after this step, and who knows: asked once in every step, when the ranks are
-/// about to vote, which on the CPU is after all passes.
+/// Whether a rank was asked to end the run after this step.
 enum class Stop : std::uint8_t { no, asked };
-using AskStop = std::function<Stop()>;
+/// What a rank asks of all when they vote on a step: to end the run, to save.
+struct Requests {
+  Stop stop = Stop::no;
+  bool save = false;
+};
+/// Called once in every step, when the ranks are about to vote: on the CPU after all passes.
+using AskRequests = std::function<Requests()>;
 
 /// Where the values of parameters come from: the seed, or whoever writes all of them before they are used.
 enum class InitialValues : std::uint8_t { from_seed, written_later };
@@ -38,6 +43,7 @@ struct StepResult {
   double loss_scale = 1;     ///< of this step
   bool skipped = false;      ///< fp16 only: a gradient overflowed, nothing was updated
   bool stop = false;         ///< some rank was asked to stop
+  bool save = false;         ///< some rank asked for a save
 };
 
 /// The graphs that an engine has captured so far.
@@ -104,7 +110,7 @@ class Engine {
   /// and throws what step() throws. On a GPU kMostStarted steps may be under way, so that the device never waits for
   /// the host; once a step has failed, those started after it change nothing.
   void start_step(
-      const model::BatchSource& source, const Progress& progress, const AskStop& stop = [] { return Stop::no; });
+      const model::BatchSource& source, const Progress& progress, const AskRequests& ask = [] { return Requests{}; });
   StepResult finish_step();
   /// Steps from graphs that were compared with eager ones (graphs.check), and found equal.
   Index steps_checked() const { return steps_checked_; }
@@ -156,7 +162,7 @@ class Engine {
   void warm_up_passes();
   /// The ops of a step, in the order of run_passes() to run_update(); a graph may hold the first, or all but the
   /// upload.
-  void run_step(const AskStop& stop, Via via);
+  void run_step(const AskRequests& ask, Via via);
   /// What the coming step does with graphs.
   GraphCache::State graph_state(Via via) const;
   void begin_layer_graphs(GraphCache::State state);
@@ -167,7 +173,7 @@ class Engine {
   double launching_s() const { return layer_graphs_.launches().host_s() + train_graph_.launches().host_s(); }
   Index graph_evaluations() const { return evaluated_batches_ - forgotten_at_batch_; }
   void run_passes();
-  void upload_terms(Stop stop);
+  void upload_terms(const Requests& requests);
   void sum_terms();
   void run_update();
   /// What the calls between ranks of the coming step must be like: those of eager steps, or those that steps make with

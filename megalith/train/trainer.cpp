@@ -68,6 +68,7 @@ class Run {
     memory_bytes_ = largest(total(engine_.taken_bytes()));
     start();
     if (is_evaluation_missing()) evaluate();
+    saved_at_ = monotonic_s();
     const Index first_step = progress_.step;
     if (first()) {
       for (const std::string& warning : plan_.warnings()) log::warning(warning);
@@ -86,13 +87,13 @@ class Run {
       const bool saves = last || due(plan_.checkpoint.interval);
       // A GPU is given the next step before the numbers of this one are read; nothing may wait where the state is used.
       const int may_wait = saves || is_evaluation_due() ? 0 : engine_.steps_ahead();
-      const bool stop = finish_steps(may_wait);
-      if (stop && !last) {
-        finish_steps(0);
+      Requests wanted = finish_steps(may_wait);
+      if (wanted.stop == Stop::asked || wanted.save) add(wanted, finish_steps(0));
+      if (wanted.stop == Stop::asked && !last) {
         write_traced();
         return save_and_stop();
       }
-      if (saves) save(last ? Failure::ends_the_run : Failure::is_a_warning);
+      if (saves || wanted.save) save(last ? Failure::ends_the_run : Failure::is_a_warning);
       if (is_evaluation_due()) evaluate();
     }
     report_hand_overs();
@@ -208,7 +209,8 @@ class Run {
     if (engine_.steps_started() == 0) finished_at_ = monotonic_s();
     engine_.start_step(train_batches_, progress_, [this] {
       const Index next = progress_.step + 2 + engine_.steps_ahead();
-      return inputs_.stop_asked(std::min(next, plan_.train.steps)) ? Stop::asked : Stop::no;
+      return Requests{.stop = inputs_.stop_asked(std::min(next, plan_.train.steps)) ? Stop::asked : Stop::no,
+                      .save = first() && is_save_due()};
     });
     ++progress_.step;
     progress_.samples += plan_.train.global_batch;
@@ -301,22 +303,33 @@ class Run {
     }
   }
 
-  /// Reads and reports steps until so many are still under way. True when some rank was asked to stop.
-  bool finish_steps(int still_under_way) {
-    if (engine_.steps_started() <= still_under_way) return false;
+  /// By the clock.
+  bool is_save_due() const {
+    const double every_s = plan_.checkpoint.every_s;
+    return every_s > 0 && monotonic_s() - saved_at_ >= every_s;
+  }
+
+  static void add(Requests& sum, const Requests& more) {
+    if (more.stop == Stop::asked) sum.stop = Stop::asked;
+    sum.save = sum.save || more.save;
+  }
+
+  /// Reads and reports steps until so many are still under way. Returns what ranks asked for meanwhile.
+  Requests finish_steps(int still_under_way) {
+    if (engine_.steps_started() <= still_under_way) return {};
     std::vector<StepResult> results;
     while (engine_.steps_started() > still_under_way) results.push_back(finish_step());
     const double now = monotonic_s(), seconds = (now - finished_at_) / static_cast<double>(results.size());
     Index step = progress_.step - still_under_way - static_cast<Index>(results.size());
-    bool stop = false;
+    Requests wanted;
     for (const StepResult& result : results) {
       ++step;
       if (first()) report(step, result, seconds);
-      stop = stop || result.stop;
+      add(wanted, {.stop = result.stop ? Stop::asked : Stop::no, .save = result.save});
       refuse_hopeless(step, result);
     }
     finished_at_ = now;
-    return stop;
+    return wanted;
   }
 
   /// fp16: a step that overflows at the smallest scale is skipped and changes nothing, so the next ones differ from it
@@ -396,6 +409,7 @@ class Run {
       if (first())
         log::warning(str("checkpoint of step ", progress_.step, " was not saved, training goes on: ", error.what()));
     }
+    saved_at_ = monotonic_s();
   }
 
   Outcome save_and_stop() {
@@ -425,6 +439,7 @@ class Run {
   bool check_is_reported_ = false, any_finished_ = false;
   std::optional<Tracer> tracer_;
   Progress progress_;
+  double saved_at_ = 0;     ///< when training last went on from a save, or began; of rank 0
   double finished_at_ = 0;  ///< when the last step's numbers were read, or the first of a row was started
   Index memory_bytes_ = 0;
   bool metrics_failed_ = false;
