@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/mpi/mpi_world.h"
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/io/fault_fs.h"
+#include "megalith/io/reader.h"
 #include "megalith/train/engine.h"
 
 namespace megalith::apps {
@@ -107,6 +109,13 @@ void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, c
     comm::run_ranks(
         job.ranks, [&](comm::World& world) { run_on_device(job, world.rank(), gpus, world, body); }, job.options);
   }
+}
+
+void warn_of_faults(const Launcher& launcher) {
+  const char* const faults = std::getenv("MEGALITH_FAULT");
+  if (faults == nullptr || *faults == '\0' || launcher.process > 0) return;
+  log::warning(str("MEGALITH_FAULT = ", io::printable(faults),
+                   ": file operations are made to fail, as a test asks; unset it to train"));
 }
 
 std::shared_ptr<io::Fs> rank_fs(int rank) {

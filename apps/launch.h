@@ -41,6 +41,8 @@ void require_processes(const Launcher& launcher, std::string_view what, Index ra
 void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, const std::function<void()>& prepare,
              const std::function<void(comm::World&)>& body);
 
+/// Says on standard error that MEGALITH_FAULT asks for faults, where it does.
+void warn_of_faults(const Launcher& launcher);
 /// The file system of one rank, with the faults that MEGALITH_FAULT asks for.
 std::shared_ptr<io::Fs> rank_fs(int rank);
 

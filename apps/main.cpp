@@ -221,6 +221,7 @@ int run(int argc, char** argv) {
   try {
     const Launcher launcher = detect_launcher();
     prepare_for_faults(launcher.processes > 0 ? launcher.process : -1);
+    warn_of_faults(launcher);
     return run(program, {argv + std::min(argc, 1), argv + argc}, launcher);
   } catch (const std::exception& error) {
     return report_error(error);

@@ -191,6 +191,10 @@ void run_train(const TrainOptions& options, train::Resume resume) {
                                     .init = job->init,
                                     .screen = screen(),
                                     .stop_asked = stop_asked,
+                                    .require_folders =
+                                        [&] {
+                                          for (const io::RunLock& lock : job->locks) lock.require_in_place();
+                                        },
                                     .gemm_table = job->gemm_table,
                                     .cache = cache,
                                     .trace = options.trace};

@@ -19,8 +19,8 @@ namespace megalith::io {
 namespace {
 
 constexpr std::array<std::string_view, kNumOperations> kNames = {
-    "create",   "append", "write",      "sync", "close",  "map",    "rename",  "sync_dir",
-    "make_dir", "unlink", "remove_dir", "list", "exists", "is_dir", "is_link", "file_size"};
+    "create", "append",     "write", "sync",   "close",  "map",     "rename",    "sync_dir",  "make_dir",
+    "unlink", "remove_dir", "list",  "exists", "is_dir", "is_link", "file_size", "free_bytes"};
 
 struct ErrorName {
   std::string_view name;
@@ -266,6 +266,9 @@ bool FaultFs::is_link(const Path& path) {
 }
 std::uint64_t FaultFs::file_size(const Path& path) {
   return run(*state_, Operation::file_size, path, [&] { return inner_->file_size(path); });
+}
+std::uint64_t FaultFs::free_bytes(const Path& directory) {
+  return run(*state_, Operation::free_bytes, directory, [&] { return inner_->free_bytes(directory); });
 }
 
 }  // namespace megalith::io

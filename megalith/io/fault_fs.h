@@ -29,9 +29,10 @@ enum class Operation : std::uint8_t {
   exists,
   is_dir,
   is_link,
-  file_size
+  file_size,
+  free_bytes
 };
-inline constexpr int kNumOperations = 16;
+inline constexpr int kNumOperations = 17;
 /// "create", "append", ...: stable, since recorded sweeps name their points by them.
 std::string_view operation_name(Operation operation);
 
@@ -90,6 +91,7 @@ class FaultFs final : public Fs {
   bool is_dir(const Path& path) override;
   bool is_link(const Path& path) override;
   std::uint64_t file_size(const Path& path) override;
+  std::uint64_t free_bytes(const Path& directory) override;
 
   /// Shared with the files it made, which may outlive it.
   struct State {

@@ -72,6 +72,10 @@ class Fs {
   virtual bool is_dir(const Path& path) = 0;
   virtual bool is_link(const Path& path) = 0;  ///< a symbolic link, whatever it points to
   virtual std::uint64_t file_size(const Path& path) = 0;
+  /// That this user may still write below a folder, as its file system says, which may not be right; kUnknownBytes
+  /// where it does not say.
+  virtual std::uint64_t free_bytes(const Path& directory) = 0;
+  static constexpr std::uint64_t kUnknownBytes = ~std::uint64_t{0};
 };
 
 /// The real file system: POSIX calls, EINTR and short writes handled.

@@ -37,6 +37,7 @@ class ModelFs final : public Fs {
   bool is_dir(const Path& path) override;
   bool is_link(const Path&) override { return false; }
   std::uint64_t file_size(const Path& path) override;
+  std::uint64_t free_bytes(const Path&) override { return kUnknownBytes; }
 
   /// Called after every operation that changes something, durable or not.
   void on_change(std::function<void()> observer) { observer_ = std::move(observer); }

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "megalith/base/error.h"
@@ -200,6 +201,11 @@ class PosixFs final : public Fs {
     struct stat info {};
     if (!find("file_size", path, info)) throw_system("look at", path, ENOENT);
     return static_cast<std::uint64_t>(info.st_size);
+  }
+  std::uint64_t free_bytes(const Path& directory) override {
+    struct statvfs info {};
+    if (restart([&] { return ::statvfs(directory.c_str(), &info); }) < 0) throw_system("free_bytes", directory, errno);
+    return info.f_blocks == 0 ? kUnknownBytes : std::uint64_t{info.f_bavail} * info.f_frsize;
   }
 
  private:

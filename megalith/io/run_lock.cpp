@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "megalith/base/error.h"
@@ -46,9 +47,13 @@ RunLock RunLock::take(const Path& folder) {
   std::filesystem::create_directories(folder, error);
   if (error) throw IoError(system_problem("make_dir", folder.string(), error.value()));
   const Path path = folder / "run.lock";
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  if (fd < 0 && errno == ELOOP) throw IoError(str("[", path.string(), "] is a link: remove it"));
   if (fd < 0) throw IoError(system_problem("open", path.string(), errno));
   RunLock lock(fd, folder);  // closes fd when an error is thrown below
+  struct stat info {};
+  if (::fstat(fd, &info) < 0 || !S_ISREG(info.st_mode))
+    throw IoError(str("[", path.string(), "] is no regular file: remove it"));
 
   struct flock whole {};
   whole.l_type = F_WRLCK;
@@ -65,7 +70,19 @@ RunLock RunLock::take(const Path& folder) {
   if (::ftruncate(fd, 0) < 0 || ::pwrite(fd, self.data(), self.size(), 0) != static_cast<::ssize_t>(self.size())) {
     throw IoError(system_problem("write", path.string(), errno));
   }
+  lock.require_in_place();  // it may have been removed after it was opened
   return lock;
+}
+
+void RunLock::require_in_place() const {
+  const Path path = folder_ / "run.lock";
+  struct stat held {
+  }, there{};
+  if (::fstat(fd_, &held) == 0 && ::lstat(path.c_str(), &there) == 0 && held.st_dev == there.st_dev &&
+      held.st_ino == there.st_ino)
+    return;
+  throw IoError(
+      str("[", path.string(), "] was removed or replaced while this job held it: the folder is no longer its own"));
 }
 
 bool RunLock::covers(const Path& path) const {

@@ -12,13 +12,17 @@ namespace megalith::io {
 /// but a forked child keeps it alive.
 class RunLock {
  public:
-  /// Makes the folder when it is absent. Throws IoError that names host, pid and start time of the job that holds it.
+  /// Makes the folder when it is absent. Follows no link. Throws IoError that names host, pid and start time of the job
+  /// that holds it.
   static RunLock take(const Path& folder);
   RunLock(RunLock&&) noexcept;
   RunLock& operator=(RunLock&&) noexcept;
   ~RunLock();
 
   const Path& folder() const { return folder_; }
+  /// Throws IoError unless FOLDER/run.lock is still the file that is locked: where it is not, the folder was removed
+  /// under the job, and may be another's by now.
+  void require_in_place() const;
   /// Whether `path` is the folder or lies in it.
   bool covers(const Path& path) const;
 

@@ -64,9 +64,15 @@ std::string event(Index step, const std::string& what) {
   return real(1, now_s()) + whole(2, static_cast<std::uint64_t>(step)) + what;
 }
 
-void write_record(io::OutputFile& file, const std::string& data) {
+void write_record(io::LogFile& file, const std::string& data) {
   const std::string length = little(static_cast<std::uint64_t>(data.size()));
-  file.write(std::string_view(length + little(masked_crc(length)) + data + little(masked_crc(data))));
+  file.write(length + little(masked_crc(length)) + data + little(masked_crc(data)));
+}
+
+/// The path of a file of this start's own, in a folder that is made.
+io::Path made_in(io::Fs& fs, const io::Path& folder) {
+  fs.make_dir(folder);
+  return folder / str("events.out.tfevents.", static_cast<long long>(now_s()), ".", host_name(), ".", ::getpid());
 }
 
 }  // namespace
@@ -77,14 +83,11 @@ std::uint32_t crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-EventFile::EventFile(io::Fs& fs, const io::Path& folder, Index resumed_step) {
-  fs.make_dir(folder);
-  file_ = fs.append(folder /
-                    str("events.out.tfevents.", static_cast<long long>(now_s()), ".", host_name(), ".", ::getpid()));
+EventFile::EventFile(io::Fs& fs, const io::Path& folder, Index resumed_step) : file_(fs, made_in(fs, folder)) {
   constexpr int kFileVersion = 3, kSessionLog = 7, kStatus = 1, kStart = 1;
-  write_record(*file_, event(0, bytes(kFileVersion, "brain.Event:2")));
+  write_record(file_, event(0, bytes(kFileVersion, "brain.Event:2")));
   // "This session starts at a step": what an earlier one logged from there on is void.
-  if (resumed_step > 0) write_record(*file_, event(resumed_step + 1, bytes(kSessionLog, whole(kStatus, kStart))));
+  if (resumed_step > 0) write_record(file_, event(resumed_step + 1, bytes(kSessionLog, whole(kStatus, kStart))));
 }
 
 void EventFile::write(Index step, const std::vector<Scalar>& scalars) {
@@ -92,7 +95,7 @@ void EventFile::write(Index step, const std::vector<Scalar>& scalars) {
   std::string summary;
   for (const Scalar& scalar : scalars)
     summary += bytes(kValue, bytes(kTag, scalar.tag) + real(kSimpleValue, static_cast<float>(scalar.value)));
-  write_record(*file_, event(step, bytes(kSummary, summary)));
+  write_record(file_, event(step, bytes(kSummary, summary)));
 }
 
 }  // namespace megalith::train

@@ -1,11 +1,10 @@
 #pragma once
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "megalith/base/types.h"
-#include "megalith/io/fs.h"
+#include "megalith/io/log_file.h"
 
 namespace megalith::train {
 
@@ -26,7 +25,7 @@ class EventFile {
   void write(Index step, const std::vector<Scalar>& scalars);
 
  private:
-  std::unique_ptr<io::OutputFile> file_;
+  io::LogFile file_;
 };
 
 /// CRC-32C (Castagnoli) of the bytes, as in RFC 3720, appendix B.4.

@@ -46,19 +46,16 @@ std::set<Index> drop_later_lines(io::Fs& fs, const io::Path& file, Index last_st
 
 }  // namespace
 
-MetricsLog::MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step) {
-  evaluated_ = drop_later_lines(fs, file, resumed_step);
-  file_ = fs.append(file);
-}
-
-void MetricsLog::line(const std::string& text) { file_->write(text + "\n"); }
+MetricsLog::MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step)
+    : evaluated_(drop_later_lines(fs, file, resumed_step)), file_(fs, file) {}
 
 void MetricsLog::write(const StepMetrics& m) {
   line(str("{\"step\":", m.step, ",\"loss\":", number(m.result.loss), ",\"grad_norm\":", number(m.result.grad_norm),
            ",\"lr\":", number(m.result.learning_rate), ",\"loss_scale\":", number(m.result.loss_scale),
            ",\"skipped\":", m.result.skipped ? 1 : 0, ",\"tokens\":", m.tokens,
            ",\"step_time_s\":", number(m.step_time_s), ",\"tokens_per_second\":", number(m.tokens_per_second),
-           ",\"model_tflops_per_s\":", number(m.model_tflops_per_s), ",\"memory_bytes\":", m.memory_bytes, "}"));
+           ",\"model_tflops_per_s\":", number(m.model_tflops_per_s), ",\"missed_saves\":", m.missed_saves,
+           ",\"memory_bytes\":", m.memory_bytes, "}"));
 }
 
 void MetricsLog::write_eval(Index step, const std::string& name, double loss) {

@@ -1,9 +1,8 @@
 #pragma once
-#include <memory>
 #include <set>
 #include <string>
 
-#include "megalith/io/fs.h"
+#include "megalith/io/log_file.h"
 #include "megalith/train/graph_accounting.h"
 
 namespace megalith::train {
@@ -14,11 +13,12 @@ struct StepMetrics {
   StepResult result;
   Index tokens = 0;  ///< trained on since the start of the run
   double step_time_s = 0, tokens_per_second = 0, model_tflops_per_s = 0;
+  Index missed_saves = 0;  ///< that this start of the run could not write
   Index memory_bytes = 0;  ///< of the rank that holds most: planned, and measured on GPUs
 };
 
 /// DIR/metrics.jsonl: one JSON object a line, numbers with enough digits to read back the same double. A log, not
-/// state: appended without sync. Used by rank 0 alone.
+/// state: appended without sync. What a full disk refuses is written with the next line. Used by rank 0 alone.
 class MetricsLog {
  public:
   /// Going on from a step drops the lines of later steps, which the resumed run writes again.
@@ -28,14 +28,14 @@ class MetricsLog {
   /// Rank 0's graphs, as captured by the end of a step.
   void write_graphs(Index step, const GraphAccount& account);
   /// Returns when all that was written is durable: before a checkpoint says that its steps are done.
-  void sync() { file_->sync(); }
+  void sync() { file_.sync(); }
   /// Whether the log holds an evaluation of a step.
   bool has_eval(Index step) const { return evaluated_.contains(step); }
 
  private:
-  void line(const std::string& text);
-  std::unique_ptr<io::OutputFile> file_;
+  void line(const std::string& text) { file_.write(text + "\n"); }
   std::set<Index> evaluated_;  ///< steps
+  io::LogFile file_;
 };
 
 }  // namespace megalith::train

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 
 #include "megalith/base/error.h"
@@ -182,7 +183,24 @@ std::vector<checkpoint::ShardReport> Saver::write_vocabulary(const io::Path& sta
   return reports;
 }
 
-checkpoint::Digest128 Saver::save(const Progress& progress) {
+std::string Saver::lack_of_space() {
+  // The rest: headers, manifest, vocabulary.
+  constexpr Index kTensors = 3, kRest = Index{4} << 20;
+  const auto needed = static_cast<std::uint64_t>(
+      kTensors * model::count_parameters(plan_.model) * size_of(plan_.train.policy().master) + kRest);
+  std::uint64_t free = io::Fs::kUnknownBytes;
+  try {
+    free = fs_.free_bytes(folder_);
+  } catch (const io::SystemError& error) {
+    if (error.number() == ENOSPC || error.number() == EDQUOT) free = 0;
+  } catch (const IoError&) {  // the save will say what is wrong
+  }
+  if (free >= needed) return "";
+  return str("[", folder_.string(), "] a checkpoint takes ", human_bytes(static_cast<Index>(needed)), ", ",
+             human_bytes(static_cast<Index>(free)), " are free: free some space, or write elsewhere");
+}
+
+checkpoint::Digest128 Saver::save(const Progress& progress, Space space) {
   const bool first = engine_.world().rank() == 0;
   std::string problem;
   const auto attempt = [&](auto&& work) {  // an I/O failure of one rank is everybody's answer, not a deadlock
@@ -193,6 +211,7 @@ checkpoint::Digest128 Saver::save(const Progress& progress) {
     }
   };
   io::Path staging;
+  if (first && space == Space::asked) problem = lack_of_space();
   if (first) attempt([&] { staging = io::begin_save(fs_, folder_, progress.step); });
   staging = share_text(engine_.world(), staging.string());
 

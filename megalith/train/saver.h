@@ -26,6 +26,9 @@ struct Resumed {
   std::vector<std::string> warnings;  ///< damaged checkpoints passed over, settings that differ
 };
 
+/// Whether a save first asks the file system for the space that it has.
+enum class Space : std::uint8_t { not_asked, asked };
+
 /// Saves and loads the whole training state of all ranks. Every member is collective. Files are written by the owners
 /// of the elements, on the first data-parallel replica; the manifest by rank 0.
 class Saver {
@@ -34,8 +37,11 @@ class Saver {
   Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder);
 
   /// Publishes step_<progress.step> and prunes old ones. Returns the state digest; throws IoError on every rank when
-  /// any rank could not write: nothing is acknowledged then, and the earlier checkpoints stand.
-  checkpoint::Digest128 save(const Progress& progress);
+  /// any rank could not write, or asked for space and there was too little: nothing is acknowledged then, and the
+  /// earlier checkpoints stand.
+  checkpoint::Digest128 save(const Progress& progress, Space space = Space::not_asked);
+  /// What a save lacks in its folder by now; empty where it has enough, or nobody knows. Not collective.
+  std::string lack_of_space();
 
   /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. A damaged one, or one whose state
   /// digest is not that of what was loaded, is passed over or refused as checkpoint.on_corrupt says. Throws

@@ -11,6 +11,7 @@
 #include "megalith/base/text.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/event_file.h"
+#include "megalith/train/gather.h"
 #include "megalith/train/gemm_cache.h"
 #include "megalith/train/metrics.h"
 #include "megalith/train/trace_file.h"
@@ -69,6 +70,7 @@ class Run {
     start();
     if (is_evaluation_missing()) evaluate();
     saved_at_ = monotonic_s();
+    warn_of_space();
     const Index first_step = progress_.step;
     if (first()) {
       for (const std::string& warning : plan_.warnings()) log::warning(warning);
@@ -353,6 +355,7 @@ class Run {
                               .step_time_s = seconds,
                               .tokens_per_second = tokens / seconds,
                               .model_tflops_per_s = model::flops_per_token(plan_.model) * tokens / seconds * 1e-12,
+                              .missed_saves = missed_saves_,
                               .memory_bytes = memory_bytes_};
     log_metrics([&] { metrics_->write(metrics); });
     log_events(step, {{"train/loss", result.loss},
@@ -363,14 +366,20 @@ class Run {
     line_.step(metrics);
   }
 
-  /// Metrics are no state: a full disk costs lines of the log, not the run.
+  /// Metrics are no state: a full disk delays lines of the log, and does not end the run.
   template <class Write>
   void log_metrics(Write&& write) {
+    keep_up(metrics_are_late_, "metrics.jsonl", write);
+  }
+  template <class Write>
+  void keep_up(bool& late, const char* what, Write&& write) {
     try {
       write();
+      if (late) note(str(what, " is complete again"));
+      late = false;
     } catch (const IoError& error) {
-      if (!metrics_failed_) log::warning(str("metrics are not complete: ", error.what()));
-      metrics_failed_ = true;
+      if (!late) log::warning(str(what, " is not complete, and is tried again at every step: ", error.what()));
+      late = true;
     }
   }
 
@@ -394,18 +403,42 @@ class Run {
   }
 
   void log_events(Index step, const std::vector<Scalar>& scalars) {
-    if (events_) log_metrics([&] { events_->write(step, scalars); });
+    if (events_) keep_up(events_are_late_, "the event file", [&] { events_->write(step, scalars); });
+  }
+
+  /// A folder that was removed under the run ends it: nobody holds the lock of one that a save would make. Collective.
+  void require_folders() {
+    std::string lost;
+    try {
+      if (first()) inputs_.require_folders();
+    } catch (const IoError& error) {
+      lost = error.what();
+    }
+    lost = share_text(world_, std::move(lost));
+    if (!lost.empty()) throw IoError(lost);
+  }
+
+  /// While there is time to make room.
+  void warn_of_space() {
+    if (!first()) return;
+    if (const std::string lack = saver_.lack_of_space(); !lack.empty())
+      log::warning("the next save will fail: " + lack);
   }
 
   void save(Failure failure) {
+    require_folders();
     try {
       const double begin = monotonic_s();
       if (first()) log_metrics([&] { metrics_->sync(); });
-      const checkpoint::Digest128 digest = saver_.save(progress_);
+      // What a file system says of its space may be wrong: the last save tries in any case.
+      const checkpoint::Digest128 digest =
+          saver_.save(progress_, failure == Failure::ends_the_run ? Space::not_asked : Space::asked);
       note(str("saved step ", progress_.step, ", state digest ", digest.hex(), ", ",
                std::round((monotonic_s() - begin) * 1e3), " ms"));
+      if (failure == Failure::is_a_warning) warn_of_space();
     } catch (const IoError& error) {
       if (failure == Failure::ends_the_run) throw;
+      ++missed_saves_;
       if (first())
         log::warning(str("checkpoint of step ", progress_.step, " was not saved, training goes on: ", error.what()));
     }
@@ -442,7 +475,8 @@ class Run {
   double saved_at_ = 0;     ///< when training last went on from a save, or began; of rank 0
   double finished_at_ = 0;  ///< when the last step's numbers were read, or the first of a row was started
   Index memory_bytes_ = 0;
-  bool metrics_failed_ = false;
+  Index missed_saves_ = 0;
+  bool metrics_are_late_ = false, events_are_late_ = false;
 };
 
 }  // namespace

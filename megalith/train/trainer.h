@@ -23,6 +23,8 @@ struct TrainInputs {
   /// Whether this process was asked to stop (a signal). Read once in every step on every rank. Where it was not, the
   /// argument is the step that a request from now on ends the run with.
   std::function<bool(Index)> stop_asked = [](Index) { return false; };
+  /// Throws IoError where a folder of the run is no longer this job's. Called on rank 0 before every save.
+  std::function<void()> require_folders = [] {};
   std::optional<ops::KnownGemms> gemm_table = {};  ///< of a run whose bits this one is to have
   io::Path cache = {};                             ///< folder of what jobs can find out again; empty: none
   io::Path trace = {};                             ///< a file for the times of all ops of steps 3 to 5; empty: none

@@ -68,6 +68,44 @@ TEST_F(Program, DiskErrorsAreWarningsUntilTheLastSave) {
   EXPECT_NE(late.err.find("no space left"), std::string::npos) << late.err;
 }
 
+TEST_F(Program, LinesThatADiskRefusedAreWrittenLater) {
+  ASSERT_EQ(run_shell(train("whole")).code, 0);
+  for (const std::string fault : {"0:write:3:ENOSPC", "0:write:3:short", "0:write:3:EIO,0:append:2:EIO"}) {
+    const std::string name = "a" + std::to_string(fault.size());
+    const Finished run = run_shell("MEGALITH_FAULT=" + fault + " " + train(name));
+    EXPECT_EQ(run.code, 0) << run.err;
+    EXPECT_EQ(metrics(name), metrics("whole")) << fault;
+    EXPECT_NE(run.err.find("metrics.jsonl is not complete, and is tried again at every step: ["), std::string::npos)
+        << run.err;
+    EXPECT_NE(run.err.find("metrics.jsonl is complete again"), std::string::npos) << run.err;
+    EXPECT_NE(run.err.find("MEGALITH_FAULT = " + fault + ": file operations are made to fail"), std::string::npos);
+  }
+}
+
+TEST_F(Program, ASaveWithoutSpaceIsMissedBeforeItBeginsAndCounted) {
+  const Finished run = run_shell("MEGALITH_FAULT='0:free_bytes:2:ENOSPC' " + train("a", "--set checkpoint.interval=3"));
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.err, ::testing::ContainsRegex("checkpoint of step 3 was not saved, training goes on: .* a checkpoint "
+                                                "takes [0-9.]+ MiB, 0 B are free: free some space"));
+  EXPECT_NE(run.err.find("saved step 6"), std::string::npos) << run.err;
+  const std::vector<std::string> lines = metrics("a");
+  EXPECT_EQ(nlohmann::json::parse(lines.at(2)).at("missed_saves"), 0) << lines.at(2);
+  EXPECT_EQ(nlohmann::json::parse(lines.at(3)).at("missed_saves"), 1) << lines.at(3);
+  const Finished early = run_shell("MEGALITH_FAULT='0:free_bytes:*:ENOSPC' " + train("b"));
+  EXPECT_EQ(early.code, 0) << "the last save is tried in any case: " << early.err;
+  EXPECT_NE(early.err.find("the next save will fail: ["), std::string::npos) << early.err;
+}
+
+TEST_F(Program, AnOutThatIsRemovedUnderARunEndsItAndStaysRemoved) {
+  for (const std::string grid : {"", "--set parallel.tp=2"}) {
+    const Finished run = beside_a_run(train_process("a", grid + " --set checkpoint.interval=50"), out("a"),
+                                      "rm -r " + out("a") + "; wait $pid");
+    EXPECT_EQ(run.code, 74) << run.err;
+    EXPECT_NE(run.err.find("run.lock] was removed or replaced while this job held it"), std::string::npos) << run.err;
+    EXPECT_FALSE(std::filesystem::exists(out("a")));
+  }
+}
+
 /// `command` while another job, `train` with many steps, is at work in `busy`.
 Finished run_beside(const std::string& train, const std::string& busy, const std::string& command) {
   return beside_a_run(train + " 2>/dev/null", busy, command + "; code=$?; kill -9 $pid; wait $pid; exit $code");

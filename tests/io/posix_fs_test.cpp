@@ -30,6 +30,7 @@ TEST(PosixFs, WritesAndMaps) {
   file->close();
   EXPECT_EQ(fs->map(dir / "a").text(), "hello world");
   EXPECT_EQ(fs->file_size(dir / "a"), 11u);
+  EXPECT_GT(fs->free_bytes(dir.path()), 0u);
   const auto log = fs->append(dir / "a");
   log->write("!");
   log->close();

@@ -34,6 +34,30 @@ TEST(RunLock, FreedWhenDestroyedAndWhenMovedFrom) {
   EXPECT_NO_THROW(RunLock::take(dir.path()));
 }
 
+TEST(RunLock, FollowsNoLink) {
+  const TempDir dir;
+  write_all(dir / "mine", "precious");
+  std::filesystem::create_symlink(dir / "mine", dir / "run.lock");
+  EXPECT_EQ(error_of<IoError>([&] { RunLock::take(dir.path()); }),
+            "[" + (dir / "run.lock").string() + "] is a link: remove it");
+  EXPECT_EQ(read_all(dir / "mine"), "precious");
+  std::filesystem::remove(dir / "run.lock");
+  std::filesystem::create_directory(dir / "run.lock");
+  EXPECT_THROW(RunLock::take(dir.path()), IoError);
+}
+
+TEST(RunLock, KnowsWhenItsFolderWasRemoved) {
+  const TempDir dir;
+  const RunLock lock = RunLock::take(dir / "run");
+  EXPECT_NO_THROW(lock.require_in_place());
+  std::filesystem::remove_all(dir / "run");
+  const auto text = [&] { return error_of<IoError>([&] { lock.require_in_place(); }); };
+  EXPECT_THAT(text(), HasSubstr("run.lock] was removed or replaced while this job held it"));
+  const RunLock next = RunLock::take(dir / "run");
+  EXPECT_THAT(text(), HasSubstr("was removed or replaced"));
+  EXPECT_NO_THROW(next.require_in_place());
+}
+
 TEST(RunLock, CoversItsFolderAndWhatLiesInIt) {
   const TempDir dir;
   const RunLock lock = RunLock::take(dir / "run");
