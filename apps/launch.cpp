@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -135,12 +136,13 @@ io::Path cache_folder() {
 
 int report_error(const std::exception& error, int rank) {
   const auto* ours = dynamic_cast<const Error*>(&error);
-  const ExitCode code = ours != nullptr ? ours->code() : ExitCode::internal;
+  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  const ExitCode code = ours != nullptr ? ours->code() : no_memory ? ExitCode::io : ExitCode::internal;
   if (code == ExitCode::requeue && rank > 0) return static_cast<int>(code);  // every process comes to it
   if (code == ExitCode::usage) {
     std::fprintf(stderr, "error: %s\n", error.what());
   } else {
-    const std::string text = error.what();
+    const std::string text = no_memory ? "[memory] the system has no more memory" : error.what();
     const bool named = rank < 0 || is_verdict_of_all(code) || text.starts_with("rank ");
     std::fprintf(stderr, "megalith: %s %s%s\n", code_name(code).c_str(), named ? "" : str("rank ", rank, ": ").c_str(),
                  text.c_str());

@@ -1,3 +1,4 @@
+// Over 500 lines: the order of everything that a step and its memory go through, in one place.
 #include "megalith/train/engine.h"
 
 #include <algorithm>
@@ -13,6 +14,8 @@
 #include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
 #include "megalith/train/gpu_memory.h"
+#include "megalith/train/host_memory.h"
+#include "megalith/train/host_state.h"
 #include "megalith/train/stage_config.h"
 
 namespace megalith::train {
@@ -98,7 +101,16 @@ Index Engine::fragmentation_bytes() const {
   return planned_bytes().at(kScratchOwner) - std::max(stage_.scratch_alive_bytes(), optimizer_plan_.alive_bytes);
 }
 
+Index Engine::host_bytes() const {
+  const Index taken = plan_.device == Device::cpu ? total(planned_bytes()) : 0;
+  return taken + HostState::copy_bytes(plan_.device, stage_.params(), mesh_.dp);
+}
+
 void Engine::allocate(InitialValues values) {
+  const std::string lack = lack_of_host_memory(
+      world_, host_bytes(), "[memory] the plan",
+      "use a smaller train.micro_batch or model, or more ranks on more hosts; `megalith plan` prints what takes it");
+  if (!lack.empty()) throw IoError(lack);
   ex_.emplace(plan_.device);
   replays_.emplace(world_, *ex_);
   ex_->set_determinism(plan_.train.determinism());

@@ -87,8 +87,8 @@ class Engine {
   /// Of the planned scratch, what no tensor holds when they hold most.
   Index fragmentation_bytes() const;
   /// Takes all memory and initialises parameters; those to be written later are 0. On a GPU all that a step uses has
-  /// then been loaded and connected. Throws ConfigError when the hosts have too little memory for graphs.check.
-  /// Collective.
+  /// then been loaded and connected. Before that, throws IoError when a host has less memory left than its ranks take,
+  /// ConfigError when a GPU has, or when the hosts have too little for graphs.check. Collective.
   void allocate(InitialValues values = InitialValues::from_seed);
   /// By owner, what allocate() took and, under the names of measured_owners(), what it saw the libraries take.
   const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
@@ -154,6 +154,8 @@ class Engine {
     Event done;
   };
   void plan_optimizer();
+  /// Of the host: what allocate() takes on the CPU, and a copy of the state that saves take.
+  Index host_bytes() const;
   void initialise();
   /// Runs everything once that a step runs, so that the first step finds it connected, loaded and chosen; changes no
   /// state. Books what the libraries take meanwhile; `before` is what else was in use before anything was allocated.

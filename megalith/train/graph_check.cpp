@@ -73,10 +73,11 @@ GraphCheck::GraphCheck(comm::World& world, const config::RunPlan& plan, const Me
 void GraphCheck::require_memory() const {
   if (plan_.graphs.mode == capture::GraphMode::none || plan_.graphs.check_steps == 0) return;
   const bool has_witness = plan_.graphs.mode == capture::GraphMode::layers;
-  require_host_memory(
+  const std::string lack = lack_of_host_memory(
       world_, capture::MemoryCopy::host_bytes(compared()) + (has_witness ? capture::PieceWitness::host_bytes() : 0),
       str("graphs.check = ", plan_.graphs.check_steps),
       "run fewer ranks on a host, a smaller model or train.micro_batch, or graphs.check = 0");
+  if (!lack.empty()) throw ConfigError(lack);
 }
 
 GraphCheck::Checked GraphCheck::turn(Index runs_before) const {

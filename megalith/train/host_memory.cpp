@@ -4,7 +4,6 @@
 #include <limits>
 #include <string>
 
-#include "megalith/base/error.h"
 #include "megalith/base/host.h"
 #include "megalith/base/host_limits.h"
 #include "megalith/base/str.h"
@@ -13,7 +12,7 @@
 
 namespace megalith::train {
 
-void require_host_memory(std::span<const HostShare> ranks, const std::string& what, const std::string& fix) {
+std::string lack_of_host_memory(std::span<const HostShare> ranks, const std::string& what, const std::string& fix) {
   for (std::size_t first = 0; first < ranks.size(); ++first) {
     Index needed = 0, available = std::numeric_limits<Index>::max(), count = 0;
     for (const HostShare& rank : ranks) {
@@ -23,17 +22,18 @@ void require_host_memory(std::span<const HostShare> ranks, const std::string& wh
       ++count;
     }
     if (needed <= available) continue;
-    throw ConfigError(str(what, ": needs ", human_bytes(needed), " (", needed, " bytes) of host memory for the ", count,
-                          " ranks on the host of rank ", first, ", which has ", human_bytes(available), " (", available,
-                          " bytes) free: ", fix));
+    return str(what, ": needs ", human_bytes(needed), " (", needed, " bytes) of host memory for the ",
+               count == 1 ? "rank" : str(count, " ranks"), " on the host of rank ", first, ", which has ",
+               human_bytes(available), " (", available, " bytes) free: ", fix);
   }
+  return "";
 }
 
-void require_host_memory(comm::World& world, Index bytes, const std::string& what, const std::string& fix) {
+std::string lack_of_host_memory(comm::World& world, Index bytes, const std::string& what, const std::string& fix) {
   Exec host;
   comm::barrier(host, world.all());
   const HostShare mine{host_id(), bytes, host_limits().memory_available.value_or(std::numeric_limits<Index>::max())};
-  require_host_memory(comm::gather_values(world.all(), mine), what, fix);
+  return lack_of_host_memory(comm::gather_values(world.all(), mine), what, fix);
 }
 
 }  // namespace megalith::train

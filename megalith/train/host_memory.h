@@ -14,11 +14,11 @@ struct HostShare {
   Index available = 0;  ///< before any of them has taken anything
 };
 
-/// Throws ConfigError when the ranks of a host together need more than it has available: `what` ("graphs.check = 2") is
-/// the setting that asks for it, `fix` how to ask for less.
-void require_host_memory(std::span<const HostShare> ranks, const std::string& what, const std::string& fix);
-/// The same, where each rank needs `bytes` and all have taken what else they take. Throws on all ranks or on none.
+/// Says which host's ranks together need more than it has available; empty where none do. `what` ("graphs.check = 2")
+/// asks for it, `fix` is how to ask for less.
+std::string lack_of_host_memory(std::span<const HostShare> ranks, const std::string& what, const std::string& fix);
+/// The same, where each rank needs `bytes` and all have taken what else they take. The same text on all ranks.
 /// Collective.
-void require_host_memory(comm::World& world, Index bytes, const std::string& what, const std::string& fix);
+std::string lack_of_host_memory(comm::World& world, Index bytes, const std::string& what, const std::string& fix);
 
 }  // namespace megalith::train

@@ -12,6 +12,11 @@ HostState::HostState(Exec& ex, const ParamBuffer& params, const optim::Optimizer
       on_device_{params.masters(), optimizer.m(), optimizer.v()},
       whole_(on_device_) {}
 
+Index HostState::copy_bytes(Device device, const ParamBuffer& params, const comm::Group& dp) {
+  if (is_in_place(device, params) || dp.rank() != 0) return 0;
+  return 3 * bytes_of({params.numel()}, params.policy().master);
+}
+
 const Tensor& HostState::held(std::size_t i) {
   if (!in_place() && memory_.data() == nullptr) {
     const Shape shape{params_.numel()};

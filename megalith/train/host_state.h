@@ -12,6 +12,9 @@ namespace megalith::train {
 /// taken when it is first needed.
 class HostState {
  public:
+  /// That pull() and reserve() take on a rank.
+  static Index copy_bytes(Device device, const ParamBuffer& params, const comm::Group& dp);
+
   HostState(Exec& ex, const ParamBuffer& params, const optim::Optimizer& optimizer, comm::Group dp);
 
   /// Takes the copy's memory where pull() will need it. Throws IoError where the host has none left.
@@ -30,7 +33,10 @@ class HostState {
   const Tensor& v() { return held(2); }
 
  private:
-  bool in_place() const { return ex_.device() == Device::cpu && !params_.is_sharded(); }
+  static bool is_in_place(Device device, const ParamBuffer& params) {
+    return device == Device::cpu && !params.is_sharded();
+  }
+  bool in_place() const { return is_in_place(ex_.device(), params_); }
   /// The i-th of the three on the device, of the elements of own_ranges().
   Tensor on_device(std::size_t i, const OwnRange& range) const;
   const Tensor& held(std::size_t i);

@@ -59,6 +59,25 @@ TEST_F(Program, ASignalSavesAndStopsAndTheRunGoesOn) {
   EXPECT_GE(metrics("a").size(), done + 2);
 }
 
+TEST_F(Program, ARunThatTheHostCannotHoldIsRefusedInOneLine) {
+  const Finished refused =
+      run_shell(train("large", "--set model.num_layers=64 --set model.hidden_size=16384 --set model.num_heads=256"));
+  EXPECT_EQ(refused.code, 74) << refused.err;
+  EXPECT_THAT(refused.err,
+              ::testing::ContainsRegex("^megalith: E74 rank 0: \\[memory\\] the plan: needs 3\\.[0-9]+ TiB "
+                                       "\\([0-9]+ bytes\\) of host memory for the rank on the host of "
+                                       "rank 0, which has [^\n]*\n$"));
+}
+
+TEST_F(Program, AnAllocationThatFailsEndsARunInOneLine) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers take more address space than the limit";
+#endif
+  const Finished failed = run_shell("ulimit -v 1500000; " + train("large", "--set model.hidden_size=2048"));
+  EXPECT_EQ(failed.code, 74) << failed.err;
+  EXPECT_THAT(failed.err, ::testing::ContainsRegex("megalith: E74 rank 0: \\[memory\\] [^\n]*\n$"));
+}
+
 TEST_F(Program, DiskErrorsAreWarningsUntilTheLastSave) {
   const Finished early = run_shell("MEGALITH_FAULT='0:sync_dir:3:EIO' " + train("a", "--set checkpoint.interval=4"));
   EXPECT_EQ(early.code, 0) << early.err;

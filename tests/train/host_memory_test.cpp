@@ -5,38 +5,53 @@
 #include "megalith/base/error.h"
 #include "megalith/comm/threads/thread_world.h"
 
+#include "tests/train/small_run.h"
+
 namespace megalith::train {
 namespace {
 
 TEST(HostMemoryOfRanks, IsAddedUpByHost) {
-  const auto refusal = [](const std::vector<HostShare>& ranks) -> std::string {
+  const auto lack = [](const std::vector<HostShare>& ranks) {
+    return lack_of_host_memory(ranks, "graphs.check = 2", "less");
+  };
+  EXPECT_EQ(lack({{1, 512, 1024}, {1, 512, 1024}, {2, 900, 1000}}), "");
+  EXPECT_EQ(lack({{1, 512, 1024}, {2, 900, 1000}, {2, 1148, 1100}}),
+            "graphs.check = 2: needs 2.00 KiB (2048 bytes) of host memory for the 2 ranks on the host of rank 1, which "
+            "has 1000 B (1000 bytes) free: less");
+  EXPECT_EQ(lack({{1, 1025, 1024}}),
+            "graphs.check = 2: needs 1.00 KiB (1025 bytes) of host memory for the rank on the host of rank 0, which "
+            "has 1.00 KiB (1024 bytes) free: less");
+}
+
+TEST(HostMemoryOfRanks, TooLittleIsToldToAllRanks) {
+  comm::run_ranks(3, [](comm::World& world) {
+    EXPECT_EQ(lack_of_host_memory(world, 1, "graphs.check = 2", "less"), "");
+    const std::string lack = lack_of_host_memory(world, Index{1} << 50, "graphs.check = 2", "less");
+    EXPECT_NE(lack.find("graphs.check = 2: needs 3072.00 TiB"), std::string::npos) << lack;
+    EXPECT_NE(lack.find("for the 3 ranks on the host of rank 0"), std::string::npos) << lack;
+  });
+}
+
+// Under a sharded optimizer the first rank of dp gathers what it saves in a copy.
+TEST(HostMemoryOfRanks, ThePlanIsRefusedBeforeAnythingIsTaken) {
+  const auto refusal = [](const testing::Grid& grid) -> std::string {
+    config::RunConfig asked = testing::small_config(grid, "fp32", 1);
+    asked.model.hidden_size = 65536;
+    asked.model.ffn_hidden_size = 262144;
+    asked.model.num_heads = 64;
+    const config::RunPlan plan = config::resolve(asked);
     try {
-      require_host_memory(ranks, "graphs.check = 2", "less");
-    } catch (const ConfigError& error) {
+      comm::run_ranks(grid.ranks(), [&](comm::World& world) { train::Engine(world, plan).allocate(); });
+    } catch (const IoError& error) {
       return error.what();
     }
     return "";
   };
-  EXPECT_EQ(refusal({{1, 512, 1024}, {1, 512, 1024}, {2, 900, 1000}}), "");
-  EXPECT_EQ(refusal({{1, 512, 1024}, {2, 900, 1000}, {2, 1148, 1100}}),
-            "graphs.check = 2: needs 2.00 KiB (2048 bytes) of host memory for the 2 ranks on the host of rank 1, which "
-            "has 1000 B (1000 bytes) free: less");
-}
-
-TEST(HostMemoryOfRanks, TooLittleIsRefusedOnAllRanks) {
-  for (const Index bytes : {Index{1}, Index{1} << 50}) {
-    comm::run_ranks(3, [&](comm::World& world) {
-      const bool is_too_much = bytes > 1;
-      try {
-        require_host_memory(world, bytes, "graphs.check = 2", "less");
-        EXPECT_FALSE(is_too_much);
-      } catch (const ConfigError& error) {
-        EXPECT_TRUE(is_too_much);
-        EXPECT_NE(std::string(error.what()).find("graphs.check = 2: needs"), std::string::npos) << error.what();
-        EXPECT_NE(std::string(error.what()).find("for the 3 ranks on the host of rank 0"), std::string::npos);
-      }
-    });
-  }
+  const std::string one = refusal({}), sharded = refusal({.dp = 2, .sharding = Sharding::optimizer});
+  EXPECT_NE(one.find("[memory] the plan: needs "), std::string::npos) << one;
+  EXPECT_NE(one.find(" TiB ("), std::string::npos) << one;
+  EXPECT_NE(one.find("use a smaller train.micro_batch or model, or more ranks on more hosts"), std::string::npos);
+  EXPECT_NE(sharded.find("for the 2 ranks on the host of rank 0"), std::string::npos) << sharded;
 }
 
 }  // namespace
