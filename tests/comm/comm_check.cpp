@@ -7,6 +7,7 @@
 //   all, NAME          the cases of transport_cases.h, or one of them, or a misuse (which then ends in its error)
 //   --list             the misuse cases: name, ranks, exit code, one a line
 //   --expect NAME      what the error text of a misuse case must contain, one fragment a line
+//   --mutations        the cases of mutation_cases.h for processes, one name a line; each is a WHAT, too
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,7 @@
 #include "megalith/comm/threads/thread_world.h"
 
 #include "tests/comm/gpu_ranks.h"
+#include "tests/comm/mutation_cases.h"
 #include "tests/comm/transport_cases.h"
 
 namespace megalith::comm {
@@ -37,6 +39,9 @@ void run_named(World& world, const std::string& name) {
   for (const MisuseCase& each : misuse_cases()) {
     if (name == each.name) each.run(world);
   }
+  for (const MutationCase& each : mutation_cases()) {
+    if (name == each.name()) run_mutated(world, each);
+  }
 }
 
 int report(const std::exception& error) {
@@ -46,8 +51,12 @@ int report(const std::exception& error) {
   return static_cast<int>(code);
 }
 
-bool is_misuse(const std::string& name) {
-  return std::ranges::any_of(misuse_cases(), [&](const MisuseCase& each) { return name == each.name; });
+double timeout_of(const std::string& name) {
+  if (std::ranges::any_of(misuse_cases(), [&](const MisuseCase& each) { return name == each.name; }))
+    return kMisuseTimeout_s;
+  const bool is_mutation =
+      std::ranges::any_of(mutation_cases(), [&](const MutationCase& each) { return name == each.name(); });
+  return is_mutation ? kMutationTimeout_s : 60;
 }
 
 /// Runs `body` as this process's rank under mpirun.
@@ -80,6 +89,12 @@ int run(const std::vector<std::string>& arguments) {
     }
     return 0;
   }
+  if (arguments.size() == 1 && arguments[0] == "--mutations") {
+    for (const MutationCase& each : mutation_cases()) {
+      if (!each.of_threads) std::printf("%s\n", each.name().c_str());
+    }
+    return 0;
+  }
   if (arguments.size() == 2 && arguments[0] == "--expect") {
     for (const MisuseCase& each : misuse_cases()) {
       if (each.name != arguments[1]) continue;
@@ -89,7 +104,7 @@ int run(const std::vector<std::string>& arguments) {
   }
   const bool threads = arguments.size() >= 2 && arguments[0] == "--threads";
   const std::string name = arguments.size() % 2 == 1 ? arguments.back() : "all";
-  const WorldOptions options{.timeout_s = is_misuse(name) ? kMisuseTimeout_s : 60};
+  const WorldOptions options{.timeout_s = timeout_of(name)};
   const auto body = [&](World& world) { run_named(world, name); };
   if (threads) {
     run_ranks(std::atoi(arguments[1].c_str()), body, options);

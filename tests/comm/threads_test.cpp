@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/comm/threads/thread_world.h"
 
+#include "tests/comm/mutation_cases.h"
 #include "tests/comm/transport_cases.h"
 
 namespace megalith::comm {
@@ -47,6 +48,21 @@ TEST_P(ThreadsMisuse, EndsWithItsError) {
 
 INSTANTIATE_TEST_SUITE_P(All, ThreadsMisuse, testing::ValuesIn(misuse_cases()),
                          [](const auto& each) { return std::string(each.param.name); });
+
+class ThreadsMutation : public testing::TestWithParam<MutationCase> {};
+
+TEST_P(ThreadsMutation, IsNoticedAndWritesBehindNoTensor) {
+  const MutationCase& mutated = GetParam();
+  try {
+    run_ranks(2, [&](World& world) { run_mutated(world, mutated); }, {.timeout_s = kMutationTimeout_s});
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.code() == ExitCode::collective || error.code() == ExitCode::hang) << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ThreadsMutation, testing::ValuesIn(mutation_cases()),
+                         [](const auto& each) { return each.param.name(); });
 
 std::string text_of_failure(int ranks, const std::function<void(World&)>& body) {
   try {

@@ -392,6 +392,27 @@ void many_posted_sends(World& world) {
   for (Pending& each : sends) each.wait(ex);
 }
 
+/// A large send is done once its receive is posted, though the receiver waits for a later message.
+void received_while_waiting(World& world) {
+  const Group all = everyone(world);
+  if (world.size() < 2 || world.rank() > 1) return;
+  Exec ex(device_of(world));
+  Values<float> large(200000), small(3);
+  std::fill(large.values.begin(), large.values.end(), static_cast<float>(world.rank()));
+  const Tensor a = large.put(ex), b = small.put(ex);
+  if (world.rank() == 0) {
+    send(ex, all, a, 1, 0).wait(ex);
+    send(ex, all, b, 1, 1).wait(ex);
+    ex.synchronize();
+  } else {
+    Pending first = recv(ex, all, a, 0, 0);
+    recv(ex, all, b, 0, 1).wait(ex);
+    first.wait(ex);
+    large.get(ex);
+    require(large[0] == 0 && large.values.back() == 0, "the large message has come");
+  }
+}
+
 /// More bytes than a transport sends in one piece.
 void long_messages(World& world) {
   const Group all = everyone(world);
@@ -477,6 +498,7 @@ constexpr TransportCase kCases[] = {
     {"LanesInOrder", lanes_in_order},
     {"ThreeLanes", three_lanes, "on GPUs messages have two lanes"},
     {"ManyPostedSends", many_posted_sends},
+    {"ReceivedWhileWaiting", received_while_waiting},
     {"LongMessages", long_messages},
     {"CountersAndLog", counters_and_log},
     {"AllAgree", all_agree},

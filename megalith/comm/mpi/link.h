@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "megalith/base/types.h"
+#include "megalith/comm/mpi/header_queue.h"
 
 namespace megalith::comm {
 
@@ -21,7 +22,7 @@ class Link {
   /// This rank fails: tells the others why (nothing when `reason` is empty or another rank has told first), gives what
   /// is in flight a moment to end, and makes no progress from then on, because the memory of what is still in flight
   /// may go while the error unwinds (MPI would read it, or fault). All further calls but this one throw AbortedError.
-  /// At most 0.1 s.
+  /// headers() is empty then. At most 0.1 s.
   virtual void settle(std::string_view reason) noexcept = 0;
   /// The first of two tags (headers and payloads) of a lane of the `group`-th group that both ranks share.
   virtual int tag(Index group, int lane) const = 0;
@@ -30,8 +31,12 @@ class Link {
   /// "rank 2 failed first: its error" once another rank has told so, else empty.
   virtual const std::string& failure() = 0;
   virtual double timeout_s() const = 0;
+  HeaderQueue& headers() { return headers_; }
 
   static constexpr Index kMaxBytes = Index{1} << 26;
+
+ private:
+  HeaderQueue headers_;
 };
 
 }  // namespace megalith::comm

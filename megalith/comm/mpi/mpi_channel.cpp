@@ -30,8 +30,8 @@ MpiChannel::MpiChannel(Link& link, std::string name, std::vector<int> world_rank
   }
 }
 
-int MpiChannel::tag_of(int peer, int lane) const {
-  return link_.tag(group_numbers_[static_cast<std::size_t>(peer)], lane);
+Transfer::Lane MpiChannel::lane_to(int peer, int lane, const Call& call) const {
+  return {this, &call, peer, link_.tag(group_numbers_[static_cast<std::size_t>(peer)], lane)};
 }
 
 Header MpiChannel::header_of(const Call& call, int part) const {
@@ -56,7 +56,11 @@ void MpiChannel::wait_for(const Call& call, Done&& done, Awaited&& awaited) {
   constexpr int kLookEvery = 16;
   Backoff backoff;
   try {
-    for (int round = 1; !done(); ++round) {
+    const auto is_done = [&] {
+      link_.headers().advance(link_);
+      return done();
+    };
+    for (int round = 1; !is_done(); ++round) {
       backoff.pause();
       if (round % kLookEvery != 0) continue;
       if (!link_.failure().empty()) throw AbortedError(where(call.op) + link_.failure());
@@ -75,11 +79,11 @@ void MpiChannel::clear_legs() {
   for (Leg& each : legs_) each.out_bytes = each.in_bytes = -1;
 }
 
-bool MpiChannel::advance_legs(const Call& call) {
+bool MpiChannel::advance_legs() {
   bool done = true;
-  for (int i = 0; i < size(); ++i) {
-    if (!leg(i).receiving.advance(link_, *this, call, i)) done = false;
-    if (!leg(i).sending.advance(link_, *this, call, i)) done = false;
+  for (Leg& each : legs_) {
+    if (!each.receiving.advance(link_)) done = false;
+    if (!each.sending.advance(link_)) done = false;
   }
   return done;
 }
@@ -92,15 +96,14 @@ void MpiChannel::exchange(const Call& call, int part) {
     Leg& other = leg(from);
     if (other.in_bytes < 0) continue;
     if (call.op == Op::all_to_all) header.count = static_cast<std::uint64_t>(other.in_bytes);
-    other.receiving.start_recv(link_, header, other.in, other.in_bytes, world_rank(from),
-                               tag_of(from, kCollectiveLane));
+    other.receiving.start_recv(link_, header, other.in, other.in_bytes, lane_to(from, kCollectiveLane, call));
   }
   for (int distance = 1; distance < size(); ++distance) {
     const int to = (rank() + distance) % size();
     Leg& other = leg(to);
     if (other.out_bytes < 0) continue;
     if (call.op == Op::all_to_all) header.count = static_cast<std::uint64_t>(other.out_bytes);
-    other.sending.start_send(link_, header, other.out, other.out_bytes, world_rank(to), tag_of(to, kCollectiveLane));
+    other.sending.start_send(link_, header, other.out, other.out_bytes, lane_to(to, kCollectiveLane, call));
   }
   const auto awaited = [&] {
     RankList ranks;
@@ -110,7 +113,7 @@ void MpiChannel::exchange(const Call& call, int part) {
     return ranks;
   };
   wait_for(
-      call, [&] { return advance_legs(call); }, awaited);
+      call, [&] { return advance_legs(); }, awaited);
 }
 
 std::byte* MpiChannel::staging(int member, Index bytes) {
@@ -262,16 +265,16 @@ void MpiChannel::barrier(const Call& call, Stream) {
 Ticket MpiChannel::post_send(const Call& call, const void* data, Stream) {
   const auto [slot, ticket] = in_flight_.take(*this, call);
   slot.call = call;
-  slot.transfer.start_send(link_, header_of(call, 0), data, call.count * size_of(call.dtype), world_rank(call.root),
-                           tag_of(call.root, call.lane));
+  slot.transfer.start_send(link_, header_of(call, 0), data, call.count * size_of(call.dtype),
+                           lane_to(call.root, call.lane, slot.call));
   return ticket;
 }
 
 Ticket MpiChannel::post_recv(const Call& call, void* data, Stream) {
   const auto [slot, ticket] = in_flight_.take(*this, call);
   slot.call = call;
-  slot.transfer.start_recv(link_, header_of(call, 0), data, call.count * size_of(call.dtype), world_rank(call.root),
-                           tag_of(call.root, call.lane));
+  slot.transfer.start_recv(link_, header_of(call, 0), data, call.count * size_of(call.dtype),
+                           lane_to(call.root, call.lane, slot.call));
   return ticket;
 }
 
@@ -284,7 +287,7 @@ void MpiChannel::wait(Ticket ticket, Stream) {
     return ranks;
   };
   wait_for(
-      slot.call, [&] { return slot.transfer.advance(link_, *this, slot.call, peer); }, awaited);
+      slot.call, [&] { return slot.transfer.advance(link_); }, awaited);
   in_flight_.give_back(ticket);
 }
 

@@ -161,6 +161,7 @@ void MpiLink::settle(std::string_view reason) noexcept {
     // The failure that brought us here is the one to report.
   }
   settled_ = true;
+  headers().clear();
 }
 
 int MpiLink::tag(Index group, int lane) const {

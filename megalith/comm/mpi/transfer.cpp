@@ -1,8 +1,10 @@
+#include "megalith/comm/mpi/transfer.h"
+
+#include <algorithm>
 #include <cstring>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/comm/mpi/mpi_channel.h"
 
 namespace megalith::comm {
 namespace {
@@ -30,61 +32,91 @@ std::string theirs(const Header& there, const Header& expected, const Channel& c
 
 }  // namespace
 
-void Transfer::start_pieces(Link& link, std::byte* data, Index bytes, int world_rank, int tag) {
-  for (Index at = 0; at < bytes; at += Link::kMaxBytes) {
-    const Index piece = std::min(Link::kMaxBytes, bytes - at);
-    pieces_.push_back(receiving_ ? link.irecv(data + at, piece, world_rank, tag)
-                                 : link.isend(data + at, piece, world_rank, tag));
+void Transfer::start_pieces(Link& link) {
+  const int to = lane_.channel->world_rank(lane_.peer), tag = lane_.tag + 1;
+  for (Index at = 0; at < bytes_; at += Link::kMaxBytes) {
+    const Index piece = std::min(Link::kMaxBytes, bytes_ - at);
+    pieces_.push_back(receiving_ ? link.irecv(data_ + at, piece, to, tag) : link.isend(data_ + at, piece, to, tag));
   }
 }
 
-void Transfer::start_send(Link& link, const Header& header, const void* data, Index bytes, int world_rank, int tag) {
+void Transfer::start_send(Link& link, const Header& header, const void* data, Index bytes, const Lane& lane) {
   constexpr Index kHeader = sizeof(Header);
   buffer_.resize(static_cast<std::size_t>(kHeader + kSmallBytes));
-  active_ = true;
-  receiving_ = header_done_ = false;
+  active_ = opened_ = true;
+  receiving_ = header_came_ = false;
   header_ = header;
+  lane_ = lane;
+  // MPI only reads from a send's memory; its pieces share one function with those of a receive.
+  data_ = const_cast<std::byte*>(static_cast<const std::byte*>(data));
   bytes_ = bytes;
   pieces_.clear();
   const bool small = bytes <= kSmallBytes;
   std::memcpy(buffer_.data(), &header, sizeof(header));
   if (small && bytes > 0) std::memcpy(buffer_.data() + kHeader, data, static_cast<std::size_t>(bytes));
-  first_ = link.isend(buffer_.data(), small ? kHeader + bytes : kHeader, world_rank, tag);
-  // MPI only reads from a send's memory; its pieces share one function with those of a receive.
-  if (!small)
-    start_pieces(link, const_cast<std::byte*>(static_cast<const std::byte*>(data)), bytes, world_rank, tag + 1);
+  first_ = link.isend(buffer_.data(), small ? kHeader + bytes : kHeader, lane.channel->world_rank(lane.peer), lane.tag);
+  if (!small) start_pieces(link);
 }
 
-void Transfer::start_recv(Link& link, const Header& expected, void* data, Index bytes, int world_rank, int tag) {
+void Transfer::start_recv(Link& link, const Header& expected, void* data, Index bytes, const Lane& lane) {
   buffer_.resize(sizeof(Header) + static_cast<std::size_t>(kSmallBytes));
   active_ = receiving_ = true;
-  header_done_ = false;
+  header_came_ = opened_ = false;
   header_ = expected;
+  lane_ = lane;
   data_ = static_cast<std::byte*>(data);
   bytes_ = bytes;
   pieces_.clear();
-  first_ = link.irecv(buffer_.data(), static_cast<Index>(buffer_.size()), world_rank, tag);
-  if (bytes > kSmallBytes) start_pieces(link, data_, bytes, world_rank, tag + 1);
+  first_ =
+      link.irecv(buffer_.data(), static_cast<Index>(buffer_.size()), lane.channel->world_rank(lane.peer), lane.tag);
+  link.headers().add(*this);
 }
 
-bool Transfer::advance(Link& link, const Channel& channel, const Call& call, int peer) {
+bool Transfer::header_came(Link& link) {
+  if (!header_came_) header_came_ = link.test(first_);
+  return header_came_;
+}
+
+bool Transfer::shares_lane_with(const Transfer& other) const {
+  return lane_.tag == other.lane_.tag &&
+         lane_.channel->world_rank(lane_.peer) == other.lane_.channel->world_rank(other.lane_.peer);
+}
+
+void Transfer::open(Link& link) {
+  const Channel& channel = *lane_.channel;
+  Header there;
+  std::memcpy(&there, buffer_.data(), sizeof(there));
+  if (there != header_) {
+    channel.throw_mismatch(*lane_.call, channel.world_rank(), theirs(there, header_, channel),
+                           channel.world_rank(lane_.peer));
+  }
+  opened_ = true;
+  if (bytes_ > kSmallBytes) return start_pieces(link);
+  if (bytes_ > 0) std::memcpy(data_, buffer_.data() + sizeof(Header), static_cast<std::size_t>(bytes_));
+}
+
+bool Transfer::advance(Link& link) {
   if (!active_) return true;
-  if (!header_done_) {
-    if (!link.test(first_)) return false;
-    header_done_ = true;
-    Header there;
-    std::memcpy(&there, buffer_.data(), sizeof(there));
-    if (receiving_ && there != header_) {
-      channel.throw_mismatch(call, channel.world_rank(), theirs(there, header_, channel), channel.world_rank(peer));
+  if (!opened_ || !header_came(link)) return false;
+  while (!pieces_.empty() && link.test(pieces_.back())) pieces_.pop_back();
+  active_ = !pieces_.empty();
+  return !active_;
+}
+
+void HeaderQueue::advance(Link& link) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < waiting_.size(); ++i) {
+    Transfer* const receive = waiting_[i];
+    const auto is_before = [&](const Transfer* other) { return receive->shares_lane_with(*other); };
+    const bool its_turn = receive->header_came(link) &&
+                          std::none_of(waiting_.begin(), waiting_.begin() + static_cast<Index>(kept), is_before);
+    if (its_turn) {
+      receive->open(link);
+    } else {
+      waiting_[kept++] = receive;
     }
   }
-  while (!pieces_.empty() && link.test(pieces_.back())) pieces_.pop_back();
-  if (!pieces_.empty()) return false;
-  if (receiving_ && bytes_ <= kSmallBytes && bytes_ > 0) {
-    std::memcpy(data_, buffer_.data() + sizeof(Header), static_cast<std::size_t>(bytes_));
-  }
-  active_ = false;
-  return true;
+  waiting_.resize(kept);
 }
 
 }  // namespace megalith::comm
