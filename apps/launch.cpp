@@ -21,6 +21,8 @@
 #include "megalith/io/reader.h"
 #include "megalith/train/engine.h"
 
+#include "apps/signals.h"
+
 namespace megalith::apps {
 namespace {
 
@@ -66,6 +68,17 @@ void require_processes(const Launcher& launcher, std::string_view what, Index ra
 
 namespace {
 
+/// What f() gives. When it throws, a launcher may end this process before another one has reported.
+template <class F>
+auto noting_failure(F&& f) {
+  try {
+    return f();
+  } catch (...) {
+    set_unsaved(Unsaved::of_a_failed_job);
+    throw;
+  }
+}
+
 /// `body` in the world that ranks compute in: the host's own on CPUs, one between the ranks' GPUs on GPUs. `gpus`: of
 /// all ranks of the process, if they are to reach each other's memory.
 void run_on_device(const JobShape& job, int gpu, std::span<const int> gpus, comm::World& host,
@@ -81,10 +94,11 @@ void run_on_device(const JobShape& job, int gpu, std::span<const int> gpus, comm
 
 void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, const std::function<void()>& prepare,
              const std::function<void(comm::World&)>& body) {
+  const auto report = [](const std::exception& error, int rank) { return report_error(error, rank); };
   if (launcher.processes > 0) {
     JobShape job;
     const auto options = [&] {
-      job = shape();
+      job = noting_failure(shape);
       comm::set_graph_environment(job.behind_graphs);
       return job.options;
     };
@@ -97,8 +111,7 @@ void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, c
       prepare();
       run_on_device(job, gpu, {}, world, body);
     };
-    comm::run_mpi_rank(
-        all, [](const std::exception& error, int rank) { return report_error(error, rank); }, options);
+    comm::run_mpi_rank([&](comm::World& world) { noting_failure([&] { all(world); }); }, report, options);
   } else {
     const JobShape job = shape();
     comm::set_graph_environment(job.behind_graphs);
@@ -108,7 +121,8 @@ void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, c
     std::vector<int> gpus(reach ? static_cast<std::size_t>(job.ranks) : 0);
     std::iota(gpus.begin(), gpus.end(), 0);
     comm::run_ranks(
-        job.ranks, [&](comm::World& world) { run_on_device(job, world.rank(), gpus, world, body); }, job.options);
+        job.ranks, [&](comm::World& world) { run_on_device(job, world.rank(), gpus, world, body); }, job.options,
+        report);
   }
 }
 

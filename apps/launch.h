@@ -37,7 +37,8 @@ void require_processes(const Launcher& launcher, std::string_view what, Index ra
 /// prepare() makes and locks what the job writes to; then `body` runs on every rank: as this process's MPI rank under a
 /// launcher, else on threads of this process; on GPUs with a GPU of its own, over NCCL. Throws what the first failing
 /// rank threw; under MPI a failure, of shape() and prepare() too, is reported here, once, and ends the job with the
-/// error's exit code. A device that is missing is a BackendError, more ranks of a host than GPUs a ConfigError.
+/// error's exit code; so does one of rank threads where another thread does not end. A device that is missing is a
+/// BackendError, more ranks of a host than GPUs a ConfigError.
 void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, const std::function<void()>& prepare,
              const std::function<void(comm::World&)>& body);
 

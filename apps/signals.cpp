@@ -57,7 +57,8 @@ class StopRequest {
   void take(int signal) {
     const bool insists = signal == SIGINT || signal == SIGTERM || signal == SIGUSR1 || signal == SIGUSR2;
     std::unique_lock lock(mutex_);
-    if (last_ == 0) end_with(signal, "before the first step: nothing was trained");
+    if (unsaved_ == Unsaved::of_a_failed_job) ::_exit(128 + signal);
+    if (last_ == 0) end_before_the_first_step(signal);
     if (signal_ != 0) {
       if (insists && monotonic_s() - asked_at_ > kSameRequest_s)
         end_with(signal, "at once: steps after the last save are lost");
@@ -80,6 +81,10 @@ class StopRequest {
     const std::lock_guard lock(mutex_);
     return signal_;
   }
+  void set_unsaved(Unsaved unsaved) {
+    const std::lock_guard lock(mutex_);
+    unsaved_ = unsaved;
+  }
 
  private:
   void note(int signal) {
@@ -96,7 +101,16 @@ class StopRequest {
     ::_exit(128 + signal);
   }
 
+  /// Whatever the other threads do: files are safe at any instant, as they are from a kill.
+  [[noreturn]] void end_before_the_first_step(int signal) const {
+    if (unsaved_ == Unsaved::nothing_done) end_with(signal, "before the first step: nothing was trained");
+    say(str("megalith: E75 stopped by a signal (", ::strsignal(signal),
+            ") before the first step: the checkpoint has all that was done; start again with --resume"));
+    ::_exit(static_cast<int>(ExitCode::requeue));
+  }
+
   std::mutex mutex_;
+  Unsaved unsaved_ = Unsaved::nothing_done;
   int signal_ = 0;
   double asked_at_ = 0;
   Index last_ = 0;
@@ -140,6 +154,8 @@ void catch_stop_signals(int process) {
 }
 
 bool stop_asked(Index last) { return stop_request.is_asked(last); }
+
+void set_unsaved(Unsaved unsaved) { stop_request.set_unsaved(unsaved); }
 
 int stop_signal() { return stop_request.signal(); }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "megalith/base/types.h"
 
 namespace megalith::apps {
@@ -21,6 +23,11 @@ void prepare_for_faults(int process);
 /// would write over what products of libraries keep there. So this comes before any thread is started, MPI's included.
 void catch_stop_signals(int process);
 inline constexpr double kSameRequest_s = 1;
+
+/// What a signal before the first step ends: nothing was done (128 + its number, as above), a checkpoint holds all that
+/// was done (75), or the process has failed and its error is reported by another (no word).
+enum class Unsaved : std::uint8_t { nothing_done, nothing, of_a_failed_job };
+void set_unsaved(Unsaved unsaved);
 
 /// Whether a stop was asked for. Where it was not, `last` is the step that a request from now on ends the run with.
 bool stop_asked(Index last);

@@ -150,9 +150,21 @@ config::RunPlan plan_under(const Launcher& launcher, const RecipeOptions& option
   return config::resolve(asked, launcher.processes);
 }
 
+io::Path out_of(const TrainOptions& options) {
+  return options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
+}
+
+/// Whether there is one to go on from; claim() says what is wrong with a folder that cannot be read.
+bool has_checkpoint(const config::RunPlan& plan, const TrainOptions& options) {
+  try {
+    return !io::published(*io::posix_fs(), train::checkpoint_folder(plan, out_of(options))).empty();
+  } catch (const IoError&) {
+    return false;
+  }
+}
+
 Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Launcher& launcher, train::Resume resume) {
-  const io::Path out =
-      options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
+  const io::Path out = out_of(options);
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
   const std::optional<ops::KnownGemms> gemm_table = read_gemm_table(*fs, plan, options.gemm_table);
   const io::Path init = init_of(*fs, plan, out, resume);
@@ -178,6 +190,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const auto shape = [&] {
     plan = plan_under(launcher, options.recipe);
     if (!options.trace.empty()) train::require_trace(plan, options.trace);
+    if (resume != train::Resume::no && has_checkpoint(plan, options)) set_unsaved(Unsaved::nothing);
     return shape_of(plan);
   };
   const auto prepare_job = [&] { job.emplace(prepare(plan, options, launcher, resume)); };

@@ -78,6 +78,54 @@ TEST_F(Program, AnAllocationThatFailsEndsARunInOneLine) {
   EXPECT_THAT(failed.err, ::testing::ContainsRegex("megalith: E74 rank 0: \\[memory\\] [^\n]*\n$"));
 }
 
+/// A run that does not come to its first step is sent a signal; the seconds that it then takes are printed.
+Finished signalled_at_the_start(const std::string& train, const std::string& signal) {
+  return run_shell("MEGALITH_FAULT='0:*:1:sleep=600s' " + train +
+                   " & pid=$!; until grep -Eq '^SigBlk:.*[4-7c-f]...$' /proc/$pid/status || ! kill -0 $pid; do sleep "
+                   "0.05; done; sleep 1; "
+                   "start=$SECONDS; kill -" +
+                   signal + " $pid; wait $pid; code=$?; echo $((SECONDS - start)); exit $code");
+}
+
+TEST_F(Program, ASignalBeforeTheFirstStepOfAResumeLosesNothing) {
+  const std::string go_on = "--resume=auto --set train.steps=12";
+  const Finished fresh = signalled_at_the_start(train_process("a", go_on), "TERM");
+  EXPECT_EQ(fresh.code, 128 + SIGTERM) << fresh.err;
+  EXPECT_LE(std::stoi(fresh.out), 5);
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  const Finished resumed = signalled_at_the_start(train_process("a", go_on), "USR1");
+  EXPECT_EQ(resumed.code, 75) << resumed.err;
+  EXPECT_LE(std::stoi(resumed.out), 5);
+  EXPECT_THAT(resumed.err,
+              ::testing::HasSubstr("megalith: E75 stopped by a signal (User defined signal 1) before the first step: "
+                                   "the checkpoint has all that was done"));
+  EXPECT_EQ(run_shell(train("a", go_on)).code, 0);
+}
+
+TEST_F(Program, ASignalEndsALongPlanning) {
+  const Finished run = run_shell(train_process("a", "--set model.num_layers=60000 --set model.hidden_size=64") +
+                                 " & pid=$!; sleep 3; start=$SECONDS; kill -TERM $pid; wait $pid; code=$?; "
+                                 "echo $((SECONDS - start)); exit $code");
+  EXPECT_EQ(run.code, 128 + SIGTERM) << run.err;
+  EXPECT_LE(std::stoi(run.out), 5);
+  EXPECT_THAT(run.err, ::testing::HasSubstr("stopped by a signal (Terminated) before the first step"));
+}
+
+// A write that never ends, as on a server that has gone: the other ranks' verdict is said, and the process ends.
+TEST_F(Program, ARankThatStandsStillDoesNotKeepTheProcess) {
+  for (const std::string still : {"3", "0"}) {
+    const Finished run = run_shell("start=$SECONDS; MEGALITH_FAULT=" + still + ":write:5:sleep=600s " +
+                                   train_process("a" + still,
+                                                 "--set parallel.tp=2 --set parallel.pp=2 --set "
+                                                 "parallel.timeout_s=2 --set checkpoint.interval=2") +
+                                   "; code=$?; echo $((SECONDS - start)); exit $code");
+    EXPECT_EQ(run.code, 72) << run.err;
+    EXPECT_LE(std::stoi(run.out), 2 + 10) << still;
+    EXPECT_THAT(run.err, ::testing::ContainsRegex("megalith: E72 rank [0-9]: .* waited [2-9]\\.[0-9] s in .*for rank"))
+        << still;
+  }
+}
+
 TEST_F(Program, DiskErrorsAreWarningsUntilTheLastSave) {
   const Finished early = run_shell("MEGALITH_FAULT='0:sync_dir:3:EIO' " + train("a", "--set checkpoint.interval=4"));
   EXPECT_EQ(early.code, 0) << early.err;

@@ -1,10 +1,14 @@
 #include "megalith/comm/threads/thread_world.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/threads/hub.h"
@@ -48,47 +52,106 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-/// One rank from start to end. Its failure goes into `failure`.
-void run_rank(Hub& hub, int rank, const std::function<void(World&)>& body, std::exception_ptr& failure) {
-  const TeamSize team(std::max(1, allowed_cores() / hub.size()));
+/// The rank threads of one run_ranks().
+class Ranks {
+ public:
+  using Body = std::function<void(World&)>;
+  using Report = std::function<int(const std::exception&, int rank)>;
+
+  Ranks(int size, const Body& body, const WorldOptions& options, const Report& report)
+      : hub_(size, options), body_(body), report_(report), failures_(static_cast<std::size_t>(size)) {}
+
+  void run();
+
+ private:
+  void run_rank(int rank);
+  void fail(int rank, const std::exception_ptr& error);
+  bool have_left_within(double seconds) const;
+  void leave_if_one_stays(int rank, const std::exception_ptr& failure) const;
+
+  Hub hub_;
+  const Body& body_;
+  const Report& report_;
+  std::vector<std::exception_ptr> failures_;
+  std::atomic<int> left_{0};  ///< ranks whose body has ended
+};
+
+void Ranks::fail(int rank, const std::exception_ptr& error) {
+  failures_[static_cast<std::size_t>(rank)] = error;
+  hub_.fail(rank, text_of(error));
+}
+
+/// One rank from start to end.
+void Ranks::run_rank(int rank) {
+  const TeamSize team(std::max(1, allowed_cores() / hub_.size()));
+  std::exception_ptr failure;
   try {
-    ThreadWorld world(hub, rank);
-    body(world);
-    hub.end(rank);
+    ThreadWorld world(hub_, rank);
+    body_(world);
+    hub_.end(rank);
   } catch (...) {
     failure = std::current_exception();
+  }
+  if (failure != nullptr) {
     try {
       rethrow_with_rank(failure, rank);
     } catch (...) {
       failure = std::current_exception();
     }
-    hub.fail(rank, text_of(failure));
+    fail(rank, failure);
   }
+  left_ += 1;
+  if (failure != nullptr && hub_.failed_rank() == rank && report_ != nullptr) leave_if_one_stays(rank, failure);
+}
+
+bool Ranks::have_left_within(double seconds) const {
+  const double start = monotonic_s();
+  while (left_ < hub_.size()) {
+    if (monotonic_s() - start > seconds) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+/// The thread of the rank that failed first is not the one that stands still.
+void Ranks::leave_if_one_stays(int rank, const std::exception_ptr& failure) const {
+  constexpr double kUsual_s = 1, kOthersAct_s = 5;  // they are freed from their waits, and write their call logs
+  if (have_left_within(kUsual_s)) return;
+  int code = static_cast<int>(ExitCode::internal);
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    code = report_(error, rank);
+  } catch (...) {
+    code = report_(InternalError("an exception of a foreign type"), rank);
+  }
+  have_left_within(kOthersAct_s);
+  std::_Exit(code);  // no destructor of what the others may be using
+}
+
+void Ranks::run() {
+  std::vector<std::thread> threads;
+  try {
+    for (int rank = 1; rank < hub_.size(); ++rank) threads.emplace_back([this, rank] { run_rank(rank); });
+    run_rank(0);
+  } catch (const std::system_error& error) {
+    const int rank = static_cast<int>(threads.size()) + 1;
+    const std::string text = str("[run_ranks] thread ", rank, " of ", hub_.size(), " cannot start: ", error.what());
+    fail(rank, std::make_exception_ptr(BackendError(text)));
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (!hub_.failed()) return;
+  const std::exception_ptr& first = failures_[static_cast<std::size_t>(hub_.failed_rank())];
+  if (first != nullptr) std::rethrow_exception(first);
+  throw InternalError(hub_.failure());  // World::abort without an exception
 }
 
 }  // namespace
 
-void run_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options) {
+void run_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options,
+               const std::function<int(const std::exception&, int rank)>& report) {
   if (size < 1) throw InternalError(str("[run_ranks] size = ", size, ": must be at least 1"));
-  Hub hub(size, options);
-  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  try {
-    for (int rank = 1; rank < size; ++rank) {
-      threads.emplace_back([&, rank] { run_rank(hub, rank, body, failures[static_cast<std::size_t>(rank)]); });
-    }
-    run_rank(hub, 0, body, failures[0]);
-  } catch (const std::system_error& error) {
-    const int rank = static_cast<int>(threads.size()) + 1;
-    const std::string text = str("[run_ranks] thread ", rank, " of ", size, " cannot start: ", error.what());
-    failures[static_cast<std::size_t>(rank)] = std::make_exception_ptr(BackendError(text));
-    hub.fail(rank, text);
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (!hub.failed()) return;
-  const std::exception_ptr& first = failures[static_cast<std::size_t>(hub.failed_rank())];
-  if (first != nullptr) std::rethrow_exception(first);
-  throw InternalError(hub.failure());  // World::abort without an exception
+  Ranks(size, body, options, report).run();
 }
 
 }  // namespace megalith::comm

@@ -10,7 +10,12 @@ namespace megalith::comm {
 /// first failure, as its class and with "rank N: " in front (rethrow_with_rank); the others are freed from their waits
 /// at once. Waits give the core away or block when the other ranks need it. A wait for a rank whose body has returned
 /// is a HangError at once.
-void run_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options = {});
+///
+/// With `report` a rank that does not end, whatever it does, cannot keep the job: a second after the first failure it
+/// is called with that on the failed rank's thread, and the process ends with the exit code that it returns when all
+/// ranks have ended, or after 5 s more. Without it this waits for ever.
+void run_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options = {},
+               const std::function<int(const std::exception&, int rank)>& report = nullptr);
 
 /// Cores that this process may use (its affinity mask).
 int allowed_cores();
