@@ -51,8 +51,15 @@ class CrashRun {
   std::string path(const std::string& name) const { return (dir_ / name).string(); }
   /// Trains, or goes on, in `out`; `before` stands in front of the command (environment, timeout).
   Finished train(const std::string& before, const std::string& out) const {
-    return run_shell(before + " " + program() + " train " + recipe() + " --out " + out +
-                     " --resume=auto --set train.steps=" + std::to_string(steps_) + " " + settings_);
+    return run_shell(before + " " + command(out));
+  }
+  /// The same, killed so many milliseconds after it has acknowledged a save.
+  Finished kill_after_save(int milliseconds, const std::string& out) const {
+    const std::string errors = path("stderr");
+    const std::string pause = "sleep " + std::to_string(milliseconds / 1000.0);
+    return run_shell(command(out) + " 2>" + errors + " & pid=$!; until grep -q '^saved ' " + errors +
+                     " || ! kill -0 $pid; do sleep 0.005; done; " + pause +
+                     "; kill -KILL $pid; wait $pid; code=$?; cat " + errors + " >&2; exit $code");
   }
 
   /// What is wrong after a restart that must have gone on from `acknowledged` or later; "" when all is well.
@@ -74,6 +81,10 @@ class CrashRun {
 
  private:
   std::string recipe() const { return path("crash.toml"); }
+  std::string command(const std::string& out) const {
+    return program() + " train " + recipe() + " --out " + out +
+           " --resume=auto --set train.steps=" + std::to_string(steps_) + " " + settings_;
+  }
   std::string settings_;
   std::int64_t steps_;
   TempDir dir_;

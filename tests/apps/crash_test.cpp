@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "megalith/base/str.h"
+
 #include "tests/apps/crash_run.h"
 
 namespace megalith {
@@ -53,23 +55,29 @@ class RandomKills : public ::testing::TestWithParam<const char*> {};
 TEST_P(RandomKills, LoseNothingThatWasAcknowledged) {
   const CrashRun run(std::string(GetParam()) + " --set checkpoint.interval=5 --set train.eval_interval=50", 400);
   std::mt19937 random(20);
-  std::uniform_int_distribution<int> milliseconds(15, 90);
+  std::uniform_int_distribution<int> early(15, 90), after_save(0, 40);
   const std::string out = run.path("out");
   std::int64_t acknowledged = 0;
-  int kills = 0;
+  int kills = 0, after_saves = 0;
   for (int round = 0; round < 20; ++round) {
-    const Finished killed = run.train("timeout -s KILL 0.0" + std::to_string(milliseconds(random)), out);
+    // How long a start takes is the machine's affair: most rounds wait for a save, the others see starts and resumes.
+    const Finished killed = round % 4 == 3 ? run.train(str("timeout -s KILL 0.0", early(random)), out)
+                                           : run.kill_after_save(after_save(random), out);
     if (killed.code == 0) break;
+    ASSERT_EQ(killed.code, 137) << killed.err;
     const testing::Said said = testing::said_by(killed);
     ASSERT_TRUE(said.resumed_at == 0 || said.resumed_at >= acknowledged)
         << "round " << round << ": " << acknowledged << " was acknowledged\n"
         << killed.err;
     acknowledged = std::max(acknowledged, said.acknowledged);
     ++kills;
+    if (said.acknowledged > 0) ++after_saves;
   }
   EXPECT_GT(kills, 3);
+  EXPECT_GE(2 * after_saves, kills);
   EXPECT_EQ(run.problem_of(run.train("", out), acknowledged, out), "");
   RecordProperty("kills", kills);
+  RecordProperty("after_saves", after_saves);
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, RandomKills,
