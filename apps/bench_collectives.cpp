@@ -362,8 +362,7 @@ void run_collectives_bench(const CollectivesBench& options) {
       throw ConfigError(str("--dtype = bf16: sums of ", ranks, " ranks cannot be checked in it; use f32"));
     return JobShape{ranks, device};  // whatever carries calls, GPUs share memory: the roof needs it
   };
-  const auto makes_nothing = [] {};
-  run_job(launcher, shape, makes_nothing, [&](comm::World& world) {
+  const auto body = [&](comm::World& world) {
     const CollectiveTimes times = CollectivesRunner(world, options, device, dtype).run();
     if (world.rank() != 0) return;
     if (options.format == "json")
@@ -371,7 +370,8 @@ void run_collectives_bench(const CollectivesBench& options) {
     else
       print_text(times, str(world.size(), " ranks (", world.transport(), "), ", name_of(dtype), ", median of ",
                             options.rounds, " rounds"));
-  });
+  };
+  run_job(launcher, {.shape = shape, .body = body});
 }
 
 }  // namespace

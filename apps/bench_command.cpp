@@ -177,8 +177,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     if (bench.profile) train::require_single_ops(plan, "--profile");
     return shape_of(plan);
   };
-  const auto makes_nothing = [] {};
-  run_job(launcher, shape, makes_nothing, [&](comm::World& world) {
+  const auto body = [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
     engine.choose_gemms();
@@ -214,7 +213,8 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
                   .unwritten_trace = {}};
     profile_step(world, engine, bench, source, progress, mine);
     if (world.rank() == 0) measured = std::move(mine);
-  });
+  };
+  run_job(launcher, {.shape = shape, .body = body});
   return measured;
 }
 

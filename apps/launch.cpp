@@ -22,6 +22,7 @@
 #include "megalith/train/engine.h"
 
 #include "apps/signals.h"
+#include "apps/version.h"
 
 namespace megalith::apps {
 namespace {
@@ -57,7 +58,8 @@ JobShape shape_of(const config::RunPlan& plan) {
           .device = plan.device,
           .transfers = plan.transfers,
           .behind_graphs = train::calls_behind_graphs(plan),
-          .options = {plan.timeout_s}};
+          .options = {plan.timeout_s},
+          .facts = train::facts_of(plan)};
 }
 
 void require_processes(const Launcher& launcher, std::string_view what, Index ranks, std::string_view fix) {
@@ -92,36 +94,40 @@ void run_on_device(const JobShape& job, int gpu, std::span<const int> gpus, comm
 
 }  // namespace
 
-void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, const std::function<void()>& prepare,
-             const std::function<void(comm::World&)>& body) {
+void run_job(const Launcher& launcher, const JobSteps& steps) {
   const auto report = [](const std::exception& error, int rank) { return report_error(error, rank); };
+  JobShape job;
   if (launcher.processes > 0) {
-    JobShape job;
     const auto options = [&] {
-      job = noting_failure(shape);
+      job = noting_failure(steps.shape);
+      job.facts.insert(job.facts.begin(), {{"build", version()}, {"device.type", std::string(name_of(job.device))}});
       comm::set_graph_environment(job.behind_graphs);
       return job.options;
     };
     const auto all = [&](comm::World& world) {
+      train::require_same(world, job.facts, job.start);
       int gpu = 0;
       if (job.device == Device::cuda) {
         comm::require_gpu_backend(world.size());
         gpu = comm::gpu_of_rank(world);
       }
-      prepare();
-      run_on_device(job, gpu, {}, world, body);
+      steps.read();
+      train::require_same(world, steps.found(), job.start);
+      if (launcher.process == 0) steps.claim();
+      run_on_device(job, gpu, {}, world, steps.body);
     };
     comm::run_mpi_rank([&](comm::World& world) { noting_failure([&] { all(world); }); }, report, options);
   } else {
-    const JobShape job = shape();
+    job = steps.shape();
     comm::set_graph_environment(job.behind_graphs);
     if (job.device == Device::cuda) comm::require_gpus(job.ranks);
-    prepare();
+    steps.read();
+    steps.claim();
     const bool reach = job.transfers == comm::Carrier::copy_engines && comm::refusal_of_peers().empty();
     std::vector<int> gpus(reach ? static_cast<std::size_t>(job.ranks) : 0);
     std::iota(gpus.begin(), gpus.end(), 0);
     comm::run_ranks(
-        job.ranks, [&](comm::World& world) { run_on_device(job, world.rank(), gpus, world, body); }, job.options,
+        job.ranks, [&](comm::World& world) { run_on_device(job, world.rank(), gpus, world, steps.body); }, job.options,
         report);
   }
 }

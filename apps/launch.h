@@ -8,6 +8,7 @@
 #include "megalith/comm/world.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/io/fs.h"
+#include "megalith/train/agreement.h"
 
 namespace megalith::apps {
 
@@ -25,6 +26,8 @@ struct JobShape {
   comm::Carrier transfers = comm::Carrier::copy_engines;  ///< kernels: GPUs do not share memory
   comm::CallsBehindGraphs behind_graphs = comm::CallsBehindGraphs::may_come;
   comm::WorldOptions options{};
+  train::Facts facts{};  ///< what all processes must have been told alike
+  train::Start start = train::Start::fresh;
 };
 /// Of a job that trains by this plan.
 JobShape shape_of(const config::RunPlan& plan);
@@ -33,14 +36,21 @@ JobShape shape_of(const config::RunPlan& plan);
 /// names their number ("--ranks"), `fix` may say how to change it.
 void require_processes(const Launcher& launcher, std::string_view what, Index ranks, std::string_view fix = "");
 
-/// Runs a job, once in every process: shape() says what it needs and makes nothing; when each rank has its device,
-/// prepare() makes and locks what the job writes to; then `body` runs on every rank: as this process's MPI rank under a
-/// launcher, else on threads of this process; on GPUs with a GPU of its own, over NCCL. Throws what the first failing
-/// rank threw; under MPI a failure, of shape() and prepare() too, is reported here, once, and ends the job with the
-/// error's exit code; so does one of rank threads where another thread does not end. A device that is missing is a
-/// BackendError, more ranks of a host than GPUs a ConfigError.
-void run_job(const Launcher& launcher, const std::function<JobShape()>& shape, const std::function<void()>& prepare,
-             const std::function<void(comm::World&)>& body);
+/// What a command does of a job, in this order. All but the body are called once in every process.
+struct JobSteps {
+  std::function<JobShape()> shape;                                      ///< what it needs; makes nothing
+  std::function<void()> read = [] {};                                   ///< what it works on
+  std::function<train::Facts()> found = [] { return train::Facts(); };  ///< what all must have read alike
+  std::function<void()> claim = [] {};     ///< makes and locks what the job writes to: the first process
+  std::function<void(comm::World&)> body;  ///< on every rank
+};
+
+/// Runs a job: on this process's MPI rank under a launcher, else on threads of this process; on GPUs with a GPU of its
+/// own, over NCCL. Throws what the first failing rank threw; under MPI a failure, of any step, is reported here, once,
+/// and ends the job with the error's exit code; so does one of rank threads where another thread does not end.
+/// Processes that differ in what they were told or find, or in the build, are refused (train::require_same) before they
+/// claim anything. A device that is missing is a BackendError, more ranks of a host than GPUs a ConfigError.
+void run_job(const Launcher& launcher, const JobSteps& steps);
 
 /// Says on standard error that MEGALITH_FAULT asks for faults, where it does.
 void warn_of_faults(const Launcher& launcher);

@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include "megalith/base/error.h"
+#include "megalith/base/hash.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
+#include "megalith/base/text.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
@@ -73,7 +75,8 @@ std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io
   io::RunLock lock_of_folder = take(folder, of_folder);
   if (!lock_of_out) lock_of_out = take(out, of_out);
   const io::Leftovers found = io::clean_leftovers(fs, folder, lock_of_folder);
-  const int files = io::clean_temporaries(fs, out, *lock_of_out);
+  int files = io::clean_temporaries(fs, out, *lock_of_out);
+  if (apart) files += io::clean_temporaries(fs, folder, lock_of_folder);
   if (found.staging + found.trash + files > 0) {
     log::info(str("cleared what a dead job left: ", found.staging, " unfinished saves, ", found.trash,
                   " half-removed checkpoints, ", files, " unfinished files"));
@@ -154,12 +157,19 @@ io::Path out_of(const TrainOptions& options) {
   return options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
 }
 
-/// Whether there is one to go on from; claim() says what is wrong with a folder that cannot be read.
-bool has_checkpoint(const config::RunPlan& plan, const TrainOptions& options) {
+/// What tells one checkpoint from another: "manifest 0123456789abcdef".
+std::string content_of(io::Fs& fs, const io::Path& checkpoint) {
+  return "manifest " + hex64(fnv1a(fs.map(checkpoint / io::kManifestName).text()));
+}
+
+/// The newest published checkpoint of a folder, by name and content: "step_00000100, manifest 0123456789abcdef".
+std::string newest_checkpoint(const io::Path& folder) {
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
   try {
-    return !io::published(*io::posix_fs(), train::checkpoint_folder(plan, out_of(options))).empty();
-  } catch (const IoError&) {
-    return false;
+    const std::vector<io::StepFolder> found = io::published(*fs, folder);
+    return found.empty() ? "none" : str(found.front().name(), ", ", content_of(*fs, folder / found.front().name()));
+  } catch (const Error&) {
+    return "not readable";  // claim() and the resume say what is wrong with it
   }
 }
 
@@ -176,9 +186,36 @@ Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Laun
                                      .corpus = data.train.fingerprint(),
                                      .vocabulary = data::read_vocabulary_files(*fs, plan.data.tokenizer, vocabulary),
                                      .unicode = tokenizer->unicode_version()};
-  Job job{plan, out, fs, init, data, identity, gemm_table, {}};
-  if (launcher.process == 0) job.locks = claim(*fs, plan, out, resume);
-  return job;
+  return {plan, out, fs, init, data, identity, gemm_table, {}};
+}
+
+/// What the command line alone says.
+train::Facts facts_of(const TrainOptions& options, train::Resume resume) {
+  constexpr const char* kResume[] = {"no", "yes", "auto"};
+  return {{"--resume", kResume[static_cast<int>(resume)]}, {"--trace", options.trace.empty() ? "no" : "yes"}};
+}
+
+/// What this process has found where the recipe's paths lead.
+train::Facts facts_of(const Job& job, train::Resume resume) {
+  const auto tokens = [](Index count, std::uint64_t fingerprint) {
+    return str(count, " tokens, fingerprint ", hex64(fingerprint));
+  };
+  train::Facts facts = {{"what data.tokenizer has", "a vocabulary of hash " + hex64(job.identity.tokenizer)},
+                        {"what data.train has", tokens(job.data.train.num_tokens(), job.identity.corpus)}};
+  if (job.data.valid) {
+    const data::TokenSource& valid = job.data.valid->source();
+    facts.emplace_back("the held-out data", tokens(valid.num_tokens(), valid.fingerprint()));
+  }
+  if (!job.init.empty()) facts.emplace_back("what train.init has", content_of(*job.fs, job.init));
+  if (resume != train::Resume::no)
+    facts.emplace_back("the newest checkpoint", newest_checkpoint(train::checkpoint_folder(job.plan, job.out)));
+  return facts;
+}
+
+/// Processes may be on hosts of their own.
+void require_shared_folders(comm::World& world, io::Fs& fs, const Job& job) {
+  train::require_shared(world, fs, job.out, "--out");
+  if (!job.plan.checkpoint.dir.empty()) train::require_shared(world, fs, job.plan.checkpoint.dir, "checkpoint.dir");
 }
 
 void run_train(const TrainOptions& options, train::Resume resume) {
@@ -190,12 +227,19 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const auto shape = [&] {
     plan = plan_under(launcher, options.recipe);
     if (!options.trace.empty()) train::require_trace(plan, options.trace);
-    if (resume != train::Resume::no && has_checkpoint(plan, options)) set_unsaved(Unsaved::nothing);
-    return shape_of(plan);
+    if (resume != train::Resume::no &&
+        newest_checkpoint(train::checkpoint_folder(plan, out_of(options))).starts_with("step_"))
+      set_unsaved(Unsaved::nothing);
+    JobShape needed = shape_of(plan);
+    const train::Facts more = facts_of(options, resume);
+    needed.facts.insert(needed.facts.end(), more.begin(), more.end());
+    needed.start = resume == train::Resume::no ? train::Start::fresh : train::Start::resumed;
+    return needed;
   };
-  const auto prepare_job = [&] { job.emplace(prepare(plan, options, launcher, resume)); };
-  catch_stop_signals(launcher.process);
-  run_job(launcher, shape, prepare_job, [&](comm::World& world) {
+  const auto read = [&] { job.emplace(prepare(plan, options, launcher, resume)); };
+  const auto found = [&] { return facts_of(*job, resume); };
+  const auto claim_folders = [&] { job->locks = claim(*job->fs, plan, job->out, resume); };
+  const auto body = [&](comm::World& world) {
     const train::TrainInputs inputs{.plan = job->plan,
                                     .data = job->data,
                                     .identity = job->identity,
@@ -212,6 +256,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
                                     .cache = cache,
                                     .trace = options.trace};
     const std::shared_ptr<io::Fs> own_fs = world.rank() == launcher.process ? job->fs : rank_fs(world.rank());
+    if (launcher.processes > 0) require_shared_folders(world, *own_fs, *job);
     try {
       if (train::train(world, inputs, *own_fs) == train::Outcome::stopped) stopped = true;
     } catch (const Error& error) {
@@ -219,7 +264,9 @@ void run_train(const TrainOptions& options, train::Resume resume) {
         keep_call_log(world, *own_fs, job->out);
       throw;
     }
-  });
+  };
+  catch_stop_signals(launcher.process);
+  run_job(launcher, {.shape = shape, .read = read, .found = found, .claim = claim_folders, .body = body});
   if (!stopped) return;
   const int signal = stop_signal();
   throw StoppedError(str("stopped on request", signal == 0 ? "" : str(" (", strsignal(signal), ")"),

@@ -1,4 +1,5 @@
 #pragma once
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -17,6 +18,20 @@ std::vector<T> gather_values(const Group& host, T own, Where where = Where::curr
   all_gather(ex, host, Tensor(&own, {kBytes}, DType::u8), Tensor(all.data(), {kBytes * host.size()}, DType::u8),
              Haste::awaited, where)
       .wait(ex);
+  return all;
+}
+
+/// The same for several values of each member, as many of all, in a call that is neither counted nor compared with its
+/// place in the source: for what all transports do alike however they start, and for programs of different builds.
+template <class T>
+std::vector<T> gather_unbooked(const Group& host, std::span<const T> own) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all(own.size() * static_cast<std::size_t>(host.size()));
+  Call call;
+  call.op = Op::all_gather;
+  call.count = static_cast<Index>(own.size_bytes());
+  call.file = "start";
+  host.channel().all_gather(call, own.data(), all.data(), {});
   return all;
 }
 

@@ -17,6 +17,7 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/host.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/gather_values.h"
 #include "megalith/comm/mpi/mpi_channel.h"
 #include "megalith/comm/threads/team.h"
 #include "megalith/comm/threads/thread_world.h"
@@ -237,13 +238,7 @@ int ranks_on_my_cores(World& world) {
   ::sched_getaffinity(0, sizeof(mask), &mask);
   const std::string_view mask_bytes(reinterpret_cast<const char*>(&mask), sizeof(mask));
   const std::uint64_t mine = fnv1a(mask_bytes, fnv1a(host_name()));
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
-  Call call;  // not booked: it belongs to the transport, so that all transports count and hash the same
-  call.op = Op::all_gather;
-  call.dtype = DType::u64;
-  call.count = 1;
-  call.file = "MPI start";
-  world.all().channel().all_gather(call, &mine, all.data(), {});
+  const std::vector<std::uint64_t> all = gather_unbooked<std::uint64_t>(world.all(), {&mine, 1});
   return static_cast<int>(std::count(all.begin(), all.end(), mine));
 }
 

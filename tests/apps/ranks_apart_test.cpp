@@ -1,0 +1,117 @@
+// Processes of one job that were started with different settings, or that find different files: refused before step 1.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/apps/program.h"
+
+namespace megalith {
+namespace {
+
+using ::testing::ContainsRegex;
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::mpirun;
+using ::testing::Not;
+using testing::run_shell;
+
+class RanksApart : public testing::Program {
+ protected:
+  void SetUp() override {
+#ifndef MEGALITH_WITH_MPI
+    GTEST_SKIP() << "MPI is not built in";
+#endif
+  }
+  /// The same command as two processes, the second with `more`, which may name another OUT.
+  Finished train_apart(const std::string& all, const std::string& more, const std::string& out_of_second = "a") const {
+    return run_shell(mpirun(1, train_process("a", all)) + " : -np 1 " + train_process(out_of_second, all + more));
+  }
+};
+
+struct Setting {
+  const char* set;   ///< of the second process
+  const char* said;  ///< in the refusal
+};
+
+class OtherSetting : public RanksApart, public ::testing::WithParamInterface<Setting> {};
+
+TEST_P(OtherSetting, IsRefusedWithBothValues) {
+  const Finished refused = train_apart("", std::string(" --set ") + GetParam().set);
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("error: ranks were started with different settings; all must have the same:\n"));
+  EXPECT_THAT(refused.err, HasSubstr(GetParam().said));
+  EXPECT_FALSE(std::filesystem::exists(out("a")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Keys, OtherSetting,
+    ::testing::Values(Setting{"optimizer.lr=0.01", "\n  optimizer.lr = 0.01 on rank 1, 0.003 on rank 0\n"},
+                      Setting{"train.seed=7", "\n  train.seed = 7 on rank 1, 1234 on rank 0\n"},
+                      Setting{"train.steps=9", "\n  train.steps = 9 on rank 1, 8 on rank 0\n"},
+                      Setting{"train.eval_interval=3", "\n  train.eval_interval = 3 on rank 1, 4 on rank 0\n"},
+                      Setting{"checkpoint.interval=3", "\n  checkpoint.interval = 3 on rank 1, "},
+                      Setting{"checkpoint.keep=5", "\n  checkpoint.keep = 5 on rank 1, "},
+                      Setting{"model.dropout=0.2", "\n  model.dropout = 0.2 on rank 1, 0.1 on rank 0\n"},
+                      Setting{"optimizer.clip=0.5", "\n  optimizer.clip = 0.5 on rank 1, "},
+                      Setting{"optimizer.weight_decay=0", "\n  optimizer.weight_decay = 0"},
+                      Setting{"optimizer.distributed=true",
+                              "\n  optimizer.distributed = true on rank 1, false on rank 0"},
+                      Setting{"train.precision=fp64", "\n  train.precision = 'fp64' on rank 1, 'fp32' on rank 0\n"},
+                      Setting{"train.global_batch=16", "\n  train.global_batch = 16 on rank 1, 8 on rank 0\n"},
+                      Setting{"model.seq_len=8", "\n  model.seq_len = 8 on rank 1, 16 on rank 0\n"},
+                      Setting{"model.hidden_size=40", "\n  model.hidden_size = 40 on rank 1, 20 on rank 0\n"},
+                      Setting{"parallel.tp=2", "\n  parallel.tp = 2 on rank 1, 1 on rank 0\n"},
+                      Setting{"graphs.mode=iteration", "\n  graphs.mode = 'iteration' on rank 1, 'none' on rank 0\n"},
+                      Setting{"data.split=0.8", "\n  data.split = '0.8' on rank 1, '0.9' on rank 0\n"}),
+    [](const auto& each) {
+      std::string name = each.param.set;
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+      return name;
+    });
+
+TEST_F(RanksApart, AnotherCorpusIsRefusedAndTheSameOneElsewhereIsNot) {
+  std::filesystem::copy_file(dir_ / "text.txt", dir_ / "same.txt");
+  std::filesystem::copy_file(dir_ / "text.txt", dir_ / "other.txt");
+  std::fstream(dir_ / "other.txt", std::ios::in | std::ios::out).seekp(500) << "!";
+  const Finished refused = train_apart("", " --set data.train=" + out("other.txt"));
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_THAT(refused.err,
+              ContainsRegex("\n  what data.train has = [0-9]+ tokens, fingerprint [0-9a-f]{16} on rank 1, "));
+  EXPECT_FALSE(std::filesystem::exists(out("a")));
+  EXPECT_EQ(train_apart("", " --set data.train=" + out("same.txt")).code, 0);
+}
+
+TEST_F(RanksApart, AResumeIsRefusedAsOne) {
+  const Finished alone = train_apart("", " --resume=auto");
+  EXPECT_EQ(alone.code, 64) << alone.err;
+  EXPECT_THAT(alone.err, HasSubstr("\n  --resume = auto on rank 1, no on rank 0\n"));
+  ASSERT_EQ(run_shell(train("a", "--set train.steps=4")).code, 0);
+  const std::string more = "--resume --set train.steps=12";
+  const Finished other_recipe = train_apart(more, " --set optimizer.lr=0.01");
+  EXPECT_EQ(other_recipe.code, 66) << other_recipe.err;
+  EXPECT_THAT(other_recipe.err, HasSubstr("\n  optimizer.lr = 0.01 on rank 1, 0.003 on rank 0\n"));
+  ASSERT_EQ(run_shell(train("b", "--set train.steps=6")).code, 0);
+  const Finished other_checkpoint = train_apart(more, "", "b");
+  EXPECT_EQ(other_checkpoint.code, 66) << other_checkpoint.err;
+  EXPECT_THAT(
+      other_checkpoint.err,
+      ContainsRegex("\n  the newest checkpoint = step_00000006, manifest [0-9a-f]{16} on rank 1, step_00000004, "));
+  EXPECT_EQ(train_apart(more, "").code, 0);
+}
+
+TEST_F(RanksApart, FoldersThatRanksDoNotShareAreRefused) {
+  std::filesystem::create_directory(dir_ / "b");
+  const Finished refused = train_apart("", "", "b");
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_THAT(refused.err,
+              ContainsRegex("error: --out = .*/b: rank 1 on .* does not see .*/a/ranks\\.tmp-[0-9a-f]{16}, "
+                            "which rank 0 has just made; it must be one folder"));
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(out("a")))
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("ranks"))) << "left over";
+}
+
+}  // namespace
+}  // namespace megalith
