@@ -30,7 +30,7 @@ class ThreeCheckpoints : public testing::Test {
   }
   void make_newer(const std::string& folder) {
     const io::Path manifest = root() / folder / "MANIFEST";
-    write_all(manifest, resealed(read_all(manifest), "\"version\": 1", "\"version\": 3"));
+    write_all(manifest, resealed(read_all(manifest), "\"version\": 2", "\"version\": 3"));
   }
   io::FaultFs failing(const std::string& faults) const { return {fs_, io::parse_faults(faults), 0}; }
   std::vector<std::string> left() {

@@ -226,7 +226,7 @@ TEST_F(ResumeOfTwo, AFileThatCannotBeReadIsTriedAgainAndNeverTakenForDamage) {
   EXPECT_EQ(late->progress.step, 2 * kSavedAt);
   EXPECT_EQ(late->warnings.size(), 0u);
   const std::string text = error_of<IoError>([&] { resume("1:map:2+:EMFILE"); });
-  EXPECT_NE(text.find("Too many open files (injected)"), std::string::npos) << text;
+  EXPECT_NE(text.find("too many open files (injected)"), std::string::npos) << text;
 }
 
 TEST(Resume, AnotherModelIsRefusedWithTheKeysThatDiffer) {
