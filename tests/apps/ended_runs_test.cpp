@@ -142,7 +142,8 @@ TEST_F(Program, LinesThatADiskRefusedAreWrittenLater) {
     const Finished run = run_shell("MEGALITH_FAULT=" + fault + " " + train(name));
     EXPECT_EQ(run.code, 0) << run.err;
     EXPECT_EQ(metrics(name), metrics("whole")) << fault;
-    EXPECT_NE(run.err.find("metrics.jsonl is not complete, and is tried again at every step: cannot write "), std::string::npos)
+    EXPECT_NE(run.err.find("metrics.jsonl is not complete, and is tried again at every step: cannot write "),
+              std::string::npos)
         << run.err;
     EXPECT_NE(run.err.find("metrics.jsonl is complete again"), std::string::npos) << run.err;
     EXPECT_NE(run.err.find("MEGALITH_FAULT = " + fault + ": file operations are made to fail"), std::string::npos);
