@@ -3,7 +3,6 @@
 #include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "megalith/data/input_files.h"
 
 #include "apps/command.h"
+#include "apps/corpus_options.h"
 #include "apps/launch.h"
 #include "apps/vocabulary.h"
 
@@ -89,15 +89,10 @@ void add_data_clean(CLI::App& data_command) {
   CLI::App* command = data_command.add_subcommand("clean", "Repair lines, remove listed articles and short documents");
   const auto asked = std::make_shared<Asked>();
   corpus::CleanOptions& options = asked->options;
-  options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   command->add_option("--input", asked->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
       ->required();
   command->add_option("--output", asked->output, "Folder of what stays and report.json")->required();
-  command->add_option("--key", options.key, "Member of a JSON line, or column, that holds the text")
-      ->capture_default_str();
-  command->add_option("--input-format", asked->format, "auto (by name and first bytes), jsonl, text or parquet")
-      ->check(CLI::IsMember({"auto", "jsonl", "text", "parquet"}))
-      ->capture_default_str();
+  add_key_and_format(*command, options.key, asked->format);
   command->add_flag("--join-lines", asked->join_lines, "A newline between two lines of a paragraph becomes a space");
   command->add_option("--drop-titles", asked->titles, "File of titles, one per line, whose articles go");
   command->add_option("--drop-wikitext", asked->wikitext, "WikiText file (wiki.test.raw) whose articles go");
@@ -109,13 +104,8 @@ void add_data_clean(CLI::App& data_command) {
   command->add_option("--bad-lines", asked->bad_lines, "fail at the first, or skip and count them")
       ->check(CLI::IsMember({"fail", "skip"}))
       ->capture_default_str();
-  command->add_option("--threads", options.threads, "Same result for any number")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--max-line", asked->max_line, "Most bytes of a document")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("256MiB");
-  command->add_flag("--dry-run", asked->dry_run, "Write report.json only");
+  add_threads(*command, options.threads);
+  add_max_line_and_dry_run(*command, asked->max_line, asked->dry_run);
   command->footer(
       "  megalith data clean --input 'corpus/*.jsonl' --output out/clean --join-lines --min-tokens 128 --tokenizer "
       "gpt2");

@@ -3,7 +3,6 @@
 #include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +17,7 @@
 #include "megalith/data/input_files.h"
 
 #include "apps/command.h"
+#include "apps/corpus_options.h"
 #include "apps/vocabulary.h"
 
 namespace megalith::apps {
@@ -101,7 +101,6 @@ void add_build(CLI::App& data_command) {
   CLI::App* command =
       data_command.add_subcommand("build", "Tokenise text or JSON lines into PREFIX.bin and PREFIX.idx");
   const auto options = std::make_shared<BuildOptions>();
-  options->corpus.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   command
       ->add_option("--input", options->inputs,
                    "Text, JSON lines or Parquet, compressed or not: files, folders, patterns in quotes, in this order")
@@ -110,16 +109,10 @@ void add_build(CLI::App& data_command) {
   command->add_option("--tokenizer", options->tokenizer, "gpt2 or byte")->capture_default_str();
   command->add_option("--vocab-dir", options->vocab_dir,
                       "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json (default: GPT-2's own)");
-  command->add_option("--key", options->corpus.key, "Member of a JSON line, or column, that holds the text")
-      ->capture_default_str();
-  command->add_option("--input-format", options->format, "auto (by name and first bytes), jsonl, text or parquet")
-      ->check(CLI::IsMember({"auto", "jsonl", "text", "parquet"}))
-      ->capture_default_str();
+  add_key_and_format(*command, options->corpus.key, options->format);
   command->add_option("--split-on", options->corpus.reading.split_on,
                       "Line that stands between the documents of a text file (default: a file is one document)");
-  command->add_option("--threads", options->corpus.threads, "Same result for any number")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_threads(*command, options->corpus.threads);
   command
       ->add_flag("--append-eod,!--no-append-eod", options->append_eod,
                  "End each document with the end-of-document token")

@@ -3,7 +3,6 @@
 #include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "megalith/data/input_files.h"
 
 #include "apps/command.h"
+#include "apps/corpus_options.h"
 #include "apps/launch.h"
 
 namespace megalith::apps {
@@ -37,7 +37,7 @@ corpus::Banding banding_of(const Asked& asked, double jaccard) {
   if ((asked.bands == 0) != (asked.rows == 0)) throw ConfigError("--bands and --rows must be given together");
   const corpus::Banding best = corpus::choose_banding(asked.recall, jaccard);
   if (best.bands == 0)
-    throw ConfigError(str("--recall ", asked.recall, ": no bands x rows with at most ", corpus::kMostHashes,
+    throw ConfigError(str("--recall ", asked.recall, ": no bands x rows with at most ", corpus::kMaxHashes,
                           " hashes reach it at --jaccard ", jaccard));
   if (asked.bands == 0) return best;
   const corpus::Banding banding{asked.bands, asked.rows};
@@ -123,15 +123,10 @@ void add_data_dedup(CLI::App& data_command) {
       "dedup", "Remove documents whose Jaccard similarity with another one is above a threshold");
   const auto asked = std::make_shared<Asked>();
   corpus::DedupOptions& options = asked->options;
-  options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   command->add_option("--input", asked->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
       ->required();
   command->add_option("--output", asked->output, "Folder of what stays, removed.tsv and report.json")->required();
-  command->add_option("--key", options.key, "Member of a JSON line, or column, that holds the text")
-      ->capture_default_str();
-  command->add_option("--input-format", asked->format, "auto (by name and first bytes), jsonl, text or parquet")
-      ->check(CLI::IsMember({"auto", "jsonl", "text", "parquet"}))
-      ->capture_default_str();
+  add_key_and_format(*command, options.key, asked->format);
   command->add_option("--jaccard", asked->jaccard, "A pair above it repeats; decided in whole numbers")
       ->capture_default_str();
   command->add_option("--shingle", options.shingle, "Words per shingle")->capture_default_str();
@@ -144,9 +139,7 @@ void add_data_dedup(CLI::App& data_command) {
       ->add_option("--memory", asked->memory, "For sorting; 8 bytes per document and the text being read come on top")
       ->transform(CLI::AsSizeValue(true))
       ->default_str("1GiB");
-  command->add_option("--threads", options.threads, "Same result for any number")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_threads(*command, options.threads);
   command->add_option("--keep", asked->keep, "Which document of a cluster stays: first or longest")
       ->check(CLI::IsMember({"first", "longest"}))
       ->capture_default_str();
@@ -158,10 +151,7 @@ void add_data_dedup(CLI::App& data_command) {
   command->add_option("--shard", asked->shard,
                       "K/N: do the K-th of N parts of each stage, and end where parts of others are missing");
   command->add_option("--seed", options.seed, "Of the hashes")->capture_default_str();
-  command->add_option("--max-line", asked->max_line, "Most bytes of a document")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("256MiB");
-  command->add_flag("--dry-run", asked->dry_run, "Write report.json only");
+  add_max_line_and_dry_run(*command, asked->max_line, asked->dry_run);
   command->footer("  megalith data dedup --input 'corpus/*.jsonl' --output out/dedup");
   command->callback([asked] { run(*asked); });
 }

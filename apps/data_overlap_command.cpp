@@ -3,7 +3,6 @@
 #include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "megalith/data/input_files.h"
 
 #include "apps/command.h"
+#include "apps/corpus_options.h"
 #include "apps/launch.h"
 
 namespace megalith::apps {
@@ -71,23 +71,13 @@ void add_data_overlap(CLI::App& data_command) {
       data_command.add_subcommand("overlap", "Measure which n-grams of test sets also occur in training text");
   const auto asked = std::make_shared<Asked>();
   corpus::OverlapOptions& options = asked->options;
-  options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   command->add_option("--train", asked->train, "Training text: files, folders, patterns in quotes")->required();
   command->add_option("--test", asked->test, "Test sets, each counted apart")->required();
   command->add_option("--output", asked->output, "Folder of report.json and per_document.jsonl")->required();
   command->add_option("--ngram", options.ngram, "Words per n-gram")->capture_default_str();
-  command->add_option("--key", options.key, "Member of a JSON line, or column, that holds the text")
-      ->capture_default_str();
-  command->add_option("--input-format", asked->format, "auto (by name and first bytes), jsonl, text or parquet")
-      ->check(CLI::IsMember({"auto", "jsonl", "text", "parquet"}))
-      ->capture_default_str();
-  command->add_option("--threads", options.threads, "Same result for any number")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--max-line", asked->max_line, "Most bytes of a document")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("256MiB");
-  command->add_flag("--dry-run", asked->dry_run, "Write report.json only");
+  add_key_and_format(*command, options.key, asked->format);
+  add_threads(*command, options.threads);
+  add_max_line_and_dry_run(*command, asked->max_line, asked->dry_run);
   command->footer("  megalith data overlap --train 'corpus/*.jsonl' --test wiki.test.txt --output out/overlap");
   command->callback([asked] { run(*asked); });
 }

@@ -44,13 +44,13 @@ std::vector<EqualRanks> equal_ranks(const std::vector<BytesByOwner>& ranks) {
 
 /// "0-3, 8-11"; of many stretches the first ones and how many ranks more.
 std::string stretches(const std::vector<int>& ranks) {
-  constexpr std::size_t kMostWidth = 20;
+  constexpr std::size_t kMaxWidth = 20;
   std::string text;
   for (std::size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
     while (end < ranks.size() && ranks[end] - ranks[begin] == static_cast<int>(end - begin)) ++end;
     const std::string last = end - begin > 1 ? str("-", ranks[end - 1]) : "";
     const std::string one = str(text.empty() ? "" : ", ", ranks[begin], last);
-    if (text.size() + one.size() > kMostWidth) return str(text, " and ", ranks.size() - begin, " more");
+    if (text.size() + one.size() > kMaxWidth) return str(text, " and ", ranks.size() - begin, " more");
     text += one;
   }
   return text;
@@ -72,16 +72,16 @@ constexpr std::array kColumns = {"parameters", "gradients", "optimizer", "activa
 /// A row for all ranks that are equal. Of many such rows those that take most stay, and what the others take at most is
 /// said below.
 std::string ranks_table(const std::vector<BytesByOwner>& ranks) {
-  constexpr std::size_t kMostRows = 10;
+  constexpr std::size_t kMaxRows = 10;
   std::vector<EqualRanks> groups = equal_ranks(ranks);
   std::string left_out;
-  if (groups.size() > kMostRows) {
+  if (groups.size() > kMaxRows) {
     std::ranges::stable_sort(groups, std::ranges::greater{}, [](const EqualRanks& one) { return total(*one.bytes); });
     std::size_t others = 0;
-    for (std::size_t i = kMostRows; i < groups.size(); ++i) others += groups[i].ranks.size();
-    left_out = str(others, others == 1 ? " rank takes " : " others take ", human_bytes(total(*groups[kMostRows].bytes)),
+    for (std::size_t i = kMaxRows; i < groups.size(); ++i) others += groups[i].ranks.size();
+    left_out = str(others, others == 1 ? " rank takes " : " others take ", human_bytes(total(*groups[kMaxRows].bytes)),
                    " or less: --format json lists every rank\n");
-    groups.resize(kMostRows);
+    groups.resize(kMaxRows);
     std::ranges::sort(groups, {}, [](const EqualRanks& one) { return one.ranks.front(); });
   }
   std::vector<std::vector<std::string>> rows = {{ranks.size() == 1 ? "rank" : "ranks"}};

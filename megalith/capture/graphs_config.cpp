@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "megalith/base/names.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 
@@ -15,19 +16,6 @@ constexpr std::array<std::string_view, 2> kPers = {"microbatch", "slot"};
 constexpr std::array<std::string_view, kNumScopes> kScopes = {"attn", "mlp", "moe", "moe_router", "moe_preprocess"};
 constexpr std::string_view kWholeLayers = "full", kWholeIteration = "full_iteration";
 
-template <class Enum, std::size_t kCount>
-std::optional<Enum> find(const std::array<std::string_view, kCount>& names, std::string_view name) {
-  const auto found = std::ranges::find(names, name);
-  if (found == names.end()) return std::nullopt;
-  return static_cast<Enum>(found - names.begin());
-}
-
-std::string list(std::span<const std::string> names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return "[" + text + "]";
-}
-
 std::string unknown_scope(std::string_view name) {
   std::string rule = str("V1: no scope is called ", name);
   if (const std::string_view near = nearest(name, kScopes); !near.empty()) rule += str("; did you mean ", near, "?");
@@ -37,7 +25,7 @@ std::string unknown_scope(std::string_view name) {
 /// The first of V1 and V2 that is broken; empty when none is.
 std::string broken_rule(std::span<const std::string> names, GraphMode mode) {
   for (const std::string& name : names) {
-    const bool is_known = name == kWholeLayers || name == kWholeIteration || find<Scope>(kScopes, name);
+    const bool is_known = name == kWholeLayers || name == kWholeIteration || enumerator_of<Scope>(kScopes, name);
     if (!is_known) return unknown_scope(name);
   }
   if (names.size() > 1 && std::ranges::find(names, kWholeLayers) != names.end())
@@ -53,8 +41,8 @@ std::string broken_rule(std::span<const std::string> names, GraphMode mode) {
 std::string_view name(GraphMode mode) { return kModes[static_cast<std::size_t>(mode)]; }
 std::string_view name(GraphsPer per) { return kPers[static_cast<std::size_t>(per)]; }
 std::string_view name(Scope scope) { return kScopes[static_cast<std::size_t>(scope)]; }
-std::optional<GraphMode> graph_mode_of(std::string_view name) { return find<GraphMode>(kModes, name); }
-std::optional<GraphsPer> graphs_per_of(std::string_view name) { return find<GraphsPer>(kPers, name); }
+std::optional<GraphMode> graph_mode_of(std::string_view name) { return enumerator_of<GraphMode>(kModes, name); }
+std::optional<GraphsPer> graphs_per_of(std::string_view name) { return enumerator_of<GraphsPer>(kPers, name); }
 
 std::vector<std::string> ScopeSet::names() const {
   std::vector<std::string> names;
@@ -64,16 +52,16 @@ std::vector<std::string> ScopeSet::names() const {
   return names;
 }
 
-std::string text(const ScopeSet& scopes) { return list(scopes.names()); }
+std::string text(const ScopeSet& scopes) { return bracketed(scopes.names()); }
 
 ScopeSet read_scopes(std::span<const std::string> names, GraphMode mode, Problems& out) {
   if (const std::string rule = broken_rule(names, mode); !rule.empty()) {
-    out.add("graphs.scopes", list(names), rule);
+    out.add("graphs.scopes", bracketed(names), rule);
     return {};
   }
   ScopeSet scopes;
   for (const std::string& name : names) {
-    if (const std::optional<Scope> scope = find<Scope>(kScopes, name)) scopes.add(*scope);
+    if (const std::optional<Scope> scope = enumerator_of<Scope>(kScopes, name)) scopes.add(*scope);
   }
   return scopes;
 }

@@ -24,8 +24,8 @@ Banding choose_banding(double recall, double similarity) {
     if (selects != best_selects) return selects;
     return selects ? candidate.hashes() < best.hashes() : candidate.recall(below) < best.recall(below);
   };
-  for (int rows = 1; rows <= kMostHashes; ++rows)
-    for (int bands = 1; bands * rows <= kMostHashes; ++bands) {
+  for (int rows = 1; rows <= kMaxHashes; ++rows)
+    for (int bands = 1; bands * rows <= kMaxHashes; ++bands) {
       const Banding candidate{bands, rows};
       if (candidate.hashes() % 4 == 0 && candidate.recall(similarity) >= recall && is_better(candidate))
         best = candidate;
@@ -34,7 +34,7 @@ Banding choose_banding(double recall, double similarity) {
 }
 
 Banding nearest_banding(const Banding& asked, double recall, double similarity) {
-  const int hashes = std::min(asked.hashes(), kMostHashes);
+  const int hashes = std::min(asked.hashes(), kMaxHashes);
   for (int rows = hashes; rows > 0; --rows)
     if (const Banding candidate{hashes / rows, rows}; candidate.recall(similarity) >= recall) return candidate;
   return choose_banding(recall, similarity);

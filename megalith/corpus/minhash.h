@@ -15,9 +15,9 @@ struct Banding {
   double recall(double similarity) const;
   bool operator==(const Banding&) const = default;
 };
-inline constexpr int kMostHashes = 256;
+inline constexpr int kMaxHashes = 256;
 
-/// The fewest hashes, at most kMostHashes and a multiple of 4, that find `recall` of the pairs at `similarity` and at
+/// The fewest hashes, at most kMaxHashes and a multiple of 4, that find `recall` of the pairs at `similarity` and at
 /// most half of those 0.2 below; where that cannot be, the fewest of the latter. 20 x 5 for (0.95, 0.7). bands is 0
 /// when no banding reaches the recall.
 Banding choose_banding(double recall, double similarity);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "megalith/base/names.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 
@@ -14,27 +15,16 @@ constexpr std::array<std::string_view, 3> kModes = {"none", "selective", "full"}
 constexpr std::array<std::string_view, 2> kMethods = {"uniform", "block"};
 constexpr std::array<std::string_view, kNumRecomputeModules> kModules = {"gelu", "norms", "attention", "mlp"};
 
-template <class Enum, std::size_t kCount>
-std::optional<Enum> find(const std::array<std::string_view, kCount>& names, std::string_view name) {
-  const auto found = std::ranges::find(names, name);
-  if (found == names.end()) return std::nullopt;
-  return static_cast<Enum>(found - names.begin());
-}
-
-std::string list(std::span<const std::string> names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return "[" + text + "]";
-}
-
 }  // namespace
 
 std::string_view name(RecomputeMode mode) { return kModes[static_cast<std::size_t>(mode)]; }
 std::string_view name(RecomputeMethod method) { return kMethods[static_cast<std::size_t>(method)]; }
 std::string_view name(RecomputeModule module) { return kModules[static_cast<std::size_t>(module)]; }
-std::optional<RecomputeMode> recompute_mode_of(std::string_view name) { return find<RecomputeMode>(kModes, name); }
+std::optional<RecomputeMode> recompute_mode_of(std::string_view name) {
+  return enumerator_of<RecomputeMode>(kModes, name);
+}
 std::optional<RecomputeMethod> recompute_method_of(std::string_view name) {
-  return find<RecomputeMethod>(kMethods, name);
+  return enumerator_of<RecomputeMethod>(kMethods, name);
 }
 
 std::vector<std::string> RecomputeConfig::modules() const {
@@ -48,12 +38,12 @@ std::vector<std::string> RecomputeConfig::modules() const {
 
 void read_modules(std::span<const std::string> names, RecomputeConfig& config, Problems& out) {
   for (const std::string& asked : names) {
-    if (const auto module = find<RecomputeModule>(kModules, asked)) {
+    if (const auto module = enumerator_of<RecomputeModule>(kModules, asked)) {
       config.add(*module);
       continue;
     }
     const std::string_view near = nearest(asked, kModules);
-    out.add("recompute.modules", list(names),
+    out.add("recompute.modules", bracketed(names),
             str("no module is called ", asked, near.empty() ? "" : str("; did you mean ", near, "?"),
                 "; there are gelu, norms, attention, mlp"));
   }
@@ -65,7 +55,7 @@ void check(const RecomputeConfig& config, Index most_layers, Problems& out) {
     out.require(!modules.empty(), "recompute.modules", "[]",
                 "must name what selective recomputes: gelu, norms, attention, mlp");
   } else {
-    out.require(modules.empty(), "recompute.modules", list(modules),
+    out.require(modules.empty(), "recompute.modules", bracketed(modules),
                 str("goes with recompute.mode = selective, which is ", name(config.mode)));
   }
   out.require(config.layers >= 1, "recompute.layers", config.layers, "must be at least 1");

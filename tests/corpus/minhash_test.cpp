@@ -27,7 +27,7 @@ TEST(Banding, IsChosenByRecall) {
       const Banding banding = choose_banding(recall, similarity);
       ASSERT_GT(banding.bands, 0) << similarity << ' ' << recall;
       EXPECT_GE(banding.recall(similarity), recall);
-      EXPECT_LE(banding.hashes(), kMostHashes);
+      EXPECT_LE(banding.hashes(), kMaxHashes);
     }
   EXPECT_EQ(choose_banding(0.999999, 0.01).bands, 0) << "out of reach";
 }
