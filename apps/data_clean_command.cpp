@@ -21,7 +21,7 @@
 namespace megalith::apps {
 namespace {
 
-struct Asked {
+struct CleanArguments {
   std::vector<std::string> inputs, titles, wikitext;
   std::string output, format = "auto", tokenizer, vocab_dir, bad_lines = "fail";
   std::uint64_t max_line = std::uint64_t{256} << 20;
@@ -56,19 +56,19 @@ void show(const corpus::CleanReport& report, const corpus::CleanOptions& options
     std::cout << report.titles_missed.size() << " listed titles are in no document (report.json names them)\n";
 }
 
-void run(const Asked& asked) {
+void run_clean(const CleanArguments& arguments) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
-  corpus::CleanOptions options = asked.options;
+  corpus::CleanOptions options = arguments.options;
   options.reading = {
-      .format = data::format_named(asked.format), .max_document_bytes = asked.max_line, .key = options.key};
-  options.output = asked.output;
-  if (asked.join_lines) options.lines = corpus::CleanOptions::Lines::joined;
-  if (asked.bad_lines == "skip") options.bad_lines = corpus::BadLines::skip;
-  if (asked.dry_run) options.write = corpus::CleanOptions::Write::report_only;
-  if (!asked.tokenizer.empty()) options.tokenizer = open_tokenizer(*fs, asked.tokenizer, asked.vocab_dir);
-  for (const std::string& file : asked.titles) options.titles.add_list(*fs, file);
-  for (const std::string& file : asked.wikitext) options.titles.add_wikitext(*fs, file);
-  options.inputs = data::input_files(*fs, asked.inputs);
+      .format = data::format_named(arguments.format), .max_document_bytes = arguments.max_line, .key = options.key};
+  options.output = arguments.output;
+  if (arguments.join_lines) options.lines = corpus::CleanOptions::Lines::joined;
+  if (arguments.bad_lines == "skip") options.bad_lines = corpus::BadLines::skip;
+  if (arguments.dry_run) options.write = corpus::CleanOptions::Write::report_only;
+  if (!arguments.tokenizer.empty()) options.tokenizer = open_tokenizer(*fs, arguments.tokenizer, arguments.vocab_dir);
+  for (const std::string& file : arguments.titles) options.titles.add_list(*fs, file);
+  for (const std::string& file : arguments.wikitext) options.titles.add_wikitext(*fs, file);
+  options.inputs = data::input_files(*fs, arguments.inputs);
   if (::isatty(STDERR_FILENO) == 1)
     options.progress = [](std::uint64_t done, std::uint64_t all) {
       std::fprintf(stderr, "\r%s of %s \x1b[K", human_bytes(static_cast<Index>(done)).c_str(),
@@ -77,7 +77,7 @@ void run(const Asked& asked) {
   const corpus::CleanReport report = corpus::clean(*fs, options);
   if (options.progress) std::fputs("\r\x1b[K", stderr);
   show(report, options);
-  std::fprintf(stderr, "%s: %llu of %llu documents stay, %.1f s, %.1f MB/s\n", asked.output.c_str(),
+  std::fprintf(stderr, "%s: %llu of %llu documents stay, %.1f s, %.1f MB/s\n", arguments.output.c_str(),
                static_cast<unsigned long long>(report.total.documents_out),
                static_cast<unsigned long long>(report.total.documents), report.seconds,
                static_cast<double>(report.total.text_bytes) / 1e6 / std::max(report.seconds, 1e-9));
@@ -87,29 +87,30 @@ void run(const Asked& asked) {
 
 void add_data_clean(CLI::App& data_command) {
   CLI::App* command = data_command.add_subcommand("clean", "Repair lines, remove listed articles and short documents");
-  const auto asked = std::make_shared<Asked>();
-  corpus::CleanOptions& options = asked->options;
-  command->add_option("--input", asked->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
+  const auto arguments = std::make_shared<CleanArguments>();
+  corpus::CleanOptions& options = arguments->options;
+  command->add_option("--input", arguments->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
       ->required();
-  command->add_option("--output", asked->output, "Folder of what stays and report.json")->required();
-  add_key_and_format(*command, options.key, asked->format);
-  command->add_flag("--join-lines", asked->join_lines, "A newline between two lines of a paragraph becomes a space");
-  command->add_option("--drop-titles", asked->titles, "File of titles, one per line, whose articles go");
-  command->add_option("--drop-wikitext", asked->wikitext, "WikiText file (wiki.test.raw) whose articles go");
+  command->add_option("--output", arguments->output, "Folder of what stays and report.json")->required();
+  add_key_and_format(*command, options.key, arguments->format);
+  command->add_flag("--join-lines", arguments->join_lines,
+                    "A newline between two lines of a paragraph becomes a space");
+  command->add_option("--drop-titles", arguments->titles, "File of titles, one per line, whose articles go");
+  command->add_option("--drop-wikitext", arguments->wikitext, "WikiText file (wiki.test.raw) whose articles go");
   command->add_option("--min-tokens", options.min_tokens, "Documents with fewer tokens go")
       ->check(between(1, std::int64_t{1} << 32));
-  command->add_option("--tokenizer", asked->tokenizer, "Counts the tokens: gpt2 or byte");
-  command->add_option("--vocab-dir", asked->vocab_dir,
+  command->add_option("--tokenizer", arguments->tokenizer, "Counts the tokens: gpt2 or byte");
+  command->add_option("--vocab-dir", arguments->vocab_dir,
                       "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json (default: GPT-2's own)");
-  command->add_option("--bad-lines", asked->bad_lines, "fail at the first, or skip and count them")
+  command->add_option("--bad-lines", arguments->bad_lines, "fail at the first, or skip and count them")
       ->check(CLI::IsMember({"fail", "skip"}))
       ->capture_default_str();
   add_threads(*command, options.threads);
-  add_max_line_and_dry_run(*command, asked->max_line, asked->dry_run);
+  add_max_line_and_dry_run(*command, arguments->max_line, arguments->dry_run);
   command->footer(
       "  megalith data clean --input 'corpus/*.jsonl' --output out/clean --join-lines --min-tokens 128 --tokenizer "
       "gpt2");
-  command->callback([asked] { run(*asked); });
+  command->callback([arguments] { run_clean(*arguments); });
 }
 
 }  // namespace megalith::apps

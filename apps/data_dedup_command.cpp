@@ -20,7 +20,7 @@
 namespace megalith::apps {
 namespace {
 
-struct Asked {
+struct DedupArguments {
   std::vector<std::string> inputs;
   std::string output, work, jaccard = "0.7", keep = "first", format = "auto", shard;
   int bands = 0, rows = 0;
@@ -32,20 +32,20 @@ struct Asked {
 
 std::string text_of(const corpus::Banding& banding) { return str(banding.bands, " x ", banding.rows); }
 
-/// Bands and rows as asked for, or by the recall; refuses what misses the recall.
-corpus::Banding banding_of(const Asked& asked, double jaccard) {
-  if ((asked.bands == 0) != (asked.rows == 0)) throw ConfigError("--bands and --rows must be given together");
-  const corpus::Banding best = corpus::choose_banding(asked.recall, jaccard);
+/// Bands and rows as arguments for, or by the recall; refuses what misses the recall.
+corpus::Banding banding_of(const DedupArguments& arguments, double jaccard) {
+  if ((arguments.bands == 0) != (arguments.rows == 0)) throw ConfigError("--bands and --rows must be given together");
+  const corpus::Banding best = corpus::choose_banding(arguments.recall, jaccard);
   if (best.bands == 0)
-    throw ConfigError(str("--recall ", asked.recall, ": no bands x rows with at most ", corpus::kMaxHashes,
+    throw ConfigError(str("--recall ", arguments.recall, ": no bands x rows with at most ", corpus::kMaxHashes,
                           " hashes reach it at --jaccard ", jaccard));
-  if (asked.bands == 0) return best;
-  const corpus::Banding banding{asked.bands, asked.rows};
-  if (const double recall = banding.recall(jaccard); recall < asked.recall) {
-    const corpus::Banding nearest = corpus::nearest_banding(banding, asked.recall, jaccard);
+  if (arguments.bands == 0) return best;
+  const corpus::Banding banding{arguments.bands, arguments.rows};
+  if (const double recall = banding.recall(jaccard); recall < arguments.recall) {
+    const corpus::Banding nearest = corpus::nearest_banding(banding, arguments.recall, jaccard);
     char text[160];
     std::snprintf(text, sizeof text, ": finds %.3f of the pairs at Jaccard %g, under --recall %g; %s finds %.3f",
-                  recall, jaccard, asked.recall, text_of(nearest).c_str(), nearest.recall(jaccard));
+                  recall, jaccard, arguments.recall, text_of(nearest).c_str(), nearest.recall(jaccard));
     throw ConfigError(str("--bands x --rows = ", text_of(banding), text));
   }
   return banding;
@@ -83,20 +83,20 @@ void show(const corpus::DedupReport& report, const std::string& output) {
                static_cast<unsigned long long>(total.documents), all);
 }
 
-void run(const Asked& asked) {
-  corpus::DedupOptions options = asked.options;
-  options.share = share_of(asked.shard);
+void run_dedup(const DedupArguments& arguments) {
+  corpus::DedupOptions options = arguments.options;
+  options.share = share_of(arguments.shard);
   const std::shared_ptr<io::Fs> fs = rank_fs(options.share.rank);
-  options.jaccard = corpus::parse_similarity(asked.jaccard);
-  options.banding = banding_of(asked, options.jaccard.value());
-  options.keep = asked.keep == "first" ? corpus::Keep::first : corpus::Keep::longest;
+  options.jaccard = corpus::parse_similarity(arguments.jaccard);
+  options.banding = banding_of(arguments, options.jaccard.value());
+  options.keep = arguments.keep == "first" ? corpus::Keep::first : corpus::Keep::longest;
   options.reading = {
-      .format = data::format_named(asked.format), .max_document_bytes = asked.max_line, .key = options.key};
-  options.memory = asked.memory;
-  options.inputs = data::input_files(*fs, asked.inputs);
-  options.output = asked.output;
-  options.work = asked.work;
-  if (asked.dry_run) options.write = corpus::DedupOptions::Write::report_only;
+      .format = data::format_named(arguments.format), .max_document_bytes = arguments.max_line, .key = options.key};
+  options.memory = arguments.memory;
+  options.inputs = data::input_files(*fs, arguments.inputs);
+  options.output = arguments.output;
+  options.work = arguments.work;
+  if (arguments.dry_run) options.write = corpus::DedupOptions::Write::report_only;
   const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
   if (is_terminal && options.share.rank == 0)
     options.progress = [](std::string_view stage, std::size_t done, std::size_t all) {
@@ -108,11 +108,11 @@ void run(const Asked& asked) {
     std::fprintf(stderr,
                  "shard %s: its part of stage %s is done, others' is missing: run the same command again when "
                  "they have ended\n",
-                 asked.shard.c_str(), report.stage.c_str());
+                 arguments.shard.c_str(), report.stage.c_str());
   } else if (report.files.empty()) {
-    if (options.share.rank == 0) std::fprintf(stderr, "%s: was complete already\n", asked.output.c_str());
+    if (options.share.rank == 0) std::fprintf(stderr, "%s: was complete already\n", arguments.output.c_str());
   } else {
-    show(report, asked.output);
+    show(report, arguments.output);
   }
 }
 
@@ -121,39 +121,42 @@ void run(const Asked& asked) {
 void add_data_dedup(CLI::App& data_command) {
   CLI::App* command = data_command.add_subcommand(
       "dedup", "Remove documents whose Jaccard similarity with another one is above a threshold");
-  const auto asked = std::make_shared<Asked>();
-  corpus::DedupOptions& options = asked->options;
-  command->add_option("--input", asked->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
+  const auto arguments = std::make_shared<DedupArguments>();
+  corpus::DedupOptions& options = arguments->options;
+  command->add_option("--input", arguments->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
       ->required();
-  command->add_option("--output", asked->output, "Folder of what stays, removed.tsv and report.json")->required();
-  add_key_and_format(*command, options.key, asked->format);
-  command->add_option("--jaccard", asked->jaccard, "A pair above it repeats; decided in whole numbers")
+  command->add_option("--output", arguments->output, "Folder of what stays, removed.tsv and report.json")->required();
+  add_key_and_format(*command, options.key, arguments->format);
+  command->add_option("--jaccard", arguments->jaccard, "A pair above it repeats; decided in whole numbers")
       ->capture_default_str();
   command->add_option("--shingle", options.shingle, "Words per shingle")->capture_default_str();
-  command->add_option("--recall", asked->recall, "Share of the pairs at --jaccard that must be found")
+  command->add_option("--recall", arguments->recall, "Share of the pairs at --jaccard that must be found")
       ->check(number_that([](double value) { return value > 0 && value < 1; }, "between 0 and 1"))
       ->capture_default_str();
-  command->add_option("--bands", asked->bands, "Bands of the signatures (default: by --recall)")->check(at_least(1));
-  command->add_option("--rows", asked->rows, "Rows per band (default: by --recall)")->check(at_least(1));
+  command->add_option("--bands", arguments->bands, "Bands of the signatures (default: by --recall)")
+      ->check(at_least(1));
+  command->add_option("--rows", arguments->rows, "Rows per band (default: by --recall)")->check(at_least(1));
   command
-      ->add_option("--memory", asked->memory, "For sorting; 8 bytes per document and the text being read come on top")
+      ->add_option("--memory", arguments->memory,
+                   "For sorting; 8 bytes per document and the text being read come on top")
       ->transform(CLI::AsSizeValue(true))
       ->default_str("1GiB");
   add_threads(*command, options.threads);
-  command->add_option("--keep", asked->keep, "Which document of a cluster stays: first or longest")
+  command->add_option("--keep", arguments->keep, "Which document of a cluster stays: first or longest")
       ->check(CLI::IsMember({"first", "longest"}))
       ->capture_default_str();
-  command->add_option("--work", asked->work, "Folder of what a run that is killed goes on from (default: OUTPUT/work)");
+  command->add_option("--work", arguments->work,
+                      "Folder of what a run that is killed goes on from (default: OUTPUT/work)");
   command
       ->add_option("--most-in-bucket", options.most_in_bucket,
                    "Documents of larger buckets are compared with the first of each cluster only")
       ->capture_default_str();
-  command->add_option("--shard", asked->shard,
+  command->add_option("--shard", arguments->shard,
                       "K/N: do the K-th of N parts of each stage, and end where parts of others are missing");
   command->add_option("--seed", options.seed, "Of the hashes")->capture_default_str();
-  add_max_line_and_dry_run(*command, asked->max_line, asked->dry_run);
+  add_max_line_and_dry_run(*command, arguments->max_line, arguments->dry_run);
   command->footer("  megalith data dedup --input 'corpus/*.jsonl' --output out/dedup");
-  command->callback([asked] { run(*asked); });
+  command->callback([arguments] { run_dedup(*arguments); });
 }
 
 }  // namespace megalith::apps

@@ -19,7 +19,7 @@
 namespace megalith::apps {
 namespace {
 
-struct Asked {
+struct OverlapArguments {
   std::vector<std::string> train, test;
   std::string output, format = "auto";
   std::uint64_t max_line = std::uint64_t{256} << 20;
@@ -34,15 +34,15 @@ std::string percent(std::uint64_t part, std::uint64_t all) {
   return text;
 }
 
-void run(const Asked& asked) {
+void run_overlap(const OverlapArguments& arguments) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
-  corpus::OverlapOptions options = asked.options;
+  corpus::OverlapOptions options = arguments.options;
   options.reading = {
-      .format = data::format_named(asked.format), .max_document_bytes = asked.max_line, .key = options.key};
-  options.train = data::input_files(*fs, asked.train);
-  options.test = data::input_files(*fs, asked.test);
-  options.output = asked.output;
-  if (asked.dry_run) options.write = corpus::OverlapOptions::Write::report_only;
+      .format = data::format_named(arguments.format), .max_document_bytes = arguments.max_line, .key = options.key};
+  options.train = data::input_files(*fs, arguments.train);
+  options.test = data::input_files(*fs, arguments.test);
+  options.output = arguments.output;
+  if (arguments.dry_run) options.write = corpus::OverlapOptions::Write::report_only;
   if (::isatty(STDERR_FILENO) == 1)
     options.progress = [](std::uint64_t done, std::uint64_t all) {
       std::fprintf(stderr, "\r%s of %s \x1b[K", human_bytes(static_cast<Index>(done)).c_str(),
@@ -58,7 +58,7 @@ void run(const Asked& asked) {
                     percent(counts.found, counts.ngrams), std::to_string(counts.distinct_ngrams),
                     std::to_string(counts.distinct_found), percent(counts.distinct_found, counts.distinct_ngrams)});
   std::cout << text_table(rows);
-  std::fprintf(stderr, "%s: %llu training documents, %llu words, %.1f s, %.1f MB/s\n", asked.output.c_str(),
+  std::fprintf(stderr, "%s: %llu training documents, %llu words, %.1f s, %.1f MB/s\n", arguments.output.c_str(),
                static_cast<unsigned long long>(report.train_documents),
                static_cast<unsigned long long>(report.train_words), report.seconds,
                static_cast<double>(report.train_text_bytes) / 1e6 / std::max(report.seconds, 1e-9));
@@ -69,17 +69,17 @@ void run(const Asked& asked) {
 void add_data_overlap(CLI::App& data_command) {
   CLI::App* command =
       data_command.add_subcommand("overlap", "Measure which n-grams of test sets also occur in training text");
-  const auto asked = std::make_shared<Asked>();
-  corpus::OverlapOptions& options = asked->options;
-  command->add_option("--train", asked->train, "Training text: files, folders, patterns in quotes")->required();
-  command->add_option("--test", asked->test, "Test sets, each counted apart")->required();
-  command->add_option("--output", asked->output, "Folder of report.json and per_document.jsonl")->required();
+  const auto arguments = std::make_shared<OverlapArguments>();
+  corpus::OverlapOptions& options = arguments->options;
+  command->add_option("--train", arguments->train, "Training text: files, folders, patterns in quotes")->required();
+  command->add_option("--test", arguments->test, "Test sets, each counted apart")->required();
+  command->add_option("--output", arguments->output, "Folder of report.json and per_document.jsonl")->required();
   command->add_option("--ngram", options.ngram, "Words per n-gram")->capture_default_str();
-  add_key_and_format(*command, options.key, asked->format);
+  add_key_and_format(*command, options.key, arguments->format);
   add_threads(*command, options.threads);
-  add_max_line_and_dry_run(*command, asked->max_line, asked->dry_run);
+  add_max_line_and_dry_run(*command, arguments->max_line, arguments->dry_run);
   command->footer("  megalith data overlap --train 'corpus/*.jsonl' --test wiki.test.txt --output out/overlap");
-  command->callback([asked] { run(*asked); });
+  command->callback([arguments] { run_overlap(*arguments); });
 }
 
 }  // namespace megalith::apps

@@ -13,7 +13,6 @@ namespace megalith::corpus {
 namespace {
 
 constexpr std::uint64_t kPairsInUnit = std::uint64_t{1} << 22, kPairsInBlock = 4096;
-constexpr std::size_t kWindow = std::size_t{256} << 10;
 
 }  // namespace
 
@@ -64,7 +63,7 @@ DedupStages::Sets DedupStages::sets() {
   std::vector<io::Path> paths;
   for (std::size_t file = 0; file < files(); ++file) {
     paths.push_back(work_.prefix(numbered("sets", file)));
-    for (auto reader = work_.read<SetPlace>(work_.open(numbered("places", file)), kWindow); !reader.at_end();
+    for (auto reader = work_.read<SetPlace>(work_.open(numbered("places", file)), kDedupWindow); !reader.at_end();
          reader.next())
       places->at(reader.peek().document) = reader.peek().begin;
   }
@@ -83,7 +82,7 @@ void DedupStages::compare(std::size_t unit) {
   const WorkFolder::Product candidates = work_.open("candidates-00000");
   const std::uint64_t first = unit * kPairsInUnit;
   RecordReader<Pair> reader(fs_, candidates.path, first, std::min(first + kPairsInUnit, candidates.records<Pair>()),
-                            kWindow);
+                            kDedupWindow);
   const std::uint64_t compared = reader.remaining();
   const Sets shared = sets();
   work_.publish<SimilarPair>(name, [&](RecordWriter<SimilarPair>& above) {
@@ -123,7 +122,7 @@ void DedupStages::compare_crowded(std::size_t band) {
   const WorkFolder::Product crowded = work_.open(numbered("crowded", band));
   if (crowded.bytes == 0)
     return work_.publish<SimilarPair>(name, [](RecordWriter<SimilarPair>&) { return ProductNumbers{}; });
-  auto reader = work_.read<BandRecord>(crowded, kWindow);
+  auto reader = work_.read<BandRecord>(crowded, kDedupWindow);
   const Sets shared = sets();
   work_.publish<SimilarPair>(name, [&](RecordWriter<SimilarPair>& above) {
     std::uint64_t compared = 0, pairs = 0;
@@ -189,7 +188,7 @@ void DedupStages::cluster_by(const IsBetter& is_better) {
   UnionFind clusters(documents(), is_better);
   const auto for_each_above = [&](const auto& use) {
     const auto use_all = [&](const std::string& name) {
-      for (auto reader = work_.read<SimilarPair>(work_.open(name), kWindow); !reader.at_end(); reader.next())
+      for (auto reader = work_.read<SimilarPair>(work_.open(name), kDedupWindow); !reader.at_end(); reader.next())
         use(reader.peek());
     };
     for (std::size_t band = 0; band < bands(); ++band) use_all(numbered("crowded-above", band));
@@ -242,7 +241,7 @@ void DedupStages::cluster_by(const IsBetter& is_better) {
 void DedupStages::make_removed() {
   work_.remove_leftovers("removed-00000");
   const WorkFolder::Product members = work_.open("members-00000");
-  auto reader = work_.read<Removed>(members, kWindow);
+  auto reader = work_.read<Removed>(members, kDedupWindow);
   std::optional<Sets> shared;
   if (!reader.at_end()) shared = sets();
   work_.publish<Removed>("removed-00000", [&](RecordWriter<Removed>& removed) {

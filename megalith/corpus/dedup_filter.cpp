@@ -13,8 +13,6 @@
 namespace megalith::corpus {
 namespace {
 
-constexpr std::size_t kWindow = std::size_t{256} << 10;
-
 struct FilteredBlock {
   data::DocumentBlock documents;
   std::vector<char> is_removed{};
@@ -65,10 +63,10 @@ void DedupStages::filter(std::size_t file) {
     first = lower_bound(all, product.records<Removed>(), base);
     end = lower_bound(all, product.records<Removed>(), bases()[file + 1]);
   }
-  RecordReader<Removed> removed(fs_, product.path, first, end, kWindow);
+  RecordReader<Removed> removed(fs_, product.path, first, end, kDedupWindow);
   const std::uint64_t num_removed = removed.remaining();
   RecordReader<std::uint64_t> lengths(fs_, work_.prefix(numbered("documents", file)), 0, bases()[file + 1] - base,
-                                      kWindow);
+                                      kDedupWindow);
   std::uint64_t removed_text_bytes = 0, written = 0;
   data::DocumentReader reader(fs_, options_.inputs[file], options_.reading);
   const bool writes = options_.write == DedupOptions::Write::documents;
@@ -114,7 +112,8 @@ void DedupStages::write_removed_list() {
       const std::size_t file = file_of(document);
       return str(options_.inputs[file].string(), '\t', document - bases()[file] + 1);
     };
-    for (auto reader = work_.read<Removed>(work_.open("removed-00000"), kWindow); !reader.at_end(); reader.next()) {
+    for (auto reader = work_.read<Removed>(work_.open("removed-00000"), kDedupWindow); !reader.at_end();
+         reader.next()) {
       const Removed& removed = reader.peek();
       list.write(str(place(removed.document), '\t', place(removed.kept), '\t',
                      ratio(removed.kept_shared, removed.kept_either), '\t', place(removed.other), '\t',

@@ -11,6 +11,9 @@
 
 namespace megalith::corpus {
 
+/// A reader of records maps so many bytes at a time.
+constexpr std::size_t kDedupWindow = std::size_t{256} << 10;
+
 // What the stages of dedup() keep in the work folder. Documents are numbered over all inputs, in order.
 
 /// A document's hash for one band: the band is the upper byte of the key. Of one input file, so `document` counts from

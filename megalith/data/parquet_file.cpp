@@ -12,19 +12,20 @@
 #include "megalith/data/thrift_compact.h"
 
 namespace megalith::data {
+
+/// The pages of the column in one row group.
+struct ColumnChunk {
+  std::int64_t codec = 0, values = 0, begin = 0, dictionary = 0, bytes = 0;
+  std::uint64_t first_row = 0, rows = 0;
+  bool is_optional = false;
+};
+
 namespace {
 
 constexpr std::string_view kMagic = "PAR1";
 // A page that claims more is refused: few bytes can stand for any number of equal values.
 constexpr std::uint64_t kMostPageBytes = std::uint64_t{1} << 30, kMostPageValues = std::uint64_t{1} << 24;
 constexpr std::int64_t kByteArray = 6, kRepeated = 2;
-
-/// The pages of the column in one row group.
-struct Chunk {
-  std::int64_t codec = 0, values = 0, begin = 0, dictionary = 0, bytes = 0;
-  std::uint64_t first_row = 0, rows = 0;
-  bool is_optional = false;
-};
 
 struct SchemaElement {
   std::string_view name;
@@ -54,12 +55,12 @@ SchemaElement read_schema_element(io::Reader& in) {
 
 struct ColumnMetadata {
   std::vector<std::string_view> path;
-  Chunk chunk;
+  ColumnChunk chunk;
   bool has_metadata = false;
 };
 
 void read_metadata(io::Reader& in, ColumnMetadata& column) {
-  Chunk& chunk = column.chunk;
+  ColumnChunk& chunk = column.chunk;
   column.has_metadata = true;
   for (ThriftStruct s(in); s.next();) switch (s.id()) {
       case 3:
@@ -157,13 +158,13 @@ struct ParquetFile::State {
   std::optional<ParquetValues> next_page();
   void read_dictionary(io::Reader& body, const PageHeader& page);
   ParquetValues decode(std::string data, const PageHeader& page, const io::Reader& where);
-  void enter(const Chunk& chunk);
+  void enter(const ColumnChunk& chunk);
 
   io::Fs& fs;
   io::Path file;
   std::string name, column;
   bool is_optional = false;
-  std::vector<Chunk> chunks;
+  std::vector<ColumnChunk> chunks;
 
   std::size_t chunk = 0;  // the next one; pages are of the one before
   io::MappedFile mapped;
@@ -235,7 +236,7 @@ void ParquetFile::State::find_column(const std::vector<SchemaElement>& schema, i
 }
 
 void ParquetFile::State::read_row_group(io::Reader& in, std::uint64_t& first_row) {
-  std::optional<Chunk> found;
+  std::optional<ColumnChunk> found;
   std::int64_t rows = -1;
   for (ThriftStruct s(in); s.next();) switch (s.id()) {
       case 1:
@@ -261,7 +262,7 @@ void ParquetFile::State::read_row_group(io::Reader& in, std::uint64_t& first_row
         s.skip();
     }
   if (!found) in.fail("row group", str("has no column \"", column, "\""));
-  Chunk& c = *found;
+  ColumnChunk& c = *found;
   if (c.dictionary > 0 && c.dictionary < c.begin) c.begin = c.dictionary;
   const auto size = static_cast<std::int64_t>(fs.file_size(file));
   if (c.begin < 4 || c.bytes < 0 || c.begin > size || c.bytes > size - c.begin)
@@ -277,7 +278,7 @@ void ParquetFile::State::read_row_group(io::Reader& in, std::uint64_t& first_row
   chunks.push_back(c);
 }
 
-void ParquetFile::State::enter(const Chunk& c) {
+void ParquetFile::State::enter(const ColumnChunk& c) {
   mapped = fs.map(file);  // anew, so that pages of other row groups leave memory
   const auto begin = static_cast<std::uint64_t>(c.begin), bytes = static_cast<std::uint64_t>(c.bytes);
   if (mapped.bytes().size() < begin + bytes) throw InputError(str("[", name, "] changed while it was read"));
