@@ -1,10 +1,10 @@
 #pragma once
-#include <algorithm>
 #include <cstdint>
 #include <string>
-#include <thread>
 
 #include <CLI/CLI.hpp>
+
+#include "megalith/base/team.h"
 
 namespace megalith::apps {
 
@@ -17,9 +17,9 @@ inline void add_key_and_format(CLI::App& command, std::string& key, std::string&
       ->capture_default_str();
 }
 
-/// By default one per core.
+/// By default one per core that the process may use.
 inline void add_threads(CLI::App& command, int& threads) {
-  threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  threads = usable_cores();
   command.add_option("--threads", threads, "Same result for any number")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -10,13 +10,15 @@
 #include <unistd.h>
 
 #include "megalith/base/build.h"
+#include "megalith/base/host.h"
+#include "megalith/base/host_limits.h"
 #include "megalith/base/str.h"
+#include "megalith/base/team.h"
 #include "megalith/base/text.h"
 #include "megalith/base/text_table.h"
 #include "megalith/comm/mpi/mpi_world.h"
 #include "megalith/comm/nccl/gpus.h"
 #include "megalith/comm/nccl/nccl_world.h"
-#include "megalith/comm/threads/thread_world.h"
 #include "megalith/ops/gemm_chooser.h"
 #include "megalith/ops/library.h"
 #include "megalith/tensor/gpu_code.h"
@@ -118,11 +120,16 @@ void add_gpus(std::vector<Finding>& all) {
 std::vector<Finding> findings() {
   utsname system{};
   uname(&system);
+  const std::vector<int> cores = allowed_cores();
+  const std::optional<double> quota = host_limits().cpu_quota;
   const Index memory = static_cast<Index>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   std::vector<Finding> all = {
       {"program", version(), ""},
       {"system", str(system.sysname, " ", system.release, " ", system.machine), ""},
-      {"cores allowed", str(comm::allowed_cores()), ""},
+      {"cores allowed", str(cores.size()), "by the affinity mask: " + stretches(cores)},
+      {"CPU quota", quota ? str(*quota) : "none",
+       quota ? "cores' worth of time, the least that a control group grants" : "control groups grant all of it"},
+      {"threads in a rank", str(usable_cores()), "of a run of one rank; device.threads sets another number"},
       {"memory", human_bytes(memory), ""},
       {"AVX2", yes_if(__builtin_cpu_supports("avx2") != 0), ""},
       {"AVX-512", yes_if(__builtin_cpu_supports("avx512f") != 0), ""},
@@ -130,11 +137,6 @@ std::vector<Finding> findings() {
       {"ranks as processes", yes_if(comm::has_mpi()),
        comm::has_mpi() ? comm::mpi_version() : "install OpenMPI's headers (libopenmpi-dev) and build again"},
   };
-#ifdef MEGALITH_WITH_OPENMP
-  all.push_back({"threads in a rank", "yes", "OpenMP"});
-#else
-  all.push_back({"threads in a rank", "no", "every rank computes on one core: build with a compiler that has OpenMP"});
-#endif
   if (const std::string library = ops::cpu_product_library(); !library.empty())
     all.push_back({"f32 products", library, ""});
   else

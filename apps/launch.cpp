@@ -14,6 +14,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
+#include "megalith/base/team.h"
 #include "megalith/comm/mpi/mpi_world.h"
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
@@ -59,7 +60,8 @@ JobShape shape_of(const config::RunPlan& plan) {
           .transfers = plan.transfers,
           .behind_graphs = train::calls_behind_graphs(plan),
           .options = {plan.timeout_s},
-          .facts = train::facts_of(plan)};
+          .facts = train::facts_of(plan),
+          .threads = plan.threads};
 }
 
 void require_processes(const Launcher& launcher, std::string_view what, Index ranks, std::string_view fix) {
@@ -85,6 +87,7 @@ auto noting_failure(F&& f) {
 /// all ranks of the process, if they are to reach each other's memory.
 void run_on_device(const JobShape& job, int gpu, std::span<const int> gpus, comm::World& host,
                    const std::function<void(comm::World&)>& body) {
+  const TeamSize team(job.threads > 0 ? job.threads : team_size());
   if (job.device == Device::cpu) return body(host);
   device::use(job.device, gpu, gpus);
   if (host.size() == 1) return body(host);

@@ -28,6 +28,7 @@ struct JobShape {
   comm::WorldOptions options{};
   train::Facts facts{};  ///< what all processes must have been told alike
   train::Start start = train::Start::fresh;
+  int threads = 0;  ///< of a rank on the host's cores; 0: as many as its World says
 };
 /// Of a job that trains by this plan.
 JobShape shape_of(const config::RunPlan& plan);

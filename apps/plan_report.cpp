@@ -42,20 +42,6 @@ std::vector<EqualRanks> equal_ranks(const std::vector<BytesByOwner>& ranks) {
   return all;
 }
 
-/// "0-3, 8-11"; of many stretches the first ones and how many ranks more.
-std::string stretches(const std::vector<int>& ranks) {
-  constexpr std::size_t kMaxWidth = 20;
-  std::string text;
-  for (std::size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
-    while (end < ranks.size() && ranks[end] - ranks[begin] == static_cast<int>(end - begin)) ++end;
-    const std::string last = end - begin > 1 ? str("-", ranks[end - 1]) : "";
-    const std::string one = str(text.empty() ? "" : ", ", ranks[begin], last);
-    if (text.size() + one.size() > kMaxWidth) return str(text, " and ", ranks.size() - begin, " more");
-    text += one;
-  }
-  return text;
-}
-
 Index sum_of(const std::vector<BytesByOwner>& ranks) {
   Index sum = 0;
   for (const BytesByOwner& rank : ranks) sum += total(rank);

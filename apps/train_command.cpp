@@ -12,8 +12,8 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
+#include "megalith/base/team.h"
 #include "megalith/base/text.h"
-#include "megalith/comm/threads/thread_world.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
 #include "megalith/train/trace_file.h"
@@ -181,7 +181,7 @@ Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Laun
   const io::Path vocabulary = vocabulary_folder(*fs, plan.data.tokenizer, plan.data.vocab_dir);
   const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, vocabulary, *fs);
   train::check_vocabulary(plan, *tokenizer);
-  const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, comm::allowed_cores());
+  const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, usable_cores());
   const train::DataIdentity identity{.tokenizer = tokenizer->content_hash(),
                                      .corpus = data.train.fingerprint(),
                                      .vocabulary = data::read_vocabulary_files(*fs, plan.data.tokenizer, vocabulary),

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace megalith {
 
@@ -8,5 +9,8 @@ namespace megalith {
 std::string host_name();
 /// The same for all processes that share this machine's memory and clock, until it starts anew.
 std::uint64_t host_id();
+/// Numbers of the cores that this process may run on (its affinity mask); where there are more than the mask has bits,
+/// those of all.
+std::vector<int> allowed_cores();
 
 }  // namespace megalith

@@ -14,7 +14,7 @@ struct HostLimits {
   /// Bytes: the least limit that a control group sets, whatever of it is in use. Nothing where none sets one.
   std::optional<Index> memory_limit;
   /// Processors' worth of time that control groups grant, as 1.5; nothing where they grant all. Which processors the
-  /// process may run on is another matter (comm::allowed_cores).
+  /// process may run on is another matter (allowed_cores()).
   std::optional<double> cpu_quota;
 };
 

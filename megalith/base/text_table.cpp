@@ -30,4 +30,17 @@ std::string joined(const std::vector<int>& numbers, std::string_view separator) 
   return text;
 }
 
+std::string stretches(const std::vector<int>& numbers) {
+  constexpr std::size_t kMaxWidth = 20;
+  std::string text;
+  for (std::size_t begin = 0, end = 0; begin < numbers.size(); begin = end) {
+    while (end < numbers.size() && numbers[end] - numbers[begin] == static_cast<int>(end - begin)) ++end;
+    const std::string last = end - begin > 1 ? str("-", numbers[end - 1]) : "";
+    const std::string one = str(text.empty() ? "" : ", ", numbers[begin], last);
+    if (text.size() + one.size() > kMaxWidth) return str(text, " and ", numbers.size() - begin, " more");
+    text += one;
+  }
+  return text;
+}
+
 }  // namespace megalith

@@ -14,4 +14,7 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows, Align 
 /// "4+2"
 std::string joined(const std::vector<int>& numbers, std::string_view separator = "+");
 
+/// Ascending numbers as "0-3, 8-11"; of what is wider than about 20 characters the first ones, and how many more.
+std::string stretches(const std::vector<int>& numbers);
+
 }  // namespace megalith

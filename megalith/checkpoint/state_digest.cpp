@@ -1,12 +1,14 @@
 #include "megalith/checkpoint/state_digest.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
+#include "megalith/base/team.h"
 #include "megalith/checkpoint/box.h"
 #include "megalith/io/checksum.h"
 
@@ -104,14 +106,13 @@ Digest128 add_all(const Runs& runs, const std::byte* values, std::uint64_t seed)
     const Lanes sum = range(runs, values, seed, 0, total);
     return {sum.high, sum.low};
   }
-  std::uint64_t high = 0, low = 0;
+  std::atomic<std::uint64_t> high{0}, low{0};
   // Sums modulo 2^64 do not depend on the order, so any number of threads gives the same bits.
-#pragma omp parallel for reduction(+ : high, low) schedule(static)
-  for (Index block = 0; block < ceil_div(total, kBlock); ++block) {
+  share(ceil_div(total, kBlock), [&](Index block) {
     const Lanes sum = range(runs, values, seed, block * kBlock, std::min(total, (block + 1) * kBlock));
     high += sum.high;
     low += sum.low;
-  }
+  });
   return {high, low};
 }
 

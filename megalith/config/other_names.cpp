@@ -177,7 +177,8 @@ constexpr OtherName kOtherNames[] = {
     {"graphs.warmup cuda_graph_warmup_steps", "graphs.warmup_steps", ""},
     {"device accelerator device_type", "device.type", "It is cpu or cuda"},
     {"use_cpu no_cuda use_cpu_initialization", "device.type", "Its value is \"cpu\""},
-    {"gpus_per_node num_gpus_per_node ntasks_per_node", "device.ranks_per_node", ""}};
+    {"gpus_per_node num_gpus_per_node ntasks_per_node", "device.ranks_per_node", ""},
+    {"num_threads n_threads cpu_threads omp_num_threads threads_per_rank", "device.threads", ""}};
 
 bool has_word(std::string_view words, std::string_view word) {
   while (!words.empty()) {

@@ -261,7 +261,8 @@ std::vector<Field> fields(RunConfig& c) {
           {"recompute.layers", &c.recompute.layers},
           {"recompute.modules", &c.recompute.modules},
           {"device.type", &c.device.type},
-          {"device.ranks_per_node", &c.device.ranks_per_node}};
+          {"device.ranks_per_node", &c.device.ranks_per_node},
+          {"device.threads", &c.device.threads}};
 }
 
 RunConfig parse_recipe(std::string_view toml, std::string source, std::span<const std::string> settings) {

@@ -65,7 +65,7 @@ struct RunConfig {
   } recompute;
   struct Device {
     std::optional<std::string> type;
-    std::optional<Index> ranks_per_node;
+    std::optional<Index> ranks_per_node, threads;
   } device;
 
   std::string source;  ///< file name, for messages

@@ -295,6 +295,9 @@ void resolve_rest(const RunConfig& asked, RunPlan& plan, Problems& out) {
   plan.tensorboard = asked.log.tensorboard.value_or(false);
   out.require(plan.log_interval >= 1, "log.interval", plan.log_interval, "must be at least 1");
   plan.ranks_per_node = small(asked.device.ranks_per_node, 0, "device.ranks_per_node", 0, out);
+  plan.threads = small(asked.device.threads, 0, "device.threads", 0, out);
+  constexpr int kMostThreads = 1024;
+  out.require(plan.threads <= kMostThreads, "device.threads", plan.threads, str("must be at most ", kMostThreads));
 }
 
 void check_stage_layers(const RunPlan& plan, Problems& out) {
@@ -507,6 +510,7 @@ RunConfig RunPlan::as_config() const {
                  recompute.modules()};
   c.device.type = name_of(device);
   if (ranks_per_node > 0) c.device.ranks_per_node = ranks_per_node;
+  if (threads > 0) c.device.threads = threads;
   c.source = "resolved recipe";
   return c;
 }

@@ -65,6 +65,7 @@ struct RunPlan {
   bool tensorboard = false;  ///< event files in OUT/tensorboard
   Device device = Device::cpu;
   int ranks_per_node = 0;  ///< what is warned of goes by it; 0: not known
+  int threads = 0;         ///< of a rank; 0: what the ranks of a process or host have of usable_cores()
   /// Of keys that make another model of model.preset: the preset is not part of a plan.
   std::vector<std::string> preset_warnings;
 

@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
+#include "megalith/base/team.h"
 #include "megalith/base/text.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/event_file.h"
@@ -138,7 +139,9 @@ class Run {
       const model::ModelConfig& m = plan_.model;
       note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::parameters_text(m), "; grid ",
                config::grid_text(plan_), " over ", world_.size(), " ranks (", world_.transport(), "); ",
-               plan_.train.precision, ", ", human_bytes(memory_bytes_), " a rank at most"));
+               plan_.train.precision, ", ", human_bytes(memory_bytes_), " a rank at most",
+               plan_.device == Device::cpu ? str(", ", team_size(), team_size() == 1 ? " thread each" : " threads each")
+                                           : std::string()));
       note(str("memory of rank 0: ", owners_text(engine_.taken_bytes())));
       if (const std::string reason = own_attention_reason(plan_); !reason.empty())
         note("attention by megalith's own kernel, slower than the library's: " + reason);

@@ -345,6 +345,16 @@ TEST_F(Program, ScoreTakesOneListAtATime) {
   EXPECT_LT(most_bytes_of_children() - before, 100'000'000) << "as a tree the file's 8 MB would take 250";
 }
 
+TEST_F(Program, ThreadsOfARankAreThoseOfTheRecipeAndChangeNoBit) {
+  const Finished one = run_shell(train("a", "--set device.threads=1")),
+                 three = run_shell(train("b", "--set device.threads=3"));
+  EXPECT_NE(one.err.find(" at most, 1 thread each\n"), std::string::npos) << one.err;
+  EXPECT_NE(three.err.find(" at most, 3 threads each\n"), std::string::npos) << three.err;
+  EXPECT_EQ(metrics("a"), metrics("b"));
+  const Finished two_ranks = run_shell("taskset -c 0 " + train_process("c", "--set parallel.tp=2"));
+  EXPECT_NE(two_ranks.err.find(" at most, 1 thread each\n"), std::string::npos) << two_ranks.err;
+}
+
 TEST_F(Program, PlanPrintsWhatTheRunTakes) {
   ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
   const Finished plan =

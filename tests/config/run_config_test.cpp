@@ -294,6 +294,16 @@ TEST(Recipe, EveryPrecisionRunsOnTheCpuAndOnlyFp16ScalesTheLoss) {
             "train.loss_scale_interval = 5: loss scaling is for train.precision = fp16; remove it");
 }
 
+TEST(Recipe, ThreadsOfARankAreAskedForOrFollowFromTheHost) {
+  const auto plan = [](std::vector<std::string> settings) { return resolve(parse_recipe(kSmall, "r.toml", settings)); };
+  EXPECT_EQ(plan({}).threads, 0);
+  EXPECT_EQ(plan({"device.threads=3"}).threads, 3);
+  EXPECT_EQ(plan({"device.threads=3"}).as_config().device.threads, 3);
+  EXPECT_EQ(plan({}).as_config().device.threads, std::nullopt) << "another host has other cores";
+  EXPECT_EQ(problem_of(kSmall, {"device.threads=1025"}),
+            "r.toml: 1 problem\n  device.threads = 1025: must be at most 1024");
+}
+
 TEST(Recipe, DpFollowsFromRanks) {
   const RunConfig asked = parse_recipe(kSmall, "r.toml", std::vector<std::string>{"parallel.tp=2"});
   EXPECT_EQ(resolve(asked).grid.dp, 1);

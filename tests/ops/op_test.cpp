@@ -5,9 +5,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/philox.h"
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "megalith/base/team.h"
 
 namespace megalith::ops {
 
@@ -75,21 +73,16 @@ std::string error_text(const std::function<void()>& call) {
 }
 
 void expect_same_bits_for_any_team(const std::function<Values()>& run) {
-#ifdef _OPENMP
-  const int threads = omp_get_max_threads();
-  omp_set_num_threads(1);
-  const Values want = run();
-  for (const int team : {2, 3}) {
-    omp_set_num_threads(team);
-    const Values got = run();
+  const auto run_with = [&](int threads) {
+    const TeamSize team(threads);
+    return run();
+  };
+  const Values want = run_with(1);
+  for (const int threads : {2, 3}) {
+    const Values got = run_with(threads);
     ASSERT_EQ(got.size(), want.size());
-    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(double)), 0) << team << " threads";
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(double)), 0) << threads << " threads";
   }
-  omp_set_num_threads(threads);
-#else
-  const Values want = run(), got = run();
-  EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(double)), 0);
-#endif
 }
 
 Values numeric_gradient(const Values& x, const std::function<double(const Values&)>& loss) {

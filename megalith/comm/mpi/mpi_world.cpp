@@ -17,9 +17,9 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/host.h"
 #include "megalith/base/str.h"
+#include "megalith/base/team.h"
 #include "megalith/comm/gather_values.h"
 #include "megalith/comm/mpi/mpi_channel.h"
-#include "megalith/comm/threads/team.h"
 #include "megalith/comm/threads/thread_world.h"
 
 namespace megalith::comm {
@@ -281,7 +281,7 @@ void run_mpi_rank(const std::function<void(World&)>& body, const std::function<i
   try {
     link.set_options(options());
     const int sharing = ranks_on_my_cores(world);
-    const TeamSize team(std::max(1, allowed_cores() / sharing));
+    const TeamSize team(std::max(1, usable_cores() / sharing));
     body(world);
     if (link.has_told()) throw InternalError("[World::abort] this rank gave up");
   } catch (...) {

@@ -12,6 +12,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/team.h"
 #include "megalith/comm/threads/room.h"
 #include "megalith/comm/threads/thread_world.h"
 
@@ -35,7 +36,7 @@ void Parker::park(std::uint32_t seen, double seconds) {
 void give_way() { ::sched_yield(); }
 
 Hub::Hub(int size, const WorldOptions& options)
-    : timeout_s_(options.timeout_s), cores_for_all_(size <= allowed_cores()) {
+    : timeout_s_(options.timeout_s), cores_for_all_(size <= usable_cores()) {
   for (int rank = 0; rank < size; ++rank) seats_.push_back(std::make_unique<Seat>());
 }
 
@@ -98,13 +99,6 @@ std::shared_ptr<Room> Hub::room(const Channel& channel) {
     throw InternalError(str("[group] ", channel.name(), ": its key is that of another group; rename it"));
   }
   return room;
-}
-
-int allowed_cores() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (::sched_getaffinity(0, sizeof(mask), &mask) == 0) return std::max(1, CPU_COUNT(&mask));
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));  // more CPUs than the mask has bits
 }
 
 }  // namespace megalith::comm

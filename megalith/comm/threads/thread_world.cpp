@@ -11,8 +11,8 @@
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/team.h"
 #include "megalith/comm/threads/hub.h"
-#include "megalith/comm/threads/team.h"
 #include "megalith/comm/threads/thread_channel.h"
 
 namespace megalith::comm {
@@ -83,7 +83,7 @@ void Ranks::fail(int rank, const std::exception_ptr& error) {
 
 /// One rank from start to end.
 void Ranks::run_rank(int rank) {
-  const TeamSize team(std::max(1, allowed_cores() / hub_.size()));
+  const TeamSize team(std::max(1, usable_cores() / hub_.size()));
   std::exception_ptr failure;
   try {
     ThreadWorld world(hub_, rank);

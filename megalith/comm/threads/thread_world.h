@@ -6,7 +6,7 @@
 namespace megalith::comm {
 
 /// Runs `body` on `size` threads of this process (rank 0 on the calling one), each a rank with its own World, and
-/// returns when all have ended. Every rank computes with max(1, cores allowed / size) OpenMP threads. Rethrows the
+/// returns when all have ended. Every rank computes with max(1, usable_cores() / size) threads. Rethrows the
 /// first failure, as its class and with "rank N: " in front (rethrow_with_rank); the others are freed from their waits
 /// at once. Waits give the core away or block when the other ranks need it. A wait for a rank whose body has returned
 /// is a HangError at once.
@@ -16,8 +16,5 @@ namespace megalith::comm {
 /// ranks have ended, or after 5 s more. Without it this waits for ever.
 void run_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options = {},
                const std::function<int(const std::exception&, int rank)>& report = nullptr);
-
-/// Cores that this process may use (its affinity mask).
-int allowed_cores();
 
 }  // namespace megalith::comm

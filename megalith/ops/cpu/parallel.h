@@ -1,6 +1,5 @@
 #pragma once
-#include <exception>
-
+#include "megalith/base/team.h"
 #include "megalith/base/types.h"
 
 namespace megalith::ops::cpu {
@@ -11,22 +10,13 @@ inline constexpr Index kParallelElements = 16384;
 /// cache).
 inline constexpr Index kPiece = 8192;
 
-/// Calls task(i) for i in [0, tasks), on the team when `elements` is worth it. Which thread runs a task, and how many
-/// there are, never changes a result: tasks write to places of their own, and whoever sums their parts does it in
-/// order. Of the exceptions that tasks throw the first to come is thrown again when all have ended.
+/// Calls task(i) for i in [0, tasks), on the team (base/team.h) when `elements` is worth it. Which thread runs a task,
+/// and how many there are, never changes a result: tasks write to places of their own, and whoever sums their parts
+/// does it in order. Throws what a task throws.
 template <class Task>
-void parallel_for(Index tasks, [[maybe_unused]] Index elements, const Task& task) {
-  std::exception_ptr failure;  // none may leave the parallel region
-#pragma omp parallel for schedule(dynamic) if (tasks > 1 && elements >= kParallelElements)
-  for (Index i = 0; i < tasks; ++i) {
-    try {
-      task(i);
-    } catch (...) {
-#pragma omp critical(megalith_parallel_for)
-      if (!failure) failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
+void parallel_for(Index tasks, Index elements, const Task& task) {
+  if (elements >= kParallelElements) return share(tasks, task);
+  for (Index i = 0; i < tasks; ++i) task(i);
 }
 
 /// Calls piece(begin, count) for consecutive runs of `size` that cover [0, n).

@@ -1,14 +1,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/matmul.h"
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 namespace megalith::ops::cpu {
 namespace {
@@ -17,24 +15,12 @@ constexpr Index kLines = 256, kColumns = 384, kPackedDepth = 256;  // of a packe
 constexpr Index kPackedGap = 16;   // between the rows of a panel, so that they start in different cache sets
 constexpr Index kWorthwhile = 32;  // each packed element is used that often
 
-/// oneDNN runs on one thread inside an active parallel region. Outside one, where a team would be its own (and might
-/// cut K by the number of threads), this asks it for one thread.
-class OneThread {
- public:
-#ifdef _OPENMP
-  OneThread() : threads_(omp_in_parallel() ? 1 : omp_get_max_threads()) {
-    if (threads_ > 1) omp_set_num_threads(1);
-  }
-  ~OneThread() {
-    if (threads_ > 1) omp_set_num_threads(threads_);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int threads_;
-#endif
-};
+/// oneDNN computes on as many threads as OpenMP has for the calling one, and might cut K by their number. A product is
+/// a task of one thread here: this asks for no more, as long as the thread lives.
+void stay_on_this_thread() {
+  thread_local const bool asked = (omp_set_num_threads(1), true);
+  static_cast<void>(asked);
+}
 
 /// out[j][i] = x[i][j] of a 4 x 4 tile.
 void transpose_tile(const float* x, Index stride, float* out, Index out_stride) {
@@ -80,7 +66,7 @@ Layout layout_of(Index rows, Index columns, Index row, Index column) {
 }
 
 void call_sgemm(const Product<float>& p) {
-  [[maybe_unused]] const OneThread one_thread;
+  stay_on_this_thread();
   const Layout a = layout_of(p.m, p.k, p.a_row, p.a_column), b = layout_of(p.k, p.n, p.b_row, p.b_column);
   const dnnl_status_t status = dnnl_sgemm(a.transposed, b.transposed, p.m, p.n, p.k, 1.0f, p.a, a.stride, p.b, b.stride,
                                           p.beta, p.c, std::max(p.c_row, p.n));

@@ -1,8 +1,0 @@
-#include "megalith/comm/threads/team.h"
-
-namespace megalith::comm {
-
-TeamSize::TeamSize(int) {}
-TeamSize::~TeamSize() = default;
-
-}  // namespace megalith::comm
