@@ -13,6 +13,7 @@ megalith_option(ONEDNN "f32 matrix products by oneDNN")
 option(MEGALITH_TESTS "build the tests" ON)
 option(MEGALITH_WERROR "warnings are errors" OFF)
 option(MEGALITH_UNITY "several source files at a time: builds from nothing take half as long, changes longer" OFF)
+option(MEGALITH_BUNDLE "what is installed brings the libraries that it needs" OFF)
 set(MEGALITH_SANITIZE "" CACHE STRING "sanitizers, as after -fsanitize=")
 
 if(NOT CMAKE_BUILD_TYPE)
