@@ -102,6 +102,26 @@ TEST_F(RanksApart, AResumeIsRefusedAsOne) {
   EXPECT_EQ(train_apart(more, "").code, 0);
 }
 
+TEST_F(RanksApart, OtherValuesToStartFromAreRefusedAndTheSameOnesElsewhereAreNot) {
+  ASSERT_EQ(run_shell(train("one", "--set train.steps=2")).code, 0);
+  ASSERT_EQ(run_shell(train("two", "--set train.steps=4")).code, 0);
+  std::filesystem::copy(dir_ / "one", dir_ / "same", std::filesystem::copy_options::recursive);
+  const std::string init = " --set train.init=";
+  for (const auto& [of_first, of_second] : {std::pair{init + out("one"), init + out("two")}, {"", init + out("two")}}) {
+    const Finished refused =
+        run_shell(mpirun(1, train_process("a", of_first)) + " : -np 1 " + train_process("a", of_second));
+    EXPECT_EQ(refused.code, 64) << refused.err;
+    EXPECT_THAT(
+        refused.err,
+        ContainsRegex("\n  what train\\.init has = manifest [0-9a-f]{16} on rank 1, (manifest [0-9a-f]{16}|unset) "
+                      "on rank 0\n"));
+    EXPECT_FALSE(std::filesystem::exists(out("a")));
+  }
+  const Finished same = run_shell(mpirun(1, train_process("a", init + out("one"))) + " : -np 1 " +
+                                  train_process("a", init + out("same")));
+  EXPECT_EQ(same.code, 0) << same.err;
+}
+
 TEST_F(RanksApart, FoldersThatRanksDoNotShareAreRefused) {
   std::filesystem::create_directory(dir_ / "b");
   const Finished refused = train_apart("", "", "b");
