@@ -210,6 +210,7 @@ int run(int argc, char** argv) {
   add_generate(program);
   add_score(program);
   add_plan(program);
+  add_recipe(program);
   add_tokenize(program);
   add_data(program);
   add_checkpoint(program);

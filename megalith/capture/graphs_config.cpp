@@ -11,8 +11,6 @@ namespace megalith::capture {
 namespace {
 
 // As the enumerators count.
-constexpr std::array<std::string_view, 3> kModes = {"none", "layers", "iteration"};
-constexpr std::array<std::string_view, 2> kPers = {"microbatch", "slot"};
 constexpr std::array<std::string_view, kNumScopes> kScopes = {"attn", "mlp", "moe", "moe_router", "moe_preprocess"};
 constexpr std::string_view kWholeLayers = "full", kWholeIteration = "full_iteration";
 
@@ -38,11 +36,9 @@ std::string broken_rule(std::span<const std::string> names, GraphMode mode) {
 
 }  // namespace
 
-std::string_view name(GraphMode mode) { return kModes[static_cast<std::size_t>(mode)]; }
-std::string_view name(GraphsPer per) { return kPers[static_cast<std::size_t>(per)]; }
+std::string_view name(GraphMode mode) { return kGraphModeNames[static_cast<std::size_t>(mode)]; }
+std::string_view name(GraphsPer per) { return kGraphsPerNames[static_cast<std::size_t>(per)]; }
 std::string_view name(Scope scope) { return kScopes[static_cast<std::size_t>(scope)]; }
-std::optional<GraphMode> graph_mode_of(std::string_view name) { return enumerator_of<GraphMode>(kModes, name); }
-std::optional<GraphsPer> graphs_per_of(std::string_view name) { return enumerator_of<GraphsPer>(kPers, name); }
 
 std::vector<std::string> ScopeSet::names() const {
   std::vector<std::string> names;
@@ -67,9 +63,6 @@ ScopeSet read_scopes(std::span<const std::string> names, GraphMode mode, Problem
 }
 
 void check(const GraphsConfig& c, Problems& out) {
-  out.require(c.warmup_steps >= 0, "graphs.warmup_steps", c.warmup_steps,
-              "must not be negative (the default is 3; 0, with graphs.mode = layers, captures the first step)");
-  out.require(c.check_steps >= 0, "graphs.check", c.check_steps, "must not be negative (0: nothing is checked)");
   if (c.mode == GraphMode::iteration) {
     out.require(c.warmup_steps != 0, "graphs.warmup_steps", 0,
                 "must be at least 1 with graphs.mode = iteration: a step must have run before one is recorded");

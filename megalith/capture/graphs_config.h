@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -24,12 +25,12 @@ enum class GraphsPer : std::uint8_t { microbatch, slot };
 enum class Scope : std::uint8_t { attn, mlp, moe, moe_router, moe_preprocess };
 inline constexpr int kNumScopes = 5;
 
-/// As recipes write them: "layers", "slot", "moe_router". Nothing for any other text.
+/// As recipes write them, in the order of the enumerators.
+inline constexpr std::array<std::string_view, 3> kGraphModeNames = {"none", "layers", "iteration"};
+inline constexpr std::array<std::string_view, 2> kGraphsPerNames = {"microbatch", "slot"};
 std::string_view name(GraphMode mode);
 std::string_view name(GraphsPer per);
-std::string_view name(Scope scope);
-std::optional<GraphMode> graph_mode_of(std::string_view name);
-std::optional<GraphsPer> graphs_per_of(std::string_view name);
+std::string_view name(Scope scope);  ///< "moe_router"
 
 /// The scopes that were asked for; none means whole layers.
 class ScopeSet {
@@ -66,7 +67,7 @@ struct GraphsConfig {
 /// scopes then.
 ScopeSet read_scopes(std::span<const std::string> names, GraphMode mode, Problems& out);
 
-/// Ranges and what modes go with, under the keys of the recipe.
+/// What modes go with, under the keys of the recipe.
 void check(const GraphsConfig& config, Problems& out);
 
 }  // namespace megalith::capture

@@ -107,11 +107,11 @@ constexpr OtherName kOtherNames[] = {
     {"eval_every eval_steps val_interval val_check_interval val_every evaluate_every", "train.eval_interval", ""},
     {"eval_iters val_iters limit_val_batches eval_max_batches val_max_steps", "train.eval_batches",
      "It counts batches of train.global_batch samples"},
-    {"recompute_granularity recompute_method recompute_num_layers recompute_activations activation_checkpointing "
+    {"recompute_granularity recompute_activations activation_checkpointing "
      "gradient_checkpointing",
-     "",
-     "Activations are kept, not computed again; a smaller train.micro_batch, parallel.tp and "
-     "parallel.sequence_parallel save memory"},
+     "recompute.mode", "It is full, or selective with recompute.modules"},
+    {"recompute_method", "recompute.method", ""},
+    {"recompute_num_layers", "recompute.layers", ""},
     {"compile torch_compile use_flash_attn use_flash_attention flash_attention flash attention_backend "
      "attn_implementation transformer_impl use_mcore_models masked_softmax_fusion bias_gelu_fusion",
      "", "Kernels are chosen by shape and device; leave it out"},

@@ -4,6 +4,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/config/keys.h"
 #include "megalith/config/other_names.h"
 #include "megalith/config/toml_text.h"
 #include "megalith/io/reader.h"
@@ -31,6 +32,9 @@ template <class T>
 struct IsVector : std::false_type {};
 template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
+
+template <class T>
+constexpr bool kIsText = std::is_same_v<T, std::string> || std::is_same_v<T, std::vector<std::string>>;
 
 template <class T>
 constexpr std::string_view kind_of() {
@@ -70,17 +74,17 @@ std::optional<T> convert_any(const toml::node& node) {
   }
 }
 
-void assign(const Field& field, const toml::node& node, Problems& problems) {
+void assign(std::string_view key, const AskedValue& place, const toml::node& node, Problems& problems) {
   std::visit(
       [&]<class T>(std::optional<T>* target) {
         std::optional<T> value = convert_any<T>(node);
         if (value) {
           *target = std::move(value);
         } else {
-          problems.add(field.key, as_text(node), str("must be ", kind_of<T>()));
+          problems.add(key, as_text(node), str("must be ", kind_of<T>()));
         }
       },
-      field.value);
+      place);
 }
 
 /// The rule that an unknown key breaks, with what was meant.
@@ -92,54 +96,78 @@ std::string no_such_key(std::string_view key) {
   return text;
 }
 
-void set_key(const std::vector<Field>& all, const std::string& key, const toml::node& node, Problems& problems) {
-  const auto found = std::find_if(all.begin(), all.end(), [&](const Field& f) { return f.key == key; });
-  if (found != all.end()) return assign(*found, node, problems);
-  problems.add(key, as_text(node), no_such_key(key));
-}
+/// Fills a RunConfig and collects what is wrong with the recipe.
+class RecipeReader {
+ public:
+  RecipeReader(RunConfig& config, Problems& problems) : config_(config), problems_(problems) {}
 
-void read_table(const toml::table& root, const std::vector<Field>& all, Problems& problems) {
-  for (const auto& [section, node] : root) {
-    const auto* table = node.as_table();
-    if (table == nullptr) {
-      set_key(all, std::string(section.str()), node, problems);
-      continue;
-    }
-    for (const auto& [name, value] : *table) {
-      set_key(all, std::string(section.str()) + "." + std::string(name.str()), value, problems);
+  void read_table(const toml::table& root) {
+    for (const auto& [section, node] : root) {
+      const auto* table = node.as_table();
+      if (table == nullptr) {
+        set_key(std::string(section.str()), node);
+        continue;
+      }
+      for (const auto& [name, value] : *table) set_key(str(section.str(), ".", name.str()), value);
     }
   }
-}
 
-/// The value of a setting: TOML where it parses as that, else plain text ("--set data.train=corpus.txt").
-void read_setting(const std::string& setting, const std::vector<Field>& all, Problems& problems) {
-  const std::size_t equals = setting.find('=');
-  const std::string key = setting.substr(0, equals);
-  const bool has_section = key.find('.') != std::string::npos;
-  if (equals == std::string::npos || (!has_section && meant_key(key).is_none())) {
-    problems.add_line(str("--set ", setting, ": must be section.key=value"));
-    return;
+  /// The value of a setting: TOML where it parses as that, else plain text ("--set data.train=corpus.txt").
+  void read_setting(const std::string& setting) {
+    const std::size_t equals = setting.find('=');
+    const std::string key = setting.substr(0, equals);
+    const bool has_section = key.find('.') != std::string::npos;
+    if (equals == std::string::npos || (!has_section && meant_key(key).is_none())) {
+      problems_.add_line(str("--set ", setting, ": must be section.key=value"));
+      return;
+    }
+    const std::string value = setting.substr(equals + 1);
+    const Key* const row = find_key(key);
+    const bool takes_text = row != nullptr && std::visit([]<class T>(std::optional<T>*) { return kIsText<T>; },
+                                                         row->members.asked(config_));
+    if (takes_text && !value.starts_with('"') && !value.starts_with('\'') && !value.starts_with('[')) {
+      set_key(key, toml::value<std::string>(value));
+      return;
+    }
+    if (toml_too_deep(value))
+      return problems_.add(key, io::printable(value), str("nested deeper than ", kMaxTomlDepth));
+    try {
+      set_key(key, *read_toml("value = " + value).get("value"));
+    } catch (const TomlError&) {
+      const bool takes_list =
+          row != nullptr &&
+          std::visit([]<class T>(std::optional<T>*) { return IsVector<T>::value; }, row->members.asked(config_));
+      if (takes_list && value.starts_with('[')) {
+        return problems_.add(key, value,
+                             "is no list: it takes [\"a\", \"b\"] or [1, 2], and quotes around all of it in a shell");
+      }
+      set_key(key, toml::value<std::string>(value));
+    }
   }
-  const std::string value = setting.substr(equals + 1);
-  const auto field = std::find_if(all.begin(), all.end(), [&](const Field& f) { return f.key == key; });
-  const bool wants_text =
-      field != all.end() && (std::holds_alternative<std::optional<std::string>*>(field->value) ||
-                             std::holds_alternative<std::optional<std::vector<std::string>>*>(field->value));
-  if (wants_text && !value.starts_with('"') && !value.starts_with('\'') && !value.starts_with('[')) {
-    set_key(all, key, toml::value<std::string>(value), problems);
-    return;
+
+ private:
+  void set_key(const std::string& key, const toml::node& node) {
+    if (const Key* const row = find_key(key)) return assign(key, row->members.asked(config_), node, problems_);
+    problems_.add(key, as_text(node), no_such_key(key));
   }
-  if (toml_too_deep(value)) return problems.add(key, io::printable(value), str("nested deeper than ", kMaxTomlDepth));
-  try {
-    set_key(all, key, *read_toml("value = " + value).get("value"), problems);
-  } catch (const TomlError&) {
-    const bool wants_list =
-        field != all.end() && std::visit([]<class T>(std::optional<T>*) { return IsVector<T>::value; }, field->value);
-    if (wants_list && value.starts_with('['))
-      return problems.add(key, value,
-                          "is no list: it takes [\"a\", \"b\"] or [1, 2], and quotes around all of it in a shell");
-    set_key(all, key, toml::value<std::string>(value), problems);
+
+  RunConfig& config_;
+  Problems& problems_;
+};
+
+/// Of a text that is not TOML: its keys that are there twice, and the mistake unless that is one of them.
+void report_broken_toml(std::string_view toml, const TomlError& error, std::string_view source) {
+  Problems problems;
+  bool is_reported = false;
+  for (const RepeatedKey& repeated : repeated_keys(toml)) {
+    is_reported = is_reported || repeated.second_line == error.line;
+    problems.add_line(str("line ", repeated.second_line, ": ", repeated.name, " is also in line ", repeated.first_line,
+                          ": keep one of them"));
   }
+  const std::string mistake = str(source, ":", error.line, ":", error.column, ": ", error.rule, " (recipes are TOML)");
+  if (problems.empty()) throw ConfigError(mistake);
+  if (!is_reported) problems.add_line(mistake);
+  problems.throw_if_any(source);
 }
 
 std::string quoted(const std::string& text) { return str(toml::value<std::string>(text)); }
@@ -166,9 +194,8 @@ std::string print(const T& value) {
 
 MeantKey meant_key(std::string_view key) {
   if (const OtherName* const other = find_other_name(key)) return {other->key, other->how};
-  RunConfig any;
   std::vector<std::string_view> names;
-  for (const Field& field : fields(any)) names.push_back(field.key);
+  for (const Key& row : keys()) names.push_back(row.name);
   const auto only = [&](auto&& fits) {
     std::string_view found;
     for (const std::string_view name : names) {
@@ -187,112 +214,52 @@ MeantKey meant_key(std::string_view key) {
   return {nearest(spelled, names)};
 }
 
-std::vector<Field> fields(RunConfig& c) {
-  return {{"model.preset", &c.model.preset},
-          {"model.family", &c.model.family},
-          {"model.num_layers", &c.model.num_layers},
-          {"model.hidden_size", &c.model.hidden_size},
-          {"model.num_heads", &c.model.num_heads},
-          {"model.ffn_hidden_size", &c.model.ffn_hidden_size},
-          {"model.seq_len", &c.model.seq_len},
-          {"model.vocab_size", &c.model.vocab_size},
-          {"model.padded_vocab_size", &c.model.padded_vocab_size},
-          {"model.dropout", &c.model.dropout},
-          {"model.attention_dropout", &c.model.attention_dropout},
-          {"model.embedding_dropout", &c.model.embedding_dropout},
-          {"parallel.ranks", &c.parallel.ranks},
-          {"parallel.tp", &c.parallel.tp},
-          {"parallel.cp", &c.parallel.cp},
-          {"parallel.pp", &c.parallel.pp},
-          {"parallel.ep", &c.parallel.ep},
-          {"parallel.etp", &c.parallel.etp},
-          {"parallel.chunks", &c.parallel.chunks},
-          {"parallel.stage_layers", &c.parallel.stage_layers},
-          {"parallel.group_size", &c.parallel.group_size},
-          {"parallel.order", &c.parallel.order},
-          {"parallel.tp_overlap", &c.parallel.tp_overlap},
-          {"parallel.transfers", &c.parallel.transfers},
-          {"parallel.sequence_parallel", &c.parallel.sequence_parallel},
-          {"parallel.timeout_s", &c.parallel.timeout_s},
-          {"train.steps", &c.train.steps},
-          {"train.init", &c.train.init},
-          {"train.global_batch", &c.train.global_batch},
-          {"train.micro_batch", &c.train.micro_batch},
-          {"train.seed", &c.train.seed},
-          {"train.precision", &c.train.precision},
-          {"train.loss_scale", &c.train.loss_scale},
-          {"train.loss_scale_min", &c.train.loss_scale_min},
-          {"train.loss_scale_interval", &c.train.loss_scale_interval},
-          {"train.deterministic", &c.train.deterministic},
-          {"train.gemm", &c.train.gemm},
-          {"train.eval_interval", &c.train.eval_interval},
-          {"train.eval_batches", &c.train.eval_batches},
-          {"optimizer.lr", &c.optimizer.lr},
-          {"optimizer.min_lr", &c.optimizer.min_lr},
-          {"optimizer.warmup_steps", &c.optimizer.warmup_steps},
-          {"optimizer.decay", &c.optimizer.decay},
-          {"optimizer.decay_steps", &c.optimizer.decay_steps},
-          {"optimizer.weight_decay", &c.optimizer.weight_decay},
-          {"optimizer.beta1", &c.optimizer.beta1},
-          {"optimizer.beta2", &c.optimizer.beta2},
-          {"optimizer.eps", &c.optimizer.eps},
-          {"optimizer.clip", &c.optimizer.clip},
-          {"optimizer.distributed", &c.optimizer.distributed},
-          {"data.tokenizer", &c.data.tokenizer},
-          {"data.vocab_dir", &c.data.vocab_dir},
-          {"data.train", &c.data.train},
-          {"data.valid", &c.data.valid},
-          {"data.split", &c.data.split},
-          {"checkpoint.dir", &c.checkpoint.dir},
-          {"checkpoint.interval", &c.checkpoint.interval},
-          {"checkpoint.every_s", &c.checkpoint.every_s},
-          {"checkpoint.keep", &c.checkpoint.keep},
-          {"checkpoint.on_corrupt", &c.checkpoint.on_corrupt},
-          {"log.interval", &c.log.interval},
-          {"log.tensorboard", &c.log.tensorboard},
-          {"graphs.mode", &c.graphs.mode},
-          {"graphs.scopes", &c.graphs.scopes},
-          {"graphs.per", &c.graphs.per},
-          {"graphs.warmup_steps", &c.graphs.warmup_steps},
-          {"graphs.optimizer", &c.graphs.optimizer},
-          {"graphs.check", &c.graphs.check},
-          {"recompute.mode", &c.recompute.mode},
-          {"recompute.method", &c.recompute.method},
-          {"recompute.layers", &c.recompute.layers},
-          {"recompute.modules", &c.recompute.modules},
-          {"device.type", &c.device.type},
-          {"device.ranks_per_node", &c.device.ranks_per_node},
-          {"device.threads", &c.device.threads}};
-}
-
 RunConfig parse_recipe(std::string_view toml, std::string source, std::span<const std::string> settings) {
   RunConfig config;
   config.source = std::move(source);
-  const std::vector<Field> all = fields(config);
   Problems problems;
+  RecipeReader reader(config, problems);
   try {
-    read_table(read_toml(toml), all, problems);
+    reader.read_table(read_toml(toml));
   } catch (const TomlError& error) {
-    throw ConfigError(str(config.source, ":", error.line, ":", error.column, ": ", error.rule, " (recipes are TOML)"));
+    report_broken_toml(toml, error, config.source);
   }
-  for (const std::string& setting : settings) read_setting(setting, all, problems);
+  for (const std::string& setting : settings) reader.read_setting(setting);
   problems.throw_if_any(config.source);
   return config;
+}
+
+void fill_defaults(RunConfig& config) {
+  Problems problems;
+  for (const Key& key : keys()) {
+    const AskedValue place = key.members.asked(config);
+    const bool is_set = std::visit([](const auto* value) { return value->has_value(); }, place);
+    if (is_set || key.fallback.literal.empty()) continue;
+    assign(key.name, place, *read_toml(str("value = ", key.fallback.literal)).get("value"), problems);
+  }
+  if (!problems.empty()) throw InternalError(str("[keys] ", problems.lines().front(), " (its default)"));
+}
+
+std::vector<std::pair<std::string_view, std::string>> toml_values(RunConfig config) {
+  std::vector<std::pair<std::string_view, std::string>> values;
+  for (const Key& key : keys()) {
+    std::visit(
+        [&](const auto* value) {
+          if (*value) values.emplace_back(key.name, print(**value));
+        },
+        key.members.asked(config));
+  }
+  return values;
 }
 
 std::string to_toml(RunConfig config) {
   std::string text;
   std::string_view section;
-  for (const Field& field : fields(config)) {
-    std::visit(
-        [&]<class T>(const std::optional<T>* value) {
-          if (!*value) return;
-          const std::string_view name = field.key.substr(0, field.key.find('.'));
-          if (name != section) text += str(text.empty() ? "" : "\n", "[", name, "]\n");
-          section = name;
-          text += str(field.key.substr(name.size() + 1), " = ", print(**value), "\n");
-        },
-        field.value);
+  for (const auto& [key, value] : toml_values(std::move(config))) {
+    const std::string_view name = key.substr(0, key.find('.'));
+    if (name != section) text += str(text.empty() ? "" : "\n", "[", name, "]\n");
+    section = name;
+    text += str(key.substr(name.size() + 1), " = ", value, "\n");
   }
   return text;
 }

@@ -3,16 +3,15 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
+#include <utility>
 #include <vector>
 
-#include "megalith/base/problems.h"
 #include "megalith/base/types.h"
 
 namespace megalith::config {
 
-/// What a recipe asked for: every field optional, nobody edits it after parsing. resolve() (run_plan.h) makes it a
-/// RunPlan.
+/// What a recipe asked for: every member optional, nobody edits it after parsing. resolve() (run_plan.h) makes it a
+/// RunPlan. keys.h says all else about each key.
 struct RunConfig {
   struct Model {
     std::optional<std::string> preset, family;
@@ -71,16 +70,6 @@ struct RunConfig {
   std::string source;  ///< file name, for messages
 };
 
-/// One key of a recipe: its full name and the field that holds it. The one list of keys: parsing, --set, printing and
-/// the nearest-name search read it.
-struct Field {
-  std::string_view key;  ///< "model.num_layers"
-  std::variant<std::optional<Index>*, std::optional<double>*, std::optional<bool>*, std::optional<std::string>*,
-               std::optional<std::vector<Index>>*, std::optional<std::vector<std::string>>*>
-      value;
-};
-std::vector<Field> fields(RunConfig& config);
-
 /// What was meant by a name that is no key.
 struct MeantKey {
   std::string_view key;       ///< ours; empty: none, or not known
@@ -92,11 +81,13 @@ struct MeantKey {
 MeantKey meant_key(std::string_view name);
 
 /// Reads a recipe (TOML), then applies "section.key=value" settings in order. Throws ConfigError with every unknown key
-/// (and the nearest one there is) and every value of the wrong type.
+/// (and the nearest one there is), every value of the wrong type and every key that is there twice.
 RunConfig parse_recipe(std::string_view toml, std::string source, std::span<const std::string> settings = {});
 
-/// The recipe that says just this: sections and keys in the order of fields(), unset ones left out. Parsing it gives
-/// the same RunConfig.
+/// The recipe that says just this: sections and keys in the order of the table of keys, unset ones left out. Parsing it
+/// gives the same RunConfig.
 std::string to_toml(RunConfig config);
+/// The same, key by key: full name and value as a recipe writes it.
+std::vector<std::pair<std::string_view, std::string>> toml_values(RunConfig config);
 
 }  // namespace megalith::config

@@ -1,6 +1,7 @@
 #include "megalith/config/toml_text.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -10,17 +11,42 @@ namespace megalith::config {
 namespace {
 
 /// Follows brackets, dots of keys and strings. toml++ bounds the nesting of values, but not that of dotted keys.
-class DepthScanner {
+class TomlScanner {
  public:
-  explicit DepthScanner(std::string_view text) : text_(text) {}
+  /// A [section], or the name of a key outside brackets, as the text spells it.
+  struct Name {
+    std::string_view text;
+    std::size_t line;
+    bool is_header;
+  };
 
-  std::optional<std::size_t> find() {
+  explicit TomlScanner(std::string_view text) : text_(text) {}
+
+  /// The first byte that is too deep.
+  std::optional<std::size_t> find_depth() {
     while (at_ < text_.size()) {
       const std::size_t here = at_;
       take(text_[at_++]);
       if (depth_ > kMaxTomlDepth) return here;
     }
     return std::nullopt;
+  }
+  std::vector<Name> names() {
+    std::vector<Name> all;
+    std::size_t begin = 0, line = 1, counted = 0;
+    while (at_ < text_.size()) {
+      const std::size_t here = at_;
+      const In before = in_;
+      take(text_[at_++]);
+      if (before == In::beginning && in_ != In::beginning) begin = here;
+      const bool is_key = before == In::key && in_ == In::value && brackets_.empty();
+      const bool is_header = before == In::header && in_ == In::beginning;
+      if (!is_key && !is_header) continue;
+      line += static_cast<std::size_t>(std::ranges::count(text_.substr(counted, begin - counted), '\n'));
+      counted = begin;
+      all.push_back({text_.substr(begin, here - begin), line, is_header});
+    }
+    return all;
   }
 
  private:
@@ -81,7 +107,25 @@ class DepthScanner {
 
 }  // namespace
 
-std::optional<std::size_t> toml_too_deep(std::string_view text) { return DepthScanner(text).find(); }
+std::optional<std::size_t> toml_too_deep(std::string_view text) { return TomlScanner(text).find_depth(); }
+
+std::vector<RepeatedKey> repeated_keys(std::string_view text) {
+  std::map<std::string, std::size_t> first_lines;
+  std::vector<RepeatedKey> repeated;
+  std::string section;
+  for (const auto& [spelled, line, is_header] : TomlScanner(text).names()) {
+    std::string name(spelled.substr(0, is_header ? spelled.find('#') : spelled.size()));
+    std::erase_if(name, [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '"' || c == '\''; });
+    if (is_header) section = name.substr(1, name.find(']') - 1) + '.';
+    const bool is_list = name.starts_with("[[");  // an element more, and not the same again
+    if (is_list) first_lines.clear();
+    if (is_list) continue;
+    const std::string full = is_header ? name : (section.empty() ? name : section + name);
+    const auto [first, is_new] = first_lines.emplace(full, line);
+    if (!is_new) repeated.push_back({full, first->second, line});
+  }
+  return repeated;
+}
 
 toml::table read_toml(std::string_view text) {
   if (const auto deep = toml_too_deep(text)) {

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <toml++/toml.h>
 
@@ -20,6 +21,14 @@ struct TomlError {
   std::size_t line, column;
   std::string rule;
 };
+
+/// A key, or a [section], that a text has twice, and its lines, counted from 1.
+struct RepeatedKey {
+  std::string name;  ///< "train.steps", "[train]"
+  std::size_t first_line, second_line;
+};
+/// In the order of the text. Looks at names as they are spelled, without spaces; not into inline tables.
+std::vector<RepeatedKey> repeated_keys(std::string_view text);
 
 /// The table of a text. Throws TomlError.
 toml::table read_toml(std::string_view text);

@@ -57,12 +57,6 @@ SampleSet part(const TokenSourcePtr& source, TokenRange range, Index seq_len, st
 bool DataConfig::has_valid() const { return !valid.empty() || (!split.empty() && parse_split(split).weights[1] > 0); }
 
 void check(const DataConfig& config, Problems& out) {
-  const auto names = tokenizer_names();
-  if (std::find(names.begin(), names.end(), config.tokenizer) == names.end()) {
-    const std::string_view near = nearest(config.tokenizer, names);
-    out.add("data.tokenizer", config.tokenizer,
-            str("must be gpt2 or byte", near.empty() ? std::string() : str("; did you mean ", near, "?")));
-  }
   out.require(!config.train.empty(), "data.train", "[]", "must name at least one file to train on");
   for (const auto& [key, paths] : {std::pair{"data.train", &config.train}, {"data.valid", &config.valid}}) {
     out.require(std::ranges::find(*paths, "") == paths->end(), key, "\"\"",

@@ -34,10 +34,6 @@ std::string grouped(Index value) {
   return text;
 }
 
-void check_probability(std::string_view key, double value, Problems& out) {
-  out.require(value >= 0 && value < 1, key, value, "must be in [0, 1)");
-}
-
 }  // namespace
 
 std::span<const Preset> presets() { return kPresets; }
@@ -59,24 +55,6 @@ const Preset& preset(std::string_view name) {
 Index padded_vocab_size(Index vocab_size, int tp) { return round_up(vocab_size, Index{128} * tp); }
 
 void check(const ModelConfig& m, int tp, Problems& out) {
-  out.require(m.family == "gpt2", "model.family", m.family, "must be gpt2 (bert and llama are not built yet)");
-  if (!out.positive({{"model.num_layers", m.num_layers},
-                     {"model.hidden_size", m.hidden_size},
-                     {"model.num_heads", m.num_heads},
-                     {"model.ffn_hidden_size", m.ffn_hidden_size},
-                     {"model.seq_len", m.seq_len},
-                     {"model.vocab_size", m.vocab_size}})) {
-    return;
-  }
-  constexpr Index kLargest = Index{1} << 24;  // far beyond any model; keeps every product of two sizes in range
-  out.require(m.num_layers <= kMostLayers, "model.num_layers", m.num_layers, str("must be at most ", kMostLayers));
-  for (const auto& [key, value] : {std::pair{"model.hidden_size", m.hidden_size},
-                                   {"model.ffn_hidden_size", m.ffn_hidden_size},
-                                   {"model.seq_len", m.seq_len},
-                                   {"model.vocab_size", m.vocab_size},
-                                   {"model.padded_vocab_size", m.padded_vocab_size}}) {
-    out.require(value <= kLargest, key, value, str("must be at most ", kLargest));
-  }
   out.require(m.hidden_size % m.num_heads == 0, "model.num_heads", m.num_heads,
               str("must divide model.hidden_size = ", m.hidden_size));
   out.require(m.padded_vocab_size >= m.vocab_size, "model.padded_vocab_size", m.padded_vocab_size,
@@ -90,9 +68,6 @@ void check(const ModelConfig& m, int tp, Problems& out) {
                 str("must be divisible by parallel.tp = ", tp, "; the smallest that fits is ",
                     padded_vocab_size(m.vocab_size, tp)));
   }
-  check_probability("model.dropout", m.dropout, out);
-  check_probability("model.attention_dropout", m.attention_dropout, out);
-  check_probability("model.embedding_dropout", m.embedding_dropout, out);
 }
 
 Index count_parameters(const ModelConfig& m) {

@@ -35,7 +35,8 @@ inline constexpr Index kMostLayers = 65'535;
 /// The smallest multiple of 128 * tp that holds the vocabulary, so that every shard is a multiple of 128.
 Index padded_vocab_size(Index vocab_size, int tp);
 
-/// Rules on the model alone, and with the tensor-parallel size, under the recipe's keys.
+/// Rules that tie several sizes together, and these to the tensor-parallel size, under the recipe's keys. All sizes are
+/// positive.
 void check(const ModelConfig& model, int tp, Problems& out);
 
 /// V H + S H + L (4 H^2 + 2 H F + 9 H + F) + 2 H: with F = 4 H this is V H + S H + L (12 H^2 + 13 H) + 2 H. The tied

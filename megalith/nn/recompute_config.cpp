@@ -11,21 +11,13 @@ namespace megalith::nn {
 namespace {
 
 // As the enumerators count.
-constexpr std::array<std::string_view, 3> kModes = {"none", "selective", "full"};
-constexpr std::array<std::string_view, 2> kMethods = {"uniform", "block"};
 constexpr std::array<std::string_view, kNumRecomputeModules> kModules = {"gelu", "norms", "attention", "mlp"};
 
 }  // namespace
 
-std::string_view name(RecomputeMode mode) { return kModes[static_cast<std::size_t>(mode)]; }
-std::string_view name(RecomputeMethod method) { return kMethods[static_cast<std::size_t>(method)]; }
+std::string_view name(RecomputeMode mode) { return kRecomputeModeNames[static_cast<std::size_t>(mode)]; }
+std::string_view name(RecomputeMethod method) { return kRecomputeMethodNames[static_cast<std::size_t>(method)]; }
 std::string_view name(RecomputeModule module) { return kModules[static_cast<std::size_t>(module)]; }
-std::optional<RecomputeMode> recompute_mode_of(std::string_view name) {
-  return enumerator_of<RecomputeMode>(kModes, name);
-}
-std::optional<RecomputeMethod> recompute_method_of(std::string_view name) {
-  return enumerator_of<RecomputeMethod>(kMethods, name);
-}
 
 std::vector<std::string> RecomputeConfig::modules() const {
   std::vector<std::string> all;
@@ -58,7 +50,6 @@ void check(const RecomputeConfig& config, Index most_layers, Problems& out) {
     out.require(modules.empty(), "recompute.modules", bracketed(modules),
                 str("goes with recompute.mode = selective, which is ", name(config.mode)));
   }
-  out.require(config.layers >= 1, "recompute.layers", config.layers, "must be at least 1");
   out.require(config.layers <= most_layers, "recompute.layers", config.layers,
               str("must be at most ", most_layers, ", the layers of the largest chunk"));
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -22,12 +23,12 @@ enum class RecomputeMethod : std::uint8_t { uniform, block };
 enum class RecomputeModule : std::uint8_t { gelu, norms, attention, mlp };
 inline constexpr int kNumRecomputeModules = 4;
 
-/// As recipes write them. Nothing for any other text.
+/// As recipes write them, in the order of the enumerators.
+inline constexpr std::array<std::string_view, 3> kRecomputeModeNames = {"none", "selective", "full"};
+inline constexpr std::array<std::string_view, 2> kRecomputeMethodNames = {"uniform", "block"};
 std::string_view name(RecomputeMode mode);
 std::string_view name(RecomputeMethod method);
 std::string_view name(RecomputeModule module);
-std::optional<RecomputeMode> recompute_mode_of(std::string_view name);
-std::optional<RecomputeMethod> recompute_method_of(std::string_view name);
 
 /// Section [recompute] of a recipe, resolved: what backward passes compute again instead of keeping it. Results do not
 /// change (but for gelu in 16 bits, ops/elementwise.h). Sources: Chen et al. 2016, arXiv:1604.06174; Korthikanti et al.

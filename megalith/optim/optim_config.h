@@ -22,7 +22,7 @@ struct OptimConfig {
   Sharding sharding = Sharding::none;  ///< recipe: `distributed`
 };
 
-/// Ranges of every field, under the keys of the recipe.
+/// Rules that tie several members together, under the keys of the recipe.
 void check(const OptimConfig& config, Problems& out);
 
 /// The same as the rules that a step's end follows.

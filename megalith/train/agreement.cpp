@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <sstream>
 #include <thread>
 
 #include "megalith/base/clock.h"
@@ -10,14 +9,12 @@
 #include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/gather_values.h"
+#include "megalith/config/keys.h"
 #include "megalith/io/save_protocol.h"
 #include "megalith/train/gather.h"
 
 namespace megalith::train {
 namespace {
-
-constexpr std::string_view kOwnAffairs[] = {"device.threads", "train.init",     "data.train",
-                                            "data.valid",     "data.vocab_dir", "checkpoint.dir"};
 
 struct Digest {
   std::uint64_t hash = 0;
@@ -90,14 +87,8 @@ std::string differences(const std::vector<Facts>& everybody) {
 
 Facts facts_of(const config::RunPlan& plan) {
   Facts facts;
-  std::istringstream lines(config::to_toml(plan.as_config()));
-  std::string section;
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t equals = line.find(" = ");
-    if (line.starts_with('[')) section = line.substr(1, line.find(']') - 1) + '.';
-    if (line.starts_with('[') || equals == std::string::npos) continue;
-    const std::string key = section + line.substr(0, equals);
-    if (std::ranges::find(kOwnAffairs, key) == std::end(kOwnAffairs)) facts.emplace_back(key, line.substr(equals + 3));
+  for (const auto& [name, value] : config::toml_values(plan.as_config())) {
+    if (config::find_key(name)->ranks_may == config::RanksMay::not_differ) facts.emplace_back(name, value);
   }
   return facts;
 }

@@ -15,8 +15,7 @@ namespace megalith::train {
 /// What all ranks of a job must have alike, in the words of an error: {"optimizer.lr", "0.0003"}.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-/// Every key of the resolved recipe but those in which processes may differ: their threads, and paths, as what lies
-/// there is compared.
+/// Every key of the resolved recipe but those in which processes may differ (config::RanksMay).
 Facts facts_of(const config::RunPlan& plan);
 
 enum class Start : std::uint8_t { fresh, resumed };

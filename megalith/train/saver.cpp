@@ -10,6 +10,7 @@
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/config/keys.h"
 #include "megalith/io/retry.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/gather.h"
@@ -35,36 +36,6 @@ void for_each_piece(HostState& state, const ParamBuffer& params, const Param& pa
   visit("", state.masters());
   visit(kFirstMoment, state.m());
   visit(kSecondMoment, state.v());
-}
-
-/// What must be equal, what may change freely, and what changes the results from here on.
-bool must_match(std::string_view key) {
-  return key.starts_with("model.")
-             ? key != "model.padded_vocab_size" && !key.ends_with("dropout")
-             : key == "train.seed" || key == "train.precision" || key == "data.split" || key == "data.tokenizer";
-}
-bool changes_results(std::string_view key, const config::RunPlan& plan) {
-  if (key == "parallel.transfers") return plan.device == Device::cuda && plan.grid.world_size > 1;
-  return key.ends_with("dropout") || (key.starts_with("optimizer.") && key != "optimizer.distributed") ||
-         key == "train.global_batch" || key == "train.gemm" || key == "train.loss_scale_min" ||
-         key == "train.loss_scale_interval";
-}
-
-std::string value_text(const config::Field& field) {
-  return std::visit(
-      []<class T>(const std::optional<T>* value) -> std::string {
-        if (!*value) return "unset";
-        if constexpr (std::is_same_v<T, double>) {
-          return exact(**value);
-        } else if constexpr (requires { std::declval<std::ostream&>() << **value; }) {
-          return str(**value);
-        } else {
-          std::string text;
-          for (const auto& element : **value) text += str(text.empty() ? "" : ", ", element);
-          return "[" + text + "]";
-        }
-      },
-      field.value);
 }
 
 /// The recipe that a checkpoint was saved under.
@@ -102,11 +73,9 @@ Index count_of(const checkpoint::RunState& saved, const std::string& name) {
 }  // namespace
 
 std::string config_hash(const config::RunPlan& plan, const DataIdentity& identity) {
-  config::RunConfig recipe = plan.as_config();
   std::uint64_t hash = hash_combine(identity.tokenizer, identity.corpus);
-  for (const config::Field& field : config::fields(recipe)) {
-    if (must_match(field.key)) hash = hash_combine(hash_combine(hash, fnv1a(field.key)), fnv1a(value_text(field)));
-  }
+  for (const auto& [key, value] : config::identity_of(plan))
+    hash = hash_combine(hash_combine(hash, fnv1a(key)), fnv1a(value));
   return hex64(hash);
 }
 
@@ -285,26 +254,17 @@ checkpoint::Digest128 Saver::digest_of_state(const Progress& progress) {
 }
 
 void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const {
-  config::RunConfig then = recipe_of(saved, "[resume]"), now = plan_.as_config();
+  const config::RunConfig then = recipe_of(saved, "[resume]");
   if (hash_of(saved, "corpus_hash") == hex64(0)) {
     throw CheckpointError(CheckpointError::Kind::refused,
                           str("[resume] ", folder_.string(),
                               " holds an imported model, which no run here has trained: to train on it, give "
                               "train.init its folder, and another --out"));
   }
-  const std::vector<config::Field> old_fields = config::fields(then), new_fields = config::fields(now);
+  const config::ResumeChanges changes = config::resume_changes(then, plan_);
   std::string refused;
-  for (std::size_t i = 0; i < new_fields.size(); ++i) {
-    const std::string was = value_text(old_fields[i]), is = value_text(new_fields[i]);
-    if (was == is) continue;
-    const std::string line = str(new_fields[i].key, " = ", is, ": the checkpoint was trained with ", was);
-    if (must_match(new_fields[i].key))
-      refused += "\n  " + line;
-    else if (changes_results(new_fields[i].key, plan_))
-      warnings.push_back(line + "; results differ from an uninterrupted run");
-    else if (new_fields[i].key == "train.loss_scale")
-      warnings.push_back(line + "; the scale that the checkpoint has goes on");
-  }
+  for (const std::string& line : changes.refused) refused += "\n  " + line;
+  warnings.insert(warnings.end(), changes.warned.begin(), changes.warned.end());
   if (!is_same(saved, "tokenizer_hash", identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
   if (!is_same(saved, "corpus_hash", identity_.corpus))
@@ -319,13 +279,11 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
 }
 
 void Saver::compare_model(const checkpoint::RunState& saved, const io::Path& folder) const {
-  config::RunConfig then = recipe_of(saved, "[train.init]"), now = plan_.as_config();
-  const std::vector<config::Field> old_fields = config::fields(then), new_fields = config::fields(now);
+  const config::RunConfig then = recipe_of(saved, "[train.init]");
   std::string refused;
-  for (std::size_t i = 0; i < new_fields.size(); ++i) {
-    const std::string was = value_text(old_fields[i]), is = value_text(new_fields[i]);
-    if (was != is && new_fields[i].key.starts_with("model.") && must_match(new_fields[i].key))
-      refused += str("\n  ", new_fields[i].key, " = ", is, ": the checkpoint's model has ", was);
+  for (const auto& [key, was, is] : config::changed_keys(then, plan_)) {
+    if (key->resume.rule == config::OnResume::must_match && key->name.starts_with("model."))
+      refused += str("\n  ", key->name, " = ", is, ": the checkpoint's model has ", was);
   }
   const std::optional<Policy> policy = config::policy_of(then.train.precision.value_or(""));
   if (policy && policy->master != plan_.train.policy().master)

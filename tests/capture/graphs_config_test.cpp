@@ -11,12 +11,12 @@ std::vector<std::string> problems_of(std::vector<std::string> names, GraphMode m
   return problems.lines();
 }
 
-TEST(GraphsConfig, NamesReadBack) {
-  for (const GraphMode mode : {GraphMode::none, GraphMode::layers, GraphMode::iteration})
-    EXPECT_EQ(graph_mode_of(name(mode)), mode);
-  for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) EXPECT_EQ(graphs_per_of(name(per)), per);
-  EXPECT_EQ(graph_mode_of("layer"), std::nullopt);
-  EXPECT_EQ(graphs_per_of(""), std::nullopt);
+TEST(GraphsConfig, NamesAreInTheOrderOfTheEnumerators) {
+  EXPECT_EQ(name(GraphMode::none), "none");
+  EXPECT_EQ(name(GraphMode::layers), "layers");
+  EXPECT_EQ(name(GraphMode::iteration), "iteration");
+  EXPECT_EQ(name(GraphsPer::microbatch), "microbatch");
+  EXPECT_EQ(name(GraphsPer::slot), "slot");
 }
 
 TEST(GraphsConfig, ScopesAreASet) {

@@ -1,10 +1,10 @@
 #include <fstream>
 #include <map>
-#include <set>
 #include <sstream>
 
 #include <gtest/gtest.h>
 
+#include "megalith/config/keys.h"
 #include "megalith/config/run_plan.h"
 
 #include "tests/test_data.h"
@@ -12,21 +12,11 @@
 namespace megalith::config {
 namespace {
 
-/// Key to default, as the rows of docs/recipe.md have them: | `section.key` | default | meaning |.
-std::map<std::string, std::string> documented() {
-  constexpr std::string_view kBegin = "| `", kMiddle = "` | ";
+std::string page() {
   std::ifstream file(MEGALITH_TEST_DATA "/../../docs/recipe.md");
-  std::map<std::string, std::string> found;
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(kBegin)) continue;
-    const std::size_t key_end = line.find(kMiddle);
-    if (key_end == std::string::npos) continue;
-    const std::string key = line.substr(kBegin.size(), key_end - kBegin.size());
-    const std::size_t value = key_end + kMiddle.size(), value_end = line.find(" |", value);
-    EXPECT_NE(value_end, std::string::npos) << line;
-    EXPECT_TRUE(found.emplace(key, line.substr(value, value_end - value)).second) << line;
-  }
-  return found;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 /// Key to value in the resolved form of a recipe that says no more than it must.
@@ -43,26 +33,27 @@ tokenizer = "byte"
 train = "text.txt"
 )",
                                             "smallest.toml"));
-  std::istringstream text(to_toml(plan.as_config()));
   std::map<std::string, std::string> found;
-  std::string section;
-  for (std::string line; std::getline(text, line);) {
-    if (line.starts_with('[')) section = line.substr(1, line.size() - 2);
-    const std::size_t equals = line.find(" = ");
-    if (equals == std::string::npos) continue;
-    std::string value = line.substr(equals + 3);
+  for (auto& [key, value] : toml_values(plan.as_config())) {
     std::erase(value, '\'');
-    found[section + '.' + line.substr(0, equals)] = value;
+    found.emplace(key, value);
   }
   return found;
 }
 
-TEST(RecipeDocs, NameEveryKeyAndNoOther) {
-  RunConfig config;
-  std::set<std::string> keys, rows;
-  for (const Field& field : fields(config)) keys.emplace(field.key);
-  for (const auto& [key, value] : documented()) rows.insert(key);
-  EXPECT_EQ(rows, keys);
+// To mend the page: replace its tables by those that `megalith recipe --keys` prints, or run scripts/recipe-docs.
+TEST(RecipeDocs, TheTablesAreThoseOfTheKeys) {
+  std::istringstream lines(page());
+  std::string section, table;
+  std::map<std::string, std::string> tables;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("## `[")) section = line.substr(5, line.find(']') - 5);
+    if (line.starts_with("## ") && !line.starts_with("## `[")) section.clear();
+    if (line.starts_with('|')) tables[section] += line + '\n';
+  }
+  EXPECT_EQ(tables.size(), key_sections().size());
+  for (const std::string_view name : key_sections())
+    EXPECT_EQ(tables[std::string(name)], key_table(name)) << "docs/recipe.md is stale: run scripts/recipe-docs";
 }
 
 TEST(RecipeDocs, SayTheDefaults) {
@@ -71,6 +62,7 @@ TEST(RecipeDocs, SayTheDefaults) {
                                                       {"model.hidden_size", "16"},
                                                       {"model.num_heads", "1"},
                                                       {"model.ffn_hidden_size", "64"},
+                                                      {"model.seq_len", "1024"},
                                                       {"model.vocab_size", "256"},
                                                       {"model.padded_vocab_size", "256"},
                                                       {"model.attention_dropout", "0.1"},
@@ -84,16 +76,16 @@ TEST(RecipeDocs, SayTheDefaults) {
                                                       {"data.tokenizer", "byte"},
                                                       {"data.train", "[text.txt]"}};
   const std::map<std::string, std::string> resolved = defaults();
-  for (const auto& [key, cell] : documented()) {
-    const auto value = resolved.find(key);
-    const bool is_literal = cell.starts_with('`') && cell.ends_with('`') && !cell.starts_with("`model.") &&
-                            !cell.starts_with("`parallel.") && !cell.starts_with("`train.");
-    if (is_literal) {
-      ASSERT_NE(value, resolved.end()) << key;
-      EXPECT_EQ(cell, '`' + value->second + '`') << key;
+  for (const Key& key : keys()) {
+    const auto value = resolved.find(std::string(key.name));
+    std::string literal(key.fallback.literal);
+    std::erase(literal, '\'');
+    if (!literal.empty()) {
+      ASSERT_NE(value, resolved.end()) << key.name;
+      EXPECT_EQ(value->second, literal) << key.name;
     } else if (value != resolved.end()) {
-      ASSERT_TRUE(derived.contains(key)) << key << " has a default: give it in backticks";
-      EXPECT_EQ(value->second, derived.at(key)) << key;
+      ASSERT_TRUE(derived.contains(value->first)) << key.name << " has a default: give it as a literal";
+      EXPECT_EQ(value->second, derived.at(value->first)) << key.name;
     }
   }
 }

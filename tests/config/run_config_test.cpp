@@ -340,11 +340,12 @@ TEST(Recipe, NumbersOutOfRangeAreRefused) {
       std::string::npos);
   EXPECT_NE(problem_of(kSmall, {"parallel.tp=3000000000"}).find("at most 2147483647"), std::string::npos);
   EXPECT_NE(problem_of(kSmall, {"parallel.tp=65536", "parallel.pp=65536"}), "");
-  for (const char* setting : {"train.micro_batch=9223372036854775807", "model.hidden_size=9223372036854775807",
-                              "model.vocab_size=9223372036854775807", "optimizer.warmup_steps=9223372036854775807",
+  for (const char* setting : {"train.micro_batch=9223372036854775807", "optimizer.warmup_steps=9223372036854775807",
                               "checkpoint.keep=4294967296", "parallel.stage_layers=[9223372036854775807, 1]"}) {
     EXPECT_NE(problem_of(kSmall, {setting}).find("must be at most 2147483647"), std::string::npos) << setting;
   }
+  for (const char* setting : {"model.hidden_size=9223372036854775807", "model.vocab_size=9223372036854775807"})
+    EXPECT_NE(problem_of(kSmall, {setting}).find("must be at most 16777216"), std::string::npos) << setting;
   EXPECT_NE(problem_of(kSmall, {"model.hidden_size=16777216", "model.num_layers=65535"}).find(" parameters: must be"),
             std::string::npos);
   EXPECT_EQ(problem_of(kSmall, {"model.num_layers=65535"}), "");
@@ -409,6 +410,54 @@ TEST(Recipe, AllBrokenRulesAtOnce) {
         "train.precision = fp8", "optimizer.lr = -1: must be positive", "checkpoint.keep = 1", "device.type = tpu"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
   }
+}
+
+TEST(Recipe, EveryKeyIsCheckedByItselfWithTheNearestName) {
+  const auto problem = [](const char* setting) {
+    const std::string text = problem_of(kSmall, {setting});
+    return text.substr(text.find('\n') + 3);
+  };
+  EXPECT_EQ(problem("data.tokenizer=bite"), "data.tokenizer = bite: must be gpt2 or byte; did you mean byte?");
+  EXPECT_EQ(problem("train.precision=b16"),
+            "train.precision = b16: must be fp64, fp32, bf16 or fp16; did you mean bf16?");
+  EXPECT_EQ(problem("optimizer.beta1=1"), "optimizer.beta1 = 1: must be in [0, 1)");
+  EXPECT_EQ(problem("optimizer.min_lr=-2"), "optimizer.min_lr = -2: must not be negative");
+  EXPECT_EQ(problem("optimizer.eps=0"), "optimizer.eps = 0: must be positive");
+  EXPECT_EQ(problem("optimizer.clip=nan"), "optimizer.clip = nan: must be finite (0: no clipping)");
+  EXPECT_EQ(problem("model.dropout=1"), "model.dropout = 1: must be in [0, 1)");
+  EXPECT_EQ(problem("model.num_heads=0"), "model.num_heads = 0: must be at least 1");
+  EXPECT_EQ(problem("parallel.cp=2"), "parallel.cp = 2: must be 1 (context parallelism is not built yet)");
+  EXPECT_EQ(problem("parallel.stage_layers=[5,-1]"), "parallel.stage_layers = [5, -1]: -1 must not be negative");
+  EXPECT_EQ(problem("checkpoint.keep=1"), "checkpoint.keep = 1: must be at least 2 (one may turn out damaged)");
+  EXPECT_EQ(problem("recompute.layers=0"), "recompute.layers = 0: must be at least 1");
+  EXPECT_EQ(problem("train.seed=-1"), "train.seed = -1: must not be negative");
+  EXPECT_EQ(
+      resolve(parse_recipe(kSmall, "r.toml", std::vector<std::string>{"train.seed=9223372036854775807"})).train.seed,
+      0x7FFFFFFFFFFFFFFFu);
+  EXPECT_EQ(problem_of(kSmall, {"train.precision=fp16", "train.loss_scale=2e18", "train.loss_scale_interval=0"}),
+            "r.toml: 2 problems\n  train.loss_scale = 2e+18: must be above 0, at most 2^60\n"
+            "  train.loss_scale_interval = 0: must be at least 1 (steps without an overflow before the scale doubles)");
+  EXPECT_EQ(problem_of(kSmall, {"train.precision=fp16", "train.loss_scale=8", "train.loss_scale_min=16"}),
+            "r.toml: 1 problem\n  train.loss_scale_min = 16: must be at most train.loss_scale = 8");
+}
+
+// What a broken value is replaced by must not lead to messages about values that nobody wrote.
+TEST(Recipe, ABrokenKeyIsReportedOnce) {
+  for (const char* setting : {"parallel.tp=0", "parallel.pp=-1", "model.num_layers=0", "train.micro_batch=0",
+                              "train.global_batch=0", "optimizer.lr=0", "graphs.mode=sideways", "recompute.mode=some"})
+    EXPECT_TRUE(problem_of(kSmall, {setting}).starts_with("r.toml: 1 problem\n")) << problem_of(kSmall, {setting});
+}
+
+TEST(Recipe, AKeyThatIsThereTwiceIsRefusedWithBothLines) {
+  EXPECT_EQ(problem_of("[train]\nsteps = 1\nseed = 2\nsteps = 3\n"),
+            "r.toml: 1 problem\n  line 4: train.steps is also in line 2: keep one of them");
+  EXPECT_EQ(problem_of("[train]\nsteps = 1\n[log]\ninterval = 1\n[train]\nseed = 3\nsteps = 4 # again\n"),
+            "r.toml: 2 problems\n  line 5: [train] is also in line 1: keep one of them\n"
+            "  line 7: train.steps is also in line 2: keep one of them");
+  EXPECT_EQ(
+      problem_of("train.steps = 1\n\n# [train]\n[ train ] # comment\n\"steps\" = 3\n"),
+      "r.toml: 2 problems\n  line 5: train.steps is also in line 1: keep one of them\n"
+      "  r.toml:4:1: Error while parsing table header: cannot redefine existing table 'train' (recipes are TOML)");
 }
 
 TEST(Recipe, BatchesMustDivide) {

@@ -252,6 +252,20 @@ TEST(Resume, AnotherModelIsRefusedWithTheKeysThatDiffer) {
   });
 }
 
+// A manifest's config_hash stays what earlier versions wrote.
+TEST(Resume, TheHashOfARunDependsOnKeysThatMustMatchOnly) {
+  const auto hash = [](auto&& change) {
+    config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+    change(plan);
+    return train::config_hash(plan, {1, 2});
+  };
+  const std::string same = hash([](config::RunPlan&) {});
+  EXPECT_EQ(same, "c133fc1fc96ae578");
+  EXPECT_EQ(hash([](config::RunPlan& plan) { plan.optimizer.lr = plan.model.dropout = 0.5; }), same);
+  EXPECT_NE(hash([](config::RunPlan& plan) { plan.train.seed = 5; }), same);
+  EXPECT_NE(hash([](config::RunPlan& plan) { plan.model.num_heads = 2; }), same);
+}
+
 TEST(Resume, SettingsThatChangeResultsAreWarnedAbout) {
   const TempDir dir;
   run({}, "fp64", dir.path(), 0, kSavedAt);

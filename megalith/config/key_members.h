@@ -1,0 +1,104 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "megalith/config/keys.h"
+#include "megalith/config/run_plan.h"
+
+// How rows of the table reach the members that hold a key's value, and convert between what recipes write and what the
+// code uses.
+
+namespace megalith::config {
+
+/// As recipes write an enumeration's values, in the order of the enumerators.
+template <class Enum>
+inline constexpr std::array<std::string_view, 0> kNamesOf{};
+template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<Device> = {"cpu", "cuda"};
+template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<comm::Carrier> = {"copy_engines", "kernels"};
+template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<TpOverlap> = {"auto", "halves", "none"};
+template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<ops::GemmChoice> = {"timed", "heuristic"};
+template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<optim::DecayCurve> = {"constant", "linear", "cosine"};
+template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<checkpoint::OnCorrupt> = {"fail", "previous"};
+template <>
+inline constexpr auto kNamesOf<capture::GraphMode> = capture::kGraphModeNames;
+template <>
+inline constexpr auto kNamesOf<capture::GraphsPer> = capture::kGraphsPerNames;
+template <>
+inline constexpr auto kNamesOf<nn::RecomputeMode> = nn::kRecomputeModeNames;
+template <>
+inline constexpr auto kNamesOf<nn::RecomputeMethod> = nn::kRecomputeMethodNames;
+
+/// A value as the plan holds it.
+template <class To, class From>
+void convert_to_plan(To& to, const From& from) {
+  if constexpr (std::is_same_v<To, From>) {
+    to = from;
+  } else if constexpr (std::is_same_v<To, Sharding>) {
+    to = from ? Sharding::optimizer : Sharding::none;
+  } else if constexpr (std::is_enum_v<To>) {
+    static_assert(!kNamesOf<To>.empty(), "the enumeration has no names");
+    to = static_cast<To>(std::ranges::find(kNamesOf<To>, from) - kNamesOf<To>.begin());  // bounds were checked
+  } else {
+    to = static_cast<To>(from);
+  }
+}
+
+/// A value as a recipe writes it. Empty texts and lists are left out.
+template <class To, class From>
+void convert_to_recipe(std::optional<To>& to, const From& from) {
+  if constexpr (std::is_same_v<From, capture::ScopeSet>) {
+    to = from.names();
+  } else if constexpr (std::is_same_v<From, nn::RecomputeConfig>) {
+    to = from.modules();
+  } else if constexpr (std::is_same_v<From, Sharding>) {
+    to = from == Sharding::optimizer;
+  } else if constexpr (std::is_enum_v<From>) {
+    to = std::string(kNamesOf<From>.at(static_cast<std::size_t>(from)));
+  } else if constexpr (requires { from.empty(); }) {
+    if (!from.empty()) to = from;
+  } else {
+    to = static_cast<To>(from);
+  }
+}
+
+/// A key that only resolve() reads: it is no part of the plan.
+template <class Asked>
+KeyMembers asked_only(Asked) {
+  return {.asked = [](RunConfig& config) -> AskedValue { return &Asked{}(config); }, .put = nullptr, .get = nullptr};
+}
+
+/// A key whose value resolve() puts into the plan itself.
+template <class Asked, class Planned>
+KeyMembers derived(Asked, Planned) {
+  return {.asked = [](RunConfig& config) -> AskedValue { return &Asked{}(config); },
+          .put = nullptr,
+          .get = [](const RunPlan& plan, RunConfig& config) { convert_to_recipe(Asked{}(config), Planned{}(plan)); }};
+}
+
+/// A key whose value is held as it is. `Asked` and `Planned` are lambdas that return the member of a RunConfig and of a
+/// RunPlan.
+template <class Asked, class Planned>
+KeyMembers at(Asked asked, Planned planned) {
+  KeyMembers members = derived(asked, planned);
+  members.put = [](const RunConfig& config, RunPlan& plan) {
+    if (const auto& value = Asked{}(config)) convert_to_plan(Planned{}(plan), *value);
+  };
+  return members;
+}
+
+/// The same where both members have the same path.
+template <class Both>
+KeyMembers at(Both both) {
+  return at(both, both);
+}
+
+}  // namespace megalith::config

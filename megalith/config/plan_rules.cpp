@@ -1,0 +1,136 @@
+#include "megalith/config/plan_rules.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "megalith/ops/attention.h"
+#include "megalith/ops/norm.h"
+#include "megalith/pipeline/schedule.h"
+
+namespace megalith::config {
+namespace {
+
+/// Layers of the largest chunk.
+Index most_layers(const RunPlan& plan) {
+  if (!plan.stage_layers.empty()) return *std::ranges::max_element(plan.stage_layers);
+  return ceil_div(plan.model.num_layers, Index{plan.grid.pp} * plan.chunks);
+}
+
+void check_stage_layers(const RunPlan& plan, Problems& out) {
+  const Index stages = Index{plan.grid.pp} * plan.chunks;
+  if (plan.stage_layers.empty()) {
+    out.require(plan.model.num_layers % stages == 0, "model.num_layers", plan.model.num_layers,
+                str("must be divisible by parallel.pp * chunks = ", stages, ", or give parallel.stage_layers"));
+    return;
+  }
+  const auto count = static_cast<Index>(plan.stage_layers.size());
+  const Index sum = std::accumulate(plan.stage_layers.begin(), plan.stage_layers.end(), Index{0});
+  out.require(count == stages, "parallel.stage_layers", str(count, " numbers"),
+              str("must be pp * chunks = ", stages, " numbers"));
+  out.require(sum == plan.model.num_layers, "parallel.stage_layers", str("sum ", sum),
+              str("must sum to model.num_layers = ", plan.model.num_layers));
+}
+
+/// Shapes that our kernels for GPUs do not take. The values named fit all other rules, with the other sizes as they
+/// are.
+void check_gpu_kernels(const RunPlan& plan, Problems& out) {
+  constexpr Index kMostHidden = ops::kMostNormColumnsOnGpu, kMostHeadDim = ops::kMostHeadDimOnGpu;
+  const Index hidden = plan.model.hidden_size, heads = plan.model.num_heads;
+  if (plan.device != Device::cuda || hidden < 1 || heads < 1) return;
+  if (hidden > kMostHidden) {
+    const Index fits = heads * std::min(kMostHidden / heads, kMostHeadDim);
+    out.add("model.hidden_size", hidden,
+            str("must be at most ", kMostHidden, " with device.type = cuda: a norm's kernel holds a row in one block",
+                fits > 0 ? str("; with model.num_heads = ", heads, " the nearest that fits is ", fits) : ""));
+    return;  // the heads follow from it
+  }
+  if (hidden <= heads * kMostHeadDim) return;
+  const Index tp = std::max(1, plan.grid.tp);
+  Index fits = round_up(ceil_div(hidden, kMostHeadDim), tp);
+  while (fits <= hidden && hidden % fits != 0) fits += tp;
+  out.add("model.num_heads", heads,
+          str("must be at least ", ceil_div(hidden, kMostHeadDim), " with device.type = cuda and model.hidden_size = ",
+              hidden, ": a head of attention's kernels is at most ", kMostHeadDim, " wide",
+              fits <= hidden ? str("; the nearest that fits is ", fits) : ""));
+}
+
+/// Sizes that no machine has are refused before any memory is planned: what is planned then cannot overflow.
+void check_sizes(const RunPlan& plan, Problems& out) {
+  constexpr double kMostElements = 0x1p46;
+  const model::ModelConfig& m = plan.model;
+  const double layer = 4.0 * static_cast<double>(m.hidden_size) * static_cast<double>(m.hidden_size) +
+                       2.0 * static_cast<double>(m.hidden_size) * static_cast<double>(m.ffn_hidden_size);
+  const double weights = layer * static_cast<double>(m.num_layers) +
+                         static_cast<double>(m.padded_vocab_size + m.seq_len) * static_cast<double>(m.hidden_size);
+  out.require(weights <= kMostElements, "model", str("about ", weights, " parameters"), "must be at most 2^46");
+  const double widest = static_cast<double>(std::max({m.padded_vocab_size, m.ffn_hidden_size, 3 * m.hidden_size}));
+  const double activations =
+      static_cast<double>(plan.train.micro_batch) * static_cast<double>(m.seq_len) * std::max(widest, 1.0);
+  out.require(activations <= kMostElements, "train.micro_batch * model.seq_len", plan.train.micro_batch * m.seq_len,
+              str("their activations would have ", activations, " elements: must be at most 2^46"));
+}
+
+/// Every rank holds as many rows of what is taken in turn. The fix named is the next larger micro_batch that fits.
+void check_row_shares(const RunPlan& plan, Problems& out) {
+  const Index halves = plan.tp_overlap == TpOverlap::halves ? 2 : 1, shares = plan.row_shares() * halves;
+  const Index samples = plan.train.micro_batch, seq_len = plan.model.seq_len;
+  if (shares == halves || samples < 1 || seq_len < 1 || samples * seq_len % shares == 0) return;
+  out.add("train.micro_batch * model.seq_len", samples * seq_len,
+          str("must be divisible by ", halves > 1 ? "2 * " : "", "parallel.tp = ", shares,
+              " with parallel.sequence_parallel = true", halves > 1 ? " and parallel.tp_overlap = halves" : "",
+              ": every rank holds as many token rows; with this seq_len train.micro_batch = ",
+              round_up(samples, std::lcm(halves, shares / std::gcd(shares, seq_len))), " would do"));
+}
+
+void check_batches(const RunPlan& plan, Problems& out) {
+  const TrainConfig& t = plan.train;
+  out.require(t.micro_batch <= t.global_batch, "train.micro_batch", t.micro_batch,
+              str("must be at most train.global_batch = ", t.global_batch));
+  if (t.micro_batch > t.global_batch) return;
+  const Index samples = t.micro_batch * plan.grid.dp;
+  if (t.global_batch % samples != 0) {
+    out.add("train.global_batch", t.global_batch,
+            str("must be a multiple of train.micro_batch * dp = ", t.micro_batch, " * ", plan.grid.dp, " = ", samples,
+                "; the nearest are ", std::max(samples, t.global_batch / samples * samples), " and ",
+                round_up(t.global_batch, samples)));
+    return;
+  }
+  const pipeline::ScheduleShape shape{plan.grid.pp, plan.chunks, static_cast<int>(t.global_batch / samples),
+                                      plan.group_size};
+  pipeline::check_shape(shape, out);
+}
+
+void check_train(const RunPlan& plan, Problems& out) {
+  const TrainConfig& t = plan.train;
+  if (plan.device == Device::cuda) {
+    out.require(t.precision != "fp64", "train.precision", t.precision,
+                "is for device.type = cpu, to check with: a GPU computes in bf16, fp16 or fp32");
+  }
+  out.require(!t.scaling.is_on() || t.scaling.smallest <= t.scaling.initial, "train.loss_scale_min", t.scaling.smallest,
+              str("must be at most train.loss_scale = ", t.scaling.initial));
+  out.require(plan.tp_overlap != TpOverlap::halves || t.micro_batch % 2 == 0, "train.micro_batch", t.micro_batch,
+              "must be even with parallel.tp_overlap = halves");
+  out.require(plan.graphs.check_steps == 0 || t.deterministic, "graphs.check", plan.graphs.check_steps,
+              "must be 0 with train.deterministic = false: two runs of one step must give the same bits");
+}
+
+}  // namespace
+
+void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken, Problems& out) {
+  check(plan.data, out);
+  if (shape == ModelShape::known) {
+    model::check(plan.model, plan.grid.tp, out);
+    if (!broken.any("parallel.stage_layers")) check_stage_layers(plan, out);
+    check_gpu_kernels(plan, out);
+    check_row_shares(plan, out);
+    check_sizes(plan, out);
+    check_scopes(plan.graphs, plan.run_facts(), out);
+    if (!broken.any("recompute.")) check(plan.recompute, most_layers(plan), out);
+  }
+  if (!broken.any("train.micro_batch") && !broken.any("train.global_batch")) check_batches(plan, out);
+  check_train(plan, out);
+  if (!broken.any("optimizer.lr")) check(plan.optimizer, out);
+  if (!broken.any("graphs.mode")) check(plan.graphs, out);
+}
+
+}  // namespace megalith::config

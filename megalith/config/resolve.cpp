@@ -1,0 +1,175 @@
+#include <algorithm>
+#include <limits>
+
+#include "megalith/base/error.h"
+#include "megalith/config/keys.h"
+#include "megalith/config/plan_rules.h"
+#include "megalith/config/run_plan.h"
+
+// From what was asked to what runs: literal defaults come from the table of keys, all others are derived here.
+
+namespace megalith::config {
+namespace {
+
+Index tokenizer_vocab(const std::string& tokenizer) { return tokenizer == "byte" ? 256 : 50257; }
+
+/// Sets what nobody asked for.
+template <class T, class Value>
+void set_default(std::optional<T>& key, const Value& value) {
+  if (!key) key = value;
+}
+
+void derive_grid(RunConfig& c, int ranks, RunPlan& plan, Problems& out) {
+  RunConfig::Parallel& p = c.parallel;
+  out.require(!p.etp || *p.etp == *p.tp, "parallel.etp", p.etp.value_or(1),
+              str("must equal parallel.tp = ", *p.tp, ": expert parallelism is not built yet"));
+  set_default(p.ranks, std::min<Index>(*p.tp * *p.pp, std::numeric_limits<int>::max()));
+  grid::ParallelSizes sizes{.world_size = ranks > 0 ? ranks : static_cast<int>(*p.ranks),
+                            .tp = static_cast<int>(*p.tp),
+                            .pp = static_cast<int>(*p.pp),
+                            .order = *p.order};
+  if (*p.chunks > 1 && *p.pp > 1) sizes.vpp = static_cast<int>(*p.chunks);
+  try {
+    plan.grid = grid::resolve(sizes);
+  } catch (const ConfigError& error) {
+    out.add("parallel", str("{ranks ", sizes.world_size, ", tp ", sizes.tp, ", pp ", sizes.pp, "}"), error.what());
+  }
+}
+
+/// Keys beside model.preset that make another model of it.
+std::vector<std::string> preset_warnings(const RunConfig::Model& m, const model::Preset& preset) {
+  std::vector<std::string> all;
+  const auto compare = [&](const char* key, const std::optional<Index>& value, Index preset_value) {
+    if (value && *value != preset_value)
+      all.push_back(str(key, " = ", *value, ": model.preset = ", preset.name, " has ", preset_value,
+                        "; the run trains another model"));
+  };
+  compare("model.num_layers", m.num_layers, preset.num_layers);
+  compare("model.hidden_size", m.hidden_size, preset.hidden_size);
+  compare("model.num_heads", m.num_heads, preset.num_heads);
+  compare("model.ffn_hidden_size", m.ffn_hidden_size, 4 * m.hidden_size.value_or(preset.hidden_size));
+  compare("model.seq_len", m.seq_len, preset.seq_len);
+  compare("model.vocab_size", m.vocab_size, preset.vocab_size);
+  return all;
+}
+
+/// What a preset says, where no key beside it says otherwise. False when there is none of its name.
+bool derive_preset(RunConfig::Model& m, RunPlan& plan, Problems& out) {
+  try {
+    const model::Preset& preset = model::preset(*m.preset);
+    plan.preset_warnings = preset_warnings(m, preset);
+    set_default(m.num_layers, preset.num_layers);
+    set_default(m.hidden_size, preset.hidden_size);
+    set_default(m.num_heads, preset.num_heads);
+    set_default(m.seq_len, preset.seq_len);
+    const bool is_its_vocabulary = m.vocab_size.value_or(preset.vocab_size) == preset.vocab_size;
+    if (is_its_vocabulary && preset.padded_vocab_size > 0) set_default(m.padded_vocab_size, preset.padded_vocab_size);
+    set_default(m.vocab_size, preset.vocab_size);
+  } catch (const ConfigError& error) {
+    out.add_line(error.what());
+    return false;
+  }
+  return true;
+}
+
+ModelShape derive_model(RunConfig& c, const BrokenKeys& broken, RunPlan& plan, Problems& out) {
+  RunConfig::Model& m = c.model;
+  if (m.preset && !derive_preset(m, plan, out)) return ModelShape::unknown;
+  for (const auto& [key, value] : {std::pair{"model.num_layers", m.num_layers},
+                                   {"model.hidden_size", m.hidden_size},
+                                   {"model.num_heads", m.num_heads}}) {
+    if (!value) out.add_line(str(key, " is not set: give it, or model.preset"));
+  }
+  if (!m.num_layers || !m.hidden_size || !m.num_heads) return ModelShape::unknown;
+  set_default(m.seq_len, 1024);
+  set_default(m.vocab_size, tokenizer_vocab(*c.data.tokenizer));
+  set_default(m.ffn_hidden_size, 4 * *m.hidden_size);
+  set_default(m.padded_vocab_size, model::padded_vocab_size(*m.vocab_size, std::max(1, plan.grid.tp)));
+  set_default(m.attention_dropout, *m.dropout);
+  set_default(m.embedding_dropout, *m.dropout);
+  return broken.any("model.") ? ModelShape::unknown : ModelShape::known;
+}
+
+void derive_loss_scale(RunConfig::Train& t, Problems& out) {
+  if (*t.precision == "fp16") {
+    set_default(t.loss_scale, 65536);
+    set_default(t.loss_scale_min, 1);
+    set_default(t.loss_scale_interval, 1000);
+    return;
+  }
+  const auto refuse = [&](const char* key, auto& value) {
+    if (value) out.add(key, *value, "loss scaling is for train.precision = fp16; remove it");
+    value.reset();
+  };
+  refuse("train.loss_scale", t.loss_scale);
+  refuse("train.loss_scale_min", t.loss_scale_min);
+  refuse("train.loss_scale_interval", t.loss_scale_interval);
+}
+
+void derive_train(RunConfig& c, const BrokenKeys& broken, const RunPlan& plan, Problems& out) {
+  RunConfig::Train& t = c.train;
+  if (!t.steps && !broken.any("train.steps")) out.add_line("train.steps is not set: how many optimizer steps to run");
+  set_default(t.steps, 1);
+  set_default(t.global_batch, *t.micro_batch * plan.grid.dp);
+  set_default(t.gemm, "timed");
+  derive_loss_scale(t, out);
+  RunConfig::Optimizer& o = c.optimizer;
+  set_default(o.min_lr, *o.lr / 10);
+  set_default(o.decay_steps, std::max(*t.steps, *o.warmup_steps + 1));
+}
+
+}  // namespace
+
+std::optional<Policy> policy_of(std::string_view precision) {
+  if (precision == "fp64") return Policy{DType::f64, DType::f64};
+  if (precision == "fp32") return Policy{DType::f32, DType::f32};
+  if (precision == "bf16") return Policy{DType::f32, DType::bf16};
+  if (precision == "fp16") return Policy{DType::f32, DType::f16};
+  return std::nullopt;
+}
+
+std::string_view default_precision(Device device) { return device == Device::cuda ? "bf16" : "fp32"; }
+
+RunPlan resolve(const RunConfig& asked, int ranks) {
+  RunPlan plan;
+  Problems out;
+  RunConfig c = asked;
+  fill_defaults(c);
+  BrokenKeys broken;
+  for (const Key& key : keys()) check_bounds(key, c, broken, out);
+  set_default(c.data.tokenizer, plan.data.tokenizer);
+  set_default(c.train.precision, default_precision(*c.device.type == "cuda" ? Device::cuda : Device::cpu));
+  derive_grid(c, ranks, plan, out);
+  const ModelShape shape = derive_model(c, broken, plan, out);
+  derive_train(c, broken, plan, out);
+  if (shape == ModelShape::known) {
+    for (const Key& key : keys()) check_bounds(key, c, broken, out);  // of derived values
+  }
+  for (const Key& key : keys()) {
+    if (key.members.put != nullptr) key.members.put(c, plan);
+  }
+  plan.graphs.scopes = capture::read_scopes(*c.graphs.scopes, plan.graphs.mode, out);
+  nn::read_modules(*c.recompute.modules, plan.recompute, out);
+  check_rules(plan, shape, broken, out);
+  out.throw_if_any(asked.source);
+  return plan;
+}
+
+RunConfig RunPlan::as_config() const {
+  RunConfig config;
+  config.source = "resolved recipe";
+  for (const Key& key : keys()) {
+    const bool has_it = key.is_in_recipe == nullptr || key.is_in_recipe(*this);
+    if (has_it && key.members.get != nullptr) key.members.get(*this, config);
+  }
+  return config;
+}
+
+std::string grid_text(const RunPlan& plan) {
+  std::string text = str("tp ", plan.grid.tp, " pp ", plan.grid.pp, " dp ", plan.grid.dp);
+  if (plan.chunks > 1) text += str(" chunks ", plan.chunks);
+  if (plan.row_shares() > 1) text += " shared rows";
+  return text;
+}
+
+}  // namespace megalith::config
