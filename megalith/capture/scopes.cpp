@@ -12,27 +12,6 @@ MlpCover mlp_cover(const ScopeSet& scopes, bool moe) {
   return scopes.has(Scope::moe_router) ? MlpCover::router : MlpCover::none;
 }
 
-/// A module that is recomputed in backward must lie wholly inside or wholly outside a graph, and draw no random numbers
-/// inside one.
-std::string broken_recomputation(const ScopeSet& scopes, const RunFacts& run) {
-  const Coverage dense = covered(scopes, {.moe = false}), moe = covered(scopes, {.moe = true});
-  const Recompute& recompute = run.recompute;
-  if (recompute.full) return "whole layers are recomputed, which only graphs.mode = iteration allows";
-  if (recompute.moe && scopes.has(Scope::moe_router))
-    return "an MoE that is recomputed cannot be cut after its router; remove moe_router, or recompute less";
-  if (recompute.core_attention && dense.attention && run.attention_dropout > 0)
-    return str("attention is recomputed inside the graph with model.attention_dropout = ", run.attention_dropout,
-               "; set it to 0, or do not recompute attention");
-  const bool mlp_inside = recompute.mlp && run.dense_layers > 0 && dense.mlp == MlpCover::whole;
-  const bool moe_inside = recompute.moe && run.moe_layers > 0 && moe.mlp == MlpCover::whole;
-  if ((mlp_inside || moe_inside) && run.dropout > 0)
-    return str("the MLP is recomputed inside the graph with model.dropout = ", run.dropout,
-               "; set it to 0, or do not recompute the MLP");
-  if (moe_inside && run.jitters_routing)
-    return "the MoE is recomputed inside the graph with noise on its router; use one of the two";
-  return "";
-}
-
 std::string unfit_for_any_graph(const RunFacts& run) {
   constexpr std::string_view kFix = ", which graphs cannot hold; set graphs.mode = none";
   if (run.offloads_activations) return str("activations are moved to the host", kFix);
@@ -85,7 +64,8 @@ std::optional<BrokenRule> first_broken_rule(const ScopeSet& scopes, const RunFac
   const bool whole_mlp = scopes.empty() || has(Scope::mlp) || has(Scope::moe);
   const bool sized_by_data =
       run.capacity == Capacity::dropping || (run.capacity == Capacity::dropless && run.pads_routing);
-  const std::string unfit = unfit_for_any_graph(run), recomputation = broken_recomputation(scopes, run);
+  const std::string unfit = unfit_for_any_graph(run);
+  const bool recomputes_experts = run.moe_layers > 0 && (run.recomputes_layers || run.recomputes_experts);
   const struct {
     int number;
     bool broken;
@@ -106,7 +86,8 @@ std::optional<BrokenRule> first_broken_rule(const ScopeSet& scopes, const RunFac
       {10, !unfit.empty(), unfit},
       {11, run.overlaps_experts && whole_mlp,
        "all-to-alls that run beside another microbatch's compute cut the MLP part; remove mlp and moe, or the overlap"},
-      {12, !recomputation.empty(), recomputation},
+      {12, has(Scope::moe_router) && recomputes_experts,
+       "an MoE that is recomputed cannot be cut after its router; remove moe_router, or recompute less"},
       {13, run.echo && !run.echo_stops_at_boundary && (has(Scope::moe_router) || has(Scope::moe_preprocess)),
        "copied experts take a path that does not stop where the graph ends; remove moe_router and moe_preprocess"},
       {14, run.num_stages > 1 && run.ramps_batch && !run.records_again,

@@ -49,29 +49,23 @@ std::vector<BoundaryField> boundary_fields(const Coverage& coverage);
 enum class Capacity : std::uint8_t { dropless, dropping, padded };
 enum class Dispatcher : std::uint8_t { all_to_all, all_gather };
 
-/// What backward computes again instead of keeping it.
-struct Recompute {
-  bool full = false;  ///< whole layers
-  bool core_attention = false, mlp = false, moe = false;
-};
-
 /// What of a run the rules on scopes ask for. The defaults are what a run without the feature has.
 struct RunFacts {
   Index dense_layers = 0, moe_layers = 0;  ///< of the whole model
   int num_stages = 1;                      ///< pp
-  double dropout = 0, attention_dropout = 0;
 
   // Mixture of experts.
   Index num_experts = 0;
   Capacity capacity = Capacity::dropless;
   Dispatcher dispatcher = Dispatcher::all_to_all;
   bool pads_routing = false;            ///< the router's counts are rounded up for 8-bit products
-  bool jitters_routing = false;         ///< random noise on the router's input
   bool overlaps_experts = false;        ///< all-to-alls of a microbatch run beside another's compute
   bool echo = false;                    ///< hot experts are copied to other ranks
   bool echo_stops_at_boundary = false;  ///< ... by code that can stop where a graph ends
 
-  Recompute recompute = {};
+  // What backward computes again. Random numbers have no state, so a second pass draws the same inside a graph.
+  bool recomputes_layers = false;   ///< whole ones
+  bool recomputes_experts = false;  ///< an MoE
 
   bool offloads_activations = false;
   bool varying_lengths = false;  ///< packed sequences, or sequences of varying length

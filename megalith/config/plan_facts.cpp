@@ -32,12 +32,10 @@ std::vector<std::string> RunPlan::warnings() const {
   return all;
 }
 
-// Without what is recomputed: a dense layer's second pass has the same random numbers wherever it runs (rule V12).
 capture::RunFacts RunPlan::run_facts() const {
   return {.dense_layers = model.num_layers,
           .num_stages = grid.pp,
-          .dropout = model.dropout,
-          .attention_dropout = model.attention_dropout};
+          .recomputes_layers = recompute.mode == nn::RecomputeMode::full};
 }
 
 }  // namespace megalith::config

@@ -72,13 +72,8 @@ TEST(Scopes, RulesOnTheRun) {
       {11, mlp, kMixed, [](RunFacts& r) { r.overlaps_experts = true; }},
       {11, moe, kPadded, [](RunFacts& r) { r.overlaps_experts = true; }},
       {11, whole, kPadded, [](RunFacts& r) { r.overlaps_experts = true; }},
-      {12, attn, kDense, [](RunFacts& r) { r.recompute.full = true; }},
-      {12, router, kMixed, [](RunFacts& r) { r.recompute.moe = true; }},
-      {12, attn, kDense, [](RunFacts& r) { r.recompute.core_attention = true, r.attention_dropout = 0.1; }},
-      {12, whole, kDense, [](RunFacts& r) { r.recompute.core_attention = true, r.attention_dropout = 0.1; }},
-      {12, mlp, kDense, [](RunFacts& r) { r.recompute.mlp = true, r.dropout = 0.1; }},
-      {12, moe, kPadded, [](RunFacts& r) { r.recompute.moe = true, r.dropout = 0.1; }},
-      {12, moe, kPadded, [](RunFacts& r) { r.recompute.moe = true, r.jitters_routing = true; }},
+      {12, router, kMixed, [](RunFacts& r) { r.recomputes_experts = true; }},
+      {12, router, kMixed, [](RunFacts& r) { r.recomputes_layers = true; }},
       {13, router, kMixed, [](RunFacts& r) { r.echo = true; }},
       {14, attn, kDense, [](RunFacts& r) { r.ramps_batch = true, r.num_stages = 2; }},
       {15, attn, kDense, [](RunFacts& r) { r.random_on_host = true; }},
@@ -96,25 +91,16 @@ TEST(Scopes, WhatTheRulesOnTheRunAllow) {
   RunFacts run = kMixed;
   run.overlaps_experts = true;
   EXPECT_EQ(broken({Scope::attn, Scope::moe_router}, run), 0);
+  // Rule V12 is for experts; runs of dense layers are in tests/train/recompute_test.cpp.
   run = kDense;
-  run.recompute.core_attention = true;  // with dropout, but outside the graph; then inside, without dropout
-  run.attention_dropout = 0.1;
-  EXPECT_EQ(broken({Scope::mlp}, run), 0);
-  run.attention_dropout = 0;
-  EXPECT_EQ(broken({Scope::attn}, run), 0);
-  run = kDense;
-  run.recompute.mlp = true;
-  run.dropout = 0.1;
-  EXPECT_EQ(broken({Scope::attn}, run), 0);
-  run = kPadded;
-  run.dense_layers = 0;  // no dense MLP to recompute
-  run.recompute.mlp = true;
-  run.dropout = 0.1;
-  EXPECT_EQ(broken({}, run), 0);
+  run.recomputes_layers = true;
+  for (const ScopeSet& scopes : {ScopeSet{}, ScopeSet{Scope::attn}, ScopeSet{Scope::mlp}})
+    EXPECT_EQ(broken(scopes, run), 0) << text(scopes);
   run = kMixed;
-  run.recompute.moe = true;
-  run.jitters_routing = true;
+  run.recomputes_experts = true;
   EXPECT_EQ(broken({Scope::attn, Scope::mlp}, run), 0);
+  run.capacity = Capacity::padded;
+  EXPECT_EQ(broken({Scope::moe}, run), 0) << "the whole MoE is inside";
   run = kMixed;
   run.echo = true;
   EXPECT_EQ(broken({Scope::attn}, run), 0);

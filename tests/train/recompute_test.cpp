@@ -83,15 +83,21 @@ TEST_P(RecomputeGrid, HasTheBitsOfKeptActivationsAndTakesLess) {
 INSTANTIATE_TEST_SUITE_P(All, RecomputeGrid, ::testing::ValuesIn(testing::all_grids()),
                          [](const auto& grid) { return grid.param.name(); });
 
+// What rule V12 of graphs forbids elsewhere, as dropout there draws numbers from a state: every mode with every set of
+// scopes, with dropout on hidden states and on attention's probabilities.
 TEST(Recompute, PartsOfLayersInGraphsHaveTheBitsToo) {
-  for (const capture::Scope scope : {capture::Scope::attn, capture::Scope::mlp}) {
+  using capture::Scope;
+  for (const capture::ScopeSet& scopes :
+       {capture::ScopeSet{Scope::attn}, {Scope::mlp}, {Scope::attn, Scope::mlp}, {}}) {
     for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
       const config::RunPlan plan = testing::small_plan(grid, "fp32");
+      ASSERT_GT(plan.model.dropout, 0);
+      ASSERT_GT(plan.model.attention_dropout, 0);
       const Outcome kept = outcome_of(with(plan, {}, GraphMode::none));
       for (const Mode& mode : modes()) {
-        SCOPED_TRACE(str(grid.name(), " ", mode.name, ", scope ", name(scope)));
+        SCOPED_TRACE(str(grid.name(), " ", mode.name, ", scopes ", text(scopes)));
         config::RunPlan scoped = with(plan, mode.config, GraphMode::layers);
-        scoped.graphs.scopes = {scope};
+        scoped.graphs.scopes = scopes;
         testing::expect_same(*outcome_of(scoped).run, *kept.run);
       }
     }
