@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 
 #include <nlohmann/json.hpp>
 
@@ -58,7 +57,7 @@ constexpr std::array kColumns = {"parameters", "gradients", "optimizer", "activa
 /// A row for all ranks that are equal. Of many such rows those that take most stay, and what the others take at most is
 /// said below.
 std::string ranks_table(const std::vector<BytesByOwner>& ranks) {
-  constexpr std::size_t kMaxRows = 10;
+  constexpr std::size_t kMaxRows = 7;
   std::vector<EqualRanks> groups = equal_ranks(ranks);
   std::string left_out;
   if (groups.size() > kMaxRows) {
@@ -98,10 +97,31 @@ std::string owners_of(const BytesByOwner& bytes) {
   return text;
 }
 
-std::string fit_text(const GpuSize& gpu, Index bytes) {
-  const Index left = gpu.room() - bytes;
+/// The recomputation that repeats the fewest FLOPs of those with which the largest rank fits; nullptr: none.
+const train::RecomputeChoice* recompute_for(const GpuSize& gpu, const PlannedRanks& planned) {
+  const auto found =
+      std::ranges::find_if(planned.by_recompute, [&](const BytesByOwner& bytes) { return total(bytes) <= gpu.room(); });
+  if (found == planned.by_recompute.end()) return nullptr;
+  return &train::recompute_choices()[static_cast<std::size_t>(found - planned.by_recompute.begin())];
+}
+
+std::string fit_text(const GpuSize& gpu, const PlannedRanks& planned) {
+  const Index left = gpu.room() - total(planned.ranks[planned.largest()]);
+  const train::RecomputeChoice* const recompute = left < 0 ? recompute_for(gpu, planned) : nullptr;
   return str(left >= 0 ? "fits" : "does not fit", " a GPU of ", gpu.gb, " GB: ", human_bytes(std::abs(left)),
-             left >= 0 ? " left" : " missing", " beside 1 GiB for CUDA and NCCL\n");
+             left >= 0 ? " left" : " missing", " beside 1 GiB for CUDA and NCCL",
+             recompute == nullptr ? "" : "; fits with " + recompute->settings(), "\n");
+}
+
+std::string recompute_text(const PlannedRanks& planned) {
+  if (planned.by_recompute.empty()) return "";
+  std::vector<std::vector<std::string>> rows = {{"recompute", "activations", "scratch", "largest rank"}};
+  for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
+    const BytesByOwner& bytes = planned.by_recompute[i];
+    rows.push_back({train::recompute_choices()[i].name, human_bytes(of(bytes, "activations")),
+                    human_bytes(of(bytes, kScratchOwner)), human_bytes(total(bytes))});
+  }
+  return text_table(rows);
 }
 
 Index microbatches(const config::RunPlan& plan) {
@@ -119,6 +139,16 @@ std::string sharding_text(const config::RunPlan& plan, const PlannedRanks& plann
              human_bytes(of(other, "optimizer")), ", the rank then ", human_bytes(total(other)), "\n");
 }
 
+/// What the first rank of the pipeline stage that takes most takes: ranks of a stage are alike.
+BytesByOwner largest_stage(const config::RunPlan& plan, const grid::RankGenerator& grid) {
+  BytesByOwner largest;
+  for (int stage = 0; stage < plan.grid.pp; ++stage) {
+    BytesByOwner bytes = train::planned_bytes(plan, grid.rank({.pp = stage}));
+    if (total(bytes) > total(largest)) largest = std::move(bytes);
+  }
+  return largest;
+}
+
 }  // namespace
 
 std::size_t PlannedRanks::largest() const {
@@ -127,15 +157,14 @@ std::size_t PlannedRanks::largest() const {
 }
 
 PlannedRanks plan_ranks(const config::RunPlan& plan) {
-  const auto bytes_of = [](int rank, const config::RunPlan& of) {
-    const std::unique_ptr<comm::World> world = comm::dry_world(rank, of.grid.world_size);
-    return train::Engine(*world, of).planned_bytes();
-  };
-  PlannedRanks planned{grid::dense_grid(plan.grid).per_rank([&](int rank) { return bytes_of(rank, plan); })};
+  const grid::RankGenerator grid = grid::dense_grid(plan.grid);
+  PlannedRanks planned{grid.per_rank([&](int rank) { return train::planned_bytes(plan, rank); })};
+  for (const train::RecomputeChoice& choice : train::recompute_choices())
+    planned.by_recompute.push_back(largest_stage(train::with_recompute(plan, choice.config), grid));
   if (plan.grid.dp * plan.grid.cp == 1) return planned;
   config::RunPlan other = plan;
   other.optimizer.sharding = is_sharded(plan) ? Sharding::none : Sharding::optimizer;
-  planned.other_sharding = bytes_of(static_cast<int>(planned.largest()), other);
+  planned.other_sharding = train::planned_bytes(other, static_cast<int>(planned.largest()));
   return planned;
 }
 
@@ -150,7 +179,8 @@ std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned) 
   text += str("largest: rank ", planned.largest(), ", ", human_bytes(total(largest)), ": ", owners_of(largest), "\n");
   if (world_size > 1) text += str("sum of all ranks: ", human_bytes(sum_of(planned.ranks)), "\n");
   text += sharding_text(plan, planned);
-  for (const GpuSize& gpu : kGpuSizes) text += fit_text(gpu, total(largest));
+  text += recompute_text(planned);
+  for (const GpuSize& gpu : kGpuSizes) text += fit_text(gpu, planned);
   if (plan.device == Device::cpu) text += "planned for device.type = cpu: --set device.type=cuda plans for GPUs\n";
   for (const std::string& owner : train::measured_owners(plan))
     text += str("not included: ", owner, ", which a run measures when it starts\n");
@@ -171,6 +201,12 @@ std::string plan_json(const config::RunPlan& plan, const PlannedRanks& planned) 
     out["other_sharding"] = {{"optimizer.distributed", !is_sharded(plan)},
                              {"optimizer", of(*planned.other_sharding, "optimizer")},
                              {"total", total(*planned.other_sharding)}};
+  }
+  for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
+    const BytesByOwner& bytes = planned.by_recompute[i];
+    out["recompute"].push_back({{"recompute", train::recompute_choices()[i].name},
+                                {"activations", of(bytes, "activations")},
+                                {"total", total(bytes)}});
   }
   for (std::size_t rank = 0; rank < planned.ranks.size(); ++rank) {
     nlohmann::ordered_json row = {{"rank", rank}};

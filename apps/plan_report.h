@@ -5,6 +5,7 @@
 
 #include "megalith/config/run_plan.h"
 #include "megalith/tensor/memory.h"
+#include "megalith/train/recompute_choices.h"
 
 namespace megalith::apps {
 
@@ -14,6 +15,8 @@ struct PlannedRanks {
   /// Of the largest rank, with optimizer.distributed the other way round; nothing where one model copy leaves no
   /// choice.
   std::optional<BytesByOwner> other_sharding = {};
+  /// Of the rank that takes most, for each of train::recompute_choices().
+  std::vector<BytesByOwner> by_recompute = {};
 
   /// The first of those that take most.
   std::size_t largest() const;

@@ -16,6 +16,7 @@
 #include "megalith/train/gpu_memory.h"
 #include "megalith/train/host_memory.h"
 #include "megalith/train/host_state.h"
+#include "megalith/train/recompute_choices.h"
 #include "megalith/train/stage_config.h"
 
 namespace megalith::train {
@@ -106,11 +107,21 @@ Index Engine::host_bytes() const {
   return taken + HostState::copy_bytes(plan_.device, stage_.params(), mesh_.dp);
 }
 
+void Engine::require_host_memory() {
+  const auto lack = [&](Index less, const std::string& recompute) {
+    return lack_of_host_memory(world_, host_bytes() - less, "[memory] the plan",
+                               str("use a smaller train.micro_batch or model, or more ranks on more hosts", recompute,
+                                   "; `megalith plan` prints what takes it"));
+  };
+  std::string text = lack(0, "");
+  if (text.empty()) return;
+  if (plan_.device == Device::cpu)
+    text = lack(0, recompute_that_fits(plan_, world_.rank(), [&](Index less) { return lack(less, "").empty(); }));
+  throw IoError(text);
+}
+
 void Engine::allocate(InitialValues values) {
-  const std::string lack = lack_of_host_memory(
-      world_, host_bytes(), "[memory] the plan",
-      "use a smaller train.micro_batch or model, or more ranks on more hosts; `megalith plan` prints what takes it");
-  if (!lack.empty()) throw IoError(lack);
+  require_host_memory();
   ex_.emplace(plan_.device);
   replays_.emplace(world_, *ex_);
   ex_->set_determinism(plan_.train.determinism());

@@ -156,6 +156,8 @@ class Engine {
   void plan_optimizer();
   /// Of the host: what allocate() takes on the CPU, and a copy of the state that saves take.
   Index host_bytes() const;
+  /// Throws IoError on all ranks where a host has too little memory. Collective.
+  void require_host_memory();
   void initialise();
   /// Runs everything once that a step runs, so that the first step finds it connected, loaded and chosen; changes no
   /// state. Books what the libraries take meanwhile; `before` is what else was in use before anything was allocated.

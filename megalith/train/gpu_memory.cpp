@@ -8,11 +8,17 @@
 #include "megalith/base/text.h"
 #include "megalith/comm/gather_values.h"
 #include "megalith/train/attention_facts.h"
+#include "megalith/train/recompute_choices.h"
 
 namespace megalith::train {
+namespace {
 
-void require_gpu_memory(std::span<const GpuShare> ranks, const config::RunPlan& plan) {
-  const auto first = std::ranges::find_if(ranks, [](const GpuShare& rank) { return rank.needed > rank.left; });
+bool lacks_memory(const GpuShare& rank) { return rank.needed > rank.left; }
+
+}  // namespace
+
+void require_gpu_memory(std::span<const GpuShare> ranks, const config::RunPlan& plan, const std::string& recompute) {
+  const auto first = std::ranges::find_if(ranks, lacks_memory);
   if (first == ranks.end()) return;
   const Index attention = deterministic_attention_bytes(plan);
   const std::string without = attention == 0 ? ""
@@ -23,13 +29,19 @@ void require_gpu_memory(std::span<const GpuShare> ranks, const config::RunPlan& 
                         human_bytes(first->left),
                         " are left beside what other programs hold: must fit; use a smaller train.micro_batch, more "
                         "of parallel.tp or parallel.pp, a smaller model",
-                        without));
+                        recompute, without));
 }
 
 void require_gpu_memory(comm::World& world, const config::RunPlan& plan, const BytesByOwner& to_take) {
   GpuShare mine{.needed = total(to_take), .left = device::memory_left(plan.device)};
   owners_text(to_take).copy(mine.owners.data(), mine.owners.size() - 1);
-  require_gpu_memory(comm::gather_values(world.all(), mine), plan);
+  const std::vector<GpuShare> ranks = comm::gather_values(world.all(), mine);
+  if (std::ranges::none_of(ranks, lacks_memory)) return;
+  const auto fits = [&](Index less) {
+    const GpuShare with_less{.needed = mine.needed - less, .left = mine.left};
+    return std::ranges::none_of(comm::gather_values(world.all(), with_less), lacks_memory);
+  };
+  require_gpu_memory(ranks, plan, recompute_that_fits(plan, world.rank(), fits));
 }
 
 }  // namespace megalith::train

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <span>
+#include <string>
 
 #include "megalith/comm/world.h"
 #include "megalith/config/run_plan.h"
@@ -16,8 +17,9 @@ struct GpuShare {
 };
 
 /// Throws ConfigError when a rank would take more of its GPU than is left there: names the first one, what takes its
-/// memory and what would take less.
-void require_gpu_memory(std::span<const GpuShare> ranks, const config::RunPlan& plan);
+/// memory and what would take less. `recompute`: what recompute_that_fits() says.
+void require_gpu_memory(std::span<const GpuShare> ranks, const config::RunPlan& plan,
+                        const std::string& recompute = {});
 /// The same for ranks on GPUs, each of which is about to take `to_take`. Throws on all ranks or on none. Collective.
 void require_gpu_memory(comm::World& world, const config::RunPlan& plan, const BytesByOwner& to_take);
 

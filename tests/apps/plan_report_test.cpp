@@ -79,6 +79,39 @@ TEST(PlanReport, SaysWhichGpusHoldTheLargestRank) {
   EXPECT_THAT(text(139), HasSubstr("\ndoes not fit a GPU of 141 GB: "));
 }
 
+TEST(PlanReport, SaysWhatEachRecomputationTakes) {
+  const config::RunPlan plan = plan_of({"parallel.pp=2"});
+  const PlannedRanks planned = plan_ranks(plan);
+  const auto choices = train::recompute_choices();
+  ASSERT_EQ(planned.by_recompute.size(), choices.size());
+  EXPECT_EQ(planned.by_recompute[0], planned.ranks[planned.largest()]);
+  EXPECT_THAT(plan_text(plan, planned), HasSubstr("\n             recompute  activations"));
+  for (std::size_t i = 1; i < choices.size(); ++i) {
+    const BytesByOwner& bytes = planned.by_recompute[i];
+    EXPECT_LT(bytes.at("activations"), planned.by_recompute[i - 1].at("activations")) << choices[i].name;
+    const config::RunPlan asked = train::with_recompute(plan, choices[i].config);
+    const PlannedRanks again = plan_ranks(asked);
+    EXPECT_EQ(bytes, again.ranks[again.largest()]) << choices[i].name;
+    EXPECT_THAT(plan_text(plan, planned), HasSubstr(human_bytes(bytes.at("activations")))) << choices[i].name;
+  }
+  const nlohmann::json json = nlohmann::json::parse(plan_json(plan, planned));
+  EXPECT_EQ(json.at("recompute").at(3).at("recompute"), "full");
+  EXPECT_EQ(json.at("recompute").at(3).at("total"), total(planned.by_recompute[3]));
+}
+
+TEST(PlanReport, NamesTheRecomputationThatFitsAndRepeatsLeast) {
+  const config::RunPlan plan = plan_of({});
+  const auto text = [&](const std::vector<BytesByOwner>& by_recompute) {
+    return plan_text(plan, {{gib(200)}, {}, by_recompute});
+  };
+  const std::string none = text({gib(200), gib(190), gib(180), gib(170)});
+  EXPECT_THAT(none, Not(HasSubstr("fits with")));
+  const std::string some = text({gib(200), gib(130), gib(120), gib(70)});
+  EXPECT_THAT(some, HasSubstr("does not fit a GPU of 80 GB: 121.90 GiB missing beside 1 GiB for CUDA and NCCL; fits "
+                              "with recompute.mode = full\n"));
+  EXPECT_THAT(some, HasSubstr("; fits with recompute.mode = selective, recompute.modules = [gelu, norms]\n"));
+}
+
 TEST(PlanReport, AScreenHolds64Ranks) {
   const config::RunPlan stages = plan_of({"parallel.pp=16", "train.global_batch=256"}, 64);
   const std::string text = text_of(stages);

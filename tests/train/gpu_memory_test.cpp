@@ -99,11 +99,11 @@ TEST(AttentionKernels, AnotherLibraryIsToldOnResume) {
 }
 
 /// Of two ranks, where the second takes 4 KiB and has `left`.
-std::string refusal(bool deterministic, Index left) {
+std::string refusal(bool deterministic, Index left, const std::string& recompute = {}) {
   GpuShare ranks[] = {{.needed = 5000, .left = 5000}, {.needed = 4096, .left = left}};
   std::string("activations 3.00 KiB, parameters 1.00 KiB").copy(ranks[1].owners.data(), ranks[1].owners.size() - 1);
   try {
-    require_gpu_memory(ranks, plan_of(deterministic));
+    require_gpu_memory(ranks, plan_of(deterministic), recompute);
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -117,6 +117,7 @@ TEST(GpuMemory, ARunThatDoesNotFitIsToldWhatTakesLess) {
       "KiB are left beside what other programs hold: must fit; use a smaller train.micro_batch, more of parallel.tp or "
       "parallel.pp, a smaller model";
   EXPECT_EQ(refusal(false, 2048), text);
+  EXPECT_EQ(refusal(false, 2048, ", or recompute.mode = full"), text + ", or recompute.mode = full");
   const std::string without = ", or train.deterministic = false, whose attention takes up to 96.00 MiB less";
   const bool is_smaller = deterministic_attention_bytes(plan_of(true)) > 0;  // not in a build with CUDA without cuDNN
   EXPECT_EQ(refusal(true, 2048), is_smaller ? text + without : text);

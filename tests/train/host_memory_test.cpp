@@ -1,9 +1,15 @@
 #include "megalith/train/host_memory.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/base/host_limits.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
 #include "megalith/comm/threads/thread_world.h"
+#include "megalith/train/engine.h"
+#include "megalith/train/recompute_choices.h"
 
 #include "tests/train/small_run.h"
 
@@ -32,6 +38,25 @@ TEST(HostMemoryOfRanks, TooLittleIsToldToAllRanks) {
   });
 }
 
+TEST(RecomputeThatFits, IsTheOneThatRepeatsLeast) {
+  const config::RunPlan plan = testing::small_plan({}, "fp32", 1);
+  const auto less_with = [&](std::size_t choice) {
+    const nn::RecomputeConfig& config = recompute_choices()[choice].config;
+    return total(planned_bytes(plan, 0)) - total(planned_bytes(with_recompute(plan, config), 0));
+  };
+  const auto advice = [&](Index missing) {
+    return recompute_that_fits(plan, 0, [&](Index less) { return less >= missing; });
+  };
+  EXPECT_EQ(less_with(0), 0);
+  ASSERT_LT(less_with(1), less_with(2));
+  ASSERT_LT(less_with(2), less_with(3));
+  EXPECT_EQ(advice(1), str(", or recompute.mode = selective, recompute.modules = [gelu, norms], which takes ",
+                           human_bytes(less_with(1)), " less"));
+  EXPECT_THAT(advice(less_with(1) + 1), ::testing::HasSubstr("[gelu, norms, attention]"));
+  EXPECT_THAT(advice(less_with(3)), ::testing::HasSubstr("recompute.mode = full, which takes"));
+  EXPECT_EQ(advice(less_with(3) + 1), "");
+}
+
 // Under a sharded optimizer the first rank of dp gathers what it saves in a copy.
 TEST(HostMemoryOfRanks, ThePlanIsRefusedBeforeAnythingIsTaken) {
   const auto refusal = [](const testing::Grid& grid) -> std::string {
@@ -52,6 +77,28 @@ TEST(HostMemoryOfRanks, ThePlanIsRefusedBeforeAnythingIsTaken) {
   EXPECT_NE(one.find(" TiB ("), std::string::npos) << one;
   EXPECT_NE(one.find("use a smaller train.micro_batch or model, or more ranks on more hosts"), std::string::npos);
   EXPECT_NE(sharded.find("for the 2 ranks on the host of rank 0"), std::string::npos) << sharded;
+  EXPECT_THAT(one, ::testing::Not(::testing::HasSubstr("recompute"))) << "no recomputation makes its parameters fit";
+}
+
+// Activations take more than the host has, by half or more; whole layers recomputed take a fraction.
+TEST(HostMemoryOfRanks, ARefusalNamesTheRecomputationThatFits) {
+  const std::optional<Index> available = host_limits().memory_available;
+  if (!available) GTEST_SKIP() << "this host does not say how much memory it has";
+  config::RunPlan plan = testing::small_plan({}, "fp32", 1);
+  for (Index samples = 1 << 10; total(planned_bytes(plan, 0)) < *available * 3 / 2; samples += samples / 2) {
+    config::RunConfig asked = testing::small_config({}, "fp32", 1);
+    asked.model.num_layers = 64;
+    asked.train.micro_batch = asked.train.global_batch = samples;
+    plan = config::resolve(asked);
+  }
+  comm::run_ranks(1, [&](comm::World& world) {
+    try {
+      Engine(world, plan).allocate();
+      FAIL() << "nothing was thrown";
+    } catch (const IoError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("more hosts, or recompute.mode = "));
+    }
+  });
 }
 
 }  // namespace
