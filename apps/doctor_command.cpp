@@ -117,11 +117,18 @@ void add_gpus(std::vector<Finding>& all) {
                  comm::has_nccl() ? comm::nccl_version() : "install libnccl-dev and build again: one GPU per job"});
 }
 
+std::string memory_text(const HostLimits& limits) {
+  if (!limits.memory_available) return "";
+  const std::string free = human_bytes(*limits.memory_available) + " free";
+  return limits.memory_limit ? str(free, "; control groups grant ", human_bytes(*limits.memory_limit)) : free;
+}
+
 std::vector<Finding> findings() {
   utsname system{};
   uname(&system);
   const std::vector<int> cores = allowed_cores();
-  const std::optional<double> quota = host_limits().cpu_quota;
+  const HostLimits limits = host_limits();
+  const std::optional<double> quota = limits.cpu_quota;
   const Index memory = static_cast<Index>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   std::vector<Finding> all = {
       {"program", version(), ""},
@@ -130,7 +137,7 @@ std::vector<Finding> findings() {
       {"CPU quota", quota ? str(*quota) : "none",
        quota ? "cores' worth of time, the least that a control group grants" : "control groups grant all of it"},
       {"threads in a rank", str(usable_cores()), "of a run of one rank; device.threads sets another number"},
-      {"memory", human_bytes(memory), ""},
+      {"memory", human_bytes(memory), memory_text(limits)},
       {"AVX2", yes_if(__builtin_cpu_supports("avx2") != 0), ""},
       {"AVX-512", yes_if(__builtin_cpu_supports("avx512f") != 0), ""},
       {"ranks as threads", "yes", ""},

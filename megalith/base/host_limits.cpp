@@ -7,6 +7,10 @@
 #include <string>
 #include <string_view>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+
 namespace megalith {
 namespace {
 
@@ -118,6 +122,13 @@ HostLimits host_limits(const Path& root) {
     }
   }
   return limits;
+}
+
+void require_memory(const HostLimits& limits, Index bytes, std::string_view what, std::string_view fix) {
+  const std::optional<Index>& free = limits.memory_available;
+  if (!free || bytes <= *free) return;
+  throw IoError(str("[memory] ", what, ": needs ", human_bytes(bytes), " (", bytes, " bytes) of host memory, ",
+                    human_bytes(*free), " (", *free, " bytes) are free: ", fix));
 }
 
 }  // namespace megalith

@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <optional>
+#include <string_view>
 
 #include "megalith/base/types.h"
 
@@ -21,5 +22,9 @@ struct HostLimits {
 /// Of the process's control groups, of versions 1 and 2, and of those that hold them. Reads a few files of /proc and
 /// /sys, which takes well under a millisecond. `root`: of the file system; tests name another.
 HostLimits host_limits(const std::filesystem::path& root = "/");
+
+/// Throws IoError where `limits` leave less than `bytes` for `what` ("the model"): a process that takes what its
+/// control group does not grant is killed without a word. `fix` is how to ask for less.
+void require_memory(const HostLimits& limits, Index bytes, std::string_view what, std::string_view fix);
 
 }  // namespace megalith

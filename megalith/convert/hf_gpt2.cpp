@@ -276,6 +276,10 @@ void export_hf_gpt2(io::Fs& fs, const io::Path& folder, const model::ModelConfig
   for (const Param& param : params.params()) {
     const Mapping mapping = mapping_of(param.name());
     const Tensor ours = param.without_padding(param.master);
+    if (mapping.layout == Layout::same && ours.dtype() == DType::f32) {  // the large tables, without a copy
+      writer.write(ours);
+      continue;
+    }
     theirs.resize(static_cast<std::size_t>(ours.numel()));
     dispatch_wide(ours.dtype(), "export_hf_gpt2", [&]<class T>() {
       const T* in = ours.data<T>();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/base/host_limits.h"
 #include "megalith/base/str.h"
 
 namespace megalith::eval {
@@ -25,7 +26,10 @@ WholeModel::WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, 
       host_targets_(static_cast<std::size_t>(model.seq_len)),
       logits_(static_cast<std::size_t>(model.vocab_size)) {
   if (mesh.world.size() != 1) throw InternalError("[WholeModel] mesh: must be of one rank");
-  params_.allocate(ledger_);
+  BytesByOwner needed = params_.bytes();
+  needed.erase("gradients");
+  require_host_memory("the model", total(needed));
+  params_.allocate(ledger_, Gradients::none);
   chunk_ = std::make_unique<model::GptChunk>(model, whole(model), one_rank(mesh), params_, model::ChunkConfig{});
   saved_ = chunk_->make_saved();
   const Index ids = round_up(model.seq_len * size_of(DType::i32), kAlignment);
@@ -33,6 +37,11 @@ WholeModel::WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, 
   tokens_ = inputs_.view({model.seq_len}, DType::i32);
   targets_ = inputs_.view({model.seq_len}, DType::i32, ids);
   loss_sum_ = inputs_.view({1}, DType::f64, 2 * ids);
+}
+
+void WholeModel::require_host_memory(std::string_view what, Index bytes) const {
+  if (ex_.device() == Device::cpu)
+    require_memory(host_limits(), bytes, what, "use a machine or a control group with more, or a smaller model");
 }
 
 void WholeModel::fill_params(const std::function<void(const TensorSlice&, const Tensor&)>& read) {
@@ -69,6 +78,7 @@ const MemoryPlan& WholeModel::plan_for(Question question, const model::GptChunk:
   }
   if (scratch_.bytes() < plan.scratch_bytes) {
     scratch_ = {};  // both at once need not fit
+    require_host_memory(str("a window of ", inputs.microbatch.tokens(), " tokens"), plan.scratch_bytes);
     scratch_ = ledger_.take(kScratchOwner, plan.scratch_bytes);
   }
   return plan;

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@ class WholeModel {
   static constexpr Index kWindowStep = 32;  ///< so that few lengths are planned for
 
   /// The mesh must be of one rank. On a GPU: the one that the calling thread uses, in f32. Parameters start from zero.
+  /// Throws IoError where a host has no memory for them.
   WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype, Device device = Device::cpu);
 
   const model::ModelConfig& config() const { return model_; }
@@ -38,6 +40,8 @@ class WholeModel {
  private:
   enum class Question : std::uint8_t { last_logits, losses };
 
+  /// Throws IoError where the model computes in host memory and so much of it is not free.
+  void require_host_memory(std::string_view what, Index bytes) const;
   /// The tokens of the pass that answers about a window.
   Index pass_tokens(Index window) const;
   /// Asks with what stands in the input buffers, or records where nothing runs.

@@ -113,12 +113,14 @@ BytesByOwner ParamBuffer::bytes() const {
   return bytes;
 }
 
-void ParamBuffer::allocate(MemoryLedger& ledger) {
+void ParamBuffer::allocate(MemoryLedger& ledger, Gradients gradients) {
   const BytesByOwner wanted = bytes();
   master_memory_ = ledger.take("parameters", wanted.at("parameters"));
-  grad_memory_ = ledger.take("gradients", wanted.at("gradients"));
   masters_ = master_memory_.view(masters_.shape(), policy_.master);
-  grads_ = grad_memory_.view({numel_}, policy_.master);
+  if (gradients == Gradients::taken) {
+    grad_memory_ = ledger.take("gradients", wanted.at("gradients"));
+    grads_ = grad_memory_.view({numel_}, policy_.master);
+  }
   values_ = masters_;
   if (has_copy()) {
     copy_memory_ = ledger.take("parameter copies", wanted.at("parameter copies"));

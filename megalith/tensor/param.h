@@ -85,6 +85,9 @@ struct Bucket {
   Index numel() const { return end - begin; }
 };
 
+/// Whether there is memory for gradients: what only reads a model needs none.
+enum class Gradients : std::uint8_t { taken, none };
+
 /// A run of elements that this rank's optimizer updates, and where it lies: in tensors over all elements, and in those
 /// over the updated ones alone.
 struct OwnRange {
@@ -111,8 +114,8 @@ class ParamBuffer {
   /// By owner: "parameters" (the masters), "gradients" (numel() elements: products add to all of them) and, where
   /// layers read another dtype, "parameter copies" (numel() elements).
   BytesByOwner bytes() const;
-  /// Takes those from the ledger.
-  void allocate(MemoryLedger& ledger);
+  /// Takes those from the ledger. Without memory for gradients grads() must not be written.
+  void allocate(MemoryLedger& ledger, Gradients gradients = Gradients::taken);
 
   std::span<Param> params() { return params_; }
   std::span<const Param> params() const { return params_; }

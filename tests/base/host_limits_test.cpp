@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "megalith/base/error.h"
+
 #include "tests/io/temp_dir.h"
 
 namespace megalith {
@@ -43,6 +45,21 @@ TEST_F(HostLimitsTest, MemoryIsLessWhereAGroupOrOneThatHoldsItIsLimited) {
   EXPECT_EQ(available(), 5500) << "cached files make room";
   write("sys/fs/cgroup/job/memory.current", "12000\n");
   EXPECT_EQ(available(), 0);
+}
+
+TEST_F(HostLimitsTest, WhatIsNotFreeIsNotTaken) {
+  require_memory({}, Index{1} << 30, "the model", "use less");
+  HostLimits limits;
+  limits.memory_available = 2048;
+  require_memory(limits, 2048, "the model", "use less");
+  try {
+    require_memory(limits, 3072, "the model", "use less");
+    FAIL() << "3072 of 2048 bytes";
+  } catch (const IoError& error) {
+    EXPECT_EQ(
+        std::string(error.what()),
+        "[memory] the model: needs 3.00 KiB (3072 bytes) of host memory, 2.00 KiB (2048 bytes) are free: use less");
+  }
 }
 
 TEST_F(HostLimitsTest, MemoryIsLimitedByGroupsOfVersion1Too) {

@@ -89,6 +89,36 @@ TEST(WholeModel, LogProbabilitiesAreThoseOfTheLogits) {
 }
 
 // A pass over a window alone, rounded up, gives what a pass over the whole of seq_len gives.
+TEST(WholeModel, TakesNoMemoryForGradients) {
+  with_model([](WholeModel& model) {
+    EXPECT_EQ(model.taken_bytes().count("gradients"), 0u);
+    EXPECT_EQ(model.taken_bytes().at("parameters"), model.params().bytes().at("parameters"));
+  });
+}
+
+TEST(WholeModel, WhatTheHostCannotHoldIsRefused) {
+  comm::run_ranks(1, [&](comm::World& world) {
+    const Index hidden = Index{1} << 18;
+    const model::ModelConfig config{.num_layers = 2,
+                                    .hidden_size = hidden,
+                                    .num_heads = 64,
+                                    .ffn_hidden_size = 4 * hidden,
+                                    .seq_len = 8,
+                                    .vocab_size = 16,
+                                    .padded_vocab_size = 16};
+    try {
+      WholeModel model(config, grid::make_mesh(world, grid::resolve({})), DType::f32);
+      FAIL() << "6 TiB";
+    } catch (const IoError& error) {
+      const std::string text = error.what();
+      EXPECT_EQ(text.rfind("[memory] the model: needs 6.00 TiB (", 0), 0u) << text;
+      EXPECT_NE(text.find(" are free: use a machine or a control group with more, or a smaller model"),
+                std::string::npos)
+          << text;
+    }
+  });
+}
+
 TEST(WholeModel, AWindowCostsItsOwnTokensOnly) {
   constexpr Index kLength = 3 * WholeModel::kWindowStep + 5;
   with_model(
