@@ -16,7 +16,48 @@ Box relative_to(const Box& part, const Box& whole) {
   return moved;
 }
 
+/// Appends the elements [begin, end) of the tensor that lies at `offset` along the dimensions before `dim` and spans
+/// those from it on.
+void add_range(const Shape& shape, int dim, Box at_offset, Index begin, Index end, std::vector<Box>& boxes) {
+  if (begin == end) return;
+  Index row = 1;
+  for (int i = dim + 1; i < shape.rank(); ++i) row *= shape[i];
+  const auto add_rows = [&](Index first, Index count) {
+    Box box = at_offset;
+    for (int i = 0; i < shape.rank(); ++i) {
+      if (i < dim) continue;
+      at(box.offset, i) = i == dim ? first : 0;
+      box.shape.set(i, i == dim ? count : shape[i]);
+    }
+    boxes.push_back(box);
+  };
+  const auto add_part = [&](Index of_row, Index from, Index to) {
+    Box inside = at_offset;
+    at(inside.offset, dim) = of_row;
+    inside.shape.set(dim, 1);
+    add_range(shape, dim + 1, inside, from, to, boxes);
+  };
+  const Index first = begin / row, last = end / row;  // the rows of the first and of the last element but one
+  if (first == last) return add_part(first, begin % row, end % row);
+  if (begin % row != 0) add_part(first, begin % row, row);
+  const Index whole = begin % row == 0 ? first : first + 1;
+  if (whole < last) add_rows(whole, last - whole);
+  if (end % row != 0) add_part(last, 0, end % row);
+}
+
 }  // namespace
+
+std::vector<Box> boxes_of_range(const Shape& shape, Index begin, Index end) {
+  std::vector<Box> boxes;
+  add_range(shape, 0, {{}, shape}, begin, end, boxes);
+  return boxes;
+}
+
+TensorSlice slice_of(const TensorSlice& slice, const Box& box) {
+  TensorSlice part{slice.name, slice.global, box.offset, box.shape};
+  for (int i = 0; i < box.shape.rank(); ++i) at(part.offset, i) += at(slice.offset, i);
+  return part;
+}
 
 bool is_inside(const Box& box, const Shape& global) {
   if (box.shape.rank() != global.rank()) return false;

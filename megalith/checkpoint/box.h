@@ -1,6 +1,8 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <optional>
+#include <vector>
 
 #include "megalith/tensor/tensor_slice.h"
 
@@ -36,7 +38,34 @@ class Runs {
   Index first_ = 0, length_ = 1, count_ = 1;
 };
 
+/// The elements [begin, end) of a tensor in row-major order as boxes, ascending: its whole rows are one, and what is
+/// cut from the row before and behind them is cut into boxes alike. Each is one stretch of the tensor's memory.
+std::vector<Box> boxes_of_range(const Shape& shape, Index begin, Index end);
+
+/// Calls f(block, first) for blocks that cover a slice in row-major order: slices of the same tensor, each of at most
+/// `max_elements` and one stretch of the slice's memory, which begins at element `first`. Blocks are whole rows where a
+/// row has no more elements.
+template <class F>
+void for_each_block(const TensorSlice& slice, Index max_elements, F&& f);
+
 /// Copies the elements that both boxes hold. `from` and `to` are their row-major memories.
 void copy_common(const Box& from_box, const std::byte* from, const Box& to_box, std::byte* to, Index element_bytes);
+
+/// A box of a slice's own elements as a slice of the global tensor.
+TensorSlice slice_of(const TensorSlice& slice, const Box& box);
+
+template <class F>
+void for_each_block(const TensorSlice& slice, Index max_elements, F&& f) {
+  const Index total = slice.local.numel();
+  const Index row = slice.local.rank() == 0 || slice.local[0] == 0 ? 1 : total / slice.local[0];
+  const Index step = row <= max_elements ? max_elements / row * row : max_elements;
+  for (Index begin = 0; begin < total; begin += step) {
+    Index first = begin;
+    for (const Box& box : boxes_of_range(slice.local, begin, std::min(begin + step, total))) {
+      f(slice_of(slice, box), first);
+      first += box.shape.numel();
+    }
+  }
+}
 
 }  // namespace megalith::checkpoint

@@ -213,6 +213,7 @@ SafeTensorsWriter::SafeTensorsWriter(io::Fs& fs, const io::Path& path, std::vect
   file_ = fs.create(path);
   put(length);
   put(std::as_bytes(std::span(text)));
+  advance();
 }
 
 void SafeTensorsWriter::put(std::span<const std::byte> bytes) {
@@ -227,12 +228,21 @@ void SafeTensorsWriter::put(std::span<const std::byte> bytes) {
 
 void SafeTensorsWriter::write(const Tensor& values) {
   if (next_ == entries_.size()) throw InternalError(str("[", path_, "] all announced tensors are written"));
-  const Entry& entry = entries_[next_++];
-  if (values.dtype() != entry.dtype || values.numel() != entry.shape.numel()) {
+  const Entry& entry = entries_[next_];
+  written_ += values.numel();
+  if (values.dtype() != entry.dtype || written_ > entry.shape.numel()) {
     throw ShapeError(str("[", path_, "] tensor ", entry.name, " = ", name_of(values.dtype()), ' ', values.shape(),
                          ": must be ", name_of(entry.dtype), ' ', entry.shape));
   }
   put({static_cast<const std::byte*>(values.raw()), static_cast<std::size_t>(values.bytes())});
+  advance();
+}
+
+void SafeTensorsWriter::advance() {
+  while (next_ < entries_.size() && written_ == entries_[next_].shape.numel()) {
+    ++next_;
+    written_ = 0;
+  }
 }
 
 io::FileChecksums SafeTensorsWriter::finish() {

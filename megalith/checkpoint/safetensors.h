@@ -39,8 +39,8 @@ struct SafeTensorsHeader {
 /// F64 F32 BF16 F16 I64 I32 U64 U8, up to four dimensions. Throws InputError naming file, tensor and field.
 SafeTensorsHeader parse_safetensors(std::span<const std::byte> file, std::string_view source);
 
-/// Writes a file tensor by tensor from memory, checksumming before the write. Throws IoError; ShapeError when a tensor
-/// is not the one announced.
+/// Writes a file tensor by tensor, or a tensor block by block, from memory, checksumming before the write. Throws
+/// IoError; ShapeError when a tensor is not the one announced.
 class SafeTensorsWriter {
  public:
   struct Entry {
@@ -51,17 +51,20 @@ class SafeTensorsWriter {
   using Metadata = std::map<std::string, std::string>;
   /// Creates the file and writes the header. Names must be distinct and valid UTF-8.
   SafeTensorsWriter(io::Fs& fs, const io::Path& path, std::vector<Entry> entries, const Metadata& metadata = {});
-  /// The next entry's values, in host memory.
+  /// The next values of the next entry, in host memory: all of them, or some behind those written before.
   void write(const Tensor& values);
   /// Syncs and closes, after the last entry.
   io::FileChecksums finish();
 
  private:
   void put(std::span<const std::byte> bytes);
+  /// To the next entry that has elements, once those of this one are written.
+  void advance();
 
   std::string path_;
   std::vector<Entry> entries_;
   std::size_t next_ = 0;
+  Index written_ = 0;  ///< elements of the next one
   std::unique_ptr<io::OutputFile> file_;
   io::BlockChecksums checksums_;
 };

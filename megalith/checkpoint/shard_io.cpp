@@ -1,6 +1,7 @@
 #include "megalith/checkpoint/shard_io.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "megalith/base/error.h"
@@ -13,14 +14,10 @@
 namespace megalith::checkpoint {
 namespace {
 
-void check_piece(const std::string& file_name, const NamedPiece& piece) {
-  const TensorSlice& slice = piece.slice;
-  if (slice.global.checked_numel() && is_inside(box_of(slice), slice.global) &&
-      piece.values.numel() == slice.local.numel()) {
-    return;
-  }
-  throw ShapeError(str("[", file_name, "] tensor ", slice.name, ": values ", piece.values.shape(), " for a slice ",
-                       slice.local, " of ", slice.global, ": must have its elements and lie inside"));
+void check_slice(const std::string& file_name, const TensorSlice& slice) {
+  if (slice.global.checked_numel() && is_inside(box_of(slice), slice.global)) return;
+  throw ShapeError(str("[", file_name, "] tensor ", slice.name, ": a slice ", slice.local, " of ", slice.global,
+                       ": must lie inside"));
 }
 
 /// The global name, or "name#2", ... for further parts of the same tensor.
@@ -39,35 +36,57 @@ std::string shard_file_name(int rank) {
 }
 
 ShardReport write_shard(io::Fs& fs, const io::Path& folder, const std::string& file_name,
-                        std::span<const NamedPiece> pieces) {
+                        std::span<const PieceInfo> pieces, Index block_bytes, const PieceReader& read) {
   if (!file_name.ends_with(".safetensors")) {
     throw InternalError(str("[write_shard] file = ", file_name, ": must end with .safetensors"));
   }
-  std::vector<const NamedPiece*> order;
-  for (const NamedPiece& piece : pieces) {
-    check_piece(file_name, piece);
-    order.push_back(&piece);
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    check_slice(file_name, pieces[i].slice);
+    order.push_back(i);
   }
   // Wide elements first, so that every tensor is aligned in the file.
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    return size_of(a->values.dtype()) > size_of(b->values.dtype());
-  });
+  std::ranges::stable_sort(order, std::greater{}, [&](std::size_t i) { return size_of(pieces[i].dtype); });
 
   ShardReport report;
-  StateDigest digest;
   std::set<std::string> taken;
   std::vector<SafeTensorsWriter::Entry> entries;
-  for (const NamedPiece* piece : order) {
-    const std::string entry = entry_name(piece->slice.name, taken);
-    entries.push_back({entry, piece->values.dtype(), piece->slice.local});
-    report.pieces.push_back({piece->slice, piece->values.dtype(), entry});
-    digest.add_tensor(piece->slice, piece->values);
+  for (const std::size_t i : order) {
+    const auto& [slice, dtype] = pieces[i];
+    const std::string entry = entry_name(slice.name, taken);
+    entries.push_back({entry, dtype, slice.local});
+    report.pieces.push_back({slice, dtype, entry});
   }
+  StateDigest digest;
   SafeTensorsWriter writer(fs, folder / file_name, std::move(entries));
-  for (const NamedPiece* piece : order) writer.write(piece->values);
+  for (const std::size_t i : order) {
+    const auto& [slice, dtype] = pieces[i];
+    for_each_block(slice, block_bytes / size_of(dtype), [&](const TensorSlice& block, Index first) {
+      const Tensor values = read(i, first, block.local.numel());
+      digest.add_tensor(block, values);
+      writer.write(values);
+    });
+  }
   report.file = {file_name, writer.finish()};
   report.digest = digest.value();
   return report;
+}
+
+ShardReport write_shard(io::Fs& fs, const io::Path& folder, const std::string& file_name,
+                        std::span<const NamedPiece> pieces) {
+  std::vector<PieceInfo> infos;
+  for (const NamedPiece& piece : pieces) {
+    const TensorSlice& slice = piece.slice;
+    if (slice.local.checked_numel() != piece.values.numel())
+      throw ShapeError(str("[", file_name, "] tensor ", slice.name, ": values ", piece.values.shape(), " for a slice ",
+                           slice.local, ": must have its elements"));
+    infos.push_back({slice, piece.values.dtype()});
+  }
+  constexpr Index kBlockBytes = Index{64} << 20;
+  return write_shard(fs, folder, file_name, infos, kBlockBytes, [&](std::size_t piece, Index first, Index count) {
+    const Tensor& values = pieces[piece].values;
+    return values.reshaped({values.numel()}).rows(first, count);
+  });
 }
 
 ShardReport write_plain_file(io::Fs& fs, const io::Path& folder, const std::string& name, std::string_view contents) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -21,9 +22,20 @@ struct NamedPiece {
 /// "shard_00003.safetensors"
 std::string shard_file_name(int rank);
 
-/// Writes one rank's pieces to FOLDER/file_name (safetensors), synced and closed, and says what is in it. Several
-/// pieces of one tensor are legal. Reads the pieces twice: once for the state digest, once for checksum and write. Call
-/// it on the owner of each element only. file_name must end with ".safetensors". Throws IoError, ShapeError.
+/// A part of a global tensor whose values lie elsewhere.
+struct PieceInfo {
+  TensorSlice slice;
+  DType dtype = DType::f32;
+};
+/// Returns elements [first, first + count) of a piece in host memory, which must stay until the next call.
+using PieceReader = std::function<Tensor(std::size_t piece, Index first, Index count)>;
+
+/// Writes one rank's pieces to FOLDER/file_name (safetensors), synced and closed, and returns what is in it. Several
+/// pieces of one tensor are legal. Each piece is read once, in blocks of at most `block_bytes`. Call it on the owner of
+/// each element only. file_name must end with ".safetensors". Throws IoError, ShapeError.
+ShardReport write_shard(io::Fs& fs, const io::Path& folder, const std::string& file_name,
+                        std::span<const PieceInfo> pieces, Index block_bytes, const PieceReader& read);
+/// The same of pieces in host memory.
 ShardReport write_shard(io::Fs& fs, const io::Path& folder, const std::string& file_name,
                         std::span<const NamedPiece> pieces);
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "megalith/base/str.h"
+
 #include "tests/checkpoint/fixture.h"
 
 namespace megalith::checkpoint {
@@ -74,6 +76,46 @@ TEST(CopyCommon, EqualsCopyingElementByElement) {
     ASSERT_EQ(to.values, cut(want, to_box).values) << "round " << round << ", shape " << shape;
   }
   EXPECT_GT(overlapping, 500);
+}
+
+// Every range of a small tensor: the boxes' elements are those of the range, in order, and no box could be joined with
+// the next.
+TEST(BoxesOfRange, AreTheElementsOfTheRangeInOrder) {
+  for (const Shape& shape : {Shape{7}, Shape{3, 4}, Shape{2, 3, 4}, Shape{2, 1, 3, 2}, Shape{4, 1}}) {
+    const Index total = shape.numel();
+    for (Index begin = 0; begin <= total; ++begin) {
+      for (Index end = begin; end <= total; ++end) {
+        const std::vector<Box> boxes = boxes_of_range(shape, begin, end);
+        EXPECT_LE(boxes.size(), 2u * static_cast<unsigned>(shape.rank()) - (shape.rank() > 0 ? 1 : 0));
+        Index next = begin;
+        for (const Box& box : boxes) {
+          const Runs runs(box, {{}, shape});
+          ASSERT_TRUE(is_inside(box, shape));
+          ASSERT_EQ(runs.count(), 1) << "one stretch of memory";
+          EXPECT_EQ(runs.start(0), next);
+          EXPECT_GT(runs.length(), 0);
+          next += runs.length();
+        }
+        EXPECT_EQ(next, end) << shape << " from " << begin;
+      }
+    }
+  }
+}
+
+TEST(ForEachBlock, CoversASliceInBlocksOfWholeRowsWhereTheyFit) {
+  const TensorSlice slice{"w", {10, 8}, {4, 2}, {5, 3}};
+  std::vector<std::string> blocks;
+  const auto list = [&](Index most) {
+    blocks.clear();
+    for_each_block(slice, most, [&](const TensorSlice& block, Index first) {
+      EXPECT_EQ(block.global, slice.global);
+      blocks.push_back(str(first, ": ", block.offset[0], ",", block.offset[1], " ", block.local));
+    });
+    return blocks;
+  };
+  EXPECT_EQ(list(100), (std::vector<std::string>{"0: 4,2 [5, 3]"}));
+  EXPECT_EQ(list(7), (std::vector<std::string>{"0: 4,2 [2, 3]", "6: 6,2 [2, 3]", "12: 8,2 [1, 3]"}));
+  EXPECT_EQ(list(2).front(), "0: 4,2 [1, 2]") << "a row that is too long";
 }
 
 }  // namespace

@@ -225,6 +225,10 @@ TEST(SafeTensorsWriter, RefusesWhatWasNotAnnounced) {
   SafeTensorsWriter writer(*fs, dir / "3", {{"a", DType::f32, {3}}});
   EXPECT_THROW(writer.finish(), InternalError);
   EXPECT_THROW(writer.write(Tensor(a.data(), {4}, DType::f32)), ShapeError);
+  SafeTensorsWriter parts(*fs, dir / "4", {{"none", DType::f32, {0, 3}}, {"a", DType::f32, {3}}});
+  parts.write(Tensor(a.data(), {2}, DType::f32));
+  EXPECT_THROW(parts.finish(), InternalError) << "an element is missing";
+  EXPECT_THROW(parts.write(Tensor(a.data(), {1}, DType::f64)), ShapeError);
 }
 
 }  // namespace
