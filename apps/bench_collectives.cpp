@@ -230,7 +230,7 @@ class CollectivesRunner {
   }
 
   /// Of all ranks, as training makes its groups of data-parallel ranks, and with messages those of pipeline stages
-  /// (grid::make_mesh). On GPUs a group with messages leaves all collectives to NCCL (PeerGroup::takes).
+  /// (comm::make_mesh). On GPUs a group with messages leaves all collectives to NCCL (PeerGroup::takes).
   comm::Group everyone(std::string name, comm::Messages messages) {
     std::vector<int> ranks(static_cast<std::size_t>(world_.size()));
     std::iota(ranks.begin(), ranks.end(), 0);

@@ -80,10 +80,9 @@ class OpsRunner {
   Tensor random(const Shape& shape) { return random(shape, dtype_); }
   Tensor random(const Shape& shape, DType dtype) {
     require_fits(shape, statistics_dtype(dtype));
-    const ParamSpec spec{
-        {str("bench", count_++), {shape.numel()}, {}, {shape.numel()}}, {shape.numel()}, Init::normal, 1};
+    const TensorSlice slice = TensorSlice::whole(str("bench", count_++), {shape.numel()});
     const Tensor wide = ex_->tensor({shape.numel()}, statistics_dtype(dtype)), narrow = ex_->tensor(shape, dtype);
-    ops::initialise(*ex_, spec, wide, 1);
+    ops::initialise(*ex_, {slice, Init::normal, 1}, wide, 1);
     ops::cast(*ex_, wide.reshaped(shape), narrow);
     return narrow;
   }
@@ -418,10 +417,11 @@ void bench_embedding(const OpsBench& o) {
   bench.measure("position_backward", 0, one + 2 * rows(o.seq, sums),
                 [&](Exec& e) { ops::position_backward(e, x, position_grad); });
   bench.measure("bias_backward", 0, one, [&](Exec& e) { ops::bias_backward(e, x, bias_grad); });
-  const ParamSpec spec{{"values", {o.params}, {}, {o.params}}, {o.params}, Init::normal, 1};
+  const TensorSlice slice = TensorSlice::whole("values", {o.params});
   const Tensor values = ex.tensor({o.params}, sums);
-  bench.measure("initialise", 0, static_cast<double>(values.bytes()),
-                [&](Exec& e) { ops::initialise(e, spec, values, 1); });
+  bench.measure("initialise", 0, static_cast<double>(values.bytes()), [&](Exec& e) {
+    ops::initialise(e, {slice, Init::normal, 1}, values, 1);
+  });
   bench.print();
 }
 

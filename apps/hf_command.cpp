@@ -66,7 +66,7 @@ void import_hf(const HfOptions& options) {
   comm::run_ranks(1, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate(train::InitialValues::written_later);
-    convert::import_hf_gpt2(*fs, options.from, plan.model, engine.stage().params());
+    convert::import_hf_gpt2(*fs, options.from, plan.model, engine.stage().params().dense());
     train::Saver saver(engine, plan, identity, *fs, folder);
     const checkpoint::Digest128 digest = saver.save({});
     std::printf("%s: %s, state digest %s\n", (folder / io::StepFolder{0}.name()).c_str(),
@@ -87,7 +87,7 @@ void fill(io::Fs& fs, const io::Path& staging, eval::WholeModel& model, const co
   } else {
     log::warning(str("data.vocab_dir = ", plan.data.vocab_dir, " holds no vocabulary: no tokenizer was exported"));
   }
-  convert::export_hf_gpt2(fs, staging, model.config(), model.params(), end_of_document);
+  convert::export_hf_gpt2(fs, staging, model.config(), model.params().dense(), end_of_document);
   fs.sync_dir(staging);
 }
 

@@ -55,7 +55,7 @@ std::string use_one(io::Fs& fs, const io::Path& folder, std::optional<Device> as
   }
   comm::run_ranks(1, [&](comm::World& world) {
     device::use(device, 0);
-    eval::WholeModel model(plan.model, grid::make_mesh(world, grid::resolve({})), plan.train.policy().master, device);
+    eval::WholeModel model(plan.model, comm::make_mesh(world, grid::resolve({})), plan.train.policy().master, device);
     try {
       model.fill_params([&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
     } catch (const InputError& error) {

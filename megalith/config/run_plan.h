@@ -14,7 +14,7 @@
 #include "megalith/nn/recompute_config.h"
 #include "megalith/ops/gemm_table.h"
 #include "megalith/optim/optim_config.h"
-#include "megalith/tensor/param.h"
+#include "megalith/params/policy.h"
 
 namespace megalith::config {
 

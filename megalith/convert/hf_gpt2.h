@@ -1,7 +1,7 @@
 #pragma once
 #include "megalith/io/fs.h"
 #include "megalith/model/model_config.h"
-#include "megalith/tensor/param.h"
+#include "megalith/params/param_set.h"
 
 namespace megalith::convert {
 

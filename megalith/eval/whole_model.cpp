@@ -13,23 +13,22 @@ constexpr std::int32_t kNoTarget = -1;
 
 model::ChunkRange whole(const model::ModelConfig& model) { return {{0, model.num_layers}, true, true}; }
 
-nn::TensorParallel one_rank(const grid::Mesh& mesh) { return {mesh.tp, nn::Rows::whole, 1}; }
+nn::TensorParallel one_rank(const comm::Mesh& mesh) { return {mesh.tp, nn::Rows::whole, 1}; }
 
 }  // namespace
 
-WholeModel::WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype, Device device)
+WholeModel::WholeModel(const model::ModelConfig& model, const comm::Mesh& mesh, DType dtype, Device device)
     : model_(model),
-      params_(model::declare_gpt(model, {whole(model)}, one_rank(mesh), 0), Policy{dtype, dtype}),
+      params_(model::declare_gpt(model, {whole(model)}, one_rank(mesh), 0), Policy{dtype, dtype},
+              ParamContents::values),
       ex_(device),
       ledger_(device),
       host_tokens_(static_cast<std::size_t>(model.seq_len)),
       host_targets_(static_cast<std::size_t>(model.seq_len)),
       logits_(static_cast<std::size_t>(model.vocab_size)) {
   if (mesh.world.size() != 1) throw InternalError("[WholeModel] mesh: must be of one rank");
-  BytesByOwner needed = params_.bytes();
-  needed.erase("gradients");
-  require_host_memory("the model", total(needed));
-  params_.allocate(ledger_, Gradients::none);
+  require_host_memory("the model", total(params_.bytes()));
+  params_.allocate(ledger_);
   chunk_ = std::make_unique<model::GptChunk>(model, whole(model), one_rank(mesh), params_, model::ChunkConfig{});
   saved_ = chunk_->make_saved();
   const Index ids = round_up(model.seq_len * size_of(DType::i32), kAlignment);
@@ -45,7 +44,7 @@ void WholeModel::require_host_memory(std::string_view what, Index bytes) const {
 }
 
 void WholeModel::fill_params(const std::function<void(const TensorSlice&, const Tensor&)>& read) {
-  for (const Param& param : params_.params()) {
+  for (const Param& param : params_.dense().params()) {
     const Tensor there = param.without_padding(param.master);
     if (ex_.device() == Device::cpu) {
       read(param.spec.slice, there);

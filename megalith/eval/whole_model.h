@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "megalith/grid/mesh.h"
+#include "megalith/comm/mesh.h"
 #include "megalith/model/gpt_chunk.h"
 
 namespace megalith::eval {
@@ -21,11 +21,11 @@ class WholeModel {
 
   /// The mesh must be of one rank. On a GPU: the one that the calling thread uses, in f32. Parameters start from zero.
   /// Throws IoError where a host has no memory for them.
-  WholeModel(const model::ModelConfig& model, const grid::Mesh& mesh, DType dtype, Device device = Device::cpu);
+  WholeModel(const model::ModelConfig& model, const comm::Mesh& mesh, DType dtype, Device device = Device::cpu);
 
   const model::ModelConfig& config() const { return model_; }
   /// They lie on the device.
-  ParamBuffer& params() { return params_; }
+  ParamSet& params() { return params_; }
   /// By owner, what was taken so far; scratch that was given back for more is counted.
   const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
   /// Calls read(slice, values) for each parameter, which fills the values, in host memory and without padding.
@@ -54,7 +54,7 @@ class WholeModel {
   void read(const Tensor& from, std::span<double> to);
 
   model::ModelConfig model_;
-  ParamBuffer params_;
+  ParamSet params_;
   Exec ex_;
   MemoryLedger ledger_;
   std::unique_ptr<model::GptChunk> chunk_;

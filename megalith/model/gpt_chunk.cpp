@@ -30,7 +30,7 @@ nn::BlockConfig block_config(const ModelConfig& m, const ChunkConfig& config) {
 std::string layer_name(Index layer) { return str("layers.", layer); }
 
 nn::SublayerStack make_layers(const grid::LayerRange& layers, const nn::BlockConfig& config,
-                              const nn::TensorParallel& tp, ParamBuffer& params, const nn::LayerCapture& capture) {
+                              const nn::TensorParallel& tp, ParamSet& params, const nn::LayerCapture& capture) {
   std::vector<nn::SublayerStack::Entry> entries;
   for (Index layer = layers.begin; layer < layers.end; ++layer)
     nn::add_gpt_layer(entries, {layer_name(layer), layer, capture}, config, tp, params);
@@ -41,17 +41,17 @@ nn::SublayerStack make_layers(const grid::LayerRange& layers, const nn::BlockCon
 /// planned phase.
 class LayerTraffic final : public nn::LayerEvents {
  public:
-  LayerTraffic(ParamGatherer* gatherer, GradReducer* reducer) : gatherer_(gatherer), reducer_(reducer) {}
+  LayerTraffic(optim::ParamExchange* values, optim::ParamExchange* gradients)
+      : values_(values), gradients_(gradients) {}
   void layer_needed(Exec& ex, Index layer) override {
-    if (gatherer_ != nullptr) ex.aside([&] { gatherer_->layer_needed(ex, layer); });
+    if (values_ != nullptr) ex.aside([&] { values_->layer_needed(ex, layer); });
   }
   void layer_done(Exec& ex, Index layer) override {
-    if (reducer_ != nullptr) ex.aside([&] { reducer_->layer_done(ex, layer); });
+    if (gradients_ != nullptr) ex.aside([&] { gradients_->layer_done(ex, layer); });
   }
 
  private:
-  ParamGatherer* gatherer_;
-  GradReducer* reducer_;
+  optim::ParamExchange *values_, *gradients_;
 };
 
 }  // namespace
@@ -64,9 +64,8 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
   const bool ends = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.head; });
   const bool embeds = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.embedding; });
   ParamSpec table = nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd);
-  if (!embeds || !ends) table.held_by = HeldBy::embd;
-  if (!embeds) table.ownership = Ownership::replica;
-  if (ends) table.first_grad = FirstGrad::replaced;  // by the head's product, which comes first in backward
+  if (!embeds || !ends) table.placement = grid::kTiedEnds;
+  if (ends) table.first_grad = FirstGrad::overwritten;  // by the head's product, which comes first in backward
   for (const ChunkRange& chunk : chunks) {
     if (chunk.embedding) {
       specs.push_back(table);
@@ -86,7 +85,7 @@ std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<C
   return specs;
 }
 
-GptChunk::GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamBuffer& params,
+GptChunk::GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamSet& params,
                    const ChunkConfig& config)
     : range_(range),
       edges_(config.capture.edges),
@@ -109,15 +108,15 @@ Tensor GptChunk::boundary(Exec& ex, const Inputs& inputs) const {
   return ex.tensor({tp_.rows_outside(inputs.microbatch.tokens()), hidden_size_}, dtype_);
 }
 
-void GptChunk::gather_params(Exec& ex, ParamGatherer& gatherer) const {
-  if (embedding_) gatherer.start(ex, kOutsideLayers);
-  for (Index layer = range_.layers.begin; layer < range_.layers.end; ++layer) gatherer.start(ex, layer);
-  if (head_) gatherer.start(ex, kOutsideLayers);
+void GptChunk::gather_params(Exec& ex, optim::ParamExchange& values) const {
+  if (embedding_) values.start(ex, kOutsideLayers);
+  for (Index layer = range_.layers.begin; layer < range_.layers.end; ++layer) values.start(ex, layer);
+  if (head_) values.start(ex, kOutsideLayers);
 }
 
 Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
-                      ParamGatherer* gatherer) const {
-  LayerTraffic traffic(gatherer, nullptr);
+                      optim::ParamExchange* values) const {
+  LayerTraffic traffic(values, nullptr);
   const bool has_layers = !layers_.empty();
   Tensor x = input;
   if (embedding_) {
@@ -144,10 +143,10 @@ Tensor GptChunk::own_edge(Exec& ex, const Inputs& inputs, const Tensor& message)
 }
 
 void GptChunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
-                       ParamGatherer* gatherer) const {
-  const Tensor x = body(ex, inputs, input, output, saved, gatherer);
+                       optim::ParamExchange* values) const {
+  const Tensor x = body(ex, inputs, input, output, saved, values);
   if (!head_) return;
-  LayerTraffic(gatherer, nullptr).layer_needed(ex, kOutsideLayers);
+  LayerTraffic(values, nullptr).layer_needed(ex, kOutsideLayers);
   ex.set_layer(kOutsideLayers);
   head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
 }
@@ -163,7 +162,7 @@ Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) cons
 }
 
 void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,
-                        Saved& saved, GradReducer* reducer) const {
+                        Saved& saved, optim::ParamExchange* gradients) const {
   const bool has_layers = !layers_.empty();
   nn::SummedGrad dy{has_layers ? own_edge(ex, inputs, output_grad) : output_grad};
   if (head_) {
@@ -173,7 +172,7 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
   }
   Tensor dx = dy.grad;
   if (has_layers) {
-    LayerTraffic traffic(nullptr, reducer);
+    LayerTraffic traffic(nullptr, gradients);
     dx = layers_.backward(ex, inputs.microbatch, dy, has_own_edges() ? Tensor() : input_grad, saved.layers, &traffic,
                           inputs.graphs);
   }

@@ -4,12 +4,11 @@
 #include <vector>
 
 #include "megalith/grid/layer_assignment.h"
-#include "megalith/model/grad_reducer.h"
 #include "megalith/model/model_config.h"
-#include "megalith/model/param_gatherer.h"
 #include "megalith/nn/gpt_layer.h"
 #include "megalith/nn/lm_head.h"
 #include "megalith/nn/vocab_parallel_embedding.h"
+#include "megalith/optim/param_exchange.h"
 
 namespace megalith::model {
 
@@ -52,23 +51,24 @@ class GptChunk {
     nn::LmHead::Saved head;
   };
 
-  GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamBuffer& params,
+  GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamSet& params,
            const ChunkConfig& config);
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
   Saved make_saved() const { return {layers_.make_saved(), {}}; }
 
   /// Starts to bring this chunk's parameters, in the order in which its forward reads them.
-  void gather_params(Exec& ex, ParamGatherer& gatherer) const;
+  void gather_params(Exec& ex, optim::ParamExchange& values) const;
   /// input [O, H] unless the chunk embeds; output [O, H] is written unless the chunk has the head; O = tp's
-  /// rows_outside of T. The layers take the tp's parts of the microbatch in turn. `gatherer`: asked for every layer
+  /// rows_outside of T. The layers take the tp's parts of the microbatch in turn. `values`: asked for every layer
   /// before it reads its parameters; null where they have arrived.
   void forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
-               ParamGatherer* gatherer) const;
-  /// output_grad [O, H] unless the chunk has the head; input_grad [O, H] is written unless the chunk embeds. `reducer`:
-  /// told of every layer that is done; null while later microbatches of the step will add to the gradients.
+               optim::ParamExchange* values) const;
+  /// output_grad [O, H] unless the chunk has the head; input_grad [O, H] is written unless the chunk embeds.
+  /// `gradients`: told of every layer that is done; null while later microbatches of the step will add to the
+  /// gradients.
   void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, Saved& saved,
-                GradReducer* reducer) const;
+                optim::ParamExchange* gradients) const;
   /// Evaluation of a whole model in one chunk: this rank's logits [1, V/tp] after token `row`.
   Tensor last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const;
 
@@ -81,7 +81,7 @@ class GptChunk {
   Tensor boundary(Exec& ex, const Inputs& inputs) const;
   /// Embedding and layers; the result goes to `output` where that is defined. Returns it.
   Tensor body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
-              ParamGatherer* gatherer) const;
+              optim::ParamExchange* values) const;
   /// A copy of a message in memory of the chunk's own, where its edges are; else the message itself.
   Tensor own_edge(Exec& ex, const Inputs& inputs, const Tensor& message) const;
   bool has_own_edges() const { return edges_ == EdgeBuffers::own; }
@@ -96,8 +96,7 @@ class GptChunk {
   std::optional<nn::LmHead> head_;
 };
 
-/// The parameters of all chunks of one rank. The tied table is declared once where a rank both embeds and ends; the
-/// last stage's copy is a replica.
+/// The parameters of all chunks of one rank. The tied table is declared once where a rank both embeds and ends.
 std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks,
                                    const nn::TensorParallel& tp, std::uint64_t seed);
 

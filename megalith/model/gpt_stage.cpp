@@ -17,7 +17,7 @@ grid::LayerAssignment assign_layers(const StageConfig& config, int pp) {
   return grid::LayerAssignment::uneven(config.model.num_layers, pp, config.chunks, config.stage_layers);
 }
 
-std::vector<ChunkRange> chunk_ranges(const StageConfig& config, const grid::Mesh& mesh) {
+std::vector<ChunkRange> chunk_ranges(const StageConfig& config, const comm::Mesh& mesh) {
   const grid::LayerAssignment layers = assign_layers(config, mesh.pp.size());
   std::vector<ChunkRange> ranges;
   for (int chunk = 0; chunk < config.chunks; ++chunk) {
@@ -27,7 +27,7 @@ std::vector<ChunkRange> chunk_ranges(const StageConfig& config, const grid::Mesh
   return ranges;
 }
 
-pipeline::ScheduleShape schedule_shape(const StageConfig& config, const grid::Mesh& mesh, pipeline::Mode mode) {
+pipeline::ScheduleShape schedule_shape(const StageConfig& config, const comm::Mesh& mesh, pipeline::Mode mode) {
   return {mesh.pp.size(), config.chunks, num_microbatches(config, mesh), config.group_size, mode};
 }
 
@@ -48,16 +48,20 @@ std::vector<std::size_t> first_slots(const pipeline::LoweredSchedule& schedule, 
   return first;
 }
 
-Partition partition(const StageConfig& config, const grid::Mesh& mesh) {
-  return {.bucket_elements = config.grad_bucket_bytes / size_of(config.policy.master),
-          .shards = mesh.dp.size(),
-          .own = mesh.dp_rank(),
-          .sharding = config.sharding};
+ParamSet::PartitionOf partition_of(const StageConfig& config, const comm::Mesh& mesh) {
+  return [&](const grid::Placement& placement) {
+    const comm::Group& ranks = mesh.reduction_group(placement);
+    return Partition{.bucket_elements = config.grad_bucket_bytes / size_of(config.policy.master),
+                     .shards = ranks.size(),
+                     .own = ranks.rank(),
+                     .sharding = config.sharding,
+                     .place = mesh.place(placement.grid)};
+  };
 }
 
 }  // namespace
 
-int num_microbatches(const StageConfig& config, const grid::Mesh& mesh) {
+int num_microbatches(const StageConfig& config, const comm::Mesh& mesh) {
   const Index samples = config.micro_batch * mesh.dp.size();
   if (config.global_batch < 1 || config.micro_batch < 1 || config.global_batch % samples != 0) {
     throw ConfigError(str("train.global_batch = ", config.global_batch,
@@ -66,14 +70,13 @@ int num_microbatches(const StageConfig& config, const grid::Mesh& mesh) {
   return static_cast<int>(config.global_batch / samples);
 }
 
-GptStage::GptStage(StageConfig config, const grid::Mesh& mesh)
+GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
     : config_(std::move(config)),
       mesh_(mesh),
       tp_(mesh_.tp, config_.rows, config_.forward_parts),
       ranges_(chunk_ranges(config_, mesh_)),
-      params_(declare_gpt(config_.model, ranges_, tp_, config_.seed), config_.policy, partition(config_, mesh_)),
-      reducer_(params_, mesh_),
-      gatherer_(params_, mesh_.dp),
+      params_(declare_gpt(config_.model, ranges_, tp_, config_.seed), config_.policy, partition_of(config_, mesh_)),
+      exchange_(params_, mesh_),
       awaits_params_(ranges_.size(), 0) {
   for (const ChunkRange& range : ranges_)
     chunks_.emplace_back(config_.model, range, tp_, params_,
@@ -234,14 +237,15 @@ void GptStage::begin(Exec& ex) {
   ops::fill(ex, loss_sum_, 0);
   if (mode_ == nn::Mode::evaluate) return;
   if (first_replaces_grads()) {
-    for (const Tensor& grads : params_.summed_grads()) {
-      if (grads.numel() > 0) ops::fill(ex, grads, 0);
+    for (const ParamBuffer& buffer : params_.trained()) {
+      for (const Tensor& grads : buffer.added_grads()) {
+        if (grads.numel() > 0) ops::fill(ex, grads, 0);
+      }
     }
   } else {
-    ops::fill(ex, params_.grads(), 0);
+    for (const ParamBuffer& buffer : params_.trained()) ops::fill(ex, buffer.grads(), 0);
   }
-  reducer_.begin();
-  gatherer_.begin();
+  exchange_.begin();
 }
 
 void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
@@ -393,13 +397,11 @@ void GptStage::name_slots(MemoryNames& names) const {
   }
 }
 
-void GptStage::gather_all_params(Exec& ex) {
-  if (params_.is_sharded()) gatherer_.gather_all(ex);
-}
+void GptStage::gather_all_params(Exec& ex) { exchange_.gather_all(ex); }
 
 void GptStage::gather_params(Exec& ex, int chunk) {
   const auto c = static_cast<std::size_t>(chunk);
-  chunks_[c].gather_params(ex, gatherer_);
+  chunks_[c].gather_params(ex, exchange_);
   awaits_params_[c] = 1;
 }
 
@@ -409,10 +411,10 @@ void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input,
   const std::vector<MemoryPlan>& plans = mode_ == nn::Mode::train ? plans_ : eval_plans_;
   // No activation is kept during an evaluation: its scratch begins where theirs do.
   ex.begin(plans[c].phases[0], place.activations, mode_ == nn::Mode::train ? scratch_ : work_.data());
-  ParamGatherer* const gatherer = std::exchange(awaits_params_[c], 0) != 0 ? &gatherer_ : nullptr;
+  optim::ParamExchange* const values = std::exchange(awaits_params_[c], 0) != 0 ? &exchange_ : nullptr;
   GptChunk::Inputs with = inputs(place);
   with.graphs = segment_graphs(chunk, slot_index);
-  chunks_[c].forward(ex, with, input, output, saved(chunk, slot_index), gatherer);
+  chunks_[c].forward(ex, with, input, output, saved(chunk, slot_index), values);
   ex.end();
 }
 
@@ -424,18 +426,22 @@ void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& outpu
   GptChunk::Inputs with = inputs(place);
   with.graphs = segment_graphs(chunk, slot_index);
   if (turn.is_first && first_replaces_grads()) with.microbatch.weight_grads = ops::Write::overwrite;
-  chunks_[c].backward(ex, with, output_grad, input_grad, saved(chunk, slot_index), turn.is_last ? &reducer_ : nullptr);
+  chunks_[c].backward(ex, with, output_grad, input_grad, saved(chunk, slot_index), turn.is_last ? &exchange_ : nullptr);
   ex.end();
 }
 
-void GptStage::reduce_grads(Exec& ex) { reducer_.send_rest(ex); }
+void GptStage::reduce_grads(Exec& ex) { exchange_.send_rest(ex); }
 
-void GptStage::await_grads(Exec& ex, std::size_t bucket) {
-  ex.aside([&] { reducer_.wait(ex, bucket); });
+void GptStage::await_grads(Exec& ex, std::size_t buffer, std::size_t bucket) {
+  ex.aside([&] { exchange_.wait(ex, buffer, bucket); });
 }
 
 void GptStage::await_all_grads(Exec& ex) {
-  for (std::size_t bucket = 0; bucket < params_.buckets().size(); ++bucket) await_grads(ex, bucket);
+  std::size_t index = 0;
+  for (const ParamBuffer& buffer : params_.trained()) {
+    for (std::size_t bucket = 0; bucket < buffer.buckets().size(); ++bucket) await_grads(ex, index, bucket);
+    ++index;
+  }
 }
 
 }  // namespace megalith::model

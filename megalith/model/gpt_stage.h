@@ -2,9 +2,8 @@
 #include <span>
 #include <vector>
 
-#include "megalith/grid/mesh.h"
+#include "megalith/comm/mesh.h"
 #include "megalith/model/gpt_chunk.h"
-#include "megalith/model/grad_reducer.h"
 #include "megalith/model/step_inputs.h"
 #include "megalith/pipeline/lowering.h"
 #include "megalith/pipeline/stage.h"
@@ -46,25 +45,25 @@ struct StageConfig {
   CaptureConfig capture = {};  ///< of layers
   CaptureInstance instances = CaptureInstance::microbatch;
   nn::RecomputeConfig recompute = {};
-  Sharding sharding = Sharding::none;         ///< over dp
-  Index grad_bucket_bytes = Index{32} << 20;  ///< of the sums over dp: large enough for the full rate of NVLink
+  Sharding sharding = Sharding::none;         ///< over the ranks that hold the same parameters
+  Index grad_bucket_bytes = Index{32} << 20;  ///< of the sums over them: large enough for the full rate of NVLink
 };
 
 /// Microbatches of a step on one data-parallel rank.
-int num_microbatches(const StageConfig& config, const grid::Mesh& mesh);
+int num_microbatches(const StageConfig& config, const comm::Mesh& mesh);
 
 /// All that one rank holds of a GPT: parameters, chunks, and the planned memory of the microbatches in flight. Built
 /// without memory, so that `plan` can ask any rank of any grid for its bytes; allocate() then takes exactly those.
 class GptStage : public pipeline::Stage {
  public:
-  GptStage(StageConfig config, const grid::Mesh& mesh);
+  GptStage(StageConfig config, const comm::Mesh& mesh);
 
-  ParamBuffer& params() { return params_; }
-  const ParamBuffer& params() const { return params_; }
-  const grid::Mesh& mesh() const { return mesh_; }
+  ParamSet& params() { return params_; }
+  const ParamSet& params() const { return params_; }
+  const comm::Mesh& mesh() const { return mesh_; }
   const StageConfig& config() const { return config_; }
   /// Brings the values that other ranks have updated since the last step, where the optimizer is sharded: for whoever
-  /// reads values between steps. All ranks of dp come together.
+  /// reads values between steps. All ranks that hold the same parameters come together.
   void gather_all_params(Exec& ex);
   const std::vector<GptChunk>& chunks() const { return chunks_; }
   const std::vector<MemoryPlan>& plans() const { return plans_; }  ///< of training, by chunk
@@ -113,8 +112,8 @@ class GptStage : public pipeline::Stage {
   /// Sends the gradients that the last backwards have not sent (GradReducer). Sums have arrived after await_grads()
   /// only.
   void reduce_grads(Exec& ex) override;
-  /// Holds the Exec until a bucket of params().buckets() has its sums. Within a planned phase it stands aside.
-  void await_grads(Exec& ex, std::size_t bucket);
+  /// Holds the Exec until a bucket of one of params().buffers() has its sums. Within a planned phase it stands aside.
+  void await_grads(Exec& ex, std::size_t buffer, std::size_t bucket);
   void await_all_grads(Exec& ex);
 
  private:
@@ -155,10 +154,10 @@ class GptStage : public pipeline::Stage {
   Slot& slot(int chunk, int slot);
 
   StageConfig config_;
-  grid::Mesh mesh_;
+  comm::Mesh mesh_;
   nn::TensorParallel tp_;
   std::vector<ChunkRange> ranges_;
-  ParamBuffer params_;
+  ParamSet params_;
   std::vector<GptChunk> chunks_;
   std::vector<MemoryPlan> plans_, eval_plans_;
   pipeline::LoweredSchedule train_schedule_, eval_schedule_;
@@ -177,8 +176,7 @@ class GptStage : public pipeline::Stage {
   StepInputs step_inputs_;
   GraphCache* graphs_ = nullptr;
   nn::Mode mode_ = nn::Mode::train;
-  GradReducer reducer_;
-  ParamGatherer gatherer_;
+  optim::ParamExchange exchange_;
   std::vector<std::uint8_t> awaits_params_;  ///< by chunk: 1 from gather_params() to the forward after it
   const BatchSource* source_ = nullptr;
   Tensor optimizer_state_;

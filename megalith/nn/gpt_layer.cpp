@@ -23,7 +23,7 @@ void declare_gpt_layer(std::vector<ParamSpec>& specs, const std::string& name, c
 }
 
 void add_gpt_layer(std::vector<SublayerStack::Entry>& entries, const LayerPlace& place, const BlockConfig& config,
-                   const TensorParallel& tp, ParamBuffer& params) {
+                   const TensorParallel& tp, ParamSet& params) {
   const auto& [name, layer, capture] = place;
   const auto dropout = [&](LayerSite site) {
     return DropoutSite{config.dropout, config.seed, random_site(layer, site)};

@@ -28,6 +28,6 @@ void declare_gpt_layer(std::vector<ParamSpec>& specs, const std::string& name, c
                        const TensorParallel& tp);
 /// Appends its two sublayers, with parameters that were declared under the same name.
 void add_gpt_layer(std::vector<SublayerStack::Entry>& entries, const LayerPlace& place, const BlockConfig& config,
-                   const TensorParallel& tp, ParamBuffer& params);
+                   const TensorParallel& tp, ParamSet& params);
 
 }  // namespace megalith::nn

@@ -9,7 +9,7 @@ void LayerNorm::declare(std::vector<ParamSpec>& specs, const std::string& name, 
                         const TensorParallel& tp) {
   specs.push_back(replicated(name + ".weight", {hidden_size}, tp.group(), Init::ones));
   specs.push_back(replicated(name + ".bias", {hidden_size}, tp.group(), Init::zeros));
-  for (auto spec = specs.end() - 2; spec != specs.end(); ++spec) spec->grad_rows = tp.grad_rows();
+  for (auto spec = specs.end() - 2; spec != specs.end(); ++spec) spec->placement = tp.outside_placement();
 }
 
 void LayerNorm::make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved, const Part& part) {

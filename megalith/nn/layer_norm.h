@@ -18,7 +18,7 @@ class LayerNorm {
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, Index hidden_size,
                       const TensorParallel& tp);
   /// Of the parameters that declare() has named.
-  static LayerNorm of(ParamBuffer& params, const std::string& name, double eps) {
+  static LayerNorm of(ParamSet& params, const std::string& name, double eps) {
     return {params.at(name + ".weight"), params.at(name + ".bias"), eps};
   }
   LayerNorm(Param& gamma, Param& beta, double eps) : gamma_(gamma), beta_(beta), eps_(eps) {}

@@ -1,6 +1,6 @@
 #pragma once
 #include "megalith/nn/tensor_parallel.h"
-#include "megalith/tensor/param.h"
+#include "megalith/params/param_set.h"
 
 namespace megalith::nn {
 

@@ -14,7 +14,7 @@ void Mlp::declare(std::vector<ParamSpec>& specs, const std::string& name, const 
   specs.push_back(replicated(name + ".down.bias", {h}, tp, Init::zeros));
 }
 
-Mlp::Mlp(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamBuffer& params)
+Mlp::Mlp(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamSet& params)
     : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.at(name + ".up.bias")},
                              {tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")}),
       gelu_again_(config.recompute.again(RecomputeModule::gelu)),

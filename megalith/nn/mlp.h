@@ -15,7 +15,7 @@ class Mlp final : public TensorParallelSublayer {
   /// Appends the parameters `name`.up.* and `name`.down.*.
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
                       const comm::Group& tp);
-  Mlp(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamBuffer& params);
+  Mlp(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamSet& params);
   /// Its first.y is the result of `up` [T, F/tp], before gelu; its last.x is after gelu.
   std::unique_ptr<Sublayer::Saved> make_saved() const override { return std::make_unique<Saved>(); }
 

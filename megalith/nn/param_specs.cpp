@@ -16,15 +16,21 @@ Index shard(Index size, const comm::Group& tp, const std::string& what) {
 ParamSpec rows_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std) {
   const Index held = shard(rows, tp, name + " rows");
   TensorSlice slice{std::move(name), {rows, columns}, {held * tp.rank(), 0}, {held, columns}};
-  return {std::move(slice), {held, columns}, Init::normal,     init_std,
-          Decay::yes,       HeldBy::one,     Ownership::owner, FirstGrad::replaced};
+  return {.slice = std::move(slice),
+          .held = {held, columns},
+          .init = Init::normal,
+          .init_std = init_std,
+          .first_grad = FirstGrad::overwritten};
 }
 
 ParamSpec columns_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std) {
   const Index held = shard(columns, tp, name + " columns");
   TensorSlice slice{std::move(name), {rows, columns}, {0, held * tp.rank()}, {rows, held}};
-  return {std::move(slice), {rows, held}, Init::normal,     init_std,
-          Decay::yes,       HeldBy::one,  Ownership::owner, FirstGrad::replaced};
+  return {.slice = std::move(slice),
+          .held = {rows, held},
+          .init = Init::normal,
+          .init_std = init_std,
+          .first_grad = FirstGrad::overwritten};
 }
 
 ParamSpec vector_split(std::string name, Index size, const comm::Group& tp) {
@@ -39,8 +45,7 @@ ParamSpec replicated(std::string name, const Shape& shape, const comm::Group& tp
           init,
           init_std,
           shape.rank() > 1 ? Decay::yes : Decay::no,
-          tp.size() > 1 ? HeldBy::tp : HeldBy::one,
-          tp.rank() == 0 ? Ownership::owner : Ownership::replica};
+          tp.size() > 1 ? grid::kReplicated : grid::kSharded};
 }
 
 }  // namespace megalith::nn

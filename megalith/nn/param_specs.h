@@ -2,7 +2,7 @@
 #include <string>
 
 #include "megalith/comm/group.h"
-#include "megalith/tensor/param.h"
+#include "megalith/params/param_spec.h"
 
 namespace megalith::nn {
 
@@ -14,7 +14,7 @@ ParamSpec rows_split(std::string name, Index rows, Index columns, const comm::Gr
 ParamSpec columns_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std);
 /// A bias or gain of a column-parallel layer: [size/tp], zeros, not decayed.
 ParamSpec vector_split(std::string name, Index size, const comm::Group& tp);
-/// The same on all tp ranks; rank 0 is the owner. Not decayed unless it is a matrix.
+/// The same on all tp ranks, which meet the same rows. Not decayed unless it is a matrix.
 ParamSpec replicated(std::string name, const Shape& shape, const comm::Group& tp, Init init, double init_std = 0);
 
 }  // namespace megalith::nn

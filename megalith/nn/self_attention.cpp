@@ -22,7 +22,7 @@ void SelfAttention::declare(std::vector<ParamSpec>& specs, const std::string& na
 }
 
 SelfAttention::SelfAttention(const std::string& name, const BlockConfig& config, const TensorParallel& tp,
-                             ParamBuffer& params, std::uint32_t site)
+                             ParamSet& params, std::uint32_t site)
     : Base({tp, params.at(name + ".qkv.weight"), params.at(name + ".qkv.bias")},
            {tp, params.at(name + ".out.weight"), params.at(name + ".out.bias")}),
       heads_(config.num_heads / tp.group().size()),

@@ -21,7 +21,7 @@ class SelfAttention final : public TensorParallelSublayer {
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
                       const comm::Group& tp);
   /// `site`: random site of the dropout on the probabilities.
-  SelfAttention(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamBuffer& params,
+  SelfAttention(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamSet& params,
                 std::uint32_t site);
   std::unique_ptr<Sublayer::Saved> make_saved() const override { return std::make_unique<Saved>(); }
 

@@ -16,6 +16,11 @@ TensorParallel::TensorParallel(comm::Group group, Rows rows, int parts)
     throw InternalError(str("[TensorParallel] parts = ", parts, ": must be 1 or ", kMostParts));
 }
 
+grid::Placement TensorParallel::outside_placement() const {
+  if (group_.size() == 1) return grid::kSharded;
+  return rows_ == Rows::whole ? grid::kReplicated : grid::kReplicatedPartial;
+}
+
 Index TensorParallel::rows_outside(Index tokens) const {
   if (rows_ == Rows::whole) return tokens;
   if (tokens % (group_.size() * parts_) != 0) {

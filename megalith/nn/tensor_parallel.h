@@ -2,8 +2,8 @@
 #include <array>
 
 #include "megalith/comm/group.h"
+#include "megalith/grid/placement.h"
 #include "megalith/nn/microbatch.h"
-#include "megalith/tensor/param.h"
 
 namespace megalith::nn {
 
@@ -44,8 +44,9 @@ class TensorParallel {
   /// Whether rows enter regions by messages.
   bool shares_rows() const { return rows_ == Rows::shared; }
   int parts() const { return parts_; }
-  /// What the gradient of a parameter has seen that is used outside the regions.
-  GradRows grad_rows() const { return rows_ == Rows::whole ? GradRows::all : GradRows::some; }
+  /// Of a parameter that is used outside the regions: all of the group's ranks hold it, and under sequence parallelism
+  /// each meets rows of its own.
+  grid::Placement outside_placement() const;
   /// Of `tokens` rows, those that this rank holds outside. Throws ConfigError where shares would be unequal.
   Index rows_outside(Index tokens) const;
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "megalith/nn/tensor_parallel.h"
-#include "megalith/tensor/param.h"
+#include "megalith/params/param_set.h"
 
 namespace megalith::nn {
 

@@ -1,5 +1,7 @@
 #include "megalith/ops/init.h"
 
+#include <algorithm>
+
 #include "megalith/base/hash.h"
 #include "megalith/ops/cpu/init.h"
 #include "megalith/ops/cuda/elementwise.h"
@@ -8,9 +10,8 @@
 
 namespace megalith::ops {
 
-NormalBox::NormalBox(const ParamSpec& spec, std::uint64_t seed)
-    : site{.seed = hash_combine(seed, fnv1a(spec.slice.name))} {
-  const TensorSlice& slice = spec.slice;
+NormalBox::NormalBox(const TensorSlice& slice, std::uint64_t seed)
+    : site{.seed = hash_combine(seed, fnv1a(slice.name))} {
   if (slice.global.rank() == 2) {
     rows = slice.local[0];
     first_row = slice.offset[0];
@@ -21,13 +22,15 @@ NormalBox::NormalBox(const ParamSpec& spec, std::uint64_t seed)
   first_column = slice.offset[static_cast<std::size_t>(last)];
 }
 
-void initialise(Exec& ex, const ParamSpec& spec, const Tensor& to, std::uint64_t seed) {
+void initialise(Exec& ex, const InitialValues& values, const Tensor& to, std::uint64_t seed) {
   expect_float(ex, to, "initialise");
-  expect_like(to, spec.held, statistics_dtype(to.dtype()), "initialise.to");
+  Shape held = values.slice.local;
+  if (held.rank() > 0) held.set(0, std::max(held[0], to.shape().rank() > 0 ? to.shape()[0] : 0));  // padding rows
+  expect_like(to, held, statistics_dtype(to.dtype()), "initialise.to");
   run_wide(
       ex, {.name = "initialise", .reads = {}, .writes = {to}}, to.dtype(),
-      [&]<class T>() { cpu::initialise<T>(spec, to, seed); },
-      [&](auto&, auto stream) { cuda::initialise(stream, spec, to, seed); });
+      [&]<class T>() { cpu::initialise<T>(values, to, seed); },
+      [&](auto&, auto stream) { cuda::initialise(stream, values, to, seed); });
 }
 
 void cast(Exec& ex, const Tensor& from, const Tensor& to) {

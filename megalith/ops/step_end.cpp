@@ -18,7 +18,7 @@ constexpr Index kTotals = sizeof(StepTotals) / sizeof(double), kCounts = sizeof(
 }  // namespace
 
 void step_terms(Exec& ex, const StepTerms& args) {
-  expect_like(args.sum_squares, {2}, DType::f64, "step_terms.sum_squares");
+  expect_like(args.sum_squares, {round_up(args.sum_squares.numel(), 2)}, DType::f64, "step_terms.sum_squares");
   expect_like(args.loss_sum, {1}, DType::f64, "step_terms.loss_sum");
   expect_like(args.totals, {kTotals}, DType::f64, "step_terms.totals");
   expect_like(args.counts, {kCounts}, DType::u64, "step_terms.counts");

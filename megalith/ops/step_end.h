@@ -81,18 +81,25 @@ struct StepRules {
 struct StepNumbers {
   double squares, replicas_squares, loss_sum;  ///< of the gradients that count, of replicas' that do not; of the losses
 };
-/// Which of them count in the totals: others than those of replicas.
-struct StepShare {
-  bool squares = true, loss = true;
-};
+/// The numbers of a rank with an optimizer for each of `groups` reduction groups: squares and replicas' squares each.
+constexpr StepNumbers add_up_groups(const double* squares, Index groups, double loss_sum) {
+  StepNumbers numbers{squares[0], squares[1], loss_sum};
+  for (Index group = 1; group < groups; ++group) {
+    numbers.squares += squares[2 * group];
+    numbers.replicas_squares += squares[2 * group + 1];
+  }
+  return numbers;
+}
+/// Whether a rank's sum of losses counts in the totals: not that of a replica.
+enum class LossShare : std::uint8_t { counts, replica };
 
 /// A rank's terms of the totals over all ranks. What does not count is 0, but seen where it is not finite.
-constexpr StepTotals terms_of(const StepNumbers& numbers, StepShare share, StepCounts& counts, StepOutcome& outcome) {
+constexpr StepTotals terms_of(const StepNumbers& numbers, LossShare share, StepCounts& counts, StepOutcome& outcome) {
   const bool finite =
       std::isfinite(numbers.squares) && std::isfinite(numbers.replicas_squares) && std::isfinite(numbers.loss_sum);
   counts.non_finite = finite ? 0 : 1;
   outcome.finite_here = finite ? 1 : 0;
-  return {.loss_sum = share.loss ? numbers.loss_sum : 0.0, .squares = share.squares ? numbers.squares : 0.0};
+  return {.loss_sum = share == LossShare::counts ? numbers.loss_sum : 0.0, .squares = numbers.squares};
 }
 
 /// min(1, clip / (norm + 1e-6)); 1 without clipping.
@@ -136,12 +143,12 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
 
 /// terms_of() on the device. `calls` and `requests`, the first two counts, are put there by the host.
 struct StepTerms {
-  Tensor sum_squares;  // in   [2] f64: squares, replicas_squares
+  Tensor sum_squares;  // in   [2 groups] f64: squares, replicas_squares of each reduction group
   Tensor loss_sum;     // in   [1] f64
   Tensor totals;       // out  [2] f64: StepTotals
   Tensor counts;       // in, out  [3] u64: StepCounts
   Tensor outcome;      // out  u8 [sizeof(StepOutcome)]: finite_here
-  StepShare share = {};
+  LossShare loss = LossShare::counts;
 };
 void step_terms(Exec& ex, const StepTerms& args);
 

@@ -4,7 +4,7 @@
 #include "megalith/base/problems.h"
 #include "megalith/base/types.h"
 #include "megalith/ops/step_end.h"
-#include "megalith/tensor/param.h"
+#include "megalith/params/partition.h"
 
 namespace megalith::optim {
 

@@ -9,10 +9,10 @@
 
 namespace megalith::optim {
 
-Optimizer::Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group dp)
+Optimizer::Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group data)
     : config_(config),
       params_(params),
-      dp_(std::move(dp)),
+      data_(std::move(data)),
       m_(nullptr, {params.own_numel()}, params.policy().master),
       v_(nullptr, {params.own_numel()}, params.policy().master),
       decays_(nullptr, {num_groups()}, DType::u8) {}
@@ -66,13 +66,14 @@ void Optimizer::sum_of_squares(Exec& ex, const Tensor& sum_squares,
                           sums.rows(place, rows * blocks).reshaped({rows, blocks}));
     };
     if (params_.is_sharded())
-      sum(params_.own_shard(params_.grads(), bucket), 1, first + dp_.rank() * blocks);
+      sum(params_.own_shard(params_.grads(), bucket), 1, first + data_.rank() * blocks);
     else
       sum(params_.part(params_.grads(), bucket), shards, first);
     first += shards * blocks;
   }
   // Every block has been summed on one rank and is 0 on the others, so this is exact in any order.
-  if (sums && params_.is_sharded()) comm::all_reduce(ex, dp_, sums, comm::Reduce::sum).wait(ex);
+  if (sums && params_.is_sharded()) comm::all_reduce(ex, data_, sums, comm::Reduce::sum).wait(ex);
+  if (data_.rank() != 0) counts = {0, count};  // a copy of what the first model copy counts
   if (counts[0] > 0) ops::add_up(ex, sums.rows(0, counts[0]), sum_squares.rows(0, 1));
   if (counts[1] > 0) ops::add_up(ex, sums.rows(counts[0], counts[1]), sum_squares.rows(1, 1));
 }

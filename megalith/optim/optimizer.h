@@ -5,7 +5,7 @@
 #include "megalith/comm/group.h"
 #include "megalith/ops/adamw.h"
 #include "megalith/optim/optim_config.h"
-#include "megalith/tensor/param.h"
+#include "megalith/params/param_buffer.h"
 
 namespace megalith::optim {
 
@@ -14,16 +14,16 @@ namespace megalith::optim {
 /// Memory: two moments, own_numel() elements each, and a byte for every ops::kDecayGroup of them; owner `optimizer`.
 class Optimizer {
  public:
-  /// `dp`: the ranks that hold the same parameters, one for each shard of `params`.
-  Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group dp);
+  /// `data`: the reduction group of `params`, one rank for each of its shards.
+  Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group data);
 
   Index bytes() const;
   void allocate(Exec& ex, MemoryLedger& ledger);
 
-  /// Sums of the squares of the owned gradients and of the replicas', into sum_squares [2] f64. Over all ranks of one
-  /// model copy the first add up to the square of the global norm, every parameter counted once; the second, which an
-  /// owner counts elsewhere, tell whether a replica's are finite. Blocks lie within a shard of a bucket and are
-  /// added in one order, so that it has the same bits on every rank of dp whether the parameters are sharded or not.
+  /// Sums of the squares of the gradients that count here and of all others, into sum_squares [2] f64. Over all ranks
+  /// of the run the first add up to the square of the global norm: every parameter counts once, at its owner in the
+  /// first model copy. The second, which count elsewhere, tell whether they are finite. Blocks lie within a shard of a
+  /// bucket and are added in one order, so that the norm has the same bits whether the parameters are sharded or not.
   /// Where they are, every rank sums its own shards, and the blocks' sums are communicated: an all-reduce of an f64 for
   /// every ops::square_blocks. Scratch: as much. await(bucket): comes before a bucket is read, for each of them in the
   /// order of ParamBuffer::buckets(), so that on GPUs the sums of squares of one run beside the communication of those
@@ -44,7 +44,7 @@ class Optimizer {
 
   OptimConfig config_;
   ParamBuffer& params_;
-  comm::Group dp_;
+  comm::Group data_;
   Buffer memory_;
   Tensor m_, v_;
   Tensor decays_;  ///< u8 [num_groups()]: 1 where weights decay

@@ -5,13 +5,15 @@
 #include <string_view>
 #include <vector>
 
-#include "megalith/tensor/param.h"
+#include "megalith/tensor/tensor.h"
 
 namespace megalith {
 
 /// When a step writes something, compared with other things on this rank or another: what is wrong early makes what
 /// comes later wrong.
 struct StepOrder {
+  static constexpr Index kInLayer = Index{1} << 20;  ///< more than a layer has parameters, and a chunk ops
+
   enum class Part : std::uint8_t { inputs, activations, gradients, agreement, moments, parameters, anywhere };
   Part part = Part::anywhere;
   Index within = 0;  ///< the part
@@ -34,10 +36,4 @@ struct NamedMemory {
 using MemoryNames = std::vector<NamedMemory>;
 
 void add_name(MemoryNames& names, const Tensor& tensor, const StepOrder& order, std::string name);
-/// The parameters' parts of a flat tensor of numel() elements (values, gradients) or of own_numel() (masters, moments),
-/// each named "`what` of PARAMETER": layer by layer, behind those that belong to no layer; gradients the other way
-/// round.
-void add_names(MemoryNames& names, const ParamBuffer& params, const Tensor& flat, StepOrder::Part part,
-               std::string_view what);
-
 }  // namespace megalith

@@ -15,7 +15,7 @@
 #include "megalith/ops/library.h"
 #include "megalith/train/gpu_memory.h"
 #include "megalith/train/host_memory.h"
-#include "megalith/train/host_state.h"
+#include "megalith/train/host_staging.h"
 #include "megalith/train/recompute_choices.h"
 #include "megalith/train/stage_config.h"
 
@@ -65,16 +65,19 @@ comm::CallsBehindGraphs calls_behind_graphs(const config::RunPlan& plan) {
 Engine::Engine(comm::World& world, const config::RunPlan& plan)
     : world_(world),
       plan_(plan),
-      mesh_(grid::make_mesh(world, plan.grid, plan.transfers)),
+      mesh_(comm::make_mesh(world, plan.grid, plan.transfers)),
       ledger_(plan.device),
       stage_(stage_config(plan), mesh_),
-      optimizer_(plan.optimizer, stage_.params(), mesh_.dp),
       train_executor_(stage_.schedule(), mesh_.pp, boundary(stage_)),
       eval_executor_(stage_.eval_schedule(), mesh_.pp, boundary(stage_)),
       train_graph_("training", warmup_runs(plan)),
       eval_graph_("evaluation", warmup_runs(plan)),
       rules_(optim::step_rules(plan.optimizer, plan.train.scaling)),
       graph_check_(world, plan, ledger_, layer_graphs_, [this] { return memory_names(); }) {
+  for (ParamBuffer& params : stage_.params().buffers()) {
+    if (params.has_gradients())
+      optimizers_.emplace_back(plan.optimizer, params, mesh_.reduction_group({.grid = params.grid()}));
+  }
   plan_optimizer();
 }
 
@@ -82,15 +85,15 @@ void Engine::plan_optimizer() {
   Recording recording;
   Exec ex(plan_.device, recording);
   recording.begin_phase();
-  optimizer_.sum_of_squares(ex, Tensor(nullptr, {2}, DType::f64));
+  for (const optim::Optimizer& optimizer : optimizers_) optimizer.sum_of_squares(ex, Tensor(nullptr, {2}, DType::f64));
   recording.begin_phase();
-  optimizer_.step(ex, struct_tensor<ops::StepVerdict>());
+  for (const optim::Optimizer& optimizer : optimizers_) optimizer.step(ex, struct_tensor<ops::StepVerdict>());
   optimizer_plan_ = make_plan(recording);
 }
 
 BytesByOwner Engine::planned_bytes() const {
   BytesByOwner bytes = stage_.planned_bytes(optimizer_plan_.scratch_bytes);
-  bytes["optimizer"] = optimizer_.bytes();
+  for (const optim::Optimizer& optimizer : optimizers_) bytes["optimizer"] += optimizer.bytes();
   bytes["pipeline buffers"] = train_executor_.buffer_bytes() + eval_executor_.buffer_bytes();
   bytes["step scalars"] = 6 * kAlignment;
   if (const Index workspace = ops::library_workspace_bytes(plan_.device); workspace > 0)
@@ -104,7 +107,7 @@ Index Engine::fragmentation_bytes() const {
 
 Index Engine::host_bytes() const {
   const Index taken = plan_.device == Device::cpu ? total(planned_bytes()) : 0;
-  return taken + HostState::copy_bytes(plan_.device, stage_.params(), mesh_.dp);
+  return taken + HostStaging::bytes(plan_.device);
 }
 
 void Engine::require_host_memory() {
@@ -136,7 +139,7 @@ void Engine::allocate(InitialValues values) {
   }
   const Index not_ours = device::memory_in_use(plan_.device) - workspace;
   stage_.allocate(ledger_, optimizer_plan_.scratch_bytes);
-  optimizer_.allocate(*ex_, ledger_);
+  for (optim::Optimizer& optimizer : optimizers_) optimizer.allocate(*ex_, ledger_);
   train_executor_.allocate(ledger_);
   eval_executor_.allocate(ledger_);
   scalars_memory_ = ledger_.take("step scalars", planned_bytes().at("step scalars"));
@@ -146,7 +149,7 @@ void Engine::allocate(InitialValues values) {
     offset += kAlignment;
     return tensor;
   };
-  squares_ = carve({2}, DType::f64);
+  squares_ = carve({2 * static_cast<Index>(optimizers_.size())}, DType::f64);
   totals_ = carve({2}, DType::f64);
   counts_ = carve({3}, DType::u64);
   optimizer_state_ = carve({Index{sizeof(ops::OptimizerState)}}, DType::u8);
@@ -164,9 +167,22 @@ void Engine::allocate(InitialValues values) {
 }
 
 void Engine::initialise() {
-  const ParamBuffer& params = stage_.params();
+  const auto draw = [&](const Param& param, const Tensor& to) {
+    ops::initialise(*ex_, {param.spec.slice, param.spec.init, param.spec.init_std}, to, plan_.train.seed);
+  };
+  for (const ParamBuffer& params : stage_.params().buffers()) {
+    if (params.has_gradients()) {
+      initialise_trained(params, draw);
+    } else {
+      for (const Param& param : params.params()) draw(param, param.value);
+    }
+  }
+}
+
+template <class Draw>
+void Engine::initialise_trained(const ParamBuffer& params, Draw&& draw) {
   // Gradients are whole on every rank, masters may not be.
-  for (const Param& param : params.params()) ops::initialise(*ex_, param.spec, param.grad, plan_.train.seed);
+  for (const Param& param : params.params()) draw(param, param.grad);
   if (params.has_copy()) {
     ops::cast(*ex_, params.grads(), params.values());
     for (const OwnRange& range : params.own_ranges())
@@ -189,8 +205,10 @@ void Engine::warm_up(Index before) {
 
 void Engine::warm_up_collectives() {
   stage_.warm_up_collectives(*ex_);
-  if (stage_.params().is_sharded())  // the optimizer's, of its blocks' sums
-    comm::all_reduce(*ex_, mesh_.dp, totals_, comm::Reduce::sum).wait(*ex_);
+  for (const ParamBuffer& params : stage_.params().trained()) {
+    if (params.is_sharded())  // the optimizer's, of its blocks' sums
+      comm::all_reduce(*ex_, mesh_.reduction_group({.grid = params.grid()}), totals_, comm::Reduce::sum).wait(*ex_);
+  }
   comm::all_reduce(*ex_, mesh_.world, totals_, comm::Reduce::sum).wait(*ex_);
   comm::all_reduce(*ex_, mesh_.world, counts_, comm::Reduce::sum).wait(*ex_);
   world_.wait_for(*ex_);
@@ -198,12 +216,8 @@ void Engine::warm_up_collectives() {
 
 void Engine::warm_up_passes() {
   stage_.warm_up(*ex_, optimizer_state_);
-  ex_->begin(optimizer_plan_.phases[0], nullptr, stage_.scratch());
-  optimizer_.sum_of_squares(*ex_, squares_);
-  ex_->end();
-  ex_->begin(optimizer_plan_.phases[1], nullptr, stage_.scratch());
-  optimizer_.step(*ex_, verdict_);  // still all zero: it refuses the step
-  ex_->end();
+  sum_squares([](std::size_t, std::size_t) {});
+  update_parameters();  // the verdict is still all zero: it refuses the step
   world_.wait_for(*ex_);
 }
 
@@ -233,8 +247,8 @@ void Engine::set_optimizer_state(const ops::OptimizerState& state) {
 }
 
 void Engine::refresh_values() {
-  const ParamBuffer& params = stage_.params();
-  if (params.has_copy()) {
+  for (const ParamBuffer& params : stage_.params().trained()) {
+    if (!params.has_copy()) continue;
     for (const OwnRange& range : params.own_ranges())
       ops::cast(*ex_, params.own_masters(range), range.of_whole(params.values()));
   }
@@ -260,8 +274,22 @@ void Engine::run_passes() {
   stage_.begin(*ex_);
   train_executor_.run(*ex_, stage_);
   ex_->set_place({.phase = StepPhase::optimizer});  // until run_update() ends
+  sum_squares([&](std::size_t buffer, std::size_t bucket) { stage_.await_grads(*ex_, buffer, bucket); });
+}
+
+template <class Await>
+void Engine::sum_squares(Await&& await) {
   ex_->begin(optimizer_plan_.phases[0], nullptr, stage_.scratch());
-  optimizer_.sum_of_squares(*ex_, squares_, [&](std::size_t bucket) { stage_.await_grads(*ex_, bucket); });
+  for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+    optimizers_[i].sum_of_squares(*ex_, squares_.rows(2 * static_cast<Index>(i), 2),
+                                  [&](std::size_t bucket) { await(i, bucket); });
+  }
+  ex_->end();
+}
+
+void Engine::update_parameters() {
+  ex_->begin(optimizer_plan_.phases[1], nullptr, stage_.scratch());
+  for (const optim::Optimizer& optimizer : optimizers_) optimizer.step(*ex_, verdict_);
   ex_->end();
 }
 
@@ -273,13 +301,13 @@ void Engine::upload_terms(const Requests& requests) {
 }
 
 void Engine::sum_terms() {
-  // Replicas of a number count once: gradients are equal over dp after their reduction, losses over tp.
+  // Replicas of a number count once: optimizers count an owner's gradients, and losses are equal over tp.
   ops::step_terms(*ex_, {.sum_squares = squares_,
                          .loss_sum = stage_.loss_sum(),
                          .totals = totals_,
                          .counts = counts_,
                          .outcome = outcome_,
-                         .share = {.squares = mesh_.dp_rank() == 0, .loss = mesh_.tp_rank() == 0}});
+                         .loss = mesh_.tp_rank() == 0 ? ops::LossShare::counts : ops::LossShare::replica});
   comm::all_reduce(*ex_, mesh_.world, totals_, comm::Reduce::sum).wait(*ex_);
   comm::all_reduce(*ex_, mesh_.world, counts_, comm::Reduce::sum).wait(*ex_);
 }
@@ -291,9 +319,7 @@ void Engine::run_update() {
                           .verdict = verdict_,
                           .outcome = outcome_,
                           .rules = rules_});
-  ex_->begin(optimizer_plan_.phases[1], nullptr, stage_.scratch());
-  optimizer_.step(*ex_, verdict_);
-  ex_->end();
+  update_parameters();
   ex_->set_place({});
 }
 
@@ -362,8 +388,8 @@ MemoryNames Engine::memory_names() const {
   using Part = StepOrder::Part;
   MemoryNames names;
   stage_.name_slots(names);
-  const ParamBuffer& params = stage_.params();
-  add_names(names, params, params.grads(), Part::gradients, "gradient");
+  for (const ParamBuffer& params : stage_.params().trained())
+    add_names(names, params, params.grads(), Part::gradients, "gradient");
   add_name(names, stage_.loss_sum(), {Part::activations, std::numeric_limits<Index>::max()}, "sum of losses");
   Index order = 0;
   const auto add_scalar = [&](const Tensor& tensor, const char* name) {
@@ -375,10 +401,16 @@ MemoryNames Engine::memory_names() const {
   add_scalar(verdict_, "verdict on the step");
   add_scalar(outcome_, "outcome of the step");
   add_scalar(optimizer_state_, "optimizer's state");
-  add_names(names, params, optimizer_.m(), Part::moments, "first moment");
-  add_names(names, params, optimizer_.v(), Part::moments, "second moment");
-  if (params.has_copy()) add_names(names, params, params.masters(), Part::parameters, "master value");
-  add_names(names, params, params.values(), Part::parameters, "value");
+  std::size_t index = 0;
+  for (const ParamBuffer& params : stage_.params().buffers()) {
+    if (params.has_gradients()) {
+      const optim::Optimizer& optimizer = optimizers_[index++];
+      add_names(names, params, optimizer.m(), Part::moments, "first moment");
+      add_names(names, params, optimizer.v(), Part::moments, "second moment");
+    }
+    if (params.has_copy()) add_names(names, params, params.masters(), Part::parameters, "master value");
+    add_names(names, params, params.values(), Part::parameters, "value");
+  }
   return names;
 }
 

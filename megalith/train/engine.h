@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -8,15 +9,15 @@
 #include <vector>
 
 #include "megalith/capture/step_graph.h"
+#include "megalith/comm/mesh.h"
 #include "megalith/comm/nccl/gpus.h"
 #include "megalith/config/run_plan.h"
-#include "megalith/grid/mesh.h"
 #include "megalith/model/gpt_stage.h"
 #include "megalith/ops/step_end.h"
 #include "megalith/optim/optimizer.h"
+#include "megalith/params/param_names.h"
 #include "megalith/pipeline/executor.h"
 #include "megalith/tensor/graph_cache.h"
-#include "megalith/tensor/memory_names.h"
 #include "megalith/train/gemm_agreement.h"
 #include "megalith/train/graph_check.h"
 
@@ -142,9 +143,10 @@ class Engine {
   void forget_graphs();
 
   comm::World& world() { return world_; }
-  const grid::Mesh& mesh() const { return mesh_; }
+  const comm::Mesh& mesh() const { return mesh_; }
   model::GptStage& stage() { return stage_; }
-  const optim::Optimizer& optimizer() const { return optimizer_; }
+  /// One for each of stage().params().trained().
+  const std::deque<optim::Optimizer>& optimizers() const { return optimizers_; }
   Exec& exec() { return *ex_; }
 
  private:
@@ -159,6 +161,9 @@ class Engine {
   /// Throws IoError on all ranks where a host has too little memory. Collective.
   void require_host_memory();
   void initialise();
+  /// draw(parameter, its values).
+  template <class Draw>
+  void initialise_trained(const ParamBuffer& params, Draw&& draw);
   /// Runs everything once that a step runs, so that the first step finds it connected, loaded and chosen; changes no
   /// state. Books what the libraries take meanwhile; `before` is what else was in use before anything was allocated.
   void warm_up(Index before);
@@ -178,8 +183,12 @@ class Engine {
   Index graph_evaluations() const { return evaluated_batches_ - forgotten_at_batch_; }
   void run_passes();
   void upload_terms(const Requests& requests);
+  /// await(buffer, bucket): before an optimizer reads a bucket.
+  template <class Await>
+  void sum_squares(Await&& await);
   void sum_terms();
   void run_update();
+  void update_parameters();
   /// What the calls between ranks of the coming step must be like: those of eager steps, or those that steps make with
   /// their graphs, from the first on that only launches. Null for the step of the capture, which has both.
   comm::StepPattern* pattern_of_step(GraphCache::State state);
@@ -202,12 +211,12 @@ class Engine {
 
   comm::World& world_;
   const config::RunPlan& plan_;
-  grid::Mesh mesh_;
+  comm::Mesh mesh_;
   comm::StepPattern eager_calls_, calls_beside_graphs_;
   std::optional<Exec> ex_;
   MemoryLedger ledger_;
   model::GptStage stage_;
-  optim::Optimizer optimizer_;
+  std::deque<optim::Optimizer> optimizers_;
   pipeline::Executor train_executor_, eval_executor_;
   capture::StepGraph train_graph_, eval_graph_;
   GraphCache layer_graphs_;

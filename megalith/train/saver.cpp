@@ -18,25 +18,9 @@
 namespace megalith::train {
 namespace {
 
-constexpr std::string_view kFirstMoment = "optimizer.m.";
-constexpr std::string_view kSecondMoment = "optimizer.v.";
 // Among the manifest's texts.
 constexpr const char *kGemmTable = "gemm_table", *kAttention = "attention";
 constexpr const char* kUnicode = "unicode_version";
-
-/// The three tensors that a parameter stands for, without padding, under their global names.
-template <class F>
-void for_each_piece(HostState& state, const ParamBuffer& params, const Param& param, F&& f) {
-  if (param.spec.slice.local.numel() == 0) return;  // a shard of padding only
-  const auto visit = [&](std::string_view prefix, const Tensor& flat) {
-    TensorSlice slice = param.spec.slice;
-    slice.name = std::string(prefix) + slice.name;
-    f(slice, param.without_padding(params.part(flat, param)));
-  };
-  visit("", state.masters());
-  visit(kFirstMoment, state.m());
-  visit(kSecondMoment, state.v());
-}
 
 /// The recipe that a checkpoint was saved under.
 config::RunConfig recipe_of(const checkpoint::RunState& saved, std::string_view where) {
@@ -82,22 +66,29 @@ std::string config_hash(const config::RunPlan& plan, const DataIdentity& identit
 Saver::Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder)
     : engine_(engine), plan_(plan), identity_(identity), fs_(fs), folder_(std::move(folder)) {}
 
-HostState Saver::host_state() {
-  return {engine_.exec(), engine_.stage().params(), engine_.optimizer(), engine_.mesh().dp};
+std::vector<StatePiece> Saver::owned() const {
+  return owned_pieces(engine_.stage().params(), engine_.optimizers(), engine_.mesh());
 }
 
-std::vector<checkpoint::NamedPiece> Saver::owned_pieces(HostState& state) {
-  std::vector<checkpoint::NamedPiece> pieces;
-  state.pull();
-  if (engine_.mesh().dp_rank() != 0) return pieces;
-  const ParamBuffer& params = engine_.stage().params();
-  for (const Param& param : params.params()) {
-    if (param.spec.ownership != Ownership::owner) continue;
-    for_each_piece(state, params, param, [&](const TensorSlice& slice, const Tensor& values) {
-      pieces.push_back({slice, values});
+std::optional<checkpoint::ShardReport> Saver::write_shard(const io::Path& staging) {
+  const std::vector<StatePiece> pieces = owned();
+  if (pieces.empty()) return std::nullopt;
+  std::vector<checkpoint::PieceInfo> infos;
+  for (const StatePiece& piece : pieces) infos.push_back({piece.slice, piece.values.dtype()});
+  return checkpoint::write_shard(fs_, staging, checkpoint::shard_file_name(engine_.world().rank()), infos,
+                                 HostStaging::kBytes, [&](std::size_t piece, Index first, Index count) {
+                                   return staging_.read(engine_.exec(), pieces[piece].values, first, count);
+                                 });
+}
+
+void Saver::read_pieces(checkpoint::CheckpointReader& reader, StateTensors tensors) {
+  for (const StatePiece& piece : updated_pieces(engine_.stage().params(), engine_.optimizers(), tensors)) {
+    const Index most = HostStaging::kBytes / size_of(piece.values.dtype());
+    checkpoint::for_each_block(piece.slice, most, [&](const TensorSlice& block, Index first) {
+      staging_.write(engine_.exec(), piece.values, first, block.local.numel(),
+                     [&](const Tensor& host) { reader.read(block, host); });
     });
   }
-  return pieces;
 }
 
 checkpoint::RunState Saver::run_state(const Progress& progress) {
@@ -184,18 +175,11 @@ checkpoint::Digest128 Saver::save(const Progress& progress, Space space) {
   if (first) attempt([&] { staging = io::begin_save(fs_, folder_, progress.step); });
   staging = share_text(engine_.world(), staging.string());
 
-  HostState state = host_state();
-  attempt([&] { state.reserve(); });
-  problem = first_problem(problem);  // before the ranks gather what they save
+  problem = first_problem(problem);
   std::optional<checkpoint::ShardReport> report;
   std::vector<checkpoint::ShardReport> vocabulary;
   if (problem.empty()) {
-    const std::vector<checkpoint::NamedPiece> pieces = owned_pieces(state);
-    if (!pieces.empty()) {
-      attempt([&] {
-        report = checkpoint::write_shard(fs_, staging, checkpoint::shard_file_name(engine_.world().rank()), pieces);
-      });
-    }
+    attempt([&] { report = write_shard(staging); });
     if (first) attempt([&] { vocabulary = write_vocabulary(staging); });
     problem = first_problem(problem);
   }
@@ -223,13 +207,7 @@ checkpoint::Digest128 Saver::save(const Progress& progress, Space space) {
 }
 
 void Saver::load(checkpoint::CheckpointReader& reader) {
-  const ParamBuffer& params = engine_.stage().params();
-  HostState state = host_state();
-  for (const Param& param : params.params()) {
-    for_each_piece(state, params, param,
-                   [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
-  }
-  state.push();
+  read_pieces(reader, StateTensors::values_and_moments);
   const checkpoint::RunState& saved = reader.manifest().run;
   ops::OptimizerState optimizer = engine_.optimizer_state();
   optimizer.updates = count_of(saved, "updates");
@@ -244,8 +222,12 @@ void Saver::load(checkpoint::CheckpointReader& reader) {
 
 checkpoint::Digest128 Saver::digest_of_state(const Progress& progress) {
   checkpoint::StateDigest digest;
-  HostState state = host_state();
-  for (const checkpoint::NamedPiece& piece : owned_pieces(state)) digest.add_tensor(piece.slice, piece.values);
+  for (const StatePiece& piece : owned()) {
+    const Index most = HostStaging::kBytes / size_of(piece.values.dtype());
+    checkpoint::for_each_block(piece.slice, most, [&](const TensorSlice& block, Index from) {
+      digest.add_tensor(block, staging_.read(engine_.exec(), piece.values, from, block.local.numel()));
+    });
+  }
   checkpoint::Digest128 sum = digest.value();
   if (engine_.world().rank() == 0) sum += checkpoint::digest_of(run_state(progress));
   std::array<std::uint64_t, 2> lanes = {sum.high, sum.low};
@@ -302,13 +284,7 @@ void Saver::take_values(const io::Path& folder) {
   try {
     checkpoint::CheckpointReader reader(fs_, chosen);
     compare_model(reader.manifest().run, chosen);
-    const ParamBuffer& params = engine_.stage().params();
-    HostState state = host_state();
-    for (const Param& param : params.params()) {
-      if (param.spec.slice.local.numel() > 0)
-        reader.read(param.spec.slice, param.without_padding(params.part(state.masters(), param)));
-    }
-    state.push();
+    read_pieces(reader, StateTensors::values);
   } catch (const InputError& error) {
     damage = error.what();
   } catch (const IoError& error) {

@@ -6,7 +6,8 @@
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/data/vocabulary_files.h"
 #include "megalith/train/engine.h"
-#include "megalith/train/host_state.h"
+#include "megalith/train/host_staging.h"
+#include "megalith/train/state_pieces.h"
 
 namespace megalith::train {
 
@@ -29,8 +30,8 @@ struct Resumed {
 /// Whether a save first asks the file system for the space that it has.
 enum class Space : std::uint8_t { not_asked, asked };
 
-/// Saves and loads the whole training state of all ranks. Every member is collective. Files are written by the owners
-/// of the elements, on the first data-parallel replica; the manifest by rank 0.
+/// Saves and loads the whole training state of all ranks. Every member is collective. Each rank writes what it owns
+/// (owned_pieces) and reads what it updates; the manifest is rank 0's. Host memory: HostStaging.
 class Saver {
  public:
   /// `folder` holds the step folders.
@@ -65,9 +66,11 @@ class Saver {
   /// Loads resumed.folder, fills `resumed` and the digest that its manifest has. Returns the damage that some rank
   /// found. Throws IoError on all ranks where one cannot read.
   std::string read(Resumed& resumed, checkpoint::Digest128& wanted);
-  HostState host_state();
-  /// What this rank writes, as views of `state`, which is pulled.
-  std::vector<checkpoint::NamedPiece> owned_pieces(HostState& state);
+  /// What this rank owns.
+  std::vector<StatePiece> owned() const;
+  std::optional<checkpoint::ShardReport> write_shard(const io::Path& staging);
+  /// Reads all of some tensors of this rank from a checkpoint.
+  void read_pieces(checkpoint::CheckpointReader& reader, StateTensors tensors);
   checkpoint::RunState run_state(const Progress& progress);
   checkpoint::Digest128 digest_of_state(const Progress& progress);
   /// Of the files that hold no tensors, which this rank writes.
@@ -85,6 +88,7 @@ class Saver {
   DataIdentity identity_;
   io::Fs& fs_;
   io::Path folder_;
+  HostStaging staging_;
   Exec host_;                             ///< of the messages between ranks, which lie in host memory
   std::vector<io::StepFolder> verified_;  ///< by prune(), on rank 0
 };

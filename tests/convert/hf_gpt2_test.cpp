@@ -9,8 +9,8 @@
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/checkpoint/safetensors.h"
+#include "megalith/comm/mesh.h"
 #include "megalith/comm/world.h"
-#include "megalith/grid/mesh.h"
 #include "megalith/model/gpt_chunk.h"
 
 #include "tests/io/temp_dir.h"
@@ -32,7 +32,7 @@ struct Model {
   explicit Model(const model::ModelConfig& config = kModel, std::uint64_t seed = 1, DType dtype = DType::f32)
       : world(comm::dry_world(0, 1)),
         params(model::declare_gpt(config, {{{0, config.num_layers}, true, true}},
-                                  {grid::make_mesh(*world, grid::resolve({})).tp, nn::Rows::whole, 1}, 0),
+                                  {comm::make_mesh(*world, grid::resolve({})).tp, nn::Rows::whole, 1}, 0),
                {dtype, dtype}) {
     params.allocate(ledger);
     const RandomSite random{.seed = seed};

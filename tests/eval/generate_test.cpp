@@ -61,11 +61,11 @@ void with_model(Use&& use, Index seq_len = 6) {
                                     .seq_len = seq_len,
                                     .vocab_size = 9,
                                     .padded_vocab_size = 16};
-    WholeModel model(config, grid::make_mesh(world, grid::resolve({})), DType::f64);
+    WholeModel model(config, comm::make_mesh(world, grid::resolve({})), DType::f64);
     Exec ex;
-    for (Param& param : model.params().params()) {
+    for (Param& param : model.params().dense().params()) {
       param.spec.init_std *= 20;  // else all logits are alike
-      ops::initialise(ex, param.spec, param.master, 7);
+      ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.master, 7);
     }
     use(model);
   });
@@ -107,7 +107,7 @@ TEST(WholeModel, WhatTheHostCannotHoldIsRefused) {
                                     .vocab_size = 16,
                                     .padded_vocab_size = 16};
     try {
-      WholeModel model(config, grid::make_mesh(world, grid::resolve({})), DType::f32);
+      WholeModel model(config, comm::make_mesh(world, grid::resolve({})), DType::f32);
       FAIL() << "6 TiB";
     } catch (const IoError& error) {
       const std::string text = error.what();

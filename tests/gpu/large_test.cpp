@@ -26,9 +26,8 @@ class GpuLarge : public ::testing::Test {
 
   /// Random bf16 numbers.
   Tensor random(const Shape& shape) {
-    const ParamSpec spec{{"large", {shape.numel()}, {}, {shape.numel()}}, {shape.numel()}, Init::normal, 1};
     const Tensor wide = ex().tensor({shape.numel()}, DType::f32), narrow = ex().tensor(shape, DType::bf16);
-    initialise(ex(), spec, wide, 3);
+    initialise(ex(), {{"large", {shape.numel()}, {}, {shape.numel()}}, Init::normal, 1}, wide, 3);
     cast(ex(), wide.reshaped(shape), narrow);
     return narrow;
   }
@@ -268,7 +267,7 @@ TEST_F(GpuLarge, AdamW) {
   const Index n = (Index{1} << 31) + 3 * kTail * kDecayGroup, last = kTail * kDecayGroup;
   const auto random_f32 = [&] {
     const Tensor tensor = empty({n}, DType::f32);
-    initialise(ex(), {{"large", {n}, {}, {n}}, {n}, Init::normal, 1}, tensor, 3);
+    initialise(ex(), {{"large", {n}, {}, {n}}, Init::normal, 1}, tensor, 3);
     return tensor;
   };
   const Tensor value = random_f32(), grad = random_f32(), decays = empty({n / kDecayGroup}, DType::u8);
@@ -460,8 +459,8 @@ TEST_F(GpuLarge, SplitCrossEntropy) {
 TEST_F(GpuLarge, FirstValuesAndCasts) {
   const Index n = (Index{1} << 31) + 3 * kTail;
   const Tensor all = empty({n}, DType::f32), few = empty({kTail}, DType::f32);
-  initialise(ex(), {{"large", {n}, {}, {n}}, {n}, Init::normal, 1}, all, 3);
-  initialise(ex(), {{"large", {n}, {n - kTail}, {kTail}}, {kTail}, Init::normal, 1}, few, 3);
+  initialise(ex(), {{"large", {n}, {}, {n}}, Init::normal, 1}, all, 3);
+  initialise(ex(), {{"large", {n}, {n - kTail}, {kTail}}, Init::normal, 1}, few, 3);
   expect_same_bytes(tail(all), few, "the last first values");
   const Tensor narrow = empty({n}), few_narrow = empty({kTail}), wide = empty({n}, DType::f32),
                few_wide = empty({kTail}, DType::f32);

@@ -37,7 +37,7 @@ Record train(const config::RunPlan& plan) {
       engine.start_step(source, progress);
       progress = {step + 1, progress.samples + plan.train.global_batch};
       if (step == 0) {
-        for (const Param& param : engine.stage().params().params()) {
+        for (const Param& param : engine.stage().params().dense().params()) {
           std::vector<double>& gradient = record.gradients[param.name()];
           gradient = testing::values_on(engine.exec(), param.grad);
           for (double& value : gradient) value /= plan.train.scaling.is_on() ? plan.train.scaling.initial : 1.0;
@@ -176,11 +176,10 @@ TEST(GpuModel, AWholeModelAnswersAsOnTheCpu) {
     const auto ask = [&](Device device) {
       std::vector<double> answers;
       comm::run_ranks(1, [&](comm::World& world) {
-        eval::WholeModel model(plan.model, grid::make_mesh(world, grid::resolve({})), DType::f32, device);
+        eval::WholeModel model(plan.model, comm::make_mesh(world, grid::resolve({})), DType::f32, device);
         Exec host;
         model.fill_params([&](const TensorSlice& slice, const Tensor& values) {
-          const ParamSpec spec{slice, values.shape(), Init::normal, 0.4};
-          ops::initialise(host, spec, values, 7);
+          ops::initialise(host, {slice, Init::normal, 0.4}, values, 7);
         });
         answers = model.log_probabilities(ids);
         for (std::size_t length = 1; length <= ids.size(); ++length) {

@@ -17,16 +17,16 @@ ModelConfig small_model() {
           .padded_vocab_size = 128};
 }
 
-grid::Mesh dry_mesh(std::unique_ptr<comm::World>& world, int rank, int tp, int pp, int dp = 1) {
+comm::Mesh dry_mesh(std::unique_ptr<comm::World>& world, int rank, int tp, int pp, int dp = 1) {
   world = comm::dry_world(rank, tp * pp * dp);
-  return grid::make_mesh(*world, grid::resolve({.world_size = tp * pp * dp, .tp = tp, .pp = pp}));
+  return comm::make_mesh(*world, grid::resolve({.world_size = tp * pp * dp, .tp = tp, .pp = pp}));
 }
 
 TEST(GptStage, ActivationsFollowTheMicrobatchesInFlight) {
   std::unique_ptr<comm::World> world;
   std::vector<Index> bytes;
   for (int stage = 0; stage < 4; ++stage) {
-    const grid::Mesh mesh = dry_mesh(world, stage, 1, 4);
+    const comm::Mesh mesh = dry_mesh(world, stage, 1, 4);
     bytes.push_back(GptStage({.model = small_model(), .global_batch = 16}, mesh).planned_bytes().at("activations"));
   }
   // 1F1B: stage r has 4 - r microbatches in flight; the inner stages hold the same layers.
@@ -36,7 +36,7 @@ TEST(GptStage, ActivationsFollowTheMicrobatchesInFlight) {
 
 TEST(GptStage, SharedRowsShrinkActivationsAndMessages) {
   std::unique_ptr<comm::World> world;
-  const grid::Mesh mesh = dry_mesh(world, 1, 2, 2);
+  const comm::Mesh mesh = dry_mesh(world, 1, 2, 2);
   const GptStage whole({.model = small_model(), .global_batch = 4}, mesh),
       shared({.model = small_model(), .rows = nn::Rows::shared, .global_batch = 4}, mesh);
   EXPECT_EQ(whole.boundary_shape(), (Shape{8, 16}));
@@ -46,18 +46,19 @@ TEST(GptStage, SharedRowsShrinkActivationsAndMessages) {
   const Index rows = 8 * 16 * size_of(DType::f32);
   const Index saved = whole.planned_bytes().at("activations") - shared.planned_bytes().at("activations");
   EXPECT_GE(saved, 2 * 2 * 4 * rows / 2);
-  EXPECT_EQ(whole.params().numel(), shared.params().numel());
+  EXPECT_EQ(whole.params().dense().numel(), shared.params().dense().numel());
 }
 
 TEST(GptStage, TheTokenTableIsOnTheFirstAndTheLastStageAndOwnedOnce) {
   std::unique_ptr<comm::World> world;
   int holders = 0, owners = 0;
   for (int stage = 0; stage < 4; ++stage) {
-    const GptStage held({.model = small_model()}, dry_mesh(world, stage, 1, 4));
-    for (const Param& param : held.params().params()) {
+    const comm::Mesh mesh = dry_mesh(world, stage, 1, 4);
+    const GptStage held({.model = small_model()}, mesh);
+    for (const Param& param : held.params().dense().params()) {
       if (param.name() != kTokenTable) continue;
       ++holders;
-      owners += param.spec.ownership == Ownership::owner ? 1 : 0;
+      owners += grid::owns_in_copy(param.spec.placement, mesh.place(grid::GridKind::dense)) ? 1 : 0;
       EXPECT_EQ(param.spec.slice.global, (Shape{50, 16}));  // without padding
       EXPECT_EQ(param.spec.held, (Shape{128, 16}));
     }
@@ -135,7 +136,7 @@ TEST(GptStage, TheSumOfARegionsInputGradientRunsBesideItsWeightGradients) {
 
 TEST(GptStage, BatchesThatDoNotDivideAreRefused) {
   std::unique_ptr<comm::World> world;
-  const grid::Mesh mesh = dry_mesh(world, 0, 1, 1, 2);
+  const comm::Mesh mesh = dry_mesh(world, 0, 1, 1, 2);
   EXPECT_THROW(GptStage({.model = small_model(), .global_batch = 3}, mesh), ConfigError);
 }
 

@@ -1,4 +1,4 @@
-#include "megalith/model/grad_reducer.h"
+#include "megalith/optim/grad_reducer.h"
 
 #include <algorithm>
 
@@ -27,7 +27,7 @@ ModelConfig small_model() {
 /// f32 elements of a layer's four matrices.
 constexpr Index kLayerElements = 12 * 32 * 32;
 
-void wait_for_all(GradReducer& reducer, Exec& ex, const ParamBuffer& params) {
+void wait_for_all(optim::GradReducer& reducer, Exec& ex, const ParamBuffer& params) {
   for (std::size_t bucket = 0; bucket < params.buckets().size(); ++bucket) reducer.wait(ex, bucket);
 }
 
@@ -43,7 +43,7 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
   const auto [tp, pp, chunks, bucket_layers, rows] = GetParam();
   for (int rank = 0; rank < tp * pp; ++rank) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, tp * pp);
-    const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
+    const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
     const Index elements = bucket_layers * kLayerElements / tp;
     const GptStage stage({.model = small_model(),
                           .chunks = chunks,
@@ -52,26 +52,27 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
                           .grad_bucket_bytes = elements * size_of(DType::f32)},
                          mesh);
 
-    std::vector<Bucket> buckets = stage.params().buckets();
+    std::vector<Bucket> buckets = stage.params().dense().buckets();
     std::ranges::sort(buckets, {}, &Bucket::begin);
     Index covered = 0;
     for (const Bucket& bucket : buckets) {
       EXPECT_EQ(bucket.begin, covered);
       covered = bucket.end;
     }
-    EXPECT_EQ(covered, stage.params().numel());
+    EXPECT_EQ(covered, stage.params().dense().numel());
 
-    for (const Param& param : stage.params().params()) {
+    for (const Param& param : stage.params().dense().params()) {
       const auto holder =
           std::ranges::find_if(buckets, [&](const auto& b) { return b.begin <= param.offset && param.offset < b.end; });
       ASSERT_NE(holder, buckets.end());
       EXPECT_LE(param.offset + param.spec.held.numel(), holder->end);
-      EXPECT_EQ(param.spec.held_by, holder->held_by) << param.name();
-      EXPECT_EQ(param.spec.ownership, holder->ownership) << param.name();
-      EXPECT_EQ(param.spec.grad_rows, holder->grad_rows) << param.name();
+      EXPECT_EQ(param.spec.placement, holder->placement) << param.name();
+      EXPECT_EQ(grid::owns_in_copy(param.spec.placement, mesh.place(grid::GridKind::dense)),
+                holder->ownership == Ownership::owner)
+          << param.name();
       const bool listed = std::ranges::find(holder->layers, param.spec.layer) != holder->layers.end();
       EXPECT_EQ(listed, param.spec.layer >= 0) << param.name();
-      if (param.spec.first_grad != FirstGrad::replaced) continue;  // the vectors of many layers share a bucket
+      if (param.spec.first_grad != FirstGrad::overwritten) continue;  // the vectors of many layers share a bucket
       EXPECT_LE(static_cast<Index>(holder->layers.size()), bucket_layers) << param.name();
     }
   }
@@ -89,7 +90,7 @@ class GradSums : public testing::TestWithParam<Sharding> {};
 TEST_P(GradSums, ABucketIsSentWithItsLastLayerAndEverythingIsSummedOnce) {
   constexpr int kRanks = 2;
   comm::run_ranks(kRanks, [](comm::World& world) {
-    const grid::Mesh mesh = grid::make_mesh(world, grid::resolve({.world_size = kRanks}));
+    const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = kRanks}));
     GptStage stage({.model = small_model(),
                     .global_batch = kRanks,
                     .sharding = GetParam(),
@@ -97,8 +98,8 @@ TEST_P(GradSums, ABucketIsSentWithItsLastLayerAndEverythingIsSummedOnce) {
                    mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
-    ParamBuffer& params = stage.params();
-    GradReducer reducer(params, mesh);
+    ParamBuffer& params = stage.params().dense();
+    optim::GradReducer reducer(params, mesh);
     const std::span<float> grads = params.grads().span<float>();
     Exec ex;
 
@@ -134,20 +135,20 @@ INSTANTIATE_TEST_SUITE_P(All, GradSums, testing::Values(Sharding::none, Sharding
 TEST(GradReducer, SumsPartialGradientsOverTpInOneCall) {
   constexpr int kRanks = 4;
   comm::run_ranks(kRanks, [](comm::World& world) {
-    const grid::Mesh mesh = grid::make_mesh(world, grid::resolve({.world_size = kRanks, .tp = 2}));
+    const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = kRanks, .tp = 2}));
     GptStage stage({.model = small_model(), .rows = nn::Rows::shared, .global_batch = 2, .grad_bucket_bytes = 1}, mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     Exec ex;
-    ops::fill(ex, stage.params().grads(), 1);
-    GradReducer reducer(stage.params(), mesh);
+    ops::fill(ex, stage.params().dense().grads(), 1);
+    optim::GradReducer reducer(stage.params().dense(), mesh);
     reducer.begin();
     for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
     EXPECT_EQ(mesh.tp.counters()[comm::Op::all_reduce].calls, 0);
     reducer.send_rest(ex);
-    wait_for_all(reducer, ex, stage.params());
+    wait_for_all(reducer, ex, stage.params().dense());
     EXPECT_EQ(mesh.tp.counters()[comm::Op::all_reduce].calls, 1);
-    for (const Param& param : stage.params().params()) {
+    for (const Param& param : stage.params().dense().params()) {
       const bool of_norm = param.name().find("norm") != std::string::npos;
       for (const float sum : param.grad.span<float>()) ASSERT_EQ(sum, of_norm ? 4 : 2) << param.name();
     }
@@ -176,15 +177,15 @@ TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
   for (const int tp : {1, 2}) {
     SCOPED_TRACE(tp);
     const std::unique_ptr<comm::World> world = comm::dry_world(0, 2 * tp);
-    grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 2 * tp, .tp = tp}));
+    comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = 2 * tp, .tp = tp}));
     GptStage stage(
         {.model = small_model(), .global_batch = 2, .grad_bucket_bytes = 2 * kLayerElements / tp * size_of(DType::f32)},
         mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     std::vector<comm::Haste> hastes;
-    mesh.dp = comm::Group(std::make_shared<Noted>(hastes));
-    GradReducer reducer(stage.params(), mesh);
+    mesh.dp_cp = comm::Group(std::make_shared<Noted>(hastes));
+    optim::GradReducer reducer(stage.params().dense(), mesh);
     Exec ex;
     reducer.begin();
     for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
@@ -195,27 +196,27 @@ TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
     if (tp > 1) want.push_back(alone);
     EXPECT_EQ(hastes, want);
     reducer.send_rest(ex);
-    want.resize(stage.params().buckets().size(), alone);
+    want.resize(stage.params().dense().buckets().size(), alone);
     EXPECT_EQ(hastes, want);
-    wait_for_all(reducer, ex, stage.params());
+    wait_for_all(reducer, ex, stage.params().dense());
   }
 }
 
 TEST(GradReducer, RefusesToWaitForWhatHasNotBeenSent) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
-  const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 1}));
+  const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = 1}));
   GptStage stage({.model = small_model(), .global_batch = 1}, mesh);
   Exec ex;
-  GradReducer reducer(stage.params(), mesh);
+  optim::GradReducer reducer(stage.params().dense(), mesh);
   reducer.begin();
   EXPECT_THROW(reducer.wait(ex, 0), InternalError);
 }
 
 TEST(GradReducer, RefusesALayerThatIsDoneTwice) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
-  const grid::Mesh mesh = grid::make_mesh(*world, grid::resolve({.world_size = 1}));
+  const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = 1}));
   const GptStage stage({.model = small_model(), .grad_bucket_bytes = 1}, mesh);
-  GradReducer reducer(stage.params(), mesh);
+  optim::GradReducer reducer(stage.params().dense(), mesh);
   Exec ex;
   reducer.begin();
   reducer.layer_done(ex, 3);

@@ -85,10 +85,11 @@ TEST(ModelConfig, TheRanksHoldTogetherWhatTheFormulaSays) {
       Index sum = 0;
       for (int rank = 0; rank < tp * pp; ++rank) {
         const auto world = comm::dry_world(rank, tp * pp);
-        const GptStage stage({.model = model},
-                             grid::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp})));
-        for (const Param& param : stage.params().params()) {
-          if (param.spec.ownership == Ownership::owner) sum += param.spec.held.numel();
+        const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
+        const GptStage stage({.model = model}, mesh);
+        for (const Param& param : stage.params().dense().params()) {
+          if (grid::owns_in_copy(param.spec.placement, mesh.place(grid::GridKind::dense)))
+            sum += param.spec.held.numel();
         }
       }
       EXPECT_EQ(sum, count_parameters(model)) << "tp " << tp << " pp " << pp;
@@ -108,9 +109,9 @@ TEST(ModelConfig, ResidualWeightsStartSmaller) {
                             .vocab_size = 8,
                             .padded_vocab_size = 8};
     const auto world = comm::dry_world(0, 1);
-    const GptStage stage({.model = model}, grid::make_mesh(*world, grid::resolve({})));
+    const GptStage stage({.model = model}, comm::make_mesh(*world, grid::resolve({})));
     int checked = 0;
-    for (const Param& param : stage.params().params()) {
+    for (const Param& param : stage.params().dense().params()) {
       const bool before_residual =
           param.name().ends_with("attention.out.weight") || param.name().ends_with("mlp.down.weight");
       if (before_residual) {

@@ -1,4 +1,4 @@
-#include "megalith/model/param_gatherer.h"
+#include "megalith/optim/param_gatherer.h"
 
 #include <cmath>
 #include <limits>
@@ -69,17 +69,18 @@ void keep_own_shards(ParamBuffer& params) {
 
 /// Forward, backward and reduction of each of three steps: eager, from graphs once they are captured in the second.
 /// With a sharded optimizer this rank holds its own shards only when a step begins, and NaN in place of the others.
-std::vector<Passed> steps(const grid::Mesh& given, const Case& c, Sharding sharding) {
-  grid::Mesh mesh = given;
-  if (sharding == Sharding::optimizer) mesh.dp = comm::Group(std::make_shared<comm::LateGathers>(given.dp));
+std::vector<Passed> steps(const comm::Mesh& given, const Case& c, Sharding sharding) {
+  comm::Mesh mesh = given;
+  if (sharding == Sharding::optimizer) mesh.dp_cp = comm::Group(std::make_shared<comm::LateGathers>(given.dp_cp));
   GptStage stage(stage_config(c, sharding), mesh);
   pipeline::Executor executor(stage.schedule(), mesh.pp, {stage.boundary_shape(), DType::f64});
   MemoryLedger ledger(Device::cpu);
   stage.allocate(ledger);
   executor.allocate(ledger);
   Exec ex;
-  ParamBuffer& params = stage.params();
-  for (const Param& param : params.params()) ops::initialise(ex, param.spec, param.value, 3);
+  ParamBuffer& params = stage.params().dense();
+  for (const Param& param : params.params())
+    ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.value, 3);
   GraphCache graphs;
   graphs.start("training", ledger.memory());
   if (c.captured.any()) stage.run_segments_from(graphs);
@@ -110,7 +111,7 @@ class GatheredStep : public testing::TestWithParam<Case> {};
 TEST_P(GatheredStep, WaitsForTheShardsOfOthersBeforeAnythingReadsThem) {
   const Case& c = GetParam();
   comm::run_ranks(2 * c.pp, [&](comm::World& world) {
-    const grid::Mesh mesh = grid::make_mesh(world, grid::resolve({.world_size = 2 * c.pp, .pp = c.pp}));
+    const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = 2 * c.pp, .pp = c.pp}));
     const std::vector<Passed> whole = steps(mesh, c, Sharding::none), sharded = steps(mesh, c, Sharding::optimizer);
     for (std::size_t step = 0; step < whole.size(); ++step) {
       EXPECT_TRUE(std::isfinite(whole[step].loss)) << step;
@@ -131,13 +132,13 @@ INSTANTIATE_TEST_SUITE_P(Stages, GatheredStep,
 TEST(ParamGatherer, StartsABucketOnceAndRefusesLayersThatWereNotStarted) {
   constexpr int kRanks = 2;
   comm::run_ranks(kRanks, [](comm::World& world) {
-    const grid::Mesh mesh = grid::make_mesh(world, grid::resolve({.world_size = kRanks}));
+    const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = kRanks}));
     GptStage stage(stage_config({.bucket_layers = 4}, Sharding::optimizer), mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     const auto calls = [&] { return mesh.dp.counters()[comm::Op::all_gather].calls; };
     Exec ex;
-    ParamGatherer gatherer(stage.params(), mesh.dp);
+    optim::ParamGatherer gatherer(stage.params().dense(), mesh.dp);
     for (int round = 0; round < 2; ++round) {
       const Index before = calls();
       gatherer.begin();
@@ -151,7 +152,7 @@ TEST(ParamGatherer, StartsABucketOnceAndRefusesLayersThatWereNotStarted) {
       EXPECT_THROW(gatherer.layer_needed(ex, kOutsideLayers), InternalError);
       gatherer.start(ex, kOutsideLayers);
       for (Index layer = kOutsideLayers; layer < 8; ++layer) EXPECT_NO_THROW(gatherer.layer_needed(ex, layer));
-      EXPECT_EQ(calls(), before + static_cast<Index>(stage.params().buckets().size()));
+      EXPECT_EQ(calls(), before + static_cast<Index>(stage.params().dense().buckets().size()));
     }
   });
 }

@@ -16,7 +16,7 @@ void expect_gradients(LayerParams& layer, const Tensor& x, const Tensor& dx, con
   if (x) {
     EXPECT_LT(testing::relative_error(testing::values_of(dx), testing::numeric_gradient(x, loss)), kTolerance) << "dx";
   }
-  for (const Param& param : layer.params.params()) {
+  for (const Param& param : layer.params.dense().params()) {
     EXPECT_LT(testing::relative_error(testing::values_of(param.grad), testing::numeric_gradient(param.value, loss)),
               kTolerance)
         << param.name();

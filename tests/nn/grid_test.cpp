@@ -104,10 +104,10 @@ void run_block(const comm::Group& group, double dropout, Gathered& out, const Cu
   block.forward(ex, microbatch.get(), x, y, saved);
   block.backward(ex, microbatch.get(), {dy}, dx, saved);
   expect_messages_of_a_block(tp);
-  sum_partial_gradients(ex, layer.params, tp);
+  sum_partial_gradients(ex, layer.params.dense(), tp);
   put_rows(out, "y", y, tp);
   put_rows(out, "dx", dx, tp);
-  put_gradients(out, layer.params);
+  put_gradients(out, layer.params.dense());
 }
 
 TEST_P(Grid, BlockMatchesOneRankWithFourAllReduces) {
@@ -192,11 +192,11 @@ void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {}) {
   head.backward(ex, microbatch.get(), targets, saved, {dx});
   embedding.backward_weight(ex, microbatch.get(), tokens, dx);
   expect_messages_of_the_ends(tp);
-  sum_partial_gradients(ex, layer.params, tp);
+  sum_partial_gradients(ex, layer.params.dense(), tp);
   put_rows(out, "x", x, tp);
   put_rows(out, "dx", dx, tp);
   out.put("loss_sum", loss_sum);
-  put_gradients(out, layer.params);
+  put_gradients(out, layer.params.dense());
 }
 
 TEST_P(Grid, EmbeddingAndHeadMatchOneRankAndExchangeOnlyScalarsOfTheLoss) {

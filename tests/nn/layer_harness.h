@@ -39,10 +39,10 @@ struct LayerParams {
   explicit LayerParams(std::vector<ParamSpec> specs, DType dtype = DType::f64)
       : params(std::move(specs), {dtype, dtype}) {
     params.allocate(ledger);
-    fill_params(params);
+    fill_params(params.dense());
   }
   MemoryLedger ledger{Device::cpu};
-  ParamBuffer params;
+  ParamSet params;
 };
 
 /// Layers "`name`.0", "`name`.1", ... as a model has them, from number `first` on, with parameters in `params`.
@@ -54,7 +54,7 @@ struct GptLayers {
     return all;
   }
   static nn::SublayerStack stack(const std::string& name, Index first, Index count, const nn::BlockConfig& config,
-                                 const nn::TensorParallel& tp, ParamBuffer& params) {
+                                 const nn::TensorParallel& tp, ParamSet& params) {
     std::vector<nn::SublayerStack::Entry> entries;
     for (Index i = 0; i < count; ++i) nn::add_gpt_layer(entries, {str(name, ".", i), first + i}, config, tp, params);
     return {tp, std::move(entries)};

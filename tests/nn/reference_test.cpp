@@ -17,7 +17,7 @@ TEST(Reference, BlockEqualsPyTorch) {
                                  .ffn_hidden_size = reference.size("ffn_hidden_size")};
     const nn::TensorParallel tp = testing::whole_rows(world.all());
     testing::LayerParams layer(testing::GptLayers::specs("layers", 1, config, tp));
-    reference.load_weights(layer.params);
+    reference.load_weights(layer.params.dense());
     const nn::SublayerStack block = testing::GptLayers::stack("layers", 0, 1, config, tp, layer.params);
     const Index tokens = reference.size("batch") * reference.size("seq_len");
     StepState state;

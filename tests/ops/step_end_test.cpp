@@ -100,11 +100,17 @@ TEST(StepEnd, TermsCountReplicasOnce) {
   step_terms(ex, terms);
   EXPECT_EQ(totals.data<double>()[1], 9) << "a replica's gradients add nothing";
   EXPECT_EQ(counts.data<std::uint64_t>()[2], 1u) << "and are looked at";
-  terms.share.squares = false;
-  terms.sum_squares = numbers({std::nan(""), 4});
+  terms.sum_squares = numbers({9, 4, 16, 2});  // of two reduction groups
   step_terms(ex, terms);
-  EXPECT_EQ(totals.data<double>()[1], 0) << "a replica adds nothing, not even a NaN";
+  EXPECT_EQ(totals.data<double>()[1], 25);
+  EXPECT_EQ(counts.data<std::uint64_t>()[2], 0u);
+  terms.sum_squares = numbers({9, 4, 16, std::nan("")});
+  step_terms(ex, terms);
+  EXPECT_EQ(totals.data<double>()[1], 25);
   EXPECT_EQ(counts.data<std::uint64_t>()[2], 1u);
+  terms.loss = LossShare::replica;
+  step_terms(ex, terms);
+  EXPECT_EQ(totals.data<double>()[0], 0) << "a replica's loss adds nothing";
 }
 
 }  // namespace

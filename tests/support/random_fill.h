@@ -1,7 +1,7 @@
 #pragma once
 #include "megalith/base/philox.h"
 #include "megalith/ops/init.h"
-#include "megalith/tensor/param.h"
+#include "megalith/params/param_buffer.h"
 
 namespace megalith::testing {
 
@@ -21,7 +21,7 @@ inline void fill_params(ParamBuffer& params, double std = 0.3) {
     const bool norm_gain = param.spec.init == Init::ones;
     param.spec.init = Init::normal;
     param.spec.init_std = std;
-    ops::initialise(ex, param.spec, param.master, 99);
+    ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.master, 99);
     if (!norm_gain) continue;
     dispatch_wide(param.value.dtype(), "fill_params", [&]<class T>() {
       for (T& value : param.value.span<T>()) value += T{1};

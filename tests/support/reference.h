@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "megalith/tensor/param.h"
+#include "megalith/params/param_buffer.h"
 
 #include "tests/test_data.h"
 

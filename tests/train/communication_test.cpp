@@ -48,7 +48,7 @@ TEST(Communication, DataParallelReducesTheGradientsOnce) {
   const comm::Counters dp = counters_of_one_step({.dp = 2}, 0).at("dp-cp");
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
   train::Engine engine(*world, testing::small_plan({.dp = 2}, "fp64", 1));
-  const ParamBuffer& params = engine.stage().params();
+  const ParamBuffer& params = engine.stage().params().dense();
   EXPECT_EQ(dp[comm::Op::reduce_scatter].calls, static_cast<Index>(params.buckets().size()));
   EXPECT_EQ(dp[comm::Op::reduce_scatter].elements, params.numel());
   EXPECT_EQ(dp[comm::Op::all_gather].calls, static_cast<Index>(params.buckets().size()));
@@ -61,7 +61,7 @@ TEST(Communication, ADistributedOptimizerGathersValuesInPlaceOfGradients) {
   const comm::Counters dp = counters_of_one_step({.dp = 2, .sharding = Sharding::optimizer}, 0).at("dp-cp");
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
   train::Engine engine(*world, plan);
-  const ParamBuffer& params = engine.stage().params();
+  const ParamBuffer& params = engine.stage().params().dense();
   EXPECT_EQ(dp[comm::Op::reduce_scatter].elements, params.numel());
   EXPECT_EQ(dp[comm::Op::all_gather].calls, static_cast<Index>(params.buckets().size()));
   EXPECT_EQ(dp[comm::Op::all_gather].elements, params.numel() / 2);
@@ -145,7 +145,7 @@ TEST(Agreement, NaNStopsTheStepEverywhereAndNamesTheStep) {
     train::Engine engine(world, plan);
     engine.allocate();
     if (world.rank() == 3) engine.stage().params().at("layers.0.mlp.up.bias").value.data<float>()[0] = std::nanf("");
-    const std::span<float> values = engine.stage().params().values().span<float>();
+    const std::span<float> values = engine.stage().params().dense().values().span<float>();
     const std::vector<float> before(values.begin(), values.end());
     try {
       engine.step(testing::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);

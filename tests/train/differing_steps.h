@@ -38,7 +38,7 @@ std::string error_of(RunRanks&& run_ranks, const config::RunPlan& plan, const Me
 
 /// What two parameters' views show, changed places: host code that runs again follows, graphs do not.
 inline void swap_views(train::Engine& engine, const char* a, const char* b, Tensor Param::*view) {
-  ParamBuffer& params = engine.stage().params();
+  ParamBuffer& params = engine.stage().params().dense();
   std::swap(params.at(a).*view, params.at(b).*view);
 }
 

@@ -72,7 +72,7 @@ Reports run(const config::RunPlan& plan, const io::Path& folder, Index begin, In
     for (Index step = begin; step < end; ++step) {
       mine.add(engine.step(source, progress, train::Stop::no));
       progress = {step + 1, progress.samples + plan.train.global_batch};
-      spoil_values_of_others(engine.stage().params());
+      spoil_values_of_others(engine.stage().params().dense());
       if (step + 1 == kEvaluatedAt) mine.numbers.push_back(engine.evaluate(source, plan.train.global_batch));
     }
     mine.digest = saver.save(progress);
@@ -119,6 +119,30 @@ TEST_P(DistributedOptimizer, ResumesWhatThePlainOneSavedAndTheOtherWayRound) {
     EXPECT_TRUE(joined.same_numbers(uninterrupted)) << first;
     EXPECT_EQ(tail.digest.hex(), uninterrupted.digest.hex()) << first;
   }
+}
+
+// A save gathers nothing: every rank writes what its own optimizer holds.
+TEST_P(DistributedOptimizer, SavesAndLoadsWithoutGatheringWhatOtherRanksHold) {
+  const auto& [grid, precision] = GetParam();
+  const config::RunPlan plan = plan_of(grid, precision);
+  const TempDir dir;
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    train::Engine engine(world, plan);
+    engine.allocate();
+    train::Saver saver(engine, plan, {1, 2}, *fs, dir.path());
+    const comm::Group& ranks = engine.mesh().dp_cp;
+    const auto elements = [&](comm::Op op) { return ranks.counters()[op].elements; };
+    const Index gathered = elements(comm::Op::all_gather), summed = elements(comm::Op::all_reduce);
+    saver.save({});
+    EXPECT_EQ(elements(comm::Op::all_gather), gathered);
+    EXPECT_EQ(elements(comm::Op::all_reduce), summed);
+  });
+  io::StepFolder saved = io::published(*io::posix_fs(), dir.path()).back();
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(*io::posix_fs(), dir.path() / saved.name());
+  EXPECT_EQ(std::ranges::count_if(manifest.files, [](const auto& file) { return !checkpoint::is_plain(file); }),
+            plan.grid.world_size)
+      << "each rank wrote a shard";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DistributedOptimizer,

@@ -29,7 +29,8 @@ LongRun trained(const config::RunPlan& plan) {
       const auto* begin = static_cast<const std::byte*>(data);
       state.insert(state.end(), begin, begin + bytes);
     };
-    for (const Tensor& tensor : {engine.optimizer().m(), engine.optimizer().v(), engine.stage().params().masters()})
+    for (const Tensor& tensor :
+         {engine.optimizers().front().m(), engine.optimizers().front().v(), engine.stage().params().dense().masters()})
       add(tensor.raw(), tensor.bytes());
     const ops::OptimizerState scalars = engine.optimizer_state();
     add(&scalars, sizeof scalars);

@@ -47,11 +47,11 @@ Outcome run_mutated(const config::RunPlan& plan, int culprit, const Mutation& mu
                       const testing::HashedBatches source(plan.model.vocab_size);
                       for (Index step = 0; step < clean_steps; ++step)
                         engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
-                      const std::vector<float> before = own_values(engine.stage().params());
+                      const std::vector<float> before = own_values(engine.stage().params().dense());
                       comm::Mutator* mutator = world.rank() == culprit ? &world.mutate(mutation) : nullptr;
                       const auto note = [&] {
                         if (mutator != nullptr) outcome.applied = mutator->applied(), outcome.calls = mutator->calls();
-                        if (own_values(engine.stage().params()) != before) moved = true;
+                        if (own_values(engine.stage().params().dense()) != before) moved = true;
                       };
                       try {
                         engine.step(source, {clean_steps, clean_steps * plan.train.global_batch}, train::Stop::no);

@@ -61,7 +61,7 @@ TEST(Reference, ModelGradientsAndFiveAdamWStepsEqualPyTorch) {
   comm::run_ranks(1, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
-    reference.load_weights(engine.stage().params());
+    reference.load_weights(engine.stage().params().dense());
     train::Progress progress;
     for (std::size_t i = 0; i < steps.size(); ++i) {
       const train::StepResult result = engine.step(StoredBatches(reference), progress, train::Stop::no);

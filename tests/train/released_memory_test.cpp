@@ -106,7 +106,7 @@ void run_rank(comm::World& world, const config::RunPlan& plan, Way way, Released
   constexpr Index kSteps = 5, kWarmup = 2;
   Exec ex;
   MemoryLedger ledger(Device::cpu);
-  const grid::Mesh mesh = grid::make_mesh(world, plan.grid);
+  const comm::Mesh mesh = comm::make_mesh(world, plan.grid);
   model::GptStage stage(stage_config(plan, way), mesh);
   pipeline::Executor executor(stage.schedule(), mesh.pp, {stage.boundary_shape(), plan.train.policy().compute});
   stage.allocate(ledger);
@@ -115,7 +115,8 @@ void run_rank(comm::World& world, const config::RunPlan& plan, Way way, Released
   const Tensor optimizer_state = scalars.view({sizeof(ops::OptimizerState)}, DType::u8);
   const ops::OptimizerState initial;
   std::memcpy(optimizer_state.raw(), &initial, sizeof initial);
-  for (const Param& param : stage.params().params()) ops::initialise(ex, param.spec, param.value, plan.train.seed);
+  for (const Param& param : stage.params().dense().params())
+    ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.value, plan.train.seed);
 
   ReleasingStage releasing(stage, released);
   capture::StepGraph step_graph("training", way == Way::iteration ? kWarmup : kSteps);

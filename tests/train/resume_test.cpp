@@ -181,7 +181,7 @@ TEST(Engine, ValuesThatAreWrittenLaterBeginAsZeros) {
     zeros.allocate(train::InitialValues::written_later);
     const auto sum = [](train::Engine& engine) {
       double total = 0;
-      for (const Param& param : engine.stage().params().params()) {
+      for (const Param& param : engine.stage().params().dense().params()) {
         const float* const values = param.master.data<float>();
         for (Index i = 0; i < param.master.numel(); ++i) total += std::abs(values[i]);
       }
@@ -437,7 +437,7 @@ TEST(TakeValues, LeavesTheOptimizerFresh) {
     train::Saver saver(engine, plan, {1, 3}, *fs, dir / "unused");
     saver.take_values(dir / "step_00000002");
     EXPECT_EQ(engine.optimizer_state().updates, 0);
-    for (const Tensor& moment : {engine.optimizer().m(), engine.optimizer().v()}) {
+    for (const Tensor& moment : {engine.optimizers().front().m(), engine.optimizers().front().v()}) {
       const std::span<const double> values(moment.data<double>(), static_cast<std::size_t>(moment.numel()));
       EXPECT_TRUE(std::ranges::all_of(values, [](double value) { return value == 0; }));
     }

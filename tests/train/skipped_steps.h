@@ -33,9 +33,9 @@ inline Bytes bytes_of(Exec& ex, const Tensor& tensor) {
 /// All that a skipped step must leave as it was: masters, moments, copies. Where the optimizer is sharded, copies of
 /// others' parts arrive with the next step.
 inline std::vector<Bytes> kept_state(train::Engine& engine) {
-  const ParamBuffer& params = engine.stage().params();
+  const ParamBuffer& params = engine.stage().params().dense();
   std::vector<Bytes> state;
-  for (const Tensor& tensor : {params.masters(), engine.optimizer().m(), engine.optimizer().v()})
+  for (const Tensor& tensor : {params.masters(), engine.optimizers().front().m(), engine.optimizers().front().v()})
     state.push_back(bytes_of(engine.exec(), tensor));
   Bytes& copies = state.emplace_back();
   for (const OwnRange& range : params.own_ranges()) {
@@ -57,7 +57,7 @@ using Break = void (*)(train::Engine&);
 /// the way back the gain multiplies the gradient, beyond the numbers that f16 has. For a rank of
 /// the first of several stages: elsewhere the loss comes back through the same table of zeros.
 inline void break_embedding_gradient(train::Engine& engine) {
-  ParamBuffer& params = engine.stage().params();
+  ParamBuffer& params = engine.stage().params().dense();
   ops::fill(engine.exec(), params.at("embedding.token.weight").value, 0);
   ops::fill(engine.exec(), params.at("embedding.position.weight").value, 0);
   ops::fill(engine.exec(), params.at("layers.0.norm1.weight").value, 60000);
@@ -65,7 +65,7 @@ inline void break_embedding_gradient(train::Engine& engine) {
 
 inline void break_forward(train::Engine& engine) {
   const float16 infinity(std::numeric_limits<float>::infinity());
-  engine.exec().copy(engine.stage().params().values().raw(), &infinity, sizeof infinity);
+  engine.exec().copy(engine.stage().params().dense().values().raw(), &infinity, sizeof infinity);
   engine.exec().synchronize();
 }
 
@@ -111,7 +111,8 @@ inline std::vector<bool> run_events(RunRanks run_ranks, config::RunPlan plan, in
       EXPECT_EQ(engine.optimizer_state().updates, updates);
       for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(before[i] == after[i], !ok) << "state " << i;
       if (ok) continue;
-      finite[static_cast<std::size_t>(world.rank())] = all_finite(engine.exec(), engine.stage().params().grads());
+      finite[static_cast<std::size_t>(world.rank())] =
+          all_finite(engine.exec(), engine.stage().params().dense().grads());
       engine.refresh_values();
     }
   });

@@ -93,7 +93,7 @@ TEST_P(LateGathersGrid, AreAwaitedOnceBeforeWhatReadsThem) {
       plan,
       [&](train::Engine& engine, Index) {
         // A step gathers each bucket once, and so does an evaluation. Debug builds run a step from graphs once more.
-        const auto buckets = static_cast<Index>(engine.stage().params().buckets().size());
+        const auto buckets = static_cast<Index>(engine.stage().params().dense().buckets().size());
         const bool once_more = build::is_debug && engine.captured_graphs().stats.graphs > 0;
         EXPECT_EQ(engine.mesh().dp.counters()[comm::Op::all_gather].calls,
                   buckets * (plan.train.steps + 1 + Index{once_more}));

@@ -22,14 +22,14 @@ void cast_piece(const From* from, To* to, Index n) {
 }  // namespace
 
 template <class T>
-void initialise(const ParamSpec& spec, const Tensor& to, std::uint64_t seed) {
+void initialise(const InitialValues& values, const Tensor& to, std::uint64_t seed) {
   T* out = to.data<T>();
-  std::fill_n(out, to.numel(), spec.init == Init::ones ? T{1} : T{0});
-  if (spec.init != Init::normal) return;
-  const NormalBox box(spec, seed);
+  std::fill_n(out, to.numel(), values.init == Init::ones ? T{1} : T{0});
+  if (values.init != Init::normal) return;
+  const NormalBox box(values.slice, seed);
   parallel_rows(box.rows, box.columns, [&](Index begin, Index count) {
     for (Index r = begin; r < begin + count; ++r) {
-      for (Index c = 0; c < box.columns; ++c) out[r * box.columns + c] = static_cast<T>(spec.init_std * box.at(r, c));
+      for (Index c = 0; c < box.columns; ++c) out[r * box.columns + c] = static_cast<T>(values.std * box.at(r, c));
     }
   });
 }
@@ -45,7 +45,7 @@ void cast(const Tensor& from, const Tensor& to) {
   });
 }
 
-template void initialise<float>(const ParamSpec& spec, const Tensor& to, std::uint64_t seed);
-template void initialise<double>(const ParamSpec& spec, const Tensor& to, std::uint64_t seed);
+template void initialise<float>(const InitialValues& values, const Tensor& to, std::uint64_t seed);
+template void initialise<double>(const InitialValues& values, const Tensor& to, std::uint64_t seed);
 
 }  // namespace megalith::ops::cpu

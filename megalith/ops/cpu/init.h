@@ -4,7 +4,7 @@
 namespace megalith::ops::cpu {
 
 template <class T>
-void initialise(const ParamSpec& spec, const Tensor& to, std::uint64_t seed);
+void initialise(const InitialValues& values, const Tensor& to, std::uint64_t seed);
 void cast(const Tensor& from, const Tensor& to);
 
 }  // namespace megalith::ops::cpu

@@ -21,10 +21,11 @@ void store(const T& value, const Tensor& tensor) {
 }  // namespace
 
 void step_terms(const StepTerms& args) {
-  const double* squares = args.sum_squares.data<double>();
+  const StepNumbers numbers =
+      add_up_groups(args.sum_squares.data<double>(), args.sum_squares.numel() / 2, *args.loss_sum.data<double>());
   auto counts = load<StepCounts>(args.counts);
   auto outcome = load<StepOutcome>(args.outcome);
-  store(terms_of({squares[0], squares[1], *args.loss_sum.data<double>()}, args.share, counts, outcome), args.totals);
+  store(terms_of(numbers, args.loss, counts, outcome), args.totals);
   store(counts, args.counts);
   store(outcome, args.outcome);
 }

@@ -19,12 +19,12 @@ struct Normal {
 
 }  // namespace
 
-void initialise(Stream stream, const ParamSpec& spec, const Tensor& to, std::uint64_t seed) {
-  fill(stream, to, spec.init == Init::ones ? 1 : 0);
-  if (spec.init != Init::normal) return;
-  const NormalBox box(spec, seed);
+void initialise(Stream stream, const InitialValues& values, const Tensor& to, std::uint64_t seed) {
+  fill(stream, to, values.init == Init::ones ? 1 : 0);
+  if (values.init != Init::normal) return;
+  const NormalBox box(values.slice, seed);
   const Matrix held{box.rows, box.columns};  // without padding rows
-  const Normal normal{box, spec.init_std};
+  const Normal normal{box, values.std};
   const auto run = [&]<class T>() { map(stream, held, std::array<const T*, 0>{}, std::array{pointer<T>(to)}, normal); };
   if (to.dtype() == DType::f64) return run.template operator()<double>();
   run.template operator()<float>();

@@ -3,6 +3,6 @@
 
 namespace megalith::ops::cuda {
 
-void initialise(Stream stream, const ParamSpec& spec, const Tensor& to, std::uint64_t seed);
+void initialise(Stream stream, const InitialValues& values, const Tensor& to, std::uint64_t seed);
 
 }  // namespace megalith::ops::cuda

@@ -17,8 +17,8 @@ class Numbers {
       : memory_(kNumbers * (size_of(DType::f32) + size_of(dtype)), Device::cuda),
         numbers_(memory_.view({kNumbers}, dtype, kNumbers * size_of(DType::f32))) {
     const Tensor wide = memory_.view({kNumbers}, DType::f32);
-    const ParamSpec spec{{"operands", {kNumbers}, {}, {kNumbers}}, {kNumbers}, Init::normal, 1};
-    initialise(stream, spec, wide, 1);
+    const TensorSlice all = TensorSlice::whole("operands", {kNumbers});
+    initialise(stream, {all, Init::normal, 1}, wide, 1);
     cast(stream, wide, numbers_);
   }
   void repeat(std::byte* to, Index bytes, Stream stream) const {

@@ -1,7 +1,8 @@
-#include "megalith/tensor/param.h"
+#include "megalith/params/param_buffer.h"
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -15,55 +16,52 @@ namespace {
 constexpr Index kParamAlignment = 128;
 
 /// What other ranks hold too goes first: of it sums are complete last, and buckets are finished from the end.
-int place_of(HeldBy held_by) {
-  switch (held_by) {
-    case HeldBy::embd:
-      return 0;
-    case HeldBy::tp:
-      return 1;
-    case HeldBy::one:
-      return 2;
-  }
-  throw InternalError("[ParamBuffer] a HeldBy without a place");
+int position_of(const grid::Placement& placement) {
+  const std::optional<grid::GroupKind> replicas = grid::replica_group(placement);
+  if (!replicas) return 2;
+  return *replicas == grid::GroupKind::embd ? 0 : 1;
 }
 
-bool fits(const Bucket& bucket, const ParamSpec& spec) {
-  return bucket.held_by == spec.held_by && bucket.ownership == spec.ownership && bucket.grad_rows == spec.grad_rows;
-}
+bool is_partial_along_tp(const grid::Placement& placement) { return placement.partial.has(grid::Axis::tp); }
 
 }  // namespace
 
 ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy)
     : ParamBuffer(std::move(specs), policy, {.bucket_elements = std::numeric_limits<Index>::max()}) {}
 
-ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, const Partition& partition)
-    : policy_(policy), partition_(partition) {
+ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, const Partition& partition,
+                         ParamContents contents)
+    : policy_(policy), partition_(partition), contents_(contents) {
+  if (!specs.empty()) grid_ = specs.front().placement.grid;
+  for (const ParamSpec& spec : specs) {
+    grid::check(spec.placement);
+    if (spec.placement.grid != grid_)
+      throw InternalError(str("[ParamBuffer] parameter ", spec.slice.name, ": is on the other grid"));
+  }
   std::stable_sort(specs.begin(), specs.end(), [](const ParamSpec& a, const ParamSpec& b) {
-    const auto place = [](const ParamSpec& s) {
-      return std::tuple(place_of(s.held_by), s.grad_rows != GradRows::some, s.first_grad != FirstGrad::replaced);
+    const auto order = [](const ParamSpec& s) {
+      return std::tuple(position_of(s.placement), !is_partial_along_tp(s.placement),
+                        s.first_grad != FirstGrad::overwritten);
     };
-    return place(a) < place(b);
+    return order(a) < order(b);
   });
   for (ParamSpec& spec : specs) {
-    if (spec.grad_rows == GradRows::some && spec.held_by != HeldBy::tp)
-      throw InternalError(
-          str("[ParamBuffer] parameter ", spec.slice.name, ": has GradRows::some, but is not held by tp"));
     Param param;
     param.spec = std::move(spec);
     param.value = Tensor(nullptr, param.spec.held, policy.compute);
     if (!has_copy() || !is_sharded()) param.master = Tensor(nullptr, param.spec.held, policy.master);
-    param.grad = Tensor(nullptr, param.spec.held, policy.master);
+    if (has_gradients()) param.grad = Tensor(nullptr, param.spec.held, policy.master);
     params_.push_back(std::move(param));
   }
   place();
   values_ = Tensor(nullptr, {numel_}, policy.compute);
   masters_ = has_copy() ? Tensor(nullptr, {own_numel()}, policy.master) : values_;
-  grads_ = Tensor(nullptr, {numel_}, policy.master);
+  if (has_gradients()) grads_ = Tensor(nullptr, {numel_}, policy.master);
 }
 
 /// Backward finishes layers from the last to the first, which is the flat buffer from its end: so buckets are made, and
-/// parameters placed, from there. A bucket ends where it is large enough, where HeldBy, ownership or GradRows change,
-/// where layers stop or begin, and where their numbers jump up (the buffer holds the layers' matrices and, apart from
+/// parameters placed, from there. A bucket ends where it is large enough, where the placement changes, where layers
+/// stop or begin, and where their numbers jump up (the buffer holds the layers' matrices and, apart from
 /// them, their vectors).
 void ParamBuffer::place() {
   const Index unit = partition_.shards * kParamAlignment;
@@ -74,12 +72,12 @@ void ParamBuffer::place() {
     const Index layer = param.spec.layer;
     const bool full = !buckets_.empty() && from_end + buckets_.back().end >= partition_.bucket_elements;
     const bool continues = layer < 0 ? layer_above < 0 : layer <= layer_above && !(full && layer < layer_above);
-    if (!continues || buckets_.empty() || !fits(buckets_.back(), param.spec)) {
+    if (!continues || buckets_.empty() || buckets_.back().placement != param.spec.placement) {
       from_end = round_up(from_end, unit);
+      const bool owns = grid::owns_in_copy(param.spec.placement, partition_.place);
       buckets_.push_back({.end = -from_end,
-                          .held_by = param.spec.held_by,
-                          .ownership = param.spec.ownership,
-                          .grad_rows = param.spec.grad_rows});
+                          .placement = param.spec.placement,
+                          .ownership = owns ? Ownership::owner : Ownership::replica});
     }
     from_end += round_up(param.spec.held.numel(), kParamAlignment);
     param.offset = -from_end;
@@ -93,7 +91,7 @@ void ParamBuffer::place() {
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     bucket->begin = std::exchange(begin, bucket->end + numel_);
     bucket->end = begin;
-    if (bucket->grad_rows == GradRows::all) continue;
+    if (!is_partial_along_tp(bucket->placement)) continue;
     if (partial_numel_ == 0) partial_begin_ = bucket->begin;
     partial_numel_ = bucket->end - partial_begin_;
   }
@@ -108,37 +106,38 @@ void ParamBuffer::place() {
 }
 
 BytesByOwner ParamBuffer::bytes() const {
-  BytesByOwner bytes = {{"parameters", masters_.bytes()}, {"gradients", grads_.bytes()}};
+  BytesByOwner bytes = {{"parameters", masters_.bytes()}};
+  if (has_gradients()) bytes["gradients"] = grads_.bytes();
   if (has_copy()) bytes["parameter copies"] = values_.bytes();
   return bytes;
 }
 
-void ParamBuffer::allocate(MemoryLedger& ledger, Gradients gradients) {
+void ParamBuffer::allocate(MemoryLedger& ledger) {
   const BytesByOwner wanted = bytes();
   master_memory_ = ledger.take("parameters", wanted.at("parameters"));
   masters_ = master_memory_.view(masters_.shape(), policy_.master);
-  if (gradients == Gradients::taken) {
+  if (has_gradients()) {
     grad_memory_ = ledger.take("gradients", wanted.at("gradients"));
     grads_ = grad_memory_.view({numel_}, policy_.master);
+    added_grads_ = find_added_grads();
   }
   values_ = masters_;
   if (has_copy()) {
     copy_memory_ = ledger.take("parameter copies", wanted.at("parameter copies"));
     values_ = copy_memory_.view({numel_}, policy_.compute);
   }
-  summed_grads_ = find_summed_grads();
   for (Param& param : params_) {
     param.value = part(values_, param);
     if (param.master) param.master = part(masters_, param);
-    param.grad = part(grads_, param);
+    if (has_gradients()) param.grad = part(grads_, param);
   }
 }
 
-std::vector<Tensor> ParamBuffer::find_summed_grads() const {
+std::vector<Tensor> ParamBuffer::find_added_grads() const {
   std::vector<Tensor> ranges;
-  const auto is_summed = [](const Param& param) { return param.spec.first_grad == FirstGrad::summed; };
-  for (auto first = params_.begin(); (first = std::find_if(first, params_.end(), is_summed)) != params_.end();) {
-    const auto last = std::find_if_not(first, params_.end(), is_summed);
+  const auto is_added = [](const Param& param) { return param.spec.first_grad == FirstGrad::added; };
+  for (auto first = params_.begin(); (first = std::find_if(first, params_.end(), is_added)) != params_.end();) {
+    const auto last = std::find_if_not(first, params_.end(), is_added);
     const Index end = last == params_.end() ? numel_ : last->offset;
     ranges.push_back(grads_.rows(first->offset, end - first->offset));
     first = last;
@@ -146,11 +145,14 @@ std::vector<Tensor> ParamBuffer::find_summed_grads() const {
   return ranges;
 }
 
-Param& ParamBuffer::at(std::string_view name) {
+Param* ParamBuffer::find(std::string_view name) {
   const auto found = std::find_if(params_.begin(), params_.end(), [&](const Param& p) { return p.name() == name; });
-  if (found == params_.end())
-    throw InternalError(str("[ParamBuffer::at] parameter ", name, ": this rank holds none of that name"));
-  return *found;
+  return found == params_.end() ? nullptr : &*found;
+}
+
+Param& ParamBuffer::at(std::string_view name) {
+  if (Param* const param = find(name)) return *param;
+  throw InternalError(str("[ParamBuffer::at] parameter ", name, ": this rank holds none of that name"));
 }
 
 Tensor ParamBuffer::own_shard(const Tensor& flat, const Bucket& bucket) const {

@@ -2,9 +2,9 @@
 #include <vector>
 
 #include "megalith/comm/group.h"
-#include "megalith/tensor/param.h"
+#include "megalith/params/param_buffer.h"
 
-namespace megalith::model {
+namespace megalith::optim {
 
 /// Brings every rank the values that the other ranks of a sharded optimizer have updated. They come bucket by bucket,
 /// by all-gathers that are started when a step begins, in the order in which forward reads them; a layer waits for its
@@ -13,8 +13,8 @@ namespace megalith::model {
 /// their places.
 class ParamGatherer {
  public:
-  /// `dp` has a rank for each shard of `params`.
-  ParamGatherer(const ParamBuffer& params, comm::Group dp);
+  /// `data` has a rank for each shard of `params`.
+  ParamGatherer(const ParamBuffer& params, comm::Group data);
 
   /// A new step: the other ranks' shards are out of date.
   void begin();
@@ -35,8 +35,8 @@ class ParamGatherer {
   void send(Exec& ex, std::size_t bucket);
 
   const ParamBuffer& params_;
-  comm::Group dp_;
+  comm::Group data_;
   std::vector<Progress> progress_;  // of each bucket
 };
 
-}  // namespace megalith::model
+}  // namespace megalith::optim

@@ -1,4 +1,4 @@
-#include "megalith/tensor/memory_names.h"
+#include "megalith/params/param_names.h"
 
 #include <algorithm>
 

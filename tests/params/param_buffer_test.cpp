@@ -1,9 +1,10 @@
-#include "megalith/tensor/param.h"
+#include <limits>
 
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/params/param_set.h"
 
 namespace megalith {
 namespace {
@@ -14,13 +15,13 @@ ParamSpec piece(const std::string& name, Shape global, std::array<Index, 4> offs
 
 TEST(ParamBuffer, WhatOtherRanksHoldTooComesFirstAndPartsAreViews) {
   ParamSpec replica = piece("b", {3}, {}, {3});
-  replica.held_by = HeldBy::tp;
-  replica.ownership = Ownership::replica;
-  ParamBuffer params({piece("a", {2, 5}, {}, {2, 5}), replica}, {DType::f64, DType::f64});
+  replica.placement = grid::kReplicated;
+  ParamBuffer params({piece("a", {2, 5}, {}, {2, 5}), replica}, {DType::f64, DType::f64},
+                     {.bucket_elements = 1, .place = {.tp = 1}});
   EXPECT_EQ(params.params()[0].name(), "b");
   EXPECT_EQ(params.buckets().back().end, 128);  // aligned
   EXPECT_EQ(params.buckets().back().ownership, Ownership::replica);
-  EXPECT_EQ(params.buckets().back().held_by, HeldBy::tp);
+  EXPECT_EQ(params.buckets().back().placement, grid::kReplicated);
   EXPECT_EQ(params.numel(), 256);
   MemoryLedger ledger(Device::cpu);
   params.allocate(ledger);
@@ -31,19 +32,19 @@ TEST(ParamBuffer, WhatOtherRanksHoldTooComesFirstAndPartsAreViews) {
   EXPECT_THROW(params.at("c"), InternalError);
 }
 
-TEST(ParamBuffer, SummedGradientsAreFewRangesWithoutReplacedOnes) {
+TEST(ParamBuffer, GradientsToClearAreFewRangesWithoutOverwrittenOnes) {
   std::vector<ParamSpec> specs = {piece("bias", {3}, {}, {3}), piece("weight", {2, 5}, {}, {2, 5}),
                                   piece("norm", {3}, {}, {3}), piece("tied", {2, 5}, {}, {2, 5})};
-  specs[1].first_grad = specs[3].first_grad = FirstGrad::replaced;
-  specs[2].held_by = HeldBy::tp;
-  specs[3].held_by = HeldBy::embd;
+  specs[1].first_grad = specs[3].first_grad = FirstGrad::overwritten;
+  specs[2].placement = grid::kReplicated;
+  specs[3].placement = grid::kTiedEnds;
   const auto ranges = [&](const std::vector<ParamSpec>& declared) {
     // Shards leave gaps between buckets, which no range may have of its own.
     ParamBuffer params(declared, {DType::f64, DType::f64}, {.bucket_elements = 1, .shards = 3});
     MemoryLedger ledger(Device::cpu);
     params.allocate(ledger);
     std::vector<std::string> found;
-    for (const Tensor& range : params.summed_grads()) {
+    for (const Tensor& range : params.added_grads()) {
       found.emplace_back();
       for (const Param& param : params.params()) {
         const auto* const grad = param.grad.data<double>();
@@ -59,21 +60,20 @@ TEST(ParamBuffer, SummedGradientsAreFewRangesWithoutReplacedOnes) {
 }
 
 TEST(ParamBuffer, BucketsOfWhatTpHoldsLookTheSameToOwnersAndReplicas) {
-  const auto declared = [](Ownership of_norms) {
+  const auto declared = [] {
     std::vector<ParamSpec> specs = {piece("norm1", {3}, {}, {3}),        piece("bias", {7}, {}, {7}),
                                     piece("norm2", {200}, {}, {200}),    piece("weight", {2, 5}, {}, {2, 5}),
                                     piece("row_bias", {300}, {}, {300}), piece("tied", {2, 5}, {}, {2, 5})};
-    specs[3].first_grad = FirstGrad::replaced;
-    specs[5].held_by = HeldBy::embd;
-    for (ParamSpec* alike : {&specs[0], &specs[2], &specs[4]}) {
-      alike->held_by = HeldBy::tp;
-      alike->ownership = of_norms;
-    }
-    specs[0].grad_rows = specs[2].grad_rows = GradRows::some;
+    specs[3].first_grad = FirstGrad::overwritten;
+    specs[5].placement = grid::kTiedEnds;
+    specs[4].placement = grid::kReplicated;
+    specs[0].placement = specs[2].placement = grid::kReplicatedPartial;
     return specs;
   };
-  for (const Ownership of_norms : {Ownership::owner, Ownership::replica}) {
-    ParamBuffer params(declared(of_norms), {DType::f64, DType::f64});
+  constexpr Index kAll = std::numeric_limits<Index>::max();
+  for (const int tp_rank : {0, 1}) {
+    const Ownership of_norms = tp_rank == 0 ? Ownership::owner : Ownership::replica;
+    ParamBuffer params(declared(), {DType::f64, DType::f64}, {.bucket_elements = kAll, .place = {.tp = tp_rank}});
     MemoryLedger ledger(Device::cpu);
     params.allocate(ledger);
     const Tensor partial = params.partial_grads();
@@ -82,13 +82,16 @@ TEST(ParamBuffer, BucketsOfWhatTpHoldsLookTheSameToOwnersAndReplicas) {
     EXPECT_EQ(partial.rows(128, 1).raw(), params.at("norm2").grad.raw());
     std::vector<std::pair<Index, Ownership>> held_by_tp;
     for (const Bucket& bucket : params.buckets()) {
-      if (bucket.held_by == HeldBy::tp) held_by_tp.emplace_back(bucket.numel(), bucket.ownership);
+      if (grid::replica_group(bucket.placement) == grid::GroupKind::tp)
+        held_by_tp.emplace_back(bucket.numel(), bucket.ownership);
     }
     EXPECT_EQ(held_by_tp, (std::vector<std::pair<Index, Ownership>>{{384, of_norms}, {384, of_norms}}));
   }
-  std::vector<ParamSpec> alone = declared(Ownership::owner);
-  alone[2].held_by = HeldBy::one;
-  EXPECT_THROW(ParamBuffer(alone, {DType::f64, DType::f64}), InternalError);
+  std::vector<ParamSpec> wrong = declared();
+  wrong[2].placement = {.replicated = grid::kDataAxes, .partial = grid::kReplicatedPartial.partial};
+  EXPECT_THROW(ParamBuffer(wrong, {DType::f64, DType::f64}, {}), InternalError);
+  wrong[2].placement = {.grid = grid::GridKind::expert};
+  EXPECT_THROW(ParamBuffer(wrong, {DType::f64, DType::f64}, {}), InternalError) << "one grid a buffer";
   ParamBuffer none({piece("bias", {3}, {}, {3})}, {DType::f64, DType::f64});
   EXPECT_EQ(none.partial_grads().numel(), 0);
 }
@@ -100,12 +103,11 @@ std::vector<ParamSpec> odd_specs() {
     for (const auto& [name, shape] : {std::pair{"weight", Shape{13, 11}}, {"bias", Shape{13}}}) {
       specs.push_back(piece(str("layers.", layer, ".", name), shape, {}, shape));
       specs.back().layer = layer;
-      if (shape.rank() == 2) specs.back().first_grad = FirstGrad::replaced;
+      if (shape.rank() == 2) specs.back().first_grad = FirstGrad::overwritten;
     }
   }
   specs.push_back(piece("norm", {13}, {}, {13}));
-  specs.back().held_by = HeldBy::tp;
-  specs.back().ownership = Ownership::replica;
+  specs.back().placement = grid::kReplicated;
   return specs;
 }
 
@@ -142,7 +144,8 @@ TEST(ParamBuffer, BucketsDivideIntoEqualShardsThatCoverEachElementOnce) {
 }
 
 TEST(ParamBuffer, BucketsHoldLayersOfTheSameHoldersOrWhatLiesOutside) {
-  const ParamBuffer params(odd_specs(), {DType::f64, DType::f64}, {.bucket_elements = 1, .shards = 2});
+  const ParamBuffer params(odd_specs(), {DType::f64, DType::f64},
+                           {.bucket_elements = 1, .shards = 2, .place = {.tp = 1}});
   std::vector<std::vector<Index>> layers;
   for (const Bucket& bucket : params.buckets()) layers.push_back(bucket.layers);
   // The biases and weights of layer 1 and layer 0; the table before the biases, as it is cleared; the replica.
@@ -166,6 +169,45 @@ TEST(ParamBuffer, AShardedOptimizerHoldsItsOwnMasters) {
   EXPECT_EQ(sharded.at("parameter copies"), whole.at("parameter copies"));
   EXPECT_EQ(sharded.at("gradients"), whole.at("gradients"));
   EXPECT_EQ(bytes(plain, Sharding::optimizer), bytes(plain, Sharding::none));  // layers read the masters
+}
+
+TEST(ParamBuffer, OfValuesOnlyHasNoGradients) {
+  ParamBuffer params(odd_specs(), {DType::f32, DType::f32}, {}, ParamContents::values);
+  MemoryLedger ledger(Device::cpu);
+  params.allocate(ledger);
+  EXPECT_EQ(ledger.by_owner(), (BytesByOwner{{"parameters", params.numel() * 4}}));
+  EXPECT_FALSE(params.grads());
+  EXPECT_FALSE(params.at("table").grad);
+  EXPECT_TRUE(params.at("table").value);
+}
+
+TEST(ParamSet, HasABufferForEachGroupThatSumsGradientsAndOneForRules) {
+  std::vector<ParamSpec> specs = odd_specs();
+  specs.push_back(piece("layers.0.experts.up", {4, 6}, {}, {2, 6}));
+  specs.back().placement.grid = grid::GridKind::expert;
+  specs.push_back(piece("layers.0.router.bias", {4}, {}, {4}));
+  specs.back().update = Update::by_rule;
+  std::vector<grid::GridKind> asked;
+  ParamSet params(specs, {DType::f32, DType::bf16}, [&](const grid::Placement& placement) {
+    asked.push_back(placement.grid);
+    return Partition{.bucket_elements = 1,
+                     .shards = placement.grid == grid::GridKind::dense ? 4 : 2,
+                     .sharding = Sharding::optimizer};
+  });
+  ASSERT_EQ(params.buffers().size(), 3u);
+  EXPECT_EQ(asked, (std::vector{grid::GridKind::dense, grid::GridKind::expert, grid::GridKind::dense}));
+  EXPECT_EQ(params.dense().shards(), 4);
+  EXPECT_EQ(params.buffers()[1].shards(), 2);
+  EXPECT_EQ(params.buffers()[1].params().size(), 1u);
+  EXPECT_FALSE(params.buffers()[2].has_gradients());
+  EXPECT_FALSE(params.buffers()[2].is_sharded());
+  EXPECT_EQ(std::ranges::distance(params.trained()), 2);
+  MemoryLedger ledger(Device::cpu);
+  params.allocate(ledger);
+  EXPECT_EQ(ledger.by_owner(), params.bytes());
+  EXPECT_EQ(params.at("layers.0.router.bias").value.dtype(), DType::f32) << "a rule writes masters";
+  EXPECT_EQ(params.at("layers.0.experts.up").value.dtype(), DType::bf16);
+  EXPECT_THROW(params.at("nobody"), InternalError);
 }
 
 }  // namespace

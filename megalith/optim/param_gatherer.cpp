@@ -1,4 +1,4 @@
-#include "megalith/model/param_gatherer.h"
+#include "megalith/optim/param_gatherer.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 
-namespace megalith::model {
+namespace megalith::optim {
 namespace {
 
 bool holds(const Bucket& bucket, Index layer) {
@@ -16,8 +16,8 @@ bool holds(const Bucket& bucket, Index layer) {
 
 }  // namespace
 
-ParamGatherer::ParamGatherer(const ParamBuffer& params, comm::Group dp)
-    : params_(params), dp_(std::move(dp)), progress_(params.buckets().size()) {}
+ParamGatherer::ParamGatherer(const ParamBuffer& params, comm::Group data)
+    : params_(params), data_(std::move(data)), progress_(params.buckets().size()) {}
 
 void ParamGatherer::begin() {
   for (Progress& progress : progress_) progress.started = false;
@@ -33,7 +33,7 @@ void ParamGatherer::send(Exec& ex, std::size_t b) {
   const Bucket& bucket = params_.buckets()[b];
   progress_[b].started = true;
   progress_[b].values =
-      comm::all_gather(ex, dp_, params_.own_shard(params_.values(), bucket), params_.part(params_.values(), bucket));
+      comm::all_gather(ex, data_, params_.own_shard(params_.values(), bucket), params_.part(params_.values(), bucket));
 }
 
 void ParamGatherer::layer_needed(Exec& ex, Index layer) {
@@ -50,4 +50,4 @@ void ParamGatherer::gather_all(Exec& ex) {
   for (Progress& progress : progress_) progress.values.wait(ex);
 }
 
-}  // namespace megalith::model
+}  // namespace megalith::optim

@@ -1,19 +1,27 @@
-#include "megalith/model/grad_reducer.h"
+#include "megalith/optim/grad_reducer.h"
 
 #include <algorithm>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 
-namespace megalith::model {
+namespace megalith::optim {
 namespace {
 
 constexpr int kOwner = 0;  // in tp, of what it holds alike
 
+bool is_partial_along_tp(const Bucket& bucket) { return bucket.placement.partial.has(grid::Axis::tp); }
+bool is_tied(const Bucket& bucket) { return bucket.placement.partial.has(grid::Axis::pp); }
+bool is_replicated(const Bucket& bucket) { return grid::replica_group(bucket.placement).has_value(); }
+
 }  // namespace
 
-GradReducer::GradReducer(const ParamBuffer& params, const grid::Mesh& mesh)
-    : params_(params), tp_(mesh.tp), dp_(mesh.dp), embd_(mesh.embd), progress_(params.buckets().size()) {}
+GradReducer::GradReducer(const ParamBuffer& params, const comm::Mesh& mesh)
+    : params_(params),
+      data_(mesh.reduction_group({.grid = params.grid()})),
+      tp_(params.grid() == grid::GridKind::dense ? mesh.tp : mesh.etp),
+      embd_(mesh.embd),
+      progress_(params.buckets().size()) {}
 
 void GradReducer::begin() {
   for (Progress& progress : progress_) {
@@ -26,7 +34,7 @@ void GradReducer::layer_done(Exec& ex, Index layer) {
   for (std::size_t b = 0; b < progress_.size(); ++b) {
     const Bucket& bucket = params_.buckets()[b];
     const std::vector<Index>& layers = bucket.layers;
-    if (bucket.grad_rows == GradRows::some || std::ranges::find(layers, layer) == layers.end()) continue;
+    if (is_partial_along_tp(bucket) || std::ranges::find(layers, layer) == layers.end()) continue;
     if (progress_[b].sent) throw InternalError(str("[GradReducer] layer ", layer, ": done a second time in one step"));
     if (++progress_[b].layers_done == layers.size()) send(ex, b);
   }
@@ -35,7 +43,7 @@ void GradReducer::layer_done(Exec& ex, Index layer) {
 bool GradReducer::has_layers_left() const {
   for (std::size_t b = 0; b < progress_.size(); ++b) {
     const Bucket& bucket = params_.buckets()[b];
-    if (!progress_[b].sent && bucket.held_by == HeldBy::one && !bucket.layers.empty()) return true;
+    if (!progress_[b].sent && !is_replicated(bucket) && !bucket.layers.empty()) return true;
   }
   return false;
 }
@@ -44,35 +52,29 @@ void GradReducer::send(Exec& ex, std::size_t b) {
   Progress& progress = progress_[b];
   const Bucket& bucket = params_.buckets()[b];
   progress.sent = true;
-  if (dp_.size() == 1) return;
+  if (data_.size() == 1) return;
   progress.haste = has_layers_left() ? comm::Haste::beside_work : comm::Haste::alone;
-  progress.sum = comm::reduce_scatter(ex, dp_, params_.part(params_.grads(), bucket),
+  progress.sum = comm::reduce_scatter(ex, data_, params_.part(params_.grads(), bucket),
                                       params_.own_shard(params_.grads(), bucket), comm::Reduce::sum, progress.haste);
   if (!is_joined(bucket)) gather(ex, b);
 }
 
 void GradReducer::gather(Exec& ex, std::size_t b) {
-  if (params_.is_sharded() || dp_.size() == 1) return;
+  if (params_.is_sharded() || data_.size() == 1) return;
   const Bucket& bucket = params_.buckets()[b];
-  progress_[b].shards = comm::all_gather(ex, dp_, params_.own_shard(params_.grads(), bucket),
+  progress_[b].shards = comm::all_gather(ex, data_, params_.own_shard(params_.grads(), bucket),
                                          params_.part(params_.grads(), bucket), progress_[b].haste);
 }
 
 bool GradReducer::is_joined(const Bucket& bucket) const {
-  switch (bucket.held_by) {
-    case HeldBy::one:
-      return false;
-    case HeldBy::embd:
-      return true;
-    case HeldBy::tp:
-      return bucket.grad_rows == GradRows::some || (dp_.size() > 2 && !dp_.channel().sums_in_rank_order());
-  }
-  throw InternalError("[GradReducer] a HeldBy that nothing is done for");
+  if (!is_replicated(bucket)) return false;
+  if (is_tied(bucket) || is_partial_along_tp(bucket)) return true;
+  return data_.size() > 2 && !data_.channel().sums_in_rank_order();
 }
 
 comm::Pending GradReducer::join(Exec& ex, const Bucket& bucket) const {
   const Tensor own = params_.own_shard(params_.grads(), bucket);
-  if (bucket.held_by == HeldBy::embd) return comm::all_reduce(ex, embd_, own, comm::Reduce::sum, comm::Haste::alone);
+  if (is_tied(bucket)) return comm::all_reduce(ex, embd_, own, comm::Reduce::sum, comm::Haste::alone);
   return comm::broadcast(ex, tp_, own, kOwner);
 }
 
@@ -93,7 +95,7 @@ void GradReducer::send_rest(Exec& ex) {
     partial = comm::all_reduce(ex, tp_, grads, comm::Reduce::sum);
   for_joined([&](std::size_t b) {
     const Bucket& bucket = params_.buckets()[b];
-    if (bucket.grad_rows == GradRows::all) progress_[b].join = join(ex, bucket);
+    if (!is_partial_along_tp(bucket)) progress_[b].join = join(ex, bucket);
   });
   partial.wait(ex);
   for_joined([&](std::size_t b) {
@@ -108,4 +110,4 @@ void GradReducer::wait(Exec& ex, std::size_t bucket) {
   progress_[bucket].shards.wait(ex);
 }
 
-}  // namespace megalith::model
+}  // namespace megalith::optim

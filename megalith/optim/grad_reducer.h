@@ -1,33 +1,35 @@
 #pragma once
 #include <vector>
 
-#include "megalith/grid/mesh.h"
-#include "megalith/tensor/param.h"
+#include "megalith/comm/mesh.h"
+#include "megalith/params/param_buffer.h"
 
-namespace megalith::model {
+namespace megalith::optim {
 
-/// Sums a rank's gradients over the ranks that hold the same parameters. Over dp they go bucket by bucket, each as soon
-/// as the step's last backward has passed its layers, so that on GPUs most of the sum runs beside the rest of that
-/// backward (comm::Haste; little is left beside the last layers' bucket): a reduce-scatter leaves every rank the sum of
-/// its shard of the bucket, and an all-gather brings it the others' unless the optimizer is sharded, which needs its
-/// own only; the rest of the bucket is then undefined. The two ways take the same sums.
+/// Sums a buffer's gradients over the ranks that hold the same parameters. Over its reduction group (data-parallel
+/// ranks) they go bucket by bucket, each as soon as the step's last backward has passed its layers, so that on GPUs
+/// most of the sum runs beside the rest of that backward (comm::Haste; little is left beside the last layers' bucket):
+/// a reduce-scatter leaves every rank the sum of its shard of the bucket, and an all-gather brings it the others'
+/// unless the optimizer is sharded, which needs its own only; the rest of the bucket is then undefined. The two ways
+/// take the same sums.
 ///
-/// Ranks of one model copy that hold the same parameters (HeldBy) must end with the same bits. Between the two calls,
-/// when the last backward is over, shards of such buckets are therefore
+/// Ranks of one model copy that hold the same parameters (grid::replica_group) must end with the same bits. Between the
+/// two calls, when the last backward is over, shards of such buckets are therefore
 ///  - summed over tp, where each of its ranks has seen a share of the rows: under sequence parallelism the gains and
 ///    shifts of the layer norms, few, and by one call for all of them with the rest of their buckets. All other
 ///    parameters meet rows that have been gathered, the biases of row-parallel layers and the position table too;
 ///  - summed over embd, the two ends of the pipeline: the tied token table;
-///  - brought from their owner to tp's other ranks, where those have summed the same gradients over dp in an order that
+///  - brought from their owner to tp's other ranks, where those have summed the same gradients over data-parallel ranks
+///  in an order that
 ///    may be another (comm::Channel::sums_in_rank_order(); two terms have one order).
 ///
 /// Every rank of a group makes the same calls in the same order. Elements are summed one by one, so on CPU transports
-/// the buckets change no bits. Communicates (n-1)/n of the gradients per step over dp, or twice that; over tp twice
-/// (n-1)/n of the partial ones, or once a shard of what tp holds; over embd a shard of the table.
+/// the buckets change no bits. Communicates (n-1)/n of the gradients per step over data-parallel ranks, or twice that;
+/// over tp twice (n-1)/n of the partial ones, or once a shard of what tp holds; over embd a shard of the table.
 class GradReducer {
  public:
-  /// mesh.dp has a rank for each shard of `params`.
-  GradReducer(const ParamBuffer& params, const grid::Mesh& mesh);
+  /// The reduction group of `params` has a rank for each of its shards.
+  GradReducer(const ParamBuffer& params, const comm::Mesh& mesh);
 
   /// A new step: nothing is summed yet.
   void begin();
@@ -47,19 +49,19 @@ class GradReducer {
     comm::Haste haste = comm::Haste::alone;
     comm::Pending sum, join, shards;
   };
-  /// Over dp.
+  /// Over the reduction group.
   void send(Exec& ex, std::size_t bucket);
   void gather(Exec& ex, std::size_t bucket);
   /// Whether the shards of a bucket go to other ranks of the model copy between send() and gather().
   bool is_joined(const Bucket& bucket) const;
-  /// Starts that for one bucket; those with GradRows::some go together.
+  /// Starts that for one bucket; those that are partial along tp go together.
   comm::Pending join(Exec& ex, const Bucket& bucket) const;
   /// Whether a bucket of layers is still to come that takes its time: what tp holds are vectors.
   bool has_layers_left() const;
 
   const ParamBuffer& params_;
-  comm::Group tp_, dp_, embd_;
+  comm::Group data_, tp_, embd_;
   std::vector<Progress> progress_;  // of each bucket
 };
 
-}  // namespace megalith::model
+}  // namespace megalith::optim

@@ -1,0 +1,27 @@
+#include "megalith/params/param_names.h"
+
+#include <algorithm>
+
+#include "megalith/base/str.h"
+
+namespace megalith {
+
+void add_names(MemoryNames& names, const ParamBuffer& params, const Tensor& flat, StepOrder::Part part,
+               std::string_view what) {
+  const bool is_whole = flat.numel() == params.numel();
+  const std::vector<OwnRange> ranges = is_whole ? std::vector<OwnRange>{{0, 0, flat.numel()}} : params.own_ranges();
+  Index count = 0;
+  for (const Param& param : params.params()) {
+    const Index position = (param.spec.layer + 1) * StepOrder::kInLayer + count++;
+    const Index within = part == StepOrder::Part::gradients ? -position : position;
+    for (const OwnRange& range : ranges) {
+      const Index begin = std::max(param.offset, range.in_whole);
+      const Index end = std::min(param.offset + param.spec.held.numel(), range.in_whole + range.count);
+      if (begin >= end) continue;
+      add_name(names, flat.rows(range.in_own + begin - range.in_whole, end - begin), {part, within},
+               str(what, " of ", param.name()));
+    }
+  }
+}
+
+}  // namespace megalith
