@@ -189,10 +189,12 @@ Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Laun
   return {plan, out, fs, init, data, identity, gemm_table, {}};
 }
 
-/// What the command line alone says.
-train::Facts facts_of(const TrainOptions& options, train::Resume resume) {
+/// What the command line alone says, and whether there is a second folder to prove shared.
+train::Facts facts_of(const TrainOptions& options, const config::RunPlan& plan, train::Resume resume) {
   constexpr const char* kResume[] = {"no", "yes", "auto"};
-  return {{"--resume", kResume[static_cast<int>(resume)]}, {"--trace", options.trace.empty() ? "no" : "yes"}};
+  return {{"--resume", kResume[static_cast<int>(resume)]},
+          {"--trace", options.trace.empty() ? "no" : "yes"},
+          {"checkpoint.dir", plan.checkpoint.dir.empty() ? "unset" : "a folder"}};
 }
 
 /// What this process has found where the recipe's paths lead.
@@ -231,7 +233,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
         newest_checkpoint(train::checkpoint_folder(plan, out_of(options))).starts_with("step_"))
       set_unsaved(Unsaved::nothing);
     JobShape needed = shape_of(plan);
-    const train::Facts more = facts_of(options, resume);
+    const train::Facts more = facts_of(options, plan, resume);
     needed.facts.insert(needed.facts.end(), more.begin(), more.end());
     needed.start = resume == train::Resume::no ? train::Start::fresh : train::Start::resumed;
     return needed;

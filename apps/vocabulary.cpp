@@ -10,7 +10,7 @@ namespace megalith::apps {
 io::Path shipped_vocabulary(io::Fs& fs) {
   std::error_code failed;
   const io::Path program = std::filesystem::read_symlink("/proc/self/exe", failed);
-  for (io::Path folder = program.parent_path(); folder.has_relative_path(); folder = folder.parent_path()) {
+  for (io::Path folder = program; folder.has_relative_path(); folder = folder.parent_path()) {
     for (const char* place : {"share/megalith/gpt2", "share/gpt2"}) {
       if (data::has_vocabulary(fs, folder.parent_path() / place)) return folder.parent_path() / place;
     }

@@ -122,6 +122,12 @@ TEST_F(RanksApart, OtherValuesToStartFromAreRefusedAndTheSameOnesElsewhereAreNot
   EXPECT_EQ(same.code, 0) << same.err;
 }
 
+TEST_F(RanksApart, AFolderOfCheckpointsOnOneRankAloneIsRefused) {
+  const Finished refused = train_apart("", " --set checkpoint.dir=" + out("elsewhere"));
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("\n  checkpoint.dir = a folder on rank 1, unset on rank 0\n"));
+}
+
 TEST_F(RanksApart, FoldersThatRanksDoNotShareAreRefused) {
   std::filesystem::create_directory(dir_ / "b");
   const Finished refused = train_apart("", "", "b");

@@ -130,6 +130,16 @@ TEST(KnownWords, AreCountedAndTooFewAreAnError) {
   EXPECT_EQ(count("", "").code, 1) << "no words are no sample";
 }
 
+TEST(ShippedVocabulary, IsFoundBesideTheProgramToo) {
+  if (std::getenv("MEGALITH_PROGRAM") != nullptr) GTEST_SKIP() << "the program was built elsewhere";
+  const TempDir dir;
+  std::filesystem::copy_file(MEGALITH_PROGRAM, dir / "megalith");
+  std::filesystem::create_directory(dir / "share");
+  std::filesystem::create_directory_symlink(kSources + "/share/gpt2", dir / "share" / "gpt2");
+  const Finished ids = run_shell((dir / "megalith").string() + " tokenize --text 'Hello world'");
+  EXPECT_EQ(ids.out, "{\"text\":\"Hello world\",\"ids\":[15496,995]}\n") << ids.err;
+}
+
 // The first block of TOML in docs/recipe.md.
 TEST(RecipeDocs, TheSmallestRecipeRuns) {
   const std::string text = read_all(kSources + "/docs/recipe.md");
