@@ -91,8 +91,9 @@ void check_batches(const RunPlan& plan, Problems& out) {
   if (t.global_batch % samples != 0) {
     out.add("train.global_batch", t.global_batch,
             str("must be a multiple of train.micro_batch * dp = ", t.micro_batch, " * ", plan.grid.dp, " = ", samples,
-                "; the nearest are ", std::max(samples, t.global_batch / samples * samples), " and ",
-                round_up(t.global_batch, samples)));
+                t.global_batch < samples ? str("; the least is ", samples)
+                                         : str("; the nearest are ", t.global_batch / samples * samples, " and ",
+                                               round_up(t.global_batch, samples))));
     return;
   }
   const pipeline::ScheduleShape shape{plan.grid.pp, plan.chunks, static_cast<int>(t.global_batch / samples),

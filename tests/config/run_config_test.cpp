@@ -469,6 +469,12 @@ TEST(Recipe, BatchesMustDivide) {
       << text;
 }
 
+TEST(Recipe, ABatchBelowTheLeastIsToldTheLeast) {
+  EXPECT_NE(problem_of(kSmall, {"train.micro_batch=8", "parallel.ranks=2"})
+                .find("train.micro_batch * dp = 8 * 2 = 16; the least is 16"),
+            std::string::npos);
+}
+
 TEST(Recipe, WhatIsNotBuiltIsRefusedAndNotIgnored) {
   EXPECT_NE(problem_of(kSmall, {"parallel.cp=2"}).find("context parallelism is not built yet"), std::string::npos);
   EXPECT_NE(problem_of(kSmall, {"parallel.ep=2"}).find("expert parallelism is not built yet"), std::string::npos);
