@@ -8,6 +8,7 @@
 #include "megalith/base/str.h"
 
 #include "tests/apps/crash_run.h"
+#include "tests/support/sweep.h"
 
 namespace megalith {
 namespace {
@@ -16,9 +17,9 @@ using testing::CrashRun;
 using testing::Finished;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kStride = 13;  // a sanitizer build starts slowly: some of the points
+const int kStride = testing::sweep_stride(13);  // a sanitizer build starts slowly
 #else
-constexpr int kStride = 1;
+const int kStride = testing::sweep_stride(5);
 #endif
 
 class KilledAtEveryOperation : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
