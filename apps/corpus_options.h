@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "megalith/base/team.h"
+#include "megalith/data/tokenizer.h"
 
 namespace megalith::apps {
 
@@ -15,6 +16,14 @@ inline void add_key_and_format(CLI::App& command, std::string& key, std::string&
   command.add_option("--input-format", format, "auto (by name and first bytes), jsonl, text or parquet")
       ->check(CLI::IsMember({"auto", "jsonl", "text", "parquet"}))
       ->capture_default_str();
+}
+
+/// `use` begins the option's help: "Counts the tokens".
+inline void add_tokenizer(CLI::App& command, std::string& tokenizer, std::string& vocab_dir, const std::string& use) {
+  command.add_option("--tokenizer", tokenizer, use + data::tokenizer_names_text())->capture_default_str();
+  command.add_option("--vocab-dir", vocab_dir,
+                     "Folder of its files: tokenizer.json, or encoder.json and vocab.bpe; vocab.txt of bert-* "
+                     "(default: those of GPT-2 and BERT)");
 }
 
 /// By default one per core that the process may use.

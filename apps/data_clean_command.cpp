@@ -99,9 +99,7 @@ void add_data_clean(CLI::App& data_command) {
   command->add_option("--drop-wikitext", arguments->wikitext, "WikiText file (wiki.test.raw) whose articles go");
   command->add_option("--min-tokens", options.min_tokens, "Documents with fewer tokens go")
       ->check(between(1, std::int64_t{1} << 32));
-  command->add_option("--tokenizer", arguments->tokenizer, "Counts the tokens: gpt2 or byte");
-  command->add_option("--vocab-dir", arguments->vocab_dir,
-                      "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json (default: GPT-2's own)");
+  add_tokenizer(*command, arguments->tokenizer, arguments->vocab_dir, "Counts the tokens: ");
   command->add_option("--bad-lines", arguments->bad_lines, "fail at the first, or skip and count them")
       ->check(CLI::IsMember({"fail", "skip"}))
       ->capture_default_str();

@@ -106,9 +106,7 @@ void add_build(CLI::App& data_command) {
                    "Text, JSON lines or Parquet, compressed or not: files, folders, patterns in quotes, in this order")
       ->required();
   command->add_option("--output", options->output, "PREFIX of the two files")->required();
-  command->add_option("--tokenizer", options->tokenizer, "gpt2 or byte")->capture_default_str();
-  command->add_option("--vocab-dir", options->vocab_dir,
-                      "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json (default: GPT-2's own)");
+  add_tokenizer(*command, options->tokenizer, options->vocab_dir, "");
   add_key_and_format(*command, options->corpus.key, options->format);
   command->add_option("--split-on", options->corpus.reading.split_on,
                       "Line that stands between the documents of a text file (default: a file is one document)");

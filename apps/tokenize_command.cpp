@@ -17,6 +17,7 @@
 #include "megalith/io/reader.h"
 
 #include "apps/command.h"
+#include "apps/corpus_options.h"
 #include "apps/vocabulary.h"
 
 namespace megalith::apps {
@@ -141,9 +142,7 @@ void add_tokenize(CLI::App& program) {
       ->add_option("FILE", options->file,
                    "Lines of text or JSON lines (with --decode: lists of ids); - is standard input")
       ->capture_default_str();
-  command->add_option("--tokenizer", options->tokenizer, "gpt2 or byte")->capture_default_str();
-  command->add_option("--vocab-dir", options->vocab_dir,
-                      "Folder of gpt2's encoder.json and vocab.bpe, or tokenizer.json (default: GPT-2's own)");
+  add_tokenizer(*command, options->tokenizer, options->vocab_dir, "");
   command->add_option("--input-format", options->format, "auto (by file name), jsonl or text")
       ->check(CLI::IsMember({"auto", "jsonl", "text"}))
       ->capture_default_str();

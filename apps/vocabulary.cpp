@@ -7,22 +7,23 @@
 
 namespace megalith::apps {
 
-io::Path shipped_vocabulary(io::Fs& fs) {
+io::Path shipped_vocabulary(io::Fs& fs, std::string_view tokenizer) {
   std::error_code failed;
   const io::Path program = std::filesystem::read_symlink("/proc/self/exe", failed);
   for (io::Path folder = program; folder.has_relative_path(); folder = folder.parent_path()) {
-    for (const char* place : {"share/megalith/gpt2", "share/gpt2"}) {
-      if (data::has_vocabulary(fs, folder.parent_path() / place)) return folder.parent_path() / place;
+    for (const char* place : {"share/megalith", "share"}) {
+      if (data::has_vocabulary(fs, folder.parent_path() / place / tokenizer))
+        return folder.parent_path() / place / tokenizer;
     }
   }
-  throw ConfigError(
-      str("data.vocab_dir is not set, and there is no share/megalith/gpt2 or share/gpt2 with GPT-2's "
-          "vocabulary in any folder above ",
-          program.string(), ": name a folder with encoder.json and vocab.bpe"));
+  throw ConfigError(str("data.vocab_dir is not set, and there is no share/megalith/", tokenizer, " or share/",
+                        tokenizer, " with its vocabulary in any folder above ", program.string(),
+                        ": name a folder with ", data::vocabulary_file_names(tokenizer)));
 }
 
 io::Path vocabulary_folder(io::Fs& fs, std::string_view tokenizer, const std::string& vocab_dir) {
-  return vocab_dir.empty() && tokenizer == "gpt2" ? shipped_vocabulary(fs) : io::Path(vocab_dir);
+  const bool is_shipped = tokenizer == "gpt2" || tokenizer.starts_with("bert-");
+  return vocab_dir.empty() && is_shipped ? shipped_vocabulary(fs, tokenizer) : io::Path(vocab_dir);
 }
 
 std::shared_ptr<const data::Tokenizer> open_tokenizer(io::Fs& fs, std::string_view tokenizer,

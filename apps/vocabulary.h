@@ -8,10 +8,10 @@
 
 namespace megalith::apps {
 
-/// The folder of GPT-2's vocabulary that comes with the program: share/megalith/gpt2 or share/gpt2 in one of the
-/// folders above it, so that it is found beside an installed program (PREFIX/bin) and one in a build folder of the
-/// sources. Throws ConfigError where there is none.
-io::Path shipped_vocabulary(io::Fs& fs);
+/// The folder of a vocabulary that comes with the program (gpt2, bert-uncased, bert-cased): share/megalith/gpt2 or
+/// share/gpt2 in one of the folders above it, so that it is found beside an installed program (PREFIX/bin) and one in a
+/// build folder of the sources. Throws ConfigError where there is none.
+io::Path shipped_vocabulary(io::Fs& fs, std::string_view tokenizer);
 
 /// Where a tokenizer's files are: `vocab_dir`, or the shipped ones where it is empty and the tokenizer has files.
 io::Path vocabulary_folder(io::Fs& fs, std::string_view tokenizer, const std::string& vocab_dir);

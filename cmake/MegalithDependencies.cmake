@@ -57,6 +57,12 @@ if(MEGALITH_HAS_ONEDNN)
   target_link_libraries(megalith_dnnl INTERFACE ${DNNL_LIBRARY})
 endif()
 
+if(NOT MEGALITH_SENTENCEPIECE STREQUAL "OFF")
+  pkg_check_modules(SENTENCEPIECE QUIET IMPORTED_TARGET sentencepiece)
+endif()
+megalith_found(SENTENCEPIECE "${SENTENCEPIECE_FOUND}"
+  "sentencepiece not found (install libsentencepiece-dev): no vocabularies *.model")
+
 if(MEGALITH_TESTS)
   find_package(GTest REQUIRED)
 endif()

@@ -230,12 +230,12 @@ std::vector<Key> make_keys() {
        "memory. With one model copy it does nothing, and a run says so"},
       {"data.tokenizer", at([](auto& c) -> auto& { return c.data.tokenizer; }), words("`gpt2`"),
        one_of(data::tokenizer_names()), must_match, not_differ,
-       "`byte`: 256 ids, no files; `gpt2`: byte-level BPE from `vocab_dir`; the vocabulary decides, so another model's "
-       "BPE will do"},
+       "`byte`: 256 ids, no files; `gpt2` and `bpe`: byte-level BPE; `bert-uncased`, `bert-cased`: WordPiece; "
+       "`sentencepiece`; see [tokenizers](data.md#tokenizers)"},
       {"data.vocab_dir", at([](auto& c) -> auto& { return c.data.vocab_dir; }),
-       words("GPT-2's own, which comes with megalith"), any(), may_change, differ,
-       "of `gpt2`: a folder with `encoder.json` and `vocab.bpe` (or `vocab.json` and `merges.txt`), or "
-       "`tokenizer.json`. A checkpoint holds these files, so a step folder is such a folder, too"},
+       words("GPT-2's and BERT's, which come with megalith"), any(), may_change, differ,
+       "the folder of the tokenizer's files; none for `byte`. A checkpoint holds these files, so a step folder is such "
+       "a folder, too"},
       {"data.train", at([](auto& c) -> auto& { return c.data.train; }), words("must be given"), any(), may_change,
        differ,
        "a path or a list of them: text, JSON lines (member `text`), or what `data build` made (its prefix). `\"0.7 "

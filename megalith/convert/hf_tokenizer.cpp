@@ -59,17 +59,25 @@ std::string byte_tokenizer_json() {
 
 void export_hf_tokenizer(io::Fs& fs, const io::Path& folder, const data::Tokenizer& tokenizer,
                          std::span<const data::VocabularyFile> files, Index seq_len) {
-  const bool is_byte = tokenizer.name() == "byte";
+  const std::string_view name = tokenizer.name();
   for (const data::VocabularyFile& file : files) io::write_file(fs, folder / file.name, file.text);
-  if (is_byte) io::write_file(fs, folder / "tokenizer.json", byte_tokenizer_json() + "\n");
+  if (name == "byte") io::write_file(fs, folder / "tokenizer.json", byte_tokenizer_json() + "\n");
   ordered_json config = {{"model_max_length", seq_len}, {"clean_up_tokenization_spaces", false}};
-  if (is_byte) {
-    config["tokenizer_class"] = "PreTrainedTokenizerFast";
-  } else {
+  const bool has_two_files = !files.empty() && files.front().name == "vocab.json";
+  if (has_two_files) {
     const std::string end(tokenizer.token_bytes(tokenizer.end_of_document()));
     config["tokenizer_class"] = "GPT2Tokenizer";
     config["add_prefix_space"] = false;
     for (const char* role : {"bos_token", "eos_token", "unk_token"}) config[role] = end;
+  } else if (name.starts_with("bert-")) {
+    config["tokenizer_class"] = "BertTokenizer";
+    config["do_lower_case"] = name == "bert-uncased";
+  } else if (name == "sentencepiece") {
+    config["tokenizer_class"] = "LlamaTokenizer";
+    config["legacy"] = false;
+  } else {
+    config["tokenizer_class"] = "PreTrainedTokenizerFast";
+    if (name != "byte") config["eos_token"] = tokenizer.token_bytes(tokenizer.end_of_document());
   }
   io::write_file(fs, folder / "tokenizer_config.json", config.dump(2) + "\n");
 }

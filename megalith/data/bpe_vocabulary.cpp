@@ -8,27 +8,34 @@
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
+#include "megalith/base/utf8.h"
 #include "megalith/data/json_object.h"
 #include "megalith/data/tokenizer_json.h"
+#include "megalith/data/unicode_text.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/io/reader.h"
 
 namespace megalith::data {
 namespace {
 
-constexpr std::string_view kEndOfText = "<|endoftext|>";
+// What ends a text, the first that a file has. GPT-2, GPT-4 and Qwen; Llama 3; RoBERTa; Gemma.
+constexpr std::string_view kEndOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
 
-/// The files spell each byte as a visible character: bytes that are visible in Latin-1 stand for themselves, the others
-/// for U+0100 onwards, in order.
 class ByteAlphabet {
  public:
   ByteAlphabet() {
     bytes_.fill(-1);
-    int next = 0x100;
-    for (int byte = 0; byte < 256; ++byte) {
+    char32_t next = 0x100;
+    for (unsigned byte = 0; byte < 256; ++byte) {
       const bool visible = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
-      bytes_[static_cast<std::size_t>(visible ? byte : next++)] = static_cast<std::int16_t>(byte);
+      characters_[byte] = visible ? byte : next++;
+      bytes_[characters_[byte]] = static_cast<std::int16_t>(byte);
     }
+  }
+  std::string spelling(unsigned char byte) const {
+    std::string text;
+    append_utf8(characters_[byte], text);
+    return text;
   }
   /// The bytes that a spelling means; nothing where it holds a character outside the alphabet.
   std::optional<std::string> bytes_of(std::string_view spelling) const {
@@ -47,6 +54,7 @@ class ByteAlphabet {
 
  private:
   std::array<std::int16_t, 0x200> bytes_{};  // by character
+  std::array<char32_t, 256> characters_{};   // by byte
 };
 
 using IdByBytes = std::unordered_map<std::string, std::int32_t>;
@@ -59,7 +67,8 @@ io::Path first_existing(io::Fs& fs, const io::Path& dir, std::string_view a, std
   if (fs.exists(dir / a)) return dir / a;
   if (fs.exists(dir / b)) return dir / b;
   throw InputError(str("[gpt2 tokenizer] ", (dir / a).string(), ": not found, nor ", b, " beside it",
-                       io::looked_for_in(dir), "; set vocab_dir to the folder with GPT-2's two vocabulary files"));
+                       io::looked_for_in(dir),
+                       "; set vocab_dir to the folder with the vocabulary's two files or tokenizer.json"));
 }
 
 /// encoder.json: {"token": id, ...}
@@ -75,36 +84,43 @@ std::vector<TokenEntry> read_encoder_json(io::Fs& fs, const io::Path& file) {
   return entries;
 }
 
-/// Fills tokens and returns the ids by bytes.
+/// Fills tokens and returns the ids of those that merges make by bytes. `most_holes` ids may have no token.
 IdByBytes index_tokens(const io::Path& file, const std::vector<TokenEntry>& spelt, const ByteAlphabet& alphabet,
-                       BpeVocabulary& vocabulary) {
+                       std::size_t most_holes, BpeVocabulary& vocabulary) {
   struct Entry {
     std::string bytes;
     std::uint64_t id;
     std::size_t line;
+    bool is_added;
   };
   std::vector<Entry> entries;
   entries.reserve(spelt.size());
   for (const TokenEntry& token : spelt) {
-    std::optional<std::string> bytes = alphabet.bytes_of(token.spelling);
+    std::optional<std::string> bytes = token.added ? token.spelling : alphabet.bytes_of(token.spelling);
     if (!bytes || bytes->empty())
       refuse(
           file, token.line,
           str("token \"", io::printable(token.spelling), "\": must be spelt in the 256 characters of byte-level BPE"));
-    entries.push_back({std::move(*bytes), token.id, token.line});
+    entries.push_back({std::move(*bytes), token.id, token.line, token.added});
   }
 
   IdByBytes ids;
   ids.reserve(entries.size());
-  vocabulary.tokens.resize(entries.size());
-  for (Entry& entry : entries) {
-    if (entry.id >= entries.size())
+  std::uint64_t size = entries.size();
+  for (const Entry& entry : entries) {
+    if (entry.id >= entries.size() + most_holes)
       refuse(file, entry.line,
-             str("id = ", entry.id, ": the ids of ", entries.size(), " tokens must be 0 to ", entries.size() - 1,
-                 ", each once"));
+             str("id = ", entry.id, ": the ids of ", entries.size(), " tokens must be 0 to ",
+                 entries.size() + most_holes - 1, ", each once"));
+    size = std::max(size, entry.id + 1);
+  }
+  vocabulary.tokens.resize(size);
+  vocabulary.is_added.resize(size);
+  for (Entry& entry : entries) {
     std::string& token = vocabulary.tokens[entry.id];
     if (!token.empty()) refuse(file, entry.line, str("id = ", entry.id, ": two tokens have it; ids must be distinct"));
-    if (!ids.emplace(entry.bytes, static_cast<std::int32_t>(entry.id)).second)
+    vocabulary.is_added[entry.id] = entry.is_added;
+    if (!entry.is_added && !ids.emplace(entry.bytes, static_cast<std::int32_t>(entry.id)).second)
       refuse(file, entry.line, str("id = ", entry.id, ": its token is already in the vocabulary under another id"));
     token = std::move(entry.bytes);
   }
@@ -118,18 +134,30 @@ void find_required_tokens(const io::Path& file, const IdByBytes& ids, BpeVocabul
       throw InputError(str("[", file.string(), "] byte ", byte, " has no token: byte-level BPE needs all 256"));
     vocabulary.byte_ids[static_cast<std::size_t>(byte)] = found->second;
   }
-  const auto end = ids.find(std::string(kEndOfText));
-  if (end == ids.end())
-    throw InputError(str("[", file.string(), "] token ", kEndOfText, " is missing: documents end with it"));
-  vocabulary.end_of_document = end->second;
+  for (const std::string_view end : kEndOfText) {
+    const auto found = std::ranges::find(vocabulary.tokens, end);
+    if (found == vocabulary.tokens.end()) continue;
+    vocabulary.end_of_document = static_cast<std::int32_t>(found - vocabulary.tokens.begin());
+    return;
+  }
+  throw InputError(str("[", file.string(), "] token ", kEndOfText[0], " is missing: documents end with it"));
 }
 
 /// Takes merges "LEFT RIGHT" in rank order; ids and alphabet give them meaning.
 class MergeReader {
  public:
+  enum class Order {
+    makers_first,  ///< a merge uses what earlier ones have made: a file that was not written so is damaged
+    any            ///< vocabularies that were converted from ranks of tokens (Llama 3) have later ones too
+  };
   MergeReader(const io::Path& file, const ByteAlphabet& alphabet, const IdByBytes& ids, std::size_t most_merges,
-              BpeVocabulary& vocabulary)
-      : file_(file), alphabet_(alphabet), ids_(ids), vocabulary_(vocabulary), made_(vocabulary.tokens.size()) {
+              Order order, BpeVocabulary& vocabulary)
+      : file_(file),
+        alphabet_(alphabet),
+        ids_(ids),
+        order_(order),
+        vocabulary_(vocabulary),
+        made_(vocabulary.tokens.size()) {
     for (const std::int32_t id : vocabulary.byte_ids) made_[static_cast<std::size_t>(id)] = true;
     vocabulary_.merges = MergeTable(most_merges);
   }
@@ -171,7 +199,6 @@ class MergeReader {
   }
 
  private:
-  /// A merge may use only what exists when its rank is reached. That excludes cycles too.
   std::int32_t token(std::string_view spelling, std::string_view content, std::uint64_t line) const {
     const std::optional<std::string> bytes = alphabet_.bytes_of(spelling);
     const auto found = bytes ? ids_.find(*bytes) : ids_.end();
@@ -179,7 +206,7 @@ class MergeReader {
       refuse(file_, line,
              str("merge \"", io::printable(content), "\": token \"", io::printable(spelling),
                  "\" is not in the vocabulary"));
-    if (!made_[static_cast<std::size_t>(found->second)])
+    if (order_ == Order::makers_first && !made_[static_cast<std::size_t>(found->second)])
       refuse(file_, line,
              str("merge \"", io::printable(content), "\": token \"", io::printable(spelling),
                  "\" is not a byte and no earlier merge makes it"));
@@ -189,6 +216,7 @@ class MergeReader {
   const io::Path& file_;
   const ByteAlphabet& alphabet_;
   const IdByBytes& ids_;
+  Order order_;
   BpeVocabulary& vocabulary_;
   std::vector<bool> made_;
   std::int32_t rank_ = 0;
@@ -200,7 +228,7 @@ void read_merges_file(io::Fs& fs, const io::Path& file, const std::vector<TokenE
   const io::MappedFile mapped = fs.map(file);
   const std::string_view text = mapped.text();
   MergeReader merges(file, alphabet, ids, static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1,
-                     vocabulary);
+                     MergeReader::Order::makers_first, vocabulary);
   io::Reader lines(mapped.bytes(), file.string());
   while (const auto line = lines.next_line()) {
     const bool header = lines.line() == 1 && line->starts_with("#version");
@@ -227,34 +255,84 @@ bool MergeTable::insert(std::int32_t left, std::int32_t right, Merge merge) {
 
 VocabularyPaths vocabulary_paths(io::Fs& fs, const io::Path& vocab_dir) {
   const io::Path whole = vocab_dir / "tokenizer.json";
-  if (fs.exists(whole) && !fs.exists(vocab_dir / "encoder.json") && !fs.exists(vocab_dir / "vocab.json"))
-    return {whole, {}};
+  if (fs.exists(whole)) return {whole, {}};
   return {first_existing(fs, vocab_dir, "encoder.json", "vocab.json"),
           first_existing(fs, vocab_dir, "vocab.bpe", "merges.txt")};
 }
 
-BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir) {
-  const auto [tokens_file, merges_file] = vocabulary_paths(fs, vocab_dir);
+namespace {
+
+constexpr std::size_t kMostHoles = 1024;  // GPT-4's has one
+
+IdByBytes index_and_hash(const io::Path& file, const std::vector<TokenEntry>& tokens, const ByteAlphabet& alphabet,
+                         std::size_t most_holes, BpeVocabulary& vocabulary) {
+  IdByBytes ids = index_tokens(file, tokens, alphabet, most_holes, vocabulary);
+  find_required_tokens(file, ids, vocabulary);
+  vocabulary.content_hash = fnv1a("byte-level bpe");
+  for (const std::string& token : vocabulary.tokens)
+    vocabulary.content_hash = hash_combine(vocabulary.content_hash, fnv1a(token));
+  return ids;
+}
+
+/// Adds to the hash what a tokenizer.json does otherwise than GPT-2, so that GPT-2's has the hash of its two files.
+void hash_differences(const TokenizerJson& found, BpeVocabulary& vocabulary) {
+  const auto add = [&](std::string_view text, std::uint64_t value) {
+    vocabulary.content_hash = hash_combine(hash_combine(vocabulary.content_hash, fnv1a(text)), value);
+  };
+  const auto compiled = [](const SplitRule& rule) { return compile_rule(rule).pcre2; };
+  const bool is_gpt2 = found.splits.size() == 1 && compiled(found.splits[0]) == compiled(gpt2_split()) &&
+                       found.splits[0].keep_matches && found.splits[0].keep_gaps;
+  if (!is_gpt2)
+    for (const SplitRule& rule : found.splits)
+      add(compiled(rule), (rule.keep_matches ? 2 : 0) + (rule.keep_gaps ? 1 : 0));
+  if (!is_gpt2 && found.splits.empty()) add("one piece", 0);
+  if (found.compose) add("NFC", 0);
+  if (found.ignore_merges) add("ignore_merges", 0);
+  for (const TokenEntry& token : found.literals) add(token.spelling, token.id);
+}
+
+BpeVocabulary load_tokenizer_json(io::Fs& fs, const io::Path& file) {
   const ByteAlphabet alphabet;
   BpeVocabulary vocabulary;
-  const auto index = [&](const io::Path& file, const std::vector<TokenEntry>& tokens) {
-    IdByBytes ids = index_tokens(file, tokens, alphabet, vocabulary);
-    find_required_tokens(file, ids, vocabulary);
-    vocabulary.content_hash = fnv1a("byte-level bpe");
-    for (const std::string& token : vocabulary.tokens)
-      vocabulary.content_hash = hash_combine(vocabulary.content_hash, fnv1a(token));
-    return ids;
-  };
-  if (merges_file.empty()) {
-    const TokenizerJson found = read_tokenizer_json(fs, tokens_file);
-    const IdByBytes ids = index(tokens_file, found.tokens);
-    MergeReader merges(tokens_file, alphabet, ids, found.merges.size(), vocabulary);
-    for (std::size_t i = 0; i < found.merges.size(); ++i) merges.add(found.merges[i], i + 1);
-    merges.look_for_unmade(found.tokens);
-    return vocabulary;
+  const TokenizerJson found = read_tokenizer_json(fs, file);
+  const IdByBytes ids = index_and_hash(file, found.tokens, alphabet, kMostHoles, vocabulary);
+  MergeReader merges(file, alphabet, ids, found.merges.size(), MergeReader::Order::any, vocabulary);
+  for (std::size_t i = 0; i < found.merges.size(); ++i) merges.add(found.merges[i], i + 1);
+  if (!found.ignore_merges) merges.look_for_unmade(found.tokens);
+  hash_differences(found, vocabulary);
+  vocabulary.splits = found.splits;
+  vocabulary.compose = found.compose;
+  vocabulary.ignore_merges = found.ignore_merges;
+  std::string scratch;
+  for (const TokenEntry& token : found.literals) {
+    const auto id = static_cast<std::int32_t>(token.id);
+    if (!token.normalized)
+      vocabulary.literals.add(token.spelling, id);
+    else
+      vocabulary.composed_literals.add(found.compose ? composed(token.spelling, scratch) : token.spelling, id);
   }
+  return vocabulary;
+}
+
+}  // namespace
+
+void LiteralTokens::add(std::string_view bytes, std::int32_t id) {
+  if (first_bytes_.find(bytes[0]) == std::string::npos) first_bytes_ += bytes[0];
+  for (std::size_t end = 1; end <= bytes.size(); ++end)
+    if (ends_in_white_space(bytes, end)) hold_white_space_ = true;
+  trie_.insert(PieceTrie::kWord, bytes, id);
+}
+
+std::string byte_spelling(unsigned char byte) { return ByteAlphabet().spelling(byte); }
+
+BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir) {
+  const auto [tokens_file, merges_file] = vocabulary_paths(fs, vocab_dir);
+  if (merges_file.empty()) return load_tokenizer_json(fs, tokens_file);
+  const ByteAlphabet alphabet;
+  BpeVocabulary vocabulary;
   const std::vector<TokenEntry> tokens = read_encoder_json(fs, tokens_file);
-  const IdByBytes ids = index(tokens_file, tokens);
+  const IdByBytes ids = index_and_hash(tokens_file, tokens, alphabet, 0, vocabulary);
+  vocabulary.is_added[static_cast<std::size_t>(vocabulary.end_of_document)] = true;
   read_merges_file(fs, merges_file, tokens, alphabet, ids, vocabulary);
   return vocabulary;
 }

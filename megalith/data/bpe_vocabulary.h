@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -6,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "megalith/data/piece_trie.h"
+#include "megalith/data/split_pattern.h"
 #include "megalith/io/fs.h"
 
 namespace megalith::data {
@@ -45,10 +48,45 @@ class MergeTable {
   std::size_t mask_ = 0;
 };
 
-/// A byte-level BPE vocabulary, checked: ids are 0..N-1, each byte has a token, and every merge joins tokens that are
-/// bytes or made by an earlier merge, into a token of the vocabulary.
+/// Tokens that a text gets wherever it holds their bytes, before anything else is done to it.
+class LiteralTokens {
+ public:
+  void add(std::string_view bytes, std::int32_t id);
+  bool hold_white_space() const { return hold_white_space_; }
+  /// Calls use_id() for each that the text holds, the leftmost first and of those the longest, and use_text() for what
+  /// is between them, in order.
+  template <class UseId, class UseText>
+  void sections(std::string_view text, const UseId& use_id, const UseText& use_text) const {
+    std::size_t begin = 0;
+    for (std::size_t at = text.find_first_of(first_bytes_); at < text.size();) {
+      const PieceTrie::Found token = trie_.longest(PieceTrie::kWord, text.substr(at));
+      const std::size_t behind = at + std::max<std::size_t>(token.size, 1);
+      if (token.id >= 0) {
+        if (at > begin) use_text(text.substr(begin, at - begin));
+        use_id(token.id);
+        begin = behind;
+      }
+      at = text.find_first_of(first_bytes_, behind);
+    }
+    if (begin < text.size()) use_text(text.substr(begin));
+  }
+
+ private:
+  std::string first_bytes_;  // none: nothing is looked for
+  bool hold_white_space_ = false;
+  PieceTrie trie_;
+};
+
+/// A byte-level BPE vocabulary, checked: each byte has a token, and every merge joins two tokens into a token of the
+/// vocabulary.
 struct BpeVocabulary {
-  std::vector<std::string> tokens;           ///< the bytes of each id
+  std::vector<std::string> tokens;  ///< the bytes of each id; "" where no token has it
+  std::vector<bool> is_added;       ///< by id: beside the tokens that merges make
+  std::vector<SplitRule> splits = {gpt2_split()};
+  bool compose = false;                      ///< the text is brought to Unicode's form NFC first
+  bool ignore_merges = false;                ///< a word that is a token becomes that, whatever the merges make of it
+  LiteralTokens literals;                    ///< looked for before the text is composed
+  LiteralTokens composed_literals;           ///< and after
   std::array<std::int32_t, 256> byte_ids{};  ///< the id of each single byte
   MergeTable merges{0};
   std::int32_t end_of_document = -1;  ///< <|endoftext|>
@@ -63,9 +101,13 @@ struct VocabularyPaths {
 /// Those that load_bpe_vocabulary() reads. Throws InputError where one is missing.
 VocabularyPaths vocabulary_paths(io::Fs& fs, const io::Path& vocab_dir);
 
-/// Reads vocab_dir/encoder.json (or vocab.json) and vocab_dir/vocab.bpe (or merges.txt); where neither of the first two
-/// is there, vocab_dir/tokenizer.json of the tokenizers library, which must describe GPT-2's way of encoding.
+/// Reads vocab_dir/tokenizer.json of the tokenizers library; where there is none, vocab_dir/encoder.json (or
+/// vocab.json) and vocab_dir/vocab.bpe (or merges.txt), which say nothing of how text is cut: as GPT-2's.
 /// Throws InputError "[FILE] line N, ..." naming the rule that is broken, IoError.
 BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir);
+
+/// The files spell each byte as a visible character: bytes that are visible in Latin-1 stand for themselves, the others
+/// for U+0100 onwards, in order. Source: openai/gpt-2, encoder.py, bytes_to_unicode.
+std::string byte_spelling(unsigned char byte);
 
 }  // namespace megalith::data

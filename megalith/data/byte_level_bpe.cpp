@@ -1,14 +1,13 @@
 #include "megalith/data/byte_level_bpe.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "megalith/base/error.h"
-#include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
+#include "megalith/data/unicode_text.h"
 
 namespace megalith::data {
 namespace {
@@ -59,89 +58,78 @@ void WordMerger::merge(const BpeVocabulary& vocabulary, std::string_view word, s
   for (std::uint32_t i = 0; i != kNone; i = symbols_[i].next) ids.push_back(symbols_[i].id);
 }
 
-WordCache::Entry& WordCache::at(std::string_view word, bool& found) {
-  std::uint64_t key[2] = {0, 0};
-  std::memcpy(key, word.data(), word.size());
-  key[1] |= std::uint64_t{word.size()} << 56;
-  const std::uint64_t hash = mix64(key[0] ^ (key[1] * 0x9e3779b97f4a7c15ULL));
-  Entry& entry = entries_[hash & (entries_.size() - 1)];
-  found = entry.word[0] == key[0] && entry.word[1] == key[1];
-  if (!found) entry = {.word = {key[0], key[1]}};
-  return entry;
-}
-
 struct ByteLevelBpe::Scratch {
   explicit Scratch(const PreTokenizer& pre_tokenizer) : match(pre_tokenizer) {}
   PreTokenizer::Match match;
   WordMerger merger;
   WordCache cache;
+  std::string composed;
 };
 
-/// Takes a Scratch from the free ones, or makes one, and puts it back.
-class ByteLevelBpe::Borrowed {
- public:
-  explicit Borrowed(const ByteLevelBpe& owner) : owner_(owner) {
-    const std::lock_guard lock(owner.mutex_);
-    if (owner.free_.empty()) {
-      scratch_ = std::make_unique<Scratch>(owner.pre_tokenizer_);
-    } else {
-      scratch_ = std::move(owner.free_.back());
-      owner.free_.pop_back();
-    }
-  }
-  ~Borrowed() {
-    const std::lock_guard lock(owner_.mutex_);
-    owner_.free_.push_back(std::move(scratch_));
-  }
-  Borrowed(const Borrowed&) = delete;
-  Borrowed& operator=(const Borrowed&) = delete;
-  Scratch* operator->() { return scratch_.get(); }
-
- private:
-  const ByteLevelBpe& owner_;
-  std::unique_ptr<Scratch> scratch_;
-};
-
-ByteLevelBpe::ByteLevelBpe(BpeVocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+ByteLevelBpe::ByteLevelBpe(BpeVocabulary vocabulary, std::string name)
+    : name_(std::move(name)), vocabulary_(std::move(vocabulary)), pre_tokenizer_(vocabulary_.splits) {
+  if (!vocabulary_.ignore_merges) return;
+  for (std::size_t id = 0; id < vocabulary_.tokens.size(); ++id)
+    if (!vocabulary_.is_added[id]) whole_words_.emplace(vocabulary_.tokens[id], static_cast<std::int32_t>(id));
+}
 
 ByteLevelBpe::~ByteLevelBpe() = default;
 
 void ByteLevelBpe::encode(std::string_view text, std::vector<std::int32_t>& ids) const {
   const std::size_t valid = valid_utf8_prefix(text);
   if (valid != text.size()) throw EncodeError(name(), valid, "must be UTF-8");
-  Borrowed scratch(*this);
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = pre_tokenizer_.piece_end(text, begin, scratch->match);
-    const std::string_view word = text.substr(begin, end - begin);
-    begin = end;
-    if (word.size() > WordCache::kLongestWord) {
-      scratch->merger.merge(vocabulary_, word, ids);
-      continue;
-    }
-    bool found = false;
-    WordCache::Entry& entry = scratch->cache.at(word, found);
-    if (found && entry.ids[0] >= 0) {
-      for (const std::int32_t id : entry.ids) {
-        if (id < 0) break;
-        ids.push_back(id);
-      }
-      continue;
-    }
-    const std::size_t before = ids.size();
-    scratch->merger.merge(vocabulary_, word, ids);
-    if (ids.size() - before <= std::size(entry.ids))  // longer ones stay at -1 and are merged each time: they are rare
-      std::copy(ids.begin() + static_cast<std::ptrdiff_t>(before), ids.end(), entry.ids);
+  auto scratch = pool_.borrow([&] { return std::make_unique<Scratch>(pre_tokenizer_); });
+  const auto add_id = [&](std::int32_t id) { ids.push_back(id); };
+  const auto encode_composed = [&](std::string_view part) { encode_words(part, *scratch, ids); };
+  vocabulary_.literals.sections(text, add_id, [&](std::string_view part) {
+    if (vocabulary_.compose) part = composed(part, scratch->composed);
+    vocabulary_.composed_literals.sections(part, add_id, encode_composed);
+  });
+}
+
+void ByteLevelBpe::encode_words(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+  pre_tokenizer_.pieces(text, scratch.match, [&](std::string_view word) {
+    scratch.cache.append(word, ids, [&] {
+      const auto whole = whole_words_.find(word);
+      if (whole != whole_words_.end())
+        ids.push_back(whole->second);
+      else
+        scratch.merger.merge(vocabulary_, word, ids);
+    });
+  });
+}
+
+std::optional<std::int32_t> ByteLevelBpe::special(Special which) const {
+  const auto spelt = [&](std::string_view a, std::string_view b) -> std::optional<std::int32_t> {
+    for (std::size_t id = 0; id < vocabulary_.tokens.size(); ++id)
+      if (vocabulary_.is_added[id] && (vocabulary_.tokens[id] == a || vocabulary_.tokens[id] == b))
+        return static_cast<std::int32_t>(id);
+    return std::nullopt;
+  };
+  switch (which) {
+    case Special::cls:
+      return spelt("[CLS]", "<s>");
+    case Special::sep:
+      return spelt("[SEP]", "</s>");
+    case Special::mask:
+      return spelt("[MASK]", "<mask>");
+    case Special::pad:
+      return spelt("[PAD]", "<pad>");
+    case Special::unk:
+      return spelt("[UNK]", "<unk>");
   }
+  return std::nullopt;
+}
+
+bool ByteLevelBpe::starts_word(std::int32_t id) const {
+  const std::string& token = vocabulary_.tokens[static_cast<std::size_t>(id)];
+  return vocabulary_.is_added[static_cast<std::size_t>(id)] || token.starts_with(' ') ||
+         (!token.empty() && token[0] >= '\t' && token[0] <= '\r');
 }
 
 std::size_t ByteLevelBpe::next_cut(std::string_view text, std::size_t from) const {
-  // Before white space that follows something else: a piece always ends there, whatever comes behind, and the next
-  // piece depends on what follows only. ASCII white space is enough to find such a place in real text.
-  for (std::size_t p = std::max<std::size_t>(from, 1); p < text.size(); ++p) {
-    const bool white_space = text[p] == ' ' || (text[p] >= '\t' && text[p] <= '\r');
-    if (white_space && !ends_in_white_space(text, p)) return p;
-  }
-  return text.size();
+  if (vocabulary_.literals.hold_white_space() || vocabulary_.composed_literals.hold_white_space()) return text.size();
+  return pre_tokenizer_.next_cut(text, from);
 }
 
 }  // namespace megalith::data

@@ -1,14 +1,16 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "megalith/data/bpe_vocabulary.h"
 #include "megalith/data/pre_tokenizer.h"
+#include "megalith/data/scratch_pool.h"
 #include "megalith/data/tokenizer.h"
+#include "megalith/data/word_cache.h"
 
 namespace megalith::data {
 
@@ -35,27 +37,11 @@ class WordMerger {
   std::vector<Candidate> heap_;  // lowest (rank, left) in front
 };
 
-/// The ids of short words met before, so that most words of a text are one look-up: 2^14 entries, each at the place its
-/// hash gives, the newer word wins. 512 KiB.
-class WordCache {
- public:
-  static constexpr std::size_t kLongestWord = 15;  // bytes
-  struct Entry {
-    std::uint64_t word[2] = {0, 0};          // the bytes, zero-filled, and the length in the last byte
-    std::int32_t ids[4] = {-1, -1, -1, -1};  // -1 behind the last
-  };
-  WordCache() : entries_(std::size_t{1} << 14) {}
-  /// The entry for a word of 1..kLongestWord bytes, and whether it holds that word.
-  Entry& at(std::string_view word, bool& found);
-
- private:
-  std::vector<Entry> entries_;
-};
-
-/// GPT-2's tokenizer: PreTokenizer cuts, WordMerger merges.
+/// Byte-level BPE, as GPT-2 has it: PreTokenizer cuts, WordMerger merges.
 class ByteLevelBpe final : public Tokenizer {
  public:
-  explicit ByteLevelBpe(BpeVocabulary vocabulary);
+  /// Throws InputError with the rule alone where a split pattern breaks one.
+  explicit ByteLevelBpe(BpeVocabulary vocabulary, std::string name = "gpt2");
   ~ByteLevelBpe() override;
 
   using Tokenizer::encode;
@@ -66,19 +52,22 @@ class ByteLevelBpe final : public Tokenizer {
   }
   Index vocab_size() const override { return static_cast<Index>(vocabulary_.tokens.size()); }
   std::int32_t end_of_document() const override { return vocabulary_.end_of_document; }
-  std::string_view name() const override { return "gpt2"; }
+  std::optional<std::int32_t> special(Special which) const override;
+  /// White space is in front of it, or it is an added token; the first word of a text is not told from a part of one.
+  bool starts_word(std::int32_t id) const override;
+  std::string_view name() const override { return name_; }
   std::uint64_t content_hash() const override { return vocabulary_.content_hash; }
   std::string unicode_version() const override { return PreTokenizer::unicode_version(); }
 
  private:
   struct Scratch;
-  class Borrowed;
+  void encode_words(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const;
 
+  std::string name_;
   BpeVocabulary vocabulary_;
   PreTokenizer pre_tokenizer_;
-  // What a call of encode works with. One for each thread that is inside encode at the same time; kept for the next.
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Scratch>> free_;
+  std::unordered_map<std::string_view, std::int32_t> whole_words_;  // of ignore_merges
+  mutable ScratchPool<Scratch> pool_;
 };
 
 }  // namespace megalith::data

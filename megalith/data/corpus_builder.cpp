@@ -5,8 +5,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/base/utf8.h"
-#include "megalith/data/json_text.h"
 #include "megalith/data/ordered_work.h"
 
 namespace megalith::data {
@@ -27,61 +25,40 @@ struct EncodedBlock {
 class BlockEncoder {
  public:
   BlockEncoder(const Tokenizer& tokenizer, const CorpusOptions& options)
-      : tokenizer_(tokenizer), options_(options), json_text_(options.key) {}
+      : tokenizer_(tokenizer),
+        options_(options),
+        text_(options.key,
+              options.invalid_utf8 == InvalidUtf8::fail ? CorpusText::Invalid::fail : CorpusText::Invalid::replace) {}
 
   void encode(const CorpusBlock& block, EncodedBlock& out) {
     out.ids.clear();
     out.parts.clear();
     out.bytes = block.bytes;
-    for (const CorpusPiece& piece : block.pieces) {
-      const std::string_view bytes = repaired(piece.bytes);
-      if (block.format == CorpusFormat::json_lines) {
-        if (bytes.find_first_not_of(" \t\r") == std::string_view::npos) continue;  // an empty line is no document
-        const std::string_view readable = bytes.data() == piece.bytes.data() ? block.held.bytes : bytes;
-        encode_text(json_text_.read(bytes, {.file = block.file, .number = piece.line, .readable = readable}), block,
-                    piece, out);
-      } else {
-        encode_text(bytes, block, piece, out);
-      }
-    }
+    for (const CorpusPiece& piece : block.pieces) encode_text(text_.raw(block, piece), block, piece, out);
   }
 
  private:
-  std::string_view repaired(std::string_view bytes) {
-    if (options_.invalid_utf8 == InvalidUtf8::fail || valid_utf8_prefix(bytes) == bytes.size()) return bytes;
-    repaired_ = repair_utf8(bytes);
-    return repaired_;
-  }
-
   void encode_text(std::string_view text, const CorpusBlock& block, const CorpusPiece& piece, EncodedBlock& out) {
     const std::size_t before = out.ids.size();
-    const auto fail = [&](std::size_t offset, std::string_view rule) {
-      if (block.format != CorpusFormat::text) {
-        const char* const unit = block.format == CorpusFormat::parquet ? "row " : "line ";
-        throw InputError(str("[", block.file, "] ", unit, piece.line, ", byte ", offset, " of the text ", rule));
-      }
-      throw InputError(str("[", block.file, "] byte ", piece.offset + offset, " ", rule));
-    };
     try {
       tokenizer_.encode(text, out.ids);
     } catch (const EncodeError& error) {
-      fail(error.offset(), error.rule());
+      CorpusText::fail(block, piece, error.offset(), error.rule());
     }
     if (options_.end_of_document == EndOfDocument::append) {
       const std::int32_t end = tokenizer_.end_of_document();
       const auto first = out.ids.begin() + static_cast<std::ptrdiff_t>(before);
       const auto found = std::find(first, out.ids.end(), end);
       if (found != out.ids.end())
-        fail(tokenizer_.decode({first, found}).size(),
-             str("is token ", end, ", which ends a document: remove it, or append no end of document"));
+        CorpusText::fail(block, piece, tokenizer_.decode({first, found}).size(),
+                         str("is token ", end, ", which ends a document: remove it, or append no end of document"));
     }
     out.parts.push_back({out.ids.size(), piece.ends_document});
   }
 
   const Tokenizer& tokenizer_;
   const CorpusOptions& options_;
-  JsonText json_text_;
-  std::string repaired_;
+  CorpusText text_;
 };
 
 /// Hands encoded blocks to a sink and counts.
@@ -145,7 +122,8 @@ CorpusCounts tokenize_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, co
                              const CorpusOptions& options, TokenSink& sink) {
   CorpusReader::Options reading = options.reading;
   reading.key = options.key;
-  CorpusReader reader(fs, inputs, tokenizer, reading);
+  CorpusReader reader(
+      fs, inputs, [&](std::string_view text, std::size_t from) { return tokenizer.next_cut(text, from); }, reading);
   Writer writer(reader, tokenizer, options, sink);
   work_in_order<EncodedBlock>(
       options.threads, [&] { return reader.next(); },

@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/base/utf8.h"
 #include "megalith/data/document_reader.h"
 #include "megalith/io/problem_text.h"
 
@@ -40,8 +41,8 @@ void require_file(io::Fs& fs, const io::Path& file, std::string_view what) {
           near.empty() ? std::string() : str("; did you mean ", (folder / near).lexically_normal().string(), "?")));
 }
 
-CorpusReader::CorpusReader(io::Fs& fs, std::vector<io::Path> files, const Tokenizer& tokenizer, const Options& options)
-    : fs_(fs), files_(std::move(files)), tokenizer_(tokenizer), options_(options) {
+CorpusReader::CorpusReader(io::Fs& fs, std::vector<io::Path> files, NextCut next_cut, const Options& options)
+    : fs_(fs), files_(std::move(files)), next_cut_(std::move(next_cut)), options_(options) {
   for (const io::Path& file : files_) {
     require_file(fs_, file, "input");
     total_bytes_ += static_cast<Index>(fs_.file_size(file));
@@ -49,6 +50,31 @@ CorpusReader::CorpusReader(io::Fs& fs, std::vector<io::Path> files, const Tokeni
 }
 
 CorpusReader::~CorpusReader() = default;
+
+std::string_view CorpusText::raw(const CorpusBlock& block, const CorpusPiece& piece) {
+  std::string_view bytes = piece.bytes;
+  std::string_view readable = block.held.bytes;
+  if (invalid_ == Invalid::replace && !is_utf8(bytes)) {
+    repaired_ = repair_utf8(bytes);
+    bytes = readable = repaired_;
+  }
+  if (block.format != CorpusFormat::json_lines) return bytes;
+  return json_.read(bytes, {.file = block.file, .number = piece.line, .readable = readable});
+}
+
+std::string_view CorpusText::of(const CorpusBlock& block, const CorpusPiece& piece) {
+  const std::string_view text = raw(block, piece);
+  const std::size_t good = valid_utf8_prefix(text);
+  if (good != text.size()) fail(block, piece, good, "must be UTF-8");
+  return text;
+}
+
+void CorpusText::fail(const CorpusBlock& block, const CorpusPiece& piece, std::size_t offset, std::string_view rule) {
+  if (block.format == CorpusFormat::text)
+    throw InputError(str("[", block.file, "] byte ", piece.offset + offset, " ", rule));
+  const char* const unit = block.format == CorpusFormat::parquet ? "row " : "line ";
+  throw InputError(str("[", block.file, "] ", unit, piece.line, ", byte ", offset, " of the text ", rule));
+}
 
 void CorpusReader::open_next_file() {
   const io::Path& file = files_[file_++];
@@ -143,7 +169,7 @@ bool CorpusReader::next_piece(std::size_t& at, std::vector<Piece>& pieces) {
                               : more   ? text.size() - std::min(text.size() - at, tail)
                                        : text.size();
     const std::string_view document = text.substr(at, known - at);
-    const std::size_t size = tokenizer_.next_cut(document, wanted);
+    const std::size_t size = next_cut_(document, wanted);
     const bool ends = size == document.size();
     if (ends && more && !is_whole) {  // no place to cut in sight
       more = text_->extend();

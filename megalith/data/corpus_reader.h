@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,7 +9,7 @@
 
 #include "megalith/base/types.h"
 #include "megalith/data/byte_source.h"
-#include "megalith/data/tokenizer.h"
+#include "megalith/data/json_text.h"
 #include "megalith/io/fs.h"
 
 namespace megalith::data {
@@ -50,8 +51,11 @@ class CorpusReader {
     Index max_line_bytes = Index{256} << 20;
     std::string key = "text";  ///< the column of a Parquet file
   };
+  /// The smallest place p >= from, p > 0, where a text can be cut, else its size: Tokenizer::next_cut(). Of a text
+  /// that goes on behind `text`, too.
+  using NextCut = std::function<std::size_t(std::string_view text, std::size_t from)>;
   /// Throws InputError for a file that is missing or a folder, before anything is read.
-  CorpusReader(io::Fs& fs, std::vector<io::Path> files, const Tokenizer& tokenizer, const Options& options);
+  CorpusReader(io::Fs& fs, std::vector<io::Path> files, NextCut next_cut, const Options& options);
   ~CorpusReader();
 
   /// The next block; nothing at the end. Blocks may be empty.
@@ -72,7 +76,7 @@ class CorpusReader {
 
   io::Fs& fs_;
   std::vector<io::Path> files_;
-  const Tokenizer& tokenizer_;
+  NextCut next_cut_;
   Options options_;
   Index total_bytes_ = 0;
 
@@ -83,6 +87,28 @@ class CorpusReader {
   char before_window_ = '\n';
   std::uint64_t text_offset_ = 0;    // of the window
   std::uint64_t stored_before_ = 0;  // bytes of the open file that earlier blocks have counted
+};
+
+/// Gives the text of pieces. Keeps its memory from one to the next; one per thread.
+class CorpusText {
+ public:
+  enum class Invalid {
+    fail,    ///< InputError naming file and byte
+    replace  ///< each maximal part that is not UTF-8 becomes U+FFFD
+  };
+  explicit CorpusText(std::string key, Invalid invalid = Invalid::fail) : json_(std::move(key)), invalid_(invalid) {}
+  /// Valid until the next call and as long as the block. UTF-8 of a JSON line; of others only with Invalid::replace.
+  std::string_view raw(const CorpusBlock& block, const CorpusPiece& piece);
+  /// UTF-8 of each. Throws InputError naming file and line, row or byte.
+  std::string_view of(const CorpusBlock& block, const CorpusPiece& piece);
+  /// Throws InputError: what is wrong with byte `offset` of the piece's text.
+  [[noreturn]] static void fail(const CorpusBlock& block, const CorpusPiece& piece, std::size_t offset,
+                                std::string_view rule);
+
+ private:
+  JsonText json_;
+  Invalid invalid_;
+  std::string repaired_;
 };
 
 /// Whether a file of this name holds JSON lines, compressed or not.

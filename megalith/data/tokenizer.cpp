@@ -10,11 +10,15 @@
 #include "megalith/base/text.h"
 #include "megalith/base/utf8.h"
 #include "megalith/data/byte_level_bpe.h"
+#include "megalith/data/sentencepiece.h"
+#include "megalith/data/vocabulary_files.h"
+#include "megalith/data/wordpiece.h"
 
 namespace megalith::data {
 namespace {
 
-constexpr std::array<std::string_view, 2> kNames = {"gpt2", "byte"};
+constexpr std::array<std::string_view, 6> kNames = {"gpt2",       "bpe",           "bert-uncased",
+                                                    "bert-cased", "sentencepiece", "byte"};
 
 class ByteTokenizer final : public Tokenizer {
  public:
@@ -64,23 +68,33 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
 std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   for (std::size_t i = 0; i < ids.size(); ++i) text += checked_bytes(*this, ids[i], i);
+  if (text_gets_space() && text.starts_with(' ')) text.erase(0, 1);
   return text;
 }
 
 std::span<const std::string_view> tokenizer_names() { return kNames; }
 
+std::string tokenizer_names_text() {
+  std::string text(kNames[0]);
+  for (std::size_t i = 1; i < kNames.size(); ++i) text += str(i + 1 == kNames.size() ? " or " : ", ", kNames[i]);
+  return text;
+}
+
 std::shared_ptr<const Tokenizer> make_tokenizer(std::string_view name, const io::Path& vocab_dir, io::Fs& fs) {
   if (name == "byte") return std::make_shared<ByteTokenizer>();
-  if (name == "gpt2") {
-    if (vocab_dir.empty())
-      throw ConfigError("vocab_dir is not set: the gpt2 tokenizer reads encoder.json and vocab.bpe from that folder");
-    BpeVocabulary vocabulary = load_bpe_vocabulary(fs, vocab_dir);
-    if (!vocabulary.warning.empty()) log::warning(vocabulary.warning);
-    return std::make_shared<ByteLevelBpe>(std::move(vocabulary));
+  if (std::ranges::find(kNames, name) == kNames.end()) {
+    const std::string_view near = nearest(name, kNames);
+    throw ConfigError(str("tokenizer = \"", name, "\": must be ", tokenizer_names_text(),
+                          near.empty() ? std::string() : str("; did you mean ", near, "?")));
   }
-  const std::string_view near = nearest(name, kNames);
-  throw ConfigError(str("tokenizer = \"", name, "\": must be gpt2 or byte",
-                        near.empty() ? std::string() : str("; did you mean ", near, "?")));
+  if (vocab_dir.empty())
+    throw ConfigError(
+        str("vocab_dir is not set: the ", name, " tokenizer reads ", vocabulary_file_names(name), " from that folder"));
+  if (name.starts_with("bert-")) return load_wordpiece(fs, name, vocab_dir);
+  if (name == "sentencepiece") return load_sentencepiece(fs, vocab_dir);
+  BpeVocabulary vocabulary = load_bpe_vocabulary(fs, vocab_dir);
+  if (!vocabulary.warning.empty()) log::warning(vocabulary.warning);
+  return std::make_shared<ByteLevelBpe>(std::move(vocabulary), std::string(name));
 }
 
 std::string StreamDecoder::push(std::int32_t id) {

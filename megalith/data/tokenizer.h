@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,9 @@ class EncodeError : public InputError {
   std::string rule_;
 };
 
+/// Tokens that stand for no text.
+enum class Special { cls, sep, mask, pad, unk };
+
 /// Text to token ids and back. Every member is const and may be called by any number of threads at once.
 class Tokenizer {
  public:
@@ -36,6 +40,7 @@ class Tokenizer {
   std::vector<std::int32_t> encode(std::string_view text) const;
 
   /// The bytes that the ids stand for; they need not be UTF-8 (a token can end inside a character: StreamDecoder).
+  /// Of bert-* and sentencepiece words with single spaces between them, without the space in front of the first.
   /// Throws InputError naming the place of an id outside [0, vocab_size()).
   std::string decode(std::span<const std::int32_t> ids) const;
 
@@ -48,23 +53,36 @@ class Tokenizer {
   virtual std::string_view token_bytes(std::int32_t id) const = 0;
 
   virtual Index vocab_size() const = 0;
-  /// The id that ends a document: <|endoftext|> of gpt2, byte 0 of byte.
+  /// The id that ends a document: <|endoftext|> of gpt2, [SEP] of bert-*, byte 0 of byte.
   virtual std::int32_t end_of_document() const = 0;
+  /// The id of such a token; nothing where the vocabulary has none. encode() never gives one but unk.
+  virtual std::optional<std::int32_t> special(Special) const { return std::nullopt; }
+  /// Whether a word begins with this token, so that tokens can be masked word by word. The id is within
+  /// [0, vocab_size()). True of each special token; of byte, true of each byte.
+  virtual bool starts_word(std::int32_t) const { return true; }
   virtual std::string_view name() const = 0;
   /// Equal for equal vocabularies, however their files are laid out. A checkpoint keeps it.
   virtual std::uint64_t content_hash() const = 0;
   /// Of the tables of characters by which it cuts text, "14.0.0": the rest of its identity, as a character that is new
   /// in one of them may be cut otherwise. Empty where there are no tables. A checkpoint keeps it.
   virtual std::string unicode_version() const { return {}; }
+
+ protected:
+  /// Whether token_bytes() of a text's first token begin with a space that the text does not have.
+  virtual bool text_gets_space() const { return false; }
 };
 
-/// "gpt2", "byte".
 std::span<const std::string_view> tokenizer_names();
+/// "gpt2, bpe, ... or byte".
+std::string tokenizer_names_text();
 
 /// Makes a tokenizer.
-///   "gpt2"  byte-level BPE from vocab_dir/encoder.json (or vocab.json) and vocab_dir/vocab.bpe (or merges.txt), or
-///           vocab_dir/tokenizer.json; reads about 1.5 MB in about 50 ms. Source: Radford et al. 2019, "Language models
-///           are unsupervised multitask learners", section 2.2.
+///   "gpt2"  byte-level BPE from vocab_dir/tokenizer.json, or vocab_dir/encoder.json (or vocab.json) and
+///           vocab_dir/vocab.bpe (or merges.txt), which are cut as GPT-2's; reads about 1.5 MB in about 50 ms. Source:
+///           Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.2.
+///   "bpe"   the same, for vocabularies other than GPT-2's.
+///   "bert-uncased", "bert-cased"  WordPiece from vocab_dir/vocab.txt, or vocab_dir/tokenizer.json.
+///   "sentencepiece"  vocab_dir/tokenizer.model, or the only *.model there, where the program has that library.
 ///   "byte"  ids 0..255 are the bytes; byte 0 ends a document, so that the vocabulary stays 256. Needs no files.
 /// Throws ConfigError for an unknown name or a missing vocab_dir, InputError for files that break a rule (file, line,
 /// entry), IoError.

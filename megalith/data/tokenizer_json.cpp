@@ -7,6 +7,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/data/pre_tokenizer.h"
+#include "megalith/data/wordpiece.h"
 #include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
 
@@ -48,57 +50,117 @@ struct Member {
 
 /// A member that must be missing, null, empty, or this value.
 struct Neutral {
-  const char *parent, *key;
+  const char* key;
   json value;
   const char* rule;
 };
 
-/// The last step of the library's: it may only move offsets.
-void check_post_processor(const Member& processor) {
-  if (processor.is_empty() || processor.at("type").is("ByteLevel")) return;
-  if (processor.at("type").is("Sequence")) return processor.at("processors").each(check_post_processor);
-  if (!processor.at("type").is("TemplateProcessing"))
-    processor.at("type").refuse("must be ByteLevel: others add tokens to every text");
-  processor.at("single").each([](const Member& piece) {
-    if (!piece.at("SpecialToken").value.is_null()) piece.refuse("must not be there: it adds a token to every text");
-  });
-}
-
-void check_pipeline(const Member& root) {
-  const Member model = root.at("model"), pre = root.at("pre_tokenizer");
-  if (!model.at("type").is("BPE")) model.at("type").refuse("must be \"BPE\"");
-  if (!pre.at("type").is("ByteLevel")) pre.at("type").refuse("must be \"ByteLevel\"");
-  const Neutral neutrals[] = {
-      {"", "truncation", nullptr, "must be null: it would cut ids off"},
-      {"", "padding", nullptr, "must be null: it would add ids"},
-      {"", "normalizer", nullptr, "must be null: GPT-2 changes no text"},
-      {"pre_tokenizer", "add_prefix_space", false, "must be false: GPT-2 adds no space"},
-      {"pre_tokenizer", "use_regex", true, "must be true: GPT-2 cuts text into words"},
-      {"model", "dropout", 0, "must be null or 0: ids would be random"},
-      {"model", "continuing_subword_prefix", "", "must be empty: GPT-2 has none"},
-      {"model", "end_of_word_suffix", "", "must be empty: GPT-2 has none"},
-      {"model", "byte_fallback", false, "must be false: every byte has a token"},
-      {"model", "ignore_merges", false, "must be false: tokens come from merges alone"},
-  };
+void check_neutral(const Member& parent, const std::vector<Neutral>& neutrals) {
   for (const Neutral& neutral : neutrals) {
-    const Member member = (*neutral.parent == '\0' ? root : root.at(neutral.parent)).at(neutral.key);
+    const Member member = parent.at(neutral.key);
     if (!member.is_empty() && member.value != neutral.value) member.refuse(neutral.rule);
   }
+}
+
+/// The last step of the library's: it may move offsets, and add tokens where they are asked for.
+void check_post_processor(const Member& processor) {
+  if (processor.is_empty()) return;
+  const Member type = processor.at("type");
+  if (type.is("Sequence")) return processor.at("processors").each(check_post_processor);
+  for (const char* known : {"ByteLevel", "TemplateProcessing", "BertProcessing", "RobertaProcessing"})
+    if (type.is(known)) return;
+  type.refuse("must be ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing or a Sequence of them");
+}
+
+/// What is the same for every kind of model.
+void check_root(const Member& root) {
+  check_neutral(root, {{"truncation", nullptr, "must be null: it would cut ids off"},
+                       {"padding", nullptr, "must be null: it would add ids"}});
   check_post_processor(root.at("post_processor"));
 }
 
+/// NFC, or nothing. True for NFC.
+bool read_bpe_normalizer(const Member& normalizer) {
+  if (normalizer.is_empty()) return false;
+  const Member type = normalizer.at("type");
+  if (type.is("NFC")) return true;
+  if (!type.is("Sequence")) type.refuse("must be NFC, or normalizer null: others are not built in");
+  bool compose = false;
+  normalizer.at("normalizers").each([&](const Member& step) { compose = read_bpe_normalizer(step) || compose; });
+  return compose;
+}
+
+SplitRule read_split(const Member& split) {
+  SplitRule rule;
+  const Member pattern = split.at("pattern"), behavior = split.at("behavior"), invert = split.at("invert");
+  if (!pattern.at("String").value.is_null()) {
+    for (const char c : pattern.at("String").text()) {
+      const bool is_plain = (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
+      if (!is_plain && (c & 0x80) == 0 && (c < '0' || c > '9')) rule.pattern += '\\';
+      rule.pattern += c;
+    }
+  } else {
+    rule.pattern = pattern.at("Regex").text();
+  }
+  const bool is_inverted = invert.value == true;
+  if (behavior.is("Removed")) {
+    rule.keep_matches = is_inverted;
+    rule.keep_gaps = !is_inverted;
+  } else if (!behavior.is("Isolated")) {
+    behavior.refuse("must be Isolated or Removed");
+  }
+  try {
+    PreTokenizer({rule});
+  } catch (const InputError& error) {
+    pattern.refuse(error.what());
+  }
+  return rule;
+}
+
+/// Splits, and ByteLevel behind them.
+void read_bpe_pre_tokenizer(const Member& pre, TokenizerJson& out) {
+  const auto read_byte_level = [&](const Member& step) {
+    check_neutral(step, {{"add_prefix_space", false, "must be false: a text is encoded as it stands"}});
+    if (step.at("use_regex").value != false) out.splits.push_back(gpt2_split());
+  };
+  if (pre.at("type").is("ByteLevel")) return read_byte_level(pre);
+  if (!pre.at("type").is("Sequence"))
+    pre.at("type").refuse("must be \"ByteLevel\", or a \"Sequence\" of Split, Digits and, at the end, ByteLevel");
+  bool is_last = false;
+  pre.at("pretokenizers").each([&](const Member& step) {
+    const Member type = step.at("type");
+    if (is_last) type.refuse("must not be behind ByteLevel");
+    if (type.is("ByteLevel")) {
+      is_last = true;
+      read_byte_level(step);
+    } else if (type.is("Split")) {
+      out.splits.push_back(read_split(step));
+    } else if (type.is("Digits")) {
+      out.splits.push_back({.pattern = step.at("individual_digits").value == true ? R"(\p{N})" : R"(\p{N}+)"});
+    } else {
+      type.refuse("must be Split, Digits or ByteLevel");
+    }
+  });
+  if (!is_last) pre.at("pretokenizers").refuse("must end with ByteLevel: the tokens are spelt in its characters");
+}
+
+/// The vocabulary's tokens and the added ones.
 void read_tokens(const Member& root, TokenizerJson& out) {
   const Member vocabulary = root.at("model").at("vocab"), extra = root.at("added_tokens");
   if (!vocabulary.value.is_object()) vocabulary.refuse("must be an object");
   std::map<std::string, std::uint64_t> added;
   const auto add_extra = [&](const Member& token) {
     const std::string& content = token.at("content").text();
+    if (content.empty()) token.at("content").refuse("must not be empty");
     const std::uint64_t id = added[content] = token.at("id").id();
-    if (token.at("special").value == false)
-      token.at("special").refuse("must be true: a text that holds this token would get its id before any merge");
     const auto known = vocabulary.value.find(content);
     if (known != vocabulary.value.end() && *known != id)
       token.at("id").refuse(str("the vocabulary has this token under ", known->dump()));
+    if (token.at("special").value != false) return;
+    check_neutral(token, {{"single_word", false, "must be false for a token that is not special"},
+                          {"lstrip", false, "must be false for a token that is not special"},
+                          {"rstrip", false, "must be false for a token that is not special"}});
+    out.literals.push_back({.spelling = content, .id = id, .normalized = token.at("normalized").value != false});
   };
   if (!extra.is_empty()) extra.each(add_extra);
   for (const auto& [spelling, id] : vocabulary.value.items())
@@ -108,17 +170,37 @@ void read_tokens(const Member& root, TokenizerJson& out) {
   }
 }
 
+/// The tree that a file holds.
+json read_tree(io::Fs& fs, const io::Path& file) {
+  const io::MappedFile mapped = fs.map(file);
+  json tree = io::read_json(mapped.text(), {.name = file.string()});
+  if (!tree.is_object()) throw InputError(str("[", file.string(), "] must be a JSON object"));
+  return tree;
+}
+
+bool flag(const Member& member, bool otherwise) {
+  if (member.value.is_null()) return otherwise;
+  if (!member.value.is_boolean()) member.refuse("must be true or false");
+  return member.value.get<bool>();
+}
+
 }  // namespace
 
 TokenizerJson read_tokenizer_json(io::Fs& fs, const io::Path& file) {
-  const io::MappedFile mapped = fs.map(file);
-  const json tree = io::read_json(mapped.text(), {.name = file.string()});
-  if (!tree.is_object()) throw InputError(str("[", file.string(), "] must be a JSON object"));
-  const Member root{file, "", tree};
-  check_pipeline(root);
+  const json tree = read_tree(fs, file);
+  const Member root{file, "", tree}, model = root.at("model");
+  if (!model.at("type").is("BPE")) model.at("type").refuse("must be \"BPE\"");
+  check_root(root);
+  check_neutral(model, {{"dropout", 0, "must be null or 0: ids would be random"},
+                        {"continuing_subword_prefix", "", "must be empty: byte-level BPE has none"},
+                        {"end_of_word_suffix", "", "must be empty: byte-level BPE has none"},
+                        {"byte_fallback", false, "must be false: every byte has a token"}});
   TokenizerJson found;
+  found.compose = read_bpe_normalizer(root.at("normalizer"));
+  found.ignore_merges = flag(model.at("ignore_merges"), false);
+  read_bpe_pre_tokenizer(root.at("pre_tokenizer"), found);
   read_tokens(root, found);
-  root.at("model").at("merges").each([&](const Member& merge) {
+  model.at("merges").each([&](const Member& merge) {
     const json& pair = merge.value;
     if (pair.is_string()) {
       found.merges.push_back(pair.get<std::string>());
@@ -129,6 +211,45 @@ TokenizerJson read_tokenizer_json(io::Fs& fs, const io::Path& file) {
     }
   });
   return found;
+}
+
+WordPieceVocabulary read_wordpiece_json(io::Fs& fs, const io::Path& file) {
+  const json tree = read_tree(fs, file);
+  const Member root{file, "", tree}, model = root.at("model"), normalizer = root.at("normalizer");
+  const Member pre = root.at("pre_tokenizer").at("type");
+  if (!model.at("type").is("WordPiece")) model.at("type").refuse("must be \"WordPiece\"");
+  if (!normalizer.at("type").is("BertNormalizer")) normalizer.at("type").refuse("must be \"BertNormalizer\"");
+  if (!pre.is("BertPreTokenizer")) pre.refuse("must be \"BertPreTokenizer\"");
+  check_root(root);
+  WordPieceVocabulary vocabulary;
+  vocabulary.text.clean_text = flag(normalizer.at("clean_text"), true);
+  vocabulary.text.handle_chinese_chars = flag(normalizer.at("handle_chinese_chars"), true);
+  vocabulary.text.lowercase = flag(normalizer.at("lowercase"), true);
+  vocabulary.text.strip_accents = flag(normalizer.at("strip_accents"), vocabulary.text.lowercase);
+  if (!model.at("unk_token").value.is_null()) vocabulary.unknown = model.at("unk_token").text();
+  if (!model.at("continuing_subword_prefix").value.is_null())
+    vocabulary.continuation = model.at("continuing_subword_prefix").text();
+  if (!model.at("max_input_chars_per_word").value.is_null())
+    vocabulary.most_characters = model.at("max_input_chars_per_word").id();
+
+  TokenizerJson found;
+  read_tokens(root, found);
+  if (!found.literals.empty())
+    throw InputError(str("[", file.string(), "] added token \"", io::printable(found.literals[0].spelling),
+                         "\": must be special: a text that holds it would get its id before anything else"));
+  vocabulary.tokens.resize(found.tokens.size());
+  for (TokenEntry& token : found.tokens) {
+    const auto refuse = [&](std::string_view rule) {
+      throw InputError(
+          str("[", file.string(), "] token \"", io::printable(token.spelling), "\", id = ", token.id, ": ", rule));
+    };
+    if (token.spelling.empty()) refuse("must not be empty");
+    if (token.id >= vocabulary.tokens.size())
+      refuse(str("the ids of ", found.tokens.size(), " tokens must be 0 to ", found.tokens.size() - 1, ", each once"));
+    if (!vocabulary.tokens[token.id].empty()) refuse("two tokens have this id; ids must be distinct");
+    vocabulary.tokens[token.id] = std::move(token.spelling);
+  }
+  return vocabulary;
 }
 
 }  // namespace megalith::data

@@ -15,11 +15,14 @@ struct VocabularyFile {
 /// Shared: a rank thread each has them, and GPT-2's are 1.5 MB.
 using VocabularyFiles = std::shared_ptr<const std::vector<VocabularyFile>>;
 
-/// Whether a folder holds a vocabulary that make_tokenizer("gpt2") would look into.
+/// Whether a folder holds files of a vocabulary.
 bool has_vocabulary(io::Fs& fs, const io::Path& vocab_dir);
 
-/// The files that make_tokenizer(tokenizer, vocab_dir) reads: vocab.json and merges.txt, or tokenizer.json; none of
-/// "byte". A folder with these alone gives the same tokenizer. Throws InputError where one is missing, IoError.
+/// What make_tokenizer() looks for, for messages: "vocab.txt or tokenizer.json".
+std::string_view vocabulary_file_names(std::string_view tokenizer);
+
+/// The files that make_tokenizer(tokenizer, vocab_dir) reads: vocab.json and merges.txt, vocab.txt, or tokenizer.json;
+/// none of "byte". A folder with these alone gives the same tokenizer. Throws InputError where one is missing, IoError.
 VocabularyFiles read_vocabulary_files(io::Fs& fs, std::string_view tokenizer, const io::Path& vocab_dir);
 
 }  // namespace megalith::data

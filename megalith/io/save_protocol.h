@@ -35,7 +35,8 @@ std::string temporary_suffix();
 
 inline constexpr std::string_view kManifestName = "MANIFEST";
 /// Files of a checkpoint that hold no tensors: the vocabulary.
-inline constexpr std::array<std::string_view, 3> kPlainFileNames = {"merges.txt", "tokenizer.json", "vocab.json"};
+inline constexpr std::array<std::string_view, 5> kPlainFileNames = {"merges.txt", "tokenizer.json", "tokenizer.model",
+                                                                    "vocab.json", "vocab.txt"};
 
 /// Makes root (durably) and an empty folder in it for the shards of a save. Called by one rank. Returns the folder.
 Path begin_save(Fs& fs, const Path& root, Index step);

@@ -417,7 +417,9 @@ TEST(Recipe, EveryKeyIsCheckedByItselfWithTheNearestName) {
     const std::string text = problem_of(kSmall, {setting});
     return text.substr(text.find('\n') + 3);
   };
-  EXPECT_EQ(problem("data.tokenizer=bite"), "data.tokenizer = bite: must be gpt2 or byte; did you mean byte?");
+  EXPECT_EQ(
+      problem("data.tokenizer=bite"),
+      "data.tokenizer = bite: must be gpt2, bpe, bert-uncased, bert-cased, sentencepiece or byte; did you mean byte?");
   EXPECT_EQ(problem("train.precision=b16"),
             "train.precision = b16: must be fp64, fp32, bf16 or fp16; did you mean bf16?");
   EXPECT_EQ(problem("optimizer.beta1=1"), "optimizer.beta1 = 1: must be in [0, 1)");

@@ -103,13 +103,57 @@ TEST(BpeVocabulary, ReadsTokenizerJson) {
   EXPECT_NE(error(nlohmann::ordered_json::array()).find("must be a JSON object"), std::string::npos);
 }
 
+TEST(BpeVocabulary, DoesAsTokenizerJsonSays) {
+  const TempDir dir;
+  const auto load = [&](const nlohmann::ordered_json& file) {
+    write_all(dir / "tokenizer.json", file.dump());
+    return ByteLevelBpe(load_bpe_vocabulary(*io::posix_fs(), dir.path()));
+  };
+  using WholeIds = std::vector<std::int32_t>;
+  auto file = whole_file({"ab", "abc", "bc"}, R"(["b c", "a b"])");  // abc 258, which no merge makes
+  const ByteLevelBpe plain = load(file);
+  EXPECT_EQ(plain.encode("abc"), (WholeIds{'a', 259}));
+  file["model"]["ignore_merges"] = true;
+  const ByteLevelBpe whole = load(file);
+  EXPECT_EQ(whole.encode("abc abc"), (WholeIds{258, ' ', 'a', 259})) << "a word that is a token, and one that is none";
+  EXPECT_NE(whole.content_hash(), plain.content_hash());
+
+  auto composed = whole_file({}, "[]");
+  composed["normalizer"] = {{"type", "NFC"}};
+  EXPECT_EQ(load(composed).encode("e\u0301"), (WholeIds{0xC3, 0xA9}));
+  EXPECT_NE(load(composed).content_hash(), load(whole_file({}, "[]")).content_hash());
+
+  composed["added_tokens"].push_back({{"id", 257}, {"content", "e\u0301x"}, {"special", false}});
+  EXPECT_EQ(load(composed).encode("\u00E9x"), WholeIds{257}) << "a token is composed as the text is";
+
+  auto literal = whole_file({}, "[]");
+  literal["added_tokens"].push_back({{"id", 258}, {"content", "<t>"}, {"special", false}, {"normalized", false}});
+  literal["added_tokens"].push_back({{"id", 260}, {"content", "<t>x"}, {"special", false}, {"normalized", false}});
+  literal["added_tokens"].push_back({{"id", 257}, {"content", "\u4E2D"}, {"special", false}});
+  const ByteLevelBpe literals = load(literal);
+  EXPECT_EQ(literals.encode("a<t><t>x<b"), (WholeIds{'a', 258, 260, '<', 'b'})) << "the longest of them";
+  EXPECT_EQ(literals.encode("<|endoftext|>").size(), 13u) << "special ones come from no text";
+  EXPECT_EQ(literals.encode("\u4E2D"), WholeIds{257});
+  EXPECT_EQ(literals.vocab_size(), 261) << "259 is a hole";
+  EXPECT_EQ(literals.token_bytes(259), "");
+
+  auto later = whole_file({"ab", "abc", "bc"}, R"(["a bc", "b c"])");  // the first uses what the second makes
+  EXPECT_EQ(load(later).encode("abc"), WholeIds{258});
+
+  auto end = whole_file({}, "[]");
+  end["model"]["vocab"].erase("<|endoftext|>");
+  end["added_tokens"] = {{{"id", 256}, {"content", "<|end_of_text|>"}, {"special", true}}};
+  EXPECT_EQ(load(end).end_of_document(), 256);
+}
+
 /// A change to a tokenizer.json: where, to what, and the error that names it; "" where it changes no ids.
 struct Change {
   const char *pointer, *value, *error;
 };
 const Change kChanges[] = {
     {"/model/type", R"("WordPiece")", R"(model.type = "WordPiece": must be "BPE")"},
-    {"/model/ignore_merges", "true", "model.ignore_merges = true: must be false: tokens come from merges alone"},
+    {"/model/ignore_merges", "true", ""},
+    {"/model/ignore_merges", "3", "model.ignore_merges = 3: must be true or false"},
     {"/model/ignore_merges", "false", ""},
     {"/model/byte_fallback", "true", "model.byte_fallback = true: must be false: every byte has a token"},
     {"/model/byte_fallback", "null", ""},
@@ -121,27 +165,48 @@ const Change kChanges[] = {
     {"/model/dropout", "0.0", ""},
     {"/model/dropout", "null", ""},
     {"/model/unk_token", R"("<unk>")", ""},
-    {"/normalizer", R"({"type": "NFC"})", R"(normalizer = {"type":"NFC"}: must be null: GPT-2 changes no text)"},
+    {"/normalizer", R"({"type": "NFC"})", ""},
+    {"/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}]})", ""},
+    {"/normalizer", R"({"type": "NFKC"})", R"(normalizer.type = "NFKC": must be NFC, or normalizer null)"},
+    {"/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Strip"}]})",
+     R"(normalizer.normalizers[1].type = "Strip": must be NFC)"},
     {"/normalizer", "{}", ""},
     {"/truncation", R"({"max_length": 8})", R"(truncation = {"max_length":8}: must be null: it would cut ids off)"},
     {"/padding", R"({"pad_id": 0})", R"(padding = {"pad_id":0}: must be null: it would add ids)"},
     {"/pre_tokenizer/type", R"("Whitespace")", R"(pre_tokenizer.type = "Whitespace": must be "ByteLevel")"},
     {"/pre_tokenizer", "null", R"(pre_tokenizer.type = null: must be "ByteLevel")"},
     {"/pre_tokenizer/add_prefix_space", "true", "pre_tokenizer.add_prefix_space = true: must be false"},
-    {"/pre_tokenizer/use_regex", "false", "pre_tokenizer.use_regex = false: must be true"},
+    {"/pre_tokenizer/use_regex", "false", ""},
+    {"/pre_tokenizer",
+     R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "\\p{L}+"}, "behavior": "Isolated"},
+         {"type": "Digits", "individual_digits": true}, {"type": "ByteLevel", "use_regex": false}]})",
+     ""},
+    {"/pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Digits"}]})",
+     R"(pre_tokenizer.pretokenizers[1].type = "Digits": must not be behind ByteLevel)"},
+    {"/pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [{"type": "Digits"}]})",
+     R"(pre_tokenizer.pretokenizers = [{"type":"Digits"}]: must end with ByteLevel)"},
+    {"/pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [{"type": "Punctuation"}]})",
+     R"(pre_tokenizer.pretokenizers[0].type = "Punctuation": must be Split, Digits or ByteLevel)"},
+    {"/pre_tokenizer",
+     R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "\\w+"}, "behavior": "Isolated"}]})",
+     R"(pre_tokenizer.pretokenizers[0].pattern = {"Regex":"\\w+"}: must not hold \w: )"},
+    {"/pre_tokenizer",
+     R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"String": " "}, "behavior": "Contiguous"}]})",
+     R"(pre_tokenizer.pretokenizers[0].behavior = "Contiguous": must be Isolated or Removed)"},
     {"/pre_tokenizer/trim_offsets", "true", ""},
     {"/post_processor", "null", ""},
     {"/post_processor", R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false})", ""},
-    {"/post_processor", R"({"type": "RobertaProcessing", "sep": ["</s>", 2]})",
-     R"(post_processor.type = "RobertaProcessing": must be ByteLevel: others add tokens to every text)"},
+    {"/post_processor", R"({"type": "RobertaProcessing", "sep": ["</s>", 2]})", ""},
     {"/post_processor", R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}]})", ""},
     {"/post_processor",
-     R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}]})",
-     R"(post_processor.single[1] = {"SpecialToken":{"id":"</s>"}}: must not be there: it adds a token to every text)"},
-    {"/post_processor", R"({"type": "Sequence", "processors": [{"type": "ByteLevel"}, {"type": "BertProcessing"}]})",
-     R"(post_processor.processors[1].type = "BertProcessing": must be ByteLevel)"},
+     R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}]})", ""},
+    {"/post_processor", R"({"type": "Sequence", "processors": [{"type": "ByteLevel"}, {"type": "Other"}]})",
+     R"(post_processor.processors[1].type = "Other": must be ByteLevel)"},
     {"/post_processor", R"({"type": "Sequence", "processors": [{"type": "ByteLevel"}]})", ""},
-    {"/added_tokens/0/special", "false", "added_tokens[0].special = false: must be true: a text that holds"},
+    {"/added_tokens/0", R"({"id": 256, "content": "<|endoftext|>", "special": false})", ""},
+    {"/added_tokens/0", R"({"id": 256, "content": "<|endoftext|>", "special": false, "lstrip": true})",
+     "added_tokens[0].lstrip = true: must be false for a token that is not special"},
+    {"/added_tokens/0/content", R"("")", "added_tokens[0].content = \"\": must not be empty"},
     {"/added_tokens/0/id", "7", "added_tokens[0].id = 7: the vocabulary has this token under 256"},
     {"/added_tokens", "null", ""},
     {"/decoder", R"({"type": "ByteLevel"})", ""},

@@ -62,11 +62,7 @@ std::vector<std::string> pieces(std::string_view text) {
   const PreTokenizer pre_tokenizer;
   PreTokenizer::Match match(pre_tokenizer);
   std::vector<std::string> found;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = pre_tokenizer.piece_end(text, begin, match);
-    found.emplace_back(text.substr(begin, end - begin));
-    begin = end;
-  }
+  pre_tokenizer.pieces(text, match, [&](std::string_view piece) { found.emplace_back(piece); });
   return found;
 }
 
@@ -164,15 +160,17 @@ TEST(ByteTokenizer, IdsAreBytes) {
 
 TEST(Tokenizer, UnknownNameIsExplained) {
   const auto fs = io::posix_fs();
-  EXPECT_EQ(error_of<ConfigError>([&] { make_tokenizer("gtp2", {}, *fs); }),
-            "tokenizer = \"gtp2\": must be gpt2 or byte; did you mean gpt2?");
-  EXPECT_EQ(error_of<ConfigError>([&] { make_tokenizer("gpt2", {}, *fs); }),
-            "vocab_dir is not set: the gpt2 tokenizer reads encoder.json and vocab.bpe from that folder");
-  const TempDir empty;
   EXPECT_EQ(
-      error_of<InputError>([&] { make_tokenizer("gpt2", empty.path(), *fs); }),
-      str("[gpt2 tokenizer] ", (empty / "encoder.json").string(),
-          ": not found, nor vocab.json beside it; set vocab_dir to the folder with GPT-2's two vocabulary files"));
+      error_of<ConfigError>([&] { make_tokenizer("gtp2", {}, *fs); }),
+      "tokenizer = \"gtp2\": must be gpt2, bpe, bert-uncased, bert-cased, sentencepiece or byte; did you mean gpt2?");
+  EXPECT_EQ(
+      error_of<ConfigError>([&] { make_tokenizer("gpt2", {}, *fs); }),
+      "vocab_dir is not set: the gpt2 tokenizer reads tokenizer.json, or encoder.json and vocab.bpe, from that folder");
+  const TempDir empty;
+  EXPECT_EQ(error_of<InputError>([&] { make_tokenizer("gpt2", empty.path(), *fs); }),
+            str("[gpt2 tokenizer] ", (empty / "encoder.json").string(),
+                ": not found, nor vocab.json beside it; set vocab_dir to the folder with the vocabulary's two files or "
+                "tokenizer.json"));
 }
 
 TEST(StreamDecoder, ShowsWholeCharactersOnly) {

@@ -1,0 +1,345 @@
+#include "megalith/data/tokenizer_trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/clock.h"
+#include "megalith/base/error.h"
+#include "megalith/base/problems.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/base/utf8.h"
+#include "megalith/data/bert_text.h"
+#include "megalith/data/bpe_vocabulary.h"
+#include "megalith/data/json_text.h"
+#include "megalith/data/ordered_work.h"
+#include "megalith/data/pre_tokenizer.h"
+#include "megalith/data/sentencepiece.h"
+#include "megalith/data/unicode_text.h"
+#include "megalith/io/reader.h"
+
+namespace megalith::data {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 4> kTypeNames = {"bpe", "wordpiece", "sentencepiece-unigram",
+                                                        "sentencepiece-bpe"};
+constexpr std::string_view kEndOfDocument = "<|endoftext|>";
+constexpr std::string_view kContinuation = "##";
+constexpr std::size_t kMostCharacters = 1000;  // of a WordPiece vocabulary
+
+/// The counts of one block.
+struct BlockWords {
+  WordCounts words;
+  std::uint64_t documents = 0, text_bytes = 0;
+};
+
+std::vector<std::string> with_needed(std::vector<std::string> needed, const std::vector<std::string>& more) {
+  for (const std::string& special : more)
+    if (std::ranges::find(needed, special) == needed.end()) needed.push_back(special);
+  return needed;
+}
+
+std::vector<std::string> specials_of(const TrainerOptions& options) {
+  if (options.type == TokenizerType::wordpiece)
+    return with_needed({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}, options.specials);
+  if (options.type == TokenizerType::bpe) return with_needed({std::string(kEndOfDocument)}, options.specials);
+  return options.specials;
+}
+
+void check_trainer(const TrainerOptions& options) {
+  Problems problems;
+  const auto specials = static_cast<std::int64_t>(specials_of(options).size());
+  const std::int64_t least = options.type == TokenizerType::bpe         ? 256 + specials
+                             : options.type == TokenizerType::wordpiece ? specials + 2
+                                                                        : 8;
+  problems.require(!options.inputs.empty(), "--input", "", "must name at least one file");
+  problems.require(options.vocab_size >= least && options.vocab_size <= (std::int64_t{1} << 24), "--vocab-size",
+                   options.vocab_size,
+                   str("must be ", least, " to ", std::int64_t{1} << 24,
+                       options.type == TokenizerType::bpe ? ": 256 bytes and the special tokens come first" : ""));
+  problems.require(options.threads >= 1, "--threads", options.threads, "must be at least 1");
+  problems.require(options.memory_bytes >= (std::uint64_t{16} << 20), "--memory", options.memory_bytes,
+                   "must be at least 16 MiB");
+  problems.require(!(options.lowercase && options.type == TokenizerType::bpe), "--lowercase", "true",
+                   "is of wordpiece and sentencepiece-*: byte-level BPE keeps the text");
+  for (const std::string& special : options.specials) {
+    problems.require(!special.empty() && is_utf8(special) && special.find_first_of("\r\n") == std::string::npos,
+                     "--special", io::printable(special), "must be a line of UTF-8 text");
+    problems.require(std::ranges::count(options.specials, special) == 1, "--special", io::printable(special),
+                     "is there twice");
+  }
+  problems.throw_if_any("tokenizer train");
+}
+
+ordered_json added_tokens(const std::vector<std::string>& specials) {
+  ordered_json added = ordered_json::array();
+  for (std::size_t id = 0; id < specials.size(); ++id)
+    added.push_back({{"id", id},
+                     {"content", specials[id]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  return added;
+}
+
+ordered_json vocab_of(const std::vector<std::string>& tokens) {
+  ordered_json vocab = ordered_json::object();
+  for (std::size_t id = 0; id < tokens.size(); ++id) vocab.push_back({tokens[id], id});
+  return vocab;
+}
+
+std::vector<TrainedFile> bpe_files(const LearnedBpe& learned, const std::vector<std::string>& specials) {
+  std::string merges_txt = "#version: 0.2\n";
+  ordered_json merges = ordered_json::array();
+  for (const PairMerger::Merge& merge : learned.merges) {
+    const std::string& left = learned.tokens[static_cast<std::size_t>(merge.left)];
+    const std::string& right = learned.tokens[static_cast<std::size_t>(merge.right)];
+    merges_txt += str(left, ' ', right, '\n');
+    merges.push_back({left, right});
+  }
+  const ordered_json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  const ordered_json vocab = vocab_of(learned.tokens);
+  const ordered_json whole = {{"version", "1.0"},
+                              {"truncation", nullptr},
+                              {"padding", nullptr},
+                              {"added_tokens", added_tokens(specials)},
+                              {"normalizer", nullptr},
+                              {"pre_tokenizer", byte_level},
+                              {"post_processor", nullptr},
+                              {"decoder", byte_level},
+                              {"model",
+                               {{"type", "BPE"},
+                                {"dropout", nullptr},
+                                {"unk_token", nullptr},
+                                {"continuing_subword_prefix", nullptr},
+                                {"end_of_word_suffix", nullptr},
+                                {"fuse_unk", false},
+                                {"byte_fallback", false},
+                                {"ignore_merges", false},
+                                {"vocab", vocab},
+                                {"merges", merges}}}};
+  return {{"vocab.json", vocab.dump() + "\n"}, {"merges.txt", merges_txt}, {"tokenizer.json", whole.dump(1) + "\n"}};
+}
+
+std::vector<TrainedFile> wordpiece_files(const std::vector<std::string>& tokens,
+                                         const std::vector<std::string>& specials, bool lowercase) {
+  std::string vocab_txt;
+  for (const std::string& token : tokens) vocab_txt += token + "\n";
+  const auto id_of = [&](std::string_view token) { return std::ranges::find(tokens, token) - tokens.begin(); };
+  const auto piece = [](const char* kind, const char* id, int type) {
+    return ordered_json{{kind, {{"id", id}, {"type_id", type}}}};
+  };
+  const auto special = [&](const char* token) {
+    return ordered_json{{"id", token}, {"ids", {id_of(token)}}, {"tokens", {token}}};
+  };
+  const ordered_json whole = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", added_tokens(specials)},
+      {"normalizer",
+       {{"type", "BertNormalizer"},
+        {"clean_text", true},
+        {"handle_chinese_chars", true},
+        {"strip_accents", nullptr},
+        {"lowercase", lowercase}}},
+      {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+      {"post_processor",
+       {{"type", "TemplateProcessing"},
+        {"single", {piece("SpecialToken", "[CLS]", 0), piece("Sequence", "A", 0), piece("SpecialToken", "[SEP]", 0)}},
+        {"pair",
+         {piece("SpecialToken", "[CLS]", 0), piece("Sequence", "A", 0), piece("SpecialToken", "[SEP]", 0),
+          piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)}},
+        {"special_tokens", {{"[CLS]", special("[CLS]")}, {"[SEP]", special("[SEP]")}}}}},
+      {"decoder", {{"type", "WordPiece"}, {"prefix", kContinuation}, {"cleanup", true}}},
+      {"model",
+       {{"type", "WordPiece"},
+        {"unk_token", "[UNK]"},
+        {"continuing_subword_prefix", kContinuation},
+        {"max_input_chars_per_word", 100},
+        {"vocab", vocab_of(tokens)}}}};
+  return {{"vocab.txt", vocab_txt}, {"tokenizer.json", whole.dump(1) + "\n"}};
+}
+
+}  // namespace
+
+TokenizerType tokenizer_type_named(std::string_view name) {
+  const auto found = std::ranges::find(kTypeNames, name);
+  if (found != kTypeNames.end()) return static_cast<TokenizerType>(found - kTypeNames.begin());
+  const std::string_view near = nearest(name, kTypeNames);
+  throw ConfigError(str("--type ", name, ": must be bpe, wordpiece, sentencepiece-unigram or sentencepiece-bpe",
+                        near.empty() ? std::string() : str("; did you mean ", near, "?")));
+}
+
+WordCounts count_words(io::Fs& fs, const TrainerOptions& options, const CorpusReader::NextCut& next_cut,
+                       const std::function<WordCutter()>& make_cutter, TrainerReport& report) {
+  CorpusReader::Options reading = options.reading;
+  reading.key = options.key;
+  CorpusReader reader(fs, options.inputs, next_cut, reading);
+  report.stored_bytes = static_cast<std::uint64_t>(reader.total_bytes());
+  WordCounts all(options.memory_bytes);
+  std::uint64_t read = 0;
+  struct Counted {
+    BlockWords words;
+    std::uint64_t stored = 0;
+  };
+  work_in_order<Counted>(
+      options.threads, [&] { return reader.next(); },
+      [&] {
+        return [cut = make_cutter(), text = CorpusText(options.key)](const CorpusBlock& block, Counted& out) mutable {
+          out.words.words.clear();
+          out.words.documents = out.words.text_bytes = 0;
+          out.stored = static_cast<std::uint64_t>(block.bytes);
+          for (const CorpusPiece& piece : block.pieces) {
+            const std::string_view bytes = text.of(block, piece);
+            cut(bytes, out.words.words);
+            out.words.documents += piece.ends_document ? 1 : 0;
+            out.words.text_bytes += bytes.size();
+          }
+        };
+      },
+      [&](const Counted& out) {
+        all.add(out.words.words);
+        report.documents += out.words.documents;
+        report.text_bytes += out.words.text_bytes;
+        read += out.stored;
+        if (options.progress) options.progress(read, report.stored_bytes, "bytes");
+      });
+  report.words = all.size();
+  report.dropped_words = all.dropped_words();
+  report.dropped_occurrences = all.dropped_occurrences();
+  report.occurrences = all.dropped_occurrences();
+  for (std::size_t i = 0; i < all.size(); ++i) report.occurrences += all[i].count;
+  if (all.size() == 0)
+    throw InputError(str("[input] no text in ", report.stored_bytes, " bytes of ", options.inputs.size(),
+                         options.inputs.size() == 1 ? " file" : " files", ": there is nothing to learn from"));
+  return all;
+}
+
+LearnedBpe learn_bpe(const WordCounts& words, const std::vector<std::string>& specials,
+                     const PairMerger::Options& options) {
+  LearnedBpe learned{.tokens = specials, .merges = {}};
+  // In the order of their characters, as the tokenizers library has them.
+  std::map<std::string, unsigned> bytes;
+  for (unsigned byte = 0; byte < 256; ++byte) bytes.emplace(byte_spelling(static_cast<unsigned char>(byte)), byte);
+  std::array<std::int32_t, 256> id_of{};
+  for (const auto& [spelling, byte] : bytes) {
+    id_of[byte] = static_cast<std::int32_t>(learned.tokens.size());
+    learned.tokens.push_back(spelling);
+  }
+  PairMerger merger;
+  std::vector<std::int32_t> symbols;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    symbols.clear();
+    for (const char c : words[i].text) symbols.push_back(id_of[static_cast<unsigned char>(c)]);
+    if (symbols.size() > 1) merger.add_word(symbols, words[i].count);
+  }
+  PairMerger::Options joining = options;
+  joining.join = [](const std::string& left, const std::string& right) { return left + right; };
+  learned.merges = merger.learn(learned.tokens, joining);
+  return learned;
+}
+
+std::vector<std::string> learn_wordpiece(const WordCounts& words, const std::vector<std::string>& specials,
+                                         const PairMerger::Options& options) {
+  std::map<char32_t, std::uint64_t> counts;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    for (std::size_t at = 0; at < words[i].text.size();) counts[next_character(words[i].text, at)] += words[i].count;
+  std::vector<std::pair<char32_t, std::uint64_t>> characters(counts.begin(), counts.end());
+  std::ranges::stable_sort(characters, std::greater{}, &std::pair<char32_t, std::uint64_t>::second);
+  const auto room = (static_cast<std::size_t>(options.vocab_size) - specials.size()) / 2;
+  characters.resize(std::min({characters.size(), kMostCharacters, room}));
+  std::ranges::sort(characters);
+
+  std::vector<std::string> tokens = specials;
+  struct Ids {
+    std::int32_t first, later;
+  };
+  std::map<char32_t, Ids> ids;
+  for (const auto& [c, count] : characters) {
+    ids[c].first = static_cast<std::int32_t>(tokens.size());
+    append_utf8(c, tokens.emplace_back());
+  }
+  for (const auto& [c, count] : characters) {
+    ids[c].later = static_cast<std::int32_t>(tokens.size());
+    append_utf8(c, tokens.emplace_back(kContinuation));
+  }
+  PairMerger merger;
+  std::vector<std::int32_t> symbols;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    symbols.clear();
+    for (std::size_t at = 0; at < words[i].text.size();) {
+      const bool is_first = at == 0;
+      const auto found = ids.find(next_character(words[i].text, at));
+      if (found != ids.end()) symbols.push_back(is_first ? found->second.first : found->second.later);
+    }
+    if (symbols.size() > 1) merger.add_word(symbols, words[i].count);
+  }
+  PairMerger::Options joining = options;
+  joining.join = [](const std::string& left, const std::string& right) {
+    return left + (right.starts_with(kContinuation) ? right.substr(kContinuation.size()) : right);
+  };
+  merger.learn(tokens, joining);
+  return tokens;
+}
+
+TrainedTokenizer train_tokenizer(io::Fs& fs, const TrainerOptions& options) {
+  check_trainer(options);
+  const std::vector<std::string> specials = specials_of(options);
+  TrainedTokenizer trained;
+  TrainerReport& report = trained.report;
+  if (options.type == TokenizerType::sentencepiece_unigram || options.type == TokenizerType::sentencepiece_bpe)
+    return train_sentencepiece(fs, options);
+  PairMerger::Options learning{.vocab_size = options.vocab_size, .min_frequency = options.min_frequency, .join = {}};
+  if (options.progress)
+    learning.progress = [&](std::int64_t tokens) {
+      options.progress(static_cast<std::uint64_t>(tokens), static_cast<std::uint64_t>(options.vocab_size), "tokens");
+    };
+  const double start = monotonic_s();
+  if (options.type == TokenizerType::bpe) {
+    const PreTokenizer cutter;
+    const auto next_cut = [&](std::string_view text, std::size_t from) { return cutter.next_cut(text, from); };
+    const WordCounts words = count_words(
+        fs, options, next_cut,
+        [&]() -> WordCutter {
+          return [&cutter, match = PreTokenizer::Match(cutter)](std::string_view text, WordCounts& counts) mutable {
+            cutter.pieces(text, match, [&](std::string_view word) { counts.add(word); });
+          };
+        },
+        report);
+    report.read_s = monotonic_s() - start;
+    const LearnedBpe learned = learn_bpe(words, specials, learning);
+    report.merges = learned.merges.size();
+    report.tokens = static_cast<std::int64_t>(learned.tokens.size());
+    report.learn_s = monotonic_s() - start - report.read_s;
+    trained.files = bpe_files(learned, specials);
+    return trained;
+  }
+  const BertTextOptions text_options{.strip_accents = options.lowercase, .lowercase = options.lowercase};
+  const WordCounts words = count_words(
+      fs, options, next_blank,
+      [&]() -> WordCutter {
+        return [cutter = std::make_shared<BertText>(text_options)](std::string_view text, WordCounts& counts) {
+          cutter->words(text, [&](std::string_view word) { counts.add(word); });
+        };
+      },
+      report);
+  report.read_s = monotonic_s() - start;
+  const std::vector<std::string> tokens = learn_wordpiece(words, specials, learning);
+  report.tokens = static_cast<std::int64_t>(tokens.size());
+  report.learn_s = monotonic_s() - start - report.read_s;
+  trained.files = wordpiece_files(tokens, specials, options.lowercase);
+  return trained;
+}
+
+}  // namespace megalith::data

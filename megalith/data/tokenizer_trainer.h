@@ -1,0 +1,77 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "megalith/data/corpus_reader.h"
+#include "megalith/data/pair_merger.h"
+#include "megalith/data/word_counts.h"
+#include "megalith/io/fs.h"
+
+namespace megalith::data {
+
+enum class TokenizerType { bpe, wordpiece, sentencepiece_unigram, sentencepiece_bpe };
+/// "bpe", "wordpiece", "sentencepiece-unigram", "sentencepiece-bpe"; throws ConfigError for another.
+TokenizerType tokenizer_type_named(std::string_view name);
+
+struct TrainerOptions {
+  TokenizerType type = TokenizerType::bpe;
+  std::vector<io::Path> inputs;
+  std::string key = "text";
+  CorpusReader::Options reading{};
+  std::int64_t vocab_size = 0;
+  std::uint64_t min_frequency = 2;                      ///< a rarer pair is not merged
+  std::vector<std::string> specials{};                  ///< besides those that the type needs
+  bool lowercase = false;                               ///< not of bpe
+  int threads = 1;                                      ///< the files are the same for any number
+  std::uint64_t memory_bytes = std::uint64_t{4} << 30;  ///< of the table of words; above it the rarest go
+  /// Called by one thread at a time: bytes read of all, then tokens made of all.
+  std::function<void(std::uint64_t done, std::uint64_t all, std::string_view unit)> progress{};
+};
+
+struct TrainerReport {
+  std::uint64_t documents = 0, stored_bytes = 0, text_bytes = 0;
+  std::uint64_t words = 0, occurrences = 0;                  ///< different ones that were learned from, and all
+  std::uint64_t dropped_words = 0, dropped_occurrences = 0;  ///< for lack of memory
+  std::int64_t tokens = 0;
+  std::uint64_t merges = 0;
+  double read_s = 0, learn_s = 0;
+};
+
+/// A file of a tokenizer.
+struct TrainedFile {
+  std::string name, text;
+};
+struct TrainedTokenizer {
+  std::vector<TrainedFile> files;  ///< what make_tokenizer() reads, and what other programs want
+  TrainerReport report;
+};
+
+/// Learns a vocabulary from the text of files.
+///   bpe        vocab.json, merges.txt, tokenizer.json: GPT-2's way of cutting, the special tokens first, then the 256
+///              bytes, then the merges. The merges are those of tokenizers 0.23.3 with the same settings.
+///   wordpiece  vocab.txt, tokenizer.json: BERT's way of cutting, [PAD] [UNK] [CLS] [SEP] [MASK] first, then the
+///              characters (the 1000 most frequent, and fewer where the vocabulary is small), then the merges.
+///   sentencepiece-*  tokenizer.model, by the library.
+/// Throws ConfigError naming every setting that breaks a rule, InputError naming file and line.
+TrainedTokenizer train_tokenizer(io::Fs& fs, const TrainerOptions& options);
+
+/// Words of one text, cut for a type; one per thread.
+using WordCutter = std::function<void(std::string_view text, WordCounts& words)>;
+/// Counts the words of files.
+WordCounts count_words(io::Fs& fs, const TrainerOptions& options, const CorpusReader::NextCut& next_cut,
+                       const std::function<WordCutter()>& make_cutter, TrainerReport& report);
+
+/// Learns from counted words.
+struct LearnedBpe {
+  std::vector<std::string> tokens;  ///< by id, spelt in the characters of byte-level BPE
+  std::vector<PairMerger::Merge> merges;
+};
+LearnedBpe learn_bpe(const WordCounts& words, const std::vector<std::string>& specials,
+                     const PairMerger::Options& options);
+/// Tokens by id.
+std::vector<std::string> learn_wordpiece(const WordCounts& words, const std::vector<std::string>& specials,
+                                         const PairMerger::Options& options);
+
+}  // namespace megalith::data
