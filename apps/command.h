@@ -13,6 +13,7 @@ void add_groups(CLI::App& program);
 void add_graphs(CLI::App& program);
 void add_schedule(CLI::App& program);
 void add_tokenize(CLI::App& program);
+void add_tokenizer_command(CLI::App& program);
 void add_data(CLI::App& program);
 /// Adds clean to `data`.
 void add_data_clean(CLI::App& data_command);

@@ -212,6 +212,7 @@ int run(int argc, char** argv) {
   add_plan(program);
   add_recipe(program);
   add_tokenize(program);
+  add_tokenizer_command(program);
   add_data(program);
   add_checkpoint(program);
   add_groups(program);

@@ -154,7 +154,8 @@ constexpr OtherName kOtherNames[] = {
     {"train_split val_split validation_split", "data.split", "It is the fraction trained on, \"0.9\", or \"969,30,1\""},
     {"vocab_file merge_file merges_file vocab_path tokenizer_model tokenizer_path tokenizer_file", "data.vocab_dir",
      "It is the folder with encoder.json and vocab.bpe, or tokenizer.json"},
-    {"tokenizer_type tokenizer_name", "data.tokenizer", "Kinds are gpt2, bpe, bert-uncased, bert-cased, sentencepiece and byte"},
+    {"tokenizer_type tokenizer_name", "data.tokenizer",
+     "Kinds are gpt2, bpe, bert-uncased, bert-cased, sentencepiece and byte"},
     {"num_workers dataloader_num_workers dataloader_type data_cache_path mock_data", "",
      "Token files are mapped and need no workers or cache; leave it out"},
     // [checkpoint], [log], [graphs], [device]

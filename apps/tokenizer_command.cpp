@@ -1,0 +1,243 @@
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/base/utf8.h"
+#include "megalith/corpus/staged_file.h"
+#include "megalith/data/input_files.h"
+#include "megalith/data/tokenizer_trainer.h"
+#include "megalith/data/vocabulary_files.h"
+
+#include "apps/command.h"
+#include "apps/corpus_options.h"
+#include "apps/launch.h"
+#include "apps/version.h"
+#include "apps/vocabulary.h"
+
+namespace megalith::apps {
+namespace {
+
+using TokenizerJsonText = nlohmann::ordered_json;
+
+struct TrainArguments {
+  std::string type, output, format = "auto";
+  std::vector<std::string> inputs;
+  std::uint64_t max_line = std::uint64_t{256} << 20;
+  data::TrainerOptions options;
+};
+
+TokenizerJsonText report_json(const TrainArguments& arguments, const data::TrainedTokenizer& trained) {
+  const data::TrainerOptions& options = arguments.options;
+  const data::TrainerReport& report = trained.report;
+  TokenizerJsonText files = TokenizerJsonText::array();
+  for (const data::TrainedFile& file : trained.files)
+    files.push_back({{"file", file.name}, {"bytes", file.text.size()}});
+  const auto rate = [&](double seconds) {
+    return static_cast<double>(report.text_bytes) / 1e6 / std::max(seconds, 1e-9);
+  };
+  return {{"version", std::string(version())},
+          {"settings",
+           {{"command", "tokenizer train"},
+            {"type", arguments.type},
+            {"vocab_size", options.vocab_size},
+            {"min_frequency", options.min_frequency},
+            {"special", options.specials},
+            {"lowercase", options.lowercase},
+            {"memory", options.memory_bytes},
+            {"key", options.key}}},
+          {"input", {{"files", options.inputs.size()}, {"stored_bytes", report.stored_bytes}}},
+          {"documents", report.documents},
+          {"text_bytes", report.text_bytes},
+          {"words", {{"different", report.words}, {"all", report.occurrences}}},
+          {"dropped_for_memory", {{"words", report.dropped_words}, {"occurrences", report.dropped_occurrences}}},
+          {"tokens", report.tokens},
+          {"merges", report.merges},
+          {"stages",
+           {{{"stage", "read"}, {"seconds", report.read_s}, {"text_mb_per_s", rate(report.read_s)}},
+            {{"stage", "learn"}, {"seconds", report.learn_s}}}},
+          {"files", files}};
+}
+
+void run_tokenizer_train(const TrainArguments& arguments) {
+  const std::shared_ptr<io::Fs> fs = rank_fs(0);
+  data::TrainerOptions options = arguments.options;
+  options.type = data::tokenizer_type_named(arguments.type);
+  options.reading.format = data::format_named(arguments.format);
+  options.reading.max_line_bytes = static_cast<Index>(arguments.max_line);
+  corpus::require_empty(*fs, arguments.output);
+  options.inputs = data::input_files(*fs, arguments.inputs);
+  if (::isatty(STDERR_FILENO) == 1)
+    options.progress = [](std::uint64_t done, std::uint64_t all, std::string_view unit) {
+      const bool is_bytes = unit == "bytes";
+      const auto shown = [&](std::uint64_t n) {
+        return is_bytes ? human_bytes(static_cast<Index>(n)) : std::to_string(n);
+      };
+      std::fprintf(stderr, "\r%s of %s%s \x1b[K", shown(done).c_str(), shown(all).c_str(), is_bytes ? "" : " tokens");
+    };
+  const data::TrainedTokenizer trained = data::train_tokenizer(*fs, options);
+  if (options.progress) std::fputs("\r\x1b[K", stderr);
+  const data::TrainerReport& report = trained.report;
+  const io::Path output = arguments.output;
+  fs->make_dir(output);
+  for (const data::TrainedFile& file : trained.files) corpus::publish_small(*fs, output / file.name, file.text);
+  TrainArguments asked = arguments;
+  asked.options = options;
+  corpus::publish_small(*fs, output / "report.json", report_json(asked, trained).dump(1) + "\n");
+  if (report.dropped_words > 0)
+    std::fprintf(stderr, "warning: --memory %s left out %llu rare words (%llu of %llu occurrences)\n",
+                 human_bytes(static_cast<Index>(options.memory_bytes)).c_str(),
+                 static_cast<unsigned long long>(report.dropped_words),
+                 static_cast<unsigned long long>(report.dropped_occurrences),
+                 static_cast<unsigned long long>(report.occurrences));
+  if (report.tokens < options.vocab_size)
+    std::fprintf(stderr, "warning: %lld tokens, not %lld: no other pair occurs %llu times\n",
+                 static_cast<long long>(report.tokens), static_cast<long long>(options.vocab_size),
+                 static_cast<unsigned long long>(options.min_frequency));
+  std::fprintf(
+      stderr, "%s: %lld tokens from %llu documents, %s of text, %llu different words; read %.1f s, learnt %.1f s\n",
+      arguments.output.c_str(), static_cast<long long>(report.tokens),
+      static_cast<unsigned long long>(report.documents), human_bytes(static_cast<Index>(report.text_bytes)).c_str(),
+      static_cast<unsigned long long>(report.words), report.read_s, report.learn_s);
+}
+
+void add_tokenizer_train(CLI::App& parent) {
+  CLI::App* command = parent.add_subcommand("train", "Learn a vocabulary from text");
+  const auto arguments = std::make_shared<TrainArguments>();
+  data::TrainerOptions& options = arguments->options;
+  command->add_option("--type", arguments->type, "bpe, wordpiece, sentencepiece-unigram or sentencepiece-bpe")
+      ->required();
+  command->add_option("--vocab-size", options.vocab_size, "Tokens, special ones among them")->required();
+  command
+      ->add_option("--input", arguments->inputs,
+                   "Text, JSON lines or Parquet, compressed or not: files, folders, patterns in quotes")
+      ->required();
+  command->add_option("--output", arguments->output, "Folder of the vocabulary's files and report.json")->required();
+  command->add_option("--min-frequency", options.min_frequency, "A rarer pair is not merged")
+      ->check(between(1, std::int64_t{1} << 32))
+      ->capture_default_str();
+  command->add_option("--special", options.specials,
+                      "Special tokens besides <|endoftext|> (bpe) or [PAD] [UNK] [CLS] [SEP] [MASK] (wordpiece)");
+  command->add_flag("--lowercase", options.lowercase, "Lower case, without accents; not of bpe");
+  add_key_and_format(*command, options.key, arguments->format);
+  command->add_option("--split-on", options.reading.split_on,
+                      "Line that stands between the documents of a text file (default: a file is one document)");
+  add_threads(*command, options.threads);
+  command
+      ->add_option("--memory", options.memory_bytes, "Of the table of words; above it the rarest go, and are counted")
+      ->transform(CLI::AsSizeValue(true))
+      ->default_str("4GiB");
+  command->add_option("--max-line", arguments->max_line, "Most bytes of a document")
+      ->transform(CLI::AsSizeValue(true))
+      ->default_str("256MiB");
+  command->footer(
+      "  megalith tokenizer train --type bpe --vocab-size 32000 --input 'corpus/*.jsonl.zst' --output out/bpe\n"
+      "  megalith data build --tokenizer bpe --vocab-dir out/bpe --input 'corpus/*.jsonl.zst' --output out/corpus");
+  command->callback([arguments] { run_tokenizer_train(*arguments); });
+}
+
+struct TokenizerInfoArguments {
+  std::string folder, tokenizer, text, format = "text";
+};
+
+/// What a folder's files are, by their names and, of tokenizer.json, the model's type.
+std::string tokenizer_in(io::Fs& fs, const io::Path& folder) {
+  if (fs.exists(folder / "tokenizer.json")) {
+    const std::string text(fs.map(folder / "tokenizer.json").text());
+    const auto tree = nlohmann::json::parse(text, nullptr, false);
+    const auto at = [](const nlohmann::json& value, const char* key) {
+      return value.is_object() && value.contains(key) ? value[key] : nlohmann::json();
+    };
+    if (at(at(tree, "model"), "type") != "WordPiece") return "bpe";
+    return at(at(tree, "normalizer"), "lowercase") == false ? "bert-cased" : "bert-uncased";
+  }
+  if (fs.exists(folder / "vocab.txt")) return "bert-uncased";
+  if (fs.exists(folder / "encoder.json") || fs.exists(folder / "vocab.json")) return "bpe";
+  if (fs.is_dir(folder)) {
+    for (const std::string& name : fs.list(folder))
+      if (io::Path(name).extension() == ".model") return "sentencepiece";
+  }
+  throw InputError(
+      str("[tokenizer info] ", folder.string(),
+          ": no vocabulary there; looked for tokenizer.json, vocab.txt, encoder.json, vocab.json, *.model"));
+}
+
+void run_tokenizer_info(const TokenizerInfoArguments& arguments) {
+  const std::shared_ptr<io::Fs> fs = rank_fs(0);
+  const std::string name = arguments.tokenizer.empty() ? tokenizer_in(*fs, arguments.folder) : arguments.tokenizer;
+  const auto tokenizer = data::make_tokenizer(name, arguments.folder, *fs);
+  TokenizerJsonText info;
+  info["tokenizer"] = name;
+  info["tokens"] = tokenizer->vocab_size();
+  TokenizerJsonText specials = TokenizerJsonText::object();
+  constexpr std::pair<const char*, data::Special> kRoles[] = {{"cls", data::Special::cls},
+                                                              {"sep", data::Special::sep},
+                                                              {"mask", data::Special::mask},
+                                                              {"pad", data::Special::pad},
+                                                              {"unk", data::Special::unk}};
+  specials["end_of_document"] = tokenizer->end_of_document();
+  for (const auto& [role, which] : kRoles)
+    if (const auto id = tokenizer->special(which)) specials[role] = *id;
+  info["special_tokens"] = specials;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(tokenizer->vocab_size()));
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i);
+  const std::size_t shown = std::min<std::size_t>(10, ids.size());
+  std::ranges::partial_sort(ids, ids.begin() + static_cast<std::ptrdiff_t>(shown), [&](std::int32_t a, std::int32_t b) {
+    const std::size_t left = tokenizer->token_bytes(a).size(), right = tokenizer->token_bytes(b).size();
+    return left != right ? left > right : a < b;
+  });
+  TokenizerJsonText longest = TokenizerJsonText::array();
+  for (std::size_t i = 0; i < shown; ++i)
+    longest.push_back({{"id", ids[i]}, {"bytes", repair_utf8(tokenizer->token_bytes(ids[i]))}});
+  info["longest_tokens"] = longest;
+  if (!arguments.text.empty()) {
+    data::require_file(*fs, arguments.text, "--text");
+    const std::string text = repair_utf8(fs->map(arguments.text).text());
+    const std::size_t count = tokenizer->encode(text).size();
+    info["text_bytes"] = text.size();
+    info["text_tokens"] = count;
+    info["bytes_per_token"] = count == 0
+                                  ? TokenizerJsonText(nullptr)
+                                  : TokenizerJsonText(static_cast<double>(text.size()) / static_cast<double>(count));
+  }
+  if (arguments.format == "json") {
+    std::cout << info.dump() << '\n';
+    return;
+  }
+  for (const auto& [key, value] : info.items())
+    std::cout << key << std::string(20 - key.size(), ' ')
+              << (value.is_string() ? value.get<std::string>() : value.dump()) << '\n';
+}
+
+void add_tokenizer_info(CLI::App& parent) {
+  CLI::App* command = parent.add_subcommand("info", "Check a vocabulary and print what is in it");
+  const auto arguments = std::make_shared<TokenizerInfoArguments>();
+  command->add_option("DIR", arguments->folder, "Folder of its files")->required();
+  command->add_option("--tokenizer", arguments->tokenizer,
+                      data::tokenizer_names_text() + " (default: by the files; vocab.txt is bert-uncased)");
+  command->add_option("--text", arguments->text, "Also print how many bytes of this file a token stands for");
+  command->add_option("--format", arguments->format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->footer("  megalith tokenizer info out/bpe --text held-out.txt");
+  command->callback([arguments] { run_tokenizer_info(*arguments); });
+}
+
+}  // namespace
+
+void add_tokenizer_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("tokenizer", "Train and inspect vocabularies");
+  command->require_subcommand(1);
+  add_tokenizer_train(*command);
+  add_tokenizer_info(*command);
+}
+
+}  // namespace megalith::apps
