@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include <nlohmann/json.hpp>
 
@@ -113,12 +114,18 @@ std::string fit_text(const GpuSize& gpu, const PlannedRanks& planned) {
              recompute == nullptr ? "" : "; fits with " + recompute->settings(), "\n");
 }
 
-std::string recompute_text(const PlannedRanks& planned) {
+/// What each recomputation takes of the rank that takes most, and repeats of a step's FLOPs.
+std::string recompute_text(const config::RunPlan& plan, const PlannedRanks& planned) {
   if (planned.by_recompute.empty()) return "";
-  std::vector<std::vector<std::string>> rows = {{"recompute", "activations", "scratch", "largest rank"}};
+  const model::ModelSpec spec = model::model_spec(plan.model);
+  const double step = 3 * model::forward_flops_per_token(spec);
+  std::vector<std::vector<std::string>> rows = {
+      {"recompute", "repeated FLOPs", "activations", "scratch", "largest rank"}};
   for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
     const BytesByOwner& bytes = planned.by_recompute[i];
-    rows.push_back({train::recompute_choices()[i].name, human_bytes(of(bytes, "activations")),
+    const train::RecomputeChoice& choice = train::recompute_choices()[i];
+    const double repeated = model::repeated_flops_per_token(spec, choice.config) / step;
+    rows.push_back({choice.name, str(std::round(1000 * repeated) / 10, " %"), human_bytes(of(bytes, "activations")),
                     human_bytes(of(bytes, kScratchOwner)), human_bytes(total(bytes))});
   }
   return text_table(rows);
@@ -179,7 +186,7 @@ std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned) 
   text += str("largest: rank ", planned.largest(), ", ", human_bytes(total(largest)), ": ", owners_of(largest), "\n");
   if (world_size > 1) text += str("sum of all ranks: ", human_bytes(sum_of(planned.ranks)), "\n");
   text += sharding_text(plan, planned);
-  text += recompute_text(planned);
+  text += recompute_text(plan, planned);
   for (const GpuSize& gpu : kGpuSizes) text += fit_text(gpu, planned);
   if (plan.device == Device::cpu) text += "planned for device.type = cpu: --set device.type=cuda plans for GPUs\n";
   for (const std::string& owner : train::measured_owners(plan))

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "megalith/model/model_spec.h"
 #include "megalith/ops/attention.h"
 #include "megalith/ops/norm.h"
 #include "megalith/pipeline/schedule.h"
@@ -58,10 +59,10 @@ void check_gpu_kernels(const RunPlan& plan, Problems& out) {
 void check_sizes(const RunPlan& plan, Problems& out) {
   constexpr double kMostElements = 0x1p46;
   const model::ModelConfig& m = plan.model;
-  const double layer = 4.0 * static_cast<double>(m.hidden_size) * static_cast<double>(m.hidden_size) +
-                       2.0 * static_cast<double>(m.hidden_size) * static_cast<double>(m.ffn_hidden_size);
-  const double weights = layer * static_cast<double>(m.num_layers) +
-                         static_cast<double>(m.padded_vocab_size + m.seq_len) * static_cast<double>(m.hidden_size);
+  model::ModelSpec spec = model::model_spec(m);
+  spec.seq_len = 0;  // GEMMs remain, which cost 2 FLOPs per weight
+  const double weights =
+      model::forward_flops_per_token(spec) / 2 + static_cast<double>(m.seq_len) * static_cast<double>(m.hidden_size);
   out.require(weights <= kMostElements, "model", str("about ", weights, " parameters"), "must be at most 2^46");
   const double widest = static_cast<double>(std::max({m.padded_vocab_size, m.ffn_hidden_size, 3 * m.hidden_size}));
   const double activations =

@@ -19,7 +19,7 @@ nn::TensorParallel one_rank(const comm::Mesh& mesh) { return {mesh.tp, nn::Rows:
 
 WholeModel::WholeModel(const model::ModelConfig& model, const comm::Mesh& mesh, DType dtype, Device device)
     : model_(model),
-      params_(model::declare_gpt(model, {whole(model)}, one_rank(mesh), 0), Policy{dtype, dtype},
+      params_(model::declare_gpt(model::model_spec(model), {whole(model)}, one_rank(mesh)), Policy{dtype, dtype},
               ParamContents::values),
       ex_(device),
       ledger_(device),
@@ -29,7 +29,8 @@ WholeModel::WholeModel(const model::ModelConfig& model, const comm::Mesh& mesh, 
   if (mesh.world.size() != 1) throw InternalError("[WholeModel] mesh: must be of one rank");
   require_host_memory("the model", total(params_.bytes()));
   params_.allocate(ledger_);
-  chunk_ = std::make_unique<model::GptChunk>(model, whole(model), one_rank(mesh), params_, model::ChunkConfig{});
+  chunk_ = std::make_unique<model::GptChunk>(model::model_spec(model), whole(model), one_rank(mesh), params_,
+                                             model::ChunkConfig{});
   saved_ = chunk_->make_saved();
   const Index ids = round_up(model.seq_len * size_of(DType::i32), kAlignment);
   inputs_ = ledger_.take("inputs", 2 * ids + kAlignment);

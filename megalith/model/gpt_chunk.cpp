@@ -1,40 +1,26 @@
 #include "megalith/model/gpt_chunk.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "megalith/base/str.h"
-#include "megalith/nn/gpt_layer.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/ops/elementwise.h"
 
 namespace megalith::model {
 namespace {
 
-constexpr double kInitStd = 0.02;
 constexpr const char* kPositionTable = "embedding.position.weight";
-constexpr const char* kFinalNorm = "final_norm";
 
-nn::BlockConfig block_config(const ModelConfig& m, const ChunkConfig& config) {
-  return {.hidden_size = m.hidden_size,
-          .num_heads = m.num_heads,
-          .ffn_hidden_size = m.ffn_hidden_size,
-          .dropout = m.dropout,
-          .attention_dropout = m.attention_dropout,
-          .init_std = kInitStd,
-          .residual_init_std = kInitStd / std::sqrt(2.0 * static_cast<double>(m.num_layers)),
-          .seed = config.seed,
-          .recompute = config.recompute};
+nn::SublayerStack make_layers(const ModelSpec& model, const grid::LayerRange& layers, const nn::TensorParallel& tp,
+                              ParamSet& params, const ChunkConfig& config) {
+  const nn::SublayerOptions options{config.seed, config.capture.layers, config.recompute};
+  std::vector<nn::SublayerStack::Entry> entries;
+  for (const nn::SublayerSpec& spec : model.of_layers(layers.begin, layers.end))
+    entries.push_back(nn::make_entry(spec, options, tp, params));
+  return {tp, std::move(entries), config.recompute};
 }
 
-std::string layer_name(Index layer) { return str("layers.", layer); }
-
-nn::SublayerStack make_layers(const grid::LayerRange& layers, const nn::BlockConfig& config,
-                              const nn::TensorParallel& tp, ParamSet& params, const nn::LayerCapture& capture) {
-  std::vector<nn::SublayerStack::Entry> entries;
-  for (Index layer = layers.begin; layer < layers.end; ++layer)
-    nn::add_gpt_layer(entries, {layer_name(layer), layer, capture}, config, tp, params);
-  return {tp, std::move(entries), config.recompute};
+nn::VocabShard vocab_shard(const ModelSpec& model, const nn::TensorParallel& tp) {
+  return nn::vocab_shard(model.embedding.vocab_size, model.embedding.padded_vocab_size, tp.group());
 }
 
 /// Brings layers' parameters before they are read, and sends their gradients once they are done. Neither is part of the
@@ -56,50 +42,46 @@ class LayerTraffic final : public nn::LayerEvents {
 
 }  // namespace
 
-std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks,
-                                   const nn::TensorParallel& tp, std::uint64_t seed) {
+std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<ChunkRange>& chunks,
+                                   const nn::TensorParallel& tp) {
   std::vector<ParamSpec> specs;
-  const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, tp.group());
-  const nn::BlockConfig block = block_config(model, {.seed = seed});
+  const Index hidden_size = model.stream.hidden_size;
+  const double init_std = model.stream.init_std;
   const bool ends = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.head; });
   const bool embeds = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.embedding; });
-  ParamSpec table = nn::token_table(kTokenTable, vocab, model.hidden_size, kInitStd);
+  ParamSpec table = nn::token_table(kTokenTable, vocab_shard(model, tp), hidden_size, init_std);
   if (!embeds || !ends) table.placement = grid::kTiedEnds;
   if (ends) table.first_grad = FirstGrad::overwritten;  // by the head's product, which comes first in backward
   for (const ChunkRange& chunk : chunks) {
     if (chunk.embedding) {
       specs.push_back(table);
-      specs.push_back(
-          nn::replicated(kPositionTable, {model.seq_len, model.hidden_size}, tp.group(), Init::normal, kInitStd));
+      specs.push_back(nn::replicated(kPositionTable, {model.embedding.num_positions, hidden_size}, tp.group(),
+                                     Init::normal, init_std));
     }
-    for (Index layer = chunk.layers.begin; layer < chunk.layers.end; ++layer) {
-      const auto first = static_cast<std::ptrdiff_t>(specs.size());
-      nn::declare_gpt_layer(specs, layer_name(layer), block, tp);
-      std::for_each(specs.begin() + first, specs.end(), [&](ParamSpec& spec) { spec.layer = layer; });
-    }
+    for (const nn::SublayerSpec& spec : model.of_layers(chunk.layers.begin, chunk.layers.end))
+      nn::declare(specs, spec, model.stream, tp);
     if (chunk.head) {
-      nn::LayerNorm::declare(specs, kFinalNorm, model.hidden_size, tp);
+      nn::LayerNorm::declare(specs, model.head.norm.name, hidden_size, tp);
       if (!embeds) specs.push_back(table);
     }
   }
   return specs;
 }
 
-GptChunk::GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamSet& params,
+GptChunk::GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamSet& params,
                    const ChunkConfig& config)
     : range_(range),
       edges_(config.capture.edges),
       tp_(tp),
-      hidden_size_(model.hidden_size),
+      hidden_size_(model.stream.hidden_size),
       dtype_(params.policy().compute),
-      layers_(make_layers(range.layers, block_config(model, config), tp, params, config.capture.layers)) {
-  const nn::VocabShard vocab = nn::vocab_shard(model.vocab_size, model.padded_vocab_size, tp.group());
+      layers_(make_layers(model, range.layers, tp, params, config)) {
   if (range.embedding) {
-    embedding_.emplace(vocab, tp, params.at(kTokenTable), params.at(kPositionTable),
-                       nn::DropoutSite{model.embedding_dropout, config.seed, 0});
+    embedding_.emplace(vocab_shard(model, tp), tp, params.at(kTokenTable), params.at(kPositionTable),
+                       nn::DropoutSite{model.embedding.dropout, config.seed, 0});
   }
   if (range.head) {
-    head_.emplace(vocab, tp, nn::LayerNorm::of(params, kFinalNorm, block_config(model, config).norm_eps),
+    head_.emplace(vocab_shard(model, tp), tp, nn::LayerNorm::of(params, model.head.norm.name, model.head.norm.eps),
                   params.at(kTokenTable));
   }
 }

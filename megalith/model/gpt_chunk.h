@@ -4,8 +4,7 @@
 #include <vector>
 
 #include "megalith/grid/layer_assignment.h"
-#include "megalith/model/model_config.h"
-#include "megalith/nn/gpt_layer.h"
+#include "megalith/model/model_spec.h"
 #include "megalith/nn/lm_head.h"
 #include "megalith/nn/vocab_parallel_embedding.h"
 #include "megalith/optim/param_exchange.h"
@@ -51,7 +50,7 @@ class GptChunk {
     nn::LmHead::Saved head;
   };
 
-  GptChunk(const ModelConfig& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamSet& params,
+  GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamSet& params,
            const ChunkConfig& config);
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
@@ -97,8 +96,8 @@ class GptChunk {
 };
 
 /// The parameters of all chunks of one rank. The tied table is declared once where a rank both embeds and ends.
-std::vector<ParamSpec> declare_gpt(const ModelConfig& model, const std::vector<ChunkRange>& chunks,
-                                   const nn::TensorParallel& tp, std::uint64_t seed);
+std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<ChunkRange>& chunks,
+                                   const nn::TensorParallel& tp);
 
 /// Name of the tied token table, as parameter and in checkpoints.
 inline constexpr const char* kTokenTable = "embedding.token.weight";

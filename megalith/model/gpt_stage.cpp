@@ -75,12 +75,12 @@ GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
       mesh_(mesh),
       tp_(mesh_.tp, config_.rows, config_.forward_parts),
       ranges_(chunk_ranges(config_, mesh_)),
-      params_(declare_gpt(config_.model, ranges_, tp_, config_.seed), config_.policy, partition_of(config_, mesh_)),
+      params_(declare_gpt(model_spec(config_.model), ranges_, tp_), config_.policy, partition_of(config_, mesh_)),
       exchange_(params_, mesh_),
       awaits_params_(ranges_.size(), 0) {
+  const ModelSpec model = model_spec(config_.model);
   for (const ChunkRange& range : ranges_)
-    chunks_.emplace_back(config_.model, range, tp_, params_,
-                         ChunkConfig{config_.seed, config_.capture, config_.recompute});
+    chunks_.emplace_back(model, range, tp_, params_, ChunkConfig{config_.seed, config_.capture, config_.recompute});
   plan_memory();
 }
 

@@ -27,13 +27,6 @@ constexpr std::array<Preset, 11> kPresets = {{
     {"megatron-8.3b", 72, 3072, 24, 50257, 51200, 1024, kTable2},
 }};
 
-/// 124439808 -> "124,439,808"
-std::string grouped(Index value) {
-  std::string text = std::to_string(value);
-  for (std::size_t end = text.size(); end > 3; end -= 3) text.insert(end - 3, ",");
-  return text;
-}
-
 }  // namespace
 
 std::span<const Preset> presets() { return kPresets; }
@@ -68,27 +61,6 @@ void check(const ModelConfig& m, int tp, Problems& out) {
                 str("must be divisible by parallel.tp = ", tp, "; the smallest that fits is ",
                     padded_vocab_size(m.vocab_size, tp)));
   }
-}
-
-Index count_parameters(const ModelConfig& m) {
-  const Index h = m.hidden_size, f = m.ffn_hidden_size;
-  const Index block = 4 * h * h + 2 * h * f + 9 * h + f;
-  return m.padded_vocab_size * h + m.seq_len * h + m.num_layers * block + 2 * h;
-}
-
-Index count_padding(const ModelConfig& m) { return (m.padded_vocab_size - m.vocab_size) * m.hidden_size; }
-
-std::string parameters_text(const ModelConfig& m) {
-  const Index padding = count_padding(m);
-  return str(grouped(count_parameters(m) - padding), " parameters",
-             padding == 0 ? "" : str(" (+ ", grouped(padding), " of padding)"));
-}
-
-double flops_per_token(const ModelConfig& m) {
-  const auto l = static_cast<double>(m.num_layers), h = static_cast<double>(m.hidden_size),
-             f = static_cast<double>(m.ffn_hidden_size);
-  const double weights = l * (4 * h * h + 2 * h * f) + static_cast<double>(m.padded_vocab_size) * h;
-  return 6 * weights + 12 * l * h * static_cast<double>(m.seq_len);
 }
 
 }  // namespace megalith::model

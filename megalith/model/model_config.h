@@ -39,16 +39,4 @@ Index padded_vocab_size(Index vocab_size, int tp);
 /// positive.
 void check(const ModelConfig& model, int tp, Problems& out);
 
-/// V H + S H + L (4 H^2 + 2 H F + 9 H + F) + 2 H: with F = 4 H this is V H + S H + L (12 H^2 + 13 H) + 2 H. The tied
-/// table counts once.
-Index count_parameters(const ModelConfig& model);
-/// Of these, rows of the table beyond the vocabulary: (V - v) H, which stay 0.
-Index count_padding(const ModelConfig& model);
-/// "124,439,808 parameters (+ 36,096 of padding)"
-std::string parameters_text(const ModelConfig& model);
-
-/// Model FLOPs of one token, forward and backward: 6 per weight of every product (the output layer with V included) and
-/// 12 L H S for attention, not halved for causality. No recomputation is counted.
-double flops_per_token(const ModelConfig& model);
-
 }  // namespace megalith::model

@@ -1,8 +1,5 @@
 #include "megalith/nn/gpt_layer.h"
 
-#include "megalith/nn/mlp.h"
-#include "megalith/nn/self_attention.h"
-
 namespace megalith::nn {
 namespace {
 
@@ -14,32 +11,23 @@ std::uint32_t random_site(Index layer, LayerSite site) {
 
 }  // namespace
 
-void declare_gpt_layer(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
-                       const TensorParallel& tp) {
-  LayerNorm::declare(specs, name + ".norm1", config.hidden_size, tp);
-  SelfAttention::declare(specs, name + ".attention", config, tp.group());
-  LayerNorm::declare(specs, name + ".norm2", config.hidden_size, tp);
-  Mlp::declare(specs, name + ".mlp", config, tp.group());
-}
-
-void add_gpt_layer(std::vector<SublayerStack::Entry>& entries, const LayerPlace& place, const BlockConfig& config,
-                   const TensorParallel& tp, ParamSet& params) {
-  const auto& [name, layer, capture] = place;
-  const auto dropout = [&](LayerSite site) {
-    return DropoutSite{config.dropout, config.seed, random_site(layer, site)};
-  };
-  entries.push_back(
-      {.layer = layer,
-       .norm = LayerNorm::of(params, name + ".norm1", config.norm_eps),
-       .sublayer = std::make_unique<SelfAttention>(name + ".attention", config, tp, params,
-                                                   random_site(layer, LayerSite::attention_probabilities)),
-       .dropout = dropout(LayerSite::after_attention),
-       .captured = capture.attention});
-  entries.push_back({.layer = layer,
-                     .norm = LayerNorm::of(params, name + ".norm2", config.norm_eps),
-                     .sublayer = std::make_unique<Mlp>(name + ".mlp", config, tp, params),
-                     .dropout = dropout(LayerSite::after_mlp),
-                     .captured = capture.mlp});
+std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, const GptLayerConfig& config) {
+  const AttentionSpec attention{.num_heads = config.num_heads,
+                                .head_dim = config.hidden_size / config.num_heads,
+                                .dropout = config.attention_dropout,
+                                .dropout_site = random_site(number, LayerSite::attention_probabilities)};
+  return {{{.layer = number,
+            .name = name + ".attention",
+            .norm = {.name = name + ".norm1"},
+            .body = attention,
+            .dropout = config.dropout,
+            .dropout_site = random_site(number, LayerSite::after_attention)},
+           {.layer = number,
+            .name = name + ".mlp",
+            .norm = {.name = name + ".norm2"},
+            .body = MlpSpec{.ffn_hidden_size = config.ffn_hidden_size},
+            .dropout = config.dropout,
+            .dropout_site = random_site(number, LayerSite::after_mlp)}}};
 }
 
 }  // namespace megalith::nn

@@ -5,20 +5,20 @@
 
 namespace megalith::nn {
 
-void Mlp::declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
+void Mlp::declare(std::vector<ParamSpec>& specs, const std::string& name, const MlpSpec& spec, const StreamSpec& stream,
                   const comm::Group& tp) {
-  const Index h = config.hidden_size, f = config.ffn_hidden_size;
-  specs.push_back(rows_split(name + ".up.weight", f, h, tp, config.init_std));
+  const Index h = stream.hidden_size, f = spec.ffn_hidden_size;
+  specs.push_back(rows_split(name + ".up.weight", f, h, tp, stream.init_std));
   specs.push_back(vector_split(name + ".up.bias", f, tp));
-  specs.push_back(columns_split(name + ".down.weight", h, f, tp, config.residual_init_std));
+  specs.push_back(columns_split(name + ".down.weight", h, f, tp, stream.residual_init_std));
   specs.push_back(replicated(name + ".down.bias", {h}, tp, Init::zeros));
 }
 
-Mlp::Mlp(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamSet& params)
+Mlp::Mlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params)
     : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.at(name + ".up.bias")},
                              {tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")}),
-      gelu_again_(config.recompute.again(RecomputeModule::gelu)),
-      first_gemm_again_(config.recompute.again(RecomputeModule::mlp)),
+      gelu_again_(options.recompute.again(RecomputeModule::gelu)),
+      first_gemm_again_(options.recompute.again(RecomputeModule::mlp)),
       parts_(tp.parts()) {}
 
 void Mlp::first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const {

@@ -2,8 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/nn/block_config.h"
-#include "megalith/nn/sublayer.h"
+#include "megalith/nn/sublayer_spec.h"
 
 namespace megalith::nn {
 
@@ -13,9 +12,9 @@ namespace megalith::nn {
 class Mlp final : public TensorParallelSublayer {
  public:
   /// Appends the parameters `name`.up.* and `name`.down.*.
-  static void declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
-                      const comm::Group& tp);
-  Mlp(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamSet& params);
+  static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MlpSpec& spec,
+                      const StreamSpec& stream, const comm::Group& tp);
+  Mlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params);
   /// Its first.y is the result of `up` [T, F/tp], before gelu; its last.x is after gelu.
   std::unique_ptr<Sublayer::Saved> make_saved() const override { return std::make_unique<Saved>(); }
 

@@ -7,30 +7,29 @@
 
 namespace megalith::nn {
 
-void SelfAttention::declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
-                            const comm::Group& tp) {
-  if (config.num_heads % tp.size() != 0 || config.hidden_size % config.num_heads != 0) {
-    throw ConfigError(str("E_HEADS_NOT_DIVISIBLE: model.num_heads = ", config.num_heads,
-                          ": must divide model.hidden_size = ", config.hidden_size,
-                          " and be divisible by parallel.tp = ", tp.size()));
+void SelfAttention::declare(std::vector<ParamSpec>& specs, const std::string& name, const AttentionSpec& spec,
+                            const StreamSpec& stream, const comm::Group& tp) {
+  const Index h = stream.hidden_size, width = spec.num_heads * spec.head_dim;
+  if (spec.num_heads % tp.size() != 0 || width != h) {
+    throw ConfigError(str("E_HEADS_NOT_DIVISIBLE: model.num_heads = ", spec.num_heads,
+                          ": must divide model.hidden_size = ", h, " and be divisible by parallel.tp = ", tp.size()));
   }
-  const Index h = config.hidden_size;
-  specs.push_back(rows_split(name + ".qkv.weight", 3 * h, h, tp, config.init_std));
-  specs.push_back(vector_split(name + ".qkv.bias", 3 * h, tp));
-  specs.push_back(columns_split(name + ".out.weight", h, h, tp, config.residual_init_std));
+  specs.push_back(rows_split(name + ".qkv.weight", 3 * width, h, tp, stream.init_std));
+  specs.push_back(vector_split(name + ".qkv.bias", 3 * width, tp));
+  specs.push_back(columns_split(name + ".out.weight", h, width, tp, stream.residual_init_std));
   specs.push_back(replicated(name + ".out.bias", {h}, tp, Init::zeros));
 }
 
-SelfAttention::SelfAttention(const std::string& name, const BlockConfig& config, const TensorParallel& tp,
-                             ParamSet& params, std::uint32_t site)
+SelfAttention::SelfAttention(const std::string& name, const AttentionSpec& spec, const SublayerOptions& options,
+                             const TensorParallel& tp, ParamSet& params)
     : Base({tp, params.at(name + ".qkv.weight"), params.at(name + ".qkv.bias")},
            {tp, params.at(name + ".out.weight"), params.at(name + ".out.bias")}),
-      heads_(config.num_heads / tp.group().size()),
-      head_dim_(config.hidden_size / config.num_heads),
+      heads_(spec.num_heads / tp.group().size()),
+      head_dim_(spec.head_dim),
       first_head_(heads_ * tp.group().rank()),
-      global_heads_(config.num_heads),
-      dropout_{config.attention_dropout, config.seed, site},
-      again_(config.recompute.again(RecomputeModule::attention)) {}
+      global_heads_(spec.num_heads),
+      dropout_{spec.dropout, options.seed, spec.dropout_site},
+      again_(options.recompute.again(RecomputeModule::attention)) {}
 
 void SelfAttention::first_gemm(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const {
   first_.forward(ex, saved.first, microbatch.part);

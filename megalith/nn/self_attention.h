@@ -2,8 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/nn/block_config.h"
-#include "megalith/nn/sublayer.h"
+#include "megalith/nn/sublayer_spec.h"
 
 namespace megalith::nn {
 
@@ -18,11 +17,10 @@ class SelfAttention final : public TensorParallelSublayer {
     Tensor log_sum_exp;  ///< [B, A/tp, S]
   };
   /// Appends the parameters `name`.qkv.* and `name`.out.*. Throws ConfigError E_HEADS_NOT_DIVISIBLE.
-  static void declare(std::vector<ParamSpec>& specs, const std::string& name, const BlockConfig& config,
-                      const comm::Group& tp);
-  /// `site`: random site of the dropout on the probabilities.
-  SelfAttention(const std::string& name, const BlockConfig& config, const TensorParallel& tp, ParamSet& params,
-                std::uint32_t site);
+  static void declare(std::vector<ParamSpec>& specs, const std::string& name, const AttentionSpec& spec,
+                      const StreamSpec& stream, const comm::Group& tp);
+  SelfAttention(const std::string& name, const AttentionSpec& spec, const SublayerOptions& options,
+                const TensorParallel& tp, ParamSet& params);
   std::unique_ptr<Sublayer::Saved> make_saved() const override { return std::make_unique<Saved>(); }
 
  private:

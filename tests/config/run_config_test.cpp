@@ -2,6 +2,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/config/run_plan.h"
+#include "megalith/model/model_spec.h"
 
 namespace megalith::config {
 namespace {

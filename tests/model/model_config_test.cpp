@@ -31,6 +31,87 @@ ModelConfig of_preset(const Preset& p) {
   return m;
 }
 
+/// V H + S H + L (4 H^2 + 2 H F + 9 H + F) + 2 H: with F = 4 H this is V H + S H + L (12 H^2 + 13 H) + 2 H. The tied
+/// table counts once.
+Index gpt2_parameters(const ModelConfig& m) {
+  const Index h = m.hidden_size, f = m.ffn_hidden_size;
+  return m.padded_vocab_size * h + m.seq_len * h + m.num_layers * (4 * h * h + 2 * h * f + 9 * h + f) + 2 * h;
+}
+
+/// 6 per weight of every GEMM, the output layer with its padding included, and 12 L H S for attention.
+double gpt2_flops(const ModelConfig& m) {
+  const auto l = static_cast<double>(m.num_layers), h = static_cast<double>(m.hidden_size),
+             f = static_cast<double>(m.ffn_hidden_size);
+  const double weights = l * (4 * h * h + 2 * h * f) + static_cast<double>(m.padded_vocab_size) * h;
+  return 6 * weights + 12 * l * h * static_cast<double>(m.seq_len);
+}
+
+/// Presets, and a model whose MLP is not four times as wide.
+std::vector<ModelConfig> shapes() {
+  std::vector<ModelConfig> all = {{.num_layers = 3,
+                                   .hidden_size = 20,
+                                   .num_heads = 4,
+                                   .ffn_hidden_size = 28,
+                                   .seq_len = 9,
+                                   .vocab_size = 37,
+                                   .padded_vocab_size = 40}};
+  for (const Preset& p : presets()) all.push_back(of_preset(p));
+  return all;
+}
+
+TEST(ModelSpec, ParametersAndFlopsAreThoseOfTheClosedForms) {
+  for (const ModelConfig& m : shapes()) {
+    EXPECT_EQ(count_parameters(m), gpt2_parameters(m)) << m.num_layers << " x " << m.hidden_size;
+    EXPECT_EQ(flops_per_token(m), gpt2_flops(m)) << m.num_layers << " x " << m.hidden_size;
+  }
+}
+
+TEST(ModelSpec, ListsSublayersInTheOrderOfAForwardPass) {
+  const ModelConfig m = shapes().front();
+  const ModelSpec spec = model_spec(m);
+  std::vector<std::string> names;
+  for (const nn::SublayerSpec& sublayer : spec.sublayers) names.push_back(sublayer.norm.name + " " + sublayer.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"layers.0.norm1 layers.0.attention", "layers.0.norm2 layers.0.mlp",
+                                             "layers.1.norm1 layers.1.attention", "layers.1.norm2 layers.1.mlp",
+                                             "layers.2.norm1 layers.2.attention", "layers.2.norm2 layers.2.mlp"}));
+  EXPECT_EQ(spec.of_layers(1, 3).size(), 4u);
+  EXPECT_EQ(spec.of_layers(1, 3).front().name, "layers.1.attention");
+  EXPECT_EQ(spec.of_layers(2, 2).size(), 0u);
+  const nn::ForwardFlops attention = nn::forward_flops(spec.sublayers[0], spec.stream, spec.seq_len),
+                         mlp = nn::forward_flops(spec.sublayers[1], spec.stream, spec.seq_len);
+  EXPECT_EQ(attention.first_gemms, 2 * 20 * 60);
+  EXPECT_EQ(attention.attention, 4 * 9 * 20);
+  EXPECT_EQ(attention.last_gemm, 2 * 20 * 20);
+  EXPECT_EQ(mlp.first_gemms, 2 * 20 * 28);
+  EXPECT_EQ(mlp.total(), 4 * 20 * 28);
+  EXPECT_EQ(forward_flops_per_token(spec), 3 * (attention.total() + mlp.total()) + 2 * 40 * 20);
+}
+
+TEST(ModelSpec, CountsWhatRecomputationRepeats) {
+  using nn::RecomputeModule;
+  const ModelSpec spec = model_spec(shapes().front());
+  const nn::ForwardFlops attention = nn::forward_flops(spec.sublayers[0], spec.stream, spec.seq_len),
+                         mlp = nn::forward_flops(spec.sublayers[1], spec.stream, spec.seq_len);
+  const double layer = attention.total() + mlp.total();
+  const auto full = [&](nn::RecomputeMethod method, Index layers) {
+    return repeated_flops_per_token(spec, {.mode = nn::RecomputeMode::full, .method = method, .layers = layers});
+  };
+  EXPECT_EQ(full(nn::RecomputeMethod::uniform, 1), 3 * (layer - mlp.last_gemm));
+  EXPECT_EQ(full(nn::RecomputeMethod::uniform, 2), 3 * layer - 2 * mlp.last_gemm) << "groups of 2 and of 1";
+  EXPECT_EQ(full(nn::RecomputeMethod::uniform, 3), 3 * layer - mlp.last_gemm);
+  EXPECT_EQ(full(nn::RecomputeMethod::block, 2), 2 * (layer - mlp.last_gemm));
+  const auto selective = [&](RecomputeModule module) {
+    nn::RecomputeConfig config{.mode = nn::RecomputeMode::selective};
+    config.add(module);
+    return repeated_flops_per_token(spec, config);
+  };
+  EXPECT_EQ(selective(RecomputeModule::gelu), 0);
+  EXPECT_EQ(selective(RecomputeModule::norms), 0);
+  EXPECT_EQ(selective(RecomputeModule::attention), 3 * attention.attention);
+  EXPECT_EQ(selective(RecomputeModule::mlp), 3 * mlp.first_gemms);
+  EXPECT_EQ(repeated_flops_per_token(spec, {}), 0);
+}
+
 TEST(ModelConfig, VocabularyIsPaddedTo128TimesTp) {
   const nlohmann::json all = vectors();
   for (const nlohmann::json& row : all.at("vocab_padding")) {

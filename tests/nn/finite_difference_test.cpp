@@ -32,7 +32,7 @@ void with_solo_group(const std::function<void(const comm::Group&)>& body) {
 void check_layers(Index count, double dropout) {
   with_solo_group([&](const comm::Group& group) {
     const nn::TensorParallel tp = testing::whole_rows(group);
-    const nn::BlockConfig config = testing::small_block(dropout);
+    const nn::GptLayerConfig config = testing::small_block(dropout);
     LayerParams layer(testing::GptLayers::specs("b", count, config, tp));
     const nn::SublayerStack layers = testing::GptLayers::stack("b", 0, count, config, tp, layer.params);
     SmallMicrobatch microbatch;

@@ -93,7 +93,7 @@ void expect_messages_of_a_block(const nn::TensorParallel& tp) {
 
 void run_block(const comm::Group& group, double dropout, Gathered& out, const Cut& cut = {}) {
   const nn::TensorParallel tp = cut.over(group);
-  const nn::BlockConfig config = testing::small_block(dropout);
+  const nn::GptLayerConfig config = testing::small_block(dropout);
   LayerParams layer(testing::GptLayers::specs("b", 1, config, tp));
   const nn::SublayerStack block = testing::GptLayers::stack("b", 2, 1, config, tp, layer.params);
   SmallMicrobatch microbatch{.seq_len = kSeqLen};
@@ -249,9 +249,8 @@ TEST(ParamSpecs, SizesThatDoNotDivideAreNamed) {
           "E_DIM_NOT_DIVISIBLE: layers.0.mlp.up.weight rows = 7: must be divisible by the tensor-parallel size 2");
     }
     std::vector<ParamSpec> specs;
-    nn::BlockConfig config = testing::small_block();
-    config.num_heads = 1;
-    EXPECT_THROW(nn::SelfAttention::declare(specs, "a", config, world.all()), ConfigError);
+    const nn::AttentionSpec one_head{.num_heads = 1, .head_dim = 8};
+    EXPECT_THROW(nn::SelfAttention::declare(specs, "a", one_head, {.hidden_size = 8}, world.all()), ConfigError);
   });
 }
 

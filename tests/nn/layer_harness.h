@@ -16,13 +16,8 @@
 namespace megalith::testing {
 
 /// Sizes of a small layer. 4 heads, so that tp may be 1, 2 or 4.
-inline nn::BlockConfig small_block(double dropout = 0) {
-  return {.hidden_size = 8,
-          .num_heads = 4,
-          .ffn_hidden_size = 12,
-          .dropout = dropout,
-          .attention_dropout = dropout,
-          .seed = 17};
+inline nn::GptLayerConfig small_block(double dropout = 0) {
+  return {.hidden_size = 8, .num_heads = 4, .ffn_hidden_size = 12, .dropout = dropout, .attention_dropout = dropout};
 }
 
 inline nn::TensorParallel whole_rows(const comm::Group& tp) { return {tp, nn::Rows::whole, 1}; }
@@ -47,16 +42,22 @@ struct LayerParams {
 
 /// Layers "`name`.0", "`name`.1", ... as a model has them, from number `first` on, with parameters in `params`.
 struct GptLayers {
-  static std::vector<ParamSpec> specs(const std::string& name, Index count, const nn::BlockConfig& config,
+  static std::vector<ParamSpec> specs(const std::string& name, Index count, const nn::GptLayerConfig& config,
                                       const nn::TensorParallel& tp) {
     std::vector<ParamSpec> all;
-    for (Index i = 0; i < count; ++i) nn::declare_gpt_layer(all, str(name, ".", i), config, tp);
+    for (Index i = 0; i < count; ++i) {
+      for (const nn::SublayerSpec& spec : nn::gpt_layer(str(name, ".", i), i, config))
+        nn::declare(all, spec, {.hidden_size = config.hidden_size}, tp);
+    }
     return all;
   }
-  static nn::SublayerStack stack(const std::string& name, Index first, Index count, const nn::BlockConfig& config,
+  static nn::SublayerStack stack(const std::string& name, Index first, Index count, const nn::GptLayerConfig& config,
                                  const nn::TensorParallel& tp, ParamSet& params) {
     std::vector<nn::SublayerStack::Entry> entries;
-    for (Index i = 0; i < count; ++i) nn::add_gpt_layer(entries, {str(name, ".", i), first + i}, config, tp, params);
+    for (Index i = 0; i < count; ++i) {
+      for (const nn::SublayerSpec& spec : nn::gpt_layer(str(name, ".", i), first + i, config))
+        entries.push_back(nn::make_entry(spec, {.seed = 17}, tp, params));
+    }
     return {tp, std::move(entries)};
   }
 };

@@ -12,9 +12,9 @@ TEST(Reference, BlockEqualsPyTorch) {
   const testing::Reference reference;
   const nlohmann::json& want = reference.json().at("block");
   comm::run_ranks(1, [&](comm::World& world) {
-    const nn::BlockConfig config{.hidden_size = reference.size("hidden_size"),
-                                 .num_heads = reference.size("num_heads"),
-                                 .ffn_hidden_size = reference.size("ffn_hidden_size")};
+    const nn::GptLayerConfig config{.hidden_size = reference.size("hidden_size"),
+                                    .num_heads = reference.size("num_heads"),
+                                    .ffn_hidden_size = reference.size("ffn_hidden_size")};
     const nn::TensorParallel tp = testing::whole_rows(world.all());
     testing::LayerParams layer(testing::GptLayers::specs("layers", 1, config, tp));
     reference.load_weights(layer.params.dense());

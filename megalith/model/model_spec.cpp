@@ -1,0 +1,102 @@
+#include "megalith/model/model_spec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "megalith/base/str.h"
+#include "megalith/comm/world.h"
+#include "megalith/model/gpt_chunk.h"
+#include "megalith/nn/gpt_layer.h"
+
+namespace megalith::model {
+namespace {
+
+constexpr double kInitStd = 0.02;
+
+/// 124439808 -> "124,439,808"
+std::string grouped(Index value) {
+  std::string text = std::to_string(value);
+  for (std::size_t end = text.size(); end > 3; end -= 3) text.insert(end - 3, ",");
+  return text;
+}
+
+}  // namespace
+
+std::span<const nn::SublayerSpec> ModelSpec::of_layers(Index begin, Index end) const {
+  const auto first = std::ranges::lower_bound(sublayers, begin, {}, &nn::SublayerSpec::layer);
+  const auto last = std::ranges::lower_bound(sublayers, end, {}, &nn::SublayerSpec::layer);
+  return {first, last};
+}
+
+ModelSpec model_spec(const ModelConfig& m) {
+  const nn::GptLayerConfig layer_config{.hidden_size = m.hidden_size,
+                                        .num_heads = m.num_heads,
+                                        .ffn_hidden_size = m.ffn_hidden_size,
+                                        .dropout = m.dropout,
+                                        .attention_dropout = m.attention_dropout};
+  ModelSpec spec{.stream = {.hidden_size = m.hidden_size,
+                            .init_std = kInitStd,
+                            .residual_init_std = kInitStd / std::sqrt(2.0 * static_cast<double>(m.num_layers))},
+                 .seq_len = m.seq_len,
+                 .embedding = {.vocab_size = m.vocab_size,
+                               .padded_vocab_size = m.padded_vocab_size,
+                               .num_positions = m.seq_len,
+                               .dropout = m.embedding_dropout},
+                 .sublayers = {},
+                 .head = {.norm = {.name = "final_norm"}}};
+  for (Index layer = 0; layer < m.num_layers; ++layer) {
+    const auto sublayers = nn::gpt_layer(str("layers.", layer), layer, layer_config);
+    spec.sublayers.insert(spec.sublayers.end(), sublayers.begin(), sublayers.end());
+  }
+  return spec;
+}
+
+Index count_parameters(const ModelConfig& model) {
+  const std::unique_ptr<comm::World> one_rank = comm::dry_world(0, 1);
+  Index sum = 0;
+  for (const ParamSpec& param :
+       declare_gpt(model_spec(model), {{{0, model.num_layers}, true, true}}, {one_rank->all(), nn::Rows::whole, 1}))
+    sum += param.held.numel();
+  return sum;
+}
+
+Index count_padding(const ModelConfig& m) { return (m.padded_vocab_size - m.vocab_size) * m.hidden_size; }
+
+std::string parameters_text(const ModelConfig& m) {
+  const Index padding = count_padding(m);
+  return str(grouped(count_parameters(m) - padding), " parameters",
+             padding == 0 ? "" : str(" (+ ", grouped(padding), " of padding)"));
+}
+
+double forward_flops_per_token(const ModelSpec& spec) {
+  double sum = 2 * static_cast<double>(spec.embedding.padded_vocab_size) * static_cast<double>(spec.stream.hidden_size);
+  for (const nn::SublayerSpec& sublayer : spec.sublayers)
+    sum += nn::forward_flops(sublayer, spec.stream, spec.seq_len).total();
+  return sum;
+}
+
+double flops_per_token(const ModelConfig& model) { return 3 * forward_flops_per_token(model_spec(model)); }
+
+double repeated_flops_per_token(const ModelSpec& spec, const nn::RecomputeConfig& recompute) {
+  using nn::RecomputeModule;
+  const bool is_full = recompute.mode == nn::RecomputeMode::full;
+  const bool is_uniform = recompute.method == nn::RecomputeMethod::uniform;
+  double sum = 0;
+  for (std::size_t i = 0; i < spec.sublayers.size(); ++i) {
+    const nn::SublayerSpec& sublayer = spec.sublayers[i];
+    const nn::ForwardFlops flops = nn::forward_flops(sublayer, spec.stream, spec.seq_len);
+    if (is_full && (is_uniform || sublayer.layer < recompute.layers)) {
+      const bool is_last = i + 1 == spec.sublayers.size();
+      const bool ends_layer = is_last || spec.sublayers[i + 1].layer != sublayer.layer;
+      const bool ends_range = ends_layer && (is_last || !is_uniform || (sublayer.layer + 1) % recompute.layers == 0);
+      sum += flops.total() - (ends_range ? flops.last_gemm : 0);
+    }
+    if (recompute.again(RecomputeModule::attention)) sum += flops.attention;
+    if (recompute.again(RecomputeModule::mlp) && std::holds_alternative<nn::MlpSpec>(sublayer.body))
+      sum += flops.first_gemms;
+  }
+  return sum;
+}
+
+}  // namespace megalith::model

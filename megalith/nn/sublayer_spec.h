@@ -1,0 +1,82 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "megalith/nn/recompute_config.h"
+#include "megalith/nn/sublayer_stack.h"
+
+namespace megalith::nn {
+
+// Descriptions of sublayers as data. Parameters are declared, sublayers built and FLOPs counted from the same one.
+// Sizes are global; each rank holds its share.
+
+/// What all sublayers of a model share.
+struct StreamSpec {
+  Index hidden_size = 0;
+  double init_std = 0.02;
+  double residual_init_std = 0.02;  ///< of the weights right before a residual add: init_std / sqrt(2 layers)
+};
+
+/// A norm of the residual stream.
+struct NormSpec {
+  std::string name;  ///< prefix of its parameters
+  double eps = 1e-5;
+};
+
+/// Causal self-attention.
+struct AttentionSpec {
+  Index num_heads = 0, head_dim = 0;
+  double dropout = 0;              ///< on the probabilities
+  std::uint32_t dropout_site = 0;  ///< random site
+};
+
+/// Two GEMMs with GELU between them.
+struct MlpSpec {
+  Index ffn_hidden_size = 0;
+};
+
+/// What a sublayer computes: one alternative for each class of them.
+using SublayerBody = std::variant<AttentionSpec, MlpSpec>;
+
+/// A sublayer, the norm before it and the dropout after it: r' = r + dropout(sublayer(norm(r))).
+struct SublayerSpec {
+  Index layer = 0;   ///< of the model, that it belongs to
+  std::string name;  ///< prefix of its parameters
+  NormSpec norm;
+  SublayerBody body;
+  double dropout = 0;
+  std::uint32_t dropout_site = 0;
+};
+
+/// Which sublayers of a layer run from graphs; both together are one segment.
+struct LayerCapture {
+  bool attention = false, mlp = false;
+  bool any() const { return attention || mlp; }
+};
+
+/// How a run computes sublayers, whatever its model.
+struct SublayerOptions {
+  std::uint64_t seed = 0;
+  LayerCapture capture = {};
+  RecomputeConfig recompute = {};
+};
+
+/// Appends the parameters of the norm and the sublayer, in the order of their ops.
+void declare(std::vector<ParamSpec>& params, const SublayerSpec& spec, const StreamSpec& stream,
+             const TensorParallel& tp);
+/// The sublayer, with parameters that were declared from the same spec.
+SublayerStack::Entry make_entry(const SublayerSpec& spec, const SublayerOptions& options, const TensorParallel& tp,
+                                ParamSet& params);
+
+/// FLOPs of one token's forward pass, 2 for each multiplication and addition. What costs no GEMM is not counted.
+struct ForwardFlops {
+  double first_gemms = 0;  ///< up to the local work: q, k and v; up
+  double attention = 0;    ///< scores and weighted sum, not halved for causality
+  double last_gemm = 0;    ///< before the residual sum: out; down
+  double total() const { return first_gemms + attention + last_gemm; }
+};
+ForwardFlops forward_flops(const SublayerSpec& spec, const StreamSpec& stream, Index seq_len);
+
+}  // namespace megalith::nn
