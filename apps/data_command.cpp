@@ -12,12 +12,14 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/corpus/staged_file.h"
 #include "megalith/data/corpus_builder.h"
 #include "megalith/data/indexed_dataset.h"
 #include "megalith/data/input_files.h"
 
 #include "apps/command.h"
 #include "apps/corpus_options.h"
+#include "apps/version.h"
 #include "apps/vocabulary.h"
 
 namespace megalith::apps {
@@ -30,7 +32,8 @@ struct BuildOptions {
   std::string vocab_dir;
   std::string format = "auto";
   data::CorpusOptions corpus;
-  bool append_eod = true;
+  std::uint64_t max_line = std::uint64_t{256} << 20;
+  bool append_eod = true, sentences = false;
   bool overwrite = false;
   bool replace_invalid = false;
 };
@@ -67,12 +70,53 @@ class BuildProgress {
   double shown_s_ = 0;
 };
 
+/// PREFIX.report.json.
+nlohmann::ordered_json build_report(const BuildOptions& options, const data::CorpusCounts& counts, double seconds) {
+  nlohmann::ordered_json files = nlohmann::ordered_json::array();
+  Index text_bytes = 0;
+  for (const data::CorpusFileCounts& file : counts.files) {
+    text_bytes += file.text_bytes;
+    files.push_back({{"file", file.file},
+                     {"stored_bytes", file.stored_bytes},
+                     {"text_bytes", file.text_bytes},
+                     {"documents", file.documents},
+                     {"empty_documents", file.empty_documents},
+                     {"tokens", file.tokens}});
+  }
+  return {{"version", version()},
+          {"settings",
+           {{"command", "data build"},
+            {"tokenizer", options.tokenizer},
+            {"vocab_dir", options.vocab_dir},
+            {"key", options.corpus.key},
+            {"input_format", options.format},
+            {"split_on", options.corpus.reading.split_on},
+            {"sentences", options.sentences},
+            {"append_eod", options.append_eod},
+            {"replace_invalid_utf8", options.replace_invalid},
+            {"max_line", options.max_line}}},
+          {"total",
+           {{"stored_bytes", counts.bytes},
+            {"text_bytes", text_bytes},
+            {"documents", counts.documents},
+            {"empty_documents", counts.empty_documents},
+            {"sequences", counts.sequences},
+            {"tokens", counts.tokens}}},
+          {"stages",
+           {{{"stage", "build"},
+             {"seconds", seconds},
+             {"text_mb_per_s", static_cast<double>(text_bytes) / 1e6 / std::max(seconds, 1e-9)}}}},
+          {"files", files}};
+}
+
 void run_build(const BuildOptions& asked) {
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
   const auto tokenizer = open_tokenizer(*fs, asked.tokenizer, asked.vocab_dir);
   BuildProgress progress;
   data::CorpusOptions options = asked.corpus;
   options.reading.format = data::format_named(asked.format);
+  options.reading.max_line_bytes = static_cast<Index>(asked.max_line);
+  options.sequences = asked.sentences ? data::Sequences::sentences : data::Sequences::documents;
   options.end_of_document = asked.append_eod ? data::EndOfDocument::append : data::EndOfDocument::omit;
   options.invalid_utf8 = asked.replace_invalid ? data::InvalidUtf8::replace : data::InvalidUtf8::fail;
   options.progress = [&progress](const data::CorpusCounts& counts) { progress.show(counts); };
@@ -90,6 +134,8 @@ void run_build(const BuildOptions& asked) {
     throw;
   }
   progress.end();
+  corpus::publish_small(*fs, asked.output + ".report.json",
+                        build_report(asked, counts, progress.seconds()).dump(1) + "\n");
   const std::string skipped =
       counts.empty_documents == 0 ? "" : str(" (", counts.empty_documents, " empty ones left out)");
   std::fprintf(stderr, "%s: %lld documents%s, %lld tokens, %s in %.1f s, %.1f MB/s\n", asked.output.c_str(),
@@ -111,6 +157,11 @@ void add_build(CLI::App& data_command) {
   command->add_option("--split-on", options->corpus.reading.split_on,
                       "Line that stands between the documents of a text file (default: a file is one document)");
   add_threads(*command, options->corpus.threads);
+  command->add_option("--max-line", options->max_line, "Most bytes of a line of JSON or a row")
+      ->transform(CLI::AsSizeValue(true))
+      ->default_str("256MiB");
+  command->add_flag("--sentences", options->sentences,
+                    "Each sentence is a sequence, a document a run of them; no end-of-document token (BERT)");
   command
       ->add_flag("--append-eod,!--no-append-eod", options->append_eod,
                  "End each document with the end-of-document token")
@@ -118,7 +169,13 @@ void add_build(CLI::App& data_command) {
   command->add_flag("--replace-invalid-utf8", options->replace_invalid, "Bad bytes become U+FFFD instead of an error");
   command->add_flag("--overwrite", options->overwrite, "Replace PREFIX.bin and PREFIX.idx if they exist");
   command->footer("  megalith data build --input books.jsonl --output out/books");
-  command->callback([options] { run_build(*options); });
+  command->callback([options, command] {
+    if (options->sentences && command->get_option("--append-eod")->count() > 0 && options->append_eod)
+      throw ConfigError(
+          "--append-eod with --sentences: a document's end stands in the .idx, no token marks it; leave one out");
+    if (options->sentences) options->append_eod = false;
+    run_build(*options);
+  });
 }
 
 struct InfoOptions {
@@ -150,6 +207,9 @@ void run_info(const InfoOptions& options) {
   info["dtype"] = data::id_type_name(dataset.type());
   info["bin_bytes"] = fs->file_size(data::bin_path(prefix));
   info["idx_bytes"] = fs->file_size(data::idx_path(prefix));
+  const double per_document =
+      static_cast<double>(dataset.num_sequences()) / static_cast<double>(std::max<Index>(1, dataset.num_documents()));
+  info["sequences_per_document"] = per_document;
   info["shortest_document"] = shortest;
   info["longest_document"] = longest;
   info["mean_document"] = mean;
@@ -157,7 +217,7 @@ void run_info(const InfoOptions& options) {
     std::cout << info.dump() << '\n';
   } else {
     for (const auto& [key, value] : info.items())
-      std::cout << key << std::string(20 - key.size(), ' ')
+      std::cout << key << std::string(24 - key.size(), ' ')
                 << (value.is_string() ? value.get<std::string>() : value.dump()) << '\n';
   }
 }

@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/data/ordered_work.h"
+#include "megalith/data/sentences.h"
 
 namespace megalith::data {
 namespace {
@@ -14,11 +15,12 @@ namespace {
 struct EncodedBlock {
   struct Part {
     std::size_t end;  // of its ids
-    bool ends_document;
+    bool ends_sequence, ends_document;
   };
+  std::string file;
   std::vector<std::int32_t> ids;
   std::vector<Part> parts;
-  Index bytes = 0;
+  Index bytes = 0, text_bytes = 0;
 };
 
 /// Turns the pieces of a block into ids. One for each thread.
@@ -34,16 +36,30 @@ class BlockEncoder {
     out.ids.clear();
     out.parts.clear();
     out.bytes = block.bytes;
+    out.text_bytes = 0;
+    out.file = block.file;
     for (const CorpusPiece& piece : block.pieces) encode_text(text_.raw(block, piece), block, piece, out);
   }
 
  private:
   void encode_text(std::string_view text, const CorpusBlock& block, const CorpusPiece& piece, EncodedBlock& out) {
     const std::size_t before = out.ids.size();
-    try {
-      tokenizer_.encode(text, out.ids);
-    } catch (const EncodeError& error) {
-      CorpusText::fail(block, piece, error.offset(), error.rule());
+    out.text_bytes += static_cast<Index>(text.size());
+    const auto encode = [&](std::string_view part) {
+      try {
+        tokenizer_.encode(part, out.ids);
+      } catch (const EncodeError& error) {
+        CorpusText::fail(block, piece, static_cast<std::size_t>(part.data() - text.data()) + error.offset(),
+                         error.rule());
+      }
+    };
+    if (options_.sequences == Sequences::sentences) {
+      for_each_sentence(text, [&](std::string_view sentence) {
+        encode(sentence);
+        out.parts.push_back({out.ids.size(), true, false});
+      });
+    } else {
+      encode(text);
     }
     if (options_.end_of_document == EndOfDocument::append) {
       const std::int32_t end = tokenizer_.end_of_document();
@@ -53,7 +69,7 @@ class BlockEncoder {
         CorpusText::fail(block, piece, tokenizer_.decode({first, found}).size(),
                          str("is token ", end, ", which ends a document: remove it, or append no end of document"));
     }
-    out.parts.push_back({out.ids.size(), piece.ends_document});
+    out.parts.push_back({out.ids.size(), false, piece.ends_document});
   }
 
   const Tokenizer& tokenizer_;
@@ -70,39 +86,57 @@ class Writer {
   }
 
   void write(const EncodedBlock& encoded) {
+    if (counts_.files.empty() || counts_.files.back().file != encoded.file)
+      counts_.files.push_back({.file = encoded.file});
     std::size_t begin = 0;
     for (const EncodedBlock::Part& part : encoded.parts) {
       sink_.add(std::span(encoded.ids).subspan(begin, part.end - begin));
       open_tokens_ += static_cast<Index>(part.end - begin);
-      begin = part.end;
+      const std::size_t part_begin = std::exchange(begin, part.end);
+      open_sequence_ += static_cast<Index>(part.end - part_begin);
+      if (part.ends_sequence && open_sequence_ > 0) end_sequence();
       if (part.ends_document) end_document();
     }
     counts_.bytes += encoded.bytes;
+    counts_.files.back().stored_bytes += encoded.bytes;
+    counts_.files.back().text_bytes += encoded.text_bytes;
     if (options_.progress) options_.progress(counts_);
   }
   const CorpusCounts& counts() const { return counts_; }
 
  private:
+  void end_sequence() {
+    sink_.end_sequence();
+    ++counts_.sequences;
+    open_sequence_ = 0;
+  }
+
   void end_document() {
+    CorpusFileCounts& file = counts_.files.back();
     if (open_tokens_ == 0) {
       ++counts_.empty_documents;
+      ++file.empty_documents;
       return;
     }
     if (options_.end_of_document == EndOfDocument::append) {
       const std::int32_t end = tokenizer_.end_of_document();
       sink_.add({&end, 1});
       ++open_tokens_;
+      ++open_sequence_;
     }
+    if (open_sequence_ > 0) ++counts_.sequences;
     sink_.end_document();
     counts_.tokens += open_tokens_;
+    file.tokens += open_tokens_;
     ++counts_.documents;
-    open_tokens_ = 0;
+    ++file.documents;
+    open_tokens_ = open_sequence_ = 0;
   }
 
   const Tokenizer& tokenizer_;
   const CorpusOptions& options_;
   TokenSink& sink_;
-  Index open_tokens_ = 0;  // of the document that has not ended
+  Index open_tokens_ = 0, open_sequence_ = 0;  // of the document and the sequence that have not ended
   CorpusCounts counts_;
 };
 
@@ -110,6 +144,7 @@ class BuilderSink final : public TokenSink {
  public:
   explicit BuilderSink(IndexedDatasetBuilder& builder) : builder_(builder) {}
   void add(std::span<const std::int32_t> ids) override { builder_.add(ids); }
+  void end_sequence() override { builder_.end_sequence(); }
   void end_document() override { builder_.end_document(); }
 
  private:
@@ -123,7 +158,11 @@ CorpusCounts tokenize_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, co
   CorpusReader::Options reading = options.reading;
   reading.key = options.key;
   CorpusReader reader(
-      fs, inputs, [&](std::string_view text, std::size_t from) { return tokenizer.next_cut(text, from); }, reading);
+      fs, inputs,
+      [&](std::string_view text, std::size_t from) {
+        return options.sequences == Sequences::sentences ? next_sentence(text, from) : tokenizer.next_cut(text, from);
+      },
+      reading);
   Writer writer(reader, tokenizer, options, sink);
   work_in_order<EncodedBlock>(
       options.threads, [&] { return reader.next(); },

@@ -22,16 +22,31 @@ enum class InvalidUtf8 {
   replace  ///< each maximal bad part becomes U+FFFD
 };
 
+/// What becomes a sequence of the token file.
+enum class Sequences {
+  documents,
+  sentences  ///< see sentences.h; BERT's pre-training wants them
+};
+
+/// Of one input file.
+struct CorpusFileCounts {
+  std::string file;
+  Index documents = 0, empty_documents = 0, tokens = 0, stored_bytes = 0, text_bytes = 0;
+};
+
 struct CorpusCounts {
   Index documents = 0, empty_documents = 0;  ///< documents without a token are left out and counted apart
   Index tokens = 0;
+  Index sequences = 0;
   Index bytes = 0, total_bytes = 0;  ///< read so far, of all inputs
+  std::vector<CorpusFileCounts> files{};
 };
 
 struct CorpusOptions {
   CorpusReader::Options reading{};
   std::string key = "text";  ///< the member of each JSON line that holds the text
   EndOfDocument end_of_document = EndOfDocument::append;
+  Sequences sequences = Sequences::documents;
   InvalidUtf8 invalid_utf8 = InvalidUtf8::fail;
   int threads = 1;  ///< the result is the same for any number
   /// Called after each block, by one thread at a time.
@@ -43,6 +58,8 @@ class TokenSink {
  public:
   virtual ~TokenSink() = default;
   virtual void add(std::span<const std::int32_t> ids) = 0;
+  /// The document goes on with another sequence.
+  virtual void end_sequence() {}
   virtual void end_document() = 0;
 };
 

@@ -78,6 +78,8 @@ class IndexedDatasetBuilder {
 
   /// Appends ids to the document that is open. Every id is in [0, vocab_size).
   void add(std::span<const std::int32_t> ids);
+  /// The document goes on with another sequence; nothing where the open one is empty.
+  void end_sequence();
   void end_document();
   /// Publishes both files. The last document has ended. Call once.
   void finish();
@@ -88,7 +90,7 @@ class IndexedDatasetBuilder {
  private:
   void refuse_existing() const;
   void flush();
-  void end_sequence();
+  void close_sequence();
   void write_index(io::OutputFile& file) const;
   void remove_staged() noexcept;
 

@@ -77,7 +77,7 @@ void IndexedDatasetBuilder::add(std::span<const std::int32_t> ids) {
     if (id < 0 || id >= options_.vocab_size)
       throw InternalError(str("[", prefix_.string(), "] id ", id, ": must be from 0 to ", options_.vocab_size - 1));
   while (!ids.empty()) {
-    if (open_length_ == options_.longest_sequence) end_sequence();
+    if (open_length_ == options_.longest_sequence) close_sequence();
     const std::size_t room = static_cast<std::size_t>(options_.longest_sequence - open_length_);
     const std::span<const std::int32_t> some =
         ids.first(std::min({ids.size(), room, kBufferBytes / sizeof(std::int32_t)}));
@@ -98,13 +98,18 @@ void IndexedDatasetBuilder::flush() {
 }
 
 void IndexedDatasetBuilder::end_sequence() {
+  if (open_length_ > 0) close_sequence();
+}
+
+void IndexedDatasetBuilder::close_sequence() {
   lengths_.push_back(open_length_);
   ends_document_.push_back(false);
   open_length_ = 0;
 }
 
 void IndexedDatasetBuilder::end_document() {
-  end_sequence();
+  const bool has_sequences = !ends_document_.empty() && !ends_document_.back();
+  if (open_length_ > 0 || !has_sequences) close_sequence();
   ends_document_.back() = true;
   ++num_documents_;
 }

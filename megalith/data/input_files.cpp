@@ -10,7 +10,7 @@ namespace megalith::data {
 namespace {
 
 bool is_data(const std::string& name) {
-  return name[0] != '.' && name[0] != '_' && name != "report.json" && name != "removed.tsv";
+  return name[0] != '.' && name[0] != '_' && !name.ends_with("report.json") && name != "removed.tsv";
 }
 
 bool is_pattern(std::string_view text) { return text.find_first_of("*?[") != std::string_view::npos; }

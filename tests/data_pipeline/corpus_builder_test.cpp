@@ -64,6 +64,42 @@ TEST_F(CorpusBuilder, TextIsOneDocumentAFile) {
   EXPECT_EQ(counts_.total_bytes, 7);
 }
 
+TEST_F(CorpusBuilder, SentencesAreSequences) {
+  options_.sequences = Sequences::sentences;
+  options_.end_of_document = EndOfDocument::omit;
+  std::string text = "One. Two!\n\n \"Three?\" Mr. Four.";
+  for (int i = 0; i < 500; ++i) text += str(" Sentence ", i, " of many.");
+  const auto lines = file("a.jsonl", "{\"text\": \"A b. C\"}\n{\"text\": \" \"}\n{\"text\": \"D\"}\n");
+  const auto whole = file("b.txt", text);
+  std::string first;
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();  // outlives the builder
+  for (const Index block : {100, 1 << 20}) {
+    options_.reading.block_bytes = block;
+    options_.threads = block == 100 ? 3 : 1;
+    const io::Path prefix = dir_ / str("out", block);
+    IndexedDatasetBuilder builder(*fs, prefix, {.vocab_size = 256});
+    const CorpusCounts counts = build_corpus(*fs, {lines, whole}, *bytes(), options_, builder);
+    EXPECT_EQ(counts.documents, 3);
+    EXPECT_EQ(counts.empty_documents, 1);
+    EXPECT_EQ(counts.sequences, 2 + 1 + 4 + 500);
+    ASSERT_EQ(counts.files.size(), 2u);
+    EXPECT_EQ(counts.files[0].documents, 2);
+    EXPECT_EQ(counts.files[0].empty_documents, 1);
+    EXPECT_EQ(counts.files[0].tokens, 6);
+    EXPECT_EQ(counts.files[1].text_bytes, static_cast<Index>(text.size()));
+    const IndexedDataset dataset(*fs, prefix);
+    EXPECT_EQ(dataset.num_documents(), 3);
+    EXPECT_EQ(dataset.document_begin(1), 2);
+    EXPECT_EQ(dataset.num_sequences(), counts.sequences);
+    EXPECT_EQ(dataset.sequence_length(0), 4) << "A b.";
+    EXPECT_EQ(dataset.sequence_length(1), 1) << "C";
+    EXPECT_EQ(dataset.sequence_length(5), 8) << "\"Three?\"";
+    const std::string files = read_all(bin_path(prefix)) + read_all(idx_path(prefix));
+    if (first.empty()) first = files;
+    EXPECT_EQ(files, first);
+  }
+}
+
 TEST_F(CorpusBuilder, SeparatorLinesDivideText) {
   options_.reading.split_on = "<|end|>";
   const auto a = file("a.txt", "<|end|>\none\n<|end|>\r\ntwo <|end|>\nmore\n<|end|>\n<|end|>\nthree <|end|>x\n<|end|>");
