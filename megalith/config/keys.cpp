@@ -238,8 +238,9 @@ std::vector<Key> make_keys() {
        "a folder, too"},
       {"data.train", at([](auto& c) -> auto& { return c.data.train; }), words("must be given"), any(), may_change,
        differ,
-       "a path or a list of them: text, JSON lines (member `text`), or what `data build` made (its prefix). `\"0.7 "
-       "books\"` gives a corpus a weight; all have one, or none has. Its tokens must be the same on `--resume`"},
+       "a path or a list of them: text, JSON lines (member `text`), Parquet, what `data build` made (its prefix), a "
+       "folder or a pattern (`\"corpus/*.jsonl\"`). `\"0.7 books\"` gives a corpus a weight; all have one, or none "
+       "has. Its tokens must be the same on `--resume`"},
       {"data.valid", at([](auto& c) -> auto& { return c.data.valid; }), words("none"), any(), may_change, differ,
        "held-out set, the same without weights"},
       {"data.split", at([](auto& c) -> auto& { return c.data.split; }), words("none"), any(), must_match, not_differ,

@@ -8,6 +8,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/data/corpus_builder.h"
+#include "megalith/data/input_files.h"
 
 namespace megalith::data {
 namespace {
@@ -26,21 +27,40 @@ std::optional<io::Path> token_file_prefix(io::Fs& fs, const io::Path& path) {
   return std::nullopt;
 }
 
+TokenSourcePtr open_token_file(io::Fs& fs, const io::Path& prefix, const Tokenizer& tokenizer, std::string_view key) {
+  require_file(fs, bin_path(prefix), key);
+  if (!fs.exists(idx_path(prefix)))
+    throw InputError(str("[", key, "] ", idx_path(prefix).string(), ": is missing beside ",
+                         bin_path(prefix).filename().string(), "; copy it too, or build the token file again"));
+  return indexed_source(IndexedDataset(fs, prefix), tokenizer.vocab_size());
+}
+
 TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const Tokenizer& tokenizer, std::string_view key,
                         int threads) {
-  if (const std::optional<io::Path> prefix = token_file_prefix(fs, path)) {
-    require_file(fs, bin_path(*prefix), key);
-    if (!fs.exists(idx_path(*prefix)))
-      throw InputError(str("[", key, "] ", idx_path(*prefix).string(), ": is missing beside ",
-                           bin_path(*prefix).filename().string(), "; copy it too, or build the token file again"));
-    return indexed_source(IndexedDataset(fs, *prefix), tokenizer.vocab_size());
+  if (const std::optional<io::Path> prefix = token_file_prefix(fs, path); prefix && !fs.is_dir(path))
+    return open_token_file(fs, *prefix, tokenizer, key);
+  // A folder or a pattern: its token files and its texts, each kind as one source, in name order.
+  std::vector<io::Path> texts, prefixes;
+  const bool is_one_file = fs.exists(path) && !fs.is_dir(path);
+  const bool is_pattern = path.string().find_first_of("*?[") != std::string::npos;
+  if (!is_one_file && !fs.is_dir(path) && !is_pattern) require_file(fs, path, key);
+  for (const io::Path& file : is_one_file ? std::vector<io::Path>{path} : input_files(fs, {path.string()})) {
+    const std::optional<io::Path> prefix = token_file_prefix(fs, file);
+    if (!prefix)
+      texts.push_back(file);
+    else if (std::ranges::find(prefixes, *prefix) == prefixes.end())
+      prefixes.push_back(*prefix);  // of its .bin and its .idx
   }
-  require_file(fs, path, key);
-  MemorySink sink;
-  CorpusOptions options;
-  options.threads = threads;
-  tokenize_corpus(fs, {path}, tokenizer, options, sink);
-  return memory_source(path.string(), std::move(sink.tokens), tokenizer.vocab_size());
+  std::vector<TokenSourcePtr> sources;
+  for (const io::Path& prefix : prefixes) sources.push_back(open_token_file(fs, prefix, tokenizer, key));
+  if (!texts.empty() || sources.empty()) {
+    MemorySink sink;
+    CorpusOptions options;
+    options.threads = threads;
+    tokenize_corpus(fs, texts, tokenizer, options, sink);
+    sources.push_back(memory_source(path.string(), std::move(sink.tokens), tokenizer.vocab_size()));
+  }
+  return joined_source(std::move(sources));
 }
 
 /// Adds to the error of a part that is too short which key to change.

@@ -67,6 +67,18 @@ TEST_F(OpenCorpus, TakesTextJsonAndTokenFiles) {
   EXPECT_EQ(text(*open({"tokens", "a.txt", "b.jsonl"})), std::string("one\0two\0hello\0one\0two\0", 22));
 }
 
+TEST_F(OpenCorpus, TakesFoldersAndPatterns) {
+  const std::string both("one\0two\0", 8), all = both + std::string("hello\0", 6) + both;
+  EXPECT_EQ(text(*open({""})), all) << "token files first, then texts, in name order";
+  EXPECT_EQ(text(*open({"*.jsonl"})), both);
+  EXPECT_EQ(text(*open({"[ab].*"})), std::string("hello\0", 6) + both);
+  EXPECT_EQ(text(*open({"tok*"})), both);
+  EXPECT_EQ(text(*open({"tokens.*"})), both) << "both files are one corpus";
+  EXPECT_NE(error("*.parquet").find("no file matches the pattern"), std::string::npos);
+  fs_->unlink(dir_ / "tokens.idx");
+  EXPECT_NE(error("").find("tokens.idx: is missing beside tokens.bin"), std::string::npos);
+}
+
 TEST_F(OpenCorpus, NamesWhatIsMissing) {
   EXPECT_EQ(error("a.tx"),
             str("[data.train] ", path("a.tx"), ": there is no such file; did you mean ", path("a.txt"), "?"));
@@ -74,7 +86,6 @@ TEST_F(OpenCorpus, NamesWhatIsMissing) {
             str("[data.train] ", path("token.bin"), ": there is no such file; did you mean ", path("tokens.bin"), "?"));
   EXPECT_EQ(error("somewhere/x"),
             str("[data.train] ", path("somewhere/x"), ": there is no folder ", path("somewhere")));
-  EXPECT_EQ(error(""), str("[data.train] ", path(""), ": is a folder; name the files in it"));
   fs_->unlink(dir_ / "tokens.idx");
   for (const std::string name : {"tokens", "tokens.bin"})
     EXPECT_EQ(error(name), str("[data.train] ", path("tokens.idx"),
