@@ -1,10 +1,16 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <functional>
 #include <string>
 
 #include <CLI/CLI.hpp>
+#include <unistd.h>
 
+#include "megalith/base/clock.h"
 #include "megalith/base/team.h"
+#include "megalith/base/text.h"
 #include "megalith/data/tokenizer.h"
 
 namespace megalith::apps {
@@ -32,6 +38,17 @@ inline void add_threads(CLI::App& command, int& threads) {
   command.add_option("--threads", threads, "Same result for any number")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+}
+
+/// A line on standard error with the rate and the time that is left, when that is a terminal; else nothing.
+inline std::function<void(std::uint64_t, std::uint64_t)> byte_progress() {
+  if (::isatty(STDERR_FILENO) != 1) return {};
+  return [start = monotonic_s()](std::uint64_t done, std::uint64_t all) {
+    const double seconds = std::max(monotonic_s() - start, 1e-9), bytes = std::max(static_cast<double>(done), 1.0);
+    std::fprintf(stderr, "\r%s of %s  %.1f MB/s  %.0f s left \x1b[K", human_bytes(static_cast<Index>(done)).c_str(),
+                 human_bytes(static_cast<Index>(all)).c_str(), bytes / 1e6 / seconds,
+                 seconds * (static_cast<double>(all) - bytes) / bytes);
+  };
 }
 
 inline void add_max_line_and_dry_run(CLI::App& command, std::uint64_t& max_line, bool& dry_run) {

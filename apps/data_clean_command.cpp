@@ -16,6 +16,7 @@
 #include "apps/command.h"
 #include "apps/corpus_options.h"
 #include "apps/launch.h"
+#include "apps/version.h"
 #include "apps/vocabulary.h"
 
 namespace megalith::apps {
@@ -69,11 +70,8 @@ void run_clean(const CleanArguments& arguments) {
   for (const std::string& file : arguments.titles) options.titles.add_list(*fs, file);
   for (const std::string& file : arguments.wikitext) options.titles.add_wikitext(*fs, file);
   options.inputs = data::input_files(*fs, arguments.inputs);
-  if (::isatty(STDERR_FILENO) == 1)
-    options.progress = [](std::uint64_t done, std::uint64_t all) {
-      std::fprintf(stderr, "\r%s of %s \x1b[K", human_bytes(static_cast<Index>(done)).c_str(),
-                   human_bytes(static_cast<Index>(all)).c_str());
-    };
+  options.version = version();
+  options.progress = byte_progress();
   const corpus::CleanReport report = corpus::clean(*fs, options);
   if (options.progress) std::fputs("\r\x1b[K", stderr);
   show(report, options);

@@ -16,6 +16,7 @@
 #include "apps/command.h"
 #include "apps/corpus_options.h"
 #include "apps/launch.h"
+#include "apps/version.h"
 
 namespace megalith::apps {
 namespace {
@@ -93,14 +94,21 @@ void run_dedup(const DedupArguments& arguments) {
   options.reading = {
       .format = data::format_named(arguments.format), .max_document_bytes = arguments.max_line, .key = options.key};
   options.memory = arguments.memory;
+  options.version = version();
   options.inputs = data::input_files(*fs, arguments.inputs);
   options.output = arguments.output;
   options.work = arguments.work;
   if (arguments.dry_run) options.write = corpus::DedupOptions::Write::report_only;
   const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
   if (is_terminal && options.share.rank == 0)
-    options.progress = [](std::string_view stage, std::size_t done, std::size_t all) {
-      std::fprintf(stderr, "\r%.*s  %zu of %zu \x1b[K", static_cast<int>(stage.size()), stage.data(), done, all);
+    options.progress = [start = monotonic_s(), last = std::string()](std::string_view stage, std::size_t done,
+                                                                     std::size_t all) mutable {
+      if (last != stage) start = monotonic_s();  // of the stage; what its first unit took is not known
+      last = stage;
+      const double left = (monotonic_s() - start) / static_cast<double>(std::max<std::size_t>(done, 2) - 1) *
+                          static_cast<double>(all - done);
+      std::fprintf(stderr, "\r%.*s  %zu of %zu  %.0f s left in this stage \x1b[K", static_cast<int>(stage.size()),
+                   stage.data(), done, all, left);
     };
   const corpus::DedupReport report = corpus::dedup(*fs, options);
   if (options.progress) std::fputs("\r\x1b[K", stderr);

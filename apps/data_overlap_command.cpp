@@ -15,6 +15,7 @@
 #include "apps/command.h"
 #include "apps/corpus_options.h"
 #include "apps/launch.h"
+#include "apps/version.h"
 
 namespace megalith::apps {
 namespace {
@@ -43,11 +44,8 @@ void run_overlap(const OverlapArguments& arguments) {
   options.test = data::input_files(*fs, arguments.test);
   options.output = arguments.output;
   if (arguments.dry_run) options.write = corpus::OverlapOptions::Write::report_only;
-  if (::isatty(STDERR_FILENO) == 1)
-    options.progress = [](std::uint64_t done, std::uint64_t all) {
-      std::fprintf(stderr, "\r%s of %s \x1b[K", human_bytes(static_cast<Index>(done)).c_str(),
-                   human_bytes(static_cast<Index>(all)).c_str());
-    };
+  options.version = version();
+  options.progress = byte_progress();
   const corpus::OverlapReport report = corpus::measure_overlap(*fs, options);
   if (options.progress) std::fputs("\r\x1b[K", stderr);
   std::vector<std::vector<std::string>> rows{

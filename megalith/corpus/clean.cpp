@@ -158,7 +158,8 @@ Json json_of(const CleanOptions& options, const CleanReport& report) {
                    {"dry_run", options.write == CleanOptions::Write::report_only}};
   Json files = Json::array();
   for (const CleanCounts& counts : report.files) files.push_back(json_of(counts));
-  return {{"settings", settings},
+  return {{"version", options.version},
+          {"settings", settings},
           {"total", json_of(report.total)},
           {"first_bad_lines", report.bad_lines},
           {"titles_in_no_document", report.titles_missed},

@@ -22,7 +22,8 @@ struct CleanOptions {
   std::vector<io::Path> inputs;
   data::DocumentReader::Options reading{};
   std::string key = "text";
-  io::Path output;  ///< folder, absent or empty
+  std::string version{};  ///< of the program, for report.json
+  io::Path output;        ///< folder, absent or empty
   enum class Lines { as_they_are, joined } lines = Lines::as_they_are;
   Titles titles{};                                     ///< of articles that go
   std::uint64_t min_tokens = 0;                        ///< shorter documents go; 0: no filter

@@ -41,8 +41,9 @@ struct DedupOptions {
   std::vector<io::Path> inputs;
   data::DocumentReader::Options reading{};
   std::string key = "text";
-  io::Path output;  ///< folder, made when absent
-  io::Path work;    ///< folder; empty: output/work
+  std::string version{};  ///< of the program, for report.json
+  io::Path output;        ///< folder, made when absent
+  io::Path work;          ///< folder; empty: output/work
   Decimal jaccard{};
   int shingle = 5;  ///< words
   Banding banding{20, 5};

@@ -184,13 +184,17 @@ Json json_of(const OverlapOptions& options, const OverlapReport& report) {
                     {"distinct_ngrams", counts.distinct_ngrams},
                     {"distinct_found", counts.distinct_found},
                     {"distinct_share", share(counts.distinct_found, counts.distinct_ngrams)}});
-  return {{"settings", settings},
+  return {{"version", options.version},
+          {"settings", settings},
           {"test", test},
           {"train",
            {{"documents", report.train_documents},
             {"words", report.train_words},
             {"text_bytes", report.train_text_bytes},
             {"stored_bytes", report.train_stored_bytes}}},
+          {"stages",
+           {{{"stage", "test"}, {"seconds", report.test_seconds}},
+            {{"stage", "train"}, {"seconds", report.seconds - report.test_seconds}}}},
           {"seconds", report.seconds},
           {"text_mb_per_s", static_cast<double>(report.train_text_bytes) / 1e6 / std::max(report.seconds, 1e-9)}};
 }
@@ -223,6 +227,7 @@ OverlapReport measure_overlap(io::Fs& fs, const OverlapOptions& asked) {
   whole.reading.cut = data::DocumentReader::Cut::documents;
   for (const io::Path& path : options.test) files.push_back(read_test_file(fs, path, whole, table));
   table.finish();
+  report.test_seconds = monotonic_s() - start;
   std::uint64_t before = 0;
   for (const io::Path& path : options.train) {
     TrainingFile(fs, path, options, table).stream(report, before, report.train_stored_bytes);

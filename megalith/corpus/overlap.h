@@ -13,8 +13,9 @@ struct OverlapOptions {
   std::vector<io::Path> train, test;
   data::DocumentReader::Options reading{};
   std::string key = "text";
-  int ngram = 8;    ///< words
-  io::Path output;  ///< folder of report.json and per_document.jsonl; absent or empty
+  std::string version{};  ///< of the program, for report.json
+  int ngram = 8;          ///< words
+  io::Path output;        ///< folder of report.json and per_document.jsonl; absent or empty
   int threads = 1;
   enum class Write { documents, report_only } write = Write::documents;
   /// Bytes of training files read and of all of them; called by one thread at a time.
@@ -33,7 +34,7 @@ struct TestFileCounts {
 struct OverlapReport {
   std::vector<TestFileCounts> test{};
   std::uint64_t train_documents = 0, train_words = 0, train_text_bytes = 0, train_stored_bytes = 0;
-  double seconds = 0;
+  double seconds = 0, test_seconds = 0;  ///< in all, and for reading the test sets
 };
 
 /// Which share of the n-grams of test sets also occurs in training text: words as in NormalWords, joined by single

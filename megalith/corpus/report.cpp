@@ -46,7 +46,7 @@ Json settings_of(const DedupOptions& options, io::Fs& fs) {
   Json inputs = Json::array();
   for (const io::Path& input : options.inputs) inputs.push_back({input.string(), fs.file_size(input)});
   return {{"command", "data dedup"},
-          {"work_format", 1},
+          {"work_format", 2},
           {"jaccard_above", {options.jaccard.numerator, options.jaccard.denominator}},
           {"shingle", options.shingle},
           {"bands", options.banding.bands},
@@ -63,7 +63,7 @@ Json settings_of(const DedupOptions& options, io::Fs& fs) {
 }
 
 Json report_of(const DedupOptions& options, const DedupReport& report, io::Fs& fs) {
-  Json json = {{"settings", settings_of(options, fs)}};
+  Json json = {{"version", options.version}, {"settings", settings_of(options, fs)}};
   json["total"] = counts_of(report.total);
   Json recall = Json::object();
   for (const char* at : {"0.7", "0.75", "0.8", "0.9"}) recall[at] = options.banding.recall(std::stod(at));
