@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "megalith/base/hash.h"
 #include "megalith/corpus/normal_words.h"
 #include "megalith/corpus/union_find.h"
 #include "megalith/data/ordered_work.h"
@@ -34,11 +35,14 @@ class Shingler {
     text_bytes = text.size();
     words_.read(text);
     words = words_.size();
+    print = 0;
+    for (const std::uint64_t hash : words_.hashes()) print = mix64(print * 0x9e3779b97f4a7c15ULL + hash);
     shingles_.clear();
     append_shingles(words_.hashes(), count_, shingles_);
     return shingles_;
   }
   std::size_t text_bytes = 0, words = 0;  // of the last document
+  std::uint64_t print = 0;                // equal for equal words in equal order
 
  private:
   data::DocumentText text_;
@@ -92,47 +96,57 @@ std::vector<DedupStages::Stage> DedupStages::stages() {
   };
 }
 
-// Signatures: for each document of a file its length, and its hash for each band, sorted by band and hash.
+// Signatures: for each document of a file its length, a hash of its words in their order (its print), and its hash for
+// each band, sorted by band and hash.
 void DedupStages::make_signatures(std::size_t file) {
   struct Result {
-    std::vector<std::uint64_t> bands, text_bytes;
+    std::vector<std::uint64_t> bands, text_bytes, prints;
     std::uint64_t words = 0, without_words = 0;
   };
   const std::string lengths_name = numbered("documents", file), bands_name = numbered("bands", file);
+  const std::string prints_name = numbered("prints", file);
   work_.remove_leftovers(bands_name);
   if (work_.has(lengths_name)) fs_.unlink(work_.prefix(lengths_name));  // its bands are missing: both are made again
   work_.remove_leftovers(lengths_name);
+  if (work_.has(prints_name)) fs_.unlink(work_.prefix(prints_name));
+  work_.remove_leftovers(prints_name);
   ExternalSort<BandRecord> sort(fs_, work_.prefix(bands_name), options_.memory / 2);
   work_.publish<std::uint64_t>(lengths_name, [&](RecordWriter<std::uint64_t>& lengths) {
     data::DocumentReader reader(fs_, options_.inputs[file], options_.reading);
     std::uint64_t document = 0, text_bytes = 0, words = 0, without_words = 0;
-    data::work_in_order<Result>(
-        options_.threads, [&] { return reader.next(); },
-        [&] {
-          return [this, shingler = Shingler(options_), minhash = MinHash(options_.banding, options_.seed)](
-                     const data::DocumentBlock& block, Result& result) mutable {
-            result = Result{std::move(result.bands), std::move(result.text_bytes)};
-            result.bands.resize(block.documents.size() * bands());
-            result.text_bytes.clear();
-            for (std::size_t i = 0; i < block.documents.size(); ++i) {
-              minhash.bands(shingler.of(block, block.documents[i]),
-                            std::span(result.bands).subspan(i * bands(), bands()));
-              result.text_bytes.push_back(shingler.text_bytes);
-              result.words += shingler.words;
-              result.without_words += shingler.words == 0;
+    work_.publish<std::uint64_t>(prints_name, [&](RecordWriter<std::uint64_t>& prints) {
+      data::work_in_order<Result>(
+          options_.threads, [&] { return reader.next(); },
+          [&] {
+            return [this, shingler = Shingler(options_), minhash = MinHash(options_.banding, options_.seed)](
+                       const data::DocumentBlock& block, Result& result) mutable {
+              result = Result{std::move(result.bands), std::move(result.text_bytes), std::move(result.prints)};
+              result.bands.resize(block.documents.size() * bands());
+              result.text_bytes.clear();
+              result.prints.clear();
+              for (std::size_t i = 0; i < block.documents.size(); ++i) {
+                minhash.bands(shingler.of(block, block.documents[i]),
+                              std::span(result.bands).subspan(i * bands(), bands()));
+                result.text_bytes.push_back(shingler.text_bytes);
+                result.prints.push_back(shingler.print);
+                result.words += shingler.words;
+                result.without_words += shingler.words == 0;
+              }
+            };
+          },
+          [&](const Result& result) {
+            for (std::size_t i = 0; i < result.text_bytes.size(); ++i, ++document) {
+              lengths.add(result.text_bytes[i]);
+              text_bytes += result.text_bytes[i];
+              for (std::size_t band = 0; band < bands(); ++band)
+                sort.add({band_key(band, result.bands[i * bands() + band]), document});
             }
-          };
-        },
-        [&](const Result& result) {
-          for (std::size_t i = 0; i < result.text_bytes.size(); ++i, ++document) {
-            lengths.add(result.text_bytes[i]);
-            text_bytes += result.text_bytes[i];
-            for (std::size_t band = 0; band < bands(); ++band)
-              sort.add({band_key(band, result.bands[i * bands() + band]), document});
-          }
-          words += result.words;
-          without_words += result.without_words;
-        });
+            prints.add(result.prints);
+            words += result.words;
+            without_words += result.without_words;
+          });
+      return ProductNumbers{};
+    });
     return ProductNumbers{document, fs_.file_size(options_.inputs[file]), text_bytes, words, without_words};
   });
   work_.publish<BandRecord>(bands_name, [&](RecordWriter<BandRecord>& sorted) {
@@ -141,8 +155,28 @@ void DedupStages::make_signatures(std::size_t file) {
   });
 }
 
-// Pairs of one band: all pairs of every bucket (documents with one key). Buckets with more than most_in_bucket
-// documents are kept as they are, for compare_crowded().
+/// The prints of documents, in mapped files.
+class DedupStages::Prints {
+ public:
+  explicit Prints(DedupStages& stages) : stages_(stages), mapped_(stages.files()) {}
+  std::uint64_t of(std::uint64_t document) {
+    const std::size_t file = stages_.file_of(document);
+    if (mapped_[file].bytes().empty()) mapped_[file] = stages_.fs_.map(stages_.work_.prefix(numbered("prints", file)));
+    const std::uint64_t place = document - stages_.bases()[file];
+    if (8 * place + 8 > mapped_[file].bytes().size())
+      throw InputError(str("[", stages_.work_.prefix(numbered("prints", file)).string(),
+                           "] is damaged: remove the work folder and start again"));
+    return reinterpret_cast<const std::uint64_t*>(mapped_[file].bytes().data())[place];
+  }
+
+ private:
+  DedupStages& stages_;
+  std::vector<io::MappedFile> mapped_;
+};
+
+// Pairs of one band: all pairs of every bucket (documents with one key), in which documents of equal prints count as
+// one: each is a pair with the first of them only, so that n copies are n - 1 pairs. Buckets with more than
+// most_in_bucket documents are kept as they are, for compare_crowded().
 void DedupStages::make_pairs(std::size_t band) {
   const std::string pairs_name = numbered("pairs", band), crowded_name = numbered("crowded", band);
   work_.remove_leftovers(pairs_name);
@@ -158,7 +192,24 @@ void DedupStages::make_pairs(std::size_t band) {
     }
     std::uint64_t key = 0, size = 0, buckets = 0;
     std::vector<std::uint64_t> bucket;
+    Prints prints(*this);
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> by_print;
+    const auto fold_copies = [&] {
+      by_print.clear();
+      for (const std::uint64_t document : bucket) by_print.emplace_back(prints.of(document), document);
+      std::ranges::sort(by_print);
+      bucket.clear();
+      for (std::size_t i = 0, first = 0; i < by_print.size(); ++i) {
+        if (by_print[i].first != by_print[first].first) first = i;
+        if (i == first)
+          bucket.push_back(by_print[i].second);
+        else
+          sort.add({by_print[first].second, by_print[i].second});
+      }
+      std::ranges::sort(bucket);
+    };
     const auto end_bucket = [&] {
+      if (bucket.size() > 2) fold_copies();
       if (size <= options_.most_in_bucket)
         for (std::size_t j = 1; j < bucket.size(); ++j)
           for (std::size_t i = 0; i < j; ++i) sort.add({bucket[i], bucket[j]});

@@ -82,6 +82,7 @@ class DedupStages {
   std::size_t num_comparisons();
 
   void make_signatures(std::size_t file);
+  class Prints;
   void make_pairs(std::size_t band);
   void make_candidates();
   void make_sets(std::size_t file);
