@@ -24,7 +24,7 @@ namespace {
 
 struct CleanArguments {
   std::vector<std::string> inputs, titles, wikitext;
-  std::string output, format = "auto", tokenizer, vocab_dir, bad_lines = "fail";
+  std::string output, format = "auto", tokenizer, vocab_dir, bad_lines = "fail", compress = "none";
   std::uint64_t max_line = std::uint64_t{256} << 20;
   bool join_lines = false, dry_run = false;
   corpus::CleanOptions options;
@@ -65,6 +65,7 @@ void run_clean(const CleanArguments& arguments) {
   options.output = arguments.output;
   if (arguments.join_lines) options.lines = corpus::CleanOptions::Lines::joined;
   if (arguments.bad_lines == "skip") options.bad_lines = corpus::BadLines::skip;
+  options.compression = corpus::compression_named(arguments.compress);
   if (arguments.dry_run) options.write = corpus::CleanOptions::Write::report_only;
   if (!arguments.tokenizer.empty()) options.tokenizer = open_tokenizer(*fs, arguments.tokenizer, arguments.vocab_dir);
   for (const std::string& file : arguments.titles) options.titles.add_list(*fs, file);
@@ -100,6 +101,9 @@ void add_data_clean(CLI::App& data_command) {
   add_tokenizer(*command, arguments->tokenizer, arguments->vocab_dir, "Counts the tokens: ");
   command->add_option("--bad-lines", arguments->bad_lines, "fail at the first, or skip and count them")
       ->check(CLI::IsMember({"fail", "skip"}))
+      ->capture_default_str();
+  command->add_option("--compress", arguments->compress, "Of the output files: none, gz or zst")
+      ->check(CLI::IsMember({"none", "gz", "zst"}))
       ->capture_default_str();
   add_threads(*command, options.threads);
   add_max_line_and_dry_run(*command, arguments->max_line, arguments->dry_run);

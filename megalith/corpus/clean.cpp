@@ -148,14 +148,16 @@ Json json_of(const CleanCounts& counts) {
 }
 
 Json json_of(const CleanOptions& options, const CleanReport& report) {
-  Json settings = {{"command", "data clean"},
-                   {"key", options.key},
-                   {"join_lines", options.lines == CleanOptions::Lines::joined},
-                   {"titles", options.titles.size()},
-                   {"min_tokens", options.min_tokens},
-                   {"tokenizer", options.tokenizer ? Json(options.tokenizer->name()) : Json(nullptr)},
-                   {"bad_lines", options.bad_lines == BadLines::fail ? "fail" : "skip"},
-                   {"dry_run", options.write == CleanOptions::Write::report_only}};
+  Json settings = {
+      {"command", "data clean"},
+      {"key", options.key},
+      {"join_lines", options.lines == CleanOptions::Lines::joined},
+      {"titles", options.titles.size()},
+      {"min_tokens", options.min_tokens},
+      {"tokenizer", options.tokenizer ? Json(options.tokenizer->name()) : Json(nullptr)},
+      {"bad_lines", options.bad_lines == BadLines::fail ? "fail" : "skip"},
+      {"compress", options.compression == Compression::none ? "none" : extension_of(options.compression).substr(1)},
+      {"dry_run", options.write == CleanOptions::Write::report_only}};
   Json files = Json::array();
   for (const CleanCounts& counts : report.files) files.push_back(json_of(counts));
   return {{"version", options.version},
@@ -192,11 +194,20 @@ CleanReport clean(io::Fs& fs, const CleanOptions& options) {
   for (std::size_t file = 0; file < options.inputs.size(); ++file) {
     const io::Path& input = options.inputs[file];
     CleanCounts counts{.file = input.string(), .stored_bytes = fs.file_size(input)};
-    data::DocumentReader reader(fs, input, options.reading);
+    data::DocumentReader::Options reading = options.reading;
+    if (options.bad_lines == BadLines::skip) reading.too_long = data::DocumentReader::TooLong::mark;
+    data::DocumentReader reader(fs, input, reading);
     std::atomic<std::uint64_t> read = 0;
     StagedFile* output = nullptr;
+    const std::unique_ptr<Packer> packer = make_packer(options.compression);
+    std::string packed;
+    const auto write = [&] {
+      if (output != nullptr) output->write(packed);
+      counts.bytes_written += output != nullptr ? packed.size() : 0;
+      packed.clear();
+    };
     if (options.write == CleanOptions::Write::documents) {
-      counts.output = output_name(file, input);
+      counts.output = output_name(file, input).append(extension_of(options.compression));
       output = outputs.emplace_back(std::make_unique<StagedFile>(fs, options.output / counts.output)).get();
     }
     data::work_in_order<Cleaned>(
@@ -212,14 +223,16 @@ CleanReport clean(io::Fs& fs, const CleanOptions& options) {
           };
         },
         [&](Cleaned& out) {
-          if (output != nullptr) output->write(out.lines);
-          out.counts.bytes_written = output != nullptr ? out.lines.size() : 0;
+          if (output != nullptr) packer->add(out.lines, packed);
+          write();
           counts.add(out.counts);
           for (std::string& bad : out.bad_lines)
             if (report.bad_lines.size() < kListed) report.bad_lines.push_back(std::move(bad));
           for (const std::size_t title : out.titles) met[title] = true;
           if (options.progress) options.progress(stored_before + read, stored_all);
         });
+    packer->finish(packed);
+    write();
     if (output != nullptr) output->finish();
     report.total.add(counts);
     report.files.push_back(std::move(counts));

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/corpus/packer.h"
 #include "megalith/corpus/titles.h"
 #include "megalith/data/document_reader.h"
 #include "megalith/data/tokenizer.h"
@@ -29,6 +30,7 @@ struct CleanOptions {
   std::uint64_t min_tokens = 0;                        ///< shorter documents go; 0: no filter
   std::shared_ptr<const data::Tokenizer> tokenizer{};  ///< counts them; needed with min_tokens
   BadLines bad_lines = BadLines::fail;
+  Compression compression = Compression::none;  ///< of the output files
   int threads = 1;
   enum class Write { documents, report_only } write = Write::documents;
   /// Bytes of input files read and of all of them; called by one thread at a time.

@@ -8,6 +8,21 @@
 
 namespace megalith::data {
 
+namespace {
+
+std::string place_of(CorpusFormat format, std::uint64_t number) {
+  if (format == CorpusFormat::json_lines) return str("line ", number);
+  return format == CorpusFormat::parquet ? str("row ", number) : std::string("its text");
+}
+
+[[noreturn]] void throw_too_long(const DocumentBlock& block, std::uint64_t number, std::size_t most_bytes) {
+  throw DocumentError(BadDocument::too_long,
+                      str("[", block.file, "] ", place_of(block.format, number), " has over ", most_bytes,
+                          " bytes, the most that a document may have; --max-line raises that"));
+}
+
+}  // namespace
+
 DocumentReader::DocumentReader(io::Fs& fs, const io::Path& file, const Options& options)
     : file_(file.string()), options_(options) {
   require_file(fs, file, "input");
@@ -32,20 +47,39 @@ std::optional<DocumentBlock> DocumentReader::next() {
     if (!values) return std::nullopt;
     block.held.owner = values->owner;
     for (std::size_t i = 0; i < values->values.size(); ++i) {
-      if (values->values[i].size() > options_.max_document_bytes) fail_too_long(values->rows[i]);
-      block.documents.push_back({.bytes = values->values[i], .line = values->rows[i]});
+      const bool is_too_long = values->values[i].size() > options_.max_document_bytes;
+      if (is_too_long && options_.too_long == TooLong::fail)
+        throw_too_long(block, values->rows[i], options_.max_document_bytes);
+      block.documents.push_back({.bytes = is_too_long ? std::string_view() : values->values[i],
+                                 .line = values->rows[i],
+                                 .is_too_long = is_too_long});
     }
     documents_ += block.documents.size();
     return block;
   }
   if (format_ == CorpusFormat::json_lines) {
     const std::size_t end = end_of_lines();
+    if (line_is_too_long_) {
+      if (options_.too_long == TooLong::fail) throw_too_long(block, lines_ + 1, options_.max_document_bytes);
+      leave_out_line();
+      block.documents.push_back({.line = lines_, .is_too_long = true});
+      ++documents_;
+      return block;
+    }
     if (end == 0) return std::nullopt;
     block.held = source_->take(end);
     cut_lines(block.held.bytes, block.documents);
   } else {
     if (text_is_read_) return std::nullopt;
-    block.held = source_->take(end_of_text());
+    const std::size_t end = end_of_text();
+    if (text_is_too_long_) {
+      if (options_.too_long == TooLong::fail) throw_too_long(block, 1, options_.max_document_bytes);
+      text_is_read_ = true;  // what is left of it, too
+      block.documents.push_back({.is_too_long = true});
+      ++documents_;
+      return block;
+    }
+    block.held = source_->take(end);
     block.documents.push_back({.bytes = block.held.bytes, .offset = text_read_, .ends_document = text_is_read_});
     text_read_ += block.held.bytes.size();
     if (!text_is_read_) return block;
@@ -65,9 +99,25 @@ std::size_t DocumentReader::end_of_lines() {
     const std::string_view window = source_->window();
     const std::size_t found = window.find('\n', looked_at);
     looked_at = window.size();
-    if (std::min(found, looked_at) > options_.max_document_bytes) fail_too_long(lines_ + 1);
+    line_is_too_long_ = std::min(found, looked_at) > options_.max_document_bytes;
+    if (line_is_too_long_) return 0;
     if (found != std::string_view::npos) return found + 1;
     if (!source_->extend()) return looked_at;
+  }
+}
+
+/// Moves behind the line at the window's begin, a window at a time.
+void DocumentReader::leave_out_line() {
+  ++lines_;
+  line_is_too_long_ = false;
+  for (bool more = true; more;) {
+    const std::size_t end = source_->window().find('\n');
+    if (end != std::string_view::npos) {
+      source_->take(end + 1);
+      return;
+    }
+    source_->take(source_->window().size());
+    more = source_->extend();
   }
 }
 
@@ -77,7 +127,10 @@ std::size_t DocumentReader::end_of_text() {
     const std::string_view window = source_->window();
     if (options_.cut == Cut::texts && window.size() >= options_.block_bytes)
       if (const std::size_t space = window.find_last_of(" \n\t"); space != std::string_view::npos) return space + 1;
-    if (window.size() > options_.max_document_bytes) fail_too_long(lines_ + 1);
+    if (window.size() > options_.max_document_bytes) {
+      text_is_too_long_ = true;
+      return 0;
+    }
   }
   text_is_read_ = true;
   return source_->window().size();
@@ -93,15 +146,10 @@ void DocumentReader::cut_lines(std::string_view bytes, std::vector<RawDocument>&
   }
 }
 
-void DocumentReader::fail_too_long(std::uint64_t number) const {
-  const std::string where = format_ == CorpusFormat::json_lines ? str("line ", number)
-                            : format_ == CorpusFormat::parquet  ? str("row ", number)
-                                                                : std::string("its text");
-  throw DocumentError(BadDocument::too_long, str("[", file_, "] ", where, " has over ", options_.max_document_bytes,
-                                                 " bytes, the most that a document may have; --max-line raises that"));
-}
-
 std::string_view DocumentText::of(const DocumentBlock& block, const RawDocument& document) {
+  if (document.is_too_long)
+    throw DocumentError(BadDocument::too_long, str("[", block.file, "] ", place_of(block.format, document.line),
+                                                   " has more bytes than a document may have; --max-line raises that"));
   if (block.format == CorpusFormat::json_lines)
     return json_.read(document.bytes, {block.file, document.line, block.held.bytes});
   const std::size_t good = valid_utf8_prefix(document.bytes);

@@ -19,6 +19,7 @@ struct RawDocument {
   std::uint64_t line = 0;     ///< of JSON lines, and row of Parquet, counted from 1
   std::uint64_t offset = 0;   ///< of texts, in bytes
   bool ends_document = true;  ///< false: the next one goes on with the same text (Cut::texts)
+  bool is_too_long = false;   ///< its bytes were left out (TooLong::mark)
 };
 
 /// Consecutive documents of one file: the unit of work of one thread.
@@ -41,11 +42,16 @@ class DocumentReader {
     documents,  ///< between documents only
     texts       ///< within texts too, at ASCII white space: blocks stay small
   };
+  enum class TooLong {
+    fail,  ///< next() throws DocumentError
+    mark   ///< the document has no bytes, and DocumentText::of() throws it; memory does not grow with it
+  };
   struct Options {
     CorpusFormat format = CorpusFormat::by_name;
     std::size_t block_bytes = std::size_t{1} << 20;  ///< a longer document makes a longer block
     std::size_t max_document_bytes = std::size_t{256} << 20;
     Cut cut = Cut::documents;
+    TooLong too_long = TooLong::fail;
     std::string key = "text";  ///< the column of a Parquet file
   };
   /// Throws InputError for a file that is missing or a folder.
@@ -59,9 +65,8 @@ class DocumentReader {
  private:
   std::size_t end_of_lines();
   std::size_t end_of_text();
+  void leave_out_line();
   void cut_lines(std::string_view bytes, std::vector<RawDocument>& documents);
-  [[noreturn]] void fail_too_long(std::uint64_t number) const;
-
   std::string file_;
   Options options_;
   std::unique_ptr<ByteSource> source_;    // of text and lines
@@ -70,6 +75,8 @@ class DocumentReader {
   std::uint64_t documents_ = 0, lines_ = 0;
   std::uint64_t text_read_ = 0;
   bool text_is_read_ = false;
+  bool line_is_too_long_ = false;  // the one at the window's begin
+  bool text_is_too_long_ = false;
 };
 
 /// Gives the text of documents. Keeps its memory from one to the next; one per thread.

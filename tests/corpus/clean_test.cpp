@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/data/byte_source.h"
 
 #include "tests/corpus/dedup_run.h"
 
@@ -41,6 +42,55 @@ TEST_F(Clean, KeepsLinesAsTheyWere) {
   EXPECT_EQ(cleaned("\n" + contents + " \n"), contents);
   EXPECT_EQ(report_.total.documents, 2u);
   EXPECT_EQ(report_.total.documents_out, 2u);
+}
+
+TEST_F(Clean, LeavesOutLinesThatAreTooLong) {
+  options_.bad_lines = BadLines::skip;
+  options_.reading.max_document_bytes = 1000;
+  options_.reading.block_bytes = 100;
+  const std::string longest = line(std::string(5000000, 'x'));  // several windows
+  EXPECT_EQ(cleaned(line("a") + longest + line("b") + longest + "{\"text\": 1}\n" + line("c") + longest),
+            line("a") + line("b") + line("c"));
+  EXPECT_EQ(report_.total.bad[static_cast<std::size_t>(data::BadDocument::too_long)], 3u);
+  EXPECT_EQ(report_.total.documents, 3u);
+  ASSERT_EQ(report_.bad_lines.size(), 4u);
+  EXPECT_NE(report_.bad_lines[1].find("line 4 has more bytes"), std::string::npos) << report_.bad_lines[1];
+  EXPECT_NE(report_.bad_lines[2].find("line 5"), std::string::npos) << report_.bad_lines[2];
+  options_.inputs = {file("long.txt", longest), file("short.txt", "d")};
+  const CleanReport texts = run();
+  EXPECT_EQ(texts.total.documents_out, 1u);
+  EXPECT_EQ(texts.total.bad[static_cast<std::size_t>(data::BadDocument::too_long)], 1u);
+  options_.bad_lines = BadLines::fail;
+  EXPECT_NE(error_of<InputError>([&] { run(); }).find("its text has over 1000 bytes"), std::string::npos);
+}
+
+TEST_F(Clean, PacksWhatItWrites) {
+  std::string lines;
+  for (int i = 0; i < 20000; ++i) lines += line(words(str("w", i), 20));
+  const auto unpacked = [&](const std::string& name) {
+    std::string text;
+    for (const auto source = data::open_bytes(*io::posix_fs(), options_.output / name);;) {
+      text += source->take(source->window().size()).bytes;
+      if (!source->extend()) return text;
+    }
+  };
+  for (const auto& [compression, name] :
+       {std::pair{Compression::gzip, "00000-in.jsonl.gz"}, {Compression::zstd, "00000-in.jsonl.zst"}}) {
+    options_.compression = compression;
+    options_.inputs = {file("in.jsonl", lines)};
+    options_.threads = 1;
+    const CleanReport one = run();
+    EXPECT_EQ(unpacked(name), lines);
+    const std::string bytes = read_all(options_.output / name);
+    EXPECT_LT(bytes.size(), lines.size() / 2);
+    EXPECT_EQ(one.total.bytes_written, bytes.size());
+    options_.threads = 4;
+    run();
+    EXPECT_EQ(read_all(options_.output / name), bytes);
+    options_.inputs = {file("empty.jsonl", "")};
+    run();
+    EXPECT_EQ(unpacked(std::string(name).replace(6, 2, "empty")), "");
+  }
 }
 
 TEST_F(Clean, JoinsLinesInTheTextMemberOnly) {
