@@ -96,7 +96,6 @@ config::RunPlan plan_of(const StepBench& b) {
     set(c.model.hidden_size, b.hidden);
     set(c.model.num_heads, b.heads);
     set(c.model.vocab_size, b.vocab);
-    set(c.model.padded_vocab_size, round_up(*c.model.vocab_size, b.tp));
     set(c.model.seq_len, b.seq);
   } else if (!b.shape.empty()) {
     throw ConfigError(str(b.shape.front(), ": model.preset = ", *c.model.preset,
@@ -188,7 +187,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     const bool from_graph = plan.graphs.mode != capture::GraphMode::none;
     const Index warmup = bench.warmup + (from_graph ? plan.graphs.warmup_steps + plan.graphs.check_steps + 1 : 0);
     std::vector<double> times;
-    train::StepResult result;
+    train::StepReport result;
     double last = 0;
     for (Index i = 0; i < warmup + bench.steps + under_way; ++i) {
       if (under_way == 0) comm::barrier(engine.exec(), world.all());

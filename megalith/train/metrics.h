@@ -10,7 +10,7 @@ namespace megalith::train {
 /// One line of metrics.jsonl for a step.
 struct StepMetrics {
   Index step = 0;
-  StepResult result;
+  StepReport result;
   Index tokens = 0;  ///< trained on since the start of the run
   double step_time_s = 0, tokens_per_second = 0, model_tflops_per_s = 0;
   Index missed_saves = 0;  ///< that this start of the run could not write

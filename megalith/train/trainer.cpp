@@ -296,9 +296,9 @@ class Run {
              microseconds(graphs.launch_s), " of them (mean of ", graphs.timed_steps, " steps)"));
   }
 
-  StepResult finish_step() {
+  StepReport finish_step() {
     try {
-      const StepResult result = engine_.finish_step();
+      const StepReport result = engine_.finish_step();
       any_finished_ = true;
       return result;
     } catch (const NonFiniteError& error) {
@@ -322,12 +322,12 @@ class Run {
   /// Reads and reports steps until so many are still under way. Returns what ranks asked for meanwhile.
   Requests finish_steps(int still_under_way) {
     if (engine_.steps_started() <= still_under_way) return {};
-    std::vector<StepResult> results;
+    std::vector<StepReport> results;
     while (engine_.steps_started() > still_under_way) results.push_back(finish_step());
     const double now = monotonic_s(), seconds = (now - finished_at_) / static_cast<double>(results.size());
     Index step = progress_.step - still_under_way - static_cast<Index>(results.size());
     Requests wanted;
-    for (const StepResult& result : results) {
+    for (const StepReport& result : results) {
       ++step;
       if (first()) report(step, result, seconds);
       add(wanted, {.stop = result.stop ? Stop::asked : Stop::no, .save = result.save});
@@ -339,7 +339,7 @@ class Run {
 
   /// fp16: a step that overflows at the smallest scale is skipped and changes nothing, so the next ones differ from it
   /// by their data alone. The same on all ranks.
-  void refuse_hopeless(Index step, const StepResult& result) {
+  void refuse_hopeless(Index step, const StepReport& result) {
     const double smallest = plan_.train.scaling.smallest;
     hopeless_ = result.skipped && result.loss_scale <= smallest ? hopeless_ + 1 : 0;
     if (hopeless_ < kMostHopeless) return;
@@ -349,7 +349,7 @@ class Run {
                              ". A lower optimizer.lr, a longer warm-up or train.precision = bf16 may help"));
   }
 
-  void report(Index step, const StepResult& result, double seconds) {
+  void report(Index step, const StepReport& result, double seconds) {
     const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
     const Index samples = progress_.samples - (progress_.step - step) * plan_.train.global_batch;
     const StepMetrics metrics{.step = step,

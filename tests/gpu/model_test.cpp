@@ -28,7 +28,7 @@ Record train(const config::RunPlan& plan) {
     const testing::HashedBatches source(plan.model.vocab_size);
     train::Progress progress;
     const auto finish = [&] {
-      const train::StepResult result = engine.finish_step();
+      const train::StepReport result = engine.finish_step();
       record.losses.push_back(result.loss);
       record.norms.push_back(result.grad_norm);
       record.scales.push_back(result.loss_scale);

@@ -24,7 +24,7 @@ struct Reports {
   std::vector<bool> skipped;
   checkpoint::Digest128 digest;  ///< of masters and moments at the end
 
-  void add(const train::StepResult& step) {
+  void add(const train::StepReport& step) {
     numbers.insert(numbers.end(), {step.loss, step.grad_norm, step.learning_rate, step.loss_scale});
     skipped.push_back(step.skipped);
   }

@@ -49,7 +49,7 @@ inline void train_rank(comm::World& world, const config::RunPlan& plan, GraphRun
   train::Progress progress;
   Index evaluated_batches = 0;
   for (Index step = 0; step < plan.train.steps; ++step) {
-    const train::StepResult result = engine.step(source, progress, train::Stop::no);
+    const train::StepReport result = engine.step(source, progress, train::Stop::no);
     progress = {step + 1, progress.samples + plan.train.global_batch};
     const bool evaluates = step % 10 == 9;
     const Index batches = evaluates ? 2 + step / 10 : 0;

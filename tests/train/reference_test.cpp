@@ -64,7 +64,7 @@ TEST(Reference, ModelGradientsAndFiveAdamWStepsEqualPyTorch) {
     reference.load_weights(engine.stage().params().dense());
     train::Progress progress;
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      const train::StepResult result = engine.step(StoredBatches(reference), progress, train::Stop::no);
+      const train::StepReport result = engine.step(StoredBatches(reference), progress, train::Stop::no);
       EXPECT_NEAR(result.loss, steps[i].at("loss").get<double>(), 1e-12) << "step " << i;
       EXPECT_NEAR(result.grad_norm, steps[i].at("grad_norm").get<double>(), 1e-11) << "step " << i;
       if (i == 0) {

@@ -44,7 +44,7 @@ Trained run(const Grid& grid, const std::string& precision, const io::Path& fold
       if (world.rank() == 0) trained.digest = resumed->digest;
     }
     for (Index step = begin; step < end; ++step) {
-      const train::StepResult result = engine.step(source, progress, train::Stop::no);
+      const train::StepReport result = engine.step(source, progress, train::Stop::no);
       progress = {step + 1, progress.samples + plan.train.global_batch};
       if (world.rank() == 0) trained.losses.push_back(result.loss);
     }
@@ -416,7 +416,7 @@ TEST(TakeValues, GivesTheRunThatTheValuesCameFrom) {
       train::Saver(engine, plan, {1, 5}, *io::posix_fs(), dir / "unused").take_values(dir / "step_00000000");
       const testing::HashedBatches source(plan.model.vocab_size);
       for (Index step = 0; step < kSteps; ++step) {
-        const train::StepResult result = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+        const train::StepReport result = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
         if (world.rank() == 0) losses.push_back(result.loss);
       }
     });

@@ -3,6 +3,7 @@
 // machine, and compare the lines:
 //   same_bits > before.txt; ...; same_bits before.txt
 // With a file it prints the runs that differ, and those that plan more bytes, and returns 1 where bits differ.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -97,7 +98,7 @@ Run run(const Grid& g, const char* graphs) {
     engine.allocate();
     std::string bits;
     for (Index step = 0; step < kSteps; ++step) {
-      const train::StepResult result = engine.step(source, {step, step * kBatch}, train::Stop::no);
+      const train::StepReport result = engine.step(source, {step, step * kBatch}, train::Stop::no);
       bits += str(" ", hex(result.loss), "/", hex(result.grad_norm));
     }
     bits += " evaluated " + hex(engine.evaluate(source, kBatch));

@@ -39,7 +39,7 @@ inline void train_saved(comm::World& world, Index begin, Index end, const config
   if (const std::optional<train::Resumed> resumed = saver.resume()) progress = resumed->progress;
   EXPECT_EQ(progress.step, begin);
   while (progress.step < end) {
-    const train::StepResult step = engine.step(source, progress, train::Stop::no);
+    const train::StepReport step = engine.step(source, progress, train::Stop::no);
     progress = {progress.step + 1, progress.samples + plan.train.global_batch};
     const bool evaluates = progress.step % kEvaluatedEvery == 0;
     const double loss = evaluates ? engine.evaluate(source, 2 * plan.train.global_batch) : 0;

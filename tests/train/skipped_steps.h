@@ -102,7 +102,7 @@ inline std::vector<bool> run_events(RunRanks run_ranks, config::RunPlan plan, in
       const double scale = engine.optimizer_state().loss_scale;
       if (!ok && world.rank() == bad_rank) overflow(engine);
       const std::vector<Bytes> before = kept_state(engine);
-      const train::StepResult result = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      const train::StepReport result = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
       const std::vector<Bytes> after = kept_state(engine);
       updates += ok ? 1 : 0;
       EXPECT_EQ(result.skipped, !ok);
@@ -159,7 +159,7 @@ inline std::vector<Kept> run_past(RunRanks run_ranks, const config::RunPlan& pla
       SCOPED_TRACE(::testing::Message() << "rank " << world.rank() << ", step " << step);
       const train::Progress progress{step, step * plan.train.global_batch};
       if (step != kBadStep) {
-        const train::StepResult result = engine.step(source, progress, train::Stop::no);
+        const train::StepReport result = engine.step(source, progress, train::Stop::no);
         EXPECT_FALSE(result.skipped);
         mine.losses.push_back(result.loss);
         mine.state.push_back(kept_state(engine));

@@ -161,7 +161,7 @@ Trajectory run(const config::RunPlan& plan, const io::Path& folder, Index begin,
     }
     Trajectory mine;
     for (Index step = begin; step < end; ++step) {
-      const train::StepResult result = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      const train::StepReport result = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
       mine.losses.push_back(result.loss);
       mine.scales.push_back(result.loss_scale);
     }

@@ -138,7 +138,7 @@ inline void train_rank(comm::World& world, const config::RunPlan& plan, RunRecor
   const HashedBatches source(plan.model.vocab_size);
   train::Progress progress;
   for (Index step = 0; step < plan.train.steps; ++step) {
-    const train::StepResult result = engine.step(source, progress, train::Stop::no);
+    const train::StepReport result = engine.step(source, progress, train::Stop::no);
     progress = {step + 1, progress.samples + plan.train.global_batch};
     if (step == 0) put_params(record.gradients, engine.stage(), true);
     if (world.rank() != 0) continue;

@@ -1,0 +1,221 @@
+#include "megalith/train/run_memory.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/ops/elementwise.h"
+#include "megalith/ops/init.h"
+#include "megalith/ops/library.h"
+#include "megalith/train/gpu_memory.h"
+#include "megalith/train/host_memory.h"
+#include "megalith/train/host_staging.h"
+#include "megalith/train/recompute_choices.h"
+#include "megalith/train/stage_config.h"
+
+namespace megalith::train {
+namespace {
+
+constexpr const char* kContextOwner = "cuda context";
+constexpr const char* kTransportOwner = "nccl";
+
+pipeline::Executor::Boundary boundary(const model::GptStage& stage) {
+  return {stage.boundary_shape(), stage.config().policy.compute};
+}
+
+// These lie in device memory, whose bytes are compared: none may be padding, which would be others in each run.
+static_assert(sizeof(ops::OptimizerState) == 4 * 8 && sizeof(ops::StepVerdict) == 4 * 8);
+static_assert(sizeof(ops::StepTotals) == 2 * 8 && sizeof(ops::StepCounts) == 3 * 8);
+static_assert(sizeof(ops::StepOutcome) == sizeof(ops::StepTotals) + sizeof(ops::StepCounts) + 3 * 8 + 2 * 4);
+
+template <class T>
+Tensor struct_tensor() {
+  return {nullptr, {Index{sizeof(T)}}, DType::u8};
+}
+
+}  // namespace
+
+std::vector<std::string> measured_owners(const config::RunPlan& plan) {
+  if (plan.device == Device::cpu) return {};
+  if (plan.grid.world_size == 1) return {kContextOwner};
+  return {kContextOwner, kTransportOwner};
+}
+
+RunMemory::RunMemory(comm::World& world, const config::RunPlan& plan)
+    : world_(world),
+      plan_(plan),
+      mesh_(comm::make_mesh(world, plan.grid, plan.transfers)),
+      ledger_(plan.device),
+      stage_(stage_config(plan), mesh_),
+      train_executor_(stage_.schedule(), mesh_.pp, boundary(stage_)),
+      eval_executor_(stage_.eval_schedule(), mesh_.pp, boundary(stage_)) {
+  for (ParamBuffer& params : stage_.params().buffers()) {
+    if (params.has_gradients())
+      optimizers_.emplace_back(plan.optimizer, params, mesh_.reduction_group({.grid = params.grid()}));
+  }
+  plan_optimizer();
+}
+
+void RunMemory::plan_optimizer() {
+  Recording recording;
+  Exec ex(plan_.device, recording);
+  recording.begin_phase();
+  for (const optim::Optimizer& optimizer : optimizers_) optimizer.sum_of_squares(ex, Tensor(nullptr, {2}, DType::f64));
+  recording.begin_phase();
+  for (const optim::Optimizer& optimizer : optimizers_) optimizer.step(ex, struct_tensor<ops::StepVerdict>());
+  optimizer_plan_ = make_plan(recording);
+}
+
+BytesByOwner RunMemory::planned_bytes() const {
+  BytesByOwner bytes = stage_.planned_bytes(optimizer_plan_.scratch_bytes);
+  for (const optim::Optimizer& optimizer : optimizers_) bytes["optimizer"] += optimizer.bytes();
+  bytes["pipeline buffers"] = train_executor_.buffer_bytes() + eval_executor_.buffer_bytes();
+  bytes["step scalars"] = 6 * kAlignment;
+  if (const Index workspace = ops::library_workspace_bytes(plan_.device); workspace > 0)
+    bytes["library workspace"] = workspace;
+  return bytes;
+}
+
+Index RunMemory::fragmentation_bytes() const {
+  return planned_bytes().at(kScratchOwner) - std::max(stage_.scratch_alive_bytes(), optimizer_plan_.alive_bytes);
+}
+
+Index RunMemory::host_bytes() const {
+  const Index taken = plan_.device == Device::cpu ? total(planned_bytes()) : 0;
+  return taken + HostStaging::bytes(plan_.device);
+}
+
+void RunMemory::require_host_memory() {
+  const auto lack = [&](Index less, const std::string& recompute) {
+    return lack_of_host_memory(world_, host_bytes() - less, "[memory] the plan",
+                               str("use a smaller train.micro_batch or model, or more ranks on more hosts", recompute,
+                                   "; `megalith plan` prints what takes it"));
+  };
+  std::string text = lack(0, "");
+  if (text.empty()) return;
+  if (plan_.device == Device::cpu)
+    text = lack(0, recompute_that_fits(plan_, world_.rank(), [&](Index less) { return lack(less, "").empty(); }));
+  throw IoError(text);
+}
+
+void RunMemory::start() {
+  require_host_memory();
+  ex_.emplace(plan_.device);
+  ex_->set_determinism(plan_.train.determinism());
+}
+
+void RunMemory::take(InitialValues values) {
+  ops::start_libraries(*ex_, mesh_.tp.channel().multiprocessors());
+  if (plan_.graphs.mode != capture::GraphMode::none) prepare_captures(plan_.device);
+  const Index workspace = ops::library_workspace_bytes(plan_.device);
+  if (workspace > 0) ledger_.note("library workspace", workspace);
+  if (plan_.device == Device::cuda) {
+    BytesByOwner to_take = planned_bytes();
+    to_take.erase("library workspace");
+    require_gpu_memory(world_, plan_, to_take);
+  }
+  not_ours_ = device::memory_in_use(plan_.device) - workspace;
+  stage_.allocate(ledger_, optimizer_plan_.scratch_bytes);
+  for (optim::Optimizer& optimizer : optimizers_) optimizer.allocate(*ex_, ledger_);
+  train_executor_.allocate(ledger_);
+  eval_executor_.allocate(ledger_);
+  take_scalars();
+  if (values == InitialValues::from_seed) initialise();
+  const ops::LossScaling& scaling = plan_.train.scaling;
+  set_optimizer_state({.loss_scale = scaling.is_on() ? scaling.initial : 1.0});
+}
+
+void RunMemory::take_scalars() {
+  scalars_memory_ = ledger_.take("step scalars", planned_bytes().at("step scalars"));
+  Index offset = 0;
+  const auto carve = [&](const Shape& shape, DType dtype) {
+    const Tensor tensor = scalars_memory_.view(shape, dtype, offset);
+    offset += kAlignment;
+    return tensor;
+  };
+  scalars_.squares = carve({2 * static_cast<Index>(optimizers_.size())}, DType::f64);
+  scalars_.totals = carve({2}, DType::f64);
+  scalars_.counts = carve({3}, DType::u64);
+  scalars_.optimizer_state = carve({Index{sizeof(ops::OptimizerState)}}, DType::u8);
+  scalars_.verdict = carve({Index{sizeof(ops::StepVerdict)}}, DType::u8);
+  scalars_.outcome = carve({Index{sizeof(ops::StepOutcome)}}, DType::u8);
+}
+
+void RunMemory::initialise() {
+  const auto draw = [&](const Param& param, const Tensor& to) {
+    ops::initialise(*ex_, {param.spec.slice, param.spec.init, param.spec.init_std}, to, plan_.train.seed);
+  };
+  for (const ParamBuffer& params : stage_.params().buffers()) {
+    if (params.has_gradients()) {
+      initialise_trained(params, draw);
+    } else {
+      for (const Param& param : params.params()) draw(param, param.value);
+    }
+  }
+}
+
+template <class Draw>
+void RunMemory::initialise_trained(const ParamBuffer& params, Draw&& draw) {
+  // Gradients are whole on every rank, masters may not be.
+  for (const Param& param : params.params()) draw(param, param.grad);
+  if (params.has_copy()) {
+    ops::cast(*ex_, params.grads(), params.values());
+    for (const OwnRange& range : params.own_ranges())
+      ops::copy(*ex_, range.of_whole(params.grads()), params.own_masters(range));
+  } else {
+    ops::copy(*ex_, params.grads(), params.values());
+  }
+  ops::fill(*ex_, params.grads(), 0);
+}
+
+void RunMemory::book_libraries(Index allocated, Index connected, Index loaded) {
+  ledger_.note(kContextOwner, not_ours_ - world_.device_bytes() + loaded - connected);
+  if (world_.size() > 1) ledger_.note(kTransportOwner, world_.device_bytes() + connected - allocated);
+}
+
+void RunMemory::set_optimizer_state(const ops::OptimizerState& state) {
+  ex_->copy(scalars_.optimizer_state.raw(), &state, sizeof state);
+  ex_->synchronize();
+}
+
+void RunMemory::refresh_values() {
+  for (const ParamBuffer& params : stage_.params().trained()) {
+    if (!params.has_copy()) continue;
+    for (const OwnRange& range : params.own_ranges())
+      ops::cast(*ex_, params.own_masters(range), range.of_whole(params.values()));
+  }
+  stage_.gather_all_params(*ex_);
+}
+
+MemoryNames RunMemory::names() const {
+  using Part = StepOrder::Part;
+  MemoryNames names;
+  stage_.name_slots(names);
+  for (const ParamBuffer& params : stage_.params().trained())
+    add_names(names, params, params.grads(), Part::gradients, "gradient");
+  add_name(names, stage_.loss_sum(), {Part::activations, std::numeric_limits<Index>::max()}, "sum of losses");
+  Index order = 0;
+  const auto add_scalar = [&](const Tensor& tensor, const char* name) {
+    add_name(names, tensor, {Part::agreement, order++}, name);
+  };
+  add_scalar(scalars_.squares, "sum of the gradients' squares");
+  add_scalar(scalars_.totals, "loss and squares over all ranks");
+  add_scalar(scalars_.counts, "counts over all ranks");
+  add_scalar(scalars_.verdict, "verdict on the step");
+  add_scalar(scalars_.outcome, "outcome of the step");
+  add_scalar(scalars_.optimizer_state, "optimizer's state");
+  std::size_t index = 0;
+  for (const ParamBuffer& params : stage_.params().buffers()) {
+    if (params.has_gradients()) {
+      const optim::Optimizer& optimizer = optimizers_[index++];
+      add_names(names, params, optimizer.m(), Part::moments, "first moment");
+      add_names(names, params, optimizer.v(), Part::moments, "second moment");
+    }
+    if (params.has_copy()) add_names(names, params, params.masters(), Part::parameters, "master value");
+    add_names(names, params, params.values(), Part::parameters, "value");
+  }
+  return names;
+}
+
+}  // namespace megalith::train

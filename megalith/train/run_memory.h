@@ -1,0 +1,121 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megalith/comm/mesh.h"
+#include "megalith/config/run_plan.h"
+#include "megalith/model/gpt_stage.h"
+#include "megalith/ops/step_end.h"
+#include "megalith/optim/optimizer.h"
+#include "megalith/params/param_names.h"
+#include "megalith/pipeline/executor.h"
+
+namespace megalith::train {
+
+/// Where the values of parameters come from: the seed, or whoever writes all of them before they are used.
+enum class InitialValues : std::uint8_t { from_seed, written_later };
+
+/// Owners of memory on GPUs that no plan knows, because a run measures them when it starts: "cuda context" (the context
+/// with the kernels and libraries that it has loaded, and whatever stood on the GPU before) and, where there are
+/// several ranks, "nccl" (its communicators, and mailboxes of copy engines). None on the CPU.
+std::vector<std::string> measured_owners(const config::RunPlan& plan);
+
+/// The numbers of a step that lie in device memory.
+struct StepScalars {
+  Tensor squares;          ///< [2 optimizers] f64: Optimizer::sum_of_squares
+  Tensor totals;           ///< [2] f64: ops::StepTotals
+  Tensor counts;           ///< [3] u64: ops::StepCounts
+  Tensor optimizer_state;  ///< u8 [sizeof(ops::OptimizerState)]
+  Tensor verdict;          ///< u8 [sizeof(ops::StepVerdict)]
+  Tensor outcome;          ///< u8 [sizeof(ops::StepOutcome)]
+};
+
+/// All that one rank of a run holds: groups, stage, optimizers, executors, scalars, and the memory of all of these,
+/// planned in full before any is taken.
+class RunMemory {
+ public:
+  RunMemory(comm::World& world, const config::RunPlan& plan);
+
+  /// By owner, before anything is allocated; what take() takes. Needs no device.
+  BytesByOwner planned_bytes() const;
+  /// Of the planned scratch, what no tensor holds when they hold most.
+  Index fragmentation_bytes() const;
+
+  /// Makes the Exec. Before that, throws IoError when a host has less memory left than its ranks take. Collective.
+  void start();
+  /// Takes all memory and initialises parameters; those to be written later are 0. Throws ConfigError when a GPU has
+  /// too little. Collective.
+  void take(InitialValues values);
+  /// Books what libraries take while collectives() and then passes() run all that a step runs for the first time.
+  template <class Collectives, class Passes>
+  void warm_up(Collectives&& collectives, Passes&& passes) {
+    const Index allocated = device::memory_in_use(plan_.device);
+    collectives();
+    const Index connected = device::memory_in_use(plan_.device);
+    passes();
+    book_libraries(allocated, connected, device::memory_in_use(plan_.device));
+  }
+
+  comm::World& world() { return world_; }
+  const config::RunPlan& plan() const { return plan_; }
+  const comm::Mesh& mesh() const { return mesh_; }
+  Exec& exec() { return *ex_; }
+  const MemoryLedger& ledger() const { return ledger_; }
+  model::GptStage& stage() { return stage_; }
+  const model::GptStage& stage() const { return stage_; }
+  /// One for each of stage().params().trained().
+  const std::deque<optim::Optimizer>& optimizers() const { return optimizers_; }
+  pipeline::Executor& train_executor() { return train_executor_; }
+  pipeline::Executor& eval_executor() { return eval_executor_; }
+  /// Phase 0: the sums of squares; phase 1: the update.
+  const MemoryPlan& optimizer_plan() const { return optimizer_plan_; }
+  const StepScalars& scalars() const { return scalars_; }
+
+  /// What the optimizer remembers beside its moments. Waits for the device.
+  ops::OptimizerState optimizer_state() { return read<ops::OptimizerState>(scalars_.optimizer_state); }
+  void set_optimizer_state(const ops::OptimizerState& state);
+  /// After the master values were written from outside, on all ranks: the values that layers read follow. Collective
+  /// where the optimizer is sharded.
+  void refresh_values();
+  /// A structure in device memory. Waits for the device.
+  template <class T>
+  T read(const Tensor& tensor) {
+    T value;
+    ex_->copy(&value, tensor.raw(), sizeof value);
+    world_.wait_for(*ex_);
+    return value;
+  }
+  /// What lies in memory, in the order of a step.
+  MemoryNames names() const;
+
+ private:
+  void plan_optimizer();
+  /// Of the host: what take() takes on the CPU, and what saves take.
+  Index host_bytes() const;
+  void require_host_memory();
+  void take_scalars();
+  void initialise();
+  /// draw(parameter, its values).
+  template <class Draw>
+  void initialise_trained(const ParamBuffer& params, Draw&& draw);
+  void book_libraries(Index allocated, Index connected, Index loaded);
+
+  comm::World& world_;
+  const config::RunPlan& plan_;
+  comm::Mesh mesh_;
+  std::optional<Exec> ex_;
+  MemoryLedger ledger_;
+  model::GptStage stage_;
+  std::deque<optim::Optimizer> optimizers_;
+  pipeline::Executor train_executor_, eval_executor_;
+  MemoryPlan optimizer_plan_;
+  Buffer scalars_memory_;
+  StepScalars scalars_;
+  Index not_ours_ = 0;  ///< of the device's memory, in use before any was taken
+};
+
+}  // namespace megalith::train

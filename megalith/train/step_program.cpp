@@ -1,0 +1,118 @@
+#include "megalith/train/step_program.h"
+
+#include <array>
+#include <cstring>
+
+namespace megalith::train {
+namespace {
+
+/// A request to save, in the sum of all ranks' requests: above those to stop, one for each rank.
+constexpr std::uint64_t kSaveRequest = std::uint64_t{1} << 32;
+
+}  // namespace
+
+StepProgram::StepProgram(RunMemory& memory)
+    : memory_(memory), rules_(optim::step_rules(memory.plan().optimizer, memory.plan().train.scaling)) {}
+
+void StepProgram::allocate(int ahead) { staging_ = Staging(memory_.plan().device, kAlignment, ahead); }
+
+void StepProgram::warm_up_collectives() {
+  Exec& ex = memory_.exec();
+  const comm::Mesh& mesh = memory_.mesh();
+  const StepScalars& scalars = memory_.scalars();
+  memory_.stage().warm_up_collectives(ex);
+  for (const ParamBuffer& params : memory_.stage().params().trained()) {
+    if (params.is_sharded())  // the optimizer's, of its blocks' sums
+      comm::all_reduce(ex, mesh.reduction_group({.grid = params.grid()}), scalars.totals, comm::Reduce::sum).wait(ex);
+  }
+  sum_totals();
+  memory_.world().wait_for(ex);
+}
+
+void StepProgram::warm_up_passes() {
+  memory_.stage().warm_up(memory_.exec(), memory_.scalars().optimizer_state);
+  sum_squares([](std::size_t, std::size_t) {});
+  update_parameters();  // the verdict is still all zero: it refuses the step
+  memory_.world().wait_for(memory_.exec());
+}
+
+void StepProgram::passes() {
+  Exec& ex = memory_.exec();
+  model::GptStage& stage = memory_.stage();
+  stage.begin(ex);
+  memory_.train_executor().run(ex, stage);
+  ex.set_place({.phase = StepPhase::optimizer});  // until update() ends
+  sum_squares([&](std::size_t buffer, std::size_t bucket) { stage.await_grads(ex, buffer, bucket); });
+}
+
+template <class Await>
+void StepProgram::sum_squares(Await&& await) {
+  Exec& ex = memory_.exec();
+  ex.begin(memory_.optimizer_plan().phases[0], nullptr, memory_.stage().scratch());
+  Index row = 0;
+  for (std::size_t buffer = 0; const optim::Optimizer& optimizer : memory_.optimizers()) {
+    optimizer.sum_of_squares(ex, memory_.scalars().squares.rows(row, 2),
+                             [&](std::size_t bucket) { await(buffer, bucket); });
+    row += 2;
+    ++buffer;
+  }
+  ex.end();
+}
+
+void StepProgram::update_parameters() {
+  Exec& ex = memory_.exec();
+  ex.begin(memory_.optimizer_plan().phases[1], nullptr, memory_.stage().scratch());
+  for (const optim::Optimizer& optimizer : memory_.optimizers()) optimizer.step(ex, memory_.scalars().verdict);
+  ex.end();
+}
+
+void StepProgram::upload(const Requests& requests) {
+  const std::uint64_t term = (requests.stop == Stop::asked ? 1 : 0) + (requests.save ? kSaveRequest : 0);
+  const std::array<std::uint64_t, 2> terms = {memory_.world().agreement_term(), term};
+  staging_.upload(memory_.exec(), static_cast<std::byte*>(memory_.scalars().counts.raw()), sizeof terms,
+                  [&](std::byte* host) { std::memcpy(host, &terms, sizeof terms); });
+}
+
+void StepProgram::vote() {
+  const StepScalars& scalars = memory_.scalars();
+  // Replicas of a number count once: optimizers count an owner's gradients, and losses are equal over tp.
+  ops::step_terms(memory_.exec(),
+                  {.sum_squares = scalars.squares,
+                   .loss_sum = memory_.stage().loss_sum(),
+                   .totals = scalars.totals,
+                   .counts = scalars.counts,
+                   .outcome = scalars.outcome,
+                   .loss = memory_.mesh().tp_rank() == 0 ? ops::LossShare::counts : ops::LossShare::replica});
+  sum_totals();
+}
+
+void StepProgram::sum_totals() {
+  Exec& ex = memory_.exec();
+  const comm::Group& world = memory_.mesh().world;
+  comm::all_reduce(ex, world, memory_.scalars().totals, comm::Reduce::sum).wait(ex);
+  comm::all_reduce(ex, world, memory_.scalars().counts, comm::Reduce::sum).wait(ex);
+}
+
+void StepProgram::update() {
+  const StepScalars& scalars = memory_.scalars();
+  ops::decide_step(memory_.exec(), {.totals = scalars.totals,
+                                    .counts = scalars.counts,
+                                    .state = scalars.optimizer_state,
+                                    .verdict = scalars.verdict,
+                                    .outcome = scalars.outcome,
+                                    .rules = rules_});
+  update_parameters();
+  memory_.exec().set_place({});
+}
+
+void StepProgram::evaluate() {
+  memory_.stage().begin(memory_.exec());
+  memory_.eval_executor().run(memory_.exec(), memory_.stage());
+}
+
+Requests StepProgram::answer(const ops::StepCounts& totals) {
+  return {.stop = totals.requests % kSaveRequest != 0 ? Stop::asked : Stop::no,
+          .save = totals.requests >= kSaveRequest};
+}
+
+}  // namespace megalith::train
