@@ -9,9 +9,9 @@
 #include "megalith/base/str.h"
 #include "megalith/checkpoint/choose.h"
 #include "megalith/io/fault_fs.h"
-#include "megalith/io/model_fs.h"
 
 #include "tests/checkpoint/fixture.h"
+#include "tests/io/model_fs.h"
 
 namespace megalith::checkpoint {
 namespace {

@@ -9,8 +9,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/io/fault_fs.h"
-#include "megalith/io/model_fs.h"
 
+#include "tests/io/model_fs.h"
 #include "tests/io/temp_dir.h"
 
 namespace megalith::data {

@@ -1,4 +1,4 @@
-#include "megalith/io/model_fs.h"
+#include "tests/io/model_fs.h"
 
 #include <set>
 
