@@ -85,7 +85,7 @@ TEST(PlanReport, SaysWhatEachRecomputationTakes) {
   const auto choices = train::recompute_choices();
   ASSERT_EQ(planned.by_recompute.size(), choices.size());
   EXPECT_EQ(planned.by_recompute[0], planned.ranks[planned.largest()]);
-  EXPECT_THAT(plan_text(plan, planned), HasSubstr("\n             recompute  activations"));
+  EXPECT_THAT(plan_text(plan, planned), HasSubstr("recompute  repeated FLOPs  activations"));
   for (std::size_t i = 1; i < choices.size(); ++i) {
     const BytesByOwner& bytes = planned.by_recompute[i];
     EXPECT_LT(bytes.at("activations"), planned.by_recompute[i - 1].at("activations")) << choices[i].name;

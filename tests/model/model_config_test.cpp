@@ -144,7 +144,8 @@ TEST(ModelConfig, Gpt2OwnSizes) {
   EXPECT_EQ(count_parameters(of_preset(preset("gpt2-124m"))),
             50304 * 768 + 1024 * 768 + 12 * (12 * 768 * 768 + 13 * 768) + 2 * 768);
   EXPECT_EQ(parameters_text(of_preset(preset("gpt2-124m"))), "124,439,808 parameters (+ 36,096 of padding)");
-  ModelConfig model{.num_layers = 1, .hidden_size = 4, .ffn_hidden_size = 16, .seq_len = 2, .vocab_size = 128};
+  ModelConfig model{
+      .num_layers = 1, .hidden_size = 4, .num_heads = 2, .ffn_hidden_size = 16, .seq_len = 2, .vocab_size = 128};
   model.padded_vocab_size = 128;
   EXPECT_EQ(parameters_text(model), "772 parameters");
   model.hidden_size = 8;
