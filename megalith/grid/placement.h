@@ -73,6 +73,8 @@ GroupKind reduction_group(const Placement& placement);
 std::optional<GroupKind> replica_group(const Placement& placement);
 /// Whether the model copy's ranks hold parts of the gradient that must be summed, besides those along data axes.
 inline bool is_partial_in_copy(const Placement& placement) { return !placement.partial.without(kDataAxes).empty(); }
+/// The same among tensor-parallel ranks.
+inline bool is_partial_along_tp(const Placement& placement) { return placement.partial.has(Axis::tp); }
 
 /// Exactly one rank of a model copy owns a parameter: that of coordinate 0 along the replicated axes. It counts it in
 /// the gradient norm and writes it to checkpoints. `place`: the rank's coordinates on placement.grid.

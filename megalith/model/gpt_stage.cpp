@@ -50,10 +50,10 @@ std::vector<std::size_t> first_slots(const pipeline::LoweredSchedule& schedule, 
 
 ParamSet::PartitionOf partition_of(const StageConfig& config, const comm::Mesh& mesh) {
   return [&](const grid::Placement& placement) {
-    const comm::Group& ranks = mesh.reduction_group(placement);
+    const grid::Shard shard = grid::optimizer_shard(placement, mesh.sizes, mesh.world.rank());
     return Partition{.bucket_elements = config.grad_bucket_bytes / size_of(config.policy.master),
-                     .shards = ranks.size(),
-                     .own = ranks.rank(),
+                     .shards = shard.count,
+                     .own = shard.index,
                      .sharding = config.sharding,
                      .place = mesh.place(placement.grid)};
   };

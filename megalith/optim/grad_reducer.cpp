@@ -8,20 +8,20 @@
 namespace megalith::optim {
 namespace {
 
-constexpr int kOwner = 0;  // in tp, of what it holds alike
-
-bool is_partial_along_tp(const Bucket& bucket) { return bucket.placement.partial.has(grid::Axis::tp); }
-bool is_tied(const Bucket& bucket) { return bucket.placement.partial.has(grid::Axis::pp); }
-bool is_replicated(const Bucket& bucket) { return grid::replica_group(bucket.placement).has_value(); }
+constexpr int kOwner = 0;  // in a group of replicas
 
 }  // namespace
 
 GradReducer::GradReducer(const ParamBuffer& params, const comm::Mesh& mesh)
     : params_(params),
       data_(mesh.reduction_group({.grid = params.grid()})),
-      tp_(params.grid() == grid::GridKind::dense ? mesh.tp : mesh.etp),
-      embd_(mesh.embd),
-      progress_(params.buckets().size()) {}
+      progress_(params.buckets().size()) {
+  for (std::size_t b = 0; b < progress_.size(); ++b) {
+    const grid::Placement& placement = params.buckets()[b].placement;
+    if (const comm::Group* const replicas = mesh.replica_group(placement)) progress_[b].replicas = *replicas;
+    if (grid::is_partial_along_tp(placement)) partial_ = progress_[b].replicas;
+  }
+}
 
 void GradReducer::begin() {
   for (Progress& progress : progress_) {
@@ -34,7 +34,7 @@ void GradReducer::layer_done(Exec& ex, Index layer) {
   for (std::size_t b = 0; b < progress_.size(); ++b) {
     const Bucket& bucket = params_.buckets()[b];
     const std::vector<Index>& layers = bucket.layers;
-    if (is_partial_along_tp(bucket) || std::ranges::find(layers, layer) == layers.end()) continue;
+    if (grid::is_partial_along_tp(bucket.placement) || std::ranges::find(layers, layer) == layers.end()) continue;
     if (progress_[b].sent) throw InternalError(str("[GradReducer] layer ", layer, ": done a second time in one step"));
     if (++progress_[b].layers_done == layers.size()) send(ex, b);
   }
@@ -43,7 +43,7 @@ void GradReducer::layer_done(Exec& ex, Index layer) {
 bool GradReducer::has_layers_left() const {
   for (std::size_t b = 0; b < progress_.size(); ++b) {
     const Bucket& bucket = params_.buckets()[b];
-    if (!progress_[b].sent && !is_replicated(bucket) && !bucket.layers.empty()) return true;
+    if (!progress_[b].sent && !progress_[b].replicas && !bucket.layers.empty()) return true;
   }
   return false;
 }
@@ -56,7 +56,7 @@ void GradReducer::send(Exec& ex, std::size_t b) {
   progress.haste = has_layers_left() ? comm::Haste::beside_work : comm::Haste::alone;
   progress.sum = comm::reduce_scatter(ex, data_, params_.part(params_.grads(), bucket),
                                       params_.own_shard(params_.grads(), bucket), comm::Reduce::sum, progress.haste);
-  if (!is_joined(bucket)) gather(ex, b);
+  if (!is_joined(b)) gather(ex, b);
 }
 
 void GradReducer::gather(Exec& ex, std::size_t b) {
@@ -66,22 +66,25 @@ void GradReducer::gather(Exec& ex, std::size_t b) {
                                          params_.part(params_.grads(), bucket), progress_[b].haste);
 }
 
-bool GradReducer::is_joined(const Bucket& bucket) const {
-  if (!is_replicated(bucket)) return false;
-  if (is_tied(bucket) || is_partial_along_tp(bucket)) return true;
+bool GradReducer::is_joined(std::size_t b) const {
+  if (!progress_[b].replicas) return false;
+  if (grid::is_partial_in_copy(params_.buckets()[b].placement)) return true;
   return data_.size() > 2 && !data_.channel().sums_in_rank_order();
 }
 
-comm::Pending GradReducer::join(Exec& ex, const Bucket& bucket) const {
+comm::Pending GradReducer::join(Exec& ex, std::size_t b) const {
+  const Bucket& bucket = params_.buckets()[b];
   const Tensor own = params_.own_shard(params_.grads(), bucket);
-  if (is_tied(bucket)) return comm::all_reduce(ex, embd_, own, comm::Reduce::sum, comm::Haste::alone);
-  return comm::broadcast(ex, tp_, own, kOwner);
+  const comm::Group& replicas = *progress_[b].replicas;
+  if (grid::is_partial_in_copy(bucket.placement))
+    return comm::all_reduce(ex, replicas, own, comm::Reduce::sum, comm::Haste::alone);
+  return comm::broadcast(ex, replicas, own, kOwner);
 }
 
 void GradReducer::send_rest(Exec& ex) {
   const auto for_joined = [&](const auto& f) {
     for (std::size_t b = 0; b < progress_.size(); ++b) {
-      if (is_joined(params_.buckets()[b])) f(b);
+      if (is_joined(b)) f(b);
     }
   };
   const auto send_left = [&](std::size_t b) {
@@ -92,10 +95,9 @@ void GradReducer::send_rest(Exec& ex) {
   for_joined([&](std::size_t b) { progress_[b].sum.wait(ex); });
   comm::Pending partial;
   if (const Tensor grads = params_.partial_grads(); grads.numel() > 0)
-    partial = comm::all_reduce(ex, tp_, grads, comm::Reduce::sum);
+    partial = comm::all_reduce(ex, *partial_, grads, comm::Reduce::sum);
   for_joined([&](std::size_t b) {
-    const Bucket& bucket = params_.buckets()[b];
-    if (!is_partial_along_tp(bucket)) progress_[b].join = join(ex, bucket);
+    if (!grid::is_partial_along_tp(params_.buckets()[b].placement)) progress_[b].join = join(ex, b);
   });
   partial.wait(ex);
   for_joined([&](std::size_t b) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "megalith/comm/mesh.h"
@@ -42,25 +43,27 @@ class GradReducer {
   void wait(Exec& ex, std::size_t bucket);
 
  private:
-  /// How far a bucket has come in this step.
+  /// How far a bucket has come in this step, and who else holds it.
   struct Progress {
     std::size_t layers_done = 0;
     bool sent = false;
     comm::Haste haste = comm::Haste::alone;
     comm::Pending sum, join, shards;
+    std::optional<comm::Group> replicas{};  ///< that hold the bucket, too, in the model copy; the same in every step
   };
   /// Over the reduction group.
   void send(Exec& ex, std::size_t bucket);
   void gather(Exec& ex, std::size_t bucket);
   /// Whether the shards of a bucket go to other ranks of the model copy between send() and gather().
-  bool is_joined(const Bucket& bucket) const;
+  bool is_joined(std::size_t bucket) const;
   /// Starts that for one bucket; those that are partial along tp go together.
-  comm::Pending join(Exec& ex, const Bucket& bucket) const;
+  comm::Pending join(Exec& ex, std::size_t bucket) const;
   /// Whether a bucket of layers is still to come that takes its time: what tp holds are vectors.
   bool has_layers_left() const;
 
   const ParamBuffer& params_;
-  comm::Group data_, tp_, embd_;
+  comm::Group data_;
+  std::optional<comm::Group> partial_;  ///< over which partial_grads() are summed
   std::vector<Progress> progress_;  // of each bucket
 };
 

@@ -22,8 +22,6 @@ int position_of(const grid::Placement& placement) {
   return *replicas == grid::GroupKind::embd ? 0 : 1;
 }
 
-bool is_partial_along_tp(const grid::Placement& placement) { return placement.partial.has(grid::Axis::tp); }
-
 }  // namespace
 
 ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy)
@@ -40,7 +38,7 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, con
   }
   std::stable_sort(specs.begin(), specs.end(), [](const ParamSpec& a, const ParamSpec& b) {
     const auto order = [](const ParamSpec& s) {
-      return std::tuple(position_of(s.placement), !is_partial_along_tp(s.placement),
+      return std::tuple(position_of(s.placement), !grid::is_partial_along_tp(s.placement),
                         s.first_grad != FirstGrad::overwritten);
     };
     return order(a) < order(b);
@@ -91,7 +89,7 @@ void ParamBuffer::place() {
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     bucket->begin = std::exchange(begin, bucket->end + numel_);
     bucket->end = begin;
-    if (!is_partial_along_tp(bucket->placement)) continue;
+    if (!grid::is_partial_along_tp(bucket->placement)) continue;
     if (partial_numel_ == 0) partial_begin_ = bucket->begin;
     partial_numel_ = bucket->end - partial_begin_;
   }

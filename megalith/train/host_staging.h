@@ -31,7 +31,6 @@ class HostStaging {
     ex.copy(part.raw(), host.raw(), part.bytes());
     ex.synchronize();
   }
-  Index taken_bytes() const { return memory_.bytes(); }
 
  private:
   Tensor on_host(Device device, const Tensor& part) {

@@ -1,15 +1,12 @@
 #include "megalith/train/state_pieces.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 
 #include "megalith/checkpoint/box.h"
 
 namespace megalith::train {
 namespace {
-
-using IsWanted = std::function<bool(const Param&)>;
 
 /// A flat tensor over all elements of a buffer, or over those of its own ranges.
 struct FlatTensor {
@@ -34,20 +31,9 @@ void add_range(const Param& param, const OwnRange& range, const FlatTensor& tens
   }
 }
 
-void add_buffer(const ParamBuffer& params, const std::vector<FlatTensor>& tensors, const IsWanted& is_wanted,
-                std::vector<StatePiece>& pieces) {
-  for (const Param& param : params.params()) {
-    if (!is_wanted(param)) continue;
-    for (const FlatTensor& tensor : tensors) {
-      for (const OwnRange& range : params.own_ranges()) add_range(param, range, tensor, pieces);
-    }
-  }
-}
-
-/// `is_wanted(buffer)` returns the test of its parameters.
-template <class WantedOf>
+/// With a mesh what its rank owns only.
 std::vector<StatePiece> pieces_of(const ParamSet& params, const std::deque<optim::Optimizer>& optimizers,
-                                  StateTensors which, WantedOf&& wanted_of) {
+                                  StateTensors which, const comm::Mesh* owner) {
   std::vector<StatePiece> pieces;
   std::size_t index = 0;
   for (const ParamBuffer& buffer : params.buffers()) {
@@ -59,7 +45,15 @@ std::vector<StatePiece> pieces_of(const ParamSet& params, const std::deque<optim
         tensors.push_back({kSecondMoment, optimizer.v()});
       }
     }
-    add_buffer(buffer, tensors, wanted_of(buffer), pieces);
+    // The coordinates 0 own all that is on a grid.
+    const grid::PerAxis place = owner == nullptr ? grid::PerAxis{} : owner->place(buffer.grid());
+    if (!buffer.is_sharded() && !grid::is_in_first_copy(place)) continue;
+    for (const Param& param : buffer.params()) {
+      if (!grid::owns_in_copy(param.spec.placement, place)) continue;
+      for (const FlatTensor& tensor : tensors) {
+        for (const OwnRange& range : buffer.own_ranges()) add_range(param, range, tensor, pieces);
+      }
+    }
   }
   return pieces;
 }
@@ -68,17 +62,12 @@ std::vector<StatePiece> pieces_of(const ParamSet& params, const std::deque<optim
 
 std::vector<StatePiece> updated_pieces(const ParamSet& params, const std::deque<optim::Optimizer>& optimizers,
                                        StateTensors tensors) {
-  return pieces_of(params, optimizers, tensors,
-                   [](const ParamBuffer&) -> IsWanted { return [](const Param&) { return true; }; });
+  return pieces_of(params, optimizers, tensors, nullptr);
 }
 
 std::vector<StatePiece> owned_pieces(const ParamSet& params, const std::deque<optim::Optimizer>& optimizers,
                                      const comm::Mesh& mesh) {
-  return pieces_of(params, optimizers, StateTensors::values_and_moments, [&](const ParamBuffer& buffer) -> IsWanted {
-    const grid::PerAxis place = mesh.place(buffer.grid());
-    const bool writes = buffer.is_sharded() || grid::is_in_first_copy(place);
-    return [place, writes](const Param& param) { return writes && grid::owns_in_copy(param.spec.placement, place); };
-  });
+  return pieces_of(params, optimizers, StateTensors::values_and_moments, &mesh);
 }
 
 }  // namespace megalith::train
