@@ -20,8 +20,8 @@
 #include "megalith/ops/init.h"
 #include "megalith/ops/matmul.h"
 #include "megalith/ops/norm.h"
-#include "megalith/tensor/memory_plan.h"
-#include "megalith/tensor/step_state.h"
+#include "megalith/runtime/memory_plan.h"
+#include "megalith/runtime/step_state.h"
 
 #include "apps/bench.h"
 

@@ -5,9 +5,9 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/io/fs.h"
+#include "megalith/report/graphs_report.h"
 
 #include "apps/command.h"
-#include "apps/graphs_report.h"
 #include "apps/recipe_options.h"
 
 namespace megalith::apps {

@@ -5,9 +5,9 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
+#include "megalith/report/groups_report.h"
 
 #include "apps/command.h"
-#include "apps/groups_report.h"
 
 namespace megalith::apps {
 namespace {

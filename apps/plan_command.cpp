@@ -2,9 +2,9 @@
 #include <memory>
 
 #include "megalith/base/log.h"
+#include "megalith/report/plan_report.h"
 
 #include "apps/command.h"
-#include "apps/plan_report.h"
 #include "apps/recipe_options.h"
 
 namespace megalith::apps {

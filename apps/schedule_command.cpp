@@ -2,8 +2,9 @@
 #include <memory>
 #include <string>
 
+#include "megalith/report/schedule_report.h"
+
 #include "apps/command.h"
-#include "apps/schedule_report.h"
 
 namespace megalith::apps {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 #include "megalith/tensor/memory_names.h"
 
 namespace megalith::capture {

@@ -5,7 +5,7 @@
 
 #include "megalith/capture/memory_copy.h"
 #include "megalith/io/checksum.h"
-#include "megalith/tensor/graph_cache.h"
+#include "megalith/runtime/graph_cache.h"
 
 namespace megalith::capture {
 

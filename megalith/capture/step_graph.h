@@ -5,8 +5,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/types.h"
-#include "megalith/tensor/exec.h"
-#include "megalith/tensor/timed_launches.h"
+#include "megalith/runtime/exec.h"
+#include "megalith/runtime/timed_launches.h"
 
 namespace megalith::capture {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "megalith/capture/scopes.h"
-#include "megalith/tensor/graph_cache.h"
+#include "megalith/runtime/graph_cache.h"
+#include "megalith/runtime/memory_plan.h"
 #include "megalith/tensor/memory.h"
-#include "megalith/tensor/memory_plan.h"
 
 namespace megalith::capture {
 

@@ -4,7 +4,6 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/call_log.h"
-#include "megalith/comm/mutation.h"
 #include "megalith/comm/step_pattern.h"
 
 namespace megalith::comm {

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,7 +13,6 @@
 namespace megalith::comm {
 
 class CallLog;
-class Mutator;
 class StepPattern;
 
 enum class Reduce : std::uint8_t { sum, max, min };
@@ -80,13 +80,21 @@ struct Parts {
   std::span<const Index> bytes;  ///< one per member
 };
 
+/// Stands between a rank's calls and its channels: tests make calls go wrong by it.
+class CallHook {
+ public:
+  virtual ~CallHook() = default;
+  /// Makes the call by make(call), or whatever becomes of it.
+  virtual void apply(const Call& call, const std::function<void(const Call&)>& make) = 0;
+};
+
 /// What all channels of one rank share.
 struct RankCalls {
   RankCalls();
   ~RankCalls();
-  std::unique_ptr<CallLog> log;      ///< where booked calls are written down
-  StepPattern* pattern = nullptr;    ///< what they are compared with while a step is watched
-  std::unique_ptr<Mutator> mutator;  ///< tests only
+  std::unique_ptr<CallLog> log;    ///< where booked calls are written down
+  StepPattern* pattern = nullptr;  ///< what they are compared with while a step is watched
+  std::unique_ptr<CallHook> hook;  ///< through which all calls go, if there is one
 };
 
 /// Lanes of a pair of ranks are numbered from 0 to below this.
@@ -132,8 +140,7 @@ class Channel {
   std::uint64_t agreement_term() const;
   /// None until set.
   void set_calls(std::shared_ptr<RankCalls> calls) { calls_ = std::move(calls); }
-  /// Null but in tests.
-  Mutator* mutator() const { return calls_ == nullptr ? nullptr : calls_->mutator.get(); }
+  CallHook* hook() const { return calls_ == nullptr ? nullptr : calls_->hook.get(); }
 
   /// Scratch for all_to_all: what each member is sent and sends, in bytes.
   std::span<Index> send_bytes() { return {bytes_.data(), world_ranks_.size()}; }

@@ -6,7 +6,6 @@
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
-#include "megalith/comm/mutation.h"
 
 namespace megalith::comm {
 namespace {
@@ -94,10 +93,10 @@ Ticket communicate(Exec& ex, Channel& channel, const Call& call, Index bytes, co
     if (tracer != nullptr) note_end(*tracer, channel, ticket, ex.stream());
     return ticket;
   };
-  if (Mutator* mutator = channel.mutator()) {
+  if (CallHook* hook = channel.hook()) {
     // A call that is put off is made when this one's caller is gone: its ticket is then nobody's.
     const auto kept = std::make_shared<Ticket>();
-    mutator->apply(call, [make, kept](const Call& wanted) { *kept = make(wanted); });
+    hook->apply(call, [make, kept](const Call& wanted) { *kept = make(wanted); });
     return *kept;
   }
   return make(call);

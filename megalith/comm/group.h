@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "megalith/comm/channel.h"
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith::comm {
 

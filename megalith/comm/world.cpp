@@ -6,7 +6,6 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/call_log.h"
-#include "megalith/comm/mutation.h"
 #include "megalith/comm/silent_channel.h"
 
 namespace megalith::comm {
@@ -77,11 +76,6 @@ std::uint64_t World::agreement_term() const {
   std::uint64_t sum = 0;
   for (const Group& made : groups_) sum += made.channel().agreement_term();
   return sum;
-}
-
-Mutator& World::mutate(const Mutation& mutation) {
-  calls_->mutator = std::make_unique<Mutator>(mutation);
-  return *calls_->mutator;
 }
 
 void World::wait_for(Exec& ex) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "megalith/comm/group.h"
-#include "megalith/comm/mutation.h"
 #include "megalith/comm/step_pattern.h"
 
 namespace megalith::comm {
@@ -76,8 +75,8 @@ class World {
   /// Memory of this rank's GPU that the transport took for the groups made so far, as the driver counts it.
   virtual Index device_bytes() const { return 0; }
 
-  /// For tests: makes one of the coming calls of this rank go wrong.
-  Mutator& mutate(const Mutation& mutation);
+  /// From here on every call of this rank passes through `hook`. For tests.
+  void set_hook(std::unique_ptr<CallHook> hook) { calls_->hook = std::move(hook); }
 
   /// This rank's latest communication calls, one line each (CallLog::text): for a file beside the error message. Called
   /// by the rank's own thread, before its World ends.

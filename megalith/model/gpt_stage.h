@@ -7,9 +7,9 @@
 #include "megalith/model/step_inputs.h"
 #include "megalith/pipeline/lowering.h"
 #include "megalith/pipeline/stage.h"
+#include "megalith/runtime/staging.h"
+#include "megalith/runtime/step_state.h"
 #include "megalith/tensor/memory_names.h"
-#include "megalith/tensor/staging.h"
-#include "megalith/tensor/step_state.h"
 
 namespace megalith::model {
 

@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith::model {
 

@@ -1,6 +1,6 @@
 #pragma once
 #include "megalith/ops/elementwise.h"
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith::nn {
 

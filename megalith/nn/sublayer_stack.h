@@ -7,7 +7,7 @@
 #include "megalith/nn/seam.h"
 #include "megalith/nn/segments.h"
 #include "megalith/nn/sublayer.h"
-#include "megalith/tensor/graph_cache.h"
+#include "megalith/runtime/graph_cache.h"
 
 namespace megalith::nn {
 

@@ -4,7 +4,7 @@
 #include "megalith/ops/cpu/cross_entropy.h"
 #include "megalith/ops/cuda/cross_entropy.h"
 #include "megalith/ops/dispatch.h"
-#include "megalith/tensor/step_state.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::ops {
 namespace {

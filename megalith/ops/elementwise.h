@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "megalith/ops/matmul.h"  // Write
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith::ops {
 

@@ -1,6 +1,6 @@
 #pragma once
 #include "megalith/base/philox.h"
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 #include "megalith/tensor/init.h"
 #include "megalith/tensor/tensor_slice.h"
 

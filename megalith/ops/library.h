@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith::ops {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith::ops {
 

@@ -3,7 +3,7 @@
 #include "megalith/ops/cpu/step_end.h"
 #include "megalith/ops/cuda/step_end.h"
 #include "megalith/ops/dispatch.h"
-#include "megalith/tensor/step_state.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::ops {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "megalith/ops/adamw.h"
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith::ops {
 

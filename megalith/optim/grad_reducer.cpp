@@ -13,9 +13,7 @@ constexpr int kOwner = 0;  // in a group of replicas
 }  // namespace
 
 GradReducer::GradReducer(const ParamBuffer& params, const comm::Mesh& mesh)
-    : params_(params),
-      data_(mesh.reduction_group({.grid = params.grid()})),
-      progress_(params.buckets().size()) {
+    : params_(params), data_(mesh.reduction_group({.grid = params.grid()})), progress_(params.buckets().size()) {
   for (std::size_t b = 0; b < progress_.size(); ++b) {
     const grid::Placement& placement = params.buckets()[b].placement;
     if (const comm::Group* const replicas = mesh.replica_group(placement)) progress_[b].replicas = *replicas;

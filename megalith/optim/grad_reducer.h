@@ -64,7 +64,7 @@ class GradReducer {
   const ParamBuffer& params_;
   comm::Group data_;
   std::optional<comm::Group> partial_;  ///< over which partial_grads() are summed
-  std::vector<Progress> progress_;  // of each bucket
+  std::vector<Progress> progress_;      // of each bucket
 };
 
 }  // namespace megalith::optim

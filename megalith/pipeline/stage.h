@@ -1,6 +1,6 @@
 #pragma once
 #include "megalith/pipeline/schedule.h"
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith::pipeline {
 

@@ -9,8 +9,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/tensor/capture_guard.h"
 #include "megalith/tensor/cuda/device.h"
-#include "megalith/tensor/graph.h"
 #include "megalith/tensor/memory.h"
 
 namespace megalith {
@@ -23,7 +23,7 @@ namespace {
 }
 
 void refuse_in_graphs(Device device, const char* what, const char* why) {
-  if (const Capture* capture = Capture::active(device); capture != nullptr) capture->refuse(what, why);
+  if (const CaptureGuard* capture = CaptureGuard::active(device); capture != nullptr) capture->refuse(what, why);
 }
 
 constexpr const char* kNoWait = "inside a graph the host cannot wait for the device";
@@ -32,7 +32,7 @@ constexpr const char* kNoTime = "what runs inside a graph cannot be timed";
 constexpr const char* kNoMemory = "a graph's memory is taken before the capture";
 
 void refuse_beside_ops(Device device, const char* what) {
-  if (const Capture* capture = Capture::active(device); capture != nullptr && !capture->in_op())
+  if (const CaptureGuard* capture = CaptureGuard::active(device); capture != nullptr && !capture->in_op())
     capture->refuse(what, "memory is written by ops only, through Exec::run");
 }
 

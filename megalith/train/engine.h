@@ -4,7 +4,7 @@
 #include <optional>
 #include <span>
 
-#include "megalith/tensor/graph_cache.h"
+#include "megalith/runtime/graph_cache.h"
 #include "megalith/train/gemm_agreement.h"
 #include "megalith/train/graph_runner.h"
 #include "megalith/train/run_memory.h"

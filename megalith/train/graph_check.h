@@ -11,7 +11,7 @@
 #include "megalith/capture/piece_witness.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/run_plan.h"
-#include "megalith/tensor/graph_cache.h"
+#include "megalith/runtime/graph_cache.h"
 
 namespace megalith::train {
 

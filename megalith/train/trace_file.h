@@ -4,8 +4,8 @@
 #include "megalith/comm/world.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/io/fs.h"
-#include "megalith/tensor/exec.h"
-#include "megalith/tensor/tracer.h"
+#include "megalith/runtime/exec.h"
+#include "megalith/runtime/tracer.h"
 
 namespace megalith::train {
 

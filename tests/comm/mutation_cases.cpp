@@ -103,7 +103,7 @@ void run_mutated(World& world, const MutationCase& mutated) {
   const Op op = mutated.op;
   const Index count = is_culprit && !mutated.kind ? mutated.count / 2 : mutated.count;
   Guarded first(8), in(input_length(op, count)), out(output_length(op, count)), last(9);
-  if (is_culprit && mutated.kind) world.mutate({*mutated.kind, 1});
+  if (is_culprit && mutated.kind) mutate(world, {*mutated.kind, 1});
   const auto check = [&] {
     for (const Guarded* each : {&first, &in, &out, &last}) each->check();
   };

@@ -5,6 +5,8 @@
 
 #include "megalith/comm/world.h"
 
+#include "tests/support/mutation.h"
+
 namespace megalith::comm {
 
 /// One rank of two makes one call wrongly, in a short program of several: both must end in an error, and no memory but

@@ -83,7 +83,7 @@ TEST(ThreadsMessages, OfAStepThatFailsReachItsMemoryNoMore) {
     const auto meet = [&] { barrier(ex, world.all()); };
     if (world.rank() == 0) {
       StepPattern pattern;
-      world.mutate({Mutation::Kind::twice, 0});
+      mutate(world, {Mutation::Kind::twice, 0});
       try {
         const WatchedStep step(world, pattern, ex);
         const Pending second = recv(ex, world.all(), tensor, 1);

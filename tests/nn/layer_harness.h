@@ -8,7 +8,7 @@
 #include "megalith/nn/lm_head.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/nn/vocab_parallel_embedding.h"
-#include "megalith/tensor/step_state.h"
+#include "megalith/runtime/step_state.h"
 
 #include "tests/support/gathered.h"
 #include "tests/support/random_fill.h"

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "megalith/ops/elementwise.h"
-#include "megalith/tensor/exec.h"
-#include "megalith/tensor/step_state.h"
+#include "megalith/runtime/exec.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::ops {
 

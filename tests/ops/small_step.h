@@ -6,8 +6,8 @@
 #include "megalith/ops/cross_entropy.h"
 #include "megalith/ops/embedding.h"
 #include "megalith/ops/norm.h"
-#include "megalith/tensor/memory_plan.h"
-#include "megalith/tensor/step_state.h"
+#include "megalith/runtime/memory_plan.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::ops {
 

@@ -12,9 +12,9 @@
 
 #include "megalith/base/philox.h"
 #include "megalith/ops/cuda/tiled_attention.h"
+#include "megalith/runtime/step_state.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/memory.h"
-#include "megalith/tensor/step_state.h"
 
 namespace megalith::ops {
 namespace {

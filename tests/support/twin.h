@@ -8,8 +8,8 @@
 
 #include "megalith/base/philox.h"
 #include "megalith/ops/init.h"
-#include "megalith/tensor/exec.h"
-#include "megalith/tensor/step_state.h"
+#include "megalith/runtime/exec.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::testing {
 

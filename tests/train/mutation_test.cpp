@@ -1,5 +1,7 @@
 // Collective calls that go wrong on one rank: every one is caught before any rank's optimizer moves, and the rank that
 // did it is named.
+#include "tests/support/mutation.h"
+
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
@@ -48,7 +50,7 @@ Outcome run_mutated(const config::RunPlan& plan, int culprit, const Mutation& mu
                       for (Index step = 0; step < clean_steps; ++step)
                         engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
                       const std::vector<float> before = own_values(engine.stage().params().dense());
-                      comm::Mutator* mutator = world.rank() == culprit ? &world.mutate(mutation) : nullptr;
+                      comm::Mutator* mutator = world.rank() == culprit ? &comm::mutate(world, mutation) : nullptr;
                       const auto note = [&] {
                         if (mutator != nullptr) outcome.applied = mutator->applied(), outcome.calls = mutator->calls();
                         if (own_values(engine.stage().params().dense()) != before) moved = true;

@@ -9,7 +9,7 @@
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
-#include "megalith/tensor/step_state.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::ops::cpu {
 namespace {

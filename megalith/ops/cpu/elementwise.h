@@ -3,7 +3,7 @@
 
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/elementwise.h"
-#include "megalith/tensor/step_state.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::ops::cpu {
 

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "megalith/tensor/step_state.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::ops::cpu {
 namespace {

@@ -13,10 +13,10 @@
 #include "megalith/base/str.h"
 #include "megalith/ops/attention.h"
 #include "megalith/ops/cuda/warp_products.h"
+#include "megalith/runtime/step_state.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/gpu_attribute.h"
 #include "megalith/tensor/cuda/shared_limit.h"
-#include "megalith/tensor/step_state.h"
 
 // What the kernels of attention share. A block of 4 warps keeps 64 rows of one head (queries or keys) in shared memory,
 // 16 to a warp, and streams tiles of the other side past them: the next tile is copied while one is computed with.

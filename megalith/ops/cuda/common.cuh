@@ -12,10 +12,10 @@
 #include "megalith/base/error.h"
 #include "megalith/base/philox.h"
 #include "megalith/ops/elementwise.h"
+#include "megalith/runtime/step_state.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/dispatch.cuh"
 #include "megalith/tensor/cuda/gpu_attribute.h"
-#include "megalith/tensor/step_state.h"
 
 // What the kernels share. Reductions follow the shape of the launch alone, which follows the shapes of the tensors.
 

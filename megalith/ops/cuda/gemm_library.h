@@ -5,7 +5,7 @@
 #include <cublasLt.h>
 
 #include "megalith/ops/gemm_chooser.h"
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith::ops::cuda {
 

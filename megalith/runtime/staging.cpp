@@ -1,4 +1,4 @@
-#include "megalith/tensor/staging.h"
+#include "megalith/runtime/staging.h"
 
 namespace megalith {
 

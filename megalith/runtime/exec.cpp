@@ -1,4 +1,4 @@
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 #include <cstring>
 
@@ -115,7 +115,7 @@ void Exec::check_order(const OpInfo& op) {
 }
 
 void Exec::check_capture(const OpInfo& op) const {
-  if (const Capture* other = Capture::active(device_); other != nullptr && other != capture_)
+  if (const CaptureGuard* other = CaptureGuard::active(device_); other != nullptr && other != capture_)
     other->refuse(op.name, "an op of another Exec is no part of the graph");
 }
 

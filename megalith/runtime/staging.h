@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith {
 

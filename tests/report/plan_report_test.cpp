@@ -1,4 +1,4 @@
-#include "apps/plan_report.h"
+#include "megalith/report/plan_report.h"
 
 #include <algorithm>
 #include <sstream>

@@ -1,6 +1,6 @@
 #pragma once
 #include "megalith/base/clock.h"
-#include "megalith/tensor/graph.h"
+#include "megalith/runtime/graph.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "megalith/tensor/graph.h"
+#include "megalith/runtime/graph.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,14 +8,11 @@
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/runtime/exec.h"
 #include "megalith/tensor/cuda/device.h"
-#include "megalith/tensor/exec.h"
 
 namespace megalith {
 namespace {
-
-// A thread captures into one graph at a time. What it calls beside its Exec (tensor/device.h) has no other way to know.
-thread_local const Capture* active_capture = nullptr;
 
 std::atomic<std::uint64_t> captures_begun = 0;
 
@@ -129,16 +126,6 @@ Capture::Capture(std::string name, std::vector<std::span<const std::byte>> memor
       ops_(std::make_shared<CapturedOps>()),
       stats_{.graphs = 1},
       begun_s_(monotonic_s()) {}
-
-const Capture* Capture::active(Device device) {
-  return active_capture != nullptr && active_capture->device_ == device ? active_capture : nullptr;
-}
-
-void Capture::enter() { active_capture = this; }
-
-void Capture::leave() noexcept {
-  if (active_capture == this) active_capture = nullptr;
-}
 
 std::string Capture::where() const {
   return str("[capture] ", name_, place_ == nullptr ? "" : describe(*place_), ": ",

@@ -1,4 +1,4 @@
-#include "apps/graphs_report.h"
+#include "megalith/report/graphs_report.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -4,8 +4,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "megalith/tensor/exec.h"
-#include "megalith/tensor/timed_launches.h"
+#include "megalith/runtime/exec.h"
+#include "megalith/runtime/timed_launches.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "apps/capture_picture.h"
+#include "megalith/report/capture_picture.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "megalith/tensor/graph_cache.h"
+#include "megalith/runtime/graph_cache.h"
 
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"

@@ -1,4 +1,4 @@
-#include "apps/graphs_report.h"
+#include "megalith/report/graphs_report.h"
 
 #include <algorithm>
 #include <iterator>
@@ -13,9 +13,8 @@
 #include "megalith/base/text_table.h"
 #include "megalith/capture/accounting.h"
 #include "megalith/capture/touched_memory.h"
+#include "megalith/report/capture_picture.h"
 #include "megalith/train/graph_accounting.h"
-
-#include "apps/capture_picture.h"
 
 namespace megalith::apps {
 namespace {

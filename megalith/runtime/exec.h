@@ -7,9 +7,9 @@
 
 #include "megalith/base/build.h"
 #include "megalith/base/error.h"
-#include "megalith/tensor/graph.h"
-#include "megalith/tensor/memory_plan.h"
-#include "megalith/tensor/tracer.h"
+#include "megalith/runtime/graph.h"
+#include "megalith/runtime/memory_plan.h"
+#include "megalith/runtime/tracer.h"
 
 namespace megalith {
 

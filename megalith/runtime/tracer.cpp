@@ -1,4 +1,4 @@
-#include "megalith/tensor/tracer.h"
+#include "megalith/runtime/tracer.h"
 
 #include <algorithm>
 

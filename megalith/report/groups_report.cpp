@@ -1,4 +1,4 @@
-#include "apps/groups_report.h"
+#include "megalith/report/groups_report.h"
 
 #include <array>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "megalith/tensor/tracer.h"
+#include "megalith/runtime/tracer.h"
 
 #include <chrono>
 #include <thread>
@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/clock.h"
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith {
 namespace {

@@ -1,10 +1,10 @@
-#include "megalith/tensor/graph.h"
+#include "megalith/runtime/graph.h"
 
 #include <gtest/gtest.h>
 
 #include "megalith/base/build.h"
 #include "megalith/base/error.h"
-#include "megalith/tensor/exec.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith {
 namespace {

@@ -1,4 +1,4 @@
-#include "apps/schedule_report.h"
+#include "megalith/report/schedule_report.h"
 
 #include <algorithm>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "megalith/tensor/memory_plan.h"
+#include "megalith/runtime/memory_plan.h"
 
 #include <array>
 #include <random>

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "megalith/tensor/capture_guard.h"
 #include "megalith/tensor/tensor.h"
 
 namespace megalith {
@@ -86,27 +87,20 @@ void prepare_captures(Device device);
 /// address is gone at the launch), an op on memory that is not in `memory`, and whatever else the thread does meanwhile
 /// that no graph can hold (tensor/device.h): waiting for the device, taking memory, copies that are no ops; also
 /// waiting for a call between ranks that was started outside (comm::Pending::wait).
-class Capture {
+class Capture final : public CaptureGuard {
  public:
   using Call = std::function<void(Exec&, Stream)>;
 
   /// `name` ("training") is for messages. `memory`: all that graphs may touch, as it stays where it is until they are
   /// gone.
   Capture(std::string name, std::vector<std::span<const std::byte>> memory);
-  ~Capture() { leave(); }
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
 
-  /// What the calling thread captures of that device's work; null where it captures nothing. (While a GPU's work is
-  /// captured the hosts may still exchange what they must know.)
-  static const Capture* active(Device device);
-  [[noreturn]] void refuse(std::string_view what, std::string_view why) const;
+  [[noreturn]] void refuse(std::string_view what, std::string_view why) const override;
   /// Another for each capture of the process, from 1: what was begun within one can tell it from later ones.
   std::uint64_t number() const { return number_; }
   /// Puts the place in front of an error of captured code that does not say it, unless it is another rank's.
   void put_place(Error& error) const;
-  /// Whether an op hands its work to the device: what it asks of the device becomes part of the graph.
-  bool in_op() const { return op_ != nullptr; }
+  bool in_op() const override { return op_ != nullptr; }
 
   // For Exec.
   /// Of that device's work; from here on messages name where `place` then is.
@@ -114,9 +108,6 @@ class Capture {
     place_ = &place;
     device_ = device;
   }
-  /// From here on it is the calling thread's.
-  void enter();
-  void leave() noexcept;
   void check(const OpInfo& op) const;
   /// Without a call on a GPU, whose graph has it.
   void add(const OpInfo& op, Call call);
@@ -140,7 +131,6 @@ class Capture {
   std::vector<std::span<const std::byte>> memory_;
   std::shared_ptr<CapturedOps> ops_;
   const Place* place_ = nullptr;
-  Device device_ = Device::cpu;
   const char* op_ = nullptr;
   GraphStats stats_;
   double begun_s_;
