@@ -72,7 +72,8 @@ struct Measured {
 class RandomBatches : public model::BatchSource {
  public:
   explicit RandomBatches(Index vocab) : vocab_(static_cast<std::uint32_t>(vocab)) {}
-  void fill(Index first_sample, Index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+  void fill(Index first_sample, Index, const model::Batch& batch) const override {
+    const auto& [tokens, targets] = batch;
     const RandomSite site{.seed = 1, .step = static_cast<std::uint32_t>(first_sample)};
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       tokens[i] = static_cast<std::int32_t>(site.word(2 * i) % vocab_);

@@ -87,7 +87,7 @@ const MemoryPlan& WholeModel::plan_for(Question question, const model::GptChunk:
 Tensor WholeModel::run(Question question, Index window) {
   const Index tokens = pass_tokens(window);
   const model::GptChunk::Inputs inputs{
-      {1, tokens, {}, nn::Mode::evaluate}, tokens_.rows(0, tokens), targets_.rows(0, tokens), loss_sum_};
+      {1, tokens, {}, nn::Mode::evaluate}, {tokens_.rows(0, tokens), targets_.rows(0, tokens)}, loss_sum_};
   const MemoryPlan& plan = plan_for(question, inputs);  // may replace the scratch memory
   ex_.begin(plan.phases[0], nullptr, scratch_.data());
   const Tensor answer = ask(ex_, question, window - 1, inputs);

@@ -104,7 +104,7 @@ Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const
   if (embedding_) {
     traffic.layer_needed(ex, kOutsideLayers);
     x = output && !has_layers ? output : boundary(ex, inputs);
-    embedding_->forward(ex, inputs.microbatch, inputs.tokens, x);
+    embedding_->forward(ex, inputs.microbatch, inputs.batch.tokens, x);
   } else if (output && !has_layers) {
     ops::copy(ex, input, output);
     x = output;
@@ -130,7 +130,7 @@ void GptChunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, cons
   if (!head_) return;
   LayerTraffic(values, nullptr).layer_needed(ex, kOutsideLayers);
   ex.set_layer(kOutsideLayers);
-  head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
+  head_->forward(ex, inputs.microbatch, x, inputs.batch.targets, inputs.loss_sum, saved.head);
 }
 
 Tensor GptChunk::last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const {
@@ -140,7 +140,7 @@ Tensor GptChunk::last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& s
 
 Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const {
   const Tensor x = body(ex, inputs, {}, {}, saved, nullptr);
-  return head_->forward(ex, inputs.microbatch, x, inputs.targets, inputs.loss_sum, saved.head);
+  return head_->forward(ex, inputs.microbatch, x, inputs.batch.targets, inputs.loss_sum, saved.head);
 }
 
 void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,
@@ -150,7 +150,7 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
   if (head_) {
     dy.grad = !has_layers && input_grad ? input_grad : boundary(ex, inputs);
     if (has_layers) dy.row_sums = layers_.output_bias_grad();
-    head_->backward(ex, inputs.microbatch, inputs.targets, saved.head, dy);
+    head_->backward(ex, inputs.microbatch, inputs.batch.targets, saved.head, dy);
   }
   Tensor dx = dy.grad;
   if (has_layers) {
@@ -160,7 +160,7 @@ void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_gra
   }
   ex.set_layer(kOutsideLayers);
   if (embedding_) {
-    embedding_->backward_weight(ex, inputs.microbatch, inputs.tokens, dx);
+    embedding_->backward_weight(ex, inputs.microbatch, inputs.batch.tokens, dx);
   } else if (!has_layers && !head_) {
     ops::copy(ex, output_grad, input_grad);
   } else if (has_layers && has_own_edges()) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "megalith/grid/layer_assignment.h"
+#include "megalith/model/batch.h"
 #include "megalith/model/model_spec.h"
 #include "megalith/nn/lm_head.h"
 #include "megalith/nn/vocab_parallel_embedding.h"
@@ -41,8 +42,8 @@ class GptChunk {
   /// Buffers of one slot that are filled from outside.
   struct Inputs {
     nn::Microbatch microbatch;
-    Tensor tokens, targets;  ///< [T] i32; read only by chunks with the embedding, with the head
-    Tensor loss_sum;         ///< [1] f64, added to by the head
+    BatchTensors batch;  ///< tokens are read by a chunk with the embedding, targets by one with the head
+    Tensor loss_sum;     ///< [1] f64, added to by the head
     nn::SegmentGraphs graphs = {};
   };
   struct Saved {

@@ -72,6 +72,7 @@ int num_microbatches(const StageConfig& config, const comm::Mesh& mesh) {
 
 GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
     : config_(std::move(config)),
+      layout_(config_.micro_batch * config_.model.seq_len),
       mesh_(mesh),
       tp_(mesh_.tp, config_.rows, config_.forward_parts),
       ranges_(chunk_ranges(config_, mesh_)),
@@ -85,9 +86,8 @@ GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
 }
 
 GptChunk::Inputs GptStage::unplaced_inputs(nn::Mode mode) const {
-  return {{config_.micro_batch, config_.model.seq_len, Tensor(nullptr, {sizeof(StepState)}, DType::u8), mode},
-          Tensor(nullptr, {tokens()}, DType::i32),
-          Tensor(nullptr, {tokens()}, DType::i32),
+  return {{config_.micro_batch, config_.model.seq_len, BatchLayout::state_of({}), mode},
+          layout_.inputs_of({}),
           Tensor(nullptr, {1}, DType::f64)};
 }
 
@@ -150,7 +150,7 @@ Index GptStage::num_slots(const pipeline::LoweredSchedule& schedule) const {
 }
 
 Index GptStage::input_bytes() const {
-  return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * slot_input_bytes() + kAlignment;
+  return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * layout_.bytes() + kAlignment;
 }
 
 Index GptStage::step_input_bytes() const {
@@ -182,19 +182,14 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   scratch_ = work_.data() + bytes.at("activations");
   inputs_ = ledger.take("inputs", input_bytes());
 
-  Index offset = 0;
-  const auto carve = [&](const Shape& shape, DType dtype) {
-    const Tensor tensor = inputs_.view(shape, dtype, offset);
-    offset = round_up(offset + tensor.bytes(), kAlignment);
-    return tensor;
-  };
-  loss_sum_ = carve({1}, DType::f64);
+  loss_sum_ = inputs_.view({1}, DType::f64);
+  Index offset = kAlignment;
   slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
   for (Slot& slot : slots_) {
-    slot.all = inputs_.view({slot_input_bytes()}, DType::u8, offset);
-    slot.step_state = carve({sizeof(StepState)}, DType::u8);
-    slot.tokens = carve({tokens()}, DType::i32);
-    slot.targets = carve({tokens()}, DType::i32);
+    slot.block = inputs_.view({layout_.bytes()}, DType::u8, offset);
+    slot.step_state = BatchLayout::state_of(slot.block);
+    slot.batch = layout_.inputs_of(slot.block);
+    offset += layout_.bytes();
   }
   const std::size_t instances = std::max(slots_.size(), static_cast<std::size_t>(num_microbatches(config_, mesh_)));
   const auto saved_sets = [](const GptChunk& chunk, std::size_t count) {
@@ -210,7 +205,7 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
     step_inputs_ = StepInputs(ledger, "inputs", config_.device, num_microbatches(config_, mesh_), step_block_bytes());
   } else {
     constexpr int kUploadsAhead = 4;
-    staging_ = Staging(config_.device, slot_input_bytes(), kUploadsAhead);
+    staging_ = Staging(config_.device, layout_.bytes(), kUploadsAhead);
   }
   std::byte* place = work_.data();
   std::size_t index = 0;
@@ -230,10 +225,13 @@ void GptStage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index fi
   state_ = state;
   optimizer_state_ = optimizer_state;
   if (config_.input_uploads == InputUploads::one_by_one) return;
-  step_inputs_.load(ex, [this](int microbatch, std::span<std::byte> host) { fill_inputs(microbatch, host); });
+  Index targets = 0;
+  step_inputs_.load(ex, [&](int microbatch, std::span<std::byte> host) { targets += fill_block(microbatch, host); });
+  counted_targets_ = mesh_.last_stage() ? targets : 0;
 }
 
 void GptStage::begin(Exec& ex) {
+  if (config_.input_uploads == InputUploads::one_by_one) counted_targets_ = 0;
   ops::fill(ex, loss_sum_, 0);
   if (mode_ == nn::Mode::evaluate) return;
   if (first_replaces_grads()) {
@@ -251,9 +249,8 @@ void GptStage::begin(Exec& ex) {
 void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
   class AnyTokens final : public BatchSource {
    public:
-    void fill(Index, Index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
-      std::ranges::fill(tokens, 0);
-      std::ranges::fill(targets, 0);
+    void fill(Index, Index, const Batch& batch) const override {
+      for (const BatchInput& input : kBatchInputs) std::ranges::fill(batch.*input.host, 0);
     }
   };
   const AnyTokens source;
@@ -304,13 +301,13 @@ GptStage::Slot& GptStage::slot(int chunk, int slot) {
 }
 
 GptChunk::Inputs GptStage::inputs(const Slot& slot) const {
-  return {{config_.micro_batch, config_.model.seq_len, slot.step_state, mode_}, slot.tokens, slot.targets, loss_sum_};
+  return {{config_.micro_batch, config_.model.seq_len, slot.step_state, mode_}, slot.batch, loss_sum_};
 }
 
-/// Chunks in the middle of the model need no ids.
+/// Chunks in the middle of the model read no inputs.
 Index GptStage::input_bytes_of(int chunk) const {
   const ChunkRange& range = ranges_[static_cast<std::size_t>(chunk)];
-  return range.embedding || range.head ? slot_input_bytes() : Index{sizeof(StepState)};
+  return range.embedding || range.head ? layout_.bytes() : BatchLayout::state_bytes();
 }
 
 Index GptStage::step_block_bytes() const {
@@ -324,16 +321,15 @@ Index GptStage::first_sample_of(int microbatch) const {
   return mesh_.dp_rank() * (config_.global_batch / mesh_.dp.size()) + microbatch * config_.micro_batch;
 }
 
-void GptStage::fill_inputs(int microbatch, std::span<std::byte> host) const {
+Index GptStage::fill_block(int microbatch, std::span<std::byte> host) const {
   const Index sample = first_sample_of(microbatch);
   StepState state = state_;
   state.first_sample = static_cast<std::uint64_t>(sample);
   std::memcpy(host.data(), &state, sizeof(state));
-  if (static_cast<Index>(host.size()) < slot_input_bytes()) return;
-  const auto ids = [&](Index offset) {
-    return Tensor(host.data() + offset, {tokens()}, DType::i32).span<std::int32_t>();
-  };
-  source_->fill(first_sample_ + sample, config_.micro_batch, ids(kAlignment), ids(kAlignment + id_bytes()));
+  if (static_cast<Index>(host.size()) < layout_.bytes()) return 0;
+  const Batch batch = layout_.on_host(host);
+  source_->fill(first_sample_ + sample, config_.micro_batch, batch);
+  return count_targets(batch.targets);
 }
 
 bool GptStage::graphs_know_microbatch() const {
@@ -363,14 +359,16 @@ void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_inde
   place.microbatch = microbatch;
   const Index bytes = input_bytes_of(chunk);
   if (config_.input_uploads == InputUploads::whole_step) {
-    ops::copy(ex, step_inputs_.block(microbatch).rows(0, bytes), place.all.rows(0, bytes));
+    ops::copy(ex, step_inputs_.block(microbatch).rows(0, bytes), place.block.rows(0, bytes));
   } else {
-    ex.run({.name = "set_step_state", .reads = {}, .writes = {place.tokens, place.targets, place.step_state}},
-           [&](Exec&, Stream) {
-             staging_.upload(ex, static_cast<std::byte*>(place.step_state.raw()), bytes, [&](std::byte* host) {
-               fill_inputs(microbatch, {host, static_cast<std::size_t>(bytes)});
-             });
-           });
+    ex.run(
+        {.name = "set_step_state", .reads = {}, .writes = {place.batch.tokens, place.batch.targets, place.step_state}},
+        [&](Exec&, Stream) {
+          staging_.upload(ex, static_cast<std::byte*>(place.step_state.raw()), bytes, [&](std::byte* host) {
+            const Index targets = fill_block(microbatch, {host, static_cast<std::size_t>(bytes)});
+            if (ranges_[static_cast<std::size_t>(chunk)].head) counted_targets_ += targets;
+          });
+        });
   }
   if (mode_ == nn::Mode::train) ops::scale_step_state(ex, optimizer_state_, place.step_state);
 }
@@ -385,8 +383,8 @@ void GptStage::name_slots(MemoryNames& names) const {
     };
     const StepOrder inputs{StepOrder::Part::inputs, order_of(0).within};
     add_name(names, place.step_state, inputs, str("step state", describe(where)));
-    add_name(names, place.tokens, inputs, str("tokens", describe(where)));
-    add_name(names, place.targets, inputs, str("targets", describe(where)));
+    for (const BatchInput& input : kBatchInputs)
+      add_name(names, place.batch.*input.device, inputs, str(input.name, describe(where)));
     if (place.activations == nullptr) continue;
     for (const Allocation& made : plans_[chunk].phases[0].tensors) {
       if (made.region != Region::saved) continue;

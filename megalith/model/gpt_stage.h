@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "megalith/comm/mesh.h"
+#include "megalith/model/batch.h"
 #include "megalith/model/gpt_chunk.h"
 #include "megalith/model/step_inputs.h"
 #include "megalith/pipeline/lowering.h"
@@ -12,15 +13,6 @@
 #include "megalith/tensor/memory_names.h"
 
 namespace megalith::model {
-
-/// Where a stage's tokens come from. Thread-safe: rank threads share it.
-class BatchSource {
- public:
-  virtual ~BatchSource() = default;
-  /// Samples [first, first + count): tokens and targets of seq_len each, one sample after the other.
-  virtual void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
-                    std::span<std::int32_t> targets) const = 0;
-};
 
 /// How a step's tokens and states come from the host: each microbatch's into its slot, just before its forward pass; or
 /// those of all microbatches before the step starts (StepInputs), so that graphs may hold the rest of the step.
@@ -70,7 +62,7 @@ class GptStage : public pipeline::Stage {
   const pipeline::LoweredSchedule& schedule() const { return train_schedule_; }
   const pipeline::LoweredSchedule& eval_schedule() const { return eval_schedule_; }
   /// Of what passes between stages: this rank's rows outside tensor-parallel regions.
-  Shape boundary_shape() const { return {tp_.rows_outside(tokens()), config_.model.hidden_size}; }
+  Shape boundary_shape() const { return {tp_.rows_outside(layout_.tokens()), config_.model.hidden_size}; }
 
   /// Bytes by owner: parameters, gradients, activations, scratch, inputs. `extra_scratch`: what others need of it.
   BytesByOwner planned_bytes(Index extra_scratch = 0) const;
@@ -92,6 +84,9 @@ class GptStage : public pipeline::Stage {
   void run_segments_from(GraphCache& graphs) { graphs_ = &graphs; }
   /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
   const Tensor& loss_sum() const { return loss_sum_; }
+  /// Targets with a loss among those that this rank's head was given in a step or an evaluated batch: all losses of
+  /// loss_sum() are theirs. Complete when the host has submitted all passes.
+  Index counted_targets() const { return counted_targets_; }
 
   /// Names what the slots hold after a training step: of every slot, the microbatch that came last.
   void name_slots(MemoryNames& names) const;
@@ -119,15 +114,12 @@ class GptStage : public pipeline::Stage {
  private:
   struct Slot {
     std::byte* activations = nullptr;
-    Tensor step_state, tokens, targets;  ///< one after the other, filled by one upload
-    Tensor all;                          ///< these three with what lies between: u8 [slot_input_bytes()]
-    int chunk = -1, microbatch = 0;      ///< that it serves; -1: none yet
+    Tensor block;  ///< u8 [layout_.bytes()], filled by one upload
+    Tensor step_state;
+    BatchTensors batch;              ///< both of the block
+    int chunk = -1, microbatch = 0;  ///< that it serves; -1: none yet
   };
 
-  Index tokens() const { return config_.micro_batch * config_.model.seq_len; }
-  /// Of the tokens or the targets of a microbatch.
-  Index id_bytes() const { return round_up(tokens() * size_of(DType::i32), kAlignment); }
-  Index slot_input_bytes() const { return kAlignment + 2 * id_bytes(); }
   void plan_memory();
   /// Of all passes' plans; evaluations have the slots' activations for scratch, too.
   Index most_scratch(Index MemoryPlan::*bytes) const;
@@ -136,8 +128,9 @@ class GptStage : public pipeline::Stage {
   Index slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const;
   Index input_bytes() const;
   Index step_input_bytes() const;
-  /// Writes a microbatch's data as it lies in a slot: the step state, and the ids where there is room for them.
-  void fill_inputs(int microbatch, std::span<std::byte> host) const;
+  /// Writes a microbatch's block: the step state, and the inputs where there is room for them. Returns its targets that
+  /// have a loss.
+  Index fill_block(int microbatch, std::span<std::byte> host) const;
   Index first_sample_of(int microbatch) const;
   Index input_bytes_of(int chunk) const;
   /// Of a microbatch among a step's inputs: a rank in the middle of the model has no ids there.
@@ -154,6 +147,7 @@ class GptStage : public pipeline::Stage {
   Slot& slot(int chunk, int slot);
 
   StageConfig config_;
+  BatchLayout layout_;  ///< of a microbatch
   comm::Mesh mesh_;
   nn::TensorParallel tp_;
   std::vector<ChunkRange> ranges_;
@@ -180,7 +174,7 @@ class GptStage : public pipeline::Stage {
   std::vector<std::uint8_t> awaits_params_;  ///< by chunk: 1 from gather_params() to the forward after it
   const BatchSource* source_ = nullptr;
   Tensor optimizer_state_;
-  Index first_sample_ = 0;
+  Index first_sample_ = 0, counted_targets_ = 0;
   StepState state_;
 };
 

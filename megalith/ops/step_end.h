@@ -59,6 +59,7 @@ struct StepTotals {
 struct StepCounts {
   std::uint64_t calls = 0;       ///< agreement terms: 0 when all made the same calls
   std::uint64_t requests = 0;    ///< what ranks ask of all: summed, and of no meaning here
+  std::uint64_t targets = 0;     ///< of the global batch, those with a loss
   std::uint64_t non_finite = 0;  ///< ranks that saw a number that is not finite
 };
 
@@ -75,6 +76,16 @@ struct StepRules {
   LearningRate learning_rate = {};
   LossScaling scaling = {};
   double clip = 0;  ///< of the global gradient norm; 0: none
+  /// Every loss was multiplied by 1 / this in backward, before anyone knew how many targets the ranks have in all: the
+  /// gradients are then put right by the update. 0: they are right as they are.
+  double divided_by = 0;
+
+  /// What the gradients are multiplied by, so that they are those of the mean over `targets`. 1 where all tokens have a
+  /// target, 0 where none has.
+  constexpr double mean_factor(std::uint64_t targets) const {
+    if (divided_by == 0) return 1;
+    return targets == 0 ? 0 : divided_by / static_cast<double>(targets);
+  }
 };
 
 /// What a rank knows of its part of a step.
@@ -113,10 +124,11 @@ constexpr double clip_factor(double clip, double norm) {
 constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, const StepCounts& counts,
                              OptimizerState& state, StepOutcome& outcome) {
   const bool agreed = counts.calls == 0, finite = counts.non_finite == 0;
-  const double norm = std::sqrt(totals.squares) / state.loss_scale;
+  const double mean = rules.mean_factor(counts.targets);
+  const double norm = std::sqrt(totals.squares) / state.loss_scale * mean;
   StepVerdict verdict;
   verdict.apply = agreed && finite && state.halted == 0 ? 1 : 0;
-  verdict.factor = clip_factor(rules.clip, norm) / state.loss_scale;
+  verdict.factor = clip_factor(rules.clip, norm) / state.loss_scale * mean;
   verdict.learning_rate = rules.learning_rate.of(state.updates + 1);
   verdict.update = state.updates;
   outcome.totals = totals;
@@ -141,12 +153,12 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   return verdict;
 }
 
-/// terms_of() on the device. `calls` and `requests`, the first two counts, are put there by the host.
+/// terms_of() on the device. All counts but `non_finite`, the last, are put there by the host.
 struct StepTerms {
   Tensor sum_squares;  // in   [2 groups] f64: squares, replicas_squares of each reduction group
   Tensor loss_sum;     // in   [1] f64
   Tensor totals;       // out  [2] f64: StepTotals
-  Tensor counts;       // in, out  [3] u64: StepCounts
+  Tensor counts;       // in, out  [4] u64: StepCounts
   Tensor outcome;      // out  u8 [sizeof(StepOutcome)]: finite_here
   LossShare loss = LossShare::counts;
 };
@@ -154,7 +166,7 @@ void step_terms(Exec& ex, const StepTerms& args);
 
 /// decide() on the device.
 struct DecideStep {
-  Tensor totals, counts;  // in   [2] f64, [3] u64, summed over all ranks
+  Tensor totals, counts;  // in   [2] f64, [4] u64, summed over all ranks
   Tensor state;           // in, out  u8 [sizeof(OptimizerState)]
   Tensor verdict;         // out  u8 [sizeof(StepVerdict)]
   Tensor outcome;         // in, out  u8 [sizeof(StepOutcome)]

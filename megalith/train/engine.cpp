@@ -18,11 +18,6 @@ constexpr Index kOutcomeBytes = round_up(Index{sizeof(ops::StepOutcome)}, kAlign
 Engine::Engine(comm::World& world, const config::RunPlan& plan)
     : memory_(world, plan), program_(memory_), graphs_(memory_, program_) {}
 
-double Engine::tokens_of_batch() const {
-  const config::RunPlan& plan = memory_.plan();
-  return static_cast<double>(plan.train.global_batch * plan.model.seq_len);
-}
-
 void Engine::allocate(InitialValues values) {
   const Device device = memory_.plan().device;
   memory_.start();
@@ -84,7 +79,7 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   world().check_health();
   const comm::HostWait waiting(world());
   stage().load(exec(), nn::Mode::train, source, progress.samples,
-               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / tokens_of_batch()},
+               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / program_.rules().divided_by},
                memory_.scalars().optimizer_state);
   graphs_.run_step(progress.step + 1, ask);
 
@@ -107,7 +102,9 @@ StepReport Engine::finish_step() {
   const bool scaled = program_.rules().scaling.is_on() && outcome.counts.calls == 0;
   if (skipped && !scaled) refuse(outcome, started.step);
   const Requests asked = StepProgram::answer(outcome.counts);
-  return {.loss = outcome.totals.loss_sum / tokens_of_batch(),
+  const std::uint64_t targets = outcome.counts.targets;
+  return {.loss = targets == 0 ? 0.0 : outcome.totals.loss_sum / static_cast<double>(targets),
+          .targets = static_cast<Index>(targets),
           .grad_norm = outcome.grad_norm,
           .learning_rate = skipped ? 0.0 : outcome.learning_rate,
           .loss_scale = outcome.loss_scale,
@@ -120,18 +117,19 @@ double Engine::evaluate(const model::BatchSource& source, Index samples) {
   if (steps_started() != 0) throw InternalError("[Engine::evaluate] a step is under way");
   const config::RunPlan& plan = memory_.plan();
   stage().gather_all_params(exec());
-  double sum = 0;
+  std::array<double, 2> sums{};  // of losses, of targets that have one
   for (Index first = 0; first < samples; first += plan.train.global_batch) {
     const comm::HostWait waiting(world());
     stage().load(exec(), nn::Mode::evaluate, source, first, {}, {});
     graphs_.run_evaluation();
-    sum += memory_.read<double>(stage().loss_sum());
+    sums[0] += memory_.read<double>(stage().loss_sum());
+    sums[1] += static_cast<double>(memory_.counted_targets());
   }
   graphs_.end_evaluation();
-  if (mesh().tp_rank() != 0) sum = 0;
+  if (!memory_.counts_losses()) sums[0] = 0;
   Exec host;
-  comm::all_reduce(host, world().all(), Tensor(&sum, {1}, DType::f64), comm::Reduce::sum).wait(host);
-  return sum / static_cast<double>(samples * plan.model.seq_len);
+  comm::all_reduce(host, world().all(), Tensor(sums.data(), {2}, DType::f64), comm::Reduce::sum).wait(host);
+  return sums[1] == 0 ? 0.0 : sums[0] / sums[1];
 }
 
 }  // namespace megalith::train

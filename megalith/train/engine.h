@@ -63,8 +63,8 @@ class Engine {
   /// started.
   int steps_ahead() const { return memory_.plan().device == Device::cpu ? 0 : kMostStarted - 1; }
 
-  /// Mean loss over the first `samples` samples of a source, without dropout, in whole batches: past them the source
-  /// must give targets without a loss (-1). With no step under way. Collective.
+  /// Mean loss over the targets of the first `samples` samples of a source that have one, without dropout, in whole
+  /// batches: past them the source must give targets without a loss. With no step under way. Collective.
   double evaluate(const model::BatchSource& source, Index samples);
 
   /// As RunMemory's.
@@ -91,7 +91,6 @@ class Engine {
     Index step = 0;
     Event done;
   };
-  double tokens_of_batch() const;
   [[noreturn]] void refuse(const ops::StepOutcome& outcome, Index step);
 
   RunMemory memory_;

@@ -26,7 +26,7 @@ pipeline::Executor::Boundary boundary(const model::GptStage& stage) {
 
 // These lie in device memory, whose bytes are compared: none may be padding, which would be others in each run.
 static_assert(sizeof(ops::OptimizerState) == 4 * 8 && sizeof(ops::StepVerdict) == 4 * 8);
-static_assert(sizeof(ops::StepTotals) == 2 * 8 && sizeof(ops::StepCounts) == 3 * 8);
+static_assert(sizeof(ops::StepTotals) == 2 * 8 && sizeof(ops::StepCounts) == 4 * 8);
 static_assert(sizeof(ops::StepOutcome) == sizeof(ops::StepTotals) + sizeof(ops::StepCounts) + 3 * 8 + 2 * 4);
 
 template <class T>
@@ -136,7 +136,7 @@ void RunMemory::take_scalars() {
   };
   scalars_.squares = carve({2 * static_cast<Index>(optimizers_.size())}, DType::f64);
   scalars_.totals = carve({2}, DType::f64);
-  scalars_.counts = carve({3}, DType::u64);
+  scalars_.counts = carve({4}, DType::u64);
   scalars_.optimizer_state = carve({Index{sizeof(ops::OptimizerState)}}, DType::u8);
   scalars_.verdict = carve({Index{sizeof(ops::StepVerdict)}}, DType::u8);
   scalars_.outcome = carve({Index{sizeof(ops::StepOutcome)}}, DType::u8);

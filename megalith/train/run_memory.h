@@ -28,7 +28,7 @@ std::vector<std::string> measured_owners(const config::RunPlan& plan);
 struct StepScalars {
   Tensor squares;          ///< [2 optimizers] f64: Optimizer::sum_of_squares
   Tensor totals;           ///< [2] f64: ops::StepTotals
-  Tensor counts;           ///< [3] u64: ops::StepCounts
+  Tensor counts;           ///< [4] u64: ops::StepCounts
   Tensor optimizer_state;  ///< u8 [sizeof(ops::OptimizerState)]
   Tensor verdict;          ///< u8 [sizeof(ops::StepVerdict)]
   Tensor outcome;          ///< u8 [sizeof(ops::StepOutcome)]
@@ -73,6 +73,10 @@ class RunMemory {
   pipeline::Executor& eval_executor() { return eval_executor_; }
   /// Phase 0: the sums of squares; phase 1: the update.
   const MemoryPlan& optimizer_plan() const { return optimizer_plan_; }
+  /// Whether this rank's losses count: those of tensor-parallel ranks are replicas.
+  bool counts_losses() const { return mesh_.tp_rank() == 0; }
+  /// GptStage::counted_targets() where the losses count, else 0.
+  Index counted_targets() const { return counts_losses() ? stage_.counted_targets() : 0; }
   const StepScalars& scalars() const { return scalars_; }
 
   /// What the optimizer remembers beside its moments. Waits for the device.

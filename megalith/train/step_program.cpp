@@ -12,7 +12,10 @@ constexpr std::uint64_t kSaveRequest = std::uint64_t{1} << 32;
 }  // namespace
 
 StepProgram::StepProgram(RunMemory& memory)
-    : memory_(memory), rules_(optim::step_rules(memory.plan().optimizer, memory.plan().train.scaling)) {}
+    : memory_(memory), rules_(optim::step_rules(memory.plan().optimizer, memory.plan().train.scaling)) {
+  const config::RunPlan& plan = memory.plan();
+  rules_.divided_by = static_cast<double>(plan.train.global_batch * plan.model.seq_len);
+}
 
 void StepProgram::allocate(int ahead) { staging_ = Staging(memory_.plan().device, kAlignment, ahead); }
 
@@ -68,7 +71,8 @@ void StepProgram::update_parameters() {
 
 void StepProgram::upload(const Requests& requests) {
   const std::uint64_t term = (requests.stop == Stop::asked ? 1 : 0) + (requests.save ? kSaveRequest : 0);
-  const std::array<std::uint64_t, 2> terms = {memory_.world().agreement_term(), term};
+  const auto targets = static_cast<std::uint64_t>(memory_.counted_targets());
+  const std::array<std::uint64_t, 3> terms = {memory_.world().agreement_term(), term, targets};
   staging_.upload(memory_.exec(), static_cast<std::byte*>(memory_.scalars().counts.raw()), sizeof terms,
                   [&](std::byte* host) { std::memcpy(host, &terms, sizeof terms); });
 }
@@ -76,13 +80,12 @@ void StepProgram::upload(const Requests& requests) {
 void StepProgram::vote() {
   const StepScalars& scalars = memory_.scalars();
   // Replicas of a number count once: optimizers count an owner's gradients, and losses are equal over tp.
-  ops::step_terms(memory_.exec(),
-                  {.sum_squares = scalars.squares,
-                   .loss_sum = memory_.stage().loss_sum(),
-                   .totals = scalars.totals,
-                   .counts = scalars.counts,
-                   .outcome = scalars.outcome,
-                   .loss = memory_.mesh().tp_rank() == 0 ? ops::LossShare::counts : ops::LossShare::replica});
+  ops::step_terms(memory_.exec(), {.sum_squares = scalars.squares,
+                                   .loss_sum = memory_.stage().loss_sum(),
+                                   .totals = scalars.totals,
+                                   .counts = scalars.counts,
+                                   .outcome = scalars.outcome,
+                                   .loss = memory_.counts_losses() ? ops::LossShare::counts : ops::LossShare::replica});
   sum_totals();
 }
 

@@ -28,7 +28,7 @@ class StepProgram {
 
   /// Forward and backward passes of all microbatches, the sums of gradients over ranks, and their squares.
   void passes();
-  /// From the host: what this rank asks for, and its sum over the calls that it has made.
+  /// From the host: what this rank asks for, its sum over the calls that it has made, and its targets with a loss.
   void upload(const Requests& requests);
   /// The totals over all ranks.
   void vote();

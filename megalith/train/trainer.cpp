@@ -24,8 +24,8 @@ namespace {
 class TrainBatches : public model::BatchSource {
  public:
   TrainBatches(const data::TrainingSet& set, std::uint64_t seed) : order_(set, seed) {}
-  void fill(Index first_sample, Index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
-    order_.fill(first_sample, tokens, targets);
+  void fill(Index first_sample, Index, const model::Batch& batch) const override {
+    order_.fill(first_sample, batch.tokens, batch.targets);
   }
 
  private:
@@ -36,16 +36,15 @@ class TrainBatches : public model::BatchSource {
 class HeldOutBatches : public model::BatchSource {
  public:
   explicit HeldOutBatches(const data::SampleSet& set) : set_(set), order_(data::SampleOrder::sequential(set.count())) {}
-  void fill(Index first_sample, Index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const override {
+  void fill(Index first_sample, Index, const model::Batch& batch) const override {
     const Index left = std::max<Index>(0, set_.count() - first_sample) * set_.seq_len();
-    const auto real = static_cast<std::size_t>(std::min(left, static_cast<Index>(tokens.size())));
-    if (real > 0) data::fill_batch(order_, set_, first_sample, tokens.first(real), targets.first(real));
-    std::ranges::fill(tokens.subspan(real), 0);
-    std::ranges::fill(targets.subspan(real), kNoTarget);
+    const auto real = static_cast<std::size_t>(std::min(left, static_cast<Index>(batch.tokens.size())));
+    if (real > 0) data::fill_batch(order_, set_, first_sample, batch.tokens.first(real), batch.targets.first(real));
+    std::ranges::fill(batch.tokens.subspan(real), 0);
+    std::ranges::fill(batch.targets.subspan(real), model::kNoTarget);
   }
 
  private:
-  static constexpr std::int32_t kNoTarget = -1;
   const data::SampleSet& set_;
   data::SampleOrder order_;
 };

@@ -504,7 +504,7 @@ TEST_P(DeviceOps, InitialisationIsThatOfTheOracle) {
 
 TEST_P(DeviceOps, DecidesStepsAsTheOracleDoes) {
   const Twin loss = t().scalar(3), totals = t().bytes_of(std::vector<double>(2).data(), {2}, DType::f64);
-  const Twin counts = t().bytes_of(std::vector<std::uint64_t>(3).data(), {3}, DType::u64),
+  const Twin counts = t().bytes_of(std::vector<std::uint64_t>(4).data(), {4}, DType::u64),
              outcome = t().structure(StepOutcome{});
   const Twin state = t().structure(OptimizerState{.updates = 41, .loss_scale = 65536, .clean_steps = 1}),
              verdict = t().structure(StepVerdict{});

@@ -15,9 +15,10 @@ class Steps {
     if (rules.scaling.initial > 0) state_.loss_scale = rules.scaling.initial;
   }
   StepVerdict step(double scaled_squares, std::uint64_t non_finite = 0, std::uint64_t calls = 0) {
-    return decide(rules_, {.loss_sum = 1, .squares = scaled_squares}, {.calls = calls, .non_finite = non_finite},
-                  state_, outcome_);
+    return decide(rules_, {.loss_sum = 1, .squares = scaled_squares},
+                  {.calls = calls, .targets = targets_, .non_finite = non_finite}, state_, outcome_);
   }
+  std::uint64_t targets_ = 0;
   StepRules rules_;
   OptimizerState state_;
   StepOutcome outcome_;
@@ -64,6 +65,18 @@ TEST(StepEnd, FactorUndoesTheScaleAndClips) {
   EXPECT_DOUBLE_EQ(steps.step(16.0 * 1024 * 1024).factor, 1 / (4 + 1e-6) / 1024);
 }
 
+TEST(StepEnd, GradientsBecomeThoseOfTheMeanOverTheTargets) {
+  Steps steps({.scaling = {.initial = 2}, .clip = 1, .divided_by = 12});
+  steps.targets_ = 3;
+  EXPECT_DOUBLE_EQ(steps.step(4.0 * 0.01).factor, 12.0 / 3 / 2);
+  EXPECT_DOUBLE_EQ(steps.outcome_.grad_norm, 0.4);
+  EXPECT_DOUBLE_EQ(steps.step(4.0 * 4).factor, 1 / (8 + 1e-6) / 2 * 4) << "the norm of the mean is clipped";
+  steps.targets_ = 12;
+  EXPECT_EQ(steps.step(4.0 * 0.01).factor, 0.5) << "nothing is changed where all tokens have a target";
+  steps.targets_ = 0;
+  EXPECT_EQ(steps.step(0).factor, 0);
+}
+
 TEST(StepEnd, WithoutScalingABadStepEndsAllUpdates) {
   Steps steps({});
   EXPECT_EQ(steps.step(1).apply, 1);
@@ -86,28 +99,28 @@ TEST(StepEnd, TermsCountReplicasOnce) {
     std::ranges::copy(values, tensor.data<double>());
     return tensor;
   };
-  const Tensor totals = ex.tensor({2}, DType::f64), counts = ex.tensor({3}, DType::u64);
+  const Tensor totals = ex.tensor({2}, DType::f64), counts = ex.tensor({4}, DType::u64);
   const Tensor outcome = ex.tensor({Index{sizeof(StepOutcome)}}, DType::u8);
-  std::fill_n(counts.data<std::uint64_t>(), 3, 5);
+  std::fill_n(counts.data<std::uint64_t>(), 4, 5);
   StepTerms terms{
       .sum_squares = numbers({9, 4}), .loss_sum = numbers({2}), .totals = totals, .counts = counts, .outcome = outcome};
   step_terms(ex, terms);
   EXPECT_EQ(totals.data<double>()[0], 2);
   EXPECT_EQ(totals.data<double>()[1], 9);
   EXPECT_EQ(counts.data<std::uint64_t>()[1], 5u) << "the host's own words stay";
-  EXPECT_EQ(counts.data<std::uint64_t>()[2], 0u);
+  EXPECT_EQ(counts.data<std::uint64_t>()[3], 0u);
   terms.sum_squares = numbers({9, std::nan("")});
   step_terms(ex, terms);
   EXPECT_EQ(totals.data<double>()[1], 9) << "a replica's gradients add nothing";
-  EXPECT_EQ(counts.data<std::uint64_t>()[2], 1u) << "and are looked at";
+  EXPECT_EQ(counts.data<std::uint64_t>()[3], 1u) << "and are looked at";
   terms.sum_squares = numbers({9, 4, 16, 2});  // of two reduction groups
   step_terms(ex, terms);
   EXPECT_EQ(totals.data<double>()[1], 25);
-  EXPECT_EQ(counts.data<std::uint64_t>()[2], 0u);
+  EXPECT_EQ(counts.data<std::uint64_t>()[3], 0u);
   terms.sum_squares = numbers({9, 4, 16, std::nan("")});
   step_terms(ex, terms);
   EXPECT_EQ(totals.data<double>()[1], 25);
-  EXPECT_EQ(counts.data<std::uint64_t>()[2], 1u);
+  EXPECT_EQ(counts.data<std::uint64_t>()[3], 1u);
   terms.loss = LossShare::replica;
   step_terms(ex, terms);
   EXPECT_EQ(totals.data<double>()[0], 0) << "a replica's loss adds nothing";

@@ -24,13 +24,12 @@ class MeddlingBatches final : public model::BatchSource {
     afterwards_ = std::move(afterwards);
     thread_ = std::this_thread::get_id();
   }
-  void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> targets) const override {
-    batches_.fill(first_sample, count, tokens, targets);
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override {
+    batches_.fill(first_sample, count, batch);
     if (thread_ != std::this_thread::get_id()) return;
     --left_;
-    if (left_ == 0) meddle_(tokens);
-    if (left_ == -1 && afterwards_) afterwards_(tokens);
+    if (left_ == 0) meddle_(batch.tokens);
+    if (left_ == -1 && afterwards_) afterwards_(batch.tokens);
   }
 
  private:

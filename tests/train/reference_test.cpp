@@ -39,12 +39,12 @@ config::RunPlan reference_plan(const testing::Reference& reference) {
 class StoredBatches : public model::BatchSource {
  public:
   explicit StoredBatches(const testing::Reference& reference) : reference_(reference) {}
-  void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> targets) const override {
-    const Index batch = reference_.size("batch"), length = reference_.size("seq_len");
-    const nlohmann::json& step = reference_.json().at("steps").at(static_cast<std::size_t>(first_sample / batch));
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override {
+    const auto& [tokens, targets] = batch;
+    const Index samples = reference_.size("batch"), length = reference_.size("seq_len");
+    const nlohmann::json& step = reference_.json().at("steps").at(static_cast<std::size_t>(first_sample / samples));
     const std::vector<std::int32_t> all = step.at("tokens"), next = step.at("targets");
-    const auto begin = static_cast<std::ptrdiff_t>(first_sample % batch * length),
+    const auto begin = static_cast<std::ptrdiff_t>(first_sample % samples * length),
                size = static_cast<std::ptrdiff_t>(count * length);
     std::copy(all.begin() + begin, all.begin() + begin + size, tokens.begin());
     std::copy(next.begin() + begin, next.begin() + begin + size, targets.begin());

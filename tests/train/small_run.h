@@ -91,8 +91,8 @@ inline config::RunPlan small_plan(const Grid& grid, const std::string& precision
 class HashedBatches : public model::BatchSource {
  public:
   explicit HashedBatches(Index vocab) : vocab_(static_cast<std::uint32_t>(vocab)) {}
-  void fill(Index first_sample, Index count, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> targets) const override {
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override {
+    const auto& [tokens, targets] = batch;
     const std::size_t length = tokens.size() / static_cast<std::size_t>(count);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto sample = static_cast<std::uint64_t>(first_sample) + i / length;
@@ -132,10 +132,10 @@ inline void put_params(Gathered& out, model::GptStage& stage, bool gradients) {
 }
 
 /// Trains plan.train.steps steps as one rank; `record` is shared by all ranks.
-inline void train_rank(comm::World& world, const config::RunPlan& plan, RunRecord& record) {
+inline void train_rank(comm::World& world, const config::RunPlan& plan, const model::BatchSource& source,
+                       RunRecord& record) {
   train::Engine engine(world, plan);
   engine.allocate();
-  const HashedBatches source(plan.model.vocab_size);
   train::Progress progress;
   for (Index step = 0; step < plan.train.steps; ++step) {
     const train::StepReport result = engine.step(source, progress, train::Stop::no);
@@ -148,6 +148,10 @@ inline void train_rank(comm::World& world, const config::RunPlan& plan, RunRecor
   const double evaluated = engine.evaluate(source, 2 * plan.train.global_batch);
   if (world.rank() == 0) record.evaluated = evaluated;
   put_params(record.parameters, engine.stage(), false);
+}
+
+inline void train_rank(comm::World& world, const config::RunPlan& plan, RunRecord& record) {
+  train_rank(world, plan, HashedBatches(plan.model.vocab_size), record);
 }
 
 inline void train_on(const Grid& grid, const std::string& precision, RunRecord& record, Index steps = 20) {
