@@ -23,7 +23,7 @@ namespace megalith::apps {
 namespace {
 
 struct CollectivesBench {
-  std::string device = "cpu", dtype, format = "text", transfers{comm::name_of(comm::Carrier::copy_engines)};
+  std::string device = "cpu", dtype, format = "text", transfers{comm::name_of(comm::Transport::copy_engines)};
   std::vector<std::string> only;
   std::uint64_t smallest = std::uint64_t{64} << 10, largest = std::uint64_t{256} << 20;
   Index factor = 4, rounds = 20, warmup = 5;
@@ -44,12 +44,12 @@ struct Asker {
 };
 
 /// What rank `rank` puts into element i of its input: 0 or 1, as a hash of both says. Sums are then exact in every
-/// dtype, for kMostRanks ranks in bf16, and a part that is missing or misplaced shows.
+/// dtype, for kMaxRanks ranks in bf16, and a part that is missing or misplaced shows.
 int input_value(int rank, Index i) {
   const auto hash = static_cast<std::uint32_t>(i) * 0x9e3779b1u ^ (static_cast<std::uint32_t>(rank) + 1) * 0x85ebca6bu;
   return static_cast<int>((hash * 0xc2b2ae35u) >> 31);
 }
-constexpr int kMostRanks = 256;
+constexpr int kMaxRanks = 256;
 
 int input_sum(int ranks, Index i) {
   int sum = 0;
@@ -144,9 +144,9 @@ void with_type(DType dtype, F&& f) {
 /// One collective at one size.
 struct CollectiveRow {
   std::string_view name;
-  std::string_view carrier;  ///< what carried it
-  Index bytes = 0;           ///< of the larger of input and result
-  double seconds = 0;        ///< median
+  std::string_view transport;  ///< what carried it
+  Index bytes = 0;             ///< of the larger of input and result
+  double seconds = 0;          ///< median
   double bus_factor = 1;
 
   double algorithm_rate() const { return static_cast<double>(bytes) / seconds; }
@@ -185,7 +185,7 @@ class CollectivesRunner {
         expect_right(one, tensors);
         device::fill_bytes(ex_.device(), tensors.whole.raw(), 0, tensors.whole.bytes(), ex_.stream());  // sums stay 0
         rows.push_back({.name = one.name,
-                        .carrier = carrier_of(one, tensors),
+                        .transport = transport_of(one, tensors),
                         .bytes = count * size_of(dtype_),
                         .seconds = median_seconds([&] { one.run(ex_, group_of(one), tensors); }),
                         .bus_factor = one.bus_factor(world_.size())});
@@ -214,7 +214,7 @@ class CollectivesRunner {
     }
     const double seconds =
         median_seconds([&] { device::copy(ex_.device(), target, from.raw(), from.bytes(), ex_.stream()); });
-    return CollectiveRow{.name = "roof: copy", .carrier = "a plain copy", .bytes = from.bytes(), .seconds = seconds};
+    return CollectiveRow{.name = "roof: copy", .transport = "a plain copy", .bytes = from.bytes(), .seconds = seconds};
   }
 
   /// Whether the previous rank's GPU may touch this one's memory, on all ranks. Only threads of one process are told of
@@ -223,8 +223,8 @@ class CollectivesRunner {
     const std::span<const int> sharers = device::sharers();
     const std::vector<int> gpus = comm::gather_values(world_.all(), sharers.front());
     const int previous = gpus[static_cast<std::size_t>((world_.rank() + world_.size() - 1) % world_.size())];
-    const bool mine = sharers.size() > 1 && to.bytes() >= device::kLeastShared &&
-                      std::ranges::find(sharers, previous) != sharers.end();
+    const bool mine =
+        sharers.size() > 1 && to.bytes() >= device::kMinShared && std::ranges::find(sharers, previous) != sharers.end();
     const std::vector<int> agreed = comm::gather_values(world_.all(), mine ? 1 : 0);
     return std::ranges::find(agreed, 0) == agreed.end();
   }
@@ -234,17 +234,17 @@ class CollectivesRunner {
   comm::Group everyone(std::string name, comm::Messages messages) {
     std::vector<int> ranks(static_cast<std::size_t>(world_.size()));
     std::iota(ranks.begin(), ranks.end(), 0);
-    const bool by_kernels = options_.transfers == comm::name_of(comm::Carrier::kernels);
-    const comm::Carrier carrier = by_kernels ? comm::Carrier::kernels : comm::Carrier::copy_engines;
-    return world_.group(std::move(name), std::move(ranks), {.messages = messages, .carrier = carrier});
+    const bool by_kernels = options_.transfers == comm::name_of(comm::Transport::kernels);
+    const comm::Transport transport = by_kernels ? comm::Transport::kernels : comm::Transport::copy_engines;
+    return world_.group(std::move(name), std::move(ranks), {.messages = messages, .transport = transport});
   }
   const comm::Group& group_of(const Collective& one) const {
     return comm::is_message(one.op) ? messages_ : collectives_;
   }
-  std::string_view carrier_of(const Collective& one, const Tensors& tensors) const {
+  std::string_view transport_of(const Collective& one, const Tensors& tensors) const {
     const comm::Call call{.op = one.op, .dtype = dtype_, .count = (tensors.*one.in).numel()};
-    const std::string_view carrier = group_of(one).channel().carrier_of(call, ex_.stream());
-    return carrier.empty() ? world_.transport() : carrier;
+    const std::string_view transport = group_of(one).channel().transport_of(call, ex_.stream());
+    return transport.empty() ? world_.transport() : transport;
   }
 
   /// Elements of a rank's part when `bytes` are cut into one for each.
@@ -269,8 +269,8 @@ class CollectivesRunner {
         const T exact = static_cast<T>(static_cast<float>(wanted));
         if (std::memcmp(&got[i], &exact, sizeof exact) == 0) continue;
         throw InternalError(str("[bench collectives] ", one.name, " of ", in.bytes(), " bytes in ", name_of(dtype_),
-                                " over ", world_.size(), " ranks (", carrier_of(one, tensors), "): element ", i, " = ",
-                                static_cast<float>(got[i]), ": must be ", wanted));
+                                " over ", world_.size(), " ranks (", transport_of(one, tensors), "): element ", i,
+                                " = ", static_cast<float>(got[i]), ": must be ", wanted));
       }
     });
   }
@@ -324,7 +324,7 @@ void print_text(const CollectiveTimes& times, const std::string& title) {
     if (times.roof) std::snprintf(share, sizeof share, "%6.1f %%", 100 * times.share_of_roof(row));
     std::printf("%-16s %12lld %11.1f us %11.2f GB/s %7.2f GB/s %s  %s\n", std::string(row.name).c_str(),
                 static_cast<long long>(row.bytes), 1e6 * row.seconds, 1e-9 * row.algorithm_rate(),
-                1e-9 * row.bus_rate(), share, std::string(row.carrier).c_str());
+                1e-9 * row.bus_rate(), share, std::string(row.transport).c_str());
   };
   if (times.roof) print(*times.roof);
   for (const CollectiveRow& row : times.rows) print(row);
@@ -334,7 +334,7 @@ void print_json(const CollectiveTimes& times) {
   nlohmann::ordered_json out = nlohmann::ordered_json::array();
   const auto add = [&](const CollectiveRow& row) {
     out.push_back({{"name", row.name},
-                   {"carrier", row.carrier},
+                   {"transport", row.transport},
                    {"bytes", row.bytes},
                    {"seconds", row.seconds},
                    {"algorithm_bytes_per_second", row.algorithm_rate()},
@@ -353,12 +353,12 @@ void run_collectives_bench(const CollectivesBench& options) {
   const auto shape = [&] {
     const std::string usual(name_of(device == Device::cuda ? DType::bf16 : DType::f32));
     dtype = dtype_of_name(options.dtype.empty() ? usual : options.dtype);
-    if (options.largest > kMostBytes)
+    if (options.largest > kMaxBytes)
       throw ConfigError(str("--max = ", options.largest, ": must be at most 2^48 bytes, as a tensor's"));
     if (options.smallest > options.largest)
       throw ConfigError(str("--min = ", options.smallest, ": must be at most --max = ", options.largest));
     const int ranks = ranks_of(options, launcher, device);
-    if (dtype == DType::bf16 && ranks > kMostRanks)
+    if (dtype == DType::bf16 && ranks > kMaxRanks)
       throw ConfigError(str("--dtype = bf16: sums of ", ranks, " ranks cannot be checked in it; use f32"));
     return JobShape{ranks, device};  // whatever carries calls, GPUs share memory: the roof needs it
   };

@@ -219,7 +219,7 @@ void bench_gemm(const OpsBench& o) {
       ops::matmul(e, {.a = dy, .b = x, .c = dw, .transpose_a = kTurned, .write = ops::Write::accumulate});
     });
     measure("wgrad + bias grad",
-            [&](Exec& e) { ops::matmul(e, {.a = dy, .b = x, .c = dw, .row_sums = sums, .transpose_a = kTurned}); });
+            [&](Exec& e) { ops::matmul(e, {.a = dy, .b = x, .c = dw, .bias_grad = sums, .transpose_a = kTurned}); });
     bench.measure(str(name, " ", t, " x ", out, " x ", in, " bias grad alone"), 0, static_cast<double>(dy.bytes()),
                   [&](Exec& e) { ops::bias_backward(e, dy, sums); });
     if (std::string_view(name) == "up")
@@ -241,9 +241,9 @@ void bench_attention(const OpsBench& o) {
   const Index batch = std::max<Index>(1, o.tokens / o.seq), tokens = batch * o.seq, head_dim = o.hidden / o.heads;
   if (head_dim * o.heads != o.hidden)
     throw ConfigError(str("--heads = ", o.heads, ": must divide --hidden = ", o.hidden));
-  if (ex.device() == Device::cuda && head_dim > ops::kMostHeadDimOnGpu)
+  if (ex.device() == Device::cuda && head_dim > ops::kMaxHeadDimOnGpu)
     throw ConfigError(str("--heads = ", o.heads, ": a head is ", head_dim, " wide, must be at most ",
-                          ops::kMostHeadDimOnGpu, " on a GPU; use more heads"));
+                          ops::kMaxHeadDimOnGpu, " on a GPU; use more heads"));
   bench.measure_roofs();
   const Tensor qkv = bench.random({tokens, 3 * o.hidden}), out = bench.empty({tokens, o.hidden}),
                dout = bench.random({tokens, o.hidden}), dqkv = bench.empty(qkv.shape());
@@ -281,8 +281,8 @@ void bench_attention(const OpsBench& o) {
 void bench_norm(const OpsBench& o) {
   OpsRunner bench(o);
   Exec& ex = bench.ex();
-  if (ex.device() == Device::cuda && o.hidden > ops::kMostNormColumnsOnGpu)
-    throw ConfigError(str("--hidden = ", o.hidden, ": must be at most ", ops::kMostNormColumnsOnGpu, " on a GPU"));
+  if (ex.device() == Device::cuda && o.hidden > ops::kMaxNormColumnsOnGpu)
+    throw ConfigError(str("--hidden = ", o.hidden, ": must be at most ", ops::kMaxNormColumnsOnGpu, " on a GPU"));
   bench.measure_roofs();
   const Shape shape{o.tokens, o.hidden}, row{o.hidden};
   const Tensor x = bench.random(shape), gamma = bench.random(row), beta = bench.random(row), y = bench.empty(shape),
@@ -318,7 +318,7 @@ void bench_norm(const OpsBench& o) {
                                   .beta_grad = beta_grad};
   const auto run_backward = [&](Exec& e) { ops::layer_norm_backward(e, backward); };
   bench.measure("layer_norm_backward + residual", 0, 4 * one, run_backward);
-  backward.dx_sums = bench.gradient(row);
+  backward.bias_grad = bench.gradient(row);
   bench.measure("layer_norm_backward + residual + sums", 0, 4 * one, run_backward);
   bench.measure("bias_dropout_residual", 0, 3 * one, [&](Exec& e) {
     ops::bias_dropout_residual(e, {.x = x, .bias = beta, .residual = residual, .out = y, .dropout = {}});
@@ -486,7 +486,7 @@ void add_bench_ops(CLI::App& bench) {
     size("--heads", o->heads, "Attention heads");
     size("--seq", o->seq, "Sequence length");
     size("--vocab", o->vocab, "Vocabulary");
-    size("--params", o->params, "Parameters of the optimizer's buffers", kMostBytes);
+    size("--params", o->params, "Parameters of the optimizer's buffers", kMaxBytes);
     size("--repeats", o->repeats, "Runs, of which the median counts");
     add_dropout(*command, o->dropout, "Of attention, which our own kernel then computes on a GPU");
     command->add_flag("--deterministic", o->deterministic, "The same bits every time");

@@ -49,9 +49,9 @@ void add_groups(CLI::App& program) {
                       "Also count the groups that span nodes of so many ranks");
   command->add_option("--rank", request.rank, "Print this rank's coordinates, groups and neighbours only");
   command->callback([arguments] {
-    constexpr int kMostRanks = 1 << 24;
-    if (arguments->request.sizes.world_size > kMostRanks) {
-      throw ConfigError(str("--world-size = ", arguments->request.sizes.world_size, ": must be at most ", kMostRanks));
+    constexpr int kMaxRanks = 1 << 24;
+    if (arguments->request.sizes.world_size > kMaxRanks) {
+      throw ConfigError(str("--world-size = ", arguments->request.sizes.world_size, ": must be at most ", kMaxRanks));
     }
     if (arguments->format == "json") arguments->request.format = GroupsFormat::json;
     print_groups(arguments->request);

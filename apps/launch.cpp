@@ -126,7 +126,7 @@ void run_job(const Launcher& launcher, const JobSteps& steps) {
     if (job.device == Device::cuda) comm::require_gpus(job.ranks);
     steps.read();
     steps.claim();
-    const bool reach = job.transfers == comm::Carrier::copy_engines && comm::refusal_of_peers().empty();
+    const bool reach = job.transfers == comm::Transport::copy_engines && comm::refusal_of_peers().empty();
     std::vector<int> gpus(reach ? static_cast<std::size_t>(job.ranks) : 0);
     std::iota(gpus.begin(), gpus.end(), 0);
     comm::run_ranks(

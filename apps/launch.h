@@ -23,7 +23,7 @@ Launcher detect_launcher();
 struct JobShape {
   int ranks = 1;
   Device device = Device::cpu;
-  comm::Carrier transfers = comm::Carrier::copy_engines;  ///< kernels: GPUs do not share memory
+  comm::Transport transfers = comm::Transport::copy_engines;  ///< kernels: GPUs do not share memory
   comm::CallsBehindGraphs behind_graphs = comm::CallsBehindGraphs::may_come;
   comm::WorldOptions options{};
   train::Facts facts{};  ///< what all processes must have been told alike

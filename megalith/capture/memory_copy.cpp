@@ -9,25 +9,25 @@
 namespace megalith::capture {
 namespace {
 
-Index size_of_all(std::span<const MemoryLedger::Piece> pieces) {
+Index size_of_all(std::span<const MemoryLedger::Block> pieces) {
   Index bytes = 0;
-  for (const MemoryLedger::Piece& piece : pieces) bytes += static_cast<Index>(piece.memory.size());
+  for (const MemoryLedger::Block& piece : pieces) bytes += static_cast<Index>(piece.memory.size());
   return bytes;
 }
 
 }  // namespace
 
-MemoryCopy::MemoryCopy(Device device, std::vector<MemoryLedger::Piece> pieces)
+MemoryCopy::MemoryCopy(Device device, std::vector<MemoryLedger::Block> pieces)
     : pieces_(std::move(pieces)),
       kept_(size_of_all(pieces_), device, Side::host, Contents::undefined),
       staged_(kStagedBytes, device, Side::host, Contents::undefined) {}
 
-Index MemoryCopy::host_bytes(std::span<const MemoryLedger::Piece> pieces) { return size_of_all(pieces) + kStagedBytes; }
+Index MemoryCopy::host_bytes(std::span<const MemoryLedger::Block> pieces) { return size_of_all(pieces) + kStagedBytes; }
 
 template <class Use>
 void MemoryCopy::for_blocks(Use&& use) {
   std::byte* kept = kept_.data();
-  for (const MemoryLedger::Piece& piece : pieces_) {
+  for (const MemoryLedger::Block& piece : pieces_) {
     for (std::span<std::byte> rest = piece.memory; !rest.empty();) {
       const std::span<std::byte> block = rest.first(std::min(rest.size(), static_cast<std::size_t>(kStagedBytes)));
       use(block, kept);
@@ -69,7 +69,7 @@ bool MemoryCopy::equals(Exec& ex) {
 
 std::optional<Index> MemoryCopy::first_difference_in(Exec& ex, const std::byte* begin, Index bytes) {
   const std::byte* kept = kept_.data();
-  for (const MemoryLedger::Piece& piece : pieces_) {
+  for (const MemoryLedger::Block& piece : pieces_) {
     if (lies_in(piece.memory, begin, bytes)) {
       kept += begin - piece.memory.data();
       for (Index done = 0; done < bytes; done += kStagedBytes) {
@@ -86,7 +86,7 @@ std::optional<Index> MemoryCopy::first_difference_in(Exec& ex, const std::byte* 
 }
 
 std::optional<MemoryCopy::Difference> MemoryCopy::first_of(Exec& ex, MemoryNames names) {
-  for (const MemoryLedger::Piece& piece : pieces_) {
+  for (const MemoryLedger::Block& piece : pieces_) {
     names.push_back({piece.memory.data(),
                      static_cast<Index>(piece.memory.size()),
                      {StepOrder::Part::anywhere, static_cast<Index>(names.size())},

@@ -14,9 +14,9 @@ namespace megalith::capture {
 class MemoryCopy {
  public:
   /// Keeps nothing yet. Throws IoError when the host has no more memory.
-  MemoryCopy(Device device, std::vector<MemoryLedger::Piece> pieces);
+  MemoryCopy(Device device, std::vector<MemoryLedger::Block> pieces);
   /// The bytes of the pieces, and 16 MiB.
-  static Index host_bytes(std::span<const MemoryLedger::Piece> pieces);
+  static Index host_bytes(std::span<const MemoryLedger::Block> pieces);
 
   /// Keeps what is in memory now.
   void keep(Exec& ex);
@@ -48,7 +48,7 @@ class MemoryCopy {
   /// Contents of memory, until the next call.
   std::span<const std::byte> read(Exec& ex, std::span<const std::byte> memory);
 
-  std::vector<MemoryLedger::Piece> pieces_;
+  std::vector<MemoryLedger::Block> pieces_;
   Buffer kept_, staged_;
 };
 

@@ -16,8 +16,8 @@ std::size_t at(Role role) { return static_cast<std::size_t>(role); }
 /// The run's memory by what it holds.
 class Regions {
  public:
-  explicit Regions(std::span<const MemoryLedger::Piece> memory) {
-    for (const MemoryLedger::Piece& piece : memory) {
+  explicit Regions(std::span<const MemoryLedger::Block> memory) {
+    for (const MemoryLedger::Block& piece : memory) {
       const auto found = std::ranges::find(kTouchedOwners, std::string_view(piece.owner));
       if (found == kTouchedOwners.end()) continue;
       owners_[static_cast<std::size_t>(found - kTouchedOwners.begin())].add(
@@ -341,12 +341,12 @@ std::vector<PlannedPlace> planned_places(const Coverage& coverage) {
   return all;
 }
 
-TouchedMemory touched_memory(const GraphCache& layers, std::span<const MemoryLedger::Piece> memory) {
+TouchedMemory touched_memory(const GraphCache& layers, std::span<const MemoryLedger::Block> memory) {
   const Regions regions(memory);
   return LayerCounter(layers, regions).result();
 }
 
-TouchedMemory touched_memory(const Graph& graph, std::span<const MemoryLedger::Piece> memory) {
+TouchedMemory touched_memory(const Graph& graph, std::span<const MemoryLedger::Block> memory) {
   Edges edges = edges_of(graph);
   edges.writes.add(edges.reads);
   TouchedMemory touched;

@@ -89,8 +89,8 @@ struct TouchedMemory {
 
 /// Of the graphs of a step's layers. `memory`: of the run, by owner. Throws InternalError unless each forward has a
 /// backward.
-TouchedMemory touched_memory(const GraphCache& layers, std::span<const MemoryLedger::Piece> memory);
+TouchedMemory touched_memory(const GraphCache& layers, std::span<const MemoryLedger::Block> memory);
 /// Of one graph, which has no layers' edges: Role::any only.
-TouchedMemory touched_memory(const Graph& graph, std::span<const MemoryLedger::Piece> memory);
+TouchedMemory touched_memory(const Graph& graph, std::span<const MemoryLedger::Block> memory);
 
 }  // namespace megalith::capture

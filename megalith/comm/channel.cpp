@@ -22,7 +22,7 @@ std::uint64_t digest(const Call& call) {
   const auto op = static_cast<std::uint64_t>(message ? Op::send : call.op);
   const std::uint64_t kind =
       op | static_cast<std::uint64_t>(call.dtype) << 8 | static_cast<std::uint64_t>(call.reduce) << 16 |
-      (message ? 0 : static_cast<std::uint64_t>(call.root)) << 24 | static_cast<std::uint64_t>(call.haste) << 56;
+      (message ? 0 : static_cast<std::uint64_t>(call.root)) << 24 | static_cast<std::uint64_t>(call.priority) << 56;
   const std::uint64_t place = message ? 0 : call.site;
   return hash_combine(hash_combine(kind, static_cast<std::uint64_t>(call.count)), place ^ call.sequence << 32);
 }
@@ -65,13 +65,13 @@ std::string_view name_of(Reduce reduce) {
   return "?";
 }
 
-std::string_view name_of(Haste haste) {
-  switch (haste) {
-    case Haste::awaited:
+std::string_view name_of(Priority priority) {
+  switch (priority) {
+    case Priority::awaited:
       return "awaited";
-    case Haste::beside_work:
+    case Priority::beside_work:
       return "beside work";
-    case Haste::alone:
+    case Priority::alone:
       return "alone";
   }
   return "?";
@@ -79,7 +79,7 @@ std::string_view name_of(Haste haste) {
 
 std::string describe_there(const Call& call) {
   std::string what = str(name_of(call.dtype), " x ", call.count);
-  if (call.haste != Haste::awaited) what += str(", ", name_of(call.haste));
+  if (call.priority != Priority::awaited) what += str(", ", name_of(call.priority));
   switch (call.op) {
     case Op::all_reduce:
     case Op::reduce_scatter:
@@ -106,7 +106,7 @@ std::string describe(const Call& call) {
 
 bool agree(const Call& a, const Call& b) {
   return a.op == b.op && a.dtype == b.dtype && a.reduce == b.reduce && a.root == b.root && a.count == b.count &&
-         a.sequence == b.sequence && a.site == b.site && a.haste == b.haste;
+         a.sequence == b.sequence && a.site == b.site && a.priority == b.priority;
 }
 
 Channel::Channel(std::string name, std::vector<int> world_ranks, int rank)

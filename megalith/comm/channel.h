@@ -24,19 +24,19 @@ constexpr bool is_message(Op op) { return op == Op::send || op == Op::recv; }
 std::string_view name_of(Reduce reduce);
 
 /// What a collective may take of a GPU, where a transport has the choice. Changes no bits.
-enum class Haste : std::uint8_t {
+enum class Priority : std::uint8_t {
   awaited,      ///< the caller waits for it before long, and computes meanwhile
   beside_work,  ///< the caller has work for longer than it takes: it should take little from that
   alone,        ///< little is left to compute beside it
 };
-std::string_view name_of(Haste haste);
+std::string_view name_of(Priority priority);
 
 /// What one rank says about one call: sent along with the data and compared before any of it is used.
 struct Call {
   Op op = Op::barrier;
   DType dtype = DType::u8;
   Reduce reduce = Reduce::sum;
-  Haste haste = Haste::awaited;
+  Priority priority = Priority::awaited;
   std::int32_t root = 0;       ///< broadcast: root; send, recv: peer
   std::int32_t lane = 0;       ///< send, recv
   Index count = 0;             ///< elements entering (all_to_all: 0, the counts differ by design)
@@ -150,7 +150,7 @@ class Channel {
   virtual Stream stream_of(Ticket) const { return {}; }
   /// What would carry such a call if it were made now in `stream`, in words; empty: the transport itself, which
   /// World::transport() names.
-  virtual std::string_view carrier_of(const Call&, Stream) const { return {}; }
+  virtual std::string_view transport_of(const Call&, Stream) const { return {}; }
 
   // `stream` is the caller's: its present point is where the data is ready and the memory free. On a CPU there is one,
   // and collectives are complete when they return; elsewhere the host goes on and wait() holds the stream.

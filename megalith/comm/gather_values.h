@@ -16,7 +16,7 @@ std::vector<T> gather_values(const Group& host, T own, Where where = Where::curr
   std::vector<T> all(static_cast<std::size_t>(host.size()));
   Exec ex;
   all_gather(ex, host, Tensor(&own, {kBytes}, DType::u8), Tensor(all.data(), {kBytes * host.size()}, DType::u8),
-             Haste::awaited, where)
+             Priority::awaited, where)
       .wait(ex);
   return all;
 }

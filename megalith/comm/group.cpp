@@ -188,7 +188,7 @@ void Pending::expect_same_capture(const Exec& ex) const {
   const std::uint64_t waits = capture == nullptr ? 0 : capture->number(), started = captured_ ? captured_->capture : 0;
   if (started == waits) return;
   if (capture == nullptr) {
-    throw InternalError(str("[wait] group ", channel_->name(), describe(ex.place()),
+    throw InternalError(str("[wait] group ", channel_->name(), describe(ex.call_site()),
                             ": the call was started while a graph was captured: must be awaited within that capture"));
   }
   capture->refuse("wait", str("a call of group ", channel_->name(), " that was started ",
@@ -214,12 +214,12 @@ void Pending::wait(Exec& ex) {
   channel_ = nullptr;
 }
 
-Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Haste haste, Where where) {
+Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Priority priority, Where where) {
   expect_tensor(Op::all_reduce, tensor, "tensor");
   if (group.size() == 1) return {};
   Call call = make_call(Op::all_reduce, tensor, where);
   call.reduce = reduce;
-  call.haste = haste;
+  call.priority = priority;
   const auto make = [&channel = group.channel(), call, tensor](Exec& runs, Stream stream) {
     return communicate(runs, channel, call, tensor.bytes(), [&channel, tensor, stream](const Call& c) {
       return channel.all_reduce(c, tensor.raw(), stream);
@@ -229,8 +229,8 @@ Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce re
                group.channel(), make, tensor);
 }
 
-Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce, Haste haste,
-                       Where where) {
+Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce,
+                       Priority priority, Where where) {
   constexpr Op op = Op::reduce_scatter;
   expect_tensor(op, in, "in");
   expect_tensor(op, out, "out");
@@ -242,7 +242,7 @@ Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Ten
   if (group.size() == 1) return copy_alone(ex, info, in, out);
   Call call = make_call(op, in, where);
   call.reduce = reduce;
-  call.haste = haste;
+  call.priority = priority;
   const auto make = [&channel = group.channel(), call, in, out](Exec& runs, Stream stream) {
     return communicate(runs, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
       return channel.reduce_scatter(c, in.raw(), out.raw(), stream);
@@ -251,7 +251,7 @@ Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Ten
   return start(ex, info, group.channel(), make, in, out);
 }
 
-Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Haste haste, Where where) {
+Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Priority priority, Where where) {
   constexpr Op op = Op::all_gather;
   expect_tensor(op, in, "in");
   expect_tensor(op, out, "out");
@@ -262,7 +262,7 @@ Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor&
   const OpInfo info{.name = "all_gather", .reads = {in}, .writes = {out}, .kind = OpKind::communication};
   if (group.size() == 1) return copy_alone(ex, info, in, out);
   Call call = make_call(op, in, where);
-  call.haste = haste;
+  call.priority = priority;
   const auto make = [&channel = group.channel(), call, in, out](Exec& runs, Stream stream) {
     return communicate(runs, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
       return channel.all_gather(c, in.raw(), out.raw(), stream);

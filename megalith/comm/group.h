@@ -79,14 +79,14 @@ using Where = std::source_location;
 
 /// In place; f64, f32, bf16 and f16 (summed in f32, rounded once), i64, i32, u64, u8. A NaN in any rank's part gives
 /// NaN, also in max and min. Volume per rank: 2 (n-1)/n of the tensor.
-Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce, Haste haste = Haste::awaited,
-                   Where where = Where::current());
+Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce,
+                   Priority priority = Priority::awaited, Where where = Where::current());
 /// in [n*k, ...] -> out [k, ...]: rank r receives the reduction of everybody's r-th part.
 Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce,
-                       Haste haste = Haste::awaited, Where where = Where::current());
+                       Priority priority = Priority::awaited, Where where = Where::current());
 /// in [k, ...] -> out [n*k, ...] in group rank order. `in` may be the rank's own part of `out`.
-Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Haste haste = Haste::awaited,
-                   Where where = Where::current());
+Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out,
+                   Priority priority = Priority::awaited, Where where = Where::current());
 /// Sends send_counts[r] rows of `in` to rank r, in rank order; receives recv_counts[r] rows from it into `out`. The
 /// counts add up to the rows of `in` and `out`; what r sends here must be what is received from it.
 Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<const Index> send_counts,

@@ -13,11 +13,11 @@ using grid::GroupKind;
 /// Makes a rank's groups, one for each list of members.
 class GroupMaker {
  public:
-  GroupMaker(World& world, const grid::ResolvedSizes& sizes, Carrier transfers)
+  GroupMaker(World& world, const grid::ResolvedSizes& sizes, Transport transfers)
       : world_(world), catalog_(sizes), transfers_(transfers) {}
 
   Group make(GroupKind kind, GroupUse use = {}) const {
-    use.carrier = transfers_;
+    use.transport = transfers_;
     return world_.group(std::string(name_of(kind)), members(kind), use);
   }
   /// The group of another kind where it has the same members on every rank.
@@ -33,24 +33,24 @@ class GroupMaker {
 
   World& world_;
   grid::GroupCatalog catalog_;
-  Carrier transfers_;
+  Transport transfers_;
 };
 
 }  // namespace
 
-Mesh make_mesh(World& world, const grid::ResolvedSizes& sizes, Carrier transfers) {
+Mesh make_mesh(World& world, const grid::ResolvedSizes& sizes, Transport transfers) {
   if (sizes.world_size != world.size()) {
     throw ConfigError(str("parallel.ranks = ", sizes.world_size, ": the job has ", world.size(), " ranks"));
   }
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const Group all = world.group("world", std::move(ranks), {.carrier = Carrier::kernels});  // all is small there
+  const Group all = world.group("world", std::move(ranks), {.transport = Transport::kernels});  // all is small there
   const GroupMaker groups(world, sizes, transfers);
   // In the catalogue's order, but for groups that another one gives.
   const Group dp_cp = groups.make(GroupKind::dp_cp);
   const Group dp = groups.same_or_made(GroupKind::dp, GroupKind::dp_cp, dp_cp);
   const Group cp = groups.make(GroupKind::cp);
-  const Group tp = groups.make(GroupKind::tp, {.blocks = Blocks::few});
+  const Group tp = groups.make(GroupKind::tp, {.cta_limit = CtaLimit::few});
   const Group pp = groups.make(GroupKind::pp, {.messages = Messages::neighbours});
   const Group embd = groups.make(GroupKind::embd);
   const Group ep = groups.make(GroupKind::ep);

@@ -42,7 +42,7 @@ struct Mesh {
 
 /// Makes the groups in the order of the catalogue, the same on every rank; `transfers`: what carries what is large.
 /// Throws ConfigError when the sizes ask for more or fewer ranks than the world has.
-Mesh make_mesh(World& world, const grid::ResolvedSizes& sizes, Carrier transfers = Carrier::copy_engines);
+Mesh make_mesh(World& world, const grid::ResolvedSizes& sizes, Transport transfers = Transport::copy_engines);
 
 /// "rank 5 (tp 1, pp 0, dp 1)": how messages name a rank.
 std::string describe(const Mesh& mesh);

@@ -60,7 +60,9 @@ Group World::group(std::string name, std::vector<int> world_ranks, const GroupUs
   return groups_.emplace_back(std::move(channel));
 }
 
-std::string_view name_of(Carrier carrier) { return carrier == Carrier::copy_engines ? "copy_engines" : "kernels"; }
+std::string_view name_of(Transport transport) {
+  return transport == Transport::copy_engines ? "copy_engines" : "kernels";
+}
 
 World::World() : calls_(std::make_shared<RankCalls>()) {}
 

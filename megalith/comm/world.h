@@ -20,20 +20,20 @@ enum class Messages : std::uint8_t {
 
 /// How much of a GPU a group's collective kernels may hold: what gives their full rate, or kCommunicationThreadBlocks
 /// (tensor/device.h), because products run beside them.
-enum class Blocks : std::uint8_t { as_needed, few };
+enum class CtaLimit : std::uint8_t { none, few };
 
 /// What carries large messages and collectives between GPUs: their copy engines where ranks are threads of one process
 /// whose GPUs reach each other's memory (comm/peer), else and in any case for small ones kernels of NCCL. Sums of the
 /// two differ by rounding. Copy engines take a mailbox of 32 to 64 MiB of every member's GPU (MailboxLayout). Where the
 /// members' memory is in reach (device::use), kernels of ours carry most collectives in their stead (PeerGroup).
-enum class Carrier : std::uint8_t { copy_engines, kernels };
-std::string_view name_of(Carrier carrier);
+enum class Transport : std::uint8_t { copy_engines, kernels };
+std::string_view name_of(Transport transport);
 
 /// What a GPU transport makes a group for. On a CPU all groups are alike.
 struct GroupUse {
   Messages messages = Messages::none;
-  Blocks blocks = Blocks::as_needed;
-  Carrier carrier = Carrier::copy_engines;
+  CtaLimit cta_limit = CtaLimit::none;
+  Transport transport = Transport::copy_engines;
 };
 
 /// One rank's view of all ranks: makes groups. Every rank makes the groups of which it is a member, in an order that is

@@ -19,7 +19,7 @@ inline constexpr std::array<std::string_view, 0> kNamesOf{};
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<Device> = {"cpu", "cuda"};
 template <>
-inline constexpr std::array<std::string_view, 2> kNamesOf<comm::Carrier> = {"copy_engines", "kernels"};
+inline constexpr std::array<std::string_view, 2> kNamesOf<comm::Transport> = {"copy_engines", "kernels"};
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<TpOverlap> = {"auto", "halves", "none"};
 template <>

@@ -45,7 +45,7 @@ std::vector<Key> make_keys() {
       {"model.family", at([](auto& c) -> auto& { return c.model.family; }), literal("'gpt2'"),
        one_of(kFamilies, "bert and llama are not built yet"), must_match, not_differ, "architecture"},
       {"model.num_layers", at([](auto& c) -> auto& { return c.model.num_layers; }), words("must be given, or a preset"),
-       between(1, static_cast<double>(model::kMostLayers)), must_match, not_differ, "Transformer layers"},
+       between(1, static_cast<double>(model::kMaxLayers)), must_match, not_differ, "Transformer layers"},
       {"model.hidden_size", at([](auto& c) -> auto& { return c.model.hidden_size; }),
        words("must be given, or a preset"), between(1, kMaxSize), must_match, not_differ,
        "divisible by `num_heads`; on GPUs at most 16384"},
@@ -129,7 +129,7 @@ std::vector<Key> make_keys() {
        at(
            [](auto& c) -> auto& { return c.parallel.transfers; }, [](auto& c) -> auto& { return c.transfers; }),
        literal("'copy_engines'"),
-       one_of(kNamesOf<comm::Carrier>, "what carries large messages between GPUs"),
+       one_of(kNamesOf<comm::Transport>, "what carries large messages between GPUs"),
        {warns, kDiffers, has_several_gpus},
        not_differ,
        "what carries large messages between GPUs: `copy_engines` (and kernels of ours, between rank threads; else as "

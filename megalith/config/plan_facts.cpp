@@ -7,7 +7,7 @@
 
 namespace megalith::config {
 
-int RunPlan::forward_parts() const {
+int RunPlan::sub_batches() const {
   const bool is_default = device == Device::cuda && size_of(train.policy().compute) == 2;
   const bool wanted = tp_overlap == TpOverlap::halves || (tp_overlap == TpOverlap::automatic && is_default);
   const bool are_equal = train.micro_batch % 2 == 0 && train.micro_batch / 2 * model.seq_len % row_shares() == 0;

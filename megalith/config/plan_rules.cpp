@@ -35,39 +35,39 @@ void check_stage_layers(const RunPlan& plan, Problems& out) {
 /// Shapes that our kernels for GPUs do not take. The values named fit all other rules, with the other sizes as they
 /// are.
 void check_gpu_kernels(const RunPlan& plan, Problems& out) {
-  constexpr Index kMostHidden = ops::kMostNormColumnsOnGpu, kMostHeadDim = ops::kMostHeadDimOnGpu;
+  constexpr Index kMaxHidden = ops::kMaxNormColumnsOnGpu, kMaxHeadDim = ops::kMaxHeadDimOnGpu;
   const Index hidden = plan.model.hidden_size, heads = plan.model.num_heads;
   if (plan.device != Device::cuda || hidden < 1 || heads < 1) return;
-  if (hidden > kMostHidden) {
-    const Index fits = heads * std::min(kMostHidden / heads, kMostHeadDim);
+  if (hidden > kMaxHidden) {
+    const Index fits = heads * std::min(kMaxHidden / heads, kMaxHeadDim);
     out.add("model.hidden_size", hidden,
-            str("must be at most ", kMostHidden, " with device.type = cuda: a norm's kernel holds a row in one block",
+            str("must be at most ", kMaxHidden, " with device.type = cuda: a norm's kernel holds a row in one block",
                 fits > 0 ? str("; with model.num_heads = ", heads, " the nearest that fits is ", fits) : ""));
     return;  // the heads follow from it
   }
-  if (hidden <= heads * kMostHeadDim) return;
+  if (hidden <= heads * kMaxHeadDim) return;
   const Index tp = std::max(1, plan.grid.tp);
-  Index fits = round_up(ceil_div(hidden, kMostHeadDim), tp);
+  Index fits = round_up(ceil_div(hidden, kMaxHeadDim), tp);
   while (fits <= hidden && hidden % fits != 0) fits += tp;
   out.add("model.num_heads", heads,
-          str("must be at least ", ceil_div(hidden, kMostHeadDim), " with device.type = cuda and model.hidden_size = ",
-              hidden, ": a head of attention's kernels is at most ", kMostHeadDim, " wide",
+          str("must be at least ", ceil_div(hidden, kMaxHeadDim), " with device.type = cuda and model.hidden_size = ",
+              hidden, ": a head of attention's kernels is at most ", kMaxHeadDim, " wide",
               fits <= hidden ? str("; the nearest that fits is ", fits) : ""));
 }
 
 /// Sizes that no machine has are refused before any memory is planned: what is planned then cannot overflow.
 void check_sizes(const RunPlan& plan, Problems& out) {
-  constexpr double kMostElements = 0x1p46;
+  constexpr double kMaxElements = 0x1p46;
   const model::ModelConfig& m = plan.model;
   model::ModelSpec spec = model::model_spec(m);
   spec.seq_len = 0;  // GEMMs remain, which cost 2 FLOPs per weight
   const double weights =
       model::forward_flops_per_token(spec) / 2 + static_cast<double>(m.seq_len) * static_cast<double>(m.hidden_size);
-  out.require(weights <= kMostElements, "model", str("about ", weights, " parameters"), "must be at most 2^46");
+  out.require(weights <= kMaxElements, "model", str("about ", weights, " parameters"), "must be at most 2^46");
   const double widest = static_cast<double>(std::max({m.padded_vocab_size, m.ffn_hidden_size, 3 * m.hidden_size}));
   const double activations =
       static_cast<double>(plan.train.micro_batch) * static_cast<double>(m.seq_len) * std::max(widest, 1.0);
-  out.require(activations <= kMostElements, "train.micro_batch * model.seq_len", plan.train.micro_batch * m.seq_len,
+  out.require(activations <= kMaxElements, "train.micro_batch * model.seq_len", plan.train.micro_batch * m.seq_len,
               str("their activations would have ", activations, " elements: must be at most 2^46"));
 }
 

@@ -50,7 +50,8 @@ struct RunPlan {
   int chunks = 1, group_size = 0;
   std::vector<Index> stage_layers;  ///< empty: equal shares
   TpOverlap tp_overlap = TpOverlap::automatic;
-  comm::Carrier transfers = comm::Carrier::copy_engines;  ///< of what is large between GPUs, where there is a choice
+  comm::Transport transfers =
+      comm::Transport::copy_engines;  ///< of what is large between GPUs, where there is a choice
   /// Whether tensor-parallel ranks share the token rows outside their regions (nn/tensor_parallel.h). Of no effect with
   /// one of them.
   bool sequence_parallel = false;
@@ -71,7 +72,7 @@ struct RunPlan {
 
   /// Parts of a microbatch that forward passes take in turn: 2 where tp_overlap says so and equal halves go over tp,
   /// else 1.
-  int forward_parts() const;
+  int sub_batches() const;
   /// Tensor-parallel ranks that must hold as many of a microbatch's token rows, or of its halves': tp with
   /// sequence_parallel, else 1.
   int row_shares() const { return sequence_parallel ? grid.tp : 1; }

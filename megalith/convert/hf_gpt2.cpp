@@ -194,7 +194,7 @@ model::ModelConfig read_hf_gpt2_config(io::Fs& fs, const io::Path& folder) {
   config.expect("scale_attn_by_inverse_layer_idx", false, "must be false");
   config.expect("add_cross_attention", false, "must be false");
   model::ModelConfig model;
-  model.num_layers = config.size("n_layer", model::kMostLayers);
+  model.num_layers = config.size("n_layer", model::kMaxLayers);
   model.hidden_size = config.size("n_embd");
   model.num_heads = config.size("n_head");
   model.ffn_hidden_size = config.size_or("n_inner", 4 * model.hidden_size);

@@ -24,7 +24,7 @@ namespace {
 constexpr const char* kReport = "report.json";
 
 /// What the stages need whatever the inputs, and per input file.
-constexpr std::size_t kLeastMemory = std::size_t{8} << 20, kMemoryOfFile = std::size_t{16} << 10;
+constexpr std::size_t kMinMemory = std::size_t{8} << 20, kMemoryOfFile = std::size_t{16} << 10;
 
 /// The settings of the report in the output folder; null when there is none.
 nlohmann::json settings_in(io::Fs& fs, const io::Path& report) {
@@ -94,7 +94,7 @@ void check(const DedupOptions& o) {
   problems.require(o.threads >= 1, "--threads", o.threads, "must be at least 1");
   problems.require(o.share.count >= 1 && o.share.rank >= 0 && o.share.rank < o.share.count, "--shard",
                    str(o.share.rank, "/", o.share.count), "must be K/N with K from 0 to N - 1");
-  const std::size_t needed = kLeastMemory + kMemoryOfFile * o.inputs.size();
+  const std::size_t needed = kMinMemory + kMemoryOfFile * o.inputs.size();
   problems.require(
       o.memory >= needed, "--memory", human_bytes(static_cast<Index>(o.memory)),
       str("must be at least ", human_bytes(static_cast<Index>(needed)), " for ", o.inputs.size(), " input files"));

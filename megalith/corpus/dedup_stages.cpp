@@ -13,7 +13,7 @@
 namespace megalith::corpus {
 namespace {
 
-constexpr std::size_t kLeastWindow = std::size_t{4} << 10, kMostWindow = std::size_t{1} << 20;
+constexpr std::size_t kMinWindow = std::size_t{4} << 10, kMaxWindow = std::size_t{1} << 20;
 
 std::uint64_t band_of(const BandRecord& record) { return record.key >> 56; }
 std::uint64_t band_key(std::size_t band, std::uint64_t hash) { return std::uint64_t{band} << 56 | hash >> 8; }
@@ -185,7 +185,7 @@ void DedupStages::make_pairs(std::size_t band) {
   ExternalSort<Pair> sort(fs_, work_.prefix(pairs_name), options_.memory / 2);
   work_.publish<BandRecord>(crowded_name, [&](RecordWriter<BandRecord>& crowded) {
     std::vector<RecordReader<BandRecord>> readers;
-    const std::size_t window = std::clamp(options_.memory / 4 / files(), kLeastWindow, kMostWindow);
+    const std::size_t window = std::clamp(options_.memory / 4 / files(), kMinWindow, kMaxWindow);
     for (std::size_t file = 0; file < files(); ++file) {
       const std::uint64_t count = bases()[file + 1] - bases()[file];
       readers.emplace_back(fs_, work_.prefix(numbered("bands", file)), band * count, (band + 1) * count, window);
@@ -249,11 +249,11 @@ void DedupStages::make_candidates() {
   std::vector<std::uint64_t> wanted(documents() / 64 + 1);
   const auto want = [&](std::uint64_t document) { wanted[document / 64] |= std::uint64_t{1} << document % 64; };
   for (std::size_t band = 0; band < bands(); ++band)
-    for (auto crowded = work_.read<BandRecord>(work_.open(numbered("crowded", band)), kMostWindow); !crowded.at_end();
+    for (auto crowded = work_.read<BandRecord>(work_.open(numbered("crowded", band)), kMaxWindow); !crowded.at_end();
          crowded.next())
       want(crowded.peek().document);
   std::vector<RecordReader<Pair>> readers;
-  const std::size_t window = std::clamp(options_.memory / 4 / bands(), kLeastWindow, kMostWindow);
+  const std::size_t window = std::clamp(options_.memory / 4 / bands(), kMinWindow, kMaxWindow);
   for (std::size_t band = 0; band < bands(); ++band)
     readers.push_back(work_.read<Pair>(work_.open(numbered("pairs", band)), window));
   // `wanted` first: candidates is what says that the stage is done. So its bits are found in a pass of their own.

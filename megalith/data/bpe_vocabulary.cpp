@@ -262,7 +262,7 @@ VocabularyPaths vocabulary_paths(io::Fs& fs, const io::Path& vocab_dir) {
 
 namespace {
 
-constexpr std::size_t kMostHoles = 1024;  // GPT-4's has one
+constexpr std::size_t kMaxHoles = 1024;  // GPT-4's has one
 
 IdByBytes index_and_hash(const io::Path& file, const std::vector<TokenEntry>& tokens, const ByteAlphabet& alphabet,
                          std::size_t most_holes, BpeVocabulary& vocabulary) {
@@ -295,7 +295,7 @@ BpeVocabulary load_tokenizer_json(io::Fs& fs, const io::Path& file) {
   const ByteAlphabet alphabet;
   BpeVocabulary vocabulary;
   const TokenizerJson found = read_tokenizer_json(fs, file);
-  const IdByBytes ids = index_and_hash(file, found.tokens, alphabet, kMostHoles, vocabulary);
+  const IdByBytes ids = index_and_hash(file, found.tokens, alphabet, kMaxHoles, vocabulary);
   MergeReader merges(file, alphabet, ids, found.merges.size(), MergeReader::Order::any, vocabulary);
   for (std::size_t i = 0; i < found.merges.size(); ++i) merges.add(found.merges[i], i + 1);
   if (!found.ignore_merges) merges.look_for_unmade(found.tokens);

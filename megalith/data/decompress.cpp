@@ -60,12 +60,12 @@ class GzipDecoder final : public Decoder {
       inflateReset(&stream_);
       is_between_ = false;
     }
-    constexpr std::size_t kMost = std::size_t{1} << 30;
-    const std::size_t given = std::min(step.in.size(), kMost);
+    constexpr std::size_t kMax = std::size_t{1} << 30;
+    const std::size_t given = std::min(step.in.size(), kMax);
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(step.in.data()));
     stream_.avail_in = static_cast<uInt>(given);
     stream_.next_out = reinterpret_cast<Bytef*>(step.out);
-    stream_.avail_out = static_cast<uInt>(std::min(step.room, kMost));
+    stream_.avail_out = static_cast<uInt>(std::min(step.room, kMax));
     const uInt room = stream_.avail_out;
     const int result = inflate(&stream_, Z_NO_FLUSH);
     step.in.remove_prefix(given - stream_.avail_in);
@@ -108,8 +108,8 @@ class ZstdDecoder final : public Decoder {
 class XzDecoder final : public Decoder {
  public:
   explicit XzDecoder(std::string name) : Decoder(std::move(name)) {
-    constexpr std::uint64_t kMostMemory = std::uint64_t{512} << 20;
-    if (lzma_stream_decoder(&stream_, kMostMemory, LZMA_CONCATENATED) != LZMA_OK) throw std::bad_alloc();
+    constexpr std::uint64_t kMaxMemory = std::uint64_t{512} << 20;
+    if (lzma_stream_decoder(&stream_, kMaxMemory, LZMA_CONCATENATED) != LZMA_OK) throw std::bad_alloc();
   }
   ~XzDecoder() override { lzma_end(&stream_); }
   bool may_end() const override { return is_ended_; }

@@ -17,15 +17,15 @@ namespace {
 
 /// Whether an object in the value has a key twice, or so many keys that the slower reader shall look.
 bool may_repeat_keys(simdjson::dom::element value) {
-  constexpr std::size_t kMostCompared = 32;
+  constexpr std::size_t kMaxCompared = 32;
   if (simdjson::dom::array array; value.get_array().get(array) == simdjson::SUCCESS)
     return std::any_of(array.begin(), array.end(), may_repeat_keys);
   simdjson::dom::object object;
   if (value.get_object().get(object) != simdjson::SUCCESS) return false;
-  std::array<std::string_view, kMostCompared> keys;
+  std::array<std::string_view, kMaxCompared> keys;
   std::size_t count = 0;
   for (const auto& [key, member] : object) {
-    if (count == kMostCompared || std::find(keys.begin(), keys.begin() + count, key) != keys.begin() + count)
+    if (count == kMaxCompared || std::find(keys.begin(), keys.begin() + count, key) != keys.begin() + count)
       return true;
     keys[count++] = key;
     if (may_repeat_keys(member)) return true;

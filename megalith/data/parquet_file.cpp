@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::string_view kMagic = "PAR1";
 // A page that claims more is refused: few bytes can stand for any number of equal values.
-constexpr std::uint64_t kMostPageBytes = std::uint64_t{1} << 30, kMostPageValues = std::uint64_t{1} << 24;
+constexpr std::uint64_t kMaxPageBytes = std::uint64_t{1} << 30, kMaxPageValues = std::uint64_t{1} << 24;
 constexpr std::int64_t kByteArray = 6, kRepeated = 2;
 
 struct SchemaElement {
@@ -139,8 +139,8 @@ PageHeader read_page_header(io::Reader& in) {
       default:
         s.skip();
     }
-  if (page.size < 0 || page.packed_size < 0 || static_cast<std::uint64_t>(page.size) > kMostPageBytes)
-    in.fail("page size", str("is ", page.size, " (", page.packed_size, " packed): must be 0 to ", kMostPageBytes));
+  if (page.size < 0 || page.packed_size < 0 || static_cast<std::uint64_t>(page.size) > kMaxPageBytes)
+    in.fail("page size", str("is ", page.size, " (", page.packed_size, " packed): must be 0 to ", kMaxPageBytes));
   return page;
 }
 
@@ -304,8 +304,8 @@ std::optional<ParquetValues> ParquetFile::State::next_page() {
     if (page.type != kDataPage && page.type != kDictionaryPage && page.type != kDataPage2) continue;
     const auto codec = static_cast<ParquetCodec>(chunks[chunk - 1].codec);
     const auto size = static_cast<std::uint64_t>(page.size);
-    if (page.values < 0 || static_cast<std::uint64_t>(page.values) > kMostPageValues)
-      where.fail("values", str("are ", page.values, ": must be 0 to ", kMostPageValues));
+    if (page.values < 0 || static_cast<std::uint64_t>(page.values) > kMaxPageValues)
+      where.fail("values", str("are ", page.values, ": must be 0 to ", kMaxPageValues));
     if (page.type == kDictionaryPage) {
       if (dictionary_bytes) where.fail("page", "is a second dictionary");
       dictionary_bytes = std::make_shared<const std::string>(parquet_unpack(codec, packed, size, where));
@@ -370,7 +370,7 @@ ParquetValues ParquetFile::State::decode(std::string unpacked, const PageHeader&
       out.values = ParquetStrings::delta_length(in, present);
       return out;
     case ParquetEncoding::delta_byte_array:
-      out.values = ParquetStrings::delta(in, present, held->made, kMostPageBytes);
+      out.values = ParquetStrings::delta(in, present, held->made, kMaxPageBytes);
       return out;
     default:
       throw InputError(str("[", name, "] column \"", column, "\": has Parquet's encoding ", page.encoding,

@@ -86,10 +86,10 @@ void TokenSource::copy(Index first, std::span<std::int32_t> out) const {
 }
 
 std::uint64_t TokenSource::fingerprint() const {
-  constexpr Index kStretch = 4096, kMostStretches = 16384;
+  constexpr Index kStretch = 4096, kMaxStretches = 16384;
   std::array<std::int32_t, kStretch> ids{};
   std::uint64_t hash = hash_combine(fnv1a("tokens"), static_cast<std::uint64_t>(num_tokens_));
-  const Index stretches = std::min(kMostStretches, ceil_div(num_tokens_, kStretch));
+  const Index stretches = std::min(kMaxStretches, ceil_div(num_tokens_, kStretch));
   const bool all = stretches * kStretch >= num_tokens_;
   for (Index i = 0; i < stretches; ++i) {
     // (num_tokens - size) * i stays below 2^63: 2^49 tokens would not fit any disk.

@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, 4> kTypeNames = {"bpe", "wordpiece", "sen
                                                         "sentencepiece-bpe"};
 constexpr std::string_view kEndOfDocument = "<|endoftext|>";
 constexpr std::string_view kContinuation = "##";
-constexpr std::size_t kMostCharacters = 1000;  // of a WordPiece vocabulary
+constexpr std::size_t kMaxCharacters = 1000;  // of a WordPiece vocabulary
 
 /// The counts of one block.
 struct BlockWords {
@@ -258,7 +258,7 @@ std::vector<std::string> learn_wordpiece(const WordCounts& words, const std::vec
   std::vector<std::pair<char32_t, std::uint64_t>> characters(counts.begin(), counts.end());
   std::ranges::stable_sort(characters, std::greater{}, &std::pair<char32_t, std::uint64_t>::second);
   const auto room = (static_cast<std::size_t>(options.vocab_size) - specials.size()) / 2;
-  characters.resize(std::min({characters.size(), kMostCharacters, room}));
+  characters.resize(std::min({characters.size(), kMaxCharacters, room}));
   std::ranges::sort(characters);
 
   std::vector<std::string> tokens = specials;

@@ -13,7 +13,7 @@ constexpr std::int32_t kNoTarget = -1;
 
 model::ChunkRange whole(const model::ModelConfig& model) { return {{0, model.num_layers}, true, true}; }
 
-nn::TensorParallel one_rank(const comm::Mesh& mesh) { return {mesh.tp, nn::Rows::whole, 1}; }
+nn::TensorParallel one_rank(const comm::Mesh& mesh) { return {mesh.tp, nn::SequenceParallel::off, 1}; }
 
 }  // namespace
 

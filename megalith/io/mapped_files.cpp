@@ -16,13 +16,13 @@ struct Place {
 constexpr const char* kClaimed = "";
 
 // A handler of SIGBUS has nothing else to ask: the kernel gives it an address.
-std::array<Place, NotedMapping::kMostNoted> places;
+std::array<Place, NotedMapping::kMaxNoted> places;
 static_assert(std::atomic<const char*>::is_always_lock_free && std::atomic<std::size_t>::is_always_lock_free);
 
 }  // namespace
 
 NotedMapping::NotedMapping(const std::byte* begin, std::size_t size, std::string file) : file_(std::move(file)) {
-  for (int i = 0; i < kMostNoted; ++i) {
+  for (int i = 0; i < kMaxNoted; ++i) {
     Place& place = places[static_cast<std::size_t>(i)];
     const char* free = nullptr;
     if (!place.file.compare_exchange_strong(free, kClaimed)) continue;

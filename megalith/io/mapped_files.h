@@ -4,11 +4,11 @@
 
 namespace megalith::io {
 
-/// Says, while it lives, which file is mapped at an address. Up to kMostNoted at a time are noted, further ones are
+/// Says, while it lives, which file is mapped at an address. Up to kMaxNoted at a time are noted, further ones are
 /// not. May be used from several threads.
 class NotedMapping {
  public:
-  static constexpr int kMostNoted = 4096;
+  static constexpr int kMaxNoted = 4096;
   NotedMapping(const std::byte* begin, std::size_t size, std::string file);
   NotedMapping(const NotedMapping&) = delete;
   NotedMapping& operator=(const NotedMapping&) = delete;

@@ -30,10 +30,10 @@ class LayerTraffic final : public nn::LayerEvents {
   LayerTraffic(optim::ParamExchange* values, optim::ParamExchange* gradients)
       : values_(values), gradients_(gradients) {}
   void layer_needed(Exec& ex, Index layer) override {
-    if (values_ != nullptr) ex.aside([&] { values_->layer_needed(ex, layer); });
+    if (values_ != nullptr) ex.unplanned([&] { values_->layer_needed(ex, layer); });
   }
   void layer_done(Exec& ex, Index layer) override {
-    if (gradients_ != nullptr) ex.aside([&] { gradients_->layer_done(ex, layer); });
+    if (gradients_ != nullptr) ex.unplanned([&] { gradients_->layer_done(ex, layer); });
   }
 
  private:
@@ -146,10 +146,10 @@ Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) cons
 void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,
                         Saved& saved, optim::ParamExchange* gradients) const {
   const bool has_layers = !layers_.empty();
-  nn::SummedGrad dy{has_layers ? own_edge(ex, inputs, output_grad) : output_grad};
+  nn::GradWithBias dy{has_layers ? own_edge(ex, inputs, output_grad) : output_grad};
   if (head_) {
     dy.grad = !has_layers && input_grad ? input_grad : boundary(ex, inputs);
-    if (has_layers) dy.row_sums = layers_.output_bias_grad();
+    if (has_layers) dy.bias_grad = layers_.output_bias_grad();
     head_->backward(ex, inputs.microbatch, inputs.batch.targets, saved.head, dy);
   }
   Tensor dx = dy.grad;

@@ -74,7 +74,7 @@ GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
     : config_(std::move(config)),
       layout_(config_.micro_batch * config_.model.seq_len),
       mesh_(mesh),
-      tp_(mesh_.tp, config_.rows, config_.forward_parts),
+      tp_(mesh_.tp, config_.sequence_parallel, config_.sub_batches),
       ranges_(chunk_ranges(config_, mesh_)),
       params_(declare_gpt(model_spec(config_.model), ranges_, tp_), config_.policy, partition_of(config_, mesh_)),
       exchange_(params_, mesh_),
@@ -288,9 +288,9 @@ void GptStage::warm_up_collectives(Exec& ex) {
   gather_all_params(ex);
   const Tensor rows = ex.tensor(boundary_shape(), config_.policy.compute);
   ops::fill(ex, rows, 0);
-  nn::TensorParallel::Entered entered = tp_.enter(ex, rows, nn::kWholeMicrobatch);
-  entered.messages.wait(ex);
-  tp_.leave(ex, entered.x, rows, nn::kWholeMicrobatch).wait(ex);
+  nn::TensorParallel::InRegion in_region = tp_.to_region(ex, rows, nn::kWholeMicrobatch);
+  in_region.messages.wait(ex);
+  tp_.from_region(ex, in_region.x, rows, nn::kWholeMicrobatch).wait(ex);
   ex.synchronize();
   ex.release();
 }
@@ -376,7 +376,7 @@ void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_inde
 void GptStage::name_slots(MemoryNames& names) const {
   for (const Slot& place : slots_) {
     if (place.chunk < 0 || mode_ == nn::Mode::evaluate) continue;
-    const Place where{.chunk = place.chunk, .microbatch = place.microbatch};
+    const CallSite where{.chunk = place.chunk, .microbatch = place.microbatch};
     const auto chunk = static_cast<std::size_t>(place.chunk);
     const auto order_of = [&](Index op) {
       return forward_order(place.microbatch, ranges_[chunk].layers.begin, config_.model.num_layers, op);
@@ -431,7 +431,7 @@ void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& outpu
 void GptStage::reduce_grads(Exec& ex) { exchange_.send_rest(ex); }
 
 void GptStage::await_grads(Exec& ex, std::size_t buffer, std::size_t bucket) {
-  ex.aside([&] { exchange_.wait(ex, buffer, bucket); });
+  ex.unplanned([&] { exchange_.wait(ex, buffer, bucket); });
 }
 
 void GptStage::await_all_grads(Exec& ex) {

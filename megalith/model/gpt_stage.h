@@ -26,8 +26,9 @@ struct StageConfig {
   ModelConfig model;
   std::vector<Index> stage_layers = {};  ///< layers of every global stage; empty: equal shares
   int chunks = 1, group_size = 0;
-  nn::Rows rows = nn::Rows::whole;  ///< outside tensor-parallel regions; shared: sequence parallelism
-  int forward_parts = 1;            ///< of a microbatch, taken in turn by the layers' forward passes: 1 or 2
+  nn::SequenceParallel sequence_parallel =
+      nn::SequenceParallel::off;  ///< outside tensor-parallel regions; shared: sequence parallelism
+  int sub_batches = 1;            ///< of a microbatch, taken in turn by the layers' forward passes: 1 or 2
   Index global_batch = 1, micro_batch = 1;
   std::uint64_t seed = 0;
   Policy policy = {};

@@ -30,7 +30,7 @@ std::span<const Preset> presets();
 const Preset& preset(std::string_view name);
 
 /// A plan takes time and memory for each layer: a typing error must not cost minutes and gigabytes.
-inline constexpr Index kMostLayers = 65'535;
+inline constexpr Index kMaxLayers = 65'535;
 
 /// The smallest multiple of 128 * tp that holds the vocabulary, so that every shard is a multiple of 128.
 Index padded_vocab_size(Index vocab_size, int tp);

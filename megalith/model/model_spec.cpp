@@ -55,8 +55,8 @@ ModelSpec model_spec(const ModelConfig& m) {
 Index count_parameters(const ModelConfig& model) {
   const std::unique_ptr<comm::World> one_rank = comm::dry_world(0, 1);
   Index sum = 0;
-  for (const ParamSpec& param :
-       declare_gpt(model_spec(model), {{{0, model.num_layers}, true, true}}, {one_rank->all(), nn::Rows::whole, 1}))
+  for (const ParamSpec& param : declare_gpt(model_spec(model), {{{0, model.num_layers}, true, true}},
+                                            {one_rank->all(), nn::SequenceParallel::off, 1}))
     sum += param.held.numel();
   return sum;
 }

@@ -12,44 +12,44 @@ void LayerNorm::declare(std::vector<ParamSpec>& specs, const std::string& name, 
   for (auto spec = specs.end() - 2; spec != specs.end(); ++spec) spec->placement = tp.outside_placement();
 }
 
-void LayerNorm::make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved, const Part& part) {
-  part.make(ex, saved.y, shape, dtype);
-  part.make(ex, saved.mean, {shape[0]}, statistics_dtype(dtype));
-  part.make(ex, saved.rstd, {shape[0]}, statistics_dtype(dtype));
+void LayerNorm::make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved, const SubBatch& sub_batch) {
+  sub_batch.make(ex, saved.y, shape, dtype);
+  sub_batch.make(ex, saved.mean, {shape[0]}, statistics_dtype(dtype));
+  sub_batch.make(ex, saved.rstd, {shape[0]}, statistics_dtype(dtype));
 }
 
-Tensor LayerNorm::forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const {
+Tensor LayerNorm::forward(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch) const {
   saved.x = x;
-  make_results(ex, x.shape(), x.dtype(), saved, part);
-  ops::layer_norm_forward(ex, {.x = part.of(x),
+  make_results(ex, x.shape(), x.dtype(), saved, sub_batch);
+  ops::layer_norm_forward(ex, {.x = sub_batch.of(x),
                                .gamma = gamma_.value,
                                .beta = beta_.value,
-                               .y = part.of(saved.y),
-                               .mean = part.of(saved.mean),
-                               .rstd = part.of(saved.rstd),
+                               .y = sub_batch.of(saved.y),
+                               .mean = sub_batch.of(saved.mean),
+                               .rstd = sub_batch.of(saved.rstd),
                                .eps = eps_});
   return saved.y;
 }
 
 Tensor LayerNorm::forward_residual(Exec& ex, const Tensor& x, const Tensor& bias, const Tensor& residual,
-                                   const ops::Dropout& dropout, Saved& saved, const Part& part) const {
-  make_results(ex, x.shape(), x.dtype(), saved, part);
-  ops::residual_layer_norm(ex, {.x = part.of(x),
+                                   const ops::Dropout& dropout, Saved& saved, const SubBatch& sub_batch) const {
+  make_results(ex, x.shape(), x.dtype(), saved, sub_batch);
+  ops::residual_layer_norm(ex, {.x = sub_batch.of(x),
                                 .bias = bias,
-                                .residual = part.of(residual),
+                                .residual = sub_batch.of(residual),
                                 .gamma = gamma_.value,
                                 .beta = beta_.value,
-                                .sum = part.of(saved.x),
-                                .y = part.of(saved.y),
-                                .mean = part.of(saved.mean),
-                                .rstd = part.of(saved.rstd),
+                                .sum = sub_batch.of(saved.x),
+                                .y = sub_batch.of(saved.y),
+                                .mean = sub_batch.of(saved.mean),
+                                .rstd = sub_batch.of(saved.rstd),
                                 .eps = eps_,
                                 .dropout = dropout});
   return saved.y;
 }
 
 void LayerNorm::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual,
-                         const SummedGrad& dx) const {
+                         const GradWithBias& dx) const {
   ops::layer_norm_backward(ex, {.dy = dy,
                                 .x = saved.x,
                                 .gamma = gamma_.value,
@@ -59,7 +59,7 @@ void LayerNorm::backward(Exec& ex, const Tensor& dy, const Saved& saved, const T
                                 .dx = dx.grad,
                                 .gamma_grad = gamma_.grad,
                                 .beta_grad = beta_.grad,
-                                .dx_sums = dx.row_sums});
+                                .bias_grad = dx.bias_grad});
 }
 
 }  // namespace megalith::nn

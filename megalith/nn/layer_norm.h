@@ -23,17 +23,17 @@ class LayerNorm {
   }
   LayerNorm(Param& gamma, Param& beta, double eps) : gamma_(gamma), beta_(beta), eps_(eps) {}
 
-  Tensor forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part = {}) const;
+  Tensor forward(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch = {}) const;
   /// Of sum = residual + dropout(x + bias), which is written to saved.x, memory of the caller's: one pass for the end
   /// of a region and the norm of the next.
   Tensor forward_residual(Exec& ex, const Tensor& x, const Tensor& bias, const Tensor& residual,
-                          const ops::Dropout& dropout, Saved& saved, const Part& part) const;
+                          const ops::Dropout& dropout, Saved& saved, const SubBatch& sub_batch) const;
   /// dx [T, H] = gradient through the norm + residual (the gradient that flows past it; may be undefined). Adds to the
-  /// gradients of gain and shift in the same pass, and to dx.row_sums.
-  void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual, const SummedGrad& dx) const;
+  /// gradients of gain and shift in the same pass, and to dx.bias_grad.
+  void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual, const GradWithBias& dx) const;
 
  private:
-  static void make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved, const Part& part);
+  static void make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved, const SubBatch& sub_batch);
 
   Param& gamma_;  // [H]
   Param& beta_;   // [H]

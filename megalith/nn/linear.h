@@ -4,26 +4,26 @@
 
 namespace megalith::nn {
 
-// T tokens are inside a tensor-parallel region; outside it a tensor has O rows of them (TensorParallel::rows_outside).
+// Inside a tensor-parallel region a tensor has T token rows, outside it O of them (TensorParallel::rows_outside).
 
 /// When a region's backward pass computes the weight gradient of its last product, the row-parallel one.
 enum class WeightGradTime : std::uint8_t {
-  at_once,         ///< its operands have just been read: no communication is to be hidden
-  beside_sum,      ///< behind the region's other one, both beside the sum of its input's gradient
-  beside_entering  ///< beside the gather of what enters the region that comes next
+  at_once,       ///< its operands have just been read: no communication is to be hidden
+  beside_sum,    ///< behind the region's other one, both beside the sum of its input's gradient
+  beside_gather  ///< beside the gather for the next region
 };
 
 /// The gradient of a sum that a row-parallel layer's result and its bias went into.
-struct SummedGrad {
-  Tensor grad;           ///< [O, H]
-  Tensor row_sums = {};  ///< [H], the bias's gradient, to which the op that writes `grad` adds the sums of its rows;
-                         ///< may be undefined: then the layer's own backward pass adds them
+struct GradWithBias {
+  Tensor grad;            ///< [O, H]
+  Tensor bias_grad = {};  ///< [H], the bias's gradient, to which the op that writes `grad` adds the sums of its rows;
+                          ///< may be undefined: then the layer's own backward pass adds them
 };
 
-/// What a region's backward pass reads of all rows, on its way: the gradient of its result and its input.
-struct EnteredBackward {
-  TensorParallel::Entered d_out;   ///< [T, H]
-  TensorParallel::Entered x;       ///< [T, H]
+/// What a region's backward pass reads of all rows, in flight: the gradient of its result, and its input.
+struct BackwardInRegion {
+  TensorParallel::InRegion d_out;  ///< [T, H]
+  TensorParallel::InRegion x;      ///< [T, H]
   bool has_out_bias_grad = false;  ///< the op that made d_out has added to it
 };
 
@@ -33,30 +33,31 @@ struct EnteredBackward {
 class ColumnParallelLinear {
  public:
   struct Saved {
-    Tensor x;                                ///< [O, in], alive until backward has read it
-    Tensor y;                                ///< [T, out/tp], the result; of forward_gelu: before gelu
-    std::array<Tensor, kMostParts> entered;  ///< [T/parts, in] each, forward only: the parts' rows of x in the region
+    Tensor x;  ///< [O, in], alive until backward has read it
+    Tensor y;  ///< [T, out/tp], the result; of forward_gelu: before gelu
+    /// Forward only: each sub-microbatch's rows of x in the region, [T/count, in].
+    std::array<Tensor, kMaxSubBatches> in_region;
   };
   ColumnParallelLinear(TensorParallel tp, Param& weight, Param& bias)
       : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
 
-  /// The part's rows of x enter. Wait for the result before the part's forward.
-  InFlight enter(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const;
-  Tensor forward(Exec& ex, Saved& saved, const Part& part) const;
+  /// Brings the sub-microbatch's rows of x to the region. Wait for the result before its forward.
+  InFlight to_region(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch) const;
+  Tensor forward(Exec& ex, Saved& saved, const SubBatch& sub_batch) const;
   /// The same followed by gelu, in one op: the result goes to gelu_y [T, out/tp]; saved.y is what gelu's backward
   /// reads.
-  void forward_gelu(Exec& ex, Tensor& gelu_y, Saved& saved, const Part& part) const;
+  void forward_gelu(Exec& ex, Tensor& gelu_y, Saved& saved, const SubBatch& sub_batch) const;
 
-  /// x [O, in] -> [T, in], for backward_weight: where rows are shared it is gathered again, since only the shares were
-  /// kept.
-  [[nodiscard]] TensorParallel::Entered enter_backward(Exec& ex, const Saved& saved) const {
-    return tp_.enter(ex, saved.x, kWholeMicrobatch);
+  /// x [O, in] -> [T, in], for backward_weight. With sequence parallelism only shares were kept, so it is gathered
+  /// again.
+  [[nodiscard]] TensorParallel::InRegion to_region_backward(Exec& ex, const Saved& saved) const {
+    return tp_.to_region(ex, saved.x, kWholeMicrobatch);
   }
   /// Overwrites dx [O, in], the sum over tp: backward_weight and what else follows hide it. dy [T, out/tp]. Wait before
   /// dx is read.
   [[nodiscard]] InFlight backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
   /// Adds to the gradients of weight and bias; Write::overwrite replaces the weight's. dy [T, out/tp], x from
-  /// enter_backward
+  /// to_region_backward
   void backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
   /// To the weight's only: where bias_grad() was added to by the op that made dy.
   void backward_weight_without_bias(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
@@ -82,10 +83,10 @@ class RowParallelLinear {
   RowParallelLinear(TensorParallel tp, Param& weight, Param& bias) : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
 
   /// Wait for the result before saved.y is read.
-  InFlight forward(Exec& ex, const Tensor& x, Saved& saved, const Part& part) const;
+  InFlight forward(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch) const;
   /// dy [O, out] -> [T, out], which the functions below take.
-  [[nodiscard]] TensorParallel::Entered enter_backward(Exec& ex, const Tensor& dy) const {
-    return tp_.enter(ex, dy, kWholeMicrobatch);
+  [[nodiscard]] TensorParallel::InRegion to_region_backward(Exec& ex, const Tensor& dy) const {
+    return tp_.to_region(ex, dy, kWholeMicrobatch);
   }
   /// Overwrites dx [T, in/tp]; no communication. dy [T, out]
   void backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
@@ -95,7 +96,7 @@ class RowParallelLinear {
                            const Tensor& bias_grad) const;
   /// If `now` is the time for it: a region's backward pass calls this at each of them. Adds to the gradient of the bias
   /// too, which is of all rows, unless it is there.
-  void backward_weight_at(WeightGradTime now, Exec& ex, const EnteredBackward& entered, const Saved& saved,
+  void backward_weight_at(WeightGradTime now, Exec& ex, const BackwardInRegion& entered, const Saved& saved,
                           ops::Write write) const;
   const Param& bias() const { return bias_; }
 

@@ -6,10 +6,10 @@ namespace megalith::nn {
 
 Tensor LmHead::logits(Exec& ex, const Tensor& x, Saved& saved) const {
   saved.normed = norm_.forward(ex, x, saved.norm);
-  TensorParallel::Entered entered = tp_.enter(ex, saved.normed, kWholeMicrobatch);
-  Tensor logits = ex.tensor({entered.x.dim(0), table_.value.dim(0)}, x.dtype());
-  entered.messages.wait(ex);
-  ops::matmul(ex, {.a = entered.x, .b = table_.value, .c = logits, .transpose_b = ops::Transpose::yes});
+  TensorParallel::InRegion in_region = tp_.to_region(ex, saved.normed, kWholeMicrobatch);
+  Tensor logits = ex.tensor({in_region.x.dim(0), table_.value.dim(0)}, x.dtype());
+  in_region.messages.wait(ex);
+  ops::matmul(ex, {.a = in_region.x, .b = table_.value, .c = logits, .transpose_b = ops::Transpose::yes});
   return logits;
 }
 
@@ -20,16 +20,16 @@ Tensor LmHead::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, 
 }
 
 void LmHead::backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved,
-                      const SummedGrad& dx) const {
+                      const GradWithBias& dx) const {
   const Tensor d_logits = cross_entropy_.backward(ex, microbatch, targets, saved.loss);
   const Tensor d_normed = ex.tensor(saved.normed.shape(), saved.normed.dtype());
-  TensorParallel::Entered entered = tp_.enter(ex, saved.normed, kWholeMicrobatch);
-  const Tensor sums = tp_.before_leaving(ex, d_normed);
+  TensorParallel::InRegion in_region = tp_.to_region(ex, saved.normed, kWholeMicrobatch);
+  const Tensor sums = tp_.region_sums(ex, d_normed);
   ops::matmul(ex, {.a = d_logits, .b = table_.value, .c = sums});
-  entered.messages.wait(ex);
-  InFlight left = tp_.leave(ex, sums, d_normed, kWholeMicrobatch);
+  in_region.messages.wait(ex);
+  InFlight left = tp_.from_region(ex, sums, d_normed, kWholeMicrobatch);
   ops::matmul(ex, {.a = d_logits,
-                   .b = entered.x,
+                   .b = in_region.x,
                    .c = table_.grad,
                    .transpose_a = ops::Transpose::yes,
                    .write = microbatch.weight_grads});

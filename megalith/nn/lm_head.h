@@ -6,8 +6,9 @@
 namespace megalith::nn {
 
 /// The end of a language model: final norm, logits against the (tied) token table, loss.
-/// x [O, H] -> logits [T, V/tp] -> loss [T], with O = T or its share outside a region (TensorParallel). Rows enter
-/// before the logits; backward they leave, and where they are shared are gathered again for the table's gradient.
+/// x [O, H] -> logits [T, V/tp] -> loss [T], with O = T or its share outside a region (TensorParallel).
+/// SequenceParallel enter before the logits; backward they leave, and where they are shared are gathered again for the
+/// table's gradient.
 class LmHead {
  public:
   struct Saved {
@@ -23,9 +24,9 @@ class LmHead {
   /// loss [T]; adds its sum to loss_sum [1] f64.
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets, const Tensor& loss_sum,
                  Saved& saved) const;
-  /// dx [O, H] is written, and its row_sums added to; adds to the gradients of table and norm.
+  /// dx [O, H] is written, and its bias_grad added to; adds to the gradients of table and norm.
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved,
-                const SummedGrad& dx) const;
+                const GradWithBias& dx) const;
 
  private:
   TensorParallel tp_;

@@ -6,27 +6,27 @@ namespace megalith::nn {
 
 enum class Mode : std::uint8_t { train, evaluate };  ///< evaluate: no dropout, nothing kept for a backward pass
 
-/// A microbatch is cut into at most so many parts.
-inline constexpr int kMostParts = 2;
+/// A microbatch is cut into at most so many sub-microbatches.
+inline constexpr int kMaxSubBatches = 2;
 
-/// Which of `count` equal parts of a microbatch's samples a forward pass works on. Layers hand on tensors of the whole
-/// microbatch, of which a part reads and writes its own rows: backward passes know no parts. So one part's
-/// communication runs beside another's products.
-struct Part {
+/// A sub-microbatch: which of `count` equal shares of a microbatch's samples a forward pass works on. The communication
+/// of one overlaps with the GEMMs of another. Layers return tensors of the whole microbatch, of which a sub-microbatch
+/// reads and writes its own rows. Backward passes work on whole microbatches.
+struct SubBatch {
   int index = 0, count = 1;
 
-  /// This part's rows of a tensor whose first dimension follows the samples.
+  /// The sub-microbatch's rows of a tensor whose first dimension follows the samples.
   Tensor of(const Tensor& whole) const {
     const Index rows = whole.dim(0) / count;
     return whole.rows(index * rows, rows);
   }
-  /// Makes a tensor of the whole microbatch, which later parts find in `whole`.
+  /// Makes a tensor of the whole microbatch, which later sub-microbatches find in `whole`.
   void make(Exec& ex, Tensor& whole, const Shape& shape, DType dtype) const {
     if (index == 0) whole = ex.tensor(shape, dtype);
   }
 };
 
-inline constexpr Part kWholeMicrobatch{};
+inline constexpr SubBatch kWholeMicrobatch{};
 
 /// What every layer must know about the microbatch that passes through it. T = batch * seq_len tokens.
 struct Microbatch {
@@ -37,11 +37,11 @@ struct Microbatch {
   /// graph serves it and others.
   ops::Write weight_grads = ops::Write::accumulate;
 
-  Part part = {};  ///< forward only
+  SubBatch sub_batch = {};  ///< forward only
 
   Index tokens() const { return batch * seq_len; }
-  Index samples() const { return batch / part.count; }                  ///< of the part
-  Index first_row() const { return part.index * samples() * seq_len; }  ///< of the part, within the microbatch
+  Index samples() const { return batch / sub_batch.count; }                  ///< of the sub-microbatch
+  Index first_row() const { return sub_batch.index * samples() * seq_len; }  ///< within the microbatch
 };
 
 /// Dropout at one place of the model: which random numbers, and how many are dropped.

@@ -19,18 +19,18 @@ Mlp::Mlp(const std::string& name, const SublayerOptions& options, const TensorPa
                              {tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")}),
       gelu_again_(options.recompute.again(RecomputeModule::gelu)),
       first_gemm_again_(options.recompute.again(RecomputeModule::mlp)),
-      parts_(tp.parts()) {}
+      sub_batches_(tp.sub_batches()) {}
 
 void Mlp::first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
-  first_.forward_gelu(ex, saved.last.x, saved.first, microbatch.part);
+  first_.forward_gelu(ex, saved.last.x, saved.first, microbatch.sub_batch);
 }
 
 void Mlp::recompute(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const {
   if (first_gemm_again_) {
-    // In the parts of the forward pass: a GEMM of other rows may have other bits.
+    // In the sub-microbatches of the forward pass: a GEMM of other rows may have other bits.
     Microbatch again = microbatch;
-    for (again.part = {0, parts_}; again.part.index < parts_; ++again.part.index) {
-      saved.first.entered[static_cast<std::size_t>(again.part.index)] = again.part.of(x);
+    for (again.sub_batch = {0, sub_batches_}; again.sub_batch.index < sub_batches_; ++again.sub_batch.index) {
+      saved.first.in_region[static_cast<std::size_t>(again.sub_batch.index)] = again.sub_batch.of(x);
       first_gemm(ex, again, saved);
     }
   } else if (gelu_again_) {
@@ -41,7 +41,7 @@ void Mlp::recompute(Exec& ex, const Microbatch& microbatch, const Tensor& x, Sav
 
 void Mlp::backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const {
   const ops::Write write = microbatch.weight_grads;
-  EnteredBackward& entered = saved.entered;
+  BackwardInRegion& entered = saved.entered;
   if (first_gemm_again_) entered.x.messages.wait(ex);
   recompute(ex, microbatch, entered.x.x, saved);
   const Tensor dz = ex.tensor(saved.first.y.shape(), dx.dtype());

@@ -26,7 +26,7 @@ class Mlp final : public TensorParallelSublayer {
   void backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const override;
 
   bool gelu_again_, first_gemm_again_;
-  int parts_;  // of a microbatch
+  int sub_batches_;  // of a microbatch
 };
 
 }  // namespace megalith::nn

@@ -6,7 +6,7 @@
 
 namespace megalith::nn {
 
-/// The `part`-th of `parts` equal pieces of a size. Throws ConfigError E_DIM_NOT_DIVISIBLE naming `what`.
+/// The `part`-th of `sub-microbatches` equal pieces of a size. Throws ConfigError E_DIM_NOT_DIVISIBLE naming `what`.
 Index shard(Index size, const comm::Group& tp, const std::string& what);
 
 // How a parameter is cut over the tensor-parallel group. Weights are [out, in] with init N(0, std).

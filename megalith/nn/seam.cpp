@@ -8,7 +8,7 @@ void Seam::forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, cons
     norm_again(ex, microbatch, saved);
     return;
   }
-  tp_.for_runs(microbatch, before_->dropout, [&](const Part& run, const ops::Dropout& dropout) {
+  tp_.for_runs(microbatch, before_->dropout, [&](const SubBatch& run, const ops::Dropout& dropout) {
     if (norm_) {
       norm_->forward_residual(ex, y, before_->bias->value, residual, dropout, saved, run);
     } else {

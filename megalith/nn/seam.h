@@ -22,27 +22,27 @@ class Seam {
   Seam(TensorParallel tp, std::optional<Addend> before, std::optional<LayerNorm> norm)
       : tp_(std::move(tp)), before_(std::move(before)), norm_(std::move(norm)) {}
 
-  /// Of microbatch.part. `y` [O, H] and `residual` [O, H] are what the sublayer before gives and r: read where there is
-  /// one. saved.x must have memory; it is written then, and read otherwise.
+  /// Of microbatch.sub_batch. `y` [O, H] and `residual` [O, H] are what the sublayer before gives and r: read where
+  /// there is one. saved.x must have memory; it is written then, and read otherwise.
   void forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Tensor& residual, Saved& saved) const;
   /// The normed rows once more, from saved.x, where they were not kept. The bits are those of forward().
   void norm_again(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
-    norm_->forward(ex, saved.x, saved, microbatch.part);
+    norm_->forward(ex, saved.x, saved, microbatch.sub_batch);
   }
   /// From the gradient of the normed rows and that of r' from after this seam to that of r', dx. Adds to the norm's
-  /// gradients and to dx.row_sums. Where there is a norm.
+  /// gradients and to dx.bias_grad. Where there is a norm.
   void backward(Exec& ex, const Tensor& d_normed, const Tensor& residual, const Saved& saved,
-                const SummedGrad& dx) const {
+                const GradWithBias& dx) const {
     norm_->backward(ex, d_normed, saved, residual, dx);
   }
   /// The gradient of y, from that of r'. Where there is a sublayer before.
-  SummedGrad addend_grad(Exec& ex, const Microbatch& microbatch, const SummedGrad& dx) const {
-    return {tp_.through_dropout(ex, microbatch, before_->dropout, dx.grad), dx.row_sums};
+  GradWithBias addend_grad(Exec& ex, const Microbatch& microbatch, const GradWithBias& dx) const {
+    return {tp_.through_dropout(ex, microbatch, before_->dropout, dx.grad), dx.bias_grad};
   }
-  /// The row_sums for the op that makes the gradient of r': the gradient of the bias before. Undefined where that is
+  /// The bias_grad for the op that makes the gradient of r': the gradient of the bias before. Undefined where that is
   /// the sum of something else: after a dropout, or over all ranks' rows; then the sublayer's own backward adds to it.
   Tensor bias_grad() const {
-    if (!before_ || before_->dropout.probability > 0 || tp_.shares_rows()) return {};
+    if (!before_ || before_->dropout.probability > 0 || tp_.is_sequence_parallel()) return {};
     return before_->bias->grad;
   }
 

@@ -7,7 +7,7 @@ namespace {
 
 /// What of the work around a segment's edges belongs to it.
 struct Edges {
-  bool takes_rest = false;   ///< the last stage of the segment before, of the last part
+  bool takes_rest = false;   ///< the last stage of the segment before, of the last sub-microbatch
   bool leaves_rest = false;  ///< ... of this one, to the next
   bool closes = false;       ///< the closing seam
   bool stops_early = false;  ///< no last stage of the last sublayer
@@ -20,38 +20,38 @@ class ForwardOrder {
       : sublayers_(sublayers), overlap_(overlap), segment_(segment), edges_(edges) {}
 
   std::vector<Turn> make() {
-    const int last_part = overlap_.parts - 1;
+    const int last_sub_batch = overlap_.sub_batches - 1;
     if (edges_.takes_rest)
-      finish(segment_.begin - 1, last_part);
+      finish(segment_.begin - 1, last_sub_batch);
     else
       start(segment_.begin, 0);
     for (std::size_t k = segment_.begin; k < segment_.end; ++k) {
-      for (int part = 0; part < overlap_.parts; ++part) {
-        for (int stage = 1; stage + 1 < sublayers_[k].forward; ++stage) turns_.push_back({k, stage, part});
-        if (!edges_.leaves_rest || k + 1 < segment_.end || part < last_part) finish(k, part);
+      for (int sub_batch = 0; sub_batch < overlap_.sub_batches; ++sub_batch) {
+        for (int stage = 1; stage + 1 < sublayers_[k].forward; ++stage) turns_.push_back({k, stage, sub_batch});
+        if (!edges_.leaves_rest || k + 1 < segment_.end || sub_batch < last_sub_batch) finish(k, sub_batch);
       }
     }
-    for (int part = 1; part < overlap_.parts; ++part) {
-      if (edges_.closes) start(segment_.end, part);
+    for (int sub_batch = 1; sub_batch < overlap_.sub_batches; ++sub_batch) {
+      if (edges_.closes) start(segment_.end, sub_batch);
     }
     return std::move(turns_);
   }
 
  private:
-  void start(std::size_t k, int part) {
-    if (k < segment_.end || edges_.closes) turns_.push_back({k, 0, part});
+  void start(std::size_t k, int sub_batch) {
+    if (k < segment_.end || edges_.closes) turns_.push_back({k, 0, sub_batch});
   }
   /// The last stage, and the first one of what comes next.
-  void finish(std::size_t k, int part) {
+  void finish(std::size_t k, int sub_batch) {
     const auto start_next = [&] {
-      if (part + 1 < overlap_.parts)
-        start(k, part + 1);
+      if (sub_batch + 1 < overlap_.sub_batches)
+        start(k, sub_batch + 1);
       else
         start(k + 1, 0);
     };
-    const bool early = overlap_.parts > 1 && overlap_.gathers_rows;
+    const bool early = overlap_.sub_batches > 1 && overlap_.gathers_rows;
     if (early) start_next();
-    if (!edges_.stops_early || k + 1 < segment_.end) turns_.push_back({k, sublayers_[k].forward - 1, part});
+    if (!edges_.stops_early || k + 1 < segment_.end) turns_.push_back({k, sublayers_[k].forward - 1, sub_batch});
     if (!early) start_next();
   }
 
@@ -86,8 +86,8 @@ std::vector<Turn> backward_order(std::span<const StageCounts> sublayers, const O
 
 std::vector<Segment> make_segments(std::span<const StageCounts> sublayers, const Overlap& overlap, Again& again) {
   for (RecomputedRange& range : again.ranges) {
-    const Segment part{range.begin, range.end, false, {}, {}};
-    range.forward = ForwardOrder(sublayers, overlap, part, {.stops_early = true}).make();
+    const Segment whole{range.begin, range.end, false, {}, {}};
+    range.forward = ForwardOrder(sublayers, overlap, whole, {.stops_early = true}).make();
   }
   std::vector<Segment> segments;
   const bool captures = std::ranges::any_of(sublayers, &StageCounts::captured);
@@ -98,7 +98,7 @@ std::vector<Segment> make_segments(std::span<const StageCounts> sublayers, const
     segments.back().end = k + 1;
   }
   const auto hands_on = [&](std::size_t i) {  // segment i to the next
-    return overlap.parts > 1 && i + 1 < segments.size() && segments[i].captured && segments[i + 1].captured;
+    return overlap.sub_batches > 1 && i + 1 < segments.size() && segments[i].captured && segments[i + 1].captured;
   };
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Edges edges{i > 0 && hands_on(i - 1), hands_on(i), i + 1 == segments.size()};

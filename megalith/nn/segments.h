@@ -7,12 +7,12 @@
 
 namespace megalith::nn {
 
-/// One entry of the order in which the parts of a microbatch pass through sublayers: a stage of one of them. The
-/// first forward stage begins with the seam before the sublayer; past the last sublayer it is the closing seam alone.
+/// One entry of the order in which sub-microbatches pass through sublayers: a stage of one of them. The first forward
+/// stage begins with the seam before the sublayer; past the last sublayer it is the closing seam alone.
 struct Turn {
   std::size_t sublayer = 0;
   int stage = 0;
-  int part = 0;  ///< forward; backward passes know no parts
+  int sub_batch = 0;  ///< forward; backward passes know no sub-microbatches
   bool operator==(const Turn&) const = default;
 };
 // In place of a backward stage, before a sublayer's first one:
@@ -44,8 +44,8 @@ struct StageCounts {
 
 /// How communication overlaps with compute.
 struct Overlap {
-  int parts = 1;              ///< of a microbatch, in forward passes
-  bool gathers_rows = false;  ///< rows enter sublayers by messages (sequence parallelism)
+  int sub_batches = 1;        ///< of a microbatch, in forward passes
+  bool gathers_rows = false;  ///< an all-gather brings rows to each sublayer (sequence parallelism)
 };
 
 /// What backward computes again.
@@ -58,10 +58,10 @@ struct Again {
 /// its layer, and where capture begins or ends within a layer. The seam between two segments belongs to the second, the
 /// closing one to the last.
 ///
-/// Forward, part 1's communication runs beside part 0's compute and the reverse: a sublayer's last stage of one part is
-/// followed by the middle stages of the other. Where gathering is a message too, the other part's gather starts before
-/// the last stage, beside which it runs. Between two captured segments that follow each other, the last part's last
-/// stage moves into the second, so that its message runs beside that one's first GEMM.
+/// Forward, the communication of one sub-microbatch overlaps with the compute of the other: a sublayer's last stage of
+/// one is followed by the middle stages of the other. With sequence parallelism the other's gather starts before that
+/// last stage and overlaps with it. Between two captured segments that follow each other, the last stage of the last
+/// sub-microbatch moves into the second segment, so that its message overlaps with that one's first GEMM.
 ///
 /// Backward, a sublayer's last stage comes after the first stage of the next, whose gather it hides; where nothing is
 /// gathered, before it. What is computed again comes right before the first stage of the first sublayer that reads it;

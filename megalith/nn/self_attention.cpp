@@ -32,18 +32,18 @@ SelfAttention::SelfAttention(const std::string& name, const AttentionSpec& spec,
       again_(options.recompute.again(RecomputeModule::attention)) {}
 
 void SelfAttention::first_gemm(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const {
-  first_.forward(ex, saved.first, microbatch.part);
+  first_.forward(ex, saved.first, microbatch.sub_batch);
 }
 
 void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const {
   auto& kept = static_cast<Saved&>(saved);
-  const Part& part = microbatch.part;
+  const SubBatch& sub_batch = microbatch.sub_batch;
   const Tensor& qkv = kept.first.y;
-  part.make(ex, kept.last.x, {qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
-  part.make(ex, kept.log_sum_exp, {microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(qkv.dtype()));
-  ops::attention_forward(ex, {.qkv = part.of(qkv),
-                              .out = part.of(kept.last.x),
-                              .log_sum_exp = part.of(kept.log_sum_exp),
+  sub_batch.make(ex, kept.last.x, {qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
+  sub_batch.make(ex, kept.log_sum_exp, {microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(qkv.dtype()));
+  ops::attention_forward(ex, {.qkv = sub_batch.of(qkv),
+                              .out = sub_batch.of(kept.last.x),
+                              .log_sum_exp = sub_batch.of(kept.log_sum_exp),
                               .batch = microbatch.samples(),
                               .seq_len = microbatch.seq_len,
                               .num_heads = heads_,
@@ -55,7 +55,7 @@ void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, Base::Sav
 void SelfAttention::backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx,
                                      Base::Saved& saved) const {
   auto& kept = static_cast<Saved&>(saved);
-  EnteredBackward& entered = kept.entered;
+  BackwardInRegion& entered = kept.entered;
   if (again_) local_work(ex, microbatch, kept);
   const Tensor d_attended = ex.tensor(kept.last.x.shape(), dx.dtype());
   entered.d_out.messages.wait(ex);

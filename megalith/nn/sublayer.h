@@ -16,8 +16,8 @@ class Sublayer {
   };
   /// Input and output of a backward pass.
   struct Gradients {
-    SummedGrad dy;  ///< [O, H], of the output
-    Tensor dx;      ///< [O, H], of the input; overwritten by the middle stages
+    GradWithBias dy;  ///< [O, H], of the output
+    Tensor dx;        ///< [O, H], of the input; overwritten by the middle stages
   };
 
   virtual ~Sublayer() = default;
@@ -25,7 +25,7 @@ class Sublayer {
 
   /// At least 2. The first gathers the rows of x; the last ends with the reduction of the output.
   virtual int num_forward_stages() const = 0;
-  /// Of microbatch.part. x [O, H], the whole microbatch's, is read by the first stage; it stays until backward.
+  /// Of microbatch.sub_batch. x [O, H], the whole microbatch's, is read by the first stage; it stays until backward.
   virtual InFlight forward(Exec& ex, const Microbatch& microbatch, int stage, const Tensor& x, Saved& saved) const = 0;
   /// [O, H], before the bias.
   virtual const Tensor& output(const Saved& saved) const = 0;
@@ -49,7 +49,7 @@ class TensorParallelSublayer : public Sublayer {
   struct Saved : Sublayer::Saved {
     ColumnParallelLinear::Saved first;
     RowParallelLinear::Saved last;
-    EnteredBackward entered;  ///< from the first backward stage to the last
+    BackwardInRegion entered;  ///< from the first backward stage to the last
   };
   int num_forward_stages() const final { return 3; }
   InFlight forward(Exec& ex, const Microbatch& microbatch, int stage, const Tensor& x,
@@ -65,7 +65,7 @@ class TensorParallelSublayer : public Sublayer {
   TensorParallelSublayer(ColumnParallelLinear first, RowParallelLinear last)
       : first_(std::move(first)), last_(std::move(last)) {}
 
-  /// The first GEMM of microbatch.part, whose rows have been gathered.
+  /// The first GEMM of microbatch.sub_batch, whose rows have been gathered.
   virtual void first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const = 0;
   /// From its result to last.x, what the last GEMM reads.
   virtual void local_work(Exec& ex, const Microbatch& microbatch, Saved& saved) const = 0;

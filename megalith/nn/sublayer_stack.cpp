@@ -31,7 +31,7 @@ SublayerStack::SublayerStack(const TensorParallel& tp, std::vector<Entry> entrie
   }
   seams_.emplace_back(tp_, before, std::nullopt);
   again_ = {recomputed_ranges(recompute), recompute.again(RecomputeModule::norms)};
-  segments_ = make_segments(counts, {tp_.parts(), tp_.shares_rows()}, again_);
+  segments_ = make_segments(counts, {tp_.sub_batches(), tp_.is_sequence_parallel()}, again_);
 }
 
 std::vector<RecomputedRange> SublayerStack::recomputed_ranges(const RecomputeConfig& recompute) const {
@@ -55,7 +55,7 @@ SublayerStack::Saved SublayerStack::make_saved() const {
     return Pass{std::vector<Seam::Saved>(seams_.size()),
                 std::vector<std::unique_ptr<Sublayer::Saved>>(sublayers_.size())};
   };
-  Saved saved{empty(), empty(), std::vector<SummedGrad>(seams_.size())};
+  Saved saved{empty(), empty(), std::vector<GradWithBias>(seams_.size())};
   for (std::size_t k = 0; k < sublayers_.size(); ++k) saved.first.sublayers[k] = sublayers_[k]->make_saved();
   for (const RecomputedRange& range : again_.ranges) {
     for (std::size_t k = range.begin; k < range.end; ++k) saved.again.sublayers[k] = sublayers_[k]->make_saved();
@@ -81,11 +81,11 @@ Tensor SublayerStack::forward(Exec& ex, const Microbatch& microbatch, const Tens
 void SublayerStack::run_forward(Exec& ex, const Microbatch& microbatch, std::span<const Turn> turns,
                                 const Tensor& output, Pass& pass, LayerEvents* events,
                                 std::optional<std::size_t> again_from) const {
-  std::array<InFlight, kMostParts> in_flight;  // of each part
-  Microbatch part = microbatch;
+  std::array<InFlight, kMaxSubBatches> in_flight;  // of each part
+  Microbatch sub_batch = microbatch;
   for (const auto [k, stage, index] : turns) {
     InFlight& message = in_flight[static_cast<std::size_t>(index)];
-    part.part = {index, tp_.parts()};
+    sub_batch.sub_batch = {index, tp_.sub_batches()};
     message.wait(ex);
     const bool closing = k == sublayers_.size(), first = stage == 0 && index == 0;
     if (!closing) {
@@ -93,12 +93,12 @@ void SublayerStack::run_forward(Exec& ex, const Microbatch& microbatch, std::spa
       ex.set_layer(layers_[k]);
     }
     if (stage == 0 && again_from == k) {
-      seams_[k].norm_again(ex, part, pass.seams[k]);
+      seams_[k].norm_again(ex, sub_batch, pass.seams[k]);
     } else if (stage == 0) {
       if (first && k > 0) pass.seams[k].x = closing && output ? output : alike(ex, pass.seams[k - 1].x);
-      run_seam(ex, part, k, pass);
+      run_seam(ex, sub_batch, k, pass);
     }
-    if (!closing) message = sublayers_[k]->forward(ex, part, stage, pass.seams[k].y, *pass.sublayers[k]);
+    if (!closing) message = sublayers_[k]->forward(ex, sub_batch, stage, pass.seams[k].y, *pass.sublayers[k]);
   }
   for (InFlight& message : in_flight) message.wait(ex);
 }
@@ -122,7 +122,7 @@ void SublayerStack::compute_again(Exec& ex, const Microbatch& microbatch, const 
   ex.set_layer(layers_[k]);
 }
 
-Tensor SublayerStack::backward(Exec& ex, const Microbatch& microbatch, const SummedGrad& dy, const Tensor& dx,
+Tensor SublayerStack::backward(Exec& ex, const Microbatch& microbatch, const GradWithBias& dy, const Tensor& dx,
                                Saved& saved, LayerEvents* events, const SegmentGraphs& graphs) const {
   saved.grads.back() = dy;
   for (std::size_t i = segments_.size(); i-- > 0;) {
@@ -139,10 +139,10 @@ Tensor SublayerStack::backward(Exec& ex, const Microbatch& microbatch, const Sum
 void SublayerStack::run_backward(Exec& ex, const Microbatch& microbatch, const Segment& segment, const Tensor& dx,
                                  Saved& saved, LayerEvents* events) const {
   Tensor d_normed;  // of what the sublayer in hand has read
-  for (const auto [k, stage, part] : segment.backward) {
+  for (const auto [k, stage, sub_batch] : segment.backward) {
     const Sublayer& sublayer = *sublayers_[k];
     const int last = sublayer.num_backward_stages() - 1;
-    const SummedGrad& after = saved.grads[k + 1];
+    const GradWithBias& after = saved.grads[k + 1];
     ex.set_layer(layers_[k]);
     if (stage < 0) {
       compute_again(ex, microbatch, {k, stage}, saved);
@@ -155,7 +155,7 @@ void SublayerStack::run_backward(Exec& ex, const Microbatch& microbatch, const S
     if (stage > 0 && stage < last) grads.dx = d_normed;
     sublayer.backward(ex, microbatch, stage, grads, *kept.sublayers[k]);
     if (stage + 1 == last) {
-      SummedGrad& before = saved.grads[k];
+      GradWithBias& before = saved.grads[k];
       before = {k == 0 && dx ? dx : alike(ex, after.grad), seams_[k].bias_grad()};
       seams_[k].backward(ex, d_normed, after.grad, kept.seams[k], before);
     }

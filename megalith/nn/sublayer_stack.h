@@ -50,8 +50,8 @@ class SublayerStack {
   /// A graph leaves out the host's part of its segment, so what crosses a segment's edge is found here.
   struct Saved {
     Pass first;
-    Pass again;                     ///< of the recomputed ranges alone, from the second pass
-    std::vector<SummedGrad> grads;  ///< of the stream at each seam: made by backward
+    Pass again;                       ///< of the recomputed ranges alone, from the second pass
+    std::vector<GradWithBias> grads;  ///< of the stream at each seam: made by backward
 
     /// What backward reads.
     Pass& of_backward(std::size_t k) { return again.sublayers[k] ? again : first; }
@@ -67,11 +67,11 @@ class SublayerStack {
   /// where that is undefined, and returned. `events` may be null.
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& output, Saved& saved,
                  LayerEvents* events = nullptr, const SegmentGraphs& graphs = {}) const;
-  /// The row_sums for the op that makes backward's dy.
+  /// The bias_grad for the op that makes backward's dy.
   Tensor output_bias_grad() const { return seams_.back().bias_grad(); }
   /// dy [O, H], of the result. The gradient of x is written to dx [O, H], or to new memory where that is undefined, and
   /// returned. Adds to all parameters' gradients. `events` may be null.
-  Tensor backward(Exec& ex, const Microbatch& microbatch, const SummedGrad& dy, const Tensor& dx, Saved& saved,
+  Tensor backward(Exec& ex, const Microbatch& microbatch, const GradWithBias& dy, const Tensor& dx, Saved& saved,
                   LayerEvents* events = nullptr, const SegmentGraphs& graphs = {}) const;
 
  private:

@@ -25,18 +25,19 @@ ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_si
 }
 
 void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y) const {
-  const Tensor sums = tp_.before_leaving(ex, y);
+  const Tensor sums = tp_.region_sums(ex, y);
   ops::embedding_forward(
       ex, {.ids = ids, .table = table_.value, .y = sums, .first_id = vocab_.first_id, .vocab_size = vocab_.vocab_size});
-  tp_.leave(ex, sums, y, kWholeMicrobatch).wait(ex);
-  tp_.for_runs(microbatch, dropout_, [&](const Part& run, const ops::Dropout& dropout) {
+  tp_.from_region(ex, sums, y, kWholeMicrobatch).wait(ex);
+  tp_.for_runs(microbatch, dropout_, [&](const SubBatch& run, const ops::Dropout& dropout) {
     ops::add_position(ex, {.x = run.of(y), .position = position_.value, .y = run.of(y), .dropout = dropout});
   });
 }
 
 void VocabParallelEmbedding::backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids,
                                              const Tensor& dy) const {
-  TensorParallel::Entered d_sum = tp_.enter(ex, tp_.through_dropout(ex, microbatch, dropout_, dy), kWholeMicrobatch);
+  TensorParallel::InRegion d_sum =
+      tp_.to_region(ex, tp_.through_dropout(ex, microbatch, dropout_, dy), kWholeMicrobatch);
   d_sum.messages.wait(ex);
   ops::position_backward(ex, d_sum.x, position_.grad);
   ops::embedding_backward(ex, {.ids = ids, .dy = d_sum.x, .table_grad = table_.grad, .first_id = vocab_.first_id});

@@ -112,7 +112,7 @@ AttentionBuild attention_build() {
 
 bool is_for_attention_library(const AttentionShape& shape, const AttentionBuild& build) {
   return (build.has_cudnn || !build.has_cuda) && (shape.dtype == DType::bf16 || shape.dtype == DType::f16) &&
-         shape.dropout == 0 && shape.seq_len > 1 && shape.head_dim % 8 == 0 && shape.head_dim <= kMostHeadDimOnGpu;
+         shape.dropout == 0 && shape.seq_len > 1 && shape.head_dim % 8 == 0 && shape.head_dim <= kMaxHeadDimOnGpu;
 }
 
 AttentionWay attention_way(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {

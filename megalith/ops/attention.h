@@ -6,7 +6,7 @@
 namespace megalith::ops {
 
 /// D that a head may have on a GPU: the widest tile of our own kernels, and of the library's.
-inline constexpr Index kMostHeadDimOnGpu = 256;
+inline constexpr Index kMaxHeadDimOnGpu = 256;
 
 /// Causal self-attention over the heads of this rank: softmax(Q K^T / sqrt(D)) V with dropout on the probabilities.
 ///   qkv [B*S, A*3*D]: per token, per head: q, k, v of D each; out [B*S, A*D]; log_sum_exp [B, A, S] (f64 for f64

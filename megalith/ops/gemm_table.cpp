@@ -57,7 +57,7 @@ ordered_json to_json(const GemmProblem& problem, const GemmAlgorithm& algorithm)
           {"transpose_b", problem.transpose_b == Transpose::yes},
           {"accumulate", problem.write == Write::accumulate},
           {"epilogue", name_of(problem.epilogue)},
-          {"left_free", problem.left_free},
+          {"left_free", problem.sm_margin},
           {"alignment", problem.alignment},
           {"algorithm", parts}};
 }
@@ -67,9 +67,9 @@ ordered_json to_json(const GemmProblem& problem, const GemmAlgorithm& algorithm)
 }
 
 Index extent_from(const JsonField& field) {
-  constexpr Index kMost = std::numeric_limits<std::int32_t>::max();
+  constexpr Index kMax = std::numeric_limits<std::int32_t>::max();
   const Index extent = field.integer();
-  if (extent < 1 || extent > kMost) refuse(field, extent, str("must be from 1 to ", kMost));
+  if (extent < 1 || extent > kMax) refuse(field, extent, str("must be from 1 to ", kMax));
   return extent;
 }
 
@@ -96,10 +96,10 @@ std::int32_t alignment_from(const JsonField& field) {
   return static_cast<std::int32_t>(bytes);
 }
 
-std::int32_t left_free_from(const JsonField& field) {
-  constexpr std::int64_t kMost = 1 << 16;
+std::int32_t sm_margin_from(const JsonField& field) {
+  constexpr std::int64_t kMax = 1 << 16;
   const std::int64_t count = field.integer();
-  if (count < 0 || count > kMost) refuse(field, count, str("must be from 0 to ", kMost));
+  if (count < 0 || count > kMax) refuse(field, count, str("must be from 0 to ", kMax));
   return static_cast<std::int32_t>(count);
 }
 
@@ -114,7 +114,7 @@ GemmProblem problem_from(const JsonField& field) {
           .transpose_b = transpose("transpose_b"),
           .write = field.at("accumulate").boolean() ? Write::accumulate : Write::overwrite,
           .epilogue = epilogue_from(field.at("epilogue")),
-          .left_free = left_free_from(field.at("left_free")),
+          .sm_margin = sm_margin_from(field.at("left_free")),
           .alignment = alignment_from(field.at("alignment"))};
 }
 

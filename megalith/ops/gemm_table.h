@@ -23,7 +23,7 @@ struct GemmProblem {
   Transpose transpose_a = Transpose::no, transpose_b = Transpose::no;
   Write write = Write::overwrite;
   GemmEpilogue epilogue = GemmEpilogue::none;
-  std::int32_t left_free = 0;    ///< multiprocessors, for communication beside it
+  std::int32_t sm_margin = 0;    ///< multiprocessors, for communication beside it
   std::int32_t alignment = 256;  ///< bytes, of every operand
   auto operator<=>(const GemmProblem&) const = default;
 };

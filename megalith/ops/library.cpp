@@ -14,7 +14,7 @@ Index library_workspace_bytes(Device device) { return device == Device::cuda ? c
 void start_libraries(Exec& ex, int multiprocessors_for_communication) {
   if constexpr (build::has_cuda) {
     if (ex.device() == Device::cpu) return;
-    cuda::leave_multiprocessors(ex, multiprocessors_for_communication);
+    cuda::set_sm_margin(ex, multiprocessors_for_communication);
     cuda::prepare_cross_entropy();
     cuda::prepare_gelu_product(ex);
   }

@@ -11,7 +11,7 @@ namespace megalith::ops {
 /// Part of the memory plan.
 Index library_workspace_bytes(Device device);
 /// Starts those libraries for `ex`, which takes that memory now rather than at the first product. Products
-/// Beside::communication (matmul.h) leave so many multiprocessors free.
+/// SmMargin::communication (matmul.h) leave so many multiprocessors free.
 void start_libraries(Exec& ex, int multiprocessors_for_communication = 0);
 
 /// The library behind the CPU's f32 products: "oneDNN 2.6.0"; empty in a build without it.

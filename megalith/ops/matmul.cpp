@@ -21,9 +21,9 @@ void check_options(const Matmul& args, Index m, Index n) {
     expect_like(args.bias, {n}, args.a.dtype(), "matmul.bias");
     if (args.write == Write::accumulate) throw ShapeError("[matmul] bias: needs Write::overwrite");
   }
-  if (args.row_sums) {
-    expect_like(args.row_sums, {m}, statistics_dtype(args.a.dtype()), "matmul.row_sums");
-    if (args.transpose_a == Transpose::no) throw ShapeError("[matmul] row_sums: needs transpose_a");
+  if (args.bias_grad) {
+    expect_like(args.bias_grad, {m}, statistics_dtype(args.a.dtype()), "matmul.bias_grad");
+    if (args.transpose_a == Transpose::no) throw ShapeError("[matmul] bias_grad: needs transpose_a");
   }
 }
 
@@ -39,24 +39,24 @@ void matmul(Exec& ex, const Matmul& args) {
   expect_like(args.a, a_transposed ? Shape{k, m} : Shape{m, k}, dtype, "matmul.a");
   expect_like(args.b, b_transposed ? Shape{n, k} : Shape{k, n}, dtype, "matmul.b");
   check_options(args, m, n);
-  const Tensor parts = args.row_sums ? column_sum_parts(ex, args.a, cuda::row_parts(args.a.dim(0))) : Tensor();
+  const Tensor parts = args.bias_grad ? column_sum_parts(ex, args.a, cuda::row_parts(args.a.dim(0))) : Tensor();
   const auto on_cpu = [args, parts]<class T>() {
     cpu::matmul<T>(args);
-    if (args.row_sums) cpu::bias_backward<T>(args.a, args.row_sums, parts);
+    if (args.bias_grad) cpu::bias_backward<T>(args.a, args.bias_grad, parts);
   };
   const auto on_gpu = [args, parts](auto& exec, auto stream) { cuda::matmul(exec, stream, args, parts); };
   if (args.write == Write::accumulate) {
     run_float(ex,
               {.name = "matmul",
-               .reads = {args.a, args.b, args.c, args.row_sums},
-               .writes = {args.c, args.row_sums},
+               .reads = {args.a, args.b, args.c, args.bias_grad},
+               .writes = {args.c, args.bias_grad},
                .scratch = parts},
               dtype, on_cpu, on_gpu);
   } else {
     run_float(ex,
               {.name = "matmul",
-               .reads = {args.a, args.b, args.bias, args.row_sums},
-               .writes = {args.c, args.row_sums},
+               .reads = {args.a, args.b, args.bias, args.bias_grad},
+               .writes = {args.c, args.bias_grad},
                .scratch = parts},
               dtype, on_cpu, on_gpu);
   }

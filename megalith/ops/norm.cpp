@@ -59,16 +59,16 @@ void layer_norm_backward(Exec& ex, const LayerNormBackward& args) {
   expect_like(args.dx, {tokens, hidden}, dtype, "layer_norm_backward.dx");
   expect_like(args.gamma_grad, {hidden}, stat_dtype, "layer_norm_backward.gamma_grad");
   expect_like(args.beta_grad, {hidden}, stat_dtype, "layer_norm_backward.beta_grad");
-  if (args.dx_sums) expect_like(args.dx_sums, {hidden}, stat_dtype, "layer_norm_backward.dx_sums");
+  if (args.bias_grad) expect_like(args.bias_grad, {hidden}, stat_dtype, "layer_norm_backward.bias_grad");
   const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(tokens) : cuda::row_parts(tokens);
-  const Index sums = ex.device() == Device::cuda && args.dx_sums ? 3 : 2;
+  const Index sums = ex.device() == Device::cuda && args.bias_grad ? 3 : 2;
   const Tensor parts = ex.tensor({blocks, sums, hidden}, stat_dtype);
   run_float(
       ex,
       {.name = "layer_norm_backward",
        .reads = {args.dy, args.x, args.gamma, args.mean, args.rstd, args.residual, args.gamma_grad, args.beta_grad,
-                 args.dx_sums},
-       .writes = {args.dx, args.gamma_grad, args.beta_grad, args.dx_sums},
+                 args.bias_grad},
+       .writes = {args.dx, args.gamma_grad, args.beta_grad, args.bias_grad},
        .scratch = parts},
       dtype, [args, parts]<class T>() { cpu::layer_norm_backward<T>(args, parts); },
       [args, parts](auto&, auto stream) { cuda::layer_norm_backward(stream, args, parts); });

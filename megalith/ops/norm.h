@@ -4,7 +4,7 @@
 namespace megalith::ops {
 
 /// Columns that a norm's row may have on a GPU: a block of 1024 threads, of 16 columns each, keeps it in registers.
-inline constexpr Index kMostNormColumnsOnGpu = 16384;
+inline constexpr Index kMaxNormColumnsOnGpu = 16384;
 
 /// y = (x - mean) * rstd * gamma + beta per row, rstd = 1/sqrt(var + eps), var the mean square deviation.
 /// Statistics are f64 for f64 tensors and f32 otherwise. Source: Ba et al. 2016, arXiv:1607.06450.
@@ -28,14 +28,14 @@ void residual_layer_norm(Exec& ex, const ResidualLayerNorm& args);
 
 /// The whole way back in one pass: dx = d(loss)/dx, plus `residual` when that is given (the gradient that flows past
 /// the norm); gamma_grad [H] += sum_t dy * xhat; beta_grad [H] += sum_t dy, both f32 (f64 for f64), rows summed in
-/// fixed blocks. dx may be dy or residual. Where dx is the gradient of a sum that a bias went into, dx_sums is that
-/// bias's: += sum_t dx, with the bits of Matmul::row_sums, which would read dx once more.
+/// fixed blocks. dx may be dy or residual. Where dx is the gradient of a sum that a bias went into, bias_grad is that
+/// bias's: += sum_t dx, with the bits of Matmul::bias_grad, which would read dx once more.
 struct LayerNormBackward {
   Tensor dy, x, gamma, mean, rstd;  // in   [T, H], [T, H], [H], [T], [T]
   Tensor residual;                  // in   [T, H] or undefined
   Tensor dx;                        // out  [T, H]
   Tensor gamma_grad, beta_grad;     // out, accumulated
-  Tensor dx_sums = {};              // out, accumulated [H]; may be undefined
+  Tensor bias_grad = {};            // out, accumulated [H]; may be undefined
 };
 void layer_norm_backward(Exec& ex, const LayerNormBackward& args);
 

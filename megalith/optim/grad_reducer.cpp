@@ -51,9 +51,9 @@ void GradReducer::send(Exec& ex, std::size_t b) {
   const Bucket& bucket = params_.buckets()[b];
   progress.sent = true;
   if (data_.size() == 1) return;
-  progress.haste = has_layers_left() ? comm::Haste::beside_work : comm::Haste::alone;
+  progress.priority = has_layers_left() ? comm::Priority::beside_work : comm::Priority::alone;
   progress.sum = comm::reduce_scatter(ex, data_, params_.part(params_.grads(), bucket),
-                                      params_.own_shard(params_.grads(), bucket), comm::Reduce::sum, progress.haste);
+                                      params_.own_shard(params_.grads(), bucket), comm::Reduce::sum, progress.priority);
   if (!is_joined(b)) gather(ex, b);
 }
 
@@ -61,7 +61,7 @@ void GradReducer::gather(Exec& ex, std::size_t b) {
   if (params_.is_sharded() || data_.size() == 1) return;
   const Bucket& bucket = params_.buckets()[b];
   progress_[b].shards = comm::all_gather(ex, data_, params_.own_shard(params_.grads(), bucket),
-                                         params_.part(params_.grads(), bucket), progress_[b].haste);
+                                         params_.part(params_.grads(), bucket), progress_[b].priority);
 }
 
 bool GradReducer::is_joined(std::size_t b) const {
@@ -75,7 +75,7 @@ comm::Pending GradReducer::join(Exec& ex, std::size_t b) const {
   const Tensor own = params_.own_shard(params_.grads(), bucket);
   const comm::Group& replicas = *progress_[b].replicas;
   if (grid::is_partial_in_copy(bucket.placement))
-    return comm::all_reduce(ex, replicas, own, comm::Reduce::sum, comm::Haste::alone);
+    return comm::all_reduce(ex, replicas, own, comm::Reduce::sum, comm::Priority::alone);
   return comm::broadcast(ex, replicas, own, kOwner);
 }
 

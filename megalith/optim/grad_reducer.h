@@ -9,10 +9,10 @@ namespace megalith::optim {
 
 /// Sums a buffer's gradients over the ranks that hold the same parameters. Over its reduction group (data-parallel
 /// ranks) they go bucket by bucket, each as soon as the step's last backward has passed its layers, so that on GPUs
-/// most of the sum runs beside the rest of that backward (comm::Haste; little is left beside the last layers' bucket):
-/// a reduce-scatter leaves every rank the sum of its shard of the bucket, and an all-gather brings it the others'
-/// unless the optimizer is sharded, which needs its own only; the rest of the bucket is then undefined. The two ways
-/// take the same sums.
+/// most of the sum runs beside the rest of that backward (comm::Priority; little is left beside the last layers'
+/// bucket): a reduce-scatter leaves every rank the sum of its shard of the bucket, and an all-gather brings it the
+/// others' unless the optimizer is sharded, which needs its own only; the rest of the bucket is then undefined. The two
+/// ways take the same sums.
 ///
 /// Ranks of one model copy that hold the same parameters (grid::replica_group) must end with the same bits. Between the
 /// two calls, when the last backward is over, shards of such buckets are therefore
@@ -47,7 +47,7 @@ class GradReducer {
   struct Progress {
     std::size_t layers_done = 0;
     bool sent = false;
-    comm::Haste haste = comm::Haste::alone;
+    comm::Priority priority = comm::Priority::alone;
     comm::Pending sum, join, shards;
     std::optional<comm::Group> replicas{};  ///< that hold the bucket, too, in the model copy; the same in every step
   };

@@ -62,13 +62,13 @@ void Executor::allocate(MemoryLedger& ledger) {
 
 void Executor::run(Exec& ex, Stage& stage) {
   for (const LoweredAction& action : schedule_.actions) run_action(ex, stage, action);
-  ex.set_place({});
+  ex.set_call_site({});
 }
 
 void Executor::run_action(Exec& ex, Stage& stage, const LoweredAction& action) {
   const std::size_t flow = at(action.flow);
   const auto buffer = static_cast<std::size_t>(action.buffer);
-  ex.set_place({.chunk = action.chunk, .microbatch = action.microbatch, .phase = phase_of(action.act)});
+  ex.set_call_site({.chunk = action.chunk, .microbatch = action.microbatch, .phase = phase_of(action.act)});
   switch (action.act) {
     case Act::set_step_state:
       return stage.set_step_state(ex, action.chunk, action.microbatch, action.slot);

@@ -56,7 +56,7 @@ std::string words(const char* style, int x, int y, const std::string& text) {
 
 std::string title(const pipeline::ScheduleShape& shape, int stage, std::size_t passes) {
   std::string text = str("Stage ", stage, " of ", shape.num_stages, ": the order in which graphs are recorded and run");
-  if (passes > kMostPictureColumns) text += str(", the first ", kMostPictureColumns, " of ", passes, " passes");
+  if (passes > kMaxPictureColumns) text += str(", the first ", kMaxPictureColumns, " of ", passes, " passes");
   return text;
 }
 
@@ -65,7 +65,7 @@ std::string title(const pipeline::ScheduleShape& shape, int stage, std::size_t p
 std::string capture_picture(const pipeline::ScheduleShape& shape, int stage, const LoweredSchedule& lowered) {
   const std::vector<LoweredAction> passes = captured_passes(shape, lowered);
   const std::vector<std::string> rows = row_names(lowered);
-  const int columns = std::min(static_cast<int>(passes.size()), kMostPictureColumns);
+  const int columns = std::min(static_cast<int>(passes.size()), kMaxPictureColumns);
   const int label_width = 7 * static_cast<int>(rows.front().size()) + kMargin;
   const int left = kMargin + label_width;
   const int width = std::max(left + columns * kCell + kMargin, 640);

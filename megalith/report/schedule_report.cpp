@@ -27,7 +27,7 @@ using pipeline::ScheduleShape;
 using pipeline::Simulation;
 using pipeline::StageResult;
 
-constexpr Index kMostWork = Index{1} << 18;
+constexpr Index kMaxWork = Index{1} << 18;
 constexpr int kForwardCost = 1, kBackwardCost = 2;  // of a microbatch on a stage, as simulate() has them
 
 void require_printable(const ScheduleShape& shape) {
@@ -35,8 +35,8 @@ void require_printable(const ScheduleShape& shape) {
   check_shape(shape, problems);
   if (problems.empty()) {
     const Index work = Index{total_work(shape)} * shape.num_stages;
-    problems.require(work <= kMostWork, "parallel.pp * chunks * num_microbatches", work,
-                     str("must be at most ", kMostWork,
+    problems.require(work <= kMaxWork, "parallel.pp * chunks * num_microbatches", work,
+                     str("must be at most ", kMaxWork,
                          " to be printed; a schedule repeats itself, so try fewer "
                          "microbatches"));
   }

@@ -9,7 +9,7 @@
 
 namespace megalith {
 
-std::string describe(const Place& place) {
+std::string describe(const CallSite& place) {
   std::string text;
   const auto add = [&text](const char* what, Index number) {
     if (number >= 0) text += str(", ", what, ' ', number);
@@ -39,7 +39,7 @@ void Exec::end() {
 
 Tensor Exec::tensor(const Shape& shape, DType dtype) {
   const Index bytes = bytes_of(shape, dtype);
-  if (recording_ != nullptr) return {nullptr, shape, dtype, recording_->add_tensor(bytes, place_.layer)};
+  if (recording_ != nullptr) return {nullptr, shape, dtype, recording_->add_tensor(bytes, call_site_.layer)};
   std::byte* data = nullptr;
   if (phase_ != nullptr) {
     if (next_tensor_ >= phase_->tensors.size() || phase_->tensors[next_tensor_].bytes != bytes) {
@@ -85,7 +85,7 @@ void Exec::set_tracer(Tracer* tracer) {
 
 void Exec::begin_capture(Capture& capture) {
   if (recording_ != nullptr || capture_ != nullptr) throw InternalError("[Exec::begin_capture] one is under way");
-  capture.follow(place_, device_);
+  capture.follow(call_site_, device_);
   if (tracer_ != nullptr) capture.refuse("Exec::set_tracer", "ops inside a graph cannot be timed one by one");
   if constexpr (build::has_cuda) {
     if (device_ == Device::cuda) cuda::begin_capture(stream_.get());
@@ -122,7 +122,7 @@ void Exec::check_capture(const OpInfo& op) const {
 void Exec::refuse_change(const char* where, const std::string& what) const {
   constexpr const char* kRule = ": a phase must run as it was recorded";
   if (capture_ != nullptr) capture_->refuse(where, what + kRule);
-  throw InternalError(str("[", where, "] ", what, describe(place_), kRule));
+  throw InternalError(str("[", where, "] ", what, describe(call_site_), kRule));
 }
 
 }  // namespace megalith

@@ -36,13 +36,13 @@ struct PhaseExtent {
 };
 
 /// Where in a step an op stands, for messages and traces; -1: nowhere in particular.
-struct Place {
+struct CallSite {
   int chunk = -1, microbatch = -1;
   Index layer = -1;  ///< of the model
   StepPhase phase = StepPhase::other;
 };
 /// ", chunk 0, microbatch 1, layer 3", with what is known.
-std::string describe(const Place& place);
+std::string describe(const CallSite& place);
 
 /// The one way to get memory and to run anything. The same layer code is recorded once (nothing executes: this yields
 /// sizes, lifetimes and the plan), then runs with the planned addresses in the same order. Without a plan (unit tests,
@@ -86,7 +86,7 @@ class Exec {
   /// Runs ops in the middle of a planned phase that are no part of it, as in some of its runs only. They are not
   /// recorded and must not ask for tensors.
   template <class Ops>
-  void aside(Ops&& ops) {
+  void unplanned(Ops&& ops) {
     if (recording_ != nullptr) return;
     const PhasePlan* phase = std::exchange(phase_, nullptr);
     ops();
@@ -122,7 +122,7 @@ class Exec {
   void execute(const char* name, Kernel&& kernel, OpKind kind = OpKind::local) {
     ++ops_run_;
     if (tracer_ != nullptr) {
-      tracer_->begin(name, kind == OpKind::local ? place_.phase : StepPhase::communication, stream_.get());
+      tracer_->begin(name, kind == OpKind::local ? call_site_.phase : StepPhase::communication, stream_.get());
     }
     kernel(*this, stream_.get());
     if (tracer_ != nullptr) tracer_->end(stream_.get());
@@ -142,7 +142,7 @@ class Exec {
       ops();
       return end_capture();
     } catch (Error& error) {
-      capture.put_place(error);
+      capture.put_call_site(error);
       abandon_capture();
       throw;
     } catch (...) {
@@ -174,9 +174,9 @@ class Exec {
   Tracer* tracer() const { return tracer_; }
 
   /// What comes from here on belongs there.
-  void set_place(const Place& place) { place_ = place; }
-  void set_layer(Index layer) { place_.layer = layer; }
-  const Place& place() const { return place_; }
+  void set_call_site(const CallSite& site) { call_site_ = site; }
+  void set_layer(Index layer) { call_site_.layer = layer; }
+  const CallSite& call_site() const { return call_site_; }
 
   /// Ops run so far: says where in a step something happens.
   std::uint64_t ops_run() const { return ops_run_; }
@@ -214,7 +214,7 @@ class Exec {
   OwnedStream stream_;
   Recording* recording_ = nullptr;
   Tracer* tracer_ = nullptr;
-  Place place_;
+  CallSite call_site_;
   Capture* capture_ = nullptr;
   GraphComparison* comparison_ = nullptr;
   const PhasePlan* phase_ = nullptr;

@@ -48,7 +48,7 @@ class CapturedOps {
     Tensor scratch = {};
     OpKind kind = OpKind::local;
     bool of_host = true;  ///< asked for by code, and not put in by the Exec itself
-    Place place = {};
+    CallSite place = {};
     Capture::Call call = {};  ///< on the CPU
   };
   void add(Op op) { ops_.push_back(std::move(op)); }
@@ -128,7 +128,7 @@ Capture::Capture(std::string name, std::vector<std::span<const std::byte>> memor
       begun_s_(monotonic_s()) {}
 
 std::string Capture::where() const {
-  return str("[capture] ", name_, place_ == nullptr ? "" : describe(*place_), ": ",
+  return str("[capture] ", name_, call_site_ == nullptr ? "" : describe(*call_site_), ": ",
              op_ == nullptr ? "" : str(op_, ": "));
 }
 
@@ -136,7 +136,7 @@ void Capture::refuse(std::string_view what, std::string_view why) const {
   throw InternalError(str(where(), what, ": ", why));
 }
 
-void Capture::put_place(Error& error) const {
+void Capture::put_call_site(Error& error) const {
   if (std::string_view(error.what()).starts_with("rank ") || dynamic_cast<const AbortedError*>(&error) != nullptr)
     return;  // another rank's
   if (std::string_view(error.what()).find("[capture] ") == std::string_view::npos) error.put_in_front(where());
@@ -166,7 +166,7 @@ void Capture::add(const OpInfo& op, Call call) {
              .writes = op.writes,
              .scratch = op.scratch,
              .kind = op.kind,
-             .place = *place_,
+             .place = *call_site_,
              .call = std::move(call)});
 }
 
@@ -193,7 +193,7 @@ Graph Capture::end(Device device, Stream stream) {
 GraphComparison::GraphComparison(const Graph& graph, std::string name)
     : captured_(*graph.ops_), name_(std::move(name)) {}
 
-void GraphComparison::refuse(const Place& place, std::string_view op, std::string_view what) const {
+void GraphComparison::refuse(const CallSite& place, std::string_view op, std::string_view what) const {
   throw InternalError(str("[graph] ", name_, describe(place), ", op ", next_ + 1, " (", op, "): ", what));
 }
 
@@ -210,18 +210,19 @@ void GraphComparison::run(Exec& ex, const OpInfo& op, const Capture::Call& call)
   const std::vector<CapturedOps::Op>& ops = captured_.all();
   while (next_ < ops.size() && !ops[next_].of_host) ++next_;
   if (next_ == ops.size() || std::string_view(ops[next_].name) != op.name) {
-    refuse(ex.place(), op.name,
+    refuse(ex.call_site(), op.name,
            str("the graph has ", next_ == ops.size() ? "nothing" : ops[next_].name,
                " there: a graph keeps the path of its capture, so what the host runs may not follow data"));
   }
   const auto expect_same = [&](std::span<const Tensor> now, std::span<const Tensor> captured) {
     if (now.size() != captured.size())
-      refuse(ex.place(), op.name, str("it has ", now.size(), " tensors, captured were ", captured.size()));
+      refuse(ex.call_site(), op.name, str("it has ", now.size(), " tensors, captured were ", captured.size()));
     for (std::size_t i = 0; i < now.size(); ++i) {
       if (now[i].shape() != captured[i].shape() || now[i].dtype() != captured[i].dtype())
-        refuse(ex.place(), op.name, str("a tensor of shape ", now[i].shape(), ", captured was ", captured[i].shape()));
+        refuse(ex.call_site(), op.name,
+               str("a tensor of shape ", now[i].shape(), ", captured was ", captured[i].shape()));
       if (now[i].raw() != captured[i].raw())
-        refuse(ex.place(), op.name,
+        refuse(ex.call_site(), op.name,
                str("a tensor of shape ", now[i].shape(), " lies at another address than when captured"));
     }
   };
@@ -253,7 +254,7 @@ void GraphComparison::compare_results(Exec& ex, std::size_t place, const Capture
   ex.execute(captured.name, call);
   if (contents() != launched) {
     refuse(
-        ex.place(), captured.name,
+        ex.call_site(), captured.name,
         "gives another result than when captured: what changes from step to step must come from memory, not by value");
   }
 }

@@ -19,7 +19,7 @@ class CapturedOps;
 class Error;
 class Exec;
 struct OpInfo;
-struct Place;
+struct CallSite;
 
 /// What graphs hold, and what making them took.
 struct GraphStats {
@@ -99,13 +99,13 @@ class Capture final : public CaptureGuard {
   /// Another for each capture of the process, from 1: what was begun within one can tell it from later ones.
   std::uint64_t number() const { return number_; }
   /// Puts the place in front of an error of captured code that does not say it, unless it is another rank's.
-  void put_place(Error& error) const;
+  void put_call_site(Error& error) const;
   bool in_op() const override { return op_ != nullptr; }
 
   // For Exec.
   /// Of that device's work; from here on messages name where `place` then is.
-  void follow(const Place& place, Device device) {
-    place_ = &place;
+  void follow(const CallSite& place, Device device) {
+    call_site_ = &place;
     device_ = device;
   }
   void check(const OpInfo& op) const;
@@ -130,7 +130,7 @@ class Capture final : public CaptureGuard {
   std::uint64_t number_;
   std::vector<std::span<const std::byte>> memory_;
   std::shared_ptr<CapturedOps> ops_;
-  const Place* place_ = nullptr;
+  const CallSite* call_site_ = nullptr;
   const char* op_ = nullptr;
   GraphStats stats_;
   double begun_s_;
@@ -152,7 +152,7 @@ class GraphComparison {
   void run(Exec& ex, const OpInfo& op, const Capture::Call& call);
 
  private:
-  [[noreturn]] void refuse(const Place& place, std::string_view op, std::string_view what) const;
+  [[noreturn]] void refuse(const CallSite& place, std::string_view op, std::string_view what) const;
   void compare_results(Exec& ex, std::size_t place, const Capture::Call& call) const;
 
   const CapturedOps& captured_;

@@ -102,9 +102,9 @@ Index memory_in_use(Device device);
 Index memory_left(Device device);
 /// The calling thread works on this GPU from here on. `gpus`: those that threads of this process use, if they are to
 /// reach each other's memory; those of them that can may touch what this thread takes by allocate() from here on, where
-/// it is kLeastShared or more at a time. Nothing to do on the CPU.
+/// it is kMinShared or more at a time. Nothing to do on the CPU.
 void use(Device device, int index, std::span<const int> gpus = {});
-inline constexpr Index kLeastShared = Index{1} << 20;
+inline constexpr Index kMinShared = Index{1} << 20;
 /// The GPUs that may touch what the calling thread takes from here on, its own among them.
 std::span<const int> sharers();
 

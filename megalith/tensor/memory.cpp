@@ -46,7 +46,7 @@ Buffer MemoryLedger::take(std::string_view first, Index first_bytes, std::string
   memory_.emplace_back(memory);
   const auto add = [this](std::string_view owner, std::span<std::byte> piece) {
     note(owner, static_cast<Index>(piece.size()));
-    if (!piece.empty()) pieces_.push_back({std::string(owner), piece});
+    if (!piece.empty()) blocks_.push_back({std::string(owner), piece});
   };
   add(first, memory.first(static_cast<std::size_t>(first_bytes)));
   add(second, memory.subspan(static_cast<std::size_t>(first_bytes)));

@@ -57,17 +57,17 @@ class MemoryLedger {
   /// may lie across their border.
   const std::vector<std::span<const std::byte>>& memory() const { return memory_; }
   /// The same memory, owner by owner.
-  struct Piece {
+  struct Block {
     std::string owner;
     std::span<std::byte> memory;
   };
-  const std::vector<Piece>& pieces() const { return pieces_; }
+  const std::vector<Block>& blocks() const { return blocks_; }
 
  private:
   Device device_;
   BytesByOwner by_owner_;
   std::vector<std::span<const std::byte>> memory_;
-  std::vector<Piece> pieces_;
+  std::vector<Block> blocks_;
 };
 
 }  // namespace megalith

@@ -7,7 +7,7 @@ namespace megalith {
 
 Index bytes_of(const Shape& shape, DType dtype) {
   const std::optional<Index> elements = shape.checked_numel();
-  if (!elements || *elements > kMostBytes / size_of(dtype)) {
+  if (!elements || *elements > kMaxBytes / size_of(dtype)) {
     throw ShapeError(str("[tensor] shape ", shape, " of ", name_of(dtype), ": must take at most 2^48 bytes"));
   }
   return *elements * size_of(dtype);

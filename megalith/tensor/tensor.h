@@ -11,9 +11,9 @@
 
 namespace megalith {
 
-/// Bytes of a tensor. Throws ShapeError for a negative size or more than kMostBytes: no sum of planned sizes, and no
+/// Bytes of a tensor. Throws ShapeError for a negative size or more than kMaxBytes: no sum of planned sizes, and no
 /// index into one, then overflows.
-inline constexpr Index kMostBytes = Index{1} << 48;
+inline constexpr Index kMaxBytes = Index{1} << 48;
 Index bytes_of(const Shape& shape, DType dtype);
 
 /// Which planned tensor a view belongs to; kExternal for memory that lives outside a step's plan.

@@ -56,7 +56,7 @@ std::string value_in(const Facts& facts, std::string_view key) {
 
 /// One line per key in which some rank differs from rank 0; the first of them.
 std::string differences(const std::vector<Facts>& everybody) {
-  constexpr int kMostLines = 8;
+  constexpr int kMaxLines = 8;
   std::vector<std::string> keys;
   for (const Facts& facts : everybody) {
     for (const auto& [key, value] : facts) {
@@ -76,10 +76,10 @@ std::string differences(const std::vector<Facts>& everybody) {
       others.add(static_cast<int>(rank));
     }
     if (others.empty()) continue;
-    if (++lines <= kMostLines)
+    if (++lines <= kMaxLines)
       text += str("\n  ", key, " = ", theirs, " on ", others.text(), ", ", of_first, " on rank 0");
   }
-  if (lines > kMostLines) text += str("\n  and ", lines - kMostLines, " more");
+  if (lines > kMaxLines) text += str("\n  and ", lines - kMaxLines, " more");
   return text;
 }
 

@@ -23,8 +23,8 @@ void Engine::allocate(InitialValues values) {
   memory_.start();
   replays_.emplace(world(), exec());
   memory_.take(values);
-  program_.allocate(kMostStarted);
-  outcomes_memory_ = Buffer(kMostStarted * kOutcomeBytes, device, Side::host);
+  program_.allocate(kMaxStarted);
+  outcomes_memory_ = Buffer(kMaxStarted * kOutcomeBytes, device, Side::host);
   for (Started& started : under_way_) started.done = Event(device);
   if (device == Device::cuda)
     memory_.warm_up([this] { program_.warm_up_collectives(); }, [this] { program_.warm_up_passes(); });
@@ -75,7 +75,7 @@ StepReport Engine::step(const model::BatchSource& source, const Progress& progre
 }
 
 void Engine::start_step(const model::BatchSource& source, const Progress& progress, const AskRequests& ask) {
-  if (steps_started() == kMostStarted) throw InternalError("[Engine::start_step] too many steps are under way");
+  if (steps_started() == kMaxStarted) throw InternalError("[Engine::start_step] too many steps are under way");
   world().check_health();
   const comm::HostWait waiting(world());
   stage().load(exec(), nn::Mode::train, source, progress.samples,
@@ -83,7 +83,7 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
                memory_.scalars().optimizer_state);
   graphs_.run_step(progress.step + 1, ask);
 
-  const Index place = started_++ % kMostStarted;
+  const Index place = started_++ % kMaxStarted;
   Started& started = under_way_[static_cast<std::size_t>(place)];
   started.step = progress.step + 1;
   exec().copy(outcomes_memory_.data() + place * kOutcomeBytes, memory_.scalars().outcome.raw(),
@@ -93,7 +93,7 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
 
 StepReport Engine::finish_step() {
   if (steps_started() == 0) throw InternalError("[Engine::finish_step] no step is under way");
-  const Index place = finished_++ % kMostStarted;
+  const Index place = finished_++ % kMaxStarted;
   const Started& started = under_way_[static_cast<std::size_t>(place)];
   world().wait_for(started.done);
   ops::StepOutcome outcome;

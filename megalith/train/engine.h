@@ -36,7 +36,7 @@ class Engine {
   /// By owner, what allocate() took and, under the names of measured_owners(), what it saw the libraries take.
   const BytesByOwner& taken_bytes() const { return memory_.ledger().by_owner(); }
   /// Where that lies, without the libraries'.
-  std::span<const MemoryLedger::Piece> taken_memory() const { return memory_.ledger().pieces(); }
+  std::span<const MemoryLedger::Block> taken_memory() const { return memory_.ledger().blocks(); }
 
   /// Where the plan chooses_gemms(): every product's algorithm, the same on all ranks, from rank 0's `known` tables or
   /// timed (agree_on_gemms). Between allocate() and the first step, after which nothing is chosen any more; without it
@@ -50,7 +50,7 @@ class Engine {
   StepReport step(const model::BatchSource& source, const Progress& progress, Stop stop);
 
   /// step() in two halves: start_step() hands the work to the device, finish_step() waits for the oldest step started
-  /// and throws what step() throws. On a GPU kMostStarted steps may be under way, so that the device never waits for
+  /// and throws what step() throws. On a GPU kMaxStarted steps may be under way, so that the device never waits for
   /// the host; once a step has failed, those started after it change nothing.
   void start_step(
       const model::BatchSource& source, const Progress& progress, const AskRequests& ask = [] { return Requests{}; });
@@ -58,10 +58,10 @@ class Engine {
   /// Steps from graphs that were compared with eager ones (graphs.check), and found equal.
   Index steps_checked() const { return graphs_.steps_checked(); }
   int steps_started() const { return static_cast<int>(started_ - finished_); }
-  static constexpr int kMostStarted = 2;
+  static constexpr int kMaxStarted = 2;
   /// How many may be under way while the next is handed over: none on the CPU, where a step is done when it has
   /// started.
-  int steps_ahead() const { return memory_.plan().device == Device::cpu ? 0 : kMostStarted - 1; }
+  int steps_ahead() const { return memory_.plan().device == Device::cpu ? 0 : kMaxStarted - 1; }
 
   /// Mean loss over the targets of the first `samples` samples of a source that have one, without dropout, in whole
   /// batches: past them the source must give targets without a loss. With no step under way. Collective.
@@ -98,7 +98,7 @@ class Engine {
   GraphRunner graphs_;
   ops::GemmTable gemm_table_;
   Buffer outcomes_memory_;  // host, one StepOutcome for every step under way
-  std::array<Started, kMostStarted> under_way_;
+  std::array<Started, kMaxStarted> under_way_;
   Index started_ = 0, finished_ = 0;
   std::optional<comm::WatchedReplays> replays_;  // last: it ends before what they touch
 };

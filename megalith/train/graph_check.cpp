@@ -74,7 +74,7 @@ void GraphCheck::require_memory() const {
   if (plan_.graphs.mode == capture::GraphMode::none || plan_.graphs.check_steps == 0) return;
   const bool has_witness = plan_.graphs.mode == capture::GraphMode::layers;
   const std::string lack = lack_of_host_memory(
-      world_, capture::MemoryCopy::host_bytes(compared()) + (has_witness ? capture::PieceWitness::host_bytes() : 0),
+      world_, capture::MemoryCopy::host_bytes(compared()) + (has_witness ? capture::SegmentWitness::host_bytes() : 0),
       str("graphs.check = ", plan_.graphs.check_steps),
       "run fewer ranks on a host, a smaller model or train.micro_batch, or graphs.check = 0");
   if (!lack.empty()) throw ConfigError(lack);
@@ -89,10 +89,10 @@ GraphCheck::Checked GraphCheck::turn(Index runs_before) const {
   return plan_.device == Device::cpu ? Checked::results : Checked::calls;
 }
 
-std::vector<MemoryLedger::Piece> GraphCheck::compared() const {
-  std::vector<MemoryLedger::Piece> pieces;
-  std::ranges::copy_if(ledger_.pieces(), std::back_inserter(pieces),
-                       [](const MemoryLedger::Piece& piece) { return piece.owner != kScratchOwner; });
+std::vector<MemoryLedger::Block> GraphCheck::compared() const {
+  std::vector<MemoryLedger::Block> pieces;
+  std::ranges::copy_if(ledger_.blocks(), std::back_inserter(pieces),
+                       [](const MemoryLedger::Block& piece) { return piece.owner != kScratchOwner; });
   return pieces;
 }
 

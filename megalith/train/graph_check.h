@@ -8,7 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/capture/memory_copy.h"
-#include "megalith/capture/piece_witness.h"
+#include "megalith/capture/segment_witness.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/runtime/graph_cache.h"
@@ -29,8 +29,8 @@ struct RunName {
 void meet(comm::World& world, Exec& ex, const char* when);
 
 /// graphs.check: the first runs after the capture are compared with eager ones, bit for bit: all memory at the end, and
-/// where layers have graphs also what each of these has left right behind it (PieceWitness). Takes a copy of memory in
-/// host memory from the first checked run on until it is told that they are over (MemoryCopy).
+/// where layers have graphs also what each of these has left right behind it (SegmentWitness). Takes a copy of memory
+/// in host memory from the first checked run on until it is told that they are over (MemoryCopy).
 class GraphCheck {
  public:
   /// `ledger`: whose memory but the scratch is compared; in scratch libraries keep counters whose last values follow
@@ -66,7 +66,7 @@ class GraphCheck {
   }
 
  private:
-  std::vector<MemoryLedger::Piece> compared() const;
+  std::vector<MemoryLedger::Block> compared() const;
   void run_twice(Exec& ex, const RunName& name, const std::function<void(Via)>& run);
   /// What of all that differs a step writes first.
   std::optional<capture::MemoryCopy::Difference> first_difference(Exec& ex);
@@ -79,7 +79,7 @@ class GraphCheck {
   std::function<MemoryNames()> names_;
   // No local: to give host memory back may wait for the GPU, which after an error waits for other ranks.
   std::optional<capture::MemoryCopy> copy_;
-  std::optional<capture::PieceWitness> witness_;  // with graphs of layers
+  std::optional<capture::SegmentWitness> witness_;  // with graphs of layers
 };
 
 }  // namespace megalith::train

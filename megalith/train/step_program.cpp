@@ -44,7 +44,7 @@ void StepProgram::passes() {
   model::GptStage& stage = memory_.stage();
   stage.begin(ex);
   memory_.train_executor().run(ex, stage);
-  ex.set_place({.phase = StepPhase::optimizer});  // until update() ends
+  ex.set_call_site({.phase = StepPhase::optimizer});  // until update() ends
   sum_squares([&](std::size_t buffer, std::size_t bucket) { stage.await_grads(ex, buffer, bucket); });
 }
 
@@ -105,7 +105,7 @@ void StepProgram::update() {
                                     .outcome = scalars.outcome,
                                     .rules = rules_});
   update_parameters();
-  memory_.exec().set_place({});
+  memory_.exec().set_call_site({});
 }
 
 void StepProgram::evaluate() {

@@ -341,7 +341,7 @@ class Run {
   void refuse_hopeless(Index step, const StepReport& result) {
     const double smallest = plan_.train.scaling.smallest;
     hopeless_ = result.skipped && result.loss_scale <= smallest ? hopeless_ + 1 : 0;
-    if (hopeless_ < kMostHopeless) return;
+    if (hopeless_ < kMaxHopeless) return;
     throw NonFiniteError(str("[step ", step, "] the last ", hopeless_,
                              " steps were not finite at train.loss_scale_min = ", smallest,
                              ": parameters stay those of step ", step - hopeless_,
@@ -467,7 +467,7 @@ class Run {
   std::optional<MetricsLog> metrics_;
   std::optional<EventFile> events_;
   ProgressLine line_;
-  static constexpr Index kMostHopeless = 20;
+  static constexpr Index kMaxHopeless = 20;
   Index hopeless_ = 0;  ///< steps in a row
   static constexpr Index kUntraced = 2, kTracedSteps = 3;
   Index first_traced_ = 0;

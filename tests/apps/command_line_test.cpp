@@ -439,7 +439,7 @@ TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
     const nlohmann::json roof = rows[0];
     rows.erase(0);
     EXPECT_EQ(roof.at("name"), "roof: copy");
-    EXPECT_EQ(roof.at("carrier"), "a plain copy");
+    EXPECT_EQ(roof.at("transport"), "a plain copy");
     EXPECT_EQ(roof.at("bytes"), 16384);
     EXPECT_EQ(roof.at("share_of_roof"), 1);
     const double roof_rate = roof.at("bytes").get<double>() / roof.at("seconds").get<double>();
@@ -448,7 +448,7 @@ TEST(CommandLine, BenchCollectivesMeasuresEachOnTheTransportOfTheRun) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const auto& [name, factor] = wanted[i / 3];
       EXPECT_EQ(rows[i].at("name"), name);
-      EXPECT_EQ(rows[i].at("carrier"), transport);
+      EXPECT_EQ(rows[i].at("transport"), transport);
       const double bytes = rows[i].at("bytes").get<double>(), seconds = rows[i].at("seconds").get<double>();
       EXPECT_EQ(bytes, kBytes[i % 3]);
       EXPECT_GT(seconds, 0);
@@ -476,25 +476,25 @@ TEST(CommandLine, BenchCollectivesSaysWhatCarriedACall) {
 
 TEST(CommandLine, BenchCollectivesOnAGpuAndItsPeerMeasuresWhatCarriesTraining) {
   if (run_shell("megalith doctor").out.find("GPU 1") == std::string::npos) GTEST_SKIP() << "needs two GPUs";
-  const auto carriers = [](const std::string& options) {
+  const auto transports = [](const std::string& options) {
     const Finished got = run_shell(
         "megalith bench collectives --device cuda --ranks 2 --min 64K --max 4M --factor 64 --rounds 3 --format json " +
         options);
     EXPECT_EQ(got.code, 0) << got.err;
     std::vector<std::string> found;
     for (const nlohmann::json& row : nlohmann::json::parse(got.out))
-      found.push_back(row.at("carrier").get<std::string>());
+      found.push_back(row.at("transport").get<std::string>());
     return found;
   };
   for (const std::string dtype : {"f32", "bf16"}) {
-    const std::vector<std::string> got = carriers("--dtype " + dtype);
+    const std::vector<std::string> got = transports("--dtype " + dtype);
     if (got.front() != "a plain copy") GTEST_SKIP() << "needs GPUs that reach each other's memory";
     EXPECT_THAT(got, ::testing::ElementsAre("a plain copy", "nccl", "copy engines",  // all_reduce of 64 KiB, of 4 MiB
                                             "nccl", "kernels that meet",             // reduce_scatter
                                             "nccl", "kernels that meet",             // all_gather
                                             "nccl", "nccl",                          // broadcast
                                             "nccl", "copy engines"));                // send_recv
-    const std::vector<std::string> by_kernels = carriers("--transfers kernels --dtype " + dtype);
+    const std::vector<std::string> by_kernels = transports("--transfers kernels --dtype " + dtype);
     EXPECT_EQ(std::ranges::count(by_kernels, "nccl"), 10);
   }
 }

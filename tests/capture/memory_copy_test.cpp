@@ -35,7 +35,7 @@ class MemoryCopyTest : public ::testing::Test {
   MemoryLedger ledger_{Device::cpu};
   Buffer small_ = ledger_.take("parameters", 64, "scratch", 192);
   Buffer large_ = ledger_.take("activations", kLarge);
-  MemoryCopy copy_{Device::cpu, ledger_.pieces()};  // one for all comparisons
+  MemoryCopy copy_{Device::cpu, ledger_.blocks()};  // one for all comparisons
 };
 
 TEST_F(MemoryCopyTest, WhatAStepWritesFirstIsNamed) {
@@ -87,7 +87,7 @@ TEST_F(MemoryCopyTest, AGraphThatTookAValueByValueIsFound) {
 }
 
 TEST_F(MemoryCopyTest, TakesWhatItSays) {
-  EXPECT_EQ(MemoryCopy::host_bytes(ledger_.pieces()), 256 + kLarge + (Index{16} << 20));
+  EXPECT_EQ(MemoryCopy::host_bytes(ledger_.blocks()), 256 + kLarge + (Index{16} << 20));
 }
 
 TEST_F(MemoryCopyTest, ANameOutsideThePlanIsAnError) {

@@ -73,7 +73,7 @@ class TouchedMemoryTest : public ::testing::Test {
   }
 
   Tensor tensor(std::string_view owner, Index offset, Index count = 4) const {
-    const auto& pieces = ledger_.pieces();
+    const auto& pieces = ledger_.blocks();
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       if (pieces[i].owner == owner) return buffers_[i].view({count}, DType::f64, offset);
     }
@@ -122,7 +122,7 @@ class TouchedMemoryTest : public ::testing::Test {
     for (const int microbatch : {0, 1}) {
       for (const int layer : {1, 0}) backward(graphs, microbatch, layer, in_backward);
     }
-    return touched_memory(graphs, ledger_.pieces());
+    return touched_memory(graphs, ledger_.blocks());
   }
 
   static std::size_t owner(std::string_view name) {
@@ -203,7 +203,7 @@ TEST_F(TouchedMemoryTest, RefusesABackwardWithoutItsForward) {
   backward(graphs, 0, 0);
   backward(graphs, 0, 0);
   try {
-    touched_memory(graphs, ledger_.pieces());
+    touched_memory(graphs, ledger_.blocks());
     FAIL();
   } catch (const InternalError& error) {
     EXPECT_STREQ(error.what(), "[graphs] chunk 0, instance 0, layer 0: a backward without its forward");

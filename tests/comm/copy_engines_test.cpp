@@ -20,7 +20,7 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/peer/mailbox.h"
-#include "megalith/comm/peer/stream_words.h"
+#include "megalith/comm/peer/stream_signals.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/gpu_pretence.h"
 
@@ -113,7 +113,7 @@ enum class Calls : std::uint8_t { eager, captured };
 /// More than a piece, and no multiple of what a thread or a copy takes; captured, each call is a graph of its own,
 /// launched once.
 template <class T>
-void sums_and_gathers(World& world, Calls calls, Haste haste) {
+void sums_and_gathers(World& world, Calls calls, Priority priority) {
   Exec ex(Device::cuda);
   const Group group = all_ranks(world, "sums");
   const WatchedReplays replays(world, ex);
@@ -131,26 +131,26 @@ void sums_and_gathers(World& world, Calls calls, Haste haste) {
 
   for (const Index count : {Index{1} << 20, pieces + 12345}) {
     const Tensor x = put<T>(ex, count, [&](Index i) { return number<T>(rank, i); });
-    run([&] { all_reduce(ex, group, x, Reduce::sum, haste).wait(ex); });
+    run([&] { all_reduce(ex, group, x, Reduce::sum, priority).wait(ex); });
     expect_at<T>(ex, x, "all_reduce", [&](Index i) { return sum_of<T>(n, i); });
   }
   const Tensor in = put<T>(ex, part * n, [&](Index i) { return number<T>(rank, i); });
   const Tensor own_part(in.data<T>() + rank * part, {part}, in.dtype());
   const Tensor out = ex.tensor({part}, in.dtype());
-  run([&] { reduce_scatter(ex, group, in, out, Reduce::sum, haste).wait(ex); });
+  run([&] { reduce_scatter(ex, group, in, out, Reduce::sum, priority).wait(ex); });
   const auto sum_of_part = [&](Index i) { return sum_of<T>(n, rank * part + i); };
   expect_at<T>(ex, out, "reduce_scatter", sum_of_part);
-  run([&] { reduce_scatter(ex, group, in, own_part, Reduce::sum, haste).wait(ex); });
+  run([&] { reduce_scatter(ex, group, in, own_part, Reduce::sum, priority).wait(ex); });
   expect_at<T>(ex, own_part, "reduce_scatter in place", sum_of_part);
 
   const auto of_all = [&](Index i) { return number<T>(static_cast<int>(i / part), i % part); };
   const Tensor own = put<T>(ex, part, [&](Index i) { return number<T>(rank, i); });
   const Tensor gathered = ex.tensor({part * n}, in.dtype());
-  run([&] { all_gather(ex, group, own, gathered, haste).wait(ex); });
+  run([&] { all_gather(ex, group, own, gathered, priority).wait(ex); });
   expect_at<T>(ex, gathered, "all_gather", of_all);
   const Tensor place = put<T>(ex, part * n, [&](Index i) { return i / part == rank ? of_all(i) : T{}; });
   const Tensor own_place(place.data<T>() + rank * part, {part}, in.dtype());
-  run([&] { all_gather(ex, group, own_place, place, haste).wait(ex); });
+  run([&] { all_gather(ex, group, own_place, place, priority).wait(ex); });
   expect_at<T>(ex, place, "all_gather in place", of_all);
 }
 
@@ -221,7 +221,7 @@ class Replayed {
   }
   void launch() { graph_->launch(); }
   /// Its sum alone, outside of graphs.
-  void sum() { all_reduce(ex, sums_, x, Reduce::sum, Haste::alone).wait(ex); }
+  void sum() { all_reduce(ex, sums_, x, Reduce::sum, Priority::alone).wait(ex); }
   cudaStream_t stream() const { return cuda::native(ex.stream()); }
 
  private:
@@ -294,13 +294,14 @@ void sum_in_every_way(const std::function<void(const std::function<void(World&)>
     if (device::sharers().size() < gpus) throw InternalError("tensors are out of the other members' reach");
   });
   for (const Calls calls : {Calls::eager, Calls::captured}) {
-    for (const Haste haste : {Haste::awaited, Haste::beside_work, Haste::alone})
-      run([=](World& world) { sums_and_gathers<float>(world, calls, haste); });
+    for (const Priority priority : {Priority::awaited, Priority::beside_work, Priority::alone})
+      run([=](World& world) { sums_and_gathers<float>(world, calls, priority); });
   }
-  for (const Haste haste : {Haste::beside_work, Haste::alone}) {  // by copy engines, and by kernels that meet
-    run([=](World& world) { sums_and_gathers<double>(world, Calls::eager, haste); });
-    run([=](World& world) { sums_and_gathers<bfloat16>(world, Calls::eager, haste); });
-    run([=](World& world) { sums_and_gathers<float16>(world, Calls::eager, haste); });
+  for (const Priority priority :
+       {Priority::beside_work, Priority::alone}) {  // by copy engines, and by kernels that meet
+    run([=](World& world) { sums_and_gathers<double>(world, Calls::eager, priority); });
+    run([=](World& world) { sums_and_gathers<bfloat16>(world, Calls::eager, priority); });
+    run([=](World& world) { sums_and_gathers<float16>(world, Calls::eager, priority); });
   }
 }
 
@@ -335,19 +336,19 @@ class RanksThatShareGpus : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Ranks, RanksThatShareGpus, testing::Values(2, 3, 4, 8), testing::PrintToStringParamName());
 
 TEST_P(RanksThatShareGpus, SumInAscendingRankOrderAndRoundOnce) {
-  sum_in_every_way([&](const auto& body) { run(kMostRanksAGpu, body); });
+  sum_in_every_way([&](const auto& body) { run(kMaxRanksAGpu, body); });
 }
 TEST_P(RanksThatShareGpus, SumWhereTensorsAreOutOfReach) {
   if (device::num_gpus() == 0) GTEST_SKIP() << "needs a GPU";
-  const auto body = [](World& world) { sums_and_gathers<float>(world, Calls::eager, Haste::awaited); };
+  const auto body = [](World& world) { sums_and_gathers<float>(world, Calls::eager, Priority::awaited); };
   EXPECT_NO_THROW(run_peer_ranks(GetParam(), body, InReach::mailboxes));
 }
 // No machine at hand has GPUs that reach each other over PCIe.
 TEST_P(RanksThatShareGpus, GoByFlushingCopiesOverPcieOrNotAtAll) {
   if (device::num_gpus() == 0) GTEST_SKIP() << "needs a GPU";
   const auto body = [](World& world) {
-    sums_and_gathers<float>(world, Calls::eager, Haste::awaited);
-    if (world.size() <= kMostSendingRanksAGpu) messages(world);
+    sums_and_gathers<float>(world, Calls::eager, Priority::awaited);
+    if (world.size() <= kMaxSendingRanksAGpu) messages(world);
   };
   device::pretend({.links_are_pcie = true});
   if (can_flush()) {
@@ -357,8 +358,8 @@ TEST_P(RanksThatShareGpus, GoByFlushingCopiesOverPcieOrNotAtAll) {
   }
   device::pretend({});
 }
-TEST_P(RanksThatShareGpus, CarryMessages) { run(kMostSendingRanksAGpu, messages); }
-TEST_P(RanksThatShareGpus, RepeatInAGraph) { run(kMostSendingRanksAGpu, replayed); }
+TEST_P(RanksThatShareGpus, CarryMessages) { run(kMaxSendingRanksAGpu, messages); }
+TEST_P(RanksThatShareGpus, RepeatInAGraph) { run(kMaxSendingRanksAGpu, replayed); }
 
 }  // namespace
 }  // namespace megalith::comm

@@ -28,7 +28,7 @@ class Rank {
   template <class Ops>
   Graph captured(Ops&& ops) {
     Capture capture("training", {bytes(mine_), bytes(theirs_)});
-    ex.set_place({.microbatch = 1, .layer = 3});
+    ex.set_call_site({.microbatch = 1, .layer = 3});
     Graph graph = ex.captured(capture, ops);
     graph.prepare(ex);
     return graph;

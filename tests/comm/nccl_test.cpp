@@ -212,22 +212,22 @@ TEST(GpusOfRanks, AreOnePerRank) {
 }
 
 /// A rank on `host` that sees these GPUs, in this order: one a letter.
-Place place(std::string_view host, std::string_view gpus) {
-  Place made;
+RankGpus place(std::string_view host, std::string_view gpus) {
+  RankGpus made;
   std::ranges::copy(host, made.host.begin());
   for (const char gpu : gpus) made.gpus[static_cast<std::size_t>(made.num_gpus++)].fill(static_cast<std::byte>(gpu));
   return made;
 }
 
 /// The GPUs that these ranks take, each by its number among those that the rank sees.
-std::vector<int> chosen_by_all(const std::vector<Place>& places) {
+std::vector<int> chosen_by_all(const std::vector<RankGpus>& places) {
   std::vector<int> chosen;
   for (std::size_t rank = 0; rank < places.size(); ++rank) chosen.push_back(choose_gpu(places, static_cast<int>(rank)));
   return chosen;
 }
 
 /// Why they cannot have a GPU each: what every one of them is told.
-std::string refusal_of(const std::vector<Place>& places) {
+std::string refusal_of(const std::vector<RankGpus>& places) {
   std::set<std::string> texts;
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     try {
@@ -242,8 +242,8 @@ std::string refusal_of(const std::vector<Place>& places) {
 }
 
 TEST(GpusOfRanks, AreCountedOnEachHost) {
-  std::vector<Place> places = {place("a", "xy"), place("b", "uvw"), place("b", "uvw"), place("a", "xy"),
-                               place("b", "uvw")};
+  std::vector<RankGpus> places = {place("a", "xy"), place("b", "uvw"), place("b", "uvw"), place("a", "xy"),
+                                  place("b", "uvw")};
   EXPECT_EQ(chosen_by_all(places), (std::vector<int>{0, 0, 1, 1, 2}));
   places.push_back(place("a", "xy"));
   EXPECT_EQ(refusal_of(places),

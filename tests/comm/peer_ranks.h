@@ -17,6 +17,6 @@ enum class InReach : std::uint8_t { mailboxes, tensors };
 void run_peer_ranks(int size, const std::function<void(World&)>& body, InReach in_reach = InReach::tensors);
 
 /// Ranks that may share a GPU: each queue of the GPU holds one stream, and one that waits holds up the others in it.
-inline constexpr int kMostRanksAGpu = 8, kMostSendingRanksAGpu = 4;
+inline constexpr int kMaxRanksAGpu = 8, kMaxSendingRanksAGpu = 4;
 
 }  // namespace megalith::comm

@@ -21,8 +21,8 @@ class ForwardingChannel : public Channel {
   int multiprocessors() const override { return inner().multiprocessors(); }
   bool sums_in_rank_order() const override { return inner().sums_in_rank_order(); }
   Stream stream_of(Ticket ticket) const override { return inner().stream_of(ticket); }
-  std::string_view carrier_of(const Call& call, Stream stream) const override {
-    return inner().carrier_of(call, stream);
+  std::string_view transport_of(const Call& call, Stream stream) const override {
+    return inner().transport_of(call, stream);
   }
   Ticket all_reduce(const Call& call, void* data, Stream stream) override {
     return inner().all_reduce(call, data, stream);

@@ -109,7 +109,7 @@ TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
   EXPECT_EQ(to_toml(again.as_config()), text);
   EXPECT_TRUE(again.sequence_parallel);
   EXPECT_EQ(again.timeout_s, 2.5);
-  EXPECT_EQ(again.transfers, comm::Carrier::kernels);
+  EXPECT_EQ(again.transfers, comm::Transport::kernels);
   EXPECT_EQ(again.optimizer.lr, 1.5e-4);
   EXPECT_EQ(again.stage_layers, (std::vector<Index>{2, 1, 1, 0}));
   EXPECT_EQ(again.data.train[0], "a \"quoted\" name.txt");
@@ -129,11 +129,11 @@ TEST(Recipe, TheOptimizerIsDistributedWhenAsked) {
 }
 
 TEST(Recipe, LargeMessagesGoByCopyEnginesUnlessAskedOtherwise) {
-  const auto carrier = [](const std::vector<std::string>& settings) {
+  const auto transport = [](const std::vector<std::string>& settings) {
     return resolve(parse_recipe(kSmall, "r.toml", settings)).transfers;
   };
-  EXPECT_EQ(carrier({}), comm::Carrier::copy_engines);
-  EXPECT_EQ(carrier({"parallel.transfers=kernels"}), comm::Carrier::kernels);
+  EXPECT_EQ(transport({}), comm::Transport::copy_engines);
+  EXPECT_EQ(transport({"parallel.transfers=kernels"}), comm::Transport::kernels);
   EXPECT_NE(problem_of(kSmall, {"parallel.transfers=pigeons"}).find("parallel.transfers = pigeons: must be copy_eng"),
             std::string::npos);
 }
@@ -149,7 +149,7 @@ TEST(Recipe, AWaitForOtherRanksTakesTimeButNotForever) {
 
 TEST(Recipe, HalvesAreTakenInTurnWhereThereAreTwo) {
   const auto parts = [](const std::vector<std::string>& settings) {
-    return resolve(parse_recipe(kSmall, "r.toml", settings)).forward_parts();
+    return resolve(parse_recipe(kSmall, "r.toml", settings)).sub_batches();
   };
   EXPECT_EQ(parts({"parallel.tp=2", "train.micro_batch=2"}), 1);  // nothing is hidden on a CPU
   const std::string bf16 = "train.precision=bf16";
@@ -193,7 +193,7 @@ TEST(Recipe, SharedRowsMustDivide) {
   const auto with_seq_len = [&](const char* seq_len) {
     std::vector<std::string> settings = on_gpu;
     settings.push_back(seq_len);
-    return plan(settings).forward_parts();
+    return plan(settings).sub_batches();
   };
   EXPECT_EQ(with_seq_len("model.seq_len=7"), 1);
   EXPECT_EQ(with_seq_len("model.seq_len=6"), 2);

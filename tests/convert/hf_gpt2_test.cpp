@@ -32,7 +32,7 @@ struct Model {
   explicit Model(const model::ModelConfig& config = kModel, std::uint64_t seed = 1, DType dtype = DType::f32)
       : world(comm::dry_world(0, 1)),
         params(model::declare_gpt(model::model_spec(config), {{{0, config.num_layers}, true, true}},
-                                  {comm::make_mesh(*world, grid::resolve({})).tp, nn::Rows::whole, 1}),
+                                  {comm::make_mesh(*world, grid::resolve({})).tp, nn::SequenceParallel::off, 1}),
                {dtype, dtype}) {
     params.allocate(ledger);
     const RandomSite random{.seed = seed};

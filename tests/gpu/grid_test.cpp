@@ -75,20 +75,20 @@ const RunRecord& one_gpu(double dropout) {
 class GpuGrid : public ::testing::TestWithParam<Grid> {};
 
 std::vector<Grid> gpu_grids() {
-  constexpr nn::Rows kShared = nn::Rows::shared;
+  constexpr nn::SequenceParallel kShared = nn::SequenceParallel::on;
   constexpr Sharding kSharded = Sharding::optimizer;
   return {{},
           {.tp = 2},
-          {.tp = 2, .rows = kShared},
+          {.tp = 2, .sequence_parallel = kShared},
           {.pp = 2},
           {.pp = 2, .chunks = 2},
           {.dp = 2},
           {.dp = 2, .sharding = kSharded},
           {.tp = 4},
-          {.tp = 4, .rows = kShared},
+          {.tp = 4, .sequence_parallel = kShared},
           {.pp = 4, .chunks = 2},
           {.tp = 2, .pp = 2},
-          {.tp = 2, .pp = 2, .chunks = 2, .rows = kShared},
+          {.tp = 2, .pp = 2, .chunks = 2, .sequence_parallel = kShared},
           {.tp = 2, .dp = 2, .sharding = kSharded},
           {.pp = 2, .dp = 2, .chunks = 2, .sharding = kSharded},
           {.dp = 4, .sharding = kSharded}};
@@ -162,16 +162,16 @@ TEST_P(GpuGrid, GraphsOfPartsOfLayersHaveTheBitsOfEagerSteps) {
   }
 }
 
-// In 16 bits products of fewer rows have the same bits, but shared rows sum the gradients of norms by halves.
+// In 16 bits products of fewer rows have the same bits, but sequence parallelism sums the gradients of norms by halves.
 TEST_P(GpuGrid, HalvesOfAMicrobatchInTurnHaveTheBitsOfTheWholeIn16Bits) {
   MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks());
   if (GetParam().tp == 1) GTEST_SKIP() << "nothing goes over tp";
-  if (GetParam().rows == nn::Rows::shared) GTEST_SKIP() << "rows are shared";
+  if (GetParam().sequence_parallel == nn::SequenceParallel::on) GTEST_SKIP() << "with sequence parallelism they differ";
   for (const char* precision : {"bf16", "fp16"}) {
     SCOPED_TRACE(precision);
     config::RunPlan plan = gpu_plan(GetParam(), precision, 20);
     if (plan.train.precision == "fp16") plan.model.attention_dropout = 0.1;  // our own attention
-    ASSERT_EQ(plan.forward_parts(), 2);
+    ASSERT_EQ(plan.sub_batches(), 2);
     const SavedRun halves = trained(plan);
     plan.tp_overlap = config::TpOverlap::none;
     expect_same(trained(plan), halves);
@@ -186,7 +186,7 @@ TEST_P(GpuGrid, HalvesOfAMicrobatchInTurnTrainAsTheWhole) {
   plan.tp_overlap = config::TpOverlap::none;
   const SavedRun whole = trained(plan);
   plan.tp_overlap = config::TpOverlap::halves;
-  ASSERT_EQ(plan.forward_parts(), 2);
+  ASSERT_EQ(plan.sub_batches(), 2);
   const SavedRun halves = trained(plan);
   if (!comm::is_here(0)) return;
   for (std::size_t i = 0; i < whole.losses.size(); ++i)
@@ -230,7 +230,8 @@ TEST_P(GpuGrid, AShardedOptimizerHasTheBitsOfThePlainOne) {
 /// Six ranks: NCCL's sums over three depend on the place of a number. In f32, so that a rounding shows.
 class GpuHeldAlike : public ::testing::TestWithParam<Grid> {};
 INSTANTIATE_TEST_SUITE_P(All, GpuHeldAlike,
-                         ::testing::Values(Grid{.tp = 2, .dp = 3}, Grid{.tp = 2, .dp = 3, .rows = nn::Rows::shared},
+                         ::testing::Values(Grid{.tp = 2, .dp = 3},
+                                           Grid{.tp = 2, .dp = 3, .sequence_parallel = nn::SequenceParallel::on},
                                            Grid{.tp = 2, .dp = 3, .sharding = Sharding::optimizer},
                                            Grid{.pp = 2, .dp = 3},
                                            Grid{.pp = 2, .dp = 3, .chunks = 2, .sharding = Sharding::optimizer}),

@@ -34,12 +34,12 @@ class GpuHalves : public ::testing::TestWithParam<std::tuple<Layer, DType, int>>
 
 TEST_P(GpuHalves, HaveTheBitsOfTheWhole) {
   MEGALITH_NEEDS_GPUS(1);
-  const auto& [layer, dtype, left_free] = GetParam();
+  const auto& [layer, dtype, sm_margin] = GetParam();
   const auto& [tokens, in, out] = layer;
   device::use(Device::cuda, 0);
   Twins twins(Device::cuda, dtype);
   Exec& ex = twins.tested();
-  ops::start_libraries(ex, left_free);
+  ops::start_libraries(ex, sm_margin);
   const Tensor x = twins.in({tokens, in}, 1).tested, w = twins.in({out, in}, 2).tested, b = twins.in({out}, 3).tested;
   const auto product = [&](bool halves, bool with_bias) {
     const Tensor y = ex.tensor({tokens, out}, dtype);
@@ -50,7 +50,7 @@ TEST_P(GpuHalves, HaveTheBitsOfTheWhole) {
                        .bias = with_bias ? b : Tensor(),
                        .c = y.rows(row, rows),
                        .transpose_b = ops::Transpose::yes,
-                       .beside = halves ? ops::Beside::communication : ops::Beside::nothing});
+                       .sm_margin = halves ? ops::SmMargin::communication : ops::SmMargin::none});
     return bytes_on(ex, y);
   };
   const auto gelu = [&](bool halves) {
@@ -62,7 +62,7 @@ TEST_P(GpuHalves, HaveTheBitsOfTheWhole) {
                             .bias = b,
                             .z = z.rows(row, rows),
                             .y = y.rows(row, rows),
-                            .beside = halves ? ops::Beside::communication : ops::Beside::nothing});
+                            .sm_margin = halves ? ops::SmMargin::communication : ops::SmMargin::none});
     return std::pair{bytes_on(ex, y), bytes_on(ex, z)};
   };
   EXPECT_TRUE(product(true, false) == product(false, false)) << "product";

@@ -43,7 +43,7 @@ Record train(const config::RunPlan& plan) {
           for (double& value : gradient) value /= plan.train.scaling.is_on() ? plan.train.scaling.initial : 1.0;
         }
       }
-      if (engine.steps_started() == train::Engine::kMostStarted) finish();
+      if (engine.steps_started() == train::Engine::kMaxStarted) finish();
     }
     while (engine.steps_started() > 0) finish();
     record.evaluated = engine.evaluate(source, plan.train.global_batch);

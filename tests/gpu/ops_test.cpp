@@ -76,7 +76,7 @@ TEST(GpuStreams, ARankHasNoMoreThanHardwareQueues) {
 TEST(GpuNorms, TakeNoRowsOverTheirLimit) {
   MEGALITH_NEEDS_GPUS(1);
   Exec ex(Device::cuda);
-  const Index columns = kMostNormColumnsOnGpu + 1;
+  const Index columns = kMaxNormColumnsOnGpu + 1;
   const Tensor x = ex.tensor({1, columns}, DType::f32), row = ex.tensor({columns}, DType::f32),
                statistic = ex.tensor({1}, DType::f32);
   const auto run = [&] {

@@ -31,8 +31,9 @@ testing::Break overflow_of(const Grid& grid) {
 
 class GpuSkippedSteps : public ::testing::TestWithParam<Grid> {};
 INSTANTIATE_TEST_SUITE_P(All, GpuSkippedSteps,
-                         ::testing::Values(Grid{}, Grid{.tp = 2}, Grid{.tp = 2, .rows = nn::Rows::shared},
-                                           Grid{.pp = 2}, Grid{.dp = 2}, Grid{.dp = 2, .sharding = Sharding::optimizer},
+                         ::testing::Values(Grid{}, Grid{.tp = 2},
+                                           Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on}, Grid{.pp = 2},
+                                           Grid{.dp = 2}, Grid{.dp = 2, .sharding = Sharding::optimizer},
                                            Grid{.tp = 2, .pp = 2}),
                          [](const auto& test) { return test.param.name(); });
 

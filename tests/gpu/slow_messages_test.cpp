@@ -86,7 +86,7 @@ TEST_P(GpuSlowMessages, ChangeNoBits) {
 
 INSTANTIATE_TEST_SUITE_P(All, GpuSlowMessages,
                          ::testing::Values(Grid{.pp = 2}, Grid{.pp = 2, .chunks = 2},
-                                           Grid{.tp = 2, .rows = nn::Rows::shared},
+                                           Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on},
                                            Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.pp = 4, .chunks = 2},
                                            Grid{.tp = 2, .pp = 2},
                                            Grid{.pp = 2, .dp = 2, .sharding = Sharding::optimizer}),

@@ -36,7 +36,7 @@ TEST(MappedFiles, AnAddressNamesItsFileWhileThatIsMapped) {
 }
 
 TEST(MappedFiles, MoreThanCanBeNotedAreNotNamed) {
-  const std::vector<std::byte> memory(NotedMapping::kMostNoted + 1);
+  const std::vector<std::byte> memory(NotedMapping::kMaxNoted + 1);
   std::vector<std::unique_ptr<NotedMapping>> all;
   for (const std::byte& byte : memory) all.push_back(std::make_unique<NotedMapping>(&byte, 1, "file"));
   EXPECT_EQ(file_at(&memory[1]), "file");

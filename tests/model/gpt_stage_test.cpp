@@ -38,7 +38,7 @@ TEST(GptStage, SharedRowsShrinkActivationsAndMessages) {
   std::unique_ptr<comm::World> world;
   const comm::Mesh mesh = dry_mesh(world, 1, 2, 2);
   const GptStage whole({.model = small_model(), .global_batch = 4}, mesh),
-      shared({.model = small_model(), .rows = nn::Rows::shared, .global_batch = 4}, mesh);
+      shared({.model = small_model(), .sequence_parallel = nn::SequenceParallel::on, .global_batch = 4}, mesh);
   EXPECT_EQ(whole.boundary_shape(), (Shape{8, 16}));
   EXPECT_EQ(shared.boundary_shape(), (Shape{4, 16}));
   // Of a layer's saved rows [8, 16] half is outside the regions: what enters both of them and what the norms read and
@@ -68,11 +68,14 @@ TEST(GptStage, TheTokenTableIsOnTheFirstAndTheLastStageAndOwnedOnce) {
 }
 
 /// The names of a pass's ops on one of two tensor-parallel ranks. phase: 0 forward, 1 backward.
-std::vector<std::string> ops_of(nn::Rows rows, int parts, std::size_t phase) {
+std::vector<std::string> ops_of(nn::SequenceParallel sequence_parallel, int parts, std::size_t phase) {
   std::unique_ptr<comm::World> world;
-  const GptStage stage(
-      {.model = small_model(), .rows = rows, .forward_parts = parts, .global_batch = 2, .micro_batch = 2},
-      dry_mesh(world, 0, 2, 1));
+  const GptStage stage({.model = small_model(),
+                        .sequence_parallel = sequence_parallel,
+                        .sub_batches = parts,
+                        .global_batch = 2,
+                        .micro_batch = 2},
+                       dry_mesh(world, 0, 2, 1));
   const std::vector<const char*>& ops = stage.plans().at(0).phases.at(phase).ops;
   return {ops.begin(), ops.end()};
 }
@@ -92,12 +95,12 @@ std::vector<std::vector<std::string>> around(const std::string& name, const std:
 TEST(GptStage, TheOtherPartsRowsEnterBesideAttentionAndItsSecondProduct) {
   using Around = std::vector<std::vector<std::string>>;
   const std::size_t passes = 2 * 4;  // two parts through four layers
-  const auto around_attention = [](nn::Rows rows, int parts) {
-    return around("attention", ops_of(rows, parts, 0), 1, 2);
+  const auto around_attention = [](nn::SequenceParallel sequence_parallel, int parts) {
+    return around("attention", ops_of(sequence_parallel, parts, 0), 1, 2);
   };
-  EXPECT_EQ(around_attention(nn::Rows::shared, 2), Around(passes, {"all_gather", "matmul", "reduce_scatter"}));
-  EXPECT_EQ(around_attention(nn::Rows::whole, 2), Around(passes, {"matmul", "matmul", "all_reduce"}));
-  EXPECT_EQ(around_attention(nn::Rows::shared, 1), Around(passes / 2, {"matmul", "matmul", "reduce_scatter"}));
+  EXPECT_EQ(around_attention(nn::SequenceParallel::on, 2), Around(passes, {"all_gather", "matmul", "reduce_scatter"}));
+  EXPECT_EQ(around_attention(nn::SequenceParallel::off, 2), Around(passes, {"matmul", "matmul", "all_reduce"}));
+  EXPECT_EQ(around_attention(nn::SequenceParallel::on, 1), Around(passes / 2, {"matmul", "matmul", "reduce_scatter"}));
 }
 
 TEST(GptStage, ARegionsInputEntersBesideTheWeightGradientOfTheOneThatCameBefore) {
@@ -105,7 +108,7 @@ TEST(GptStage, ARegionsInputEntersBesideTheWeightGradientOfTheOneThatCameBefore)
   // begins.
   const std::vector<std::string> hidden{"all_gather", "all_gather", "all_gather", "all_gather",
                                         "matmul",     "wait",       "wait"};
-  const std::vector<std::string> backward = ops_of(nn::Rows::shared, 2, 1);
+  const std::vector<std::string> backward = ops_of(nn::SequenceParallel::on, 2, 1);
   const auto before_mlp = around("matmul_gelu_backward", backward, 7, 0);
   ASSERT_EQ(before_mlp.size(), 4U);
   for (std::size_t i = 1; i < before_mlp.size(); ++i) EXPECT_EQ(before_mlp[i], hidden) << i;  // 0: behind the head
@@ -121,7 +124,7 @@ TEST(GptStage, TheSumOfARegionsInputGradientRunsBesideItsWeightGradients) {
   using Around = std::vector<std::vector<std::string>>;
   for (const int parts : {1, 2}) {
     SCOPED_TRACE(parts);
-    const std::vector<std::string> backward = ops_of(nn::Rows::whole, parts, 1);
+    const std::vector<std::string> backward = ops_of(nn::SequenceParallel::off, parts, 1);
     // The gradient of the region's input, its sum, both weight gradients, and only then the wait.
     EXPECT_EQ(around("matmul_gelu_backward", backward, 0, 6),
               Around(4, {"matmul", "all_reduce", "matmul", "matmul", "wait", "layer_norm_backward"}));

@@ -34,20 +34,20 @@ void wait_for_all(optim::GradReducer& reducer, Exec& ex, const ParamBuffer& para
 struct Cut {
   int tp = 1, pp = 1, chunks = 1;
   Index bucket_layers = 1;  ///< that fill a bucket
-  nn::Rows rows = nn::Rows::whole;
+  nn::SequenceParallel sequence_parallel = nn::SequenceParallel::off;
 };
 
 class Buckets : public testing::TestWithParam<Cut> {};
 
 TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
-  const auto [tp, pp, chunks, bucket_layers, rows] = GetParam();
+  const auto [tp, pp, chunks, bucket_layers, sequence_parallel] = GetParam();
   for (int rank = 0; rank < tp * pp; ++rank) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, tp * pp);
     const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
     const Index elements = bucket_layers * kLayerElements / tp;
     const GptStage stage({.model = small_model(),
                           .chunks = chunks,
-                          .rows = rows,
+                          .sequence_parallel = sequence_parallel,
                           .global_batch = pp,
                           .grad_bucket_bytes = elements * size_of(DType::f32)},
                          mesh);
@@ -78,12 +78,12 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Grids, Buckets,
-                         testing::Values(Cut{}, Cut{.bucket_layers = 3}, Cut{.tp = 2, .bucket_layers = 2},
-                                         Cut{.pp = 2, .chunks = 2}, Cut{.tp = 2, .pp = 4, .chunks = 2},
-                                         Cut{.pp = 2, .chunks = 4, .bucket_layers = 8},
-                                         Cut{.tp = 2, .bucket_layers = 2, .rows = nn::Rows::shared},
-                                         Cut{.tp = 2, .pp = 4, .chunks = 2, .rows = nn::Rows::shared}));
+INSTANTIATE_TEST_SUITE_P(
+    Grids, Buckets,
+    testing::Values(Cut{}, Cut{.bucket_layers = 3}, Cut{.tp = 2, .bucket_layers = 2}, Cut{.pp = 2, .chunks = 2},
+                    Cut{.tp = 2, .pp = 4, .chunks = 2}, Cut{.pp = 2, .chunks = 4, .bucket_layers = 8},
+                    Cut{.tp = 2, .bucket_layers = 2, .sequence_parallel = nn::SequenceParallel::on},
+                    Cut{.tp = 2, .pp = 4, .chunks = 2, .sequence_parallel = nn::SequenceParallel::on}));
 
 class GradSums : public testing::TestWithParam<Sharding> {};
 
@@ -136,7 +136,11 @@ TEST(GradReducer, SumsPartialGradientsOverTpInOneCall) {
   constexpr int kRanks = 4;
   comm::run_ranks(kRanks, [](comm::World& world) {
     const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = kRanks, .tp = 2}));
-    GptStage stage({.model = small_model(), .rows = nn::Rows::shared, .global_batch = 2, .grad_bucket_bytes = 1}, mesh);
+    GptStage stage({.model = small_model(),
+                    .sequence_parallel = nn::SequenceParallel::on,
+                    .global_batch = 2,
+                    .grad_bucket_bytes = 1},
+                   mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     Exec ex;
@@ -158,19 +162,19 @@ TEST(GradReducer, SumsPartialGradientsOverTpInOneCall) {
 /// Of two ranks, of which the other is not there: notes how it is asked for sums.
 class Noted final : public comm::SilentChannel {
  public:
-  explicit Noted(std::vector<comm::Haste>& hastes) : SilentChannel("dp", {0, 1}, 0), hastes_(hastes) {}
+  explicit Noted(std::vector<comm::Priority>& priorities) : SilentChannel("dp", {0, 1}, 0), priorities_(priorities) {}
   comm::Ticket reduce_scatter(const comm::Call& call, const void*, void*, Stream) override {
-    hastes_.push_back(call.haste);
+    priorities_.push_back(call.priority);
     return {};
   }
   comm::Ticket all_gather(const comm::Call& call, const void*, void*, Stream) override {
-    EXPECT_EQ(call.haste, hastes_.back());
+    EXPECT_EQ(call.priority, priorities_.back());
     return {};
   }
   void wait(comm::Ticket, Stream) override {}
 
  private:
-  std::vector<comm::Haste>& hastes_;
+  std::vector<comm::Priority>& priorities_;
 };
 
 TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
@@ -183,21 +187,21 @@ TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
         mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
-    std::vector<comm::Haste> hastes;
-    mesh.dp_cp = comm::Group(std::make_shared<Noted>(hastes));
+    std::vector<comm::Priority> priorities;
+    mesh.dp_cp = comm::Group(std::make_shared<Noted>(priorities));
     optim::GradReducer reducer(stage.params().dense(), mesh);
     Exec ex;
     reducer.begin();
     for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
     // The matrices of two layers each; with the last layer before its matrices the vectors of all, and behind them
     // those that tp holds.
-    using enum comm::Haste;
-    std::vector<comm::Haste> want = {beside_work, beside_work, beside_work, beside_work, alone};
+    using enum comm::Priority;
+    std::vector<comm::Priority> want = {beside_work, beside_work, beside_work, beside_work, alone};
     if (tp > 1) want.push_back(alone);
-    EXPECT_EQ(hastes, want);
+    EXPECT_EQ(priorities, want);
     reducer.send_rest(ex);
     want.resize(stage.params().dense().buckets().size(), alone);
-    EXPECT_EQ(hastes, want);
+    EXPECT_EQ(priorities, want);
     wait_for_all(reducer, ex, stage.params().dense());
   }
 }

@@ -88,7 +88,7 @@ TEST(FiniteDifference, LinearLayers) {
     Exec ex;
     const Tensor x = testing::random_tensor(ex, {5, 4}, 1), dy = testing::random_tensor(ex, {5, 3}, 2);
     const auto forward = [&](Exec& e, nn::ColumnParallelLinear::Saved& a, nn::RowParallelLinear::Saved& b) {
-      up.enter(e, x, a, {}).wait(e);
+      up.to_region(e, x, a, {}).wait(e);
       down.forward(e, up.forward(e, a, {}), b, {}).wait(e);
       ops::add_bias(e, b.y, down.bias().value);
       return b.y;
@@ -98,9 +98,9 @@ TEST(FiniteDifference, LinearLayers) {
     forward(ex, saved_up, saved_down);
     const Tensor dh = ex.tensor({5, 6}, DType::f64), dx = ex.tensor({5, 4}, DType::f64);
     down.backward_input(ex, dy, dh);
-    const nn::EnteredBackward entered_down{down.enter_backward(ex, dy), {}};
+    const nn::BackwardInRegion entered_down{down.to_region_backward(ex, dy), {}};
     down.backward_weight_at(nn::WeightGradTime::at_once, ex, entered_down, saved_down, ops::Write::accumulate);
-    nn::TensorParallel::Entered entered = up.enter_backward(ex, saved_up);
+    nn::TensorParallel::InRegion entered = up.to_region_backward(ex, saved_up);
     entered.messages.wait(ex);
     nn::InFlight sums = up.backward_input(ex, dh, dx);
     up.backward_weight(ex, dh, entered.x, ops::Write::overwrite);

@@ -29,11 +29,11 @@ void expect_same(const Gathered& got, const Gathered& want) {
 
 constexpr Index kTokens = 8, kHidden = 8, kSeqLen = 4;  // of 2 samples, so that shares of them end within a sample
 
-/// How a layer's rows stand outside its regions, and in how many parts the forward pass takes them.
+/// How a layer's rows stand outside its regions, and in how many sub-microbatches the forward pass takes them.
 struct Cut {
-  nn::Rows rows = nn::Rows::whole;
-  int parts = 1;
-  nn::TensorParallel over(const comm::Group& tp) const { return {tp, rows, parts}; }
+  nn::SequenceParallel sequence_parallel = nn::SequenceParallel::off;
+  int sub_batches = 1;
+  nn::TensorParallel over(const comm::Group& tp) const { return {tp, sequence_parallel, sub_batches}; }
 };
 
 /// The runs of neighbouring rows [T, columns] that a rank holds outside, one after the other in `held`.
@@ -43,11 +43,11 @@ struct Run {
 };
 std::vector<Run> runs_of(const std::string& name, const Tensor& held, const nn::TensorParallel& tp) {
   const Index columns = held.dim(1);
-  if (tp.rows() == nn::Rows::whole) return {{TensorSlice::whole(name, held.shape()), held}};
+  if (tp.sequence_parallel() == nn::SequenceParallel::off) return {{TensorSlice::whole(name, held.shape()), held}};
   std::vector<Run> runs;
-  for (nn::Part part{0, tp.parts()}; part.index < part.count; ++part.index) {
-    const Tensor rows = part.of(held);
-    const Index first = part.index * kTokens / part.count + tp.group().rank() * rows.dim(0);
+  for (nn::SubBatch sub_batch{0, tp.sub_batches()}; sub_batch.index < sub_batch.count; ++sub_batch.index) {
+    const Tensor rows = sub_batch.of(held);
+    const Index first = sub_batch.index * kTokens / sub_batch.count + tp.group().rank() * rows.dim(0);
     runs.push_back({{name, {kTokens, columns}, {first, 0}, rows.shape()}, rows});
   }
   return runs;
@@ -68,7 +68,7 @@ void put_rows(Gathered& out, const std::string& name, const Tensor& held, const 
 /// What GradReducer does for gradients that have seen a share of the rows.
 void sum_partial_gradients(Exec& ex, const ParamBuffer& params, const nn::TensorParallel& tp) {
   const Tensor partial = params.partial_grads();
-  EXPECT_EQ(partial.numel() > 0, tp.rows() == nn::Rows::shared);
+  EXPECT_EQ(partial.numel() > 0, tp.sequence_parallel() == nn::SequenceParallel::on);
   if (partial.numel() > 0) comm::all_reduce(ex, tp.group(), partial, comm::Reduce::sum).wait(ex);
 }
 
@@ -76,17 +76,17 @@ void expect_messages_of_a_block(const nn::TensorParallel& tp) {
   const comm::Counters& calls = tp.group().counters();
   const comm::Counter &sums = calls[comm::Op::all_reduce], &gathers = calls[comm::Op::all_gather],
                       &scatters = calls[comm::Op::reduce_scatter];
-  const Index ranks = tp.group().size(), parts = tp.parts();
-  if (tp.rows() == nn::Rows::whole) {
-    EXPECT_EQ(sums.calls, ranks == 1 ? 0 : 2 * parts + 2);  // forward g, backward f
+  const Index ranks = tp.group().size(), sub_batches = tp.sub_batches();
+  if (tp.sequence_parallel() == nn::SequenceParallel::off) {
+    EXPECT_EQ(sums.calls, ranks == 1 ? 0 : 2 * sub_batches + 2);  // forward g, backward f
     EXPECT_EQ(sums.elements, ranks == 1 ? 0 : 4 * kTokens * kHidden);
     EXPECT_EQ(gathers.calls + scatters.calls, 0);
     return;
   }
-  // Rows enter and leave both regions, gradients too, and backward gathers what entered once more.
-  EXPECT_EQ(gathers.calls, 6 * parts);
+  // SequenceParallel enter and leave both regions, gradients too, and backward gathers what entered once more.
+  EXPECT_EQ(gathers.calls, 6 * sub_batches);
   EXPECT_EQ(gathers.elements, 6 * kTokens / ranks * kHidden);
-  EXPECT_EQ(scatters.calls, 4 * parts);
+  EXPECT_EQ(scatters.calls, 4 * sub_batches);
   EXPECT_EQ(scatters.elements, 4 * kTokens * kHidden);
   EXPECT_EQ(sums.calls, 0);
 }
@@ -123,7 +123,8 @@ TEST_P(Grid, HalvesOfABatchGiveTheBitsOfTheWhole) {
   for (const double dropout : {0.0, 0.3}) {
     Gathered whole, halves;
     comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, whole); });
-    comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, halves, {.parts = 2}); });
+    comm::run_ranks(GetParam(),
+                    [&](comm::World& world) { run_block(world.all(), dropout, halves, {.sub_batches = 2}); });
     EXPECT_EQ(halves.tensors(), whole.tensors());
   }
 }
@@ -139,11 +140,12 @@ void expect_same_bits_but_of_norms(const Gathered& got, const Gathered& want, st
 
 TEST_P(Grid, BlockOnSharedRowsGivesTheBitsOfWholeOnes) {
   for (const double dropout : {0.0, 0.3}) {
-    for (const int parts : {1, 2}) {
+    for (const int sub_batches : {1, 2}) {
       Gathered whole, shared;
       comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, whole); });
       comm::run_ranks(GetParam(), [&](comm::World& world) {
-        run_block(world.all(), dropout, shared, {.rows = nn::Rows::shared, .parts = parts});
+        run_block(world.all(), dropout, shared,
+                  {.sequence_parallel = nn::SequenceParallel::on, .sub_batches = sub_batches});
       });
       expect_same_bits_but_of_norms(shared, whole, ".norm");
     }
@@ -154,15 +156,15 @@ void expect_messages_of_the_ends(const nn::TensorParallel& tp) {
   const comm::Counters& calls = tp.group().counters();
   const comm::Counter &sums = calls[comm::Op::all_reduce], &gathers = calls[comm::Op::all_gather],
                       &scatters = calls[comm::Op::reduce_scatter];
-  const Index ranks = tp.group().size(), parts = tp.parts(), rows = kTokens * kHidden;
+  const Index ranks = tp.group().size(), sub_batches = tp.sub_batches(), rows = kTokens * kHidden;
   // Embedding forward b s h; output backward b s h; loss 3 b s in two calls; no logits are ever gathered.
-  const bool whole = tp.rows() == nn::Rows::whole;
+  const bool whole = tp.sequence_parallel() == nn::SequenceParallel::off;
   EXPECT_EQ(sums.calls, ranks == 1 ? 0 : whole ? 4 : 2);
   EXPECT_EQ(sums.elements, ranks == 1 ? 0 : (whole ? 2 * rows : 0) + 3 * kTokens);
   // Into the output forward, again backward, and the embedding's gradient.
-  EXPECT_EQ(gathers.calls, whole ? 0 : 3 * parts);
+  EXPECT_EQ(gathers.calls, whole ? 0 : 3 * sub_batches);
   EXPECT_EQ(gathers.elements, whole ? 0 : 3 * rows / ranks);
-  EXPECT_EQ(scatters.calls, whole ? 0 : 2 * parts);
+  EXPECT_EQ(scatters.calls, whole ? 0 : 2 * sub_batches);
   EXPECT_EQ(scatters.elements, whole ? 0 : 2 * rows);
 }
 
@@ -207,11 +209,11 @@ TEST_P(Grid, EmbeddingAndHeadMatchOneRankAndExchangeOnlyScalarsOfTheLoss) {
 }
 
 TEST_P(Grid, EmbeddingAndHeadOnSharedRowsGiveTheBitsOfWholeOnes) {
-  for (const int parts : {1, 2}) {
+  for (const int sub_batches : {1, 2}) {
     Gathered whole, shared;
     comm::run_ranks(GetParam(), [&](comm::World& world) { run_ends(world.all(), whole); });
     comm::run_ranks(GetParam(), [&](comm::World& world) {
-      run_ends(world.all(), shared, {.rows = nn::Rows::shared, .parts = parts});
+      run_ends(world.all(), shared, {.sequence_parallel = nn::SequenceParallel::on, .sub_batches = sub_batches});
     });
     expect_same_bits_but_of_norms(shared, whole, "norm");
   }
@@ -219,20 +221,22 @@ TEST_P(Grid, EmbeddingAndHeadOnSharedRowsGiveTheBitsOfWholeOnes) {
 
 TEST(TensorParallel, SharesThatWouldBeUnequalAreRefused) {
   comm::run_ranks(2, [](comm::World& world) {
-    const nn::TensorParallel tp(world.all(), nn::Rows::shared, 2);
+    const nn::TensorParallel tp(world.all(), nn::SequenceParallel::on, 2);
     EXPECT_EQ(tp.rows_outside(12), 6);
     try {
       (void)tp.rows_outside(6);
       FAIL() << "nothing was thrown";
     } catch (const ConfigError& error) {
-      EXPECT_STREQ(error.what(),
-                   "train.micro_batch * model.seq_len = 6: must be divisible by parallel.tp * parts = 2 * 2 with "
-                   "parallel.sequence_parallel = true: every rank holds as many rows of each part");
+      EXPECT_STREQ(
+          error.what(),
+          "train.micro_batch * model.seq_len = 6: must be divisible by parallel.tp * sub-microbatches = 2 * 2 with "
+          "parallel.sequence_parallel = true: every rank holds as many rows of each sub-microbatch");
     }
-    EXPECT_EQ(nn::TensorParallel(world.all(), nn::Rows::whole, 2).rows_outside(7), 7);
+    EXPECT_EQ(nn::TensorParallel(world.all(), nn::SequenceParallel::off, 2).rows_outside(7), 7);
   });
   comm::run_ranks(1, [](comm::World& world) {
-    EXPECT_EQ(nn::TensorParallel(world.all(), nn::Rows::shared, 1).rows(), nn::Rows::whole);
+    EXPECT_EQ(nn::TensorParallel(world.all(), nn::SequenceParallel::on, 1).sequence_parallel(),
+              nn::SequenceParallel::off);
   });
 }
 

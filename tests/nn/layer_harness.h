@@ -20,7 +20,7 @@ inline nn::GptLayerConfig small_block(double dropout = 0) {
   return {.hidden_size = 8, .num_heads = 4, .ffn_hidden_size = 12, .dropout = dropout, .attention_dropout = dropout};
 }
 
-inline nn::TensorParallel whole_rows(const comm::Group& tp) { return {tp, nn::Rows::whole, 1}; }
+inline nn::TensorParallel whole_rows(const comm::Group& tp) { return {tp, nn::SequenceParallel::off, 1}; }
 
 /// One microbatch of batch 2 with a step state in memory.
 struct SmallMicrobatch {

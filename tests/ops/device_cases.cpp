@@ -76,7 +76,7 @@ TEST_P(DeviceOps, Norms) {
     const Twin y = t().out(matrix), mean = t().out_f32({rows}), rstd = t().out_f32({rows});
     const Twin sum = t().out(matrix), y2 = t().out(matrix), mean2 = t().out_f32({rows}), rstd2 = t().out_f32({rows});
     const Twin dx = t().out(matrix), gamma_grad = t().in_f32({columns}, 7), beta_grad = t().in_f32({columns}, 8);
-    const Twin dx_sums = t().in_f32({columns}, 9), state = t().structure(kState);
+    const Twin bias_grad = t().in_f32({columns}, 9), state = t().structure(kState);
     t().run([&](Exec& ex) {
       layer_norm_forward(ex, {.x = x.on(ex),
                               .gamma = gamma.on(ex),
@@ -106,7 +106,7 @@ TEST_P(DeviceOps, Norms) {
                                .dx = dx.on(ex),
                                .gamma_grad = gamma_grad.on(ex),
                                .beta_grad = beta_grad.on(ex),
-                               .dx_sums = dx_sums.on(ex)});
+                               .bias_grad = bias_grad.on(ex)});
       // Over dy, and without a residual.
       layer_norm_backward(ex, {.dy = dy.on(ex),
                                .x = x.on(ex),
@@ -127,7 +127,7 @@ TEST_P(DeviceOps, Norms) {
     expect_same(dy, "dx over dy");
     expect_close(gamma_grad, "gamma_grad", 1e-5);
     expect_close(beta_grad, "beta_grad", 1e-5);
-    expect_same(dx_sums, "dx_sums, of rounded numbers");
+    expect_same(bias_grad, "bias_grad, of rounded numbers");
     t().release();
   }
 }
@@ -146,7 +146,7 @@ TEST_P(DeviceOps, Products) {
         const Twin a = t().in(ta == Transpose::yes ? Shape{k, m} : Shape{m, k}, 1),
                    b = t().in(tb == Transpose::yes ? Shape{n, k} : Shape{k, n}, 2);
         const Twin bias = t().in({n}, 3), c = t().out({m, n}), sum = t().in_f32({m, n}, 4),
-                   row_sums = t().in_f32({m}, 5);
+                   bias_grad = t().in_f32({m}, 5);
         t().run([&](Exec& ex) {
           matmul(
               ex,
@@ -154,14 +154,14 @@ TEST_P(DeviceOps, Products) {
           matmul(ex, {.a = a.on(ex),
                       .b = b.on(ex),
                       .c = sum.on(ex),
-                      .row_sums = ta == Transpose::yes ? row_sums.on(ex) : Tensor(),
+                      .bias_grad = ta == Transpose::yes ? bias_grad.on(ex) : Tensor(),
                       .transpose_a = ta,
                       .transpose_b = tb,
                       .write = Write::accumulate});
         });
         expect_same(c, "product + bias");
         expect_close(sum, "accumulated in f32", 5e-6);
-        expect_close(row_sums, "row sums", 5e-6);
+        expect_close(bias_grad, "row sums", 5e-6);
         t().release();
       }
     }

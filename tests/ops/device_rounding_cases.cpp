@@ -146,7 +146,7 @@ TEST_P(DeviceOps, WhatNormsDoBesides) {
       expect_equal(t().read(rstd), t().read(rstd_of_two));
     }
     for (const Tensor& past : {residual, Tensor()}) {
-      const auto backward = [&](const Tensor& dx_sums) {
+      const auto backward = [&](const Tensor& bias_grad) {
         const LayerNormBackward args{.dy = dy,
                                      .x = x,
                                      .gamma = gamma,
@@ -156,7 +156,7 @@ TEST_P(DeviceOps, WhatNormsDoBesides) {
                                      .dx = t().out(matrix).on(ex),
                                      .gamma_grad = t().in_f32({columns}, 7).on(ex),
                                      .beta_grad = t().in_f32({columns}, 8).on(ex),
-                                     .dx_sums = dx_sums};
+                                     .bias_grad = bias_grad};
         layer_norm_backward(ex, args);
         return args;
       };
@@ -166,7 +166,7 @@ TEST_P(DeviceOps, WhatNormsDoBesides) {
       expect_equal(t().read(both.dx), t().read(alone.dx));
       expect_equal(t().read(both.gamma_grad), t().read(alone.gamma_grad));
       expect_equal(t().read(both.beta_grad), t().read(alone.beta_grad));
-      expect_equal(t().read(both.dx_sums), t().read(sums));
+      expect_equal(t().read(both.bias_grad), t().read(sums));
     }
     t().release();
   }

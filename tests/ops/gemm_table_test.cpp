@@ -38,7 +38,7 @@ GemmTable small_table() {
                   .transpose_b = Transpose::yes,
                   .write = Write::accumulate,
                   .epilogue = GemmEpilogue::gelu_backward_bias_grad,
-                  .left_free = 8,
+                  .sm_margin = 8,
                   .alignment = 16}] = {.id = 67};
   return table;
 }

@@ -82,11 +82,11 @@ TEST_P(MatmulTest, BiasAndRowSums) {
       for (Index l = 0; l < s.k; ++l) sums[static_cast<std::size_t>(i)] += x.a[static_cast<std::size_t>(i * s.k + l)];
     }
     const Tensor a = put(stored_shape(s.m, s.k, Transpose::yes), stored(x.a, s.m, s.k, Transpose::yes));
-    const Tensor b = put({s.k, s.n}, x.b), c = empty({s.m, s.n}), row_sums = put({s.m}, before);
+    const Tensor b = put({s.k, s.n}, x.b), c = empty({s.m, s.n}), bias_grad = put({s.m}, before);
     matmul(ex_,
-           {.a = a, .b = b, .bias = put({s.n}, bias), .c = c, .row_sums = row_sums, .transpose_a = Transpose::yes});
+           {.a = a, .b = b, .bias = put({s.n}, bias), .c = c, .bias_grad = bias_grad, .transpose_a = Transpose::yes});
     expect_near(c, multiplied(x, s, onto), "bias");
-    expect_near(row_sums, sums, "row_sums");
+    expect_near(bias_grad, sums, "bias_grad");
     ex_.release();
   }
 }

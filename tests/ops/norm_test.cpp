@@ -212,7 +212,7 @@ TEST_P(LayerNormTest, NamesTheArgumentThatDoesNotFit) {
   const Tensor x = empty({3, 4}), h = empty({4}), t = empty({3});
   EXPECT_EQ(error_text([&] { layer_norm_forward(ex_, {.x = x, .gamma = h, .beta = t, .y = x, .mean = t, .rstd = t}); }),
             "[layer_norm.beta] shape = [3]: must be [4]");
-  const auto backward_error = [&](const Tensor& residual, const Tensor& dx_sums) {
+  const auto backward_error = [&](const Tensor& residual, const Tensor& bias_grad) {
     return error_text([&] {
       layer_norm_backward(ex_, {.dy = x,
                                 .x = x,
@@ -223,11 +223,11 @@ TEST_P(LayerNormTest, NamesTheArgumentThatDoesNotFit) {
                                 .dx = x,
                                 .gamma_grad = h,
                                 .beta_grad = h,
-                                .dx_sums = dx_sums});
+                                .bias_grad = bias_grad});
     });
   };
   EXPECT_EQ(backward_error(h, {}), "[layer_norm_backward.residual] shape = [4]: must be [3, 4]");
-  EXPECT_EQ(backward_error(x, t), "[layer_norm_backward.dx_sums] shape = [3]: must be [4]");
+  EXPECT_EQ(backward_error(x, t), "[layer_norm_backward.bias_grad] shape = [3]: must be [4]");
 }
 
 }  // namespace

@@ -62,9 +62,9 @@ TEST(Exec, APhaseThatRunsOtherwiseIsAnError) {
 
 TEST(Exec, OpsAsideAreNoPartOfThePhase) {
   Tensor seen;
-  int asides = 0;
+  int unplanned = 0;
   const auto pass = [&](Exec& ex, const Tensor& x) {
-    ex.aside([&] { ex.run({.name = "aside", .reads = {x}, .writes = {}}, [&](Exec&, Stream) { ++asides; }); });
+    ex.unplanned([&] { ex.run({.name = "aside", .reads = {x}, .writes = {}}, [&](Exec&, Stream) { ++unplanned; }); });
     seen = twice_plus_one(ex, x);
   };
   Recording recording;
@@ -72,7 +72,7 @@ TEST(Exec, OpsAsideAreNoPartOfThePhase) {
   recording.begin_phase();
   pass(recorder, Tensor(nullptr, {1}, DType::f64));
   EXPECT_EQ(recording.ops().size(), 2u);
-  EXPECT_EQ(asides, 0);
+  EXPECT_EQ(unplanned, 0);
   const MemoryPlan plan = make_plan(recording);
   Buffer scratch(plan.scratch_bytes);
   double input = 2;
@@ -80,7 +80,7 @@ TEST(Exec, OpsAsideAreNoPartOfThePhase) {
   ex.begin(plan.phases[0], nullptr, scratch.data());
   pass(ex, Tensor(&input, {1}, DType::f64));
   ex.end();
-  EXPECT_EQ(asides, 1);
+  EXPECT_EQ(unplanned, 1);
   EXPECT_EQ(seen.data<double>()[0], 5);
   EXPECT_EQ(ex.ops_run(), 3u);
 }

@@ -82,7 +82,7 @@ TEST_F(GraphCacheTest, ComparedPiecesAreNamedWhereTheyDiffer) {
   const auto piece_that_adds = [&](double number) {
     graphs_.run(ex_, kStep[0], [&] {
       const Tensor count = memory_.view({1}, DType::f64);
-      ex_.set_place({.chunk = 0, .microbatch = 2, .layer = 0});
+      ex_.set_call_site({.chunk = 0, .microbatch = 2, .layer = 0});
       ex_.run({.name = "count", .reads = {count}, .writes = {count}},
               [=](Exec&, Stream) { count.data<double>()[0] += number; });
     });

@@ -26,7 +26,7 @@ class GraphTest : public ::testing::Test {
   template <class Ops>
   Graph captured(Ops&& ops) {
     Capture capture("training", planned());
-    ex_.set_place({.microbatch = 1, .layer = 3});
+    ex_.set_call_site({.microbatch = 1, .layer = 3});
     ex_.begin_capture(capture);
     ops();
     Graph graph = ex_.end_capture();
@@ -200,7 +200,7 @@ TEST_F(GraphTest, WhateverElseEndsACaptureNamesThePlace) {
   const auto error_of = [&](auto&& ops) -> std::string {
     Capture capture("training", planned());
     try {
-      ex_.set_place({});
+      ex_.set_call_site({});
       ex_.captured(capture, ops);
     } catch (const Error& error) {
       return error.what();
@@ -209,7 +209,7 @@ TEST_F(GraphTest, WhateverElseEndsACaptureNamesThePlace) {
   };
   // The place is where the step has come to, not where the capture began.
   EXPECT_EQ(error_of([&] {
-              ex_.set_place({.chunk = 1, .microbatch = 2});
+              ex_.set_call_site({.chunk = 1, .microbatch = 2});
               ex_.set_layer(4);
               throw ShapeError("[matmul.a] shape = [2]: must be [3]");
             }),

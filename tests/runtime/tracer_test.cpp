@@ -24,15 +24,15 @@ class TracerTest : public ::testing::Test {
 };
 
 TEST_F(TracerTest, OpsHaveThePhaseOfTheirPlaceUnlessTheyCommunicate) {
-  ex_.set_place({.phase = StepPhase::forward});
+  ex_.set_call_site({.phase = StepPhase::forward});
   run("before", 0);
   ex_.set_tracer(&tracer_);
   run("a", 0);
   ex_.set_layer(3);
   run("b", 0, OpKind::communication);
-  ex_.set_place({.phase = StepPhase::backward});
+  ex_.set_call_site({.phase = StepPhase::backward});
   run("c", 0);
-  ex_.set_place({});
+  ex_.set_call_site({});
   run("d", 0);
   ex_.set_tracer(nullptr);
   run("after", 0);

@@ -98,7 +98,7 @@ void expect_planned_buffers(const GraphAccount& account, const config::RunPlan& 
 TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
   for (const Grid& grid :
        {Grid{}, Grid{.tp = 2}, Grid{.pp = 2}, Grid{.pp = 4}, Grid{.pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2},
-        Grid{.tp = 2, .pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
+        Grid{.tp = 2, .pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}}) {
     for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
       SCOPED_TRACE(grid.name() + " " + std::string(name(per)));
       const config::RunPlan plan = plan_of(grid, GraphMode::layers, per);
@@ -120,7 +120,7 @@ TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
         for (const Index bytes : input_grads) EXPECT_EQ(bytes % size, 0);
         // A layer's passes each have two regions, which end (and with shared rows also begin) with a call over tp.
         EXPECT_GE(account.comm_calls, grid.tp == 1 ? 0 : 2 * account.launches);
-        if (grid.rows == nn::Rows::whole) {
+        if (grid.sequence_parallel == nn::SequenceParallel::off) {
           EXPECT_EQ(account.comm_calls, grid.tp == 1 ? 0 : 2 * account.launches);
         }
       }
@@ -131,8 +131,8 @@ TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
 TEST(GraphAccounting, PartsOfLayersFindTheirsToo) {
   using capture::Scope;
   using capture::ScopeSet;
-  for (const Grid& grid :
-       {Grid{}, Grid{.pp = 2}, Grid{.tp = 2, .pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
+  for (const Grid& grid : {Grid{}, Grid{.pp = 2}, Grid{.tp = 2, .pp = 2, .chunks = 2},
+                           Grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}}) {
     for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
       for (const ScopeSet& scopes : {ScopeSet{Scope::attn}, ScopeSet{Scope::mlp}, ScopeSet{Scope::attn, Scope::mlp}}) {
         SCOPED_TRACE(grid.name() + " " + std::string(name(per)) + " " + text(scopes));

@@ -34,7 +34,7 @@ constexpr Grid kGrids[] = {{.tp = 1},
                            {.tp = 2, .pp = 2},
                            {.pp = 2, .dp = 2, .chunks = 2},
                            {.dp = 2, .sharding = Sharding::optimizer},
-                           {.tp = 2, .pp = 2, .rows = nn::Rows::shared}};
+                           {.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}};
 
 INSTANTIATE_TEST_SUITE_P(All, CheckedSteps,
                          ::testing::Combine(::testing::ValuesIn(kGrids), ::testing::ValuesIn(testing::kGraphWays)),

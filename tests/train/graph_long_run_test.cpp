@@ -58,14 +58,14 @@ TEST_P(LongGraphRun, AHundredStepsLeaveTheBitsOfEagerOnes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LongGraphRun,
-                         ::testing::Combine(::testing::Values(Grid{.tp = 2, .rows = nn::Rows::shared},
-                                                              Grid{.pp = 2, .chunks = 2}),
-                                            ::testing::Values(0.0, 0.1)),
-                         [](const auto& test) {
-                           return std::get<0>(test.param).name() +
-                                  (std::get<1>(test.param) > 0 ? "_dropout" : "_no_dropout");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, LongGraphRun,
+    ::testing::Combine(::testing::Values(Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on},
+                                         Grid{.pp = 2, .chunks = 2}),
+                       ::testing::Values(0.0, 0.1)),
+    [](const auto& test) {
+      return std::get<0>(test.param).name() + (std::get<1>(test.param) > 0 ? "_dropout" : "_no_dropout");
+    });
 
 TEST(LongGraphRuns, StepsThatAreSkippedLeaveTheBitsOfEagerOnes) {
   config::RunPlan plan = testing::small_plan({.tp = 2, .pp = 2}, "fp16", 20);

@@ -66,7 +66,8 @@ TEST_P(GraphMemory, FollowsTheMicrobatchesInFlight) {
       return Index{in_flight(grid, rank / grid.tp, microbatches)} * kLayersOfARank / grid.chunks;
     };
     // Of a layer and microbatch.
-    const Index saved_bytes_of_one = count_all({.tp = grid.tp, .rows = grid.rows}, per, 1, 1).front().saved.bytes;
+    const Index saved_bytes_of_one =
+        count_all({.tp = grid.tp, .sequence_parallel = grid.sequence_parallel}, per, 1, 1).front().saved.bytes;
     EXPECT_GT(saved_bytes_of_one, 0);
     for (int rank = 0; rank < grid.ranks(); ++rank) {
       SCOPED_TRACE(str("rank ", rank));
@@ -96,7 +97,8 @@ TEST_P(GraphMemory, FollowsTheMicrobatchesInFlight) {
 INSTANTIATE_TEST_SUITE_P(
     All, GraphMemory,
     ::testing::Combine(::testing::Values(Grid{}, Grid{.pp = 2}, Grid{.pp = 4}, Grid{.pp = 2, .chunks = 2},
-                                         Grid{.pp = 4, .chunks = 2}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}),
+                                         Grid{.pp = 4, .chunks = 2},
+                                         Grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}),
                        ::testing::Values(GraphsPer::microbatch, GraphsPer::slot)),
     [](const auto& test) { return std::get<0>(test.param).name() + "_" + std::string(name(std::get<1>(test.param))); });
 

@@ -100,7 +100,7 @@ TEST_P(GraphResume, ACheckpointIsLoadedBesideGraphsThatAreThere) {
 
 INSTANTIATE_TEST_SUITE_P(All, GraphResume,
                          ::testing::Values(Grid{}, Grid{.pp = 2}, Grid{.pp = 4, .chunks = 2}, Grid{.tp = 2, .pp = 2},
-                                           Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared},
+                                           Grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on},
                                            Grid{.pp = 2, .dp = 2, .chunks = 2},
                                            Grid{.dp = 2, .sharding = Sharding::optimizer}),
                          [](const auto& test) { return test.param.name(); });

@@ -112,7 +112,7 @@ TEST(GridPromise, HalvesOfAMicrobatchInTurnChangeNoBits) {
     plan.tp_overlap = config::TpOverlap::none;
     comm::run_ranks(ranks, [&](comm::World& world) { testing::train_rank(world, plan, whole); });
     plan.tp_overlap = config::TpOverlap::halves;
-    EXPECT_EQ(plan.forward_parts(), 2);
+    EXPECT_EQ(plan.sub_batches(), 2);
     comm::run_ranks(ranks, [&](comm::World& world) { testing::train_rank(world, plan, halves); });
     EXPECT_EQ(halves.losses, whole.losses);
     EXPECT_EQ(halves.norms, whole.norms);

@@ -57,10 +57,10 @@ TEST_P(HeldAlike, StaysAlikeWhateverTheOrderOfSums) {
 
 std::vector<Grid> grids_of_three_copies() {
   std::vector<Grid> grids = {{.tp = 2, .dp = 3},
-                             {.tp = 2, .dp = 3, .rows = nn::Rows::shared},
+                             {.tp = 2, .dp = 3, .sequence_parallel = nn::SequenceParallel::on},
                              {.pp = 2, .dp = 3},
                              {.tp = 2, .pp = 2, .dp = 3},
-                             {.tp = 2, .pp = 2, .dp = 3, .chunks = 2, .rows = nn::Rows::shared}};
+                             {.tp = 2, .pp = 2, .dp = 3, .chunks = 2, .sequence_parallel = nn::SequenceParallel::on}};
   for (std::size_t i = 0, count = grids.size(); i < count; ++i) {
     grids.push_back(grids[i]);
     grids.back().sharding = Sharding::optimizer;

@@ -87,9 +87,10 @@ INSTANTIATE_TEST_SUITE_P(All, LayerGraphGrid, ::testing::ValuesIn(testing::graph
                          [](const auto& test) { return test.param.name(); });
 
 TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
-  for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .chunks = 2}, Grid{.pp = 4, .chunks = 2},
-                           Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.tp = 2, .rows = nn::Rows::shared},
-                           Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
+  for (const Grid& grid :
+       {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .chunks = 2}, Grid{.pp = 4, .chunks = 2},
+        Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on},
+        Grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}}) {
     // A sharded optimizer's parameters are whole after an evaluation, that of step 10.
     const Index steps = grid.sharding == Sharding::none ? 12 : 10;
     for (const double dropout : {0.1, 0.0}) {
@@ -138,12 +139,13 @@ TEST(LayerGraphs, HoldTheHalvesOfAMicrobatchInTurn) {
   const auto in_halves = [](config::RunPlan plan) {
     plan.train.micro_batch = 4;
     plan.tp_overlap = config::TpOverlap::halves;
-    EXPECT_EQ(plan.forward_parts(), 2);
+    EXPECT_EQ(plan.sub_batches(), 2);
     return plan;
   };
-  for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 2, .pp = 2}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared},
-                           Grid{.tp = 2, .rows = nn::Rows::shared}, Grid{.tp = 2, .pp = 2, .chunks = 4},
-                           Grid{.tp = 2, .dp = 2, .sharding = Sharding::optimizer}}) {
+  for (const Grid& grid :
+       {Grid{.tp = 2}, Grid{.tp = 2, .pp = 2}, Grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on},
+        Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on}, Grid{.tp = 2, .pp = 2, .chunks = 4},
+        Grid{.tp = 2, .dp = 2, .sharding = Sharding::optimizer}}) {
     const auto want = eager(in_halves(eager_plan(grid, "bf16", 10)));
     for (const ScopeSet& scopes : {ScopeSet{}, ScopeSet{Scope::attn}, ScopeSet{Scope::mlp}}) {
       for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {

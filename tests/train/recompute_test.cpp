@@ -89,7 +89,7 @@ TEST(Recompute, PartsOfLayersInGraphsHaveTheBitsToo) {
   using capture::Scope;
   for (const capture::ScopeSet& scopes :
        {capture::ScopeSet{Scope::attn}, {Scope::mlp}, {Scope::attn, Scope::mlp}, {}}) {
-    for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2, .rows = nn::Rows::shared}}) {
+    for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}}) {
       const config::RunPlan plan = testing::small_plan(grid, "fp32");
       ASSERT_GT(plan.model.dropout, 0);
       ASSERT_GT(plan.model.attention_dropout, 0);
@@ -105,11 +105,11 @@ TEST(Recompute, PartsOfLayersInGraphsHaveTheBitsToo) {
 }
 
 TEST(Recompute, SubMicrobatchesInTurnHaveTheBitsToo) {
-  for (const nn::Rows rows : {nn::Rows::whole, nn::Rows::shared}) {
-    config::RunPlan plan = testing::small_plan({.tp = 2, .pp = 2, .rows = rows}, "fp64");
+  for (const nn::SequenceParallel sequence_parallel : {nn::SequenceParallel::off, nn::SequenceParallel::on}) {
+    config::RunPlan plan = testing::small_plan({.tp = 2, .pp = 2, .sequence_parallel = sequence_parallel}, "fp64");
     plan.train.micro_batch = 4;
     plan.tp_overlap = config::TpOverlap::halves;
-    ASSERT_EQ(plan.forward_parts(), 2);
+    ASSERT_EQ(plan.sub_batches(), 2);
     const Outcome kept = outcome_of(with(plan, {}, GraphMode::none));
     for (const Mode& mode : modes()) {
       for (const GraphMode way : {GraphMode::none, GraphMode::layers}) {

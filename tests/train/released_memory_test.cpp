@@ -78,14 +78,15 @@ class ReleasingStage final : public pipeline::Stage {
 };
 
 model::StageConfig stage_config(const config::RunPlan& plan, Way way) {
-  model::StageConfig config{.model = plan.model,
-                            .chunks = plan.chunks,
-                            .group_size = plan.group_size,
-                            .rows = plan.sequence_parallel ? nn::Rows::shared : nn::Rows::whole,
-                            .global_batch = plan.train.global_batch,
-                            .micro_batch = plan.train.micro_batch,
-                            .seed = plan.train.seed,
-                            .policy = plan.train.policy()};
+  model::StageConfig config{
+      .model = plan.model,
+      .chunks = plan.chunks,
+      .group_size = plan.group_size,
+      .sequence_parallel = plan.sequence_parallel ? nn::SequenceParallel::on : nn::SequenceParallel::off,
+      .global_batch = plan.train.global_batch,
+      .micro_batch = plan.train.micro_batch,
+      .seed = plan.train.seed,
+      .policy = plan.train.policy()};
   if (way == Way::iteration) config.input_uploads = model::InputUploads::whole_step;
   // Pieces also where nothing captures them: they add first gradients to zeros, whose bits are other than a product's.
   if (way == Way::per_microbatch) config.capture = {{true, true}, model::EdgeBuffers::messages};
@@ -162,7 +163,7 @@ constexpr Grid kGrids[] = {{.tp = 1},
                            {.tp = 2, .pp = 2},
                            {.pp = 2, .chunks = 2},
                            {.pp = 2, .chunks = 4},
-                           {.tp = 2, .pp = 2, .rows = nn::Rows::shared}};
+                           {.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}};
 
 std::string name_of_case(const ::testing::TestParamInfo<std::tuple<Grid, Way>>& test) {
   constexpr const char* kNames[] = {"eager", "per_microbatch", "per_slot", "iteration"};

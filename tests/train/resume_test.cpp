@@ -342,7 +342,7 @@ TEST(Resume, AnotherCarrierOfSumsIsWarnedAboutWhereThereIsAChoice) {
       now.device = device;
       now.grid.world_size = ranks;
       train::Saver(engine, now, {1, 2}, *fs, folder.path()).save({});
-      now.transfers = comm::Carrier::kernels;
+      now.transfers = comm::Transport::kernels;
       return train::Saver(engine, now, {1, 2}, *fs, folder.path()).resume().value().warnings;
     };
     EXPECT_TRUE(warnings(Device::cpu, 2).empty());

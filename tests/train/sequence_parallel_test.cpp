@@ -11,11 +11,11 @@ using testing::Grid;
 using testing::RunRecord;
 
 /// Samples of a length that shares cut, in microbatches of two.
-config::RunPlan plan_of(Grid grid, nn::Rows rows, const std::string& precision, Index steps) {
+config::RunPlan plan_of(Grid grid, nn::SequenceParallel sequence_parallel, const std::string& precision, Index steps) {
   config::RunPlan plan = testing::small_plan(grid, precision, steps);
   plan.model.seq_len = 10;
   plan.train.micro_batch = 2;
-  plan.sequence_parallel = rows == nn::Rows::shared;
+  plan.sequence_parallel = sequence_parallel == nn::SequenceParallel::on;
   return plan;
 }
 
@@ -33,8 +33,8 @@ TEST(SequenceParallel, FirstStepHasTheBitsOfWholeRowsButForTheNormsGradients) {
   for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 4}, Grid{.tp = 2, .pp = 2, .dp = 2}}) {
     for (const char* precision : {"fp64", "bf16"}) {
       SCOPED_TRACE(grid.name() + " " + precision);
-      const auto whole = trained(plan_of(grid, nn::Rows::whole, precision, 1)),
-                 shared = trained(plan_of(grid, nn::Rows::shared, precision, 1));
+      const auto whole = trained(plan_of(grid, nn::SequenceParallel::off, precision, 1)),
+                 shared = trained(plan_of(grid, nn::SequenceParallel::on, precision, 1));
       EXPECT_EQ(shared->losses, whole->losses);
       for (const auto& [name, values] : whole->gradients.tensors()) {
         if (of_norm(name)) {
@@ -50,7 +50,7 @@ TEST(SequenceParallel, FirstStepHasTheBitsOfWholeRowsButForTheNormsGradients) {
 /// The bits would not show it: the rows that a region's backward pass reads are on their way while the last weight
 /// gradient of the region before is computed.
 TEST(SequenceParallel, WhatABackwardPassGathersHidesBehindAWeightGradient) {
-  const config::RunPlan plan = plan_of({.tp = 2}, nn::Rows::shared, "fp32", 1);
+  const config::RunPlan plan = plan_of({.tp = 2}, nn::SequenceParallel::on, "fp32", 1);
   comm::run_ranks(2, [&](comm::World& world) {
     train::Engine engine(world, plan);
     const std::vector<const char*>& ops = engine.stage().plans().front().phases.at(1).ops;
@@ -72,8 +72,8 @@ TEST(SequenceParallel, WhatABackwardPassGathersHidesBehindAWeightGradient) {
 TEST(SequenceParallel, TrainsTheModelOfWholeRows) {
   for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 4}, Grid{.tp = 2, .pp = 2, .dp = 2, .chunks = 2}}) {
     SCOPED_TRACE(grid.name());
-    const auto whole = trained(plan_of(grid, nn::Rows::whole, "fp64", 20)),
-               shared = trained(plan_of(grid, nn::Rows::shared, "fp64", 20));
+    const auto whole = trained(plan_of(grid, nn::SequenceParallel::off, "fp64", 20)),
+               shared = trained(plan_of(grid, nn::SequenceParallel::on, "fp64", 20));
     EXPECT_LT(testing::relative_error(shared->losses, whole->losses), 1e-12);
     EXPECT_LT(testing::relative_error(shared->norms, whole->norms), 1e-12);
     EXPECT_LT(testing::relative_error({shared->evaluated}, {whole->evaluated}), 1e-12);
@@ -85,11 +85,11 @@ TEST(SequenceParallel, TrainsTheModelOfWholeRows) {
 TEST(SequenceParallel, HalvesOfAMicrobatchInTurnChangeNoBitsButOfTheNormsGradients) {
   for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 2, .pp = 2, .dp = 2}}) {
     SCOPED_TRACE(grid.name());
-    config::RunPlan plan = plan_of(grid, nn::Rows::shared, "fp64", 5);
+    config::RunPlan plan = plan_of(grid, nn::SequenceParallel::on, "fp64", 5);
     plan.tp_overlap = config::TpOverlap::none;
     const auto whole = trained(plan);
     plan.tp_overlap = config::TpOverlap::halves;
-    EXPECT_EQ(plan.forward_parts(), 2);
+    EXPECT_EQ(plan.sub_batches(), 2);
     const auto halves = trained(plan);
     EXPECT_EQ(halves->losses[0], whole->losses[0]);
     EXPECT_LT(testing::relative_error(halves->losses, whole->losses), 1e-12);
@@ -119,7 +119,7 @@ std::map<std::string, comm::Counters> counters_of_one_step(const config::RunPlan
 // Per microbatch: rows enter and leave two regions a layer, forward and backward, and backward gathers once more what
 // entered; the embedding and the output are half a region each. Once a step: the norms' gradients.
 TEST(SequenceParallel, AStepSendsWhatItsRegionsNeed) {
-  const config::RunPlan plan = plan_of({.tp = 2}, nn::Rows::shared, "fp64", 1);
+  const config::RunPlan plan = plan_of({.tp = 2}, nn::SequenceParallel::on, "fp64", 1);
   const Index microbatches = plan.train.global_batch / plan.train.micro_batch, layers = plan.model.num_layers;
   const Index bs = plan.train.micro_batch * plan.model.seq_len, bsh = bs * plan.model.hidden_size;
   const comm::Counters tp = counters_of_one_step(plan).at("tp");
@@ -135,28 +135,28 @@ TEST(SequenceParallel, AStepSendsWhatItsRegionsNeed) {
 }
 
 TEST(SequenceParallel, StagesSendTheirShareOfTheRows) {
-  const auto sent = [](nn::Rows rows) {
-    return counters_of_one_step(plan_of({.tp = 2, .pp = 2}, rows, "fp64", 1)).at("pp")[comm::Op::send];
+  const auto sent = [](nn::SequenceParallel sequence_parallel) {
+    return counters_of_one_step(plan_of({.tp = 2, .pp = 2}, sequence_parallel, "fp64", 1)).at("pp")[comm::Op::send];
   };
-  const comm::Counter whole = sent(nn::Rows::whole), shared = sent(nn::Rows::shared);
+  const comm::Counter whole = sent(nn::SequenceParallel::off), shared = sent(nn::SequenceParallel::on);
   EXPECT_EQ(shared.calls, whole.calls);
   EXPECT_EQ(shared.elements * 2, whole.elements);
 }
 
 TEST(SequenceParallel, OfOneRankIsWithoutEffect) {
-  const auto plain = trained(plan_of({}, nn::Rows::whole, "fp64", 3)),
-             asked = trained(plan_of({}, nn::Rows::shared, "fp64", 3));
+  const auto plain = trained(plan_of({}, nn::SequenceParallel::off, "fp64", 3)),
+             asked = trained(plan_of({}, nn::SequenceParallel::on, "fp64", 3));
   EXPECT_EQ(asked->losses, plain->losses);
   EXPECT_EQ(asked->parameters.tensors(), plain->parameters.tensors());
 }
 
 TEST(SequenceParallel, PlansLessMemoryForActivations) {
-  const auto planned = [](nn::Rows rows, int tp) {
+  const auto planned = [](nn::SequenceParallel sequence_parallel, int tp) {
     const std::unique_ptr<comm::World> world = comm::dry_world(0, tp);
-    return train::Engine(*world, plan_of({.tp = tp}, rows, "fp32", 1)).planned_bytes();
+    return train::Engine(*world, plan_of({.tp = tp}, sequence_parallel, "fp32", 1)).planned_bytes();
   };
   for (const int tp : {2, 4}) {
-    BytesByOwner whole = planned(nn::Rows::whole, tp), shared = planned(nn::Rows::shared, tp);
+    BytesByOwner whole = planned(nn::SequenceParallel::off, tp), shared = planned(nn::SequenceParallel::on, tp);
     const Index rows = 2 * 10 * 20 * size_of(DType::f32), layers = 8;
     // What the norms read and gave, of both regions: 4 tensors [T, H] a layer of which tp - 1 shares are elsewhere.
     EXPECT_LE(shared.at("activations"), whole.at("activations") - layers * 4 * rows * (tp - 1) / tp);

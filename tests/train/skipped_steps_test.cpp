@@ -42,8 +42,10 @@ TEST(LossScaling, AnOverflowOnTheLargestGridSkipsTheStepOnAll) {
 }
 
 std::vector<Grid> nan_grids() {
-  return {
-      {.dp = 2}, {.dp = 2, .sharding = Sharding::optimizer}, {.tp = 2, .rows = nn::Rows::shared}, {.tp = 2, .pp = 2}};
+  return {{.dp = 2},
+          {.dp = 2, .sharding = Sharding::optimizer},
+          {.tp = 2, .sequence_parallel = nn::SequenceParallel::on},
+          {.tp = 2, .pp = 2}};
 }
 
 TEST(NanOnOneRank, SkipsTheStepOnAllAndLeavesNoTrace) {

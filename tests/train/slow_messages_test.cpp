@@ -102,7 +102,8 @@ TEST_P(LateGathersGrid, AreAwaitedOnceBeforeWhatReadsThem) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sharded, LateGathersGrid,
-                         ::testing::Values(Grid{.dp = 2}, Grid{.tp = 2, .dp = 2, .rows = nn::Rows::shared},
+                         ::testing::Values(Grid{.dp = 2},
+                                           Grid{.tp = 2, .dp = 2, .sequence_parallel = nn::SequenceParallel::on},
                                            Grid{.pp = 2, .dp = 2, .chunks = 2}),
                          [](const auto& test) { return test.param.name(); });
 

@@ -15,11 +15,11 @@ namespace megalith::testing {
 struct Grid {
   int tp = 1, pp = 1, dp = 1, chunks = 1;
   Sharding sharding = Sharding::none;
-  nn::Rows rows = nn::Rows::whole;  ///< outside tensor-parallel regions
+  nn::SequenceParallel sequence_parallel = nn::SequenceParallel::off;  ///< outside tensor-parallel regions
   int ranks() const { return tp * pp * dp; }
   std::string name() const {
     return str("tp", tp, "_pp", pp, "_dp", dp, "_chunks", chunks, sharding == Sharding::none ? "" : "_sharded",
-               rows == nn::Rows::whole ? "" : "_shared_rows");
+               sequence_parallel == nn::SequenceParallel::off ? "" : "_sequence_parallel");
   }
 };
 
@@ -40,7 +40,7 @@ inline std::vector<Grid> all_grids() {
                              {.tp = 2, .pp = 2, .chunks = 2}};
   for (std::size_t i = 0, count = grids.size(); i < count; ++i) {
     Grid shared = grids[i];
-    shared.rows = nn::Rows::shared;
+    shared.sequence_parallel = nn::SequenceParallel::on;
     if (shared.tp > 1) grids.push_back(shared);
   }
   return grids;
@@ -72,8 +72,8 @@ inline config::RunConfig small_config(const Grid& grid, const std::string& preci
   c.parallel.chunks = grid.chunks;
   c.train.steps = steps;
   c.train.global_batch = 8;
-  c.parallel.sequence_parallel = grid.rows == nn::Rows::shared;
-  c.train.micro_batch = grid.rows == nn::Rows::shared ? grid.tp : 1;
+  c.parallel.sequence_parallel = grid.sequence_parallel == nn::SequenceParallel::on;
+  c.train.micro_batch = grid.sequence_parallel == nn::SequenceParallel::on ? grid.tp : 1;
   c.train.precision = precision;
   c.optimizer.lr = 3e-3;
   c.optimizer.warmup_steps = 4;

@@ -27,7 +27,7 @@ nlohmann::json events_of_two_ranks(const io::Path& file) {
     Tracer tracer(Device::cpu);
     const auto begin = [&] {
       ex.set_tracer(&tracer);
-      ex.set_place({.phase = StepPhase::forward});
+      ex.set_call_site({.phase = StepPhase::forward});
       ex.run({.name = "first", .reads = {}, .writes = {}}, [](Exec&, Stream) { pass(1000); });
     };
     if (world.rank() == 0) begin();

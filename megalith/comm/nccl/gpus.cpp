@@ -19,13 +19,13 @@ namespace megalith::comm {
 namespace {
 
 /// Where this process runs, by the name that NCCL goes by.
-Place place_here() {
+RankGpus place_here() {
   const char* const id = std::getenv("NCCL_HOSTID");
-  Place here;
+  RankGpus here;
   (id == nullptr ? host_name() : id).copy(here.host.data(), here.host.size() - 1);
   const std::vector<device::GpuId> ids = device::gpu_ids();
   here.num_gpus =
-      std::ranges::copy(ids | std::views::take(Place::kMostGpus), here.gpus.begin()).out - here.gpus.begin();
+      std::ranges::copy(ids | std::views::take(RankGpus::kMaxGpus), here.gpus.begin()).out - here.gpus.begin();
   return here;
 }
 
@@ -34,7 +34,7 @@ using Users = std::map<device::GpuId, std::size_t>;
 
 /// Finds rank `rank` a GPU that it sees: one that nobody uses, else one whose user finds another. `asked`: GPUs whose
 /// users were asked for them before.
-bool find_gpu(std::span<const Place> places, std::size_t rank, Users& users, std::set<device::GpuId>& asked) {
+bool find_gpu(std::span<const RankGpus> places, std::size_t rank, Users& users, std::set<device::GpuId>& asked) {
   for (const device::GpuId& gpu : places[rank].seen()) {
     if (users.try_emplace(gpu, rank).second) return true;
   }
@@ -47,7 +47,7 @@ bool find_gpu(std::span<const Place> places, std::size_t rank, Users& users, std
 }
 
 /// Of the GPUs of one host, whose ranks these are. Throws ConfigError where they cannot have one each.
-Users users_of_gpus(std::span<const Place> places, std::span<const std::size_t> ranks) {
+Users users_of_gpus(std::span<const RankGpus> places, std::span<const std::size_t> ranks) {
   const char* const host = places[ranks.front()].host.data();
   std::set<device::GpuId> gpus;
   for (const std::size_t rank : ranks) gpus.insert(places[rank].seen().begin(), places[rank].seen().end());
@@ -110,7 +110,7 @@ std::string refusal_of_peers() {
   return "";
 }
 
-int choose_gpu(std::span<const Place> places, int rank) {
+int choose_gpu(std::span<const RankGpus> places, int rank) {
   std::map<std::array<char, 248>, std::vector<std::size_t>> ranks_of_hosts;
   for (std::size_t r = 0; r < places.size(); ++r) ranks_of_hosts[places[r].host].push_back(r);
   int chosen = 0;
@@ -133,7 +133,7 @@ void require_gpu_backend(int ranks) {
 
 void require_gpus(int ranks) {
   require_gpu_backend(ranks);
-  choose_gpu(std::vector<Place>(static_cast<std::size_t>(ranks), place_here()), 0);
+  choose_gpu(std::vector<RankGpus>(static_cast<std::size_t>(ranks), place_here()), 0);
 }
 
 }  // namespace megalith::comm

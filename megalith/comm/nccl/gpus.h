@@ -29,11 +29,11 @@ void set_graph_environment(CallsBehindGraphs calls);
 std::string refusal_of_peers();
 
 /// The host that a rank runs on, and what the rank sees of it.
-struct Place {
-  static constexpr std::size_t kMostGpus = 32;  // no host has more
+struct RankGpus {
+  static constexpr std::size_t kMaxGpus = 32;  // no host has more
 
-  std::array<char, 248> host{};                 ///< its name, or NCCL_HOSTID where that is set: NCCL's hosts are ours
-  std::array<device::GpuId, kMostGpus> gpus{};  ///< that the rank may use, as its process numbers them
+  std::array<char, 248> host{};                ///< its name, or NCCL_HOSTID where that is set: NCCL's hosts are ours
+  std::array<device::GpuId, kMaxGpus> gpus{};  ///< that the rank may use, as its process numbers them
   std::int64_t num_gpus = 0;
 
   std::span<const device::GpuId> seen() const { return std::span(gpus).first(static_cast<std::size_t>(num_gpus)); }
@@ -43,7 +43,7 @@ struct Place {
 /// all GPUs of its host, one or some, so GPUs are told apart by identity: in rank order each rank takes the first that
 /// it sees and none before it took, or one that such a rank leaves for another that it sees too. Throws ConfigError,
 /// the same for every rank, where the ranks of a host cannot have a GPU each.
-int choose_gpu(std::span<const Place> places, int rank);
+int choose_gpu(std::span<const RankGpus> places, int rank);
 
 /// The same for this rank, among the ranks of `host`, for device::use(). Communicates over host.all().
 int gpu_of_rank(World& host);

@@ -7,7 +7,7 @@
 #include "megalith/comm/gather_values.h"
 #include "megalith/comm/nccl/check.h"
 #include "megalith/comm/nccl/watchdog.h"
-#include "megalith/comm/peer/stream_words.h"
+#include "megalith/comm/peer/stream_signals.h"
 #include "megalith/tensor/cuda/check.h"
 
 namespace megalith::comm {
@@ -53,10 +53,11 @@ std::size_t unsigned_of(Index count) { return static_cast<std::size_t>(count); }
 /// of 1.2B, microbatch 2 on H200s: 363, 369, 357, 403 ms a step with 1, 2, 4, 16.
 constexpr int kMessageBlocks = 4;
 
-constexpr std::int64_t kMaxLines = 16;  // a ticket's id is the call's number in its line * kMaxLines + the line
+constexpr std::int64_t kMaxCommStreams =
+    16;  // a ticket's id is the call's number in its communicator stream * kMaxCommStreams + the communicator stream
 
-std::size_t line_in(Ticket ticket) { return static_cast<std::size_t>(ticket.id % kMaxLines); }
-std::uint64_t number_in(Ticket ticket) { return static_cast<std::uint64_t>(ticket.id / kMaxLines); }
+std::size_t stream_in(Ticket ticket) { return static_cast<std::size_t>(ticket.id % kMaxCommStreams); }
+std::uint64_t number_in(Ticket ticket) { return static_cast<std::uint64_t>(ticket.id / kMaxCommStreams); }
 
 /// The next member on the ring and the previous one; of two members each has one neighbour.
 std::vector<int> neighbours_of(int member, int size) {
@@ -83,14 +84,15 @@ NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name
     : Channel(std::move(name), {host.world_ranks().begin(), host.world_ranks().end()}, host.rank()),
       watchdog_(watchdog),
       use_(use),
-      late_(kMaxLines),
-      scratch_(kMaxLines, Device::cuda) {
-  lines_.emplace_back(Route{}, use.blocks == Blocks::few ? kCommunicationThreadBlocks : Line::kAnyBlocks);
+      late_(kMaxCommStreams),
+      scratch_(kMaxCommStreams, Device::cuda) {
+  comm_streams_.emplace_back(CommStreamKey{},
+                             use.cta_limit == CtaLimit::few ? kCommunicationThreadBlocks : CommStream::kAnyCtas);
   if (use.messages == Messages::none) return;
   for (const int peer : neighbours_of(rank(), size())) {
     for (int lane = 0; lane < kMessageLanes; ++lane) {
-      lines_.emplace_back(Route{Op::send, peer, lane}, kMessageBlocks);
-      lines_.emplace_back(Route{Op::recv, peer, lane}, kMessageBlocks);
+      comm_streams_.emplace_back(CommStreamKey{Op::send, peer, lane}, kMessageBlocks);
+      comm_streams_.emplace_back(CommStreamKey{Op::recv, peer, lane}, kMessageBlocks);
     }
   }
 }
@@ -99,32 +101,32 @@ NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name
 std::vector<NcclChannel::Ids> NcclChannel::exchange_ids(const Group& host) const {
   Ids own{};
   if (rank() == 0) check(ncclGetUniqueId(&own.group), "[nccl] ncclGetUniqueId");
-  for (const Line& line : lines_) {
-    const auto [op, peer, lane] = line.route();
+  for (const CommStream& comm_stream : comm_streams_) {
+    const auto [op, peer, lane] = comm_stream.key();
     if (op != Op::send) continue;
     check(ncclGetUniqueId(&own.to(rank(), peer, size())[unsigned_of(lane)]), "[nccl] ncclGetUniqueId");
   }
   return gather_values(host, own);
 }
 
-ncclResult_t NcclChannel::make_communicator(Line& line, std::vector<Ids>& ids) const {
-  const auto [op, peer, lane] = line.route();
-  if (op == Op::barrier) return line.connect(ids[0].group, size(), rank());
+ncclResult_t NcclChannel::make_communicator(CommStream& comm_stream, std::vector<Ids>& ids) const {
+  const auto [op, peer, lane] = comm_stream.key();
+  if (op == Op::barrier) return comm_stream.connect(ids[0].group, size(), rank());
   const int sender = op == Op::send ? rank() : peer, receiver = op == Op::send ? peer : rank();
-  return line.connect(ids[unsigned_of(sender)].to(sender, receiver, size())[unsigned_of(lane)], 2,
-                      op == Op::send ? 0 : 1);
+  return comm_stream.connect(ids[unsigned_of(sender)].to(sender, receiver, size())[unsigned_of(lane)], 2,
+                             op == Op::send ? 0 : 1);
 }
 
 /// Moves a byte: NCCL connects two GPUs when they first communicate, which blocks the host until both do so. Without
 /// this a first send would wait for its receive.
-ncclResult_t NcclChannel::move_byte(const Line& line, std::byte* byte) const {
-  switch (line.route().op) {
+ncclResult_t NcclChannel::move_byte(const CommStream& comm_stream, std::byte* byte) const {
+  switch (comm_stream.key().op) {
     case Op::send:
-      return ncclSend(byte, 1, ncclUint8, 1, line.comm(), line.stream());
+      return ncclSend(byte, 1, ncclUint8, 1, comm_stream.comm(), comm_stream.stream());
     case Op::recv:
-      return ncclRecv(byte, 1, ncclUint8, 0, line.comm(), line.stream());
+      return ncclRecv(byte, 1, ncclUint8, 0, comm_stream.comm(), comm_stream.stream());
     default:
-      return ncclAllReduce(byte, byte, 1, ncclUint8, ncclSum, line.comm(), line.stream());
+      return ncclAllReduce(byte, byte, 1, ncclUint8, ncclSum, comm_stream.comm(), comm_stream.stream());
   }
 }
 
@@ -132,24 +134,24 @@ void NcclChannel::connect(const Group& host) {
   std::vector<Ids> ids = exchange_ids(host);
   Call call;  // not booked: it belongs to the transport, so that all transports count and hash the same
   call.file = "the making of the group";
-  for (Line& line : lines_) line.begin(call, {line.stream()});
-  const auto for_each_line = [&](auto&& f) {
+  for (CommStream& comm_stream : comm_streams_) comm_stream.begin(call, {comm_stream.stream()});
+  const auto for_each_stream = [&](auto&& f) {
     const ncclResult_t status = grouped([&] {
-      for (Line& line : lines_) {
-        if (const ncclResult_t failed = f(line); failed != ncclSuccess) return failed;
+      for (CommStream& comm_stream : comm_streams_) {
+        if (const ncclResult_t failed = f(comm_stream); failed != ncclSuccess) return failed;
       }
       return ncclSuccess;
     });
     expect_success(call, status);
   };
-  for_each_line([&](Line& line) { return make_communicator(line, ids); });
+  for_each_stream([&](CommStream& comm_stream) { return make_communicator(comm_stream, ids); });
   std::byte* byte = scratch_.data();
-  for_each_line([&](Line& line) { return move_byte(line, byte++); });
-  for (Line& line : lines_) line.submitted(0);
-  for (Line& line : lines_) cuda::check(cudaStreamSynchronize(line.stream()));
-  for (Line& line : lines_) line.forget(0);
+  for_each_stream([&](CommStream& comm_stream) { return move_byte(comm_stream, byte++); });
+  for (CommStream& comm_stream : comm_streams_) comm_stream.submitted(0);
+  for (CommStream& comm_stream : comm_streams_) cuda::check(cudaStreamSynchronize(comm_stream.stream()));
+  for (CommStream& comm_stream : comm_streams_) comm_stream.forget(0);
   watchdog_.check_health();
-  if (use_.carrier == Carrier::copy_engines) peers_ = PeerGroup::connect(host, use_);
+  if (use_.transport == Transport::copy_engines) peers_ = PeerGroup::connect(host, use_);
   connected_ = true;
 }
 
@@ -164,22 +166,22 @@ int NcclChannel::multiprocessors() const {
   return peers_ == nullptr ? kCommunicationMultiprocessors : peers_->multiprocessors();
 }
 
-Stream NcclChannel::stream_of(Ticket ticket) const { return {lines_[line_in(ticket)].stream()}; }
+Stream NcclChannel::stream_of(Ticket ticket) const { return {comm_streams_[stream_in(ticket)].stream()}; }
 
 void NcclChannel::release() noexcept {
   if (connected_ && peers_ != nullptr) peers_->release();
 }
 
 void NcclChannel::look(double timeout_s) {
-  for (Line& line : lines_) {
+  for (CommStream& comm_stream : comm_streams_) {
     ncclResult_t state = ncclSuccess;
-    if (connected_) check(ncclCommGetAsyncError(line.comm(), &state), "[nccl] ncclCommGetAsyncError");
+    if (connected_) check(ncclCommGetAsyncError(comm_stream.comm(), &state), "[nccl] ncclCommGetAsyncError");
     if (state != ncclInProgress) check(state, str("[nccl] group ", name()));
-    const std::optional<Line::Overdue> overdue = line.overdue(timeout_s);
+    const std::optional<CommStream::Overdue> overdue = comm_stream.overdue(timeout_s);
     if (!overdue) continue;
     RankList others;
     for (int member = 0; member < size(); ++member) {
-      const int peer = line.route().peer;
+      const int peer = comm_stream.key().peer;
       if (member == peer || (peer < 0 && member != rank())) others.add(world_rank(member));
     }
     throw_hang(overdue->call, overdue->waited_s, others.text());
@@ -188,19 +190,20 @@ void NcclChannel::look(double timeout_s) {
 
 bool NcclChannel::takes_peers(const Call& call) const { return peers_ != nullptr && peers_->takes(call); }
 
-std::string_view NcclChannel::carrier_of(const Call& call, Stream stream) const {
-  return takes_peers(call) ? peers_->carrier_of(call, stream) : Channel::carrier_of(call, stream);
+std::string_view NcclChannel::transport_of(const Call& call, Stream stream) const {
+  return takes_peers(call) ? peers_->transport_of(call, stream) : Channel::transport_of(call, stream);
 }
 
-/// Makes a call by submit(communicator, stream) in the order of the line, behind the present point of `caller`.
+/// Makes a call by submit(communicator, stream) in the order of the communicator stream, behind the present point of
+/// `caller`.
 template <class Submit>
 Ticket NcclChannel::run(std::size_t place, const Call& call, Stream caller, Submit&& submit) {
   watchdog_.check_health();
-  Line& line = lines_[place];
-  const std::uint64_t number = line.begin(call, caller);
-  expect_success(call, submit(line.comm(), line.stream()));
-  line.submitted(number);
-  return {static_cast<std::int64_t>(number) * kMaxLines + static_cast<std::int64_t>(place), call.entry};
+  CommStream& comm_stream = comm_streams_[place];
+  const std::uint64_t number = comm_stream.begin(call, caller);
+  expect_success(call, submit(comm_stream.comm(), comm_stream.stream()));
+  comm_stream.submitted(number);
+  return {static_cast<std::int64_t>(number) * kMaxCommStreams + static_cast<std::int64_t>(place), call.entry};
 }
 
 Ticket NcclChannel::all_reduce(const Call& call, void* data, Stream stream) {
@@ -261,13 +264,13 @@ Ticket NcclChannel::broadcast(const Call& call, void* data, Stream stream) {
 
 void NcclChannel::barrier(const Call& call, Stream stream) {
   const Ticket ticket =
-      run(0, call, stream, [&](ncclComm_t, cudaStream_t) { return move_byte(lines_[0], scratch_.data()); });
+      run(0, call, stream, [&](ncclComm_t, cudaStream_t) { return move_byte(comm_streams_[0], scratch_.data()); });
   wait(ticket, stream);
 }
 
 std::size_t NcclChannel::place_of(const Call& call) const {
-  for (std::size_t place = 0; place < lines_.size(); ++place) {
-    if (lines_[place].route() == Route{call.op, call.root, call.lane}) return place;
+  for (std::size_t place = 0; place < comm_streams_.size(); ++place) {
+    if (comm_streams_[place].key() == CommStreamKey{call.op, call.root, call.lane}) return place;
   }
   throw BackendError(str(where(call.op), "member ", rank(), " and member ", call.root, ", lane ", call.lane,
                          ": on GPUs messages go between neighbours on the ring of members, on lanes 0 and 1, in groups "
@@ -313,25 +316,25 @@ bool NcclChannel::puts_off(std::size_t place, const Call& call, Stream stream) {
 
 /// Of what was put off, behind the present point of `stream`.
 void NcclChannel::receive_oldest(std::size_t place, Stream stream) {
-  Line& line = lines_[place];
+  CommStream& comm_stream = comm_streams_[place];
   const Late& oldest = late_[place].front();
-  line.follow(stream);
-  peers_->recv(oldest.call, oldest.data, {line.stream()});
-  line.submitted(oldest.number);
+  comm_stream.follow(stream);
+  peers_->recv(oldest.call, oldest.data, {comm_stream.stream()});
+  comm_stream.submitted(oldest.number);
   late_[place].pop_front();
 }
 
 void NcclChannel::wait(Ticket ticket, Stream stream) {
   watchdog_.check_health();
-  const std::size_t place = line_in(ticket);
+  const std::size_t place = stream_in(ticket);
   while (!late_[place].empty() && late_[place].front().number <= number_in(ticket)) receive_oldest(place, stream);
-  lines_[place].wait(number_in(ticket), stream);
+  comm_streams_[place].wait(number_in(ticket), stream);
 }
 
 /// The memory is about to go, so what may still touch it must end, and NCCL can end communicators only.
 void NcclChannel::cancel(Ticket ticket) noexcept {
-  std::erase_if(late_[line_in(ticket)], [&](const Late& late) { return late.number == number_in(ticket); });
-  if (!lines_[line_in(ticket)].forget(number_in(ticket))) watchdog_.give_up();
+  std::erase_if(late_[stream_in(ticket)], [&](const Late& late) { return late.number == number_in(ticket); });
+  if (!comm_streams_[stream_in(ticket)].forget(number_in(ticket))) watchdog_.give_up();
 }
 
 }  // namespace megalith::comm

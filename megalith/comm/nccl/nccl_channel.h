@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "megalith/comm/group.h"
-#include "megalith/comm/nccl/line.h"
+#include "megalith/comm/nccl/comm_stream.h"
 #include "megalith/comm/peer/peer_group.h"
 #include "megalith/comm/world.h"
 #include "megalith/tensor/memory.h"
@@ -16,14 +16,14 @@ namespace megalith::comm {
 class Watchdog;
 
 /// A rank's end of a group of GPUs: of NCCL, and for large messages, sums and gathers of a PeerGroup where the GPUs
-/// reach each other. All calls only submit to the group's line, or for messages to that of their peer, direction and
-/// lane; wait() holds the caller's stream, and in a graph submits a large receive first (Late). They may be captured
-/// into a CUDA graph once they have been made outside of one, as NCCL connects GPUs at the first call of a kind: each
-/// must be waited for within the same capture, the watchdog sees them only as a whole (Watchdog::set_deadline), and the
-/// graph must be destroyed before the World; captures are collective over the hosts, too (PeerGroup), no rank may
-/// launch before all have made their graphs, and the tensors must live on every member until the last launch on any has
-/// ended. Calls throw what Watchdog::check_health() throws, and BackendError with NCCL's text. Memory: NCCL's buffers,
-/// 1,024 events a line, and what PeerGroup takes.
+/// reach each other. All calls only submit to the group's communicator stream, or for messages to that of their peer,
+/// direction and lane; wait() holds the caller's stream, and in a graph submits a large receive first (Late). They may
+/// be captured into a CUDA graph once they have been made outside of one, as NCCL connects GPUs at the first call of a
+/// kind: each must be waited for within the same capture, the watchdog sees them only as a whole
+/// (Watchdog::set_deadline), and the graph must be destroyed before the World; captures are collective over the hosts,
+/// too (PeerGroup), no rank may launch before all have made their graphs, and the tensors must live on every member
+/// until the last launch on any has ended. Calls throw what Watchdog::check_health() throws, and BackendError with
+/// NCCL's text. Memory: NCCL's buffers, 1,024 events a communicator stream, and what PeerGroup takes.
 class NcclChannel final : public Channel {
  public:
   static constexpr int kMessageLanes = 2;
@@ -37,7 +37,7 @@ class NcclChannel final : public Channel {
   int multiprocessors() const override;
   bool sums_in_rank_order() const override { return false; }
   Stream stream_of(Ticket ticket) const override;
-  std::string_view carrier_of(const Call& call, Stream stream) const override;
+  std::string_view transport_of(const Call& call, Stream stream) const override;
   Ticket all_reduce(const Call& call, void* data, Stream stream) override;
   Ticket reduce_scatter(const Call& call, const void* in, void* out, Stream stream) override;
   Ticket all_gather(const Call& call, const void* in, void* out, Stream stream) override;
@@ -50,7 +50,7 @@ class NcclChannel final : public Channel {
   void cancel(Ticket ticket) noexcept override;
 
   // For the watchdog's thread.
-  const std::deque<Line>& lines() const { return lines_; }
+  const std::deque<CommStream>& comm_streams() const { return comm_streams_; }
   /// Throws HangError when a call has not ended within `timeout_s`, BackendError when a communicator reports an error.
   void look(double timeout_s);
   /// What waits for members by other means than NCCL's waits no longer (PeerGroup::release).
@@ -61,33 +61,34 @@ class NcclChannel final : public Channel {
  private:
   struct Ids;
   std::vector<Ids> exchange_ids(const Group& host) const;
-  ncclResult_t make_communicator(Line& line, std::vector<Ids>& ids) const;
-  ncclResult_t move_byte(const Line& line, std::byte* byte) const;
+  ncclResult_t make_communicator(CommStream& comm_stream, std::vector<Ids>& ids) const;
+  ncclResult_t move_byte(const CommStream& comm_stream, std::byte* byte) const;
   void expect_success(const Call& call, ncclResult_t status) const;
   template <class Submit>
   Ticket run(std::size_t place, const Call& call, Stream caller, Submit&& submit);
   bool takes_peers(const Call& call) const;
   bool puts_off(std::size_t place, const Call& call, Stream stream);
   void receive_oldest(std::size_t place, Stream stream);
-  /// Where the line of a message stands. Throws BackendError when there is none.
+  /// Where the communicator stream of a message stands. Throws BackendError when there is none.
   std::size_t place_of(const Call& call) const;
 
   /// A receive by PeerGroup that is captured when it is waited for, not when it is posted: in a graph a thread block
   /// awaits a message, and products that need a multiprocessor to themselves do without the one that it stands on. PP 2
   /// of 1.2B, microbatch 2 on H200s, a step from a graph: 290 ms instead of 314.
   struct Late {
-    std::uint64_t number = 0;  ///< in its line
+    std::uint64_t number = 0;  ///< in its comm_stream
     Call call;
     void* data = nullptr;
   };
 
   Watchdog& watchdog_;
   GroupUse use_;
-  std::deque<Line> lines_;  // the first is the group's
+  std::deque<CommStream> comm_streams_;  // the first is the group's
   std::unique_ptr<PeerGroup> peers_;
-  std::vector<std::deque<Late>> late_;  // of each line, oldest first
+  std::vector<std::deque<Late>> late_;  // of each communicator stream, oldest first
   std::atomic<bool> connected_{false};
-  Buffer scratch_;  // a byte for each line's first call; barriers use that of the first line
+  Buffer
+      scratch_;  // a byte for each communicator stream's first call; barriers use that of the first communicator stream
 };
 
 }  // namespace megalith::comm

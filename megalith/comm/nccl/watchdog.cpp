@@ -24,8 +24,8 @@ using Channels = std::vector<std::shared_ptr<NcclChannel>>;
 /// a group the second part waits for ncclGroupEnd, which must come when the rank's thread has left NCCL for good.
 void abort_all(const Channels& channels, std::vector<ncclComm_t>& aborted) {
   for (const auto& channel : channels) {
-    for (const Line& line : channel->lines()) {
-      const ncclComm_t comm = line.comm();
+    for (const CommStream& comm_stream : channel->comm_streams()) {
+      const ncclComm_t comm = comm_stream.comm();
       if (comm == nullptr || std::ranges::find(aborted, comm) != aborted.end()) continue;
       if (aborted.empty()) static_cast<void>(ncclGroupStart());
       aborted.push_back(comm);
@@ -109,7 +109,7 @@ void Watchdog::give_up() noexcept {
 bool Watchdog::is_idle(const std::vector<std::shared_ptr<NcclChannel>>& channels) const {
   const auto is_busy = [](cudaStream_t stream) { return cudaStreamQuery(stream) == cudaErrorNotReady; };
   for (const auto& channel : channels) {
-    if (std::ranges::any_of(channel->lines(), is_busy, &Line::stream)) return false;
+    if (std::ranges::any_of(channel->comm_streams(), is_busy, &CommStream::stream)) return false;
   }
   const std::lock_guard lock(mutex_);
   return std::ranges::none_of(replays_, is_busy, cuda::native);
@@ -142,7 +142,8 @@ void Watchdog::drain() const noexcept {
 
 void Watchdog::watch() {
   constexpr auto kEvery = std::chrono::milliseconds(50);
-  constexpr auto kEveryOnceFailed = std::chrono::milliseconds(1);  // each time one more wait of a line is released
+  constexpr auto kEveryOnceFailed =
+      std::chrono::milliseconds(1);  // each time one more wait of a communicator stream is released
   static_cast<void>(cudaSetDevice(gpu_));
   const RelaxedCapture relaxed;
   std::vector<ncclComm_t> aborted;
@@ -190,7 +191,8 @@ void Watchdog::look_at_host_wait() const {
 void Watchdog::close() noexcept {
   if (!thread_.joinable()) return;
   for (const auto& channel : channels()) {
-    for (const Line& line : channel->lines()) static_cast<void>(cudaStreamSynchronize(line.stream()));
+    for (const CommStream& comm_stream : channel->comm_streams())
+      static_cast<void>(cudaStreamSynchronize(comm_stream.stream()));
   }
   {
     const std::lock_guard lock(mutex_);
@@ -199,10 +201,12 @@ void Watchdog::close() noexcept {
   }
   thread_.join();
   if (failed_) return;
-  // A communicator goes when its other members let it go too, and each rank has its lines in an order of its own.
+  // A communicator goes when its other members let it go too, and each rank has its communicator streams in an order of
+  // its own.
   static_cast<void>(ncclGroupStart());
   for (const auto& channel : channels()) {
-    for (const Line& line : channel->lines()) static_cast<void>(ncclCommDestroy(line.comm()));
+    for (const CommStream& comm_stream : channel->comm_streams())
+      static_cast<void>(ncclCommDestroy(comm_stream.comm()));
   }
   static_cast<void>(ncclGroupEnd());
 }

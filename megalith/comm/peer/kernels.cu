@@ -6,8 +6,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/peer/device_barrier.cuh"
 #include "megalith/comm/peer/kernels.h"
-#include "megalith/comm/peer/meeting.cuh"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/dispatch.cuh"
 #include "megalith/tensor/cuda/load_kernels.h"
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 512;
 /// A few multiprocessors' worth, as products run beside.
-constexpr Index kMostSumBlocks = 64, kMostCopyBlocks = 16;
+constexpr Index kMaxSumBlocks = 64, kMaxCopyBlocks = 16;
 
 /// N neighbours, moved by one instruction.
 template <class T, int N>
@@ -42,13 +42,13 @@ struct Range {
   Index begin = 0, end = 0;
 };
 
-/// Calls body.operator()<n>(i, stride) for i, i + stride, ... of the thread's share of the range, n <= kMost of them at
+/// Calls body.operator()<n>(i, stride) for i, i + stride, ... of the thread's share of the range, n <= kMax of them at
 /// a time.
-template <int kMost, class Body>
+template <int kMax, class Body>
 __device__ void for_share(const Range& range, const Body& body) {
   const Index stride = Index{gridDim.x} * blockDim.x;
   Index i = range.begin + blockIdx.x * Index{blockDim.x} + threadIdx.x;
-  for (; i + (kMost - 1) * stride < range.end; i += kMost * stride) body.template operator()<kMost>(i, stride);
+  for (; i + (kMax - 1) * stride < range.end; i += kMax * stride) body.template operator()<kMax>(i, stride);
   for (; i < range.end; i += stride) body.template operator()<1>(i, stride);
 }
 
@@ -64,8 +64,8 @@ __device__ void in_vectors(bool wide, Index count, const Move& move) {
 
 template <class T>
 struct Operands {
-  const T* parts[kMostSummed] = {};
-  T* outs[kMostSummed] = {};
+  const T* parts[kMaxSummed] = {};
+  T* outs[kMaxSummed] = {};
   int num_outs = 0;
 };
 
@@ -102,7 +102,7 @@ template <class T, int N, int kMembers>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const Operands<T> operands, Index vectors) {
   sum_share<T, N, kMembers>(operands.parts, Range{0, vectors}, [&](Index i, const Vector<T, N>& result) {
 #pragma unroll
-    for (int out = 0; out < kMostSummed; ++out) {
+    for (int out = 0; out < kMaxSummed; ++out) {
       if (out < operands.num_outs) reinterpret_cast<Vector<T, N>*>(operands.outs[out])[i] = result;
     }
   });
@@ -114,18 +114,18 @@ inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
 /// With so many threads, of 33 registers or more, a block leaves a multiprocessor too few for another of its kind or a
 /// product's.
-constexpr int kMostThreads = 1024;
+constexpr int kMaxThreads = 1024;
 
 /// The parts of all members, of which a kernel that has met theirs learns. Lies in shared memory.
 template <int kMembers>
-struct MetParts {
+struct SymmetricParts {
   std::byte* at[kMembers];
 
   /// By all threads of the block. Whether the widest accesses may be made to all of them and to `own`.
-  __device__ bool find_and_ask_if_wide(const Attendance& attendance, const MetPart& part, const void* own) {
+  __device__ bool find_and_check_width(const BarrierArrival& arrival, const SymmetricPart& part, const void* own) {
     bool wide = is_aligned(own);
-    if (const auto member = static_cast<int>(threadIdx.x); member < part.meeting.members) {
-      at[member] = attendance.brought(member) + part.offset;
+    if (const auto member = static_cast<int>(threadIdx.x); member < part.barrier.members) {
+      at[member] = arrival.symmetric(member) + part.offset;
       wide = wide && is_aligned(at[member]);
     }
     return __syncthreads_and(static_cast<int>(wide)) != 0;
@@ -134,7 +134,7 @@ struct MetParts {
 
 /// Into `out`, or where that is null into all parts.
 template <class T, int N, int kMembers>
-__device__ void sum_met(const MetParts<kMembers>& parts, void* out, const Range& vectors) {
+__device__ void sum_symmetric_parts(const SymmetricParts<kMembers>& parts, void* out, const Range& vectors) {
   const auto write = [&](Index i, const Vector<T, N>& result) {
     if (out != nullptr) {
       static_cast<Vector<T, N>*>(out)[i] = result;
@@ -146,26 +146,27 @@ __device__ void sum_met(const MetParts<kMembers>& parts, void* out, const Range&
   sum_share<T, N, kMembers>(reinterpret_cast<T* const*>(parts.at), vectors, write);
 }
 
-/// A block takes every gridDim-th run of kMostThreads vectors of the part, a thread kAtOnce / kMembers of them at a
+/// A block takes every gridDim-th run of kMaxThreads vectors of the part, a thread kAtOnce / kMembers of them at a
 /// time: it reads them at all members and writes the sum to all, or to `out`. With parts of 6 MiB, between two H200s on
-/// 8 multiprocessors, an all-reduce: 54 us with both meetings, 233 GB/s each way, 52 % of the links.
+/// 8 multiprocessors, an all-reduce: 54 us with both barriers, 233 GB/s each way, 52 % of the links.
 template <class T, int kMembers>
-__global__ void __launch_bounds__(kMostThreads, 1)
-    met_sum_kernel(const __grid_constant__ MetPart part, void* const out) {
-  __shared__ Attendance attendance;
-  __shared__ MetParts<kMembers> parts;
-  if (!attendance.begin(part.meeting)) return;
-  const bool wide = parts.find_and_ask_if_wide(attendance, part, out);
-  in_vectors<kWide<T>>(wide, part.count, [&]<int N>(const Range& range) { sum_met<T, N>(parts, out, range); });
-  attendance.end(part.meeting);
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    symmetric_sum_kernel(const __grid_constant__ SymmetricPart part, void* const out) {
+  __shared__ BarrierArrival arrival;
+  __shared__ SymmetricParts<kMembers> parts;
+  if (!arrival.begin(part.barrier)) return;
+  const bool wide = parts.find_and_check_width(arrival, part, out);
+  in_vectors<kWide<T>>(wide, part.count,
+                       [&]<int N>(const Range& range) { sum_symmetric_parts<T, N>(parts, out, range); });
+  arrival.end(part.barrier);
 }
 
 /// f.operator()<members>(); looks from kMembers on.
 template <int kMembers = 2, class F>
 auto for_members(int members, const F& f) {
   if (members == kMembers) return f.template operator()<kMembers>();
-  if constexpr (kMembers < kMostSummed) return for_members<kMembers + 1>(members, f);
-  throw InternalError(str("[sum of parts] members = ", members, ": must be 2 to ", kMostSummed));
+  if constexpr (kMembers < kMaxSummed) return for_members<kMembers + 1>(members, f);
+  throw InternalError(str("[sum of parts] members = ", members, ": must be 2 to ", kMaxSummed));
 }
 
 template <class T, int N>
@@ -173,8 +174,8 @@ auto sum_kernel_of(int members) {
   return for_members(members, [&]<int kMembers>() { return sum_kernel<T, N, kMembers>; });
 }
 template <class T>
-auto met_sum_kernel_of(int members) {
-  return for_members(members, [&]<int kMembers>() { return met_sum_kernel<T, kMembers>; });
+auto symmetric_sum_kernel_of(int members) {
+  return for_members(members, [&]<int kMembers>() { return symmetric_sum_kernel<T, kMembers>; });
 }
 
 template <class T>
@@ -190,14 +191,14 @@ void sum(Stream stream, const PartsSum& args) {
                     std::all_of(operands.parts, operands.parts + args.members, is_aligned);
   const auto kernel = wide ? sum_kernel_of<T, kWide<T>>(args.members) : sum_kernel_of<T, 1>(args.members);
   const Index vectors = wide ? args.count / kWide<T> : args.count;
-  kernel<<<blocks_for(vectors, kMostSumBlocks), kThreads, 0, cuda::native(stream)>>>(operands, vectors);
+  kernel<<<blocks_for(vectors, kMaxSumBlocks), kThreads, 0, cuda::native(stream)>>>(operands, vectors);
   cuda::check(cudaGetLastError());
 }
 
-void met_sum(Stream stream, const MetPart& part, void* out) {
+void symmetric_sum(Stream stream, const SymmetricPart& part, void* out) {
   cuda::dispatch_number(part.dtype, [&]<class T>() {
-    const auto kernel = met_sum_kernel_of<T>(part.meeting.members);
-    kernel<<<static_cast<unsigned>(part.blocks), kMostThreads, 0, cuda::native(stream)>>>(part, out);
+    const auto kernel = symmetric_sum_kernel_of<T>(part.barrier.members);
+    kernel<<<static_cast<unsigned>(part.blocks), kMaxThreads, 0, cuda::native(stream)>>>(part, out);
   });
   cuda::check(cudaGetLastError());
 }
@@ -205,7 +206,7 @@ void met_sum(Stream stream, const MetPart& part, void* out) {
 // ---- Copies ----
 
 struct Targets {
-  void* at[kMostSummed] = {};
+  void* at[kMaxSummed] = {};
   int count = 0;
 };
 
@@ -252,29 +253,29 @@ __global__ void __launch_bounds__(kThreads)
   __threadfence_system();
 }
 
-/// As met_sum_kernel: a gather, of a part in bytes. Of 256 MiB between two H100s, a half from each, in 678 us: 198 GB/s
-/// each way, 51 % of a plain copy's both ways; met_sum_kernel with `out`, a reduce-scatter of the same, in 450 us: 298
-/// GB/s, 76 %.
-__global__ void __launch_bounds__(kMostThreads, 1)
-    met_copy_kernel(const __grid_constant__ MetPart part, const void* const in) {
-  __shared__ Attendance attendance;
-  __shared__ MetParts<kMostSummed> parts;
-  if (!attendance.begin(part.meeting)) return;
-  parts.find_and_ask_if_wide(attendance, part, in);
-  copy_bytes(static_cast<const std::byte*>(in), {0, part.count}, part.meeting.members,
+/// As symmetric_sum_kernel: a gather, of a part in bytes. Of 256 MiB between two H100s, a half from each, in 678 us:
+/// 198 GB/s each way, 51 % of a plain copy's both ways; symmetric_sum_kernel with `out`, a reduce-scatter of the same,
+/// in 450 us: 298 GB/s, 76 %.
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    symmetric_copy_kernel(const __grid_constant__ SymmetricPart part, const void* const in) {
+  __shared__ BarrierArrival arrival;
+  __shared__ SymmetricParts<kMaxSummed> parts;
+  if (!arrival.begin(part.barrier)) return;
+  parts.find_and_check_width(arrival, part, in);
+  copy_bytes(static_cast<const std::byte*>(in), {0, part.count}, part.barrier.members,
              [&](int member) { return parts.at[member]; });
-  attendance.end(part.meeting);
+  arrival.end(part.barrier);
 }
 
 // ---- Words ----
 
-__global__ void __launch_bounds__(1) word_kernel(const WordSteps steps) {
+__global__ void __launch_bounds__(1) word_kernel(const SignalSteps steps) {
   for (int i = 0; i < steps.count; ++i) {
-    const WordStep step = steps.at[static_cast<std::size_t>(i)];
-    if (step.kind == WordStep::Kind::wait) {
-      while (load_word(step.word) < step.value) continue;
+    const SignalStep step = steps.at[static_cast<std::size_t>(i)];
+    if (step.kind == SignalStep::Kind::wait) {
+      while (load_signal(step.word) < step.value) continue;
     } else {
-      store_word(step.word, step.value);
+      store_signal(step.word, step.value);
     }
   }
 }
@@ -284,36 +285,36 @@ __global__ void __launch_bounds__(1) word_kernel(const WordSteps steps) {
 void load_kernels(int members) {
   const auto load_sums = [&]<class T>(T) {
     cuda::load_kernels(sum_kernel_of<T, kWide<T>>(members), sum_kernel_of<T, 1>(members),
-                       met_sum_kernel_of<T>(members));
+                       symmetric_sum_kernel_of<T>(members));
   };
   load_sums(double{});
   load_sums(float{});
   load_sums(__nv_bfloat16{});
   load_sums(__half{});
-  cuda::load_kernels(copy_kernel, met_copy_kernel, word_kernel);
+  cuda::load_kernels(copy_kernel, symmetric_copy_kernel, word_kernel);
 }
 
 void sum_parts(Stream stream, const PartsSum& args) {
   if (args.count > 0) cuda::dispatch_number(args.dtype, [&]<class T>() { sum<T>(stream, args); });
 }
 
-void all_reduce_at_meeting(Stream stream, const MetPart& part) { met_sum(stream, part, nullptr); }
-void reduce_scatter_at_meeting(Stream stream, const MetPart& part, void* out) { met_sum(stream, part, out); }
+void all_reduce_symmetric(Stream stream, const SymmetricPart& part) { symmetric_sum(stream, part, nullptr); }
+void reduce_scatter_symmetric(Stream stream, const SymmetricPart& part, void* out) { symmetric_sum(stream, part, out); }
 
-void all_gather_at_meeting(Stream stream, const MetPart& part, const void* in) {
-  MetPart bytes = part;
+void all_gather_symmetric(Stream stream, const SymmetricPart& part, const void* in) {
+  SymmetricPart bytes = part;
   bytes.count *= size_of(part.dtype);
-  met_copy_kernel<<<static_cast<unsigned>(part.blocks), kMostThreads, 0, cuda::native(stream)>>>(bytes, in);
+  symmetric_copy_kernel<<<static_cast<unsigned>(part.blocks), kMaxThreads, 0, cuda::native(stream)>>>(bytes, in);
   cuda::check(cudaGetLastError());
 }
 
 void copy_by_kernel(Stream stream, std::span<void* const> to, const void* from, Index bytes, const Reach& reach) {
   if (bytes == 0 || to.empty()) return;
-  if (to.size() > kMostSummed)
-    throw InternalError(str("[copy_by_kernel] ", to.size(), " targets: must be at most ", kMostSummed));
+  if (to.size() > kMaxSummed)
+    throw InternalError(str("[copy_by_kernel] ", to.size(), " targets: must be at most ", kMaxSummed));
   Targets targets;
   for (void* target : to) targets.at[targets.count++] = target;
-  const Index most = reach.most_blocks > 0 ? reach.most_blocks : kMostCopyBlocks;
+  const Index most = reach.max_ctas > 0 ? reach.max_ctas : kMaxCopyBlocks;
   copy_kernel<<<blocks_for(ceil_div(bytes, Index{16}), most), kThreads, 0, cuda::native(stream)>>>(
       targets, static_cast<const std::byte*>(from), bytes, reach.unless);
   cuda::check(cudaGetLastError());
@@ -323,7 +324,7 @@ void copy_by_kernel(Stream stream, void* to, const void* from, Index bytes) {
   copy_by_kernel(stream, std::span<void* const>(&to, 1), from, bytes, {});
 }
 
-void run_words(Stream stream, const WordSteps& steps) {
+void run_signals(Stream stream, const SignalSteps& steps) {
   word_kernel<<<1, 1, 0, cuda::native(stream)>>>(steps);
   cuda::check(cudaGetLastError());
 }

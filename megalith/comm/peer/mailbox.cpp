@@ -8,7 +8,7 @@
 #include "megalith/base/text.h"
 #include "megalith/comm/gather_values.h"
 #include "megalith/comm/nccl/gpus.h"
-#include "megalith/comm/peer/stream_words.h"
+#include "megalith/comm/peer/stream_signals.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/shared_memory.h"
 #include "megalith/tensor/gpu_pretence.h"
@@ -58,10 +58,10 @@ std::shared_ptr<std::byte> take_memory(Index bytes, std::span<const int> gpus) {
 
 }  // namespace
 
-static_assert((MailboxLayout::kPhases + 2 * MailboxLayout::kLanes * MailboxLayout::kSlots) * kMostSummed *
+static_assert((MailboxLayout::kPhases + 2 * MailboxLayout::kLanes * MailboxLayout::kSlots) * kMaxSummed *
                       Index{sizeof(std::uint32_t)} <=
-                  MailboxLayout::kWordBytes - Index{sizeof(MeetingPlace)},
-              "the meeting place's words are no slot's");
+                  MailboxLayout::kWordBytes - Index{sizeof(BarrierFlags)},
+              "the barrier place's words are no slot's");
 
 PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::span<const int> gpus)
     : layout_(layout),
@@ -96,7 +96,7 @@ Mailboxes open_mailboxes(const Group& host, const GroupUse& use) {
   const auto in_reach = [&](const Member& member) {
     return member.process == process_mark() && reaches(gpu, member.gpu);
   };
-  const bool can = host.size() <= kMostSummed && can_use_stream_words() && cuda::can_share_memory() &&
+  const bool can = host.size() <= kMaxSummed && can_use_stream_words() && cuda::can_share_memory() &&
                    refusal_of_peers().empty() && std::ranges::all_of(all, in_reach);
   enum Way : std::uint64_t { none, over_pcie, over_nvlink };
   Way mine = none;

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "megalith/comm/peer/meeting.h"
+#include "megalith/comm/peer/device_barrier.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {
@@ -33,7 +33,7 @@ struct MailboxLayout {
 };
 
 /// Memory of one member's GPU into which the GPUs of the other members of its group write, and from which they read: by
-/// copies, and by writes and waits of single words that stand in a stream's order (StreamWords).
+/// copies, and by writes and waits of single words that stand in a stream's order (StreamSignals).
 class PeerMailbox {
  public:
   /// On the GPU that the calling thread uses. `gpus`: of all members.
@@ -49,7 +49,7 @@ class PeerMailbox {
 
   /// The last words: where kernels meet. Once it says that a member has failed, no kernel begins to reach into
   /// other members' memory.
-  MeetingPlace* meeting_place() const { return reinterpret_cast<MeetingPlace*>(data_) - 1; }
+  BarrierFlags* barrier_flags() const { return reinterpret_cast<BarrierFlags*>(data_) - 1; }
 
   // Messages, between neighbours on the ring of members.
   std::byte* slot(int from, int lane, int slot) const;
@@ -77,7 +77,7 @@ struct Mailboxes {
   Links links = Links::nvlink;
   std::vector<std::shared_ptr<const PeerMailbox>> of_members;
 };
-/// Everybody's mailbox, in member order, when all members are threads of this process, no more than kMostSummed, and
+/// Everybody's mailbox, in member order, when all members are threads of this process, no more than kMaxSummed, and
 /// their GPUs reach each other's memory, over PCIe only where they can flush, can wait for words, and NCCL's variables
 /// let them (refusal_of_peers); else none, for all members. They live until the last member lets go of them, as what
 /// one of them has submitted may still touch all. Collective over `host`.

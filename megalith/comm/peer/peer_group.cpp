@@ -5,22 +5,22 @@
 
 #include "megalith/comm/gather_values.h"
 #include "megalith/comm/peer/kernels.h"
-#include "megalith/comm/peer/stream_words.h"
+#include "megalith/comm/peer/stream_signals.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/gpu_attribute.h"
 
-// By copy engines every call is the same two meetings of all members. What a member submits is in one order, so that
-// a meeting says that all it did before has been done:
+// By copy engines every call is the same two barriers of all members. What a member submits is in one order, so that
+// a barrier says that all it did before has been done:
 //   lay parts into the others' mailboxes,  meet,  add up and lay the sum into the own one,  meet,  fetch theirs.
-// After the second meeting everybody's `in` is free again, after the next call's first one every `out`.
+// After the second barrier everybody's `in` is free again, after the next call's first one every `out`.
 
 namespace megalith::comm {
 namespace {
 
-constexpr Index kLeastBytes = Index{1} << 20;  ///< of a collective; below, NCCL's latency is lower
-static_assert(kLeastBytes >= device::kLeastShared, "other GPUs do not reach smaller pieces of memory");
-constexpr Index kLeastMessageBytes = Index{256} << 10;
-/// Thread blocks of a gather between meetings. A step of 1.2B, TP 2 on H200s from a graph, where rows are shared, ms,
+constexpr Index kMinBytes = Index{1} << 20;  ///< of a collective; below, NCCL's latency is lower
+static_assert(kMinBytes >= device::kMinShared, "other GPUs do not reach smaller pieces of memory");
+constexpr Index kMinMessageBytes = Index{256} << 10;
+/// Thread blocks of a gather between barriers. A step of 1.2B, TP 2 on H200s from a graph, where rows are shared, ms,
 /// with 16, 32, 64 of them: 75.7, 74.1, 74.1.
 constexpr int kCopyBlocks = 32;
 /// Of a kernel that sends a message, in a graph: there a copy engine's copy costs the host 2 us and more at each
@@ -32,7 +32,7 @@ constexpr int kSendBlocks = 16;
 constexpr int kBlocksAlone = 32;
 /// From so many bytes on a copy engine's latency in a graph is little. DP 2 of 124M from a graph: 55.0 ms a step where
 /// gradients that are summed beside the backward pass go so, 55.9 where all go by kernels.
-constexpr Index kLeastCopiedBytes = Index{32} << 20;
+constexpr Index kMinCopiedBytes = Index{32} << 20;
 
 void copy(void* to, const void* from, Index bytes, Stream stream) {
   if (bytes > 0) device::copy(Device::cuda, to, from, bytes, stream);
@@ -40,7 +40,7 @@ void copy(void* to, const void* from, Index bytes, Stream stream) {
 
 /// The stream goes on once the word is 1, and has made it 0.
 void take_word(std::uint32_t* word, Waits waits, Stream stream) {
-  StreamWords words(waits);
+  StreamSignals words(waits);
   words.wait_for(word, 1);
   words.write(word, 0);
   words.submit(stream);
@@ -48,7 +48,7 @@ void take_word(std::uint32_t* word, Waits waits, Stream stream) {
 
 /// For a take_word() of another member.
 void give_word(std::uint32_t* word, Stream stream) {
-  StreamWords words;
+  StreamSignals words;
   words.write(word, 1);
   words.submit(stream);
 }
@@ -56,7 +56,7 @@ void give_word(std::uint32_t* word, Stream stream) {
 /// Thread blocks that a member's kernel that meets the others' may have, so that all stand on their GPUs at once, even
 /// where members share one; 0 where the GPU of some member may not touch what another one's thread takes of its own.
 /// Collective over `host`.
-int most_meeting_blocks(const Group& host) {
+int max_barrier_ctas(const Group& host) {
   int gpu = 0;
   cuda::check(cudaGetDevice(&gpu));
   const int multiprocessors = cuda::gpu_attribute(cudaDevAttrMultiProcessorCount);
@@ -82,8 +82,8 @@ struct PeerGroup::Piece {
 
 enum class PeerGroup::Way : std::uint8_t {
   copies,            ///< by copy engines, through the mailboxes
-  meeting,           ///< one kernel that meets the others' and reaches into their tensors
-  between_meetings,  ///< a kernel that reaches into them, once all members are there
+  barrier,           ///< one kernel that meets the others' and reaches into their tensors
+  between_barriers,  ///< a kernel that reaches into them, once all members are there
 };
 
 std::unique_ptr<PeerGroup> PeerGroup::connect(const Group& host, const GroupUse& use) {
@@ -91,14 +91,14 @@ std::unique_ptr<PeerGroup> PeerGroup::connect(const Group& host, const GroupUse&
   if (mailboxes.of_members.empty()) return nullptr;
   load_kernels(host.size());
   const bool kernels_meet = use.messages == Messages::none && mailboxes.links == Links::nvlink;
-  const int most_blocks = kernels_meet ? most_meeting_blocks(host) : 0;
-  return std::unique_ptr<PeerGroup>(new PeerGroup(host, use, most_blocks, std::move(mailboxes)));
+  const int max_ctas = kernels_meet ? max_barrier_ctas(host) : 0;
+  return std::unique_ptr<PeerGroup>(new PeerGroup(host, use, max_ctas, std::move(mailboxes)));
 }
 
-PeerGroup::PeerGroup(const Group& host, const GroupUse& use, int most_blocks, Mailboxes mailboxes)
+PeerGroup::PeerGroup(const Group& host, const GroupUse& use, int max_ctas, Mailboxes mailboxes)
     : host_(host),
       layout_{host.size(), use.messages},
-      most_blocks_(most_blocks),
+      max_ctas_(max_ctas),
       rank_(host.rank()),
       waits_(mailboxes.links == Links::pcie ? Waits::flushing : Waits::plain),
       mailboxes_(std::move(mailboxes.of_members)),
@@ -114,14 +114,14 @@ Index PeerGroup::bytes_of(const Call& call) const {
 bool PeerGroup::takes(const Call& call) const {
   const Index bytes = bytes_of(call);
   const bool for_messages = layout_.messages != Messages::none;
-  if (is_message(call.op)) return for_messages && bytes >= kLeastMessageBytes;
+  if (is_message(call.op)) return for_messages && bytes >= kMinMessageBytes;
   if (for_messages) return false;
   switch (call.op) {
     case Op::all_gather:
-      return bytes >= kLeastBytes;
+      return bytes >= kMinBytes;
     case Op::all_reduce:
     case Op::reduce_scatter:
-      return bytes >= kLeastBytes && call.reduce == Reduce::sum && is_summed(call.dtype);
+      return bytes >= kMinBytes && call.reduce == Reduce::sum && is_summed(call.dtype);
     default:
       return false;
   }
@@ -134,7 +134,7 @@ void PeerGroup::for_others(F&& f) const {
 
 /// What `stream` does from here on comes after all that every member has done in its stream before.
 void PeerGroup::meet(int phase, Stream stream) const {
-  StreamWords words(waits_);
+  StreamSignals words(waits_);
   for_others([&](int member) { words.write(mailbox(member).arrived(phase, rank_), 1); });
   for_others([&](int member) { words.wait_for(mailbox(rank_).arrived(phase, member), 1); });
   for_others([&](int member) { words.write(mailbox(rank_).arrived(phase, member), 0); });
@@ -142,7 +142,7 @@ void PeerGroup::meet(int phase, Stream stream) const {
 }
 
 template <class F>
-void PeerGroup::between_meetings(Stream stream, F&& body) const {
+void PeerGroup::between_barriers(Stream stream, F&& body) const {
   meet(0, stream);
   body();
   meet(1, stream);
@@ -165,7 +165,7 @@ void PeerGroup::add_up(const Piece& piece, const Sum& sum, Stream stream) const 
   for (int member = 0; member < size(); ++member)
     parts.parts[static_cast<std::size_t>(member)] =
         member == rank_ ? sum.in + piece.offset(rank_) : mailbox(rank_).in(member);
-  between_meetings(stream, [&] { sum_parts(stream, parts); });
+  between_barriers(stream, [&] { sum_parts(stream, parts); });
 }
 
 /// The others' parts of `to`, from their mailboxes.
@@ -176,24 +176,24 @@ void PeerGroup::pull(const Piece& piece, std::byte* to, Stream stream) const {
 PeerGroup::Way PeerGroup::way_of(const Call& call, Stream stream) const {
   if (!reaches_tensors()) return Way::copies;
   const bool captured = is_capturing(stream);
-  if (call.haste == Haste::beside_work && (!captured || bytes_of(call) >= kLeastCopiedBytes)) return Way::copies;
-  if (call.haste == Haste::alone || size() > 2) return Way::meeting;
-  // Of two members. 1.2B on H200s, ms a step: eager sums by copies 73.3, by meetings 74.7 (a rank's share of four 54.1,
-  // 48.0); where rows are shared, from a graph, gathers by meetings 74.2, 74.5, between them 71.8, 73.1.
+  if (call.priority == Priority::beside_work && (!captured || bytes_of(call) >= kMinCopiedBytes)) return Way::copies;
+  if (call.priority == Priority::alone || size() > 2) return Way::barrier;
+  // Of two members. 1.2B on H200s, ms a step: eager sums by copies 73.3, by barriers 74.7 (a rank's share of four 54.1,
+  // 48.0); where rows are shared, from a graph, gathers by barriers 74.2, 74.5, between them 71.8, 73.1.
   if (call.op == Op::all_reduce && !captured) return Way::copies;
-  return call.op == Op::all_gather && captured ? Way::between_meetings : Way::meeting;
+  return call.op == Op::all_gather && captured ? Way::between_barriers : Way::barrier;
 }
 
-std::string_view PeerGroup::carrier_of(const Call& call, Stream stream) const {
+std::string_view PeerGroup::transport_of(const Call& call, Stream stream) const {
   constexpr std::string_view kCopyEngines = "copy engines";
   if (is_message(call.op)) return is_capturing(stream) ? "kernels" : kCopyEngines;
   switch (way_of(call, stream)) {
     case Way::copies:
       return kCopyEngines;
-    case Way::meeting:
+    case Way::barrier:
       return "kernels that meet";
-    case Way::between_meetings:
-      return "kernels between meetings";
+    case Way::between_barriers:
+      return "kernels between barriers";
   }
   return "?";
 }
@@ -202,33 +202,33 @@ std::vector<std::byte*> PeerGroup::addresses_of_all(const void* own) const {
   return gather_values(host_, static_cast<std::byte*>(const_cast<void*>(own)));
 }
 
-MetPart PeerGroup::met_part(const Call& call, void* brings, Index offset, Index count) const {
-  Meeting meeting{.members = size(), .rank = rank_, .brings = brings};
+SymmetricPart PeerGroup::symmetric_part(const Call& call, void* memory, Index offset, Index count) const {
+  DeviceBarrier barrier{.members = size(), .rank = rank_, .symmetric = memory};
   for (int member = 0; member < size(); ++member)
-    meeting.places[static_cast<std::size_t>(member)] = mailbox(member).meeting_place();
-  return {.meeting = meeting,
+    barrier.flags[static_cast<std::size_t>(member)] = mailbox(member).barrier_flags();
+  return {.barrier = barrier,
           .offset = offset,
           .count = count,
           .dtype = call.dtype,
-          .blocks = std::min(most_blocks_, call.haste == Haste::alone ? kBlocksAlone : multiprocessors())};
+          .blocks = std::min(max_ctas_, call.priority == Priority::alone ? kBlocksAlone : multiprocessors())};
 }
 
-void PeerGroup::all_gather_between_meetings(const Call& call, const void* in, void* out, Stream stream) const {
+void PeerGroup::all_gather_between_barriers(const Call& call, const void* in, void* out, Stream stream) const {
   const Index stride = call.count * size_of(call.dtype);
   std::vector<void*> to;
   for (std::byte* const theirs : addresses_of_all(out)) to.push_back(theirs + rank_ * stride);
-  const Reach reach{.most_blocks = kCopyBlocks, .unless = &mailbox(rank_).meeting_place()->failed};
-  between_meetings(stream, [&] { copy_by_kernel(stream, to, in, stride, reach); });
+  const Reach reach{.max_ctas = kCopyBlocks, .unless = &mailbox(rank_).barrier_flags()->failed};
+  between_barriers(stream, [&] { copy_by_kernel(stream, to, in, stride, reach); });
 }
 
 void PeerGroup::all_reduce(const Call& call, void* data, Stream stream) {
   auto* const bytes = static_cast<std::byte*>(data);
   const Index total = call.count * size_of(call.dtype);
   const Index share = round_up(ceil_div(total, Index{size()}), MailboxLayout::kAlignment);
-  if (way_of(call, stream) == Way::meeting) {
+  if (way_of(call, stream) == Way::barrier) {
     const Piece part{share, 0, share, total};
     const Index count = part.bytes(rank_) / size_of(call.dtype);
-    return all_reduce_at_meeting(stream, met_part(call, data, part.offset(rank_), count));
+    return all_reduce_symmetric(stream, symmetric_part(call, data, part.offset(rank_), count));
   }
   const Index stride = std::min(share, layout_.part_bytes());
   for (Index begin = 0; begin < total; begin += stride * size()) {
@@ -241,9 +241,9 @@ void PeerGroup::all_reduce(const Call& call, void* data, Stream stream) {
 
 void PeerGroup::reduce_scatter(const Call& call, const void* in, void* out, Stream stream) {
   const Index total = call.count * size_of(call.dtype), stride = total / size();
-  if (way_of(call, stream) == Way::meeting) {
-    const MetPart part = met_part(call, const_cast<void*>(in), rank_ * stride, call.count / size());
-    return reduce_scatter_at_meeting(stream, part, out);
+  if (way_of(call, stream) == Way::barrier) {
+    const SymmetricPart part = symmetric_part(call, const_cast<void*>(in), rank_ * stride, call.count / size());
+    return reduce_scatter_symmetric(stream, part, out);
   }
   const Index most = layout_.part_bytes();
   for (Index begin = 0; begin < stride; begin += most) {
@@ -256,13 +256,14 @@ void PeerGroup::reduce_scatter(const Call& call, const void* in, void* out, Stre
 void PeerGroup::all_gather(const Call& call, const void* in, void* out, Stream stream) {
   const Index stride = call.count * size_of(call.dtype), most = layout_.part_bytes();
   const Way way = way_of(call, stream);
-  if (way == Way::between_meetings) return all_gather_between_meetings(call, in, out, stream);
-  if (way == Way::meeting) return all_gather_at_meeting(stream, met_part(call, out, rank_ * stride, call.count), in);
+  if (way == Way::between_barriers) return all_gather_between_barriers(call, in, out, stream);
+  if (way == Way::barrier)
+    return all_gather_symmetric(stream, symmetric_part(call, out, rank_ * stride, call.count), in);
   auto* const to = static_cast<std::byte*>(out);
   if (to + rank_ * stride != in) copy(to + rank_ * stride, in, stride, stream);
   for (Index begin = 0; begin < stride; begin += most) {
     const Piece piece{stride, begin, std::min(most, stride - begin), stride * size()};
-    between_meetings(stream, [&] {
+    between_barriers(stream, [&] {
       copy(mailbox(rank_).out(), static_cast<const std::byte*>(in) + begin, piece.part_bytes, stream);
     });
     pull(piece, to, stream);
@@ -288,7 +289,7 @@ void PeerGroup::send(const Call& call, const void* data, Stream stream) {
     const std::array<void*, 1> to = {theirs.slot(rank_, call.lane, slot)};
     const std::byte* const from = static_cast<const std::byte*>(data) + begin;
     if (is_capturing(stream)) {
-      copy_by_kernel(stream, to, from, bytes, {.most_blocks = kSendBlocks, .unless = &own.meeting_place()->failed});
+      copy_by_kernel(stream, to, from, bytes, {.max_ctas = kSendBlocks, .unless = &own.barrier_flags()->failed});
     } else {
       copy(to[0], from, bytes, stream);
     }
@@ -308,11 +309,11 @@ void PeerGroup::recv(const Call& call, void* data, Stream stream) {
 void PeerGroup::release() noexcept {
   try {
     const PeerMailbox& own = mailbox(rank_);
-    StreamWords failed;  // first: what is released below must find it
-    for (int member = 0; member < size(); ++member) failed.write(&mailbox(member).meeting_place()->failed, 1);
+    StreamSignals failed;  // first: what is released below must find it
+    for (int member = 0; member < size(); ++member) failed.write(&mailbox(member).barrier_flags()->failed, 1);
     failed.submit(release_stream_.get());
     for_others([&](int member) {
-      StreamWords words;
+      StreamSignals words;
       for (int phase = 0; phase < MailboxLayout::kPhases; ++phase) words.write(own.arrived(phase, member), 1);
       for (int lane = 0; lane < MailboxLayout::kLanes; ++lane) {
         for (int slot = 0; slot < MailboxLayout::kSlots; ++slot) {

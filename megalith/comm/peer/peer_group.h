@@ -5,7 +5,7 @@
 
 #include "megalith/comm/peer/kernels.h"
 #include "megalith/comm/peer/mailbox.h"
-#include "megalith/comm/peer/stream_words.h"
+#include "megalith/comm/peer/stream_signals.h"
 
 namespace megalith::comm {
 
@@ -13,18 +13,18 @@ namespace megalith::comm {
 /// rank for every element and rounded once. All members make the same collective calls in the same order, each in one
 /// stream; messages of a pair and lane go in order, each end in one stream.
 ///
-/// Messages (in a graph: by kernels), and collectives with work beside them (Haste), go by the GPUs' copy engines:
+/// Messages (in a graph: by kernels), and collectives with work beside them (Priority), go by the GPUs' copy engines:
 /// multiprocessors add what has arrived, take received messages out of their slots and, in a graph, wait (one thread of
 /// one), so that products beside them lose little, while a collective kernel holds its thread blocks for as long as
 /// data travels or a peer is awaited. So do awaited all-reduces of two members outside of graphs. Other collectives are
-/// one kernel that meets the other members' (meeting.h) and reads and writes their tensors: sooner done, as a copy
+/// one kernel that meets the other members' (barrier.h) and reads and writes their tensors: sooner done, as a copy
 /// engine needs 10 us and more to begin, and everything goes through the mailboxes twice. For that every
 /// member's thread must have named all members' GPUs to device::use() before it took the memory (device::allocate),
 /// else copy engines carry all, as they do over PCIe. Figures: docs/benchmarks.md.
 ///
 /// Calls may be captured into a CUDA graph, which repeats them. There copy engines keep their neighbours waiting, so
 /// that most calls that have work beside them go by kernels, too; that of a gather of two members stands between two
-/// meetings and is told the other's address at the capture, which so is collective over the hosts, too. No member may
+/// barriers and is told the other's address at the capture, which so is collective over the hosts, too. No member may
 /// launch a graph before all have made theirs, and the tensors must live on every member until the last launch on any
 /// has ended.
 ///
@@ -44,11 +44,11 @@ class PeerGroup {
   /// 44.5, 48.0, 49.3.
   int multiprocessors() const { return 8; }
   /// Whether members' kernels read and write each other's tensors.
-  bool reaches_tensors() const { return most_blocks_ > 0; }
+  bool reaches_tensors() const { return max_ctas_ > 0; }
   /// Whether a call comes here: the same answer on all members. The others are small, or of another kind.
   bool takes(const Call& call) const;
   /// How a call that comes here goes if it is made now in `stream`, in words.
-  std::string_view carrier_of(const Call& call, Stream stream) const;
+  std::string_view transport_of(const Call& call, Stream stream) const;
   void all_reduce(const Call& call, void* data, Stream stream);
   void reduce_scatter(const Call& call, const void* in, void* out, Stream stream);
   void all_gather(const Call& call, const void* in, void* out, Stream stream);
@@ -67,7 +67,7 @@ class PeerGroup {
   struct Piece;
   struct Sum;
   enum class Way : std::uint8_t;
-  PeerGroup(const Group& host, const GroupUse& use, int most_blocks, Mailboxes mailboxes);
+  PeerGroup(const Group& host, const GroupUse& use, int max_ctas, Mailboxes mailboxes);
   /// Of a message, or of the larger of a collective's input and result.
   Index bytes_of(const Call& call) const;
   /// How a collective goes that is made now.
@@ -76,15 +76,15 @@ class PeerGroup {
   const PeerMailbox& mailbox(int member) const { return *mailboxes_[static_cast<std::size_t>(member)]; }
   /// Everybody's address, in member order. Collective over the host.
   std::vector<std::byte*> addresses_of_all(const void* own) const;
-  void all_gather_between_meetings(const Call& call, const void* in, void* out, Stream stream) const;
+  void all_gather_between_barriers(const Call& call, const void* in, void* out, Stream stream) const;
   /// The own part, of `count` elements from byte `offset` of what all members bring along.
-  MetPart met_part(const Call& call, void* brings, Index offset, Index count) const;
+  SymmetricPart symmetric_part(const Call& call, void* memory, Index offset, Index count) const;
   template <class F>
   void for_others(F&& f) const;
   void meet(int phase, Stream stream) const;
   /// What body() submits begins when all members have come here, and what follows when theirs has ended.
   template <class F>
-  void between_meetings(Stream stream, F&& body) const;
+  void between_barriers(Stream stream, F&& body) const;
   void add_up(const Piece& piece, const Sum& sum, Stream stream) const;
   void pull(const Piece& piece, std::byte* to, Stream stream) const;
   /// Calls f(slot, begin, bytes) for the pieces of a message, [begin, begin + bytes) of it each.
@@ -93,7 +93,7 @@ class PeerGroup {
 
   Group host_;
   MailboxLayout layout_;
-  int most_blocks_;  ///< of a kernel that meets others; 0: tensors are out of reach
+  int max_ctas_;  ///< of a kernel that meets others; 0: tensors are out of reach
   int rank_;
   Waits waits_;
   std::vector<std::shared_ptr<const PeerMailbox>> mailboxes_;

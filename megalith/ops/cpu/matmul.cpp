@@ -9,7 +9,7 @@
 namespace megalith::ops::cpu {
 namespace {
 
-constexpr Index kMostRows = 256, kMostColumns = 384;     // of a block of c
+constexpr Index kMaxRows = 256, kMaxColumns = 384;       // of a block of c
 constexpr Index kRowMultiple = 8, kColumnMultiple = 48;  // whole tiles of oneDNN's inner kernels
 constexpr Index kEnoughBlocks = 8;
 constexpr Index kSmallBlock = Index{1} << 19;  // multiply-adds: about 10 us, worth a thread
@@ -81,7 +81,7 @@ void matrix_vector(const Matmul& args, Arithmetic<T>* c, Arithmetic<T> beta, con
 void run_product(const Product<double>& product) { kernels<double>().gemm.product(product); }
 
 BlockShape block_shape(Index m, Index n, Index k) {
-  BlockShape block{equal_part(m, kMostRows, kRowMultiple), equal_part(n, kMostColumns, kColumnMultiple)};
+  BlockShape block{equal_part(m, kMaxRows, kRowMultiple), equal_part(n, kMaxColumns, kColumnMultiple)};
   while (ceil_div(m, block.rows) * ceil_div(n, block.columns) < kEnoughBlocks &&
          block.rows * block.columns * k > kSmallBlock) {
     if (block.columns > block.rows && block.columns > kColumnMultiple) {
@@ -126,8 +126,8 @@ void product(const Matmul& args, T beta) {
 
 constexpr Index kDepth = 128;  // of a widened piece
 constexpr Index kGap = 16;     // floats between its lines, so that they start in different cache sets
-constexpr Index kPieceRows = std::max(kMostRows * (kDepth + kGap), kDepth*(kMostRows + kGap));
-constexpr Index kPieceColumns = std::max(kMostColumns * (kDepth + kGap), kDepth*(kMostColumns + kGap));
+constexpr Index kPieceRows = std::max(kMaxRows * (kDepth + kGap), kDepth*(kMaxRows + kGap));
+constexpr Index kPieceColumns = std::max(kMaxColumns * (kDepth + kGap), kDepth*(kMaxColumns + kGap));
 
 /// The first `rows` x `columns` elements in f32, lines as they lie in memory.
 template <class T>
@@ -189,9 +189,9 @@ void product_16(const Matmul& args, const Finish& finish) {
   }
   const Operand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
   for_blocks(m, n, k, [&](const Block& block) {
-    alignas(64) float buffer[kMostRows * kMostColumns];
+    alignas(64) float buffer[kMaxRows * kMaxColumns];
     float* const sums = c == nullptr ? buffer : c + block.row * n + block.column;
-    const Index stride = c == nullptr ? kMostColumns : n;
+    const Index stride = c == nullptr ? kMaxColumns : n;
     sum_block(block, k, a, b, sums, stride, beta);
     for (Index r = 0; r < block.rows; ++r) finish(sums + r * stride, block.row + r, block.column, block.columns);
   });
@@ -200,7 +200,7 @@ void product_16(const Matmul& args, const Finish& finish) {
 /// x += y [count], y in 16 bits.
 template <class T>
 void add_widened(float* x, const T* y, Index count) {
-  float wide[kMostColumns];
+  float wide[kMaxColumns];
   kernels<T>().elementwise.widen(y, wide, count);
   kernels<float>().elementwise.add(x, wide, x, count);
 }
@@ -240,7 +240,7 @@ void matmul_gelu(const MatmulGelu& args) {
   } else {
     T *z = args.z.data<T>(), *y = args.y.data<T>();
     product_16<T>(whole, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
-      float bias[kMostColumns], gelu[kMostColumns];
+      float bias[kMaxColumns], gelu[kMaxColumns];
       kernels<T>().elementwise.widen(args.bias.data<T>() + column, bias, count);
       kernels<float>().elementwise.bias_gelu(sums, bias, gelu, count);
       kernels<T>().elementwise.round(sums, z + row * n + column, count);
@@ -260,7 +260,7 @@ void matmul_gelu_backward(const MatmulGeluBackward& args, const Tensor& parts) {
     const T* z = args.z.data<T>();
     T* dz = args.dz.data<T>();
     product_16<T>(whole, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
-      float wide_z[kMostColumns];
+      float wide_z[kMaxColumns];
       kernels<T>().elementwise.widen(z + row * n + column, wide_z, count);
       kernels<float>().elementwise.gelu_backward(wide_z, sums, sums, count);
       kernels<T>().elementwise.round(sums, dz + row * n + column, count);

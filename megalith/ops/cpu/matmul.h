@@ -19,7 +19,7 @@ struct BlockShape {
 /// Follows from the shape alone, so that the number of threads changes no bit.
 BlockShape block_shape(Index m, Index n, Index k);
 
-/// All but row_sums.
+/// All but bias_grad.
 template <class T>
 void matmul(const Matmul& args);
 template <class T>

@@ -67,7 +67,7 @@ template <class T>
 void layer_norm_backward(const LayerNormBackward& args, const Tensor& parts) {
   weight_backward<T>(args, parts);  // first: dx may take dy's place
   input_backward<T>(args);
-  if (args.dx_sums) bias_backward<T>(args.dx, args.dx_sums, parts);
+  if (args.bias_grad) bias_backward<T>(args.dx, args.bias_grad, parts);
 }
 
 #define MEGALITH_INSTANTIATE(T)                                        \

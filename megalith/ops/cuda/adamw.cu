@@ -118,7 +118,7 @@ constexpr int kSquaresUnroll = 8;  // vectors in flight per thread: 128 bytes
 /// i + kThreads, ..., then a tree. Reads each element once. Of a copy's rate 97 %: 124M of them on an H200, 121 us.
 template <int N>
 __global__ void __launch_bounds__(kThreads) squares_kernel(const float* x, Index n, Index blocks, double* sums) {
-  __shared__ double shared[kMostWarps];
+  __shared__ double shared[kMaxWarps];
   const Index row = blockIdx.x / blocks * n, in_row = blockIdx.x % blocks * kSquaresBlock;
   const Index begin = row + in_row, end = row + min(n, in_row + kSquaresBlock);
   double sum = 0;

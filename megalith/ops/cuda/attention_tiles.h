@@ -91,9 +91,9 @@ void dispatch_tiles(DType dtype, Index head_dim, const F& f) {
     if (head_dim <= 64) return f.template operator()<T, 64>();
     if (head_dim <= 96) return f.template operator()<T, 96>();
     if (head_dim <= 128) return f.template operator()<T, 128>();
-    if (head_dim <= kMostHeadDimOnGpu) return f.template operator()<T, kMostHeadDimOnGpu>();
+    if (head_dim <= kMaxHeadDimOnGpu) return f.template operator()<T, kMaxHeadDimOnGpu>();
     throw BackendError(
-        str("[attention] head_dim = ", head_dim, ": must be at most ", kMostHeadDimOnGpu, " on a GPU; use more heads"));
+        str("[attention] head_dim = ", head_dim, ": must be at most ", kMaxHeadDimOnGpu, " on a GPU; use more heads"));
   };
   switch (dtype) {
     case DType::f32:

@@ -22,8 +22,8 @@
 namespace megalith::ops::cuda {
 
 inline constexpr int kWarp = 32;
-inline constexpr int kMostThreads = 1024;
-inline constexpr int kMostWarps = kMostThreads / kWarp;
+inline constexpr int kMaxThreads = 1024;
+inline constexpr int kMaxWarps = kMaxThreads / kWarp;
 
 using megalith::cuda::dispatch_element;
 using megalith::cuda::dispatch_number;
@@ -217,7 +217,7 @@ __device__ V shuffle_xor(const V& value, int mask) {
 /// combine() over the threads of a block of whole warps; every thread gets the same bits. `shared` is the caller's for
 /// one use between two barriers: every thread may still be reading it when this returns.
 template <class V, class Combine>
-__device__ V block_reduce(V value, V (&shared)[kMostWarps], Combine combine) {
+__device__ V block_reduce(V value, V (&shared)[kMaxWarps], Combine combine) {
 #pragma unroll
   for (int mask = kWarp / 2; mask > 0; mask /= 2) value = combine(value, shuffle_xor(value, mask));
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
@@ -230,18 +230,18 @@ __device__ V block_reduce(V value, V (&shared)[kMostWarps], Combine combine) {
 /// One block: thread i adds the numbers i, i + 1024, ... in f64, then the threads' sums are added in a tree. Reads
 /// each number once.
 template <class T>
-__global__ void __launch_bounds__(kMostThreads) add_all_kernel(const T* x, Index count, double* sum) {
-  __shared__ double shared[kMostWarps];
+__global__ void __launch_bounds__(kMaxThreads) add_all_kernel(const T* x, Index count, double* sum) {
+  __shared__ double shared[kMaxWarps];
   double mine = 0;
 #pragma unroll 8
-  for (Index i = threadIdx.x; i < count; i += kMostThreads) mine += static_cast<double>(x[i]);
+  for (Index i = threadIdx.x; i < count; i += kMaxThreads) mine += static_cast<double>(x[i]);
   mine = block_reduce(mine, shared, Plus{});
   if (threadIdx.x == 0) *sum += mine;
 }
 /// sum [1] += the numbers x [count], in a fixed order.
 template <class T>
 void add_all(Stream stream, const T* x, Index count, double* sum) {
-  launch({stream, 1, kMostThreads}, add_all_kernel<T>, x, count, sum);
+  launch({stream, 1, kMaxThreads}, add_all_kernel<T>, x, count, sum);
 }
 
 // ---- Dropout ----

@@ -145,7 +145,7 @@ struct RunningSum {
 
 /// Of all threads of a block. `shared`: as for block_reduce().
 template <class T>
-__device__ RunningSum<T> add_up(RunningSum<T> mine, RunningSum<T> (&shared)[kMostWarps]) {
+__device__ RunningSum<T> add_up(RunningSum<T> mine, RunningSum<T> (&shared)[kMaxWarps]) {
   float most = mine.reference;
 #pragma unroll
   for (int mask = kWarp / 2; mask > 0; mask /= 2) most = fmaxf(most, shuffle_xor(most, mask));
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                          int real, int most_kept) {
   using Vector = Pack<T, kPack<T>>;
   extern __shared__ uint4 shared_words[];
-  __shared__ RunningSum<T> shared[kMostWarps];
+  __shared__ RunningSum<T> shared[kMaxWarps];
   auto* kept = reinterpret_cast<Vector*>(shared_words);
   const Index t = blockIdx.x;
   const int target = targets[t];
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 /// Of the kernel below: what is copied at once, in vectors, and how often at most for one row.
-constexpr int kChunkVectors = 2 * kThreads, kMostChunks = 8;
+constexpr int kChunkVectors = 2 * kThreads, kMaxChunks = 8;
 
 /// The same, with the same bits, where whole rows fit shared memory and gradients are asked for. A block takes row
 /// after row: as the second sweep leaves a chunk of one behind, the next one's comes there by a bulk copy, so that
@@ -261,8 +261,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 #if __CUDA_ARCH__ >= 900
   using Vector = Pack<T, kPack<T>>;
   extern __shared__ uint4 shared_words[];
-  __shared__ RunningSum<T> shared[2][kMostWarps];
-  __shared__ hopper::Barrier full[kMostChunks], empty[kMostChunks];
+  __shared__ RunningSum<T> shared[2][kMaxWarps];
+  __shared__ hopper::Barrier full[kMaxChunks], empty[kMaxChunks];
   auto* kept = reinterpret_cast<Vector*>(shared_words);
   const int vectors = columns / kPack<T>, chunks = (vectors + kChunkVectors - 1) / kChunkVectors;
   const auto for_chunk = [&](int chunk, const auto& body) {
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 /// Reads each logit once: 32768 x 50304 bf16 on an H200 in 0.73 ms, a copy's rate.
 template <class T>
 __global__ void __launch_bounds__(kThreads) logits_max_kernel(T* logits, float* row_max, int columns, int real) {
-  __shared__ float shared[kMostWarps];
+  __shared__ float shared[kMaxWarps];
   const LogitsRow<T> row(logits, blockIdx.x, columns, real);
   float most = -INFINITY;
   for_vectors<T>(
@@ -342,7 +342,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     logits_sum_exp_kernel(T* logits, const float* row_max, const std::int32_t* targets, float* sums, Index first_id,
                           int columns, int real) {
-  __shared__ float shared[kMostWarps];
+  __shared__ float shared[kMaxWarps];
   const Index t = blockIdx.x, tokens = gridDim.x, column = targets[t] - first_id;
   const LogitsRow<T> row(logits, t, columns, real);
   const float max = row_max[t];
@@ -409,7 +409,7 @@ int columns_of(const Tensor& logits) { return static_cast<int>(logits.dim(1)); }
 template <class T>
 int most_kept_vectors() {
   constexpr int kOthers =
-      static_cast<int>(2 * sizeof(RunningSum<T>) * kMostWarps + 2 * sizeof(hopper::Barrier) * kMostChunks);
+      static_cast<int>(2 * sizeof(RunningSum<T>) * kMaxWarps + 2 * sizeof(hopper::Barrier) * kMaxChunks);
   return (gpu_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
           gpu_attribute(cudaDevAttrReservedSharedMemoryPerBlock) - kOthers) /
          16;
@@ -429,7 +429,7 @@ template <class T>
 bool takes_rows(const CrossEntropy& args, int most_kept) {
   const Index vectors = args.logits.dim(1) / kPack<T>;
   return args.step_state && args.logits.dim(1) % kPack<T> == 0 && is_aligned(args.logits.raw()) &&
-         vectors <= most_kept && vectors <= kMostChunks * kChunkVectors &&
+         vectors <= most_kept && vectors <= kMaxChunks * kChunkVectors &&
          args.logits.dim(0) <= std::numeric_limits<int>::max() / 2 &&
          is_compiled_for_hopper(cross_entropy_rows_kernel<T>);
 }

@@ -148,19 +148,19 @@ struct SumPointers {
 
 /// A block adds kWarp columns of all parts: warp w the parts w, w + 32, ..., then the warps' sums in order. Reads the
 /// parts once, 4 bytes each.
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMaxThreads)
     add_parts_kernel(const float* parts, Index count, Index columns, Index outputs, const SumPointers sums) {
-  __shared__ float warp_sums[kMostWarps][kWarp];
+  __shared__ float warp_sums[kMaxWarps][kWarp];
   const Index column = blockIdx.x * Index{kWarp} + threadIdx.x;
   float sum = 0;
   if (column < outputs) {
 #pragma unroll 8
-    for (Index part = threadIdx.y; part < count; part += kMostWarps) sum += parts[part * outputs + column];
+    for (Index part = threadIdx.y; part < count; part += kMaxWarps) sum += parts[part * outputs + column];
   }
   warp_sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y > 0 || column >= outputs) return;
-  for (int warp = 1; warp < kMostWarps; ++warp) sum += warp_sums[warp][threadIdx.x];
+  for (int warp = 1; warp < kMaxWarps; ++warp) sum += warp_sums[warp][threadIdx.x];
   const int number = (column >= columns ? 1 : 0) + (column >= 2 * columns ? 1 : 0);
   sums[number][column - number * columns] += sum;
 }
@@ -171,7 +171,7 @@ void add_parts(Stream stream, const float* parts, Index count, Index columns, st
   if (count == 0) return;
   const auto pointer_of = [&](std::size_t i) { return i < sums.size() ? sums.begin()[i] : nullptr; };
   const Index outputs = static_cast<Index>(sums.size()) * columns;
-  launch({stream, ceil_div(outputs, kWarp), dim3(kWarp, kMostWarps)}, add_parts_kernel, parts, count, columns, outputs,
+  launch({stream, ceil_div(outputs, kWarp), dim3(kWarp, kMaxWarps)}, add_parts_kernel, parts, count, columns, outputs,
          SumPointers{pointer_of(0), pointer_of(1), pointer_of(2)});
 }
 

@@ -89,12 +89,12 @@ __global__ void __launch_bounds__(kTokenThreads) count_kernel(const Buckets list
 
 /// One block turns counts [held] into starts [held + 1] and lists the large buckets: a warp takes one stretch of them,
 /// 32 at a time. Reads each count twice.
-__global__ void __launch_bounds__(kMostThreads) scan_kernel(const Buckets lists) {
-  __shared__ std::int32_t totals[kMostWarps];
+__global__ void __launch_bounds__(kMaxThreads) scan_kernel(const Buckets lists) {
+  __shared__ std::int32_t totals[kMaxWarps];
   __shared__ std::int32_t num_large;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   if (threadIdx.x == 0) num_large = 0;
-  const Index stretch = round_up(ceil_div(lists.held, kMostWarps), kWarp);
+  const Index stretch = round_up(ceil_div(lists.held, kMaxWarps), kWarp);
   const Index begin = warp * stretch, end = min(lists.held, begin + stretch);
   std::int32_t total = 0;
 #pragma unroll 8
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kMostThreads) scan_kernel(const Buckets lists)
     if (first + lane < end) lists.starts[first + lane] = before + sum - count;
     before += __shfl_sync(0xffffffffu, sum, kWarp - 1);
   }
-  if (warp == kMostWarps - 1 && lane == 0) lists.starts[lists.held] = before;
+  if (warp == kMaxWarps - 1 && lane == 0) lists.starts[lists.held] = before;
   __syncthreads();
   if (threadIdx.x == 0) lists.large[0] = num_large;
 }
@@ -142,18 +142,18 @@ __global__ void __launch_bounds__(kTokenThreads) rank_kernel(const Buckets lists
   lists.sorted[begin + rank] = t;
 }
 
-/// A block takes large buckets in turn and collects each id's tokens in ascending order: a round looks at kMostThreads
+/// A block takes large buckets in turn and collects each id's tokens in ascending order: a round looks at kMaxThreads
 /// * kPerThread tokens, 32 neighbours to a warp at a time. Reads all ids once per large bucket, mostly from the cache;
 /// there are at most tokens / kLargeBucket of these.
-__global__ void __launch_bounds__(kMostThreads) collect_kernel(const Buckets lists) {
+__global__ void __launch_bounds__(kMaxThreads) collect_kernel(const Buckets lists) {
   constexpr int kPerThread = 4;
-  __shared__ std::int32_t counts[kMostWarps];
+  __shared__ std::int32_t counts[kMaxWarps];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const unsigned lower = (1u << lane) - 1;
   for (int which = static_cast<int>(blockIdx.x); which < lists.large[0]; which += static_cast<int>(gridDim.x)) {
     const Index id = lists.large[1 + which];
     std::int32_t* to = lists.sorted + lists.starts[id];
-    for (Index first = 0; first < lists.tokens; first += kMostThreads * kPerThread) {
+    for (Index first = 0; first < lists.tokens; first += kMaxThreads * kPerThread) {
       const Index begin = first + warp * (kWarp * kPerThread) + lane;
       unsigned found[kPerThread];
       std::int32_t mine = 0;
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kMostThreads) collect_kernel(const Buckets lis
       if (lane == 0) counts[warp] = mine;
       __syncthreads();
       std::int32_t before = 0, all = 0;
-      for (int i = 0; i < kMostWarps; ++i) {
+      for (int i = 0; i < kMaxWarps; ++i) {
         before += i < warp ? counts[i] : 0;
         all += counts[i];
       }
@@ -306,10 +306,10 @@ void embedding_backward(Stream stream, const EmbeddingBackward& args, const Tens
                                         megalith::cuda::native(stream)));
   const Index blocks = ceil_div(tokens, kTokenThreads);
   launch({stream, blocks, kTokenThreads}, count_kernel, lists);
-  launch({stream, 1, kMostThreads}, scan_kernel, lists);
+  launch({stream, 1, kMaxThreads}, scan_kernel, lists);
   launch({stream, blocks, kTokenThreads}, scatter_kernel, lists);
   launch({stream, blocks, kTokenThreads}, rank_kernel, lists);
-  launch({stream, tokens / kLargeBucket, kMostThreads}, collect_kernel, lists);
+  launch({stream, tokens / kLargeBucket, kMaxThreads}, collect_kernel, lists);
 
   auto* sums = reinterpret_cast<float*>(list(places.sums));
   auto* table_grad = pointer<float>(args.table_grad);

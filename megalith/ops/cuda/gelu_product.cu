@@ -92,20 +92,20 @@ struct HopperGpu {
 
 /// Rows and strides of the maps are multiples of 16 bytes; the kernel counts in int.
 bool fits(const GeluProduct& product, DType dtype) {
-  constexpr Index kMostRows = Index{1} << 30;
+  constexpr Index kMaxRows = Index{1} << 30;
   return (dtype == DType::bf16 || dtype == DType::f16) && product.rows > 0 && product.columns > 0 &&
-         product.depth > 0 && product.columns % 8 == 0 && product.depth % 8 == 0 && product.rows < kMostRows &&
-         product.columns < kMostRows && product.depth < kMostRows &&
-         gelu_product_parts(product.rows) * ceil_div(product.columns, kTileColumns) < kMostRows &&
+         product.depth > 0 && product.columns % 8 == 0 && product.depth % 8 == 0 && product.rows < kMaxRows &&
+         product.columns < kMaxRows && product.depth < kMaxRows &&
+         gelu_product_parts(product.rows) * ceil_div(product.columns, kTileColumns) < kMaxRows &&
          are_aligned({product.a, product.b, product.bias, product.z, product.out});
 }
 
 template <Pass kPass>
-bool run_if_possible(Exec& ex, Stream stream, const GeluProduct& product, DType dtype, int left_free) {
+bool run_if_possible(Exec& ex, Stream stream, const GeluProduct& product, DType dtype, int sm_margin) {
   if (!fits(product, dtype)) return false;
   const auto& gpu = ex.backend<HopperGpu>();
   if (!gpu.is_there) return false;
-  const int multiprocessors = gpu.multiprocessors - left_free;
+  const int multiprocessors = gpu.multiprocessors - sm_margin;
   if (dtype == DType::bf16) {
     run<__nv_bfloat16, kPass, kClusterBlocks>(stream, product, multiprocessors);
   } else {
@@ -118,7 +118,7 @@ bool run_if_possible(Exec& ex, Stream stream, const GeluProduct& product, DType 
 
 void prepare_gelu_product(Exec& ex) { static_cast<void>(ex.backend<HopperGpu>()); }
 
-bool gelu_product(Exec& ex, Stream stream, const MatmulGelu& args, int left_free) {
+bool gelu_product(Exec& ex, Stream stream, const MatmulGelu& args, int sm_margin) {
   return run_if_possible<Pass::forward>(ex, stream,
                                         {.a = args.x.raw(),
                                          .b = args.w.raw(),
@@ -129,11 +129,11 @@ bool gelu_product(Exec& ex, Stream stream, const MatmulGelu& args, int left_free
                                          .rows = args.x.dim(0),
                                          .columns = args.w.dim(0),
                                          .depth = args.x.dim(1)},
-                                        args.x.dtype(), left_free);
+                                        args.x.dtype(), sm_margin);
 }
 
 bool gelu_product_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts,
-                           int left_free) {
+                           int sm_margin) {
   const Index rows = args.dy.dim(0), columns = args.w.dim(1);
   if (!run_if_possible<Pass::backward>(ex, stream,
                                        {.a = args.dy.raw(),
@@ -145,7 +145,7 @@ bool gelu_product_backward(Exec& ex, Stream stream, const MatmulGeluBackward& ar
                                         .rows = rows,
                                         .columns = columns,
                                         .depth = args.dy.dim(1)},
-                                       args.dy.dtype(), left_free))
+                                       args.dy.dtype(), sm_margin))
     return false;
   add_parts(stream, pointer<float>(parts), gelu_product_parts(rows), columns, {pointer<float>(args.bias_grad)});
   return true;

@@ -17,8 +17,8 @@ void prepare_gelu_product(Exec& ex);
 /// sm_90a, for f32, for sizes that are no multiples of 8 (rows may be any) and for addresses that are none of 16.
 /// Sums are f32; bias, GELU and GELU' are applied to them before they are rounded. The same bits every time. So many
 /// multiprocessors are left free.
-bool gelu_product(Exec& ex, Stream stream, const MatmulGelu& args, int left_free);
+bool gelu_product(Exec& ex, Stream stream, const MatmulGelu& args, int sm_margin);
 /// The gradient of the bias adds up dz before it is rounded. parts: scratch f32 [gelu_product_parts(T), F] or more
-bool gelu_product_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts, int left_free);
+bool gelu_product_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts, int sm_margin);
 
 }  // namespace megalith::ops::cuda

@@ -19,8 +19,8 @@ std::int32_t common_alignment(std::initializer_list<const void*> pointers) {
   return static_cast<std::int32_t>(std::uintptr_t{1} << std::countr_zero(bits));
 }
 
-int left_free(Exec& ex, Beside beside) {
-  return beside == Beside::communication ? ex.backend<GemmLibrary>().left_free() : 0;
+int margin_of(Exec& ex, SmMargin margin) {
+  return margin == SmMargin::communication ? ex.backend<GemmLibrary>().sm_margin() : 0;
 }
 
 /// The product with an epilogue that uses the vector and the activation; false when the library has none.
@@ -36,7 +36,7 @@ bool run(Exec& ex, Stream stream, const Matmul& args, GemmEpilogue epilogue, voi
       .transpose_b = args.transpose_b,
       .write = args.write,
       .epilogue = epilogue,
-      .left_free = left_free(ex, args.beside),
+      .sm_margin = margin_of(ex, args.sm_margin),
       .alignment = common_alignment({args.a.raw(), args.b.raw(), args.c.raw(), vector, activation})};
   return library.run(
       stream, problem,
@@ -55,14 +55,14 @@ bool has_gelu_epilogue(const Tensor& x) { return x.dtype() != DType::f32 && x.di
 }  // namespace
 
 GemmChooser& gemm_chooser(Exec& ex) { return ex.backend<GemmLibrary>(); }
-void leave_multiprocessors(Exec& ex, int count) { ex.backend<GemmLibrary>().leave_free(count); }
+void set_sm_margin(Exec& ex, int count) { ex.backend<GemmLibrary>().set_sm_margin(count); }
 
 void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
   const Index k = args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1);
   if (k == 0 && args.write == Write::overwrite) fill(stream, args.c, 0);
   if (args.c.numel() == 0 || k == 0) {
     if (args.bias) add_bias(stream, args.c, args.bias);
-    if (args.row_sums) bias_backward(stream, args.a, args.row_sums, parts);
+    if (args.bias_grad) bias_backward(stream, args.a, args.bias_grad, parts);
     return;
   }
   if (!args.bias || !run(ex, stream, args, GemmEpilogue::bias, args.bias.raw())) {
@@ -71,13 +71,13 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
   }
   // A pass of its own: cuBLASLt's epilogue for these sums makes the product 1.2 to 1.5 times slower (32768 x 2304 x 768
   // on an H200: 250 us against 166 + 49).
-  if (args.row_sums) bias_backward(stream, args.a, args.row_sums, parts);
+  if (args.bias_grad) bias_backward(stream, args.a, args.bias_grad, parts);
 }
 
 void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args) {
   if (args.y.numel() == 0) return;
-  if (gelu_product(ex, stream, args, left_free(ex, args.beside))) return;
-  Matmul product{.a = args.x, .b = args.w, .c = args.y, .transpose_b = Transpose::yes, .beside = args.beside};
+  if (gelu_product(ex, stream, args, margin_of(ex, args.sm_margin))) return;
+  Matmul product{.a = args.x, .b = args.w, .c = args.y, .transpose_b = Transpose::yes, .sm_margin = args.sm_margin};
   if (has_gelu_epilogue(args.x) && run(ex, stream, product, GemmEpilogue::bias_gelu, args.bias.raw(), args.z.raw()))
     return;
   product.c = args.z;
@@ -87,8 +87,8 @@ void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args) {
 
 void matmul_gelu_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts) {
   if (args.dz.numel() == 0) return;
-  if (gelu_product_backward(ex, stream, args, parts, left_free(ex, args.beside))) return;
-  const Matmul product{.a = args.dy, .b = args.w, .c = args.dz, .beside = args.beside};
+  if (gelu_product_backward(ex, stream, args, parts, margin_of(ex, args.sm_margin))) return;
+  const Matmul product{.a = args.dy, .b = args.w, .c = args.dz, .sm_margin = args.sm_margin};
   const Tensor sums = parts.rows(0, 1).reshaped(args.bias_grad.shape());
   if (has_gelu_epilogue(args.dy)) {
     if (run(ex, stream, product, GemmEpilogue::gelu_backward_bias_grad, sums.raw(), args.z.raw()))

@@ -20,10 +20,10 @@ std::string gemm_library_name();
 /// cuBLASLt behind this Exec's products; its handle and workspace are made by the first call.
 GemmChooser& gemm_chooser(Exec& ex);
 /// Its products beside communication leave so many multiprocessors free. Before the first product.
-void leave_multiprocessors(Exec& ex, int count);
+void set_sm_margin(Exec& ex, int count);
 
 /// By cuBLASLt, with the additions in its epilogues where it has such a kernel for the shape, else by kernels of ours
-/// behind it. Products are f32 sums; f32 inputs are not rounded to tf32. parts: scratch for row_sums
+/// behind it. Products are f32 sums; f32 inputs are not rounded to tf32. parts: scratch for bias_grad
 /// [row_parts(K), M] f32, or undefined.
 void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts);
 /// These two by a kernel of ours on a GPU that it is written for (gelu_product.h), else likewise.

@@ -28,7 +28,7 @@ constexpr int kTimedRounds = 6;  // the fastest counts: noise only adds
 constexpr float kHopeless = 1.1f;
 /// What must be won to leave the library's first choice. A GPU at its power limit varies by percents from one
 /// measurement to the next, and what wins by less alone may take more power, which a training step lacks.
-constexpr float kLeastGain = 0.07f;
+constexpr float kMinGain = 0.07f;
 
 void check(cublasStatus_t status, std::source_location where = std::source_location::current()) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -276,7 +276,7 @@ GemmLibrary::Prepared& GemmLibrary::prepare(const GemmProblem& problem) {
   const auto found = prepared_.find(problem);
   if (found != prepared_.end()) return *found->second;
   std::optional<int> multiprocessors;
-  if (problem.left_free > 0) multiprocessors = std::max(1, multiprocessors_ - problem.left_free);
+  if (problem.sm_margin > 0) multiprocessors = std::max(1, multiprocessors_ - problem.sm_margin);
   auto prepared = std::make_unique<Prepared>(problem, multiprocessors);
   list(*prepared, problem);
   choose(*prepared, problem);
@@ -346,7 +346,7 @@ std::size_t GemmLibrary::time(const Prepared& prepared, const MadeUpOperands& op
     }
   }
   const auto fastest = std::ranges::min_element(times);
-  return *fastest < (1 - kLeastGain) * times.front() ? static_cast<std::size_t>(fastest - times.begin()) : 0;
+  return *fastest < (1 - kMinGain) * times.front() ? static_cast<std::size_t>(fastest - times.begin()) : 0;
 }
 
 }  // namespace megalith::ops::cuda

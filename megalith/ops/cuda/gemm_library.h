@@ -28,8 +28,8 @@ class GemmLibrary final : public GemmChooser {
   GemmLibrary& operator=(const GemmLibrary&) = delete;
 
   /// Products beside communication leave so many multiprocessors free. Before the first product.
-  void leave_free(int multiprocessors) { left_free_ = multiprocessors; }
-  int left_free() const { return left_free_; }
+  void set_sm_margin(int multiprocessors) { sm_margin_ = multiprocessors; }
+  int sm_margin() const { return sm_margin_; }
   /// Runs the product; false when the library has no algorithm for it.
   bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
 
@@ -52,7 +52,7 @@ class GemmLibrary final : public GemmChooser {
   cublasLtHandle_t handle_ = nullptr;
   Buffer workspace_;
   GemmPlatform platform_;
-  int multiprocessors_ = 0, left_free_ = 0;
+  int multiprocessors_ = 0, sm_margin_ = 0;
   Index cache_bytes_ = 0;
   GemmTable table_;
   std::map<GemmProblem, std::unique_ptr<Prepared>> prepared_;

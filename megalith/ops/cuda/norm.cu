@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     forward_kernel(const Source source, const ForwardOutputs<T> out, Index rows, Index hidden) {
   constexpr int kRows = rows_in_flight<T, N, kVectors, kThreads, 64>();
   using Sums = Values<float, kRows>;
-  __shared__ Sums shared[2][kMostWarps];
+  __shared__ Sums shared[2][kMaxWarps];
   const Span<N, kVectors> span{hidden};
   const Index first = blockIdx.x * Index{kRows};
 
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr int kRows = rows_in_flight<T, N, kVectors, kThreads, 32>();
   using Rows = BackwardRows<T, N, kVectors, kRows>;
   using Sums = Values<float, 2 * kRows>;
-  __shared__ Sums shared[2][kMostWarps];
+  __shared__ Sums shared[2][kMaxWarps];
   const Span<N, kVectors> span{hidden};
   const Index begin = blockIdx.x * rows_per_part, end = min(rows, begin + rows_per_part);
   const float inverse_hidden = 1.0f / static_cast<float>(static_cast<int>(hidden));
@@ -287,9 +287,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 /// kColumns a thread.
 template <class T, class Run>
 void dispatch_width(Index hidden, bool aligned, const Run& run) {
-  constexpr int kWide = kPack<T>, kColumns = static_cast<int>(kMostNormColumnsOnGpu) / kMostThreads;
-  if (hidden > kMostNormColumnsOnGpu)
-    throw BackendError(str("[norm] columns = ", hidden, ": must be at most ", kMostNormColumnsOnGpu,
+  constexpr int kWide = kPack<T>, kColumns = static_cast<int>(kMaxNormColumnsOnGpu) / kMaxThreads;
+  if (hidden > kMaxNormColumnsOnGpu)
+    throw BackendError(str("[norm] columns = ", hidden, ": must be at most ", kMaxNormColumnsOnGpu,
                            " on a GPU; use a smaller hidden size"));
   if (!aligned || hidden % kWide != 0) return run.template operator()<1, kColumns, 1024>();
   if (hidden <= 8 * 512) return run.template operator()<kWide, 8 / kWide, 512>();
@@ -368,7 +368,7 @@ void layer_norm_backward(Stream stream, const LayerNormBackward& args, const Ten
       };
       // With more columns a thread a third sum costs more registers than a pass of its own: 8192 x 12288 on an H200
       // 825 us, without it 644.
-      if constexpr (N * kVectors <= 8) sums_dx = static_cast<bool>(args.dx_sums);
+      if constexpr (N * kVectors <= 8) sums_dx = static_cast<bool>(args.bias_grad);
       if (sums_dx)
         run(backward_kernel<T, N, kVectors, kThreads, N * kVectors <= 8>);
       else
@@ -376,9 +376,9 @@ void layer_norm_backward(Stream stream, const LayerNormBackward& args, const Ten
     });
   });
   float *const gamma = pointer<float>(args.gamma_grad), *const beta = pointer<float>(args.beta_grad);
-  if (sums_dx) return add_parts(stream, sums, cut.count, hidden, {gamma, beta, pointer<float>(args.dx_sums)});
+  if (sums_dx) return add_parts(stream, sums, cut.count, hidden, {gamma, beta, pointer<float>(args.bias_grad)});
   add_parts(stream, sums, cut.count, hidden, {gamma, beta});
-  if (args.dx_sums) bias_backward(stream, args.dx, args.dx_sums, parts);
+  if (args.bias_grad) bias_backward(stream, args.dx, args.bias_grad, parts);
 }
 
 }  // namespace megalith::ops::cuda

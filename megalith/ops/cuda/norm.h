@@ -6,7 +6,7 @@ namespace megalith::ops::cuda {
 
 void layer_norm_forward(Stream stream, const LayerNormForward& args);
 void residual_layer_norm(Stream stream, const ResidualLayerNorm& args);
-/// parts: scratch f32 [row_parts(T), 2, H], or with dx_sums [., 3, H]
+/// parts: scratch f32 [row_parts(T), 2, H], or with bias_grad [., 3, H]
 void layer_norm_backward(Stream stream, const LayerNormBackward& args, const Tensor& parts);
 
 }  // namespace megalith::ops::cuda

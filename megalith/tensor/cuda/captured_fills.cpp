@@ -10,7 +10,7 @@
 namespace megalith::cuda {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{64} << 10;
+constexpr std::size_t kMaxBytes = std::size_t{64} << 10;
 
 std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   std::size_t count = 0;
@@ -30,7 +30,7 @@ std::optional<Fill> small_fill_of(cudaGraphNode_t node) {
   if (type != cudaGraphNodeTypeMemset) return std::nullopt;
   cudaMemsetParams params{};
   check(cudaGraphMemsetNodeGetParams(node, &params));
-  if (params.height > 1 || params.width * params.elementSize > kMostBytes) return std::nullopt;
+  if (params.height > 1 || params.width * params.elementSize > kMaxBytes) return std::nullopt;
   return Fill{params.dst, params.value, params.elementSize, params.width};
 }
 

@@ -191,7 +191,7 @@ std::shared_ptr<std::byte> take_reachable_memory(Index bytes) {
 
 std::shared_ptr<std::byte> allocate(Index bytes) {
   if (bytes == 0) return nullptr;
-  const bool is_shared = bytes >= device::kLeastShared && sharers_of_thread.size() > 1;
+  const bool is_shared = bytes >= device::kMinShared && sharers_of_thread.size() > 1;
   std::shared_ptr<std::byte> memory = is_shared ? take_reachable_memory(bytes) : take_private_memory(bytes);
   if (memory != nullptr) return memory;
   const MemoryState state = memory_state();

@@ -10,7 +10,7 @@ namespace megalith::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr std::size_t kMostBlocks = 64;
+constexpr std::size_t kMaxBlocks = 64;
 
 /// A few bytes by one block as a rule, in 0.9 us on an H200, which is the start of a kernel; writes sizeof(T) an
 /// element.
@@ -31,7 +31,7 @@ cudaGraphNode_t add_kernel(cudaGraph_t graph, const Fill& fill, const cudaGraphN
   cudaKernelNodeParams params{};
   params.func = reinterpret_cast<void*>(fill_kernel<T>);
   params.gridDim =
-      dim3(static_cast<unsigned>(std::clamp<std::size_t>((count + kThreads - 1) / kThreads, 1, kMostBlocks)));
+      dim3(static_cast<unsigned>(std::clamp<std::size_t>((count + kThreads - 1) / kThreads, 1, kMaxBlocks)));
   params.blockDim = dim3(kThreads);
   params.kernelParams = arguments;
   cudaGraphNode_t node = nullptr;

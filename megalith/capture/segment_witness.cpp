@@ -1,4 +1,4 @@
-#include "megalith/capture/piece_witness.h"
+#include "megalith/capture/segment_witness.h"
 
 #include <algorithm>
 #include <array>
@@ -17,25 +17,25 @@ constexpr Index kBehindMemory = Index{1} << 19;
 
 }  // namespace
 
-PieceWitness::PieceWitness(Device device, std::vector<MemoryLedger::Piece> memory, Index num_layers)
+SegmentWitness::SegmentWitness(Device device, std::vector<MemoryLedger::Block> memory, Index num_layers)
     : memory_(std::move(memory)),
       num_layers_(num_layers),
       staged_(kStagedBytes, device, Side::host, Contents::undefined) {}
 
-void PieceWitness::keep_from_here() {
+void SegmentWitness::keep_from_here() {
   compares_ = false;
   kept_.clear();
   compared_ = 0;
   first_.reset();
 }
 
-bool PieceWitness::is_compared(const Tensor& tensor) const {
+bool SegmentWitness::is_compared(const Tensor& tensor) const {
   if (!tensor || tensor.bytes() == 0) return false;
   return std::ranges::any_of(
-      memory_, [&](const MemoryLedger::Piece& piece) { return lies_in(piece.memory, tensor.raw(), tensor.bytes()); });
+      memory_, [&](const MemoryLedger::Block& piece) { return lies_in(piece.memory, tensor.raw(), tensor.bytes()); });
 }
 
-io::Hash128 PieceWitness::checksum_of(Exec& ex, const Tensor& tensor) const {
+io::Hash128 SegmentWitness::checksum_of(Exec& ex, const Tensor& tensor) const {
   const auto* const begin = static_cast<const std::byte*>(tensor.raw());
   io::Hash128 all;
   for (Index done = 0; done < tensor.bytes(); done += kStagedBytes) {
@@ -49,8 +49,8 @@ io::Hash128 PieceWitness::checksum_of(Exec& ex, const Tensor& tensor) const {
   return all;
 }
 
-PieceWitness::Result PieceWitness::result(const Place& place, const GraphCache::Key& key, const Graph::Touched& op,
-                                          Index op_index, const Tensor& tensor) const {
+SegmentWitness::Result SegmentWitness::result(const CallSite& place, const GraphCache::Key& key,
+                                              const Graph::Touched& op, Index op_index, const Tensor& tensor) const {
   const bool is_forward = key.piece == GraphCache::Key::kForward;
   return {.tensor = tensor,
           .order = is_forward ? forward_order(place.microbatch, key.layer, num_layers_, kBehindMemory + op_index)
@@ -60,7 +60,7 @@ PieceWitness::Result PieceWitness::result(const Place& place, const GraphCache::
           .place = describe({.chunk = place.chunk, .microbatch = place.microbatch, .layer = op.layer})};
 }
 
-void PieceWitness::see(Exec& ex, const GraphCache::Key& key, const Graph& graph) {
+void SegmentWitness::see(Exec& ex, const GraphCache::Key& key, const Graph& graph) {
   const std::vector<Graph::Touched> ops = graph.touched();
   std::map<std::pair<const void*, Index>, Index> last_writers;  // by address and bytes
   for (std::size_t i = 0; i < ops.size(); ++i) {
@@ -80,19 +80,19 @@ void PieceWitness::see(Exec& ex, const GraphCache::Key& key, const Graph& graph)
       }
       const std::size_t number = compared_++;
       if (first_ || number >= kept_.size() || sum == kept_[number]) continue;
-      first_ = result(ex.place(), key, op, op_index, tensor);
+      first_ = result(ex.call_site(), key, op, op_index, tensor);
     }
     ++op_index;
   }
 }
 
-void PieceWitness::require_same_count() const {
+void SegmentWitness::require_same_count() const {
   if (compared_ == kept_.size()) return;
-  throw InternalError(str("[PieceWitness] pieces left ", kept_.size(), " results in the first run and ", compared_,
+  throw InternalError(str("[SegmentWitness] pieces left ", kept_.size(), " results in the first run and ", compared_,
                           " in the second: both must run the same pieces"));
 }
 
-MemoryCopy::Difference PieceWitness::named(const MemoryNames& names) const {
+MemoryCopy::Difference SegmentWitness::named(const MemoryNames& names) const {
   const auto gradient = std::ranges::find_if(names, [this](const NamedMemory& name) {
     return name.order.part == StepOrder::Part::gradients &&
            lies_in({name.begin, static_cast<std::size_t>(name.bytes)}, first_->tensor.raw(), first_->tensor.bytes());

@@ -13,13 +13,13 @@
 
 namespace megalith::comm {
 
-/// Whose calls a line carries: the whole group's (op = barrier, stands for all collectives), or the messages to or from
-/// one peer with one lane number.
-struct Route {
+/// Whose calls a communicator stream carries: the whole group's (op = barrier, stands for all collectives), or the
+/// messages to or from one peer with one lane number.
+struct CommStreamKey {
   Op op = Op::barrier;
   int peer = -1;
   int lane = 0;
-  bool operator==(const Route&) const = default;
+  bool operator==(const CommStreamKey&) const = default;
 };
 
 /// A communicator with a stream and events of its own: calls submitted here run in this order, beside everything else.
@@ -27,20 +27,20 @@ struct Route {
 /// watchdog's thread looks.
 ///
 /// The communicators are of NCCL's blocking kind: one that does not block starts a thread for every call.
-class Line {
+class CommStream {
  public:
-  /// So many calls of a line may be submitted and not waited for.
+  /// So many calls of a communicator stream may be submitted and not waited for.
   static constexpr std::uint64_t kInFlight = 1024;
 
-  static constexpr int kAnyBlocks = 0;
+  static constexpr int kAnyCtas = 0;
 
-  /// The stream and the events, on the GPU that the calling thread uses. No communicator yet. `most_blocks`: thread
-  /// blocks that a call may hold, or kAnyBlocks.
-  Line(const Route& route, int most_blocks);
-  Line(const Line&) = delete;
-  Line& operator=(const Line&) = delete;
+  /// The stream and the events, on the GPU that the calling thread uses. No communicator yet. `max_ctas`: thread
+  /// blocks that a call may hold, or kAnyCtas.
+  CommStream(const CommStreamKey& key, int max_ctas);
+  CommStream(const CommStream&) = delete;
+  CommStream& operator=(const CommStream&) = delete;
 
-  const Route& route() const { return route_; }
+  const CommStreamKey& key() const { return key_; }
   cudaStream_t stream() const { return stream_; }
   /// Null before connect().
   ncclComm_t comm() const { return comm_.load(std::memory_order_acquire); }
@@ -53,7 +53,8 @@ class Line {
   std::uint64_t begin(const Call& call, Stream caller);
   /// What is submitted from here on comes after the present point of `caller`.
   void follow(Stream caller);
-  /// The call ends at the line's present point; said once more when what was put off of it has been submitted.
+  /// The call ends at the communicator stream's present point; said once more when what was put off of it has been
+  /// submitted.
   void submitted(std::uint64_t number);
   /// Later work of `stream` comes after the call. Throws InternalError when it was waited for before.
   void wait(std::uint64_t number, Stream stream);
@@ -79,8 +80,8 @@ class Line {
   };
   Flight& at(std::uint64_t number) { return flights_[number % kInFlight]; }
 
-  Route route_;
-  int most_blocks_;
+  CommStreamKey key_;
+  int max_ctas_;
   std::shared_ptr<void> owned_stream_;
   cudaStream_t stream_ = nullptr;
   std::atomic<ncclComm_t> comm_{nullptr};

@@ -1,4 +1,4 @@
-#include "megalith/comm/peer/stream_words.h"
+#include "megalith/comm/peer/stream_signals.h"
 
 #include <array>
 
@@ -10,10 +10,10 @@
 namespace megalith::comm {
 namespace {
 
-CUstreamBatchMemOpParams native(const WordStep& step, Waits waits) {
+CUstreamBatchMemOpParams native(const SignalStep& step, Waits waits) {
   CUstreamBatchMemOpParams params{};
   const auto address = reinterpret_cast<CUdeviceptr>(step.word);
-  if (step.kind == WordStep::Kind::wait) {
+  if (step.kind == SignalStep::Kind::wait) {
     unsigned flags = CU_STREAM_WAIT_VALUE_GEQ;
     if (waits == Waits::flushing) flags |= CU_STREAM_WAIT_VALUE_FLUSH;
     params.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
@@ -43,16 +43,17 @@ bool can_flush() { return cuda::has_attribute(CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMO
 
 bool can_use_stream_words() { return MEGALITH_DRIVER(cuStreamBatchMemOp) != nullptr; }
 
-void StreamWords::add(const WordStep& step) {
-  if (steps_.count == kMostWordSteps) throw InternalError(str("[StreamWords] more than ", kMostWordSteps, " steps"));
+void StreamSignals::add(const SignalStep& step) {
+  if (steps_.count == kMaxSignalSteps)
+    throw InternalError(str("[StreamSignals] more than ", kMaxSignalSteps, " steps"));
   steps_.at[static_cast<std::size_t>(steps_.count++)] = step;
 }
 
-void StreamWords::submit(Stream stream) {
+void StreamSignals::submit(Stream stream) {
   if (is_capturing(stream)) {
-    run_words(stream, steps_);
+    run_signals(stream, steps_);
   } else {
-    std::array<CUstreamBatchMemOpParams, kMostWordSteps> params{};
+    std::array<CUstreamBatchMemOpParams, kMaxSignalSteps> params{};
     for (std::size_t i = 0; i < static_cast<std::size_t>(steps_.count); ++i) params[i] = native(steps_.at[i], waits_);
     cuda::check_driver(MEGALITH_DRIVER(cuStreamBatchMemOp)(cuda::native(stream), static_cast<unsigned>(steps_.count),
                                                            params.data(), 0));

@@ -22,20 +22,20 @@ bool can_flush();
 /// whoever sees it. Words are of any GPU within reach; waits of the own one. Outside of a capture the GPU does them
 /// without a multiprocessor, in a graph a thread of a kernel does: nodes of the other kind made a step of 1.2B, TP 2
 /// take 92 ms instead of 82 on H200s.
-class StreamWords {
+class StreamSignals {
  public:
-  explicit StreamWords(Waits waits = Waits::plain) : waits_(waits) {}
-  void write(std::uint32_t* word, std::uint32_t value) { add({WordStep::Kind::write, word, value}); }
+  explicit StreamSignals(Waits waits = Waits::plain) : waits_(waits) {}
+  void write(std::uint32_t* word, std::uint32_t value) { add({SignalStep::Kind::write, word, value}); }
   /// Until *word >= value.
-  void wait_for(std::uint32_t* word, std::uint32_t value) { add({WordStep::Kind::wait, word, value}); }
+  void wait_for(std::uint32_t* word, std::uint32_t value) { add({SignalStep::Kind::wait, word, value}); }
   /// In the order of the calls.
   void submit(Stream stream);
 
  private:
-  void add(const WordStep& step);
+  void add(const SignalStep& step);
 
   Waits waits_;
-  WordSteps steps_;
+  SignalSteps steps_;
 };
 
 }  // namespace megalith::comm

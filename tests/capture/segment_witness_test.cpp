@@ -1,4 +1,4 @@
-#include "megalith/capture/piece_witness.h"
+#include "megalith/capture/segment_witness.h"
 
 #include <array>
 
@@ -17,14 +17,14 @@ constexpr Index kLayers = 2;
 
 /// The last layer's passes of two microbatches that take turns in one slot, so that one pair of graphs serves both.
 /// Every op passes on one number, which is put there before the pass.
-class PieceWitnessTest : public ::testing::Test {
+class SegmentWitnessTest : public ::testing::Test {
  protected:
   struct Numbers {
     double workspace = 1, gelu = 2, sum = 3, send = 4, weight = 5;  ///< by op
   };
   using Step = std::array<Numbers, 2>;  ///< by microbatch
 
-  PieceWitnessTest() {
+  SegmentWitnessTest() {
     graphs_.start("training", ledger_.memory());
     graphs_.set_state(State::capturing);
     run({});
@@ -50,7 +50,7 @@ class PieceWitnessTest : public ::testing::Test {
             [=](Exec&, Stream) { to.data<double>()[0] += from.data<double>()[0]; });
   }
   void run_microbatch(int microbatch, const Numbers& n) {
-    ex_.set_place({.chunk = 0, .microbatch = microbatch, .layer = 1});
+    ex_.set_call_site({.chunk = 0, .microbatch = microbatch, .layer = 1});
     Index place = 0;
     for (const double number : {n.workspace, n.gelu, n.sum, n.send, n.weight}) value(scratch_, place++) = number;
     graphs_.run(ex_, {0, 0, 1, Key::kForward}, [this] { forward(); });
@@ -108,9 +108,9 @@ class PieceWitnessTest : public ::testing::Test {
   Exec ex_;
   MemoryLedger ledger_{Device::cpu};
   Buffer slot_ = ledger_.take("activations", 64), gradients_ = ledger_.take("gradients", 64);
-  const std::vector<MemoryLedger::Piece> pieces_ = ledger_.pieces();
+  const std::vector<MemoryLedger::Block> pieces_ = ledger_.blocks();
   Buffer scratch_ = ledger_.take(kScratchOwner, 64);
-  PieceWitness witness_{Device::cpu, pieces_, kLayers};
+  SegmentWitness witness_{Device::cpu, pieces_, kLayers};
   MemoryCopy copy_{Device::cpu, pieces_};
   GraphCache graphs_;
   bool memory_agrees_ = false;
@@ -118,13 +118,13 @@ class PieceWitnessTest : public ::testing::Test {
   int asked_ = 0;
 };
 
-TEST_F(PieceWitnessTest, WhereAllAgreesThereIsNothing) {
+TEST_F(SegmentWitnessTest, WhereAllAgreesThereIsNothing) {
   EXPECT_EQ(difference([](Step&) {}), "");
   EXPECT_EQ(asked_, 0);
   EXPECT_TRUE(memory_agrees_);
 }
 
-TEST_F(PieceWitnessTest, AnEarlyMicrobatchIsNamedThoughMemoryAgreesAtTheEnd) {
+TEST_F(SegmentWitnessTest, AnEarlyMicrobatchIsNamedThoughMemoryAgreesAtTheEnd) {
   EXPECT_EQ(difference([](Step& step) { step[0].gelu = 7; }), "result of gelu, chunk 0, microbatch 0, layer 1");
   EXPECT_TRUE(memory_agrees_);
   // Behind what memory names of the microbatch, whose numbers are those of the chunk's ops.
@@ -138,14 +138,14 @@ TEST_F(PieceWitnessTest, AnEarlyMicrobatchIsNamedThoughMemoryAgreesAtTheEnd) {
   EXPECT_EQ(difference([](Step&) {}), "") << "what was seen before is forgotten";
 }
 
-TEST_F(PieceWitnessTest, OfAllThatDiffersTheFirstIsNamed) {
+TEST_F(SegmentWitnessTest, OfAllThatDiffersTheFirstIsNamed) {
   EXPECT_EQ(difference([](Step& step) { step[0].sum = step[1].gelu = 7; }),
             "result of sum, chunk 0, microbatch 0, layer 1");
   EXPECT_EQ(difference([](Step& step) { step[1].send = step[1].gelu = 7; }),
             "result of gelu, chunk 0, microbatch 1, layer 1");
 }
 
-TEST_F(PieceWitnessTest, GradientsGoByTheirNames) {
+TEST_F(SegmentWitnessTest, GradientsGoByTheirNames) {
   const char* const of_first = "gradient of w, chunk 0, microbatch 0, layer 1";
   EXPECT_EQ(difference([](Step& step) { step[0].weight = 7; }), of_first);
   EXPECT_FALSE(memory_agrees_);
@@ -159,20 +159,22 @@ TEST_F(PieceWitnessTest, GradientsGoByTheirNames) {
   EXPECT_EQ(difference([](Step& step) { step[1].weight = 7; }), "gradient of w, chunk 0, microbatch 1, layer 1");
 }
 
-TEST_F(PieceWitnessTest, WhatLiesElsewhereIsNotLookedAt) {
+TEST_F(SegmentWitnessTest, WhatLiesElsewhereIsNotLookedAt) {
   EXPECT_EQ(difference([](Step& step) { step[0].workspace = 7; }), "");
 }
 
-TEST_F(PieceWitnessTest, BothRunsMustLeaveAsMuch) {
+TEST_F(SegmentWitnessTest, BothRunsMustLeaveAsMuch) {
   EXPECT_EQ(error_of(2, 2), "");
-  EXPECT_EQ(error_of(2, 1),
-            "[PieceWitness] pieces left 8 results in the first run and 4 in the second: both must run the same pieces");
-  EXPECT_EQ(error_of(1, 2),
-            "[PieceWitness] pieces left 4 results in the first run and 8 in the second: both must run the same pieces");
+  EXPECT_EQ(
+      error_of(2, 1),
+      "[SegmentWitness] pieces left 8 results in the first run and 4 in the second: both must run the same pieces");
+  EXPECT_EQ(
+      error_of(1, 2),
+      "[SegmentWitness] pieces left 4 results in the first run and 8 in the second: both must run the same pieces");
 }
 
-TEST(PieceWitness, SeesEveryByteOfALargeTensor) {
-  constexpr Index kBlock = PieceWitness::host_bytes(), kBytes = 2 * kBlock + 40;
+TEST(SegmentWitness, SeesEveryByteOfALargeTensor) {
+  constexpr Index kBlock = SegmentWitness::host_bytes(), kBytes = 2 * kBlock + 40;
   Exec ex;
   MemoryLedger ledger(Device::cpu);
   const Buffer buffer = ledger.take("activations", kBytes);
@@ -186,7 +188,7 @@ TEST(PieceWitness, SeesEveryByteOfALargeTensor) {
   };
   run();
   graphs.prepare(ex);
-  PieceWitness witness(Device::cpu, ledger.pieces(), kLayers);
+  SegmentWitness witness(Device::cpu, ledger.blocks(), kLayers);
   graphs.set_observer([&](Exec& with, const Key& key, const Graph& graph) { witness.see(with, key, graph); });
   const auto differ = [&](Index first, Index second) {
     const auto run_with = [&](Index place) {

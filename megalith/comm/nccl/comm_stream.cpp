@@ -1,18 +1,18 @@
-#include "megalith/comm/nccl/line.h"
+#include "megalith/comm/nccl/comm_stream.h"
 
 #include <algorithm>
 
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/comm/peer/stream_words.h"
+#include "megalith/comm/peer/stream_signals.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/device.h"
 
 namespace megalith::comm {
-Line::Line(const Route& route, int most_blocks)
-    : route_(route),
-      most_blocks_(most_blocks),
+CommStream::CommStream(const CommStreamKey& key, int max_ctas)
+    : key_(key),
+      max_ctas_(max_ctas),
       // communication first: others wait for it, and it takes few multiprocessors
       owned_stream_(cuda::make_stream(cuda::StreamPriority::high)),
       stream_(static_cast<cudaStream_t>(owned_stream_.get())),
@@ -21,22 +21,22 @@ Line::Line(const Route& route, int most_blocks)
   for (Flight& flight : flights_) flight.done = Event(Device::cuda);
 }
 
-ncclResult_t Line::connect(const ncclUniqueId& id, int size, int rank) {
+ncclResult_t CommStream::connect(const ncclUniqueId& id, int size, int rank) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  if (most_blocks_ != kAnyBlocks) config.maxCTAs = most_blocks_;
+  if (max_ctas_ != kAnyCtas) config.maxCTAs = max_ctas_;
   ncclComm_t made = nullptr;
   const ncclResult_t status = ncclCommInitRankConfig(&made, size, id, rank, &config);
   comm_.store(made, std::memory_order_release);
   return status;
 }
 
-void Line::follow(Stream caller) {
+void CommStream::follow(Stream caller) {
   ready_.record(caller);
   ready_.hold({stream_});
 }
 
-std::uint64_t Line::begin(const Call& call, Stream caller) {
+std::uint64_t CommStream::begin(const Call& call, Stream caller) {
   const bool captured = is_capturing(caller);
   follow(caller);
   const std::lock_guard lock(mutex_);
@@ -51,14 +51,14 @@ std::uint64_t Line::begin(const Call& call, Stream caller) {
   return next_++;
 }
 
-void Line::submitted(std::uint64_t number) {
+void CommStream::submitted(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
   Flight& flight = at(number);
   flight.done.record({stream_});
   if (flight.stage == Stage::begun) flight.stage = Stage::submitted;
 }
 
-void Line::wait(std::uint64_t number, Stream stream) {
+void CommStream::wait(std::uint64_t number, Stream stream) {
   Flight& flight = at(number);  // written by this thread only
   if (!flight.awaited || number + kInFlight < next_) {
     throw InternalError(str("[wait] ", describe(flight.call), " is not in flight: it was waited for before"));
@@ -67,7 +67,7 @@ void Line::wait(std::uint64_t number, Stream stream) {
   flight.done.hold(stream);
 }
 
-bool Line::forget(std::uint64_t number) noexcept {
+bool CommStream::forget(std::uint64_t number) noexcept {
   Flight& flight = at(number);
   flight.awaited = false;
   if (flight.stage != Stage::submitted) return flight.stage == Stage::captured;
@@ -78,7 +78,7 @@ bool Line::forget(std::uint64_t number) noexcept {
   }
 }
 
-std::optional<Line::Overdue> Line::overdue(double timeout_s) {
+std::optional<CommStream::Overdue> CommStream::overdue(double timeout_s) {
   const std::lock_guard lock(mutex_);
   if (next_ > kInFlight) oldest_ = std::max(oldest_, next_ - kInFlight);
   const double now = monotonic_s();

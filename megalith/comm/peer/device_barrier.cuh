@@ -1,56 +1,57 @@
 #pragma once
 #include <cstdint>
 
-#include "megalith/comm/peer/meeting.h"
+#include "megalith/comm/peer/device_barrier.h"
 
 namespace megalith::comm {
 
 // Words that other GPUs write or read: every access is one of the whole system's.
 
 /// What the thread does from here on comes after all that came before the write of what it has read.
-__device__ inline std::uint32_t load_word(const std::uint32_t* word) {
+__device__ inline std::uint32_t load_signal(const std::uint32_t* word) {
   std::uint32_t value = 0;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
   return value;
 }
 /// After all that the thread has written or seen.
-__device__ inline void store_word(std::uint32_t* word, std::uint32_t value) {
+__device__ inline void store_signal(std::uint32_t* word, std::uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
-/// A thread block's part in its kernel's meeting. Lies in shared memory; begin() and end() are called by all threads of
-/// all blocks, kMostSummed or more a block.
-class Attendance {
+/// A thread block's part in its kernel's barrier. Lies in shared memory; begin() and end() are called by all threads of
+/// all blocks, kMaxSummed or more a block.
+class BarrierArrival {
  public:
   /// Returns when the kernels of all members have begun; false once a member has failed: then the kernel is to end.
-  __device__ bool begin(const Meeting& meeting) {
+  __device__ bool begin(const DeviceBarrier& barrier) {
     const auto member = static_cast<int>(threadIdx.x);
     bool goes_on = true;
-    if (member < meeting.members) {
-      MeetingPlace& own = place_of(meeting, meeting.rank);
+    if (member < barrier.members) {
+      BarrierFlags& own = flags_of(barrier, barrier.rank);
       const std::uint32_t turn = *static_cast<volatile std::uint32_t*>(&own.turn) + 1;
-      if (member == meeting.rank) {
+      if (member == barrier.rank) {
         turn_ = turn;
-        brought_[member] = static_cast<std::byte*>(meeting.brings);
+        symmetric_[member] = static_cast<std::byte*>(barrier.symmetric);
       } else {
         if (blockIdx.x == 0) {
-          MeetingPlace& theirs = place_of(meeting, member);
-          *static_cast<std::byte* volatile*>(&theirs.brought[meeting.rank]) = static_cast<std::byte*>(meeting.brings);
-          store_word(&theirs.begun[meeting.rank], turn);
+          BarrierFlags& theirs = flags_of(barrier, member);
+          *static_cast<std::byte* volatile*>(&theirs.symmetric[barrier.rank]) =
+              static_cast<std::byte*>(barrier.symmetric);
+          store_signal(&theirs.begun[barrier.rank], turn);
         }
         goes_on = await(own, own.begun[member], turn);
-        brought_[member] = *static_cast<std::byte* volatile*>(&own.brought[member]);
+        symmetric_[member] = *static_cast<std::byte* volatile*>(&own.symmetric[member]);
       }
     }
     return __syncthreads_and(static_cast<int>(goes_on)) != 0;
   }
 
-  /// What a member has brought along.
-  __device__ std::byte* brought(int member) const { return brought_[member]; }
+  /// What a member has symmetric along.
+  __device__ std::byte* symmetric(int member) const { return symmetric_[member]; }
 
   /// The last block of the kernel returns when those of all members have done their share, or a member has failed.
-  __device__ void end(const Meeting& meeting) {
-    MeetingPlace& own = place_of(meeting, meeting.rank);
+  __device__ void end(const DeviceBarrier& barrier) {
+    BarrierFlags& own = flags_of(barrier, barrier.rank);
     const auto member = static_cast<int>(threadIdx.x);
     __syncthreads();
     if (member == 0) {  // for the whole block: what it has written goes before the count, and so before the words
@@ -60,8 +61,8 @@ class Attendance {
     }
     __syncthreads();
     if (!is_last_) return;
-    if (member < meeting.members && member != meeting.rank) {
-      store_word(&place_of(meeting, member).through[meeting.rank], turn_);
+    if (member < barrier.members && member != barrier.rank) {
+      store_signal(&flags_of(barrier, member).through[barrier.rank], turn_);
       static_cast<void>(await(own, own.through[member], turn_));
     }
     __syncthreads();
@@ -71,13 +72,13 @@ class Attendance {
   }
 
  private:
-  __device__ static MeetingPlace& place_of(const Meeting& meeting, int member) {
-    return *meeting.places[static_cast<std::size_t>(member)];
+  __device__ static BarrierFlags& flags_of(const DeviceBarrier& barrier, int member) {
+    return *barrier.flags[static_cast<std::size_t>(member)];
   }
   /// Until the word has come to `turn`; false once a member has failed. Turns may wrap around.
-  __device__ static bool await(const MeetingPlace& own, const std::uint32_t& word, std::uint32_t turn) {
+  __device__ static bool await(const BarrierFlags& own, const std::uint32_t& word, std::uint32_t turn) {
     for (;;) {
-      const bool has_come = static_cast<std::int32_t>(load_word(&word) - turn) >= 0;
+      const bool has_come = static_cast<std::int32_t>(load_signal(&word) - turn) >= 0;
       if (*static_cast<const volatile std::uint32_t*>(&own.failed) != 0) return false;
       if (has_come) return true;
     }
@@ -85,7 +86,7 @@ class Attendance {
 
   std::uint32_t turn_;
   bool is_last_;
-  std::byte* brought_[kMostSummed];
+  std::byte* symmetric_[kMaxSummed];
 };
 
 }  // namespace megalith::comm

@@ -13,18 +13,18 @@ namespace megalith::capture {
 /// eagerly: to name the first result that differs, also where a later microbatch writes to the same memory. Keeps a
 /// checksum of each result, and takes host_bytes() of host memory (page-locked for a GPU). Each result goes to the
 /// host, which waits for it.
-class PieceWitness {
+class SegmentWitness {
  public:
   /// Results outside `memory` are not looked at. `num_layers`: of the model. Throws IoError when the host has no more
   /// memory.
-  PieceWitness(Device device, std::vector<MemoryLedger::Piece> memory, Index num_layers);
+  SegmentWitness(Device device, std::vector<MemoryLedger::Block> memory, Index num_layers);
   static constexpr Index host_bytes() { return kStagedBytes; }
 
   /// The first run begins. What was seen before is forgotten.
   void keep_from_here();
   /// The second run begins: what it leaves is compared with what the first has left.
   void compare_from_here() { compares_ = true; }
-  /// A piece has run, by this graph or beside it; ex.place() says of which microbatch.
+  /// A piece has run, by this graph or beside it; ex.call_site() says of which microbatch.
   void see(Exec& ex, const GraphCache::Key& key, const Graph& graph);
 
   /// The first result that differed, "result of gelu, chunk 0, microbatch 2, layer 5", or "gradient of
@@ -47,12 +47,12 @@ class PieceWitness {
 
   bool is_compared(const Tensor& tensor) const;
   io::Hash128 checksum_of(Exec& ex, const Tensor& tensor) const;
-  Result result(const Place& place, const GraphCache::Key& key, const Graph::Touched& op, Index op_index,
+  Result result(const CallSite& place, const GraphCache::Key& key, const Graph::Touched& op, Index op_index,
                 const Tensor& tensor) const;
   void require_same_count() const;
   MemoryCopy::Difference named(const MemoryNames& names) const;
 
-  std::vector<MemoryLedger::Piece> memory_;
+  std::vector<MemoryLedger::Block> memory_;
   Index num_layers_;
   Buffer staged_;
   bool compares_ = false;
