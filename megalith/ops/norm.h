@@ -19,7 +19,7 @@ void layer_norm_forward(Exec& ex, const LayerNormForward& args);
 /// as in bias_dropout_residual (elementwise.h), y = layer norm of sum.  x, residual, sum, y [T, H]; bias, gamma, beta
 /// [H]; mean, rstd [T].
 struct ResidualLayerNorm {
-  Tensor x, bias, residual, gamma, beta;  // in
+  Tensor x, bias, residual, gamma, beta;  // in; bias may be undefined (no bias)
   Tensor sum, y, mean, rstd;              // out
   double eps = 1e-5;
   Dropout dropout;
@@ -38,5 +38,35 @@ struct LayerNormBackward {
   Tensor bias_grad = {};            // out, accumulated [H]; may be undefined
 };
 void layer_norm_backward(Exec& ex, const LayerNormBackward& args);
+
+/// y = x * rstd * gamma per row, rstd = 1/sqrt(mean(x^2) + eps): a layer norm without the mean and without beta.
+/// Statistics are f64 for f64 tensors and f32 otherwise. Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+struct RmsNormForward {
+  Tensor x, gamma;  // in   [T, H], [H]
+  Tensor y, rstd;   // out  [T, H], [T]
+  double eps = 1e-5;
+};
+void rms_norm_forward(Exec& ex, const RmsNormForward& args);
+
+/// As ResidualLayerNorm: sum = residual + dropout(x + bias), y = RMS norm of sum, in one pass.
+///   x, residual, sum, y [T, H]; bias, gamma [H]; rstd [T].
+struct ResidualRmsNorm {
+  Tensor x, bias, residual, gamma;  // in; bias may be undefined (no bias)
+  Tensor sum, y, rstd;              // out
+  double eps = 1e-5;
+  Dropout dropout;
+};
+void residual_rms_norm(Exec& ex, const ResidualRmsNorm& args);
+
+/// The whole way back in one pass, as LayerNormBackward's. With xhat = x rstd and g = dy gamma:
+/// dx = rstd (g - xhat mean(g xhat)) + residual; gamma_grad [H] += sum_t dy * xhat. dx may be dy or residual.
+struct RmsNormBackward {
+  Tensor dy, x, gamma, rstd;  // in   [T, H], [T, H], [H], [T]
+  Tensor residual;            // in   [T, H] or undefined
+  Tensor dx;                  // out  [T, H]
+  Tensor gamma_grad;          // out, accumulated [H]
+  Tensor bias_grad = {};        // out, accumulated [H]; may be undefined
+};
+void rms_norm_backward(Exec& ex, const RmsNormBackward& args);
 
 }  // namespace megalith::ops

@@ -58,6 +58,11 @@ struct NormKernels {
   /// gamma_sum, beta_sum [columns] += over the rows, top to bottom.
   void (*weight_backward)(const T* dy, const T* x, const Arithmetic<T>* mean, const Arithmetic<T>* rstd, Index rows,
                           Index columns, Arithmetic<T>* gamma_sum, Arithmetic<T>* beta_sum);
+  // The same of RMS norms, which have no mean and no beta.
+  void (*rms_forward)(const T* x, const T* gamma, T* y, Index n, double eps, Arithmetic<T>* rstd);
+  void (*rms_backward)(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, Arithmetic<T> rstd);
+  void (*rms_weight_backward)(const T* dy, const T* x, const Arithmetic<T>* rstd, Index rows, Index columns,
+                              Arithmetic<T>* gamma_sum);
 };
 
 /// A rectangle of attention scores of one head: queries first_query + r, keys first_key + c, causal.

@@ -33,7 +33,7 @@ Operand<T> operand(const Tensor& x, Transpose transpose) {
 Index depth_of(const Matmul& args) { return args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1); }
 
 /// A block of c.
-struct Block {
+struct OutputBlock {
   Index row, rows, column, columns;
 };
 
@@ -44,7 +44,7 @@ void for_blocks(Index m, Index n, Index k, const Body& body) {
   const Index down = ceil_div(m, shape.rows), across = ceil_div(n, shape.columns);
   parallel_for(down * across, m * n * k / 16, [&](Index i) {
     const Index row = i % down * shape.rows, column = i / down * shape.columns;
-    body(Block{row, std::min(shape.rows, m - row), column, std::min(shape.columns, n - column)});
+    body(OutputBlock{row, std::min(shape.rows, m - row), column, std::min(shape.columns, n - column)});
   });
 }
 
@@ -105,7 +105,7 @@ void product(const Matmul& args, T beta) {
   T* c = args.c.data<T>();
   if (m == 1 || n == 1) return matrix_vector<T>(args, c, beta, [](T*, Index, Index) {});
   const Operand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
-  for_blocks(m, n, k, [&](const Block& block) {
+  for_blocks(m, n, k, [&](const OutputBlock& block) {
     run_product(Product<T>{.m = block.rows,
                            .n = block.columns,
                            .k = k,
@@ -142,7 +142,7 @@ Operand<float> widened(const Operand<T>& x, Index rows, Index columns, float* ou
 
 /// c [block.rows, block.columns] = beta c + the block of op(a) op(b).
 template <class T>
-void sum_block(const Block& block, Index k, Operand<T> a, Operand<T> b, float* c, Index c_row, float beta) {
+void sum_block(const OutputBlock& block, Index k, Operand<T> a, Operand<T> b, float* c, Index c_row, float beta) {
   alignas(64) float a_piece[kPieceRows];
   alignas(64) float b_piece[kPieceColumns];
   if (k == 0 && beta == 0) {
@@ -188,7 +188,7 @@ void product_16(const Matmul& args, const Finish& finish) {
     });
   }
   const Operand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
-  for_blocks(m, n, k, [&](const Block& block) {
+  for_blocks(m, n, k, [&](const OutputBlock& block) {
     alignas(64) float buffer[kMaxRows * kMaxColumns];
     float* const sums = c == nullptr ? buffer : c + block.row * n + block.column;
     const Index stride = c == nullptr ? kMaxColumns : n;

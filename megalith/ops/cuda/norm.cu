@@ -39,6 +39,9 @@ struct Span {
   }
 };
 
+/// Layer norms subtract the mean and add beta; RMS norms do neither, and their mean counts as 0.
+enum class Norm { layer, rms };
+
 // ---- Forward ----
 
 /// The rows to normalise, from memory.
@@ -87,6 +90,7 @@ struct ResidualRows {
   }
 };
 
+/// Of RMS norms beta and mean are null.
 template <class T>
 struct ForwardOutputs {
   const T *gamma, *beta;
@@ -104,7 +108,7 @@ constexpr int rows_in_flight() {
 /// A block takes kRows rows: their mean, their squared deviations, y. Moves 2 elements of T an element, 4 with a
 /// residual, and 8 bytes a row. Of a copy's rate 63 %, with a residual 87 %: 32768 x 768 on an H200, 37 and 54 us.
 /// Roundings are spelt out, so that y has the same bits whatever its rows come from.
-template <class T, int N, int kVectors, int kThreads, class Source>
+template <Norm kNorm, class T, int N, int kVectors, int kThreads, class Source>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     forward_kernel(const Source source, const ForwardOutputs<T> out, Index rows, Index hidden) {
   constexpr int kRows = rows_in_flight<T, N, kVectors, kThreads, 64>();
@@ -127,9 +131,10 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
       for (int i = 0; i < N; ++i) sums[r] += span.has(v) ? values[i] : 0.0f;
     }
   }
-  const auto gamma = span.load(out.gamma, 0), beta = span.load(out.beta, 0);
+  const auto gamma = span.load(out.gamma, 0), beta = span.load(kNorm == Norm::layer ? out.beta : out.gamma, 0);
   const float inverse_hidden = 1.0f / static_cast<float>(static_cast<int>(hidden));
-  Sums mean = block_reduce(sums, shared[0], Plus{});
+  Sums mean{};
+  if constexpr (kNorm == Norm::layer) mean = block_reduce(sums, shared[0], Plus{});
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     mean[r] = __fmul_rn(mean[r], inverse_hidden);
@@ -155,12 +160,15 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
       Values<float, N> values = unpack(x[r].at[v]);
       const Values<float, N> weight = unpack(gamma.at[v]), shift = unpack(beta.at[v]);
 #pragma unroll
-      for (int i = 0; i < N; ++i) values[i] = __fmaf_rn(__fmul_rn(values[i] - mean[r], rstd), weight[i], shift[i]);
+      for (int i = 0; i < N; ++i) {
+        const float xhat = __fmul_rn(values[i] - mean[r], rstd);
+        values[i] = kNorm == Norm::layer ? __fmaf_rn(xhat, weight[i], shift[i]) : __fmul_rn(xhat, weight[i]);
+      }
       y.at[v] = pack<T>(values);
     }
     span.store(out.y, first + r, y);
     if (threadIdx.x == 0) {
-      out.mean[first + r] = mean[r];
+      if constexpr (kNorm == Norm::layer) out.mean[first + r] = mean[r];
       out.rstd[first + r] = rstd;
     }
   }
@@ -168,6 +176,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
 
 // ---- Backward ----
 
+/// Of RMS norms the mean is null.
 template <class T>
 struct BackwardTensors {
   const T *dy, *x, *residual;  // without a residual: dy, not used
@@ -179,7 +188,7 @@ struct BackwardTensors {
 };
 
 /// kRows rows on their way: those behind the last are the last once more.
-template <class T, int N, int kVectors, int kRows>
+template <Norm kNorm, class T, int N, int kVectors, int kRows>
 struct BackwardRows {
   Slice<T, N, kVectors> dy[kRows], x[kRows], residual[kRows];
   float mean[kRows], rstd[kRows];
@@ -191,7 +200,7 @@ struct BackwardRows {
       dy[r] = span.load(in.dy, row);
       x[r] = span.load(in.x, row);
       residual[r] = span.load(in.residual, row);
-      mean[r] = in.mean[row];
+      mean[r] = kNorm == Norm::layer ? in.mean[row] : 0.0f;
       rstd[r] = in.rstd[row];
     }
   }
@@ -206,12 +215,13 @@ struct BackwardRows {
 /// each behind a block reduction. Half the registers and no rows ahead was slower (57 us). Roundings are spelt out:
 /// left to the compiler, the first of kRows rows got others than the second, whose arithmetic stands behind a
 /// condition, so that a row's gradient depended on its place.
-template <class T, int N, int kVectors, int kThreads, bool kSumsDx>
+template <Norm kNorm, class T, int N, int kVectors, int kThreads, bool kSumsDx>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const BackwardTensors<T> tensors, Index rows, Index hidden, Index rows_per_part) {
   constexpr int kRows = rows_in_flight<T, N, kVectors, kThreads, 32>();
-  using Rows = BackwardRows<T, N, kVectors, kRows>;
-  using Sums = Values<float, 2 * kRows>;
+  constexpr int kMeans = kNorm == Norm::layer ? 2 : 1;  // of a row: g's, where a layer norm wants it, and g xhat's
+  using Rows = BackwardRows<kNorm, T, N, kVectors, kRows>;
+  using Sums = Values<float, kMeans * kRows>;
   __shared__ Sums shared[2][kMaxWarps];
   const Span<N, kVectors> span{hidden};
   const Index begin = blockIdx.x * rows_per_part, end = min(rows, begin + rows_per_part);
@@ -236,9 +246,12 @@ __global__ void __launch_bounds__(kThreads, 1)
         for (int i = 0; i < N; ++i) {
           const float dy_xhat = __fmul_rn(dy[i], (x[i] - current.mean[r]) * current.rstd[r]);
           gamma_sum[v][i] = __fadd_rn(gamma_sum[v][i], dy_xhat);
-          beta_sum[v][i] += dy[i];
-          sums[2 * r] = __fmaf_rn(dy[i], weight[i], sums[2 * r]);
-          sums[2 * r + 1] = __fmaf_rn(dy_xhat, weight[i], sums[2 * r + 1]);
+          if constexpr (kNorm == Norm::layer) {
+            beta_sum[v][i] += dy[i];
+            sums[kMeans * r] = __fmaf_rn(dy[i], weight[i], sums[kMeans * r]);
+          }
+          float& g_xhat_sum = sums[kMeans * r + kMeans - 1];
+          g_xhat_sum = __fmaf_rn(dy_xhat, weight[i], g_xhat_sum);
         }
       }
     }
@@ -246,7 +259,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (row + r >= end) break;
-      const float g_mean = means[2 * r] * inverse_hidden, g_xhat_mean = means[2 * r + 1] * inverse_hidden;
+      const float g_mean = kNorm == Norm::layer ? means[kMeans * r] * inverse_hidden : 0.0f,
+                  g_xhat_mean = means[kMeans * r + kMeans - 1] * inverse_hidden;
       Slice<T, N, kVectors> dx;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
@@ -256,7 +270,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
         for (int i = 0; i < N; ++i) {
           const float xhat = (x[i] - current.mean[r]) * current.rstd[r];
-          const float centred = __fmaf_rn(-xhat, g_xhat_mean, __fmaf_rn(dy[i], weight[i], -g_mean));
+          const float g = kNorm == Norm::layer ? __fmaf_rn(dy[i], weight[i], -g_mean) : __fmul_rn(dy[i], weight[i]);
+          const float centred = __fmaf_rn(-xhat, g_xhat_mean, g);
           const float gradient = __fmul_rn(centred, current.rstd[r]);
           dy[i] = tensors.has_residual ? __fadd_rn(residual[i], gradient) : gradient;
         }
@@ -267,7 +282,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     current = next;
   }
-  float* part = tensors.parts + blockIdx.x * (kSumsDx ? 3 : 2) * hidden;
+  constexpr int kGrads = kNorm == Norm::layer ? 2 : 1;
+  float* part = tensors.parts + blockIdx.x * (kSumsDx ? kGrads + 1 : kGrads) * hidden;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (!span.has(v)) break;
@@ -275,8 +291,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < N; ++i) {
       const Index column = span.column(v) + i;
       part[column] = gamma_sum[v][i];
-      part[hidden + column] = beta_sum[v][i];
-      if constexpr (kSumsDx) part[2 * hidden + column] = dx_sum[v][i];
+      if constexpr (kNorm == Norm::layer) part[hidden + column] = beta_sum[v][i];
+      if constexpr (kSumsDx) part[kGrads * hidden + column] = dx_sum[v][i];
     }
   }
 }
@@ -301,39 +317,51 @@ dim3 threads_for(Index hidden, int columns_per_thread) {
   return dim3(static_cast<unsigned>(round_up(ceil_div(hidden, columns_per_thread), kWarp)));
 }
 
-template <class T, class Source>
+template <Norm kNorm, class T, class Source>
 void forward(Stream stream, const Source& source, const ForwardOutputs<T>& out, Index rows, Index hidden,
              bool aligned) {
   dispatch_width<T>(hidden, aligned, [&]<int N, int kVectors, int kThreads>() {
     constexpr int kRows = rows_in_flight<T, N, kVectors, kThreads, 64>();
     launch({stream, ceil_div(rows, kRows), threads_for(hidden, N * kVectors)},
-           forward_kernel<T, N, kVectors, kThreads, Source>, source, out, rows, hidden);
+           forward_kernel<kNorm, T, N, kVectors, kThreads, Source>, source, out, rows, hidden);
   });
+}
+
+/// What layer norms have and RMS norms have not: of the arguments of these nothing is asked.
+template <class Args>
+Tensor beta_of(const Args& args) {
+  if constexpr (requires { args.beta; }) return args.beta;
+  return {};
+}
+template <class Args>
+Tensor mean_of(const Args& args) {
+  if constexpr (requires { args.mean; }) return args.mean;
+  return {};
 }
 
 template <class T, class Args>
 ForwardOutputs<T> outputs_of(const Args& args) {
   return {.gamma = pointer<const T>(args.gamma),
-          .beta = pointer<const T>(args.beta),
+          .beta = pointer<const T>(beta_of(args)),
           .y = pointer<T>(args.y),
-          .mean = pointer<float>(args.mean),
+          .mean = pointer<float>(mean_of(args)),
           .rstd = pointer<float>(args.rstd),
           .eps = static_cast<float>(args.eps)};
 }
 
-}  // namespace
-
-void layer_norm_forward(Stream stream, const LayerNormForward& args) {
-  const bool aligned = are_aligned({args.x.raw(), args.gamma.raw(), args.beta.raw(), args.y.raw()});
+template <Norm kNorm, class Args>
+void forward_plain(Stream stream, const Args& args) {
+  const bool aligned = are_aligned({args.x.raw(), args.gamma.raw(), beta_of(args).raw(), args.y.raw()});
   dispatch_element(args.x.dtype(), [&]<class T>() {
-    forward<T>(stream, PlainRows<T>{pointer<const T>(args.x)}, outputs_of<T>(args), args.x.dim(0), args.x.dim(1),
-               aligned);
+    forward<kNorm>(stream, PlainRows<T>{pointer<const T>(args.x)}, outputs_of<T>(args), args.x.dim(0), args.x.dim(1),
+                   aligned);
   });
 }
 
-void residual_layer_norm(Stream stream, const ResidualLayerNorm& args) {
+template <Norm kNorm, class Args>
+void forward_residual(Stream stream, const Args& args) {
   const bool aligned = are_aligned({args.x.raw(), args.bias.raw(), args.residual.raw(), args.gamma.raw(),
-                                    args.beta.raw(), args.sum.raw(), args.y.raw()});
+                                    beta_of(args).raw(), args.sum.raw(), args.y.raw()});
   const Index rows = args.x.dim(0), hidden = args.x.dim(1);
   dispatch_element(args.x.dtype(), [&]<class T>() {
     const ResidualRows<T> source{.x = pointer<const T>(args.x),
@@ -341,14 +369,15 @@ void residual_layer_norm(Stream stream, const ResidualLayerNorm& args) {
                                  .bias = pointer<const T>(args.bias),
                                  .sum = pointer<T>(args.sum),
                                  .dropout = DropoutKeys(args.dropout, hidden)};
-    forward<T>(stream, source, outputs_of<T>(args), rows, hidden, aligned);
+    forward<kNorm>(stream, source, outputs_of<T>(args), rows, hidden, aligned);
   });
 }
 
-void layer_norm_backward(Stream stream, const LayerNormBackward& args, const Tensor& parts) {
+/// All but the sums of the parts. True when these have dx's sums.
+template <Norm kNorm, class Args>
+bool run_backward(Stream stream, const Args& args, const Tensor& parts) {
   const Index rows = args.x.dim(0), hidden = args.x.dim(1);
   const RowParts cut = cut_rows(rows);
-  auto* sums = pointer<float>(parts);
   const Tensor& residual = args.residual ? args.residual : args.dy;
   const bool aligned = are_aligned({args.dy.raw(), args.x.raw(), args.gamma.raw(), residual.raw(), args.dx.raw()});
   bool sums_dx = false;
@@ -357,10 +386,10 @@ void layer_norm_backward(Stream stream, const LayerNormBackward& args, const Ten
                                      .x = pointer<const T>(args.x),
                                      .residual = pointer<const T>(residual),
                                      .gamma = pointer<const T>(args.gamma),
-                                     .mean = pointer<const float>(args.mean),
+                                     .mean = pointer<const float>(mean_of(args)),
                                      .rstd = pointer<const float>(args.rstd),
                                      .dx = pointer<T>(args.dx),
-                                     .parts = sums,
+                                     .parts = pointer<float>(parts),
                                      .has_residual = static_cast<bool>(args.residual)};
     dispatch_width<T>(hidden, aligned, [&]<int N, int kVectors, int kThreads>() {
       const auto run = [&](auto* kernel) {
@@ -370,14 +399,39 @@ void layer_norm_backward(Stream stream, const LayerNormBackward& args, const Ten
       // 825 us, without it 644.
       if constexpr (N * kVectors <= 8) sums_dx = static_cast<bool>(args.bias_grad);
       if (sums_dx)
-        run(backward_kernel<T, N, kVectors, kThreads, N * kVectors <= 8>);
+        run(backward_kernel<kNorm, T, N, kVectors, kThreads, N * kVectors <= 8>);
       else
-        run(backward_kernel<T, N, kVectors, kThreads, false>);
+        run(backward_kernel<kNorm, T, N, kVectors, kThreads, false>);
     });
   });
+  return sums_dx;
+}
+
+}  // namespace
+
+void layer_norm_forward(Stream stream, const LayerNormForward& args) { forward_plain<Norm::layer>(stream, args); }
+void rms_norm_forward(Stream stream, const RmsNormForward& args) { forward_plain<Norm::rms>(stream, args); }
+
+void residual_layer_norm(Stream stream, const ResidualLayerNorm& args) { forward_residual<Norm::layer>(stream, args); }
+void residual_rms_norm(Stream stream, const ResidualRmsNorm& args) { forward_residual<Norm::rms>(stream, args); }
+
+void layer_norm_backward(Stream stream, const LayerNormBackward& args, const Tensor& parts) {
+  const Index count = row_parts(args.x.dim(0)), hidden = args.x.dim(1);
+  const bool sums_dx = run_backward<Norm::layer>(stream, args, parts);
+  auto* const sums = pointer<float>(parts);
   float *const gamma = pointer<float>(args.gamma_grad), *const beta = pointer<float>(args.beta_grad);
-  if (sums_dx) return add_parts(stream, sums, cut.count, hidden, {gamma, beta, pointer<float>(args.bias_grad)});
-  add_parts(stream, sums, cut.count, hidden, {gamma, beta});
+  if (sums_dx) return add_parts(stream, sums, count, hidden, {gamma, beta, pointer<float>(args.bias_grad)});
+  add_parts(stream, sums, count, hidden, {gamma, beta});
+  if (args.bias_grad) bias_backward(stream, args.dx, args.bias_grad, parts);
+}
+
+void rms_norm_backward(Stream stream, const RmsNormBackward& args, const Tensor& parts) {
+  const Index count = row_parts(args.x.dim(0)), hidden = args.x.dim(1);
+  const bool sums_dx = run_backward<Norm::rms>(stream, args, parts);
+  auto* const sums = pointer<float>(parts);
+  float* const gamma = pointer<float>(args.gamma_grad);
+  if (sums_dx) return add_parts(stream, sums, count, hidden, {gamma, pointer<float>(args.bias_grad)});
+  add_parts(stream, sums, count, hidden, {gamma});
   if (args.bias_grad) bias_backward(stream, args.dx, args.bias_grad, parts);
 }
 

@@ -64,11 +64,63 @@ void weight_backward(const T* dy, const T* x, const Arithmetic<T>* mean, const A
   });
 }
 
+template <class T>
+void rms_forward(const T* x, const T* gamma, T* y, Index n, double eps, Arithmetic<T>* rstd) {
+  using A = Arithmetic<T>;
+  const A squares = sum_lanes<A>(sum_vectors<A>(n, [&](auto at) {
+    const Vec<A> v = at.load(x);
+    return v * v;
+  }));
+  const A r = static_cast<A>(1.0 / __builtin_sqrt(static_cast<double>(squares / static_cast<A>(n)) + eps));
+  for_vectors<A>(n, [&](auto at) { at.store(y, at.load(x) * r * at.load(gamma)); });
+  *rstd = r;
+}
+
+/// dx = rstd (g - xhat mean(g xhat)), g = dy gamma, plus the residual.
+template <class T>
+void rms_backward(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, Arithmetic<T> rstd) {
+  using A = Arithmetic<T>;
+  const A g_xhat_mean =
+      sum_lanes<A>(sum_vectors<A>(n, [&](auto at) { return at.load(dy) * at.load(gamma) * (at.load(x) * rstd); })) /
+      static_cast<A>(n);
+  const auto gradient = [&](auto at) {
+    return (at.load(dy) * at.load(gamma) - at.load(x) * rstd * g_xhat_mean) * rstd;
+  };
+  if (residual == nullptr) {
+    for_vectors<A>(n, [&](auto at) { at.store(dx, gradient(at)); });
+  } else {
+    for_vectors<A>(n, [&](auto at) { at.store(dx, at.load(residual) + gradient(at)); });
+  }
+}
+
+template <class T>
+void rms_weight_backward(const T* dy, const T* x, const Arithmetic<T>* rstd, Index rows, Index columns,
+                         Arithmetic<T>* gamma_sum) {
+  using A = Arithmetic<T>;
+  Index r = 0;
+  for (; r + 2 <= rows; r += 2) {
+    const T *dy0 = dy + r * columns, *x0 = x + r * columns, *dy1 = dy0 + columns, *x1 = x0 + columns;
+    const A r0 = rstd[r], r1 = rstd[r + 1];
+    for_vectors<A>(columns, [&](auto at) {
+      at.store(gamma_sum, at.load(gamma_sum) + (at.load(dy0) * (at.load(x0) * r0) + at.load(dy1) * (at.load(x1) * r1)));
+    });
+  }
+  if (r == rows) return;
+  const T *dy0 = dy + r * columns, *x0 = x + r * columns;
+  for_vectors<A>(columns,
+                 [&](auto at) { at.store(gamma_sum, at.load(gamma_sum) + at.load(dy0) * (at.load(x0) * rstd[r])); });
+}
+
 }  // namespace
 
 template <class T>
 NormKernels<T> norm_kernels() {
-  return {.forward = forward<T>, .backward = backward<T>, .weight_backward = weight_backward<T>};
+  return {.forward = forward<T>,
+          .backward = backward<T>,
+          .weight_backward = weight_backward<T>,
+          .rms_forward = rms_forward<T>,
+          .rms_backward = rms_backward<T>,
+          .rms_weight_backward = rms_weight_backward<T>};
 }
 MEGALITH_FOR_STORED_TYPES(NormKernels, norm_kernels);
 

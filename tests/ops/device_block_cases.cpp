@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "megalith/ops/elementwise.h"
+#include "megalith/ops/norm.h"
+
+#include "tests/ops/device_cases.h"
+
+// The ops of blocks in the manner of Llama and of mixtures of experts, against the oracle.
+namespace megalith::ops {
+namespace {
+
+using testing::Twin;
+
+struct Sizes {
+  Index rows, columns;
+};
+// Nothing, one element, odd sizes, one row, whole vectors, the models' own widths, and wide rows.
+constexpr Sizes kSizes[] = {{0, 8},      {1, 1},     {3, 7},     {1, 768},   {33, 257},  {200, 768},
+                            {130, 1536}, {65, 2048}, {33, 5120}, {9, 16383}, {5, 16384}, {9001, 264}};
+
+constexpr StepState kState{.step = 5, .first_sample = 7, .loss_scale = 0.25};
+
+TEST_P(DeviceOps, RmsNorms) {
+  for (const auto [rows, columns] : kSizes) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
+    if (columns == 1) continue;  // dx is a difference of equal numbers, of which rounding alone is left
+    const Shape matrix{rows, columns};
+    const Twin x = t().in(matrix, 1, 2), gamma = t().in({columns}, 2), dy = t().in(matrix, 4),
+               residual = t().in(matrix, 5), bias = t().in({columns}, 6);
+    const Twin y = t().out(matrix), rstd = t().out_f32({rows}), sum = t().out(matrix), y2 = t().out(matrix),
+               rstd2 = t().out_f32({rows}), sum3 = t().out(matrix), y3 = t().out(matrix), rstd3 = t().out_f32({rows});
+    const Twin dx = t().out(matrix), gamma_grad = t().in_f32({columns}, 7), bias_grad = t().in_f32({columns}, 9),
+               state = t().structure(kState);
+    t().run([&](Exec& ex) {
+      rms_norm_forward(ex, {.x = x.on(ex), .gamma = gamma.on(ex), .y = y.on(ex), .rstd = rstd.on(ex)});
+      residual_rms_norm(
+          ex,
+          {.x = x.on(ex),
+           .bias = bias.on(ex),
+           .residual = residual.on(ex),
+           .gamma = gamma.on(ex),
+           .sum = sum.on(ex),
+           .y = y2.on(ex),
+           .rstd = rstd2.on(ex),
+           .dropout = {
+               .probability = 0.3, .seed = 9, .site = 4, .step_state = state.on(ex), .seq_len = 1, .first_row = 3}});
+      residual_rms_norm(ex, {.x = x.on(ex),
+                             .bias = {},
+                             .residual = residual.on(ex),
+                             .gamma = gamma.on(ex),
+                             .sum = sum3.on(ex),
+                             .y = y3.on(ex),
+                             .rstd = rstd3.on(ex),
+                             .dropout = {}});
+      rms_norm_backward(ex, {.dy = dy.on(ex),
+                             .x = x.on(ex),
+                             .gamma = gamma.on(ex),
+                             .rstd = rstd.on(ex),
+                             .residual = residual.on(ex),
+                             .dx = dx.on(ex),
+                             .gamma_grad = gamma_grad.on(ex),
+                             .bias_grad = bias_grad.on(ex)});
+      // Over dy, and without a residual.
+      rms_norm_backward(ex, {.dy = dy.on(ex),
+                             .x = x.on(ex),
+                             .gamma = gamma.on(ex),
+                             .rstd = rstd.on(ex),
+                             .residual = {},
+                             .dx = dy.on(ex),
+                             .gamma_grad = gamma_grad.on(ex)});
+    });
+    expect_same(y, "y");
+    expect_close(rstd, "rstd", 1e-5);
+    expect_same(sum, "sum");
+    expect_twice_rounded(y2, "y of the residual form: the sum is rounded first");
+    expect_close(rstd2, "rstd of the residual form", GetParam().once);
+    expect_same(sum3, "sum without a bias");
+    expect_twice_rounded(y3, "y without a bias");
+    expect_same(dx, "dx");
+    expect_same(dy, "dx over dy");
+    expect_close(gamma_grad, "gamma_grad", 1e-5);
+    expect_same(bias_grad, "bias_grad, of rounded numbers");
+    t().release();
+  }
+}
+
+/// A block that is followed by another gives what one that ends a stage gives, forward and backward, to the bit.
+TEST_P(DeviceOps, WhatRmsNormsDoBesides) {
+  Exec& ex = t().tested();
+  for (const auto [rows, columns] : kSizes) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
+    const Shape matrix{rows, columns};
+    const Tensor x = t().in(matrix, 1, 2).on(ex), bias = t().in({columns}, 2).on(ex),
+                 residual = t().in(matrix, 3).on(ex), gamma = t().in({columns}, 4).on(ex),
+                 dy = t().in(matrix, 6).on(ex), rstd = t().out_f32({rows}).on(ex),
+                 rstd_of_two = t().out_f32({rows}).on(ex);
+    const Dropout dropout{
+        .probability = 0.3, .seed = 9, .site = 4, .step_state = t().structure(kState).on(ex), .seq_len = 1};
+    const Tensor sum = t().out(matrix).on(ex), y = t().out(matrix).on(ex), sum_of_two = t().out(matrix).on(ex),
+                 y_of_two = t().out(matrix).on(ex);
+    residual_rms_norm(ex, {.x = x,
+                           .bias = bias,
+                           .residual = residual,
+                           .gamma = gamma,
+                           .sum = sum,
+                           .y = y,
+                           .rstd = rstd,
+                           .dropout = dropout});
+    bias_dropout_residual(ex, {.x = x, .bias = bias, .residual = residual, .out = sum_of_two, .dropout = dropout});
+    rms_norm_forward(ex, {.x = sum_of_two, .gamma = gamma, .y = y_of_two, .rstd = rstd_of_two});
+    EXPECT_EQ(t().read(sum), t().read(sum_of_two));
+    EXPECT_EQ(t().read(y), t().read(y_of_two));
+    EXPECT_EQ(t().read(rstd), t().read(rstd_of_two));
+    for (const Tensor& past : {residual, Tensor()}) {
+      const auto backward = [&](const Tensor& bias_grad) {
+        const RmsNormBackward args{.dy = dy,
+                                   .x = sum,
+                                   .gamma = gamma,
+                                   .rstd = rstd,
+                                   .residual = past,
+                                   .dx = t().out(matrix).on(ex),
+                                   .gamma_grad = t().in_f32({columns}, 7).on(ex),
+                                   .bias_grad = bias_grad};
+        rms_norm_backward(ex, args);
+        return args;
+      };
+      const RmsNormBackward both = backward(t().in_f32({columns}, 9).on(ex)), alone = backward({});
+      const Tensor sums = t().in_f32({columns}, 9).on(ex);
+      bias_backward(ex, alone.dx, sums);
+      EXPECT_EQ(t().read(both.dx), t().read(alone.dx));
+      EXPECT_EQ(t().read(both.gamma_grad), t().read(alone.gamma_grad));
+      EXPECT_EQ(t().read(both.bias_grad), t().read(sums));
+    }
+    t().release();
+  }
+}
+
+/// A layer norm behind a residual sum that has no bias is that with a bias of zeros, to the bit.
+TEST_P(DeviceOps, ResidualLayerNormWithoutBias) {
+  for (const auto [rows, columns] : kSizes) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
+    Exec& ex = t().tested();
+    const Shape matrix{rows, columns};
+    const Tensor x = t().in(matrix, 1).on(ex), residual = t().in(matrix, 2).on(ex), gamma = t().in({columns}, 3).on(ex),
+                 zeros = t().in({columns}, 4, 0).on(ex);
+    const auto with = [&](const Tensor& bias) {
+      const Tensor sum = t().out(matrix).on(ex), y = t().out(matrix).on(ex), mean = t().out_f32({rows}).on(ex),
+                   rstd = t().out_f32({rows}).on(ex);
+      residual_layer_norm(ex, {.x = x,
+                               .bias = bias,
+                               .residual = residual,
+                               .gamma = gamma,
+                               .beta = gamma,
+                               .sum = sum,
+                               .y = y,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .dropout = {}});
+      return std::array{t().read(sum), t().read(y), t().read(mean), t().read(rstd)};
+    };
+    EXPECT_EQ(with({}), with(zeros));
+    t().release();
+  }
+}
+
+}  // namespace
+}  // namespace megalith::ops
