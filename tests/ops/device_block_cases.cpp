@@ -4,6 +4,7 @@
 
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/norm.h"
+#include "megalith/ops/swiglu.h"
 
 #include "tests/ops/device_cases.h"
 
@@ -161,6 +162,23 @@ TEST_P(DeviceOps, ResidualLayerNormWithoutBias) {
       return std::array{t().read(sum), t().read(y), t().read(mean), t().read(rstd)};
     };
     EXPECT_EQ(with({}), with(zeros));
+    t().release();
+  }
+}
+
+TEST_P(DeviceOps, Swiglu) {
+  for (const auto [rows, units] : kSizes) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << units);
+    const Twin in = t().in({rows, 2 * units}, 1, 6), dy = t().in({rows, units}, 2), y = t().out({rows, units});
+    const Twin back = t().out({rows, 2 * units});
+    t().run([&](Exec& ex) {
+      swiglu(ex, {.gate_up = in.on(ex), .y = y.on(ex)});
+      swiglu_backward(ex, {.gate_up = in.on(ex), .dy = dy.on(ex), .dgate_up = back.on(ex)});
+      swiglu_backward(ex, {.gate_up = in.on(ex), .dy = dy.on(ex), .dgate_up = in.on(ex)});
+    });
+    expect_same(y, "y");
+    expect_same(back, "dgate_up");
+    expect_same(in, "dgate_up in place");
     t().release();
   }
 }

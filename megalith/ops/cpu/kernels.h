@@ -33,6 +33,9 @@ struct ElementwiseKernels {
   void (*bias_gelu)(T* x, const T* bias, T* y, Index n);
   void (*gelu)(const T* z, T* y, Index n);
   void (*gelu_backward)(const T* z, const T* dy, T* dz, Index n);
+  /// gate_up, dgate_up: n pairs (gate, up). dgate_up may be gate_up.
+  void (*swiglu)(const T* gate_up, T* y, Index n);
+  void (*swiglu_backward)(const T* gate_up, const T* dy, T* dgate_up, Index n);
   /// sums [columns] += the sum of the rows, top to bottom.
   void (*add_rows)(const T* x, Index rows, Index columns, Arithmetic<T>* sums);
   /// out = x * keep

@@ -66,6 +66,27 @@ void gelu_backward(const T* z, const T* dy, T* dz, Index n) {
   });
 }
 
+/// silu(gate) * up, silu(z) = z / (1 + e^-z).
+template <class T>
+void swiglu(const T* gate_up, T* y, Index n) {
+  using A = Arithmetic<T>;
+  for_vectors<A>(n, [&](auto at) {
+    const auto [gate, up] = load_pairs<A>(at, gate_up);
+    at.store(y, gate / (A{1} + exp(-gate)) * up);
+  });
+}
+
+/// silu'(z) = s (1 + z (1 - s)), s = 1 / (1 + e^-z).
+template <class T>
+void swiglu_backward(const T* gate_up, const T* dy, T* dgate_up, Index n) {
+  using A = Arithmetic<T>;
+  for_vectors<A>(n, [&](auto at) {
+    const auto [gate, up] = load_pairs<A>(at, gate_up);
+    const Vec<A> d = at.load(dy), s = A{1} / (A{1} + exp(-gate));
+    store_pairs<A>(at, dgate_up, d * up * (s * (A{1} + gate * (A{1} - s))), d * (gate * s));
+  });
+}
+
 template <class T>
 void add_rows(const T* x, Index rows, Index columns, Arithmetic<T>* sums) {
   Index r = 0;
@@ -133,6 +154,8 @@ ElementwiseKernels<T> elementwise_kernels() {
           .bias_gelu = bias_gelu<T>,
           .gelu = gelu<T>,
           .gelu_backward = gelu_backward<T>,
+          .swiglu = swiglu<T>,
+          .swiglu_backward = swiglu_backward<T>,
           .add_rows = add_rows<T>,
           .dropout = dropout<T>,
           .add_dropout = add_dropout<T>,

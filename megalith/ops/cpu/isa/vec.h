@@ -125,7 +125,7 @@ inline auto lanes_below(Index n) {
   return lane < splat(static_cast<Int>(n));
 }
 
-/// The first n < kLanes elements at p; the other lanes are 0. Touches nothing behind them.
+/// The first n <= kLanes elements at p; the other lanes are 0. Touches nothing behind them.
 template <class S>
 inline Vec<Arithmetic<S>> load_part(const S* p, Index n) {
   if constexpr (kIs16Bit<S>) {
@@ -243,6 +243,59 @@ inline Vec<T> reduce_vectors(Index n, T neutral, Term term, Combine combine) {
 template <class T, class Term>
 inline Vec<T> sum_vectors(Index n, Term term) {
   return reduce_vectors<T>(n, T{0}, term, [](Vec<T> x, Vec<T> y) { return x + y; });
+}
+
+// Arrays of pairs x0 y0 x1 y1 ...: at a position of the pairs.
+
+template <class T>
+struct Pair {
+  Vec<T> x, y;
+};
+
+template <class T>
+inline Pair<T> apart(Vec<T> low, Vec<T> high) {
+  using Int = typename IntOf<T>::type;
+  Vec<Int> even, odd;
+  for (Index i = 0; i < kLanes<T>; ++i) {
+    even[i] = static_cast<Int>(2 * i);
+    odd[i] = static_cast<Int>(2 * i + 1);
+  }
+  return {__builtin_shuffle(low, high, even), __builtin_shuffle(low, high, odd)};
+}
+/// The other way round: `x` is the lower half of the memory, `y` the upper.
+template <class T>
+inline Pair<T> together(Vec<T> x, Vec<T> y) {
+  using Int = typename IntOf<T>::type;
+  constexpr Index kHalf = kLanes<T> / 2;
+  Vec<Int> low, high;
+  for (Index i = 0; i < kLanes<T>; ++i) {
+    low[i] = static_cast<Int>(i / 2 + i % 2 * kLanes<T>);
+    high[i] = static_cast<Int>(kHalf + i / 2 + i % 2 * kLanes<T>);
+  }
+  return {__builtin_shuffle(x, y, low), __builtin_shuffle(x, y, high)};
+}
+
+template <class T, class S>
+inline Pair<T> load_pairs(Full<T> at, const S* p) {
+  return apart<T>(load(p + 2 * at.i), load(p + 2 * at.i + kLanes<T>));
+}
+template <class T, class S>
+inline Pair<T> load_pairs(Part<T> at, const S* p) {
+  const Index low = 2 * at.n < kLanes<T> ? 2 * at.n : kLanes<T>;
+  return apart<T>(load_part(p + 2 * at.i, low), load_part(p + 2 * at.i + low, 2 * at.n - low));
+}
+template <class T, class S>
+inline void store_pairs(Full<T> at, S* p, Vec<T> x, Vec<T> y) {
+  const Pair<T> halves = together<T>(x, y);
+  store(p + 2 * at.i, halves.x);
+  store(p + 2 * at.i + kLanes<T>, halves.y);
+}
+template <class T, class S>
+inline void store_pairs(Part<T> at, S* p, Vec<T> x, Vec<T> y) {
+  const Pair<T> halves = together<T>(x, y);
+  const Index low = 2 * at.n < kLanes<T> ? 2 * at.n : kLanes<T>;
+  store_part(p + 2 * at.i, halves.x, low);
+  store_part(p + 2 * at.i + low, halves.y, 2 * at.n - low);
 }
 
 /// The lanes' sum, halves first: the same tree each time.
