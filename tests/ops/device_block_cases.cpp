@@ -4,6 +4,7 @@
 
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/norm.h"
+#include "megalith/ops/rope.h"
 #include "megalith/ops/swiglu.h"
 
 #include "tests/ops/device_cases.h"
@@ -179,6 +180,40 @@ TEST_P(DeviceOps, Swiglu) {
     expect_same(y, "y");
     expect_same(back, "dgate_up");
     expect_same(in, "dgate_up in place");
+    t().release();
+  }
+}
+
+TEST_P(DeviceOps, Rope) {
+  struct Heads {
+    Index rows, seq_len, heads, kv_heads, head_dim;
+  };
+  for (const auto [rows, seq_len, heads, kv_heads, head_dim] :
+       {Heads{0, 4, 1, 1, 2}, Heads{1, 1, 1, 1, 2}, Heads{10, 5, 4, 2, 6}, Heads{7, 9, 3, 1, 24},
+        Heads{33, 11, 9, 3, 64}, Heads{130, 65, 32, 8, 128}, Heads{3, 2000, 2, 2, 256}}) {
+    SCOPED_TRACE(::testing::Message() << rows << " rows, " << heads << " heads of " << head_dim);
+    const Index columns = (heads + 2 * kv_heads) * head_dim;
+    const RopeFrequencies frequencies{
+        .head_dim = head_dim, .theta = 500000, .scaling = RopeScaling::llama3, .factor = 8};
+    const Twin forward = t().in({rows, columns}, 1, 3), backward = t().in({rows, columns}, 2, 3);
+    const Twin table = t().out_f32({seq_len + 5, 2, head_dim / 2});
+    t().run([&](Exec& ex) {
+      rope_table(ex, frequencies, table.on(ex));
+      Rope args{.qkv = forward.on(ex),
+                .table = table.on(ex),
+                .num_heads = heads,
+                .num_kv_heads = kv_heads,
+                .seq_len = seq_len,
+                .first_row = 3,
+                .start_position = 5};
+      rope(ex, args);
+      args.qkv = backward.on(ex);
+      args.direction = RopeDirection::backward;
+      rope(ex, args);
+    });
+    expect_close(table, "table", 1e-6);
+    expect_same(forward, "forward");
+    expect_same(backward, "backward");
     t().release();
   }
 }

@@ -36,6 +36,8 @@ struct ElementwiseKernels {
   /// gate_up, dgate_up: n pairs (gate, up). dgate_up may be gate_up.
   void (*swiglu)(const T* gate_up, T* y, Index n);
   void (*swiglu_backward)(const T* gate_up, const T* dy, T* dgate_up, Index n);
+  /// The pairs (x[i], x[i + half]) turned by the angles of these cosines and sines [half], times `direction` 1 or -1.
+  void (*rotate)(T* x, const Arithmetic<T>* cosine, const Arithmetic<T>* sine, Index half, Arithmetic<T> direction);
   /// sums [columns] += the sum of the rows, top to bottom.
   void (*add_rows)(const T* x, Index rows, Index columns, Arithmetic<T>* sums);
   /// out = x * keep

@@ -88,6 +88,16 @@ void swiglu_backward(const T* gate_up, const T* dy, T* dgate_up, Index n) {
 }
 
 template <class T>
+void rotate(T* x, const Arithmetic<T>* cosine, const Arithmetic<T>* sine, Index half, Arithmetic<T> direction) {
+  using A = Arithmetic<T>;
+  for_vectors<A>(half, [&](auto at) {
+    const Vec<A> a = at.load(x), b = at.load(x + half), c = at.load(cosine), s = at.load(sine) * direction;
+    at.store(x, a * c - b * s);
+    at.store(x + half, b * c + a * s);
+  });
+}
+
+template <class T>
 void add_rows(const T* x, Index rows, Index columns, Arithmetic<T>* sums) {
   Index r = 0;
   for (; r + 4 <= rows; r += 4) {  // four rows a pass: one read and write of the sums instead of four
@@ -156,6 +166,7 @@ ElementwiseKernels<T> elementwise_kernels() {
           .gelu_backward = gelu_backward<T>,
           .swiglu = swiglu<T>,
           .swiglu_backward = swiglu_backward<T>,
+          .rotate = rotate<T>,
           .add_rows = add_rows<T>,
           .dropout = dropout<T>,
           .add_dropout = add_dropout<T>,

@@ -1,0 +1,63 @@
+#pragma once
+#include <cmath>
+
+#include "megalith/runtime/exec.h"
+
+namespace megalith::ops {
+
+// Rotary position embedding. Source: Su et al. 2021, arXiv:2104.09864; the pairs are those of Hugging Face's
+// LlamaForCausalLM (rotate_half): numbers i and i + D/2 of a head.
+
+enum class RopeScaling : std::uint8_t { none, linear, llama3 };
+
+/// How fast the pairs of a head turn. Pair i turns by position * theta^(-2i/D), which scaling makes slower:
+///   linear: divided by `factor`. Source: Chen et al. 2023, arXiv:2306.15595.
+///   llama3: with the wave length w = 2 pi / frequency and P = original_max_position, divided by `factor` where
+///     w > P / low_freq_factor, as it is where w < P / high_freq_factor, and between them (1 - s) frequency / factor +
+///     s frequency, s = (P / w - low_freq_factor) / (high_freq_factor - low_freq_factor). Source: Llama 3.1, as in
+///     transformers (modeling_rope_utils.py, _compute_llama3_parameters).
+struct RopeFrequencies {
+  Index head_dim = 0;
+  double theta = 10000;
+  RopeScaling scaling = RopeScaling::none;
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;
+  double original_max_position = 8192;
+
+  /// Of pair i, in radians a position.
+  constexpr double of(Index i) const {
+    const double plain = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    if (scaling == RopeScaling::none) return plain;
+    if (scaling == RopeScaling::linear) return plain / factor;
+    constexpr double kTwoPi = 6.283185307179586476925;
+    const double length = kTwoPi / plain;
+    if (length < original_max_position / high_freq_factor) return plain;
+    if (length > original_max_position / low_freq_factor) return plain / factor;
+    const double s = (original_max_position / length - low_freq_factor) / (high_freq_factor - low_freq_factor);
+    return (1 - s) * plain / factor + s * plain;
+  }
+};
+
+/// table [P, 2, D/2] = for every position 0 .. P - 1 the cosines, then the sines, of its angles: computed in f64 and
+/// rounded once to f32 (or kept in f64). A GPU's may differ in the last bit of f32. Throws ShapeError for an odd D and
+/// for numbers that are no scaling.
+void rope_table(Exec& ex, const RopeFrequencies& frequencies, const Tensor& table);
+
+/// Forward turns a pair (a, b) to (a cos - b sin, b cos + a sin); backward, which is the inverse, turns gradients back.
+enum class RopeDirection : std::uint8_t { forward, backward };
+
+/// Turns q and k in place; v stays. qkv [T, G (A/G + 2) D] holds, for each of G kv heads, its A/G q heads, its k and
+/// its v (attention.h); G and A are those that this rank holds. The position of a row is start_position + (first_row +
+/// row) % seq_len: 0 at the start of each sample, and start_position where rows go on from others, as in decoding.
+struct Rope {
+  Tensor qkv;    // in, out  [T, G (A/G + 2) D]
+  Tensor table;  // in       [P, 2, D/2], f64 for f64 qkv, else f32
+  Index num_heads = 0, num_kv_heads = 0;
+  Index seq_len = 0;
+  Index first_row = 0;  ///< of the tensor, among its microbatch's: not 0 where an op works on a part of them
+  Index start_position = 0;
+  RopeDirection direction = RopeDirection::forward;
+};
+void rope(Exec& ex, const Rope& args);
+
+}  // namespace megalith::ops
