@@ -1,0 +1,10 @@
+#pragma once
+#include "megalith/ops/router.h"
+
+namespace megalith::ops::cuda {
+
+/// A given expert that is none counts for nothing.
+void router_forward(Stream stream, const RouterForward& args);
+void router_backward(Stream stream, const RouterBackward& args);
+
+}  // namespace megalith::ops::cuda

@@ -1,0 +1,205 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "megalith/ops/router_losses.h"
+
+#include "tests/ops/device_cases.h"
+
+// The ops of a mixture of experts, against the oracle.
+namespace megalith::ops {
+namespace {
+
+using testing::Twin;
+using testing::Twins;
+
+constexpr StepState kState{.step = 5, .first_sample = 7, .loss_scale = 0.25};
+
+/// Numbers of the same type on both sides, of no defined value.
+template <class V>
+Twin numbers(Twins& t, const Shape& shape) {
+  const std::vector<V> values(static_cast<std::size_t>(shape.numel()), V{77});
+  return t.bytes_of(values.data(), shape, dtype_of<V>);
+}
+template <class V>
+std::vector<V> read_numbers(Twins& t, const Tensor& tensor) {
+  std::vector<V> values(static_cast<std::size_t>(tensor.numel()));
+  t.tested().copy(values.data(), tensor.raw(), tensor.bytes());
+  t.tested().synchronize();
+  return values;
+}
+template <class V>
+void expect_equal_numbers(Twins& t, const Twin& twin, const char* what) {
+  const auto want = twin.oracle.span<V>();
+  EXPECT_EQ(read_numbers<V>(t, twin.tested), std::vector<V>(want.begin(), want.end())) << what;
+}
+
+/// f32 numbers that both sides get as they are.
+void put_f32(Twins& t, const Twin& twin, const std::vector<double>& values) {
+  std::copy(values.begin(), values.end(), twin.oracle.data<double>());
+  const std::vector<float> narrow(values.begin(), values.end());
+  t.tested().copy(twin.tested.raw(), narrow.data(), twin.tested.bytes());
+  t.tested().synchronize();
+}
+
+struct RouterCase {
+  Index tokens, experts;
+  RouterRules rules;
+  bool biased = false;
+  TokenRuns runs = {};
+};
+constexpr RouterRules kDeepSeek{.top_k = 8,
+                                .score = RouterScore::sigmoid,
+                                .normalize = NormalizeTopK::yes,
+                                .scale = 2.5,
+                                .num_groups = 8,
+                                .group_top_k = 4};
+constexpr RouterCase kRouterCases[] = {
+    {0, 4, {.top_k = 2}},
+    {1, 1, {.top_k = 1}},
+    {13, 7, {.top_k = 7, .normalize = NormalizeTopK::yes}},
+    {300, 8, {.top_k = 2, .order = ScoreOrder::after_top_k}},
+    {300, 8, {.top_k = 2, .order = ScoreOrder::after_top_k, .normalize = NormalizeTopK::yes, .scale = 3}, true},
+    {257, 64, {.top_k = 8}, false, {.seq_len = 100, .first_row = 30}},
+    {257, 64, {.top_k = 6, .scale = 16, .num_groups = 8, .group_top_k = 3}},
+    {99, 33, {.top_k = 40 - 7, .score = RouterScore::sigmoid}},
+    {129, 256, kDeepSeek, true},
+    {65, 128, {.top_k = 3, .score = RouterScore::sigmoid, .num_groups = 64, .group_top_k = 5}},
+    {5, 1024, {.top_k = 100}},
+};
+
+TEST_P(DeviceOps, Router) {
+  for (const RouterCase& c : kRouterCases) {
+    for (const RouterChoice choice : {RouterChoice::by_score, RouterChoice::given}) {
+      SCOPED_TRACE(::testing::Message() << c.tokens << " x " << c.experts << ", top " << c.rules.top_k << ", given "
+                                        << (choice == RouterChoice::given));
+      const Index runs = c.tokens == 0 ? 1 : c.runs.of(c.tokens - 1) + 2;
+      const Twin logits = t().in_f32({c.tokens, c.experts}, 1, 3), bias = t().in_f32({c.experts}, 2, 0.2),
+                 dw = t().in_f32({c.tokens, c.rules.top_k}, 3), dp = t().in_f32({c.tokens, c.experts}, 4);
+      // Multiples of 1/32: scores are equal or far apart, so that rounding decides no choice.
+      std::vector<double> coarse = t().read(logits.tested);
+      for (double& value : coarse) value = std::round(32 * value) / 32;
+      put_f32(t(), logits, coarse);
+      const Twin p = t().out_f32({c.tokens, c.experts}), weights = t().out_f32({c.tokens, c.rules.top_k}),
+                 counts = numbers<std::int64_t>(t(), {runs, c.experts});
+      std::vector<std::int32_t> given;  // a stride that is prime to most sizes, and no expert twice in a token
+      for (Index i = 0; i < c.tokens * c.rules.top_k; ++i)
+        given.push_back(static_cast<std::int32_t>((i / c.rules.top_k * 31 + i % c.rules.top_k) % c.experts));
+      const Twin experts = t().bytes_of(given.data(), {c.tokens, c.rules.top_k}, DType::i32);
+      const Twin from_weights = t().out_f32({c.tokens, c.experts}), from_both = t().out_f32({c.tokens, c.experts});
+      t().run([&](Exec& ex) {
+        router_forward(ex, {.logits = logits.on(ex),
+                            .bias = c.biased ? bias.on(ex) : Tensor(),
+                            .probabilities = p.on(ex),
+                            .experts = experts.on(ex),
+                            .weights = weights.on(ex),
+                            .counts = counts.on(ex),
+                            .rules = c.rules,
+                            .runs = c.runs,
+                            .choice = choice});
+        RouterBackward backward{.logits = logits.on(ex),
+                                .probabilities = p.on(ex),
+                                .experts = experts.on(ex),
+                                .d_weights = dw.on(ex),
+                                .d_probabilities = {},
+                                .d_logits = from_weights.on(ex),
+                                .rules = c.rules};
+        router_backward(ex, backward);
+        backward.d_probabilities = dp.on(ex);
+        backward.d_logits = from_both.on(ex);
+        router_backward(ex, backward);
+        backward.d_logits = dp.on(ex);
+        router_backward(ex, backward);
+      });
+      expect_equal_numbers<std::int32_t>(t(), experts, "experts");
+      expect_equal_numbers<std::int64_t>(t(), counts, "counts");
+      expect_close(p, "probabilities", 1e-5);
+      expect_close(weights, "weights", 1e-5);
+      expect_close(from_weights, "d_logits of the weights", 1e-5);
+      expect_close(from_both, "d_logits of both", 1e-5);
+      expect_close(dp, "d_logits in place", 1e-5);
+      t().release();
+    }
+  }
+}
+
+/// Ties, infinities and NaN: what is chosen is the same everywhere.
+TEST_P(DeviceOps, RouterOfOddLogits) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double odd[] = {0, 1, 0, 1, -kInfinity, std::nan(""), kInfinity, 1};
+  constexpr Index kTokens = 40, kExperts = 40;
+  std::vector<double> values;
+  for (Index i = 0; i < kTokens * kExperts; ++i) {
+    const Index row = i / kExperts;
+    values.push_back(row % 4 == 3 ? odd[i * 7 % 8] : row % 4 == 0 ? 1 : static_cast<double>(i * i % 5));
+  }
+  const Twin logits = t().in_f32({kTokens, kExperts}, 1);
+  put_f32(t(), logits, values);
+  for (const RouterScore score : {RouterScore::softmax, RouterScore::sigmoid}) {
+    for (const Index groups : {1, 8}) {
+      // Softmaxes of rows with a NaN are NaN throughout: only the logits tell experts apart.
+      const Twin p = t().out_f32({kTokens, kExperts}), weights = t().out_f32({kTokens, 9}),
+                 experts = numbers<std::int32_t>(t(), {kTokens, 9}), counts = numbers<std::int64_t>(t(), {1, kExperts});
+      t().run([&](Exec& ex) {
+        router_forward(ex,
+                       {.logits = logits.on(ex),
+                        .bias = {},
+                        .probabilities = p.on(ex),
+                        .experts = experts.on(ex),
+                        .weights = weights.on(ex),
+                        .counts = counts.on(ex),
+                        .rules = {.top_k = 9, .score = score, .num_groups = groups, .group_top_k = (groups + 1) / 2}});
+      });
+      expect_equal_numbers<std::int32_t>(t(), experts, "experts");
+      expect_equal_numbers<std::int64_t>(t(), counts, "counts");
+    }
+  }
+}
+
+TEST_P(DeviceOps, RouterLosses) {
+  struct Sizes {
+    Index tokens, experts;
+    TokenRuns runs;
+    Index num_runs;
+  };
+  for (const auto& [tokens, experts, runs, num_runs] :
+       {Sizes{0, 4, {}, 1}, Sizes{7, 3, {}, 1}, Sizes{900, 40, {.seq_len = 400, .first_row = 600}, 5},
+        Sizes{5000, 64, {}, 1}, Sizes{300, 256, {.seq_len = 10}, 30}}) {
+    for (const RouterScore score : {RouterScore::softmax, RouterScore::sigmoid}) {
+      SCOPED_TRACE(::testing::Message() << tokens << " x " << experts << ", score " << static_cast<int>(score));
+      std::vector<std::int64_t> some(static_cast<std::size_t>(num_runs * experts));
+      for (std::size_t i = 0; i < some.size(); ++i) some[i] = static_cast<std::int64_t>(i * 7 % 11);
+      const Twin p = t().positive_f32({tokens, experts}, 1), logits = t().in_f32({tokens, experts}, 2, 4),
+                 counts = t().bytes_of(some.data(), {num_runs, experts}, DType::i64),
+                 sums = t().out_f32({num_runs, experts}), d = t().out_f32({tokens, experts}),
+                 d_logits = t().in_f32({tokens, experts}, 3), load = t().scalar(2), z = t().scalar(3),
+                 state = t().structure(kState);
+      const LoadLossFactors factors{.top_k = 2, .counted_tokens = 20, .tokens = 6, .weight = 0.3};
+      t().run([&](Exec& ex) {
+        sum_probabilities(ex, {.probabilities = p.on(ex), .sums = sums.on(ex), .score = score, .runs = runs});
+        load_loss(ex, {.counts = counts.on(ex), .sums = sums.on(ex), .loss = load.on(ex), .factors = factors});
+        load_loss_backward(ex, {.counts = counts.on(ex),
+                                .probabilities = p.on(ex),
+                                .step_state = state.on(ex),
+                                .d_probabilities = d.on(ex),
+                                .factors = factors,
+                                .score = score,
+                                .runs = runs});
+        z_loss(ex, {.logits = logits.on(ex), .loss = z.on(ex), .weight = 0.5});
+        z_loss_backward(
+            ex, {.logits = logits.on(ex), .step_state = state.on(ex), .d_logits = d_logits.on(ex), .weight = 0.5});
+      });
+      expect_close(sums, "sums", 1e-5);
+      expect_close(load, "load loss", 1e-5);
+      expect_close(d, "gradient of the load loss", 1e-5);
+      expect_close(z, "z-loss", 1e-5);
+      expect_close(d_logits, "gradient of the z-loss", 1e-5);
+      t().release();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith::ops
