@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megalith/ops/router_losses.h"
+#include "megalith/ops/rows.h"
 
 #include "tests/ops/device_cases.h"
 
@@ -198,6 +199,75 @@ TEST_P(DeviceOps, RouterLosses) {
       expect_close(d_logits, "gradient of the z-loss", 1e-5);
       t().release();
     }
+  }
+}
+
+struct RowsCase {
+  Index tokens, top_k, experts, hidden;
+  Index rows_per_expert = 0;
+};
+
+TEST_P(DeviceOps, Rows) {
+  for (const RowsCase& c : {RowsCase{0, 2, 3, 4}, RowsCase{1, 1, 1, 1}, RowsCase{70, 3, 8, 37},
+                            RowsCase{500, 8, 64, 768}, RowsCase{90, 2, 4, 1032, 11}, RowsCase{3000, 2, 1000, 16},
+                            RowsCase{40, 4, 4, 4096, 40}, RowsCase{20000, 2, 2, 8}}) {
+    SCOPED_TRACE(::testing::Message() << c.tokens << " x " << c.top_k << " of " << c.experts << ", " << c.hidden);
+    const Index rows = c.rows_per_expert == 0 ? c.tokens * c.top_k : c.experts * c.rows_per_expert;
+    std::vector<std::int32_t> chosen;
+    for (Index i = 0; i < c.tokens * c.top_k; ++i)
+      chosen.push_back(i % 7 == 3 ? -1 : static_cast<std::int32_t>(i * i % 97 % c.experts));
+    const Twin experts = t().bytes_of(chosen.data(), {c.tokens, c.top_k}, DType::i32),
+               counts = numbers<std::int64_t>(t(), {c.experts}), offsets = numbers<std::int64_t>(t(), {c.experts}),
+               row_of = numbers<std::int32_t>(t(), {c.tokens, c.top_k}), pair_of = numbers<std::int32_t>(t(), {rows});
+    const Twin x = t().in({c.tokens, c.hidden}, 1), dy = t().in({c.tokens, c.hidden}, 2),
+               weights = t().in_f32({c.tokens, c.top_k}, 3), values = t().in({rows, c.hidden}, 4);
+    const Twin permuted = t().out({rows, c.hidden}), left = t().in({rows, c.hidden}, 5),
+               y = t().out({c.tokens, c.hidden}), back = t().out({c.tokens, c.hidden}),
+               d_rows = t().out({rows, c.hidden}), d_weights = t().out_f32({c.tokens, c.top_k});
+    t().run([&](Exec& ex) {
+      build_rows(ex, {.experts = experts.on(ex),
+                      .counts = counts.on(ex),
+                      .offsets = offsets.on(ex),
+                      .row_of = row_of.on(ex),
+                      .pair_of = pair_of.on(ex),
+                      .rows_per_expert = c.rows_per_expert});
+      PermuteRows permute{.x = x.on(ex),
+                          .pair_of = pair_of.on(ex),
+                          .rows = permuted.on(ex),
+                          .top_k = c.top_k,
+                          .unused = UnusedRows::zero};
+      permute_rows(ex, permute);
+      permute.rows = left.on(ex);
+      permute.unused = UnusedRows::leave;
+      permute_rows(ex, permute);
+      sum_rows(ex, {.rows = values.on(ex), .row_of = row_of.on(ex), .weights = weights.on(ex), .y = y.on(ex)});
+      sum_rows(ex, {.rows = values.on(ex), .row_of = row_of.on(ex), .weights = {}, .y = back.on(ex)});
+      SumRowsBackward backward{.dy = dy.on(ex),
+                               .rows = values.on(ex),
+                               .row_of = row_of.on(ex),
+                               .pair_of = pair_of.on(ex),
+                               .weights = weights.on(ex),
+                               .d_rows = d_rows.on(ex),
+                               .d_weights = d_weights.on(ex),
+                               .unused = UnusedRows::zero};
+      sum_rows_backward(ex, backward);
+      backward.d_rows = values.on(ex);
+      backward.d_weights = {};
+      backward.unused = UnusedRows::leave;
+      sum_rows_backward(ex, backward);
+    });
+    expect_equal_numbers<std::int64_t>(t(), counts, "counts");
+    expect_equal_numbers<std::int64_t>(t(), offsets, "offsets");
+    expect_equal_numbers<std::int32_t>(t(), row_of, "row_of");
+    expect_equal_numbers<std::int32_t>(t(), pair_of, "pair_of");
+    expect_close(permuted, "permuted", 0);
+    expect_close(left, "permuted, unused rows left", 0);
+    expect_same(y, "weighted sum");
+    expect_same(back, "sum");
+    expect_same(d_rows, "d_rows");
+    expect_same(values, "d_rows in place, unused rows left");
+    expect_close(d_weights, "d_weights", 1e-5);
+    t().release();
   }
 }
 

@@ -1,5 +1,6 @@
 #include "megalith/ops/cpu/kernels.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "megalith/base/philox.h"
@@ -136,6 +137,55 @@ TEST_P(KernelsTest, RowKernelsAgreeWithTheBaseline) {
     }
     for (std::size_t i = 0; i < results[0].size(); ++i) {
       ASSERT_NEAR(results[1][i], results[0][i], 1e-4 * std::abs(results[0][i]) + 1e-5) << "n " << n << ", value " << i;
+    }
+  }
+}
+
+/// The same of the kernels of gated MLPs, rotary embeddings, RMS norms and sums of rows, at every length up to a few
+/// vectors, and nothing behind the end is touched.
+TEST_P(KernelsTest, BlockKernelsAgreeWithTheBaseline) {
+  for (Index n = 1; n < 70; ++n) {
+    const auto size = static_cast<std::size_t>(n);
+    const auto floats = [](const Values& values) { return std::vector<float>(values.begin(), values.end()); };
+    const std::vector<float> x = floats(random_values(2 * n, 1, 3)), g = floats(random_values(n, 2)),
+                             d = floats(random_values(n, 3)), angles = floats(random_values(2 * n, 4));
+    std::vector<std::vector<float>> results;
+    for (const auto* k : {&kernels<float>(Isa::baseline), &kernels<float>(GetParam())}) {
+      std::vector<float> all;
+      const auto keep = [&](std::vector<float> part, std::size_t used) {
+        EXPECT_EQ(part.size(), used + 1);
+        EXPECT_EQ(part.back(), 7) << "n " << n;
+        all.insert(all.end(), part.begin(), part.end() - 1);
+      };
+      const auto room = [](std::size_t count) { return std::vector<float>(count + 1, 7.0f); };
+      std::vector<float> y = room(size), back = room(2 * size), turned = x, sum = room(size), scaled = room(size),
+                         norm = room(size), dx = room(size), gamma = room(size);
+      turned.push_back(7);
+      k->elementwise.swiglu(x.data(), y.data(), n);
+      k->elementwise.swiglu_backward(x.data(), d.data(), back.data(), n);
+      k->elementwise.rotate(turned.data(), angles.data(), angles.data() + n, n, -1);
+      const float* const rows[] = {x.data(), g.data(), x.data() + n};
+      const float weights[] = {0.5f, -2, 3};
+      k->elementwise.weighted_sum(rows, weights, 3, sum.data(), n);
+      k->elementwise.scaled(x.data(), 0.3f, scaled.data(), n);
+      float rstd = 0;
+      k->norm.rms_forward(x.data(), g.data(), norm.data(), n, 1e-5, &rstd);
+      k->norm.rms_backward(d.data(), x.data(), g.data(), d.data(), dx.data(), n, rstd);
+      std::fill_n(gamma.begin(), n, 0.0f);
+      const float two[] = {rstd, 2 * rstd};
+      k->norm.rms_weight_backward(x.data(), x.data(), two, 2, n, gamma.data());
+      keep(y, size);
+      keep(back, 2 * size);
+      keep(turned, 2 * size);
+      keep(sum, size);
+      keep(scaled, size);
+      keep(norm, size);
+      keep(dx, size);
+      keep(gamma, size);
+      results.push_back(all);
+    }
+    for (std::size_t i = 0; i < results[0].size(); ++i) {
+      ASSERT_NEAR(results[1][i], results[0][i], 1e-5 * std::abs(results[0][i]) + 1e-5) << "n " << n << ", value " << i;
     }
   }
 }

@@ -38,6 +38,10 @@ struct ElementwiseKernels {
   void (*swiglu_backward)(const T* gate_up, const T* dy, T* dgate_up, Index n);
   /// The pairs (x[i], x[i + half]) turned by the angles of these cosines and sines [half], times `direction` 1 or -1.
   void (*rotate)(T* x, const Arithmetic<T>* cosine, const Arithmetic<T>* sine, Index half, Arithmetic<T> direction);
+  /// y = weights[0] rows[0] + weights[1] rows[1] + ... in this order; 0 for none.
+  void (*weighted_sum)(const T* const* rows, const Arithmetic<T>* weights, Index count, T* y, Index n);
+  /// out = x * factor
+  void (*scaled)(const T* x, Arithmetic<T> factor, T* out, Index n);
   /// sums [columns] += the sum of the rows, top to bottom.
   void (*add_rows)(const T* x, Index rows, Index columns, Arithmetic<T>* sums);
   /// out = x * keep

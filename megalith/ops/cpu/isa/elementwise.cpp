@@ -98,6 +98,21 @@ void rotate(T* x, const Arithmetic<T>* cosine, const Arithmetic<T>* sine, Index 
 }
 
 template <class T>
+void weighted_sum(const T* const* rows, const Arithmetic<T>* weights, Index count, T* y, Index n) {
+  using A = Arithmetic<T>;
+  for_vectors<A>(n, [&](auto at) {
+    Vec<A> sum{};
+    for (Index k = 0; k < count; ++k) sum = fma(splat(weights[k]), at.load(rows[k]), sum);
+    at.store(y, sum);
+  });
+}
+
+template <class T>
+void scaled(const T* x, Arithmetic<T> factor, T* out, Index n) {
+  for_vectors<Arithmetic<T>>(n, [&](auto at) { at.store(out, at.load(x) * factor); });
+}
+
+template <class T>
 void add_rows(const T* x, Index rows, Index columns, Arithmetic<T>* sums) {
   Index r = 0;
   for (; r + 4 <= rows; r += 4) {  // four rows a pass: one read and write of the sums instead of four
@@ -167,6 +182,8 @@ ElementwiseKernels<T> elementwise_kernels() {
           .swiglu = swiglu<T>,
           .swiglu_backward = swiglu_backward<T>,
           .rotate = rotate<T>,
+          .weighted_sum = weighted_sum<T>,
+          .scaled = scaled<T>,
           .add_rows = add_rows<T>,
           .dropout = dropout<T>,
           .add_dropout = add_dropout<T>,

@@ -1,0 +1,300 @@
+#include "megalith/ops/cuda/rows.h"
+#include "megalith/ops/cuda/warp_rows.cuh"
+
+namespace megalith::ops::cuda {
+namespace {
+
+// ---- The maps ----
+
+// A stable counting sort. A warp counts the experts of its part of the pairs, one block turns the counts into first
+// rows, and each warp goes through its part once more, 32 pairs at a time: the place of a pair follows from the pairs
+// before it, never from which thread comes first.
+
+constexpr int kThreads = 256;
+
+__global__ void clear_pairs_kernel(std::int32_t* pair_of, Index rows) {
+  const Index row = blockIdx.x * Index{kThreads} + threadIdx.x;
+  if (row < rows) pair_of[row] = -1;
+}
+
+/// Pairs [begin, end) of a warp's part.
+struct PartOfPairs {
+  Index begin, end;
+  __device__ PartOfPairs(Index pairs, Index of_part) : begin(blockIdx.x * of_part), end(min(pairs, begin + of_part)) {}
+};
+
+/// counts [parts, experts].  Reads 4 bytes a pair.
+__global__ void __launch_bounds__(kWarp)
+    count_pairs_kernel(const std::int32_t* expert_of, Index pairs, Index of_part, int experts, std::int32_t* counts) {
+  extern __shared__ int counted[];
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kWarp) counted[e] = 0;
+  __syncwarp();
+  const PartOfPairs part(pairs, of_part);
+  for (Index pair = part.begin + threadIdx.x; pair < part.end; pair += kWarp) {
+    const std::int32_t e = expert_of[pair];
+    if (e >= 0 && e < experts) atomicAdd(counted + e, 1);
+  }
+  __syncwarp();
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kWarp)
+    counts[Index{blockIdx.x} * experts + e] = counted[e];
+}
+
+/// One block, a thread an expert: counts becomes the first row of each part's pairs of an expert.
+__global__ void __launch_bounds__(kMaxThreads)
+    first_rows_kernel(std::int32_t* counts, Index parts, int experts, Index rows_per_expert, std::int64_t* row_counts,
+                      std::int64_t* offsets) {
+  __shared__ int up_to[kMaxThreads];
+  const int e = static_cast<int>(threadIdx.x);
+  int total = 0;
+  if (e < experts) {
+#pragma unroll 8
+    for (Index part = 0; part < parts; ++part) total += counts[part * experts + e];
+  }
+  // Sums over the experts below and this one, by doubling steps.
+  up_to[e] = total;
+  __syncthreads();
+  for (int step = 1; step < kMaxThreads; step *= 2) {
+    const int below = e >= step ? up_to[e - step] : 0;
+    __syncthreads();
+    up_to[e] += below;
+    __syncthreads();
+  }
+  if (e >= experts) return;
+  const Index offset = rows_per_expert == 0 ? up_to[e] - total : e * rows_per_expert;
+  offsets[e] = offset;
+  row_counts[e] = rows_per_expert == 0 ? total : min(Index{total}, rows_per_expert);
+  int next = static_cast<int>(offset);
+  for (Index part = 0; part < parts; ++part) {
+    const int count = counts[part * experts + e];
+    counts[part * experts + e] = next;
+    next += count;
+  }
+}
+
+/// Moves 12 bytes a pair.
+__global__ void __launch_bounds__(kWarp)
+    place_pairs_kernel(const std::int32_t* expert_of, Index pairs, Index of_part, int experts, Index rows_per_expert,
+                       const std::int32_t* first_rows, std::int32_t* row_of, std::int32_t* pair_of) {
+  extern __shared__ int next[];
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kWarp)
+    next[e] = first_rows[Index{blockIdx.x} * experts + e];
+  __syncwarp();
+  const PartOfPairs part(pairs, of_part);
+  const unsigned lanes_before = (1u << threadIdx.x) - 1;
+  for (Index first = part.begin; first < part.end; first += kWarp) {
+    const Index pair = first + threadIdx.x;
+    int e = pair < part.end ? expert_of[pair] : -1;
+    if (e >= experts || e < 0) e = -1;
+    const unsigned alike = __match_any_sync(0xffffffffu, e);
+    const int before = __popc(alike & lanes_before);
+    int row = -1;
+    if (e >= 0) {
+      row = next[e] + before;
+      if (rows_per_expert > 0 && row >= (e + 1) * rows_per_expert) row = -1;
+    }
+    __syncwarp();
+    if (e >= 0 && before == 0) next[e] += __popc(alike);
+    __syncwarp();
+    if (pair >= part.end) continue;
+    row_of[pair] = row;
+    if (row >= 0) pair_of[row] = static_cast<std::int32_t>(pair);
+  }
+}
+
+// ---- Rows ----
+
+constexpr int kAhead = 4;  // vectors of 16 bytes in flight per thread
+
+/// Calls body(vector, step) for the vectors of a row that a lane has, kAhead of them at a time: load(vector, step) for
+/// all first. Vectors behind the row's end are not there.
+template <class Load, class Use>
+__device__ void for_row_vectors(int vectors, const Load& load, const Use& use) {
+  for (int first = static_cast<int>(threadIdx.x) % kWarp; first < vectors; first += kWarp * kAhead) {
+#pragma unroll
+    for (int step = 0; step < kAhead; ++step) {
+      if (first + step * kWarp < vectors) load(first + step * kWarp, step);
+    }
+#pragma unroll
+    for (int step = 0; step < kAhead; ++step) {
+      if (first + step * kWarp < vectors) use(first + step * kWarp, step);
+    }
+  }
+}
+
+/// A warp copies a row. Moves 2 elements.
+template <int N, class T>
+__global__ void __launch_bounds__(kRowWarps* kWarp)
+    permute_rows_kernel(const T* x, const std::int32_t* pair_of, T* rows, Index count, Index hidden, Index top_k,
+                        UnusedRows unused) {
+  const Index row = row_of_warp();
+  if (row >= count) return;
+  const Index pair = pair_of[row], from = pair / top_k * hidden, to = row * hidden;
+  if (pair < 0 && unused == UnusedRows::leave) return;
+  Pack<T, N> packs[kAhead] = {};
+  for_row_vectors(
+      static_cast<int>(hidden / N),
+      [&](int vector, int step) {
+        if (pair >= 0) packs[step] = load_pack<N>(x, from + vector * N);
+      },
+      [&](int vector, int step) { store_pack(rows, to + vector * N, packs[step]); });
+}
+
+/// A warp makes a token's row. Reads its K rows and writes one.
+template <int N, class T>
+__global__ void __launch_bounds__(kRowWarps* kWarp)
+    sum_rows_kernel(const T* rows, const std::int32_t* row_of, const float* weights, T* y, Index tokens, Index hidden,
+                    int top_k) {
+  const Index token = row_of_warp();
+  if (token >= tokens) return;
+  const std::int32_t* mine = row_of + token * top_k;
+  const int vectors = static_cast<int>(hidden / N);
+  for (int first = static_cast<int>(threadIdx.x) % kWarp; first < vectors; first += kWarp * kAhead) {
+    Values<float, N> sums[kAhead] = {};
+    for (int k = 0; k < top_k; ++k) {
+      const Index row = mine[k];
+      if (row < 0) continue;
+      const float weight = weights == nullptr ? 1.0f : weights[token * top_k + k];
+      Pack<T, N> packs[kAhead];
+#pragma unroll
+      for (int step = 0; step < kAhead; ++step)
+        packs[step] = load_pack<N>(rows, row * hidden + min(first + step * kWarp, vectors - 1) * N);
+#pragma unroll
+      for (int step = 0; step < kAhead; ++step) {
+        const Values<float, N> values = unpack(packs[step]);
+#pragma unroll
+        for (int i = 0; i < N; ++i) sums[step][i] = __fmaf_rn(weight, values[i], sums[step][i]);
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kAhead; ++step) {
+      const int vector = first + step * kWarp;
+      if (vector < vectors) store_pack(y, token * hidden + vector * N, pack<T>(sums[step]));
+    }
+  }
+}
+
+template <class T>
+struct SumBackward {
+  const T *dy, *rows;
+  const std::int32_t* pair_of;
+  const float* weights;
+  T* d_rows;         // may be null
+  float* d_weights;  // may be null
+  Index count, hidden, top_k;
+  UnusedRows unused;
+};
+
+/// A warp takes a row. Reads dy's row, for d_weights the row, and writes one for d_rows.
+template <int N, class T>
+__global__ void __launch_bounds__(kRowWarps* kWarp) sum_rows_backward_kernel(const SumBackward<T> args) {
+  const Index row = row_of_warp();
+  if (row >= args.count) return;
+  const Index pair = args.pair_of[row], at = row * args.hidden;
+  const int vectors = static_cast<int>(args.hidden / N);
+  if (pair < 0) {
+    if (args.d_rows == nullptr || args.unused == UnusedRows::leave) return;
+    for_row_vectors(
+        vectors, [](int, int) {}, [&](int vector, int) { store_pack(args.d_rows, at + vector * N, Pack<T, N>{}); });
+    return;
+  }
+  const Index from = pair / args.top_k * args.hidden;
+  const float weight = args.d_rows != nullptr ? args.weights[pair] : 0.0f;
+  const bool dots = args.d_weights != nullptr;
+  float dot = 0;
+  Pack<T, N> gradients[kAhead], values[kAhead];
+  for_row_vectors(
+      vectors,
+      [&](int vector, int step) {
+        gradients[step] = load_pack<N>(args.dy, from + vector * N);
+        if (dots) values[step] = load_pack<N>(args.rows, at + vector * N);
+      },
+      [&](int vector, int step) {
+        Values<float, N> d = unpack(gradients[step]);
+        if (dots) {
+          const Values<float, N> value = unpack(values[step]);
+#pragma unroll
+          for (int i = 0; i < N; ++i) dot = __fmaf_rn(d[i], value[i], dot);
+        }
+        if (args.d_rows == nullptr) return;
+#pragma unroll
+        for (int i = 0; i < N; ++i) d[i] *= weight;
+        store_pack(args.d_rows, at + vector * N, pack<T>(d));
+      });
+  if (!dots) return;
+  dot = warp_reduce(dot, Plus{});
+  if (threadIdx.x % kWarp == 0) args.d_weights[pair] = dot;
+}
+
+__global__ void clear_dropped_kernel(const std::int32_t* row_of, Index pairs, float* d_weights) {
+  const Index pair = blockIdx.x * Index{kThreads} + threadIdx.x;
+  if (pair < pairs && row_of[pair] < 0) d_weights[pair] = 0;
+}
+
+/// Calls run.template operator()<N>() with the widest access that the rows allow.
+template <class T, class Run>
+void with_width(Index hidden, bool aligned, const Run& run) {
+  if (aligned && hidden % kPack<T> == 0) return run.template operator()<kPack<T>>();
+  run.template operator()<1>();
+}
+
+}  // namespace
+
+void build_rows(Stream stream, const BuildRows& args, const Tensor& scratch) {
+  const Index pairs = args.experts.numel(), experts = args.counts.numel(), rows = args.pair_of.numel();
+  const Index parts = scratch.dim(0), of_part = pairs_of_part(pairs), shared = experts * Index{sizeof(int)};
+  auto *counts = pointer<std::int32_t>(scratch), *pair_of = pointer<std::int32_t>(args.pair_of);
+  const auto* expert_of = pointer<const std::int32_t>(args.experts);
+  static_assert(kMaxExpertsOfRows <= kMaxThreads);
+  launch({stream, ceil_div(rows, kThreads), kThreads}, clear_pairs_kernel, pair_of, rows);
+  launch({stream, parts, kWarp, shared}, count_pairs_kernel, expert_of, pairs, of_part, static_cast<int>(experts),
+         counts);
+  launch({stream, 1, kMaxThreads}, first_rows_kernel, counts, parts, static_cast<int>(experts), args.rows_per_expert,
+         pointer<std::int64_t>(args.counts), pointer<std::int64_t>(args.offsets));
+  launch({stream, parts, kWarp, shared}, place_pairs_kernel, expert_of, pairs, of_part, static_cast<int>(experts),
+         args.rows_per_expert, pointer<const std::int32_t>(scratch), pointer<std::int32_t>(args.row_of), pair_of);
+}
+
+void permute_rows(Stream stream, const PermuteRows& args) {
+  const Index count = args.rows.dim(0), hidden = args.x.dim(1);
+  dispatch_element(args.x.dtype(), [&]<class T>() {
+    with_width<T>(hidden, are_aligned({args.x.raw(), args.rows.raw()}), [&]<int N>() {
+      launch(rows_launch(stream, count), permute_rows_kernel<N, T>, pointer<const T>(args.x),
+             pointer<const std::int32_t>(args.pair_of), pointer<T>(args.rows), count, hidden, args.top_k, args.unused);
+    });
+  });
+}
+
+void sum_rows(Stream stream, const SumRows& args) {
+  const Index tokens = args.y.dim(0), hidden = args.y.dim(1);
+  dispatch_element(args.y.dtype(), [&]<class T>() {
+    with_width<T>(hidden, are_aligned({args.rows.raw(), args.y.raw()}), [&]<int N>() {
+      launch(rows_launch(stream, tokens), sum_rows_kernel<N, T>, pointer<const T>(args.rows),
+             pointer<const std::int32_t>(args.row_of), pointer<const float>(args.weights), pointer<T>(args.y), tokens,
+             hidden, static_cast<int>(args.row_of.dim(1)));
+    });
+  });
+}
+
+void sum_rows_backward(Stream stream, const SumRowsBackward& args) {
+  const Index pairs = args.row_of.numel(), hidden = args.dy.dim(1);
+  if (args.d_weights) {
+    launch({stream, ceil_div(pairs, kThreads), kThreads}, clear_dropped_kernel,
+           pointer<const std::int32_t>(args.row_of), pairs, pointer<float>(args.d_weights));
+  }
+  dispatch_element(args.dy.dtype(), [&]<class T>() {
+    const SumBackward<T> all{.dy = pointer<const T>(args.dy),
+                             .rows = pointer<const T>(args.rows),
+                             .pair_of = pointer<const std::int32_t>(args.pair_of),
+                             .weights = pointer<const float>(args.weights),
+                             .d_rows = pointer<T>(args.d_rows),
+                             .d_weights = pointer<float>(args.d_weights),
+                             .count = args.pair_of.numel(),
+                             .hidden = hidden,
+                             .top_k = args.row_of.dim(1),
+                             .unused = args.unused};
+    with_width<T>(hidden, are_aligned({args.dy.raw(), args.rows.raw(), args.d_rows.raw()}),
+                  [&]<int N>() { launch(rows_launch(stream, all.count), sum_rows_backward_kernel<N, T>, all); });
+  });
+}
+
+}  // namespace megalith::ops::cuda
