@@ -2,17 +2,19 @@
 // of its own, because it replaces operator new.
 #include <cstdio>
 
-#include "tests/ops/small_step.h"
+#include "tests/ops/small_moe_step.h"
 #include "tests/support/count_allocations.h"
 
 int main() {
   using namespace megalith;
   const ops::SmallModel model;
+  const ops::SmallMoe moe;
   Recording recording;
   recording.begin_phase();
   {
     Exec recorder(Device::cpu, recording);
     ops::small_step(recorder, model);
+    ops::small_moe_step(recorder, moe);
   }
   const MemoryPlan plan = make_plan(recording);
   const Buffer scratch(plan.scratch_bytes);
@@ -22,6 +24,7 @@ int main() {
     const testing::CountAllocations counter;
     ex.begin(plan.phases[0], nullptr, scratch.data());
     ops::small_step(ex, model);
+    ops::small_moe_step(ex, moe);
     ex.end();
     if (time > 0) allocations += counter.count();
   }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/router_losses.h"
 #include "megalith/ops/rows.h"
 
@@ -268,6 +269,44 @@ TEST_P(DeviceOps, Rows) {
     expect_same(values, "d_rows in place, unused rows left");
     expect_close(d_weights, "d_weights", 1e-5);
     t().release();
+  }
+}
+
+TEST_P(DeviceOps, GroupedProducts) {
+  using Groups = std::vector<Index>;
+  struct Widths {
+    Index n, k;
+  };
+  // Uniform, Zipf, zeros first, middle and last, all in one, none, odd rows that leave others unaligned.
+  for (const Groups& sizes : {Groups{64, 64, 64, 64}, Groups{400, 200, 133, 100, 80, 66, 57, 50}, Groups{0, 0, 70, 33},
+                              Groups{60, 0, 0, 9, 2}, Groups{40, 3, 0}, Groups{0, 0, 300, 0}, Groups{0, 0, 0},
+                              Groups{1, 0, 1, 1, 2, 0, 1}, Groups{17}}) {
+    for (const auto [n, k] : {Widths{64, 128}, Widths{40, 24}, Widths{13, 7}, Widths{1, 9}, Widths{5, 0}}) {
+      Index rows = 5;  // unused ones
+      for (const Index size : sizes) rows += size;
+      SCOPED_TRACE(::testing::Message() << sizes.size() << " groups of " << rows << " rows, " << n << " x " << k);
+      const auto groups = static_cast<Index>(sizes.size());
+      const Twin x = t().in({rows, k}, 1), dy = t().in({rows, n}, 2), w = t().in({groups, n, k}, 3, 0.3);
+      const Twin y = t().out({rows, n}), dx = t().out({rows, k}), sum = t().in_f32({groups, n, k}, 4),
+                 dw = t().out_f32({groups, n, k}), narrow = t().out({groups, n, k});
+      t().run([&](Exec& ex) {
+        grouped_matmul(ex, {.x = x.on(ex), .w = w.on(ex), .y = y.on(ex), .sizes = {sizes}});
+        grouped_matmul_input_grad(ex, {.dy = dy.on(ex), .w = w.on(ex), .dx = dx.on(ex), .sizes = {sizes}});
+        GroupedWeightGrad grad{.dy = dy.on(ex), .x = x.on(ex), .dw = sum.on(ex), .sizes = {sizes}};
+        grouped_matmul_weight_grad(ex, grad);
+        grad.write = Write::overwrite;
+        grad.dw = dw.on(ex);
+        grouped_matmul_weight_grad(ex, grad);
+        grad.dw = narrow.on(ex);
+        grouped_matmul_weight_grad(ex, grad);
+      });
+      expect_same(y, "y; unused rows stay");
+      expect_same(dx, "dx; unused rows stay");
+      expect_close(sum, "dw, accumulated", 5e-6);
+      expect_close(dw, "dw", 5e-6);
+      expect_same(narrow, "dw in the dtype of the operands");
+      t().release();
+    }
   }
 }
 

@@ -1,7 +1,7 @@
 #include "megalith/runtime/memory_plan.h"
 
 #include "tests/ops/op_test.h"
-#include "tests/ops/small_step.h"
+#include "tests/ops/small_moe_step.h"
 
 namespace megalith::ops {
 namespace {
@@ -31,6 +31,32 @@ TEST(OpsRecording, PlannedRunEqualsUnplannedRun) {
   EXPECT_EQ(values_of(model.qkv_weight), values_of(again.qkv_weight));
   EXPECT_EQ(values_of(model.squares), values_of(again.squares));
   EXPECT_GT(values_of(model.loss_sum)[0], 0);
+}
+
+TEST(OpsRecording, PlannedMixtureOfExpertsEqualsUnplannedOne) {
+  Recording recording;
+  recording.begin_phase();
+  const SmallMoe model, again;
+  {
+    Exec recorder(Device::cpu, recording);
+    small_moe_step(recorder, model);
+  }
+  const MemoryPlan plan = make_plan(recording);
+  const Buffer scratch(plan.scratch_bytes);
+  Exec planned;
+  planned.poison_new_tensors();
+  planned.begin(plan.phases[0], nullptr, scratch.data());
+  small_moe_step(planned, model);
+  planned.end();
+  Exec unplanned;
+  small_moe_step(unplanned, again);
+  EXPECT_EQ(values_of(model.loss), values_of(again.loss));
+  EXPECT_EQ(values_of(model.up_grad), values_of(again.up_grad));
+  EXPECT_EQ(values_of(model.gamma_grad), values_of(again.gamma_grad));
+  EXPECT_EQ(values_of(model.d_logits), values_of(again.d_logits));
+  EXPECT_EQ(values_of(model.d_hidden), values_of(again.d_hidden));
+  EXPECT_GT(values_of(model.loss)[0], 0);
+  EXPECT_NE(values_of(model.d_hidden), Values(kTokens * kHidden, 0.0));
 }
 
 TEST(OpsRecording, ChecksShapesWhileRecording) {

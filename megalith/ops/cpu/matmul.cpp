@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "megalith/ops/cpu/elementwise.h"
+#include "megalith/ops/cpu/grouped_matmul.h"
 #include "megalith/ops/cpu/parallel.h"
 
 namespace megalith::ops::cpu {
@@ -30,6 +31,12 @@ Operand<T> operand(const Tensor& x, Transpose transpose) {
   return transpose == Transpose::yes ? Operand<T>{x.data<T>(), 1, x.dim(1)} : Operand<T>{x.data<T>(), x.dim(1), 1};
 }
 
+/// The factor on what stands in c, where that is what the sums are made in.
+template <class A>
+A beta_of(const Matmul& args) {
+  return args.c.dtype() == dtype_of<A> && args.write == Write::accumulate ? A{1} : A{0};
+}
+
 Index depth_of(const Matmul& args) { return args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1); }
 
 /// A block of c.
@@ -37,12 +44,24 @@ struct OutputBlock {
   Index row, rows, column, columns;
 };
 
-/// Calls body(block) for the blocks of c, by one thread each.
-template <class Body>
-void for_blocks(Index m, Index n, Index k, const Body& body) {
+// A product falls into pieces, which one thread each computes. Who takes them says a `share`: it is called as
+// share(pieces, elements, piece), where piece(i) for i in [0, pieces) is the work and `elements` its size as for
+// parallel_for().
+
+/// The team takes the pieces of one product.
+struct AmongTeam {
+  template <class Piece>
+  void operator()(Index pieces, Index elements, const Piece& piece) const {
+    parallel_for(pieces, elements, piece);
+  }
+};
+
+/// Calls body(block) for the blocks of c.
+template <class Share, class Body>
+void for_blocks(Index m, Index n, Index k, const Share& share, const Body& body) {
   const BlockShape shape = block_shape(m, n, k);
   const Index down = ceil_div(m, shape.rows), across = ceil_div(n, shape.columns);
-  parallel_for(down * across, m * n * k / 16, [&](Index i) {
+  share(down * across, m * n * k / 16, [&](Index i) {
     const Index row = i % down * shape.rows, column = i / down * shape.columns;
     body(OutputBlock{row, std::min(shape.rows, m - row), column, std::min(shape.columns, n - column)});
   });
@@ -51,8 +70,8 @@ void for_blocks(Index m, Index n, Index k, const Body& body) {
 /// With one row or column oneDNN's bits depend on threads, and its speed is no better: c, a vector, is the matrix (or
 /// its transpose) times the other operand. Its sums go to `c` where there is one, else to a buffer; then finish(sums,
 /// begin, count) is called for every piece.
-template <class T, class Finish>
-void matrix_vector(const Matmul& args, Arithmetic<T>* c, Arithmetic<T> beta, const Finish& finish) {
+template <class T, class Share, class Finish>
+void matrix_vector(const Matmul& args, Arithmetic<T>* c, const Share& share, const Finish& finish) {
   using A = Arithmetic<T>;
   constexpr Index kOutputs = 256;
   const GemmKernels<T>& gemm = kernels<T>().gemm;
@@ -61,13 +80,15 @@ void matrix_vector(const Matmul& args, Arithmetic<T>* c, Arithmetic<T> beta, con
   const bool rows = one_row == ((one_row ? args.transpose_b : args.transpose_a) == Transpose::yes);
   const Index outputs = args.c.numel(), k = vector.numel();
   const T *m = matrix.data<T>(), *x = vector.data<T>();
-  parallel_pieces(outputs, kOutputs, outputs * k, [&](Index begin, Index count) {
+  const A beta = beta_of<A>(args);
+  share(ceil_div(outputs, kOutputs), outputs * k, [&](Index i) {
+    const Index begin = i * kOutputs, count = std::min(kOutputs, outputs - begin);
     A buffer[kOutputs];
     A* y = c == nullptr ? buffer : c + begin;
     if (rows) {  // outputs are the rows of the matrix in memory times the vector
-      for (Index i = 0; i < count; ++i) {
-        const A sum = gemm.dot(m + (begin + i) * k, x, k);
-        y[i] = beta == A{0} ? sum : y[i] + sum;
+      for (Index j = 0; j < count; ++j) {
+        const A sum = gemm.dot(m + (begin + j) * k, x, k);
+        y[j] = beta == A{0} ? sum : y[j] + sum;
       }
     } else {
       gemm.weighted_row_sum(x, m + begin, outputs, k, count, y, beta);
@@ -97,15 +118,16 @@ BlockShape block_shape(Index m, Index n, Index k) {
 
 namespace {
 
-/// f64 and f32: c = beta c + op(a) op(b), M, N > 0.
-template <class T>
-void product(const Matmul& args, T beta) {
+/// f64 and f32, all but the bias. M, N > 0.
+template <class T, class Share>
+void product_wide(const Matmul& args, const Share& share) {
   const Index m = args.c.dim(0), n = args.c.dim(1), k = depth_of(args);
-  if (k == 0) return beta == T{0} ? fill<T>(args.c, 0) : void();
+  const T beta = beta_of<T>(args);
+  if (k == 0) return beta == T{0} ? share(1, 1, [&](Index) { fill<T>(args.c, 0); }) : void();
   T* c = args.c.data<T>();
-  if (m == 1 || n == 1) return matrix_vector<T>(args, c, beta, [](T*, Index, Index) {});
+  if (m == 1 || n == 1) return matrix_vector<T>(args, c, share, [](T*, Index, Index) {});
   const Operand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
-  for_blocks(m, n, k, [&](const OutputBlock& block) {
+  for_blocks(m, n, k, share, [&](const OutputBlock& block) {
     run_product(Product<T>{.m = block.rows,
                            .n = block.columns,
                            .k = k,
@@ -173,22 +195,22 @@ void sum_block(const OutputBlock& block, Index k, Operand<T> a, Operand<T> b, fl
 
 /// The sums of every block of op(a) op(b), given to finish(sums, row, column, count) as parts of rows that it may
 /// change; those of an f32 c are c's own memory, to which Write::accumulate has added them. M, N > 0.
-template <class T, class Finish>
-void product_16(const Matmul& args, const Finish& finish) {
+template <class T, class Share, class Finish>
+void product_16(const Matmul& args, const Share& share, const Finish& finish) {
   const Index m = args.c.dim(0), n = args.c.dim(1), k = depth_of(args);
   float* const c = args.c.dtype() == DType::f32 ? args.c.data<float>() : nullptr;
-  const float beta = c != nullptr && args.write == Write::accumulate ? 1.0f : 0.0f;
+  const float beta = beta_of<float>(args);
   if (m == 1) {
-    return matrix_vector<T>(args, c, beta,
+    return matrix_vector<T>(args, c, share,
                             [&](float* sums, Index begin, Index count) { finish(sums, 0, begin, count); });
   }
   if (n == 1) {
-    return matrix_vector<T>(args, c, beta, [&](float* sums, Index begin, Index count) {
+    return matrix_vector<T>(args, c, share, [&](float* sums, Index begin, Index count) {
       for (Index i = 0; i < count; ++i) finish(sums + i, begin + i, 0, 1);
     });
   }
   const Operand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
-  for_blocks(m, n, k, [&](const OutputBlock& block) {
+  for_blocks(m, n, k, share, [&](const OutputBlock& block) {
     alignas(64) float buffer[kMaxRows * kMaxColumns];
     float* const sums = c == nullptr ? buffer : c + block.row * n + block.column;
     const Index stride = c == nullptr ? kMaxColumns : n;
@@ -205,15 +227,15 @@ void add_widened(float* x, const T* y, Index count) {
   kernels<float>().elementwise.add(x, wide, x, count);
 }
 
-template <class T>
-void product(const Matmul& args) {
+/// All but the bias of f64 and f32. M, N > 0.
+template <class T, class Share>
+void product(const Matmul& args, const Share& share) {
   if constexpr (std::is_same_v<T, Arithmetic<T>>) {
-    product<T>(args, args.write == Write::accumulate ? T{1} : T{0});
-    if (args.bias) add_bias<T>(args.c, args.bias);
+    product_wide<T>(args, share);
   } else {
     const T* bias = args.bias ? args.bias.data<T>() : nullptr;
     T* const c = args.c.dtype() == DType::f32 ? nullptr : args.c.data<T>();
-    product_16<T>(args, [&, n = args.c.dim(1)](float* sums, Index row, Index column, Index count) {
+    product_16<T>(args, share, [&, n = args.c.dim(1)](float* sums, Index row, Index column, Index count) {
       if (bias != nullptr) add_widened(sums, bias + column, count);
       if (c == nullptr) return;
       T* const to = c + row * n + column;
@@ -227,7 +249,33 @@ void product(const Matmul& args) {
 
 template <class T>
 void matmul(const Matmul& args) {
-  if (args.c.numel() > 0) product<T>(args);
+  if (args.c.numel() == 0) return;
+  product<T>(args, AmongTeam{});
+  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+    if (args.bias) add_bias<T>(args.c, args.bias);
+  }
+}
+
+/// The pieces of all products are tasks of one loop, so that a team shares few large groups as well as many small ones,
+/// and waits once.
+template <class T>
+void grouped_matmul(const GroupedProduct& products) {
+  const Index groups = products.weights.dim(0);
+  Index first_row[kMaxGroups + 1] = {}, first_piece[kMaxGroups + 1] = {}, elements = 0;
+  for (Index g = 0; g < groups; ++g) {
+    first_row[g + 1] = first_row[g] + products.size(g);
+    first_piece[g + 1] = first_piece[g];
+    const Matmul one = products.of(g, first_row[g]);
+    if (!products.has_work(g) || one.c.numel() == 0) continue;
+    product<T>(one, [&](Index pieces, Index of_group, const auto&) {
+      first_piece[g + 1] += pieces;
+      elements += of_group;
+    });
+  }
+  parallel_for(first_piece[groups], elements, [&](Index i) {
+    const Index g = std::upper_bound(first_piece, first_piece + groups + 1, i) - first_piece - 1;
+    product<T>(products.of(g, first_row[g]), [&](Index, Index, const auto& piece) { piece(i - first_piece[g]); });
+  });
 }
 
 template <class T>
@@ -239,7 +287,7 @@ void matmul_gelu(const MatmulGelu& args) {
     bias_gelu<T>({args.z, args.bias, args.y});
   } else {
     T *z = args.z.data<T>(), *y = args.y.data<T>();
-    product_16<T>(whole, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
+    product_16<T>(whole, AmongTeam{}, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
       float bias[kMaxColumns], gelu[kMaxColumns];
       kernels<T>().elementwise.widen(args.bias.data<T>() + column, bias, count);
       kernels<float>().elementwise.bias_gelu(sums, bias, gelu, count);
@@ -259,7 +307,7 @@ void matmul_gelu_backward(const MatmulGeluBackward& args, const Tensor& parts) {
   } else {
     const T* z = args.z.data<T>();
     T* dz = args.dz.data<T>();
-    product_16<T>(whole, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
+    product_16<T>(whole, AmongTeam{}, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
       float wide_z[kMaxColumns];
       kernels<T>().elementwise.widen(z + row * n + column, wide_z, count);
       kernels<float>().elementwise.gelu_backward(wide_z, sums, sums, count);
@@ -269,9 +317,10 @@ void matmul_gelu_backward(const MatmulGeluBackward& args, const Tensor& parts) {
   bias_backward<T>(args.dz, args.bias_grad, parts);
 }
 
-#define MEGALITH_INSTANTIATE(T)                         \
-  template void matmul<T>(const Matmul& args);          \
-  template void matmul_gelu<T>(const MatmulGelu& args); \
+#define MEGALITH_INSTANTIATE(T)                                    \
+  template void matmul<T>(const Matmul& args);                     \
+  template void grouped_matmul<T>(const GroupedProduct& products); \
+  template void matmul_gelu<T>(const MatmulGelu& args);            \
   template void matmul_gelu_backward<T>(const MatmulGeluBackward& args, const Tensor& parts)
 MEGALITH_INSTANTIATE(float);
 MEGALITH_INSTANTIATE(double);

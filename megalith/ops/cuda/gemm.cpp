@@ -8,6 +8,7 @@
 #include "megalith/ops/cuda/elementwise.h"
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gemm_library.h"
+#include "megalith/ops/cuda/grouped_matmul.h"
 
 namespace megalith::ops::cuda {
 namespace {
@@ -23,30 +24,38 @@ int margin_of(Exec& ex, SmMargin margin) {
   return margin == SmMargin::communication ? ex.backend<GemmLibrary>().sm_margin() : 0;
 }
 
+/// Without an epilogue.
+GemmProblem problem_of(Exec& ex, const Matmul& args) {
+  return {.m = args.c.dim(0),
+          .n = args.c.dim(1),
+          .k = args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1),
+          .in = args.a.dtype(),
+          .out = args.c.dtype(),
+          .transpose_a = args.transpose_a,
+          .transpose_b = args.transpose_b,
+          .write = args.write,
+          .epilogue = GemmEpilogue::none,
+          .sm_margin = margin_of(ex, args.sm_margin),
+          .alignment = common_alignment({args.a.raw(), args.b.raw(), args.c.raw()})};
+}
+
 /// The product with an epilogue that uses the vector and the activation; false when the library has none.
 bool run(Exec& ex, Stream stream, const Matmul& args, GemmEpilogue epilogue, void* vector, void* activation = nullptr) {
-  auto& library = ex.backend<GemmLibrary>();
-  const GemmProblem problem{
-      .m = args.c.dim(0),
-      .n = args.c.dim(1),
-      .k = args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1),
-      .in = args.a.dtype(),
-      .out = args.c.dtype(),
-      .transpose_a = args.transpose_a,
-      .transpose_b = args.transpose_b,
-      .write = args.write,
-      .epilogue = epilogue,
-      .sm_margin = margin_of(ex, args.sm_margin),
-      .alignment = common_alignment({args.a.raw(), args.b.raw(), args.c.raw(), vector, activation})};
-  return library.run(
+  GemmProblem problem = problem_of(ex, args);
+  problem.epilogue = epilogue;
+  problem.alignment = common_alignment({args.a.raw(), args.b.raw(), args.c.raw(), vector, activation});
+  return ex.backend<GemmLibrary>().run(
       stream, problem,
       {.a = args.a.raw(), .b = args.b.raw(), .c = args.c.raw(), .vector = vector, .activation = activation});
 }
 
-void run_plain(Exec& ex, Stream stream, const Matmul& args) {
-  if (run(ex, stream, args, GemmEpilogue::none, nullptr)) return;
+[[noreturn]] void throw_no_kernel(const Matmul& args) {
   throw BackendError(str("[matmul] a ", args.a.shape(), ", b ", args.b.shape(), ", c ", args.c.shape(), " ",
                          name_of(args.c.dtype()), ": cuBLASLt has no kernel for it"));
+}
+
+void run_plain(Exec& ex, Stream stream, const Matmul& args) {
+  if (!run(ex, stream, args, GemmEpilogue::none, nullptr)) throw_no_kernel(args);
 }
 
 /// In cuBLASLt's epilogues tanh is an approximation: errors of 2e-5 (seen on an H200), which 16 bits do not show.
@@ -72,6 +81,23 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
   // A pass of its own: cuBLASLt's epilogue for these sums makes the product 1.2 to 1.5 times slower (32768 x 2304 x 768
   // on an H200: 250 us against 166 + 49).
   if (args.bias_grad) bias_backward(stream, args.a, args.bias_grad, parts);
+}
+
+// In the Exec's one stream: cuBLASLt's workspace serves one alone, and a run has few streams (tensor/stream_budget.h).
+void grouped_matmul(Exec& ex, Stream stream, const GroupedProduct& products) {
+  auto& library = ex.backend<GemmLibrary>();
+  Index first_row = 0;
+  for (Index g = 0; g < products.weights.dim(0); first_row += products.size(g), ++g) {
+    if (!products.has_work(g)) continue;
+    const Matmul one = products.of(g, first_row);
+    const GemmProblem problem = problem_of(ex, one);
+    if (one.c.numel() == 0) continue;
+    if (problem.k == 0) {
+      if (one.write == Write::overwrite) fill(stream, one.c, 0);
+    } else if (!library.run_passing(stream, problem, {.a = one.a.raw(), .b = one.b.raw(), .c = one.c.raw()})) {
+      throw_no_kernel(one);
+    }
+  }
 }
 
 void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args) {

@@ -29,6 +29,8 @@ constexpr float kHopeless = 1.1f;
 /// What must be won to leave the library's first choice. A GPU at its power limit varies by percents from one
 /// measurement to the next, and what wins by less alone may take more power, which a training step lacks.
 constexpr float kMinGain = 0.07f;
+/// Problems of passing shapes that are kept: a few KiB of host memory each.
+constexpr std::size_t kMaxPassing = 4096;
 
 void check(cublasStatus_t status, std::source_location where = std::source_location::current()) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -223,11 +225,20 @@ GemmLibrary::GemmLibrary(Exec& ex) : ex_(ex), workspace_(kGemmWorkspaceBytes, ex
 
 GemmLibrary::~GemmLibrary() {
   prepared_.clear();
+  passing_.clear();
   cublasLtDestroy(handle_);
 }
 
 bool GemmLibrary::run(Stream stream, const GemmProblem& problem, const GemmOperands& operands) {
-  const Prepared& prepared = prepare(problem);
+  return run(stream, prepare(problem), operands);
+}
+
+bool GemmLibrary::run_passing(Stream stream, const GemmProblem& problem, const GemmOperands& operands) {
+  if (passing_.size() >= kMaxPassing) passing_.clear();
+  return run(stream, prepare_in(passing_, problem), operands);
+}
+
+bool GemmLibrary::run(Stream stream, const Prepared& prepared, const GemmOperands& operands) const {
   if (prepared.offered.empty()) return false;
   prepared.point_at(operands);
   check(launch(stream, prepared, operands, prepared.offered[prepared.chosen].native));
@@ -272,15 +283,15 @@ void GemmLibrary::choose(Prepared& prepared, const GemmProblem& problem) const {
   prepared.chosen = entry == table_.products.end() ? 0 : prepared.find(entry->second).value_or(0);
 }
 
-GemmLibrary::Prepared& GemmLibrary::prepare(const GemmProblem& problem) {
-  const auto found = prepared_.find(problem);
-  if (found != prepared_.end()) return *found->second;
+GemmLibrary::Prepared& GemmLibrary::prepare_in(PreparedProblems& problems, const GemmProblem& problem) {
+  const auto found = problems.find(problem);
+  if (found != problems.end()) return *found->second;
   std::optional<int> multiprocessors;
   if (problem.sm_margin > 0) multiprocessors = std::max(1, multiprocessors_ - problem.sm_margin);
   auto prepared = std::make_unique<Prepared>(problem, multiprocessors);
   list(*prepared, problem);
   choose(*prepared, problem);
-  return *prepared_.emplace(problem, std::move(prepared)).first->second;
+  return *problems.emplace(problem, std::move(prepared)).first->second;
 }
 
 void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem) const {

@@ -32,6 +32,9 @@ class GemmLibrary final : public GemmChooser {
   int sm_margin() const { return sm_margin_; }
   /// Runs the product; false when the library has no algorithm for it.
   bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
+  /// The same for a problem whose shape follows from a step's routing: it is neither timed nor agreed on, runs by the
+  /// library's first choice and is in no table.
+  bool run_passing(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
 
   GemmTable current() const override;
   bool offers(const GemmProblem& problem, const GemmAlgorithm& algorithm) override;
@@ -40,7 +43,10 @@ class GemmLibrary final : public GemmChooser {
 
  private:
   struct Prepared;
-  Prepared& prepare(const GemmProblem& problem);
+  using PreparedProblems = std::map<GemmProblem, std::unique_ptr<Prepared>>;
+  Prepared& prepare(const GemmProblem& problem) { return prepare_in(prepared_, problem); }
+  Prepared& prepare_in(PreparedProblems& problems, const GemmProblem& problem);
+  bool run(Stream stream, const Prepared& prepared, const GemmOperands& operands) const;
   /// Asks the library what it has for the problem, its own first choice first.
   void list(Prepared& prepared, const GemmProblem& problem) const;
   void choose(Prepared& prepared, const GemmProblem& problem) const;
@@ -55,7 +61,7 @@ class GemmLibrary final : public GemmChooser {
   int multiprocessors_ = 0, sm_margin_ = 0;
   Index cache_bytes_ = 0;
   GemmTable table_;
-  std::map<GemmProblem, std::unique_ptr<Prepared>> prepared_;
+  PreparedProblems prepared_, passing_;
 };
 
 }  // namespace megalith::ops::cuda

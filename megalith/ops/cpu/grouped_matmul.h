@@ -1,0 +1,10 @@
+#pragma once
+#include "megalith/ops/grouped_matmul.h"
+
+namespace megalith::ops::cpu {
+
+/// In matmul.cpp, whose pieces it is made of.
+template <class T>
+void grouped_matmul(const GroupedProduct& products);
+
+}  // namespace megalith::ops::cpu

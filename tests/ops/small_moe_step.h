@@ -1,0 +1,114 @@
+#pragma once
+#include <algorithm>
+#include <array>
+
+#include "megalith/ops/embedding.h"
+#include "megalith/ops/grouped_matmul.h"
+#include "megalith/ops/rope.h"
+#include "megalith/ops/router_losses.h"
+#include "megalith/ops/rows.h"
+#include "megalith/ops/swiglu.h"
+
+#include "tests/ops/small_step.h"
+
+namespace megalith::ops {
+
+inline constexpr Index kExperts = 4, kTopK = 2, kFfn = 6, kRows = kTokens * kTopK;
+
+/// What lives outside the plan.
+struct SmallMoe {
+  Exec memory;
+  Tensor ids = memory.tensor({kTokens}, DType::i32), table = memory.tensor({kVocab, kHidden}, DType::f32);
+  Tensor gamma = memory.tensor({kHidden}, DType::f32), gamma_grad = memory.tensor({kHidden}, DType::f32);
+  Tensor gate = memory.tensor({kExperts, kHidden}, DType::f32), bias = memory.tensor({kExperts}, DType::f32);
+  Tensor up = memory.tensor({kExperts, 2 * kFfn, kHidden}, DType::f32),
+         up_grad = memory.tensor({kExperts, 2 * kFfn, kHidden}, DType::f32),
+         down = memory.tensor({kExperts, kHidden, kFfn}, DType::f32);
+  Tensor angles = memory.tensor({kSeqLen, 2, 2}, DType::f32),
+         state = memory.tensor({Index{sizeof(StepState)}}, DType::u8);
+  Tensor loss = memory.tensor({1}, DType::f64), d_logits = memory.tensor({kTokens, kExperts}, DType::f32),
+         d_hidden = memory.tensor({kTokens, kHidden}, DType::f32);
+  /// Any that sum up to the rows: a run would copy them from the device.
+  std::array<Index, kExperts> sizes{6, 5, 5, 4};
+
+  SmallMoe() {
+    for (Index t = 0; t < kTokens; ++t) ids.data<std::int32_t>()[t] = static_cast<std::int32_t>(t * 5 % kVocab);
+    for (const Tensor& tensor : {table, gamma, gate, bias, up, down}) {
+      float* data = tensor.data<float>();
+      for (Index i = 0; i < tensor.numel(); ++i) data[i] = static_cast<float>(i * 37 % 101 - 50) / 64;
+    }
+    for (const Tensor& zero : {gamma_grad, up_grad, loss}) fill(memory, zero, 0);
+    const StepState step{.step = 1};
+    std::memcpy(state.raw(), &step, sizeof step);
+    rope_table(memory, {.head_dim = 4}, angles);
+  }
+};
+
+/// A forward and backward pass of a mixture of experts that uses every op of one.
+inline void small_moe_step(Exec& ex, const SmallMoe& moe) {
+  const auto f32 = [&](const Shape& shape) { return ex.tensor(shape, DType::f32); };
+  const auto i32 = [&](const Shape& shape) { return ex.tensor(shape, DType::i32); };
+  const auto i64 = [&](const Shape& shape) { return ex.tensor(shape, DType::i64); };
+  const Tensor x = f32({kTokens, kHidden}), y = f32({kTokens, kHidden}), rstd = f32({kTokens});
+  embedding_forward(ex, {.ids = moe.ids, .table = moe.table, .y = x, .first_id = 0, .vocab_size = kVocab});
+  rope(ex, {.qkv = x, .table = moe.angles, .num_heads = 1, .num_kv_heads = 1, .seq_len = kSeqLen});
+  rms_norm_forward(ex, {.x = x, .gamma = moe.gamma, .y = y, .rstd = rstd});
+  const RouterRules rules{.top_k = kTopK, .normalize = NormalizeTopK::yes, .num_groups = 2, .group_top_k = 2};
+  const Tensor logits = f32({kTokens, kExperts}), p = f32({kTokens, kExperts}), experts = i32({kTokens, kTopK}),
+               weights = f32({kTokens, kTopK}), counts = i64({1, kExperts}), sums = f32({1, kExperts});
+  matmul(ex, {.a = y, .b = moe.gate, .c = logits, .transpose_b = Transpose::yes});
+  router_forward(ex, {.logits = logits,
+                      .bias = moe.bias,
+                      .probabilities = p,
+                      .experts = experts,
+                      .weights = weights,
+                      .counts = counts,
+                      .rules = rules});
+  sum_probabilities(ex, {.probabilities = p, .sums = sums});
+  load_loss(ex, {.counts = counts, .sums = sums, .loss = moe.loss, .factors = {}});
+  z_loss(ex, {.logits = logits, .loss = moe.loss});
+  const Tensor of_expert = i64({kExperts}), offsets = i64({kExperts}), row_of = i32({kTokens, kTopK}),
+               pair_of = i32({kRows}), rows = f32({kRows, kHidden}), gate_up = f32({kRows, 2 * kFfn}),
+               activated = f32({kRows, kFfn}), out = f32({kRows, kHidden});
+  build_rows(ex, {.experts = experts, .counts = of_expert, .offsets = offsets, .row_of = row_of, .pair_of = pair_of});
+  permute_rows(ex, {.x = y, .pair_of = pair_of, .rows = rows, .top_k = kTopK});
+  const GroupSizes sizes{moe.sizes};
+  grouped_matmul(ex, {.x = rows, .w = moe.up, .y = gate_up, .sizes = sizes});
+  swiglu(ex, {.gate_up = gate_up, .y = activated});
+  grouped_matmul(ex, {.x = activated, .w = moe.down, .y = out, .sizes = sizes});
+  const Tensor sum = f32({kTokens, kHidden}), d_rows = f32({kRows, kHidden}), d_weights = f32({kTokens, kTopK});
+  sum_rows(ex, {.rows = out, .row_of = row_of, .weights = weights, .y = sum});
+  sum_rows_backward(ex, {.dy = sum,
+                         .rows = out,
+                         .row_of = row_of,
+                         .pair_of = pair_of,
+                         .weights = weights,
+                         .d_rows = d_rows,
+                         .d_weights = d_weights});
+  const Tensor d_activated = f32({kRows, kFfn}), d_p = f32({kTokens, kExperts});
+  grouped_matmul_input_grad(ex, {.dy = d_rows, .w = moe.down, .dx = d_activated, .sizes = sizes});
+  swiglu_backward(ex, {.gate_up = gate_up, .dy = d_activated, .dgate_up = gate_up});
+  grouped_matmul_weight_grad(ex, {.dy = gate_up, .x = rows, .dw = moe.up_grad, .sizes = sizes});
+  grouped_matmul_input_grad(ex, {.dy = gate_up, .w = moe.up, .dx = d_rows, .sizes = sizes});
+  const Tensor dy = f32({kTokens, kHidden});
+  sum_rows(ex, {.rows = d_rows, .row_of = row_of, .weights = {}, .y = dy});
+  load_loss_backward(
+      ex, {.counts = counts, .probabilities = p, .step_state = moe.state, .d_probabilities = d_p, .factors = {}});
+  router_backward(ex, {.logits = logits,
+                       .probabilities = p,
+                       .experts = experts,
+                       .d_weights = d_weights,
+                       .d_probabilities = d_p,
+                       .d_logits = moe.d_logits,
+                       .rules = rules});
+  z_loss_backward(ex, {.logits = logits, .step_state = moe.state, .d_logits = moe.d_logits});
+  rms_norm_backward(ex, {.dy = dy,
+                         .x = x,
+                         .gamma = moe.gamma,
+                         .rstd = rstd,
+                         .residual = {},
+                         .dx = moe.d_hidden,
+                         .gamma_grad = moe.gamma_grad});
+}
+
+}  // namespace megalith::ops
