@@ -65,7 +65,7 @@ struct RmsNormBackward {
   Tensor residual;            // in   [T, H] or undefined
   Tensor dx;                  // out  [T, H]
   Tensor gamma_grad;          // out, accumulated [H]
-  Tensor bias_grad = {};        // out, accumulated [H]; may be undefined
+  Tensor bias_grad = {};      // out, accumulated [H]; may be undefined
 };
 void rms_norm_backward(Exec& ex, const RmsNormBackward& args);
 

@@ -187,9 +187,14 @@ TEST_P(RmsNormTest, NamesTheArgumentThatDoesNotFit) {
             "[residual_rms_norm.dropout.probability] = 1: must be in [0, 1)");
   const auto backward_error = [&](const Tensor& residual, const Tensor& bias_grad) {
     return error_text([&] {
-      rms_norm_backward(
-          ex_,
-          {.dy = x, .x = x, .gamma = h, .rstd = t, .residual = residual, .dx = x, .gamma_grad = h, .bias_grad = bias_grad});
+      rms_norm_backward(ex_, {.dy = x,
+                              .x = x,
+                              .gamma = h,
+                              .rstd = t,
+                              .residual = residual,
+                              .dx = x,
+                              .gamma_grad = h,
+                              .bias_grad = bias_grad});
     });
   };
   EXPECT_EQ(backward_error(h, {}), "[rms_norm_backward.residual] shape = [4]: must be [3, 4]");
