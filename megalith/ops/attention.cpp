@@ -1,5 +1,7 @@
 #include "megalith/ops/attention.h"
 
+#include <algorithm>
+
 #include "megalith/base/build.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/attention.h"
@@ -11,6 +13,26 @@
 namespace megalith::ops {
 namespace {
 
+/// The rows of qkv: q of num_heads heads, k and v of num_kv_heads. Returns the size of a head.
+template <class Args>
+Index check_columns(const Args& args, Index width, std::string_view qkv) {
+  const Index kv_heads = kv_heads_of(args), parts = args.num_heads + 2 * kv_heads;
+  if (width % parts == 0 && width > 0) return width / parts;
+  if (kv_heads == args.num_heads) {
+    throw ShapeError(str("[", qkv, "] shape = ", args.qkv.shape(),
+                         ": columns must be 3 * num_heads * head_dim with num_heads = ", args.num_heads));
+  }
+  throw ShapeError(str("[", qkv, "] shape = ", args.qkv.shape(),
+                       ": columns must be (num_heads + 2 * num_kv_heads) * head_dim with num_heads, num_kv_heads = ",
+                       args.num_heads, ", ", kv_heads));
+}
+
+/// `what`: "op.lengths".
+template <class Args>
+void check_lengths(const Args& args, std::string_view what) {
+  if (args.lengths) expect_like(args.lengths, {args.batch}, DType::i32, what);
+}
+
 /// What forward and backward share. `op` is "attention" or "attention_backward", `qkv` that and ".qkv" (text is put
 /// together only for an error: ops allocate nothing). Returns the shape of `out`.
 template <class Args>
@@ -20,10 +42,11 @@ Shape check_heads(const Args& args, std::string_view op, std::string_view qkv) {
     throw ShapeError(str("[", op, "] batch, seq_len, num_heads = ", args.batch, ", ", args.seq_len, ", ",
                          args.num_heads, ": seq_len and num_heads must be at least 1, batch at least 0"));
   }
-  if (width % (3 * args.num_heads) != 0 || width == 0) {
-    throw ShapeError(str("[", qkv, "] shape = ", args.qkv.shape(),
-                         ": columns must be 3 * num_heads * head_dim with num_heads = ", args.num_heads));
+  if (args.num_kv_heads < 0 || args.num_heads % kv_heads_of(args) != 0) {
+    throw ShapeError(str("[", op, "] num_kv_heads = ", args.num_kv_heads, ": must divide num_heads = ", args.num_heads,
+                         " (0: as many)"));
   }
+  const Index head_dim = check_columns(args, width, qkv);
   expect_shape(args.qkv, {args.batch * args.seq_len, width}, qkv);
   if (args.dropout.probability > 0 &&
       (args.first_head < 0 || args.first_head + args.num_heads > args.num_global_heads)) {
@@ -35,7 +58,13 @@ Shape check_heads(const Args& args, std::string_view op, std::string_view qkv) {
     throw ShapeError(str("[", op, ".dropout.first_row] = ", args.dropout.first_row,
                          ": must be a multiple of seq_len = ", args.seq_len, ": attention is over whole samples"));
   }
-  return {tokens, width / 3};
+  return {tokens, args.num_heads * head_dim};
+}
+
+/// Those of the tensors whose padding the kernels overwrite by zeros before they read it (cuda/cudnn_attention.h).
+template <class Args>
+Tensor overwritten(const Args& args, const Tensor& tensor, cuda::AttentionKernels kernels) {
+  return args.lengths && kernels == cuda::AttentionKernels::library ? tensor : Tensor();
 }
 
 cuda::AttentionChoice guess(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
@@ -62,6 +91,7 @@ void attention_forward(Exec& ex, const AttentionForward& args) {
   expect_like(args.out, out, dtype, "attention.out");
   expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, statistics_dtype(dtype),
               "attention.log_sum_exp");
+  check_lengths(args, "attention.lengths");
   const cuda::AttentionChoice choice =
       ex.device() == Device::cpu ? cuda::AttentionChoice{.scratch_bytes = cpu::attention_forward_scratch_bytes(args)}
                                  : choice_for(ex, AttentionPass::forward, cuda::shape_of(args));
@@ -69,8 +99,8 @@ void attention_forward(Exec& ex, const AttentionForward& args) {
   run_float(
       ex,
       {.name = "attention",
-       .reads = {args.qkv, args.dropout.step_state},
-       .writes = {args.out, args.log_sum_exp},
+       .reads = {args.qkv, args.lengths, args.dropout.step_state},
+       .writes = {args.out, args.log_sum_exp, overwritten(args, args.qkv, choice.kernels)},
        .scratch = scratch},
       dtype, [args, scratch]<class T>() { cpu::attention_forward<T>(args, scratch); },
       [args, scratch, kernels = choice.kernels](auto& exec, auto stream) {
@@ -87,6 +117,7 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
   expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, statistics_dtype(dtype),
               "attention_backward.log_sum_exp");
   expect_like(args.dqkv, args.qkv.shape(), dtype, "attention_backward.dqkv");
+  check_lengths(args, "attention_backward.lengths");
   const cuda::AttentionChoice choice =
       ex.device() == Device::cpu ? cuda::AttentionChoice{.scratch_bytes = cpu::attention_backward_scratch_bytes(args)}
                                  : choice_for(ex, AttentionPass::backward, cuda::shape_of(args));
@@ -94,8 +125,8 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
   run_float(
       ex,
       {.name = "attention_backward",
-       .reads = {args.dout, args.qkv, args.out, args.log_sum_exp, args.dropout.step_state},
-       .writes = {args.dqkv},
+       .reads = {args.dout, args.qkv, args.out, args.log_sum_exp, args.lengths, args.dropout.step_state},
+       .writes = {args.dqkv, overwritten(args, args.qkv, choice.kernels), overwritten(args, args.dout, choice.kernels)},
        .scratch = scratch},
       dtype, [args, scratch]<class T>() { cpu::attention_backward<T>(args, scratch); },
       [args, scratch, kernels = choice.kernels](auto& exec, auto stream) {
@@ -112,7 +143,8 @@ AttentionBuild attention_build() {
 
 bool is_for_attention_library(const AttentionShape& shape, const AttentionBuild& build) {
   return (build.has_cudnn || !build.has_cuda) && (shape.dtype == DType::bf16 || shape.dtype == DType::f16) &&
-         shape.dropout == 0 && shape.seq_len > 1 && shape.head_dim % 8 == 0 && shape.head_dim <= kMaxHeadDimOnGpu;
+         shape.dropout == 0 && shape.seq_len > 1 && shape.head_dim % 8 == 0 && shape.head_dim <= kMaxHeadDimOnGpu &&
+         (num_library_calls(shape) == 1 || shape.num_heads * shape.seq_len % 4 == 0);
 }
 
 AttentionWay attention_way(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
@@ -135,9 +167,15 @@ AttentionWay attention_way(AttentionPass pass, const AttentionShape& shape, Dete
   return way;
 }
 
+Index num_library_calls(const AttentionShape& shape) {
+  const Index groups = kv_heads_of(shape);
+  return groups == shape.num_heads || groups == 1 ? 1 : std::max(Index{1}, shape.batch);
+}
+
 Index deterministic_attention_bytes(const AttentionShape& shape, const AttentionBuild& build) {
+  if (!is_for_attention_library(shape, build)) return 0;
   const Index keys = round_up(shape.seq_len, 128);
-  return is_for_attention_library(shape, build) ? 2 * shape.batch * shape.num_heads * keys * keys : 0;
+  return 2 * (shape.batch * shape.num_heads / num_library_calls(shape)) * keys * keys;
 }
 
 }  // namespace megalith::ops

@@ -8,38 +8,65 @@ namespace megalith::ops {
 /// D that a head may have on a GPU: the widest tile of our own kernels, and of the library's.
 inline constexpr Index kMaxHeadDimOnGpu = 256;
 
-/// Causal self-attention over the heads of this rank: softmax(Q K^T / sqrt(D)) V with dropout on the probabilities.
-///   qkv [B*S, A*3*D]: per token, per head: q, k, v of D each; out [B*S, A*D]; log_sum_exp [B, A, S] (f64 for f64
-///   tensors, else f32), which backward reads instead of the S x S probabilities: those are never stored for a whole
-///   head at once.
+/// Which keys a query attends to, of those within its sample's length: itself and those before it, or all.
+enum class AttentionMask : std::uint8_t { causal, full };
+
+/// Self-attention over the heads of this rank: softmax(Q K^T / sqrt(D)) V with dropout on the probabilities.
+///   qkv [B*S, (A + 2G)*D]: per token, per group: q of each of its A/G heads, then the k and the v that they share, of
+///   D each; so with G = A per head: q, k, v. out [B*S, A*D]; log_sum_exp [B, A, S] (f64 for f64 tensors, else f32),
+///   which backward reads instead of the S x S probabilities: those are never stored for a whole head at once.
+/// Lengths: token i of sample b is padding where i >= lengths[b]. Padding is attended to by no token. Its rows of out
+/// and dqkv and its log_sum_exp are 0, whatever stands in qkv and dout, NaN included; those rows of qkv and dout may be
+/// overwritten (by zeros, which cuDNN needs there). A length below 0 counts as 0, one above S as S; at 0 the whole
+/// sample is padding. The host never reads a length, so a graph that was captured stays valid for other lengths.
 /// Dropout's global element of (sample b, local head a, query i, key j) is
 ///   (((state.first_sample + first_row / S + b) * num_global_heads + first_head + a) * S + i) * S + j.
+/// dk and dv are sums over the heads of their group, in ascending order.
 /// Bits do not depend on the number of threads. Source: Vaswani et al. 2017, arXiv:1706.03762; tiling as in Dao et al.
-/// 2022, arXiv:2205.14135.
+/// 2022, arXiv:2205.14135; groups: Ainslie et al. 2023, arXiv:2305.13245.
 struct AttentionForward {
   Tensor qkv;                                   // in
   Tensor out, log_sum_exp;                      // out
   Index batch = 0, seq_len = 0, num_heads = 0;  ///< num_heads: of this rank
-  Index first_head = 0, num_global_heads = 0;
+  Index first_head = 0, num_global_heads = 0;   ///< heads are those of q
   Dropout dropout;
+  AttentionMask mask = AttentionMask::causal;
+  Index num_kv_heads = 0;  ///< G of this rank, which divides num_heads; 0: as many as num_heads
+  Tensor lengths = {};     // in  [B] i32; may be undefined: every sample has S tokens
 };
 void attention_forward(Exec& ex, const AttentionForward& args);
 
-/// dqkv [B*S, A*3*D] from dout [B*S, A*D]; recomputes the probabilities from qkv and log_sum_exp.
+/// dqkv [B*S, (A + 2G)*D] from dout [B*S, A*D]; recomputes the probabilities from qkv and log_sum_exp.
 struct AttentionBackward {
   Tensor dout, qkv, out, log_sum_exp;  // in
   Tensor dqkv;                         // out
   Index batch = 0, seq_len = 0, num_heads = 0, first_head = 0, num_global_heads = 0;
   Dropout dropout;
+  AttentionMask mask = AttentionMask::causal;
+  Index num_kv_heads = 0;
+  Tensor lengths = {};  // in
 };
 void attention_backward(Exec& ex, const AttentionBackward& args);
+
+/// Whether every sample has seq_len tokens, or a length of its own that only the device knows.
+enum class SampleLengths : std::uint8_t { equal, given };
 
 /// What an attention's memory follows from. Sizes are those of one call.
 struct AttentionShape {
   DType dtype = DType::f32;
   Index batch = 0, seq_len = 0, num_heads = 0, head_dim = 0;
   double dropout = 0;
+  AttentionMask mask = AttentionMask::causal;
+  Index num_kv_heads = 0;  ///< 0: as many as num_heads
+  SampleLengths lengths = SampleLengths::equal;
 };
+
+/// G of a call's arguments or of a shape.
+template <class Args>
+constexpr Index kv_heads_of(const Args& args) {
+  return args.num_kv_heads == 0 ? args.num_heads : args.num_kv_heads;
+}
+
 /// What a build has for attention on GPUs.
 struct AttentionBuild {
   bool has_cuda = false, has_cudnn = false;
@@ -47,8 +74,9 @@ struct AttentionBuild {
 /// Of this build.
 AttentionBuild attention_build();
 /// Whether a GPU's library, cuDNN, is asked for it (cuda/attention.h) and not our own kernel: bf16 or f16, heads of at
-/// most 256 in steps of 8, samples of two tokens or more, no dropout, as its random numbers are not ours. A build
-/// without CUDA only plans for others, so it answers for one with cuDNN.
+/// most 256 in steps of 8, samples of two tokens or more, no dropout, as its random numbers are not ours. Where it is
+/// called per sample, a sample's log_sum_exp must be a multiple of 16 bytes. A build without CUDA only plans for
+/// others, so it answers for one with cuDNN.
 bool is_for_attention_library(const AttentionShape& shape, const AttentionBuild& build = attention_build());
 
 enum class AttentionPass : std::uint8_t { forward, backward };
@@ -63,8 +91,12 @@ struct AttentionWay {
 /// for a plan made elsewhere, a guess: the library of an H100 runs it.
 AttentionWay attention_way(AttentionPass pass, const AttentionShape& shape, Determinism determinism);
 
+/// A pass is as many calls of the library as this, one after the other: one per sample where there are several groups
+/// of several heads (cuda/cudnn_attention.cpp says why), else 1.
+Index num_library_calls(const AttentionShape& shape);
+
 /// Bytes of scratch that the backward pass takes on a GPU only to give the same bits every time: 2 for every query and
-/// key of a head, where the library's kernel runs. 0 elsewhere.
+/// key of a head of one call, where the library's kernel runs. 0 elsewhere.
 Index deterministic_attention_bytes(const AttentionShape& shape, const AttentionBuild& build = attention_build());
 
 }  // namespace megalith::ops

@@ -24,20 +24,32 @@ namespace {
 
 constexpr Index kQueries = 64, kKeys = 256;  // kKeys a multiple of kQueries: no row of a tile is wholly masked
 
-/// Where the parts of one (sample, head) are, and the dropout of its probabilities.
+/// Where the parts of one (sample, head) are, what it attends to, and the dropout of its probabilities.
 template <class T>
 struct Head {
   Index seq_len, head_dim;
-  Index token, out_token;      // elements from one token to the next, in qkv and in out
-  Index qkv, out, statistics;  // first element in qkv, in out, in log_sum_exp
+  Index length;  // tokens that are no padding
+  VisibleKeys visible;
+  Index token, out_token;          // elements from one token to the next, in qkv and in out
+  Index q, k, v, out, statistics;  // first element in qkv, in out, in log_sum_exp
   T scale;
   const DropoutStream* dropout;
   std::uint64_t element;  // global element of (query 0, key 0)
 };
 
+/// Of a sample, that its padding begins at.
+template <class Args>
+Index length_of(const Args& args, Index sample) {
+  if (!args.lengths) return args.seq_len;
+  return std::clamp(Index{args.lengths.template data<std::int32_t>()[sample]}, Index{0}, args.seq_len);
+}
+
+/// `head`: of q, on this rank.
 template <class T, class Args>
 Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout, Index sample, Index head) {
   const Index width = args.out.dim(1), head_dim = width / args.num_heads, row = sample * args.seq_len;
+  const Index token = args.qkv.dim(1), sharing = args.num_heads / kv_heads_of(args);
+  const Index group = row * token + head / sharing * (sharing + 2) * head_dim;
   const std::uint64_t first_sample =
       dropout ? dropout->first_sample + dropout->first_row / static_cast<std::uint64_t>(args.seq_len) : 0;
   const std::uint64_t global =
@@ -45,9 +57,13 @@ Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout,
       static_cast<std::uint64_t>(args.first_head + head);
   return {.seq_len = args.seq_len,
           .head_dim = head_dim,
-          .token = 3 * width,
+          .length = length_of(args, sample),
+          .visible = args.mask == AttentionMask::causal ? VisibleKeys::up_to_query : VisibleKeys::all,
+          .token = token,
           .out_token = width,
-          .qkv = row * 3 * width + head * 3 * head_dim,
+          .q = group + head % sharing * head_dim,
+          .k = group + sharing * head_dim,
+          .v = group + (sharing + 1) * head_dim,
           .out = row * width + head * head_dim,
           .statistics = (sample * args.num_heads + head) * args.seq_len,
           .scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(head_dim))),
@@ -80,15 +96,17 @@ void multiply(Index m, Index n, Index k, const Matrix<const T>& a, const Matrix<
                          .beta = beta});
 }
 
-/// Calls tile(first_key, count) for the key blocks that queries below `end` see.
-template <class Tile>
-void for_key_blocks(Index end, const Tile& tile) {
-  for (Index key = 0; key < end; key += kKeys) tile(key, std::min(kKeys, end - key));
-}
-
 struct Block {
   Index first, count;
+  Index end() const { return first + count; }
 };
+
+/// Calls tile(first_key, count) for the key blocks that a block of queries sees.
+template <class T, class Tile>
+void for_key_blocks(const Head<T>& head, Block queries, const Tile& tile) {
+  const Index end = head.visible == VisibleKeys::all ? head.length : queries.end();
+  for (Index key = 0; key < end; key += kKeys) tile(key, std::min(kKeys, end - key));
+}
 
 template <class T>
 AttentionTile<T> tile_at(const Head<T>& head, T* scores, Block queries, Block keys) {
@@ -101,24 +119,33 @@ AttentionTile<T> tile_at(const Head<T>& head, T* scores, Block queries, Block ke
           .seq_len = head.seq_len,
           .scale = head.scale,
           .dropout = head.dropout,
-          .head_element = head.element};
+          .head_element = head.element,
+          .visible = head.visible};
 }
 
-/// One block of queries of one head: softmax over the key blocks with a running maximum and sum per row.
+/// rows x head_dim elements to 0.
 template <class T>
-void forward_queries(const AttentionForward& args, const Head<T>& head, Index first, Index rows) {
+void zero_rows(T* data, Index rows, const Head<T>& head, Index row_stride) {
+  for (Index r = 0; r < rows; ++r) std::fill_n(data + r * row_stride, head.head_dim, T{0});
+}
+
+/// One block of queries of one head, none of them padding: softmax over the key blocks with a running maximum and sum
+/// per row.
+template <class T>
+void forward_queries(const AttentionForward& args, const Head<T>& head, Block queries) {
   alignas(64) T scores[kQueries * kKeys];
   T max[kQueries], sum[kQueries], correction[kQueries];
+  const auto [first, rows] = queries;
   std::fill_n(max, rows, -std::numeric_limits<T>::infinity());
   std::fill_n(sum, rows, T{0});
-  const T* q = args.qkv.data<T>() + head.qkv;
-  const T *k = q + head.head_dim, *v = k + head.head_dim;
+  const T* qkv = args.qkv.data<T>();
+  const T *q = qkv + head.q, *k = qkv + head.k, *v = qkv + head.v;
   T* out = args.out.data<T>() + head.out + first * head.out_token;
   const auto scale_row = kernels<T>().elementwise.scale;
-  for_key_blocks(first + rows, [&](Index key, Index keys) {
+  for_key_blocks(head, queries, [&](Index key, Index keys) {
     multiply<T>(rows, keys, head.head_dim, {q + first * head.token, head.token, 1},
                 {k + key * head.token, 1, head.token}, scores, kKeys, T{0});
-    const AttentionTile<T> tile = tile_at(head, scores, {first, rows}, {key, keys});
+    const AttentionTile<T> tile = tile_at(head, scores, queries, {key, keys});
     kernels<T>().softmax.attention_forward(tile, max, sum, correction);
     if (key > 0) {
       for (Index r = 0; r < rows; ++r) scale_row(out + r * head.out_token, correction[r], head.head_dim);
@@ -133,29 +160,33 @@ void forward_queries(const AttentionForward& args, const Head<T>& head, Index fi
   }
 }
 
-/// The gradients that one block of queries adds to: dq of its own rows (written), dk and dv of the keys it sees. The
-/// first block to run is the last one, which sees every key: it writes, the others add.
+/// Whether gradients are the first that are added to a sum, and are written instead.
+enum class Sum : bool { begun, continued };
+
+/// The gradients that one block of queries of one head adds to, none of them padding: dq of its own rows (written), dk
+/// and dv of the keys it sees.
 template <class T>
-void backward_queries(const AttentionBackward& args, const Head<T>& head, Index first, Index rows) {
+void backward_queries(const AttentionBackward& args, const Head<T>& head, Block block, Sum keys_sum) {
   alignas(64) T scores[kQueries * kKeys];
   alignas(64) T dprobs[kQueries * kKeys];
   T delta[kQueries];
+  const auto [first, rows] = block;
   const Index dim = head.head_dim, token = head.token, out_token = head.out_token;
-  const T* q = args.qkv.data<T>() + head.qkv;
-  const T *k = q + dim, *v = k + dim;
-  T* dq = args.dqkv.data<T>() + head.qkv;
-  T *dk = dq + dim, *dv = dk + dim;
+  const T* qkv = args.qkv.data<T>();
+  const T *q = qkv + head.q, *k = qkv + head.k, *v = qkv + head.v;
+  T* dqkv = args.dqkv.data<T>();
+  T *dq = dqkv + head.q, *dk = dqkv + head.k, *dv = dqkv + head.v;
   const T* dout = args.dout.data<T>() + head.out + first * out_token;
   const T* out = args.out.data<T>() + head.out + first * out_token;
   const T* log_sum_exp = args.log_sum_exp.data<T>() + head.statistics + first;
   for (Index r = 0; r < rows; ++r) delta[r] = kernels<T>().gemm.dot(dout + r * out_token, out + r * out_token, dim);
-  const T keys_beta = first + rows == head.seq_len ? T{0} : T{1};
-  for_key_blocks(first + rows, [&](Index key, Index keys) {
+  const T keys_beta = keys_sum == Sum::begun ? T{0} : T{1};
+  for_key_blocks(head, block, [&](Index key, Index keys) {
     const Matrix<const T> queries{q + first * token, token, 1}, key_rows{k + key * token, token, 1};
     const Matrix<const T> value_rows{v + key * token, token, 1}, dout_rows{dout, out_token, 1};
     multiply<T>(rows, keys, dim, queries, key_rows.transposed(), scores, kKeys, T{0});
     multiply<T>(rows, keys, dim, dout_rows, value_rows.transposed(), dprobs, kKeys, T{0});
-    AttentionTile<T> tile = tile_at(head, scores, {first, rows}, {key, keys});
+    AttentionTile<T> tile = tile_at(head, scores, block, {key, keys});
     tile.dprobs = dprobs;
     kernels<T>().softmax.attention_backward(tile, log_sum_exp, delta);
     const Matrix<const T> probs{scores, kKeys, 1}, dscores{dprobs, kKeys, 1};
@@ -165,7 +196,7 @@ void backward_queries(const AttentionBackward& args, const Head<T>& head, Index 
   });
 }
 
-Index query_blocks(Index seq_len) { return ceil_div(seq_len, kQueries); }
+Index query_blocks(Index tokens) { return ceil_div(tokens, kQueries); }
 
 /// One task per (sample, head, block of queries); the longest rows come first, so that the team ends together.
 template <class T>
@@ -175,21 +206,42 @@ void forward_heads(const AttentionForward& args) {
   parallel_for(blocks * heads, args.qkv.numel(), [&](Index i) {
     const Index first = (blocks - 1 - i / heads) * kQueries, sample = i % heads / args.num_heads;
     const Head<T> head = head_at<T>(args, dropout, sample, i % args.num_heads);
-    forward_queries(args, head, first, std::min(kQueries, args.seq_len - first));
+    const Index rows = std::min(kQueries, args.seq_len - first);
+    const Index attending = std::clamp(head.length - first, Index{0}, rows);
+    if (attending > 0) forward_queries(args, head, {first, attending});
+    const Index padding = first + attending;
+    zero_rows(args.out.data<T>() + head.out + padding * head.out_token, rows - attending, head, head.out_token);
+    std::fill_n(args.log_sum_exp.data<T>() + head.statistics + padding, rows - attending, T{0});
   });
 }
 
-/// One task per (sample, head): the sums over queries keep one order.
+/// dk and dv of one group and dq of its heads. In each head the last block of queries, which sees every key, comes
+/// first: that of the first head writes, the others add.
+template <class T>
+void backward_group(const AttentionBackward& args, const std::optional<ResolvedDropout>& dropout, Index sample,
+                    Index group) {
+  const Index sharing = args.num_heads / kv_heads_of(args);
+  for (Index i = 0; i < sharing; ++i) {
+    const Head<T> head = head_at<T>(args, dropout, sample, group * sharing + i);
+    const Index blocks = query_blocks(head.length), padding = args.seq_len - head.length;
+    for (Index block = blocks - 1; block >= 0; --block) {
+      const Index first = block * kQueries, rows = std::min(kQueries, head.length - first);
+      backward_queries(args, head, {first, rows}, i == 0 && block == blocks - 1 ? Sum::begun : Sum::continued);
+    }
+    T* dqkv = args.dqkv.data<T>() + head.length * head.token;
+    zero_rows(dqkv + head.q, padding, head, head.token);
+    zero_rows(dqkv + head.k, padding, head, head.token);
+    zero_rows(dqkv + head.v, padding, head, head.token);
+  }
+}
+
+/// One task per (sample, group): the sums over queries and over heads keep one order.
 template <class T>
 void backward_heads(const AttentionBackward& args) {
   const auto dropout = resolve(args.dropout);
-  parallel_for(args.batch * args.num_heads, args.qkv.numel(), [&](Index i) {
-    const Head<T> head = head_at<T>(args, dropout, i / args.num_heads, i % args.num_heads);
-    for (Index block = query_blocks(args.seq_len) - 1; block >= 0; --block) {
-      const Index first = block * kQueries;
-      backward_queries(args, head, first, std::min(kQueries, args.seq_len - first));
-    }
-  });
+  const Index groups = kv_heads_of(args);
+  parallel_for(args.batch * groups, args.qkv.numel(),
+               [&](Index i) { backward_group<T>(args, dropout, i / groups, i % groups); });
 }
 
 /// Hands out f32 tensors of the scratch, one after the other.

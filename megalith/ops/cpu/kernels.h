@@ -74,7 +74,10 @@ struct NormKernels {
                               Arithmetic<T>* gamma_sum);
 };
 
-/// A rectangle of attention scores of one head: queries first_query + r, keys first_key + c, causal.
+/// Which keys of a tile a query sees: those up to itself, or all.
+enum class VisibleKeys : std::uint8_t { up_to_query, all };
+
+/// A rectangle of attention scores of one head: queries first_query + r, keys first_key + c.
 template <class T>
 struct AttentionTile {
   T* scores = nullptr;  ///< [rows, columns], row stride `stride`
@@ -84,6 +87,7 @@ struct AttentionTile {
   T scale = 1;
   const DropoutStream* dropout = nullptr;  ///< null: none
   std::uint64_t head_element = 0;          ///< global element of (query 0, key 0)
+  VisibleKeys visible = VisibleKeys::up_to_query;
 };
 
 template <class T>
@@ -97,7 +101,7 @@ struct SoftmaxKernels {
   A (*sum_of_exp)(const T* z, Index n, A max);
   /// z <- exp(z - max) * factor
   void (*exp_times)(T* z, Index n, A max, A factor);
-  /// Scores to dropped-out exp(scale * score - max), 0 past the diagonal; max, sum [rows] are carried from tile to tile
+  /// Scores to dropped-out exp(scale * score - max), 0 where not visible; max, sum [rows] are carried from tile to tile
   /// and correction [rows] receives the factor on what earlier tiles summed.
   void (*attention_forward)(const AttentionTile<A>& tile, A* max, A* sum, A* correction);
   /// scores to P * keep, dprobs to dS = P (keep dprobs - delta) scale; log_sum_exp, delta [rows].

@@ -5,8 +5,15 @@ namespace megalith::ops::cuda {
 
 template <class Args>
 AttentionShape shape_of(const Args& args) {
-  return {args.qkv.dtype(),        args.batch, args.seq_len, args.num_heads, args.out.dim(1) / args.num_heads,
-          args.dropout.probability};
+  return {.dtype = args.qkv.dtype(),
+          .batch = args.batch,
+          .seq_len = args.seq_len,
+          .num_heads = args.num_heads,
+          .head_dim = args.out.dim(1) / args.num_heads,
+          .dropout = args.dropout.probability,
+          .mask = args.mask,
+          .num_kv_heads = kv_heads_of(args),
+          .lengths = args.lengths ? SampleLengths::given : SampleLengths::equal};
 }
 
 /// Scratch of our own kernels: the backward pass needs one f32 per query.
@@ -16,14 +23,18 @@ inline Index own_attention_scratch_bytes(AttentionPass pass, const AttentionShap
 }
 
 /// What cuDNN's kernels for Hopper ask for, where there is no GPU to ask: under 1 MiB forward. Backward it sums dq in
-/// f32 over blocks of keys; for the same bits every time it keeps those sums apart (deterministic_attention_bytes()).
+/// f32 over blocks of keys; for the same bits every time it keeps those sums apart (deterministic_attention_bytes());
+/// of heads that share keys it keeps dk and dv of each before it sums them. Calls take their turns with the scratch.
 inline Index guessed_attention_scratch_bytes(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
   constexpr Index kRest = Index{1} << 20;
   if (pass == AttentionPass::forward) return kRest;
-  const Index queries = shape.batch * shape.num_heads * round_up(shape.seq_len, 128);
+  const Index heads = shape.batch * shape.num_heads / num_library_calls(shape);
+  const Index queries = heads * round_up(shape.seq_len, 128);
   const Index sums = queries * (round_up(shape.head_dim, 64) + 2) * size_of(DType::f32);
   const Index apart = determinism == Determinism::required ? deterministic_attention_bytes(shape) : 0;
-  return sums + apart + kRest;
+  const bool shares_keys = kv_heads_of(shape) != shape.num_heads;
+  const Index of_heads = shares_keys ? 2 * heads * shape.seq_len * shape.head_dim * size_of(shape.dtype) : 0;
+  return sums + apart + of_heads + kRest;
 }
 
 /// By which kernels a pass runs.

@@ -57,6 +57,7 @@ T exp_one(T x) {
 /// Keys of the tile that query row r may see.
 template <class T>
 Index visible(const AttentionTile<T>& tile, Index r) {
+  if (tile.visible == VisibleKeys::all) return tile.columns;
   const Index n = tile.first_query + r - tile.first_key + 1;
   return n < tile.columns ? n : tile.columns;
 }

@@ -1,0 +1,29 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace megalith::nn {
+
+// The parts that a block may have, and their names in recipes, in the order of the enumerators.
+
+enum class NormKind : std::uint8_t { layer, rms };
+inline constexpr std::array<std::string_view, 2> kNormKindNames = {"layer", "rms"};
+
+/// Where a token's position comes from: a table that is added to its embedding, or rotations of q and k.
+enum class PositionKind : std::uint8_t { learned, rope };
+inline constexpr std::array<std::string_view, 2> kPositionKindNames = {"learned", "rope"};
+
+/// Of q and k, before the rotation: none, over each head, or over all heads of q and of k.
+enum class QkNorm : std::uint8_t { none, head, all };
+inline constexpr std::array<std::string_view, 3> kQkNormNames = {"none", "head", "all"};
+
+/// Between the two GEMMs of an MLP. swiglu: the first GEMM makes gate and up.
+enum class Activation : std::uint8_t { gelu, swiglu };
+inline constexpr std::array<std::string_view, 2> kActivationNames = {"gelu", "swiglu"};
+
+/// Which GEMMs of a layer add a bias: all, that of q, k and v alone, or none.
+enum class Biases : std::uint8_t { all, qkv, none };
+inline constexpr std::array<std::string_view, 3> kBiasesNames = {"all", "qkv", "none"};
+
+}  // namespace megalith::nn
