@@ -11,7 +11,8 @@
 
 namespace megalith::comm {
 
-/// Ranks that communicate. A cheap handle, copied freely; made by a World only, so there is no default group.
+/// Ranks that communicate. A cheap handle that can be copied freely. Only a World makes groups, so there is no default
+/// group.
 class Group {
  public:
   explicit Group(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
@@ -26,20 +27,21 @@ class Group {
   std::shared_ptr<Channel> channel_;
 };
 
-/// Communication in flight. Wait before the tensors are read, overwritten or freed. On the CPU transports collectives
-/// are complete when the call returns; sends and receives are not. On GPUs the host only submits: a wait holds the
-/// stream of its Exec, not the host, and World::check_health() tells what failed meanwhile. Moved, not copied;
-/// destroyed without a wait (an error unwinds) it gives the message up, so that no other rank touches memory that is
-/// about to go. Must not outlive its Group.
+/// Communication in flight. Wait before the tensors are read, overwritten or freed.
+/// On the CPU transports a collective is complete when the call returns; a send or a receive is not. On GPUs the host
+/// only submits: wait() makes the stream of its Exec wait, not the host, and World::check_health() reports errors that
+/// have occurred since.
+/// Moved, not copied. If it is destroyed without a wait (an error unwinds), it gives the message up, so that no other
+/// rank accesses memory that is about to be freed. Must not outlive its Group.
 class [[nodiscard]] Pending {
  public:
-  /// Of a call that was started while a graph was captured.
+  /// Of a call that was started during the capture of a graph.
   struct Captured {
     std::uint64_t capture = 0;  ///< Capture::number()
     Ticket ticket;              ///< of the latest launch; on a GPU of the capture
   };
-  Pending() = default;  ///< nothing in flight: what a group of one rank returns
-  /// `tensor` and `other` are the memory in use until the wait.
+  Pending() = default;  ///< nothing in flight: the result in a group of one rank
+  /// `tensor` and `other` are the memory that is in use until the wait.
   Pending(Channel& channel, Ticket ticket, const Tensor& tensor, const Tensor& other)
       : channel_(&channel), ticket_(ticket), tensor_(tensor), other_(other) {}
   Pending(Channel& channel, std::shared_ptr<const Captured> captured, const Tensor& tensor, const Tensor& other)
@@ -48,10 +50,11 @@ class [[nodiscard]] Pending {
   Pending& operator=(Pending&& from) noexcept;
   ~Pending() { drop(); }
 
-  /// Returns when the tensors are the caller's again. A second wait does nothing. Recorded as an op "wait" that touches
-  /// the tensors, so that a plan keeps them until here. Throws InternalError when a graph would have one end of the
-  /// call only: within a capture for a call that was started before it or in another; outside for a call that was
-  /// started within one. The call stays in flight.
+  /// Returns when the caller may use the tensors again. A second wait does nothing. Recorded as an op "wait" on the
+  /// tensors, so that a plan keeps them until here.
+  /// Throws InternalError if a graph would contain only one end of the call: within a capture, for a call that was
+  /// started before it or in another capture; outside, for a call that was started within one. The call then stays in
+  /// flight.
   void wait(Exec& ex);
 
  private:
@@ -66,38 +69,40 @@ class [[nodiscard]] Pending {
 
 using Where = std::source_location;
 
-// All collectives: every member calls them in the same order, at the same place in the source and with the same
-// arguments; a disagreement throws CollectiveError on the ranks that notice it, a member that never comes HangError
-// after the World's timeout, a member that failed AbortedError; tensors that do not fit together throw ShapeError
-// before anything is sent. A group of one rank returns its input unchanged, communicates and counts nothing. Sums are
-// taken in ascending group rank for every element, so that all CPU transports give the same bits. The collectives of a
-// group run one after the other: one may work on what the one before it writes, without a wait in between.
+// All collectives: every member makes the same calls in the same order, from the same call site and with the same
+// arguments.
+//  - CollectiveError on the ranks that notice a disagreement.
+//  - HangError after the World's timeout if a member never makes the call; AbortedError if a member has failed.
+//  - ShapeError, before anything is sent, if the tensors do not fit together.
+// A group of one rank returns its input unchanged, communicates nothing and counts nothing. Every element is summed in
+// ascending group rank order, so all CPU transports give the same bits. The collectives of a group run one after the
+// other: one may work on the output of the one before it, without a wait in between.
 //
-// On GPUs calls are not compared: ranks that disagree hang until the timeout or get undefined data. Large sums between
-// rank threads are taken as on CPUs (peer/peer_group.h); others in an order of NCCL's own, bf16 ones rounded at every
-// step of it, and max and min lose a NaN.
+// On GPUs calls are not compared. Ranks that disagree hang until the timeout, or get undefined data. Large sums between
+// rank threads have the order of CPUs (peer/peer_group.h). NCCL takes the other sums in its own order, rounds bf16 at
+// every step, and loses a NaN in max and min.
 
-/// In place; f64, f32, bf16 and f16 (summed in f32, rounded once), i64, i32, u64, u8. A NaN in any rank's part gives
-/// NaN, also in max and min. Volume per rank: 2 (n-1)/n of the tensor.
+/// In place. f64, f32, bf16 and f16 (summed in f32, rounded once), i64, i32, u64, u8. A NaN on any rank gives NaN, also
+/// in max and min. Volume per rank: 2 (n-1)/n of the tensor.
 Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce reduce,
                    Priority priority = Priority::awaited, Where where = Where::current());
-/// in [n*k, ...] -> out [k, ...]: rank r receives the reduction of everybody's r-th part.
+/// in [n*k, ...] -> out [k, ...]: rank r receives the reduction of all ranks' r-th part.
 Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce,
                        Priority priority = Priority::awaited, Where where = Where::current());
 /// in [k, ...] -> out [n*k, ...] in group rank order. `in` may be the rank's own part of `out`.
 Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out,
                    Priority priority = Priority::awaited, Where where = Where::current());
-/// Sends send_counts[r] rows of `in` to rank r, in rank order; receives recv_counts[r] rows from it into `out`. The
-/// counts add up to the rows of `in` and `out`; what r sends here must be what is received from it.
+/// Sends send_counts[r] rows of `in` to rank r, in rank order, and receives recv_counts[r] rows from it into `out`. The
+/// counts must add up to the rows of `in` and `out`. The send count for r here must equal the receive count on r.
 Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<const Index> send_counts,
                    const Tensor& out, std::span<const Index> recv_counts, Where where = Where::current());
 Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, Where where = Where::current());
-/// On GPUs the streams meet, not the hosts: what comes later in `ex` starts when all members have come this far.
+/// On GPUs the streams wait, not the hosts: later work of `ex` starts when all members have reached the barrier.
 void barrier(Exec& ex, const Group& group, Where where = Where::current());
 
 /// Posted: never blocks. Messages between two ranks of a group with the same `lane` (from 0 to below kMaxLanes) arrive
-/// in order; lanes are independent. A send's wait may return before the message has been received: small ones are
-/// buffered. Throws BackendError on GPUs for a peer or a lane that the group's Messages leave out.
+/// in order. Lanes are independent. The wait of a send may return before the message is received, because small
+/// messages are buffered. On GPUs throws BackendError for a peer or a lane that the group's Messages leave out.
 Pending send(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane = 0,
              Where where = Where::current());
 Pending recv(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane = 0,

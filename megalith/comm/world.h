@@ -11,33 +11,34 @@
 
 namespace megalith::comm {
 
-/// Which members of a group may exchange messages on GPUs, where every channel of a pair costs a communicator and a
-/// stream, made with the group. On a CPU all may in any case.
+/// Which members of a group may exchange messages on GPUs. There every channel of a pair needs a communicator and a
+/// stream, which are made with the group. On a CPU all members may.
 enum class Messages : std::uint8_t {
   none,
   neighbours,  ///< member i with i + 1, and the last with the first, both ways, on lanes 0 and 1
 };
 
-/// How much of a GPU a group's collective kernels may hold: what gives their full rate, or kCommunicationThreadBlocks
-/// (tensor/device.h), because products run beside them.
+/// How many CTAs of a GPU a group's collective kernels may hold: as many as give their full rate, or
+/// kCommunicationThreadBlocks (tensor/device.h) because GEMMs run beside them.
 enum class CtaLimit : std::uint8_t { none, few };
 
-/// What carries large messages and collectives between GPUs: their copy engines where ranks are threads of one process
-/// whose GPUs reach each other's memory (comm/peer), else and in any case for small ones kernels of NCCL. Sums of the
-/// two differ by rounding. Copy engines take a mailbox of 32 to 64 MiB of every member's GPU (MailboxLayout). Where the
-/// members' memory is in reach (device::use), kernels of ours carry most collectives in their stead (PeerGroup).
+/// The transport of large messages and collectives between GPUs. `copy_engines`: our own transport (comm/peer), where
+/// ranks are threads of one process and their GPUs can access each other's memory. It uses copy engines, and
+/// symmetric-memory kernels for most collectives if the members' memory is accessible (device::use, PeerGroup).
+/// Otherwise, and for all small calls: NCCL's kernels. The sums of the two differ by rounding. Memory of
+/// `copy_engines`: a mailbox of 32 to 64 MiB on every member's GPU (MailboxLayout).
 enum class Transport : std::uint8_t { copy_engines, kernels };
 std::string_view name_of(Transport transport);
 
-/// What a GPU transport makes a group for. On a CPU all groups are alike.
+/// How a group is used. Only GPU transports need this; on a CPU all groups are alike.
 struct GroupUse {
   Messages messages = Messages::none;
   CtaLimit cta_limit = CtaLimit::none;
   Transport transport = Transport::copy_engines;
 };
 
-/// One rank's view of all ranks: makes groups. Every rank makes the groups of which it is a member, in an order that is
-/// the same for all: creation does not communicate on a CPU, but on GPUs the members wait for each other.
+/// One rank's view of all ranks. It makes groups. Every rank makes the groups of which it is a member, in an order that
+/// is the same for all. On a CPU this does not communicate. On GPUs the members wait for each other.
 class World {
  public:
   World();
@@ -46,47 +47,48 @@ class World {
   virtual int size() const = 0;
   virtual std::string_view transport() const = 0;  ///< "threads", "mpi", "nccl", "dry"
 
-  /// The group of these world ranks (ascending order not required: the order given is the group's order). The same name
-  /// and ranks give the same group again, for the use it was first made for. Throws InternalError when this rank
-  /// is not a member, or a rank is out of range or listed twice.
+  /// The group of these world ranks, in the given order (it need not be ascending). The same name and ranks return the
+  /// same group again, for the use of the first call. Throws InternalError if this rank is not a member, or if a rank
+  /// is out of range or listed twice.
   Group group(std::string name, std::vector<int> world_ranks, const GroupUse& use = {});
-  /// All ranks, named "world", between their host memories: the same as group("world", all ranks) where ranks compute
-  /// on a CPU.
+  /// All ranks, named "world", between their host memories. The same as group("world", all ranks) if ranks compute on a
+  /// CPU.
   const Group& all() const { return *all_; }
 
-  /// The sum of agreement_term() over all groups made by this World.
+  /// The sum of agreement_term() over all groups of this World.
   std::uint64_t agreement_term() const;
-  /// All groups made by this World, in order: names and counters for tests, traces and `bench`.
+  /// All groups of this World, in the order in which they were made: names and counters for tests, traces and `bench`.
   const std::vector<Group>& groups() const { return groups_; }
 
-  /// Tells the others that this rank fails: their waits throw AbortedError within 10 s.
+  /// Signals the other ranks that this rank fails. Their waits throw AbortedError within 10 s.
   virtual void abort(const std::string& reason) = 0;
-  /// "rank 2 failed first: its error", as far as this rank can know while its thread waits for something else; empty
-  /// while none has. Any thread may ask.
+  /// "rank 2 failed first: its error", as far as this rank can know it while its thread waits for something else. Empty
+  /// if no rank has failed. Any thread may call this.
   virtual std::string failure() const { return {}; }
-  /// Throws what has gone wrong in communication since: on GPUs the host hears of it neither from a call nor from a
-  /// wait, which then returns over undefined data. To be called before a step, and by wait_for() after a wait. On a CPU
-  /// the calls themselves throw.
+  /// Throws the error that has occurred in communication since the last call. On GPUs neither a call nor a wait reports
+  /// an error to the host; the wait then returns over undefined data. Call it before a step. wait_for() calls it after
+  /// a wait. On a CPU the calls themselves throw.
   virtual void check_health() {}
-  /// The host waits (HostWait) for all that the stream of `ex` was given, or for an event, and is told what went wrong.
+  /// The host waits (HostWait) for all submitted work of the stream of `ex`, or for an event. Throws what
+  /// check_health() throws.
   void wait_for(Exec& ex);
   void wait_for(const Event& event);
 
-  /// Memory of this rank's GPU that the transport took for the groups made so far, as the driver counts it.
+  /// Memory of this rank's GPU that the transport took for the groups so far, by the driver's count.
   virtual Index device_bytes() const { return 0; }
 
   /// From here on every call of this rank passes through `hook`. For tests.
   void set_hook(std::unique_ptr<CallHook> hook) { calls_->hook = std::move(hook); }
 
-  /// This rank's latest communication calls, one line each (CallLog::text): for a file beside the error message. Called
-  /// by the rank's own thread, before its World ends.
+  /// This rank's latest communication calls, one per line (CallLog::text), for a file beside the error message. Only
+  /// the rank's own thread calls it, before its World ends.
   std::string call_log() const;
 
  protected:
-  /// The channel of a group of two or more ranks, in which this one is member `rank`.
+  /// The channel of a group of two or more ranks, in which this rank is member `rank`.
   virtual std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank,
                                         const GroupUse& use) = 0;
-  // One of these is called once by the transport's constructor.
+  // The constructor of the transport calls one of these once.
   void open_world();                   ///< all() is a group of this World
   void adopt_world(const Group& all);  ///< all() is another World's
 
@@ -95,10 +97,10 @@ class World {
   friend class WatchedReplays;
   friend class HostWait;
   template <class WrappingChannel>
-  friend class WrappedWorld;  // of tests: hands all of this on to another World
-  /// An error left a step: its memory may go, so whatever is in flight there must end.
+  friend class WrappedWorld;  // of tests: forwards all of this to another World
+  /// An error has left a step. Its memory may be freed, so everything in flight there must end.
   virtual void give_up() noexcept {}
-  /// A stream replays captured calls, which the transport has not submitted itself; it does so no more.
+  /// A stream replays captured calls that the transport has not submitted itself, or stops doing so.
   virtual void add(Stream) {}
   virtual void remove(Stream) noexcept {}
   virtual void begin_host_wait() {}
@@ -109,23 +111,23 @@ class World {
   std::shared_ptr<RankCalls> calls_;
 };
 
-/// While it lives, the calls of this rank are those of one step and must be those of the steps before.
+/// While it lives, the calls of this rank are those of one step, and must equal those of the steps before.
 class WatchedStep {
  public:
   WatchedStep(World& world, StepPattern& pattern, const Exec& ex);
   ~WatchedStep();
   WatchedStep(const WatchedStep&) = delete;
   WatchedStep& operator=(const WatchedStep&) = delete;
-  /// All calls were made. Throws CollectiveError when some are missing.
+  /// All calls were made. Throws CollectiveError if some are missing.
   void end();
 
  private:
   World& world_;
 };
 
-/// While it lives, check_health() throws no sooner than an Exec's stream is idle, where graphs may replay calls of this
-/// World. To end before the Exec and all memory that these calls touch; when an error ends it, communication ends
-/// first.
+/// While it lives, check_health() throws only after an Exec's stream is idle, where graphs may replay calls of this
+/// World. It must end before the Exec, and before all memory that these calls access. If an error ends it,
+/// communication ends first.
 class WatchedReplays {
  public:
   WatchedReplays(World& world, const Exec& ex);
@@ -139,9 +141,10 @@ class WatchedReplays {
   int errors_at_start_;
 };
 
-/// While it lives, the rank's thread waits for its GPU, or hands it work and may wait for room in its queue. A GPU that
-/// waits for another rank within a captured call keeps it there, and no such call can be looked at by itself: when the
-/// timeout has passed since the wait, or the last one within it, began or ended, communication ends with a HangError.
+/// While it lives, the rank's thread waits for its GPU, or submits work and may wait for room in its queue. If the GPU
+/// waits for another rank within a captured call, the thread waits, too, and the call cannot be observed by itself.
+/// Communication ends with a HangError when the timeout has passed since this wait, or the last one within it, began or
+/// ended.
 class HostWait {
  public:
   explicit HostWait(World& world) : world_(world) { world_.begin_host_wait(); }
@@ -157,11 +160,11 @@ struct WorldOptions {
   double timeout_s = 600;  ///< of every wait; a HangError names rank, group, operation and what was awaited
 };
 
-/// Throws the error again, as the same class, with "rank N: " in front of its text unless a rank stands there already.
-/// Verdicts of all ranks (is_verdict_of_all) and errors of foreign classes are thrown unchanged.
+/// Throws the error again, as the same class, with "rank N: " before its text, unless a rank is already there. Errors
+/// that are the verdict of all ranks (is_verdict_of_all), and errors of foreign classes, are thrown unchanged.
 [[noreturn]] void rethrow_with_rank(const std::exception_ptr& error, int rank);
 
-/// A world whose groups know their rank and size but cannot communicate: records plans for any rank of any world.
+/// A world whose groups know their rank and size but cannot communicate. It records plans for any rank of any world.
 std::unique_ptr<World> dry_world(int rank, int size);
 
 }  // namespace megalith::comm

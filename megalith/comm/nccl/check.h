@@ -5,10 +5,11 @@
 
 namespace megalith::comm {
 
-/// Throws BackendError with NCCL's own text for anything but success. `what` begins it: "[nccl] ncclGetUniqueId".
+/// Throws BackendError with NCCL's own text for any status except success. `what` begins the text: "[nccl]
+/// ncclGetUniqueId".
 void check(ncclResult_t status, std::string_view what);
 
-/// Makes several NCCL calls as one, none of which waits for another: `calls` returns the first status that is no
+/// Makes several NCCL calls as one, so that none waits for another. `calls` returns the first status that is not
 /// success.
 template <class Calls>
 ncclResult_t grouped(Calls&& calls) {

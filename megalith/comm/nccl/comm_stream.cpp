@@ -13,7 +13,7 @@ namespace megalith::comm {
 CommStream::CommStream(const CommStreamKey& key, int max_ctas)
     : key_(key),
       max_ctas_(max_ctas),
-      // communication first: others wait for it, and it takes few multiprocessors
+      // communication first: other ranks wait for it, and it takes few SMs
       owned_stream_(cuda::make_stream(cuda::StreamPriority::high)),
       stream_(static_cast<cudaStream_t>(owned_stream_.get())),
       ready_(Device::cuda),
@@ -59,7 +59,7 @@ void CommStream::submitted(std::uint64_t number) {
 }
 
 void CommStream::wait(std::uint64_t number, Stream stream) {
-  Flight& flight = at(number);  // written by this thread only
+  Flight& flight = at(number);  // only this thread writes it
   if (!flight.awaited || number + kInFlight < next_) {
     throw InternalError(str("[wait] ", describe(flight.call), " is not in flight: it was waited for before"));
   }

@@ -13,8 +13,8 @@
 
 namespace megalith::comm {
 
-/// Whose calls a communicator stream carries: the whole group's (op = barrier, stands for all collectives), or the
-/// messages to or from one peer with one lane number.
+/// The calls that a communicator with its stream carries: those of the whole group (op = barrier stands for all
+/// collectives), or the messages to or from one peer with one lane number.
 struct CommStreamKey {
   Op op = Op::barrier;
   int peer = -1;
@@ -22,20 +22,20 @@ struct CommStreamKey {
   bool operator==(const CommStreamKey&) const = default;
 };
 
-/// A communicator with a stream and events of its own: calls submitted here run in this order, beside everything else.
-/// All is made at the start, so a call allocates nothing and creates no event. The rank's thread submits and waits; the
-/// watchdog's thread looks.
+/// A communicator with its own stream and events. Its calls run in the order in which they are submitted, concurrently
+/// with everything else. All of it is made at the start, so a call allocates nothing and creates no event. The rank's
+/// thread submits and waits; the watchdog's thread observes.
 ///
-/// The communicators are of NCCL's blocking kind: one that does not block starts a thread for every call.
+/// The communicators are NCCL's blocking kind. A non-blocking one starts a thread for every call.
 class CommStream {
  public:
-  /// So many calls of a communicator stream may be submitted and not waited for.
+  /// At most so many calls may be submitted and not waited for.
   static constexpr std::uint64_t kInFlight = 1024;
 
   static constexpr int kAnyCtas = 0;
 
-  /// The stream and the events, on the GPU that the calling thread uses. No communicator yet. `max_ctas`: thread
-  /// blocks that a call may hold, or kAnyCtas.
+  /// The stream and the events, on the GPU of the calling thread. No communicator yet. `max_ctas`: CTAs that a call may
+  /// hold, or kAnyCtas.
   CommStream(const CommStreamKey& key, int max_ctas);
   CommStream(const CommStream&) = delete;
   CommStream& operator=(const CommStream&) = delete;
@@ -45,28 +45,27 @@ class CommStream {
   /// Null before connect().
   ncclComm_t comm() const { return comm_.load(std::memory_order_acquire); }
   /// Makes the communicator of `size` ranks, in which this one is `rank`. Within grouped(), which then waits for all of
-  /// them; from here on comm() can be aborted.
+  /// them. From here on comm() can be aborted.
   ncclResult_t connect(const ncclUniqueId& id, int size, int rank);
 
-  /// A call begins, whose data is ready at the present point of `caller`. Returns its number, from 0. Throws
-  /// InternalError when kInFlight calls have not been waited for.
+  /// A call begins. Its data is ready at the present point of `caller`. Returns its number, from 0. Throws
+  /// InternalError if kInFlight calls have not been waited for.
   std::uint64_t begin(const Call& call, Stream caller);
-  /// What is submitted from here on comes after the present point of `caller`.
+  /// Work that is submitted from here on starts after the present point of `caller`.
   void follow(Stream caller);
-  /// The call ends at the communicator stream's present point; said once more when what was put off of it has been
-  /// submitted.
+  /// The call ends at the present point of the stream. Called again when a deferred part of it has been submitted.
   void submitted(std::uint64_t number);
-  /// Later work of `stream` comes after the call. Throws InternalError when it was waited for before.
+  /// Later work of `stream` starts after the call. Throws InternalError if the call was waited for before.
   void wait(std::uint64_t number, Stream stream);
-  /// Nobody will wait for the call. False when it may still touch its memory.
+  /// Nobody will wait for the call. False if it may still access its memory.
   bool forget(std::uint64_t number) noexcept;
 
   struct Overdue {
     Call call;
     double waited_s = 0;
   };
-  /// The oldest call that has not ended within `timeout_s`. Calls recorded into a CUDA graph cannot be looked at
-  /// (Watchdog::set_deadline). Throws BackendError when the GPU has failed.
+  /// The oldest call that has not ended within `timeout_s`. Calls that were captured into a CUDA graph cannot be
+  /// observed (HostWait). Throws BackendError if the GPU has failed.
   std::optional<Overdue> overdue(double timeout_s);
 
  private:
@@ -76,7 +75,7 @@ class CommStream {
     double start_s = 0;
     Event done;
     Stage stage = Stage::begun;
-    bool awaited = false;  // its ticket is out
+    bool awaited = false;  // its ticket was returned
   };
   Flight& at(std::uint64_t number) { return flights_[number % kInFlight]; }
 
@@ -86,9 +85,9 @@ class CommStream {
   cudaStream_t stream_ = nullptr;
   std::atomic<ncclComm_t> comm_{nullptr};
   Event ready_;
-  std::mutex mutex_;  // of what follows, held for no longer than a few event calls
+  std::mutex mutex_;  // of the following members; held for at most a few event calls
   std::vector<Flight> flights_;
-  std::uint64_t next_ = 0, oldest_ = 0;  // oldest_: those before it have ended
+  std::uint64_t next_ = 0, oldest_ = 0;  // oldest_: all calls before it have ended
 };
 
 }  // namespace megalith::comm

@@ -18,7 +18,7 @@
 namespace megalith::comm {
 namespace {
 
-/// Where this process runs, by the name that NCCL goes by.
+/// The host of this process, by the name that NCCL uses.
 RankGpus place_here() {
   const char* const id = std::getenv("NCCL_HOSTID");
   RankGpus here;
@@ -32,8 +32,8 @@ RankGpus place_here() {
 /// The rank that uses a GPU.
 using Users = std::map<device::GpuId, std::size_t>;
 
-/// Finds rank `rank` a GPU that it sees: one that nobody uses, else one whose user finds another. `asked`: GPUs whose
-/// users were asked for them before.
+/// Finds a GPU that rank `rank` sees: one that nobody uses, else one whose user finds another. `asked`: GPUs whose
+/// users have been searched before.
 bool find_gpu(std::span<const RankGpus> places, std::size_t rank, Users& users, std::set<device::GpuId>& asked) {
   for (const device::GpuId& gpu : places[rank].seen()) {
     if (users.try_emplace(gpu, rank).second) return true;
@@ -46,7 +46,7 @@ bool find_gpu(std::span<const RankGpus> places, std::size_t rank, Users& users, 
   return false;
 }
 
-/// Of the GPUs of one host, whose ranks these are. Throws ConfigError where they cannot have one each.
+/// For the GPUs of one host, and its ranks. Throws ConfigError if they cannot have one each.
 Users users_of_gpus(std::span<const RankGpus> places, std::span<const std::size_t> ranks) {
   const char* const host = places[ranks.front()].host.data();
   std::set<device::GpuId> gpus;
@@ -81,7 +81,7 @@ void set_gpu_environment() {
   for (const auto& [name, value, otherwise] : kSettings) {
     const char* const set = std::getenv(name);
     const std::string before = set == nullptr ? "" : set;
-    ::setenv(name, value, 1);  // first: looking for GPUs already reads the number of queues
+    ::setenv(name, value, 1);  // first: a search for GPUs already reads the number of queues
     if (before.empty() || before == value || device::num_gpus() < 2) continue;
     log::warning(str(name, '=', before, " is taken as ", value, ": ", otherwise));
   }

@@ -49,17 +49,17 @@ ncclRedOp_t native(Reduce reduce) {
 
 std::size_t unsigned_of(Index count) { return static_cast<std::size_t>(count); }
 
-/// Thread blocks of a posted message, which hold their multiprocessors from computing until the peer comes. PP 2
-/// of 1.2B, microbatch 2 on H200s: 363, 369, 357, 403 ms a step with 1, 2, 4, 16.
+/// CTAs of a posted message. They hold their SMs until the peer arrives. PP 2 of 1.2B, microbatch 2 on H200s: 363, 369,
+/// 357, 403 ms per step with 1, 2, 4, 16.
 constexpr int kMessageBlocks = 4;
 
 constexpr std::int64_t kMaxCommStreams =
-    16;  // a ticket's id is the call's number in its communicator stream * kMaxCommStreams + the communicator stream
+    16;  // a ticket's id is the call's number in its stream * kMaxCommStreams + the stream
 
 std::size_t stream_in(Ticket ticket) { return static_cast<std::size_t>(ticket.id % kMaxCommStreams); }
 std::uint64_t number_in(Ticket ticket) { return static_cast<std::uint64_t>(ticket.id / kMaxCommStreams); }
 
-/// The next member on the ring and the previous one; of two members each has one neighbour.
+/// The next member on the ring and the previous one. Of two members each has one neighbour.
 std::vector<int> neighbours_of(int member, int size) {
   const int next = (member + 1) % size, previous = (member + size - 1) % size;
   return next == previous ? std::vector<int>{next} : std::vector<int>{next, previous};
@@ -67,8 +67,8 @@ std::vector<int> neighbours_of(int member, int size) {
 
 }  // namespace
 
-/// What the ranks of a communicator find each other by: made by the first member for the group, by the sender for
-/// messages.
+/// The ids with which the ranks of a communicator find each other. The first member makes that of the group, the sender
+/// those of messages.
 struct NcclChannel::Ids {
   using OfLanes = std::array<ncclUniqueId, kMessageLanes>;
   ncclUniqueId group;
@@ -97,7 +97,7 @@ NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name
   }
 }
 
-/// Everybody's ids, in member order.
+/// The ids of all members, in member order.
 std::vector<NcclChannel::Ids> NcclChannel::exchange_ids(const Group& host) const {
   Ids own{};
   if (rank() == 0) check(ncclGetUniqueId(&own.group), "[nccl] ncclGetUniqueId");
@@ -117,7 +117,7 @@ ncclResult_t NcclChannel::make_communicator(CommStream& comm_stream, std::vector
                              op == Op::send ? 0 : 1);
 }
 
-/// Moves a byte: NCCL connects two GPUs when they first communicate, which blocks the host until both do so. Without
+/// Moves a byte. NCCL connects two GPUs when they first communicate, which blocks the host until both do so. Without
 /// this a first send would wait for its receive.
 ncclResult_t NcclChannel::move_byte(const CommStream& comm_stream, std::byte* byte) const {
   switch (comm_stream.key().op) {
@@ -132,7 +132,7 @@ ncclResult_t NcclChannel::move_byte(const CommStream& comm_stream, std::byte* by
 
 void NcclChannel::connect(const Group& host) {
   std::vector<Ids> ids = exchange_ids(host);
-  Call call;  // not booked: it belongs to the transport, so that all transports count and hash the same
+  Call call;  // not booked: it belongs to the transport, so that all transports count and hash the same calls
   call.file = "the making of the group";
   for (CommStream& comm_stream : comm_streams_) comm_stream.begin(call, {comm_stream.stream()});
   const auto for_each_stream = [&](auto&& f) {
@@ -155,7 +155,7 @@ void NcclChannel::connect(const Group& host) {
   connected_ = true;
 }
 
-/// Throws why the watchdog has aborted the communicators, if it has, or else what NCCL says.
+/// Throws the reason for which the watchdog has aborted the communicators, if it has; otherwise NCCL's error.
 void NcclChannel::expect_success(const Call& call, ncclResult_t status) const {
   if (status == ncclSuccess) return;
   watchdog_.check_health();
@@ -194,8 +194,7 @@ std::string_view NcclChannel::transport_of(const Call& call, Stream stream) cons
   return takes_peers(call) ? peers_->transport_of(call, stream) : Channel::transport_of(call, stream);
 }
 
-/// Makes a call by submit(communicator, stream) in the order of the communicator stream, behind the present point of
-/// `caller`.
+/// Makes a call by submit(communicator, stream) in the order of its stream, after the present point of `caller`.
 template <class Submit>
 Ticket NcclChannel::run(std::size_t place, const Call& call, Stream caller, Submit&& submit) {
   watchdog_.check_health();
@@ -303,8 +302,8 @@ Ticket NcclChannel::post_recv(const Call& call, void* data, Stream stream) {
   return ticket;
 }
 
-/// Whether a receive comes when it is waited for. Its sender must not wait for that, so what has been put off must have
-/// room in the mailbox: the oldest are received from here on where it has not.
+/// Whether a receive is submitted when it is waited for. Its sender must not wait for that, so deferred messages must
+/// have room in the mailbox. If there is no room, the oldest are received from here on.
 bool NcclChannel::puts_off(std::size_t place, const Call& call, Stream stream) {
   if (call.count == 0 || !takes_peers(call) || !is_capturing(stream)) return false;
   Index pieces = PeerGroup::pieces_of(call);
@@ -314,7 +313,7 @@ bool NcclChannel::puts_off(std::size_t place, const Call& call, Stream stream) {
   return pieces <= MailboxLayout::kSlots;
 }
 
-/// Of what was put off, behind the present point of `stream`.
+/// Of the deferred receives, after the present point of `stream`.
 void NcclChannel::receive_oldest(std::size_t place, Stream stream) {
   CommStream& comm_stream = comm_streams_[place];
   const Late& oldest = late_[place].front();
@@ -331,7 +330,8 @@ void NcclChannel::wait(Ticket ticket, Stream stream) {
   comm_streams_[place].wait(number_in(ticket), stream);
 }
 
-/// The memory is about to go, so what may still touch it must end, and NCCL can end communicators only.
+/// The memory is about to be freed, so everything that may still access it must end. NCCL can only end whole
+/// communicators.
 void NcclChannel::cancel(Ticket ticket) noexcept {
   std::erase_if(late_[stream_in(ticket)], [&](const Late& late) { return late.number == number_in(ticket); });
   if (!comm_streams_[stream_in(ticket)].forget(number_in(ticket))) watchdog_.give_up();

@@ -15,22 +15,24 @@ namespace megalith::comm {
 
 class Watchdog;
 
-/// A rank's end of a group of GPUs: of NCCL, and for large messages, sums and gathers of a PeerGroup where the GPUs
-/// reach each other. All calls only submit to the group's communicator stream, or for messages to that of their peer,
-/// direction and lane; wait() holds the caller's stream, and in a graph submits a large receive first (Late). They may
-/// be captured into a CUDA graph once they have been made outside of one, as NCCL connects GPUs at the first call of a
-/// kind: each must be waited for within the same capture, the watchdog sees them only as a whole
-/// (Watchdog::set_deadline), and the graph must be destroyed before the World; captures are collective over the hosts,
-/// too (PeerGroup), no rank may launch before all have made their graphs, and the tensors must live on every member
-/// until the last launch on any has ended. Calls throw what Watchdog::check_health() throws, and BackendError with
-/// NCCL's text. Memory: NCCL's buffers, 1,024 events a communicator stream, and what PeerGroup takes.
+/// A rank's end of a group of GPUs. NCCL carries the calls. A PeerGroup carries large messages, sums and gathers if the
+/// GPUs can access each other's memory.
+///  - A call only submits to the stream of the group, or for a message to the stream of its peer, direction and lane.
+///    wait() makes the caller's stream wait. In a graph it first submits a large receive (Late).
+///  - Calls may be captured into a CUDA graph after they have been made outside of one, because NCCL connects GPUs at
+///    the first call of a kind. Each must be waited for within the same capture. The watchdog observes them only as a
+///    whole, by the host's wait (HostWait). The graph must be destroyed before the World. Captures are collective over
+///    the hosts (PeerGroup). No rank may launch before all have made their graphs, and the tensors must live on every
+///    member until the last launch on any has ended.
+///  - Calls throw what Watchdog::check_health() throws, and BackendError with NCCL's text.
+/// Memory: NCCL's buffers, 1,024 events per stream, and the mailboxes of PeerGroup.
 class NcclChannel final : public Channel {
  public:
   static constexpr int kMessageLanes = 2;
 
-  /// `host` has the same members. Makes streams and events; communicates from connect() on.
+  /// `host` has the same members. Makes streams and events; communicates only from connect() on.
   NcclChannel(Watchdog& watchdog, const Group& host, std::string name, const GroupUse& use);
-  /// Makes the communicators and connects the GPUs; returns when all members have. `host` carries NCCL's ids.
+  /// Makes the communicators and connects the GPUs. Returns when all members have. `host` carries NCCL's ids.
   void connect(const Group& host);
 
   Device device() const override { return Device::cuda; }
@@ -51,11 +53,11 @@ class NcclChannel final : public Channel {
 
   // For the watchdog's thread.
   const std::deque<CommStream>& comm_streams() const { return comm_streams_; }
-  /// Throws HangError when a call has not ended within `timeout_s`, BackendError when a communicator reports an error.
+  /// Throws HangError if a call has not ended within `timeout_s`, BackendError if a communicator reports an error.
   void look(double timeout_s);
-  /// What waits for members by other means than NCCL's waits no longer (PeerGroup::release).
+  /// Ends waits for members that are not NCCL's (PeerGroup::release).
   void release() noexcept;
-  /// Whether other members' kernels may work on this one's tensors.
+  /// Whether the kernels of other members may access this member's tensors.
   bool reaches_tensors() const { return connected_ && peers_ != nullptr && peers_->reaches_tensors(); }
 
  private:
@@ -69,14 +71,14 @@ class NcclChannel final : public Channel {
   bool takes_peers(const Call& call) const;
   bool puts_off(std::size_t place, const Call& call, Stream stream);
   void receive_oldest(std::size_t place, Stream stream);
-  /// Where the communicator stream of a message stands. Throws BackendError when there is none.
+  /// The index of a message's stream. Throws BackendError if there is none.
   std::size_t place_of(const Call& call) const;
 
-  /// A receive by PeerGroup that is captured when it is waited for, not when it is posted: in a graph a thread block
-  /// awaits a message, and products that need a multiprocessor to themselves do without the one that it stands on. PP 2
-  /// of 1.2B, microbatch 2 on H200s, a step from a graph: 290 ms instead of 314.
+  /// A receive by PeerGroup that is captured when it is awaited, not when it is posted. In a graph a CTA waits for the
+  /// message, and a GEMM whose CTAs need a whole SM cannot use that SM. PP 2 of 1.2B, microbatch 2 on H200s, a step
+  /// from a graph: 290 ms instead of 314.
   struct Late {
-    std::uint64_t number = 0;  ///< in its comm_stream
+    std::uint64_t number = 0;  ///< in its stream
     Call call;
     void* data = nullptr;
   };
@@ -85,10 +87,9 @@ class NcclChannel final : public Channel {
   GroupUse use_;
   std::deque<CommStream> comm_streams_;  // the first is the group's
   std::unique_ptr<PeerGroup> peers_;
-  std::vector<std::deque<Late>> late_;  // of each communicator stream, oldest first
+  std::vector<std::deque<Late>> late_;  // of each stream, oldest first
   std::atomic<bool> connected_{false};
-  Buffer
-      scratch_;  // a byte for each communicator stream's first call; barriers use that of the first communicator stream
+  Buffer scratch_;  // a byte for each stream's first call; barriers use the first
 };
 
 }  // namespace megalith::comm

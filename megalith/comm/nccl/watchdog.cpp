@@ -19,9 +19,10 @@ namespace {
 
 using Channels = std::vector<std::shared_ptr<NcclChannel>>;
 
-/// Aborts what is not among `aborted`, and adds it. ncclCommAbort has two parts: it tells the communicator's kernels
-/// and host calls to end, and frees it, which would be under the feet of the rank's thread if that is in a call. Within
-/// a group the second part waits for ncclGroupEnd, which must come when the rank's thread has left NCCL for good.
+/// Aborts the communicators that are not in `aborted`, and adds them. ncclCommAbort has two parts. It makes the
+/// communicator's kernels and host calls end. Then it frees the communicator, which the rank's thread may still be
+/// using in a call. Within a group the second part waits for ncclGroupEnd, which must come when the rank's thread has
+/// left NCCL for good.
 void abort_all(const Channels& channels, std::vector<ncclComm_t>& aborted) {
   for (const auto& channel : channels) {
     for (const CommStream& comm_stream : channel->comm_streams()) {
@@ -34,8 +35,8 @@ void abort_all(const Channels& channels, std::vector<ncclComm_t>& aborted) {
   }
 }
 
-/// While it lives, the calling thread may look at events and streams. Otherwise that is forbidden to all threads while
-/// any of them captures a graph.
+/// While it lives, the calling thread may query events and streams. Otherwise no thread may do so while any of them
+/// captures a graph.
 class RelaxedCapture {
  public:
   RelaxedCapture() { exchange(); }
@@ -115,9 +116,9 @@ bool Watchdog::is_idle(const std::vector<std::shared_ptr<NcclChannel>>& channels
   return std::ranges::none_of(replays_, is_busy, cuda::native);
 }
 
-/// Waits until nothing communicates any more after a failure. Once the watching thread has had NCCL's kernels end, what
-/// else waits for members is released here too, by the thread that is about to free memory, since freeing may keep
-/// others from it; not before, as a step's last vote must not pass after sums over undefined data.
+/// Waits until nothing communicates any more after a failure. After the watching thread has ended NCCL's kernels, this
+/// releases all other waits for members. The thread that is about to free memory does this itself, because freeing may
+/// block other threads. Not earlier, because the last vote of a step must not pass after sums over undefined data.
 void Watchdog::drain() const noexcept {
   const RelaxedCapture relaxed;
   const auto all = channels();
@@ -132,18 +133,17 @@ void Watchdog::drain() const noexcept {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  // Other members' kernels that had begun before they could know of it may still work on this one's tensors.
+  // Kernels of other members that began before they could know of the failure may still access this member's tensors.
   const auto reaches_tensors = [](const auto& channel) { return channel->reaches_tensors(); };
   const double grace_s = end_s - kDrain_s + kGrace_s - monotonic_s();
   if (aborted_.load(std::memory_order_acquire) && grace_s > 0 && std::ranges::any_of(all, reaches_tensors))
     std::this_thread::sleep_for(std::chrono::duration<double>(grace_s));
-  static_cast<void>(cudaGetLastError());  // "not ready" is an answer here
+  static_cast<void>(cudaGetLastError());  // "not ready" is a valid answer here
 }
 
 void Watchdog::watch() {
   constexpr auto kEvery = std::chrono::milliseconds(50);
-  constexpr auto kEveryOnceFailed =
-      std::chrono::milliseconds(1);  // each time one more wait of a communicator stream is released
+  constexpr auto kEveryOnceFailed = std::chrono::milliseconds(1);  // each releases one more wait
   static_cast<void>(cudaSetDevice(gpu_));
   const RelaxedCapture relaxed;
   std::vector<ncclComm_t> aborted;
@@ -201,8 +201,7 @@ void Watchdog::close() noexcept {
   }
   thread_.join();
   if (failed_) return;
-  // A communicator goes when its other members let it go too, and each rank has its communicator streams in an order of
-  // its own.
+  // A communicator is freed only when its other members free it, too, and each rank has its streams in its own order.
   static_cast<void>(ncclGroupStart());
   for (const auto& channel : channels()) {
     for (const CommStream& comm_stream : channel->comm_streams())

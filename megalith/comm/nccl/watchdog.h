@@ -13,31 +13,31 @@ namespace megalith::comm {
 
 class NcclChannel;
 
-/// Watches the NCCL calls of one rank from a thread of its own, because the rank's thread may sit in a wait of CUDA,
-/// which has no timeout and hears of nothing. When another rank fails, a call is overdue or a communicator reports an
-/// error, it aborts all communicators of the rank: their kernels end, the streams drain, the wait returns, and
-/// check_health() says why. Looks 20 times a second; costs the rank's thread nothing but short locks.
+/// Observes the NCCL calls of one rank from its own thread, because the rank's thread may be in a wait of CUDA, which
+/// has no timeout and is not informed of failures. If another rank fails, a call is overdue or a communicator reports
+/// an error, it aborts all communicators of the rank: their kernels end, the streams drain, the wait returns, and
+/// check_health() throws the reason. It checks 20 times per second and costs the rank's thread only short locks.
 class Watchdog {
  public:
-  /// For the GPU that the calling thread uses. `host` says whether another rank has failed, and must outlive this.
+  /// For the GPU of the calling thread. `host` reports whether another rank has failed, and must outlive this.
   Watchdog(const World& host, double timeout_s);
   ~Watchdog();
 
-  /// Before its communicators are made, so that even that can be aborted. Keeps the channel.
+  /// Call it before the channel's communicators are made, so that even that can be aborted. Keeps the channel.
   void add(std::shared_ptr<NcclChannel> channel);
-  /// Work of this stream, which replays calls that were captured, is waited for too when communication ends.
+  /// When communication ends, work of this stream, which replays captured calls, is also waited for.
   void add(Stream replays);
   void remove(Stream replays) noexcept;
-  /// HostWait, by the rank's thread: it waits from here on, or no more. Waits may lie within each other.
+  /// HostWait, called by the rank's thread: it waits from here on, or no longer. Waits may be nested.
   void begin_host_wait();
   void end_host_wait() noexcept;
-  /// Throws what has ended communication: AbortedError, HangError or BackendError. By then nothing is in flight, unless
+  /// Throws what has ended communication: AbortedError, HangError or BackendError. Nothing is in flight by then, unless
   /// it could not be ended within kDrain_s of the failure.
   void check_health() const;
-  /// This rank communicates no more: what is in flight ends, as its memory is about to go.
+  /// This rank communicates no more. Everything in flight ends, because its memory is about to be freed.
   void give_up() noexcept;
-  /// Waits until what was submitted has ended, then frees the communicators. Called once, by the rank's thread, when no
-  /// CUDA graph holds calls of theirs any more (NCCL waits for that).
+  /// Waits until submitted work has ended, then frees the communicators. The rank's thread calls it once, when no CUDA
+  /// graph holds calls of them any more (NCCL waits for that).
   void close() noexcept;
 
  private:
@@ -49,20 +49,20 @@ class Watchdog {
   std::vector<std::shared_ptr<NcclChannel>> channels() const;
   void look_at_host_wait() const;
 
-  /// A call that is overdue says more than a wait for it, so it has this much longer to be seen first.
+  /// The error of an overdue call has more detail than that of a wait for it, so calls are checked this much earlier.
   static constexpr double kAfterCalls_s = 1;
   static constexpr double kNoWait = -1;
   static constexpr double kDrain_s = 5;
-  /// From the failure on; many times what a kernel between GPUs needs that waits for nobody.
+  /// From the failure on. Many times what a kernel between GPUs needs if it waits for nobody.
   static constexpr double kGrace_s = 0.1;
 
   const World& host_;
   double timeout_s_;
   int gpu_ = 0;
   std::atomic<bool> failed_{false}, aborted_{false};
-  int host_waits_ = 0;  // within each other; the rank's thread alone
+  int host_waits_ = 0;  // nested; only the rank's thread uses it
   std::atomic<double> host_waits_since_s_{kNoWait};
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // of the following members
   std::condition_variable wake_;
   bool closing_ = false;
   std::exception_ptr verdict_;

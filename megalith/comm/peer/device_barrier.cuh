@@ -5,24 +5,24 @@
 
 namespace megalith::comm {
 
-// Words that other GPUs write or read: every access is one of the whole system's.
+// Other GPUs write or read these words, so every access has system scope.
 
-/// What the thread does from here on comes after all that came before the write of what it has read.
+/// All later work of the thread comes after everything that preceded the write of the word that it has read.
 __device__ inline std::uint32_t load_signal(const std::uint32_t* word) {
   std::uint32_t value = 0;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
   return value;
 }
-/// After all that the thread has written or seen.
+/// The write comes after everything that the thread has written or seen.
 __device__ inline void store_signal(std::uint32_t* word, std::uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
-/// A thread block's part in its kernel's barrier. Lies in shared memory; begin() and end() are called by all threads of
-/// all blocks, kMaxSummed or more a block.
+/// One CTA's part in the device barrier of its kernel. Lies in shared memory. All threads of all CTAs call begin() and
+/// end(); a CTA has kMaxSummed threads or more.
 class BarrierArrival {
  public:
-  /// Returns when the kernels of all members have begun; false once a member has failed: then the kernel is to end.
+  /// Returns when the kernels of all members have begun. False if a member has failed: the kernel must then end.
   __device__ bool begin(const DeviceBarrier& barrier) {
     const auto member = static_cast<int>(threadIdx.x);
     bool goes_on = true;
@@ -46,15 +46,16 @@ class BarrierArrival {
     return __syncthreads_and(static_cast<int>(goes_on)) != 0;
   }
 
-  /// What a member has symmetric along.
+  /// The symmetric memory of a member.
   __device__ std::byte* symmetric(int member) const { return symmetric_[member]; }
 
-  /// The last block of the kernel returns when those of all members have done their share, or a member has failed.
+  /// The last CTA of the kernel returns when the kernels of all members have completed their share, or a member has
+  /// failed.
   __device__ void end(const DeviceBarrier& barrier) {
     BarrierFlags& own = flags_of(barrier, barrier.rank);
     const auto member = static_cast<int>(threadIdx.x);
     __syncthreads();
-    if (member == 0) {  // for the whole block: what it has written goes before the count, and so before the words
+    if (member == 0) {  // for the whole CTA: what it has written comes before the count, and so before the words
       __threadfence_system();
       is_last_ = atomicAdd(&own.blocks_through, 1) == gridDim.x - 1;
       __threadfence_system();
@@ -75,7 +76,7 @@ class BarrierArrival {
   __device__ static BarrierFlags& flags_of(const DeviceBarrier& barrier, int member) {
     return *barrier.flags[static_cast<std::size_t>(member)];
   }
-  /// Until the word has come to `turn`; false once a member has failed. Turns may wrap around.
+  /// Waits until the word has reached `turn`. False if a member has failed. Turns may wrap around.
   __device__ static bool await(const BarrierFlags& own, const std::uint32_t& word, std::uint32_t turn) {
     for (;;) {
       const bool has_come = static_cast<std::int32_t>(load_signal(&word) - turn) >= 0;

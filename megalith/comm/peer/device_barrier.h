@@ -5,28 +5,29 @@
 
 namespace megalith::comm {
 
-/// Most members of a group whose parts are summed by one kernel.
+/// Most members of a group whose parts one kernel sums.
 inline constexpr int kMaxSummed = 8;
 
-/// Words in a member's memory by which one kernel of every member meets the others'. Zero at first; what stands for
-/// member i is written by it.
+/// Words in a member's memory for a device barrier: one kernel of every member waits for the kernels of all others.
+/// Initially zero. Member i writes the entries [i].
 struct BarrierFlags {
-  std::uint32_t failed;          ///< not 0 once a member has failed: no kernel begins with the others' tensors any more
+  std::uint32_t failed;          ///< not 0 once a member has failed: no kernel starts to access the tensors of others
+                                 ///< any more
   std::uint32_t turn;            ///< kernels of this member that have ended
-  std::uint32_t blocks_through;  ///< thread blocks of the present one that have done their share
+  std::uint32_t blocks_through;  ///< CTAs of the present kernel that have completed their share
   std::uint32_t begun[kMaxSummed];    ///< turn + 1 once its kernel has begun
-  std::uint32_t through[kMaxSummed];  ///< turn + 1 once its kernel has done its share
-  std::byte* symmetric[kMaxSummed];   ///< what its kernel has symmetric along, valid from `begun` until `through`
+  std::uint32_t through[kMaxSummed];  ///< turn + 1 once its kernel has completed its share
+  std::byte* symmetric[kMaxSummed];   ///< the symmetric memory of its kernel, valid from `begun` until `through`
 };
 
-/// What a kernel needs to meet those of the other members: none touches memory before all have begun, so that what each
-/// did before in its stream is done, and none ends before all have done their share. The kernels with a barrier of one
-/// group follow one another in one stream of each member, in the same order on all.
+/// The device barrier of one kernel per member. No kernel accesses memory before all have begun; so all earlier work of
+/// every member's stream is complete. No kernel ends before all have completed their share. The kernels of one group
+/// that use it run one after the other in one stream of each member, in the same order on all members.
 struct DeviceBarrier {
   std::array<BarrierFlags*, kMaxSummed> flags{};  ///< of all members
   int members = 0;
   int rank = 0;
-  void* symmetric = nullptr;  ///< memory that all members' kernels may touch until this one ends
+  void* symmetric = nullptr;  ///< memory that the kernels of all members may access until this kernel ends
 };
 
 }  // namespace megalith::comm

@@ -16,7 +16,7 @@ namespace megalith::comm {
 namespace {
 
 constexpr int kThreads = 512;
-/// A few multiprocessors' worth, as products run beside.
+/// As many as fit on a few SMs, because GEMMs run beside these kernels.
 constexpr Index kMaxSumBlocks = 64, kMaxCopyBlocks = 16;
 
 /// N neighbours, moved by one instruction.
@@ -35,15 +35,15 @@ __device__ bool is_set(const std::uint32_t* word) {
   return word != nullptr && *static_cast<const volatile std::uint32_t*>(word) != 0;
 }
 
-/// Another GPU's memory is microseconds away: so many vectors are read before the first is written.
+/// An access to another GPU's memory takes microseconds, so this many vectors are read before the first is written.
 constexpr int kAtOnce = 8;
 
 struct Range {
   Index begin = 0, end = 0;
 };
 
-/// Calls body.operator()<n>(i, stride) for i, i + stride, ... of the thread's share of the range, n <= kMax of them at
-/// a time.
+/// Calls body.operator()<n>(i, stride) for i, i + stride, ... of the thread's share of the range, with n <= kMax of
+/// them at a time.
 template <int kMax, class Body>
 __device__ void for_share(const Range& range, const Body& body) {
   const Index stride = Index{gridDim.x} * blockDim.x;
@@ -52,7 +52,7 @@ __device__ void for_share(const Range& range, const Body& body) {
   for (; i < range.end; i += stride) body.template operator()<1>(i, stride);
 }
 
-/// Calls move.operator()<N>(range) for vectors of N elements as far as `wide` allows, N the most or 1.
+/// If `wide`, calls move.operator()<N>(range) for the whole vectors of N elements, and with N = 1 for the rest.
 template <int N, class Move>
 __device__ void in_vectors(bool wide, Index count, const Move& move) {
   const Index whole = wide ? count / N : 0;
@@ -96,8 +96,8 @@ __device__ void sum_share(const T* const* all_parts, const Range& vectors, const
   });
 }
 
-/// Of two members' parts of 16 MiB, both results on the own GPU, beside products of DP 2's backward pass on an H100: 64
-/// MiB moved in 46 to 48 us, 1.4 TB/s, 43 % of its memory's 3.35; the part of 11 MiB in 34 us.
+/// Two members' parts of 16 MiB, both results on the own GPU, beside GEMMs of DP 2's backward pass on an H100: 64 MiB
+/// moved in 46 to 48 us, 1.4 TB/s, 43 % of its memory's 3.35; the part of 11 MiB in 34 us.
 template <class T, int N, int kMembers>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const Operands<T> operands, Index vectors) {
   sum_share<T, N, kMembers>(operands.parts, Range{0, vectors}, [&](Index i, const Vector<T, N>& result) {
@@ -112,16 +112,16 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const Operands<T> operand
 template <class T>
 inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
-/// With so many threads, of 33 registers or more, a block leaves a multiprocessor too few for another of its kind or a
-/// product's.
+/// With this many threads, of 33 registers or more, a CTA leaves an SM too few registers for another CTA of its kind or
+/// of a GEMM.
 constexpr int kMaxThreads = 1024;
 
-/// The parts of all members, of which a kernel that has met theirs learns. Lies in shared memory.
+/// The parts of all members, which a kernel gets at its device barrier. Lies in shared memory.
 template <int kMembers>
 struct SymmetricParts {
   std::byte* at[kMembers];
 
-  /// By all threads of the block. Whether the widest accesses may be made to all of them and to `own`.
+  /// Called by all threads of the CTA. Returns whether the widest accesses are allowed to all parts and to `own`.
   __device__ bool find_and_check_width(const BarrierArrival& arrival, const SymmetricPart& part, const void* own) {
     bool wide = is_aligned(own);
     if (const auto member = static_cast<int>(threadIdx.x); member < part.barrier.members) {
@@ -132,7 +132,7 @@ struct SymmetricParts {
   }
 };
 
-/// Into `out`, or where that is null into all parts.
+/// Into `out`, or if that is null into all parts.
 template <class T, int N, int kMembers>
 __device__ void sum_symmetric_parts(const SymmetricParts<kMembers>& parts, void* out, const Range& vectors) {
   const auto write = [&](Index i, const Vector<T, N>& result) {
@@ -146,9 +146,9 @@ __device__ void sum_symmetric_parts(const SymmetricParts<kMembers>& parts, void*
   sum_share<T, N, kMembers>(reinterpret_cast<T* const*>(parts.at), vectors, write);
 }
 
-/// A block takes every gridDim-th run of kMaxThreads vectors of the part, a thread kAtOnce / kMembers of them at a
-/// time: it reads them at all members and writes the sum to all, or to `out`. With parts of 6 MiB, between two H200s on
-/// 8 multiprocessors, an all-reduce: 54 us with both barriers, 233 GB/s each way, 52 % of the links.
+/// A CTA takes every gridDim-th run of kMaxThreads vectors of the part, a thread kAtOnce / kMembers of them at a time:
+/// it reads them at all members and writes the sum to all, or to `out`. With parts of 6 MiB, between two H200s on 8
+/// SMs, an all-reduce takes 54 us with both barriers: 233 GB/s each way, 52 % of the links.
 template <class T, int kMembers>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     symmetric_sum_kernel(const __grid_constant__ SymmetricPart part, void* const out) {
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   arrival.end(part.barrier);
 }
 
-/// f.operator()<members>(); looks from kMembers on.
+/// Calls f.operator()<members>(). Searches from kMembers on.
 template <int kMembers = 2, class F>
 auto for_members(int members, const F& f) {
   if (members == kMembers) return f.template operator()<kMembers>();
@@ -210,7 +210,7 @@ struct Targets {
   int count = 0;
 };
 
-/// The thread's share of the range to each of `num_targets` places but `from` itself.
+/// Copies the thread's share of the range to each of `num_targets` places except `from` itself.
 template <class T, class Target>
 __device__ void copy_share(const T* from, const Range& range, int num_targets, const Target& target_of) {
   for_share<kAtOnce>(range, [&]<int kCount>(Index i, Index stride) {
@@ -226,8 +226,8 @@ __device__ void copy_share(const T* from, const Range& range, int num_targets, c
   });
 }
 
-/// The thread's share of the bytes, by vectors of 16 but for those before the first whole one and after the last: where
-/// `from` and all targets begin at the same place in a vector. Elsewhere byte by byte.
+/// Copies the thread's share of the bytes. If `from` and all targets have the same alignment within a vector: by
+/// vectors of 16 bytes, with single bytes before the first whole vector and after the last. Otherwise byte by byte.
 template <class Target>
 __device__ void copy_bytes(const std::byte* from, const Range& bytes, int num_targets, const Target& target_of) {
   const auto place = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16; };
@@ -243,9 +243,9 @@ __device__ void copy_bytes(const std::byte* from, const Range& bytes, int num_ta
   copy_share(from, Range{end, bytes.end}, num_targets, target_of);
 }
 
-/// On an H100, 6 MiB within its memory on 16 multiprocessors, PP 2's messages as they are taken out: 12 MiB moved in 12
-/// to 13 us, 1.0 TB/s, 30 % of the memory's 3.35. To another GPU, as a graph sends them, 22 us: 280 GB/s, 73 % of a
-/// plain copy's; on 32 multiprocessors beside products, a gather of TP 2, 21 to 47 us.
+/// On an H100, 6 MiB within its memory on 16 SMs (PP 2's messages when they are copied out): 12 MiB moved in 12 to 13
+/// us, 1.0 TB/s, 30 % of the memory's 3.35. To another GPU, as a graph sends them, 22 us: 280 GB/s, 73 % of a plain
+/// copy's. On 32 SMs beside GEMMs, a gather of TP 2, 21 to 47 us.
 __global__ void __launch_bounds__(kThreads)
     copy_kernel(const __grid_constant__ Targets to, const std::byte* from, Index bytes, const std::uint32_t* unless) {
   if (is_set(unless)) return;
@@ -253,9 +253,9 @@ __global__ void __launch_bounds__(kThreads)
   __threadfence_system();
 }
 
-/// As symmetric_sum_kernel: a gather, of a part in bytes. Of 256 MiB between two H100s, a half from each, in 678 us:
-/// 198 GB/s each way, 51 % of a plain copy's both ways; symmetric_sum_kernel with `out`, a reduce-scatter of the same,
-/// in 450 us: 298 GB/s, 76 %.
+/// Like symmetric_sum_kernel, but a gather, of a part in bytes. 256 MiB between two H100s, a half from each, in 678 us:
+/// 198 GB/s each way, 51 % of a plain copy's both ways. symmetric_sum_kernel with `out`, a reduce-scatter of the same
+/// size, in 450 us: 298 GB/s, 76 %.
 __global__ void __launch_bounds__(kMaxThreads, 1)
     symmetric_copy_kernel(const __grid_constant__ SymmetricPart part, const void* const in) {
   __shared__ BarrierArrival arrival;

@@ -16,7 +16,7 @@
 namespace megalith::comm {
 namespace {
 
-/// The same for all threads of a process, another one for every process of a job: hosts' names and process numbers may
+/// The same for all threads of a process, different for every process of a job. Names of hosts and process numbers may
 /// be equal in containers.
 std::uint64_t process_mark() {
   static const std::uint64_t mark = [] {
@@ -26,11 +26,11 @@ std::uint64_t process_mark() {
   return mark;
 }
 
-/// What a member says about itself.
+/// What a member sends to the others about itself.
 struct Member {
   std::uint64_t process = 0;
   int gpu = 0;
-  const std::shared_ptr<const PeerMailbox>* mailbox = nullptr;  ///< where it will stand, in its process
+  const std::shared_ptr<const PeerMailbox>* mailbox = nullptr;  ///< the address, in its process, where it will be
 };
 
 bool has_nvlink(int own, int other) {
@@ -48,7 +48,7 @@ bool reaches(int own, int other) {
   return can != 0;
 }
 
-/// Of this GPU, which those of the group reach.
+/// Memory of this GPU that the GPUs of the group can access.
 std::shared_ptr<std::byte> take_memory(Index bytes, std::span<const int> gpus) {
   std::shared_ptr<std::byte> memory = cuda::take_shared_memory(bytes, gpus);
   if (memory != nullptr) return memory;
@@ -69,7 +69,7 @@ PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::span<cons
       memory_(take_memory(layout.bytes(), gpus)),
       words_(reinterpret_cast<std::uint32_t*>(memory_.get())),
       data_(memory_.get() + MailboxLayout::kWordBytes) {
-  // At first there is room in all slots, whoever sends.
+  // At first all slots have room for every sender.
   const Index begin = room(0, 0, 0) - words_, end = room(layout.members, 0, 0) - words_;
   const std::vector<std::uint32_t> ones(static_cast<std::size_t>(end - begin), 1);
   cuda::check(cudaMemcpy(words_ + begin, ones.data(), ones.size() * sizeof(std::uint32_t), cudaMemcpyDefault));
@@ -78,6 +78,7 @@ PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::span<cons
 
 std::byte* PeerMailbox::slot(int from, int lane, int slot) const {
   const int sender = from == (member_ + 1) % layout_.members ? 0 : 1;  // the next member on the ring, or the previous
+                                                                       // one
   const Index number = (sender * MailboxLayout::kLanes + lane) * MailboxLayout::kSlots + slot;
   return data_ + layout_.parts_bytes() + number * MailboxLayout::kSlotBytes;
 }
@@ -116,7 +117,7 @@ Mailboxes open_mailboxes(const Group& host, const GroupUse& use) {
   barrier(ex, host);  // all have made theirs
   Mailboxes mailboxes{least == over_nvlink ? Links::nvlink : Links::pcie, {}};
   for (const Member& member : all) mailboxes.of_members.push_back(*member.mailbox);
-  barrier(ex, host);  // all have copied: `own` may go
+  barrier(ex, host);  // all have copied: `own` may be freed
   return mailboxes;
 }
 

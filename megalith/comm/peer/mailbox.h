@@ -9,20 +9,20 @@
 
 namespace megalith::comm {
 
-/// What a member's mailbox has room for.
+/// Sizes of one member's mailbox.
 struct MailboxLayout {
-  /// Of a collective that is handled at a time, over all members.
+  /// Bytes of a collective that are handled at a time, over all members.
   static constexpr Index kPieceBytes = Index{32} << 20;
-  /// Of a message that is handled at a time: each part costs the launch of a graph as much as a whole message.
+  /// Bytes of a message that are handled at a time. Each piece costs the launch of a graph as much as a whole message.
   static constexpr Index kSlotBytes = Index{8} << 20;
-  static constexpr int kSlots = 2;  ///< pieces of messages that may wait, for each sender and lane
+  static constexpr int kSlots = 2;  ///< pieces of messages that may wait, per sender and lane
   static constexpr int kLanes = 2;
   static constexpr int kPhases = 2;
 
   int members = 0;
   Messages messages = Messages::none;  ///< a group for messages has no room for collectives
 
-  /// Of one member's part of a collective's piece.
+  /// One member's part of a piece of a collective.
   Index part_bytes() const { return messages == Messages::none ? kPieceBytes / members / kAlignment * kAlignment : 0; }
   Index parts_bytes() const { return (members + 1) * part_bytes(); }
   int senders() const { return messages == Messages::none ? 0 : members == 2 ? 1 : 2; }
@@ -32,30 +32,30 @@ struct MailboxLayout {
   static constexpr Index kWordBytes = 4096;
 };
 
-/// Memory of one member's GPU into which the GPUs of the other members of its group write, and from which they read: by
-/// copies, and by writes and waits of single words that stand in a stream's order (StreamSignals).
+/// Memory of one member's GPU that the GPUs of the other members of its group write and read: with copies, and with
+/// writes of and waits for single words in the order of a stream (StreamSignals).
 class PeerMailbox {
  public:
-  /// On the GPU that the calling thread uses. `gpus`: of all members.
+  /// On the GPU of the calling thread. `gpus`: those of all members.
   PeerMailbox(const MailboxLayout& layout, int member, std::span<const int> gpus);
 
   // Collectives.
-  /// Where member `from` lays its part for this member.
+  /// Where member `from` writes its part for this member.
   std::byte* in(int from) const { return data_ + from * layout_.part_bytes(); }
-  /// What this member has for all others.
+  /// Where this member has its data for all others.
   std::byte* out() const { return in(layout_.members); }
-  /// 1 from when member `from` has come to the phase until this member has seen it, else 0.
+  /// 1 from the time when member `from` has reached the phase until this member has seen it, else 0.
   std::uint32_t* arrived(int phase, int from) const { return words_ + phase * layout_.members + from; }
 
-  /// The last words: where kernels meet. Once it says that a member has failed, no kernel begins to reach into
-  /// other members' memory.
+  /// The last words: the flags of the device barrier. If they show that a member has failed, no kernel starts to access
+  /// the memory of other members.
   BarrierFlags* barrier_flags() const { return reinterpret_cast<BarrierFlags*>(data_) - 1; }
 
   // Messages, between neighbours on the ring of members.
   std::byte* slot(int from, int lane, int slot) const;
-  /// 1 while there is something in the slot that this member has not taken out.
+  /// 1 while the slot holds a piece that this member has not copied out.
   std::uint32_t* full(int from, int lane, int slot) const { return slot_word(0, from, lane, slot); }
-  /// 1 while member `to` has room in that slot of its mailbox for what this member sends.
+  /// 1 while that slot of member `to`'s mailbox has room for a piece from this member.
   std::uint32_t* room(int to, int lane, int slot) const { return slot_word(1, to, lane, slot); }
 
  private:
@@ -68,19 +68,20 @@ class PeerMailbox {
   std::byte* data_;
 };
 
-/// What GPUs reach each other by.
+/// The link between the GPUs of a group.
 enum class Links : std::uint8_t {
-  nvlink,  ///< or alike: carries atomics, and words come after the data written before them
-  pcie,    ///< waits for words must flush, and no kernel computes with what lies beyond
+  nvlink,  ///< or equivalent: carries atomics, and a word arrives after the data that was written before it
+  pcie,    ///< a wait for a word must flush, and no kernel computes with memory of other GPUs
 };
 struct Mailboxes {
   Links links = Links::nvlink;
   std::vector<std::shared_ptr<const PeerMailbox>> of_members;
 };
-/// Everybody's mailbox, in member order, when all members are threads of this process, no more than kMaxSummed, and
-/// their GPUs reach each other's memory, over PCIe only where they can flush, can wait for words, and NCCL's variables
-/// let them (refusal_of_peers); else none, for all members. They live until the last member lets go of them, as what
-/// one of them has submitted may still touch all. Collective over `host`.
+/// The mailboxes of all members, in member order. They exist only if all members are threads of this process, there are
+/// at most kMaxSummed members, and their GPUs can access each other's memory. Over PCIe the GPUs must also be able to
+/// flush and to wait for words, and NCCL's variables must allow it (refusal_of_peers). Otherwise there is none, for all
+/// members. A mailbox lives until the last member releases it, because submitted work of one member may still access
+/// all of them. Collective over `host`.
 Mailboxes open_mailboxes(const Group& host, const GroupUse& use);
 
 }  // namespace megalith::comm

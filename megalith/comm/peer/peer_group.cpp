@@ -9,10 +9,10 @@
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/gpu_attribute.h"
 
-// By copy engines every call is the same two barriers of all members. What a member submits is in one order, so that
-// a barrier says that all it did before has been done:
-//   lay parts into the others' mailboxes,  meet,  add up and lay the sum into the own one,  meet,  fetch theirs.
-// After the second barrier everybody's `in` is free again, after the next call's first one every `out`.
+// With copy engines every call has the same two barriers of all members. A member submits its work in one order, so a
+// barrier shows that all its earlier work is complete:
+//   write parts into the others' mailboxes,  barrier,  sum and write the sum into the own one,  barrier,  copy theirs.
+// After the second barrier every member's `in` is free again, after the first one of the next call every `out`.
 
 namespace megalith::comm {
 namespace {
@@ -20,25 +20,25 @@ namespace {
 constexpr Index kMinBytes = Index{1} << 20;  ///< of a collective; below, NCCL's latency is lower
 static_assert(kMinBytes >= device::kMinShared, "other GPUs do not reach smaller pieces of memory");
 constexpr Index kMinMessageBytes = Index{256} << 10;
-/// Thread blocks of a gather between barriers. A step of 1.2B, TP 2 on H200s from a graph, where rows are shared, ms,
-/// with 16, 32, 64 of them: 75.7, 74.1, 74.1.
+/// CTAs of a gather between barriers. A step of 1.2B, TP 2 with sequence parallelism on H200s from a graph, ms, with
+/// 16, 32, 64 of them: 75.7, 74.1, 74.1.
 constexpr int kCopyBlocks = 32;
-/// Of a kernel that sends a message, in a graph: there a copy engine's copy costs the host 2 us and more at each
-/// launch. 1.2B over two stages on H200s, 64 messages of 6 MiB a step: 287.0, 286.5 ms and 98, 86 us of the host; with
-/// 8 blocks 288.0, 287.2 and 103, 82; by copy engines 287.4, 287.5 and 257, 270.
+/// CTAs of a kernel that sends a message in a graph. There a copy by a copy engine costs the host 2 us and more at each
+/// launch. 1.2B over two stages on H200s, 64 messages of 6 MiB per step: 287.0, 286.5 ms and 98, 86 us of the host;
+/// with 8 CTAs 288.0, 287.2 and 103, 82; with copy engines 287.4, 287.5 and 257, 270.
 constexpr int kSendBlocks = 16;
-/// Thread blocks of a kernel that meets the others' with nothing beside it. Gradients' last 154 MB, DP 2 of 124M on
-/// H200s, ms a step, the means of two: 56.0 by copy engines, 55.9 so; from a graph 55.7, 55.5.
+/// CTAs of a symmetric-memory kernel that does not overlap with compute. The last 154 MB of gradients, DP 2 of 124M on
+/// H200s, ms per step, means of two: 56.0 with copy engines, 55.9 with this kernel; from a graph 55.7, 55.5.
 constexpr int kBlocksAlone = 32;
-/// From so many bytes on a copy engine's latency in a graph is little. DP 2 of 124M from a graph: 55.0 ms a step where
-/// gradients that are summed beside the backward pass go so, 55.9 where all go by kernels.
+/// From this size on a copy engine's latency in a graph matters little. DP 2 of 124M from a graph: 55.0 ms per step
+/// with copy engines for gradient sums that overlap with the backward pass, 55.9 with kernels for all sums.
 constexpr Index kMinCopiedBytes = Index{32} << 20;
 
 void copy(void* to, const void* from, Index bytes, Stream stream) {
   if (bytes > 0) device::copy(Device::cuda, to, from, bytes, stream);
 }
 
-/// The stream goes on once the word is 1, and has made it 0.
+/// The stream continues when the word is 1, and has then set it to 0.
 void take_word(std::uint32_t* word, Waits waits, Stream stream) {
   StreamSignals words(waits);
   words.wait_for(word, 1);
@@ -46,16 +46,16 @@ void take_word(std::uint32_t* word, Waits waits, Stream stream) {
   words.submit(stream);
 }
 
-/// For a take_word() of another member.
+/// The signal for a wait of another member.
 void give_word(std::uint32_t* word, Stream stream) {
   StreamSignals words;
   words.write(word, 1);
   words.submit(stream);
 }
 
-/// Thread blocks that a member's kernel that meets the others' may have, so that all stand on their GPUs at once, even
-/// where members share one; 0 where the GPU of some member may not touch what another one's thread takes of its own.
-/// Collective over `host`.
+/// The most CTAs of a member's symmetric-memory kernel with which the kernels of all members fit on their GPUs at the
+/// same time, even if members share one. 0 if the GPU of some member may not access memory that another member's thread
+/// takes. Collective over `host`.
 int max_barrier_ctas(const Group& host) {
   int gpu = 0;
   cuda::check(cudaGetDevice(&gpu));
@@ -69,21 +69,21 @@ int max_barrier_ctas(const Group& host) {
 
 }  // namespace
 
-/// A piece of a message: member m's part is `bytes(m)` from m * stride on.
+/// A piece of a message: the part of member m is `bytes(m)` bytes from m * stride on.
 struct PeerGroup::Piece {
   Index stride = 0;
   Index begin = 0;       ///< within a member's part
-  Index part_bytes = 0;  ///< of it at most
-  Index total = 0;       ///< where the message ends
+  Index part_bytes = 0;  ///< at most
+  Index total = 0;       ///< the end of the message
 
   Index offset(int member) const { return member * stride + begin; }
   Index bytes(int member) const { return std::clamp<Index>(total - offset(member), 0, part_bytes); }
 };
 
 enum class PeerGroup::Way : std::uint8_t {
-  copies,            ///< by copy engines, through the mailboxes
-  barrier,           ///< one kernel that meets the others' and reaches into their tensors
-  between_barriers,  ///< a kernel that reaches into them, once all members are there
+  copies,            ///< copy engines, through the mailboxes
+  barrier,           ///< one kernel with its own device barrier, which accesses the others' tensors
+  between_barriers,  ///< a kernel that accesses them, between two barriers
 };
 
 std::unique_ptr<PeerGroup> PeerGroup::connect(const Group& host, const GroupUse& use) {
@@ -132,7 +132,7 @@ void PeerGroup::for_others(F&& f) const {
   for (int step = 1; step < size(); ++step) f((rank_ + step) % size());  // each link has one pair at a time
 }
 
-/// What `stream` does from here on comes after all that every member has done in its stream before.
+/// Later work of `stream` starts after all earlier work of every member's stream.
 void PeerGroup::meet(int phase, Stream stream) const {
   StreamSignals words(waits_);
   for_others([&](int member) { words.write(mailbox(member).arrived(phase, rank_), 1); });
@@ -148,7 +148,7 @@ void PeerGroup::between_barriers(Stream stream, F&& body) const {
   meet(1, stream);
 }
 
-/// out = the sum of all members' parts for this one, of their messages `in`; also into `copy` unless it is null.
+/// out = the sum of all members' parts for this member, of their messages `in`; also into `copy` unless it is null.
 struct PeerGroup::Sum {
   const std::byte* in;
   std::byte* out;
@@ -168,7 +168,7 @@ void PeerGroup::add_up(const Piece& piece, const Sum& sum, Stream stream) const 
   between_barriers(stream, [&] { sum_parts(stream, parts); });
 }
 
-/// The others' parts of `to`, from their mailboxes.
+/// Copies the others' parts of `to` from their mailboxes.
 void PeerGroup::pull(const Piece& piece, std::byte* to, Stream stream) const {
   for_others([&](int member) { copy(to + piece.offset(member), mailbox(member).out(), piece.bytes(member), stream); });
 }
@@ -178,8 +178,9 @@ PeerGroup::Way PeerGroup::way_of(const Call& call, Stream stream) const {
   const bool captured = is_capturing(stream);
   if (call.priority == Priority::beside_work && (!captured || bytes_of(call) >= kMinCopiedBytes)) return Way::copies;
   if (call.priority == Priority::alone || size() > 2) return Way::barrier;
-  // Of two members. 1.2B on H200s, ms a step: eager sums by copies 73.3, by barriers 74.7 (a rank's share of four 54.1,
-  // 48.0); where rows are shared, from a graph, gathers by barriers 74.2, 74.5, between them 71.8, 73.1.
+  // Of two members. 1.2B on H200s, ms per step: eager sums with copies 73.3, with symmetric-memory kernels 74.7 (a
+  // rank's share of TP 4: 54.1, 48.0). Sequence parallelism from a graph: gathers with their own barrier 74.2, 74.5,
+  // between two barriers 71.8, 73.1.
   if (call.op == Op::all_reduce && !captured) return Way::copies;
   return call.op == Op::all_gather && captured ? Way::between_barriers : Way::barrier;
 }
@@ -309,7 +310,7 @@ void PeerGroup::recv(const Call& call, void* data, Stream stream) {
 void PeerGroup::release() noexcept {
   try {
     const PeerMailbox& own = mailbox(rank_);
-    StreamSignals failed;  // first: what is released below must find it
+    StreamSignals failed;  // first: kernels that are released below must find it
     for (int member = 0; member < size(); ++member) failed.write(&mailbox(member).barrier_flags()->failed, 1);
     failed.submit(release_stream_.get());
     for_others([&](int member) {

@@ -9,58 +9,63 @@
 
 namespace megalith::comm {
 
-/// Large messages, sums and gathers of a group whose GPUs reach each other's memory. Sums are taken in ascending group
-/// rank for every element and rounded once. All members make the same collective calls in the same order, each in one
-/// stream; messages of a pair and lane go in order, each end in one stream.
+/// Large messages, sums and gathers of a group whose GPUs can access each other's memory. Every element is summed in
+/// ascending group rank order and rounded once. All members make the same collective calls in the same order, each in
+/// one stream. Messages of a pair and lane go in order, each end in one stream.
 ///
-/// Messages (in a graph: by kernels), and collectives with work beside them (Priority), go by the GPUs' copy engines:
-/// multiprocessors add what has arrived, take received messages out of their slots and, in a graph, wait (one thread of
-/// one), so that products beside them lose little, while a collective kernel holds its thread blocks for as long as
-/// data travels or a peer is awaited. So do awaited all-reduces of two members outside of graphs. Other collectives are
-/// one kernel that meets the other members' (barrier.h) and reads and writes their tensors: sooner done, as a copy
-/// engine needs 10 us and more to begin, and everything goes through the mailboxes twice. For that every
-/// member's thread must have named all members' GPUs to device::use() before it took the memory (device::allocate),
-/// else copy engines carry all, as they do over PCIe. Figures: docs/benchmarks.md.
+/// Transports:
+///  - Copy engines, through the mailboxes: messages, and collectives that overlap with the caller's compute (Priority),
+///    also all-reduces of two members that are soon awaited, outside of graphs. SMs add the parts that have arrived,
+///    copy received messages out of their slots and, in a graph, wait (one thread of one SM). So GEMMs beside them lose
+///    little, while a collective kernel holds its CTAs as long as data travels or a peer is awaited.
+///  - One symmetric-memory kernel per member for all other collectives: the kernels of all members meet at a device
+///    barrier (DeviceBarrier) and access each other's tensors. This is faster when little compute overlaps, because a
+///    copy engine needs 10 us and more to start, and all data goes through the mailboxes twice. It requires that the
+///    thread of every member named all members' GPUs to device::use() before it took the memory (device::allocate).
+///    Otherwise, and over PCIe, copy engines carry all calls.
+/// Figures: docs/measurements/communication.md.
 ///
-/// Calls may be captured into a CUDA graph, which repeats them. There copy engines keep their neighbours waiting, so
-/// that most calls that have work beside them go by kernels, too; that of a gather of two members stands between two
-/// barriers and is told the other's address at the capture, which so is collective over the hosts, too. No member may
-/// launch a graph before all have made theirs, and the tensors must live on every member until the last launch on any
-/// has ended.
+/// Calls may be captured into a CUDA graph, which repeats them. In a graph copy engines delay other nodes, so kernels
+/// carry messages and most calls that overlap with compute, too. A gather of two members is a kernel between two device
+/// barriers; it gets the other member's address at the capture, so that capture is collective over the hosts. No member
+/// may launch a graph before all members have made theirs. The tensors must live on every member until the last launch
+/// on any member has ended.
 ///
-/// Memory: each member's GPU holds a mailbox of MailboxLayout::bytes(), 32 MiB and a part more for collectives, 32 or
-/// 64 MiB for messages; it counts as the transport's (World::device_bytes).
-/// A sum of b bytes over n members: (n-1)/n b out and in, a kernel over b, and for an all-reduce as much again; or one
-/// kernel that does it all. A message is copied twice: into a slot of the receiver, and by the receiver out of it.
+/// Memory: each member's GPU holds a mailbox of MailboxLayout::bytes(): 32 MiB and one part more for collectives, 32 or
+/// 64 MiB for messages. It counts as memory of the transport (World::device_bytes).
+/// Cost of a sum of b bytes over n members: (n-1)/n b out and in, and a kernel over b; an all-reduce moves as much
+/// again. Or one kernel does all of this. A message is copied twice: into a slot of the receiver, and out of it by the
+/// receiver.
 class PeerGroup {
  public:
-  /// Null when the members are not threads of one process whose GPUs reach each other, or are too many. Collective
-  /// over `host`.
+  /// Null if the members are not threads of one process whose GPUs can access each other's memory, or if there are too
+  /// many members. Collective over `host`.
   static std::unique_ptr<PeerGroup> connect(const Group& host, const GroupUse& use);
   ~PeerGroup();
 
-  /// Channel::multiprocessors(): for the kernels that meet others. 1.2B, batch 8 on H200s, ms a step from a graph with
-  /// 6, 8, 12, 16 of them: TP 2 75.1, 72.4, 78.2, -; a rank's share of TP 4 between two GPUs (docs/benchmarks.md) 45.5,
-  /// 44.5, 48.0, 49.3.
+  /// Channel::multiprocessors() for symmetric-memory kernels. 1.2B, batch 8 on H200s, ms per step from a graph with 6,
+  /// 8, 12, 16 of them: TP 2 75.1, 72.4, 78.2, -; a rank's share of TP 4 between two GPUs
+  /// (docs/measurements/several-gpus.md) 45.5, 44.5, 48.0, 49.3.
   int multiprocessors() const { return 8; }
-  /// Whether members' kernels read and write each other's tensors.
+  /// Whether the kernels of members read and write each other's tensors.
   bool reaches_tensors() const { return max_ctas_ > 0; }
-  /// Whether a call comes here: the same answer on all members. The others are small, or of another kind.
+  /// Whether this transport carries the call: the same answer on all members. It leaves out small calls and other
+  /// kinds.
   bool takes(const Call& call) const;
-  /// How a call that comes here goes if it is made now in `stream`, in words.
+  /// The transport of such a call if it is made now in `stream`, in words.
   std::string_view transport_of(const Call& call, Stream stream) const;
   void all_reduce(const Call& call, void* data, Stream stream);
   void reduce_scatter(const Call& call, const void* in, void* out, Stream stream);
   void all_gather(const Call& call, const void* in, void* out, Stream stream);
-  /// A message's pieces, of which MailboxLayout::kSlots go before the first is received.
+  /// The number of pieces of a message. The first MailboxLayout::kSlots pieces can be sent before any is received.
   static Index pieces_of(const Call& call) {
     return ceil_div(call.count * size_of(call.dtype), MailboxLayout::kSlotBytes);
   }
   void send(const Call& call, const void* data, Stream stream);
   void recv(const Call& call, void* data, Stream stream);
 
-  /// For another thread, when some member will not come any more: what waits for members goes on, over undefined data.
-  /// To be called again until the streams are idle.
+  /// Called by another thread when some member will never arrive: everything that waits for members continues, over
+  /// undefined data. Call it again until the streams are idle.
   void release() noexcept;
 
  private:
@@ -68,36 +73,37 @@ class PeerGroup {
   struct Sum;
   enum class Way : std::uint8_t;
   PeerGroup(const Group& host, const GroupUse& use, int max_ctas, Mailboxes mailboxes);
-  /// Of a message, or of the larger of a collective's input and result.
+  /// Bytes of a message, or of the larger of a collective's input and result.
   Index bytes_of(const Call& call) const;
-  /// How a collective goes that is made now.
+  /// The transport of a collective that is made now.
   Way way_of(const Call& call, Stream stream) const;
   int size() const { return static_cast<int>(mailboxes_.size()); }
   const PeerMailbox& mailbox(int member) const { return *mailboxes_[static_cast<std::size_t>(member)]; }
-  /// Everybody's address, in member order. Collective over the host.
+  /// The addresses of all members, in member order. Collective over the host.
   std::vector<std::byte*> addresses_of_all(const void* own) const;
   void all_gather_between_barriers(const Call& call, const void* in, void* out, Stream stream) const;
-  /// The own part, of `count` elements from byte `offset` of what all members bring along.
+  /// The own part: `count` elements from byte `offset` of the symmetric memory.
   SymmetricPart symmetric_part(const Call& call, void* memory, Index offset, Index count) const;
   template <class F>
   void for_others(F&& f) const;
   void meet(int phase, Stream stream) const;
-  /// What body() submits begins when all members have come here, and what follows when theirs has ended.
+  /// Work that body() submits starts when all members have arrived here. Later work starts when the work of all
+  /// members' body() has ended.
   template <class F>
   void between_barriers(Stream stream, F&& body) const;
   void add_up(const Piece& piece, const Sum& sum, Stream stream) const;
   void pull(const Piece& piece, std::byte* to, Stream stream) const;
-  /// Calls f(slot, begin, bytes) for the pieces of a message, [begin, begin + bytes) of it each.
+  /// Calls f(slot, begin, bytes) for the pieces of a message, each [begin, begin + bytes) of it.
   template <class F>
   void for_slots(const Call& call, F&& f);
 
   Group host_;
   MailboxLayout layout_;
-  int max_ctas_;  ///< of a kernel that meets others; 0: tensors are out of reach
+  int max_ctas_;  ///< CTAs of a kernel with a device barrier; 0: tensors are not accessible
   int rank_;
   Waits waits_;
   std::vector<std::shared_ptr<const PeerMailbox>> mailboxes_;
-  /// Pieces that have gone to or come from a member by a lane, [sent or received][member][lane].
+  /// Pieces that were sent to or received from a member, [sent or received][member][lane].
   std::vector<std::uint64_t> pieces_;
   OwnedStream release_stream_;
 };

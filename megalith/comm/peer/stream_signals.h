@@ -5,30 +5,31 @@
 
 namespace megalith::comm {
 
-/// Whether this machine's driver can write and wait for words in a stream's order; from CUDA 12 on every GPU can.
+/// Whether the driver of this machine can write words and wait for them in the order of a stream. From CUDA 12 on every
+/// GPU can.
 bool can_use_stream_words();
-/// Whether what the stream is given is being captured into a graph.
+/// Whether the work of the stream is being captured into a graph.
 bool is_capturing(Stream stream);
 
-/// What a wait for a word does besides.
+/// What a wait for a word does in addition.
 enum class Waits : std::uint8_t {
   plain,
-  flushing,  ///< the GPU first takes in all that others have written to it before the word
+  flushing,  ///< the GPU first receives all data that others have written to it before the word
 };
-/// Whether the GPU that the calling thread uses can.
+/// Whether the GPU of the calling thread can flush.
 bool can_flush();
 
-/// Writes of words and waits for them in a stream's order. A write comes after all that the stream did before it, for
-/// whoever sees it. Words are of any GPU within reach; waits of the own one. Outside of a capture the GPU does them
-/// without a multiprocessor, in a graph a thread of a kernel does: nodes of the other kind made a step of 1.2B, TP 2
-/// take 92 ms instead of 82 on H200s.
+/// Stream signals and stream waits: writes of words and waits for words in the order of a stream. A reader that sees
+/// the write also sees all earlier work of the stream. Words may be written on any accessible GPU, and awaited on the
+/// own GPU. Outside of a capture the GPU executes them without an SM. In a graph a kernel of one thread does: with
+/// nodes of the other kind a step of 1.2B, TP 2 on H200s took 92 ms instead of 82.
 class StreamSignals {
  public:
   explicit StreamSignals(Waits waits = Waits::plain) : waits_(waits) {}
   void write(std::uint32_t* word, std::uint32_t value) { add({SignalStep::Kind::write, word, value}); }
   /// Until *word >= value.
   void wait_for(std::uint32_t* word, std::uint32_t value) { add({SignalStep::Kind::wait, word, value}); }
-  /// In the order of the calls.
+  /// Submits the steps in the order of the calls.
   void submit(Stream stream);
 
  private:
