@@ -13,45 +13,45 @@
 
 namespace megalith {
 
-/// Whether an op can be run again on the same inputs, as other ranks have no part in it; where they have, whether it is
-/// the call or waits for one.
+/// `local`: other ranks have no part in the op, so it can run again on the same inputs. `communication`: a call between
+/// ranks. `wait`: waits for such a call.
 enum class OpKind : std::uint8_t { local, communication, wait };
 
-/// What an op tells about itself: enough to plan memory, record a graph, trace, and count bytes.
+/// The description of an op: enough to plan memory, record a graph, trace, and count bytes.
 struct OpInfo {
   const char* name;
   std::initializer_list<Tensor> reads;
   std::initializer_list<Tensor> writes;
   OpKind kind = OpKind::local;
-  Tensor scratch = {};  ///< written too, for the op alone: nothing reads it afterwards
+  Tensor scratch = {};  ///< also written, for the op alone: nothing reads it afterwards
 };
 
-/// Whether a run must give the same bits each time it is repeated, where that costs speed or memory on a GPU.
+/// Whether a repeated run must give the same bits, where that costs speed or memory on a GPU.
 enum class Determinism : std::uint8_t { required, not_required };
 
-/// A stretch of a planned phase: how many tensors and ops.
+/// A part of a planned phase: its numbers of tensors and ops.
 struct PhaseExtent {
   std::size_t tensors = 0, ops = 0;
   PhaseExtent operator-(const PhaseExtent& from) const { return {tensors - from.tensors, ops - from.ops}; }
 };
 
-/// Where in a step an op stands, for messages and traces; -1: nowhere in particular.
+/// The call site of an op in a step, for messages and traces. -1: none.
 struct CallSite {
   int chunk = -1, microbatch = -1;
   Index layer = -1;  ///< of the model
   StepPhase phase = StepPhase::other;
 };
-/// ", chunk 0, microbatch 1, layer 3", with what is known.
+/// ", chunk 0, microbatch 1, layer 3", with the known parts.
 std::string describe(const CallSite& place);
 
-/// The one way to get memory and to run anything. The same layer code is recorded once (nothing executes: this yields
-/// sizes, lifetimes and the plan), then runs with the planned addresses in the same order. Without a plan (unit tests,
-/// one-off work) tensors come from the heap and live until release().
+/// The only way to get memory and to run ops. The code of a layer is first recorded: nothing executes, and the
+/// recording yields sizes, lifetimes and the plan. Then the same code runs in the same order with the planned
+/// addresses. Without a plan (unit tests, single ops) tensors come from the heap and live until release().
 class Exec {
  public:
-  /// On a GPU: the one that the calling thread uses, with a stream of its own.
+  /// On a GPU: that of the calling thread, with its own stream.
   explicit Exec(Device device = Device::cpu) : device_(device), stream_(device) {}
-  /// Records into `recording`; no kernel runs, and no device is needed.
+  /// Records into `recording`. No kernel runs, and no device is needed.
   Exec(Device device, Recording& recording) : device_(device), recording_(&recording) {}
   Exec(const Exec&) = delete;
   Exec& operator=(const Exec&) = delete;
@@ -61,30 +61,30 @@ class Exec {
   Determinism determinism() const { return determinism_; }
   void set_determinism(Determinism determinism) { determinism_ = determinism; }
   bool recording() const { return recording_ != nullptr; }
-  /// From here on every new tensor is filled with NaN bytes, so that a read before a write cannot pass unseen. Debug
-  /// builds always do.
+  /// From here on every new tensor is filled with NaN bytes, so that a read before the first write is noticed. Debug
+  /// builds always do this.
   void poison_new_tensors() { poison_ = true; }
 
-  /// Starts a planned phase: the next tensors come from `phase` in its order, at these base addresses.
+  /// Starts a planned phase. The next tensors come from `phase` in its order, at these base addresses.
   void begin(const PhasePlan& phase, std::byte* saved, std::byte* scratch);
-  /// Ends it. Throws InternalError when the code asked for fewer tensors than it did when recorded.
+  /// Ends it. Throws InternalError if the code requested fewer tensors than when it was recorded.
   void end();
 
-  /// How far the open phase has come.
+  /// The present position in the open phase.
   PhaseExtent phase_position() const { return {next_tensor_, next_op_}; }
-  /// The open phase goes on from a place where it has been.
+  /// Sets the open phase back to an earlier position.
   void go_back(const PhaseExtent& position) {
     next_tensor_ = position.tensors;
     next_op_ = position.ops;
   }
-  /// Leaves out a stretch of the open phase whose ops a graph runs.
+  /// Skips a part of the open phase whose ops a graph runs.
   void skip(const PhaseExtent& extent) {
     next_tensor_ += extent.tensors;
     next_op_ += extent.ops;
   }
 
-  /// Runs ops in the middle of a planned phase that are no part of it, as in some of its runs only. They are not
-  /// recorded and must not ask for tensors.
+  /// Runs ops in the middle of a planned phase that are not part of it, for example ops of only some of its runs. They
+  /// are not recorded, and must not request tensors.
   template <class Ops>
   void unplanned(Ops&& ops) {
     if (recording_ != nullptr) return;
@@ -93,11 +93,11 @@ class Exec {
     phase_ = phase;
   }
 
-  /// Memory for an intermediate; contents undefined.
+  /// Memory for an intermediate result. Its contents are undefined.
   Tensor tensor(const Shape& shape, DType dtype);
 
-  /// Runs kernel(ex, stream), or records or captures the op. A template, so that running allocates nothing. A kernel
-  /// that may be captured holds what it needs by value.
+  /// Runs kernel(ex, stream), or records or captures the op. A template, so that a run allocates nothing. A kernel that
+  /// may be captured holds everything it needs by value.
   template <class Kernel>
   void run(const OpInfo& op, Kernel&& kernel) {
     if (recording_ != nullptr) {
@@ -128,13 +128,13 @@ class Exec {
     if (tracer_ != nullptr) tracer_->end(stream_.get());
   }
 
-  /// From here on ops are captured and not run; `capture` must live until end_capture(). Within a phase of a plan or
-  /// outside; without a tracer.
+  /// From here on ops are captured and do not run. `capture` must live until end_capture(). Within a phase of a plan or
+  /// outside of one; without a tracer.
   void begin_capture(Capture& capture);
   Graph end_capture();
-  /// Ends it after an error: what was captured is gone.
+  /// Ends the capture after an error. The captured ops are lost.
   void abandon_capture() noexcept;
-  /// What ops() runs, as a graph that must be prepared before it is launched. Errors name the place in the step.
+  /// The ops of ops(), as a graph that must be prepared before it is launched. Errors name the call site.
   template <class Ops>
   Graph captured(Capture& capture, Ops&& ops) {
     begin_capture(capture);
@@ -150,8 +150,8 @@ class Exec {
       throw;
     }
   }
-  /// Runs eagerly what `graph` was captured of, and holds every op against the graph's (GraphComparison). `name` is for
-  /// messages.
+  /// Runs eagerly the code of which `graph` was captured, and compares every op with the graph's (GraphComparison).
+  /// `name` is for messages.
   template <class Ops>
   void run_beside(const Graph& graph, const std::string& name, Ops&& ops) {
     GraphComparison comparison(graph, name);
@@ -168,29 +168,31 @@ class Exec {
   /// Null unless ops are being captured.
   Capture* capture() const { return capture_; }
 
-  /// From here on, when all work so far is done, every op is timed; null ends it. The tracer must live so long.
+  /// From here on every op is timed. Waits for all earlier work first. Null ends the timing. The tracer must live until
+  /// then.
   void set_tracer(Tracer* tracer);
   /// Null unless ops are timed.
   Tracer* tracer() const { return tracer_; }
 
-  /// What comes from here on belongs there.
+  /// The call site of all ops from here on.
   void set_call_site(const CallSite& site) { call_site_ = site; }
   void set_layer(Index layer) { call_site_.layer = layer; }
   const CallSite& call_site() const { return call_site_; }
 
-  /// Ops run so far: says where in a step something happens.
+  /// The number of ops so far: a position in a step.
   std::uint64_t ops_run() const { return ops_run_; }
 
   /// Frees the heap tensors of unplanned execution.
   void release() { heap_.clear(); }
 
-  /// Copies in the order of the ops, between host and device memory of `bytes` each. Host memory must stay until the
-  /// stream has passed the copy.
+  /// Copies `bytes` between host and device memory, in the order of the ops. Host memory must stay until the stream has
+  /// completed the copy.
   void copy(void* to, const void* from, Index bytes);
-  /// Returns when all ops so far are done.
+  /// Returns when all ops so far are complete.
   void synchronize();
 
-  /// What a library needs of its own on this device (handles, tables), made by T(Exec&) at its first use and kept.
+  /// The state that a library needs on this device (handles, tables). T(Exec&) makes it at its first use, and it is
+  /// kept.
   template <class T>
   T& backend() {
     for (const auto& [key, slot] : backends_) {

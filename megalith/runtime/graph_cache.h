@@ -9,44 +9,45 @@
 
 namespace megalith {
 
-/// Graphs of pieces of a step, by key. In a step that captures, every piece is captured where it stands and run, so
-/// that the step is as good as any; later steps launch it. Graphs are prepared when that step is over: on the way the
-/// GPU may wait for another rank, which waits for this one. A piece is host code that asks for the same planned tensors
-/// and runs the same ops on them every time it comes under its key.
+/// Graphs of segments of a step, by key. In a step that captures, every segment is captured where it stands and then
+/// run, so this step trains like any other. Later steps launch the graphs. Graphs are prepared after that step: within
+/// it the GPU may wait for another rank, which waits for this one. A segment is host code that requests the same
+/// planned tensors, and runs the same ops on them, every time it runs under its key.
 class GraphCache {
  public:
-  /// What names a piece within a step.
+  /// Identifies a segment within a step.
   struct Key {
     int chunk = 0;
-    int instance = 0;  ///< microbatch or slot: what tells addresses apart
+    int instance = 0;  ///< microbatch or slot: segments with equal other members have different addresses
     Index layer = 0;
     int piece = 0;  ///< kForward or kBackward
     static constexpr int kForward = 0, kBackward = 1;
     bool operator==(const Key&) const = default;
   };
-  /// comparing: eagerly, beside the graphs (Exec::run_beside).
+  /// comparing: eagerly, compared with the graphs (Exec::run_beside).
   enum class State : std::uint8_t { eager, capturing, replaying, comparing };
 
-  /// `name` is for messages; `memory` is what graphs may touch.
+  /// `name` is for messages. `memory`: what graphs may access.
   void start(std::string name, std::vector<std::span<const std::byte>> memory) {
     name_ = std::move(name);
     memory_ = std::move(memory);
   }
-  /// Before a step. Throws InternalError when graphs are captured a second time.
+  /// Call it before a step. Throws InternalError if graphs would be captured a second time.
   void set_state(State state);
   State state() const { return state_; }
-  /// Called behind every piece that was launched or compared, at its place in the step; an empty one is none.
+  /// Called after every segment that was launched or compared, at its position in the step. An empty one removes the
+  /// observer.
   using Observer = std::function<void(Exec&, const Key&, const Graph&)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
-  /// Once all ranks have done all work of the step that captured.
+  /// Call it when all ranks have completed all work of the step that captured.
   void prepare(Exec& ex);
-  /// After a step's pieces. Throws InternalError, naming the piece that should have come next, when the step has left
-  /// out what the captured one launched.
+  /// Call it after the segments of a step. Throws InternalError that names the next segment if the step has left out a
+  /// launch of the captured step.
   void end_step() const;
 
-  /// Runs the piece: eagerly, or by its graph. Pieces are launched as the step launched them in which they were
-  /// captured: another order is an InternalError that names both pieces, because later ones reuse the memory of those
-  /// before. Compared ones come in that order too.
+  /// Runs the segment, eagerly or from its graph. Segments must be launched in the order of the captured step, because
+  /// later ones reuse the memory of earlier ones. Another order is an InternalError that names both segments. Compared
+  /// segments have the same order.
   template <class Ops>
   void run(Exec& ex, const Key& key, Ops&& ops) {
     if (state_ == State::eager) return ops();
@@ -61,20 +62,20 @@ class GraphCache {
     if (observer_) observer_(ex, key, piece.graph);
   }
 
-  GraphStats stats() const;                                    ///< of all pieces
+  GraphStats stats() const;                                    ///< of all segments
   const TimedLaunches& launches() const { return launches_; }  ///< since the first capture
-  /// Throws std::out_of_range where there is none.
+  /// Throws std::out_of_range if there is none.
   const Graph& graph(const Key& key) const { return pieces_.at(key).graph; }
   /// The launches of a step.
   const std::vector<Key>& order() const { return order_; }
-  /// Graphs are gone, and may be captured anew.
+  /// Drops the graphs. They may be captured again.
   void clear();
 
  private:
   struct Captured {
     Captured(Graph piece, const PhaseExtent& takes) : graph(std::move(piece)), extent(takes) {}
     Graph graph;
-    PhaseExtent extent;  ///< what of the open phase the piece takes
+    PhaseExtent extent;  ///< the part of the open phase that the segment takes
   };
   struct Hash {
     std::size_t operator()(const Key& key) const;
@@ -92,7 +93,7 @@ class GraphCache {
     order_.push_back(key);
     ops();
   }
-  /// The piece that comes next in a step.
+  /// The next segment in a step.
   const Captured& next(const Key& key);
   std::string describe(const Key& key) const;
 

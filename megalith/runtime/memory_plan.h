@@ -7,19 +7,19 @@
 
 namespace megalith {
 
-/// What one recorded pass did: tensors in the order in which they were asked for, ops in the order in which they ran.
-/// Phases (forward, backward) share tensors: one made in phase 0 and read in phase 1 must survive in between.
+/// The record of a pass: tensors in the order in which they were requested, ops in the order in which they ran. Phases
+/// (forward, backward) share tensors: one that is made in phase 0 and read in phase 1 must survive in between.
 class Recording {
  public:
   struct TensorRecord {
     Index bytes = 0;
-    int phase = 0;           ///< where it was made
-    int first = 0;           ///< number of the first op that may touch it
-    int last = -1;           ///< number of the last op that touches it
+    int phase = 0;           ///< in which it was made
+    int first = 0;           ///< number of the first op that may access it
+    int last = -1;           ///< number of the last op that accesses it
     int last_phase = 0;      ///< phase of that op
     const char* maker = "";  ///< name of the first op that writes it
     int made = -1;           ///< number of that op
-    Index layer = -1;        ///< of the model, where the tensor was asked for; -1: in none
+    Index layer = -1;        ///< of the model, in which the tensor was requested; -1: none
   };
   struct OpRecord {
     const char* name = "";
@@ -29,7 +29,7 @@ class Recording {
 
   void begin_phase() { ++phase_; }
   TensorId add_tensor(Index bytes, Index layer);
-  /// `scratch`: OpInfo::scratch, planned as what the op writes.
+  /// `scratch`: OpInfo::scratch, planned like an output of the op.
   void add_op(const char* name, std::initializer_list<Tensor> reads, std::initializer_list<Tensor> writes,
               const Tensor& scratch = {});
 
@@ -45,8 +45,8 @@ class Recording {
   std::vector<OpRecord> ops_;
 };
 
-/// Where a tensor of a phase lives. `saved`: in the slot of its microbatch, from its phase to a later one.
-/// `scratch`: in memory that the next phase may overwrite.
+/// Where a tensor of a phase lies. `saved`: in the slot of its microbatch, from its phase to a later one. `scratch`: in
+/// memory that the next phase may overwrite.
 enum class Region : std::uint8_t { saved, scratch };
 
 struct Allocation {
@@ -55,11 +55,11 @@ struct Allocation {
   Index bytes = 0;
   int first = 0, last = 0;  ///< ops between which it is alive
   const char* maker = "";
-  int made = -1;  ///< op from which on it holds something
+  int made = -1;  ///< op from which on it has contents
   Index layer = -1;
 };
 
-/// The allocations of one phase in the order in which its code asks for tensors, and the ops it runs.
+/// The allocations of one phase, in the order in which its code requests tensors, and the ops that it runs.
 struct PhasePlan {
   std::vector<Allocation> tensors;
   std::vector<const char*> ops;
@@ -68,18 +68,21 @@ struct PhasePlan {
 /// The owner of scratch in ledgers.
 inline constexpr const char* kScratchOwner = "scratch";
 
-/// Addresses for everything a recorded pass needs. Data: printed by `megalith plan`, tested for overlap.
+/// Addresses for all memory of a recorded pass. The plan is data: `megalith plan` prints it, and tests check it for
+/// overlap.
 struct MemoryPlan {
   std::vector<PhasePlan> phases;
   Index saved_bytes = 0;    ///< of one slot
   Index scratch_bytes = 0;  ///< the largest need of any phase
-  Index alive_bytes = 0;    ///< of scratch, what tensors hold at the op where they hold most; the rest is fragmentation
+  Index alive_bytes = 0;    ///< the part of scratch that tensors hold at the op where they hold most; the rest is
+                            ///< fragmentation
 };
 
-/// Lays saved tensors out one after the other and scratch tensors by lifetime (greedy by size into the lowest gap).
+/// Places saved tensors one after the other, and scratch tensors by lifetime (greedy by size, into the lowest gap).
 MemoryPlan make_plan(const Recording& recording);
 
-/// The rule that makes a plan right: two tensors alive at the same op never share a byte. Throws InternalError.
+/// The rule that makes a plan right: two tensors that are alive at the same op never share a byte. Throws
+/// InternalError.
 void check_plan(const MemoryPlan& plan);
 
 }  // namespace megalith

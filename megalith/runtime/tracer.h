@@ -8,20 +8,20 @@
 
 namespace megalith {
 
-/// What the time of a step is spent on. `communication`: ops that communicate or wait for it, wherever they stand.
+/// The purpose of the time in a step. `communication`: all ops that communicate or wait for it.
 enum class StepPhase : std::uint8_t { forward, backward, communication, optimizer, other };
 inline constexpr int kNumStepPhases = 5;
 std::string_view name_of(StepPhase phase);
 
-/// When each op ran, on the device's own clock: two points of the stream around every op (on a GPU, events, and a range
-/// for its profilers; on the CPU, the clock). Costs about 2 us of the host an op; ops may overlap less than without.
-/// Communication calls have points of their own, as they run beside the ops.
+/// The times of each op, on the device's own clock, from two points of the stream around every op. (On a GPU these are
+/// events, and a range for profilers; on the CPU, the clock.) Costs the host about 2 us per op. Ops may overlap less
+/// than without a tracer. Communication calls have their own points, because they run concurrently with the ops.
 class Tracer {
  public:
   explicit Tracer(Device device);
 
   // For Exec.
-  /// Waits for all work of the stream: times count from here.
+  /// Waits for all work of the stream. Times count from here.
   void start(Stream stream);
   /// `name` must live as long as the tracer.
   void begin(const char* name, StepPhase phase, Stream stream);
@@ -29,15 +29,16 @@ class Tracer {
   void stop(Stream stream);
 
   // For comm.
-  /// What a communication call is.
+  /// A communication call.
   struct Call {
     std::string_view name;   ///< must live as long as the tracer
     std::string_view group;  ///< copied
     Index bytes = 0;
   };
-  /// A call's data is ready at the present point of `stream`. `entry`: of the rank's call log.
+  /// The data of a call is ready at the present point of `stream`. `entry`: its number in the rank's call log.
   void posted(std::uint64_t entry, const Call& call, Stream stream);
-  /// It is done at the present point of `stream`, which may be the transport's own. Ignored for calls from before.
+  /// The call is done at the present point of `stream`, which may be the transport's own. Ignored for calls that were
+  /// posted before the start.
   void done(std::uint64_t entry, Stream stream);
 
   struct Span {
@@ -53,13 +54,14 @@ class Tracer {
     Index bytes = 0;
     double start_s = 0, duration_s = 0;
   };
-  /// All communication calls that were posted and done, in the order of their posts: from when the data was ready
-  /// until the call was done; on a CPU a message is done when its wait has returned.
+  /// All communication calls that were posted and done, in the order of their posts. A call lasts from the time when
+  /// its data was ready until it was done. On a CPU a message is done when its wait has returned.
   std::vector<CallSpan> calls() const;
 
   /// From the start to the stop, on the stream.
   double seconds() const;
-  /// The start by monotonic_s(): on a GPU to a few us, what it takes to launch an event and to hear of it.
+  /// The start by monotonic_s(). On a GPU it is exact to a few us: the time to launch an event and to be notified of
+  /// it.
   double start_clock_s() const { return start_clock_s_; }
 
  private:
