@@ -11,17 +11,17 @@
 
 namespace megalith {
 
-/// Bytes of a tensor. Throws ShapeError for a negative size or more than kMaxBytes: no sum of planned sizes, and no
-/// index into one, then overflows.
+/// Bytes of a tensor. Throws ShapeError for a negative size or more than kMaxBytes. So no sum of planned sizes
+/// overflows, and no index into one.
 inline constexpr Index kMaxBytes = Index{1} << 48;
 Index bytes_of(const Shape& shape, DType dtype);
 
-/// Which planned tensor a view belongs to; kExternal for memory that lives outside a step's plan.
+/// The planned tensor of a view; kExternal for memory outside a step's plan.
 using TensorId = std::int32_t;
 inline constexpr TensorId kExternal = -1;
 
-/// A view: address, shape, dtype. Row-major and contiguous. Owns nothing, copies cheaply. While a step is being
-/// recorded its address is null and only shape, dtype and id mean something.
+/// A view: address, shape, dtype. Row-major and contiguous. Owns nothing; cheap to copy. While a step is recorded the
+/// address is null, and only shape, dtype and id have a meaning.
 class Tensor {
  public:
   Tensor() = default;
@@ -34,7 +34,7 @@ class Tensor {
   Index bytes() const { return numel() * size_of(dtype_); }
   DType dtype() const { return dtype_; }
   TensorId id() const { return id_; }
-  /// False for a default-constructed Tensor: "there is none", as the input of a pipeline's first stage.
+  /// False for a default-constructed Tensor: there is none, for example as the input of a pipeline's first stage.
   explicit operator bool() const { return defined_; }
 
   void* raw() const { return data_; }
@@ -48,9 +48,9 @@ class Tensor {
     return {data<T>(), static_cast<std::size_t>(numel())};
   }
 
-  /// Rows [begin, begin + count) of the first dimension; the same plan entry.
+  /// Rows [begin, begin + count) of the first dimension. The plan entry stays the same.
   Tensor rows(Index begin, Index count) const;
-  /// The same elements under another shape. Throws ShapeError when the counts differ.
+  /// The same elements with another shape. Throws ShapeError if the numbers of elements differ.
   Tensor reshaped(const Shape& shape) const;
 
  private:
