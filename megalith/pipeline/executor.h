@@ -7,8 +7,8 @@
 
 namespace megalith::pipeline {
 
-/// Runs a lowered schedule: the one place where actions become calls. Owns the message buffers, whose number the
-/// lowering gives; every message is a tensor [T, H] of the boundary's shape.
+/// Runs a lowered schedule. This is the only place where actions become calls. Owns the message buffers; the lowering
+/// gives their number. Every message is a tensor [T, H] of the boundary's shape.
 class Executor {
  public:
   struct Boundary {
@@ -18,8 +18,8 @@ class Executor {
   Executor(LoweredSchedule schedule, comm::Group pp, const Boundary& boundary);
 
   Index buffer_bytes() const;
-  /// Takes `pipeline buffers` from the ledger. Two executors that never run at once may share: pass the larger's
-  /// memory.
+  /// Takes `pipeline buffers` from the ledger. Two executors that never run at the same time may share memory: pass
+  /// that of the larger.
   void allocate(MemoryLedger& ledger);
   void run(Exec& ex, Stage& stage);
 
