@@ -13,7 +13,8 @@ struct GptLayerConfig {
 };
 
 /// A pre-norm GPT-2 layer:  a = x + drop(attention(norm1(x)));  y = a + drop(mlp(norm2(a))).  `name`: prefix of its
-/// parameters; `number`: of the model, its dropouts' random sites follow from it.
+/// parameters. `number`: of the layer in the model; the random sites of its dropouts follow from it. SublayerStack has
+/// the order of all ops.
 /// Source: Radford et al. 2019 (GPT-2); Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, const GptLayerConfig& config);
 

@@ -6,8 +6,9 @@
 
 namespace megalith::nn {
 
-/// Layer normalisation over the hidden size, outside tensor-parallel regions: on every tp rank on all rows, or on its
-/// share of them, whose sums are then what its gradients hold. x, y [T, H], T the rows that the rank holds.
+/// Layer normalisation over the hidden size, outside tensor-parallel regions. Every tp rank computes all rows, or with
+/// sequence parallelism its share of them; then its gradients are sums over these rows only. x, y [T, H], with T the
+/// rows that the rank holds.
 class LayerNorm {
  public:
   struct Saved {
@@ -17,19 +18,19 @@ class LayerNorm {
   /// Appends name.weight and name.bias, the same on all tp ranks.
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, Index hidden_size,
                       const TensorParallel& tp);
-  /// Of the parameters that declare() has named.
+  /// With the parameters that declare() has named.
   static LayerNorm of(ParamSet& params, const std::string& name, double eps) {
     return {params.at(name + ".weight"), params.at(name + ".bias"), eps};
   }
   LayerNorm(Param& gamma, Param& beta, double eps) : gamma_(gamma), beta_(beta), eps_(eps) {}
 
   Tensor forward(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch = {}) const;
-  /// Of sum = residual + dropout(x + bias), which is written to saved.x, memory of the caller's: one pass for the end
-  /// of a region and the norm of the next.
+  /// The norm of sum = residual + dropout(x + bias). The sum is written to saved.x, which the caller allocates: one
+  /// pass for the end of a region and the norm of the next.
   Tensor forward_residual(Exec& ex, const Tensor& x, const Tensor& bias, const Tensor& residual,
                           const ops::Dropout& dropout, Saved& saved, const SubBatch& sub_batch) const;
-  /// dx [T, H] = gradient through the norm + residual (the gradient that flows past it; may be undefined). Adds to the
-  /// gradients of gain and shift in the same pass, and to dx.bias_grad.
+  /// dx [T, H] = gradient through the norm + residual, the gradient that flows past the norm (may be undefined). The
+  /// same pass adds to the gradients of gain and shift, and to dx.bias_grad.
   void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual, const GradWithBias& dx) const;
 
  private:

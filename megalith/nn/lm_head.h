@@ -6,9 +6,9 @@
 namespace megalith::nn {
 
 /// The end of a language model: final norm, logits against the (tied) token table, loss.
-/// x [O, H] -> logits [T, V/tp] -> loss [T], with O = T or its share outside a region (TensorParallel).
-/// SequenceParallel enter before the logits; backward they leave, and where they are shared are gathered again for the
-/// table's gradient.
+/// x [O, H] -> logits [T, V/tp] -> loss [T], with O = T or its share outside a region (TensorParallel). Rows are
+/// gathered before the logits. Backward their gradient is reduced. With sequence parallelism the rows are gathered
+/// again for the gradient of the table.
 class LmHead {
  public:
   struct Saved {
@@ -19,12 +19,12 @@ class LmHead {
   LmHead(const VocabShard& vocab, const TensorParallel& tp, LayerNorm norm, Param& table)
       : tp_(tp), norm_(std::move(norm)), table_(table), cross_entropy_(vocab, tp.group()) {}
 
-  /// This rank's logits [T, V/tp]; padding columns hold whatever their zero rows give.
+  /// This rank's logits [T, V/tp]. The padding columns hold the products with their zero rows.
   Tensor logits(Exec& ex, const Tensor& x, Saved& saved) const;
   /// loss [T]; adds its sum to loss_sum [1] f64.
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets, const Tensor& loss_sum,
                  Saved& saved) const;
-  /// dx [O, H] is written, and its bias_grad added to; adds to the gradients of table and norm.
+  /// Overwrites dx [O, H] and adds to its bias_grad. Adds to the gradients of table and norm.
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved,
                 const GradWithBias& dx) const;
 

@@ -4,23 +4,23 @@
 
 namespace megalith::nn {
 
-enum class Mode : std::uint8_t { train, evaluate };  ///< evaluate: no dropout, nothing kept for a backward pass
+enum class Mode : std::uint8_t { train, evaluate };  ///< evaluate: no dropout, and nothing is kept for a backward pass
 
-/// A microbatch is cut into at most so many sub-microbatches.
+/// The largest number of sub-microbatches of a microbatch.
 inline constexpr int kMaxSubBatches = 2;
 
-/// A sub-microbatch: which of `count` equal shares of a microbatch's samples a forward pass works on. The communication
-/// of one overlaps with the GEMMs of another. Layers return tensors of the whole microbatch, of which a sub-microbatch
-/// reads and writes its own rows. Backward passes work on whole microbatches.
+/// The sub-microbatch of a forward pass: one of `count` equal parts of a microbatch's samples. Layers pass on tensors
+/// of the whole microbatch, of which a sub-microbatch reads and writes its own rows. Backward passes always work on the
+/// whole microbatch. So the communication of one sub-microbatch overlaps with the GEMMs of the other.
 struct SubBatch {
   int index = 0, count = 1;
 
-  /// The sub-microbatch's rows of a tensor whose first dimension follows the samples.
+  /// The rows of this sub-microbatch in a tensor whose first dimension follows the samples.
   Tensor of(const Tensor& whole) const {
     const Index rows = whole.dim(0) / count;
     return whole.rows(index * rows, rows);
   }
-  /// Makes a tensor of the whole microbatch, which later sub-microbatches find in `whole`.
+  /// The first sub-microbatch makes a tensor of the whole microbatch. The others find it in `whole`.
   void make(Exec& ex, Tensor& whole, const Shape& shape, DType dtype) const {
     if (index == 0) whole = ex.tensor(shape, dtype);
   }
@@ -28,13 +28,13 @@ struct SubBatch {
 
 inline constexpr SubBatch kWholeMicrobatch{};
 
-/// What every layer must know about the microbatch that passes through it. T = batch * seq_len tokens.
+/// What every layer must know about its microbatch. T = batch * seq_len tokens.
 struct Microbatch {
   Index batch = 0, seq_len = 0;
   Tensor step_state;  ///< u8 [sizeof(StepState)], of the microbatch's slot
   Mode mode = Mode::train;
-  /// Of the gradients that ParamSpec::first_grad calls replaced: overwrite in the first microbatch of a step, unless a
-  /// graph serves it and others.
+  /// For gradients whose ParamSpec::first_grad is overwritten: overwrite in the first microbatch of a step, unless a
+  /// graph serves it and other microbatches.
   ops::Write weight_grads = ops::Write::accumulate;
 
   SubBatch sub_batch = {};  ///< forward only
@@ -44,7 +44,7 @@ struct Microbatch {
   Index first_row() const { return sub_batch.index * samples() * seq_len; }  ///< within the microbatch
 };
 
-/// Dropout at one place of the model: which random numbers, and how many are dropped.
+/// Dropout at one site of the model: its random numbers, and its probability.
 struct DropoutSite {
   double probability = 0;
   std::uint64_t seed = 0;

@@ -6,8 +6,8 @@
 
 namespace megalith::nn {
 
-/// down(gelu(up(x))): x [O, H] -> [T, F/tp] -> y [O, H], before the bias of `down`; O rows of T as in linear.h. The
-/// first product is split by output features because gelu of a sum is not the sum of gelus.
+/// down(gelu(up(x))): x [O, H] -> [T, F/tp] -> y [O, H], before the bias of `down`. O rows of T as in linear.h. The
+/// first GEMM is split by output features because GELU of a sum is not the sum of GELUs.
 /// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class Mlp final : public TensorParallelSublayer {
  public:
@@ -15,13 +15,13 @@ class Mlp final : public TensorParallelSublayer {
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MlpSpec& spec,
                       const StreamSpec& stream, const comm::Group& tp);
   Mlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params);
-  /// Its first.y is the result of `up` [T, F/tp], before gelu; its last.x is after gelu.
+  /// Its first.y is the output of `up` [T, F/tp], before GELU; its last.x is after GELU.
   std::unique_ptr<Sublayer::Saved> make_saved() const override { return std::make_unique<Saved>(); }
 
  private:
   void first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const override;
-  void local_work(Exec&, const Microbatch&, Saved&) const override {}  // gelu is part of the first GEMM's op
-  /// What of the forward pass has not been kept. `x`: all rows of the input.
+  void local_work(Exec&, const Microbatch&, Saved&) const override {}  // GELU is part of the first GEMM's op
+  /// Recomputes the parts of the forward pass that were not kept. `x`: all rows of the input.
   void recompute(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
   void backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const override;
 

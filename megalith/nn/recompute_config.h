@@ -13,33 +13,34 @@
 namespace megalith::nn {
 
 enum class RecomputeMode : std::uint8_t { none, selective, full };
-/// Of full: groups of consecutive layers over the whole chunk, or its first layers only, each by itself.
+/// For `full`: groups of consecutive layers over the whole chunk, or only the first layers of the chunk, each by
+/// itself.
 enum class RecomputeMethod : std::uint8_t { uniform, block };
-/// Of selective: what of each layer backward computes again.
-///   gelu: the MLP's activation, from what its first GEMM gave;
-///   norms: what norms gave, from the residual stream;
+/// For `selective`: what the backward pass of each layer recomputes.
+///   gelu: the MLP's activation, from the output of its first GEMM;
+///   norms: the outputs of norms, from the residual stream;
 ///   attention: its output, from q, k and v;
 ///   mlp: the first GEMM and the activation, from the MLP's input.
 enum class RecomputeModule : std::uint8_t { gelu, norms, attention, mlp };
 inline constexpr int kNumRecomputeModules = 4;
 
-/// As recipes write them, in the order of the enumerators.
+/// The names in recipes, in the order of the enumerators.
 inline constexpr std::array<std::string_view, 3> kRecomputeModeNames = {"none", "selective", "full"};
 inline constexpr std::array<std::string_view, 2> kRecomputeMethodNames = {"uniform", "block"};
 std::string_view name(RecomputeMode mode);
 std::string_view name(RecomputeMethod method);
 std::string_view name(RecomputeModule module);
 
-/// Section [recompute] of a recipe, resolved: what backward passes compute again instead of keeping it. Results do not
-/// change (but for gelu in 16 bits, ops/elementwise.h). Sources: Chen et al. 2016, arXiv:1604.06174; Korthikanti et al.
-/// 2022, arXiv:2205.05198, section 5.
+/// Section [recompute] of a recipe, resolved: what backward passes recompute instead of keeping it. Results do not
+/// change, except for gelu in 16 bits (ops/elementwise.h). Sources: Chen et al. 2016, arXiv:1604.06174; Korthikanti et
+/// al. 2022, arXiv:2205.05198, section 5.
 struct RecomputeConfig {
   RecomputeMode mode = RecomputeMode::none;
   RecomputeMethod method = RecomputeMethod::uniform;
   Index layers = 1;  ///< full: layers of a group (uniform), or of each chunk (block)
   unsigned module_bits = 0;
 
-  /// Whether mode is selective and names it.
+  /// Whether the mode is selective and names the module.
   bool again(RecomputeModule module) const { return mode == RecomputeMode::selective && names(module); }
   bool names(RecomputeModule module) const { return (module_bits >> static_cast<unsigned>(module) & 1U) != 0; }
   void add(RecomputeModule module) { module_bits |= 1U << static_cast<unsigned>(module); }
@@ -47,10 +48,10 @@ struct RecomputeConfig {
   bool operator==(const RecomputeConfig&) const = default;
 };
 
-/// The modules that `names` (recompute.modules) stand for. Reports unknown ones with the nearest.
+/// Reads recompute.modules. Reports unknown names with the nearest known one.
 void read_modules(std::span<const std::string> names, RecomputeConfig& config, Problems& out);
 
-/// What modes go with, under the keys of the recipe. `most_layers`: of the largest chunk.
+/// Reports keys that do not fit together, under their names in the recipe. `most_layers`: of the largest chunk.
 void check(const RecomputeConfig& config, Index most_layers, Problems& out);
 
 }  // namespace megalith::nn

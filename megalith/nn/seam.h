@@ -5,8 +5,8 @@
 
 namespace megalith::nn {
 
-/// Between two sublayers of a residual stream r [O, H]:  r' = r + dropout(y + bias), y [O, H] the output of the
-/// sublayer before; then normed = norm(r'), which the sublayer after it reads. One fused op does both. The first seam
+/// Between two sublayers of a residual stream r [O, H]:  r' = r + dropout(y + bias), with y [O, H] the output of the
+/// sublayer before; then normed = norm(r'), the input of the sublayer after. One fused op computes both. The first seam
 /// of a chunk has no sublayer before it (r' = r), the last one no norm after it. O = T rows or their shares, outside
 /// the tensor-parallel regions. No communication.
 class Seam {
@@ -22,25 +22,25 @@ class Seam {
   Seam(TensorParallel tp, std::optional<Addend> before, std::optional<LayerNorm> norm)
       : tp_(std::move(tp)), before_(std::move(before)), norm_(std::move(norm)) {}
 
-  /// Of microbatch.sub_batch. `y` [O, H] and `residual` [O, H] are what the sublayer before gives and r: read where
-  /// there is one. saved.x must have memory; it is written then, and read otherwise.
+  /// Of microbatch.sub_batch. `y` [O, H] is the output of the sublayer before, and `residual` [O, H] is r. They are
+  /// read if there is a sublayer before; saved.x must then have memory, and is written. Otherwise saved.x is read.
   void forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Tensor& residual, Saved& saved) const;
-  /// The normed rows once more, from saved.x, where they were not kept. The bits are those of forward().
+  /// Recomputes the normed rows from saved.x if they were not kept. The bits are those of forward().
   void norm_again(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
     norm_->forward(ex, saved.x, saved, microbatch.sub_batch);
   }
-  /// From the gradient of the normed rows and that of r' from after this seam to that of r', dx. Adds to the norm's
-  /// gradients and to dx.bias_grad. Where there is a norm.
+  /// From the gradient of the normed rows, and that of r' from after this seam, to that of r', dx. Adds to the
+  /// gradients of the norm and to dx.bias_grad. Only if there is a norm.
   void backward(Exec& ex, const Tensor& d_normed, const Tensor& residual, const Saved& saved,
                 const GradWithBias& dx) const {
     norm_->backward(ex, d_normed, saved, residual, dx);
   }
-  /// The gradient of y, from that of r'. Where there is a sublayer before.
+  /// The gradient of y, from that of r'. Only if there is a sublayer before.
   GradWithBias addend_grad(Exec& ex, const Microbatch& microbatch, const GradWithBias& dx) const {
     return {tp_.through_dropout(ex, microbatch, before_->dropout, dx.grad), dx.bias_grad};
   }
-  /// The bias_grad for the op that makes the gradient of r': the gradient of the bias before. Undefined where that is
-  /// the sum of something else: after a dropout, or over all ranks' rows; then the sublayer's own backward adds to it.
+  /// The bias_grad for the op that makes the gradient of r': the gradient of the bias before. Undefined if that bias
+  /// gradient is another sum, after a dropout or over all ranks' rows. Then the sublayer's own backward adds to it.
   Tensor bias_grad() const {
     if (!before_ || before_->dropout.probability > 0 || tp_.is_sequence_parallel()) return {};
     return before_->bias->grad;

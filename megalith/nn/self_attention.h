@@ -6,13 +6,13 @@
 
 namespace megalith::nn {
 
-/// Causal self-attention with the heads split over `tp`: rank i computes heads [i A/tp, (i+1) A/tp), so scores,
-/// softmax, dropout and the weighted sum are local. The fused weight holds q, k, v of head 0, then of head 1, ...:
-/// resharding it is a slice. x [O, H] -> y [O, H], before the output bias; O rows of T as in linear.h.
+/// Causal self-attention with the heads split over `tp`. Rank i computes heads [i A/tp, (i+1) A/tp), so scores,
+/// softmax, dropout and the weighted sum are local. The fused weight holds q, k, v of head 0, then of head 1, and so
+/// on: a reshard is a slice. x [O, H] -> y [O, H], before the output bias. O rows of T as in linear.h.
 /// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class SelfAttention final : public TensorParallelSublayer {
  public:
-  /// Its first.y is q, k and v [T, 3H/tp]; its last.x is the attention's output [T, H/tp].
+  /// Its first.y is q, k and v [T, 3H/tp]; its last.x is the output of attention [T, H/tp].
   struct Saved : TensorParallelSublayer::Saved {
     Tensor log_sum_exp;  ///< [B, A/tp, S]
   };
@@ -31,7 +31,7 @@ class SelfAttention final : public TensorParallelSublayer {
 
   Index heads_, head_dim_, first_head_, global_heads_;
   DropoutSite dropout_;
-  bool again_;  // whether backward computes its output again
+  bool again_;  // whether backward recomputes its output
 };
 
 }  // namespace megalith::nn

@@ -5,45 +5,47 @@
 
 namespace megalith::nn {
 
-/// What stands between two additions to the residual stream: attention or an MLP. Its passes run in stages. What a
-/// forward stage leaves in flight is waited for before the same part's next stage, so one driver (SublayerStack) runs a
-/// part's communication beside another's compute, cuts graphs, and recomputes. Const in forward and backward.
+/// The part of a layer between two residual sums: attention or an MLP. Its passes run in stages. Communication that a
+/// forward stage leaves in flight is waited for before the next stage of the same sub-microbatch. So one driver
+/// (SublayerStack) can overlap the communication of one sub-microbatch with the compute of the other, cut graphs, and
+/// recompute. Const in forward and backward.
 class Sublayer {
  public:
-  /// What backward reads, of one microbatch in flight. Backward also keeps here what it has in flight.
+  /// What backward reads, of one microbatch in flight. Backward also keeps its own communication in flight here.
   struct Saved {
     virtual ~Saved() = default;
   };
   /// Input and output of a backward pass.
   struct Gradients {
     GradWithBias dy;  ///< [O, H], of the output
-    Tensor dx;        ///< [O, H], of the input; overwritten by the middle stages
+    Tensor dx;        ///< [O, H], of the input; the middle stages overwrite it
   };
 
   virtual ~Sublayer() = default;
   virtual std::unique_ptr<Saved> make_saved() const = 0;
 
-  /// At least 2. The first gathers the rows of x; the last ends with the reduction of the output.
+  /// At least 2. The first stage gathers the rows of x. The last one ends with the reduction of the output.
   virtual int num_forward_stages() const = 0;
-  /// Of microbatch.sub_batch. x [O, H], the whole microbatch's, is read by the first stage; it stays until backward.
+  /// Of microbatch.sub_batch. The first stage reads x [O, H], of the whole microbatch. x stays until backward.
   virtual InFlight forward(Exec& ex, const Microbatch& microbatch, int stage, const Tensor& x, Saved& saved) const = 0;
   /// [O, H], before the bias.
   virtual const Tensor& output(const Saved& saved) const = 0;
-  /// [H], added to the output by the seam that follows.
+  /// [H]. The seam that follows adds it to the output.
   virtual const Param& out_bias() const = 0;
 
-  /// At least 3. The first starts to gather what backward reads of all rows. The last computes the weight gradient that
-  /// hides the next sublayer's first stage; dx is complete before it.
+  /// At least 3. The first stage starts to gather what backward reads of all rows. The last one computes the weight
+  /// gradient that overlaps with the next sublayer's first stage; dx is complete before it.
   virtual int num_backward_stages() const = 0;
   virtual void backward(Exec& ex, const Microbatch& microbatch, int stage, const Gradients& grads,
                         Saved& saved) const = 0;
-  /// Where the input was not kept: backward reads this one, which has its values. Before the first backward stage.
+  /// For an input that was not kept: backward reads this one, which has the same values. Call it before the first
+  /// backward stage.
   virtual void set_input(const Tensor& x, Saved& saved) const = 0;
 };
 
-/// A sublayer that is one tensor-parallel region: a column-parallel GEMM, local work, a row-parallel GEMM.
-/// Communicates over tp, forward and backward each, one all-reduce of T*H elements; with shared rows (sequence
-/// parallelism) an all-gather and a reduce-scatter, and backward one more all-gather, of x.
+/// A sublayer that is one tensor-parallel region: a column-parallel GEMM, local work, a row-parallel GEMM. Forward and
+/// backward each communicate one all-reduce of T*H elements over tp. With sequence parallelism this is an all-gather
+/// and a reduce-scatter, and backward has one more all-gather, of x.
 class TensorParallelSublayer : public Sublayer {
  public:
   struct Saved : Sublayer::Saved {
@@ -67,10 +69,10 @@ class TensorParallelSublayer : public Sublayer {
 
   /// The first GEMM of microbatch.sub_batch, whose rows have been gathered.
   virtual void first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const = 0;
-  /// From its result to last.x, what the last GEMM reads.
+  /// From its output to last.x, the input of the last GEMM.
   virtual void local_work(Exec& ex, const Microbatch& microbatch, Saved& saved) const = 0;
-  /// From the gradient of the output, in saved.entered, to that of the input. All weight gradients but the one that
-  /// hides the next sublayer's gather.
+  /// From the gradient of the output, in saved.entered, to that of the input. Computes all weight gradients except the
+  /// one that overlaps with the next sublayer's gather.
   virtual void backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const = 0;
 
   ColumnParallelLinear first_;

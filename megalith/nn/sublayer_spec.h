@@ -9,14 +9,14 @@
 
 namespace megalith::nn {
 
-// Descriptions of sublayers as data. Parameters are declared, sublayers built and FLOPs counted from the same one.
-// Sizes are global; each rank holds its share.
+// Descriptions of sublayers as data. Parameters are declared, sublayers built and FLOPs counted from the same
+// description. Sizes are global; each rank holds its shard.
 
 /// What all sublayers of a model share.
 struct StreamSpec {
   Index hidden_size = 0;
   double init_std = 0.02;
-  double residual_init_std = 0.02;  ///< of the weights right before a residual add: init_std / sqrt(2 layers)
+  double residual_init_std = 0.02;  ///< of the weights right before a residual sum: init_std / sqrt(2 layers)
 };
 
 /// A norm of the residual stream.
@@ -37,12 +37,12 @@ struct MlpSpec {
   Index ffn_hidden_size = 0;
 };
 
-/// What a sublayer computes: one alternative for each class of them.
+/// The work of a sublayer: one alternative per class of sublayers.
 using SublayerBody = std::variant<AttentionSpec, MlpSpec>;
 
 /// A sublayer, the norm before it and the dropout after it: r' = r + dropout(sublayer(norm(r))).
 struct SublayerSpec {
-  Index layer = 0;   ///< of the model, that it belongs to
+  Index layer = 0;   ///< of the model, to which it belongs
   std::string name;  ///< prefix of its parameters
   NormSpec norm;
   SublayerBody body;
@@ -50,13 +50,13 @@ struct SublayerSpec {
   std::uint32_t dropout_site = 0;
 };
 
-/// Which sublayers of a layer run from graphs; both together are one segment.
+/// The sublayers of a layer that run from graphs. Both together are one segment.
 struct LayerCapture {
   bool attention = false, mlp = false;
   bool any() const { return attention || mlp; }
 };
 
-/// How a run computes sublayers, whatever its model.
+/// How a run computes sublayers, for any model.
 struct SublayerOptions {
   std::uint64_t seed = 0;
   LayerCapture capture = {};
@@ -66,13 +66,13 @@ struct SublayerOptions {
 /// Appends the parameters of the norm and the sublayer, in the order of their ops.
 void declare(std::vector<ParamSpec>& params, const SublayerSpec& spec, const StreamSpec& stream,
              const TensorParallel& tp);
-/// The sublayer, with parameters that were declared from the same spec.
+/// The sublayer, with the parameters that were declared from the same spec.
 SublayerStack::Entry make_entry(const SublayerSpec& spec, const SublayerOptions& options, const TensorParallel& tp,
                                 ParamSet& params);
 
-/// FLOPs of one token's forward pass, 2 for each multiplication and addition. What costs no GEMM is not counted.
+/// FLOPs of one token's forward pass, 2 per multiplication and addition. Only GEMMs and attention are counted.
 struct ForwardFlops {
-  double first_gemms = 0;  ///< up to the local work: q, k and v; up
+  double first_gemms = 0;  ///< before the local work: q, k and v; up
   double attention = 0;    ///< scores and weighted sum, not halved for causality
   double last_gemm = 0;    ///< before the residual sum: out; down
   double total() const { return first_gemms + attention + last_gemm; }

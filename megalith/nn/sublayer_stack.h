@@ -11,7 +11,8 @@
 
 namespace megalith::nn {
 
-/// Told where a pass stands, so that communication for layers' parameters and gradients can run beside it.
+/// Is notified of the progress of a pass, so that communication of layers' parameters and gradients can overlap with
+/// it.
 class LayerEvents {
  public:
   virtual ~LayerEvents() = default;
@@ -21,18 +22,25 @@ class LayerEvents {
   virtual void layer_done(Exec&, Index) {}
 };
 
-/// What runs the captured segments of one pass.
+/// Runs the captured segments of one pass.
 struct SegmentGraphs {
   GraphCache* cache = nullptr;  ///< null: they run eagerly
   int chunk = 0, instance = 0;  ///< of GraphCache::Key
 };
 
-/// The residual stream of a chunk of layers:  seam, sublayer, seam, sublayer, ..., closing seam. A pre-norm GPT-2 layer
-/// is  n = norm1(x); a = x + drop(attention(n) + bias); m = norm2(a); y = a + drop(mlp(m) + bias).  Each sum stands in
-/// the seam after its sublayer, together with the next norm, also across layers.
+/// The residual stream of a chunk of layers: seam, sublayer, seam, sublayer, ..., closing seam. The ops of a pre-norm
+/// GPT-2 layer, in order:
+///   seam       x = stream + drop(mlp of the layer below + bias);  n = norm1(x)               one fused op
+///   attention  gather n over tp; qkv GEMM + bias; attention; out GEMM; reduce over tp
+///   seam       a = x + drop(attention(n) + bias);  m = norm2(a)                              one fused op
+///   mlp        gather m over tp; up GEMM + bias + GELU; down GEMM; reduce over tp
+///   next seam  y = a + drop(mlp(m) + bias), and the norm that follows
+/// A gather communicates only with sequence parallelism. Each residual sum is in the seam after its sublayer, fused
+/// with the next norm, also across layers. The backward pass is the mirror image.
 ///
-/// Passes follow the turns of make_segments(). Const in forward and backward; what must survive in between is in Saved,
-/// one per microbatch in flight. Passes allocate no host memory. Communication and memory are the sublayers'.
+/// Passes follow the turns of make_segments(). run_forward() and run_backward() are the only loops over them. Const in
+/// forward and backward; what must survive in between is in Saved, one per microbatch in flight. Passes allocate no
+/// host memory. Communication and memory are those of the sublayers.
 class SublayerStack {
  public:
   struct Entry {
@@ -42,18 +50,19 @@ class SublayerStack {
     DropoutSite dropout;    ///< after it
     bool captured = false;  ///< by graphs of layers
   };
-  /// What one forward pass leaves.
+  /// The results of one forward pass.
   struct Pass {
     std::vector<Seam::Saved> seams;  ///< one more than there are sublayers
     std::vector<std::unique_ptr<Sublayer::Saved>> sublayers;
   };
-  /// A graph leaves out the host's part of its segment, so what crosses a segment's edge is found here.
+  /// The launch of a graph skips the host code of its segment, so everything that crosses the edge of a segment is kept
+  /// here.
   struct Saved {
     Pass first;
-    Pass again;                       ///< of the recomputed ranges alone, from the second pass
+    Pass again;                       ///< of the recomputed ranges only, from the second pass
     std::vector<GradWithBias> grads;  ///< of the stream at each seam: made by backward
 
-    /// What backward reads.
+    /// The pass whose results backward reads.
     Pass& of_backward(std::size_t k) { return again.sublayers[k] ? again : first; }
   };
 
@@ -64,27 +73,28 @@ class SublayerStack {
   Saved make_saved() const;
 
   /// x [O, H] stays until backward. The stream after the last sublayer is written to `output` [O, H], or to new memory
-  /// where that is undefined, and returned. `events` may be null.
+  /// if that is undefined, and returned. `events` may be null.
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& output, Saved& saved,
                  LayerEvents* events = nullptr, const SegmentGraphs& graphs = {}) const;
   /// The bias_grad for the op that makes backward's dy.
   Tensor output_bias_grad() const { return seams_.back().bias_grad(); }
-  /// dy [O, H], of the result. The gradient of x is written to dx [O, H], or to new memory where that is undefined, and
-  /// returned. Adds to all parameters' gradients. `events` may be null.
+  /// dy [O, H], of the result. The gradient of x is written to dx [O, H], or to new memory if that is undefined, and
+  /// returned. Adds to the gradients of all parameters. `events` may be null.
   Tensor backward(Exec& ex, const Microbatch& microbatch, const GradWithBias& dy, const Tensor& dx, Saved& saved,
                   LayerEvents* events = nullptr, const SegmentGraphs& graphs = {}) const;
 
  private:
   bool begins_layer(std::size_t k) const { return k == 0 || layers_[k] != layers_[k - 1]; }
-  /// The ranges of whole layers that `recompute` asks for.
+  /// The ranges of whole layers that `recompute` selects.
   std::vector<RecomputedRange> recomputed_ranges(const RecomputeConfig& recompute) const;
-  /// `again_from`: the sublayer before which the stream was kept, in a second pass.
+  /// `again_from`: in a second pass, the sublayer before which the stream was kept.
   void run_forward(Exec& ex, const Microbatch& microbatch, std::span<const Turn> turns, const Tensor& output,
                    Pass& pass, LayerEvents* events, std::optional<std::size_t> again_from = {}) const;
   void run_seam(Exec& ex, const Microbatch& microbatch, std::size_t k, Pass& pass) const;
-  /// kNormAgain and kForwardAgain.
+  /// Runs a turn kNormAgain or kForwardAgain.
   void compute_again(Exec& ex, const Microbatch& microbatch, const Turn& turn, Saved& saved) const;
-  /// Between the gradients of the stream at the segment's ends; the one at the stack's begin is dx, where defined.
+  /// From the gradient of the stream after the segment to that before it. At the beginning of the stack that is dx, if
+  /// defined.
   void run_backward(Exec& ex, const Microbatch& microbatch, const Segment& segment, const Tensor& dx, Saved& saved,
                     LayerEvents* events) const;
 

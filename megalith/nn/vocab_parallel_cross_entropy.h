@@ -16,8 +16,8 @@ class VocabParallelCrossEntropy {
   };
   VocabParallelCrossEntropy(const VocabShard& vocab, comm::Group tp) : vocab_(vocab), tp_(std::move(tp)) {}
 
-  /// Takes the logits over. Returns loss [T], the same on every tp rank, 0 where a target is -1, and adds its sum to
-  /// loss_sum [1] f64.  targets [T] i32, global ids or -1.
+  /// Takes over the memory of the logits. Returns loss [T], the same on every tp rank, 0 where a target is -1, and adds
+  /// its sum to loss_sum [1] f64. targets [T] i32, global ids or -1.
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& logits, const Tensor& targets,
                  const Tensor& loss_sum, Saved& saved) const;
   /// Turns saved.logits into d(loss)/d(logits) * loss_scale, in place, and returns it. No communication.

@@ -7,32 +7,32 @@
 
 namespace megalith::nn {
 
-/// How a vocabulary is cut over `tp`: rank i owns ids [i V/tp, (i+1) V/tp) of the padded size V.
+/// The shard of a vocabulary over `tp`: rank i owns ids [i V/tp, (i+1) V/tp) of the padded size V.
 struct VocabShard {
-  Index vocab_size = 0;  ///< real ids; those from here to `padded` are never input nor target
+  Index vocab_size = 0;  ///< real ids; ids from here to `padded` are never inputs or targets
   Index padded = 0;      ///< V, a multiple of tp
   Index first_id = 0;    ///< first owned id
   Index held = 0;        ///< V/tp
 };
-/// Throws ConfigError when tp does not divide the padded size.
+/// Throws ConfigError if tp does not divide the padded size.
 VocabShard vocab_shard(Index vocab_size, Index padded_vocab_size, const comm::Group& tp);
 
-/// The token table [V/tp, H]. Its global tensor has vocab_size rows: padding rows are zero for ever and are not saved,
-/// so checkpoints do not depend on tp. Padding gets no gradient and a decay of zero is zero.
+/// The token table [V/tp, H]. Its global tensor has vocab_size rows: padding rows are always zero and are not saved, so
+/// checkpoints do not depend on tp. Padding gets no gradient, and the decay of zero is zero.
 ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_size, double init_std);
 
 /// y = dropout(table[ids] + position): ids [T] i32 -> y [O, H], with O = T or its share outside a region
-/// (TensorParallel). Forward the partial rows leave; backward their gradient enters, so that both tables' gradients are
-/// of all rows. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+/// (TensorParallel). Forward the partial rows are reduced over tp. Backward their gradient is gathered, so the
+/// gradients of both tables are over all rows. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class VocabParallelEmbedding {
  public:
   VocabParallelEmbedding(const VocabShard& vocab, TensorParallel tp, Param& table, Param& position,
                          const DropoutSite& dropout)
       : vocab_(vocab), tp_(std::move(tp)), table_(table), position_(position), dropout_(dropout) {}
 
-  /// y is written. `ids` must stay until backward.
+  /// Overwrites y. `ids` must stay until backward.
   void forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y) const;
-  /// Adds to the gradients of the table and of the positions. dy [O, H]
+  /// Adds to the gradients of the table and of the positions. dy [O, H].
   void backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& dy) const;
 
  private:
