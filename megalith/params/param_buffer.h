@@ -13,36 +13,37 @@ namespace megalith {
 /// A parameter of one rank: views into flat buffers.
 struct Param {
   ParamSpec spec;
-  Tensor value;      ///< what layers read, in the compute dtype
-  Tensor master;     ///< what the optimizer updates: `value` itself where both dtypes are one; else undefined where
+  Tensor value;      ///< the copy that layers read, in the compute dtype
+  Tensor master;     ///< what the optimizer updates: `value` itself if both dtypes are equal; otherwise undefined if
                      ///< the buffer is_sharded()
   Tensor grad;       ///< main gradient, in the master dtype; undefined in a buffer without gradients
   Index offset = 0;  ///< first element in the flat buffers
 
   const std::string& name() const { return spec.slice.name; }
-  /// A view without the padding rows, of a tensor shaped like this parameter (value, grad, a moment).
+  /// A view without the padding rows of a tensor shaped like this parameter (value, grad, a moment).
   Tensor without_padding(const Tensor& like) const { return like.rows(0, spec.slice.local[0]); }
 };
 
-/// What a buffer has memory for: `values` is what reading a model takes, without gradients (and so without moments).
+/// The contents of a buffer. `values` is enough to read a model; there are no gradients, and so no moments.
 enum class ParamContents : std::uint8_t { values, values_and_gradients };
 
-/// Exactly one rank of a model copy is the owner of a parameter: it counts in the gradient norm and writes checkpoints.
+/// Exactly one rank of a model copy is the owner of a parameter: it counts it in the gradient norm and writes it to
+/// checkpoints.
 enum class Ownership : std::uint8_t { owner, replica };
 
-/// A flat range [begin, end) of whole parameters of one placement that is communicated by one call. Elements that pad
-/// it to equal shards stay 0.
+/// A flat range [begin, end) of whole parameters of one placement that one call communicates. Elements that pad it to
+/// equal shards stay 0.
 struct Bucket {
   Index begin = 0, end = 0;
   grid::Placement placement = grid::kSharded;
   Ownership ownership = Ownership::owner;
-  std::vector<Index> layers = {};  ///< whose parameters it holds, descending; none: parameters outside the layers
+  std::vector<Index> layers = {};  ///< whose parameters it holds, descending; empty: parameters outside the layers
 
   Index numel() const { return end - begin; }
 };
 
-/// A run of elements that this rank's optimizer updates, and where it lies: in tensors over all elements, and in those
-/// over the updated ones alone.
+/// A range of elements that this rank's optimizer updates, and its positions: in tensors over all elements, and in
+/// tensors over only the updated ones.
 struct OwnRange {
   Index in_whole = 0, in_own = 0, count = 0;
 
@@ -50,31 +51,31 @@ struct OwnRange {
   Tensor of_own(const Tensor& flat) const { return flat.rows(in_own, count); }
 };
 
-/// The parameters of one rank that one group of ranks sums the gradients of (grid::reduction_group), in flat buffers:
-/// first those that other ranks of the model copy hold too, in buckets that look the same on all of them, whether as
-/// owner or as replica; in what follows those with overwritten gradients come first, so that what must be cleared is
-/// one or two ranges. Buckets cover the buffers and do not overlap; every shard begins where a parameter could.
-/// Positions are fixed by the specs and the partition alone; memory comes with allocate(). References to params stay
-/// valid for the buffer's life.
+/// The parameters of one rank that have one reduction group (grid::reduction_group), in flat buffers. First come the
+/// parameters that other ranks of the model copy also hold, in buckets that have the same layout on all of them, for
+/// owners and replicas. Among the others, those with overwritten gradients come first, so that the gradients to be
+/// cleared are one or two ranges. Buckets cover the buffers and do not overlap. Every shard is aligned like a
+/// parameter. Positions depend only on the specs and the partition. allocate() takes the memory. References to params
+/// stay valid for the buffer's life.
 class ParamBuffer {
  public:
   /// Throws InternalError for placements of more than one grid, or that grid::check() refuses.
   ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, const Partition& partition,
               ParamContents contents = ParamContents::values_and_gradients);
-  /// Of a rank that shares its parameters with no other.
+  /// For a rank that shares its parameters with no other.
   ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy);
   ParamBuffer(const ParamBuffer&) = delete;
   ParamBuffer& operator=(const ParamBuffer&) = delete;
 
-  /// By owner: "parameters" (the masters), "gradients" (numel() elements: products add to all of them) and, where
+  /// By owner: "parameters" (the masters), "gradients" (numel() elements, because GEMMs add to all of them) and, if
   /// layers read another dtype, "parameter copies" (numel() elements).
   BytesByOwner bytes() const;
-  /// Takes those from the ledger.
+  /// Takes these bytes from the ledger.
   void allocate(MemoryLedger& ledger);
 
   std::span<Param> params() { return params_; }
   std::span<const Param> params() const { return params_; }
-  /// Null when there is none of that name.
+  /// Null if there is no parameter of that name.
   Param* find(std::string_view name);
   /// Throws InternalError for an unknown name.
   Param& at(std::string_view name);
@@ -87,28 +88,29 @@ class ParamBuffer {
   /// Flat views, [numel()]. grads(): undefined without gradients.
   const Tensor& values() const { return values_; }
   const Tensor& grads() const { return grads_; }
-  /// Flat: values() itself where both dtypes are one, else [own_numel()].
+  /// Flat: values() itself if both dtypes are equal, else [own_numel()].
   const Tensor& masters() const { return masters_; }
 
-  /// In the order in which backward finishes them: the last of the buffers first.
+  /// In the order in which backward completes them: the last one of the buffers first.
   const std::vector<Bucket>& buckets() const { return buckets_; }
   int shards() const { return partition_.shards; }
-  /// Whether this rank updates its shards only. False where there is one shard.
+  /// Whether this rank updates only its shards. False with one shard.
   bool is_sharded() const { return partition_.sharding == Sharding::optimizer && partition_.shards > 1; }
   /// A bucket of a flat tensor of numel() elements, and this rank's shard of it.
   Tensor part(const Tensor& flat, const Bucket& bucket) const { return flat.rows(bucket.begin, bucket.numel()); }
   Tensor own_shard(const Tensor& flat, const Bucket& bucket) const;
 
-  /// What this rank updates: everything in one range, or its shard of each bucket, in the order of buckets().
+  /// The elements that this rank updates: one range of all elements, or its shard of each bucket, in the order of
+  /// buckets().
   const std::vector<OwnRange>& own_ranges() const { return own_ranges_; }
   Index own_numel() const { return is_sharded() ? numel_ / partition_.shards : numel_; }
   Tensor own_masters(const OwnRange& range) const {
     return has_copy() ? range.of_own(masters_) : range.of_whole(masters_);
   }
-  /// The gradients that are zero when a step begins (FirstGrad::added): flat ranges, as few as there may be.
+  /// The gradients that must be zero when a step begins (FirstGrad::added), in as few flat ranges as possible.
   const std::vector<Tensor>& added_grads() const { return added_grads_; }
-  /// The gradients that are partial along tp: a flat range of whole buckets, the same parameters in the same order on
-  /// every rank of tp. Empty where there are none.
+  /// The gradients that are partial along tp: a flat range of whole buckets, with the same parameters in the same order
+  /// on every rank of tp. Empty if there are none.
   Tensor partial_grads() const { return grads_.rows(partial_begin_, partial_numel_); }
   /// The part of a flat tensor of numel() elements that belongs to a parameter, in its shape.
   Tensor part(const Tensor& flat, const Param& param) const;

@@ -6,9 +6,9 @@
 
 namespace megalith {
 
-/// The parameters' parts of a flat tensor of numel() elements (values, gradients) or of own_numel() (masters, moments),
-/// each named "`what` of PARAMETER": layer by layer, behind those that belong to no layer; gradients the other way
-/// round.
+/// Names the parameters' parts of a flat tensor of numel() elements (values, gradients) or of own_numel() (masters,
+/// moments): "`what` of PARAMETER". The order is layer by layer, after the parameters that belong to no layer; for
+/// gradients it is reversed.
 void add_names(MemoryNames& names, const ParamBuffer& params, const Tensor& flat, StepOrder::Part part,
                std::string_view what);
 
