@@ -7,58 +7,62 @@
 
 namespace megalith::optim {
 
-/// Sums a buffer's gradients over the ranks that hold the same parameters. Over its reduction group (data-parallel
-/// ranks) they go bucket by bucket, each as soon as the step's last backward has passed its layers, so that on GPUs
-/// most of the sum runs beside the rest of that backward (comm::Priority; little is left beside the last layers'
-/// bucket): a reduce-scatter leaves every rank the sum of its shard of the bucket, and an all-gather brings it the
-/// others' unless the optimizer is sharded, which needs its own only; the rest of the bucket is then undefined. The two
-/// ways take the same sums.
+/// Sums the gradients of a buffer over the ranks that hold the same parameters. This is where a layer's gradient leaves
+/// for the data-parallel ranks.
 ///
-/// Ranks of one model copy that hold the same parameters (grid::replica_group) must end with the same bits. Between the
-/// two calls, when the last backward is over, shards of such buckets are therefore
-///  - summed over tp, where each of its ranks has seen a share of the rows: under sequence parallelism the gains and
-///    shifts of the layer norms, few, and by one call for all of them with the rest of their buckets. All other
-///    parameters meet rows that have been gathered, the biases of row-parallel layers and the position table too;
+/// Over the reduction group (data-parallel ranks) gradients go bucket by bucket. A bucket leaves as soon as the last
+/// backward pass of the step has completed its layers, so on GPUs most of the sum overlaps with the rest of that pass
+/// (comm::Priority; little compute is left for the bucket of the last layers). A reduce-scatter gives every rank the
+/// sum of its shard of the bucket. Then an all-gather gives it the other shards. A sharded optimizer needs only its
+/// own, so it has no all-gather, and the rest of the bucket is undefined. The sums are the same in both cases.
+///
+/// Ranks of one model copy that hold the same parameters (grid::replica_group) must end with the same bits. So after
+/// the last backward pass, between the two calls, shards of such buckets are
+///  - summed over tp, if each rank of tp has seen a share of the rows: with sequence parallelism these are the gains
+///    and shifts of the layer norms. They are few, and one call sums all of them with the rest of their buckets. All
+///    other parameters see gathered rows, also the biases of row-parallel layers and the position table;
 ///  - summed over embd, the two ends of the pipeline: the tied token table;
-///  - brought from their owner to tp's other ranks, where those have summed the same gradients over data-parallel ranks
-///  in an order that
-///    may be another (comm::Channel::sums_in_rank_order(); two terms have one order).
+///  - sent from their owner to the other ranks of tp, if these have summed the same gradients over data-parallel ranks
+///    in an order that may differ (comm::Channel::sums_in_rank_order(); two terms have one order).
 ///
 /// Every rank of a group makes the same calls in the same order. Elements are summed one by one, so on CPU transports
-/// the buckets change no bits. Communicates (n-1)/n of the gradients per step over data-parallel ranks, or twice that;
-/// over tp twice (n-1)/n of the partial ones, or once a shard of what tp holds; over embd a shard of the table.
+/// the buckets change no bits. Communicates per step: over data-parallel ranks (n-1)/n of the gradients, or twice that;
+/// over tp twice (n-1)/n of the partial ones, or once a shard of the parameters that tp shares; over embd a shard of
+/// the table.
 class GradReducer {
  public:
-  /// The reduction group of `params` has a rank for each of its shards.
+  /// The reduction group of `params` has one rank per shard.
   GradReducer(const ParamBuffer& params, const comm::Mesh& mesh);
 
   /// A new step: nothing is summed yet.
   void begin();
-  /// No later pass of the step adds to the gradients of this layer, [0, number of layers of the model).
+  /// No later pass of the step adds to the gradients of this layer, [0, number of layers of the model). Sends the
+  /// buckets that this completes.
   void layer_done(Exec& ex, Index layer);
-  /// The last backward is over: sends what has not gone and sums it over tp and embd.
+  /// The last backward pass is complete: sends the remaining buckets, and sums over tp and embd.
   void send_rest(Exec& ex);
-  /// Holds the Exec until the sums of a bucket of ParamBuffer::buckets() have arrived. Throws InternalError when it has
+  /// The Exec waits until the sums of a bucket of ParamBuffer::buckets() have arrived. Throws InternalError if it has
   /// not been sent.
   void wait(Exec& ex, std::size_t bucket);
 
  private:
-  /// How far a bucket has come in this step, and who else holds it.
+  /// The progress of a bucket in this step, and the other ranks that hold it.
   struct Progress {
     std::size_t layers_done = 0;
     bool sent = false;
     comm::Priority priority = comm::Priority::alone;
     comm::Pending sum, join, shards;
-    std::optional<comm::Group> replicas{};  ///< that hold the bucket, too, in the model copy; the same in every step
+    std::optional<comm::Group> replicas{};  ///< the ranks of the model copy that hold the bucket, too; the same in
+                                            ///< every step
   };
   /// Over the reduction group.
   void send(Exec& ex, std::size_t bucket);
   void gather(Exec& ex, std::size_t bucket);
   /// Whether the shards of a bucket go to other ranks of the model copy between send() and gather().
   bool is_joined(std::size_t bucket) const;
-  /// Starts that for one bucket; those that are partial along tp go together.
+  /// Starts that for one bucket. Buckets that are partial along tp go together.
   comm::Pending join(Exec& ex, std::size_t bucket) const;
-  /// Whether a bucket of layers is still to come that takes its time: what tp holds are vectors.
+  /// Whether a bucket of layers that takes some time is still to come. Buckets that tp shares are small: vectors.
   bool has_layers_left() const;
 
   const ParamBuffer& params_;

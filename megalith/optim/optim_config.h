@@ -10,7 +10,7 @@ namespace megalith::optim {
 
 using ops::DecayCurve;
 
-/// [optimizer] of a recipe, resolved.
+/// Section [optimizer] of a recipe, resolved.
 struct OptimConfig {
   double lr = 1e-3, min_lr = 0;
   Index warmup_steps = 0;
@@ -22,10 +22,10 @@ struct OptimConfig {
   Sharding sharding = Sharding::none;  ///< recipe: `distributed`
 };
 
-/// Rules that tie several members together, under the keys of the recipe.
+/// Rules over several members, under the keys of the recipe.
 void check(const OptimConfig& config, Problems& out);
 
-/// The same as the rules that a step's end follows.
+/// The same in the form that the end of a step uses.
 ops::StepRules step_rules(const OptimConfig& config, const ops::LossScaling& scaling);
 
 }  // namespace megalith::optim

@@ -9,28 +9,29 @@
 
 namespace megalith::optim {
 
-/// AdamW over a rank's flat buffers: over all of them in one pass, or where the parameters are sharded over this rank's
-/// shards, one bucket after the other (ParamBuffer::own_ranges). Values are not communicated here.
-/// Memory: two moments, own_numel() elements each, and a byte for every ops::kDecayGroup of them; owner `optimizer`.
+/// AdamW over a rank's flat buffers: over all elements in one pass or, if the parameters are sharded, over this rank's
+/// shards, bucket by bucket (ParamBuffer::own_ranges). Does not communicate values.
+/// Memory: two moments of own_numel() elements each, and one byte for every ops::kDecayGroup of them; owner
+/// `optimizer`.
 class Optimizer {
  public:
-  /// `data`: the reduction group of `params`, one rank for each of its shards.
+  /// `data`: the reduction group of `params`, one rank per shard.
   Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group data);
 
   Index bytes() const;
   void allocate(Exec& ex, MemoryLedger& ledger);
 
-  /// Sums of the squares of the gradients that count here and of all others, into sum_squares [2] f64. Over all ranks
-  /// of the run the first add up to the square of the global norm: every parameter counts once, at its owner in the
-  /// first model copy. The second, which count elsewhere, tell whether they are finite. Blocks lie within a shard of a
-  /// bucket and are added in one order, so that the norm has the same bits whether the parameters are sharded or not.
-  /// Where they are, every rank sums its own shards, and the blocks' sums are communicated: an all-reduce of an f64 for
-  /// every ops::square_blocks. Scratch: as much. await(bucket): comes before a bucket is read, for each of them in the
-  /// order of ParamBuffer::buckets(), so that on GPUs the sums of squares of one run beside the communication of those
-  /// behind it.
+  /// Writes two sums of squares of gradients to sum_squares [2] f64: of those that count here, and of all others. Over
+  /// all ranks of the run the first add up to the square of the global norm: every parameter counts once, at its owner
+  /// in the first model copy. The second show whether the other gradients are finite.
+  /// Blocks lie within a shard of a bucket and are added in one fixed order, so the norm has the same bits with and
+  /// without sharding. With sharding every rank sums its own shards, and an all-reduce communicates the blocks' sums:
+  /// one f64 per ops::square_blocks. Scratch: as much.
+  /// await(bucket) is called before a bucket is read, in the order of ParamBuffer::buckets(). So on GPUs the sums of
+  /// squares of one bucket overlap with the communication of later ones.
   void sum_of_squares(Exec& ex, const Tensor& sum_squares, const std::function<void(std::size_t)>& await = {}) const;
-  /// Updates the elements of own_ranges() from their gradients as verdict (u8 [sizeof(ops::StepVerdict)]) says, and the
-  /// copies that layers read.
+  /// Updates the elements of own_ranges() from their gradients, according to verdict (u8 [sizeof(ops::StepVerdict)]),
+  /// and the copies that layers read.
   void step(Exec& ex, const Tensor& verdict) const;
 
   /// The moments, flat, [own_numel()].
@@ -47,7 +48,7 @@ class Optimizer {
   comm::Group data_;
   Buffer memory_;
   Tensor m_, v_;
-  Tensor decays_;  ///< u8 [num_groups()]: 1 where weights decay
+  Tensor decays_;  ///< u8 [num_groups()]: 1 for weights with decay
 };
 
 }  // namespace megalith::optim

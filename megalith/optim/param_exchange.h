@@ -8,9 +8,9 @@
 
 namespace megalith::optim {
 
-/// What the ranks that hold the same parameters exchange in a step: a reducer of gradients and, where the optimizer is
-/// sharded, a gatherer of values for each buffer that gradients update. Every rank of a group makes the same calls in
-/// the same order.
+/// The exchange, in a step, between the ranks that hold the same parameters. For each buffer that gradients update
+/// there is a reducer of gradients and, if the optimizer is sharded, a gatherer of values. Every rank of a group makes
+/// the same calls in the same order.
 class ParamExchange {
  public:
   ParamExchange(const ParamSet& params, const comm::Mesh& mesh);
@@ -26,11 +26,11 @@ class ParamExchange {
   /// As GradReducer, over all buffers.
   void layer_done(Exec& ex, Index layer);
   void send_rest(Exec& ex);
-  /// Until the sums of a bucket of a buffer of ParamSet::buffers() have arrived.
+  /// The Exec waits until the sums of a bucket of a buffer of ParamSet::buffers() have arrived.
   void wait(Exec& ex, std::size_t buffer, std::size_t bucket) { reducers_[buffer].wait(ex, bucket); }
 
  private:
-  std::deque<GradReducer> reducers_;  // of the first buffers: those that rules update come behind them
+  std::deque<GradReducer> reducers_;  // of the first buffers; buffers that rules update come after them
   std::deque<ParamGatherer> gatherers_;
 };
 
