@@ -17,22 +17,21 @@ namespace megalith::capture {
 /// the forward and backward passes of a whole step.
 enum class GraphMode : std::uint8_t { none, layers, iteration };
 
-/// For what a captured layer has graphs of its own: every microbatch of a step, or every slot of microbatches in
-/// flight.
+/// Whether a captured layer has one graph pair per microbatch of a step, or one per slot of microbatches in flight.
 enum class GraphsPer : std::uint8_t { microbatch, slot };
 
-/// A part of layers that graphs cover; scopes.h says which part of which layer.
+/// A part of layers that graphs cover. scopes.h defines which part of which layer.
 enum class Scope : std::uint8_t { attn, mlp, moe, moe_router, moe_preprocess };
 inline constexpr int kNumScopes = 5;
 
-/// As recipes write them, in the order of the enumerators.
+/// The names in recipes, in the order of the enumerators.
 inline constexpr std::array<std::string_view, 3> kGraphModeNames = {"none", "layers", "iteration"};
 inline constexpr std::array<std::string_view, 2> kGraphsPerNames = {"microbatch", "slot"};
 std::string_view name(GraphMode mode);
 std::string_view name(GraphsPer per);
 std::string_view name(Scope scope);  ///< "moe_router"
 
-/// The scopes that were asked for; none means whole layers.
+/// The scopes of a recipe. An empty set means whole layers.
 class ScopeSet {
  public:
   ScopeSet() = default;
@@ -52,22 +51,21 @@ class ScopeSet {
 /// "[attn, mlp]"
 std::string text(const ScopeSet& scopes);
 
-/// Section [graphs] of a recipe, resolved. With mode = none the rest has no effect.
+/// Section [graphs] of a recipe, resolved. With mode = none the other members have no effect.
 struct GraphsConfig {
   GraphMode mode = GraphMode::none;
   ScopeSet scopes;                        ///< layers only
   GraphsPer per = GraphsPer::microbatch;  ///< layers only
   Index warmup_steps = 3;                 ///< steps before graphs are recorded
   bool optimizer = false;                 ///< iteration only: the graph holds the optimizer too
-  Index check_steps = 0;  ///< first steps that launch graphs, after their capture, compared with eager runs
+  Index check_steps = 0;  ///< the first steps from graphs after their capture that are compared with eager runs
 };
 
-/// The scopes that `names` (graphs.scopes) stand for. Reports what breaks rule V1 (unknown name; "full", which means
-/// whole layers, beside others) or V2 ("full_iteration" without mode = iteration, where it says what the mode says); no
-/// scopes then.
+/// Reads graphs.scopes. Reports broken rules: V1 (an unknown name; "full", which means whole layers, beside other
+/// names) or V2 ("full_iteration" without mode = iteration, whose other name it is). Then there are no scopes.
 ScopeSet read_scopes(std::span<const std::string> names, GraphMode mode, Problems& out);
 
-/// What modes go with, under the keys of the recipe.
+/// Reports keys that do not fit together, under their names in the recipe.
 void check(const GraphsConfig& config, Problems& out);
 
 }  // namespace megalith::capture

@@ -7,7 +7,7 @@
 
 namespace megalith::capture {
 
-/// Places in the forward pass of an MoE, in their order. `no_sync`: nowhere.
+/// Points in the forward pass of an MoE, in their order. `no_sync`: none.
 enum class MoePoint : std::uint8_t {
   before_permutation_1,
   before_ep_alltoall,
@@ -17,7 +17,7 @@ enum class MoePoint : std::uint8_t {
 };
 std::string_view name(MoePoint point);
 
-/// What the two points of an MoE layer's dispatcher follow from.
+/// The facts that decide the two points of an MoE layer's dispatcher.
 struct DispatchFacts {
   Capacity capacity = Capacity::dropless;
   bool pads_routing = false;
@@ -27,15 +27,15 @@ struct DispatchFacts {
   bool preprocess_captured = false;  ///< the scope moe_preprocess
 };
 
-/// Where the counts of tokens leave for the host, and where the host waits for them.
+/// The point where the copy of token counts to the host starts, and the point where the host waits for it.
 struct HostCopies {
-  std::optional<MoePoint> issue;  ///< none: nothing is copied, all sizes being constants
+  std::optional<MoePoint> issue;  ///< none: nothing is copied, because all sizes are constants
   MoePoint wait = MoePoint::no_sync;
-  /// The host cannot wait before the copy has been issued: then the configuration is refused (rule V8).
+  /// The host cannot wait before the copy has started. Such a configuration is refused (rule V8).
   bool legal() const { return !issue || wait >= *issue; }
 };
-/// The copy is issued before the first permutation, or right behind it where that lies inside a graph, in which the
-/// host may not wait. The host waits at the first place that needs a size.
+/// The copy starts before the first permutation, or right after it if that is inside a graph, in which the host cannot
+/// wait. The host waits at the first point that needs a size.
 HostCopies host_copies(const DispatchFacts& facts);
 
 }  // namespace megalith::capture

@@ -8,27 +8,27 @@
 
 namespace megalith::capture {
 
-/// Pieces of a run's planned memory once more, in host memory: to run the same ops twice from there, from graphs and
-/// eagerly, and to see whether both leave the same bits. Takes host_bytes() of host memory (page-locked for a GPU);
-/// each pass over them costs their way between host and device.
+/// A copy of parts of a run's planned memory in host memory. It allows to run the same ops twice from the same memory,
+/// from graphs and eagerly, and to compare the bits of the results. Takes host_bytes() of host memory (page-locked for
+/// a GPU). Each pass transfers all of it between host and device.
 class MemoryCopy {
  public:
-  /// Keeps nothing yet. Throws IoError when the host has no more memory.
+  /// Keeps nothing yet. Throws IoError if the host has no more memory.
   MemoryCopy(Device device, std::vector<MemoryLedger::Block> pieces);
-  /// The bytes of the pieces, and 16 MiB.
+  /// The bytes of the parts, and 16 MiB.
   static Index host_bytes(std::span<const MemoryLedger::Block> pieces);
 
-  /// Keeps what is in memory now.
+  /// Copies the present contents of memory.
   void keep(Exec& ex);
-  /// What was kept is in memory again, and what was in memory is kept.
+  /// Exchanges the contents of memory and of the copy.
   void exchange(Exec& ex);
 
   struct Difference {
     StepOrder order;
     std::string text;  ///< "gradient of layers.3.mlp.up.weight at byte 12 of 720"
   };
-  /// What differs between memory and what is kept: of all that does, what a step writes first. `names`() is asked where
-  /// something differs; what it names need not be all memory: the rest is found by owner.
+  /// The first difference between memory and the copy: of all different data, what a step writes first. `names`() is
+  /// called only if there is a difference. It need not name all memory: the rest is named by owner.
   template <class Names>
   std::optional<Difference> first_difference(Exec& ex, Names&& names) {
     if (equals(ex)) return std::nullopt;
@@ -43,9 +43,9 @@ class MemoryCopy {
   void for_blocks(Use&& use);
   bool equals(Exec& ex);
   std::optional<Difference> first_of(Exec& ex, MemoryNames names);
-  /// The first byte of a stretch of memory that is not as kept.
+  /// The first byte of a memory range that differs from the copy.
   std::optional<Index> first_difference_in(Exec& ex, const std::byte* begin, Index bytes);
-  /// Contents of memory, until the next call.
+  /// Contents of memory, valid until the next call.
   std::span<const std::byte> read(Exec& ex, std::span<const std::byte> memory);
 
   std::vector<MemoryLedger::Block> pieces_;

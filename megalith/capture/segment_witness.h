@@ -9,27 +9,27 @@
 
 namespace megalith::capture {
 
-/// Looks at what each piece of a step has written, right behind it, when the same pieces run twice, from graphs and
-/// eagerly: to name the first result that differs, also where a later microbatch writes to the same memory. Keeps a
-/// checksum of each result, and takes host_bytes() of host memory (page-locked for a GPU). Each result goes to the
+/// Checks the results of each segment of a step right after it, when the same segments run twice, from graphs and
+/// eagerly. It names the first result that differs, even if a later microbatch overwrites the same memory. Keeps a
+/// checksum of each result. Takes host_bytes() of host memory (page-locked for a GPU). Each result is copied to the
 /// host, which waits for it.
 class SegmentWitness {
  public:
-  /// Results outside `memory` are not looked at. `num_layers`: of the model. Throws IoError when the host has no more
+  /// Results outside `memory` are not checked. `num_layers`: of the model. Throws IoError if the host has no more
   /// memory.
   SegmentWitness(Device device, std::vector<MemoryLedger::Block> memory, Index num_layers);
   static constexpr Index host_bytes() { return kStagedBytes; }
 
-  /// The first run begins. What was seen before is forgotten.
+  /// The first run begins. Earlier results are dropped.
   void keep_from_here();
-  /// The second run begins: what it leaves is compared with what the first has left.
+  /// The second run begins. Its results are compared with those of the first.
   void compare_from_here() { compares_ = true; }
-  /// A piece has run, by this graph or beside it; ex.call_site() says of which microbatch.
+  /// A segment has run, from this graph or compared with it. The call site of ex has the microbatch.
   void see(Exec& ex, const GraphCache::Key& key, const Graph& graph);
 
-  /// The first result that differed, "result of gelu, chunk 0, microbatch 2, layer 5", or "gradient of
-  /// layers.5.mlp.up.weight, chunk 0, ..." where `names`(), asked where something differs, has one that it lies in.
-  /// Throws InternalError unless both runs had as many results.
+  /// The first result that differed: "result of gelu, chunk 0, microbatch 2, layer 5", or "gradient of
+  /// layers.5.mlp.up.weight, chunk 0, ..." if `names`(), called only if there is a difference, has one that contains
+  /// it. Throws InternalError unless both runs had the same number of results.
   template <class Names>
   std::optional<MemoryCopy::Difference> first_difference(Names&& names) const {
     require_same_count();
@@ -58,7 +58,7 @@ class SegmentWitness {
   bool compares_ = false;
   std::vector<io::Hash128> kept_;  // of the first run
   std::size_t compared_ = 0;       // of the second
-  std::optional<Result> first_;    // that differed
+  std::optional<Result> first_;    // with a difference
 };
 
 }  // namespace megalith::capture

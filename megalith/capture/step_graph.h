@@ -10,15 +10,16 @@
 
 namespace megalith::capture {
 
-/// A step's ops as one graph: run eagerly while everything lazy settles (libraries choose and load, NCCL connects),
-/// then captured, then launched. One for training, one for evaluation. What the host does within the ops happens in the
-/// eager runs and at the capture only.
+/// The ops of a step as one graph. They first run eagerly while libraries choose and load and NCCL connects, then they
+/// are captured, then launched. There is one graph for training and one for evaluation. Host code within the ops runs
+/// only in the eager runs and at the capture.
 class StepGraph {
  public:
   /// `name` ("training") is for messages.
   StepGraph(std::string name, Index warmup_runs) : name_(std::move(name)), warmup_runs_(warmup_runs) {}
 
-  /// ops() runs, is captured into memory `planned` and launched, or is launched. Every rank captures in the same run.
+  /// Runs ops(), or captures it in memory `planned` and launches it, or launches the graph. Every rank captures in the
+  /// same run.
   template <class Ops>
   void run(Exec& ex, const std::vector<std::span<const std::byte>>& planned, Ops&& ops) {
     if (!graph_ && eager_runs_ < warmup_runs_) {
@@ -28,7 +29,7 @@ class StepGraph {
     if (!graph_) capture(ex, planned, ops);
     launches_.launch(ex, graph_);
   }
-  /// ops() is captured and does not run; the next run launches it. Throws InternalError when there is a graph already.
+  /// Captures ops() without running it. The next run launches it. Throws InternalError if there is a graph already.
   template <class Ops>
   void capture(Exec& ex, const std::vector<std::span<const std::byte>>& planned, Ops&& ops) {
     if (graph_) throw InternalError(str("[graph] ", name_, ": is captured already: reset() it first"));
@@ -37,19 +38,19 @@ class StepGraph {
     graph.prepare(ex);
     graph_ = std::move(graph);
   }
-  /// Once captured: ops() runs eagerly beside the graph (Exec::run_beside).
+  /// After the capture: runs ops() eagerly and compares it with the graph (Exec::run_beside).
   template <class Ops>
   void run_beside(Exec& ex, Ops&& ops) {
     ex.run_beside(graph_, name_, ops);
   }
-  /// Forgets the graph: the next runs are eager again, then it is captured anew.
+  /// Drops the graph. The next runs are eager again; then it is captured anew.
   void reset() {
     graph_ = {};
     eager_runs_ = 0;
     launches_ = {};
   }
 
-  /// Whether the next run is the one that captures.
+  /// Whether the next run captures.
   bool captures_next() const { return !graph_ && eager_runs_ == warmup_runs_; }
   bool captured() const { return static_cast<bool>(graph_); }
   const Graph& graph() const { return graph_; }

@@ -13,7 +13,7 @@
 
 namespace megalith::capture {
 
-/// Stretches of memory; where they overlap or meet they are one, and bytes count once.
+/// Ranges of memory. Overlapping and adjacent ranges are merged, and bytes count once.
 class Stretches {
  public:
   struct Stretch {
@@ -27,7 +27,7 @@ class Stretches {
   void remove(Stretch stretch);
   void add(const Stretches& others);
   void remove(const Stretches& others);
-  /// What of a stretch is not in here.
+  /// The part of a range that is not in here.
   Stretches missing(Stretch stretch) const;
   std::vector<Stretch> all() const;
   Index bytes() const;
@@ -37,50 +37,51 @@ class Stretches {
 };
 Stretches common(const Stretches& a, const Stretches& b);
 
-/// What a buffer is to the graphs of layers that touch it.
+/// The role of a buffer for the graphs of layers that access it.
 enum class Role : std::uint8_t {
   layer_input,
   chunk_input,  ///< of its first layer
-  saved,        ///< by a forward graph for its backward
+  saved,        ///< from a forward graph for its backward
   output,
   output_grad,
   input_grad,
   step_state,
   weights,  ///< and their gradients
-  any       ///< all that graphs touch, also what stays within one
+  any       ///< all memory that graphs access, also what stays within one
 };
 inline constexpr std::size_t kRoles = 9;
-/// Those before it cross the edge of a graph.
+/// Buffers of the roles before it cross the edge of a graph.
 inline constexpr auto kEdgeRoles = static_cast<std::size_t>(Role::step_state);
 std::string_view name(Role role);
 
-/// Owners of a run's memory (MemoryLedger) in which graphs may find buffers; the last one stands for all others.
+/// Owners of a run's memory (MemoryLedger) in which graphs may access buffers. The last one stands for all others.
 inline constexpr std::array<std::string_view, 10> kTouchedOwners = {
     "activations",      kScratchOwner, "pipeline buffers", "inputs",       "parameters",
     "parameter copies", "gradients",   "optimizer",        "step scalars", "elsewhere"};
 
-/// Where the memory plan puts a buffer in place of one that graphs would own.
+/// Where the memory plan has the data of a buffer that graphs would otherwise own.
 struct PlannedPlace {
   Role role;
   std::string_view place;  ///< in words
   std::vector<std::string_view> owners;
 };
-/// Of graphs that cover `coverage` of their layers (of which each has attention). None where that is empty.
+/// Of graphs that cover `coverage` of their layers (each layer has attention). Empty if `coverage` is empty.
 std::vector<PlannedPlace> planned_places(const Coverage& coverage);
 
-/// The memory of captured graphs, from the addresses that their ops touch. Plain bytes, so that ranks can send it.
+/// The memory of captured graphs, from the addresses that their ops access. Plain bytes, so that ranks can send it.
 struct TouchedMemory {
   struct Buffers {
     Index count = 0, bytes = 0;
     bool operator==(const Buffers&) const = default;
   };
-  // Of graphs of layers, most alive at once: inputs, outputs and saved from a layer's forward to its backward, output
-  // gradients while a backward runs, second inputs, which are those in scratch, while a forward runs. Where two have
-  // the same address they count once, and so do neighbours of a graph.
+  // Of graphs of layers, the most that are alive at the same time: inputs, outputs and saved tensors from a layer's
+  // forward to its backward; output gradients while a backward runs; second inputs, which are those in scratch, while a
+  // forward runs. Two with the same address count once, and so do adjacent ones of a graph.
   Buffers inputs = {}, second_inputs = {}, outputs = {}, saved = {}, output_grads = {};
   /// Of a step, by role and owner.
   std::array<std::array<Index, kTouchedOwners.size()>, kRoles> bytes{};
-  /// Of these, what two roles have in common: memory of one that is, then or at another time, memory of the other.
+  /// The bytes of these that two roles have in common: memory of one that is also memory of the other, at the same or
+  /// at another time.
   std::array<std::array<Index, kEdgeRoles>, kEdgeRoles> shared{};
 
   Index in(Role role, std::size_t owner) const { return bytes[static_cast<std::size_t>(role)][owner]; }
@@ -90,7 +91,7 @@ struct TouchedMemory {
 /// Of the graphs of a step's layers. `memory`: of the run, by owner. Throws InternalError unless each forward has a
 /// backward.
 TouchedMemory touched_memory(const GraphCache& layers, std::span<const MemoryLedger::Block> memory);
-/// Of one graph, which has no layers' edges: Role::any only.
+/// Of one graph without edges of layers: only Role::any.
 TouchedMemory touched_memory(const Graph& graph, std::span<const MemoryLedger::Block> memory);
 
 }  // namespace megalith::capture
