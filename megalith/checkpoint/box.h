@@ -8,7 +8,7 @@
 
 namespace megalith::checkpoint {
 
-/// A box of elements of a global tensor, without its name: what manifests list and resharding intersects.
+/// A box of elements of a global tensor, without its name. Manifests list boxes, and resharding intersects them.
 struct Box {
   std::array<Index, Shape::kMaxRank> offset{};
   Shape shape;
@@ -16,20 +16,20 @@ struct Box {
 };
 inline Box box_of(const TensorSlice& slice) { return {slice.offset, slice.local}; }
 
-/// True when the box has the rank of `global` and lies in it. No sum overflows for any input.
+/// True if the box has the rank of `global` and lies in it. No sum overflows for any input.
 bool is_inside(const Box& box, const Shape& global);
 
-/// The common elements; nothing when there are none. Same rank.
+/// The common elements; empty if there are none. Both boxes must have the same rank.
 std::optional<Box> intersect(const Box& a, const Box& b);
 
-/// Cuts `part`, a box inside `whole`, into runs of elements that are contiguous in the row-major memory of both.
-/// Inner dimensions that `part` covers fully are merged, so that a block of rows is one run.
+/// Cuts `part`, a box inside `whole`, into runs of elements that are contiguous in the row-major memory of both. Inner
+/// dimensions that `part` covers fully are merged, so a block of rows is one run.
 class Runs {
  public:
   Runs(const Box& part, const Box& whole);
   Index length() const { return length_; }  ///< elements of a run
   Index count() const { return count_; }
-  /// Elements from the start of whole's memory to the run's first.
+  /// Elements from the start of whole's memory to the first one of the run.
   Index start(Index run) const;
 
  private:
@@ -38,17 +38,17 @@ class Runs {
   Index first_ = 0, length_ = 1, count_ = 1;
 };
 
-/// The elements [begin, end) of a tensor in row-major order as boxes, ascending: its whole rows are one, and what is
-/// cut from the row before and behind them is cut into boxes alike. Each is one stretch of the tensor's memory.
+/// The elements [begin, end) of a tensor in row-major order as boxes, ascending. Whole rows are one box. The partial
+/// rows before and after them are cut into boxes in the same way. Each box is contiguous in the tensor's memory.
 std::vector<Box> boxes_of_range(const Shape& shape, Index begin, Index end);
 
-/// Calls f(block, first) for blocks that cover a slice in row-major order: slices of the same tensor, each of at most
-/// `max_elements` and one stretch of the slice's memory, which begins at element `first`. Blocks are whole rows where a
-/// row has no more elements.
+/// Calls f(block, first) for blocks that cover a slice in row-major order. A block is a slice of the same tensor with
+/// at most `max_elements` elements. It is contiguous in the slice's memory and begins at element `first`. Blocks are
+/// whole rows if a row has at most `max_elements`.
 template <class F>
 void for_each_block(const TensorSlice& slice, Index max_elements, F&& f);
 
-/// Copies the elements that both boxes hold. `from` and `to` are their row-major memories.
+/// Copies the elements that both boxes contain. `from` and `to` are their row-major memories.
 void copy_common(const Box& from_box, const std::byte* from, const Box& to_box, std::byte* to, Index element_bytes);
 
 /// A box of a slice's own elements as a slice of the global tensor.

@@ -6,12 +6,12 @@
 
 namespace megalith::checkpoint {
 
-/// [checkpoint] of a recipe, resolved.
+/// Section [checkpoint] of a recipe, resolved.
 struct CheckpointConfig {
   std::string dir;       ///< empty: OUT/checkpoints
-  Index interval = 0;    ///< steps between saves; 0: not by steps
-  double every_s = 600;  ///< most seconds of training between saves; 0: not by time
-  Index keep = 2;        ///< newest checkpoints kept, at least 2
+  Index interval = 0;    ///< steps between saves; 0: saves do not depend on steps
+  double every_s = 600;  ///< largest time between saves, in seconds of training; 0: saves do not depend on time
+  Index keep = 2;        ///< newest checkpoints that are kept, at least 2
   OnCorrupt on_corrupt = OnCorrupt::previous;
 };
 

@@ -8,7 +8,7 @@
 
 namespace megalith::checkpoint {
 
-/// What to do about a checkpoint that cannot be used (checkpoint.on_corrupt).
+/// What to do if a checkpoint cannot be used (checkpoint.on_corrupt).
 enum class OnCorrupt { fail, previous };
 
 struct Rejected {
@@ -18,26 +18,27 @@ struct Rejected {
 
 struct Choice {
   io::StepFolder folder;
-  std::vector<Rejected> rejected;  ///< newer ones that cannot be used. Report them: progress is lost.
+  std::vector<Rejected> rejected;  ///< newer ones that cannot be used; report them, because progress is lost
 };
 
-/// The newest checkpoint in `root` whose manifest and file sizes are right. `unusable` are folders that failed when
-/// their contents were read: they are rejected without another look. With OnCorrupt::fail the first one rejected throws
-/// its InputError. Throws CheckpointError: refused, where the newest that is left was written by another version;
-/// none_valid when no folder is left, listing why each was rejected. What cannot be read is not damaged: IoError.
+/// The newest checkpoint in `root` with a valid manifest and the right file sizes. `unusable` are folders whose
+/// contents failed when they were read: they are rejected without another check. With OnCorrupt::fail the first
+/// rejected one throws its InputError. Throws CheckpointError: refused, if the newest remaining one was written by
+/// another version; none_valid, if no folder remains, with the reason of each rejection. A folder that cannot be read
+/// is not damaged: IoError.
 Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt,
                          std::span<const Rejected> unusable = {});
 
-/// What prune did.
+/// The result of prune().
 struct Pruned {
   std::vector<io::StepFolder> removed;
-  std::vector<io::StepFolder> kept_foreign;  ///< would have gone, but hold files that are not ours
-  std::vector<io::StepFolder> kept_unread;   ///< would have gone, but were written by another version
+  std::vector<io::StepFolder> kept_foreign;  ///< not removed, because they hold foreign files
+  std::vector<io::StepFolder> kept_unread;   ///< not removed, because another version wrote them
 };
-/// Removes old checkpoints, so that `keep` (at least 2) valid ones stay. Nothing goes unless every byte of `keep` newer
-/// ones was read and found right: just now, or in an earlier call, which noted them in `verified`; of those manifest
-/// and file sizes are looked at again. One that is not valid is neither counted nor removed while it is newer than
-/// those.
+/// Removes old checkpoints, so that `keep` (at least 2) valid ones stay. A folder is removed only if every byte of
+/// `keep` newer ones was read and found right: in this call, or in an earlier one, which noted them in `verified`. For
+/// the latter, manifest and file sizes are checked again. A folder that is not valid does not count, and is not removed
+/// while it is newer than those.
 Pruned prune(io::Fs& fs, const io::Path& root, int keep, std::vector<io::StepFolder>& verified);
 
 }  // namespace megalith::checkpoint

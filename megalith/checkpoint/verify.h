@@ -8,15 +8,15 @@
 
 namespace megalith::checkpoint {
 
-/// The outcome of reading everything.
+/// The result of a complete check.
 struct Verification {
   Manifest manifest;
-  std::vector<std::string> problems;  ///< every damaged block, missing file, ...; empty: the checkpoint is whole
-  std::uint64_t bytes = 0;            ///< read
+  std::vector<std::string> problems;  ///< every damaged block, missing file, ...; empty: the checkpoint is undamaged
+  std::uint64_t bytes = 0;            ///< that were read
 };
 
-/// Reads every byte of a published folder: block checksums, headers, and the state digest computed anew. Throws
-/// InputError or CheckpointError when the manifest itself cannot be used; all other damage is listed.
+/// Reads every byte of a published folder and checks block checksums, headers, and the state digest, which is computed
+/// anew. Throws InputError or CheckpointError if the manifest itself cannot be used. All other damage is listed.
 Verification verify(io::Fs& fs, const io::Path& folder);
 
 }  // namespace megalith::checkpoint
