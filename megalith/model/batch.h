@@ -12,7 +12,7 @@ namespace megalith::model {
 /// A target without a loss.
 inline constexpr std::int32_t kNoTarget = -1;
 
-/// The inputs of B samples of S tokens, by name, on the host: sample after sample.
+/// The inputs of B samples of S tokens, by name, on the host, sample after sample.
 struct Batch {
   std::span<std::int32_t> tokens;   ///< [B * S] ids
   std::span<std::int32_t> targets;  ///< [B * S] ids, or kNoTarget
@@ -22,7 +22,7 @@ struct BatchTensors {
   Tensor tokens, targets;
 };
 
-/// One row per input: whoever lays out, names or copies inputs goes through this table.
+/// One row per input. All code that lays out, names or copies inputs uses this table.
 struct BatchInput {
   std::string_view name;
   std::span<std::int32_t> Batch::*host;
@@ -31,7 +31,7 @@ struct BatchInput {
 inline constexpr std::array kBatchInputs{BatchInput{"tokens", &Batch::tokens, &BatchTensors::tokens},
                                          BatchInput{"targets", &Batch::targets, &BatchTensors::targets}};
 
-/// Where samples come from. Thread-safe: rank threads share it.
+/// The source of samples. Thread-safe: rank threads share it.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
@@ -42,16 +42,16 @@ class BatchSource {
 /// Targets that have a loss.
 Index count_targets(std::span<const std::int32_t> targets);
 
-/// How a microbatch's inputs lie in one block, which one upload fills: its StepState, then every input.
+/// The layout of a microbatch's inputs in one block, which one upload fills: its StepState, then every input.
 class BatchLayout {
  public:
   explicit BatchLayout(Index tokens) : tokens_(tokens) {}
   Index tokens() const { return tokens_; }
   Index bytes() const { return kAlignment + static_cast<Index>(kBatchInputs.size()) * input_bytes(); }
-  /// A block with the StepState alone, for chunks that read no input.
+  /// A block with only the StepState, for chunks that read no input.
   static constexpr Index state_bytes() { return sizeof(StepState); }
   Batch on_host(std::span<std::byte> block) const;
-  /// Views of a block, u8 [bytes()]; or, of no block, tensors without memory.
+  /// Views of a block, u8 [bytes()]. Without a block, tensors without memory.
   BatchTensors inputs_of(const Tensor& block) const;
   static Tensor state_of(const Tensor& block);
 

@@ -12,15 +12,15 @@
 
 namespace megalith::model {
 
-/// What of the model a chunk holds.
+/// The part of the model that a chunk holds.
 struct ChunkRange {
   grid::LayerRange layers;
   bool embedding = false;  ///< the first global stage
   bool head = false;       ///< the last global stage
 };
 
-/// Where a chunk's first layer reads and its last one writes: in the caller's message buffers, or in static buffers of
-/// the chunk's own with a copy beside, so that addresses depend on the slot alone.
+/// Where a chunk's first layer reads its input, and its last layer writes its output: in the caller's message buffers,
+/// or in static buffers of the chunk, with a copy to or from the message. Then addresses depend only on the slot.
 enum class EdgeBuffers : std::uint8_t { messages, own };
 
 struct CaptureConfig {
@@ -28,22 +28,22 @@ struct CaptureConfig {
   EdgeBuffers edges = EdgeBuffers::messages;
 };
 
-/// How a chunk runs, whatever its model.
+/// How a chunk runs, for any model.
 struct ChunkConfig {
   std::uint64_t seed = 0;
   CaptureConfig capture = {};
   nn::RecomputeConfig recompute = {};
 };
 
-/// Consecutive Transformer layers, with the embedding in front or the head behind where it is the first or last. Const
-/// in forward and backward; what must survive in between is in Saved, one per microbatch in flight.
+/// Consecutive Transformer layers, preceded by the embedding in the first chunk, and followed by the head in the last.
+/// Const in forward and backward; what must survive in between is in Saved, one per microbatch in flight.
 class GptChunk {
  public:
-  /// Buffers of one slot that are filled from outside.
+  /// Buffers of one slot that other code fills.
   struct Inputs {
     nn::Microbatch microbatch;
-    BatchTensors batch;  ///< tokens are read by a chunk with the embedding, targets by one with the head
-    Tensor loss_sum;     ///< [1] f64, added to by the head
+    BatchTensors batch;  ///< a chunk with the embedding reads tokens, one with the head reads targets
+    Tensor loss_sum;     ///< [1] f64; the head adds to it
     nn::SegmentGraphs graphs = {};
   };
   struct Saved {
@@ -57,15 +57,15 @@ class GptChunk {
   /// A Saved with room for every layer, so that filling it allocates nothing.
   Saved make_saved() const { return {layers_.make_saved(), {}}; }
 
-  /// Starts to bring this chunk's parameters, in the order in which its forward reads them.
+  /// Starts to gather this chunk's parameters, in the order in which its forward reads them.
   void gather_params(Exec& ex, optim::ParamExchange& values) const;
-  /// input [O, H] unless the chunk embeds; output [O, H] is written unless the chunk has the head; O = tp's
-  /// rows_outside of T. The layers take the tp's parts of the microbatch in turn. `values`: asked for every layer
-  /// before it reads its parameters; null where they have arrived.
+  /// input [O, H] unless the chunk embeds; output [O, H] is written unless the chunk has the head. O is rows_outside(T)
+  /// of tp. The layers overlap tp's sub-microbatches. `values` is called for every layer before the layer reads its
+  /// parameters; null if they have arrived.
   void forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
                optim::ParamExchange* values) const;
   /// output_grad [O, H] unless the chunk has the head; input_grad [O, H] is written unless the chunk embeds.
-  /// `gradients`: told of every layer that is done; null while later microbatches of the step will add to the
+  /// `gradients` is notified of every completed layer; null while later microbatches of the step will add to the
   /// gradients.
   void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, Saved& saved,
                 optim::ParamExchange* gradients) const;
@@ -79,10 +79,10 @@ class GptChunk {
 
  private:
   Tensor boundary(Exec& ex, const Inputs& inputs) const;
-  /// Embedding and layers; the result goes to `output` where that is defined. Returns it.
+  /// Embedding and layers. The result goes to `output` if that is defined. Returns it.
   Tensor body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
               optim::ParamExchange* values) const;
-  /// A copy of a message in memory of the chunk's own, where its edges are; else the message itself.
+  /// A copy of a message in a static buffer of the chunk, if it has those; else the message itself.
   Tensor own_edge(Exec& ex, const Inputs& inputs, const Tensor& message) const;
   bool has_own_edges() const { return edges_ == EdgeBuffers::own; }
 
@@ -96,11 +96,12 @@ class GptChunk {
   std::optional<nn::LmHead> head_;
 };
 
-/// The parameters of all chunks of one rank. The tied table is declared once where a rank both embeds and ends.
+/// The parameters of all chunks of one rank. If a rank has both the embedding and the head, the tied table is declared
+/// once.
 std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<ChunkRange>& chunks,
                                    const nn::TensorParallel& tp);
 
-/// Name of the tied token table, as parameter and in checkpoints.
+/// The name of the tied token table, as a parameter and in checkpoints.
 inline constexpr const char* kTokenTable = "embedding.token.weight";
 
 }  // namespace megalith::model

@@ -9,7 +9,8 @@
 
 namespace megalith::model {
 
-/// [model] of a recipe, resolved. Symbols: L layers, H hidden, A heads, F ffn, S sequence, v vocabulary, V padded.
+/// Section [model] of a recipe, resolved. Symbols: L layers, H hidden, A heads, F ffn, S sequence, v vocabulary, V
+/// padded.
 struct ModelConfig {
   std::string family = "gpt2";
   Index num_layers = 0, hidden_size = 0, num_heads = 0, ffn_hidden_size = 0;
@@ -23,19 +24,19 @@ struct Preset {
   Index num_layers, hidden_size, num_heads, vocab_size, padded_vocab_size, seq_len;
   std::string_view source;
 };
-/// GPT-2's own sizes, and those of Shoeybi et al. 2019, arXiv:1909.08053, tables 1 and 2 (vocabulary padded to 51,200
-/// once).
+/// GPT-2's own sizes, and those of Shoeybi et al. 2019, arXiv:1909.08053, tables 1 and 2 (their vocabulary is padded to
+/// 51,200 for every tp).
 std::span<const Preset> presets();
-/// Throws ConfigError with the nearest name.
+/// Throws ConfigError that names the nearest preset.
 const Preset& preset(std::string_view name);
 
-/// A plan takes time and memory for each layer: a typing error must not cost minutes and gigabytes.
+/// A plan takes time and memory for each layer. A typing error must not cost minutes and gigabytes.
 inline constexpr Index kMaxLayers = 65'535;
 
 /// The smallest multiple of 128 * tp that holds the vocabulary, so that every shard is a multiple of 128.
 Index padded_vocab_size(Index vocab_size, int tp);
 
-/// Rules that tie several sizes together, and these to the tensor-parallel size, under the recipe's keys. All sizes are
+/// Rules over several sizes, and over sizes and the tensor-parallel size, under the recipe's keys. All sizes must be
 /// positive.
 void check(const ModelConfig& model, int tp, Problems& out);
 

@@ -20,8 +20,8 @@ struct HeadSpec {
   nn::NormSpec norm;
 };
 
-/// A model as data: embedding, sublayers in the order of a forward pass, head. Chunks are built from it, parameters
-/// declared and FLOPs counted.
+/// A model as data: embedding, sublayers in the order of a forward pass, head. Chunks are built, parameters declared
+/// and FLOPs counted from it.
 struct ModelSpec {
   nn::StreamSpec stream;
   Index seq_len = 0;
@@ -29,26 +29,26 @@ struct ModelSpec {
   std::vector<nn::SublayerSpec> sublayers;
   HeadSpec head;
 
-  /// Those of layers [begin, end) of the model.
+  /// The sublayers of layers [begin, end) of the model.
   std::span<const nn::SublayerSpec> of_layers(Index begin, Index end) const;
 };
 ModelSpec model_spec(const ModelConfig& config);
 
-/// Elements of all parameters, each once: what one rank would hold of the whole model.
+/// Elements of all parameters, each once: those of the whole model on one rank.
 Index count_parameters(const ModelConfig& model);
-/// Of these, rows of the table beyond the vocabulary, which stay 0.
+/// The part of these in rows of the table beyond the vocabulary, which stay 0.
 Index count_padding(const ModelConfig& model);
 /// "124,439,808 parameters (+ 36,096 of padding)"
 std::string parameters_text(const ModelConfig& model);
 
-/// FLOPs of one token's forward pass, 2 for each multiplication and addition: GEMMs of sublayers and of the head (its
-/// padding included), and attention, not halved for causality.
+/// FLOPs of one token's forward pass, 2 per multiplication and addition: GEMMs of sublayers and of the head (with its
+/// padding), and attention, not halved for causality.
 double forward_flops_per_token(const ModelSpec& spec);
-/// Model FLOPs of one token, forward and backward: each GEMM of a forward pass has two in the backward pass. No
-/// recomputation is counted.
+/// Model FLOPs of one token, forward and backward: each GEMM of a forward pass has two in the backward pass.
+/// Recomputation does not count.
 double flops_per_token(const ModelConfig& model);
-/// What backward repeats of the forward pass of one token, of whole layers or of selected modules; with method = block
-/// as if there were one chunk.
+/// The FLOPs of one token's forward pass that backward recomputes, for whole layers or selected modules; with method =
+/// block as if there were one chunk.
 double repeated_flops_per_token(const ModelSpec& spec, const nn::RecomputeConfig& recompute);
 
 }  // namespace megalith::model

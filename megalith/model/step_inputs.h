@@ -7,18 +7,18 @@
 
 namespace megalith::model {
 
-/// What all microbatches of a step get from the host (tokens, step states), in memory whose addresses never change: so
-/// that graphs may read it. One block of equal size for each microbatch. On a GPU they come on a stream of their own
-/// into a second set while the step before still runs; only a copy within the GPU stands between two steps. Device
-/// memory: two sets on a GPU, one on the CPU, where data is written where it is used.
+/// The inputs of all microbatches of a step from the host (tokens, step states), at addresses that never change, so
+/// that graphs may read them. There is one block of equal size per microbatch. On a GPU they are uploaded on their own
+/// stream into a second set while the step before still runs. Only a copy within the GPU remains between two steps.
+/// Device memory: two sets on a GPU; one on the CPU, where inputs are written in place.
 class StepInputs {
  public:
   StepInputs() = default;
   static Index bytes(Device device, int microbatches, Index block_bytes);
   StepInputs(MemoryLedger& ledger, std::string_view owner, Device device, int microbatches, Index block_bytes);
 
-  /// Calls fill(microbatch, std::span<std::byte> host) for every block and hands the blocks to what comes next in `ex`.
-  /// On a GPU the host waits for no more than the upload before the last.
+  /// Calls fill(microbatch, std::span<std::byte> host) for every block. Later work of `ex` reads the blocks. On a GPU
+  /// the host waits at most for the upload before the last one.
   template <class Fill>
   void load(Exec& ex, Fill&& fill) {
     std::byte* host = begin_load();
@@ -42,11 +42,11 @@ class StepInputs {
   Device device_ = Device::cpu;
   int microbatches_ = 0;
   Index block_bytes_ = 0;
-  Buffer memory_;  // the blocks; on a GPU, behind them those that are on their way
+  Buffer memory_;  // the blocks; on a GPU, after them those that are being uploaded
   OwnedStream upload_stream_;
   std::vector<HostBlocks> host_;
   std::size_t next_ = 0;
-  Event taken_;  // the copy from the second set is done
+  Event taken_;  // the copy from the second set is complete
 };
 
 }  // namespace megalith::model
