@@ -22,9 +22,9 @@ struct BiasGelu {
 };
 void bias_gelu(Exec& ex, const BiasGelu& args);
 
-/// y = gelu(z) once more, from the z that bias_gelu or matmul_gelu has stored: for backward passes that have not kept
-/// y. In 16 bits z was rounded, where y was made of the sums before that, so y may differ by a few roundings; else it
-/// has the same bits.  z, y [T, F]
+/// y = gelu(z), recomputed from the z that bias_gelu or matmul_gelu has stored, for backward passes that have not kept
+/// y. In 16 bits z was rounded, but y was computed from the unrounded sums, so y may differ by a few roundings.
+/// Otherwise it has the same bits.  z, y [T, F]
 struct Gelu {
   Tensor z;  // in
   Tensor y;  // out
@@ -38,21 +38,21 @@ struct GeluBackward {
 };
 void gelu_backward(Exec& ex, const GeluBackward& args);
 
-/// Which random numbers a dropout draws. Element e of a tensor of token rows is global element
-/// (state.first_sample * seq_len + first_row) * elements_per_row + e, state being the StepState in memory, which also
-/// tells the step; attention.h numbers probabilities. An element is kept when its word of the site's stream
-/// (base/philox.h) is at least dropout_threshold(probability), and then scaled by 1 / (1 - p).
+/// The random numbers of a dropout. Element e of a tensor of token rows is global element (state.first_sample * seq_len
+/// + first_row) * elements_per_row + e. `state` is the StepState in memory, which also has the step. attention.h
+/// numbers probabilities. An element is kept if its word of the site's stream (base/philox.h) is at least
+/// dropout_threshold(probability). It is then scaled by 1 / (1 - p).
 struct Dropout {
   double probability = 0;  ///< 0: no random numbers are drawn
   std::uint64_t seed = 0;
   std::uint32_t site = 0;
-  Tensor step_state;    ///< u8 [sizeof(StepState)]; not needed when probability is 0
-  Index seq_len = 0;    ///< rows of one sample, for ops on [T, H] whose own arguments do not tell it
-  Index first_row = 0;  ///< of the tensor, among its microbatch's: not 0 where an op works on a part of them
+  Tensor step_state;    ///< u8 [sizeof(StepState)]; not needed if probability is 0
+  Index seq_len = 0;    ///< rows of one sample, for ops on [T, H] whose own arguments do not contain it
+  Index first_row = 0;  ///< of the tensor in its microbatch; not 0 if an op works on a part of it
 };
 
-/// out = residual + dropout(x + bias): what ends a region of a Transformer block that no norm follows at once.
-///   x, residual, out [T, H], bias [H]; rows of one sample are contiguous, seq_len of them. out may be x or residual.
+/// out = residual + dropout(x + bias): the end of a region of a Transformer block that is not followed by a norm.
+///   x, residual, out [T, H], bias [H]; the seq_len rows of one sample are contiguous. out may be x or residual.
 /// Kept values are scaled by 1/(1-p). Global element = (state.first_sample * seq_len + first_row + row) * H + h.
 struct BiasDropoutResidual {
   Tensor x, bias, residual;  // in; bias may be undefined (no bias)
@@ -61,8 +61,8 @@ struct BiasDropoutResidual {
 };
 void bias_dropout_residual(Exec& ex, const BiasDropoutResidual& args);
 
-/// dx = dropout'(dout): the same mask and scale. dx may be dout. With probability 0 dx = dout (a copy unless the same
-/// memory).
+/// dx = dropout'(dout): the same mask and scale. dx may be dout. With probability 0, dx = dout (a copy, unless both
+/// have the same memory).
 struct DropoutBackward {
   Tensor dout;  // in   [T, H]
   Tensor dx;    // out  [T, H]
@@ -70,7 +70,7 @@ struct DropoutBackward {
 };
 void dropout_backward(Exec& ex, const DropoutBackward& args);
 
-/// out = a + b, any equal shapes; out may be a or b.
+/// out = a + b, for any equal shapes. out may be a or b.
 void add(Exec& ex, const Tensor& a, const Tensor& b, const Tensor& out);
 /// Sets every element.
 void fill(Exec& ex, const Tensor& x, double value);

@@ -3,9 +3,9 @@
 
 namespace megalith::ops {
 
-/// y[t] = table[ids[t] - first_id] where this rank owns the id, else 0.
-///   ids [T] i32 (global), table [V/tp, H] holding ids [first_id, first_id + V/tp), y [T, H].
-/// Throws InputError on the CPU for an id outside [0, vocab_size).
+/// y[t] = table[ids[t] - first_id] if this rank owns the id, else 0.
+///   ids [T] i32 (global), table [V/tp, H] with ids [first_id, first_id + V/tp), y [T, H].
+/// On the CPU throws InputError for an id outside [0, vocab_size).
 struct EmbeddingForward {
   Tensor ids, table;  // in
   Tensor y;           // out
@@ -22,8 +22,8 @@ struct EmbeddingBackward {
 };
 void embedding_backward(Exec& ex, const EmbeddingBackward& args);
 
-/// y = dropout(x + position[(first_row + t) % S]), first_row being the dropout's: x, y [T, H], position [S, H]; y may
-/// be x.
+/// y = dropout(x + position[(first_row + t) % S]), with the first_row of the dropout: x, y [T, H], position [S, H]. y
+/// may be x.
 struct AddPosition {
   Tensor x, position;  // in
   Tensor y;            // out

@@ -7,11 +7,11 @@
 
 namespace megalith::ops {
 
-// How a step ends, decided where the numbers are: on a GPU no host waits for them. The rules are constexpr functions of
-// plain structs, the same code on both devices. Those that lie in device memory have no padding, whose bytes would be
-// others in each run.
+// The end of a step is decided in the memory that holds its numbers: on a GPU no host waits for them. The rules are
+// constexpr functions of plain structs, the same code on both devices. Structs in device memory have no padding,
+// because its bytes would differ from run to run.
 
-/// How the learning rate follows the updates.
+/// How the learning rate depends on the number of updates.
 enum class DecayCurve : std::uint8_t { constant, linear, cosine };
 struct LearningRate {
   double lr = 1e-3, min_lr = 0;
@@ -19,8 +19,8 @@ struct LearningRate {
   DecayCurve decay = DecayCurve::cosine;
 
   /// The rate of the i-th update, i counted from 1: lr i/W during warm-up, then from lr to min_lr at decay_steps (half
-  /// a cosine or a line), then min_lr; `constant` stays at lr. Source: Shoeybi et al. 2019, arXiv:1909.08053,
-  /// section 4.
+  /// a cosine or a line), then min_lr; `constant` stays at lr. Source: Shoeybi et al. 2019, arXiv:1909.08053, section
+  /// 4.
   constexpr double of(std::int64_t update) const {
     const auto i = static_cast<double>(update);
     const auto warmup = static_cast<double>(warmup_steps), end = static_cast<double>(decay_steps);
@@ -34,9 +34,9 @@ struct LearningRate {
   }
 };
 
-/// Dynamic loss scaling: halved at an overflow, whose step is skipped, but not below `smallest`; doubled after
-/// `growth_interval` steps in a row without one. `initial` 0: no scaling, and a step that is not finite halts the run.
-/// Source: Micikevicius et al. 2018, arXiv:1710.03740.
+/// Dynamic loss scaling: an overflow skips its step and halves the scale, but not below `smallest`; `growth_interval`
+/// steps in a row without one double it. `initial` 0: no scaling, and a step that is not finite halts the run. Source:
+/// Micikevicius et al. 2018, arXiv:1710.03740.
 struct LossScaling {
   double initial = 0, smallest = 1;
   std::int64_t growth_interval = 1000;
@@ -44,7 +44,7 @@ struct LossScaling {
   constexpr bool is_on() const { return initial > 0; }
 };
 
-/// What the optimizer remembers beside its moments, in device memory.
+/// The state of the optimizer in addition to its moments, in device memory.
 struct OptimizerState {
   std::int64_t updates = 0;  ///< applied so far
   double loss_scale = 1;
@@ -52,47 +52,49 @@ struct OptimizerState {
   std::int64_t halted = 0;       ///< 1: a step was not finite or the ranks disagreed; nothing changes any more
 };
 
-/// What is summed over all ranks about a step, and then the same everywhere.
+/// The numbers of a step that are summed over all ranks, and then the same everywhere.
 struct StepTotals {
   double loss_sum = 0, squares = 0;  ///< of the losses; of the gradients, still scaled
 };
 struct StepCounts {
-  std::uint64_t calls = 0;       ///< agreement terms: 0 when all made the same calls
-  std::uint64_t requests = 0;    ///< what ranks ask of all: summed, and of no meaning here
-  std::uint64_t targets = 0;     ///< of the global batch, those with a loss
+  std::uint64_t calls = 0;       ///< agreement terms: 0 if all ranks made the same calls
+  std::uint64_t requests = 0;    ///< requests of ranks to all ranks, summed; no meaning here
+  std::uint64_t targets = 0;     ///< targets with a loss in the global batch
   std::uint64_t non_finite = 0;  ///< ranks that saw a number that is not finite
 };
 
-/// What the host reads about a step once it is done.
+/// What the host reads about a step when it is complete.
 struct StepOutcome {
   StepTotals totals;
   StepCounts counts;
   double grad_norm = 0, learning_rate = 0, loss_scale = 1;  ///< the norm unscaled, before clipping; the scale used
   std::int32_t applied = 0;
-  std::int32_t finite_here = 1;  ///< this rank's part was finite
+  std::int32_t finite_here = 1;  ///< this rank's numbers were finite
 };
 
 struct StepRules {
   LearningRate learning_rate = {};
   LossScaling scaling = {};
   double clip = 0;  ///< of the global gradient norm; 0: none
-  /// Every loss was multiplied by 1 / this in backward, before anyone knew how many targets the ranks have in all: the
-  /// gradients are then put right by the update. 0: they are right as they are.
+  /// Backward multiplies every loss by 1 / this, before the number of targets of all ranks is known. The update then
+  /// corrects the gradients. 0: they need no correction.
   double divided_by = 0;
 
-  /// What the gradients are multiplied by, so that they are those of the mean over `targets`. 1 where all tokens have a
-  /// target, 0 where none has.
+  /// The factor that turns the gradients into those of the mean over `targets`. 1 if all tokens have a target, 0 if
+  /// none has.
   constexpr double mean_factor(std::uint64_t targets) const {
     if (divided_by == 0) return 1;
     return targets == 0 ? 0 : divided_by / static_cast<double>(targets);
   }
 };
 
-/// What a rank knows of its part of a step.
+/// One rank's numbers of a step.
 struct StepNumbers {
-  double squares, replicas_squares, loss_sum;  ///< of the gradients that count, of replicas' that do not; of the losses
+  double squares, replicas_squares, loss_sum;  ///< of the gradients that count; of replicas', which do not; of the
+                                               ///< losses
 };
-/// The numbers of a rank with an optimizer for each of `groups` reduction groups: squares and replicas' squares each.
+/// The numbers of a rank with one optimizer per reduction group, for `groups` groups: squares and replicas' squares of
+/// each.
 constexpr StepNumbers add_up_groups(const double* squares, Index groups, double loss_sum) {
   StepNumbers numbers{squares[0], squares[1], loss_sum};
   for (Index group = 1; group < groups; ++group) {
@@ -101,10 +103,11 @@ constexpr StepNumbers add_up_groups(const double* squares, Index groups, double 
   }
   return numbers;
 }
-/// Whether a rank's sum of losses counts in the totals: not that of a replica.
+/// Whether a rank's sum of losses counts in the totals. That of a replica does not.
 enum class LossShare : std::uint8_t { counts, replica };
 
-/// A rank's terms of the totals over all ranks. What does not count is 0, but seen where it is not finite.
+/// A rank's terms of the totals over all ranks. A number that does not count is 0 here, but is still checked for being
+/// finite.
 constexpr StepTotals terms_of(const StepNumbers& numbers, LossShare share, StepCounts& counts, StepOutcome& outcome) {
   const bool finite =
       std::isfinite(numbers.squares) && std::isfinite(numbers.replicas_squares) && std::isfinite(numbers.loss_sum);
@@ -120,7 +123,7 @@ constexpr double clip_factor(double clip, double norm) {
   return factor < 1.0 ? factor : 1.0;
 }
 
-/// The decision, from the totals over all ranks: what the optimizer does, what it remembers, and what is reported.
+/// The decision, from the totals over all ranks: the action of the optimizer, its new state, and the report.
 constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, const StepCounts& counts,
                              OptimizerState& state, StepOutcome& outcome) {
   const bool agreed = counts.calls == 0, finite = counts.non_finite == 0;
@@ -153,7 +156,7 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   return verdict;
 }
 
-/// terms_of() on the device. All counts but `non_finite`, the last, are put there by the host.
+/// terms_of() on the device. The host writes all counts except `non_finite`, the last.
 struct StepTerms {
   Tensor sum_squares;  // in   [2 groups] f64: squares, replicas_squares of each reduction group
   Tensor loss_sum;     // in   [1] f64
