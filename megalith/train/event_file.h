@@ -15,8 +15,8 @@ struct Scalar {
 };
 
 /// TensorBoard's event file: records of TensorFlow's tfrecord format (length and data, each with a masked CRC-32C) that
-/// hold Event messages. Every start of a run makes a file of its own, which tells TensorBoard to forget what an earlier
-/// one logged after the step from which this run goes on.
+/// hold Event messages. Every start of a run makes its own file. It makes TensorBoard drop what an earlier one logged
+/// after the step from which this run continues.
 /// Source: tensorflow/core/util/event.proto, framework/summary.proto, lib/io/record_writer.h.
 class EventFile {
  public:

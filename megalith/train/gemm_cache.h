@@ -6,22 +6,22 @@
 
 namespace megalith::train {
 
-/// The algorithms that earlier jobs of this user timed, one file for every kind of GPU and version of the library.
-/// Never a reason for a job to fail: what cannot be read is ignored, what cannot be written is not kept.
+/// The algorithms that earlier jobs of this user timed, one file per kind of GPU and version of the library. Never
+/// makes a job fail: a file that cannot be read is ignored, and one that cannot be written is not kept.
 class GemmCache {
  public:
   /// `root` may be empty: then there is no cache.
   GemmCache(io::Fs& fs, const io::Path& root, const ops::GemmPlatform& platform);
   const io::Path& file() const { return file_; }  ///< ROOT/gemm/NVIDIA-H200-cuBLASLt-13.1.0.json
 
-  /// Nothing when there is none. Warns of a file that is there and cannot be used.
+  /// Nothing if there is no file. Warns of a file that cannot be used.
   std::optional<ops::GemmTable> read() const;
-  /// Adds the products of `timed` to what is there by now, or puts them in place of those; published whole or not at
-  /// all. One job at a time: one that comes meanwhile leaves its own out.
+  /// Adds the GEMMs of `timed` to the present file, or replaces them there. The file is published as a whole or not at
+  /// all. One job at a time: if another one is adding, this one adds nothing.
   void add(const ops::GemmTable& timed) const;
 
  private:
-  /// As the file stands. Throws InputError, IoError.
+  /// The present file. Throws InputError, IoError.
   ops::GemmTable load() const;
 
   io::Fs& fs_;

@@ -9,15 +9,15 @@
 
 namespace megalith::train {
 
-/// One rank's part of what a run wants of GPUs.
+/// One rank's need of GPU memory.
 struct GpuShare {
   Index needed = 0;
-  Index left = 0;                     ///< of its GPU, before it takes that
-  std::array<char, 512> owners = {};  ///< text: whose bytes they are
+  Index left = 0;                     ///< on its GPU, before it takes that
+  std::array<char, 512> owners = {};  ///< text: the owners of the bytes
 };
 
-/// Throws ConfigError when a rank would take more of its GPU than is left there: names the first one, what takes its
-/// memory and what would take less. `recompute`: what recompute_that_fits() says.
+/// Throws ConfigError if a rank would take more memory than its GPU has left. Names the first such rank, the owners of
+/// its memory and settings that need less. `recompute`: the text of recompute_that_fits().
 void require_gpu_memory(std::span<const GpuShare> ranks, const config::RunPlan& plan,
                         const std::string& recompute = {});
 /// The same for ranks on GPUs, each of which is about to take `to_take`. Throws on all ranks or on none. Collective.

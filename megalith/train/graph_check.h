@@ -15,39 +15,40 @@
 
 namespace megalith::train {
 
-/// How what has graphs is run.
+/// How ops that have a graph run.
 enum class Via : std::uint8_t { graphs, eager };
 
-/// A run, for messages: "step 6", "evaluated batch 2".
+/// The name of a run, for messages: "step 6", "evaluated batch 2".
 struct RunName {
   const char* kind;
   Index number;
   std::string text() const { return str(kind, ' ', number); }
 };
 
-/// All ranks have done all work so far. `when` ("before graphs are captured") is for messages. Collective.
+/// Waits until all ranks have completed all work so far. `when` ("before graphs are captured") is for messages.
+/// Collective.
 void meet(comm::World& world, Exec& ex, const char* when);
 
-/// graphs.check: the first runs after the capture are compared with eager ones, bit for bit: all memory at the end, and
-/// where layers have graphs also what each of these has left right behind it (SegmentWitness). Takes a copy of memory
-/// in host memory from the first checked run on until it is told that they are over (MemoryCopy).
+/// graphs.check: compares the first runs after the capture with eager ones, bit for bit. Compares all memory at the end
+/// and, if layers have graphs, the results of each graph right after it (SegmentWitness). From the first checked run
+/// until release() it holds a copy of memory in host memory (MemoryCopy).
 class GraphCheck {
  public:
-  /// `ledger`: whose memory but the scratch is compared; in scratch libraries keep counters whose last values follow
-  /// the order of thread blocks. `layers`: the graphs of graphs.mode = layers, whose observer a checked run sets and
-  /// takes away. `names`(): what lies in memory, asked where something differs.
+  /// `ledger`: its memory except scratch is compared. In scratch, libraries keep counters whose last values depend on
+  /// the order of thread blocks. `layers`: the graphs of graphs.mode = layers; a checked run sets and removes their
+  /// observer. `names`(): names of memory, called only if there is a difference.
   GraphCheck(comm::World& world, const config::RunPlan& plan, const MemoryLedger& ledger, GraphCache& layers,
              std::function<MemoryNames()> names);
 
-  /// Before step 1, once memory is taken. Throws ConfigError when the hosts have too little memory. Collective.
+  /// Call it before step 1, when memory is taken. Throws ConfigError if the hosts have too little memory. Collective.
   void require_memory() const;
-  /// calls: it runs eagerly only, and every op is held against the graph's (GraphComparison): what a debug build does
-  /// where the recipe asks for nothing.
+  /// calls: the run is eager only, and every op is compared with the graph's (GraphComparison). A debug build does this
+  /// if the recipe requests no check.
   enum class Checked : std::uint8_t { no, calls, results };
-  /// Of a run, after so many runs.
+  /// Of a run that comes after `runs_before` others.
   Checked turn(Index runs_before) const;
-  /// run(Via::graphs); where results are checked again by run(Via::eager), from the memory that the first found: what
-  /// differs is refused, the second's results stay. Where there are graphs, errors name the run. Collective.
+  /// Runs run(Via::graphs). If results are checked, runs run(Via::eager) from the same memory and refuses differences;
+  /// the results of the second run stay. With graphs, errors name the run. Collective.
   template <class Run>
   void run(Exec& ex, const RunName& name, Checked checked, Run&& run) {
     try {
@@ -59,7 +60,7 @@ class GraphCheck {
       throw;
     }
   }
-  /// Gives the host memory back.
+  /// Releases the host memory.
   void release() {
     copy_.reset();
     witness_.reset();
@@ -68,7 +69,7 @@ class GraphCheck {
  private:
   std::vector<MemoryLedger::Block> compared() const;
   void run_twice(Exec& ex, const RunName& name, const std::function<void(Via)>& run);
-  /// What of all that differs a step writes first.
+  /// The first difference in the order of a step.
   std::optional<capture::MemoryCopy::Difference> first_difference(Exec& ex);
   void put_name(Error& error, const RunName& name) const;
 
@@ -77,7 +78,7 @@ class GraphCheck {
   const MemoryLedger& ledger_;
   GraphCache& layers_;
   std::function<MemoryNames()> names_;
-  // No local: to give host memory back may wait for the GPU, which after an error waits for other ranks.
+  // Not a local variable: releasing host memory may wait for the GPU, which after an error waits for other ranks.
   std::optional<capture::MemoryCopy> copy_;
   std::optional<capture::SegmentWitness> witness_;  // with graphs of layers
 };

@@ -3,16 +3,16 @@
 
 namespace megalith::train {
 
-/// Host memory through which tensors of a device pass, block by block: 64 MiB, taken at the first use. None on the CPU,
-/// where the host works on tensors in place.
+/// Host memory through which tensors of a device are copied, block by block: 64 MiB, taken at the first use. None on
+/// the CPU, where the host works on tensors in place.
 class HostStaging {
  public:
   static constexpr Index kBytes = Index{64} << 20;
-  /// That a rank takes.
+  /// Bytes that a rank takes.
   static Index bytes(Device device) { return device == Device::cpu ? 0 : kBytes; }
 
-  /// Elements [first, first + count) of a tensor of the device, at most kBytes: valid until the next call. Waits for
-  /// all ops before. Throws IoError where the host has no memory left.
+  /// Elements [first, first + count) of a tensor of the device, at most kBytes, valid until the next call. Waits for
+  /// all earlier ops. Throws IoError if the host has no memory left.
   Tensor read(Exec& ex, const Tensor& tensor, Index first, Index count) {
     const Tensor part = tensor.reshaped({tensor.numel()}).rows(first, count);
     if (ex.device() == Device::cpu) return part;
@@ -21,7 +21,7 @@ class HostStaging {
     ex.synchronize();
     return host;
   }
-  /// The same elements become what fill(host tensor) leaves there.
+  /// fill(host tensor) writes the new values of the same elements.
   template <class Fill>
   void write(Exec& ex, const Tensor& tensor, Index first, Index count, Fill&& fill) {
     const Tensor part = tensor.reshaped({tensor.numel()}).rows(first, count);

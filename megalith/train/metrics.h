@@ -13,23 +13,23 @@ struct StepMetrics {
   StepReport result;
   Index tokens = 0;  ///< trained on since the start of the run
   double step_time_s = 0, tokens_per_second = 0, model_tflops_per_s = 0;
-  Index missed_saves = 0;  ///< that this start of the run could not write
-  Index memory_bytes = 0;  ///< of the rank that holds most: planned, and measured on GPUs
+  Index missed_saves = 0;  ///< that could not be written since this start of the run
+  Index memory_bytes = 0;  ///< of the rank with the most: planned, and measured on GPUs
 };
 
-/// DIR/metrics.jsonl: one JSON object a line, numbers with enough digits to read back the same double. A log, not
-/// state: appended without sync. What a full disk refuses is written with the next line. Used by rank 0 alone.
+/// DIR/metrics.jsonl: one JSON object per line, with enough digits to read back the same double. A log, not state:
+/// appended without sync. Lines that a full disk refuses are written with the next line. Only rank 0 uses it.
 class MetricsLog {
  public:
-  /// Going on from a step drops the lines of later steps, which the resumed run writes again.
+  /// A resumed run drops the lines after `resumed_step`, because it writes them again.
   MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step);
   void write(const StepMetrics& metrics);
   void write_eval(Index step, const std::string& name, double loss);
-  /// Rank 0's graphs, as captured by the end of a step.
+  /// Rank 0's graphs, as captured at the end of a step.
   void write_graphs(Index step, const GraphAccount& account);
-  /// Returns when all that was written is durable: before a checkpoint says that its steps are done.
+  /// Returns when all written lines are durable. Called before a checkpoint acknowledges their steps.
   void sync() { file_.sync(); }
-  /// Whether the log holds an evaluation of a step.
+  /// Whether the log has an evaluation of a step.
   bool has_eval(Index step) const { return evaluated_.contains(step); }
 
  private:

@@ -7,11 +7,11 @@
 
 namespace megalith::train {
 
-/// What a person watches: on a terminal a line that rewrites itself, cut to the window, of which one stays for the
-/// first step of a run, every `interval` steps and the last; elsewhere only the lines that stay, whole.
+/// The output for a person who watches. On a terminal: one line that is rewritten, cut to the window; a line stays for
+/// the first step of a run, for every `interval` steps and for the last. Elsewhere: only the lines that stay, uncut.
 class ProgressLine {
  public:
-  /// Where lines go. Columns are asked for at every line, as windows change.
+  /// Where lines go. The number of columns is read for every line, because windows change.
   struct Screen {
     std::FILE* file = stderr;
     std::function<int()> columns = [] { return 0; };  ///< of the terminal; 0: none
@@ -19,7 +19,7 @@ class ProgressLine {
   ProgressLine(Index last_step, Index interval, Screen screen)
       : last_step_(last_step), interval_(interval), screen_(std::move(screen)) {}
   void step(const StepMetrics& metrics);
-  /// A line of its own, above the progress line. Not cut.
+  /// A separate line, above the progress line. Not cut.
   void note(const std::string& text);
 
  private:

@@ -8,24 +8,24 @@
 
 namespace megalith::train {
 
-/// A recomputation that a run which does not fit may be given.
+/// A recomputation to suggest for a run that does not fit.
 struct RecomputeChoice {
   std::string name;  ///< "gelu, norms"
   nn::RecomputeConfig config;
   /// "recompute.mode = selective, recompute.modules = [gelu, norms]"
   std::string settings() const;
 };
-/// By the FLOPs that backward passes repeat, from none to those of whole layers.
+/// Ordered by the FLOPs that backward passes recompute, from none to those of whole layers.
 std::span<const RecomputeChoice> recompute_choices();
 /// The plan with another recomputation.
 config::RunPlan with_recompute(config::RunPlan plan, const nn::RecomputeConfig& recompute);
 
-/// What Engine plans for a rank. Needs no GPU and no other ranks.
+/// The bytes that Engine plans for a rank. Needs no GPU and no other ranks.
 BytesByOwner planned_bytes(const config::RunPlan& plan, int rank);
 
-/// ", or SETTINGS, which takes N less of this rank": the choice that repeats the fewest FLOPs of those with which the
-/// run fits; "" where there is none. `fits(less)`: whether it does with so many bytes less on this rank; may be
-/// collective, as all ranks ask in the same order.
+/// ", or SETTINGS, which takes N less of this rank": of the choices with which the run fits, the one that recomputes
+/// the fewest FLOPs; "" if there is none. `fits(less)`: whether the run fits with so many bytes less on this rank. It
+/// may be collective, because all ranks call it in the same order.
 std::string recompute_that_fits(const config::RunPlan& plan, int rank, const std::function<bool(Index less)>& fits);
 
 }  // namespace megalith::train

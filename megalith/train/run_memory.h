@@ -16,15 +16,15 @@
 
 namespace megalith::train {
 
-/// Where the values of parameters come from: the seed, or whoever writes all of them before they are used.
+/// The source of parameter values: the seed, or code that writes all of them before they are used.
 enum class InitialValues : std::uint8_t { from_seed, written_later };
 
-/// Owners of memory on GPUs that no plan knows, because a run measures them when it starts: "cuda context" (the context
-/// with the kernels and libraries that it has loaded, and whatever stood on the GPU before) and, where there are
-/// several ranks, "nccl" (its communicators, and mailboxes of copy engines). None on the CPU.
+/// Owners of GPU memory that no plan knows, because a run measures them when it starts: "cuda context" (the context
+/// with the loaded kernels and libraries, and all memory in use on the GPU before) and, with several ranks, "nccl" (its
+/// communicators, and mailboxes). None on the CPU.
 std::vector<std::string> measured_owners(const config::RunPlan& plan);
 
-/// The numbers of a step that lie in device memory.
+/// The numbers of a step in device memory.
 struct StepScalars {
   Tensor squares;          ///< [2 optimizers] f64: Optimizer::sum_of_squares
   Tensor totals;           ///< [2] f64: ops::StepTotals
@@ -34,23 +34,24 @@ struct StepScalars {
   Tensor outcome;          ///< u8 [sizeof(ops::StepOutcome)]
 };
 
-/// All that one rank of a run holds: groups, stage, optimizers, executors, scalars, and the memory of all of these,
-/// planned in full before any is taken.
+/// All that one rank of a run holds: groups, stage, optimizers, executors, scalars, and the memory of all of these. It
+/// is planned in full before any is taken.
 class RunMemory {
  public:
   RunMemory(comm::World& world, const config::RunPlan& plan);
 
-  /// By owner, before anything is allocated; what take() takes. Needs no device.
+  /// By owner, before anything is allocated: what take() takes. Needs no device.
   BytesByOwner planned_bytes() const;
-  /// Of the planned scratch, what no tensor holds when they hold most.
+  /// The part of the planned scratch that no tensor holds when tensors hold most.
   Index fragmentation_bytes() const;
 
-  /// Makes the Exec. Before that, throws IoError when a host has less memory left than its ranks take. Collective.
+  /// Makes the Exec. Before that, throws IoError if a host has less memory left than its ranks need. Collective.
   void start();
-  /// Takes all memory and initialises parameters; those to be written later are 0. Throws ConfigError when a GPU has
-  /// too little. Collective.
+  /// Takes all memory and initialises parameters; those to be written later are 0. Throws ConfigError if a GPU has too
+  /// little. Collective.
   void take(InitialValues values);
-  /// Books what libraries take while collectives() and then passes() run all that a step runs for the first time.
+  /// Books the memory that libraries take while collectives(), and then passes(), run everything of a step for the
+  /// first time.
   template <class Collectives, class Passes>
   void warm_up(Collectives&& collectives, Passes&& passes) {
     const Index allocated = device::memory_in_use(plan_.device);
@@ -73,17 +74,17 @@ class RunMemory {
   pipeline::Executor& eval_executor() { return eval_executor_; }
   /// Phase 0: the sums of squares; phase 1: the update.
   const MemoryPlan& optimizer_plan() const { return optimizer_plan_; }
-  /// Whether this rank's losses count: those of tensor-parallel ranks are replicas.
+  /// Whether this rank's losses count. Those of other tensor-parallel ranks are replicas.
   bool counts_losses() const { return mesh_.tp_rank() == 0; }
-  /// GptStage::counted_targets() where the losses count, else 0.
+  /// GptStage::counted_targets() if the losses count, else 0.
   Index counted_targets() const { return counts_losses() ? stage_.counted_targets() : 0; }
   const StepScalars& scalars() const { return scalars_; }
 
-  /// What the optimizer remembers beside its moments. Waits for the device.
+  /// The state of the optimizer in addition to its moments. Waits for the device.
   ops::OptimizerState optimizer_state() { return read<ops::OptimizerState>(scalars_.optimizer_state); }
   void set_optimizer_state(const ops::OptimizerState& state);
-  /// After the master values were written from outside, on all ranks: the values that layers read follow. Collective
-  /// where the optimizer is sharded.
+  /// Call it on all ranks after other code has written the master values: updates the values that layers read.
+  /// Collective if the optimizer is sharded.
   void refresh_values();
   /// A structure in device memory. Waits for the device.
   template <class T>
@@ -93,12 +94,12 @@ class RunMemory {
     world_.wait_for(*ex_);
     return value;
   }
-  /// What lies in memory, in the order of a step.
+  /// Names of all memory, in the order of a step.
   MemoryNames names() const;
 
  private:
   void plan_optimizer();
-  /// Of the host: what take() takes on the CPU, and what saves take.
+  /// Host memory: what take() takes on the CPU, and what saves take.
   Index host_bytes() const;
   void require_host_memory();
   void take_scalars();
@@ -119,7 +120,7 @@ class RunMemory {
   MemoryPlan optimizer_plan_;
   Buffer scalars_memory_;
   StepScalars scalars_;
-  Index not_ours_ = 0;  ///< of the device's memory, in use before any was taken
+  Index not_ours_ = 0;  ///< memory of the device that was in use before any was taken
 };
 
 }  // namespace megalith::train

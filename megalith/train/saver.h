@@ -11,72 +11,74 @@
 
 namespace megalith::train {
 
-/// What must be the same when a run goes on: hashes of what the recipe alone does not show. 0: not known, any will do.
+/// Facts that must be the same when a run resumes: hashes of data that the recipe alone does not identify. 0: unknown,
+/// any value is accepted.
 struct DataIdentity {
   std::uint64_t tokenizer = 0, corpus = 0;
-  data::VocabularyFiles vocabulary = nullptr;  ///< which every checkpoint holds, where the tokenizer has files
-  std::string unicode = {};                    ///< Tokenizer::unicode_version(): another one is warned about
+  data::VocabularyFiles vocabulary = nullptr;  ///< which every checkpoint holds, if the tokenizer has files
+  std::string unicode = {};                    ///< Tokenizer::unicode_version(): a different one causes a warning
 };
 
-/// What resume() found.
+/// The result of resume().
 struct Resumed {
   Progress progress;
   std::string folder;
   checkpoint::Digest128 digest;
-  std::string gemm_table;             ///< its text; empty when the run that saved had none
-  std::vector<std::string> warnings;  ///< damaged checkpoints passed over, settings that differ
+  std::string gemm_table;             ///< its text; empty if the run that saved had none
+  std::vector<std::string> warnings;  ///< damaged checkpoints that were skipped, settings that differ
 };
 
-/// Whether a save first asks the file system for the space that it has.
+/// Whether a save first compares its size with the free space of the file system.
 enum class Space : std::uint8_t { not_asked, asked };
 
-/// Saves and loads the whole training state of all ranks. Every member is collective. Each rank writes what it owns
-/// (owned_pieces) and reads what it updates; the manifest is rank 0's. Host memory: HostStaging.
+/// Saves and loads the whole training state of all ranks. Every member is collective. Each rank writes the slices that
+/// it owns (owned_pieces), and reads the slices that it updates. Rank 0 writes the manifest. Host memory: HostStaging.
 class Saver {
  public:
   /// `folder` holds the step folders.
   Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder);
 
-  /// Publishes step_<progress.step> and prunes old ones. Returns the state digest; throws IoError on every rank when
-  /// any rank could not write, or asked for space and there was too little: nothing is acknowledged then, and the
-  /// earlier checkpoints stand.
+  /// Publishes step_<progress.step> and prunes old checkpoints. Returns the state digest. Throws IoError on every rank
+  /// if any rank could not write, or if space was checked and there was too little. Then nothing is acknowledged, and
+  /// the earlier checkpoints stay.
   checkpoint::Digest128 save(const Progress& progress, Space space = Space::not_asked);
-  /// What a save lacks in its folder by now; empty where it has enough, or nobody knows. Not collective.
+  /// The space that a save lacks in its folder at present; empty if there is enough, or if it is unknown. Not
+  /// collective.
   std::string lack_of_space();
 
-  /// Loads the newest valid checkpoint of any grid; nothing when none exists at all. A damaged one, or one whose state
-  /// digest is not that of what was loaded, is passed over or refused as checkpoint.on_corrupt says. Throws
-  /// CheckpointError: none is valid, it belongs to another model, seed or data, another version wrote it, or it is an
-  /// imported model, which no run has trained; IoError where a file cannot be read.
+  /// Loads the newest valid checkpoint of any grid; nothing if there is none at all. A damaged checkpoint, or one whose
+  /// state digest differs from that of the loaded state, is skipped or refused according to checkpoint.on_corrupt.
+  /// Throws CheckpointError: none is valid; it belongs to another model, seed or data; another version wrote it; or it
+  /// is an imported model, which no run has trained. Throws IoError if a file cannot be read.
   std::optional<Resumed> resume();
 
-  /// Takes the values of a checkpoint, of a run of any grid or an imported one, and nothing else: moments, counters and
-  /// data stay those of a run that begins. `folder`: rank 0's. Throws CheckpointError where it is of another shape,
-  /// width of number or vocabulary; InputError where it is damaged, IoError where it cannot be read.
+  /// Takes only the values of a checkpoint, of a run of any grid or an imported one. Moments, counters and data stay
+  /// those of a new run. `folder`: rank 0's. Throws CheckpointError if its shape, number format or vocabulary differ;
+  /// InputError if it is damaged; IoError if it cannot be read.
   void take_values(const io::Path& folder);
 
  private:
-  /// Checkpoints that were chosen and then found to be of no use.
+  /// Checkpoints that were chosen and then found to be unusable.
   struct Unusable {
     std::vector<checkpoint::Rejected> folders;
-    bool by_digest = false;  ///< one was whole, but what it loaded was not what was saved
+    bool by_digest = false;  ///< one was undamaged, but the loaded state differed from the saved one
   };
   /// On rank 0.
   io::StepFolder choose(const Unusable& unusable, std::vector<std::string>& warnings);
-  /// Loads resumed.folder, fills `resumed` and the digest that its manifest has. Returns the damage that some rank
-  /// found. Throws IoError on all ranks where one cannot read.
+  /// Loads resumed.folder. Fills `resumed`, and `wanted` with the digest of its manifest. Returns the damage that a
+  /// rank found. Throws IoError on all ranks if one cannot read.
   std::string read(Resumed& resumed, checkpoint::Digest128& wanted);
-  /// What this rank owns.
+  /// The slices that this rank owns.
   std::vector<StatePiece> owned() const;
   std::optional<checkpoint::ShardReport> write_shard(const io::Path& staging);
-  /// Reads all of some tensors of this rank from a checkpoint.
+  /// Reads this rank's slices of the given kind of tensors from a checkpoint.
   void read_pieces(checkpoint::CheckpointReader& reader, StateTensors tensors);
   checkpoint::RunState run_state(const Progress& progress);
   checkpoint::Digest128 digest_of_state(const Progress& progress);
-  /// Of the files that hold no tensors, which this rank writes.
+  /// Of the files without tensors, which this rank writes.
   std::vector<checkpoint::ShardReport> write_vocabulary(const io::Path& staging);
   std::vector<checkpoint::ShardReport> gather(const std::optional<checkpoint::ShardReport>& mine);
-  /// The text of the lowest rank that has one, on every rank; empty when none has.
+  /// The text of the lowest rank that has one, on every rank; empty if none has.
   std::string first_problem(const std::string& mine);
   bool any(bool mine);
   void load(checkpoint::CheckpointReader& reader);
@@ -93,7 +95,7 @@ class Saver {
   std::vector<io::StepFolder> verified_;  ///< by prune(), on rank 0
 };
 
-/// Hash of what must match at resume: the model's shape, precision, seed, tokenizer and corpus.
+/// Hash of everything that must match at resume: the model's shape, precision, seed, tokenizer and corpus.
 std::string config_hash(const config::RunPlan& plan, const DataIdentity& identity);
 
 }  // namespace megalith::train

@@ -4,7 +4,7 @@
 
 namespace megalith::train {
 
-/// What a run's plan asks of every rank's stage.
+/// The configuration of every rank's stage, from the run's plan.
 model::StageConfig stage_config(const config::RunPlan& plan);
 
 }  // namespace megalith::train

@@ -8,25 +8,25 @@
 
 namespace megalith::train {
 
-/// A part of the training state: a box of a global tensor that is one stretch of this rank's memory.
+/// A part of the training state: a box of a global tensor that is contiguous in this rank's memory.
 struct StatePiece {
   TensorSlice slice;
   Tensor values;  ///< on the device, in the shape of slice.local
 };
 
-/// Names of a parameter's moments: these, then its own.
+/// Names of a parameter's moments: one of these prefixes, then the parameter's name.
 inline constexpr std::string_view kFirstMoment = "optimizer.m.", kSecondMoment = "optimizer.v.";
 
-/// What of the state.
+/// The parts of the state.
 enum class StateTensors : std::uint8_t { values, values_and_moments };
 
-/// The masters and moments of what this rank's optimizers update, and the values that rules update, without padding:
-/// what a checkpoint is read into. Values of all ranks that hold the same parameters are then whole, once they are
-/// gathered. `optimizers`: one for each of params.trained().
+/// The masters and moments of the elements that this rank's optimizers update, and the values that rules update,
+/// without padding: the targets for reading a checkpoint. The values of all ranks that hold the same parameters are
+/// complete when they are gathered. `optimizers`: one for each of params.trained().
 std::vector<StatePiece> updated_pieces(const ParamSet& params, const std::deque<optim::Optimizer>& optimizers,
                                        StateTensors tensors);
-/// Of those, what this rank owns: over all ranks of a run each element of the state comes once. Where an optimizer is
-/// sharded, a rank's own shards; else all of it on the first model copy.
+/// The part of these that this rank owns: over all ranks of a run each element of the state occurs once. If an
+/// optimizer is sharded, a rank owns its shards. Otherwise the first model copy owns everything.
 std::vector<StatePiece> owned_pieces(const ParamSet& params, const std::deque<optim::Optimizer>& optimizers,
                                      const comm::Mesh& mesh);
 

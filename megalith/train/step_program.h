@@ -7,28 +7,29 @@ namespace megalith::train {
 
 /// Whether a rank was asked to end the run after this step.
 enum class Stop : std::uint8_t { no, asked };
-/// What a rank asks of all when they vote on a step: to end the run, to save.
+/// What a rank requests of all ranks in the vote of a step: to end the run, to save.
 struct Requests {
   Stop stop = Stop::no;
   bool save = false;
 };
 
-/// The ops of a step and of an evaluated batch, in their order. Holds no memory of its own but a buffer on the host,
-/// and knows nothing of graphs: a graph may hold passes(), or all but upload(). Every member is collective.
+/// The ops of a step and of an evaluated batch, in their order. Holds no memory except a buffer on the host, and does
+/// not know graphs: a graph may hold passes(), or everything except upload(). Every member is collective.
 class StepProgram {
  public:
   explicit StepProgram(RunMemory& memory);
-  /// Once memory is taken; `ahead`: how many steps may be under way.
+  /// Call it when memory is taken. `ahead`: how many steps may be in flight.
   void allocate(int ahead);
 
-  /// Runs every collective once at its sizes, and every pass: what libraries load, choose and connect at their first
-  /// use is then done. Changes no state.
+  /// Run every collective once at its size, and every pass: so libraries have loaded, chosen and connected everything
+  /// for their first use. Change no state.
   void warm_up_collectives();
   void warm_up_passes();
 
   /// Forward and backward passes of all microbatches, the sums of gradients over ranks, and their squares.
   void passes();
-  /// From the host: what this rank asks for, its sum over the calls that it has made, and its targets with a loss.
+  /// From the host: this rank's requests, its sum over the calls that it has made, and its number of targets with a
+  /// loss.
   void upload(const Requests& requests);
   /// The totals over all ranks.
   void vote();
@@ -37,12 +38,12 @@ class StepProgram {
   /// Forward passes of a batch without gradients.
   void evaluate();
 
-  /// What the totals say about requests: in the sum over all ranks those to save stand above those to stop.
+  /// The requests in the totals. In the sum over all ranks, requests to save are counted above requests to stop.
   static Requests answer(const ops::StepCounts& totals);
   const ops::StepRules& rules() const { return rules_; }
 
  private:
-  /// await(buffer, bucket): before an optimizer reads a bucket.
+  /// await(buffer, bucket) is called before an optimizer reads a bucket.
   template <class Await>
   void sum_squares(Await&& await);
   void update_parameters();

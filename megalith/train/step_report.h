@@ -3,16 +3,17 @@
 
 namespace megalith::train {
 
-/// What the ranks agreed on about one step. Whoever computes more about a step adds a member with its default.
+/// The numbers of one step on which the ranks agreed. Code that computes more about a step adds a member with a
+/// default.
 struct StepReport {
-  double loss = 0;           ///< mean over the global batch's targets that have one, nats; 0 where none has
-  Index targets = 0;         ///< of the global batch, those with a loss
+  double loss = 0;           ///< mean over the global batch's targets with a loss, nats; 0 if there are none
+  Index targets = 0;         ///< targets with a loss in the global batch
   double grad_norm = 0;      ///< global, unscaled, before clipping
-  double learning_rate = 0;  ///< 0 when the step was skipped
+  double learning_rate = 0;  ///< 0 if the step was skipped
   double loss_scale = 1;     ///< of this step
   bool skipped = false;      ///< fp16 only: a gradient overflowed, nothing was updated
   bool stop = false;         ///< some rank was asked to stop
-  bool save = false;         ///< some rank asked for a save
+  bool save = false;         ///< some rank requested a save
 };
 
 }  // namespace megalith::train

@@ -9,24 +9,24 @@
 
 namespace megalith::train {
 
-/// Throws ConfigError when a step of the plan is handed over by graphs, in which single ops cannot be timed. `wish`:
-/// what asks for their times, as "--trace = FILE".
+/// Throws ConfigError if a step of the plan runs from graphs, in which single ops cannot be timed. `wish`: the setting
+/// that requires their times, for example "--trace = FILE".
 void require_single_ops(const config::RunPlan& plan, std::string_view wish);
 
-/// Throws ConfigError when no steps of the plan can be traced to `file`, the value of --trace: they come from graphs,
-/// or no such file can be.
+/// Throws ConfigError if no steps of the plan can be traced to `file`, the value of --trace: they run from graphs, or
+/// there can be no such file.
 void require_trace(const config::RunPlan& plan, const io::Path& file);
 
-/// All ranks have done their work so far, and meet: from here on `ex` is traced. Collective, over world.all().
+/// Waits until all ranks have completed their work so far. From here on `ex` is traced. Collective over world.all().
 void begin_trace(comm::World& world, Exec& ex, Tracer& tracer);
 
-/// Writes what the ranks' tracers hold as one file in Chrome's trace format, which Perfetto opens. Each rank has a row
-/// with a bar for each op, whose category is its phase, and as many rows "communication" as it has calls under way at
-/// once, with a bar from when a call's data was ready until the call was done, its group and bytes. Times are
-/// microseconds since the first rank of the same host began its trace. Ranks of one host are compared by the host's
-/// clock (Tracer::start_clock_s()); hosts by the meeting of begin_trace() alone, so their times are apart by what its
-/// last messages take, some 10 us over a good network, and as their clocks drift. Collective, over world.all(); rank 0
-/// writes. Throws IoError on rank 0.
+/// Writes the records of all ranks' tracers as one file in Chrome's trace format, which Perfetto opens. Each rank has a
+/// row with a bar per op, whose category is its phase, and rows "communication" for its calls in flight, with a bar
+/// from the time when a call's data was ready until the call was done, its group and bytes. Times are microseconds
+/// since the first rank of the same host began its trace. Ranks of one host are compared by the host's clock
+/// (Tracer::start_clock_s()). Hosts are compared only by the barrier of begin_trace(): their times differ by the time
+/// of its last messages, some 10 us over a good network, and by the drift of their clocks. Collective over world.all();
+/// rank 0 writes. Throws IoError on rank 0.
 void write_trace(comm::World& world, io::Fs& fs, const io::Path& file, const Tracer& tracer);
 
 }  // namespace megalith::train
