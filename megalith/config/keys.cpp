@@ -40,8 +40,8 @@ std::vector<Key> make_keys() {
       {"model.preset", asked_only([](auto& c) -> auto& { return c.model.preset; }), words("none"), any(), must_match,
        not_differ,
        "layers, hidden size, heads, `seq_len` and vocabulary of a published model: `gpt2-124m`, `gpt2-355m`, "
-       "`gpt2-774m`, `gpt2-1558m`, `gpt2-1.2b`, `gpt2-2.5b`, `gpt2-4.2b`, `gpt2-8.3b`, and more that the error of an "
-       "unknown name lists; keys beside it override, and a run warns of those that make another model of it"},
+       "`gpt2-774m`, `gpt2-1558m`, `gpt2-1.2b`, `gpt2-2.5b`, `gpt2-4.2b`, `gpt2-8.3b`, and more, which the error for "
+       "an unknown name lists. Other keys override its values. A run warns if they make it another model"},
       {"model.family", at([](auto& c) -> auto& { return c.model.family; }), literal("'gpt2'"),
        one_of(kFamilies, "bert and llama are not built yet"), must_match, not_differ, "architecture"},
       {"model.num_layers", at([](auto& c) -> auto& { return c.model.num_layers; }), words("must be given, or a preset"),
@@ -60,12 +60,12 @@ std::vector<Key> make_keys() {
        "ids of the vocabulary"},
       {"model.padded_vocab_size", at([](auto& c) -> auto& { return c.model.padded_vocab_size; }),
        words("`vocab_size`, up to a multiple of 128 x tp"), between(1, kMaxSize), may_change, not_differ,
-       "rows of the token table; the padding never gets a probability"},
+       "rows of the token table. Padding rows never get a probability"},
       {"model.dropout", at([](auto& c) -> auto& { return c.model.dropout; }), literal("0.1"), probability(), warns,
        not_differ, "after attention and MLP"},
       {"model.attention_dropout", at([](auto& c) -> auto& { return c.model.attention_dropout; }),
        words("`model.dropout`"), probability(), warns, not_differ,
-       "on attention's probabilities; above 0 GPUs use an attention of our own, which is slower than cuDNN's"},
+       "on attention's probabilities. Above 0 GPUs use our own attention, which is slower than cuDNN's"},
       {"model.embedding_dropout", at([](auto& c) -> auto& { return c.model.embedding_dropout; }),
        words("`model.dropout`"), probability(), warns, not_differ, "on the sum of token and position embeddings"},
       {"parallel.ranks",
@@ -117,14 +117,14 @@ std::vector<Key> make_keys() {
        derived(
            [](auto& c) -> auto& { return c.parallel.order; }, [](auto& c) -> auto& { return c.grid.order; }),
        literal("'tp-cp-ep-dp-pp'"), any(), may_change, not_differ,
-       "axes from the one whose ranks are neighbours to the one whose ranks are farthest apart"},
+       "axes, from the one whose ranks are neighbours to the one whose ranks are farthest apart"},
       {"parallel.tp_overlap",
        at(
            [](auto& c) -> auto& { return c.parallel.tp_overlap; }, [](auto& c) -> auto& { return c.tp_overlap; }),
        literal("'auto'"), one_of(kNamesOf<TpOverlap>), may_change, not_differ,
-       "`halves`: forward passes alternate between a microbatch's halves, so that one half's all-reduces run beside "
-       "the other's GEMMs; `none`; `auto`: halves on GPUs in 16 bits. With `tp = 1` `halves` does nothing, and a run "
-       "says so"},
+       "`halves`: forward passes cut a microbatch into two sub-microbatches, and the all-reduces of one overlap with "
+       "the GEMMs of the other; `none`: no overlap; `auto`: `halves` on GPUs in 16 bits. With `tp = 1` `halves` has no "
+       "effect, and a run prints this"},
       {"parallel.transfers",
        at(
            [](auto& c) -> auto& { return c.parallel.transfers; }, [](auto& c) -> auto& { return c.transfers; }),
@@ -132,37 +132,37 @@ std::vector<Key> make_keys() {
        one_of(kNamesOf<comm::Transport>, "what carries large messages between GPUs"),
        {warns, kDiffers, has_several_gpus},
        not_differ,
-       "what carries large messages between GPUs: `copy_engines` (and kernels of ours, between rank threads; else as "
-       "`kernels`), or `kernels`: NCCL's"},
+       "the transport of large messages and collectives between GPUs. `copy_engines`: copy engines and our own kernels "
+       "between rank threads, elsewhere as `kernels`. `kernels`: NCCL's kernels"},
       {"parallel.sequence_parallel",
        at(
            [](auto& c) -> auto& { return c.parallel.sequence_parallel; },
            [](auto& c) -> auto& { return c.sequence_parallel; }),
        literal("false"), any(), may_change, not_differ,
-       "tensor-parallel ranks share the token rows outside attention and MLP: less memory for activations. With `tp = "
-       "1` it does nothing, and a run says so"},
+       "tensor-parallel ranks share the token rows outside attention and MLP, so activations take less memory. With "
+       "`tp = 1` it has no effect, and a run prints this"},
       {"parallel.timeout_s",
        at(
            [](auto& c) -> auto& { return c.parallel.timeout_s; }, [](auto& c) -> auto& { return c.timeout_s; }),
        literal("600.0"), above(0), may_change, not_differ,
        "seconds that a rank waits for another before it ends the run with exit code 72"},
       {"train.steps", at([](auto& c) -> auto& { return c.train.steps; }), words("must be given"), at_least(0),
-       may_change, not_differ, "optimizer steps in all, those before a resume included"},
+       may_change, not_differ, "number of optimizer steps, including those before a resume"},
       {"train.init", at([](auto& c) -> auto& { return c.train.init; }), words("none"), any(), may_change, differ,
-       "a checkpoint (a step folder, a folder of them, or OUT of a run), trained here or imported, whose values the "
-       "run begins with: fine-tuning. Step, optimizer and data begin anew. The recipe's `[model]` has the checkpoint's "
-       "sizes and vocabulary, or the run is refused (exit 66)"},
+       "fine-tuning: the run begins with the values of this checkpoint (a step folder, a folder of them, or OUT of a "
+       "run), trained here or imported. Step, optimizer and data begin anew. The recipe's `[model]` must have the "
+       "checkpoint's sizes and vocabulary, otherwise the run is refused (exit 66)"},
       {"train.global_batch", at([](auto& c) -> auto& { return c.train.global_batch; }), words("micro_batch x dp"),
        between(1, kMaxSamples), warns, not_differ,
-       "samples of a step; a multiple of micro_batch x dp. Gradients of global_batch / (micro_batch x dp) microbatches "
-       "per step are added"},
+       "samples per step; a multiple of micro_batch x dp. A step adds the gradients of global_batch / (micro_batch x "
+       "dp) microbatches"},
       {"train.micro_batch", at([](auto& c) -> auto& { return c.train.micro_batch; }), literal("1"), at_least(1),
-       may_change, not_differ, "samples of one pass on one rank"},
+       may_change, not_differ, "samples per pass on one rank"},
       {"train.seed", at([](auto& c) -> auto& { return c.train.seed; }), literal("1234"), between(0, kAnyInteger),
        must_match, not_differ, "of initial weights, order of samples, dropout"},
       {"train.precision", at([](auto& c) -> auto& { return c.train.precision; }),
        words("`fp32` on CPUs, `bf16` on GPUs"), one_of(kPrecisions), must_match, not_differ,
-       "of activations and GEMMs; [numerics.md](numerics.md) says what each keeps; `fp64` is for CPUs"},
+       "of activations and GEMMs. [numerics.md](numerics.md) has the number formats of each. `fp64` is for CPUs"},
       {"train.loss_scale",
        at(
            [](auto& c) -> auto& { return c.train.loss_scale; },
@@ -171,13 +171,13 @@ std::vector<Key> make_keys() {
        scale(),
        {warns, "the scale that the checkpoint has goes on"},
        not_differ,
-       "first scale; only with `fp16`",
+       "initial scale; only with `fp16`",
        [](const RunPlan& plan) { return plan.train.scaling.is_on(); }},
       {"train.loss_scale_min",
        at(
            [](auto& c) -> auto& { return c.train.loss_scale_min; },
            [](auto& c) -> auto& { return c.train.scaling.smallest; }),
-       words("1 with `fp16`"), scale(), warns, not_differ, "the scale does not fall below",
+       words("1 with `fp16`"), scale(), warns, not_differ, "lower bound of the scale",
        [](const RunPlan& plan) { return plan.train.scaling.is_on(); }},
       {"train.loss_scale_interval",
        at(
@@ -188,29 +188,29 @@ std::vector<Key> make_keys() {
        [](const RunPlan& plan) { return plan.train.scaling.is_on(); }},
       {"train.deterministic", at([](auto& c) -> auto& { return c.train.deterministic; }), literal("true"), any(),
        may_change, not_differ,
-       "the same bits in every run on the same GPU, 0 to 3 % slower; CPUs give them in any case"},
+       "the same bits in every run on the same GPU, 0 to 3 % slower. CPUs always give the same bits"},
       {"train.gemm", at([](auto& c) -> auto& { return c.train.gemm; }), words("`timed`, on GPUs"),
        one_of(kNamesOf<ops::GemmChoice>), warns, not_differ,
-       "how the algorithm of a matrix product is chosen: `timed` or `heuristic` ([numerics.md](numerics.md))",
+       "how the algorithm of a GEMM is chosen: `timed` or `heuristic` ([numerics.md](numerics.md))",
        [](const RunPlan& plan) { return plan.device == Device::cuda; }},
       {"train.eval_interval", at([](auto& c) -> auto& { return c.train.eval_interval; }), literal("0"), at_least(0),
        may_change, not_differ,
        "steps between evaluations on the held-out set; 0: only after the last step. Without `data.valid` or "
        "`data.split` there is no evaluation"},
       {"train.eval_batches", at([](auto& c) -> auto& { return c.train.eval_batches; }), literal("8"),
-       at_least(0, "0: the whole set"), may_change, not_differ, "global batches of an evaluation; 0: the whole set"},
+       at_least(0, "0: the whole set"), may_change, not_differ, "global batches per evaluation; 0: the whole set"},
       {"optimizer.lr", at([](auto& c) -> auto& { return c.optimizer.lr; }), literal("0.001"), above(0), warns,
        not_differ, "highest learning rate"},
       {"optimizer.min_lr", at([](auto& c) -> auto& { return c.optimizer.min_lr; }), words("lr / 10"), at_least(0),
-       warns, not_differ, "where the decay ends"},
+       warns, not_differ, "learning rate at the end of the decay"},
       {"optimizer.warmup_steps", at([](auto& c) -> auto& { return c.optimizer.warmup_steps; }), literal("0"),
-       at_least(0), warns, not_differ, "steps in which the rate rises from 0 to lr; a run of fewer steps warns"},
+       at_least(0), warns, not_differ, "steps in which the rate rises from 0 to lr. A run with fewer steps warns"},
       {"optimizer.decay", at([](auto& c) -> auto& { return c.optimizer.decay; }), literal("'cosine'"),
        one_of(kNamesOf<optim::DecayCurve>), warns, not_differ, "curve of the learning rate after the warm-up"},
       {"optimizer.decay_steps", at([](auto& c) -> auto& { return c.optimizer.decay_steps; }), words("`train.steps`"),
        any(), warns, not_differ,
-       "step at which min_lr is reached, warm-up included. As it follows `train.steps`, a run that is made longer "
-       "jumps to the rate of the longer curve; to stay at min_lr set this to the old number"},
+       "step at which min_lr is reached, warm-up included. The default follows `train.steps`, so a run that is made "
+       "longer jumps to the rate of the longer curve. To stay at min_lr, set this to the old number of steps"},
       {"optimizer.weight_decay", at([](auto& c) -> auto& { return c.optimizer.weight_decay; }), literal("0.01"),
        at_least(0), warns, not_differ, "of weights; biases and norms do not decay"},
       {"optimizer.beta1", at([](auto& c) -> auto& { return c.optimizer.beta1; }), literal("0.9"), probability(), warns,
@@ -220,57 +220,57 @@ std::vector<Key> make_keys() {
       {"optimizer.eps", at([](auto& c) -> auto& { return c.optimizer.eps; }), literal("1e-08"), above(0), warns,
        not_differ, "added to the root of the second moment"},
       {"optimizer.clip", at([](auto& c) -> auto& { return c.optimizer.clip; }), literal("1.0"),
-       at_least(0, "0: no clipping"), warns, not_differ, "most that the norm of all gradients may be; 0: no clipping"},
+       at_least(0, "0: no clipping"), warns, not_differ, "largest norm of all gradients; 0: no clipping"},
       {"optimizer.distributed",
        at(
            [](auto& c) -> auto& { return c.optimizer.distributed; },
            [](auto& c) -> auto& { return c.optimizer.sharding; }),
        literal("false"), any(), may_change, not_differ,
-       "each rank of dp holds a share of moments and masters, and gathers the parameters: the same bits with less "
-       "memory. With one model copy it does nothing, and a run says so"},
+       "each rank of dp holds a shard of moments and masters, and gathers the parameters: the same bits with less "
+       "memory. With one model copy it has no effect, and a run prints this"},
       {"data.tokenizer", at([](auto& c) -> auto& { return c.data.tokenizer; }), words("`gpt2`"),
        one_of(data::tokenizer_names()), must_match, not_differ,
        "`byte`: 256 ids, no files; `gpt2` and `bpe`: byte-level BPE; `bert-uncased`, `bert-cased`: WordPiece; "
        "`sentencepiece`; see [tokenizers](data.md#tokenizers)"},
       {"data.vocab_dir", at([](auto& c) -> auto& { return c.data.vocab_dir; }),
        words("GPT-2's and BERT's, which come with megalith"), any(), may_change, differ,
-       "the folder of the tokenizer's files; none for `byte`. A checkpoint holds these files, so a step folder is such "
-       "a folder, too"},
+       "the folder of the tokenizer's files; none for `byte`. A checkpoint contains these files, so a step folder can "
+       "be given, too"},
       {"data.train", at([](auto& c) -> auto& { return c.data.train; }), words("must be given"), any(), may_change,
        differ,
-       "a path or a list of them: text, JSON lines (member `text`), Parquet, what `data build` made (its prefix), a "
-       "folder or a pattern (`\"corpus/*.jsonl\"`). `\"0.7 books\"` gives a corpus a weight; all have one, or none "
-       "has. Its tokens must be the same on `--resume`"},
+       "a path or a list of paths: text, JSON lines (member `text`), Parquet, the output of `data build` (its prefix), "
+       "a folder or a pattern (`\"corpus/*.jsonl\"`). `\"0.7 books\"` gives a corpus a weight; either all have one, or "
+       "none. The tokens must be the same on `--resume`"},
       {"data.valid", at([](auto& c) -> auto& { return c.data.valid; }), words("none"), any(), may_change, differ,
-       "held-out set, the same without weights"},
+       "held-out set, in the same form without weights"},
       {"data.split", at([](auto& c) -> auto& { return c.data.split; }), words("none"), any(), must_match, not_differ,
-       "instead of `valid`: `\"0.9\"`, the fraction that is trained on, or `\"969,30,1\"`, weights of training, "
-       "held-out and unused tokens; not with weights in `train`"},
+       "instead of `valid`: `\"0.9\"`, the fraction for training, or `\"969,30,1\"`, weights of training, held-out and "
+       "unused tokens; not with weights in `train`"},
       {"checkpoint.dir", at([](auto& c) -> auto& { return c.checkpoint.dir; }), words("OUT/checkpoints"), any(),
-       may_change, differ, "folder for checkpoints, where they shall lie elsewhere than OUT"},
+       may_change, differ, "folder for checkpoints, if they should not lie in OUT"},
       {"checkpoint.interval", at([](auto& c) -> auto& { return c.checkpoint.interval; }), literal("0"),
        at_least(0, "0: not by steps"), may_change, not_differ,
-       "steps between saves, beside those of `every_s`; 0: none. The last step, and a run that a signal stops, is "
-       "saved in any case"},
+       "steps between saves, in addition to those of `every_s`; 0: none. The last step, and a run that a signal stops, "
+       "is always saved"},
       {"checkpoint.every_s", at([](auto& c) -> auto& { return c.checkpoint.every_s; }), literal("600.0"),
        at_least(0, "seconds; 0: not by time"), may_change, not_differ,
-       "seconds of training between saves, by rank 0's clock: the most that a power cut or a killed job loses; 0: "
-       "none. The results do not depend on it"},
+       "seconds of training between saves, by rank 0's clock; 0: none. A power cut or a killed job loses at most this. "
+       "The results do not depend on it"},
       {"checkpoint.keep", at([](auto& c) -> auto& { return c.checkpoint.keep; }), literal("2"),
        at_least(2, "one may turn out damaged"), may_change, not_differ, "newest checkpoints that are kept"},
       {"checkpoint.on_corrupt", at([](auto& c) -> auto& { return c.checkpoint.on_corrupt; }), literal("'previous'"),
        one_of(kNamesOf<checkpoint::OnCorrupt>), may_change, not_differ,
-       "a damaged newest checkpoint is passed over with a warning (`previous`) or refused (`fail`)"},
+       "a damaged newest checkpoint is skipped with a warning (`previous`) or refused (`fail`)"},
       {"log.interval",
        at(
            [](auto& c) -> auto& { return c.log.interval; }, [](auto& c) -> auto& { return c.log_interval; }),
        literal("1"), at_least(1), may_change, not_differ,
-       "steps between lines that stay on the screen, with the speed since the one before; the first and the last step "
-       "have one, too; `metrics.jsonl` has every step"},
+       "steps between lines that stay on the screen, each with the speed since the one before. The first and the last "
+       "step have a line, too. `metrics.jsonl` has every step"},
       {"log.tensorboard",
        at(
            [](auto& c) -> auto& { return c.log.tensorboard; }, [](auto& c) -> auto& { return c.tensorboard; }),
-       literal("false"), any(), may_change, not_differ, "event files in `OUT/tensorboard`, too"},
+       literal("false"), any(), may_change, not_differ, "also writes event files to `OUT/tensorboard`"},
       {"graphs.mode", at([](auto& c) -> auto& { return c.graphs.mode; }), literal("'none'"),
        one_of(kNamesOf<capture::GraphMode>), may_change, not_differ,
        "`layers`: a graph for each layer's passes; `iteration`: one for all passes of a step"},
@@ -280,7 +280,7 @@ std::vector<Key> make_keys() {
        literal("[]"), any(), may_change, not_differ, "with `layers`: only these parts of a layer (`attn`, `mlp`)"},
       {"graphs.per", at([](auto& c) -> auto& { return c.graphs.per; }), literal("'microbatch'"),
        one_of(kNamesOf<capture::GraphsPer>), may_change, not_differ,
-       "with `layers`: graphs for every microbatch, or for every `slot` of microbatches in flight: fewer graphs"},
+       "with `layers`: graphs for every microbatch, or for every `slot` of microbatches in flight (fewer graphs)"},
       {"graphs.warmup_steps", at([](auto& c) -> auto& { return c.graphs.warmup_steps; }), literal("3"),
        at_least(0, "0, with graphs.mode = layers, captures the first step"), may_change, not_differ,
        "eager steps before the capture"},
@@ -290,10 +290,10 @@ std::vector<Key> make_keys() {
        at(
            [](auto& c) -> auto& { return c.graphs.check; }, [](auto& c) -> auto& { return c.graphs.check_steps; }),
        literal("0"), at_least(0, "0: nothing is checked"), may_change, not_differ,
-       "so many steps after the one of the capture are run eagerly, too, and compared bit for bit"},
+       "this many steps after the captured one also run eagerly, and are compared bit for bit"},
       {"recompute.mode", at([](auto& c) -> auto& { return c.recompute.mode; }), literal("'none'"),
        one_of(kNamesOf<nn::RecomputeMode>), may_change, not_differ,
-       "`full`: of a layer only its input is kept; `selective`: `modules` are computed again"},
+       "`full`: only the input of a layer is kept; `selective`: `modules` are recomputed"},
       {"recompute.method", at([](auto& c) -> auto& { return c.recompute.method; }), literal("'uniform'"),
        one_of(kNamesOf<nn::RecomputeMethod>), may_change, not_differ,
        "of `full`. `uniform`: the input of every group of `layers` layers is kept; `block`: only the first `layers` "
@@ -310,19 +310,19 @@ std::vector<Key> make_keys() {
       {"device.type",
        at(
            [](auto& c) -> auto& { return c.device.type; }, [](auto& c) -> auto& { return c.device; }),
-       literal("'cpu'"), one_of(kNamesOf<Device>), may_change, not_differ, "`cuda`: every rank has a GPU of its own"},
+       literal("'cpu'"), one_of(kNamesOf<Device>), may_change, not_differ, "`cuda`: every rank has its own GPU"},
       {"device.ranks_per_node",
        at(
            [](auto& c) -> auto& { return c.device.ranks_per_node; }, [](auto& c) -> auto& { return c.ranks_per_node; }),
        words("none"), at_least(0), may_change, not_differ,
-       "ranks of a node: `train` and `plan` warn when tensor-parallel groups span nodes",
+       "ranks per node. `train` and `plan` warn if tensor-parallel groups span nodes",
        [](const RunPlan& plan) { return plan.ranks_per_node > 0; }},
       {"device.threads",
        at(
            [](auto& c) -> auto& { return c.device.threads; }, [](auto& c) -> auto& { return c.threads; }),
        words("none"), between(0, 1024), may_change, differ,
-       "threads that a rank computes with on the host's cores; else a process shares the cores it may use among its "
-       "ranks: those of its affinity mask, or as many as control groups grant time for (`megalith doctor` prints both)",
+       "compute threads of a rank on the host's cores. By default the ranks of a process share the cores that it may "
+       "use: those of its affinity mask, or as many as control groups allow (`megalith doctor` prints both)",
        [](const RunPlan& plan) { return plan.threads > 0; }}};
 }
 
