@@ -10,8 +10,8 @@
 
 namespace megalith::config {
 
-/// What a recipe asked for: every member optional, nobody edits it after parsing. resolve() (run_plan.h) makes it a
-/// RunPlan. keys.h says all else about each key.
+/// The contents of a recipe: every member is optional, and nothing changes it after parsing. resolve() (run_plan.h)
+/// turns it into a RunPlan. keys.h has everything else about each key.
 struct RunConfig {
   struct Model {
     std::optional<std::string> preset, family;
@@ -70,24 +70,24 @@ struct RunConfig {
   std::string source;  ///< file name, for messages
 };
 
-/// What was meant by a name that is no key.
+/// The key that was meant by a name that is not a key.
 struct MeantKey {
-  std::string_view key;       ///< ours; empty: none, or not known
-  std::string_view how = {};  ///< a sentence on how its value is given, or on why there is no key
+  std::string_view key;       ///< our key; empty: none, or unknown
+  std::string_view how = {};  ///< a sentence on how its value is given, or why there is no such key
   bool is_none() const { return key.empty() && how.empty(); }
 };
-/// As other programs call it (other_names.h); else the only key that begins with it (graphs.opt), or that it goes on
-/// from (graphs.check_steps); the same name in another section; the nearest by spelling.
+/// The key that has this name in another program (other_names.h); else the only key that begins with it (graphs.opt),
+/// or with which it begins (graphs.check_steps); else the same name in another section; else the nearest by spelling.
 MeantKey meant_key(std::string_view name);
 
 /// Reads a recipe (TOML), then applies "section.key=value" settings in order. Throws ConfigError with every unknown key
-/// (and the nearest one there is), every value of the wrong type and every key that is there twice.
+/// (and the nearest known one), every value of the wrong type and every key that occurs twice.
 RunConfig parse_recipe(std::string_view toml, std::string source, std::span<const std::string> settings = {});
 
-/// The recipe that says just this: sections and keys in the order of the table of keys, unset ones left out. Parsing it
-/// gives the same RunConfig.
+/// A recipe with exactly these values: sections and keys in the order of the table of keys, without unset ones. Parsing
+/// it gives the same RunConfig.
 std::string to_toml(RunConfig config);
-/// The same, key by key: full name and value as a recipe writes it.
+/// The same, key by key: full name and value as in a recipe.
 std::vector<std::pair<std::string_view, std::string>> toml_values(RunConfig config);
 
 }  // namespace megalith::config
