@@ -7,10 +7,10 @@
 
 namespace megalith::comm {
 
-/// The groups that one rank of a run communicates in, those of both grids. A layer takes only the group it uses. A
-/// group of one rank communicates nothing and costs nothing; a group with the members of another is that group, so that
-/// a dense model makes no more groups than the dense grid has. All are between the memories that the ranks compute in;
-/// on GPUs only pp carries messages, between neighbouring stages.
+/// The groups in which one rank of a run communicates, of both grids. A layer takes only the group that it uses. A
+/// group of one rank communicates nothing and costs nothing. A group with the members of another one is that same
+/// group, so a dense model makes no more groups than the dense grid has. All groups are between the memories in which
+/// the ranks compute. On GPUs only pp carries messages, between neighbouring stages.
 struct Mesh {
   grid::ResolvedSizes sizes;
   Group world;
@@ -33,18 +33,18 @@ struct Mesh {
 
   /// This rank's coordinates on a grid.
   grid::PerAxis place(grid::GridKind grid) const;
-  /// The group over which the gradients of such parameters are summed: dp_cp or edp.
+  /// The group that sums the gradients of parameters with this placement: dp_cp or edp.
   const Group& reduction_group(const grid::Placement& placement) const;
-  /// The group of all ranks of one model copy that hold such a parameter's values: tp, embd, etp; null where no other
-  /// rank does.
+  /// The ranks of one model copy that hold the same values of parameters with this placement: tp, embd or etp; null if
+  /// no other rank holds them.
   const Group* replica_group(const grid::Placement& placement) const;
 };
 
-/// Makes the groups in the order of the catalogue, the same on every rank; `transfers`: what carries what is large.
-/// Throws ConfigError when the sizes ask for more or fewer ranks than the world has.
+/// Makes the groups in the order of the catalogue, the same on every rank. `transfers`: the transport of large calls.
+/// Throws ConfigError if the sizes need more or fewer ranks than the world has.
 Mesh make_mesh(World& world, const grid::ResolvedSizes& sizes, Transport transfers = Transport::copy_engines);
 
-/// "rank 5 (tp 1, pp 0, dp 1)": how messages name a rank.
+/// "rank 5 (tp 1, pp 0, dp 1)": the name of a rank in messages.
 std::string describe(const Mesh& mesh);
 
 }  // namespace megalith::comm

@@ -29,60 +29,61 @@ class Axes {
   unsigned bits_ = 0;
 };
 
-/// Which of the two grids over one world.
+/// One of the two grids over one world.
 enum class GridKind : std::uint8_t { dense, expert };
 
-/// The axes along which ranks hold the same parameters and see other data, on either grid: on the dense one dp and cp,
-/// on the experts' one dp, which is edp there (its cp is of one rank).
+/// The axes along which ranks hold the same parameters and see other data, on either grid: dp and cp on the dense grid;
+/// dp on the expert grid, where it is edp (its cp has one rank).
 inline constexpr Axes kDataAxes{Axis::dp, Axis::cp};
 
-/// Where the copies of a parameter are, and how much of its gradient each has seen. From it follow the group that sums
-/// its gradient, the rank that counts it in the gradient norm and writes it to a checkpoint, and the optimizer's
+/// Which ranks hold copies of a parameter, and which part of its gradient each has seen. From it follow the group that
+/// sums its gradient, the rank that counts it in the gradient norm and writes it to a checkpoint, and the optimizer's
 /// shards: see the functions below.
 struct Placement {
   GridKind grid = GridKind::dense;
-  /// Ranks that differ in these coordinates only hold the same values. Along pp the first and the last stage do (the
-  /// tied word embedding), those between them hold none.
+  /// Ranks that differ only in these coordinates hold the same values. Along pp only the first and the last stage hold
+  /// them (the tied word embedding); stages between them hold none.
   Axes replicated = kDataAxes;
-  /// Along these a rank's passes leave the sum over its own rows only: gradients are added up. A subset of
-  /// `replicated`, with all data axes. Tensor-parallel ranks of a layer norm under sequence parallelism; the ends of
-  /// the pipeline.
+  /// Along these axes the passes of a rank give the sum over its own rows only, so gradients must be summed. A subset
+  /// of `replicated` that contains all data axes. Examples: the tensor-parallel ranks of a layer norm with sequence
+  /// parallelism; the ends of the pipeline.
   Axes partial = kDataAxes;
 
   constexpr bool operator==(const Placement&) const = default;
 };
 
-/// One rank of one model copy holds it: a shard of a matrix.
+/// One rank of a model copy holds it: a shard of a matrix.
 inline constexpr Placement kSharded{};
 /// The tied word embedding of a model whose first stage is not its last.
 inline constexpr Placement kTiedEnds{.replicated = kDataAxes | Axes{Axis::pp}, .partial = kDataAxes | Axes{Axis::pp}};
-/// The same on all tensor-parallel ranks, which meet the same rows.
+/// The same on all tensor-parallel ranks, which process the same rows.
 inline constexpr Placement kReplicated{.replicated = kDataAxes | Axes{Axis::tp}};
-/// The same, where each of those ranks meets rows of its own (sequence parallelism).
+/// The same on all tensor-parallel ranks, each of which processes rows of its own (sequence parallelism).
 inline constexpr Placement kReplicatedPartial{.replicated = kDataAxes | Axes{Axis::tp},
                                               .partial = kDataAxes | Axes{Axis::tp}};
 
-/// Throws InternalError unless `partial` has the data axes and is a subset of `replicated`, and a replica_group()
+/// Throws InternalError unless `partial` contains the data axes and is a subset of `replicated`, and a replica_group()
 /// exists.
 void check(const Placement& placement);
 
-/// Over which ranks gradients are reduce-scattered and optimizers are sharded: dp-cp or edp.
+/// The ranks over which gradients are reduce-scattered and optimizers are sharded: dp-cp or edp.
 GroupKind reduction_group(const Placement& placement);
-/// The ranks of one model copy that hold the same values: tp, embd or etp; nothing where one rank does. Throws
-/// InternalError where the catalogue has no such group.
+/// The ranks of one model copy that hold the same values: tp, embd or etp; nothing if only one rank holds them. Throws
+/// InternalError if the catalogue has no such group.
 std::optional<GroupKind> replica_group(const Placement& placement);
-/// Whether the model copy's ranks hold parts of the gradient that must be summed, besides those along data axes.
+/// Whether ranks of the model copy hold parts of the gradient that must be summed, in addition to those along data
+/// axes.
 inline bool is_partial_in_copy(const Placement& placement) { return !placement.partial.without(kDataAxes).empty(); }
 /// The same among tensor-parallel ranks.
 inline bool is_partial_along_tp(const Placement& placement) { return placement.partial.has(Axis::tp); }
 
-/// Exactly one rank of a model copy owns a parameter: that of coordinate 0 along the replicated axes. It counts it in
-/// the gradient norm and writes it to checkpoints. `place`: the rank's coordinates on placement.grid.
+/// Exactly one rank of a model copy owns a parameter: the one with coordinate 0 along the replicated axes. It counts
+/// the parameter in the gradient norm and writes it to checkpoints. `place`: the rank's coordinates on placement.grid.
 bool owns_in_copy(const Placement& placement, const PerAxis& place);
-/// Whether a rank is of the first of all model copies: of its ranks' parameters the norm is made, and what is not
-/// sharded over copies is written by them.
+/// Whether a rank belongs to the first model copy. The norm is computed over the parameters of its ranks, and its ranks
+/// write everything that is not sharded over copies.
 bool is_in_first_copy(const PerAxis& place);
-/// Which shard of a sharded optimizer is the rank's, and of how many: its index in reduction_group().
+/// The shard of a sharded optimizer that the rank has, and the number of shards: its index in reduction_group().
 struct Shard {
   int index = 0, count = 1;
   bool operator==(const Shard&) const = default;

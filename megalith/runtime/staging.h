@@ -5,12 +5,12 @@
 
 namespace megalith {
 
-/// The way of host data into device memory, without waiting for the device: a ring of blocks of host memory that it
-/// reads by itself. On the CPU there is nothing between: data is written where it is used.
+/// Copies host data into device memory without waiting for the device, through a ring of blocks of page-locked host
+/// memory. On the CPU there is no copy: data is written in place.
 class Staging {
  public:
   Staging() = default;
-  /// `depth` blocks: so many uploads may be on their way before the host waits.
+  /// `depth` blocks: so many uploads may be in flight before the host waits.
   Staging(Device device, Index block_bytes, int depth);
   /// Calls write(std::byte* host), which fills `bytes` bytes, and uploads them to `to` in the order of the ops.
   template <class Write>

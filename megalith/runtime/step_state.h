@@ -6,8 +6,8 @@
 
 namespace megalith {
 
-/// What changes from step to step or from microbatch to microbatch. It lives in device memory, one per slot, and ops
-/// read it there: no op takes these by value, so a captured graph stays valid for every step.
+/// The values that change from step to step or from microbatch to microbatch. They lie in device memory, one StepState
+/// per slot, and ops read them there. No op takes them by value, so a captured graph stays valid for every step.
 struct StepState {
   std::uint64_t step = 0;          ///< the step being trained, counted from 0
   std::uint64_t first_sample = 0;  ///< global number, within the step's batch, of this microbatch's first sample

@@ -4,7 +4,7 @@
 
 namespace megalith {
 
-/// Launches graphs, counts them and adds up the host's time for it; on the CPU that of the ops.
+/// Launches graphs, counts the launches and adds up their host time; on the CPU that of the ops.
 class TimedLaunches {
  public:
   void launch(Exec& ex, const Graph& graph) {
