@@ -8,8 +8,9 @@ namespace {
 constexpr DeviceRow row_of(DType dtype, double unit) {
   return {Device::cpu, dtype, unit + 1e-5, 2 * unit + 1e-5, 1e-5};
 }
-INSTANTIATE_TEST_SUITE_P(Cpu, DeviceOps, ::testing::Values(row_of(DType::bf16, 0x1p-8), row_of(DType::f16, 0x1p-11)),
-                         name_of_row);
+const auto kRows = ::testing::Values(row_of(DType::bf16, 0x1p-8), row_of(DType::f16, 0x1p-11));
+INSTANTIATE_TEST_SUITE_P(Cpu, DeviceOps, kRows, name_of_row);
+INSTANTIATE_TEST_SUITE_P(Cpu, DeviceAttention, kRows, name_of_row);
 
 }  // namespace
 }  // namespace megalith::ops

@@ -14,7 +14,6 @@
 #include "megalith/ops/matmul.h"
 #include "megalith/ops/norm.h"
 #include "megalith/ops/step_end.h"
-#include "megalith/tensor/gpu_pretence.h"
 
 namespace megalith::ops {
 namespace {
@@ -253,15 +252,6 @@ TEST_P(DeviceOps, Attention) {
     }
   }
 }
-
-/// What is pretended is no more when this goes.
-class Pretending {
- public:
-  explicit Pretending(const device::Pretence& pretence) { device::pretend(pretence); }
-  ~Pretending() { device::pretend({}); }
-  Pretending(const Pretending&) = delete;
-  Pretending& operator=(const Pretending&) = delete;
-};
 
 TEST_P(DeviceOps, AttentionThatTheLibraryRefuses) {
   if (GetParam().dtype == DType::f32) GTEST_SKIP() << "the library is not asked for f32";

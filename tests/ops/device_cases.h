@@ -2,6 +2,8 @@
 #include <optional>
 #include <string>
 
+#include "megalith/tensor/gpu_pretence.h"
+
 #include "tests/support/twin.h"
 
 namespace megalith::ops {
@@ -16,7 +18,8 @@ struct DeviceRow {
 };
 
 /// Every op against the oracle, the same bodies for all devices and dtypes (device_cases.cpp,
-/// device_rounding_cases.cpp); instantiated with the rows of a device by its test executable.
+/// device_attention_cases.cpp, device_rounding_cases.cpp); instantiated with the rows of a device by its test
+/// executable.
 class DeviceOps : public ::testing::TestWithParam<DeviceRow> {
  protected:
   void SetUp() override {
@@ -31,6 +34,29 @@ class DeviceOps : public ::testing::TestWithParam<DeviceRow> {
   }
 
   std::optional<testing::Twins> twins_;
+};
+
+struct AttentionKind;  // device_attention_cases.cpp
+
+/// Attention of every kind of mask, lengths and groups.
+class DeviceAttention : public DeviceOps {
+ protected:
+  /// The padding of a tensor [B*S, columns] becomes NaN.
+  void spoil_padding(const testing::Twin& twin, const AttentionKind& kind);
+  /// The padding of a result [parts * S, columns], of which a sample has `per_sample` parts.
+  void expect_zero_padding(const testing::Twin& twin, const AttentionKind& kind, Index per_sample, const char* what);
+  bool same_bits(const testing::Twin& a, const testing::Twin& b);
+  void expect_as_oracle(const AttentionKind& kind);
+  void expect_all_as_oracle(double probability);
+};
+
+/// What is pretended is no more when this goes.
+class Pretending {
+ public:
+  explicit Pretending(const device::Pretence& pretence) { device::pretend(pretence); }
+  ~Pretending() { device::pretend({}); }
+  Pretending(const Pretending&) = delete;
+  Pretending& operator=(const Pretending&) = delete;
 };
 
 inline std::string name_of_row(const ::testing::TestParamInfo<DeviceRow>& row) {

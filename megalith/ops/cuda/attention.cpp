@@ -1,25 +1,12 @@
 #include "megalith/ops/cuda/attention.h"
 
-#include "megalith/base/error.h"
 #include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/cuda/tiled_attention.h"
 #include "megalith/tensor/cuda/device.h"
 
 namespace megalith::ops::cuda {
-namespace {
-
-void expect_plain(const AttentionShape& shape) {
-  if (shape.mask == AttentionMask::causal && kv_heads_of(shape) == shape.num_heads &&
-      shape.lengths == SampleLengths::equal)
-    return;
-  throw BackendError(
-      "[attention] on a GPU: must be causal, with as many key heads as heads and without lengths; use a CPU");
-}
-
-}  // namespace
 
 AttentionChoice choose_attention(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
-  expect_plain(shape);
   if (is_for_attention_library(shape)) {
     const CudnnAnswer& answer = ask_cudnn(pass, shape, determinism);
     if (answer.refusal.empty()) return {AttentionKernels::library, answer.scratch_bytes};

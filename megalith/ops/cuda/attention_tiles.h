@@ -32,10 +32,14 @@ constexpr int row_blocks(int seq_len) { return (seq_len + kRows - 1) / kRows; }
 
 enum class Dropping : bool { off, on };
 
+/// Plain: causal, every sample full, every head with keys of its own. General: whatever ops/attention.h allows. Plain
+/// kernels are kernels of their own, which have no instruction for the rest.
+enum class Form : bool { plain, general };
+
 /// What every kernel is told about the call, by value.
 struct AttentionCall {
   int seq_len, num_heads, head_dim;  // S, A, D
-  int heads;                         // B*A, numbered sample * A + head
+  int heads;                         // B*A, numbered sample * A + head; of the kernel of dk and dv: B*G
   int concurrent_heads;              // see longest_first()
   Index qkv_stride, out_stride;      // elements from one token to the next, in qkv and in out
   bool vectors;                      // every row of every tensor starts at a multiple of 16 bytes
@@ -46,7 +50,17 @@ struct AttentionCall {
   float kept_scale;  // 1 / (1 - p)
   Index first_sample, first_head, num_global_heads;
   const StepState* step_state;
+  // Of the general form; the plain one reads nothing of it.
+  AttentionMask mask;
+  int sharing;                  // A / G, heads of a group
+  const std::int32_t* lengths;  // [B], or null
 };
+
+inline Form form_of(const AttentionShape& shape) {
+  const bool is_plain = shape.mask == AttentionMask::causal && kv_heads_of(shape) == shape.num_heads &&
+                        shape.lengths == SampleLengths::equal;
+  return is_plain ? Form::plain : Form::general;
+}
 
 template <class Args>
 AttentionCall call_of(const Args& args, bool vectors) {
@@ -60,7 +74,7 @@ AttentionCall call_of(const Args& args, bool vectors) {
           .head_dim = static_cast<int>(head_dim),
           .heads = static_cast<int>(heads),
           .concurrent_heads = static_cast<int>(std::clamp(kCachedBytes / head_bytes, Index{1}, heads)),
-          .qkv_stride = 3 * args.out.dim(1),
+          .qkv_stride = args.qkv.dim(1),
           .out_stride = args.out.dim(1),
           .vectors = vectors,
           .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))),
@@ -71,7 +85,10 @@ AttentionCall call_of(const Args& args, bool vectors) {
           .first_sample = args.dropout.first_row / args.seq_len,
           .first_head = args.first_head,
           .num_global_heads = args.num_global_heads,
-          .step_state = drops ? static_cast<const StepState*>(args.dropout.step_state.raw()) : nullptr};
+          .step_state = drops ? static_cast<const StepState*>(args.dropout.step_state.raw()) : nullptr,
+          .mask = args.mask,
+          .sharing = static_cast<int>(args.num_heads / kv_heads_of(args)),
+          .lengths = args.lengths ? static_cast<const std::int32_t*>(args.lengths.raw()) : nullptr};
 }
 
 /// Whether tensors of rows of head_dim elements can be read and written by 16 bytes.
@@ -152,27 +169,45 @@ struct HeadRows {
   bool vectors;
 };
 
-enum class Part { q, k, v };
-
-/// qkv or dqkv [B*S, A*3*D]
-template <class T>
-__device__ HeadRows<T> qkv_rows(const AttentionCall& call, T* qkv, int head, Part part) {
-  const Index sample = head / call.num_heads, in_sample = head % call.num_heads;
-  const Index row = sample * call.seq_len * call.num_heads + in_sample;
-  return {.data = qkv + (row * 3 + static_cast<Index>(part)) * call.head_dim,
-          .stride = call.qkv_stride,
-          .rows = call.seq_len,
-          .columns = call.head_dim,
-          .vectors = call.vectors};
+/// Tokens of a head's sample that are no padding.
+template <Form kForm>
+__device__ int length_of(const AttentionCall& call, int head) {
+  if constexpr (kForm == Form::plain) return call.seq_len;
+  return call.lengths == nullptr ? call.seq_len : min(max(call.lengths[head / call.num_heads], 0), call.seq_len);
 }
 
-/// out or dout [B*S, A*D]
+/// Heads of a group.
+template <Form kForm>
+__device__ int sharing_of(const AttentionCall& call) {
+  if constexpr (kForm == Form::plain) return 1;
+  return call.sharing;
+}
+
+enum class Part { q, k, v };
+
+/// qkv or dqkv [B*S, (A + 2G)*D]: rows below `rows` of q of a head, or of the k or v that it reads.
+template <Form kForm, class T>
+__device__ HeadRows<T> qkv_rows(const AttentionCall& call, T* qkv, int head, Part part, int rows) {
+  const Index sample = head / call.num_heads, in_sample = head % call.num_heads;
+  if constexpr (kForm == Form::plain) {
+    const Index row = sample * call.seq_len * call.num_heads + in_sample;
+    qkv += (row * 3 + static_cast<Index>(part)) * call.head_dim;
+  } else {
+    const Index group = in_sample / call.sharing, in_group = in_sample % call.sharing;
+    const Index column =
+        group * (call.sharing + 2) + (part == Part::q ? in_group : call.sharing - 1 + static_cast<Index>(part));
+    qkv += sample * call.seq_len * call.qkv_stride + column * call.head_dim;
+  }
+  return {.data = qkv, .stride = call.qkv_stride, .rows = rows, .columns = call.head_dim, .vectors = call.vectors};
+}
+
+/// out or dout [B*S, A*D]: the rows of a head below `rows`.
 template <class T>
-__device__ HeadRows<T> out_rows(const AttentionCall& call, T* out, int head) {
+__device__ HeadRows<T> out_rows(const AttentionCall& call, T* out, int head, int rows) {
   const Index sample = head / call.num_heads, in_sample = head % call.num_heads;
   return {.data = out + (sample * call.seq_len * call.num_heads + in_sample) * call.head_dim,
           .stride = call.out_stride,
-          .rows = call.seq_len,
+          .rows = rows,
           .columns = call.head_dim,
           .vectors = call.vectors};
 }
@@ -234,13 +269,13 @@ __device__ void load_stage(T* stage, const HeadRows<const T>& a, const HeadRows<
   load_tile<kTileRows, kDim, kOrder>(stage + kTileRows * row_stride<T>(kDim), b, first);
 }
 
-/// As load_tile() for kCount numbers of a head [S].
+/// As load_tile() for kCount of the first `rows` numbers of a head [S].
 template <int kCount>
-__device__ void load_statistics(float* tile, const float* from, int first, int seq_len) {
+__device__ void load_statistics(float* tile, const float* from, int first, int rows) {
   static_assert(kCount <= kThreads);
   const int i = static_cast<int>(threadIdx.x);
   if (i >= kCount) return;
-  const bool inside = first + i < seq_len;
+  const bool inside = first + i < rows;
   __pipeline_memcpy_async(tile + i, inside ? from + first + i : from, 4, inside ? 0 : 4);
 }
 
@@ -267,6 +302,22 @@ __device__ void store_rows(const HeadRows<T>& to, const int (&row)[2], int first
       }
     }
   }
+}
+
+/// Sums of rows that are padding become 0.
+template <int kColumns>
+__device__ void clear_padding(const int (&row)[2], int length, Fragment<kColumns>& sums) {
+  for_each_element(sums, [&](int /*t*/, int i, float& sum) {
+    if (row[i / 2] >= length) sum = 0;
+  });
+}
+
+/// Writes 0 to the kRows rows of a head from `first` on, all of them padding.
+template <class T>
+__device__ void store_padding(const HeadRows<T>& to, int first) {
+  const int rows = min(kRows, to.rows - first);
+  for (int i = static_cast<int>(threadIdx.x); i < rows * to.columns; i += kThreads)
+    to.data[(first + i / to.columns) * to.stride + i % to.columns] = static_cast<T>(0.0f);
 }
 
 /// Bit i: whether word i of a block of random words is at least the threshold. Not inlined, and so not interleaved with
@@ -337,6 +388,35 @@ __device__ void mask_future(Fragment<kKeys>& scores, const QueryLane& lane, int 
     if (key > lane.row[i / 2]) score = -INFINITY;
   });
 }
+
+/// Which keys the queries of a warp see.
+template <Form kForm>
+struct SeenKeys {
+  int end;         // of all that a block of queries sees
+  int end_of_all;  // of those that every query of the warp sees
+  int length;
+  bool is_causal;
+
+  __device__ SeenKeys(const AttentionCall& call, int length_, int first_query, int warp_query) : length(length_) {
+    is_causal = kForm == Form::plain || call.mask == AttentionMask::causal;
+    end = is_causal ? min(first_query + kRows, length) : length;
+    end_of_all = kForm == Form::plain ? warp_query + 1 : is_causal ? min(warp_query + 1, length) : length;
+  }
+  /// Whether no query of the warp sees a key from first_key on.
+  __device__ bool none_from(int first_key, int warp_query) const {
+    return is_causal && first_key >= warp_query + kWarpRows;
+  }
+  /// Scores of keys that their query does not see become -inf: no weight.
+  template <int kKeys>
+  __device__ void mask(Fragment<kKeys>& scores, const QueryLane& lane, int first_key) const {
+    if (first_key + kKeys <= end_of_all) return;
+    if constexpr (kForm == Form::plain) return mask_future(scores, lane, first_key);
+    for_each_element(scores, [&](int t, int i, float& score) {
+      const int key = first_key + t / 2 * 16 + lane.four_keys + t % 2 * 2 + i % 2;
+      if (key >= length || (is_causal && key > lane.row[i / 2])) score = -INFINITY;
+    });
+  }
+};
 
 /// Which elements of such a fragment dropout keeps: bit kept_bit(t, i) for tile[t][i]. Drawn in a loop that is not
 /// unrolled, before the scores take their registers.

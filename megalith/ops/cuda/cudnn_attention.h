@@ -20,9 +20,10 @@ struct CudnnAnswer {
 /// answer stays where it is.
 const CudnnAnswer& ask_cudnn(AttentionPass pass, const AttentionShape& shape, Determinism determinism);
 
-/// Causal attention by cuDNN's fused kernels on the packed qkv, without dropout; bf16 or f16. The backward pass is the
-/// deterministic one where the Exec requires it. Graphs are built at the first use of a shape and kept. For what
-/// ask_cudnn() does not refuse, with the scratch that it asks for; throws BackendError elsewhere.
+/// Attention by cuDNN's fused kernels on the packed qkv, without dropout; bf16 or f16. With lengths they overwrite the
+/// padding of qkv and dout by zeros first. The backward pass is the deterministic one where the Exec requires it.
+/// Graphs are built at the first use of a shape and kept. For what ask_cudnn() does not refuse, with the scratch that
+/// it asks for; throws BackendError elsewhere.
 void cudnn_attention_forward(Exec& ex, Stream stream, const AttentionForward& args, const Tensor& scratch);
 void cudnn_attention_backward(Exec& ex, Stream stream, const AttentionBackward& args, const Tensor& scratch);
 

@@ -1,3 +1,4 @@
+#include "megalith/ops/cuda/attention.h"
 #include "megalith/ops/cuda/attention_tiles.h"
 #include "megalith/ops/cuda/tiled_attention.h"
 
@@ -37,7 +38,7 @@ struct BackwardTensors {
 
 constexpr int kDeltaLanes = 8;  // of one row of the delta kernel
 
-/// delta [B, A, S] = rowsum(dout * out), 8 lanes a row. Reads out and dout once, writes 4 bytes a row.
+/// delta [B, A, S] = rowsum(dout * out), 0 for padding, 8 lanes a row. Reads out and dout once, writes 4 bytes a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     delta_kernel(AttentionCall call, const T* out, const T* dout, float* delta) {
@@ -48,9 +49,12 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x) % kDeltaLanes;
   const Index row = (static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x) / kDeltaLanes;  // (b * S + i) * A + a
   const bool inside = row < static_cast<Index>(call.heads) * call.seq_len;
+  const Index token = row / call.num_heads, sample = token / call.seq_len;
+  const bool attends =
+      inside && (call.lengths == nullptr || static_cast<int>(token % call.seq_len) < call.lengths[sample]);
   const T *x = out + row * call.head_dim, *dx = dout + row * call.head_dim;
   float sum = 0;
-  if (inside && call.vectors) {
+  if (attends && call.vectors) {
     for (int column = lane * kVector; column < call.head_dim; column += kDeltaLanes * kVector) {
       const Vector a = *reinterpret_cast<const Vector*>(x + column), b = *reinterpret_cast<const Vector*>(dx + column);
 #pragma unroll
@@ -58,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
         sum = fmaf(static_cast<float>(a.elements[i]), static_cast<float>(b.elements[i]), sum);
       }
     }
-  } else if (inside) {
+  } else if (attends) {
     for (int column = lane; column < call.head_dim; column += kDeltaLanes) {
       sum = fmaf(static_cast<float>(x[column]), static_cast<float>(dx[column]), sum);
     }
@@ -66,7 +70,6 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int step = 1; step < kDeltaLanes; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
   if (!inside || lane != 0) return;
-  const Index token = row / call.num_heads, sample = token / call.seq_len;
   delta[(sample * call.num_heads + row % call.num_heads) * call.seq_len + token % call.seq_len] = sum;
 }
 
@@ -135,11 +138,18 @@ __device__ KeptPairs draw_kept_pairs(const KeptBits& kept, const KeyLane& lane, 
   return {.bits = {(odd ? other : mine) >> odd, (odd ? mine : other) >> odd}};
 }
 
-/// A block computes dk and dv of 64 keys of one head (for D > 128, half of their columns), a warp 16 of them, over the
-/// tiles of queries from the diagonal on; transposed, so that P^T and dS^T come out as the left sides of the products
-/// that follow. Reads k, v once and q, dout, log_sum_exp, delta of (S + kRows) / 2 queries per block on average, almost
-/// all from the L2 cache; writes dk, dv once. Random words: one Philox block for 4 scores.
-template <class T, int kDim, Dropping kDropping>
+/// The first query that a block of keys meets.
+template <Form kForm>
+__device__ int first_query_of(const AttentionCall& call, int first_key) {
+  return kForm == Form::plain || call.mask == AttentionMask::causal ? first_key : 0;
+}
+
+/// A block computes dk and dv of 64 keys of one group (for D > 128, half of their columns), a warp 16 of them, over the
+/// heads of the group and the tiles of queries from the diagonal on, or all; transposed, so that P^T and dS^T come out
+/// as the left sides of the products that follow. Under the causal mask it reads k, v once and q, dout, log_sum_exp,
+/// delta of (S + kRows) / 2 queries per head and block on average, almost all from the L2 cache; writes dk, dv once.
+/// Random words: one Philox block for 4 scores. Longer than a function should be: its sums stay in registers.
+template <class T, int kDim, Dropping kDropping, Form kForm>
 __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks))
     key_value_kernel(AttentionCall call, BackwardTensors<T> tensors) {
   using Tiles = BackwardTiles<T, kDim>;
@@ -148,63 +158,85 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
   const Work work = longest_first(call);
   const int first_key = work.turn * kRows, warp_key = first_key + warp_index() * kWarpRows;
   const int first_column = Tiles::kColumns == kDim ? 0 : static_cast<int>(blockIdx.y) * Tiles::kColumns;
+  const int sharing = sharing_of<kForm>(call), first_head = work.head * sharing;
+  const int length = length_of<kForm>(call, first_head);
+  const auto gradient_of = [&](Part part) {
+    return qkv_rows<kForm>(call, tensors.dqkv, first_head, part, call.seq_len);
+  };
+  if constexpr (kForm == Form::general) {
+    if (first_key >= length) {  // of both halves of the columns, the same zeros
+      store_padding(gradient_of(Part::k), first_key);
+      store_padding(gradient_of(Part::v), first_key);
+      return;
+    }
+  }
   const KeyLane lane = key_lane(warp_key);
-  const Kept<kDropping> kept(call, work.head);
-  const HeadRows<const T> q = qkv_rows(call, tensors.qkv, work.head, Part::q);
-  const HeadRows<const T> dout = out_rows(call, tensors.dout, work.head);
-  const Index first_statistic = static_cast<Index>(work.head) * call.seq_len;
 
   T* k_tile = shared_memory<T>();     // [kRows, kDim]
   T* v_tile = k_tile + Tiles::kKept;  // [kRows, kDim]
   T* stages = v_tile + Tiles::kKept;  // 2 x (q, dout) [kQueries, kDim]
   T* scratch = stages + 4 * kTile + warp_index() * Tiles::kScratch;
   auto* statistics = reinterpret_cast<float*>(k_tile + Tiles::kElements);  // 2 x (log_sum_exp, delta) [kQueries]
-  const auto load_queries = [&](int first_query, int stage) {
-    load_stage<kQueries, kDim, RowOrder::plain>(stages + stage * 2 * kTile, q, dout, first_query);
-    float* row = statistics + stage * 2 * kQueries;
-    load_statistics<kQueries>(row, tensors.log_sum_exp + first_statistic, first_query, call.seq_len);
-    load_statistics<kQueries>(row + kQueries, tensors.delta + first_statistic, first_query, call.seq_len);
-    __pipeline_commit();
-  };
-  load_tile<kRows, kDim, RowOrder::interleaved>(k_tile, qkv_rows(call, tensors.qkv, work.head, Part::k), first_key);
-  load_tile<kRows, kDim, RowOrder::interleaved>(v_tile, qkv_rows(call, tensors.qkv, work.head, Part::v), first_key);
-  load_queries(first_key, 0);
+  const auto keys_of = [&](Part part) { return qkv_rows<kForm>(call, tensors.qkv, first_head, part, length); };
+  load_tile<kRows, kDim, RowOrder::interleaved>(k_tile, keys_of(Part::k), first_key);
+  load_tile<kRows, kDim, RowOrder::interleaved>(v_tile, keys_of(Part::v), first_key);
 
   const T *k_rows = k_tile + warp_index() * kWarpRows * kStride, *v_rows = k_rows + Tiles::kKept;
   const Factors factors = factors_of(call);
   Fragment<Tiles::kColumns> dk{}, dv{};  // [16, D], without scale and kept_scale
-  for (int first_query = first_key, stage = 0; first_query < call.seq_len; first_query += kQueries, stage ^= 1) {
-    __pipeline_wait_prior(0);
-    __syncthreads();  // this stage has arrived, and all warps are done with the other
-    if (first_query + kQueries < call.seq_len) load_queries(first_query + kQueries, stage ^ 1);
-    if (first_query + kQueries <= warp_key) continue;
-    KeptPairs kept_pairs{};
-    if constexpr (kDropping == Dropping::on) kept_pairs = draw_kept_pairs<kQueries>(kept, lane, first_query);
-    const T *q_tile = stages + stage * 2 * kTile, *dout_tile = q_tile + kTile;
-    const float *lse = statistics + stage * 2 * kQueries + lane.two_queries, *delta = lse + kQueries;
-    Fragment<kQueries> scores{}, dprobs{};
-    Products::template add_transposed<kDim>(scores, k_rows, q_tile);
-    Products::template add_transposed<kDim>(dprobs, v_rows, dout_tile);
-    if (first_query < warp_key + kWarpRows - 1) mask_past(scores, lane, first_query);
-    // A query past the end has q, dout, log_sum_exp and delta 0, so P = 1 and dS = 0: it adds nothing.
-    for_each_element(scores, [&](int t, int i, float& score) {
-      const int column = 8 * t + i % 2;
-      const bool keep = (kept_pairs.bits[i % 2] >> (4 * t + i / 2 * 2) & 1u) != 0;
-      differentiate<kDropping>(score, dprobs.tile[t][i], factors, make_float2(lse[column], delta[column]), keep);
-    });
-    Products::template add<kStride>(dv, scores, dout_tile + first_column, scratch);
-    Products::template add<kStride>(dk, dprobs, q_tile + first_column, scratch);
+  for (int head = first_head; head < first_head + sharing; ++head) {
+    const Kept<kDropping> kept(call, head);
+    const HeadRows<const T> q = qkv_rows<kForm>(call, tensors.qkv, head, Part::q, length);
+    const HeadRows<const T> dout = out_rows(call, tensors.dout, head, length);
+    const Index first_statistic = static_cast<Index>(head) * call.seq_len;
+    const auto load_queries = [&](int first_query, int stage) {
+      load_stage<kQueries, kDim, RowOrder::plain>(stages + stage * 2 * kTile, q, dout, first_query);
+      float* row = statistics + stage * 2 * kQueries;
+      load_statistics<kQueries>(row, tensors.log_sum_exp + first_statistic, first_query, length);
+      load_statistics<kQueries>(row + kQueries, tensors.delta + first_statistic, first_query, length);
+      __pipeline_commit();
+    };
+    const int begin = first_query_of<kForm>(call, first_key);
+    if (kForm == Form::general && head > first_head) __syncthreads();  // all warps are done with the head before
+    load_queries(begin, 0);
+    for (int first_query = begin, stage = 0; first_query < length; first_query += kQueries, stage ^= 1) {
+      __pipeline_wait_prior(0);
+      __syncthreads();  // this stage has arrived, and all warps are done with the other
+      if (first_query + kQueries < length) load_queries(first_query + kQueries, stage ^ 1);
+      const bool sees_all = kForm == Form::general && call.mask == AttentionMask::full;
+      if (!sees_all && first_query + kQueries <= warp_key) continue;
+      KeptPairs kept_pairs{};
+      if constexpr (kDropping == Dropping::on) kept_pairs = draw_kept_pairs<kQueries>(kept, lane, first_query);
+      const T *q_tile = stages + stage * 2 * kTile, *dout_tile = q_tile + kTile;
+      const float *lse = statistics + stage * 2 * kQueries + lane.two_queries, *delta = lse + kQueries;
+      Fragment<kQueries> scores{}, dprobs{};
+      Products::template add_transposed<kDim>(scores, k_rows, q_tile);
+      Products::template add_transposed<kDim>(dprobs, v_rows, dout_tile);
+      if (!sees_all && first_query < warp_key + kWarpRows - 1) mask_past(scores, lane, first_query);
+      // A query past the end has q, dout, log_sum_exp and delta 0, so P = 1 and dS = 0: it adds nothing.
+      for_each_element(scores, [&](int t, int i, float& score) {
+        const int column = 8 * t + i % 2;
+        const bool keep = (kept_pairs.bits[i % 2] >> (4 * t + i / 2 * 2) & 1u) != 0;
+        differentiate<kDropping>(score, dprobs.tile[t][i], factors, make_float2(lse[column], delta[column]), keep);
+      });
+      Products::template add<kStride>(dv, scores, dout_tile + first_column, scratch);
+      Products::template add<kStride>(dk, dprobs, q_tile + first_column, scratch);
+    }
+  }
+  if constexpr (kForm == Form::general) {
+    clear_padding(lane.row, length, dk);
+    clear_padding(lane.row, length, dv);
   }
   const float kept_scale = kDropping == Dropping::on ? call.kept_scale : 1.0f;
   const float dv_factor[2] = {kept_scale, kept_scale}, dk_factor[2] = {call.scale, call.scale};
-  store_rows(qkv_rows(call, tensors.dqkv, work.head, Part::v), lane.row, first_column, dv_factor, dv);
-  store_rows(qkv_rows(call, tensors.dqkv, work.head, Part::k), lane.row, first_column, dk_factor, dk);
+  store_rows(gradient_of(Part::v), lane.row, first_column, dv_factor, dv);
+  store_rows(gradient_of(Part::k), lane.row, first_column, dk_factor, dk);
 }
 
-/// A block computes dq of 64 queries of one head, a warp 16 of them, over the tiles of keys up to the diagonal. Reads
-/// q, dout, log_sum_exp, delta once and k, v of (S + kRows) / 2 keys per block on average, almost all from the L2
-/// cache; writes dq once. Random words: one Philox block for 4 scores.
-template <class T, int kDim, Dropping kDropping>
+/// A block computes dq of 64 queries of one head, a warp 16 of them, over the tiles of keys that they see. Reads q,
+/// dout, log_sum_exp, delta once and k, v of (S + kRows) / 2 keys per block on average, almost all from the L2 cache;
+/// writes dq once. Random words: one Philox block for 4 scores.
+template <class T, int kDim, Dropping kDropping, Form kForm>
 __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlocks))
     query_kernel(AttentionCall call, BackwardTensors<T> tensors) {
   using Tiles = BackwardTiles<T, kDim>;
@@ -214,62 +246,77 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlock
   const int first_query = (row_blocks(call.seq_len) - 1 - work.turn) * kRows;
   const int warp_query = first_query + warp_index() * kWarpRows;
   const QueryLane lane = query_lane(warp_query);
+  const int length = length_of<kForm>(call, work.head);
+  const auto gradient = [&] { return qkv_rows<kForm>(call, tensors.dqkv, work.head, Part::q, call.seq_len); };
+  if constexpr (kForm == Form::general) {
+    if (first_query >= length) return store_padding(gradient(), first_query);
+  }
+  const SeenKeys<kForm> seen(call, length, first_query, warp_query);
   const Kept<kDropping> kept(call, work.head);
-  const HeadRows<const T> k = qkv_rows(call, tensors.qkv, work.head, Part::k);
-  const HeadRows<const T> v = qkv_rows(call, tensors.qkv, work.head, Part::v);
+  const auto rows_of = [&](Part part) { return qkv_rows<kForm>(call, tensors.qkv, work.head, part, length); };
+  const HeadRows<const T> k = rows_of(Part::k), v = rows_of(Part::v);
 
   T* q_tile = shared_memory<T>();        // [kRows, kDim]
   T* dout_tile = q_tile + Tiles::kKept;  // [kRows, kDim]
   T* stages = dout_tile + Tiles::kKept;  // 2 x (k, v) [kKeys, kDim]
   T* scratch = stages + 4 * kTile + warp_index() * Tiles::kScratch;
-  load_tile<kRows, kDim, RowOrder::plain>(q_tile, qkv_rows(call, tensors.qkv, work.head, Part::q), first_query);
-  load_tile<kRows, kDim, RowOrder::plain>(dout_tile, out_rows(call, tensors.dout, work.head), first_query);
+  load_tile<kRows, kDim, RowOrder::plain>(q_tile, rows_of(Part::q), first_query);
+  load_tile<kRows, kDim, RowOrder::plain>(dout_tile, out_rows(call, tensors.dout, work.head, length), first_query);
   load_stage<kKeys, kDim, RowOrder::interleaved>(stages, k, v, 0);
   __pipeline_commit();
 
   float2 lse_and_delta[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const bool inside = lane.row[half] < call.seq_len;
+    const bool inside = lane.row[half] < length;
     const Index at = static_cast<Index>(work.head) * call.seq_len + lane.row[half];
     lse_and_delta[half] = inside ? make_float2(tensors.log_sum_exp[at], tensors.delta[at]) : make_float2(0, 0);
   }
   const T *q_rows = q_tile + warp_index() * kWarpRows * kStride, *dout_rows = q_rows + Tiles::kKept;
   const Factors factors = factors_of(call);
   Fragment<kDim> dq{};  // [16, D], without scale
-  const int end = min(first_query + kRows, call.seq_len);
-  for (int first_key = 0, stage = 0; first_key < end; first_key += kKeys, stage ^= 1) {
+  for (int first_key = 0, stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
     __pipeline_wait_prior(0);
     __syncthreads();  // this stage has arrived, and all warps are done with the other
-    if (first_key + kKeys < end) {
+    if (first_key + kKeys < seen.end) {
       load_stage<kKeys, kDim, RowOrder::interleaved>(stages + (stage ^ 1) * 2 * kTile, k, v, first_key + kKeys);
       __pipeline_commit();
     }
-    if (first_key >= warp_query + kWarpRows) continue;
+    if (seen.none_from(first_key, warp_query)) continue;
     std::uint32_t kept_bits = 0;
     if constexpr (kDropping == Dropping::on) kept_bits = draw_kept<kKeys>(kept, lane, first_key);
     const T *k_tile = stages + stage * 2 * kTile, *v_tile = k_tile + kTile;
     Fragment<kKeys> scores{}, dprobs{};
     Products::template add_transposed<kDim>(scores, q_rows, k_tile);
     Products::template add_transposed<kDim>(dprobs, dout_rows, v_tile);
-    if (first_key + kKeys > warp_query + 1) mask_future(scores, lane, first_key);
+    seen.mask(scores, lane, first_key);
     for_each_element(scores, [&](int t, int i, float& score) {
       const bool keep = (kept_bits & kept_bit(t, i)) != 0;
       differentiate<kDropping>(score, dprobs.tile[t][i], factors, lse_and_delta[i / 2], keep);
     });
     Products::template add<kStride>(dq, dprobs, k_tile, scratch);
   }
+  if constexpr (kForm == Form::general) clear_padding(lane.row, length, dq);
   const float factor[2] = {call.scale, call.scale};
-  store_rows(qkv_rows(call, tensors.dqkv, work.head, Part::q), lane.row, 0, factor, dq);
+  store_rows(gradient(), lane.row, 0, factor, dq);
 }
 
-template <class T, int kDim>
-auto key_value_kernel_of(double dropout) {
-  return dropout > 0 ? key_value_kernel<T, kDim, Dropping::on> : key_value_kernel<T, kDim, Dropping::off>;
+/// The two kernels of a call.
+template <class T>
+struct Kernels {
+  void (*key_value)(AttentionCall, BackwardTensors<T>);
+  void (*query)(AttentionCall, BackwardTensors<T>);
+};
+template <class T, int kDim, Form kForm>
+Kernels<T> kernels_in(const AttentionShape& shape) {
+  if (shape.dropout > 0)
+    return {key_value_kernel<T, kDim, Dropping::on, kForm>, query_kernel<T, kDim, Dropping::on, kForm>};
+  return {key_value_kernel<T, kDim, Dropping::off, kForm>, query_kernel<T, kDim, Dropping::off, kForm>};
 }
 template <class T, int kDim>
-auto query_kernel_of(double dropout) {
-  return dropout > 0 ? query_kernel<T, kDim, Dropping::on> : query_kernel<T, kDim, Dropping::off>;
+Kernels<T> kernels_of(const AttentionShape& shape) {
+  return form_of(shape) == Form::plain ? kernels_in<T, kDim, Form::plain>(shape)
+                                       : kernels_in<T, kDim, Form::general>(shape);
 }
 
 }  // namespace
@@ -277,8 +324,9 @@ auto query_kernel_of(double dropout) {
 void prepare_tiled_attention_backward(const AttentionShape& shape) {
   dispatch_tiles(shape.dtype, shape.head_dim, [&]<class T, int kDim>() {
     constexpr int kBytes = BackwardTiles<T, kDim>::kBytes;
-    allow_tiles(key_value_kernel_of<T, kDim>(shape.dropout), kBytes);
-    allow_tiles(query_kernel_of<T, kDim>(shape.dropout), kBytes);
+    const Kernels<T> kernels = kernels_of<T, kDim>(shape);
+    allow_tiles(kernels.key_value, kBytes);
+    allow_tiles(kernels.query, kBytes);
   });
 }
 
@@ -288,10 +336,10 @@ Index tiled_attention_backward_scratch_bytes(Index batch, Index seq_len, Index n
 
 void tiled_attention_backward(Stream stream, const AttentionBackward& args, const Tensor& scratch) {
   if (args.batch == 0) return;
-  const Index head_dim = args.out.dim(1) / args.num_heads;
-  const bool vectors = in_vectors(head_dim, args.dout, args.qkv, args.out, args.dqkv);
+  const AttentionShape shape = shape_of(args);
+  const bool vectors = in_vectors(shape.head_dim, args.dout, args.qkv, args.out, args.dqkv);
   const AttentionCall call = call_of(args, vectors);
-  dispatch_tiles(args.qkv.dtype(), head_dim, [&]<class T, int kDim>() {
+  dispatch_tiles(shape.dtype, shape.head_dim, [&]<class T, int kDim>() {
     using Tiles = BackwardTiles<T, kDim>;
     auto* delta = static_cast<float*>(scratch.raw());
     const auto* dout = static_cast<const T*>(args.dout.raw());
@@ -306,9 +354,11 @@ void tiled_attention_backward(Stream stream, const AttentionBackward& args, cons
                                      .log_sum_exp = static_cast<const float*>(args.log_sum_exp.raw()),
                                      .delta = delta,
                                      .dqkv = static_cast<T*>(args.dqkv.raw())};
-    const double dropout = args.dropout.probability;
-    launch_tiles(stream, key_value_kernel_of<T, kDim>(dropout), kDim / Tiles::kColumns, Tiles::kBytes, call, tensors);
-    launch_tiles(stream, query_kernel_of<T, kDim>(dropout), 1, Tiles::kBytes, call, tensors);
+    const Kernels<T> kernels = kernels_of<T, kDim>(shape);
+    AttentionCall of_groups = call;
+    of_groups.heads /= call.sharing;
+    launch_tiles(stream, kernels.key_value, kDim / Tiles::kColumns, Tiles::kBytes, of_groups, tensors);
+    launch_tiles(stream, kernels.query, 1, Tiles::kBytes, call, tensors);
   });
 }
 

@@ -1,3 +1,4 @@
+#include "megalith/ops/cuda/attention.h"
 #include "megalith/ops/cuda/attention_tiles.h"
 #include "megalith/ops/cuda/tiled_attention.h"
 
@@ -56,12 +57,12 @@ __device__ void add_to_softmax(Fragment<kKeys>& scores, float scale_log2, Softma
   }
 }
 
-/// A block computes out and log_sum_exp of 64 queries of one head, a warp 16 of them, over the tiles of keys up to the
-/// diagonal. Reads q once and k, v of (S + kRows) / 2 keys per block on average: B A S / 64 * (S + 64) / 2 * 2 D
-/// elements, almost all from the L2 cache; writes out and log_sum_exp once. Random words: one Philox block for 4
-/// scores. B32 H12 S1024 D64 on an H200: 252 us, with dropout 600 (cuDNN 173 without): 29 and 12 % of a large product's
-/// FLOP/s.
-template <class T, int kDim, Dropping kDropping>
+/// A block computes out and log_sum_exp of 64 queries of one head, a warp 16 of them, over the tiles of keys that they
+/// see: up to the diagonal, or all. Under the causal mask it reads q once and k, v of (S + kRows) / 2 keys per block on
+/// average: B A S / 64 * (S + 64) / 2 * 2 D elements, almost all from the L2 cache; writes out and log_sum_exp once.
+/// Random words: one Philox block for 4 scores. B32 H12 S1024 D64 on an H200: 252 us, with dropout 600 (cuDNN 173
+/// without): 29 and 12 % of a large product's FLOP/s.
+template <class T, int kDim, Dropping kDropping, Form kForm>
 __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
     forward_kernel(AttentionCall call, const T* qkv, T* out, float* log_sum_exp) {
   using Tiles = ForwardTiles<T, kDim>;
@@ -71,35 +72,46 @@ __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
   const int first_query = (row_blocks(call.seq_len) - 1 - work.turn) * kRows;
   const int warp_query = first_query + warp_index() * kWarpRows;
   const QueryLane lane = query_lane(warp_query);
+  const int length = length_of<kForm>(call, work.head);
+  if constexpr (kForm == Form::general) {
+    if (first_query >= length) {
+      store_padding(out_rows(call, out, work.head, call.seq_len), first_query);
+      const int row = first_query + static_cast<int>(threadIdx.x);
+      if (threadIdx.x < kRows && row < call.seq_len)
+        log_sum_exp[static_cast<Index>(work.head) * call.seq_len + row] = 0;
+      return;
+    }
+  }
+  const SeenKeys<kForm> seen(call, length, first_query, warp_query);
   const Kept<kDropping> kept(call, work.head);
-  const HeadRows<const T> k = qkv_rows(call, qkv, work.head, Part::k), v = qkv_rows(call, qkv, work.head, Part::v);
+  const auto rows_of = [&](Part part) { return qkv_rows<kForm>(call, qkv, work.head, part, length); };
+  const HeadRows<const T> k = rows_of(Part::k), v = rows_of(Part::v);
 
   T* q_tile = shared_memory<T>();               // [kRows, kDim]
   T* stages = q_tile + kRows * Tiles::kStride;  // 2 x (k, v) [kKeys, kDim]
   T* scratch = stages + 4 * kTile + warp_index() * Tiles::kScratch;
   const T* q_rows = q_tile + warp_index() * kWarpRows * Tiles::kStride;
-  load_tile<kRows, kDim, RowOrder::plain>(q_tile, qkv_rows(call, qkv, work.head, Part::q), first_query);
+  load_tile<kRows, kDim, RowOrder::plain>(q_tile, rows_of(Part::q), first_query);
   load_stage<kKeys, kDim, RowOrder::interleaved>(stages, k, v, 0);
   __pipeline_commit();
 
   const float scale_log2 = call.scale * kLog2E;
   SoftmaxRows softmax;
   Fragment<kDim> sums{};  // [16, D]: weights times v so far
-  const int end = min(first_query + kRows, call.seq_len);
-  for (int first_key = 0, stage = 0; first_key < end; first_key += kKeys, stage ^= 1) {
+  for (int first_key = 0, stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
     __pipeline_wait_prior(0);
     __syncthreads();  // this stage has arrived, and all warps are done with the other
-    if (first_key + kKeys < end) {
+    if (first_key + kKeys < seen.end) {
       load_stage<kKeys, kDim, RowOrder::interleaved>(stages + (stage ^ 1) * 2 * kTile, k, v, first_key + kKeys);
       __pipeline_commit();
     }
-    if (first_key >= warp_query + kWarpRows) continue;
+    if (seen.none_from(first_key, warp_query)) continue;
     const T *k_tile = stages + stage * 2 * kTile, *v_tile = k_tile + kTile;
     std::uint32_t kept_bits = 0;
     if constexpr (kDropping == Dropping::on) kept_bits = draw_kept<kKeys>(kept, lane, first_key);
     Fragment<kKeys> scores{};
     Products::template add_transposed<kDim>(scores, q_rows, k_tile);
-    if (first_key + kKeys > warp_query + 1) mask_future(scores, lane, first_key);
+    seen.mask(scores, lane, first_key);
     float correction[2];
     add_to_softmax(scores, scale_log2, softmax, correction);
     for_each_element(sums, [&](int /*t*/, int i, float& sum) { sum *= correction[i / 2]; });
@@ -111,6 +123,7 @@ __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
     Products::template add<Tiles::kStride>(sums, scores, v_tile, scratch);
   }
 
+  if constexpr (kForm == Form::general) clear_padding(lane.row, length, sums);
   float factor[2];
   log_sum_exp += static_cast<Index>(work.head) * call.seq_len;
 #pragma unroll
@@ -118,30 +131,36 @@ __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
     const float sum = sum_over_row(softmax.sum[half]);
     factor[half] = (kDropping == Dropping::on ? call.kept_scale : 1.0f) / sum;
     const bool writes = lane_index() % 4 == 0 && lane.row[half] < call.seq_len;
-    if (writes) log_sum_exp[lane.row[half]] = softmax.max[half] / kLog2E + logf(sum);
+    const bool is_padding = kForm == Form::general && lane.row[half] >= length;
+    if (writes) log_sum_exp[lane.row[half]] = is_padding ? 0 : softmax.max[half] / kLog2E + logf(sum);
   }
-  store_rows(out_rows(call, out, work.head), lane.row, 0, factor, sums);
+  store_rows(out_rows(call, out, work.head, call.seq_len), lane.row, 0, factor, sums);
 }
 
+template <class T, int kDim, Form kForm>
+auto kernel_in(const AttentionShape& shape) {
+  return shape.dropout > 0 ? forward_kernel<T, kDim, Dropping::on, kForm>
+                           : forward_kernel<T, kDim, Dropping::off, kForm>;
+}
 template <class T, int kDim>
-auto kernel_of(double dropout) {
-  return dropout > 0 ? forward_kernel<T, kDim, Dropping::on> : forward_kernel<T, kDim, Dropping::off>;
+auto kernel_of(const AttentionShape& shape) {
+  return form_of(shape) == Form::plain ? kernel_in<T, kDim, Form::plain>(shape)
+                                       : kernel_in<T, kDim, Form::general>(shape);
 }
 
 }  // namespace
 
 void prepare_tiled_attention_forward(const AttentionShape& shape) {
-  dispatch_tiles(shape.dtype, shape.head_dim, [&]<class T, int kDim>() {
-    allow_tiles(kernel_of<T, kDim>(shape.dropout), ForwardTiles<T, kDim>::kBytes);
-  });
+  dispatch_tiles(shape.dtype, shape.head_dim,
+                 [&]<class T, int kDim>() { allow_tiles(kernel_of<T, kDim>(shape), ForwardTiles<T, kDim>::kBytes); });
 }
 
 void tiled_attention_forward(Stream stream, const AttentionForward& args) {
   if (args.batch == 0) return;
-  const Index head_dim = args.out.dim(1) / args.num_heads;
-  const AttentionCall call = call_of(args, in_vectors(head_dim, args.qkv, args.out));
-  dispatch_tiles(args.qkv.dtype(), head_dim, [&]<class T, int kDim>() {
-    launch_tiles(stream, kernel_of<T, kDim>(args.dropout.probability), 1, ForwardTiles<T, kDim>::kBytes, call,
+  const AttentionShape shape = shape_of(args);
+  const AttentionCall call = call_of(args, in_vectors(shape.head_dim, args.qkv, args.out));
+  dispatch_tiles(shape.dtype, shape.head_dim, [&]<class T, int kDim>() {
+    launch_tiles(stream, kernel_of<T, kDim>(shape), 1, ForwardTiles<T, kDim>::kBytes, call,
                  static_cast<const T*>(args.qkv.raw()), static_cast<T*>(args.out.raw()),
                  static_cast<float*>(args.log_sum_exp.raw()));
   });
