@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "megalith/ops/capacity.h"
 #include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/router_losses.h"
 #include "megalith/ops/rows.h"
@@ -305,6 +306,40 @@ TEST_P(DeviceOps, GroupedProducts) {
       expect_close(sum, "dw, accumulated", 5e-6);
       expect_close(dw, "dw", 5e-6);
       expect_same(narrow, "dw in the dtype of the operands");
+      t().release();
+    }
+  }
+}
+
+TEST_P(DeviceOps, Capacity) {
+  struct Sizes {
+    Index tokens, top_k, experts, run, capacity;
+  };
+  for (const auto [tokens, top_k, experts, run, capacity] :
+       {Sizes{0, 2, 3, 4, 1}, Sizes{8, 1, 2, 8, 3}, Sizes{3000, 3, 5, 1000, 250}, Sizes{2048, 8, 64, 256, 20},
+        Sizes{8192, 2, 2, 8192, 4000}, Sizes{64, 2, 4, 32, 0}}) {
+    for (const DropBy by : {DropBy::position, DropBy::probability}) {
+      SCOPED_TRACE(::testing::Message() << tokens << " x " << top_k << " of " << experts << ", runs of " << run);
+      std::vector<std::int32_t> chosen;
+      for (Index i = 0; i < tokens * top_k; ++i) {
+        const Index t = i / top_k;
+        chosen.push_back(t % 7 == 5 ? -1 : static_cast<std::int32_t>((t * t / 3 + i % top_k) % experts));
+      }
+      const Twin of = t().bytes_of(chosen.data(), {tokens, top_k}, DType::i32),
+                 kept = numbers<std::int32_t>(t(), {tokens, top_k}), weights = t().in_f32({tokens, top_k}, 1);
+      std::vector<double> coarse = t().read(weights.tested);  // with ties
+      for (double& value : coarse) value = std::round(64 * value) / 64;
+      put_f32(t(), weights, coarse);
+      t().run([&](Exec& ex) {
+        drop_pairs(ex, {.experts = of.on(ex),
+                        .weights = by == DropBy::probability ? weights.on(ex) : Tensor(),
+                        .kept = kept.on(ex),
+                        .num_experts = experts,
+                        .capacity = capacity,
+                        .run = run,
+                        .by = by});
+      });
+      expect_equal_numbers<std::int32_t>(t(), kept, "kept");
       t().release();
     }
   }

@@ -1,0 +1,44 @@
+#include "megalith/ops/cpu/capacity.h"
+
+#include <algorithm>
+
+#include "megalith/ops/cpu/parallel.h"
+
+namespace megalith::ops::cpu {
+
+/// A pair's rank among its expert's is the number of those before it, by probability of those that weigh more, or as
+/// much and come before it. Counted by going through the run for every pair: runs are short, and experts that have no
+/// more than their capacity are left at once.
+template <class T>
+void drop_pairs(const DropPairs& args) {
+  const Index pairs = args.experts.numel(), of_run = args.run * args.experts.dim(1), runs = pairs / of_run;
+  const T* all_weights = args.by == DropBy::probability ? args.weights.data<T>() : nullptr;
+  const auto* all_experts = args.experts.data<std::int32_t>();
+  auto* all_kept = args.kept.data<std::int32_t>();
+  std::copy_n(all_experts, pairs, all_kept);
+  parallel_for(runs * args.num_experts, pairs * args.num_experts, [&](Index i) {
+    const Index first = i / args.num_experts * of_run;
+    const auto e = static_cast<std::int32_t>(i % args.num_experts);
+    const std::int32_t* experts = all_experts + first;
+    const T* weights = all_weights == nullptr ? nullptr : all_weights + first;
+    if (std::count(experts, experts + of_run, e) <= args.capacity) return;
+    Index before = 0;
+    for (Index pair = 0; pair < of_run; ++pair) {
+      if (experts[pair] != e) continue;
+      Index rank = before++;
+      if (weights != nullptr) {
+        rank = 0;
+        for (Index other = 0; other < of_run; ++other) {
+          if (experts[other] != e) continue;
+          if (weights[other] > weights[pair] || (weights[other] == weights[pair] && other < pair)) ++rank;
+        }
+      }
+      if (rank >= args.capacity) all_kept[first + pair] = -1;
+    }
+  });
+}
+
+template void drop_pairs<float>(const DropPairs& args);
+template void drop_pairs<double>(const DropPairs& args);
+
+}  // namespace megalith::ops::cpu

@@ -1,0 +1,99 @@
+#include "megalith/ops/capacity.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tests/ops/op_test.h"
+
+namespace megalith::ops {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+struct Case {
+  Index tokens, top_k, experts, run, capacity;
+};
+const Case kCases[] = {{0, 2, 3, 4, 1},  {8, 1, 2, 8, 3},     {8, 1, 2, 4, 2},     {30, 2, 5, 10, 3},
+                       {30, 3, 4, 6, 0}, {24, 2, 4, 12, 100}, {300, 2, 3, 100, 40}};
+
+Ids some_experts(const Case& c) {
+  Ids ids;
+  for (Index t = 0; t < c.tokens; ++t) {
+    for (Index k = 0; k < c.top_k; ++k) ids.push_back(static_cast<std::int32_t>((t * t / 3 + k) % c.experts));
+    if (t % 7 == 5) ids.back() = -1;
+  }
+  return ids;
+}
+
+/// By sorting the pairs of each expert and run.
+Ids kept_of(const Case& c, const Ids& experts, const Values& weights, DropBy by) {
+  Ids kept = experts;
+  const auto of_run = static_cast<std::size_t>(c.run * c.top_k);
+  for (std::size_t first = 0; first < experts.size(); first += of_run) {
+    for (std::int32_t e = 0; e < c.experts; ++e) {
+      std::vector<std::size_t> pairs;
+      for (std::size_t pair = first; pair < first + of_run; ++pair) {
+        if (experts[pair] == e) pairs.push_back(pair);
+      }
+      if (by == DropBy::probability)
+        std::stable_sort(pairs.begin(), pairs.end(), [&](auto a, auto b) { return weights[a] > weights[b]; });
+      for (std::size_t i = static_cast<std::size_t>(c.capacity); i < pairs.size(); ++i) kept[pairs[i]] = -1;
+    }
+  }
+  return kept;
+}
+
+class CapacityTest : public OpTest {
+ protected:
+  Ids run(const Case& c, const Ids& ids, const Values& weights, DropBy by) {
+    const Tensor experts = put_ids(ids).reshaped({c.tokens, c.top_k}),
+                 kept = ex_.tensor({c.tokens, c.top_k}, DType::i32);
+    drop_pairs(ex_, {.experts = experts,
+                     .weights = by == DropBy::probability ? put({c.tokens, c.top_k}, weights) : Tensor(),
+                     .kept = kept,
+                     .num_experts = c.experts,
+                     .capacity = c.capacity,
+                     .run = c.run,
+                     .by = by});
+    const auto span = kept.span<std::int32_t>();
+    return {span.begin(), span.end()};
+  }
+};
+MEGALITH_OPS_PRECISIONS(CapacityTest);
+
+TEST_P(CapacityTest, KeepsTheFirstOrTheHeaviest) {
+  for (const Case& c : kCases) {
+    const Ids ids = some_experts(c);
+    Values weights = random_values(c.tokens * c.top_k, 1);
+    for (std::size_t i = 0; i < weights.size(); i += 3) weights[i] = 0.25;  // ties
+    for (const DropBy by : {DropBy::position, DropBy::probability}) {
+      const Ids kept = run(c, ids, weights, by);
+      EXPECT_EQ(kept, kept_of(c, ids, weights, by));
+      if (c.capacity == 100) {
+        EXPECT_EQ(kept, ids);
+      }
+    }
+  }
+}
+
+TEST_P(CapacityTest, NamesWhatDoesNotFit) {
+  const auto error = [&](const Case& c) {
+    return error_text([&] { run(c, Ids(static_cast<std::size_t>(c.tokens * c.top_k)), {}, DropBy::position); });
+  };
+  EXPECT_EQ(error({6, 2, 4, 4, 1}), "[drop_pairs] run = 4: must divide the 6 tokens");
+  EXPECT_EQ(error({6, 2, 4, 0, 1}), "[drop_pairs] run = 0: must divide the 6 tokens");
+  EXPECT_EQ(error({6, 0, 4, 3, 1}), "[drop_pairs.experts] top_k = 0: must be at least 1");
+  EXPECT_EQ(error({6, 2, 0, 3, 1}), "[drop_pairs] num_experts, capacity = 0, 1: must be at least 1 and at least 0");
+  EXPECT_EQ(error({6, 2, 4, 3, -1}), "[drop_pairs] num_experts, capacity = 4, -1: must be at least 1 and at least 0");
+  const Tensor experts = put_ids({0, 1}).reshaped({2, 1}), kept = ex_.tensor({2, 1}, DType::i32);
+  EXPECT_EQ(
+      error_text([&] {
+        drop_pairs(
+            ex_,
+            {.experts = experts, .weights = empty({2, 2}), .kept = kept, .num_experts = 2, .capacity = 1, .run = 2});
+      }),
+      "[drop_pairs.weights] shape = [2, 2]: must be [2, 1]");
+}
+
+}  // namespace
+}  // namespace megalith::ops
