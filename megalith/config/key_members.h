@@ -37,6 +37,19 @@ inline constexpr auto kNamesOf<nn::RecomputeMode> = nn::kRecomputeModeNames;
 template <>
 inline constexpr auto kNamesOf<nn::RecomputeMethod> = nn::kRecomputeMethodNames;
 
+template <>
+inline constexpr auto kNamesOf<nn::NormKind> = nn::kNormKindNames;
+template <>
+inline constexpr auto kNamesOf<nn::PositionKind> = nn::kPositionKindNames;
+template <>
+inline constexpr auto kNamesOf<nn::QkNorm> = nn::kQkNormNames;
+template <>
+inline constexpr auto kNamesOf<nn::Activation> = nn::kActivationNames;
+template <>
+inline constexpr auto kNamesOf<nn::Biases> = nn::kBiasesNames;
+template <>
+inline constexpr std::array<std::string_view, 3> kNamesOf<ops::RopeScaling> = {"none", "linear", "llama3"};
+
 /// A value as the plan holds it.
 template <class To, class From>
 void convert_to_plan(To& to, const From& from) {
@@ -44,6 +57,8 @@ void convert_to_plan(To& to, const From& from) {
     to = from;
   } else if constexpr (std::is_same_v<To, Sharding>) {
     to = from ? Sharding::optimizer : Sharding::none;
+  } else if constexpr (std::is_same_v<To, model::Tying>) {
+    to = from ? model::Tying::tied : model::Tying::untied;
   } else if constexpr (std::is_enum_v<To>) {
     static_assert(!kNamesOf<To>.empty(), "the enumeration has no names");
     to = static_cast<To>(std::ranges::find(kNamesOf<To>, from) - kNamesOf<To>.begin());  // bounds were checked
@@ -61,6 +76,8 @@ void convert_to_recipe(std::optional<To>& to, const From& from) {
     to = from.modules();
   } else if constexpr (std::is_same_v<From, Sharding>) {
     to = from == Sharding::optimizer;
+  } else if constexpr (std::is_same_v<From, model::Tying>) {
+    to = from == model::Tying::tied;
   } else if constexpr (std::is_enum_v<From>) {
     to = std::string(kNamesOf<From>.at(static_cast<std::size_t>(from)));
   } else if constexpr (requires { from.empty(); }) {

@@ -16,7 +16,7 @@ using enum RanksMay;
 constexpr double kMaxSize = 1 << 24;  // far beyond any model; keeps every product of two sizes in range
 constexpr double kMaxSamples = 1 << 30, kMaxScale = 0x1p60, kAnyInteger = 0x1p63;
 constexpr std::string_view kDiffers = "results differ from an uninterrupted run";
-constexpr std::array<std::string_view, 1> kFamilies = {"gpt2"};
+constexpr std::array<std::string_view, 2> kFamilies = {"gpt2", "llama"};
 constexpr std::array<std::string_view, 4> kPrecisions = {"fp64", "fp32", "bf16", "fp16"};
 
 KeyDefault literal(std::string_view toml) { return {.literal = toml, .words = {}}; }
@@ -33,6 +33,9 @@ Bounds one_of(std::span<const std::string_view> choices, std::string_view note =
   return {.choices = choices, .note = note};
 }
 
+/// Recipes of GPT-2 name the parts of its blocks only where they are others.
+bool is_gpt2(const RunPlan& plan) { return plan.model.family == "gpt2"; }
+bool has_rope(const RunPlan& plan) { return plan.model.has_rope(); }
 bool has_several_gpus(const RunPlan& plan) { return plan.device == Device::cuda && plan.grid.world_size > 1; }
 
 std::vector<Key> make_keys() {
@@ -43,7 +46,9 @@ std::vector<Key> make_keys() {
        "`gpt2-774m`, `gpt2-1558m`, `gpt2-1.2b`, `gpt2-2.5b`, `gpt2-4.2b`, `gpt2-8.3b`, and more, which the error for "
        "an unknown name lists. Other keys override its values. A run warns if they make it another model"},
       {"model.family", at([](auto& c) -> auto& { return c.model.family; }), literal("'gpt2'"),
-       one_of(kFamilies, "bert and llama are not built yet"), must_match, not_differ, "architecture"},
+       one_of(kFamilies, "bert is not built yet"), must_match, not_differ,
+       "`llama` sets `norm = 'rms'`, `position = 'rope'`, `activation = 'swiglu'`, `bias = 'none'`, `tied = false`, no "
+       "dropout and Llama's `ffn_hidden_size`, where no key says otherwise"},
       {"model.num_layers", at([](auto& c) -> auto& { return c.model.num_layers; }), words("must be given, or a preset"),
        between(1, static_cast<double>(model::kMaxLayers)), must_match, not_differ, "Transformer layers"},
       {"model.hidden_size", at([](auto& c) -> auto& { return c.model.hidden_size; }),
@@ -52,7 +57,64 @@ std::vector<Key> make_keys() {
       {"model.num_heads", at([](auto& c) -> auto& { return c.model.num_heads; }), words("must be given, or a preset"),
        between(1, kMaxSize), must_match, not_differ, "divisible by `parallel.tp`; on GPUs a head is at most 256 wide"},
       {"model.ffn_hidden_size", at([](auto& c) -> auto& { return c.model.ffn_hidden_size; }),
-       words("4 x `hidden_size`"), between(1, kMaxSize), must_match, not_differ, "width of the MLP"},
+       words("4 x `hidden_size`; of `llama` two thirds of it, up to a multiple of 256"), between(1, kMaxSize),
+       must_match, not_differ, "width of the MLP"},
+      {"model.num_kv_heads", at([](auto& c) -> auto& { return c.model.num_kv_heads; }), words("`num_heads`"),
+       between(1, kMaxSize), must_match, not_differ,
+       "heads of keys and values, each shared by as many neighbouring heads (grouped-query attention); divides "
+       "`num_heads`, divisible by `parallel.tp`",
+       [](const RunPlan& plan) { return plan.model.kv_heads() != plan.model.num_heads; }},
+      {"model.head_dim", at([](auto& c) -> auto& { return c.model.head_dim; }), words("`hidden_size` / `num_heads`"),
+       between(1, kMaxSize), must_match, not_differ, "width of a head; on GPUs at most 256",
+       [](const RunPlan& plan) { return plan.model.head_width() * plan.model.num_heads != plan.model.hidden_size; }},
+      {"model.norm", at([](auto& c) -> auto& { return c.model.norm; }), words("`layer`, of `llama` `rms`"),
+       one_of(kNamesOf<nn::NormKind>), must_match, not_differ, "layer norms, or RMS norms (`rms`) without a shift",
+       [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.norm != nn::NormKind::layer; }},
+      {"model.norm_eps", at([](auto& c) -> auto& { return c.model.norm_eps; }), words("`1e-05`"), above(0), must_match,
+       not_differ, "added to the mean square of a norm's row",
+       [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.norm_eps != 1e-5; }},
+      {"model.position", at([](auto& c) -> auto& { return c.model.position; }), words("`learned`, of `llama` `rope`"),
+       one_of(kNamesOf<nn::PositionKind>), must_match, not_differ,
+       "a table of positions, or rotations of queries and keys (`rope`)",
+       [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.has_rope(); }},
+      {"model.rope_theta", at([](auto& c) -> auto& { return c.model.rope_theta; }), words("`10000.0` with `rope`"),
+       above(0), must_match, not_differ, "base of the wave lengths of `rope`", has_rope},
+      {"model.rope_scaling", at([](auto& c) -> auto& { return c.model.rope_scaling; }), words("`none` with `rope`"),
+       one_of(kNamesOf<ops::RopeScaling>), must_match, not_differ,
+       "slower rotations for longer texts than a model was trained on: `linear`, or `llama3` for long wave lengths "
+       "only",
+       has_rope},
+      {"model.rope_factor", at([](auto& c) -> auto& { return c.model.rope_factor; }), words("`1.0` with `rope`"),
+       at_least(1), must_match, not_differ, "of `rope_scaling`: by how much rotations are slower", has_rope},
+      {"model.rope_low_freq_factor", at([](auto& c) -> auto& { return c.model.rope_low_freq_factor; }),
+       words("`1.0` with `rope`"), above(0), must_match, not_differ,
+       "of `llama3`: wave lengths above `rope_original_seq_len` / this are made slower by the whole factor", has_rope},
+      {"model.rope_high_freq_factor", at([](auto& c) -> auto& { return c.model.rope_high_freq_factor; }),
+       words("`4.0` with `rope`"), above(0), must_match, not_differ,
+       "of `llama3`: wave lengths below `rope_original_seq_len` / this stay", has_rope},
+      {"model.rope_original_seq_len", at([](auto& c) -> auto& { return c.model.rope_original_seq_len; }),
+       words("`8192` with `rope`"), between(1, kMaxSize), must_match, not_differ,
+       "of `llama3`: the sequence length that the model was first trained with", has_rope},
+      {"model.qk_norm", at([](auto& c) -> auto& { return c.model.qk_norm; }), words("`none`"),
+       one_of(kNamesOf<nn::QkNorm>), must_match, not_differ,
+       "RMS norms of queries and keys before they are rotated: over each head (Qwen3), or over all heads (OLMoE)",
+       [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.qk_norm != nn::QkNorm::none; }},
+      {"model.activation", at([](auto& c) -> auto& { return c.model.activation; }),
+       words("`gelu`, of `llama` `swiglu`"), one_of(kNamesOf<nn::Activation>), must_match, not_differ,
+       "of MLPs: GELU in its tanh form, or `swiglu`, whose first GEMM makes gate and up",
+       [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.activation != nn::Activation::gelu; }},
+      {"model.bias",
+       at(
+           [](auto& c) -> auto& { return c.model.bias; }, [](auto& c) -> auto& { return c.model.biases; }),
+       words("`all`, of `llama` `none`"), one_of(kNamesOf<nn::Biases>), must_match, not_differ,
+       "GEMMs of a layer that add a bias: all, that of q, k and v (`qkv`), or `none`",
+       [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.biases != nn::Biases::all; }},
+      {"model.tied",
+       at(
+           [](auto& c) -> auto& { return c.model.tied; }, [](auto& c) -> auto& { return c.model.tying; }),
+       words("`true`, of `llama` `false`"), any(), must_match, not_differ,
+       "whether the logits are made with the token table; else with a table of their own",
+       [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.tying != model::Tying::tied; }},
       {"model.seq_len", at([](auto& c) -> auto& { return c.model.seq_len; }), words("`1024`, or the preset's"),
        between(1, kMaxSize), must_match, not_differ, "tokens of a sample, and positions of the model"},
       {"model.vocab_size", at([](auto& c) -> auto& { return c.model.vocab_size; }),

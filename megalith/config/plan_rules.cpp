@@ -36,7 +36,7 @@ void check_stage_layers(const RunPlan& plan, Problems& out) {
 /// are.
 void check_gpu_kernels(const RunPlan& plan, Problems& out) {
   constexpr Index kMaxHidden = ops::kMaxNormColumnsOnGpu, kMaxHeadDim = ops::kMaxHeadDimOnGpu;
-  const Index hidden = plan.model.hidden_size, heads = plan.model.num_heads;
+  const Index hidden = plan.model.hidden_size, heads = plan.model.num_heads, width = plan.model.head_width();
   if (plan.device != Device::cuda || hidden < 1 || heads < 1) return;
   if (hidden > kMaxHidden) {
     const Index fits = heads * std::min(kMaxHidden / heads, kMaxHeadDim);
@@ -45,7 +45,12 @@ void check_gpu_kernels(const RunPlan& plan, Problems& out) {
                 fits > 0 ? str("; with model.num_heads = ", heads, " the nearest that fits is ", fits) : ""));
     return;  // the heads follow from it
   }
-  if (hidden <= heads * kMaxHeadDim) return;
+  if (width <= kMaxHeadDim) return;
+  if (hidden != heads * width) {
+    out.add("model.head_dim", width,
+            str("must be at most ", kMaxHeadDim, " with device.type = cuda: the widest head of attention's kernels"));
+    return;
+  }
   const Index tp = std::max(1, plan.grid.tp);
   Index fits = round_up(ceil_div(hidden, kMaxHeadDim), tp);
   while (fits <= hidden && hidden % fits != 0) fits += tp;
@@ -64,7 +69,8 @@ void check_sizes(const RunPlan& plan, Problems& out) {
   const double weights =
       model::forward_flops_per_token(spec) / 2 + static_cast<double>(m.seq_len) * static_cast<double>(m.hidden_size);
   out.require(weights <= kMaxElements, "model", str("about ", weights, " parameters"), "must be at most 2^46");
-  const double widest = static_cast<double>(std::max({m.padded_vocab_size, m.ffn_hidden_size, 3 * m.hidden_size}));
+  const double widest = static_cast<double>(
+      std::max({m.padded_vocab_size, 2 * m.ffn_hidden_size, (m.num_heads + 2 * m.kv_heads()) * m.head_width()}));
   const double activations =
       static_cast<double>(plan.train.micro_batch) * static_cast<double>(m.seq_len) * std::max(widest, 1.0);
   out.require(activations <= kMaxElements, "train.micro_batch * model.seq_len", plan.train.micro_batch * m.seq_len,

@@ -53,6 +53,21 @@ std::vector<std::string> preset_warnings(const RunConfig::Model& m, const model:
   return all;
 }
 
+/// What the family sets together, before the literal defaults, which are GPT-2's.
+void derive_family(RunConfig::Model& m) {
+  if (m.family != "llama") return;
+  const model::ModelConfig llama = model::llama_defaults();
+  const auto set_name = [](std::optional<std::string>& key, const auto& names, auto value) {
+    set_default(key, std::string(names.at(static_cast<std::size_t>(value))));
+  };
+  set_name(m.norm, nn::kNormKindNames, llama.norm);
+  set_name(m.position, nn::kPositionKindNames, llama.position);
+  set_name(m.activation, nn::kActivationNames, llama.activation);
+  set_name(m.bias, nn::kBiasesNames, llama.biases);
+  set_default(m.tied, llama.tying == model::Tying::tied);
+  set_default(m.dropout, llama.dropout);
+}
+
 /// What a preset says, where no key beside it says otherwise. False when there is none of its name.
 bool derive_preset(RunConfig::Model& m, RunPlan& plan, Problems& out) {
   try {
@@ -83,7 +98,10 @@ ModelShape derive_model(RunConfig& c, const BrokenKeys& broken, RunPlan& plan, P
   if (!m.num_layers || !m.hidden_size || !m.num_heads) return ModelShape::unknown;
   set_default(m.seq_len, 1024);
   set_default(m.vocab_size, tokenizer_vocab(*c.data.tokenizer));
-  set_default(m.ffn_hidden_size, 4 * *m.hidden_size);
+  set_default(m.ffn_hidden_size,
+              m.family == "llama" ? model::llama_ffn_hidden_size(*m.hidden_size) : 4 * *m.hidden_size);
+  set_default(m.num_kv_heads, *m.num_heads);
+  if (*m.hidden_size % *m.num_heads == 0) set_default(m.head_dim, *m.hidden_size / *m.num_heads);
   set_default(m.padded_vocab_size, model::padded_vocab_size(*m.vocab_size, std::max(1, plan.grid.tp)));
   set_default(m.attention_dropout, *m.dropout);
   set_default(m.embedding_dropout, *m.dropout);
@@ -134,6 +152,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   RunPlan plan;
   Problems out;
   RunConfig c = asked;
+  derive_family(c.model);
   fill_defaults(c);
   BrokenKeys broken;
   for (const Key& key : keys()) check_bounds(key, c, broken, out);

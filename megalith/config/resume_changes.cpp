@@ -37,7 +37,9 @@ std::vector<std::pair<std::string_view, std::string>> identity_of(const RunPlan&
   RunConfig config = plan.as_config();
   std::vector<std::pair<std::string_view, std::string>> values;
   for (const Key& key : keys()) {
-    if (key.resume.rule == OnResume::must_match) values.emplace_back(key.name, value_text(key.members.asked(config)));
+    const bool has_it = key.is_in_recipe == nullptr || key.is_in_recipe(plan);
+    if (has_it && key.resume.rule == OnResume::must_match)
+      values.emplace_back(key.name, value_text(key.members.asked(config)));
   }
   return values;
 }

@@ -49,20 +49,23 @@ std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<Chu
   const double init_std = model.stream.init_std;
   const bool ends = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.head; });
   const bool embeds = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.embedding; });
+  const bool tied = model.head.tying == Tying::tied;
   ParamSpec table = nn::token_table(kTokenTable, vocab_shard(model, tp), hidden_size, init_std);
-  if (!embeds || !ends) table.placement = grid::kTiedEnds;
-  if (ends) table.first_grad = FirstGrad::overwritten;  // by the head's product, which comes first in backward
+  ParamSpec head = tied ? table : nn::token_table(kHeadTable, vocab_shard(model, tp), hidden_size, init_std);
+  if (tied && (!embeds || !ends)) table.placement = head.placement = grid::kTiedEnds;
+  head.first_grad = FirstGrad::overwritten;  // by the head's GEMM, which comes first in backward
+  if (tied && ends) table.first_grad = FirstGrad::overwritten;
   for (const ChunkRange& chunk : chunks) {
     if (chunk.embedding) {
       specs.push_back(table);
-      specs.push_back(nn::replicated(kPositionTable, {model.embedding.num_positions, hidden_size}, tp.group(),
-                                     Init::normal, init_std));
+      if (const Index positions = model.embedding.num_positions; positions > 0)
+        specs.push_back(nn::replicated(kPositionTable, {positions, hidden_size}, tp.group(), Init::normal, init_std));
     }
     for (const nn::SublayerSpec& spec : model.of_layers(chunk.layers.begin, chunk.layers.end))
       nn::declare(specs, spec, model.stream, tp);
     if (chunk.head) {
-      nn::LayerNorm::declare(specs, model.head.norm.name, hidden_size, tp);
-      if (!embeds) specs.push_back(table);
+      nn::Norm::declare(specs, model.head.norm, hidden_size, tp);
+      if (!tied || !embeds) specs.push_back(head);
     }
   }
   return specs;
@@ -77,12 +80,12 @@ GptChunk::GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::Te
       dtype_(params.policy().compute),
       layers_(make_layers(model, range.layers, tp, params, config)) {
   if (range.embedding) {
-    embedding_.emplace(vocab_shard(model, tp), tp, params.at(kTokenTable), params.at(kPositionTable),
+    embedding_.emplace(vocab_shard(model, tp), tp, params.at(kTokenTable), params.find(kPositionTable),
                        nn::DropoutSite{model.embedding.dropout, config.seed, 0});
   }
   if (range.head) {
-    head_.emplace(vocab_shard(model, tp), tp, nn::LayerNorm::of(params, model.head.norm.name, model.head.norm.eps),
-                  params.at(kTokenTable));
+    head_.emplace(vocab_shard(model, tp), tp, nn::Norm(model.head.norm, params),
+                  params.at(model.head.tying == Tying::tied ? kTokenTable : kHeadTable));
   }
 }
 

@@ -96,12 +96,12 @@ class GptChunk {
   std::optional<nn::LmHead> head_;
 };
 
-/// The parameters of all chunks of one rank. If a rank has both the embedding and the head, the tied table is declared
-/// once.
+/// The parameters of all chunks of one rank. A tied table is declared once where a rank both embeds and ends.
 std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<ChunkRange>& chunks,
                                    const nn::TensorParallel& tp);
 
-/// The name of the tied token table, as a parameter and in checkpoints.
+/// Names of the token table and of an untied head's, as parameters and in checkpoints.
 inline constexpr const char* kTokenTable = "embedding.token.weight";
+inline constexpr const char* kHeadTable = "head.weight";
 
 }  // namespace megalith::model

@@ -85,8 +85,18 @@ GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
   plan_memory();
 }
 
+Tensor GptStage::unplaced_rope_table() const {
+  if (!config_.model.has_rope()) return {};
+  return {
+      nullptr, {config_.model.seq_len, 2, config_.model.head_width() / 2}, statistics_dtype(config_.policy.compute)};
+}
+
 GptChunk::Inputs GptStage::unplaced_inputs(nn::Mode mode) const {
-  return {{config_.micro_batch, config_.model.seq_len, BatchLayout::state_of({}), mode},
+  return {{.batch = config_.micro_batch,
+           .seq_len = config_.model.seq_len,
+           .step_state = BatchLayout::state_of({}),
+           .mode = mode,
+           .rope_table = unplaced_rope_table()},
           layout_.inputs_of({}),
           Tensor(nullptr, {1}, DType::f64)};
 }
@@ -150,7 +160,8 @@ Index GptStage::num_slots(const pipeline::LoweredSchedule& schedule) const {
 }
 
 Index GptStage::input_bytes() const {
-  return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * layout_.bytes() + kAlignment;
+  return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * layout_.bytes() + kAlignment +
+         round_up(unplaced_rope_table().bytes(), kAlignment);
 }
 
 Index GptStage::step_input_bytes() const {
@@ -184,6 +195,10 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
 
   loss_sum_ = inputs_.view({1}, DType::f64);
   Index offset = kAlignment;
+  if (const Tensor table = unplaced_rope_table()) {
+    rope_table_ = inputs_.view(table.shape(), table.dtype(), offset);
+    offset += round_up(table.bytes(), kAlignment);
+  }
   slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
   for (Slot& slot : slots_) {
     slot.block = inputs_.view({layout_.bytes()}, DType::u8, offset);
@@ -233,6 +248,7 @@ void GptStage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index fi
 void GptStage::begin(Exec& ex) {
   if (config_.input_uploads == InputUploads::one_by_one) counted_targets_ = 0;
   ops::fill(ex, loss_sum_, 0);
+  if (rope_table_) ops::rope_table(ex, config_.model.rope_frequencies(), rope_table_);
   if (mode_ == nn::Mode::evaluate) return;
   if (first_replaces_grads()) {
     for (const ParamBuffer& buffer : params_.trained()) {
@@ -301,7 +317,13 @@ GptStage::Slot& GptStage::slot(int chunk, int slot) {
 }
 
 GptChunk::Inputs GptStage::inputs(const Slot& slot) const {
-  return {{config_.micro_batch, config_.model.seq_len, slot.step_state, mode_}, slot.batch, loss_sum_};
+  return {{.batch = config_.micro_batch,
+           .seq_len = config_.model.seq_len,
+           .step_state = slot.step_state,
+           .mode = mode_,
+           .rope_table = rope_table_},
+          slot.batch,
+          loss_sum_};
 }
 
 /// Chunks in the middle of the model read no inputs.

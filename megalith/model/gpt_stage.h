@@ -131,6 +131,8 @@ class GptStage : public pipeline::Stage {
   Index activation_bytes(const pipeline::LoweredSchedule& schedule) const;
   Index slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const;
   Index input_bytes() const;
+  /// Without memory; undefined where no layer rotates.
+  Tensor unplaced_rope_table() const;
   Index step_input_bytes() const;
   /// Writes a microbatch's block: the step state, and the inputs if there is room for them. Returns the number of its
   /// targets with a loss.
@@ -169,6 +171,7 @@ class GptStage : public pipeline::Stage {
   std::vector<std::size_t> first_slot_;  // of each chunk, training
   std::vector<std::size_t> first_eval_slot_;
   Tensor loss_sum_;
+  Tensor rope_table_;  ///< ops::rope_table, filled by begin()
 
   Staging staging_;
   StepInputs step_inputs_;

@@ -6,17 +6,44 @@
 
 #include "megalith/base/problems.h"
 #include "megalith/base/types.h"
+#include "megalith/nn/layer_kinds.h"
+#include "megalith/ops/rope.h"
 
 namespace megalith::model {
 
-/// Section [model] of a recipe, resolved. Symbols: L layers, H hidden, A heads, F ffn, S sequence, v vocabulary, V
-/// padded.
+/// Whether the head's logits are made with the token table, or with a table of its own.
+enum class Tying : std::uint8_t { untied, tied };
+
+/// [model] of a recipe, resolved. Symbols: L layers, H hidden, A heads, G kv heads, D head, F ffn, S sequence,
+/// v vocabulary, V padded.
 struct ModelConfig {
   std::string family = "gpt2";
   Index num_layers = 0, hidden_size = 0, num_heads = 0, ffn_hidden_size = 0;
+  Index num_kv_heads = 0, head_dim = 0;  ///< 0: num_heads, hidden_size / num_heads; resolve() puts the numbers
   Index seq_len = 0, vocab_size = 0, padded_vocab_size = 0;
   double dropout = 0.1, attention_dropout = 0.1, embedding_dropout = 0.1;
+  nn::NormKind norm = nn::NormKind::layer;
+  double norm_eps = 1e-5;
+  nn::PositionKind position = nn::PositionKind::learned;
+  double rope_theta = 10000;
+  ops::RopeScaling rope_scaling = ops::RopeScaling::none;
+  double rope_factor = 1, rope_low_freq_factor = 1, rope_high_freq_factor = 4;
+  Index rope_original_seq_len = 8192;
+  nn::QkNorm qk_norm = nn::QkNorm::none;
+  nn::Activation activation = nn::Activation::gelu;
+  nn::Biases biases = nn::Biases::all;
+  Tying tying = Tying::tied;
+
+  Index kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
+  Index head_width() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }
+  bool has_rope() const { return position == nn::PositionKind::rope; }
+  ops::RopeFrequencies rope_frequencies() const;
 };
+
+/// What model.family sets together, where no key says otherwise: Llama's blocks.
+ModelConfig llama_defaults();
+/// Llama's width of an MLP: two thirds of 4 H, rounded up to a multiple of 256.
+Index llama_ffn_hidden_size(Index hidden_size);
 
 /// The shape of a published model. vocab_size is the tokenizer's; padded_vocab_size 0: from tp (128 * tp).
 struct Preset {

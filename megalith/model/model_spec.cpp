@@ -33,18 +33,28 @@ ModelSpec model_spec(const ModelConfig& m) {
   const nn::GptLayerConfig layer_config{.hidden_size = m.hidden_size,
                                         .num_heads = m.num_heads,
                                         .ffn_hidden_size = m.ffn_hidden_size,
+                                        .num_kv_heads = m.kv_heads(),
+                                        .head_dim = m.head_width(),
                                         .dropout = m.dropout,
-                                        .attention_dropout = m.attention_dropout};
+                                        .attention_dropout = m.attention_dropout,
+                                        .norm = m.norm,
+                                        .norm_eps = m.norm_eps,
+                                        .position = m.position,
+                                        .qk_norm = m.qk_norm,
+                                        .activation = m.activation,
+                                        .biases = m.biases};
   ModelSpec spec{.stream = {.hidden_size = m.hidden_size,
                             .init_std = kInitStd,
                             .residual_init_std = kInitStd / std::sqrt(2.0 * static_cast<double>(m.num_layers))},
                  .seq_len = m.seq_len,
                  .embedding = {.vocab_size = m.vocab_size,
                                .padded_vocab_size = m.padded_vocab_size,
-                               .num_positions = m.seq_len,
+                               .num_positions = m.has_rope() ? 0 : m.seq_len,
                                .dropout = m.embedding_dropout},
                  .sublayers = {},
-                 .head = {.norm = {.name = "final_norm"}}};
+                 .head = {.norm = {"final_norm", m.norm_eps, m.norm}, .tying = m.tying},
+                 .rope = {}};
+  if (m.has_rope()) spec.rope = m.rope_frequencies();
   for (Index layer = 0; layer < m.num_layers; ++layer) {
     const auto sublayers = nn::gpt_layer(str("layers.", layer), layer, layer_config);
     spec.sublayers.insert(spec.sublayers.end(), sublayers.begin(), sublayers.end());
@@ -61,7 +71,10 @@ Index count_parameters(const ModelConfig& model) {
   return sum;
 }
 
-Index count_padding(const ModelConfig& m) { return (m.padded_vocab_size - m.vocab_size) * m.hidden_size; }
+Index count_padding(const ModelConfig& m) {
+  const Index tables = m.tying == Tying::tied ? 1 : 2;
+  return tables * (m.padded_vocab_size - m.vocab_size) * m.hidden_size;
+}
 
 std::string parameters_text(const ModelConfig& m) {
   const Index padding = count_padding(m);

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -8,16 +9,17 @@
 
 namespace megalith::model {
 
-/// Token table and position table.
+/// Token table and, unless positions are rotations, position table.
 struct EmbeddingSpec {
   Index vocab_size = 0, padded_vocab_size = 0;  ///< padded: rows of the token table
-  Index num_positions = 0;
+  Index num_positions = 0;                      ///< 0: no position table
   double dropout = 0;
 };
 
-/// The end of a model: final norm, then logits against the token table.
+/// The end of a model: final norm, then logits against a table.
 struct HeadSpec {
   nn::NormSpec norm;
+  Tying tying = Tying::tied;
 };
 
 /// A model as data: embedding, sublayers in the order of a forward pass, head. Chunks are built, parameters declared
@@ -28,6 +30,7 @@ struct ModelSpec {
   EmbeddingSpec embedding;
   std::vector<nn::SublayerSpec> sublayers;
   HeadSpec head;
+  std::optional<ops::RopeFrequencies> rope;  ///< where layers rotate q and k
 
   /// The sublayers of layers [begin, end) of the model.
   std::span<const nn::SublayerSpec> of_layers(Index begin, Index end) const;

@@ -12,20 +12,26 @@ std::uint32_t random_site(Index layer, LayerSite site) {
 }  // namespace
 
 std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, const GptLayerConfig& config) {
-  const AttentionSpec attention{.num_heads = config.num_heads,
-                                .head_dim = config.hidden_size / config.num_heads,
-                                .dropout = config.attention_dropout,
-                                .dropout_site = random_site(number, LayerSite::attention_probabilities)};
+  const AttentionSpec attention{
+      .num_heads = config.num_heads,
+      .num_kv_heads = config.num_kv_heads == 0 ? config.num_heads : config.num_kv_heads,
+      .head_dim = config.head_dim == 0 ? config.hidden_size / config.num_heads : config.head_dim,
+      .position = config.position,
+      .qk_norm = config.qk_norm,
+      .qk_norm_eps = config.norm_eps,
+      .biases = config.biases,
+      .dropout = config.attention_dropout,
+      .dropout_site = random_site(number, LayerSite::attention_probabilities)};
   return {{{.layer = number,
             .name = name + ".attention",
-            .norm = {.name = name + ".norm1"},
+            .norm = {name + ".norm1", config.norm_eps, config.norm},
             .body = attention,
             .dropout = config.dropout,
             .dropout_site = random_site(number, LayerSite::after_attention)},
            {.layer = number,
             .name = name + ".mlp",
-            .norm = {.name = name + ".norm2"},
-            .body = MlpSpec{.ffn_hidden_size = config.ffn_hidden_size},
+            .norm = {name + ".norm2", config.norm_eps, config.norm},
+            .body = MlpSpec{config.ffn_hidden_size, config.activation, config.biases},
             .dropout = config.dropout,
             .dropout_site = random_site(number, LayerSite::after_mlp)}}};
 }

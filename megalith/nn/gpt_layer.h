@@ -6,16 +6,23 @@
 
 namespace megalith::nn {
 
-/// Sizes of a GPT-2 layer.
+/// Sizes and parts of a layer; the defaults are GPT-2's.
 struct GptLayerConfig {
   Index hidden_size = 0, num_heads = 0, ffn_hidden_size = 0;
+  Index num_kv_heads = 0, head_dim = 0;  ///< 0: num_heads, hidden_size / num_heads
   double dropout = 0, attention_dropout = 0;
+  NormKind norm = NormKind::layer;
+  double norm_eps = 1e-5;
+  PositionKind position = PositionKind::learned;
+  QkNorm qk_norm = QkNorm::none;
+  Activation activation = Activation::gelu;
+  Biases biases = Biases::all;
 };
 
-/// A pre-norm GPT-2 layer:  a = x + drop(attention(norm1(x)));  y = a + drop(mlp(norm2(a))).  `name`: prefix of its
-/// parameters. `number`: of the layer in the model; the random sites of its dropouts follow from it. SublayerStack has
-/// the order of all ops.
-/// Source: Radford et al. 2019 (GPT-2); Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+/// A pre-norm layer:  a = x + drop(attention(norm1(x)));  y = a + drop(mlp(norm2(a))).  `name`: prefix of its
+/// parameters; `number`: of the model, its dropouts' random sites follow from it.
+/// Sources: Radford et al. 2019 (GPT-2); Shoeybi et al. 2019, arXiv:1909.08053, section 3; Touvron et al. 2023,
+/// arXiv:2302.13971, section 2.2 (Llama).
 std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, const GptLayerConfig& config);
 
 }  // namespace megalith::nn

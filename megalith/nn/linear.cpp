@@ -23,8 +23,8 @@ void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& we
                           ops::SmMargin sm_margin, const Tensor& bias_grad = {}) {
   ops::matmul(ex, {.a = dy,
                    .b = x,
-                   .c = weight.grad,
-                   .bias_grad = bias_grad,
+                   .c = as_matrix(weight.grad),
+                   .bias_grad = bias_grad ? bias_grad.reshaped({bias_grad.numel()}) : Tensor(),
                    .transpose_a = Transpose::yes,
                    .write = write,
                    .sm_margin = sm_margin});
@@ -41,10 +41,11 @@ InFlight ColumnParallelLinear::to_region(Exec& ex, const Tensor& x, Saved& saved
 
 Tensor ColumnParallelLinear::forward(Exec& ex, Saved& saved, const SubBatch& sub_batch) const {
   const Tensor& x = saved.in_region[static_cast<std::size_t>(sub_batch.index)];
-  sub_batch.make(ex, saved.y, {x.dim(0) * sub_batch.count, weight_.value.dim(0)}, x.dtype());
+  const Tensor weight = as_matrix(weight_.value);
+  sub_batch.make(ex, saved.y, {x.dim(0) * sub_batch.count, weight.dim(0)}, x.dtype());
   ops::matmul(ex, {.a = x,
-                   .b = weight_.value,
-                   .bias = bias_.value,
+                   .b = weight,
+                   .bias = bias(),
                    .c = sub_batch.of(saved.y),
                    .transpose_b = Transpose::yes,
                    .sm_margin = margin_for(sub_batch.count > 1)});
@@ -52,12 +53,17 @@ Tensor ColumnParallelLinear::forward(Exec& ex, Saved& saved, const SubBatch& sub
 }
 
 void ColumnParallelLinear::forward_gelu(Exec& ex, Tensor& gelu_y, Saved& saved, const SubBatch& sub_batch) const {
+  if (bias_ == nullptr) {
+    forward(ex, saved, sub_batch);
+    sub_batch.make(ex, gelu_y, saved.y.shape(), saved.y.dtype());
+    return ops::gelu(ex, {.z = sub_batch.of(saved.y), .y = sub_batch.of(gelu_y)});
+  }
   const Tensor& x = saved.in_region[static_cast<std::size_t>(sub_batch.index)];
   sub_batch.make(ex, saved.y, {x.dim(0) * sub_batch.count, weight_.value.dim(0)}, x.dtype());
   sub_batch.make(ex, gelu_y, saved.y.shape(), x.dtype());
   ops::matmul_gelu(ex, {.x = x,
                         .w = weight_.value,
-                        .bias = bias_.value,
+                        .bias = bias(),
                         .z = sub_batch.of(saved.y),
                         .y = sub_batch.of(gelu_y),
                         .sm_margin = margin_for(sub_batch.count > 1)});
@@ -65,12 +71,12 @@ void ColumnParallelLinear::forward_gelu(Exec& ex, Tensor& gelu_y, Saved& saved, 
 
 InFlight ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
   const Tensor sums = tp_.region_sums(ex, dx);
-  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = sums});
+  ops::matmul(ex, {.a = dy, .b = as_matrix(weight_.value), .c = sums});
   return tp_.from_region(ex, sums, dx, kWholeMicrobatch);
 }
 
 void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const {
-  add_weight_gradients(ex, dy, x, weight_, write, margin_for(sums_input_grads()), bias_.grad);
+  add_weight_gradients(ex, dy, x, weight_, write, margin_for(sums_input_grads()), bias_grad());
 }
 
 void ColumnParallelLinear::backward_weight_without_bias(Exec& ex, const Tensor& dy, const Tensor& x,
@@ -96,6 +102,10 @@ void RowParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor&
 
 void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
                                             const Tensor& bias_grad) const {
+  if (!bias_grad) {
+    backward_input(ex, dy, dz);
+    return ops::gelu_backward(ex, {.z = z, .dy = dz, .dz = dz});
+  }
   ops::matmul_gelu_backward(ex, {.dy = dy,
                                  .w = weight_.value,
                                  .z = z,
@@ -113,7 +123,7 @@ void RowParallelLinear::backward_weight_at(WeightGradTime now, Exec& ex, const B
                                            const Saved& saved, ops::Write write) const {
   if (now != weight_grad_time()) return;
   add_weight_gradients(ex, entered.d_out.x, saved.x, weight_, write, margin_for(now == WeightGradTime::beside_gather),
-                       entered.has_out_bias_grad ? Tensor() : bias_.grad);
+                       entered.has_out_bias_grad || bias_ == nullptr ? Tensor() : bias_->grad);
 }
 
 }  // namespace megalith::nn

@@ -27,6 +27,12 @@ struct BackwardInRegion {
   bool has_out_bias_grad = false;  ///< the op that made d_out has added to it
 };
 
+/// A weight as the matrix [out, in] that GEMMs read: [F, 2, H] is [2F, H].
+inline Tensor as_matrix(const Tensor& weight) {
+  const Index in = weight.dim(weight.shape().rank() - 1);
+  return weight.reshaped({weight.numel() / in, in});
+}
+
 /// Y = X W^T + b, W split by output features over `tp`: begins a region. x [O, in] -> y [T, out/tp]. Between a
 /// column-parallel and a row-parallel layer only element-wise or per-head work is allowed. Source: Shoeybi et al. 2019,
 /// arXiv:1909.08053, section 3.
@@ -38,7 +44,8 @@ class ColumnParallelLinear {
     /// Forward only: each sub-microbatch's rows of x in the region, [T/count, in].
     std::array<Tensor, kMaxSubBatches> in_region;
   };
-  ColumnParallelLinear(TensorParallel tp, Param& weight, Param& bias)
+  /// `bias` may be null: none is added.
+  ColumnParallelLinear(TensorParallel tp, Param& weight, Param* bias)
       : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
 
   /// Gathers the sub-microbatch's rows of x. Wait for the result before the forward pass of this sub-microbatch.
@@ -61,15 +68,17 @@ class ColumnParallelLinear {
   void backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
   /// Adds to the gradient of the weight only: for a dy whose op has added to bias_grad().
   void backward_weight_without_bias(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
-  const Tensor& bias_grad() const { return bias_.grad; }
+  /// Undefined without a bias.
+  Tensor bias_grad() const { return bias_ == nullptr ? Tensor() : bias_->grad; }
 
  private:
   /// Whether backward_input() communicates.
   bool sums_input_grads() const { return tp_.group().size() > 1; }
+  Tensor bias() const { return bias_ == nullptr ? Tensor() : bias_->value.reshaped({bias_->value.numel()}); }
 
   TensorParallel tp_;
   Param& weight_;  // value, grad: [out/tp, in]
-  Param& bias_;    // [out/tp]
+  Param* bias_;    // [out/tp]
 };
 
 /// Y = sum over tp of X_i W_i^T, W split by input features: ends a region. x [T, in/tp] -> y [O, out]. Every rank holds
@@ -80,7 +89,8 @@ class RowParallelLinear {
     Tensor x;  ///< [T, in/tp]
     Tensor y;  ///< [O, out], the result
   };
-  RowParallelLinear(TensorParallel tp, Param& weight, Param& bias) : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
+  /// `bias` may be null: none is added.
+  RowParallelLinear(TensorParallel tp, Param& weight, Param* bias) : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
 
   /// Wait for the result before saved.y is read.
   InFlight forward(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch) const;
@@ -90,22 +100,22 @@ class RowParallelLinear {
   }
   /// Overwrites dx [T, in/tp]. No communication. dy [T, out].
   void backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
-  /// The same, then back through the GELU that made x from z, in one op: overwrites dz [T, in/tp] and adds the sums of
-  /// its rows to bias_grad [in/tp], the bias of the layer before.
+  /// The same and back through the gelu that made x from z, in one op: overwrites dz [T, in/tp] and adds the sum of its
+  /// rows to bias_grad [in/tp], the bias of the layer before; undefined where that has none.
   void backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
                            const Tensor& bias_grad) const;
   /// Computes the weight gradient if `now` is the time for it. The backward pass of a region calls this at each
   /// possible time. Also adds to the gradient of the bias, over all rows, unless that has been done.
   void backward_weight_at(WeightGradTime now, Exec& ex, const BackwardInRegion& entered, const Saved& saved,
                           ops::Write write) const;
-  const Param& bias() const { return bias_; }
+  const Param* bias() const { return bias_; }
 
  private:
   WeightGradTime weight_grad_time() const;
 
   TensorParallel tp_;
   Param& weight_;  // [out, in/tp]
-  Param& bias_;    // [out]
+  Param* bias_;    // [out]
 };
 
 }  // namespace megalith::nn

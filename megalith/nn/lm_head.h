@@ -1,22 +1,21 @@
 #pragma once
-#include "megalith/nn/layer_norm.h"
+#include "megalith/nn/norm.h"
 #include "megalith/nn/tensor_parallel.h"
 #include "megalith/nn/vocab_parallel_cross_entropy.h"
 
 namespace megalith::nn {
 
-/// The end of a language model: final norm, logits against the (tied) token table, loss.
-/// x [O, H] -> logits [T, V/tp] -> loss [T], with O = T or its share outside a region (TensorParallel). Rows are
-/// gathered before the logits. Backward their gradient is reduced. With sequence parallelism the rows are gathered
-/// again for the gradient of the table.
+/// The end of a language model: final norm, logits against a table (the token table, where they are tied), loss.
+/// x [O, H] -> logits [T, V/tp] -> loss [T], with O = T or its share outside a region (TensorParallel). The logits are
+/// a region; with sequence parallelism backward gathers its rows again for the table's gradient.
 class LmHead {
  public:
   struct Saved {
-    LayerNorm::Saved norm;
+    Norm::Saved norm;
     VocabParallelCrossEntropy::Saved loss;
     Tensor normed;  ///< [O, H]
   };
-  LmHead(const VocabShard& vocab, const TensorParallel& tp, LayerNorm norm, Param& table)
+  LmHead(const VocabShard& vocab, const TensorParallel& tp, Norm norm, Param& table)
       : tp_(tp), norm_(std::move(norm)), table_(table), cross_entropy_(vocab, tp.group()) {}
 
   /// This rank's logits [T, V/tp]. The padding columns hold the products with their zero rows.
@@ -30,7 +29,7 @@ class LmHead {
 
  private:
   TensorParallel tp_;
-  LayerNorm norm_;
+  Norm norm_;
   Param& table_;  // [V/tp, H]
   VocabParallelCrossEntropy cross_entropy_;
 };

@@ -38,6 +38,7 @@ struct Microbatch {
   ops::Write weight_grads = ops::Write::accumulate;
 
   SubBatch sub_batch = {};  ///< forward only
+  Tensor rope_table = {};   ///< ops::rope_table of positions [0, seq_len); where layers rotate q and k
 
   Index tokens() const { return batch * seq_len; }
   Index samples() const { return batch / sub_batch.count; }                  ///< of the sub-microbatch

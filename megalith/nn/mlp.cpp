@@ -9,14 +9,14 @@ void Mlp::declare(std::vector<ParamSpec>& specs, const std::string& name, const 
                   const comm::Group& tp) {
   const Index h = stream.hidden_size, f = spec.ffn_hidden_size;
   specs.push_back(rows_split(name + ".up.weight", f, h, tp, stream.init_std));
-  specs.push_back(vector_split(name + ".up.bias", f, tp));
+  if (spec.biases == Biases::all) specs.push_back(vector_split(name + ".up.bias", {f}, tp));
   specs.push_back(columns_split(name + ".down.weight", h, f, tp, stream.residual_init_std));
-  specs.push_back(replicated(name + ".down.bias", {h}, tp, Init::zeros));
+  if (spec.biases == Biases::all) specs.push_back(replicated(name + ".down.bias", {h}, tp, Init::zeros));
 }
 
 Mlp::Mlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params)
-    : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.at(name + ".up.bias")},
-                             {tp, params.at(name + ".down.weight"), params.at(name + ".down.bias")}),
+    : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.find(name + ".up.bias")},
+                             {tp, params.at(name + ".down.weight"), params.find(name + ".down.bias")}),
       gelu_again_(options.recompute.again(RecomputeModule::gelu)),
       first_gemm_again_(options.recompute.again(RecomputeModule::mlp)),
       sub_batches_(tp.sub_batches()) {}
@@ -50,7 +50,7 @@ void Mlp::backward_through(Exec& ex, const Microbatch& microbatch, const Tensor&
   last_.backward_weight_at(WeightGradTime::at_once, ex, entered, saved.last, write);
   InFlight sums = first_.backward_input(ex, dz, dx);
   entered.x.messages.wait(ex);
-  first_.backward_weight_without_bias(ex, dz, entered.x.x, write);
+  first_.backward_weight_without_bias(ex, dz, entered.x.x, write);  // the bias has its gradient from gelu's
   last_.backward_weight_at(WeightGradTime::beside_sum, ex, entered, saved.last, write);
   sums.wait(ex);
 }

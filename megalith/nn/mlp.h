@@ -11,7 +11,7 @@ namespace megalith::nn {
 /// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class Mlp final : public TensorParallelSublayer {
  public:
-  /// Appends the parameters `name`.up.* and `name`.down.*.
+  /// Appends the parameters `name`.up.* and `name`.down.*. Without biases, gelu is an op of its own.
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MlpSpec& spec,
                       const StreamSpec& stream, const comm::Group& tp);
   Mlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params);

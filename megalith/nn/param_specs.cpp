@@ -13,14 +13,30 @@ Index shard(Index size, const comm::Group& tp, const std::string& what) {
   return size / tp.size();
 }
 
-ParamSpec rows_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std) {
-  const Index held = shard(rows, tp, name + " rows");
-  TensorSlice slice{std::move(name), {rows, columns}, {held * tp.rank(), 0}, {held, columns}};
+namespace {
+
+/// This rank's share along the first dimension.
+TensorSlice first_split(std::string name, const Shape& shape, const comm::Group& tp, const std::string& what) {
+  const Index held = shard(shape[0], tp, what);
+  Shape local = shape;
+  local.set(0, held);
+  return {std::move(name), shape, {held * tp.rank()}, local};
+}
+
+}  // namespace
+
+ParamSpec units_split(std::string name, const Shape& shape, const comm::Group& tp, double init_std) {
+  TensorSlice slice = first_split(name, shape, tp, name + " rows");
+  const Shape held = slice.local;
   return {.slice = std::move(slice),
-          .held = {held, columns},
+          .held = held,
           .init = Init::normal,
           .init_std = init_std,
           .first_grad = FirstGrad::overwritten};
+}
+
+ParamSpec rows_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std) {
+  return units_split(std::move(name), {rows, columns}, tp, init_std);
 }
 
 ParamSpec columns_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std) {
@@ -33,10 +49,10 @@ ParamSpec columns_split(std::string name, Index rows, Index columns, const comm:
           .first_grad = FirstGrad::overwritten};
 }
 
-ParamSpec vector_split(std::string name, Index size, const comm::Group& tp) {
-  const Index held = shard(size, tp, name);
-  TensorSlice slice{std::move(name), {size}, {held * tp.rank()}, {held}};
-  return {std::move(slice), {held}, Init::zeros, 0, Decay::no};
+ParamSpec vector_split(std::string name, const Shape& shape, const comm::Group& tp) {
+  TensorSlice slice = first_split(name, shape, tp, name);
+  const Shape held = slice.local;
+  return {std::move(slice), held, Init::zeros, 0, Decay::no};
 }
 
 ParamSpec replicated(std::string name, const Shape& shape, const comm::Group& tp, Init init, double init_std) {

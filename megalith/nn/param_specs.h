@@ -11,10 +11,12 @@ Index shard(Index size, const comm::Group& tp, const std::string& what);
 
 // How a parameter is sharded over the tensor-parallel group. Weights are [out, in] with init N(0, std).
 ParamSpec rows_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std);
+/// Of several rows a unit: [units, ..., in], split by units.
+ParamSpec units_split(std::string name, const Shape& shape, const comm::Group& tp, double init_std);
 ParamSpec columns_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std);
-/// A bias or gain of a column-parallel layer: [size/tp], zeros, no weight decay.
-ParamSpec vector_split(std::string name, Index size, const comm::Group& tp);
-/// The same on all tp ranks, which process the same rows. Without weight decay, unless it is a matrix.
+/// A bias of a column-parallel layer, split by its first dimension: zeros, not decayed.
+ParamSpec vector_split(std::string name, const Shape& shape, const comm::Group& tp);
+/// The same on all tp ranks, which meet the same rows. Not decayed unless it is a matrix.
 ParamSpec replicated(std::string name, const Shape& shape, const comm::Group& tp, Init init, double init_std = 0);
 
 }  // namespace megalith::nn

@@ -8,15 +8,13 @@ void Seam::forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, cons
     norm_again(ex, microbatch, saved);
     return;
   }
+  const Tensor bias = before_->bias == nullptr ? Tensor() : before_->bias->value;
   tp_.for_runs(microbatch, before_->dropout, [&](const SubBatch& run, const ops::Dropout& dropout) {
     if (norm_) {
-      norm_->forward_residual(ex, y, before_->bias->value, residual, dropout, saved, run);
+      norm_->forward_residual(ex, y, bias, residual, dropout, saved, run);
     } else {
-      ops::bias_dropout_residual(ex, {.x = run.of(y),
-                                      .bias = before_->bias->value,
-                                      .residual = run.of(residual),
-                                      .out = run.of(saved.x),
-                                      .dropout = dropout});
+      ops::bias_dropout_residual(
+          ex, {.x = run.of(y), .bias = bias, .residual = run.of(residual), .out = run.of(saved.x), .dropout = dropout});
     }
   });
 }

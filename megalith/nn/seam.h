@@ -1,7 +1,7 @@
 #pragma once
 #include <optional>
 
-#include "megalith/nn/layer_norm.h"
+#include "megalith/nn/norm.h"
 
 namespace megalith::nn {
 
@@ -13,13 +13,13 @@ class Seam {
  public:
   /// What the sublayer before adds to the stream.
   struct Addend {
-    const Param* bias = nullptr;  ///< [H]
+    const Param* bias = nullptr;  ///< [H]; null: none
     DropoutSite dropout;
   };
   /// x [O, H] is r', y [O, H] the normed rows.
-  using Saved = LayerNorm::Saved;
+  using Saved = Norm::Saved;
 
-  Seam(TensorParallel tp, std::optional<Addend> before, std::optional<LayerNorm> norm)
+  Seam(TensorParallel tp, std::optional<Addend> before, std::optional<Norm> norm)
       : tp_(std::move(tp)), before_(std::move(before)), norm_(std::move(norm)) {}
 
   /// Of microbatch.sub_batch. `y` [O, H] is the output of the sublayer before, and `residual` [O, H] is r. They are
@@ -39,17 +39,19 @@ class Seam {
   GradWithBias addend_grad(Exec& ex, const Microbatch& microbatch, const GradWithBias& dx) const {
     return {tp_.through_dropout(ex, microbatch, before_->dropout, dx.grad), dx.bias_grad};
   }
-  /// The bias_grad for the op that makes the gradient of r': the gradient of the bias before. Undefined if that bias
-  /// gradient is another sum, after a dropout or over all ranks' rows. Then the sublayer's own backward adds to it.
+  /// The bias_grad for the op that makes the gradient of r': the gradient of the bias before. Undefined where that is
+  /// the sum of something else: after a dropout, or over all ranks' rows; then the sublayer's own backward adds to it.
+  /// Undefined, too, without a bias.
   Tensor bias_grad() const {
-    if (!before_ || before_->dropout.probability > 0 || tp_.is_sequence_parallel()) return {};
+    if (!before_ || before_->bias == nullptr || before_->dropout.probability > 0 || tp_.is_sequence_parallel())
+      return {};
     return before_->bias->grad;
   }
 
  private:
   TensorParallel tp_;
   std::optional<Addend> before_;
-  std::optional<LayerNorm> norm_;
+  std::optional<Norm> norm_;
 };
 
 }  // namespace megalith::nn

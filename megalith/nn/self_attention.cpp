@@ -6,28 +6,38 @@
 #include "megalith/ops/attention.h"
 
 namespace megalith::nn {
+namespace {
+
+void check(const AttentionSpec& spec, const comm::Group& tp) {
+  if (spec.num_heads % tp.size() != 0 || spec.num_kv_heads % tp.size() != 0) {
+    throw ConfigError(str("E_HEADS_NOT_DIVISIBLE: model.num_heads = ", spec.num_heads, ", model.num_kv_heads = ",
+                          spec.num_kv_heads, ": both must be divisible by parallel.tp = ", tp.size()));
+  }
+}
+
+}  // namespace
 
 void SelfAttention::declare(std::vector<ParamSpec>& specs, const std::string& name, const AttentionSpec& spec,
                             const StreamSpec& stream, const comm::Group& tp) {
+  check(spec, tp);
   const Index h = stream.hidden_size, width = spec.num_heads * spec.head_dim;
-  if (spec.num_heads % tp.size() != 0 || width != h) {
-    throw ConfigError(str("E_HEADS_NOT_DIVISIBLE: model.num_heads = ", spec.num_heads,
-                          ": must divide model.hidden_size = ", h, " and be divisible by parallel.tp = ", tp.size()));
-  }
-  specs.push_back(rows_split(name + ".qkv.weight", 3 * width, h, tp, stream.init_std));
-  specs.push_back(vector_split(name + ".qkv.bias", 3 * width, tp));
+  const Index qkv = width + 2 * spec.num_kv_heads * spec.head_dim;
+  specs.push_back(rows_split(name + ".qkv.weight", qkv, h, tp, stream.init_std));
+  if (spec.biases != Biases::none) specs.push_back(vector_split(name + ".qkv.bias", {qkv}, tp));
   specs.push_back(columns_split(name + ".out.weight", h, width, tp, stream.residual_init_std));
-  specs.push_back(replicated(name + ".out.bias", {h}, tp, Init::zeros));
+  if (spec.biases == Biases::all) specs.push_back(replicated(name + ".out.bias", {h}, tp, Init::zeros));
 }
 
 SelfAttention::SelfAttention(const std::string& name, const AttentionSpec& spec, const SublayerOptions& options,
                              const TensorParallel& tp, ParamSet& params)
-    : Base({tp, params.at(name + ".qkv.weight"), params.at(name + ".qkv.bias")},
-           {tp, params.at(name + ".out.weight"), params.at(name + ".out.bias")}),
+    : Base({tp, params.at(name + ".qkv.weight"), params.find(name + ".qkv.bias")},
+           {tp, params.at(name + ".out.weight"), params.find(name + ".out.bias")}),
       heads_(spec.num_heads / tp.group().size()),
+      kv_heads_(spec.num_kv_heads / tp.group().size()),
       head_dim_(spec.head_dim),
       first_head_(heads_ * tp.group().rank()),
       global_heads_(spec.num_heads),
+      position_(spec.position),
       dropout_{spec.dropout, options.seed, spec.dropout_site},
       again_(options.recompute.again(RecomputeModule::attention)) {}
 
@@ -37,6 +47,23 @@ void SelfAttention::first_gemm(Exec& ex, const Microbatch& microbatch, Base::Sav
 
 void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const {
   auto& kept = static_cast<Saved&>(saved);
+  rotate(ex, microbatch, microbatch.sub_batch.of(kept.first.y), ops::RopeDirection::forward);
+  attend(ex, microbatch, kept);
+}
+
+void SelfAttention::rotate(Exec& ex, const Microbatch& microbatch, const Tensor& qkv,
+                           ops::RopeDirection direction) const {
+  if (position_ != PositionKind::rope) return;
+  ops::rope(ex, {.qkv = qkv,
+                 .table = microbatch.rope_table,
+                 .num_heads = heads_,
+                 .num_kv_heads = kv_heads_,
+                 .seq_len = microbatch.seq_len,
+                 .first_row = microbatch.first_row(),
+                 .direction = direction});
+}
+
+void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
   const SubBatch& sub_batch = microbatch.sub_batch;
   const Tensor& qkv = kept.first.y;
   sub_batch.make(ex, kept.last.x, {qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
@@ -49,14 +76,15 @@ void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, Base::Sav
                               .num_heads = heads_,
                               .first_head = first_head_,
                               .num_global_heads = global_heads_,
-                              .dropout = dropout_.in(microbatch)});
+                              .dropout = dropout_.in(microbatch),
+                              .num_kv_heads = kv_heads_});
 }
 
 void SelfAttention::backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx,
                                      Base::Saved& saved) const {
   auto& kept = static_cast<Saved&>(saved);
   BackwardInRegion& entered = kept.entered;
-  if (again_) local_work(ex, microbatch, kept);
+  if (again_) attend(ex, microbatch, kept);
   const Tensor d_attended = ex.tensor(kept.last.x.shape(), dx.dtype());
   entered.d_out.messages.wait(ex);
   last_.backward_input(ex, entered.d_out.x, d_attended);
@@ -72,7 +100,9 @@ void SelfAttention::backward_through(Exec& ex, const Microbatch& microbatch, con
                                .num_heads = heads_,
                                .first_head = first_head_,
                                .num_global_heads = global_heads_,
-                               .dropout = dropout_.in(microbatch)});
+                               .dropout = dropout_.in(microbatch),
+                               .num_kv_heads = kv_heads_});
+  rotate(ex, microbatch, d_qkv, ops::RopeDirection::backward);
   InFlight sums = first_.backward_input(ex, d_qkv, dx);
   entered.x.messages.wait(ex);
   first_.backward_weight(ex, d_qkv, entered.x.x, microbatch.weight_grads);

@@ -3,16 +3,19 @@
 #include <vector>
 
 #include "megalith/nn/sublayer_spec.h"
+#include "megalith/ops/rope.h"
 
 namespace megalith::nn {
 
-/// Causal self-attention with the heads split over `tp`. Rank i computes heads [i A/tp, (i+1) A/tp), so scores,
-/// softmax, dropout and the weighted sum are local. The fused weight holds q, k, v of head 0, then of head 1, and so
-/// on: a reshard is a slice. x [O, H] -> y [O, H], before the output bias. O rows of T as in linear.h.
-/// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+/// Causal self-attention with the heads split over `tp`: rank i computes heads [i A/tp, (i+1) A/tp) of A and as large a
+/// share of the G kv heads, so scores, softmax, dropout and the weighted sum are local. The fused weight
+/// [(A + 2G) D, H] holds the q of the A/G heads of group 0, then its k, then its v, then those of group 1, ...: a shard
+/// is one box. x [O, H] -> y [O, H], before the output bias; O rows of T as in linear.h.
+/// Sources: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Ainslie et al. 2023, arXiv:2305.13245 (groups).
 class SelfAttention final : public TensorParallelSublayer {
  public:
-  /// Its first.y is q, k and v [T, 3H/tp]; its last.x is the output of attention [T, H/tp].
+  /// Its first.y is q, k and v [T, (A + 2G) D/tp], rotated where positions are rotations; its last.x is the attention's
+  /// output [T, A D/tp].
   struct Saved : TensorParallelSublayer::Saved {
     Tensor log_sum_exp;  ///< [B, A/tp, S]
   };
@@ -29,7 +32,12 @@ class SelfAttention final : public TensorParallelSublayer {
   void local_work(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const override;
   void backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Base::Saved& saved) const override;
 
-  Index heads_, head_dim_, first_head_, global_heads_;
+  /// Turns q and k of the sub-microbatch's rows by their positions, or gradients back.
+  void rotate(Exec& ex, const Microbatch& microbatch, const Tensor& qkv, ops::RopeDirection direction) const;
+  void attend(Exec& ex, const Microbatch& microbatch, Saved& kept) const;
+
+  Index heads_, kv_heads_, head_dim_, first_head_, global_heads_;
+  PositionKind position_;
   DropoutSite dropout_;
   bool again_;  // whether backward recomputes its output
 };

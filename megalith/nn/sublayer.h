@@ -30,8 +30,8 @@ class Sublayer {
   virtual InFlight forward(Exec& ex, const Microbatch& microbatch, int stage, const Tensor& x, Saved& saved) const = 0;
   /// [O, H], before the bias.
   virtual const Tensor& output(const Saved& saved) const = 0;
-  /// [H]. The seam that follows adds it to the output.
-  virtual const Param& out_bias() const = 0;
+  /// [H], added to the output by the seam that follows; null: none.
+  virtual const Param* out_bias() const = 0;
 
   /// At least 3. The first stage starts to gather what backward reads of all rows. The last one computes the weight
   /// gradient that overlaps with the next sublayer's first stage; dx is complete before it.
@@ -57,7 +57,7 @@ class TensorParallelSublayer : public Sublayer {
   InFlight forward(Exec& ex, const Microbatch& microbatch, int stage, const Tensor& x,
                    Sublayer::Saved& saved) const final;
   const Tensor& output(const Sublayer::Saved& saved) const final { return static_cast<const Saved&>(saved).last.y; }
-  const Param& out_bias() const final { return last_.bias(); }
+  const Param* out_bias() const final { return last_.bias(); }
   int num_backward_stages() const final { return 3; }
   void backward(Exec& ex, const Microbatch& microbatch, int stage, const Gradients& grads,
                 Sublayer::Saved& saved) const final;

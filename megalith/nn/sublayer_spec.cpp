@@ -1,5 +1,6 @@
 #include "megalith/nn/sublayer_spec.h"
 
+#include "megalith/nn/gated_mlp.h"
 #include "megalith/nn/mlp.h"
 #include "megalith/nn/self_attention.h"
 
@@ -12,6 +13,7 @@ void declare_body(std::vector<ParamSpec>& params, const std::string& name, const
 }
 void declare_body(std::vector<ParamSpec>& params, const std::string& name, const MlpSpec& spec,
                   const StreamSpec& stream, const comm::Group& tp) {
+  if (spec.activation == Activation::swiglu) return GatedMlp::declare(params, name, spec, stream, tp);
   Mlp::declare(params, name, spec, stream, tp);
 }
 
@@ -19,8 +21,9 @@ std::unique_ptr<Sublayer> make_body(const std::string& name, const AttentionSpec
                                     const TensorParallel& tp, ParamSet& params) {
   return std::make_unique<SelfAttention>(name, spec, options, tp, params);
 }
-std::unique_ptr<Sublayer> make_body(const std::string& name, const MlpSpec&, const SublayerOptions& options,
+std::unique_ptr<Sublayer> make_body(const std::string& name, const MlpSpec& spec, const SublayerOptions& options,
                                     const TensorParallel& tp, ParamSet& params) {
+  if (spec.activation == Activation::swiglu) return std::make_unique<GatedMlp>(name, options, tp, params);
   return std::make_unique<Mlp>(name, options, tp, params);
 }
 
@@ -29,11 +32,15 @@ bool is_captured(const MlpSpec&, const LayerCapture& capture) { return capture.m
 
 ForwardFlops body_flops(const AttentionSpec& spec, double hidden, double seq_len) {
   const auto width = static_cast<double>(spec.num_heads * spec.head_dim);
-  return {.first_gemms = 2 * hidden * 3 * width, .attention = 4 * seq_len * width, .last_gemm = 2 * width * hidden};
+  const auto kv_width = static_cast<double>(spec.num_kv_heads * spec.head_dim);
+  return {.first_gemms = 2 * hidden * (width + 2 * kv_width),
+          .attention = 4 * seq_len * width,
+          .last_gemm = 2 * width * hidden};
 }
 ForwardFlops body_flops(const MlpSpec& spec, double hidden, double) {
   const auto ffn = static_cast<double>(spec.ffn_hidden_size);
-  return {.first_gemms = 2 * hidden * ffn, .last_gemm = 2 * ffn * hidden};
+  const double gates = spec.activation == Activation::swiglu ? 2 : 1;
+  return {.first_gemms = 2 * hidden * gates * ffn, .last_gemm = 2 * ffn * hidden};
 }
 
 }  // namespace
@@ -41,7 +48,7 @@ ForwardFlops body_flops(const MlpSpec& spec, double hidden, double) {
 void declare(std::vector<ParamSpec>& params, const SublayerSpec& spec, const StreamSpec& stream,
              const TensorParallel& tp) {
   const auto first = static_cast<std::ptrdiff_t>(params.size());
-  LayerNorm::declare(params, spec.norm.name, stream.hidden_size, tp);
+  Norm::declare(params, spec.norm, stream.hidden_size, tp);
   std::visit([&](const auto& body) { declare_body(params, spec.name, body, stream, tp.group()); }, spec.body);
   for (auto param = params.begin() + first; param != params.end(); ++param) param->layer = spec.layer;
 }
@@ -49,7 +56,7 @@ void declare(std::vector<ParamSpec>& params, const SublayerSpec& spec, const Str
 SublayerStack::Entry make_entry(const SublayerSpec& spec, const SublayerOptions& options, const TensorParallel& tp,
                                 ParamSet& params) {
   return {.layer = spec.layer,
-          .norm = LayerNorm::of(params, spec.norm.name, spec.norm.eps),
+          .norm = Norm(spec.norm, params),
           .sublayer =
               std::visit([&](const auto& body) { return make_body(spec.name, body, options, tp, params); }, spec.body),
           .dropout = {spec.dropout, options.seed, spec.dropout_site},

@@ -19,22 +19,22 @@ struct StreamSpec {
   double residual_init_std = 0.02;  ///< of the weights right before a residual sum: init_std / sqrt(2 layers)
 };
 
-/// A norm of the residual stream.
-struct NormSpec {
-  std::string name;  ///< prefix of its parameters
-  double eps = 1e-5;
-};
-
 /// Causal self-attention.
 struct AttentionSpec {
-  Index num_heads = 0, head_dim = 0;
+  Index num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  PositionKind position = PositionKind::learned;  ///< rope: q and k are rotated by Microbatch::rope_table
+  QkNorm qk_norm = QkNorm::none;
+  double qk_norm_eps = 1e-5;
+  Biases biases = Biases::all;
   double dropout = 0;              ///< on the probabilities
   std::uint32_t dropout_site = 0;  ///< random site
 };
 
-/// Two GEMMs with GELU between them.
+/// Two GEMMs with an activation between them.
 struct MlpSpec {
   Index ffn_hidden_size = 0;
+  Activation activation = Activation::gelu;
+  Biases biases = Biases::all;
 };
 
 /// The work of a sublayer: one alternative per class of sublayers.

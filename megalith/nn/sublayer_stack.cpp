@@ -25,7 +25,7 @@ SublayerStack::SublayerStack(const TensorParallel& tp, std::vector<Entry> entrie
     const Sublayer& sublayer = *entry.sublayer;
     counts.push_back({entry.layer, entry.captured, sublayer.num_forward_stages(), sublayer.num_backward_stages()});
     seams_.emplace_back(tp_, before, entry.norm);
-    before = {&sublayer.out_bias(), entry.dropout};
+    before = {sublayer.out_bias(), entry.dropout};
     layers_.push_back(entry.layer);
     sublayers_.push_back(std::move(entry.sublayer));
   }

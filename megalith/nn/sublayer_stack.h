@@ -45,7 +45,7 @@ class SublayerStack {
  public:
   struct Entry {
     Index layer = 0;  ///< of the model
-    LayerNorm norm;   ///< before the sublayer
+    Norm norm;        ///< before the sublayer
     std::unique_ptr<Sublayer> sublayer;
     DropoutSite dropout;    ///< after it
     bool captured = false;  ///< by graphs of layers

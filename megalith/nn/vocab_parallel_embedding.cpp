@@ -30,7 +30,11 @@ void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, con
       ex, {.ids = ids, .table = table_.value, .y = sums, .first_id = vocab_.first_id, .vocab_size = vocab_.vocab_size});
   tp_.from_region(ex, sums, y, kWholeMicrobatch).wait(ex);
   tp_.for_runs(microbatch, dropout_, [&](const SubBatch& run, const ops::Dropout& dropout) {
-    ops::add_position(ex, {.x = run.of(y), .position = position_.value, .y = run.of(y), .dropout = dropout});
+    const Tensor rows = run.of(y);
+    if (position_ != nullptr)
+      ops::add_position(ex, {.x = rows, .position = position_->value, .y = rows, .dropout = dropout});
+    else if (dropout.probability > 0)
+      ops::dropout_backward(ex, {.dout = rows, .dx = rows, .dropout = dropout});  // a dropout is its own gradient's op
   });
 }
 
@@ -39,7 +43,7 @@ void VocabParallelEmbedding::backward_weight(Exec& ex, const Microbatch& microba
   TensorParallel::InRegion d_sum =
       tp_.to_region(ex, tp_.through_dropout(ex, microbatch, dropout_, dy), kWholeMicrobatch);
   d_sum.messages.wait(ex);
-  ops::position_backward(ex, d_sum.x, position_.grad);
+  if (position_ != nullptr) ops::position_backward(ex, d_sum.x, position_->grad);
   ops::embedding_backward(ex, {.ids = ids, .dy = d_sum.x, .table_grad = table_.grad, .first_id = vocab_.first_id});
 }
 

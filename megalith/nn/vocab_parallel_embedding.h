@@ -22,11 +22,12 @@ VocabShard vocab_shard(Index vocab_size, Index padded_vocab_size, const comm::Gr
 ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_size, double init_std);
 
 /// y = dropout(table[ids] + position): ids [T] i32 -> y [O, H], with O = T or its share outside a region
-/// (TensorParallel). Forward the partial rows are reduced over tp. Backward their gradient is gathered, so the
-/// gradients of both tables are over all rows. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+/// (TensorParallel). The lookup is a region: forward sums partial rows over tp, backward brings their gradient to it,
+/// so that both tables' gradients are of all rows. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class VocabParallelEmbedding {
  public:
-  VocabParallelEmbedding(const VocabShard& vocab, TensorParallel tp, Param& table, Param& position,
+  /// `position` may be null: positions come into the model elsewhere.
+  VocabParallelEmbedding(const VocabShard& vocab, TensorParallel tp, Param& table, Param* position,
                          const DropoutSite& dropout)
       : vocab_(vocab), tp_(std::move(tp)), table_(table), position_(position), dropout_(dropout) {}
 
@@ -39,7 +40,7 @@ class VocabParallelEmbedding {
   VocabShard vocab_;
   TensorParallel tp_;
   Param& table_;     // [V/tp, H]
-  Param& position_;  // [S, H]
+  Param* position_;  // [S, H]
   DropoutSite dropout_;
 };
 

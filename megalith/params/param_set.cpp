@@ -37,10 +37,15 @@ ParamSet::ParamSet(std::vector<ParamSpec> specs, const Policy& policy, ParamCont
           [](const grid::Placement&) { return Partition{.bucket_elements = std::numeric_limits<Index>::max()}; },
           contents) {}
 
-Param& ParamSet::at(std::string_view name) {
+Param* ParamSet::find(std::string_view name) {
   for (ParamBuffer& buffer : buffers_) {
-    if (Param* const param = buffer.find(name)) return *param;
+    if (Param* const param = buffer.find(name)) return param;
   }
+  return nullptr;
+}
+
+Param& ParamSet::at(std::string_view name) {
+  if (Param* const param = find(name)) return *param;
   throw InternalError(str("[ParamSet::at] parameter ", name, ": this rank holds none of that name"));
 }
 

@@ -34,7 +34,9 @@ class ParamSet {
 
   /// Throws InternalError for an unknown name.
   Param& at(std::string_view name);
-  /// Whether this rank updates only its shards of some buffer.
+  /// Null for an unknown name.
+  Param* find(std::string_view name);
+  /// Whether this rank updates its shards only, of some buffer.
   bool is_sharded() const;
 
   /// By owner, of all buffers (ParamBuffer::bytes).

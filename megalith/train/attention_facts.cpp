@@ -12,8 +12,9 @@ ops::AttentionShape shape_of(const config::RunPlan& plan) {
           .batch = plan.train.micro_batch,
           .seq_len = plan.model.seq_len,
           .num_heads = plan.model.num_heads / plan.grid.tp,
-          .head_dim = plan.model.hidden_size / plan.model.num_heads,
-          .dropout = plan.model.attention_dropout};
+          .head_dim = plan.model.head_width(),
+          .dropout = plan.model.attention_dropout,
+          .num_kv_heads = plan.model.kv_heads() / plan.grid.tp};
 }
 
 ops::AttentionWay way_of(const config::RunPlan& plan, ops::AttentionPass pass) {

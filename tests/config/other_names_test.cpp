@@ -135,7 +135,12 @@ TEST(OtherNames, FlagsOfMegatronAreKnown) {
                                                        {"--recompute-granularity", "recompute.mode"},
                                                        {"--use-flash-attn", ""},
                                                        {"--transformer-impl", ""},
-                                                       {"--swiglu", ""}};
+                                                       {"--swiglu", "model.activation"},
+                                                       {"--num-query-groups", "model.num_kv_heads"},
+                                                       {"--kv-channels", "model.head_dim"},
+                                                       {"--normalization", "model.norm"},
+                                                       {"--rotary-base", "model.rope_theta"},
+                                                       {"--untie-embeddings-and-output-weights", "model.tied"}};
   for (const auto& [flag, key] : flags) {
     EXPECT_EQ(meant_key(flag).key, key) << flag;
     EXPECT_FALSE(meant_key(flag).is_none()) << flag;

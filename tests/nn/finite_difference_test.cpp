@@ -29,20 +29,20 @@ void with_solo_group(const std::function<void(const comm::Group&)>& body) {
 
 /// Layers as in a model. Each but the first ends the one before in its first norm, and makes the gradient of that one's
 /// last bias; so does the op that makes dy for the last, as a head's norm does.
-void check_layers(Index count, double dropout) {
+void check_layers(Index count, const nn::GptLayerConfig& config) {
   with_solo_group([&](const comm::Group& group) {
     const nn::TensorParallel tp = testing::whole_rows(group);
-    const nn::GptLayerConfig config = testing::small_block(dropout);
     LayerParams layer(testing::GptLayers::specs("b", count, config, tp));
     const nn::SublayerStack layers = testing::GptLayers::stack("b", 0, count, config, tp, layer.params);
     SmallMicrobatch microbatch;
     Exec ex;
+    microbatch.make_rope_table(ex, config);
     const Tensor x = testing::random_tensor(ex, {6, 8}, 1), dy = testing::random_tensor(ex, {6, 8}, 2);
     const Tensor y = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
     nn::SublayerStack::Saved saved = layers.make_saved();
     layers.forward(ex, microbatch.get(), x, y, saved);
     const Tensor bias_grad = layers.output_bias_grad();
-    EXPECT_EQ(static_cast<bool>(bias_grad), dropout == 0);
+    EXPECT_EQ(static_cast<bool>(bias_grad), config.dropout == 0 && config.biases == nn::Biases::all);
     if (bias_grad) ops::bias_backward(ex, dy, bias_grad);
     layers.backward(ex, microbatch.get(), {dy, bias_grad}, dx, saved);
     expect_gradients(layer, x, dx, [&] {
@@ -54,43 +54,67 @@ void check_layers(Index count, double dropout) {
   });
 }
 
-TEST(FiniteDifference, ALayer) { check_layers(1, 0); }
-TEST(FiniteDifference, ALayerWithDropout) { check_layers(1, 0.3); }
-TEST(FiniteDifference, ALayerAfterAnother) { check_layers(2, 0); }
-TEST(FiniteDifference, ALayerAfterAnotherWithDropout) { check_layers(2, 0.3); }
+TEST(FiniteDifference, ALayer) { check_layers(1, testing::small_block()); }
+TEST(FiniteDifference, ALayerWithDropout) { check_layers(1, testing::small_block(0.3)); }
+TEST(FiniteDifference, ALayerAfterAnother) { check_layers(2, testing::small_block()); }
+TEST(FiniteDifference, ALayerAfterAnotherWithDropout) { check_layers(2, testing::small_block(0.3)); }
+TEST(FiniteDifference, LlamaLayers) { check_layers(2, testing::small_llama_block()); }
+TEST(FiniteDifference, LlamaLayersWithDropout) { check_layers(2, testing::small_llama_block(0.3)); }
+TEST(FiniteDifference, LayersOfEachPartByItself) {
+  using Change = void (*)(nn::GptLayerConfig&);
+  constexpr Change kChanges[] = {[](auto& c) { c.norm = nn::NormKind::rms; },
+                                 [](auto& c) { c.num_kv_heads = 2; },
+                                 [](auto& c) { c.num_kv_heads = 1, c.head_dim = 3; },
+                                 [](auto& c) { c.position = nn::PositionKind::rope, c.head_dim = 2; },
+                                 [](auto& c) { c.activation = nn::Activation::swiglu; },
+                                 [](auto& c) { c.biases = nn::Biases::qkv; },
+                                 [](auto& c) { c.biases = nn::Biases::none; }};
+  for (std::size_t i = 0; i < std::size(kChanges); ++i) {
+    SCOPED_TRACE(i);
+    nn::GptLayerConfig config = testing::small_block();
+    kChanges[i](config);
+    check_layers(2, config);
+  }
+}
 
-TEST(FiniteDifference, LayerNorm) {
-  with_solo_group([](const comm::Group&) {
-    LayerParams layer({{TensorSlice::whole("g", {5}), {5}, Init::ones}, {TensorSlice::whole("b", {5}), {5}}});
-    const nn::LayerNorm norm(layer.params.at("g"), layer.params.at("b"), 1e-5);
+void check_norm(nn::NormKind kind) {
+  with_solo_group([kind](const comm::Group& group) {
+    const nn::NormSpec spec{"norm", 1e-5, kind};
+    std::vector<ParamSpec> specs;
+    nn::Norm::declare(specs, spec, 5, testing::whole_rows(group));
+    LayerParams layer(std::move(specs));
+    const nn::Norm norm(spec, layer.params);
     Exec ex;
     const Tensor x = testing::random_tensor(ex, {4, 5}, 1), dy = testing::random_tensor(ex, {4, 5}, 2);
     const Tensor dx = ex.tensor({4, 5}, DType::f64);
-    nn::LayerNorm::Saved saved;
+    nn::Norm::Saved saved;
     norm.forward(ex, x, saved);
     norm.backward(ex, dy, saved, {}, {dx});
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
-      nn::LayerNorm::Saved ignored;
+      nn::Norm::Saved ignored;
       return testing::dot(norm.forward(scratch, x, ignored), dy);
     });
   });
 }
 
+TEST(FiniteDifference, LayerNorm) { check_norm(nn::NormKind::layer); }
+TEST(FiniteDifference, RmsNorm) { check_norm(nn::NormKind::rms); }
+
 TEST(FiniteDifference, LinearLayers) {
   with_solo_group([](const comm::Group& group) {
     const nn::TensorParallel tp = testing::whole_rows(group);
-    LayerParams layer({nn::rows_split("up", 6, 4, group, 1), nn::vector_split("up_bias", 6, group),
+    LayerParams layer({nn::rows_split("up", 6, 4, group, 1), nn::vector_split("up_bias", {6}, group),
                        nn::columns_split("down", 3, 6, group, 1),
                        nn::replicated("down_bias", {3}, group, Init::zeros)});
-    const nn::ColumnParallelLinear up(tp, layer.params.at("up"), layer.params.at("up_bias"));
-    const nn::RowParallelLinear down(tp, layer.params.at("down"), layer.params.at("down_bias"));
+    const nn::ColumnParallelLinear up(tp, layer.params.at("up"), layer.params.find("up_bias"));
+    const nn::RowParallelLinear down(tp, layer.params.at("down"), layer.params.find("down_bias"));
     Exec ex;
     const Tensor x = testing::random_tensor(ex, {5, 4}, 1), dy = testing::random_tensor(ex, {5, 3}, 2);
     const auto forward = [&](Exec& e, nn::ColumnParallelLinear::Saved& a, nn::RowParallelLinear::Saved& b) {
       up.to_region(e, x, a, {}).wait(e);
       down.forward(e, up.forward(e, a, {}), b, {}).wait(e);
-      ops::add_bias(e, b.y, down.bias().value);
+      ops::add_bias(e, b.y, down.bias()->value);
       return b.y;
     };
     nn::ColumnParallelLinear::Saved saved_up;
@@ -120,7 +144,7 @@ TEST(FiniteDifference, EmbeddingWithDropout) {
     const nn::VocabShard vocab = nn::vocab_shard(7, 10, group);
     LayerParams layer(
         {nn::token_table("table", vocab, 4, 1), nn::replicated("position", {3, 4}, group, Init::normal, 1)});
-    const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.at("position"),
+    const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.find("position"),
                                                {0.25, 5, 0});
     SmallMicrobatch microbatch;
     std::int32_t ids[] = {0, 6, 2, 2, 6, 5};
@@ -141,11 +165,11 @@ TEST(FiniteDifference, LmHead) {
   with_solo_group([](const comm::Group& group) {
     const nn::TensorParallel tp = testing::whole_rows(group);
     const nn::VocabShard vocab = nn::vocab_shard(7, 10, group);
-    LayerParams layer({nn::token_table("table", vocab, 4, 1),
-                       {TensorSlice::whole("g", {4}), {4}, Init::ones},
-                       {TensorSlice::whole("b", {4}), {4}}});
-    const nn::LmHead head(vocab, tp, nn::LayerNorm(layer.params.at("g"), layer.params.at("b"), 1e-5),
-                          layer.params.at("table"));
+    const nn::NormSpec norm{"norm"};
+    std::vector<ParamSpec> specs = {nn::token_table("table", vocab, 4, 1)};
+    nn::Norm::declare(specs, norm, 4, tp);
+    LayerParams layer(std::move(specs));
+    const nn::LmHead head(vocab, tp, nn::Norm(norm, layer.params), layer.params.at("table"));
     SmallMicrobatch microbatch;
     std::int32_t ids[] = {0, 6, -1, 2, 6, 5};  // the third token has no loss
     const Tensor targets(ids, {6}, DType::i32);

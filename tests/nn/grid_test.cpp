@@ -91,13 +91,13 @@ void expect_messages_of_a_block(const nn::TensorParallel& tp) {
   EXPECT_EQ(sums.calls, 0);
 }
 
-void run_block(const comm::Group& group, double dropout, Gathered& out, const Cut& cut = {}) {
+void run_block(const comm::Group& group, const nn::GptLayerConfig& config, Gathered& out, const Cut& cut = {}) {
   const nn::TensorParallel tp = cut.over(group);
-  const nn::GptLayerConfig config = testing::small_block(dropout);
   LayerParams layer(testing::GptLayers::specs("b", 1, config, tp));
   const nn::SublayerStack block = testing::GptLayers::stack("b", 2, 1, config, tp, layer.params);
   SmallMicrobatch microbatch{.seq_len = kSeqLen};
   Exec ex;
+  microbatch.make_rope_table(ex, config);
   const Tensor x = random_rows(ex, 1, tp), dy = random_rows(ex, 2, tp);
   const Tensor y = ex.tensor(x.shape(), DType::f64), dx = ex.tensor(x.shape(), DType::f64);
   nn::SublayerStack::Saved saved = block.make_saved();
@@ -110,21 +110,27 @@ void run_block(const comm::Group& group, double dropout, Gathered& out, const Cu
   put_gradients(out, layer.params.dense());
 }
 
+/// GPT-2's and Llama's, with and without dropout.
+std::vector<nn::GptLayerConfig> blocks() {
+  return {testing::small_block(), testing::small_block(0.3), testing::small_llama_block(),
+          testing::small_llama_block(0.3)};
+}
+
 TEST_P(Grid, BlockMatchesOneRankWithFourAllReduces) {
-  for (const double dropout : {0.0, 0.3}) {
+  for (const nn::GptLayerConfig& config : blocks()) {
     Gathered want, got;
-    comm::run_ranks(1, [&](comm::World& world) { run_block(world.all(), dropout, want); });
-    comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, got); });
+    comm::run_ranks(1, [&](comm::World& world) { run_block(world.all(), config, want); });
+    comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), config, got); });
     expect_same(got, want);
   }
 }
 
 TEST_P(Grid, HalvesOfABatchGiveTheBitsOfTheWhole) {
-  for (const double dropout : {0.0, 0.3}) {
+  for (const nn::GptLayerConfig& config : blocks()) {
     Gathered whole, halves;
-    comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, whole); });
+    comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), config, whole); });
     comm::run_ranks(GetParam(),
-                    [&](comm::World& world) { run_block(world.all(), dropout, halves, {.sub_batches = 2}); });
+                    [&](comm::World& world) { run_block(world.all(), config, halves, {.sub_batches = 2}); });
     EXPECT_EQ(halves.tensors(), whole.tensors());
   }
 }
@@ -139,12 +145,12 @@ void expect_same_bits_but_of_norms(const Gathered& got, const Gathered& want, st
 }
 
 TEST_P(Grid, BlockOnSharedRowsGivesTheBitsOfWholeOnes) {
-  for (const double dropout : {0.0, 0.3}) {
+  for (const nn::GptLayerConfig& config : blocks()) {
     for (const int sub_batches : {1, 2}) {
       Gathered whole, shared;
-      comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), dropout, whole); });
+      comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), config, whole); });
       comm::run_ranks(GetParam(), [&](comm::World& world) {
-        run_block(world.all(), dropout, shared,
+        run_block(world.all(), config, shared,
                   {.sequence_parallel = nn::SequenceParallel::on, .sub_batches = sub_batches});
       });
       expect_same_bits_but_of_norms(shared, whole, ".norm");
@@ -174,12 +180,12 @@ void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {}) {
   const nn::VocabShard vocab = nn::vocab_shard(13, 20, group);
   std::vector<ParamSpec> specs = {nn::token_table("table", vocab, kHidden, 1),
                                   nn::replicated("position", {kSeqLen, kHidden}, group, Init::normal, 1)};
-  nn::LayerNorm::declare(specs, "norm", kHidden, tp);
+  const nn::NormSpec norm{"norm"};
+  nn::Norm::declare(specs, norm, kHidden, tp);
   LayerParams layer(std::move(specs));
-  const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.at("position"),
+  const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.find("position"),
                                              {0.25, 5, 0});
-  const nn::LmHead head(vocab, tp, nn::LayerNorm(layer.params.at("norm.weight"), layer.params.at("norm.bias"), 1e-5),
-                        layer.params.at("table"));
+  const nn::LmHead head(vocab, tp, nn::Norm(norm, layer.params), layer.params.at("table"));
   SmallMicrobatch microbatch{.seq_len = kSeqLen};
   std::int32_t ids[kTokens] = {0, 12, 2, 7, 12, 5, 5, 1}, next[kTokens] = {12, 2, -1, 12, 5, 0, 1, 3};
   const Tensor tokens(ids, {kTokens}, DType::i32), targets(next, {kTokens}, DType::i32);

@@ -8,6 +8,7 @@
 #include "megalith/nn/lm_head.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/nn/vocab_parallel_embedding.h"
+#include "megalith/ops/rope.h"
 #include "megalith/runtime/step_state.h"
 
 #include "tests/support/gathered.h"
@@ -20,13 +21,42 @@ inline nn::GptLayerConfig small_block(double dropout = 0) {
   return {.hidden_size = 8, .num_heads = 4, .ffn_hidden_size = 12, .dropout = dropout, .attention_dropout = dropout};
 }
 
+/// Llama's parts in a small layer. 4 kv heads of 8, each 6 wide, so that tp may be 1, 2 or 4.
+inline nn::GptLayerConfig small_llama_block(double dropout = 0) {
+  return {.hidden_size = 8,
+          .num_heads = 8,
+          .ffn_hidden_size = 12,
+          .num_kv_heads = 4,
+          .head_dim = 6,
+          .dropout = dropout,
+          .attention_dropout = dropout,
+          .norm = nn::NormKind::rms,
+          .position = nn::PositionKind::rope,
+          .activation = nn::Activation::swiglu,
+          .biases = nn::Biases::none};
+}
+
 inline nn::TensorParallel whole_rows(const comm::Group& tp) { return {tp, nn::SequenceParallel::off, 1}; }
 
 /// One microbatch of batch 2 with a step state in memory.
 struct SmallMicrobatch {
   Index seq_len = 3;
   StepState state{.step = 3, .first_sample = 5, .loss_scale = 0.25};
-  nn::Microbatch get() { return {2, seq_len, Tensor(&state, {sizeof(state)}, DType::u8), nn::Mode::train}; }
+  /// Of the position table of heads that are rotated; undefined: none are.
+  Tensor rope_table = {};
+  nn::Microbatch get() {
+    return {.batch = 2,
+            .seq_len = seq_len,
+            .step_state = Tensor(&state, {sizeof(state)}, DType::u8),
+            .mode = nn::Mode::train,
+            .rope_table = rope_table};
+  }
+  /// For heads of `config`, in memory of `ex`.
+  void make_rope_table(Exec& ex, const nn::GptLayerConfig& config) {
+    if (config.position != nn::PositionKind::rope) return;
+    rope_table = ex.tensor({seq_len, 2, config.head_dim / 2}, DType::f64);
+    ops::rope_table(ex, {.head_dim = config.head_dim}, rope_table);
+  }
 };
 
 /// Parameters of one layer on one rank, filled with random values that do not depend on the grid.

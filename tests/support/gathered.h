@@ -23,15 +23,14 @@ class Gathered {
     const std::lock_guard lock(mutex_);
     std::vector<double>& global = tensors_[slice.name];
     global.resize(static_cast<std::size_t>(slice.global.numel()), std::nan(""));
-    const bool matrix = slice.global.rank() == 2;
-    const Index rows = matrix ? slice.local[0] : 1, columns = matrix ? slice.local[1] : slice.local[0];
-    const Index row0 = matrix ? slice.offset[0] : 0, column0 = slice.offset[matrix ? 1 : 0];
-    const Index stride = matrix ? slice.global[1] : 0;
-    for (Index r = 0; r < rows; ++r) {
-      for (Index c = 0; c < columns; ++c) {
-        put_one(slice.name, global[static_cast<std::size_t>((r + row0) * stride + c + column0)],
-                local[static_cast<std::size_t>(r * columns + c)]);
+    for (std::size_t i = 0; i < local.size(); ++i) {
+      Index left = static_cast<Index>(i), place = 0, stride = 1;
+      for (int d = slice.global.rank(); d-- > 0;) {
+        place += (slice.offset[static_cast<std::size_t>(d)] + left % slice.local[d]) * stride;
+        left /= slice.local[d];
+        stride *= slice.global[d];
       }
+      put_one(slice.name, global[static_cast<std::size_t>(place)], local[i]);
     }
   }
   void put(const std::string& name, const Tensor& values) { put(TensorSlice::whole(name, values.shape()), values); }

@@ -1,0 +1,135 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/train/graph_ways.h"
+
+// Llama's parts (RMS norms, rotations, kv heads, SwiGLU, no biases, a head of its own) on every grid.
+namespace megalith {
+namespace {
+
+using testing::Grid;
+using testing::relative_error;
+using testing::RunRecord;
+
+/// 8 heads of 6 on 4 kv heads, so that tp may be 4; a head is not hidden / heads wide.
+config::RunPlan llama_plan(const Grid& grid, const std::string& precision, Index steps = 20) {
+  config::RunConfig c = testing::small_config(grid, precision, steps);
+  c.model.family = "llama";
+  c.model.num_heads = 8;
+  c.model.num_kv_heads = 4;
+  c.model.head_dim = 6;
+  c.model.norm_eps = 1e-6;
+  c.model.rope_theta = 500;
+  return config::resolve(c);
+}
+
+void run(const config::RunPlan& plan, RunRecord& record) {
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { testing::train_rank(world, plan, record); });
+}
+
+const RunRecord& one_rank(const std::string& precision) {
+  static const auto make = [](const char* name) {
+    auto record = std::make_unique<RunRecord>();
+    run(llama_plan({}, name), *record);
+    return record;
+  };
+  static const std::unique_ptr<RunRecord> fp64 = make("fp64"), fp32 = make("fp32");
+  return precision == "fp64" ? *fp64 : *fp32;
+}
+
+void expect_fp64_agrees(const RunRecord& got, const RunRecord& want) {
+  EXPECT_THAT(got.parameters.disagreeing(), ::testing::IsEmpty());
+  EXPECT_LT(relative_error(got.losses, want.losses), 1e-12);
+  EXPECT_LT(relative_error(got.norms, want.norms), 1e-12);
+  EXPECT_LT(relative_error({got.evaluated}, {want.evaluated}), 1e-12);
+  ASSERT_EQ(got.parameters.tensors().size(), want.parameters.tensors().size());
+  for (const auto& [name, values] : want.gradients.tensors())
+    EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-12) << name;
+  for (const auto& [name, values] : want.parameters.tensors())
+    EXPECT_LT(relative_error(got.parameters.at(name), values), 1e-10) << name;
+}
+
+class LlamaGrid : public ::testing::TestWithParam<Grid> {};
+
+TEST_P(LlamaGrid, Fp64AgreesWithOneRank) {
+  RunRecord got;
+  run(llama_plan(GetParam(), "fp64"), got);
+  expect_fp64_agrees(got, one_rank("fp64"));
+}
+
+TEST_P(LlamaGrid, Fp32AgreesWithOneRank) {
+  const RunRecord& want = one_rank("fp32");
+  RunRecord got;
+  run(llama_plan(GetParam(), "fp32"), got);
+  EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), 1e-6);
+  EXPECT_LT(relative_error({got.norms[0]}, {want.norms[0]}), 1e-6);
+  EXPECT_LT(relative_error(got.losses, want.losses), 1e-5);
+  for (const auto& [name, values] : want.gradients.tensors())
+    EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-5) << name;
+}
+
+std::vector<Grid> grids() {
+  std::vector<Grid> grids = testing::all_grids();
+  std::ranges::copy(testing::sharded_grids(), std::back_inserter(grids));
+  return grids;
+}
+INSTANTIATE_TEST_SUITE_P(All, LlamaGrid, ::testing::ValuesIn(grids()),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST(Llama, HasATableForItsHeadAndNoneForPositions) {
+  const RunRecord& run = one_rank("fp64");
+  EXPECT_TRUE(run.parameters.tensors().contains("head.weight"));
+  EXPECT_FALSE(run.parameters.tensors().contains("embedding.position.weight"));
+  EXPECT_FALSE(run.parameters.tensors().contains("layers.0.attention.qkv.bias"));
+  EXPECT_EQ(run.parameters.at("layers.0.attention.qkv.weight").size(), (8 + 2 * 4) * 6 * 20u);
+  EXPECT_EQ(run.parameters.at("layers.0.mlp.up.weight").size(), 28 * 2 * 20u);
+  EXPECT_LT(run.losses.back(), run.losses.front() - 0.2) << "it learns";
+}
+
+TEST(Llama, ATiedHeadTrainsAlikeOnStagesApart) {
+  RunRecord want, got;
+  config::RunPlan plan = llama_plan({}, "fp64");
+  plan.model.tying = model::Tying::tied;
+  run(plan, want);
+  plan = llama_plan({.tp = 2, .pp = 2}, "fp64");
+  plan.model.tying = model::Tying::tied;
+  run(plan, got);
+  expect_fp64_agrees(got, want);
+}
+
+TEST(Llama, StepsFromGraphsAreThoseOfEagerRuns) {
+  RunRecord want;
+  run(llama_plan({.tp = 2, .pp = 2}, "fp32", 8), want);
+  for (const testing::GraphWay& way : testing::kGraphWays) {
+    SCOPED_TRACE(way.name);
+    RunRecord got;
+    run(testing::with_graphs(llama_plan({.tp = 2, .pp = 2}, "fp32", 8), way, 2), got);
+    EXPECT_EQ(got.losses, want.losses);
+    EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
+  }
+}
+
+TEST(Llama, RecomputationChangesNoBits) {
+  for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}}) {
+    RunRecord want;
+    run(llama_plan(grid, "fp32", 6), want);
+    std::vector<nn::RecomputeConfig> ways = {{.mode = nn::RecomputeMode::full},
+                                             {.mode = nn::RecomputeMode::full, .layers = 2}};
+    for (const auto module : {nn::RecomputeModule::gelu, nn::RecomputeModule::norms, nn::RecomputeModule::attention,
+                              nn::RecomputeModule::mlp}) {
+      ways.push_back({.mode = nn::RecomputeMode::selective});
+      ways.back().add(module);
+    }
+    for (const nn::RecomputeConfig& way : ways) {
+      config::RunPlan plan = llama_plan(grid, "fp32", 6);
+      plan.recompute = way;
+      RunRecord got;
+      run(plan, got);
+      EXPECT_EQ(got.losses, want.losses);
+      EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith
