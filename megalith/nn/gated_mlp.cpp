@@ -24,9 +24,10 @@ GatedMlp::GatedMlp(const std::string& name, const SublayerOptions& options, cons
 
 void GatedMlp::first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
   first_.forward(ex, saved.first, microbatch.sub_batch);
+  activate(ex, microbatch, saved);
 }
 
-void GatedMlp::local_work(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
+void GatedMlp::activate(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
   const SubBatch& sub_batch = microbatch.sub_batch;
   const Tensor& gate_up = saved.first.y;
   sub_batch.make(ex, saved.last.x, {gate_up.dim(0), gate_up.dim(1) / 2}, gate_up.dtype());
@@ -42,7 +43,7 @@ void GatedMlp::recompute(Exec& ex, const Microbatch& microbatch, const Tensor& x
       first_gemm(ex, again, saved);
     }
   }
-  if (first_gemm_again_ || activation_again_) local_work(ex, microbatch, saved);
+  if (!first_gemm_again_ && activation_again_) activate(ex, microbatch, saved);
 }
 
 void GatedMlp::backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const {

@@ -20,7 +20,8 @@ class GatedMlp final : public TensorParallelSublayer {
 
  private:
   void first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const override;
-  void local_work(Exec& ex, const Microbatch& microbatch, Saved& saved) const override;
+  void local_work(Exec&, const Microbatch&, Saved&) const override {}  // a recomputed range stops before this
+  void activate(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
   /// What of the forward pass has not been kept. `x`: all rows of the input.
   void recompute(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
   void backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const override;

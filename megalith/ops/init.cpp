@@ -12,14 +12,17 @@ namespace megalith::ops {
 
 NormalBox::NormalBox(const TensorSlice& slice, std::uint64_t seed)
     : site{.seed = hash_combine(seed, fnv1a(slice.name))} {
-  if (slice.global.rank() == 2) {
-    rows = slice.local[0];
-    first_row = slice.offset[0];
-    stride = slice.global[1];
-  }
-  const int last = slice.global.rank() == 2 ? 1 : 0;
+  const int last = slice.global.rank() - 1;
   columns = slice.local[last];
   first_column = slice.offset[static_cast<std::size_t>(last)];
+  stride = slice.global[last];
+  for (int d = last; d-- > 0;) {
+    const int to = kOuter - (last - d);
+    local[to] = slice.local[d];
+    global[to] = slice.global[d];
+    offset[to] = slice.offset[static_cast<std::size_t>(d)];
+    rows *= slice.local[d];
+  }
 }
 
 void initialise(Exec& ex, const InitialValues& values, const Tensor& to, std::uint64_t seed) {

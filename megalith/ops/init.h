@@ -18,16 +18,25 @@ struct InitialValues {
 /// Box-Muller on Philox words, computed in f64; a GPU's may differ in the last bit of f32. Source: docs/numerics.md.
 void initialise(Exec& ex, const InitialValues& values, const Tensor& to, std::uint64_t seed);
 
-/// The elements that initialise() draws for a normal parameter: [rows, columns] of a matrix or one row of a vector, and
-/// where they stand in the global tensor.
+/// The elements that initialise() draws for a normal parameter, as rows of its last dimension, and where they stand in
+/// the global tensor.
 struct NormalBox {
+  static constexpr int kOuter = Shape::kMaxRank - 1;
   RandomSite site;
   Index rows = 1, columns = 0;
-  Index first_row = 0, first_column = 0, stride = 0;  ///< stride: columns of the global matrix
+  Index first_column = 0, stride = 0;  ///< stride: columns of the global tensor
+  /// Of the dimensions before the last, the last of them behind; of those that there are not, 1, 1 and 0.
+  Index local[kOuter] = {1, 1, 1}, global[kOuter] = {1, 1, 1}, offset[kOuter] = {};
 
   NormalBox(const TensorSlice& slice, std::uint64_t seed);
   constexpr double at(Index row, Index column) const {
-    return site.normal(static_cast<std::uint64_t>((first_row + row) * stride + first_column + column));
+    Index global_row = 0, rows_of_one = 1;
+    for (int d = kOuter; d-- > 0;) {
+      global_row += (offset[d] + row % local[d]) * rows_of_one;
+      row /= local[d];
+      rows_of_one *= global[d];
+    }
+    return site.normal(static_cast<std::uint64_t>(global_row * stride + first_column + column));
   }
 };
 

@@ -21,6 +21,14 @@ TEST(Initialise, SlicesOfAnyGridAreTheSameTensor) {
   const std::vector<double> whole = gather({TensorSlice::whole("w", {6, 4})});
   EXPECT_EQ(gather({TensorSlice{"w", {6, 4}, {0, 0}, {3, 4}}, TensorSlice{"w", {6, 4}, {3, 0}, {3, 4}}}), whole);
   EXPECT_EQ(gather({TensorSlice{"w", {6, 4}, {0, 0}, {6, 1}}, TensorSlice{"w", {6, 4}, {0, 1}, {6, 3}}}), whole);
+  // The same elements in the same order, whatever their shape.
+  EXPECT_EQ(
+      gather({TensorSlice{"w", {3, 2, 4}, {0, 0, 0}, {1, 2, 4}}, TensorSlice{"w", {3, 2, 4}, {1, 0, 0}, {2, 2, 4}}}),
+      whole);
+  EXPECT_EQ(gather({TensorSlice{"w", {2, 3, 2, 2}, {0, 0, 0, 0}, {2, 1, 2, 2}},
+                    TensorSlice{"w", {2, 3, 2, 2}, {0, 1, 0, 0}, {1, 2, 2, 2}},
+                    TensorSlice{"w", {2, 3, 2, 2}, {1, 1, 0, 0}, {1, 2, 2, 2}}}),
+            whole);
 }
 
 TEST(Initialise, PaddingRowsStayZero) {
