@@ -144,6 +144,20 @@ __device__ int first_query_of(const AttentionCall& call, int first_key) {
   return kForm == Form::plain || call.mask == AttentionMask::causal ? first_key : 0;
 }
 
+/// What a block of keys reads of one of its heads.
+template <class T, Dropping kDropping, Form kForm>
+struct HeadOfGroup {
+  Kept<kDropping> kept;
+  HeadRows<const T> q, dout;
+  Index first_statistic;
+
+  __device__ HeadOfGroup(const AttentionCall& call, const BackwardTensors<T>& tensors, int head, int length)
+      : kept(call, head),
+        q(qkv_rows<kForm>(call, tensors.qkv, head, Part::q, length)),
+        dout(out_rows(call, tensors.dout, head, length)),
+        first_statistic(static_cast<Index>(head) * call.seq_len) {}
+};
+
 /// A block computes dk and dv of 64 keys of one group (for D > 128, half of their columns), a warp 16 of them, over the
 /// heads of the group and the tiles of queries from the diagonal on, or all; transposed, so that P^T and dS^T come out
 /// as the left sides of the products that follow. Under the causal mask it reads k, v once and q, dout, log_sum_exp,
@@ -171,42 +185,38 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
     }
   }
   const KeyLane lane = key_lane(warp_key);
+  HeadOfGroup<T, kDropping, kForm> head(call, tensors, first_head, length);
 
   T* k_tile = shared_memory<T>();     // [kRows, kDim]
   T* v_tile = k_tile + Tiles::kKept;  // [kRows, kDim]
   T* stages = v_tile + Tiles::kKept;  // 2 x (q, dout) [kQueries, kDim]
   T* scratch = stages + 4 * kTile + warp_index() * Tiles::kScratch;
   auto* statistics = reinterpret_cast<float*>(k_tile + Tiles::kElements);  // 2 x (log_sum_exp, delta) [kQueries]
+  const auto load_queries = [&](int first_query, int stage) {
+    load_stage<kQueries, kDim, RowOrder::plain>(stages + stage * 2 * kTile, head.q, head.dout, first_query);
+    float* row = statistics + stage * 2 * kQueries;
+    load_statistics<kQueries>(row, tensors.log_sum_exp + head.first_statistic, first_query, length);
+    load_statistics<kQueries>(row + kQueries, tensors.delta + head.first_statistic, first_query, length);
+    __pipeline_commit();
+  };
   const auto keys_of = [&](Part part) { return qkv_rows<kForm>(call, tensors.qkv, first_head, part, length); };
+  const int begin = first_query_of<kForm>(call, first_key);
   load_tile<kRows, kDim, RowOrder::interleaved>(k_tile, keys_of(Part::k), first_key);
   load_tile<kRows, kDim, RowOrder::interleaved>(v_tile, keys_of(Part::v), first_key);
+  load_queries(begin, 0);
 
   const T *k_rows = k_tile + warp_index() * kWarpRows * kStride, *v_rows = k_rows + Tiles::kKept;
   const Factors factors = factors_of(call);
+  const bool sees_all = kForm == Form::general && call.mask == AttentionMask::full;
   Fragment<Tiles::kColumns> dk{}, dv{};  // [16, D], without scale and kept_scale
-  for (int head = first_head; head < first_head + sharing; ++head) {
-    const Kept<kDropping> kept(call, head);
-    const HeadRows<const T> q = qkv_rows<kForm>(call, tensors.qkv, head, Part::q, length);
-    const HeadRows<const T> dout = out_rows(call, tensors.dout, head, length);
-    const Index first_statistic = static_cast<Index>(head) * call.seq_len;
-    const auto load_queries = [&](int first_query, int stage) {
-      load_stage<kQueries, kDim, RowOrder::plain>(stages + stage * 2 * kTile, q, dout, first_query);
-      float* row = statistics + stage * 2 * kQueries;
-      load_statistics<kQueries>(row, tensors.log_sum_exp + first_statistic, first_query, length);
-      load_statistics<kQueries>(row + kQueries, tensors.delta + first_statistic, first_query, length);
-      __pipeline_commit();
-    };
-    const int begin = first_query_of<kForm>(call, first_key);
-    if (kForm == Form::general && head > first_head) __syncthreads();  // all warps are done with the head before
-    load_queries(begin, 0);
+  const auto add_head = [&] {
     for (int first_query = begin, stage = 0; first_query < length; first_query += kQueries, stage ^= 1) {
       __pipeline_wait_prior(0);
       __syncthreads();  // this stage has arrived, and all warps are done with the other
       if (first_query + kQueries < length) load_queries(first_query + kQueries, stage ^ 1);
-      const bool sees_all = kForm == Form::general && call.mask == AttentionMask::full;
       if (!sees_all && first_query + kQueries <= warp_key) continue;
       KeptPairs kept_pairs{};
-      if constexpr (kDropping == Dropping::on) kept_pairs = draw_kept_pairs<kQueries>(kept, lane, first_query);
+      if constexpr (kDropping == Dropping::on) kept_pairs = draw_kept_pairs<kQueries>(head.kept, lane, first_query);
       const T *q_tile = stages + stage * 2 * kTile, *dout_tile = q_tile + kTile;
       const float *lse = statistics + stage * 2 * kQueries + lane.two_queries, *delta = lse + kQueries;
       Fragment<kQueries> scores{}, dprobs{};
@@ -221,6 +231,17 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
       });
       Products::template add<kStride>(dv, scores, dout_tile + first_column, scratch);
       Products::template add<kStride>(dk, dprobs, q_tile + first_column, scratch);
+    }
+  };
+  if constexpr (kForm == Form::plain) {
+    add_head();
+  } else {
+    for (int next = first_head + 1;; ++next) {
+      add_head();
+      if (next == first_head + sharing) break;
+      head = HeadOfGroup<T, kDropping, kForm>(call, tensors, next, length);
+      __syncthreads();  // all warps are done with the head before
+      load_queries(begin, 0);
     }
   }
   if constexpr (kForm == Form::general) {
@@ -251,7 +272,6 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlock
   if constexpr (kForm == Form::general) {
     if (first_query >= length) return store_padding(gradient(), first_query);
   }
-  const SeenKeys<kForm> seen(call, length, first_query, warp_query);
   const Kept<kDropping> kept(call, work.head);
   const auto rows_of = [&](Part part) { return qkv_rows<kForm>(call, tensors.qkv, work.head, part, length); };
   const HeadRows<const T> k = rows_of(Part::k), v = rows_of(Part::v);
@@ -275,6 +295,7 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlock
   const T *q_rows = q_tile + warp_index() * kWarpRows * kStride, *dout_rows = q_rows + Tiles::kKept;
   const Factors factors = factors_of(call);
   Fragment<kDim> dq{};  // [16, D], without scale
+  const SeenKeys<kForm> seen(call, length, first_query, warp_query);
   for (int first_key = 0, stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
     __pipeline_wait_prior(0);
     __syncthreads();  // this stage has arrived, and all warps are done with the other

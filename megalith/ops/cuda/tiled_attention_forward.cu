@@ -82,7 +82,6 @@ __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
       return;
     }
   }
-  const SeenKeys<kForm> seen(call, length, first_query, warp_query);
   const Kept<kDropping> kept(call, work.head);
   const auto rows_of = [&](Part part) { return qkv_rows<kForm>(call, qkv, work.head, part, length); };
   const HeadRows<const T> k = rows_of(Part::k), v = rows_of(Part::v);
@@ -98,6 +97,7 @@ __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
   const float scale_log2 = call.scale * kLog2E;
   SoftmaxRows softmax;
   Fragment<kDim> sums{};  // [16, D]: weights times v so far
+  const SeenKeys<kForm> seen(call, length, first_query, warp_query);
   for (int first_key = 0, stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
     __pipeline_wait_prior(0);
     __syncthreads();  // this stage has arrived, and all warps are done with the other
