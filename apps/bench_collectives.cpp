@@ -390,7 +390,8 @@ void add_bench_collectives(CLI::App& bench) {
       "roof is a plain copy of the largest size by every rank at once, on GPUs into the next rank's memory, and shares "
       "of it are the bus bandwidth's; what fits a CPU's caches may exceed it. '-': GPUs do not reach each other's "
       "memory, as with ranks that are processes. Each row says what carried it: threads, mpi or nccl, or between GPUs "
-      "that reach each other's memory copy engines or kernels that meet. Calls are those of training outside of graphs "
+      "that reach each other's memory copy engines or kernels with device barriers. Calls are those of training "
+      "outside of graphs "
       "that it awaits before long.");
   command->add_option("--device", o->device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))

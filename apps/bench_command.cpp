@@ -249,7 +249,7 @@ void print(const StepBench& bench, const config::RunPlan& plan, const Measured& 
                                   {"grid", config::grid_text(plan)}, {"loss", m.loss}};
     if (m.graphs.launch_s > 0) {
       out["launch_s"] = m.graphs.launch_s;
-      out["hand_over_s"] = m.graphs.hand_over_s;
+      out["submit_s"] = m.graphs.submit_s;
       out["comm_calls"] = m.graphs.comm_calls_per_step;
     }
     if (!m.attention.empty()) out["attention"] = m.attention;
@@ -276,9 +276,9 @@ void print(const StepBench& bench, const config::RunPlan& plan, const Measured& 
   if (m.graphs.launch_s > 0) {
     std::printf(
         "launch_s           %.6f (the host's, to launch a step's graphs)\n"
-        "hand_over_s        %.6f (the host's, from the upload of the inputs on)\n"
+        "submit_s           %.6f (the host's, from the upload of the inputs on)\n"
         "comm_calls         %lld (between ranks, in these launches)\n",
-        m.graphs.launch_s, m.graphs.hand_over_s, static_cast<long long>(m.graphs.comm_calls_per_step));
+        m.graphs.launch_s, m.graphs.submit_s, static_cast<long long>(m.graphs.comm_calls_per_step));
   }
   for (const auto& [owner, bytes] : m.memory)
     std::printf("  %-18s %14lld %12s\n", owner.c_str(), static_cast<long long>(bytes), human_bytes(bytes).c_str());

@@ -187,7 +187,7 @@ RunConfig RunPlan::as_config() const {
 std::string grid_text(const RunPlan& plan) {
   std::string text = str("tp ", plan.grid.tp, " pp ", plan.grid.pp, " dp ", plan.grid.dp);
   if (plan.chunks > 1) text += str(" chunks ", plan.chunks);
-  if (plan.row_shares() > 1) text += " shared rows";
+  if (plan.row_shares() > 1) text += " sequence parallel";
   return text;
 }
 

@@ -91,8 +91,8 @@ struct RunPlan {
 /// the command line or mpirun, 0 if neither gives it. Throws ConfigError with all broken rules.
 RunPlan resolve(const RunConfig& asked, int ranks = 0);
 
-/// "tp 2 pp 2 dp 1" (and "chunks 2" with several, "shared rows" with sequence parallelism): the name of a grid in logs
-/// and manifests.
+/// "tp 2 pp 2 dp 1" (and "chunks 2" with several, "sequence parallel" with sequence parallelism): the name of a grid in
+/// logs and manifests.
 std::string grid_text(const RunPlan& plan);
 
 }  // namespace megalith::config

@@ -33,7 +33,7 @@ void refuse_differences(comm::World& world, const std::string& what,
       std::ranges::min_element(all, {}, [](const Found& found) { return std::pair(!found.any, found.order); });
   if (!first->any) return;
   throw InternalError(str("rank ", first - all.begin(), ": [graphs] ", what, ": ", first->text.data(),
-                          " is another from graphs than from an eager run, and is the first of all that differs: what "
+                          " differs between graphs and an eager run, and is the first of all that differs: what "
                           "changes from step to step must come from memory, at the addresses of the capture, not by "
                           "value",
                           remark));

@@ -77,10 +77,10 @@ CapturedGraphs GraphRunner::captured() const {
     captured.launches_per_step = 1;
     captured.comm_calls_per_step = train_graph_.graph().stats().comm_calls;
   }
-  if (hand_overs_ > 0) {
-    captured.launch_s = launches_s_ / static_cast<double>(hand_overs_);
-    captured.hand_over_s = hand_overs_s_ / static_cast<double>(hand_overs_);
-    captured.timed_steps = hand_overs_;
+  if (submits_ > 0) {
+    captured.launch_s = launches_s_ / static_cast<double>(submits_);
+    captured.submit_s = submits_s_ / static_cast<double>(submits_);
+    captured.timed_steps = submits_;
   } else if (launches() > 0) {
     captured.launch_s =
         launching_s() * static_cast<double>(captured.launches_per_step) / static_cast<double>(launches());
@@ -167,9 +167,9 @@ void GraphRunner::run_step(Index step, const AskRequests& ask) {
   ++steps_;
   // The first launch may be in the step of the capture.
   if (launched == 0 || launches() == launched || checked != GraphCheck::Checked::no) return;
-  hand_overs_s_ += monotonic_s() - begin;
+  submits_s_ += monotonic_s() - begin;
   launches_s_ += launching_s() - launched_s;
-  ++hand_overs_;
+  ++submits_;
 }
 
 void GraphRunner::run_evaluation() {

@@ -18,10 +18,10 @@ struct CapturedGraphs {
   Index comm_calls_per_step = 0;  ///< collectives and messages between ranks in these launches
   Index device_bytes = 0;         ///< that the driver took for them, measured; 0 on the CPU
   // Host times, means over the steps that were launched so far, without the first and checked ones. Before such a step
-  // launch_s is of all launches, and hand_over_s is 0.
-  double launch_s = 0;     ///< of a step's launches; on the CPU they run the ops
-  double hand_over_s = 0;  ///< all work to submit a step, from the upload of its inputs on
-  Index timed_steps = 0;   ///< number of steps in these means
+  // launch_s is of all launches, and submit_s is 0.
+  double launch_s = 0;    ///< of a step's launches; on the CPU they run the ops
+  double submit_s = 0;    ///< all work to submit a step, from the upload of its inputs on
+  Index timed_steps = 0;  ///< number of steps in these means
 };
 
 /// `never` without graphs, and with graphs of steps. There everything else that makes calls on GPUs waits until all
@@ -89,8 +89,8 @@ class GraphRunner {
   capture::StepGraph train_graph_, eval_graph_;
   GraphCache layer_graphs_;
   GraphCheck check_;
-  double hand_overs_s_ = 0, launches_s_ = 0;  // of steps from graphs
-  Index hand_overs_ = 0, steps_checked_ = 0;
+  double submits_s_ = 0, launches_s_ = 0;  // of steps from graphs
+  Index submits_ = 0, steps_checked_ = 0;
   Index steps_ = 0, batches_ = 0;
   Index forgotten_at_step_ = 0, forgotten_at_batch_ = 0;  ///< the counts when graphs were dropped
   Index graph_bytes_ = 0;

@@ -88,7 +88,7 @@ std::string rows_of(int rank, double later_s, const Tracer& tracer) {
 void require_single_ops(const config::RunPlan& plan, std::string_view wish) {
   if (plan.graphs.mode == capture::GraphMode::none) return;
   throw ConfigError(str(wish, ": times single ops, which graphs.mode = \"", name(plan.graphs.mode),
-                        "\" hands over as one; set graphs.mode = \"none\" for it"));
+                        "\" submits as one; set graphs.mode = \"none\" for it"));
 }
 
 void require_trace(const config::RunPlan& plan, const io::Path& file) {

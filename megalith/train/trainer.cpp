@@ -98,7 +98,7 @@ class Run {
       if (saves || wanted.save) save(last ? Failure::ends_the_run : Failure::is_a_warning);
       if (is_evaluation_due()) evaluate();
     }
-    report_hand_overs();
+    report_submit_times();
     return Outcome::finished;
   }
 
@@ -287,12 +287,12 @@ class Run {
     note(str("graphs captured by step ", progress_.step, ", of those planned\n", tables));
   }
 
-  /// What handing over a step from graphs has cost the host.
-  void report_hand_overs() {
+  /// What submitting a step from graphs has cost the host.
+  void report_submit_times() {
     const CapturedGraphs graphs = engine_.captured_graphs();
     if (!first() || graphs.timed_steps == 0) return;
-    note(str("graphs: to hand over a step took the host ", microseconds(graphs.hand_over_s), ", its launches ",
-             microseconds(graphs.launch_s), " of them (mean of ", graphs.timed_steps, " steps)"));
+    note(str("graphs: the host submitted a step in ", microseconds(graphs.submit_s), ", of which launches took ",
+             microseconds(graphs.launch_s), " (mean of ", graphs.timed_steps, " steps)"));
   }
 
   StepReport finish_step() {
@@ -450,7 +450,7 @@ class Run {
   Outcome save_and_stop() {
     report_check(true);
     save(Failure::ends_the_run);
-    report_hand_overs();
+    report_submit_times();
     note(str("stopped on request after step ", progress_.step, "; go on with --resume"));
     return Outcome::stopped;
   }

@@ -402,19 +402,19 @@ TEST(CommandLine, BenchStepTellsTheHostsTimeForAStepFromGraphs) {
     ASSERT_EQ(got.code, 0) << got.err;
     const nlohmann::json row = nlohmann::json::parse(got.out);
     EXPECT_GT(row.at("launch_s").get<double>(), 0) << mode;
-    EXPECT_GT(row.at("hand_over_s").get<double>(), 0) << mode;
+    EXPECT_GT(row.at("submit_s").get<double>(), 0) << mode;
     EXPECT_GT(row.at("comm_calls").get<int>(), 0) << mode;
   }
   const Finished eager = run_shell(step);
   ASSERT_EQ(eager.code, 0) << eager.err;
-  EXPECT_FALSE(nlohmann::json::parse(eager.out).contains("hand_over_s"));
+  EXPECT_FALSE(nlohmann::json::parse(eager.out).contains("submit_s"));
 }
 
 TEST(CommandLine, BenchStepTimesNoSingleOpsOfAGraph) {
   for (const std::string wish : {"--profile", "--trace t.json"}) {
     const Finished refused = run_shell("megalith bench step --steps 1 --set graphs.mode=iteration " + wish);
     EXPECT_EQ(refused.code, 64);
-    EXPECT_NE(refused.err.find("graphs.mode = \"iteration\" hands over as one"), std::string::npos) << refused.err;
+    EXPECT_NE(refused.err.find("graphs.mode = \"iteration\" submits as one"), std::string::npos) << refused.err;
   }
 }
 
@@ -490,8 +490,8 @@ TEST(CommandLine, BenchCollectivesOnAGpuAndItsPeerMeasuresWhatCarriesTraining) {
     const std::vector<std::string> got = transports("--dtype " + dtype);
     if (got.front() != "a plain copy") GTEST_SKIP() << "needs GPUs that reach each other's memory";
     EXPECT_THAT(got, ::testing::ElementsAre("a plain copy", "nccl", "copy engines",  // all_reduce of 64 KiB, of 4 MiB
-                                            "nccl", "kernels that meet",             // reduce_scatter
-                                            "nccl", "kernels that meet",             // all_gather
+                                            "nccl", "kernels with device barriers",  // reduce_scatter
+                                            "nccl", "kernels with device barriers",  // all_gather
                                             "nccl", "nccl",                          // broadcast
                                             "nccl", "copy engines"));                // send_recv
     const std::vector<std::string> by_kernels = transports("--transfers kernels --dtype " + dtype);

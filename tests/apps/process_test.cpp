@@ -403,7 +403,7 @@ TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
   }
   EXPECT_EQ(lines, 1);
   EXPECT_THAT(run.err, ::testing::ContainsRegex(
-                           "graphs: to hand over a step took the host [0-9.]+ us, its launches [0-9.]+ us "));
+                           "graphs: the host submitted a step in [0-9.]+ us, of which launches took [0-9.]+ us "));
 }
 
 TEST_F(Program, ARunSaysWhichSettingsOfGraphsDoNothing) {

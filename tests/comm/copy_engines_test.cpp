@@ -1,5 +1,5 @@
-// Large messages and collectives between GPUs by their copy engines and by kernels that meet (comm/peer), also from a
-// graph. Only in builds with NCCL.
+// Large messages and collectives between GPUs by their copy engines and by kernels with device barriers (comm/peer),
+// also from a graph. Only in builds with NCCL.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -298,7 +298,7 @@ void sum_in_every_way(const std::function<void(const std::function<void(World&)>
       run([=](World& world) { sums_and_gathers<float>(world, calls, priority); });
   }
   for (const Priority priority :
-       {Priority::beside_work, Priority::alone}) {  // by copy engines, and by kernels that meet
+       {Priority::beside_work, Priority::alone}) {  // by copy engines, and by kernels with device barriers
     run([=](World& world) { sums_and_gathers<double>(world, Calls::eager, priority); });
     run([=](World& world) { sums_and_gathers<bfloat16>(world, Calls::eager, priority); });
     run([=](World& world) { sums_and_gathers<float16>(world, Calls::eager, priority); });

@@ -176,7 +176,7 @@ TEST(Recipe, SharedRowsMustDivide) {
   EXPECT_FALSE(resolve(parse_recipe(kSmall, "r.toml")).sequence_parallel);
   EXPECT_TRUE(plan({"model.seq_len=7"}).sequence_parallel);  // legal and without effect
   EXPECT_EQ(grid_text(plan({"model.seq_len=7"})), "tp 1 pp 1 dp 1");
-  EXPECT_EQ(grid_text(plan({"parallel.tp=2", "parallel.pp=2"})), "tp 2 pp 2 dp 1 shared rows");
+  EXPECT_EQ(grid_text(plan({"parallel.tp=2", "parallel.pp=2"})), "tp 2 pp 2 dp 1 sequence parallel");
   EXPECT_EQ(plan({"parallel.tp=2", "model.seq_len=6"}).row_shares(), 2);
   EXPECT_EQ(problem({"parallel.tp=4", "model.seq_len=6", "train.micro_batch=3", "train.global_batch=12"}),
             "r.toml: 1 problem\n  train.micro_batch * model.seq_len = 18: must be divisible by parallel.tp = 4 with "

@@ -192,7 +192,7 @@ std::string_view PeerGroup::transport_of(const Call& call, Stream stream) const 
     case Way::copies:
       return kCopyEngines;
     case Way::barrier:
-      return "kernels that meet";
+      return "kernels with device barriers";
     case Way::between_barriers:
       return "kernels between barriers";
   }
