@@ -7,6 +7,7 @@
 #include "megalith/ops/cpu/rope.h"
 #include "megalith/ops/cuda/rope.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/qkv_layout.h"
 
 namespace megalith::ops {
 namespace {
@@ -26,12 +27,6 @@ void check_frequencies(const RopeFrequencies& f) {
   if (!(f.high_freq_factor > f.low_freq_factor))
     refuse("high_freq_factor", f.high_freq_factor, str("above low_freq_factor, which is ", f.low_freq_factor));
   if (!(f.original_max_position > 0)) refuse("original_max_position", f.original_max_position, "above 0");
-}
-
-void expect_heads(const Rope& args) {
-  if (args.num_kv_heads >= 1 && args.num_heads >= 1 && args.num_heads % args.num_kv_heads == 0) return;
-  throw ShapeError(str("[rope] num_heads, num_kv_heads = ", args.num_heads, ", ", args.num_kv_heads,
-                       ": both must be at least 1, and num_heads a multiple of num_kv_heads"));
 }
 
 void expect_positions(const Rope& args, Index tokens, Index positions) {
@@ -62,7 +57,7 @@ void rope_table(Exec& ex, const RopeFrequencies& frequencies, const Tensor& tabl
 
 void rope(Exec& ex, const Rope& args) {
   expect_float(ex, args.qkv, "rope");
-  expect_heads(args);
+  expect_heads(args.num_heads, args.num_kv_heads, "rope");
   const auto [tokens, width] = dims<2>(args.qkv, "rope.qkv");
   const auto [positions, two, half] = dims<3>(args.table, "rope.table");
   const DType dtype = args.qkv.dtype();

@@ -4,6 +4,7 @@
 
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/norm.h"
+#include "megalith/ops/qk_norm.h"
 #include "megalith/ops/rope.h"
 #include "megalith/ops/swiglu.h"
 
@@ -214,6 +215,177 @@ TEST_P(DeviceOps, Rope) {
     expect_close(table, "table", 1e-6);
     expect_same(forward, "forward");
     expect_same(backward, "backward");
+    t().release();
+  }
+}
+
+struct QkvHeads {
+  Index rows, heads, kv_heads, head_dim;
+  Index columns() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+// Nothing, one row, odd widths, whole vectors of 16 and of 32 bits, the models' own, and more rows than parts.
+constexpr QkvHeads kQkvHeads[] = {{0, 2, 1, 8},      {1, 1, 1, 2},     {10, 4, 2, 6},  {7, 3, 1, 37},
+                                  {33, 9, 3, 64},    {65, 32, 4, 128}, {3, 2, 2, 256}, {17, 2, 1, 255},
+                                  {130, 16, 16, 20}, {9001, 2, 1, 24}};
+
+TEST_P(DeviceOps, QkHeadNorms) {
+  for (const QkvHeads& heads : kQkvHeads) {
+    SCOPED_TRACE(::testing::Message() << heads.rows << " rows, " << heads.heads << " heads of " << heads.head_dim);
+    const Shape matrix{heads.rows, heads.columns()}, of_heads{heads.rows, heads.heads + heads.kv_heads};
+    const Shape weights{heads.head_dim};
+    const Twin qkv = t().in(matrix, 1, 2), gamma_q = t().in(weights, 2), gamma_k = t().in(weights, 3),
+               dout = t().in(matrix, 4), out = t().out(matrix), rstd = t().out_f32(of_heads), dqkv = t().out(matrix),
+               gamma_q_grad = t().in_f32(weights, 5), gamma_k_grad = t().in_f32(weights, 6);
+    t().run([&](Exec& ex) {
+      qk_head_norm(ex, {.qkv = qkv.on(ex),
+                        .gamma_q = gamma_q.on(ex),
+                        .gamma_k = gamma_k.on(ex),
+                        .out = out.on(ex),
+                        .rstd = rstd.on(ex),
+                        .num_heads = heads.heads,
+                        .num_kv_heads = heads.kv_heads});
+      QkHeadNormBackward args{.dout = dout.on(ex),
+                              .qkv = qkv.on(ex),
+                              .gamma_q = gamma_q.on(ex),
+                              .gamma_k = gamma_k.on(ex),
+                              .rstd = rstd.on(ex),
+                              .dqkv = dqkv.on(ex),
+                              .gamma_q_grad = gamma_q_grad.on(ex),
+                              .gamma_k_grad = gamma_k_grad.on(ex),
+                              .num_heads = heads.heads,
+                              .num_kv_heads = heads.kv_heads};
+      qk_head_norm_backward(ex, args);
+      args.dqkv = args.dout;
+      qk_head_norm_backward(ex, args);
+    });
+    expect_same(out, "out");
+    expect_close(rstd, "rstd", 1e-5);
+    expect_same(dqkv, "dqkv");
+    EXPECT_EQ(t().read(dout.tested), t().read(dqkv.tested)) << "dqkv over dout";
+    expect_close(gamma_q_grad, "gamma_q_grad", 1e-5);
+    expect_close(gamma_k_grad, "gamma_k_grad", 1e-5);
+    t().release();
+  }
+}
+
+TEST_P(DeviceOps, QkNormsOverAllHeads) {
+  for (const QkvHeads& heads : kQkvHeads) {
+    SCOPED_TRACE(::testing::Message() << heads.rows << " rows, " << heads.heads << " heads of " << heads.head_dim);
+    const Shape matrix{heads.rows, heads.columns()}, pairs{heads.rows, 2};
+    const Shape of_q{heads.heads * heads.head_dim}, of_k{heads.kv_heads * heads.head_dim};
+    const Twin qkv = t().in(matrix, 1, 2), gamma_q = t().in(of_q, 2), gamma_k = t().in(of_k, 3),
+               dout = t().in(matrix, 4), squares = t().out_f32(pairs), out = t().out(matrix), sums = t().out_f32(pairs),
+               dqkv = t().out(matrix), gamma_q_grad = t().in_f32(of_q, 5), gamma_k_grad = t().in_f32(of_k, 6);
+    t().run([&](Exec& ex) {
+      const Index of_rank_q = heads.heads, of_rank_k = heads.kv_heads, total_q = 3 * of_rank_q, total_k = 3 * of_rank_k;
+      qk_square_sums(
+          ex, {.qkv = qkv.on(ex), .square_sums = squares.on(ex), .num_heads = of_rank_q, .num_kv_heads = of_rank_k});
+      qk_norm(ex, {.qkv = qkv.on(ex),
+                   .square_sums = squares.on(ex),
+                   .gamma_q = gamma_q.on(ex),
+                   .gamma_k = gamma_k.on(ex),
+                   .out = out.on(ex),
+                   .num_heads = of_rank_q,
+                   .num_kv_heads = of_rank_k,
+                   .total_num_heads = total_q,
+                   .total_num_kv_heads = total_k});
+      qk_norm_backward_sums(ex, {.dout = dout.on(ex),
+                                 .qkv = qkv.on(ex),
+                                 .square_sums = squares.on(ex),
+                                 .gamma_q = gamma_q.on(ex),
+                                 .gamma_k = gamma_k.on(ex),
+                                 .g_xhat_sums = sums.on(ex),
+                                 .num_heads = of_rank_q,
+                                 .num_kv_heads = of_rank_k,
+                                 .total_num_heads = total_q,
+                                 .total_num_kv_heads = total_k});
+      QkNormBackward args{.dout = dout.on(ex),
+                          .qkv = qkv.on(ex),
+                          .square_sums = squares.on(ex),
+                          .g_xhat_sums = sums.on(ex),
+                          .gamma_q = gamma_q.on(ex),
+                          .gamma_k = gamma_k.on(ex),
+                          .dqkv = dqkv.on(ex),
+                          .gamma_q_grad = gamma_q_grad.on(ex),
+                          .gamma_k_grad = gamma_k_grad.on(ex),
+                          .num_heads = of_rank_q,
+                          .num_kv_heads = of_rank_k,
+                          .total_num_heads = total_q,
+                          .total_num_kv_heads = total_k};
+      qk_norm_backward(ex, args);
+      args.dqkv = args.dout;
+      qk_norm_backward(ex, args);
+    });
+    expect_close(squares, "square_sums", 1e-5);
+    expect_same(out, "out");
+    expect_close(sums, "g_xhat_sums", 1e-5);
+    expect_same(dqkv, "dqkv");
+    EXPECT_EQ(t().read(dout.tested), t().read(dqkv.tested)) << "dqkv over dout";
+    expect_close(gamma_q_grad, "gamma_q_grad", 1e-5);
+    expect_close(gamma_k_grad, "gamma_k_grad", 1e-5);
+    t().release();
+  }
+}
+
+/// A head has the same bits whatever heads lie beside it, and wherever in memory it lies.
+TEST_P(DeviceOps, QkHeadNormsOfOneHeadAlone) {
+  Exec& ex = t().tested();
+  for (const auto [rows, kv_heads, head_dim] : {std::array<Index, 3>{13, 4, 64}, {70, 3, 20}, {5, 2, 256}}) {
+    SCOPED_TRACE(::testing::Message() << rows << " rows, heads of " << head_dim);
+    const Tensor gamma_q = t().in({head_dim}, 2).on(ex), gamma_k = t().in({head_dim}, 3).on(ex);
+    const auto run = [&, head_dim = head_dim, rows = rows](const Tensor& qkv, const Tensor& dout, Index groups) {
+      const QkHeadNorm forward{.qkv = qkv,
+                               .gamma_q = gamma_q,
+                               .gamma_k = gamma_k,
+                               .out = t().out(qkv.shape()).on(ex),
+                               .rstd = t().out_f32({rows, 3 * groups}).on(ex),
+                               .num_heads = 2 * groups,
+                               .num_kv_heads = groups};
+      const QkHeadNormBackward backward{.dout = dout,
+                                        .qkv = qkv,
+                                        .gamma_q = gamma_q,
+                                        .gamma_k = gamma_k,
+                                        .rstd = forward.rstd,
+                                        .dqkv = t().out(qkv.shape()).on(ex),
+                                        .gamma_q_grad = t().in_f32({head_dim}, 5).on(ex),
+                                        .gamma_k_grad = t().in_f32({head_dim}, 6).on(ex),
+                                        .num_heads = 2 * groups,
+                                        .num_kv_heads = groups};
+      qk_head_norm(ex, forward);
+      qk_head_norm_backward(ex, backward);
+      return std::array{t().read(forward.out), t().read(forward.rstd), t().read(backward.dqkv)};
+    };
+    const Index of_group = 4 * head_dim, columns = kv_heads * of_group;
+    const Tensor qkv = t().in({rows, columns}, 1, 2).on(ex), dout = t().in({rows, columns}, 4).on(ex);
+    const auto all = run(qkv, dout, kv_heads);
+    const auto cut = [rows = rows](const std::vector<double>& matrix, Index first, Index count) {
+      std::vector<double> part;
+      for (auto row = matrix.begin(); row != matrix.end(); row += static_cast<Index>(matrix.size()) / rows)
+        part.insert(part.end(), row + first, row + first + count);
+      return part;
+    };
+    const Index element = size_of(t().dtype());
+    const auto put = [&](const std::vector<double>& values, const Shape& shape, Index place) {
+      Exec host;
+      std::vector<double> copy = values;
+      const Tensor wide(copy.data(), shape, DType::f64), narrow = host.tensor(shape, t().dtype());
+      cast(host, wide, narrow);
+      const Tensor room = t().out({wide.numel() + 1}).on(ex);
+      const Tensor tensor(static_cast<std::byte*>(room.raw()) + place * element, shape, t().dtype());
+      ex.copy(tensor.raw(), narrow.raw(), narrow.bytes());
+      ex.synchronize();
+      return tensor;
+    };
+    const std::vector<double> x = t().read(qkv), d = t().read(dout);
+    for (const Index place : {0, 1}) {  // 1: no multiple of 16 bytes
+      for (Index group = 0; group < kv_heads; ++group) {
+        const auto alone = run(put(cut(x, group * of_group, of_group), {rows, of_group}, place),
+                               put(cut(d, group * of_group, of_group), {rows, of_group}, place), 1);
+        EXPECT_EQ(alone[0], cut(all[0], group * of_group, of_group));
+        EXPECT_EQ(alone[1], cut(all[1], group * 3, 3));
+        EXPECT_EQ(alone[2], cut(all[2], group * of_group, of_group));
+      }
+    }
     t().release();
   }
 }

@@ -159,7 +159,8 @@ TEST_P(KernelsTest, BlockKernelsAgreeWithTheBaseline) {
       };
       const auto room = [](std::size_t count) { return std::vector<float>(count + 1, 7.0f); };
       std::vector<float> y = room(size), back = room(2 * size), turned = x, sum = room(size), scaled = room(size),
-                         norm = room(size), dx = room(size), gamma = room(size);
+                         norm = room(size), dx = room(size), gamma = room(size), applied = room(size),
+                         gradient = room(size), sum_of_row = room(1);
       turned.push_back(7);
       k->elementwise.swiglu(x.data(), y.data(), n);
       k->elementwise.swiglu_backward(x.data(), d.data(), back.data(), n);
@@ -174,6 +175,9 @@ TEST_P(KernelsTest, BlockKernelsAgreeWithTheBaseline) {
       std::fill_n(gamma.begin(), n, 0.0f);
       const float two[] = {rstd, 2 * rstd};
       k->norm.rms_weight_backward(x.data(), x.data(), two, 2, n, gamma.data());
+      k->norm.rms_apply(x.data(), g.data(), applied.data(), n, 0.7f);
+      sum_of_row[0] = k->norm.rms_g_xhat_sum(d.data(), x.data(), g.data(), n, 0.7f);
+      k->norm.rms_gradient(d.data(), x.data(), g.data(), nullptr, gradient.data(), n, 0.7f, 0.3f);
       keep(y, size);
       keep(back, 2 * size);
       keep(turned, 2 * size);
@@ -182,6 +186,9 @@ TEST_P(KernelsTest, BlockKernelsAgreeWithTheBaseline) {
       keep(norm, size);
       keep(dx, size);
       keep(gamma, size);
+      keep(applied, size);
+      keep(gradient, size);
+      keep(sum_of_row, 1);
       results.push_back(all);
     }
     for (std::size_t i = 0; i < results[0].size(); ++i) {

@@ -72,6 +72,14 @@ struct NormKernels {
   void (*rms_backward)(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, Arithmetic<T> rstd);
   void (*rms_weight_backward)(const T* dy, const T* x, const Arithmetic<T>* rstd, Index rows, Index columns,
                               Arithmetic<T>* gamma_sum);
+  // Their parts, where rstd and the mean of g xhat, g = dy gamma, are over more than the n elements.
+  /// y = x rstd gamma
+  void (*rms_apply)(const T* x, const T* gamma, T* y, Index n, Arithmetic<T> rstd);
+  /// The sum of g xhat, xhat = x rstd.
+  Arithmetic<T> (*rms_g_xhat_sum)(const T* dy, const T* x, const T* gamma, Index n, Arithmetic<T> rstd);
+  /// dx = rstd (g - xhat g_xhat_mean), plus the residual unless that is null. dx may be dy or residual.
+  void (*rms_gradient)(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, Arithmetic<T> rstd,
+                       Arithmetic<T> g_xhat_mean);
 };
 
 /// Which keys of a tile a query sees: those up to itself, or all.

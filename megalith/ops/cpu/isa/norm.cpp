@@ -65,6 +65,11 @@ void weight_backward(const T* dy, const T* x, const Arithmetic<T>* mean, const A
 }
 
 template <class T>
+void rms_apply(const T* x, const T* gamma, T* y, Index n, Arithmetic<T> rstd) {
+  for_vectors<Arithmetic<T>>(n, [&](auto at) { at.store(y, at.load(x) * rstd * at.load(gamma)); });
+}
+
+template <class T>
 void rms_forward(const T* x, const T* gamma, T* y, Index n, double eps, Arithmetic<T>* rstd) {
   using A = Arithmetic<T>;
   const A squares = sum_lanes<A>(sum_vectors<A>(n, [&](auto at) {
@@ -72,17 +77,20 @@ void rms_forward(const T* x, const T* gamma, T* y, Index n, double eps, Arithmet
     return v * v;
   }));
   const A r = static_cast<A>(1.0 / __builtin_sqrt(static_cast<double>(squares / static_cast<A>(n)) + eps));
-  for_vectors<A>(n, [&](auto at) { at.store(y, at.load(x) * r * at.load(gamma)); });
+  rms_apply(x, gamma, y, n, r);
   *rstd = r;
 }
 
-/// dx = rstd (g - xhat mean(g xhat)), g = dy gamma, plus the residual.
 template <class T>
-void rms_backward(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, Arithmetic<T> rstd) {
+Arithmetic<T> rms_g_xhat_sum(const T* dy, const T* x, const T* gamma, Index n, Arithmetic<T> rstd) {
   using A = Arithmetic<T>;
-  const A g_xhat_mean =
-      sum_lanes<A>(sum_vectors<A>(n, [&](auto at) { return at.load(dy) * at.load(gamma) * (at.load(x) * rstd); })) /
-      static_cast<A>(n);
+  return sum_lanes<A>(sum_vectors<A>(n, [&](auto at) { return at.load(dy) * at.load(gamma) * (at.load(x) * rstd); }));
+}
+
+template <class T>
+void rms_gradient(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, Arithmetic<T> rstd,
+                  Arithmetic<T> g_xhat_mean) {
+  using A = Arithmetic<T>;
   const auto gradient = [&](auto at) {
     return (at.load(dy) * at.load(gamma) - at.load(x) * rstd * g_xhat_mean) * rstd;
   };
@@ -91,6 +99,12 @@ void rms_backward(const T* dy, const T* x, const T* gamma, const T* residual, T*
   } else {
     for_vectors<A>(n, [&](auto at) { at.store(dx, at.load(residual) + gradient(at)); });
   }
+}
+
+template <class T>
+void rms_backward(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, Arithmetic<T> rstd) {
+  const Arithmetic<T> g_xhat_mean = rms_g_xhat_sum(dy, x, gamma, n, rstd) / static_cast<Arithmetic<T>>(n);
+  rms_gradient(dy, x, gamma, residual, dx, n, rstd, g_xhat_mean);
 }
 
 template <class T>
@@ -120,7 +134,10 @@ NormKernels<T> norm_kernels() {
           .weight_backward = weight_backward<T>,
           .rms_forward = rms_forward<T>,
           .rms_backward = rms_backward<T>,
-          .rms_weight_backward = rms_weight_backward<T>};
+          .rms_weight_backward = rms_weight_backward<T>,
+          .rms_apply = rms_apply<T>,
+          .rms_g_xhat_sum = rms_g_xhat_sum<T>,
+          .rms_gradient = rms_gradient<T>};
 }
 MEGALITH_FOR_STORED_TYPES(NormKernels, norm_kernels);
 

@@ -1,0 +1,39 @@
+#pragma once
+#include "megalith/base/str.h"
+#include "megalith/tensor/tensor.h"
+
+namespace megalith::ops {
+
+/// How qkv [T, G (A/G + 2) D] lies in memory: a row holds, for each of G kv heads, its A/G q heads, its k and its v, of
+/// D numbers each. G and A are those that this rank holds.
+struct QkvLayout {
+  Index rows = 0;
+  Index num_kv_heads = 0;
+  Index q_per_kv = 0;  ///< A/G
+  Index head_dim = 0;
+
+  Index num_heads() const { return num_kv_heads * q_per_kv; }
+  /// Heads of a group, and of a row, without v.
+  Index normed_of_group() const { return q_per_kv + 1; }
+  Index normed() const { return num_kv_heads * normed_of_group(); }
+  Index group_columns() const { return (q_per_kv + 2) * head_dim; }
+  Index columns() const { return num_kv_heads * group_columns(); }
+};
+
+/// Throws ShapeError when these are no numbers of heads.
+inline void expect_heads(Index num_heads, Index num_kv_heads, std::string_view op) {
+  if (num_kv_heads >= 1 && num_heads >= 1 && num_heads % num_kv_heads == 0) return;
+  throw ShapeError(str("[", op, "] num_heads, num_kv_heads = ", num_heads, ", ", num_kv_heads,
+                       ": both must be at least 1, and num_heads a multiple of num_kv_heads"));
+}
+
+/// Of an op's `qkv`, num_heads and num_kv_heads, which must fit.
+template <class Args>
+QkvLayout qkv_layout(const Args& args) {
+  return {.rows = args.qkv.dim(0),
+          .num_kv_heads = args.num_kv_heads,
+          .q_per_kv = args.num_heads / args.num_kv_heads,
+          .head_dim = args.qkv.dim(1) / (args.num_heads + 2 * args.num_kv_heads)};
+}
+
+}  // namespace megalith::ops
