@@ -24,6 +24,7 @@ void SelfAttention::declare(std::vector<ParamSpec>& specs, const std::string& na
   const Index qkv = width + 2 * spec.num_kv_heads * spec.head_dim;
   specs.push_back(rows_split(name + ".qkv.weight", qkv, h, tp, stream.init_std));
   if (spec.biases != Biases::none) specs.push_back(vector_split(name + ".qkv.bias", {qkv}, tp));
+  if (spec.qk_norm != QkNorm::none) QkNormLayer::declare(specs, name, spec, tp);
   specs.push_back(columns_split(name + ".out.weight", h, width, tp, stream.residual_init_std));
   if (spec.biases == Biases::all) specs.push_back(replicated(name + ".out.bias", {h}, tp, Init::zeros));
 }
@@ -39,7 +40,9 @@ SelfAttention::SelfAttention(const std::string& name, const AttentionSpec& spec,
       global_heads_(spec.num_heads),
       position_(spec.position),
       dropout_{spec.dropout, options.seed, spec.dropout_site},
-      again_(options.recompute.again(RecomputeModule::attention)) {}
+      again_(options.recompute.again(RecomputeModule::attention)) {
+  if (spec.qk_norm != QkNorm::none) qk_norm_.emplace(name, spec, tp.group(), params);
+}
 
 void SelfAttention::first_gemm(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const {
   first_.forward(ex, saved.first, microbatch.sub_batch);
@@ -47,7 +50,8 @@ void SelfAttention::first_gemm(Exec& ex, const Microbatch& microbatch, Base::Sav
 
 void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const {
   auto& kept = static_cast<Saved&>(saved);
-  rotate(ex, microbatch, microbatch.sub_batch.of(kept.first.y), ops::RopeDirection::forward);
+  if (qk_norm_) qk_norm_->forward(ex, microbatch.sub_batch, kept.first.y, kept.qk_norm);
+  rotate(ex, microbatch, microbatch.sub_batch.of(qkv_of(kept)), ops::RopeDirection::forward);
   attend(ex, microbatch, kept);
 }
 
@@ -65,7 +69,7 @@ void SelfAttention::rotate(Exec& ex, const Microbatch& microbatch, const Tensor&
 
 void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
   const SubBatch& sub_batch = microbatch.sub_batch;
-  const Tensor& qkv = kept.first.y;
+  const Tensor& qkv = qkv_of(kept);
   sub_batch.make(ex, kept.last.x, {qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
   sub_batch.make(ex, kept.log_sum_exp, {microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(qkv.dtype()));
   ops::attention_forward(ex, {.qkv = sub_batch.of(qkv),
@@ -91,7 +95,7 @@ void SelfAttention::backward_through(Exec& ex, const Microbatch& microbatch, con
   last_.backward_weight_at(WeightGradTime::at_once, ex, entered, kept.last, microbatch.weight_grads);
   const Tensor d_qkv = ex.tensor(kept.first.y.shape(), dx.dtype());
   ops::attention_backward(ex, {.dout = d_attended,
-                               .qkv = kept.first.y,
+                               .qkv = qkv_of(kept),
                                .out = kept.last.x,
                                .log_sum_exp = kept.log_sum_exp,
                                .dqkv = d_qkv,
@@ -103,6 +107,7 @@ void SelfAttention::backward_through(Exec& ex, const Microbatch& microbatch, con
                                .dropout = dropout_.in(microbatch),
                                .num_kv_heads = kv_heads_});
   rotate(ex, microbatch, d_qkv, ops::RopeDirection::backward);
+  if (qk_norm_) qk_norm_->backward(ex, kept.first.y, kept.qk_norm, d_qkv);
   InFlight sums = first_.backward_input(ex, d_qkv, dx);
   entered.x.messages.wait(ex);
   first_.backward_weight(ex, d_qkv, entered.x.x, microbatch.weight_grads);

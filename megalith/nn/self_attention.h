@@ -1,7 +1,9 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "megalith/nn/qk_norm.h"
 #include "megalith/nn/sublayer_spec.h"
 #include "megalith/ops/rope.h"
 
@@ -14,10 +16,11 @@ namespace megalith::nn {
 /// Sources: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Ainslie et al. 2023, arXiv:2305.13245 (groups).
 class SelfAttention final : public TensorParallelSublayer {
  public:
-  /// Its first.y is q, k and v [T, (A + 2G) D/tp], rotated where positions are rotations; its last.x is the attention's
-  /// output [T, A D/tp].
+  /// Its first.y is q, k and v [T, (A + 2G) D/tp]; these or, where q and k are normed, qk_norm.normed are rotated in
+  /// place where positions are rotations. Its last.x is the attention's output [T, A D/tp].
   struct Saved : TensorParallelSublayer::Saved {
-    Tensor log_sum_exp;  ///< [B, A/tp, S]
+    QkNormLayer::Saved qk_norm;  ///< where q and k are normed
+    Tensor log_sum_exp;          ///< [B, A/tp, S]
   };
   /// Appends the parameters `name`.qkv.* and `name`.out.*. Throws ConfigError E_HEADS_NOT_DIVISIBLE.
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const AttentionSpec& spec,
@@ -35,9 +38,12 @@ class SelfAttention final : public TensorParallelSublayer {
   /// Turns q and k of the sub-microbatch's rows by their positions, or gradients back.
   void rotate(Exec& ex, const Microbatch& microbatch, const Tensor& qkv, ops::RopeDirection direction) const;
   void attend(Exec& ex, const Microbatch& microbatch, Saved& kept) const;
+  /// What attention reads.
+  const Tensor& qkv_of(const Saved& kept) const { return qk_norm_ ? kept.qk_norm.normed : kept.first.y; }
 
   Index heads_, kv_heads_, head_dim_, first_head_, global_heads_;
   PositionKind position_;
+  std::optional<QkNormLayer> qk_norm_;
   DropoutSite dropout_;
   bool again_;  // whether backward recomputes its output
 };

@@ -67,6 +67,8 @@ TEST(FiniteDifference, LayersOfEachPartByItself) {
                                  [](auto& c) { c.num_kv_heads = 1, c.head_dim = 3; },
                                  [](auto& c) { c.position = nn::PositionKind::rope, c.head_dim = 2; },
                                  [](auto& c) { c.activation = nn::Activation::swiglu; },
+                                 [](auto& c) { c.qk_norm = nn::QkNorm::head; },
+                                 [](auto& c) { c.qk_norm = nn::QkNorm::all, c.num_kv_heads = 2; },
                                  [](auto& c) { c.biases = nn::Biases::qkv; },
                                  [](auto& c) { c.biases = nn::Biases::none; }};
   for (std::size_t i = 0; i < std::size(kChanges); ++i) {

@@ -81,6 +81,26 @@ std::vector<Grid> grids() {
 INSTANTIATE_TEST_SUITE_P(All, LlamaGrid, ::testing::ValuesIn(grids()),
                          [](const auto& test) { return test.param.name(); });
 
+TEST(Llama, NormsOfQueriesAndKeysTrainAlike) {
+  for (const nn::QkNorm kind : {nn::QkNorm::head, nn::QkNorm::all}) {
+    const auto plan_on = [kind](const Grid& grid) {
+      config::RunPlan plan = llama_plan(grid, "fp64", 8);
+      plan.model.qk_norm = kind;
+      return plan;
+    };
+    RunRecord want;
+    run(plan_on({}), want);
+    for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 4}, Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on},
+                             Grid{.tp = 2, .pp = 2, .dp = 2, .sharding = Sharding::optimizer}}) {
+      SCOPED_TRACE(grid.name());
+      RunRecord got;
+      run(plan_on(grid), got);
+      expect_fp64_agrees(got, want);
+      expect_gradients_agree(grid, got, want, 1e-12);
+    }
+  }
+}
+
 TEST(Llama, HasATableForItsHeadAndNoneForPositions) {
   const RunRecord& run = one_rank("fp64");
   EXPECT_TRUE(run.parameters.tensors().contains("head.weight"));
