@@ -1,22 +1,15 @@
-#include "megalith/ops/qk_norm.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "tests/ops/op_test.h"
+#include "tests/ops/qk_norms.h"
 
 namespace megalith::ops {
 namespace {
 
-struct Heads {
-  Index rows, heads, kv_heads, head_dim;
-  Index columns() const { return (heads + 2 * kv_heads) * head_dim; }
-  Index of_group() const { return heads / kv_heads + 2; }
-  Index size() const { return rows * columns(); }
-  Index q_columns() const { return heads * head_dim; }
-  Index k_columns() const { return kv_heads * head_dim; }
-};
+using Heads = QkvHeads;
+using Gammas = QkGammas;
+
 constexpr Heads kHeads[] = {{0, 2, 1, 4}, {1, 1, 1, 3}, {5, 4, 2, 8}, {3, 6, 2, 37}, {7, 2, 2, 64}, {261, 4, 4, 16}};
 
 enum class Kind { q, k, v };
@@ -38,9 +31,6 @@ void for_heads(const Heads& heads, const Visit& visit) {
   }
 }
 
-struct Gammas {
-  Values q, k;
-};
 struct Reference {
   Values out, rstd;
 };
@@ -98,91 +88,8 @@ Values slice(const Values& matrix, Index columns, Index first, Index count) {
 }
 void append(Values& all, const Values& more) { all.insert(all.end(), more.begin(), more.end()); }
 
-class QkNormTest : public OpTest {
- protected:
-  QkHeadNorm head_args(const Heads& heads, const Values& qkv, const Gammas& gammas, double eps = 1e-6) {
-    return {.qkv = put({heads.rows, heads.columns()}, qkv),
-            .gamma_q = put({heads.head_dim}, gammas.q),
-            .gamma_k = put({heads.head_dim}, gammas.k),
-            .out = empty({heads.rows, heads.columns()}),
-            .rstd = empty({heads.rows, heads.heads + heads.kv_heads}),
-            .num_heads = heads.heads,
-            .num_kv_heads = heads.kv_heads,
-            .eps = eps};
-  }
-  QkHeadNormBackward head_backward_args(const QkHeadNorm& forward, const Tensor& dout, const Tensor& dqkv) {
-    const Index d = forward.gamma_q.dim(0);
-    return {.dout = dout,
-            .qkv = forward.qkv,
-            .gamma_q = forward.gamma_q,
-            .gamma_k = forward.gamma_k,
-            .rstd = forward.rstd,
-            .dqkv = dqkv,
-            .gamma_q_grad = put({d}, random_values(d, 8)),
-            .gamma_k_grad = put({d}, random_values(d, 9)),
-            .num_heads = forward.num_heads,
-            .num_kv_heads = forward.num_kv_heads};
-  }
-  /// `total`: the heads of all ranks.
-  QkNorm args_of(const Heads& heads, const Heads& total, const Values& qkv, const Gammas& gammas) {
-    return {.qkv = put({heads.rows, heads.columns()}, qkv),
-            .square_sums = empty({heads.rows, 2}),
-            .gamma_q = put({heads.q_columns()}, gammas.q),
-            .gamma_k = put({heads.k_columns()}, gammas.k),
-            .out = empty({heads.rows, heads.columns()}),
-            .num_heads = heads.heads,
-            .num_kv_heads = heads.kv_heads,
-            .total_num_heads = total.heads,
-            .total_num_kv_heads = total.kv_heads};
-  }
-  QkNormBackward backward_args(const QkNorm& forward, const Tensor& dout) {
-    const Index q = forward.gamma_q.dim(0), k = forward.gamma_k.dim(0);
-    return {.dout = dout,
-            .qkv = forward.qkv,
-            .square_sums = forward.square_sums,
-            .g_xhat_sums = empty(forward.square_sums.shape()),
-            .gamma_q = forward.gamma_q,
-            .gamma_k = forward.gamma_k,
-            .dqkv = empty(forward.qkv.shape()),
-            .gamma_q_grad = put({q}, Values(static_cast<std::size_t>(q), 1.0)),
-            .gamma_k_grad = put({k}, Values(static_cast<std::size_t>(k), 1.0)),
-            .num_heads = forward.num_heads,
-            .num_kv_heads = forward.num_kv_heads,
-            .total_num_heads = forward.total_num_heads,
-            .total_num_kv_heads = forward.total_num_kv_heads};
-  }
-  void square_sums(const QkNorm& args) {
-    qk_square_sums(ex_, {.qkv = args.qkv,
-                         .square_sums = args.square_sums,
-                         .num_heads = args.num_heads,
-                         .num_kv_heads = args.num_kv_heads});
-  }
-  void backward_sums(const QkNormBackward& args) {
-    qk_norm_backward_sums(ex_, {.dout = args.dout,
-                                .qkv = args.qkv,
-                                .square_sums = args.square_sums,
-                                .gamma_q = args.gamma_q,
-                                .gamma_k = args.gamma_k,
-                                .g_xhat_sums = args.g_xhat_sums,
-                                .num_heads = args.num_heads,
-                                .num_kv_heads = args.num_kv_heads,
-                                .total_num_heads = args.total_num_heads,
-                                .total_num_kv_heads = args.total_num_kv_heads});
-  }
-  /// What an all-reduce does to the tensors of some ranks.
-  void all_reduce(const std::vector<Tensor>& of_ranks) {
-    const Tensor sum = put(of_ranks[0].shape(), Values(static_cast<std::size_t>(of_ranks[0].numel()), 0.0));
-    for (const Tensor& tensor : of_ranks) add(ex_, sum, tensor, sum);
-    for (const Tensor& tensor : of_ranks) ex_.copy(tensor.raw(), sum.raw(), sum.bytes());
-  }
-  double of_differences() const { return dtype() == DType::f32 ? 1e-5 : 1e-8; }
-};
+class QkNormTest : public QkNormOps {};
 MEGALITH_OPS_PRECISIONS(QkNormTest);
-
-Gammas head_gammas(const Heads& heads) { return {random_values(heads.head_dim, 2), random_values(heads.head_dim, 3)}; }
-Gammas whole_gammas(const Heads& heads) {
-  return {random_values(heads.q_columns(), 2), random_values(heads.k_columns(), 3)};
-}
 
 void expect_v_is(const Tensor& got, const Values& want, const Heads& heads) {
   const Values values = values_of(got);
@@ -400,143 +307,6 @@ TEST_P(QkNormTest, ZerosAndNans) {
     const bool is_nan = i < 8 || i == 28;  // q of row 0, its k not
     EXPECT_EQ(std::isnan(of_all[i]), is_nan) << i;
   }
-}
-
-TEST_P(QkNormTest, PerHeadNamesWhatDoesNotFit) {
-  const Heads heads{3, 4, 2, 5};
-  const QkHeadNorm good = head_args(heads, random_values(heads.size(), 1), head_gammas(heads));
-  const QkHeadNormBackward good_back = head_backward_args(good, good.out, good.out);
-  const auto error = [&](const auto& change) {
-    QkHeadNorm args = good;
-    change(args);
-    return error_text([&] { qk_head_norm(ex_, args); });
-  };
-  const auto back_error = [&](const auto& change) {
-    QkHeadNormBackward args = good_back;
-    change(args);
-    return error_text([&] { qk_head_norm_backward(ex_, args); });
-  };
-  const Tensor six = empty({6}), narrow = empty({3, 39}), ids = ex_.tensor({3, 40}, DType::i32);
-  const auto heads_of = [](Index num_heads, Index num_kv_heads) {
-    return [=](auto& args) {
-      args.num_heads = num_heads;
-      args.num_kv_heads = num_kv_heads;
-    };
-  };
-  EXPECT_EQ(error([](auto&) {}), "");
-  EXPECT_EQ(back_error([](auto&) {}), "");
-  EXPECT_EQ(error(heads_of(3, 2)),
-            "[qk_head_norm] num_heads, num_kv_heads = 3, 2: both must be at least 1, and num_heads a multiple of "
-            "num_kv_heads");
-  EXPECT_EQ(back_error(heads_of(2, 0)),
-            "[qk_head_norm_backward] num_heads, num_kv_heads = 2, 0: both must be at least 1, and num_heads a multiple "
-            "of num_kv_heads");
-  EXPECT_EQ(error(heads_of(3, 3)),
-            "[qk_head_norm.qkv] columns = 40: must be a positive multiple of num_heads + 2 num_kv_heads = 9");
-  EXPECT_EQ(error([&](auto& args) {
-              args.qkv = empty({3, 0});
-            }),
-            "[qk_head_norm.qkv] columns = 0: must be a positive multiple of num_heads + 2 num_kv_heads = 8");
-  EXPECT_EQ(error([&](auto& args) { args.qkv = six; }), "[qk_head_norm.qkv] shape = [6]: must have 2 dimensions");
-  EXPECT_EQ(error([&](auto& args) { args.qkv = ids; }),
-            "[qk_head_norm] dtype = i32: needs f64, f32, bf16 or f16 on the CPU");
-  EXPECT_EQ(error([&](auto& args) { args.gamma_q = six; }), "[qk_head_norm.gamma_q] shape = [6]: must be [5]");
-  EXPECT_EQ(error([&](auto& args) { args.gamma_k = six; }), "[qk_head_norm.gamma_k] shape = [6]: must be [5]");
-  EXPECT_EQ(error([&](auto& args) { args.out = narrow; }), "[qk_head_norm.out] shape = [3, 39]: must be [3, 40]");
-  EXPECT_EQ(error([&](auto& args) { args.rstd = narrow; }), "[qk_head_norm.rstd] shape = [3, 39]: must be [3, 6]");
-  EXPECT_EQ(back_error([&](auto& args) { args.dout = narrow; }),
-            "[qk_head_norm_backward.dout] shape = [3, 39]: must be [3, 40]");
-  EXPECT_EQ(back_error([&](auto& args) { args.gamma_q = six; }),
-            "[qk_head_norm_backward.gamma_q] shape = [6]: must be [5]");
-  EXPECT_EQ(back_error([&](auto& args) { args.gamma_k = six; }),
-            "[qk_head_norm_backward.gamma_k] shape = [6]: must be [5]");
-  EXPECT_EQ(back_error([&](auto& args) { args.rstd = narrow; }),
-            "[qk_head_norm_backward.rstd] shape = [3, 39]: must be [3, 6]");
-  EXPECT_EQ(back_error([&](auto& args) { args.dqkv = {}; }),
-            "[qk_head_norm_backward.dqkv] there is no tensor: must have shape [3, 40]");
-  EXPECT_EQ(back_error([&](auto& args) { args.gamma_q_grad = six; }),
-            "[qk_head_norm_backward.gamma_q_grad] shape = [6]: must be [5]");
-  EXPECT_EQ(back_error([&](auto& args) { args.gamma_k_grad = six; }),
-            "[qk_head_norm_backward.gamma_k_grad] shape = [6]: must be [5]");
-}
-
-TEST_P(QkNormTest, OverAllHeadsNamesWhatDoesNotFit) {
-  const Heads heads{3, 4, 2, 5};
-  const QkNorm good = args_of(heads, heads, random_values(heads.size(), 1), whole_gammas(heads));
-  const QkNormBackward good_back = backward_args(good, good.out);
-  const Tensor six = empty({6}), narrow = empty({3, 39});
-  const auto error = [&](const auto& change) {
-    QkNorm args = good;
-    change(args);
-    return error_text([&] { qk_norm(ex_, args); });
-  };
-  const auto sums_error = [&](const auto& change) {
-    QkNormBackward args = good_back;
-    change(args);
-    return error_text([&] { backward_sums(args); });
-  };
-  const auto back_error = [&](const auto& change) {
-    QkNormBackward args = good_back;
-    change(args);
-    return error_text([&] { qk_norm_backward(ex_, args); });
-  };
-  const auto squares_error = [&](const Tensor& qkv, const Tensor& sums, Index num_heads) {
-    return error_text(
-        [&] { qk_square_sums(ex_, {.qkv = qkv, .square_sums = sums, .num_heads = num_heads, .num_kv_heads = 2}); });
-  };
-  EXPECT_EQ(squares_error(good.qkv, good.square_sums, 3),
-            "[qk_square_sums] num_heads, num_kv_heads = 3, 2: both must be at least 1, and num_heads a multiple of "
-            "num_kv_heads");
-  EXPECT_EQ(squares_error(narrow, good.square_sums, 4),
-            "[qk_square_sums.qkv] columns = 39: must be a positive multiple of num_heads + 2 num_kv_heads = 8");
-  EXPECT_EQ(squares_error(good.qkv, six, 4), "[qk_square_sums.square_sums] shape = [6]: must be [3, 2]");
-  EXPECT_EQ(squares_error(good.qkv, good.square_sums, 4), "");
-  EXPECT_EQ(error([](auto&) {}), "");
-  EXPECT_EQ(error([](auto& args) { args.total_num_heads = 3; }),
-            "[qk_norm] total_num_heads, total_num_kv_heads = 3, 2: must be at least num_heads, num_kv_heads = 4, 2");
-  EXPECT_EQ(error([&](auto& args) { args.square_sums = six; }), "[qk_norm.square_sums] shape = [6]: must be [3, 2]");
-  EXPECT_EQ(error([&](auto& args) { args.gamma_q = six; }), "[qk_norm.gamma_q] shape = [6]: must be [20]");
-  EXPECT_EQ(error([&](auto& args) { args.gamma_k = six; }), "[qk_norm.gamma_k] shape = [6]: must be [10]");
-  EXPECT_EQ(error([&](auto& args) { args.out = narrow; }), "[qk_norm.out] shape = [3, 39]: must be [3, 40]");
-  EXPECT_EQ(error([&](auto& args) { args.num_heads = 5; }),
-            "[qk_norm] num_heads, num_kv_heads = 5, 2: both must be at least 1, and num_heads a multiple of "
-            "num_kv_heads");
-  EXPECT_EQ(sums_error([](auto&) {}), "");
-  EXPECT_EQ(sums_error([](auto& args) { args.total_num_kv_heads = 1; }),
-            "[qk_norm_backward_sums] total_num_heads, total_num_kv_heads = 4, 1: must be at least num_heads, "
-            "num_kv_heads = 4, 2");
-  EXPECT_EQ(sums_error([&](auto& args) { args.qkv = narrow; }),
-            "[qk_norm_backward_sums.qkv] columns = 39: must be a positive multiple of num_heads + 2 num_kv_heads = 8");
-  EXPECT_EQ(sums_error([&](auto& args) { args.dout = narrow; }),
-            "[qk_norm_backward_sums.dout] shape = [3, 39]: must be [3, 40]");
-  EXPECT_EQ(sums_error([&](auto& args) { args.square_sums = six; }),
-            "[qk_norm_backward_sums.square_sums] shape = [6]: must be [3, 2]");
-  EXPECT_EQ(sums_error([&](auto& args) { args.gamma_q = six; }),
-            "[qk_norm_backward_sums.gamma_q] shape = [6]: must be [20]");
-  EXPECT_EQ(sums_error([&](auto& args) { args.gamma_k = six; }),
-            "[qk_norm_backward_sums.gamma_k] shape = [6]: must be [10]");
-  EXPECT_EQ(sums_error([&](auto& args) { args.g_xhat_sums = six; }),
-            "[qk_norm_backward_sums.g_xhat_sums] shape = [6]: must be [3, 2]");
-  EXPECT_EQ(back_error([](auto&) {}), "");
-  EXPECT_EQ(back_error([](auto& args) { args.total_num_heads = 0; }),
-            "[qk_norm_backward] total_num_heads, total_num_kv_heads = 0, 2: must be at least num_heads, num_kv_heads = "
-            "4, 2");
-  EXPECT_EQ(back_error([&](auto& args) { args.dout = narrow; }),
-            "[qk_norm_backward.dout] shape = [3, 39]: must be [3, 40]");
-  EXPECT_EQ(back_error([&](auto& args) { args.square_sums = six; }),
-            "[qk_norm_backward.square_sums] shape = [6]: must be [3, 2]");
-  EXPECT_EQ(back_error([&](auto& args) { args.g_xhat_sums = six; }),
-            "[qk_norm_backward.g_xhat_sums] shape = [6]: must be [3, 2]");
-  EXPECT_EQ(back_error([&](auto& args) { args.gamma_q = six; }),
-            "[qk_norm_backward.gamma_q] shape = [6]: must be [20]");
-  EXPECT_EQ(back_error([&](auto& args) { args.gamma_k = six; }),
-            "[qk_norm_backward.gamma_k] shape = [6]: must be [10]");
-  EXPECT_EQ(back_error([&](auto& args) { args.dqkv = narrow; }),
-            "[qk_norm_backward.dqkv] shape = [3, 39]: must be [3, 40]");
-  EXPECT_EQ(back_error([&](auto& args) { args.gamma_q_grad = six; }),
-            "[qk_norm_backward.gamma_q_grad] shape = [6]: must be [20]");
-  EXPECT_EQ(back_error([&](auto& args) { args.gamma_k_grad = six; }),
-            "[qk_norm_backward.gamma_k_grad] shape = [6]: must be [10]");
 }
 
 }  // namespace
