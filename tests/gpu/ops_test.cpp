@@ -3,9 +3,11 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/attention.h"
 #include "megalith/ops/cross_entropy.h"
 #include "megalith/ops/library.h"
 #include "megalith/ops/norm.h"
+#include "megalith/ops/qk_norm.h"
 #include "megalith/tensor/cuda/device.h"
 #include "megalith/tensor/stream_budget.h"
 
@@ -84,6 +86,34 @@ TEST(GpuNorms, TakeNoRowsOverTheirLimit) {
   };
   EXPECT_EQ(error_of<BackendError>(run),
             "[norm] columns = 16385: must be at most 16384 on a GPU; use a smaller hidden size");
+}
+
+// Heads as wide as attention takes, which DeviceOps.QkHeadNorms takes, and no wider.
+TEST(GpuNorms, TakeNoHeadsOverTheirLimit) {
+  MEGALITH_NEEDS_GPUS(1);
+  Exec ex(Device::cuda);
+  const Index head_dim = kMaxHeadDimOnGpu + 1;
+  const Tensor qkv = ex.tensor({1, 3 * head_dim}, DType::f32), row = ex.tensor({head_dim}, DType::f32),
+               statistic = ex.tensor({1, 2}, DType::f32);
+  const auto forward = [&] {
+    qk_head_norm(
+        ex,
+        {.qkv = qkv, .gamma_q = row, .gamma_k = row, .out = qkv, .rstd = statistic, .num_heads = 1, .num_kv_heads = 1});
+  };
+  const auto backward = [&] {
+    qk_head_norm_backward(ex, {.dout = qkv,
+                               .qkv = qkv,
+                               .gamma_q = row,
+                               .gamma_k = row,
+                               .rstd = statistic,
+                               .dqkv = qkv,
+                               .gamma_q_grad = row,
+                               .gamma_k_grad = row,
+                               .num_heads = 1,
+                               .num_kv_heads = 1});
+  };
+  EXPECT_EQ(error_of<BackendError>(forward), "[qk_head_norm] head_dim = 257: must be at most 256 on a GPU");
+  EXPECT_EQ(error_of<BackendError>(backward), "[qk_head_norm_backward] head_dim = 257: must be at most 256 on a GPU");
 }
 
 }  // namespace

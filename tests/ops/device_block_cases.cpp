@@ -219,17 +219,17 @@ TEST_P(DeviceOps, Rope) {
   }
 }
 
-struct QkvHeads {
+struct HeadSizes {
   Index rows, heads, kv_heads, head_dim;
   Index columns() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 // Nothing, one row, odd widths, whole vectors of 16 and of 32 bits, the models' own, and more rows than parts.
-constexpr QkvHeads kQkvHeads[] = {{0, 2, 1, 8},      {1, 1, 1, 2},     {10, 4, 2, 6},  {7, 3, 1, 37},
-                                  {33, 9, 3, 64},    {65, 32, 4, 128}, {3, 2, 2, 256}, {17, 2, 1, 255},
-                                  {130, 16, 16, 20}, {9001, 2, 1, 24}};
+constexpr HeadSizes kHeadSizes[] = {{0, 2, 1, 8},      {1, 1, 1, 2},     {10, 4, 2, 6},  {7, 3, 1, 37},
+                                    {33, 9, 3, 64},    {65, 32, 4, 128}, {3, 2, 2, 256}, {17, 2, 1, 255},
+                                    {130, 16, 16, 20}, {9001, 2, 1, 24}};
 
 TEST_P(DeviceOps, QkHeadNorms) {
-  for (const QkvHeads& heads : kQkvHeads) {
+  for (const HeadSizes& heads : kHeadSizes) {
     SCOPED_TRACE(::testing::Message() << heads.rows << " rows, " << heads.heads << " heads of " << heads.head_dim);
     const Shape matrix{heads.rows, heads.columns()}, of_heads{heads.rows, heads.heads + heads.kv_heads};
     const Shape weights{heads.head_dim};
@@ -269,7 +269,7 @@ TEST_P(DeviceOps, QkHeadNorms) {
 }
 
 TEST_P(DeviceOps, QkNormsOverAllHeads) {
-  for (const QkvHeads& heads : kQkvHeads) {
+  for (const HeadSizes& heads : kHeadSizes) {
     SCOPED_TRACE(::testing::Message() << heads.rows << " rows, " << heads.heads << " heads of " << heads.head_dim);
     const Shape matrix{heads.rows, heads.columns()}, pairs{heads.rows, 2};
     const Shape of_q{heads.heads * heads.head_dim}, of_k{heads.kv_heads * heads.head_dim};
