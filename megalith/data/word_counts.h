@@ -15,9 +15,9 @@ class WordCounts {
     std::uint64_t count;
   };
 
+  WordCounts() : WordCounts(std::uint64_t{1} << 40) {}
   /// At least 1 MiB.
-  explicit WordCounts(std::uint64_t most_bytes = std::uint64_t{1} << 40)
-      : most_bytes_(most_bytes), slots_(1024, kNone) {}
+  explicit WordCounts(std::uint64_t most_bytes) : most_bytes_(most_bytes), slots_(1024, kNone) {}
 
   void add(std::string_view word, std::uint64_t count = 1);
   /// Adds those of `other` in their order.
