@@ -162,7 +162,7 @@ TEST_F(GpuGraph, AnEagerRunBesideItThatLeavesItsPathIsRefused) {
 
 TEST_F(GpuGraph, AValueThatItTookByValueShowsInMemory) {
   const Graph graph = captured(2);
-  capture::MemoryCopy copy(Device::cuda, ledger_->pieces());
+  capture::MemoryCopy copy(Device::cuda, ledger_->blocks());
   for (const double now : {2.0, 0.5}) {
     copy.keep(*ex_);
     graph.launch(*ex_);
