@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -16,6 +18,7 @@
 #include "megalith/corpus/report.h"
 #include "megalith/corpus/staged_file.h"
 #include "megalith/data/corpus_reader.h"
+#include "megalith/data/ordered_work.h"
 #include "megalith/io/json_reader.h"
 
 namespace megalith::corpus {
@@ -48,15 +51,30 @@ void check_output(io::Fs& fs, const DedupOptions& options, const io::Path& work,
           str("--output ", options.output.string(), " has files (", name, "): name a folder that is empty or absent"));
 }
 
+/// Makes the units of a stage that are this process's, several at a time where the stage allows it.
+void make_units(const DedupStages::Stage& stage, const DedupOptions& options, std::size_t units) {
+  const auto share = static_cast<std::size_t>(options.share.rank),
+             count = static_cast<std::size_t>(options.share.count);
+  std::size_t unit = share;
+  const auto next = [&]() -> std::optional<std::size_t> {
+    if (unit >= units) return std::nullopt;
+    return std::exchange(unit, unit + count);
+  };
+  const auto make_worker = [&] {
+    return [&](std::size_t one, std::size_t& made) {
+      if (!stage.is_done(one)) stage.make(one);
+      made = one + 1;
+    };
+  };
+  data::work_in_order<std::size_t>(stage.at_a_time, next, make_worker, [&](std::size_t made) {
+    if (options.progress) options.progress(stage.name, made, units);
+  });
+}
+
 /// Makes the units of a stage that are this process's. False when others' are missing and are not to be waited for.
 bool run_stage(const DedupStages::Stage& stage, const DedupOptions& options, const std::function<bool()>& is_over) {
   const std::size_t units = stage.units();
-  const auto share = static_cast<std::size_t>(options.share.rank),
-             count = static_cast<std::size_t>(options.share.count);
-  for (std::size_t unit = share; unit < units; unit += count) {
-    if (!stage.is_done(unit)) stage.make(unit);
-    if (options.progress) options.progress(stage.name, unit + 1, units);
-  }
+  make_units(stage, options, units);
   for (std::size_t unit = 0; unit < units; ++unit) {
     while (!stage.is_done(unit)) {
       if (is_over()) return true;
@@ -130,6 +148,7 @@ DedupReport DedupStages::report() {
     report.above += above.records<SimilarPair>();
   }
   for (std::size_t band = 0; band < bands(); ++band) {
+    if (!is_crowded(band)) continue;
     const WorkFolder::Product above = work_.open(numbered("crowded-above", band));
     report.crowded_buckets += work_.open(numbered("crowded", band)).numbers[0];
     report.compared += above.numbers[0];

@@ -120,8 +120,6 @@ void DedupStages::compare_crowded(std::size_t band) {
   const std::string name = numbered("crowded-above", band);
   work_.remove_leftovers(name);
   const WorkFolder::Product crowded = work_.open(numbered("crowded", band));
-  if (crowded.bytes == 0)
-    return work_.publish<SimilarPair>(name, [](RecordWriter<SimilarPair>&) { return ProductNumbers{}; });
   auto reader = work_.read<BandRecord>(crowded, kDedupWindow);
   const Sets shared = sets();
   work_.publish<SimilarPair>(name, [&](RecordWriter<SimilarPair>& above) {
@@ -191,7 +189,8 @@ void DedupStages::cluster_by(const IsBetter& is_better) {
       for (auto reader = work_.read<SimilarPair>(work_.open(name), kDedupWindow); !reader.at_end(); reader.next())
         use(reader.peek());
     };
-    for (std::size_t band = 0; band < bands(); ++band) use_all(numbered("crowded-above", band));
+    for (std::size_t band = 0; band < bands(); ++band)
+      if (is_crowded(band)) use_all(numbered("crowded-above", band));
     for (std::size_t unit = 0; unit < num_comparisons(); ++unit) use_all(numbered("above", unit));
   };
   for_each_above([&](const SimilarPair& pair) { clusters.connect(pair.first, pair.second); });

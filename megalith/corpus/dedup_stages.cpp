@@ -20,7 +20,7 @@ std::uint64_t band_key(std::size_t band, std::uint64_t hash) { return std::uint6
 
 /// Sorted, without repeats.
 void make_set(std::vector<std::uint64_t>& shingles) {
-  std::sort(shingles.begin(), shingles.end());
+  sort_by_hash(std::span(shingles), [](std::uint64_t shingle) { return shingle; });
   shingles.erase(std::unique(shingles.begin(), shingles.end()), shingles.end());
 }
 
@@ -74,19 +74,24 @@ std::size_t DedupStages::file_of(std::uint64_t document) {
 
 std::vector<DedupStages::Stage> DedupStages::stages() {
   const auto per_file = [this] { return files(); };
-  const auto per_band = [this] { return bands(); };
   const auto once = [] { return std::size_t{1}; };
   const auto has = [this](const char* name) {
     return [this, name](std::size_t i) { return work_.has(numbered(name, i)); };
   };
   return {
       {"signatures", per_file, has("bands"), [this](std::size_t file) { make_signatures(file); }},
-      {"pairs", per_band, has("pairs"), [this](std::size_t band) { make_pairs(band); }},
+      {"pairs",
+       [this] {
+         bases();  // read before threads ask for them
+         return bands();
+       },
+       has("pairs"), [this](std::size_t band) { make_pairs(band); }, pairs_at_a_time()},
       {"candidates", once, has("candidates"), [this](std::size_t) { make_candidates(); }},
       {"sets", per_file, has("places"), [this](std::size_t file) { make_sets(file); }},
       {"comparison", [this] { return num_comparisons() + bands(); },
        [this](std::size_t i) {
-         return i < bands() ? work_.has(numbered("crowded-above", i)) : work_.has(numbered("above", i - bands()));
+         return i < bands() ? !is_crowded(i) || work_.has(numbered("crowded-above", i))
+                            : work_.has(numbered("above", i - bands()));
        },
        [this](std::size_t i) { i < bands() ? compare_crowded(i) : compare(i - bands()); }},
       {"clusters", once, has("members"), [this](std::size_t) { make_clusters(); }},
@@ -110,7 +115,7 @@ void DedupStages::make_signatures(std::size_t file) {
   work_.remove_leftovers(lengths_name);
   if (work_.has(prints_name)) fs_.unlink(work_.prefix(prints_name));
   work_.remove_leftovers(prints_name);
-  ExternalSort<BandRecord> sort(fs_, work_.prefix(bands_name), options_.memory / 2);
+  ExternalSort<BandRecord> sort(fs_, work_.prefix(bands_name), options_.memory / 2, options_.threads);
   work_.publish<std::uint64_t>(lengths_name, [&](RecordWriter<std::uint64_t>& lengths) {
     data::DocumentReader reader(fs_, options_.inputs[file], options_.reading);
     std::uint64_t document = 0, text_bytes = 0, words = 0, without_words = 0;
@@ -182,10 +187,11 @@ void DedupStages::make_pairs(std::size_t band) {
   work_.remove_leftovers(pairs_name);
   work_.remove_leftovers(crowded_name);
   if (work_.has(crowded_name)) fs_.unlink(work_.prefix(crowded_name));
-  ExternalSort<Pair> sort(fs_, work_.prefix(pairs_name), options_.memory / 2);
+  const std::size_t memory = options_.memory / static_cast<std::size_t>(pairs_at_a_time());
+  ExternalSort<Pair> sort(fs_, work_.prefix(pairs_name), memory / 2);
   work_.publish<BandRecord>(crowded_name, [&](RecordWriter<BandRecord>& crowded) {
     std::vector<RecordReader<BandRecord>> readers;
-    const std::size_t window = std::clamp(options_.memory / 4 / files(), kMinWindow, kMaxWindow);
+    const std::size_t window = std::clamp(memory / 4 / files(), kMinWindow, kMaxWindow);
     for (std::size_t file = 0; file < files(); ++file) {
       const std::uint64_t count = bases()[file + 1] - bases()[file];
       readers.emplace_back(fs_, work_.prefix(numbered("bands", file)), band * count, (band + 1) * count, window);

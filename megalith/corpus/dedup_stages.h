@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -20,6 +21,7 @@ constexpr std::size_t kDedupWindow = std::size_t{256} << 10;
 /// the file's first.
 struct BandRecord {
   std::uint64_t key = 0, document = 0;
+  std::uint64_t hash() const { return key; }  // for ExternalSort
   auto operator<=>(const BandRecord&) const = default;
 };
 struct Pair {
@@ -65,6 +67,7 @@ class DedupStages {
     std::function<std::size_t()> units;
     std::function<bool(std::size_t)> is_done;
     std::function<void(std::size_t)> make;
+    int at_a_time = 1;  ///< so many threads may call make(), which then takes one thread and its part of the memory
   };
   std::vector<Stage> stages();
   /// When every stage is done.
@@ -80,6 +83,15 @@ class DedupStages {
   std::uint64_t documents() { return bases().back(); }
   std::size_t file_of(std::uint64_t document);
   std::size_t num_comparisons();
+  /// Bands whose pairs are made at a time: memory for a sort and the windows of all files is needed for each.
+  int pairs_at_a_time() const {
+    const std::size_t needed = (std::size_t{4} << 20) + (std::size_t{16} << 10) * files();
+    return static_cast<int>(
+        std::clamp<std::size_t>(options_.memory / needed, 1, static_cast<std::size_t>(options_.threads)));
+  }
+
+  /// Whether a band has crowded buckets; where it has none, no comparison of them is published.
+  bool is_crowded(std::size_t band) { return work_.open(numbered("crowded", band)).bytes > 0; }
 
   void make_signatures(std::size_t file);
   class Prints;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/corpus/hash_sort.h"
 #include "megalith/corpus/record_file.h"
 
 namespace megalith::corpus {
@@ -37,15 +38,17 @@ void merge(std::vector<RecordReader<Record>>& readers, const Less& less, const V
 enum class Repeats { keep, drop };
 
 /// Sorts more records than memory holds: sorted runs go to files PREFIX.run-N, which are merged. Record has operator<
-/// (a total order) and operator==. The result does not depend on the memory. Memory: what is asked for, at least 1 MiB.
+/// (a total order) and operator==; where it has hash(), which operator< compares first, it is sorted by that, by
+/// `threads` threads. The result depends on neither. Memory: what is asked for, at least 1 MiB.
 template <class Record, Repeats kRepeats = Repeats::keep>
 class ExternalSort {
  public:
-  ExternalSort(io::Fs& fs, io::Path prefix, std::size_t memory_bytes)
+  ExternalSort(io::Fs& fs, io::Path prefix, std::size_t memory_bytes, int threads = 1)
       : fs_(fs),
         prefix_(std::move(prefix)),
         memory_(std::max<std::size_t>(memory_bytes, std::size_t{1} << 20)),
-        most_(memory_ / sizeof(Record)) {}
+        most_(memory_ / sizeof(Record)),
+        threads_(threads) {}
   ExternalSort(const ExternalSort&) = delete;
   ExternalSort& operator=(const ExternalSort&) = delete;
   ~ExternalSort() {
@@ -86,7 +89,11 @@ class ExternalSort {
   std::size_t fan_in() const { return std::max<std::size_t>(2, memory_ / (2 * kWindow)); }
 
   void sort_held() {
-    std::sort(held_.begin(), held_.end());
+    if constexpr (requires(const Record& record) { record.hash(); })
+      sort_by_hash_in_parallel(
+          std::span(held_), [](const Record& record) { return record.hash(); }, threads_);
+    else
+      std::sort(held_.begin(), held_.end());
     if constexpr (kRepeats == Repeats::drop) held_.erase(std::unique(held_.begin(), held_.end()), held_.end());
   }
   io::Path next_path() {
@@ -132,6 +139,7 @@ class ExternalSort {
   io::Fs& fs_;
   io::Path prefix_;
   std::size_t memory_, most_;
+  int threads_;
   std::vector<Record> held_;
   std::vector<Run> runs_;
   std::size_t made_ = 0;
