@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -253,8 +254,14 @@ LearnedBpe learn_bpe(const WordCounts& words, const std::vector<std::string>& sp
 std::vector<std::string> learn_wordpiece(const WordCounts& words, const std::vector<std::string>& specials,
                                          const PairMerger::Options& options) {
   std::map<char32_t, std::uint64_t> counts;
+  std::set<char32_t> continuing;  // others need no token behind "##": merges have more room
   for (std::size_t i = 0; i < words.size(); ++i)
-    for (std::size_t at = 0; at < words[i].text.size();) counts[next_character(words[i].text, at)] += words[i].count;
+    for (std::size_t at = 0; at < words[i].text.size();) {
+      const bool is_first = at == 0;
+      const char32_t c = next_character(words[i].text, at);
+      counts[c] += words[i].count;
+      if (!is_first) continuing.insert(c);
+    }
   std::vector<std::pair<char32_t, std::uint64_t>> characters(counts.begin(), counts.end());
   std::ranges::stable_sort(characters, std::greater{}, &std::pair<char32_t, std::uint64_t>::second);
   const auto room = (static_cast<std::size_t>(options.vocab_size) - specials.size()) / 2;
@@ -271,6 +278,7 @@ std::vector<std::string> learn_wordpiece(const WordCounts& words, const std::vec
     append_utf8(c, tokens.emplace_back());
   }
   for (const auto& [c, count] : characters) {
+    if (!continuing.contains(c)) continue;
     ids[c].later = static_cast<std::int32_t>(tokens.size());
     append_utf8(c, tokens.emplace_back(kContinuation));
   }

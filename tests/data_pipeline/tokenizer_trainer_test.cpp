@@ -190,6 +190,15 @@ TEST_F(TokenizerTrainer, WordPieceFilesAreOneTokenizer) {
   }
 }
 
+TEST_F(TokenizerTrainer, OnlyCharactersWithinWordsContinueWords) {
+  WordCounts words;
+  words.add("ab", 3);
+  words.add("xa", 2);
+  words.add(",", 9);
+  EXPECT_EQ(learn_wordpiece(words, {"[UNK]"}, {.vocab_size = 100, .min_frequency = 2, .join = {}}),
+            (std::vector<std::string>{"[UNK]", ",", "a", "b", "x", "##a", "##b", "ab", "xa"}));
+}
+
 TEST_F(TokenizerTrainer, StopsAtTheLeastFrequency) {
   TrainerOptions asked = options(TokenizerType::bpe, 100000);
   asked.min_frequency = 50;
