@@ -19,6 +19,7 @@
 
 #include "apps/command.h"
 #include "apps/corpus_options.h"
+#include "apps/launch.h"
 #include "apps/version.h"
 #include "apps/vocabulary.h"
 
@@ -109,8 +110,25 @@ nlohmann::ordered_json build_report(const BuildOptions& options, const data::Cor
           {"files", files}};
 }
 
+/// Without its report the files of a prefix go: what is there is whole.
+void publish_build_report(io::Fs& fs, const std::string& prefix, const std::string& text) {
+  try {
+    corpus::StagedFile report(fs, prefix + ".report.json");
+    report.write(text);
+    corpus::StagedFile::publish_all({&report});
+  } catch (const Error&) {
+    for (const io::Path& file : {data::bin_path(prefix), data::idx_path(prefix)}) {
+      try {
+        fs.unlink(file);
+      } catch (const Error&) {  // the error that brought us here is the one to report
+      }
+    }
+    throw;
+  }
+}
+
 void run_build(const BuildOptions& asked) {
-  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  const std::shared_ptr<io::Fs> fs = rank_fs(0);
   const auto tokenizer = open_tokenizer(*fs, asked.tokenizer, asked.vocab_dir);
   BuildProgress progress;
   data::CorpusOptions options = asked.corpus;
@@ -134,8 +152,7 @@ void run_build(const BuildOptions& asked) {
     throw;
   }
   progress.end();
-  corpus::publish_small(*fs, asked.output + ".report.json",
-                        build_report(asked, counts, progress.seconds()).dump(1) + "\n");
+  publish_build_report(*fs, asked.output, build_report(asked, counts, progress.seconds()).dump(1) + "\n");
   const std::string skipped =
       counts.empty_documents == 0 ? "" : str(" (", counts.empty_documents, " empty ones left out)");
   std::fprintf(stderr, "%s: %lld documents%s, %lld tokens, %s in %.1f s, %.1f MB/s\n", asked.output.c_str(),

@@ -122,6 +122,8 @@ void run_dedup(const DedupArguments& arguments) {
   } else {
     show(report, arguments.output);
   }
+  if (!report.work_left.empty())
+    std::fprintf(stderr, "warning: the work folder is left, and not needed any more: %s\n", report.work_left.c_str());
 }
 
 }  // namespace

@@ -88,10 +88,18 @@ void run_tokenizer_train(const TrainArguments& arguments) {
   const data::TrainerReport& report = trained.report;
   const io::Path output = arguments.output;
   fs->make_dir(output);
-  for (const data::TrainedFile& file : trained.files) corpus::publish_small(*fs, output / file.name, file.text);
   TrainArguments asked = arguments;
   asked.options = options;
-  corpus::publish_small(*fs, output / "report.json", report_json(asked, trained).dump(1) + "\n");
+  std::vector<std::unique_ptr<corpus::StagedFile>> files;
+  std::vector<corpus::StagedFile*> all;
+  const auto stage = [&](const std::string& name, const std::string& text) {
+    files.push_back(std::make_unique<corpus::StagedFile>(*fs, output / name));
+    files.back()->write(text);
+    all.push_back(files.back().get());
+  };
+  for (const data::TrainedFile& file : trained.files) stage(file.name, file.text);
+  stage("report.json", report_json(asked, trained).dump(1) + "\n");
+  corpus::StagedFile::publish_all(all);
   if (report.dropped_words > 0)
     std::fprintf(stderr, "warning: --memory %s left out %llu rare words (%llu of %llu occurrences)\n",
                  human_bytes(static_cast<Index>(options.memory_bytes)).c_str(),

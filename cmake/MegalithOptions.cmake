@@ -16,6 +16,7 @@ option(MEGALITH_WERROR "warnings are errors" OFF)
 option(MEGALITH_UNITY "several source files at a time: builds from nothing take half as long, changes longer" OFF)
 option(MEGALITH_BUNDLE "what is installed brings the libraries that it needs" OFF)
 set(MEGALITH_SANITIZE "" CACHE STRING "sanitizers, as after -fsanitize=")
+option(MEGALITH_LIBFUZZER "clang's libFuzzer for tests/fuzz" OFF)
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "build type" FORCE)

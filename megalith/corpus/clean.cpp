@@ -238,13 +238,16 @@ CleanReport clean(io::Fs& fs, const CleanOptions& options) {
     report.files.push_back(std::move(counts));
     stored_before += fs.file_size(input);
   }
-  for (const auto& output : outputs) output->publish();
   for (std::size_t i = 0; i < met.size(); ++i)
     if (const std::string& title = options.titles.title(i); !met[i] && title.find("<unk>") == std::string::npos)
       report.titles_missed.push_back(title);
   report.titles_unknown = options.titles.with_unknown_words();
   report.seconds = monotonic_s() - start;
-  publish_small(fs, options.output / "report.json", json_of(options, report).dump(1) + "\n");
+  outputs.emplace_back(std::make_unique<StagedFile>(fs, options.output / "report.json"));
+  outputs.back()->write(json_of(options, report).dump(1) + "\n");
+  std::vector<StagedFile*> files;
+  for (const auto& output : outputs) files.push_back(output.get());
+  StagedFile::publish_all(files);
   return report;
 }
 

@@ -85,6 +85,32 @@ bool run_stage(const DedupStages::Stage& stage, const DedupOptions& options, con
   return true;
 }
 
+/// Gives what the stages have written its final names, and the report last. After an error none has them, so that they
+/// can be given again.
+void publish_outputs(io::Fs& fs, const DedupOptions& options, StagedFile& report) {
+  report.finish();
+  std::vector<io::Path> outputs{options.output / "removed.tsv"}, renamed;
+  for (std::size_t file = 0; file < options.inputs.size(); ++file)
+    outputs.push_back(options.output / output_name(file, options.inputs[file]));
+  try {
+    for (const io::Path& output : outputs) {
+      if (!fs.exists(unpublished(output))) continue;  // a run that writes none, or an earlier attempt that was killed
+      fs.rename(unpublished(output), output);
+      renamed.push_back(output);
+    }
+    report.publish();
+  } catch (const Error&) {
+    report.withdraw();
+    for (const io::Path& output : renamed) {
+      try {
+        fs.rename(output, unpublished(output));
+      } catch (const Error&) {  // the error that brought us here is the one to report
+      }
+    }
+    throw;
+  }
+}
+
 }  // namespace
 
 Decimal parse_similarity(std::string_view text) {
@@ -198,9 +224,15 @@ DedupReport dedup(io::Fs& fs, const DedupOptions& asked) {
     report = stages.report();
     report.stage = "report";
     report.seconds = seconds;
-    publish_small(fs, report_path, report_of(options, report, fs).dump(1) + "\n");
+    StagedFile file(fs, report_path);
+    file.write(report_of(options, report, fs).dump(1) + "\n");
+    publish_outputs(fs, options, file);
   }
-  work.remove_all();
+  try {
+    work.remove_all();
+  } catch (const Error& error) {  // the run is complete all the same
+    report.work_left = error.what();
+  }
   return report;
 }
 

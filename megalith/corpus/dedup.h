@@ -83,6 +83,7 @@ struct DedupReport {
   std::uint64_t clusters = 0;
   std::map<std::uint64_t, std::uint64_t> clusters_by_size{};
   std::vector<std::pair<std::string, double>> seconds{};  ///< per stage, of this process
+  std::string work_left{};                                ///< why the work folder could not be removed
 };
 
 /// Writes the documents of the inputs, less those that repeat others, to the output folder: a file NNNNN-NAME.jsonl per

@@ -71,7 +71,7 @@ void DedupStages::filter(std::size_t file) {
   data::DocumentReader reader(fs_, options_.inputs[file], options_.reading);
   const bool writes = options_.write == DedupOptions::Write::documents;
   std::optional<StagedFile> output;
-  if (writes) output.emplace(fs_, options_.output / output_name(file, options_.inputs[file]));
+  if (writes) output.emplace(fs_, unpublished(options_.output / output_name(file, options_.inputs[file])));
   const auto next = [&]() -> std::optional<FilteredBlock> {
     auto documents = reader.next();
     if (!documents) return std::nullopt;
@@ -104,7 +104,7 @@ void DedupStages::filter(std::size_t file) {
 void DedupStages::write_removed_list() {
   work_.remove_leftovers("listed-00000");
   if (options_.write == DedupOptions::Write::documents) {
-    StagedFile list(fs_, options_.output / "removed.tsv");
+    StagedFile list(fs_, unpublished(options_.output / "removed.tsv"));
     list.write(
         "file\tdocument\tkept_file\tkept_document\tkept_similarity\tkept_shingles\tnearest_file\tnearest_document\t"
         "nearest_similarity\tnearest_shingles\n");

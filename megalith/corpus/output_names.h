@@ -16,4 +16,9 @@ inline std::string output_name(std::size_t file, const io::Path& input) {
   return number.data() + name.substr(0, name.find('.', 1)) + ".jsonl";
 }
 
+/// What a file of a run that is not complete is called.
+inline io::Path unpublished(const io::Path& output) {
+  return output.parent_path() / ("." + output.filename().string() + ".whole");
+}
+
 }  // namespace megalith::corpus

@@ -152,9 +152,7 @@ Json share(std::uint64_t part, std::uint64_t all) {
   return all == 0 ? Json(nullptr) : Json(static_cast<double>(part) / static_cast<double>(all));
 }
 
-void write_documents(io::Fs& fs, const OverlapOptions& options, const std::vector<TestFile>& files,
-                     const NgramTable& table) {
-  StagedFile out(fs, options.output / "per_document.jsonl");
+void write_documents(StagedFile& out, const std::vector<TestFile>& files, const NgramTable& table) {
   for (const TestFile& file : files) {
     for (std::size_t i = 0; i < file.documents.size(); ++i) {
       const TestDocument& document = file.documents[i];
@@ -166,7 +164,6 @@ void write_documents(io::Fs& fs, const OverlapOptions& options, const std::vecto
       out.write(json.dump() + "\n");
     }
   }
-  out.publish();
 }
 
 Json json_of(const OverlapOptions& options, const OverlapReport& report) {
@@ -237,8 +234,15 @@ OverlapReport measure_overlap(io::Fs& fs, const OverlapOptions& asked) {
     report.test.push_back(counts_of(file, table, static_cast<std::size_t>(options.ngram)));
   report.seconds = monotonic_s() - start;
   fs.make_dir(options.output);
-  if (options.write == OverlapOptions::Write::documents) write_documents(fs, options, files, table);
-  publish_small(fs, options.output / "report.json", json_of(options, report).dump(1) + "\n");
+  StagedFile report_file(fs, options.output / "report.json");
+  report_file.write(json_of(options, report).dump(1) + "\n");
+  if (options.write == OverlapOptions::Write::report_only) {
+    report_file.publish();
+    return report;
+  }
+  StagedFile documents(fs, options.output / "per_document.jsonl");
+  write_documents(documents, files, table);
+  StagedFile::publish_all({&documents, &report_file});
   return report;
 }
 

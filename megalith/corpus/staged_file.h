@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -47,6 +48,24 @@ class StagedFile {
     fs_.rename(staged_, path_);
     is_published_ = true;
     fs_.sync_dir(path_.parent_path());
+  }
+  /// Takes back what was published, as far as the file system allows.
+  void withdraw() {
+    try {
+      if (is_published_) fs_.unlink(path_);
+    } catch (const Error&) {  // the error that brought us here is the one to report
+    }
+  }
+  /// Several files of one folder, the last one after the others: nothing has its final name before all are durable, and
+  /// after an error none has it.
+  static void publish_all(const std::vector<StagedFile*>& files) {
+    for (StagedFile* file : files) file->finish();
+    try {
+      for (StagedFile* file : files) file->publish();
+    } catch (const Error&) {
+      for (StagedFile* file : files) file->withdraw();
+      throw;
+    }
   }
 
  private:

@@ -95,8 +95,10 @@ std::string_view composed(std::string_view text, std::string& out) {
       append_utf8(static_cast<char32_t>(part[static_cast<std::size_t>(i)]), out);
     part.clear();
   };
+  // utf8proc takes U+11A7, the place before the first final consonant of Hangul, for such a one, and drops it.
+  constexpr char32_t kBeforeFinals = 0x11A7;
   for (const char32_t c : characters) {
-    if (is_left_alone(c)) {
+    if (is_left_alone(c) || c == kBeforeFinals) {
       end_part();
       append_utf8(c, out);
     } else {

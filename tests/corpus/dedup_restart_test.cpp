@@ -66,6 +66,7 @@ TEST_F(DedupRestart, GoesOnAfterAFailureOfAnyOperation) {
     }
     for (const auto& [name, contents] : files_of(options_.output)) {
       if (name.front() == '.') continue;
+      EXPECT_TRUE(std::filesystem::exists(options_.output / "report.json")) << name << ", operation " << n;
       EXPECT_TRUE(contents == want_.at(name)) << "whole or not there, operation " << n;
     }
     ASSERT_NO_THROW(dedup(*io::posix_fs(), options_)) << "operation " << n;

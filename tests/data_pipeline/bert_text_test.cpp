@@ -86,6 +86,8 @@ TEST(UnicodeText, Composes) {
   EXPECT_EQ(nfc("e\u0301"), "\u00E9");
   EXPECT_EQ(nfc("q\u0307\u0323"), "q\u0323\u0307");
   EXPECT_EQ(nfc("\u1100\u1161\u11A8"), "\uAC01");
+  EXPECT_EQ(nfc("\uAC70\u11A7"), "\uAC70\u11A7") << "no final consonant";
+  EXPECT_EQ(nfc("\uAC70\u11C2\u11A7\u0301"), "\uAC8B\u11A7\u0301");
   EXPECT_EQ(nfc("\u0958"), "\u0915\u093C") << "excluded from composition";
   EXPECT_EQ(nfc("\u212B"), "\u00C5");
   EXPECT_EQ(nfc("\U00011935\U00011930"), "\U00011935\U00011930") << "composes since Unicode 13";
