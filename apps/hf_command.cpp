@@ -5,7 +5,7 @@
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/threads/thread_world.h"
-#include "megalith/convert/hf_gpt2.h"
+#include "megalith/convert/hf_model.h"
 #include "megalith/convert/hf_tokenizer.h"
 #include "megalith/data/tokenizer.h"
 #include "megalith/io/run_lock.h"
@@ -47,7 +47,8 @@ config::RunPlan imported_plan(const model::ModelConfig& m, const io::Path& folde
 void import_hf(const HfOptions& options) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   const io::Path out = options.to;
-  const config::RunPlan plan = imported_plan(convert::read_hf_gpt2_config(*fs, options.from), options.from);
+  const convert::HfModel hf = convert::read_hf_config(*fs, options.from);
+  const config::RunPlan plan = imported_plan(hf.config, options.from);
   train::DataIdentity identity;  // of the data nothing is known
   if (plan.data.tokenizer == "byte" || data::has_vocabulary(*fs, options.from)) {
     const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
@@ -66,7 +67,7 @@ void import_hf(const HfOptions& options) {
   comm::run_ranks(1, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate(train::InitialValues::written_later);
-    convert::import_hf_gpt2(*fs, options.from, plan.model, engine.stage().params().dense());
+    convert::import_hf(*fs, options.from, hf, engine.stage().params());
     train::Saver saver(engine, plan, identity, *fs, folder);
     const checkpoint::Digest128 digest = saver.save({});
     std::printf("%s: %s, state digest %s\n", (folder / io::StepFolder{0}.name()).c_str(),
@@ -87,7 +88,7 @@ void fill(io::Fs& fs, const io::Path& staging, eval::WholeModel& model, const co
   } else {
     log::warning(str("data.vocab_dir = ", plan.data.vocab_dir, " holds no vocabulary: no tokenizer was exported"));
   }
-  convert::export_hf_gpt2(fs, staging, model.config(), model.params().dense(), end_of_document);
+  convert::export_hf(fs, staging, model.config(), model.params(), {.end_of_document = end_of_document});
   fs.sync_dir(staging);
 }
 

@@ -1,18 +1,14 @@
-#include "megalith/convert/hf_gpt2.h"
-
 #include <fstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/base/philox.h"
-#include "megalith/base/str.h"
 #include "megalith/checkpoint/safetensors.h"
-#include "megalith/comm/mesh.h"
-#include "megalith/comm/world.h"
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/convert/hf_family.h"
+#include "megalith/convert/hf_model.h"
 
+#include "tests/convert/random_model.h"
 #include "tests/io/temp_dir.h"
 
 namespace megalith::convert {
@@ -26,40 +22,6 @@ const model::ModelConfig kModel{.num_layers = 2,
                                 .vocab_size = 11,
                                 .padded_vocab_size = 16,
                                 .dropout = 0.25};
-
-/// All parameters of a model on one rank, with random values.
-struct Model {
-  explicit Model(const model::ModelConfig& config = kModel, std::uint64_t seed = 1, DType dtype = DType::f32)
-      : world(comm::dry_world(0, 1)),
-        params(model::declare_gpt(model::model_spec(config), {{{0, config.num_layers}, true, true}},
-                                  {comm::make_mesh(*world, grid::resolve({})).tp, nn::SequenceParallel::off, 1}),
-               {dtype, dtype}) {
-    params.allocate(ledger);
-    const RandomSite random{.seed = seed};
-    std::uint64_t n = 0;
-    for (Param& param : params.params()) {
-      const Tensor values = param.without_padding(param.value);
-      dispatch_wide(dtype, "test", [&]<class T>() {
-        for (T& value : values.span<T>())
-          value = static_cast<T>(static_cast<float>(random.word(n++)) * 0x1p-32f - 0.5f);
-      });
-    }
-  }
-  float at(const char* name, Index i) { return params.at(name).value.data<float>()[i]; }
-  std::unique_ptr<comm::World> world;
-  MemoryLedger ledger{Device::cpu};
-  ParamBuffer params;
-};
-
-std::vector<double> all_values(Model& model) {
-  std::vector<double> all;
-  for (const Param& param : model.params.params()) {
-    dispatch_wide(param.value.dtype(), "test", [&]<class T>() {
-      for (const T value : param.without_padding(param.value).span<T>()) all.push_back(static_cast<double>(value));
-    });
-  }
-  return all;
-}
 
 class HfGpt2 : public ::testing::Test {
  protected:
@@ -75,11 +37,11 @@ class HfGpt2 : public ::testing::Test {
 };
 
 TEST_F(HfGpt2, ARoundTripKeepsEveryTensor) {
-  Model source, loaded(kModel, 2);
-  export_hf_gpt2(*fs_, folder(), kModel, source.params, 10);
-  import_hf_gpt2(*fs_, folder(), kModel, loaded.params);
-  EXPECT_EQ(all_values(source), all_values(loaded));
-  const model::ModelConfig config = read_hf_gpt2_config(*fs_, folder());
+  RandomModel source(kModel), loaded(kModel, 2);
+  export_hf(*fs_, folder(), kModel, source.params, {.end_of_document = 10});
+  import_hf(*fs_, folder(), {&kHfGpt2, kModel}, loaded.params);
+  EXPECT_EQ(source.all_values(), loaded.all_values());
+  const model::ModelConfig config = read_hf_config(*fs_, folder()).config;
   EXPECT_EQ(config.num_layers, 2);
   EXPECT_EQ(config.ffn_hidden_size, 10);
   EXPECT_EQ(config.vocab_size, 11);
@@ -88,8 +50,8 @@ TEST_F(HfGpt2, ARoundTripKeepsEveryTensor) {
 }
 
 TEST_F(HfGpt2, LaysTensorsOutAsTheLibraryDoes) {
-  Model source;
-  export_hf_gpt2(*fs_, folder(), kModel, source.params, 10);
+  RandomModel source(kModel);
+  export_hf(*fs_, folder(), kModel, source.params, {.end_of_document = 10});
   const io::MappedFile file = fs_->map(folder() / "model.safetensors");
   const auto header = checkpoint::parse_safetensors(file.bytes(), "test");
   EXPECT_EQ(header.metadata.at("format"), "pt");
@@ -111,8 +73,8 @@ TEST_F(HfGpt2, LaysTensorsOutAsTheLibraryDoes) {
 }
 
 TEST_F(HfGpt2, ReadsHalfPrecisionAndNamesWithoutPrefixAndExtras) {
-  Model source, loaded(kModel, 2, DType::f64);
-  export_hf_gpt2(*fs_, folder(), kModel, source.params, 10);
+  RandomModel source(kModel), loaded(kModel, 2, DType::f64);
+  export_hf(*fs_, folder(), kModel, source.params, {.end_of_document = 10});
   const io::MappedFile file = fs_->map(folder() / "model.safetensors");
   const auto header = checkpoint::parse_safetensors(file.bytes(), "test");
   std::vector<checkpoint::SafeTensorsWriter::Entry> entries;
@@ -133,18 +95,18 @@ TEST_F(HfGpt2, ReadsHalfPrecisionAndNamesWithoutPrefixAndExtras) {
   std::vector<std::uint8_t> mask(25);
   writer.write(Tensor(mask.data(), {1, 1, 5, 5}, DType::u8));
   writer.finish();
-  import_hf_gpt2(*fs_, dir_ / "half", kModel, loaded.params);
-  const std::vector<double> want = all_values(source), got = all_values(loaded);
+  import_hf(*fs_, dir_ / "half", {&kHfGpt2, kModel}, loaded.params);
+  const std::vector<double> want = source.all_values(), got = loaded.all_values();
   ASSERT_EQ(want.size(), got.size());
   for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 0.002) << i;
 }
 
 TEST_F(HfGpt2, RefusesWhatItWouldComputeOtherwise) {
-  Model source, loaded;
-  export_hf_gpt2(*fs_, folder(), kModel, source.params, 10);
+  RandomModel source(kModel), loaded(kModel);
+  export_hf(*fs_, folder(), kModel, source.params, {.end_of_document = 10});
   const auto error = [&] {
     try {
-      import_hf_gpt2(*fs_, folder(), read_hf_gpt2_config(*fs_, folder()), loaded.params);
+      import_hf(*fs_, folder(), read_hf_config(*fs_, folder()), loaded.params);
     } catch (const InputError& e) {
       return std::string(e.what());
     }
@@ -156,7 +118,8 @@ TEST_F(HfGpt2, RefusesWhatItWouldComputeOtherwise) {
        {std::tuple{"activation_function", nlohmann::json("relu"), "activation_function = \"relu\": must be gelu_new"},
         std::tuple{"layer_norm_epsilon", nlohmann::json(1e-6), "layer_norm_epsilon"},
         std::tuple{"tie_word_embeddings", nlohmann::json(false), "tie_word_embeddings"},
-        std::tuple{"model_type", nlohmann::json("llama"), "model_type = \"llama\""},
+        std::tuple{"model_type", nlohmann::json("bert"),
+                   "model_type = \"bert\": must be gpt2: other families are not built yet"},
         std::tuple{"n_layer", nlohmann::json("two"), "n_layer = \"two\": must be a whole number"}}) {
     rewrite_config(key, value);
     EXPECT_NE(error().find(text), std::string::npos) << error();
@@ -164,12 +127,12 @@ TEST_F(HfGpt2, RefusesWhatItWouldComputeOtherwise) {
   }
   model::ModelConfig deeper = kModel;
   deeper.num_layers = 3;
-  Model three(deeper);
-  EXPECT_THROW(import_hf_gpt2(*fs_, folder(), deeper, three.params), InputError);
+  RandomModel three(deeper);
+  EXPECT_THROW(import_hf(*fs_, folder(), {&kHfGpt2, deeper}, three.params), InputError);
   model::ModelConfig flat = kModel;
   flat.num_layers = 1;
-  Model one(flat);
-  EXPECT_THROW(import_hf_gpt2(*fs_, folder(), flat, one.params), InputError);
+  RandomModel one(flat);
+  EXPECT_THROW(import_hf(*fs_, folder(), {&kHfGpt2, flat}, one.params), InputError);
 }
 
 }  // namespace

@@ -1,0 +1,59 @@
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "megalith/convert/hf_config.h"
+#include "megalith/convert/hf_tensor.h"
+#include "megalith/model/model_config.h"
+
+namespace megalith::convert {
+
+/// A family of models of the transformers library: one row. Names are without `prefix`, but those of the head.
+struct HfFamily {
+  std::string_view model_type;    ///< in config.json
+  std::string_view architecture;  ///< in config.json, and the class that loads it
+  std::string_view name;          ///< for messages
+  std::string_view prefix;        ///< in front of all names but the head's; some files leave it out
+
+  /// Throws InputError for a model that megalith would compute otherwise.
+  model::ModelConfig (*read_config)(const HfConfig& config);
+  /// The keys of config.json that are the family's own.
+  nlohmann::ordered_json (*write_config)(const model::ModelConfig& model);
+  /// What the family has and the model has not, as a recipe says it ("model.norm = layer"); empty: it can be exported.
+  std::string (*misfit)(const model::ModelConfig& model);
+  /// The tensors that fill a parameter of ours, of this shape, each element once. Throws InternalError for an unknown
+  /// one.
+  std::vector<HfTensor> (*tensors_of)(const model::ModelConfig& model, std::string_view ours, const Shape& shape);
+  /// Tensors that the family has and the model has not, which then are zeros and may be missing: an export writes them.
+  std::vector<HfTensor> (*zeros)(const model::ModelConfig& model);
+  /// Whether a tensor that files may hold is no parameter.
+  bool (*is_ignored)(std::string_view name);
+};
+
+extern const HfFamily kHfGpt2;
+std::span<const HfFamily* const> hf_families();
+
+/// The table of logits. It has no prefix.
+inline constexpr std::string_view kHfHead = "lm_head.weight";
+
+/// "layers.12.mlp.up.weight" -> "12" and "mlp.up.weight"; nothing for parameters outside the layers.
+struct LayerParam {
+  std::string_view number, name;
+};
+std::optional<LayerParam> layer_param(std::string_view ours);
+
+[[noreturn]] void throw_no_place(std::string_view ours, const HfFamily& family);
+
+/// The first rule that does not hold.
+struct NeededPart {
+  bool has;
+  std::string_view setting;
+};
+std::string first_misfit(std::span<const NeededPart> parts);
+
+}  // namespace megalith::convert

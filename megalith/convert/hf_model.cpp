@@ -1,0 +1,227 @@
+#include "megalith/convert/hf_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/convert/hf_family.h"
+#include "megalith/io/reader.h"
+#include "megalith/model/gpt_chunk.h"
+
+namespace megalith::convert {
+namespace {
+
+/// "gpt2 or llama".
+std::string known(std::string_view HfFamily::*field) {
+  std::string text;
+  const auto families = hf_families();
+  for (std::size_t i = 0; i < families.size(); ++i)
+    text += str(i == 0 ? "" : i + 1 == families.size() ? " or " : ", ", families[i]->*field);
+  return text;
+}
+
+const HfFamily* find_family(std::string_view HfFamily::*field, std::string_view wanted) {
+  for (const HfFamily* family : hf_families()) {
+    if (family->*field == wanted) return family;
+  }
+  return nullptr;
+}
+
+const HfFamily& family_of(const HfConfig& config) {
+  constexpr std::string_view kOthers = ": other families are not built yet";
+  if (config.has("model_type")) {
+    if (const HfFamily* family = find_family(&HfFamily::model_type, config.text("model_type"))) return *family;
+    config.fail("model_type", str("must be ", known(&HfFamily::model_type), kOthers));
+  }
+  const std::vector<std::string> architectures = config.texts("architectures");
+  for (const std::string& one : architectures) {
+    if (const HfFamily* family = find_family(&HfFamily::architecture, one)) return *family;
+  }
+  if (!architectures.empty()) config.fail("architectures", str("must be ", known(&HfFamily::architecture), kOthers));
+  if (config.has("n_embd")) return kHfGpt2;  // the first configs of GPT-2 name no family
+  config.fail("model_type", str("must be ", known(&HfFamily::model_type), kOthers));
+}
+
+/// The tensors of a folder under the names of its family.
+class Source {
+ public:
+  Source(io::Fs& fs, const io::Path& folder, const HfFamily& family) : files_(fs, folder) {
+    const bool has_prefix = std::ranges::any_of(
+        files_.tensors(), [&](const auto& tensor) { return tensor.first.starts_with(family.prefix); });
+    if (has_prefix) prefix_ = family.prefix;
+  }
+
+  /// In the files.
+  std::string full_name(const HfTensor& tensor) const {
+    return tensor.name == kHfHead ? tensor.name : prefix_ + tensor.name;
+  }
+  const HfFileTensor& at(const HfTensor& tensor) const {
+    const std::string name = full_name(tensor);
+    const HfFileTensor* const found = files_.find(name);
+    if (found == nullptr) throw InputError(str("[", files_.where(), "] tensor \"", name, "\" is missing"));
+    if (found->shape != tensor.shape) {
+      throw InputError(str("[", found->file, "] tensor \"", name, "\" shape = ", found->shape, ": must be ",
+                           tensor.shape, " by config.json"));
+    }
+    const bool is_float = found->dtype == DType::f64 || found->dtype == DType::f32 || found->dtype == DType::bf16 ||
+                          found->dtype == DType::f16;
+    if (!is_float) {
+      throw InputError(str("[", found->file, "] tensor \"", name, "\" dtype = ", name_of(found->dtype),
+                           ": must be a floating-point type"));
+    }
+    return *found;
+  }
+  const HfFiles& files() const { return files_; }
+
+ private:
+  HfFiles files_;
+  std::string prefix_;
+};
+
+/// A table as doubles.
+std::vector<double> values_of(const HfTensor& tensor, const HfFileTensor& theirs) {
+  std::vector<double> values(static_cast<std::size_t>(tensor.shape.numel()));
+  copy_to_ours(same(tensor.name, tensor.shape), theirs.dtype, theirs.bytes,
+               Tensor(values.data(), tensor.shape, DType::f64));
+  return values;
+}
+
+/// Both tables may be large: compared without a copy where the types are the same.
+bool have_same_values(const HfTensor& tensor, const HfFileTensor& a, const HfFileTensor& b) {
+  return (a.dtype == b.dtype && std::ranges::equal(a.bytes, b.bytes)) || values_of(tensor, a) == values_of(tensor, b);
+}
+
+/// A head in the files of a model whose head is tied must be the token table.
+void check_tied_head(const HfModel& hf, const Source& source) {
+  const Shape shape = {hf.config.vocab_size, hf.config.hidden_size};
+  const HfTensor head = same(std::string(kHfHead), shape);
+  const HfTensor table = hf.family->tensors_of(hf.config, model::kTokenTable, shape).front();
+  const HfFileTensor* const found = source.files().find(kHfHead);
+  if (found == nullptr) return;
+  if (found->shape != shape || !have_same_values(head, source.at(head), source.at(table)))
+    throw InputError(
+        str("[", found->file, "] tensor \"", kHfHead, "\": must equal ", table.name, ", to which it is tied"));
+}
+
+/// Tensors that no parameter of ours has taken.
+void check_rest(const HfModel& hf, const Source& source, std::set<std::string>& used) {
+  if (hf.config.tying == model::Tying::tied) {
+    check_tied_head(hf, source);
+    used.emplace(kHfHead);
+  }
+  for (const HfTensor& zero : hf.family->zeros(hf.config)) {
+    const std::string name = source.full_name(zero);
+    if (source.files().find(name) == nullptr) continue;
+    const HfFileTensor& found = source.at(zero);
+    if (std::ranges::any_of(values_of(zero, found), [](double value) { return value != 0; })) {
+      throw InputError(str("[", found.file, "] tensor \"", name,
+                           "\": must be zeros: with this config.json only q, k and v can have biases here"));
+    }
+    used.insert(name);
+  }
+  for (const auto& [name, found] : source.files().tensors()) {
+    if (!used.contains(name) && !hf.family->is_ignored(name)) {
+      throw InputError(str("[", found.file, "] tensor \"", io::printable(name), "\": a ", hf.family->name,
+                           " of config.json has none"));
+    }
+  }
+}
+
+std::vector<HfTensor> tensors_of(const HfFamily& family, const model::ModelConfig& model, const Param& param) {
+  const Tensor ours = param.without_padding(param.master);
+  std::vector<HfTensor> tensors = family.tensors_of(model, param.name(), ours.shape());
+  Index elements = 0;
+  for (const HfTensor& tensor : tensors) elements += tensor.shape.numel();
+  if (elements != ours.numel())
+    throw InternalError(str("[convert] parameter ", param.name(), ": ", elements, " of ", ours.numel(), " elements"));
+  return tensors;
+}
+
+/// Calls visit(param) for every parameter of every buffer.
+template <class Params, class Visit>
+void for_each_param(Params& params, const Visit& visit) {
+  for (auto& buffer : params.buffers()) {
+    for (auto& param : buffer.params()) visit(param);
+  }
+}
+
+std::string file_name(const HfFamily& family, const HfTensor& tensor) {
+  return tensor.name == kHfHead ? tensor.name : str(family.prefix, tensor.name);
+}
+
+void write_config(io::Fs& fs, const io::Path& folder, const HfFamily& family, const model::ModelConfig& model,
+                  std::int32_t end_of_document) {
+  nlohmann::ordered_json config = {{"architectures", {family.architecture}}, {"model_type", family.model_type}};
+  config.update(family.write_config(model));
+  config["bos_token_id"] = config["eos_token_id"] = end_of_document;
+  config["torch_dtype"] = "float32";
+  io::write_file(fs, folder / "config.json", config.dump(2) + "\n");
+}
+
+}  // namespace
+
+std::string_view architecture_of(const HfFamily& family) { return family.architecture; }
+
+HfModel read_hf_config(io::Fs& fs, const io::Path& folder) {
+  const HfConfig config(fs, folder / "config.json");
+  const HfFamily& family = family_of(config);
+  return {&family, family.read_config(config)};
+}
+
+void import_hf(io::Fs& fs, const io::Path& folder, const HfModel& hf, ParamSet& params) {
+  const Source source(fs, folder, *hf.family);
+  std::set<std::string> used;
+  for_each_param(params, [&](Param& param) {
+    for (const HfTensor& tensor : tensors_of(*hf.family, hf.config, param)) {
+      const HfFileTensor& found = source.at(tensor);
+      copy_to_ours(tensor, found.dtype, found.bytes, param.without_padding(param.master));
+      used.insert(source.full_name(tensor));
+    }
+  });
+  check_rest(hf, source, used);
+}
+
+const HfFamily& hf_family_for(const model::ModelConfig& model) {
+  std::string misfits;
+  for (const HfFamily* family : hf_families()) {
+    const std::string misfit = family->misfit(model);
+    if (misfit.empty()) return *family;
+    misfits += str(misfits.empty() ? "" : ", ", family->model_type, " has ", misfit);
+  }
+  throw InputError(str("[export-hf] the checkpoint's model is of no family that can be written: ", misfits));
+}
+
+void export_hf(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model, const ParamSet& params,
+               const HfExport& options) {
+  const HfFamily& family = hf_family_for(model);
+  write_config(fs, folder, family, model, options.end_of_document);
+  std::vector<HfFilesWriter::Entry> entries;
+  const auto add = [&](const HfTensor& tensor) { entries.push_back({file_name(family, tensor), tensor.shape}); };
+  for_each_param(params, [&](const Param& param) { std::ranges::for_each(tensors_of(family, model, param), add); });
+  std::ranges::for_each(family.zeros(model), add);
+  HfFilesWriter writer(fs, folder, std::move(entries), options.max_file_bytes);
+  std::vector<float> theirs;
+  for_each_param(params, [&](const Param& param) {
+    const Tensor ours = param.without_padding(param.master);
+    for (const HfTensor& tensor : tensors_of(family, model, param)) {
+      if (ours.dtype() == DType::f32 && tensor.is_same_as(ours.shape())) {  // the large tables, without a copy
+        writer.write(ours);
+        continue;
+      }
+      theirs.resize(static_cast<std::size_t>(tensor.shape.numel()));
+      copy_to_theirs(tensor, ours, theirs);
+      writer.write(Tensor(theirs.data(), tensor.shape, DType::f32));
+    }
+  });
+  for (const HfTensor& zero : family.zeros(model)) {
+    theirs.assign(static_cast<std::size_t>(zero.shape.numel()), 0.0F);
+    writer.write(Tensor(theirs.data(), zero.shape, DType::f32));
+  }
+  writer.finish();
+}
+
+}  // namespace megalith::convert

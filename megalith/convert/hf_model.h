@@ -1,0 +1,46 @@
+#pragma once
+#include <string_view>
+
+#include "megalith/convert/hf_files.h"
+#include "megalith/io/fs.h"
+#include "megalith/model/model_config.h"
+#include "megalith/params/param_set.h"
+
+namespace megalith::convert {
+
+// Models as the transformers library keeps them: a folder with config.json and safetensors files. hf_family.h has what
+// a family must say of itself; hf_gpt2.cpp is one.
+
+struct HfFamily;
+
+/// The model of a folder. Its vocab_size is its own, not padded.
+struct HfModel {
+  const HfFamily* family = nullptr;
+  model::ModelConfig config;
+};
+
+/// "GPT2LMHeadModel", ...: the class that loads a folder of a family.
+std::string_view architecture_of(const HfFamily& family);
+
+/// The model that FOLDER/config.json describes. Throws InputError naming file, key, value and rule: for a family that
+/// is not known, and for a model that megalith would compute otherwise.
+HfModel read_hf_config(io::Fs& fs, const io::Path& folder);
+
+/// Fills the parameters of a whole model on one rank from the folder's tensors (F32, F16, BF16 or F64 there, converted;
+/// f32 or f64 here). Throws InputError for a file or a tensor that is missing, left over or of another shape. Takes no
+/// memory: the files are mapped.
+void import_hf(io::Fs& fs, const io::Path& folder, const HfModel& model, ParamSet& params);
+
+/// The family in which a model can be exported. Throws InputError naming, for each family, a part that the model lacks.
+const HfFamily& hf_family_for(const model::ModelConfig& model);
+
+struct HfExport {
+  std::int32_t end_of_document = 0;  ///< the tokenizer's
+  Index max_file_bytes = HfFilesWriter::kMaxFileBytes;
+};
+/// Writes config.json and the tensors (F32) into an existing folder, synced; from_pretrained() loads it. Memory: one
+/// tensor.
+void export_hf(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model, const ParamSet& params,
+               const HfExport& options);
+
+}  // namespace megalith::convert
