@@ -37,6 +37,15 @@ WholeModel::WholeModel(const model::ModelConfig& model, const comm::Mesh& mesh, 
   tokens_ = inputs_.view({model.seq_len}, DType::i32);
   targets_ = inputs_.view({model.seq_len}, DType::i32, ids);
   loss_sum_ = inputs_.view({1}, DType::f64, 2 * ids);
+  if (model.has_rope()) make_rope_table(statistics_dtype(dtype));
+}
+
+void WholeModel::make_rope_table(DType dtype) {
+  const Shape shape = {model_.seq_len, 2, model_.head_width() / 2};
+  require_host_memory("the rotations", bytes_of(shape, dtype));
+  rope_memory_ = ledger_.take("rotations", bytes_of(shape, dtype));
+  rope_table_ = rope_memory_.view(shape, dtype);
+  ops::rope_table(ex_, model_.rope_frequencies(), rope_table_);
 }
 
 void WholeModel::require_host_memory(std::string_view what, Index bytes) const {
@@ -87,7 +96,9 @@ const MemoryPlan& WholeModel::plan_for(Question question, const model::GptChunk:
 Tensor WholeModel::run(Question question, Index window) {
   const Index tokens = pass_tokens(window);
   const model::GptChunk::Inputs inputs{
-      {1, tokens, {}, nn::Mode::evaluate}, {tokens_.rows(0, tokens), targets_.rows(0, tokens)}, loss_sum_};
+      {.batch = 1, .seq_len = tokens, .step_state = {}, .mode = nn::Mode::evaluate, .rope_table = rope_table_},
+      {tokens_.rows(0, tokens), targets_.rows(0, tokens)},
+      loss_sum_};
   const MemoryPlan& plan = plan_for(question, inputs);  // may replace the scratch memory
   ex_.begin(plan.phases[0], nullptr, scratch_.data());
   const Tensor answer = ask(ex_, question, window - 1, inputs);

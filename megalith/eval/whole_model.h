@@ -42,6 +42,8 @@ class WholeModel {
 
   /// Throws IoError where the model computes in host memory and so much of it is not free.
   void require_host_memory(std::string_view what, Index bytes) const;
+  /// Once: of all positions.
+  void make_rope_table(DType dtype);
   /// The tokens of the pass that answers about a window.
   Index pass_tokens(Index window) const;
   /// Asks with what stands in the input buffers, or records where nothing runs.
@@ -61,7 +63,8 @@ class WholeModel {
   model::GptChunk::Saved saved_;
   std::map<std::pair<Question, Index>, MemoryPlan> plans_;  // by the tokens of the pass
   Buffer scratch_;                                          // of the largest so far
-  Buffer inputs_;
+  Buffer inputs_, rope_memory_;
+  Tensor rope_table_;  // where the model rotates q and k
   Tensor tokens_, targets_, loss_sum_;
   std::vector<std::int32_t> host_tokens_, host_targets_;  // what they hold
   std::vector<double> logits_;

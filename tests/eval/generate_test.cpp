@@ -50,17 +50,17 @@ TEST(Draw, TemperatureComesBeforeTopP) {
   EXPECT_EQ(counts(kLogits, {.temperature = 1e3, .top_p = 0.8}).size(), 4u);
 }
 
-/// A small model with random weights, given to `use`.
+/// A small model with random weights and the parts of `config`, given to `use`.
 template <class Use>
-void with_model(Use&& use, Index seq_len = 6) {
+void with_model(Use&& use, Index seq_len = 6, model::ModelConfig config = {}) {
   comm::run_ranks(1, [&](comm::World& world) {
-    const model::ModelConfig config{.num_layers = 2,
-                                    .hidden_size = 8,
-                                    .num_heads = 2,
-                                    .ffn_hidden_size = 12,
-                                    .seq_len = seq_len,
-                                    .vocab_size = 9,
-                                    .padded_vocab_size = 16};
+    config.num_layers = 2;
+    config.hidden_size = 8;
+    config.num_heads = 2;
+    config.ffn_hidden_size = 12;
+    config.seq_len = seq_len;
+    config.vocab_size = 9;
+    config.padded_vocab_size = 16;
     WholeModel model(config, comm::make_mesh(world, grid::resolve({})), DType::f64);
     Exec ex;
     for (Param& param : model.params().dense().params()) {
@@ -72,7 +72,7 @@ void with_model(Use&& use, Index seq_len = 6) {
 }
 
 TEST(WholeModel, LogProbabilitiesAreThoseOfTheLogits) {
-  with_model([](WholeModel& model) {
+  const auto expect_those = [](WholeModel& model) {
     const std::vector<std::int32_t> ids = {3, 1, 4, 1, 5, 8};
     const std::vector<double> found = model.log_probabilities(ids);
     ASSERT_EQ(found.size(), 5u);
@@ -85,7 +85,16 @@ TEST(WholeModel, LogProbabilitiesAreThoseOfTheLogits) {
     EXPECT_EQ(model.log_probabilities(std::span(ids).first(1)).size(), 0u);
     EXPECT_NEAR(model.log_probabilities(std::span(ids).first(2))[0], found[0], 1e-14);
     EXPECT_THROW(model.log_probabilities(std::vector<std::int32_t>(7)), InternalError);
-  });
+  };
+  with_model(expect_those);
+  with_model(expect_those, 6, model::llama_defaults());
+}
+
+TEST(WholeModel, HoldsTheRotationsOfAllPositions) {
+  const auto expect_bytes = [](WholeModel& model) {
+    EXPECT_EQ(model.taken_bytes().at("rotations"), 6 * 4 * size_of(DType::f64));
+  };
+  with_model(expect_bytes, 6, model::llama_defaults());
 }
 
 // A pass over a window alone, rounded up, gives what a pass over the whole of seq_len gives.
