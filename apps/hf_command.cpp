@@ -20,52 +20,94 @@
 namespace megalith::apps {
 namespace {
 
+constexpr Index kBytes = 256;  // the vocabulary of the byte tokenizer
+
 struct HfOptions {
   std::string from, to;
 };
 
 /// The recipe of a model that was trained elsewhere: no steps yet, and data to be named by whoever goes on.
-config::RunPlan imported_plan(const model::ModelConfig& m, const io::Path& folder) {
+config::RunPlan imported_plan(const model::ModelConfig& m, const std::string& tokenizer, const io::Path& folder) {
+  config::RunPlan described;
+  described.model = m;
   config::RunConfig c;
   c.source = folder.string();
-  c.model.num_layers = m.num_layers;
-  c.model.hidden_size = m.hidden_size;
-  c.model.num_heads = m.num_heads;
-  c.model.ffn_hidden_size = m.ffn_hidden_size;
-  c.model.seq_len = m.seq_len;
-  c.model.vocab_size = m.vocab_size;
-  c.model.dropout = m.dropout;
-  c.model.attention_dropout = m.attention_dropout;
-  c.model.embedding_dropout = m.embedding_dropout;
+  c.model = described.as_config().model;
+  c.model.padded_vocab_size.reset();
   c.train.steps = 0;
-  c.data.tokenizer = m.vocab_size == 256 ? "byte" : "gpt2";
+  c.data.tokenizer = tokenizer;
   c.data.vocab_dir = std::filesystem::absolute(folder).string();
   c.data.train = std::vector<std::string>{"unknown"};
   return config::resolve(c);
+}
+
+/// The tokenizer of a folder; none: what is missing or cannot be used.
+struct ImportedTokenizer {
+  std::string name;
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+  std::string warning;
+};
+
+/// What may be in the folder, the likeliest first.
+std::vector<std::string> possible_tokenizers(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model) {
+  if (model.vocab_size == kBytes) return {"byte"};
+  if (model.family == "gpt2") return {"gpt2"};
+  if (!fs.exists(folder / "tokenizer.model")) return {"bpe"};
+  if (!fs.exists(folder / "tokenizer.json")) return {"sentencepiece"};
+  return {"bpe", "sentencepiece"};  // Llama 2's tokenizer.json is of another kind, beside the file that it was made of
+}
+
+/// GPT-2's own vocabulary must be usable. One of another family that this program cannot use is left out, with a
+/// warning: a model is of use without it.
+ImportedTokenizer find_tokenizer(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model) {
+  const std::vector<std::string> names = possible_tokenizers(fs, folder, model);
+  ImportedTokenizer found{.name = names.front(), .tokenizer = {}, .warning = {}};
+  if (found.name != "byte" && !data::has_vocabulary(fs, folder)) {
+    found.warning = str(folder.string(), " holds no tokenizer (vocab.json and merges.txt, or tokenizer.json)");
+    return found;
+  }
+  for (const std::string& name : names) {
+    try {
+      const auto tokenizer = data::make_tokenizer(name, folder, fs);
+      if (tokenizer->vocab_size() <= model.vocab_size || name == "gpt2") return {name, tokenizer, {}};
+      found.warning = str("the tokenizer of ", folder.string(), " has ", tokenizer->vocab_size(),
+                          " ids, more than config.json's vocab_size = ", model.vocab_size);
+    } catch (const Error& error) {
+      if (name == "gpt2" || error.code() == ExitCode::io) throw;
+      if (found.warning.empty())
+        found.warning = str("the tokenizer of ", folder.string(), " cannot be used: ", error.what());
+    }
+  }
+  return found;
+}
+
+/// The plan of a rank that only holds the parameters. Where positions are rotations none depends on seq_len, and so a
+/// model of 131,072 positions is imported without memory for its activations.
+config::RunPlan holding(config::RunPlan plan) {
+  if (plan.model.has_rope()) plan.model.seq_len = 1;
+  return plan;
 }
 
 void import_hf(const HfOptions& options) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   const io::Path out = options.to;
   const convert::HfModel hf = convert::read_hf_config(*fs, options.from);
-  const config::RunPlan plan = imported_plan(hf.config, options.from);
+  const ImportedTokenizer vocabulary = find_tokenizer(*fs, options.from, hf.config);
+  const config::RunPlan plan = imported_plan(hf.config, vocabulary.name, options.from);
   train::DataIdentity identity;  // of the data nothing is known
-  if (plan.data.tokenizer == "byte" || data::has_vocabulary(*fs, options.from)) {
-    const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, plan.data.vocab_dir, *fs);
+  if (const auto& tokenizer = vocabulary.tokenizer) {
     identity = {.tokenizer = tokenizer->content_hash(),
                 .vocabulary = data::read_vocabulary_files(*fs, plan.data.tokenizer, plan.data.vocab_dir),
                 .unicode = tokenizer->unicode_version()};
   } else {
-    log::warning(str(options.from,
-                     " holds no tokenizer (vocab.json and merges.txt, or tokenizer.json): give --vocab-dir "
-                     "to generate"));
+    log::warning(vocabulary.warning + ": give --vocab-dir to generate");
   }
   const io::Path folder = train::checkpoint_folder(plan, out);
   if (!io::published(*fs, folder).empty())
     throw ConfigError(str("--out = ", out.string(), ": holds checkpoints already; choose another"));
   const io::RunLock lock = io::RunLock::take(out);
   comm::run_ranks(1, [&](comm::World& world) {
-    train::Engine engine(world, plan);
+    train::Engine engine(world, holding(plan));
     engine.allocate(train::InitialValues::written_later);
     convert::import_hf(*fs, options.from, hf, engine.stage().params());
     train::Saver saver(engine, plan, identity, *fs, folder);
@@ -76,17 +118,33 @@ void import_hf(const HfOptions& options) {
   io::publish_file(*fs, out / "recipe.toml", config::to_toml(plan.as_config()));
 }
 
+/// Nothing where a tokenizer other than GPT-2's cannot be used: its model was imported with a warning.
+std::shared_ptr<const data::Tokenizer> exported_tokenizer(io::Fs& fs, const config::RunPlan& plan,
+                                                          const io::Path& vocabulary) {
+  const std::string& name = plan.data.tokenizer;
+  if (name != "byte" && !data::has_vocabulary(fs, vocabulary)) {
+    log::warning(str("data.vocab_dir = ", vocabulary.string(), " holds no vocabulary: no tokenizer was exported"));
+    return nullptr;
+  }
+  try {
+    auto tokenizer = data::make_tokenizer(name, vocabulary, fs);
+    if (tokenizer->vocab_size() <= plan.model.vocab_size || name == "gpt2") return tokenizer;
+    log::warning(str("no tokenizer was exported: that of ", vocabulary.string(), " has more ids than the model"));
+  } catch (const InputError& error) {
+    if (name == "gpt2") throw;
+    log::warning(str("no tokenizer was exported: ", error.what()));
+  }
+  return nullptr;
+}
+
 /// Everything of the export, into a folder that nobody looks at yet.
 void fill(io::Fs& fs, const io::Path& staging, eval::WholeModel& model, const config::RunPlan& plan) {
   auto end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1;
   const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);
-  if (plan.data.tokenizer == "byte" || data::has_vocabulary(fs, vocabulary)) {
-    const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, vocabulary, fs);
+  if (const auto tokenizer = exported_tokenizer(fs, plan, vocabulary)) {
     end_of_document = tokenizer->end_of_document();
     convert::export_hf_tokenizer(fs, staging, *tokenizer,
                                  *data::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary), plan.model.seq_len);
-  } else {
-    log::warning(str("data.vocab_dir = ", plan.data.vocab_dir, " holds no vocabulary: no tokenizer was exported"));
   }
   convert::export_hf(fs, staging, model.config(), model.params(), {.end_of_document = end_of_document});
   fs.sync_dir(staging);
@@ -96,7 +154,9 @@ void export_hf(const HfOptions& options) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   const io::Path target = io::Path(options.to).lexically_normal();
   if (fs->exists(target)) throw ConfigError(str("--out = ", target.string(), ": exists already; choose another"));
+  std::string architecture;
   use_saved_model(*fs, options.from, Device::cpu, [&](eval::WholeModel& model, const config::RunPlan& plan) {
+    architecture = convert::architecture_of(convert::hf_family_for(model.config()));
     const io::Path staging = target.string() + io::temporary_suffix();
     fs->make_dir(staging);
     try {
@@ -109,7 +169,7 @@ void export_hf(const HfOptions& options) {
     fs->rename(staging, target);
     fs->sync_dir(target.has_parent_path() ? target.parent_path() : io::Path("."));
   });
-  std::printf("%s: a GPT2LMHeadModel and its tokenizer (AutoTokenizer)\n", target.c_str());
+  std::printf("%s: a %s and its tokenizer (AutoTokenizer)\n", target.c_str(), architecture.c_str());
 }
 
 void add_leaf(CLI::App& parent, const char* name, const char* help, const char* from, void (*run)(const HfOptions&)) {
@@ -127,10 +187,10 @@ void add_leaf(CLI::App& parent, const char* name, const char* help, const char* 
 
 void add_hugging_face(CLI::App& checkpoint_command) {
   add_leaf(checkpoint_command, "import-hf",
-           "Make a checkpoint of a Hugging Face GPT-2, to generate from or to train on (train.init)",
-           "folder with config.json and model.safetensors", import_hf);
+           "Make a checkpoint of a Hugging Face GPT-2 or Llama, to generate from or to train on (train.init)",
+           "folder with config.json and *.safetensors", import_hf);
   add_leaf(checkpoint_command, "export-hf",
-           "Write a checkpoint's model and tokenizer so that GPT2LMHeadModel and AutoTokenizer load them",
+           "Write a checkpoint's model and tokenizer so that AutoModelForCausalLM and AutoTokenizer load them",
            "step folder, folder of steps, or OUT of a run", export_hf);
 }
 

@@ -8,7 +8,7 @@
 namespace megalith::convert {
 
 std::span<const HfFamily* const> hf_families() {
-  static constexpr std::array<const HfFamily*, 1> kFamilies = {&kHfGpt2};
+  static constexpr std::array<const HfFamily*, 2> kFamilies = {&kHfGpt2, &kHfLlama};
   return kFamilies;
 }
 

@@ -35,7 +35,7 @@ struct HfFamily {
   bool (*is_ignored)(std::string_view name);
 };
 
-extern const HfFamily kHfGpt2;
+extern const HfFamily kHfGpt2, kHfLlama;
 std::span<const HfFamily* const> hf_families();
 
 /// The table of logits. It has no prefix.

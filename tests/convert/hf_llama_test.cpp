@@ -1,0 +1,365 @@
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/threads/thread_world.h"
+#include "megalith/convert/hf_family.h"
+#include "megalith/convert/hf_model.h"
+#include "megalith/eval/whole_model.h"
+
+#include "tests/convert/hf_cases.h"
+#include "tests/convert/random_model.h"
+
+// LlamaForCausalLM folders that transformers wrote: its logits, its bytes, and what is refused.
+namespace megalith::convert {
+namespace {
+
+using nlohmann::json;
+using testing::HfCase;
+
+const auto kFs = io::posix_fs();
+
+model::ModelConfig padded(model::ModelConfig config) {
+  config.padded_vocab_size = model::padded_vocab_size(config.vocab_size, 1);
+  return config;
+}
+
+/// The parameters of a folder.
+RandomModel imported(const io::Path& folder, DType dtype = DType::f32) {
+  const HfModel hf = read_hf_config(*kFs, folder);
+  RandomModel model(padded(hf.config), 3, dtype);
+  import_hf(*kFs, folder, hf, model.params);
+  return model;
+}
+
+/// The greatest difference of the logits after every token from the stored ones.
+double greatest_difference(const HfCase& one, const io::Path& folder) {
+  double most = 0;
+  comm::run_ranks(1, [&](comm::World& world) {
+    const HfModel hf = read_hf_config(*kFs, folder);
+    eval::WholeModel model(padded(hf.config), comm::make_mesh(world, grid::resolve({})), DType::f32);
+    import_hf(*kFs, folder, hf, model.params());
+    const std::vector<std::int32_t> ids = one.expected.at("ids");
+    for (std::size_t n = 1; n <= ids.size(); ++n) {
+      const std::vector<double> want = one.expected.at("logits").at(n - 1);
+      const std::span<const double> got = model.last_logits(std::span(ids).first(n));
+      ASSERT_EQ(got.size(), want.size());
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        ASSERT_TRUE(std::isfinite(got[i]));
+        most = std::max(most, std::abs(got[i] - want[i]));
+      }
+    }
+  });
+  return most;
+}
+
+/// The tensors of all safetensors files of a folder, in f32 ("F32 [2, 3] BYTES" by name).
+std::map<std::string, std::string> tensors_of(const io::Path& folder) {
+  std::map<std::string, std::string> all;
+  const HfFiles files(*kFs, folder);
+  for (const auto& [name, tensor] : files.tensors()) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.shape.numel()));
+    copy_to_ours(same("", tensor.shape), tensor.dtype, tensor.bytes, Tensor(values.data(), tensor.shape, DType::f32));
+    all[name] = str(tensor.shape, ' ');
+    all[name].append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  }
+  return all;
+}
+
+class HfLlama : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(HfLlama, HasTheLogitsOfTransformers) {
+  const HfCase one(GetParam());
+  EXPECT_LT(greatest_difference(one, one.folder), 1e-4);
+}
+
+TEST_P(HfLlama, IsWrittenAsItWasRead) {
+  const HfCase one(GetParam());
+  const TempDir dir;
+  const HfModel hf = read_hf_config(*kFs, one.folder);
+  const RandomModel model = imported(one.folder);
+  kFs->make_dir(dir / "a");
+  kFs->make_dir(dir / "b");
+  export_hf(*kFs, dir / "a", padded(hf.config), model.params, {.end_of_document = 7});
+  EXPECT_EQ(tensors_of(dir / "a"), tensors_of(one.folder));
+  const RandomModel again = imported(dir / "a");
+  EXPECT_EQ(again.all_values(), model.all_values());
+  export_hf(*kFs, dir / "b", padded(read_hf_config(*kFs, dir / "a").config), again.params, {.end_of_document = 7});
+  for (const char* file : {"config.json", "model.safetensors"})
+    EXPECT_EQ(read_all(dir / "b" / file), read_all(dir / "a" / file)) << file;
+  EXPECT_LT(greatest_difference(one, dir / "a"), 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HfLlama, ::testing::Values("llama_untied", "llama_tied", "llama_files", "llama_biases"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(HfLlamaConfig, ReadsBothSpellings) {
+  const model::ModelConfig newer = read_hf_config(*kFs, HfCase("llama_untied").folder).config;
+  EXPECT_EQ(newer.family, "llama");
+  EXPECT_EQ(newer.num_kv_heads, 3);
+  EXPECT_EQ(newer.head_dim, 6);
+  EXPECT_EQ(newer.norm_eps, 1e-6);
+  EXPECT_EQ(newer.rope_theta, 500);
+  EXPECT_EQ(newer.seq_len, 16);
+  EXPECT_EQ(newer.tying, model::Tying::untied);
+  EXPECT_EQ(newer.biases, nn::Biases::none);
+  const model::ModelConfig tied = read_hf_config(*kFs, HfCase("llama_tied").folder).config;
+  EXPECT_EQ(tied.tying, model::Tying::tied);
+  EXPECT_EQ(tied.rope_scaling, ops::RopeScaling::linear);
+  EXPECT_EQ(tied.rope_factor, 2);
+  const model::ModelConfig older = read_hf_config(*kFs, HfCase("llama_files").folder).config;
+  EXPECT_EQ(older.rope_theta, 50);
+  EXPECT_EQ(older.rope_scaling, ops::RopeScaling::llama3);
+  EXPECT_EQ(older.rope_factor, 4);
+  EXPECT_EQ(older.rope_original_seq_len, 12);
+  EXPECT_EQ(read_hf_config(*kFs, HfCase("llama_biases").folder).config.biases, nn::Biases::all);
+}
+
+/// A copy of a case's folder that a test may spoil.
+class SpoiltLlama : public ::testing::Test {
+ protected:
+  void copy(const char* name) {
+    std::filesystem::remove_all(folder());
+    std::filesystem::copy(HfCase(name).folder, folder());
+  }
+  io::Path folder() const { return dir_ / "hf"; }
+  void edit(const char* file, const std::function<void(json&)>& change) {
+    json root = json::parse(read_all(folder() / file));
+    change(root);
+    write_all(folder() / file, root.dump());
+  }
+  /// Writes model.safetensors anew: `change` edits names and values.
+  using Tensors = std::map<std::string, std::vector<float>>;
+  void rewrite(const std::function<void(Tensors&, std::map<std::string, Shape>&)>& change) {
+    Tensors values;
+    std::map<std::string, Shape> shapes;
+    for (const auto& [name, text] : tensors_of(folder())) {
+      shapes[name] = HfFiles(*kFs, folder()).find(name)->shape;
+      values[name].resize(static_cast<std::size_t>(shapes[name].numel()));
+      std::memcpy(values[name].data(), text.data() + text.size() - values[name].size() * 4, values[name].size() * 4);
+    }
+    change(values, shapes);
+    std::vector<HfFilesWriter::Entry> entries;
+    for (const auto& [name, shape] : shapes) entries.push_back({name, shape});
+    std::filesystem::remove(folder() / "model.safetensors");
+    HfFilesWriter writer(*kFs, folder(), entries);
+    for (const auto& [name, shape] : shapes) writer.write(Tensor(values[name].data(), shape, DType::f32));
+    writer.finish();
+  }
+  /// What an import throws; "" for nothing.
+  std::string error() {
+    return error_of<InputError>([&] { imported(folder()); });
+  }
+  void expect_error(const std::string& text) {
+    const std::string got = error();
+    EXPECT_NE(got.find(text), std::string::npos) << got << "\nwanted: " << text;
+    EXPECT_TRUE(got.starts_with("[" + folder().string() + "/")) << got;
+  }
+  TempDir dir_;
+};
+
+TEST_F(SpoiltLlama, AConfigThatMeansSomethingElseIsRefused) {
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  const json dynamic = {{"type", "dynamic"}, {"factor", 4.0}};
+  const json linear = {{"rope_type", "linear"}, {"factor", 0.5}};
+  const json nested = {{"full_attention", {{"rope_type", "default"}}}};
+  const struct {
+    const char* key;
+    json value;
+    const char* text;
+  } cases[] = {
+      {"model_type", "mixtral", "model_type = \"mixtral\": must be gpt2 or llama: other families are not built yet"},
+      {"hidden_act", "gelu", "hidden_act = \"gelu\": must be silu"},
+      {"rope_parameters", yarn, "rope_parameters.rope_type = \"yarn\": must be default, linear or llama3"},
+      {"rope_parameters", dynamic, "rope_parameters.type = \"dynamic\": must be default, linear or llama3"},
+      {"rope_parameters", linear, "rope_parameters.factor = 0.5: must be at least 1"},
+      {"rope_parameters", nested,
+       "rope_parameters.full_attention = {\"rope_type\":\"default\"}: this key is not known"},
+      {"rope_parameters", 7, "rope_parameters = 7: must be an object"},
+      {"rope_scaling", linear, "must not differ from rope_parameters; remove it"},
+      {"rope_theta", 600.0, "rope_theta = 600.0: must not differ from rope_parameters.rope_theta; remove it"},
+      {"rope_theta", -1, "rope_theta = -1: must be a number above 0"},
+      {"partial_rotary_factor", 0.5, "partial_rotary_factor = 0.5: must be 1"},
+      {"clip_qkv", 8.0, "clip_qkv = 8.0: must be null"},
+      {"sliding_window", 4096, "sliding_window = 4096: must be null: attention to a window"},
+      {"layer_types", {"full_attention", "sliding_attention"}, "must be full_attention: other kinds"},
+      {"pretraining_tp", 2, "pretraining_tp = 2: must be 1"},
+      {"mlp_bias", true, "mlp_bias = true: must be false without attention_bias"},
+      {"attention_bias", "yes", "attention_bias = \"yes\": must be true or false"},
+      {"head_dim", 7, "head_dim = 7: 7 is odd; rotations turn pairs"},
+      {"head_dim", 8, "tensor \"model.layers.0.self_attn.q_proj.weight\" shape = [36, 24]: must be [48, 24] by config"},
+      {"num_key_value_heads", 4, "num_key_value_heads = 4: must divide num_attention_heads = 6"},
+      {"intermediate_size", nullptr, "intermediate_size = null: must be a whole number from 1 to"},
+      {"vocab_size", 38, "tensor \"lm_head.weight\" shape = [37, 24]: must be [38, 24] by config.json"},
+      {"num_hidden_layers", 1, "tensor \"model.layers.1.input_layernorm.weight\": a Llama of config.json has none"},
+      {"num_hidden_layers", 3, "tensor \"model.layers.2.self_attn.q_proj.weight\" is missing"},
+      {"tie_word_embeddings", true, "tensor \"lm_head.weight\": must equal embed_tokens.weight, to which it is tied"},
+      {"attention_bias", true, "tensor \"model.layers.0.self_attn.q_proj.bias\" is missing"}};
+  for (const auto& [key, value, text] : cases) {
+    copy("llama_untied");
+    EXPECT_EQ(error(), "");
+    edit("config.json", [&, &key = key, &value = value](json& config) { config[key] = value; });
+    expect_error(text);
+  }
+}
+
+TEST_F(SpoiltLlama, AFamilyIsFoundByItsArchitecture) {
+  copy("llama_untied");
+  edit("config.json", [](json& config) { config.erase("model_type"); });
+  EXPECT_EQ(error(), "");
+  edit("config.json", [](json& config) { config["architectures"] = {"MixtralForCausalLM"}; });
+  expect_error("architectures = [\"MixtralForCausalLM\"]: must be GPT2LMHeadModel or LlamaForCausalLM: other");
+  edit("config.json", [](json& config) { config.erase("architectures"); });
+  expect_error("model_type = nothing: must be gpt2 or llama");
+}
+
+TEST_F(SpoiltLlama, WindowsThatAreSwitchedOffAreRead) {
+  copy("llama_untied");
+  edit("config.json", [](json& config) {
+    config["sliding_window"] = 4096;
+    config["use_sliding_window"] = false;
+    config["clip_qkv"] = nullptr;
+    config["layer_types"] = {"full_attention", "full_attention"};
+  });
+  EXPECT_EQ(error(), "");
+}
+
+TEST_F(SpoiltLlama, FilesMustBeThoseOfTheIndex) {
+  const auto index = [&](const std::function<void(json&)>& change) {
+    copy("llama_files");
+    EXPECT_EQ(error(), "");
+    edit("model.safetensors.index.json", change);
+  };
+  index([](json& root) { root.erase("weight_map"); });
+  expect_error("weight_map: must be an object with the file of each tensor");
+  index([](json& root) { root["weight_map"]["lm_head.weight"] = "../model-00002-of-00002.safetensors"; });
+  expect_error(
+      "weight_map.lm_head.weight = \"../model-00002-of-00002.safetensors\": must be the name of a *.safetensors");
+  index([](json& root) { root["weight_map"]["lm_head.weight"] = "model-00001-of-00002.safetensors"; });
+  expect_error(
+      "model-00001-of-00002.safetensors] tensor \"lm_head.weight\" is missing: model.safetensors.index.json "
+      "names this file for it");
+  index([](json& root) { root["weight_map"].erase("lm_head.weight"); });
+  expect_error("tensor \"lm_head.weight\": model.safetensors.index.json does not name it");
+  index([](json& root) { root["weight_map"]["more.weight"] = "model-00003-of-00003.safetensors"; });
+  expect_error("weight_map.more.weight = \"model-00003-of-00003.safetensors\": there is no such file");
+  copy("llama_files");
+  std::filesystem::copy_file(HfCase("llama_untied").folder / "model.safetensors", folder() / "model.safetensors");
+  expect_error("/model.safetensors] the index model.safetensors.index.json does not name this file");
+  std::filesystem::rename(folder() / "model.safetensors", folder() / "consolidated.safetensors");
+  EXPECT_EQ(error(), "") << "the same model in another layout";
+  copy("llama_files");
+  std::filesystem::remove(folder() / "model-00002-of-00002.safetensors");
+  expect_error("= \"model-00002-of-00002.safetensors\": there is no such file");
+  copy("llama_untied");
+  std::filesystem::remove(folder() / "model.safetensors");
+  EXPECT_NE(error().find("model.safetensors"), std::string::npos) << error();
+}
+
+TEST_F(SpoiltLlama, TensorsMustBeThoseOfTheConfig) {
+  copy("llama_untied");
+  rewrite([](Tensors& values, auto& shapes) {
+    shapes["model.layers.0.self_attn.q_norm.weight"] = {6};
+    values["model.layers.0.self_attn.q_norm.weight"].resize(6);
+  });
+  expect_error("model.safetensors] tensor \"model.layers.0.self_attn.q_norm.weight\": a Llama of config.json has none");
+  copy("llama_untied");
+  rewrite([](Tensors&, auto& shapes) { shapes.erase("model.layers.1.mlp.up_proj.weight"); });
+  expect_error("model.safetensors] tensor \"model.layers.1.mlp.up_proj.weight\" is missing");
+  copy("llama_untied");
+  rewrite([](Tensors&, auto& shapes) { shapes["model.layers.1.mlp.up_proj.weight"] = {24, 20}; });
+  expect_error("tensor \"model.layers.1.mlp.up_proj.weight\" shape = [24, 20]: must be [20, 24] by config.json");
+  copy("llama_untied");
+  rewrite([](Tensors& values, auto& shapes) {  // older versions saved this one
+    shapes["model.layers.0.self_attn.rotary_emb.inv_freq"] = {3};
+    values["model.layers.0.self_attn.rotary_emb.inv_freq"].resize(3);
+  });
+  EXPECT_EQ(error(), "");
+}
+
+TEST_F(SpoiltLlama, ATiedHeadMayBeThereIfItIsTheTokenTable) {
+  copy("llama_tied");
+  rewrite([](Tensors& values, auto& shapes) {
+    shapes["lm_head.weight"] = {37, 24};
+    values["lm_head.weight"] = values["model.embed_tokens.weight"];
+  });
+  EXPECT_EQ(error(), "");
+  rewrite([](Tensors& values, auto&) { values["lm_head.weight"][5] += 1; });
+  expect_error("tensor \"lm_head.weight\": must equal embed_tokens.weight, to which it is tied");
+}
+
+TEST_F(SpoiltLlama, NamesMayLackTheirPrefix) {
+  copy("llama_tied");
+  const std::vector<double> want = imported(folder()).all_values();
+  rewrite([](Tensors& values, std::map<std::string, Shape>& shapes) {
+    std::map<std::string, Shape> bare;
+    for (const auto& [name, shape] : shapes) {
+      bare[name.substr(6)] = shape;
+      values[name.substr(6)] = values[name];
+    }
+    shapes = bare;
+  });
+  EXPECT_EQ(imported(folder()).all_values(), want);
+}
+
+TEST_F(SpoiltLlama, BiasesOfQKAndVAloneNeedZerosForO) {
+  copy("llama_biases");
+  edit("config.json", [](json& config) { config["mlp_bias"] = false; });
+  rewrite([](Tensors&, std::map<std::string, Shape>& shapes) {
+    std::erase_if(shapes, [](const auto& one) {
+      return one.first.ends_with(".bias") && one.first.find(".mlp.") != std::string::npos;
+    });
+  });
+  expect_error("tensor \"model.layers.0.self_attn.o_proj.bias\": must be zeros: with this config.json only q, k and v");
+  rewrite([](Tensors&, std::map<std::string, Shape>& shapes) {
+    std::erase_if(shapes, [](const auto& one) { return one.first.ends_with("o_proj.bias"); });
+  });
+  const HfModel hf = read_hf_config(*kFs, folder());
+  EXPECT_EQ(hf.config.biases, nn::Biases::qkv);
+  const RandomModel model = imported(folder());
+  // The export has the zeros, as the class has those biases.
+  kFs->make_dir(dir_ / "out");
+  export_hf(*kFs, dir_ / "out", padded(hf.config), model.params, {.end_of_document = 7});
+  EXPECT_EQ(tensors_of(dir_ / "out").size(), tensors_of(folder()).size() + 2);
+  EXPECT_EQ(imported(dir_ / "out").all_values(), model.all_values());
+}
+
+TEST(HfLlamaExport, SeveralFilesHoldTheSameTensors) {
+  const HfCase one("llama_untied");
+  const TempDir dir;
+  const HfModel hf = read_hf_config(*kFs, one.folder);
+  const RandomModel model = imported(one.folder);
+  export_hf(*kFs, dir.path(), padded(hf.config), model.params, {.end_of_document = 7, .max_file_bytes = 12'000});
+  const std::vector<std::string> names = kFs->list(dir.path());
+  ASSERT_EQ(names.size(), 6u);
+  EXPECT_EQ(names[1], "model-00001-of-00004.safetensors");
+  EXPECT_EQ(names.back(), "model.safetensors.index.json");
+  for (std::size_t i = 1; i < 5; ++i) EXPECT_LT(kFs->file_size(dir / names[i]), 14'000u) << "12,000 and a header";
+  EXPECT_EQ(tensors_of(dir.path()), tensors_of(one.folder));
+  EXPECT_EQ(imported(dir.path()).all_values(), model.all_values());
+  const json index = json::parse(read_all(dir / names.back()));
+  EXPECT_EQ(index.at("metadata").at("total_size"), 39840);
+}
+
+TEST(HfLlamaExport, AModelOfNoFamilyIsRefused) {
+  model::ModelConfig config = model::llama_defaults();
+  config.num_layers = 1;
+  config.hidden_size = 8;
+  config.num_heads = 2;
+  config.qk_norm = nn::QkNorm::head;
+  EXPECT_EQ(error_of<InputError>([&] { hf_family_for(config); }),
+            "[export-hf] the checkpoint's model is of no family that can be written: gpt2 has model.norm = layer, "
+            "llama has model.qk_norm = none");
+  model::ModelConfig gpt2{.num_layers = 1, .hidden_size = 8, .num_heads = 2};
+  EXPECT_EQ(architecture_of(hf_family_for(gpt2)), "GPT2LMHeadModel");
+  gpt2.norm_eps = 1e-6;
+  EXPECT_NE(error_of<InputError>([&] { hf_family_for(gpt2); }).find("gpt2 has model.norm_eps = 1e-05, llama has "),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace megalith::convert
