@@ -1,0 +1,117 @@
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/program.h"
+#include "tests/convert/hf_cases.h"
+
+// import-hf and export-hf of Llama folders (GPT-2's: process_test.cpp and vocabulary_test.cpp).
+namespace megalith {
+namespace {
+
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::HfCase;
+using testing::Program;
+using testing::run_shell;
+
+class HfLlamaProgram : public Program {
+ protected:
+  std::string import(const std::string& folder, const std::string& name) const {
+    return "megalith checkpoint import-hf " + folder + " --out " + out(name);
+  }
+  std::string export_to(const std::string& name, const std::string& folder) const {
+    return "megalith checkpoint export-hf " + out(name) + " --out " + out(folder);
+  }
+};
+
+/// ln p of each token but the first, from the stored logits before it.
+std::vector<double> stored_log_probabilities(const nlohmann::json& expected) {
+  std::vector<double> all;
+  for (std::size_t i = 1; i < expected.at("ids").size(); ++i) {
+    const std::vector<double> logits = expected.at("logits").at(i - 1);
+    double sum = 0;
+    for (const double one : logits) sum += std::exp(one);
+    all.push_back(logits.at(expected.at("ids").at(i).get<std::size_t>()) - std::log(sum));
+  }
+  return all;
+}
+
+TEST_F(HfLlamaProgram, AnImportScoresAsTransformersAndGoesBack) {
+  for (const char* name : {"llama_untied", "llama_tied", "llama_files", "llama_biases"}) {
+    SCOPED_TRACE(name);
+    const HfCase one(name);
+    const std::string a = std::string(name) + "_a", b = std::string(name) + "_b", hf = std::string(name) + "_hf";
+    const Finished imported = run_shell(import(one.folder.string(), a));
+    ASSERT_EQ(imported.code, 0) << imported.err;
+    EXPECT_THAT(imported.err, HasSubstr("holds no tokenizer (vocab.json and merges.txt, or tokenizer.json)"));
+    std::ofstream(dir_ / "ids.json") << nlohmann::json::array({one.expected.at("ids")}).dump();
+    const auto score = [&](const std::string& run) {
+      return run_shell("megalith score --checkpoint " + out(run) + " --tokens " + out("ids.json"));
+    };
+    const Finished scored = score(a);
+    ASSERT_EQ(scored.code, 0) << scored.err;
+    const nlohmann::json got = nlohmann::json::parse(scored.out).at("logprobs").at(0);
+    const std::vector<double> want = stored_log_probabilities(one.expected);
+    ASSERT_EQ(got.size(), want.size() + 1);
+    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i + 1].get<double>(), want[i], 1e-4) << i;
+    const Finished exported = run_shell(export_to(a, hf));
+    ASSERT_EQ(exported.code, 0) << exported.err;
+    EXPECT_THAT(exported.out, HasSubstr("a LlamaForCausalLM"));
+    ASSERT_EQ(run_shell(import(out(hf), b)).code, 0);
+    EXPECT_EQ(score(b).out, scored.out);
+  }
+}
+
+TEST_F(HfLlamaProgram, AnUnknownFamilyIsRefused) {
+  std::ofstream(dir_ / "config.json") << R"({"model_type": "mamba", "architectures": ["MambaForCausalLM"]})";
+  const Finished got = run_shell(import(dir_.path().string(), "a"));
+  EXPECT_EQ(got.code, 65);
+  EXPECT_THAT(got.err, HasSubstr("/config.json] model_type = \"mamba\": must be gpt2 or llama: other families"));
+}
+
+TEST_F(HfLlamaProgram, ItsVocabularyComesAlong) {
+  ASSERT_EQ(run_shell("megalith tokenizer train --type bpe --vocab-size 280 --input " + out("text.txt") + " --output " +
+                      out("bpe"))
+                .code,
+            0);
+  const Finished trained = run_shell(
+      train("a",
+            "--set model.family=llama --set model.num_kv_heads=2 --set model.head_dim=6 --set model.vocab_size=300 "
+            "--set data.tokenizer=bpe --set train.eval_interval=0 --set data.vocab_dir=" +
+                out("bpe")));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Finished exported = run_shell(export_to("a", "hf"));
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  EXPECT_EQ(exported.err, "");
+  const Finished imported = run_shell(import(out("hf"), "b"));
+  ASSERT_EQ(imported.code, 0) << imported.err;
+  EXPECT_EQ(imported.err, "");
+  const auto generate = [&](const char* name) {
+    return run_shell("megalith generate --checkpoint " + out(name) + " --prompt 'the line' --max-tokens 8 --seed 1");
+  };
+  const Finished text = generate("b");
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(text.out, generate("a").out);
+  // It can be trained on by a recipe with its keys.
+  const Finished tuned = run_shell(
+      train("c",
+            "--set model.family=llama --set model.num_kv_heads=2 --set model.head_dim=6 --set model.vocab_size=300 "
+            "--set data.tokenizer=bpe --set train.eval_interval=0 --set data.vocab_dir=" +
+                out("bpe") + " --set train.init=" + out("b")));
+  EXPECT_EQ(tuned.code, 0) << tuned.err;
+  // One that this program cannot use is left out.
+  std::ofstream(dir_ / "hf" / "tokenizer.json") << R"({"model": {"type": "Unigram"}})";
+  const Finished without = run_shell(import(out("hf"), "d"));
+  EXPECT_EQ(without.code, 0) << without.err;
+  EXPECT_THAT(without.err, HasSubstr("the tokenizer of " + out("hf") + " cannot be used: ["));
+  EXPECT_THAT(without.err, HasSubstr("model.type = \"Unigram\""));
+  const Finished bare = run_shell(export_to("d", "hf2"));
+  EXPECT_EQ(bare.code, 0) << bare.err;
+  EXPECT_THAT(bare.err, HasSubstr("no tokenizer was exported: ["));
+}
+
+}  // namespace
+}  // namespace megalith
