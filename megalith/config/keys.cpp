@@ -63,10 +63,10 @@ std::vector<Key> make_keys() {
        between(1, kMaxSize), must_match, not_differ,
        "heads of keys and values, each shared by as many neighbouring heads (grouped-query attention); divides "
        "`num_heads`, divisible by `parallel.tp`",
-       [](const RunPlan& plan) { return plan.model.kv_heads() != plan.model.num_heads; }},
+       [](const RunPlan& plan) { return plan.model.num_kv_heads != 0; }},
       {"model.head_dim", at([](auto& c) -> auto& { return c.model.head_dim; }), words("`hidden_size` / `num_heads`"),
        between(1, kMaxSize), must_match, not_differ, "width of a head; on GPUs at most 256",
-       [](const RunPlan& plan) { return plan.model.head_width() * plan.model.num_heads != plan.model.hidden_size; }},
+       [](const RunPlan& plan) { return plan.model.head_dim != 0; }},
       {"model.norm", at([](auto& c) -> auto& { return c.model.norm; }), words("`layer`, of `llama` `rms`"),
        one_of(kNamesOf<nn::NormKind>), must_match, not_differ, "layer norms, or RMS norms (`rms`) without a shift",
        [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.norm != nn::NormKind::layer; }},

@@ -100,8 +100,6 @@ ModelShape derive_model(RunConfig& c, const BrokenKeys& broken, RunPlan& plan, P
   set_default(m.vocab_size, tokenizer_vocab(*c.data.tokenizer));
   set_default(m.ffn_hidden_size,
               m.family == "llama" ? model::llama_ffn_hidden_size(*m.hidden_size) : 4 * *m.hidden_size);
-  set_default(m.num_kv_heads, *m.num_heads);
-  if (*m.hidden_size % *m.num_heads == 0) set_default(m.head_dim, *m.hidden_size / *m.num_heads);
   set_default(m.padded_vocab_size, model::padded_vocab_size(*m.vocab_size, std::max(1, plan.grid.tp)));
   set_default(m.attention_dropout, *m.dropout);
   set_default(m.embedding_dropout, *m.dropout);

@@ -19,7 +19,7 @@ enum class Tying : std::uint8_t { untied, tied };
 struct ModelConfig {
   std::string family = "gpt2";
   Index num_layers = 0, hidden_size = 0, num_heads = 0, ffn_hidden_size = 0;
-  Index num_kv_heads = 0, head_dim = 0;  ///< 0: num_heads, hidden_size / num_heads; resolve() puts the numbers
+  Index num_kv_heads = 0, head_dim = 0;  ///< 0: num_heads, hidden_size / num_heads
   Index seq_len = 0, vocab_size = 0, padded_vocab_size = 0;
   double dropout = 0.1, attention_dropout = 0.1, embedding_dropout = 0.1;
   nn::NormKind norm = nn::NormKind::layer;
