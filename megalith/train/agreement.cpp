@@ -135,6 +135,8 @@ void require_shared(comm::World& world, io::Fs& fs, const io::Path& folder, std:
   while (!sees() && monotonic_s() - start < kLook_s) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const std::vector<int> seen = comm::gather_values<int>(world.all(), sees() ? 1 : 0);
   if (first) fs.unlink(made);
+  Exec host;
+  comm::barrier(host, world.all());  // a rank that refuses ends all others: the file is gone before
   const auto blind = std::ranges::find(seen, 0);
   if (blind == seen.end()) return;
   const auto rank = static_cast<int>(blind - seen.begin());
