@@ -9,8 +9,6 @@
 namespace megalith::eval {
 namespace {
 
-constexpr std::int32_t kNoTarget = -1;
-
 model::ChunkRange whole(const model::ModelConfig& model) { return {{0, model.num_layers}, true, true}; }
 
 nn::TensorParallel one_rank(const comm::Mesh& mesh) { return {mesh.tp, nn::SequenceParallel::off, 1}; }
@@ -135,7 +133,7 @@ std::vector<double> WholeModel::log_probabilities(std::span<const std::int32_t> 
   put_tokens(window);
   if (window.size() == 1) return {};
   const auto behind = std::ranges::copy(window.subspan(1), host_targets_.begin()).out;
-  std::fill(behind, host_targets_.end(), kNoTarget);
+  std::fill(behind, host_targets_.end(), model::kNoTarget);
   ex_.copy(targets_.raw(), host_targets_.data(), targets_.bytes());
   std::vector<double> answer(window.size() - 1);
   read(run(Question::losses, static_cast<Index>(window.size())), answer);

@@ -17,8 +17,8 @@ void drop_pairs(Exec& ex, const DropPairs& args) {
                          ": must be at least 1 and at least 0"));
   if (args.run < 1 || tokens % args.run != 0)
     throw ShapeError(str("[drop_pairs] run = ", args.run, ": must divide the ", tokens, " tokens"));
-  if (ex.device() == Device::cuda && args.run > kMostCapacityRunOnGpu)
-    throw BackendError(str("[drop_pairs] run = ", args.run, ": must be at most ", kMostCapacityRunOnGpu, " on a GPU"));
+  if (ex.device() == Device::cuda && args.run > kMaxCapacityRunOnGpu)
+    throw BackendError(str("[drop_pairs] run = ", args.run, ": must be at most ", kMaxCapacityRunOnGpu, " on a GPU"));
   DType dtype = DType::f32;
   if (args.by == DropBy::probability) {
     dtype = statistics_dtype(args.weights.dtype());

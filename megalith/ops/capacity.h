@@ -7,7 +7,7 @@ namespace megalith::ops {
 enum class DropBy : std::uint8_t { position, probability };
 
 /// Longest run of tokens on a GPU: a thread block keeps the weights of an expert's pairs in its shared memory.
-inline constexpr Index kMostCapacityRunOnGpu = 8192;
+inline constexpr Index kMaxCapacityRunOnGpu = 8192;
 
 /// Leaves every expert `capacity` pairs of each run of `run` consecutive tokens, which lie whole in the tensor: kept =
 /// experts, with -1 for the others. By probability the greatest weights stay, of equal ones those of the lower tokens.

@@ -93,7 +93,7 @@ void drop_pairs(Stream stream, const DropPairs& args) {
                     .top_k = static_cast<int>(args.experts.dim(1)),
                     .num_experts = static_cast<int>(args.num_experts),
                     .capacity = args.capacity};
-  static_assert(kMostCapacityRunOnGpu * 4 <= 40 * 1024, "beside of_warps in what a block has without asking for more");
+  static_assert(kMaxCapacityRunOnGpu * 4 <= 40 * 1024, "beside of_warps in what a block has without asking for more");
   launch({stream, ceil_div(count, kThreads), kThreads}, copy_experts_kernel, pairs.experts, pairs.kept, count);
   launch({stream, runs * args.num_experts, kThreads, by_weight ? args.run * Index{sizeof(float)} : 0},
          drop_pairs_kernel, pairs);

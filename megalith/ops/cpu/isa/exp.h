@@ -10,7 +10,7 @@ namespace megalith::ops::cpu::MEGALITH_ISA {
 inline Vec<float> exp(Vec<float> x) {
   using Bits = Vec<std::uint32_t>;
   constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  constexpr float kLeast = -87.3365402f, kMax = 88.7228394f;
+  constexpr float kMin = -87.3365402f, kMax = 88.7228394f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
   const Vec<float> shifted = fma(x, splat(kLog2E), splat(kRound));
   const Vec<float> n = shifted - kRound;
@@ -26,7 +26,7 @@ inline Vec<float> exp(Vec<float> x) {
       reinterpret_cast<Vec<float>>(reinterpret_cast<Bits>(y) + (reinterpret_cast<Bits>(shifted) << 23));
   // Outside the range what was computed above is rubbish and is replaced; x * inf is infinity there, and NaN for NaN.
   const Vec<float> in_range = x <= kMax ? scaled : x * kInfinity;
-  return x < kLeast ? splat(0.0f) : in_range;
+  return x < kMin ? splat(0.0f) : in_range;
 }
 
 /// The C library's, lane by lane: f64 is the path that others are measured against.
