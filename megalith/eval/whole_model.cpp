@@ -39,7 +39,7 @@ WholeModel::WholeModel(const model::ModelConfig& model, const comm::Mesh& mesh, 
 }
 
 void WholeModel::make_rope_table(DType dtype) {
-  const Shape shape = {model_.seq_len, 2, model_.head_width() / 2};
+  const Shape shape = model_.rope_table_shape();
   require_host_memory("the rotations", bytes_of(shape, dtype));
   rope_memory_ = ledger_.take("rotations", bytes_of(shape, dtype));
   rope_table_ = rope_memory_.view(shape, dtype);

@@ -87,8 +87,7 @@ GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
 
 Tensor GptStage::unplaced_rope_table() const {
   if (!config_.model.has_rope()) return {};
-  return {
-      nullptr, {config_.model.seq_len, 2, config_.model.head_width() / 2}, statistics_dtype(config_.policy.compute)};
+  return {nullptr, config_.model.rope_table_shape(), statistics_dtype(config_.policy.compute)};
 }
 
 GptChunk::Inputs GptStage::unplaced_inputs(nn::Mode mode) const {
@@ -232,6 +231,10 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   }
 }
 
+void GptStage::fill_tables(Exec& ex) {
+  if (rope_table_) ops::rope_table(ex, config_.model.rope_frequencies(), rope_table_);
+}
+
 void GptStage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
                     const Tensor& optimizer_state) {
   mode_ = mode;
@@ -248,7 +251,6 @@ void GptStage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index fi
 void GptStage::begin(Exec& ex) {
   if (config_.input_uploads == InputUploads::one_by_one) counted_targets_ = 0;
   ops::fill(ex, loss_sum_, 0);
-  if (rope_table_) ops::rope_table(ex, config_.model.rope_frequencies(), rope_table_);
   if (mode_ == nn::Mode::evaluate) return;
   if (first_replaces_grads()) {
     for (const ParamBuffer& buffer : params_.trained()) {

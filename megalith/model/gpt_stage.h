@@ -72,6 +72,8 @@ class GptStage : public pipeline::Stage {
   /// The part of scratch that tensors hold when they hold most.
   Index scratch_alive_bytes() const { return most_scratch(&MemoryPlan::alive_bytes); }
   void allocate(MemoryLedger& ledger, Index extra_scratch = 0);
+  /// Once, after allocate(): what all passes read and none writes.
+  void fill_tables(Exec& ex);
   std::byte* scratch() const { return scratch_; }
   /// The slots' activations, then scratch. Their contents matter only within a step or an evaluation.
   std::span<std::byte> work() const { return {work_.data(), static_cast<std::size_t>(work_.bytes())}; }
@@ -171,7 +173,7 @@ class GptStage : public pipeline::Stage {
   std::vector<std::size_t> first_slot_;  // of each chunk, training
   std::vector<std::size_t> first_eval_slot_;
   Tensor loss_sum_;
-  Tensor rope_table_;  ///< ops::rope_table, filled by begin()
+  Tensor rope_table_;  ///< ops::rope_table
 
   Staging staging_;
   StepInputs step_inputs_;

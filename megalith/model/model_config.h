@@ -38,6 +38,8 @@ struct ModelConfig {
   Index head_width() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }
   bool has_rope() const { return position == nn::PositionKind::rope; }
   ops::RopeFrequencies rope_frequencies() const;
+  /// Of ops::rope_table for all positions.
+  Shape rope_table_shape() const { return {seq_len, 2, head_width() / 2}; }
 };
 
 /// What model.family sets together, where no key says otherwise: Llama's blocks.

@@ -117,6 +117,7 @@ void RunMemory::take(InitialValues values) {
   }
   not_ours_ = device::memory_in_use(plan_.device) - workspace;
   stage_.allocate(ledger_, optimizer_plan_.scratch_bytes);
+  stage_.fill_tables(*ex_);
   for (optim::Optimizer& optimizer : optimizers_) optimizer.allocate(*ex_, ledger_);
   train_executor_.allocate(ledger_);
   eval_executor_.allocate(ledger_);
