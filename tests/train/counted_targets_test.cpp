@@ -1,12 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/train/agreeing_runs.h"
 #include "tests/train/graph_ways.h"
 
 // The loss is the mean over the targets of the global batch that have one, wherever they lie.
 namespace megalith {
 namespace {
 
+using testing::expect_fp64_agrees;
 using testing::Grid;
 using testing::relative_error;
 using testing::RunRecord;
@@ -51,30 +53,15 @@ const RunRecord& one_rank() {
   return *record;
 }
 
-void expect_agrees(const RunRecord& got) {
-  const RunRecord& want = one_rank();
-  EXPECT_THAT(got.parameters.disagreeing(), ::testing::IsEmpty());
-  EXPECT_LT(relative_error(got.losses, want.losses), 1e-12);
-  EXPECT_LT(relative_error(got.norms, want.norms), 1e-12);
-  EXPECT_LT(relative_error({got.evaluated}, {want.evaluated}), 1e-12);
-  for (const auto& [name, values] : want.parameters.tensors())
-    EXPECT_LT(relative_error(got.parameters.at(name), values), 1e-10) << name;
-}
-
 class CountedTargets : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(CountedTargets, OfAnyGridGiveTheResultsOfOneRank) {
   RunRecord got;
   run(testing::small_plan(GetParam(), "fp64"), got);
-  expect_agrees(got);
+  expect_fp64_agrees(got, one_rank());
 }
 
-std::vector<Grid> grids() {
-  std::vector<Grid> grids = testing::all_grids();
-  std::ranges::copy(testing::sharded_grids(), std::back_inserter(grids));
-  return grids;
-}
-INSTANTIATE_TEST_SUITE_P(All, CountedTargets, ::testing::ValuesIn(grids()),
+INSTANTIATE_TEST_SUITE_P(All, CountedTargets, ::testing::ValuesIn(testing::all_and_sharded_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST(CountedTargets, AreCountedInStepsFromGraphs) {
@@ -82,7 +69,7 @@ TEST(CountedTargets, AreCountedInStepsFromGraphs) {
     SCOPED_TRACE(way.name);
     RunRecord got;
     run(testing::with_graphs(testing::small_plan({.tp = 2, .pp = 2, .dp = 2}, "fp64"), way, 2), got);
-    expect_agrees(got);
+    expect_fp64_agrees(got, one_rank());
   }
 }
 

@@ -1,12 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/train/small_run.h"
+#include "tests/train/agreeing_runs.h"
 
 // The grid promise (docs/numerics.md): every grid trains the same model.
 namespace megalith {
 namespace {
 
+using testing::expect_fp64_agrees;
+using testing::expect_gradients_agree;
 using testing::Grid;
 using testing::relative_error;
 using testing::RunRecord;
@@ -17,18 +19,6 @@ void train_without_dropout(const Grid& grid, RunRecord& record) {
   config::RunPlan plan = testing::small_plan(grid, "fp64");
   plan.model.dropout = plan.model.embedding_dropout = plan.model.attention_dropout = 0;
   comm::run_ranks(grid.ranks(), [&](comm::World& world) { testing::train_rank(world, plan, record); });
-}
-
-void expect_fp64_agrees(const RunRecord& got, const RunRecord& want) {
-  EXPECT_THAT(got.parameters.disagreeing(), ::testing::IsEmpty());
-  EXPECT_LT(relative_error(got.losses, want.losses), 1e-12);
-  EXPECT_LT(relative_error(got.norms, want.norms), 1e-12);
-  EXPECT_LT(relative_error({got.evaluated}, {want.evaluated}), 1e-12);
-  ASSERT_EQ(got.parameters.tensors().size(), want.parameters.tensors().size());
-  for (const auto& [name, values] : want.gradients.tensors())
-    EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-12) << name;
-  for (const auto& [name, values] : want.parameters.tensors())
-    EXPECT_LT(relative_error(got.parameters.at(name), values), 1e-10) << name;
 }
 
 const RunRecord& one_rank(const std::string& precision) {
@@ -45,6 +35,7 @@ TEST_P(GridPromise, Fp64AgreesWithOneRank) {
   RunRecord got;
   testing::train_on(GetParam(), "fp64", got);
   expect_fp64_agrees(got, one_rank("fp64"));
+  expect_gradients_agree(GetParam(), got, one_rank("fp64"), 1e-12);
 }
 
 // Without dropouts biases get their gradients elsewhere (nn::Seam::bias_grad).
@@ -57,6 +48,7 @@ TEST_P(GridPromise, Fp64AgreesWithOneRankWithoutDropout) {
   RunRecord got;
   train_without_dropout(GetParam(), got);
   expect_fp64_agrees(got, *want);
+  expect_gradients_agree(GetParam(), got, *want, 1e-12);
 }
 
 TEST_P(GridPromise, Fp32AgreesWithOneRank) {
@@ -67,8 +59,7 @@ TEST_P(GridPromise, Fp32AgreesWithOneRank) {
   EXPECT_LT(relative_error({got.norms[0]}, {want.norms[0]}), 1e-6);
   EXPECT_LT(relative_error(got.losses, want.losses), 1e-5);
   EXPECT_LT(relative_error(got.norms, want.norms), 1e-3);
-  for (const auto& [name, values] : want.gradients.tensors())
-    EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-5) << name;
+  expect_gradients_agree(GetParam(), got, want, 1e-5);
 }
 
 TEST_P(GridPromise, TwoRunsGiveTheSameBits) {

@@ -1,12 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/train/agreeing_runs.h"
 #include "tests/train/graph_ways.h"
 
 // Llama's parts (RMS norms, rotations, kv heads, SwiGLU, no biases, a head of its own) on every grid.
 namespace megalith {
 namespace {
 
+using testing::expect_fp64_agrees;
+using testing::expect_gradients_agree;
 using testing::Grid;
 using testing::relative_error;
 using testing::RunRecord;
@@ -37,23 +40,6 @@ const RunRecord& one_rank(const std::string& precision) {
   return precision == "fp64" ? *fp64 : *fp32;
 }
 
-/// Gradients of a sharded optimizer are each rank's sums of its own shards.
-void expect_gradients_agree(const Grid& grid, const RunRecord& got, const RunRecord& want, double limit) {
-  if (grid.sharding != Sharding::none) return;
-  for (const auto& [name, values] : want.gradients.tensors())
-    EXPECT_LT(relative_error(got.gradients.at(name), values), limit) << name;
-}
-
-void expect_fp64_agrees(const RunRecord& got, const RunRecord& want) {
-  EXPECT_THAT(got.parameters.disagreeing(), ::testing::IsEmpty());
-  EXPECT_LT(relative_error(got.losses, want.losses), 1e-12);
-  EXPECT_LT(relative_error(got.norms, want.norms), 1e-12);
-  EXPECT_LT(relative_error({got.evaluated}, {want.evaluated}), 1e-12);
-  ASSERT_EQ(got.parameters.tensors().size(), want.parameters.tensors().size());
-  for (const auto& [name, values] : want.parameters.tensors())
-    EXPECT_LT(relative_error(got.parameters.at(name), values), 1e-10) << name;
-}
-
 class LlamaGrid : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(LlamaGrid, Fp64AgreesWithOneRank) {
@@ -73,12 +59,7 @@ TEST_P(LlamaGrid, Fp32AgreesWithOneRank) {
   expect_gradients_agree(GetParam(), got, want, 1e-5);
 }
 
-std::vector<Grid> grids() {
-  std::vector<Grid> grids = testing::all_grids();
-  std::ranges::copy(testing::sharded_grids(), std::back_inserter(grids));
-  return grids;
-}
-INSTANTIATE_TEST_SUITE_P(All, LlamaGrid, ::testing::ValuesIn(grids()),
+INSTANTIATE_TEST_SUITE_P(All, LlamaGrid, ::testing::ValuesIn(testing::all_and_sharded_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST(Llama, NormsOfQueriesAndKeysTrainAlike) {
