@@ -1,6 +1,5 @@
 #pragma once
 #include <string>
-#include <vector>
 
 #include "megalith/nn/sublayer_spec.h"
 
@@ -11,9 +10,7 @@ namespace megalith::nn {
 /// side, so that a rank's share of units is one box. Source: Shazeer 2020, arXiv:2002.05202.
 class GatedMlp final : public TensorParallelSublayer {
  public:
-  /// Appends the parameters `name`.up.* and `name`.down.*.
-  static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MlpSpec& spec,
-                      const StreamSpec& stream, const comm::Group& tp);
+  /// With the parameters that Mlp::declare() has named.
   GatedMlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params);
   /// Its first.y is gate and up [T, 2F/tp]; its last.x is after the activation.
   std::unique_ptr<Sublayer::Saved> make_saved() const override { return std::make_unique<Saved>(); }
@@ -22,12 +19,9 @@ class GatedMlp final : public TensorParallelSublayer {
   void first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const override;
   void local_work(Exec&, const Microbatch&, Saved&) const override {}  // a recomputed range stops before this
   void activate(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
-  /// What of the forward pass has not been kept. `x`: all rows of the input.
-  void recompute(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
-  void backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const override;
+  FirstGrad backward_to_first(Exec& ex, const Microbatch& microbatch, Saved& saved) const override;
 
   bool activation_again_, first_gemm_again_;
-  int sub_batches_;  // of a microbatch
 };
 
 }  // namespace megalith::nn

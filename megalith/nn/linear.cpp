@@ -10,9 +10,8 @@ using ops::Write;
 
 // GEMMs leave an SM margin for communication that may be in flight:
 //  - the weight gradient of a column-parallel layer, for the sum of its input's gradient;
-//  - with sequence parallelism both GEMMs of a row-parallel layer's backward pass, for the gathers of its region's
-//  input
-//    and of the next region's;
+//  - with sequence parallelism both GEMMs of a row-parallel layer's backward pass, for the gathers of the inputs of its
+//    region and of the next one;
 //  - in the forward pass of a sub-microbatch, those that follow what the other one has sent.
 ops::SmMargin margin_for(bool communication) {
   return communication ? ops::SmMargin::communication : ops::SmMargin::none;
@@ -75,13 +74,10 @@ InFlight ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const 
   return tp_.from_region(ex, sums, dx, kWholeMicrobatch);
 }
 
-void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const {
-  add_weight_gradients(ex, dy, x, weight_, write, margin_for(sums_input_grads()), bias_grad());
-}
-
-void ColumnParallelLinear::backward_weight_without_bias(Exec& ex, const Tensor& dy, const Tensor& x,
-                                                        ops::Write write) const {
-  add_weight_gradients(ex, dy, x, weight_, write, margin_for(sums_input_grads()));
+void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write,
+                                           BiasGrad bias) const {
+  add_weight_gradients(ex, dy, x, weight_, write, margin_for(sums_input_grads()),
+                       bias == BiasGrad::to_add ? bias_grad() : Tensor());
 }
 
 InFlight RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch) const {

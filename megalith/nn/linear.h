@@ -27,6 +27,9 @@ struct BackwardInRegion {
   bool has_out_bias_grad = false;  ///< the op that made d_out has added to it
 };
 
+/// Whether the gradient of a bias is still to be added, or the op that made the gradient of the output has added it.
+enum class BiasGrad : std::uint8_t { to_add, added };
+
 /// A weight as the matrix [out, in] that GEMMs read: [F, 2, H] is [2F, H].
 inline Tensor as_matrix(const Tensor& weight) {
   const Index in = weight.dim(weight.shape().rank() - 1);
@@ -65,9 +68,9 @@ class ColumnParallelLinear {
   [[nodiscard]] InFlight backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
   /// Adds to the gradients of weight and bias; Write::overwrite replaces that of the weight. dy [T, out/tp]; x is from
   /// to_region_backward.
-  void backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
-  /// Adds to the gradient of the weight only: for a dy whose op has added to bias_grad().
-  void backward_weight_without_bias(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
+  void backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write,
+                       BiasGrad bias = BiasGrad::to_add) const;
+  int sub_batches() const { return tp_.sub_batches(); }
   /// Undefined without a bias.
   Tensor bias_grad() const { return bias_ == nullptr ? Tensor() : bias_->grad; }
 

@@ -11,7 +11,7 @@ namespace megalith::nn {
 /// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class Mlp final : public TensorParallelSublayer {
  public:
-  /// Appends the parameters `name`.up.* and `name`.down.*. Without biases, gelu is an op of its own.
+  /// Appends the parameters `name`.up.* and `name`.down.*, also those of a GatedMlp, whose `up` has two rows a unit.
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MlpSpec& spec,
                       const StreamSpec& stream, const comm::Group& tp);
   Mlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params);
@@ -21,12 +21,9 @@ class Mlp final : public TensorParallelSublayer {
  private:
   void first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const override;
   void local_work(Exec&, const Microbatch&, Saved&) const override {}  // GELU is part of the first GEMM's op
-  /// Recomputes the parts of the forward pass that were not kept. `x`: all rows of the input.
-  void recompute(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const;
-  void backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const override;
+  FirstGrad backward_to_first(Exec& ex, const Microbatch& microbatch, Saved& saved) const override;
 
   bool gelu_again_, first_gemm_again_;
-  int sub_batches_;  // of a microbatch
 };
 
 }  // namespace megalith::nn

@@ -84,16 +84,16 @@ void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, Saved& kept) 
                               .num_kv_heads = kv_heads_});
 }
 
-void SelfAttention::backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx,
-                                     Base::Saved& saved) const {
+SelfAttention::FirstGrad SelfAttention::backward_to_first(Exec& ex, const Microbatch& microbatch,
+                                                          Base::Saved& saved) const {
   auto& kept = static_cast<Saved&>(saved);
   BackwardInRegion& entered = kept.entered;
   if (again_) attend(ex, microbatch, kept);
-  const Tensor d_attended = ex.tensor(kept.last.x.shape(), dx.dtype());
+  const Tensor d_attended = ex.tensor(kept.last.x.shape(), kept.last.x.dtype());
   entered.d_out.messages.wait(ex);
   last_.backward_input(ex, entered.d_out.x, d_attended);
   last_.backward_weight_at(WeightGradTime::at_once, ex, entered, kept.last, microbatch.weight_grads);
-  const Tensor d_qkv = ex.tensor(kept.first.y.shape(), dx.dtype());
+  const Tensor d_qkv = ex.tensor(kept.first.y.shape(), kept.first.y.dtype());
   ops::attention_backward(ex, {.dout = d_attended,
                                .qkv = qkv_of(kept),
                                .out = kept.last.x,
@@ -108,11 +108,7 @@ void SelfAttention::backward_through(Exec& ex, const Microbatch& microbatch, con
                                .num_kv_heads = kv_heads_});
   rotate(ex, microbatch, d_qkv, ops::RopeDirection::backward);
   if (qk_norm_) qk_norm_->backward(ex, kept.first.y, kept.qk_norm, d_qkv);
-  InFlight sums = first_.backward_input(ex, d_qkv, dx);
-  entered.x.messages.wait(ex);
-  first_.backward_weight(ex, d_qkv, entered.x.x, microbatch.weight_grads);
-  last_.backward_weight_at(WeightGradTime::beside_sum, ex, entered, kept.last, microbatch.weight_grads);
-  sums.wait(ex);
+  return {d_qkv};
 }
 
 }  // namespace megalith::nn

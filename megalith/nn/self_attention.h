@@ -33,7 +33,7 @@ class SelfAttention final : public TensorParallelSublayer {
   using Base = TensorParallelSublayer;
   void first_gemm(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const override;
   void local_work(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const override;
-  void backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Base::Saved& saved) const override;
+  FirstGrad backward_to_first(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const override;
 
   /// Turns q and k of the sub-microbatch's rows by their positions, or gradients back.
   void rotate(Exec& ex, const Microbatch& microbatch, const Tensor& qkv, ops::RopeDirection direction) const;

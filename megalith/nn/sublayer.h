@@ -71,9 +71,16 @@ class TensorParallelSublayer : public Sublayer {
   virtual void first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const = 0;
   /// From its output to last.x, the input of the last GEMM.
   virtual void local_work(Exec& ex, const Microbatch& microbatch, Saved& saved) const = 0;
-  /// From the gradient of the output, in saved.entered, to that of the input. Computes all weight gradients except the
-  /// one that overlaps with the next sublayer's gather.
-  virtual void backward_through(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& saved) const = 0;
+  /// The gradient of the first GEMM's output [T, out/tp].
+  struct FirstGrad {
+    Tensor dy;
+    BiasGrad bias = BiasGrad::to_add;
+  };
+  /// From the gradient of the output, in flight in saved.entered: the last GEMM and the local work backwards.
+  virtual FirstGrad backward_to_first(Exec& ex, const Microbatch& microbatch, Saved& saved) const = 0;
+  /// Forward passes of the first GEMM for backward, once all rows of x have arrived: in the sub-microbatches of the
+  /// forward pass, as a GEMM of other rows may have other bits.
+  void first_gemm_again(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
 
   ColumnParallelLinear first_;
   RowParallelLinear last_;

@@ -13,7 +13,6 @@ void declare_body(std::vector<ParamSpec>& params, const std::string& name, const
 }
 void declare_body(std::vector<ParamSpec>& params, const std::string& name, const MlpSpec& spec,
                   const StreamSpec& stream, const comm::Group& tp) {
-  if (spec.activation == Activation::swiglu) return GatedMlp::declare(params, name, spec, stream, tp);
   Mlp::declare(params, name, spec, stream, tp);
 }
 

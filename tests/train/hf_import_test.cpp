@@ -4,6 +4,7 @@
 
 #include "tests/convert/hf_cases.h"
 #include "tests/train/small_run.h"
+#include "tests/train/stored_steps.h"
 
 // Steps from an imported model follow those of transformers and PyTorch's AdamW (tests/reference/make_hf_llama.py).
 namespace megalith {
@@ -13,7 +14,6 @@ namespace {
 config::RunPlan training_plan(const model::ModelConfig& model, const nlohmann::json& training) {
   config::RunPlan described;
   described.model = model;
-  const nlohmann::json& adam = training.at("adam");
   config::RunConfig c;
   c.source = "hf_import";
   c.model = described.as_config().model;
@@ -21,37 +21,9 @@ config::RunPlan training_plan(const model::ModelConfig& model, const nlohmann::j
   c.train.steps = static_cast<Index>(training.at("steps").size());
   c.train.global_batch = training.at("batch").get<Index>();
   c.train.precision = "fp32";
-  c.optimizer.lr = adam.at("lr").get<double>();
-  c.optimizer.decay = "constant";
-  c.optimizer.weight_decay = adam.at("weight_decay").get<double>();
-  c.optimizer.beta1 = adam.at("beta1").get<double>();
-  c.optimizer.beta2 = adam.at("beta2").get<double>();
-  c.optimizer.eps = adam.at("eps").get<double>();
-  c.optimizer.clip = adam.at("clip").get<double>();
-  c.data.tokenizer = "byte";
-  c.data.train = std::vector<std::string>{"none"};
+  testing::set_stored_training(c, training.at("adam"));
   return config::resolve(c);
 }
-
-/// The stored batches, one a step.
-class StoredBatches : public model::BatchSource {
- public:
-  StoredBatches(const nlohmann::json& training, Index seq_len) : training_(training), seq_len_(seq_len) {}
-  void fill(Index first_sample, Index count, const model::Batch& batch) const override {
-    const auto& [tokens, targets] = batch;
-    const auto samples = training_.at("batch").get<Index>();
-    const nlohmann::json& step = training_.at("steps").at(static_cast<std::size_t>(first_sample / samples));
-    const std::vector<std::int32_t> all = step.at("tokens"), next = step.at("targets");
-    const auto begin = static_cast<std::ptrdiff_t>(first_sample % samples * seq_len_),
-               size = static_cast<std::ptrdiff_t>(count * seq_len_);
-    std::copy(all.begin() + begin, all.begin() + begin + size, tokens.begin());
-    std::copy(next.begin() + begin, next.begin() + begin + size, targets.begin());
-  }
-
- private:
-  const nlohmann::json& training_;
-  Index seq_len_;
-};
 
 TEST(HfImport, TwentyStepsInFp32FollowTransformers) {
   const testing::HfCase one("llama_untied");
@@ -64,7 +36,7 @@ TEST(HfImport, TwentyStepsInFp32FollowTransformers) {
     train::Engine engine(world, plan);
     engine.allocate(train::InitialValues::written_later);
     convert::import_hf(*fs, one.folder, hf, engine.stage().params());
-    const StoredBatches batches(training, plan.model.seq_len);
+    const testing::StoredBatches batches(training.at("steps"), plan.train.global_batch, plan.model.seq_len);
     train::Progress progress;
     for (const nlohmann::json& step : training.at("steps")) {
       const train::StepReport result = engine.step(batches, progress, train::Stop::no);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/train/small_run.h"
+#include "tests/train/stored_steps.h"
 
 // A whole small model against PyTorch in f64: loss, every gradient, five AdamW steps
 // (tests/reference/make_reference.py).
@@ -10,7 +11,6 @@ namespace megalith {
 namespace {
 
 config::RunPlan reference_plan(const testing::Reference& reference) {
-  const nlohmann::json& adam = reference.json().at("adam");
   config::RunConfig c;
   c.source = "reference";
   c.model.num_layers = reference.size("num_layers");
@@ -23,48 +23,22 @@ config::RunPlan reference_plan(const testing::Reference& reference) {
   c.train.steps = 5;
   c.train.global_batch = reference.size("batch");
   c.train.precision = "fp64";
-  c.optimizer.lr = adam.at("lr").get<double>();
-  c.optimizer.decay = "constant";
-  c.optimizer.weight_decay = adam.at("weight_decay").get<double>();
-  c.optimizer.beta1 = adam.at("beta1").get<double>();
-  c.optimizer.beta2 = adam.at("beta2").get<double>();
-  c.optimizer.eps = adam.at("eps").get<double>();
-  c.optimizer.clip = adam.at("clip").get<double>();
-  c.data.tokenizer = "byte";
-  c.data.train = std::vector<std::string>{"none"};
+  testing::set_stored_training(c, reference.json().at("adam"));
   return config::resolve(c);
 }
-
-/// The stored batches, one a step.
-class StoredBatches : public model::BatchSource {
- public:
-  explicit StoredBatches(const testing::Reference& reference) : reference_(reference) {}
-  void fill(Index first_sample, Index count, const model::Batch& batch) const override {
-    const auto& [tokens, targets] = batch;
-    const Index samples = reference_.size("batch"), length = reference_.size("seq_len");
-    const nlohmann::json& step = reference_.json().at("steps").at(static_cast<std::size_t>(first_sample / samples));
-    const std::vector<std::int32_t> all = step.at("tokens"), next = step.at("targets");
-    const auto begin = static_cast<std::ptrdiff_t>(first_sample % samples * length),
-               size = static_cast<std::ptrdiff_t>(count * length);
-    std::copy(all.begin() + begin, all.begin() + begin + size, tokens.begin());
-    std::copy(next.begin() + begin, next.begin() + begin + size, targets.begin());
-  }
-
- private:
-  const testing::Reference& reference_;
-};
 
 TEST(Reference, ModelGradientsAndFiveAdamWStepsEqualPyTorch) {
   const testing::Reference reference;
   const config::RunPlan plan = reference_plan(reference);
   const nlohmann::json& steps = reference.json().at("steps");
+  const testing::StoredBatches batches(steps, plan.train.global_batch, plan.model.seq_len);
   comm::run_ranks(1, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
     reference.load_weights(engine.stage().params().dense());
     train::Progress progress;
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      const train::StepReport result = engine.step(StoredBatches(reference), progress, train::Stop::no);
+      const train::StepReport result = engine.step(batches, progress, train::Stop::no);
       EXPECT_NEAR(result.loss, steps[i].at("loss").get<double>(), 1e-12) << "step " << i;
       EXPECT_NEAR(result.grad_norm, steps[i].at("grad_norm").get<double>(), 1e-11) << "step " << i;
       if (i == 0) {
