@@ -128,13 +128,8 @@ class Exec {
     if (tracer_ != nullptr) tracer_->end(stream_.get());
   }
 
-  /// From here on ops are captured and do not run. `capture` must live until end_capture(). Within a phase of a plan or
-  /// outside of one; without a tracer.
-  void begin_capture(Capture& capture);
-  Graph end_capture();
-  /// Ends the capture after an error. The captured ops are lost.
-  void abandon_capture() noexcept;
-  /// The ops of ops(), as a graph that must be prepared before it is launched. Errors name the call site.
+  /// The ops of ops(), as a graph that must be prepared before it is launched. They are captured and do not run. Within
+  /// a phase of a plan or outside of one; without a tracer. Errors name the call site, and lose the captured ops.
   template <class Ops>
   Graph captured(Capture& capture, Ops&& ops) {
     begin_capture(capture);
@@ -203,6 +198,10 @@ class Exec {
   }
 
  private:
+  /// `capture` must live until end_capture() or abandon_capture().
+  void begin_capture(Capture& capture);
+  Graph end_capture();
+  void abandon_capture() noexcept;
   template <class T>
   static inline char backend_key = 0;  ///< its address stands for T
 

@@ -84,7 +84,7 @@ class Graph {
 /// ranks are awaited, because loading may wait for the GPU.
 void prepare_captures(Device device);
 
-/// The target of a capture, from Exec::begin_capture() to end_capture(). It refuses everything that a graph cannot
+/// The target of a capture, of Exec::captured(). It refuses everything that a graph cannot
 /// repeat, with an InternalError that names the call site and the op:
 ///  - a tensor outside the plan (its address is no longer valid at the launch), or an op on memory outside of `memory`
 ///  - other work of the thread that a graph cannot hold (tensor/device.h): waiting for the device, taking memory,

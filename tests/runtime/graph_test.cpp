@@ -27,9 +27,7 @@ class GraphTest : public ::testing::Test {
   Graph captured(Ops&& ops) {
     Capture capture("training", planned());
     ex_.set_call_site({.microbatch = 1, .layer = 3});
-    ex_.begin_capture(capture);
-    ops();
-    Graph graph = ex_.end_capture();
+    Graph graph = ex_.captured(capture, ops);
     graph.prepare(ex_);
     return graph;
   }
@@ -38,7 +36,6 @@ class GraphTest : public ::testing::Test {
     try {
       captured(ops);
     } catch (const InternalError& error) {
-      ex_.abandon_capture();
       return error.what();
     }
     return "";
