@@ -48,6 +48,14 @@ inline constexpr auto kNamesOf<nn::Activation> = nn::kActivationNames;
 template <>
 inline constexpr auto kNamesOf<nn::Biases> = nn::kBiasesNames;
 template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<ops::RouterScore> = {"softmax", "sigmoid"};
+template <>
+inline constexpr auto kNamesOf<nn::AuxScope> = nn::kAuxScopeNames;
+template <>
+inline constexpr auto kNamesOf<nn::ExpertCapacity> = nn::kExpertCapacityNames;
+template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<ops::DropBy> = {"position", "probability"};
+template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<ops::RopeScaling> = {"none", "linear", "llama3"};
 
 /// A value as the plan holds it.

@@ -19,6 +19,16 @@ constexpr std::string_view kDiffers = "results differ from an uninterrupted run"
 constexpr std::array<std::string_view, 2> kFamilies = {"gpt2", "llama"};
 constexpr std::array<std::string_view, 4> kPrecisions = {"fp64", "fp32", "bf16", "fp16"};
 
+constexpr std::array<std::string_view, 1> kExpertGemms = {"loop"};
+constexpr std::array<std::string_view, 1> kDispatchers = {"all_to_all"};
+
+/// A key of section [moe], whose plan is a part of the model.
+template <class Both>
+KeyMembers moe(Both) {
+  return at(
+      [](auto& c) -> auto& { return Both{}(c.moe); }, [](auto& c) -> auto& { return Both{}(c.model.moe); });
+}
+
 KeyDefault literal(std::string_view toml) { return {.literal = toml, .words = {}}; }
 KeyDefault words(std::string_view text) { return {.literal = {}, .words = text}; }
 
@@ -35,6 +45,8 @@ Bounds one_of(std::span<const std::string_view> choices, std::string_view note =
 
 /// Recipes of GPT-2 name the parts of its blocks only where they are others.
 bool is_gpt2(const RunPlan& plan) { return plan.model.family == "gpt2"; }
+bool has_experts(const RunPlan& plan) { return plan.model.moe.has_experts(); }
+bool has_capacity(const RunPlan& plan) { return plan.model.moe.has_capacity(); }
 bool has_rope(const RunPlan& plan) { return plan.model.has_rope(); }
 bool has_several_gpus(const RunPlan& plan) { return plan.device == Device::cuda && plan.grid.world_size > 1; }
 
@@ -130,10 +142,79 @@ std::vector<Key> make_keys() {
        "on attention's probabilities. Above 0 GPUs use our own attention, which is slower than cuDNN's"},
       {"model.embedding_dropout", at([](auto& c) -> auto& { return c.model.embedding_dropout; }),
        words("`model.dropout`"), probability(), warns, not_differ, "on the sum of token and position embeddings"},
+      {"moe.num_experts", moe([](auto& c) -> auto& { return c.num_experts; }), words("none: a dense model"),
+       between(1, static_cast<double>(ops::kMaxRouterExperts)), must_match, not_differ,
+       "experts of an MoE layer, which take the place of its MLP; divisible by `parallel.ep`", has_experts},
+      {"moe.top_k", moe([](auto& c) -> auto& { return c.top_k; }), words("`2`"), at_least(1), must_match, not_differ,
+       "experts that a token passes", has_experts},
+      {"moe.ffn_hidden_size", moe([](auto& c) -> auto& { return c.ffn_hidden_size; }), words("`model.ffn_hidden_size`"),
+       between(1, kMaxSize), must_match, not_differ, "width of an expert; divisible by `parallel.etp`", has_experts},
+      {"moe.pattern", moe([](auto& c) -> auto& { return c.pattern; }), words("`m`"), any(), must_match, not_differ,
+       "repeats over the layers: `m` a mixture of experts, `d` a dense layer. `dm`: every second layer has experts",
+       has_experts},
+      {"moe.score", moe([](auto& c) -> auto& { return c.score; }), words("`softmax`"),
+       one_of(kNamesOf<ops::RouterScore>), must_match, not_differ, "of the router's logits", has_experts},
+      {"moe.score_before_top_k", moe([](auto& c) -> auto& { return c.score_before_top_k; }), words("`true`"), any(),
+       must_match, not_differ,
+       "whether a softmax goes over all experts, of which then `top_k` are chosen (OLMoE, Qwen), or over the chosen "
+       "ones (Mixtral)",
+       has_experts},
+      {"moe.normalize_top_k", moe([](auto& c) -> auto& { return c.normalize_top_k; }), words("`false`"), any(),
+       must_match, not_differ, "divides the weights of a token's experts by their sum", has_experts},
+      {"moe.scale", moe([](auto& c) -> auto& { return c.scale; }), words("`1.0`"), above(0), must_match, not_differ,
+       "factor on the weights of a token's experts", has_experts},
+      {"moe.num_groups", moe([](auto& c) -> auto& { return c.num_groups; }), words("`1`"),
+       between(1, static_cast<double>(ops::kMaxRouterGroups)), must_match, not_differ,
+       "groups of neighbouring experts, of which the best `group_top_k` are looked at", has_experts},
+      {"moe.group_top_k", moe([](auto& c) -> auto& { return c.group_top_k; }), words("`moe.num_groups`"), at_least(1),
+       must_match, not_differ, "groups from which a token's experts are chosen", has_experts},
+      {"moe.aux_loss", moe([](auto& c) -> auto& { return c.aux_loss; }), words("`0.01`; `0.0` with `expert_bias_rate`"),
+       at_least(0, "0: off"), warns, not_differ,
+       "coefficient of the load loss, which keeps experts evenly used; 0: off ([moe.md](moe.md))", has_experts},
+      {"moe.aux_scope", moe([](auto& c) -> auto& { return c.aux_scope; }), words("`microbatch`"),
+       one_of(kNamesOf<nn::AuxScope>), warns, not_differ,
+       "tokens over which the load loss is computed: those of a `microbatch`, of a `sequence`, or `global`: with the "
+       "counts of the step before",
+       has_experts},
+      {"moe.z_loss", moe([](auto& c) -> auto& { return c.z_loss; }), words("`0.0`"), at_least(0, "0: off"), warns,
+       not_differ, "coefficient of the squared log-sum-exp of the router's logits, which keeps them small; 0: off",
+       has_experts},
+      {"moe.expert_bias_rate", moe([](auto& c) -> auto& { return c.expert_bias_rate; }), words("`0.0`"),
+       at_least(0, "0: off"), warns, not_differ,
+       "balance without a loss: after a step each expert's bias moves by this, up if the expert was chosen less than "
+       "the mean. With `score = 'sigmoid'`; 0: off",
+       has_experts},
+      {"moe.shared_ffn_hidden_size", moe([](auto& c) -> auto& { return c.shared_ffn_hidden_size; }), words("`0`"),
+       between(0, kMaxSize), must_match, not_differ, "width of an MLP that every token passes besides; 0: none",
+       has_experts},
+      {"moe.shared_gate", moe([](auto& c) -> auto& { return c.shared_gate; }), words("`false`"), any(), must_match,
+       not_differ, "multiplies the result of the shared MLP by a sigmoid of the token (Qwen2-MoE)", has_experts},
+      {"moe.capacity", moe([](auto& c) -> auto& { return c.capacity; }), words("`none`"),
+       one_of(kNamesOf<nn::ExpertCapacity>), warns, not_differ,
+       "what an expert takes in training: all rows that chose it (`none`), up to its capacity (`drop`), or that many "
+       "always, filled up with zeros (`pad`)",
+       has_experts},
+      {"moe.capacity_factor", moe([](auto& c) -> auto& { return c.capacity_factor; }),
+       words("must be given with `drop` and `pad`"), above(0), warns, not_differ,
+       "capacity of an expert: this times its even share of a run of tokens", has_capacity},
+      {"moe.capacity_run", moe([](auto& c) -> auto& { return c.capacity_run; }), words("`model.seq_len`"),
+       between(1, kMaxSize), warns, not_differ,
+       "consecutive tokens of a sample of which capacity is counted. A rank must hold whole runs", has_capacity},
+      {"moe.drop_by", moe([](auto& c) -> auto& { return c.drop_by; }), words("`probability`"),
+       one_of(kNamesOf<ops::DropBy>), warns, not_differ,
+       "which pairs of token and expert stay: those that weigh most, or the first ones (`position`)", has_capacity},
+      {"moe.gemm", moe([](auto& c) -> auto& { return c.gemm; }), words("`loop`"),
+       one_of(kExpertGemms, "others are not built yet"), may_change, not_differ,
+       "how the GEMMs of experts run: `loop`, one after the other", has_experts},
+      {"moe.dispatcher", moe([](auto& c) -> auto& { return c.dispatcher; }), words("`all_to_all`"),
+       one_of(kDispatchers, "others are not built yet"), may_change, not_differ,
+       "how rows come to their experts: `all_to_all`, with counts that the host knows", has_experts},
+      {"moe.force_balance", moe([](auto& c) -> auto& { return c.force_balance; }), words("`false`"), any(), warns,
+       not_differ, "for measurements: every expert gets as many tokens, whatever the router computes", has_experts},
       {"parallel.ranks",
        derived(
            [](auto& c) -> auto& { return c.parallel.ranks; }, [](auto& c) -> auto& { return c.grid.world_size; }),
-       words("tp x pp"), at_least(1), may_change, not_differ,
+       words("the least that tp x pp and etp x ep x pp divide"), at_least(1), may_change, not_differ,
        "ranks, as threads of one process; under `mpirun` it must agree with the number of processes"},
       {"parallel.tp",
        derived(
@@ -152,14 +233,12 @@ std::vector<Key> make_keys() {
       {"parallel.ep",
        derived(
            [](auto& c) -> auto& { return c.parallel.ep; }, [](auto& c) -> auto& { return c.grid.ep; }),
-       literal("1"), only(1, "expert parallelism is not built yet"), may_change, not_differ,
-       "expert-parallel ranks: not built yet"},
+       literal("1"), at_least(1), may_change, not_differ, "expert-parallel ranks: experts are divided among them"},
       {"parallel.etp",
        derived(
            [](auto& c) -> auto& { return c.parallel.etp; }, [](auto& c) -> auto& { return c.grid.etp; }),
        words("`parallel.tp`"), at_least(1), may_change, not_differ,
-       "tensor-parallel ranks of an expert: not built yet, anything but `parallel.tp` is refused",
-       [](const RunPlan& plan) { return plan.grid.ep > 1; }},
+       "tensor-parallel ranks of an expert: each holds a slice of its units", has_experts},
       {"parallel.chunks",
        at(
            [](auto& c) -> auto& { return c.parallel.chunks; }, [](auto& c) -> auto& { return c.chunks; }),

@@ -11,7 +11,7 @@ int RunPlan::sub_batches() const {
   const bool is_default = device == Device::cuda && size_of(train.policy().compute) == 2;
   const bool wanted = tp_overlap == TpOverlap::halves || (tp_overlap == TpOverlap::automatic && is_default);
   const bool are_equal = train.micro_batch % 2 == 0 && train.micro_batch / 2 * model.seq_len % row_shares() == 0;
-  return wanted && grid.tp > 1 && are_equal ? 2 : 1;
+  return wanted && grid.tp > 1 && are_equal && !model.moe.has_experts() ? 2 : 1;
 }
 
 std::vector<std::string> RunPlan::warnings() const {
@@ -33,8 +33,11 @@ std::vector<std::string> RunPlan::warnings() const {
 }
 
 capture::RunFacts RunPlan::run_facts() const {
-  return {.dense_layers = model.num_layers,
+  const Index moe_layers = model.num_moe_layers();
+  return {.dense_layers = model.num_layers - moe_layers,
+          .moe_layers = moe_layers,
           .num_stages = grid.pp,
+          .num_experts = model.moe.num_experts,
           .recomputes_layers = recompute.mode == nn::RecomputeMode::full};
 }
 

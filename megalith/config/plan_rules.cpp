@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "megalith/config/moe_rules.h"
 #include "megalith/model/model_spec.h"
 #include "megalith/ops/attention.h"
 #include "megalith/ops/norm.h"
@@ -132,6 +133,7 @@ void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken
     check_gpu_kernels(plan, out);
     check_row_shares(plan, out);
     check_sizes(plan, out);
+    if (!broken.any("moe.")) check_moe(plan, out);
     check_scopes(plan.graphs, plan.run_facts(), out);
     if (!broken.any("recompute.")) check(plan.recompute, most_layers(plan), out);
   }

@@ -4,6 +4,12 @@
 
 namespace megalith::config {
 
+/// Sets what nobody asked for.
+template <class T, class Value>
+void set_default(std::optional<T>& key, const Value& value) {
+  if (!key) key = value;
+}
+
 /// Whether a recipe says what model it trains.
 enum class ModelShape : std::uint8_t { unknown, known };
 

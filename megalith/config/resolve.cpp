@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "megalith/base/error.h"
 #include "megalith/config/keys.h"
+#include "megalith/config/moe_rules.h"
 #include "megalith/config/plan_rules.h"
 #include "megalith/config/run_plan.h"
 
@@ -13,26 +15,31 @@ namespace {
 
 Index tokenizer_vocab(const std::string& tokenizer) { return tokenizer == "byte" ? 256 : 50257; }
 
-/// Sets what nobody asked for.
-template <class T, class Value>
-void set_default(std::optional<T>& key, const Value& value) {
-  if (!key) key = value;
+/// The least number of ranks that both grids divide.
+Index least_ranks(const RunConfig::Parallel& p) {
+  const Index cp = p.cp.value_or(1);
+  return std::min<Index>(std::lcm(*p.tp * cp * *p.pp, *p.etp * *p.ep * *p.pp), std::numeric_limits<int>::max());
 }
 
 void derive_grid(RunConfig& c, int ranks, RunPlan& plan, Problems& out) {
   RunConfig::Parallel& p = c.parallel;
-  out.require(!p.etp || *p.etp == *p.tp, "parallel.etp", p.etp.value_or(1),
-              str("must equal parallel.tp = ", *p.tp, ": expert parallelism is not built yet"));
-  set_default(p.ranks, std::min<Index>(*p.tp * *p.pp, std::numeric_limits<int>::max()));
+  const bool has_experts = c.moe.num_experts.has_value();
+  if (!has_experts) p.ep = 1, p.etp = p.tp;  // derive_moe() has reported others
+  set_default(p.etp, *p.tp);
+  set_default(p.ranks, least_ranks(p));
   grid::ParallelSizes sizes{.world_size = ranks > 0 ? ranks : static_cast<int>(*p.ranks),
                             .tp = static_cast<int>(*p.tp),
                             .pp = static_cast<int>(*p.pp),
+                            .ep = static_cast<int>(*p.ep),
+                            .etp = static_cast<int>(*p.etp),
                             .order = *p.order};
   if (*p.chunks > 1 && *p.pp > 1) sizes.vpp = static_cast<int>(*p.chunks);
   try {
     plan.grid = grid::resolve(sizes);
   } catch (const ConfigError& error) {
-    out.add("parallel", str("{ranks ", sizes.world_size, ", tp ", sizes.tp, ", pp ", sizes.pp, "}"), error.what());
+    const std::string of_experts = has_experts ? str(", ep ", sizes.ep, ", etp ", *sizes.etp) : "";
+    out.add("parallel", str("{ranks ", sizes.world_size, ", tp ", sizes.tp, ", pp ", sizes.pp, of_experts, "}"),
+            str(error.what(), "; the least number of ranks is ", least_ranks(p)));
   }
 }
 
@@ -101,6 +108,7 @@ ModelShape derive_model(RunConfig& c, const BrokenKeys& broken, RunPlan& plan, P
   set_default(m.ffn_hidden_size,
               m.family == "llama" ? model::llama_ffn_hidden_size(*m.hidden_size) : 4 * *m.hidden_size);
   set_default(m.padded_vocab_size, model::padded_vocab_size(*m.vocab_size, std::max(1, plan.grid.tp)));
+  if (c.moe.num_experts) set_default(c.moe.ffn_hidden_size, *m.ffn_hidden_size);
   set_default(m.attention_dropout, *m.dropout);
   set_default(m.embedding_dropout, *m.dropout);
   return broken.any("model.") ? ModelShape::unknown : ModelShape::known;
@@ -151,6 +159,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   Problems out;
   RunConfig c = asked;
   derive_family(c.model);
+  derive_moe(c, out);
   fill_defaults(c);
   BrokenKeys broken;
   for (const Key& key : keys()) check_bounds(key, c, broken, out);
@@ -184,6 +193,7 @@ RunConfig RunPlan::as_config() const {
 
 std::string grid_text(const RunPlan& plan) {
   std::string text = str("tp ", plan.grid.tp, " pp ", plan.grid.pp, " dp ", plan.grid.dp);
+  if (plan.grid.ep > 1 || plan.grid.etp != plan.grid.tp) text += str(" ep ", plan.grid.ep, " etp ", plan.grid.etp);
   if (plan.chunks > 1) text += str(" chunks ", plan.chunks);
   if (plan.row_shares() > 1) text += " sequence parallel";
   return text;

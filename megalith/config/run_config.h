@@ -22,6 +22,13 @@ struct RunConfig {
     std::optional<std::string> norm, position, rope_scaling, qk_norm, activation, bias;
     std::optional<bool> tied;
   } model;
+  struct Moe {
+    std::optional<Index> num_experts, top_k, ffn_hidden_size, num_groups, group_top_k;
+    std::optional<Index> shared_ffn_hidden_size, capacity_run;
+    std::optional<std::string> pattern, score, aux_scope, capacity, drop_by, gemm, dispatcher;
+    std::optional<double> scale, aux_loss, z_loss, expert_bias_rate, capacity_factor;
+    std::optional<bool> score_before_top_k, normalize_top_k, shared_gate, force_balance;
+  } moe;
   struct Parallel {
     std::optional<Index> ranks, tp, cp, pp, ep, etp, chunks, group_size;
     std::optional<std::vector<Index>> stage_layers;

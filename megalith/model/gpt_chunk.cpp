@@ -10,13 +10,13 @@ namespace {
 
 constexpr const char* kPositionTable = "embedding.position.weight";
 
-nn::SublayerStack make_layers(const ModelSpec& model, const grid::LayerRange& layers, const nn::TensorParallel& tp,
+nn::SublayerStack make_layers(const ModelSpec& model, const grid::LayerRange& layers, const nn::LayerGroups& groups,
                               ParamSet& params, const ChunkConfig& config) {
   const nn::SublayerOptions options{config.seed, config.capture.layers, config.recompute};
   std::vector<nn::SublayerStack::Entry> entries;
   for (const nn::SublayerSpec& spec : model.of_layers(layers.begin, layers.end))
-    entries.push_back(nn::make_entry(spec, options, tp, params));
-  return {tp, std::move(entries), config.recompute};
+    entries.push_back(nn::make_entry(spec, options, groups, params));
+  return {groups.tp, std::move(entries), config.recompute};
 }
 
 nn::VocabShard vocab_shard(const ModelSpec& model, const nn::TensorParallel& tp) {
@@ -43,7 +43,8 @@ class LayerTraffic final : public nn::LayerEvents {
 }  // namespace
 
 std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<ChunkRange>& chunks,
-                                   const nn::TensorParallel& tp) {
+                                   const nn::LayerGroups& groups) {
+  const nn::TensorParallel& tp = groups.tp;
   std::vector<ParamSpec> specs;
   const Index hidden_size = model.stream.hidden_size;
   const double init_std = model.stream.init_std;
@@ -62,7 +63,7 @@ std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<Chu
         specs.push_back(nn::replicated(kPositionTable, {positions, hidden_size}, tp.group(), Init::normal, init_std));
     }
     for (const nn::SublayerSpec& spec : model.of_layers(chunk.layers.begin, chunk.layers.end))
-      nn::declare(specs, spec, model.stream, tp);
+      nn::declare(specs, spec, model.stream, groups);
     if (chunk.head) {
       nn::Norm::declare(specs, model.head.norm, hidden_size, tp);
       if (!tied || !embeds) specs.push_back(head);
@@ -71,20 +72,20 @@ std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<Chu
   return specs;
 }
 
-GptChunk::GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamSet& params,
+GptChunk::GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGroups& groups, ParamSet& params,
                    const ChunkConfig& config)
     : range_(range),
       edges_(config.capture.edges),
-      tp_(tp),
+      tp_(groups.tp),
       hidden_size_(model.stream.hidden_size),
       dtype_(params.policy().compute),
-      layers_(make_layers(model, range.layers, tp, params, config)) {
+      layers_(make_layers(model, range.layers, groups, params, config)) {
   if (range.embedding) {
-    embedding_.emplace(vocab_shard(model, tp), tp, params.at(kTokenTable), params.find(kPositionTable),
+    embedding_.emplace(vocab_shard(model, tp_), tp_, params.at(kTokenTable), params.find(kPositionTable),
                        nn::DropoutSite{model.embedding.dropout, config.seed, 0});
   }
   if (range.head) {
-    head_.emplace(vocab_shard(model, tp), tp, nn::Norm(model.head.norm, params),
+    head_.emplace(vocab_shard(model, tp_), tp_, nn::Norm(model.head.norm, params),
                   params.at(model.head.tying == Tying::tied ? kTokenTable : kHeadTable));
   }
 }

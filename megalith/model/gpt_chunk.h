@@ -51,7 +51,7 @@ class GptChunk {
     nn::LmHead::Saved head;
   };
 
-  GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::TensorParallel& tp, ParamSet& params,
+  GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGroups& groups, ParamSet& params,
            const ChunkConfig& config);
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
@@ -98,7 +98,7 @@ class GptChunk {
 
 /// The parameters of all chunks of one rank. A tied table is declared once where a rank both embeds and ends.
 std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<ChunkRange>& chunks,
-                                   const nn::TensorParallel& tp);
+                                   const nn::LayerGroups& groups);
 
 /// Names of the token table and of an untied head's, as parameters and in checkpoints.
 inline constexpr const char* kTokenTable = "embedding.token.weight";

@@ -94,6 +94,14 @@ class GptStage : public pipeline::Stage {
   /// is the sum over these. Complete when the host has submitted all passes.
   Index counted_targets() const { return counted_targets_; }
 
+  /// What passes have added up about MoE layers since begin(), and the sums over ranks once sum_moe_totals() has run.
+  const nn::MoeTotals& moe_totals() const { return moe_totals_; }
+  Index moe_totals_bytes() const;
+  /// Over all ranks. Nothing without MoE layers.
+  void sum_moe_totals(Exec& ex);
+  /// After the verdict on a step (u8 [sizeof(ops::StepVerdict)]): the state of routers that no gradient updates.
+  void update_routers(Exec& ex, const Tensor& verdict);
+
   /// Names the contents of the slots after a training step: for every slot, those of its last microbatch.
   void name_slots(MemoryNames& names) const;
 
@@ -126,6 +134,12 @@ class GptStage : public pipeline::Stage {
     int chunk = -1, microbatch = 0;  ///< which it serves; -1: none yet
   };
 
+  /// What a rule updates of a router on this rank; null: it has none.
+  struct RouterState {
+    Index moe_layer = 0;  ///< row of the totals
+    const Param *bias = nullptr, *shares = nullptr;
+  };
+  void find_router_states();
   void plan_memory();
   /// Over the plans of all passes. Evaluations also use the slots' activations as scratch.
   Index most_scratch(Index MemoryPlan::*bytes) const;
@@ -158,9 +172,11 @@ class GptStage : public pipeline::Stage {
   BatchLayout layout_;  ///< of a microbatch
   comm::Mesh mesh_;
   nn::TensorParallel tp_;
+  nn::LayerGroups groups_;
   std::vector<ChunkRange> ranges_;
   ParamSet params_;
   std::vector<GptChunk> chunks_;
+  std::vector<RouterState> router_states_;
   std::vector<MemoryPlan> plans_, eval_plans_;
   pipeline::LoweredSchedule train_schedule_, eval_schedule_;
 
@@ -173,12 +189,14 @@ class GptStage : public pipeline::Stage {
   std::vector<std::size_t> first_slot_;  // of each chunk, training
   std::vector<std::size_t> first_eval_slot_;
   Tensor loss_sum_;
+  nn::MoeTotals moe_totals_;
   Tensor rope_table_;  ///< ops::rope_table
 
   Staging staging_;
   StepInputs step_inputs_;
   GraphCache* graphs_ = nullptr;
   nn::Mode mode_ = nn::Mode::train;
+  nn::Routing routing_ = nn::Routing::by_score;
   optim::ParamExchange exchange_;
   std::vector<std::uint8_t> awaits_params_;  ///< by chunk: 1 from gather_params() to the forward after it
   const BatchSource* source_ = nullptr;

@@ -55,6 +55,14 @@ ops::RopeFrequencies ModelConfig::rope_frequencies() const {
           .original_max_position = static_cast<double>(rope_original_seq_len)};
 }
 
+std::vector<Index> ModelConfig::moe_layers() const {
+  std::vector<Index> layers;
+  for (Index layer = 0; layer < num_layers; ++layer) {
+    if (moe.is_moe_layer(layer)) layers.push_back(layer);
+  }
+  return layers;
+}
+
 ModelConfig llama_defaults() {
   ModelConfig m;
   m.family = "llama";

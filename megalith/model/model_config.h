@@ -7,6 +7,7 @@
 #include "megalith/base/problems.h"
 #include "megalith/base/types.h"
 #include "megalith/nn/layer_kinds.h"
+#include "megalith/nn/moe/moe_config.h"
 #include "megalith/ops/rope.h"
 
 namespace megalith::model {
@@ -33,11 +34,16 @@ struct ModelConfig {
   nn::Activation activation = nn::Activation::gelu;
   nn::Biases biases = nn::Biases::all;
   Tying tying = Tying::tied;
+  nn::MoeConfig moe;  ///< section [moe]
 
   Index kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
   Index head_width() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }
   bool has_rope() const { return position == nn::PositionKind::rope; }
   ops::RopeFrequencies rope_frequencies() const;
+  /// Numbers of the MoE layers.
+  std::vector<Index> moe_layers() const;
+  Index num_moe_layers() const { return static_cast<Index>(moe_layers().size()); }
+  Index capacity_run() const { return moe.capacity_run == 0 ? seq_len : moe.capacity_run; }
   /// Of ops::rope_table for all positions.
   Shape rope_table_shape() const { return {seq_len, 2, head_width() / 2}; }
 };

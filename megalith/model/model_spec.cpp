@@ -30,19 +30,19 @@ std::span<const nn::SublayerSpec> ModelSpec::of_layers(Index begin, Index end) c
 }
 
 ModelSpec model_spec(const ModelConfig& m) {
-  const nn::GptLayerConfig layer_config{.hidden_size = m.hidden_size,
-                                        .num_heads = m.num_heads,
-                                        .ffn_hidden_size = m.ffn_hidden_size,
-                                        .num_kv_heads = m.kv_heads(),
-                                        .head_dim = m.head_width(),
-                                        .dropout = m.dropout,
-                                        .attention_dropout = m.attention_dropout,
-                                        .norm = m.norm,
-                                        .norm_eps = m.norm_eps,
-                                        .position = m.position,
-                                        .qk_norm = m.qk_norm,
-                                        .activation = m.activation,
-                                        .biases = m.biases};
+  nn::GptLayerConfig layer_config{.hidden_size = m.hidden_size,
+                                  .num_heads = m.num_heads,
+                                  .ffn_hidden_size = m.ffn_hidden_size,
+                                  .num_kv_heads = m.kv_heads(),
+                                  .head_dim = m.head_width(),
+                                  .dropout = m.dropout,
+                                  .attention_dropout = m.attention_dropout,
+                                  .norm = m.norm,
+                                  .norm_eps = m.norm_eps,
+                                  .position = m.position,
+                                  .qk_norm = m.qk_norm,
+                                  .activation = m.activation,
+                                  .biases = m.biases};
   ModelSpec spec{.stream = {.hidden_size = m.hidden_size,
                             .init_std = kInitStd,
                             .residual_init_std = kInitStd / std::sqrt(2.0 * static_cast<double>(m.num_layers))},
@@ -55,7 +55,10 @@ ModelSpec model_spec(const ModelConfig& m) {
                  .head = {.norm = {"final_norm", m.norm_eps, m.norm}, .tying = m.tying},
                  .rope = {}};
   if (m.has_rope()) spec.rope = m.rope_frequencies();
-  for (Index layer = 0; layer < m.num_layers; ++layer) {
+  for (Index layer = 0, moe_layer = 0; layer < m.num_layers; ++layer) {
+    layer_config.experts.reset();
+    if (m.moe.is_moe_layer(layer))
+      layer_config.experts = nn::MoeSpec{m.moe, m.activation, m.capacity_run(), moe_layer++};
     const auto sublayers = nn::gpt_layer(str("layers.", layer), layer, layer_config);
     spec.sublayers.insert(spec.sublayers.end(), sublayers.begin(), sublayers.end());
   }
@@ -64,9 +67,10 @@ ModelSpec model_spec(const ModelConfig& m) {
 
 Index count_parameters(const ModelConfig& model) {
   const std::unique_ptr<comm::World> one_rank = comm::dry_world(0, 1);
+  const nn::TensorParallel tp{one_rank->all(), nn::SequenceParallel::off, 1};
+  const nn::LayerGroups groups{tp, nn::ExpertParallel{tp, one_rank->all(), one_rank->all(), one_rank->all()}};
   Index sum = 0;
-  for (const ParamSpec& param : declare_gpt(model_spec(model), {{{0, model.num_layers}, true, true}},
-                                            {one_rank->all(), nn::SequenceParallel::off, 1}))
+  for (const ParamSpec& param : declare_gpt(model_spec(model), {{{0, model.num_layers}, true, true}}, groups))
     sum += param.held.numel();
   return sum;
 }
@@ -106,7 +110,7 @@ double repeated_flops_per_token(const ModelSpec& spec, const nn::RecomputeConfig
       sum += flops.total() - (ends_range ? flops.last_gemm : 0);
     }
     if (recompute.again(RecomputeModule::attention)) sum += flops.attention;
-    if (recompute.again(RecomputeModule::mlp) && std::holds_alternative<nn::MlpSpec>(sublayer.body))
+    if (recompute.again(RecomputeModule::mlp) && !std::holds_alternative<nn::AttentionSpec>(sublayer.body))
       sum += flops.first_gemms;
   }
   return sum;

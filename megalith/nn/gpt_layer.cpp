@@ -22,6 +22,8 @@ std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, con
       .biases = config.biases,
       .dropout = config.attention_dropout,
       .dropout_site = random_site(number, LayerSite::attention_probabilities)};
+  SublayerBody after_attention = MlpSpec{config.ffn_hidden_size, config.activation, config.biases};
+  if (config.experts) after_attention = *config.experts;
   return {{{.layer = number,
             .name = name + ".attention",
             .norm = {name + ".norm1", config.norm_eps, config.norm},
@@ -29,9 +31,9 @@ std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, con
             .dropout = config.dropout,
             .dropout_site = random_site(number, LayerSite::after_attention)},
            {.layer = number,
-            .name = name + ".mlp",
+            .name = name + (config.experts ? ".moe" : ".mlp"),
             .norm = {name + ".norm2", config.norm_eps, config.norm},
-            .body = MlpSpec{config.ffn_hidden_size, config.activation, config.biases},
+            .body = after_attention,
             .dropout = config.dropout,
             .dropout_site = random_site(number, LayerSite::after_mlp)}}};
 }

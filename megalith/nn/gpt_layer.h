@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <optional>
 #include <string>
 
 #include "megalith/nn/sublayer_spec.h"
@@ -17,6 +18,7 @@ struct GptLayerConfig {
   QkNorm qk_norm = QkNorm::none;
   Activation activation = Activation::gelu;
   Biases biases = Biases::all;
+  std::optional<MoeSpec> experts = {};  ///< in place of the MLP
 };
 
 /// A pre-norm layer:  a = x + drop(attention(norm1(x)));  y = a + drop(mlp(norm2(a))).  `name`: prefix of its

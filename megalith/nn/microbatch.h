@@ -1,10 +1,16 @@
 #pragma once
+#include "megalith/nn/moe/moe_totals.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/runtime/exec.h"
 
 namespace megalith::nn {
 
 enum class Mode : std::uint8_t { train, evaluate };  ///< evaluate: no dropout, and nothing is kept for a backward pass
+
+/// Whether a forward pass is the microbatch's first, or recomputes results for backward: then it adds to no totals.
+enum class ForwardPass : std::uint8_t { first, again };
+/// How routers choose experts: by their scores, or all experts alike, whatever the scores (a warm-up's are all 0).
+enum class Routing : std::uint8_t { by_score, even };
 
 /// The largest number of sub-microbatches of a microbatch.
 inline constexpr int kMaxSubBatches = 2;
@@ -37,6 +43,9 @@ struct Microbatch {
   /// graph serves it and other microbatches.
   ops::Write weight_grads = ops::Write::accumulate;
 
+  MoeTotals moe = {};  ///< of the step; where there are MoE layers
+  ForwardPass pass = ForwardPass::first;
+  Routing routing = Routing::by_score;
   SubBatch sub_batch = {};  ///< forward only
   Tensor rope_table = {};   ///< ops::rope_table of positions [0, seq_len); where layers rotate q and k
 

@@ -4,6 +4,8 @@
 #include <variant>
 #include <vector>
 
+#include "megalith/nn/moe/expert_parallel.h"
+#include "megalith/nn/moe/moe_config.h"
 #include "megalith/nn/recompute_config.h"
 #include "megalith/nn/sublayer_stack.h"
 
@@ -37,8 +39,16 @@ struct MlpSpec {
   Biases biases = Biases::all;
 };
 
+/// A mixture of experts in place of an MLP. No biases.
+struct MoeSpec {
+  MoeConfig config;
+  Activation activation = Activation::gelu;
+  Index capacity_run = 0;  ///< tokens, of config.capacity
+  Index moe_layer = 0;     ///< number among the MoE layers of the model
+};
+
 /// The work of a sublayer: one alternative per class of sublayers.
-using SublayerBody = std::variant<AttentionSpec, MlpSpec>;
+using SublayerBody = std::variant<AttentionSpec, MlpSpec, MoeSpec>;
 
 /// A sublayer, the norm before it and the dropout after it: r' = r + dropout(sublayer(norm(r))).
 struct SublayerSpec {
@@ -65,14 +75,15 @@ struct SublayerOptions {
 
 /// Appends the parameters of the norm and the sublayer, in the order of their ops.
 void declare(std::vector<ParamSpec>& params, const SublayerSpec& spec, const StreamSpec& stream,
-             const TensorParallel& tp);
+             const LayerGroups& groups);
 /// The sublayer, with the parameters that were declared from the same spec.
-SublayerStack::Entry make_entry(const SublayerSpec& spec, const SublayerOptions& options, const TensorParallel& tp,
+SublayerStack::Entry make_entry(const SublayerSpec& spec, const SublayerOptions& options, const LayerGroups& groups,
                                 ParamSet& params);
 
-/// FLOPs of one token's forward pass, 2 per multiplication and addition. Only GEMMs and attention are counted.
+/// FLOPs of one token's forward pass, 2 per multiplication and addition. Only GEMMs and attention are counted; of
+/// experts those that a token passes.
 struct ForwardFlops {
-  double first_gemms = 0;  ///< before the local work: q, k and v; up
+  double first_gemms = 0;  ///< before the local work: q, k and v; up; the router
   double attention = 0;    ///< scores and weighted sum, not halved for causality
   double last_gemm = 0;    ///< before the residual sum: out; down
   double total() const { return first_gemms + attention + last_gemm; }

@@ -86,6 +86,7 @@ void SublayerStack::run_forward(Exec& ex, const Microbatch& microbatch, std::spa
   for (const auto [k, stage, index] : turns) {
     InFlight& message = in_flight[static_cast<std::size_t>(index)];
     sub_batch.sub_batch = {index, tp_.sub_batches()};
+    sub_batch.pass = again_from ? ForwardPass::again : ForwardPass::first;
     message.wait(ex);
     const bool closing = k == sublayers_.size(), first = stage == 0 && index == 0;
     if (!closing) {

@@ -24,7 +24,7 @@ void Engine::allocate(InitialValues values) {
   replays_.emplace(world(), exec());
   memory_.take(values);
   program_.allocate(kMaxStarted);
-  outcomes_memory_ = Buffer(kMaxStarted * kOutcomeBytes, device, Side::host);
+  outcomes_memory_ = Buffer(kMaxStarted * outcome_bytes(), device, Side::host);
   for (Started& started : under_way_) started.done = Event(device);
   if (device == Device::cuda)
     memory_.warm_up([this] { program_.warm_up_collectives(); }, [this] { program_.warm_up_passes(); });
@@ -86,9 +86,24 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   const Index place = started_++ % kMaxStarted;
   Started& started = under_way_[static_cast<std::size_t>(place)];
   started.step = progress.step + 1;
-  exec().copy(outcomes_memory_.data() + place * kOutcomeBytes, memory_.scalars().outcome.raw(),
+  exec().copy(outcomes_memory_.data() + place * outcome_bytes(), memory_.scalars().outcome.raw(),
               sizeof(ops::StepOutcome));
+  if (const Index bytes = stage().moe_totals_bytes(); bytes > 0)
+    exec().copy(outcomes_memory_.data() + place * outcome_bytes() + kOutcomeBytes, stage().moe_totals().counts.raw(),
+                bytes);
   started.done.record(exec().stream());
+}
+
+Index Engine::outcome_bytes() const { return kOutcomeBytes + round_up(memory_.stage().moe_totals_bytes(), kAlignment); }
+
+MoeReport Engine::read_moe(const std::byte* totals) const {
+  const model::ModelConfig& model = memory_.plan().model;
+  const std::vector<Index> layers = model.moe_layers();
+  if (layers.empty()) return {};
+  // The tensors are views: nothing writes through them.
+  const auto on_host =
+      nn::MoeTotals::in(const_cast<std::byte*>(totals), static_cast<Index>(layers.size()), model.moe.num_experts);
+  return moe_report(on_host, layers, program_.rules().divided_by, model.moe.has_expert_bias());
 }
 
 StepReport Engine::finish_step() {
@@ -97,7 +112,7 @@ StepReport Engine::finish_step() {
   const Started& started = under_way_[static_cast<std::size_t>(place)];
   world().wait_for(started.done);
   ops::StepOutcome outcome;
-  std::memcpy(&outcome, outcomes_memory_.data() + place * kOutcomeBytes, sizeof outcome);
+  std::memcpy(&outcome, outcomes_memory_.data() + place * outcome_bytes(), sizeof outcome);
   const bool skipped = outcome.applied == 0;
   const bool scaled = program_.rules().scaling.is_on() && outcome.counts.calls == 0;
   if (skipped && !scaled) refuse(outcome, started.step);
@@ -110,7 +125,8 @@ StepReport Engine::finish_step() {
           .loss_scale = outcome.loss_scale,
           .skipped = skipped,
           .stop = asked.stop == Stop::asked,
-          .save = asked.save};
+          .save = asked.save,
+          .moe = read_moe(outcomes_memory_.data() + place * outcome_bytes() + kOutcomeBytes)};
 }
 
 double Engine::evaluate(const model::BatchSource& source, Index samples) {

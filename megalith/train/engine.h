@@ -97,7 +97,11 @@ class Engine {
   StepProgram program_;
   GraphRunner graphs_;
   ops::GemmTable gemm_table_;
-  Buffer outcomes_memory_;  // host, one StepOutcome per step in flight
+  /// Bytes of a step in flight: its StepOutcome, then the totals of MoE layers.
+  Index outcome_bytes() const;
+  MoeReport read_moe(const std::byte* totals) const;
+
+  Buffer outcomes_memory_;  // host
   std::array<Started, kMaxStarted> under_way_;
   Index started_ = 0, finished_ = 0;
   std::optional<comm::WatchedReplays> replays_;  // last: it ends before the memory that they access

@@ -10,7 +10,7 @@ namespace megalith::train {
 
 /// A named number of one step.
 struct Scalar {
-  std::string_view tag;
+  std::string tag;
   double value = 0;
 };
 

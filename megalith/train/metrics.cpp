@@ -46,6 +46,29 @@ std::set<Index> drop_later_lines(io::Fs& fs, const io::Path& file, Index last_st
 
 }  // namespace
 
+std::vector<Scalar> scalars_of(const StepMetrics& m) {
+  std::vector<Scalar> all = {{"train/loss", m.result.loss},
+                             {"train/grad_norm", m.result.grad_norm},
+                             {"train/lr", m.result.learning_rate},
+                             {"speed/tokens_per_second", m.tokens_per_second},
+                             {"speed/step_time_s", m.step_time_s}};
+  const MoeReport& moe = m.result.moe;
+  if (moe.empty()) return all;
+  all.push_back({"moe/aux_loss", moe.aux_loss});
+  all.push_back({"moe/z_loss", moe.z_loss});
+  for (const ExpertLoad& load : moe.layers) {
+    const std::string layer = str("moe/layer_", load.layer, '/');
+    all.push_back({layer + "max_over_mean", load.max_over_mean});
+    all.push_back({layer + "p95_over_mean", load.p95_over_mean});
+    all.push_back({layer + "empty", static_cast<double>(load.empty)});
+    all.push_back({layer + "dropped", static_cast<double>(load.dropped)});
+    if (!moe.has_bias) continue;
+    all.push_back({layer + "bias_min", load.bias_min});
+    all.push_back({layer + "bias_max", load.bias_max});
+  }
+  return all;
+}
+
 MetricsLog::MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step)
     : evaluated_(drop_later_lines(fs, file, resumed_step)), file_(fs, file) {}
 
@@ -55,7 +78,7 @@ void MetricsLog::write(const StepMetrics& m) {
            ",\"skipped\":", m.result.skipped ? 1 : 0, ",\"tokens\":", m.tokens,
            ",\"step_time_s\":", number(m.step_time_s), ",\"tokens_per_second\":", number(m.tokens_per_second),
            ",\"model_tflops_per_s\":", number(m.model_tflops_per_s), ",\"missed_saves\":", m.missed_saves,
-           ",\"memory_bytes\":", m.memory_bytes, "}"));
+           ",\"memory_bytes\":", m.memory_bytes, m.result.moe.empty() ? "" : ",\"moe\":" + m.result.moe.json(), "}"));
 }
 
 void MetricsLog::write_eval(Index step, const std::string& name, double loss) {

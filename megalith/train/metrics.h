@@ -1,8 +1,10 @@
 #pragma once
 #include <set>
 #include <string>
+#include <vector>
 
 #include "megalith/io/log_file.h"
+#include "megalith/train/event_file.h"
 #include "megalith/train/graph_accounting.h"
 
 namespace megalith::train {
@@ -16,6 +18,9 @@ struct StepMetrics {
   Index missed_saves = 0;  ///< that could not be written since this start of the run
   Index memory_bytes = 0;  ///< of the rank with the most: planned, and measured on GPUs
 };
+
+/// The same numbers for TensorBoard.
+std::vector<Scalar> scalars_of(const StepMetrics& metrics);
 
 /// DIR/metrics.jsonl: one JSON object per line, with enough digits to read back the same double. A log, not state:
 /// appended without sync. Lines that a full disk refuses are written with the next line. Only rank 0 uses it.

@@ -94,6 +94,7 @@ void StepProgram::sum_totals() {
   const comm::Group& world = memory_.mesh().world;
   comm::all_reduce(ex, world, memory_.scalars().totals, comm::Reduce::sum).wait(ex);
   comm::all_reduce(ex, world, memory_.scalars().counts, comm::Reduce::sum).wait(ex);
+  memory_.stage().sum_moe_totals(ex);
 }
 
 void StepProgram::update() {
@@ -105,6 +106,7 @@ void StepProgram::update() {
                                     .outcome = scalars.outcome,
                                     .rules = rules_});
   update_parameters();
+  memory_.stage().update_routers(memory_.exec(), scalars.verdict);
   memory_.exec().set_call_site({});
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "megalith/base/types.h"
+#include "megalith/train/moe_report.h"
 
 namespace megalith::train {
 
@@ -14,6 +14,7 @@ struct StepReport {
   bool skipped = false;      ///< fp16 only: a gradient overflowed, nothing was updated
   bool stop = false;         ///< some rank was asked to stop
   bool save = false;         ///< some rank requested a save
+  MoeReport moe = {};        ///< of models with experts
 };
 
 }  // namespace megalith::train

@@ -360,11 +360,7 @@ class Run {
                               .missed_saves = missed_saves_,
                               .memory_bytes = memory_bytes_};
     log_metrics([&] { metrics_->write(metrics); });
-    log_events(step, {{"train/loss", result.loss},
-                      {"train/grad_norm", result.grad_norm},
-                      {"train/lr", result.learning_rate},
-                      {"speed/tokens_per_second", metrics.tokens_per_second},
-                      {"speed/step_time_s", seconds}});
+    log_events(step, scalars_of(metrics));
     line_.step(metrics);
   }
 

@@ -121,13 +121,16 @@ struct RunRecord {
 /// Once the stage's device has done what it was given.
 inline void put_params(Gathered& out, model::GptStage& stage, bool gradients) {
   Exec host, device(stage.config().device);
-  for (const Param& param : stage.params().dense().params()) {
-    if (param.spec.slice.local.numel() == 0) continue;
-    const Tensor values = param.without_padding(gradients ? param.grad : param.value);
-    const Tensor on_host = host.tensor(values.shape(), values.dtype());
-    device.copy(on_host.raw(), values.raw(), values.bytes());
-    device.synchronize();
-    out.put(param.spec.slice, on_host);
+  for (const ParamBuffer& buffer : stage.params().buffers()) {
+    if (gradients && !buffer.has_gradients()) continue;
+    for (const Param& param : buffer.params()) {
+      if (param.spec.slice.local.numel() == 0) continue;
+      const Tensor values = param.without_padding(gradients ? param.grad : param.value);
+      const Tensor on_host = host.tensor(values.shape(), values.dtype());
+      device.copy(on_host.raw(), values.raw(), values.bytes());
+      device.synchronize();
+      out.put(param.spec.slice, on_host);
+    }
   }
 }
 

@@ -1,0 +1,157 @@
+#include "megalith/config/moe_rules.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "megalith/config/plan_rules.h"
+#include "megalith/ops/rows.h"
+
+namespace megalith::config {
+namespace {
+
+void refuse_without_experts(RunConfig& c, Problems& out) {
+  const std::string rule = "is for models with experts: give moe.num_experts, or remove it";
+  for (const Key& key : keys()) {
+    if (!key.name.starts_with("moe.")) continue;
+    const AskedValue value = key.members.asked(c);
+    const bool is_set = std::visit([](auto* place) { return place->has_value(); }, value);
+    if (is_set) out.add(key.name, value_text(value), rule);
+    std::visit([](auto* place) { place->reset(); }, value);
+  }
+  const auto refuse = [&](const char* key, const std::optional<Index>& value, Index only) {
+    if (value && *value != only) out.add(key, *value, rule);
+  };
+  refuse("parallel.ep", c.parallel.ep, 1);
+  refuse("parallel.etp", c.parallel.etp, c.parallel.tp.value_or(1));
+}
+
+/// The divisor of `size` that is nearest to `wanted`, the larger of two.
+Index nearest_divisor(Index size, Index wanted) {
+  Index best = 1;
+  for (Index d = 1; d <= size; ++d) {
+    if (size % d == 0 && std::abs(d - wanted) <= std::abs(best - wanted)) best = d;
+  }
+  return best;
+}
+
+void check_router(const nn::MoeConfig& moe, Problems& out) {
+  out.require(moe.num_experts > 1, "moe.num_experts", moe.num_experts,
+              "must be at least 2; a dense model has no section [moe]");
+  out.require(moe.top_k <= moe.num_experts, "moe.top_k", moe.top_k,
+              str("must be in 1 .. moe.num_experts = ", moe.num_experts));
+  out.require(moe.num_experts % moe.num_groups == 0, "moe.num_groups", moe.num_groups,
+              str("must divide moe.num_experts = ", moe.num_experts, "; the nearest is ",
+                  nearest_divisor(moe.num_experts, moe.num_groups)));
+  out.require(moe.group_top_k <= moe.num_groups, "moe.group_top_k", moe.group_top_k,
+              str("must be in 1 .. moe.num_groups = ", moe.num_groups));
+  if (moe.num_experts % moe.num_groups == 0 && moe.group_top_k <= moe.num_groups) {
+    const Index within = moe.num_experts / moe.num_groups * moe.group_top_k;
+    out.require(moe.top_k <= within || moe.top_k > moe.num_experts, "moe.top_k", moe.top_k,
+                str("must be at most ", within, ", the experts of moe.group_top_k = ", moe.group_top_k, " groups"));
+  }
+  out.require(!moe.has_expert_bias() || moe.score == ops::RouterScore::sigmoid, "moe.expert_bias_rate",
+              moe.expert_bias_rate, "needs moe.score = sigmoid: a softmax has balance by moe.aux_loss");
+  out.require(!moe.shared_gate || moe.shared_ffn_hidden_size > 0, "moe.shared_gate", true,
+              "needs shared experts: give moe.shared_ffn_hidden_size");
+  const auto is_letter = [](char letter) { return letter == 'd' || letter == 'm'; };
+  out.require(!moe.pattern.empty() && std::ranges::all_of(moe.pattern, is_letter), "moe.pattern", moe.pattern,
+              "must consist of d (dense) and m (mixture of experts)");
+  out.require(moe.pattern.find('m') != std::string::npos, "moe.pattern", moe.pattern,
+              "has no m: without MoE layers remove section [moe]");
+}
+
+void check_capacity(const RunPlan& plan, Problems& out) {
+  const nn::MoeConfig& moe = plan.model.moe;
+  if (!moe.has_capacity()) {
+    out.require(moe.capacity_factor == 0, "moe.capacity_factor", moe.capacity_factor,
+                "needs moe.capacity = drop or pad: without it an expert takes all rows that chose it");
+    return;
+  }
+  out.require(moe.capacity_factor > 0, "moe.capacity_factor", "unset",
+              str("must be given with moe.capacity = ",
+                  nn::kExpertCapacityNames[static_cast<std::size_t>(moe.capacity)], ", such as 1.25"));
+  const Index seq_len = plan.model.seq_len, run = plan.model.capacity_run();
+  if (seq_len % run != 0) {
+    out.add("moe.capacity_run", run,
+            str("must divide model.seq_len = ", seq_len, "; the nearest is ", nearest_divisor(seq_len, run)));
+    return;
+  }
+  const bool shares = plan.grid.tp > 1 && (plan.sequence_parallel || plan.grid.etp != plan.grid.tp);
+  const Index rows = plan.train.micro_batch * seq_len / (shares ? plan.grid.tp : 1);
+  if (rows == 0 || rows % run == 0) return;
+  out.add("moe.capacity_run", run,
+          str("a rank routes ", rows, " rows of a microbatch (parallel.tp = ", plan.grid.tp,
+              " ranks share them), which must be whole runs; the nearest value is ",
+              nearest_divisor(std::gcd(rows, seq_len), run)));
+}
+
+void check_grid(const RunPlan& plan, Problems& out) {
+  const nn::MoeConfig& moe = plan.model.moe;
+  const Index ep = plan.grid.ep, etp = plan.grid.etp, tp = plan.grid.tp;
+  out.require(moe.num_experts % ep == 0, "parallel.ep", ep,
+              str("must divide moe.num_experts = ", moe.num_experts, "; the nearest is ",
+                  nearest_divisor(moe.num_experts, ep)));
+  out.require(moe.ffn_hidden_size % etp == 0, "parallel.etp", etp,
+              str("must divide moe.ffn_hidden_size = ", moe.ffn_hidden_size, "; the nearest is ",
+                  nearest_divisor(moe.ffn_hidden_size, etp)));
+  out.require(moe.shared_ffn_hidden_size % tp == 0, "parallel.tp", tp,
+              str("must divide moe.shared_ffn_hidden_size = ", moe.shared_ffn_hidden_size));
+  out.require(etp * moe.num_experts <= ops::kMaxExpertsOfRows, "parallel.etp", etp,
+              str("times moe.num_experts = ", moe.num_experts, ": must be at most ", ops::kMaxExpertsOfRows));
+  const Index tokens = plan.train.micro_batch * plan.model.seq_len;
+  if (etp != tp && !plan.sequence_parallel)
+    out.require(tokens % tp == 0, "train.micro_batch * model.seq_len", tokens,
+                str("must be divisible by parallel.tp = ", tp, " where parallel.etp = ", etp,
+                    " is another: each rank routes a share of the rows"));
+  out.require(plan.tp_overlap != TpOverlap::halves, "parallel.tp_overlap", "halves",
+              "is not built for models with experts: use none or auto");
+}
+
+void check_graphs(const capture::GraphsConfig& graphs, Problems& out) {
+  using enum capture::Scope;
+  if (graphs.mode == capture::GraphMode::none) return;
+  const bool covers_experts = graphs.scopes.empty() || graphs.scopes.has(moe) || graphs.scopes.has(moe_router) ||
+                              graphs.scopes.has(moe_preprocess);
+  if (graphs.mode == capture::GraphMode::layers && !covers_experts) return;
+  out.add(graphs.mode == capture::GraphMode::iteration ? "graphs.mode" : "graphs.scopes",
+          graphs.mode == capture::GraphMode::iteration ? "iteration" : text(graphs.scopes),
+          "covers MoE layers, whose host waits for counts: graphs of them are not built; use graphs.mode = layers with "
+          "graphs.scopes = [\"attn\"] (and \"mlp\" for dense layers), or none");
+}
+
+}  // namespace
+
+void derive_moe(RunConfig& c, Problems& out) {
+  RunConfig::Moe& m = c.moe;
+  if (!m.num_experts) return refuse_without_experts(c, out);
+  const nn::MoeConfig defaults;
+  set_default(m.top_k, defaults.top_k);
+  set_default(m.pattern, defaults.pattern);
+  set_default(m.score, "softmax");
+  set_default(m.score_before_top_k, defaults.score_before_top_k);
+  set_default(m.normalize_top_k, defaults.normalize_top_k);
+  set_default(m.scale, defaults.scale);
+  set_default(m.num_groups, defaults.num_groups);
+  set_default(m.group_top_k, *m.num_groups);
+  set_default(m.expert_bias_rate, defaults.expert_bias_rate);
+  set_default(m.aux_loss, *m.expert_bias_rate > 0 ? 0.0 : 0.01);
+  set_default(m.aux_scope, "microbatch");
+  set_default(m.z_loss, defaults.z_loss);
+  set_default(m.shared_ffn_hidden_size, defaults.shared_ffn_hidden_size);
+  set_default(m.shared_gate, defaults.shared_gate);
+  set_default(m.capacity, "none");
+  set_default(m.drop_by, "probability");
+  set_default(m.gemm, defaults.gemm);
+  set_default(m.dispatcher, defaults.dispatcher);
+  set_default(m.force_balance, defaults.force_balance);
+}
+
+void check_moe(const RunPlan& plan, Problems& out) {
+  if (!plan.model.moe.has_experts()) return;
+  check_router(plan.model.moe, out);
+  check_capacity(plan, out);
+  check_grid(plan, out);
+  check_graphs(plan.graphs, out);
+}
+
+}  // namespace megalith::config

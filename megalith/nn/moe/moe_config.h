@@ -1,0 +1,56 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "megalith/ops/capacity.h"
+#include "megalith/ops/router.h"
+
+namespace megalith::nn {
+
+/// The tokens over which a load loss is computed: those of a microbatch, of a sequence, or with the counts of the whole
+/// step before. Only the last two do not depend on train.micro_batch.
+enum class AuxScope : std::uint8_t { microbatch, sequence, global };
+inline constexpr std::array<std::string_view, 3> kAuxScopeNames = {"microbatch", "sequence", "global"};
+
+/// What an expert takes: all rows that chose it (dropless); up to its capacity; or always its capacity, filled up with
+/// zeros, so that all sizes are constants.
+enum class ExpertCapacity : std::uint8_t { none, drop, pad };
+inline constexpr std::array<std::string_view, 3> kExpertCapacityNames = {"none", "drop", "pad"};
+
+/// [moe] of a recipe, resolved. Symbols: E experts, K choices of a token, F width of an expert.
+struct MoeConfig {
+  Index num_experts = 0;  ///< 0: a dense model
+  Index top_k = 2, ffn_hidden_size = 0;
+  std::string pattern = "m";  ///< repeats over the layers: d dense, m mixture of experts
+  ops::RouterScore score = ops::RouterScore::softmax;
+  bool score_before_top_k = true, normalize_top_k = false;
+  double scale = 1;
+  Index num_groups = 1, group_top_k = 1;
+  double aux_loss = 0;
+  AuxScope aux_scope = AuxScope::microbatch;
+  double z_loss = 0, expert_bias_rate = 0;
+  Index shared_ffn_hidden_size = 0;  ///< 0: no shared experts
+  bool shared_gate = false;
+  ExpertCapacity capacity = ExpertCapacity::none;
+  double capacity_factor = 0;
+  Index capacity_run = 0;  ///< 0: seq_len
+  ops::DropBy drop_by = ops::DropBy::probability;
+  std::string gemm = "loop", dispatcher = "all_to_all";
+  bool force_balance = false;  ///< the same number of tokens to every expert, whatever their scores
+
+  bool has_experts() const { return num_experts > 0; }
+  bool is_moe_layer(Index layer) const {
+    return has_experts() && pattern[static_cast<std::size_t>(layer) % pattern.size()] == 'm';
+  }
+  bool has_capacity() const { return capacity != ExpertCapacity::none; }
+  bool has_expert_bias() const { return expert_bias_rate > 0; }
+  /// Whether the counts of a step are kept for the load loss of the next.
+  bool keeps_shares() const { return aux_loss > 0 && aux_scope == AuxScope::global; }
+  /// Pairs of a run of `run` tokens that an expert takes at most.
+  Index capacity_of(Index run) const;
+  ops::RouterRules rules() const;
+};
+
+}  // namespace megalith::nn

@@ -1,0 +1,34 @@
+#pragma once
+#include <cstddef>
+
+#include "megalith/tensor/tensor.h"
+
+namespace megalith::nn {
+
+/// What the passes of a step add up about its MoE layers, one row for each of them in the model; a rank fills in the
+/// rows of its own.
+struct MoeTotals {
+  static constexpr Index kNumbers = 4;
+  Tensor counts;  ///< [layers, E + 1] i64: choices of each expert, then dropped pairs
+  /// [layers, 4] f64: load loss and z-loss, weighted, times the tokens they stand for; least and greatest expert bias.
+  Tensor numbers;
+
+  /// Both lie in one run of memory, of which all bits 0 are nothing added yet.
+  static Index bytes(Index layers, Index num_experts) { return layers * (num_experts + 1 + kNumbers) * 8; }
+  static MoeTotals in(std::byte* memory, Index layers, Index num_experts) {
+    if (layers == 0) return {};
+    const Index counts = layers * (num_experts + 1) * 8;
+    return {{memory, {layers, num_experts + 1}, DType::i64},
+            {memory == nullptr ? nullptr : memory + counts, {layers, kNumbers}, DType::f64}};
+  }
+
+  Index layers() const { return counts ? counts.dim(0) : 0; }
+  Index num_experts() const { return counts.dim(1) - 1; }
+  Tensor choices(Index layer) const { return counts.rows(layer, 1).reshaped({counts.dim(1)}).rows(0, num_experts()); }
+  Tensor dropped(Index layer) const { return counts.rows(layer, 1).reshaped({counts.dim(1)}).rows(num_experts(), 1); }
+  Tensor load_loss(Index layer) const { return numbers.rows(layer, 1).reshaped({kNumbers}).rows(0, 1); }
+  Tensor z_loss(Index layer) const { return numbers.rows(layer, 1).reshaped({kNumbers}).rows(1, 1); }
+  Tensor bias_range(Index layer) const { return numbers.rows(layer, 1).reshaped({kNumbers}).rows(2, 2); }
+};
+
+}  // namespace megalith::nn

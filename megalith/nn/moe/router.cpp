@@ -1,0 +1,165 @@
+#include "megalith/nn/moe/router.h"
+
+#include "megalith/ops/elementwise.h"
+#include "megalith/ops/expert_choices.h"
+#include "megalith/ops/expert_load.h"
+#include "megalith/ops/init.h"
+#include "megalith/ops/matmul.h"
+
+namespace megalith::nn {
+namespace {
+
+/// What shares become in whole numbers.
+constexpr double kCountOfAll = 0x1p40;
+
+/// Of all tokens, the same on every rank.
+ParamSpec by_rule(std::string name, Index size, const ExpertParallel& experts) {
+  ParamSpec spec{TensorSlice::whole(std::move(name), {size}), {size}, Init::zeros, 0, Decay::no};
+  spec.placement = experts.rows_placement();
+  spec.update = Update::by_rule;
+  return spec;
+}
+
+}  // namespace
+
+void Router::declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
+                     const StreamSpec& stream, const ExpertParallel& experts) {
+  const Index num_experts = spec.config.num_experts;
+  ParamSpec weight{TensorSlice::whole(name + ".weight", {num_experts, stream.hidden_size}),
+                   {num_experts, stream.hidden_size},
+                   Init::normal,
+                   stream.init_std};
+  weight.placement = experts.rows_placement();
+  weight.first_grad = FirstGrad::overwritten;
+  specs.push_back(std::move(weight));
+  if (spec.config.has_expert_bias()) specs.push_back(by_rule(name + ".bias", num_experts, experts));
+  if (spec.config.keeps_shares()) specs.push_back(by_rule(name + ".shares", num_experts, experts));
+}
+
+Router::Router(const std::string& name, const MoeSpec& spec, const LayerGroups& groups, ParamSet& params)
+    : config_(spec.config),
+      layer_(spec.moe_layer),
+      groups_(groups),
+      weight_(params.at(name + ".weight")),
+      bias_(params.find(name + ".bias")),
+      shares_(params.find(name + ".shares")) {}
+
+Router::Runs Router::runs_of(const Microbatch& microbatch) const {
+  if (config_.aux_scope != AuxScope::sequence || config_.aux_loss == 0) return {{}, 1, microbatch.tokens()};
+  return {{microbatch.seq_len, groups_.experts->first_row(microbatch.tokens())}, microbatch.batch, microbatch.seq_len};
+}
+
+ops::LoadLossFactors Router::factors(const Runs& runs) const {
+  const auto tokens = static_cast<double>(runs.tokens);
+  const double counted = config_.keeps_shares() ? kCountOfAll / static_cast<double>(config_.top_k) : tokens;
+  return {.top_k = config_.top_k, .counted_tokens = counted, .tokens = tokens, .weight = config_.aux_loss * tokens};
+}
+
+void Router::forward(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
+  const Index rows = saved.x.dim(0);
+  const DType wide = statistics_dtype(saved.x.dtype());
+  saved.logits = ex.tensor({rows, config_.num_experts}, wide);
+  ops::matmul(ex, {.a = saved.x, .b = weight_.value, .c = saved.logits, .transpose_b = ops::Transpose::yes});
+  const Runs runs = runs_of(microbatch);
+  choose(ex, microbatch, runs, saved);
+  if (microbatch.mode == Mode::evaluate) return;
+  add_counts(ex, microbatch, saved);
+  add_losses(ex, microbatch, runs, saved);
+}
+
+void Router::choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Saved& saved) const {
+  const Index rows = saved.x.dim(0);
+  const DType wide = saved.logits.dtype();
+  saved.probabilities = ex.tensor(saved.logits.shape(), wide);
+  saved.experts = ex.tensor({rows, config_.top_k}, DType::i32);
+  saved.weights = ex.tensor({rows, config_.top_k}, wide);
+  saved.counts = ex.tensor({runs.count, config_.num_experts}, DType::i64);
+  const bool even = config_.force_balance || microbatch.routing == Routing::even;
+  if (even) {
+    ops::even_choices(ex, {.experts = saved.experts,
+                           .num_experts = config_.num_experts,
+                           .first_row = groups_.experts->first_row(microbatch.tokens())});
+  }
+  ops::router_forward(ex, {.logits = saved.logits,
+                           .bias = bias_ == nullptr ? Tensor() : bias_->value,
+                           .probabilities = saved.probabilities,
+                           .experts = saved.experts,
+                           .weights = saved.weights,
+                           .counts = saved.counts,
+                           .rules = config_.rules(),
+                           .runs = runs.runs,
+                           .choice = even ? ops::RouterChoice::given : ops::RouterChoice::by_score});
+}
+
+void Router::add_counts(Exec& ex, const Microbatch& microbatch, const Saved& saved) const {
+  if (microbatch.pass == ForwardPass::again || !(shares_rows() || counts_replicated())) return;
+  ops::add_counts(ex, saved.counts, microbatch.moe.choices(layer_));
+}
+
+void Router::add_losses(Exec& ex, const Microbatch& microbatch, const Runs& runs, Saved& saved) const {
+  const bool counts_here = microbatch.pass != ForwardPass::again;
+  if (config_.z_loss > 0 && counts_here && (shares_rows() || counts_replicated()))
+    ops::z_loss(ex, {.logits = saved.logits, .loss = microbatch.moe.z_loss(layer_), .weight = config_.z_loss});
+  if (config_.aux_loss == 0) return;
+  const bool global = config_.keeps_shares();
+  if (global) {
+    saved.counts = ex.tensor({1, config_.num_experts}, DType::i64);
+    ops::counts_of_shares(ex, shares_->value, saved.counts, kCountOfAll);
+  } else if (shares_rows()) {
+    comm::all_reduce(ex, groups_.tp.group(), saved.counts, comm::Reduce::sum).wait(ex);
+  }
+  if (!counts_here) return;
+  const Tensor sums = ex.tensor({runs.count, config_.num_experts}, saved.probabilities.dtype());
+  ops::sum_probabilities(
+      ex, {.probabilities = saved.probabilities, .sums = sums, .score = config_.score, .runs = runs.runs});
+  if (shares_rows() && !global) comm::all_reduce(ex, groups_.tp.group(), sums, comm::Reduce::sum).wait(ex);
+  const bool is_part = global && shares_rows();
+  if (!is_part && !counts_replicated()) return;
+  ops::load_loss(
+      ex, {.counts = saved.counts, .sums = sums, .loss = microbatch.moe.load_loss(layer_), .factors = factors(runs)});
+}
+
+Tensor Router::load_loss_grad(Exec& ex, const Microbatch& microbatch, const Saved& saved) const {
+  if (config_.aux_loss == 0) return {};
+  const Runs runs = runs_of(microbatch);
+  const Tensor d_probabilities = ex.tensor(saved.probabilities.shape(), saved.probabilities.dtype());
+  ops::load_loss_backward(ex, {.counts = saved.counts,
+                               .probabilities = saved.probabilities,
+                               .step_state = microbatch.step_state,
+                               .d_probabilities = d_probabilities,
+                               .factors = factors(runs),
+                               .score = config_.score,
+                               .runs = runs.runs});
+  return d_probabilities;
+}
+
+void Router::backward(Exec& ex, const Microbatch& microbatch, const Tensor& d_weights, const Tensor& dx,
+                      const Saved& saved) const {
+  if (groups_.experts->rows() == DispatchRows::replicated)
+    comm::all_reduce(ex, groups_.tp.group(), d_weights, comm::Reduce::sum).wait(ex);
+  const Tensor d_probabilities = load_loss_grad(ex, microbatch, saved);
+  const Tensor d_logits = d_probabilities ? d_probabilities : ex.tensor(saved.logits.shape(), saved.logits.dtype());
+  ops::router_backward(ex, {.logits = saved.logits,
+                            .probabilities = saved.probabilities,
+                            .experts = saved.experts,
+                            .d_weights = d_weights,
+                            .d_probabilities = d_probabilities,
+                            .d_logits = d_logits,
+                            .rules = config_.rules()});
+  if (config_.z_loss > 0) {
+    ops::z_loss_backward(
+        ex,
+        {.logits = saved.logits, .step_state = microbatch.step_state, .d_logits = d_logits, .weight = config_.z_loss});
+  }
+  Tensor dy = d_logits;
+  if (dy.dtype() != saved.x.dtype()) {
+    dy = ex.tensor(d_logits.shape(), saved.x.dtype());
+    ops::cast(ex, d_logits, dy);
+  }
+  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = dx, .write = ops::Write::accumulate});
+  ops::matmul(
+      ex,
+      {.a = dy, .b = saved.x, .c = weight_.grad, .transpose_a = ops::Transpose::yes, .write = microbatch.weight_grads});
+}
+
+}  // namespace megalith::nn

@@ -1,0 +1,65 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "megalith/nn/moe/expert_parallel.h"
+#include "megalith/nn/sublayer_spec.h"
+#include "megalith/ops/router_losses.h"
+
+namespace megalith::nn {
+
+/// Chooses K of E experts for each row and weighs them: logits [n, E] = x W^T, in f32 whatever x is (f64 for f64). Adds
+/// the load loss and the z-loss of the layer to Microbatch::moe, and their gradients to the logits'. Belongs to the
+/// dense grid.
+/// Communication: with a load loss of a microbatch or of sequences whose rows are shared out over tp, an all-reduce of
+/// E numbers a run over tp; where rows are replicated over tp, one of n K numbers in backward.
+class Router {
+ public:
+  struct Saved {
+    Tensor x;                      ///< [n, H], alive until backward has read it
+    Tensor logits, probabilities;  ///< [n, E]
+    Tensor experts;                ///< [n, K] i32
+    Tensor weights;                ///< [n, K]
+    Tensor counts;                 ///< [Q, E] i64, of the runs of the load loss
+  };
+  static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
+                      const StreamSpec& stream, const ExpertParallel& experts);
+  Router(const std::string& name, const MoeSpec& spec, const LayerGroups& groups, ParamSet& params);
+
+  /// From saved.x, the rows that this rank brings into dispatch.
+  void forward(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
+  /// d_weights [n, K] of this rank's slices; adds to the weight's gradient and to dx [n, H].
+  void backward(Exec& ex, const Microbatch& microbatch, const Tensor& d_weights, const Tensor& dx,
+                const Saved& saved) const;
+  /// The bias that balances without a loss, and the shares of the step before; null: none.
+  Param* bias() const { return bias_; }
+  Param* shares() const { return shares_; }
+  Index layer() const { return layer_; }
+
+ private:
+  struct Runs {
+    ops::TokenRuns runs;
+    Index count = 1;   ///< Q
+    Index tokens = 0;  ///< of a run
+  };
+  Runs runs_of(const Microbatch& microbatch) const;
+  ops::LoadLossFactors factors(const Runs& runs) const;
+  /// Whether this rank's losses count; those of others are the same.
+  bool counts_replicated() const { return groups_.tp.group().rank() == 0; }
+  bool shares_rows() const {
+    return groups_.tp.group().size() > 1 && groups_.experts->rows() != DispatchRows::replicated;
+  }
+  void choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Saved& saved) const;
+  void add_losses(Exec& ex, const Microbatch& microbatch, const Runs& runs, Saved& saved) const;
+  void add_counts(Exec& ex, const Microbatch& microbatch, const Saved& saved) const;
+  /// The gradient of the load loss with respect to p, or undefined.
+  Tensor load_loss_grad(Exec& ex, const Microbatch& microbatch, const Saved& saved) const;
+
+  MoeConfig config_;
+  Index layer_;  // among the MoE layers of the model
+  LayerGroups groups_;
+  Param& weight_;
+  Param *bias_, *shares_;
+};
+
+}  // namespace megalith::nn

@@ -1,0 +1,74 @@
+#include "megalith/train/moe_report.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+
+namespace megalith::train {
+namespace {
+
+ExpertLoad load_of(Index layer, const std::int64_t* counts, Index experts) {
+  ExpertLoad load;
+  load.layer = layer;
+  load.choices = std::accumulate(counts, counts + experts, Index{0});
+  load.empty = std::count(counts, counts + experts, 0);
+  load.dropped = counts[experts];
+  std::vector<Index> order(static_cast<std::size_t>(experts));
+  std::iota(order.begin(), order.end(), Index{0});
+  std::ranges::stable_sort(order, std::greater<>{}, [&](Index e) { return counts[e]; });
+  if (load.choices == 0) return load;
+  const double mean = static_cast<double>(load.choices) / static_cast<double>(experts);
+  const auto over_mean = [&](Index place) {
+    return static_cast<double>(counts[order[static_cast<std::size_t>(place)]]) / mean;
+  };
+  load.max_over_mean = over_mean(0);
+  load.p95_over_mean = over_mean(experts - std::max<Index>(1, ceil_div(experts * 95, 100)));
+  for (Index place = 0; place < std::min<Index>(3, experts); ++place) {
+    const Index e = order[static_cast<std::size_t>(place)];
+    load.hottest.emplace_back(e, static_cast<double>(counts[e]) / static_cast<double>(load.choices));
+  }
+  return load;
+}
+
+std::string json_of(const ExpertLoad& load, bool has_bias) {
+  std::string hottest;
+  for (const auto& [expert, share] : load.hottest)
+    hottest += str(hottest.empty() ? "" : ",", '[', expert, ',', exact(share), ']');
+  std::string text = str("{\"layer\":", load.layer, ",\"max_over_mean\":", exact(load.max_over_mean),
+                         ",\"p95_over_mean\":", exact(load.p95_over_mean), ",\"hottest\":[", hottest,
+                         "],\"empty\":", load.empty, ",\"choices\":", load.choices, ",\"dropped\":", load.dropped);
+  if (has_bias) text += str(",\"bias\":[", exact(load.bias_min), ',', exact(load.bias_max), ']');
+  return text + "}";
+}
+
+}  // namespace
+
+const ExpertLoad& MoeReport::worst() const { return *std::ranges::max_element(layers, {}, &ExpertLoad::max_over_mean); }
+
+std::string MoeReport::json() const {
+  std::string all;
+  for (const ExpertLoad& load : layers) all += (all.empty() ? "" : ",") + json_of(load, has_bias);
+  return str("{\"layers\":[", all, "],\"aux_loss\":", exact(aux_loss), ",\"z_loss\":", exact(z_loss), "}");
+}
+
+MoeReport moe_report(const nn::MoeTotals& totals, const std::vector<Index>& layers, double tokens, bool has_bias) {
+  MoeReport report;
+  report.has_bias = has_bias;
+  const Index experts = totals.num_experts();
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto row = static_cast<Index>(i);
+    ExpertLoad load = load_of(layers[i], totals.choices(row).data<std::int64_t>(), experts);
+    const double* numbers = totals.load_loss(row).data<double>();
+    report.aux_loss += numbers[0] / tokens;
+    report.z_loss += numbers[1] / tokens;
+    load.bias_min = numbers[2];
+    load.bias_max = numbers[3];
+    report.layers.push_back(std::move(load));
+  }
+  return report;
+}
+
+}  // namespace megalith::train

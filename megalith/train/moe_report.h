@@ -1,0 +1,38 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megalith/nn/moe/moe_totals.h"
+
+namespace megalith::train {
+
+/// The load of an MoE layer in a step, over the whole global batch.
+struct ExpertLoad {
+  Index layer = 0;                                ///< of the model
+  double max_over_mean = 0, p95_over_mean = 0;    ///< of the experts' choices; 1 where the load is even
+  std::vector<std::pair<Index, double>> hottest;  ///< up to three experts and their shares of all choices, falling
+  Index empty = 0;                                ///< experts that no token chose
+  Index choices = 0, dropped = 0;                 ///< pairs of token and expert, and those beyond the capacity
+  double bias_min = 0, bias_max = 0;              ///< of the expert bias before the step's update
+};
+
+/// What a step reports about its MoE layers.
+struct MoeReport {
+  std::vector<ExpertLoad> layers;
+  double aux_loss = 0, z_loss = 0;  ///< weighted, summed over the layers, per token
+  bool has_bias = false;
+
+  bool empty() const { return layers.empty(); }
+  /// The layer with the greatest max_over_mean. There must be one.
+  const ExpertLoad& worst() const;
+  /// {"layers":[...],"aux_loss":...}
+  std::string json() const;
+};
+
+/// From the totals of a step on the host. `layers`: numbers of the MoE layers in the model; `tokens`: of the global
+/// batch.
+MoeReport moe_report(const nn::MoeTotals& totals, const std::vector<Index>& layers, double tokens, bool has_bias);
+
+}  // namespace megalith::train
