@@ -32,4 +32,11 @@ std::string share_text(comm::World& world, std::string text, int root) {
   return text;
 }
 
+std::string share_first_text(comm::World& world, const std::string& mine) {
+  Exec host;
+  std::int64_t first = mine.empty() ? world.size() : world.rank();
+  comm::all_reduce(host, world.all(), Tensor(&first, {1}, DType::i64), comm::Reduce::min).wait(host);
+  return first == world.size() ? std::string() : share_text(world, mine, static_cast<int>(first));
+}
+
 }  // namespace megalith::train

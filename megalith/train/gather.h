@@ -15,4 +15,8 @@ std::vector<std::vector<std::byte>> gather_bytes(comm::World& world, std::span<c
 /// The text of rank `root`, on every rank. Collective over world.all(): broadcasts of its length and of its bytes.
 std::string share_text(comm::World& world, std::string text, int root = 0);
 
+/// The text of the lowest rank whose text is not empty, on every rank; empty if there is none. Collective over
+/// world.all(): an all-reduce of 8 bytes, and share_text() if there is one.
+std::string share_first_text(comm::World& world, const std::string& mine);
+
 }  // namespace megalith::train

@@ -117,12 +117,7 @@ bool Saver::any(bool mine) {
   return flag != 0;
 }
 
-std::string Saver::first_problem(const std::string& mine) {
-  const comm::Group& world = engine_.world().all();
-  std::int64_t first = mine.empty() ? world.size() : world.rank();
-  comm::all_reduce(host_, world, Tensor(&first, {1}, DType::i64), comm::Reduce::min).wait(host_);
-  return first == world.size() ? std::string() : share_text(engine_.world(), mine, static_cast<int>(first));
-}
+std::string Saver::first_problem(const std::string& mine) { return share_first_text(engine_.world(), mine); }
 
 std::vector<checkpoint::ShardReport> Saver::gather(const std::optional<checkpoint::ShardReport>& mine) {
   const std::vector<std::vector<std::byte>> everybody =
