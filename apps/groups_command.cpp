@@ -19,7 +19,7 @@ struct GroupsArguments {
 
 void print_groups(const GroupsRequest& request) {
   const GroupsReport report = groups_report(request);
-  if (report.warning) log::warning(*report.warning);
+  for (const std::string& warning : report.warnings) log::warning(warning);
   std::fwrite(report.output.data(), 1, report.output.size(), stdout);  // main checks that it could be written
 }
 

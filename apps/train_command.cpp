@@ -16,6 +16,7 @@
 #include "megalith/base/text.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
+#include "megalith/train/router_trace.h"
 #include "megalith/train/trace_file.h"
 #include "megalith/train/trainer.h"
 
@@ -31,7 +32,7 @@ namespace {
 
 struct TrainOptions {
   RecipeOptions recipe;
-  std::string out, resume, trace, gemm_table;
+  std::string out, resume, trace, router_trace, gemm_table;
 };
 
 /// What stands behind --resume.
@@ -194,6 +195,7 @@ train::Facts facts_of(const TrainOptions& options, const config::RunPlan& plan, 
   constexpr const char* kResume[] = {"no", "yes", "auto"};
   return {{"--resume", kResume[static_cast<int>(resume)]},
           {"--trace", options.trace.empty() ? "no" : "yes"},
+          {"--router-trace", options.router_trace.empty() ? "no" : "yes"},
           {"checkpoint.dir", plan.checkpoint.dir.empty() ? "unset" : "a folder"}};
 }
 
@@ -229,6 +231,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const auto shape = [&] {
     plan = plan_under(launcher, options.recipe);
     if (!options.trace.empty()) train::require_trace(plan, options.trace);
+    if (!options.router_trace.empty()) train::require_router_trace(plan, options.router_trace);
     if (resume != train::Resume::no &&
         newest_checkpoint(train::checkpoint_folder(plan, out_of(options))).starts_with("step_"))
       set_unsaved(Unsaved::nothing);
@@ -256,6 +259,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
                                         },
                                     .gemm_table = job->gemm_table,
                                     .cache = cache,
+                                    .router_trace = options.router_trace,
                                     .trace = options.trace};
     const std::shared_ptr<io::Fs> own_fs = world.rank() == launcher.process ? job->fs : rank_fs(world.rank());
     if (launcher.processes > 0) require_shared_folders(world, *own_fs, *job);
@@ -290,6 +294,8 @@ void add_train(CLI::App& program) {
       "--trace", options->trace,
       "Write the times of all ops and communication calls of steps 3 to 5, on all ranks and by one clock, "
       "to a file that Perfetto opens");
+  command->add_option("--router-trace", options->router_trace,
+                      "Write which experts every token was sent to; moe.replay = FILE repeats these decisions");
   CLI::Option* resume = command->add_flag("--resume{}", options->resume,
                                           "Go on from the newest valid checkpoint in OUT; --resume=auto: start fresh "
                                           "where there is none");

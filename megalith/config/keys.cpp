@@ -211,6 +211,9 @@ std::vector<Key> make_keys() {
        "how rows come to their experts: `all_to_all`, with counts that the host knows", has_experts},
       {"moe.force_balance", moe([](auto& c) -> auto& { return c.force_balance; }), words("`false`"), any(), warns,
        not_differ, "for measurements: every expert gets as many tokens, whatever the router computes", has_experts},
+      {"moe.replay", moe([](auto& c) -> auto& { return c.replay; }), words("none"), any(), may_change, differ,
+       "a file that `train --router-trace` has written: routers repeat its decisions, whatever they compute",
+       has_experts},
       {"parallel.ranks",
        derived(
            [](auto& c) -> auto& { return c.parallel.ranks; }, [](auto& c) -> auto& { return c.grid.world_size; }),

@@ -28,7 +28,8 @@ std::vector<std::string> RunPlan::warnings() const {
   }
   for (const auto& [holds, text] : idle) all.insert(all.end(), holds ? 1 : 0, text);
   if (ranks_per_node == 0) return all;
-  if (auto of_nodes = grid::placement_warning(grid::GroupCatalog(grid), ranks_per_node)) all.push_back(*of_nodes);
+  for (std::string& warning : grid::placement_warnings(grid::GroupCatalog(grid), ranks_per_node))
+    all.push_back(std::move(warning));
   return all;
 }
 

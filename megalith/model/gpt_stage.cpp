@@ -6,6 +6,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/nn/moe/moe.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/expert_load.h"
 #include "megalith/ops/step_end.h"
@@ -170,6 +171,19 @@ Index GptStage::activation_bytes(const pipeline::LoweredSchedule& schedule) cons
   return bytes;
 }
 
+Index GptStage::expert_rows_bytes() const {
+  const auto rows_of = [&](std::size_t pool) {
+    if (train_schedule_.slot_policy == pipeline::SlotPolicy::per_chunk)
+      return plans_[pool].saved_bytes_of(nn::Moe::kRowsOwner);
+    // A shared slot has the size of the largest chunk: what that chunk holds of them counts.
+    return std::ranges::max_element(plans_, {}, &MemoryPlan::saved_bytes)->saved_bytes_of(nn::Moe::kRowsOwner);
+  };
+  Index bytes = 0;
+  for (std::size_t pool = 0; pool < train_schedule_.num_slots.size(); ++pool)
+    bytes += train_schedule_.num_slots[pool] * rows_of(pool);
+  return bytes;
+}
+
 Index GptStage::num_slots(const pipeline::LoweredSchedule& schedule) const {
   Index count = 0;
   for (const int slots : schedule.num_slots) count += slots;
@@ -193,7 +207,9 @@ Index GptStage::step_input_bytes() const {
 BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
   const Index activations = activation_bytes(train_schedule_);
   BytesByOwner bytes = params_.bytes();
-  bytes["activations"] = activations;
+  const Index expert_rows = expert_rows_bytes();
+  bytes[kActivationsOwner] = activations - expert_rows;
+  if (config_.model.moe.has_experts()) bytes[nn::Moe::kRowsOwner] = expert_rows;
   bytes[kScratchOwner] = std::max(extra_scratch, most_scratch(&MemoryPlan::scratch_bytes));
   bytes["inputs"] = input_bytes() + step_input_bytes();
   return bytes;
@@ -210,8 +226,13 @@ Index GptStage::most_scratch(Index MemoryPlan::*bytes) const {
 void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   const BytesByOwner bytes = planned_bytes(extra_scratch);
   params_.allocate(ledger);
-  work_ = ledger.take("activations", bytes.at("activations"), kScratchOwner, bytes.at(kScratchOwner));
-  scratch_ = work_.data() + bytes.at("activations");
+  const Index activations = activation_bytes(train_schedule_), expert_rows = expert_rows_bytes();
+  work_ = ledger.take(kActivationsOwner, activations, kScratchOwner, bytes.at(kScratchOwner));
+  if (config_.model.moe.has_experts()) {  // they lie among the activations of their slots
+    ledger.note(kActivationsOwner, -expert_rows);
+    ledger.note(nn::Moe::kRowsOwner, expert_rows);
+  }
+  scratch_ = work_.data() + activations;
   inputs_ = ledger.take("inputs", input_bytes());
 
   loss_sum_ = inputs_.view({1}, DType::f64);
@@ -354,6 +375,7 @@ GptChunk::Inputs GptStage::inputs(const Slot& slot) const {
            .mode = mode_,
            .moe = moe_totals_,
            .routing = routing_,
+           .decisions = decisions_,
            .rope_table = rope_table_},
           slot.batch,
           loss_sum_};

@@ -86,6 +86,8 @@ class GptStage : public pipeline::Stage {
   /// Call it before the first pass. Clears what passes add to: the loss and, in training, gradients that are not
   /// overwritten.
   void begin(Exec& ex);
+  /// Decisions of routers in training passes from here on; null: their own.
+  void set_router_decisions(nn::RouterDecisions* decisions) { decisions_ = decisions; }
   /// From here on the captured segments of training passes run from these graphs, which must outlive this.
   void run_segments_from(GraphCache& graphs) { graphs_ = &graphs; }
   /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
@@ -157,6 +159,8 @@ class GptStage : public pipeline::Stage {
   Index input_bytes_of(int chunk) const;
   /// Bytes of a microbatch in the inputs of a step. A rank in the middle of the model has no ids there.
   Index step_block_bytes() const;
+  /// The part of activation_bytes() that experts' rows take.
+  Index expert_rows_bytes() const;
   Index num_slots(const pipeline::LoweredSchedule& schedule) const;
   GptChunk::Inputs unplaced_inputs(nn::Mode mode) const;
   GptChunk::Inputs inputs(const Slot& slot) const;
@@ -197,6 +201,7 @@ class GptStage : public pipeline::Stage {
   GraphCache* graphs_ = nullptr;
   nn::Mode mode_ = nn::Mode::train;
   nn::Routing routing_ = nn::Routing::by_score;
+  nn::RouterDecisions* decisions_ = nullptr;
   optim::ParamExchange exchange_;
   std::vector<std::uint8_t> awaits_params_;  ///< by chunk: 1 from gather_params() to the forward after it
   const BatchSource* source_ = nullptr;

@@ -1,5 +1,6 @@
 #pragma once
 #include "megalith/nn/moe/moe_totals.h"
+#include "megalith/nn/moe/router_decisions.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/runtime/exec.h"
 
@@ -46,8 +47,9 @@ struct Microbatch {
   MoeTotals moe = {};  ///< of the step; where there are MoE layers
   ForwardPass pass = ForwardPass::first;
   Routing routing = Routing::by_score;
-  SubBatch sub_batch = {};  ///< forward only
-  Tensor rope_table = {};   ///< ops::rope_table of positions [0, seq_len); where layers rotate q and k
+  RouterDecisions* decisions = nullptr;  ///< recorded or replayed; null: neither
+  SubBatch sub_batch = {};               ///< forward only
+  Tensor rope_table = {};                ///< ops::rope_table of positions [0, seq_len); where layers rotate q and k
 
   Index tokens() const { return batch * seq_len; }
   Index samples() const { return batch / sub_batch.count; }                  ///< of the sub-microbatch

@@ -189,7 +189,7 @@ GroupsReport groups_report(const GroupsRequest& request) {
   const grid::ResolvedSizes sizes = grid::resolve(request.sizes);
   const GroupCatalog catalog(sizes);
   GroupsReport report;
-  if (request.ranks_per_node) report.warning = grid::placement_warning(catalog, *request.ranks_per_node);
+  if (request.ranks_per_node) report.warnings = grid::placement_warnings(catalog, *request.ranks_per_node);
   if (request.rank) {
     grid::ParallelState state;
     state.initialize(sizes, *request.rank);

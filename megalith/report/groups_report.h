@@ -17,8 +17,8 @@ struct GroupsRequest {
 };
 
 struct GroupsReport {
-  std::string output;                  ///< for standard output, ends with a line feed
-  std::optional<std::string> warning;  ///< W_TP_CROSSES_NODES, with ranks_per_node only
+  std::string output;                 ///< for standard output, ends with a line feed
+  std::vector<std::string> warnings;  ///< W_TP_CROSSES_NODES, W_EP_CROSSES_NODES: with ranks_per_node only
 };
 
 /// Pure. O(world size), with `rank` O(sum of its groups' sizes). Throws ConfigError on illegal sizes (see

@@ -39,7 +39,7 @@ void Exec::end() {
 
 Tensor Exec::tensor(const Shape& shape, DType dtype) {
   const Index bytes = bytes_of(shape, dtype);
-  if (recording_ != nullptr) return {nullptr, shape, dtype, recording_->add_tensor(bytes, call_site_.layer)};
+  if (recording_ != nullptr) return {nullptr, shape, dtype, recording_->add_tensor(bytes, call_site_.layer, owner_)};
   std::byte* data = nullptr;
   if (phase_ != nullptr) {
     if (next_tensor_ >= phase_->tensors.size() || phase_->tensors[next_tensor_].bytes != bytes) {

@@ -96,6 +96,14 @@ class Exec {
   /// Memory for an intermediate result. Its contents are undefined.
   Tensor tensor(const Shape& shape, DType dtype);
 
+  /// Calls code() so that tensors which are recorded in it, and saved, are planned under an owner of their own.
+  template <class Code>
+  void owned_by(const char* owner, Code&& code) {
+    const char* const before = std::exchange(owner_, owner);
+    code();
+    owner_ = before;
+  }
+
   /// Runs kernel(ex, stream), or records or captures the op. A template, so that a run allocates nothing. A kernel that
   /// may be captured holds everything it needs by value.
   template <class Kernel>
@@ -216,6 +224,7 @@ class Exec {
   Recording* recording_ = nullptr;
   Tracer* tracer_ = nullptr;
   CallSite call_site_;
+  const char* owner_ = kActivationsOwner;
   Capture* capture_ = nullptr;
   GraphComparison* comparison_ = nullptr;
   const PhasePlan* phase_ = nullptr;

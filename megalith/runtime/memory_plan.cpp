@@ -58,9 +58,9 @@ Index most_alive(const PhasePlan& phase) {
 
 }  // namespace
 
-TensorId Recording::add_tensor(Index bytes, Index layer) {
+TensorId Recording::add_tensor(Index bytes, Index layer, const char* owner) {
   const int next_op = static_cast<int>(ops_.size());
-  tensors_.push_back({bytes, phase_, next_op, next_op, phase_, "", -1, layer});
+  tensors_.push_back({bytes, phase_, next_op, next_op, phase_, "", -1, layer, owner});
   return static_cast<TensorId>(tensors_.size()) - 1;
 }
 
@@ -97,7 +97,7 @@ MemoryPlan make_plan(const Recording& recording) {
   plan.phases.resize(static_cast<std::size_t>(recording.num_phases()));
   for (const Recording::TensorRecord& tensor : recording.tensors()) {
     Allocation allocation{Region::scratch, 0,           tensor.bytes, tensor.first, tensor.last,
-                          tensor.maker,    tensor.made, tensor.layer};
+                          tensor.maker,    tensor.made, tensor.layer, tensor.owner};
     if (tensor.last_phase != tensor.phase) {
       allocation.region = Region::saved;
       allocation.offset = plan.saved_bytes;
@@ -113,6 +113,16 @@ MemoryPlan make_plan(const Recording& recording) {
   }
   check_plan(plan);
   return plan;
+}
+
+Index MemoryPlan::saved_bytes_of(std::string_view owner) const {
+  Index bytes = 0;
+  for (const PhasePlan& phase : phases) {
+    for (const Allocation& tensor : phase.tensors) {
+      if (tensor.region == Region::saved && tensor.owner == owner) bytes += round_up(tensor.bytes, kAlignment);
+    }
+  }
+  return bytes;
 }
 
 void check_plan(const MemoryPlan& plan) {

@@ -1,11 +1,16 @@
 #pragma once
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megalith/tensor/memory.h"
 
 namespace megalith {
+
+/// Owners in ledgers: of what slots keep from a forward pass to its backward, and of scratch.
+inline constexpr const char* kActivationsOwner = "activations";
+inline constexpr const char* kScratchOwner = "scratch";
 
 /// The record of a pass: tensors in the order in which they were requested, ops in the order in which they ran. Phases
 /// (forward, backward) share tensors: one that is made in phase 0 and read in phase 1 must survive in between.
@@ -13,13 +18,14 @@ class Recording {
  public:
   struct TensorRecord {
     Index bytes = 0;
-    int phase = 0;           ///< in which it was made
-    int first = 0;           ///< number of the first op that may access it
-    int last = -1;           ///< number of the last op that accesses it
-    int last_phase = 0;      ///< phase of that op
-    const char* maker = "";  ///< name of the first op that writes it
-    int made = -1;           ///< number of that op
-    Index layer = -1;        ///< of the model, in which the tensor was requested; -1: none
+    int phase = 0;                          ///< in which it was made
+    int first = 0;                          ///< number of the first op that may access it
+    int last = -1;                          ///< number of the last op that accesses it
+    int last_phase = 0;                     ///< phase of that op
+    const char* maker = "";                 ///< name of the first op that writes it
+    int made = -1;                          ///< number of that op
+    Index layer = -1;                       ///< of the model, in which the tensor was requested; -1: none
+    const char* owner = kActivationsOwner;  ///< if it is saved
   };
   struct OpRecord {
     const char* name = "";
@@ -28,7 +34,7 @@ class Recording {
   };
 
   void begin_phase() { ++phase_; }
-  TensorId add_tensor(Index bytes, Index layer);
+  TensorId add_tensor(Index bytes, Index layer, const char* owner = kActivationsOwner);
   /// `scratch`: OpInfo::scratch, planned like an output of the op.
   void add_op(const char* name, std::initializer_list<Tensor> reads, std::initializer_list<Tensor> writes,
               const Tensor& scratch = {});
@@ -57,6 +63,7 @@ struct Allocation {
   const char* maker = "";
   int made = -1;  ///< op from which on it has contents
   Index layer = -1;
+  const char* owner = kActivationsOwner;
 };
 
 /// The allocations of one phase, in the order in which its code requests tensors, and the ops that it runs.
@@ -64,9 +71,6 @@ struct PhasePlan {
   std::vector<Allocation> tensors;
   std::vector<const char*> ops;
 };
-
-/// The owner of scratch in ledgers.
-inline constexpr const char* kScratchOwner = "scratch";
 
 /// Addresses for all memory of a recorded pass. The plan is data: `megalith plan` prints it, and tests check it for
 /// overlap.
@@ -76,6 +80,8 @@ struct MemoryPlan {
   Index scratch_bytes = 0;  ///< the largest need of any phase
   Index alive_bytes = 0;    ///< the part of scratch that tensors hold at the op where they hold most; the rest is
                             ///< fragmentation
+  /// The part of saved_bytes that is planned under an owner.
+  Index saved_bytes_of(std::string_view owner) const;
 };
 
 /// Places saved tensors one after the other, and scratch tensors by lifetime (greedy by size, into the lowest gap).

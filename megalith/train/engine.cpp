@@ -1,17 +1,42 @@
 #include "megalith/train/engine.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/train/gather.h"
 
 namespace megalith::train {
 namespace {
 
 constexpr Index kOutcomeBytes = round_up(Index{sizeof(ops::StepOutcome)}, kAlignment);
+
+/// The first parameter of a rank with a value that is not finite, by name; empty: none. Copies the values to the host,
+/// one parameter at a time.
+std::string non_finite_parameter(Exec& ex, const ParamSet& params) {
+  Exec host;
+  for (const ParamBuffer& buffer : params.buffers()) {
+    for (const Param& param : buffer.params()) {
+      const Tensor values = host.tensor(param.value.shape(), param.value.dtype());
+      ex.copy(values.raw(), param.value.raw(), values.bytes());
+      ex.synchronize();
+      const bool is_finite = dispatch_float(values.dtype(), "non_finite_parameter", [&]<class T>() {
+        return std::ranges::all_of(values.span<T>(), [](T value) {
+          return std::isfinite(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(value));
+        });
+      });
+      host.release();
+      if (!is_finite) return param.name();
+    }
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -63,9 +88,12 @@ void Engine::refuse(const ops::StepOutcome& outcome, Index step) {
   for (int rank = 0; rank < world().size(); ++rank) {
     if (all[static_cast<std::size_t>(rank)] != 0) ranks += str(ranks.empty() ? "" : ", ", rank);
   }
+  const std::string name = non_finite_parameter(exec(), stage().params());
+  const std::string broken = share_first_text(
+      world(), name.empty() ? "" : str("; ", name, " on rank ", world().rank(), " holds what is not finite"));
   throw NonFiniteError(str("[step ", step, "] loss = ", exact(outcome.totals.loss_sum),
                            ", gradient norm = ", exact(outcome.grad_norm), ": must be finite; seen on rank ", ranks,
-                           "; parameters stay those of step ", step - 1,
+                           broken, "; parameters stay those of step ", step - 1,
                            ". A lower optimizer.lr or a longer warm-up may help"));
 }
 

@@ -15,6 +15,7 @@
 #include "megalith/train/gather.h"
 #include "megalith/train/gemm_cache.h"
 #include "megalith/train/metrics.h"
+#include "megalith/train/router_trace.h"
 #include "megalith/train/trace_file.h"
 
 namespace megalith::train {
@@ -78,10 +79,12 @@ class Run {
     if (first_step >= plan_.train.steps && !inputs_.trace.empty() && first())
       log::warning(str("--trace = ", inputs_.trace.string(), ": not written, as no step is left to train"));
     warn_of_idle_graphs(plan_.train.steps - first_step);
+    start_router_decisions(first_step);
     first_traced_ = first_step + std::min(kUntraced, plan_.train.steps - first_step - 1);
     while (progress_.step < plan_.train.steps) {
       if (!inputs_.trace.empty() && progress_.step == first_traced_) start_trace();
       start_step();
+      if (router_trace_) router_trace_->end_step();
       const bool last = progress_.step == plan_.train.steps;
       if (last || progress_.step == first_traced_ + kTracedSteps) write_traced();
       if (graphs_are_new(progress_.step - first_step, last)) report_graphs();
@@ -93,11 +96,13 @@ class Run {
       if (wanted.stop == Stop::asked || wanted.save) add(wanted, finish_steps(0));
       if (wanted.stop == Stop::asked && !last) {
         write_traced();
+        publish_router_trace();
         return save_and_stop();
       }
       if (saves || wanted.save) save(last ? Failure::ends_the_run : Failure::is_a_warning);
       if (is_evaluation_due()) evaluate();
     }
+    publish_router_trace();
     report_submit_times();
     return Outcome::finished;
   }
@@ -218,6 +223,24 @@ class Run {
     });
     ++progress_.step;
     progress_.samples += plan_.train.global_batch;
+  }
+
+  void start_router_decisions(Index first_step) {
+    if (!plan_.model.moe.has_experts()) return;
+    const RouterTraceShape shape = RouterTraceShape::of(plan_);
+    if (const std::string& file = plan_.model.moe.replay; !file.empty()) {
+      replay_.emplace(fs_, file, shape, first_step, plan_.train.steps);
+      engine_.stage().set_router_decisions(&*replay_);
+    } else if (!inputs_.router_trace.empty()) {
+      router_trace_.emplace(world_, fs_, inputs_.router_trace, shape, first_step);
+      engine_.stage().set_router_decisions(&*router_trace_);
+    }
+  }
+
+  void publish_router_trace() {
+    if (!router_trace_) return;
+    router_trace_->publish();
+    note(str("wrote the decisions of routers to ", inputs_.router_trace.string()));
   }
 
   /// Of kTracedSteps steps, or what a shorter run has. Collective.
@@ -469,6 +492,8 @@ class Run {
   Index first_traced_ = 0;
   bool check_is_reported_ = false, any_finished_ = false;
   std::optional<Tracer> tracer_;
+  std::optional<RouterTraceWriter> router_trace_;
+  std::optional<RouterTraceReader> replay_;
   Progress progress_;
   double saved_at_ = 0;     ///< when training last went on from a save, or began; of rank 0
   double finished_at_ = 0;  ///< when the last step's numbers were read, or the first of a row was started

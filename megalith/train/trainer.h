@@ -27,6 +27,7 @@ struct TrainInputs {
   std::function<void()> require_folders = [] {};
   std::optional<ops::KnownGemms> gemm_table = {};  ///< of a run whose bits this one must have
   io::Path cache = {};                             ///< folder of data that jobs can compute again; empty: none
+  io::Path router_trace = {};                      ///< a file for the decisions of routers; empty: none
   io::Path trace = {};                             ///< a file for the times of all ops of steps 3 to 5; empty: none
 };
 

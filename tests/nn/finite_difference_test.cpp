@@ -16,10 +16,12 @@ void expect_gradients(LayerParams& layer, const Tensor& x, const Tensor& dx, con
   if (x) {
     EXPECT_LT(testing::relative_error(testing::values_of(dx), testing::numeric_gradient(x, loss)), kTolerance) << "dx";
   }
-  for (const Param& param : layer.params.dense().params()) {
-    EXPECT_LT(testing::relative_error(testing::values_of(param.grad), testing::numeric_gradient(param.value, loss)),
-              kTolerance)
-        << param.name();
+  for (const ParamBuffer& buffer : layer.params.trained()) {
+    for (const Param& param : buffer.params()) {
+      EXPECT_LT(testing::relative_error(testing::values_of(param.grad), testing::numeric_gradient(param.value, loss)),
+                kTolerance)
+          << param.name();
+    }
   }
 }
 
@@ -32,10 +34,14 @@ void with_solo_group(const std::function<void(const comm::Group&)>& body) {
 void check_layers(Index count, const nn::GptLayerConfig& config) {
   with_solo_group([&](const comm::Group& group) {
     const nn::TensorParallel tp = testing::whole_rows(group);
-    LayerParams layer(testing::GptLayers::specs("b", count, config, tp));
-    const nn::SublayerStack layers = testing::GptLayers::stack("b", 0, count, config, tp, layer.params);
+    const nn::LayerGroups groups{tp, nn::ExpertParallel(tp, group, group, group)};
+    LayerParams layer(testing::GptLayers::specs("b", count, config, groups));
+    const nn::SublayerStack layers = testing::GptLayers::stack("b", 0, count, config, groups, layer.params);
     SmallMicrobatch microbatch;
     Exec ex;
+    const Index experts = config.experts ? config.experts->config.num_experts : 0;
+    const Tensor totals = ex.tensor({nn::MoeTotals::bytes(1, experts) / 8}, DType::f64);
+    microbatch.moe = nn::MoeTotals::in(static_cast<std::byte*>(totals.raw()), experts > 0 ? 1 : 0, experts);
     microbatch.make_rope_table(ex, config);
     const Tensor x = testing::random_tensor(ex, {6, 8}, 1), dy = testing::random_tensor(ex, {6, 8}, 2);
     const Tensor y = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
@@ -48,8 +54,11 @@ void check_layers(Index count, const nn::GptLayerConfig& config) {
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
       nn::SublayerStack::Saved ignored = layers.make_saved();
+      ops::fill(scratch, totals, 0);
       layers.forward(scratch, microbatch.get(), x, y, ignored);
-      return testing::dot(y, dy);
+      const double balance =
+          experts == 0 ? 0 : microbatch.moe.load_loss(0).data<double>()[0] + microbatch.moe.z_loss(0).data<double>()[0];
+      return testing::dot(y, dy) + microbatch.state.loss_scale * balance;
     });
   });
 }
@@ -60,6 +69,37 @@ TEST(FiniteDifference, ALayerAfterAnother) { check_layers(2, testing::small_bloc
 TEST(FiniteDifference, ALayerAfterAnotherWithDropout) { check_layers(2, testing::small_block(0.3)); }
 TEST(FiniteDifference, LlamaLayers) { check_layers(2, testing::small_llama_block()); }
 TEST(FiniteDifference, LlamaLayersWithDropout) { check_layers(2, testing::small_llama_block(0.3)); }
+TEST(FiniteDifference, LayersWithExperts) {
+  using Change = void (*)(nn::MoeSpec&);
+  constexpr Change kChanges[] = {
+      [](auto&) {},
+      [](auto& m) { m.config.top_k = 1; },
+      [](auto& m) { m.config.top_k = 4; },
+      [](auto& m) { m.config.score_before_top_k = false; },
+      [](auto& m) { m.config.normalize_top_k = true, m.config.scale = 2; },
+      [](auto& m) { m.config.score = ops::RouterScore::sigmoid, m.config.normalize_top_k = true; },
+      [](auto& m) { m.config.num_groups = 2, m.config.group_top_k = 1; },
+      [](auto& m) { m.config.shared_ffn_hidden_size = 5; },
+      [](auto& m) { m.config.shared_ffn_hidden_size = 5, m.config.shared_gate = true; },
+      [](auto& m) { m.activation = nn::Activation::gelu, m.config.shared_ffn_hidden_size = 5; },
+      [](auto& m) { m.config.aux_loss = 0.5; },
+      [](auto& m) { m.config.aux_loss = 0.5, m.config.aux_scope = nn::AuxScope::sequence; },
+      [](auto& m) { m.config.aux_loss = 0.5, m.config.score = ops::RouterScore::sigmoid; },
+      [](auto& m) { m.config.z_loss = 0.3; },
+      [](auto& m) { m.config.capacity = nn::ExpertCapacity::drop, m.config.capacity_factor = 1; },
+      [](auto& m) { m.config.capacity = nn::ExpertCapacity::pad, m.config.capacity_factor = 1; }};
+  for (std::size_t i = 0; i < std::size(kChanges); ++i) {
+    SCOPED_TRACE(i);
+    nn::GptLayerConfig config = testing::small_llama_block();
+    nn::MoeSpec experts{.config = {}, .activation = nn::Activation::swiglu, .capacity_run = 3};
+    experts.config.num_experts = 4;
+    experts.config.ffn_hidden_size = 6;
+    kChanges[i](experts);
+    config.experts = experts;
+    check_layers(1, config);
+  }
+}
+
 TEST(FiniteDifference, LayersOfEachPartByItself) {
   using Change = void (*)(nn::GptLayerConfig&);
   constexpr Change kChanges[] = {[](auto& c) { c.norm = nn::NormKind::rms; },

@@ -44,11 +44,13 @@ struct SmallMicrobatch {
   StepState state{.step = 3, .first_sample = 5, .loss_scale = 0.25};
   /// Of the position table of heads that are rotated; undefined: none are.
   Tensor rope_table = {};
+  nn::MoeTotals moe = {};
   nn::Microbatch get() {
     return {.batch = 2,
             .seq_len = seq_len,
             .step_state = Tensor(&state, {sizeof(state)}, DType::u8),
             .mode = nn::Mode::train,
+            .moe = moe,
             .rope_table = rope_table};
   }
   /// For heads of `config`, in memory of `ex`.
@@ -64,7 +66,7 @@ struct LayerParams {
   explicit LayerParams(std::vector<ParamSpec> specs, DType dtype = DType::f64)
       : params(std::move(specs), {dtype, dtype}) {
     params.allocate(ledger);
-    fill_params(params.dense());
+    for (ParamBuffer& buffer : params.buffers()) fill_params(buffer);
   }
   MemoryLedger ledger{Device::cpu};
   ParamSet params;
@@ -73,22 +75,22 @@ struct LayerParams {
 /// Layers "`name`.0", "`name`.1", ... as a model has them, from number `first` on, with parameters in `params`.
 struct GptLayers {
   static std::vector<ParamSpec> specs(const std::string& name, Index count, const nn::GptLayerConfig& config,
-                                      const nn::TensorParallel& tp) {
+                                      const nn::LayerGroups& groups) {
     std::vector<ParamSpec> all;
     for (Index i = 0; i < count; ++i) {
       for (const nn::SublayerSpec& spec : nn::gpt_layer(str(name, ".", i), i, config))
-        nn::declare(all, spec, {.hidden_size = config.hidden_size}, tp);
+        nn::declare(all, spec, {.hidden_size = config.hidden_size}, groups);
     }
     return all;
   }
   static nn::SublayerStack stack(const std::string& name, Index first, Index count, const nn::GptLayerConfig& config,
-                                 const nn::TensorParallel& tp, ParamSet& params) {
+                                 const nn::LayerGroups& groups, ParamSet& params) {
     std::vector<nn::SublayerStack::Entry> entries;
     for (Index i = 0; i < count; ++i) {
       for (const nn::SublayerSpec& spec : nn::gpt_layer(str(name, ".", i), first + i, config))
-        entries.push_back(nn::make_entry(spec, {.seed = 17}, tp, params));
+        entries.push_back(nn::make_entry(spec, {.seed = 17}, groups, params));
     }
-    return {tp, std::move(entries)};
+    return {groups.tp, std::move(entries)};
   }
 };
 

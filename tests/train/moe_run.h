@@ -132,8 +132,38 @@ inline config::RunConfig moe_config(const MoeGrid& grid, const MoeModel& model, 
   return c;
 }
 
-inline void run_moe(const config::RunPlan& plan, RunRecord& record) {
-  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { train_rank(world, plan, record); });
+/// Decisions of a whole run in memory, shared by rank threads.
+class KeptDecisions final : public nn::RouterDecisions {
+ public:
+  KeptDecisions(const config::RunPlan& plan, Use use)
+      : use_(use),
+        layers_(plan.model.num_moe_layers()),
+        tokens_(plan.train.global_batch * plan.model.seq_len),
+        top_k_(plan.model.moe.top_k),
+        all_(static_cast<std::size_t>(plan.train.steps * layers_ * tokens_ * top_k_), -1) {}
+  Use use() const override { return use_; }
+  void replay() { use_ = Use::replay; }
+  void take(const nn::DecisionsPlace& place, std::span<std::int32_t> experts) override {
+    const auto kept = std::span(all_).subspan(
+        static_cast<std::size_t>(((place.step * layers_ + place.moe_layer) * tokens_ + place.token) * top_k_),
+        experts.size());
+    if (use_ == Use::record)
+      std::ranges::copy(experts, kept.begin());
+    else
+      std::ranges::copy(kept, experts.begin());
+  }
+  const std::vector<std::int32_t>& all() const { return all_; }
+
+ private:
+  Use use_;
+  Index layers_, tokens_, top_k_;
+  std::vector<std::int32_t> all_;  // ranks write to places of their own
+};
+
+inline void run_moe(const config::RunPlan& plan, RunRecord& record, nn::RouterDecisions* decisions = nullptr) {
+  const HashedBatches source(plan.model.vocab_size);
+  comm::run_ranks(plan.grid.world_size,
+                  [&](comm::World& world) { train_rank(world, plan, source, record, decisions); });
 }
 
 }  // namespace megalith::testing

@@ -1,54 +1,303 @@
 #include <map>
+#include <mutex>
+#include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "megalith/base/error.h"
+
 #include "tests/train/moe_run.h"
 
-// Models with experts on every grid: the grid promise (docs/numerics.md) for both grids.
+// Models with experts on every grid: the grid promise (docs/numerics.md) for both kinds of layers.
 namespace megalith {
 namespace {
 
 using testing::all_moe_grids;
+using testing::KeptDecisions;
 using testing::moe_config;
 using testing::moe_models;
 using testing::MoeGrid;
 using testing::MoeModel;
 using testing::relative_error;
 using testing::RunRecord;
+using Use = nn::RouterDecisions::Use;
 
-const RunRecord& one_rank(const MoeModel& model) {
-  static std::map<std::string, RunRecord> records;
-  const auto [record, is_new] = records.try_emplace(model.name);
-  if (is_new) testing::run_moe(config::resolve(moe_config({}, model, "fp64")), record->second);
-  return record->second;
+/// A run on one rank, and the decisions of its routers.
+struct Reference {
+  config::RunPlan plan;
+  RunRecord record;
+  std::unique_ptr<KeptDecisions> decisions;
+};
+
+const Reference& one_rank(const MoeModel& model, const std::string& precision = "fp64") {
+  static std::map<std::string, Reference> all;
+  const auto [place, is_new] = all.try_emplace(model.name + precision);
+  Reference& reference = place->second;
+  if (is_new) {
+    reference.plan = config::resolve(moe_config({}, model, precision));
+    reference.decisions = std::make_unique<KeptDecisions>(reference.plan, Use::record);
+    testing::run_moe(reference.plan, reference.record, reference.decisions.get());
+  }
+  return reference;
 }
 
-class MoeGridPromise : public ::testing::TestWithParam<std::tuple<MoeModel, MoeGrid>> {};
+const MoeModel& model_named(std::string_view name) {
+  return *std::ranges::find(moe_models(), name, [](const MoeModel& model) { return std::string_view(model.name); });
+}
+
+class MoeGridPromise : public ::testing::TestWithParam<std::tuple<MoeGrid, MoeModel>> {};
 
 TEST_P(MoeGridPromise, Fp64AgreesWithOneRank) {
-  const auto& [model, grid] = GetParam();
+  const auto& [grid, model] = GetParam();
+  const config::RunPlan plan = config::resolve(moe_config(grid, model, "fp64"));
+  KeptDecisions decisions(plan, Use::record);
   RunRecord got;
-  testing::run_moe(config::resolve(moe_config(grid, model, "fp64")), got);
-  const RunRecord& want = one_rank(model);
-  testing::expect_fp64_agrees(got, want);
-  testing::expect_gradients_agree({.sharding = grid.sharding}, got, want, 1e-12);
+  testing::run_moe(plan, got, &decisions);
+  const Reference& want = one_rank(model);
+  EXPECT_TRUE(decisions.all() == want.decisions->all()) << "not one decision may differ";
+  testing::expect_fp64_agrees(got, want.record);
+  testing::expect_gradients_agree({.sharding = grid.sharding}, got, want.record, 1e-12);
 }
 
+// Grid by grid: every third test, as scripts/test runs them, has each grid and each model.
 INSTANTIATE_TEST_SUITE_P(All, MoeGridPromise,
-                         ::testing::Combine(::testing::ValuesIn(moe_models()), ::testing::ValuesIn(all_moe_grids())),
+                         ::testing::Combine(::testing::ValuesIn(all_moe_grids()), ::testing::ValuesIn(moe_models())),
                          [](const auto& test) {
-                           return std::string(std::get<0>(test.param).name) + "_" + std::get<1>(test.param).name();
+                           return std::string(std::get<1>(test.param).name) + "_" + std::get<0>(test.param).name();
                          });
+
+/// Grids that take each way of bringing rows into dispatch.
+const std::vector<MoeGrid>& few_grids() {
+  using enum nn::SequenceParallel;
+  static const std::vector<MoeGrid> grids = {
+      {4, 1, 1, 2, 1}, {4, 2, 1, 2, 2}, {4, 2, 1, 2, 1}, {4, 2, 1, 1, 2, 1, on}, {8, 2, 2, 2, 2, 2, on}};
+  return grids;
+}
+
+TEST(Moe, Fp32AgreesWithOneRankUnderItsDecisions) {
+  for (const char* name : {"Top2", "LossOfSequences", "SigmoidWithBias"}) {
+    const MoeModel& model = model_named(name);
+    const Reference& want = one_rank(model, "fp32");
+    for (const MoeGrid& grid : few_grids()) {
+      SCOPED_TRACE(std::string(name) + " " + grid.name());
+      config::RunPlan plan = config::resolve(moe_config(grid, model, "fp32"));
+      plan.model.moe.replay = "kept";
+      KeptDecisions decisions = *want.decisions;
+      decisions.replay();
+      RunRecord got;
+      testing::run_moe(plan, got, &decisions);
+      EXPECT_LT(relative_error({got.losses[0]}, {want.record.losses[0]}), 1e-6);
+      EXPECT_LT(relative_error({got.norms[0]}, {want.record.norms[0]}), 1e-6);
+      EXPECT_LT(relative_error(got.losses, want.record.losses), 1e-5);
+      testing::expect_gradients_agree({}, got, want.record, 1e-5);
+    }
+  }
+}
+
+// The bands of dense models (mixed_precision_test.cpp).
+TEST(Moe, Bf16AgreesWithFp32UnderItsDecisions) {
+  const MoeModel& model = model_named("Top2");
+  const Reference& want = one_rank(model, "fp32");
+  for (const MoeGrid& grid : few_grids()) {
+    SCOPED_TRACE(grid.name());
+    config::RunPlan plan = config::resolve(moe_config(grid, model, "bf16"));
+    plan.model.moe.replay = "kept";
+    KeptDecisions decisions = *want.decisions;
+    decisions.replay();
+    RunRecord got;
+    testing::run_moe(plan, got, &decisions);
+    EXPECT_LE(relative_error({got.losses[0]}, {want.record.losses[0]}), 1e-4);
+    EXPECT_LE(relative_error(got.losses, want.record.losses), 5e-4);
+    EXPECT_LE(relative_error(got.norms, want.record.norms), 5e-3);
+    for (const auto& [name, values] : want.record.gradients.tensors())
+      EXPECT_LE(relative_error(got.gradients.at(name), values), 4e-2) << name;
+  }
+}
+
+TEST(Moe, ReplayedDecisionsGiveTheBitsOfTheRun) {
+  const Reference& want = one_rank(model_named("LossOfMicrobatches"));
+  config::RunPlan plan = want.plan;
+  plan.model.moe.replay = "kept";
+  KeptDecisions decisions = *want.decisions;
+  decisions.replay();
+  RunRecord got;
+  testing::run_moe(plan, got, &decisions);
+  EXPECT_EQ(got.losses, want.record.losses);
+  EXPECT_EQ(got.parameters.tensors(), want.record.parameters.tensors());
+}
 
 TEST(Moe, LearnsOnOneRank) {
   for (const MoeModel& model : moe_models()) {
     SCOPED_TRACE(model.name);
-    const RunRecord& run = one_rank(model);
-    EXPECT_LT(run.losses.back(), run.losses.front() - 0.15);
+    const RunRecord& run = one_rank(model).record;
+    EXPECT_LT(run.losses.back(), run.losses.front() - 0.1);
     EXPECT_EQ(run.parameters.at("layers.1.moe.experts.down.weight").size(), 8u * 20 * 12);
     EXPECT_EQ(run.parameters.at("layers.1.moe.router.weight").size(), 8u * 20);
   }
+}
+
+TEST(Moe, RecomputationChangesNoBits) {
+  for (const char* name : {"SharedWithGate", "LossOfSequences"}) {
+    for (const MoeGrid& grid : {MoeGrid{}, MoeGrid{8, 2, 2, 2, 2, 2, nn::SequenceParallel::on}}) {
+      SCOPED_TRACE(std::string(name) + " " + grid.name());
+      const config::RunPlan plan = config::resolve(moe_config(grid, model_named(name), "fp32", 6));
+      RunRecord want;
+      KeptDecisions first(plan, Use::record);
+      testing::run_moe(plan, want, &first);
+      std::vector<nn::RecomputeConfig> ways = {{.mode = nn::RecomputeMode::full}};
+      for (const auto module : {nn::RecomputeModule::gelu, nn::RecomputeModule::norms, nn::RecomputeModule::mlp}) {
+        ways.push_back({.mode = nn::RecomputeMode::selective});
+        ways.back().add(module);
+      }
+      for (const nn::RecomputeConfig& way : ways) {
+        config::RunPlan again = plan;
+        again.recompute = way;
+        RunRecord got;
+        KeptDecisions second(plan, Use::record);
+        testing::run_moe(again, got, &second);
+        EXPECT_EQ(got.losses, want.losses);
+        EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
+        EXPECT_TRUE(second.all() == first.all());
+      }
+    }
+  }
+}
+
+TEST(Moe, GraphsOfAttentionAndDenseLayersGiveTheBitsOfEagerRuns) {
+  for (const MoeGrid& grid : {MoeGrid{}, MoeGrid{8, 2, 2, 2, 2}}) {
+    config::RunConfig c = moe_config(grid, model_named("DenseAndExperts"), "fp32", 8);
+    RunRecord want, got;
+    testing::run_moe(config::resolve(c), want);
+    c.graphs.mode = "layers";
+    c.graphs.scopes = std::vector<std::string>{"attn", "mlp"};
+    c.graphs.warmup_steps = 2;
+    testing::run_moe(config::resolve(c), got);
+    EXPECT_EQ(got.losses, want.losses);
+    EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
+  }
+}
+
+/// The reports of `steps` steps, the same on every rank.
+std::vector<train::StepReport> reports_of(const config::RunPlan& plan, Index steps) {
+  std::vector<train::StepReport> reports;
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const testing::HashedBatches source(plan.model.vocab_size);
+    for (Index step = 0; step < steps; ++step) {
+      const train::StepReport report = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      if (world.rank() == world.size() - 1) reports.push_back(report);
+    }
+  });
+  return reports;
+}
+
+TEST(Moe, ReportsTheLoadOfEveryLayerOnEveryGrid) {
+  for (const char* name : {"LossOfSequences", "Drop", "SigmoidWithBias"}) {
+    const auto want = reports_of(config::resolve(moe_config({}, model_named(name), "fp64")), 3);
+    for (const MoeGrid& grid : few_grids()) {
+      SCOPED_TRACE(std::string(name) + " " + grid.name());
+      const config::RunPlan plan = config::resolve(moe_config(grid, model_named(name), "fp64"));
+      const auto got = reports_of(plan, 3);
+      for (std::size_t step = 0; step < got.size(); ++step) {
+        const train::MoeReport &moe = got[step].moe, &of_one = want[step].moe;
+        ASSERT_EQ(moe.layers.size(), 4u);
+        EXPECT_LT(relative_error({moe.aux_loss, moe.z_loss}, {of_one.aux_loss, of_one.z_loss}), 1e-12);
+        for (std::size_t i = 0; i < moe.layers.size(); ++i) {
+          EXPECT_EQ(moe.layers[i].choices, 16 * 16 * 2) << "every pair of a token and an expert, once";
+          EXPECT_EQ(moe.layers[i].hottest, of_one.layers[i].hottest);
+          EXPECT_EQ(moe.layers[i].max_over_mean, of_one.layers[i].max_over_mean);
+          EXPECT_EQ(moe.layers[i].dropped, of_one.layers[i].dropped);
+          EXPECT_EQ(moe.layers[i].bias_max, of_one.layers[i].bias_max);
+        }
+      }
+      EXPECT_EQ(got[0].moe.layers[0].dropped > 0, std::string_view(name) == "Drop");
+      EXPECT_EQ(got[2].moe.layers[0].bias_max > 0.015, std::string_view(name) == "SigmoidWithBias");
+    }
+  }
+}
+
+TEST(Moe, ForcedBalanceIsEven) {
+  config::RunConfig c = moe_config({4, 2, 1, 2, 1}, model_named("Top2"), "fp32");
+  c.moe.force_balance = true;
+  for (const train::StepReport& report : reports_of(config::resolve(c), 2)) {
+    for (const train::ExpertLoad& load : report.moe.layers) {
+      EXPECT_EQ(load.max_over_mean, 1);
+      EXPECT_EQ(load.empty, 0);
+    }
+  }
+}
+
+// The bias is updated from the counts of the whole global batch.
+TEST(Moe, TheExpertBiasMovesByItsRateTowardsTheMean) {
+  const config::RunPlan plan = config::resolve(moe_config({4, 1, 1, 2, 1}, model_named("SigmoidWithBias"), "fp64"));
+  comm::run_ranks(4, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const testing::HashedBatches source(plan.model.vocab_size);
+    engine.step(source, {}, train::Stop::no);
+    const Param& bias = engine.stage().params().at("layers.0.moe.router.bias");
+    const nn::MoeTotals& totals = engine.stage().moe_totals();
+    const auto* counts = totals.choices(0).data<std::int64_t>();
+    const double mean = static_cast<double>(std::accumulate(counts, counts + 8, std::int64_t{0})) / 8;
+    for (int e = 0; e < 8; ++e) {
+      const double lack = mean - static_cast<double>(counts[e]);
+      EXPECT_EQ(bias.value.data<double>()[e], lack == 0 ? 0.0 : std::copysign(0.01, lack));
+    }
+  });
+}
+
+TEST(Moe, ANanInOneExpertEndsTheStepEverywhereAndNamesTheRank) {
+  for (const MoeGrid& grid : {MoeGrid{4, 1, 1, 4, 1}, MoeGrid{4, 2, 1, 2, 2}}) {
+    const config::RunPlan plan = config::resolve(moe_config(grid, model_named("Top2"), "fp32"));
+    std::mutex guard;
+    std::vector<std::string> errors;
+    comm::run_ranks(4, [&](comm::World& world) {
+      train::Engine engine(world, plan);
+      engine.allocate();
+      if (world.rank() == 2)
+        engine.stage().params().at("layers.1.moe.experts.up.weight").value.data<float>()[5] = std::nanf("");
+      const testing::HashedBatches source(plan.model.vocab_size);
+      const auto values = [&] {
+        const std::span<float> all = engine.stage().params().dense().values().span<float>();
+        return std::vector<float>(all.begin(), all.end());
+      };
+      const std::vector<float> before = values();
+      try {
+        engine.step(source, {}, train::Stop::no);
+      } catch (const NonFiniteError& error) {
+        const std::scoped_lock lock(guard);
+        errors.emplace_back(error.what());
+      }
+      EXPECT_EQ(values(), before) << "no rank has moved";
+    });
+    ASSERT_EQ(errors.size(), 4u);
+    EXPECT_THAT(errors, ::testing::Each(::testing::HasSubstr("layers.1.moe.experts.up.weight on rank 2 ")));
+  }
+}
+
+// With one rank the buffers of experts hold T K rows exactly.
+TEST(Moe, PlansTheRowsOfExperts) {
+  const auto rows_bytes = [](const MoeGrid& grid, const char* model) {
+    const config::RunPlan plan = config::resolve(moe_config(grid, model_named(model), "fp32"));
+    Index bytes = 0;
+    comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+      train::Engine engine(world, plan);
+      const BytesByOwner planned = engine.planned_bytes();
+      engine.allocate();
+      EXPECT_EQ(engine.taken_bytes(), planned);
+      if (world.rank() == 0) bytes = planned.at("expert rows");
+    });
+    return bytes;
+  };
+  // Rows of H, 2F and F, and what the experts return: 4 layers, 2 x 16 tokens, K = 2.
+  const Index one = rows_bytes({}, "Top2");
+  const Index of_rows = 4 * 4 * (2 * 16 * 2) * (20 + 2 * 12 + 12 + 20);
+  EXPECT_GE(one, of_rows);
+  EXPECT_LE(one, of_rows + 4 * 4 * 256) << "but for alignment";
+  // ep 4: as many rows as 4 ranks could send to 2 experts.
+  EXPECT_GT(rows_bytes({4, 1, 1, 4, 1}, "Top2"), 3 * one);
 }
 
 }  // namespace

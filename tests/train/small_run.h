@@ -136,9 +136,10 @@ inline void put_params(Gathered& out, model::GptStage& stage, bool gradients) {
 
 /// Trains plan.train.steps steps as one rank; `record` is shared by all ranks.
 inline void train_rank(comm::World& world, const config::RunPlan& plan, const model::BatchSource& source,
-                       RunRecord& record) {
+                       RunRecord& record, nn::RouterDecisions* decisions = nullptr) {
   train::Engine engine(world, plan);
   engine.allocate();
+  engine.stage().set_router_decisions(decisions);
   train::Progress progress;
   for (Index step = 0; step < plan.train.steps; ++step) {
     const train::StepReport result = engine.step(source, progress, train::Stop::no);

@@ -65,10 +65,11 @@ InFlight Moe::forward(Exec& ex, const Microbatch& microbatch, int stage, const T
       dispatcher_->preprocess(ex, kept.kept_experts, microbatch.mode, *kept.dispatcher);
       break;
     case kDispatch:
-      kept.experts.in = dispatcher_->dispatch(ex, kept.router.x, *kept.dispatcher);
+      ex.owned_by(kRowsOwner, [&] { kept.experts.in = dispatcher_->dispatch(ex, kept.router.x, *kept.dispatcher); });
       break;
     case kExperts:
-      dispatcher_->return_rows(ex, experts_.forward(ex, kept.experts), *kept.dispatcher);
+      ex.owned_by(kRowsOwner,
+                  [&] { dispatcher_->return_rows(ex, experts_.forward(ex, kept.experts), *kept.dispatcher); });
       if (shared_) shared_->forward(ex, microbatch, kept.shared);
       break;
     default:

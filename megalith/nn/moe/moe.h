@@ -30,6 +30,9 @@ class Moe final : public Sublayer {
     Tensor y, dy;  ///< [O, H]
   };
 
+  /// The owner of rows that experts keep for backward, in plans of memory.
+  static constexpr const char* kRowsOwner = "expert rows";
+
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
                       const StreamSpec& stream, const LayerGroups& groups);
   Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& options, const LayerGroups& groups,

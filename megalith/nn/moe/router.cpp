@@ -5,6 +5,7 @@
 #include "megalith/ops/expert_load.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/matmul.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::nn {
 namespace {
@@ -75,11 +76,13 @@ void Router::choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Sa
   saved.weights = ex.tensor({rows, config_.top_k}, wide);
   saved.counts = ex.tensor({runs.count, config_.num_experts}, DType::i64);
   const bool even = config_.force_balance || microbatch.routing == Routing::even;
+  const bool replays = !config_.replay.empty() && microbatch.mode == Mode::train && !even;
   if (even) {
     ops::even_choices(ex, {.experts = saved.experts,
                            .num_experts = config_.num_experts,
                            .first_row = groups_.experts->first_row(microbatch.tokens())});
   }
+  if (replays) take_decisions(ex, microbatch, saved);
   ops::router_forward(ex, {.logits = saved.logits,
                            .bias = bias_ == nullptr ? Tensor() : bias_->value,
                            .probabilities = saved.probabilities,
@@ -88,7 +91,29 @@ void Router::choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Sa
                            .counts = saved.counts,
                            .rules = config_.rules(),
                            .runs = runs.runs,
-                           .choice = even ? ops::RouterChoice::given : ops::RouterChoice::by_score});
+                           .choice = even || replays ? ops::RouterChoice::given : ops::RouterChoice::by_score});
+  if (!replays && microbatch.mode == Mode::train && microbatch.pass == ForwardPass::first &&
+      (shares_rows() || counts_replicated()))
+    take_decisions(ex, microbatch, saved);
+}
+
+void Router::take_decisions(Exec& ex, const Microbatch& microbatch, const Saved& saved) const {
+  if (ex.recording() || microbatch.decisions == nullptr) return;
+  const Tensor& experts = saved.experts;
+  StepState state;
+  ex.copy(&state, microbatch.step_state.raw(), sizeof state);
+  std::vector<std::int32_t> host(static_cast<std::size_t>(experts.numel()));
+  const bool records = microbatch.decisions->use() == RouterDecisions::Use::record;
+  if (records) ex.copy(host.data(), experts.raw(), experts.bytes());
+  ex.synchronize();
+  const Index first = static_cast<Index>(state.first_sample) * microbatch.seq_len;
+  microbatch.decisions->take({.step = static_cast<Index>(state.step),
+                              .moe_layer = layer_,
+                              .token = first + groups_.experts->first_row(microbatch.tokens())},
+                             host);
+  if (records) return;
+  ex.copy(experts.raw(), host.data(), experts.bytes());
+  ex.synchronize();
 }
 
 void Router::add_counts(Exec& ex, const Microbatch& microbatch, const Saved& saved) const {

@@ -49,6 +49,8 @@ class Router {
   bool shares_rows() const {
     return groups_.tp.group().size() > 1 && groups_.experts->rows() != DispatchRows::replicated;
   }
+  /// Copies the decisions on saved.experts to the host, or from it.
+  void take_decisions(Exec& ex, const Microbatch& microbatch, const Saved& saved) const;
   void choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Saved& saved) const;
   void add_losses(Exec& ex, const Microbatch& microbatch, const Runs& runs, Saved& saved) const;
   void add_counts(Exec& ex, const Microbatch& microbatch, const Saved& saved) const;

@@ -1,0 +1,137 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/config/keys.h"
+#include "megalith/config/run_plan.h"
+
+// Recipes of models with experts: what is derived, and what is refused.
+namespace megalith::config {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr const char* kExperts = R"(
+[model]
+num_layers = 4
+hidden_size = 64
+num_heads = 4
+seq_len = 32
+[moe]
+num_experts = 8
+[train]
+steps = 10
+[data]
+tokenizer = "byte"
+train = "corpus.txt"
+)";
+
+RunPlan plan_of(std::vector<std::string> settings = {}) { return resolve(parse_recipe(kExperts, "r.toml", settings)); }
+std::string problem_of(std::vector<std::string> settings) {
+  try {
+    plan_of(std::move(settings));
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MoeRecipe, DefaultsAreFilledIn) {
+  const RunPlan plan = plan_of();
+  EXPECT_EQ(plan.model.moe.top_k, 2);
+  EXPECT_EQ(plan.model.moe.ffn_hidden_size, 256);
+  EXPECT_EQ(plan.model.moe.aux_loss, 0.01);
+  EXPECT_EQ(plan.model.moe_layers(), (std::vector<Index>{0, 1, 2, 3}));
+  EXPECT_EQ(plan.grid.ep, 1);
+  EXPECT_EQ(plan_of({"moe.pattern=dm"}).model.moe_layers(), (std::vector<Index>{1, 3}));
+  EXPECT_EQ(plan_of({"moe.expert_bias_rate=0.001", "moe.score=sigmoid"}).model.moe.aux_loss, 0);
+  const RunPlan again = resolve(plan.as_config());
+  EXPECT_EQ(to_toml(again.as_config()), to_toml(plan.as_config()));
+}
+
+TEST(MoeRecipe, RanksAreTheLeastThatBothGridsDivide) {
+  EXPECT_EQ(plan_of({"parallel.tp=2", "parallel.etp=1", "parallel.ep=4"}).grid.world_size, 4);
+  EXPECT_EQ(plan_of({"parallel.tp=2", "parallel.etp=1", "parallel.ep=8", "parallel.pp=2"}).grid.world_size, 16);
+  EXPECT_EQ(plan_of({"parallel.tp=4", "parallel.etp=1", "parallel.ep=2"}).grid.edp, 2);
+  EXPECT_THAT(problem_of({"parallel.ranks=6", "parallel.ep=4"}),
+              AllOf(HasSubstr("E_WORLD_NOT_DIVISIBLE_EXPERT"), HasSubstr("the least number of ranks is 4")));
+}
+
+struct BadInput {
+  std::vector<std::string> settings;
+  std::vector<std::string> texts;
+};
+
+TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
+  const std::vector<BadInput> all = {
+      {{"parallel.ep=3", "parallel.ranks=3"}, {"parallel.ep = 3: must divide moe.num_experts = 8; the nearest is 4"}},
+      {{"parallel.etp=3", "parallel.ranks=3", "moe.ffn_hidden_size=64"},
+       {"parallel.etp = 3: must divide moe.ffn_hidden_size = 64; the nearest is 4"}},
+      {{"moe.top_k=0"}, {"moe.top_k = 0: must be at least 1"}},
+      {{"moe.top_k=9"}, {"moe.top_k = 9: must be in 1 .. moe.num_experts = 8"}},
+      {{"moe.num_experts=1", "moe.top_k=1"}, {"moe.num_experts = 1: must be at least 2"}},
+      {{"moe.capacity=drop"}, {"moe.capacity_factor = unset: must be given with moe.capacity = drop"}},
+      {{"moe.capacity_factor=1.5"}, {"moe.capacity_factor = 1.5: needs moe.capacity = drop or pad"}},
+      {{"moe.capacity=pad", "moe.capacity_factor=1", "moe.capacity_run=5"},
+       {"moe.capacity_run = 5: must divide model.seq_len = 32; the nearest is 4"}},
+      {{"moe.capacity=drop", "moe.capacity_factor=1", "parallel.tp=2", "parallel.sequence_parallel=true"},
+       {"moe.capacity_run = 32: a rank routes 16 rows of a microbatch", "the nearest value is 16"}},
+      {{"moe.capacity=drop", "moe.capacity_factor=1", "parallel.tp=2", "parallel.etp=1"},
+       {"moe.capacity_run = 32: a rank routes 16 rows", "the nearest value is 16"}},
+      {{"moe.expert_bias_rate=0.1"}, {"moe.expert_bias_rate = 0.1: needs moe.score = sigmoid"}},
+      {{"moe.shared_gate=true"}, {"moe.shared_gate = 1: needs shared experts"}},
+      {{"moe.pattern=dmx"}, {"moe.pattern = dmx: must consist of d (dense) and m"}},
+      {{"moe.pattern=dd"}, {"moe.pattern = dd: has no m"}},
+      {{"moe.num_groups=3"}, {"moe.num_groups = 3: must divide moe.num_experts = 8; the nearest is 4"}},
+      {{"moe.num_groups=4", "moe.group_top_k=1", "moe.top_k=3"}, {"moe.top_k = 3: must be at most 2"}},
+      {{"parallel.ep=2", "parallel.order=ep-pp-tp-dp", "parallel.tp=2", "parallel.pp=2", "parallel.ranks=8",
+        "parallel.etp=1"},
+       {"E_PP_GROUPS_DIFFER"}},
+      {{"graphs.mode=iteration"}, {"graphs.mode = iteration: covers MoE layers"}},
+      {{"graphs.mode=layers"}, {"graphs.scopes", "covers MoE layers"}},
+      {{"graphs.mode=layers", "graphs.scopes=[\"attn\", \"moe_router\"]"}, {"covers MoE layers"}},
+      {{"parallel.tp=2", "parallel.tp_overlap=halves", "train.micro_batch=2"},
+       {"parallel.tp_overlap = halves: is not built for models with experts"}},
+      {{"moe.dispatcher=all_gather"}, {"moe.dispatcher = all_gather", "all_to_all"}},
+      {{"moe.gemm=grouped"}, {"moe.gemm = grouped", "loop"}}};
+  for (const BadInput& bad : all) {
+    const std::string problem = problem_of(bad.settings);
+    for (const std::string& text : bad.texts) EXPECT_THAT(problem, HasSubstr(text)) << bad.settings.front();
+  }
+}
+
+TEST(MoeRecipe, AllProblemsAreReportedAtOnce) {
+  EXPECT_THAT(
+      problem_of({"moe.top_k=9", "moe.pattern=x", "parallel.ep=3", "parallel.ranks=3", "moe.shared_gate=true"}),
+      AllOf(HasSubstr("moe.top_k"), HasSubstr("moe.pattern"), HasSubstr("parallel.ep"), HasSubstr("moe.shared_gate")));
+}
+
+TEST(MoeRecipe, KeysOfExpertsNeedExperts) {
+  std::string dense(kExperts);
+  dense.replace(dense.find("num_experts = 8"), 15, "top_k = 2\naux_scope = \"global\"");
+  try {
+    resolve(parse_recipe(dense, "r.toml", std::vector<std::string>{"parallel.ep=2", "parallel.etp=2"}));
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("moe.top_k = 2: is for models with experts"), HasSubstr("moe.aux_scope"),
+                                    HasSubstr("parallel.ep = 2"), HasSubstr("parallel.etp = 2")));
+  }
+}
+
+TEST(MoeRecipe, ResumingWithAnotherModelIsRefusedAndAnotherGridIsNot) {
+  const RunConfig saved = plan_of().as_config();
+  const auto refused = [&](std::vector<std::string> settings) {
+    return resume_changes(saved, plan_of(std::move(settings))).refused;
+  };
+  EXPECT_THAT(refused({"moe.num_experts=4"}), ::testing::Contains(HasSubstr("moe.num_experts = 4")));
+  EXPECT_THAT(refused({"moe.top_k=1"}), ::testing::Contains(HasSubstr("moe.top_k = 1")));
+  EXPECT_THAT(refused({"moe.pattern=dm"}), ::testing::Contains(HasSubstr("moe.pattern")));
+  EXPECT_THAT(refused({"parallel.ep=2", "parallel.etp=1", "train.global_batch=2"}), ::testing::IsEmpty());
+  const ResumeChanges changes = resume_changes(saved, plan_of({"moe.aux_loss=0.1"}));
+  EXPECT_THAT(changes.refused, ::testing::IsEmpty());
+  EXPECT_THAT(changes.warned, ::testing::Contains(HasSubstr("moe.aux_loss = 0.1")));
+}
+
+}  // namespace
+}  // namespace megalith::config

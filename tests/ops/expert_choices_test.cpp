@@ -1,0 +1,167 @@
+#include "megalith/ops/expert_choices.h"
+
+#include <numeric>
+
+#include "megalith/ops/expert_load.h"
+#include "megalith/ops/gated_sum.h"
+#include "megalith/ops/step_end.h"
+
+#include "tests/ops/op_test.h"
+
+// The small ops of mixtures of experts: places of rows, counters, gates.
+namespace megalith::ops {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+template <class T>
+std::vector<T> copy_of(const Tensor& tensor) {
+  const std::span<T> all = tensor.span<T>();
+  return {all.begin(), all.end()};
+}
+
+template <class T>
+Tensor put_numbers(Exec& ex, const Shape& shape, DType dtype, const std::vector<T>& values) {
+  const Tensor tensor = ex.tensor(shape, dtype);
+  std::copy(values.begin(), values.end(), tensor.data<T>());
+  return tensor;
+}
+
+TEST(ExpertChoices, DestinationsAreSlicesOnRanks) {
+  Exec ex;
+  // 6 experts on 3 ranks of ep, 2 slices; ranks of a slice are neighbours.
+  const Tensor experts = put_numbers<std::int32_t>(ex, {2, 2}, DType::i32, {5, 0, -1, 3});
+  const Tensor places = ex.tensor({2, 4}, DType::i32);
+  place_choices(ex, {.experts = experts,
+                     .destinations = places,
+                     .ranks = {.local_experts = 2, .slices = 2, .expert_stride = 2, .slice_stride = 1}});
+  EXPECT_EQ(copy_of<std::int32_t>(places), (Ids{9, 11, 0, 2, -1, -1, 5, 7}));
+  // The same where ranks of ep are neighbours.
+  place_choices(ex, {.experts = experts,
+                     .destinations = places,
+                     .ranks = {.local_experts = 2, .slices = 2, .expert_stride = 1, .slice_stride = 3}});
+  EXPECT_EQ(copy_of<std::int32_t>(places), (Ids{5, 11, 0, 6, -1, -1, 3, 9}));
+}
+
+TEST(ExpertChoices, WeightsOfSlicesAreRepeatedAndSummed) {
+  Exec ex;
+  const Tensor weights = put_numbers<double>(ex, {1, 2}, DType::f64, {0.5, 2});
+  const Tensor slices = ex.tensor({1, 6}, DType::f64), back = ex.tensor({1, 2}, DType::f64);
+  repeat_choices(ex, weights, slices);
+  EXPECT_EQ(copy_of<double>(slices), (std::vector<double>{0.5, 0.5, 0.5, 2, 2, 2}));
+  sum_slices(ex, slices, back);
+  EXPECT_EQ(copy_of<double>(back), (std::vector<double>{1.5, 6}));
+}
+
+TEST(ExpertChoices, EvenChoicesGiveEveryExpertAsMany) {
+  Exec ex;
+  const Tensor whole = ex.tensor({6, 2}, DType::i32), part = ex.tensor({3, 2}, DType::i32);
+  even_choices(ex, {.experts = whole, .num_experts = 4});
+  EXPECT_EQ(copy_of<std::int32_t>(whole), (Ids{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3}));
+  even_choices(ex, {.experts = part, .num_experts = 4, .first_row = 3});
+  EXPECT_EQ(copy_of<std::int32_t>(part), (Ids{2, 3, 0, 1, 2, 3})) << "a share of the rows has its part of them";
+}
+
+// Every segment by itself, as they arrive and as experts read them; empty ones among them.
+TEST(ExpertChoices, RegroupedRowsLieByExpertThenSource) {
+  Exec ex;
+  const std::vector<std::int64_t> counts = {9, 2, 0, 1,  //
+                                            9, 0, 3, 1,  //
+                                            9, 1, 0, 0};
+  const Tensor all = put_numbers<std::int64_t>(ex, {3, 4}, DType::i64, counts);
+  const Tensor row_of = ex.tensor({10, 1}, DType::i32), arrived_at = ex.tensor({10}, DType::i32);
+  regroup_rows(
+      ex, {.counts = all, .row_of = row_of, .arrived_at = arrived_at, .sources = 3, .first = 1, .local_experts = 3});
+  // Arrival: s0 e0 e0 e2 | s1 e1 e1 e1 e2 | s2 e0.
+  EXPECT_EQ(copy_of<std::int32_t>(row_of), (Ids{0, 1, 6, 3, 4, 5, 7, 2, -1, -1}));
+  EXPECT_EQ(copy_of<std::int32_t>(arrived_at), (Ids{0, 1, 7, 3, 4, 5, 2, 6, -1, -1}));
+  const Tensor few = ex.tensor({7, 1}, DType::i32), few_at = ex.tensor({7}, DType::i32);
+  EXPECT_THROW(
+      regroup_rows(ex,
+                   {.counts = all, .row_of = few, .arrived_at = few_at, .sources = 3, .first = 1, .local_experts = 3}),
+      InputError)
+      << "more rows than there is room for";
+}
+
+TEST(ExpertChoices, RegroupedPaddedRowsNeedNoCounts) {
+  Exec ex;
+  const Tensor row_of = ex.tensor({8, 1}, DType::i32), arrived_at = ex.tensor({8}, DType::i32);
+  regroup_rows(ex,
+               {.counts = {}, .row_of = row_of, .arrived_at = arrived_at, .sources = 2, .local_experts = 2, .each = 2});
+  EXPECT_EQ(copy_of<std::int32_t>(row_of), (Ids{0, 1, 4, 5, 2, 3, 6, 7}));
+  EXPECT_EQ(copy_of<std::int32_t>(arrived_at), (Ids{0, 1, 4, 5, 2, 3, 6, 7}));
+}
+
+TEST(ExpertLoad, CountsAreAddedOverRuns) {
+  Exec ex;
+  const Tensor from = put_numbers<std::int64_t>(ex, {2, 3}, DType::i64, {1, 2, 3, 10, 20, 30});
+  const Tensor to = put_numbers<std::int64_t>(ex, {3}, DType::i64, {100, 0, -1});
+  add_counts(ex, from, to);
+  EXPECT_EQ(copy_of<std::int64_t>(to), (std::vector<std::int64_t>{111, 22, 32}));
+  const Tensor kept = put_numbers<std::int32_t>(ex, {2, 2}, DType::i32, {0, -1, -1, 3});
+  count_dropped(ex, kept, to.rows(0, 1));
+  EXPECT_EQ(to.data<std::int64_t>()[0], 113);
+}
+
+TEST(ExpertLoad, TheBiasMovesTowardsTheMeanAfterAppliedStepsOnly) {
+  Exec ex;
+  StepVerdict verdict;
+  const Tensor of_verdict(&verdict, {Index{sizeof verdict}}, DType::u8);
+  const Tensor counts = put_numbers<std::int64_t>(ex, {4}, DType::i64, {0, 3, 9, 0});
+  const Tensor bias = put_numbers<double>(ex, {4}, DType::f64, {0, 0, 0.5, 1});
+  const Tensor shares = put_numbers<double>(ex, {4}, DType::f64, {7, 7, 7, 7});
+  const UpdateExperts update{.counts = counts, .verdict = of_verdict, .bias = bias, .shares = shares, .rate = 0.25};
+  verdict.apply = 0;
+  update_experts(ex, update);
+  EXPECT_EQ(copy_of<double>(bias), (std::vector<double>{0, 0, 0.5, 1}));
+  EXPECT_EQ(copy_of<double>(shares), (std::vector<double>{7, 7, 7, 7}));
+  verdict.apply = 1;
+  update_experts(ex, update);
+  EXPECT_EQ(copy_of<double>(bias), (std::vector<double>{0.25, 0, 0.25, 1.25})) << "the mean, 3, stays";
+  EXPECT_EQ(copy_of<double>(shares), (std::vector<double>{0, 0.25, 0.75, 0}));
+  const Tensor range = ex.tensor({2}, DType::f64), whole = ex.tensor({1, 4}, DType::i64);
+  expert_bias_range(ex, bias, range);
+  EXPECT_EQ(copy_of<double>(range), (std::vector<double>{0, 1.25}));
+  counts_of_shares(ex, shares, whole, 1000);
+  EXPECT_EQ(copy_of<std::int64_t>(whole), (std::vector<std::int64_t>{0, 250, 750, 0}));
+}
+
+class GatedSumTest : public OpTest {};
+MEGALITH_OPS_PRECISIONS(GatedSumTest);
+
+double sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
+
+TEST_P(GatedSumTest, BackwardEqualsDifferences) {
+  for (const auto& [rows, hidden] : {std::pair<Index, Index>{0, 3}, {1, 1}, {3, 5}, {7, 33}}) {
+    const Values routed = random_values(rows * hidden, 1), shared = random_values(rows * hidden, 2);
+    const Values gate = random_values(rows, 3, 2), dy = random_values(rows * hidden, 4);
+    const auto y_of = [&, h = hidden](const Values& from, const Values& gates) {
+      Values y = routed;
+      for (std::size_t i = 0; i < y.size(); ++i) y[i] += sigmoid(gates[i / static_cast<std::size_t>(h)]) * from[i];
+      return y;
+    };
+    const Tensor x = put({rows, hidden}, routed), s = put({rows, hidden}, shared), g = put({rows, 1}, gate);
+    const Tensor y = empty({rows, hidden}), d_shared = empty({rows, hidden}), d_gate = empty({rows, 1});
+    gated_sum(ex_, {.routed = x, .shared = s, .gate = g, .y = y});
+    expect_near(y, y_of(shared, gate), "y");
+    const auto dot = [&](const Values& values) {
+      return std::inner_product(values.begin(), values.end(), dy.begin(), 0.0);
+    };
+    gated_sum_backward(ex_,
+                       {.dy = put({rows, hidden}, dy), .shared = s, .gate = g, .d_shared = d_shared, .d_gate = d_gate});
+    const double limit = dtype() == DType::f32 ? 2e-6 : 1e-8;
+    EXPECT_LT(relative_error(values_of(d_shared),
+                             numeric_gradient(shared, [&](const Values& at) { return dot(y_of(at, gate)); })),
+              limit);
+    EXPECT_LT(relative_error(values_of(d_gate),
+                             numeric_gradient(gate, [&](const Values& at) { return dot(y_of(shared, at)); })),
+              limit);
+    gated_sum(ex_, {.routed = x, .shared = s, .gate = {}, .y = x});
+    Values sum = routed;
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += shared[i];
+    expect_near(x, sum, "without a gate, in place");
+  }
+}
+
+}  // namespace
+}  // namespace megalith::ops
