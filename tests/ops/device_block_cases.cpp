@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <vector>
 
+#include "megalith/ops/argmax.h"
 #include "megalith/ops/elementwise.h"
+#include "megalith/ops/init.h"
 #include "megalith/ops/norm.h"
 #include "megalith/ops/qk_norm.h"
 #include "megalith/ops/rope.h"
@@ -15,6 +18,7 @@ namespace megalith::ops {
 namespace {
 
 using testing::Twin;
+using testing::values_on;
 
 struct Sizes {
   Index rows, columns;
@@ -386,6 +390,42 @@ TEST_P(DeviceOps, QkHeadNormsOfOneHeadAlone) {
         EXPECT_EQ(alone[2], cut(all[2], group * of_group, of_group));
       }
     }
+    t().release();
+  }
+}
+
+/// Coarse logits, so that rows have ties: what is found is the same everywhere.
+TEST_P(DeviceOps, Argmax) {
+  for (const auto [rows, columns] : kSizes) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
+    const Twin logits = t().in({rows, columns}, 1, 4), coarse = t().out({rows, columns});
+    std::vector<double> values = t().read(logits.tested);
+    for (double& value : values) value = std::round(4 * value) / 4;
+    for (std::size_t i = 0; i < values.size(); i += 11) values[i] = std::nan("");
+    std::copy(values.begin(), values.end(), coarse.oracle.data<double>());
+    Exec host;
+    const Tensor narrow = host.tensor({rows, columns}, t().dtype());
+    cast(host, coarse.oracle, narrow);
+    t().tested().copy(coarse.tested.raw(), narrow.raw(), narrow.bytes());
+    t().tested().synchronize();
+    const std::vector<double> nothing(static_cast<std::size_t>(4 * rows), 77);
+    const std::vector<std::int32_t> none(static_cast<std::size_t>(rows), 77);
+    const Twin pairs = t().bytes_of(nothing.data(), {2 * rows, 2}, DType::f64),
+               ids = t().bytes_of(none.data(), {rows}, DType::i32);
+    t().run([&](Exec& ex) {
+      // Two shards with the same columns, the second with the higher ids: the first wins.
+      for (const Index shard : {0, 1})
+        argmax(ex, {.logits = coarse.on(ex),
+                    .best = pairs.on(ex).rows(shard * rows, rows),
+                    .first_id = shard * columns,
+                    .vocab_size = 2 * columns - (columns > 4 ? 2 : 0)});
+      argmax_of_shards(ex, {.best = pairs.on(ex), .ids = ids.on(ex)});
+    });
+    const auto want = ids.oracle.span<std::int32_t>();
+    std::vector<std::int32_t> got(want.size());
+    t().tested().copy(got.data(), ids.tested.raw(), ids.tested.bytes());
+    EXPECT_EQ(t().read(pairs.tested), values_on(t().oracle(), pairs.oracle));
+    EXPECT_EQ(got, std::vector<std::int32_t>(want.begin(), want.end()));
     t().release();
   }
 }

@@ -1,0 +1,37 @@
+#include "megalith/ops/argmax.h"
+
+#include "megalith/base/str.h"
+#include "megalith/ops/cpu/argmax.h"
+#include "megalith/ops/cuda/argmax.h"
+#include "megalith/ops/dispatch.h"
+
+namespace megalith::ops {
+
+void argmax(Exec& ex, const Argmax& args) {
+  expect_float(ex, args.logits, "argmax");
+  const Index rows = dims<2>(args.logits, "argmax.logits")[0];
+  expect_like(args.best, {rows, 2}, DType::f64, "argmax.best");
+  if (args.first_id < 0 || args.vocab_size < 1) {
+    throw ShapeError(str("[argmax] first_id, vocab_size = ", args.first_id, ", ", args.vocab_size,
+                         ": first_id must be at least 0, vocab_size at least 1"));
+  }
+  run_float(
+      ex, {.name = "argmax", .reads = {args.logits}, .writes = {args.best}}, args.logits.dtype(),
+      [args]<class T>() { cpu::argmax<T>(args); }, [args](auto&, auto stream) { cuda::argmax(stream, args); });
+}
+
+void argmax_of_shards(Exec& ex, const ArgmaxOfShards& args) {
+  const auto [pairs, two] = dims<2>(args.best, "argmax_of_shards.best");
+  const auto [rows] = dims<1>(args.ids, "argmax_of_shards.ids");
+  expect_like(args.best, {pairs, 2}, DType::f64, "argmax_of_shards.best");
+  expect_dtype(args.ids, DType::i32, "argmax_of_shards.ids");
+  if (rows > 0 ? pairs % rows != 0 || pairs == 0 : pairs > 0) {
+    throw ShapeError(
+        str("[argmax_of_shards.best] pairs = ", pairs, ": must be a positive multiple of the ", rows, " rows"));
+  }
+  run_kernel(
+      ex, {.name = "argmax_of_shards", .reads = {args.best}, .writes = {args.ids}},
+      [args] { cpu::argmax_of_shards(args); }, [args](auto&, auto stream) { cuda::argmax_of_shards(stream, args); });
+}
+
+}  // namespace megalith::ops
