@@ -4,6 +4,7 @@
 
 #include "megalith/nn/param_specs.h"
 #include "megalith/ops/elementwise.h"
+#include "megalith/ops/rows.h"
 
 namespace megalith::model {
 namespace {
@@ -145,6 +146,21 @@ Tensor GptChunk::last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& s
 Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const {
   const Tensor x = body(ex, inputs, {}, {}, saved, nullptr);
   return head_->forward(ex, inputs.microbatch, x, inputs.batch.targets, inputs.loss_sum, saved.head);
+}
+
+void GptChunk::score(Exec& ex, const Inputs& inputs, const Tensor& input, const RowScores& scores, Saved& saved) const {
+  const Tensor x = body(ex, inputs, input, {}, saved, nullptr);
+  ex.set_layer(kOutsideLayers);
+  const Index rows = scores.rows.dim(0);
+  const Tensor chosen = ex.tensor({rows, hidden_size_}, dtype_);
+  ops::permute_rows(ex, {.x = x, .pair_of = scores.rows, .rows = chosen, .unused = ops::UnusedRows::zero});
+  for (Index begin = 0; begin < rows; begin += kScoredRows) {
+    const Index count = std::min(kScoredRows, rows - begin);
+    const Tensor losses =
+        head_->score(ex, inputs.microbatch, chosen.rows(begin, count), inputs.batch.targets.rows(begin, count),
+                     inputs.loss_sum, scores.best_ids ? scores.best_ids.rows(begin, count) : Tensor());
+    ops::copy(ex, losses, scores.losses.rows(begin, count));
+  }
 }
 
 void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,

@@ -69,6 +69,16 @@ class GptChunk {
   /// gradients.
   void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, Saved& saved,
                 optim::ParamExchange* gradients) const;
+  /// What an evaluation asks the last chunk about R rows of a microbatch, and gets.
+  struct RowScores {
+    Tensor rows;    ///< in   [R] i32, rows of the microbatch; -1: none
+    Tensor losses;  ///< out  [R], f64 for f64, else f32; of the inputs' targets, which here are [R]. 0 where that is -1
+    Tensor best_ids;  ///< out  [R] i32, the likeliest ids; or undefined
+  };
+  /// Evaluation, in the chunk with the head. Its logits are made for these rows only, kScoredRows at a time.
+  void score(Exec& ex, const Inputs& inputs, const Tensor& input, const RowScores& scores, Saved& saved) const;
+  static constexpr Index kScoredRows = 512;
+
   /// Evaluation of a whole model in one chunk: this rank's logits [1, V/tp] after token `row`.
   Tensor last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const;
 

@@ -19,16 +19,6 @@ grid::LayerAssignment assign_layers(const StageConfig& config, int pp) {
   return grid::LayerAssignment::uneven(config.model.num_layers, pp, config.chunks, config.stage_layers);
 }
 
-std::vector<ChunkRange> chunk_ranges(const StageConfig& config, const comm::Mesh& mesh) {
-  const grid::LayerAssignment layers = assign_layers(config, mesh.pp.size());
-  std::vector<ChunkRange> ranges;
-  for (int chunk = 0; chunk < config.chunks; ++chunk) {
-    ranges.push_back({layers.at(mesh.pp_rank(), chunk), mesh.first_stage() && chunk == 0,
-                      mesh.last_stage() && chunk == config.chunks - 1});
-  }
-  return ranges;
-}
-
 pipeline::ScheduleShape schedule_shape(const StageConfig& config, const comm::Mesh& mesh, pipeline::Mode mode) {
   return {mesh.pp.size(), config.chunks, num_microbatches(config, mesh), config.group_size, mode};
 }
@@ -67,6 +57,16 @@ ParamSet::PartitionOf partition_of(const StageConfig& config, const comm::Mesh& 
 }
 
 }  // namespace
+
+std::vector<ChunkRange> chunk_ranges(const StageConfig& config, const comm::Mesh& mesh) {
+  const grid::LayerAssignment layers = assign_layers(config, mesh.pp.size());
+  std::vector<ChunkRange> ranges;
+  for (int chunk = 0; chunk < config.chunks; ++chunk) {
+    ranges.push_back({layers.at(mesh.pp_rank(), chunk), mesh.first_stage() && chunk == 0,
+                      mesh.last_stage() && chunk == config.chunks - 1});
+  }
+  return ranges;
+}
 
 int num_microbatches(const StageConfig& config, const comm::Mesh& mesh) {
   const Index samples = config.micro_batch * mesh.dp.size();

@@ -43,6 +43,9 @@ struct StageConfig {
   Index grad_bucket_bytes = Index{32} << 20;  ///< of the sums over them: large enough for the full rate of NVLink
 };
 
+/// The parts of the model that a rank's chunks hold, of a config's model, stage_layers and chunks.
+std::vector<ChunkRange> chunk_ranges(const StageConfig& config, const comm::Mesh& mesh);
+
 /// Microbatches of a step on one data-parallel rank.
 int num_microbatches(const StageConfig& config, const comm::Mesh& mesh);
 

@@ -1,5 +1,6 @@
 #include "megalith/nn/lm_head.h"
 
+#include "megalith/nn/vocab_parallel_argmax.h"
 #include "megalith/ops/matmul.h"
 
 namespace megalith::nn {
@@ -16,6 +17,14 @@ Tensor LmHead::logits(Exec& ex, const Tensor& x, Saved& saved) const {
 Tensor LmHead::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets,
                        const Tensor& loss_sum, Saved& saved) const {
   const Tensor z = logits(ex, x, saved);
+  return cross_entropy_.forward(ex, microbatch, z, targets, loss_sum, saved.loss);
+}
+
+Tensor LmHead::score(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets,
+                     const Tensor& loss_sum, const Tensor& best_ids) const {
+  Saved saved;
+  const Tensor z = logits(ex, x, saved);
+  if (best_ids) vocab_parallel_argmax(ex, vocab_, tp_.group(), z, best_ids);
   return cross_entropy_.forward(ex, microbatch, z, targets, loss_sum, saved.loss);
 }
 

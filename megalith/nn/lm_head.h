@@ -16,18 +16,23 @@ class LmHead {
     Tensor normed;  ///< [O, H]
   };
   LmHead(const VocabShard& vocab, const TensorParallel& tp, Norm norm, Param& table)
-      : tp_(tp), norm_(std::move(norm)), table_(table), cross_entropy_(vocab, tp.group()) {}
+      : vocab_(vocab), tp_(tp), norm_(std::move(norm)), table_(table), cross_entropy_(vocab, tp.group()) {}
 
   /// This rank's logits [T, V/tp]. The padding columns hold the products with their zero rows.
   Tensor logits(Exec& ex, const Tensor& x, Saved& saved) const;
   /// loss [T]; adds its sum to loss_sum [1] f64.
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets, const Tensor& loss_sum,
                  Saved& saved) const;
+  /// The same for an evaluation, which also asks for the likeliest id of every row: best_ids [T] i32 is overwritten,
+  /// unless it is undefined.
+  Tensor score(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets, const Tensor& loss_sum,
+               const Tensor& best_ids) const;
   /// Overwrites dx [O, H] and adds to its bias_grad. Adds to the gradients of table and norm.
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved,
                 const GradWithBias& dx) const;
 
  private:
+  VocabShard vocab_;
   TensorParallel tp_;
   Norm norm_;
   Param& table_;  // [V/tp, H]

@@ -31,8 +31,9 @@ void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, con
   tp_.from_region(ex, sums, y, kWholeMicrobatch).wait(ex);
   tp_.for_runs(microbatch, dropout_, [&](const SubBatch& run, const ops::Dropout& dropout) {
     const Tensor rows = run.of(y);
-    if (position_ != nullptr)
-      ops::add_position(ex, {.x = rows, .position = position_->value, .y = rows, .dropout = dropout});
+    if (position_ != nullptr)  // samples may be shorter than the table
+      ops::add_position(
+          ex, {.x = rows, .position = position_->value.rows(0, microbatch.seq_len), .y = rows, .dropout = dropout});
     else if (dropout.probability > 0)
       ops::dropout_backward(ex, {.dout = rows, .dx = rows, .dropout = dropout});  // a dropout is its own gradient's op
   });

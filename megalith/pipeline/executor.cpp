@@ -1,6 +1,7 @@
 #include "megalith/pipeline/executor.h"
 
 #include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/pipeline/at.h"
 
 namespace megalith::pipeline {
@@ -39,24 +40,38 @@ Executor::Executor(LoweredSchedule schedule, comm::Group pp, const Boundary& bou
     : schedule_(std::move(schedule)), pp_(std::move(pp)), boundary_(boundary) {}
 
 Index Executor::buffer_bytes() const {
-  const Index one = round_up(bytes_of(boundary_.shape, boundary_.dtype), kAlignment);
   Index count = 0;
   for (const Flow flow : kFlows) count += schedule_.receive_buffers[flow] + schedule_.send_buffers[flow];
-  return count * one;
+  return count * message_bytes();
 }
 
 void Executor::allocate(MemoryLedger& ledger) {
   memory_ = ledger.take("pipeline buffers", buffer_bytes());
-  const Index one = round_up(bytes_of(boundary_.shape, boundary_.dtype), kAlignment);
+  carve();
+}
+
+void Executor::change(LoweredSchedule schedule, const Shape& shape) {
+  schedule_ = std::move(schedule);
+  boundary_.shape = shape;
+  if (buffer_bytes() > memory_.bytes()) {
+    throw InternalError(str("[Executor::change] buffers of ", buffer_bytes(), " bytes: must fit the ", memory_.bytes(),
+                            " bytes that were allocated"));
+  }
+  carve();
+}
+
+void Executor::carve() {
   Index offset = 0;
-  const auto carve = [&](std::vector<Tensor>& buffers, std::vector<comm::Pending>& pending, int count) {
+  const auto cut = [&](std::vector<Tensor>& buffers, std::vector<comm::Pending>& pending, int count) {
+    buffers.clear();
+    pending.clear();
     pending.resize(static_cast<std::size_t>(count));
-    for (int i = 0; i < count; ++i, offset += one)
+    for (int i = 0; i < count; ++i, offset += message_bytes())
       buffers.push_back(memory_.view(boundary_.shape, boundary_.dtype, offset));
   };
   for (const Flow flow : kFlows) {
-    carve(receive_buffers_[at(flow)], receiving_[at(flow)], schedule_.receive_buffers[flow]);
-    carve(send_buffers_[at(flow)], sending_[at(flow)], schedule_.send_buffers[flow]);
+    cut(receive_buffers_[at(flow)], receiving_[at(flow)], schedule_.receive_buffers[flow]);
+    cut(send_buffers_[at(flow)], sending_[at(flow)], schedule_.send_buffers[flow]);
   }
 }
 

@@ -21,9 +21,15 @@ class Executor {
   /// Takes `pipeline buffers` from the ledger. Two executors that never run at the same time may share memory: pass
   /// that of the larger.
   void allocate(MemoryLedger& ledger);
+  /// From here on runs another schedule of the stage, with messages of another shape, in the same memory. Throws
+  /// InternalError if that needs more buffers, or larger ones, than allocate() took.
+  void change(LoweredSchedule schedule, const Shape& shape);
   void run(Exec& ex, Stage& stage);
 
  private:
+  Index message_bytes() const { return round_up(bytes_of(boundary_.shape, boundary_.dtype), kAlignment); }
+  /// Cuts the memory into the schedule's buffers.
+  void carve();
   void run_action(Exec& ex, Stage& stage, const LoweredAction& action);
   Tensor received(Flow flow, int buffer) const;
   Tensor sent(Flow flow, int buffer) const;

@@ -1,0 +1,366 @@
+#include "megalith/eval/inference_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/checkpoint/box.h"
+#include "megalith/comm/gather_values.h"
+#include "megalith/model/gpt_stage.h"
+#include "megalith/ops/elementwise.h"
+#include "megalith/ops/init.h"
+#include "megalith/ops/library.h"
+
+namespace megalith::eval {
+namespace {
+
+constexpr Index kStagingBytes = Index{64} << 20;
+
+std::vector<model::ChunkRange> chunk_ranges(const InferenceConfig& config, const comm::Mesh& mesh) {
+  return model::chunk_ranges({.model = config.model, .stage_layers = config.stage_layers, .chunks = config.chunks},
+                             mesh);
+}
+
+nn::TensorParallel tensor_parallel(const comm::Mesh& mesh) { return {mesh.tp, nn::SequenceParallel::off, 1}; }
+
+/// Consecutive tensors of one allocation, each aligned.
+class Carver {
+ public:
+  explicit Carver(std::byte* memory, Index offset) : memory_(memory), offset_(offset) {}
+  Tensor next(const Shape& shape, DType dtype) {
+    std::byte* const place = memory_ == nullptr ? nullptr : memory_ + offset_;
+    offset_ += round_up(bytes_of(shape, dtype), kAlignment);
+    return {place, shape, dtype};
+  }
+
+ private:
+  std::byte* memory_;
+  Index offset_;
+};
+
+}  // namespace
+
+InferenceModel::InferenceModel(InferenceConfig config, comm::World& world, const comm::Mesh& mesh,
+                               const std::set<PassShape>& shapes)
+    : config_(std::move(config)),
+      world_(world),
+      mesh_(mesh),
+      tp_(tensor_parallel(mesh_)),
+      ranges_(chunk_ranges(config_, mesh_)),
+      params_(model::declare_gpt(model::model_spec(config_.model), ranges_, tp_), Policy{config_.dtype, config_.dtype},
+              ParamContents::values),
+      ledger_(config_.device) {
+  const model::ModelSpec model = model::model_spec(config_.model);
+  for (const model::ChunkRange& range : ranges_) {
+    chunks_.emplace_back(model, range, tp_, params_, model::ChunkConfig{});
+    saved_.push_back(chunks_.back().make_saved());
+  }
+  for (const PassShape& shape : shapes) plan(shape);
+  const PassShape widest = shapes.empty() ? PassShape{} : *shapes.rbegin();
+  pipeline::LoweredSchedule most = schedule(round_size().microbatches);
+  for (const int slots : most.num_slots) served_.emplace_back(static_cast<std::size_t>(slots));
+  executor_.emplace(std::move(most), mesh_.pp, pipeline::Executor::Boundary{boundary_shape(widest), config_.dtype});
+}
+
+RoundSize InferenceModel::round_size() const {
+  constexpr int kMicrobatchesPerStage = 4, kOnGpu = 8;
+  const int stages = mesh_.pp.size(), least = config_.device == Device::cpu ? 1 : kOnGpu;
+  return {.batch = config_.batch,
+          .dp = mesh_.dp.size(),
+          .microbatches = std::max(least, stages == 1 ? 1 : kMicrobatchesPerStage * stages)};
+}
+
+pipeline::LoweredSchedule InferenceModel::schedule(int microbatches) const {
+  return pipeline::lower({.num_stages = mesh_.pp.size(),
+                          .num_chunks = config_.chunks,
+                          .num_microbatches = microbatches,
+                          .group_size = config_.group_size,
+                          .mode = pipeline::Mode::forward_only},
+                         mesh_.pp_rank());
+}
+
+// ---- Memory ----
+
+void InferenceModel::plan(const PassShape& shape) {
+  const Tensor message(nullptr, boundary_shape(shape), config_.dtype);
+  std::vector<MemoryPlan>& plans = plans_[shape];
+  for (std::size_t c = 0; c < chunks_.size(); ++c) {
+    Recording recording;
+    Exec ex(config_.device, recording);
+    recording.begin_phase();
+    run_chunk(ex, c, shape, block(nullptr, shape, 0), ranges_[c].embedding ? Tensor() : message,
+              ranges_[c].head ? Tensor() : message);
+    plans.push_back(make_plan(recording));
+  }
+}
+
+Index InferenceModel::scratch_bytes() const {
+  Index most = 0;
+  for (const auto& [shape, plans] : plans_) {
+    for (const MemoryPlan& plan : plans) most = std::max(most, plan.scratch_bytes);
+  }
+  return most;
+}
+
+Index InferenceModel::input_bytes(const PassShape& shape) const {
+  const auto ids = [&](Index rows) { return round_up(config_.batch * rows * size_of(DType::i32), kAlignment); };
+  return ids(shape.tokens) + 2 * ids(shape.rows);
+}
+
+Index InferenceModel::result_bytes(const PassShape& shape) const {
+  const auto results = [&](DType dtype) { return round_up(config_.batch * shape.rows * size_of(dtype), kAlignment); };
+  return results(statistics_dtype(config_.dtype)) + (config_.best_ids == BestIds::asked ? results(DType::i32) : 0);
+}
+
+Index InferenceModel::round_bytes() const {
+  Index most = 0;
+  for (const auto& [shape, plans] : plans_)
+    most = std::max(most, round_size().microbatches * (input_bytes(shape) + result_bytes(shape)));
+  return most + kAlignment;
+}
+
+InferenceModel::Block InferenceModel::block(std::byte* round, const PassShape& shape, int microbatch) const {
+  const Index rows = config_.batch * shape.rows;
+  Carver ins(round, microbatch * input_bytes(shape));
+  Carver outs(round, round_size().microbatches * input_bytes(shape) + microbatch * result_bytes(shape));
+  Block block;
+  block.tokens = ins.next({config_.batch * shape.tokens}, DType::i32);
+  block.targets = ins.next({rows}, DType::i32);
+  block.rows = ins.next({rows}, DType::i32);
+  block.losses = outs.next({rows}, statistics_dtype(config_.dtype));
+  if (config_.best_ids == BestIds::asked) block.best_ids = outs.next({rows}, DType::i32);
+  return block;
+}
+
+Tensor InferenceModel::unplaced_rope_table() const {
+  if (!config_.model.has_rope()) return {};
+  return {nullptr, config_.model.rope_table_shape(), statistics_dtype(config_.dtype)};
+}
+
+BytesByOwner InferenceModel::planned_bytes() const {
+  BytesByOwner bytes = params_.bytes();
+  bytes[kScratchOwner] = scratch_bytes();
+  bytes["inputs"] = round_bytes();
+  if (const Tensor table = unplaced_rope_table()) bytes["rotations"] = table.bytes();
+  if (mesh_.pp.size() > 1) bytes["pipeline buffers"] = executor_->buffer_bytes();
+  if (const Index workspace = ops::library_workspace_bytes(config_.device); workspace > 0)
+    bytes["library workspace"] = workspace;
+  return bytes;
+}
+
+void InferenceModel::allocate() {
+  ex_.emplace(config_.device);
+  ops::start_libraries(*ex_, mesh_.tp.channel().multiprocessors());
+  if (const Index workspace = ops::library_workspace_bytes(config_.device); workspace > 0)
+    ledger_.note("library workspace", workspace);
+  params_.allocate(ledger_);
+  scratch_ = ledger_.take(kScratchOwner, scratch_bytes());
+  round_ = ledger_.take("inputs", round_bytes());
+  loss_sum_ = round_.view({1}, DType::f64, round_bytes() - kAlignment);
+  if (config_.device != Device::cpu) host_round_ = Buffer(round_bytes(), config_.device, Side::host);
+  if (mesh_.pp.size() > 1) executor_->allocate(ledger_);
+  if (const Tensor table = unplaced_rope_table()) {
+    rope_memory_ = ledger_.take("rotations", table.bytes());
+    rope_table_ = rope_memory_.view(table.shape(), table.dtype());
+    ops::rope_table(*ex_, config_.model.rope_frequencies(), rope_table_);
+  }
+  owners_.assign(static_cast<std::size_t>(mesh_.dp.size()), 0);
+  const std::vector<int> served = comm::gather_values(world_.all(), is_owner() ? mesh_.dp_rank() : -1);
+  for (std::size_t rank = 0; rank < served.size(); ++rank) {
+    if (served[rank] >= 0) owners_[static_cast<std::size_t>(served[rank])] = static_cast<int>(rank);
+  }
+  if (config_.device != Device::cpu) warm_up();
+}
+
+void InferenceModel::warm_up() {
+  for (const auto& [shape, plans] : plans_) {
+    const Tensor message = ex_->tensor(boundary_shape(shape), config_.dtype);
+    ops::fill(*ex_, message, 0.5);
+    for (std::size_t c = 0; c < chunks_.size(); ++c) {
+      ex_->begin(plans[c].phases[0], nullptr, scratch_.data());
+      run_chunk(*ex_, c, shape, block(round_.data(), shape, 0), ranges_[c].embedding ? Tensor() : message,
+                ranges_[c].head ? Tensor() : message);
+      ex_->end();
+    }
+    world_.wait_for(*ex_);
+    ex_->release();
+  }
+}
+
+void InferenceModel::fill_params(DType dtype, const ReadValues& read) {
+  Buffer raw_memory, narrow_memory;
+  const auto fill = [&](const Param& param) {
+    const Tensor there = param.without_padding(param.master);
+    if (config_.device == Device::cpu && there.dtype() == dtype) return read(param.spec.slice, there);
+    if (raw_memory.bytes() == 0) {
+      raw_memory = Buffer(kStagingBytes);
+      narrow_memory = Buffer(kStagingBytes);
+    }
+    const Index most = kStagingBytes / std::max(size_of(dtype), size_of(there.dtype()));
+    checkpoint::for_each_block(param.spec.slice, most, [&](const TensorSlice& slice, Index first) {
+      const Index count = slice.local.numel();
+      const Tensor raw = raw_memory.view(slice.local, dtype), narrow = narrow_memory.view(slice.local, there.dtype());
+      read(slice, raw);
+      Exec host;
+      ops::cast(host, raw, narrow);
+      ex_->copy(there.reshaped({there.numel()}).rows(first, count).raw(), narrow.raw(), narrow.bytes());
+      ex_->synchronize();
+    });
+  };
+  for (const ParamBuffer& buffer : params_.buffers()) {
+    for (const Param& param : buffer.params()) fill(param);
+  }
+}
+
+// ---- Passes ----
+
+void InferenceModel::run_chunk(Exec& ex, std::size_t chunk, const PassShape& shape, const Block& block,
+                               const Tensor& input, const Tensor& output) {
+  const Tensor loss_sum = loss_sum_ ? loss_sum_ : Tensor(nullptr, {1}, DType::f64);
+  const model::GptChunk::Inputs inputs{{.batch = config_.batch,
+                                        .seq_len = shape.tokens,
+                                        .step_state = {},
+                                        .mode = nn::Mode::evaluate,
+                                        .rope_table = rope_table_ ? rope_table_ : unplaced_rope_table()},
+                                       {block.tokens, block.targets},
+                                       loss_sum};
+  if (ranges_[chunk].head)
+    chunks_[chunk].score(ex, inputs, input, {block.rows, block.losses, block.best_ids}, saved_[chunk]);
+  else
+    chunks_[chunk].forward(ex, inputs, input, output, saved_[chunk], nullptr);
+}
+
+void InferenceModel::set_step_state(Exec& /*ex*/, int chunk, int microbatch, int slot) {
+  served_[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(slot)] = microbatch;
+}
+
+void InferenceModel::forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) {
+  const auto c = static_cast<std::size_t>(chunk);
+  const int microbatch = served_[c][static_cast<std::size_t>(slot)];
+  ex.begin(plans_.at(running_)[c].phases[0], nullptr, scratch_.data());
+  run_chunk(ex, c, running_, block(round_.data(), running_, microbatch), input, output);
+  ex.end();
+}
+
+void InferenceModel::backward(Exec& /*ex*/, int /*chunk*/, int /*slot*/, const Tensor& /*output_grad*/,
+                              const Tensor& /*input_grad*/, const pipeline::BackwardTurn& /*turn*/) {
+  throw InternalError("[InferenceModel] backward: a forward-only schedule has none");
+}
+void InferenceModel::gather_params(Exec& /*ex*/, int /*chunk*/) {
+  throw InternalError("[InferenceModel] gather_params: a forward-only schedule has none");
+}
+void InferenceModel::reduce_grads(Exec& /*ex*/) {
+  throw InternalError("[InferenceModel] reduce_grads: a forward-only schedule has none");
+}
+
+void InferenceModel::fill_block(const Round& round, std::span<const Passage> passages, int microbatch) {
+  std::byte* const host = config_.device == Device::cpu ? round_.data() : host_round_.data();
+  const Block to = block(host, round.shape, microbatch);
+  const auto tokens = to.tokens.span<std::int32_t>(), targets = to.targets.span<std::int32_t>(),
+             rows = to.rows.span<std::int32_t>();
+  // Attention is causal: zeros after the last token cannot change what comes before.
+  std::ranges::fill(tokens, 0);
+  std::ranges::fill(targets, model::kNoTarget);
+  std::ranges::fill(rows, -1);
+  for (const Placed& one : placed(round, mesh_.dp_rank())) {
+    if (one.microbatch != microbatch) continue;
+    const Passage& passage = passages[static_cast<std::size_t>(one.passage)];
+    const Index first_token = one.sample * round.shape.tokens, first_row = one.sample * round.shape.rows;
+    std::ranges::copy(passage.ids.first(static_cast<std::size_t>(passage.inputs())), tokens.begin() + first_token);
+    for (Index i = 0; i < passage.targets(); ++i) {
+      const auto row = static_cast<std::size_t>(first_row + i);
+      rows[row] = static_cast<std::int32_t>(first_token + passage.first_target - 1 + i);
+      targets[row] = passage.ids[static_cast<std::size_t>(passage.first_target + i)];
+    }
+  }
+}
+
+std::vector<InferenceModel::Placed> InferenceModel::placed(const Round& round, int dp_rank) const {
+  std::vector<Placed> own;
+  const Index dp = mesh_.dp.size();
+  for (std::size_t k = 0; k < round.passages.size(); ++k) {
+    const Index number = static_cast<Index>(k), in_order = number / config_.batch;
+    if (in_order % dp == dp_rank)
+      own.push_back({round.passages[k], static_cast<int>(in_order / dp), number % config_.batch});
+  }
+  return own;
+}
+
+void InferenceModel::run(const Round& round, std::span<const Passage> passages) {
+  const comm::HostWait waiting(world_);
+  world_.check_health();
+  running_ = round.shape;
+  for (int microbatch = 0; microbatch < round.microbatches; ++microbatch) fill_block(round, passages, microbatch);
+  const Index in = round_size().microbatches * input_bytes(round.shape);
+  if (config_.device != Device::cpu) ex_->copy(round_.data(), host_round_.data(), in);
+  executor_->change(schedule(round.microbatches), boundary_shape(round.shape));
+  executor_->run(*ex_, *this);
+  if (config_.device != Device::cpu && is_owner())
+    ex_->copy(host_round_.data() + in, round_.data() + in, round.microbatches * result_bytes(round.shape));
+  world_.wait_for(*ex_);
+}
+
+std::vector<double> InferenceModel::own_scores(const Round& round, std::span<const Passage> passages) {
+  std::byte* const host = config_.device == Device::cpu ? round_.data() : host_round_.data();
+  std::vector<double> scores;
+  for (const Placed& one : placed(round, mesh_.dp_rank())) {
+    const Block from = block(host, round.shape, one.microbatch);
+    const Index first = one.sample * round.shape.rows;
+    const Index targets = passages[static_cast<std::size_t>(one.passage)].targets();
+    dispatch_wide(from.losses.dtype(), "InferenceModel", [&]<class T>() {
+      const auto losses = from.losses.rows(first, targets).span<T>();
+      scores.insert(scores.end(), losses.begin(), losses.end());
+    });
+    if (config_.best_ids != BestIds::asked) continue;
+    const auto ids = from.best_ids.rows(first, targets).span<std::int32_t>();
+    scores.insert(scores.end(), ids.begin(), ids.end());
+  }
+  return scores;
+}
+
+void InferenceModel::deliver(const Round& round, std::span<const Passage> passages, const Take& take) {
+  Exec host;
+  const comm::Group& all = world_.all();
+  std::vector<double> own;
+  if (is_owner()) own = own_scores(round, passages);
+  if (world_.rank() != 0) {
+    if (!own.empty())
+      comm::send(host, all, Tensor(own.data(), {static_cast<Index>(own.size())}, DType::f64), 0).wait(host);
+    return;
+  }
+  const Index of_target = config_.best_ids == BestIds::asked ? 2 : 1;
+  for (int dp_rank = 0; dp_rank < mesh_.dp.size(); ++dp_rank) {
+    const std::vector<Placed> theirs = placed(round, dp_rank);
+    const int owner = owners_[static_cast<std::size_t>(dp_rank)];
+    Index count = 0;
+    for (const Placed& one : theirs) count += of_target * passages[static_cast<std::size_t>(one.passage)].targets();
+    if (count == 0) continue;
+    std::vector<double> scores = owner == 0 ? own : std::vector<double>(static_cast<std::size_t>(count));
+    if (owner != 0) comm::recv(host, all, Tensor(scores.data(), {count}, DType::f64), owner).wait(host);
+    auto next = scores.begin();
+    for (const Placed& one : theirs) {
+      PassageScore score;
+      const auto targets = passages[static_cast<std::size_t>(one.passage)].targets();
+      for (Index i = 0; i < targets; ++i) {
+        if (!std::isfinite(*next))
+          throw NonFiniteError(str("[passage ", one.passage, "] the loss of target ", i, " = ", *next,
+                                   ": must be finite; the parameters may be broken, or --precision too narrow"));
+        score.log_probabilities.push_back(-*next++);
+      }
+      for (Index i = 0; of_target == 2 && i < targets; ++i)
+        score.best_ids.push_back(static_cast<std::int32_t>(*next++));
+      take(one.passage, std::move(score));
+    }
+  }
+}
+
+void InferenceModel::score(std::span<const Passage> passages, const Take& take) {
+  for (const Round& round : make_rounds(passages, config_.model.seq_len, round_size())) {
+    run(round, passages);
+    deliver(round, passages, take);
+  }
+}
+
+}  // namespace megalith::eval

@@ -1,0 +1,51 @@
+#include "megalith/eval/passages.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <map>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+
+namespace megalith::eval {
+namespace {
+
+/// A multiple of a quarter of the power of two below: at most a quarter is padding.
+Index padded(Index count, Index least) {
+  if (count <= least) return least;
+  const Index step = static_cast<Index>(std::bit_floor(static_cast<std::uint64_t>(count))) / 4;
+  return round_up(count, std::max(step, least));
+}
+
+}  // namespace
+
+PassShape pass_shape(Index inputs, Index targets, Index most_tokens) {
+  if (inputs < 1 || inputs > most_tokens || targets < 1 || targets > inputs) {
+    throw InternalError(str("[pass_shape] inputs, targets = ", inputs, ", ", targets, ": must be 1 to ", most_tokens,
+                            " inputs, and no more targets"));
+  }
+  constexpr Index kLeastTokens = 32, kLeastRows = 8;
+  const Index tokens = std::min(padded(inputs, kLeastTokens), most_tokens);
+  return {tokens, std::min(padded(targets, kLeastRows), tokens)};
+}
+
+std::vector<Round> make_rounds(std::span<const Passage> passages, Index most_tokens, const RoundSize& size) {
+  std::map<PassShape, std::vector<Index>, std::greater<>> by_shape;
+  for (std::size_t i = 0; i < passages.size(); ++i)
+    by_shape[shape_of(passages[i], most_tokens)].push_back(static_cast<Index>(i));
+  std::vector<Round> rounds;
+  for (const auto& [shape, numbers] : by_shape) {
+    for (std::size_t begin = 0; begin < numbers.size(); begin += static_cast<std::size_t>(size.passages())) {
+      const std::size_t end = std::min(numbers.size(), begin + static_cast<std::size_t>(size.passages()));
+      const auto count = static_cast<Index>(end - begin);
+      rounds.push_back({.shape = shape,
+                        .passages = {numbers.begin() + static_cast<std::ptrdiff_t>(begin),
+                                     numbers.begin() + static_cast<std::ptrdiff_t>(end)},
+                        .microbatches = static_cast<int>(ceil_div(count, size.batch * size.dp))});
+    }
+  }
+  return rounds;
+}
+
+}  // namespace megalith::eval
