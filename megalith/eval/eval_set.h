@@ -1,0 +1,59 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "megalith/data/tokenizer.h"
+#include "megalith/eval/windows.h"
+
+namespace megalith::eval {
+
+/// A text, and where it stands, for errors.
+struct SourceText {
+  std::string_view text, file;
+};
+
+/// What a task asks a model: passages, and what the report counts.
+struct EvalSet {
+  std::vector<std::vector<std::int32_t>> texts;  ///< ids, which the passages are parts of
+  std::vector<Passage> passages;
+  /// By name, in the order of reports: "windows", "targets", ...
+  std::vector<std::pair<std::string, Index>> counts;
+  /// Broken rules of the data, each with file, line and fix; then there may be no passages.
+  std::vector<std::string> problems;
+  std::vector<std::string> warnings;
+
+  EvalSet() = default;
+  EvalSet(EvalSet&&) = default;  // passages stay those of the texts, whose elements do not move
+  EvalSet& operator=(EvalSet&&) = default;
+
+  Index count(std::string_view name) const;  ///< throws InternalError for an unknown name
+  Index targets() const;
+};
+
+// Each makes the set of a task. `window`: inputs of a pass. Texts must be UTF-8 and give two tokens or more, else there
+// are problems. The tokenizer must be usable for texts (Tokenizer::encode).
+
+/// The paper's protocol on a WikiText file with <unk>: the stripped text is detokenised and tokenised as a whole, and
+/// scored by sliding windows. Counts: original_words (T_o), tokens (T), windows, targets, unknown_words, and
+/// retokenize_differences: places at which the text that is made again from the detokenised one differs.
+EvalSet wikitext_paper_set(const SourceText& source, const data::Tokenizer& tokenizer, Index window, Index stride);
+
+/// lm-evaluation-harness's protocol on a raw WikiText file: every document is detokenised and tokenised, has an
+/// end-of-text token in front, and is scored by disjoint windows. Counts: documents, words, bytes (of the documents
+/// before detokenisation), tokens, windows, targets.
+EvalSet wikitext_harness_set(const SourceText& source, const data::Tokenizer& tokenizer, Index window);
+
+/// Documents one after another, each with the token that ends a document behind it, as one text by sliding windows.
+/// Counts: documents, bytes, tokens, windows, targets.
+EvalSet loss_set(const std::vector<SourceText>& documents, const data::Tokenizer& tokenizer, Index window,
+                 Index stride);
+
+/// LAMBADA: of each line of JSON the text's last word, delimited by white space, is the target. The text before it,
+/// stripped, and a space with the word are tokenised apart. A passage longer than window + 1 tokens loses its
+/// beginning. Counts: examples, context_tokens, target_tokens, passages_cut, and targets_of_N for every number N of
+/// target tokens that occurs. Source: Paperno et al. 2016, arXiv:1606.06031.
+EvalSet lambada_set(const SourceText& lines, const data::Tokenizer& tokenizer, Index window);
+
+}  // namespace megalith::eval
