@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/checkpoint/box.h"
 #include "megalith/convert/hf_family.h"
 #include "megalith/io/reader.h"
 #include "megalith/model/gpt_chunk.h"
@@ -47,9 +48,9 @@ const HfFamily& family_of(const HfConfig& config) {
 }
 
 /// The tensors of a folder under the names of its family.
-class Source {
+class Tensors {
  public:
-  Source(io::Fs& fs, const io::Path& folder, const HfFamily& family) : files_(fs, folder) {
+  Tensors(io::Fs& fs, const io::Path& folder, const HfFamily& family) : files_(fs, folder) {
     const bool has_prefix = std::ranges::any_of(
         files_.tensors(), [&](const auto& tensor) { return tensor.first.starts_with(family.prefix); });
     if (has_prefix) prefix_ = family.prefix;
@@ -96,7 +97,7 @@ bool have_same_values(const HfTensor& tensor, const HfFileTensor& a, const HfFil
 }
 
 /// A head in the files of a model whose head is tied must be the token table.
-void check_tied_head(const HfModel& hf, const Source& source) {
+void check_tied_head(const HfModel& hf, const Tensors& source) {
   const Shape shape = {hf.config.vocab_size, hf.config.hidden_size};
   const HfTensor head = same(std::string(kHfHead), shape);
   const HfTensor table = hf.family->tensors_of(hf.config, model::kTokenTable, shape).front();
@@ -108,7 +109,7 @@ void check_tied_head(const HfModel& hf, const Source& source) {
 }
 
 /// Tensors that no parameter of ours has taken.
-void check_rest(const HfModel& hf, const Source& source, std::set<std::string>& used) {
+void check_rest(const HfModel& hf, const Tensors& source, std::set<std::string>& used) {
   if (hf.config.tying == model::Tying::tied) {
     check_tied_head(hf, source);
     used.emplace(kHfHead);
@@ -131,14 +132,28 @@ void check_rest(const HfModel& hf, const Source& source, std::set<std::string>& 
   }
 }
 
-std::vector<HfTensor> tensors_of(const HfFamily& family, const model::ModelConfig& model, const Param& param) {
-  const Tensor ours = param.without_padding(param.master);
-  std::vector<HfTensor> tensors = family.tensors_of(model, param.name(), ours.shape());
+/// Of a whole parameter of ours.
+std::vector<HfTensor> tensors_of(const HfFamily& family, const model::ModelConfig& model, const std::string& name,
+                                 const Shape& shape) {
+  std::vector<HfTensor> tensors = family.tensors_of(model, name, shape);
   Index elements = 0;
   for (const HfTensor& tensor : tensors) elements += tensor.shape.numel();
-  if (elements != ours.numel())
-    throw InternalError(str("[convert] parameter ", param.name(), ": ", elements, " of ", ours.numel(), " elements"));
+  if (elements != shape.numel())
+    throw InternalError(str("[convert] parameter ", name, ": ", elements, " of ", shape.numel(), " elements"));
   return tensors;
+}
+std::vector<HfTensor> tensors_of(const HfFamily& family, const model::ModelConfig& model, const Param& param) {
+  return tensors_of(family, model, param.name(), param.without_padding(param.master).shape());
+}
+
+/// Fills a whole parameter of ours.
+void copy_whole(const HfModel& hf, const Tensors& source, const std::string& name, const Tensor& ours,
+                std::set<std::string>& used) {
+  for (const HfTensor& tensor : tensors_of(*hf.family, hf.config, name, ours.shape())) {
+    const HfFileTensor& found = source.at(tensor);
+    copy_to_ours(tensor, found.dtype, found.bytes, ours);
+    used.insert(source.full_name(tensor));
+  }
 }
 
 /// Calls visit(param) for every parameter of every buffer.
@@ -173,17 +188,37 @@ HfModel read_hf_config(io::Fs& fs, const io::Path& folder) {
 }
 
 void import_hf(io::Fs& fs, const io::Path& folder, const HfModel& hf, ParamSet& params) {
-  const Source source(fs, folder, *hf.family);
+  const Tensors source(fs, folder, *hf.family);
   std::set<std::string> used;
-  for_each_param(params, [&](Param& param) {
-    for (const HfTensor& tensor : tensors_of(*hf.family, hf.config, param)) {
-      const HfFileTensor& found = source.at(tensor);
-      copy_to_ours(tensor, found.dtype, found.bytes, param.without_padding(param.master));
-      used.insert(source.full_name(tensor));
-    }
-  });
+  for_each_param(
+      params, [&](Param& param) { copy_whole(hf, source, param.name(), param.without_padding(param.master), used); });
   check_rest(hf, source, used);
 }
+
+class HfReader::Source : public Tensors {
+ public:
+  using Tensors::Tensors;
+};
+
+HfReader::HfReader(io::Fs& fs, const io::Path& folder, const HfModel& model)
+    : model_(model), source_(std::make_unique<Source>(fs, folder, *model.family)) {}
+HfReader::~HfReader() = default;
+
+void HfReader::read(const TensorSlice& slice, const Tensor& values) {
+  if (slice.local == slice.global) return copy_whole(model_, *source_, slice.name, values, used_);
+  if (whole_name_ != slice.name || whole_.dtype() != values.dtype()) {
+    const Index bytes = bytes_of(slice.global, values.dtype());
+    if (whole_memory_.bytes() < bytes) whole_memory_ = Buffer(bytes);
+    whole_ = whole_memory_.view(slice.global, values.dtype());
+    whole_name_ = slice.name;
+    copy_whole(model_, *source_, slice.name, whole_, used_);
+  }
+  const checkpoint::Box whole{{}, slice.global};
+  checkpoint::copy_common(whole, static_cast<const std::byte*>(whole_.raw()), checkpoint::box_of(slice),
+                          static_cast<std::byte*>(values.raw()), size_of(values.dtype()));
+}
+
+void HfReader::check_rest(std::set<std::string> used) const { convert::check_rest(model_, *source_, used); }
 
 const HfFamily& hf_family_for(const model::ModelConfig& model) {
   std::string misfits;

@@ -1,10 +1,14 @@
 #pragma once
+#include <memory>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "megalith/convert/hf_files.h"
 #include "megalith/io/fs.h"
 #include "megalith/model/model_config.h"
 #include "megalith/params/param_set.h"
+#include "megalith/tensor/memory.h"
 
 namespace megalith::convert {
 
@@ -30,6 +34,32 @@ HfModel read_hf_config(io::Fs& fs, const io::Path& folder);
 /// f32 or f64 here). Throws InputError for a file or a tensor that is missing, left over or of another shape. Takes no
 /// memory: the files are mapped.
 void import_hf(io::Fs& fs, const io::Path& folder, const HfModel& model, ParamSet& params);
+
+/// The values of a folder, slice by slice, for ranks of any grid. One reader per rank.
+class HfReader {
+ public:
+  HfReader(io::Fs& fs, const io::Path& folder, const HfModel& model);
+  ~HfReader();
+  HfReader(const HfReader&) = delete;
+  HfReader& operator=(const HfReader&) = delete;
+
+  /// Fills `values` (f32 or f64, the slice's elements in host memory) of a parameter of ours. Throws InputError for a
+  /// tensor that is missing or of another shape. Memory: one whole parameter, unless the slice is all of it.
+  void read(const TensorSlice& slice, const Tensor& values);
+  /// The folder's tensors that were read so far, by name.
+  const std::set<std::string>& used() const { return used_; }
+  /// Throws InputError for a tensor that is left over. `used`: those of the readers of all ranks.
+  void check_rest(std::set<std::string> used) const;
+
+ private:
+  class Source;
+  HfModel model_;
+  std::unique_ptr<Source> source_;
+  std::set<std::string> used_;
+  std::string whole_name_;  ///< of the parameter in whole_
+  Buffer whole_memory_;
+  Tensor whole_;
+};
 
 /// The family in which a model can be exported. Throws InputError naming, for each family, a part that the model lacks.
 const HfFamily& hf_family_for(const model::ModelConfig& model);
