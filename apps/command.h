@@ -27,6 +27,7 @@ void add_hugging_face(CLI::App& checkpoint_command);
 void add_train(CLI::App& program);
 void add_generate(CLI::App& program);
 void add_score(CLI::App& program);
+void add_eval(CLI::App& program);
 void add_plan(CLI::App& program);
 void add_recipe(CLI::App& program);
 void add_bench(CLI::App& program);

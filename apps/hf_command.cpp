@@ -13,14 +13,13 @@
 #include "megalith/train/trainer.h"
 
 #include "apps/command.h"
+#include "apps/hf_folder.h"
 #include "apps/launch.h"
 #include "apps/saved_model.h"
 #include "apps/vocabulary.h"
 
 namespace megalith::apps {
 namespace {
-
-constexpr Index kBytes = 256;  // the vocabulary of the byte tokenizer
 
 struct HfOptions {
   std::string from, to;
@@ -39,46 +38,6 @@ config::RunPlan imported_plan(const model::ModelConfig& m, const std::string& to
   c.data.vocab_dir = std::filesystem::absolute(folder).string();
   c.data.train = std::vector<std::string>{"unknown"};
   return config::resolve(c);
-}
-
-/// The tokenizer of a folder; none: what is missing or cannot be used.
-struct ImportedTokenizer {
-  std::string name;
-  std::shared_ptr<const data::Tokenizer> tokenizer;
-  std::string warning;
-};
-
-/// What may be in the folder, the likeliest first.
-std::vector<std::string> possible_tokenizers(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model) {
-  if (model.vocab_size == kBytes) return {"byte"};
-  if (model.family == "gpt2") return {"gpt2"};
-  if (!fs.exists(folder / "tokenizer.model")) return {"bpe"};
-  if (!fs.exists(folder / "tokenizer.json")) return {"sentencepiece"};
-  return {"bpe", "sentencepiece"};  // Llama 2's tokenizer.json is of another kind, beside the file that it was made of
-}
-
-/// GPT-2's own vocabulary must be usable. One of another family that this program cannot use is left out, with a
-/// warning: a model is of use without it.
-ImportedTokenizer find_tokenizer(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model) {
-  const std::vector<std::string> names = possible_tokenizers(fs, folder, model);
-  ImportedTokenizer found{.name = names.front(), .tokenizer = {}, .warning = {}};
-  if (found.name != "byte" && !data::has_vocabulary(fs, folder)) {
-    found.warning = str(folder.string(), " holds no tokenizer (vocab.json and merges.txt, or tokenizer.json)");
-    return found;
-  }
-  for (const std::string& name : names) {
-    try {
-      const auto tokenizer = data::make_tokenizer(name, folder, fs);
-      if (tokenizer->vocab_size() <= model.vocab_size || name == "gpt2") return {name, tokenizer, {}};
-      found.warning = str("the tokenizer of ", folder.string(), " has ", tokenizer->vocab_size(),
-                          " ids, more than config.json's vocab_size = ", model.vocab_size);
-    } catch (const Error& error) {
-      if (name == "gpt2" || error.code() == ExitCode::io) throw;
-      if (found.warning.empty())
-        found.warning = str("the tokenizer of ", folder.string(), " cannot be used: ", error.what());
-    }
-  }
-  return found;
 }
 
 /// The plan of a rank that only holds the parameters. Where positions are rotations none depends on seq_len, and so a

@@ -56,7 +56,8 @@ void fold_option_names(const CLI::App& program, std::vector<std::string>& argume
 bool is_left_to_the_first(const std::vector<std::string>& arguments, const Launcher& launcher) {
   if (arguments.empty() || launcher.process == 0) return false;
   if (arguments.front() == "data") return arguments.size() < 2 || arguments[1] != "dedup";
-  if (arguments.front() != "bench") return arguments.front() != "train";
+  if (arguments.front() != "bench")
+    return arguments.front() != "train" && arguments.front() != "eval" && arguments.front() != "score";
   return arguments.size() > 1 && is_bench_of_ops(arguments[1]);
 }
 
@@ -68,10 +69,11 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {{"help"
                                                                          {"fine-tune", "train"},
                                                                          {"run", "train"},
                                                                          {"resume", "train --resume"},
-                                                                         {"eval", "score"},
-                                                                         {"evaluate", "score"},
-                                                                         {"perplexity", "score"},
-                                                                         {"test", "score"},
+                                                                         {"evaluate", "eval"},
+                                                                         {"perplexity", "eval"},
+                                                                         {"lambada", "eval --task lambada"},
+                                                                         {"wikitext", "eval --task wikitext"},
+                                                                         {"test", "eval"},
                                                                          {"sample", "generate"},
                                                                          {"infer", "generate"},
                                                                          {"inference", "generate"},
@@ -209,6 +211,7 @@ int run(int argc, char** argv) {
   add_train(program);
   add_generate(program);
   add_score(program);
+  add_eval(program);
   add_plan(program);
   add_recipe(program);
   add_tokenize(program);

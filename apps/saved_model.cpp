@@ -26,19 +26,6 @@ Device device_for(const config::RunPlan& plan, std::optional<Device> asked) {
   return device;
 }
 
-/// Where the tokenizer's files of a checkpoint are: beside it, unless an earlier version saved it; then where they were
-/// at that time, or, where nothing is left of them, among what ships with the program.
-std::string vocabulary_of(io::Fs& fs, checkpoint::CheckpointReader& reader, const data::DataConfig& data) {
-  if (reader.verify_plain_files()) return reader.folder().string();
-  if (data.tokenizer != "gpt2" || data.vocab_dir.empty() || data::has_vocabulary(fs, data.vocab_dir))
-    return data.vocab_dir;
-  const auto& texts = reader.manifest().run.texts;
-  const auto saved = texts.find("tokenizer_hash");
-  const bool is_shipped =
-      saved != texts.end() && saved->second == hex64(open_tokenizer(fs, "gpt2", "")->content_hash());
-  return is_shipped ? std::string() : data.vocab_dir;
-}
-
 /// Returns what is wrong with the checkpoint's files; use() was not called then.
 std::string use_one(io::Fs& fs, const io::Path& folder, std::optional<Device> asked, const UseModel& use) {
   checkpoint::CheckpointReader reader(fs, folder);
@@ -68,6 +55,17 @@ std::string use_one(io::Fs& fs, const io::Path& folder, std::optional<Device> as
 }
 
 }  // namespace
+
+std::string vocabulary_of(io::Fs& fs, checkpoint::CheckpointReader& reader, const data::DataConfig& data) {
+  if (reader.verify_plain_files()) return reader.folder().string();
+  if (data.tokenizer != "gpt2" || data.vocab_dir.empty() || data::has_vocabulary(fs, data.vocab_dir))
+    return data.vocab_dir;
+  const auto& texts = reader.manifest().run.texts;
+  const auto saved = texts.find("tokenizer_hash");
+  const bool is_shipped =
+      saved != texts.end() && saved->second == hex64(open_tokenizer(fs, "gpt2", "")->content_hash());
+  return is_shipped ? std::string() : data.vocab_dir;
+}
 
 void use_saved_model(io::Fs& fs, const io::Path& given, std::optional<Device> asked, const UseModel& use) {
   std::vector<checkpoint::Rejected> unusable;

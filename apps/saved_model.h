@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "megalith/checkpoint/shard_io.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/eval/whole_model.h"
 #include "megalith/io/fs.h"
@@ -19,6 +20,11 @@ using UseModel = std::function<void(eval::WholeModel&, const config::RunPlan&)>;
 /// GPU where the checkpoint's recipe says so and there is one. Throws InputError, CheckpointError, ConfigError for a
 /// precision that the device has not, BackendError for a device that is missing.
 void use_saved_model(io::Fs& fs, const io::Path& given, std::optional<Device> asked, const UseModel& use);
+
+/// Where the tokenizer's files of a checkpoint are: beside it, unless an earlier version saved it; then where they were
+/// at that time, or, where nothing is left of them, among what ships with the program. Throws InputError if those
+/// beside it are damaged.
+std::string vocabulary_of(io::Fs& fs, checkpoint::CheckpointReader& reader, const data::DataConfig& data);
 
 /// What every command that asks a trained model takes: --checkpoint DIR [--device cpu|cuda].
 struct SavedModelOptions {

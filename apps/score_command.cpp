@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 
 #include <nlohmann/json.hpp>
@@ -8,12 +11,13 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/data/corpus_reader.h"
+#include "megalith/io/checksum.h"
 #include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
 
 #include "apps/command.h"
+#include "apps/inference.h"
 #include "apps/launch.h"
-#include "apps/saved_model.h"
 
 namespace megalith::apps {
 namespace {
@@ -69,39 +73,129 @@ class ListReader final : public io::JsonVisitor {
   std::vector<std::int32_t> ids_;
 };
 
-void run_score(const SavedModelOptions& saved, const std::string& file) {
-  const std::shared_ptr<io::Fs> fs = rank_fs(0);
-  data::require_file(*fs, file, "--tokens");
-  saved.use(*fs, [&](eval::WholeModel& model, const config::RunPlan&) {
-    const io::MappedFile mapped = fs->map(file);
-    const auto read = [&](ListReader::Take take) {
-      ListReader lists(file, model.config(), std::move(take));
-      io::visit_json(mapped.text(), {.name = file}, lists);
+/// Lists that are scored together.
+constexpr std::size_t kListsAtOnce = 4096;
+constexpr Index kTokensAtOnce = Index{1} << 20;
+
+/// Lists of a file: what the model must be ready for, and their scores one group after another, so that memory holds
+/// one group.
+class ListScorer {
+ public:
+  ListScorer(const io::MappedFile& file, const std::string& name, const model::ModelConfig& model)
+      : file_(file), name_(name), model_(model) {}
+
+  /// Throws InputError unless all of the file is right. Returns the most tokens of a list.
+  Index check() {
+    Index longest = 0;
+    read([&](auto ids) { longest = std::max(longest, static_cast<Index>(ids.size())); });
+    return longest;
+  }
+  std::set<eval::PassShape> shapes(Index most_tokens) const {
+    std::set<eval::PassShape> shapes;
+    read([&](auto ids) {
+      if (ids.size() > 1) shapes.insert(eval::shape_of({ids}, most_tokens));
+    });
+    return shapes;
+  }
+  /// Calls print(log-probabilities) for every list, in order, on rank 0. Collective.
+  template <class Print>
+  void score(eval::InferenceModel& model, int rank, const Print& print) const {
+    std::vector<std::vector<std::int32_t>> lists;
+    Index tokens = 0;
+    const auto flush = [&] {
+      score_group(model, rank, lists, print);
+      lists.clear();
+      tokens = 0;
     };
-    read([](auto) {});  // all of it is right before anything is computed
+    read([&](auto ids) {
+      lists.emplace_back(ids.begin(), ids.end());
+      tokens += static_cast<Index>(ids.size());
+      if (lists.size() == kListsAtOnce || tokens >= kTokensAtOnce) flush();
+    });
+    flush();
+  }
+
+ private:
+  void read(ListReader::Take take) const {
+    ListReader lists(name_, model_, std::move(take));
+    io::visit_json(file_.text(), {.name = name_}, lists);
+  }
+  template <class Print>
+  static void score_group(eval::InferenceModel& model, int rank, const std::vector<std::vector<std::int32_t>>& lists,
+                          const Print& print) {
+    std::vector<eval::Passage> passages;
+    std::vector<std::size_t> numbers;
+    for (std::size_t i = 0; i < lists.size(); ++i) {
+      if (lists[i].size() < 2) continue;
+      passages.push_back({lists[i]});
+      numbers.push_back(i);
+    }
+    std::vector<std::vector<double>> scores(lists.size());
+    model.score(passages, [&](Index passage, eval::PassageScore score) {
+      scores[numbers[static_cast<std::size_t>(passage)]] = std::move(score.log_probabilities);
+    });
+    if (rank == 0) std::ranges::for_each(scores, print);
+  }
+
+  const io::MappedFile& file_;
+  const std::string& name_;
+  const model::ModelConfig& model_;
+};
+
+void run_score(const InferenceOptions& options, const std::string& file) {
+  const Launcher launcher = detect_launcher();
+  const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
+  std::optional<InferenceJob> job;
+  io::MappedFile mapped;
+  Index longest = 0;
+  const auto shape = [&] {
+    data::require_file(*fs, file, "--tokens");
+    job.emplace(fs, options, launcher);
+    JobShape needed = shape_of(job->plan());
+    needed.start = train::Start::fresh;
+    return needed;
+  };
+  const auto read = [&] {
+    mapped = fs->map(file);
+    longest = ListScorer(mapped, file, job->plan().model).check();
+  };
+  const auto found = [&] {
+    train::Facts facts = job->facts();
+    facts.emplace_back("--tokens", io::checksum(mapped.bytes()).hex());
+    return facts;
+  };
+  const auto body = [&](comm::World& world) {
+    const comm::Mesh mesh = comm::make_mesh(world, job->plan().grid, job->plan().transfers);
+    const eval::InferenceConfig config = job->config(eval::BestIds::not_asked, std::max<Index>(longest - 1, 1));
+    const ListScorer lists(mapped, file, job->plan().model);
+    eval::InferenceModel model(config, world, mesh, lists.shapes(config.model.seq_len));
+    job->load(world, model);
     bool first = true;
-    std::fputs("{\"logprobs\":[", stdout);
-    read([&](std::span<const std::int32_t> ids) {
+    if (world.rank() == 0) std::fputs("{\"logprobs\":[", stdout);
+    lists.score(model, world.rank(), [&](const std::vector<double>& logprobs) {
       nlohmann::json row = {nullptr};  // the first token has nothing before it
-      for (const double logprob : model.log_probabilities(ids)) row.push_back(logprob);
+      for (const double logprob : logprobs) row.push_back(logprob);
       std::printf("%s%s", first ? "" : ",", row.dump().c_str());
       first = false;
     });
+    if (world.rank() != 0) return;
     std::puts("]}");
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw IoError("[standard output] write failed");
-  });
+  };
+  run_job(launcher, {.shape = shape, .read = read, .found = found, .body = body});
 }
 
 }  // namespace
 
 void add_score(CLI::App& program) {
   struct Options {
-    SavedModelOptions model;
+    InferenceOptions model;
     std::string tokens;
   };
   const auto options = std::make_shared<Options>();
   CLI::App* command = program.add_subcommand(
       "score", "Print the natural log-probability of every token of every list, given those before it");
+  command->add_option("--checkpoint", options->model.checkpoint, kModelHelp)->required();
   options->model.add_to(*command);
   command->add_option("--tokens", options->tokens, "JSON file: a list of lists of token ids")->required();
   command->callback([options] { run_score(options->model, options->tokens); });

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string_view>
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "megalith/base/error.h"
@@ -25,6 +24,7 @@
 #include "apps/launch.h"
 #include "apps/recipe_options.h"
 #include "apps/signals.h"
+#include "apps/terminal.h"
 #include "apps/vocabulary.h"
 
 namespace megalith::apps {
@@ -105,15 +105,6 @@ std::optional<ops::KnownGemms> read_gemm_table(io::Fs& fs, const config::RunPlan
                           ": such a table needs device.type = \"cuda\" and train.gemm = \"timed\"; leave it away"));
   }
   return ops::KnownGemms{file, ops::parse_gemm_table(fs.map(file).text(), file)};
-}
-
-/// Columns of the window that standard error is; 0 where it is no terminal that lines can be rewritten on.
-int terminal_columns() {
-  const char* const kind = std::getenv("TERM");
-  if (isatty(STDERR_FILENO) == 0 || (kind != nullptr && std::string_view(kind) == "dumb")) return 0;
-  winsize window{};
-  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
-  return known ? window.ws_col : 80;
 }
 
 /// Where progress goes: to standard error, and to standard output as plain lines where that alone was led elsewhere

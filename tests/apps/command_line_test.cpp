@@ -72,7 +72,7 @@ TEST(CommandLine, UnknownCommandsNameTheWordAndTheNearest) {
       {"trian --help", "trian: no such command; did you mean megalith train? `megalith --help` lists all"},
       {"--help trian", "trian: no such command; did you mean megalith train? `megalith --help` lists all"},
       {"help", "help: no such command; did you mean megalith --help? `megalith --help` lists all"},
-      {"evaluate r.toml", "evaluate: no such command; did you mean megalith score? `megalith --help` lists all"},
+      {"evaluate r.toml", "evaluate: no such command; did you mean megalith eval? `megalith --help` lists all"},
       {"import-hf",
        "import-hf: no such command; did you mean megalith checkpoint import-hf? `megalith --help` lists all"},
       {"quux", "quux: no such command; `megalith --help` lists all"},

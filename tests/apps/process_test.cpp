@@ -207,8 +207,8 @@ TEST_F(Program, AModelIsAskedOnTheDeviceThatTheCommandNames) {
       << wide.err;
   ASSERT_EQ(run_shell(train("b", "--set train.steps=1")).code, 0);
   std::ofstream(dir_ / "ids.json") << "[[116, 104, 101, 32, 255, 0, 7], [1, 2]]";
-  const std::string score =
-      "megalith score --checkpoint " + out("b") + " --tokens " + (dir_ / "ids.json").string() + " --device ";
+  const std::string score = "megalith score --checkpoint " + out("b") + " --tokens " + (dir_ / "ids.json").string() +
+                            " --precision fp32 --device ";
   const Finished cpu = run_shell(score + "cpu"), gpu = run_shell(score + "cuda");
   ASSERT_EQ(cpu.code, 0) << cpu.err;
   if (!has_gpu()) {

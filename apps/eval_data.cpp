@@ -1,0 +1,83 @@
+#include "apps/eval_data.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/data/byte_source.h"
+#include "megalith/data/corpus_reader.h"
+#include "megalith/data/json_text.h"
+#include "megalith/eval/detokenize.h"
+#include "megalith/io/checksum.h"
+
+namespace megalith::apps {
+namespace {
+
+std::string read_all(io::Fs& fs, const std::string& file) {
+  data::require_file(fs, file, "--data");
+  const std::unique_ptr<data::ByteSource> source = data::open_bytes(fs, file);
+  while (source->extend()) {
+  }
+  return std::string(source->window());
+}
+
+/// The texts of JSON lines; they live in `texts`.
+eval::EvalSet loss_of_lines(const std::string& text, const EvalTask& task, const data::Tokenizer& tokenizer) {
+  constexpr std::size_t kMaxProblems = 20;
+  data::JsonText json("text");
+  std::vector<std::string> texts, names;
+  std::vector<std::string> problems;
+  std::size_t number = 1;
+  for (std::string_view rest = text; !rest.empty() && problems.size() < kMaxProblems; ++number) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    if (eval::strip(line).empty()) continue;
+    try {
+      texts.emplace_back(json.read(line, {.file = task.data, .number = number}));
+      names.push_back(str(task.data, ", line ", number));
+    } catch (const InputError& error) {
+      problems.emplace_back(error.what());
+    }
+  }
+  std::vector<eval::SourceText> documents;
+  for (std::size_t i = 0; i < texts.size(); ++i) documents.push_back({texts[i], names[i]});
+  if (documents.empty() && problems.empty()) documents.push_back({"", task.data});
+  eval::EvalSet set;
+  if (problems.empty()) set = eval::loss_set(documents, tokenizer, task.window, task.stride);
+  set.problems.insert(set.problems.end(), problems.begin(), problems.end());
+  return set;
+}
+
+eval::EvalSet set_of(const std::string& text, const EvalTask& task, const data::Tokenizer& tokenizer) {
+  const eval::SourceText source{text, task.data};
+  switch (task.task) {
+    case eval::Task::loss:
+      if (data::names_json_lines(task.data)) return loss_of_lines(text, task, tokenizer);
+      return eval::loss_set({source}, tokenizer, task.window, task.stride);
+    case eval::Task::wikitext_paper:
+      return eval::wikitext_paper_set(source, tokenizer, task.window, task.stride);
+    case eval::Task::wikitext_harness:
+      return eval::wikitext_harness_set(source, tokenizer, task.window);
+    case eval::Task::lambada:
+      return eval::lambada_set(source, tokenizer, task.window);
+  }
+  throw InternalError("[read_eval_data] task: is none of those that there are");
+}
+
+}  // namespace
+
+EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const data::Tokenizer& tokenizer) {
+  const std::string text = read_all(fs, task.data);
+  EvalData data{.set = set_of(text, task, tokenizer),
+                .checksum = io::checksum(std::as_bytes(std::span(text.data(), text.size()))).hex()};
+  const std::vector<std::string>& problems = data.set.problems;
+  if (problems.size() == 1) throw InputError(problems.front());
+  if (!problems.empty()) {
+    std::string all = str("[", task.data, "] ", problems.size(), " problems");
+    for (const std::string& one : problems) all += "\n  " + one;
+    throw InputError(all);
+  }
+  return data;
+}
+
+}  // namespace megalith::apps

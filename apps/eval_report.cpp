@@ -1,0 +1,147 @@
+#include "apps/eval_report.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/model/model_spec.h"
+
+namespace megalith::apps {
+namespace {
+
+bool is_of_paper(eval::Task task) { return task == eval::Task::wikitext_paper || task == eval::Task::lambada; }
+
+std::string printed(const char* format, double value) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
+}
+
+/// 1234567 -> "1,234,567"
+std::string grouped(Index value) {
+  std::string text = std::to_string(value);
+  for (std::size_t at = text.size(); at > 3 && text[at - 4] != '-'; at -= 3) text.insert(at - 3, ",");
+  return text;
+}
+
+std::string figure_text(double value) {
+  return value == std::floor(value) && std::abs(value) < 1e15 ? grouped(static_cast<Index>(value))
+                                                              : printed("%.6f", value);
+}
+
+void add_line(std::string& text, std::string name, const std::string& value) {
+  for (char& c : name) {
+    if (c == '_') c = ' ';
+  }
+  constexpr std::size_t kColumn = 26;
+  name.resize(std::max(name.size() + 1, kColumn), ' ');
+  text += name + value + '\n';
+}
+
+double figure(const EvalReport& report, std::string_view wanted) {
+  for (const auto& [name, value] : report.figures) {
+    if (name == wanted) return value;
+  }
+  return std::nan("");
+}
+
+std::string paper_table(const EvalReport& report) {
+  const bool perplexity = report.task == eval::Task::wikitext_paper;
+  std::string text = str("\n", perplexity ? "WikiText103 perplexity" : "LAMBADA accuracy",
+                         " in Shoeybi et al. 2019, table 3, and here\n");
+  const auto add = [&](std::string name, double value) {
+    add_line(text, "  " + std::move(name), perplexity ? printed("%.2f", value) : printed("%.2f %%", 100 * value));
+  };
+  for (const eval::PaperRow& row : eval::paper_rows())
+    add(std::string(row.model), perplexity ? row.wikitext_perplexity : row.lambada_accuracy);
+  add("this model", figure(report, perplexity ? "adjusted_perplexity" : "accuracy"));
+  return text;
+}
+
+double tokens_per_second(const EvalReport& report) {
+  return report.seconds > 0 ? static_cast<double>(report.computed_tokens) / report.seconds : 0;
+}
+
+}  // namespace
+
+std::string_view task_name(eval::Task task) {
+  switch (task) {
+    case eval::Task::loss:
+      return "loss";
+    case eval::Task::wikitext_paper:
+    case eval::Task::wikitext_harness:
+      return "wikitext";
+    case eval::Task::lambada:
+      return "lambada";
+  }
+  return "?";
+}
+
+std::string_view protocol_name(eval::Task task) {
+  switch (task) {
+    case eval::Task::loss:
+      return "windows";
+    case eval::Task::wikitext_paper:
+      return "paper";
+    case eval::Task::wikitext_harness:
+      return "harness";
+    case eval::Task::lambada:
+      return "last word";
+  }
+  return "?";
+}
+
+std::string report_text(const EvalReport& report) {
+  std::string text;
+  add_line(text, "task",
+           str(task_name(report.task), ", protocol ", protocol_name(report.task), ", window ", report.window,
+               ", stride ", report.stride));
+  add_line(text, "data", str(report.data, " (", report.data_checksum, ")"));
+  add_line(text, "checkpoint", str(report.checkpoint, " (", report.digest, ")"));
+  add_line(text, "model", model::parameters_text(report.plan.model));
+  add_line(text, "run",
+           str(report.plan.train.precision, " on ", name_of(report.plan.device), ", ", config::grid_text(report.plan),
+               ", batch ", report.batch));
+  add_line(text, "speed",
+           str(printed("%.1f s, ", report.seconds), printed("%.0f tokens/s", tokens_per_second(report))));
+  if (report.resumed_examples > 0) add_line(text, "resumed examples", grouped(report.resumed_examples));
+  text += '\n';
+  for (const auto& [name, value] : report.set.counts) add_line(text, name, grouped(value));
+  text += '\n';
+  for (const auto& [name, value] : report.figures) add_line(text, name, figure_text(value));
+  if (is_of_paper(report.task)) text += paper_table(report);
+  return text;
+}
+
+std::string report_json(const EvalReport& report) {
+  nlohmann::ordered_json json = {{"task", task_name(report.task)},
+                                 {"protocol", protocol_name(report.task)},
+                                 {"window", report.window},
+                                 {"stride", report.stride},
+                                 {"data", {{"file", report.data}, {"xxh3_128", report.data_checksum}}},
+                                 {"checkpoint", {{"folder", report.checkpoint}, {"digest", report.digest}}},
+                                 {"parameters", model::count_parameters(report.plan.model)},
+                                 {"precision", report.plan.train.precision},
+                                 {"device", name_of(report.plan.device)},
+                                 {"grid", config::grid_text(report.plan)},
+                                 {"batch", report.batch},
+                                 {"seconds", report.seconds},
+                                 {"tokens_per_second", tokens_per_second(report)},
+                                 {"resumed_examples", report.resumed_examples}};
+  for (const auto& [name, value] : report.set.counts) json["counts"][name] = value;
+  for (const auto& [name, value] : report.figures) json["results"][name] = value;
+  json["warnings"] = report.set.warnings;
+  if (is_of_paper(report.task)) {
+    for (const eval::PaperRow& row : eval::paper_rows())
+      json["paper"].push_back({{"model", row.model},
+                               {"wikitext_perplexity", row.wikitext_perplexity},
+                               {"lambada_accuracy", row.lambada_accuracy}});
+  }
+  return json.dump(2) + '\n';
+}
+
+}  // namespace megalith::apps

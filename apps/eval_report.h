@@ -1,0 +1,32 @@
+#pragma once
+#include <string>
+
+#include "megalith/config/run_plan.h"
+#include "megalith/eval/figures.h"
+
+namespace megalith::apps {
+
+/// All that a report of an evaluation names.
+struct EvalReport {
+  eval::Task task = eval::Task::loss;
+  std::string data, data_checksum;
+  std::string checkpoint, digest;
+  const config::RunPlan& plan;
+  Index batch = 1, window = 1, stride = 1;
+  Index resumed_examples = 0;  ///< whose results a file of an interrupted evaluation had
+  double seconds = 0;          ///< of the passes
+  Index computed_tokens = 0;   ///< that the passes of this evaluation read, without padding
+  const eval::EvalSet& set;
+  eval::Figures figures;
+};
+
+/// "wikitext", and its protocol: "paper", "harness"; for others "windows" and "last word".
+std::string_view task_name(eval::Task task);
+std::string_view protocol_name(eval::Task task);
+
+/// Lines of a name and a value; with the paper's table 3 for tasks of the paper.
+std::string report_text(const EvalReport& report);
+/// The same as one JSON object, with a line end.
+std::string report_json(const EvalReport& report);
+
+}  // namespace megalith::apps

@@ -1,0 +1,73 @@
+#include "apps/example_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/io/json_reader.h"
+
+namespace megalith::apps {
+namespace {
+
+std::string line_of(Index example, const eval::ExampleResult& result) {
+  const nlohmann::ordered_json line = {{"example", example},
+                                       {"log_probability", result.log_probability},
+                                       {"targets", result.targets},
+                                       {"correct", result.correct}};
+  return line.dump() + '\n';
+}
+
+std::string first_line(const std::string& identity) {
+  return nlohmann::ordered_json{{"evaluation", identity}}.dump() + '\n';
+}
+
+[[noreturn]] void refuse(const io::Path& file, std::size_t line, std::string_view rule) {
+  throw InputError(str("[", file.string(), "] line ", line, ": ", rule,
+                       "; name another file with --per-example, or remove this one"));
+}
+
+ExampleFile::Numbered parse(const io::Path& file, std::size_t number, std::string_view text, const eval::EvalSet& set) {
+  const std::string name = file.string();
+  const nlohmann::json line = io::read_json(text, {.name = name, .first_line = number});
+  const auto is_count = [&](const char* key) { return line.contains(key) && line[key].is_number_unsigned(); };
+  const bool is_whole = line.is_object() && is_count("example") && is_count("targets") &&
+                        line.contains("log_probability") && line["log_probability"].is_number() &&
+                        line.contains("correct") && line["correct"].is_boolean();
+  if (!is_whole) refuse(file, number, "must have example, log_probability, targets and correct");
+  const auto example = line["example"].get<std::size_t>();
+  if (example >= set.passages.size() || line["targets"].get<Index>() != set.passages[example].targets())
+    refuse(file, number, str("example = ", example, ": the evaluation has none of that number and length"));
+  return {static_cast<Index>(example),
+          {line["log_probability"].get<double>(), line["targets"].get<Index>(), line["correct"].get<bool>()}};
+}
+
+}  // namespace
+
+std::vector<ExampleFile::Numbered> ExampleFile::read(io::Fs& fs, const io::Path& file, const std::string& identity,
+                                                     const eval::EvalSet& set) {
+  std::vector<Numbered> done;
+  if (!fs.exists(file) || fs.file_size(file) == 0) return done;
+  const io::MappedFile mapped = fs.map(file);
+  std::string_view rest = mapped.text();
+  for (std::size_t number = 1; rest.find('\n') != std::string_view::npos; ++number) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(line.size() + 1);
+    if (number > 1)
+      done.push_back(parse(file, number, line, set));
+    else if (str(line, '\n') != first_line(identity))
+      refuse(file, 1, str("is of another evaluation: must be ", first_line(identity)));
+  }
+  return done;
+}
+
+ExampleFile::ExampleFile(io::Fs& fs, const io::Path& file, const std::string& identity,
+                         const std::vector<Numbered>& done) {
+  std::string text = first_line(identity);
+  for (const auto& [example, result] : done) text += line_of(example, result);
+  io::publish_file(fs, file, text);
+  file_ = fs.append(file);
+}
+
+void ExampleFile::add(Index example, const eval::ExampleResult& result) { file_->write(line_of(example, result)); }
+
+}  // namespace megalith::apps

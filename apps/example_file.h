@@ -1,0 +1,33 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megalith/eval/figures.h"
+#include "megalith/io/fs.h"
+
+namespace megalith::apps {
+
+/// Results of examples in a file of JSON lines, so that an interrupted evaluation can go on: a line that names the
+/// evaluation, then a line for each example in the order in which they are computed. Numbers read back as they were.
+class ExampleFile {
+ public:
+  /// An example's number, and its result.
+  using Numbered = std::pair<Index, eval::ExampleResult>;
+
+  /// What an existing file has. The end of a line that was cut by a crash is left out. Throws InputError, naming file
+  /// and line, for a file of another evaluation (`identity`), of more than `examples` examples, or with another number
+  /// of targets than an example has; nothing is read of a file that is missing.
+  static std::vector<Numbered> read(io::Fs& fs, const io::Path& file, const std::string& identity,
+                                    const eval::EvalSet& set);
+
+  /// Begins a file with what was read of it, whole or not at all, and appends from there on.
+  ExampleFile(io::Fs& fs, const io::Path& file, const std::string& identity, const std::vector<Numbered>& done);
+  /// One line. Throws IoError.
+  void add(Index example, const eval::ExampleResult& result);
+
+ private:
+  std::unique_ptr<io::OutputFile> file_;
+};
+
+}  // namespace megalith::apps

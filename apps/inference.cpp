@@ -1,0 +1,228 @@
+#include "apps/inference.h"
+
+#include <algorithm>
+#include <array>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/base/str.h"
+#include "megalith/base/text.h"
+#include "megalith/checkpoint/choose.h"
+#include "megalith/checkpoint/shard_io.h"
+#include "megalith/io/checksum.h"
+#include "megalith/io/save_protocol.h"
+#include "megalith/train/gather.h"
+#include "megalith/train/host_memory.h"
+
+#include "apps/checkpoint_folder.h"
+#include "apps/command.h"
+#include "apps/hf_folder.h"
+#include "apps/saved_model.h"
+#include "apps/vocabulary.h"
+
+namespace megalith::apps {
+namespace {
+
+/// The keys of a recipe that concern a model that only answers.
+constexpr std::array<std::string_view, 10> kKeys = {
+    "parallel.ranks", "parallel.tp",        "parallel.pp",        "parallel.chunks",       "parallel.group_size",
+    "parallel.order", "parallel.transfers", "parallel.timeout_s", "parallel.stage_layers", "device.threads"};
+
+config::RunConfig parse_settings(const std::vector<std::string>& settings) {
+  config::RunConfig c = config::parse_recipe("", "--set", settings);
+  Problems problems;
+  for (const auto& [key, value] : config::toml_values(c)) {
+    if (std::ranges::find(kKeys, key) != kKeys.end()) continue;
+    problems.add(key, value,
+                 "is a key of training: the model is as its checkpoint says, and the grid's keys are "
+                 "parallel.tp, pp, chunks, group_size, stage_layers, order, transfers, timeout_s, ranks "
+                 "and device.threads");
+  }
+  problems.throw_if_any("--set");
+  return c;
+}
+
+/// The fewest samples that every schedule takes; none is trained on.
+Index legal_batch(const config::RunConfig& c, int ranks) {
+  const Index pp = c.parallel.pp.value_or(1), stage = std::max<Index>(1, c.parallel.tp.value_or(1) * pp);
+  const Index dp = std::max<Index>(1, std::max<Index>(ranks, c.parallel.ranks.value_or(1)) / stage);
+  return dp * std::max(pp, c.parallel.group_size.value_or(1));
+}
+
+}  // namespace
+
+void InferenceOptions::add_to(CLI::App& command) {
+  command.add_option("--ranks", ranks, "Ranks (default: parallel.tp * parallel.pp, or the launcher's processes)")
+      ->check(at_least(1));
+  command
+      .add_option("--set", settings,
+                  "A key of the grid: parallel.tp=2, parallel.pp=2, parallel.chunks=2, ... (may be repeated)")
+      ->take_all()
+      ->allow_extra_args(false);
+  command.add_option("--device", device, "cpu or cuda (default: as trained, where there is a GPU, else cpu)")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  command.add_option("--precision", precision, "fp64, fp32 or bf16 (default: fp32 on CPUs, bf16 on GPUs)")
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+  command.add_option("--batch", batch, "Texts that one pass takes (default: 4 on CPUs, 16 on GPUs)")
+      ->check(between(1, 65536));
+}
+
+InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& options, const Launcher& launcher)
+    : fs_(std::move(fs)), given_(options.checkpoint) {
+  config::RunConfig c = parse_settings(options.settings);
+  c.source = "--set";
+  if (is_hf_folder(*fs_, given_))
+    describe_hf(c);
+  else
+    describe_checkpoint(options, c);
+  const bool trained_on_gpus = trained_on_ == Device::cuda && device::num_gpus() > 0;
+  const Device device = options.device.empty()     ? (trained_on_gpus ? Device::cuda : Device::cpu)
+                        : options.device == "cuda" ? Device::cuda
+                                                   : Device::cpu;
+  c.device.type = std::string(name_of(device));
+  c.train.precision = options.precision.empty() ? std::string(config::default_precision(device)) : options.precision;
+  if (device == Device::cuda && c.train.precision == "fp64")
+    throw ConfigError("--precision = fp64: is for the CPU; use --device cpu");
+  const int ranks = options.ranks > 0 ? options.ranks : launcher.processes;
+  c.model.padded_vocab_size.reset();
+  c.parallel.sequence_parallel = false;
+  c.train.steps = 0;
+  c.train.micro_batch = 1;
+  c.train.global_batch = legal_batch(c, ranks);
+  c.data.train = std::vector<std::string>{"none"};
+  plan_ = config::resolve(c, ranks);
+  require_processes(launcher, "--ranks", plan_.grid.world_size, "");
+  batch_ = options.batch > 0 ? options.batch : device == Device::cpu ? 4 : 16;
+}
+
+void InferenceJob::describe_checkpoint(const InferenceOptions& /*options*/, config::RunConfig& c) {
+  folder_ = checkpoint_folder(*fs_, given_, checkpoint::OnCorrupt::previous);
+  checkpoint::CheckpointReader reader(*fs_, folder_);
+  const auto recipe = reader.manifest().run.texts.find("recipe");
+  if (recipe == reader.manifest().run.texts.end())
+    throw InputError(str(folder_.string(), "/MANIFEST: texts.recipe is missing"));
+  const config::RunConfig saved = config::parse_recipe(recipe->second, "checkpoint's recipe");
+  const config::RunPlan trained = config::resolve(saved);
+  c.model = saved.model;
+  c.data.tokenizer = trained.data.tokenizer;
+  vocab_dir_ = vocabulary_of(*fs_, reader, trained.data);
+  if (!vocab_dir_.empty()) c.data.vocab_dir = vocab_dir_;
+  saved_dtype_ = trained.train.policy().master;
+  trained_on_ = trained.device;
+}
+
+void InferenceJob::describe_hf(config::RunConfig& c) {
+  folder_ = given_;
+  hf_ = convert::read_hf_config(*fs_, folder_);
+  const ImportedTokenizer found = find_tokenizer(*fs_, folder_, hf_->config);
+  config::RunPlan described;
+  described.model = hf_->config;
+  c.model = described.as_config().model;
+  c.data.tokenizer = found.name;
+  vocab_dir_ = folder_.string();
+  c.data.vocab_dir = vocab_dir_;
+}
+
+std::shared_ptr<const data::Tokenizer> InferenceJob::tokenizer(const std::string& vocab_dir) const {
+  const std::string& name = plan_.data.tokenizer;
+  auto tokenizer = open_tokenizer(*fs_, name, vocab_dir.empty() ? vocab_dir_ : vocab_dir);
+  const Index has = tokenizer->vocab_size(), needs = plan_.model.vocab_size;
+  if (has > needs || (!vocab_dir.empty() && has != needs)) {
+    throw InputError(str(vocab_dir.empty() ? "the checkpoint's tokenizer" : "--vocab-dir = " + vocab_dir, ": has ", has,
+                         " ids, the model has ", needs,
+                         ": must be the vocabulary that the model was trained with; name its folder with --vocab-dir"));
+  }
+  return tokenizer;
+}
+
+train::Facts InferenceJob::facts() const {
+  const io::MappedFile description = fs_->map(folder_ / (hf_ ? "config.json" : io::kManifestName));
+  return {{"the checkpoint", io::checksum(description.bytes()).hex()}};
+}
+
+eval::InferenceConfig InferenceJob::config(eval::BestIds best_ids, Index window) const {
+  eval::InferenceConfig config{.model = plan_.model,
+                               .stage_layers = plan_.stage_layers,
+                               .chunks = plan_.chunks,
+                               .group_size = plan_.group_size,
+                               .dtype = plan_.train.policy().compute,
+                               .device = plan_.device,
+                               .batch = batch_,
+                               .best_ids = best_ids};
+  if (config.model.has_rope()) config.model.seq_len = window;
+  return config;
+}
+
+void InferenceJob::require_memory(comm::World& world, const eval::InferenceModel& model) const {
+  constexpr const char* kFix = "use a smaller --batch, or more of parallel.tp or parallel.pp";
+  const BytesByOwner bytes = model.planned_bytes();
+  if (plan_.device == Device::cpu) {
+    const std::string lack = train::lack_of_host_memory(world, total(bytes), "[memory] the model", kFix);
+    if (!lack.empty()) throw IoError(lack);
+    return;
+  }
+  std::string lack;
+  if (total(bytes) > device::memory_left(plan_.device)) {
+    lack = str("--batch = ", batch_, ": rank ", world.rank(), " takes ", human_bytes(total(bytes)), " (",
+               owners_text(bytes), ") of its GPU, where ", human_bytes(device::memory_left(plan_.device)),
+               " are left: must fit; ", kFix);
+  }
+  lack = train::share_first_text(world, lack);
+  if (!lack.empty()) throw ConfigError(lack);
+}
+
+std::string InferenceJob::load(comm::World& world, eval::InferenceModel& model) const {
+  require_memory(world, model);
+  model.allocate();
+  return hf_ ? load_hf(world, model) : load_checkpoint(world, model);
+}
+
+std::string InferenceJob::load_checkpoint(comm::World& world, eval::InferenceModel& model) const {
+  std::vector<checkpoint::Rejected> unusable;
+  io::Path folder = folder_;
+  for (;;) {
+    folder = train::share_text(world, folder.string());
+    std::string damage, digest;
+    try {
+      checkpoint::CheckpointReader reader(*fs_, folder);
+      digest = reader.manifest().digest.hex();
+      model.fill_params(saved_dtype_,
+                        [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
+    } catch (const InputError& error) {
+      damage = error.what();
+    }
+    damage = train::share_first_text(world, damage);
+    if (damage.empty()) return digest;
+    const auto step = io::parse_step_folder(folder.filename().string());
+    if (!step || names_one_checkpoint(*fs_, given_)) throw InputError(damage);
+    unusable.push_back({*step, damage});
+    if (world.rank() == 0) folder = checkpoint_folder(*fs_, given_, checkpoint::OnCorrupt::previous, unusable);
+  }
+}
+
+std::string InferenceJob::load_hf(comm::World& world, eval::InferenceModel& model) const {
+  convert::HfReader reader(*fs_, folder_, *hf_);
+  const DType dtype = model.config().dtype == DType::f64 ? DType::f64 : DType::f32;
+  model.fill_params(dtype, [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
+  std::string names;
+  for (const std::string& name : reader.used()) names += name + '\n';
+  std::set<std::string> used;
+  for (const std::vector<std::byte>& bytes :
+       train::gather_bytes(world, std::as_bytes(std::span(names.data(), names.size())))) {
+    std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    while (!rest.empty()) {
+      used.emplace(rest.substr(0, rest.find('\n')));
+      rest.remove_prefix(rest.find('\n') + 1);
+    }
+  }
+  if (world.rank() != 0) return train::share_text(world, "");
+  reader.check_rest(std::move(used));
+  std::string digests;
+  for (const std::string& name : fs_->list(folder_)) {
+    if (name == "config.json" || name.ends_with(".safetensors"))
+      digests += str(name, ' ', io::checksum(fs_->map(folder_ / name).bytes()).hex(), '\n');
+  }
+  return train::share_text(world, io::checksum(std::as_bytes(std::span(digests.data(), digests.size()))).hex());
+}
+
+}  // namespace megalith::apps

@@ -1,0 +1,79 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "megalith/config/run_plan.h"
+#include "megalith/convert/hf_model.h"
+#include "megalith/eval/inference_model.h"
+#include "megalith/io/fs.h"
+
+#include "apps/launch.h"
+
+namespace megalith::apps {
+
+/// What every command that asks a model on a grid takes beside the model: [--ranks N] [--set section.key=value]
+/// [--device cpu|cuda] [--precision fp64|fp32|bf16] [--batch N].
+struct InferenceOptions {
+  std::string checkpoint;  ///< step folder, folder of steps, OUT of a run, or a Hugging Face folder
+  std::string device, precision;
+  std::vector<std::string> settings;
+  int ranks = 0;    ///< 0: the launcher's, or as the settings say
+  Index batch = 0;  ///< 0: by the device
+
+  /// Adds them to a command, but for the checkpoint. They must outlive the parsing.
+  void add_to(CLI::App& command);
+};
+
+inline constexpr const char* kModelHelp =
+    "Step folder, folder of steps or OUT of a run, or a Hugging Face folder of a GPT-2 or Llama";
+
+/// A model that was saved, and how it runs here. The grid is new: nothing of that of training is left.
+class InferenceJob {
+ public:
+  /// Reads descriptions only. Throws ConfigError for settings that do not concern the grid, and for all rules of the
+  /// grid; InputError and CheckpointError for a folder that holds no model.
+  InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& options, const Launcher& launcher);
+
+  const config::RunPlan& plan() const { return plan_; }
+  /// "fp32", "bf16", ...: of parameters and activations.
+  const std::string& precision() const { return plan_.train.precision; }
+  /// The given folder, or the step folder that was chosen in it.
+  const io::Path& folder() const { return folder_; }
+  /// The number of passages of a microbatch.
+  Index batch() const { return batch_; }
+  /// The tokenizer that the model was trained with; `vocab_dir` names another place of its files, unless it is empty.
+  /// Throws InputError for files of another vocabulary.
+  std::shared_ptr<const data::Tokenizer> tokenizer(const std::string& vocab_dir) const;
+  /// The facts that all processes must have in common.
+  train::Facts facts() const;
+
+  /// `window`: the longest pass, at most plan().model.seq_len unless positions are rotations.
+  eval::InferenceConfig config(eval::BestIds best_ids, Index window) const;
+  /// Takes memory and reads the values. Where the newest of several checkpoints is damaged, the one before it is used,
+  /// with a warning. Returns the digest of what was read: the manifest's, or that of a Hugging Face folder's files. The
+  /// same on all ranks. Throws IoError and ConfigError for too little memory. Collective.
+  std::string load(comm::World& world, eval::InferenceModel& model) const;
+
+ private:
+  void describe_checkpoint(const InferenceOptions& options, config::RunConfig& c);
+  void describe_hf(config::RunConfig& c);
+  std::string load_checkpoint(comm::World& world, eval::InferenceModel& model) const;
+  std::string load_hf(comm::World& world, eval::InferenceModel& model) const;
+  void require_memory(comm::World& world, const eval::InferenceModel& model) const;
+
+  std::shared_ptr<io::Fs> fs_;
+  io::Path given_, folder_;
+  std::optional<convert::HfModel> hf_;
+  DType saved_dtype_ = DType::f32;
+  Device trained_on_ = Device::cpu;
+  std::string vocab_dir_;
+  config::RunPlan plan_;
+  Index batch_ = 1;
+};
+
+}  // namespace megalith::apps

@@ -1,0 +1,274 @@
+#include <algorithm>
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/program.h"
+
+// megalith eval and score, on grids of threads and of processes.
+namespace megalith {
+namespace {
+
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::Program;
+using testing::run_shell;
+
+class EvalProgram : public Program {
+ protected:
+  EvalProgram() {
+    std::ofstream wiki(dir_ / "wiki.tokens");
+    wiki << " \n = Title = \n \n";
+    for (int i = 0; i < 30; ++i) wiki << " the " << i << " @,@ 000 th line ( of a <unk> text ) , well @-@ known . \n";
+    std::ofstream raw(dir_ / "wiki.raw");
+    for (const char* const title : {"A", "B", "C"}) {
+      raw << " = " << title << " = \n \n";
+      for (int i = 0; i < 9; ++i) raw << " the " << i * 7 % 31 << " th line of a text that says little . \n";
+    }
+    std::ofstream lambada(dir_ / "lambada.jsonl");
+    const char* const contexts[] = {"says", "that says", "at says", "the 7th line of a text that says"};
+    for (int i = 0; i < 40; ++i)
+      lambada << "{\"text\": \"" << contexts[i % 4] << ' ' << (i % 3 == 0 ? "me" : "little") << "\"}\n";
+  }
+  std::string eval(const std::string& name, const std::string& task) const {
+    return "megalith eval " + out(name) + " --format json " + task;
+  }
+  std::string wikitext() const { return "--task wikitext --stride 4 --data " + out("wiki.tokens"); }
+  std::string harness() const { return "--task wikitext --protocol harness --data " + out("wiki.raw"); }
+  std::string lambada() const { return "--task lambada --data " + out("lambada.jsonl"); }
+  std::string loss() const { return "--task loss --data " + out("text.txt"); }
+  std::vector<std::string> tasks() const { return {wikitext(), harness(), lambada(), loss()}; }
+};
+
+nlohmann::json parsed(const Finished& finished) {
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  return finished.code == 0 ? nlohmann::json::parse(finished.out) : nlohmann::json();
+}
+
+/// Every figure within a relative tolerance, and every count equal.
+void expect_alike(const nlohmann::json& got, const nlohmann::json& want, double tolerance) {
+  EXPECT_EQ(got.at("counts"), want.at("counts"));
+  for (const auto& [name, value] : want.at("results").items()) {
+    const double a = got.at("results").at(name).get<double>(), b = value.get<double>();
+    if (name == "accuracy" || name.starts_with("correct")) {
+      EXPECT_EQ(a, b) << name;
+    } else {
+      EXPECT_LE(std::abs(a - b), tolerance * std::abs(b)) << name << ": " << a << ", " << b;
+    }
+  }
+}
+
+constexpr const char* kGrids[] = {"--set parallel.tp=2", "--set parallel.tp=4",
+                                  "--set parallel.pp=2", "--set parallel.pp=2 --set parallel.chunks=2",
+                                  "--ranks 2",           "--set parallel.tp=2 --set parallel.pp=2"};
+
+TEST_F(EvalProgram, EveryGridGivesTheFiguresOfOneRank) {
+  ASSERT_EQ(run_shell(train("a",
+                            "--set train.steps=300 --set optimizer.lr=1e-2 --set model.dropout=0.0 --set "
+                            "train.eval_interval=0"))
+                .code,
+            0);
+  for (const auto& [precision, tolerance] : {std::pair{"fp64", 1e-12}, {"fp32", 1e-6}}) {
+    for (const std::string& task : tasks()) {
+      const std::string command = eval("a", task) + " --precision " + precision + ' ';
+      const nlohmann::json want = parsed(run_shell(command));
+      for (const char* const grid : kGrids) {
+        SCOPED_TRACE(command + grid);
+        expect_alike(parsed(run_shell(command + grid)), want, tolerance);
+      }
+    }
+  }
+  // Some are right and some are not, so that hits say something.
+  const nlohmann::json results = parsed(run_shell(eval("a", lambada()))).at("results");
+  EXPECT_GT(results.at("accuracy").get<double>(), 0.0);
+  EXPECT_LT(results.at("accuracy").get<double>(), 1.0);
+}
+
+#ifdef MEGALITH_WITH_MPI
+TEST_F(EvalProgram, ProcessesGiveTheFiguresOfThreads) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  for (const std::string& task : tasks()) {
+    const std::string grid = task + " --precision fp64 --set parallel.tp=2 --set parallel.pp=2";
+    const Finished threads = run_shell(eval("a", grid)),
+                   processes = run_shell(testing::mpirun(4, testing::program() + eval("a", grid).substr(8)));
+    ASSERT_EQ(processes.code, 0) << processes.err;
+    EXPECT_EQ(parsed(processes).at("results"), parsed(threads).at("results")) << task;
+  }
+}
+#endif
+
+TEST_F(EvalProgram, TheReportNamesAllThatAFigureDependsOn) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  const nlohmann::json report = parsed(run_shell(eval("a", wikitext()) + " --batch 3"));
+  EXPECT_EQ(report.at("task"), "wikitext");
+  EXPECT_EQ(report.at("protocol"), "paper");
+  EXPECT_EQ(report.at("window"), 16);
+  EXPECT_EQ(report.at("stride"), 4);
+  EXPECT_EQ(report.at("precision"), "fp32");
+  EXPECT_EQ(report.at("device"), "cpu");
+  EXPECT_EQ(report.at("batch"), 3);
+  EXPECT_EQ(report.at("checkpoint").at("folder"), out("a") + "/checkpoints/step_00000008");
+  const Finished digest = run_shell("megalith checkpoint verify " + out("a"));
+  EXPECT_THAT(digest.out, HasSubstr(report.at("checkpoint").at("digest").get<std::string>()));
+  EXPECT_EQ(report.at("paper").size(), 4u);
+  const Finished text = run_shell("megalith eval " + out("a") + " " + wikitext());
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("adjusted perplexity"));
+  EXPECT_THAT(text.out, HasSubstr("355M"));
+  EXPECT_THAT(text.err, HasSubstr("passages"));
+}
+
+TEST_F(EvalProgram, AHuggingFaceFolderIsAsItsCheckpoint) {
+  ASSERT_EQ(run_shell(train("a", "--set train.steps=30")).code, 0);
+  ASSERT_EQ(run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("hf")).code, 0);
+  for (const char* const grid : {"", "--set parallel.tp=2 --set parallel.pp=2"}) {
+    const nlohmann::json want = parsed(run_shell(eval("a", lambada()) + ' ' + grid)),
+                         got = parsed(run_shell(eval("hf", lambada()) + ' ' + grid));
+    EXPECT_EQ(got.at("results"), want.at("results"));
+    EXPECT_NE(got.at("checkpoint").at("digest"), want.at("checkpoint").at("digest"));
+  }
+}
+
+TEST_F(EvalProgram, AnInterruptedEvaluationGoesOn) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  const std::string file = out("examples.jsonl"), command = eval("a", loss()) + " --per-example " + file;
+  const nlohmann::json want = parsed(run_shell(command));
+  const std::string whole = read_all(file);
+  EXPECT_EQ(std::ranges::count(whole, '\n'), want.at("counts").at("windows").get<int>() + 1);
+  const Finished again = run_shell(command);
+  EXPECT_EQ(again.code, 64);
+  EXPECT_THAT(again.err, HasSubstr("--per-example = " + file + ": exists already: go on with --resume"));
+  // Cut in the middle of a line, as a crash leaves it.
+  write_all(file, whole.substr(0, whole.size() / 2));
+  const nlohmann::json resumed = parsed(run_shell(command + " --resume --batch 2"));
+  expect_alike(resumed, want, 1e-6);
+  EXPECT_GT(resumed.at("resumed_examples").get<int>(), 100);
+  EXPECT_EQ(std::ranges::count(read_all(file), '\n'), want.at("counts").at("windows").get<int>() + 1);
+  const nlohmann::json complete = parsed(run_shell(command + " --resume"));
+  EXPECT_EQ(complete.at("resumed_examples"), want.at("counts").at("windows"));
+  EXPECT_EQ(complete.at("results"), resumed.at("results")) << "numbers read back as they were";
+  const Finished other = run_shell(eval("a", wikitext()) + " --resume --per-example " + file);
+  EXPECT_EQ(other.code, 65) << other.err;
+  EXPECT_EQ(other.out, "");
+  EXPECT_THAT(other.err,
+              HasSubstr("examples.jsonl] line 1: is of another evaluation: must be {\"evaluation\":\"wikitext, "
+                        "paper, window 16, stride 4, data "));
+}
+
+TEST_F(EvalProgram, AKilledEvaluationLeavesNoReport) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  const std::string file = out("examples.jsonl");
+  const Finished killed =
+      run_shell(testing::program() + eval("a", loss() + " --stride 1 --batch 1").substr(8) + " --per-example " + file +
+                " & pid=$!; "
+                "until [ $(wc -l < " +
+                file +
+                " 2>/dev/null || echo 0) -gt 20 ]; do sleep 0.01; done; "
+                "kill -TERM $pid; wait $pid");
+  EXPECT_EQ(killed.out, "");
+  EXPECT_NE(killed.code, 0);
+  EXPECT_GT(std::ranges::count(read_all(file), '\n'), 20);
+}
+
+TEST_F(EvalProgram, MistakesAreNamedAllAtOnce) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  const std::string file = out("examples.jsonl");
+  const auto refused = [&](const std::string& options, int code, const std::vector<std::string>& texts) {
+    const Finished got = run_shell("megalith eval " + out("a") + " --per-example " + file + ' ' + options);
+    EXPECT_EQ(got.code, code) << options << "\n" << got.err;
+    EXPECT_EQ(got.out, "") << options;
+    for (const std::string& text : texts) EXPECT_THAT(got.err, HasSubstr(text)) << options;
+    EXPECT_FALSE(std::filesystem::exists(file)) << options;
+  };
+  refused("--task wikitext --window 17 --stride 18 --data x", 64,
+          {"--window = 17: must be at most 16, the positions that the model has learned",
+           "--stride = 18: must be 1 to --window = 17"});
+  refused("--task loss --stride 0 --data x", 64, {"--stride"});
+  refused("--task lambada --stride 2 --protocol harness --data x", 64,
+          {"--stride = 2: is for --task loss", "--protocol = harness: is for --task wikitext"});
+  refused("--task loss --data x --set train.steps=3 --set model.num_layers=2", 64,
+          {"train.steps = 3: is a key of training", "model.num_layers = 2: is a key of training"});
+  refused("--task loss --data x --set parallel.tp=3", 64, {"parallel.tp = 3: must divide model.num_heads = 4"});
+  refused("--task loss --data x --ranks 3 --set parallel.tp=2", 64, {"parallel"});
+  refused("--task loss --data " + out("nowhere"), 65, {"nowhere"});
+  write_all(dir_ / "empty", "");
+  for (const char* const task : {"loss", "wikitext", "lambada"})
+    refused(std::string("--task ") + task + " --data " + out("empty"), 65, {"/empty] is empty: must hold text"});
+  write_all(dir_ / "one", "a");
+  refused("--task loss --data " + out("one"), 65, {"text of 1 token: must be of two or more"});
+  write_all(dir_ / "plain", "= A =\n\nplain text.");
+  refused("--task wikitext --data " + out("plain"), 65, {"it is detokenised already"});
+  refused("--task wikitext --protocol harness --data " + out("wiki.tokens"), 65, {"wiki.tokens] line 4: has <unk>"});
+  write_all(dir_ / "bad.jsonl", "{\"text\": \"one\"}\nno\n{\"text\": \"a \xff\"}\n");
+  refused("--task lambada --data " + out("bad.jsonl"), 65, {"bad.jsonl] line 3, byte 31 of the file: must be UTF-8"});
+  write_all(dir_ / "bad2.jsonl", "{\"text\": \"one\"}\nno\n{\"text\": 7}\n");
+  refused("--task lambada --data " + out("bad2.jsonl"), 65,
+          {"3 problems", "line 1: a passage of one word", "bad2.jsonl] line 2", "bad2.jsonl] line 3"});
+  const Finished no_model = run_shell("megalith eval " + out("nowhere") + " --task loss --data x");
+  EXPECT_EQ(no_model.code, 65) << no_model.err;
+  const Finished resume = run_shell("megalith eval " + out("a") + " --task loss --resume --data x");
+  EXPECT_EQ(resume.code, 64);
+  EXPECT_THAT(resume.err, HasSubstr("--resume = true: needs --per-example"));
+}
+
+TEST_F(EvalProgram, AnotherVocabularyIsRefused) {
+  ASSERT_EQ(run_shell("megalith tokenizer train --type bpe --vocab-size 280 --input " + out("text.txt") + " --output " +
+                      out("bpe"))
+                .code,
+            0);
+  ASSERT_EQ(run_shell("megalith tokenizer train --type bpe --vocab-size 270 --input " + out("text.txt") + " --output " +
+                      out("smaller"))
+                .code,
+            0);
+  const Finished trained = run_shell(train("a",
+                                           "--set model.vocab_size=280 --set data.tokenizer=bpe --set "
+                                           "data.vocab_dir=" +
+                                               out("bpe")));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(run_shell(eval("a", loss())).code, 0);
+  EXPECT_EQ(run_shell(eval("a", loss()) + " --vocab-dir " + out("bpe")).code, 0);
+  const Finished refused = run_shell(eval("a", loss()) + " --vocab-dir " + out("smaller"));
+  EXPECT_EQ(refused.code, 65);
+  EXPECT_THAT(refused.err, HasSubstr(": has 270 ids, the model has 280: must be the vocabulary that the model was "
+                                     "trained with"));
+}
+
+TEST_F(EvalProgram, TheCheckpointBeforeADamagedOneIsUsed) {
+  ASSERT_EQ(run_shell(train("a", "--set checkpoint.interval=4")).code, 0);
+  const std::string want =
+      parsed(run_shell(eval("a", lambada()).replace(14, out("a").size(), out("a") + "/checkpoints/step_00000004")))
+          .at("results")
+          .dump();
+  ASSERT_EQ(run_shell("printf x | dd of=" + out("a") +
+                      "/checkpoints/step_00000008/shard_00000.safetensors bs=1 seek=40000 conv=notrunc")
+                .code,
+            0);
+  const Finished got = run_shell(eval("a", lambada()) + " --set parallel.tp=2 --set parallel.pp=2");
+  EXPECT_THAT(got.err, HasSubstr("step_00000008 cannot be used"));
+  EXPECT_EQ(parsed(got).at("counts").at("examples"), 40);
+  EXPECT_NE(want, "");
+}
+
+TEST_F(EvalProgram, ScoreTakesAnyGrid) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  std::ofstream(dir_ / "ids.json")
+      << "[[116, 104, 101, 32, 255, 0, 7], [1], [1, 2], [5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]]";
+  const std::string score =
+      "megalith score --precision fp64 --checkpoint " + out("a") + " --tokens " + out("ids.json") + " ";
+  const nlohmann::json want = parsed(run_shell(score)).at("logprobs");
+  for (const char* const grid : kGrids) {
+    const nlohmann::json got = parsed(run_shell(score + grid)).at("logprobs");
+    ASSERT_EQ(got.size(), 4u);
+    for (std::size_t list = 0; list < 4; ++list) {
+      ASSERT_EQ(got[list].size(), want[list].size());
+      EXPECT_TRUE(got[list][0].is_null());
+      for (std::size_t i = 1; i < want[list].size(); ++i)
+        EXPECT_NEAR(got[list][i].get<double>(), want[list][i].get<double>(), 1e-12) << grid;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith
