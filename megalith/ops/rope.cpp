@@ -63,9 +63,12 @@ void rope(Exec& ex, const Rope& args) {
   const DType dtype = args.qkv.dtype();
   expect_like(args.table, {positions, 2, half}, statistics_dtype(dtype), "rope.table");
   expect_like(args.qkv, {tokens, (args.num_heads + 2 * args.num_kv_heads) * 2 * half}, dtype, "rope.qkv");
-  expect_positions(args, tokens, positions);
+  if (args.positions)
+    expect_like(args.positions, {tokens}, DType::i32, "rope.positions");
+  else
+    expect_positions(args, tokens, positions);
   run_float(
-      ex, {.name = "rope", .reads = {args.qkv, args.table}, .writes = {args.qkv}}, dtype,
+      ex, {.name = "rope", .reads = {args.qkv, args.table, args.positions}, .writes = {args.qkv}}, dtype,
       [args]<class T>() { cpu::rope<T>(args); }, [args](auto&, auto stream) { cuda::rope(stream, args); });
 }
 

@@ -48,7 +48,9 @@ enum class RopeDirection : std::uint8_t { forward, backward };
 
 /// Turns q and k in place; v stays. qkv [T, G (A/G + 2) D] holds, for each of G kv heads, its A/G q heads, its k and
 /// its v (attention.h); G and A are those that this rank holds. The position of a row is start_position + (first_row +
-/// row) % seq_len: 0 at the start of each sample, and start_position where rows go on from others, as in decoding.
+/// row) % seq_len: 0 at the start of each sample, and start_position where rows go on from others; or, where
+/// `positions` are given, positions[row], which must be in the table: on the CPU others are an InputError, on a GPU
+/// undefined.
 struct Rope {
   Tensor qkv;    // in, out  [T, G (A/G + 2) D]
   Tensor table;  // in       [P, 2, D/2], f64 for f64 qkv, else f32
@@ -57,6 +59,7 @@ struct Rope {
   Index first_row = 0;  ///< of the tensor, among its microbatch's: not 0 where an op works on a part of them
   Index start_position = 0;
   RopeDirection direction = RopeDirection::forward;
+  Tensor positions = {};  // in       [T] i32, or undefined: seq_len, first_row and start_position say them
 };
 void rope(Exec& ex, const Rope& args);
 

@@ -72,6 +72,44 @@ TEST_P(KernelsTest, DropoutReadsThePhiloxWordsOfItsElements) {
   }
 }
 
+/// Every count of rows is put together from tiles of 4, 2 and 1; columns beyond the last strip come one by one.
+template <class T>
+void expect_few_rows_equal_loops(Isa isa, double tolerance) {
+  for (const auto [rows, columns, k] :
+       {std::array<Index, 3>{1, 1, 1}, {1, 19, 70}, {2, 9, 33}, {7, 13, 100}, {4, 8, 16}, {32, 21, 5}}) {
+    const Values x = random_values(rows * k, 1), w = random_values(columns * k, 2);
+    const Values c = random_values(rows * (columns + 3), 3);
+    const std::vector<T> tx(x.begin(), x.end()), tw(w.begin(), w.end());
+    for (const T beta : {T{0}, T{1}}) {
+      std::vector<T> got(c.begin(), c.end());
+      kernels<T>(isa).gemm.few_rows({.rows = rows,
+                                     .columns = columns,
+                                     .k = k,
+                                     .x = tx.data(),
+                                     .w = tw.data(),
+                                     .c = got.data(),
+                                     .c_row = columns + 3,
+                                     .beta = beta});
+      Values want = c;
+      for (Index i = 0; i < rows; ++i) {
+        for (Index j = 0; j < columns; ++j) {
+          double& sum = want[static_cast<std::size_t>(i * (columns + 3) + j)];
+          sum *= static_cast<double>(beta);
+          for (Index l = 0; l < k; ++l)
+            sum += x[static_cast<std::size_t>(i * k + l)] * w[static_cast<std::size_t>(j * k + l)];
+        }
+      }
+      EXPECT_LT(relative_error(Values(got.begin(), got.end()), want), tolerance)
+          << rows << ", " << columns << ", " << k;
+    }
+  }
+}
+
+TEST_P(KernelsTest, FewRowsEqualLoops) {
+  expect_few_rows_equal_loops<double>(GetParam(), 1e-14);
+  expect_few_rows_equal_loops<float>(GetParam(), 2e-6);
+}
+
 template <class T>
 void expect_product_equals_loops(Isa isa, double tolerance) {
   for (const auto [m, n, k] :

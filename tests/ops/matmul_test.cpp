@@ -91,6 +91,30 @@ TEST_P(MatmulTest, BiasAndRowSums) {
   }
 }
 
+/// Decoding gives the same text for every batch because of this.
+TEST_P(MatmulTest, BitsOfFewRowsDependOnNoOtherRow) {
+  for (const auto& [n, k] : {std::pair<Index, Index>{1, 1}, {3, 7}, {130, 100}, {69, 515}}) {
+    const Values rows = random_values(32 * k, 1);
+    const Tensor w = put({n, k}, random_values(n * k, 2)), bias = put({n}, random_values(n, 3));
+    const auto product = [&](Index first, Index count) {
+      const auto begin = rows.begin() + first * k;
+      const Tensor c = empty({count, n});
+      matmul(ex_, {.a = put({count, k}, {begin, begin + count * k}),
+                   .b = w,
+                   .bias = bias,
+                   .c = c,
+                   .transpose_b = Transpose::yes});
+      return values_of(c);
+    };
+    const Values whole = product(0, 32);
+    for (const Index count : {1, 2, 3, 4, 7, 8, 9, 31}) {
+      const Values some = product(32 - count, count);
+      EXPECT_EQ(some, Values(whole.end() - static_cast<std::ptrdiff_t>(some.size()), whole.end())) << count;
+    }
+    ex_.release();
+  }
+}
+
 TEST_P(MatmulTest, GeluFormsEqualTheirParts) {
   for (const auto [tokens, features, k] : {Sizes{1, 1, 1}, Sizes{13, 17, 19}, Sizes{130, 40, 30}, Sizes{0, 4, 3}}) {
     const Tensor x = put({tokens, k}, random_values(tokens * k, 1)),

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "megalith/base/str.h"
+
 #include "tests/ops/op_test.h"
 
 namespace megalith::ops {
@@ -76,6 +78,29 @@ TEST_P(RopeTest, PartsOfAMicrobatchAndLaterPositions) {
   args.start_position = 13;
   rope(ex_, args);  // positions 17, 18, 19, 13, 14
   expect_near(args.qkv, turned(in, heads, frequencies, 13, 4), "qkv");
+}
+
+TEST_P(RopeTest, RowsAtPositionsOfTheirOwn) {
+  const Heads heads{3, 1, 4, 2, 6};
+  const RopeFrequencies frequencies{.head_dim = 6, .theta = 100};
+  const std::vector<std::int32_t> at = {11, 0, 4};
+  const Values in = random_values(3 * heads.columns(), 1);
+  Values want;
+  for (Index row = 0; row < 3; ++row) {
+    const auto begin = in.begin() + row * heads.columns();
+    const Values one = turned({begin, begin + heads.columns()}, heads, frequencies, at[static_cast<std::size_t>(row)]);
+    want.insert(want.end(), one.begin(), one.end());
+  }
+  Rope args = args_of(put({3, heads.columns()}, in), table_of(frequencies, 12), heads);
+  args.positions = put_ids(at);
+  rope(ex_, args);
+  expect_near(args.qkv, want, "qkv");
+  for (const std::int32_t outside : {-1, 12}) {
+    args.positions = put_ids({0, outside, 0});
+    EXPECT_EQ(error_text([&] { rope(ex_, args); }), str("[rope] position = ", outside, ": must be from 0 to 11"));
+  }
+  args.positions = put_ids({0, 1});
+  EXPECT_EQ(error_text([&] { rope(ex_, args); }), "[rope.positions] shape = [2]: must be [3]");
 }
 
 TEST_P(RopeTest, BackwardIsTheTransposeAndTheInverse) {

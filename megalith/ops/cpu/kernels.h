@@ -146,6 +146,17 @@ struct Product {
   T beta = 0;
 };
 
+/// c [rows, columns] = beta c + x w^T, beta as in Product. x [rows, k] and w [columns, k] have no gaps between their
+/// rows.
+template <class T>
+struct FewRows {
+  Index rows = 0, columns = 0, k = 0;
+  const T *x = nullptr, *w = nullptr;
+  Arithmetic<T>* c = nullptr;
+  Index c_row = 0;
+  Arithmetic<T> beta = 0;
+};
+
 template <class T>
 struct GemmKernels {
   using A = Arithmetic<T>;
@@ -153,6 +164,8 @@ struct GemmKernels {
   A (*dot)(const T* x, const T* y, Index n);
   /// y [columns] = sum over l of x[l] * matrix[l, column], row stride `stride`, l ascending; beta as in Product.
   void (*weighted_row_sum)(const T* x, const T* matrix, Index stride, Index k, Index columns, A* y, A beta);
+  /// c of all rows, each weight being read from memory once. The bits of a row do not depend on the other rows.
+  void (*few_rows)(const FewRows<T>& product);
 };
 
 template <class T>

@@ -67,6 +67,39 @@ void for_blocks(Index m, Index n, Index k, const Share& share, const Body& body)
   });
 }
 
+/// Up to so many rows a product is bound by the reading of the weights.
+constexpr Index kFewRows = 32;
+
+/// Whether c is few rows of x times the rows of a matrix, as of a layer that computes a few new tokens.
+bool has_few_rows(const Matmul& args) {
+  return args.c.dim(0) <= kFewRows && args.transpose_a == Transpose::no && args.transpose_b == Transpose::yes;
+}
+
+/// c of few rows. Its sums go to `c` where there is one, else to a buffer; then finish(sums, row, begin, count) is
+/// called for every row of every piece.
+template <class T, class Share, class Finish>
+void few_rows(const Matmul& args, Arithmetic<T>* c, const Share& share, const Finish& finish) {
+  using A = Arithmetic<T>;
+  constexpr Index kOutputs = 64;  // of a row of a piece: 12 pieces of 768 columns
+  const Index rows = args.c.dim(0), columns = args.c.dim(1), k = args.a.dim(1);
+  const A beta = beta_of<A>(args);
+  share(ceil_div(columns, kOutputs), rows * columns * k, [&](Index i) {
+    const Index begin = i * kOutputs, count = std::min(kOutputs, columns - begin);
+    A buffer[kFewRows * kOutputs];
+    A* const sums = c == nullptr ? buffer : c + begin;
+    const Index stride = c == nullptr ? kOutputs : columns;
+    kernels<T>().gemm.few_rows({.rows = rows,
+                                .columns = count,
+                                .k = k,
+                                .x = args.a.data<T>(),
+                                .w = args.b.data<T>() + begin * k,
+                                .c = sums,
+                                .c_row = stride,
+                                .beta = beta});
+    for (Index r = 0; r < rows; ++r) finish(sums + r * stride, r, begin, count);
+  });
+}
+
 /// With one row or column oneDNN's bits depend on threads, and its speed is no better: c, a vector, is the matrix (or
 /// its transpose) times the other operand. Its sums go to `c` where there is one, else to a buffer; then finish(sums,
 /// begin, count) is called for every piece.
@@ -77,8 +110,8 @@ void matrix_vector(const Matmul& args, Arithmetic<T>* c, const Share& share, con
   const GemmKernels<T>& gemm = kernels<T>().gemm;
   const bool one_row = args.c.dim(0) == 1;
   const Tensor &matrix = one_row ? args.b : args.a, &vector = one_row ? args.a : args.b;
-  const bool rows = one_row == ((one_row ? args.transpose_b : args.transpose_a) == Transpose::yes);
   const Index outputs = args.c.numel(), k = vector.numel();
+  const bool rows = one_row == ((one_row ? args.transpose_b : args.transpose_a) == Transpose::yes);
   const T *m = matrix.data<T>(), *x = vector.data<T>();
   const A beta = beta_of<A>(args);
   share(ceil_div(outputs, kOutputs), outputs * k, [&](Index i) {
@@ -125,6 +158,7 @@ void product_wide(const Matmul& args, const Share& share) {
   const T beta = beta_of<T>(args);
   if (k == 0) return beta == T{0} ? share(1, 1, [&](Index) { fill<T>(args.c, 0); }) : void();
   T* c = args.c.data<T>();
+  if (has_few_rows(args)) return few_rows<T>(args, c, share, [](T*, Index, Index, Index) {});
   if (m == 1 || n == 1) return matrix_vector<T>(args, c, share, [](T*, Index, Index) {});
   const Operand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
   for_blocks(m, n, k, share, [&](const OutputBlock& block) {
@@ -200,6 +234,7 @@ void product_16(const Matmul& args, const Share& share, const Finish& finish) {
   const Index m = args.c.dim(0), n = args.c.dim(1), k = depth_of(args);
   float* const c = args.c.dtype() == DType::f32 ? args.c.data<float>() : nullptr;
   const float beta = beta_of<float>(args);
+  if (has_few_rows(args)) return few_rows<T>(args, c, share, finish);
   if (m == 1) {
     return matrix_vector<T>(args, c, share,
                             [&](float* sums, Index begin, Index count) { finish(sums, 0, begin, count); });

@@ -2,10 +2,23 @@
 
 #include <cmath>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
 
 namespace megalith::ops::cpu {
+namespace {
+
+/// Throws InputError for a position that the table has not.
+Index position_of(const Rope& args, Index row) {
+  if (!args.positions) return args.start_position + (args.first_row + row) % args.seq_len;
+  const Index at = args.positions.data<std::int32_t>()[row];
+  if (at >= 0 && at < args.table.dim(0)) return at;
+  throw InputError(str("[rope] position = ", at, ": must be from 0 to ", args.table.dim(0) - 1));
+}
+
+}  // namespace
 
 template <class T>
 void rope_table(const RopeFrequencies& frequencies, const Tensor& table) {
@@ -30,8 +43,7 @@ void rope(const Rope& args) {
   const auto rotate = kernels<T>().elementwise.rotate;
   parallel_rows(args.qkv.dim(0), columns, [&](Index begin, Index count) {
     for (Index r = begin; r < begin + count; ++r) {
-      const Index position = args.start_position + (args.first_row + r) % args.seq_len;
-      const A* cosine = args.table.data<A>() + position * 2 * half;
+      const A* cosine = args.table.data<A>() + position_of(args, r) * 2 * half;
       for (T* kv = args.qkv.data<T>() + r * columns; kv < args.qkv.data<T>() + (r + 1) * columns; kv += group) {
         for (Index head = 0; head < turned; ++head)
           rotate(kv + head * 2 * half, cosine, cosine + half, half, direction);

@@ -23,8 +23,9 @@ __global__ void __launch_bounds__(kThreads)
 struct Turn {
   Index rows, columns;
   Index seq_len, first_row, start_position;
-  int half, turned;  // heads of a group that turn: its q heads and its k
-  int vectors;       // of N pairs each, in a row
+  const std::int32_t* positions;  // null: the numbers above say them
+  int half, turned;               // heads of a group that turn: its q heads and its k
+  int vectors;                    // of N pairs each, in a row
   float direction;
 };
 
@@ -65,7 +66,9 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(T* qkv, const float* tab
     low[r] = load_pack<N>(qkv, element);
     high[r] = load_pack<N>(qkv, element + turn.half);
     const unsigned of_sample = static_cast<unsigned>(turn.first_row + row) % static_cast<unsigned>(turn.seq_len);
-    const Index angles = (turn.start_position + of_sample) * 2 * turn.half + pair;
+    const Index position =
+        turn.positions == nullptr ? turn.start_position + of_sample : Index{__ldg(turn.positions + row)};
+    const Index angles = position * 2 * turn.half + pair;
     cosine[r] = load_angles<N>(table, angles);
     sine[r] = load_angles<N>(table, angles + turn.half);
   }
@@ -105,6 +108,7 @@ void rope(Stream stream, const Rope& args) {
             .seq_len = args.seq_len,
             .first_row = args.first_row,
             .start_position = args.start_position,
+            .positions = pointer<const std::int32_t>(args.positions),
             .half = static_cast<int>(half),
             .turned = static_cast<int>(turned),
             .vectors = 0,
