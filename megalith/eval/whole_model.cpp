@@ -67,7 +67,7 @@ void WholeModel::fill_params(const std::function<void(const TensorSlice&, const 
 }
 
 Tensor WholeModel::ask(Exec& ex, Question question, Index row, const model::GptChunk::Inputs& inputs) {
-  return question == Question::last_logits ? chunk_->last_logits(ex, inputs, row, saved_)
+  return question == Question::last_logits ? chunk_->logits(ex, inputs, {}, {row, 1}, saved_)
                                            : chunk_->token_losses(ex, inputs, saved_);
 }
 

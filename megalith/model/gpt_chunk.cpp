@@ -138,9 +138,9 @@ void GptChunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, cons
   head_->forward(ex, inputs.microbatch, x, inputs.batch.targets, inputs.loss_sum, saved.head);
 }
 
-Tensor GptChunk::last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const {
-  const Tensor x = body(ex, inputs, {}, {}, saved, nullptr);
-  return head_->logits(ex, x.rows(row, 1), saved.head);
+Tensor GptChunk::logits(Exec& ex, const Inputs& inputs, const Edges& edges, Rows rows, Saved& saved) const {
+  const Tensor x = body(ex, inputs, edges.input, edges.output, saved, nullptr);
+  return head_ ? head_->logits(ex, x.rows(rows.first, rows.count), saved.head) : Tensor();
 }
 
 Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const {

@@ -46,6 +46,10 @@ class GptChunk {
     Tensor loss_sum;     ///< [1] f64; the head adds to it
     nn::SegmentGraphs graphs = {};
   };
+  /// Where a forward pass reads and writes the stream, as in forward().
+  struct Edges {
+    Tensor input = {}, output = {};
+  };
   struct Saved {
     nn::SublayerStack::Saved layers;
     nn::LmHead::Saved head;
@@ -56,6 +60,8 @@ class GptChunk {
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
   Saved make_saved() const { return {layers_.make_saved(), {}}; }
+  /// For decoding: memory for the keys and values that passes with `saved` add to and attend to.
+  void take_caches(const nn::TakeKvCache& take, Saved& saved) const { layers_.take_caches(take, saved.layers); }
 
   /// Starts to gather this chunk's parameters, in the order in which its forward reads them.
   void gather_params(Exec& ex, optim::ParamExchange& values) const;
@@ -79,8 +85,12 @@ class GptChunk {
   void score(Exec& ex, const Inputs& inputs, const Tensor& input, const RowScores& scores, Saved& saved) const;
   static constexpr Index kScoredRows = 512;
 
-  /// Evaluation of a whole model in one chunk: this rank's logits [1, V/tp] after token `row`.
-  Tensor last_logits(Exec& ex, const Inputs& inputs, Index row, Saved& saved) const;
+  /// Evaluation: forward(), with this rank's logits [count, V/tp] after some of the rows instead of losses. Undefined
+  /// unless the chunk has the head.
+  struct Rows {
+    Index first = 0, count = 0;
+  };
+  Tensor logits(Exec& ex, const Inputs& inputs, const Edges& edges, Rows rows, Saved& saved) const;
 
   /// Evaluation of a whole model in one chunk: loss [T] of every token, 0 where its target is -1.
   Tensor token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const;

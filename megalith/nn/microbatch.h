@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+
 #include "megalith/nn/moe/moe_totals.h"
 #include "megalith/nn/moe/router_decisions.h"
 #include "megalith/ops/elementwise.h"
@@ -35,6 +37,9 @@ struct SubBatch {
 
 inline constexpr SubBatch kWholeMicrobatch{};
 
+/// What a row attends to: the rows before it in its sample, or what a KvCache holds of its sequence.
+enum class Past : std::uint8_t { none, cached };
+
 /// What every layer must know about its microbatch. T = batch * seq_len tokens.
 struct Microbatch {
   Index batch = 0, seq_len = 0;
@@ -51,10 +56,22 @@ struct Microbatch {
   SubBatch sub_batch = {};               ///< forward only
   Tensor rope_table = {};                ///< ops::rope_table of positions [0, seq_len); where layers rotate q and k
 
+  /// Decoding: where every row stands in its sequence, [T] i32 on the device. Sublayers that took a KvCache add to it.
+  Tensor positions = {};
+  Past past = Past::none;
+
   Index tokens() const { return batch * seq_len; }
   Index samples() const { return batch / sub_batch.count; }                  ///< of the sub-microbatch
   Index first_row() const { return sub_batch.index * samples() * seq_len; }  ///< within the microbatch
 };
+
+/// Keys and values of the tokens so far of some sequences, of one attention sublayer's heads on this rank: [B, G/tp, C,
+/// D] each (ops/attention_decode.h).
+struct KvCache {
+  Tensor keys, values;
+};
+/// Takes memory for one, of so many kv heads of D numbers.
+using TakeKvCache = std::function<KvCache(Index kv_heads, Index head_dim)>;
 
 /// Dropout at one site of the model: its random numbers, and its probability.
 struct DropoutSite {

@@ -4,6 +4,7 @@
 #include "megalith/base/str.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/ops/attention.h"
+#include "megalith/ops/attention_decode.h"
 
 namespace megalith::nn {
 namespace {
@@ -52,6 +53,14 @@ void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, Base::Sav
   auto& kept = static_cast<Saved&>(saved);
   if (qk_norm_) qk_norm_->forward(ex, microbatch.sub_batch, kept.first.y, kept.qk_norm);
   rotate(ex, microbatch, microbatch.sub_batch.of(qkv_of(kept)), ops::RopeDirection::forward);
+  if (kept.cache.keys) {
+    ops::cache_append(ex, {.qkv = qkv_of(kept),
+                           .positions = microbatch.positions,
+                           .keys = kept.cache.keys,
+                           .values = kept.cache.values,
+                           .num_heads = heads_});
+  }
+  if (microbatch.past == Past::cached) return decode(ex, microbatch, kept);
   attend(ex, microbatch, kept);
 }
 
@@ -64,7 +73,8 @@ void SelfAttention::rotate(Exec& ex, const Microbatch& microbatch, const Tensor&
                  .num_kv_heads = kv_heads_,
                  .seq_len = microbatch.seq_len,
                  .first_row = microbatch.first_row(),
-                 .direction = direction});
+                 .direction = direction,
+                 .positions = microbatch.positions});
 }
 
 void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
@@ -82,6 +92,17 @@ void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, Saved& kept) 
                               .num_global_heads = global_heads_,
                               .dropout = dropout_.in(microbatch),
                               .num_kv_heads = kv_heads_});
+}
+
+void SelfAttention::decode(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
+  const Tensor& qkv = qkv_of(kept);
+  kept.last.x = ex.tensor({qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
+  ops::attention_decode(ex, {.qkv = qkv,
+                             .positions = microbatch.positions,
+                             .keys = kept.cache.keys,
+                             .values = kept.cache.values,
+                             .out = kept.last.x,
+                             .num_heads = heads_});
 }
 
 SelfAttention::FirstGrad SelfAttention::backward_to_first(Exec& ex, const Microbatch& microbatch,

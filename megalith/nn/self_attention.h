@@ -21,6 +21,7 @@ class SelfAttention final : public TensorParallelSublayer {
   struct Saved : TensorParallelSublayer::Saved {
     QkNormLayer::Saved qk_norm;  ///< where q and k are normed
     Tensor log_sum_exp;          ///< [B, A/tp, S]
+    KvCache cache;               ///< decoding only
   };
   /// Appends the parameters `name`.qkv.* and `name`.out.*. Throws ConfigError E_HEADS_NOT_DIVISIBLE.
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const AttentionSpec& spec,
@@ -28,6 +29,9 @@ class SelfAttention final : public TensorParallelSublayer {
   SelfAttention(const std::string& name, const AttentionSpec& spec, const SublayerOptions& options,
                 const TensorParallel& tp, ParamSet& params);
   std::unique_ptr<Sublayer::Saved> make_saved() const override { return std::make_unique<Saved>(); }
+  void take_cache(const TakeKvCache& take, Sublayer::Saved& saved) const override {
+    static_cast<Saved&>(saved).cache = take(kv_heads_, head_dim_);
+  }
 
  private:
   using Base = TensorParallelSublayer;
@@ -38,6 +42,8 @@ class SelfAttention final : public TensorParallelSublayer {
   /// Turns q and k of the sub-microbatch's rows by their positions, or gradients back.
   void rotate(Exec& ex, const Microbatch& microbatch, const Tensor& qkv, ops::RopeDirection direction) const;
   void attend(Exec& ex, const Microbatch& microbatch, Saved& kept) const;
+  /// The same over the cache, to which the rows were added.
+  void decode(Exec& ex, const Microbatch& microbatch, Saved& kept) const;
   /// What attention reads.
   const Tensor& qkv_of(const Saved& kept) const { return qk_norm_ ? kept.qk_norm.normed : kept.first.y; }
 

@@ -23,6 +23,8 @@ class Sublayer {
 
   virtual ~Sublayer() = default;
   virtual std::unique_ptr<Saved> make_saved() const = 0;
+  /// For decoding: takes memory for what passes with these results keep of earlier tokens, where that is something.
+  virtual void take_cache(const TakeKvCache&, Saved&) const {}
 
   /// At least 2. The first stage gathers the rows of x. The last one ends with the reduction of the output.
   virtual int num_forward_stages() const = 0;

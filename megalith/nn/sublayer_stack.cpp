@@ -63,6 +63,10 @@ SublayerStack::Saved SublayerStack::make_saved() const {
   return saved;
 }
 
+void SublayerStack::take_caches(const TakeKvCache& take, Saved& saved) const {
+  for (std::size_t k = 0; k < sublayers_.size(); ++k) sublayers_[k]->take_cache(take, *saved.first.sublayers[k]);
+}
+
 Tensor SublayerStack::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& output,
                               Saved& saved, LayerEvents* events, const SegmentGraphs& graphs) const {
   saved.first.seams.front().x = x;

@@ -71,6 +71,8 @@ class SublayerStack {
   bool empty() const { return sublayers_.empty(); }
   const std::vector<Segment>& segments() const { return segments_; }
   Saved make_saved() const;
+  /// Sublayer::take_cache() of all sublayers, in order.
+  void take_caches(const TakeKvCache& take, Saved& saved) const;
 
   /// x [O, H] stays until backward. The stream after the last sublayer is written to `output` [O, H], or to new memory
   /// if that is undefined, and returned. `events` may be null.

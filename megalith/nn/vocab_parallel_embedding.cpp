@@ -29,6 +29,7 @@ void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, con
   ops::embedding_forward(
       ex, {.ids = ids, .table = table_.value, .y = sums, .first_id = vocab_.first_id, .vocab_size = vocab_.vocab_size});
   tp_.from_region(ex, sums, y, kWholeMicrobatch).wait(ex);
+  if (microbatch.positions) return add_positions(ex, microbatch.positions, y);
   tp_.for_runs(microbatch, dropout_, [&](const SubBatch& run, const ops::Dropout& dropout) {
     const Tensor rows = run.of(y);
     if (position_ != nullptr)  // samples may be shorter than the table
@@ -37,6 +38,14 @@ void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, con
     else if (dropout.probability > 0)
       ops::dropout_backward(ex, {.dout = rows, .dx = rows, .dropout = dropout});  // a dropout is its own gradient's op
   });
+}
+
+void VocabParallelEmbedding::add_positions(Exec& ex, const Tensor& positions, const Tensor& y) const {
+  if (position_ == nullptr) return;
+  const Tensor rows = ex.tensor(y.shape(), y.dtype());
+  ops::embedding_forward(
+      ex, {.ids = positions, .table = position_->value, .y = rows, .vocab_size = position_->value.dim(0)});
+  ops::add(ex, y, rows, y);
 }
 
 void VocabParallelEmbedding::backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids,

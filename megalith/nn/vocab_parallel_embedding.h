@@ -37,6 +37,9 @@ class VocabParallelEmbedding {
   void backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& dy) const;
 
  private:
+  /// Of Microbatch::positions, in evaluation.
+  void add_positions(Exec& ex, const Tensor& positions, const Tensor& y) const;
+
   VocabShard vocab_;
   TensorParallel tp_;
   Param& table_;     // [V/tp, H]
