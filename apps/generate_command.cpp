@@ -1,75 +1,287 @@
-#include <cstdio>
+#include <algorithm>
 #include <memory>
+#include <optional>
 
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
-#include "megalith/data/tokenizer.h"
+#include "megalith/base/log.h"
+#include "megalith/base/problems.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/gather_values.h"
 #include "megalith/eval/generate.h"
 
 #include "apps/command.h"
-#include "apps/launch.h"
-#include "apps/saved_model.h"
+#include "apps/decoding_model.h"
+#include "apps/text_printer.h"
+#include "apps/text_stream.h"
 #include "apps/vocabulary.h"
 
 namespace megalith::apps {
 namespace {
 
 struct GenerateCommand {
-  SavedModelOptions model;
-  std::string prompt, vocab_dir;
+  DecodingOptions model;
+  std::string prompt, prompts, vocab_dir, format = "text";
+  std::vector<std::string> stops;
+  Index samples = 1, batch = 8;
   eval::GenerateOptions options;
 };
 
-/// Decodes whole characters as they come, and flushes, so that the text streams.
-void stream(eval::WholeModel& model, std::vector<std::int32_t> prompt,
-            const std::shared_ptr<const data::Tokenizer>& tokenizer, const eval::GenerateOptions& options) {
-  data::StreamDecoder decoder(tokenizer);
-  const auto print = [](const std::string& text) {
-    std::fputs(text.c_str(), stdout);
-    std::fflush(stdout);
-  };
-  eval::generate(model, std::move(prompt), options, [&](std::int32_t id) {
-    // Padding of the vocabulary has no text; a model of more ids than its tokenizer can draw one.
-    if (id < tokenizer->vocab_size()) print(decoder.push(id));
-    return true;
-  });
-  print(decoder.finish() + "\n");
+/// Figures of one model copy, or of all.
+struct Totals {
+  eval::GenerateCounts counts;
+  double seconds = 0;
+
+  void add(const Totals& other) {
+    counts.written += other.counts.written;
+    counts.read += other.counts.read;
+    counts.stepped += other.counts.stepped;
+    counts.read_s = std::max(counts.read_s, other.counts.read_s);
+    counts.step_s = std::max(counts.step_s, other.counts.step_s);
+    seconds = std::max(seconds, other.seconds);
+  }
+};
+
+double rate(Index count, double seconds) { return seconds > 0 ? static_cast<double>(count) / seconds : 0; }
+
+/// What all ranks of this process share: what was asked, read and checked before they start.
+class Session {
+ public:
+  Session(const GenerateCommand& command, const Launcher& launcher)
+      : command_(command), fs_(rank_fs(launcher.process)), model_(*fs_, command.model, launcher) {
+    const config::RunPlan& plan = model_.plan();
+    const std::string vocab_dir = command.vocab_dir.empty() ? plan.data.vocab_dir : command.vocab_dir;
+    tokenizer_ = open_tokenizer(*fs_, plan.data.tokenizer, vocab_dir);
+    const PromptRules rules{*tokenizer_, plan.model.vocab_size, plan.model.seq_len};
+    if (command.prompts.empty())
+      prompts_.push_back(one_prompt(command.prompt, rules));
+    else
+      prompts_ = read_prompts(*fs_, command.prompts, rules);
+    for (std::size_t i = 0; i < prompts_.size(); ++i) {
+      for (Index sample = 0; sample < command.samples; ++sample)
+        texts_.push_back({&prompts_[i], static_cast<Index>(i) + 1, sample});
+    }
+    check_options();
+  }
+
+  JobShape job() const { return model_.job(); }
+  /// On every rank.
+  void run(comm::World& world) const;
+
+ private:
+  Index seq_len() const { return model_.plan().model.seq_len; }
+  void check_options() const;
+  /// Tokens that the longest text holds while it goes on.
+  Index capacity() const {
+    std::size_t longest = 0;
+    for (const Prompt& prompt : prompts_) longest = std::max(longest, prompt.ids.size());
+    return std::min(seq_len(), static_cast<Index>(longest) + std::max<Index>(command_.options.max_tokens, 1) - 1);
+  }
+  eval::GenerateCounts generate(eval::Decoder& decoder, const std::vector<std::size_t>& mine,
+                                TextPrinter& printer) const;
+  void note_slide(std::size_t text, TextPrinter& printer) const;
+  void gather(comm::World& world, const std::vector<std::size_t>& mine, TextPrinter& printer) const;
+  void report(const Totals& totals, const eval::Decoder& decoder, TextPrinter& printer) const;
+
+  const GenerateCommand& command_;
+  std::shared_ptr<io::Fs> fs_;
+  DecodingModel model_;
+  std::shared_ptr<const data::Tokenizer> tokenizer_;
+  std::vector<Prompt> prompts_;
+  std::vector<TextOfPrompt> texts_;
+};
+
+void Session::check_options() const {
+  Problems problems;
+  problems.require(command_.options.slide <= seq_len(), "--slide", command_.options.slide,
+                   str("must be at most model.seq_len = ", seq_len()));
+  for (const std::string& stop : command_.stops) problems.require(!stop.empty(), "--stop", "\"\"", "must not be empty");
+  problems.throw_if_any("generate");
+}
+
+eval::GenerateCounts Session::generate(eval::Decoder& decoder, const std::vector<std::size_t>& mine,
+                                       TextPrinter& printer) const {
+  std::vector<eval::TextRequest> requests;
+  std::vector<TextStream> streams;
+  std::vector<Index> tokens(mine.size());
+  for (const std::size_t text : mine) {
+    requests.push_back({texts_[text].prompt->ids, texts_[text].sample});
+    streams.emplace_back(tokenizer_, command_.stops);
+  }
+  eval::GenerateOptions options = command_.options;
+  options.stop_token = tokenizer_->end_of_document();
+  options.slide = std::min(options.slide, decoder.config().capacity);
+  return eval::generate(decoder, requests, options,
+                        {.token =
+                             [&](std::size_t i, std::int32_t id) {
+                               ++tokens[i];
+                               printer.add(mine[i], streams[i].push(id));
+                               return !streams[i].is_stopped();
+                             },
+                         .end =
+                             [&](std::size_t i, eval::Ending ending) {
+                               printer.add(mine[i], streams[i].finish());
+                               printer.end(mine[i], streams[i].is_stopped() ? eval::Ending::refused : ending,
+                                           tokens[i]);
+                             },
+                         .slide = [&](std::size_t i) { note_slide(mine[i], printer); }});
+}
+
+/// Says so at the first slide.
+void Session::note_slide(std::size_t text, TextPrinter& printer) const {
+  if (!printer.has_slid() && printer.prints()) {
+    log::info(str("prompt ", texts_[text].number, ", sample ", texts_[text].sample, " fills the window of ", seq_len(),
+                  " tokens: it loses ", command_.options.slide,
+                  " at its beginning, again and again, and the keys and values of the rest are computed anew; the same "
+                  "holds for other texts"));
+  }
+  printer.slid(text);
+}
+
+/// Rank 0 gets the texts of the other model copies. `mine`: none but on the first rank of such a copy.
+void Session::gather(comm::World& world, const std::vector<std::size_t>& mine, TextPrinter& printer) const {
+  auto own = nlohmann::json::array();
+  for (const std::size_t i : mine) {
+    const TextPrinter::Written& text = printer.written(i);
+    own.push_back({i, nlohmann::json::binary({text.text.begin(), text.text.end()}), text.tokens, text.slides,
+                   static_cast<int>(text.ending)});
+  }
+  std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(own);
+  const std::vector<Index> sizes = comm::gather_values(world.all(), static_cast<Index>(bytes.size()));
+  const Index most = std::ranges::max(sizes);
+  bytes.resize(static_cast<std::size_t>(most));
+  std::vector<std::uint8_t> all(bytes.size() * sizes.size());
+  Exec ex;
+  comm::all_gather(ex, world.all(), Tensor(bytes.data(), {most}, DType::u8),
+                   Tensor(all.data(), {static_cast<Index>(all.size())}, DType::u8))
+      .wait(ex);
+  if (world.rank() > 0) return;
+  for (std::size_t rank = 1; rank < sizes.size(); ++rank) {
+    const auto begin = all.begin() + static_cast<Index>(rank) * most;
+    for (const nlohmann::json& text : nlohmann::json::from_cbor(begin, begin + sizes[rank])) {
+      const auto i = text.at(0).get<std::size_t>();
+      const auto& written = text.at(1).get_binary();
+      printer.add(i, {written.begin(), written.end()});
+      printer.slid(i, text.at(3).get<Index>());
+      printer.end(i, static_cast<eval::Ending>(text.at(4).get<int>()), text.at(2).get<Index>());
+    }
+  }
+}
+
+void Session::report(const Totals& totals, const eval::Decoder& decoder, TextPrinter& printer) const {
+  const eval::GenerateCounts& counts = totals.counts;
+  const config::RunPlan& plan = model_.plan();
+  const double per_s = rate(counts.written, totals.seconds), step_per_s = rate(counts.stepped, counts.step_s);
+  const double read_per_s = rate(counts.read, counts.read_s);
+  log::info(str(counts.written, " tokens in ", totals.seconds, " s: ", per_s, " tokens/s; steps alone ", step_per_s,
+                " tokens/s; ", counts.read, " tokens of prompts and windows read at ", read_per_s, " tokens/s; ",
+                plan.train.precision, " on ", name_of(plan.device), ", ", config::grid_text(plan)));
+  log::info("memory of a rank: " + owners_text(decoder.taken_bytes()));
+  nlohmann::ordered_json summary;
+  summary["tokens"] = counts.written;
+  summary["seconds"] = totals.seconds;
+  summary["tokens_per_s"] = per_s;
+  summary["step_tokens_per_s"] = step_per_s;
+  summary["read_tokens"] = counts.read;
+  summary["read_tokens_per_s"] = read_per_s;
+  summary["precision"] = plan.train.precision;
+  summary["device"] = name_of(plan.device);
+  summary["grid"] = config::grid_text(plan);
+  summary["slots"] = decoder.config().slots;
+  summary["memory_bytes"] = decoder.taken_bytes();
+  printer.summary(nlohmann::ordered_json{{"summary", summary}}.dump());
+}
+
+void Session::run(comm::World& world) const {
+  const config::RunPlan& plan = model_.plan();
+  const comm::Mesh mesh = comm::make_mesh(world, plan.grid, plan.transfers);
+  const auto copies = static_cast<std::size_t>(mesh.dp.size());
+  std::vector<std::size_t> mine;
+  for (auto i = static_cast<std::size_t>(mesh.dp_rank()); i < texts_.size(); i += copies) mine.push_back(i);
+  eval::Decoder decoder(
+      {.model = plan.model,
+       .dtype = plan.train.policy().compute,
+       .device = plan.device,
+       .slots = std::clamp<Index>(static_cast<Index>(mine.size()), 1, command_.batch),
+       .capacity = capacity(),
+       .steps = plan.device == Device::cuda && mesh.tp.size() == 1 ? eval::Steps::from_graph : eval::Steps::eager},
+      mesh);
+  decoder.allocate();
+  model_.load(world, decoder);
+  TextPrinter printer(texts_, command_.format == "json" ? TextFormat::json : TextFormat::text,
+                      world.rank() == 0 ? Printing::on : Printing::off);
+  printer.begin();
+  const double begin = monotonic_s();
+  Totals totals{generate(decoder, mine, printer), 0};
+  totals.seconds = monotonic_s() - begin;
+  const bool speaks_for_copy = mesh.tp_rank() == 0 && mesh.pp_rank() == 0;
+  if (!speaks_for_copy) {
+    mine.clear();
+    totals = {};
+  }
+  if (copies > 1) gather(world, mine, printer);
+  Totals of_all;
+  for (const Totals& one : comm::gather_values(world.all(), totals)) of_all.add(one);
+  if (world.rank() == 0) report(of_all, decoder, printer);
 }
 
 void run_generate(const GenerateCommand& command) {
-  const std::shared_ptr<io::Fs> fs = rank_fs(0);
-  command.model.use(*fs, [&](eval::WholeModel& model, const config::RunPlan& plan) {
-    const std::string vocab_dir = command.vocab_dir.empty() ? plan.data.vocab_dir : command.vocab_dir;
-    const auto tokenizer = open_tokenizer(*fs, plan.data.tokenizer, vocab_dir);
-    std::vector<std::int32_t> prompt = tokenizer->encode(command.prompt);
-    if (prompt.empty()) prompt.push_back(tokenizer->end_of_document());
-    eval::GenerateOptions options = command.options;
-    options.stop_token = tokenizer->end_of_document();
-    std::fputs(command.prompt.c_str(), stdout);
-    stream(model, std::move(prompt), tokenizer, options);
-  });
+  const Launcher launcher = detect_launcher();
+  std::optional<Session> session;
+  run_job(launcher, {.shape =
+                         [&] {
+                           session.emplace(command, launcher);
+                           return session->job();
+                         },
+                     .body = [&](comm::World& world) { session->run(world); }});
+}
+
+void add_drawing(CLI::App& app, eval::GenerateOptions& options) {
+  app.add_option("--max-tokens", options.max_tokens, "Tokens to add to a text")
+      ->check(at_least(0))
+      ->capture_default_str();
+  app.add_option("--temperature", options.temperature, "0: always the likeliest token")
+      ->check(at_least(0))
+      ->capture_default_str();
+  app.add_option("--top-k", options.top_k, "Draw among the k likeliest tokens only; 0: among all")
+      ->check(at_least(0))
+      ->capture_default_str();
+  app.add_option("--top-p", options.top_p, "Draw among the fewest likeliest tokens whose probabilities reach this")
+      ->check(CLI::Range(1e-6, 1.0).description("in (0, 1]"))
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "Same seed, same text: for every grid, batch and order of prompts")
+      ->capture_default_str();
+  app.add_option("--slide", options.slide,
+                 "Tokens that a text's window loses at its beginning when it is full; the rest is then read anew")
+      ->check(at_least(1))
+      ->capture_default_str();
 }
 
 }  // namespace
 
 void add_generate(CLI::App& program) {
   auto command = std::make_shared<GenerateCommand>();
-  CLI::App* app = program.add_subcommand("generate", "Continue a text with a trained model (one rank)");
+  CLI::App* app = program.add_subcommand("generate", "Continue texts with a trained model, on any grid");
   command->model.add_to(*app);
-  app->add_option("--prompt", command->prompt, "Text to continue (default: a new document)");
-  app->add_option("--max-tokens", command->options.max_tokens, "Tokens to add")
-      ->check(at_least(0))
+  CLI::Option* const prompt =
+      app->add_option("--prompt", command->prompt, "Text to continue (default: a new document)");
+  app->add_option("--prompts", command->prompts, "JSON lines {\"prompt\": \"text\", \"name\": \"optional\"}")
+      ->excludes(prompt);
+  app->add_option("--samples", command->samples, "Texts for each prompt")
+      ->check(between(1, 1'000'000))
       ->capture_default_str();
-  app->add_option("--temperature", command->options.temperature, "0: always the likeliest token")
-      ->check(at_least(0))
+  app->add_option("--batch", command->batch, "Texts that go on at once on a copy of the model")
+      ->check(between(1, 65536))
       ->capture_default_str();
-  app->add_option("--top-k", command->options.top_k, "Draw among the k likeliest tokens only; 0: among all")
-      ->check(at_least(0))
+  add_drawing(*app, command->options);
+  app->add_option("--stop", command->stops, "End a text before the first of these texts (may be repeated)")
+      ->take_all()
+      ->allow_extra_args(false);
+  app->add_option("--format", command->format, "text, or json: one line for each text, and a summary")
+      ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
-  app->add_option("--top-p", command->options.top_p,
-                  "Draw among the fewest likeliest tokens whose probabilities reach this")
-      ->check(CLI::Range(1e-6, 1.0).description("in (0, 1]"))
-      ->capture_default_str();
-  app->add_option("--seed", command->options.seed, "Same seed, same text")->capture_default_str();
   app->add_option("--vocab-dir", command->vocab_dir, "Where the tokenizer's files are (default: the checkpoint's own)");
   app->callback([command] { run_generate(*command); });
 }

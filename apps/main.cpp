@@ -56,8 +56,8 @@ void fold_option_names(const CLI::App& program, std::vector<std::string>& argume
 bool is_left_to_the_first(const std::vector<std::string>& arguments, const Launcher& launcher) {
   if (arguments.empty() || launcher.process == 0) return false;
   if (arguments.front() == "data") return arguments.size() < 2 || arguments[1] != "dedup";
-  if (arguments.front() != "bench")
-    return arguments.front() != "train" && arguments.front() != "eval" && arguments.front() != "score";
+  constexpr std::string_view kOfAllRanks[] = {"train", "eval", "score", "generate"};
+  if (arguments.front() != "bench") return std::ranges::find(kOfAllRanks, arguments.front()) == std::end(kOfAllRanks);
   return arguments.size() > 1 && is_bench_of_ops(arguments[1]);
 }
 

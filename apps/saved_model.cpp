@@ -3,8 +3,6 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
-#include "megalith/checkpoint/choose.h"
-#include "megalith/checkpoint/shard_io.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/io/save_protocol.h"
 
@@ -67,15 +65,20 @@ std::string vocabulary_of(io::Fs& fs, checkpoint::CheckpointReader& reader, cons
   return is_shipped ? std::string() : data.vocab_dir;
 }
 
+void pass_over(io::Fs& fs, const io::Path& given, const io::Path& folder, const std::string& damage,
+               std::vector<checkpoint::Rejected>& unusable) {
+  const auto step = io::parse_step_folder(folder.filename().string());
+  if (!step || names_one_checkpoint(fs, given)) throw InputError(damage);
+  unusable.push_back({*step, damage});
+}
+
 void use_saved_model(io::Fs& fs, const io::Path& given, std::optional<Device> asked, const UseModel& use) {
   std::vector<checkpoint::Rejected> unusable;
   for (;;) {
     const io::Path folder = checkpoint_folder(fs, given, checkpoint::OnCorrupt::previous, unusable);
     const std::string damage = use_one(fs, folder, asked, use);
     if (damage.empty()) return;
-    const auto step = io::parse_step_folder(folder.filename().string());
-    if (!step || names_one_checkpoint(fs, given)) throw InputError(damage);
-    unusable.push_back({*step, damage});
+    pass_over(fs, given, folder, damage, unusable);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "megalith/checkpoint/choose.h"
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/eval/whole_model.h"
@@ -22,9 +23,14 @@ using UseModel = std::function<void(eval::WholeModel&, const config::RunPlan&)>;
 void use_saved_model(io::Fs& fs, const io::Path& given, std::optional<Device> asked, const UseModel& use);
 
 /// Where the tokenizer's files of a checkpoint are: beside it, unless an earlier version saved it; then where they were
-/// at that time, or, where nothing is left of them, among what ships with the program. Throws InputError if those
-/// beside it are damaged.
+/// at that time, or, where nothing is left of them, among what ships with the program (""). Throws InputError where
+/// they are damaged.
 std::string vocabulary_of(io::Fs& fs, checkpoint::CheckpointReader& reader, const data::DataConfig& data);
+
+/// Adds a damaged checkpoint, which `given` stands for, to those that are passed over. Throws InputError with the
+/// damage where no other may stand in for it.
+void pass_over(io::Fs& fs, const io::Path& given, const io::Path& folder, const std::string& damage,
+               std::vector<checkpoint::Rejected>& unusable);
 
 /// What every command that asks a trained model takes: --checkpoint DIR [--device cpu|cuda].
 struct SavedModelOptions {

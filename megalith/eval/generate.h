@@ -1,9 +1,10 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
-#include "megalith/eval/whole_model.h"
+#include "megalith/eval/decoder.h"
 
 namespace megalith::eval {
 
@@ -12,16 +13,47 @@ struct GenerateOptions {
   double temperature = 1.0;      ///< 0: greedy, ties to the lower id
   Index top_k = 0;               ///< draw among the k likeliest only; 0: among all
   double top_p = 1.0;            ///< draw among the fewest likeliest whose probabilities reach p, in (0, 1]
-  std::uint64_t seed = 0;        ///< the n-th token is a function of (seed, n) and the logits
+  std::uint64_t seed = 0;        ///< a token is a function of (seed, prompt, sample, its position) and the logits
   std::int32_t stop_token = -1;  ///< ends the text when drawn; -1: none
+  Index slide = 1;               ///< tokens that a full window loses at once, 1 to the decoder's capacity
 };
 
 /// The id drawn from softmax(logits / temperature), cut to top_k and then to top_p. `uniform` in [0, 1).
 std::int32_t draw(std::span<const double> logits, const GenerateOptions& options, double uniform);
 
-/// Continues `prompt` and calls `token` for each id; stops early when it returns false. The window slides when the text
-/// outgrows seq_len. Throws InputError for an empty prompt or ids outside the vocabulary.
-void generate(WholeModel& model, std::vector<std::int32_t> prompt, const GenerateOptions& options,
-              const std::function<bool(std::int32_t)>& token);
+/// A text to continue. Samples of one prompt differ by their number.
+struct TextRequest {
+  std::vector<std::int32_t> prompt;  ///< 1 to seq_len ids
+  Index sample = 0;
+};
+
+/// The number in [0, 1) that the token at `position` of a text is drawn with.
+double uniform_of(const TextRequest& request, std::uint64_t seed, Index position);
+
+enum class Ending : std::uint8_t { max_tokens, stop_token, refused };
+
+/// What becomes of the texts, by their number in the list. Called on every rank alike.
+struct TextEvents {
+  /// A new token. False ends the text (Ending::refused). All ranks must return the same.
+  std::function<bool(std::size_t text, std::int32_t id)> token;
+  std::function<void(std::size_t text, Ending)> end = [](std::size_t, Ending) {};
+  /// A full window lost its first tokens and was read anew.
+  std::function<void(std::size_t text)> slide = [](std::size_t) {};
+};
+
+/// What was computed, for rates.
+struct GenerateCounts {
+  Index written = 0;  ///< new tokens
+  Index read = 0;     ///< tokens of prompts, and of windows that were read anew
+  Index stepped = 0;  ///< new tokens that came from a step, and not from the reading of a window
+  double read_s = 0, step_s = 0;
+};
+
+/// Continues the texts, as many at once as the decoder has slots; a text that ends gives its slot to the next one.
+/// Where the text outgrows the decoder's capacity the window slides. All ranks of a model copy make this call. The
+/// texts depend on neither their order, nor on how many go on at once, but by rounding. Throws InputError for an empty
+/// prompt, and for one above the capacity.
+GenerateCounts generate(Decoder& decoder, std::span<const TextRequest> texts, const GenerateOptions& options,
+                        const TextEvents& events);
 
 }  // namespace megalith::eval

@@ -201,7 +201,9 @@ TEST_F(Program, RunsOnAGpuShareOneTableOfGemmAlgorithms) {
 
 TEST_F(Program, AModelIsAskedOnTheDeviceThatTheCommandNames) {
   ASSERT_EQ(run_shell(train("a", "--set train.precision=fp64 --set train.steps=1")).code, 0);
-  const Finished wide = run_shell("megalith generate --device cuda --checkpoint " + out("a"));
+  std::ofstream(dir_ / "one.json") << "[[1, 2]]";
+  const Finished wide =
+      run_shell("megalith score --device cuda --checkpoint " + out("a") + " --tokens " + out("one.json"));
   EXPECT_EQ(wide.code, 64);
   EXPECT_NE(wide.err.find("--device = cuda: the checkpoint's train.precision = fp64 is for the CPU"), std::string::npos)
       << wide.err;

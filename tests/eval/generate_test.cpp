@@ -1,12 +1,15 @@
 #include "megalith/eval/generate.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
 #include "megalith/comm/threads/thread_world.h"
+#include "megalith/eval/whole_model.h"
 #include "megalith/ops/init.h"
 
 namespace megalith::eval {
@@ -164,21 +167,57 @@ TEST(WholeModel, AWindowCostsItsOwnTokensOnly) {
       kLength);
 }
 
-TEST(Generate, SlidesItsWindowAndStops) {
-  with_model([](WholeModel& model) {
-    std::vector<std::int32_t> ids;
-    const auto keep = [&](std::int32_t id) {
-      ids.push_back(id);
-      return true;
-    };
-    generate(model, {1}, {.max_tokens = 20, .seed = 3}, keep);
-    EXPECT_EQ(ids.size(), 20u);
-    const std::vector<std::int32_t> all = ids;
-    ids.clear();
-    generate(model, {1}, {.max_tokens = 20, .seed = 3, .stop_token = all[10]}, keep);
-    EXPECT_LE(ids.size(), 10u);
-    EXPECT_THROW(generate(model, {}, {}, keep), InputError);
-  });
+/// Draws at the positions of texts are independent: their counts follow softmax, after the cuts.
+TEST(Draw, OfTextsFollowsSoftmaxByChiSquare) {
+  std::vector<double> logits;
+  for (int i = 0; i < 50; ++i) logits.push_back(std::sin(3.0 * i) * 2);
+  for (const GenerateOptions& options :
+       {GenerateOptions{}, {.temperature = 0.7}, {.top_k = 12}, {.top_p = 0.8}, {.top_k = 30, .top_p = 0.9}}) {
+    // The kept ids, from a definition of their own: in order of their probabilities.
+    std::vector<std::pair<double, std::int32_t>> kept;
+    double sum = 0;
+    for (std::int32_t id = 0; id < 50; ++id) {
+      kept.emplace_back(std::exp(logits[static_cast<std::size_t>(id)] / options.temperature), id);
+    }
+    std::ranges::sort(kept, std::greater<>());
+    if (options.top_k > 0) kept.resize(static_cast<std::size_t>(options.top_k));
+    for (const auto& [weight, id] : kept) sum += weight;
+    double reached = 0;
+    std::size_t count = 0;
+    while (count < kept.size() && reached < options.top_p * sum) reached += kept[count++].first;
+    kept.resize(count);
+    constexpr int kTexts = 40, kPositions = 1000, kDraws = kTexts * kPositions;
+    std::map<std::int32_t, int> drawn;
+    for (int text = 0; text < kTexts; ++text) {
+      const TextRequest request{.prompt = {text / 4, 7}, .sample = text % 4};
+      for (int position = 2; position < 2 + kPositions; ++position)
+        ++drawn[draw(logits, options, uniform_of(request, 9, position))];
+    }
+    double chi_square = 0;
+    int found = 0;
+    for (const auto& [weight, id] : kept) {
+      const double expected = weight / reached * kDraws;
+      chi_square += (drawn[id] - expected) * (drawn[id] - expected) / expected;
+      found += drawn[id];
+    }
+    EXPECT_EQ(found, kDraws) << "none of the ids that were cut off";
+    // The 0.9999 quantile of chi-square is near n + 3.72 sqrt(2 n) + 9 (Laurent and Massart 2000, lemma 1, is above
+    // it).
+    const auto freedom = static_cast<double>(kept.size() - 1);
+    EXPECT_LT(chi_square, freedom + 3.72 * std::sqrt(2 * freedom) + 9) << kept.size() << " ids";
+    EXPECT_GT(chi_square, freedom - 3.72 * std::sqrt(2 * freedom)) << "too even to be random";
+  }
+}
+
+TEST(Draw, UniformsDifferBySeedPromptSampleAndPosition) {
+  const TextRequest request{.prompt = {1, 2, 3}};
+  const double of = uniform_of(request, 5, 3);
+  EXPECT_EQ(of, uniform_of(request, 5, 3));
+  EXPECT_NE(of, uniform_of(request, 6, 3));
+  EXPECT_NE(of, uniform_of(request, 5, 4));
+  EXPECT_NE(of, uniform_of({.prompt = {1, 2, 3}, .sample = 1}, 5, 3));
+  EXPECT_NE(of, uniform_of({.prompt = {2, 1, 3}}, 5, 3));
+  EXPECT_NE(of, uniform_of({.prompt = {1, 2}}, 5, 3));
 }
 
 }  // namespace

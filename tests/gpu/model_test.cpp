@@ -1,6 +1,7 @@
 #include <cmath>
 #include <map>
 
+#include "megalith/eval/decoder.h"
 #include "megalith/eval/whole_model.h"
 #include "megalith/train/engine.h"
 
@@ -185,6 +186,46 @@ TEST(GpuModel, AWholeModelAnswersAsOnTheCpu) {
         for (std::size_t length = 1; length <= ids.size(); ++length) {
           const std::span<const double> logits = model.last_logits(std::span(ids).first(length));
           answers.insert(answers.end(), logits.begin(), logits.end());
+        }
+      });
+      return answers;
+    };
+    const std::vector<double> want = ask(Device::cpu), got = ask(Device::cuda);
+    ASSERT_EQ(got.size(), want.size());
+    double largest = 0;
+    for (const double value : want) largest = std::max(largest, std::abs(value));
+    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5 * largest) << i;
+  }
+}
+
+/// Passes over prompts and steps, the later ones from a graph, of two slots beside an idle one.
+TEST(GpuModel, ADecoderAnswersAsOnTheCpu) {
+  MEGALITH_NEEDS_GPUS(1);
+  for (const Index head_dim : {5, 64}) {
+    const config::RunPlan plan = plan_on(Device::cuda, "bf16", head_dim, 0.1);
+    const auto ask = [&](Device device) {
+      std::vector<double> answers;
+      comm::run_ranks(1, [&](comm::World& world) {
+        eval::Decoder decoder({.model = plan.model,
+                               .dtype = DType::f32,
+                               .device = device,
+                               .slots = 3,
+                               .capacity = plan.model.seq_len,
+                               .steps = eval::Steps::from_graph},
+                              comm::make_mesh(world, grid::resolve({})));
+        decoder.allocate();
+        Exec host;
+        decoder.fill_params(DType::f32, [&](const TensorSlice& slice, const Tensor& values) {
+          ops::initialise(host, {slice, Init::normal, 0.4}, values, 7);
+        });
+        const auto keep = [&](std::span<const double> logits) {
+          answers.insert(answers.end(), logits.begin(), logits.end());
+        };
+        keep(decoder.start(0, std::vector<std::int32_t>{3, 1, 4}));
+        keep(decoder.start(2, std::vector<std::int32_t>{2}));
+        for (std::int32_t n = 0; n < 4; ++n) {
+          const std::vector<std::int32_t> tokens = {n + 1, 0, 5 - n}, positions = {3 + n, 0, 1 + n};
+          keep(decoder.step(tokens, positions));
         }
       });
       return answers;

@@ -1,0 +1,306 @@
+#include "megalith/eval/decoder.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "megalith/base/error.h"
+#include "megalith/base/host_limits.h"
+#include "megalith/base/str.h"
+#include "megalith/ops/init.h"
+
+namespace megalith::eval {
+namespace {
+
+constexpr Index kStartStep = 32;  // passes over first tokens are rounded up to it, so that few lengths are planned for
+
+nn::TensorParallel over(const comm::Mesh& mesh) { return {mesh.tp, nn::SequenceParallel::off, 1}; }
+
+/// The layers of this rank's stage.
+model::ChunkRange stage_of(const model::ModelConfig& model, const comm::Mesh& mesh) {
+  const Index stages = mesh.pp.size(), stage = mesh.pp_rank();
+  if (model.num_layers < stages) {
+    throw ConfigError(
+        str("parallel.pp = ", stages, ": must be at most model.num_layers = ", model.num_layers, " to generate"));
+  }
+  return {{model.num_layers * stage / stages, model.num_layers * (stage + 1) / stages},
+          mesh.first_stage(),
+          mesh.last_stage()};
+}
+
+/// A tensor of planned memory, from `offset`, which is moved on.
+Tensor next_view(const Buffer& memory, const Shape& shape, DType dtype, Index& offset) {
+  const Tensor view = memory.bytes() == 0 ? Tensor(nullptr, shape, dtype) : memory.view(shape, dtype, offset);
+  offset += round_up(bytes_of(shape, dtype), kAlignment);
+  return view;
+}
+
+}  // namespace
+
+Decoder::Decoder(const DecoderConfig& config, const comm::Mesh& mesh)
+    : config_(config),
+      mesh_(mesh),
+      params_(model::declare_gpt(model::model_spec(config.model), {stage_of(config.model, mesh)}, over(mesh)),
+              Policy{config.dtype, config.dtype}, ParamContents::values),
+      ex_(config.device),
+      ledger_(config.device),
+      chunk_(std::make_unique<model::GptChunk>(model::model_spec(config.model), stage_of(config.model, mesh),
+                                               over(mesh), params_, model::ChunkConfig{})),
+      all_slots_(chunk_->make_saved()) {
+  if (config.slots < 1 || config.capacity < 1 || config.capacity > config.model.seq_len) {
+    throw InternalError(str("[Decoder] slots, capacity = ", config.slots, ", ", config.capacity,
+                            ": must be at least 1, and capacity at most ", config.model.seq_len));
+  }
+  if (config_.steps == Steps::from_graph && mesh.tp.size() > 1)
+    throw InternalError("[Decoder] steps from a graph: must be of one tensor-parallel rank");
+  chunk_->take_caches(
+      [this](Index kv_heads, Index head_dim) {
+        const Shape shape{config_.slots, kv_heads, config_.capacity, head_dim};
+        caches_.push_back({Tensor(nullptr, shape, config_.dtype), Tensor(nullptr, shape, config_.dtype)});
+        return caches_.back();
+      },
+      all_slots_);
+  make_views();
+}
+
+Index Decoder::start_tokens(Index length) const { return std::min(round_up(length, kStartStep), config_.capacity); }
+
+Index Decoder::max_tokens() const { return std::max(start_tokens(config_.capacity), config_.slots); }
+
+Shape Decoder::rope_shape() const {
+  Shape shape = config_.model.rope_table_shape();
+  shape.set(0, config_.capacity);
+  return shape;
+}
+
+BytesByOwner Decoder::planned_bytes() const {
+  BytesByOwner bytes = params_.bytes();
+  Index caches = 0;
+  for (const nn::KvCache& cache : caches_) caches += 2 * round_up(cache.keys.bytes(), kAlignment);
+  bytes[kCacheOwner] = caches;
+  bytes[kScratchOwner] =
+      std::max(record(start_pass(config_.capacity)).scratch_bytes, record(step_pass()).scratch_bytes);
+  bytes["inputs"] = 2 * round_up(max_tokens() * size_of(DType::i32), kAlignment) +
+                    round_up(config_.slots * size_of(DType::i32), kAlignment);
+  const Index message = round_up(bytes_of({max_tokens(), config_.model.hidden_size}, config_.dtype), kAlignment);
+  if (mesh_.pp.size() > 1) bytes["messages"] = message * (receives() + sends());
+  if (config_.model.has_rope()) bytes["rotations"] = bytes_of(rope_shape(), statistics_dtype(config_.dtype));
+  return bytes;
+}
+
+void Decoder::make_views() {
+  Index at = 0;
+  tokens_ = next_view(inputs_, {max_tokens()}, DType::i32, at);
+  positions_ = next_view(inputs_, {max_tokens()}, DType::i32, at);
+  ids_ = next_view(inputs_, {config_.slots}, DType::i32, at);
+  at = 0;
+  const Shape stream{max_tokens(), config_.model.hidden_size};
+  if (receives()) input_ = next_view(messages_, stream, config_.dtype, at);
+  if (sends()) output_ = next_view(messages_, stream, config_.dtype, at);
+  at = 0;
+  if (config_.model.has_rope())
+    rope_table_ = next_view(rope_memory_, rope_shape(), statistics_dtype(config_.dtype), at);
+}
+
+void Decoder::allocate() {
+  const BytesByOwner planned = planned_bytes();
+  if (config_.device == Device::cpu) {
+    require_memory(host_limits(), total(planned), "generation",
+                   "use a machine or a control group with more, a smaller --batch or fewer --max-tokens");
+  }
+  const auto take = [&](const char* owner) {
+    const auto found = planned.find(owner);
+    return found == planned.end() ? Buffer() : ledger_.take(owner, found->second);
+  };
+  params_.allocate(ledger_);
+  cache_memory_ = take(kCacheOwner);
+  scratch_ = take(kScratchOwner);
+  inputs_ = take("inputs");
+  messages_ = take("messages");
+  rope_memory_ = take("rotations");
+  make_views();
+  take_caches();
+  host_inputs_.resize(static_cast<std::size_t>(2 * max_tokens()));
+  logits_.resize(static_cast<std::size_t>(has_logits() ? config_.slots * config_.model.vocab_size : 0));
+  if (config_.steps == Steps::from_graph) prepare_captures(config_.device);
+  if (rope_table_) ops::rope_table(ex_, config_.model.rope_frequencies(), rope_table_);
+}
+
+/// Every slot's passes see its part of the caches; steps see them all.
+void Decoder::take_caches() {
+  Index at = 0;
+  for (nn::KvCache& cache : caches_) {
+    const Shape shape = cache.keys.shape();
+    cache.keys = next_view(cache_memory_, shape, config_.dtype, at);
+    cache.values = next_view(cache_memory_, shape, config_.dtype, at);
+  }
+  const auto give = [&](auto part, model::GptChunk::Saved& saved) {
+    auto next = caches_.begin();
+    chunk_->take_caches([&](Index, Index) { return part(*next++); }, saved);
+  };
+  give([](const nn::KvCache& cache) { return cache; }, all_slots_);
+  for (Index slot = 0; slot < config_.slots; ++slot) {
+    one_slot_.push_back(chunk_->make_saved());
+    give(
+        [slot](const nn::KvCache& cache) {
+          return nn::KvCache{cache.keys.rows(slot, 1), cache.values.rows(slot, 1)};
+        },
+        one_slot_.back());
+  }
+}
+
+void Decoder::fill_params(DType stored, const std::function<void(const TensorSlice&, const Tensor&)>& read) {
+  for (ParamBuffer& buffer : params_.buffers()) {
+    for (const Param& param : buffer.params()) fill(param, stored, read);
+  }
+}
+
+void Decoder::fill(const Param& param, DType stored,
+                   const std::function<void(const TensorSlice&, const Tensor&)>& read) {
+  const Tensor there = param.without_padding(param.value);
+  const Buffer memory(bytes_of(there.shape(), stored)), wanted(there.bytes());
+  const Tensor found = memory.view(there.shape(), stored), here = wanted.view(there.shape(), there.dtype());
+  read(param.spec.slice, found);
+  Exec host;
+  ops::cast(host, found, here);
+  ex_.copy(there.raw(), here.raw(), here.bytes());
+  ex_.synchronize();
+}
+
+Tensor Decoder::compute(Exec& ex, const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) const {
+  const Index tokens = pass.tokens();
+  const model::GptChunk::Inputs inputs{{.batch = pass.batch,
+                                        .seq_len = pass.rows,
+                                        .step_state = {},
+                                        .mode = nn::Mode::evaluate,
+                                        .rope_table = rope_table_,
+                                        .positions = positions_.rows(0, tokens),
+                                        .past = pass.past},
+                                       {.tokens = tokens_.rows(0, tokens), .targets = {}},
+                                       {}};
+  const auto part = [&](const Tensor& message) { return message ? message.rows(0, tokens) : Tensor(); };
+  const Tensor own = chunk_->logits(ex, inputs, {part(input_), part(output_)}, rows, saved);
+  if (!own || mesh_.tp.size() == 1) return own;
+  const Tensor all = ex.tensor({mesh_.tp.size() * own.dim(0), own.dim(1)}, own.dtype());
+  comm::all_gather(ex, mesh_.tp, own, all).wait(ex);
+  return all;
+}
+
+MemoryPlan Decoder::record(const Pass& pass) const {
+  Recording recording;
+  Exec recorder(config_.device, recording);
+  recording.begin_phase();
+  model::GptChunk::Saved saved = chunk_->make_saved();
+  auto next = caches_.begin();
+  chunk_->take_caches(
+      [&](Index, Index) {
+        const nn::KvCache& cache = *next++;
+        return nn::KvCache{cache.keys.rows(0, pass.batch), cache.values.rows(0, pass.batch)};
+      },
+      saved);
+  compute(recorder, pass, {0, pass.batch}, saved);
+  return make_plan(recording);
+}
+
+const MemoryPlan& Decoder::plan_for(const Pass& pass) {
+  const auto [place, is_new] = plans_.try_emplace(pass);
+  if (is_new) place->second = record(pass);
+  if (scratch_.bytes() < place->second.scratch_bytes) {  // a shorter pass may be cut less well than the longest
+    step_graph_ = {};
+    scratch_ = {};
+    scratch_ = ledger_.take(kScratchOwner, place->second.scratch_bytes);
+  }
+  return place->second;
+}
+
+void Decoder::put_inputs(std::span<const std::int32_t> tokens, std::span<const std::int32_t> positions) {
+  const auto count = static_cast<Index>(tokens.size());
+  const auto middle = host_inputs_.begin() + max_tokens();
+  std::ranges::copy(tokens, host_inputs_.begin());
+  std::ranges::copy(positions, middle);
+  ex_.copy(tokens_.raw(), host_inputs_.data(), tokens_.rows(0, count).bytes());
+  ex_.copy(positions_.raw(), &*middle, positions_.rows(0, count).bytes());
+}
+
+Tensor Decoder::run_planned(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) {
+  ex_.begin(plan_for(pass).phases[0], nullptr, scratch_.data());
+  const Tensor logits = compute(ex_, pass, rows, saved);
+  ex_.end();
+  return logits;
+}
+
+Tensor Decoder::run_graph() {
+  const auto step = [this] { return run_planned(step_pass(), {0, config_.slots}, all_slots_); };
+  if (!std::exchange(has_stepped_, true)) return step();
+  if (!step_graph_) {
+    Capture capture("generation", ledger_.memory());
+    step_graph_ = ex_.captured(capture, [&] { step_logits_ = step(); });
+    step_graph_.prepare(ex_);
+  }
+  step_graph_.launch(ex_);
+  return step_logits_;
+}
+
+std::span<const double> Decoder::run(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) {
+  if (receives()) comm::recv(ex_, mesh_.pp, input_.rows(0, pass.tokens()), mesh_.pp_rank() - 1).wait(ex_);
+  const bool from_graph = config_.steps == Steps::from_graph && pass == step_pass();
+  const Tensor all = from_graph ? run_graph() : run_planned(pass, rows, saved);
+  if (sends()) {
+    comm::send(ex_, mesh_.pp, output_.rows(0, pass.tokens()), mesh_.pp_rank() + 1).wait(ex_);
+    return {};
+  }
+  read_logits(all, rows.count);
+  return {logits_.data(), static_cast<std::size_t>(rows.count * config_.model.vocab_size)};
+}
+
+std::span<const double> Decoder::start(Index slot, std::span<const std::int32_t> tokens) {
+  const auto length = static_cast<Index>(tokens.size());
+  if (slot < 0 || slot >= config_.slots || length < 1 || length > config_.capacity) {
+    throw InternalError(str("[Decoder::start] slot, tokens = ", slot, ", ", length, ": must be below ", config_.slots,
+                            ", and 1 to ", config_.capacity));
+  }
+  // Attention is causal: what stands behind the last token (zeros) changes nothing before it, and its keys and values
+  // are overwritten before a token that comes later can see them.
+  const Pass pass = start_pass(length);
+  std::vector<std::int32_t> padded(tokens.begin(), tokens.end()), positions(static_cast<std::size_t>(pass.rows));
+  padded.resize(positions.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  put_inputs(padded, positions);
+  return run(pass, {length - 1, 1}, one_slot_[static_cast<std::size_t>(slot)]);
+}
+
+std::span<const double> Decoder::step(std::span<const std::int32_t> tokens, std::span<const std::int32_t> positions) {
+  if (static_cast<Index>(tokens.size()) != config_.slots || positions.size() != tokens.size())
+    throw InternalError(str("[Decoder::step] tokens = ", tokens.size(), ": must be one of each slot"));
+  put_inputs(tokens, positions);
+  return run(step_pass(), {0, config_.slots}, all_slots_);
+}
+
+void Decoder::share_ids(std::span<std::int32_t> ids) {
+  if (mesh_.pp.size() == 1) return;
+  const auto bytes = static_cast<Index>(ids.size_bytes());
+  ex_.copy(ids_.raw(), ids.data(), bytes);
+  comm::broadcast(ex_, mesh_.pp, ids_, mesh_.pp.size() - 1).wait(ex_);
+  ex_.copy(ids.data(), ids_.raw(), bytes);
+  ex_.synchronize();
+}
+
+void Decoder::read_logits(const Tensor& all, Index count) {
+  const Index vocab = config_.model.vocab_size, held = all.dim(1), parts = mesh_.tp.size();
+  dispatch_float(all.dtype(), "Decoder", [&]<class T>() {
+    std::vector<T> copied(config_.device == Device::cpu ? 0 : static_cast<std::size_t>(all.numel()));
+    if (!copied.empty()) ex_.copy(copied.data(), all.raw(), all.bytes());
+    ex_.synchronize();
+    const T* const values = copied.empty() ? all.data<T>() : copied.data();
+    for (Index part = 0; part < parts; ++part) {
+      const Index first = part * held, real = std::clamp<Index>(vocab - first, 0, held);
+      for (Index row = 0; row < count; ++row) {
+        const T* const from = values + (part * count + row) * held;
+        std::transform(from, from + real, logits_.data() + row * vocab + first,
+                       [](T value) { return converted<double>(value); });
+      }
+    }
+  });
+}
+
+}  // namespace megalith::eval

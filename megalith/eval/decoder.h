@@ -1,0 +1,120 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "megalith/comm/mesh.h"
+#include "megalith/model/gpt_chunk.h"
+
+namespace megalith::eval {
+
+/// How steps run: their ops one by one, or from a graph that the second step captures. On a GPU a graph spares the host
+/// some hundred launches a token. Not with tp > 1, whose collectives are not captured here.
+enum class Steps : std::uint8_t { eager, from_graph };
+
+/// What a Decoder is made for.
+struct DecoderConfig {
+  model::ModelConfig model;
+  DType dtype = DType::f32;  ///< of parameters, activations and the cache
+  Device device = Device::cpu;
+  Index slots = 1;     ///< sequences that go on at once
+  Index capacity = 0;  ///< tokens that a slot holds, 1 to model.seq_len
+  Steps steps = Steps::eager;
+};
+
+/// The owner of the caches in ledgers.
+inline constexpr const char* kCacheOwner = "key/value cache";
+
+/// One rank's share of a GPT that continues texts: values only, and for each layer the keys and values of the tokens so
+/// far, of this rank's kv heads. A sequence lies in one of several slots. Its first tokens are one pass; then each step
+/// computes one new token of every slot, and reads the parameters and the caches once.
+///
+/// The ranks of a model copy (tp x pp) make the same calls in the same order. Stages hold equal shares of the layers
+/// and pass the stream on; the logits stand on all tensor-parallel ranks of the last one. Logits of a slot do not
+/// depend on the other slots, bit for bit where the CPU computes and there are at most 32 (ops/cpu/matmul.cpp).
+/// Communication of a step: that of the layers' forward pass, a message of [slots, H] to the next stage, a gather of
+/// the logits over tp, and one id for each slot.
+class Decoder {
+ public:
+  /// Takes no memory. Throws ConfigError unless model, tp and pp fit, InternalError for slots or capacity.
+  Decoder(const DecoderConfig& config, const comm::Mesh& mesh);
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  const DecoderConfig& config() const { return config_; }
+  /// By owner, what allocate() takes: parameters, cache, scratch, inputs and, where there are, rotations and messages.
+  BytesByOwner planned_bytes() const;
+  /// Parameters are zeros then. Throws IoError where a host has not so much.
+  void allocate();
+  /// By owner, what was taken so far.
+  const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
+  ParamSet& params() { return params_; }
+  /// Calls read(slice, values) for each parameter of this rank. `values`, in host memory, in `stored` and without
+  /// padding, are then converted.
+  void fill_params(DType stored, const std::function<void(const TensorSlice&, const Tensor&)>& read);
+
+  /// Whether this rank has logits: those of the last stage.
+  bool has_logits() const { return mesh_.last_stage(); }
+  /// The slot holds these tokens and no others from here on: 1 to capacity ids. Returns the logits [v] after the last,
+  /// valid until the next call; empty unless has_logits().
+  std::span<const double> start(Index slot, std::span<const std::int32_t> tokens);
+  /// Each slot goes on with tokens[slot] at positions[slot], which is the number of tokens that it holds. A slot that
+  /// is not in use takes any token at position 0. Returns the logits [slots, v], as start().
+  std::span<const double> step(std::span<const std::int32_t> tokens, std::span<const std::int32_t> positions);
+  /// `ids` [slots] of the last stage on all of them.
+  void share_ids(std::span<std::int32_t> ids);
+
+ private:
+  struct Pass {
+    Index batch = 1, rows = 1;  // sequences, and tokens of each
+    nn::Past past = nn::Past::none;
+    auto operator<=>(const Pass&) const = default;
+    Index tokens() const { return batch * rows; }
+  };
+  /// The tokens of the pass that reads so many.
+  Index start_tokens(Index length) const;
+  Pass start_pass(Index length) const { return {1, start_tokens(length), nn::Past::none}; }
+  Pass step_pass() const { return {config_.slots, 1, nn::Past::cached}; }
+  Index max_tokens() const;
+
+  void fill(const Param& param, DType stored, const std::function<void(const TensorSlice&, const Tensor&)>& read);
+  Shape rope_shape() const;
+  /// Views of what was taken; without addresses before.
+  void make_views();
+  void take_caches();
+  MemoryPlan record(const Pass& pass) const;
+  const MemoryPlan& plan_for(const Pass& pass);
+  void put_inputs(std::span<const std::int32_t> tokens, std::span<const std::int32_t> positions);
+  /// The pass's ops, run or recorded: this rank's part of the logits after some rows, of all tensor-parallel ranks.
+  Tensor compute(Exec& ex, const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) const;
+  Tensor run_planned(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved);
+  /// The logits of a step, whose graph is captured once the step's kernels and libraries are loaded.
+  Tensor run_graph();
+  std::span<const double> run(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved);
+  void read_logits(const Tensor& all, Index count);
+  bool receives() const { return !mesh_.first_stage(); }
+  bool sends() const { return !mesh_.last_stage(); }
+
+  DecoderConfig config_;
+  comm::Mesh mesh_;
+  ParamSet params_;
+  Exec ex_;
+  MemoryLedger ledger_;
+  std::unique_ptr<model::GptChunk> chunk_;
+  std::vector<nn::KvCache> caches_;  // [slots, G/tp, C, D] of each attention sublayer
+  model::GptChunk::Saved all_slots_;
+  std::vector<model::GptChunk::Saved> one_slot_;
+  std::map<Pass, MemoryPlan> plans_;
+  Graph step_graph_;
+  Tensor step_logits_;  // that it writes
+  bool has_stepped_ = false;
+  Buffer scratch_, inputs_, messages_, rope_memory_, cache_memory_;
+  Tensor tokens_, positions_, ids_, input_, output_, rope_table_;
+  std::vector<std::int32_t> host_inputs_;  // tokens, then positions
+  std::vector<double> logits_;
+};
+
+}  // namespace megalith::eval

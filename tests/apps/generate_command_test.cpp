@@ -1,0 +1,185 @@
+#include <algorithm>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/program.h"
+#include "tests/test_data.h"
+
+// megalith generate: several prompts, every grid, how texts end, and what is refused.
+namespace megalith {
+namespace {
+
+using nlohmann::json;
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::mpirun;
+using testing::Program;
+using testing::run_shell;
+using ::testing::StartsWith;
+
+class Generate : public Program {
+ protected:
+  void SetUp() override {
+    const Finished trained = run_shell(train("a", "--set parallel.tp=2 --set train.eval_interval=0"));
+    ASSERT_EQ(trained.code, 0) << trained.err;
+  }
+  /// Behind `megalith` or a launcher.
+  std::string arguments(const std::string& more) const {
+    return " generate --checkpoint " + out("a") + " --max-tokens 30 --seed 3 " + more;
+  }
+  Finished generate(const std::string& more) const { return run_shell("megalith" + arguments(more)); }
+  std::string prompts(const std::string& lines) const {
+    std::ofstream(dir_ / "prompts.jsonl") << lines;
+    return "--prompts " + out("prompts.jsonl") + " ";
+  }
+  std::string five() const {
+    return prompts(
+        "{\"prompt\": \"the 3rd\", \"name\": \"first\"}\n{\"name\": 7, \"prompt\": \"a text that\"}\n\n"
+        "{\"prompt\": \"l\", \"other\": [1]}\n{\"prompt\": \"times.\\nthe 12t\"}\n{\"prompt\": \"the 3rd\"}");
+  }
+};
+
+/// The lines of --format json but the summary.
+std::vector<json> texts_of(const Finished& finished) {
+  std::vector<json> lines;
+  std::istringstream out(finished.out);
+  for (std::string line; std::getline(out, line);) lines.push_back(json::parse(line));
+  EXPECT_FALSE(lines.empty()) << finished.err;
+  if (lines.empty()) return lines;
+  EXPECT_TRUE(lines.back().contains("summary")) << finished.out;
+  lines.pop_back();
+  return lines;
+}
+
+TEST_F(Generate, EveryGridAndBatchGivesTheSameTexts) {
+  const std::string of = five() + "--samples 2 --format json --precision fp64 ";
+  for (const char* temperature : {"--temperature 0", "--temperature 1.5 --top-k 40 --top-p 0.95"}) {
+    const Finished one = generate(of + temperature);
+    ASSERT_EQ(one.code, 0) << one.err;
+    const std::vector<json> want = texts_of(one);
+    ASSERT_EQ(want.size(), 10u);
+    EXPECT_EQ(want[0].at("name"), "first");
+    EXPECT_FALSE(want[2].contains("name")) << "a number is none";
+    EXPECT_EQ(want[0].at("text"), want[8].at("text")) << "the same prompt and sample";
+    EXPECT_EQ(want[0].at("text") == want[1].at("text"), std::string(temperature) == "--temperature 0") << "samples";
+    for (const char* grid : {"--batch 1", "--batch 3", "--set parallel.tp=2", "--set parallel.pp=2",
+                             "--set parallel.tp=2 --set parallel.pp=2", "--ranks 3", "--ranks 4 --set parallel.pp=2"}) {
+      const Finished other = generate(of + temperature + ' ' + grid);
+      EXPECT_EQ(other.code, 0) << other.err;
+      EXPECT_EQ(texts_of(other), want) << grid;
+    }
+#ifdef MEGALITH_WITH_MPI
+    const Finished processes =
+        run_shell(mpirun(4, testing::program() + arguments(of + temperature + " --set parallel.tp=2")));
+    EXPECT_EQ(processes.code, 0) << processes.err;
+    EXPECT_EQ(texts_of(processes), want) << "two copies of two processes";
+#endif
+  }
+}
+
+TEST_F(Generate, TextIsPrintedPromptByPrompt) {
+  const Finished json_texts = generate(five() + "--format json"), text = generate(five() + "--batch 2");
+  ASSERT_EQ(text.code, 0) << text.err;
+  std::string want;
+  int number = 0;
+  for (const json& one : texts_of(json_texts)) {
+    ++number;
+    want += std::string(number > 1 ? "\n" : "") + "--- prompt " + std::to_string(number) +
+            (number == 1 ? " (first)" : "") + ", sample 0 ---\n" + one.at("prompt").get<std::string>() +
+            one.at("text").get<std::string>() + "\n";
+  }
+  EXPECT_EQ(text.out, want);
+  EXPECT_THAT(text.err, HasSubstr(" tokens in "));
+  EXPECT_THAT(text.err, HasSubstr("fp32 on cpu, tp 1 pp 1 dp 1"));
+  EXPECT_THAT(text.err, HasSubstr("key/value cache"));
+}
+
+TEST_F(Generate, AStopTextEndsATextBeforeIt) {
+  const json whole = texts_of(generate("--prompt 'the ' --temperature 0 --format json")).at(0);
+  const auto text = whole.at("text").get<std::string>();
+  ASSERT_EQ(whole.at("ending"), "max_tokens");
+  const std::string stop = text.substr(10, 4);
+  std::ofstream(dir_ / "stop") << stop;
+  const std::string option = "--temperature 0 --stop \"$(cat " + out("stop") + ")\" ";
+  const json ended = texts_of(generate("--prompt 'the ' --format json " + option)).at(0);
+  EXPECT_EQ(ended.at("ending"), "stop");
+  EXPECT_EQ(ended.at("text"), text.substr(0, text.find(stop)));
+  EXPECT_EQ(generate("--prompt 'the ' " + option).out, "the " + text.substr(0, text.find(stop)) + "\n");
+}
+
+TEST_F(Generate, ASlideIsReported) {
+  const Finished slow = generate("--prompt 'the ' --temperature 0 --format json"),
+                 fast = generate("--prompt 'the ' --temperature 0 --slide 8 --format json");
+  EXPECT_EQ(texts_of(slow).at(0).at("slides"), 17) << "4 + 29 tokens in a window of 16";
+  EXPECT_EQ(texts_of(fast).at(0).at("slides"), 3);
+  EXPECT_THAT(slow.err, HasSubstr("prompt 1, sample 0 fills the window of 16 tokens: it loses 1 at its beginning"));
+}
+
+TEST_F(Generate, EveryBadLineOfAFileIsNamed) {
+  const std::string file = out("prompts.jsonl");
+  const Finished bad = generate(
+      prompts("{\"prompt\": \"good\"}\n{\"prompt\": \n{\"text\": \"a\"}\n{\"prompt\": 3}\n{\"prompt\": \"\"}\n[1]\n"
+              "{\"prompt\": \"seventeen letters\"}\n{\"prompt\": \"\xff\"}\n"));
+  EXPECT_EQ(bad.code, 65);
+  EXPECT_EQ(bad.out, "");
+  for (const std::string& text :
+       {"[" + file + "] 7 problems\n", "[" + file + "] line 2, column",
+        "[" + file + "] line 3: prompt is missing; give ", "[" + file + "] line 4: prompt must be a string",
+        "[" + file + "] line 5: prompt = \"\": must not be empty",
+        "[" + file + "] line 6, JSON value: must be an object",
+        "[" + file + "] line 7: prompt has 17 tokens: must have at most model.seq_len = 16; leave out its beginning",
+        "[" + file + "] line 8, column"})
+    EXPECT_THAT(bad.err, HasSubstr(text));
+  const Finished empty = generate(prompts("\n  \n"));
+  EXPECT_EQ(empty.code, 65);
+  EXPECT_THAT(empty.err, HasSubstr("[" + file + "] holds no prompts: must have lines as {\"prompt\": "));
+  const Finished missing = generate("--prompts " + out("prompt.jsonl"));
+  EXPECT_EQ(missing.code, 65);
+  EXPECT_THAT(missing.err, HasSubstr("--prompts"));
+}
+
+TEST_F(Generate, MistakesOnTheCommandLineEndWithCode64) {
+  const struct {
+    std::string options, text;
+  } cases[] = {
+      {"--prompt 'more than sixteen bytes'",
+       "--prompt has 23 tokens: must have at most model.seq_len = 16; leave out its beginning"},
+      {"--prompt a --prompts b", "excludes"},
+      {"--set model.seq_len=8", "--set model.seq_len=8: must be parallel.tp=N or parallel.pp=N"},
+      {"--set parallel.tp=3", "parallel.tp"},
+      {"--set parallel.pp=5", "parallel.pp"},
+      {"--set parallel.tp=2 --ranks 3", "tp"},
+      {"--slide 17", "--slide = 17: must be at most model.seq_len = 16"},
+      {"--slide 17 --stop ''", "--stop = \"\": must not be empty"},
+      {"--slide 0", "--slide"},
+      {"--samples 0", "--samples"},
+      {"--batch 0", "--batch"},
+      {"--precision fp8", "--precision"},
+      {"--device cuda --precision fp64", "--precision = fp64: is for --device cpu; a GPU computes in bf16 or fp32"}};
+  for (const auto& [options, text] : cases) {
+    const Finished got = generate(options);
+    EXPECT_EQ(got.code, 64) << options << "\n" << got.err;
+    EXPECT_EQ(got.out, "") << options;
+    EXPECT_THAT(got.err, HasSubstr(text)) << options;
+  }
+}
+
+TEST_F(Generate, TheFiveContextsOfTheRecipesAreFit) {
+  const std::string name = MEGALITH_TEST_DATA "/../../recipes/text/contexts.jsonl";
+  std::ifstream file(name);
+  int count = 0;
+  for (std::string line; std::getline(file, line); ++count) {
+    const json context = json::parse(line);
+    EXPECT_FALSE(context.at("name").get<std::string>().empty());
+    EXPECT_GT(context.at("prompt").get<std::string>().size(), 100u);
+  }
+  EXPECT_EQ(count, 5);
+  const Finished refused = generate("--prompts " + name);
+  EXPECT_THAT(refused.err, HasSubstr("5 problems")) << "above 16 bytes";
+}
+
+}  // namespace
+}  // namespace megalith

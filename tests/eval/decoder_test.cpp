@@ -1,0 +1,316 @@
+// Text with a key/value cache: as without one, alone as beside others, and on every grid.
+#include "megalith/eval/decoder.h"
+
+#include <algorithm>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/threads/thread_world.h"
+#include "megalith/eval/generate.h"
+#include "megalith/eval/whole_model.h"
+#include "megalith/ops/init.h"
+
+namespace megalith::eval {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+/// A model whose logits differ enough for texts to say something.
+model::ModelConfig small(model::ModelConfig config, Index seq_len) {
+  config.num_layers = 3;
+  config.hidden_size = 16;
+  config.num_heads = 4;
+  config.ffn_hidden_size = 24;
+  config.seq_len = seq_len;
+  config.vocab_size = 61;
+  config.padded_vocab_size = 64;
+  return config;
+}
+/// GPT-2; Llama with 2 kv heads; Llama with a norm of q and k. The second is tied: such a model of random weights likes
+/// to repeat a token, the others do not.
+std::vector<model::ModelConfig> kinds(Index seq_len) {
+  model::ModelConfig gpt2, grouped = model::llama_defaults(), normed = model::llama_defaults();
+  grouped.num_kv_heads = normed.num_kv_heads = 2;
+  normed.qk_norm = nn::QkNorm::head;
+  gpt2.tying = normed.tying = model::Tying::untied;
+  grouped.tying = model::Tying::tied;
+  return {small(gpt2, seq_len), small(grouped, seq_len), small(normed, seq_len)};
+}
+
+/// The same values on every grid and in every dtype. Biases are small: that of the last norm favours the same id
+/// everywhere.
+void random_values(const TensorSlice& slice, const Tensor& values) {
+  Exec host;
+  ops::initialise(host, {slice, Init::normal, slice.name.ends_with(".bias") ? 0.02 : 0.4}, values, 7);
+}
+
+struct Setting {
+  DType dtype = DType::f64;
+  Index slots = 1;
+  Index capacity = 0;  ///< 0: seq_len
+  int tp = 1, pp = 1;
+  Steps steps = Steps::eager;
+};
+
+/// use(decoder, rank) on every rank.
+template <class Use>
+void with_decoder(const model::ModelConfig& config, const Setting& setting, Use&& use) {
+  comm::run_ranks(setting.tp * setting.pp, [&](comm::World& world) {
+    const comm::Mesh mesh =
+        comm::make_mesh(world, grid::resolve({.world_size = world.size(), .tp = setting.tp, .pp = setting.pp}));
+    Decoder decoder({.model = config,
+                     .dtype = setting.dtype,
+                     .slots = setting.slots,
+                     .capacity = setting.capacity == 0 ? config.seq_len : setting.capacity,
+                     .steps = setting.steps},
+                    mesh);
+    decoder.allocate();
+    decoder.fill_params(DType::f32, random_values);
+    use(decoder, world.rank());
+  });
+}
+
+/// The new tokens of every text, which all ranks must have alike.
+std::vector<Ids> texts_of(const model::ModelConfig& config, const Setting& setting,
+                          const std::vector<TextRequest>& requests, const GenerateOptions& options) {
+  std::vector<std::vector<Ids>> of_rank(static_cast<std::size_t>(setting.tp * setting.pp),
+                                        std::vector<Ids>(requests.size()));
+  with_decoder(config, setting, [&](Decoder& decoder, int rank) {
+    std::vector<Ids>& texts = of_rank[static_cast<std::size_t>(rank)];
+    generate(decoder, requests, options, {.token = [&](std::size_t text, std::int32_t id) {
+               texts[text].push_back(id);
+               return true;
+             }});
+  });
+  for (const std::vector<Ids>& texts : of_rank) EXPECT_EQ(texts, of_rank.front());
+  return of_rank.front();
+}
+
+/// The text by a pass over the window for each token.
+Ids text_without_cache(const model::ModelConfig& config, DType dtype, const TextRequest& request,
+                       const GenerateOptions& options) {
+  Ids ids = request.prompt;
+  comm::run_ranks(1, [&](comm::World& world) {
+    WholeModel model(config, comm::make_mesh(world, grid::resolve({})), dtype);
+    model.fill_params([](const TensorSlice& slice, const Tensor& values) {
+      const Buffer memory(bytes_of(values.shape(), DType::f32));
+      const Tensor stored = memory.view(values.shape(), DType::f32);
+      random_values(slice, stored);
+      Exec host;
+      ops::cast(host, stored, values);
+    });
+    for (Index n = 0; n < options.max_tokens; ++n) {
+      const std::size_t length = std::min(ids.size(), static_cast<std::size_t>(config.seq_len));
+      const double uniform = uniform_of(request, options.seed, static_cast<Index>(ids.size()));
+      ids.push_back(draw(model.last_logits(std::span(ids).last(length)), options, uniform));
+    }
+  });
+  return {ids.begin() + static_cast<std::ptrdiff_t>(request.prompt.size()), ids.end()};
+}
+
+const TextRequest kRequest{.prompt = {3, 1, 4, 1, 5}};
+
+TEST(Decoder, TextIsThatOfPassesWithoutACache) {
+  constexpr Index kSeqLen = 40;
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const model::ModelConfig& config : kinds(kSeqLen)) {
+      for (const double temperature : {0.0, 1.0}) {
+        const GenerateOptions options{.max_tokens = kSeqLen - 5 + 300, .temperature = temperature, .seed = 11};
+        const Ids want = text_without_cache(config, dtype, kRequest, options);
+        EXPECT_EQ(texts_of(config, {.dtype = dtype}, {kRequest}, options).front(), want)
+            << config.family << ", " << name_of(dtype) << ", temperature " << temperature;
+        if (config.tying == model::Tying::untied) {
+          EXPECT_GT(std::set<std::int32_t>(want.begin(), want.end()).size(), temperature == 0 ? 1u : 10u);
+        }
+      }
+    }
+  }
+}
+
+TEST(Decoder, LogitsAreThoseOfAPassOverTheWholeWindow) {
+  for (const model::ModelConfig& config : kinds(70)) {
+    Ids ids;
+    for (std::int32_t i = 0; i < 70; ++i) ids.push_back(i * i % 61);
+    std::vector<std::vector<double>> want, got;
+    const auto keep = [](std::vector<std::vector<double>>& to, std::span<const double> logits) {
+      to.emplace_back(logits.begin(), logits.end());
+    };
+    with_decoder(config, {}, [&](Decoder& decoder, int) {
+      for (std::size_t n = 1; n <= ids.size(); ++n) keep(want, decoder.start(0, std::span(ids).first(n)));
+    });
+    with_decoder(config, {.slots = 3}, [&](Decoder& decoder, int) {
+      keep(got, decoder.start(1, std::span(ids).first(1)));
+      for (std::size_t n = 1; n < ids.size(); ++n) {
+        const auto at = static_cast<std::int32_t>(n);
+        const std::span<const double> all = decoder.step(Ids{0, ids[n], 9}, Ids{0, at, 0});
+        keep(got, all.subspan(61, 61));
+      }
+    });
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t n = 0; n < got.size(); ++n) {
+      for (std::size_t v = 0; v < 61; ++v) EXPECT_NEAR(got[n][v], want[n][v], 1e-11) << n << ", " << v;
+    }
+  }
+}
+
+std::vector<TextRequest> seven_prompts() {
+  std::vector<TextRequest> requests;
+  for (const std::size_t length : {5, 1, 23, 12, 32, 2, 9}) {
+    TextRequest request;
+    for (std::size_t i = 0; i < length; ++i)
+      request.prompt.push_back(static_cast<std::int32_t>((i * i + 7 * length) % 61));
+    requests.push_back(request);
+  }
+  requests.back() = requests.front();  // another sample of the first
+  requests.back().sample = 1;
+  return requests;
+}
+
+TEST(Decoder, SevenPromptsGiveWhatEachGivesAlone) {
+  const std::vector<TextRequest> requests = seven_prompts();
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const model::ModelConfig& config : kinds(32)) {
+      const GenerateOptions options{.max_tokens = 40, .seed = 5, .slide = 7};
+      const std::vector<Ids> want = texts_of(config, {.dtype = dtype, .slots = 7}, requests, options);
+      EXPECT_NE(want.front(), want.back()) << "samples differ";
+      for (std::size_t i = 0; i < requests.size(); ++i)
+        EXPECT_EQ(texts_of(config, {.dtype = dtype}, {requests[i]}, options).front(), want[i]) << i;
+      for (const Index slots : {1, 3})
+        EXPECT_EQ(texts_of(config, {.dtype = dtype, .slots = slots}, requests, options), want);
+      std::vector<TextRequest> reversed(requests.rbegin(), requests.rend());
+      std::vector<Ids> texts = texts_of(config, {.dtype = dtype, .slots = 2}, reversed, options);
+      std::ranges::reverse(texts);
+      EXPECT_EQ(texts, want);
+    }
+  }
+}
+
+TEST(Decoder, EveryGridGivesTheSameText) {
+  const std::vector<TextRequest> requests = seven_prompts();
+  for (const model::ModelConfig& config : kinds(32)) {
+    for (const double temperature : {0.0, 1.0}) {
+      const GenerateOptions options{.max_tokens = 40, .temperature = temperature, .seed = 5, .slide = 5};
+      const std::vector<Ids> want = texts_of(config, {.slots = 3}, requests, options);
+      for (const auto& [tp, pp] : {std::pair{2, 1}, {1, 2}, {1, 3}, {2, 2}}) {
+        EXPECT_EQ(texts_of(config, {.slots = 3, .tp = tp, .pp = pp}, requests, options), want)
+            << config.family << ", tp " << tp << ", pp " << pp << ", temperature " << temperature;
+      }
+    }
+  }
+}
+
+TEST(Decoder, StepsFromAGraphGiveTheSameText) {
+  const std::vector<TextRequest> requests = seven_prompts();
+  for (const model::ModelConfig& config : kinds(32)) {
+    const GenerateOptions options{.max_tokens = 40, .seed = 5, .slide = 5};
+    const std::vector<Ids> want = texts_of(config, {.slots = 3}, requests, options);
+    for (const int pp : {1, 3})
+      EXPECT_EQ(texts_of(config, {.slots = 3, .pp = pp, .steps = Steps::from_graph}, requests, options), want) << pp;
+  }
+  EXPECT_THROW(with_decoder(small({}, 8), {.tp = 2, .steps = Steps::from_graph}, [](Decoder&, int) {}), InternalError);
+}
+
+TEST(Decoder, TakesThePlannedMemoryAndTheCacheOfKvHeadsOnly) {
+  for (const auto& [tp, pp] : {std::pair{1, 1}, {2, 1}, {1, 3}}) {
+    for (const model::ModelConfig& config : kinds(40)) {
+      with_decoder(config, {.dtype = DType::f32, .slots = 5, .capacity = 33, .tp = tp, .pp = pp},
+                   [&config, tp = tp, pp = pp](Decoder& decoder, int) {
+                     const Index numbers = 5 * (config.kv_heads() / tp) * 33 * config.head_width();
+                     EXPECT_EQ(decoder.planned_bytes().at(kCacheOwner),
+                               2 * (3 / pp) * round_up(numbers * 4, kAlignment));
+                     EXPECT_EQ(decoder.planned_bytes().at("parameters"), decoder.params().bytes().at("parameters"));
+                     EXPECT_EQ(decoder.planned_bytes().count("gradients"), 0u);
+                     generate(decoder, seven_prompts(), {.max_tokens = 1},
+                              {.token = [](std::size_t, std::int32_t) { return true; }});
+                     EXPECT_EQ(decoder.taken_bytes(), decoder.planned_bytes());
+                   });
+    }
+  }
+}
+
+TEST(Decoder, RefusesWhatDoesNotFit) {
+  const model::ModelConfig config = small({}, 8);
+  comm::run_ranks(1, [&](comm::World& world) {
+    const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({}));
+    const DecoderConfig fits{.model = config, .capacity = 8};
+    DecoderConfig long_ones = fits, none = fits;
+    long_ones.capacity = 9;
+    none.slots = 0;
+    EXPECT_THROW(Decoder(long_ones, mesh), InternalError);
+    EXPECT_THROW(Decoder(none, mesh), InternalError);
+  });
+  EXPECT_THROW(with_decoder(config, {.pp = 4}, [](Decoder&, int) {}), ConfigError);
+  with_decoder(config, {.slots = 2}, [](Decoder& decoder, int) {
+    EXPECT_THROW(decoder.start(2, Ids{1}), InternalError);
+    EXPECT_THROW(decoder.start(0, Ids(9)), InternalError);
+    EXPECT_THROW(decoder.start(0, Ids{}), InternalError);
+    EXPECT_THROW(decoder.step(Ids{1}, Ids{0}), InternalError);
+    EXPECT_THROW(decoder.start(0, Ids{61}), InputError) << "no such id";
+  });
+  with_decoder(config, {.slots = 2}, [](Decoder& decoder, int) {
+    EXPECT_THROW(decoder.step(Ids{1, 1}, Ids{0, 8}), InputError) << "no such position";
+  });
+}
+
+struct Ended {
+  Ids ids;
+  Ending ending = Ending::max_tokens;
+  int slides = 0;
+};
+
+/// One text with its end, where `token` may refuse.
+Ended ended(const GenerateOptions& options, std::size_t refuse_at = 1000) {
+  Ended all;
+  with_decoder(small({}, 8), {}, [&](Decoder& decoder, int) {
+    const std::vector<TextRequest> one = {{.prompt = {1, 2}}};
+    const GenerateCounts counts = generate(decoder, one, options,
+                                           {.token =
+                                                [&](std::size_t, std::int32_t id) {
+                                                  all.ids.push_back(id);
+                                                  return all.ids.size() < refuse_at;
+                                                },
+                                            .end = [&](std::size_t, Ending ending) { all.ending = ending; },
+                                            .slide = [&](std::size_t) { ++all.slides; }});
+    EXPECT_EQ(counts.written, static_cast<Index>(all.ids.size()));
+  });
+  return all;
+}
+
+TEST(Generate, EndsAtTheLimitAtTheStopTokenOrWhereItIsRefused) {
+  const Ended all = ended({.max_tokens = 20, .seed = 3});
+  EXPECT_EQ(all.ids.size(), 20u);
+  EXPECT_EQ(all.ending, Ending::max_tokens);
+  EXPECT_EQ(all.slides, 13) << "2 + 20 tokens, of which the last is not read, in a window of 8";
+  const Ended stopped = ended({.max_tokens = 20, .seed = 3, .stop_token = all.ids[10]});
+  EXPECT_EQ(stopped.ending, Ending::stop_token);
+  EXPECT_LE(stopped.ids.size(), 10u);
+  EXPECT_EQ(stopped.ids, Ids(all.ids.begin(), all.ids.begin() + static_cast<std::ptrdiff_t>(stopped.ids.size())));
+  const Ended refused = ended({.max_tokens = 20, .seed = 3}, 4);
+  EXPECT_EQ(refused.ending, Ending::refused);
+  EXPECT_EQ(refused.ids, Ids(all.ids.begin(), all.ids.begin() + 4));
+  EXPECT_TRUE(ended({.max_tokens = 0}).ids.empty());
+  EXPECT_EQ(ended({.max_tokens = 20, .seed = 3, .slide = 4}).slides, 4) << "8, 12, 16 and 20 tokens";
+}
+
+TEST(Generate, RefusesPromptsThatDoNotFit) {
+  with_decoder(small({}, 8), {}, [](Decoder& decoder, int) {
+    const TextEvents events{.token = [](std::size_t, std::int32_t) { return true; }};
+    const auto error = [&](const Ids& prompt) -> std::string {
+      try {
+        generate(decoder, std::vector<TextRequest>{{.prompt = prompt}}, {}, events);
+      } catch (const InputError& refused) {
+        return refused.what();
+      }
+      return "";
+    };
+    EXPECT_EQ(error({}), "prompt of 0 tokens: must have 1 to 8");
+    EXPECT_EQ(error(Ids(9)), "prompt of 9 tokens: must have 1 to 8");
+    EXPECT_THROW(generate(decoder, {}, {.slide = 9}, events), InternalError);
+  });
+}
+
+}  // namespace
+}  // namespace megalith::eval
