@@ -7,6 +7,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/host_limits.h"
 #include "megalith/base/str.h"
+#include "megalith/model/layer_groups.h"
 #include "megalith/ops/init.h"
 
 namespace megalith::eval {
@@ -14,7 +15,9 @@ namespace {
 
 constexpr Index kStartStep = 32;  // passes over first tokens are rounded up to it, so that few lengths are planned for
 
-nn::TensorParallel over(const comm::Mesh& mesh) { return {mesh.tp, nn::SequenceParallel::off, 1}; }
+nn::LayerGroups over(const model::ModelConfig& model, const comm::Mesh& mesh) {
+  return model::layer_groups({mesh.tp, nn::SequenceParallel::off, 1}, model, mesh);
+}
 
 /// The layers of this rank's stage.
 model::ChunkRange stage_of(const model::ModelConfig& model, const comm::Mesh& mesh) {
@@ -40,12 +43,13 @@ Tensor next_view(const Buffer& memory, const Shape& shape, DType dtype, Index& o
 Decoder::Decoder(const DecoderConfig& config, const comm::Mesh& mesh)
     : config_(config),
       mesh_(mesh),
-      params_(model::declare_gpt(model::model_spec(config.model), {stage_of(config.model, mesh)}, over(mesh)),
-              Policy{config.dtype, config.dtype}, ParamContents::values),
+      params_(
+          model::declare_gpt(model::model_spec(config.model), {stage_of(config.model, mesh)}, over(config.model, mesh)),
+          Policy{config.dtype, config.dtype}, ParamContents::values),
       ex_(config.device),
       ledger_(config.device),
       chunk_(std::make_unique<model::GptChunk>(model::model_spec(config.model), stage_of(config.model, mesh),
-                                               over(mesh), params_, model::ChunkConfig{})),
+                                               over(config.model, mesh), params_, model::ChunkConfig{})),
       all_slots_(chunk_->make_saved()) {
   if (config.slots < 1 || config.capacity < 1 || config.capacity > config.model.seq_len) {
     throw InternalError(str("[Decoder] slots, capacity = ", config.slots, ", ", config.capacity,

@@ -9,6 +9,7 @@
 #include "megalith/checkpoint/box.h"
 #include "megalith/comm/gather_values.h"
 #include "megalith/model/gpt_stage.h"
+#include "megalith/model/layer_groups.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
@@ -47,14 +48,14 @@ InferenceModel::InferenceModel(InferenceConfig config, comm::World& world, const
     : config_(std::move(config)),
       world_(world),
       mesh_(mesh),
-      tp_(tensor_parallel(mesh_)),
+      groups_(model::layer_groups(tensor_parallel(mesh_), config_.model, mesh_)),
       ranges_(chunk_ranges(config_, mesh_)),
-      params_(model::declare_gpt(model::model_spec(config_.model), ranges_, tp_), Policy{config_.dtype, config_.dtype},
-              ParamContents::values),
+      params_(model::declare_gpt(model::model_spec(config_.model), ranges_, groups_),
+              Policy{config_.dtype, config_.dtype}, ParamContents::values),
       ledger_(config_.device) {
   const model::ModelSpec model = model::model_spec(config_.model);
   for (const model::ChunkRange& range : ranges_) {
-    chunks_.emplace_back(model, range, tp_, params_, model::ChunkConfig{});
+    chunks_.emplace_back(model, range, groups_, params_, model::ChunkConfig{});
     saved_.push_back(chunks_.back().make_saved());
   }
   for (const PassShape& shape : shapes) plan(shape);

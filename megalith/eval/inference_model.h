@@ -112,7 +112,7 @@ class InferenceModel final : private pipeline::Stage {
   InferenceConfig config_;
   comm::World& world_;
   comm::Mesh mesh_;
-  nn::TensorParallel tp_;
+  nn::LayerGroups groups_;
   std::vector<model::ChunkRange> ranges_;
   ParamSet params_;
   std::vector<model::GptChunk> chunks_;

@@ -6,6 +6,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/model/layer_groups.h"
 #include "megalith/nn/moe/moe.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/expert_load.h"
@@ -38,11 +39,6 @@ std::vector<std::size_t> first_slots(const pipeline::LoweredSchedule& schedule, 
     first.push_back(begin);
   }
   return first;
-}
-
-nn::LayerGroups layer_groups(const nn::TensorParallel& tp, const ModelConfig& model, const comm::Mesh& mesh) {
-  if (!model.moe.has_experts()) return tp;
-  return {tp, nn::ExpertParallel(tp, mesh.ep, mesh.etp, mesh.etp_ep)};
 }
 
 ParamSet::PartitionOf partition_of(const StageConfig& config, const comm::Mesh& mesh) {
