@@ -34,7 +34,8 @@ inline constexpr const char* kCacheOwner = "key/value cache";
 ///
 /// The ranks of a model copy (tp x pp) make the same calls in the same order. Stages hold equal shares of the layers
 /// and pass the stream on; the logits stand on all tensor-parallel ranks of the last one. Logits of a slot do not
-/// depend on the other slots, bit for bit where the CPU computes and there are at most 32 (ops/cpu/matmul.cpp).
+/// depend on the other slots, bit for bit where the CPU computes and there are at most 32, or in f64
+/// (ops/cpu/matmul.cpp).
 /// Communication of a step: that of the layers' forward pass, a message of [slots, H] to the next stage, a gather of
 /// the logits over tp, and one id for each slot.
 class Decoder {

@@ -70,9 +70,23 @@ void for_blocks(Index m, Index n, Index k, const Share& share, const Body& body)
 /// Up to so many rows a product is bound by the reading of the weights.
 constexpr Index kFewRows = 32;
 
-/// Whether c is few rows of x times the rows of a matrix, as of a layer that computes a few new tokens.
+/// Whether c is x times the rows of a matrix, as of a layer.
+bool has_rows_of_weights(const Matmul& args) {
+  return args.transpose_a == Transpose::no && args.transpose_b == Transpose::yes;
+}
+
+/// Whether few_rows() computes it. In f64 our own blocks give a row the same bits among any number of rows, which a
+/// kernel for few would not.
+template <class T>
 bool has_few_rows(const Matmul& args) {
-  return args.c.dim(0) <= kFewRows && args.transpose_a == Transpose::no && args.transpose_b == Transpose::yes;
+  return !std::is_same_v<T, double> && args.c.dim(0) <= kFewRows && has_rows_of_weights(args);
+}
+
+/// Whether matrix_vector() computes it, which gives a row other bits than blocks of rows.
+template <class T>
+bool is_matrix_vector(const Matmul& args) {
+  if (args.c.dim(1) == 1) return true;
+  return args.c.dim(0) == 1 && !(std::is_same_v<T, double> && has_rows_of_weights(args));
 }
 
 /// c of few rows. Its sums go to `c` where there is one, else to a buffer; then finish(sums, row, begin, count) is
@@ -158,8 +172,8 @@ void product_wide(const Matmul& args, const Share& share) {
   const T beta = beta_of<T>(args);
   if (k == 0) return beta == T{0} ? share(1, 1, [&](Index) { fill<T>(args.c, 0); }) : void();
   T* c = args.c.data<T>();
-  if (has_few_rows(args)) return few_rows<T>(args, c, share, [](T*, Index, Index, Index) {});
-  if (m == 1 || n == 1) return matrix_vector<T>(args, c, share, [](T*, Index, Index) {});
+  if (has_few_rows<T>(args)) return few_rows<T>(args, c, share, [](T*, Index, Index, Index) {});
+  if (is_matrix_vector<T>(args)) return matrix_vector<T>(args, c, share, [](T*, Index, Index) {});
   const Operand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
   for_blocks(m, n, k, share, [&](const OutputBlock& block) {
     run_product(Product<T>{.m = block.rows,
@@ -234,7 +248,7 @@ void product_16(const Matmul& args, const Share& share, const Finish& finish) {
   const Index m = args.c.dim(0), n = args.c.dim(1), k = depth_of(args);
   float* const c = args.c.dtype() == DType::f32 ? args.c.data<float>() : nullptr;
   const float beta = beta_of<float>(args);
-  if (has_few_rows(args)) return few_rows<T>(args, c, share, finish);
+  if (has_few_rows<T>(args)) return few_rows<T>(args, c, share, finish);
   if (m == 1) {
     return matrix_vector<T>(args, c, share,
                             [&](float* sums, Index begin, Index count) { finish(sums, 0, begin, count); });
