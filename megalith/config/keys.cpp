@@ -54,9 +54,11 @@ std::vector<Key> make_keys() {
   return {
       {"model.preset", asked_only([](auto& c) -> auto& { return c.model.preset; }), words("none"), any(), must_match,
        not_differ,
-       "layers, hidden size, heads, `seq_len` and vocabulary of a published model: `gpt2-124m`, `gpt2-355m`, "
-       "`gpt2-774m`, `gpt2-1558m`, `gpt2-1.2b`, `gpt2-2.5b`, `gpt2-4.2b`, `gpt2-8.3b`, and more, which the error for "
-       "an unknown name lists. Other keys override its values. A run warns if they make it another model"},
+       "a published model: of GPT-2's the layers, hidden size, heads, `seq_len` and vocabulary (`gpt2-124m`, "
+       "`gpt2-355m`, `gpt2-774m`, `gpt2-1558m`, `gpt2-1.2b`, `gpt2-2.5b`, `gpt2-4.2b`, `gpt2-8.3b`, and more, which "
+       "the error for an unknown name lists); of `llama-3.2-1b`, `olmoe-1b-7b`, `mixtral-8x7b` and `qwen3-30b-a3b` all "
+       "keys of the model, `[moe]` among them. Their `seq_len` is the longest that the model takes: give a shorter one "
+       "to train. Other keys override its values. A run warns if they make it another model"},
       {"model.family", at([](auto& c) -> auto& { return c.model.family; }), literal("'gpt2'"),
        one_of(kFamilies, "bert is not built yet"), must_match, not_differ,
        "`llama` sets `norm = 'rms'`, `position = 'rope'`, `activation = 'swiglu'`, `bias = 'none'`, `tied = false`, no "

@@ -6,6 +6,7 @@
 #include "megalith/config/keys.h"
 #include "megalith/config/moe_rules.h"
 #include "megalith/config/plan_rules.h"
+#include "megalith/config/preset_rules.h"
 #include "megalith/config/run_plan.h"
 
 // From what was asked to what runs: literal defaults come from the table of keys, all others are derived here.
@@ -43,23 +44,6 @@ void derive_grid(RunConfig& c, int ranks, RunPlan& plan, Problems& out) {
   }
 }
 
-/// Keys beside model.preset that make another model of it.
-std::vector<std::string> preset_warnings(const RunConfig::Model& m, const model::Preset& preset) {
-  std::vector<std::string> all;
-  const auto compare = [&](const char* key, const std::optional<Index>& value, Index preset_value) {
-    if (value && *value != preset_value)
-      all.push_back(str(key, " = ", *value, ": model.preset = ", preset.name, " has ", preset_value,
-                        "; the run trains another model"));
-  };
-  compare("model.num_layers", m.num_layers, preset.num_layers);
-  compare("model.hidden_size", m.hidden_size, preset.hidden_size);
-  compare("model.num_heads", m.num_heads, preset.num_heads);
-  compare("model.ffn_hidden_size", m.ffn_hidden_size, 4 * m.hidden_size.value_or(preset.hidden_size));
-  compare("model.seq_len", m.seq_len, preset.seq_len);
-  compare("model.vocab_size", m.vocab_size, preset.vocab_size);
-  return all;
-}
-
 /// What the family sets together, before the literal defaults, which are GPT-2's.
 void derive_family(RunConfig::Model& m) {
   if (m.family != "llama") return;
@@ -75,28 +59,8 @@ void derive_family(RunConfig::Model& m) {
   set_default(m.dropout, llama.dropout);
 }
 
-/// What a preset says, where no key beside it says otherwise. False when there is none of its name.
-bool derive_preset(RunConfig::Model& m, RunPlan& plan, Problems& out) {
-  try {
-    const model::Preset& preset = model::preset(*m.preset);
-    plan.preset_warnings = preset_warnings(m, preset);
-    set_default(m.num_layers, preset.num_layers);
-    set_default(m.hidden_size, preset.hidden_size);
-    set_default(m.num_heads, preset.num_heads);
-    set_default(m.seq_len, preset.seq_len);
-    const bool is_its_vocabulary = m.vocab_size.value_or(preset.vocab_size) == preset.vocab_size;
-    if (is_its_vocabulary && preset.padded_vocab_size > 0) set_default(m.padded_vocab_size, preset.padded_vocab_size);
-    set_default(m.vocab_size, preset.vocab_size);
-  } catch (const ConfigError& error) {
-    out.add_line(error.what());
-    return false;
-  }
-  return true;
-}
-
-ModelShape derive_model(RunConfig& c, const BrokenKeys& broken, RunPlan& plan, Problems& out) {
+ModelShape derive_model(RunConfig& c, const BrokenKeys& broken, const RunPlan& plan, Problems& out) {
   RunConfig::Model& m = c.model;
-  if (m.preset && !derive_preset(m, plan, out)) return ModelShape::unknown;
   for (const auto& [key, value] : {std::pair{"model.num_layers", m.num_layers},
                                    {"model.hidden_size", m.hidden_size},
                                    {"model.num_heads", m.num_heads}}) {
@@ -105,8 +69,7 @@ ModelShape derive_model(RunConfig& c, const BrokenKeys& broken, RunPlan& plan, P
   if (!m.num_layers || !m.hidden_size || !m.num_heads) return ModelShape::unknown;
   set_default(m.seq_len, 1024);
   set_default(m.vocab_size, tokenizer_vocab(*c.data.tokenizer));
-  set_default(m.ffn_hidden_size,
-              m.family == "llama" ? model::llama_ffn_hidden_size(*m.hidden_size) : 4 * *m.hidden_size);
+  set_default(m.ffn_hidden_size, model::default_ffn_hidden_size(*m.family, *m.hidden_size));
   set_default(m.padded_vocab_size, model::padded_vocab_size(*m.vocab_size, std::max(1, plan.grid.tp)));
   if (c.moe.num_experts) set_default(c.moe.ffn_hidden_size, *m.ffn_hidden_size);
   set_default(m.attention_dropout, *m.dropout);
@@ -158,6 +121,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   RunPlan plan;
   Problems out;
   RunConfig c = asked;
+  const bool has_preset = derive_preset(c, plan, out);
   derive_family(c.model);
   derive_moe(c, out);
   fill_defaults(c);
@@ -166,7 +130,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   set_default(c.data.tokenizer, plan.data.tokenizer);
   set_default(c.train.precision, default_precision(*c.device.type == "cuda" ? Device::cuda : Device::cpu));
   derive_grid(c, ranks, plan, out);
-  const ModelShape shape = derive_model(c, broken, plan, out);
+  const ModelShape shape = has_preset ? derive_model(c, broken, plan, out) : ModelShape::unknown;
   derive_train(c, broken, plan, out);
   if (shape == ModelShape::known) {
     for (const Key& key : keys()) check_bounds(key, c, broken, out);  // of derived values

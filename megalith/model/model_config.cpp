@@ -13,30 +13,83 @@ constexpr std::string_view kGpt2 = "Radford et al. 2019";
 constexpr std::string_view kTable1 = "arXiv:1909.08053, table 1";
 constexpr std::string_view kTable2 = "arXiv:1909.08053, table 2";
 
-constexpr std::array<Preset, 11> kPresets = {{
-    {"gpt2-124m", 12, 768, 12, 50257, 0, 1024, kGpt2},
-    {"gpt2-355m", 24, 1024, 16, 50257, 0, 1024, kGpt2},
-    {"gpt2-774m", 36, 1280, 20, 50257, 0, 1024, kGpt2},
-    {"gpt2-1558m", 48, 1600, 25, 50257, 0, 1024, kGpt2},
-    {"gpt2-1.2b", 40, 1536, 16, 50257, 51200, 1024, kTable1},
-    {"gpt2-2.5b", 54, 1920, 20, 50257, 51200, 1024, kTable1},
-    {"gpt2-4.2b", 64, 2304, 24, 50257, 51200, 1024, kTable1},
-    {"gpt2-8.3b", 72, 3072, 32, 50257, 51200, 1024, kTable1},
-    {"megatron-355m", 24, 1024, 16, 50257, 51200, 1024, kTable2},
-    {"megatron-2.5b", 54, 1920, 20, 50257, 51200, 1024, kTable2},
-    {"megatron-8.3b", 72, 3072, 24, 50257, 51200, 1024, kTable2},
-}};
+/// Layers, hidden size, heads, padded vocabulary.
+Preset gpt2(std::string_view name, Index layers, Index hidden, Index heads, Index padded, std::string_view source) {
+  return {name,
+          source,
+          {.num_layers = layers,
+           .hidden_size = hidden,
+           .num_heads = heads,
+           .ffn_hidden_size = 4 * hidden,
+           .seq_len = 1024,
+           .vocab_size = 50257,
+           .padded_vocab_size = padded}};
+}
+
+Preset llama_1b() {
+  ModelConfig m = llama_defaults();
+  m.num_layers = 16, m.hidden_size = 2048, m.num_heads = 32, m.num_kv_heads = 8, m.head_dim = 64;
+  m.ffn_hidden_size = 8192, m.seq_len = 131'072, m.vocab_size = 128'256;
+  m.rope_theta = 5e5, m.rope_scaling = ops::RopeScaling::llama3, m.rope_factor = 32;
+  m.tying = Tying::tied;
+  return {"llama-3.2-1b", "huggingface.co/meta-llama/Llama-3.2-1B", m};
+}
+
+Preset olmoe() {
+  ModelConfig m = llama_defaults();
+  m.num_layers = 16, m.hidden_size = 2048, m.num_heads = 16, m.ffn_hidden_size = 1024;
+  m.seq_len = 4096, m.vocab_size = 50'304;
+  m.qk_norm = nn::QkNorm::all;
+  m.moe.num_experts = 64, m.moe.top_k = 8, m.moe.ffn_hidden_size = 1024, m.moe.aux_loss = 0.01;
+  return {"olmoe-1b-7b", "Muennighoff et al. 2024, arXiv:2409.02060; huggingface.co/allenai/OLMoE-1B-7B-0924", m};
+}
+
+Preset mixtral() {
+  ModelConfig m = llama_defaults();
+  m.num_layers = 32, m.hidden_size = 4096, m.num_heads = 32, m.num_kv_heads = 8, m.ffn_hidden_size = 14'336;
+  m.seq_len = 32'768, m.vocab_size = 32'000, m.rope_theta = 1e6;
+  m.moe.num_experts = 8, m.moe.top_k = 2, m.moe.ffn_hidden_size = 14'336, m.moe.aux_loss = 0.02;
+  m.moe.score_before_top_k = false;
+  return {"mixtral-8x7b", "Jiang et al. 2024, arXiv:2401.04088; huggingface.co/mistralai/Mixtral-8x7B-v0.1", m};
+}
+
+Preset qwen3() {
+  ModelConfig m = llama_defaults();
+  m.num_layers = 48, m.hidden_size = 2048, m.num_heads = 32, m.num_kv_heads = 4, m.head_dim = 128;
+  m.ffn_hidden_size = 6144, m.seq_len = 40'960, m.vocab_size = 151'936, m.rope_theta = 1e6, m.norm_eps = 1e-6;
+  m.qk_norm = nn::QkNorm::head;
+  m.moe.num_experts = 128, m.moe.top_k = 8, m.moe.ffn_hidden_size = 768, m.moe.aux_loss = 0.001;
+  m.moe.normalize_top_k = true;
+  return {"qwen3-30b-a3b", "Yang et al. 2025, arXiv:2505.09388; huggingface.co/Qwen/Qwen3-30B-A3B", m};
+}
 
 }  // namespace
 
-std::span<const Preset> presets() { return kPresets; }
+std::span<const Preset> presets() {
+  static const std::array<Preset, 15> kPresets = {gpt2("gpt2-124m", 12, 768, 12, 0, kGpt2),
+                                                  gpt2("gpt2-355m", 24, 1024, 16, 0, kGpt2),
+                                                  gpt2("gpt2-774m", 36, 1280, 20, 0, kGpt2),
+                                                  gpt2("gpt2-1558m", 48, 1600, 25, 0, kGpt2),
+                                                  gpt2("gpt2-1.2b", 40, 1536, 16, 51200, kTable1),
+                                                  gpt2("gpt2-2.5b", 54, 1920, 20, 51200, kTable1),
+                                                  gpt2("gpt2-4.2b", 64, 2304, 24, 51200, kTable1),
+                                                  gpt2("gpt2-8.3b", 72, 3072, 32, 51200, kTable1),
+                                                  gpt2("megatron-355m", 24, 1024, 16, 51200, kTable2),
+                                                  gpt2("megatron-2.5b", 54, 1920, 20, 51200, kTable2),
+                                                  gpt2("megatron-8.3b", 72, 3072, 24, 51200, kTable2),
+                                                  llama_1b(),
+                                                  olmoe(),
+                                                  mixtral(),
+                                                  qwen3()};
+  return kPresets;
+}
 
 const Preset& preset(std::string_view name) {
-  const auto found = std::find_if(kPresets.begin(), kPresets.end(), [&](const Preset& p) { return p.name == name; });
-  if (found != kPresets.end()) return *found;
+  const auto found = std::ranges::find(presets(), name, &Preset::name);
+  if (found != presets().end()) return *found;
   std::vector<std::string_view> names;
   std::string list;
-  for (const Preset& p : kPresets) {
+  for (const Preset& p : presets()) {
     names.push_back(p.name);
     list += (list.empty() ? "" : ", ") + std::string(p.name);
   }
@@ -75,7 +128,9 @@ ModelConfig llama_defaults() {
   return m;
 }
 
-Index llama_ffn_hidden_size(Index hidden_size) { return round_up(8 * hidden_size / 3, 256); }
+Index default_ffn_hidden_size(std::string_view family, Index hidden_size) {
+  return family == "llama" ? round_up(8 * hidden_size / 3, 256) : 4 * hidden_size;
+}
 
 Index padded_vocab_size(Index vocab_size, int tp) { return round_up(vocab_size, Index{128} * tp); }
 

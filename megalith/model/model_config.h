@@ -34,7 +34,7 @@ struct ModelConfig {
   nn::Activation activation = nn::Activation::gelu;
   nn::Biases biases = nn::Biases::all;
   Tying tying = Tying::tied;
-  nn::MoeConfig moe;  ///< section [moe]
+  nn::MoeConfig moe = {};  ///< section [moe]
 
   Index kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
   Index head_width() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }
@@ -50,17 +50,16 @@ struct ModelConfig {
 
 /// What model.family sets together, where no key says otherwise: Llama's blocks.
 ModelConfig llama_defaults();
-/// Llama's width of an MLP: two thirds of 4 H, rounded up to a multiple of 256.
-Index llama_ffn_hidden_size(Index hidden_size);
+/// The width of an MLP where no key gives it: 4 H; of "llama" two thirds of that, rounded up to a multiple of 256.
+Index default_ffn_hidden_size(std::string_view family, Index hidden_size);
 
-/// The shape of a published model. vocab_size is the tokenizer's; padded_vocab_size 0: from tp (128 * tp).
+/// A published model. Its vocab_size is the tokenizer's; padded_vocab_size 0: from tp (128 * tp).
 struct Preset {
-  std::string_view name;
-  Index num_layers, hidden_size, num_heads, vocab_size, padded_vocab_size, seq_len;
-  std::string_view source;
+  std::string_view name, source;
+  ModelConfig model;
 };
 /// GPT-2's own sizes, and those of Shoeybi et al. 2019, arXiv:1909.08053, tables 1 and 2 (their vocabulary is padded to
-/// 51,200 for every tp).
+/// 51,200 for every tp); models with Llama's blocks, as their config.json has them.
 std::span<const Preset> presets();
 /// Throws ConfigError that names the nearest preset.
 const Preset& preset(std::string_view name);

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/config/keys.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/model/model_spec.h"
 
@@ -77,6 +78,10 @@ TEST(Recipe, WarnsOfKeysThatMakeAnotherModelOfAPreset) {
             (std::vector<std::string>{
                 "model.num_layers = 2: model.preset = gpt2-124m has 12; the run trains another model",
                 "model.seq_len = 256: model.preset = gpt2-124m has 1024; the run trains another model"}));
+  EXPECT_EQ(
+      warnings({"model.norm=rms", "moe.num_experts=4"}),
+      (std::vector<std::string>{"model.norm = rms: model.preset = gpt2-124m has layer; the run trains another model",
+                                "moe.num_experts = 4: model.preset = gpt2-124m has 0; the run trains another model"}));
 }
 
 TEST(Recipe, WarnsOfAWarmUpThatDoesNotEnd) {
@@ -496,6 +501,39 @@ TEST(Recipe, PresetsGiveThePaperShapes) {
       "[model]\npreset = \"gpt2-8.3b\"\n[train]\nsteps = 1\n[data]\ntrain = \"x\"\nvocab_dir = \"v\"\n", "r"));
   EXPECT_EQ(model::count_parameters(plan.model), 8317040640);
   EXPECT_NE(problem_of("[model]\npreset = \"gpt2-124\"\n").find("did you mean gpt2-124m?"), std::string::npos);
+}
+
+TEST(Recipe, PresetsCanBeOfWholeModels) {
+  const auto planned = [](std::vector<std::string> settings) {
+    return resolve(parse_recipe("[train]\nsteps = 1\n[data]\ntrain = \"x\"\nvocab_dir = \"v\"\n", "r.toml", settings));
+  };
+  for (const model::Preset& preset : model::presets()) {
+    RunPlan same;
+    same.model = preset.model;
+    const RunPlan plan = planned({str("model.preset=", preset.name)});
+    if (same.model.padded_vocab_size == 0) same.model.padded_vocab_size = plan.model.padded_vocab_size;
+    RunConfig want = same.as_config(), got = plan.as_config();
+    for (const Key& key : keys()) {
+      if (!key.name.starts_with("model.") && !key.name.starts_with("moe.")) continue;
+      EXPECT_EQ(value_text(key.members.asked(got)), value_text(key.members.asked(want))) << preset.name << key.name;
+    }
+    EXPECT_EQ(plan.warnings(), std::vector<std::string>{}) << preset.name;
+  }
+  // Other keys override its values, and what depends on them follows.
+  const RunPlan other = planned({"model.preset=qwen3-30b-a3b", "model.seq_len=4096", "moe.num_experts=64",
+                                 "moe.aux_loss=0", "moe.num_groups=4", "model.dropout=0.2", "model.num_layers=2"});
+  EXPECT_EQ(other.model.moe.num_experts, 64);
+  EXPECT_EQ(other.model.moe.top_k, 8);
+  EXPECT_EQ(other.model.moe.aux_loss, 0);
+  EXPECT_EQ(other.model.moe.group_top_k, 4);
+  EXPECT_EQ(other.model.attention_dropout, 0.2);
+  EXPECT_EQ(other.warnings(),
+            (std::vector<std::string>{
+                "model.num_layers = 2: model.preset = qwen3-30b-a3b has 48; the run trains another model",
+                "moe.num_experts = 64: model.preset = qwen3-30b-a3b has 128; the run trains another model",
+                "moe.num_groups = 4: model.preset = qwen3-30b-a3b has 1; the run trains another model"}));
+  const RunPlan narrower = planned({"model.preset=gpt2-124m", "model.hidden_size=96"});
+  EXPECT_EQ(narrower.model.ffn_hidden_size, 384);
 }
 
 }  // namespace

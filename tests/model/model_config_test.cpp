@@ -9,6 +9,7 @@
 #include "megalith/base/error.h"
 #include "megalith/model/gpt_stage.h"
 
+#include "tests/io/temp_dir.h"
 #include "tests/test_data.h"
 
 namespace megalith::model {
@@ -20,13 +21,7 @@ nlohmann::json vectors() {
 }
 
 ModelConfig of_preset(const Preset& p) {
-  ModelConfig m{.num_layers = p.num_layers,
-                .hidden_size = p.hidden_size,
-                .num_heads = p.num_heads,
-                .ffn_hidden_size = 4 * p.hidden_size,
-                .seq_len = p.seq_len,
-                .vocab_size = p.vocab_size,
-                .padded_vocab_size = p.padded_vocab_size};
+  ModelConfig m = p.model;
   if (m.padded_vocab_size == 0) m.padded_vocab_size = padded_vocab_size(m.vocab_size, 1);
   return m;
 }
@@ -46,7 +41,7 @@ double gpt2_flops(const ModelConfig& m) {
   return 6 * weights + 12 * l * h * static_cast<double>(m.seq_len);
 }
 
-/// Presets, and a model whose MLP is not four times as wide.
+/// Presets of GPT-2, and a model whose MLP is not four times as wide.
 std::vector<ModelConfig> shapes() {
   std::vector<ModelConfig> all = {{.num_layers = 3,
                                    .hidden_size = 20,
@@ -55,7 +50,9 @@ std::vector<ModelConfig> shapes() {
                                    .seq_len = 9,
                                    .vocab_size = 37,
                                    .padded_vocab_size = 40}};
-  for (const Preset& p : presets()) all.push_back(of_preset(p));
+  for (const Preset& p : presets()) {
+    if (p.model.family == "gpt2") all.push_back(of_preset(p));
+  }
   return all;
 }
 
@@ -126,10 +123,10 @@ TEST(ModelConfig, EveryGptShapeOfThePapersTablesHasAPresetWithItsExactCount) {
     if (row.at("family") != "gpt2") continue;
     bool any = false;
     for (const Preset& p : presets()) {
-      const Index padded = p.padded_vocab_size;
-      if (p.num_layers != row.at("layers") || p.hidden_size != row.at("hidden") || p.num_heads != row.at("heads"))
+      const ModelConfig& m = p.model;
+      if (m.num_layers != row.at("layers") || m.hidden_size != row.at("hidden") || m.num_heads != row.at("heads"))
         continue;
-      if (padded != row.at("vocab")) continue;
+      if (m.family != "gpt2" || m.padded_vocab_size != row.at("vocab")) continue;
       any = true;
       EXPECT_EQ(count_parameters(of_preset(p)), row.at("params_exact").get<Index>()) << p.name;
     }
@@ -151,6 +148,16 @@ TEST(ModelConfig, Gpt2OwnSizes) {
   model.hidden_size = 8;
   model.padded_vocab_size = 256;
   EXPECT_EQ(parameters_text(model), "1,656 parameters (+ 1,024 of padding)");
+}
+
+TEST(ModelConfig, PresetsOfLlamasBlocksHaveThePublishedNumbersOfParameters) {
+  const std::pair<const char*, Index> cases[] = {{"llama-3.2-1b", 1'235'814'400},
+                                                 {"olmoe-1b-7b", 6'919'161'856},
+                                                 {"mixtral-8x7b", 46'702'792'704},
+                                                 {"qwen3-30b-a3b", 30'532'122'624}};
+  for (const auto& [name, published] : cases) EXPECT_EQ(count_parameters(of_preset(preset(name))), published) << name;
+  const std::string error = error_of<ConfigError>([] { preset("mixtral-8x7"); });
+  EXPECT_NE(error.find("did you mean mixtral-8x7b?"), std::string::npos) << error;
 }
 
 /// The parameters of all ranks, replicas once, are the formula's: for every tp and pp.
