@@ -5,19 +5,22 @@
 #include "megalith/base/error.h"
 #include "megalith/base/host_limits.h"
 #include "megalith/base/str.h"
+#include "megalith/model/layer_groups.h"
 
 namespace megalith::eval {
 namespace {
 
 model::ChunkRange whole(const model::ModelConfig& model) { return {{0, model.num_layers}, true, true}; }
 
-nn::TensorParallel one_rank(const comm::Mesh& mesh) { return {mesh.tp, nn::SequenceParallel::off, 1}; }
+nn::LayerGroups one_rank(const model::ModelConfig& model, const comm::Mesh& mesh) {
+  return model::layer_groups({mesh.tp, nn::SequenceParallel::off, 1}, model, mesh);
+}
 
 }  // namespace
 
 WholeModel::WholeModel(const model::ModelConfig& model, const comm::Mesh& mesh, DType dtype, Device device)
     : model_(model),
-      params_(model::declare_gpt(model::model_spec(model), {whole(model)}, one_rank(mesh)), Policy{dtype, dtype},
+      params_(model::declare_gpt(model::model_spec(model), {whole(model)}, one_rank(model, mesh)), Policy{dtype, dtype},
               ParamContents::values),
       ex_(device),
       ledger_(device),
@@ -27,7 +30,7 @@ WholeModel::WholeModel(const model::ModelConfig& model, const comm::Mesh& mesh, 
   if (mesh.world.size() != 1) throw InternalError("[WholeModel] mesh: must be of one rank");
   require_host_memory("the model", total(params_.bytes()));
   params_.allocate(ledger_);
-  chunk_ = std::make_unique<model::GptChunk>(model::model_spec(model), whole(model), one_rank(mesh), params_,
+  chunk_ = std::make_unique<model::GptChunk>(model::model_spec(model), whole(model), one_rank(model, mesh), params_,
                                              model::ChunkConfig{});
   saved_ = chunk_->make_saved();
   const Index ids = round_up(model.seq_len * size_of(DType::i32), kAlignment);
@@ -52,17 +55,19 @@ void WholeModel::require_host_memory(std::string_view what, Index bytes) const {
 }
 
 void WholeModel::fill_params(const std::function<void(const TensorSlice&, const Tensor&)>& read) {
-  for (const Param& param : params_.dense().params()) {
-    const Tensor there = param.without_padding(param.master);
-    if (ex_.device() == Device::cpu) {
-      read(param.spec.slice, there);
-      continue;
+  for (const ParamBuffer& buffer : params_.buffers()) {
+    for (const Param& param : buffer.params()) {
+      const Tensor there = param.without_padding(param.master);
+      if (ex_.device() == Device::cpu) {
+        read(param.spec.slice, there);
+        continue;
+      }
+      const Buffer memory(there.bytes());
+      const Tensor here = memory.view(there.shape(), there.dtype());
+      read(param.spec.slice, here);
+      ex_.copy(there.raw(), here.raw(), here.bytes());
+      ex_.synchronize();
     }
-    const Buffer memory(there.bytes());
-    const Tensor here = memory.view(there.shape(), there.dtype());
-    read(param.spec.slice, here);
-    ex_.copy(there.raw(), here.raw(), here.bytes());
-    ex_.synchronize();
   }
 }
 
