@@ -32,6 +32,7 @@ config::RunPlan imported_plan(const model::ModelConfig& m, const std::string& to
   config::RunConfig c;
   c.source = folder.string();
   c.model = described.as_config().model;
+  c.moe = described.as_config().moe;
   c.model.padded_vocab_size.reset();
   c.train.steps = 0;
   c.data.tokenizer = tokenizer;
@@ -146,7 +147,7 @@ void add_leaf(CLI::App& parent, const char* name, const char* help, const char* 
 
 void add_hugging_face(CLI::App& checkpoint_command) {
   add_leaf(checkpoint_command, "import-hf",
-           "Make a checkpoint of a Hugging Face GPT-2 or Llama, to generate from or to train on (train.init)",
+           "Make a checkpoint of a Hugging Face model, to generate from or to train on (train.init)",
            "folder with config.json and *.safetensors", import_hf);
   add_leaf(checkpoint_command, "export-hf",
            "Write a checkpoint's model and tokenizer so that AutoModelForCausalLM and AutoTokenizer load them",

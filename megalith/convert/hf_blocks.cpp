@@ -10,8 +10,6 @@
 namespace megalith::convert {
 namespace {
 
-constexpr double kLibrarysTheta = 10000, kLibrarysEpsilon = 1e-6;
-constexpr Index kLibrarysPositions = 2048;
 constexpr std::string_view kFullAttention = "full_attention";
 
 void read_llama3(const HfConfig& config, const HfConfig& rope, model::ModelConfig& m) {
@@ -47,9 +45,9 @@ void read_scaling(const HfConfig& config, const HfConfig& rope, model::ModelConf
   if (m.rope_scaling == ops::RopeScaling::llama3) read_llama3(config, rope, m);
 }
 
-void read_rope(const HfConfig& config, model::ModelConfig& m) {
+void read_rope(const HfConfig& config, double default_theta, model::ModelConfig& m) {
   m.position = nn::PositionKind::rope;
-  m.rope_theta = config.positive_or("rope_theta", kLibrarysTheta);
+  m.rope_theta = config.positive_or("rope_theta", default_theta);
   config.expect_or_null("partial_rotary_factor", 1, "must be 1: rotations of a part of a head are not built yet");
   const bool older = config.has("rope_scaling"), newer = config.has("rope_parameters");
   if (older && newer && !config.object("rope_scaling").equals(config.object("rope_parameters")))
@@ -65,20 +63,20 @@ void read_rope(const HfConfig& config, model::ModelConfig& m) {
   read_scaling(config, rope, m);
 }
 
-void read_heads(const HfConfig& config, model::ModelConfig& m) {
+void read_heads(const HfConfig& config, const BlockDefaults& defaults, model::ModelConfig& m) {
+  constexpr const char* kKvHeads = "num_key_value_heads";
   m.num_heads = config.size("num_attention_heads");
-  m.num_kv_heads = config.size_or("num_key_value_heads", m.num_heads);
-  if (m.num_heads % m.num_kv_heads != 0)
-    config.fail("num_key_value_heads", str("must divide num_attention_heads = ", m.num_heads));
+  m.num_kv_heads = defaults.kv_heads_are_heads ? config.size_or(kKvHeads, m.num_heads) : config.size(kKvHeads);
+  if (m.num_heads % m.num_kv_heads != 0) config.fail(kKvHeads, str("must divide num_attention_heads = ", m.num_heads));
   if (!config.has("head_dim") && m.hidden_size % m.num_heads != 0)
     config.fail("num_attention_heads", str("must divide hidden_size = ", m.hidden_size, " where head_dim is missing"));
   m.head_dim = config.size_or("head_dim", m.hidden_size / m.num_heads);
   if (m.head_dim % 2 != 0) config.fail("head_dim", str(m.head_dim, " is odd; rotations turn pairs"));
 }
 
-void refuse_other_attention(const HfConfig& config) {
+void refuse_other_attention(const HfConfig& config, bool uses_window) {
   config.expect("clip_qkv", nullptr, "must be null: clipped q, k and v are not built yet");
-  if (config.flag_or("use_sliding_window", true))
+  if (config.flag_or("use_sliding_window", uses_window))
     config.expect("sliding_window", nullptr, "must be null: attention to a window is not built yet");
   for (const std::string& type : config.texts("layer_types")) {
     if (type != kFullAttention) config.fail("layer_types", "must be full_attention: other kinds are not built yet");
@@ -98,32 +96,22 @@ std::vector<HfTensor> qkv_tensors(const model::ModelConfig& m, const std::string
   return {part("q", q_rows, 0), part("k", d, q_rows), part("v", d, q_rows + d)};
 }
 
-/// Gate and up of each ffn unit: ours is [F, 2, H], or [F, 2].
-std::vector<HfTensor> gate_up_tensors(const std::string& layer, std::string_view kind, const Shape& ours) {
-  const Index columns = ours.rank() > 2 ? ours[2] : 1;
-  const auto part = [&](std::string_view name, Index first_row) {
-    const Shape theirs = ours.rank() > 2 ? Shape{ours[0], columns} : Shape{ours[0]};
-    return row_groups(str(layer, "mlp.", name, "_proj.", kind), theirs, {ours[0], 1, columns, 2, first_row});
-  };
-  return {part("gate", 0), part("up", 1)};
-}
-
 }  // namespace
 
-model::ModelConfig read_blocks(const HfConfig& config) {
+model::ModelConfig read_blocks(const HfConfig& config, const BlockDefaults& defaults) {
   config.expect("hidden_act", "silu", "must be silu: other activations are not built yet");
-  refuse_other_attention(config);
+  refuse_other_attention(config, defaults.uses_window);
   model::ModelConfig m = model::llama_defaults();
   m.num_layers = config.size("num_hidden_layers", model::kMaxLayers);
   m.hidden_size = config.size("hidden_size");
-  read_heads(config, m);
+  read_heads(config, defaults, m);
   m.ffn_hidden_size = config.size("intermediate_size");
-  m.seq_len = config.size_or("max_position_embeddings", kLibrarysPositions);
+  m.seq_len = config.size_or("max_position_embeddings", defaults.seq_len);
   m.vocab_size = config.size("vocab_size");
   m.attention_dropout = config.has("attention_dropout") ? config.probability_or("attention_dropout", 0) : 0;
-  m.norm_eps = config.positive_or("rms_norm_eps", kLibrarysEpsilon);
+  m.norm_eps = config.positive_or("rms_norm_eps", defaults.norm_eps);
   m.tying = config.flag_or("tie_word_embeddings", false) ? model::Tying::tied : model::Tying::untied;
-  read_rope(config, m);
+  read_rope(config, defaults.rope_theta, m);
   return m;
 }
 
@@ -171,10 +159,12 @@ std::vector<HfTensor> block_tensors(const model::ModelConfig& m, std::string_vie
   const std::string_view name = param->name, kind = name.substr(name.rfind('.') + 1);  // weight or bias
   const std::string_view part = name.substr(0, name.rfind('.'));
   if (part == "attention.qkv") return qkv_tensors(m, layer, kind, shape);
-  if (part == "mlp.up") return gate_up_tensors(layer, kind, shape);
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kAlike = {
+  if (part == "mlp.up") return gate_up_tensors(layer + "mlp.", kind, shape);
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAlike = {
       {{"norm1", "input_layernorm"},
        {"norm2", "post_attention_layernorm"},
+       {"attention.q_norm", "self_attn.q_norm"},
+       {"attention.k_norm", "self_attn.k_norm"},
        {"attention.out", "self_attn.o_proj"},
        {"mlp.down", "mlp.down_proj"}}};
   for (const auto& [mine, theirs] : kAlike) {
@@ -182,5 +172,24 @@ std::vector<HfTensor> block_tensors(const model::ModelConfig& m, std::string_vie
   }
   return {};
 }
+
+std::vector<HfTensor> gate_up_tensors(const std::string& theirs, std::string_view kind, const Shape& ours) {
+  const Index columns = ours.rank() > 2 ? ours[2] : 1;
+  const Shape shape = ours.rank() > 2 ? Shape{ours[0], columns} : Shape{ours[0]};
+  const auto part = [&](std::string_view name, Index first_row) {
+    return row_groups(str(theirs, name, "_proj.", kind), shape, {ours[0], 1, columns, 2, first_row});
+  };
+  return {part("gate", 0), part("up", 1)};
+}
+
+std::vector<HfTensor> zero_out_biases(const model::ModelConfig& m) {
+  std::vector<HfTensor> tensors;
+  if (m.biases != nn::Biases::qkv) return tensors;
+  for (Index layer = 0; layer < m.num_layers; ++layer)
+    tensors.push_back(same(str("layers.", layer, ".self_attn.o_proj.bias"), {m.hidden_size}));
+  return tensors;
+}
+
+bool is_rotation_buffer(std::string_view name) { return name.ends_with(".self_attn.rotary_emb.inv_freq"); }
 
 }  // namespace megalith::convert

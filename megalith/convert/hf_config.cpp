@@ -63,6 +63,14 @@ double HfConfig::positive(const char* key) const {
 
 double HfConfig::positive_or(const char* key, double otherwise) const { return has(key) ? positive(key) : otherwise; }
 
+double HfConfig::not_negative_or(const char* key, double otherwise) const {
+  if (!has(key)) return otherwise;
+  const json& found = value(key);
+  if (!found.is_number() || !(found.get<double>() >= 0) || !std::isfinite(found.get<double>()))
+    fail(key, "must be a number of at least 0");
+  return found.get<double>();
+}
+
 bool HfConfig::flag_or(const char* key, bool otherwise) const {
   if (!has(key)) return otherwise;
   if (!value(key).is_boolean()) fail(key, "must be true or false");
@@ -84,6 +92,14 @@ std::vector<std::string> HfConfig::texts(const char* key) const {
   if (!found.is_array() || !std::ranges::all_of(found, [](const json& one) { return one.is_string(); }))
     fail(key, "must be a list of texts");
   return found.get<std::vector<std::string>>();
+}
+
+std::vector<Index> HfConfig::counts(const char* key) const {
+  if (!has(key)) return {};
+  const json& found = value(key);
+  if (!found.is_array() || !std::ranges::all_of(found, [](const json& one) { return one.is_number_unsigned(); }))
+    fail(key, "must be a list of whole numbers from 0 on");
+  return found.get<std::vector<Index>>();
 }
 
 HfConfig HfConfig::object(const char* key) const {

@@ -27,11 +27,14 @@ class HfConfig {
   double probability_or(const char* key, double otherwise) const;
   double positive(const char* key) const;
   double positive_or(const char* key, double otherwise) const;
+  double not_negative_or(const char* key, double otherwise) const;
   bool flag_or(const char* key, bool otherwise) const;
   std::string text(const char* key) const;
   std::string text_or(const char* key, std::string_view otherwise) const;
   /// A list of texts; empty where it is missing.
   std::vector<std::string> texts(const char* key) const;
+  /// A list of whole numbers from 0 on; empty where it is missing.
+  std::vector<Index> counts(const char* key) const;
   /// The object of a key; its keys are named "KEY.NAME" in errors.
   HfConfig object(const char* key) const;
 

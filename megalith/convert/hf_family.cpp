@@ -2,13 +2,11 @@
 
 #include <array>
 
-#include "megalith/base/error.h"
-#include "megalith/base/str.h"
-
 namespace megalith::convert {
 
 std::span<const HfFamily* const> hf_families() {
-  static constexpr std::array<const HfFamily*, 2> kFamilies = {&kHfGpt2, &kHfLlama};
+  static constexpr std::array<const HfFamily*, 6> kFamilies = {&kHfGpt2,  &kHfLlama,    &kHfMixtral,
+                                                               &kHfOlmoe, &kHfQwen2Moe, &kHfQwen3Moe};
   return kFamilies;
 }
 
@@ -19,9 +17,7 @@ std::optional<LayerParam> layer_param(std::string_view ours) {
   return LayerParam{ours.substr(kLayers.size(), dot - kLayers.size()), ours.substr(dot + 1)};
 }
 
-void throw_no_place(std::string_view ours, const HfFamily& family) {
-  throw InternalError(str("[convert] parameter ", ours, " has no place in a ", family.architecture));
-}
+std::vector<HfTensor> no_zeros(const model::ModelConfig&) { return {}; }
 
 std::string first_misfit(std::span<const NeededPart> parts) {
   for (const NeededPart& part : parts) {

@@ -26,20 +26,25 @@ struct HfFamily {
   nlohmann::ordered_json (*write_config)(const model::ModelConfig& model);
   /// What the family has and the model has not, as a recipe says it ("model.norm = layer"); empty: it can be exported.
   std::string (*misfit)(const model::ModelConfig& model);
-  /// The tensors that fill a parameter of ours, of this shape, each element once. Throws InternalError for an unknown
-  /// one.
+  /// The tensors that fill a parameter of ours, of this shape, each element once; nothing for an unknown one.
   std::vector<HfTensor> (*tensors_of)(const model::ModelConfig& model, std::string_view ours, const Shape& shape);
   /// Tensors that the family has and the model has not, which then are zeros and may be missing: an export writes them.
   std::vector<HfTensor> (*zeros)(const model::ModelConfig& model);
   /// Whether a tensor that files may hold is no parameter.
   bool (*is_ignored)(std::string_view name);
+  /// tensors_of() where a folder holds all experts of a layer in one tensor (kFusedExperts); null: they have no
+  /// experts.
+  std::vector<HfTensor> (*fused_tensors_of)(const model::ModelConfig& model, std::string_view ours,
+                                            const Shape& shape) = nullptr;
 };
 
-extern const HfFamily kHfGpt2, kHfLlama;
+extern const HfFamily kHfGpt2, kHfLlama, kHfMixtral, kHfOlmoe, kHfQwen2Moe, kHfQwen3Moe;
 std::span<const HfFamily* const> hf_families();
 
 /// The table of logits. It has no prefix.
 inline constexpr std::string_view kHfHead = "lm_head.weight";
+/// Ends the names of tensors that save_pretrained(save_original_format=False) of transformers 5 writes.
+inline constexpr std::string_view kFusedExperts = ".mlp.experts.gate_up_proj";
 
 /// "layers.12.mlp.up.weight" -> "12" and "mlp.up.weight"; nothing for parameters outside the layers.
 struct LayerParam {
@@ -47,13 +52,15 @@ struct LayerParam {
 };
 std::optional<LayerParam> layer_param(std::string_view ours);
 
-[[noreturn]] void throw_no_place(std::string_view ours, const HfFamily& family);
-
 /// The first rule that does not hold.
 struct NeededPart {
   bool has;
   std::string_view setting;
 };
 std::string first_misfit(std::span<const NeededPart> parts);
+inline constexpr std::string_view kNoExperts = "no [moe]";
+
+/// Of a family whose tensors are those of every model: nothing.
+std::vector<HfTensor> no_zeros(const model::ModelConfig& model);
 
 }  // namespace megalith::convert

@@ -56,8 +56,9 @@ nlohmann::ordered_json write_gpt2(const model::ModelConfig& model) {
 }
 
 std::string gpt2_misfit(const model::ModelConfig& m) {
-  return first_misfit(std::array<NeededPart, 9>{
-      {{m.norm == nn::NormKind::layer, "model.norm = layer"},
+  return first_misfit(std::array<NeededPart, 10>{
+      {{!m.moe.has_experts(), kNoExperts},
+       {m.norm == nn::NormKind::layer, "model.norm = layer"},
        {m.norm_eps == kEpsilon, "model.norm_eps = 1e-05"},
        {!m.has_rope(), "model.position = learned"},
        {m.kv_heads() == m.num_heads, "model.num_kv_heads = num_heads"},
@@ -117,15 +118,13 @@ std::vector<HfTensor> gpt2_tensors(const model::ModelConfig& model, std::string_
         return {tensor_of(one.layout, model, str("h.", param->number, '.', one.theirs), shape)};
     }
   }
-  throw_no_place(ours, kHfGpt2);
+  return {};
 }
 
 /// Masks.
 bool is_gpt2_ignored(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
-
-std::vector<HfTensor> gpt2_zeros(const model::ModelConfig&) { return {}; }
 
 }  // namespace
 
@@ -137,7 +136,7 @@ const HfFamily kHfGpt2 = {.model_type = "gpt2",
                           .write_config = write_gpt2,
                           .misfit = gpt2_misfit,
                           .tensors_of = gpt2_tensors,
-                          .zeros = gpt2_zeros,
+                          .zeros = no_zeros,
                           .is_ignored = is_gpt2_ignored};
 
 }  // namespace megalith::convert

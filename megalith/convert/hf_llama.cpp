@@ -1,6 +1,5 @@
 #include <nlohmann/json.hpp>
 
-#include "megalith/base/str.h"
 #include "megalith/convert/hf_blocks.h"
 
 // Llama (class LlamaForCausalLM). Its attention_bias adds biases to q, k, v and o, its mlp_bias to the MLP.
@@ -28,26 +27,9 @@ nlohmann::ordered_json write_llama(const model::ModelConfig& m) {
 }
 
 std::string llama_misfit(const model::ModelConfig& m) {
+  if (m.moe.has_experts()) return std::string(kNoExperts);
   return m.qk_norm == nn::QkNorm::none ? blocks_misfit(m) : "model.qk_norm = none";
 }
-
-std::vector<HfTensor> llama_tensors(const model::ModelConfig& model, std::string_view ours, const Shape& shape) {
-  std::vector<HfTensor> tensors = block_tensors(model, ours, shape);
-  if (tensors.empty()) throw_no_place(ours, kHfLlama);
-  return tensors;
-}
-
-/// A model with biases of q, k and v alone has none of o, which attention_bias brings.
-std::vector<HfTensor> llama_zeros(const model::ModelConfig& m) {
-  std::vector<HfTensor> tensors;
-  if (m.biases != nn::Biases::qkv) return tensors;
-  for (Index layer = 0; layer < m.num_layers; ++layer)
-    tensors.push_back(same(str("layers.", layer, ".self_attn.o_proj.bias"), {m.hidden_size}));
-  return tensors;
-}
-
-/// A buffer that older versions saved.
-bool is_llama_ignored(std::string_view name) { return name.ends_with(".self_attn.rotary_emb.inv_freq"); }
 
 }  // namespace
 
@@ -58,8 +40,8 @@ const HfFamily kHfLlama = {.model_type = "llama",
                            .read_config = read_llama,
                            .write_config = write_llama,
                            .misfit = llama_misfit,
-                           .tensors_of = llama_tensors,
-                           .zeros = llama_zeros,
-                           .is_ignored = is_llama_ignored};
+                           .tensors_of = block_tensors,
+                           .zeros = zero_out_biases,
+                           .is_ignored = is_rotation_buffer};
 
 }  // namespace megalith::convert

@@ -77,6 +77,10 @@ class Tensors {
     return *found;
   }
   const HfFiles& files() const { return files_; }
+  /// Whether one tensor has all experts of a layer.
+  bool is_fused() const {
+    return std::ranges::any_of(files_.tensors(), [](const auto& one) { return one.first.ends_with(kFusedExperts); });
+  }
 
  private:
   HfFiles files_;
@@ -126,41 +130,47 @@ void check_rest(const HfModel& hf, const Tensors& source, std::set<std::string>&
   }
   for (const auto& [name, found] : source.files().tensors()) {
     if (!used.contains(name) && !hf.family->is_ignored(name)) {
-      throw InputError(str("[", found.file, "] tensor \"", io::printable(name), "\": a ", hf.family->name,
+      throw InputError(str("[", found.file, "] tensor \"", io::printable(name), "\": the ", hf.family->name,
                            " of config.json has none"));
     }
   }
 }
 
+using TensorsOf = decltype(HfFamily::tensors_of);
+
 /// Of a whole parameter of ours.
-std::vector<HfTensor> tensors_of(const HfFamily& family, const model::ModelConfig& model, const std::string& name,
+std::vector<HfTensor> tensors_of(TensorsOf of_family, const model::ModelConfig& model, const std::string& name,
                                  const Shape& shape) {
-  std::vector<HfTensor> tensors = family.tensors_of(model, name, shape);
+  std::vector<HfTensor> tensors = of_family(model, name, shape);
   Index elements = 0;
   for (const HfTensor& tensor : tensors) elements += tensor.shape.numel();
   if (elements != shape.numel())
     throw InternalError(str("[convert] parameter ", name, ": ", elements, " of ", shape.numel(), " elements"));
   return tensors;
 }
-std::vector<HfTensor> tensors_of(const HfFamily& family, const model::ModelConfig& model, const Param& param) {
-  return tensors_of(family, model, param.name(), param.without_padding(param.master).shape());
+std::vector<HfTensor> tensors_of(TensorsOf of_family, const model::ModelConfig& model, const Param& param) {
+  return tensors_of(of_family, model, param.name(), param.without_padding(param.master).shape());
 }
 
 /// Fills a whole parameter of ours.
 void copy_whole(const HfModel& hf, const Tensors& source, const std::string& name, const Tensor& ours,
                 std::set<std::string>& used) {
-  for (const HfTensor& tensor : tensors_of(*hf.family, hf.config, name, ours.shape())) {
+  const bool is_fused = hf.family->fused_tensors_of != nullptr && source.is_fused();
+  const TensorsOf of_family = is_fused ? hf.family->fused_tensors_of : hf.family->tensors_of;
+  for (const HfTensor& tensor : tensors_of(of_family, hf.config, name, ours.shape())) {
     const HfFileTensor& found = source.at(tensor);
     copy_to_ours(tensor, found.dtype, found.bytes, ours);
     used.insert(source.full_name(tensor));
   }
 }
 
-/// Calls visit(param) for every parameter of every buffer.
+/// Calls visit(param) for every parameter that is learned. Those that a rule updates are the state of a training.
 template <class Params, class Visit>
 void for_each_param(Params& params, const Visit& visit) {
   for (auto& buffer : params.buffers()) {
-    for (auto& param : buffer.params()) visit(param);
+    for (auto& param : buffer.params()) {
+      if (param.spec.update == Update::by_gradient) visit(param);
+    }
   }
 }
 
@@ -236,13 +246,14 @@ void export_hf(io::Fs& fs, const io::Path& folder, const model::ModelConfig& mod
   write_config(fs, folder, family, model, options.end_of_document);
   std::vector<HfFilesWriter::Entry> entries;
   const auto add = [&](const HfTensor& tensor) { entries.push_back({file_name(family, tensor), tensor.shape}); };
-  for_each_param(params, [&](const Param& param) { std::ranges::for_each(tensors_of(family, model, param), add); });
+  for_each_param(params,
+                 [&](const Param& param) { std::ranges::for_each(tensors_of(family.tensors_of, model, param), add); });
   std::ranges::for_each(family.zeros(model), add);
   HfFilesWriter writer(fs, folder, std::move(entries), options.max_file_bytes);
   std::vector<float> theirs;
   for_each_param(params, [&](const Param& param) {
     const Tensor ours = param.without_padding(param.master);
-    for (const HfTensor& tensor : tensors_of(family, model, param)) {
+    for (const HfTensor& tensor : tensors_of(family.tensors_of, model, param)) {
       if (ours.dtype() == DType::f32 && tensor.is_same_as(ours.shape())) {  // the large tables, without a copy
         writer.write(ours);
         continue;

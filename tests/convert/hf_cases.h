@@ -12,7 +12,7 @@
 namespace megalith::testing {
 
 /// A folder of tests/data/hf, which the transformers library wrote, and what it computes with it (expected.json;
-/// tests/reference/make_hf_llama.py).
+/// tests/reference/make_hf_models.py).
 struct HfCase {
   explicit HfCase(const std::string& name)
       : folder(std::filesystem::path(MEGALITH_TEST_DATA) / "hf" / name),

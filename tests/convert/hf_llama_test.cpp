@@ -1,74 +1,13 @@
-#include <cmath>
-#include <cstring>
-#include <functional>
-
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
-#include "megalith/base/str.h"
-#include "megalith/comm/threads/thread_world.h"
 #include "megalith/convert/hf_family.h"
-#include "megalith/convert/hf_model.h"
-#include "megalith/eval/whole_model.h"
 
-#include "tests/convert/hf_cases.h"
-#include "tests/convert/random_model.h"
+#include "tests/convert/hf_folders.h"
 
 // LlamaForCausalLM folders that transformers wrote: its logits, its bytes, and what is refused.
 namespace megalith::convert {
 namespace {
-
-using nlohmann::json;
-using testing::HfCase;
-
-const auto kFs = io::posix_fs();
-
-model::ModelConfig padded(model::ModelConfig config) {
-  config.padded_vocab_size = model::padded_vocab_size(config.vocab_size, 1);
-  return config;
-}
-
-/// The parameters of a folder.
-RandomModel imported(const io::Path& folder, DType dtype = DType::f32) {
-  const HfModel hf = read_hf_config(*kFs, folder);
-  RandomModel model(padded(hf.config), 3, dtype);
-  import_hf(*kFs, folder, hf, model.params);
-  return model;
-}
-
-/// The greatest difference of the logits after every token from the stored ones.
-double greatest_difference(const HfCase& one, const io::Path& folder) {
-  double most = 0;
-  comm::run_ranks(1, [&](comm::World& world) {
-    const HfModel hf = read_hf_config(*kFs, folder);
-    eval::WholeModel model(padded(hf.config), comm::make_mesh(world, grid::resolve({})), DType::f32);
-    import_hf(*kFs, folder, hf, model.params());
-    const std::vector<std::int32_t> ids = one.expected.at("ids");
-    for (std::size_t n = 1; n <= ids.size(); ++n) {
-      const std::vector<double> want = one.expected.at("logits").at(n - 1);
-      const std::span<const double> got = model.last_logits(std::span(ids).first(n));
-      ASSERT_EQ(got.size(), want.size());
-      for (std::size_t i = 0; i < want.size(); ++i) {
-        ASSERT_TRUE(std::isfinite(got[i]));
-        most = std::max(most, std::abs(got[i] - want[i]));
-      }
-    }
-  });
-  return most;
-}
-
-/// The tensors of all safetensors files of a folder, in f32 ("F32 [2, 3] BYTES" by name).
-std::map<std::string, std::string> tensors_of(const io::Path& folder) {
-  std::map<std::string, std::string> all;
-  const HfFiles files(*kFs, folder);
-  for (const auto& [name, tensor] : files.tensors()) {
-    std::vector<float> values(static_cast<std::size_t>(tensor.shape.numel()));
-    copy_to_ours(same("", tensor.shape), tensor.dtype, tensor.bytes, Tensor(values.data(), tensor.shape, DType::f32));
-    all[name] = str(tensor.shape, ' ');
-    all[name].append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-  }
-  return all;
-}
 
 class HfLlama : public ::testing::TestWithParam<const char*> {};
 
@@ -77,22 +16,7 @@ TEST_P(HfLlama, HasTheLogitsOfTransformers) {
   EXPECT_LT(greatest_difference(one, one.folder), 1e-4);
 }
 
-TEST_P(HfLlama, IsWrittenAsItWasRead) {
-  const HfCase one(GetParam());
-  const TempDir dir;
-  const HfModel hf = read_hf_config(*kFs, one.folder);
-  const RandomModel model = imported(one.folder);
-  kFs->make_dir(dir / "a");
-  kFs->make_dir(dir / "b");
-  export_hf(*kFs, dir / "a", padded(hf.config), model.params, {.end_of_document = 7});
-  EXPECT_EQ(tensors_of(dir / "a"), tensors_of(one.folder));
-  const RandomModel again = imported(dir / "a");
-  EXPECT_EQ(again.all_values(), model.all_values());
-  export_hf(*kFs, dir / "b", padded(read_hf_config(*kFs, dir / "a").config), again.params, {.end_of_document = 7});
-  for (const char* file : {"config.json", "model.safetensors"})
-    EXPECT_EQ(read_all(dir / "b" / file), read_all(dir / "a" / file)) << file;
-  EXPECT_LT(greatest_difference(one, dir / "a"), 1e-4);
-}
+TEST_P(HfLlama, IsWrittenAsItWasRead) { expect_same_when_written(HfCase(GetParam())); }
 
 INSTANTIATE_TEST_SUITE_P(All, HfLlama, ::testing::Values("llama_untied", "llama_tied", "llama_files", "llama_biases"),
                          [](const auto& test) { return std::string(test.param); });
@@ -119,48 +43,7 @@ TEST(HfLlamaConfig, ReadsBothSpellings) {
   EXPECT_EQ(read_hf_config(*kFs, HfCase("llama_biases").folder).config.biases, nn::Biases::all);
 }
 
-/// A copy of a case's folder that a test may spoil.
-class SpoiltLlama : public ::testing::Test {
- protected:
-  void copy(const char* name) {
-    std::filesystem::remove_all(folder());
-    std::filesystem::copy(HfCase(name).folder, folder());
-  }
-  io::Path folder() const { return dir_ / "hf"; }
-  void edit(const char* file, const std::function<void(json&)>& change) {
-    json root = json::parse(read_all(folder() / file));
-    change(root);
-    write_all(folder() / file, root.dump());
-  }
-  /// Writes model.safetensors anew: `change` edits names and values.
-  using Tensors = std::map<std::string, std::vector<float>>;
-  void rewrite(const std::function<void(Tensors&, std::map<std::string, Shape>&)>& change) {
-    Tensors values;
-    std::map<std::string, Shape> shapes;
-    for (const auto& [name, text] : tensors_of(folder())) {
-      shapes[name] = HfFiles(*kFs, folder()).find(name)->shape;
-      values[name].resize(static_cast<std::size_t>(shapes[name].numel()));
-      std::memcpy(values[name].data(), text.data() + text.size() - values[name].size() * 4, values[name].size() * 4);
-    }
-    change(values, shapes);
-    std::vector<HfFilesWriter::Entry> entries;
-    for (const auto& [name, shape] : shapes) entries.push_back({name, shape});
-    std::filesystem::remove(folder() / "model.safetensors");
-    HfFilesWriter writer(*kFs, folder(), entries);
-    for (const auto& [name, shape] : shapes) writer.write(Tensor(values[name].data(), shape, DType::f32));
-    writer.finish();
-  }
-  /// What an import throws; "" for nothing.
-  std::string error() {
-    return error_of<InputError>([&] { imported(folder()); });
-  }
-  void expect_error(const std::string& text) {
-    const std::string got = error();
-    EXPECT_NE(got.find(text), std::string::npos) << got << "\nwanted: " << text;
-    EXPECT_TRUE(got.starts_with("[" + folder().string() + "/")) << got;
-  }
-  TempDir dir_;
-};
+class SpoiltLlama : public SpoiltFolder {};
 
 TEST_F(SpoiltLlama, AConfigThatMeansSomethingElseIsRefused) {
   const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
@@ -172,7 +55,9 @@ TEST_F(SpoiltLlama, AConfigThatMeansSomethingElseIsRefused) {
     json value;
     const char* text;
   } cases[] = {
-      {"model_type", "mixtral", "model_type = \"mixtral\": must be gpt2 or llama: other families are not built yet"},
+      {"model_type", "mamba",
+       "model_type = \"mamba\": must be gpt2, llama, mixtral, olmoe, qwen2_moe or qwen3_moe: other families are not "
+       "built yet"},
       {"hidden_act", "gelu", "hidden_act = \"gelu\": must be silu"},
       {"rope_parameters", yarn, "rope_parameters.rope_type = \"yarn\": must be default, linear or llama3"},
       {"rope_parameters", dynamic, "rope_parameters.type = \"dynamic\": must be default, linear or llama3"},
@@ -195,7 +80,7 @@ TEST_F(SpoiltLlama, AConfigThatMeansSomethingElseIsRefused) {
       {"num_key_value_heads", 4, "num_key_value_heads = 4: must divide num_attention_heads = 6"},
       {"intermediate_size", nullptr, "intermediate_size = null: must be a whole number from 1 to"},
       {"vocab_size", 38, "tensor \"lm_head.weight\" shape = [37, 24]: must be [38, 24] by config.json"},
-      {"num_hidden_layers", 1, "tensor \"model.layers.1.input_layernorm.weight\": a Llama of config.json has none"},
+      {"num_hidden_layers", 1, "tensor \"model.layers.1.input_layernorm.weight\": the Llama of config.json has none"},
       {"num_hidden_layers", 3, "tensor \"model.layers.2.self_attn.q_proj.weight\" is missing"},
       {"tie_word_embeddings", true, "tensor \"lm_head.weight\": must equal embed_tokens.weight, to which it is tied"},
       {"attention_bias", true, "tensor \"model.layers.0.self_attn.q_proj.bias\" is missing"}};
@@ -211,10 +96,11 @@ TEST_F(SpoiltLlama, AFamilyIsFoundByItsArchitecture) {
   copy("llama_untied");
   edit("config.json", [](json& config) { config.erase("model_type"); });
   EXPECT_EQ(error(), "");
-  edit("config.json", [](json& config) { config["architectures"] = {"MixtralForCausalLM"}; });
-  expect_error("architectures = [\"MixtralForCausalLM\"]: must be GPT2LMHeadModel or LlamaForCausalLM: other");
+  edit("config.json", [](json& config) { config["architectures"] = {"MambaForCausalLM"}; });
+  expect_error(
+      "architectures = [\"MambaForCausalLM\"]: must be GPT2LMHeadModel, LlamaForCausalLM, MixtralForCausalLM, O");
   edit("config.json", [](json& config) { config.erase("architectures"); });
-  expect_error("model_type = nothing: must be gpt2 or llama");
+  expect_error("model_type = nothing: must be gpt2, llama, mixtral");
 }
 
 TEST_F(SpoiltLlama, WindowsThatAreSwitchedOffAreRead) {
@@ -266,7 +152,8 @@ TEST_F(SpoiltLlama, TensorsMustBeThoseOfTheConfig) {
     shapes["model.layers.0.self_attn.q_norm.weight"] = {6};
     values["model.layers.0.self_attn.q_norm.weight"].resize(6);
   });
-  expect_error("model.safetensors] tensor \"model.layers.0.self_attn.q_norm.weight\": a Llama of config.json has none");
+  expect_error(
+      "model.safetensors] tensor \"model.layers.0.self_attn.q_norm.weight\": the Llama of config.json has none");
   copy("llama_untied");
   rewrite([](Tensors&, auto& shapes) { shapes.erase("model.layers.1.mlp.up_proj.weight"); });
   expect_error("model.safetensors] tensor \"model.layers.1.mlp.up_proj.weight\" is missing");
@@ -353,7 +240,8 @@ TEST(HfLlamaExport, AModelOfNoFamilyIsRefused) {
   config.qk_norm = nn::QkNorm::head;
   EXPECT_EQ(error_of<InputError>([&] { hf_family_for(config); }),
             "[export-hf] the checkpoint's model is of no family that can be written: gpt2 has model.norm = layer, "
-            "llama has model.qk_norm = none");
+            "llama has model.qk_norm = none, mixtral has [moe], olmoe has [moe], qwen2_moe has [moe], qwen3_moe has "
+            "[moe]");
   model::ModelConfig gpt2{.num_layers = 1, .hidden_size = 8, .num_heads = 2};
   EXPECT_EQ(architecture_of(hf_family_for(gpt2)), "GPT2LMHeadModel");
   gpt2.norm_eps = 1e-6;

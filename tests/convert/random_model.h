@@ -5,7 +5,7 @@
 #include "megalith/base/philox.h"
 #include "megalith/comm/mesh.h"
 #include "megalith/comm/world.h"
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/gpt_stage.h"
 #include "megalith/params/param_set.h"
 
 namespace megalith::convert {
@@ -15,27 +15,34 @@ struct RandomModel {
   explicit RandomModel(const model::ModelConfig& config, std::uint64_t seed = 1, DType dtype = DType::f32)
       : world(comm::dry_world(0, 1)),
         params(model::declare_gpt(model::model_spec(config), {{{0, config.num_layers}, true, true}},
-                                  {comm::make_mesh(*world, grid::resolve({})).tp, nn::SequenceParallel::off, 1}),
+                                  groups(config, comm::make_mesh(*world, grid::resolve({})))),
                Policy{dtype, dtype}, ParamContents::values) {
     params.allocate(ledger);
     const RandomSite random{.seed = seed};
     std::uint64_t n = 0;
-    for (Param& param : params.dense().params()) {
-      const Tensor values = param.without_padding(param.value);
-      dispatch_wide(dtype, "test", [&]<class T>() {
-        for (T& value : values.span<T>())
-          value = static_cast<T>(static_cast<float>(random.word(n++)) * 0x1p-32f - 0.5f);
-      });
+    for (ParamBuffer& buffer : params.buffers()) {
+      for (Param& param : buffer.params()) {
+        const Tensor values = param.without_padding(param.value);
+        dispatch_wide(dtype, "test", [&]<class T>() {
+          for (T& value : values.span<T>())
+            value = static_cast<T>(static_cast<float>(random.word(n++)) * 0x1p-32f - 0.5f);
+        });
+      }
     }
+  }
+  static nn::LayerGroups groups(const model::ModelConfig& config, const comm::Mesh& mesh) {
+    return model::layer_groups({mesh.tp, nn::SequenceParallel::off, 1}, config, mesh);
   }
   float at(const char* name, Index i) { return params.at(name).value.data<float>()[i]; }
   std::vector<double> all_values() const {
     std::vector<double> all;
-    for (const Param& param : params.dense().params()) {
-      dispatch_wide(param.value.dtype(), "test", [&]<class T>() {
-        for (const T value : param.without_padding(param.value).template span<T>())
-          all.push_back(static_cast<double>(value));
-      });
+    for (const ParamBuffer& buffer : params.buffers()) {
+      for (const Param& param : buffer.params()) {
+        dispatch_wide(param.value.dtype(), "test", [&]<class T>() {
+          for (const T value : param.without_padding(param.value).template span<T>())
+            all.push_back(static_cast<double>(value));
+        });
+      }
     }
     return all;
   }
