@@ -7,7 +7,8 @@
 #include "tests/apps/program.h"
 #include "tests/convert/hf_cases.h"
 
-// import-hf and export-hf of Llama folders (GPT-2's: process_test.cpp and vocabulary_test.cpp).
+// import-hf and export-hf of folders of Llama and of models with experts (GPT-2's: process_test.cpp and
+// vocabulary_test.cpp).
 namespace megalith {
 namespace {
 
@@ -40,7 +41,13 @@ std::vector<double> stored_log_probabilities(const nlohmann::json& expected) {
 }
 
 TEST_F(HfLlamaProgram, AnImportScoresAsTransformersAndGoesBack) {
-  for (const char* name : {"llama_untied", "llama_tied", "llama_files", "llama_biases"}) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"llama_untied", "LlamaForCausalLM"}, {"llama_tied", "LlamaForCausalLM"},
+      {"llama_files", "LlamaForCausalLM"},  {"llama_biases", "LlamaForCausalLM"},
+      {"mixtral", "MixtralForCausalLM"},    {"mixtral_fused", "MixtralForCausalLM"},
+      {"olmoe", "OlmoeForCausalLM"},        {"qwen2_moe", "Qwen2MoeForCausalLM"},
+      {"qwen3_moe", "Qwen3MoeForCausalLM"}};
+  for (const auto& [name, architecture] : cases) {
     SCOPED_TRACE(name);
     const HfCase one(name);
     const std::string a = std::string(name) + "_a", b = std::string(name) + "_b", hf = std::string(name) + "_hf";
@@ -59,7 +66,7 @@ TEST_F(HfLlamaProgram, AnImportScoresAsTransformersAndGoesBack) {
     for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i + 1].get<double>(), want[i], 1e-4) << i;
     const Finished exported = run_shell(export_to(a, hf));
     ASSERT_EQ(exported.code, 0) << exported.err;
-    EXPECT_THAT(exported.out, HasSubstr("a LlamaForCausalLM"));
+    EXPECT_THAT(exported.out, HasSubstr(std::string("a ") + architecture));
     ASSERT_EQ(run_shell(import(out(hf), b)).code, 0);
     EXPECT_EQ(score(b).out, scored.out);
   }
@@ -69,7 +76,9 @@ TEST_F(HfLlamaProgram, AnUnknownFamilyIsRefused) {
   std::ofstream(dir_ / "config.json") << R"({"model_type": "mamba", "architectures": ["MambaForCausalLM"]})";
   const Finished got = run_shell(import(dir_.path().string(), "a"));
   EXPECT_EQ(got.code, 65);
-  EXPECT_THAT(got.err, HasSubstr("/config.json] model_type = \"mamba\": must be gpt2 or llama: other families"));
+  EXPECT_THAT(
+      got.err,
+      HasSubstr("/config.json] model_type = \"mamba\": must be gpt2, llama, mixtral, olmoe, qwen2_moe or qwen3_moe: "));
 }
 
 TEST_F(HfLlamaProgram, ItsVocabularyComesAlong) {
