@@ -14,43 +14,10 @@
 #include "megalith/model/gpt_chunk.h"
 
 namespace megalith::convert {
-namespace {
-
-/// "gpt2 or llama".
-std::string known(std::string_view HfFamily::*field) {
-  std::string text;
-  const auto families = hf_families();
-  for (std::size_t i = 0; i < families.size(); ++i)
-    text += str(i == 0 ? "" : i + 1 == families.size() ? " or " : ", ", families[i]->*field);
-  return text;
-}
-
-const HfFamily* find_family(std::string_view HfFamily::*field, std::string_view wanted) {
-  for (const HfFamily* family : hf_families()) {
-    if (family->*field == wanted) return family;
-  }
-  return nullptr;
-}
-
-const HfFamily& family_of(const HfConfig& config) {
-  constexpr std::string_view kOthers = ": other families are not built yet";
-  if (config.has("model_type")) {
-    if (const HfFamily* family = find_family(&HfFamily::model_type, config.text("model_type"))) return *family;
-    config.fail("model_type", str("must be ", known(&HfFamily::model_type), kOthers));
-  }
-  const std::vector<std::string> architectures = config.texts("architectures");
-  for (const std::string& one : architectures) {
-    if (const HfFamily* family = find_family(&HfFamily::architecture, one)) return *family;
-  }
-  if (!architectures.empty()) config.fail("architectures", str("must be ", known(&HfFamily::architecture), kOthers));
-  if (config.has("n_embd")) return kHfGpt2;  // the first configs of GPT-2 name no family
-  config.fail("model_type", str("must be ", known(&HfFamily::model_type), kOthers));
-}
-
 /// The tensors of a folder under the names of its family.
-class Tensors {
+class FolderTensors {
  public:
-  Tensors(io::Fs& fs, const io::Path& folder, const HfFamily& family) : files_(fs, folder) {
+  FolderTensors(io::Fs& fs, const io::Path& folder, const HfFamily& family) : files_(fs, folder) {
     const bool has_prefix = std::ranges::any_of(
         files_.tensors(), [&](const auto& tensor) { return tensor.first.starts_with(family.prefix); });
     if (has_prefix) prefix_ = family.prefix;
@@ -87,6 +54,39 @@ class Tensors {
   std::string prefix_;
 };
 
+namespace {
+
+/// "gpt2 or llama".
+std::string known(std::string_view HfFamily::*field) {
+  std::string text;
+  const auto families = hf_families();
+  for (std::size_t i = 0; i < families.size(); ++i)
+    text += str(i == 0 ? "" : i + 1 == families.size() ? " or " : ", ", families[i]->*field);
+  return text;
+}
+
+const HfFamily* find_family(std::string_view HfFamily::*field, std::string_view wanted) {
+  for (const HfFamily* family : hf_families()) {
+    if (family->*field == wanted) return family;
+  }
+  return nullptr;
+}
+
+const HfFamily& family_of(const HfConfig& config) {
+  constexpr std::string_view kOthers = ": other families are not built yet";
+  if (config.has("model_type")) {
+    if (const HfFamily* family = find_family(&HfFamily::model_type, config.text("model_type"))) return *family;
+    config.fail("model_type", str("must be ", known(&HfFamily::model_type), kOthers));
+  }
+  const std::vector<std::string> architectures = config.texts("architectures");
+  for (const std::string& one : architectures) {
+    if (const HfFamily* family = find_family(&HfFamily::architecture, one)) return *family;
+  }
+  if (!architectures.empty()) config.fail("architectures", str("must be ", known(&HfFamily::architecture), kOthers));
+  if (config.has("n_embd")) return kHfGpt2;  // the first configs of GPT-2 name no family
+  config.fail("model_type", str("must be ", known(&HfFamily::model_type), kOthers));
+}
+
 /// A table as doubles.
 std::vector<double> values_of(const HfTensor& tensor, const HfFileTensor& theirs) {
   std::vector<double> values(static_cast<std::size_t>(tensor.shape.numel()));
@@ -101,7 +101,7 @@ bool have_same_values(const HfTensor& tensor, const HfFileTensor& a, const HfFil
 }
 
 /// A head in the files of a model whose head is tied must be the token table.
-void check_tied_head(const HfModel& hf, const Tensors& source) {
+void check_tied_head(const HfModel& hf, const FolderTensors& source) {
   const Shape shape = {hf.config.vocab_size, hf.config.hidden_size};
   const HfTensor head = same(std::string(kHfHead), shape);
   const HfTensor table = hf.family->tensors_of(hf.config, model::kTokenTable, shape).front();
@@ -113,7 +113,7 @@ void check_tied_head(const HfModel& hf, const Tensors& source) {
 }
 
 /// Tensors that no parameter of ours has taken.
-void check_rest(const HfModel& hf, const Tensors& source, std::set<std::string>& used) {
+void check_rest(const HfModel& hf, const FolderTensors& source, std::set<std::string>& used) {
   if (hf.config.tying == model::Tying::tied) {
     check_tied_head(hf, source);
     used.emplace(kHfHead);
@@ -153,7 +153,7 @@ std::vector<HfTensor> tensors_of(TensorsOf of_family, const model::ModelConfig& 
 }
 
 /// Fills a whole parameter of ours.
-void copy_whole(const HfModel& hf, const Tensors& source, const std::string& name, const Tensor& ours,
+void copy_whole(const HfModel& hf, const FolderTensors& source, const std::string& name, const Tensor& ours,
                 std::set<std::string>& used) {
   const bool is_fused = hf.family->fused_tensors_of != nullptr && source.is_fused();
   const TensorsOf of_family = is_fused ? hf.family->fused_tensors_of : hf.family->tensors_of;
@@ -198,16 +198,16 @@ HfModel read_hf_config(io::Fs& fs, const io::Path& folder) {
 }
 
 void import_hf(io::Fs& fs, const io::Path& folder, const HfModel& hf, ParamSet& params) {
-  const Tensors source(fs, folder, *hf.family);
+  const FolderTensors source(fs, folder, *hf.family);
   std::set<std::string> used;
   for_each_param(
       params, [&](Param& param) { copy_whole(hf, source, param.name(), param.without_padding(param.master), used); });
   check_rest(hf, source, used);
 }
 
-class HfReader::Source : public Tensors {
+class HfReader::Source : public FolderTensors {
  public:
-  using Tensors::Tensors;
+  using FolderTensors::FolderTensors;
 };
 
 HfReader::HfReader(io::Fs& fs, const io::Path& folder, const HfModel& model)

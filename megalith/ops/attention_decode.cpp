@@ -11,12 +11,12 @@ namespace megalith::ops {
 namespace {
 
 /// What both ops share. `op` names the op, `keys` and so on its arguments: text is put together only for an error.
-struct Names {
+struct TensorNames {
   std::string_view op, qkv, positions, keys, values;
 };
 
 template <class Args>
-void check_cache(const Exec& ex, const Args& args, const Names& names) {
+void check_cache(const Exec& ex, const Args& args, const TensorNames& names) {
   expect_float(ex, args.qkv, names.op);
   const auto [batch, kv_heads, capacity, head_dim] = dims<4>(args.keys, names.keys);
   const DType dtype = args.qkv.dtype();

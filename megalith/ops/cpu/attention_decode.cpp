@@ -12,16 +12,10 @@
 #include "megalith/ops/qkv_layout.h"
 
 namespace megalith::ops::cpu {
-namespace {
-
-constexpr Index kHeads = 8;              // of q that read a block of keys while it is in the cache
-constexpr Index kBlockElements = 16384;  // of keys or values
-constexpr Index kMaxKeys = 128;          // of a block
-
 /// Where the rows and the cache of a call lie.
 template <class Args>
-struct Places {
-  explicit Places(const Args& args)
+struct CachePlaces {
+  explicit CachePlaces(const Args& args)
       : heads{.rows = args.qkv.dim(0),
               .num_kv_heads = args.keys.dim(1),
               .q_per_kv = args.num_heads / args.keys.dim(1),
@@ -48,6 +42,12 @@ struct Places {
   const std::int32_t* positions;
 };
 
+namespace {
+
+constexpr Index kHeads = 8;              // of q that read a block of keys while it is in the cache
+constexpr Index kBlockElements = 16384;  // of keys or values
+constexpr Index kMaxKeys = 128;          // of a block
+
 /// `count` numbers as they are computed in: those of the tensor, or a widened copy in `space`.
 template <class T>
 const Arithmetic<T>* in_arithmetic(const T* x, Index count, Arithmetic<T>* space) {
@@ -69,7 +69,7 @@ struct WideSpace {
 
 /// Up to kHeads q heads of one group of one token: softmax over blocks of keys with a running maximum and sum.
 template <class T>
-void attend(const AttentionDecode& args, const Places<AttentionDecode>& at, Index row, Index kv_head, Index first,
+void attend(const AttentionDecode& args, const CachePlaces<AttentionDecode>& at, Index row, Index kv_head, Index first,
             Index count) {
   using A = Arithmetic<T>;
   const Index dim = at.heads.head_dim, keys = at.position(row) + 1;
@@ -113,7 +113,7 @@ void attend(const AttentionDecode& args, const Places<AttentionDecode>& at, Inde
 
 template <class T>
 void cache_append(const CacheAppend& args) {
-  const Places at(args);
+  const CachePlaces at(args);
   const QkvLayout& heads = at.heads;
   const T* qkv = args.qkv.data<T>();
   parallel_rows(heads.rows, heads.columns(), [&](Index begin, Index count) {
@@ -132,7 +132,7 @@ void cache_append(const CacheAppend& args) {
 /// One task per (token, group, kHeads of its q heads).
 template <class T>
 void attention_decode(const AttentionDecode& args) {
-  const Places at(args);
+  const CachePlaces at(args);
   const QkvLayout& heads = at.heads;
   const Index parts = ceil_div(heads.q_per_kv, kHeads), groups = heads.num_kv_heads * parts;
   Index visible = 0;
