@@ -59,11 +59,13 @@ eval::Task task_of(const EvalOptions& options) {
   return options.protocol == "harness" ? eval::Task::wikitext_harness : eval::Task::wikitext_paper;
 }
 
+bool slides(eval::Task task) { return task == eval::Task::wikitext_paper || task == eval::Task::loss; }
+
 /// The options of a task that the model and the other options allow. Throws ConfigError with all that are wrong.
 EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, io::Fs& fs) {
   EvalTask task{.task = task_of(options), .data = options.data, .window = options.window, .stride = options.stride};
   if (task.window == 0) task.window = model.seq_len;
-  const bool slides = task.task == eval::Task::wikitext_paper || task.task == eval::Task::loss;
+  const bool has_stride = slides(task.task);
   if (task.stride == 0) {
     constexpr Index kPaper = 32;
     task.stride = task.task == eval::Task::wikitext_paper ? std::min(kPaper, task.window) : task.window;
@@ -71,9 +73,9 @@ EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, i
   Problems problems;
   problems.require(model.has_rope() || task.window <= model.seq_len, "--window", task.window,
                    str("must be at most ", model.seq_len, ", the positions that the model has learned"));
-  problems.require(slides || options.stride == 0, "--stride", task.stride,
+  problems.require(has_stride || options.stride == 0, "--stride", task.stride,
                    "is for --task loss and for the paper's protocol of wikitext; leave it away");
-  problems.require(!slides || task.stride <= task.window, "--stride", task.stride,
+  problems.require(!has_stride || task.stride <= task.window, "--stride", task.stride,
                    str("must be 1 to --window = ", task.window));
   problems.require(options.protocol.empty() || options.task == "wikitext", "--protocol", options.protocol,
                    "is for --task wikitext; leave it away");
@@ -187,7 +189,8 @@ void Evaluation::run(comm::World& world) {
                           .plan = job_->plan(),
                           .batch = job_->batch(),
                           .window = task_.window,
-                          .stride = task_.stride,
+                          .stride = slides(task_.task) ? task_.stride : 0,
+                          .memory = model.taken_bytes(),
                           .resumed_examples = static_cast<Index>(done.size()),
                           .seconds = monotonic_s() - begun,
                           .computed_tokens = tokens,

@@ -106,6 +106,7 @@ std::string report_text(const EvalReport& report) {
   add_line(text, "run",
            str(report.plan.train.precision, " on ", name_of(report.plan.device), ", ", config::grid_text(report.plan),
                ", batch ", report.batch));
+  add_line(text, "memory of rank 0", owners_text(report.memory));
   add_line(text, "speed",
            str(printed("%.1f s, ", report.seconds), printed("%.0f tokens/s", tokens_per_second(report))));
   if (report.resumed_examples > 0) add_line(text, "resumed examples", grouped(report.resumed_examples));
@@ -118,13 +119,13 @@ std::string report_text(const EvalReport& report) {
 }
 
 std::string report_json(const EvalReport& report) {
+  const model::ModelConfig& model = report.plan.model;
   nlohmann::ordered_json json = {{"task", task_name(report.task)},
                                  {"protocol", protocol_name(report.task)},
                                  {"window", report.window},
-                                 {"stride", report.stride},
                                  {"data", {{"file", report.data}, {"xxh3_128", report.data_checksum}}},
                                  {"checkpoint", {{"folder", report.checkpoint}, {"digest", report.digest}}},
-                                 {"parameters", model::count_parameters(report.plan.model)},
+                                 {"parameters", model::count_parameters(model) - model::count_padding(model)},
                                  {"precision", report.plan.train.precision},
                                  {"device", name_of(report.plan.device)},
                                  {"grid", config::grid_text(report.plan)},
@@ -132,6 +133,8 @@ std::string report_json(const EvalReport& report) {
                                  {"seconds", report.seconds},
                                  {"tokens_per_second", tokens_per_second(report)},
                                  {"resumed_examples", report.resumed_examples}};
+  if (report.stride > 0) json["stride"] = report.stride;
+  for (const auto& [owner, bytes] : report.memory) json["memory_bytes"][owner] = bytes;
   for (const auto& [name, value] : report.set.counts) json["counts"][name] = value;
   for (const auto& [name, value] : report.figures) json["results"][name] = value;
   json["warnings"] = report.set.warnings;

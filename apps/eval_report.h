@@ -12,7 +12,9 @@ struct EvalReport {
   std::string data, data_checksum;
   std::string checkpoint, digest;
   const config::RunPlan& plan;
-  Index batch = 1, window = 1, stride = 1;
+  Index batch = 1, window = 1;
+  Index stride = 0;            ///< 0: windows do not slide
+  BytesByOwner memory = {};    ///< that rank 0 took
   Index resumed_examples = 0;  ///< whose results a file of an interrupted evaluation had
   double seconds = 0;          ///< of the passes
   Index computed_tokens = 0;   ///< that the passes of this evaluation read, without padding
