@@ -216,6 +216,20 @@ HfReader::~HfReader() = default;
 
 void HfReader::read(const TensorSlice& slice, const Tensor& values) {
   if (slice.local == slice.global) return copy_whole(model_, *source_, slice.name, values, used_);
+  const checkpoint::Box whole{{}, slice.global}, part = checkpoint::box_of(slice);
+  const std::vector<HfTensor> tensors = tensors_of(*model_.family, model_.config, slice.name, slice.global);
+  if (tensors.size() == 1 && tensors.front().is_same_as(slice.global)) {  // the large tables, without a copy
+    const HfFileTensor& found = source_->at(tensors.front());
+    used_.insert(source_->full_name(tensors.front()));
+    const checkpoint::Runs runs(part, whole);
+    const Tensor flat = values.reshaped({values.numel()});
+    const auto element = static_cast<std::size_t>(size_of(found.dtype)), size = static_cast<std::size_t>(runs.length());
+    for (Index run = 0; run < runs.count(); ++run)
+      copy_to_ours(same(slice.name, {runs.length()}), found.dtype,
+                   found.bytes.subspan(static_cast<std::size_t>(runs.start(run)) * element, size * element),
+                   flat.rows(run * runs.length(), runs.length()));
+    return;
+  }
   if (whole_name_ != slice.name || whole_.dtype() != values.dtype()) {
     const Index bytes = bytes_of(slice.global, values.dtype());
     if (whole_memory_.bytes() < bytes) whole_memory_ = Buffer(bytes);
@@ -223,8 +237,7 @@ void HfReader::read(const TensorSlice& slice, const Tensor& values) {
     whole_name_ = slice.name;
     copy_whole(model_, *source_, slice.name, whole_, used_);
   }
-  const checkpoint::Box whole{{}, slice.global};
-  checkpoint::copy_common(whole, static_cast<const std::byte*>(whole_.raw()), checkpoint::box_of(slice),
+  checkpoint::copy_common(whole, static_cast<const std::byte*>(whole_.raw()), part,
                           static_cast<std::byte*>(values.raw()), size_of(values.dtype()));
 }
 

@@ -44,7 +44,8 @@ class HfReader {
   HfReader& operator=(const HfReader&) = delete;
 
   /// Fills `values` (f32 or f64, the slice's elements in host memory) of a parameter of ours. Throws InputError for a
-  /// tensor that is missing or of another shape. Memory: one whole parameter, unless the slice is all of it.
+  /// tensor that is missing or of another shape. Memory: none where the file has the parameter's own layout or the
+  /// slice is all of it, else one whole parameter.
   void read(const TensorSlice& slice, const Tensor& values);
   /// The folder's tensors that were read so far, by name.
   const std::set<std::string>& used() const { return used_; }

@@ -17,7 +17,7 @@
 namespace megalith::eval {
 namespace {
 
-constexpr Index kStagingBytes = Index{64} << 20;
+constexpr Index kStagingBytes = Index{8} << 20;
 
 std::vector<model::ChunkRange> chunk_ranges(const InferenceConfig& config, const comm::Mesh& mesh) {
   return model::chunk_ranges({.model = config.model, .stage_layers = config.stage_layers, .chunks = config.chunks},

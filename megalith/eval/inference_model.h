@@ -52,7 +52,7 @@ class InferenceModel final : private pipeline::Stage {
 
   /// Fills `values` (host memory, the elements of the slice, of the dtype that fill_params() was given).
   using ReadValues = std::function<void(const TensorSlice& slice, const Tensor& values)>;
-  /// Reads every parameter, without padding, and converts it. Host memory: 64 MiB, unless the CPU reads its own dtype.
+  /// Reads every parameter, without padding, and converts it. Host memory: 16 MiB, unless the CPU reads its own dtype.
   void fill_params(DType dtype, const ReadValues& read);
 
   /// Called on rank 0: a passage's number, and what is known of it.
