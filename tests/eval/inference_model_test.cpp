@@ -216,6 +216,30 @@ TEST(InferenceModel, ALossThatIsNoNumberIsRefused) {
   });
 }
 
+// What an executor is changed to must fit the memory of what it was made for.
+TEST(InferenceModel, LargerMessagesAreRefused) {
+  const auto schedule = [](int microbatches) {
+    return pipeline::lower({.num_stages = 2, .num_microbatches = microbatches, .mode = pipeline::Mode::forward_only},
+                           0);
+  };
+  comm::run_ranks(2, [&](comm::World& world) {
+    const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = 2, .pp = 2}));
+    if (world.rank() != 0) return;
+    pipeline::Executor executor(schedule(4), mesh.pp, {{4, 64}, DType::f32});
+    MemoryLedger ledger(Device::cpu);
+    executor.allocate(ledger);
+    EXPECT_NO_THROW(executor.change(schedule(1), {2, 64}));
+    EXPECT_NO_THROW(executor.change(schedule(9), {4, 64})) << "buffers do not grow with the microbatches";
+    try {
+      executor.change(schedule(4), {8, 64});
+      FAIL();
+    } catch (const InternalError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "[Executor::change] buffers of 4096 bytes: must fit the 2048 bytes that were allocated");
+    }
+  });
+}
+
 TEST(Passages, ShapesAreFewAndHoldThePassage) {
   std::set<PassShape> shapes;
   for (Index inputs = 1; inputs <= 1024; ++inputs) {
