@@ -24,9 +24,10 @@ namespace megalith::apps {
 namespace {
 
 /// The keys of a recipe that concern a model that only answers.
-constexpr std::array<std::string_view, 10> kKeys = {
-    "parallel.ranks", "parallel.tp",        "parallel.pp",        "parallel.chunks",       "parallel.group_size",
-    "parallel.order", "parallel.transfers", "parallel.timeout_s", "parallel.stage_layers", "device.threads"};
+constexpr std::array<std::string_view, 12> kKeys = {
+    "parallel.ranks",     "parallel.tp",        "parallel.pp",           "parallel.ep",
+    "parallel.etp",       "parallel.chunks",    "parallel.group_size",   "parallel.order",
+    "parallel.transfers", "parallel.timeout_s", "parallel.stage_layers", "device.threads"};
 
 config::RunConfig parse_settings(const std::vector<std::string>& settings) {
   config::RunConfig c = config::parse_recipe("", "--set", settings);
@@ -35,7 +36,7 @@ config::RunConfig parse_settings(const std::vector<std::string>& settings) {
     if (std::ranges::find(kKeys, key) != kKeys.end()) continue;
     problems.add(key, value,
                  "is a key of training: the model is as its checkpoint says, and the grid's keys are "
-                 "parallel.tp, pp, chunks, group_size, stage_layers, order, transfers, timeout_s, ranks "
+                 "parallel.tp, pp, ep, etp, chunks, group_size, stage_layers, order, transfers, timeout_s, ranks "
                  "and device.threads");
   }
   problems.throw_if_any("--set");
@@ -84,7 +85,7 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
   if (device == Device::cuda && c.train.precision == "fp64")
     throw ConfigError("--precision = fp64: is for the CPU; use --device cpu");
   const int ranks = options.ranks > 0 ? options.ranks : launcher.processes;
-  c.model.padded_vocab_size.reset();
+  c.model.padded_vocab_size.reset();  // follows from tp
   c.parallel.sequence_parallel = false;
   c.train.steps = 0;
   c.train.micro_batch = 1;
@@ -103,7 +104,9 @@ void InferenceJob::describe_checkpoint(const InferenceOptions& /*options*/, conf
     throw InputError(str(folder_.string(), "/MANIFEST: texts.recipe is missing"));
   const config::RunConfig saved = config::parse_recipe(recipe->second, "checkpoint's recipe");
   const config::RunPlan trained = config::resolve(saved);
-  c.model = saved.model;
+  const config::RunConfig described = model_of(saved);
+  c.model = described.model;
+  c.moe = described.moe;
   c.data.tokenizer = trained.data.tokenizer;
   vocab_dir_ = vocabulary_of(*fs_, reader, trained.data);
   if (!vocab_dir_.empty()) c.data.vocab_dir = vocab_dir_;
@@ -117,7 +120,9 @@ void InferenceJob::describe_hf(config::RunConfig& c) {
   const ImportedTokenizer found = find_tokenizer(*fs_, folder_, hf_->config);
   config::RunPlan described;
   described.model = hf_->config;
-  c.model = described.as_config().model;
+  const config::RunConfig model = described.as_config();
+  c.model = model.model;
+  c.moe = model.moe;
   c.data.tokenizer = found.name;
   vocab_dir_ = folder_.string();
   c.data.vocab_dir = vocab_dir_;

@@ -65,6 +65,20 @@ std::string vocabulary_of(io::Fs& fs, checkpoint::CheckpointReader& reader, cons
   return is_shipped ? std::string() : data.vocab_dir;
 }
 
+config::RunConfig model_of(const config::RunConfig& trained) {
+  config::RunConfig c;
+  c.model = trained.model;
+  c.model.padded_vocab_size.reset();  // follows from tp
+  c.moe = trained.moe;
+  c.moe.capacity.reset();
+  c.moe.capacity_factor.reset();
+  c.moe.capacity_run.reset();
+  c.moe.drop_by.reset();
+  c.moe.replay.reset();
+  c.moe.force_balance.reset();
+  return c;
+}
+
 void pass_over(io::Fs& fs, const io::Path& given, const io::Path& folder, const std::string& damage,
                std::vector<checkpoint::Rejected>& unusable) {
   const auto step = io::parse_step_folder(folder.filename().string());

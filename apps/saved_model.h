@@ -22,6 +22,9 @@ using UseModel = std::function<void(eval::WholeModel&, const config::RunPlan&)>;
 /// precision that the device has not, BackendError for a device that is missing.
 void use_saved_model(io::Fs& fs, const io::Path& given, std::optional<Device> asked, const UseModel& use);
 
+/// The model of a recipe, as inference runs it: no choice of experts is dropped, replayed or forced.
+config::RunConfig model_of(const config::RunConfig& trained);
+
 /// Where the tokenizer's files of a checkpoint are: beside it, unless an earlier version saved it; then where they were
 /// at that time, or, where nothing is left of them, among what ships with the program (""). Throws InputError where
 /// they are damaged.

@@ -152,12 +152,16 @@ std::vector<HfTensor> tensors_of(TensorsOf of_family, const model::ModelConfig& 
   return tensors_of(of_family, model, param.name(), param.without_padding(param.master).shape());
 }
 
+/// As the folder's files hold experts.
+TensorsOf layout_of(const HfModel& hf, const FolderTensors& source) {
+  const bool is_fused = hf.family->fused_tensors_of != nullptr && source.is_fused();
+  return is_fused ? hf.family->fused_tensors_of : hf.family->tensors_of;
+}
+
 /// Fills a whole parameter of ours.
 void copy_whole(const HfModel& hf, const FolderTensors& source, const std::string& name, const Tensor& ours,
                 std::set<std::string>& used) {
-  const bool is_fused = hf.family->fused_tensors_of != nullptr && source.is_fused();
-  const TensorsOf of_family = is_fused ? hf.family->fused_tensors_of : hf.family->tensors_of;
-  for (const HfTensor& tensor : tensors_of(of_family, hf.config, name, ours.shape())) {
+  for (const HfTensor& tensor : tensors_of(layout_of(hf, source), hf.config, name, ours.shape())) {
     const HfFileTensor& found = source.at(tensor);
     copy_to_ours(tensor, found.dtype, found.bytes, ours);
     used.insert(source.full_name(tensor));
@@ -217,7 +221,8 @@ HfReader::~HfReader() = default;
 void HfReader::read(const TensorSlice& slice, const Tensor& values) {
   if (slice.local == slice.global) return copy_whole(model_, *source_, slice.name, values, used_);
   const checkpoint::Box whole{{}, slice.global}, part = checkpoint::box_of(slice);
-  const std::vector<HfTensor> tensors = tensors_of(*model_.family, model_.config, slice.name, slice.global);
+  const std::vector<HfTensor> tensors =
+      tensors_of(layout_of(model_, *source_), model_.config, slice.name, slice.global);
   if (tensors.size() == 1 && tensors.front().is_same_as(slice.global)) {  // the large tables, without a copy
     const HfFileTensor& found = source_->at(tensors.front());
     used_.insert(source_->full_name(tensors.front()));

@@ -467,6 +467,7 @@ TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
   constexpr const char* kLayers = "--set graphs.mode=layers --set graphs.warmup_steps=2";
   constexpr const char* kWholeSteps =
       "--set graphs.mode=iteration --set graphs.optimizer=true --set graphs.warmup_steps=2";
+  constexpr const char* kExperts = "--set moe.num_experts=4 --set moe.aux_loss=0.1 --set moe.aux_scope=sequence";
   const struct {
     int ranks;
     const char* grid;
@@ -489,11 +490,16 @@ TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
                {2, "ranks=2", kLayers},
                {2, "tp=2", kWholeSteps},
                {2, "pp=2", kWholeSteps},
-               {2, "ranks=2", kWholeSteps}};
+               {2, "ranks=2", kWholeSteps},
+               {4, "ep=2 ranks=4", kExperts},
+               {4, "tp=2 etp=1 ep=2", kExperts},
+               {4, "pp=2 ep=2", kExperts}};
   for (const auto& [ranks, grid, graphs] : grids) {
     std::string settings = ranks % 4 == 0 ? "--set train.precision=fp64" : "";
     std::istringstream words(grid);
     for (std::string word; words >> word;) settings += " --set parallel." + word;
+    // Experts are of both runs, graphs of one.
+    if (graphs == std::string_view(kExperts)) settings += std::string(" ") + graphs;
     ASSERT_EQ(run_shell(train("threads", settings)).code, 0) << grid;
     const Finished mpi = run_shell(mpirun(ranks, train_process("mpi", settings + " " + graphs)));
     ASSERT_EQ(mpi.code, 0) << grid << " " << graphs << "\n" << mpi.err;

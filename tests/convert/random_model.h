@@ -5,7 +5,8 @@
 #include "megalith/base/philox.h"
 #include "megalith/comm/mesh.h"
 #include "megalith/comm/world.h"
-#include "megalith/model/gpt_stage.h"
+#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/layer_groups.h"
 #include "megalith/params/param_set.h"
 
 namespace megalith::convert {
