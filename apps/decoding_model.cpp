@@ -1,8 +1,5 @@
 #include "apps/decoding_model.h"
 
-#include <algorithm>
-#include <array>
-
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/checkpoint/shard_io.h"
@@ -26,10 +23,9 @@ config::RunConfig recipe_of(const checkpoint::CheckpointReader& reader) {
 config::RunConfig::Parallel grid_of(const std::vector<std::string>& settings) {
   for (const std::string& setting : settings) {
     const std::string key = setting.substr(0, setting.find('='));
-    constexpr std::array<std::string_view, 4> kKeys = {"parallel.tp", "parallel.pp", "parallel.ep", "parallel.etp"};
-    if (std::ranges::find(kKeys, key) == kKeys.end()) {
+    if (key != "parallel.tp" && key != "parallel.pp") {
       throw ConfigError(
-          str("--set ", setting, ": must be parallel.tp=N, pp, ep or etp; all else comes from the checkpoint"));
+          str("--set ", setting, ": must be parallel.tp=N or parallel.pp=N; all else comes from the checkpoint"));
     }
   }
   return config::parse_recipe("", "--set", settings).parallel;
@@ -67,7 +63,7 @@ void DecodingOptions::add_to(CLI::App& command) {
       ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
   command.add_option("--ranks", ranks, "Ranks (default: tp * pp); more than tp * pp share out the texts")
       ->check(between(1, 65536));
-  command.add_option("--set", settings, "The grid: parallel.tp=N, pp, ep or etp, whatever the training had")
+  command.add_option("--set", settings, "The grid: parallel.tp=N or parallel.pp=N, whatever the training had")
       ->take_all()
       ->allow_extra_args(false);
 }

@@ -86,6 +86,29 @@ TEST_F(EvalProgram, EveryGridGivesTheFiguresOfOneRank) {
   EXPECT_LT(results.at("accuracy").get<double>(), 1.0);
 }
 
+// Trained with a capacity, which inference leaves out, and on experts' own grid.
+TEST_F(EvalProgram, ExpertsGiveTheFiguresOfOneRankOnEveryGrid) {
+  ASSERT_EQ(run_shell(train("a",
+                            "--set moe.num_experts=4 --set moe.capacity=drop --set moe.capacity_factor=1 --set "
+                            "moe.shared_ffn_hidden_size=16 --set parallel.ep=2 --set train.eval_interval=0"))
+                .code,
+            0);
+  const std::string command = eval("a", loss()) + " --precision fp64 ";
+  const nlohmann::json want = parsed(run_shell(command));
+  for (const char* const grid :
+       {"--set parallel.ep=2", "--set parallel.tp=2", "--set parallel.tp=2 --set parallel.etp=1 --set parallel.ep=2",
+        "--set parallel.pp=2 --set parallel.ep=2"}) {
+    SCOPED_TRACE(grid);
+    expect_alike(parsed(run_shell(command + grid)), want, 1e-12);
+  }
+  const std::string generate =
+      "megalith generate --checkpoint " + out("a") + " --prompt the --max-tokens 12 --temperature 0 --precision fp64 ";
+  const Finished text = run_shell(generate);
+  ASSERT_EQ(text.code, 0) << text.err;
+  for (const char* const grid : {"--set parallel.tp=2", "--set parallel.pp=2"})
+    EXPECT_EQ(run_shell(generate + grid).out, text.out) << grid;
+}
+
 #ifdef MEGALITH_WITH_MPI
 TEST_F(EvalProgram, ProcessesGiveTheFiguresOfThreads) {
   ASSERT_EQ(run_shell(train("a")).code, 0);

@@ -148,7 +148,7 @@ TEST_F(Generate, MistakesOnTheCommandLineEndWithCode64) {
       {"--prompt 'more than sixteen bytes'",
        "--prompt has 23 tokens: must have at most model.seq_len = 16; leave out its beginning"},
       {"--prompt a --prompts b", "excludes"},
-      {"--set model.seq_len=8", "--set model.seq_len=8: must be parallel.tp=N, pp, ep or etp"},
+      {"--set model.seq_len=8", "--set model.seq_len=8: must be parallel.tp=N or parallel.pp=N"},
       {"--set parallel.tp=3", "parallel.tp"},
       {"--set parallel.pp=5", "parallel.pp"},
       {"--set parallel.tp=2 --ranks 3", "tp"},

@@ -1,0 +1,98 @@
+// Models with experts on GPUs: the CPU's numbers under its decisions, and the same bits in every run.
+#include "tests/gpu/collect.h"
+#include "tests/support/twin.h"
+#include "tests/train/moe_run.h"
+
+namespace megalith {
+namespace {
+
+using testing::KeptDecisions;
+using testing::moe_config;
+using testing::moe_models;
+using testing::MoeGrid;
+using testing::MoeModel;
+using testing::relative_error;
+using testing::RunRecord;
+
+config::RunPlan plan_on(Device device, const MoeGrid& grid, const MoeModel& model, const std::string& precision) {
+  config::RunPlan plan = config::resolve(moe_config(grid, model, "fp32"));
+  plan.device = device;
+  plan.train.precision = precision;
+  return plan;
+}
+
+class GpuMoe : public ::testing::TestWithParam<MoeModel> {};
+INSTANTIATE_TEST_SUITE_P(All, GpuMoe, ::testing::ValuesIn(moe_models()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(GpuMoe, Fp32TrainsAsOnTheCpuUnderItsDecisions) {
+  MEGALITH_NEEDS_GPUS(1);
+  const config::RunPlan on_cpu = plan_on(Device::cpu, {}, GetParam(), "fp32");
+  RunRecord want;
+  KeptDecisions decisions(on_cpu, nn::RouterDecisions::Use::record);
+  testing::run_moe(on_cpu, want, &decisions);
+  decisions.replay();
+  for (const auto& [precision, first_loss, losses, gradients] :
+       {std::tuple("fp32", 1e-6, 1e-5, 1e-5), std::tuple("bf16", 8e-4, 4e-3, 0.04)}) {
+    SCOPED_TRACE(precision);
+    config::RunPlan plan = plan_on(Device::cuda, {}, GetParam(), precision);
+    plan.model.moe.replay = "kept";
+    RunRecord got, again;
+    testing::run_moe(plan, got, &decisions);
+    testing::run_moe(plan, again, &decisions);
+    EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), first_loss);
+    EXPECT_LT(relative_error(got.losses, want.losses), losses);
+    testing::expect_gradients_agree({}, got, want, gradients);
+    EXPECT_EQ(got.losses, again.losses) << "the same bits";
+    EXPECT_EQ(got.parameters.tensors(), again.parameters.tensors());
+  }
+}
+
+// Decisions of their own: few may turn by rounding.
+TEST_P(GpuMoe, DecidesAsTheCpu) {
+  MEGALITH_NEEDS_GPUS(1);
+  const config::RunPlan on_cpu = plan_on(Device::cpu, {}, GetParam(), "fp32");
+  const config::RunPlan on_gpu = plan_on(Device::cuda, {}, GetParam(), "fp32");
+  KeptDecisions of_cpu(on_cpu, nn::RouterDecisions::Use::record), of_gpu = of_cpu;
+  RunRecord cpu, gpu;
+  testing::run_moe(on_cpu, cpu, &of_cpu);
+  testing::run_moe(on_gpu, gpu, &of_gpu);
+  std::size_t turned = 0;
+  for (std::size_t i = 0; i < of_cpu.all().size(); ++i) turned += of_cpu.all()[i] != of_gpu.all()[i] ? 1 : 0;
+  RecordProperty("turned", static_cast<int>(turned));
+  EXPECT_LT(turned, of_cpu.all().size() / 200) << "of " << of_cpu.all().size();
+}
+
+/// Grids of two GPUs and more.
+class GpuMoeGrid : public ::testing::TestWithParam<MoeGrid> {};
+INSTANTIATE_TEST_SUITE_P(All, GpuMoeGrid,
+                         ::testing::Values(MoeGrid{2, 1, 1, 2, 1}, MoeGrid{2, 1, 1, 1, 2}, MoeGrid{2, 2, 1, 1, 1},
+                                           MoeGrid{2, 2, 1, 1, 2}, MoeGrid{2, 2, 1, 2, 1},
+                                           MoeGrid{2, 2, 1, 2, 1, 1, nn::SequenceParallel::on}, MoeGrid{4, 2, 1, 2, 2}),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST_P(GpuMoeGrid, Fp32TrainsAsOnOneCpuUnderItsDecisions) {
+  MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks);
+  for (const MoeModel& model : moe_models()) {
+    SCOPED_TRACE(model.name);
+    const config::RunPlan on_cpu = plan_on(Device::cpu, {}, model, "fp32");
+    RunRecord want, got;
+    KeptDecisions decisions(on_cpu, nn::RouterDecisions::Use::record);
+    testing::run_moe(on_cpu, want, &decisions);
+    decisions.replay();
+    config::RunPlan plan = plan_on(Device::cuda, GetParam(), model, "fp32");
+    plan.model.moe.replay = "kept";
+    const testing::HashedBatches source(plan.model.vocab_size);
+    comm::run_gpu_ranks(GetParam().ranks, [&](comm::World& world) {
+      testing::train_rank(world, plan, source, got, &decisions);
+      testing::collect(world, got.gradients);
+    });
+    if (!comm::is_here(0)) continue;
+    EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), 1e-6);
+    EXPECT_LT(relative_error(got.losses, want.losses), 1e-5);
+    testing::expect_gradients_agree({}, got, want, 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace megalith
