@@ -9,6 +9,11 @@ std::uint32_t random_site(Index layer, LayerSite site) {
   return static_cast<std::uint32_t>(1 + 3 * layer + static_cast<Index>(site));
 }
 
+SublayerBody after_attention(const GptLayerConfig& config) {
+  if (config.experts) return *config.experts;
+  return MlpSpec{config.ffn_hidden_size, config.activation, config.biases};
+}
+
 }  // namespace
 
 std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, const GptLayerConfig& config) {
@@ -22,8 +27,6 @@ std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, con
       .biases = config.biases,
       .dropout = config.attention_dropout,
       .dropout_site = random_site(number, LayerSite::attention_probabilities)};
-  SublayerBody after_attention = MlpSpec{config.ffn_hidden_size, config.activation, config.biases};
-  if (config.experts) after_attention = *config.experts;
   return {{{.layer = number,
             .name = name + ".attention",
             .norm = {name + ".norm1", config.norm_eps, config.norm},
@@ -33,7 +36,7 @@ std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, con
            {.layer = number,
             .name = name + (config.experts ? ".moe" : ".mlp"),
             .norm = {name + ".norm2", config.norm_eps, config.norm},
-            .body = after_attention,
+            .body = after_attention(config),
             .dropout = config.dropout,
             .dropout_site = random_site(number, LayerSite::after_mlp)}}};
 }
