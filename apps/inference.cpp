@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
@@ -45,8 +46,11 @@ config::RunConfig parse_settings(const std::vector<std::string>& settings) {
 
 /// The fewest samples that every schedule takes; none is trained on.
 Index legal_batch(const config::RunConfig& c, int ranks) {
-  const Index pp = c.parallel.pp.value_or(1), stage = std::max<Index>(1, c.parallel.tp.value_or(1) * pp);
-  const Index dp = std::max<Index>(1, std::max<Index>(ranks, c.parallel.ranks.value_or(1)) / stage);
+  const Index pp = c.parallel.pp.value_or(1), tp = c.parallel.tp.value_or(1);
+  const Index dense = std::max<Index>(1, tp * pp);
+  const Index experts = std::max<Index>(1, c.parallel.etp.value_or(tp) * c.parallel.ep.value_or(1) * pp);
+  const Index least = std::lcm(dense, experts);  // as resolve() derives parallel.ranks
+  const Index dp = std::max<Index>(1, std::max<Index>(ranks, c.parallel.ranks.value_or(least)) / dense);
   return dp * std::max(pp, c.parallel.group_size.value_or(1));
 }
 

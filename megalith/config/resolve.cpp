@@ -71,7 +71,10 @@ ModelShape derive_model(RunConfig& c, const BrokenKeys& broken, const RunPlan& p
   set_default(m.vocab_size, tokenizer_vocab(*c.data.tokenizer));
   set_default(m.ffn_hidden_size, model::default_ffn_hidden_size(*m.family, *m.hidden_size));
   set_default(m.padded_vocab_size, model::padded_vocab_size(*m.vocab_size, std::max(1, plan.grid.tp)));
-  if (c.moe.num_experts) set_default(c.moe.ffn_hidden_size, *m.ffn_hidden_size);
+  if (c.moe.num_experts) {
+    set_default(c.moe.ffn_hidden_size, *m.ffn_hidden_size);
+    if (c.moe.capacity != "none") set_default(c.moe.capacity_run, *m.seq_len);
+  }
   set_default(m.attention_dropout, *m.dropout);
   set_default(m.embedding_dropout, *m.dropout);
   return broken.any("model.") ? ModelShape::unknown : ModelShape::known;

@@ -46,8 +46,9 @@ TEST(MoeRecipe, DefaultsAreFilledIn) {
   EXPECT_EQ(plan.grid.ep, 1);
   EXPECT_EQ(plan_of({"moe.pattern=dm"}).model.moe_layers(), (std::vector<Index>{1, 3}));
   EXPECT_EQ(plan_of({"moe.expert_bias_rate=0.001", "moe.score=sigmoid"}).model.moe.aux_loss, 0);
-  const RunPlan again = resolve(plan.as_config());
-  EXPECT_EQ(to_toml(again.as_config()), to_toml(plan.as_config()));
+  for (const RunPlan& one : {plan, plan_of({"moe.capacity=drop", "moe.capacity_factor=1.25"}),
+                             plan_of({"moe.capacity=pad", "moe.capacity_factor=1", "moe.capacity_run=16"})})
+    EXPECT_EQ(to_toml(resolve(one.as_config()).as_config()), to_toml(one.as_config()));
 }
 
 TEST(MoeRecipe, RanksAreTheLeastThatBothGridsDivide) {
