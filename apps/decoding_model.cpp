@@ -12,14 +12,6 @@
 namespace megalith::apps {
 namespace {
 
-/// The recipe that a checkpoint was trained by.
-config::RunConfig recipe_of(const checkpoint::CheckpointReader& reader) {
-  const auto recipe = reader.manifest().run.texts.find("recipe");
-  if (recipe == reader.manifest().run.texts.end())
-    throw InputError(str(reader.folder().string(), "/MANIFEST: texts.recipe is missing"));
-  return config::parse_recipe(recipe->second, "checkpoint's recipe");
-}
-
 config::RunConfig::Parallel grid_of(const std::vector<std::string>& settings) {
   for (const std::string& setting : settings) {
     const std::string key = setting.substr(0, setting.find('='));
@@ -31,15 +23,9 @@ config::RunConfig::Parallel grid_of(const std::vector<std::string>& settings) {
   return config::parse_recipe("", "--set", settings).parallel;
 }
 
-/// Where it computes: as it was trained where there is a GPU, unless an option names the device.
-Device device_of(const DecodingOptions& options, const config::RunConfig& trained) {
-  if (!options.device.empty()) return options.device == "cuda" ? Device::cuda : Device::cpu;
-  return trained.device.type.value_or("cpu") == "cuda" && device::num_gpus() > 0 ? Device::cuda : Device::cpu;
-}
-
 /// The model alone is that of the checkpoint.
 config::RunPlan plan_of(const config::RunConfig& trained, const DecodingOptions& options, int ranks) {
-  const Device device = device_of(options, trained);
+  const Device device = inference_device(options.device, trained.device.type == "cuda" ? Device::cuda : Device::cpu);
   config::RunConfig asked = model_of(trained);
   asked.source = "generate";
   asked.parallel = grid_of(options.settings);

@@ -115,7 +115,7 @@ void export_hf(const HfOptions& options) {
   const io::Path target = io::Path(options.to).lexically_normal();
   if (fs->exists(target)) throw ConfigError(str("--out = ", target.string(), ": exists already; choose another"));
   std::string architecture;
-  use_saved_model(*fs, options.from, Device::cpu, [&](eval::WholeModel& model, const config::RunPlan& plan) {
+  use_saved_model(*fs, options.from, [&](eval::WholeModel& model, const config::RunPlan& plan) {
     architecture = convert::architecture_of(convert::hf_family_for(model.config()));
     const io::Path staging = target.string() + io::temporary_suffix();
     fs->make_dir(staging);

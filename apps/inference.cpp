@@ -79,11 +79,8 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
   if (is_hf_folder(*fs_, given_))
     describe_hf(c);
   else
-    describe_checkpoint(options, c);
-  const bool trained_on_gpus = trained_on_ == Device::cuda && device::num_gpus() > 0;
-  const Device device = options.device.empty()     ? (trained_on_gpus ? Device::cuda : Device::cpu)
-                        : options.device == "cuda" ? Device::cuda
-                                                   : Device::cpu;
+    describe_checkpoint(c);
+  const Device device = inference_device(options.device, trained_on_);
   c.device.type = std::string(name_of(device));
   c.train.precision = options.precision.empty() ? std::string(config::default_precision(device)) : options.precision;
   if (device == Device::cuda && c.train.precision == "fp64")
@@ -100,13 +97,10 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
   batch_ = options.batch > 0 ? options.batch : device == Device::cpu ? 4 : 16;
 }
 
-void InferenceJob::describe_checkpoint(const InferenceOptions& /*options*/, config::RunConfig& c) {
+void InferenceJob::describe_checkpoint(config::RunConfig& c) {
   folder_ = checkpoint_folder(*fs_, given_, checkpoint::OnCorrupt::previous);
   checkpoint::CheckpointReader reader(*fs_, folder_);
-  const auto recipe = reader.manifest().run.texts.find("recipe");
-  if (recipe == reader.manifest().run.texts.end())
-    throw InputError(str(folder_.string(), "/MANIFEST: texts.recipe is missing"));
-  const config::RunConfig saved = config::parse_recipe(recipe->second, "checkpoint's recipe");
+  const config::RunConfig saved = recipe_of(reader);
   const config::RunPlan trained = config::resolve(saved);
   const config::RunConfig described = model_of(saved);
   c.model = described.model;
@@ -202,9 +196,7 @@ std::string InferenceJob::load_checkpoint(comm::World& world, eval::InferenceMod
     }
     damage = train::share_first_text(world, damage);
     if (damage.empty()) return digest;
-    const auto step = io::parse_step_folder(folder.filename().string());
-    if (!step || names_one_checkpoint(*fs_, given_)) throw InputError(damage);
-    unusable.push_back({*step, damage});
+    pass_over(*fs_, given_, folder, damage, unusable);
     if (world.rank() == 0) folder = checkpoint_folder(*fs_, given_, checkpoint::OnCorrupt::previous, unusable);
   }
 }

@@ -60,7 +60,7 @@ class InferenceJob {
   std::string load(comm::World& world, eval::InferenceModel& model) const;
 
  private:
-  void describe_checkpoint(const InferenceOptions& options, config::RunConfig& c);
+  void describe_checkpoint(config::RunConfig& c);
   void describe_hf(config::RunConfig& c);
   std::string load_checkpoint(comm::World& world, eval::InferenceModel& model) const;
   std::string load_hf(comm::World& world, eval::InferenceModel& model) const;

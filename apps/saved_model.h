@@ -1,9 +1,7 @@
 #pragma once
 #include <functional>
-#include <optional>
 #include <string>
-
-#include <CLI/CLI.hpp>
+#include <vector>
 
 #include "megalith/checkpoint/choose.h"
 #include "megalith/checkpoint/shard_io.h"
@@ -15,12 +13,17 @@ namespace megalith::apps {
 
 using UseModel = std::function<void(eval::WholeModel&, const config::RunPlan&)>;
 
-/// Loads the model of a checkpoint (as checkpoint_folder() finds it) on one rank and calls use(), with the plan that it
-/// was trained by, whose data.vocab_dir is where its tokenizer's files are now (apps/vocabulary.h). Where the newest
-/// one of several is damaged the one before it is used, with a warning. `asked`: where it computes; unless said, on a
-/// GPU where the checkpoint's recipe says so and there is one. Throws InputError, CheckpointError, ConfigError for a
-/// precision that the device has not, BackendError for a device that is missing.
-void use_saved_model(io::Fs& fs, const io::Path& given, std::optional<Device> asked, const UseModel& use);
+/// Loads the model of a checkpoint (as checkpoint_folder() finds it) on one rank of the CPU and calls use(), with the
+/// plan that it was trained by, whose data.vocab_dir is where its tokenizer's files are now (apps/vocabulary.h). Where
+/// the newest one of several is damaged the one before it is used, with a warning. Throws InputError, CheckpointError.
+void use_saved_model(io::Fs& fs, const io::Path& given, const UseModel& use);
+
+/// The recipe that a checkpoint was trained by. Throws InputError for a manifest without one.
+config::RunConfig recipe_of(const checkpoint::CheckpointReader& reader);
+
+/// Where a model answers: as `asked` ("cpu", "cuda"); if that is empty as it was trained, where there is a GPU for
+/// that.
+Device inference_device(const std::string& asked, Device trained_on);
 
 /// The model of a recipe, as inference runs it: no choice of experts is dropped, replayed or forced.
 config::RunConfig model_of(const config::RunConfig& trained);
@@ -34,14 +37,5 @@ std::string vocabulary_of(io::Fs& fs, checkpoint::CheckpointReader& reader, cons
 /// damage where no other may stand in for it.
 void pass_over(io::Fs& fs, const io::Path& given, const io::Path& folder, const std::string& damage,
                std::vector<checkpoint::Rejected>& unusable);
-
-/// What every command that asks a trained model takes: --checkpoint DIR [--device cpu|cuda].
-struct SavedModelOptions {
-  std::string checkpoint, device;  ///< device: empty unless said
-
-  /// Adds them to a command. They must outlive the parsing.
-  void add_to(CLI::App& command);
-  void use(io::Fs& fs, const UseModel& use) const;
-};
 
 }  // namespace megalith::apps
