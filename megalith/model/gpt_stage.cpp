@@ -9,7 +9,6 @@
 #include "megalith/model/layer_groups.h"
 #include "megalith/nn/moe/moe.h"
 #include "megalith/ops/elementwise.h"
-#include "megalith/ops/expert_load.h"
 #include "megalith/ops/step_end.h"
 
 namespace megalith::model {
@@ -81,22 +80,13 @@ GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
       groups_(layer_groups(tp_, config_.model, mesh_)),
       ranges_(chunk_ranges(config_, mesh_)),
       params_(declare_gpt(model_spec(config_.model), ranges_, groups_), config_.policy, partition_of(config_, mesh_)),
+      router_states_(config_.model, params_),
       exchange_(params_, mesh_),
       awaits_params_(ranges_.size(), 0) {
   const ModelSpec model = model_spec(config_.model);
   for (const ChunkRange& range : ranges_)
     chunks_.emplace_back(model, range, groups_, params_, ChunkConfig{config_.seed, config_.capture, config_.recompute});
-  find_router_states();
   plan_memory();
-}
-
-void GptStage::find_router_states() {
-  const std::vector<Index> layers = config_.model.moe_layers();
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const std::string router = str("layers.", layers[i], ".moe.router.");
-    const RouterState state{static_cast<Index>(i), params_.find(router + "bias"), params_.find(router + "shares")};
-    if (state.bias != nullptr || state.shares != nullptr) router_states_.push_back(state);
-  }
 }
 
 Tensor GptStage::unplaced_rope_table() const {
@@ -109,7 +99,7 @@ GptChunk::Inputs GptStage::unplaced_inputs(nn::Mode mode) const {
            .seq_len = config_.model.seq_len,
            .step_state = BatchLayout::state_of({}),
            .mode = mode,
-           .moe = nn::MoeTotals::in(nullptr, config_.model.num_moe_layers(), config_.model.moe.num_experts),
+           .moe = moe_totals_in(nullptr),
            .rope_table = unplaced_rope_table()},
           layout_.inputs_of({}),
           Tensor(nullptr, {1}, DType::f64)};
@@ -188,11 +178,11 @@ Index GptStage::num_slots(const pipeline::LoweredSchedule& schedule) const {
 
 Index GptStage::input_bytes() const {
   return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * layout_.bytes() + kAlignment +
-         round_up(unplaced_rope_table().bytes(), kAlignment) + round_up(moe_totals_bytes(), kAlignment);
+         round_up(unplaced_rope_table().bytes(), kAlignment) + round_up(moe_totals_in(nullptr).bytes(), kAlignment);
 }
 
-Index GptStage::moe_totals_bytes() const {
-  return nn::MoeTotals::bytes(config_.model.num_moe_layers(), config_.model.moe.num_experts);
+nn::MoeTotals GptStage::moe_totals_in(std::byte* memory) const {
+  return nn::MoeTotals::in(memory, config_.model.num_moe_layers(), config_.model.moe.num_experts);
 }
 
 Index GptStage::step_input_bytes() const {
@@ -237,9 +227,8 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
     rope_table_ = inputs_.view(table.shape(), table.dtype(), offset);
     offset += round_up(table.bytes(), kAlignment);
   }
-  moe_totals_ =
-      nn::MoeTotals::in(inputs_.data() + offset, config_.model.num_moe_layers(), config_.model.moe.num_experts);
-  offset += round_up(moe_totals_bytes(), kAlignment);
+  moe_totals_ = moe_totals_in(inputs_.data() + offset);
+  offset += round_up(moe_totals_.bytes(), kAlignment);
   slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
   for (Slot& slot : slots_) {
     slot.block = inputs_.view({layout_.bytes()}, DType::u8, offset);
@@ -294,7 +283,7 @@ void GptStage::begin(Exec& ex) {
   if (config_.input_uploads == InputUploads::one_by_one) counted_targets_ = 0;
   ops::fill(ex, loss_sum_, 0);
   if (moe_totals_.layers() > 0)
-    ops::fill(ex, Tensor(moe_totals_.counts.raw(), {moe_totals_bytes() / 8}, DType::f64), 0);
+    ops::fill(ex, Tensor(moe_totals_.counts.raw(), {moe_totals_.bytes() / 8}, DType::f64), 0);
   if (mode_ == nn::Mode::evaluate) return;
   if (first_replaces_grads()) {
     for (const ParamBuffer& buffer : params_.trained()) {
@@ -470,23 +459,10 @@ void GptStage::name_slots(MemoryNames& names) const {
 
 void GptStage::sum_moe_totals(Exec& ex) {
   if (moe_totals_.layers() == 0) return;
-  const bool is_first = mesh_.tp_rank() == 0 && mesh_.dp_cp.rank() == 0;  // of those that hold a bias
-  for (const RouterState& router : router_states_) {
-    if (router.bias != nullptr && is_first)
-      ops::expert_bias_range(ex, router.bias->value, moe_totals_.bias_range(router.moe_layer));
-  }
+  // Of the ranks that hold a bias one counts.
+  if (mesh_.tp_rank() == 0 && mesh_.dp_cp.rank() == 0) router_states_.add_bias_ranges(ex, moe_totals_);
   comm::all_reduce(ex, mesh_.world, moe_totals_.counts, comm::Reduce::sum).wait(ex);
   comm::all_reduce(ex, mesh_.world, moe_totals_.numbers, comm::Reduce::sum).wait(ex);
-}
-
-void GptStage::update_routers(Exec& ex, const Tensor& verdict) {
-  for (const RouterState& router : router_states_) {
-    ops::update_experts(ex, {.counts = moe_totals_.choices(router.moe_layer),
-                             .verdict = verdict,
-                             .bias = router.bias == nullptr ? Tensor() : router.bias->value,
-                             .shares = router.shares == nullptr ? Tensor() : router.shares->value,
-                             .rate = config_.model.moe.expert_bias_rate});
-  }
 }
 
 void GptStage::gather_all_params(Exec& ex) { exchange_.gather_all(ex); }

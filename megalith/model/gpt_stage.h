@@ -5,6 +5,7 @@
 #include "megalith/comm/mesh.h"
 #include "megalith/model/batch.h"
 #include "megalith/model/gpt_chunk.h"
+#include "megalith/model/router_states.h"
 #include "megalith/model/step_inputs.h"
 #include "megalith/pipeline/lowering.h"
 #include "megalith/pipeline/stage.h"
@@ -101,11 +102,10 @@ class GptStage : public pipeline::Stage {
 
   /// What passes have added up about MoE layers since begin(), and the sums over ranks once sum_moe_totals() has run.
   const nn::MoeTotals& moe_totals() const { return moe_totals_; }
-  Index moe_totals_bytes() const;
   /// Over all ranks. Nothing without MoE layers.
   void sum_moe_totals(Exec& ex);
   /// After the verdict on a step (u8 [sizeof(ops::StepVerdict)]): the state of routers that no gradient updates.
-  void update_routers(Exec& ex, const Tensor& verdict);
+  void update_routers(Exec& ex, const Tensor& verdict) { router_states_.update(ex, moe_totals_, verdict); }
 
   /// Names the contents of the slots after a training step: for every slot, those of its last microbatch.
   void name_slots(MemoryNames& names) const;
@@ -139,12 +139,6 @@ class GptStage : public pipeline::Stage {
     int chunk = -1, microbatch = 0;  ///< which it serves; -1: none yet
   };
 
-  /// What a rule updates of a router on this rank; null: it has none.
-  struct RouterState {
-    Index moe_layer = 0;  ///< row of the totals
-    const Param *bias = nullptr, *shares = nullptr;
-  };
-  void find_router_states();
   void plan_memory();
   /// Over the plans of all passes. Evaluations also use the slots' activations as scratch.
   Index most_scratch(Index MemoryPlan::*bytes) const;
@@ -152,6 +146,8 @@ class GptStage : public pipeline::Stage {
   Index activation_bytes(const pipeline::LoweredSchedule& schedule) const;
   Index slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const;
   Index input_bytes() const;
+  /// The totals of MoE layers in this memory; without any: for their size.
+  nn::MoeTotals moe_totals_in(std::byte* memory) const;
   /// Without memory; undefined where no layer rotates.
   Tensor unplaced_rope_table() const;
   Index step_input_bytes() const;
@@ -182,8 +178,8 @@ class GptStage : public pipeline::Stage {
   nn::LayerGroups groups_;
   std::vector<ChunkRange> ranges_;
   ParamSet params_;
+  RouterStates router_states_;
   std::vector<GptChunk> chunks_;
-  std::vector<RouterState> router_states_;
   std::vector<MemoryPlan> plans_, eval_plans_;
   pipeline::LoweredSchedule train_schedule_, eval_schedule_;
 

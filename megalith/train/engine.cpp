@@ -116,22 +116,22 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   started.step = progress.step + 1;
   exec().copy(outcomes_memory_.data() + place * outcome_bytes(), memory_.scalars().outcome.raw(),
               sizeof(ops::StepOutcome));
-  if (const Index bytes = stage().moe_totals_bytes(); bytes > 0)
+  if (const Index bytes = stage().moe_totals().bytes(); bytes > 0)
     exec().copy(outcomes_memory_.data() + place * outcome_bytes() + kOutcomeBytes, stage().moe_totals().counts.raw(),
                 bytes);
   started.done.record(exec().stream());
 }
 
-Index Engine::outcome_bytes() const { return kOutcomeBytes + round_up(memory_.stage().moe_totals_bytes(), kAlignment); }
+Index Engine::outcome_bytes() const {
+  return kOutcomeBytes + round_up(memory_.stage().moe_totals().bytes(), kAlignment);
+}
 
-MoeReport Engine::read_moe(const std::byte* totals) const {
+MoeReport Engine::read_moe(std::byte* totals) const {
+  const nn::MoeTotals& on_device = memory_.stage().moe_totals();
+  if (on_device.layers() == 0) return {};
   const model::ModelConfig& model = memory_.plan().model;
-  const std::vector<Index> layers = model.moe_layers();
-  if (layers.empty()) return {};
-  // The tensors are views: nothing writes through them.
-  const auto on_host =
-      nn::MoeTotals::in(const_cast<std::byte*>(totals), static_cast<Index>(layers.size()), model.moe.num_experts);
-  return moe_report(on_host, layers, program_.rules().divided_by, model.moe.has_expert_bias());
+  return moe_report(nn::MoeTotals::in(totals, on_device.layers(), on_device.num_experts()), model.moe_layers(),
+                    program_.rules().divided_by, model.moe.has_expert_bias());
 }
 
 StepReport Engine::finish_step() {

@@ -99,7 +99,7 @@ class Engine {
   ops::GemmTable gemm_table_;
   /// Bytes of a step in flight: its StepOutcome, then the totals of MoE layers.
   Index outcome_bytes() const;
-  MoeReport read_moe(const std::byte* totals) const;
+  MoeReport read_moe(std::byte* totals) const;
 
   Buffer outcomes_memory_;  // host
   std::array<Started, kMaxStarted> under_way_;

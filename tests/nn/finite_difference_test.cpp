@@ -40,7 +40,7 @@ void check_layers(Index count, const nn::GptLayerConfig& config) {
     SmallMicrobatch microbatch;
     Exec ex;
     const Index experts = config.experts ? config.experts->config.num_experts : 0;
-    const Tensor totals = ex.tensor({nn::MoeTotals::bytes(1, experts) / 8}, DType::f64);
+    const Tensor totals = ex.tensor({nn::MoeTotals::in(nullptr, 1, experts).bytes() / 8}, DType::f64);
     microbatch.moe = nn::MoeTotals::in(static_cast<std::byte*>(totals.raw()), experts > 0 ? 1 : 0, experts);
     microbatch.make_rope_table(ex, config);
     const Tensor x = testing::random_tensor(ex, {6, 8}, 1), dy = testing::random_tensor(ex, {6, 8}, 2);

@@ -25,6 +25,8 @@ class ExpertParallel {
   const comm::Group& etp() const { return etp_; }
   /// The ranks that exchange rows: ep where rows are replicated, else etp_ep.
   const comm::Group& dispatch() const { return rows_ == DispatchRows::replicated ? ep_ : etp_ep_; }
+  /// Whether this rank's rows count in totals over all ranks: those of replicas count once.
+  bool counts_rows() const { return rows_ != DispatchRows::replicated || tp_.group().rank() == 0; }
   /// Copies of a row that are sent for each choice: one for each slice that members of dispatch() hold.
   int slices() const { return rows_ == DispatchRows::replicated ? 1 : etp_.size(); }
   /// Places in dispatch() between two neighbours of ep, and of etp.

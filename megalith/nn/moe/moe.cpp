@@ -94,8 +94,7 @@ void Moe::drop(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
                        .capacity = config_.capacity_of(capacity_run_),
                        .run = capacity_run_,
                        .by = config_.drop_by});
-  const bool is_replica = groups().rows() == DispatchRows::replicated && groups_.tp.group().rank() != 0;
-  if (microbatch.pass == ForwardPass::first && !is_replica)
+  if (microbatch.pass == ForwardPass::first && groups().counts_rows())
     ops::count_dropped(ex, kept.kept_experts, microbatch.moe.dropped(layer_));
 }
 

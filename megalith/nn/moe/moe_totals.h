@@ -14,7 +14,6 @@ struct MoeTotals {
   Tensor numbers;
 
   /// Both lie in one run of memory, of which all bits 0 are nothing added yet.
-  static Index bytes(Index layers, Index num_experts) { return layers * (num_experts + 1 + kNumbers) * 8; }
   static MoeTotals in(std::byte* memory, Index layers, Index num_experts) {
     if (layers == 0) return {};
     const Index counts = layers * (num_experts + 1) * 8;
@@ -22,6 +21,7 @@ struct MoeTotals {
             {memory == nullptr ? nullptr : memory + counts, {layers, kNumbers}, DType::f64}};
   }
 
+  Index bytes() const { return layers() == 0 ? 0 : counts.bytes() + numbers.bytes(); }
   Index layers() const { return counts ? counts.dim(0) : 0; }
   Index num_experts() const { return counts.dim(1) - 1; }
   Tensor choices(Index layer) const { return counts.rows(layer, 1).reshaped({counts.dim(1)}).rows(0, num_experts()); }

@@ -1,10 +1,8 @@
 #include "megalith/nn/moe/router.h"
 
-#include "megalith/ops/elementwise.h"
+#include "megalith/nn/moe/wide_logits.h"
 #include "megalith/ops/expert_choices.h"
 #include "megalith/ops/expert_load.h"
-#include "megalith/ops/init.h"
-#include "megalith/ops/matmul.h"
 #include "megalith/runtime/step_state.h"
 
 namespace megalith::nn {
@@ -57,10 +55,7 @@ ops::LoadLossFactors Router::factors(const Runs& runs) const {
 }
 
 void Router::forward(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
-  const Index rows = saved.x.dim(0);
-  const DType wide = statistics_dtype(saved.x.dtype());
-  saved.logits = ex.tensor({rows, config_.num_experts}, wide);
-  ops::matmul(ex, {.a = saved.x, .b = weight_.value, .c = saved.logits, .transpose_b = ops::Transpose::yes});
+  saved.logits = wide_logits(ex, saved.x, weight_);
   const Runs runs = runs_of(microbatch);
   choose(ex, microbatch, runs, saved);
   if (microbatch.mode == Mode::evaluate) return;
@@ -93,7 +88,7 @@ void Router::choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Sa
                            .runs = runs.runs,
                            .choice = even || replays ? ops::RouterChoice::given : ops::RouterChoice::by_score});
   if (!replays && microbatch.mode == Mode::train && microbatch.pass == ForwardPass::first &&
-      (shares_rows() || counts_replicated()))
+      groups_.experts->counts_rows())
     take_decisions(ex, microbatch, saved);
 }
 
@@ -117,13 +112,13 @@ void Router::take_decisions(Exec& ex, const Microbatch& microbatch, const Saved&
 }
 
 void Router::add_counts(Exec& ex, const Microbatch& microbatch, const Saved& saved) const {
-  if (microbatch.pass == ForwardPass::again || !(shares_rows() || counts_replicated())) return;
+  if (microbatch.pass == ForwardPass::again || !groups_.experts->counts_rows()) return;
   ops::add_counts(ex, saved.counts, microbatch.moe.choices(layer_));
 }
 
 void Router::add_losses(Exec& ex, const Microbatch& microbatch, const Runs& runs, Saved& saved) const {
   const bool counts_here = microbatch.pass != ForwardPass::again;
-  if (config_.z_loss > 0 && counts_here && (shares_rows() || counts_replicated()))
+  if (config_.z_loss > 0 && counts_here && groups_.experts->counts_rows())
     ops::z_loss(ex, {.logits = saved.logits, .loss = microbatch.moe.z_loss(layer_), .weight = config_.z_loss});
   if (config_.aux_loss == 0) return;
   const bool global = config_.keeps_shares();
@@ -138,8 +133,8 @@ void Router::add_losses(Exec& ex, const Microbatch& microbatch, const Runs& runs
   ops::sum_probabilities(
       ex, {.probabilities = saved.probabilities, .sums = sums, .score = config_.score, .runs = runs.runs});
   if (shares_rows() && !global) comm::all_reduce(ex, groups_.tp.group(), sums, comm::Reduce::sum).wait(ex);
-  const bool is_part = global && shares_rows();
-  if (!is_part && !counts_replicated()) return;
+  const bool is_part = global && shares_rows();  // others are sums over tp, the same on its ranks
+  if (!is_part && groups_.tp.group().rank() != 0) return;
   ops::load_loss(
       ex, {.counts = saved.counts, .sums = sums, .loss = microbatch.moe.load_loss(layer_), .factors = factors(runs)});
 }
@@ -176,15 +171,7 @@ void Router::backward(Exec& ex, const Microbatch& microbatch, const Tensor& d_we
         ex,
         {.logits = saved.logits, .step_state = microbatch.step_state, .d_logits = d_logits, .weight = config_.z_loss});
   }
-  Tensor dy = d_logits;
-  if (dy.dtype() != saved.x.dtype()) {
-    dy = ex.tensor(d_logits.shape(), saved.x.dtype());
-    ops::cast(ex, d_logits, dy);
-  }
-  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = dx, .write = ops::Write::accumulate});
-  ops::matmul(
-      ex,
-      {.a = dy, .b = saved.x, .c = weight_.grad, .transpose_a = ops::Transpose::yes, .write = microbatch.weight_grads});
+  wide_logits_backward(ex, {d_logits, saved.x, dx, microbatch.weight_grads}, weight_);
 }
 
 }  // namespace megalith::nn

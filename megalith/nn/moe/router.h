@@ -44,8 +44,6 @@ class Router {
   };
   Runs runs_of(const Microbatch& microbatch) const;
   ops::LoadLossFactors factors(const Runs& runs) const;
-  /// Whether this rank's losses count; those of others are the same.
-  bool counts_replicated() const { return groups_.tp.group().rank() == 0; }
   bool shares_rows() const {
     return groups_.tp.group().size() > 1 && groups_.experts->rows() != DispatchRows::replicated;
   }

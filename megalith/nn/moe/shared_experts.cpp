@@ -2,9 +2,8 @@
 
 #include "megalith/nn/gated_mlp.h"
 #include "megalith/nn/mlp.h"
-#include "megalith/ops/elementwise.h"
+#include "megalith/nn/moe/wide_logits.h"
 #include "megalith/ops/gated_sum.h"
-#include "megalith/ops/init.h"
 
 namespace megalith::nn {
 
@@ -36,9 +35,7 @@ InFlight SharedExperts::gather(Exec& ex, const Microbatch& microbatch, const Ten
 void SharedExperts::forward(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
   for (int stage = 1; stage < mlp_->num_forward_stages(); ++stage)
     mlp_->forward(ex, microbatch, stage, saved.x, *saved.mlp).wait(ex);
-  if (gate_ == nullptr) return;
-  saved.gate = ex.tensor({saved.x.dim(0), 1}, statistics_dtype(saved.x.dtype()));
-  ops::matmul(ex, {.a = saved.x, .b = gate_->value, .c = saved.gate, .transpose_b = ops::Transpose::yes});
+  if (gate_ != nullptr) saved.gate = wide_logits(ex, saved.x, *gate_);
 }
 
 void SharedExperts::add_to(Exec& ex, const Tensor& routed, const Tensor& y, const Saved& saved) const {
@@ -59,18 +56,7 @@ void SharedExperts::backward(Exec& ex, const Microbatch& microbatch, const Tenso
   }
   for (int stage = 0; stage < mlp_->num_backward_stages(); ++stage)
     mlp_->backward(ex, microbatch, stage, {{saved.d_shared, {}}, dx}, *saved.mlp);
-  if (gate_ == nullptr) return;
-  Tensor d_gate = saved.d_gate;
-  if (d_gate.dtype() != saved.x.dtype()) {
-    d_gate = ex.tensor(saved.d_gate.shape(), saved.x.dtype());
-    ops::cast(ex, saved.d_gate, d_gate);
-  }
-  ops::matmul(ex, {.a = d_gate, .b = gate_->value, .c = dx, .write = ops::Write::accumulate});
-  ops::matmul(ex, {.a = d_gate,
-                   .b = saved.x,
-                   .c = gate_->grad,
-                   .transpose_a = ops::Transpose::yes,
-                   .write = microbatch.weight_grads});
+  if (gate_ != nullptr) wide_logits_backward(ex, {saved.d_gate, saved.x, dx, microbatch.weight_grads}, *gate_);
 }
 
 void SharedExperts::set_input(const Tensor& x, Saved& saved) const {
