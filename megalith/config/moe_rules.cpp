@@ -27,11 +27,11 @@ void refuse_without_experts(RunConfig& c, Problems& out) {
 
 /// The divisor of `size` that is nearest to `wanted`, the larger of two.
 Index nearest_divisor(Index size, Index wanted) {
-  Index best = 1;
-  for (Index d = 1; d <= size; ++d) {
-    if (size % d == 0 && std::abs(d - wanted) <= std::abs(best - wanted)) best = d;
+  const Index from = std::clamp<Index>(wanted, 1, size);
+  for (Index step = 0;; ++step) {  // 1 divides every size
+    if (size % (from + step) == 0) return from + step;
+    if (from > step && size % (from - step) == 0) return from - step;
   }
-  return best;
 }
 
 void check_router(const nn::MoeConfig& moe, Problems& out) {
