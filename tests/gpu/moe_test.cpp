@@ -31,15 +31,13 @@ TEST_P(GpuMoe, Fp32TrainsAsOnTheCpuUnderItsDecisions) {
   RunRecord want;
   KeptDecisions decisions(on_cpu, nn::RouterDecisions::Use::record);
   testing::run_moe(on_cpu, want, &decisions);
-  decisions.replay();
   for (const auto& [precision, first_loss, losses, gradients] :
        {std::tuple("fp32", 1e-6, 1e-5, 1e-5), std::tuple("bf16", 8e-4, 4e-3, 0.04)}) {
     SCOPED_TRACE(precision);
-    config::RunPlan plan = plan_on(Device::cuda, {}, GetParam(), precision);
-    plan.model.moe.replay = "kept";
+    const config::RunPlan plan = plan_on(Device::cuda, {}, GetParam(), precision);
     RunRecord got, again;
-    testing::run_moe(plan, got, &decisions);
-    testing::run_moe(plan, again, &decisions);
+    testing::run_replayed(plan, decisions, got);
+    testing::run_replayed(plan, decisions, again);
     EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), first_loss);
     EXPECT_LT(relative_error(got.losses, want.losses), losses);
     testing::expect_gradients_agree({}, got, want, gradients);

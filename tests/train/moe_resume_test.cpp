@@ -1,9 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "megalith/train/saver.h"
-
 #include "tests/io/temp_dir.h"
 #include "tests/train/moe_run.h"
+#include "tests/train/resumed_run.h"
 
 // Models with experts, saved on any grid and resumed on any other: expert weights are global tensors, so checkpoints
 // know nothing of ep and etp.
@@ -14,41 +13,6 @@ using testing::MoeGrid;
 using testing::MoeModel;
 
 constexpr Index kSavedAt = 2, kSteps = 4;
-
-struct Trained {
-  std::vector<double> losses;
-  std::string digest;
-};
-
-/// From `begin`, where `folder` stands unless it is 0, to `end`; saved there from a fresh start.
-Trained run(const config::RunPlan& plan, const io::Path& folder, Index begin, Index end,
-            nn::RouterDecisions* decisions) {
-  Trained trained;
-  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
-    const std::shared_ptr<io::Fs> fs = io::posix_fs();
-    train::Engine engine(world, plan);
-    engine.allocate();
-    engine.stage().set_router_decisions(decisions);
-    train::Saver saver(engine, plan, {1, 2}, *fs, folder);
-    const testing::HashedBatches source(plan.model.vocab_size);
-    train::Progress progress;
-    if (begin > 0) {
-      const std::optional<train::Resumed> resumed = saver.resume();
-      ASSERT_TRUE(resumed.has_value());
-      progress = resumed->progress;
-      if (world.rank() == 0) trained.digest = resumed->digest.hex();
-    }
-    for (Index step = begin; step < end; ++step) {
-      const train::StepReport result = engine.step(source, progress, train::Stop::no);
-      progress = {step + 1, progress.samples + plan.train.global_batch};
-      if (world.rank() == 0) trained.losses.push_back(result.loss);
-    }
-    if (begin > 0) return;
-    const checkpoint::Digest128 digest = saver.save(progress);
-    if (world.rank() == 0) trained.digest = digest.hex();
-  });
-  return trained;
-}
 
 const std::vector<MoeGrid>& resume_grids() {
   using enum nn::SequenceParallel;
@@ -86,10 +50,12 @@ TEST_P(MoeResumeEverywhere, EveryGridGoesOnAsIfNothingHadHappened) {
       if (std::string_view(p) == "fp32") plan.model.moe.replay = "kept";
       return plan;
     };
-    const Trained saved = run(repeated(plan_on(GetParam())), dir.path(), 0, kSavedAt, &decisions);
+    const testing::Trained saved =
+        testing::train_and_save(repeated(plan_on(GetParam())), dir.path(), 0, kSavedAt, &decisions);
     for (const MoeGrid& other : resume_grids()) {
-      const Trained resumed = run(repeated(plan_on(other)), dir.path(), kSavedAt, kSteps, &decisions);
-      EXPECT_EQ(resumed.digest, saved.digest) << other.name();
+      const testing::Trained resumed =
+          testing::train_and_save(repeated(plan_on(other)), dir.path(), kSavedAt, kSteps, &decisions);
+      EXPECT_EQ(resumed.digest.hex(), saved.digest.hex()) << other.name();
       const std::vector<double> want(whole.losses.begin() + kSavedAt, whole.losses.end());
       EXPECT_LT(testing::relative_error(resumed.losses, want), tolerance)
           << precision << ", resumed on " << other.name();

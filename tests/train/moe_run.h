@@ -166,4 +166,11 @@ inline void run_moe(const config::RunPlan& plan, RunRecord& record, nn::RouterDe
                   [&](comm::World& world) { train_rank(world, plan, source, record, decisions); });
 }
 
+/// The same under recorded decisions.
+inline void run_replayed(config::RunPlan plan, KeptDecisions decisions, RunRecord& record) {
+  plan.model.moe.replay = "kept";
+  decisions.replay();
+  run_moe(plan, record, &decisions);
+}
+
 }  // namespace megalith::testing

@@ -81,12 +81,8 @@ TEST(Moe, Fp32AgreesWithOneRankUnderItsDecisions) {
     const Reference& want = one_rank(model, "fp32");
     for (const MoeGrid& grid : few_grids()) {
       SCOPED_TRACE(std::string(name) + " " + grid.name());
-      config::RunPlan plan = config::resolve(moe_config(grid, model, "fp32"));
-      plan.model.moe.replay = "kept";
-      KeptDecisions decisions = *want.decisions;
-      decisions.replay();
       RunRecord got;
-      testing::run_moe(plan, got, &decisions);
+      testing::run_replayed(config::resolve(moe_config(grid, model, "fp32")), *want.decisions, got);
       EXPECT_LT(relative_error({got.losses[0]}, {want.record.losses[0]}), 1e-6);
       EXPECT_LT(relative_error({got.norms[0]}, {want.record.norms[0]}), 1e-6);
       EXPECT_LT(relative_error(got.losses, want.record.losses), 1e-5);
@@ -101,12 +97,8 @@ TEST(Moe, Bf16AgreesWithFp32UnderItsDecisions) {
   const Reference& want = one_rank(model, "fp32");
   for (const MoeGrid& grid : few_grids()) {
     SCOPED_TRACE(grid.name());
-    config::RunPlan plan = config::resolve(moe_config(grid, model, "bf16"));
-    plan.model.moe.replay = "kept";
-    KeptDecisions decisions = *want.decisions;
-    decisions.replay();
     RunRecord got;
-    testing::run_moe(plan, got, &decisions);
+    testing::run_replayed(config::resolve(moe_config(grid, model, "bf16")), *want.decisions, got);
     EXPECT_LE(relative_error({got.losses[0]}, {want.record.losses[0]}), 1e-4);
     EXPECT_LE(relative_error(got.losses, want.record.losses), 5e-4);
     EXPECT_LE(relative_error(got.norms, want.record.norms), 5e-3);
@@ -117,12 +109,8 @@ TEST(Moe, Bf16AgreesWithFp32UnderItsDecisions) {
 
 TEST(Moe, ReplayedDecisionsGiveTheBitsOfTheRun) {
   const Reference& want = one_rank(model_named("LossOfMicrobatches"));
-  config::RunPlan plan = want.plan;
-  plan.model.moe.replay = "kept";
-  KeptDecisions decisions = *want.decisions;
-  decisions.replay();
   RunRecord got;
-  testing::run_moe(plan, got, &decisions);
+  testing::run_replayed(want.plan, *want.decisions, got);
   EXPECT_EQ(got.losses, want.record.losses);
   EXPECT_EQ(got.parameters.tensors(), want.record.parameters.tensors());
 }

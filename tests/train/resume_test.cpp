@@ -10,6 +10,7 @@
 #include "megalith/train/saver.h"
 
 #include "tests/io/temp_dir.h"
+#include "tests/train/resumed_run.h"
 #include "tests/train/saved_run.h"
 
 // Saved on any grid, resumed on any other: the same state to the bit, the same losses as the grid promise says.
@@ -20,39 +21,10 @@ using testing::Grid;
 
 constexpr Index kSavedAt = 2, kSteps = 4;
 
-struct Trained {
-  std::vector<double> losses;
-  checkpoint::Digest128 digest;
-};
+using testing::Trained;
 
-/// Runs from `begin` (resumed from `folder` unless 0) to `end`, saving there.
 Trained run(const Grid& grid, const std::string& precision, const io::Path& folder, Index begin, Index end) {
-  const config::RunPlan plan = testing::small_plan(grid, precision, kSteps);
-  Trained trained;
-  comm::run_ranks(grid.ranks(), [&](comm::World& world) {
-    const std::shared_ptr<io::Fs> fs = io::posix_fs();
-    train::Engine engine(world, plan);
-    engine.allocate();
-    train::Saver saver(engine, plan, {1, 2}, *fs, folder);
-    const testing::HashedBatches source(plan.model.vocab_size);
-    train::Progress progress;
-    if (begin > 0) {
-      const std::optional<train::Resumed> resumed = saver.resume();
-      ASSERT_TRUE(resumed.has_value());
-      progress = resumed->progress;
-      EXPECT_EQ(progress.step, begin);
-      if (world.rank() == 0) trained.digest = resumed->digest;
-    }
-    for (Index step = begin; step < end; ++step) {
-      const train::StepReport result = engine.step(source, progress, train::Stop::no);
-      progress = {step + 1, progress.samples + plan.train.global_batch};
-      if (world.rank() == 0) trained.losses.push_back(result.loss);
-    }
-    if (begin > 0) return;
-    const checkpoint::Digest128 digest = saver.save(progress);
-    if (world.rank() == 0) trained.digest = digest;
-  });
-  return trained;
+  return testing::train_and_save(testing::small_plan(grid, precision, kSteps), folder, begin, end);
 }
 
 class ResumeEverywhere : public ::testing::TestWithParam<Grid> {};
