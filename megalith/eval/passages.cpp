@@ -25,9 +25,9 @@ PassShape pass_shape(Index inputs, Index targets, Index most_tokens) {
     throw InternalError(str("[pass_shape] inputs, targets = ", inputs, ", ", targets, ": must be 1 to ", most_tokens,
                             " inputs, and no more targets"));
   }
-  constexpr Index kLeastTokens = 32, kLeastRows = 8;
-  const Index tokens = std::min(padded(inputs, kLeastTokens), most_tokens);
-  return {tokens, std::min(padded(targets, kLeastRows), tokens)};
+  constexpr Index kMinTokens = 32, kMinRows = 8;
+  const Index tokens = std::min(padded(inputs, kMinTokens), most_tokens);
+  return {tokens, std::min(padded(targets, kMinRows), tokens)};
 }
 
 std::vector<Round> make_rounds(std::span<const Passage> passages, Index most_tokens, const RoundSize& size) {

@@ -94,9 +94,9 @@ TEST_P(MatmulTest, BiasAndRowSums) {
 /// Decoding gives the same text for every batch because of this.
 TEST_P(MatmulTest, BitsOfFewRowsDependOnNoOtherRow) {
   for (const auto& [n, k] : {std::pair<Index, Index>{1, 1}, {3, 7}, {130, 100}, {69, 515}}) {
-    constexpr Index kMost = 64;  // f64: any number of rows
-    const Index most = dtype() == DType::f64 ? kMost : 32;
-    const Values rows = random_values(kMost * k, 1);
+    constexpr Index kMax = 64;  // f64: any number of rows
+    const Index most = dtype() == DType::f64 ? kMax : 32;
+    const Values rows = random_values(kMax * k, 1);
     const Tensor w = put({n, k}, random_values(n * k, 2)), bias = put({n}, random_values(n, 3));
     const auto product = [&](Index first, Index count) {
       const auto begin = rows.begin() + first * k;
