@@ -153,23 +153,7 @@ void Decoder::take_caches() {
   }
 }
 
-void Decoder::fill_params(DType stored, const std::function<void(const TensorSlice&, const Tensor&)>& read) {
-  for (ParamBuffer& buffer : params_.buffers()) {
-    for (const Param& param : buffer.params()) fill(param, stored, read);
-  }
-}
-
-void Decoder::fill(const Param& param, DType stored,
-                   const std::function<void(const TensorSlice&, const Tensor&)>& read) {
-  const Tensor there = param.without_padding(param.value);
-  const Buffer memory(bytes_of(there.shape(), stored)), wanted(there.bytes());
-  const Tensor found = memory.view(there.shape(), stored), here = wanted.view(there.shape(), there.dtype());
-  read(param.spec.slice, found);
-  Exec host;
-  ops::cast(host, found, here);
-  ex_.copy(there.raw(), here.raw(), here.bytes());
-  ex_.synchronize();
-}
+void Decoder::fill_params(DType stored, const ReadValues& read) { eval::fill_params(ex_, params_, stored, read); }
 
 Tensor Decoder::compute(Exec& ex, const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) const {
   const Index tokens = pass.tokens();

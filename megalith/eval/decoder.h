@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megalith/comm/mesh.h"
+#include "megalith/eval/fill_params.h"
 #include "megalith/model/gpt_chunk.h"
 
 namespace megalith::eval {
@@ -55,7 +56,7 @@ class Decoder {
   ParamSet& params() { return params_; }
   /// Calls read(slice, values) for each parameter of this rank. `values`, in host memory, in `stored` and without
   /// padding, are then converted.
-  void fill_params(DType stored, const std::function<void(const TensorSlice&, const Tensor&)>& read);
+  void fill_params(DType stored, const ReadValues& read);
 
   /// Whether this rank has logits: those of the last stage.
   bool has_logits() const { return mesh_.last_stage(); }
@@ -81,7 +82,6 @@ class Decoder {
   Pass step_pass() const { return {config_.slots, 1, nn::Past::cached}; }
   Index max_tokens() const;
 
-  void fill(const Param& param, DType stored, const std::function<void(const TensorSlice&, const Tensor&)>& read);
   Shape rope_shape() const;
   /// Views of what was taken; without addresses before.
   void make_views();

@@ -6,7 +6,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/checkpoint/box.h"
 #include "megalith/comm/gather_values.h"
 #include "megalith/model/gpt_stage.h"
 #include "megalith/model/layer_groups.h"
@@ -16,8 +15,6 @@
 
 namespace megalith::eval {
 namespace {
-
-constexpr Index kStagingBytes = Index{8} << 20;
 
 std::vector<model::ChunkRange> chunk_ranges(const InferenceConfig& config, const comm::Mesh& mesh) {
   return model::chunk_ranges({.model = config.model, .stage_layers = config.stage_layers, .chunks = config.chunks},
@@ -190,29 +187,8 @@ void InferenceModel::warm_up() {
   }
 }
 
-void InferenceModel::fill_params(DType dtype, const ReadValues& read) {
-  Buffer raw_memory, narrow_memory;
-  const auto fill = [&](const Param& param) {
-    const Tensor there = param.without_padding(param.master);
-    if (config_.device == Device::cpu && there.dtype() == dtype) return read(param.spec.slice, there);
-    if (raw_memory.bytes() == 0) {
-      raw_memory = Buffer(kStagingBytes);
-      narrow_memory = Buffer(kStagingBytes);
-    }
-    const Index most = kStagingBytes / std::max(size_of(dtype), size_of(there.dtype()));
-    checkpoint::for_each_block(param.spec.slice, most, [&](const TensorSlice& slice, Index first) {
-      const Index count = slice.local.numel();
-      const Tensor raw = raw_memory.view(slice.local, dtype), narrow = narrow_memory.view(slice.local, there.dtype());
-      read(slice, raw);
-      Exec host;
-      ops::cast(host, raw, narrow);
-      ex_->copy(there.reshaped({there.numel()}).rows(first, count).raw(), narrow.raw(), narrow.bytes());
-      ex_->synchronize();
-    });
-  };
-  for (const ParamBuffer& buffer : params_.buffers()) {
-    for (const Param& param : buffer.params()) fill(param);
-  }
+void InferenceModel::fill_params(DType stored, const ReadValues& read) {
+  eval::fill_params(*ex_, params_, stored, read);
 }
 
 // ---- Passes ----

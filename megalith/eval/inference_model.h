@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megalith/comm/mesh.h"
+#include "megalith/eval/fill_params.h"
 #include "megalith/eval/passages.h"
 #include "megalith/model/gpt_chunk.h"
 #include "megalith/pipeline/executor.h"
@@ -50,10 +51,8 @@ class InferenceModel final : private pipeline::Stage {
   void allocate();
   const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
 
-  /// Fills `values` (host memory, the elements of the slice, of the dtype that fill_params() was given).
-  using ReadValues = std::function<void(const TensorSlice& slice, const Tensor& values)>;
-  /// Reads every parameter, without padding, and converts it. Host memory: 16 MiB, unless the CPU reads its own dtype.
-  void fill_params(DType dtype, const ReadValues& read);
+  /// As eval::fill_params(). Call it after allocate().
+  void fill_params(DType stored, const ReadValues& read);
 
   /// Called on rank 0: a passage's number, and what is known of it.
   using Take = std::function<void(Index passage, PassageScore score)>;

@@ -54,22 +54,7 @@ void WholeModel::require_host_memory(std::string_view what, Index bytes) const {
     require_memory(host_limits(), bytes, what, "use a machine or a control group with more, or a smaller model");
 }
 
-void WholeModel::fill_params(const std::function<void(const TensorSlice&, const Tensor&)>& read) {
-  for (const ParamBuffer& buffer : params_.buffers()) {
-    for (const Param& param : buffer.params()) {
-      const Tensor there = param.without_padding(param.master);
-      if (ex_.device() == Device::cpu) {
-        read(param.spec.slice, there);
-        continue;
-      }
-      const Buffer memory(there.bytes());
-      const Tensor here = memory.view(there.shape(), there.dtype());
-      read(param.spec.slice, here);
-      ex_.copy(there.raw(), here.raw(), here.bytes());
-      ex_.synchronize();
-    }
-  }
-}
+void WholeModel::fill_params(const ReadValues& read) { eval::fill_params(ex_, params_, params_.policy().master, read); }
 
 Tensor WholeModel::ask(Exec& ex, Question question, Index row, const model::GptChunk::Inputs& inputs) {
   return question == Question::last_logits ? chunk_->logits(ex, inputs, {}, {row, 1}, saved_)

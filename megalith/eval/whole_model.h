@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "megalith/comm/mesh.h"
+#include "megalith/eval/fill_params.h"
 #include "megalith/model/gpt_chunk.h"
 
 namespace megalith::eval {
@@ -29,7 +30,7 @@ class WholeModel {
   /// By owner, what was taken so far; scratch that was given back for more is counted.
   const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
   /// Calls read(slice, values) for each parameter, which fills the values, in host memory and without padding.
-  void fill_params(const std::function<void(const TensorSlice&, const Tensor&)>& read);
+  void fill_params(const ReadValues& read);
 
   /// Logits [v] after the last of `window`, 1 to seq_len tokens; valid until the next question.
   std::span<const double> last_logits(std::span<const std::int32_t> window);
