@@ -66,8 +66,9 @@ void import_hf(const HfOptions& options) {
   if (!io::published(*fs, folder).empty())
     throw ConfigError(str("--out = ", out.string(), ": holds checkpoints already; choose another"));
   const io::RunLock lock = io::RunLock::take(out);
+  const config::RunPlan held = holding(plan);
   comm::run_ranks(1, [&](comm::World& world) {
-    train::Engine engine(world, holding(plan));
+    train::Engine engine(world, held);
     engine.allocate(train::InitialValues::written_later);
     convert::import_hf(*fs, options.from, hf, engine.stage().params());
     train::Saver saver(engine, plan, identity, *fs, folder);

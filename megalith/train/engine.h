@@ -23,7 +23,9 @@ struct Progress {
 /// (GraphRunner), and the steps in flight.
 class Engine {
  public:
+  /// Both must outlive the engine.
   Engine(comm::World& world, const config::RunPlan& plan);
+  Engine(comm::World& world, const config::RunPlan&& plan) = delete;
 
   /// By owner, before anything is allocated: what allocate() takes. Needs no device.
   BytesByOwner planned_bytes() const { return memory_.planned_bytes(); }

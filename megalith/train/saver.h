@@ -37,6 +37,7 @@ class Saver {
  public:
   /// `folder` holds the step folders.
   Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder);
+  Saver(Engine&, const config::RunPlan&&, const DataIdentity&, io::Fs&, io::Path) = delete;
 
   /// Publishes step_<progress.step> and prunes old checkpoints. Returns the state digest. Throws IoError on every rank
   /// if any rank could not write, or if space was checked and there was too little. Then nothing is acknowledged, and

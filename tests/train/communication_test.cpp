@@ -47,7 +47,8 @@ TEST(Communication, OneRankCommunicatesNothing) {
 TEST(Communication, DataParallelReducesTheGradientsOnce) {
   const comm::Counters dp = counters_of_one_step({.dp = 2}, 0).at("dp-cp");
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
-  train::Engine engine(*world, testing::small_plan({.dp = 2}, "fp64", 1));
+  const config::RunPlan plan = testing::small_plan({.dp = 2}, "fp64", 1);
+  train::Engine engine(*world, plan);
   const ParamBuffer& params = engine.stage().params().dense();
   EXPECT_EQ(dp[comm::Op::reduce_scatter].calls, static_cast<Index>(params.buckets().size()));
   EXPECT_EQ(dp[comm::Op::reduce_scatter].elements, params.numel());

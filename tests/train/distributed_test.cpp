@@ -163,7 +163,8 @@ TEST(DistributedOptimizerAlone, OneDataParallelRankDoesNothingElse) {
 TEST(DistributedOptimizerMemory, HoldsMomentsAndMastersOfItsShardsOnly) {
   const auto planned = [](Sharding sharding, const char* precision) {
     const std::unique_ptr<comm::World> world = comm::dry_world(0, 4);
-    return train::Engine(*world, testing::small_plan({.dp = 4, .sharding = sharding}, precision)).planned_bytes();
+    const config::RunPlan plan = testing::small_plan({.dp = 4, .sharding = sharding}, precision);
+    return train::Engine(*world, plan).planned_bytes();
   };
   for (const char* precision : {"fp64", "fp32", "bf16", "fp16"}) {
     SCOPED_TRACE(precision);

@@ -153,7 +153,8 @@ TEST(SequenceParallel, OfOneRankIsWithoutEffect) {
 TEST(SequenceParallel, PlansLessMemoryForActivations) {
   const auto planned = [](nn::SequenceParallel sequence_parallel, int tp) {
     const std::unique_ptr<comm::World> world = comm::dry_world(0, tp);
-    return train::Engine(*world, plan_of({.tp = tp}, sequence_parallel, "fp32", 1)).planned_bytes();
+    const config::RunPlan plan = plan_of({.tp = tp}, sequence_parallel, "fp32", 1);
+    return train::Engine(*world, plan).planned_bytes();
   };
   for (const int tp : {2, 4}) {
     BytesByOwner whole = planned(nn::SequenceParallel::off, tp), shared = planned(nn::SequenceParallel::on, tp);
