@@ -9,6 +9,7 @@
 namespace megalith::train {
 namespace {
 
+constexpr std::int32_t kDropped = 1 << 15;
 constexpr const char* kHeader =
     "megalith router trace 1: layers %lld experts %lld top_k %lld tokens %lld first_step %lld\n";
 
@@ -60,7 +61,7 @@ RouterTraceWriter::RouterTraceWriter(comm::World& world, io::Fs& fs, io::Path fi
 
 void RouterTraceWriter::take(const nn::DecisionsPlace& place, std::span<std::int32_t> experts) {
   std::int32_t* to = step_.data() + first_value(shape_, place);
-  for (const std::int32_t expert : experts) *to++ = expert + 1;
+  for (const std::int32_t expert : experts) *to++ = 1 + (expert < 0 ? kDropped + ~expert : expert);
 }
 
 void RouterTraceWriter::end_step() {
@@ -115,10 +116,11 @@ void RouterTraceReader::take(const nn::DecisionsPlace& place, std::span<std::int
     std::uint16_t value = 0;
     std::memcpy(&value, from, sizeof value);
     from += sizeof value;
-    if (value >= shape_.experts)
+    const std::int32_t named = value % kDropped;
+    if (named >= shape_.experts)
       throw InputError(str("moe.replay: step ", place.step + 1, ", MoE layer ", place.moe_layer, " names expert ",
-                           value, ": must be below moe.num_experts = ", shape_.experts));
-    expert = value;
+                           named, ": must be below moe.num_experts = ", shape_.experts));
+    expert = value < kDropped ? named : ~named;
   }
 }
 

@@ -11,7 +11,7 @@
 namespace megalith::train {
 
 /// What a file of router decisions is of. The file: a line with these numbers, then for each step the chosen experts as
-/// u16 [layers, tokens, top_k], little-endian. It depends on no grid.
+/// u16 [layers, tokens, top_k], little-endian, of dropped pairs plus 2^15. It depends on no grid.
 struct RouterTraceShape {
   Index layers = 0, experts = 0, top_k = 0, tokens = 0;  ///< tokens: of a global batch
   static RouterTraceShape of(const config::RunPlan& plan);
@@ -39,7 +39,7 @@ class RouterTraceWriter final : public nn::RouterDecisions {
   io::Fs& fs_;
   io::Path file_, unfinished_;
   RouterTraceShape shape_;
-  std::vector<std::int32_t> step_;  // 1 + expert; 0: not of this rank
+  std::vector<std::int32_t> step_;  // 1 + what the file holds; 0: not of this rank
   std::unique_ptr<io::OutputFile> out_;
 };
 

@@ -93,17 +93,19 @@ TEST(Moe, Fp32AgreesWithOneRankUnderItsDecisions) {
 
 // The bands of dense models (mixed_precision_test.cpp).
 TEST(Moe, Bf16AgreesWithFp32UnderItsDecisions) {
-  const MoeModel& model = model_named("Top2");
-  const Reference& want = one_rank(model, "fp32");
-  for (const MoeGrid& grid : few_grids()) {
-    SCOPED_TRACE(grid.name());
-    RunRecord got;
-    testing::run_replayed(config::resolve(moe_config(grid, model, "bf16")), *want.decisions, got);
-    EXPECT_LE(relative_error({got.losses[0]}, {want.record.losses[0]}), 1e-4);
-    EXPECT_LE(relative_error(got.losses, want.record.losses), 5e-4);
-    EXPECT_LE(relative_error(got.norms, want.record.norms), 5e-3);
-    for (const auto& [name, values] : want.record.gradients.tensors())
-      EXPECT_LE(relative_error(got.gradients.at(name), values), 4e-2) << name;
+  for (const char* name : {"Top2", "Drop"}) {
+    const MoeModel& model = model_named(name);
+    const Reference& want = one_rank(model, "fp32");
+    for (const MoeGrid& grid : few_grids()) {
+      SCOPED_TRACE(std::string(name) + " " + grid.name());
+      RunRecord got;
+      testing::run_replayed(config::resolve(moe_config(grid, model, "bf16")), *want.decisions, got);
+      EXPECT_LE(relative_error({got.losses[0]}, {want.record.losses[0]}), 1e-4);
+      EXPECT_LE(relative_error(got.losses, want.record.losses), 5e-4);
+      EXPECT_LE(relative_error(got.norms, want.record.norms), 5e-3);
+      for (const auto& [parameter, values] : want.record.gradients.tensors())
+        EXPECT_LE(relative_error(got.gradients.at(parameter), values), 4e-2) << parameter;
+    }
   }
 }
 

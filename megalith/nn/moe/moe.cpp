@@ -83,17 +83,19 @@ void Moe::route(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
   router_.forward(ex, microbatch, kept.router);
   kept.kept_experts = kept.router.experts;
   if (config_.has_capacity() && microbatch.mode == Mode::train) drop(ex, microbatch, kept);
+  router_.record_decisions(ex, microbatch, kept.kept_experts, kept.router);
 }
 
 void Moe::drop(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
   kept.kept_experts = alike(ex, kept.router.experts);
+  const bool is_replayed = router_.replays(microbatch);
   ops::drop_pairs(ex, {.experts = kept.router.experts,
-                       .weights = kept.router.weights,
+                       .weights = is_replayed ? kept.router.stays : kept.router.weights,
                        .kept = kept.kept_experts,
                        .num_experts = config_.num_experts,
                        .capacity = config_.capacity_of(capacity_run_),
                        .run = capacity_run_,
-                       .by = config_.drop_by});
+                       .by = is_replayed ? ops::DropBy::probability : config_.drop_by});
   if (microbatch.pass == ForwardPass::first && groups().counts_rows())
     ops::count_dropped(ex, kept.kept_experts, microbatch.moe.dropped(layer_));
 }

@@ -1,5 +1,7 @@
 #include "megalith/nn/moe/router.h"
 
+#include <algorithm>
+
 #include "megalith/nn/moe/wide_logits.h"
 #include "megalith/ops/expert_choices.h"
 #include "megalith/ops/expert_load.h"
@@ -70,44 +72,61 @@ void Router::choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Sa
   saved.experts = ex.tensor({rows, config_.top_k}, DType::i32);
   saved.weights = ex.tensor({rows, config_.top_k}, wide);
   saved.counts = ex.tensor({runs.count, config_.num_experts}, DType::i64);
-  const bool even = config_.force_balance || microbatch.routing == Routing::even;
-  const bool replays = !config_.replay.empty() && microbatch.mode == Mode::train && !even;
-  if (even) {
+  if (!config_.replay.empty()) saved.stays = ex.tensor({rows, config_.top_k}, wide);
+  if (is_even(microbatch)) {
     ops::even_choices(ex, {.experts = saved.experts,
                            .num_experts = config_.num_experts,
                            .first_row = groups_.experts->first_row(microbatch.tokens())});
   }
-  if (replays) take_decisions(ex, microbatch, saved);
-  ops::router_forward(ex, {.logits = saved.logits,
-                           .bias = bias_ == nullptr ? Tensor() : bias_->value,
-                           .probabilities = saved.probabilities,
-                           .experts = saved.experts,
-                           .weights = saved.weights,
-                           .counts = saved.counts,
-                           .rules = config_.rules(),
-                           .runs = runs.runs,
-                           .choice = even || replays ? ops::RouterChoice::given : ops::RouterChoice::by_score});
-  if (!replays && microbatch.mode == Mode::train && microbatch.pass == ForwardPass::first &&
-      groups_.experts->counts_rows())
-    take_decisions(ex, microbatch, saved);
+  const bool replayed = replays(microbatch);
+  if (replayed) replay_decisions(ex, microbatch, saved);
+  ops::router_forward(
+      ex, {.logits = saved.logits,
+           .bias = bias_ == nullptr ? Tensor() : bias_->value,
+           .probabilities = saved.probabilities,
+           .experts = saved.experts,
+           .weights = saved.weights,
+           .counts = saved.counts,
+           .rules = config_.rules(),
+           .runs = runs.runs,
+           .choice = is_even(microbatch) || replayed ? ops::RouterChoice::given : ops::RouterChoice::by_score});
 }
 
-void Router::take_decisions(Exec& ex, const Microbatch& microbatch, const Saved& saved) const {
-  if (ex.recording() || microbatch.decisions == nullptr) return;
-  const Tensor& experts = saved.experts;
+DecisionsPlace Router::decisions_place(Exec& ex, const Microbatch& microbatch) const {
   StepState state;
   ex.copy(&state, microbatch.step_state.raw(), sizeof state);
-  std::vector<std::int32_t> host(static_cast<std::size_t>(experts.numel()));
-  const bool records = microbatch.decisions->use() == RouterDecisions::Use::record;
-  if (records) ex.copy(host.data(), experts.raw(), experts.bytes());
   ex.synchronize();
   const Index first = static_cast<Index>(state.first_sample) * microbatch.seq_len;
-  microbatch.decisions->take({.step = static_cast<Index>(state.step),
-                              .moe_layer = layer_,
-                              .token = first + groups_.experts->first_row(microbatch.tokens())},
-                             host);
-  if (records) return;
-  ex.copy(experts.raw(), host.data(), experts.bytes());
+  return {static_cast<Index>(state.step), layer_, first + groups_.experts->first_row(microbatch.tokens())};
+}
+
+void Router::record_decisions(Exec& ex, const Microbatch& microbatch, const Tensor& kept_experts,
+                              const Saved& saved) const {
+  if (ex.recording() || microbatch.decisions == nullptr || replays(microbatch)) return;
+  if (microbatch.mode != Mode::train || microbatch.pass != ForwardPass::first || !groups_.experts->counts_rows())
+    return;
+  std::vector<std::int32_t> experts(static_cast<std::size_t>(saved.experts.numel())), kept(experts.size());
+  ex.copy(experts.data(), saved.experts.raw(), saved.experts.bytes());
+  ex.copy(kept.data(), kept_experts.raw(), kept_experts.bytes());
+  const DecisionsPlace place = decisions_place(ex, microbatch);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    if (kept[i] < 0) experts[i] = ~experts[i];
+  }
+  microbatch.decisions->take(place, experts);
+}
+
+void Router::replay_decisions(Exec& ex, const Microbatch& microbatch, const Saved& saved) const {
+  if (ex.recording() || microbatch.decisions == nullptr) return;
+  std::vector<std::int32_t> experts(static_cast<std::size_t>(saved.experts.numel()));
+  microbatch.decisions->take(decisions_place(ex, microbatch), experts);
+  dispatch_wide(saved.stays.dtype(), "replay_decisions", [&]<class T>() {
+    std::vector<T> stays;
+    for (const std::int32_t expert : experts) stays.push_back(expert < 0 ? T{0} : T{1});
+    ex.copy(saved.stays.raw(), stays.data(), saved.stays.bytes());
+    ex.synchronize();
+  });
+  for (std::int32_t& expert : experts) expert = std::max(expert, ~expert);
+  ex.copy(saved.experts.raw(), experts.data(), saved.experts.bytes());
   ex.synchronize();
 }
 

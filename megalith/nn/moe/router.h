@@ -20,6 +20,7 @@ class Router {
     Tensor logits, probabilities;  ///< [n, E]
     Tensor experts;                ///< [n, K] i32
     Tensor weights;                ///< [n, K]
+    Tensor stays;                  ///< [n, K], like weights; of replayed decisions 1, or 0 of a dropped pair
     Tensor counts;                 ///< [Q, E] i64, of the runs of the load loss
   };
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
@@ -28,6 +29,12 @@ class Router {
 
   /// From saved.x, the rows that this rank brings into dispatch.
   void forward(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
+  /// Whether decisions of another run are repeated: saved.experts and saved.stays are theirs.
+  bool replays(const Microbatch& microbatch) const {
+    return !config_.replay.empty() && microbatch.mode == Mode::train && !is_even(microbatch);
+  }
+  /// Records the decisions where a run does. kept_experts [n, K] i32: saved.experts, or -1 of a dropped pair.
+  void record_decisions(Exec& ex, const Microbatch& microbatch, const Tensor& kept_experts, const Saved& saved) const;
   /// d_weights [n, K] of this rank's slices; adds to the weight's gradient and to dx [n, H].
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& d_weights, const Tensor& dx,
                 const Saved& saved) const;
@@ -47,8 +54,12 @@ class Router {
   bool shares_rows() const {
     return groups_.tp.group().size() > 1 && groups_.experts->rows() != DispatchRows::replicated;
   }
-  /// Copies the decisions on saved.experts to the host, or from it.
-  void take_decisions(Exec& ex, const Microbatch& microbatch, const Saved& saved) const;
+  bool is_even(const Microbatch& microbatch) const {
+    return config_.force_balance || microbatch.routing == Routing::even;
+  }
+  DecisionsPlace decisions_place(Exec& ex, const Microbatch& microbatch) const;
+  /// Writes saved.experts and saved.stays.
+  void replay_decisions(Exec& ex, const Microbatch& microbatch, const Saved& saved) const;
   void choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Saved& saved) const;
   void add_losses(Exec& ex, const Microbatch& microbatch, const Runs& runs, Saved& saved) const;
   void add_counts(Exec& ex, const Microbatch& microbatch, const Saved& saved) const;

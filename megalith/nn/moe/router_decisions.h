@@ -20,7 +20,8 @@ class RouterDecisions {
   enum class Use : std::uint8_t { record, replay };
   virtual ~RouterDecisions() = default;
   virtual Use use() const = 0;
-  /// experts [tokens, K], token after token: read where they are recorded, written where they are replayed.
+  /// experts [tokens, K], token after token: read where they are recorded, written where they are replayed. An expert
+  /// whose pair was dropped is ~expert.
   virtual void take(const DecisionsPlace& place, std::span<std::int32_t> experts) = 0;
 };
 

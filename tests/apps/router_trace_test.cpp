@@ -1,0 +1,102 @@
+// `train --router-trace FILE` and moe.replay: decisions of routers, dropped pairs among them, that runs repeat.
+#include <gmock/gmock.h>
+
+#include "tests/apps/program.h"
+
+namespace megalith::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RouterTrace : public Program {
+ protected:
+  std::string moe_run(const std::string& name, const std::string& more) const {
+    return train(name,
+                 "--set train.steps=3 --set train.eval_interval=0 --set moe.num_experts=4 --set moe.capacity=drop "
+                 "--set moe.capacity_factor=1 --set moe.capacity_run=4 " +
+                     more);
+  }
+  std::string trace() const { return out("decisions"); }
+  std::string record(const std::string& more = "") const { return "--router-trace " + trace() + " " + more; }
+  std::string replay(const std::string& more = "") const { return "--set moe.replay=" + trace() + " " + more; }
+  /// Of the file of 3 steps, 4 layers, 8 * 16 tokens and 2 experts a token, without its first line.
+  std::vector<std::uint16_t> decisions() const {
+    std::ifstream file(trace(), std::ios::binary);
+    std::string line;
+    std::getline(file, line);
+    std::vector<std::uint16_t> values(3 * 4 * 8 * 16 * 2);
+    file.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(2 * values.size()));
+    return values;
+  }
+};
+
+TEST_F(RouterTrace, RepeatsARunAndItsDroppedPairs) {
+  ASSERT_EQ(run_shell(moe_run("first", record())).code, 0);
+  EXPECT_THAT(run_shell("head -n 1 " + trace()).out, HasSubstr("layers 4 experts 4 top_k 2 tokens 128 first_step 0"));
+  const std::vector<std::uint16_t> of_first = decisions();
+  std::size_t dropped = 0;
+  for (const std::uint16_t value : of_first) {
+    EXPECT_LT(value % 0x8000, 4);
+    dropped += value / 0x8000;
+  }
+  EXPECT_GT(dropped, 0u);
+  const Finished again = run_shell(moe_run("again", replay()));
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(metrics("again"), metrics("first"));
+}
+
+TEST_F(RouterTrace, IsTheSameOnEveryGrid) {
+  ASSERT_EQ(run_shell(moe_run("one", record("--set train.precision=fp64"))).code, 0);
+  const std::vector<std::uint16_t> want = decisions();
+  for (const char* grid : {"--set parallel.ep=2", "--set parallel.tp=2", "--set parallel.pp=2"}) {
+    const std::string name = std::string(grid).substr(15, 2);
+    const Finished run = run_shell(moe_run(name, record(std::string("--set train.precision=fp64 ") + grid)));
+    ASSERT_EQ(run.code, 0) << run.err;
+    EXPECT_EQ(decisions(), want) << grid;
+    ASSERT_EQ(run_shell(moe_run(name + "-again", replay(grid))).code, 0);
+  }
+}
+
+TEST_F(RouterTrace, OfOtherDecisionsGivesAnotherRun) {
+  ASSERT_EQ(run_shell(moe_run("first", record())).code, 0);
+  // Expert 0 becomes 1, and 1 becomes 0.
+  std::vector<std::uint16_t> turned = decisions();
+  for (std::uint16_t& value : turned) value = static_cast<std::uint16_t>(value % 0x8000 < 2 ? value ^ 1 : value);
+  const std::string line = run_shell("head -n 1 " + trace()).out;
+  std::ofstream(trace(), std::ios::binary)
+      .write(line.data(), static_cast<std::streamsize>(line.size()))
+      .write(reinterpret_cast<const char*>(turned.data()), static_cast<std::streamsize>(2 * turned.size()));
+  ASSERT_EQ(run_shell(moe_run("turned", replay())).code, 0);
+  EXPECT_NE(metrics("turned"), metrics("first"));
+}
+
+TEST_F(RouterTrace, RefusesWhatDoesNotFit) {
+  ASSERT_EQ(run_shell(moe_run("first", record())).code, 0);
+  const auto refused = [&](const std::string& more, int code, const std::string& words) {
+    const Finished run = run_shell(moe_run("refused", more));
+    EXPECT_EQ(run.code, code) << more << run.err;
+    EXPECT_THAT(run.err, HasSubstr(words));
+  };
+  refused(replay("--set moe.top_k=1"), 64, "has 4 MoE layers, 4 experts, top_k 2, 128 tokens a step; this run has");
+  refused(replay("--set train.steps=4"), 64, "has steps 1 to 3; this run trains steps 1 to 4");
+  refused(replay(record()), 64, "already holds these decisions");
+  refused("--set moe.replay=" + recipe(), 64, "is not a router trace");
+  refused("--set moe.replay=" + out("absent"), 65, "absent");
+  ASSERT_EQ(run_shell("printf '\\011' | dd of=" + trace() + " bs=1 conv=notrunc seek=$(($(stat -c %s " + trace() +
+                      ") - 2)) status=none")
+                .code,
+            0);
+  refused(replay(), 65, "step 3, MoE layer 3 names expert 9: must be below moe.num_experts = 4");
+  const Finished dense = run_shell(train("dense", record()));
+  EXPECT_EQ(dense.code, 64);
+  EXPECT_THAT(dense.err, HasSubstr("the model has no experts"));
+}
+
+TEST_F(RouterTrace, OfARunThatFailsIsNotThere) {
+  EXPECT_EQ(run_shell("MEGALITH_FAULT=0:write:12:EIO " + moe_run("failed", record())).code, 74);
+  EXPECT_EQ(run_shell("test -e " + trace() + ".unfinished").code, 0);
+  EXPECT_EQ(run_shell("test -e " + trace()).code, 1);
+}
+
+}  // namespace
+}  // namespace megalith::testing
