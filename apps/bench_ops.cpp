@@ -1,192 +1,29 @@
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <cstdio>
-#include <functional>
 #include <memory>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
-#include "megalith/config/run_plan.h"
 #include "megalith/ops/adamw.h"
 #include "megalith/ops/attention.h"
 #include "megalith/ops/cross_entropy.h"
 #include "megalith/ops/embedding.h"
-#include "megalith/ops/gemm_chooser.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/matmul.h"
 #include "megalith/ops/norm.h"
-#include "megalith/runtime/memory_plan.h"
+#include "megalith/ops/rope.h"
+#include "megalith/ops/rows.h"
+#include "megalith/ops/swiglu.h"
 #include "megalith/runtime/step_state.h"
 
 #include "apps/bench.h"
+#include "apps/bench_moe.h"
+#include "apps/ops_runner.h"
 
 namespace megalith::apps {
 namespace {
-
-struct OpsBench {
-  std::string device = "cpu", precision, format = "text";
-  Index tokens = 2048, hidden = 768, heads = 12, seq = 1024, vocab = 50304, params = Index{1} << 24;
-  Index repeats = 20;
-  double dropout = 0;
-  bool deterministic = false;
-};
-
-/// Throws ConfigError for a name that is none, and for one that `device` does not compute in.
-DType compute_dtype(const OpsBench& o, Device device) {
-  const std::string precision = o.precision.empty() ? std::string(config::default_precision(device)) : o.precision;
-  const std::optional<Policy> policy = config::policy_of(precision);
-  if (!policy) throw ConfigError(str("--precision = ", precision, ": must be fp64, fp32, bf16 or fp16"));
-  if (device == Device::cuda && policy->compute == DType::f64)
-    throw ConfigError("--precision = fp64: is for --device cpu, to check with: a GPU computes in bf16, fp16 or fp32");
-  return policy->compute;
-}
-
-/// One op's time and what it is measured by.
-struct OpRow {
-  std::string name;
-  double seconds = 0;
-  double flops = 0, bytes = 0;  ///< one of them
-};
-
-/// Runs ops on random data and keeps their times.
-class OpsRunner {
- public:
-  explicit OpsRunner(const OpsBench& options)
-      : options_(options),
-        device_(options.device == "cuda" ? Device::cuda : Device::cpu),
-        dtype_(compute_dtype(options, device_)) {
-    require_device(device_);
-    device::use(device_, 0);
-    ex_.emplace(device_);
-    ex_->set_determinism(options.deterministic ? Determinism::required : Determinism::not_required);
-  }
-
-  Exec& ex() { return *ex_; }
-  DType dtype() const { return dtype_; }
-  Index element_bytes() const { return size_of(dtype_); }
-
-  /// The sizes are the user's.
-  static void require_fits(const Shape& shape, DType dtype) try {
-    static_cast<void>(bytes_of(shape, dtype));
-  } catch (const ShapeError&) {
-    throw ConfigError(str("a tensor of shape ", shape, ": must take at most 2^48 bytes; choose smaller sizes"));
-  }
-  /// Normal numbers: constants run faster than what a model computes on.
-  Tensor random(const Shape& shape) { return random(shape, dtype_); }
-  Tensor random(const Shape& shape, DType dtype) {
-    require_fits(shape, statistics_dtype(dtype));
-    const TensorSlice slice = TensorSlice::whole(str("bench", count_++), {shape.numel()});
-    const Tensor wide = ex_->tensor({shape.numel()}, statistics_dtype(dtype)), narrow = ex_->tensor(shape, dtype);
-    ops::initialise(*ex_, {slice, Init::normal, 1}, wide, 1);
-    ops::cast(*ex_, wide.reshaped(shape), narrow);
-    return narrow;
-  }
-  Tensor empty(const Shape& shape) {
-    require_fits(shape, dtype_);
-    return ex_->tensor(shape, dtype_);
-  }
-  /// u8 [sizeof(T)]: a structure that ops read on the device.
-  template <class T>
-  Tensor on_device(const T& value) {
-    const Tensor copy = ex_->tensor({Index{sizeof value}}, DType::u8);
-    ex_->copy(copy.raw(), &value, sizeof value);
-    ex_->synchronize();
-    return copy;
-  }
-  Tensor gradient(const Shape& shape) { return random(shape, statistics_dtype(dtype_)); }
-
-  /// The median time of `op`, whose scratch is planned as in a step. On a GPU each time is that of ten runs in a row,
-  /// so that the host's part of a launch does not show.
-  void measure(const std::string& name, double flops, double bytes, const std::function<void(Exec&)>& op) {
-    Recording recording;
-    Exec recorder(device_, recording);
-    recorder.set_determinism(ex_->determinism());
-    recording.begin_phase();
-    op(recorder);
-    const MemoryPlan plan = make_plan(recording);
-    const Buffer scratch(plan.scratch_bytes, device_);
-    const auto run = [&] {
-      ex_->begin(plan.phases[0], nullptr, scratch.data());
-      op(*ex_);
-      ex_->end();
-    };
-    const int runs = device_ == Device::cuda ? 10 : 1;
-    run();
-    if (device_ == Device::cuda) {
-      choose_gemms();
-      run();
-    }
-    std::vector<double> times;
-    for (Index i = 0; i < options_.repeats; ++i) {
-      TimePoint begin(device_), end(device_);
-      begin.record(ex_->stream());
-      for (int j = 0; j < runs; ++j) run();
-      end.record(ex_->stream());
-      times.push_back(end.seconds_since(begin) / runs);
-    }
-    rows_.push_back({name, median(std::move(times)), flops, bytes});
-  }
-
-  /// The products met so far run by their fastest algorithms from here on, as in training.
-  void choose_gemms() {
-    ops::GemmChooser& chooser = ops::gemm_chooser(*ex_);
-    const ops::GemmTable met = chooser.current();
-    gemms_.platform = met.platform;
-    const std::array<ops::KnownGemms, 1> chosen = {{{"this bench", gemms_}}};
-    gemms_ = ops::choose_gemms(chooser, met, chosen, {}).table;
-    chooser.use(gemms_);
-  }
-
-  /// What the device reaches: a large copy and a large square product.
-  void measure_roofs() {
-    const Index large = device_ == Device::cuda ? Index{1} << 30 : Index{1} << 27,
-                edge = device_ == Device::cuda ? 8192 : 1024;
-    const Tensor from = ex_->tensor({large}, DType::u8), to = ex_->tensor({large}, DType::u8);
-    measure("roof: copy", 0, 2 * static_cast<double>(large), [&](Exec& e) { ops::copy(e, from, to); });
-    const Tensor a = random({edge, edge}), b = random({edge, edge}), c = empty({edge, edge});
-    const double side = static_cast<double>(edge);
-    measure("roof: product", 2 * side * side * side, 0,
-            [&](Exec& e) { ops::matmul(e, {.a = a, .b = b, .c = c, .transpose_b = ops::Transpose::yes}); });
-    bytes_per_second_ = rows_[0].bytes / rows_[0].seconds;
-    flops_per_second_ = rows_[1].flops / rows_[1].seconds;
-    ex_->synchronize();
-    ex_->release();
-  }
-
-  void print() const {
-    nlohmann::ordered_json out = nlohmann::ordered_json::array();
-    for (const OpRow& row : rows_) {
-      const bool counts_flops = row.flops > 0;
-      const double rate = (counts_flops ? row.flops : row.bytes) / row.seconds;
-      const double share = rate / (counts_flops ? flops_per_second_ : bytes_per_second_);
-      if (options_.format == "json") {
-        out.push_back({{"name", row.name},
-                       {"seconds", row.seconds},
-                       {counts_flops ? "flops_per_second" : "bytes_per_second", rate},
-                       {"share_of_roof", share}});
-      } else {
-        std::printf("%-44s %10.1f us %9.1f %s %5.1f %%\n", row.name.c_str(), 1e6 * row.seconds,
-                    rate * (counts_flops ? 1e-12 : 1e-9), counts_flops ? "TFLOP/s" : "GB/s   ", 100 * share);
-      }
-    }
-    if (options_.format == "json") std::printf("%s\n", out.dump(2).c_str());
-  }
-
- private:
-  OpsBench options_;
-  Device device_;
-  DType dtype_;
-  std::optional<Exec> ex_;
-  int count_ = 0;
-  std::vector<OpRow> rows_;
-  ops::GemmTable gemms_;
-  double bytes_per_second_ = 1, flops_per_second_ = 1;
-};
 
 /// The products of a Transformer layer and of the head: forward, both gradients.
 void bench_gemm(const OpsBench& o) {
@@ -323,6 +160,16 @@ void bench_norm(const OpsBench& o) {
   bench.measure("bias_dropout_residual", 0, 3 * one, [&](Exec& e) {
     ops::bias_dropout_residual(e, {.x = x, .bias = beta, .residual = residual, .out = y, .dropout = {}});
   });
+  bench.measure("rms_norm", 0, 2 * one,
+                [&](Exec& e) { ops::rms_norm_forward(e, {.x = x, .gamma = gamma, .y = y, .rstd = rstd}); });
+  bench.measure("residual_rms_norm", 0, 4 * one, [&](Exec& e) {
+    ops::residual_rms_norm(
+        e, {.x = x, .bias = {}, .residual = residual, .gamma = gamma, .sum = sum, .y = y, .rstd = rstd, .dropout = {}});
+  });
+  bench.measure("rms_norm_backward + residual", 0, 4 * one, [&](Exec& e) {
+    ops::rms_norm_backward(
+        e, {.dy = dy, .x = x, .gamma = gamma, .rstd = rstd, .residual = residual, .dx = dx, .gamma_grad = gamma_grad});
+  });
   bench.print();
 }
 
@@ -345,6 +192,37 @@ void bench_elementwise(const OpsBench& o) {
   });
   bench.measure("dropout_backward, dropout 0.1", 0, 2 * one,
                 [&](Exec& e) { ops::dropout_backward(e, {.dout = dy, .dx = y, .dropout = dropout}); });
+  bench.print();
+}
+
+/// What a Llama layer has in place of GPT-2's positions and GELU. An MLP's width is --ffn.
+void bench_llama(const OpsBench& o) {
+  OpsRunner bench(o);
+  if (o.hidden % (2 * o.heads) != 0)
+    throw ConfigError(str("--heads = ", o.heads, ": twice as many must divide --hidden = ", o.hidden));
+  bench.measure_roofs();
+  const Index head_dim = o.hidden / o.heads;
+  const Tensor qkv = bench.random({o.tokens, 3 * o.hidden}),
+               table = bench.empty({o.seq, 2, head_dim / 2}, statistics_dtype(bench.dtype()));
+  ops::rope_table(bench.ex(), {.head_dim = head_dim}, table);
+  // v stays where it is.
+  const double turned = 2.0 * 2 / 3 * static_cast<double>(qkv.bytes());
+  for (const auto direction : {ops::RopeDirection::forward, ops::RopeDirection::backward}) {
+    bench.measure(direction == ops::RopeDirection::forward ? "rope" : "rope, backward", 0, turned, [&](Exec& e) {
+      ops::rope(e, {.qkv = qkv,
+                    .table = table,
+                    .num_heads = o.heads,
+                    .num_kv_heads = o.heads,
+                    .seq_len = o.seq,
+                    .direction = direction});
+    });
+  }
+  const Tensor gate_up = bench.random({o.tokens, 2 * o.ffn}), dy = bench.random({o.tokens, o.ffn}),
+               y = bench.empty({o.tokens, o.ffn}), d_gate_up = bench.empty({o.tokens, 2 * o.ffn});
+  const double one = static_cast<double>(y.bytes());
+  bench.measure("swiglu", 0, 3 * one, [&](Exec& e) { ops::swiglu(e, {.gate_up = gate_up, .y = y}); });
+  bench.measure("swiglu_backward", 0, 5 * one,
+                [&](Exec& e) { ops::swiglu_backward(e, {.gate_up = gate_up, .dy = dy, .dgate_up = d_gate_up}); });
   bench.print();
 }
 
@@ -394,9 +272,7 @@ void bench_embedding(const OpsBench& o) {
   const RandomSite site{.seed = 1};
   for (std::size_t i = 0; i < host.size(); ++i)
     host[i] = static_cast<std::int32_t>(site.word(i) % static_cast<std::uint32_t>(o.vocab));
-  const Tensor ids = ex.tensor({tokens}, DType::i32);
-  ex.copy(ids.raw(), host.data(), ids.bytes());
-  ex.synchronize();
+  const Tensor ids = bench.on_device(host);
   std::ranges::sort(host);
   const Index met = std::ranges::unique(host).begin() - host.begin();  // ids
   const Tensor table = bench.random({o.vocab, o.hidden}), position = bench.random({o.seq, o.hidden}),
@@ -456,7 +332,9 @@ struct Command {
 };
 constexpr Command kCommands[] = {{"gemm", "The products of a model's layers", bench_gemm},
                                  {"attention", "Attention forward and backward", bench_attention},
-                                 {"norm", "Layer norms and residual sums", bench_norm},
+                                 {"norm", "Layer and RMS norms, residual sums", bench_norm},
+                                 {"llama", "Rotary embedding and SwiGLU", bench_llama},
+                                 {"moe", "The ops of a layer of experts", bench_moe},
                                  {"elementwise", "GELU, sums, casts, dropout", bench_elementwise},
                                  {"loss", "Cross entropy, also over a split vocabulary", bench_loss},
                                  {"embedding", "Embeddings, sums over rows and first values", bench_embedding},
@@ -487,6 +365,11 @@ void add_bench_ops(CLI::App& bench) {
     size("--seq", o->seq, "Sequence length");
     size("--vocab", o->vocab, "Vocabulary");
     size("--params", o->params, "Parameters of the optimizer's buffers", kMaxBytes);
+    if (one.name == "llama" || one.name == "moe") size("--ffn", o->ffn, "Width of an MLP or of an expert");
+    if (one.name == "moe") {
+      size("--experts", o->experts, "Experts", ops::kMaxExpertsOfRows);
+      size("--top-k", o->top_k, "Experts of a token", ops::kMaxExpertsOfRows);
+    }
     size("--repeats", o->repeats, "Runs, of which the median counts");
     add_dropout(*command, o->dropout, "Of attention, which our own kernel then computes on a GPU");
     command->add_flag("--deterministic", o->deterministic, "The same bits every time");
