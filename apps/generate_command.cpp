@@ -29,21 +29,6 @@ struct GenerateCommand {
   eval::GenerateOptions options;
 };
 
-/// Figures of one model copy, or of all.
-struct Totals {
-  eval::GenerateCounts counts;
-  double seconds = 0;
-
-  void add(const Totals& other) {
-    counts.written += other.counts.written;
-    counts.read += other.counts.read;
-    counts.stepped += other.counts.stepped;
-    counts.read_s = std::max(counts.read_s, other.counts.read_s);
-    counts.step_s = std::max(counts.step_s, other.counts.step_s);
-    seconds = std::max(seconds, other.seconds);
-  }
-};
-
 double rate(Index count, double seconds) { return seconds > 0 ? static_cast<double>(count) / seconds : 0; }
 
 /// What all ranks of this process share: what was asked, read and checked before they start.
@@ -83,7 +68,7 @@ class Session {
                                 TextPrinter& printer) const;
   void note_slide(std::size_t text, TextPrinter& printer) const;
   void gather(comm::World& world, const std::vector<std::size_t>& mine, TextPrinter& printer) const;
-  void report(const Totals& totals, const eval::Decoder& decoder, TextPrinter& printer) const;
+  void report(const eval::GenerateCounts& counts, const eval::Decoder& decoder, TextPrinter& printer) const;
 
   const GenerateCommand& command_;
   std::shared_ptr<io::Fs> fs_;
@@ -170,18 +155,17 @@ void Session::gather(comm::World& world, const std::vector<std::size_t>& mine, T
   }
 }
 
-void Session::report(const Totals& totals, const eval::Decoder& decoder, TextPrinter& printer) const {
-  const eval::GenerateCounts& counts = totals.counts;
+void Session::report(const eval::GenerateCounts& counts, const eval::Decoder& decoder, TextPrinter& printer) const {
   const config::RunPlan& plan = model_.plan();
-  const double per_s = rate(counts.written, totals.seconds), step_per_s = rate(counts.stepped, counts.step_s);
+  const double per_s = rate(counts.written, counts.seconds), step_per_s = rate(counts.stepped, counts.step_s);
   const double read_per_s = rate(counts.read, counts.read_s);
-  log::info(str(counts.written, " tokens in ", totals.seconds, " s: ", per_s, " tokens/s; steps alone ", step_per_s,
+  log::info(str(counts.written, " tokens in ", counts.seconds, " s: ", per_s, " tokens/s; steps alone ", step_per_s,
                 " tokens/s; ", counts.read, " tokens of prompts and windows read at ", read_per_s, " tokens/s; ",
                 plan.train.precision, " on ", name_of(plan.device), ", ", config::grid_text(plan)));
   log::info("memory of a rank: " + owners_text(decoder.taken_bytes()));
   nlohmann::ordered_json summary;
   summary["tokens"] = counts.written;
-  summary["seconds"] = totals.seconds;
+  summary["seconds"] = counts.seconds;
   summary["tokens_per_s"] = per_s;
   summary["step_tokens_per_s"] = step_per_s;
   summary["read_tokens"] = counts.read;
@@ -213,17 +197,12 @@ void Session::run(comm::World& world) const {
   TextPrinter printer(texts_, command_.format == "json" ? TextFormat::json : TextFormat::text,
                       world.rank() == 0 ? Printing::on : Printing::off);
   printer.begin();
-  const double begin = monotonic_s();
-  Totals totals{generate(decoder, mine, printer), 0};
-  totals.seconds = monotonic_s() - begin;
-  const bool speaks_for_copy = mesh.tp_rank() == 0 && mesh.pp_rank() == 0;
-  if (!speaks_for_copy) {
-    mine.clear();
-    totals = {};
-  }
+  eval::GenerateCounts counts = generate(decoder, mine, printer);
+  if (mesh.tp_rank() != 0 || !mesh.first_stage()) mine.clear();
+  if (mesh.tp_rank() != 0 || !mesh.last_stage()) counts = {};  // other stages do not wait for a step to end
   if (copies > 1) gather(world, mine, printer);
-  Totals of_all;
-  for (const Totals& one : comm::gather_values(world.all(), totals)) of_all.add(one);
+  eval::GenerateCounts of_all;
+  for (const eval::GenerateCounts& one : comm::gather_values(world.all(), counts)) of_all.add(one);
   if (world.rank() == 0) report(of_all, decoder, printer);
 }
 

@@ -1,19 +1,24 @@
 #include "megalith/eval/decoder.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/host_limits.h"
 #include "megalith/base/str.h"
+#include "megalith/base/team.h"
 #include "megalith/model/layer_groups.h"
-#include "megalith/ops/init.h"
+#include "megalith/ops/rope.h"
 
 namespace megalith::eval {
 namespace {
 
-constexpr Index kStartStep = 32;  // passes over first tokens are rounded up to it, so that few lengths are planned for
+// Passes over first tokens are rounded up to this step on a CPU. On a GPU, where a plan of cuDNN's takes longer than
+// hundreds of tokens, they are rounded up to powers of two.
+constexpr Index kStartStep = 32;
 
 nn::LayerGroups over(const model::ModelConfig& model, const comm::Mesh& mesh) {
   return model::layer_groups({mesh.tp, nn::SequenceParallel::off, 1}, model, mesh);
@@ -67,7 +72,11 @@ Decoder::Decoder(const DecoderConfig& config, const comm::Mesh& mesh)
   make_views();
 }
 
-Index Decoder::start_tokens(Index length) const { return std::min(round_up(length, kStartStep), config_.capacity); }
+Index Decoder::start_tokens(Index length) const {
+  const Index stepped = round_up(length, kStartStep);
+  const auto doubled = static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(stepped)));
+  return std::min(config_.device == Device::cpu ? stepped : doubled, config_.capacity);
+}
 
 Index Decoder::max_tokens() const { return std::max(start_tokens(config_.capacity), config_.slots); }
 
@@ -264,6 +273,15 @@ std::span<const double> Decoder::step(std::span<const std::int32_t> tokens, std:
   return run(step_pass(), {0, config_.slots}, all_slots_);
 }
 
+void Decoder::warm_up(std::span<const Index> lengths) {
+  if (config_.device == Device::cpu) return;
+  std::set<Index> classes;
+  for (const Index length : lengths) classes.insert(start_tokens(length));
+  for (const Index tokens : classes) start(0, std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 0));
+  const std::vector<std::int32_t> zeros(static_cast<std::size_t>(config_.slots), 0);
+  for (int i = 0; i < 2; ++i) step(zeros, zeros);  // the second captures the graph
+}
+
 void Decoder::share_ids(std::span<std::int32_t> ids) {
   if (mesh_.pp.size() == 1) return;
   const auto bytes = static_cast<Index>(ids.size_bytes());
@@ -275,19 +293,19 @@ void Decoder::share_ids(std::span<std::int32_t> ids) {
 
 void Decoder::read_logits(const Tensor& all, Index count) {
   const Index vocab = config_.model.vocab_size, held = all.dim(1), parts = mesh_.tp.size();
+  if (config_.device == Device::cuda) {
+    if (staging_.bytes() < all.bytes()) staging_ = Buffer(all.bytes(), Device::cuda, Side::host);
+    ex_.copy(staging_.data(), all.raw(), all.bytes());
+  }
+  ex_.synchronize();
+  const void* const raw = config_.device == Device::cuda ? staging_.data() : all.raw();
   dispatch_float(all.dtype(), "Decoder", [&]<class T>() {
-    std::vector<T> copied(config_.device == Device::cpu ? 0 : static_cast<std::size_t>(all.numel()));
-    if (!copied.empty()) ex_.copy(copied.data(), all.raw(), all.bytes());
-    ex_.synchronize();
-    const T* const values = copied.empty() ? all.data<T>() : copied.data();
-    for (Index part = 0; part < parts; ++part) {
-      const Index first = part * held, real = std::clamp<Index>(vocab - first, 0, held);
-      for (Index row = 0; row < count; ++row) {
-        const T* const from = values + (part * count + row) * held;
-        std::transform(from, from + real, logits_.data() + row * vocab + first,
-                       [](T value) { return converted<double>(value); });
-      }
-    }
+    share(parts * count, [&](Index i) {
+      const Index row = i % count, first = i / count * held, real = std::clamp<Index>(vocab - first, 0, held);
+      const T* const from = static_cast<const T*>(raw) + i * held;
+      std::transform(from, from + real, logits_.data() + row * vocab + first,
+                     [](T value) { return converted<double>(value); });
+    });
   });
 }
 

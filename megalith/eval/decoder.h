@@ -58,6 +58,9 @@ class Decoder {
   /// padding, are then converted.
   void fill_params(DType stored, const ReadValues& read);
 
+  /// On a GPU, before times are taken: loads and builds what passes over windows of these lengths and steps need.
+  void warm_up(std::span<const Index> lengths);
+
   /// Whether this rank has logits: those of the last stage.
   bool has_logits() const { return mesh_.last_stage(); }
   /// The slot holds these tokens and no others from here on: 1 to capacity ids. Returns the logits [v] after the last,
@@ -76,7 +79,8 @@ class Decoder {
     auto operator<=>(const Pass&) const = default;
     Index tokens() const { return batch * rows; }
   };
-  /// The tokens of the pass that reads so many.
+  /// The tokens of the pass that reads so many: one of few numbers, each of which has plans of its own, in this memory
+  /// and in cuDNN.
   Index start_tokens(Index length) const;
   Pass start_pass(Index length) const { return {1, start_tokens(length), nn::Past::none}; }
   Pass step_pass() const { return {config_.slots, 1, nn::Past::cached}; }
@@ -115,6 +119,7 @@ class Decoder {
   Buffer scratch_, inputs_, messages_, rope_memory_, cache_memory_;
   Tensor tokens_, positions_, ids_, input_, output_, rope_table_;
   std::vector<std::int32_t> host_inputs_;  // tokens, then positions
+  Buffer staging_;                         // for logits that come from a GPU
   std::vector<double> logits_;
 };
 

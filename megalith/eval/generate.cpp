@@ -64,6 +64,15 @@ double uniform_of(const TextRequest& request, std::uint64_t seed, Index position
   return static_cast<double>(random.word(static_cast<std::uint64_t>(position))) * 0x1p-32;
 }
 
+void GenerateCounts::add(const GenerateCounts& other) {
+  written += other.written;
+  read += other.read;
+  stepped += other.stepped;
+  read_s = std::max(read_s, other.read_s);
+  step_s = std::max(step_s, other.step_s);
+  seconds = std::max(seconds, other.seconds);
+}
+
 namespace {
 
 /// The texts that go on, one in each slot.
@@ -81,6 +90,7 @@ class Generation {
         positions_(slots_.size()) {}
 
   GenerateCounts run() {
+    const double begin = monotonic_s();
     for (fill_slots(); std::ranges::any_of(slots_, &Slot::is_used); fill_slots()) {
       step();
       read();
@@ -89,6 +99,7 @@ class Generation {
         if (slots_[slot].is_used()) accept(slot, ids_[slot]);
       }
     }
+    counts_.seconds = monotonic_s() - begin;
     return counts_;
   }
 
@@ -199,7 +210,12 @@ GenerateCounts generate(Decoder& decoder, std::span<const TextRequest> texts, co
     if (length < 1 || length > capacity)
       throw InputError(str("prompt of ", length, " tokens: must have 1 to ", capacity));
   }
-  if (options.max_tokens > 0) return Generation(decoder, texts, options, events).run();
+  if (options.max_tokens > 0) {
+    std::vector<Index> lengths;
+    for (const TextRequest& text : texts) lengths.push_back(std::ssize(text.prompt));
+    decoder.warm_up(lengths);
+    return Generation(decoder, texts, options, events).run();
+  }
   for (std::size_t text = 0; text < texts.size(); ++text) events.end(text, Ending::max_tokens);
   return {};
 }

@@ -47,6 +47,10 @@ struct GenerateCounts {
   Index read = 0;     ///< tokens of prompts, and of windows that were read anew
   Index stepped = 0;  ///< new tokens that came from a step, and not from the reading of a window
   double read_s = 0, step_s = 0;
+  double seconds = 0;  ///< of all, without what a GPU needs once
+
+  /// Of model copies that run at the same time.
+  void add(const GenerateCounts& other);
 };
 
 /// Continues the texts, as many at once as the decoder has slots; a text that ends gives its slot to the next one.

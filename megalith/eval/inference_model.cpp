@@ -10,8 +10,8 @@
 #include "megalith/model/gpt_stage.h"
 #include "megalith/model/layer_groups.h"
 #include "megalith/ops/elementwise.h"
-#include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
+#include "megalith/ops/rope.h"
 
 namespace megalith::eval {
 namespace {
