@@ -66,7 +66,8 @@ class GpuMoeGrid : public ::testing::TestWithParam<MoeGrid> {};
 INSTANTIATE_TEST_SUITE_P(All, GpuMoeGrid,
                          ::testing::Values(MoeGrid{2, 1, 1, 2, 1}, MoeGrid{2, 1, 1, 1, 2}, MoeGrid{2, 2, 1, 1, 1},
                                            MoeGrid{2, 2, 1, 1, 2}, MoeGrid{2, 2, 1, 2, 1},
-                                           MoeGrid{2, 2, 1, 2, 1, 1, nn::SequenceParallel::on}, MoeGrid{4, 2, 1, 2, 2}),
+                                           MoeGrid{2, 2, 1, 2, 1, 1, nn::SequenceParallel::on}, MoeGrid{4, 1, 2, 2, 1},
+                                           MoeGrid{4, 2, 1, 2, 2}),
                          [](const auto& test) { return test.param.name(); });
 
 TEST_P(GpuMoeGrid, Fp32TrainsAsOnOneCpuUnderItsDecisions) {

@@ -61,6 +61,19 @@ void run_plain(Exec& ex, Stream stream, const Matmul& args) {
 /// In cuBLASLt's epilogues tanh is an approximation: errors of 2e-5 (seen on an H200), which 16 bits do not show.
 bool has_gelu_epilogue(const Tensor& x) { return x.dtype() != DType::f32 && x.dim(1) > 0; }
 
+/// One of some eight sizes an octave that stand for all.
+Index size_class(Index rows) {
+  const auto octave = static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
+  return round_up(rows, std::max<Index>(16, octave / 16));
+}
+
+/// What stands for the products of a group whatever its rows: they are m, or k of the weights' gradient.
+GemmProblem of_class(GemmProblem problem, GroupedProduct::Kind kind) {
+  Index& rows = kind == GroupedProduct::Kind::weight_grad ? problem.k : problem.m;
+  rows = size_class(rows);
+  return problem;
+}
+
 }  // namespace
 
 GemmChooser& gemm_chooser(Exec& ex) { return ex.backend<GemmLibrary>(); }
@@ -94,7 +107,8 @@ void grouped_matmul(Exec& ex, Stream stream, const GroupedProduct& products) {
     if (one.c.numel() == 0) continue;
     if (problem.k == 0) {
       if (one.write == Write::overwrite) fill(stream, one.c, 0);
-    } else if (!library.run_passing(stream, problem, {.a = one.a.raw(), .b = one.b.raw(), .c = one.c.raw()})) {
+    } else if (!library.run_passing(stream, problem, of_class(problem, products.kind),
+                                    {.a = one.a.raw(), .b = one.b.raw(), .c = one.c.raw()})) {
       throw_no_kernel(one);
     }
   }

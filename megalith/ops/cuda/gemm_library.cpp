@@ -226,6 +226,7 @@ GemmLibrary::GemmLibrary(Exec& ex) : ex_(ex), workspace_(kGemmWorkspaceBytes, ex
 GemmLibrary::~GemmLibrary() {
   prepared_.clear();
   passing_.clear();
+  passing_alike_.clear();
   cublasLtDestroy(handle_);
 }
 
@@ -233,9 +234,9 @@ bool GemmLibrary::run(Stream stream, const GemmProblem& problem, const GemmOpera
   return run(stream, prepare(problem), operands);
 }
 
-bool GemmLibrary::run_passing(Stream stream, const GemmProblem& problem, const GemmOperands& operands) {
-  if (passing_.size() >= kMaxPassing) passing_.clear();
-  return run(stream, prepare_in(passing_, problem), operands);
+bool GemmLibrary::run_passing(Stream stream, const GemmProblem& problem, const GemmProblem& like,
+                              const GemmOperands& operands) {
+  return run(stream, prepare_passing(problem, like), operands);
 }
 
 bool GemmLibrary::run(Stream stream, const Prepared& prepared, const GemmOperands& operands) const {
@@ -283,18 +284,45 @@ void GemmLibrary::choose(Prepared& prepared, const GemmProblem& problem) const {
   prepared.chosen = entry == table_.products.end() ? 0 : prepared.find(entry->second).value_or(0);
 }
 
-GemmLibrary::Prepared& GemmLibrary::prepare_in(PreparedProblems& problems, const GemmProblem& problem) {
-  const auto found = problems.find(problem);
-  if (found != problems.end()) return *found->second;
+std::unique_ptr<GemmLibrary::Prepared> GemmLibrary::described(const GemmProblem& problem) const {
   std::optional<int> multiprocessors;
   if (problem.sm_margin > 0) multiprocessors = std::max(1, multiprocessors_ - problem.sm_margin);
-  auto prepared = std::make_unique<Prepared>(problem, multiprocessors);
-  list(*prepared, problem);
-  choose(*prepared, problem);
-  return *problems.emplace(problem, std::move(prepared)).first->second;
+  return std::make_unique<Prepared>(problem, multiprocessors);
 }
 
-void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem) const {
+GemmLibrary::Prepared& GemmLibrary::prepare(const GemmProblem& problem) {
+  const auto found = prepared_.find(problem);
+  if (found != prepared_.end()) return *found->second;
+  std::unique_ptr<Prepared> prepared = described(problem);
+  list(*prepared, problem, kCandidates);
+  choose(*prepared, problem);
+  return *prepared_.emplace(problem, std::move(prepared)).first->second;
+}
+
+GemmLibrary::Prepared& GemmLibrary::prepare_passing(const GemmProblem& problem, const GemmProblem& like) {
+  if (const auto found = passing_.find(problem); found != passing_.end()) return *found->second;
+  if (passing_.size() >= kMaxPassing) passing_.clear();
+  std::unique_ptr<Prepared>& alike = passing_alike_[like];
+  if (alike == nullptr) {
+    alike = described(like);
+    list(*alike, like, 1);
+  }
+  std::unique_ptr<Prepared> prepared = described(problem);
+  if (!alike->offered.empty() && fits(*prepared, alike->offered.front().native))
+    prepared->offered = alike->offered;
+  else
+    list(*prepared, problem, 1);
+  return *passing_.emplace(problem, std::move(prepared)).first->second;
+}
+
+bool GemmLibrary::fits(const Prepared& prepared, const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  return is_supported(cublasLtMatmulAlgoCheck(handle_, prepared.description, prepared.first, prepared.second,
+                                              prepared.result, prepared.result, &algorithm, &result)) &&
+         result.workspaceSize <= static_cast<std::size_t>(kGemmWorkspaceBytes);
+}
+
+void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem, int most) const {
   const GemmBytes takes = bytes_of(problem);
   // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD must be a multiple of 8: what breaks that rule is not asked for, as the answer
   // need not be that there is no kernel.
@@ -314,11 +342,11 @@ void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem) const {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &alignment, sizeof alignment));
   }
-  std::vector<cublasLtMatmulHeuristicResult_t> results(kCandidates);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
   int count = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle_, prepared.description, prepared.first, prepared.second, prepared.result,
-                                     prepared.result, preference, kCandidates, results.data(), &count);
+                                     prepared.result, preference, most, results.data(), &count);
   cublasLtMatmulPreferenceDestroy(preference);
   if (!is_supported(status)) return;
   results.resize(static_cast<std::size_t>(count));

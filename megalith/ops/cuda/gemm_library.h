@@ -32,9 +32,10 @@ class GemmLibrary final : public GemmChooser {
   int sm_margin() const { return sm_margin_; }
   /// Runs the product; false when the library has no algorithm for it.
   bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
-  /// The same for a problem whose shape follows from a step's routing: it is neither timed nor agreed on, runs by the
-  /// library's first choice and is in no table.
-  bool run_passing(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
+  /// The same for a problem whose shape follows from a step's routing: it is neither timed nor agreed on and is in no
+  /// table. It runs by the library's first choice for `like`, a problem of about its size that stands for many: asking
+  /// the library takes longer than the product. Where that choice does not fit, by the first choice for itself.
+  bool run_passing(Stream stream, const GemmProblem& problem, const GemmProblem& like, const GemmOperands& operands);
 
   GemmTable current() const override;
   bool offers(const GemmProblem& problem, const GemmAlgorithm& algorithm) override;
@@ -44,11 +45,14 @@ class GemmLibrary final : public GemmChooser {
  private:
   struct Prepared;
   using PreparedProblems = std::map<GemmProblem, std::unique_ptr<Prepared>>;
-  Prepared& prepare(const GemmProblem& problem) { return prepare_in(prepared_, problem); }
-  Prepared& prepare_in(PreparedProblems& problems, const GemmProblem& problem);
+  Prepared& prepare(const GemmProblem& problem);
   bool run(Stream stream, const Prepared& prepared, const GemmOperands& operands) const;
-  /// Asks the library what it has for the problem, its own first choice first.
-  void list(Prepared& prepared, const GemmProblem& problem) const;
+  Prepared& prepare_passing(const GemmProblem& problem, const GemmProblem& like);
+  std::unique_ptr<Prepared> described(const GemmProblem& problem) const;
+  /// Asks the library what it has for the problem, its own first choice first, `most` at most.
+  void list(Prepared& prepared, const GemmProblem& problem, int most) const;
+  /// Whether the algorithm, which was offered for another problem, computes this one.
+  bool fits(const Prepared& prepared, const cublasLtMatmulAlgo_t& algorithm) const;
   void choose(Prepared& prepared, const GemmProblem& problem) const;
   cublasStatus_t launch(Stream stream, const Prepared& prepared, const GemmOperands& operands,
                         const cublasLtMatmulAlgo_t& algorithm) const;
@@ -61,7 +65,7 @@ class GemmLibrary final : public GemmChooser {
   int multiprocessors_ = 0, sm_margin_ = 0;
   Index cache_bytes_ = 0;
   GemmTable table_;
-  PreparedProblems prepared_, passing_;
+  PreparedProblems prepared_, passing_, passing_alike_;
 };
 
 }  // namespace megalith::ops::cuda
