@@ -57,7 +57,8 @@ TEST_P(OldCheckpoint, IsResumedOnAnyGrid) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, OldCheckpoint, ::testing::Values("fp32", "bf16_tp2", "sharded"),
+INSTANTIATE_TEST_SUITE_P(Kinds, OldCheckpoint,
+                         ::testing::Values("fp32", "bf16_tp2", "sharded", "e01fdf6_pp2", "e01fdf6_bf16_tp2_sharded"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
