@@ -236,6 +236,7 @@ void add_eval(CLI::App& program) {
                    "Tokens by which windows advance (default: 32 for wikitext, the window for loss)")
       ->check(between(1, 1 << 24));
   options->model.add_to(*command);
+  add_batch(*command, options->model.batch);
   command->add_option("--vocab-dir", options->vocab_dir, "Where the tokenizer's files are (default: the checkpoint's)");
   command->add_option("--per-example", options->per_example,
                       "Write the result of every passage to this file, a JSON line each, as it is computed");

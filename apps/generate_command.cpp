@@ -13,7 +13,7 @@
 #include "megalith/eval/generate.h"
 
 #include "apps/command.h"
-#include "apps/decoding_model.h"
+#include "apps/inference.h"
 #include "apps/text_printer.h"
 #include "apps/text_stream.h"
 #include "apps/vocabulary.h"
@@ -22,7 +22,7 @@ namespace megalith::apps {
 namespace {
 
 struct GenerateCommand {
-  DecodingOptions model;
+  InferenceOptions model;
   std::string prompt, prompts, vocab_dir, format = "text";
   std::vector<std::string> stops;
   Index samples = 1, batch = 8;
@@ -35,10 +35,9 @@ double rate(Index count, double seconds) { return seconds > 0 ? static_cast<doub
 class Session {
  public:
   Session(const GenerateCommand& command, const Launcher& launcher)
-      : command_(command), fs_(rank_fs(launcher.process)), model_(*fs_, command.model, launcher) {
+      : command_(command), fs_(rank_fs(launcher.process)), model_(fs_, command.model, launcher) {
     const config::RunPlan& plan = model_.plan();
-    const std::string vocab_dir = command.vocab_dir.empty() ? plan.data.vocab_dir : command.vocab_dir;
-    tokenizer_ = open_tokenizer(*fs_, plan.data.tokenizer, vocab_dir);
+    tokenizer_ = model_.tokenizer(command.vocab_dir);
     const PromptRules rules{*tokenizer_, plan.model.vocab_size, plan.model.seq_len};
     if (command.prompts.empty())
       prompts_.push_back(one_prompt(command.prompt, rules));
@@ -51,7 +50,11 @@ class Session {
     check_options();
   }
 
-  JobShape job() const { return model_.job(); }
+  JobShape job() const {
+    JobShape job = shape_of(model_.plan());
+    for (const auto& fact : model_.facts()) job.facts.push_back(fact);
+    return job;
+  }
   /// On every rank.
   void run(comm::World& world) const;
 
@@ -72,7 +75,7 @@ class Session {
 
   const GenerateCommand& command_;
   std::shared_ptr<io::Fs> fs_;
-  DecodingModel model_;
+  InferenceJob model_;
   std::shared_ptr<const data::Tokenizer> tokenizer_;
   std::vector<Prompt> prompts_;
   std::vector<TextOfPrompt> texts_;
@@ -192,7 +195,6 @@ void Session::run(comm::World& world) const {
        .capacity = capacity(),
        .steps = plan.device == Device::cuda && mesh.tp.size() == 1 ? eval::Steps::from_graph : eval::Steps::eager},
       mesh);
-  decoder.allocate();
   model_.load(world, decoder);
   TextPrinter printer(texts_, command_.format == "json" ? TextFormat::json : TextFormat::text,
                       world.rank() == 0 ? Printing::on : Printing::off);
@@ -243,6 +245,8 @@ void add_drawing(CLI::App& app, eval::GenerateOptions& options) {
 void add_generate(CLI::App& program) {
   auto command = std::make_shared<GenerateCommand>();
   CLI::App* app = program.add_subcommand("generate", "Continue texts with a trained model, on any grid");
+  app->add_option("--checkpoint", command->model.checkpoint, kModelHelp)->required();
+  command->model.keys = GridKeys::tp_and_pp;
   command->model.add_to(*app);
   CLI::Option* const prompt =
       app->add_option("--prompt", command->prompt, "Text to continue (default: a new document)");

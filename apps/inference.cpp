@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <span>
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
@@ -24,21 +25,23 @@
 namespace megalith::apps {
 namespace {
 
-/// The keys of a recipe that concern a model that only answers.
+/// The keys of a recipe that concern a model that only answers. The first two are those of GridKeys::tp_and_pp.
 constexpr std::array<std::string_view, 12> kKeys = {
-    "parallel.ranks",     "parallel.tp",        "parallel.pp",           "parallel.ep",
+    "parallel.tp",        "parallel.pp",        "parallel.ranks",        "parallel.ep",
     "parallel.etp",       "parallel.chunks",    "parallel.group_size",   "parallel.order",
     "parallel.transfers", "parallel.timeout_s", "parallel.stage_layers", "device.threads"};
 
-config::RunConfig parse_settings(const std::vector<std::string>& settings) {
-  config::RunConfig c = config::parse_recipe("", "--set", settings);
+config::RunConfig parse_settings(const InferenceOptions& options) {
+  const std::span<const std::string_view> keys =
+      std::span(kKeys).first(options.keys == GridKeys::all ? kKeys.size() : 2);
+  config::RunConfig c = config::parse_recipe("", "--set", options.settings);
+  std::string names;
+  for (const std::string_view key : keys) names += str(names.empty() ? "" : ", ", key);
   Problems problems;
   for (const auto& [key, value] : config::toml_values(c)) {
-    if (std::ranges::find(kKeys, key) != kKeys.end()) continue;
+    if (std::ranges::find(keys, key) != keys.end()) continue;
     problems.add(key, value,
-                 "is a key of training: the model is as its checkpoint says, and the grid's keys are "
-                 "parallel.tp, pp, ep, etp, chunks, group_size, stage_layers, order, transfers, timeout_s, ranks "
-                 "and device.threads");
+                 "is not for this command: the model is as its checkpoint says, and the grid's keys are " + names);
   }
   problems.throw_if_any("--set");
   return c;
@@ -68,13 +71,16 @@ void InferenceOptions::add_to(CLI::App& command) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command.add_option("--precision", precision, "fp64, fp32 or bf16 (default: fp32 on CPUs, bf16 on GPUs)")
       ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+}
+
+void add_batch(CLI::App& command, Index& batch) {
   command.add_option("--batch", batch, "Texts that one pass takes (default: 4 on CPUs, 16 on GPUs)")
       ->check(between(1, 65536));
 }
 
 InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& options, const Launcher& launcher)
     : fs_(std::move(fs)), given_(options.checkpoint) {
-  config::RunConfig c = parse_settings(options.settings);
+  config::RunConfig c = parse_settings(options);
   c.source = "--set";
   if (is_hf_folder(*fs_, given_))
     describe_hf(c);
@@ -84,7 +90,7 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
   c.device.type = std::string(name_of(device));
   c.train.precision = options.precision.empty() ? std::string(config::default_precision(device)) : options.precision;
   if (device == Device::cuda && c.train.precision == "fp64")
-    throw ConfigError("--precision = fp64: is for the CPU; use --device cpu");
+    throw ConfigError("--precision = fp64: is for --device cpu; a GPU computes in bf16 or fp32");
   const int ranks = options.ranks > 0 ? options.ranks : launcher.processes;
   c.model.padded_vocab_size.reset();  // follows from tp
   c.parallel.sequence_parallel = false;
@@ -98,18 +104,26 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
 }
 
 void InferenceJob::describe_checkpoint(config::RunConfig& c) {
-  folder_ = checkpoint_folder(*fs_, given_, checkpoint::OnCorrupt::previous);
-  checkpoint::CheckpointReader reader(*fs_, folder_);
-  const config::RunConfig saved = recipe_of(reader);
-  const config::RunPlan trained = config::resolve(saved);
-  const config::RunConfig described = model_of(saved);
-  c.model = described.model;
-  c.moe = described.moe;
-  c.data.tokenizer = trained.data.tokenizer;
-  vocab_dir_ = vocabulary_of(*fs_, reader, trained.data);
-  if (!vocab_dir_.empty()) c.data.vocab_dir = vocab_dir_;
-  saved_dtype_ = trained.train.policy().master;
-  trained_on_ = trained.device;
+  for (;;) {
+    folder_ = checkpoint_folder(*fs_, given_, checkpoint::OnCorrupt::previous, unusable_);
+    checkpoint::CheckpointReader reader(*fs_, folder_);
+    const config::RunConfig saved = recipe_of(reader);
+    const config::RunPlan trained = config::resolve(saved);
+    try {
+      vocab_dir_ = vocabulary_of(*fs_, reader, trained.data);
+    } catch (const InputError& error) {
+      pass_over(*fs_, given_, folder_, error.what(), unusable_);
+      continue;
+    }
+    const config::RunConfig described = model_of(saved);
+    c.model = described.model;
+    c.moe = described.moe;
+    c.data.tokenizer = trained.data.tokenizer;
+    if (!vocab_dir_.empty()) c.data.vocab_dir = vocab_dir_;
+    saved_dtype_ = trained.train.policy().master;
+    trained_on_ = trained.device;
+    return;
+  }
 }
 
 void InferenceJob::describe_hf(config::RunConfig& c) {
@@ -156,9 +170,8 @@ eval::InferenceConfig InferenceJob::config(eval::BestIds best_ids, Index window)
   return config;
 }
 
-void InferenceJob::require_memory(comm::World& world, const eval::InferenceModel& model) const {
-  constexpr const char* kFix = "use a smaller --batch, or more of parallel.tp or parallel.pp";
-  const BytesByOwner bytes = model.planned_bytes();
+void InferenceJob::require_memory(comm::World& world, const BytesByOwner& bytes) const {
+  constexpr const char* kFix = "use a smaller --batch, shorter texts, or more of parallel.tp or parallel.pp";
   if (plan_.device == Device::cpu) {
     const std::string lack = train::lack_of_host_memory(world, total(bytes), "[memory] the model", kFix);
     if (!lack.empty()) throw IoError(lack);
@@ -166,22 +179,15 @@ void InferenceJob::require_memory(comm::World& world, const eval::InferenceModel
   }
   std::string lack;
   if (total(bytes) > device::memory_left(plan_.device)) {
-    lack = str("--batch = ", batch_, ": rank ", world.rank(), " takes ", human_bytes(total(bytes)), " (",
-               owners_text(bytes), ") of its GPU, where ", human_bytes(device::memory_left(plan_.device)),
-               " are left: must fit; ", kFix);
+    lack = str("--batch: rank ", world.rank(), " takes ", human_bytes(total(bytes)), " (", owners_text(bytes),
+               ") of its GPU, where ", human_bytes(device::memory_left(plan_.device)), " are left: must fit; ", kFix);
   }
   lack = train::share_first_text(world, lack);
   if (!lack.empty()) throw ConfigError(lack);
 }
 
-std::string InferenceJob::load(comm::World& world, eval::InferenceModel& model) const {
-  require_memory(world, model);
-  model.allocate();
-  return hf_ ? load_hf(world, model) : load_checkpoint(world, model);
-}
-
-std::string InferenceJob::load_checkpoint(comm::World& world, eval::InferenceModel& model) const {
-  std::vector<checkpoint::Rejected> unusable;
+std::string InferenceJob::fill_from_checkpoint(comm::World& world, const Fill& fill) const {
+  std::vector<checkpoint::Rejected> unusable = unusable_;
   io::Path folder = folder_;
   for (;;) {
     folder = train::share_text(world, folder.string());
@@ -189,8 +195,7 @@ std::string InferenceJob::load_checkpoint(comm::World& world, eval::InferenceMod
     try {
       checkpoint::CheckpointReader reader(*fs_, folder);
       digest = reader.manifest().digest.hex();
-      model.fill_params(saved_dtype_,
-                        [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
+      fill(saved_dtype_, [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
     } catch (const InputError& error) {
       damage = error.what();
     }
@@ -201,10 +206,10 @@ std::string InferenceJob::load_checkpoint(comm::World& world, eval::InferenceMod
   }
 }
 
-std::string InferenceJob::load_hf(comm::World& world, eval::InferenceModel& model) const {
+std::string InferenceJob::fill_from_hf(comm::World& world, const Fill& fill) const {
   convert::HfReader reader(*fs_, folder_, *hf_);
-  const DType dtype = model.config().dtype == DType::f64 ? DType::f64 : DType::f32;
-  model.fill_params(dtype, [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
+  const DType dtype = plan_.train.policy().compute == DType::f64 ? DType::f64 : DType::f32;
+  fill(dtype, [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
   std::string names;
   for (const std::string& name : reader.used()) names += name + '\n';
   std::set<std::string> used;

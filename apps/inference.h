@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -7,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "megalith/checkpoint/choose.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/convert/hf_model.h"
 #include "megalith/eval/inference_model.h"
@@ -16,21 +18,28 @@
 
 namespace megalith::apps {
 
+/// The grids that a command computes on: texts are continued on equal stages of one chunk, each with all experts.
+enum class GridKeys : std::uint8_t { all, tp_and_pp };
+
 /// What every command that asks a model on a grid takes beside the model: [--ranks N] [--set section.key=value]
-/// [--device cpu|cuda] [--precision fp64|fp32|bf16] [--batch N].
+/// [--device cpu|cuda] [--precision fp64|fp32|bf16].
 struct InferenceOptions {
   std::string checkpoint;  ///< step folder, folder of steps, OUT of a run, or a Hugging Face folder
   std::string device, precision;
   std::vector<std::string> settings;
   int ranks = 0;    ///< 0: the launcher's, or as the settings say
-  Index batch = 0;  ///< 0: by the device
+  Index batch = 0;  ///< passages of a pass; 0: by the device
+  GridKeys keys = GridKeys::all;
 
-  /// Adds them to a command, but for the checkpoint. They must outlive the parsing.
+  /// Adds them to a command, but for the checkpoint and the batch. They must outlive the parsing.
   void add_to(CLI::App& command);
 };
 
+/// --batch N of commands that score passages.
+void add_batch(CLI::App& command, Index& batch);
+
 inline constexpr const char* kModelHelp =
-    "Step folder, folder of steps or OUT of a run, or a Hugging Face folder of a GPT-2 or Llama";
+    "Step folder, folder of steps or OUT of a run, or a Hugging Face folder (docs/evaluation.md)";
 
 /// A model that was saved, and how it runs here. The grid is new: nothing of that of training is left.
 class InferenceJob {
@@ -54,20 +63,31 @@ class InferenceJob {
 
   /// `window`: the longest pass, at most plan().model.seq_len unless positions are rotations.
   eval::InferenceConfig config(eval::BestIds best_ids, Index window) const;
-  /// Takes memory and reads the values. Where the newest of several checkpoints is damaged, the one before it is used,
-  /// with a warning. Returns the digest of what was read: the manifest's, or that of a Hugging Face folder's files. The
-  /// same on all ranks. Throws IoError and ConfigError for too little memory. Collective.
-  std::string load(comm::World& world, eval::InferenceModel& model) const;
+  /// Takes the memory of an eval::InferenceModel or eval::Decoder and reads the values. Where the newest of several
+  /// checkpoints is damaged, the one before it is used, with a warning. Returns the digest of what was read: the
+  /// manifest's, or that of a Hugging Face folder's files. The same on all ranks. Throws IoError and ConfigError for
+  /// too little memory. Collective.
+  template <class Model>
+  std::string load(comm::World& world, Model& model) const {
+    require_memory(world, model.planned_bytes());
+    model.allocate();
+    return fill(world, [&](DType stored, const eval::ReadValues& read) { model.fill_params(stored, read); });
+  }
 
  private:
+  using Fill = std::function<void(DType stored, const eval::ReadValues& read)>;
   void describe_checkpoint(config::RunConfig& c);
   void describe_hf(config::RunConfig& c);
-  std::string load_checkpoint(comm::World& world, eval::InferenceModel& model) const;
-  std::string load_hf(comm::World& world, eval::InferenceModel& model) const;
-  void require_memory(comm::World& world, const eval::InferenceModel& model) const;
+  std::string fill(comm::World& world, const Fill& fill) const {
+    return hf_ ? fill_from_hf(world, fill) : fill_from_checkpoint(world, fill);
+  }
+  std::string fill_from_checkpoint(comm::World& world, const Fill& fill) const;
+  std::string fill_from_hf(comm::World& world, const Fill& fill) const;
+  void require_memory(comm::World& world, const BytesByOwner& bytes) const;
 
   std::shared_ptr<io::Fs> fs_;
   io::Path given_, folder_;
+  std::vector<checkpoint::Rejected> unusable_;  // that folder_ stands in for
   std::optional<convert::HfModel> hf_;
   DType saved_dtype_ = DType::f32;
   Device trained_on_ = Device::cpu;

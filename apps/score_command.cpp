@@ -197,6 +197,7 @@ void add_score(CLI::App& program) {
       "score", "Print the natural log-probability of every token of every list, given those before it");
   command->add_option("--checkpoint", options->model.checkpoint, kModelHelp)->required();
   options->model.add_to(*command);
+  add_batch(*command, options->model.batch);
   command->add_option("--tokens", options->tokens, "JSON file: a list of lists of token ids")->required();
   command->callback([options] { run_score(options->model, options->tokens); });
 }

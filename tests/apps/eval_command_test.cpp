@@ -212,7 +212,7 @@ TEST_F(EvalProgram, MistakesAreNamedAllAtOnce) {
   refused("--task lambada --stride 2 --protocol harness --data x", 64,
           {"--stride = 2: is for --task loss", "--protocol = harness: is for --task wikitext"});
   refused("--task loss --data x --set train.steps=3 --set model.num_layers=2", 64,
-          {"train.steps = 3: is a key of training", "model.num_layers = 2: is a key of training"});
+          {"train.steps = 3: is not for this command", "model.num_layers = 2: is not for this command"});
   refused("--task loss --data x --set parallel.tp=3", 64, {"parallel.tp = 3: must divide model.num_heads = 4"});
   refused("--task loss --data x --ranks 3 --set parallel.tp=2", 64, {"parallel"});
   refused("--task loss --data " + out("nowhere"), 65, {"nowhere"});

@@ -141,6 +141,18 @@ TEST_F(Generate, EveryBadLineOfAFileIsNamed) {
   EXPECT_THAT(missing.err, HasSubstr("--prompts"));
 }
 
+TEST_F(Generate, AHuggingFaceFolderContinuesTextsAsTheCheckpointDoes) {
+  ASSERT_EQ(run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("hf")).code, 0);
+  const std::string more = " --max-tokens 30 --prompt 'the 3rd' --temperature 0";
+  const Finished want = run_shell("megalith generate --checkpoint " + out("a") + more);
+  for (const char* grid : {"", " --set parallel.tp=2", " --set parallel.pp=2"}) {
+    const Finished got = run_shell("megalith generate --checkpoint " + out("hf") + more + grid);
+    EXPECT_EQ(got.code, 0) << got.err;
+    EXPECT_EQ(got.out, want.out) << grid;
+  }
+  EXPECT_GT(want.out.size(), 30u);
+}
+
 TEST_F(Generate, MistakesOnTheCommandLineEndWithCode64) {
   const struct {
     std::string options, text;
@@ -148,7 +160,10 @@ TEST_F(Generate, MistakesOnTheCommandLineEndWithCode64) {
       {"--prompt 'more than sixteen bytes'",
        "--prompt has 23 tokens: must have at most model.seq_len = 16; leave out its beginning"},
       {"--prompt a --prompts b", "excludes"},
-      {"--set model.seq_len=8", "--set model.seq_len=8: must be parallel.tp=N or parallel.pp=N"},
+      {"--set model.seq_len=8", "model.seq_len = 8: is not for this command: the model is as its checkpoint says"},
+      {"--set parallel.ep=2",
+       "parallel.ep = 2: is not for this command: the model is as its checkpoint says, and the "
+       "grid's keys are parallel.tp, parallel.pp"},
       {"--set parallel.tp=3", "parallel.tp"},
       {"--set parallel.pp=5", "parallel.pp"},
       {"--set parallel.tp=2 --ranks 3", "tp"},

@@ -205,7 +205,8 @@ TEST_F(Program, AModelIsAskedOnTheDeviceThatTheCommandNames) {
   const Finished wide = run_shell("megalith score --device cuda --precision fp64 --checkpoint " + out("a") +
                                   " --tokens " + out("one.json"));
   EXPECT_EQ(wide.code, 64);
-  EXPECT_NE(wide.err.find("--precision = fp64: is for the CPU; use --device cpu"), std::string::npos) << wide.err;
+  EXPECT_NE(wide.err.find("--precision = fp64: is for --device cpu; a GPU computes in bf16 or fp32"), std::string::npos)
+      << wide.err;
   ASSERT_EQ(run_shell(train("b", "--set train.steps=1")).code, 0);
   std::ofstream(dir_ / "ids.json") << "[[116, 104, 101, 32, 255, 0, 7], [1, 2]]";
   const std::string score = "megalith score --checkpoint " + out("b") + " --tokens " + (dir_ / "ids.json").string() +
