@@ -1,3 +1,5 @@
+#include <array>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -105,6 +107,23 @@ TEST(Moe, Bf16AgreesWithFp32UnderItsDecisions) {
       EXPECT_LE(relative_error(got.norms, want.record.norms), 5e-3);
       for (const auto& [parameter, values] : want.record.gradients.tensors())
         EXPECT_LE(relative_error(got.gradients.at(parameter), values), 4e-2) << parameter;
+    }
+  }
+}
+
+// Sequences and whole steps are the same however many samples a microbatch has. A microbatch is not.
+TEST(Moe, LoadLossesOfSequencesAndOfStepsDoNotDependOnTheMicrobatch) {
+  for (const auto& [name, depends] :
+       {std::pair{"LossOfSequences", false}, std::pair{"GlobalLoss", false}, std::pair{"LossOfMicrobatches", true}}) {
+    SCOPED_TRACE(name);
+    const RunRecord& want = one_rank(model_named(name)).record;
+    for (const Index micro_batch : {1, 4, 8}) {
+      config::RunConfig recipe = moe_config({}, model_named(name), "fp64");
+      recipe.train.micro_batch = micro_batch;
+      RunRecord got;
+      testing::run_moe(config::resolve(recipe), got);
+      EXPECT_EQ(relative_error(got.losses, want.losses) > 1e-12, depends) << micro_batch;
+      EXPECT_EQ(relative_error(got.norms, want.norms) > 1e-11, depends) << micro_batch;
     }
   }
 }
@@ -264,6 +283,48 @@ TEST(Moe, ANanInOneExpertEndsTheStepEverywhereAndNamesTheRank) {
     });
     ASSERT_EQ(errors.size(), 4u);
     EXPECT_THAT(errors, ::testing::Each(::testing::HasSubstr("layers.1.moe.experts.up.weight on rank 2 ")));
+  }
+}
+
+/// Sends every token to the same expert.
+class AllToOne final : public nn::RouterDecisions {
+ public:
+  nn::RouterDecisions::Use use() const override { return Use::replay; }
+  void take(const nn::DecisionsPlace&, std::span<std::int32_t> experts) override { std::ranges::fill(experts, 3); }
+};
+
+/// Of this process, pages that are in memory.
+Index resident_pages() {
+  std::ifstream file("/proc/self/statm");
+  Index size = 0, resident = 0;
+  file >> size >> resident;
+  return resident;
+}
+
+TEST(Moe, TwoHundredStepsWithAllTokensAtOneExpertTakeNoMemory) {
+  for (const MoeGrid& grid : {MoeGrid{2, 1, 1, 2, 1}, MoeGrid{4, 2, 1, 2, 2}}) {
+    SCOPED_TRACE(grid.name());
+    config::RunPlan plan = config::resolve(moe_config(grid, model_named("Top1"), "fp32", 201));
+    plan.model.moe.replay = "all to one";
+    std::array<Index, 201> pages{};
+    comm::run_ranks(grid.ranks, [&](comm::World& world) {
+      train::Engine engine(world, plan);
+      engine.allocate();
+      const BytesByOwner taken = engine.taken_bytes();
+      AllToOne decisions;
+      engine.stage().set_router_decisions(&decisions);
+      const testing::HashedBatches source(plan.model.vocab_size);
+      train::Progress progress;
+      for (Index i = 0; i < 201; ++i) {
+        const train::StepReport report = engine.step(source, progress, train::Stop::no);
+        ++progress.step;
+        progress.samples += plan.train.global_batch;
+        for (const train::ExpertLoad& load : report.moe.layers) EXPECT_EQ(load.max_over_mean, 8);
+        if (world.rank() == 0) pages[static_cast<std::size_t>(i)] = resident_pages();
+      }
+      EXPECT_EQ(engine.taken_bytes(), taken);
+    });
+    EXPECT_LE(pages[200] - pages[20], 64) << "what 180 steps leave behind, but for what other threads touch";
   }
 }
 
