@@ -165,6 +165,9 @@ class Channel {
   virtual Ticket post_recv(const Call& call, void* data, Stream stream) = 0;
   /// Later work of `stream` starts after the call of the ticket.
   virtual void wait(Ticket ticket, Stream stream) = 0;
+  /// The host returns when the point of the caller's stream has passed. On a GPU a call that hangs or fails ends the
+  /// wait; throws its error then.
+  virtual void host_wait(const Event& point) { point.wait(); }
   /// Gives up a message that nobody will wait for, for example when an error unwinds. Afterwards its memory may be
   /// freed.
   virtual void cancel(Ticket ticket) noexcept = 0;

@@ -27,6 +27,9 @@ class Group {
   std::shared_ptr<Channel> channel_;
 };
 
+/// The host waits for a point of the caller's stream behind calls of the group (Channel::host_wait).
+inline void host_wait(const Group& group, const Event& point) { group.channel().host_wait(point); }
+
 /// Communication in flight. Wait before the tensors are read, overwritten or freed.
 /// On the CPU transports a collective is complete when the call returns; a send or a receive is not. On GPUs the host
 /// only submits: wait() makes the stream of its Exec wait, not the host, and World::check_health() reports errors that

@@ -1,4 +1,4 @@
-#include "megalith/capture/host_copies.h"
+#include "megalith/nn/moe/host_copies.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,13 @@ namespace megalith::capture {
 namespace {
 
 using nlohmann::json;
+using nn::host_copies;
+using nn::HostCopies;
+using nn::MoePoint;
 
 TEST(HostCopies, PointsOfTheVectors) {
   for (const json& entry : graph_vectors().at("d2h_points")) {
-    const HostCopies copies = host_copies({.capacity = capacity_of(entry.at("capacity")),
+    const HostCopies copies = host_copies({.capacity = capacity_of_experts(capacity_of(entry.at("capacity"))),
                                            .pads_routing = entry.at("router_padding"),
                                            .ep = entry.at("ep"),
                                            .etp = entry.at("etp"),

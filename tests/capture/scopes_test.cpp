@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "megalith/capture/host_copies.h"
-
 #include "tests/capture/vectors.h"
 
 namespace megalith::capture {
@@ -130,7 +128,8 @@ TEST(Scopes, RuleV8IsWhatTheHostCopiesAllow) {
       RunFacts run = kMixed;
       run.capacity = capacity;
       run.pads_routing = pads;
-      const HostCopies copies = host_copies({.capacity = capacity, .pads_routing = pads, .preprocess_captured = true});
+      const nn::HostCopies copies = nn::host_copies(
+          {.capacity = capacity_of_experts(capacity), .pads_routing = pads, .preprocess_captured = true});
       EXPECT_EQ(broken({Scope::moe_router, Scope::moe_preprocess}, run) == 8, !copies.legal());
     }
   }

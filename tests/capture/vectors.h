@@ -7,6 +7,7 @@
 
 #include "megalith/capture/layer_graphs.h"
 #include "megalith/capture/scopes.h"
+#include "megalith/nn/moe/host_copies.h"
 
 #include "tests/test_data.h"
 
@@ -33,6 +34,12 @@ inline Capacity capacity_of(const std::string& name) {
   if (name == "drop_pad") return Capacity::padded;
   EXPECT_TRUE(name == "dropless" || name == "none") << name;
   return Capacity::dropless;
+}
+
+/// The same as layers have it.
+inline nn::ExpertCapacity capacity_of_experts(Capacity capacity) {
+  if (capacity == Capacity::dropless) return nn::ExpertCapacity::none;
+  return capacity == Capacity::padded ? nn::ExpertCapacity::pad : nn::ExpertCapacity::drop;
 }
 
 inline pipeline::ScheduleShape shape_of(const nlohmann::json& entry) {

@@ -330,6 +330,19 @@ void NcclChannel::wait(Ticket ticket, Stream stream) {
   comm_streams_[place].wait(number_in(ticket), stream);
 }
 
+void NcclChannel::host_wait(const Event& point) {
+  struct Observed {
+    Watchdog& watchdog;
+    explicit Observed(Watchdog& w) : watchdog(w) { watchdog.begin_host_wait(); }
+    ~Observed() { watchdog.end_host_wait(); }
+  };
+  {
+    const Observed observed(watchdog_);
+    point.wait();
+  }
+  watchdog_.check_health();
+}
+
 /// The memory is about to be freed, so everything that may still access it must end. NCCL can only end whole
 /// communicators.
 void NcclChannel::cancel(Ticket ticket) noexcept {

@@ -49,6 +49,7 @@ class NcclChannel final : public Channel {
   Ticket post_send(const Call& call, const void* data, Stream stream) override;
   Ticket post_recv(const Call& call, void* data, Stream stream) override;
   void wait(Ticket ticket, Stream stream) override;
+  void host_wait(const Event& point) override;
   void cancel(Ticket ticket) noexcept override;
 
   // For the watchdog's thread.

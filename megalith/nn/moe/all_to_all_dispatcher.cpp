@@ -12,9 +12,11 @@ Index sum_of(const std::vector<Index>& counts) { return std::accumulate(counts.b
 
 }  // namespace
 
-AllToAllDispatcher::AllToAllDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes)
+AllToAllDispatcher::AllToAllDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes,
+                                       const HostCopies& copies)
     : experts_(experts),
       sizes_(sizes),
+      copies_(copies),
       ranks_{.local_experts = sizes.num_experts / experts.ep().size(),
              .slices = experts.slices(),
              .expert_stride = experts.ep_stride(),
@@ -80,10 +82,25 @@ void AllToAllDispatcher::exchange_counts(Exec& ex, Saved& kept) const {
   if (kept.padded > 0) return set_padded_sizes(kept);
   kept.all_counts = ex.tensor({group.size(), num_destinations()}, DType::i64);
   comm::all_gather(ex, group, kept.counts.reshaped({1, num_destinations()}), kept.all_counts).wait(ex);
-  if (ex.recording()) return;
-  if (kept.host.bytes() == 0) kept.host = Buffer(kept.all_counts.bytes(), ex.device(), Side::host);
+}
+
+void AllToAllDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
+  if (ex.recording() || kept.padded > 0) return;
+  if (copies_.issue == point) copy_counts(ex, kept);
+  if (copies_.wait == point) await_counts(kept);
+}
+
+void AllToAllDispatcher::copy_counts(Exec& ex, Saved& kept) const {
+  if (kept.host.bytes() == 0) {
+    kept.host = Buffer(kept.all_counts.bytes(), ex.device(), Side::host);
+    kept.copied = Event(ex.device());
+  }
   ex.copy(kept.host.data(), kept.all_counts.raw(), kept.all_counts.bytes());
-  ex.synchronize();
+  kept.copied.record(ex.stream());
+}
+
+void AllToAllDispatcher::await_counts(Saved& kept) const {
+  comm::host_wait(experts_.dispatch(), kept.copied);
   set_sizes(
       {reinterpret_cast<const std::int64_t*>(kept.host.data()), static_cast<std::size_t>(kept.all_counts.numel())},
       kept);
@@ -123,9 +140,14 @@ void AllToAllDispatcher::assume_sizes(Index sent, Index arrived, Saved& kept) co
 
 ExpertRows AllToAllDispatcher::dispatch(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
+  reach(ex, MoePoint::before_permutation_1, kept);
   const Tensor sent = ex.tensor({kept.pair_of.numel(), x.dim(1)}, x.dtype());
   ops::permute_rows(ex, {.x = x, .pair_of = kept.pair_of, .rows = sent, .top_k = choices(), .unused = unused(kept)});
-  return {to_experts(ex, sent, kept), kept.sizes};
+  reach(ex, MoePoint::before_ep_alltoall, kept);
+  const Tensor rows = to_experts(ex, sent, kept);
+  reach(ex, MoePoint::before_permutation_2, kept);  // the host waits here only where nothing is sent or regrouped
+  reach(ex, MoePoint::before_finish, kept);
+  return {rows, kept.sizes};
 }
 
 Tensor AllToAllDispatcher::to_experts(Exec& ex, const Tensor& sent, const Saved& kept) const {

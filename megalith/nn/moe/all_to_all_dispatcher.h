@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "megalith/nn/moe/dispatcher.h"
+#include "megalith/nn/moe/host_copies.h"
 #include "megalith/ops/expert_choices.h"
 #include "megalith/ops/rows.h"
 
@@ -24,11 +25,13 @@ class AllToAllDispatcher final : public Dispatcher {
     Tensor regrouped, arrived_at;        ///< [M, 1], [M] i32: rows as they arrive, and by expert
     Tensor returned;                     ///< [S, H]
     Buffer host;                         ///< all_counts
+    Event copied;                        ///< to `host`
     std::vector<Index> sends, receives;  ///< rows to and from each rank
     std::vector<Index> sizes;            ///< rows of each expert here
     Index padded = 0;                    ///< rows of every destination; 0: as many as there are
   };
-  AllToAllDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes);
+  /// `copies`: where counts are copied to the host, in passes that do not pad.
+  AllToAllDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes, const HostCopies& copies);
   std::unique_ptr<Dispatcher::Saved> make_saved() const override;
 
   void preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const override;
@@ -48,8 +51,12 @@ class AllToAllDispatcher final : public Dispatcher {
   Index num_destinations() const { return experts_.dispatch().size() * ranks_.local_experts; }
   Index rows_to_send(Index rows, const Saved& kept) const;
   Index rows_to_receive(Index rows, const Saved& kept) const;
-  /// Makes all_counts known to the host. The one place where a pass waits for the device.
   void exchange_counts(Exec& ex, Saved& kept) const;
+  /// The pass is at a point where the copy of all_counts to the host may start, and the host may wait for it.
+  void reach(Exec& ex, MoePoint point, Saved& kept) const;
+  void copy_counts(Exec& ex, Saved& kept) const;
+  /// The one place where a pass waits for the device.
+  void await_counts(Saved& kept) const;
   void set_padded_sizes(Saved& kept) const;
   void set_sizes(std::span<const std::int64_t> all_counts, Saved& kept) const;
   /// While a pass is recorded: counts that fit the planned tensors.
@@ -65,6 +72,7 @@ class AllToAllDispatcher final : public Dispatcher {
 
   ExpertParallel experts_;
   DispatchSizes sizes_;
+  HostCopies copies_;
   ops::ExpertRanks ranks_;
 };
 

@@ -24,10 +24,9 @@ class Dispatcher {
   virtual ~Dispatcher() = default;
   virtual std::unique_ptr<Saved> make_saved() const = 0;
 
-  /// From every row's experts [n, K] i32 (-1: dropped), whose rows are `mode`'s: where rows go and come from. When it
-  /// returns the host knows all sizes.
+  /// From every row's experts [n, K] i32 (-1: dropped), whose rows are `mode`'s: where rows go and come from.
   virtual void preprocess(Exec& ex, const Tensor& experts, Mode mode, Saved& saved) const = 0;
-  /// x [n, H] to the rows of this rank's experts.
+  /// x [n, H] to the rows of this rank's experts. When it returns the host knows all sizes.
   virtual ExpertRows dispatch(Exec& ex, const Tensor& x, Saved& saved) const = 0;
   /// The experts' results [M, H] back to where their rows came from. Backward reads them there.
   virtual void return_rows(Exec& ex, const Tensor& rows, Saved& saved) const = 0;

@@ -19,6 +19,14 @@ DispatchSizes dispatch_sizes(const MoeSpec& spec) {
   return sizes;
 }
 
+HostCopies copies_of_counts(const MoeSpec& spec, const ExpertParallel& experts) {
+  return host_copies(
+      {.capacity = spec.config.capacity == ExpertCapacity::drop ? ExpertCapacity::drop : ExpertCapacity::none,
+       .ep = experts.ep().size(),
+       .etp = experts.dispatch().size() / experts.ep().size(),
+       .local_experts = spec.config.num_experts / experts.ep().size()});
+}
+
 }  // namespace
 
 void Moe::declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec, const StreamSpec& stream,
@@ -36,7 +44,8 @@ Moe::Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& op
       layer_(spec.moe_layer),
       groups_(groups),
       router_(name + ".router", spec, groups, params),
-      dispatcher_(std::make_unique<AllToAllDispatcher>(*groups.experts, dispatch_sizes(spec))),
+      dispatcher_(std::make_unique<AllToAllDispatcher>(*groups.experts, dispatch_sizes(spec),
+                                                       copies_of_counts(spec, *groups.experts))),
       experts_(name + ".experts", spec, options, params) {
   if (config_.shared_ffn_hidden_size > 0) shared_.emplace(name + ".shared", spec, options, groups.tp, params);
 }

@@ -1,8 +1,8 @@
-#include "megalith/capture/host_copies.h"
+#include "megalith/nn/moe/host_copies.h"
 
 #include <algorithm>
 
-namespace megalith::capture {
+namespace megalith::nn {
 
 std::string_view name(MoePoint point) {
   switch (point) {
@@ -21,15 +21,15 @@ std::string_view name(MoePoint point) {
 }
 
 HostCopies host_copies(const DispatchFacts& facts) {
-  if (facts.capacity == Capacity::padded) return {};
+  if (facts.capacity == ExpertCapacity::pad) return {};
   HostCopies copies;
   copies.issue = facts.preprocess_captured ? MoePoint::before_ep_alltoall : MoePoint::before_permutation_1;
   const bool alone = facts.ep == 1 && facts.etp == 1;
   copies.wait = alone ? MoePoint::before_finish : MoePoint::before_ep_alltoall;
   if (facts.local_experts > 1 && !facts.fuses_permutation)
     copies.wait = std::min(copies.wait, MoePoint::before_permutation_2);
-  if (facts.capacity == Capacity::dropping || facts.pads_routing) copies.wait = MoePoint::before_permutation_1;
+  if (facts.capacity == ExpertCapacity::drop || facts.pads_routing) copies.wait = MoePoint::before_permutation_1;
   return copies;
 }
 
-}  // namespace megalith::capture
+}  // namespace megalith::nn

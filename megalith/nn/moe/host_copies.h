@@ -3,9 +3,9 @@
 #include <optional>
 #include <string_view>
 
-#include "megalith/capture/scopes.h"
+#include "megalith/nn/moe/moe_config.h"
 
-namespace megalith::capture {
+namespace megalith::nn {
 
 /// Points in the forward pass of an MoE, in their order. `no_sync`: none.
 enum class MoePoint : std::uint8_t {
@@ -19,7 +19,7 @@ std::string_view name(MoePoint point);
 
 /// The facts that decide the two points of an MoE layer's dispatcher.
 struct DispatchFacts {
-  Capacity capacity = Capacity::dropless;
+  ExpertCapacity capacity = ExpertCapacity::none;
   bool pads_routing = false;
   int ep = 1, etp = 1;
   Index local_experts = 1;
@@ -38,4 +38,4 @@ struct HostCopies {
 /// wait. The host waits at the first point that needs a size.
 HostCopies host_copies(const DispatchFacts& facts);
 
-}  // namespace megalith::capture
+}  // namespace megalith::nn
