@@ -22,11 +22,20 @@ const int kStride = testing::sweep_stride(13);  // a sanitizer build starts slow
 const int kStride = testing::sweep_stride(5);
 #endif
 
-class KilledAtEveryOperation : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
+struct KilledGrid {
+  const char *name, *settings;
+};
+constexpr KilledGrid kTp2{"tp2", "--set parallel.tp=2"}, kPp2{"pp2", "--set parallel.pp=2"},
+    kDp2{"dp2", "--set parallel.ranks=2"},
+    kEp2{"ep2",
+         "--set parallel.ep=2 --set optimizer.distributed=true --set moe.num_experts=4 --set moe.ffn_hidden_size=8 "
+         "--set moe.score=sigmoid --set moe.expert_bias_rate=0.01"};
+
+class KilledAtEveryOperation : public ::testing::TestWithParam<std::tuple<KilledGrid, int, const char*>> {};
 
 TEST_P(KilledAtEveryOperation, TheRestartGoesOnAsIfNothingHadHappened) {
-  const auto& [rank, action] = GetParam();
-  const CrashRun run("--set parallel.tp=2", 6);
+  const auto& [grid, rank, action] = GetParam();
+  const CrashRun run(grid.settings, 6);
   int points = 0;
   for (int n = 1;; n += kStride) {
     ASSERT_LT(n, 2000);
@@ -45,16 +54,18 @@ TEST_P(KilledAtEveryOperation, TheRestartGoesOnAsIfNothingHadHappened) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, KilledAtEveryOperation,
-                         ::testing::Values(std::tuple{0, "kill"}, std::tuple{0, "torn"}, std::tuple{1, "kill"},
-                                           std::tuple{1, "torn"}),
+                         ::testing::Combine(::testing::Values(kTp2, kEp2), ::testing::Values(0, 1),
+                                            ::testing::Values("kill", "torn")),
                          [](const auto& suite) {
-                           return "rank" + std::to_string(std::get<0>(suite.param)) + "_" + std::get<1>(suite.param);
+                           return str(std::get<0>(suite.param).name, "_rank", std::get<1>(suite.param), "_",
+                                      std::get<2>(suite.param));
                          });
 
-class RandomKills : public ::testing::TestWithParam<const char*> {};
+class RandomKills : public ::testing::TestWithParam<KilledGrid> {};
 
 TEST_P(RandomKills, LoseNothingThatWasAcknowledged) {
-  const CrashRun run(std::string(GetParam()) + " --set checkpoint.interval=5 --set train.eval_interval=50", 400);
+  const CrashRun run(std::string(GetParam().settings) + " --set checkpoint.interval=5 --set train.eval_interval=50",
+                     400);
   std::mt19937 random(20);
   std::uniform_int_distribution<int> early(15, 90), after_save(0, 40);
   const std::string out = run.path("out");
@@ -81,14 +92,8 @@ TEST_P(RandomKills, LoseNothingThatWasAcknowledged) {
   RecordProperty("after_saves", after_saves);
 }
 
-INSTANTIATE_TEST_SUITE_P(Grids, RandomKills,
-                         ::testing::Values("--set parallel.tp=2", "--set parallel.pp=2", "--set parallel.ranks=2"),
-                         [](const auto& suite) {
-                           const std::string grid = suite.param;
-                           return grid.find("tp") != std::string::npos   ? "tp2"
-                                  : grid.find("pp") != std::string::npos ? "pp2"
-                                                                         : "dp2";
-                         });
+INSTANTIATE_TEST_SUITE_P(Grids, RandomKills, ::testing::Values(kTp2, kPp2, kDp2, kEp2),
+                         [](const auto& suite) { return std::string(suite.param.name); });
 
 }  // namespace
 }  // namespace megalith
