@@ -15,6 +15,7 @@
 #include "apps/example_file.h"
 #include "apps/inference.h"
 #include "apps/launch.h"
+#include "apps/overlap_marks.h"
 #include "apps/terminal.h"
 
 namespace megalith::apps {
@@ -22,7 +23,7 @@ namespace {
 
 struct EvalOptions {
   InferenceOptions model;
-  std::string task, data, protocol, vocab_dir, per_example, format = "text";
+  std::string task, data, protocol, vocab_dir, per_example, overlap, format = "text";
   Index window = 0, stride = 0;  ///< 0: not given
   bool resume = false;
 };
@@ -79,6 +80,8 @@ EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, i
                    str("must be 1 to --window = ", task.window));
   problems.require(options.protocol.empty() || options.task == "wikitext", "--protocol", options.protocol,
                    "is for --task wikitext; leave it away");
+  problems.require(options.overlap.empty() || options.task == "lambada", "--overlap", options.overlap,
+                   "is for --task lambada, whose examples are documents: windows of other tasks join them");
   problems.require(!options.resume || !options.per_example.empty(), "--resume", "true",
                    "needs --per-example with the file of the interrupted evaluation");
   problems.require(options.resume || options.per_example.empty() || !fs.exists(options.per_example), "--per-example",
@@ -103,7 +106,11 @@ class Evaluation {
                                              {"--batch", std::to_string(job_->batch())}});
     return needed;
   }
-  void read() { data_ = read_eval_data(*fs_, task_, *job_->tokenizer(options_.vocab_dir)); }
+  void read() {
+    data_ = read_eval_data(*fs_, task_, *job_->tokenizer(options_.vocab_dir));
+    if (!options_.overlap.empty())
+      overlaps_ = read_overlap_marks(*fs_, options_.overlap, task_.data, data_.set.passages.size());
+  }
   train::Facts found() const {
     train::Facts facts = job_->facts();
     facts.emplace_back("--data", data_.checksum);
@@ -122,6 +129,7 @@ class Evaluation {
     for (const eval::Passage& passage : data_.set.passages) shapes.insert(eval::shape_of(passage, most_tokens));
     return shapes;
   }
+  OverlapFigures overlap_figures(const std::vector<eval::ExampleResult>& results) const;
   /// Marks the examples that an interrupted evaluation has done, on all ranks.
   std::string share_done(comm::World& world, const std::string& digest, std::vector<ExampleFile::Numbered>& done) const;
 
@@ -131,7 +139,21 @@ class Evaluation {
   std::optional<InferenceJob> job_;
   EvalTask task_;
   EvalData data_;
+  std::vector<bool> overlaps_;  // each example; empty: not asked
 };
+
+OverlapFigures Evaluation::overlap_figures(const std::vector<eval::ExampleResult>& results) const {
+  std::vector<eval::ExampleResult> with, without;
+  for (std::size_t i = 0; i < results.size(); ++i) (overlaps_[i] ? with : without).push_back(results[i]);
+  const auto figures = [&](const std::vector<eval::ExampleResult>& some) {
+    return some.empty() ? eval::Figures() : eval::figures(task_.task, data_.set, some);
+  };
+  return {.folder = options_.overlap,
+          .overlapping = std::ssize(with),
+          .others = std::ssize(without),
+          .of_overlapping = figures(with),
+          .of_others = figures(without)};
+}
 
 std::string Evaluation::share_done(comm::World& world, const std::string& digest,
                                    std::vector<ExampleFile::Numbered>& done) const {
@@ -181,21 +203,22 @@ void Evaluation::run(comm::World& world) {
     progress.add(asked.inputs());
   });
   if (!first) return;
-  const EvalReport report{.task = task_.task,
-                          .data = task_.data,
-                          .data_checksum = data_.checksum,
-                          .checkpoint = job_->folder().string(),
-                          .digest = digest,
-                          .plan = job_->plan(),
-                          .batch = job_->batch(),
-                          .window = task_.window,
-                          .stride = slides(task_.task) ? task_.stride : 0,
-                          .memory = model.taken_bytes(),
-                          .resumed_examples = static_cast<Index>(done.size()),
-                          .seconds = monotonic_s() - begun,
-                          .computed_tokens = tokens,
-                          .set = set,
-                          .figures = eval::figures(task_.task, set, results)};
+  EvalReport report{.task = task_.task,
+                    .data = task_.data,
+                    .data_checksum = data_.checksum,
+                    .checkpoint = job_->folder().string(),
+                    .digest = digest,
+                    .plan = job_->plan(),
+                    .batch = job_->batch(),
+                    .window = task_.window,
+                    .stride = slides(task_.task) ? task_.stride : 0,
+                    .memory = model.taken_bytes(),
+                    .resumed_examples = static_cast<Index>(done.size()),
+                    .seconds = monotonic_s() - begun,
+                    .computed_tokens = tokens,
+                    .set = set,
+                    .figures = eval::figures(task_.task, set, results)};
+  if (!overlaps_.empty()) report.overlap = overlap_figures(results);
   const std::string text = options_.format == "json" ? report_json(report) : report_text(report);
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw IoError("[standard output] write failed");
 }
@@ -241,6 +264,9 @@ void add_eval(CLI::App& program) {
   command->add_option("--per-example", options->per_example,
                       "Write the result of every passage to this file, a JSON line each, as it is computed");
   command->add_flag("--resume", options->resume, "Go on with the file of --per-example of an interrupted evaluation");
+  command->add_option("--overlap", options->overlap,
+                      "lambada: the folder that `data overlap --test DATA --output` wrote; prints the figures with and "
+                      "without the examples that occur in training text");
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -62,6 +62,29 @@ std::string paper_table(const EvalReport& report) {
   return text;
 }
 
+std::string overlap_text(const OverlapFigures& overlap) {
+  std::string text = "\n";
+  add_line(text, "overlap with training", overlap.folder);
+  const auto add = [&](const char* what, Index examples, const eval::Figures& figures) {
+    add_line(text, what, grouped(examples) + " examples");
+    for (const auto& [name, value] : figures) add_line(text, "  " + name, figure_text(value));
+  };
+  add("without overlap", overlap.others, overlap.of_others);
+  add("with overlap", overlap.overlapping, overlap.of_overlapping);
+  return text;
+}
+
+nlohmann::ordered_json overlap_json(const OverlapFigures& overlap) {
+  const auto part = [](Index examples, const eval::Figures& figures) {
+    nlohmann::ordered_json json = {{"examples", examples}};
+    for (const auto& [name, value] : figures) json["results"][name] = value;
+    return json;
+  };
+  return {{"folder", overlap.folder},
+          {"without", part(overlap.others, overlap.of_others)},
+          {"with", part(overlap.overlapping, overlap.of_overlapping)}};
+}
+
 double tokens_per_second(const EvalReport& report) {
   return report.seconds > 0 ? static_cast<double>(report.computed_tokens) / report.seconds : 0;
 }
@@ -114,6 +137,7 @@ std::string report_text(const EvalReport& report) {
   for (const auto& [name, value] : report.set.counts) add_line(text, name, grouped(value));
   text += '\n';
   for (const auto& [name, value] : report.figures) add_line(text, name, figure_text(value));
+  if (report.overlap) text += overlap_text(*report.overlap);
   if (is_of_paper(report.task)) text += paper_table(report);
   return text;
 }
@@ -137,6 +161,7 @@ std::string report_json(const EvalReport& report) {
   for (const auto& [owner, bytes] : report.memory) json["memory_bytes"][owner] = bytes;
   for (const auto& [name, value] : report.set.counts) json["counts"][name] = value;
   for (const auto& [name, value] : report.figures) json["results"][name] = value;
+  if (report.overlap) json["overlap"] = overlap_json(*report.overlap);
   json["warnings"] = report.set.warnings;
   if (is_of_paper(report.task)) {
     for (const eval::PaperRow& row : eval::paper_rows())

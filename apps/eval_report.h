@@ -1,10 +1,18 @@
 #pragma once
+#include <optional>
 #include <string>
 
 #include "megalith/config/run_plan.h"
 #include "megalith/eval/figures.h"
 
 namespace megalith::apps {
+
+/// The figures of the examples that occur in training text, and of the others.
+struct OverlapFigures {
+  std::string folder;  ///< of `data overlap`
+  Index overlapping = 0, others = 0;
+  eval::Figures of_overlapping, of_others;
+};
 
 /// All that a report of an evaluation names.
 struct EvalReport {
@@ -20,6 +28,7 @@ struct EvalReport {
   Index computed_tokens = 0;   ///< that the passes of this evaluation read, without padding
   const eval::EvalSet& set;
   eval::Figures figures;
+  std::optional<OverlapFigures> overlap = {};
 };
 
 /// "wikitext", and its protocol: "paper", "harness"; for others "windows" and "last word".

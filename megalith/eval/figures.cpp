@@ -13,14 +13,14 @@ namespace {
 
 double as_double(Index count) { return static_cast<double>(count); }
 
-Figures lambada_figures(const EvalSet& set, std::span<const ExampleResult> results, double loss) {
+Figures lambada_figures(std::span<const ExampleResult> results, double loss) {
   Index correct = 0;
   std::map<Index, Index> by_targets;
   for (const ExampleResult& one : results) {
     correct += one.correct ? 1 : 0;
     by_targets[one.targets] += one.correct ? 1 : 0;
   }
-  const double examples = as_double(set.count("examples"));
+  const double examples = as_double(std::ssize(results));
   Figures figures = {{"accuracy", as_double(correct) / examples},
                      {"correct", as_double(correct)},
                      {"perplexity", std::exp(loss / examples)}};
@@ -60,7 +60,7 @@ Figures figures(Task task, const EvalSet& set, std::span<const ExampleResult> re
               {"byte_perplexity", std::exp(per("bytes"))},
               {"bits_per_byte", per("bytes") / std::numbers::ln2}};
     case Task::lambada:
-      return lambada_figures(set, results, loss);
+      return lambada_figures(results, loss);
   }
   throw InternalError("[figures] task: is none of those that there are");
 }

@@ -33,7 +33,7 @@ using Figures = std::vector<std::pair<std::string, double>>;
 ///   wikitext_harness  sum_loss L, word_perplexity exp(L / words), byte_perplexity exp(L / bytes),
 ///                     bits_per_byte L / (bytes ln 2)
 ///   lambada           accuracy, correct, perplexity exp(L / examples), and correct_of_N for every number N of target
-///                     tokens that occurs
+///                     tokens that occurs; of lambada alone also from the results of some of the passages
 Figures figures(Task task, const EvalSet& set, std::span<const ExampleResult> results);
 
 /// A row of Shoeybi et al. 2019, arXiv:1909.08053, table 3.

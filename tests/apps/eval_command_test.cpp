@@ -154,6 +154,51 @@ TEST_F(EvalProgram, AHuggingFaceFolderIsAsItsCheckpoint) {
   }
 }
 
+TEST_F(EvalProgram, ExamplesThatOccurInTrainingAreToldApart) {
+  ASSERT_EQ(run_shell(train("a", "--set train.steps=30")).code, 0);
+  // Two of the four texts that the examples begin with.
+  const Finished found = run_shell("sed -n '1p;3p' " + out("lambada.jsonl") + " > " + out("seen.jsonl") +
+                                   "; megalith data overlap --ngram 3 --train " + out("seen.jsonl") + " --test " +
+                                   out("lambada.jsonl") + " --output " + out("overlap"));
+  ASSERT_EQ(found.code, 0) << found.err;
+  const std::string file = out("examples.jsonl");
+  const nlohmann::json report =
+      parsed(run_shell(eval("a", lambada()) + " --per-example " + file + " --overlap " + out("overlap")));
+  const nlohmann::json& with = report.at("overlap").at("with");
+  const nlohmann::json& without = report.at("overlap").at("without");
+  std::ifstream documents(out("overlap") + "/per_document.jsonl"), examples(file);
+  std::string line;
+  std::getline(examples, line);  // what the file is of
+  std::vector<bool> overlaps;
+  while (std::getline(documents, line)) overlaps.push_back(nlohmann::json::parse(line).at("found") > 0);
+  double sum[2] = {0, 0};
+  int count[2] = {0, 0}, correct[2] = {0, 0};
+  while (std::getline(examples, line)) {
+    const nlohmann::json example = nlohmann::json::parse(line);
+    const int at = overlaps.at(example.at("example").get<std::size_t>()) ? 1 : 0;
+    ++count[at];
+    sum[at] -= example.at("log_probability").get<double>();
+    correct[at] += example.at("correct").get<bool>() ? 1 : 0;
+  }
+  EXPECT_GT(count[0], 0);
+  EXPECT_GT(count[1], 0);
+  for (const auto& [part, at] : {std::pair{&without, 0}, std::pair{&with, 1}}) {
+    EXPECT_EQ(part->at("examples"), count[at]);
+    EXPECT_EQ(part->at("results").at("correct"), correct[at]);
+    EXPECT_DOUBLE_EQ(part->at("results").at("perplexity").get<double>(), std::exp(sum[at] / count[at]));
+  }
+  EXPECT_EQ(report.at("results").at("correct"), correct[0] + correct[1]);
+  const auto refused = [&](const std::string& more, int code, const std::string& text) {
+    const Finished run = run_shell("megalith eval " + out("a") + ' ' + more);
+    EXPECT_EQ(run.code, code) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(text));
+  };
+  refused(loss() + " --overlap " + out("overlap"), 64, "is for --task lambada, whose examples are documents");
+  refused(lambada() + " --overlap " + out("a"), 65, "must be a folder that `megalith data overlap --output` wrote");
+  refused("--task lambada --data " + out("seen.jsonl") + " --overlap " + out("overlap"), 65,
+          "has no document of seen.jsonl, but of lambada.jsonl: must have one for each of the 2 examples");
+}
+
 TEST_F(EvalProgram, AnInterruptedEvaluationGoesOn) {
   ASSERT_EQ(run_shell(train("a")).code, 0);
   const std::string file = out("examples.jsonl"), command = eval("a", loss()) + " --per-example " + file;
