@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/problems.h"
@@ -16,7 +15,6 @@
 #include "apps/inference.h"
 #include "apps/text_printer.h"
 #include "apps/text_stream.h"
-#include "apps/vocabulary.h"
 
 namespace megalith::apps {
 namespace {
@@ -25,7 +23,7 @@ struct GenerateCommand {
   InferenceOptions model;
   std::string prompt, prompts, vocab_dir, format = "text";
   std::vector<std::string> stops;
-  Index samples = 1, batch = 8;
+  Index samples = 1;
   eval::GenerateOptions options;
 };
 
@@ -191,7 +189,7 @@ void Session::run(comm::World& world) const {
       {.model = plan.model,
        .dtype = plan.train.policy().compute,
        .device = plan.device,
-       .slots = std::clamp<Index>(static_cast<Index>(mine.size()), 1, command_.batch),
+       .slots = std::clamp<Index>(static_cast<Index>(mine.size()), 1, model_.batch()),
        .capacity = capacity(),
        .steps = plan.device == Device::cuda && mesh.tp.size() == 1 ? eval::Steps::from_graph : eval::Steps::eager},
       mesh);
@@ -255,7 +253,8 @@ void add_generate(CLI::App& program) {
   app->add_option("--samples", command->samples, "Texts for each prompt")
       ->check(between(1, 1'000'000))
       ->capture_default_str();
-  app->add_option("--batch", command->batch, "Texts that go on at once on a copy of the model")
+  command->model.batch = 8;
+  app->add_option("--batch", command->model.batch, "Texts that go on at once on a copy of the model")
       ->check(between(1, 65536))
       ->capture_default_str();
   add_drawing(*app, command->options);

@@ -179,8 +179,9 @@ void InferenceJob::require_memory(comm::World& world, const BytesByOwner& bytes)
   }
   std::string lack;
   if (total(bytes) > device::memory_left(plan_.device)) {
-    lack = str("--batch: rank ", world.rank(), " takes ", human_bytes(total(bytes)), " (", owners_text(bytes),
-               ") of its GPU, where ", human_bytes(device::memory_left(plan_.device)), " are left: must fit; ", kFix);
+    lack = str("--batch = ", batch_, ": rank ", world.rank(), " takes ", human_bytes(total(bytes)), " (",
+               owners_text(bytes), ") of its GPU, where ", human_bytes(device::memory_left(plan_.device)),
+               " are left: must fit; ", kFix);
   }
   lack = train::share_first_text(world, lack);
   if (!lack.empty()) throw ConfigError(lack);

@@ -28,7 +28,7 @@ struct InferenceOptions {
   std::string device, precision;
   std::vector<std::string> settings;
   int ranks = 0;    ///< 0: the launcher's, or as the settings say
-  Index batch = 0;  ///< passages of a pass; 0: by the device
+  Index batch = 0;  ///< passages of a pass, or texts that go on at once; 0: by the device
   GridKeys keys = GridKeys::all;
 
   /// Adds them to a command, but for the checkpoint and the batch. They must outlive the parsing.
@@ -53,7 +53,7 @@ class InferenceJob {
   const std::string& precision() const { return plan_.train.precision; }
   /// The given folder, or the step folder that was chosen in it.
   const io::Path& folder() const { return folder_; }
-  /// The number of passages of a microbatch.
+  /// The number of passages of a microbatch, or of texts that go on at once.
   Index batch() const { return batch_; }
   /// The tokenizer that the model was trained with; `vocab_dir` names another place of its files, unless it is empty.
   /// Throws InputError for files of another vocabulary.

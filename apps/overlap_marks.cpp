@@ -1,5 +1,6 @@
 #include "apps/overlap_marks.h"
 
+#include <algorithm>
 #include <set>
 
 #include <nlohmann/json.hpp>

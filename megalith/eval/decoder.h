@@ -54,8 +54,7 @@ class Decoder {
   /// By owner, what was taken so far.
   const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
   ParamSet& params() { return params_; }
-  /// Calls read(slice, values) for each parameter of this rank. `values`, in host memory, in `stored` and without
-  /// padding, are then converted.
+  /// As eval::fill_params(). Call it after allocate().
   void fill_params(DType stored, const ReadValues& read);
 
   /// On a GPU, before times are taken: loads and builds what passes over windows of these lengths and steps need.
