@@ -95,14 +95,29 @@ class ZstdDecoder final : public Decoder {
     ZSTD_outBuffer out{step.out, step.room, 0};
     const std::size_t result = ZSTD_decompressStream(stream_, &out, &in);
     if (ZSTD_isError(result) != 0) fail(str("the zstd data is damaged (", ZSTD_getErrorName(result), ")"));
+    if (is_between_) header_.clear(), written_ = 0;
+    header_.append(step.in.substr(0, std::min(in.pos, kHeaderBytes - header_.size())));
+    written_ += out.pos;
     step.in.remove_prefix(in.pos);
     step.written = out.pos;
     is_between_ = result == 0;
+    if (is_between_) check_size();
   }
 
  private:
+  static constexpr std::size_t kHeaderBytes = 18;  // the longest of a frame
+
+  /// The library compares them only where it has all of a frame and room for all it holds.
+  void check_size() {
+    const unsigned long long size = ZSTD_getFrameContentSize(header_.data(), header_.size());
+    if (size < ZSTD_CONTENTSIZE_ERROR && size != written_)
+      fail(str("the zstd data is damaged (a frame of ", size, " bytes holds ", written_, ")"));
+  }
+
   ZSTD_DStream* stream_;
-  bool is_between_ = true;  // frames
+  bool is_between_ = true;          // frames
+  std::string header_;              // the first bytes of this frame
+  unsigned long long written_ = 0;  // of this frame
 };
 
 class XzDecoder final : public Decoder {

@@ -110,6 +110,19 @@ TEST_F(Bytes, WhatIsCutIsRefused) {
   }
 }
 
+// Of a frame without a byte, with the checksum of none. The library itself compares the sizes where it has room for
+// what the header promises.
+TEST_F(Bytes, AZstdFrameOfAnotherSizeThanItsHeaderPromisesIsRefused) {
+  const auto frame = [](std::uint32_t size) {
+    std::string bytes("\x28\xb5\x2f\xfd\xa4", 5);
+    for (int byte = 0; byte < 4; ++byte) bytes += static_cast<char>(size >> 8 * byte);
+    return bytes + std::string("\x01\0\0\x99\xe9\xd8\x51", 7);
+  };
+  EXPECT_EQ(read(file("empty", testing::zstd("text") + frame(0)), 10), "text");
+  for (const std::uint32_t size : {559'903u, 4u << 20})
+    EXPECT_NE(error("lies", testing::zstd("text") + frame(size)).find("the zstd data is damaged"), std::string::npos);
+}
+
 // A flipped bit is found, or does not matter: gzip's header holds times and names that nothing depends on.
 TEST_F(Bytes, AFlippedBitIsFound) {
   const std::string text = text_of(3000);

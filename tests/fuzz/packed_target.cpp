@@ -38,15 +38,22 @@ std::optional<std::string> whole_gzip(std::string_view packed) {
 std::optional<std::string> whole_zstd(std::string_view packed) {
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
   std::string out(kMax, '\0');
-  ZSTD_inBuffer in{packed.data(), packed.size(), 0};
   ZSTD_outBuffer to{out.data(), out.size(), 0};
-  std::size_t left = 0;
-  while (in.pos < in.size) {
-    left = ZSTD_decompressStream(stream.get(), &to, &in);
-    if (ZSTD_isError(left) != 0) return std::nullopt;
-    if (to.pos == to.size) return out;
+  while (!packed.empty()) {  // a frame
+    const std::size_t size = ZSTD_findFrameCompressedSize(packed.data(), packed.size());
+    ZSTD_inBuffer in{packed.data(), ZSTD_isError(size) != 0 ? packed.size() : size, 0};
+    const std::size_t before = to.pos;
+    std::size_t left = 1;
+    while (in.pos < in.size) {
+      left = ZSTD_decompressStream(stream.get(), &to, &in);
+      if (ZSTD_isError(left) != 0) return std::nullopt;
+      if (to.pos == to.size) return out;
+    }
+    if (left != 0 || ZSTD_isError(size) != 0) return std::nullopt;
+    const unsigned long long told = ZSTD_getFrameContentSize(packed.data(), packed.size());
+    if (told != ZSTD_CONTENTSIZE_UNKNOWN && told != to.pos - before) return std::nullopt;
+    packed.remove_prefix(size);
   }
-  if (left != 0) return std::nullopt;
   out.resize(to.pos);
   return out;
 }

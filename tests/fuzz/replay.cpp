@@ -1,6 +1,7 @@
 // Runs one target on its seeds and on random changes of them, or on files: for compilers without libFuzzer, and to look
 // at a finding.
-//   fuzz_replay TARGET [--first N] [--runs N] [--seconds S] [--write-seeds DIR] [FILE...]
+//   fuzz_replay TARGET [--first N] [--runs N] [--seconds S] [--write-seeds DIR | --write-input FILE] [FILE...]
+// --write-input writes the first input and runs nothing.
 // Exit code 1 with a line on the input when a promise is broken, or by a signal.
 #include <csignal>
 #include <cstdio>
@@ -30,7 +31,7 @@ extern "C" void on_signal(int number) {
 }
 
 struct Arguments {
-  std::string target, seeds_folder;
+  std::string target, seeds_folder, input_file;
   std::uint64_t first = 0, runs = 100000;
   double seconds = 1e9;
   std::vector<std::string> files;
@@ -53,6 +54,8 @@ Arguments parse(int argc, char** argv) {
       arguments.seconds = std::stod(argv[i]);
     else if (argument == "--write-seeds")
       arguments.seeds_folder = argv[i];
+    else if (argument == "--write-input")
+      arguments.input_file = argv[i];
     else
       throw std::invalid_argument("no option " + std::string(argument));
   }
@@ -69,6 +72,10 @@ int run(const Arguments& arguments) {
   const Target& target = megalith::fuzz::target_named(arguments.target);
   const std::vector<std::string> seeds = target.seeds();
   if (!arguments.seeds_folder.empty()) return write_seeds(seeds, arguments.seeds_folder), 0;
+  if (!arguments.input_file.empty()) {
+    std::ofstream(arguments.input_file, std::ios::binary) << megalith::fuzz::mutated(target, seeds, arguments.first);
+    return 0;
+  }
   if (!arguments.files.empty()) {
     for (const std::string& file : arguments.files) {
       std::ostringstream all;
