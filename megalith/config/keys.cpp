@@ -207,7 +207,7 @@ std::vector<Key> make_keys() {
        "which pairs of token and expert stay: those that weigh most, or the first ones (`position`)", has_capacity},
       {"moe.gemm", moe([](auto& c) -> auto& { return c.gemm; }), words("`loop`"),
        one_of(kExpertGemms, "others are not built yet"), may_change, not_differ,
-       "how the GEMMs of experts run: `loop`, one after the other", has_experts},
+       "how the GEMMs of experts run: `loop`, one for each, on GPUs in several streams", has_experts},
       {"moe.dispatcher", moe([](auto& c) -> auto& { return c.dispatcher; }), words("`all_to_all`"),
        one_of(kDispatchers, "others are not built yet"), may_change, not_differ,
        "how rows come to their experts: `all_to_all`, with counts that the host knows", has_experts},

@@ -10,6 +10,7 @@
 #include "megalith/model/gpt_stage.h"
 #include "megalith/model/layer_groups.h"
 #include "megalith/ops/elementwise.h"
+#include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/library.h"
 #include "megalith/ops/rope.h"
 
@@ -157,6 +158,7 @@ void InferenceModel::allocate() {
   scratch_ = ledger_.take(kScratchOwner, scratch_bytes());
   round_ = ledger_.take("inputs", round_bytes());
   loss_sum_ = round_.view({1}, DType::f64, round_bytes() - kAlignment);
+  for (model::GptChunk::Saved& saved : saved_) saved.take_host_memory(config_.device);
   if (config_.device != Device::cpu) host_round_ = Buffer(round_bytes(), config_.device, Side::host);
   if (mesh_.pp.size() > 1) executor_->allocate(ledger_);
   if (const Tensor table = unplaced_rope_table()) {
@@ -173,6 +175,7 @@ void InferenceModel::allocate() {
 }
 
 void InferenceModel::warm_up() {
+  const ops::AllGroupSizes all_sizes(*ex_);
   for (const auto& [shape, plans] : plans_) {
     const Tensor message = ex_->tensor(boundary_shape(shape), config_.dtype);
     ops::fill(*ex_, message, 0.5);

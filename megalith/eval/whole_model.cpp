@@ -33,6 +33,7 @@ WholeModel::WholeModel(const model::ModelConfig& model, const comm::Mesh& mesh, 
   chunk_ = std::make_unique<model::GptChunk>(model::model_spec(model), whole(model), one_rank(model, mesh), params_,
                                              model::ChunkConfig{});
   saved_ = chunk_->make_saved();
+  saved_.take_host_memory(device);
   const Index ids = round_up(model.seq_len * size_of(DType::i32), kAlignment);
   inputs_ = ledger_.take("inputs", 2 * ids + kAlignment);
   tokens_ = inputs_.view({model.seq_len}, DType::i32);

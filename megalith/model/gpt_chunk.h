@@ -53,6 +53,7 @@ class GptChunk {
   struct Saved {
     nn::SublayerStack::Saved layers;
     nn::LmHead::Saved head;
+    void take_host_memory(Device device) { layers.take_host_memory(device); }  ///< nn::Sublayer::Saved
   };
 
   GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGroups& groups, ParamSet& params,

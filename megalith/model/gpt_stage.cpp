@@ -9,6 +9,7 @@
 #include "megalith/model/layer_groups.h"
 #include "megalith/nn/moe/moe.h"
 #include "megalith/ops/elementwise.h"
+#include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/step_end.h"
 
 namespace megalith::model {
@@ -237,9 +238,10 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
     offset += layout_.bytes();
   }
   const std::size_t instances = std::max(slots_.size(), static_cast<std::size_t>(num_microbatches(config_, mesh_)));
-  const auto saved_sets = [](const GptChunk& chunk, std::size_t count) {
+  const auto saved_sets = [this](const GptChunk& chunk, std::size_t count) {
     std::vector<GptChunk::Saved> sets;
     for (std::size_t i = 0; i < count; ++i) sets.push_back(chunk.make_saved());
+    for (GptChunk::Saved& saved : sets) saved.take_host_memory(config_.device);
     return sets;
   };
   for (const GptChunk& chunk : chunks_) {
@@ -310,6 +312,7 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
   // A step's second microbatch adds to the weights' gradients where the first overwrites them.
   const int train_passes = std::min(2, num_microbatches(config_, mesh_));
   routing_ = nn::Routing::even;
+  const ops::AllGroupSizes all_sizes(ex);
   for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
     load(ex, mode, source, 0, {}, optimizer_state);
     begin(ex);

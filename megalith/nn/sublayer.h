@@ -14,6 +14,9 @@ class Sublayer {
   /// What backward reads, of one microbatch in flight. Backward also keeps its own communication in flight here.
   struct Saved {
     virtual ~Saved() = default;
+    /// Takes the host memory that `device` copies to. Before the first pass: taking it later would wait for the device,
+    /// and so for other ranks.
+    virtual void take_host_memory(Device) {}
   };
   /// Input and output of a backward pass.
   struct Gradients {

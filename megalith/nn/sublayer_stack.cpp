@@ -63,6 +63,13 @@ SublayerStack::Saved SublayerStack::make_saved() const {
   return saved;
 }
 
+void SublayerStack::Saved::take_host_memory(Device device) {
+  for (Pass* const pass : {&first, &again}) {
+    for (const std::unique_ptr<Sublayer::Saved>& one : pass->sublayers)
+      if (one) one->take_host_memory(device);
+  }
+}
+
 void SublayerStack::take_caches(const TakeKvCache& take, Saved& saved) const {
   for (std::size_t k = 0; k < sublayers_.size(); ++k) sublayers_[k]->take_cache(take, *saved.first.sublayers[k]);
 }

@@ -64,6 +64,7 @@ class SublayerStack {
 
     /// The pass whose results backward reads.
     Pass& of_backward(std::size_t k) { return again.sublayers[k] ? again : first; }
+    void take_host_memory(Device device);  ///< Sublayer::Saved
   };
 
   SublayerStack(const TensorParallel& tp, std::vector<Entry> entries, const RecomputeConfig& recompute = {});

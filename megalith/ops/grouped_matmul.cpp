@@ -1,5 +1,6 @@
 #include "megalith/ops/grouped_matmul.h"
 
+#include "megalith/base/build.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/grouped_matmul.h"
 #include "megalith/ops/cuda/grouped_matmul.h"
@@ -67,8 +68,20 @@ void run(Exec& ex, const GroupedProduct& product, const Names& names, const OpIn
 
 }  // namespace
 
-Matmul GroupedProduct::of(Index group, Index first_row) const {
-  const Index count = sizes[static_cast<std::size_t>(group)], n = weights.dim(1), k = weights.dim(2);
+AllGroupSizes::AllGroupSizes(Exec& ex) : ex_(ex) {
+  if constexpr (build::has_cuda) {
+    if (ex.device() == Device::cuda) cuda::run_all_group_sizes(ex, true);
+  }
+}
+
+AllGroupSizes::~AllGroupSizes() {
+  if constexpr (build::has_cuda) {
+    if (ex_.device() == Device::cuda) cuda::run_all_group_sizes(ex_, false);
+  }
+}
+
+Matmul GroupedProduct::of(Index group, Index first_row, Index count) const {
+  const Index n = weights.dim(1), k = weights.dim(2);
   const Tensor a = rows.rows(first_row, count), b = others.rows(first_row, count),
                w = weights.rows(group, 1).reshaped({n, k});
   switch (kind) {

@@ -10,8 +10,8 @@ namespace megalith::ops {
 // be empty, or all, or have all rows.
 //
 // The backend is a loop, one product of ops/matmul.h a group: on a CPU the pieces of all of them are shared among the
-// threads at once, on a GPU they run one after the other in the Exec's stream. An op stands for a whole loop, so that
-// how tokens are routed changes no step's ops. Bits of a group follow from its own shape.
+// threads at once, on a GPU they run in several streams that join at the op's end. An op stands for a whole loop, so
+// that how tokens are routed changes no step's ops. Bits of a group follow from its own shape.
 
 inline constexpr Index kMaxGroups = 1024;
 
@@ -48,6 +48,21 @@ struct GroupedWeightGrad {
 };
 void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args);
 
+/// While it lives, these ops also run with other sizes on a GPU, up to one group with all rows, over operands of no
+/// meaning, so that the library loads what any sizes need. To load it in a step would wait for the device, and so for
+/// other ranks, which may wait for this one. For passes before the first step: results are undefined, and so are unused
+/// rows. Does nothing on a CPU.
+class AllGroupSizes {
+ public:
+  explicit AllGroupSizes(Exec& ex);
+  ~AllGroupSizes();
+  AllGroupSizes(const AllGroupSizes&) = delete;
+  AllGroupSizes& operator=(const AllGroupSizes&) = delete;
+
+ private:
+  Exec& ex_;
+};
+
 /// The three as one: what the product of a group is.
 struct GroupedProduct {
   enum class Kind : std::uint8_t { forward, input_grad, weight_grad };
@@ -63,7 +78,8 @@ struct GroupedProduct {
     return size(group) > 0 || (kind == Kind::weight_grad && write == Write::overwrite);
   }
   /// `first_row`: of the group.
-  Matmul of(Index group, Index first_row) const;
+  Matmul of(Index group, Index first_row) const { return of(group, first_row, size(group)); }
+  Matmul of(Index group, Index first_row, Index count) const;
 };
 
 }  // namespace megalith::ops

@@ -1,4 +1,7 @@
 // Models with experts on GPUs: the CPU's numbers under its decisions, and the same bits in every run.
+#include "megalith/ops/cuda/gemm_library.h"
+#include "megalith/train/engine.h"
+
 #include "tests/gpu/collect.h"
 #include "tests/support/twin.h"
 #include "tests/train/moe_run.h"
@@ -59,6 +62,27 @@ TEST_P(GpuMoe, DecidesAsTheCpu) {
   for (std::size_t i = 0; i < of_cpu.all().size(); ++i) turned += of_cpu.all()[i] != of_gpu.all()[i] ? 1 : 0;
   RecordProperty("turned", static_cast<int>(turned));
   EXPECT_LT(turned, of_cpu.all().size() / 200) << "of " << of_cpu.all().size();
+}
+
+/// A kernel that a step loads waits for the GPU, and so for other ranks, which may wait for this one: a pipeline hung.
+TEST_P(GpuMoe, StepsNeedNothingThatTheirWarmUpHasNotLoaded) {
+  MEGALITH_NEEDS_GPUS(1);
+  const config::RunPlan plan = plan_on(Device::cuda, {}, GetParam(), "bf16");
+  comm::run_ranks(1, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const auto asked = [&] { return engine.exec().backend<ops::cuda::GemmLibrary>().times_asked(); };
+    const Index before = asked();
+    const testing::HashedBatches source(plan.model.vocab_size);
+    train::Progress progress;
+    for (Index step = 0; step < 3; ++step) {
+      engine.start_step(source, progress);
+      engine.finish_step();
+      progress = {step + 1, progress.samples + plan.train.global_batch};
+    }
+    engine.evaluate(source, plan.train.global_batch);
+    EXPECT_EQ(asked(), before);
+  });
 }
 
 /// Grids of two GPUs and more.

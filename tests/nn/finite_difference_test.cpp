@@ -46,6 +46,7 @@ void check_layers(Index count, const nn::GptLayerConfig& config) {
     const Tensor x = testing::random_tensor(ex, {6, 8}, 1), dy = testing::random_tensor(ex, {6, 8}, 2);
     const Tensor y = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
     nn::SublayerStack::Saved saved = layers.make_saved();
+    saved.take_host_memory(Device::cpu);
     layers.forward(ex, microbatch.get(), x, y, saved);
     const Tensor bias_grad = layers.output_bias_grad();
     EXPECT_EQ(static_cast<bool>(bias_grad), config.dropout == 0 && config.biases == nn::Biases::all);
@@ -54,6 +55,7 @@ void check_layers(Index count, const nn::GptLayerConfig& config) {
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
       nn::SublayerStack::Saved ignored = layers.make_saved();
+      ignored.take_host_memory(Device::cpu);
       ops::fill(scratch, totals, 0);
       layers.forward(scratch, microbatch.get(), x, y, ignored);
       const double balance =

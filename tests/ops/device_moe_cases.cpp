@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megalith/ops/capacity.h"
+#include "megalith/ops/elementwise.h"
 #include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/router_losses.h"
 #include "megalith/ops/rows.h"
@@ -309,6 +310,27 @@ TEST_P(DeviceOps, GroupedProducts) {
       t().release();
     }
   }
+}
+
+TEST_P(DeviceOps, GroupedProductsKeepTheirPlaceInTheStream) {
+  // Large enough that ops without an order overlap. Each operand is written right before and overwritten right behind.
+  constexpr Index kGroups = 12, kRows = 12 * 512, kWide = 512;
+  const std::vector<Index> sizes(kGroups, kRows / kGroups);
+  const Twin x = t().in({kRows, kWide}, 1), w = t().in({kGroups, kWide, kWide}, 2, 0.05), y = t().out({kRows, kWide}),
+             sum = t().out({kRows, kWide});
+  t().run([&](Exec& ex) {
+    for (int round = 0; round < 3; ++round) {
+      scale(ex, w.on(ex), -1);
+      scale(ex, x.on(ex), 0.5);
+      fill(ex, y.on(ex), 1000);
+      grouped_matmul(ex, {.x = x.on(ex), .w = w.on(ex), .y = y.on(ex), .sizes = {sizes}});
+      scale(ex, x.on(ex), 1.5);
+      copy(ex, y.on(ex), sum.on(ex));
+    }
+  });
+  expect_same(y, "y");
+  expect_same(sum, "copy of y");
+  t().release();
 }
 
 TEST_P(DeviceOps, Capacity) {

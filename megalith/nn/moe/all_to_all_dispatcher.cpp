@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "megalith/base/error.h"
+
 namespace megalith::nn {
 namespace {
 
@@ -25,6 +27,7 @@ AllToAllDispatcher::AllToAllDispatcher(const ExpertParallel& experts, const Disp
 std::unique_ptr<Dispatcher::Saved> AllToAllDispatcher::make_saved() const {
   auto saved = std::make_unique<Saved>();
   const auto ranks = static_cast<std::size_t>(experts_.dispatch().size());
+  saved->host_bytes = bytes_of({experts_.dispatch().size(), num_destinations()}, DType::i64);
   saved->sends.resize(ranks);
   saved->receives.resize(ranks);
   saved->sizes.resize(static_cast<std::size_t>(ranks_.local_experts));
@@ -91,10 +94,7 @@ void AllToAllDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
 }
 
 void AllToAllDispatcher::copy_counts(Exec& ex, Saved& kept) const {
-  if (kept.host.bytes() == 0) {
-    kept.host = Buffer(kept.all_counts.bytes(), ex.device(), Side::host);
-    kept.copied = Event(ex.device());
-  }
+  if (kept.host.bytes() == 0) throw InternalError("[AllToAllDispatcher] Saved::take_host_memory was not called");
   ex.copy(kept.host.data(), kept.all_counts.raw(), kept.all_counts.bytes());
   kept.copied.record(ex.stream());
 }

@@ -24,11 +24,17 @@ class AllToAllDispatcher final : public Dispatcher {
     Tensor row_of, pair_of;              ///< [n, K P], [S] i32: pairs and the rows that are sent
     Tensor regrouped, arrived_at;        ///< [M, 1], [M] i32: rows as they arrive, and by expert
     Tensor returned;                     ///< [S, H]
+    Index host_bytes = 0;                ///< of all_counts
     Buffer host;                         ///< all_counts
     Event copied;                        ///< to `host`
     std::vector<Index> sends, receives;  ///< rows to and from each rank
     std::vector<Index> sizes;            ///< rows of each expert here
     Index padded = 0;                    ///< rows of every destination; 0: as many as there are
+
+    void take_host_memory(Device device) override {
+      host = Buffer(host_bytes, device, Side::host);
+      copied = Event(device);
+    }
   };
   /// `copies`: where counts are copied to the host, in passes that do not pad.
   AllToAllDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes, const HostCopies& copies);

@@ -20,6 +20,7 @@ class Dispatcher {
  public:
   struct Saved {
     virtual ~Saved() = default;
+    virtual void take_host_memory(Device) {}  ///< Sublayer::Saved
   };
   virtual ~Dispatcher() = default;
   virtual std::unique_ptr<Saved> make_saved() const = 0;

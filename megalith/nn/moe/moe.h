@@ -28,6 +28,8 @@ class Moe final : public Sublayer {
     Experts::Saved experts;
     SharedExperts::Saved shared;
     Tensor y, dy;  ///< [O, H]
+
+    void take_host_memory(Device device) override { dispatcher->take_host_memory(device); }
   };
 
   /// The owner of rows that experts keep for backward, in plans of memory.

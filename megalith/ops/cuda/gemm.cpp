@@ -1,6 +1,7 @@
 #include "megalith/ops/cuda/gemm.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "megalith/base/error.h"
@@ -74,6 +75,38 @@ GemmProblem of_class(GemmProblem problem, GroupedProduct::Kind kind) {
   return problem;
 }
 
+/// Of any group wherever its rows begin: the bits of a group do not depend on those before it.
+std::int32_t alignment_of(const GroupedProduct& products) {
+  const Tensor &rows = products.rows, &others = products.others, &weights = products.weights;
+  const auto step = [](const Tensor& tensor, Index elements) {
+    return reinterpret_cast<const void*>(elements * size_of(tensor.dtype()));
+  };
+  return common_alignment({rows.raw(), others.raw(), weights.raw(), step(rows, rows.dim(1)),
+                           step(others, others.dim(1)), step(weights, weights.dim(1) * weights.dim(2))});
+}
+
+void run_passing(Exec& ex, std::size_t lane, const GroupedProduct& products, const Matmul& one) {
+  GemmProblem problem = problem_of(ex, one);
+  problem.alignment = alignment_of(products);
+  if (!ex.backend<GemmLibrary>().run_passing(lane, problem, of_class(problem, products.kind),
+                                             {.a = one.a.raw(), .b = one.b.raw(), .c = one.c.raw()}))
+    throw_no_kernel(one);
+}
+
+/// AllGroupSizes: each class once, with its most rows and with an odd number of them.
+void run_all_sizes(Exec& ex, const GroupedProduct& products) {
+  const Index most = products.rows.dim(0);
+  if (most == 0 || products.weights.numel() == 0) return;
+  GemmProblem largest = problem_of(ex, products.of(0, 0, most));
+  largest.alignment = alignment_of(products);
+  if (!ex.backend<GemmLibrary>().has_to_run_all_sizes(largest)) return;
+  for (Index rows = size_class(1), last = 0; last < most; rows = size_class(rows + 1)) {
+    last = std::min(rows, most);
+    for (const Index count : {last, last - 1})
+      if (count > 0) run_passing(ex, 0, products, products.of(0, 0, count));
+  }
+}
+
 }  // namespace
 
 GemmChooser& gemm_chooser(Exec& ex) { return ex.backend<GemmLibrary>(); }
@@ -96,22 +129,27 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
   if (args.bias_grad) bias_backward(stream, args.a, args.bias_grad, parts);
 }
 
-// In the Exec's one stream: cuBLASLt's workspace serves one alone, and a run has few streams (tensor/stream_budget.h).
+void run_all_group_sizes(Exec& ex, bool on) { ex.backend<GemmLibrary>().run_all_sizes(on); }
+
 void grouped_matmul(Exec& ex, Stream stream, const GroupedProduct& products) {
-  auto& library = ex.backend<GemmLibrary>();
+  SideStreams& lanes = ex.backend<GemmLibrary>().lanes();
+  std::array<Index, SideStreams::kCount> rows{};  // of each lane
+  lanes.fork(stream);
+  run_all_sizes(ex, products);
   Index first_row = 0;
   for (Index g = 0; g < products.weights.dim(0); first_row += products.size(g), ++g) {
     if (!products.has_work(g)) continue;
     const Matmul one = products.of(g, first_row);
-    const GemmProblem problem = problem_of(ex, one);
     if (one.c.numel() == 0) continue;
-    if (problem.k == 0) {
+    if (one.b.numel() == 0) {
       if (one.write == Write::overwrite) fill(stream, one.c, 0);
-    } else if (!library.run_passing(stream, problem, of_class(problem, products.kind),
-                                    {.a = one.a.raw(), .b = one.b.raw(), .c = one.c.raw()})) {
-      throw_no_kernel(one);
+      continue;
     }
+    const auto lane = static_cast<std::size_t>(std::ranges::min_element(rows) - rows.begin());
+    rows[lane] += products.size(g);
+    run_passing(ex, lane, products, one);
   }
+  lanes.join();
 }
 
 void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args) {

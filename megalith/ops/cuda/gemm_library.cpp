@@ -31,6 +31,7 @@ constexpr float kHopeless = 1.1f;
 constexpr float kMinGain = 0.07f;
 /// Problems of passing shapes that are kept: a few KiB of host memory each.
 constexpr std::size_t kMaxPassing = 4096;
+constexpr Index kLaneWorkspaceBytes = kGemmWorkspaceBytes / static_cast<Index>(SideStreams::kCount);
 
 void check(cublasStatus_t status, std::source_location where = std::source_location::current()) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -231,18 +232,21 @@ GemmLibrary::~GemmLibrary() {
 }
 
 bool GemmLibrary::run(Stream stream, const GemmProblem& problem, const GemmOperands& operands) {
-  return run(stream, prepare(problem), operands);
+  return run(stream, prepare(problem), operands, whole_workspace());
 }
 
-bool GemmLibrary::run_passing(Stream stream, const GemmProblem& problem, const GemmProblem& like,
+bool GemmLibrary::run_passing(std::size_t lane, const GemmProblem& problem, const GemmProblem& like,
                               const GemmOperands& operands) {
-  return run(stream, prepare_passing(problem, like), operands);
+  constexpr auto kShare = static_cast<std::size_t>(kLaneWorkspaceBytes);
+  return run(lanes_.at(lane), prepare_passing(problem, like), operands,
+             whole_workspace().subspan(lane * kShare, kShare));
 }
 
-bool GemmLibrary::run(Stream stream, const Prepared& prepared, const GemmOperands& operands) const {
+bool GemmLibrary::run(Stream stream, const Prepared& prepared, const GemmOperands& operands,
+                      std::span<std::byte> workspace) const {
   if (prepared.offered.empty()) return false;
   prepared.point_at(operands);
-  check(launch(stream, prepared, operands, prepared.offered[prepared.chosen].native));
+  check(launch(stream, prepared, operands, prepared.offered[prepared.chosen].native, workspace));
   return true;
 }
 
@@ -294,7 +298,7 @@ GemmLibrary::Prepared& GemmLibrary::prepare(const GemmProblem& problem) {
   const auto found = prepared_.find(problem);
   if (found != prepared_.end()) return *found->second;
   std::unique_ptr<Prepared> prepared = described(problem);
-  list(*prepared, problem, kCandidates);
+  list(*prepared, problem, kGemmWorkspaceBytes, kCandidates);
   choose(*prepared, problem);
   return *prepared_.emplace(problem, std::move(prepared)).first->second;
 }
@@ -305,13 +309,13 @@ GemmLibrary::Prepared& GemmLibrary::prepare_passing(const GemmProblem& problem, 
   std::unique_ptr<Prepared>& alike = passing_alike_[like];
   if (alike == nullptr) {
     alike = described(like);
-    list(*alike, like, 1);
+    list(*alike, like, kLaneWorkspaceBytes, 1);
   }
   std::unique_ptr<Prepared> prepared = described(problem);
   if (!alike->offered.empty() && fits(*prepared, alike->offered.front().native))
     prepared->offered = alike->offered;
   else
-    list(*prepared, problem, 1);
+    list(*prepared, problem, kLaneWorkspaceBytes, 1);
   return *passing_.emplace(problem, std::move(prepared)).first->second;
 }
 
@@ -319,10 +323,11 @@ bool GemmLibrary::fits(const Prepared& prepared, const cublasLtMatmulAlgo_t& alg
   cublasLtMatmulHeuristicResult_t result{};
   return is_supported(cublasLtMatmulAlgoCheck(handle_, prepared.description, prepared.first, prepared.second,
                                               prepared.result, prepared.result, &algorithm, &result)) &&
-         result.workspaceSize <= static_cast<std::size_t>(kGemmWorkspaceBytes);
+         result.workspaceSize <= static_cast<std::size_t>(kLaneWorkspaceBytes);
 }
 
-void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem, int most) const {
+void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem, Index workspace_bytes, int most) const {
+  ++times_asked_;
   const GemmBytes takes = bytes_of(problem);
   // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD must be a multiple of 8: what breaks that rule is not asked for, as the answer
   // need not be that there is no kernel.
@@ -333,7 +338,7 @@ void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem, int most)
       {.vector = takes.vector > 0 ? anywhere : nullptr, .activation = takes.activation > 0 ? anywhere : nullptr});
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference));
-  const auto bytes = static_cast<std::size_t>(kGemmWorkspaceBytes);
+  const auto bytes = static_cast<std::size_t>(workspace_bytes);
   check(
       cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
   const auto alignment = static_cast<std::uint32_t>(problem.alignment);
@@ -359,11 +364,11 @@ void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem, int most)
 }
 
 cublasStatus_t GemmLibrary::launch(Stream stream, const Prepared& prepared, const GemmOperands& operands,
-                                   const cublasLtMatmulAlgo_t& algorithm) const {
+                                   const cublasLtMatmulAlgo_t& algorithm, std::span<std::byte> workspace) const {
   const float one = 1;
   return cublasLtMatmul(handle_, prepared.description, &one, operands.b, prepared.first, operands.a, prepared.second,
                         &prepared.beta, operands.c, prepared.result, operands.c, prepared.result, &algorithm,
-                        workspace_.data(), static_cast<std::size_t>(workspace_.bytes()), native(stream));
+                        workspace.data(), workspace.size(), native(stream));
 }
 
 /// The place of the fastest among those offered, or 0 where it wins too little.
@@ -378,7 +383,8 @@ std::size_t GemmLibrary::time(const Prepared& prepared, const MadeUpOperands& op
       operands.fill_cache(ex_.stream());
       bool ran = true;
       const float time = timer.milliseconds(ex_.stream(), [&] {
-        ran = is_supported(launch(ex_.stream(), prepared, operands.get(), prepared.offered[i].native));
+        ran =
+            is_supported(launch(ex_.stream(), prepared, operands.get(), prepared.offered[i].native, whole_workspace()));
       });
       if (ran && round > 0) times[i] = std::min(times[i], time);  // round 0 loads the kernels
       least = std::min(least, times[i]);

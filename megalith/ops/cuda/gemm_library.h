@@ -1,9 +1,12 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 
 #include <cublasLt.h>
 
+#include "megalith/ops/cuda/side_streams.h"
 #include "megalith/ops/gemm_chooser.h"
 #include "megalith/runtime/exec.h"
 
@@ -34,8 +37,16 @@ class GemmLibrary final : public GemmChooser {
   bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
   /// The same for a problem whose shape follows from a step's routing: it is neither timed nor agreed on and is in no
   /// table. It runs by the library's first choice for `like`, a problem of about its size that stands for many: asking
-  /// the library takes longer than the product. Where that choice does not fit, by the first choice for itself.
-  bool run_passing(Stream stream, const GemmProblem& problem, const GemmProblem& like, const GemmOperands& operands);
+  /// the library takes longer than the product. Where that choice does not fit, by the first choice for itself. It runs
+  /// in lanes().at(lane), with that lane's share of the workspace.
+  bool run_passing(std::size_t lane, const GemmProblem& problem, const GemmProblem& like, const GemmOperands& operands);
+  /// Where passing products run at once.
+  SideStreams& lanes() { return lanes_; }
+  /// AllGroupSizes: whether what stands for any sizes of this problem has yet to be run.
+  bool has_to_run_all_sizes(const GemmProblem& largest) { return runs_all_sizes_ && sizes_run_.insert(largest).second; }
+  void run_all_sizes(bool on) { runs_all_sizes_ = on; }
+  /// How often the library was asked for algorithms.
+  Index times_asked() const { return times_asked_; }
 
   GemmTable current() const override;
   bool offers(const GemmProblem& problem, const GemmAlgorithm& algorithm) override;
@@ -46,16 +57,19 @@ class GemmLibrary final : public GemmChooser {
   struct Prepared;
   using PreparedProblems = std::map<GemmProblem, std::unique_ptr<Prepared>>;
   Prepared& prepare(const GemmProblem& problem);
-  bool run(Stream stream, const Prepared& prepared, const GemmOperands& operands) const;
+  bool run(Stream stream, const Prepared& prepared, const GemmOperands& operands, std::span<std::byte> workspace) const;
   Prepared& prepare_passing(const GemmProblem& problem, const GemmProblem& like);
   std::unique_ptr<Prepared> described(const GemmProblem& problem) const;
-  /// Asks the library what it has for the problem, its own first choice first, `most` at most.
-  void list(Prepared& prepared, const GemmProblem& problem, int most) const;
-  /// Whether the algorithm, which was offered for another problem, computes this one.
+  /// Asks the library what it has for the problem within so much workspace, its own first choice first, `most` at most.
+  void list(Prepared& prepared, const GemmProblem& problem, Index workspace_bytes, int most) const;
+  /// Whether the algorithm, which was offered for another problem, computes this one within a lane's workspace.
   bool fits(const Prepared& prepared, const cublasLtMatmulAlgo_t& algorithm) const;
   void choose(Prepared& prepared, const GemmProblem& problem) const;
   cublasStatus_t launch(Stream stream, const Prepared& prepared, const GemmOperands& operands,
-                        const cublasLtMatmulAlgo_t& algorithm) const;
+                        const cublasLtMatmulAlgo_t& algorithm, std::span<std::byte> workspace) const;
+  std::span<std::byte> whole_workspace() const {
+    return {workspace_.data(), static_cast<std::size_t>(workspace_.bytes())};
+  }
   std::size_t time(const Prepared& prepared, const MadeUpOperands& operands) const;
 
   Exec& ex_;
@@ -66,6 +80,10 @@ class GemmLibrary final : public GemmChooser {
   Index cache_bytes_ = 0;
   GemmTable table_;
   PreparedProblems prepared_, passing_, passing_alike_;
+  SideStreams lanes_;
+  bool runs_all_sizes_ = false;
+  std::set<GemmProblem> sizes_run_;
+  mutable Index times_asked_ = 0;
 };
 
 }  // namespace megalith::ops::cuda
