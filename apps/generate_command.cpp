@@ -185,14 +185,13 @@ void Session::run(comm::World& world) const {
   const auto copies = static_cast<std::size_t>(mesh.dp.size());
   std::vector<std::size_t> mine;
   for (auto i = static_cast<std::size_t>(mesh.dp_rank()); i < texts_.size(); i += copies) mine.push_back(i);
-  eval::Decoder decoder(
-      {.model = plan.model,
-       .dtype = plan.train.policy().compute,
-       .device = plan.device,
-       .slots = std::clamp<Index>(static_cast<Index>(mine.size()), 1, model_.batch()),
-       .capacity = capacity(),
-       .steps = plan.device == Device::cuda && mesh.tp.size() == 1 ? eval::Steps::from_graph : eval::Steps::eager},
-      mesh);
+  eval::Decoder decoder({.model = plan.model,
+                         .dtype = plan.train.policy().compute,
+                         .device = plan.device,
+                         .slots = std::clamp<Index>(static_cast<Index>(mine.size()), 1, model_.batch()),
+                         .capacity = capacity(),
+                         .steps = eval::steps_for(plan.model, plan.device)},
+                        world, mesh);
   model_.load(world, decoder);
   TextPrinter printer(texts_, command_.format == "json" ? TextFormat::json : TextFormat::text,
                       world.rank() == 0 ? Printing::on : Printing::off);

@@ -11,6 +11,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
 #include "megalith/model/layer_groups.h"
+#include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/rope.h"
 
 namespace megalith::eval {
@@ -45,8 +46,13 @@ Tensor next_view(const Buffer& memory, const Shape& shape, DType dtype, Index& o
 
 }  // namespace
 
-Decoder::Decoder(const DecoderConfig& config, const comm::Mesh& mesh)
+Steps steps_for(const model::ModelConfig& model, Device device) {
+  return device == Device::cuda && !model.moe.has_experts() ? Steps::from_graph : Steps::eager;
+}
+
+Decoder::Decoder(const DecoderConfig& config, comm::World& world, const comm::Mesh& mesh)
     : config_(config),
+      world_(world),
       mesh_(mesh),
       params_(
           model::declare_gpt(model::model_spec(config.model), {stage_of(config.model, mesh)}, over(config.model, mesh)),
@@ -60,8 +66,8 @@ Decoder::Decoder(const DecoderConfig& config, const comm::Mesh& mesh)
     throw InternalError(str("[Decoder] slots, capacity = ", config.slots, ", ", config.capacity,
                             ": must be at least 1, and capacity at most ", config.model.seq_len));
   }
-  if (config_.steps == Steps::from_graph && mesh.tp.size() > 1)
-    throw InternalError("[Decoder] steps from a graph: must be of one tensor-parallel rank");
+  if (config_.steps == Steps::from_graph && config.model.moe.has_experts())
+    throw InternalError("[Decoder] steps from a graph: the model has experts, whose counts the host reads");
   chunk_->take_caches(
       [this](Index kv_heads, Index head_dim) {
         const Shape shape{config_.slots, kv_heads, config_.capacity, head_dim};
@@ -80,6 +86,13 @@ Index Decoder::start_tokens(Index length) const {
 
 Index Decoder::max_tokens() const { return std::max(start_tokens(config_.capacity), config_.slots); }
 
+Index Decoder::scratch_bytes() const {
+  Index most = record(step_pass()).scratch_bytes;
+  for (Index length = 1; length <= config_.capacity; length = start_tokens(length) + 1)
+    most = std::max(most, record(start_pass(length)).scratch_bytes);
+  return most;
+}
+
 Shape Decoder::rope_shape() const {
   Shape shape = config_.model.rope_table_shape();
   shape.set(0, config_.capacity);
@@ -91,8 +104,7 @@ BytesByOwner Decoder::planned_bytes() const {
   Index caches = 0;
   for (const nn::KvCache& cache : caches_) caches += 2 * round_up(cache.keys.bytes(), kAlignment);
   bytes[kCacheOwner] = caches;
-  bytes[kScratchOwner] =
-      std::max(record(start_pass(config_.capacity)).scratch_bytes, record(step_pass()).scratch_bytes);
+  bytes[kScratchOwner] = scratch_bytes();
   bytes["inputs"] = 2 * round_up(max_tokens() * size_of(DType::i32), kAlignment) +
                     round_up(config_.slots * size_of(DType::i32), kAlignment);
   const Index message = round_up(bytes_of({max_tokens(), config_.model.hidden_size}, config_.dtype), kAlignment);
@@ -135,7 +147,10 @@ void Decoder::allocate() {
   take_caches();
   host_inputs_.resize(static_cast<std::size_t>(2 * max_tokens()));
   logits_.resize(static_cast<std::size_t>(has_logits() ? config_.slots * config_.model.vocab_size : 0));
-  if (config_.steps == Steps::from_graph) prepare_captures(config_.device);
+  if (config_.steps == Steps::from_graph) {
+    prepare_captures(config_.device);
+    replays_.emplace(world_, ex_);
+  }
   if (rope_table_) ops::rope_table(ex_, config_.model.rope_frequencies(), rope_table_);
 }
 
@@ -152,8 +167,10 @@ void Decoder::take_caches() {
     chunk_->take_caches([&](Index, Index) { return part(*next++); }, saved);
   };
   give([](const nn::KvCache& cache) { return cache; }, all_slots_);
+  all_slots_.take_host_memory(config_.device);
   for (Index slot = 0; slot < config_.slots; ++slot) {
     one_slot_.push_back(chunk_->make_saved());
+    one_slot_.back().take_host_memory(config_.device);
     give(
         [slot](const nn::KvCache& cache) {
           return nn::KvCache{cache.keys.rows(slot, 1), cache.values.rows(slot, 1)};
@@ -202,11 +219,9 @@ MemoryPlan Decoder::record(const Pass& pass) const {
 const MemoryPlan& Decoder::plan_for(const Pass& pass) {
   const auto [place, is_new] = plans_.try_emplace(pass);
   if (is_new) place->second = record(pass);
-  if (scratch_.bytes() < place->second.scratch_bytes) {  // a shorter pass may be cut less well than the longest
-    step_graph_ = {};
-    scratch_ = {};
-    scratch_ = ledger_.take(kScratchOwner, place->second.scratch_bytes);
-  }
+  if (scratch_.bytes() < place->second.scratch_bytes)
+    throw InternalError(str("[Decoder] a pass over ", pass.tokens(), " tokens needs ", place->second.scratch_bytes,
+                            " bytes of scratch: more than the planned ", scratch_.bytes()));
   return place->second;
 }
 
@@ -226,22 +241,27 @@ Tensor Decoder::run_planned(const Pass& pass, model::GptChunk::Rows rows, model:
   return logits;
 }
 
-Tensor Decoder::run_graph() {
-  const auto step = [this] { return run_planned(step_pass(), {0, config_.slots}, all_slots_); };
-  if (!std::exchange(has_stepped_, true)) return step();
-  if (!step_graph_) {
-    Capture capture("generation", ledger_.memory());
-    step_graph_ = ex_.captured(capture, [&] { step_logits_ = step(); });
-    step_graph_.prepare(ex_);
-  }
-  step_graph_.launch(ex_);
-  return step_logits_;
+void Decoder::capture_step() {
+  Capture capture("generation", ledger_.memory());
+  step_graph_ = ex_.captured(capture, [this] {
+    step_logits_ = run_planned(step_pass(), {0, config_.slots}, all_slots_);
+  });
+  step_graph_.prepare(ex_);
+  // No rank launches before all have made their graphs (NcclChannel).
+  world_.wait_for(ex_);
+  Exec host;
+  comm::barrier(host, world_.all());
 }
 
 std::span<const double> Decoder::run(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) {
   if (receives()) comm::recv(ex_, mesh_.pp, input_.rows(0, pass.tokens()), mesh_.pp_rank() - 1).wait(ex_);
-  const bool from_graph = config_.steps == Steps::from_graph && pass == step_pass();
-  const Tensor all = from_graph ? run_graph() : run_planned(pass, rows, saved);
+  Tensor all;
+  if (step_graph_ && pass == step_pass()) {
+    step_graph_.launch(ex_);
+    all = step_logits_;
+  } else {
+    all = run_planned(pass, rows, saved);
+  }
   if (sends()) {
     comm::send(ex_, mesh_.pp, output_.rows(0, pass.tokens()), mesh_.pp_rank() + 1).wait(ex_);
     return {};
@@ -274,12 +294,16 @@ std::span<const double> Decoder::step(std::span<const std::int32_t> tokens, std:
 }
 
 void Decoder::warm_up(std::span<const Index> lengths) {
-  if (config_.device == Device::cpu) return;
-  std::set<Index> classes;
-  for (const Index length : lengths) classes.insert(start_tokens(length));
-  for (const Index tokens : classes) start(0, std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 0));
+  const ops::AllGroupSizes all_sizes(ex_);
+  if (config_.device == Device::cuda) {
+    std::set<Index> classes;
+    for (const Index length : lengths) classes.insert(start_tokens(length));
+    for (const Index tokens : classes) start(0, std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 0));
+  }
+  if (config_.device == Device::cpu && config_.steps == Steps::eager) return;
   const std::vector<std::int32_t> zeros(static_cast<std::size_t>(config_.slots), 0);
-  for (int i = 0; i < 2; ++i) step(zeros, zeros);  // the second captures the graph
+  step(zeros, zeros);
+  if (config_.steps == Steps::from_graph && !step_graph_) capture_step();
 }
 
 void Decoder::share_ids(std::span<std::int32_t> ids) {
@@ -288,7 +312,7 @@ void Decoder::share_ids(std::span<std::int32_t> ids) {
   ex_.copy(ids_.raw(), ids.data(), bytes);
   comm::broadcast(ex_, mesh_.pp, ids_, mesh_.pp.size() - 1).wait(ex_);
   ex_.copy(ids.data(), ids_.raw(), bytes);
-  ex_.synchronize();
+  world_.wait_for(ex_);
 }
 
 void Decoder::read_logits(const Tensor& all, Index count) {
@@ -297,7 +321,7 @@ void Decoder::read_logits(const Tensor& all, Index count) {
     if (staging_.bytes() < all.bytes()) staging_ = Buffer(all.bytes(), Device::cuda, Side::host);
     ex_.copy(staging_.data(), all.raw(), all.bytes());
   }
-  ex_.synchronize();
+  world_.wait_for(ex_);
   const void* const raw = config_.device == Device::cuda ? staging_.data() : all.raw();
   dispatch_float(all.dtype(), "Decoder", [&]<class T>() {
     share(parts * count, [&](Index i) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,9 +13,11 @@
 
 namespace megalith::eval {
 
-/// How steps run: their ops one by one, or from a graph that the second step captures. On a GPU a graph spares the host
-/// some hundred launches a token. Not with tp > 1, whose collectives are not captured here.
+/// How steps run: their ops one by one, or from a graph that warm_up() captures. On a GPU a graph spares the host some
+/// hundred launches a token.
 enum class Steps : std::uint8_t { eager, from_graph };
+/// From a graph on GPUs. Not with experts: the host reads in every step how many tokens each of them gets.
+Steps steps_for(const model::ModelConfig& model, Device device);
 
 /// What a Decoder is made for.
 struct DecoderConfig {
@@ -41,8 +44,9 @@ inline constexpr const char* kCacheOwner = "key/value cache";
 /// the logits over tp, and one id for each slot.
 class Decoder {
  public:
-  /// Takes no memory. Throws ConfigError unless model, tp and pp fit, InternalError for slots or capacity.
-  Decoder(const DecoderConfig& config, const comm::Mesh& mesh);
+  /// Takes no memory. Throws ConfigError unless model, tp and pp fit, InternalError for slots or capacity, or for steps
+  /// from a graph where steps_for() has none on any device.
+  Decoder(const DecoderConfig& config, comm::World& world, const comm::Mesh& mesh);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
@@ -57,7 +61,8 @@ class Decoder {
   /// As eval::fill_params(). Call it after allocate().
   void fill_params(DType stored, const ReadValues& read);
 
-  /// On a GPU, before times are taken: loads and builds what passes over windows of these lengths and steps need.
+  /// Before the first text, and by all ranks of the world at once. On a GPU: loads and builds what steps and passes
+  /// over windows of these lengths need. Captures the graph of a step; slots hold no tokens that count then.
   void warm_up(std::span<const Index> lengths);
 
   /// Whether this rank has logits: those of the last stage.
@@ -84,6 +89,8 @@ class Decoder {
   Pass start_pass(Index length) const { return {1, start_tokens(length), nn::Past::none}; }
   Pass step_pass() const { return {config_.slots, 1, nn::Past::cached}; }
   Index max_tokens() const;
+  /// Of the pass that takes most: memory is cut less well for some short ones than for the longest.
+  Index scratch_bytes() const;
 
   Shape rope_shape() const;
   /// Views of what was taken; without addresses before.
@@ -95,14 +102,15 @@ class Decoder {
   /// The pass's ops, run or recorded: this rank's part of the logits after some rows, of all tensor-parallel ranks.
   Tensor compute(Exec& ex, const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) const;
   Tensor run_planned(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved);
-  /// The logits of a step, whose graph is captured once the step's kernels and libraries are loaded.
-  Tensor run_graph();
+  /// Of a step, whose kernels and communicators a step before it has loaded.
+  void capture_step();
   std::span<const double> run(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved);
   void read_logits(const Tensor& all, Index count);
   bool receives() const { return !mesh_.first_stage(); }
   bool sends() const { return !mesh_.last_stage(); }
 
   DecoderConfig config_;
+  comm::World& world_;
   comm::Mesh mesh_;
   ParamSet params_;
   Exec ex_;
@@ -112,14 +120,14 @@ class Decoder {
   model::GptChunk::Saved all_slots_;
   std::vector<model::GptChunk::Saved> one_slot_;
   std::map<Pass, MemoryPlan> plans_;
-  Graph step_graph_;
-  Tensor step_logits_;  // that it writes
-  bool has_stepped_ = false;
   Buffer scratch_, inputs_, messages_, rope_memory_, cache_memory_;
   Tensor tokens_, positions_, ids_, input_, output_, rope_table_;
   std::vector<std::int32_t> host_inputs_;  // tokens, then positions
   Buffer staging_;                         // for logits that come from a GPU
   std::vector<double> logits_;
+  Graph step_graph_;
+  Tensor step_logits_;                           // that it writes
+  std::optional<comm::WatchedReplays> replays_;  // last: it ends before the memory that they access
 };
 
 }  // namespace megalith::eval

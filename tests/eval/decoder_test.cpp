@@ -66,7 +66,7 @@ void with_decoder(const model::ModelConfig& config, const Setting& setting, Use&
                      .slots = setting.slots,
                      .capacity = setting.capacity == 0 ? config.seq_len : setting.capacity,
                      .steps = setting.steps},
-                    mesh);
+                    world, mesh);
     decoder.allocate();
     decoder.fill_params(DType::f32, random_values);
     use(decoder, world.rank());
@@ -207,10 +207,17 @@ TEST(Decoder, StepsFromAGraphGiveTheSameText) {
   for (const model::ModelConfig& config : kinds(32)) {
     const GenerateOptions options{.max_tokens = 40, .seed = 5, .slide = 5};
     const std::vector<Ids> want = texts_of(config, {.slots = 3}, requests, options);
-    for (const int pp : {1, 3})
-      EXPECT_EQ(texts_of(config, {.slots = 3, .pp = pp, .steps = Steps::from_graph}, requests, options), want) << pp;
+    for (const auto& [tp, pp] : {std::pair{1, 1}, {2, 1}, {1, 3}, {2, 3}}) {
+      EXPECT_EQ(texts_of(config, {.slots = 3, .tp = tp, .pp = pp, .steps = Steps::from_graph}, requests, options), want)
+          << "tp " << tp << ", pp " << pp;
+    }
   }
-  EXPECT_THROW(with_decoder(small({}, 8), {.tp = 2, .steps = Steps::from_graph}, [](Decoder&, int) {}), InternalError);
+  model::ModelConfig experts = small(model::llama_defaults(), 8);
+  experts.moe.num_experts = 4, experts.moe.top_k = 2, experts.moe.ffn_hidden_size = 8;
+  EXPECT_EQ(steps_for(experts, Device::cuda), Steps::eager);
+  EXPECT_EQ(steps_for(small({}, 8), Device::cuda), Steps::from_graph);
+  EXPECT_EQ(steps_for(small({}, 8), Device::cpu), Steps::eager);
+  EXPECT_THROW(with_decoder(experts, {.steps = Steps::from_graph}, [](Decoder&, int) {}), InternalError);
 }
 
 TEST(Decoder, TakesThePlannedMemoryAndTheCacheOfKvHeadsOnly) {
@@ -239,8 +246,8 @@ TEST(Decoder, RefusesWhatDoesNotFit) {
     DecoderConfig long_ones = fits, none = fits;
     long_ones.capacity = 9;
     none.slots = 0;
-    EXPECT_THROW(Decoder(long_ones, mesh), InternalError);
-    EXPECT_THROW(Decoder(none, mesh), InternalError);
+    EXPECT_THROW(Decoder(long_ones, world, mesh), InternalError);
+    EXPECT_THROW(Decoder(none, world, mesh), InternalError);
   });
   EXPECT_THROW(with_decoder(config, {.pp = 4}, [](Decoder&, int) {}), ConfigError);
   with_decoder(config, {.slots = 2}, [](Decoder& decoder, int) {

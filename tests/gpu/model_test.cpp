@@ -5,6 +5,7 @@
 #include "megalith/eval/whole_model.h"
 #include "megalith/train/engine.h"
 
+#include "tests/comm/gpu_ranks.h"
 #include "tests/support/twin.h"
 #include "tests/train/small_run.h"
 
@@ -198,44 +199,59 @@ TEST(GpuModel, AWholeModelAnswersAsOnTheCpu) {
   }
 }
 
-/// Passes over prompts and steps, the later ones from a graph, of two slots beside an idle one.
+/// Passes over prompts and steps, from a graph where steps_for() has them so, of two slots beside an idle one.
+std::vector<double> answers_of(const model::ModelConfig& model, Device device, int tp) {
+  std::vector<double> answers;
+  const auto answer = [&](comm::World& world) {
+    eval::Decoder decoder({.model = model,
+                           .dtype = DType::f32,
+                           .device = device,
+                           .slots = 3,
+                           .capacity = model.seq_len,
+                           .steps = eval::steps_for(model, device)},
+                          world, comm::make_mesh(world, grid::resolve({.world_size = tp, .tp = tp})));
+    decoder.allocate();
+    Exec host;
+    decoder.fill_params(DType::f32, [&](const TensorSlice& slice, const Tensor& values) {
+      ops::initialise(host, {slice, Init::normal, 0.4}, values, 7);
+    });
+    const auto keep = [&](std::span<const double> logits) {
+      if (world.rank() == 0) answers.insert(answers.end(), logits.begin(), logits.end());
+    };
+    decoder.warm_up(std::vector<Index>{3, 1});
+    keep(decoder.start(0, std::vector<std::int32_t>{3, 1, 4}));
+    keep(decoder.start(2, std::vector<std::int32_t>{2}));
+    for (std::int32_t n = 0; n < 4; ++n) {
+      const std::vector<std::int32_t> tokens = {n + 1, 0, 5 - n}, positions = {3 + n, 0, 1 + n};
+      keep(decoder.step(tokens, positions));
+    }
+  };
+  if (device == Device::cuda && tp > 1)
+    comm::run_gpu_ranks(tp, answer);
+  else
+    comm::run_ranks(tp, answer);
+  return answers;
+}
+
+void expect_answers_of_the_cpu(const model::ModelConfig& model, int tp) {
+  const std::vector<double> want = answers_of(model, Device::cpu, 1), got = answers_of(model, Device::cuda, tp);
+  ASSERT_EQ(got.size(), want.size());
+  double largest = 0;
+  for (const double value : want) largest = std::max(largest, std::abs(value));
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5 * largest) << i;
+}
+
 TEST(GpuModel, ADecoderAnswersAsOnTheCpu) {
   MEGALITH_NEEDS_GPUS(1);
-  for (const Index head_dim : {5, 64}) {
-    const config::RunPlan plan = plan_on(Device::cuda, "bf16", head_dim, 0.1);
-    const auto ask = [&](Device device) {
-      std::vector<double> answers;
-      comm::run_ranks(1, [&](comm::World& world) {
-        eval::Decoder decoder({.model = plan.model,
-                               .dtype = DType::f32,
-                               .device = device,
-                               .slots = 3,
-                               .capacity = plan.model.seq_len,
-                               .steps = eval::Steps::from_graph},
-                              comm::make_mesh(world, grid::resolve({})));
-        decoder.allocate();
-        Exec host;
-        decoder.fill_params(DType::f32, [&](const TensorSlice& slice, const Tensor& values) {
-          ops::initialise(host, {slice, Init::normal, 0.4}, values, 7);
-        });
-        const auto keep = [&](std::span<const double> logits) {
-          answers.insert(answers.end(), logits.begin(), logits.end());
-        };
-        keep(decoder.start(0, std::vector<std::int32_t>{3, 1, 4}));
-        keep(decoder.start(2, std::vector<std::int32_t>{2}));
-        for (std::int32_t n = 0; n < 4; ++n) {
-          const std::vector<std::int32_t> tokens = {n + 1, 0, 5 - n}, positions = {3 + n, 0, 1 + n};
-          keep(decoder.step(tokens, positions));
-        }
-      });
-      return answers;
-    };
-    const std::vector<double> want = ask(Device::cpu), got = ask(Device::cuda);
-    ASSERT_EQ(got.size(), want.size());
-    double largest = 0;
-    for (const double value : want) largest = std::max(largest, std::abs(value));
-    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5 * largest) << i;
-  }
+  for (const Index head_dim : {5, 64}) expect_answers_of_the_cpu(plan_on(Device::cuda, "bf16", head_dim, 0.1).model, 1);
+  model::ModelConfig experts = plan_on(Device::cuda, "bf16", 64, 0.1).model;
+  experts.moe.num_experts = 4, experts.moe.top_k = 2, experts.moe.ffn_hidden_size = 24;
+  expect_answers_of_the_cpu(experts, 1);
+}
+
+TEST(GpuModel, ADecoderOfTwoGpusAnswersAsOneCpu) {
+  MEGALITH_NEEDS_GPUS(2);
+  expect_answers_of_the_cpu(plan_on(Device::cuda, "bf16", 64, 0.1).model, 2);
 }
 
 }  // namespace
