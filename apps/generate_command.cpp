@@ -65,6 +65,8 @@ class Session {
     for (const Prompt& prompt : prompts_) longest = std::max(longest, prompt.ids.size());
     return std::min(seq_len(), static_cast<Index>(longest) + std::max<Index>(command_.options.max_tokens, 1) - 1);
   }
+  std::vector<eval::TextRequest> requests(const std::vector<std::size_t>& mine) const;
+  eval::GenerateOptions options() const;
   eval::GenerateCounts generate(eval::Decoder& decoder, const std::vector<std::size_t>& mine,
                                 TextPrinter& printer) const;
   void note_slide(std::size_t text, TextPrinter& printer) const;
@@ -87,19 +89,25 @@ void Session::check_options() const {
   problems.throw_if_any("generate");
 }
 
-eval::GenerateCounts Session::generate(eval::Decoder& decoder, const std::vector<std::size_t>& mine,
-                                       TextPrinter& printer) const {
+std::vector<eval::TextRequest> Session::requests(const std::vector<std::size_t>& mine) const {
   std::vector<eval::TextRequest> requests;
-  std::vector<TextStream> streams;
-  std::vector<Index> tokens(mine.size());
-  for (const std::size_t text : mine) {
-    requests.push_back({texts_[text].prompt->ids, texts_[text].sample});
-    streams.emplace_back(tokenizer_, command_.stops);
-  }
+  for (const std::size_t text : mine) requests.push_back({texts_[text].prompt->ids, texts_[text].sample});
+  return requests;
+}
+
+eval::GenerateOptions Session::options() const {
   eval::GenerateOptions options = command_.options;
   options.stop_token = tokenizer_->end_of_document();
-  options.slide = std::min(options.slide, decoder.config().capacity);
-  return eval::generate(decoder, requests, options,
+  options.slide = std::min(options.slide, capacity());
+  return options;
+}
+
+eval::GenerateCounts Session::generate(eval::Decoder& decoder, const std::vector<std::size_t>& mine,
+                                       TextPrinter& printer) const {
+  std::vector<TextStream> streams;
+  for (std::size_t i = 0; i < mine.size(); ++i) streams.emplace_back(tokenizer_, command_.stops);
+  std::vector<Index> tokens(mine.size());
+  return eval::generate(decoder, requests(mine), options(),
                         {.token =
                              [&](std::size_t i, std::int32_t id) {
                                ++tokens[i];
@@ -190,7 +198,8 @@ void Session::run(comm::World& world) const {
                          .device = plan.device,
                          .slots = std::clamp<Index>(static_cast<Index>(mine.size()), 1, model_.batch()),
                          .capacity = capacity(),
-                         .steps = eval::steps_for(plan.model, plan.device)},
+                         .steps = eval::steps_for(plan.model, plan.device),
+                         .lengths = eval::window_lengths(requests(mine), options(), capacity())},
                         world, mesh);
   model_.load(world, decoder);
   TextPrinter printer(texts_, command_.format == "json" ? TextFormat::json : TextFormat::text,

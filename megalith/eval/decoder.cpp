@@ -4,7 +4,6 @@
 #include <bit>
 #include <numeric>
 #include <set>
-#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/host_limits.h"
@@ -66,6 +65,10 @@ Decoder::Decoder(const DecoderConfig& config, comm::World& world, const comm::Me
     throw InternalError(str("[Decoder] slots, capacity = ", config.slots, ", ", config.capacity,
                             ": must be at least 1, and capacity at most ", config.model.seq_len));
   }
+  for (const Index length : config.lengths) {
+    if (length < 1 || length > config.capacity)
+      throw InternalError(str("[Decoder] length = ", length, ": must be from 1 to ", config.capacity));
+  }
   if (config_.steps == Steps::from_graph && config.model.moe.has_experts())
     throw InternalError("[Decoder] steps from a graph: the model has experts, whose counts the host reads");
   chunk_->take_caches(
@@ -86,10 +89,17 @@ Index Decoder::start_tokens(Index length) const {
 
 Index Decoder::max_tokens() const { return std::max(start_tokens(config_.capacity), config_.slots); }
 
+std::set<Index> Decoder::classes() const {
+  std::set<Index> all;
+  for (const Index length : config_.lengths) all.insert(start_tokens(length));
+  for (Index length = 1; config_.lengths.empty() && length <= config_.capacity; length = *all.rbegin() + 1)
+    all.insert(start_tokens(length));
+  return all;
+}
+
 Index Decoder::scratch_bytes() const {
   Index most = record(step_pass()).scratch_bytes;
-  for (Index length = 1; length <= config_.capacity; length = start_tokens(length) + 1)
-    most = std::max(most, record(start_pass(length)).scratch_bytes);
+  for (const Index tokens : classes()) most = std::max(most, record(start_pass(tokens)).scratch_bytes);
   return most;
 }
 
@@ -242,12 +252,17 @@ Tensor Decoder::run_planned(const Pass& pass, model::GptChunk::Rows rows, model:
 }
 
 void Decoder::capture_step() {
+  meet();
   Capture capture("generation", ledger_.memory());
   step_graph_ = ex_.captured(capture, [this] {
     step_logits_ = run_planned(step_pass(), {0, config_.slots}, all_slots_);
   });
   step_graph_.prepare(ex_);
-  // No rank launches before all have made their graphs (NcclChannel).
+  meet();
+}
+
+// No rank captures while another waits for it, and none launches before all have made their graphs (NcclChannel).
+void Decoder::meet() {
   world_.wait_for(ex_);
   Exec host;
   comm::barrier(host, world_.all());
@@ -293,12 +308,10 @@ std::span<const double> Decoder::step(std::span<const std::int32_t> tokens, std:
   return run(step_pass(), {0, config_.slots}, all_slots_);
 }
 
-void Decoder::warm_up(std::span<const Index> lengths) {
+void Decoder::warm_up() {
   const ops::AllGroupSizes all_sizes(ex_);
   if (config_.device == Device::cuda) {
-    std::set<Index> classes;
-    for (const Index length : lengths) classes.insert(start_tokens(length));
-    for (const Index tokens : classes) start(0, std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 0));
+    for (const Index tokens : classes()) start(0, std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 0));
   }
   if (config_.device == Device::cpu && config_.steps == Steps::eager) return;
   const std::vector<std::int32_t> zeros(static_cast<std::size_t>(config_.slots), 0);

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct DecoderConfig {
   Index slots = 1;     ///< sequences that go on at once
   Index capacity = 0;  ///< tokens that a slot holds, 1 to model.seq_len
   Steps steps = Steps::eager;
+  std::vector<Index> lengths = {};  ///< of the windows that start() will get, each 1 to capacity; empty: any
 };
 
 /// The owner of the caches in ledgers.
@@ -36,16 +38,15 @@ inline constexpr const char* kCacheOwner = "key/value cache";
 /// far, of this rank's kv heads. A sequence lies in one of several slots. Its first tokens are one pass; then each step
 /// computes one new token of every slot, and reads the parameters and the caches once.
 ///
-/// The ranks of a model copy (tp x pp) make the same calls in the same order. Stages hold equal shares of the layers
-/// and pass the stream on; the logits stand on all tensor-parallel ranks of the last one. Logits of a slot do not
-/// depend on the other slots, bit for bit where the CPU computes and there are at most 32, or in f64
-/// (ops/cpu/matmul.cpp).
-/// Communication of a step: that of the layers' forward pass, a message of [slots, H] to the next stage, a gather of
-/// the logits over tp, and one id for each slot.
+/// The ranks of a model copy (tp x pp) make the same calls in the same order; warm_up() is a call of the whole world.
+/// Stages hold equal shares of the layers and pass the stream on; the logits stand on all tensor-parallel ranks of the
+/// last one. Logits of a slot do not depend on the other slots, bit for bit where the CPU computes and there are at
+/// most 32, or in f64 (ops/cpu/matmul.cpp). Communication of a step: that of the layers' forward pass, a message of
+/// [slots, H] to the next stage, a gather of the logits over tp, and one id for each slot.
 class Decoder {
  public:
-  /// Takes no memory. Throws ConfigError unless model, tp and pp fit, InternalError for slots or capacity, or for steps
-  /// from a graph where steps_for() has none on any device.
+  /// Takes no memory. Throws ConfigError unless model, tp and pp fit, InternalError for slots, capacity or lengths, and
+  /// for steps from a graph of a model with experts.
   Decoder(const DecoderConfig& config, comm::World& world, const comm::Mesh& mesh);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
@@ -61,13 +62,14 @@ class Decoder {
   /// As eval::fill_params(). Call it after allocate().
   void fill_params(DType stored, const ReadValues& read);
 
-  /// Before the first text, and by all ranks of the world at once. On a GPU: loads and builds what steps and passes
-  /// over windows of these lengths need. Captures the graph of a step; slots hold no tokens that count then.
-  void warm_up(std::span<const Index> lengths);
+  /// Before the first text, and by all ranks of the world at once. On a GPU: loads and builds what steps and windows
+  /// need. Captures the graph of a step. Slots hold no tokens that count then.
+  void warm_up();
 
   /// Whether this rank has logits: those of the last stage.
   bool has_logits() const { return mesh_.last_stage(); }
-  /// The slot holds these tokens and no others from here on: 1 to capacity ids. Returns the logits [v] after the last,
+  /// The slot holds these tokens and no others from here on: as many as config().lengths has, or fewer than one of them
+  /// by less than the step to which lengths are rounded up (start_tokens). Returns the logits [v] after the last,
   /// valid until the next call; empty unless has_logits().
   std::span<const double> start(Index slot, std::span<const std::int32_t> tokens);
   /// Each slot goes on with tokens[slot] at positions[slot], which is the number of tokens that it holds. A slot that
@@ -89,6 +91,8 @@ class Decoder {
   Pass start_pass(Index length) const { return {1, start_tokens(length), nn::Past::none}; }
   Pass step_pass() const { return {config_.slots, 1, nn::Past::cached}; }
   Index max_tokens() const;
+  /// start_tokens() of all windows.
+  std::set<Index> classes() const;
   /// Of the pass that takes most: memory is cut less well for some short ones than for the longest.
   Index scratch_bytes() const;
 
@@ -104,6 +108,7 @@ class Decoder {
   Tensor run_planned(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved);
   /// Of a step, whose kernels and communicators a step before it has loaded.
   void capture_step();
+  void meet();
   std::span<const double> run(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved);
   void read_logits(const Tensor& all, Index count);
   bool receives() const { return !mesh_.first_stage(); }

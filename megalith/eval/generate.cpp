@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
@@ -200,6 +201,17 @@ class Generation {
 
 }  // namespace
 
+std::vector<Index> window_lengths(std::span<const TextRequest> texts, const GenerateOptions& options, Index capacity) {
+  std::set<Index> lengths;
+  if (texts.empty()) lengths.insert(1);  // no lengths would stand for any
+  for (const TextRequest& text : texts) {
+    const auto prompt = std::ssize(text.prompt);
+    lengths.insert(prompt);
+    if (prompt + options.max_tokens - 1 > capacity) lengths.insert(capacity - options.slide + 1);
+  }
+  return {lengths.begin(), lengths.end()};
+}
+
 GenerateCounts generate(Decoder& decoder, std::span<const TextRequest> texts, const GenerateOptions& options,
                         const TextEvents& events) {
   const Index capacity = decoder.config().capacity;
@@ -211,9 +223,7 @@ GenerateCounts generate(Decoder& decoder, std::span<const TextRequest> texts, co
       throw InputError(str("prompt of ", length, " tokens: must have 1 to ", capacity));
   }
   if (options.max_tokens > 0) {
-    std::vector<Index> lengths;
-    for (const TextRequest& text : texts) lengths.push_back(std::ssize(text.prompt));
-    decoder.warm_up(lengths);
+    decoder.warm_up();
     return Generation(decoder, texts, options, events).run();
   }
   for (std::size_t text = 0; text < texts.size(); ++text) events.end(text, Ending::max_tokens);

@@ -53,10 +53,13 @@ struct GenerateCounts {
   void add(const GenerateCounts& other);
 };
 
+/// The lengths of the windows that generate() starts with these texts: DecoderConfig::lengths.
+std::vector<Index> window_lengths(std::span<const TextRequest> texts, const GenerateOptions& options, Index capacity);
+
 /// Continues the texts, as many at once as the decoder has slots; a text that ends gives its slot to the next one.
-/// Where the text outgrows the decoder's capacity the window slides. All ranks of a model copy make this call. The
-/// texts depend on neither their order, nor on how many go on at once, but by rounding. Throws InputError for an empty
-/// prompt, and for one above the capacity.
+/// Where the text outgrows the decoder's capacity the window slides. All ranks of the world make this call, those of
+/// a model copy with the same texts. The texts depend on neither their order, nor on how many go on at once, but by
+/// rounding. Throws InputError for an empty prompt, and for one above the capacity.
 GenerateCounts generate(Decoder& decoder, std::span<const TextRequest> texts, const GenerateOptions& options,
                         const TextEvents& events);
 

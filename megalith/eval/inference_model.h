@@ -124,6 +124,7 @@ class InferenceModel final : private pipeline::Stage {
   MemoryLedger ledger_;
   Buffer scratch_, round_, host_round_, rope_memory_;
   Tensor rope_table_, loss_sum_;
+  nn::Routing routing_ = nn::Routing::by_score;
   PassShape running_;                     ///< the shape of the round
   std::vector<std::vector<int>> served_;  ///< by chunk and slot: the microbatch
 };

@@ -6,19 +6,22 @@
 
 namespace megalith {
 
-/// Hardware queues of a GPU (comm::set_gpu_environment sets CUDA_DEVICE_MAX_CONNECTIONS). With more streams than queues
-/// two share one, and the later one waits for what the earlier waits for: two ranks may then wait for each other.
+/// Hardware queues of a GPU that a process uses: what comm::set_gpu_environment sets CUDA_DEVICE_MAX_CONNECTIONS to,
+/// and the most. With more streams than queues two share one, and the later one waits for what the earlier waits for:
+/// two ranks may then wait for each other.
 inline constexpr int kHardwareQueues = 32;
+/// Of this process, where it set fewer: before the first stream is made.
+inline std::atomic<int> hardware_queues{kHardwareQueues};
 
 /// Counts the streams that one rank has on its GPU. Any thread may give one back.
 class StreamBudget {
  public:
   /// Throws ConfigError when all queues have a stream.
   void take() {
-    if (taken_.fetch_add(1) < kHardwareQueues) return;
+    const int queues = hardware_queues;
+    if (taken_.fetch_add(1) < queues) return;
     give_back();
-    throw ConfigError(str("[streams] a rank needs more than ", kHardwareQueues, " streams of its GPU, which has ",
-                          kHardwareQueues,
+    throw ConfigError(str("[streams] a rank needs more than ", queues, " streams of its GPU, which has ", queues,
                           " hardware queues: in a shared queue messages between ranks may hang; use "
                           "fewer of parallel.tp, parallel.pp and data-parallel groups at once"));
   }

@@ -53,6 +53,7 @@ struct Setting {
   Index capacity = 0;  ///< 0: seq_len
   int tp = 1, pp = 1;
   Steps steps = Steps::eager;
+  std::vector<Index> lengths = {};
 };
 
 /// use(decoder, rank) on every rank.
@@ -65,7 +66,8 @@ void with_decoder(const model::ModelConfig& config, const Setting& setting, Use&
                      .dtype = setting.dtype,
                      .slots = setting.slots,
                      .capacity = setting.capacity == 0 ? config.seq_len : setting.capacity,
-                     .steps = setting.steps},
+                     .steps = setting.steps,
+                     .lengths = setting.lengths},
                     world, mesh);
     decoder.allocate();
     decoder.fill_params(DType::f32, random_values);
@@ -218,6 +220,22 @@ TEST(Decoder, StepsFromAGraphGiveTheSameText) {
   EXPECT_EQ(steps_for(small({}, 8), Device::cuda), Steps::from_graph);
   EXPECT_EQ(steps_for(small({}, 8), Device::cpu), Steps::eager);
   EXPECT_THROW(with_decoder(experts, {.steps = Steps::from_graph}, [](Decoder&, int) {}), InternalError);
+}
+
+TEST(Decoder, PlansForTheWindowsThatStart) {
+  const std::vector<TextRequest> requests = {{.prompt = Ids(3, 1)}, {.prompt = Ids(40, 2)}, {.prompt = Ids(70, 3)}};
+  const GenerateOptions options{.max_tokens = 10, .seed = 5, .slide = 7};
+  EXPECT_EQ(window_lengths(requests, options, 79), (std::vector<Index>{3, 40, 70})) << "none slides";
+  EXPECT_EQ(window_lengths(requests, options, 78), (std::vector<Index>{3, 40, 70, 72}));
+  EXPECT_EQ(window_lengths({}, options, 78), std::vector<Index>{1});
+  const model::ModelConfig config = small({}, 78);
+  EXPECT_EQ(texts_of(config, {.slots = 2, .lengths = window_lengths(requests, options, 78)}, requests, options),
+            texts_of(config, {.slots = 2}, requests, options));
+  with_decoder(config, {.lengths = {3}}, [](Decoder& decoder, int) {
+    decoder.start(0, Ids(32, 1));
+    EXPECT_THROW(decoder.start(0, Ids(70, 1)), InternalError) << "more scratch than was planned";
+  });
+  EXPECT_THROW(with_decoder(config, {.lengths = {79}}, [](Decoder&, int) {}), InternalError);
 }
 
 TEST(Decoder, TakesThePlannedMemoryAndTheCacheOfKvHeadsOnly) {

@@ -7,6 +7,7 @@
 #include "megalith/base/error.h"
 #include "megalith/comm/mpi/mpi_world.h"
 #include "megalith/comm/nccl/gpus.h"
+#include "megalith/tensor/stream_budget.h"
 
 #include "tests/comm/gpu_ranks.h"
 
@@ -15,8 +16,10 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   comm::set_gpu_environment();
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return RUN_ALL_TESTS();
-  // As many as a rank of the tests has streams for: four times 32 are more than processes get that share a GPU by MPS.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 1);
+  // Four times 32 are more than processes get that share a GPU by MPS.
+  constexpr int kQueues = 16;
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(kQueues).c_str(), 1);
+  hardware_queues = kQueues;
   int failed = 0;
   comm::run_mpi_rank(
       [&](comm::World& host) {

@@ -208,7 +208,8 @@ std::vector<double> answers_of(const model::ModelConfig& model, Device device, i
                            .device = device,
                            .slots = 3,
                            .capacity = model.seq_len,
-                           .steps = eval::steps_for(model, device)},
+                           .steps = eval::steps_for(model, device),
+                           .lengths = {3, 1}},
                           world, comm::make_mesh(world, grid::resolve({.world_size = tp, .tp = tp})));
     decoder.allocate();
     Exec host;
@@ -218,7 +219,7 @@ std::vector<double> answers_of(const model::ModelConfig& model, Device device, i
     const auto keep = [&](std::span<const double> logits) {
       if (world.rank() == 0) answers.insert(answers.end(), logits.begin(), logits.end());
     };
-    decoder.warm_up(std::vector<Index>{3, 1});
+    decoder.warm_up();
     keep(decoder.start(0, std::vector<std::int32_t>{3, 1, 4}));
     keep(decoder.start(2, std::vector<std::int32_t>{2}));
     for (std::int32_t n = 0; n < 4; ++n) {

@@ -65,7 +65,7 @@ TEST_P(GpuMoe, DecidesAsTheCpu) {
 }
 
 /// A kernel that a step loads waits for the GPU, and so for other ranks, which may wait for this one: a pipeline hung.
-TEST_P(GpuMoe, StepsNeedNothingThatTheirWarmUpHasNotLoaded) {
+TEST_P(GpuMoe, StepsAskTheLibraryForNoAlgorithm) {
   MEGALITH_NEEDS_GPUS(1);
   const config::RunPlan plan = plan_on(Device::cuda, {}, GetParam(), "bf16");
   comm::run_ranks(1, [&](comm::World& world) {

@@ -93,18 +93,23 @@ void run_passing(Exec& ex, std::size_t lane, const GroupedProduct& products, con
     throw_no_kernel(one);
 }
 
-/// AllGroupSizes: each class once, with its most rows and with an odd number of them.
-void run_all_sizes(Exec& ex, const GroupedProduct& products) {
+/// AllGroupSizes: each class once, with its most rows, with one row less and with none, in the first lane. False where
+/// nothing was run.
+bool run_all_sizes(Exec& ex, const GroupedProduct& products) {
+  auto& library = ex.backend<GemmLibrary>();
   const Index most = products.rows.dim(0);
-  if (most == 0 || products.weights.numel() == 0) return;
-  GemmProblem largest = problem_of(ex, products.of(0, 0, most));
+  if (most == 0 || products.weights.numel() == 0) return false;
+  const Matmul all = products.of(0, 0, most);
+  GemmProblem largest = problem_of(ex, all);
   largest.alignment = alignment_of(products);
-  if (!ex.backend<GemmLibrary>().has_to_run_all_sizes(largest)) return;
+  if (!library.begin_all_sizes(largest)) return false;
+  if (all.write == Write::overwrite) fill(library.lanes().at(0), all.c, 0);
   for (Index rows = size_class(1), last = 0; last < most; rows = size_class(rows + 1)) {
     last = std::min(rows, most);
     for (const Index count : {last, last - 1})
       if (count > 0) run_passing(ex, 0, products, products.of(0, 0, count));
   }
+  return true;
 }
 
 }  // namespace
@@ -129,13 +134,13 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
   if (args.bias_grad) bias_backward(stream, args.a, args.bias_grad, parts);
 }
 
-void run_all_group_sizes(Exec& ex, bool on) { ex.backend<GemmLibrary>().run_all_sizes(on); }
+void run_all_group_sizes(Exec& ex, bool on) { ex.backend<GemmLibrary>().set_runs_all_sizes(on); }
 
 void grouped_matmul(Exec& ex, Stream stream, const GroupedProduct& products) {
   SideStreams& lanes = ex.backend<GemmLibrary>().lanes();
   std::array<Index, SideStreams::kCount> rows{};  // of each lane
   lanes.fork(stream);
-  run_all_sizes(ex, products);
+  if (run_all_sizes(ex, products)) lanes.fork(stream);
   Index first_row = 0;
   for (Index g = 0; g < products.weights.dim(0); first_row += products.size(g), ++g) {
     if (!products.has_work(g)) continue;

@@ -9,7 +9,8 @@
 
 namespace megalith::ops::cuda {
 
-/// Device memory that cuBLASLt may use for one product; one per Exec, as no workspace serves two streams.
+/// Device memory that cuBLASLt may use for one product; one per Exec. No workspace serves
+/// two streams: the GEMMs of experts, which run in several, get a share each.
 inline constexpr Index kGemmWorkspaceBytes = Index{32} << 20;
 
 /// "13.1.0"

@@ -326,7 +326,7 @@ bool GemmLibrary::fits(const Prepared& prepared, const cublasLtMatmulAlgo_t& alg
          result.workspaceSize <= static_cast<std::size_t>(kLaneWorkspaceBytes);
 }
 
-void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem, Index workspace_bytes, int most) const {
+void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem, Index workspace_bytes, int most) {
   ++times_asked_;
   const GemmBytes takes = bytes_of(problem);
   // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD must be a multiple of 8: what breaks that rule is not asked for, as the answer

@@ -42,10 +42,10 @@ class GemmLibrary final : public GemmChooser {
   bool run_passing(std::size_t lane, const GemmProblem& problem, const GemmProblem& like, const GemmOperands& operands);
   /// Where passing products run at once.
   SideStreams& lanes() { return lanes_; }
-  /// AllGroupSizes: whether what stands for any sizes of this problem has yet to be run.
-  bool has_to_run_all_sizes(const GemmProblem& largest) { return runs_all_sizes_ && sizes_run_.insert(largest).second; }
-  void run_all_sizes(bool on) { runs_all_sizes_ = on; }
-  /// How often the library was asked for algorithms.
+  /// AllGroupSizes: whether all sizes up to this problem's are to be run now. True once for each.
+  bool begin_all_sizes(const GemmProblem& largest) { return runs_all_sizes_ && sizes_run_.insert(largest).second; }
+  void set_runs_all_sizes(bool on) { runs_all_sizes_ = on; }
+  /// How often the library was asked for algorithms. For tests.
   Index times_asked() const { return times_asked_; }
 
   GemmTable current() const override;
@@ -61,7 +61,7 @@ class GemmLibrary final : public GemmChooser {
   Prepared& prepare_passing(const GemmProblem& problem, const GemmProblem& like);
   std::unique_ptr<Prepared> described(const GemmProblem& problem) const;
   /// Asks the library what it has for the problem within so much workspace, its own first choice first, `most` at most.
-  void list(Prepared& prepared, const GemmProblem& problem, Index workspace_bytes, int most) const;
+  void list(Prepared& prepared, const GemmProblem& problem, Index workspace_bytes, int most);
   /// Whether the algorithm, which was offered for another problem, computes this one within a lane's workspace.
   bool fits(const Prepared& prepared, const cublasLtMatmulAlgo_t& algorithm) const;
   void choose(Prepared& prepared, const GemmProblem& problem) const;
@@ -83,7 +83,7 @@ class GemmLibrary final : public GemmChooser {
   SideStreams lanes_;
   bool runs_all_sizes_ = false;
   std::set<GemmProblem> sizes_run_;
-  mutable Index times_asked_ = 0;
+  Index times_asked_ = 0;
 };
 
 }  // namespace megalith::ops::cuda
