@@ -51,10 +51,22 @@ inline std::function<void(std::uint64_t, std::uint64_t)> byte_progress() {
   };
 }
 
-inline void add_max_line_and_dry_run(CLI::App& command, std::uint64_t& max_line, bool& dry_run) {
-  command.add_option("--max-line", max_line, "Most bytes of a document")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("256MiB");
+/// Bytes, as 1000, 256MiB or 1GB; not 0.
+inline void add_size(CLI::App& command, const char* name, std::uint64_t& bytes, const std::string& use,
+                     const char* by_default) {
+  const auto to_bytes = [](std::string& text) -> std::string {
+    if (text.starts_with('-') || text.find_first_of("123456789") == std::string::npos)
+      return "must be a size above 0, not " + text;
+    return CLI::AsSizeValue(true)(text);
+  };
+  command.add_option(name, bytes, use)->transform(CLI::Validator(to_bytes, "SIZE"))->default_str(by_default);
+}
+
+inline void add_max_line(CLI::App& command, std::uint64_t& bytes) {
+  add_size(command, "--max-line", bytes, "Most bytes of a document: a line of JSON, a row or a text", "256MiB");
+}
+
+inline void add_dry_run(CLI::App& command, bool& dry_run) {
   command.add_flag("--dry-run", dry_run, "Write report.json only");
 }
 

@@ -106,7 +106,8 @@ void add_data_clean(CLI::App& data_command) {
       ->check(CLI::IsMember({"none", "gz", "zst"}))
       ->capture_default_str();
   add_threads(*command, options.threads);
-  add_max_line_and_dry_run(*command, arguments->max_line, arguments->dry_run);
+  add_max_line(*command, arguments->max_line);
+  add_dry_run(*command, arguments->dry_run);
   command->footer(
       "  megalith data clean --input 'corpus/*.jsonl' --output out/clean --join-lines --min-tokens 128 --tokenizer "
       "gpt2");

@@ -37,6 +37,7 @@ struct BuildOptions {
   bool append_eod = true, sentences = false;
   bool overwrite = false;
   bool replace_invalid = false;
+  bool dry_run = false;
 };
 
 /// A bar on standard error, when that is a terminal, and the figures of a build.
@@ -95,7 +96,8 @@ nlohmann::ordered_json build_report(const BuildOptions& options, const data::Cor
             {"sentences", options.sentences},
             {"append_eod", options.append_eod},
             {"replace_invalid_utf8", options.replace_invalid},
-            {"max_line", options.max_line}}},
+            {"max_line", options.max_line},
+            {"dry_run", options.dry_run}}},
           {"total",
            {{"stored_bytes", counts.bytes},
             {"text_bytes", text_bytes},
@@ -111,12 +113,14 @@ nlohmann::ordered_json build_report(const BuildOptions& options, const data::Cor
 }
 
 /// Without its report the files of a prefix go: what is there is whole.
-void publish_build_report(io::Fs& fs, const std::string& prefix, const std::string& text) {
+void publish_build_report(io::Fs& fs, const BuildOptions& options, const std::string& text) {
+  const std::string& prefix = options.output;
   try {
     corpus::StagedFile report(fs, prefix + ".report.json");
     report.write(text);
     corpus::StagedFile::publish_all({&report});
   } catch (const Error&) {
+    if (options.dry_run) throw;
     for (const io::Path& file : {data::bin_path(prefix), data::idx_path(prefix)}) {
       try {
         fs.unlink(file);
@@ -145,14 +149,17 @@ void run_build(const BuildOptions& asked) {
     using Existing = data::IndexedDatasetBuilder::Existing;
     data::IndexedDatasetBuilder builder(
         *fs, asked.output,
-        {.vocab_size = tokenizer->vocab_size(), .existing = asked.overwrite ? Existing::replace : Existing::refuse});
+        {.vocab_size = tokenizer->vocab_size(),
+         .existing = asked.overwrite || asked.dry_run ? Existing::replace : Existing::refuse,
+         .writes = asked.dry_run ? data::IndexedDatasetBuilder::Writes::nothing
+                                 : data::IndexedDatasetBuilder::Writes::files});
     counts = data::build_corpus(*fs, inputs, *tokenizer, options, builder);
   } catch (...) {
     progress.end();
     throw;
   }
   progress.end();
-  publish_build_report(*fs, asked.output, build_report(asked, counts, progress.seconds()).dump(1) + "\n");
+  publish_build_report(*fs, asked, build_report(asked, counts, progress.seconds()).dump(1) + "\n");
   const std::string skipped =
       counts.empty_documents == 0 ? "" : str(" (", counts.empty_documents, " empty ones left out)");
   std::fprintf(stderr, "%s: %lld documents%s, %lld tokens, %s in %.1f s, %.1f MB/s\n", asked.output.c_str(),
@@ -174,9 +181,7 @@ void add_build(CLI::App& data_command) {
   command->add_option("--split-on", options->corpus.reading.split_on,
                       "Line that stands between the documents of a text file (default: a file is one document)");
   add_threads(*command, options->corpus.threads);
-  command->add_option("--max-line", options->max_line, "Most bytes of a line of JSON or a row")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("256MiB");
+  add_size(*command, "--max-line", options->max_line, "Most bytes of a line of JSON or a row", "256MiB");
   command->add_flag("--sentences", options->sentences,
                     "Each sentence is a sequence, a document a run of them; no end-of-document token (BERT)");
   command
@@ -184,6 +189,7 @@ void add_build(CLI::App& data_command) {
                  "End each document with the end-of-document token")
       ->default_str("true");
   command->add_flag("--replace-invalid-utf8", options->replace_invalid, "Bad bytes become U+FFFD instead of an error");
+  add_dry_run(*command, options->dry_run);
   command->add_flag("--overwrite", options->overwrite, "Replace PREFIX.bin and PREFIX.idx if they exist");
   command->footer("  megalith data build --input books.jsonl --output out/books");
   command->callback([options, command] {

@@ -144,13 +144,11 @@ void add_data_dedup(CLI::App& data_command) {
       ->check(number_that([](double value) { return value > 0 && value < 1; }, "between 0 and 1"))
       ->capture_default_str();
   command->add_option("--bands", arguments->bands, "Bands of the signatures (default: by --recall)")
-      ->check(at_least(1));
-  command->add_option("--rows", arguments->rows, "Rows per band (default: by --recall)")->check(at_least(1));
-  command
-      ->add_option("--memory", arguments->memory,
-                   "For sorting; 8 bytes per document and the text being read come on top")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("1GiB");
+      ->check(between(1, corpus::kMaxHashes));
+  command->add_option("--rows", arguments->rows, "Rows per band (default: by --recall)")
+      ->check(between(1, corpus::kMaxHashes));
+  add_size(*command, "--memory", arguments->memory,
+           "For sorting; 16 bytes per document and the text being read come on top", "1GiB");
   add_threads(*command, options.threads);
   command->add_option("--keep", arguments->keep, "Which document of a cluster stays: first or longest")
       ->check(CLI::IsMember({"first", "longest"}))
@@ -163,8 +161,11 @@ void add_data_dedup(CLI::App& data_command) {
       ->capture_default_str();
   command->add_option("--shard", arguments->shard,
                       "K/N: do the K-th of N parts of each stage, and end where parts of others are missing");
-  command->add_option("--seed", options.seed, "Of the hashes")->capture_default_str();
-  add_max_line_and_dry_run(*command, arguments->max_line, arguments->dry_run);
+  command->add_option("--seed", options.seed, "Of the hashes")
+      ->check(between(0, std::int64_t{1} << 53))
+      ->capture_default_str();
+  add_max_line(*command, arguments->max_line);
+  add_dry_run(*command, arguments->dry_run);
   command->footer("  megalith data dedup --input 'corpus/*.jsonl' --output out/dedup");
   command->callback([arguments] { run_dedup(*arguments); });
 }

@@ -75,7 +75,8 @@ void add_data_overlap(CLI::App& data_command) {
   command->add_option("--ngram", options.ngram, "Words per n-gram")->capture_default_str();
   add_key_and_format(*command, options.key, arguments->format);
   add_threads(*command, options.threads);
-  add_max_line_and_dry_run(*command, arguments->max_line, arguments->dry_run);
+  add_max_line(*command, arguments->max_line);
+  add_dry_run(*command, arguments->dry_run);
   command->footer("  megalith data overlap --train 'corpus/*.jsonl' --test wiki.test.txt --output out/overlap");
   command->callback([arguments] { run_overlap(*arguments); });
 }

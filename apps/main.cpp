@@ -18,6 +18,7 @@
 #include "apps/bench.h"
 #include "apps/command.h"
 #include "apps/launch.h"
+#include "apps/list_values.h"
 #include "apps/signals.h"
 #include "apps/version.h"
 
@@ -143,8 +144,8 @@ std::string text_of(const CLI::ParseError& error) {
          ": is not of the type that the list below gives for the option, or outside its range";
 }
 
-/// Options that a command does not have, each with what was meant, a line each; empty where nothing is like one of
-/// them.
+/// Options that a command does not have, a line each, with what was meant where that is known; empty where it is of
+/// none.
 std::string unknown_options(const CLI::App& program) {
   const CLI::App* command = &program;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
@@ -154,6 +155,7 @@ std::string unknown_options(const CLI::App& program) {
   }
   const std::vector<std::string_view> candidates(names.begin(), names.end());
   const bool takes_keys = command->get_option_no_throw("--set") != nullptr;
+  bool has_hint = false;
   std::string text;
   for (const std::string& argument : command->remaining()) {
     if (!argument.starts_with("--")) continue;
@@ -161,11 +163,11 @@ std::string unknown_options(const CLI::App& program) {
     const config::MeantKey key = takes_keys ? config::meant_key(option) : config::MeantKey{};
     std::string meant(key.key.empty() ? nearest(option, candidates) : std::string_view());
     if (!key.key.empty()) meant = str("--set ", key.key, "=VALUE");
-    if (meant.empty() && key.how.empty()) return "";
+    has_hint = has_hint || !meant.empty() || !key.how.empty();
     text += str("error: ", option, ": no such option", meant.empty() ? "" : str("; did you mean ", meant, "?"),
                 key.how.empty() ? "" : str(meant.empty() ? ". " : " ", key.how), '\n');
   }
-  return text;
+  return has_hint ? text : "";
 }
 
 /// Parses and runs a command. Errors are printed here, and here only.
@@ -178,6 +180,7 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
   if (const std::string unknown = unknown_command(program, arguments); !unknown.empty())
     return refuse(str("error: ", unknown, '\n'));
   fold_option_names(program, arguments);
+  keep_brackets(program, arguments);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
   try {
     program.parse(std::move(arguments));

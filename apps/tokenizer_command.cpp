@@ -32,6 +32,7 @@ struct TrainArguments {
   std::string type, output, format = "auto";
   std::vector<std::string> inputs;
   std::uint64_t max_line = std::uint64_t{256} << 20;
+  bool dry_run = false;
   data::TrainerOptions options;
 };
 
@@ -53,7 +54,11 @@ TokenizerJsonText report_json(const TrainArguments& arguments, const data::Train
             {"special", options.specials},
             {"lowercase", options.lowercase},
             {"memory", options.memory_bytes},
-            {"key", options.key}}},
+            {"key", options.key},
+            {"input_format", arguments.format},
+            {"split_on", options.reading.split_on},
+            {"max_line", arguments.max_line},
+            {"dry_run", arguments.dry_run}}},
           {"input", {{"files", options.inputs.size()}, {"stored_bytes", report.stored_bytes}}},
           {"documents", report.documents},
           {"text_bytes", report.text_bytes},
@@ -97,7 +102,8 @@ void run_tokenizer_train(const TrainArguments& arguments) {
     files.back()->write(text);
     all.push_back(files.back().get());
   };
-  for (const data::TrainedFile& file : trained.files) stage(file.name, file.text);
+  if (!arguments.dry_run)
+    for (const data::TrainedFile& file : trained.files) stage(file.name, file.text);
   stage("report.json", report_json(asked, trained).dump(1) + "\n");
   corpus::StagedFile::publish_all(all);
   if (report.dropped_words > 0)
@@ -139,13 +145,10 @@ void add_tokenizer_train(CLI::App& parent) {
   command->add_option("--split-on", options.reading.split_on,
                       "Line that stands between the documents of a text file (default: a file is one document)");
   add_threads(*command, options.threads);
-  command
-      ->add_option("--memory", options.memory_bytes, "Of the table of words; above it the rarest go, and are counted")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("4GiB");
-  command->add_option("--max-line", arguments->max_line, "Most bytes of a document")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("256MiB");
+  add_size(*command, "--memory", options.memory_bytes, "Of the table of words; above it the rarest go, and are counted",
+           "4GiB");
+  add_max_line(*command, arguments->max_line);
+  add_dry_run(*command, arguments->dry_run);
   command->footer(
       "  megalith tokenizer train --type bpe --vocab-size 32000 --input 'corpus/*.jsonl.zst' --output out/bpe\n"
       "  megalith data build --tokenizer bpe --vocab-dir out/bpe --input 'corpus/*.jsonl.zst' --output out/corpus");

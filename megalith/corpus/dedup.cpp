@@ -212,6 +212,10 @@ DedupReport dedup(io::Fs& fs, const DedupOptions& asked) {
     const double start = monotonic_s();
     try {
       if (!run_stage(stage, options, is_over)) return {.stage = stage.name, .seconds = seconds};
+    } catch (const InputError&) {
+      // A bad document. Its file will be another one when it is mended, so what was made of it serves nobody.
+      if (options.share.count == 1) work.remove_all();
+      throw;
     } catch (const Error&) {
       if (options.share.rank == 0 || !is_over()) throw;
       break;  // the first process has ended the run and removed the work

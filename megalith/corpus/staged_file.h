@@ -89,11 +89,14 @@ inline void publish_small(io::Fs& fs, const io::Path& path, std::string_view con
   file.publish();
 }
 
-/// Throws ConfigError when the output folder has files already.
+/// Throws ConfigError when the output folder has files already. What an attempt that was killed has left does not
+/// count.
 inline void require_empty(io::Fs& fs, const io::Path& output) {
-  if (const std::vector<std::string> names = fs.list(output); !names.empty())
+  for (const std::string& name : fs.list(output)) {
+    if (name.starts_with('.') && name.ends_with(".tmp")) continue;
     throw ConfigError(
-        str("--output ", output.string(), " has files (", names.front(), "): name a folder that is empty or absent"));
+        str("--output ", output.string(), " has files (", name, "): name a folder that is empty or absent"));
+  }
 }
 
 }  // namespace megalith::corpus

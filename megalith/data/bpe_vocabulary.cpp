@@ -18,8 +18,9 @@
 namespace megalith::data {
 namespace {
 
-// What ends a text, the first that a file has. GPT-2, GPT-4 and Qwen; Llama 3; RoBERTa; Gemma.
-constexpr std::string_view kEndOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
+// What ends a text, the first that a file has. GPT-2, GPT-4 and Qwen; Llama 3; RoBERTa; Gemma; DeepSeek.
+constexpr std::string_view kEndOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
+                                           "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"};
 
 class ByteAlphabet {
  public:

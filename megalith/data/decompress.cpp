@@ -107,7 +107,7 @@ class ZstdDecoder final : public Decoder {
  private:
   static constexpr std::size_t kHeaderBytes = 18;  // the longest of a frame
 
-  /// The library compares them only where it has all of a frame and room for all it holds.
+  /// The library compares the promised size with what came only where it has all of a frame and room for its content.
   void check_size() {
     const unsigned long long size = ZSTD_getFrameContentSize(header_.data(), header_.size());
     if (size < ZSTD_CONTENTSIZE_ERROR && size != written_)

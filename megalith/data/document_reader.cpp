@@ -68,7 +68,7 @@ std::optional<DocumentBlock> DocumentReader::next() {
     }
     if (end == 0) return std::nullopt;
     block.held = source_->take(end);
-    cut_lines(block.held.bytes, block.documents);
+    cut_lines(block);
   } else {
     if (text_is_read_) return std::nullopt;
     const std::size_t end = end_of_text();
@@ -132,16 +132,26 @@ std::size_t DocumentReader::end_of_text() {
       return 0;
     }
   }
+  if (options_.cut == Cut::documents && source_->window().size() > options_.max_document_bytes) {
+    text_is_too_long_ = true;
+    return 0;
+  }
   text_is_read_ = true;
   return source_->window().size();
 }
 
-void DocumentReader::cut_lines(std::string_view bytes, std::vector<RawDocument>& documents) {
+void DocumentReader::cut_lines(DocumentBlock& block) {
+  const std::string_view bytes = block.held.bytes;
   for (std::size_t at = 0; at < bytes.size();) {
     const std::size_t end = std::min(bytes.find('\n', at), bytes.size());
     const std::string_view line = bytes.substr(at, end - at);
     ++lines_;
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) documents.push_back({.bytes = line, .line = lines_});
+    const bool is_too_long = line.size() > options_.max_document_bytes;
+    if (is_too_long && options_.too_long == TooLong::fail) throw_too_long(block, lines_, options_.max_document_bytes);
+    if (is_too_long)
+      block.documents.push_back({.line = lines_, .is_too_long = true});
+    else if (line.find_first_not_of(" \t\r") != std::string_view::npos)
+      block.documents.push_back({.bytes = line, .line = lines_});
     at = end + 1;
   }
 }

@@ -66,7 +66,7 @@ class DocumentReader {
   std::size_t end_of_lines();
   std::size_t end_of_text();
   void leave_out_line();
-  void cut_lines(std::string_view bytes, std::vector<RawDocument>& documents);
+  void cut_lines(DocumentBlock& block);
   std::string file_;
   Options options_;
   std::unique_ptr<ByteSource> source_;    // of text and lines

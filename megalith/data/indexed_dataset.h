@@ -65,9 +65,11 @@ class IndexedDataset {
 class IndexedDatasetBuilder {
  public:
   enum class Existing { refuse, replace };
+  enum class Writes : std::uint8_t { files, nothing };  ///< `nothing`: ids are checked and counted
   struct Options {
     Index vocab_size = 0;  ///< chooses the type of an id
     Existing existing = Existing::refuse;
+    Writes writes = Writes::files;
     std::int32_t longest_sequence = 1 << 30;  ///< a longer document becomes several sequences: lengths are i32
   };
   /// `fs` must outlive the builder. Throws ConfigError when PREFIX.idx exists and may not be replaced, IoError.
@@ -92,7 +94,7 @@ class IndexedDatasetBuilder {
   void flush();
   void close_sequence();
   void write_index(io::OutputFile& file) const;
-  void remove_staged() noexcept;
+  void remove(std::span<const io::Path> files) noexcept;
 
   io::Fs& fs_;
   io::Path prefix_, staged_bin_, staged_idx_;

@@ -56,13 +56,16 @@ IndexedDatasetBuilder::IndexedDatasetBuilder(io::Fs& fs, const io::Path& prefix,
     : fs_(fs), prefix_(prefix), options_(options), type_(id_type_for(options.vocab_size)) {
   refuse_existing();
   if (prefix.has_parent_path()) fs.make_dir(prefix.parent_path());
+  if (options.writes == Writes::nothing) return;
   const std::string suffix = io::temporary_suffix();
   staged_bin_ = bin_path(prefix) += suffix;
   staged_idx_ = idx_path(prefix) += suffix;
   bin_ = fs.create(staged_bin_);
 }
 
-IndexedDatasetBuilder::~IndexedDatasetBuilder() { remove_staged(); }
+IndexedDatasetBuilder::~IndexedDatasetBuilder() {
+  if (bin_) remove(std::array{staged_bin_, staged_idx_});
+}
 
 void IndexedDatasetBuilder::refuse_existing() const {
   if (options_.existing == Existing::replace) return;
@@ -93,7 +96,7 @@ void IndexedDatasetBuilder::add(std::span<const std::int32_t> ids) {
 }
 
 void IndexedDatasetBuilder::flush() {
-  bin_->write(buffer_);
+  if (bin_) bin_->write(buffer_);
   buffer_.clear();
 }
 
@@ -136,6 +139,7 @@ void IndexedDatasetBuilder::write_index(io::OutputFile& file) const {
 void IndexedDatasetBuilder::finish() {
   if (open_length_ != 0) throw InternalError(str("[", prefix_.string(), "] finish: a document is still open"));
   flush();
+  if (!bin_) return;
   bin_->sync();
   bin_->close();
   const std::unique_ptr<io::OutputFile> idx = fs_.create(staged_idx_);
@@ -149,16 +153,25 @@ void IndexedDatasetBuilder::finish() {
     fs_.unlink(idx_path(prefix_));
     fs_.sync_dir(folder);
   }
-  fs_.rename(staged_bin_, bin_path(prefix_));
-  fs_.sync_dir(folder);
-  fs_.rename(staged_idx_, idx_path(prefix_));
-  fs_.sync_dir(folder);
+  std::vector<io::Path> named;
+  const auto publish = [&](const io::Path& staged, const io::Path& path) {
+    fs_.rename(staged, path);
+    named.push_back(path);
+    fs_.sync_dir(folder);
+  };
+  try {
+    publish(staged_bin_, bin_path(prefix_));
+    publish(staged_idx_, idx_path(prefix_));
+  } catch (const Error&) {
+    remove(named);
+    throw;
+  }
 }
 
-void IndexedDatasetBuilder::remove_staged() noexcept {
-  for (const io::Path& staged : {staged_bin_, staged_idx_}) {
+void IndexedDatasetBuilder::remove(std::span<const io::Path> files) noexcept {
+  for (const io::Path& file : files) {
     try {
-      if (fs_.exists(staged)) fs_.unlink(staged);
+      if (fs_.exists(file)) fs_.unlink(file);
     } catch (const std::exception&) {  // the failure that brought us here is the one to report
     }
   }

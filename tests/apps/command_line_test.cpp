@@ -105,7 +105,10 @@ TEST(CommandLine, UnknownOptionsNameTheKeyOrTheNearestOption) {
       {"train r.toml --bf16",
        "error: --bf16: no such option; did you mean --set train.precision=VALUE? Its value is \"bf16\"\n"},
       {"train r.toml --output-dir x", "error: --output-dir: no such option. `megalith train --out FOLDER` says it\n"},
-      {"plan r.toml --rank 4", "error: --rank: no such option; did you mean --ranks?\n"}};
+      {"plan r.toml --rank 4", "error: --rank: no such option; did you mean --ranks?\n"},
+      {"train r.toml --num-layers 2 --log-throughput",
+       "error: --num-layers: no such option; did you mean --set model.num_layers=VALUE?\n"
+       "error: --log-throughput: no such option\n"}};
   for (const auto& [arguments, text] : cases) {
     const Finished got = run_shell(std::string("megalith ") + arguments);
     EXPECT_EQ(got.code, 64) << arguments;

@@ -70,8 +70,7 @@ TEST_P(FullDisk, EndsIn74WithNothingUnderItsFinalName) {
       if (run.code == 74) {
         ++failed;
         whole = 0;
-        std::set<std::string> names = names_in(output);
-        names.erase("tokens.bin");  // without its index nothing reads it
+        const std::set<std::string> names = names_in(output);
         EXPECT_TRUE(names.empty()) << *names.begin() << ", operation " << n << action << '\n' << run.err;
       } else {
         ++whole;
@@ -131,12 +130,59 @@ TEST_F(CorpusCommands, BadSettingsEndIn64AndWriteNothing) {
        "--ngram"},
       {"tokenizer train --type bpe --vocab-size 256" + in, "vocab-size"},
       {"tokenizer train --type no --vocab-size 300" + in, "--type"},
+      {"data dedup" + in + "--bands 134217728 --rows 32", "--bands"},
+      {"data dedup" + in + "--bands 44739243 --rows 48 --recall 0.5", "--bands"},
+      {"data dedup" + in + "--memory -1", "--memory"},
+      {"data dedup" + in + "--seed -1", "--seed"},
+      {"data clean" + in + "--max-line -5", "--max-line"},
+      {"data build --tokenizer byte" + in + "--max-line 0", "--max-line"},
+      {"tokenizer train --type bpe --vocab-size 300" + in + "--memory -1", "--memory"},
   };
   for (const auto& [arguments, text] : cases) {
     const Finished run = run_shell("megalith " + arguments);
     EXPECT_EQ(run.code, 64) << arguments << '\n' << run.err;
     EXPECT_NE(run.err.find(text), std::string::npos) << arguments << '\n' << run.err;
     EXPECT_TRUE(names_in("out").empty()) << arguments;
+  }
+}
+
+TEST_F(CorpusCommands, ValuesInBracketsStayAsTheyAreGiven) {
+  const std::string in = " --input " + inputs() + " --output " + path("out");
+  const Finished run = run_shell("megalith tokenizer train --type wordpiece --vocab-size 300" + in +
+                                 " --special '[unused0]' '[a,b]' plain --special='[last]'");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Finished vocabulary = run_shell("cat " + path("out") + "/vocab.txt");
+  for (const char* token : {"[unused0]\n", "[a,b]\n", "plain\n", "[last]\n"})
+    EXPECT_NE(vocabulary.out.find(token), std::string::npos) << token;
+}
+
+TEST_F(CorpusCommands, ADryRunWritesTheReportOnly) {
+  for (const char* kind : {"clean", "dedup", "overlap", "build", "train"}) {
+    const std::string output = str("dry-", kind);
+    const Finished run = run_shell("mkdir -p " + path(output) + "; megalith " + command(kind, output) + " --dry-run");
+    ASSERT_EQ(run.code, 0) << kind << run.err;
+    const char* const report = std::string_view(kind) == "build" ? "tokens.report.json" : "report.json";
+    EXPECT_EQ(names_in(output), std::set<std::string>{report}) << kind;
+  }
+}
+
+TEST_F(CorpusCommands, AMendedInputStartsAnew) {
+  const std::string good = line(words("a", 30)) + line(words("b", 40)), output = " --output " + path("out");
+  write_all(dir_ / "bad.jsonl", good + "no JSON\n");
+  ASSERT_EQ(run_shell("megalith data dedup --input " + path("bad.jsonl") + output).code, 65);
+  write_all(dir_ / "bad.jsonl", good);
+  const Finished run = run_shell("megalith data dedup --input " + path("bad.jsonl") + output);
+  EXPECT_EQ(run.code, 0) << run.err;
+}
+
+TEST_F(CorpusCommands, WhatAKilledAttemptLeftIsNoOutput) {
+  for (const char* kind : {"clean", "overlap", "train"}) {
+    const std::string output = str("left-", kind);
+    std::filesystem::create_directories(dir_ / output);
+    write_all(dir_ / output / ".report.json.tmp", "half");
+    const Finished run = run_shell("megalith " + command(kind, output));
+    EXPECT_EQ(run.code, 0) << kind << run.err;
+    EXPECT_FALSE(std::filesystem::exists(dir_ / output / ".report.json.tmp")) << kind;
   }
 }
 

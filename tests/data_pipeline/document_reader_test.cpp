@@ -69,6 +69,18 @@ TEST_F(Reading, ALineIsAsLongAsAllowed) {
   EXPECT_NE(error_of<InputError>([&] { texts(path); }).find("long.jsonl] line 2 has over"), std::string::npos);
 }
 
+TEST_F(Reading, ShortFilesKeepTheLimitToo) {
+  const std::string good = "{\"text\": \"a\"}\n", bad = "{\"text\": \"" + std::string(100, 'x') + "\"}\n";
+  const auto lines = file("lines.jsonl", good + bad + good), text = file("text.txt", std::string(100, 'x'));
+  options_.max_document_bytes = 99;
+  EXPECT_NE(error_of<InputError>([&] { texts(lines); }).find("lines.jsonl] line 2 has over 99 bytes"),
+            std::string::npos);
+  EXPECT_NE(error_of<InputError>([&] { texts(text); }).find("its text has over 99 bytes"), std::string::npos);
+  options_.max_document_bytes = bad.size() - 1;
+  EXPECT_EQ(texts(lines).size(), 3u);
+  EXPECT_EQ(texts(text).size(), 1u);
+}
+
 // What simdjson does not take is read by the slower reader, which decides: so these are the errors of `data build`.
 TEST_F(Reading, LinesThatAreNoDocumentAreNamed) {
   const auto error = [&](const std::string& line) {
