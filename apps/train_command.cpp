@@ -202,6 +202,8 @@ train::Facts facts_of(const Job& job, train::Resume resume) {
     facts.emplace_back("the held-out data", tokens(valid.num_tokens(), valid.fingerprint()));
   }
   if (!job.init.empty()) facts.emplace_back("what train.init has", content_of(*job.fs, job.init));
+  if (const std::string& replay = job.plan.model.moe.replay; !replay.empty())
+    facts.emplace_back("what moe.replay has", "decisions of hash " + hex64(fnv1a(job.fs->map(replay).text())));
   if (resume != train::Resume::no)
     facts.emplace_back("the newest checkpoint", newest_checkpoint(train::checkpoint_folder(job.plan, job.out)));
   return facts;

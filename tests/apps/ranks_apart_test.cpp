@@ -122,6 +122,24 @@ TEST_F(RanksApart, OtherValuesToStartFromAreRefusedAndTheSameOnesElsewhereAreNot
   EXPECT_EQ(same.code, 0) << same.err;
 }
 
+TEST_F(RanksApart, OtherDecisionsToReplayAreRefused) {
+  const std::string experts = " --set train.steps=2 --set moe.num_experts=4", replay = " --set moe.replay=";
+  ASSERT_EQ(run_shell(train("one", experts + " --router-trace " + out("first"))).code, 0);
+  ASSERT_EQ(run_shell(train("two", experts + " --set train.seed=9 --router-trace " + out("second"))).code, 0);
+  std::filesystem::copy(out("first"), out("same"));
+  for (const auto& [of_first, of_second] :
+       {std::pair{replay + out("first"), replay + out("second")}, {"", replay + out("second")}}) {
+    const Finished refused = run_shell(mpirun(1, train_process("a", experts + of_first)) + " : -np 1 " +
+                                       train_process("a", experts + of_second));
+    EXPECT_EQ(refused.code, 64) << refused.err;
+    EXPECT_THAT(refused.err, ContainsRegex("\n  what moe\\.replay has = decisions of hash [0-9a-f]{16} on rank 1, "));
+    EXPECT_FALSE(std::filesystem::exists(out("a")));
+  }
+  const Finished same = run_shell(mpirun(1, train_process("a", experts + replay + out("first"))) + " : -np 1 " +
+                                  train_process("a", experts + replay + out("same")));
+  EXPECT_EQ(same.code, 0) << same.err;
+}
+
 TEST_F(RanksApart, AFolderOfCheckpointsOnOneRankAloneIsRefused) {
   const Finished refused = train_apart("", " --set checkpoint.dir=" + out("elsewhere"));
   EXPECT_EQ(refused.code, 64) << refused.err;
