@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/call_log.h"
+#include "megalith/comm/meet.h"
 #include "megalith/comm/silent_channel.h"
 
 namespace megalith::comm {
@@ -90,6 +91,17 @@ void World::wait_for(const Event& event) {
   const HostWait waiting(*this);
   event.wait();
   check_health();
+}
+
+void meet(World& world, Exec& ex, const char* when) {
+  try {
+    world.wait_for(ex);
+    Exec host;
+    barrier(host, world.all());
+  } catch (Error& error) {
+    error.put_in_front(str("[", when, "] "));
+    throw;
+  }
 }
 
 WatchedStep::WatchedStep(World& world, StepPattern& pattern, const Exec& ex) : world_(world) {

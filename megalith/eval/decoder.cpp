@@ -9,6 +9,7 @@
 #include "megalith/base/host_limits.h"
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
+#include "megalith/comm/meet.h"
 #include "megalith/model/layer_groups.h"
 #include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/rope.h"
@@ -251,21 +252,15 @@ Tensor Decoder::run_planned(const Pass& pass, model::GptChunk::Rows rows, model:
   return logits;
 }
 
+// No rank captures while another waits for it, and none launches before all have made their graphs (NcclChannel).
 void Decoder::capture_step() {
-  meet();
+  comm::meet(world_, ex_, "before a step of generation is captured");
   Capture capture("generation", ledger_.memory());
   step_graph_ = ex_.captured(capture, [this] {
     step_logits_ = run_planned(step_pass(), {0, config_.slots}, all_slots_);
   });
   step_graph_.prepare(ex_);
-  meet();
-}
-
-// No rank captures while another waits for it, and none launches before all have made their graphs (NcclChannel).
-void Decoder::meet() {
-  world_.wait_for(ex_);
-  Exec host;
-  comm::barrier(host, world_.all());
+  comm::meet(world_, ex_, "after a step of generation was captured");
 }
 
 std::span<const double> Decoder::run(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) {

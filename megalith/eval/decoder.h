@@ -108,7 +108,6 @@ class Decoder {
   Tensor run_planned(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved);
   /// Of a step, whose kernels and communicators a step before it has loaded.
   void capture_step();
-  void meet();
   std::span<const double> run(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved);
   void read_logits(const Tensor& all, Index count);
   bool receives() const { return !mesh_.first_stage(); }

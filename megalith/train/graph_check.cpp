@@ -7,6 +7,7 @@
 
 #include "megalith/base/build.h"
 #include "megalith/comm/gather_values.h"
+#include "megalith/comm/meet.h"
 #include "megalith/train/host_memory.h"
 
 namespace megalith::train {
@@ -55,17 +56,6 @@ class Observed {
 
 }  // namespace
 
-void meet(comm::World& world, Exec& ex, const char* when) {
-  try {
-    world.wait_for(ex);
-    Exec host;
-    comm::barrier(host, world.all());
-  } catch (Error& error) {
-    error.put_in_front(str("[", when, "] "));
-    throw;
-  }
-}
-
 GraphCheck::GraphCheck(comm::World& world, const config::RunPlan& plan, const MemoryLedger& ledger, GraphCache& layers,
                        std::function<MemoryNames()> names)
     : world_(world), plan_(plan), ledger_(ledger), layers_(layers), names_(std::move(names)) {}
@@ -98,7 +88,7 @@ std::vector<MemoryLedger::Block> GraphCheck::compared() const {
 
 void GraphCheck::run_twice(Exec& ex, const RunName& name, const std::function<void(Via)>& run) {
   // Between two runs all ranks meet: transports read and write the others' memory.
-  meet(world_, ex, "before memory is kept for graphs.check");
+  comm::meet(world_, ex, "before memory is kept for graphs.check");
   if (!copy_) copy_.emplace(plan_.device, compared());
   GraphCache::Observer see;
   if (plan_.graphs.mode == capture::GraphMode::layers) {
@@ -111,14 +101,14 @@ void GraphCheck::run_twice(Exec& ex, const RunName& name, const std::function<vo
   }
   const Observed observed(layers_, std::move(see));
   copy_->keep(ex);
-  meet(world_, ex, "before the checked run from graphs");
+  comm::meet(world_, ex, "before the checked run from graphs");
   run(Via::graphs);
-  meet(world_, ex, "after the checked run from graphs");
+  comm::meet(world_, ex, "after the checked run from graphs");
   copy_->exchange(ex);
   if (witness_) witness_->compare_from_here();
-  meet(world_, ex, "before the eager run of graphs.check");
+  comm::meet(world_, ex, "before the eager run of graphs.check");
   run(Via::eager);
-  meet(world_, ex, "after the eager run of graphs.check");
+  comm::meet(world_, ex, "after the eager run of graphs.check");
   const bool of_steps = plan_.graphs.mode == capture::GraphMode::iteration;
   refuse_differences(world_, name.text(), first_difference(ex),
                      of_steps

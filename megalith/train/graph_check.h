@@ -25,10 +25,6 @@ struct RunName {
   std::string text() const { return str(kind, ' ', number); }
 };
 
-/// Waits until all ranks have completed all work so far. `when` ("before graphs are captured") is for messages.
-/// Collective.
-void meet(comm::World& world, Exec& ex, const char* when);
-
 /// graphs.check: compares the first runs after the capture with eager ones, bit for bit. Compares all memory at the end
 /// and, if layers have graphs, the results of each graph right after it (SegmentWitness). From the first checked run
 /// until release() it holds a copy of memory in host memory (MemoryCopy).

@@ -10,9 +10,9 @@
 #include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/gather_values.h"
+#include "megalith/comm/meet.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/train/gather.h"
-#include "megalith/train/graph_check.h"
 
 namespace megalith::train {
 namespace {
@@ -105,7 +105,7 @@ void require_trace(const config::RunPlan& plan, const io::Path& file) {
 }
 
 void begin_trace(comm::World& world, Exec& ex, Tracer& tracer) {
-  meet(world, ex, "before steps are traced");
+  comm::meet(world, ex, "before steps are traced");
   ex.set_tracer(&tracer);
 }
 
