@@ -16,6 +16,7 @@
 #include "megalith/data/corpus_builder.h"
 #include "megalith/data/indexed_dataset.h"
 #include "megalith/data/input_files.h"
+#include "megalith/io/remove_if_there.h"
 
 #include "apps/command.h"
 #include "apps/corpus_options.h"
@@ -120,12 +121,8 @@ void publish_build_report(io::Fs& fs, const BuildOptions& options, const std::st
     report.write(text);
     corpus::StagedFile::publish_all({&report});
   } catch (const Error&) {
-    if (options.dry_run) throw;
-    for (const io::Path& file : {data::bin_path(prefix), data::idx_path(prefix)}) {
-      try {
-        fs.unlink(file);
-      } catch (const Error&) {  // the error that brought us here is the one to report
-      }
+    if (!options.dry_run) {
+      for (const io::Path& file : {data::bin_path(prefix), data::idx_path(prefix)}) io::remove_if_there(fs, file);
     }
     throw;
   }
@@ -147,12 +144,11 @@ void run_build(const BuildOptions& asked) {
   data::CorpusCounts counts;
   try {
     using Existing = data::IndexedDatasetBuilder::Existing;
-    data::IndexedDatasetBuilder builder(
-        *fs, asked.output,
-        {.vocab_size = tokenizer->vocab_size(),
-         .existing = asked.overwrite || asked.dry_run ? Existing::replace : Existing::refuse,
-         .writes = asked.dry_run ? data::IndexedDatasetBuilder::Writes::nothing
-                                 : data::IndexedDatasetBuilder::Writes::files});
+    data::IndexedDatasetBuilder builder(*fs, asked.output,
+                                        {.vocab_size = tokenizer->vocab_size(),
+                                         .existing = asked.overwrite ? Existing::replace : Existing::refuse,
+                                         .writes = asked.dry_run ? data::IndexedDatasetBuilder::Writes::nothing
+                                                                 : data::IndexedDatasetBuilder::Writes::files});
     counts = data::build_corpus(*fs, inputs, *tokenizer, options, builder);
   } catch (...) {
     progress.end();

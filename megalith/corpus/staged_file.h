@@ -7,6 +7,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/io/fs.h"
+#include "megalith/io/remove_if_there.h"
 
 namespace megalith::corpus {
 
@@ -21,11 +22,8 @@ class StagedFile {
   }
   /// What is not published goes.
   ~StagedFile() {
-    try {
-      file_.reset();
-      if (!is_published_ && fs_.exists(staged_)) fs_.unlink(staged_);
-    } catch (const Error&) {  // the error that brought us here is the one to report
-    }
+    file_.reset();
+    if (!is_published_) io::remove_if_there(fs_, staged_);
   }
   StagedFile(const StagedFile&) = delete;
   StagedFile& operator=(const StagedFile&) = delete;
@@ -51,10 +49,7 @@ class StagedFile {
   }
   /// Takes back what was published, as far as the file system allows.
   void withdraw() {
-    try {
-      if (is_published_) fs_.unlink(path_);
-    } catch (const Error&) {  // the error that brought us here is the one to report
-    }
+    if (is_published_) io::remove_if_there(fs_, path_);
   }
   /// Several files of one folder, the last one after the others: nothing has its final name before all are durable, and
   /// after an error none has it.

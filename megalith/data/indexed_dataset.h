@@ -94,7 +94,6 @@ class IndexedDatasetBuilder {
   void flush();
   void close_sequence();
   void write_index(io::OutputFile& file) const;
-  void remove(std::span<const io::Path> files) noexcept;
 
   io::Fs& fs_;
   io::Path prefix_, staged_bin_, staged_idx_;

@@ -6,6 +6,7 @@
 #include "megalith/base/str.h"
 #include "megalith/data/indexed_dataset.h"
 #include "megalith/data/indexed_format.h"
+#include "megalith/io/remove_if_there.h"
 #include "megalith/io/save_protocol.h"
 
 namespace megalith::data {
@@ -64,7 +65,9 @@ IndexedDatasetBuilder::IndexedDatasetBuilder(io::Fs& fs, const io::Path& prefix,
 }
 
 IndexedDatasetBuilder::~IndexedDatasetBuilder() {
-  if (bin_) remove(std::array{staged_bin_, staged_idx_});
+  if (!bin_) return;
+  io::remove_if_there(fs_, staged_bin_);
+  io::remove_if_there(fs_, staged_idx_);
 }
 
 void IndexedDatasetBuilder::refuse_existing() const {
@@ -163,17 +166,8 @@ void IndexedDatasetBuilder::finish() {
     publish(staged_bin_, bin_path(prefix_));
     publish(staged_idx_, idx_path(prefix_));
   } catch (const Error&) {
-    remove(named);
+    for (const io::Path& path : named) io::remove_if_there(fs_, path);
     throw;
-  }
-}
-
-void IndexedDatasetBuilder::remove(std::span<const io::Path> files) noexcept {
-  for (const io::Path& file : files) {
-    try {
-      if (fs_.exists(file)) fs_.unlink(file);
-    } catch (const std::exception&) {  // the failure that brought us here is the one to report
-    }
   }
 }
 
