@@ -67,8 +67,8 @@ class Session {
   }
   std::vector<eval::TextRequest> requests(const std::vector<std::size_t>& mine) const;
   eval::GenerateOptions options() const;
-  eval::GenerateCounts generate(eval::Decoder& decoder, const std::vector<std::size_t>& mine,
-                                TextPrinter& printer) const;
+  eval::GenerateCounts generate(eval::Decoder& decoder, const std::vector<eval::TextRequest>& requests,
+                                const std::vector<std::size_t>& mine, TextPrinter& printer) const;
   void note_slide(std::size_t text, TextPrinter& printer) const;
   void gather(comm::World& world, const std::vector<std::size_t>& mine, TextPrinter& printer) const;
   void report(const eval::GenerateCounts& counts, const eval::Decoder& decoder, TextPrinter& printer) const;
@@ -102,12 +102,12 @@ eval::GenerateOptions Session::options() const {
   return options;
 }
 
-eval::GenerateCounts Session::generate(eval::Decoder& decoder, const std::vector<std::size_t>& mine,
-                                       TextPrinter& printer) const {
+eval::GenerateCounts Session::generate(eval::Decoder& decoder, const std::vector<eval::TextRequest>& requests,
+                                       const std::vector<std::size_t>& mine, TextPrinter& printer) const {
   std::vector<TextStream> streams;
   for (std::size_t i = 0; i < mine.size(); ++i) streams.emplace_back(tokenizer_, command_.stops);
   std::vector<Index> tokens(mine.size());
-  return eval::generate(decoder, requests(mine), options(),
+  return eval::generate(decoder, requests, options(),
                         {.token =
                              [&](std::size_t i, std::int32_t id) {
                                ++tokens[i];
@@ -193,19 +193,20 @@ void Session::run(comm::World& world) const {
   const auto copies = static_cast<std::size_t>(mesh.dp.size());
   std::vector<std::size_t> mine;
   for (auto i = static_cast<std::size_t>(mesh.dp_rank()); i < texts_.size(); i += copies) mine.push_back(i);
+  const std::vector<eval::TextRequest> texts = requests(mine);
   eval::Decoder decoder({.model = plan.model,
                          .dtype = plan.train.policy().compute,
                          .device = plan.device,
                          .slots = std::clamp<Index>(static_cast<Index>(mine.size()), 1, model_.batch()),
                          .capacity = capacity(),
                          .steps = eval::steps_for(plan.model, plan.device),
-                         .lengths = eval::window_lengths(requests(mine), options(), capacity())},
+                         .lengths = eval::window_lengths(texts, options(), capacity())},
                         world, mesh);
   model_.load(world, decoder);
   TextPrinter printer(texts_, command_.format == "json" ? TextFormat::json : TextFormat::text,
                       world.rank() == 0 ? Printing::on : Printing::off);
   printer.begin();
-  eval::GenerateCounts counts = generate(decoder, mine, printer);
+  eval::GenerateCounts counts = generate(decoder, texts, mine, printer);
   if (mesh.tp_rank() != 0 || !mesh.first_stage()) mine.clear();
   if (mesh.tp_rank() != 0 || !mesh.last_stage()) counts = {};  // other stages do not wait for a step to end
   if (copies > 1) gather(world, mine, printer);
