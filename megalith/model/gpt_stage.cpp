@@ -9,7 +9,6 @@
 #include "megalith/model/layer_groups.h"
 #include "megalith/nn/moe/moe.h"
 #include "megalith/ops/elementwise.h"
-#include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/step_end.h"
 
 namespace megalith::model {
@@ -297,58 +296,6 @@ void GptStage::begin(Exec& ex) {
     for (const ParamBuffer& buffer : params_.trained()) ops::fill(ex, buffer.grads(), 0);
   }
   exchange_.begin();
-}
-
-void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
-  class AnyTokens final : public BatchSource {
-   public:
-    void fill(Index, Index, const Batch& batch) const override {
-      for (const BatchInput& input : kBatchInputs) std::ranges::fill(batch.*input.host, 0);
-    }
-  };
-  const AnyTokens source;
-  const Tensor input = ex.tensor(boundary_shape(), config_.policy.compute),
-               output = ex.tensor(boundary_shape(), config_.policy.compute);
-  // A step's second microbatch adds to the weights' gradients where the first overwrites them.
-  const int train_passes = std::min(2, num_microbatches(config_, mesh_));
-  routing_ = nn::Routing::even;
-  const ops::AllGroupSizes all_sizes(ex);
-  for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
-    load(ex, mode, source, 0, {}, optimizer_state);
-    begin(ex);
-    for (std::size_t c = 0; c < chunks_.size(); ++c) {
-      const int chunk = static_cast<int>(c);
-      const Tensor before = ranges_[c].embedding ? Tensor() : input, after = ranges_[c].head ? Tensor() : output;
-      for (int pass = 0; pass < (mode == nn::Mode::train ? train_passes : 1); ++pass) {
-        ops::fill(ex, input, 0.5);
-        set_step_state(ex, chunk, 0, 0);
-        forward(ex, chunk, 0, before, after);
-        if (mode == nn::Mode::train)
-          backward(ex, chunk, 0, after, before,
-                   {.is_first = pass == 0, .is_last = pass + 1 == num_microbatches(config_, mesh_)});
-      }
-    }
-    if (mode == nn::Mode::train) {
-      reduce_grads(ex);
-      await_all_grads(ex);
-    }
-  }
-  routing_ = nn::Routing::by_score;
-  ex.synchronize();
-  ex.release();
-}
-
-void GptStage::warm_up_collectives(Exec& ex) {
-  reduce_grads(ex);
-  await_all_grads(ex);
-  gather_all_params(ex);
-  const Tensor rows = ex.tensor(boundary_shape(), config_.policy.compute);
-  ops::fill(ex, rows, 0);
-  nn::TensorParallel::InRegion in_region = tp_.to_region(ex, rows, nn::kWholeMicrobatch);
-  in_region.messages.wait(ex);
-  tp_.from_region(ex, in_region.x, rows, nn::kWholeMicrobatch).wait(ex);
-  ex.synchronize();
-  ex.release();
 }
 
 GptStage::Slot& GptStage::slot(int chunk, int slot) {
