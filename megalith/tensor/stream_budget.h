@@ -10,7 +10,7 @@ namespace megalith {
 /// and the most. With more streams than queues two share one, and the later one waits for what the earlier waits for:
 /// two ranks may then wait for each other.
 inline constexpr int kHardwareQueues = 32;
-/// Of this process, where it set fewer: before the first stream is made.
+/// Of this process: set by comm::set_gpu_environment, before the first stream is made.
 inline std::atomic<int> hardware_queues{kHardwareQueues};
 
 /// Counts the streams that one rank has on its GPU. Any thread may give one back.

@@ -158,6 +158,11 @@ TEST(GpusOfRanks, FindTheEnvironmentThatTheyNeed) {
   set_gpu_environment();
   EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
   EXPECT_STREQ(std::getenv("NCCL_GRAPH_REGISTER"), "0");
+  const int before = hardware_queues;
+  set_gpu_environment(16);
+  EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "16");
+  EXPECT_EQ(hardware_queues, 16);
+  set_gpu_environment(before);
 }
 
 TEST(GpusOfRanks, TellNcclWhatGraphsNeed) {

@@ -7,19 +7,18 @@
 #include "megalith/base/error.h"
 #include "megalith/comm/mpi/mpi_world.h"
 #include "megalith/comm/nccl/gpus.h"
-#include "megalith/tensor/stream_budget.h"
 
 #include "tests/comm/gpu_ranks.h"
 
 int main(int argc, char** argv) {
   using namespace megalith;
   ::testing::InitGoogleTest(&argc, argv);
-  comm::set_gpu_environment();
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return RUN_ALL_TESTS();
-  // Four times 32 are more than processes get that share a GPU by MPS.
-  constexpr int kQueues = 16;
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(kQueues).c_str(), 1);
-  hardware_queues = kQueues;
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) {
+    comm::set_gpu_environment();
+    return RUN_ALL_TESTS();
+  }
+  constexpr int kQueuesOfProcessesThatShareAGpu = 16;
+  comm::set_gpu_environment(kQueuesOfProcessesThatShareAGpu);
   int failed = 0;
   comm::run_mpi_rank(
       [&](comm::World& host) {

@@ -70,15 +70,17 @@ Users users_of_gpus(std::span<const RankGpus> places, std::span<const std::size_
 
 }  // namespace
 
-void set_gpu_environment() {
+void set_gpu_environment(int queues) {
+  hardware_queues = queues;
+  const std::string connections = std::to_string(queues);
   struct Setting {
     const char *name, *value, *otherwise;
   };
-  constexpr Setting kSettings[] = {
-      {"CUDA_DEVICE_MAX_CONNECTIONS", "32", "with fewer queues messages between GPUs may hang"},
+  const Setting settings[] = {
+      {"CUDA_DEVICE_MAX_CONNECTIONS", connections.c_str(), "with fewer queues messages between GPUs may hang"},
       {"NCCL_GRAPH_REGISTER", "0", "NCCL cannot register the memory that GPUs of a process share"},
   };
-  for (const auto& [name, value, otherwise] : kSettings) {
+  for (const auto& [name, value, otherwise] : settings) {
     const char* const set = std::getenv(name);
     const std::string before = set == nullptr ? "" : set;
     ::setenv(name, value, 1);  // first: a search for GPUs already reads the number of queues

@@ -5,17 +5,19 @@
 
 #include "megalith/comm/world.h"
 #include "megalith/tensor/device.h"
+#include "megalith/tensor/stream_budget.h"
 
 namespace megalith::comm {
 
 /// Sets environment variables that the libraries of GPUs read, and overwrites existing values. Warns about these if
 /// there are two GPUs.
-///  - CUDA_DEVICE_MAX_CONNECTIONS = 32: hardware queues of a GPU, more than a rank has streams (recipes for other
+///  - CUDA_DEVICE_MAX_CONNECTIONS = queues: hardware queues of a GPU, more than a rank has streams (recipes for other
 ///    programs set 1). In a shared queue a stream waits for whatever another stream waits for, and a send after a
-///    receive of the other direction never starts.
+///    receive of the other direction never starts. Streams are counted against it (tensor/stream_budget.h). Four
+///    processes with 32 each are more than can share a GPU.
 ///  - NCCL_GRAPH_REGISTER = 0: NCCL cannot register mapped memory, which the GPUs of rank threads share (device::use).
 /// For main(), before threads start and before the first use of a GPU.
-void set_gpu_environment();
+void set_gpu_environment(int queues = kHardwareQueues);
 
 /// Whether calls of a group outside of graphs may be submitted after the launch of a graph with calls of the same
 /// group, before that launch has ended, whatever the streams wait for.
