@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 
 #include "apps/command.h"
 #include "apps/inference.h"
+#include "apps/text_gather.h"
 #include "apps/text_printer.h"
 #include "apps/text_stream.h"
 
@@ -59,18 +61,19 @@ class Session {
  private:
   Index seq_len() const { return model_.plan().model.seq_len; }
   void check_options() const;
+  Index rows_step() const { return eval::rows_step(model_.plan().model, model_.plan().grid); }
   /// Tokens that the longest text holds while it goes on.
   Index capacity() const {
     std::size_t longest = 0;
     for (const Prompt& prompt : prompts_) longest = std::max(longest, prompt.ids.size());
-    return std::min(seq_len(), static_cast<Index>(longest) + std::max<Index>(command_.options.max_tokens, 1) - 1);
+    const Index tokens = static_cast<Index>(longest) + std::max<Index>(command_.options.max_tokens, 1) - 1;
+    return std::min(seq_len(), round_up(tokens, rows_step()));
   }
   std::vector<eval::TextRequest> requests(const std::vector<std::size_t>& mine) const;
   eval::GenerateOptions options() const;
-  eval::GenerateCounts generate(eval::Decoder& decoder, const std::vector<eval::TextRequest>& requests,
-                                const std::vector<std::size_t>& mine, TextPrinter& printer) const;
+  eval::GenerateCounts generate(eval::Decoder& decoder, const std::vector<std::size_t>& mine, TextPrinter& printer,
+                                TextGather& gather) const;
   void note_slide(std::size_t text, TextPrinter& printer) const;
-  void gather(comm::World& world, const std::vector<std::size_t>& mine, TextPrinter& printer) const;
   void report(const eval::GenerateCounts& counts, const eval::Decoder& decoder, TextPrinter& printer) const;
 
   const GenerateCommand& command_;
@@ -102,12 +105,12 @@ eval::GenerateOptions Session::options() const {
   return options;
 }
 
-eval::GenerateCounts Session::generate(eval::Decoder& decoder, const std::vector<eval::TextRequest>& requests,
-                                       const std::vector<std::size_t>& mine, TextPrinter& printer) const {
+eval::GenerateCounts Session::generate(eval::Decoder& decoder, const std::vector<std::size_t>& mine,
+                                       TextPrinter& printer, TextGather& gather) const {
   std::vector<TextStream> streams;
   for (std::size_t i = 0; i < mine.size(); ++i) streams.emplace_back(tokenizer_, command_.stops);
   std::vector<Index> tokens(mine.size());
-  return eval::generate(decoder, requests, options(),
+  return eval::generate(decoder, requests(mine), options(),
                         {.token =
                              [&](std::size_t i, std::int32_t id) {
                                ++tokens[i];
@@ -120,7 +123,8 @@ eval::GenerateCounts Session::generate(eval::Decoder& decoder, const std::vector
                                printer.end(mine[i], streams[i].is_stopped() ? eval::Ending::refused : ending,
                                            tokens[i]);
                              },
-                         .slide = [&](std::size_t i) { note_slide(mine[i], printer); }});
+                         .slide = [&](std::size_t i) { note_slide(mine[i], printer); },
+                         .round = [&] { gather.round([&](std::size_t i) { note_slide(i, printer); }); }});
 }
 
 /// Says so at the first slide.
@@ -132,36 +136,6 @@ void Session::note_slide(std::size_t text, TextPrinter& printer) const {
                   "holds for other texts"));
   }
   printer.slid(text);
-}
-
-/// Rank 0 gets the texts of the other model copies. `mine`: none but on the first rank of such a copy.
-void Session::gather(comm::World& world, const std::vector<std::size_t>& mine, TextPrinter& printer) const {
-  auto own = nlohmann::json::array();
-  for (const std::size_t i : mine) {
-    const TextPrinter::Written& text = printer.written(i);
-    own.push_back({i, nlohmann::json::binary({text.text.begin(), text.text.end()}), text.tokens, text.slides,
-                   static_cast<int>(text.ending)});
-  }
-  std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(own);
-  const std::vector<Index> sizes = comm::gather_values(world.all(), static_cast<Index>(bytes.size()));
-  const Index most = std::ranges::max(sizes);
-  bytes.resize(static_cast<std::size_t>(most));
-  std::vector<std::uint8_t> all(bytes.size() * sizes.size());
-  Exec ex;
-  comm::all_gather(ex, world.all(), Tensor(bytes.data(), {most}, DType::u8),
-                   Tensor(all.data(), {static_cast<Index>(all.size())}, DType::u8))
-      .wait(ex);
-  if (world.rank() > 0) return;
-  for (std::size_t rank = 1; rank < sizes.size(); ++rank) {
-    const auto begin = all.begin() + static_cast<Index>(rank) * most;
-    for (const nlohmann::json& text : nlohmann::json::from_cbor(begin, begin + sizes[rank])) {
-      const auto i = text.at(0).get<std::size_t>();
-      const auto& written = text.at(1).get_binary();
-      printer.add(i, {written.begin(), written.end()});
-      printer.slid(i, text.at(3).get<Index>());
-      printer.end(i, static_cast<eval::Ending>(text.at(4).get<int>()), text.at(2).get<Index>());
-    }
-  }
 }
 
 void Session::report(const eval::GenerateCounts& counts, const eval::Decoder& decoder, TextPrinter& printer) const {
@@ -191,25 +165,26 @@ void Session::run(comm::World& world) const {
   const config::RunPlan& plan = model_.plan();
   const comm::Mesh mesh = comm::make_mesh(world, plan.grid, plan.transfers);
   const auto copies = static_cast<std::size_t>(mesh.dp.size());
-  std::vector<std::size_t> mine;
-  for (auto i = static_cast<std::size_t>(mesh.dp_rank()); i < texts_.size(); i += copies) mine.push_back(i);
-  const std::vector<eval::TextRequest> texts = requests(mine);
+  std::vector<std::size_t> all(texts_.size()), mine;
+  std::iota(all.begin(), all.end(), 0);
+  for (auto i = static_cast<std::size_t>(mesh.dp_rank()); i < all.size(); i += copies) mine.push_back(i);
+  const auto most = static_cast<Index>((all.size() + copies - 1) / copies);  // of a copy
   eval::Decoder decoder({.model = plan.model,
                          .dtype = plan.train.policy().compute,
                          .device = plan.device,
-                         .slots = std::clamp<Index>(static_cast<Index>(mine.size()), 1, model_.batch()),
+                         .slots = round_up(std::clamp<Index>(most, 1, model_.batch()), rows_step()),
                          .capacity = capacity(),
                          .steps = eval::steps_for(plan.model, plan.device),
-                         .lengths = eval::window_lengths(texts, options(), capacity())},
+                         .lengths = eval::window_lengths(requests(all), options(), capacity())},
                         world, mesh);
   model_.load(world, decoder);
   TextPrinter printer(texts_, command_.format == "json" ? TextFormat::json : TextFormat::text,
                       world.rank() == 0 ? Printing::on : Printing::off);
+  const bool sends = mesh.dp_rank() != 0 && mesh.tp_rank() == 0 && mesh.first_stage();
+  TextGather gather(world, sends ? mine : std::vector<std::size_t>(), printer);
   printer.begin();
-  eval::GenerateCounts counts = generate(decoder, texts, mine, printer);
-  if (mesh.tp_rank() != 0 || !mesh.first_stage()) mine.clear();
+  eval::GenerateCounts counts = generate(decoder, mine, printer, gather);
   if (mesh.tp_rank() != 0 || !mesh.last_stage()) counts = {};  // other stages do not wait for a step to end
-  if (copies > 1) gather(world, mine, printer);
   eval::GenerateCounts of_all;
   for (const eval::GenerateCounts& one : comm::gather_values(world.all(), counts)) of_all.add(one);
   if (world.rank() == 0) report(of_all, decoder, printer);
@@ -253,7 +228,7 @@ void add_generate(CLI::App& program) {
   auto command = std::make_shared<GenerateCommand>();
   CLI::App* app = program.add_subcommand("generate", "Continue texts with a trained model, on any grid");
   app->add_option("--checkpoint", command->model.checkpoint, kModelHelp)->required();
-  command->model.keys = GridKeys::tp_and_pp;
+  command->model.keys = GridKeys::equal_stages;
   command->model.add_to(*app);
   CLI::Option* const prompt =
       app->add_option("--prompt", command->prompt, "Text to continue (default: a new document)");

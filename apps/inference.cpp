@@ -25,7 +25,7 @@
 namespace megalith::apps {
 namespace {
 
-/// The keys of a recipe that concern a model that only answers. The first two are those of GridKeys::tp_and_pp.
+/// The keys of a recipe that concern a model that only answers. The first five are those of GridKeys::equal_stages.
 constexpr std::array<std::string_view, 12> kKeys = {
     "parallel.tp",        "parallel.pp",        "parallel.ranks",        "parallel.ep",
     "parallel.etp",       "parallel.chunks",    "parallel.group_size",   "parallel.order",
@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 12> kKeys = {
 
 config::RunConfig parse_settings(const InferenceOptions& options) {
   const std::span<const std::string_view> keys =
-      std::span(kKeys).first(options.keys == GridKeys::all ? kKeys.size() : 2);
+      std::span(kKeys).first(options.keys == GridKeys::all ? kKeys.size() : 5);
   config::RunConfig c = config::parse_recipe("", "--set", options.settings);
   std::string names;
   for (const std::string_view key : keys) names += str(names.empty() ? "" : ", ", key);
@@ -67,7 +67,8 @@ void InferenceOptions::add_to(CLI::App& command) {
                   "A key of the grid: parallel.tp=2, parallel.pp=2, parallel.chunks=2, ... (may be repeated)")
       ->take_all()
       ->allow_extra_args(false);
-  command.add_option("--device", device, "cpu or cuda (default: as trained, where there is a GPU, else cpu)")
+  command
+      .add_option("--device", device, "cpu or cuda (default: as trained; imported models: a GPU where there is one)")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command.add_option("--precision", precision, "fp64, fp32 or bf16 (default: fp32 on CPUs, bf16 on GPUs)")
       ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
@@ -86,7 +87,7 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
     describe_hf(c);
   else
     describe_checkpoint(c);
-  const Device device = inference_device(options.device, trained_on_);
+  const Device device = inference_device(options.device, usual_device_);
   c.device.type = std::string(name_of(device));
   c.train.precision = options.precision.empty() ? std::string(config::default_precision(device)) : options.precision;
   if (device == Device::cuda && c.train.precision == "fp64")
@@ -121,7 +122,8 @@ void InferenceJob::describe_checkpoint(config::RunConfig& c) {
     c.data.tokenizer = trained.data.tokenizer;
     if (!vocab_dir_.empty()) c.data.vocab_dir = vocab_dir_;
     saved_dtype_ = trained.train.policy().master;
-    trained_on_ = trained.device;
+    const bool is_imported = reader.manifest().run.step == 0;
+    usual_device_ = is_imported ? Device::cuda : trained.device;
     return;
   }
 }
@@ -129,6 +131,7 @@ void InferenceJob::describe_checkpoint(config::RunConfig& c) {
 void InferenceJob::describe_hf(config::RunConfig& c) {
   folder_ = given_;
   hf_ = convert::read_hf_config(*fs_, folder_);
+  usual_device_ = Device::cuda;
   const ImportedTokenizer found = find_tokenizer(*fs_, folder_, hf_->config);
   config::RunPlan described;
   described.model = hf_->config;

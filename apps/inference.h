@@ -18,8 +18,8 @@
 
 namespace megalith::apps {
 
-/// The grids that a command computes on: texts are continued on equal stages of one chunk, each with all experts.
-enum class GridKeys : std::uint8_t { all, tp_and_pp };
+/// The grids that a command computes on: texts are continued on equal stages of one chunk.
+enum class GridKeys : std::uint8_t { all, equal_stages };
 
 /// What every command that asks a model on a grid takes beside the model: [--ranks N] [--set section.key=value]
 /// [--device cpu|cuda] [--precision fp64|fp32|bf16].
@@ -90,7 +90,7 @@ class InferenceJob {
   std::vector<checkpoint::Rejected> unusable_;  // that folder_ stands in for
   std::optional<convert::HfModel> hf_;
   DType saved_dtype_ = DType::f32;
-  Device trained_on_ = Device::cpu;
+  Device usual_device_ = Device::cpu;  // of training; a GPU for models from elsewhere
   std::string vocab_dir_;
   config::RunPlan plan_;
   Index batch_ = 1;

@@ -55,9 +55,9 @@ config::RunConfig recipe_of(const checkpoint::CheckpointReader& reader) {
   return config::parse_recipe(recipe->second, "checkpoint's recipe");
 }
 
-Device inference_device(const std::string& asked, Device trained_on) {
+Device inference_device(const std::string& asked, Device usual) {
   if (!asked.empty()) return asked == "cuda" ? Device::cuda : Device::cpu;
-  return trained_on == Device::cuda && device::num_gpus() > 0 ? Device::cuda : Device::cpu;
+  return usual == Device::cuda && device::num_gpus() > 0 ? Device::cuda : Device::cpu;
 }
 
 config::RunConfig model_of(const config::RunConfig& trained) {

@@ -21,9 +21,9 @@ void use_saved_model(io::Fs& fs, const io::Path& given, const UseModel& use);
 /// The recipe that a checkpoint was trained by. Throws InputError for a manifest without one.
 config::RunConfig recipe_of(const checkpoint::CheckpointReader& reader);
 
-/// Where a model answers: as `asked` ("cpu", "cuda"); if that is empty as it was trained, where there is a GPU for
+/// Where a model answers: as `asked` ("cpu", "cuda"); if that is empty on the `usual` device, where there is a GPU for
 /// that.
-Device inference_device(const std::string& asked, Device trained_on);
+Device inference_device(const std::string& asked, Device usual);
 
 /// The model of a recipe, as inference runs it: no choice of experts is dropped, replayed or forced.
 config::RunConfig model_of(const config::RunConfig& trained);

@@ -50,6 +50,10 @@ Steps steps_for(const model::ModelConfig& model, Device device) {
   return device == Device::cuda && !model.moe.has_experts() ? Steps::from_graph : Steps::eager;
 }
 
+Index rows_step(const model::ModelConfig& model, const grid::ResolvedSizes& grid) {
+  return model.moe.has_experts() && grid.etp != grid.tp ? grid.tp : 1;
+}
+
 Decoder::Decoder(const DecoderConfig& config, comm::World& world, const comm::Mesh& mesh)
     : config_(config),
       world_(world),
@@ -66,6 +70,10 @@ Decoder::Decoder(const DecoderConfig& config, comm::World& world, const comm::Me
     throw InternalError(str("[Decoder] slots, capacity = ", config.slots, ", ", config.capacity,
                             ": must be at least 1, and capacity at most ", config.model.seq_len));
   }
+  if (const Index step = rows_step(config.model, mesh.sizes); config.slots % step != 0 || config.capacity % step != 0) {
+    throw InternalError(str("[Decoder] slots, capacity = ", config.slots, ", ", config.capacity,
+                            ": must be divisible by parallel.tp = ", step, " where parallel.etp differs"));
+  }
   for (const Index length : config.lengths) {
     if (length < 1 || length > config.capacity)
       throw InternalError(str("[Decoder] length = ", length, ": must be from 1 to ", config.capacity));
@@ -74,12 +82,16 @@ Decoder::Decoder(const DecoderConfig& config, comm::World& world, const comm::Me
     throw InternalError("[Decoder] steps from a graph: the model has experts, whose counts the host reads");
   chunk_->take_caches(
       [this](Index kv_heads, Index head_dim) {
-        const Shape shape{config_.slots, kv_heads, config_.capacity, head_dim};
+        const Shape shape{cache_rows(), kv_heads, config_.capacity, head_dim};
         caches_.push_back({Tensor(nullptr, shape, config_.dtype), Tensor(nullptr, shape, config_.dtype)});
         return caches_.back();
       },
       all_slots_);
   make_views();
+}
+
+bool Decoder::copies_meet() const {
+  return has_copies() && config_.model.moe.has_experts() && mesh_.tp.size() % mesh_.etp_ep.size() != 0;
 }
 
 Index Decoder::start_tokens(Index length) const {
@@ -177,9 +189,13 @@ void Decoder::take_caches() {
     auto next = caches_.begin();
     chunk_->take_caches([&](Index, Index) { return part(*next++); }, saved);
   };
-  give([](const nn::KvCache& cache) { return cache; }, all_slots_);
+  give(
+      [this](const nn::KvCache& cache) {
+        return nn::KvCache{cache.keys.rows(0, config_.slots), cache.values.rows(0, config_.slots)};
+      },
+      all_slots_);
   all_slots_.take_host_memory(config_.device);
-  for (Index slot = 0; slot < config_.slots; ++slot) {
+  for (Index slot = 0; slot < cache_rows(); ++slot) {
     one_slot_.push_back(chunk_->make_saved());
     one_slot_.back().take_host_memory(config_.device);
     give(
@@ -280,20 +296,31 @@ std::span<const double> Decoder::run(const Pass& pass, model::GptChunk::Rows row
   return {logits_.data(), static_cast<std::size_t>(rows.count * config_.model.vocab_size)};
 }
 
-std::span<const double> Decoder::start(Index slot, std::span<const std::int32_t> tokens) {
+std::span<const double> Decoder::start(Index slot, std::span<const std::int32_t> tokens, Index longest) {
   const auto length = static_cast<Index>(tokens.size());
   if (slot < 0 || slot >= config_.slots || length < 1 || length > config_.capacity) {
     throw InternalError(str("[Decoder::start] slot, tokens = ", slot, ", ", length, ": must be below ", config_.slots,
                             ", and 1 to ", config_.capacity));
   }
+  return start_in(slot, tokens, longest);
+}
+
+void Decoder::start_of_others(Index longest) {
+  constexpr std::int32_t kAnyToken = 0;
+  if (!copies_meet()) throw InternalError("[Decoder::start_of_others] copies of the model do not meet");
+  start_in(config_.slots, {&kAnyToken, 1}, longest);
+}
+
+std::span<const double> Decoder::start_in(Index row, std::span<const std::int32_t> tokens, Index longest) {
+  const auto length = static_cast<Index>(tokens.size());
   // Attention is causal: what stands behind the last token (zeros) changes nothing before it, and its keys and values
   // are overwritten before a token that comes later can see them.
-  const Pass pass = start_pass(length);
+  const Pass pass = start_pass(std::max(length, longest));
   std::vector<std::int32_t> padded(tokens.begin(), tokens.end()), positions(static_cast<std::size_t>(pass.rows));
   padded.resize(positions.size());
   std::iota(positions.begin(), positions.end(), 0);
   put_inputs(padded, positions);
-  return run(pass, {length - 1, 1}, one_slot_[static_cast<std::size_t>(slot)]);
+  return run(pass, {length - 1, 1}, one_slot_[static_cast<std::size_t>(row)]);
 }
 
 std::span<const double> Decoder::step(std::span<const std::int32_t> tokens, std::span<const std::int32_t> positions) {

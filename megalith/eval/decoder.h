@@ -10,6 +10,7 @@
 
 #include "megalith/comm/mesh.h"
 #include "megalith/eval/fill_params.h"
+#include "megalith/grid/parallel_config.h"
 #include "megalith/model/gpt_chunk.h"
 
 namespace megalith::eval {
@@ -20,13 +21,17 @@ enum class Steps : std::uint8_t { eager, from_graph };
 /// From a graph on GPUs. Not with experts: the host reads in every step how many tokens each of them gets.
 Steps steps_for(const model::ModelConfig& model, Device device);
 
+/// What slots and capacity must be multiples of: tp where its ranks take a share of the rows to experts (etp != tp),
+/// else 1.
+Index rows_step(const model::ModelConfig& model, const grid::ResolvedSizes& grid);
+
 /// What a Decoder is made for.
 struct DecoderConfig {
   model::ModelConfig model;
   DType dtype = DType::f32;  ///< of parameters, activations and the cache
   Device device = Device::cpu;
   Index slots = 1;     ///< sequences that go on at once
-  Index capacity = 0;  ///< tokens that a slot holds, 1 to model.seq_len
+  Index capacity = 0;  ///< tokens that a slot holds, 1 to model.seq_len; both are multiples of rows_step()
   Steps steps = Steps::eager;
   std::vector<Index> lengths = {};  ///< of the windows that start() will get, each 1 to capacity; empty: any
 };
@@ -39,6 +44,8 @@ inline constexpr const char* kCacheOwner = "key/value cache";
 /// computes one new token of every slot, and reads the parameters and the caches once.
 ///
 /// The ranks of a model copy (tp x pp) make the same calls in the same order; warm_up() is a call of the whole world.
+/// Where copies share experts (copies_meet()) every pass is one of the whole world: all copies have as many slots and
+/// the same lengths, step at once, and start windows of as many tokens at once.
 /// Stages hold equal shares of the layers and pass the stream on; the logits stand on all tensor-parallel ranks of the
 /// last one. Logits of a slot do not depend on the other slots, bit for bit where the CPU computes and there are at
 /// most 32, or in f64 (ops/cpu/matmul.cpp). Communication of a step: that of the layers' forward pass, a message of
@@ -66,12 +73,19 @@ class Decoder {
   /// need. Captures the graph of a step. Slots hold no tokens that count then.
   void warm_up();
 
+  comm::World& world() const { return world_; }
+  bool has_copies() const { return mesh_.dp.size() > 1; }
+  /// Whether the copies of the model compute every pass together: ranks of one copy hold experts of another.
+  bool copies_meet() const;
   /// Whether this rank has logits: those of the last stage.
   bool has_logits() const { return mesh_.last_stage(); }
   /// The slot holds these tokens and no others from here on: as many as config().lengths has, or fewer than one of them
   /// by less than the step to which lengths are rounded up (start_tokens). Returns the logits [v] after the last,
-  /// valid until the next call; empty unless has_logits().
-  std::span<const double> start(Index slot, std::span<const std::int32_t> tokens);
+  /// valid until the next call; empty unless has_logits(). `longest`: the tokens of the longest window that the copies
+  /// start at once, where they meet.
+  std::span<const double> start(Index slot, std::span<const std::int32_t> tokens, Index longest = 0);
+  /// The part of a copy without a window in a pass in which others start windows, the longest of `longest` tokens.
+  void start_of_others(Index longest);
   /// Each slot goes on with tokens[slot] at positions[slot], which is the number of tokens that it holds. A slot that
   /// is not in use takes any token at position 0. Returns the logits [slots, v], as start().
   std::span<const double> step(std::span<const std::int32_t> tokens, std::span<const std::int32_t> positions);
@@ -96,6 +110,9 @@ class Decoder {
   /// Of the pass that takes most: memory is cut less well for some short ones than for the longest.
   Index scratch_bytes() const;
 
+  /// Sequences that a cache holds: one more than slots where this copy takes part in passes of others.
+  Index cache_rows() const { return config_.slots + (copies_meet() ? 1 : 0); }
+  std::span<const double> start_in(Index row, std::span<const std::int32_t> tokens, Index longest);
   Shape rope_shape() const;
   /// Views of what was taken; without addresses before.
   void make_views();
@@ -120,7 +137,7 @@ class Decoder {
   Exec ex_;
   MemoryLedger ledger_;
   std::unique_ptr<model::GptChunk> chunk_;
-  std::vector<nn::KvCache> caches_;  // [slots, G/tp, C, D] of each attention sublayer
+  std::vector<nn::KvCache> caches_;  // [cache_rows(), G/tp, C, D] of each attention sublayer
   model::GptChunk::Saved all_slots_;
   std::vector<model::GptChunk::Saved> one_slot_;
   std::map<Pass, MemoryPlan> plans_;

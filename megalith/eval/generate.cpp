@@ -11,6 +11,7 @@
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
+#include "megalith/comm/gather_values.h"
 
 namespace megalith::eval {
 
@@ -92,7 +93,7 @@ class Generation {
 
   GenerateCounts run() {
     const double begin = monotonic_s();
-    for (fill_slots(); std::ranges::any_of(slots_, &Slot::is_used); fill_slots()) {
+    for (fill_slots(); goes_on(); fill_slots()) {
       step();
       read();
       decoder_.share_ids(ids_);
@@ -115,6 +116,31 @@ class Generation {
     std::size_t length() const { return ids.size() - window; }
   };
 
+  /// The most that a rank of the world gives; without copies of the model, and thus without a call, `own`.
+  Index most_of_all(Index own) const {
+    if (!decoder_.has_copies()) return own;
+    return std::ranges::max(comm::gather_values(decoder_.world().all(), own));
+  }
+  Index most_where_copies_meet(Index own) const { return decoder_.copies_meet() ? most_of_all(own) : own; }
+
+  /// Whether there is a text left: of this copy, or in rounds that all copies begin together of any. One that has none
+  /// left waits in the next round.
+  bool goes_on() {
+    const bool has_texts = std::ranges::any_of(slots_, &Slot::is_used);
+    if (!decoder_.has_copies()) return has_texts;
+    if (has_texts && steps_left_ > 0) {
+      --steps_left_;
+      return true;
+    }
+    do {
+      const bool any = most_of_all(has_texts ? 1 : 0) > 0;
+      events_.round();
+      if (!any) return false;
+    } while (!has_texts && !decoder_.copies_meet());
+    steps_left_ = decoder_.copies_meet() ? 0 : kStepsOfARound - 1;
+    return true;
+  }
+
   void fill_slots() {
     for (Slot& slot : slots_) {
       if (slot.is_used() || next_ == texts_.size()) continue;
@@ -133,7 +159,7 @@ class Generation {
       tokens_[i] = goes_on ? slot.ids.back() : 0;
       positions_[i] = goes_on ? static_cast<std::int32_t>(slot.length() - 1) : 0;
     }
-    if (count == 0) return;
+    if (most_where_copies_meet(count) == 0) return;
     counts_.stepped += count;
     const double begin = monotonic_s();
     const std::span<const double> logits = decoder_.step(tokens_, positions_);
@@ -146,18 +172,26 @@ class Generation {
 
   /// The windows that are new.
   void read() {
-    const double begin = monotonic_s();
-    bool any = false;
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-      Slot& slot = slots_[i];
-      if (!slot.is_used() || !slot.must_read) continue;
-      const std::span<const std::int32_t> window = std::span(slot.ids).subspan(slot.window);
-      draw_from(decoder_.start(static_cast<Index>(i), window), 0, i);
-      counts_.read += static_cast<Index>(window.size());
-      slot.must_read = false;
-      any = true;
+    for (std::size_t i = 0;; ++i) {
+      while (i < slots_.size() && !(slots_[i].is_used() && slots_[i].must_read)) ++i;
+      const bool has_window = i < slots_.size();
+      const auto longest = most_where_copies_meet(has_window ? static_cast<Index>(slots_[i].length()) : 0);
+      if (longest == 0) return;
+      const double begin = monotonic_s();
+      if (has_window)
+        read(i, longest);
+      else
+        decoder_.start_of_others(longest);
+      counts_.read_s += monotonic_s() - begin;
     }
-    if (any) counts_.read_s += monotonic_s() - begin;
+  }
+
+  void read(std::size_t i, Index longest) {
+    Slot& slot = slots_[i];
+    const std::span<const std::int32_t> window = std::span(slot.ids).subspan(slot.window);
+    draw_from(decoder_.start(static_cast<Index>(i), window, longest), 0, i);
+    counts_.read += static_cast<Index>(window.size());
+    slot.must_read = false;
   }
 
   void draw_from(std::span<const double> logits, Index row, std::size_t slot) {
@@ -194,6 +228,7 @@ class Generation {
   const GenerateOptions& options_;
   const TextEvents& events_;
   std::size_t next_ = 0;  // text
+  Index steps_left_ = 0;  // of this round
   std::vector<Slot> slots_;
   std::vector<std::int32_t> ids_, tokens_, positions_;  // of each slot
   GenerateCounts counts_;
@@ -227,6 +262,7 @@ GenerateCounts generate(Decoder& decoder, std::span<const TextRequest> texts, co
     return Generation(decoder, texts, options, events).run();
   }
   for (std::size_t text = 0; text < texts.size(); ++text) events.end(text, Ending::max_tokens);
+  if (decoder.has_copies()) events.round();
   return {};
 }
 

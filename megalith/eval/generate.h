@@ -39,7 +39,11 @@ struct TextEvents {
   std::function<void(std::size_t text, Ending)> end = [](std::size_t, Ending) {};
   /// A full window lost its first tokens and was read anew.
   std::function<void(std::size_t text)> slide = [](std::size_t) {};
+  /// Where the model has copies: at most every kStepsOfARound steps, as often on every rank of the world and at least
+  /// once after the last token of all. A place for calls of the whole world.
+  std::function<void()> round = [] {};
 };
+inline constexpr Index kStepsOfARound = 16;
 
 /// What was computed, for rates.
 struct GenerateCounts {
@@ -59,7 +63,8 @@ std::vector<Index> window_lengths(std::span<const TextRequest> texts, const Gene
 /// Continues the texts, as many at once as the decoder has slots; a text that ends gives its slot to the next one.
 /// Where the text outgrows the decoder's capacity the window slides. All ranks of the world make this call, those of
 /// a model copy with the same texts. The texts depend on neither their order, nor on how many go on at once, but by
-/// rounding. Throws InputError for an empty prompt, and for one above the capacity.
+/// rounding. Communication between copies: 8 bytes of each rank in a round, or, where copies meet in passes, 8 bytes
+/// before each pass. Throws InputError for an empty prompt, and for one above the capacity.
 GenerateCounts generate(Decoder& decoder, std::span<const TextRequest> texts, const GenerateOptions& options,
                         const TextEvents& events);
 

@@ -28,9 +28,10 @@ class Generate : public Program {
   }
   /// Behind `megalith` or a launcher.
   std::string arguments(const std::string& more) const {
-    return " generate --checkpoint " + out("a") + " --max-tokens 30 --seed 3 " + more;
+    return " generate --checkpoint " + out(model_) + " --max-tokens 30 --seed 3 " + more;
   }
   Finished generate(const std::string& more) const { return run_shell("megalith" + arguments(more)); }
+  std::string model_ = "a";
   std::string prompts(const std::string& lines) const {
     std::ofstream(dir_ / "prompts.jsonl") << lines;
     return "--prompts " + out("prompts.jsonl") + " ";
@@ -78,6 +79,41 @@ TEST_F(Generate, EveryGridAndBatchGivesTheSameTexts) {
     EXPECT_EQ(texts_of(processes), want) << "two copies of two processes";
 #endif
   }
+}
+
+TEST_F(Generate, ExpertsMayBeOnOtherRanks) {
+  const std::string experts = "--set moe.num_experts=4 --set moe.top_k=2 --set moe.ffn_hidden_size=16 ";
+  model_ = "experts";
+  const Finished trained = run_shell(train(model_, experts + "--set train.eval_interval=0"));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::string of = five() + "--samples 2 --format json --precision fp64 --temperature 1.5 ";
+  const Finished one = generate(of);
+  ASSERT_EQ(one.code, 0) << one.err;
+  const std::vector<json> want = texts_of(one);
+  for (const char* grid : {"--ranks 2", "--set parallel.ep=2", "--set parallel.ep=4 --batch 2",
+                           "--set parallel.tp=2 --set parallel.ep=2 --set parallel.etp=1 --batch 1",
+                           "--set parallel.pp=2 --set parallel.ep=2", "--set parallel.etp=2 --batch 3"}) {
+    const Finished other = generate(of + grid);
+    EXPECT_EQ(other.code, 0) << grid << other.err;
+    EXPECT_EQ(texts_of(other), want) << grid;
+  }
+#ifdef MEGALITH_WITH_MPI
+  const Finished processes = run_shell(mpirun(3, testing::program() + arguments(of)));
+  EXPECT_EQ(processes.code, 0) << processes.err;
+  EXPECT_EQ(texts_of(processes), want) << "three copies";
+  const Finished parts = run_shell(mpirun(2, testing::program() + arguments(of + "--set parallel.ep=2")));
+  EXPECT_EQ(parts.code, 0) << parts.err;
+  EXPECT_EQ(texts_of(parts), want) << "ep 2";
+#endif
+}
+
+/// The second text, which another copy of the model writes, is printed long before the last one is complete.
+TEST_F(Generate, TextsOfOtherCopiesArePrintedWhenTheyAreComplete) {
+  const Finished got =
+      run_shell(testing::program() + arguments("--ranks 2 --batch 1 --samples 2000 --format json > ") + out("texts") +
+                " & pid=$!; until [ $(wc -l < " + out("texts") +
+                ") -ge 2 ] || ! kill -0 $pid; do sleep 0.02; done; kill -0 $pid && echo goes on; kill -KILL $pid");
+  EXPECT_EQ(got.out, "goes on\n") << got.err;
 }
 
 TEST_F(Generate, TextIsPrintedPromptByPrompt) {
@@ -161,9 +197,10 @@ TEST_F(Generate, MistakesOnTheCommandLineEndWithCode64) {
        "--prompt has 23 tokens: must have at most model.seq_len = 16; leave out its beginning"},
       {"--prompt a --prompts b", "excludes"},
       {"--set model.seq_len=8", "model.seq_len = 8: is not for this command: the model is as its checkpoint says"},
-      {"--set parallel.ep=2",
-       "parallel.ep = 2: is not for this command: the model is as its checkpoint says, and the "
-       "grid's keys are parallel.tp, parallel.pp"},
+      {"--set parallel.ep=2", "parallel.ep = 2: is for models with experts"},
+      {"--set parallel.chunks=2",
+       "parallel.chunks = 2: is not for this command: the model is as its checkpoint says, and the "
+       "grid's keys are parallel.tp, parallel.pp, parallel.ranks, parallel.ep, parallel.etp"},
       {"--set parallel.tp=3", "parallel.tp"},
       {"--set parallel.pp=5", "parallel.pp"},
       {"--set parallel.tp=2 --ranks 3", "tp"},

@@ -51,17 +51,23 @@ struct Setting {
   DType dtype = DType::f64;
   Index slots = 1;
   Index capacity = 0;  ///< 0: seq_len
-  int tp = 1, pp = 1;
+  int tp = 1, pp = 1, ep = 1, etp = 1, copies = 1;
   Steps steps = Steps::eager;
   std::vector<Index> lengths = {};
+  int ranks() const { return tp * pp * copies; }
+  /// The sizes of a grid for the model.
+  grid::ResolvedSizes grid(const model::ModelConfig& model) const {
+    grid::ParallelSizes sizes{.world_size = ranks(), .tp = tp, .pp = pp, .ep = ep};
+    if (model.moe.has_experts()) sizes.etp = etp;
+    return grid::resolve(sizes);
+  }
 };
 
 /// use(decoder, rank) on every rank.
 template <class Use>
 void with_decoder(const model::ModelConfig& config, const Setting& setting, Use&& use) {
-  comm::run_ranks(setting.tp * setting.pp, [&](comm::World& world) {
-    const comm::Mesh mesh =
-        comm::make_mesh(world, grid::resolve({.world_size = world.size(), .tp = setting.tp, .pp = setting.pp}));
+  comm::run_ranks(setting.ranks(), [&](comm::World& world) {
+    const comm::Mesh mesh = comm::make_mesh(world, setting.grid(config));
     Decoder decoder({.model = config,
                      .dtype = setting.dtype,
                      .slots = setting.slots,
@@ -75,20 +81,38 @@ void with_decoder(const model::ModelConfig& config, const Setting& setting, Use&
   });
 }
 
-/// The new tokens of every text, which all ranks must have alike.
+/// The new tokens of every text, which all ranks of a copy must have alike. Copies share texts out in turn.
 std::vector<Ids> texts_of(const model::ModelConfig& config, const Setting& setting,
                           const std::vector<TextRequest>& requests, const GenerateOptions& options) {
-  std::vector<std::vector<Ids>> of_rank(static_cast<std::size_t>(setting.tp * setting.pp),
-                                        std::vector<Ids>(requests.size()));
+  const auto copies = static_cast<std::size_t>(setting.copies);
+  std::vector<std::vector<Ids>> of_rank(static_cast<std::size_t>(setting.ranks()), std::vector<Ids>(requests.size()));
+  const auto copy_of = [&](std::size_t rank) {
+    return rank / static_cast<std::size_t>(setting.tp) % copies;  // order tp, dp, pp
+  };
   with_decoder(config, setting, [&](Decoder& decoder, int rank) {
     std::vector<Ids>& texts = of_rank[static_cast<std::size_t>(rank)];
-    generate(decoder, requests, options, {.token = [&](std::size_t text, std::int32_t id) {
-               texts[text].push_back(id);
+    const std::size_t copy = copy_of(static_cast<std::size_t>(rank));
+    std::vector<TextRequest> mine;
+    for (std::size_t i = copy; i < requests.size(); i += copies) mine.push_back(requests[i]);
+    generate(decoder, mine, options, {.token = [&](std::size_t text, std::int32_t id) {
+               texts[copy + text * copies].push_back(id);
                return true;
              }});
   });
-  for (const std::vector<Ids>& texts : of_rank) EXPECT_EQ(texts, of_rank.front());
-  return of_rank.front();
+  std::vector<Ids> all(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    bool is_first = true;
+    for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
+      if (copy_of(rank) != i % copies) {
+        EXPECT_TRUE(of_rank[rank][i].empty());
+        continue;
+      }
+      if (is_first) all[i] = of_rank[rank][i];
+      is_first = false;
+      EXPECT_EQ(of_rank[rank][i], all[i]) << "rank " << rank << ", text " << i;
+    }
+  }
+  return all;
 }
 
 /// The text by a pass over the window for each token.
@@ -204,6 +228,104 @@ TEST(Decoder, EveryGridGivesTheSameText) {
   }
 }
 
+/// Two layers of four with experts, one of them shared.
+model::ModelConfig with_experts(Index seq_len) {
+  model::ModelConfig config = small(model::llama_defaults(), seq_len);
+  config.num_layers = 4;
+  config.num_kv_heads = 2;
+  config.tying = model::Tying::untied;
+  config.moe.num_experts = 4, config.moe.top_k = 2, config.moe.ffn_hidden_size = 8;
+  config.moe.pattern = "dm";
+  config.moe.shared_ffn_hidden_size = 8;
+  return config;
+}
+
+struct ExpertGrid {
+  int tp = 1, pp = 1, ep = 1, etp = 1, copies = 1;
+  bool copies_meet = false;
+};
+constexpr ExpertGrid kExpertGrids[] = {
+    {.copies = 3},
+    {.tp = 2, .copies = 2},
+    {.tp = 2, .etp = 2, .copies = 2},
+    {.tp = 2, .ep = 2, .copies = 2},
+    {.ep = 2, .copies = 2, .copies_meet = true},
+    {.ep = 4, .copies = 4, .copies_meet = true},
+    {.ep = 2, .copies = 4, .copies_meet = true},
+    {.etp = 2, .copies = 2, .copies_meet = true},
+    {.tp = 2, .ep = 2, .etp = 2, .copies = 2, .copies_meet = true},
+    {.pp = 2, .ep = 2, .copies = 2, .copies_meet = true},
+};
+
+TEST(Decoder, ExpertsOnEveryGridGiveTheSameText) {
+  const std::vector<TextRequest> requests = seven_prompts();
+  const model::ModelConfig config = with_experts(32);
+  for (const Index max_tokens : {1, 40}) {
+    const GenerateOptions options{.max_tokens = max_tokens, .seed = 5, .slide = 5};
+    const std::vector<Ids> want = texts_of(config, {.slots = 7}, requests, options);
+    EXPECT_NE(want.front(), want.back()) << "samples differ";
+    for (const ExpertGrid& grid : kExpertGrids) {
+      for (const Index slots : {1, 2}) {
+        Setting setting{.tp = grid.tp, .pp = grid.pp, .ep = grid.ep, .etp = grid.etp, .copies = grid.copies};
+        setting.slots = round_up(slots, rows_step(config, setting.grid(config)));
+        EXPECT_EQ(texts_of(config, setting, requests, options), want)
+            << "tp " << grid.tp << ", pp " << grid.pp << ", ep " << grid.ep << ", etp " << grid.etp << ", copies "
+            << grid.copies << ", slots " << slots;
+      }
+    }
+  }
+}
+
+TEST(Decoder, CopiesThatShareExpertsHaveACacheForThePassesOfOthers) {
+  const model::ModelConfig config = with_experts(32);
+  for (const ExpertGrid& grid : kExpertGrids) {
+    const Setting setting{
+        .slots = 4, .tp = grid.tp, .pp = grid.pp, .ep = grid.ep, .etp = grid.etp, .copies = grid.copies};
+    with_decoder(config, setting, [&](Decoder& decoder, int) {
+      EXPECT_EQ(decoder.copies_meet(), grid.copies_meet) << grid.ep << ' ' << grid.etp;
+      EXPECT_EQ(decoder.taken_bytes(), decoder.planned_bytes());
+      const Index rows = grid.copies_meet ? 5 : 4, layers = config.num_layers / grid.pp;
+      EXPECT_EQ(decoder.taken_bytes().at(kCacheOwner),
+                2 * layers * rows * (config.num_kv_heads / grid.tp) * 32 * config.head_width() * 8);
+      if (!grid.copies_meet) {
+        EXPECT_THROW(decoder.start_of_others(1), InternalError);
+      }
+    });
+  }
+}
+
+/// Rank 0 is told of rounds while texts go on, as often as every other rank.
+TEST(Generate, CopiesHaveRoundsInCommon) {
+  const std::vector<TextRequest> requests = seven_prompts();
+  for (const model::ModelConfig& config : {small({}, 128), with_experts(128)}) {
+    for (const Index max_tokens : {0, 1, 40}) {
+      const bool meet = config.moe.has_experts();
+      std::vector<std::vector<Index>> written(2);  // of each rank: tokens before each round
+      const Setting setting{.slots = 4, .ep = meet ? 2 : 1, .copies = 2};
+      with_decoder(config, setting, [&](Decoder& decoder, int rank) {
+        Index tokens = 0;
+        const GenerateOptions options{.max_tokens = max_tokens};
+        // The second copy has a text less.
+        const std::span mine = std::span(requests).subspan(rank == 0 ? 0 : 4, rank == 0 ? 4 : 3);
+        generate(decoder, mine, options,
+                 {.token =
+                      [&](std::size_t, std::int32_t) {
+                        ++tokens;
+                        return rank == 0 || tokens < 20;
+                      },
+                  .round = [&] { written[static_cast<std::size_t>(rank)].push_back(tokens); }});
+        EXPECT_EQ(written[static_cast<std::size_t>(rank)].back(), tokens) << "one behind the last token";
+      });
+      EXPECT_EQ(written[0].size(), written[1].size());
+      if (meet) continue;
+      const std::vector<Index> want = max_tokens == 0   ? std::vector<Index>{0}
+                                      : max_tokens == 1 ? std::vector<Index>{0, 4}
+                                                        : std::vector<Index>{0, 4 * 16, 4 * 32, 4 * 40};
+      EXPECT_EQ(written[0], want);
+    }
+  }
+}
+
 TEST(Decoder, StepsFromAGraphGiveTheSameText) {
   const std::vector<TextRequest> requests = seven_prompts();
   for (const model::ModelConfig& config : kinds(32)) {
@@ -214,8 +336,7 @@ TEST(Decoder, StepsFromAGraphGiveTheSameText) {
           << "tp " << tp << ", pp " << pp;
     }
   }
-  model::ModelConfig experts = small(model::llama_defaults(), 8);
-  experts.moe.num_experts = 4, experts.moe.top_k = 2, experts.moe.ffn_hidden_size = 8;
+  const model::ModelConfig experts = with_experts(8);
   EXPECT_EQ(steps_for(experts, Device::cuda), Steps::eager);
   EXPECT_EQ(steps_for(small({}, 8), Device::cuda), Steps::from_graph);
   EXPECT_EQ(steps_for(small({}, 8), Device::cpu), Steps::eager);
