@@ -7,7 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/base/text.h"
+#include "megalith/data/key_hint.h"
 #include "megalith/data/parquet_page.h"
 #include "megalith/data/thrift_compact.h"
 
@@ -25,6 +25,8 @@ namespace {
 constexpr std::string_view kMagic = "PAR1";
 // A page that claims more is refused: few bytes can stand for any number of equal values.
 constexpr std::uint64_t kMaxPageBytes = std::uint64_t{1} << 30, kMaxPageValues = std::uint64_t{1} << 24;
+// Values are handed out in so many bytes, so many at a time.
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20, kPieceValues = std::size_t{1} << 14;
 constexpr std::int64_t kByteArray = 6, kRepeated = 2;
 
 struct SchemaElement {
@@ -155,9 +157,10 @@ struct ParquetFile::State {
   void read_footer();
   void find_column(const std::vector<SchemaElement>& schema, io::Reader& in);
   void read_row_group(io::Reader& in, std::uint64_t& first_row);
-  std::optional<ParquetValues> next_page();
+  bool open_page();
+  ParquetValues next_values();
   void read_dictionary(io::Reader& body, const PageHeader& page);
-  ParquetValues decode(std::string data, const PageHeader& page, const io::Reader& where);
+  void start(std::string data, const PageHeader& page, const io::Reader& where);
   void enter(const ColumnChunk& chunk);
 
   io::Fs& fs;
@@ -172,6 +175,19 @@ struct ParquetFile::State {
   std::uint64_t values_left = 0, row = 0;
   std::shared_ptr<const std::string> dictionary_bytes;
   std::vector<std::string_view> dictionary;
+
+  /// The page that is handed out.
+  struct Page {
+    struct Held {
+      std::string data;
+      std::shared_ptr<const std::string> dictionary;
+    };
+    std::shared_ptr<const Held> held{};
+    std::optional<HybridNumbers> levels{};  // of an optional column: 1 for a value, 0 for null
+    std::unique_ptr<ParquetStrings> strings{};
+    std::uint64_t rows = 0;  // that are left
+  };
+  Page open{};
 };
 
 void ParquetFile::State::read_footer() {
@@ -229,10 +245,7 @@ void ParquetFile::State::find_column(const std::vector<SchemaElement>& schema, i
     is_optional = element.repetition != 0;
     return;
   }
-  const std::string_view near = nearest(column, names);
-  throw InputError(str("[", name, "] has no column \"", io::printable(column), "\"",
-                       near.empty() ? std::string() : str("; did you mean ", io::printable(near), "?"),
-                       "; --key names the column that holds the text"));
+  throw InputError(str("[", name, "] has no column \"", io::printable(column), "\"", instead_of(column, names)));
 }
 
 void ParquetFile::State::read_row_group(io::Reader& in, std::uint64_t& first_row) {
@@ -289,10 +302,11 @@ void ParquetFile::State::enter(const ColumnChunk& c) {
   dictionary_bytes.reset();
 }
 
-std::optional<ParquetValues> ParquetFile::State::next_page() {
+/// Moves on to the next page with rows; false at the end.
+bool ParquetFile::State::open_page() {
   for (;;) {
     while (values_left == 0) {
-      if (chunk == chunks.size()) return std::nullopt;
+      if (chunk == chunks.size()) return false;
       enter(chunks[chunk++]);
     }
     const PageHeader page = read_page_header(*pages);
@@ -310,7 +324,9 @@ std::optional<ParquetValues> ParquetFile::State::next_page() {
       if (dictionary_bytes) where.fail("page", "is a second dictionary");
       dictionary_bytes = std::make_shared<const std::string>(parquet_unpack(codec, packed, size, where));
       io::Reader in(std::as_bytes(std::span(*dictionary_bytes)), name, where.offset());
-      dictionary = ParquetStrings::plain(in, static_cast<std::size_t>(page.values));
+      const auto entries = static_cast<std::size_t>(page.values);
+      const auto strings = parquet_strings(ParquetEncoding::plain, in, entries, {});
+      for (std::size_t i = 0; i < entries; ++i) dictionary.push_back(strings->next());
       continue;
     }
     if (static_cast<std::uint64_t>(page.values) > values_left)
@@ -327,61 +343,78 @@ std::optional<ParquetValues> ParquetFile::State::next_page() {
     } else {
       data = parquet_unpack(codec, packed, size, where);
     }
-    ParquetValues values = decode(std::move(data), page, where);
+    start(std::move(data), page, where);
     values_left -= static_cast<std::uint64_t>(page.values);
-    row += static_cast<std::uint64_t>(page.values);
-    return values;
+    if (page.values > 0) return true;
   }
 }
 
-ParquetValues ParquetFile::State::decode(std::string unpacked, const PageHeader& page, const io::Reader& where) {
-  struct Held {
-    std::string data, made;
-    std::shared_ptr<const std::string> dictionary;
-  };
-  const auto held = std::make_shared<Held>(Held{std::move(unpacked), {}, dictionary_bytes});
+void ParquetFile::State::start(std::string unpacked, const PageHeader& page, const io::Reader& where) {
+  const auto held = std::make_shared<const Page::Held>(Page::Held{std::move(unpacked), dictionary_bytes});
   io::Reader in(std::as_bytes(std::span(held->data)), name, where.offset());
-  ParquetValues out{.owner = held};
-  const auto values = static_cast<std::size_t>(page.values);
-  std::size_t present = values;
-  std::vector<std::uint32_t> levels;
+  open = {.held = held, .rows = static_cast<std::uint64_t>(page.values)};
+  std::size_t present = open.rows;
   if (is_optional) {
-    io::Reader of_levels = page.type == kDataPage2
-                               ? in.part(static_cast<std::uint64_t>(page.definition_bytes), "levels")
-                               : in.part(in.u32("bytes of levels"), "levels");
-    read_hybrid(of_levels, 1, values, levels);
-    present = static_cast<std::size_t>(std::count(levels.begin(), levels.end(), 1u));
+    const io::Reader of_levels = page.type == kDataPage2
+                                     ? in.part(static_cast<std::uint64_t>(page.definition_bytes), "levels")
+                                     : in.part(in.u32("bytes of levels"), "levels");
+    open.levels.emplace(of_levels, 1);
+    HybridNumbers counted = *open.levels;
+    present = 0;
+    for (std::uint64_t i = 0; i < open.rows; ++i) present += counted.next() == 1 ? 1 : 0;
   } else if (page.type == kDataPage2) {
     in.part(static_cast<std::uint64_t>(page.definition_bytes), "levels");
   }
-  for (std::size_t i = 0; i < values; ++i)
-    if (!is_optional || levels[i] == 1) out.rows.push_back(row + i + 1);
-  if (present == 0) return out;
-  switch (static_cast<ParquetEncoding>(page.encoding)) {
-    case ParquetEncoding::plain:
-      out.values = ParquetStrings::plain(in, present);
-      return out;
-    case ParquetEncoding::plain_dictionary:
-    case ParquetEncoding::rle_dictionary:
-      if (!dictionary_bytes) where.fail("page", "needs a dictionary, and there is none before it");
-      out.values = ParquetStrings::from_dictionary(in, present, dictionary);
-      return out;
-    case ParquetEncoding::delta_length_byte_array:
-      out.values = ParquetStrings::delta_length(in, present);
-      return out;
-    case ParquetEncoding::delta_byte_array:
-      out.values = ParquetStrings::delta(in, present, held->made, kMaxPageBytes);
-      return out;
-    default:
-      throw InputError(str("[", name, "] column \"", column, "\": has Parquet's encoding ", page.encoding,
-                           ": must be PLAIN, dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY"));
+  if (present == 0) return;
+  const auto encoding = static_cast<ParquetEncoding>(page.encoding);
+  if (!dictionary_bytes &&
+      (encoding == ParquetEncoding::plain_dictionary || encoding == ParquetEncoding::rle_dictionary))
+    where.fail("page", "needs a dictionary, and there is none before it");
+  open.strings = parquet_strings(encoding, in, present, dictionary);
+  if (!open.strings)
+    throw InputError(str("[", name, "] column \"", column, "\": has Parquet's encoding ", page.encoding,
+                         ": must be PLAIN, dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY"));
+}
+
+/// Values of the open page, some of those that are left.
+ParquetValues ParquetFile::State::next_values() {
+  struct Piece {
+    std::shared_ptr<const Page::Held> page;
+    std::string made{};
+  };
+  const auto piece = std::make_shared<Piece>(Piece{open.held});
+  ParquetValues out{.owner = piece};
+  const bool is_made = open.strings && open.strings->is_made();
+  std::vector<std::size_t> ends;  // of values that are made
+  std::size_t bytes = 0;
+  for (; open.rows > 0 && bytes < kPieceBytes && out.rows.size() < kPieceValues; --open.rows) {
+    ++row;
+    if (open.levels && open.levels->next() != 1) continue;
+    const std::string_view value = open.strings->next();
+    bytes += value.size();
+    out.rows.push_back(row);
+    if (is_made) {
+      piece->made += value;
+      ends.push_back(piece->made.size());
+    } else {
+      out.values.push_back(value);
+    }
   }
+  const std::string_view made = piece->made;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const std::size_t begin = i == 0 ? 0 : ends[i - 1];
+    out.values.push_back(made.substr(begin, ends[i] - begin));
+  }
+  return out;
 }
 
 ParquetFile::ParquetFile(io::Fs& fs, const io::Path& file, std::string_view column)
     : state_(std::make_unique<State>(fs, file, column)) {}
 ParquetFile::~ParquetFile() = default;
-std::optional<ParquetValues> ParquetFile::next() { return state_->next_page(); }
+std::optional<ParquetValues> ParquetFile::next() {
+  if (state_->open.rows == 0 && !state_->open_page()) return std::nullopt;
+  return state_->next_values();
+}
 std::uint64_t ParquetFile::stored_bytes() const { return state_->pages ? state_->pages->offset() : 0; }
 
 }  // namespace megalith::data

@@ -10,7 +10,7 @@
 
 namespace megalith::data {
 
-/// The values of one column, page by page: strings that point into memory of their own.
+/// Some values of one column: strings that point into memory of their own.
 struct ParquetValues {
   std::vector<std::string_view> values{};
   std::vector<std::uint64_t> rows{};  ///< of each value, counted from 1 in the file; rows that are null are left out
@@ -29,7 +29,8 @@ class ParquetFile {
   ParquetFile(io::Fs& fs, const io::Path& file, std::string_view column);
   ~ParquetFile();
 
-  /// The values of the next page; nothing at the end. Throws InputError naming the place of damage.
+  /// The next values of a page, about a megabyte of them; nothing at the end. A few bytes of a file can stand for any
+  /// number of equal values, so a page is not handed out as a whole. Throws InputError naming the place of damage.
   std::optional<ParquetValues> next();
   std::uint64_t stored_bytes() const;
 

@@ -1,6 +1,7 @@
 #include "megalith/data/parquet_page.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include <snappy.h>
@@ -77,18 +78,22 @@ std::string unpack_snappy(std::string_view packed, std::uint64_t size, const io:
   return out;
 }
 
-/// Numbers packed as differences, in blocks of miniblocks.
-class DeltaNumbers {
+/// Lengths packed as differences, in blocks of miniblocks.
+class DeltaLengths {
  public:
-  static std::vector<std::uint64_t> read(io::Reader& in, std::size_t count) {
+  static std::vector<std::uint32_t> read(io::Reader& in, std::size_t count) {
     const std::uint64_t block_size = thrift_varint(in), miniblocks = thrift_varint(in), total = thrift_varint(in);
     if (block_size == 0 || block_size > (1u << 20) || miniblocks == 0 || block_size % miniblocks != 0 ||
         block_size / miniblocks % 8 != 0)
       in.fail("delta block", "must have miniblocks of a multiple of 8 numbers, and at most 2^20 numbers");
     if (total != count) in.fail("delta block", str("has ", total, " numbers, the page ", count, " values"));
     std::uint64_t value = static_cast<std::uint64_t>(thrift_zigzag(in));
-    std::vector<std::uint64_t> out;
-    if (total > 0) out.push_back(value);
+    std::vector<std::uint32_t> out;
+    const auto add = [&] {
+      if (value > std::numeric_limits<std::uint32_t>::max()) in.fail("length", "must be below 2^32");
+      out.push_back(static_cast<std::uint32_t>(value));
+    };
+    if (total > 0) add();
     while (out.size() < total) {
       const auto least = static_cast<std::uint64_t>(thrift_zigzag(in));
       const std::span<const std::byte> widths = in.bytes(miniblocks, "bit widths");
@@ -97,8 +102,10 @@ class DeltaNumbers {
         if (width > 64) in.fail("bit width", "must be at most 64");
         const std::uint64_t numbers = block_size / miniblocks;
         const std::span<const std::byte> packed = in.bytes(numbers / 8 * width, "miniblock");
-        for (std::uint64_t i = 0; i < numbers && out.size() < total; ++i)
-          out.push_back(value += least + bits(packed, i * width, width));
+        for (std::uint64_t i = 0; i < numbers && out.size() < total; ++i) {
+          value += least + bits(packed, i * width, width);
+          add();
+        }
       }
     }
     return out;
@@ -118,6 +125,71 @@ class DeltaNumbers {
   }
 };
 
+class PlainStrings final : public ParquetStrings {
+ public:
+  PlainStrings(const io::Reader& in, std::size_t count) : in_(in) { in_.count(count, 4, "values"); }
+  std::string_view next() override { return in_.text(in_.u32("length of a value"), "value"); }
+
+ private:
+  io::Reader in_;
+};
+
+class DictionaryStrings final : public ParquetStrings {
+ public:
+  DictionaryStrings(io::Reader in, const std::vector<std::string_view>& dictionary)
+      : width_(width_of(in)), in_(in), indexes_(in, width_), dictionary_(dictionary) {}
+  std::string_view next() override {
+    const std::uint32_t index = indexes_.next();
+    if (index >= dictionary_.size())
+      in_.fail("dictionary index", str("is ", index, ", the dictionary has ", dictionary_.size(), " entries"));
+    return dictionary_[index];
+  }
+
+ private:
+  static int width_of(io::Reader& in) {
+    const int width = in.u8("bit width");
+    if (width > 32) in.fail("bit width", "must be at most 32");
+    return width;
+  }
+  int width_;
+  io::Reader in_;  // behind the width, for errors
+  HybridNumbers indexes_;
+  const std::vector<std::string_view>& dictionary_;
+};
+
+class DeltaLengthStrings final : public ParquetStrings {
+ public:
+  DeltaLengthStrings(const io::Reader& in, std::size_t count) : in_(in), lengths_(DeltaLengths::read(in_, count)) {}
+  std::string_view next() override { return in_.text(lengths_[at_++], "value"); }
+
+ private:
+  io::Reader in_;
+  std::vector<std::uint32_t> lengths_;
+  std::size_t at_ = 0;
+};
+
+/// Each string is the begin of the one before and a suffix.
+class DeltaStrings final : public ParquetStrings {
+ public:
+  DeltaStrings(io::Reader in, std::size_t count)
+      : prefixes_(DeltaLengths::read(in, count)), in_(in), suffixes_(in, count) {}
+  std::string_view next() override {
+    const std::uint32_t prefix = prefixes_[at_++];
+    if (prefix > last_.size()) in_.fail("prefix", "is longer than the value before");
+    last_.resize(prefix);
+    last_ += suffixes_.next();
+    return last_;
+  }
+  bool is_made() const override { return true; }
+
+ private:
+  std::vector<std::uint32_t> prefixes_;
+  io::Reader in_;
+  DeltaLengthStrings suffixes_;
+  std::string last_;
+  std::size_t at_ = 0;
+};
+
 }  // namespace
 
 std::string parquet_unpack(ParquetCodec codec, std::string_view packed, std::uint64_t size, const io::Reader& where) {
@@ -129,93 +201,53 @@ std::string parquet_unpack(ParquetCodec codec, std::string_view packed, std::uin
   return out;
 }
 
-void read_hybrid(io::Reader& in, int width, std::size_t count, std::vector<std::uint32_t>& out) {
-  const std::size_t end = out.size() + count;
-  const auto bits = static_cast<unsigned>(width);
-  while (out.size() < end) {
-    const std::uint64_t head = thrift_varint(in);
-    if ((head & 1) == 0) {
-      std::uint32_t value = 0;
-      for (unsigned byte = 0; byte < (bits + 7) / 8; ++byte) value |= std::uint32_t{in.u8("run")} << 8 * byte;
-      const std::uint64_t length = std::min<std::uint64_t>(head >> 1, end - out.size());
-      if (length == 0) in.fail("run", "must have at least one number");
-      out.insert(out.end(), length, value);
-    } else {
-      const std::uint64_t groups = head >> 1;
-      if (groups == 0) in.fail("bit-packed run", "must have at least one group");
-      const std::span<const std::byte> packed =
-          in.bytes(in.count(groups, bits, "bit-packed run") * bits, "bit-packed run");
-      std::uint64_t held = 0;
-      unsigned have = 0;
-      std::size_t at = 0;
-      for (std::uint64_t i = 0; i < 8 * groups && out.size() < end; ++i) {
-        while (have < bits) {
-          held |= static_cast<std::uint64_t>(packed[at++]) << have;
-          have += 8;
-        }
-        out.push_back(static_cast<std::uint32_t>(held & ((std::uint64_t{1} << bits) - 1)));
-        held >>= bits;
-        have -= bits;
-      }
-    }
+void HybridNumbers::start_run() {
+  const std::uint64_t head = thrift_varint(in_);
+  is_packed_ = (head & 1) != 0;
+  if (!is_packed_) {
+    value_ = 0;
+    for (unsigned byte = 0; byte < (bits_ + 7) / 8; ++byte) value_ |= std::uint32_t{in_.u8("run")} << 8 * byte;
+    left_ = head >> 1;
+    if (left_ == 0) in_.fail("run", "must have at least one number");
+    return;
   }
+  const std::uint64_t groups = head >> 1;
+  if (groups == 0) in_.fail("bit-packed run", "must have at least one group");
+  packed_ = in_.bytes(in_.count(groups, bits_, "bit-packed run") * bits_, "bit-packed run");
+  left_ = 8 * groups;
+  at_ = 0;
+  held_ = have_ = 0;
 }
 
-std::vector<std::string_view> ParquetStrings::plain(io::Reader& in, std::size_t count) {
-  in.count(count, 4, "values");
-  std::vector<std::string_view> out;
-  out.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) out.push_back(in.text(in.u32("length of a value"), "value"));
-  return out;
+std::uint32_t HybridNumbers::next() {
+  if (left_ == 0) start_run();
+  --left_;
+  if (!is_packed_) return value_;
+  while (have_ < bits_) {
+    held_ |= static_cast<std::uint64_t>(packed_[at_++]) << have_;
+    have_ += 8;
+  }
+  const auto number = static_cast<std::uint32_t>(held_ & ((std::uint64_t{1} << bits_) - 1));
+  held_ >>= bits_;
+  have_ -= bits_;
+  return number;
 }
 
-std::vector<std::string_view> ParquetStrings::from_dictionary(io::Reader& in, std::size_t count,
-                                                              const std::vector<std::string_view>& dictionary) {
-  const int width = in.u8("bit width");
-  if (width > 32) in.fail("bit width", "must be at most 32");
-  std::vector<std::uint32_t> indexes;
-  read_hybrid(in, width, count, indexes);
-  std::vector<std::string_view> out;
-  out.reserve(count);
-  for (const std::uint32_t index : indexes) {
-    if (index >= dictionary.size())
-      in.fail("dictionary index", str("is ", index, ", the dictionary has ", dictionary.size(), " entries"));
-    out.push_back(dictionary[index]);
+std::unique_ptr<ParquetStrings> parquet_strings(ParquetEncoding encoding, const io::Reader& in, std::size_t count,
+                                                const std::vector<std::string_view>& dictionary) {
+  switch (encoding) {
+    case ParquetEncoding::plain:
+      return std::make_unique<PlainStrings>(in, count);
+    case ParquetEncoding::plain_dictionary:
+    case ParquetEncoding::rle_dictionary:
+      return std::make_unique<DictionaryStrings>(in, dictionary);
+    case ParquetEncoding::delta_length_byte_array:
+      return std::make_unique<DeltaLengthStrings>(in, count);
+    case ParquetEncoding::delta_byte_array:
+      return std::make_unique<DeltaStrings>(in, count);
+    default:
+      return nullptr;
   }
-  return out;
-}
-
-std::vector<std::string_view> ParquetStrings::delta_length(io::Reader& in, std::size_t count) {
-  std::vector<std::string_view> out;
-  for (const std::uint64_t length : DeltaNumbers::read(in, count)) out.push_back(in.text(length, "value"));
-  return out;
-}
-
-std::vector<std::string_view> ParquetStrings::delta(io::Reader& in, std::size_t count, std::string& made,
-                                                    std::uint64_t most_bytes) {
-  const std::vector<std::uint64_t> prefixes = DeltaNumbers::read(in, count);
-  const std::vector<std::string_view> suffixes = delta_length(in, count);
-  std::uint64_t total = 0, before = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (prefixes[i] > before) in.fail("prefix", "is longer than the value before");
-    before = prefixes[i] + suffixes[i].size();
-    total += before;
-    if (total > most_bytes) in.fail("values", str("take over ", most_bytes, " bytes"));
-  }
-  made.resize(static_cast<std::size_t>(total));
-  std::vector<std::string_view> out;
-  std::size_t at = 0;
-  std::string_view last;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t size = prefixes[i] + suffixes[i].size();
-    char* const to = made.data() + at;
-    std::copy_n(last.data(), prefixes[i], to);
-    std::copy_n(suffixes[i].data(), suffixes[i].size(), to + prefixes[i]);
-    last = {to, size};
-    out.push_back(last);
-    at += size;
-  }
-  return out;
 }
 
 }  // namespace megalith::data

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,20 +25,40 @@ enum class ParquetEncoding : int {
 /// with what comes out, not with what `size` claims.
 std::string parquet_unpack(ParquetCodec codec, std::string_view packed, std::uint64_t size, const io::Reader& where);
 
-/// Appends `count` numbers of the hybrid of runs and bit-packed groups, each of `width` bits.
-void read_hybrid(io::Reader& in, int width, std::size_t count, std::vector<std::uint32_t>& out);
+/// Numbers of the hybrid of runs and bit-packed groups, each of `width` bits, one after the other: a few bytes can
+/// stand for any number of them.
+class HybridNumbers {
+ public:
+  HybridNumbers(const io::Reader& in, int width) : in_(in), bits_(static_cast<unsigned>(width)) {}
+  /// Throws InputError where the bytes end or break a rule.
+  std::uint32_t next();
 
-/// The strings of a page. They point into the page, or, for delta_byte_array, into `made`.
+ private:
+  void start_run();
+
+  io::Reader in_;
+  unsigned bits_;
+  std::uint64_t left_ = 0;  // of the run
+  bool is_packed_ = false;
+  std::uint32_t value_ = 0;              // of a run of equal numbers
+  std::span<const std::byte> packed_{};  // of groups
+  std::size_t at_ = 0;
+  std::uint64_t held_ = 0;
+  unsigned have_ = 0;
+};
+
+/// The strings of a page, one after the other: what a page holds can be far more than its bytes.
 class ParquetStrings {
  public:
-  /// `count` strings; throws InputError for what does not fit the page.
-  static std::vector<std::string_view> plain(io::Reader& in, std::size_t count);
-  static std::vector<std::string_view> from_dictionary(io::Reader& in, std::size_t count,
-                                                       const std::vector<std::string_view>& dictionary);
-  static std::vector<std::string_view> delta_length(io::Reader& in, std::size_t count);
-  /// `most_bytes` bounds what the strings take together: prefixes repeat.
-  static std::vector<std::string_view> delta(io::Reader& in, std::size_t count, std::string& made,
-                                             std::uint64_t most_bytes);
+  virtual ~ParquetStrings() = default;
+  /// Points into the page or the dictionary; where is_made(), valid until the next call. To be called as often as the
+  /// page has strings. Throws InputError for what does not fit the page.
+  virtual std::string_view next() = 0;
+  virtual bool is_made() const { return false; }
 };
+/// `count` strings of `in`, the bytes behind the levels; nullptr for another encoding. The dictionary must outlive
+/// them.
+std::unique_ptr<ParquetStrings> parquet_strings(ParquetEncoding encoding, const io::Reader& in, std::size_t count,
+                                                const std::vector<std::string_view>& dictionary);
 
 }  // namespace megalith::data
