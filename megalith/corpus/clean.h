@@ -46,7 +46,7 @@ struct CleanCounts {
   std::uint64_t titled = 0, titled_bytes = 0;   ///< removed: of a listed title
   std::uint64_t brief = 0, brief_bytes = 0;     ///< removed: fewer than min_tokens
   std::uint64_t documents_out = 0, text_bytes_out = 0, bytes_written = 0;
-  std::array<std::uint64_t, 7> bad{};  ///< by BadDocument
+  std::array<std::uint64_t, data::kNumBadDocuments> bad{};  ///< by BadDocument
   void add(const CleanCounts& that);
 };
 

@@ -15,7 +15,9 @@ class Members final : public io::JsonVisitor {
 
   void text(std::string& value) override { member(JsonMember::Kind::text, &value); }
   void count(std::uint64_t value) override { member(JsonMember::Kind::count, nullptr, value); }
-  void other(std::string_view /*shown*/) override { member(JsonMember::Kind::other); }
+  void other(std::string_view shown) override {
+    member(shown == "null" ? JsonMember::Kind::null : JsonMember::Kind::other);
+  }
   void key(std::string& name) override {
     if (depth_ > 1) return;
     key_ = std::move(name);

@@ -9,7 +9,7 @@ namespace megalith::data {
 
 /// One member of a JSON object; nested objects and arrays are `other` and what they hold is skipped.
 struct JsonMember {
-  enum class Kind { text, count, other };
+  enum class Kind { text, count, null, other };
   const std::string& key;
   Kind kind = Kind::other;
   std::string* text = nullptr;  ///< of text: may be moved from

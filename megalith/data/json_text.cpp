@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdio>
 #include <utility>
+#include <vector>
 
 #include <simdjson.h>
 
 #include "megalith/base/str.h"
 #include "megalith/data/json_object.h"
+#include "megalith/data/key_hint.h"
 #include "megalith/io/json_reader.h"
 
 namespace megalith::data {
@@ -35,14 +37,48 @@ bool may_repeat_keys(simdjson::dom::element value) {
 
 }  // namespace
 
+BadDocument reason_of(io::JsonProblem problem) {
+  switch (problem) {
+    case io::JsonProblem::cut:
+      return BadDocument::cut;
+    case io::JsonProblem::not_utf8:
+      return BadDocument::not_utf8;
+    case io::JsonProblem::lone_surrogate:
+      return BadDocument::lone_surrogate;
+    case io::JsonProblem::control_character:
+      return BadDocument::control_character;
+    case io::JsonProblem::zero_byte:
+      return BadDocument::zero_byte;
+    case io::JsonProblem::too_deep:
+      return BadDocument::too_deep;
+    case io::JsonProblem::key_twice:
+      return BadDocument::key_twice;
+    case io::JsonProblem::syntax:
+      break;
+  }
+  return BadDocument::not_json;
+}
+
 struct JsonText::Parser {
   simdjson::dom::parser dom;
   std::string padded;  // a copy of a line that has no padding behind it
 };
 
 std::string_view name_of(BadDocument reason) {
-  constexpr std::array<std::string_view, 7> kNames = {"not JSON",       "no object", "key missing", "key twice",
-                                                      "text no string", "not UTF-8", "too long"};
+  constexpr std::array<std::string_view, kNumBadDocuments> kNames = {"not JSON",
+                                                                     "JSON that is cut",
+                                                                     "half of a surrogate pair",
+                                                                     "control character not escaped",
+                                                                     "zero byte",
+                                                                     "nested too deep",
+                                                                     "array, not an object",
+                                                                     "no object",
+                                                                     "key missing",
+                                                                     "key twice",
+                                                                     "text null",
+                                                                     "text no string",
+                                                                     "not UTF-8",
+                                                                     "too long"};
   return kNames[static_cast<std::size_t>(reason)];
 }
 
@@ -89,19 +125,24 @@ std::string_view JsonText::read(std::string_view line, const JsonLine& place) {
 }
 
 std::string_view JsonText::read_slowly(std::string_view line, const JsonLine& place) {
-  bool found = false, has_member = false;
+  constexpr std::size_t kMaxNames = 100;  // of members, for the error
+  bool found = false;
   std::size_t member = 0;
+  std::vector<std::string> names;
   other_.reset();
   const auto fail = [&](BadDocument reason, std::string_view rule) {
     throw DocumentError(reason, str("[", place.file, "] line ", place.number, ", key \"", key_, "\": ", rule));
   };
   try {
     visit_json_object(line, place.file, place.number, [&](JsonMember& one) {
-      has_member = true;
       const std::size_t number = member++;
       const bool is_text = one.kind == JsonMember::Kind::text;
       if (!other_key_.empty() && one.key == other_key_ && one.key != key_ && is_text && !other_) other_ = *one.text;
-      if (one.key != key_) return;
+      if (one.key != key_) {
+        if (names.size() < kMaxNames) names.push_back(one.key);
+        return;
+      }
+      if (one.kind == JsonMember::Kind::null) fail(BadDocument::null, "is null: must be a string");
       if (!is_text) fail(BadDocument::no_string, "must be a string");
       text_ = std::move(*one.text);
       found = true;
@@ -109,14 +150,13 @@ std::string_view JsonText::read_slowly(std::string_view line, const JsonLine& pl
     });
   } catch (const DocumentError&) {
     throw;
-  } catch (const InputError& error) {
-    // io/json_reader.h has one class of error; its text is part of what it promises.
-    if (std::string_view(error.what()).ends_with("is there twice"))
-      throw DocumentError(BadDocument::key_twice, error.what());
-    const bool is_object = has_member || line.find('{') == line.find_first_not_of(" \t\r");
-    throw DocumentError(is_object ? BadDocument::not_json : BadDocument::no_object, error.what());
+  } catch (const io::JsonError& error) {
+    throw DocumentError(reason_of(error.problem()), error.what());
+  } catch (const InputError& error) {  // JSON, and no object
+    const bool is_array = line.find('[') == line.find_first_not_of(" \t\r");
+    throw DocumentError(is_array ? BadDocument::array : BadDocument::no_object, error.what());
   }
-  if (!found) fail(BadDocument::key_missing, "is missing; --key names the member that holds the text");
+  if (!found) fail(BadDocument::key_missing, str("is missing", instead_of(key_, {names.begin(), names.end()})));
   return text_;
 }
 

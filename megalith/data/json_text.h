@@ -17,7 +17,23 @@ struct JsonLine {
 };
 
 /// Why a document cannot be taken.
-enum class BadDocument { not_json, no_object, key_missing, key_twice, no_string, not_utf8, too_long };
+enum class BadDocument {
+  not_json,
+  cut,  ///< it ends too early
+  lone_surrogate,
+  control_character,  ///< within a string, not escaped
+  zero_byte,
+  too_deep,
+  array,      ///< where an object must be
+  no_object,  ///< a string, a number, ...
+  key_missing,
+  key_twice,
+  null,  ///< the value of the key
+  no_string,
+  not_utf8,
+  too_long
+};
+constexpr std::size_t kNumBadDocuments = 14;
 std::string_view name_of(BadDocument reason);
 
 /// A document that breaks a rule; its text names file and line, or byte.

@@ -1,7 +1,9 @@
 #include "megalith/io/json_reader.h"
 
+#include <array>
 #include <iterator>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -39,6 +41,21 @@ class PlaceKeeper {
   JsonPlace* place_;
 };
 
+/// By the words of nlohmann, which has one class of error for all of these.
+JsonProblem problem_of(std::string_view reason) {
+  constexpr std::array<std::pair<std::string_view, JsonProblem>, 4> kProblems = {{
+      {"unexpected end of input", JsonProblem::cut},
+      {"ill-formed UTF-8 byte", JsonProblem::not_utf8},
+      {"surrogate U+D", JsonProblem::lone_surrogate},
+      {"control character U+", JsonProblem::control_character},
+  }};
+  const std::string_view before_quote = reason.substr(0, reason.find("; last read: "));
+  for (const auto& [words, problem] : kProblems)
+    if (before_quote.find(words) != std::string_view::npos) return problem;
+  // A string or a UTF-8 sequence that the text's end cuts.
+  return before_quote.find("missing closing quote") != std::string_view::npos ? JsonProblem::cut : JsonProblem::syntax;
+}
+
 /// The text between two PlaceKeepers, and the rules that nlohmann does not have.
 class BoundedText {
  public:
@@ -49,19 +66,20 @@ class BoundedText {
     const std::size_t zero = text.find('\0');
     if (zero == std::string_view::npos) return;
     for (PlaceKeeper at = begin(), behind(text.data() + zero + 1, &place_); at != behind;) ++at;
-    fail("not valid JSON: a zero byte");
+    fail(JsonProblem::zero_byte, "not valid JSON: a zero byte");
   }
   PlaceKeeper begin() const { return {text_.data(), &place_}; }
   PlaceKeeper end() const { return {text_.data() + text_.size(), &place_}; }
 
   void enter() {
-    if (++depth_ > kMaxJsonDepth) fail(str("nested deeper than ", kMaxJsonDepth));
+    if (++depth_ > kMaxJsonDepth) fail(JsonProblem::too_deep, str("nested deeper than ", kMaxJsonDepth));
     if (keys_.size() < depth_) keys_.resize(depth_);
     keys_[depth_ - 1].clear();
   }
   void leave() { --depth_; }
   void key(const std::string& name) {
-    if (!keys_[depth_ - 1].insert(name).second) fail(str("key \"", printable(name), "\" is there twice"));
+    if (!keys_[depth_ - 1].insert(name).second)
+      fail(JsonProblem::key_twice, str("key \"", printable(name), "\" is there twice"));
   }
   [[noreturn]] void fail_as(const json::exception& error) const {
     // "[json.exception...] parse error at line 1, column 9: the reason": the place and the library's name are dropped.
@@ -71,13 +89,13 @@ class BoundedText {
       if (found != std::string_view::npos && (before == "] " || reason.starts_with("parse error")))
         reason.remove_prefix(found + before.size());
     }
-    fail(str("not valid JSON: ", printable(reason, 160)));
+    fail(problem_of(reason), str("not valid JSON: ", printable(reason, 160)));
   }
 
  private:
-  [[noreturn]] void fail(std::string_view rule) const {
-    throw InputError(str("[", source_.name, "] ", source_.part, source_.part.empty() ? "" : ", ", "line ", place_.line,
-                         ", column ", place_.column, ", ", rule));
+  [[noreturn]] void fail(JsonProblem problem, std::string_view rule) const {
+    throw JsonError(problem, str("[", source_.name, "] ", source_.part, source_.part.empty() ? "" : ", ", "line ",
+                                 place_.line, ", column ", place_.column, ", ", rule));
   }
 
   std::string_view text_;

@@ -6,13 +6,27 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "megalith/base/error.h"
+
 namespace megalith::io {
 
-// Every JSON text of the program is read here, with the same bounds. Both functions throw InputError
+// Every JSON text of the program is read here, with the same bounds. Both functions throw JsonError
 // "[SOURCE] line 3, column 17, ..." for what is not JSON (RFC 8259), for anything after the one value (a zero byte,
 // too), for a key that comes twice in an object, and for nesting deeper than kMaxJsonDepth.
 
 inline constexpr int kMaxJsonDepth = 64;  ///< arrays and objects in one another
+
+/// Why a text cannot be read.
+enum class JsonProblem { syntax, cut, not_utf8, lone_surrogate, control_character, zero_byte, too_deep, key_twice };
+
+class JsonError : public InputError {
+ public:
+  JsonError(JsonProblem problem, const std::string& text) : InputError(text), problem_(problem) {}
+  JsonProblem problem() const { return problem_; }
+
+ private:
+  JsonProblem problem_;
+};
 
 /// What a text is, for errors.
 struct JsonSource {

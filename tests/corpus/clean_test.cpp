@@ -166,24 +166,29 @@ TEST_F(Clean, StepsComeInOrder) {
 TEST_F(Clean, BadLinesFailOrAreCounted) {
   const std::string bad =
       "[1]\n{\"text\": 1}\n{\"txt\": \"a\"}\n{\"text\": \"a\", \"text\": \"b\"}\n{\"text\": \"\\ud800\"}\n"
-      "{\"text\": \"\xFF\"}\n{\"text\"\n";
+      "{\"text\": \"\xFF\"}\n{\"text\"\n{\"text\": null}\n7\n{\"text\": \"a\tb\"}\n{\"text\": \"a\"} b\n" +
+      std::string("{\"text\": \"a\0b\"}\n", 16) + "{\"a\": " + std::string(70, '[') + std::string(70, ']') + "}\n" +
+      "{\"text\": \"\\udc00\"}\n{\"text\": \"half\n{\"text\": \"unexpected end of input\",}\n";
   EXPECT_NE(error_of<InputError>([&] { cleaned(line("fine") + bad); }).find("in.jsonl] line 2, JSON value: must be an"),
             std::string::npos);
   EXPECT_TRUE(files_of(options_.output).empty());
   options_.bad_lines = BadLines::skip;
   EXPECT_EQ(cleaned(line("fine") + bad + line("more")), line("fine") + line("more"));
   const auto count = [&](data::BadDocument reason) { return report_.total.bad[static_cast<std::size_t>(reason)]; };
-  EXPECT_EQ(count(data::BadDocument::no_object), 1u);
-  EXPECT_EQ(count(data::BadDocument::no_string), 1u);
-  EXPECT_EQ(count(data::BadDocument::key_missing), 1u);
-  EXPECT_EQ(count(data::BadDocument::key_twice), 1u);
-  EXPECT_EQ(count(data::BadDocument::not_json), 3u);
-  EXPECT_EQ(report_.bad_lines.size(), 7u);
+  using Bad = data::BadDocument;
+  const std::pair<Bad, std::uint64_t> counts[] = {
+      {Bad::array, 1},       {Bad::no_object, 1}, {Bad::no_string, 1},         {Bad::null, 1},
+      {Bad::key_missing, 1}, {Bad::key_twice, 1}, {Bad::lone_surrogate, 2},    {Bad::not_utf8, 1},
+      {Bad::cut, 2},         {Bad::not_json, 2},  {Bad::control_character, 1}, {Bad::zero_byte, 1},
+      {Bad::too_deep, 1},    {Bad::too_long, 0}};
+  static_assert(std::size(counts) == data::kNumBadDocuments);
+  for (const auto& [reason, number] : counts) EXPECT_EQ(count(reason), number) << name_of(reason);
+  EXPECT_EQ(report_.bad_lines.size(), 10u);
   std::string many;
   for (int i = 0; i < 30; ++i) many += "x\n";
   cleaned(many);
   EXPECT_EQ(report_.bad_lines.size(), 10u);
-  EXPECT_EQ(count(data::BadDocument::not_json) + count(data::BadDocument::no_object), 30u);
+  EXPECT_EQ(count(data::BadDocument::not_json), 30u);
 }
 
 TEST_F(Clean, NothingAppearsWhenAnInputFails) {

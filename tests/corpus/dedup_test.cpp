@@ -315,7 +315,8 @@ TEST_F(Dedup, ErrorsNameFileAndLineAndLeaveNothingBehindTheirName) {
   input("in.jsonl", line("fine") + "{\"txt\": 1}\n");
   EXPECT_EQ(error_of<InputError>([&] { run(); }),
             str("[", (dir_ / "in.jsonl").string(),
-                "] line 2, key \"text\": is missing; --key names the member that holds the text"));
+                "] line 2, key \"text\": is missing; did you mean txt?"
+                " --key, or data.key of a recipe, names the one that holds the text"));
   EXPECT_TRUE(files_of(options_.output).empty());
   write_all(dir_ / "bad.txt", "good \xFF");
   options_.inputs = {dir_ / "bad.txt"};

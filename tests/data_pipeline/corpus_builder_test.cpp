@@ -172,7 +172,8 @@ TEST_F(CorpusBuilder, JsonErrorsNameFileAndLine) {
       "quote; last "
       "read: '\"cut'");
   EXPECT_EQ(error({file("a.jsonl", good + good + "{\"txt\": \"x\"}\n")}, *bytes()),
-            "[a.jsonl] line 3, key \"text\": is missing; --key names the member that holds the text");
+            "[a.jsonl] line 3, key \"text\": is missing; did you mean txt? --key, or data.key of a recipe, names the "
+            "one that holds the text");
   EXPECT_EQ(error({file("a.jsonl", "{\"text\": 1}\n")}, *bytes()), "[a.jsonl] line 1, key \"text\": must be a string");
   EXPECT_EQ(error({file("a.jsonl", "{\"text\": [\"a\"]}\n")}, *bytes()),
             "[a.jsonl] line 1, key \"text\": must be a string");

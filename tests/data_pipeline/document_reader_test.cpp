@@ -90,7 +90,8 @@ TEST_F(Reading, LinesThatAreNoDocumentAreNamed) {
   EXPECT_EQ(error("[1]"), "bad.jsonl] line 2, JSON value: must be an object, {\"key\": ...}");
   EXPECT_EQ(error("{\"text\": 1}"), "bad.jsonl] line 2, key \"text\": must be a string");
   EXPECT_EQ(error("{\"a\": \"b\"}"),
-            "bad.jsonl] line 2, key \"text\": is missing; --key names the member that holds the text");
+            "bad.jsonl] line 2, key \"text\": is missing; there are a; --key, or data.key of a recipe, names the one "
+            "that holds the text");
   EXPECT_EQ(error("{\"text\": \"a\", \"text\": \"b\"}"), "bad.jsonl] line 2, column 20, key \"text\" is there twice");
   for (const std::string line :
        {"{\"text\": \"a\"", "{\"text\": \"a\"} x", "{\"text\": \"\\ud800\"}", "{\"text\": \"\xFF\"}",
