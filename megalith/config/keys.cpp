@@ -384,11 +384,14 @@ std::vector<Key> make_keys() {
        "be given, too"},
       {"data.train", at([](auto& c) -> auto& { return c.data.train; }), words("must be given"), any(), may_change,
        differ,
-       "a path or a list of paths: text, JSON lines (member `text`), Parquet, the output of `data build` (its prefix), "
+       "a path or a list of paths: text, JSON lines, Parquet, the output of `data build` (its prefix), "
        "a folder or a pattern (`\"corpus/*.jsonl\"`). `\"0.7 books\"` gives a corpus a weight; either all have one, or "
        "none. The tokens must be the same on `--resume`"},
       {"data.valid", at([](auto& c) -> auto& { return c.data.valid; }), words("none"), any(), may_change, differ,
        "held-out set, in the same form without weights"},
+      {"data.key", at([](auto& c) -> auto& { return c.data.key; }), literal("'text'"), any(), may_change, not_differ,
+       "the member of JSON lines, or the column of Parquet, that holds the text of `train` and `valid`. The tokens of "
+       "`train` must be the same on `--resume`"},
       {"data.split", at([](auto& c) -> auto& { return c.data.split; }), words("none"), any(), must_match, not_differ,
        "instead of `valid`: `\"0.9\"`, the fraction for training, or `\"969,30,1\"`, weights of training, held-out and "
        "unused tokens; not with weights in `train`"},

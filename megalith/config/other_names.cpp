@@ -173,6 +173,7 @@ constexpr OtherName kOtherNames[] = {
      "data.train", ""},
     {"valid_data_path val_data_path val_data valid_data valid_file validation_file val_bin input_val_bin", "data.valid",
      ""},
+    {"json_key json_keys text_column text_column_name text_key text_field dataset_text_field", "data.key", ""},
     {"train_split val_split validation_split", "data.split", "It is the fraction trained on, \"0.9\", or \"969,30,1\""},
     {"vocab_file merge_file merges_file vocab_path tokenizer_model tokenizer_path tokenizer_file", "data.vocab_dir",
      "It is the folder with encoder.json and vocab.bpe, or tokenizer.json"},

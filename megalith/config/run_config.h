@@ -50,7 +50,7 @@ struct RunConfig {
     std::optional<bool> distributed;
   } optimizer;
   struct Data {
-    std::optional<std::string> tokenizer, vocab_dir, split;
+    std::optional<std::string> tokenizer, vocab_dir, split, key;
     std::optional<std::vector<std::string>> train, valid;
   } data;
   struct Checkpoint {

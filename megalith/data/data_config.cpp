@@ -36,7 +36,7 @@ TokenSourcePtr open_token_file(io::Fs& fs, const io::Path& prefix, const Tokeniz
 }
 
 TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const Tokenizer& tokenizer, std::string_view key,
-                        int threads) {
+                        std::string_view text_key, int threads) {
   if (const std::optional<io::Path> prefix = token_file_prefix(fs, path); prefix && !fs.is_dir(path))
     return open_token_file(fs, *prefix, tokenizer, key);
   // A folder or a pattern: its token files and its texts, each kind as one source, in name order.
@@ -56,6 +56,7 @@ TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const Tokenizer& token
   if (!texts.empty() || sources.empty()) {
     MemorySink sink;
     CorpusOptions options;
+    options.key = text_key;
     options.threads = threads;
     tokenize_corpus(fs, texts, tokenizer, options, sink);
     sources.push_back(memory_source(path.string(), std::move(sink.tokens), tokenizer.vocab_size()));
@@ -82,6 +83,8 @@ void check(const DataConfig& config, Problems& out) {
     out.require(std::ranges::find(*paths, "") == paths->end(), key, "\"\"",
                 "must name files; leave the key out for none");
   }
+  out.require(!config.key.empty(), "data.key", "\"\"",
+              "must name a member of JSON lines or a column; leave it out for \"text\"");
   if (config.split.empty()) return;
   out.require(config.valid.empty(), "data.split", str("\"", config.split, "\""),
               "must not be set together with data.valid; keep one of them");
@@ -93,10 +96,10 @@ void check(const DataConfig& config, Problems& out) {
 }
 
 TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const Tokenizer& tokenizer,
-                           std::string_view key, int threads) {
+                           std::string_view key, std::string_view text_key, int threads) {
   if (paths.empty()) throw ConfigError(str(key, " = []: must name at least one file"));
   std::vector<TokenSourcePtr> sources;
-  for (const std::string& path : paths) sources.push_back(open_one(fs, path, tokenizer, key, threads));
+  for (const std::string& path : paths) sources.push_back(open_one(fs, path, tokenizer, key, text_key, threads));
   return joined_source(std::move(sources));
 }
 
@@ -135,10 +138,10 @@ std::vector<WeightedPath> weighted_paths(io::Fs& fs, const std::vector<std::stri
 }
 
 TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const Tokenizer& tokenizer, Index seq_len,
-                       int threads) {
+                       std::string_view text_key, int threads) {
   std::vector<TrainingSet::Corpus> corpora;
   for (const WeightedPath& one : paths) {
-    const TokenSourcePtr source = open_corpus(fs, {one.path}, tokenizer, "data.train", threads);
+    const TokenSourcePtr source = open_corpus(fs, {one.path}, tokenizer, "data.train", text_key, threads);
     corpora.push_back({part(source, {0, source->num_tokens()}, seq_len, "data.train"), one.weight});
   }
   try {
@@ -155,16 +158,16 @@ DataSets open_data(io::Fs& fs, const DataConfig& config, const Tokenizer& tokeni
     if (config.valid.empty()) return std::nullopt;
     if (!weighted_paths(fs, config.valid, "data.valid").empty())
       throw ConfigError("data.valid: has weights; it is evaluated as it stands, so name files only");
-    const TokenSourcePtr valid = open_corpus(fs, config.valid, tokenizer, "data.valid", threads);
+    const TokenSourcePtr valid = open_corpus(fs, config.valid, tokenizer, "data.valid", config.key, threads);
     return part(valid, {0, valid->num_tokens()}, seq_len, "data.valid");
   };
   if (const auto paths = weighted_paths(fs, config.train, "data.train"); !paths.empty()) {
     if (!config.split.empty())
       throw ConfigError(
           str("data.split = \"", config.split, "\": does not go with a weighted data.train; name data.valid"));
-    return {.train = open_blend(fs, paths, tokenizer, seq_len, threads), .valid = open_valid()};
+    return {.train = open_blend(fs, paths, tokenizer, seq_len, config.key, threads), .valid = open_valid()};
   }
-  const TokenSourcePtr source = open_corpus(fs, config.train, tokenizer, "data.train", threads);
+  const TokenSourcePtr source = open_corpus(fs, config.train, tokenizer, "data.train", config.key, threads);
   const auto ranges = (config.split.empty() ? Split{} : parse_split(config.split)).ranges(source->num_tokens());
   DataSets sets{.train = TrainingSet({{part(source, ranges[0], seq_len, "data.train"), 1}}), .valid = open_valid()};
   if (!sets.valid && ranges[1].size() > 0)

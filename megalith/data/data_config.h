@@ -18,6 +18,7 @@ struct DataConfig {
   /// Text, JSON lines, or prefixes of .bin/.idx: read one after the other; or "WEIGHT PATH" each: blended.
   std::vector<std::string> train{};
   std::vector<std::string> valid{};  ///< the same without weights; empty: taken from train by `split`, if that is given
+  std::string key = "text";          ///< member of JSON lines, or column of Parquet, that holds the text of both
   std::string split{};               ///< see parse_split(); empty: all of train is for training
 
   /// Whether there is held-out data, if the files are long enough: `valid`, or a part of `split` (its second). For a
@@ -29,12 +30,12 @@ struct DataConfig {
 void check(const DataConfig& config, Problems& out);
 
 /// One corpus from the files of a recipe key, joined in their order. A path is
-/// - a file of text or JSON lines (.jsonl, .ndjson; key "text"): tokenised now, each document closed by the tokenizer's
-///   end of document, and kept in memory (4 bytes a token);
+/// - a file of text, JSON lines or Parquet, whose member or column `text_key` holds the text: tokenised now, each
+///   document closed by the tokenizer's end of document, and kept in memory (4 bytes a token);
 /// - PREFIX, PREFIX.bin or PREFIX.idx of a token file: mapped.
 /// `key` ("data.train") names the paths in errors. Throws InputError, naming similar files where one is missing.
 TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const Tokenizer& tokenizer,
-                           std::string_view key, int threads = 1);
+                           std::string_view key, std::string_view text_key = "text", int threads = 1);
 
 /// What a training run reads.
 struct DataSets {

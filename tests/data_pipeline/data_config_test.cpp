@@ -8,6 +8,7 @@
 
 #include "tests/data_pipeline/tokenizers.h"
 #include "tests/io/temp_dir.h"
+#include "tests/test_data.h"
 
 namespace megalith::data {
 namespace {
@@ -65,6 +66,42 @@ TEST_F(OpenCorpus, TakesTextJsonAndTokenFiles) {
   for (const std::string name : {"tokens", "tokens.bin", "tokens.idx"})
     EXPECT_EQ(text(*open({name})), std::string("one\0two\0", 8));
   EXPECT_EQ(text(*open({"tokens", "a.txt", "b.jsonl"})), std::string("one\0two\0hello\0one\0two\0", 22));
+}
+
+TEST_F(OpenCorpus, TakesTheTextOfAnotherKey) {
+  write_all(dir_ / "c.jsonl", "{\"text\": \"no\", \"body\": \"yes\"}\n");
+  const auto open_with = [&](const std::string& key) {
+    return open_data(*fs_, {.tokenizer = "byte", .train = {path("c.jsonl")}, .valid = {path("c.jsonl")}, .key = key},
+                     *bytes(), 1);
+  };
+  EXPECT_EQ(text(open_with("body").train.corpora()[0].samples.source()), std::string("yes\0", 4));
+  EXPECT_EQ(text(open_with("body").valid->source()), std::string("yes\0", 4));
+  EXPECT_EQ(text(open_with("text").train.corpora()[0].samples.source()), std::string("no\0", 3));
+  EXPECT_EQ(error_of<InputError>([&] { open_with("bodi"); }),
+            str("[", path("c.jsonl"),
+                "] line 1, key \"bodi\": is missing; did you mean body?"
+                " --key, or data.key of a recipe, names the one that holds the text"));
+  EXPECT_EQ(error_of<InputError>([&] { open_with("contents"); }),
+            str("[", path("c.jsonl"),
+                "] line 1, key \"contents\": is missing; there are text, body;"
+                " --key, or data.key of a recipe, names the one that holds the text"));
+  EXPECT_EQ(problems_of({.tokenizer = "byte", .train = {"a"}, .key = ""}),
+            std::vector<std::string>{
+                "data.key = \"\": must name a member of JSON lines or a column; leave it out for \"text\""});
+}
+
+TEST_F(OpenCorpus, TakesTheColumnOfAParquetFile) {
+  const std::string parquet = (io::Path(MEGALITH_TEST_DATA) / "parquet" / "zstd_v2.parquet").string();
+  const auto tokens_of = [&](const std::string& key) {
+    return open_data(*fs_, {.tokenizer = "byte", .train = {parquet}, .key = key}, *bytes(), 1).train.num_tokens();
+  };
+  EXPECT_GT(tokens_of("text"), 86);
+  EXPECT_NE(error_of<InputError>([&] { tokens_of("txt"); }).find("has no column \"txt\"; did you mean text?"),
+            std::string::npos);
+  EXPECT_NE(error_of<InputError>([&] {
+              tokens_of("contents");
+            }).find("; there are id, text, tags, score; --key, or data.key"),
+            std::string::npos);
 }
 
 TEST_F(OpenCorpus, TakesFoldersAndPatterns) {
