@@ -229,7 +229,7 @@ DedupReport dedup(io::Fs& fs, const DedupOptions& asked) {
     report.stage = "report";
     report.seconds = seconds;
     StagedFile file(fs, report_path);
-    file.write(report_of(options, report, fs).dump(1) + "\n");
+    file.write(report_of(options, report, settings).dump(1) + "\n");
     publish_outputs(fs, options, file);
   }
   try {

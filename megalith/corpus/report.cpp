@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "megalith/corpus/sampled_checksum.h"
+
 namespace megalith::corpus {
 namespace {
 
@@ -44,9 +46,10 @@ Json counts_of(const FileCounts& counts) {
 
 Json settings_of(const DedupOptions& options, io::Fs& fs) {
   Json inputs = Json::array();
-  for (const io::Path& input : options.inputs) inputs.push_back({input.string(), fs.file_size(input)});
+  for (const io::Path& input : options.inputs)
+    inputs.push_back({input.string(), fs.file_size(input), sampled_checksum(fs, input).hex()});
   return {{"command", "data dedup"},
-          {"work_format", 2},
+          {"work_format", 3},
           {"jaccard_above", {options.jaccard.numerator, options.jaccard.denominator}},
           {"shingle", options.shingle},
           {"bands", options.banding.bands},
@@ -62,8 +65,8 @@ Json settings_of(const DedupOptions& options, io::Fs& fs) {
           {"inputs", inputs}};
 }
 
-Json report_of(const DedupOptions& options, const DedupReport& report, io::Fs& fs) {
-  Json json = {{"version", options.version}, {"settings", settings_of(options, fs)}};
+Json report_of(const DedupOptions& options, const DedupReport& report, const Json& settings) {
+  Json json = {{"version", options.version}, {"settings", settings}};
   json["total"] = counts_of(report.total);
   Json recall = Json::object();
   for (const char* at : {"0.7", "0.75", "0.8", "0.9"}) recall[at] = options.banding.recall(std::stod(at));

@@ -16,13 +16,25 @@ struct Footer {
   ProductNumbers numbers{};
 };
 
+/// The same of input files, [name, size, checksum] each.
+std::string difference_of_lists(std::string_view key, const nlohmann::json& here, const nlohmann::json& asked) {
+  if (!here.is_array() || here.size() != asked.size())
+    return str(key, ": it is of ", here.size(), ", asked are ", asked.size());
+  std::size_t i = 0;
+  while (here[i] == asked[i]) ++i;
+  const auto is_file = [](const nlohmann::json& one) { return one.is_array() && one.size() == 3; };
+  if (is_file(here[i]) && is_file(asked[i]) && here[i][0] == asked[i][0])
+    return str(key, ": ", asked[i][0].get<std::string>(), " was changed since it was made");
+  return str(key, "[", i, "] = ", here[i].dump(), ", asked is ", asked[i].dump());
+}
+
 /// Says where two runs differ.
 std::string difference(const nlohmann::json& here, const nlohmann::ordered_json& asked) {
   for (const auto& [key, value] : asked.items()) {
     const nlohmann::json plain = value;
     if (!here.contains(key)) return str(key, " is not in it");
     if (here[key] == plain) continue;
-    if (plain.is_array()) return str(key, " differ");
+    if (plain.is_array()) return difference_of_lists(key, here[key], plain);
     return str(key, " = ", here[key].dump(), ", asked is ", plain.dump());
   }
   return "";

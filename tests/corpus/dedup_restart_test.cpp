@@ -105,14 +105,33 @@ void stop_at_sync(const DedupOptions& options, std::uint64_t n) {
 }
 
 TEST_F(DedupRestart, DoesNotRepeatWhatIsDone) {
+  const std::uint64_t all = operations();
   options_.output = dir_ / "twice";
   stop_at_sync(options_, 6);  // run.json, four files of signatures, pairs
-  std::string texts = read_all(dir_ / "one.jsonl");
-  for (std::size_t at; (at = texts.find("p5x")) != texts.npos;) texts[at] = 'q';  // as long as before
-  write_all(dir_ / "one.jsonl", texts);
-  const std::uint64_t above = dedup(*io::posix_fs(), options_).candidates;
-  options_.output = dir_ / "anew";
-  EXPECT_GT(above, dedup(*io::posix_fs(), options_).candidates) << "the signatures were of the old text";
+  io::FaultFs fs(io::posix_fs(), {}, 0);
+  dedup(fs, options_);
+  EXPECT_LT(fs.count() + 10, all) << "the signatures are there";
+  EXPECT_TRUE(files_of(options_.output) == want_);
+}
+
+TEST_F(DedupRestart, RefusesAnInputThatWasChangedAtTheSameSize) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1} << 20}) {
+    std::string texts = read_all(dir_ / "one.jsonl");
+    if (size > texts.size()) texts += "{\"text\": \"" + std::string(size, 'x') + "\"}\n";
+    write_all(dir_ / "one.jsonl", texts);
+    for (const std::size_t at : {std::size_t{12}, texts.size() - 10}) {
+      options_.output = dir_ / str("changed", size, "at", at);
+      stop_at_sync(options_, 6);
+      std::string other = texts;
+      other[at] = 'q';
+      write_all(dir_ / "one.jsonl", other);
+      const std::string text = error_of<CheckpointError>([&] { dedup(*io::posix_fs(), options_); });
+      EXPECT_NE(text.find("inputs: " + (dir_ / "one.jsonl").string() + " was changed since"), std::string::npos)
+          << text;
+      write_all(dir_ / "one.jsonl", texts);
+      EXPECT_TRUE(dedup(*io::posix_fs(), options_).is_complete) << "as it was";
+    }
+  }
 }
 
 TEST_F(DedupRestart, RefusesOtherSettings) {
@@ -122,6 +141,13 @@ TEST_F(DedupRestart, RefusesOtherSettings) {
   const std::string text = error_of<CheckpointError>([&] { dedup(*io::posix_fs(), options_); });
   EXPECT_NE(text.find("jaccard_above"), std::string::npos) << text;
   options_.jaccard = {};
+  options_.inputs.pop_back();
+  const std::string fewer = error_of<CheckpointError>([&] { dedup(*io::posix_fs(), options_); });
+  EXPECT_NE(fewer.find("inputs: it is of 2, asked are 1"), std::string::npos) << fewer;
+  options_.inputs.push_back(dir_ / "one.jsonl");
+  const std::string other = error_of<CheckpointError>([&] { dedup(*io::posix_fs(), options_); });
+  EXPECT_NE(other.find("inputs[1] = "), std::string::npos) << other;
+  options_.inputs.back() = dir_ / "two.jsonl";
   options_.threads = 3;
   options_.memory = std::size_t{32} << 20;
   EXPECT_TRUE(dedup(*io::posix_fs(), options_).is_complete) << "threads and memory are no settings";
