@@ -248,6 +248,7 @@ void add_info(CLI::App& data_command) {
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
+  command->footer("  megalith data info out/books");
   command->callback([options] { run_info(*options); });
 }
 

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -170,6 +171,50 @@ std::string unknown_options(const CLI::App& program) {
   return has_hint ? text : "";
 }
 
+struct CommandExample {
+  std::string_view command, arguments;
+};
+
+/// Of the commands whose own file has none: what ends their help.
+constexpr CommandExample kExamples[] = {
+    {"train", "recipes/demo.toml --set parallel.tp=2"},
+    {"generate", "--checkpoint out/demo --prompt 'Mr. Darcy' --max-tokens 120 --temperature 0.7"},
+    {"score", "--checkpoint out/demo --tokens ids.json"},
+    {"eval", "out/demo --task loss --data valid.txt"},
+    {"plan", "recipes/demo.toml --ranks 8 --set parallel.tp=2"},
+    {"recipe", "recipes/demo.toml --set train.steps=100"},
+    {"checkpoint info", "out/demo"},
+    {"checkpoint verify", "out/demo"},
+    {"checkpoint import-hf", "hf/gpt2 --out out/gpt2"},
+    {"checkpoint export-hf", "out/demo --out hf/demo"},
+    {"groups", "--world-size 16 --tp 4 --pp 2"},
+    {"schedule", "--pp 4 --vpp 2 --microbatches 8"},
+    {"graphs", "recipes/demo.toml --set graphs.mode=layers"},
+    {"bench gemm", "--tokens 2048 --hidden 768"},
+    {"bench attention", "--seq 1024 --heads 12"},
+    {"bench norm", "--tokens 4096 --hidden 768"},
+    {"bench llama", "--hidden 768 --heads 12 --ffn 2048"},
+    {"bench moe", "--experts 8 --top-k 2"},
+    {"bench elementwise", "--tokens 4096 --hidden 768"},
+    {"bench loss", "--tokens 1024 --vocab 50304"},
+    {"bench embedding", "--vocab 50304 --hidden 768"},
+    {"bench adamw", "--params 10000000"},
+    {"bench collectives", "--ranks 4 --max 16MiB"},
+    {"bench step", "--layers 6 --hidden 384 --heads 6 --seq 256 --vocab 256 --batch 16 --tp 2"},
+    {"doctor", "--format json"},
+};
+
+void add_examples(CLI::App& program) {
+  for (const CommandExample& example : kExamples) {
+    CLI::App* command = &program;
+    std::istringstream path{std::string(example.command)};
+    for (std::string word; path >> word;) command = command->get_subcommand(word);
+    const std::string before = command->get_footer();
+    command->footer(str(before, before.empty() || before.ends_with('\n') ? "" : "\n", "  megalith ", example.command,
+                        ' ', example.arguments));
+  }
+}
+
 /// Parses and runs a command. Errors are printed here, and here only.
 int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& launcher) {
   if (is_left_to_the_first(arguments, launcher)) return 0;
@@ -226,6 +271,7 @@ int run(int argc, char** argv) {
   add_graphs(program);
   add_bench(program);
   add_doctor(program);
+  add_examples(program);
   try {
     const Launcher launcher = detect_launcher();
     prepare_for_faults(launcher.processes > 0 ? launcher.process : -1);

@@ -154,9 +154,9 @@ void add_tokenize(CLI::App& program) {
   command->add_flag("--decode", options->decode, "Ids to text");
   command->footer(
       "Prints {\"text\": ..., \"ids\": [...]} for each line, with --decode {\"ids\": [...], \"text\": ...}.\n"
-      "  megalith tokenize --text 'Hello world'\n"
       "  echo '{\"text\": \"two\\\\nlines\"}' | megalith tokenize --input-format jsonl\n"
-      "  echo '[15496, 995]' | megalith tokenize --decode");
+      "  echo '[15496, 995]' | megalith tokenize --decode\n"
+      "  megalith tokenize --text 'Hello world'");
   command->callback([options] { run_tokenize(*options); });
 }
 

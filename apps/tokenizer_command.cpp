@@ -150,8 +150,7 @@ void add_tokenizer_train(CLI::App& parent) {
   add_max_line(*command, arguments->max_line);
   add_dry_run(*command, arguments->dry_run);
   command->footer(
-      "  megalith tokenizer train --type bpe --vocab-size 32000 --input 'corpus/*.jsonl.zst' --output out/bpe\n"
-      "  megalith data build --tokenizer bpe --vocab-dir out/bpe --input 'corpus/*.jsonl.zst' --output out/corpus");
+      "  megalith tokenizer train --type bpe --vocab-size 32000 --input 'corpus/*.jsonl.zst' --output out/bpe");
   command->callback([arguments] { run_tokenizer_train(*arguments); });
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,6 +63,42 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
     EXPECT_EQ(got.code, 64) << command << "\n" << got.err;
     EXPECT_EQ(got.out, "") << command;
     EXPECT_NE(got.err.find(text), std::string::npos) << command << "\n" << got.err;
+  }
+}
+
+/// The commands below `path`, by its help; `path` itself where there are none.
+std::vector<std::string> commands_below(const std::string& path, std::vector<std::string>& helps) {
+  const Finished got = run_shell(path + " --help");
+  EXPECT_EQ(got.code, 0) << path;
+  std::istringstream lines(got.out);
+  std::vector<std::string> commands;
+  bool is_list = false;
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_name = line.starts_with("  ") && line.size() > 2 && line[2] != ' ';
+    if (is_list && is_name) {
+      const std::string command = path + " " + line.substr(2, line.find(' ', 2) - 2);
+      const auto inner = commands_below(command, helps);
+      commands.insert(commands.end(), inner.begin(), inner.end());
+    }
+    is_list = is_list ? line.starts_with("  ") : line == "Subcommands:";
+  }
+  if (!commands.empty()) return commands;
+  helps.push_back(got.out);
+  return {path};
+}
+
+TEST(CommandLine, TheHelpOfEveryCommandEndsWithAnExample) {
+  std::vector<std::string> helps;
+  const std::vector<std::string> commands = commands_below("megalith", helps);
+  ASSERT_EQ(commands.size(), helps.size());
+  EXPECT_GE(commands.size(), 32u);
+  for (const char* command :
+       {"megalith data info", "megalith tokenizer train", "megalith bench step", "megalith train"})
+    EXPECT_TRUE(std::ranges::find(commands, command) != commands.end()) << command;
+  for (std::size_t i = 0; i < commands.size(); ++i) {
+    const std::string help = helps[i].substr(0, helps[i].find_last_not_of(" \n") + 1);
+    const std::string last = help.substr(help.rfind('\n') + 1);
+    EXPECT_TRUE(last.starts_with("  " + commands[i] + " ")) << commands[i] << "\n" << last;
   }
 }
 
