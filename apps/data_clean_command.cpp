@@ -72,6 +72,9 @@ void run_clean(const CleanArguments& arguments) {
   for (const std::string& file : arguments.wikitext) options.titles.add_wikitext(*fs, file);
   options.inputs = data::input_files(*fs, arguments.inputs);
   options.version = version();
+  options.vocab_dir = arguments.vocab_dir;
+  options.title_files = arguments.titles;
+  options.wikitext_files = arguments.wikitext;
   options.progress = byte_progress();
   const corpus::CleanReport report = corpus::clean(*fs, options);
   if (options.progress) std::fputs("\r\x1b[K", stderr);

@@ -12,6 +12,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/base/text_table.h"
+#include "megalith/corpus/report.h"
 #include "megalith/corpus/staged_file.h"
 #include "megalith/data/corpus_builder.h"
 #include "megalith/data/indexed_dataset.h"
@@ -73,22 +75,31 @@ class BuildProgress {
   double shown_s_ = 0;
 };
 
+Index text_bytes_of(const data::CorpusCounts& counts) {
+  Index bytes = 0;
+  for (const data::CorpusFileCounts& file : counts.files) bytes += file.text_bytes;
+  return bytes;
+}
+
 /// PREFIX.report.json.
 nlohmann::ordered_json build_report(const BuildOptions& options, const data::CorpusCounts& counts, double seconds) {
   nlohmann::ordered_json files = nlohmann::ordered_json::array();
-  Index text_bytes = 0;
   for (const data::CorpusFileCounts& file : counts.files) {
-    text_bytes += file.text_bytes;
     files.push_back({{"file", file.file},
                      {"stored_bytes", file.stored_bytes},
                      {"text_bytes", file.text_bytes},
-                     {"documents", file.documents},
-                     {"empty_documents", file.empty_documents},
+                     {"documents_in", file.documents + file.empty_documents},
+                     {"removed", {{"empty", file.empty_documents}}},
+                     {"documents_out", file.documents},
                      {"tokens", file.tokens}});
+    corpus::put_time(files.back(), file.seconds, static_cast<std::uint64_t>(file.text_bytes));
   }
+  nlohmann::ordered_json stage = {{"stage", "build"}};
+  corpus::put_time(stage, seconds, static_cast<std::uint64_t>(text_bytes_of(counts)));
   return {{"version", version()},
           {"settings",
            {{"command", "data build"},
+            {"output", options.output},
             {"tokenizer", options.tokenizer},
             {"vocab_dir", options.vocab_dir},
             {"key", options.corpus.key},
@@ -98,19 +109,28 @@ nlohmann::ordered_json build_report(const BuildOptions& options, const data::Cor
             {"append_eod", options.append_eod},
             {"replace_invalid_utf8", options.replace_invalid},
             {"max_line", options.max_line},
+            {"overwrite", options.overwrite},
             {"dry_run", options.dry_run}}},
+          {"run", {{"threads", options.corpus.threads}}},
           {"total",
            {{"stored_bytes", counts.bytes},
-            {"text_bytes", text_bytes},
-            {"documents", counts.documents},
-            {"empty_documents", counts.empty_documents},
+            {"text_bytes", text_bytes_of(counts)},
+            {"documents_in", counts.documents + counts.empty_documents},
+            {"removed", {{"empty", counts.empty_documents}}},
+            {"documents_out", counts.documents},
             {"sequences", counts.sequences},
             {"tokens", counts.tokens}}},
-          {"stages",
-           {{{"stage", "build"},
-             {"seconds", seconds},
-             {"text_mb_per_s", static_cast<double>(text_bytes) / 1e6 / std::max(seconds, 1e-9)}}}},
+          {"stages", nlohmann::ordered_json::array({stage})},
           {"files", files}};
+}
+
+void show(const data::CorpusCounts& counts) {
+  const auto number = [](Index n) { return std::to_string(n); };
+  std::cout << text_table(
+      {{"", "documents", "text", "tokens"},
+       {"in", number(counts.documents + counts.empty_documents), human_bytes(text_bytes_of(counts)), ""},
+       {"empty", number(counts.empty_documents), "", ""},
+       {"out", number(counts.documents), "", number(counts.tokens)}});
 }
 
 /// Without its report the files of a prefix go: what is there is whole.
@@ -156,6 +176,7 @@ void run_build(const BuildOptions& asked) {
   }
   progress.end();
   publish_build_report(*fs, asked, build_report(asked, counts, progress.seconds()).dump(1) + "\n");
+  show(counts);
   const std::string skipped =
       counts.empty_documents == 0 ? "" : str(" (", counts.empty_documents, " empty ones left out)");
   std::fprintf(stderr, "%s: %lld documents%s, %lld tokens, %s in %.1f s, %.1f MB/s\n", asked.output.c_str(),

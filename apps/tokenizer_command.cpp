@@ -11,7 +11,9 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/base/text_table.h"
 #include "megalith/base/utf8.h"
+#include "megalith/corpus/report.h"
 #include "megalith/corpus/staged_file.h"
 #include "megalith/data/input_files.h"
 #include "megalith/data/tokenizer_trainer.h"
@@ -39,12 +41,19 @@ struct TrainArguments {
 TokenizerJsonText report_json(const TrainArguments& arguments, const data::TrainedTokenizer& trained) {
   const data::TrainerOptions& options = arguments.options;
   const data::TrainerReport& report = trained.report;
-  TokenizerJsonText files = TokenizerJsonText::array();
+  TokenizerJsonText written = TokenizerJsonText::array(), files = TokenizerJsonText::array();
   for (const data::TrainedFile& file : trained.files)
-    files.push_back({{"file", file.name}, {"bytes", file.text.size()}});
-  const auto rate = [&](double seconds) {
-    return static_cast<double>(report.text_bytes) / 1e6 / std::max(seconds, 1e-9);
-  };
+    written.push_back({{"file", file.name}, {"bytes", file.text.size()}});
+  for (const data::TrainerFileCounts& file : report.files) {
+    files.push_back({{"file", file.file},
+                     {"stored_bytes", file.stored_bytes},
+                     {"text_bytes", file.text_bytes},
+                     {"documents", file.documents}});
+    corpus::put_time(files.back(), file.seconds, file.text_bytes);
+  }
+  TokenizerJsonText read = {{"stage", "read"}}, learn = {{"stage", "learn"}};
+  corpus::put_time(read, report.read_s, report.text_bytes);
+  corpus::put_time(learn, report.learn_s, report.text_bytes);
   return {{"version", std::string(version())},
           {"settings",
            {{"command", "tokenizer train"},
@@ -59,6 +68,7 @@ TokenizerJsonText report_json(const TrainArguments& arguments, const data::Train
             {"split_on", options.reading.split_on},
             {"max_line", arguments.max_line},
             {"dry_run", arguments.dry_run}}},
+          {"run", {{"threads", options.threads}}},
           {"input", {{"files", options.inputs.size()}, {"stored_bytes", report.stored_bytes}}},
           {"documents", report.documents},
           {"text_bytes", report.text_bytes},
@@ -66,10 +76,24 @@ TokenizerJsonText report_json(const TrainArguments& arguments, const data::Train
           {"dropped_for_memory", {{"words", report.dropped_words}, {"occurrences", report.dropped_occurrences}}},
           {"tokens", report.tokens},
           {"merges", report.merges},
-          {"stages",
-           {{{"stage", "read"}, {"seconds", report.read_s}, {"text_mb_per_s", rate(report.read_s)}},
-            {{"stage", "learn"}, {"seconds", report.learn_s}}}},
-          {"files", files}};
+          {"stages", TokenizerJsonText::array({read, learn})},
+          {"files", files},
+          {"written", written}};
+}
+
+void show(const data::TrainedTokenizer& trained) {
+  const data::TrainerReport& report = trained.report;
+  const auto number = [](auto n) { return std::to_string(n); };
+  std::vector<std::vector<std::string>> rows = {
+      {"", "count", "bytes"},
+      {"documents", number(report.documents), human_bytes(static_cast<Index>(report.text_bytes))},
+      {"different words", number(report.words), ""},
+      {"words", number(report.occurrences), ""},
+      {"words left out", number(report.dropped_words), ""},
+      {"tokens", number(report.tokens), ""}};
+  for (const data::TrainedFile& file : trained.files)
+    rows.push_back({file.name, "", human_bytes(static_cast<Index>(file.text.size()))});
+  std::cout << text_table(rows);
 }
 
 void run_tokenizer_train(const TrainArguments& arguments) {
@@ -106,6 +130,7 @@ void run_tokenizer_train(const TrainArguments& arguments) {
     for (const data::TrainedFile& file : trained.files) stage(file.name, file.text);
   stage("report.json", report_json(asked, trained).dump(1) + "\n");
   corpus::StagedFile::publish_all(all);
+  show(trained);
   if (report.dropped_words > 0)
     std::fprintf(stderr, "warning: --memory %s left out %llu rare words (%llu of %llu occurrences)\n",
                  human_bytes(static_cast<Index>(options.memory_bytes)).c_str(),

@@ -13,6 +13,7 @@
 #include "megalith/base/str.h"
 #include "megalith/corpus/line_repair.h"
 #include "megalith/corpus/output_names.h"
+#include "megalith/corpus/report.h"
 #include "megalith/corpus/staged_file.h"
 #include "megalith/data/ordered_work.h"
 
@@ -144,6 +145,7 @@ Json json_of(const CleanCounts& counts) {
     json["output"] = counts.output;
     json["bytes_written"] = counts.bytes_written;
   }
+  put_time(json, counts.seconds, counts.text_bytes);
   return json;
 }
 
@@ -151,23 +153,30 @@ Json json_of(const CleanOptions& options, const CleanReport& report) {
   Json settings = {
       {"command", "data clean"},
       {"key", options.key},
+      {"input_format", format_name(options.reading.format)},
+      {"max_line", options.reading.max_document_bytes},
       {"join_lines", options.lines == CleanOptions::Lines::joined},
+      {"drop_titles", options.title_files},
+      {"drop_wikitext", options.wikitext_files},
       {"titles", options.titles.size()},
       {"min_tokens", options.min_tokens},
       {"tokenizer", options.tokenizer ? Json(options.tokenizer->name()) : Json(nullptr)},
+      {"vocab_dir", options.vocab_dir},
       {"bad_lines", options.bad_lines == BadLines::fail ? "fail" : "skip"},
       {"compress", options.compression == Compression::none ? "none" : extension_of(options.compression).substr(1)},
       {"dry_run", options.write == CleanOptions::Write::report_only}};
   Json files = Json::array();
   for (const CleanCounts& counts : report.files) files.push_back(json_of(counts));
+  Json stage = {{"stage", "clean"}};
+  put_time(stage, report.total.seconds, report.total.text_bytes);
   return {{"version", options.version},
           {"settings", settings},
+          {"run", {{"threads", options.threads}}},
           {"total", json_of(report.total)},
           {"first_bad_lines", report.bad_lines},
           {"titles_in_no_document", report.titles_missed},
           {"titles_with_unknown_words", report.titles_unknown},
-          {"seconds", report.seconds},
-          {"text_mb_per_s", static_cast<double>(report.total.text_bytes) / 1e6 / std::max(report.seconds, 1e-9)},
+          {"stages", Json::array({stage})},
           {"files", files}};
 }
 
@@ -192,6 +201,7 @@ CleanReport clean(io::Fs& fs, const CleanOptions& options) {
   fs.make_dir(options.output);
   std::vector<std::unique_ptr<StagedFile>> outputs;  // of all inputs: none appears when one of them fails
   for (std::size_t file = 0; file < options.inputs.size(); ++file) {
+    const double file_start = monotonic_s();
     const io::Path& input = options.inputs[file];
     CleanCounts counts{.file = input.string(), .stored_bytes = fs.file_size(input)};
     data::DocumentReader::Options reading = options.reading;
@@ -234,6 +244,7 @@ CleanReport clean(io::Fs& fs, const CleanOptions& options) {
     packer->finish(packed);
     write();
     if (output != nullptr) output->finish();
+    counts.seconds = monotonic_s() - file_start;
     report.total.add(counts);
     report.files.push_back(std::move(counts));
     stored_before += fs.file_size(input);
@@ -242,7 +253,7 @@ CleanReport clean(io::Fs& fs, const CleanOptions& options) {
     if (const std::string& title = options.titles.title(i); !met[i] && title.find("<unk>") == std::string::npos)
       report.titles_missed.push_back(title);
   report.titles_unknown = options.titles.with_unknown_words();
-  report.seconds = monotonic_s() - start;
+  report.seconds = report.total.seconds = monotonic_s() - start;
   outputs.emplace_back(std::make_unique<StagedFile>(fs, options.output / "report.json"));
   outputs.back()->write(json_of(options, report).dump(1) + "\n");
   std::vector<StagedFile*> files;

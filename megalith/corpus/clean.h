@@ -23,8 +23,10 @@ struct CleanOptions {
   std::vector<io::Path> inputs;
   data::DocumentReader::Options reading{};
   std::string key = "text";
-  std::string version{};  ///< of the program, for report.json
-  io::Path output;        ///< folder, absent or empty
+  std::string version{};    ///< of the program, for report.json
+  std::string vocab_dir{};  ///< of the tokenizer, and the files of the titles, for report.json
+  std::vector<std::string> title_files{}, wikitext_files{};
+  io::Path output;  ///< folder, absent or empty
   enum class Lines { as_they_are, joined } lines = Lines::as_they_are;
   Titles titles{};                                     ///< of articles that go
   std::uint64_t min_tokens = 0;                        ///< shorter documents go; 0: no filter
@@ -47,6 +49,7 @@ struct CleanCounts {
   std::uint64_t brief = 0, brief_bytes = 0;     ///< removed: fewer than min_tokens
   std::uint64_t documents_out = 0, text_bytes_out = 0, bytes_written = 0;
   std::array<std::uint64_t, data::kNumBadDocuments> bad{};  ///< by BadDocument
+  double seconds = 0;
   void add(const CleanCounts& that);
 };
 

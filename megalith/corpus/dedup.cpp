@@ -160,12 +160,16 @@ DedupReport DedupStages::report() {
                             .removed = out[0],
                             .removed_text_bytes = out[1],
                             .bytes_written = out[2],
-                            .output = writes ? output_name(file, options_.inputs[file]) : ""});
+                            .output = writes ? output_name(file, options_.inputs[file]) : "",
+                            .signatures_s = 1e-6 * static_cast<double>(in[5]),
+                            .filter_s = 1e-6 * static_cast<double>(out[3])});
     const FileCounts& counts = report.files.back();
     for (auto member : {&FileCounts::bytes, &FileCounts::documents, &FileCounts::text_bytes, &FileCounts::words,
                         &FileCounts::without_words, &FileCounts::removed, &FileCounts::removed_text_bytes,
                         &FileCounts::bytes_written})
       report.total.*member += counts.*member;
+    report.total.signatures_s += counts.signatures_s;
+    report.total.filter_s += counts.filter_s;
   }
   report.candidates = work_.open("candidates-00000").records<Pair>();
   for (std::size_t unit = 0; unit < num_comparisons(); ++unit) {

@@ -69,7 +69,8 @@ struct FileCounts {
   std::uint64_t words = 0, without_words = 0;   ///< documents without a word count as one shingle
   std::uint64_t removed = 0, removed_text_bytes = 0;
   std::uint64_t bytes_written = 0;
-  std::string output{};  ///< name in the output folder
+  std::string output{};                   ///< name in the output folder
+  double signatures_s = 0, filter_s = 0;  ///< of these stages, whichever processes did them
 };
 
 struct DedupReport {

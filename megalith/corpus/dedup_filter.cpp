@@ -53,6 +53,7 @@ std::string ratio(std::uint32_t shared, std::uint32_t either) {
 }  // namespace
 
 void DedupStages::filter(std::size_t file) {
+  const double start = monotonic_s();
   const std::string name = numbered("kept", file);
   work_.remove_leftovers(name);
   const WorkFolder::Product product = work_.open("removed-00000");
@@ -97,7 +98,7 @@ void DedupStages::filter(std::size_t file) {
   });
   if (output) output->publish();
   work_.publish<std::uint64_t>(name, [&](RecordWriter<std::uint64_t>&) {
-    return ProductNumbers{num_removed, removed_text_bytes, written};
+    return ProductNumbers{num_removed, removed_text_bytes, written, microseconds_since(start)};
   });
 }
 

@@ -108,6 +108,7 @@ void DedupStages::make_signatures(std::size_t file) {
     std::vector<std::uint64_t> bands, text_bytes, prints;
     std::uint64_t words = 0, without_words = 0;
   };
+  const double start = monotonic_s();
   const std::string lengths_name = numbered("documents", file), bands_name = numbered("bands", file);
   const std::string prints_name = numbered("prints", file);
   work_.remove_leftovers(bands_name);
@@ -152,7 +153,8 @@ void DedupStages::make_signatures(std::size_t file) {
           });
       return ProductNumbers{};
     });
-    return ProductNumbers{document, fs_.file_size(options_.inputs[file]), text_bytes, words, without_words};
+    return ProductNumbers{
+        document, fs_.file_size(options_.inputs[file]), text_bytes, words, without_words, microseconds_since(start)};
   });
   work_.publish<BandRecord>(bands_name, [&](RecordWriter<BandRecord>& sorted) {
     sort.finish([&](const BandRecord& record) { sorted.add(record); });

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/base/clock.h"
 #include "megalith/corpus/dedup.h"
 #include "megalith/corpus/external_sort.h"
 #include "megalith/corpus/work_folder.h"
@@ -52,6 +53,10 @@ struct Removed {
 struct SetPlace {
   std::uint64_t document = 0, begin = 0;  ///< where its set begins in sets-NNNNN: its size, then its elements
 };
+/// A time as a product keeps it.
+inline std::uint64_t microseconds_since(double start_s) {
+  return static_cast<std::uint64_t>(1e6 * (monotonic_s() - start_s));
+}
 struct SizeCount {
   std::uint64_t size = 0, clusters = 0;
 };

@@ -13,6 +13,7 @@
 #include "megalith/base/problems.h"
 #include "megalith/base/str.h"
 #include "megalith/corpus/ngram_table.h"
+#include "megalith/corpus/report.h"
 #include "megalith/corpus/staged_file.h"
 #include "megalith/data/ordered_work.h"
 
@@ -27,23 +28,30 @@ struct TestDocument {
 };
 struct TestFile {
   std::string name;
+  std::uint64_t stored_bytes = 0, text_bytes = 0;
+  double seconds = 0;
   std::vector<TestDocument> documents{};
   std::vector<std::uint32_t> ngrams{};
 };
 
 TestFile read_test_file(io::Fs& fs, const io::Path& path, const OverlapOptions& options, NgramTable& table) {
+  const double start = monotonic_s();
   TestFile file{.name = path.string()};
   data::DocumentReader reader(fs, path, options.reading);
+  file.stored_bytes = fs.file_size(path);
   data::DocumentText text(options.key);
   NormalWords words;
   while (const auto block = reader.next()) {
     for (const data::RawDocument& document : block->documents) {
-      words.read(text.of(*block, document));
+      const std::string_view bytes = text.of(*block, document);
+      words.read(bytes);
+      file.text_bytes += bytes.size();
       const std::size_t first = file.ngrams.size();
       table.add(words, file.ngrams);
       file.documents.push_back({words.size(), first, file.ngrams.size() - first});
     }
   }
+  file.seconds = monotonic_s() - start;
   return file;
 }
 
@@ -61,7 +69,8 @@ class TrainingFile {
   TrainingFile(io::Fs& fs, const io::Path& path, const OverlapOptions& options, NgramTable& table)
       : options_(options), table_(table), reader_(fs, path, options.reading) {}
 
-  void stream(OverlapReport& report, std::uint64_t stored_before, std::uint64_t stored_all) {
+  void stream(TrainingFileCounts& counts, std::uint64_t stored_before, std::uint64_t stored_all) {
+    const double start = monotonic_s();
     data::work_in_order<Streamed>(
         options_.threads,
         [&] {
@@ -76,12 +85,13 @@ class TrainingFile {
           };
         },
         [&](const Streamed& out) {
-          report.train_documents += out.documents;
-          report.train_words += out.words;
-          report.train_text_bytes += out.text_bytes;
+          counts.documents += out.documents;
+          counts.words += out.words;
+          counts.text_bytes += out.text_bytes;
           if (out.is_piece) join(out);
           if (options_.progress) options_.progress(stored_before + read_, stored_all);
         });
+    counts.seconds = monotonic_s() - start;
   }
 
  private:
@@ -133,7 +143,12 @@ class TrainingFile {
 };
 
 TestFileCounts counts_of(const TestFile& file, const NgramTable& table, std::size_t ngram) {
-  TestFileCounts counts{.file = file.name, .documents = file.documents.size(), .ngrams = file.ngrams.size()};
+  TestFileCounts counts{.file = file.name,
+                        .stored_bytes = file.stored_bytes,
+                        .text_bytes = file.text_bytes,
+                        .documents = file.documents.size(),
+                        .ngrams = file.ngrams.size(),
+                        .seconds = file.seconds};
   for (const TestDocument& document : file.documents) {
     counts.words += document.words;
     counts.short_documents += document.words < ngram ? 1 : 0;
@@ -167,11 +182,26 @@ void write_documents(StagedFile& out, const std::vector<TestFile>& files, const 
 }
 
 Json json_of(const OverlapOptions& options, const OverlapReport& report) {
-  Json settings = {{"command", "data overlap"}, {"ngram", options.ngram}, {"key", options.key}};
-  for (const io::Path& file : options.train) settings["train"].push_back(file.string());
-  Json test = Json::array();
-  for (const TestFileCounts& counts : report.test)
+  const Json settings = {{"command", "data overlap"},
+                         {"ngram", options.ngram},
+                         {"key", options.key},
+                         {"input_format", format_name(options.reading.format)},
+                         {"max_line", options.reading.max_document_bytes},
+                         {"dry_run", options.write == OverlapOptions::Write::report_only}};
+  Json test = Json::array(), train = Json::array();
+  std::uint64_t test_text_bytes = 0;
+  for (const TrainingFileCounts& counts : report.train_files) {
+    train.push_back({{"file", counts.file},
+                     {"stored_bytes", counts.stored_bytes},
+                     {"text_bytes", counts.text_bytes},
+                     {"documents", counts.documents},
+                     {"words", counts.words}});
+    put_time(train.back(), counts.seconds, counts.text_bytes);
+  }
+  for (const TestFileCounts& counts : report.test) {
     test.push_back({{"file", counts.file},
+                    {"stored_bytes", counts.stored_bytes},
+                    {"text_bytes", counts.text_bytes},
                     {"documents", counts.documents},
                     {"documents_shorter_than_an_ngram", counts.short_documents},
                     {"words", counts.words},
@@ -181,19 +211,23 @@ Json json_of(const OverlapOptions& options, const OverlapReport& report) {
                     {"distinct_ngrams", counts.distinct_ngrams},
                     {"distinct_found", counts.distinct_found},
                     {"distinct_share", share(counts.distinct_found, counts.distinct_ngrams)}});
+    put_time(test.back(), counts.seconds, counts.text_bytes);
+    test_text_bytes += counts.text_bytes;
+  }
+  Json test_stage = {{"stage", "test"}}, train_stage = {{"stage", "train"}};
+  put_time(test_stage, report.test_seconds, test_text_bytes);
+  put_time(train_stage, report.seconds - report.test_seconds, report.train_text_bytes);
   return {{"version", options.version},
           {"settings", settings},
+          {"run", {{"threads", options.threads}}},
           {"test", test},
           {"train",
            {{"documents", report.train_documents},
             {"words", report.train_words},
             {"text_bytes", report.train_text_bytes},
-            {"stored_bytes", report.train_stored_bytes}}},
-          {"stages",
-           {{{"stage", "test"}, {"seconds", report.test_seconds}},
-            {{"stage", "train"}, {"seconds", report.seconds - report.test_seconds}}}},
-          {"seconds", report.seconds},
-          {"text_mb_per_s", static_cast<double>(report.train_text_bytes) / 1e6 / std::max(report.seconds, 1e-9)}};
+            {"stored_bytes", report.train_stored_bytes},
+            {"files", train}}},
+          {"stages", Json::array({test_stage, train_stage})}};
 }
 
 void check(io::Fs& fs, const OverlapOptions& options) {
@@ -227,8 +261,14 @@ OverlapReport measure_overlap(io::Fs& fs, const OverlapOptions& asked) {
   report.test_seconds = monotonic_s() - start;
   std::uint64_t before = 0;
   for (const io::Path& path : options.train) {
-    TrainingFile(fs, path, options, table).stream(report, before, report.train_stored_bytes);
-    before += fs.file_size(path);
+    TrainingFileCounts& counts = report.train_files.emplace_back();
+    counts.file = path.string();
+    counts.stored_bytes = fs.file_size(path);
+    TrainingFile(fs, path, options, table).stream(counts, before, report.train_stored_bytes);
+    before += counts.stored_bytes;
+    report.train_documents += counts.documents;
+    report.train_words += counts.words;
+    report.train_text_bytes += counts.text_bytes;
   }
   for (const TestFile& file : files)
     report.test.push_back(counts_of(file, table, static_cast<std::size_t>(options.ngram)));

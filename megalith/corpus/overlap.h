@@ -25,14 +25,24 @@ struct OverlapOptions {
 /// Of one test file. An n-gram of the test set is found when it occurs in the training text.
 struct TestFileCounts {
   std::string file{};
+  std::uint64_t stored_bytes = 0, text_bytes = 0;
   std::uint64_t documents = 0, short_documents = 0;  ///< with fewer words than an n-gram has
   std::uint64_t words = 0;
   std::uint64_t ngrams = 0, found = 0;                    ///< occurrences
   std::uint64_t distinct_ngrams = 0, distinct_found = 0;  ///< of the file
+  double seconds = 0;                                     ///< to read it
+};
+
+/// Of one training file.
+struct TrainingFileCounts {
+  std::string file{};
+  std::uint64_t stored_bytes = 0, documents = 0, words = 0, text_bytes = 0;
+  double seconds = 0;
 };
 
 struct OverlapReport {
   std::vector<TestFileCounts> test{};
+  std::vector<TrainingFileCounts> train_files{};
   std::uint64_t train_documents = 0, train_words = 0, train_text_bytes = 0, train_stored_bytes = 0;
   double seconds = 0, test_seconds = 0;  ///< in all, and for reading the test sets
 };

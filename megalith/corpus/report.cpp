@@ -5,11 +5,10 @@
 #include "megalith/corpus/sampled_checksum.h"
 
 namespace megalith::corpus {
-namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* name_of(data::CorpusFormat format) {
+const char* format_name(data::CorpusFormat format) {
   switch (format) {
     case data::CorpusFormat::json_lines:
       return "jsonl";
@@ -22,6 +21,13 @@ const char* name_of(data::CorpusFormat format) {
   }
   return "auto";
 }
+
+void put_time(Json& json, double seconds, std::uint64_t text_bytes) {
+  json["seconds"] = seconds;
+  json["text_mb_per_s"] = seconds > 0 ? Json(static_cast<double>(text_bytes) / 1e6 / seconds) : Json(nullptr);
+}
+
+namespace {
 
 Json counts_of(const FileCounts& counts) {
   Json json;
@@ -39,6 +45,7 @@ Json counts_of(const FileCounts& counts) {
     json["output"] = counts.output;
     json["bytes_written"] = counts.bytes_written;
   }
+  put_time(json, counts.signatures_s + counts.filter_s, counts.text_bytes);
   return json;
 }
 
@@ -58,7 +65,7 @@ Json settings_of(const DedupOptions& options, io::Fs& fs) {
           {"keep", options.keep == Keep::first ? "first" : "longest"},
           {"most_in_bucket", options.most_in_bucket},
           {"key", options.key},
-          {"input_format", name_of(options.reading.format)},
+          {"input_format", format_name(options.reading.format)},
           {"max_line", options.reading.max_document_bytes},
           {"dry_run", options.write == DedupOptions::Write::report_only},
           {"output", options.output.string()},
@@ -66,7 +73,9 @@ Json settings_of(const DedupOptions& options, io::Fs& fs) {
 }
 
 Json report_of(const DedupOptions& options, const DedupReport& report, const Json& settings) {
-  Json json = {{"version", options.version}, {"settings", settings}};
+  Json json = {{"version", options.version},
+               {"settings", settings},
+               {"run", {{"threads", options.threads}, {"memory", options.memory}, {"processes", options.share.count}}}};
   json["total"] = counts_of(report.total);
   Json recall = Json::object();
   for (const char* at : {"0.7", "0.75", "0.8", "0.9"}) recall[at] = options.banding.recall(std::stod(at));
@@ -81,9 +90,12 @@ Json report_of(const DedupOptions& options, const DedupReport& report, const Jso
   json["clusters"] = {{"count", report.clusters}, {"by_size", sizes}};
   Json stages = Json::array();
   for (const auto& [stage, seconds] : report.seconds) {
-    Json one = {{"stage", stage}, {"seconds", seconds}};
+    Json one = {{"stage", stage}};
+    // What other processes, or this one before it was killed, have done took no time here: the work of files counts.
     if (stage == "signatures" || stage == "filter")
-      one["text_mb_per_s"] = static_cast<double>(report.total.text_bytes) / 1e6 / std::max(seconds, 1e-9);
+      put_time(one, stage == "filter" ? report.total.filter_s : report.total.signatures_s, report.total.text_bytes);
+    else
+      one["seconds"] = seconds;
     stages.push_back(one);
   }
   json["stages"] = stages;

@@ -10,6 +10,12 @@
 
 namespace megalith::corpus {
 
+/// As --input-format names it.
+const char* format_name(data::CorpusFormat format);
+/// Adds `seconds` and `text_mb_per_s` (null where no time was measured). A report's numbers of these names, and its
+/// member `run`, are all that may differ between runs of one command on the same inputs.
+void put_time(nlohmann::ordered_json& json, double seconds, std::uint64_t text_bytes);
+
 /// What dedup() depends on, by name: of the work folder and of the report. Reads a little of every input file.
 nlohmann::ordered_json settings_of(const DedupOptions& options, io::Fs& fs);
 

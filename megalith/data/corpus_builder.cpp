@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/data/ordered_work.h"
@@ -17,7 +18,7 @@ struct EncodedBlock {
     std::size_t end;  // of its ids
     bool ends_sequence, ends_document;
   };
-  std::string file;
+  std::size_t file = 0;
   std::vector<std::int32_t> ids;
   std::vector<Part> parts;
   Index bytes = 0, text_bytes = 0;
@@ -37,7 +38,7 @@ class BlockEncoder {
     out.parts.clear();
     out.bytes = block.bytes;
     out.text_bytes = 0;
-    out.file = block.file;
+    out.file = block.file_number;
     for (const CorpusPiece& piece : block.pieces) encode_text(text_.raw(block, piece), block, piece, out);
   }
 
@@ -80,14 +81,15 @@ class BlockEncoder {
 /// Hands encoded blocks to a sink and counts.
 class Writer {
  public:
-  Writer(const CorpusReader& reader, const Tokenizer& tokenizer, const CorpusOptions& options, TokenSink& sink)
+  Writer(const CorpusReader& reader, const std::vector<io::Path>& inputs, const Tokenizer& tokenizer,
+         const CorpusOptions& options, TokenSink& sink)
       : tokenizer_(tokenizer), options_(options), sink_(sink) {
     counts_.total_bytes = reader.total_bytes();
+    for (const io::Path& input : inputs) counts_.files.push_back({.file = input.string()});
   }
 
   void write(const EncodedBlock& encoded) {
-    if (counts_.files.empty() || counts_.files.back().file != encoded.file)
-      counts_.files.push_back({.file = encoded.file});
+    CorpusFileCounts& file = counts_.files[encoded.file];
     std::size_t begin = 0;
     for (const EncodedBlock::Part& part : encoded.parts) {
       sink_.add(std::span(encoded.ids).subspan(begin, part.end - begin));
@@ -95,11 +97,13 @@ class Writer {
       const std::size_t part_begin = std::exchange(begin, part.end);
       open_sequence_ += static_cast<Index>(part.end - part_begin);
       if (part.ends_sequence && open_sequence_ > 0) end_sequence();
-      if (part.ends_document) end_document();
+      if (part.ends_document) end_document(file);
     }
     counts_.bytes += encoded.bytes;
-    counts_.files.back().stored_bytes += encoded.bytes;
-    counts_.files.back().text_bytes += encoded.text_bytes;
+    file.stored_bytes += encoded.bytes;
+    file.text_bytes += encoded.text_bytes;
+    const double now = monotonic_s();
+    file.seconds += now - std::exchange(written_s_, now);
     if (options_.progress) options_.progress(counts_);
   }
   const CorpusCounts& counts() const { return counts_; }
@@ -111,8 +115,7 @@ class Writer {
     open_sequence_ = 0;
   }
 
-  void end_document() {
-    CorpusFileCounts& file = counts_.files.back();
+  void end_document(CorpusFileCounts& file) {
     if (open_tokens_ == 0) {
       ++counts_.empty_documents;
       ++file.empty_documents;
@@ -137,6 +140,7 @@ class Writer {
   const CorpusOptions& options_;
   TokenSink& sink_;
   Index open_tokens_ = 0, open_sequence_ = 0;  // of the document and the sequence that have not ended
+  double written_s_ = monotonic_s();
   CorpusCounts counts_;
 };
 
@@ -163,7 +167,7 @@ CorpusCounts tokenize_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, co
         return options.sequences == Sequences::sentences ? next_sentence(text, from) : tokenizer.next_cut(text, from);
       },
       reading);
-  Writer writer(reader, tokenizer, options, sink);
+  Writer writer(reader, inputs, tokenizer, options, sink);
   work_in_order<EncodedBlock>(
       options.threads, [&] { return reader.next(); },
       [&] {

@@ -32,14 +32,15 @@ enum class Sequences {
 struct CorpusFileCounts {
   std::string file;
   Index documents = 0, empty_documents = 0, tokens = 0, stored_bytes = 0, text_bytes = 0;
+  double seconds = 0;  ///< from the last block of the file before to its own last block
 };
 
 struct CorpusCounts {
   Index documents = 0, empty_documents = 0;  ///< documents without a token are left out and counted apart
   Index tokens = 0;
   Index sequences = 0;
-  Index bytes = 0, total_bytes = 0;  ///< read so far, of all inputs
-  std::vector<CorpusFileCounts> files{};
+  Index bytes = 0, total_bytes = 0;       ///< read so far, of all inputs
+  std::vector<CorpusFileCounts> files{};  ///< of each input
 };
 
 struct CorpusOptions {

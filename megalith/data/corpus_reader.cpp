@@ -99,7 +99,8 @@ std::optional<CorpusBlock> CorpusReader::next() {
   for (;;) {
     CorpusBlock block;
     if ((lines_ && next_lines(block)) || (text_ && next_text(block))) {
-      block.file = files_[file_ - 1].string();
+      block.file_number = file_ - 1;
+      block.file = files_[block.file_number].string();
       const std::uint64_t stored = lines_ ? lines_->stored_bytes() : text_->stored_bytes();
       block.bytes = static_cast<Index>(stored - stored_before_);
       stored_before_ = stored;

@@ -32,6 +32,7 @@ struct CorpusPiece {
 /// Pieces of one file, about as many bytes as were asked for: the unit of work of one thread.
 struct CorpusBlock {
   std::string file;
+  std::size_t file_number = 0;               ///< of the reader's files, counted from 0
   CorpusFormat format = CorpusFormat::text;  ///< never by_name
   ByteBlock held{};                          ///< keeps the pieces alive
   std::vector<CorpusPiece> pieces{};

@@ -188,10 +188,13 @@ WordCounts count_words(io::Fs& fs, const TrainerOptions& options, const CorpusRe
   reading.key = options.key;
   CorpusReader reader(fs, options.inputs, next_cut, reading);
   report.stored_bytes = static_cast<std::uint64_t>(reader.total_bytes());
+  for (const io::Path& input : options.inputs) report.files.push_back({.file = input.string()});
+  double added_s = monotonic_s();
   WordCounts all(options.memory_bytes);
   std::uint64_t read = 0;
   struct Counted {
     BlockWords words;
+    std::size_t file = 0;
     std::uint64_t stored = 0;
   };
   work_in_order<Counted>(
@@ -200,6 +203,7 @@ WordCounts count_words(io::Fs& fs, const TrainerOptions& options, const CorpusRe
         return [cut = make_cutter(), text = CorpusText(options.key)](const CorpusBlock& block, Counted& out) mutable {
           out.words.words.clear();
           out.words.documents = out.words.text_bytes = 0;
+          out.file = block.file_number;
           out.stored = static_cast<std::uint64_t>(block.bytes);
           for (const CorpusPiece& piece : block.pieces) {
             const std::string_view bytes = text.of(block, piece);
@@ -214,6 +218,12 @@ WordCounts count_words(io::Fs& fs, const TrainerOptions& options, const CorpusRe
         report.documents += out.words.documents;
         report.text_bytes += out.words.text_bytes;
         read += out.stored;
+        TrainerFileCounts& file = report.files[out.file];
+        file.documents += out.words.documents;
+        file.text_bytes += out.words.text_bytes;
+        file.stored_bytes += out.stored;
+        const double now = monotonic_s();
+        file.seconds += now - std::exchange(added_s, now);
         if (options.progress) options.progress(read, report.stored_bytes, "bytes");
       });
   report.words = all.size();

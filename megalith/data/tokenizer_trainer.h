@@ -30,6 +30,11 @@ struct TrainerOptions {
   std::function<void(std::uint64_t done, std::uint64_t all, std::string_view unit)> progress{};
 };
 
+struct TrainerFileCounts {
+  std::string file;
+  std::uint64_t documents = 0, stored_bytes = 0, text_bytes = 0;
+  double seconds = 0;  ///< from the last block of the file before to its own last block
+};
 struct TrainerReport {
   std::uint64_t documents = 0, stored_bytes = 0, text_bytes = 0;
   std::uint64_t words = 0, occurrences = 0;                  ///< different ones that were learned from, and all
@@ -37,6 +42,7 @@ struct TrainerReport {
   std::int64_t tokens = 0;
   std::uint64_t merges = 0;
   double read_s = 0, learn_s = 0;
+  std::vector<TrainerFileCounts> files{};
 };
 
 /// A file of a tokenizer.

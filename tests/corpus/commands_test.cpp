@@ -2,6 +2,7 @@
 #include <set>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "megalith/base/str.h"
 
@@ -108,6 +109,51 @@ TEST_F(CorpusCommands, DedupGivesTheSameBytesForThreadsProcessesAndShards) {
   EXPECT_TRUE(files_of(dir_ / "processes") == want);
   EXPECT_FALSE(std::filesystem::exists(dir_ / "processes" / "work"));
 #endif
+}
+
+/// Takes out what a clock and the number of threads decide, and counts it.
+int without_times(nlohmann::json& report) {
+  int taken = 0;
+  if (report.is_object()) {
+    for (const char* name : {"seconds", "text_mb_per_s", "run"}) taken += static_cast<int>(report.erase(name));
+  }
+  for (nlohmann::json& inner : report)
+    if (inner.is_structured()) taken += without_times(inner);
+  return taken;
+}
+
+TEST_F(CorpusCommands, ReportsAreTheSameForAnyThreadsButForTimes) {
+  for (const char* kind : {"clean", "dedup", "overlap", "build", "train"}) {
+    nlohmann::json reports[2];
+    for (int i = 0; i < 2; ++i) {
+      const std::string output = str("report-", kind);
+      std::filesystem::remove_all(dir_ / output);
+      const Finished run = run_shell("mkdir -p " + path(output) + "; megalith " + command(kind, output) +
+                                     (i == 0 ? "" : " --threads 3"));
+      ASSERT_EQ(run.code, 0) << kind << run.err;
+      EXPECT_NE(run.out.find("  "), std::string::npos) << kind << ": a table";
+      const char* const name = std::string_view(kind) == "build" ? "tokens.report.json" : "report.json";
+      reports[i] = nlohmann::json::parse(read_all(dir_ / output / name));
+    }
+    EXPECT_EQ(reports[1]["run"]["threads"], 3) << kind;
+    for (const char* key : {"command", "key", "input_format", "max_line", "dry_run"})
+      EXPECT_TRUE(reports[0]["settings"].contains(key)) << kind << ' ' << key;
+    EXPECT_TRUE(reports[0].contains("version")) << kind;
+    const auto is_timed = [&](const nlohmann::json& one) {
+      return one["seconds"].is_number() && one["seconds"] > 0 && one["text_mb_per_s"].is_number();
+    };
+    const nlohmann::json& files =
+        std::string_view(kind) == "overlap" ? reports[0]["train"]["files"] : reports[0]["files"];
+    ASSERT_EQ(files.size(), 2u) << kind;
+    for (const nlohmann::json& file : files) {
+      EXPECT_TRUE(is_timed(file)) << kind << file;
+      EXPECT_GT(file["stored_bytes"], 1000) << kind;
+    }
+    EXPECT_TRUE(is_timed(reports[0]["stages"][0])) << kind;
+    EXPECT_GE(without_times(reports[0]), 7) << kind;
+    without_times(reports[1]);
+    EXPECT_EQ(reports[0], reports[1]) << kind;
+  }
 }
 
 TEST_F(CorpusCommands, BadSettingsEndIn64AndWriteNothing) {
