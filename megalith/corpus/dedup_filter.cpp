@@ -52,6 +52,13 @@ std::string ratio(std::uint32_t shared, std::uint32_t either) {
 
 }  // namespace
 
+void DedupStages::require_documents(std::size_t file, std::uint64_t documents) {
+  const std::uint64_t counted = bases()[file + 1] - bases()[file];
+  if (documents != counted)
+    throw InputError(str("[", options_.inputs[file].string(), "] has ", documents, " documents or more, ", counted,
+                         " were counted: it was changed since; remove the work folder and start again"));
+}
+
 void DedupStages::filter(std::size_t file) {
   const double start = monotonic_s();
   const std::string name = numbered("kept", file);
@@ -75,6 +82,7 @@ void DedupStages::filter(std::size_t file) {
   if (writes) output.emplace(fs_, unpublished(options_.output / output_name(file, options_.inputs[file])));
   const auto next = [&]() -> std::optional<FilteredBlock> {
     auto documents = reader.next();
+    if (!documents || reader.documents() > bases()[file + 1] - base) require_documents(file, reader.documents());
     if (!documents) return std::nullopt;
     FilteredBlock block{std::move(*documents)};
     for (std::size_t i = 0; i < block.documents.documents.size(); ++i, lengths.next()) {

@@ -314,6 +314,7 @@ void DedupStages::make_sets(std::size_t file) {
       data::DocumentReader reader(fs_, options_.inputs[file], options_.reading);
       const auto next = [&]() -> std::optional<Block> {
         auto documents = reader.next();
+        if (!documents || reader.documents() > end - base) require_documents(file, reader.documents());
         if (!documents) return std::nullopt;
         Block block{std::move(*documents)};
         for (std::size_t i = 0; i < block.documents.documents.size(); ++i)

@@ -108,6 +108,8 @@ class DedupStages {
   void make_clusters();
   void make_removed();
   void filter(std::size_t file);
+  /// Throws InputError unless the file has as many documents as were counted: it was changed since.
+  void require_documents(std::size_t file, std::uint64_t documents);
   void write_removed_list();
 
   class Sets;

@@ -134,6 +134,31 @@ TEST_F(DedupRestart, RefusesAnInputThatWasChangedAtTheSameSize) {
   }
 }
 
+// Between the bytes that the checksum is of. What is left to see is the number of documents.
+TEST_F(DedupRestart, AnInputThatHasOtherDocumentsIsRefused) {
+  std::string texts;
+  for (int i = 0; i < 3000; ++i) texts += line(words(str("long", i), 20));
+  const std::string between = "\"}\n{\"text\": \"";
+  ASSERT_GT(texts.size(), std::size_t{256} << 10);
+  for (const bool is_less : {true, false}) {
+    options_.output = dir_ / str("documents", is_less);
+    write_all(dir_ / "one.jsonl", texts);
+    stop_at_sync(options_, 6);
+    std::string other = texts;
+    const std::size_t at = is_less ? other.find(between, 6000) : other.find(' ', 6000);
+    ASSERT_LT(at, 9000u) << "behind the first stretch, before the second";
+    if (is_less)
+      other.replace(at, between.size(), between.size(), ' ');
+    else
+      other.replace(at + 1, between.size(), between);
+    ASSERT_EQ(other.size(), texts.size());
+    write_all(dir_ / "one.jsonl", other);
+    const std::string text = error_of<InputError>([&] { dedup(*io::posix_fs(), options_); });
+    EXPECT_NE(text.find("one.jsonl] has "), std::string::npos) << text;
+    EXPECT_NE(text.find("it was changed since"), std::string::npos) << text;
+  }
+}
+
 TEST_F(DedupRestart, RefusesOtherSettings) {
   options_.output = dir_ / "refused";
   stop_at_sync(options_, 6);
