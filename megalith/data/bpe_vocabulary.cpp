@@ -275,6 +275,23 @@ IdByBytes index_and_hash(const io::Path& file, const std::vector<TokenEntry>& to
   return ids;
 }
 
+/// Checkpoints hold hashes of these numbers.
+std::uint64_t behavior_number(const SplitRule& rule) {
+  switch (rule.behavior) {
+    case SplitRule::Behavior::isolated:
+      return 3;
+    case SplitRule::Behavior::removed:
+      return rule.invert ? 2 : 1;
+    case SplitRule::Behavior::merged_with_previous:
+      return rule.invert ? 5 : 4;
+    case SplitRule::Behavior::merged_with_next:
+      return rule.invert ? 7 : 6;
+    case SplitRule::Behavior::contiguous:
+      return 8;
+  }
+  return 0;
+}
+
 /// Adds to the hash what a tokenizer.json does otherwise than GPT-2, so that GPT-2's has the hash of its two files.
 void hash_differences(const TokenizerJson& found, BpeVocabulary& vocabulary) {
   const auto add = [&](std::string_view text, std::uint64_t value) {
@@ -282,10 +299,9 @@ void hash_differences(const TokenizerJson& found, BpeVocabulary& vocabulary) {
   };
   const auto compiled = [](const SplitRule& rule) { return compile_rule(rule).pcre2; };
   const bool is_gpt2 = found.splits.size() == 1 && compiled(found.splits[0]) == compiled(gpt2_split()) &&
-                       found.splits[0].keep_matches && found.splits[0].keep_gaps;
+                       found.splits[0].behavior == SplitRule::Behavior::isolated;
   if (!is_gpt2)
-    for (const SplitRule& rule : found.splits)
-      add(compiled(rule), (rule.keep_matches ? 2 : 0) + (rule.keep_gaps ? 1 : 0));
+    for (const SplitRule& rule : found.splits) add(compiled(rule), behavior_number(rule));
   if (!is_gpt2 && found.splits.empty()) add("one piece", 0);
   if (found.compose) add("NFC", 0);
   if (found.ignore_merges) add("ignore_merges", 0);

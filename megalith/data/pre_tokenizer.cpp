@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <new>
+#include <utility>
 
 #include <pcre2.h>
 
@@ -13,6 +14,10 @@
 
 namespace megalith::data {
 namespace {
+
+// Of one match: about 0.1 s, and what the interpreter may take where a match is too long for the JIT's stack.
+constexpr std::uint32_t kMaxSteps = 10'000'000;
+constexpr std::uint32_t kMaxMemoryKib = 1 << 20;
 
 std::string pcre2_message(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -33,9 +38,6 @@ std::shared_ptr<void> compile(const CompiledRule& rule) {
                                    PCRE2_UTF | (rule.covers_all ? PCRE2_ANCHORED : 0), &error, &offset, context.get());
   if (code == nullptr) throw InputError(str("must be a pattern that PCRE2 takes: ", pcre2_message(error)));
   const std::shared_ptr<void> owner(code, [](void* p) { pcre2_code_free(static_cast<pcre2_code*>(p)); });
-  std::uint32_t matches_nothing = 0;
-  pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
-  if (matches_nothing != 0) throw InputError("must not match the empty text");
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, pcre2_match interprets: same pieces, slower
   return owner;
 }
@@ -45,7 +47,10 @@ std::shared_ptr<void> compile(const CompiledRule& rule) {
 PreTokenizer::PreTokenizer(const std::vector<SplitRule>& rules) {
   for (const SplitRule& rule : rules) {
     const CompiledRule compiled = compile_rule(rule);
-    stages_.push_back({compile(compiled), rule.keep_matches, rule.keep_gaps});
+    std::shared_ptr<void> code = compile(compiled);
+    std::uint32_t matches_empty = 0;
+    pcre2_pattern_info(static_cast<const pcre2_code*>(code.get()), PCRE2_INFO_MATCHEMPTY, &matches_empty);
+    stages_.push_back({std::move(code), rule.behavior, rule.invert, matches_empty != 0});
     // `blanks` is the narrower of two; `nowhere` of all.
     if (cut_ == CompiledRule::Cut::white_space || compiled.cut == CompiledRule::Cut::nowhere) cut_ = compiled.cut;
   }
@@ -83,24 +88,31 @@ PreTokenizer::Match::Match(const PreTokenizer& owner) {
     if (data == nullptr) throw std::bad_alloc();
     data_.emplace_back(data, [](void* p) { pcre2_match_data_free(static_cast<pcre2_match_data*>(p)); });
   }
+  pcre2_match_context* context = pcre2_match_context_create(nullptr);
+  if (context == nullptr) throw std::bad_alloc();
+  context_ = {context, [](void* p) { pcre2_match_context_free(static_cast<pcre2_match_context*>(p)); }};
+  pcre2_set_match_limit(context, kMaxSteps);
+  pcre2_set_heap_limit(context, kMaxMemoryKib);
 }
 
-std::pair<std::size_t, std::size_t> PreTokenizer::find(std::size_t stage, std::string_view text, std::size_t begin,
-                                                       Match& match) const {
+PreTokenizer::Found PreTokenizer::find(std::size_t stage, std::string_view text, std::size_t begin,
+                                       Match& match) const {
   auto* data = static_cast<pcre2_match_data*>(match.data_[stage].get());
+  auto* context = static_cast<pcre2_match_context*>(match.context_.get());
   const auto* code = static_cast<const pcre2_code*>(stages_[stage].code.get());
   const auto match_with = [&](std::uint32_t options) {
     return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), begin,
-                       PCRE2_NO_UTF_CHECK | options, data, nullptr);
+                       PCRE2_NO_UTF_CHECK | options, data, context);
   };
   int result = match_with(0);
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match_with(PCRE2_NO_JIT);
-  if (result == PCRE2_ERROR_NOMATCH) return {text.size(), text.size()};
+  if (result == PCRE2_ERROR_NOMATCH) return {text.size(), text.size(), false};
   const PCRE2_SIZE* place = pcre2_get_ovector_pointer(data);
-  if (result <= 0 || place[1] <= place[0])
-    throw InputError(str("[split pattern] no piece at byte ", begin, " of ", text.size(), ": ",
-                         result <= 0 ? pcre2_message(result) : std::string("an empty match")));
-  return {place[0], place[1]};
+  if (result <= 0 || place[1] < place[0])
+    throw InputError(str("[split pattern ", stage, "] no match at byte ", begin, " of a text of ", text.size(), ": ",
+                         result <= 0 ? pcre2_message(result) : std::string("it would end before its begin"),
+                         "; the pattern tries too many ways to match this text"));
+  return {place[0], place[1], true};
 }
 
 }  // namespace megalith::data

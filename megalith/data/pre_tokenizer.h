@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "megalith/base/utf8.h"
 #include "megalith/data/split_pattern.h"
 
 namespace megalith::data {
@@ -23,6 +23,7 @@ class PreTokenizer {
    private:
     friend class PreTokenizer;
     std::vector<std::shared_ptr<void>> data_;
+    std::shared_ptr<void> context_;  // its limits
   };
 
   /// Throws InputError with the rule that a pattern breaks, alone.
@@ -45,21 +46,85 @@ class PreTokenizer {
  private:
   struct Stage {
     std::shared_ptr<void> code;
-    bool keep_matches, keep_gaps;
+    SplitRule::Behavior behavior;
+    bool invert;
+    bool matches_empty;  // it may match no characters, at the end of the text too
   };
-  /// Begin and end of the first match at or behind `begin`; the text's end twice where there is none.
-  std::pair<std::size_t, std::size_t> find(std::size_t stage, std::string_view text, std::size_t begin,
-                                           Match& match) const;
+  struct Found {
+    std::size_t first, last;
+    bool is_match;
+  };
+  /// The first match at or behind `begin`.
+  Found find(std::size_t stage, std::string_view text, std::size_t begin, Match& match) const;
+
+  /// Joins matches and what is between them to pieces, as a rule's behavior says. They come in order.
+  template <class Emit>
+  class Joiner {
+   public:
+    Joiner(const Stage& stage, const Emit& emit) : behavior_(stage.behavior), invert_(stage.invert), emit_(emit) {}
+    void add(std::size_t begin, std::size_t end, bool is_match) {
+      is_match = is_match != invert_;
+      bool joins = false;
+      switch (behavior_) {
+        case SplitRule::Behavior::isolated:
+          return emit(begin, end);
+        case SplitRule::Behavior::removed:
+          if (!is_match) emit(begin, end);
+          return;
+        case SplitRule::Behavior::merged_with_previous:
+          joins = is_match && !was_match_;
+          break;
+        case SplitRule::Behavior::merged_with_next:
+          joins = !is_match && was_match_;
+          break;
+        case SplitRule::Behavior::contiguous:
+          joins = is_match == was_match_;
+          break;
+      }
+      if (!joins) {
+        emit(begin_, end_);
+        begin_ = begin;
+      }
+      end_ = end;
+      was_match_ = is_match;
+    }
+    void finish() { emit(begin_, end_); }
+
+   private:
+    void emit(std::size_t begin, std::size_t end) {
+      if (end > begin) emit_(begin, end);
+    }
+    SplitRule::Behavior behavior_;
+    bool invert_;
+    const Emit& emit_;
+    std::size_t begin_ = 0, end_ = 0;  // of the piece that may grow
+    bool was_match_ = false;
+  };
 
   template <class Use>
   void cut(std::string_view text, std::size_t stage, Match& match, const Use& use) const {
     if (stage == stages_.size()) return use(text);
-    for (std::size_t begin = 0; begin < text.size();) {
-      const auto [first, last] = find(stage, text, begin, match);
-      if (first > begin && stages_[stage].keep_gaps) cut(text.substr(begin, first - begin), stage + 1, match, use);
-      if (last > first && stages_[stage].keep_matches) cut(text.substr(first, last - first), stage + 1, match, use);
-      begin = last;
+    const auto use_piece = [&](std::size_t begin, std::size_t end) {
+      cut(text.substr(begin, end - begin), stage + 1, match, use);
+    };
+    Joiner joiner(stages_[stage], use_piece);
+    std::size_t begin = 0, from = 0;  // of what is in no piece yet, and where the next match may begin
+    bool has_match = false;
+    while (from < text.size() || (stages_[stage].matches_empty && from == text.size() && from > 0)) {
+      const Found found = find(stage, text, from, match);
+      if (!found.is_match) break;
+      if (found.first == found.last && has_match && found.last == begin) {
+        // Nothing, right behind a match: the tokenizers library looks again, a character further on.
+        from += from == text.size() ? 1 : utf8_front(text.substr(from)).length;
+        continue;
+      }
+      if (found.first > begin) joiner.add(begin, found.first, false);
+      joiner.add(found.first, found.last, true);
+      begin = from = found.last;
+      has_match = true;
     }
+    if (begin < text.size()) joiner.add(begin, text.size(), false);
+    joiner.finish();
   }
 
   std::vector<Stage> stages_;

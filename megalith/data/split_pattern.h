@@ -8,9 +8,17 @@ namespace megalith::data {
 
 /// One step of cutting a text into the pieces within which BPE merges, as a tokenizer.json describes it.
 struct SplitRule {
-  std::string pattern;       ///< a regular expression in the tokenizers library's syntax (Oniguruma's)
-  bool keep_matches = true;  ///< false: what matches is left out
-  bool keep_gaps = true;     ///< false: what is between matches is left out
+  /// What becomes of a match. The text between two matches is a piece.
+  enum class Behavior : std::uint8_t {
+    isolated,              ///< it is a piece
+    removed,               ///< it is left out
+    merged_with_previous,  ///< it is the end of the piece before, unless that is a match
+    merged_with_next,      ///< it is the begin of the piece after, unless that is a match
+    contiguous             ///< matches without text between them are one piece
+  };
+  std::string pattern;  ///< a regular expression in the tokenizers library's syntax (Oniguruma's)
+  Behavior behavior = Behavior::isolated;
+  bool invert = false;  ///< what is between matches counts as a match, and the other way round
 };
 
 /// GPT-2's pattern, as the tokenizers library spells it.
@@ -28,8 +36,8 @@ struct CompiledRule {
   bool covers_all = false;  ///< each character begins or continues a match
 };
 
-/// The same matches in PCRE2's syntax: white space is spelt out, scripts are not script extensions. Throws InputError
-/// with the rule alone ("must not hold \\b: ...") for what the two libraries read differently.
+/// The same matches in PCRE2's syntax (pattern_translator.h). Throws InputError with the rule alone ("must not hold \y:
+/// ...") for what PCRE2 cannot say.
 CompiledRule compile_rule(const SplitRule& rule);
 
 }  // namespace megalith::data

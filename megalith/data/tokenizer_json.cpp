@@ -90,6 +90,18 @@ bool read_bpe_normalizer(const Member& normalizer) {
   return compose;
 }
 
+SplitRule::Behavior read_behavior(const Member& member) {
+  constexpr std::pair<const char*, SplitRule::Behavior> kBehaviors[] = {
+      {"Isolated", SplitRule::Behavior::isolated},
+      {"Removed", SplitRule::Behavior::removed},
+      {"MergedWithPrevious", SplitRule::Behavior::merged_with_previous},
+      {"MergedWithNext", SplitRule::Behavior::merged_with_next},
+      {"Contiguous", SplitRule::Behavior::contiguous}};
+  for (const auto& [name, behavior] : kBehaviors)
+    if (member.is(name)) return behavior;
+  member.refuse("must be Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous");
+}
+
 SplitRule read_split(const Member& split) {
   SplitRule rule;
   const Member pattern = split.at("pattern"), behavior = split.at("behavior"), invert = split.at("invert");
@@ -102,13 +114,8 @@ SplitRule read_split(const Member& split) {
   } else {
     rule.pattern = pattern.at("Regex").text();
   }
-  const bool is_inverted = invert.value == true;
-  if (behavior.is("Removed")) {
-    rule.keep_matches = is_inverted;
-    rule.keep_gaps = !is_inverted;
-  } else if (!behavior.is("Isolated")) {
-    behavior.refuse("must be Isolated or Removed");
-  }
+  rule.invert = invert.value == true;
+  rule.behavior = read_behavior(behavior);
   try {
     PreTokenizer({rule});
   } catch (const InputError& error) {
