@@ -31,8 +31,8 @@ struct TokenizerJson {
 };
 
 // Both functions throw InputError "[FILE] model.dropout = 0.1: ..." for a member by which ids would come out otherwise
-// than this program makes them: null and empty ones are as if they were not there. Tokens that a post-processor would
-// add are not added by Tokenizer::encode(): who wants them asks for special().
+// than this program makes them, of another type, or of a name that they do not know. null is as if it were not there.
+// Tokens that a post-processor would add are not added by Tokenizer::encode(): who wants them asks for special().
 
 TokenizerJson read_tokenizer_json(io::Fs& fs, const io::Path& file);
 
