@@ -15,6 +15,7 @@
 #include "megalith/base/utf8.h"
 #include "megalith/corpus/report.h"
 #include "megalith/corpus/staged_file.h"
+#include "megalith/data/corpus_builder.h"
 #include "megalith/data/input_files.h"
 #include "megalith/data/tokenizer_trainer.h"
 #include "megalith/data/vocabulary_files.h"
@@ -180,8 +181,58 @@ void add_tokenizer_train(CLI::App& parent) {
 }
 
 struct TokenizerInfoArguments {
-  std::string folder, tokenizer, text, format = "text";
+  std::string folder, tokenizer, format = "text", key = "text", input_format = "auto";
+  std::vector<std::string> texts;
 };
+
+/// {"id": ..., "token": ...} of each added token. BERT's vocab.txt does not tell them apart: the tokenizer.json beside
+/// it does, where there is one.
+TokenizerJsonText added_tokens(io::Fs& fs, const io::Path& folder, const data::Tokenizer& tokenizer) {
+  TokenizerJsonText list = TokenizerJsonText::array();
+  const auto add = [&](std::int32_t id, std::string_view token) {
+    list.push_back({{"id", id}, {"token", repair_utf8(token)}});
+  };
+  for (const std::int32_t id : tokenizer.added_tokens()) add(id, tokenizer.token_bytes(id));
+  const io::Path file = folder / "tokenizer.json";
+  if (!tokenizer.name().starts_with("bert-") || !fs.exists(file)) return list;
+  const auto tree = nlohmann::json::parse(std::string(fs.map(file).text()), nullptr, false);
+  if (!tree.is_object() || !tree.contains("added_tokens") || !tree["added_tokens"].is_array()) return list;
+  for (const auto& token : tree["added_tokens"]) {
+    if (!token.is_object() || !token.contains("id") || !token.contains("content")) continue;
+    if (token["id"].is_number_unsigned() && token["content"].is_string())
+      add(token["id"].get<std::int32_t>(), token["content"].get<std::string>());
+  }
+  return list;
+}
+
+/// Counts the ids of texts and keeps none.
+class CountingSink final : public data::TokenSink {
+ public:
+  void add(std::span<const std::int32_t> ids) override { tokens += static_cast<Index>(ids.size()); }
+  void end_document() override {}
+  Index tokens = 0;
+};
+
+/// The texts are read as data build reads its inputs.
+void count_texts(io::Fs& fs, const TokenizerInfoArguments& arguments, const data::Tokenizer& tokenizer,
+                 TokenizerJsonText& info) {
+  data::CorpusOptions options{.key = arguments.key,
+                              .end_of_document = data::EndOfDocument::omit,
+                              .invalid_utf8 = data::InvalidUtf8::replace,
+                              .threads = usable_cores()};
+  options.reading.format = data::format_named(arguments.input_format);
+  CountingSink sink;
+  const data::CorpusCounts counts =
+      data::tokenize_corpus(fs, data::input_files(fs, arguments.texts), tokenizer, options, sink);
+  Index bytes = 0;
+  for (const data::CorpusFileCounts& file : counts.files) bytes += file.text_bytes;
+  info["text_documents"] = counts.documents + counts.empty_documents;
+  info["text_bytes"] = bytes;
+  info["text_tokens"] = sink.tokens;
+  info["bytes_per_token"] = sink.tokens == 0
+                                ? TokenizerJsonText(nullptr)
+                                : TokenizerJsonText(static_cast<double>(bytes) / static_cast<double>(sink.tokens));
+}
 
 /// What a folder's files are, by their names and, of tokenizer.json, the model's type.
 std::string tokenizer_in(io::Fs& fs, const io::Path& folder) {
@@ -222,6 +273,7 @@ void run_tokenizer_info(const TokenizerInfoArguments& arguments) {
   for (const auto& [role, which] : kRoles)
     if (const auto id = tokenizer->special(which)) specials[role] = *id;
   info["special_tokens"] = specials;
+  info["added_tokens"] = added_tokens(*fs, arguments.folder, *tokenizer);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(tokenizer->vocab_size()));
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i);
   const std::size_t shown = std::min<std::size_t>(10, ids.size());
@@ -233,16 +285,7 @@ void run_tokenizer_info(const TokenizerInfoArguments& arguments) {
   for (std::size_t i = 0; i < shown; ++i)
     longest.push_back({{"id", ids[i]}, {"bytes", repair_utf8(tokenizer->token_bytes(ids[i]))}});
   info["longest_tokens"] = longest;
-  if (!arguments.text.empty()) {
-    data::require_file(*fs, arguments.text, "--text");
-    const std::string text = repair_utf8(fs->map(arguments.text).text());
-    const std::size_t count = tokenizer->encode(text).size();
-    info["text_bytes"] = text.size();
-    info["text_tokens"] = count;
-    info["bytes_per_token"] = count == 0
-                                  ? TokenizerJsonText(nullptr)
-                                  : TokenizerJsonText(static_cast<double>(text.size()) / static_cast<double>(count));
-  }
+  if (!arguments.texts.empty()) count_texts(*fs, arguments, *tokenizer, info);
   if (arguments.format == "json") {
     std::cout << info.dump() << '\n';
     return;
@@ -258,7 +301,9 @@ void add_tokenizer_info(CLI::App& parent) {
   command->add_option("DIR", arguments->folder, "Folder of its files")->required();
   command->add_option("--tokenizer", arguments->tokenizer,
                       data::tokenizer_names_text() + " (default: by the files; vocab.txt is bert-uncased)");
-  command->add_option("--text", arguments->text, "Also print how many bytes of this file a token stands for");
+  command->add_option("--text", arguments->texts,
+                      "Also print how many bytes of these texts a token stands for: what --input of data build takes");
+  add_key_and_format(*command, arguments->key, arguments->input_format);
   command->add_option("--format", arguments->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -121,6 +121,13 @@ std::optional<std::int32_t> ByteLevelBpe::special(Special which) const {
   return std::nullopt;
 }
 
+std::vector<std::int32_t> ByteLevelBpe::added_tokens() const {
+  std::vector<std::int32_t> ids;
+  for (std::size_t id = 0; id < vocabulary_.is_added.size(); ++id)
+    if (vocabulary_.is_added[id]) ids.push_back(static_cast<std::int32_t>(id));
+  return ids;
+}
+
 bool ByteLevelBpe::starts_word(std::int32_t id) const {
   const std::string& token = vocabulary_.tokens[static_cast<std::size_t>(id)];
   return vocabulary_.is_added[static_cast<std::size_t>(id)] || token.starts_with(' ') ||

@@ -55,6 +55,7 @@ class ByteLevelBpe final : public Tokenizer {
   std::optional<std::int32_t> special(Special which) const override;
   /// White space is in front of it, or it is an added token; the first word of a text is not told from a part of one.
   bool starts_word(std::int32_t id) const override;
+  std::vector<std::int32_t> added_tokens() const override;
   std::string_view name() const override { return name_; }
   std::uint64_t content_hash() const override { return vocabulary_.content_hash; }
   std::string unicode_version() const override { return PreTokenizer::unicode_version(); }

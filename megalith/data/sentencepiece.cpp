@@ -73,6 +73,16 @@ class SentencePiece final : public Tokenizer {
     }
     return std::nullopt;
   }
+  std::vector<std::int32_t> added_tokens() const override {
+    // The library's interface does not tell which pieces are user-defined. Its trainer writes them before the bytes.
+    int first_byte = 0;
+    while (first_byte < model_.GetPieceSize() && !model_.IsByte(first_byte)) ++first_byte;
+    const bool has_bytes = first_byte < model_.GetPieceSize();
+    std::vector<std::int32_t> ids;
+    for (int id = 0; id < model_.GetPieceSize(); ++id)
+      if (model_.IsControl(id) || model_.IsUnknown(id) || (has_bytes && id < first_byte)) ids.push_back(id);
+    return ids;
+  }
   bool starts_word(std::int32_t id) const override {
     return model_.IsControl(id) || model_.IsUnknown(id) || shown_[static_cast<std::size_t>(id)].starts_with(' ');
   }

@@ -60,6 +60,8 @@ class Tokenizer {
   /// Whether a word begins with this token, so that tokens can be masked word by word. The id is within
   /// [0, vocab_size()). True of each special token; of byte, true of each byte.
   virtual bool starts_word(std::int32_t) const { return true; }
+  /// Ids of tokens that the files list beside the pieces of text: special and added ones. Empty where they do not tell.
+  virtual std::vector<std::int32_t> added_tokens() const { return {}; }
   virtual std::string_view name() const = 0;
   /// Equal for equal vocabularies, however their files are laid out. A checkpoint keeps it.
   virtual std::uint64_t content_hash() const = 0;

@@ -266,5 +266,34 @@ TEST_F(CorpusCommands, BadInputEndsIn65AndWritesNothing) {
   }
 }
 
+// The tokens of --special are listed, and --text is read as data build reads it: a line's text, not the line.
+TEST_F(CorpusCommands, TokenizerInfoListsAddedTokensAndReadsPackedLines) {
+  write_all(dir_ / "held.jsonl", "{\"body\": \"ab ab\"}\n{\"body\": \"ab\"}\n");
+  ASSERT_EQ(run_shell("gzip -k " + path("held.jsonl")).code, 0);
+  write_all(dir_ / "held.txt", "ab ab");
+  for (const std::string type : {"bpe", "wordpiece"}) {
+    const Finished trained =
+        run_shell("megalith tokenizer train --type " + type + " --vocab-size 300 --special '<one>' --input " +
+                  inputs() + " --output " + path(type));
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    const std::string info = "megalith tokenizer info " + path(type) + " --format json ";
+    const auto packed = run_shell(info + "--key body --text " + path("held.jsonl.gz"));
+    ASSERT_EQ(packed.code, 0) << packed.err;
+    const auto found = nlohmann::json::parse(packed.out);
+    std::set<std::string> added;
+    for (const auto& token : found["added_tokens"]) added.insert(token["token"].get<std::string>());
+    EXPECT_TRUE(added.contains("<one>")) << packed.out;
+    EXPECT_TRUE(added.contains(type == "bpe" ? "<|endoftext|>" : "[MASK]")) << packed.out;
+    EXPECT_EQ(found["text_documents"], 2);
+    EXPECT_EQ(found["text_bytes"], 7);
+    const auto plain = nlohmann::json::parse(run_shell(info + "--text " + path("held.txt")).out);
+    EXPECT_EQ(plain["text_bytes"], 5);
+    EXPECT_EQ(plain["text_documents"], 1);
+    const Finished missing = run_shell(info + "--text " + path("held.jsonl"));
+    EXPECT_EQ(missing.code, 65);
+    EXPECT_NE(missing.err.find("key \"text\": is missing"), std::string::npos) << missing.err;
+  }
+}
+
 }  // namespace
 }  // namespace megalith::testing
