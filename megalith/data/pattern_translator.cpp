@@ -13,6 +13,7 @@
 #include "megalith/data/unicode_properties.h"
 #include "megalith/data/unicode_text.h"
 
+// One class reads the whole syntax: its state is the place in the pattern, so that a split into files would share it.
 // Each rule here was tried with tokenizers 0.23.3, whose Oniguruma is 6.9.10. Where the two libraries differ:
 // - ^ and $ are the begin and end of a line; (?m) lets the point match a line end, which is (?s) in PCRE2.
 // - {n,m}+ and {n}? repeat what is repeated; {2,1} is {1,2} and possessive; {,n} is {0,n}.
