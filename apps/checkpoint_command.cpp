@@ -11,6 +11,7 @@
 #include "megalith/checkpoint/choose.h"
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/checkpoint/verify.h"
+#include "megalith/io/retrying_fs.h"
 #include "megalith/io/save_protocol.h"
 
 #include "apps/checkpoint_folder.h"
@@ -88,7 +89,7 @@ ordered_json to_json(const io::Path& folder, const checkpoint::Manifest& manifes
 }
 
 void info(const Options& options) {
-  const auto fs = io::posix_fs();
+  const auto fs = io::retrying_fs(io::posix_fs());
   const io::Path folder = checkpoint_folder(*fs, options.folder, checkpoint::OnCorrupt::previous);
   const checkpoint::Manifest manifest = checkpoint::read_manifest(*fs, folder);
   if (options.format == "json") {
@@ -99,7 +100,7 @@ void info(const Options& options) {
 }
 
 void verify(const Options& options) {
-  const auto fs = io::posix_fs();
+  const auto fs = io::retrying_fs(io::posix_fs());
   const io::Path folder = checkpoint_folder(*fs, options.folder, checkpoint::OnCorrupt::fail);
   const checkpoint::Verification result = checkpoint::verify(*fs, folder);
   const bool whole = result.problems.empty();

@@ -20,6 +20,7 @@
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/io/fault_fs.h"
 #include "megalith/io/reader.h"
+#include "megalith/io/retrying_fs.h"
 #include "megalith/train/engine.h"
 
 #include "apps/signals.h"
@@ -145,8 +146,8 @@ void warn_of_faults(const Launcher& launcher) {
 std::shared_ptr<io::Fs> rank_fs(int rank) {
   std::shared_ptr<io::Fs> fs = io::posix_fs();
   const char* faults = std::getenv("MEGALITH_FAULT");
-  if (faults == nullptr) return fs;
-  return std::make_shared<io::FaultFs>(fs, io::parse_faults(faults), rank);
+  if (faults != nullptr) fs = std::make_shared<io::FaultFs>(std::move(fs), io::parse_faults(faults), rank);
+  return io::retrying_fs(std::move(fs));
 }
 
 io::Path cache_folder() {

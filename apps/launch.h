@@ -55,7 +55,8 @@ void run_job(const Launcher& launcher, const JobSteps& steps);
 
 /// Says on standard error that MEGALITH_FAULT asks for faults, where it does.
 void warn_of_faults(const Launcher& launcher);
-/// The file system of one rank, with the faults that MEGALITH_FAULT asks for.
+/// The file system of one rank, with the faults that MEGALITH_FAULT asks for. Reads that fail are tried again for a
+/// second where the reason may pass (io::retrying_fs).
 std::shared_ptr<io::Fs> rank_fs(int rank);
 
 /// Where this user's programs keep what they can make again: $XDG_CACHE_HOME/megalith, else ~/.cache/megalith. Empty

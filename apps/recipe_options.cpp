@@ -4,6 +4,7 @@
 #include "megalith/base/str.h"
 #include "megalith/io/fs.h"
 #include "megalith/io/problem_text.h"
+#include "megalith/io/retrying_fs.h"
 
 #include "apps/command.h"
 
@@ -18,7 +19,7 @@ void RecipeOptions::add_to(CLI::App& command) {
 }
 
 config::RunConfig RecipeOptions::parse() const {
-  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  const std::shared_ptr<io::Fs> fs = io::retrying_fs(io::posix_fs());
   if (!fs->exists(file)) throw ConfigError(str("recipe = ", file, ": no such file", io::looked_for_in(file)));
   if (fs->is_dir(file)) throw ConfigError(str("recipe = ", file, ": is a folder; name a recipe in it"));
   const io::MappedFile text = fs->map(file);

@@ -15,6 +15,7 @@
 #include "megalith/data/tokenizer.h"
 #include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
+#include "megalith/io/retrying_fs.h"
 
 #include "apps/command.h"
 #include "apps/corpus_options.h"
@@ -113,7 +114,7 @@ void convert_standard_input(Converter& converter, data::CorpusFormat format) {
 }
 
 void run_tokenize(const TokenizeOptions& options) {
-  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  const std::shared_ptr<io::Fs> fs = io::retrying_fs(io::posix_fs());
   const auto tokenizer = open_tokenizer(*fs, options.tokenizer, options.vocab_dir);
   Converter converter(options, *tokenizer);
   const bool by_name = options.format == "auto";

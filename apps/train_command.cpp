@@ -13,6 +13,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
 #include "megalith/base/text.h"
+#include "megalith/io/retrying_fs.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
 #include "megalith/train/router_trace.h"
@@ -156,7 +157,7 @@ std::string content_of(io::Fs& fs, const io::Path& checkpoint) {
 
 /// The newest published checkpoint of a folder, by name and content: "step_00000100, manifest 0123456789abcdef".
 std::string newest_checkpoint(const io::Path& folder) {
-  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  const std::shared_ptr<io::Fs> fs = io::retrying_fs(io::posix_fs());
   try {
     const std::vector<io::StepFolder> found = io::published(*fs, folder);
     return found.empty() ? "none" : str(found.front().name(), ", ", content_of(*fs, folder / found.front().name()));

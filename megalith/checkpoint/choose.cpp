@@ -6,7 +6,6 @@
 #include "megalith/base/str.h"
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/checkpoint/verify.h"
-#include "megalith/io/retry.h"
 
 namespace megalith::checkpoint {
 namespace {
@@ -40,7 +39,7 @@ bool is_valid(io::Fs& fs, const io::Path& folder, Look look) {
 
 Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt, std::span<const Rejected> unusable) {
   std::vector<Rejected> rejected;
-  for (const io::StepFolder& folder : io::retrying([&] { return io::published(fs, root); })) {
+  for (const io::StepFolder& folder : io::published(fs, root)) {
     const auto known =
         std::find_if(unusable.begin(), unusable.end(), [&](const auto& r) { return r.folder == folder; });
     if (known != unusable.end()) {

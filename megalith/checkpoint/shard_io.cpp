@@ -8,7 +8,6 @@
 #include "megalith/base/str.h"
 #include "megalith/checkpoint/shard_check.h"
 #include "megalith/io/reader.h"
-#include "megalith/io/retry.h"
 #include "megalith/io/save_protocol.h"
 
 namespace megalith::checkpoint {
@@ -102,7 +101,7 @@ ShardReport write_plain_file(io::Fs& fs, const io::Path& folder, const std::stri
 
 Manifest read_manifest(io::Fs& fs, const io::Path& folder) {
   const io::Path path = folder / io::kManifestName;
-  const io::MappedFile file = io::retrying([&] { return fs.map(path); });
+  const io::MappedFile file = fs.map(path);
   Manifest manifest = parse_manifest(file.text(), path.string());
   const auto named = io::parse_step_folder(folder.filename().string());
   if (named && named->step != manifest.run.step) {
@@ -115,7 +114,7 @@ Manifest read_manifest(io::Fs& fs, const io::Path& folder) {
 CheckpointReader::CheckpointReader(io::Fs& fs, io::Path folder)
     : fs_(fs), folder_(std::move(folder)), manifest_(read_manifest(fs, folder_)) {
   for (const FileRecord& record : manifest_.files) {
-    const std::string problem = io::retrying([&] { return file_problem(fs_, folder_, record); });
+    const std::string problem = file_problem(fs_, folder_, record);
     if (!problem.empty()) throw InputError(str("[", folder_.string(), "] ", problem));
   }
 }
@@ -123,7 +122,7 @@ CheckpointReader::CheckpointReader(io::Fs& fs, io::Path folder)
 CheckpointReader::Shard CheckpointReader::map(const std::string& file_name) {
   Shard shard;
   shard.record = manifest_.find_file(file_name);
-  shard.file = io::retrying([&] { return fs_.map(folder_ / file_name); });
+  shard.file = fs_.map(folder_ / file_name);
   if (shard.file.bytes().size() != shard.record->checksums.bytes) {  // the size had been right when we were made
     throw InputError(str("[", folder_.string(), "] file ", file_name, ": its size changed while it was read"));
   }

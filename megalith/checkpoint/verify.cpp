@@ -6,7 +6,6 @@
 #include "megalith/base/str.h"
 #include "megalith/checkpoint/shard_check.h"
 #include "megalith/checkpoint/shard_io.h"
-#include "megalith/io/retry.h"
 
 namespace megalith::checkpoint {
 namespace {
@@ -24,8 +23,8 @@ Digest128 verify_file(io::Fs& fs, const io::Path& folder, const FileRecord& reco
     result.problems.push_back(std::move(problem));
     return true;
   };
-  if (report(io::retrying([&] { return file_problem(fs, folder, record); }))) return {};
-  const io::MappedFile file = io::retrying([&] { return fs.map(folder / record.name); });
+  if (report(file_problem(fs, folder, record))) return {};
+  const io::MappedFile file = fs.map(folder / record.name);
   if (file.bytes().size() != record.checksums.bytes) {
     report(str("file ", record.name, ": its size changed while it was read"));
     return {};

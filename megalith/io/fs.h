@@ -52,7 +52,7 @@ class MappedFile {
 /// Everything that persists goes through one Fs, so that faults can be injected and crash points enumerated.
 /// Operations have stable names ("create", "write", "sync", "rename", ...; see operation_name in fault_fs.h).
 /// All members throw IoError (disk, permission; a SystemError where the system gave a reason) except where stated; none
-/// retries.
+/// retries; retrying_fs() does.
 /// Source of the rules: docs/reliability.md, rules 1 and 2.
 class Fs {
  public:

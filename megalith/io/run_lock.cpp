@@ -17,6 +17,7 @@
 #include "megalith/base/str.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/io/reader.h"
+#include "megalith/io/retry.h"
 
 namespace megalith::io {
 namespace {
@@ -40,16 +41,23 @@ std::string describe_holder(int fd) {
   return shown.empty() ? "another job that is just starting" : printable(shown, 400);
 }
 
+/// The descriptor of the lock's file, which is made where it is not there.
+int open_lock(const Path& folder, const Path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw SystemError(system_problem("make_dir", folder.string(), error.value()), error.value());
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  if (fd >= 0) return fd;
+  const int number = errno;
+  if (number == ELOOP) throw IoError(str("[", path.string(), "] is a link: remove it"));
+  throw SystemError(system_problem("open", path.string(), number), number);
+}
+
 }  // namespace
 
 RunLock RunLock::take(const Path& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw IoError(system_problem("make_dir", folder.string(), error.value()));
   const Path path = folder / "run.lock";
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-  if (fd < 0 && errno == ELOOP) throw IoError(str("[", path.string(), "] is a link: remove it"));
-  if (fd < 0) throw IoError(system_problem("open", path.string(), errno));
+  const int fd = retrying([&] { return open_lock(folder, path); });
   RunLock lock(fd, folder);  // closes fd when an error is thrown below
   struct stat info {};
   if (::fstat(fd, &info) < 0 || !S_ISREG(info.st_mode))

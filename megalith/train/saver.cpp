@@ -11,7 +11,6 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/config/keys.h"
-#include "megalith/io/retry.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/gather.h"
 
@@ -330,7 +329,7 @@ std::string Saver::read(Resumed& resumed, checkpoint::Digest128& wanted) {
 
 std::optional<Resumed> Saver::resume() {
   const bool first = engine_.world().rank() == 0;
-  if (any(first && io::retrying([&] { return io::published(fs_, folder_).empty(); }))) return std::nullopt;
+  if (any(first && io::published(fs_, folder_).empty())) return std::nullopt;
   Unusable unusable;
   for (;;) {
     Resumed resumed;

@@ -135,6 +135,29 @@ TEST_F(Program, DiskErrorsAreWarningsUntilTheLastSave) {
   EXPECT_NE(late.err.find("no space left"), std::string::npos) << late.err;
 }
 
+// Every look at a folder and every opening of a file fails once.
+TEST_F(Program, ReadsThatFailForAMomentAreTriedAgain) {
+  std::string faults = "MEGALITH_FAULT=";
+  for (const char* read : {"list", "exists", "is_dir", "map", "file_size"}) {
+    for (int n = 1; n < 80; n += 2) faults += "0:" + std::string(read) + ':' + std::to_string(n) + ":EIO,";
+  }
+  faults.back() = ' ';
+  const std::string more = "--set train.steps=10 --set optimizer.decay_steps=10 ";
+  write_all(dir_ / "tokens.json", "[[1, 2, 3]]");
+  for (const std::string& command :
+       {train("a"), train("a", more + "--resume"), train("b", "--set train.init=" + out("a")),
+        "megalith generate --checkpoint " + out("a") + " --prompt the --max-tokens 2",
+        "megalith score --checkpoint " + out("a") + " --tokens " + out("tokens.json"),
+        "megalith eval " + out("a") + " --task loss --data " + out("text.txt"),
+        "megalith checkpoint export-hf " + out("a") + " --out " + out("hf"),
+        "megalith generate --checkpoint " + out("hf") + " --prompt the --max-tokens 2"}) {
+    const Finished finished = run_shell(faults + command);
+    EXPECT_EQ(finished.code, 0) << command << '\n' << finished.err;
+    const Finished stays = run_shell("MEGALITH_FAULT=0:exists:*:ESTALE " + command);
+    EXPECT_EQ(stays.code, 74) << command << '\n' << stays.err;
+  }
+}
+
 TEST_F(Program, LinesThatADiskRefusedAreWrittenLater) {
   ASSERT_EQ(run_shell(train("whole")).code, 0);
   for (const std::string fault : {"0:write:3:ENOSPC", "0:write:3:short", "0:write:3:EIO,0:append:2:EIO"}) {

@@ -5,6 +5,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/io/fault_fs.h"
+#include "megalith/io/retrying_fs.h"
 
 #include "tests/checkpoint/fixture.h"
 #include "tests/io/resealed.h"
@@ -32,7 +33,10 @@ class ThreeCheckpoints : public testing::Test {
     const io::Path manifest = root() / folder / "MANIFEST";
     write_all(manifest, resealed(read_all(manifest), "\"version\": 2", "\"version\": 3"));
   }
-  io::FaultFs failing(const std::string& faults) const { return {fs_, io::parse_faults(faults), 0}; }
+  /// As a program's: faults, and reads that are tried again.
+  std::shared_ptr<io::Fs> failing(const std::string& faults) const {
+    return io::retrying_fs(std::make_shared<io::FaultFs>(fs_, io::parse_faults(faults), 0));
+  }
   std::vector<std::string> left() {
     std::vector<std::string> names;
     for (const io::StepFolder& folder : io::published(*fs_, root())) names.push_back(folder.name());
@@ -119,8 +123,8 @@ TEST_F(ThreeCheckpoints, PruneKeepsOneOfANewerVersion) {
 
 TEST_F(ThreeCheckpoints, AFailureThatPassesIsTriedAgain) {
   for (const char* fault : {"0:map:1:EIO", "0:map:1:ESTALE", "0:exists:2:EMFILE", "0:list:1:EIO"}) {
-    io::FaultFs fs = failing(fault);
-    const Choice choice = find_newest_valid(fs, root(), OnCorrupt::previous);
+    const std::shared_ptr<io::Fs> fs = failing(fault);
+    const Choice choice = find_newest_valid(*fs, root(), OnCorrupt::previous);
     EXPECT_EQ(choice.folder.step, 30) << fault;
     EXPECT_THAT(choice.rejected, IsEmpty()) << fault;
   }
@@ -128,12 +132,13 @@ TEST_F(ThreeCheckpoints, AFailureThatPassesIsTriedAgain) {
 
 TEST_F(ThreeCheckpoints, AFailureThatStaysIsNoDamage) {
   for (const char* fault : {"0:map:1+:ESTALE", "0:map:1:EACCES", "0:exists:1+:EIO"}) {
-    io::FaultFs fs = failing(fault);
-    EXPECT_THAT(error_of<IoError>([&] { find_newest_valid(fs, root(), OnCorrupt::previous); }), HasSubstr("(injected)"))
+    const std::shared_ptr<io::Fs> fs = failing(fault);
+    EXPECT_THAT(error_of<IoError>([&] { find_newest_valid(*fs, root(), OnCorrupt::previous); }),
+                HasSubstr("(injected)"))
         << fault;
   }
-  io::FaultFs fs = failing("0:map:1+:EIO");
-  EXPECT_THROW(prune(fs, root(), 2, verified_), IoError);
+  const std::shared_ptr<io::Fs> fs = failing("0:map:1+:EIO");
+  EXPECT_THROW(prune(*fs, root(), 2, verified_), IoError);
   EXPECT_EQ(left().size(), 3u);
 }
 

@@ -1,8 +1,12 @@
 #include "megalith/io/run_lock.h"
 
+#include <chrono>
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "megalith/base/clock.h"
@@ -22,6 +26,20 @@ TEST(RunLock, SecondHolderIsRefusedAndTheFirstNamed) {
   EXPECT_THAT(error, HasSubstr((dir / "run/run.lock").string() + "] the folder is in use by host "));
   EXPECT_THAT(error, HasSubstr("pid " + std::to_string(::getpid()) + ", started 20"));
   EXPECT_THAT(error, HasSubstr(" UTC: stop that job, or choose another folder"));
+}
+
+TEST(RunLock, TriesAgainWhereNoDescriptorIsFree) {
+  const TempDir dir;
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  rlimit none = usual;
+  none.rlim_cur = 0;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ::setrlimit(RLIMIT_NOFILE, &usual);
+  });
+  EXPECT_NO_THROW(RunLock::take(dir / "run"));
 }
 
 TEST(RunLock, FreedWhenDestroyedAndWhenMovedFrom) {

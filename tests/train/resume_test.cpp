@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/io/fault_fs.h"
+#include "megalith/io/retrying_fs.h"
 #include "megalith/train/saver.h"
 
 #include "tests/io/temp_dir.h"
@@ -179,10 +180,11 @@ class ResumeOfTwo : public ::testing::Test {
   std::optional<train::Resumed> resume(const std::string& faults = "") {
     std::optional<train::Resumed> resumed;
     comm::run_ranks(grid_.ranks(), [&](comm::World& world) {
-      io::FaultFs fs(io::posix_fs(), io::parse_faults(faults), world.rank());
+      const auto fs =
+          io::retrying_fs(std::make_shared<io::FaultFs>(io::posix_fs(), io::parse_faults(faults), world.rank()));
       train::Engine engine(world, plan_);
       engine.allocate();
-      const auto found = train::Saver(engine, plan_, {1, 2}, fs, dir_.path()).resume();
+      const auto found = train::Saver(engine, plan_, {1, 2}, *fs, dir_.path()).resume();
       if (world.rank() == 0) resumed = found;
     });
     return resumed;
