@@ -5,7 +5,8 @@
 
 namespace megalith::config {
 
-/// Names of one thing in other programs (nanoGPT, Hugging Face, Megatron-LM, DeepSpeed, PyTorch Lightning), and how a
+/// Names of one thing in other programs (nanoGPT, llm.c, Hugging Face, Megatron-LM, torchtitan, DeepSpeed, PyTorch
+/// Lightning), and how a
 /// recipe says it.
 struct OtherName {
   std::string_view

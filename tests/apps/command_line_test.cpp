@@ -1,9 +1,13 @@
 #include <fstream>
+#include <regex>
 #include <sstream>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "megalith/config/other_names.h"
 
 #include "tests/apps/process.h"
 #include "tests/test_data.h"
@@ -140,15 +144,34 @@ TEST(CommandLine, UnknownOptionsNameTheKeyOrTheNearestOption) {
       {"train r.toml --bf16",
        "error: --bf16: no such option; did you mean --set train.precision=VALUE? Its value is \"bf16\"\n"},
       {"train r.toml --output-dir x", "error: --output-dir: no such option. `megalith train --out FOLDER` says it\n"},
+      {"train r.toml --finetune",
+       "error: --finetune: no such option; did you mean --set train.init=VALUE? It names a checkpoint whose weights a "
+       "run begins with, at step 0 and with new moments\n"},
       {"plan r.toml --rank 4", "error: --rank: no such option; did you mean --ranks?\n"},
-      {"train r.toml --num-layers 2 --log-throughput",
+      {"train r.toml --num-layers 2 --frobnicate",
        "error: --num-layers: no such option; did you mean --set model.num_layers=VALUE?\n"
-       "error: --log-throughput: no such option\n"}};
+       "error: --frobnicate: no such option\n"}};
   for (const auto& [arguments, text] : cases) {
     const Finished got = run_shell(std::string("megalith ") + arguments);
     EXPECT_EQ(got.code, 64) << arguments;
     EXPECT_EQ(got.err, text) << arguments;
   }
+}
+
+TEST(CommandLine, HintsForOtherProgramsNamesNameCommandsAndOptionsThatThereAre) {
+  const std::regex quoted("`megalith ((?:[a-z][a-z-]* ?)+)([^`]*)`"), option("--[a-z-]+");
+  int found = 0;
+  for (const config::OtherName& row : config::other_names()) {
+    const std::string how(row.how);
+    for (std::sregex_iterator at(how.begin(), how.end(), quoted), end; at != end; ++at, ++found) {
+      const std::string command = (*at)[1].str(), rest = (*at)[2].str();
+      const Finished help = run_shell("megalith " + command + " --help");
+      EXPECT_EQ(help.code, 0) << how;
+      for (std::sregex_iterator word(rest.begin(), rest.end(), option); word != end; ++word)
+        EXPECT_NE(help.out.find("  " + word->str()), std::string::npos) << how;
+    }
+  }
+  EXPECT_GE(found, 8);
 }
 
 TEST(CommandLine, UsageLinesBeginWithTheProgram) {

@@ -1,7 +1,10 @@
 #include "megalith/config/other_names.h"
 
+#include <regex>
 #include <set>
+#include <span>
 #include <sstream>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -19,6 +22,14 @@ std::string refusal(const std::string& recipe, const std::vector<std::string>& s
     return error.what();
   }
   return "";
+}
+
+/// Names of another program, each with our key; "" where no key says it, but a sentence does.
+void expect_known(std::span<const std::pair<const char*, const char*>> names) {
+  for (const auto& [name, key] : names) {
+    EXPECT_FALSE(meant_key(name).is_none()) << name;
+    EXPECT_EQ(meant_key(name).key, key) << name;
+  }
 }
 
 TEST(OtherNames, EveryKeyOfTheTableIsOneOfOurs) {
@@ -73,6 +84,25 @@ TEST(OtherNames, SettingsAreAnsweredWithAndWithoutASection) {
   }
   EXPECT_EQ(refusal("", {"quux=2"}), "r.toml: 1 problem\n  --set quux=2: must be section.key=value");
   EXPECT_EQ(refusal("", {"n_layer"}), "r.toml: 1 problem\n  --set n_layer: must be section.key=value");
+}
+
+// A hint that names a key in its sentence must name one that there is.
+TEST(OtherNames, EverySentenceNamesKeysThatThereAre) {
+  std::set<std::string_view> ours;
+  std::string sections;
+  for (const Key& key : keys()) {
+    ours.insert(key.name);
+    const std::string section(key.name.substr(0, key.name.find('.')));
+    if (sections.find(section) == std::string::npos) sections += (sections.empty() ? "" : "|") + section;
+  }
+  const std::regex named("(" + sections + ")\\.[a-z_]+[a-z0-9]");
+  int found = 0;
+  for (const OtherName& row : other_names()) {
+    const std::string how(row.how);
+    for (std::sregex_iterator at(how.begin(), how.end(), named), end; at != end; ++at, ++found)
+      EXPECT_TRUE(ours.contains(at->str())) << how;
+  }
+  EXPECT_GE(found, 20);
 }
 
 /// The flags of Megatron-LM's example scripts for GPT, with what must be found; "" where no key says it.
@@ -145,11 +175,102 @@ TEST(OtherNames, FlagsOfMegatronAreKnown) {
                                                        {"--kv-channels", "model.head_dim"},
                                                        {"--normalization", "model.norm"},
                                                        {"--rotary-base", "model.rope_theta"},
-                                                       {"--untie-embeddings-and-output-weights", "model.tied"}};
-  for (const auto& [flag, key] : flags) {
-    EXPECT_EQ(meant_key(flag).key, key) << flag;
-    EXPECT_FALSE(meant_key(flag).is_none()) << flag;
-  }
+                                                       {"--untie-embeddings-and-output-weights", "model.tied"},
+                                                       {"--finetune", "train.init"},
+                                                       {"--no-load-optim", "train.init"},
+                                                       {"--no-load-rng", "train.init"},
+                                                       {"--exit-interval", "train.steps"},
+                                                       {"--exit-duration-in-mins", ""},
+                                                       {"--async-save", ""},
+                                                       {"--ckpt-format", ""},
+                                                       {"--ckpt-step", ""},
+                                                       {"--log-throughput", ""},
+                                                       {"--rotary-percent", ""},
+                                                       {"--use-rotary-position-embeddings", "model.position"},
+                                                       {"--group-query-attention", "model.num_kv_heads"},
+                                                       {"--disable-bias-linear", "model.bias"},
+                                                       {"--qk-layernorm", "model.qk_norm"},
+                                                       {"--multi-latent-attention", ""},
+                                                       {"--moe-layer-freq", "moe.pattern"},
+                                                       {"--moe-permute-fusion", ""},
+                                                       {"--moe-router-dtype", ""},
+                                                       {"--moe-enable-deepep", "moe.dispatcher"},
+                                                       {"--expert-tensor-parallel-size", "parallel.etp"},
+                                                       {"--cp-comm-type", "parallel.cp"},
+                                                       {"--recompute-method", "recompute.method"},
+                                                       {"--recompute-num-layers", "recompute.layers"},
+                                                       {"--recompute-modules", "recompute.modules"},
+                                                       {"--cuda-graph-impl", "graphs.mode"},
+                                                       {"--cuda-graph-warmup-steps", "graphs.warmup_steps"},
+                                                       {"--test-data-path", ""},
+                                                       {"--fp8-recipe", "train.precision"},
+                                                       {"--accumulate-allreduce-grads-in-fp32", ""},
+                                                       {"--use-precision-aware-optimizer", ""},
+                                                       {"--optimizer-cpu-offload", ""},
+                                                       {"--override-opt_param-scheduler", ""},
+                                                       {"--lr-wsd-decay-style", "optimizer.decay_steps"},
+                                                       {"--init-method-std", ""},
+                                                       {"--eod-mask-loss", ""},
+                                                       {"--manual-gc", ""},
+                                                       {"--check-for-nan-in-loss-and-grad", ""},
+                                                       {"--profile", ""},
+                                                       {"--use-megatron-fsdp", "optimizer.distributed"},
+                                                       {"--no-masked-softmax-fusion", ""}};
+  expect_known(flags);
+}
+
+TEST(OtherNames, KeysOfTorchtitanAreKnown) {
+  const std::pair<const char*, const char*> names[] = {
+      {"model.flavor", "model.preset"},
+      {"model.hf_assets_path", "data.vocab_dir"},
+      {"training.steps", "train.steps"},
+      {"training.local_batch_size", "train.micro_batch"},
+      {"training.global_batch_size", "train.global_batch"},
+      {"training.seq_len", "model.seq_len"},
+      {"training.max_norm", "optimizer.clip"},
+      {"training.dataset_path", "data.train"},
+      {"training.mixed_precision_param", "train.precision"},
+      {"parallelism.data_parallel_shard_degree", "optimizer.distributed"},
+      {"parallelism.data_parallel_replicate_degree", "parallel.ranks"},
+      {"parallelism.tensor_parallel_degree", "parallel.tp"},
+      {"parallelism.pipeline_parallel_degree", "parallel.pp"},
+      {"parallelism.pipeline_parallel_schedule", "parallel.chunks"},
+      {"parallelism.context_parallel_degree", "parallel.cp"},
+      {"parallelism.expert_parallel_degree", "parallel.ep"},
+      {"parallelism.expert_tensor_parallel_degree", "parallel.etp"},
+      {"lr_scheduler.warmup_steps", "optimizer.warmup_steps"},
+      {"lr_scheduler.decay_type", "optimizer.decay"},
+      {"lr_scheduler.min_lr_factor", "optimizer.min_lr"},
+      {"activation_checkpoint.mode", "recompute.mode"},
+      {"checkpoint.folder", "checkpoint.dir"},
+      {"checkpoint.keep_latest_k", "checkpoint.keep"},
+      {"checkpoint.initial_load_path", "train.init"},
+      {"checkpoint.async_mode", ""},
+      {"compile.enable", ""},
+      {"metrics.enable_tensorboard", "log.tensorboard"},
+      {"metrics.log_freq", "log.interval"},
+      {"profiling.enable_profiling", ""},
+      {"quantize.linear.float8", "train.precision"},
+      {"validation.freq", "train.eval_interval"},
+      {"job.dump_folder", ""}};
+  expect_known(names);
+}
+
+TEST(OtherNames, OptionsOfLlmCAreKnown) {
+  const std::pair<const char*, const char*> names[] = {{"train_data_pattern", "data.train"},
+                                                       {"val_data_pattern", "data.valid"},
+                                                       {"output_log_dir", ""},
+                                                       {"total_batch_size", "train.global_batch"},
+                                                       {"warmup_iterations", "optimizer.warmup_steps"},
+                                                       {"learning_rate_decay_frac", "optimizer.min_lr"},
+                                                       {"val_loss_every", "train.eval_interval"},
+                                                       {"checkpoints_keep", "checkpoint.keep"},
+                                                       {"checkpoint_every", "checkpoint.interval"},
+                                                       {"recompute", "recompute.mode"},
+                                                       {"zero_stage", "optimizer.distributed"},
+                                                       {"use_master_weights", ""},
+                                                       {"overfit_single_batch", ""}};
+  expect_known(names);
 }
 
 }  // namespace
