@@ -21,6 +21,7 @@
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/ops/gemm_chooser.h"
 #include "megalith/ops/library.h"
+#include "megalith/report/peers_text.h"
 #include "megalith/tensor/gpu_code.h"
 #include "megalith/tensor/gpu_facts.h"
 #include "megalith/train/attention_facts.h"
@@ -71,19 +72,11 @@ std::string lack_of_cudnn() {
 
 /// How GPUs of one process reach each other's memory.
 Finding finding_of_peers(const std::vector<device::Gpu>& gpus) {
-  const std::size_t others = gpus.size() - 1;
-  bool all_reach = true, all_linked = true;
-  for (std::size_t i = 0; i < gpus.size(); ++i) {
-    all_reach = all_reach && gpus[i].reaches.size() == others;
-    all_linked = all_linked && device::linked_gpus(static_cast<int>(i)).size() == others;
-  }
-  const std::string refusal = comm::refusal_of_peers();
-  if (!refusal.empty()) return {"peers", "no", str(refusal, ": NCCL carries what goes between GPUs")};
-  if (!all_reach)
-    return {"peers", "some", "ranks whose GPUs do not reach each other: NCCL carries what goes between them"};
-  if (all_linked) return {"peers", "yes", "over NVLink or alike: copy engines and kernels carry what is large"};
-  return {"peers", "yes",
-          "over PCIe: copy engines carry what is large where waits can flush, else NCCL; no kernel reaches over"};
+  std::vector<report::PeersOfGpu> peers;
+  for (std::size_t i = 0; i < gpus.size(); ++i)
+    peers.push_back({gpus[i].reaches.size(), device::linked_gpus(static_cast<int>(i)).size()});
+  const report::PeersText text = report::peers_text(peers, comm::refusal_of_peers());
+  return {"peers", text.state, text.note};
 }
 
 /// What computes on GPUs, and between them.

@@ -1,0 +1,19 @@
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace megalith::report {
+
+/// Of the other GPUs of a process: how many one GPU reaches, and with how many it has NVLink or alike.
+struct PeersOfGpu {
+  std::size_t reached = 0, linked = 0;
+};
+/// What `megalith doctor` prints of them: "yes", "some" or "no", and why.
+struct PeersText {
+  std::string state, note;
+};
+/// `refusal`: why no GPU may reach another (comm::refusal_of_peers); empty where they may.
+PeersText peers_text(std::span<const PeersOfGpu> gpus, const std::string& refusal);
+
+}  // namespace megalith::report
