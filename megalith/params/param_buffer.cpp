@@ -51,6 +51,7 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, con
     if (has_gradients()) param.grad = Tensor(nullptr, param.spec.held, policy.master);
     params_.push_back(std::move(param));
   }
+  for (Param& param : params_) by_name_.try_emplace(param.name(), &param);
   place();
   values_ = Tensor(nullptr, {numel_}, policy.compute);
   masters_ = has_copy() ? Tensor(nullptr, {own_numel()}, policy.master) : values_;
@@ -144,8 +145,8 @@ std::vector<Tensor> ParamBuffer::find_added_grads() const {
 }
 
 Param* ParamBuffer::find(std::string_view name) {
-  const auto found = std::find_if(params_.begin(), params_.end(), [&](const Param& p) { return p.name() == name; });
-  return found == params_.end() ? nullptr : &*found;
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 Param& ParamBuffer::at(std::string_view name) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "megalith/params/param_spec.h"
@@ -119,7 +120,8 @@ class ParamBuffer {
   void place();
   std::vector<Tensor> find_added_grads() const;
 
-  std::vector<Param> params_;
+  std::vector<Param> params_;  // as many as there will be: by_name_ points into it
+  std::unordered_map<std::string_view, Param*> by_name_;
   Policy policy_;
   Partition partition_;
   ParamContents contents_;

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 
 namespace megalith {
@@ -83,6 +84,56 @@ TEST(MemoryPlan, OverlapIsFound) {
   EXPECT_NO_THROW(check_plan(plan));
   plan.phases[0].tensors[0].region = plan.phases[0].tensors[1].region = Region::saved;
   EXPECT_THROW(check_plan(plan), InternalError);  // saved tensors never share
+}
+
+TEST(MemoryPlan, OverlapIsFoundWhereAnyTwoOverlap) {
+  std::mt19937 random(7);
+  const auto below = [&](unsigned end) { return static_cast<int>(random() % end); };
+  int refused = 0;
+  for (int round = 0; round < 2000; ++round) {
+    MemoryPlan plan;
+    plan.phases.resize(1);
+    std::vector<Allocation>& tensors = plan.phases[0].tensors;
+    for (int i = 0; i < 6; ++i) {
+      const int first = below(12);
+      tensors.push_back({Region::scratch, below(40) * 10, below(5) * 10, first, first + below(3), "a"});
+    }
+    bool overlap = false;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        const Allocation &a = tensors[i], &b = tensors[j];
+        const bool share = a.bytes > 0 && b.bytes > 0 && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+        overlap = overlap || (share && a.first <= b.last && b.first <= a.last);
+      }
+    }
+    if (!overlap) {
+      EXPECT_NO_THROW(check_plan(plan));
+      continue;
+    }
+    EXPECT_THROW(check_plan(plan), InternalError);
+    ++refused;
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_LT(refused, 1900);
+}
+
+// As of 65,535 layers. Quadratic work would take minutes.
+TEST(MemoryPlan, ALongPassIsPlannedInSeconds) {
+  Recording recording;
+  recording.begin_phase();
+  Tensor stream = planned(recording, 100);
+  const Tensor whole = planned(recording, 10);  // alive all along
+  recording.add_op("first", {}, {stream, whole});
+  for (int op = 0; op < 400'000; ++op) {
+    const Tensor next = planned(recording, 100 + op % 7);
+    recording.add_op("op", {stream}, {next});
+    stream = next;
+  }
+  recording.add_op("last", {stream, whole}, {});
+  const double start = monotonic_s();
+  const MemoryPlan plan = make_plan(recording);
+  EXPECT_LT(monotonic_s() - start, 20);
+  EXPECT_EQ(plan.scratch_bytes, 4 * kAlignment);
 }
 
 TEST(MemoryPlan, RandomRecordingsNeverOverlap) {
