@@ -8,6 +8,7 @@
 #include "megalith/convert/hf_model.h"
 #include "megalith/convert/hf_tokenizer.h"
 #include "megalith/data/tokenizer.h"
+#include "megalith/io/problem_text.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
 #include "megalith/train/trainer.h"
@@ -84,7 +85,8 @@ std::shared_ptr<const data::Tokenizer> exported_tokenizer(io::Fs& fs, const conf
                                                           const io::Path& vocabulary) {
   const std::string& name = plan.data.tokenizer;
   if (name != "byte" && !data::has_vocabulary(fs, vocabulary)) {
-    log::warning(str("data.vocab_dir = ", vocabulary.string(), " holds no vocabulary: no tokenizer was exported"));
+    log::warning(str("data.vocab_dir = ", vocabulary.string(), " holds no vocabulary: no tokenizer was exported",
+                     io::looked_for_in(vocabulary)));
     return nullptr;
   }
   try {

@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/io/problem_text.h"
 
 namespace megalith::apps {
 
@@ -15,7 +16,8 @@ std::vector<bool> read_overlap_marks(io::Fs& fs, const io::Path& folder, const s
   const io::Path path = folder / "per_document.jsonl";
   if (!fs.exists(path)) {
     throw InputError(str("--overlap = ", folder.string(),
-                         ": has no per_document.jsonl: must be a folder that `megalith data overlap --output` wrote"));
+                         ": has no per_document.jsonl: must be a folder that `megalith data overlap --output` wrote",
+                         io::looked_for_in(folder)));
   }
   const io::MappedFile file = fs.map(path);
   const std::string name = io::Path(data).filename().string();

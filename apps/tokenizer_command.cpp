@@ -19,6 +19,7 @@
 #include "megalith/data/input_files.h"
 #include "megalith/data/tokenizer_trainer.h"
 #include "megalith/data/vocabulary_files.h"
+#include "megalith/io/problem_text.h"
 
 #include "apps/command.h"
 #include "apps/corpus_options.h"
@@ -251,9 +252,9 @@ std::string tokenizer_in(io::Fs& fs, const io::Path& folder) {
     for (const std::string& name : fs.list(folder))
       if (io::Path(name).extension() == ".model") return "sentencepiece";
   }
-  throw InputError(
-      str("[tokenizer info] ", folder.string(),
-          ": no vocabulary there; looked for tokenizer.json, vocab.txt, encoder.json, vocab.json, *.model"));
+  throw InputError(str("[tokenizer info] ", folder.string(),
+                       ": no vocabulary there; looked for tokenizer.json, vocab.txt, encoder.json, vocab.json, *.model",
+                       io::looked_for_in(folder)));
 }
 
 void run_tokenizer_info(const TokenizerInfoArguments& arguments) {

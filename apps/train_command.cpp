@@ -13,6 +13,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
 #include "megalith/base/text.h"
+#include "megalith/io/problem_text.h"
 #include "megalith/io/retrying_fs.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
@@ -121,7 +122,8 @@ io::Path init_of(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, t
   if (plan.train.init.empty()) return {};
   if (resume != train::Resume::no && !io::published(fs, train::checkpoint_folder(plan, out)).empty()) return {};
   if (!fs.is_dir(plan.train.init))
-    throw InputError(str("train.init = ", plan.train.init, ": there is no such folder of a checkpoint"));
+    throw InputError(str("train.init = ", plan.train.init, ": there is no such folder of a checkpoint",
+                         io::looked_for_in(plan.train.init)));
   return checkpoint_folder(fs, plan.train.init, checkpoint::OnCorrupt::previous);
 }
 

@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/data/corpus_reader.h"
+#include "megalith/io/problem_text.h"
 
 namespace megalith::data {
 namespace {
@@ -47,12 +48,14 @@ std::vector<io::Path> input_files(io::Fs& fs, const std::vector<std::string>& ar
     const std::size_t before = files.size();
     if (fs.is_dir(path)) {
       add_files_of(fs, path, files);
-      if (files.size() == before) throw InputError(str("[input] ", argument, ": the folder has no files"));
+      if (files.size() == before)
+        throw InputError(str("[input] ", argument, ": the folder has no files", io::looked_for_in(path)));
     } else if (is_pattern(argument) && !fs.exists(path)) {
       auto first = path.begin();
       if (path.has_root_path()) ++first;
       add_matches(fs, path.root_path(), path, first, files);
-      if (files.size() == before) throw InputError(str("[input] ", argument, ": no file matches the pattern"));
+      if (files.size() == before)
+        throw InputError(str("[input] ", argument, ": no file matches the pattern", io::looked_for_in(path)));
     } else {
       require_file(fs, path, "input");
       files.push_back(path);

@@ -10,6 +10,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
 #include "megalith/base/text.h"
+#include "megalith/io/problem_text.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/event_file.h"
 #include "megalith/train/gather.h"
@@ -513,7 +514,8 @@ void check_vocabulary(const config::RunPlan& plan, const data::Tokenizer& tokeni
 CheckpointError nothing_to_resume(const io::Path& folder) {
   return {CheckpointError::Kind::none_valid,
           str("[resume] ", folder.string(),
-              ": no checkpoint to resume from (--resume=auto starts fresh where there is none)")};
+              ": no checkpoint to resume from (--resume=auto starts fresh where there is none)",
+              io::looked_for_in(folder))};
 }
 
 io::Path checkpoint_folder(const config::RunPlan& plan, const io::Path& out) {

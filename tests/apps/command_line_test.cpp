@@ -9,7 +9,7 @@
 
 #include "megalith/config/other_names.h"
 
-#include "tests/apps/process.h"
+#include "tests/apps/program.h"
 #include "tests/test_data.h"
 
 // Commands that need no run: their arguments, output and exit codes.
@@ -17,6 +17,7 @@ namespace megalith {
 namespace {
 
 using testing::Finished;
+using testing::Program;
 using testing::run_shell;
 
 TEST(CommandLine, GroupsPrintsTheVectors) {
@@ -172,6 +173,39 @@ TEST(CommandLine, HintsForOtherProgramsNamesNameCommandsAndOptionsThatThereAre) 
     }
   }
   EXPECT_GE(found, 8);
+}
+
+TEST_F(Program, PathsThatAreNotFoundSayInWhichFolderTheyWereLookedFor) {
+  const std::string train = "train " + recipe();
+  for (const std::string& command : {std::string("train nowhere.toml"),
+                                     train + " --set train.init=nowhere",
+                                     train + " --resume --out nowhere",
+                                     train + " --set data.train=nowhere.txt",
+                                     train + " --set data.train=nowhere/a.txt",
+                                     train + " --set data.train='nowhere/*.txt'",
+                                     train + " --set data.train=empty",
+                                     train + " --set data.split= --set data.valid='*.nowhere'",
+                                     train + " --set data.tokenizer=bpe --set data.vocab_dir=nowhere",
+                                     train + " --trace nowhere/trace.json",
+                                     std::string("tokenizer info nowhere"),
+                                     std::string("tokenizer info empty"),
+                                     std::string("tokenizer info nowhere --tokenizer sentencepiece"),
+                                     std::string("generate --checkpoint nowhere --prompt a"),
+                                     std::string("eval nowhere --task loss --data text.txt"),
+                                     std::string("score --checkpoint nowhere --tokens text.txt"),
+                                     std::string("score --checkpoint a --tokens nowhere"),
+                                     std::string("checkpoint info nowhere"),
+                                     std::string("checkpoint export-hf nowhere --out hf"),
+                                     std::string("checkpoint import-hf nowhere --out hf"),
+                                     std::string("tokenize --tokenizer byte nowhere.txt"),
+                                     std::string("data build --tokenizer byte --input 'nowhere/*.txt' --output out"),
+                                     std::string("data dedup --input 'nowhere*.jsonl' --output out")}) {
+    const Finished got =
+        run_shell("mkdir -p '" + out("empty") + "'; cd '" + dir_.path().string() + "'; megalith " + command);
+    EXPECT_NE(got.code, 0) << command;
+    EXPECT_NE(got.err.find("it was looked for in " + dir_.path().string()), std::string::npos) << command << '\n'
+                                                                                               << got.err;
+  }
 }
 
 TEST(CommandLine, UsageLinesBeginWithTheProgram) {
