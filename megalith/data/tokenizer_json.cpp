@@ -200,10 +200,10 @@ void read_tokens(const Member& root, TokenizerJson& out) {
   std::map<std::string, std::uint64_t> added;
   const auto add_extra = [&](const Member& token) {
     token.has_only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-    for (const char* name : {"single_word", "lstrip", "rstrip", "normalized", "special"})
-      (void)token.at(name).flag(false);
     const std::string& content = token.at("content").text();
     if (content.empty()) token.at("content").refuse("must not be empty");
+    for (const char* name : {"single_word", "lstrip", "rstrip", "normalized", "special"})
+      (void)token.at(name).flag(false);
     const std::uint64_t id = added[content] = token.at("id").id();
     const auto known = vocabulary.value.find(content);
     if (known != vocabulary.value.end() && *known != id)

@@ -28,12 +28,29 @@ constexpr std::string_view kPatterns[] = {"\\p{"sv, "}"sv,     "["sv, "]"sv,  "(
                                           "{1,"sv,  "*"sv,     "+"sv, "?"sv,  "|"sv,    "\\s"sv,  "\\S"sv, "\\x{"sv,
                                           "^"sv,    "\\u12"sv, "-"sv, "&&"sv, "(?i:"sv, "."sv,    "\\d"sv, "\\"sv,
                                           "{"sv,    "[^"sv,    " "sv, "\n"sv, "'s"sv};
-constexpr std::string_view kJson[] = {
-    "\""sv,          "{"sv,          "}"sv,         "null"sv,      "true"sv,
-    ": 3"sv,         "["sv,          "]"sv,         ","sv,         "-1"sv,
-    "99999999999"sv, "\\u0000"sv,    "\"Split\""sv, "\"Regex\""sv, "\"special\": false"sv,
-    "\"Removed\""sv, "\"String\""sv, "\\\\p{L}"sv,  "+"sv,         "|"sv,
-    "\"Digits\""sv};
+constexpr std::string_view kJson[] = {"\""sv,
+                                      "{"sv,
+                                      "}"sv,
+                                      "null"sv,
+                                      "true"sv,
+                                      ": 3"sv,
+                                      "["sv,
+                                      "]"sv,
+                                      ","sv,
+                                      "-1"sv,
+                                      "99999999999"sv,
+                                      "\\u0000"sv,
+                                      "\"Split\""sv,
+                                      "\"Regex\""sv,
+                                      "\"special\": false"sv,
+                                      "\"Removed\""sv,
+                                      "\"String\""sv,
+                                      "\\\\p{L}"sv,
+                                      "+"sv,
+                                      "|"sv,
+                                      "\"Digits\""sv,
+                                      "1, \"lstrip\": "sv,
+                                      "[], \"rstrip\": "sv};
 
 constexpr std::array<Target, 7> kTargets = {{
     {"gzip", read_packed, gzip_seeds, kBinary},
