@@ -18,6 +18,11 @@ struct Digest128 {
     low += other.low;
     return *this;
   }
+  Digest128& operator-=(const Digest128& other) {
+    high -= other.high;
+    low -= other.low;
+    return *this;
+  }
   friend Digest128 operator+(Digest128 a, const Digest128& b) { return a += b; }
   std::string hex() const;  ///< 32 digits
   static std::optional<Digest128> from_hex(std::string_view digits);

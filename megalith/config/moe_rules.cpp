@@ -58,6 +58,8 @@ void check_router(const nn::MoeConfig& moe, Problems& out) {
               "must consist of d (dense) and m (mixture of experts)");
   out.require(moe.pattern.find('m') != std::string::npos, "moe.pattern", moe.pattern,
               "has no m: without MoE layers remove section [moe]");
+  out.require(!moe.force_balance || moe.replay.empty(), "moe.force_balance", "true",
+              "moe.replay gives every token its experts: remove one of the two");
 }
 
 void check_capacity(const RunPlan& plan, Problems& out) {

@@ -1,29 +1,57 @@
 #include "megalith/train/router_trace.h"
 
-#include <cstdio>
+#include <algorithm>
 #include <cstring>
+#include <optional>
+#include <sstream>
+#include <string_view>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/io/reader.h"
 
 namespace megalith::train {
 namespace {
 
 constexpr std::int32_t kDropped = 1 << 15;
-constexpr const char* kHeader =
-    "megalith router trace 1: layers %lld experts %lld top_k %lld tokens %lld first_step %lld\n";
+constexpr std::string_view kKind = "megalith router trace 2:";
 
 std::string header(const RouterTraceShape& shape, Index first_step) {
-  char text[192];
-  std::snprintf(text, sizeof text, kHeader, static_cast<long long>(shape.layers), static_cast<long long>(shape.experts),
-                static_cast<long long>(shape.top_k), static_cast<long long>(shape.tokens),
-                static_cast<long long>(first_step));
-  return text;
+  return str(kKind, " layers ", shape.layers, " experts ", shape.experts, " top_k ", shape.top_k, " tokens ",
+             shape.tokens, " seq_len ", shape.seq_len, " pattern ", shape.pattern, " capacity ", shape.capacity,
+             " first_step ", first_step, '\n');
+}
+
+struct Header {
+  RouterTraceShape shape;
+  Index first_step = 0;
+  std::size_t bytes = 0;
+};
+
+/// Nothing for a file of another kind.
+std::optional<Header> parse_header(std::string_view text) {
+  constexpr std::size_t kLongest = 1 << 17;  // a letter for each layer, of which a model has at most 65,535
+  const std::size_t end = text.substr(0, kLongest).find('\n');
+  if (end == std::string_view::npos || !text.starts_with(kKind)) return std::nullopt;
+  std::istringstream line(std::string(text.substr(kKind.size(), end - kKind.size())));
+  Header header;
+  header.bytes = end + 1;
+  const auto read = [&](const char* name, auto& value) {
+    std::string word;
+    return static_cast<bool>(line >> word >> value) && word == name;
+  };
+  RouterTraceShape& shape = header.shape;
+  const bool is_whole = read("layers", shape.layers) && read("experts", shape.experts) && read("top_k", shape.top_k) &&
+                        read("tokens", shape.tokens) && read("seq_len", shape.seq_len) &&
+                        read("pattern", shape.pattern) && read("capacity", shape.capacity) &&
+                        read("first_step", header.first_step);
+  return is_whole ? std::optional(header) : std::nullopt;
 }
 
 std::string text_of(const RouterTraceShape& shape) {
-  return str(shape.layers, " MoE layers, ", shape.experts, " experts, top_k ", shape.top_k, ", ", shape.tokens,
-             " tokens a step");
+  return str(shape.layers, " MoE layers (", io::printable(shape.pattern, 40), "), ", shape.experts, " experts, top_k ",
+             shape.top_k, ", ", shape.tokens, " tokens a step, seq_len ", shape.seq_len, ", capacity ",
+             io::printable(shape.capacity, 40));
 }
 
 /// The index of the first decision of a place among those of a step.
@@ -34,8 +62,18 @@ std::size_t first_value(const RouterTraceShape& shape, const nn::DecisionsPlace&
 }  // namespace
 
 RouterTraceShape RouterTraceShape::of(const config::RunPlan& plan) {
-  return {plan.model.num_moe_layers(), plan.model.moe.num_experts, plan.model.moe.top_k,
-          plan.train.global_batch * plan.model.seq_len};
+  const model::ModelConfig& model = plan.model;
+  RouterTraceShape shape{.layers = model.num_moe_layers(),
+                         .experts = model.moe.num_experts,
+                         .top_k = model.moe.top_k,
+                         .tokens = plan.train.global_batch * model.seq_len,
+                         .seq_len = model.seq_len,
+                         .pattern = {},
+                         .capacity = "none"};
+  for (Index layer = 0; layer < model.num_layers; ++layer) shape.pattern += model.moe.is_moe_layer(layer) ? 'm' : 'd';
+  if (model.moe.has_capacity())
+    shape.capacity = str(model.moe.capacity_of(model.capacity_run()), ':', model.capacity_run());
+  return shape;
 }
 
 void require_router_trace(const config::RunPlan& plan, const std::string& file) {
@@ -90,19 +128,19 @@ RouterTraceReader::RouterTraceReader(io::Fs& fs, const std::string& file, const 
                                      Index first_step, Index last_step)
     : map_(fs.map(file)), shape_(shape) {
   const std::string_view text = map_.text();
-  const std::size_t end = text.substr(0, 192).find('\n');
-  long long layers = 0, experts = 0, top_k = 0, tokens = 0, first = 0;
-  const std::string line(text.substr(0, end == std::string_view::npos ? 0 : end + 1));
-  if (std::sscanf(line.c_str(), kHeader, &layers, &experts, &top_k, &tokens, &first) != 5)
+  const std::optional<Header> header = parse_header(text);
+  if (!header)
     throw ConfigError(
         str("moe.replay = ", file, ": is not a router trace: `megalith train --router-trace FILE` writes one"));
-  const RouterTraceShape there{layers, experts, top_k, tokens};
-  if (there != shape)
-    throw ConfigError(str("moe.replay = ", file, ": has ", text_of(there), "; this run has ", text_of(shape),
-                          ": use the model and train.global_batch of the run that wrote it"));
-  begin_ = end + 1;
-  first_step_ = first;
+  if (header->shape != shape)
+    throw ConfigError(str("moe.replay = ", file, ": has ", text_of(header->shape), "; this run has ", text_of(shape),
+                          ": use the model, the capacity and train.global_batch of the run that wrote it"));
+  begin_ = header->bytes;
+  first_step_ = header->first_step;
   const auto step_bytes = static_cast<std::size_t>(shape.step_values()) * sizeof(std::uint16_t);
+  if (const std::size_t rest = (text.size() - begin_) % step_bytes; rest != 0)
+    throw InputError(str("moe.replay = ", file, ": is cut: ", rest, " of the ", step_bytes,
+                         " bytes of a step are behind its last whole step; copy it again"));
   const auto steps = static_cast<Index>((text.size() - begin_) / step_bytes);
   if (first_step < first_step_ || last_step > first_step_ + steps)
     throw ConfigError(str("moe.replay = ", file, ": has steps ", first_step_ + 1, " to ", first_step_ + steps,
@@ -112,7 +150,10 @@ RouterTraceReader::RouterTraceReader(io::Fs& fs, const std::string& file, const 
 void RouterTraceReader::take(const nn::DecisionsPlace& place, std::span<std::int32_t> experts) {
   const std::size_t step = static_cast<std::size_t>((place.step - first_step_) * shape_.step_values());
   const std::byte* from = map_.bytes().data() + begin_ + (step + first_value(shape_, place)) * sizeof(std::uint16_t);
-  for (std::int32_t& expert : experts) {
+  const auto top_k = static_cast<std::size_t>(shape_.top_k);
+  const auto number = [](std::int32_t expert) { return expert < 0 ? ~expert : expert; };
+  for (std::size_t i = 0; i < experts.size(); ++i) {
+    std::int32_t& expert = experts[i];
     std::uint16_t value = 0;
     std::memcpy(&value, from, sizeof value);
     from += sizeof value;
@@ -121,6 +162,11 @@ void RouterTraceReader::take(const nn::DecisionsPlace& place, std::span<std::int
       throw InputError(str("moe.replay: step ", place.step + 1, ", MoE layer ", place.moe_layer, " names expert ",
                            named, ": must be below moe.num_experts = ", shape_.experts));
     expert = value < kDropped ? named : ~named;
+    const std::span<const std::int32_t> before = experts.subspan(i / top_k * top_k, i % top_k);
+    if (std::ranges::any_of(before, [&](std::int32_t other) { return number(other) == named; }))
+      throw InputError(str("moe.replay: step ", place.step + 1, ", MoE layer ", place.moe_layer, ", token ",
+                           place.token + static_cast<Index>(i / top_k), " of the batch names expert ", named,
+                           " twice: the experts of a token must be distinct"));
   }
 }
 

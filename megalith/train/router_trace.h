@@ -10,10 +10,13 @@
 
 namespace megalith::train {
 
-/// What a file of router decisions is of. The file: a line with these numbers, then for each step the chosen experts as
-/// u16 [layers, tokens, top_k], little-endian, of dropped pairs plus 2^15. It depends on no grid.
+/// What a file of router decisions is of. The file: a line with these members, then for each step the chosen experts
+/// as u16 [layers, tokens, top_k], little-endian, of dropped pairs plus 2^15. It depends on no grid.
 struct RouterTraceShape {
-  Index layers = 0, experts = 0, top_k = 0, tokens = 0;  ///< tokens: of a global batch
+  Index layers = 0, experts = 0, top_k = 0, tokens = 0;  ///< MoE layers; tokens of a global batch
+  Index seq_len = 0;
+  std::string pattern;   ///< a letter for every layer of the model: d or m
+  std::string capacity;  ///< "none", or "C:N": an expert takes C of each N tokens
   static RouterTraceShape of(const config::RunPlan& plan);
   Index step_values() const { return layers * tokens * top_k; }
   bool operator==(const RouterTraceShape&) const = default;
@@ -46,7 +49,8 @@ class RouterTraceWriter final : public nn::RouterDecisions {
 /// Repeats the decisions of a file.
 class RouterTraceReader final : public nn::RouterDecisions {
  public:
-  /// Throws ConfigError for a file of another shape, or without steps [first_step, last_step).
+  /// Throws ConfigError for a file of another shape, or without steps [first_step, last_step); InputError for one that
+  /// is cut. take() throws InputError for experts that there are not, and for a token's that are not distinct.
   RouterTraceReader(io::Fs& fs, const std::string& file, const RouterTraceShape& shape, Index first_step,
                     Index last_step);
   Use use() const override { return Use::replay; }

@@ -11,6 +11,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/config/keys.h"
+#include "megalith/nn/moe/router.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/gather.h"
 
@@ -84,10 +85,51 @@ void Saver::read_pieces(checkpoint::CheckpointReader& reader, StateTensors tenso
   for (const StatePiece& piece : updated_pieces(engine_.stage().params(), engine_.optimizers(), tensors)) {
     const Index most = HostStaging::kBytes / size_of(piece.values.dtype());
     checkpoint::for_each_block(piece.slice, most, [&](const TensorSlice& block, Index first) {
-      staging_.write(engine_.exec(), piece.values, first, block.local.numel(),
-                     [&](const Tensor& host) { reader.read(block, host); });
+      staging_.write(engine_.exec(), piece.values, first, block.local.numel(), [&](const Tensor& host) {
+        if (starts_anew(reader.manifest(), piece.slice.name))
+          std::memset(host.raw(), 0, static_cast<std::size_t>(host.bytes()));
+        else
+          reader.read(block, host);
+      });
     });
   }
+}
+
+bool Saver::starts_anew(const checkpoint::Manifest& saved, std::string_view tensor) const {
+  const auto is_one = [&](const nn::RouterState& state) { return tensor.ends_with(state.name_end); };
+  return std::ranges::any_of(nn::router_states(plan_.model.moe), is_one) && saved.find(tensor) == nullptr;
+}
+
+checkpoint::Digest128 Saver::digest_of_other_rules(checkpoint::CheckpointReader& reader) {
+  checkpoint::StateDigest anew, left_out;
+  for (const StatePiece& piece : owned())
+    if (starts_anew(reader.manifest(), piece.slice.name)) add_digest(piece, anew);
+  checkpoint::Digest128 change = anew.value();
+  if (engine_.world().rank() > 0) return change;
+  for (const nn::RouterState& state : nn::router_states(plan_.model.moe)) {
+    for (const checkpoint::TensorRecord& tensor : reader.manifest().tensors) {
+      if (state.is_kept || !tensor.name.ends_with(state.name_end)) continue;
+      const Buffer memory(bytes_of(tensor.shape, tensor.dtype));
+      const Tensor values = memory.view(tensor.shape, tensor.dtype);
+      const TensorSlice slice = TensorSlice::whole(tensor.name, tensor.shape);
+      reader.read(slice, values);
+      left_out.add_tensor(slice, values);
+    }
+  }
+  return change -= left_out.value();
+}
+
+std::vector<std::string> Saver::warnings_of_other_rules(const checkpoint::Manifest& saved) const {
+  std::vector<std::string> warnings;
+  if (!plan_.model.moe.has_experts()) return warnings;
+  for (const nn::RouterState& state : nn::router_states(plan_.model.moe)) {
+    const bool was_kept = std::ranges::any_of(
+        saved.tensors, [&](const checkpoint::TensorRecord& tensor) { return tensor.name.ends_with(state.name_end); });
+    if (state.is_kept && !was_kept) warnings.push_back(str(state.text, " start at 0: the checkpoint has none"));
+    if (!state.is_kept && was_kept)
+      warnings.push_back(str(state.text, " are left out: the checkpoint has them, this run does not use them"));
+  }
+  return warnings;
 }
 
 checkpoint::RunState Saver::run_state(const Progress& progress) {
@@ -216,15 +258,21 @@ void Saver::load(checkpoint::CheckpointReader& reader) {
 
 checkpoint::Digest128 Saver::digest_of_state(const Progress& progress) {
   checkpoint::StateDigest digest;
-  for (const StatePiece& piece : owned()) {
-    const Index most = HostStaging::kBytes / size_of(piece.values.dtype());
-    checkpoint::for_each_block(piece.slice, most, [&](const TensorSlice& block, Index from) {
-      digest.add_tensor(block, staging_.read(engine_.exec(), piece.values, from, block.local.numel()));
-    });
-  }
+  for (const StatePiece& piece : owned()) add_digest(piece, digest);
   checkpoint::Digest128 sum = digest.value();
   if (engine_.world().rank() == 0) sum += checkpoint::digest_of(run_state(progress));
-  std::array<std::uint64_t, 2> lanes = {sum.high, sum.low};
+  return sum_over_ranks(sum);
+}
+
+void Saver::add_digest(const StatePiece& piece, checkpoint::StateDigest& digest) {
+  const Index most = HostStaging::kBytes / size_of(piece.values.dtype());
+  checkpoint::for_each_block(piece.slice, most, [&](const TensorSlice& block, Index from) {
+    digest.add_tensor(block, staging_.read(engine_.exec(), piece.values, from, block.local.numel()));
+  });
+}
+
+checkpoint::Digest128 Saver::sum_over_ranks(const checkpoint::Digest128& mine) {
+  std::array<std::uint64_t, 2> lanes = {mine.high, mine.low};
   comm::all_reduce(host_, engine_.world().all(), Tensor(lanes.data(), {2}, DType::u64), comm::Reduce::sum).wait(host_);
   return {lanes[0], lanes[1]};
 }
@@ -279,6 +327,9 @@ void Saver::take_values(const io::Path& folder) {
     checkpoint::CheckpointReader reader(fs_, chosen);
     compare_model(reader.manifest().run, chosen);
     read_pieces(reader, StateTensors::values);
+    if (engine_.world().rank() == 0)
+      for (const std::string& warning : warnings_of_other_rules(reader.manifest()))
+        log::warning("train.init: " + warning);
   } catch (const InputError& error) {
     damage = error.what();
   } catch (const IoError& error) {
@@ -304,6 +355,7 @@ io::StepFolder Saver::choose(const Unusable& unusable, std::vector<std::string>&
 
 std::string Saver::read(Resumed& resumed, checkpoint::Digest128& wanted) {
   std::string damage, failure;
+  checkpoint::Digest128 change;
   try {
     checkpoint::CheckpointReader reader(fs_, resumed.folder);
     const checkpoint::RunState& saved = reader.manifest().run;
@@ -312,11 +364,14 @@ std::string Saver::read(Resumed& resumed, checkpoint::Digest128& wanted) {
     const auto gemm_table = saved.texts.find(kGemmTable);
     resumed.gemm_table = gemm_table == saved.texts.end() ? std::string() : gemm_table->second;
     if (const auto attention = saved.texts.find(kAttention); attention != saved.texts.end()) {
-      const std::string change = changed_attention(attention->second, attention_kernels(plan_));
-      if (!change.empty()) resumed.warnings.push_back(change);
+      const std::string kernels = changed_attention(attention->second, attention_kernels(plan_));
+      if (!kernels.empty()) resumed.warnings.push_back(kernels);
     }
     wanted = reader.manifest().digest;
     load(reader);
+    change = digest_of_other_rules(reader);
+    for (std::string& warning : warnings_of_other_rules(reader.manifest()))
+      resumed.warnings.push_back(std::move(warning));
   } catch (const InputError& error) {
     damage = error.what();
   } catch (const IoError& error) {
@@ -324,7 +379,9 @@ std::string Saver::read(Resumed& resumed, checkpoint::Digest128& wanted) {
   }
   // What was not read is not damaged: no rank may go on from an older one because of it.
   if (const std::string first = first_problem(failure); !first.empty()) throw IoError(first);
-  return first_problem(damage);
+  std::string problem = first_problem(damage);
+  if (problem.empty()) wanted += sum_over_ranks(change);
+  return problem;
 }
 
 std::optional<Resumed> Saver::resume() {

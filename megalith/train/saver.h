@@ -66,16 +66,24 @@ class Saver {
   };
   /// On rank 0.
   io::StepFolder choose(const Unusable& unusable, std::vector<std::string>& warnings);
-  /// Loads resumed.folder. Fills `resumed`, and `wanted` with the digest of its manifest. Returns the damage that a
-  /// rank found. Throws IoError on all ranks if one cannot read.
+  /// Loads resumed.folder. Fills `resumed`, and `wanted` with the digest that its state has in this run. Returns the
+  /// damage that a rank found. Throws IoError on all ranks if one cannot read.
   std::string read(Resumed& resumed, checkpoint::Digest128& wanted);
   /// The slices that this rank owns.
   std::vector<StatePiece> owned() const;
   std::optional<checkpoint::ShardReport> write_shard(const io::Path& staging);
+  /// Whether the state of a rule is this run's and not the checkpoint's: it starts at 0.
+  bool starts_anew(const checkpoint::Manifest& saved, std::string_view tensor) const;
+  /// Digest of what starts anew on this rank, less that of what the checkpoint has and this run leaves out.
+  checkpoint::Digest128 digest_of_other_rules(checkpoint::CheckpointReader& reader);
+  std::vector<std::string> warnings_of_other_rules(const checkpoint::Manifest& saved) const;
   /// Reads this rank's slices of the given kind of tensors from a checkpoint.
   void read_pieces(checkpoint::CheckpointReader& reader, StateTensors tensors);
   checkpoint::RunState run_state(const Progress& progress);
   checkpoint::Digest128 digest_of_state(const Progress& progress);
+  void add_digest(const StatePiece& piece, checkpoint::StateDigest& digest);
+  /// The sum over all ranks.
+  checkpoint::Digest128 sum_over_ranks(const checkpoint::Digest128& mine);
   /// Of the files without tensors, which this rank writes.
   std::vector<checkpoint::ShardReport> write_vocabulary(const io::Path& staging);
   std::vector<checkpoint::ShardReport> gather(const std::optional<checkpoint::ShardReport>& mine);

@@ -32,7 +32,8 @@ class RouterTrace : public Program {
 
 TEST_F(RouterTrace, RepeatsARunAndItsDroppedPairs) {
   ASSERT_EQ(run_shell(moe_run("first", record())).code, 0);
-  EXPECT_THAT(run_shell("head -n 1 " + trace()).out, HasSubstr("layers 4 experts 4 top_k 2 tokens 128 first_step 0"));
+  EXPECT_THAT(run_shell("head -n 1 " + trace()).out,
+              HasSubstr("layers 4 experts 4 top_k 2 tokens 128 seq_len 16 pattern mmmm capacity 2:4 first_step 0"));
   const std::vector<std::uint16_t> of_first = decisions();
   std::size_t dropped = 0;
   for (const std::uint16_t value : of_first) {
@@ -77,7 +78,11 @@ TEST_F(RouterTrace, RefusesWhatDoesNotFit) {
     EXPECT_EQ(run.code, code) << more << run.err;
     EXPECT_THAT(run.err, HasSubstr(words));
   };
-  refused(replay("--set moe.top_k=1"), 64, "has 4 MoE layers, 4 experts, top_k 2, 128 tokens a step; this run has");
+  refused(replay("--set moe.top_k=1"), 64,
+          "has 4 MoE layers (mmmm), 4 experts, top_k 2, 128 tokens a step, seq_len 16, capacity 2:4; this run has");
+  refused(replay("--set model.seq_len=8 --set train.global_batch=16"), 64, "128 tokens a step, seq_len 8");
+  refused(replay("--set moe.capacity_factor=0.5"), 64, "capacity 1:4");
+  refused(replay("--set moe.force_balance=true"), 64, "moe.force_balance = true: moe.replay");
   refused(replay("--set train.steps=4"), 64, "has steps 1 to 3; this run trains steps 1 to 4");
   refused(replay(record()), 64, "already holds these decisions");
   refused("--set moe.replay=" + recipe(), 64, "is not a router trace");
@@ -87,6 +92,14 @@ TEST_F(RouterTrace, RefusesWhatDoesNotFit) {
                 .code,
             0);
   refused(replay(), 65, "step 3, MoE layer 3 names expert 9: must be below moe.num_experts = 4");
+  // The last token's second expert becomes its first.
+  ASSERT_EQ(run_shell("dd if=" + trace() + " of=" + trace() + " bs=1 conv=notrunc count=2 skip=$(($(stat -c %s " +
+                      trace() + ") - 4)) seek=$(($(stat -c %s " + trace() + ") - 2)) status=none")
+                .code,
+            0);
+  refused(replay(), 65, "step 3, MoE layer 3, token 127 of the batch names expert ");
+  ASSERT_EQ(run_shell("truncate -s -3 " + trace()).code, 0);
+  refused(replay(), 65, "is cut: 2045 of the 2048 bytes of a step are behind its last whole step");
   const Finished dense = run_shell(train("dense", record()));
   EXPECT_EQ(dense.code, 64);
   EXPECT_THAT(dense.err, HasSubstr("the model has no experts"));

@@ -63,6 +63,32 @@ TEST_P(MoeResumeEverywhere, EveryGridGoesOnAsIfNothingHadHappened) {
   }
 }
 
+/// A load loss may change from a checkpoint to the run that goes on with it, and with it what rules keep.
+TEST(MoeResume, StateThatTheCheckpointLacksStartsAtZeroAndOtherIsLeftOut) {
+  const MoeModel stateless{"Sequence", [](config::RunConfig& c) {
+                             c.moe.score = "sigmoid";
+                             c.moe.aux_loss = 0.05;
+                             c.moe.aux_scope = "sequence";
+                             c.moe.shared_ffn_hidden_size = 8;
+                           }};
+  for (const MoeGrid& grid : {MoeGrid{1, 1, 1, 1, 1}, MoeGrid{4, 1, 2, 2, 1}, MoeGrid{4, 2, 1, 2, 1}}) {
+    const auto plan_of = [&](const MoeModel& model) {
+      return config::resolve(moe_config(grid, model, "fp64", kSteps));
+    };
+    for (const auto& [before, after] : {std::pair{&stateless, &kStateful}, {&kStateful, &stateless}}) {
+      const TempDir dir;
+      testing::train_and_save(plan_of(*before), dir.path(), 0, kSavedAt);
+      const testing::Trained same = testing::train_and_save(plan_of(*before), dir.path(), kSavedAt, kSteps),
+                             other = testing::train_and_save(plan_of(*after), dir.path(), kSavedAt, kSteps);
+      EXPECT_NE(other.digest, same.digest) << "of another state";
+      ASSERT_EQ(other.losses.size(), same.losses.size());
+      if (before == &stateless) {
+        EXPECT_EQ(other.losses[0], same.losses[0]) << "biases of 0 choose as none do";
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, MoeResumeEverywhere, ::testing::ValuesIn(resume_grids()),
                          [](const auto& test) { return test.param.name(); });
 

@@ -23,6 +23,11 @@ ParamSpec by_rule(std::string name, Index size, const ExpertParallel& experts) {
 
 }  // namespace
 
+std::array<RouterState, 2> router_states(const MoeConfig& config) {
+  return {{{".moe.router.bias", "expert biases", config.has_expert_bias()},
+           {".moe.router.shares", "counts of the step before, for the global load loss,", config.keeps_shares()}}};
+}
+
 void Router::declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
                      const StreamSpec& stream, const ExpertParallel& experts) {
   const Index num_experts = spec.config.num_experts;

@@ -1,5 +1,7 @@
 #pragma once
+#include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megalith/nn/moe/expert_parallel.h"
@@ -7,6 +9,15 @@
 #include "megalith/ops/router_losses.h"
 
 namespace megalith::nn {
+
+/// What rules keep for a router: parameters of these names in every MoE layer. A run that resumes may keep others than
+/// the run that saved: its losses need others.
+struct RouterState {
+  std::string_view name_end;
+  const char* text;
+  bool is_kept = false;
+};
+std::array<RouterState, 2> router_states(const MoeConfig& config);
 
 /// Chooses K of E experts for each row and weighs them: logits [n, E] = x W^T, in f32 whatever x is (f64 for f64). Adds
 /// the load loss and the z-loss of the layer to Microbatch::moe, and their gradients to the logits'. Belongs to the
