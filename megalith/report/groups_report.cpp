@@ -6,6 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/grid/advice.h"
 #include "megalith/grid/group_catalog.h"
 #include "megalith/grid/parallel_state.h"
 
@@ -166,6 +169,14 @@ std::vector<Field> rank_fields(const grid::ParallelState& state) {
   return fields;
 }
 
+grid::ResolvedSizes resolved(const grid::ParallelSizes& asked) {
+  try {
+    return grid::resolve(asked);
+  } catch (const ConfigError& error) {
+    throw ConfigError(str(error.what(), grid::advice(asked, error.what())));
+  }
+}
+
 std::string rank_report(const grid::ParallelState& state, GroupsFormat format) {
   std::string out;
   if (format == GroupsFormat::text) {
@@ -186,7 +197,7 @@ std::string rank_report(const grid::ParallelState& state, GroupsFormat format) {
 }  // namespace
 
 GroupsReport groups_report(const GroupsRequest& request) {
-  const grid::ResolvedSizes sizes = grid::resolve(request.sizes);
+  const grid::ResolvedSizes sizes = resolved(request.sizes);
   const GroupCatalog catalog(sizes);
   GroupsReport report;
   if (request.ranks_per_node) report.warnings = grid::placement_warnings(catalog, *request.ranks_per_node);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
@@ -111,6 +112,25 @@ TEST(GroupsReport, Errors) {
             "[grid] rank = 8: must be in 0..7");
   EXPECT_EQ(config_error([] { groups_report({.sizes = {.world_size = 8}, .ranks_per_node = 0}); }),
             "E_SIZE_NOT_POSITIVE: ranks_per_node=0: every size must be at least 1");
+}
+
+TEST(GroupsReport, ErrorsNameWhatWouldBeLegal) {
+  const auto error = [](const grid::ParallelSizes& sizes) -> std::string {
+    try {
+      groups_report({.sizes = sizes});
+    } catch (const ConfigError& refused) {
+      return refused.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(error({.world_size = 12, .tp = 4, .ep = 8, .etp = 1}),
+              testing::EndsWith("is not divisible by 8 (etp 1 * ep 8 * pp 1); the least number of ranks is 8"));
+  EXPECT_THAT(error({.world_size = 6, .tp = 4}), testing::EndsWith("; the least number of ranks is 4"));
+  EXPECT_THAT(error({.world_size = 6, .tp = 65536, .pp = 65536}), testing::EndsWith("(tp 65536 * cp 1 * pp 65536)"));
+  grid::ParallelSizes crossed{.world_size = 8, .tp = 4, .pp = 2, .ep = 4, .etp = 1, .order = "tp-pp-cp-ep-dp"};
+  EXPECT_THAT(error(crossed), testing::EndsWith("; the nearest legal order has pp last: tp-cp-ep-dp-pp"));
+  crossed.order = "tp-cp-ep-dp-pp";
+  EXPECT_EQ(error(crossed), "");
 }
 
 TEST(GroupsReport, AHundredThousandRanks) {

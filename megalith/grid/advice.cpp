@@ -1,0 +1,46 @@
+#include "megalith/grid/advice.h"
+
+#include <cstdint>
+#include <limits>
+#include <numeric>
+
+#include "megalith/base/str.h"
+
+namespace megalith::grid {
+namespace {
+
+/// A product, or nothing where it has no place in an int, as numbers of ranks must.
+std::optional<std::int64_t> ranks_of(int a, int b, int c) {
+  std::int64_t all = a;
+  for (const int factor : {b, c}) {
+    if (__builtin_mul_overflow(all, std::int64_t{factor}, &all)) return std::nullopt;
+  }
+  return all <= std::numeric_limits<int>::max() ? std::optional(all) : std::nullopt;
+}
+
+std::string least_ranks(const ParallelSizes& s) {
+  const auto dense = ranks_of(s.tp, s.cp, s.pp), expert = ranks_of(s.etp.value_or(s.tp), s.ep, s.pp);
+  if (!dense || !expert) return "";
+  const std::int64_t least = std::lcm(*dense, *expert);
+  return least <= std::numeric_limits<int>::max() ? str("; the least number of ranks is ", least) : "";
+}
+
+/// With pp as the slowest axis its stride is world_size / pp in both grids.
+std::string pp_last(const ParallelSizes& s) {
+  std::string order;
+  const RankGenerator axes({.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1}, s.order);
+  for (const Axis axis : axes.order()) {
+    if (axis != Axis::pp) order += str(name_of(axis), '-');
+  }
+  return str("; the nearest legal order has pp last: ", order, name_of(Axis::pp));
+}
+
+}  // namespace
+
+std::string advice(const ParallelSizes& asked, std::string_view error) {
+  if (error.starts_with("E_WORLD_NOT_DIVISIBLE_")) return least_ranks(asked);
+  if (error.starts_with("E_PP_GROUPS_DIFFER")) return pp_last(asked);
+  return "";
+}
+
+}  // namespace megalith::grid
