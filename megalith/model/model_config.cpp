@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "megalith/base/error.h"
+#include "megalith/base/nearest_size.h"
 #include "megalith/base/text.h"
 
 namespace megalith::model {
@@ -61,6 +63,58 @@ Preset qwen3() {
   m.moe.num_experts = 128, m.moe.top_k = 8, m.moe.ffn_hidden_size = 768, m.moe.aux_loss = 0.001;
   m.moe.normalize_top_k = true;
   return {"qwen3-30b-a3b", "Yang et al. 2025, arXiv:2505.09388; huggingface.co/Qwen/Qwen3-30B-A3B", m};
+}
+
+/// ""; or what to add to a rule where a size fits it.
+std::string nearest_text(Index size) { return size == 0 ? "" : str("; the nearest is ", size); }
+
+void check_heads(const ModelConfig& m, Index tp, Problems& out) {
+  const Index hidden = m.hidden_size, heads = m.num_heads, kv_heads = m.kv_heads();
+  const bool has_width = m.head_dim != 0, divides = has_width || hidden % heads == 0;
+  const auto fits = [&](Index count) {
+    const bool is_even = !m.has_rope() || hidden / count % 2 == 0;
+    return hidden % count == 0 && is_even && (m.num_kv_heads == 0 || count % m.num_kv_heads == 0);
+  };
+  if (!divides)
+    out.add("model.num_heads", heads,
+            str("must divide model.hidden_size = ", hidden, ", or model.head_dim must be given",
+                nearest_text(nearest_size(heads, hidden, fits))));
+  if (heads % kv_heads != 0) {
+    const Index slices = tp >= 1 && heads % tp == 0 ? tp : 1;  // each has whole groups of heads
+    out.add("model.num_kv_heads", kv_heads,
+            str("must divide model.num_heads = ", heads,
+                nearest_text(slices * nearest_divisor(heads / slices, kv_heads / slices))));
+  }
+  if (!m.has_rope() || !divides || m.head_width() % 2 == 0) return;
+  if (has_width)
+    out.add("model.head_dim", m.head_dim,
+            str("must be even with model.position = rope, which turns pairs", nearest_text(m.head_dim + 1)));
+  else
+    out.add(
+        "model.num_heads", heads,
+        str("makes heads model.hidden_size / ", heads, " = ", m.head_width(),
+            " wide, which must be even with model.position = rope, which turns pairs; give model.head_dim, or another "
+            "number of heads",
+            nearest_text(nearest_size(heads, hidden, fits))));
+}
+
+/// What tensor-parallel ranks divide. A number of ranks that is refused is refused with the nearest that all sizes
+/// take.
+void check_slices(const ModelConfig& m, Index tp, Problems& out) {
+  const Index dense_ffn = m.num_moe_layers() < m.num_layers ? m.ffn_hidden_size : 0;  // 0: no layer has it
+  const Index all = std::gcd(std::gcd(m.num_heads, m.kv_heads()), std::gcd(dense_ffn, m.moe.shared_ffn_hidden_size));
+  const auto require = [&](const char* key, Index size, const char* code) {
+    if (size % tp != 0)
+      out.add("parallel.tp", tp,
+              str("must divide ", key, " = ", size, " (", code, ")", nearest_text(nearest_divisor(all, tp))));
+  };
+  require("model.num_heads", m.num_heads, "E_HEADS_NOT_DIVISIBLE");
+  if (m.kv_heads() != m.num_heads) require("model.num_kv_heads", m.kv_heads(), "E_HEADS_NOT_DIVISIBLE");
+  require("model.ffn_hidden_size", dense_ffn, "E_DIM_NOT_DIVISIBLE");
+  require("moe.shared_ffn_hidden_size", m.moe.shared_ffn_hidden_size, "E_DIM_NOT_DIVISIBLE");
+  out.require(m.padded_vocab_size % tp == 0, "model.padded_vocab_size", m.padded_vocab_size,
+              str("must be divisible by parallel.tp = ", tp, "; the smallest that fits is ",
+                  padded_vocab_size(m.vocab_size, static_cast<int>(tp))));
 }
 
 }  // namespace
@@ -135,31 +189,14 @@ Index default_ffn_hidden_size(std::string_view family, Index hidden_size) {
 Index padded_vocab_size(Index vocab_size, int tp) { return round_up(vocab_size, Index{128} * tp); }
 
 void check(const ModelConfig& m, int tp, Problems& out) {
-  if (m.head_dim == 0) {
-    out.require(m.hidden_size % m.num_heads == 0, "model.num_heads", m.num_heads,
-                str("must divide model.hidden_size = ", m.hidden_size, ", or model.head_dim must be given"));
-  }
-  out.require(m.num_heads % m.kv_heads() == 0, "model.num_kv_heads", m.kv_heads(),
-              str("must divide model.num_heads = ", m.num_heads));
-  out.require(!m.has_rope() || m.head_width() % 2 == 0, "model.head_dim", m.head_width(),
-              "must be even with model.position = rope, which turns pairs");
+  check_heads(m, tp, out);
   if (m.rope_scaling == ops::RopeScaling::llama3) {
     out.require(m.rope_low_freq_factor < m.rope_high_freq_factor, "model.rope_low_freq_factor", m.rope_low_freq_factor,
                 str("must be below model.rope_high_freq_factor = ", m.rope_high_freq_factor));
   }
   out.require(m.padded_vocab_size >= m.vocab_size, "model.padded_vocab_size", m.padded_vocab_size,
               str("must be at least model.vocab_size = ", m.vocab_size));
-  if (tp >= 1) {
-    out.require(m.num_heads % tp == 0, "parallel.tp", tp,
-                str("must divide model.num_heads = ", m.num_heads, " (E_HEADS_NOT_DIVISIBLE)"));
-    out.require(m.kv_heads() % tp == 0, "parallel.tp", tp,
-                str("must divide model.num_kv_heads = ", m.kv_heads(), " (E_HEADS_NOT_DIVISIBLE)"));
-    out.require(m.ffn_hidden_size % tp == 0, "parallel.tp", tp,
-                str("must divide model.ffn_hidden_size = ", m.ffn_hidden_size, " (E_DIM_NOT_DIVISIBLE)"));
-    out.require(m.padded_vocab_size % tp == 0, "model.padded_vocab_size", m.padded_vocab_size,
-                str("must be divisible by parallel.tp = ", tp, "; the smallest that fits is ",
-                    padded_vocab_size(m.vocab_size, tp)));
-  }
+  if (tp >= 1) check_slices(m, tp, out);
 }
 
 }  // namespace megalith::model

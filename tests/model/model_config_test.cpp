@@ -160,6 +160,37 @@ TEST(ModelConfig, PresetsOfLlamasBlocksHaveThePublishedNumbersOfParameters) {
   EXPECT_NE(error.find("did you mean mixtral-8x7b?"), std::string::npos) << error;
 }
 
+TEST(ModelConfig, HeadsAndSlicesThatDoNotFitAreRefusedWithTheNearestThatDo) {
+  ModelConfig fits = llama_defaults();
+  fits.num_layers = 2, fits.hidden_size = 16, fits.num_heads = 4, fits.ffn_hidden_size = 48, fits.seq_len = 8;
+  fits.vocab_size = fits.padded_vocab_size = 256;
+  const auto lines = [&](int tp, const auto& change) {
+    ModelConfig m = fits;
+    change(m);
+    Problems problems;
+    check(m, tp, problems);
+    return problems.lines();
+  };
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(lines(4, [](ModelConfig&) {}), Lines{});
+  EXPECT_EQ(lines(1, [](ModelConfig& m) { m.num_kv_heads = 3; }),
+            Lines{"model.num_kv_heads = 3: must divide model.num_heads = 4; the nearest is 4"});
+  EXPECT_EQ(lines(2, [](ModelConfig& m) { m.num_kv_heads = 1; }),
+            Lines{"parallel.tp = 2: must divide model.num_kv_heads = 1 (E_HEADS_NOT_DIVISIBLE); the nearest is 1"});
+  EXPECT_EQ(lines(1, [](ModelConfig& m) { m.head_dim = 3; }),
+            Lines{"model.head_dim = 3: must be even with model.position = rope, which turns pairs; the nearest is 4"});
+  EXPECT_EQ(
+      lines(1, [](ModelConfig& m) { m.num_heads = 3; }),
+      Lines{"model.num_heads = 3: must divide model.hidden_size = 16, or model.head_dim must be given; the nearest "
+            "is 4"});
+  EXPECT_EQ(lines(1, [](ModelConfig& m) { m.hidden_size = 20; }),
+            Lines{"model.num_heads = 4: makes heads model.hidden_size / 4 = 5 wide, which must be even with "
+                  "model.position = rope, which turns pairs; give model.head_dim, or another number of heads; the "
+                  "nearest is 5"});
+  EXPECT_EQ(lines(4, [](ModelConfig& m) { m.ffn_hidden_size = 6; }),
+            Lines{"parallel.tp = 4: must divide model.ffn_hidden_size = 6 (E_DIM_NOT_DIVISIBLE); the nearest is 2"});
+}
+
 /// The parameters of all ranks, replicas once, are the formula's: for every tp and pp.
 TEST(ModelConfig, TheRanksHoldTogetherWhatTheFormulaSays) {
   const ModelConfig model{.num_layers = 4,
