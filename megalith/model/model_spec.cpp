@@ -65,14 +65,32 @@ ModelSpec model_spec(const ModelConfig& m) {
   return spec;
 }
 
-Index count_parameters(const ModelConfig& model) {
+namespace {
+
+/// The sum of elements(parameter) over the whole model on one rank.
+template <class Elements>
+Index sum_of_parameters(const ModelConfig& model, const Elements& elements) {
   const std::unique_ptr<comm::World> one_rank = comm::dry_world(0, 1);
   const nn::TensorParallel tp{one_rank->all(), nn::SequenceParallel::off, 1};
   const nn::LayerGroups groups{tp, nn::ExpertParallel{tp, one_rank->all(), one_rank->all(), one_rank->all()}};
   Index sum = 0;
   for (const ParamSpec& param : declare_gpt(model_spec(model), {{{0, model.num_layers}, true, true}}, groups))
-    sum += param.held.numel();
+    sum += elements(param);
   return sum;
+}
+
+/// Elements of the parameters that a token passes: of each MoE layer those of top_k experts.
+Index count_active(const ModelConfig& m) {
+  return sum_of_parameters(m, [&](const ParamSpec& param) {
+    const bool is_of_experts = param.slice.name.find(".moe.experts.") != std::string::npos;
+    return is_of_experts ? param.held.numel() / m.moe.num_experts * m.moe.top_k : param.held.numel();
+  });
+}
+
+}  // namespace
+
+Index count_parameters(const ModelConfig& model) {
+  return sum_of_parameters(model, [](const ParamSpec& param) { return param.held.numel(); });
 }
 
 Index count_padding(const ModelConfig& m) {
@@ -83,6 +101,7 @@ Index count_padding(const ModelConfig& m) {
 std::string parameters_text(const ModelConfig& m) {
   const Index padding = count_padding(m);
   return str(grouped(count_parameters(m) - padding), " parameters",
+             m.moe.has_experts() ? str(", ", grouped(count_active(m) - padding), " of them active") : "",
              padding == 0 ? "" : str(" (+ ", grouped(padding), " of padding)"));
 }
 

@@ -41,7 +41,7 @@ ModelSpec model_spec(const ModelConfig& config);
 Index count_parameters(const ModelConfig& model);
 /// The part of these in rows of the table beyond the vocabulary, which stay 0.
 Index count_padding(const ModelConfig& model);
-/// "124,439,808 parameters (+ 36,096 of padding)"
+/// "124,439,808 parameters (+ 36,096 of padding)"; with experts also how many of them a token passes.
 std::string parameters_text(const ModelConfig& model);
 
 /// FLOPs of one token's forward pass, 2 per multiplication and addition: GEMMs of sublayers and of the head (with its

@@ -142,9 +142,10 @@ class Run {
     if (takes_values) saver_.take_values(inputs_.init);
     if (first()) {
       const model::ModelConfig& m = plan_.model;
-      note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::parameters_text(m), "; grid ",
-               config::grid_text(plan_), " over ", world_.size(), " ranks (", world_.transport(), "); ",
-               plan_.train.precision, ", ", human_bytes(memory_bytes_), " a rank at most",
+      note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::parameters_text(m),
+               m.moe.has_experts() ? " (TFLOP/s count the active ones)" : "", "; grid ", config::grid_text(plan_),
+               " over ", world_.size(), " ranks (", world_.transport(), "); ", plan_.train.precision, ", ",
+               human_bytes(memory_bytes_), " a rank at most",
                plan_.device == Device::cpu ? str(", ", team_size(), team_size() == 1 ? " thread each" : " threads each")
                                            : std::string()));
       note(str("memory of rank 0: ", owners_text(engine_.taken_bytes())));

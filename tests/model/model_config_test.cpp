@@ -156,6 +156,8 @@ TEST(ModelConfig, PresetsOfLlamasBlocksHaveThePublishedNumbersOfParameters) {
                                                  {"mixtral-8x7b", 46'702'792'704},
                                                  {"qwen3-30b-a3b", 30'532'122'624}};
   for (const auto& [name, published] : cases) EXPECT_EQ(count_parameters(of_preset(preset(name))), published) << name;
+  EXPECT_EQ(parameters_text(of_preset(preset("mixtral-8x7b"))),
+            "46,702,792,704 parameters, 12,879,925,248 of them active");
   const std::string error = error_of<ConfigError>([] { preset("mixtral-8x7"); });
   EXPECT_NE(error.find("did you mean mixtral-8x7b?"), std::string::npos) << error;
 }
