@@ -61,7 +61,14 @@ std::vector<Scalar> scalars_of(const StepMetrics& m) {
     all.push_back({layer + "max_over_mean", load.max_over_mean});
     all.push_back({layer + "p95_over_mean", load.p95_over_mean});
     all.push_back({layer + "empty", static_cast<double>(load.empty)});
+    all.push_back({layer + "choices", static_cast<double>(load.choices)});
     all.push_back({layer + "dropped", static_cast<double>(load.dropped)});
+    for (std::size_t place = 0; place < load.hottest.size(); ++place) {
+      const auto& [expert, share] = load.hottest[place];
+      const std::string name = str(layer, "hottest_", place + 1, '_');
+      all.push_back({name + "expert", static_cast<double>(expert)});
+      all.push_back({name + "share", share});
+    }
     if (!moe.has_bias) continue;
     all.push_back({layer + "bias_min", load.bias_min});
     all.push_back({layer + "bias_max", load.bias_max});

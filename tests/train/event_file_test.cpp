@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "megalith/train/metrics.h"
+
 #include "tests/io/temp_dir.h"
 
 namespace megalith::train {
@@ -98,6 +100,22 @@ TEST(EventFile, HoldsScalarsAsTensorBoardReadsThem) {
   const auto first = fields(summary.find(1)->second);
   EXPECT_EQ(first.find(1)->second, "train/loss");
   EXPECT_EQ(std::bit_cast<float>(little<std::uint32_t>(first.find(2)->second)), 2.5f);
+}
+
+TEST(EventFile, HasTheSameNumbersOfExpertsAsTheLogOfMetrics) {
+  StepMetrics metrics;
+  ExpertLoad load;
+  load.layer = 3, load.max_over_mean = 1.5, load.p95_over_mean = 1.25;
+  load.hottest = {{5, 0.5}, {2, 0.25}};
+  load.empty = 1, load.choices = 64, load.dropped = 2;
+  metrics.result.moe.layers = {load};
+  std::map<std::string, double> found;
+  for (const Scalar& scalar : scalars_of(metrics)) found[scalar.tag] = scalar.value;
+  const std::map<std::string, double> want = {
+      {"max_over_mean", 1.5},   {"p95_over_mean", 1.25}, {"empty", 1},
+      {"choices", 64},          {"dropped", 2},          {"hottest_1_expert", 5},
+      {"hottest_1_share", 0.5}, {"hottest_2_expert", 2}, {"hottest_2_share", 0.25}};
+  for (const auto& [name, value] : want) EXPECT_EQ(found.at("moe/layer_3/" + name), value) << name;
 }
 
 TEST(EventFile, AResumedRunVoidsWhatCameAfter) {
