@@ -23,7 +23,7 @@ config::RunConfig RecipeOptions::parse() const {
   if (!fs->exists(file)) throw ConfigError(str("recipe = ", file, ": no such file", io::looked_for_in(file)));
   if (fs->is_dir(file)) throw ConfigError(str("recipe = ", file, ": is a folder; name a recipe in it"));
   const io::MappedFile text = fs->map(file);
-  return config::parse_recipe(text.text(), file, settings);
+  return config::read_recipe(text.text(), file, settings);
 }
 
 }  // namespace megalith::apps

@@ -16,7 +16,7 @@ struct RecipeOptions {
 
   /// Adds them to a command. They must outlive the parsing.
   void add_to(CLI::App& command);
-  /// The recipe read and parsed. Throws ConfigError: no such file, or all that is wrong with its keys.
+  /// The recipe as config::read_recipe() has it. Throws ConfigError: no such file, or what that throws.
   config::RunConfig parse() const;
   /// The same, resolved. Throws ConfigError with every broken rule.
   config::RunPlan plan() const { return config::resolve(parse(), ranks); }

@@ -62,7 +62,7 @@ std::optional<T> nearest_legal(const Bounds& b, const T& value) {
   if constexpr (std::is_same_v<T, Index>) {
     return static_cast<Index>(static_cast<double>(value) < b.least ? b.least : std::min(b.most, kMaxInteger));
   } else if constexpr (std::is_same_v<T, double>) {
-    return value > b.most ? b.most : b.least;
+    return value > b.most ? b.most : b.is_above ? std::min(b.least + 1, b.most) : b.least;
   } else {
     return std::nullopt;
   }
@@ -91,11 +91,21 @@ bool BrokenKeys::any(std::string_view prefix) const {
   return std::ranges::any_of(names, [&](std::string_view name) { return name.starts_with(prefix); });
 }
 
+bool BrokenKeys::has(std::string_view name) const { return std::ranges::find(names, name) != names.end(); }
+
+void BrokenKeys::add_others(const Problems& from, Problems& to) const {
+  for (const std::string& line : from.lines()) {
+    const bool names_one =
+        std::ranges::any_of(names, [&](std::string_view name) { return line.find(name) != std::string::npos; });
+    if (!names_one) to.add_line(line);
+  }
+}
+
 void check_bounds(const Key& key, RunConfig& config, BrokenKeys& broken, Problems& out) {
   const AskedValue place = key.members.asked(config);
   std::visit(
       [&]<class T>(std::optional<T>* value) {
-        if (!*value) return;
+        if (!*value || broken.has(key.name)) return;  // what stands for a broken value is not the user's
         const std::string rule = broken_rule(key.bounds, **value);
         if (rule.empty()) return;
         out.add(key.name, value_text(place), rule);
@@ -116,6 +126,8 @@ std::string value_text(const AskedValue& value) {
         if (!*asked) return "unset";
         if constexpr (std::is_same_v<T, double>) {
           return exact(**asked);
+        } else if constexpr (std::is_same_v<T, bool>) {
+          return **asked ? "true" : "false";
         } else if constexpr (requires { std::declval<std::ostream&>() << **asked; }) {
           return str(**asked);
         } else {

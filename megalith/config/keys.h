@@ -97,16 +97,19 @@ std::vector<std::string_view> key_sections();
 /// The keys of a section in the form of docs/recipe.md.
 std::string key_table(std::string_view section);
 
-/// Keys whose values broke their bounds.
+/// Keys whose values broke their bounds, or have the wrong type.
 struct BrokenKeys {
   std::vector<std::string_view> names;
   /// Whether one of them begins with `prefix`.
   bool any(std::string_view prefix) const;
+  bool has(std::string_view name) const;
+  /// Adds the lines of `from` that name none of these keys.
+  void add_others(const Problems& from, Problems& to) const;
 };
 /// Sets unset members that have a literal default.
 void fill_defaults(RunConfig& config);
-/// Checks the bounds of a key, if it has a value. A value that breaks them is reported, and replaced by the default or
-/// the nearest legal value, so that the rules of other keys can be checked.
+/// Checks the bounds of a key, if it has a value and is not broken yet. A value that breaks them is reported, and
+/// replaced by the default or the nearest legal value, so that the rules of other keys can be checked.
 void check_bounds(const Key& key, RunConfig& config, BrokenKeys& broken, Problems& out);
 
 /// A key whose value in a plan differs from that in the recipe of a checkpoint.

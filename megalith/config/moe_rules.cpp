@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "megalith/base/nearest_size.h"
 #include "megalith/config/plan_rules.h"
 #include "megalith/ops/rows.h"
 
@@ -25,13 +26,30 @@ void refuse_without_experts(RunConfig& c, Problems& out) {
   refuse("parallel.etp", c.parallel.etp, c.parallel.tp.value_or(1));
 }
 
-/// The divisor of `size` that is nearest to `wanted`, the larger of two.
-Index nearest_divisor(Index size, Index wanted) {
-  const Index from = std::clamp<Index>(wanted, 1, size);
-  for (Index step = 0;; ++step) {  // 1 divides every size
-    if (size % (from + step) == 0) return from + step;
-    if (from > step && size % (from - step) == 0) return from - step;
-  }
+bool is_letter(char letter) { return letter == 'd' || letter == 'm'; }
+
+/// A pattern of other letters is reported; then that of the default stands for it, so that other rules can be checked.
+void derive_pattern(RunConfig::Moe& m, Problems& out) {
+  const std::string standard = nn::MoeConfig{}.pattern;
+  set_default(m.pattern, standard);
+  if (!m.pattern->empty() && std::ranges::all_of(*m.pattern, is_letter)) return;
+  std::string near = *m.pattern;
+  std::erase_if(near, [](char letter) { return !is_letter(letter); });
+  if (near.find('m') == std::string::npos) near += standard;
+  out.add("moe.pattern", m.pattern->empty() ? "\"\"" : *m.pattern,
+          str("must consist of d (dense) and m (mixture of experts); the nearest is ", near));
+  m.pattern = standard;
+}
+
+/// Some layer must be an MoE.
+void check_pattern(const model::ModelConfig& m, Problems& out) {
+  if (m.num_moe_layers() > 0) return;
+  std::string near = m.moe.pattern.substr(0, static_cast<std::size_t>(m.num_layers));
+  near.back() = 'm';
+  const bool has_m = m.moe.pattern.find('m') != std::string::npos;
+  out.add("moe.pattern", m.moe.pattern,
+          str(has_m ? str("has no m within its first model.num_layers = ", m.num_layers, " letters") : "has no m",
+              ": without MoE layers remove section [moe]; the nearest is ", near));
 }
 
 void check_router(const nn::MoeConfig& moe, Problems& out) {
@@ -51,13 +69,8 @@ void check_router(const nn::MoeConfig& moe, Problems& out) {
   }
   out.require(!moe.has_expert_bias() || moe.score == ops::RouterScore::sigmoid, "moe.expert_bias_rate",
               moe.expert_bias_rate, "needs moe.score = sigmoid: a softmax has balance by moe.aux_loss");
-  out.require(!moe.shared_gate || moe.shared_ffn_hidden_size > 0, "moe.shared_gate", true,
+  out.require(!moe.shared_gate || moe.shared_ffn_hidden_size > 0, "moe.shared_gate", "true",
               "needs shared experts: give moe.shared_ffn_hidden_size");
-  const auto is_letter = [](char letter) { return letter == 'd' || letter == 'm'; };
-  out.require(!moe.pattern.empty() && std::ranges::all_of(moe.pattern, is_letter), "moe.pattern", moe.pattern,
-              "must consist of d (dense) and m (mixture of experts)");
-  out.require(moe.pattern.find('m') != std::string::npos, "moe.pattern", moe.pattern,
-              "has no m: without MoE layers remove section [moe]");
   out.require(!moe.force_balance || moe.replay.empty(), "moe.force_balance", "true",
               "moe.replay gives every token its experts: remove one of the two");
 }
@@ -96,8 +109,6 @@ void check_grid(const RunPlan& plan, Problems& out) {
   out.require(moe.ffn_hidden_size % etp == 0, "parallel.etp", etp,
               str("must divide moe.ffn_hidden_size = ", moe.ffn_hidden_size, "; the nearest is ",
                   nearest_divisor(moe.ffn_hidden_size, etp)));
-  out.require(moe.shared_ffn_hidden_size % tp == 0, "parallel.tp", tp,
-              str("must divide moe.shared_ffn_hidden_size = ", moe.shared_ffn_hidden_size));
   out.require(etp * moe.num_experts <= ops::kMaxExpertsOfRows, "parallel.etp", etp,
               str("times moe.num_experts = ", moe.num_experts, ": must be at most ", ops::kMaxExpertsOfRows));
   const Index tokens = plan.train.micro_batch * plan.model.seq_len;
@@ -110,11 +121,7 @@ void check_grid(const RunPlan& plan, Problems& out) {
 }
 
 void check_graphs(const capture::GraphsConfig& graphs, Problems& out) {
-  using enum capture::Scope;
-  if (graphs.mode == capture::GraphMode::none) return;
-  const bool covers_experts = graphs.scopes.empty() || graphs.scopes.has(moe) || graphs.scopes.has(moe_router) ||
-                              graphs.scopes.has(moe_preprocess);
-  if (graphs.mode == capture::GraphMode::layers && !covers_experts) return;
+  if (!covers_experts(graphs)) return;
   out.add(graphs.mode == capture::GraphMode::iteration ? "graphs.mode" : "graphs.scopes",
           graphs.mode == capture::GraphMode::iteration ? "iteration" : text(graphs.scopes),
           "covers MoE layers, whose host waits for counts: graphs of them are not built; use graphs.mode = layers with "
@@ -123,18 +130,25 @@ void check_graphs(const capture::GraphsConfig& graphs, Problems& out) {
 
 }  // namespace
 
+bool covers_experts(const capture::GraphsConfig& graphs) {
+  using enum capture::Scope;
+  if (graphs.mode != capture::GraphMode::layers) return graphs.mode == capture::GraphMode::iteration;
+  return graphs.scopes.empty() || graphs.scopes.has(moe) || graphs.scopes.has(moe_router) ||
+         graphs.scopes.has(moe_preprocess);
+}
+
 void derive_moe(RunConfig& c, Problems& out) {
   RunConfig::Moe& m = c.moe;
   if (!m.num_experts) return refuse_without_experts(c, out);
   const nn::MoeConfig defaults;
   set_default(m.top_k, defaults.top_k);
-  set_default(m.pattern, defaults.pattern);
+  derive_pattern(m, out);
   set_default(m.score, "softmax");
   set_default(m.score_before_top_k, defaults.score_before_top_k);
   set_default(m.normalize_top_k, defaults.normalize_top_k);
   set_default(m.scale, defaults.scale);
   set_default(m.num_groups, defaults.num_groups);
-  set_default(m.group_top_k, *m.num_groups);
+  set_default(m.group_top_k, std::clamp<Index>(*m.num_groups, 1, ops::kMaxRouterGroups));
   set_default(m.expert_bias_rate, defaults.expert_bias_rate);
   set_default(m.aux_loss, *m.expert_bias_rate > 0 ? 0.0 : 0.01);
   set_default(m.aux_scope, "microbatch");
@@ -151,6 +165,7 @@ void derive_moe(RunConfig& c, Problems& out) {
 void check_moe(const RunPlan& plan, Problems& out) {
   if (!plan.model.moe.has_experts()) return;
   check_router(plan.model.moe, out);
+  check_pattern(plan.model, out);
   check_capacity(plan, out);
   check_grid(plan, out);
   check_graphs(plan.graphs, out);

@@ -6,6 +6,9 @@ namespace megalith::config {
 /// Sets what [moe] leaves out where there are experts; else reports its keys, parallel.ep and parallel.etp.
 void derive_moe(RunConfig& config, Problems& out);
 
+/// Whether graphs would hold a part of MoE layers, which check_moe() refuses.
+bool covers_experts(const capture::GraphsConfig& graphs);
+
 /// Rules that tie keys of [moe] to each other, to the model and to the grid.
 void check_moe(const RunPlan& plan, Problems& out);
 

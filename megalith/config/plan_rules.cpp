@@ -129,15 +129,19 @@ void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken
   check(plan.data, out);
   if (shape == ModelShape::known) {
     model::check(plan.model, plan.grid.tp, out);
-    if (!broken.any("parallel.stage_layers")) check_stage_layers(plan, out);
+    if (!broken.any("parallel.")) check_stage_layers(plan, out);
     check_gpu_kernels(plan, out);
     check_row_shares(plan, out);
     check_sizes(plan, out);
-    if (!broken.any("moe.")) check_moe(plan, out);
-    check_scopes(plan.graphs, plan.run_facts(), out);
+    Problems of_experts;
+    check_moe(plan, of_experts);
+    broken.add_others(of_experts, out);
+    // Of graphs with experts check_moe() says more.
+    if (!plan.model.moe.has_experts() || !covers_experts(plan.graphs)) check_scopes(plan.graphs, plan.run_facts(), out);
     if (!broken.any("recompute.")) check(plan.recompute, most_layers(plan), out);
   }
-  if (!broken.any("train.micro_batch") && !broken.any("train.global_batch")) check_batches(plan, out);
+  if (!broken.any("parallel.") && !broken.any("train.micro_batch") && !broken.any("train.global_batch"))
+    check_batches(plan, out);
   check_train(plan, out);
   if (!broken.any("optimizer.lr")) check(plan.optimizer, out);
   if (!broken.any("graphs.mode")) check(plan.graphs, out);

@@ -8,6 +8,7 @@
 #include "megalith/config/plan_rules.h"
 #include "megalith/config/preset_rules.h"
 #include "megalith/config/run_plan.h"
+#include "megalith/grid/advice.h"
 
 // From what was asked to what runs: literal defaults come from the table of keys, all others are derived here.
 
@@ -22,7 +23,7 @@ Index least_ranks(const RunConfig::Parallel& p) {
   return std::min<Index>(std::lcm(*p.tp * cp * *p.pp, *p.etp * *p.ep * *p.pp), std::numeric_limits<int>::max());
 }
 
-void derive_grid(RunConfig& c, int ranks, RunPlan& plan, Problems& out) {
+void derive_grid(RunConfig& c, int ranks, const BrokenKeys& broken, RunPlan& plan, Problems& out) {
   RunConfig::Parallel& p = c.parallel;
   const bool has_experts = c.moe.num_experts.has_value();
   if (!has_experts) p.ep = 1, p.etp = p.tp;  // derive_moe() has reported others
@@ -38,9 +39,13 @@ void derive_grid(RunConfig& c, int ranks, RunPlan& plan, Problems& out) {
   try {
     plan.grid = grid::resolve(sizes);
   } catch (const ConfigError& error) {
+    if (broken.any("parallel.")) return;
+    const std::string_view code = error.what();
+    const std::string rule = str(code, grid::advice(sizes, code));
+    if (code.starts_with("E_ORDER_") || code.starts_with("E_PP_GROUPS_DIFFER"))
+      return out.add("parallel.order", sizes.order, rule);
     const std::string of_experts = has_experts ? str(", ep ", sizes.ep, ", etp ", *sizes.etp) : "";
-    out.add("parallel", str("{ranks ", sizes.world_size, ", tp ", sizes.tp, ", pp ", sizes.pp, of_experts, "}"),
-            str(error.what(), "; the least number of ranks is ", least_ranks(p)));
+    out.add("parallel", str("{ranks ", sizes.world_size, ", tp ", sizes.tp, ", pp ", sizes.pp, of_experts, "}"), rule);
   }
 }
 
@@ -108,6 +113,14 @@ void derive_train(RunConfig& c, const BrokenKeys& broken, const RunPlan& plan, P
   set_default(o.decay_steps, std::max(*t.steps, *o.warmup_steps + 1));
 }
 
+/// Lines that name a key of the wrong type are left out: what stands for its value is not the user's.
+void throw_if_any(const RunConfig& asked, const Problems& found) {
+  Problems out;
+  for (const std::string& line : asked.problems) out.add_line(line);
+  BrokenKeys{asked.mistyped}.add_others(found, out);
+  out.throw_if_any(asked.source);
+}
+
 }  // namespace
 
 std::optional<Policy> policy_of(std::string_view precision) {
@@ -128,11 +141,11 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   derive_family(c.model);
   derive_moe(c, out);
   fill_defaults(c);
-  BrokenKeys broken;
+  BrokenKeys broken{asked.mistyped};
   for (const Key& key : keys()) check_bounds(key, c, broken, out);
   set_default(c.data.tokenizer, plan.data.tokenizer);
   set_default(c.train.precision, default_precision(*c.device.type == "cuda" ? Device::cuda : Device::cpu));
-  derive_grid(c, ranks, plan, out);
+  derive_grid(c, ranks, broken, plan, out);
   const ModelShape shape = has_preset ? derive_model(c, broken, plan, out) : ModelShape::unknown;
   derive_train(c, broken, plan, out);
   if (shape == ModelShape::known) {
@@ -144,7 +157,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   plan.graphs.scopes = capture::read_scopes(*c.graphs.scopes, plan.graphs.mode, out);
   nn::read_modules(*c.recompute.modules, plan.recompute, out);
   check_rules(plan, shape, broken, out);
-  out.throw_if_any(asked.source);
+  throw_if_any(asked, out);
   return plan;
 }
 

@@ -36,10 +36,15 @@ ResumeChanges resume_changes(const RunConfig& saved, const RunPlan& plan) {
 std::vector<std::pair<std::string_view, std::string>> identity_of(const RunPlan& plan) {
   RunConfig config = plan.as_config();
   std::vector<std::pair<std::string_view, std::string>> values;
+  // Checkpoints hold a hash of these texts, in which true is 1.
+  const auto text = [](const AskedValue& value) {
+    const auto* const flag = std::get_if<std::optional<bool>*>(&value);
+    return flag != nullptr && **flag ? std::string(***flag ? "1" : "0") : value_text(value);
+  };
   for (const Key& key : keys()) {
     const bool has_it = key.is_in_recipe == nullptr || key.is_in_recipe(plan);
     if (has_it && key.resume.rule == OnResume::must_match)
-      values.emplace_back(key.name, value_text(key.members.asked(config)));
+      values.emplace_back(key.name, text(key.members.asked(config)));
   }
   return values;
 }

@@ -74,15 +74,14 @@ std::optional<T> convert_any(const toml::node& node) {
   }
 }
 
-void assign(std::string_view key, const AskedValue& place, const toml::node& node, Problems& problems) {
-  std::visit(
+/// False: the value has the wrong type, which is reported.
+bool assign(std::string_view key, const AskedValue& place, const toml::node& node, Problems& problems) {
+  return std::visit(
       [&]<class T>(std::optional<T>* target) {
         std::optional<T> value = convert_any<T>(node);
-        if (value) {
-          *target = std::move(value);
-        } else {
-          problems.add(key, as_text(node), str("must be ", kind_of<T>()));
-        }
+        if (!value) problems.add(key, as_text(node), str("must be ", kind_of<T>()));
+        *target = std::move(value);
+        return target->has_value();
       },
       place);
 }
@@ -147,7 +146,10 @@ class RecipeReader {
 
  private:
   void set_key(const std::string& key, const toml::node& node) {
-    if (const Key* const row = find_key(key)) return assign(key, row->members.asked(config_), node, problems_);
+    if (const Key* const row = find_key(key)) {
+      if (!assign(key, row->members.asked(config_), node, problems_)) config_.mistyped.push_back(row->name);
+      return;
+    }
     problems_.add(key, as_text(node), no_such_key(key));
   }
 
@@ -214,7 +216,7 @@ MeantKey meant_key(std::string_view key) {
   return {nearest(spelled, names)};
 }
 
-RunConfig parse_recipe(std::string_view toml, std::string source, std::span<const std::string> settings) {
+RunConfig read_recipe(std::string_view toml, std::string source, std::span<const std::string> settings) {
   RunConfig config;
   config.source = std::move(source);
   Problems problems;
@@ -225,6 +227,15 @@ RunConfig parse_recipe(std::string_view toml, std::string source, std::span<cons
     report_broken_toml(toml, error, config.source);
   }
   for (const std::string& setting : settings) reader.read_setting(setting);
+  if (problems.lines().size() > config.mistyped.size()) problems.throw_if_any(config.source);
+  config.problems = problems.lines();
+  return config;
+}
+
+RunConfig parse_recipe(std::string_view toml, std::string source, std::span<const std::string> settings) {
+  RunConfig config = read_recipe(toml, std::move(source), settings);
+  Problems problems;
+  for (const std::string& line : config.problems) problems.add_line(line);
   problems.throw_if_any(config.source);
   return config;
 }

@@ -79,6 +79,9 @@ struct RunConfig {
   } device;
 
   std::string source;  ///< file name, for messages
+  /// What read_recipe() found: keys whose values have the wrong type, which are unset, and a line for each.
+  std::vector<std::string_view> mistyped;
+  std::vector<std::string> problems;
 };
 
 /// The key that was meant by a name that is not a key.
@@ -94,6 +97,9 @@ MeantKey meant_key(std::string_view name);
 /// Reads a recipe (TOML), then applies "section.key=value" settings in order. Throws ConfigError with every unknown key
 /// (and the nearest known one), every value of the wrong type and every key that occurs twice.
 RunConfig parse_recipe(std::string_view toml, std::string source, std::span<const std::string> settings = {});
+/// The same for a recipe that is resolved next: if values of the wrong type are all that is wrong, resolve() reports
+/// them, together with the rules that other keys break.
+RunConfig read_recipe(std::string_view toml, std::string source, std::span<const std::string> settings = {});
 
 /// A recipe with exactly these values: sections and keys in the order of the table of keys, without unset ones. Parsing
 /// it gives the same RunConfig.

@@ -27,7 +27,7 @@ tokenizer = "byte"
 train = "corpus.txt"
 )";
 
-RunPlan plan_of(std::vector<std::string> settings = {}) { return resolve(parse_recipe(kExperts, "r.toml", settings)); }
+RunPlan plan_of(std::vector<std::string> settings = {}) { return resolve(read_recipe(kExperts, "r.toml", settings)); }
 std::string problem_of(std::vector<std::string> settings) {
   try {
     plan_of(std::move(settings));
@@ -81,14 +81,20 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"moe.capacity=drop", "moe.capacity_factor=1", "parallel.tp=2", "parallel.etp=1"},
        {"moe.capacity_run = 32: a rank routes 16 rows", "the nearest value is 16"}},
       {{"moe.expert_bias_rate=0.1"}, {"moe.expert_bias_rate = 0.1: needs moe.score = sigmoid"}},
-      {{"moe.shared_gate=true"}, {"moe.shared_gate = 1: needs shared experts"}},
-      {{"moe.pattern=dmx"}, {"moe.pattern = dmx: must consist of d (dense) and m"}},
-      {{"moe.pattern=dd"}, {"moe.pattern = dd: has no m"}},
+      {{"moe.shared_gate=true"}, {"moe.shared_gate = true: needs shared experts"}},
+      {{"moe.pattern=dmx"}, {"moe.pattern = dmx: must consist of d (dense) and m", "the nearest is dm"}},
+      {{"moe.pattern=dd"}, {"moe.pattern = dd: has no m: ", "the nearest is dm"}},
+      {{"moe.pattern="}, {"moe.pattern = \"\": must consist of d (dense) and m", "the nearest is m"}},
+      {{"moe.pattern=xy"}, {"moe.pattern = xy: must consist of d (dense) and m", "the nearest is m"}},
+      {{"moe.pattern=ddm", "model.num_layers=2"},
+       {"moe.pattern = ddm: has no m within its first model.num_layers = 2 letters", "the nearest is dm"}},
+      {{"parallel.tp=2", "moe.shared_ffn_hidden_size=7"},
+       {"parallel.tp = 2: must divide moe.shared_ffn_hidden_size = 7", "the nearest is 1"}},
       {{"moe.num_groups=3"}, {"moe.num_groups = 3: must divide moe.num_experts = 8; the nearest is 4"}},
       {{"moe.num_groups=4", "moe.group_top_k=1", "moe.top_k=3"}, {"moe.top_k = 3: must be at most 2"}},
       {{"parallel.ep=2", "parallel.order=ep-pp-tp-dp", "parallel.tp=2", "parallel.pp=2", "parallel.ranks=8",
         "parallel.etp=1"},
-       {"E_PP_GROUPS_DIFFER"}},
+       {"parallel.order = ep-pp-tp-dp: E_PP_GROUPS_DIFFER", "the nearest legal order has pp last: ep-tp-dp-cp-pp"}},
       {{"graphs.mode=iteration"}, {"graphs.mode = iteration: covers MoE layers"}},
       {{"graphs.mode=layers"}, {"graphs.scopes", "covers MoE layers"}},
       {{"graphs.mode=layers", "graphs.scopes=[\"attn\", \"moe_router\"]"}, {"covers MoE layers"}},
@@ -100,6 +106,46 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
     const std::string problem = problem_of(bad.settings);
     for (const std::string& text : bad.texts) EXPECT_THAT(problem, HasSubstr(text)) << bad.settings.front();
   }
+}
+
+TEST(MoeRecipe, AProblemIsReportedOnce) {
+  const std::pair<std::vector<std::string>, const char*> all[] = {
+      {{"moe.capacity=drop", "moe.capacity_factor=nan"}, "moe.capacity_factor = nan: must be finite"},
+      {{"moe.scale=0"}, "moe.scale = 0: must be positive"},
+      {{"moe.pattern=xy"}, "moe.pattern = xy: must consist of"},
+      {{"moe.num_groups=0"}, "moe.num_groups = 0: must be at least 1"},
+      {{"moe.num_groups=99999999999"}, "moe.num_groups = 99999999999: must be at most 64"},
+      {{"graphs.mode=layers", "graphs.scopes=[\"moe\"]"}, "graphs.scopes = [moe]: covers MoE layers"},
+      {{"parallel.order=tp-pp-dp-dp"}, "parallel.order = tp-pp-dp-dp: E_ORDER_DUPLICATE_AXIS"}};
+  for (const auto& [settings, text] : all)
+    EXPECT_THAT(problem_of(settings), AllOf(HasSubstr("r.toml: 1 problem\n"), HasSubstr(text)));
+}
+
+TEST(MoeRecipe, AValueOfTheWrongTypeHidesNoOtherProblem) {
+  EXPECT_THAT(problem_of({"moe.top_k=two", "parallel.ep=3", "moe.pattern=x"}),
+              AllOf(HasSubstr("r.toml: 3 problems"), HasSubstr("moe.top_k = 'two': must be an integer"),
+                    HasSubstr("parallel.ep = 3: must divide"), HasSubstr("moe.pattern = x: must consist")));
+  // What follows from a key that could not be read is no problem of its own.
+  for (const char* one : {"moe.num_experts=many", "train.steps=ten", "model.num_layers=x", "parallel.tp=two",
+                          "moe.capacity_factor=big", "train.micro_batch=1.5"})
+    EXPECT_THAT(problem_of({one, "parallel.ep=2"}), HasSubstr("r.toml: 1 problem\n")) << one;
+  for (const Key& key : keys())
+    EXPECT_THAT(problem_of({str(key.name, "=[[1]]")}), HasSubstr("r.toml: 1 problem\n")) << key.name;
+  EXPECT_THROW(parse_recipe(kExperts, "r.toml", std::vector<std::string>{"moe.top_k=two"}), ConfigError);
+}
+
+TEST(MoeRecipe, SlicesOfDenseMlpsAreForModelsThatHaveThem) {
+  const std::vector<std::string> settings = {"parallel.tp=3", "model.num_heads=6", "model.hidden_size=24",
+                                             "model.ffn_hidden_size=256", "moe.ffn_hidden_size=12"};
+  EXPECT_EQ(problem_of(settings), "");
+  std::vector<std::string> with_dense = settings;
+  with_dense.emplace_back("moe.pattern=dm");
+  EXPECT_THAT(problem_of(with_dense), HasSubstr("parallel.tp = 3: must divide model.ffn_hidden_size = 256"));
+}
+
+TEST(MoeRecipe, AHugeCapacityIsTheWholeRun) {
+  const RunPlan plan = plan_of({"moe.capacity=drop", "moe.capacity_factor=1e300"});
+  EXPECT_EQ(plan.model.moe.capacity_of(32), 32);
 }
 
 TEST(MoeRecipe, AllProblemsAreReportedAtOnce) {
@@ -129,6 +175,11 @@ TEST(MoeRecipe, ResumingWithAnotherModelIsRefusedAndAnotherGridIsNot) {
   EXPECT_THAT(refused({"moe.top_k=1"}), ::testing::Contains(HasSubstr("moe.top_k = 1")));
   EXPECT_THAT(refused({"moe.pattern=dm"}), ::testing::Contains(HasSubstr("moe.pattern")));
   EXPECT_THAT(refused({"parallel.ep=2", "parallel.etp=1", "train.global_batch=2"}), ::testing::IsEmpty());
+  EXPECT_THAT(refused({"moe.normalize_top_k=true"}),
+              ::testing::ElementsAre("moe.normalize_top_k = true: the checkpoint was trained with false"));
+  // Checkpoints hold a hash of the identity: its texts stay as they were.
+  EXPECT_THAT(identity_of(plan_of({"moe.normalize_top_k=true"})),
+              ::testing::Contains(std::pair<std::string_view, std::string>("moe.normalize_top_k", "1")));
   const ResumeChanges changes = resume_changes(saved, plan_of({"moe.aux_loss=0.1"}));
   EXPECT_THAT(changes.refused, ::testing::IsEmpty());
   EXPECT_THAT(changes.warned, ::testing::Contains(HasSubstr("moe.aux_loss = 0.1")));

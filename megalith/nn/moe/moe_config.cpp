@@ -7,7 +7,7 @@ namespace megalith::nn {
 
 Index MoeConfig::capacity_of(Index run) const {
   const double even = static_cast<double>(run * top_k) / static_cast<double>(num_experts);
-  return std::min(run, static_cast<Index>(std::ceil(even * capacity_factor)));
+  return static_cast<Index>(std::min(static_cast<double>(run), std::ceil(even * capacity_factor)));
 }
 
 ops::RouterRules MoeConfig::rules() const {
