@@ -21,7 +21,7 @@ std::vector<std::string> RunPlan::warnings() const {
        "parallel.tp_overlap = halves: does nothing with parallel.tp = 1"},
       {optimizer.sharding == Sharding::optimizer && grid.dp * grid.cp == 1,
        "optimizer.distributed = true: does nothing with one model copy (dp * cp = 1)"}};
-  std::vector<std::string> all = preset_warnings;
+  std::vector<std::string> all = recipe_warnings;
   if (optimizer.warmup_steps > train.steps) {
     all.push_back(str("optimizer.warmup_steps = ", optimizer.warmup_steps, ": more than train.steps = ", train.steps,
                       ", so the learning rate never reaches optimizer.lr"));

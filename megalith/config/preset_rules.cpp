@@ -58,7 +58,7 @@ bool derive_preset(RunConfig& c, RunPlan& plan, Problems& out) {
   try {
     const model::Preset& preset = model::preset(*c.model.preset);
     RunConfig of_preset = recipe_of(preset.model), defaults = recipe_of(without_keys(preset.model));
-    plan.preset_warnings = preset_warnings(c, of_preset, preset);
+    plan.recipe_warnings = preset_warnings(c, of_preset, preset);
     const bool is_its_vocabulary = c.model.vocab_size.value_or(preset.model.vocab_size) == preset.model.vocab_size;
     if (!is_its_vocabulary) of_preset.model.padded_vocab_size = defaults.model.padded_vocab_size;
     set_default(c.model.family, preset.model.family);

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "megalith/base/error.h"
+#include "megalith/config/idle_keys.h"
 #include "megalith/config/keys.h"
 #include "megalith/config/moe_rules.h"
 #include "megalith/config/plan_rules.h"
@@ -158,6 +159,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   nn::read_modules(*c.recompute.modules, plan.recompute, out);
   check_rules(plan, shape, broken, out);
   throw_if_any(asked, out);
+  for (std::string& warning : idle_keys(asked, plan)) plan.recipe_warnings.push_back(std::move(warning));
   return plan;
 }
 

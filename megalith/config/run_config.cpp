@@ -108,7 +108,14 @@ class RecipeReader {
         continue;
       }
       for (const auto& [name, value] : *table) set_key(str(section.str(), ".", name.str()), value);
+      has_empty_moe_ = has_empty_moe_ || (section.str() == "moe" && table->empty());
     }
+  }
+
+  /// After all settings.
+  void check_empty_moe() {
+    if (has_empty_moe_ && !config_.moe.num_experts && !config_.model.preset)
+      problems_.add_line("[moe] is empty: give moe.num_experts, or remove the section");
   }
 
   /// The value of a setting: TOML where it parses as that, else plain text ("--set data.train=corpus.txt").
@@ -155,6 +162,7 @@ class RecipeReader {
 
   RunConfig& config_;
   Problems& problems_;
+  bool has_empty_moe_ = false;
 };
 
 /// Of a text that is not TOML: its keys that are there twice, and the mistake unless that is one of them.
@@ -227,6 +235,7 @@ RunConfig read_recipe(std::string_view toml, std::string source, std::span<const
     report_broken_toml(toml, error, config.source);
   }
   for (const std::string& setting : settings) reader.read_setting(setting);
+  reader.check_empty_moe();
   if (problems.lines().size() > config.mistyped.size()) problems.throw_if_any(config.source);
   config.problems = problems.lines();
   return config;

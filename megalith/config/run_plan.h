@@ -66,8 +66,9 @@ struct RunPlan {
   Device device = Device::cpu;
   int ranks_per_node = 0;  ///< for warnings; 0: unknown
   int threads = 0;         ///< of a rank; 0: its share of usable_cores() among the ranks of a process or host
-  /// Of keys that make model.preset another model. The preset itself is not part of a plan.
-  std::vector<std::string> preset_warnings;
+  /// Of what a recipe says: keys that make model.preset another model, which itself is not part of a plan, and keys
+  /// without effect.
+  std::vector<std::string> recipe_warnings;
 
   /// Sub-microbatches of forward passes: 2 if tp_overlap requires them and equal halves can go over tp, else 1.
   int sub_batches() const;
@@ -79,7 +80,7 @@ struct RunPlan {
   /// Whether the algorithms of GEMMs are chosen, and kept in a table, before step 1.
   bool chooses_gemms() const { return device == Device::cuda && train.gemm == ops::GemmChoice::timed; }
 
-  /// Warnings before a run begins: preset_warnings, a warm-up that does not end within the run, settings that divide
+  /// Warnings before a run begins: recipe_warnings, a warm-up that does not end within the run, settings that divide
   /// work among ranks with only one rank, and grid::placement_warnings() if ranks_per_node is known.
   std::vector<std::string> warnings() const;
 

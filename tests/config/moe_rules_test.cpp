@@ -148,6 +148,40 @@ TEST(MoeRecipe, AHugeCapacityIsTheWholeRun) {
   EXPECT_EQ(plan.model.moe.capacity_of(32), 32);
 }
 
+TEST(MoeRecipe, WarnsOfKeysWithoutEffect) {
+  const auto warnings = [](std::vector<std::string> settings) { return plan_of(std::move(settings)).warnings(); };
+  EXPECT_EQ(warnings({}), std::vector<std::string>{});
+  EXPECT_EQ(warnings({"moe.capacity=drop", "moe.capacity_factor=1", "moe.capacity_run=16", "moe.drop_by=position"}),
+            std::vector<std::string>{});
+  EXPECT_EQ(warnings({"moe.capacity_run=5", "moe.drop_by=position"}),
+            (std::vector<std::string>{"moe.capacity_run = 5: does nothing with moe.capacity = none",
+                                      "moe.drop_by = position: does nothing with moe.capacity = none"}));
+  EXPECT_EQ(warnings({"model.rope_theta=500"}),
+            std::vector<std::string>{"model.rope_theta = 500: does nothing with model.position = learned"});
+  EXPECT_EQ(warnings({"model.position=rope", "model.rope_factor=8"}),
+            std::vector<std::string>{"model.rope_factor = 8: does nothing with model.rope_scaling = none"});
+  EXPECT_EQ(warnings({"model.position=rope", "model.rope_scaling=linear", "model.rope_factor=8",
+                      "model.rope_low_freq_factor=2"}),
+            std::vector<std::string>{
+                "model.rope_low_freq_factor = 2: does nothing with a model.rope_scaling other than llama3"});
+  // Recipes of checkpoints give every key.
+  for (const std::string position : {"learned", "rope"}) {
+    const RunPlan plan = plan_of({"model.position=" + position});
+    EXPECT_EQ(resolve(plan.as_config()).warnings(), std::vector<std::string>{});
+  }
+}
+
+TEST(MoeRecipe, AnEmptySectionIsRefused) {
+  constexpr std::string_view kEmpty = "[model]\nnum_layers = 1\n[moe]\n";
+  try {
+    parse_recipe(kEmpty, "r.toml");
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("[moe] is empty: give moe.num_experts, or remove the section"));
+  }
+  EXPECT_NO_THROW(parse_recipe(kEmpty, "r.toml", std::vector<std::string>{"moe.num_experts=4"}));
+}
+
 TEST(MoeRecipe, AllProblemsAreReportedAtOnce) {
   EXPECT_THAT(
       problem_of({"moe.top_k=9", "moe.pattern=x", "parallel.ep=3", "parallel.ranks=3", "moe.shared_gate=true"}),

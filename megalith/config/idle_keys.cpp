@@ -1,0 +1,54 @@
+#include "megalith/config/idle_keys.h"
+
+#include "megalith/base/str.h"
+#include "megalith/config/keys.h"
+
+namespace megalith::config {
+namespace {
+
+struct IdleKey {
+  std::string_view key;
+  bool is_idle;
+  std::string_view because;
+};
+
+std::vector<IdleKey> idle_of(const RunPlan& plan) {
+  const model::ModelConfig& m = plan.model;
+  const model::ModelConfig defaults;  // recipes of checkpoints have every key: those of `rope` with these values
+  const bool no_capacity = m.moe.has_experts() && !m.moe.has_capacity(), no_rope = !m.has_rope();
+  const bool no_scaling = m.rope_scaling == ops::RopeScaling::none,
+             no_llama3 = m.rope_scaling != ops::RopeScaling::llama3;
+  constexpr std::string_view kCapacity = "moe.capacity = none", kPosition = "model.position = learned",
+                             kLlama3 = "a model.rope_scaling other than llama3";
+  return {{"moe.capacity_run", no_capacity, kCapacity},
+          {"moe.drop_by", no_capacity, kCapacity},
+          {"model.rope_theta", no_rope, kPosition},
+          {"model.rope_scaling", no_rope, kPosition},
+          {"model.rope_factor", no_rope, kPosition},
+          {"model.rope_low_freq_factor", no_rope, kPosition},
+          {"model.rope_high_freq_factor", no_rope, kPosition},
+          {"model.rope_original_seq_len", no_rope, kPosition},
+          {"model.rope_factor", !no_rope && no_scaling && m.rope_factor != defaults.rope_factor,
+           "model.rope_scaling = none"},
+          {"model.rope_low_freq_factor",
+           !no_rope && no_llama3 && m.rope_low_freq_factor != defaults.rope_low_freq_factor, kLlama3},
+          {"model.rope_high_freq_factor",
+           !no_rope && no_llama3 && m.rope_high_freq_factor != defaults.rope_high_freq_factor, kLlama3},
+          {"model.rope_original_seq_len",
+           !no_rope && no_llama3 && m.rope_original_seq_len != defaults.rope_original_seq_len, kLlama3}};
+}
+
+}  // namespace
+
+std::vector<std::string> idle_keys(RunConfig asked, const RunPlan& plan) {
+  std::vector<std::string> warnings;
+  for (const IdleKey& row : idle_of(plan)) {
+    const AskedValue value = find_key(row.key)->members.asked(asked);
+    const bool is_given = std::visit([](const auto* place) { return place->has_value(); }, value);
+    if (row.is_idle && is_given)
+      warnings.push_back(str(row.key, " = ", value_text(value), ": does nothing with ", row.because));
+  }
+  return warnings;
+}
+
+}  // namespace megalith::config
