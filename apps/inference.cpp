@@ -60,11 +60,14 @@ Index legal_batch(const config::RunConfig& c, int ranks) {
 }  // namespace
 
 void InferenceOptions::add_to(CLI::App& command) {
-  command.add_option("--ranks", ranks, "Ranks (default: parallel.tp * parallel.pp, or the launcher's processes)")
+  command
+      .add_option("--ranks", ranks,
+                  "Ranks (default: the least that tp * pp and etp * ep * pp divide, or the launcher's processes)")
       ->check(at_least(1));
   command
-      .add_option("--set", settings,
-                  "A key of the grid: parallel.tp=2, parallel.pp=2, parallel.chunks=2, ... (may be repeated)")
+      .add_option(
+          "--set", settings,
+          "A key of the grid: parallel.tp=2, parallel.pp=2, parallel.ep=2, parallel.etp=1, ... (may be repeated)")
       ->take_all()
       ->allow_extra_args(false);
   command

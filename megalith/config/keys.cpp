@@ -464,7 +464,7 @@ std::vector<Key> make_keys() {
        at(
            [](auto& c) -> auto& { return c.device.ranks_per_node; }, [](auto& c) -> auto& { return c.ranks_per_node; }),
        words("none"), at_least(0), may_change, not_differ,
-       "ranks per node. `train` and `plan` warn if tensor-parallel groups span nodes",
+       "ranks per node. `train` and `plan` warn if tensor-parallel or expert-parallel groups span nodes",
        [](const RunPlan& plan) { return plan.ranks_per_node > 0; }},
       {"device.threads",
        at(

@@ -53,6 +53,18 @@ TEST(Recipe, RanksPerNodeWarnsOfTensorParallelGroupsThatSpanNodes) {
             "W_TP_CROSSES_NODES: 2 of 2 tensor parallel groups span more tha");
 }
 
+TEST(Recipe, RanksPerNodeWarnsOfExpertParallelGroupsThatSpanNodes) {
+  const auto warnings = [](const char* ranks_per_node) {
+    const std::vector<std::string> settings = {"parallel.ranks=8", "parallel.ep=4", "moe.num_experts=4",
+                                               ranks_per_node};
+    return resolve(parse_recipe(kSmall, "r.toml", settings)).warnings();
+  };
+  EXPECT_EQ(warnings("device.ranks_per_node=4"), std::vector<std::string>());
+  const std::vector<std::string> crossing = warnings("device.ranks_per_node=2");
+  ASSERT_EQ(crossing.size(), 1u);
+  EXPECT_EQ(crossing.front().substr(0, 63), "W_EP_CROSSES_NODES: 2 of 2 expert parallel groups span more tha");
+}
+
 TEST(Recipe, WarnsOfSettingsThatDivideWorkAmongRanksWhereThereIsOne) {
   std::vector<std::string> settings = {"parallel.sequence_parallel=true", "parallel.tp_overlap=halves",
                                        "optimizer.distributed=true", "train.micro_batch=2"};
