@@ -43,6 +43,7 @@ Preset olmoe() {
   m.seq_len = 4096, m.vocab_size = 50'304;
   m.qk_norm = nn::QkNorm::all;
   m.moe.num_experts = 64, m.moe.top_k = 8, m.moe.ffn_hidden_size = 1024, m.moe.aux_loss = 0.01;
+  m.moe.z_loss = 0.001;  // in the paper; config.json has no key for it
   return {"olmoe-1b-7b", "Muennighoff et al. 2024, arXiv:2409.02060; huggingface.co/allenai/OLMoE-1B-7B-0924", m};
 }
 
