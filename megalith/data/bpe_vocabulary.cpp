@@ -19,8 +19,8 @@ namespace megalith::data {
 namespace {
 
 // What ends a text, the first that a file has. GPT-2, GPT-4 and Qwen; Llama 3; RoBERTa; Gemma; DeepSeek.
-constexpr std::string_view kEndOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
-                                           "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"};
+constexpr std::string_view kEndOfText[] = {
+    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"};
 
 class ByteAlphabet {
  public:
@@ -335,6 +335,7 @@ BpeVocabulary load_tokenizer_json(io::Fs& fs, const io::Path& file) {
 
 void LiteralTokens::add(std::string_view bytes, std::int32_t id) {
   if (first_bytes_.find(bytes[0]) == std::string::npos) first_bytes_ += bytes[0];
+  longest_ = std::max(longest_, bytes.size());
   for (std::size_t end = 1; end <= bytes.size(); ++end)
     if (ends_in_white_space(bytes, end)) hold_white_space_ = true;
   trie_.insert(PieceTrie::kWord, bytes, id);

@@ -53,26 +53,40 @@ class LiteralTokens {
  public:
   void add(std::string_view bytes, std::int32_t id);
   bool hold_white_space() const { return hold_white_space_; }
+  bool empty() const { return first_bytes_.empty(); }
   /// Calls use_id() for each that the text holds, the leftmost first and of those the longest, and use_text() for what
   /// is between them, in order.
   template <class UseId, class UseText>
   void sections(std::string_view text, const UseId& use_id, const UseText& use_text) const {
+    sections_of_part(text, true, use_id, [&](std::string_view part, bool) {
+      if (!part.empty()) use_text(part);
+    });
+  }
+  /// The same of a text of which more may come: use_text(part, ends) tells whether the section ends there. Returns how
+  /// much of `text` is dealt with: the rest comes again, before what follows it. `ends`: of the last part.
+  template <class UseId, class UseText>
+  std::size_t sections_of_part(std::string_view text, bool ends, const UseId& use_id, const UseText& use_text) const {
     std::size_t begin = 0;
-    for (std::size_t at = text.find_first_of(first_bytes_); at < text.size();) {
+    std::size_t at = text.find_first_of(first_bytes_);
+    while (at < text.size()) {
+      if (!ends && text.size() - at < longest_) break;  // a token that begins here may end out of sight
       const PieceTrie::Found token = trie_.longest(PieceTrie::kWord, text.substr(at));
       const std::size_t behind = at + std::max<std::size_t>(token.size, 1);
       if (token.id >= 0) {
-        if (at > begin) use_text(text.substr(begin, at - begin));
+        use_text(text.substr(begin, at - begin), true);
         use_id(token.id);
         begin = behind;
       }
       at = text.find_first_of(first_bytes_, behind);
     }
-    if (begin < text.size()) use_text(text.substr(begin));
+    const std::size_t known = ends ? text.size() : std::min(at, text.size());
+    use_text(text.substr(begin, known - begin), ends);
+    return known;
   }
 
  private:
   std::string first_bytes_;  // none: nothing is looked for
+  std::size_t longest_ = 0;  // bytes of a token
   bool hold_white_space_ = false;
   PieceTrie trie_;
 };

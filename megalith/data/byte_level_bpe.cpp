@@ -7,6 +7,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
+#include "megalith/data/piece_stream.h"
 #include "megalith/data/unicode_text.h"
 
 namespace megalith::data {
@@ -88,15 +89,98 @@ void ByteLevelBpe::encode(std::string_view text, std::vector<std::int32_t>& ids)
 }
 
 void ByteLevelBpe::encode_words(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const {
-  pre_tokenizer_.pieces(text, scratch.match, [&](std::string_view word) {
-    scratch.cache.append(word, ids, [&] {
-      const auto whole = whole_words_.find(word);
-      if (whole != whole_words_.end())
-        ids.push_back(whole->second);
-      else
-        scratch.merger.merge(vocabulary_, word, ids);
-    });
+  pre_tokenizer_.pieces(text, scratch.match, [&](std::string_view word) { encode_word(word, scratch, ids); });
+}
+
+void ByteLevelBpe::encode_word(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+  scratch.cache.append(word, ids, [&] {
+    const auto whole = whole_words_.find(word);
+    if (whole != whole_words_.end())
+      ids.push_back(whole->second);
+    else
+      scratch.merger.merge(vocabulary_, word, ids);
   });
+}
+
+/// encode() up to the words, each step for what the one before it has decided.
+class ByteLevelBpe::Cutter final : public TextCutter {
+ public:
+  explicit Cutter(const ByteLevelBpe& owner) : owner_(owner), pieces_(owner.pre_tokenizer_) {}
+
+  void push(std::string_view part, bool ends, CutText& out) override {
+    const std::size_t valid = valid_utf8_prefix(part);
+    if (valid != part.size()) throw EncodeError(owner_.name(), valid, "must be UTF-8");
+    const BpeVocabulary& vocabulary = owner_.vocabulary_;
+    const auto cut = [&](std::string_view text, bool ends_section) {
+      pieces_.push(text, ends_section, [&](std::string_view word) {
+        if (word.size() > std::numeric_limits<std::uint32_t>::max())
+          throw InputError(str("[gpt2 tokenizer] a word of ", word.size(), " bytes: must be below 4 GiB"));
+        out.bytes += word;
+        out.pieces.push_back({.size = static_cast<std::uint32_t>(word.size())});
+      });
+    };
+    const auto look_again = [&](std::string_view text, bool ends_section) {
+      sections(vocabulary.composed_literals, composed_, text, ends_section, out, cut);
+    };
+    sections(vocabulary.literals, plain_, part, ends, out, [&](std::string_view text, bool ends_section) {
+      if (vocabulary.compose)
+        compose(text, ends_section, look_again);
+      else
+        look_again(text, ends_section);
+    });
+  }
+
+ private:
+  template <class Use>
+  static void sections(const LiteralTokens& literals, std::string& held, std::string_view part, bool ends, CutText& out,
+                       const Use& use) {
+    if (literals.empty()) return use(part, ends);
+    held += part;
+    const auto add_id = [&](std::int32_t id) { out.pieces.push_back({.size = 0, .id = id}); };
+    held.erase(0, literals.sections_of_part(held, ends, add_id, use));
+  }
+
+  /// No character composes with an ASCII one behind it.
+  template <class Use>
+  void compose(std::string_view part, bool ends, const Use& use) {
+    const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
+    const std::size_t before = to_compose_.size();
+    to_compose_ += part;
+    std::size_t known = ends ? to_compose_.size() : 0;
+    for (std::size_t i = to_compose_.size(); i > before && known == 0; --i)
+      if (is_ascii(to_compose_[i - 1])) known = i - 1;
+    if (known == 0 && !ends) return;
+    use(composed(std::string_view(to_compose_).substr(0, known), scratch_), ends);
+    to_compose_.erase(0, known);
+  }
+
+  const ByteLevelBpe& owner_;
+  PieceStream pieces_;
+  std::string plain_, to_compose_, composed_;  // what each step holds back
+  std::string scratch_;
+};
+
+bool ByteLevelBpe::knows_cuts() const {
+  return pre_tokenizer_.knows_cuts() && !vocabulary_.literals.hold_white_space() &&
+         !vocabulary_.composed_literals.hold_white_space();
+}
+
+std::unique_ptr<TextCutter> ByteLevelBpe::make_cutter() const {
+  if (knows_cuts() || !pre_tokenizer_.can_stream()) return nullptr;
+  return std::make_unique<Cutter>(*this);
+}
+
+void ByteLevelBpe::encode_cut(const CutText& cut, std::vector<std::int32_t>& ids) const {
+  auto scratch = pool_.borrow([&] { return std::make_unique<Scratch>(pre_tokenizer_); });
+  std::size_t begin = 0;
+  for (const CutText::Piece& piece : cut.pieces) {
+    if (piece.id >= 0) {
+      ids.push_back(piece.id);
+    } else {
+      encode_word(std::string_view(cut.bytes).substr(begin, piece.size), *scratch, ids);
+      begin += piece.size;
+    }
+  }
 }
 
 std::optional<std::int32_t> ByteLevelBpe::special(Special which) const {
@@ -135,8 +219,7 @@ bool ByteLevelBpe::starts_word(std::int32_t id) const {
 }
 
 std::size_t ByteLevelBpe::next_cut(std::string_view text, std::size_t from) const {
-  if (vocabulary_.literals.hold_white_space() || vocabulary_.composed_literals.hold_white_space()) return text.size();
-  return pre_tokenizer_.next_cut(text, from);
+  return knows_cuts() ? pre_tokenizer_.next_cut(text, from) : text.size();
 }
 
 }  // namespace megalith::data

@@ -47,6 +47,8 @@ class ByteLevelBpe final : public Tokenizer {
   using Tokenizer::encode;
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override;
   std::size_t next_cut(std::string_view text, std::size_t from) const override;
+  std::unique_ptr<TextCutter> make_cutter() const override;
+  void encode_cut(const CutText& cut, std::vector<std::int32_t>& ids) const override;
   std::string_view token_bytes(std::int32_t id) const override {
     return vocabulary_.tokens[static_cast<std::size_t>(id)];
   }
@@ -62,7 +64,10 @@ class ByteLevelBpe final : public Tokenizer {
 
  private:
   struct Scratch;
+  class Cutter;
   void encode_words(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  void encode_word(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  bool knows_cuts() const;
 
   std::string name_;
   BpeVocabulary vocabulary_;

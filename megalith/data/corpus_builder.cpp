@@ -1,6 +1,8 @@
 #include "megalith/data/corpus_builder.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "megalith/base/clock.h"
@@ -24,22 +26,86 @@ struct EncodedBlock {
   Index bytes = 0, text_bytes = 0;
 };
 
+/// A block of a corpus; where the tokenizer's cutter cuts the text, each piece as it gave it.
+struct TextBlock {
+  struct Cut {
+    CutText text;
+    std::uint64_t offset;  // in the file of its begin, as its tokens spell it
+  };
+  CorpusBlock corpus;
+  std::vector<Cut> cuts{};
+  Index text_bytes = 0;  // of the cut pieces
+};
+
+/// Takes blocks of the reader, in order, through the tokenizer's cutter, if it has one.
+class BlockCutter {
+ public:
+  BlockCutter(CorpusReader& reader, const Tokenizer& tokenizer, std::unique_ptr<TextCutter> cutter,
+              const CorpusOptions& options)
+      : reader_(reader), tokenizer_(tokenizer), cutter_(std::move(cutter)), text_(text_reader(options)) {}
+
+  static CorpusText text_reader(const CorpusOptions& options) {
+    return CorpusText(options.key, options.invalid_utf8 == InvalidUtf8::fail ? CorpusText::Invalid::fail
+                                                                             : CorpusText::Invalid::replace);
+  }
+
+  std::optional<TextBlock> next() {
+    std::optional<CorpusBlock> block = reader_.next();
+    if (!block) return std::nullopt;
+    TextBlock out{.corpus = std::move(*block)};
+    if (cutter_ && out.corpus.format == CorpusFormat::text) cut(out);
+    return out;
+  }
+
+ private:
+  void cut(TextBlock& out) {
+    for (CorpusPiece& piece : out.corpus.pieces) {
+      if (begins_document_) offset_ = piece.offset;
+      TextBlock::Cut& cut = out.cuts.emplace_back(TextBlock::Cut{.text = {}, .offset = offset_});
+      const std::string_view text = text_.raw(out.corpus, piece);
+      try {
+        cutter_->push(text, piece.ends_document, cut.text);
+      } catch (const EncodeError& error) {
+        CorpusText::fail(out.corpus, piece, error.offset(), error.rule());
+      }
+      out.text_bytes += static_cast<Index>(text.size());
+      offset_ += cut.text.bytes.size();
+      for (const CutText::Piece& literal : cut.text.pieces)
+        if (literal.id >= 0) offset_ += tokenizer_.token_bytes(literal.id).size();
+      begins_document_ = piece.ends_document;
+      piece.bytes = {};
+    }
+    out.corpus.held = {};
+  }
+
+  CorpusReader& reader_;
+  const Tokenizer& tokenizer_;
+  std::unique_ptr<TextCutter> cutter_;
+  CorpusText text_;
+  bool begins_document_ = true;
+  std::uint64_t offset_ = 0;  // of what the cutter has given of the document
+};
+
 /// Turns the pieces of a block into ids. One for each thread.
 class BlockEncoder {
  public:
   BlockEncoder(const Tokenizer& tokenizer, const CorpusOptions& options)
-      : tokenizer_(tokenizer),
-        options_(options),
-        text_(options.key,
-              options.invalid_utf8 == InvalidUtf8::fail ? CorpusText::Invalid::fail : CorpusText::Invalid::replace) {}
+      : tokenizer_(tokenizer), options_(options), text_(BlockCutter::text_reader(options)) {}
 
-  void encode(const CorpusBlock& block, EncodedBlock& out) {
+  void encode(const TextBlock& text, EncodedBlock& out) {
+    const CorpusBlock& block = text.corpus;
     out.ids.clear();
     out.parts.clear();
     out.bytes = block.bytes;
-    out.text_bytes = 0;
+    out.text_bytes = text.text_bytes;
     out.file = block.file_number;
-    for (const CorpusPiece& piece : block.pieces) encode_text(text_.raw(block, piece), block, piece, out);
+    for (std::size_t i = 0; i < block.pieces.size(); ++i) {
+      const CorpusPiece& piece = block.pieces[i];
+      if (text.cuts.empty())
+        encode_text(text_.raw(block, piece), block, piece, out);
+      else
+        encode_cut(text.cuts[i], block, piece, out);
+    }
   }
 
  private:
@@ -62,6 +128,18 @@ class BlockEncoder {
     } else {
       encode(text);
     }
+    end_piece(before, block, piece, out);
+  }
+
+  void encode_cut(const TextBlock::Cut& cut, const CorpusBlock& block, CorpusPiece piece, EncodedBlock& out) {
+    const std::size_t before = out.ids.size();
+    tokenizer_.encode_cut(cut.text, out.ids);
+    piece.offset = cut.offset;
+    end_piece(before, block, piece, out);
+  }
+
+  /// `before`: the ids before those of the piece.
+  void end_piece(std::size_t before, const CorpusBlock& block, const CorpusPiece& piece, EncodedBlock& out) {
     if (options_.end_of_document == EndOfDocument::append) {
       const std::int32_t end = tokenizer_.end_of_document();
       const auto first = out.ids.begin() + static_cast<std::ptrdiff_t>(before);
@@ -144,6 +222,13 @@ class Writer {
   CorpusCounts counts_;
 };
 
+/// The first place at or behind `from` where a character begins, or what is none and becomes a U+FFFD by itself.
+std::size_t next_beginning(std::string_view text, std::size_t from) {
+  const std::size_t last = std::min(from + 3, text.size());
+  while (from < last && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) ++from;
+  return std::min(from, text.size());
+}
+
 class BuilderSink final : public TokenSink {
  public:
   explicit BuilderSink(IndexedDatasetBuilder& builder) : builder_(builder) {}
@@ -161,17 +246,22 @@ CorpusCounts tokenize_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, co
                              const CorpusOptions& options, TokenSink& sink) {
   CorpusReader::Options reading = options.reading;
   reading.key = options.key;
+  const bool in_sentences = options.sequences == Sequences::sentences;
+  std::unique_ptr<TextCutter> cutter = in_sentences ? nullptr : tokenizer.make_cutter();
   CorpusReader reader(
       fs, inputs,
-      [&](std::string_view text, std::size_t from) {
-        return options.sequences == Sequences::sentences ? next_sentence(text, from) : tokenizer.next_cut(text, from);
+      [&, cuts = cutter != nullptr](std::string_view text, std::size_t from) {
+        return in_sentences ? next_sentence(text, from)
+               : cuts       ? next_beginning(text, from)
+                            : tokenizer.next_cut(text, from);
       },
       reading);
+  BlockCutter blocks(reader, tokenizer, std::move(cutter), options);
   Writer writer(reader, inputs, tokenizer, options, sink);
   work_in_order<EncodedBlock>(
-      options.threads, [&] { return reader.next(); },
+      options.threads, [&] { return blocks.next(); },
       [&] {
-        return [encoder = BlockEncoder(tokenizer, options)](const CorpusBlock& block, EncodedBlock& out) mutable {
+        return [encoder = BlockEncoder(tokenizer, options)](const TextBlock& block, EncodedBlock& out) mutable {
           encoder.encode(block, out);
         };
       },

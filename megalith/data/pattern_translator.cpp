@@ -29,6 +29,9 @@ constexpr std::size_t kNone = std::string::npos;
 constexpr int kMaxDepth = 200;  // PCRE2's own is 250
 constexpr std::string_view kAnyCharacter = "(?s:.)";
 constexpr std::string_view kLineEnd = R"((?>\r\n|[\n-\r\x{85}\x{2028}\x{2029}]))";
+/// ^ and $. PCRE2's own ^ does not ask for more text (PCRE2_PARTIAL_HARD) behind a last line end; \z does.
+constexpr std::string_view kLineBegin = R"((?:\A|(?<=\n)(?!\z)))";
+constexpr std::string_view kLineClose = "(?m:$)";
 /// \w outside brackets: Oniguruma asks Latin-1's table about Latin-1's characters.
 constexpr std::string_view kLatinWords = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
@@ -181,7 +184,7 @@ class Translator {
         add_atom(b, options, options.point_is_all ? kAnyCharacter : ".");
       } else if (c == '^' || c == '$') {
         ++at_;
-        add_place(b, options, str("(?m:", c, ')'));
+        add_place(b, options, c == '^' ? kLineBegin : kLineClose);
       } else if (!quantifier(b, options)) {
         Literal literal = take_character();
         if (c == '{' || c == '}' || c == ']') literal.text.insert(0, 1, '\\');

@@ -38,8 +38,30 @@ std::shared_ptr<void> compile(const CompiledRule& rule) {
                                    PCRE2_UTF | (rule.covers_all ? PCRE2_ANCHORED : 0), &error, &offset, context.get());
   if (code == nullptr) throw InputError(str("must be a pattern that PCRE2 takes: ", pcre2_message(error)));
   const std::shared_ptr<void> owner(code, [](void* p) { pcre2_code_free(static_cast<pcre2_code*>(p)); });
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, pcre2_match interprets: same pieces, slower
+  pcre2_jit_compile(code,
+                    PCRE2_JIT_COMPLETE |
+                        PCRE2_JIT_PARTIAL_HARD);  // where there is no JIT, pcre2_match interprets: same pieces, slower
   return owner;
+}
+
+/// Whether the pattern (in PCRE2's syntax) holds \G or \K: where a match begins is then not where it was looked for.
+bool moves_begin(std::string_view pattern) {
+  for (std::size_t i = 0; i + 1 < pattern.size(); ++i) {
+    if (pattern[i] != '\\') continue;
+    ++i;
+    if (pattern[i] == 'G' || pattern[i] == 'K') return true;
+  }
+  return false;
+}
+
+/// PCRE2 tells how far the longest lookbehind goes; lookbehinds in each other add up. ^, which is none, sees one
+/// character more, and one character tells \A that it is not at the begin.
+std::size_t look_back_of(const pcre2_code* code, std::string_view pattern) {
+  std::uint32_t longest = 0;
+  pcre2_pattern_info(code, PCRE2_INFO_MAXLOOKBEHIND, &longest);
+  std::size_t count = 1;
+  for (std::size_t at = pattern.find("(?<"); at != std::string_view::npos; at = pattern.find("(?<", at + 1)) ++count;
+  return count * std::max<std::size_t>(longest, 1);
 }
 
 }  // namespace
@@ -50,11 +72,16 @@ PreTokenizer::PreTokenizer(const std::vector<SplitRule>& rules) {
     std::shared_ptr<void> code = compile(compiled);
     std::uint32_t matches_empty = 0;
     pcre2_pattern_info(static_cast<const pcre2_code*>(code.get()), PCRE2_INFO_MATCHEMPTY, &matches_empty);
-    stages_.push_back({std::move(code), rule.behavior, rule.invert, matches_empty != 0});
+    const std::size_t look_back = look_back_of(static_cast<const pcre2_code*>(code.get()), compiled.pcre2);
+    stages_.push_back({std::move(code), rule.behavior, rule.invert, matches_empty != 0, look_back});
+    if (moves_begin(compiled.pcre2)) can_stream_ = false;
     // `blanks` is the narrower of two; `nowhere` of all.
     if (cut_ == CompiledRule::Cut::white_space || compiled.cut == CompiledRule::Cut::nowhere) cut_ = compiled.cut;
   }
-  if (stages_.empty()) cut_ = CompiledRule::Cut::nowhere;  // the text is one piece
+  if (stages_.empty()) {  // the text is one piece
+    cut_ = CompiledRule::Cut::nowhere;
+    can_stream_ = false;
+  }
 }
 
 bool PreTokenizer::is_cut(std::string_view text, std::size_t p) const {
@@ -95,21 +122,23 @@ PreTokenizer::Match::Match(const PreTokenizer& owner) {
   pcre2_set_heap_limit(context, kMaxMemoryKib);
 }
 
-PreTokenizer::Found PreTokenizer::find(std::size_t stage, std::string_view text, std::size_t begin,
-                                       Match& match) const {
+PreTokenizer::Found PreTokenizer::find(std::size_t stage, std::string_view text, std::size_t begin, Match& match,
+                                       bool ends, std::size_t before) const {
   auto* data = static_cast<pcre2_match_data*>(match.data_[stage].get());
   auto* context = static_cast<pcre2_match_context*>(match.context_.get());
   const auto* code = static_cast<const pcre2_code*>(stages_[stage].code.get());
   const auto match_with = [&](std::uint32_t options) {
     return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), begin,
-                       PCRE2_NO_UTF_CHECK | options, data, context);
+                       PCRE2_NO_UTF_CHECK | options | (ends ? 0 : PCRE2_PARTIAL_HARD), data, context);
   };
   int result = match_with(0);
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match_with(PCRE2_NO_JIT);
   if (result == PCRE2_ERROR_NOMATCH) return {text.size(), text.size(), false};
   const PCRE2_SIZE* place = pcre2_get_ovector_pointer(data);
+  if (result == PCRE2_ERROR_PARTIAL) return {place[0], text.size(), false, true};
   if (result <= 0 || place[1] < place[0])
-    throw InputError(str("[split pattern ", stage, "] no match at byte ", begin, " of a text of ", text.size(), ": ",
+    throw InputError(str("[split pattern ", stage, "] no match at byte ", before + begin, " of a text of ",
+                         before + text.size(), ": ",
                          result <= 0 ? pcre2_message(result) : std::string("it would end before its begin"),
                          "; the pattern tries too many ways to match this text"));
   return {place[0], place[1], true};

@@ -42,35 +42,42 @@ class PreTokenizer {
   bool is_cut(std::string_view text, std::size_t p) const;
   /// The first such place at or behind `from`, else text.size().
   std::size_t next_cut(std::string_view text, std::size_t from) const;
+  /// Whether is_cut() knows any place.
+  bool knows_cuts() const { return cut_ != CompiledRule::Cut::nowhere; }
+  /// Whether PieceStream gives the pieces of a text that comes in parts.
+  bool can_stream() const { return can_stream_; }
 
  private:
+  friend class PieceStream;
   struct Stage {
     std::shared_ptr<void> code;
     SplitRule::Behavior behavior;
     bool invert;
-    bool matches_empty;  // it may match no characters, at the end of the text too
+    bool matches_empty;     // it may match no characters, at the end of the text too
+    std::size_t look_back;  // characters before the place where a match may begin that it can depend on
   };
   struct Found {
     std::size_t first, last;
     bool is_match;
+    bool is_open = false;  // what follows the text decides about a match that would begin at `first`
   };
-  /// The first match at or behind `begin`.
-  Found find(std::size_t stage, std::string_view text, std::size_t begin, Match& match) const;
+  /// The first match at or behind `begin`. `ends`: nothing follows the text. `before`: bytes of the subject before it.
+  Found find(std::size_t stage, std::string_view text, std::size_t begin, Match& match, bool ends = true,
+             std::size_t before = 0) const;
 
   /// Joins matches and what is between them to pieces, as a rule's behavior says. They come in order.
-  template <class Emit>
   class Joiner {
    public:
-    Joiner(const Stage& stage, const Emit& emit) : behavior_(stage.behavior), invert_(stage.invert), emit_(emit) {}
-    void add(std::size_t begin, std::size_t end, bool is_match) {
+    explicit Joiner(const Stage& stage) : behavior_(stage.behavior), invert_(stage.invert) {}
+    /// Calls emit(begin, end) for the piece that this one ends.
+    template <class Emit>
+    void add(std::size_t begin, std::size_t end, bool is_match, const Emit& emit) {
       is_match = is_match != invert_;
       bool joins = false;
       switch (behavior_) {
         case SplitRule::Behavior::isolated:
-          return emit(begin, end);
         case SplitRule::Behavior::removed:
-          if (!is_match) emit(begin, end);
-          return;
+          break;
         case SplitRule::Behavior::merged_with_previous:
           joins = is_match && !was_match_;
           break;
@@ -82,22 +89,29 @@ class PreTokenizer {
           break;
       }
       if (!joins) {
-        emit(begin_, end_);
+        finish(emit);
         begin_ = begin;
       }
-      end_ = end;
       was_match_ = is_match;
+      extend(end);
     }
-    void finish() { emit(begin_, end_); }
+    /// What was added last goes on.
+    void extend(std::size_t end) {
+      end_ = end;
+      if (behavior_ == SplitRule::Behavior::removed && was_match_) begin_ = end;
+    }
+    template <class Emit>
+    void finish(const Emit& emit) const {
+      if (end_ > begin_) emit(begin_, end_);
+    }
+    /// Of the piece that may grow.
+    std::size_t begin() const { return begin_; }
+    std::size_t end() const { return end_; }
 
    private:
-    void emit(std::size_t begin, std::size_t end) {
-      if (end > begin) emit_(begin, end);
-    }
     SplitRule::Behavior behavior_;
     bool invert_;
-    const Emit& emit_;
-    std::size_t begin_ = 0, end_ = 0;  // of the piece that may grow
+    std::size_t begin_ = 0, end_ = 0;
     bool was_match_ = false;
   };
 
@@ -107,7 +121,7 @@ class PreTokenizer {
     const auto use_piece = [&](std::size_t begin, std::size_t end) {
       cut(text.substr(begin, end - begin), stage + 1, match, use);
     };
-    Joiner joiner(stages_[stage], use_piece);
+    Joiner joiner(stages_[stage]);
     std::size_t begin = 0, from = 0;  // of what is in no piece yet, and where the next match may begin
     bool has_match = false;
     while (from < text.size() || (stages_[stage].matches_empty && from == text.size() && from > 0)) {
@@ -118,17 +132,18 @@ class PreTokenizer {
         from += from == text.size() ? 1 : utf8_front(text.substr(from)).length;
         continue;
       }
-      if (found.first > begin) joiner.add(begin, found.first, false);
-      joiner.add(found.first, found.last, true);
+      if (found.first > begin) joiner.add(begin, found.first, false, use_piece);
+      joiner.add(found.first, found.last, true, use_piece);
       begin = from = found.last;
       has_match = true;
     }
-    if (begin < text.size()) joiner.add(begin, text.size(), false);
-    joiner.finish();
+    if (begin < text.size()) joiner.add(begin, text.size(), false, use_piece);
+    joiner.finish(use_piece);
   }
 
   std::vector<Stage> stages_;
   CompiledRule::Cut cut_ = CompiledRule::Cut::white_space;
+  bool can_stream_ = true;
 };
 
 }  // namespace megalith::data

@@ -59,6 +59,10 @@ EncodeError::EncodeError(std::string_view tokenizer, std::size_t offset, std::st
       offset_(offset),
       rule_(std::move(rule)) {}
 
+void Tokenizer::encode_cut(const CutText&, std::vector<std::int32_t>&) const {
+  throw InternalError(str("[", name(), " tokenizer] cuts no texts that come in parts"));
+}
+
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<std::int32_t> ids;
   encode(text, ids);

@@ -29,6 +29,25 @@ class EncodeError : public InputError {
 /// Tokens that stand for no text.
 enum class Special { cls, sep, mask, pad, unk };
 
+/// A text, or a part of it, cut into what is encoded by itself.
+struct CutText {
+  struct Piece {
+    std::uint32_t size;    // of its bytes
+    std::int32_t id = -1;  // the token that it is; its bytes are not in `bytes`
+  };
+  std::string bytes{};
+  std::vector<Piece> pieces{};
+};
+
+/// Cuts a text that comes in parts. One thread at a time.
+class TextCutter {
+ public:
+  virtual ~TextCutter() = default;
+  /// Appends what is decided. `part` ends where a character ends. `ends`: of the last part, with which all is decided;
+  /// the next one begins another text. Throws EncodeError as Tokenizer::encode() does, by the byte of the part.
+  virtual void push(std::string_view part, bool ends, CutText& out) = 0;
+};
+
 /// Text to token ids and back. Every member is const and may be called by any number of threads at once.
 class Tokenizer {
  public:
@@ -48,6 +67,12 @@ class Tokenizer {
   /// encode(text[0, p)) followed by encode(text[p, end)). Never inside a character. text.size() where there is no such
   /// place.
   virtual std::size_t next_cut(std::string_view text, std::size_t from) const = 0;
+
+  /// For a text that comes in parts, where next_cut() knows no places in the middle; null: next_cut() knows some, or
+  /// the tokenizer needs the whole text. The tokenizer outlives it.
+  virtual std::unique_ptr<TextCutter> make_cutter() const { return nullptr; }
+  /// Appends the ids of what its cutter gave: all of them together are those of the text.
+  virtual void encode_cut(const CutText& cut, std::vector<std::int32_t>& ids) const;
 
   /// The bytes of one token; valid as long as the tokenizer. The id is within [0, vocab_size()).
   virtual std::string_view token_bytes(std::int32_t id) const = 0;

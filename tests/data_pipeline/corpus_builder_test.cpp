@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/str.h"
+#include "megalith/base/utf8.h"
+#include "megalith/data/bpe_vocabulary.h"
 
 #include "tests/data_pipeline/tokenizers.h"
 #include "tests/io/temp_dir.h"
@@ -17,10 +19,14 @@ using Ids = std::vector<std::int32_t>;
 
 class Documents final : public TokenSink {
  public:
-  void add(std::span<const std::int32_t> ids) override { open.insert(open.end(), ids.begin(), ids.end()); }
+  void add(std::span<const std::int32_t> ids) override {
+    open.insert(open.end(), ids.begin(), ids.end());
+    most = std::max(most, ids.size());
+  }
   void end_document() override { ended.push_back(std::exchange(open, {})); }
   std::vector<Ids> ended;
   Ids open;
+  std::size_t most = 0;  // ids at a time
 };
 
 class CorpusBuilder : public ::testing::Test {
@@ -33,7 +39,41 @@ class CorpusBuilder : public ::testing::Test {
     Documents sink;
     counts_ = tokenize_corpus(*io::posix_fs(), files, tokenizer, options_, sink);
     EXPECT_TRUE(sink.open.empty());
+    most_at_a_time_ = sink.most;
     return sink.ended;
+  }
+  /// The bytes, some merges, and tokens that a text gets wherever it holds them; cut by these patterns.
+  std::shared_ptr<const Tokenizer> bpe_cut_by(const std::vector<std::string>& patterns, bool compose) {
+    nlohmann::json vocabulary;
+    for (int byte = 0; byte < 256; ++byte) vocabulary[byte_spelling(static_cast<unsigned char>(byte))] = byte;
+    nlohmann::json merges = nlohmann::json::array();
+    for (const auto& [left, right] :
+         {std::pair{"T", "h"}, {"Th", "e"}, {"i", "n"}, {"in", "g"}, {"\u0120", "a"}, {"\u0120", "\u0120"}}) {
+      merges.push_back(str(left, ' ', right));
+      const int id = static_cast<int>(vocabulary.size());
+      vocabulary[str(left, right)] = id;
+    }
+    nlohmann::json added = nlohmann::json::array();
+    const auto add = [&](const char* content, bool is_special, bool is_normalized) {
+      const int id = static_cast<int>(vocabulary.size() + added.size());
+      added.push_back({{"id", id}, {"content", content}, {"special", is_special}, {"normalized", is_normalized}});
+    };
+    add("<|endoftext|>", false, false);
+    add("  -", false, false);
+    add("ab23", false, false);
+    add("\u00E9\u00E9", false, true);
+    nlohmann::json steps = nlohmann::json::array();
+    for (const std::string& pattern : patterns)
+      steps.push_back(
+          {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+    steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
+    nlohmann::json json = {{"added_tokens", added},
+                           {"normalizer", nullptr},
+                           {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", steps}}},
+                           {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", merges}}}};
+    if (compose) json["normalizer"] = {{"type", "NFC"}};
+    write_all(dir_ / "tokenizer.json", json.dump());
+    return make_tokenizer("bpe", dir_.path(), *io::posix_fs());
   }
   /// The error without the folder's name.
   std::string error(const std::vector<io::Path>& files, const Tokenizer& tokenizer) {
@@ -46,6 +86,7 @@ class CorpusBuilder : public ::testing::Test {
   TempDir dir_;
   CorpusOptions options_;
   CorpusCounts counts_;
+  std::size_t most_at_a_time_ = 0;
 };
 
 Ids byte_ids(std::string_view text) { return bytes()->encode(text); }
@@ -238,6 +279,62 @@ TEST_F(CorpusBuilder, ReplacingDoesNotDependOnTheBlocks) {
     options_.reading.block_bytes = 1;
     EXPECT_EQ(documents({a}, *tokenizer), whole) << tokenizer->name();
     options_.reading.block_bytes = 1 << 20;
+  }
+}
+
+TEST_F(CorpusBuilder, AnOwnPatternIsCutInParts) {
+  options_.reading.split_on = "<|end|>";
+  std::string text;
+  std::vector<std::string> parts;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    parts.push_back(testing::tricky_text(i, i == 5 ? 3000 : 20 * i) + "e\u0301\u00E9 " + testing::any_text(i, 10 * i) +
+                    "e\u0301" + (i % 2 == 0 ? "e\u0301" : "  -") + "\n");
+    text += parts.back() + "<|end|>\n";
+  }
+  const auto a = file("a.txt", text);
+  for (const std::vector<std::string>& patterns :
+       {std::vector<std::string>{R"(\b|^\s+|(?<=\w)\s+$|\s+)"}, {R"(\p{N}{1,3})", R"( ?\w+|\s+(?!\S)|\s+)"}})
+    for (const bool compose : {false, true}) {
+      const auto tokenizer = bpe_cut_by(patterns, compose);
+      ASSERT_NE(tokenizer->make_cutter(), nullptr);
+      std::vector<Ids> want;
+      for (const std::string& part : parts) {
+        want.push_back(tokenizer->encode(part));
+        want.back().push_back(tokenizer->end_of_document());
+      }
+      for (const Index block : {1, 3, 7, 64, 1 << 20})
+        for (const int threads : {1, 3}) {
+          options_.reading.block_bytes = block;
+          options_.threads = threads;
+          ASSERT_EQ(documents({a}, *tokenizer), want) << patterns[0] << ", blocks of " << block;
+          EXPECT_EQ(counts_.bytes, counts_.total_bytes);
+          EXPECT_EQ(counts_.files[0].text_bytes, static_cast<Index>(text.size() - 6 * std::string("<|end|>\n").size()));
+          if (block == 64) {
+            EXPECT_LT(most_at_a_time_, 4u * 64) << "the last document has 8,000 bytes";
+          }
+        }
+    }
+}
+
+TEST_F(CorpusBuilder, ErrorsOfTextThatIsCutInPartsNameTheByte) {
+  const auto tokenizer = bpe_cut_by({R"(\w+|\s+)"}, false);
+  options_.reading.block_bytes = 4;
+  EXPECT_EQ(error({file("a.txt", "good good \u00E9 \xFF")}, *tokenizer), "[a.txt] byte 13 must be UTF-8");
+  EXPECT_EQ(error({file("a.txt", "good good \u00E9 \xE6\x97")}, *tokenizer), "[a.txt] byte 13 must be UTF-8");
+  options_.reading.split_on = "--";
+  EXPECT_EQ(error({file("a.txt", "one\n--\ngood good \u00E9 <|endoftext|>")}, *tokenizer),
+            str("[a.txt] byte 20 is token ", tokenizer->end_of_document(),
+                ", which ends a document: remove it, or append no end of document"));
+  options_.reading.split_on = "";
+  std::string text = testing::any_text(8, 300);
+  for (const std::size_t place : {0, 77, 78, 79, 80, 81, 400}) text[place] = place < 81 ? '\x80' : '\xE6';
+  const auto a = file("b.txt", text);
+  options_.invalid_utf8 = InvalidUtf8::replace;
+  Ids want = tokenizer->encode(repair_utf8(text));
+  want.push_back(tokenizer->end_of_document());
+  for (const Index block : {1, 2, 3, 5}) {
+    options_.reading.block_bytes = block;
+    EXPECT_EQ(documents({a}, *tokenizer).front(), want) << block;
   }
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/base/utf8.h"
+#include "megalith/data/piece_stream.h"
 #include "megalith/data/pre_tokenizer.h"
 
 #include "tests/io/temp_dir.h"
@@ -212,6 +214,115 @@ TEST(SplitPattern, IsCutChangesNoPieces) {
   }
   EXPECT_EQ(PreTokenizer({{R"(\p{L}+)"}}).next_cut("ab cd", 0), 5u);
   EXPECT_EQ(PreTokenizer().next_cut("ab cd", 0), 2u);
+}
+
+/// The pieces of a text that comes in parts of about `step` bytes, which end where a character does.
+PatternPieces streamed(PieceStream& stream, std::string_view text, std::size_t step) {
+  PatternPieces found;
+  const auto add = [&](std::string_view piece) { found.emplace_back(piece); };
+  while (text.size() > step) {
+    std::size_t size = step;
+    while (incomplete_utf8_tail(text.substr(0, size)) > 0) ++size;
+    stream.push(text.substr(0, size), false, add);
+    text.remove_prefix(size);
+  }
+  stream.push(text, true, add);
+  return found;
+}
+
+// DeepSeek's, a rule at a time; its last pattern is shortened.
+const std::vector<SplitRule> kDeepSeek = {
+    {R"(\p{N}{1,3})"},
+    {R"([一-龥぀-ゟ゠-ヿ]+)"},
+    {R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
+
+TEST(PieceStream, GivesThePiecesOfTheWholeText) {
+  using Behavior = SplitRule::Behavior;
+  std::vector<std::vector<SplitRule>> all = {{gpt2_split()}, {{kGpt4}}, kDeepSeek};
+  for (const char* pattern :
+       {R"(\p{L}+|\p{N}{1,3}|\s+(?!\S)|\s+)",
+        R"(\b)",
+        R"(\B)",
+        R"(\b\w+\b)",
+        R"(\bab|g\b)",
+        "$",
+        "^",
+        R"(\n^)",
+        R"(\n^a)",
+        R"(\s++$)",
+        R"(^\s+)",
+        R"(\A\w+|\w\z)",
+        R"(\w\Z)",
+        R"((?<=ab)\s*|1)",
+        R"((?<=(?<=a)b)\w)",
+        R"((?<=^ab)The)",
+        R"((?<!\A)a|(?<=\b\W)b)",
+        R"((?<!\s)\s+(?!\S)|\s+)",
+        R"(a(?=[\s\S]*1))",
+        R"(a(?![\s\S]{9}))",
+        R"(\s*)",
+        "a||b",
+        "x*",
+        R"([\s\S])",
+        R"([\s\S]*?1)",
+        R"([\s\S]+)",
+        R"((\w)\1)",
+        R"((?>a|ab)|b+?)",
+        R"((?i)'s|the|ing)",
+        R"(\R)",
+        R"(\r\n|\n)",
+        R"(\w+(?:'\w+)?|\b|^\s+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)"}) {
+    for (const Behavior behavior : {Behavior::isolated, Behavior::removed, Behavior::merged_with_previous,
+                                    Behavior::merged_with_next, Behavior::contiguous})
+      for (const bool invert : {false, true}) all.push_back({{pattern, behavior, invert}});
+    all.push_back({{R"(\d)", Behavior::merged_with_previous}, {pattern}, {R"(\s+$|^\w)", Behavior::contiguous}});
+    all.push_back({{pattern, Behavior::merged_with_next}, {pattern, Behavior::contiguous, true}});
+  }
+  std::vector<std::string> texts = {"", "a", "\n", "ab ab\n\n"};
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    texts.push_back(testing::tricky_text(seed, 60));
+    texts.push_back(testing::any_text(seed, 20) + "a\n" + testing::any_text(seed + 9, 20));
+  }
+  for (const std::vector<SplitRule>& rules : all) {
+    const PreTokenizer pre_tokenizer(rules);
+    ASSERT_TRUE(pre_tokenizer.can_stream());
+    PieceStream stream(pre_tokenizer);  // one for all: a text leaves nothing behind
+    PreTokenizer::Match match(pre_tokenizer);
+    for (const std::string& text : texts) {
+      PatternPieces whole;
+      pre_tokenizer.pieces(text, match, [&](std::string_view piece) { whole.emplace_back(piece); });
+      for (const std::size_t step : {1, 2, 3, 7, 64, 1 << 20})
+        ASSERT_EQ(streamed(stream, text, step), whole)
+            << rules.front().pattern << ", behavior " << static_cast<int>(rules.front().behavior) << ", "
+            << rules.size() << " rules, parts of " << step << ": " << text;
+    }
+  }
+}
+
+TEST(PieceStream, HoldsBackWhatIsNotDecidedOnly) {
+  struct Row {
+    std::vector<SplitRule> rules;
+    std::string repeated;
+  };
+  const Row rows[] = {{{{R"(\s+(?!\S)|\s+|\w+)"}}, "word  "},
+                      {{{R"(\d)"}, {R"(\w+)"}}, "no digit "},
+                      {{{R"(\d)", SplitRule::Behavior::merged_with_next}, {R"((?<=\s)\w+)"}}, "no digit "},
+                      {{{R"(\w)", SplitRule::Behavior::removed, true}}, "a -"}};
+  for (const Row& row : rows) {
+    const PreTokenizer pre_tokenizer(row.rules);
+    PieceStream stream(pre_tokenizer);
+    std::string part;
+    while (part.size() < 10000) part += row.repeated;
+    for (int i = 0; i < 100; ++i) stream.push(part, false, [](std::string_view) {});
+    EXPECT_LT(stream.held_bytes(), 4 * part.size()) << row.rules.front().pattern;
+  }
+}
+
+TEST(PieceStream, LeavesPatternsThatMoveTheirBegin) {
+  EXPECT_FALSE(PreTokenizer({{R"(\Ga)"}}).can_stream());
+  EXPECT_FALSE(PreTokenizer({{"b"}, {R"(a\Kb)"}}).can_stream());
+  EXPECT_FALSE(PreTokenizer(std::vector<SplitRule>{}).can_stream()) << "the text is one piece";
+  EXPECT_TRUE(PreTokenizer({{R"(\\Ga)"}}).can_stream());
 }
 
 TEST(SplitPattern, MatchesLongRunsWithoutTheStackOfTheJit) {

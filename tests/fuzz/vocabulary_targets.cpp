@@ -4,6 +4,7 @@
 #include "megalith/base/utf8.h"
 #include "megalith/data/bert_text.h"
 #include "megalith/data/byte_level_bpe.h"
+#include "megalith/data/piece_stream.h"
 #include "megalith/data/pre_tokenizer.h"
 #include "megalith/data/tokenizer.h"
 #include "megalith/data/wordpiece.h"
@@ -114,6 +115,22 @@ std::vector<std::string> wordpiece_seeds() {
                "a x")};
 }
 
+/// Character by character, a text has the pieces that it has as a whole.
+static void check_stream(const data::PreTokenizer& pre_tokenizer, std::string_view text) {
+  std::vector<std::string> whole, streamed;
+  data::PreTokenizer::Match match(pre_tokenizer);
+  pre_tokenizer.pieces(text, match, [&](std::string_view piece) { whole.emplace_back(piece); });
+  data::PieceStream stream(pre_tokenizer);
+  const auto add = [&](std::string_view piece) { streamed.emplace_back(piece); };
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t size = utf8_front(rest).length;
+    stream.push(rest.substr(0, size), false, add);
+    rest.remove_prefix(size);
+  }
+  stream.push("", true, add);
+  if (streamed != whole) throw BrokenPromise("a text that comes in parts has other pieces");
+}
+
 bool read_pattern(std::string_view input) {
   const auto [pattern, text] = parts_of(input);
   if (!is_utf8(text)) return false;
@@ -130,6 +147,7 @@ bool read_pattern(std::string_view input) {
     });
     if (back != text) throw BrokenPromise("the pieces are not the text");
     if (cut < text.size() && cuts == 0) throw BrokenPromise("next_cut() is within a piece");
+    if (pre_tokenizer.can_stream()) check_stream(pre_tokenizer, text);
   } catch (const InputError&) {
     return false;
   }
