@@ -18,9 +18,10 @@
 namespace megalith::data {
 namespace {
 
-// What ends a text, the first that a file has. GPT-2, GPT-4 and Qwen; Llama 3; RoBERTa; Gemma; DeepSeek.
+// What ends a text, the first that a file has. GPT-2, GPT-4 and Qwen; Llama 3; RoBERTa; Gemma; DeepSeek. The last ends
+// a message of a chat: where it is the only one, chats are the texts.
 constexpr std::string_view kEndOfText[] = {
-    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"};
+    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "<|im_end|>"};
 
 class ByteAlphabet {
  public:

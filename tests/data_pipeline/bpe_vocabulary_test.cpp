@@ -320,6 +320,11 @@ TEST(BpeVocabulary, RefusesBrokenVocabularies) {
   missing = small_vocabulary({});
   missing.erase("<|endoftext|>");
   EXPECT_EQ(error(missing.dump()), "token <|endoftext|> is missing: documents end with it");
+  missing["<|im_end|>"] = 256;
+  EXPECT_EQ(VocabularyFiles(missing.dump(), "").load().end_of_document, 256) << "of a chat model";
+  missing["<|im_end|>"] = 257;
+  missing["<|endoftext|>"] = 256;
+  EXPECT_EQ(VocabularyFiles(missing.dump(), "").load().end_of_document, 256);
   EXPECT_EQ(error("{\"!\": 0, \"!\": 1}"), "line 1, column 12, key \"!\" is there twice");
   EXPECT_EQ(error("{\n\"!\" 0}"),
             "line 2, column 6, not valid JSON: syntax error while parsing object separator - unexpected number "
