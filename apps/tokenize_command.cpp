@@ -11,7 +11,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/data/corpus_reader.h"
-#include "megalith/data/json_object.h"
+#include "megalith/data/json_text.h"
 #include "megalith/data/tokenizer.h"
 #include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
@@ -66,7 +66,7 @@ auto in_line(const Line& line, F&& f) {
 class Converter {
  public:
   Converter(const TokenizeOptions& options, const data::Tokenizer& tokenizer)
-      : options_(options), tokenizer_(tokenizer) {}
+      : options_(options), tokenizer_(tokenizer), json_(options.key) {}
 
   void convert(const Line& line, data::CorpusFormat format) {
     if (options_.decode) {
@@ -75,8 +75,7 @@ class Converter {
     } else if (format == data::CorpusFormat::text) {
       encode(line, line.text);
     } else if (line.text.find_first_not_of(" \t\r") != std::string_view::npos) {  // as data build takes them
-      data::read_json_text(line.text, line.source, line.number, options_.key, text_);
-      encode(line, text_);
+      encode(line, json_.read(line.text, {.file = line.source, .number = line.number, .readable = line.text}));
     }
   }
 
@@ -91,7 +90,7 @@ class Converter {
 
   const TokenizeOptions& options_;
   const data::Tokenizer& tokenizer_;
-  std::string text_;
+  data::JsonText json_;
 };
 
 void convert_file(Converter& converter, io::Fs& fs, const std::string& file, data::CorpusFormat format) {

@@ -58,19 +58,4 @@ void visit_json_object(std::string_view json, std::string_view source, std::size
   io::visit_json(json, {.name = source, .first_line = first_line}, members);
 }
 
-void read_json_text(std::string_view json, std::string_view source, std::size_t line, std::string_view key,
-                    std::string& text) {
-  const auto fail = [&](std::string_view rule) {
-    throw InputError(str("[", source, "] line ", line, ", key \"", key, "\": ", rule));
-  };
-  bool found = false;
-  visit_json_object(json, source, line, [&](JsonMember& member) {
-    if (member.key != key) return;
-    if (member.kind != JsonMember::Kind::text) fail("must be a string");
-    text = std::move(*member.text);
-    found = true;
-  });
-  if (!found) fail("is missing; --key names the member that holds the text");
-}
-
 }  // namespace megalith::data

@@ -23,8 +23,4 @@ struct JsonMember {
 void visit_json_object(std::string_view json, std::string_view source, std::size_t first_line,
                        const std::function<void(JsonMember&)>& visit);
 
-/// The text of member `key` of such an object, into `text`. Throws also where it is missing or no text.
-void read_json_text(std::string_view json, std::string_view source, std::size_t line, std::string_view key,
-                    std::string& text);
-
 }  // namespace megalith::data

@@ -249,10 +249,12 @@ TEST(CommandLine, TokenizeReadsJsonLines) {
     EXPECT_EQ(got.code, 65) << text;
     return got.err;
   };
-  EXPECT_NE(error("{\"txt\": \"a\"}").find("b.jsonl] line 2, key \"text\": is missing; --key names"),
+  EXPECT_NE(error("{\"txt\": \"a\"}").find("b.jsonl] line 2, key \"text\": is missing; did you mean txt? --key"),
             std::string::npos);
   EXPECT_NE(error("{\"text\": \"a\"} 1").find("b.jsonl] line 2, column 15, not valid JSON"), std::string::npos);
   EXPECT_NE(error("{\"text\": 1, \"text\": \"a\"}").find("must be a string"), std::string::npos);
+  EXPECT_NE(error("{\"text\": \"a\", \"text\": \"a\"}").find("key \"text\" is there twice"), std::string::npos)
+      << "as data build reads it";
   const Finished deep = run_shell("head -c 100000 /dev/zero | tr '\\0' '[' | " + bytes + "--decode");
   EXPECT_EQ(deep.code, 65);
   EXPECT_NE(deep.err.find("[standard input] line 1, column 65, nested deeper than 64"), std::string::npos) << deep.err;
