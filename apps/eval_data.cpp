@@ -21,31 +21,30 @@ std::string read_all(io::Fs& fs, const std::string& file) {
   return std::string(source->window());
 }
 
-/// The texts of JSON lines; they live in `texts`.
 eval::EvalSet loss_of_lines(const std::string& text, const EvalTask& task, const data::Tokenizer& tokenizer) {
-  constexpr std::size_t kMaxProblems = 20;
-  data::JsonText json("text");
-  std::vector<std::string> texts, names;
-  std::vector<std::string> problems;
-  std::size_t number = 1;
-  for (std::string_view rest = text; !rest.empty() && problems.size() < kMaxProblems; ++number) {
+  data::JsonText json("text", {}, eval::kLineFix);
+  std::vector<std::string> texts;
+  eval::EvalSet bad;
+  std::uint64_t number = 1;
+  for (std::string_view rest = text; !rest.empty(); ++number) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     if (eval::strip(line).empty()) continue;
     try {
-      texts.emplace_back(json.read(line, {.file = task.data, .number = number}));
-      names.push_back(str(task.data, ", line ", number));
+      const std::string_view document = json.read(line, {.file = task.data, .number = number});
+      if (eval::strip(document).empty())
+        bad.refuse(str("[", task.data, "] line ", number, ": text is empty: must hold text; remove the line"));
+      else if (bad.problems.empty())
+        texts.emplace_back(document);
     } catch (const InputError& error) {
-      problems.emplace_back(error.what());
+      bad.refuse(error.what());
     }
   }
+  if (!bad.problems.empty()) return bad;
   std::vector<eval::SourceText> documents;
-  for (std::size_t i = 0; i < texts.size(); ++i) documents.push_back({texts[i], names[i]});
-  if (documents.empty() && problems.empty()) documents.push_back({"", task.data});
-  eval::EvalSet set;
-  if (problems.empty()) set = eval::loss_set(documents, tokenizer, task.window, task.stride);
-  set.problems.insert(set.problems.end(), problems.begin(), problems.end());
-  return set;
+  for (const std::string& one : texts) documents.push_back({one, task.data});
+  if (documents.empty()) documents.push_back({"", task.data});
+  return eval::loss_set(documents, tokenizer, task.window, task.stride);
 }
 
 eval::EvalSet set_of(const std::string& text, const EvalTask& task, const data::Tokenizer& tokenizer) {
@@ -73,8 +72,10 @@ EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const data::Tokenizer&
   const std::vector<std::string>& problems = data.set.problems;
   if (problems.size() == 1) throw InputError(problems.front());
   if (!problems.empty()) {
-    std::string all = str("[", task.data, "] ", problems.size(), " problems");
+    const Index more = data.set.more_problems;
+    std::string all = str("[", task.data, "] ", std::ssize(problems) + more, " problems");
     for (const std::string& one : problems) all += "\n  " + one;
+    if (more > 0) all += str("\n  and ", more, " more");
     throw InputError(all);
   }
   return data;

@@ -82,8 +82,11 @@ std::string_view name_of(BadDocument reason) {
   return kNames[static_cast<std::size_t>(reason)];
 }
 
-JsonText::JsonText(std::string key, std::string other_key)
-    : key_(std::move(key)), other_key_(std::move(other_key)), parser_(std::make_unique<Parser>()) {}
+JsonText::JsonText(std::string key, std::string other_key, std::string fix)
+    : key_(std::move(key)),
+      other_key_(std::move(other_key)),
+      fix_(fix.empty() ? std::string(kKeySetting) : std::move(fix)),
+      parser_(std::make_unique<Parser>()) {}
 JsonText::~JsonText() = default;
 JsonText::JsonText(JsonText&&) noexcept = default;
 JsonText& JsonText::operator=(JsonText&&) noexcept = default;
@@ -156,7 +159,7 @@ std::string_view JsonText::read_slowly(std::string_view line, const JsonLine& pl
     const bool is_array = line.find('[') == line.find_first_not_of(" \t\r");
     throw DocumentError(is_array ? BadDocument::array : BadDocument::no_object, error.what());
   }
-  if (!found) fail(BadDocument::key_missing, str("is missing", instead_of(key_, {names.begin(), names.end()})));
+  if (!found) fail(BadDocument::key_missing, str("is missing", instead_of(key_, {names.begin(), names.end()}, fix_)));
   return text_;
 }
 

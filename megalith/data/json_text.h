@@ -51,8 +51,9 @@ class DocumentError : public InputError {
 /// reader, which decides and names the place. So which lines are valid does not depend on the path.
 class JsonText {
  public:
-  /// `other_key` names a second member to look for; empty: none.
-  explicit JsonText(std::string key, std::string other_key = {});
+  /// `other_key` names a second member to look for; empty: none. `fix`: of a line without the key; empty: the setting
+  /// that names another key.
+  explicit JsonText(std::string key, std::string other_key = {}, std::string fix = {});
   ~JsonText();
   JsonText(JsonText&&) noexcept;
   JsonText& operator=(JsonText&&) noexcept;
@@ -70,7 +71,7 @@ class JsonText {
   struct Parser;
   std::string_view read_slowly(std::string_view line, const JsonLine& place);
 
-  std::string key_, other_key_;
+  std::string key_, other_key_, fix_;
   std::unique_ptr<Parser> parser_;
   std::string text_;
   std::optional<std::string> other_;

@@ -8,7 +8,7 @@
 
 namespace megalith::data {
 
-std::string instead_of(std::string_view key, const std::vector<std::string_view>& names) {
+std::string instead_of(std::string_view key, const std::vector<std::string_view>& names, std::string_view fix) {
   constexpr std::size_t kShown = 8;
   std::string there = ";";
   if (const std::string_view near = nearest(key, names); !near.empty()) {
@@ -19,7 +19,7 @@ std::string instead_of(std::string_view key, const std::vector<std::string_view>
       there += str(i == 0 ? "" : ", ", io::printable(names[i]));
     there += names.size() > kShown ? ", ...;" : ";";
   }
-  return there + " --key, or data.key of a recipe, names the one that holds the text";
+  return str(there, ' ', fix);
 }
 
 }  // namespace megalith::data

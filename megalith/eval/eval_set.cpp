@@ -12,8 +12,6 @@
 namespace megalith::eval {
 namespace {
 
-constexpr std::size_t kMaxProblems = 20;
-
 /// Counts from 1.
 Index line_of(std::string_view text, std::size_t offset) {
   return 1 + std::ranges::count(text.substr(0, offset), '\n');
@@ -22,13 +20,13 @@ Index line_of(std::string_view text, std::size_t offset) {
 /// Whether a text can be tokenised; else the problems say why not.
 bool is_usable(const SourceText& source, EvalSet& set) {
   if (strip(source.text).empty()) {
-    set.problems.push_back(str("[", source.file, "] is empty: must hold text; is it the right file?"));
+    set.refuse(str("[", source.file, "] is empty: must hold text; is it the right file?"));
     return false;
   }
   const std::size_t good = valid_utf8_prefix(source.text);
   if (good == source.text.size()) return true;
-  set.problems.push_back(str("[", source.file, "] line ", line_of(source.text, good), ", byte ", good,
-                             " of the file: must be UTF-8; convert the file, as by iconv"));
+  set.refuse(str("[", source.file, "] line ", line_of(source.text, good), ", byte ", good,
+                 " of the file: must be UTF-8; convert the file, as by iconv"));
   return false;
 }
 
@@ -67,11 +65,23 @@ bool is_tokenized(std::string_view text) {
 /// The rules of both protocols.
 bool is_wikitext(const SourceText& source, EvalSet& set) {
   if (!is_usable(source, set)) return false;
+  if (source.text.starts_with("\xef\xbb\xbf")) {
+    set.refuse(str("[", source.file,
+                   "] line 1: begins with a byte-order mark: must be WikiText as published, without "
+                   "one; remove it, as by tail -c +4"));
+    return false;
+  }
+  if (const std::size_t at = source.text.find("\r\n"); at != std::string_view::npos) {
+    set.refuse(str("[", source.file, "] line ", line_of(source.text, at),
+                   ": ends with CR LF: must be WikiText as "
+                   "published, whose lines end with LF; convert the file, as by dos2unix"));
+    return false;
+  }
   if (is_tokenized(source.text)) return true;
-  set.problems.push_back(str("[", source.file,
-                             "] line 1: has neither \" @-@ \" nor a heading \" = ... = \" anywhere, so "
-                             "it is detokenised already: must be WikiText as published (wiki.test.tokens, or "
-                             "wiki.test.raw for --protocol harness)"));
+  set.refuse(str("[", source.file,
+                 "] line 1: has neither \" @-@ \" nor a heading \" = ... = \" anywhere, so "
+                 "it is detokenised already: must be WikiText as published (wiki.test.tokens, or "
+                 "wiki.test.raw for --protocol harness)"));
   return false;
 }
 
@@ -113,6 +123,14 @@ Index EvalSet::targets() const {
   return sum;
 }
 
+void EvalSet::refuse(std::string problem) {
+  constexpr std::size_t kShown = 20;
+  if (problems.size() < kShown)
+    problems.push_back(std::move(problem));
+  else
+    ++more_problems;
+}
+
 EvalSet wikitext_paper_set(const SourceText& source, const data::Tokenizer& tokenizer, Index window, Index stride) {
   EvalSet set;
   if (!is_wikitext(source, set)) return set;
@@ -121,7 +139,7 @@ EvalSet wikitext_paper_set(const SourceText& source, const data::Tokenizer& toke
   std::vector<std::int32_t> ids = tokenizer.encode(plain);
   const auto tokens = static_cast<Index>(ids.size());
   if (tokens < 2) {
-    set.problems.push_back(too_short(source.file, ids.size()));
+    set.refuse(too_short(source.file, ids.size()));
     return set;
   }
   const Index unknown = count_of(original, "<unk>");
@@ -142,10 +160,9 @@ EvalSet wikitext_harness_set(const SourceText& source, const data::Tokenizer& to
   EvalSet set;
   if (!is_wikitext(source, set)) return set;
   if (const std::size_t at = source.text.find("<unk>"); at != std::string_view::npos) {
-    set.problems.push_back(
-        str("[", source.file, "] line ", line_of(source.text, at),
-            ": has <unk>, and so it is not the raw file: must have none for --protocol harness; give "
-            "wiki.test.raw, or leave --protocol away"));
+    set.refuse(str("[", source.file, "] line ", line_of(source.text, at),
+                   ": has <unk>, and so it is not the raw file: must have none for --protocol harness; give "
+                   "wiki.test.raw, or leave --protocol away"));
     return set;
   }
   Index words = 0, bytes = 0, tokens = 0;
@@ -173,7 +190,7 @@ EvalSet loss_set(const std::vector<SourceText>& documents, const data::Tokenizer
   std::vector<std::int32_t> ids;
   Index bytes = 0;
   for (const SourceText& document : documents) {
-    if (set.problems.size() == kMaxProblems || !is_usable(document, set)) continue;
+    if (!is_usable(document, set)) continue;
     tokenizer.encode(document.text, ids);
     ids.push_back(tokenizer.end_of_document());
     bytes += static_cast<Index>(document.text.size());
@@ -182,8 +199,7 @@ EvalSet loss_set(const std::vector<SourceText>& documents, const data::Tokenizer
   const auto tokens = static_cast<Index>(ids.size());
   // The token that ends the document is not of the text.
   if (tokens < 3) {
-    set.problems.push_back(
-        too_short(documents.empty() ? "--data" : documents.front().file, ids.empty() ? 0 : ids.size() - 1));
+    set.refuse(too_short(documents.empty() ? "--data" : documents.front().file, ids.empty() ? 0 : ids.size() - 1));
     return set;
   }
   add_windows(set, std::move(ids), sliding_windows(tokens, window, stride));
@@ -195,22 +211,21 @@ EvalSet loss_set(const std::vector<SourceText>& documents, const data::Tokenizer
 EvalSet lambada_set(const SourceText& lines, const data::Tokenizer& tokenizer, Index window) {
   EvalSet set;
   if (!is_usable(lines, set)) return set;
-  data::JsonText json("text");
+  data::JsonText json("text", {}, kLineFix);
   std::map<Index, Index> by_targets;
   std::vector<Index> firsts;
   Index context_tokens = 0, target_tokens = 0, were_cut = 0;
   for_each_line(lines.text, [&](std::string_view line, Index number) {
-    if (set.problems.size() == kMaxProblems) return;
     Cloze cloze;
     try {
       cloze = cut(json.read(line, {.file = lines.file, .number = static_cast<std::uint64_t>(number)}));
-    } catch (const InputError& error) {
-      set.problems.push_back(str(error.what(), "; a line is {\"text\": \"...\"}"));
+    } catch (const data::DocumentError& error) {
+      const bool has_fix = error.reason() == data::BadDocument::key_missing;
+      set.refuse(has_fix ? error.what() : str(error.what(), "; ", kLineFix));
       return;
     }
-    const auto refuse = [&](std::string_view rule) {
-      set.problems.push_back(str("[", lines.file, "] line ", number, ": ", rule));
-    };
+    const auto refuse = [&](std::string_view rule) { set.refuse(str("[", lines.file, "] line ", number, ": ", rule)); };
+    if (cloze.word.empty()) return refuse("text is empty: must have two words or more; remove the line");
     if (cloze.context.empty())
       return refuse("a passage of one word: must have words before the last one, which is the target");
     std::vector<std::int32_t> ids = tokenizer.encode(cloze.context);

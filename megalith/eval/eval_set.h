@@ -14,14 +14,19 @@ struct SourceText {
   std::string_view text, file;
 };
 
+/// The fix of a line of JSON without a text.
+inline constexpr const char* kLineFix = "a line is {\"text\": \"...\"}";
+
 /// What a task asks a model: passages, and what the report counts.
 struct EvalSet {
   std::vector<std::vector<std::int32_t>> texts;  ///< ids, which the passages are parts of
   std::vector<Passage> passages;
   /// By name, in the order of reports: "windows", "targets", ...
   std::vector<std::pair<std::string, Index>> counts;
-  /// Broken rules of the data, each with file, line and fix; then there may be no passages.
+  /// Broken rules of the data, each with file, line and fix; then there may be no passages. The first of them, and how
+  /// many more there are.
   std::vector<std::string> problems;
+  Index more_problems = 0;
   std::vector<std::string> warnings;
 
   EvalSet() = default;
@@ -30,6 +35,7 @@ struct EvalSet {
 
   Index count(std::string_view name) const;  ///< throws InternalError for an unknown name
   Index targets() const;
+  void refuse(std::string problem);
 };
 
 // Each makes the set of a task. `window`: inputs of a pass. Texts must be UTF-8 and give two tokens or more, else there

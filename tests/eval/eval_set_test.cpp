@@ -135,6 +135,19 @@ TEST(EvalSet, BadTextsAreRefusedWithLineAndFix) {
   EXPECT_THAT(problems(wikitext_harness_set({wiki + " <unk> \n", "f"}, *bytes(), 8)),
               ElementsAre(HasSubstr("[f] line 3: has <unk>, and so it is not the raw file: must have none for "
                                     "--protocol harness; give wiki.test.raw")));
+  EXPECT_THAT(problems(wikitext_paper_set({"\xef\xbb\xbf" + wiki, "f"}, *bytes(), 8, 2)),
+              ElementsAre(HasSubstr("[f] line 1: begins with a byte-order mark: must be WikiText as published")));
+  EXPECT_THAT(problems(wikitext_harness_set({wiki + "b \r\n", "f"}, *bytes(), 8)),
+              ElementsAre(HasSubstr("[f] line 3: ends with CR LF: must be WikiText as published")));
+  EXPECT_THAT(problems(lambada_set({"{\"text\": \" \"}\n{\"txt\": \"a b\"}\n{\"text\": 7}", "f"}, *bytes(), 8)),
+              ElementsAre("[f] line 1: text is empty: must have two words or more; remove the line",
+                          "[f] line 2, key \"text\": is missing; did you mean txt? a line is {\"text\": \"...\"}",
+                          "[f] line 3, key \"text\": must be a string; a line is {\"text\": \"...\"}"));
+  std::string bad;
+  for (int i = 0; i < 103; ++i) bad += "no\n";
+  const EvalSet many = lambada_set({bad, "f"}, *bytes(), 8);
+  EXPECT_EQ(many.problems.size(), 20u);
+  EXPECT_EQ(many.more_problems, 83);
   EXPECT_THAT(problems(loss_set({{"a", "f"}}, *bytes(), 8, 8)),
               ElementsAre("[f] text of 1 token: must be of two or more, as the first one has nothing before it"));
   const EvalSet raw = wikitext_paper_set({wiki, "f"}, *bytes(), 8, 2);
