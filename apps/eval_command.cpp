@@ -84,8 +84,11 @@ EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, i
                    "is for --task lambada, whose examples are documents: windows of other tasks join them");
   problems.require(!options.resume || !options.per_example.empty(), "--resume", "true",
                    "needs --per-example with the file of the interrupted evaluation");
-  problems.require(options.resume || options.per_example.empty() || !fs.exists(options.per_example), "--per-example",
-                   options.per_example, "exists already: go on with --resume, or name another file");
+  if (const std::string_view wrong = ExampleFile::problem(options.per_example); !wrong.empty())
+    problems.add("--per-example", options.per_example, wrong);
+  else
+    problems.require(options.resume || options.per_example.empty() || !fs.exists(options.per_example), "--per-example",
+                     options.per_example, "exists already: go on with --resume, or name another file");
   problems.throw_if_any("eval");
   return task;
 }

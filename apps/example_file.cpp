@@ -1,5 +1,7 @@
 #include "apps/example_file.h"
 
+#include <filesystem>
+
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
@@ -17,8 +19,18 @@ std::string line_of(Index example, const eval::ExampleResult& result) {
   return line.dump() + '\n';
 }
 
-std::string first_line(const std::string& identity) {
-  return nlohmann::ordered_json{{"evaluation", identity}}.dump() + '\n';
+std::string first_line(const std::string& identity) { return nlohmann::ordered_json{{"evaluation", identity}}.dump(); }
+
+/// Where a chain of links ends, which need not exist.
+io::Path target_of(io::Path file) {
+  constexpr int kMostLinks = 40;  // as Linux has it
+  std::error_code failed;
+  for (int links = 0; links < kMostLinks && std::filesystem::is_symlink(file, failed); ++links) {
+    const io::Path next = std::filesystem::read_symlink(file, failed);
+    if (failed) break;
+    file = file.parent_path() / next;  // an absolute one replaces the folder
+  }
+  return file;
 }
 
 [[noreturn]] void refuse(const io::Path& file, std::size_t line, std::string_view rule) {
@@ -54,18 +66,29 @@ std::vector<ExampleFile::Numbered> ExampleFile::read(io::Fs& fs, const io::Path&
     rest.remove_prefix(line.size() + 1);
     if (number > 1)
       done.push_back(parse(file, number, line, set));
-    else if (str(line, '\n') != first_line(identity))
+    else if (line != first_line(identity))
       refuse(file, 1, str("is of another evaluation: must be ", first_line(identity)));
   }
   return done;
 }
 
+std::string_view ExampleFile::problem(const io::Path& file) {
+  std::error_code ignored;  // what cannot be looked at fails when it is opened
+  if (std::filesystem::is_directory(file, ignored)) return "is a folder; name a file in it";
+  if (std::filesystem::exists(file, ignored) && !std::filesystem::is_regular_file(file, ignored))
+    return "is a device or a pipe, which no file may replace; name another";
+  return "";
+}
+
 ExampleFile::ExampleFile(io::Fs& fs, const io::Path& file, const std::string& identity,
                          const std::vector<Numbered>& done) {
-  std::string text = first_line(identity);
+  if (const std::string_view wrong = problem(file); !wrong.empty())
+    throw ConfigError(str("--per-example = ", file.string(), ": ", wrong));
+  std::string text = first_line(identity) + '\n';
   for (const auto& [example, result] : done) text += line_of(example, result);
-  io::publish_file(fs, file, text);
-  file_ = fs.append(file);
+  const io::Path target = target_of(file);
+  io::publish_file(fs, target, text);
+  file_ = fs.append(target);
 }
 
 void ExampleFile::add(Index example, const eval::ExampleResult& result) { file_->write(line_of(example, result)); }

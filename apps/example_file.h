@@ -21,7 +21,12 @@ class ExampleFile {
   static std::vector<Numbered> read(io::Fs& fs, const io::Path& file, const std::string& identity,
                                     const eval::EvalSet& set);
 
-  /// Begins a file with what was read of it, whole or not at all, and appends from there on.
+  /// What is wrong with an existing file of that name: a folder, or a device or a pipe, which no file may replace; ""
+  /// for a file, a link to one, and where there is nothing.
+  static std::string_view problem(const io::Path& file);
+
+  /// Begins a file with what was read of it, whole or not at all, and appends from there on. Of a link the file that it
+  /// points to. Throws ConfigError for what problem() names.
   ExampleFile(io::Fs& fs, const io::Path& file, const std::string& identity, const std::vector<Numbered>& done);
   /// One line. Throws IoError.
   void add(Index example, const eval::ExampleResult& result);

@@ -223,6 +223,27 @@ TEST_F(EvalProgram, AnInterruptedEvaluationGoesOn) {
   EXPECT_THAT(other.err,
               HasSubstr("examples.jsonl] line 1: is of another evaluation: must be {\"evaluation\":\"wikitext, "
                         "paper, window 16, stride 4, data "));
+  EXPECT_THAT(other.err, HasSubstr("\"}; name another file")) << "on one line";
+}
+
+TEST_F(EvalProgram, OnlyAFileIsReplacedByResults) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  const std::string command = eval("a", lambada()) + " --resume --per-example ";
+  std::filesystem::create_directory(dir_ / "real");
+  std::filesystem::create_symlink("real/examples.jsonl", dir_ / "link");  // to nothing, so far
+  for (const int resumed : {0, 40}) {
+    EXPECT_EQ(parsed(run_shell(command + out("link"))).at("resumed_examples"), resumed);
+    EXPECT_TRUE(std::filesystem::is_symlink(dir_ / "link"));
+    EXPECT_EQ(std::ranges::count(read_all(dir_ / "real" / "examples.jsonl"), '\n'), 41);
+  }
+  ASSERT_EQ(run_shell("mkfifo " + out("pipe")).code, 0);
+  for (const auto& [name, rule] : {std::pair{"pipe", "is a device or a pipe, which no file may replace; name another"},
+                                   {"real", "is a folder; name a file in it"}}) {
+    const Finished refused = run_shell(command + out(name));
+    EXPECT_EQ(refused.code, 64) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("--per-example = " + out(name) + ": " + rule));
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(dir_ / "pipe"));
 }
 
 TEST_F(EvalProgram, AKilledEvaluationLeavesNoReport) {
@@ -274,6 +295,13 @@ TEST_F(EvalProgram, MistakesAreNamedAllAtOnce) {
   write_all(dir_ / "bad2.jsonl", "{\"text\": \"one\"}\nno\n{\"text\": 7}\n");
   refused("--task lambada --data " + out("bad2.jsonl"), 65,
           {"3 problems", "line 1: a passage of one word", "bad2.jsonl] line 2", "bad2.jsonl] line 3"});
+  std::string many = "{\"text\": \"\"}\n{\"txt\": \"a\"}\n";
+  for (int i = 0; i < 101; ++i) many += "no\n";
+  write_all(dir_ / "many.jsonl", many);
+  refused("--task loss --data " + out("many.jsonl"), 65,
+          {"many.jsonl] 103 problems\n", "line 1: text is empty: must hold text; remove the line\n",
+           "line 2, key \"text\": is missing; did you mean txt? a line is {\"text\": \"...\"}\n", "many.jsonl] line 20",
+           "\n  and 83 more\n"});
   const Finished no_model = run_shell("megalith eval " + out("nowhere") + " --task loss --data x");
   EXPECT_EQ(no_model.code, 65) << no_model.err;
   const Finished resume = run_shell("megalith eval " + out("a") + " --task loss --resume --data x");
