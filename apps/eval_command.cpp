@@ -127,10 +127,10 @@ class Evaluation {
                task_.stride, ", data ", data_.checksum, ", model ", digest, ", ", job_->precision(), " on ",
                name_of(job_->plan().device));
   }
-  std::set<eval::PassShape> shapes(Index most_tokens) const {
-    std::set<eval::PassShape> shapes;
-    for (const eval::Passage& passage : data_.set.passages) shapes.insert(eval::shape_of(passage, most_tokens));
-    return shapes;
+  eval::PassCounts counts(Index most_tokens) const {
+    eval::PassCounts counts;
+    for (const eval::Passage& passage : data_.set.passages) ++counts[eval::shape_of(passage, most_tokens)];
+    return counts;
   }
   OverlapFigures overlap_figures(const std::vector<eval::ExampleResult>& results) const;
   /// Marks the examples that an interrupted evaluation has done, on all ranks.
@@ -177,7 +177,7 @@ void Evaluation::run(comm::World& world) {
   const comm::Mesh mesh = comm::make_mesh(world, job_->plan().grid, job_->plan().transfers);
   const auto best_ids = task_.task == eval::Task::lambada ? eval::BestIds::asked : eval::BestIds::not_asked;
   const eval::InferenceConfig config = job_->config(best_ids, task_.window);
-  eval::InferenceModel model(config, world, mesh, shapes(config.model.seq_len));
+  eval::InferenceModel model(config, world, mesh, counts(config.model.seq_len));
   const std::string digest = job_->load(world, model);
 
   std::vector<ExampleFile::Numbered> done;

@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 
 #include <nlohmann/json.hpp>
@@ -90,12 +89,12 @@ class ListScorer {
     read([&](auto ids) { longest = std::max(longest, static_cast<Index>(ids.size())); });
     return longest;
   }
-  std::set<eval::PassShape> shapes(Index most_tokens) const {
-    std::set<eval::PassShape> shapes;
+  eval::PassCounts counts(Index most_tokens) const {
+    eval::PassCounts counts;
     read([&](auto ids) {
-      if (ids.size() > 1) shapes.insert(eval::shape_of({ids}, most_tokens));
+      if (ids.size() > 1) ++counts[eval::shape_of({ids}, most_tokens)];
     });
-    return shapes;
+    return counts;
   }
   /// Calls print(log-probabilities) for every list, in order, on rank 0. Collective.
   template <class Print>
@@ -168,7 +167,7 @@ void run_score(const InferenceOptions& options, const std::string& file) {
     const comm::Mesh mesh = comm::make_mesh(world, job->plan().grid, job->plan().transfers);
     const eval::InferenceConfig config = job->config(eval::BestIds::not_asked, std::max<Index>(longest - 1, 1));
     const ListScorer lists(mapped, file, job->plan().model);
-    eval::InferenceModel model(config, world, mesh, lists.shapes(config.model.seq_len));
+    eval::InferenceModel model(config, world, mesh, lists.counts(config.model.seq_len));
     job->load(world, model);
     bool first = true;
     if (world.rank() == 0) std::fputs("{\"logprobs\":[", stdout);

@@ -42,7 +42,7 @@ class Carver {
 }  // namespace
 
 InferenceModel::InferenceModel(InferenceConfig config, comm::World& world, const comm::Mesh& mesh,
-                               const std::set<PassShape>& shapes)
+                               const PassCounts& passages)
     : config_(std::move(config)),
       world_(world),
       mesh_(mesh),
@@ -56,19 +56,21 @@ InferenceModel::InferenceModel(InferenceConfig config, comm::World& world, const
     chunks_.emplace_back(model, range, groups_, params_, model::ChunkConfig{});
     saved_.push_back(chunks_.back().make_saved());
   }
-  for (const PassShape& shape : shapes) plan(shape);
-  const PassShape widest = shapes.empty() ? PassShape{} : *shapes.rbegin();
-  pipeline::LoweredSchedule most = schedule(round_size().microbatches);
+  Shape widest{0, config_.model.hidden_size};
+  for (const auto& [shape, count] : passages) {
+    batches_[shape] = balanced_batch(count, config_.batch, mesh_.dp.size());
+    plan(shape);
+    if (const Shape message = boundary_shape(shape); message.numel() > widest.numel()) widest = message;
+  }
+  pipeline::LoweredSchedule most = schedule(most_microbatches());
   for (const int slots : most.num_slots) served_.emplace_back(static_cast<std::size_t>(slots));
-  executor_.emplace(std::move(most), mesh_.pp, pipeline::Executor::Boundary{boundary_shape(widest), config_.dtype});
+  executor_.emplace(std::move(most), mesh_.pp, pipeline::Executor::Boundary{widest, config_.dtype});
 }
 
-RoundSize InferenceModel::round_size() const {
+int InferenceModel::most_microbatches() const {
   constexpr int kMicrobatchesPerStage = 4, kOnGpu = 8;
   const int stages = mesh_.pp.size(), least = config_.device == Device::cpu ? 1 : kOnGpu;
-  return {.batch = config_.batch,
-          .dp = mesh_.dp.size(),
-          .microbatches = std::max(least, stages == 1 ? 1 : kMicrobatchesPerStage * stages)};
+  return std::max(least, stages == 1 ? 1 : kMicrobatchesPerStage * stages);
 }
 
 pipeline::LoweredSchedule InferenceModel::schedule(int microbatches) const {
@@ -104,28 +106,28 @@ Index InferenceModel::scratch_bytes() const {
 }
 
 Index InferenceModel::input_bytes(const PassShape& shape) const {
-  const auto ids = [&](Index rows) { return round_up(config_.batch * rows * size_of(DType::i32), kAlignment); };
+  const auto ids = [&](Index rows) { return round_up(batch(shape) * rows * size_of(DType::i32), kAlignment); };
   return ids(shape.tokens) + 2 * ids(shape.rows);
 }
 
 Index InferenceModel::result_bytes(const PassShape& shape) const {
-  const auto results = [&](DType dtype) { return round_up(config_.batch * shape.rows * size_of(dtype), kAlignment); };
+  const auto results = [&](DType dtype) { return round_up(batch(shape) * shape.rows * size_of(dtype), kAlignment); };
   return results(statistics_dtype(config_.dtype)) + (config_.best_ids == BestIds::asked ? results(DType::i32) : 0);
 }
 
 Index InferenceModel::round_bytes() const {
   Index most = 0;
   for (const auto& [shape, plans] : plans_)
-    most = std::max(most, round_size().microbatches * (input_bytes(shape) + result_bytes(shape)));
+    most = std::max(most, most_microbatches() * (input_bytes(shape) + result_bytes(shape)));
   return most + kAlignment;
 }
 
 InferenceModel::Block InferenceModel::block(std::byte* round, const PassShape& shape, int microbatch) const {
-  const Index rows = config_.batch * shape.rows;
+  const Index rows = batch(shape) * shape.rows;
   Carver ins(round, microbatch * input_bytes(shape));
-  Carver outs(round, round_size().microbatches * input_bytes(shape) + microbatch * result_bytes(shape));
+  Carver outs(round, most_microbatches() * input_bytes(shape) + microbatch * result_bytes(shape));
   Block block;
-  block.tokens = ins.next({config_.batch * shape.tokens}, DType::i32);
+  block.tokens = ins.next({batch(shape) * shape.tokens}, DType::i32);
   block.targets = ins.next({rows}, DType::i32);
   block.rows = ins.next({rows}, DType::i32);
   block.losses = outs.next({rows}, statistics_dtype(config_.dtype));
@@ -201,7 +203,7 @@ void InferenceModel::fill_params(DType stored, const ReadValues& read) {
 void InferenceModel::run_chunk(Exec& ex, std::size_t chunk, const PassShape& shape, const Block& block,
                                const Tensor& input, const Tensor& output) {
   const Tensor loss_sum = loss_sum_ ? loss_sum_ : Tensor(nullptr, {1}, DType::f64);
-  const model::GptChunk::Inputs inputs{{.batch = config_.batch,
+  const model::GptChunk::Inputs inputs{{.batch = batch(shape),
                                         .seq_len = shape.tokens,
                                         .step_state = {},
                                         .mode = nn::Mode::evaluate,
@@ -262,11 +264,10 @@ void InferenceModel::fill_block(const Round& round, std::span<const Passage> pas
 
 std::vector<InferenceModel::Placed> InferenceModel::placed(const Round& round, int dp_rank) const {
   std::vector<Placed> own;
-  const Index dp = mesh_.dp.size();
+  const Index dp = mesh_.dp.size(), batch = this->batch(round.shape);
   for (std::size_t k = 0; k < round.passages.size(); ++k) {
-    const Index number = static_cast<Index>(k), in_order = number / config_.batch;
-    if (in_order % dp == dp_rank)
-      own.push_back({round.passages[k], static_cast<int>(in_order / dp), number % config_.batch});
+    const Index number = static_cast<Index>(k), in_order = number / batch;
+    if (in_order % dp == dp_rank) own.push_back({round.passages[k], static_cast<int>(in_order / dp), number % batch});
   }
   return own;
 }
@@ -276,7 +277,7 @@ void InferenceModel::run(const Round& round, std::span<const Passage> passages) 
   world_.check_health();
   running_ = round.shape;
   for (int microbatch = 0; microbatch < round.microbatches; ++microbatch) fill_block(round, passages, microbatch);
-  const Index in = round_size().microbatches * input_bytes(round.shape);
+  const Index in = most_microbatches() * input_bytes(round.shape);
   if (config_.device != Device::cpu) ex_->copy(round_.data(), host_round_.data(), in);
   executor_->change(schedule(round.microbatches), boundary_shape(round.shape));
   executor_->run(*ex_, *this);
@@ -340,7 +341,8 @@ void InferenceModel::deliver(const Round& round, std::span<const Passage> passag
 }
 
 void InferenceModel::score(std::span<const Passage> passages, const Take& take) {
-  for (const Round& round : make_rounds(passages, config_.model.seq_len, round_size())) {
+  for (const Round& round :
+       make_rounds(passages, config_.model.seq_len, [this](const PassShape& shape) { return round_size(shape); })) {
     run(round, passages);
     deliver(round, passages, take);
   }

@@ -2,7 +2,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "megalith/comm/mesh.h"
@@ -22,7 +21,7 @@ struct InferenceConfig {
   int chunks = 1, group_size = 0;        ///< of the pipeline's schedule
   DType dtype = DType::f32;              ///< of parameters and activations
   Device device = Device::cpu;
-  Index batch = 1;  ///< passages per microbatch
+  Index batch = 1;  ///< passages per microbatch at most; fewer where there are fewer of a shape
   BestIds best_ids = BestIds::not_asked;
 };
 
@@ -37,8 +36,8 @@ struct PassageScore {
 /// its forward-only schedule.
 class InferenceModel final : private pipeline::Stage {
  public:
-  /// Takes no memory. `shapes`: of all passages that score() will get.
-  InferenceModel(InferenceConfig config, comm::World& world, const comm::Mesh& mesh, const std::set<PassShape>& shapes);
+  /// Takes no memory. `passages`: the shapes of all that score() will get, and about how many there are of each.
+  InferenceModel(InferenceConfig config, comm::World& world, const comm::Mesh& mesh, const PassCounts& passages);
 
   const InferenceConfig& config() const { return config_; }
   const comm::Mesh& mesh() const { return mesh_; }
@@ -76,10 +75,15 @@ class InferenceModel final : private pipeline::Stage {
   [[noreturn]] void gather_params(Exec& ex, int chunk) override;
   [[noreturn]] void reduce_grads(Exec& ex) override;
 
-  RoundSize round_size() const;
+  /// Passages of a microbatch.
+  Index batch(const PassShape& shape) const { return batches_.at(shape); }
+  int most_microbatches() const;
+  RoundSize round_size(const PassShape& shape) const {
+    return {.batch = batch(shape), .dp = mesh_.dp.size(), .microbatches = most_microbatches()};
+  }
   pipeline::LoweredSchedule schedule(int microbatches) const;
   Shape boundary_shape(const PassShape& shape) const {
-    return {config_.batch * shape.tokens, config_.model.hidden_size};
+    return {batch(shape) * shape.tokens, config_.model.hidden_size};
   }
   bool is_owner() const { return mesh_.last_stage() && mesh_.tp_rank() == 0; }
   Index scratch_bytes() const;
@@ -115,7 +119,8 @@ class InferenceModel final : private pipeline::Stage {
   std::vector<model::ChunkRange> ranges_;
   ParamSet params_;
   std::vector<model::GptChunk> chunks_;
-  std::vector<model::GptChunk::Saved> saved_;           ///< by chunk
+  std::vector<model::GptChunk::Saved> saved_;  ///< by chunk
+  std::map<PassShape, Index> batches_;
   std::map<PassShape, std::vector<MemoryPlan>> plans_;  ///< by chunk
   std::optional<pipeline::Executor> executor_;
   std::vector<int> owners_;  ///< by data-parallel rank: the world rank that has the losses

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
-#include <map>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -30,12 +28,19 @@ PassShape pass_shape(Index inputs, Index targets, Index most_tokens) {
   return {tokens, std::min(padded(targets, kMinRows), tokens)};
 }
 
-std::vector<Round> make_rounds(std::span<const Passage> passages, Index most_tokens, const RoundSize& size) {
+Index balanced_batch(Index passages, Index most, int dp) {
+  const Index microbatches = std::max<Index>(1, ceil_div(passages, most * dp));
+  return std::max<Index>(1, ceil_div(passages, microbatches * dp));
+}
+
+std::vector<Round> make_rounds(std::span<const Passage> passages, Index most_tokens,
+                               const std::function<RoundSize(const PassShape&)>& size_of) {
   std::map<PassShape, std::vector<Index>, std::greater<>> by_shape;
   for (std::size_t i = 0; i < passages.size(); ++i)
     by_shape[shape_of(passages[i], most_tokens)].push_back(static_cast<Index>(i));
   std::vector<Round> rounds;
   for (const auto& [shape, numbers] : by_shape) {
+    const RoundSize size = size_of(shape);
     for (std::size_t begin = 0; begin < numbers.size(); begin += static_cast<std::size_t>(size.passages())) {
       const std::size_t end = std::min(numbers.size(), begin + static_cast<std::size_t>(size.passages()));
       const auto count = static_cast<Index>(end - begin);

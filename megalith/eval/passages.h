@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -30,6 +32,13 @@ inline PassShape shape_of(const Passage& passage, Index most_tokens) {
   return pass_shape(passage.inputs(), passage.targets(), most_tokens);
 }
 
+/// How many passages there are of each shape.
+using PassCounts = std::map<PassShape, Index>;
+
+/// Passages of one shape in a microbatch, at most `most`: as many in each as nearly fills the last one, too, so that
+/// hardly any are padding. `dp` data-parallel ranks share them out.
+Index balanced_batch(Index passages, Index most, int dp);
+
 /// How many passages a round takes: microbatches of `batch` passages on each of `dp` data-parallel ranks.
 struct RoundSize {
   Index batch = 1;
@@ -47,6 +56,7 @@ struct Round {
 
 /// Every passage in one round, the longest shapes first, so that a lack of memory shows at once; those of one shape in
 /// their order.
-std::vector<Round> make_rounds(std::span<const Passage> passages, Index most_tokens, const RoundSize& size);
+std::vector<Round> make_rounds(std::span<const Passage> passages, Index most_tokens,
+                               const std::function<RoundSize(const PassShape&)>& size_of);
 
 }  // namespace megalith::eval

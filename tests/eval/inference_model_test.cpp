@@ -67,7 +67,7 @@ std::vector<std::int32_t> some_ids(Index count, Index seed) {
 struct Questions {
   std::vector<std::vector<std::int32_t>> texts;
   std::vector<Passage> passages;
-  std::set<PassShape> shapes;
+  PassCounts counts;
 
   Questions() {
     for (const Index length : {2, 3, 9, 33, 34, 40, 66, 71, 71, 71, 12, 70, 64, 65}) {
@@ -75,7 +75,7 @@ struct Questions {
       texts.push_back(some_ids(length, seed));
       passages.push_back({texts.back(), seed % 3 == 0 ? 1 : length - 1 - seed % 2 * (length > 2 ? 1 : 0)});
     }
-    for (const Passage& passage : passages) shapes.insert(shape_of(passage, kSeqLen));
+    for (const Passage& passage : passages) ++counts[shape_of(passage, kSeqLen)];
   }
 };
 
@@ -94,7 +94,7 @@ Answers ask(const Grid& grid, const model::ModelConfig& model, const Questions& 
         comm::make_mesh(world, grid::resolve({.world_size = grid.ranks(), .tp = grid.tp, .pp = grid.pp}));
     config.model = model;
     config.chunks = grid.chunks;
-    InferenceModel inference(config, world, mesh, questions.shapes);
+    InferenceModel inference(config, world, mesh, questions.counts);
     const auto rank = static_cast<std::size_t>(world.rank());
     answers.planned[rank] = inference.planned_bytes();
     inference.allocate();
@@ -207,7 +207,7 @@ TEST(InferenceModel, ALossThatIsNoNumberIsRefused) {
   const Questions questions;
   comm::run_ranks(1, [&](comm::World& world) {
     InferenceModel model({.model = small_model(), .dtype = DType::f32}, world,
-                         comm::make_mesh(world, grid::resolve({})), questions.shapes);
+                         comm::make_mesh(world, grid::resolve({})), questions.counts);
     model.allocate();
     model.fill_params(DType::f32, [](const TensorSlice&, const Tensor& values) {
       std::ranges::fill(values.span<float>(), std::nanf(""));
@@ -257,12 +257,35 @@ TEST(Passages, ShapesAreFewAndHoldThePassage) {
   EXPECT_THROW(pass_shape(71, 1, 70), InternalError);
 }
 
+TEST(Passages, FewArePadding) {
+  EXPECT_EQ(balanced_batch(7, 2000, 1), 7);
+  EXPECT_EQ(balanced_batch(7, 2000, 2), 4);
+  EXPECT_EQ(balanced_batch(1, 4, 8), 1);
+  EXPECT_EQ(balanced_batch(5, 4, 1), 3) << "3 and 2, not 4 and 1";
+  EXPECT_EQ(balanced_batch(400, 4, 1), 4);
+  EXPECT_EQ(balanced_batch(0, 4, 1), 1);
+}
+
+// A batch above the number of passages takes no more memory than one of that number.
+TEST(InferenceModel, TheBatchIsThatOfThePassages) {
+  const Questions questions;
+  const auto count = static_cast<Index>(questions.passages.size());
+  for (const Grid& grid : {Grid{}, Grid{.pp = 2}}) {
+    const Answers many = ask(grid, small_model(), questions, {.dtype = DType::f64, .batch = 2000}),
+                  all = ask(grid, small_model(), questions, {.dtype = DType::f64, .batch = count}),
+                  one = ask(grid, small_model(), questions, {.dtype = DType::f64, .batch = 1});
+    EXPECT_EQ(many.planned, all.planned);
+    EXPECT_LT(one.planned[0].at("inputs"), all.planned[0].at("inputs"));
+    EXPECT_LT(largest_difference(many, one), 1e-12);
+  }
+}
+
 TEST(Passages, RoundsHaveEachPassageOnce) {
   const Questions questions;
   const RoundSize size{.batch = 2, .dp = 2, .microbatches = 2};
   std::set<Index> seen;
   PassShape before{kSeqLen + 1, 0};
-  for (const Round& round : make_rounds(questions.passages, kSeqLen, size)) {
+  for (const Round& round : make_rounds(questions.passages, kSeqLen, [&](const PassShape&) { return size; })) {
     EXPECT_LE(round.shape, before) << "the longest first";
     before = round.shape;
     EXPECT_LE(static_cast<Index>(round.passages.size()), size.passages());
