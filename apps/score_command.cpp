@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/data/corpus_reader.h"
 #include "megalith/io/checksum.h"
@@ -21,7 +22,8 @@
 namespace megalith::apps {
 namespace {
 
-/// Follows [[15496, 995], ...] and hands on one list after the other, so that memory holds one.
+/// Follows [[15496, 995], ...] and hands on one list after the other, so that memory holds one. What is no list of ids
+/// is kept for finish().
 class ListReader final : public io::JsonVisitor {
  public:
   using Take = std::function<void(std::span<const std::int32_t>)>;
@@ -29,47 +31,83 @@ class ListReader final : public io::JsonVisitor {
       : file_(file), model_(model), take_(std::move(take)) {}
 
   void start_array() override {
-    if (depth_ == 2) refuse_token("a list");
+    if (depth_ == kInList) refuse_token("a list");
     ++depth_;
   }
   void end_array() override {
     if (--depth_ != 1) return;
-    if (length_ == 0 || length_ > model_.seq_len) refuse_list(str(" of ", length_, " tokens"));
-    take_(ids_);
-    ids_.clear();
-    length_ = 0;
-    ++lists_;
+    if (!is_bad_ && (length_ == 0 || length_ > model_.seq_len)) refuse_list(str(" of ", length_, " tokens"));
+    if (!is_bad_) take_(ids_);
+    next_list();
   }
   void count(std::uint64_t value) override {
-    if (depth_ < 2 || value >= static_cast<std::uint64_t>(model_.vocab_size)) return other(std::to_string(value));
+    if (depth_ != kInList || value >= static_cast<std::uint64_t>(model_.vocab_size))
+      return other(std::to_string(value));
     if (++length_ <= model_.seq_len) ids_.push_back(static_cast<std::int32_t>(value));
   }
   void other(std::string_view shown) override {
     if (depth_ == 0) throw InputError(str("[", file_, "] must be a list of lists of token ids, as [[15496, 995]]"));
-    if (depth_ == 1) refuse_list(str(" = ", shown));
-    refuse_token(shown);
+    if (depth_ == kInList) refuse_token(shown);
+    if (depth_ != 1) return;  // within what is refused
+    refuse_list(str(" = ", shown));
+    next_list();
   }
   void text(std::string& value) override { other(str('"', io::printable(value), '"')); }
-  void start_object() override { other("an object"); }
-  void end_object() override {}
+  void start_object() override {
+    other("an object");
+    depth_ += kObject;
+  }
+  void end_object() override { depth_ -= kObject; }
   void key(std::string& /*name*/) override {}
 
- private:
-  [[noreturn]] void refuse_list(std::string_view what) const {
-    throw InputError(str("[", file_, "] list ", lists_, what, ": must be a list of 1 to ", model_.seq_len,
-                         " ids, the model's seq_len"));
+  /// Throws InputError with all that was refused, and with `error`, which ended the reading; empty: none.
+  void finish(std::string_view error) const {
+    if (count_ == 0 && error.empty()) return;
+    if (count_ == 0) throw InputError(std::string(error));
+    if (count_ == 1 && error.empty()) throw InputError(problems_.front());
+    std::string all = str("[", file_, "] ", count_ + (error.empty() ? 0 : 1), " problems");
+    for (const std::string& problem : problems_) all += "\n  " + problem;
+    if (const Index more = count_ - std::ssize(problems_); more > 0) all += str("\n  and ", more, " more");
+    if (!error.empty()) all += str("\n  ", error);
+    throw InputError(all);
   }
-  [[noreturn]] void refuse_token(std::string_view what) const {
-    throw InputError(str("[", file_, "] list ", lists_, ", token ", length_, " = ", what, ": must be from 0 to ",
-                         model_.vocab_size - 1));
+
+ private:
+  static constexpr Index kInList = 2;               // the depth at which tokens stand
+  static constexpr Index kObject = Index{1} << 32;  // more than lists are deep
+  static constexpr std::size_t kShown = 20;
+
+  void next_list() {
+    ids_.clear();
+    length_ = 0;
+    is_bad_ = false;
+    ++lists_;
+  }
+  /// One problem of a list is enough.
+  void refuse(std::string problem) {
+    if (is_bad_) return;
+    is_bad_ = true;
+    ++count_;
+    if (problems_.size() < kShown) problems_.push_back(std::move(problem));
+  }
+  void refuse_list(std::string_view what) {
+    refuse(str("[", file_, "] list ", lists_, what, ": must be a list of 1 to ", model_.seq_len,
+               " ids, the model's seq_len"));
+  }
+  void refuse_token(std::string_view what) {
+    refuse(str("[", file_, "] list ", lists_, ", token ", length_, " = ", what, ": must be a whole number from 0 to ",
+               model_.vocab_size - 1));
   }
 
   const std::string& file_;
   const model::ModelConfig& model_;
   Take take_;
-  int depth_ = 0;
+  Index depth_ = 0;
   Index lists_ = 0, length_ = 0;  // lists before this one; its tokens so far
+  bool is_bad_ = false;           // this list
   std::vector<std::int32_t> ids_;
+  std::vector<std::string> problems_;
+  Index count_ = 0;  // of problems
 };
 
 /// Lists that are scored together.
@@ -117,7 +155,13 @@ class ListScorer {
  private:
   void read(ListReader::Take take) const {
     ListReader lists(name_, model_, std::move(take));
-    io::visit_json(file_.text(), {.name = name_}, lists);
+    std::string error;
+    try {
+      io::visit_json(file_.text(), {.name = name_}, lists);
+    } catch (const InputError& bad) {
+      error = bad.what();
+    }
+    lists.finish(error);
   }
   template <class Print>
   static void score_group(eval::InferenceModel& model, int rank, const std::vector<std::vector<std::int32_t>>& lists,
@@ -168,7 +212,7 @@ void run_score(const InferenceOptions& options, const std::string& file) {
     const eval::InferenceConfig config = job->config(eval::BestIds::not_asked, std::max<Index>(longest - 1, 1));
     const ListScorer lists(mapped, file, job->plan().model);
     eval::InferenceModel model(config, world, mesh, lists.counts(config.model.seq_len));
-    job->load(world, model);
+    const std::string digest = job->load(world, model);
     bool first = true;
     if (world.rank() == 0) std::fputs("{\"logprobs\":[", stdout);
     lists.score(model, world.rank(), [&](const std::vector<double>& logprobs) {
@@ -180,6 +224,8 @@ void run_score(const InferenceOptions& options, const std::string& file) {
     if (world.rank() != 0) return;
     std::puts("]}");
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw IoError("[standard output] write failed");
+    log::info(str(job->precision(), " on ", name_of(job->plan().device), ", ", config::grid_text(job->plan()),
+                  "; checkpoint ", job->folder().string(), " (", digest, ")"));
   };
   run_job(launcher, {.shape = shape, .read = read, .found = found, .body = body});
 }

@@ -268,7 +268,7 @@ TEST_F(Program, AHuggingFaceRoundTripScoresTheSame) {
   const Finished bad =
       run_shell("megalith score --checkpoint " + out("a") + " --tokens " + (dir_ / "bad.json").string());
   EXPECT_EQ(bad.code, 65);
-  EXPECT_NE(bad.err.find("list 0, token 1 = 256: must be from 0 to 255"), std::string::npos) << bad.err;
+  EXPECT_NE(bad.err.find("list 0, token 1 = 256: must be a whole number from 0 to 255"), std::string::npos) << bad.err;
 }
 
 TEST_F(Program, FineTuningBeginsAnewWithTheValuesOfACheckpoint) {
@@ -316,15 +316,24 @@ TEST_F(Program, ScoreTakesOneListAtATime) {
     write_all(dir_ / "lists.json", lists);
     return run_shell("megalith score --checkpoint " + out("a") + " --tokens " + (dir_ / "lists.json").string());
   };
-  EXPECT_EQ(score("[]").out, "{\"logprobs\":[]}\n");
+  const Finished none = score("[]");
+  EXPECT_EQ(none.out, "{\"logprobs\":[]}\n");
+  EXPECT_NE(none.err.find("fp32 on cpu, tp 1 pp 1 dp 1"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("step_00000008 ("), std::string::npos) << none.err;
   const Finished both = score("[[116, 104], [5]]"), one = score("[[116, 104]]");
   EXPECT_EQ(both.out, one.out.substr(0, one.out.size() - 3) + ",[null]]}\n");
   for (const auto& [lists, error] :
        {std::pair{"[[1], []]", "list 1 of 0 tokens: must be a list of 1 to 16 ids"},
         {"[[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]]", "list 0 of 17 tokens: must be a list of 1 to 16 ids"},
-        {"[[1], [2, -1]]", "list 1, token 1 = -1: must be from 0 to 255"},
-        {"[[1, [2]]]", "list 0, token 1 = a list: must be from 0 to 255"},
-        {"[[1.5]]", "list 0, token 0 = 1.5: must be"},
+        {"[[1], [2, -1]]", "list 1, token 1 = -1: must be a whole number from 0 to 255"},
+        {"[[1, [2]]]", "list 0, token 1 = a list: must be a whole number from 0 to 255"},
+        {"[[1.5]]", "list 0, token 0 = 1.5: must be a whole number from 0 to 255"},
+        {"[[], 7, [1, {\"a\": [[3]]}, 999], [1], [300]]", "lists.json] 4 problems\n"},
+        {"[[], 7, [1, {\"a\": [[3]]}, 999], [1], [300]]", "list 0 of 0 tokens"},
+        {"[[], 7, [1, {\"a\": [[3]]}, 999], [1], [300]]", "list 1 = 7: must be a list"},
+        {"[[], 7, [1, {\"a\": [[3]]}, 999], [1], [300]]", "list 2, token 1 = an object: must be"},
+        {"[[], 7, [1, {\"a\": [[3]]}, 999], [1], [300]]", "list 4, token 0 = 300: must be"},
+        {"[[300], [2", "2 problems"},
         {"[\"a\"]", "list 0 = \"a\": must be a list"},
         {"{}", "must be a list of lists of token ids"},
         {"7", "must be a list of lists of token ids"},
