@@ -27,6 +27,8 @@ bool names_one_checkpoint(io::Fs& fs, const io::Path& given) {
 
 io::Path checkpoint_folder(io::Fs& fs, const io::Path& given, checkpoint::OnCorrupt on_corrupt,
                            std::span<const checkpoint::Rejected> unusable) {
+  if (!fs.is_dir(given) && fs.exists(given))
+    throw InputError(str("[", given.string(), "] is a file: must be a folder, of a checkpoint or with checkpoints"));
   if (!fs.is_dir(given))
     throw InputError(str("[", given.string(), "] there is no such folder", io::looked_for_in(given)));
   if (names_one_checkpoint(fs, given)) return given;

@@ -49,6 +49,18 @@ CLI::Validator number_that(const Allowed& allowed, const std::string& what) {
 inline CLI::Validator at_least(int least) {
   return number_that([least](double value) { return value >= least; }, "from " + std::to_string(least));
 }
+/// Of a seed: all numbers of 64 bits without a sign, as they stand.
+inline CLI::Validator seed_number() {
+  const std::string what = "from 0 to 18446744073709551615";
+  return CLI::Validator(
+      [what](std::string& text) -> std::string {
+        std::uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && end == text.data() + text.size()) return "";
+        return "must be a whole number " + what + ", not " + text;
+      },
+      what);
+}
 /// Of whole numbers up to 2^53.
 inline CLI::Validator between(std::int64_t least, std::int64_t most) {
   return number_that(

@@ -35,19 +35,15 @@ double rate(Index count, double seconds) { return seconds > 0 ? static_cast<doub
 class Session {
  public:
   Session(const GenerateCommand& command, const Launcher& launcher)
-      : command_(command), fs_(rank_fs(launcher.process)), model_(fs_, command.model, launcher) {
-    const config::RunPlan& plan = model_.plan();
-    tokenizer_ = model_.tokenizer(command.vocab_dir);
-    const PromptRules rules{*tokenizer_, plan.model.vocab_size, plan.model.seq_len};
-    if (command.prompts.empty())
-      prompts_.push_back(one_prompt(command.prompt, rules));
-    else
-      prompts_ = read_prompts(*fs_, command.prompts, rules);
+      : command_(command),
+        fs_(rank_fs(launcher.process)),
+        model_(fs_, command.model, launcher, [this](const InferenceJob& model) {
+          check_both([&] { check_options(model.plan().model); }, [&] { take_prompts(model); });
+        }) {
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
       for (Index sample = 0; sample < command.samples; ++sample)
         texts_.push_back({&prompts_[i], static_cast<Index>(i) + 1, sample});
     }
-    check_options();
   }
 
   JobShape job() const {
@@ -60,7 +56,8 @@ class Session {
 
  private:
   Index seq_len() const { return model_.plan().model.seq_len; }
-  void check_options() const;
+  void check_options(const model::ModelConfig& model) const;
+  void take_prompts(const InferenceJob& model);
   Index rows_step() const { return eval::rows_step(model_.plan().model, model_.plan().grid); }
   /// Tokens that the longest text holds while it goes on.
   Index capacity() const {
@@ -74,20 +71,31 @@ class Session {
   eval::GenerateCounts generate(eval::Decoder& decoder, const std::vector<std::size_t>& mine, TextPrinter& printer,
                                 TextGather& gather) const;
   void note_slide(std::size_t text, TextPrinter& printer) const;
-  void report(const eval::GenerateCounts& counts, const eval::Decoder& decoder, TextPrinter& printer) const;
+  void report(const eval::GenerateCounts& counts, const eval::Decoder& decoder, const std::string& digest,
+              TextPrinter& printer) const;
 
   const GenerateCommand& command_;
   std::shared_ptr<io::Fs> fs_;
-  InferenceJob model_;
   std::shared_ptr<const data::Tokenizer> tokenizer_;
   std::vector<Prompt> prompts_;
+  InferenceJob model_;  // which calls take_prompts()
   std::vector<TextOfPrompt> texts_;
 };
 
-void Session::check_options() const {
+void Session::take_prompts(const InferenceJob& model) {
+  tokenizer_ = model.tokenizer(command_.vocab_dir);
+  const model::ModelConfig& shape = model.plan().model;
+  const PromptRules rules{*tokenizer_, shape.vocab_size, shape.seq_len};
+  if (command_.prompts.empty())
+    prompts_ = {one_prompt(command_.prompt, rules)};
+  else
+    prompts_ = read_prompts(*fs_, command_.prompts, rules);
+}
+
+void Session::check_options(const model::ModelConfig& model) const {
   Problems problems;
-  problems.require(command_.options.slide <= seq_len(), "--slide", command_.options.slide,
-                   str("must be at most model.seq_len = ", seq_len()));
+  problems.require(command_.options.slide <= model.seq_len, "--slide", command_.options.slide,
+                   str("must be at most model.seq_len = ", model.seq_len));
   for (const std::string& stop : command_.stops) problems.require(!stop.empty(), "--stop", "\"\"", "must not be empty");
   problems.throw_if_any("generate");
 }
@@ -130,21 +138,23 @@ eval::GenerateCounts Session::generate(eval::Decoder& decoder, const std::vector
 /// Says so at the first slide.
 void Session::note_slide(std::size_t text, TextPrinter& printer) const {
   if (!printer.has_slid() && printer.prints()) {
-    log::info(str("prompt ", texts_[text].number, ", sample ", texts_[text].sample, " fills the window of ", seq_len(),
-                  " tokens: it loses ", command_.options.slide,
-                  " at its beginning, again and again, and the keys and values of the rest are computed anew; the same "
-                  "holds for other texts"));
+    printer.note(str("prompt ", texts_[text].number, ", sample ", texts_[text].sample, " fills the window of ",
+                     seq_len(), " tokens: it loses ", command_.options.slide,
+                     " at its beginning, again and again, and the keys and values of the rest are computed anew; the "
+                     "same holds for other texts"));
   }
   printer.slid(text);
 }
 
-void Session::report(const eval::GenerateCounts& counts, const eval::Decoder& decoder, TextPrinter& printer) const {
+void Session::report(const eval::GenerateCounts& counts, const eval::Decoder& decoder, const std::string& digest,
+                     TextPrinter& printer) const {
   const config::RunPlan& plan = model_.plan();
   const double per_s = rate(counts.written, counts.seconds), step_per_s = rate(counts.stepped, counts.step_s);
   const double read_per_s = rate(counts.read, counts.read_s);
   log::info(str(counts.written, " tokens in ", counts.seconds, " s: ", per_s, " tokens/s; steps alone ", step_per_s,
                 " tokens/s; ", counts.read, " tokens of prompts and windows read at ", read_per_s, " tokens/s; ",
                 plan.train.precision, " on ", name_of(plan.device), ", ", config::grid_text(plan)));
+  log::info(str("checkpoint ", model_.folder().string(), " (", digest, ")"));
   log::info("memory of a rank: " + owners_text(decoder.taken_bytes()));
   nlohmann::ordered_json summary;
   summary["tokens"] = counts.written;
@@ -156,6 +166,7 @@ void Session::report(const eval::GenerateCounts& counts, const eval::Decoder& de
   summary["precision"] = plan.train.precision;
   summary["device"] = name_of(plan.device);
   summary["grid"] = config::grid_text(plan);
+  summary["checkpoint"] = {{"folder", model_.folder().string()}, {"digest", digest}};
   summary["slots"] = decoder.config().slots;
   summary["memory_bytes"] = decoder.taken_bytes();
   printer.summary(nlohmann::ordered_json{{"summary", summary}}.dump());
@@ -177,7 +188,7 @@ void Session::run(comm::World& world) const {
                          .steps = eval::steps_for(plan.model, plan.device),
                          .lengths = eval::window_lengths(requests(all), options(), capacity())},
                         world, mesh);
-  model_.load(world, decoder);
+  const std::string digest = model_.load(world, decoder);
   TextPrinter printer(texts_, command_.format == "json" ? TextFormat::json : TextFormat::text,
                       world.rank() == 0 ? Printing::on : Printing::off);
   const bool sends = mesh.dp_rank() != 0 && mesh.tp_rank() == 0 && mesh.first_stage();
@@ -187,7 +198,7 @@ void Session::run(comm::World& world) const {
   if (mesh.tp_rank() != 0 || !mesh.last_stage()) counts = {};  // other stages do not wait for a step to end
   eval::GenerateCounts of_all;
   for (const eval::GenerateCounts& one : comm::gather_values(world.all(), counts)) of_all.add(one);
-  if (world.rank() == 0) report(of_all, decoder, printer);
+  if (world.rank() == 0) report(of_all, decoder, digest, printer);
 }
 
 void run_generate(const GenerateCommand& command) {
@@ -212,9 +223,10 @@ void add_drawing(CLI::App& app, eval::GenerateOptions& options) {
       ->check(at_least(0))
       ->capture_default_str();
   app.add_option("--top-p", options.top_p, "Draw among the fewest likeliest tokens whose probabilities reach this")
-      ->check(CLI::Range(1e-6, 1.0).description("in (0, 1]"))
+      ->check(number_that([](double value) { return value > 0 && value <= 1; }, "in (0, 1]"))
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Same seed, same text: for every grid, batch and order of prompts")
+      ->check(seed_number())
       ->capture_default_str();
   app.add_option("--slide", options.slide,
                  "Tokens that a text's window loses at its beginning when it is full; the rest is then read anew")
@@ -228,7 +240,7 @@ void add_generate(CLI::App& program) {
   auto command = std::make_shared<GenerateCommand>();
   CLI::App* app = program.add_subcommand("generate", "Continue texts with a trained model, on any grid");
   app->add_option("--checkpoint", command->model.checkpoint, kModelHelp)->required();
-  command->model.keys = GridKeys::equal_stages;
+  command->model.keys = GridKeys::even_stages;
   command->model.add_to(*app);
   CLI::Option* const prompt =
       app->add_option("--prompt", command->prompt, "Text to continue (default: a new document)");

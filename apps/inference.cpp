@@ -11,7 +11,9 @@
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/choose.h"
 #include "megalith/checkpoint/shard_io.h"
+#include "megalith/data/vocabulary_files.h"
 #include "megalith/io/checksum.h"
+#include "megalith/io/problem_text.h"
 #include "megalith/io/save_protocol.h"
 #include "megalith/train/gather.h"
 #include "megalith/train/host_memory.h"
@@ -25,7 +27,7 @@
 namespace megalith::apps {
 namespace {
 
-/// The keys of a recipe that concern a model that only answers. The first five are those of GridKeys::equal_stages.
+/// The keys of a recipe that concern a model that only answers. The first five are those of GridKeys::even_stages.
 constexpr std::array<std::string_view, 12> kKeys = {
     "parallel.tp",        "parallel.pp",        "parallel.ranks",        "parallel.ep",
     "parallel.etp",       "parallel.chunks",    "parallel.group_size",   "parallel.order",
@@ -57,7 +59,38 @@ Index legal_batch(const config::RunConfig& c, int ranks) {
   return dp * std::max(pp, c.parallel.group_size.value_or(1));
 }
 
+/// The layers of each stage: as eval::Decoder shares them out.
+std::vector<Index> even_stages(Index layers, Index stages) {
+  std::vector<Index> shares;
+  for (Index i = 0; i < stages; ++i) shares.push_back(layers * (i + 1) / stages - layers * i / stages);
+  return shares;
+}
+
 }  // namespace
+
+void check_both(const std::function<void()>& a, const std::function<void()>& b) {
+  std::string first;
+  bool is_config = false;
+  try {
+    a();
+  } catch (const ConfigError& error) {
+    first = error.what();
+    is_config = true;
+  } catch (const InputError& error) {
+    first = error.what();
+  }
+  const auto both = [&](const Error& error) { return str(first, first.empty() ? "" : "\n", error.what()); };
+  try {
+    b();
+  } catch (const ConfigError& error) {
+    throw ConfigError(both(error));
+  } catch (const InputError& error) {
+    if (is_config) throw ConfigError(both(error));
+    throw InputError(both(error));
+  }
+  if (is_config) throw ConfigError(first);
+  if (!first.empty()) throw InputError(first);
+}
 
 void InferenceOptions::add_to(CLI::App& command) {
   command
@@ -65,9 +98,9 @@ void InferenceOptions::add_to(CLI::App& command) {
                   "Ranks (default: the least that tp * pp and etp * ep * pp divide, or the launcher's processes)")
       ->check(at_least(1));
   command
-      .add_option(
-          "--set", settings,
-          "A key of the grid: parallel.tp=2, parallel.pp=2, parallel.ep=2, parallel.etp=1, ... (may be repeated)")
+      .add_option("--set", settings,
+                  str("A key of the grid: parallel.tp=2, parallel.pp=2, parallel.ep=2, parallel.etp=1, ",
+                      keys == GridKeys::all ? "parallel.chunks=2, " : "", "... (may be repeated)"))
       ->take_all()
       ->allow_extra_args(false);
   command
@@ -82,7 +115,8 @@ void add_batch(CLI::App& command, Index& batch) {
       ->check(between(1, 65536));
 }
 
-InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& options, const Launcher& launcher)
+InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& options, const Launcher& launcher,
+                           const Check& check)
     : fs_(std::move(fs)), given_(options.checkpoint) {
   config::RunConfig c = parse_settings(options);
   c.source = "--set";
@@ -102,9 +136,49 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
   c.train.micro_batch = 1;
   c.train.global_batch = legal_batch(c, ranks);
   c.data.train = std::vector<std::string>{"none"};
-  plan_ = config::resolve(c, ranks);
+  if (options.keys == GridKeys::even_stages && c.parallel.pp) {
+    config::RunConfig alone = c;
+    alone.parallel = {};
+    alone.train.global_batch = 1;
+    const Index layers = config::resolve(alone, 1).model.num_layers;
+    if (*c.parallel.pp > 1 && *c.parallel.pp <= layers) c.parallel.stage_layers = even_stages(layers, *c.parallel.pp);
+    if (*c.parallel.pp > layers) {
+      check_both(
+          [&] {
+            throw ConfigError(
+                str("parallel.pp = ", *c.parallel.pp, ": must be at most model.num_layers = ", layers, " to generate"));
+          },
+          [&] { resolve(alone, 1, check); });
+    }
+  }
+  resolve(c, ranks, check);
   require_processes(launcher, "--ranks", plan_.grid.world_size, "");
   batch_ = options.batch > 0 ? options.batch : device == Device::cpu ? 4 : 16;
+}
+
+void InferenceJob::resolve(const config::RunConfig& c, int ranks, const Check& check) {
+  const auto check_rest = [&] {
+    if (check) check(*this);
+  };
+  bool is_resolved = false;
+  check_both(
+      [&] {
+        plan_ = config::resolve(c, ranks);
+        is_resolved = true;
+      },
+      [&] {
+        if (!is_resolved) {
+          config::RunConfig alone = c;
+          alone.parallel = {};
+          alone.train.global_batch = 1;
+          try {
+            plan_ = config::resolve(alone, 1);
+          } catch (const ConfigError&) {
+            return;  // the model itself: it is named already
+          }
+        }
+        check_rest();
+      });
 }
 
 void InferenceJob::describe_checkpoint(config::RunConfig& c) {
@@ -148,7 +222,16 @@ void InferenceJob::describe_hf(config::RunConfig& c) {
 
 std::shared_ptr<const data::Tokenizer> InferenceJob::tokenizer(const std::string& vocab_dir) const {
   const std::string& name = plan_.data.tokenizer;
-  auto tokenizer = open_tokenizer(*fs_, name, vocab_dir.empty() ? vocab_dir_ : vocab_dir);
+  if (name == "byte" && !vocab_dir.empty()) {
+    throw ConfigError(
+        str("--vocab-dir = ", vocab_dir, ": the model's tokenizer is \"byte\", which reads no files; leave it away"));
+  }
+  const std::string& folder = vocab_dir.empty() ? vocab_dir_ : vocab_dir;
+  if (name != "byte" && !folder.empty() && !data::has_vocabulary(*fs_, folder)) {
+    throw InputError(str("[", folder, "] holds no tokenizer (", data::vocabulary_file_names(name), ")",
+                         io::looked_for_in(folder), ": name the folder of the model's with --vocab-dir"));
+  }
+  auto tokenizer = open_tokenizer(*fs_, name, folder);
   const Index has = tokenizer->vocab_size(), needs = plan_.model.vocab_size;
   if (has > needs || (!vocab_dir.empty() && has != needs)) {
     throw InputError(str(vocab_dir.empty() ? "the checkpoint's tokenizer" : "--vocab-dir = " + vocab_dir, ": has ", has,

@@ -18,8 +18,9 @@
 
 namespace megalith::apps {
 
-/// The grids that a command computes on: texts are continued on equal stages of one chunk.
-enum class GridKeys : std::uint8_t { all, equal_stages };
+/// The grids that a command computes on: texts are continued on stages of one chunk, which share out the layers as
+/// evenly as it goes.
+enum class GridKeys : std::uint8_t { all, even_stages };
 
 /// What every command that asks a model on a grid takes beside the model: [--ranks N] [--set section.key=value]
 /// [--device cpu|cuda] [--precision fp64|fp32|bf16].
@@ -38,15 +39,22 @@ struct InferenceOptions {
 /// --batch N of commands that score passages.
 void add_batch(CLI::App& command, Index& batch);
 
+/// Calls both. Throws a ConfigError with what both throw, where one is a ConfigError; or that of the one that throws.
+void check_both(const std::function<void()>& a, const std::function<void()>& b);
+
 inline constexpr const char* kModelHelp =
     "Step folder, folder of steps or OUT of a run, or a Hugging Face folder (docs/evaluation.md)";
 
 /// A model that was saved, and how it runs here. The grid is new: nothing of that of training is left.
 class InferenceJob {
  public:
+  /// The other options of a command, which throws ConfigError for what the model does not allow.
+  using Check = std::function<void(const InferenceJob&)>;
   /// Reads descriptions only. Throws ConfigError for settings that do not concern the grid, and for all rules of the
-  /// grid; InputError and CheckpointError for a folder that holds no model.
-  InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& options, const Launcher& launcher);
+  /// grid and of `check` at once; InputError and CheckpointError for a folder that holds no model. While `check` runs,
+  /// plan() may be that of one rank.
+  InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& options, const Launcher& launcher,
+               const Check& check = {});
 
   const config::RunPlan& plan() const { return plan_; }
   /// "fp32", "bf16", ...: of parameters and activations.
@@ -58,6 +66,8 @@ class InferenceJob {
   /// The tokenizer that the model was trained with; `vocab_dir` names another place of its files, unless it is empty.
   /// Throws InputError for files of another vocabulary.
   std::shared_ptr<const data::Tokenizer> tokenizer(const std::string& vocab_dir) const;
+  /// Where those files are; "" where the tokenizer has none, or has those that come with the program.
+  const std::string& vocab_dir() const { return vocab_dir_; }
   /// The facts that all processes must have in common.
   train::Facts facts() const;
 
@@ -76,6 +86,7 @@ class InferenceJob {
 
  private:
   using Fill = std::function<void(DType stored, const eval::ReadValues& read)>;
+  void resolve(const config::RunConfig& c, int ranks, const Check& check);
   void describe_checkpoint(config::RunConfig& c);
   void describe_hf(config::RunConfig& c);
   std::string fill(comm::World& world, const Fill& fill) const {

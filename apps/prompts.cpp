@@ -5,6 +5,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/utf8.h"
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/json_object.h"
 
@@ -83,6 +84,8 @@ std::vector<Prompt> read_prompts(io::Fs& fs, const std::string& file, const Prom
 }
 
 Prompt one_prompt(const std::string& text, const PromptRules& rules) {
+  if (const std::size_t good = valid_utf8_prefix(text); good != text.size())
+    throw ConfigError(str("--prompt has byte ", good, ": must be UTF-8; convert the text, as by iconv"));
   Prompt prompt{.name = {}, .text = text, .ids = {}};
   try {
     prompt.ids = encoded(text, rules);

@@ -28,7 +28,8 @@ struct PromptRules {
 /// UTF-8, no "prompt", an empty one, one above seq_len tokens, ids that the model has not; or a file without prompts.
 std::vector<Prompt> read_prompts(io::Fs& fs, const std::string& file, const PromptRules& rules);
 
-/// A prompt of the command line; an empty one is a new document. Throws ConfigError for what does not fit.
+/// A prompt of the command line; an empty one is a new document. Throws ConfigError for what does not fit or is
+/// not UTF-8.
 Prompt one_prompt(const std::string& text, const PromptRules& rules);
 
 }  // namespace megalith::apps

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/base/str.h"
 
 namespace megalith::apps {
@@ -49,6 +50,13 @@ void TextPrinter::add(std::size_t text, const std::string& piece) {
   if (format_ == TextFormat::text && text == next_ && !piece.empty()) print(piece);
 }
 
+void TextPrinter::note(const std::string& line) {
+  if (format_ == TextFormat::json || next_ == texts_.size())
+    log::info(line);
+  else
+    notes_.push_back(line);
+}
+
 void TextPrinter::end(std::size_t text, eval::Ending ending, Index tokens) {
   Written& done = written_[text];
   done.ending = ending;
@@ -56,6 +64,7 @@ void TextPrinter::end(std::size_t text, eval::Ending ending, Index tokens) {
   done.is_complete = true;
   while (next_ < texts_.size() && written_[next_].is_complete) {
     print(format_ == TextFormat::json ? json_line(next_) : "\n");
+    for (const std::string& line : std::exchange(notes_, {})) log::info(line);
     ++next_;
     print_front();
   }

@@ -35,6 +35,8 @@ class TextPrinter {
     written_[text].slides += times;
     slides_ += times;
   }
+  /// A line for standard error: within a text that streams it waits for that text's end.
+  void note(const std::string& line);
   bool has_slid() const { return slides_ > 0; }
   void end(std::size_t text, eval::Ending ending, Index tokens);
   /// JSON only: the last line. Throws IoError where standard output took not all.
@@ -59,8 +61,9 @@ class TextPrinter {
   TextFormat format_;
   Printing printing_;
   std::vector<Written> written_;
-  std::size_t next_ = 0;  // the first that is not printed
-  Index slides_ = 0;      // of all
+  std::vector<std::string> notes_;  // that wait
+  std::size_t next_ = 0;            // the first that is not printed
+  Index slides_ = 0;                // of all
 };
 
 }  // namespace megalith::apps

@@ -46,10 +46,10 @@ inline constexpr const char* kCacheOwner = "key/value cache";
 /// The ranks of a model copy (tp x pp) make the same calls in the same order; warm_up() is a call of the whole world.
 /// Where copies share experts (copies_meet()) every pass is one of the whole world: all copies have as many slots and
 /// the same lengths, step at once, and start windows of as many tokens at once.
-/// Stages hold equal shares of the layers and pass the stream on; the logits stand on all tensor-parallel ranks of the
-/// last one. Logits of a slot do not depend on the other slots, bit for bit where the CPU computes and there are at
-/// most 32, or in f64 (ops/cpu/matmul.cpp). Communication of a step: that of the layers' forward pass, a message of
-/// [slots, H] to the next stage, a gather of the logits over tp, and one id for each slot.
+/// Stages share out the layers as evenly as it goes and pass the stream on; the logits stand on all tensor-parallel
+/// ranks of the last one. Logits of a slot do not depend on the other slots, bit for bit where the CPU computes and
+/// there are at most 32, or in f64 (ops/cpu/matmul.cpp). Communication of a step: that of the layers' forward pass, a
+/// message of [slots, H] to the next stage, a gather of the logits over tp, and one id for each slot.
 class Decoder {
  public:
   /// Takes no memory. Throws ConfigError unless model, tp and pp fit, InternalError for slots, capacity or lengths, and

@@ -152,6 +152,13 @@ TEST_F(Generate, ASlideIsReported) {
   EXPECT_EQ(texts_of(slow).at(0).at("slides"), 17) << "4 + 29 tokens in a window of 16";
   EXPECT_EQ(texts_of(fast).at(0).at("slides"), 3);
   EXPECT_THAT(slow.err, HasSubstr("prompt 1, sample 0 fills the window of 16 tokens: it loses 1 at its beginning"));
+  // Where both streams are one terminal the line stands behind the text, not in it.
+  const Finished both = generate("--prompt 'the ' --temperature 0 2>&1");
+  const std::string text = "the " + texts_of(slow).at(0).at("text").get<std::string>() + "\n";
+  const std::size_t at = both.out.find(text);
+  ASSERT_NE(at, std::string::npos) << both.out;
+  EXPECT_GT(both.out.find("fills the window"), at);
+  EXPECT_THAT(both.out, HasSubstr("fills the window"));
 }
 
 TEST_F(Generate, EveryBadLineOfAFileIsNamed) {
@@ -202,7 +209,13 @@ TEST_F(Generate, MistakesOnTheCommandLineEndWithCode64) {
        "parallel.chunks = 2: is not for this command: the model is as its checkpoint says, and the "
        "grid's keys are parallel.tp, parallel.pp, parallel.ranks, parallel.ep, parallel.etp"},
       {"--set parallel.tp=3", "parallel.tp"},
-      {"--set parallel.pp=5", "parallel.pp"},
+      {"--set parallel.pp=5", "parallel.pp = 5: must be at most model.num_layers = 4 to generate"},
+      {"--prompt \"$(printf 'a\\377')\"", "--prompt has byte 1: must be UTF-8"},
+      {"--vocab-dir nowhere", "--vocab-dir = nowhere: the model's tokenizer is \"byte\", which reads no files"},
+      {"--top-p nan", "must be a number in (0, 1], not nan"},
+      {"--top-p 0", "must be a number in (0, 1], not 0"},
+      {"--seed -1", "must be a whole number from 0 to 18446744073709551615, not -1"},
+      {"--seed 1.5", "must be a whole number from 0"},
       {"--set parallel.tp=2 --ranks 3", "tp"},
       {"--slide 17", "--slide = 17: must be at most model.seq_len = 16"},
       {"--slide 17 --stop ''", "--stop = \"\": must not be empty"},
@@ -216,6 +229,23 @@ TEST_F(Generate, MistakesOnTheCommandLineEndWithCode64) {
     EXPECT_EQ(got.code, 64) << options << "\n" << got.err;
     EXPECT_EQ(got.out, "") << options;
     EXPECT_THAT(got.err, HasSubstr(text)) << options;
+  }
+  const Finished all = generate(prompts("no\n{}\n") + " --slide 40 --stop '' --set parallel.tp=3");
+  EXPECT_EQ(all.code, 64) << all.err;
+  for (const char* const text :
+       {"parallel.tp = 3: must divide model.num_heads = 4", "--slide = 40: must be at most model.seq_len = 16",
+        "--stop = \"\": must not be empty", "prompts.jsonl] 2 problems", "line 2: prompt is missing"})
+    EXPECT_THAT(all.err, HasSubstr(text));
+  EXPECT_THAT(run_shell("megalith generate --help").out, ::testing::Not(HasSubstr("parallel.chunks")));
+}
+
+TEST_F(Generate, StagesShareOutLayersAsEvenlyAsItGoes) {
+  const std::string of = five() + "--format json --precision fp64 ";
+  const Finished one = generate(of);
+  for (const char* const grid : {"--set parallel.pp=3", "--set parallel.pp=3 --set parallel.tp=2"}) {
+    const Finished other = generate(of + grid);
+    EXPECT_EQ(other.code, 0) << other.err;
+    EXPECT_EQ(texts_of(other), texts_of(one)) << grid;
   }
 }
 
