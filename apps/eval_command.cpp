@@ -100,8 +100,8 @@ class Evaluation {
       : options_(options), launcher_(launcher), fs_(rank_fs(launcher.process)) {}
 
   JobShape shape() {
-    job_.emplace(fs_, options_.model, launcher_);
-    task_ = task_for(options_, job_->plan().model, *fs_);
+    job_.emplace(fs_, options_.model, launcher_,
+                 [&](const InferenceJob& job) { task_ = task_for(options_, job.plan().model, *fs_); });
     JobShape needed = shape_of(job_->plan());
     needed.facts.insert(needed.facts.end(), {{"--task", str(task_name(task_.task), ", ", protocol_name(task_.task))},
                                              {"--window", std::to_string(task_.window)},
@@ -211,6 +211,7 @@ void Evaluation::run(comm::World& world) {
                     .data_checksum = data_.checksum,
                     .checkpoint = job_->folder().string(),
                     .digest = digest,
+                    .vocab_dir = options_.vocab_dir.empty() ? job_->vocab_dir() : options_.vocab_dir,
                     .plan = job_->plan(),
                     .batch = job_->batch(),
                     .window = task_.window,
@@ -222,6 +223,7 @@ void Evaluation::run(comm::World& world) {
                     .set = set,
                     .figures = eval::figures(task_.task, set, results)};
   if (!overlaps_.empty()) report.overlap = overlap_figures(results);
+  for (const std::string& warning : figure_warnings(report)) log::warning(warning);
   const std::string text = options_.format == "json" ? report_json(report) : report_text(report);
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw IoError("[standard output] write failed");
 }

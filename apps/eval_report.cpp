@@ -28,9 +28,13 @@ std::string grouped(Index value) {
   return text;
 }
 
+/// Above it digits behind the point say nothing.
+constexpr double kLarge = 1e9;
+
 std::string figure_text(double value) {
-  return value == std::floor(value) && std::abs(value) < 1e15 ? grouped(static_cast<Index>(value))
-                                                              : printed("%.6f", value);
+  if (std::abs(value) >= kLarge && std::isfinite(value)) return printed("%.6e", value);
+  return value == std::floor(value) && std::isfinite(value) ? grouped(static_cast<Index>(value))
+                                                            : printed("%.6f", value);
 }
 
 void add_line(std::string& text, std::string name, const std::string& value) {
@@ -54,7 +58,8 @@ std::string paper_table(const EvalReport& report) {
   std::string text = str("\n", perplexity ? "WikiText103 perplexity" : "LAMBADA accuracy",
                          " in Shoeybi et al. 2019, table 3, and here\n");
   const auto add = [&](std::string name, double value) {
-    add_line(text, "  " + std::move(name), perplexity ? printed("%.2f", value) : printed("%.2f %%", 100 * value));
+    add_line(text, "  " + std::move(name),
+             perplexity ? printed(value < kLarge ? "%.2f" : "%.2e", value) : printed("%.2f %%", 100 * value));
   };
   for (const eval::PaperRow& row : eval::paper_rows())
     add(std::string(row.model), perplexity ? row.wikitext_perplexity : row.lambada_accuracy);
@@ -74,10 +79,21 @@ std::string overlap_text(const OverlapFigures& overlap) {
   return text;
 }
 
+nlohmann::ordered_json results_json(const eval::Figures& figures) {
+  nlohmann::ordered_json json;
+  for (const auto& [name, value] : figures) {
+    if (name.starts_with("correct"))  // counts
+      json[name] = static_cast<Index>(value);
+    else
+      json[name] = value;  // null where it is not finite
+  }
+  return json;
+}
+
 nlohmann::ordered_json overlap_json(const OverlapFigures& overlap) {
   const auto part = [](Index examples, const eval::Figures& figures) {
     nlohmann::ordered_json json = {{"examples", examples}};
-    for (const auto& [name, value] : figures) json["results"][name] = value;
+    if (!figures.empty()) json["results"] = results_json(figures);
     return json;
   };
   return {{"folder", overlap.folder},
@@ -118,13 +134,33 @@ std::string_view protocol_name(eval::Task task) {
   return "?";
 }
 
+std::vector<std::string> figure_warnings(const EvalReport& report) {
+  std::vector<std::string> warnings;
+  const auto look = [&](const eval::Figures& figures, const char* of) {
+    for (const auto& [name, value] : figures) {
+      if (!std::isfinite(value))
+        warnings.push_back(str(name, of,
+                               ": is above 1.8e308, the largest number of 64 bits, and is null in JSON; the "
+                               "loss is too large for it: the model may be of another tokenizer, or untrained"));
+    }
+  };
+  look(report.figures, "");
+  if (report.overlap) {
+    look(report.overlap->of_others, " without overlap");
+    look(report.overlap->of_overlapping, " with overlap");
+  }
+  return warnings;
+}
+
 std::string report_text(const EvalReport& report) {
   std::string text;
   add_line(text, "task",
            str(task_name(report.task), ", protocol ", protocol_name(report.task), ", window ", report.window,
-               ", stride ", report.stride));
+               report.stride > 0 ? str(", stride ", report.stride) : ""));
   add_line(text, "data", str(report.data, " (", report.data_checksum, ")"));
   add_line(text, "checkpoint", str(report.checkpoint, " (", report.digest, ")"));
+  add_line(text, "tokenizer",
+           str(report.plan.data.tokenizer, report.vocab_dir.empty() ? "" : str(" (", report.vocab_dir, ")")));
   add_line(text, "model", model::parameters_text(report.plan.model));
   add_line(text, "run",
            str(report.plan.train.precision, " on ", name_of(report.plan.device), ", ", config::grid_text(report.plan),
@@ -149,6 +185,7 @@ std::string report_json(const EvalReport& report) {
                                  {"window", report.window},
                                  {"data", {{"file", report.data}, {"xxh3_128", report.data_checksum}}},
                                  {"checkpoint", {{"folder", report.checkpoint}, {"digest", report.digest}}},
+                                 {"tokenizer", {{"name", report.plan.data.tokenizer}, {"folder", report.vocab_dir}}},
                                  {"parameters", model::count_parameters(model) - model::count_padding(model)},
                                  {"precision", report.plan.train.precision},
                                  {"device", name_of(report.plan.device)},
@@ -160,9 +197,10 @@ std::string report_json(const EvalReport& report) {
   if (report.stride > 0) json["stride"] = report.stride;
   for (const auto& [owner, bytes] : report.memory) json["memory_bytes"][owner] = bytes;
   for (const auto& [name, value] : report.set.counts) json["counts"][name] = value;
-  for (const auto& [name, value] : report.figures) json["results"][name] = value;
+  json["results"] = results_json(report.figures);
   if (report.overlap) json["overlap"] = overlap_json(*report.overlap);
   json["warnings"] = report.set.warnings;
+  for (const std::string& warning : figure_warnings(report)) json["warnings"].push_back(warning);
   if (is_of_paper(report.task)) {
     for (const eval::PaperRow& row : eval::paper_rows())
       json["paper"].push_back({{"model", row.model},

@@ -19,6 +19,7 @@ struct EvalReport {
   eval::Task task = eval::Task::loss;
   std::string data, data_checksum;
   std::string checkpoint, digest;
+  std::string vocab_dir;  ///< of the tokenizer's files; empty: it has none, or those that come with the program
   const config::RunPlan& plan;
   Index batch = 1, window = 1;
   Index stride = 0;            ///< 0: windows do not slide
@@ -34,6 +35,9 @@ struct EvalReport {
 /// "wikitext", and its protocol: "paper", "harness"; for others "windows" and "last word".
 std::string_view task_name(eval::Task task);
 std::string_view protocol_name(eval::Task task);
+
+/// One for each figure that is above the numbers of 64 bits: the text says inf, and JSON null.
+std::vector<std::string> figure_warnings(const EvalReport& report);
 
 /// Lines of a name and a value; with the paper's table 3 for tasks of the paper.
 std::string report_text(const EvalReport& report);

@@ -140,7 +140,27 @@ TEST_F(EvalProgram, TheReportNamesAllThatAFigureDependsOn) {
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("adjusted perplexity"));
   EXPECT_THAT(text.out, HasSubstr("355M"));
+  EXPECT_THAT(text.out, HasSubstr("window 16, stride 4\n"));
+  EXPECT_THAT(text.out, ::testing::ContainsRegex("tokenizer +byte\n"));
+  EXPECT_EQ(report.at("tokenizer").at("name"), "byte");
+  EXPECT_THAT(run_shell("megalith eval " + out("a") + " " + lambada()).out, HasSubstr("window 16\n")) << "no stride";
+  EXPECT_TRUE(parsed(run_shell(eval("a", lambada()))).at("results").at("correct").is_number_integer());
   EXPECT_THAT(text.err, HasSubstr("passages"));
+}
+
+// One word of 20,000 letters: its perplexity is above all numbers.
+TEST_F(EvalProgram, APerplexityAboveAllNumbersIsSaid) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  write_all(dir_ / "long.raw", " = A = \n \n " + std::string(20'000, 'Q') + " \n");
+  const std::string task = "--task wikitext --protocol harness --data " + out("long.raw");
+  const Finished json = run_shell(eval("a", task)), text = run_shell("megalith eval " + out("a") + ' ' + task);
+  EXPECT_TRUE(parsed(json).at("results").at("word_perplexity").is_null());
+  EXPECT_THAT(parsed(json).at("warnings").dump(), HasSubstr("word_perplexity: is above 1.8e308"));
+  EXPECT_THAT(text.out, ::testing::ContainsRegex("word perplexity +inf\n"));
+  EXPECT_THAT(text.err, HasSubstr("word_perplexity: is above 1.8e308"));
+  write_all(dir_ / "long.raw", " = A = \n \n " + std::string(80, 'Q') + " \n");
+  EXPECT_THAT(run_shell("megalith eval " + out("a") + ' ' + task).out,
+              ::testing::ContainsRegex("word perplexity +[0-9]\\.[0-9]*e[+][0-9]*\n"));
 }
 
 TEST_F(EvalProgram, AHuggingFaceFolderIsAsItsCheckpoint) {
@@ -274,6 +294,10 @@ TEST_F(EvalProgram, MistakesAreNamedAllAtOnce) {
   refused("--task wikitext --window 17 --stride 18 --data x", 64,
           {"--window = 17: must be at most 16, the positions that the model has learned",
            "--stride = 18: must be 1 to --window = 17"});
+  refused("--task wikitext --window 17 --stride 18 --set parallel.tp=3 --data x", 64,
+          {"--window = 17: must be at most 16", "--stride = 18: must be 1 to --window = 17",
+           "parallel.tp = 3: must divide model.num_heads = 4"});
+  refused("--task loss --data x --vocab-dir nowhere", 64, {"the model's tokenizer is \"byte\", which reads no files"});
   refused("--task loss --stride 0 --data x", 64, {"--stride"});
   refused("--task lambada --stride 2 --protocol harness --data x", 64,
           {"--stride = 2: is for --task loss", "--protocol = harness: is for --task wikitext"});
@@ -304,6 +328,9 @@ TEST_F(EvalProgram, MistakesAreNamedAllAtOnce) {
            "\n  and 83 more\n"});
   const Finished no_model = run_shell("megalith eval " + out("nowhere") + " --task loss --data x");
   EXPECT_EQ(no_model.code, 65) << no_model.err;
+  const Finished no_folder = run_shell("megalith eval " + out("one") + " --task loss --data x");
+  EXPECT_EQ(no_folder.code, 65) << no_folder.err;
+  EXPECT_THAT(no_folder.err, HasSubstr("/one] is a file: must be a folder"));
   const Finished resume = run_shell("megalith eval " + out("a") + " --task loss --resume --data x");
   EXPECT_EQ(resume.code, 64);
   EXPECT_THAT(resume.err, HasSubstr("--resume = true: needs --per-example"));
@@ -329,6 +356,16 @@ TEST_F(EvalProgram, AnotherVocabularyIsRefused) {
   EXPECT_EQ(refused.code, 65);
   EXPECT_THAT(refused.err, HasSubstr(": has 270 ids, the model has 280: must be the vocabulary that the model was "
                                      "trained with"));
+  ASSERT_EQ(run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("hf")).code, 0);
+  std::filesystem::remove(dir_ / "hf" / "vocab.json");
+  std::filesystem::remove(dir_ / "hf" / "merges.txt");
+  std::filesystem::remove(dir_ / "hf" / "tokenizer.json");
+  const Finished none = run_shell(eval("hf", loss()));
+  EXPECT_EQ(none.code, 65);
+  EXPECT_THAT(none.err, HasSubstr("/hf] holds no tokenizer ("));
+  EXPECT_THAT(none.err, HasSubstr("with --vocab-dir"));
+  const nlohmann::json named = parsed(run_shell(eval("hf", loss()) + " --vocab-dir " + out("bpe")));
+  EXPECT_EQ(named.at("tokenizer").at("folder"), out("bpe"));
 }
 
 TEST_F(EvalProgram, TheCheckpointBeforeADamagedOneIsUsed) {
