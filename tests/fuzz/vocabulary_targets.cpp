@@ -163,7 +163,7 @@ std::vector<std::string> pattern_seeds() {
        R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
        R"([0-9][0-9][0-9]|\p{Han}+|(?<=a)b|[\x{2028}\u0041-\x5A]{2,3}?)",
-       R"((?i)first|(?<n>[a-z])\k<n>{1,2}+|^[^\S\n]*|(?m-i:.[a-z&&[^aeiou]])$|(a)?(?(<n>)b)|\b)"})
+       R"((?i)first|(?<n>[a-z])\k<n>{1,2}+|(?-i:^[^\S\n]*)|(?m-i:.[a-z&&[^aeiou]])$|(a)?(?(<n>)b)|\b)"})
     seeds.push_back(seed(pattern, text));
   return seeds;
 }
