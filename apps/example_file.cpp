@@ -21,11 +21,11 @@ std::string line_of(Index example, const eval::ExampleResult& result) {
 
 std::string first_line(const std::string& identity) { return nlohmann::ordered_json{{"evaluation", identity}}.dump(); }
 
-/// Where a chain of links ends, which need not exist.
+/// Where a chain of symbolic links ends, which need not exist.
 io::Path target_of(io::Path file) {
-  constexpr int kMostLinks = 40;  // as Linux has it
+  constexpr int kMaxSymlinks = 40;  // as Linux has it
   std::error_code failed;
-  for (int links = 0; links < kMostLinks && std::filesystem::is_symlink(file, failed); ++links) {
+  for (int followed = 0; followed < kMaxSymlinks && std::filesystem::is_symlink(file, failed); ++followed) {
     const io::Path next = std::filesystem::read_symlink(file, failed);
     if (failed) break;
     file = file.parent_path() / next;  // an absolute one replaces the folder

@@ -1,10 +1,10 @@
 #include "apps/text_gather.h"
 
-#include <algorithm>
+#include <span>
 
 #include <nlohmann/json.hpp>
 
-#include "megalith/comm/gather_values.h"
+#include "megalith/train/gather.h"
 
 namespace megalith::apps {
 
@@ -37,20 +37,12 @@ std::vector<TextGather::Piece> TextGather::exchange(const std::vector<Piece>& ow
   }
   std::vector<std::uint8_t> bytes;
   if (!own.empty()) bytes = nlohmann::json::to_cbor(list);
-  const std::vector<Index> sizes = comm::gather_values(world_.all(), static_cast<Index>(bytes.size()));
-  const Index most = std::ranges::max(sizes);
-  if (most == 0) return {};
-  bytes.resize(static_cast<std::size_t>(most));
-  std::vector<std::uint8_t> all(bytes.size() * sizes.size());
-  Exec ex;
-  comm::all_gather(ex, world_.all(), Tensor(bytes.data(), {most}, DType::u8),
-                   Tensor(all.data(), {static_cast<Index>(all.size())}, DType::u8))
-      .wait(ex);
   std::vector<Piece> pieces;
-  for (std::size_t rank = 1; world_.rank() == 0 && rank < sizes.size(); ++rank) {
-    if (sizes[rank] == 0) continue;
-    const auto begin = all.begin() + static_cast<Index>(rank) * most;
-    for (const nlohmann::json& piece : nlohmann::json::from_cbor(begin, begin + sizes[rank])) {
+  const std::vector<std::vector<std::byte>> everybody = train::gather_bytes(world_, std::as_bytes(std::span(bytes)));
+  for (std::size_t rank = 1; rank < everybody.size(); ++rank) {
+    if (everybody[rank].empty()) continue;
+    const auto* const begin = reinterpret_cast<const std::uint8_t*>(everybody[rank].data());
+    for (const nlohmann::json& piece : nlohmann::json::from_cbor(begin, begin + everybody[rank].size())) {
       const auto& text = piece.at(1).get_binary();
       pieces.push_back({.text = piece.at(0).get<std::size_t>(),
                         .bytes = {text.begin(), text.end()},

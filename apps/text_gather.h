@@ -15,7 +15,7 @@ class TextGather {
   TextGather(comm::World& world, std::vector<std::size_t> mine, TextPrinter& printer);
 
   /// What was written since the last call. `slid(text)` is called on rank 0 for each slide of another rank's text.
-  /// Communication: a size of 8 bytes, then the largest rank's pieces, of every rank. Collective.
+  /// Communication: train::gather_bytes(). Collective.
   template <class Slid>
   void round(Slid&& slid);
 
