@@ -10,6 +10,8 @@
 #include "megalith/eval/detokenize.h"
 #include "megalith/io/checksum.h"
 
+#include "apps/file_problems.h"
+
 namespace megalith::apps {
 namespace {
 
@@ -69,15 +71,7 @@ EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const data::Tokenizer&
   const std::string text = read_all(fs, task.data);
   EvalData data{.set = set_of(text, task, tokenizer),
                 .checksum = io::checksum(std::as_bytes(std::span(text.data(), text.size()))).hex()};
-  const std::vector<std::string>& problems = data.set.problems;
-  if (problems.size() == 1) throw InputError(problems.front());
-  if (!problems.empty()) {
-    const Index more = data.set.more_problems;
-    std::string all = str("[", task.data, "] ", std::ssize(problems) + more, " problems");
-    for (const std::string& one : problems) all += "\n  " + one;
-    if (more > 0) all += str("\n  and ", more, " more");
-    throw InputError(all);
-  }
+  throw_file_problems(task.data, data.set.problems, data.set.more_problems);
   return data;
 }
 

@@ -9,6 +9,8 @@
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/json_object.h"
 
+#include "apps/file_problems.h"
+
 namespace megalith::apps {
 namespace {
 
@@ -76,11 +78,8 @@ std::vector<Prompt> read_prompts(io::Fs& fs, const std::string& file, const Prom
   }
   if (prompts.empty() && problems.empty())
     problems.push_back(str("[", file, "] holds no prompts: must have lines as {\"prompt\": \"the text to continue\"}"));
-  if (problems.size() == 1) throw InputError(problems.front());
-  if (problems.empty()) return prompts;
-  std::string all = str("[", file, "] ", problems.size(), " problems");
-  for (const std::string& problem : problems) all += "\n  " + problem;
-  throw InputError(all);
+  throw_file_problems(file, problems);
+  return prompts;
 }
 
 Prompt one_prompt(const std::string& text, const PromptRules& rules) {

@@ -16,6 +16,7 @@
 #include "megalith/io/reader.h"
 
 #include "apps/command.h"
+#include "apps/file_problems.h"
 #include "apps/inference.h"
 #include "apps/launch.h"
 
@@ -62,14 +63,7 @@ class ListReader final : public io::JsonVisitor {
 
   /// Throws InputError with all that was refused, and with `error`, which ended the reading; empty: none.
   void finish(std::string_view error) const {
-    if (count_ == 0 && error.empty()) return;
-    if (count_ == 0) throw InputError(std::string(error));
-    if (count_ == 1 && error.empty()) throw InputError(problems_.front());
-    std::string all = str("[", file_, "] ", count_ + (error.empty() ? 0 : 1), " problems");
-    for (const std::string& problem : problems_) all += "\n  " + problem;
-    if (const Index more = count_ - std::ssize(problems_); more > 0) all += str("\n  and ", more, " more");
-    if (!error.empty()) all += str("\n  ", error);
-    throw InputError(all);
+    throw_file_problems(file_, problems_, count_ - std::ssize(problems_), error);
   }
 
  private:
