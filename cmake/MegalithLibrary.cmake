@@ -27,6 +27,14 @@ if(MEGALITH_SANITIZE)
   target_link_options(megalith_flags INTERFACE -fsanitize=${MEGALITH_SANITIZE})
 endif()
 
+# megalith_compiles_fast(target): for code that runs little and compiles long. Sanitizer builds do not optimise it, which
+# takes half of the compiler's time away.
+function(megalith_compiles_fast target)
+  if(MEGALITH_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
+  endif()
+endfunction()
+
 # megalith_library(ops SOURCES a.cpp ... DEPS tensor ... [LIBRARIES PkgConfig::PCRE2 ...])
 # One target per folder. DEPS are megalith folders, LIBRARIES are private third-party targets.
 function(megalith_library name)

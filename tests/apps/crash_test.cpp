@@ -8,6 +8,7 @@
 #include "megalith/base/str.h"
 
 #include "tests/apps/crash_run.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/sweep.h"
 
 namespace megalith {
@@ -16,11 +17,7 @@ namespace {
 using testing::CrashRun;
 using testing::Finished;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-const int kStride = testing::sweep_stride(13);  // a sanitizer build starts slowly
-#else
-const int kStride = testing::sweep_stride(5);
-#endif
+const int kStride = testing::sweep_stride(testing::kSanitizer ? 13 : 5);  // a sanitizer build starts slowly
 
 struct KilledGrid {
   const char *name, *settings;

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/program.h"
+#include "tests/support/sanitizers.h"
 
 // How runs are refused, stopped and ended: exit codes, what is said, and what is left behind.
 namespace megalith {
@@ -70,9 +71,7 @@ TEST_F(Program, ARunThatTheHostCannotHoldIsRefusedInOneLine) {
 }
 
 TEST_F(Program, AnAllocationThatFailsEndsARunInOneLine) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers take more address space than the limit";
-#endif
+  if (testing::kSanitizer) GTEST_SKIP() << "sanitizers take more address space than the limit";
   const Finished failed = run_shell("ulimit -v 1500000; " + train("large", "--set model.hidden_size=2048"));
   EXPECT_EQ(failed.code, 74) << failed.err;
   EXPECT_THAT(failed.err, ::testing::ContainsRegex("megalith: E74 rank 0: \\[memory\\] [^\n]*\n$"));

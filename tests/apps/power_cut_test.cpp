@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/apps/crash_run.h"
+#include "tests/support/sanitizers.h"
 
 namespace megalith {
 namespace {
@@ -101,9 +102,9 @@ class PowerCutOnDisk : public ::testing::TestWithParam<Disk> {};
 
 TEST_P(PowerCutOnDisk, LosesNothingThatWasAcknowledged) {
   LoopMount disk(GetParam());
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the release build cuts the power; what a sanitizer sees of it, the model's cuts show too";
-#endif
+  if (testing::kSanitizer) {
+    GTEST_SKIP() << "the release build cuts the power; what a sanitizer sees of it, the model's cuts show too";
+  }
   if (!disk.mounted()) GTEST_SKIP() << GetParam().name << " on a loop device cannot be made here: " << disk.reason();
   const CrashRun run("--set parallel.tp=2 --set checkpoint.interval=2", 60);
   const Cuts good = cut_power(disk, run, 30, "");

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "tests/apps/program.h"
+#include "tests/support/sanitizers.h"
 
 // The program as a user runs it: output, metrics, resuming, mpirun.
 namespace megalith {
@@ -353,7 +354,9 @@ TEST_F(Program, ScoreTakesOneListAtATime) {
   const Finished got = score(many + "]");
   EXPECT_EQ(got.out.size(),
             std::string("{\"logprobs\":[[null]]}\n").size() + (kLists - 1) * std::string(",[null]").size());
-  EXPECT_LT(most_bytes_of_children() - before, 100'000'000) << "as a tree the file's 8 MB would take 250";
+  if (!testing::kAddressSanitizer) {  // it keeps up to 256 MiB of freed memory
+    EXPECT_LT(most_bytes_of_children() - before, 100'000'000) << "as a tree the file's 8 MB would take 250";
+  }
 }
 
 TEST_F(Program, ThreadsOfARankAreThoseOfTheRecipeAndChangeNoBit) {
