@@ -19,8 +19,6 @@ enum class ExitCode : int {
   non_finite = 73,  ///< NaN or Inf in loss or gradients, or in the last held-out loss
   io = 74,          ///< disk full, write error
   requeue = 75,     ///< stopped on a signal, state saved: please start again
-  no_progress = 76,
-  suspected_corruption = 77,
 };
 
 /// The root of all errors that megalith throws. Text: "[where] what = value: the rule it breaks", then the fix.

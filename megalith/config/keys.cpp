@@ -1,5 +1,7 @@
 #include "megalith/config/keys.h"
 
+#include <algorithm>
+
 #include "megalith/config/key_members.h"
 #include "megalith/data/tokenizer.h"
 #include "megalith/model/model_config.h"
@@ -48,7 +50,16 @@ bool is_gpt2(const RunPlan& plan) { return plan.model.family == "gpt2"; }
 bool has_experts(const RunPlan& plan) { return plan.model.moe.has_experts(); }
 bool has_capacity(const RunPlan& plan) { return plan.model.moe.has_capacity(); }
 bool has_rope(const RunPlan& plan) { return plan.model.has_rope(); }
-bool has_several_gpus(const RunPlan& plan) { return plan.device == Device::cuda && plan.grid.world_size > 1; }
+bool has_several_gpus(const RunPlan& plan, const RunConfig&) {
+  return plan.device == Device::cuda && plan.grid.world_size > 1;
+}
+/// Whether only one of both recomputes a GELU that was not made of the rounded numbers that are kept (ops::Gelu).
+bool rounds_gelu_otherwise(const RunPlan& plan, const RunConfig& saved) {
+  const std::vector<std::string> were = saved.recompute.modules.value_or(std::vector<std::string>{});
+  const std::string_view gelu = name(nn::RecomputeModule::gelu);
+  return plan.model.activation == nn::Activation::gelu && size_of(plan.train.policy().compute) == 2 &&
+         plan.recompute.names(nn::RecomputeModule::gelu) != (std::ranges::find(were, gelu) != were.end());
+}
 
 std::vector<Key> make_keys() {
   return {
@@ -452,7 +463,10 @@ std::vector<Key> make_keys() {
       {"recompute.modules",
        derived(
            [](auto& c) -> auto& { return c.recompute.modules; }, [](auto& c) -> auto& { return c.recompute; }),
-       literal("[]"), any(), may_change, not_differ,
+       literal("[]"),
+       any(),
+       {warns, "gradients of gelu differ by rounding errors from an uninterrupted run", rounds_gelu_otherwise},
+       not_differ,
        "of `selective`. `gelu`: the MLP's activation, from the result of its first GEMM; `norms`: results of norms, "
        "from the residual stream; `attention`: its output, from q, k and v; `mlp`: first GEMM and activation, from the "
        "MLP's input"},

@@ -62,11 +62,12 @@ enum class OnResume : std::uint8_t { must_match, may_change, warns };
 struct ResumeRule {
   constexpr ResumeRule(OnResume on_resume,  // NOLINT(google-explicit-constructor): a row says just the rule
                        std::string_view of_change = "results differ from an uninterrupted run",
-                       bool (*applies_to)(const RunPlan&) = nullptr)
+                       bool (*applies_to)(const RunPlan&, const RunConfig& saved) = nullptr)
       : rule(on_resume), consequence(of_change), applies(applies_to) {}
   OnResume rule;
-  std::string_view consequence;     ///< of a change, for `warns`
-  bool (*applies)(const RunPlan&);  ///< plans for which a change causes a warning; nullptr: all
+  std::string_view consequence;  ///< of a change, for `warns`
+  /// Whether a change from the checkpoint's recipe to the plan causes a warning; nullptr: always.
+  bool (*applies)(const RunPlan&, const RunConfig& saved);
 };
 
 /// Whether all processes of a job must have the same value. The contents of files that paths name are compared

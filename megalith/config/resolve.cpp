@@ -156,7 +156,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
     if (key.members.put != nullptr) key.members.put(c, plan);
   }
   plan.graphs.scopes = capture::read_scopes(*c.graphs.scopes, plan.graphs.mode, out);
-  nn::read_modules(*c.recompute.modules, plan.recompute, out);
+  if (!nn::read_modules(*c.recompute.modules, plan.recompute, out)) broken.names.push_back("recompute.modules");
   check_rules(plan, shape, broken, out);
   throw_if_any(asked, out);
   for (std::string& warning : idle_keys(asked, plan)) plan.recipe_warnings.push_back(std::move(warning));

@@ -24,7 +24,7 @@ ResumeChanges resume_changes(const RunConfig& saved, const RunPlan& plan) {
   ResumeChanges changes;
   for (const auto& [key, was, is] : changed_keys(saved, plan)) {
     const std::string line = str(key->name, " = ", is, ": the checkpoint was trained with ", was);
-    const bool applies = key->resume.applies == nullptr || key->resume.applies(plan);
+    const bool applies = key->resume.applies == nullptr || key->resume.applies(plan, saved);
     if (key->resume.rule == OnResume::must_match)
       changes.refused.push_back(line);
     else if (key->resume.rule == OnResume::warns && applies)

@@ -28,17 +28,20 @@ std::vector<std::string> RecomputeConfig::modules() const {
   return all;
 }
 
-void read_modules(std::span<const std::string> names, RecomputeConfig& config, Problems& out) {
+bool read_modules(std::span<const std::string> names, RecomputeConfig& config, Problems& out) {
+  bool all_known = true;
   for (const std::string& asked : names) {
     if (const auto module = enumerator_of<RecomputeModule>(kModules, asked)) {
       config.add(*module);
       continue;
     }
+    all_known = false;
     const std::string_view near = nearest(asked, kModules);
     out.add("recompute.modules", bracketed(names),
             str("no module is called ", asked, near.empty() ? "" : str("; did you mean ", near, "?"),
                 "; there are gelu, norms, attention, mlp"));
   }
+  return all_known;
 }
 
 void check(const RecomputeConfig& config, Index most_layers, Problems& out) {

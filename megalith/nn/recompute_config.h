@@ -48,8 +48,8 @@ struct RecomputeConfig {
   bool operator==(const RecomputeConfig&) const = default;
 };
 
-/// Reads recompute.modules. Reports unknown names with the nearest known one.
-void read_modules(std::span<const std::string> names, RecomputeConfig& config, Problems& out);
+/// Reads recompute.modules. Reports unknown names with the nearest known one, and returns whether there are none.
+bool read_modules(std::span<const std::string> names, RecomputeConfig& config, Problems& out);
 
 /// Reports keys that do not fit together, under their names in the recipe. `most_layers`: of the largest chunk.
 void check(const RecomputeConfig& config, Index most_layers, Problems& out);

@@ -23,6 +23,7 @@ std::span<const RecomputeChoice> recompute_choices() {
       {"gelu, norms", selective({RecomputeModule::gelu, RecomputeModule::norms})},
       {"gelu, norms, attention",
        selective({RecomputeModule::gelu, RecomputeModule::norms, RecomputeModule::attention})},
+      {"norms, attention, mlp", selective({RecomputeModule::norms, RecomputeModule::attention, RecomputeModule::mlp})},
       {"full", {.mode = RecomputeMode::full}}};
   return all;
 }

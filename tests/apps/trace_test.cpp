@@ -59,9 +59,12 @@ TEST_F(Program, ATraceHasTheOpsOfEveryRank) {
   EXPECT_NE(told.find("wrote steps 3 to 5 of all ranks"), std::string::npos) << told;
   const auto [told_short, one] = traced("b", " --set train.steps=1");
   EXPECT_NE(told_short.find("wrote steps 1 to 1 of all ranks"), std::string::npos) << told_short;
+  const auto [told_full, full] = traced("c", " --set train.steps=1 --set recompute.mode=full");
   for (const int rank : {0, 1}) {
     EXPECT_GT(products(one, rank), 0);
     EXPECT_EQ(products(three, rank), 3 * products(one, rank));
+    // QKV and projection of 2 layers, 8 microbatches: the recomputed pass stops before the layer's last GEMM.
+    EXPECT_EQ(products(full, rank), products(one, rank) + 2 * 2 * 8);
   }
 }
 

@@ -108,6 +108,22 @@ TEST(ResumeChanges, SomeChangesMatterToSomePlansOnly) {
                           "has goes on"));
 }
 
+// GELU recomputed from rounded numbers has other gradients: with and without it a run differs, in 16 bits only.
+TEST(ResumeChanges, RecomputedGeluWarnsInSixteenBits) {
+  const std::string bf16 = "train.precision=bf16", selective = "recompute.mode=selective",
+                    gelu = "recompute.modules=[\"gelu\"]", norms = "recompute.modules=[\"norms\"]",
+                    both = "recompute.modules=[\"gelu\", \"norms\"]";
+  const std::string differ = "; gradients of gelu differ by rounding errors from an uninterrupted run";
+  EXPECT_THAT(resume_changes(saved_by({bf16}), plan_of({bf16, selective, gelu})).warned,
+              ElementsAre("recompute.modules = [gelu]: the checkpoint was trained with []" + differ));
+  EXPECT_THAT(resume_changes(saved_by({bf16, selective, gelu}), plan_of({bf16})).warned,
+              ElementsAre("recompute.modules = []: the checkpoint was trained with [gelu]" + differ));
+  EXPECT_THAT(resume_changes(saved_by({bf16, selective, gelu}), plan_of({bf16, selective, both})).warned, IsEmpty());
+  EXPECT_THAT(resume_changes(saved_by({bf16}), plan_of({bf16, selective, norms})).warned, IsEmpty());
+  EXPECT_THAT(resume_changes(saved_by({bf16}), plan_of({bf16, "recompute.mode=full"})).warned, IsEmpty());
+  EXPECT_THAT(resume_changes(saved_by(), plan_of({selective, gelu})).warned, IsEmpty());
+}
+
 // A version that has a key more resumes what an older one saved: there the key did what its default does.
 TEST(ResumeChanges, OfAKeyThatTheCheckpointDoesNotHaveTheDefaultCounts) {
   RunConfig older = saved_by();

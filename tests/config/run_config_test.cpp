@@ -450,6 +450,15 @@ TEST(Recipe, EveryKeyIsCheckedByItselfWithTheNearestName) {
   EXPECT_EQ(problem("parallel.stage_layers=[5,-1]"), "parallel.stage_layers = [5, -1]: -1 must not be negative");
   EXPECT_EQ(problem("checkpoint.keep=1"), "checkpoint.keep = 1: must be at least 2 (one may turn out damaged)");
   EXPECT_EQ(problem("recompute.layers=0"), "recompute.layers = 0: must be at least 1");
+  EXPECT_EQ(problem("recompute.layers=5"), "recompute.layers = 5: must be at most 4, the layers of the largest chunk");
+  EXPECT_EQ(problem("recompute.modules=[\"norms\"]"),
+            "recompute.modules = [norms]: goes with recompute.mode = selective, which is none");
+  EXPECT_EQ(problem("recompute.mode=selective"),
+            "recompute.modules = []: must name what selective recomputes: gelu, norms, attention, mlp");
+  EXPECT_EQ(
+      problem("recompute.modules=[\"gelus\"]"),
+      "recompute.modules = [gelus]: no module is called gelus; did you mean gelu?; there are gelu, norms, attention, "
+      "mlp");
   EXPECT_EQ(problem("train.seed=-1"), "train.seed = -1: must not be negative");
   EXPECT_EQ(
       resolve(parse_recipe(kSmall, "r.toml", std::vector<std::string>{"train.seed=9223372036854775807"})).train.seed,
@@ -463,8 +472,9 @@ TEST(Recipe, EveryKeyIsCheckedByItselfWithTheNearestName) {
 
 // What a broken value is replaced by must not lead to messages about values that nobody wrote.
 TEST(Recipe, ABrokenKeyIsReportedOnce) {
-  for (const char* setting : {"parallel.tp=0", "parallel.pp=-1", "model.num_layers=0", "train.micro_batch=0",
-                              "train.global_batch=0", "optimizer.lr=0", "graphs.mode=sideways", "recompute.mode=some"})
+  for (const char* setting :
+       {"parallel.tp=0", "parallel.pp=-1", "model.num_layers=0", "train.micro_batch=0", "train.global_batch=0",
+        "optimizer.lr=0", "graphs.mode=sideways", "recompute.mode=some", "recompute.modules=[\"gelus\"]"})
     EXPECT_TRUE(problem_of(kSmall, {setting}).starts_with("r.toml: 1 problem\n")) << problem_of(kSmall, {setting});
 }
 

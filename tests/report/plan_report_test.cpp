@@ -95,8 +95,8 @@ TEST(PlanReport, SaysWhatEachRecomputationTakes) {
     EXPECT_THAT(plan_text(plan, planned), HasSubstr(human_bytes(bytes.at("activations")))) << choices[i].name;
   }
   const nlohmann::json json = nlohmann::json::parse(plan_json(plan, planned));
-  EXPECT_EQ(json.at("recompute").at(3).at("recompute"), "full");
-  EXPECT_EQ(json.at("recompute").at(3).at("total"), total(planned.by_recompute[3]));
+  EXPECT_EQ(json.at("recompute").back().at("recompute"), "full");
+  EXPECT_EQ(json.at("recompute").back().at("total"), total(planned.by_recompute.back()));
 }
 
 TEST(PlanReport, NamesTheRecomputationThatFitsAndRepeatsLeast) {
@@ -104,9 +104,9 @@ TEST(PlanReport, NamesTheRecomputationThatFitsAndRepeatsLeast) {
   const auto text = [&](const std::vector<BytesByOwner>& by_recompute) {
     return plan_text(plan, {{gib(200)}, {}, by_recompute});
   };
-  const std::string none = text({gib(200), gib(190), gib(180), gib(170)});
+  const std::string none = text({gib(200), gib(190), gib(180), gib(175), gib(170)});
   EXPECT_THAT(none, Not(HasSubstr("fits with")));
-  const std::string some = text({gib(200), gib(130), gib(120), gib(70)});
+  const std::string some = text({gib(200), gib(130), gib(120), gib(110), gib(70)});
   EXPECT_THAT(some, HasSubstr("does not fit a GPU of 80 GB: 121.90 GiB missing beside 1 GiB for CUDA and NCCL; fits "
                               "with recompute.mode = full\n"));
   EXPECT_THAT(some, HasSubstr("; fits with recompute.mode = selective, recompute.modules = [gelu, norms]\n"));

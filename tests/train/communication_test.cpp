@@ -11,8 +11,10 @@
 namespace megalith {
 namespace {
 
-std::map<std::string, comm::Counters> counters_of_one_step(const testing::Grid& grid, int rank) {
-  const config::RunPlan plan = testing::small_plan(grid, "fp64", 1);
+std::map<std::string, comm::Counters> counters_of_one_step(const testing::Grid& grid, int rank,
+                                                           const nn::RecomputeConfig& recompute = {}) {
+  config::RunPlan plan = testing::small_plan(grid, "fp64", 1);
+  plan.recompute = recompute;
   std::map<std::string, comm::Counters> counters;
   comm::run_ranks(grid.ranks(), [&](comm::World& world) {
     train::Engine engine(world, plan);
@@ -36,6 +38,35 @@ TEST(Communication, TensorParallelStepMatchesTheTable) {
   EXPECT_EQ(calls.bytes, calls.elements * 8);
   EXPECT_EQ(tp[comm::Op::all_gather].calls, 0);
   EXPECT_EQ(tp[comm::Op::broadcast].calls, 0);
+}
+
+// The recomputed forward pass of a layer stops before its last GEMM, whose sum over tp nobody needs again: with `full`
+// attention's all-reduce is the only one more (arXiv:2205.05198). The other modules recompute within a rank.
+TEST(Communication, OnlyFullRecomputationReducesAgain) {
+  const auto reductions_a_layer = [](const nn::RecomputeConfig& recompute, nn::SequenceParallel sequence_parallel) {
+    const testing::Grid grid{.tp = 2, .sequence_parallel = sequence_parallel};
+    const config::RunPlan plan = testing::small_plan(grid, "fp64", 1);
+    const Index passes = plan.train.global_batch / plan.train.micro_batch * plan.model.num_layers;
+    const auto calls = [&](const nn::RecomputeConfig& config, comm::Op op) {
+      return counters_of_one_step(grid, 1, config).at("tp")[op].calls;
+    };
+    const bool shares_rows = sequence_parallel == nn::SequenceParallel::on;
+    const comm::Op op = shares_rows ? comm::Op::reduce_scatter : comm::Op::all_reduce;
+    const Index outside_layers = calls({}, op) - 4 * passes;
+    return static_cast<double>(calls(recompute, op) - outside_layers) / static_cast<double>(passes);
+  };
+  using nn::RecomputeModule;
+  using nn::SequenceParallel;
+  const nn::RecomputeConfig full{.mode = nn::RecomputeMode::full};
+  EXPECT_EQ(reductions_a_layer(full, SequenceParallel::off), 5);
+  EXPECT_EQ(reductions_a_layer(full, SequenceParallel::on), 5);
+  for (const RecomputeModule module :
+       {RecomputeModule::gelu, RecomputeModule::norms, RecomputeModule::attention, RecomputeModule::mlp}) {
+    nn::RecomputeConfig selective{.mode = nn::RecomputeMode::selective};
+    selective.add(module);
+    EXPECT_EQ(reductions_a_layer(selective, SequenceParallel::off), 4) << name(module);
+    EXPECT_EQ(reductions_a_layer(selective, SequenceParallel::on), 4) << name(module);
+  }
 }
 
 TEST(Communication, OneRankCommunicatesNothing) {

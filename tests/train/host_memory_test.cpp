@@ -50,14 +50,16 @@ TEST(RecomputeThatFits, IsTheOneThatRepeatsLeast) {
   EXPECT_EQ(less_with(0), 0);
   ASSERT_LT(less_with(1), less_with(2));
   ASSERT_LT(less_with(2), less_with(3));
+  ASSERT_LT(less_with(3), less_with(4));
   EXPECT_EQ(advice(1), str(", or recompute.mode = selective, recompute.modules = [gelu, norms], which takes ",
                            human_bytes(less_with(1)), " less"));
   EXPECT_THAT(advice(less_with(1) + 1), ::testing::HasSubstr("[gelu, norms, attention]"));
-  EXPECT_THAT(advice(less_with(3)), ::testing::HasSubstr("recompute.mode = full, which takes"));
-  EXPECT_EQ(advice(less_with(3) + 1), "");
+  EXPECT_THAT(advice(less_with(3)), ::testing::HasSubstr("[norms, attention, mlp]"));
+  EXPECT_THAT(advice(less_with(4)), ::testing::HasSubstr("recompute.mode = full, which takes"));
+  EXPECT_EQ(advice(less_with(4) + 1), "");
 }
 
-// Under a sharded optimizer the first rank of dp gathers what it saves in a copy.
+// With a sharded optimizer, too.
 TEST(HostMemoryOfRanks, ThePlanIsRefusedBeforeAnythingIsTaken) {
   const auto refusal = [](const testing::Grid& grid) -> std::string {
     config::RunConfig asked = testing::small_config(grid, "fp32", 1);

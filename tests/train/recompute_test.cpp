@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include "tests/support/sweep.h"
 #include "tests/train/graph_run.h"
+#include "tests/train/recompute_modes.h"
 
 // Runs that compute activations again in backward, against runs that keep them: the same bits on every grid, in every
 // way of graphs, from less memory.
@@ -10,34 +12,7 @@ namespace {
 using capture::GraphMode;
 using nn::RecomputeModule;
 using testing::Grid;
-
-struct Mode {
-  const char* name;
-  nn::RecomputeConfig config;
-};
-
-nn::RecomputeConfig full(nn::RecomputeMethod method, Index layers) {
-  return {.mode = nn::RecomputeMode::full, .method = method, .layers = layers};
-}
-
-nn::RecomputeConfig selective(std::initializer_list<RecomputeModule> modules) {
-  nn::RecomputeConfig config{.mode = nn::RecomputeMode::selective};
-  for (const RecomputeModule module : modules) config.add(module);
-  return config;
-}
-
-const std::vector<Mode>& modes() {
-  static const std::vector<Mode> all = {
-      {"full", full(nn::RecomputeMethod::uniform, 1)},
-      {"full, groups of 3", full(nn::RecomputeMethod::uniform, 3)},
-      {"full, the first layer", full(nn::RecomputeMethod::block, 1)},
-      {"norms", selective({RecomputeModule::norms})},
-      {"attention", selective({RecomputeModule::attention})},
-      {"mlp", selective({RecomputeModule::mlp})},
-      {"gelu", selective({RecomputeModule::gelu})},
-      {"norms, attention, mlp", selective({RecomputeModule::norms, RecomputeModule::attention, RecomputeModule::mlp})}};
-  return all;
-}
+using testing::RecomputeWay;
 
 config::RunPlan with(config::RunPlan plan, const nn::RecomputeConfig& recompute, GraphMode graphs) {
   plan.recompute = recompute;
@@ -68,14 +43,18 @@ TEST_P(RecomputeGrid, HasTheBitsOfKeptActivationsAndTakesLess) {
   for (const char* precision : {"fp32", "bf16"}) {
     const config::RunPlan plan = testing::small_plan(GetParam(), precision);
     const Outcome kept = outcome_of(with(plan, {}, GraphMode::none));
-    std::size_t way = GetParam().name().size();  // another one per grid
-    for (const Mode& mode : modes()) {
+    std::size_t turn = GetParam().name().size();  // another one per grid
+    for (const RecomputeWay& mode : testing::recompute_ways()) {
       // In 16 bits z was rounded, and gelu(z) was not made of that (ops::Gelu).
       if (mode.config.again(RecomputeModule::gelu) && std::string(precision) == "bf16") continue;
-      SCOPED_TRACE(str(precision, " ", mode.name, ", graphs ", name(kWays[way % 3])));
-      const Outcome again = outcome_of(with(plan, mode.config, kWays[way++ % 3]));
-      testing::expect_same(*again.run, *kept.run);
-      EXPECT_LT(again.activations, kept.activations);
+      const std::size_t some_ways = testing::sweep_stride(3) == 1 ? 3 : 1;  // of the three: each mode takes the next
+      for (std::size_t i = 0; i < some_ways; ++i) {
+        const GraphMode way = kWays[turn++ % 3];
+        SCOPED_TRACE(str(precision, " ", mode.name, ", graphs ", name(way)));
+        const Outcome again = outcome_of(with(plan, mode.config, way));
+        testing::expect_same(*again.run, *kept.run);
+        EXPECT_LT(again.activations, kept.activations);
+      }
     }
   }
 }
@@ -94,7 +73,7 @@ TEST(Recompute, PartsOfLayersInGraphsHaveTheBitsToo) {
       ASSERT_GT(plan.model.dropout, 0);
       ASSERT_GT(plan.model.attention_dropout, 0);
       const Outcome kept = outcome_of(with(plan, {}, GraphMode::none));
-      for (const Mode& mode : modes()) {
+      for (const RecomputeWay& mode : testing::recompute_ways()) {
         SCOPED_TRACE(str(grid.name(), " ", mode.name, ", scopes ", text(scopes)));
         config::RunPlan scoped = with(plan, mode.config, GraphMode::layers);
         scoped.graphs.scopes = scopes;
@@ -111,7 +90,7 @@ TEST(Recompute, SubMicrobatchesInTurnHaveTheBitsToo) {
     plan.tp_overlap = config::TpOverlap::halves;
     ASSERT_EQ(plan.sub_batches(), 2);
     const Outcome kept = outcome_of(with(plan, {}, GraphMode::none));
-    for (const Mode& mode : modes()) {
+    for (const RecomputeWay& mode : testing::recompute_ways()) {
       for (const GraphMode way : {GraphMode::none, GraphMode::layers}) {
         SCOPED_TRACE(str(mode.name, ", graphs ", name(way)));
         testing::expect_same(*outcome_of(with(plan, mode.config, way)).run, *kept.run);
@@ -123,7 +102,7 @@ TEST(Recompute, SubMicrobatchesInTurnHaveTheBitsToo) {
 TEST(Recompute, GeluOfRoundedNumbersStaysWithinTheirRoundings) {
   const config::RunPlan plan = testing::small_plan({}, "bf16");
   const Outcome kept = outcome_of(with(plan, {}, GraphMode::none));
-  const Outcome again = outcome_of(with(plan, selective({RecomputeModule::gelu}), GraphMode::none));
+  const Outcome again = outcome_of(with(plan, testing::selective({RecomputeModule::gelu}), GraphMode::none));
   EXPECT_EQ(again.run->record.losses[0], kept.run->record.losses[0]);  // forward passes are the same
   for (std::size_t step = 0; step < kept.run->record.losses.size(); ++step)
     EXPECT_NEAR(again.run->record.losses[step], kept.run->record.losses[step], 5e-4 * kept.run->record.losses[step]);
