@@ -52,7 +52,7 @@ TEST_F(Program, AnInterruptedRunGoesOnAsIfNothingHadHappened) {
 // Every line of metrics takes 50 ms: a run of 1.2 s and more.
 TEST_F(Program, ARunSavesByTimeOnEveryGrid) {
   const auto saves = [&](const std::string& command) {
-    const Finished run = run_shell("export MEGALITH_FAULT='0:write:*:sleep=50ms'; " + command);
+    const Finished run = run_shell("export MEGALITH_FAULT='0:write:*:sleep=10ms'; " + command);
     EXPECT_EQ(run.code, 0) << run.err;
     std::size_t count = 0;
     for (std::size_t at = run.err.find("saved step "); at != run.err.npos; at = run.err.find("saved step ", at + 1))
@@ -61,11 +61,11 @@ TEST_F(Program, ARunSavesByTimeOnEveryGrid) {
   };
   const std::string steps = "--set train.steps=24 --set optimizer.decay_steps=24 --set checkpoint.every_s=";
   EXPECT_EQ(saves(train("never", steps + "0")), 1u);
-  EXPECT_GE(saves(train("a", steps + "0.3")), 3u);
+  EXPECT_GE(saves(train("a", steps + "0.06")), 3u);
   EXPECT_EQ(metrics("a"), metrics("never"));
-  EXPECT_GE(saves(train("b", steps + "0.3 --set parallel.tp=2 --set parallel.pp=2")), 3u);
+  EXPECT_GE(saves(train("b", steps + "0.06 --set parallel.tp=2 --set parallel.pp=2")), 3u);
 #ifdef MEGALITH_WITH_MPI
-  EXPECT_GE(saves(mpirun(4, train_process("c", steps + "0.3 --set parallel.tp=2 --set parallel.pp=2"))), 3u);
+  EXPECT_GE(saves(mpirun(4, train_process("c", steps + "0.06 --set parallel.tp=2 --set parallel.pp=2"))), 3u);
 #endif
   EXPECT_EQ(run_shell(train("bad", "--set checkpoint.every_s=-1")).code, 64);
 }
