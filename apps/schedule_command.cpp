@@ -43,7 +43,7 @@ void add_schedule(CLI::App& program) {
   command->callback([arguments] {
     ScheduleRequest& wanted = arguments->request;
     if (arguments->format == "json") wanted.format = ScheduleFormat::json;
-    if (arguments->forward_only) wanted.shape.mode = pipeline::Mode::forward_only;
+    if (arguments->forward_only) wanted.shape.mode = pipeline::ScheduleMode::forward_only;
     if (arguments->full) wanted.extent = TimelineExtent::full;
     print_schedule(wanted);
   });

@@ -51,12 +51,12 @@ io::Hash128 SegmentWitness::checksum_of(Exec& ex, const Tensor& tensor) const {
 
 SegmentWitness::Result SegmentWitness::result(const CallSite& place, const GraphCache::Key& key,
                                               const Graph::Touched& op, Index op_index, const Tensor& tensor) const {
-  const bool is_forward = key.piece == GraphCache::Key::kForward;
+  const bool is_forward = key.segment == GraphCache::Key::kForward;
   return {.tensor = tensor,
           .order = is_forward ? forward_order(place.microbatch, key.layer, num_layers_, kBehindMemory + op_index)
                               : backward_order(place.microbatch, key.layer, num_layers_, op_index),
           .text = str("result of ", op.op, is_forward ? "" : " in the backward pass"),
-          // Where halves of a microbatch take turns, a graph begins with ops of the layer before.
+          // Where sub-microbatches alternate, a graph begins with ops of the layer before.
           .place = describe({.chunk = place.chunk, .microbatch = place.microbatch, .layer = op.layer})};
 }
 

@@ -166,8 +166,8 @@ class LayerCounter {
     const auto [entry, is_new] = pairs_.try_emplace(Pair{key.chunk, key.instance, key.layer});
     if (is_new) {
       GraphCache::Key forward = key, backward = key;
-      forward.piece = GraphCache::Key::kForward;
-      backward.piece = GraphCache::Key::kBackward;
+      forward.segment = GraphCache::Key::kForward;
+      backward.segment = GraphCache::Key::kBackward;
       entry->second = layer_edges(graphs_.graph(forward), graphs_.graph(backward), regions_);
       note_places(key, entry->second);
     }
@@ -192,7 +192,7 @@ class LayerCounter {
   }
   void launch(const GraphCache::Key& key) {
     LayerEdges& pair = edges(key);
-    const bool is_forward = key.piece == GraphCache::Key::kForward;
+    const bool is_forward = key.segment == GraphCache::Key::kForward;
     if (pair.is_alive == is_forward) {
       refuse({key.chunk, key.instance, key.layer},
              is_forward ? "two forwards without a backward between them" : "a backward without its forward");

@@ -223,7 +223,7 @@ constexpr OtherName kOtherNames[] = {
     {"lr_wsd_decay_style lr_wsd_decay_iters decay_ratio", "optimizer.decay_steps",
      "Rates fall from the end of the warm-up to this step; a plateau before (WSD) is not built"},
     {"override_opt_param_scheduler use_checkpoint_opt_param_scheduler", "",
-     "The recipe sets the rates; docs/recipe.md says which keys a resume may change"},
+     "The recipe sets the rates; docs/recipe.md lists which keys a resume may change"},
     {"decay_lr", "optimizer.decay", "true is \"cosine\", false is \"constant\""},
     {"wd l2", "optimizer.weight_decay", ""},
     {"start_weight_decay end_weight_decay weight_decay_incr_style", "optimizer.weight_decay", "It stays the same"},
@@ -270,7 +270,7 @@ constexpr OtherName kOtherNames[] = {
     // [checkpoint], [log], [graphs], [device]
     {"save save_dir ckpt_dir checkpoint_dir checkpoint_path ckpt_path", "checkpoint.dir",
      "The default lies in the folder of `megalith train --out`"},
-    {"out out_dir output output_dir run_dir output_log_dir dump_folder", "", "`megalith train --out FOLDER` says it"},
+    {"out out_dir output output_dir run_dir output_log_dir dump_folder", "", "`megalith train --out FOLDER` sets it"},
     {"load resume resume_from resume_from_checkpoint init_from pretrained_checkpoint ckpt_step load_step "
      "exit_on_missing_checkpoint use_checkpoint_args",
      "",

@@ -78,7 +78,7 @@ pipeline::LoweredSchedule InferenceModel::schedule(int microbatches) const {
                           .num_chunks = config_.chunks,
                           .num_microbatches = microbatches,
                           .group_size = config_.group_size,
-                          .mode = pipeline::Mode::forward_only},
+                          .mode = pipeline::ScheduleMode::forward_only},
                          mesh_.pp_rank());
 }
 

@@ -19,7 +19,7 @@ grid::LayerAssignment assign_layers(const StageConfig& config, int pp) {
   return grid::LayerAssignment::uneven(config.model.num_layers, pp, config.chunks, config.stage_layers);
 }
 
-pipeline::ScheduleShape schedule_shape(const StageConfig& config, const comm::Mesh& mesh, pipeline::Mode mode) {
+pipeline::ScheduleShape schedule_shape(const StageConfig& config, const comm::Mesh& mesh, pipeline::ScheduleMode mode) {
   return {mesh.pp.size(), config.chunks, num_microbatches(config, mesh), config.group_size, mode};
 }
 
@@ -124,8 +124,8 @@ void GptStage::plan_memory() {
       (mode == nn::Mode::train ? plans_ : eval_plans_).push_back(make_plan(recording));
     }
   }
-  train_schedule_ = cheapest_lowering(schedule_shape(config_, mesh_, pipeline::Mode::training));
-  eval_schedule_ = pipeline::lower(schedule_shape(config_, mesh_, pipeline::Mode::forward_only), mesh_.pp_rank());
+  train_schedule_ = cheapest_lowering(schedule_shape(config_, mesh_, pipeline::ScheduleMode::training));
+  eval_schedule_ = pipeline::lower(schedule_shape(config_, mesh_, pipeline::ScheduleMode::forward_only), mesh_.pp_rank());
   first_slot_ = first_slots(train_schedule_, config_.chunks);
   first_eval_slot_ = first_slots(eval_schedule_, config_.chunks);
 }
@@ -230,7 +230,7 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   moe_totals_ = moe_totals_in(inputs_.data() + offset);
   offset += round_up(moe_totals_.bytes(), kAlignment);
   slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
-  for (Slot& slot : slots_) {
+  for (ActivationSlot& slot : slots_) {
     slot.block = inputs_.view({layout_.bytes()}, DType::u8, offset);
     slot.step_state = BatchLayout::state_of(slot.block);
     slot.batch = layout_.inputs_of(slot.block);
@@ -298,12 +298,12 @@ void GptStage::begin(Exec& ex) {
   exchange_.begin();
 }
 
-GptStage::Slot& GptStage::slot(int chunk, int slot) {
+GptStage::ActivationSlot& GptStage::slot(int chunk, int slot) {
   const std::vector<std::size_t>& first = mode_ == nn::Mode::train ? first_slot_ : first_eval_slot_;
   return slots_[first[static_cast<std::size_t>(chunk)] + static_cast<std::size_t>(slot)];
 }
 
-GptChunk::Inputs GptStage::inputs(const Slot& slot) const {
+GptChunk::Inputs GptStage::inputs(const ActivationSlot& slot) const {
   return {{.batch = config_.micro_batch,
            .seq_len = config_.model.seq_len,
            .step_state = slot.step_state,
@@ -366,7 +366,7 @@ GptChunk::Saved& GptStage::saved(int chunk, int slot_index) {
 }
 
 void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) {
-  Slot& place = slot(chunk, slot_index);
+  ActivationSlot& place = slot(chunk, slot_index);
   place.chunk = chunk;
   place.microbatch = microbatch;
   const Index bytes = input_bytes_of(chunk);
@@ -386,7 +386,7 @@ void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_inde
 }
 
 void GptStage::name_slots(MemoryNames& names) const {
-  for (const Slot& place : slots_) {
+  for (const ActivationSlot& place : slots_) {
     if (place.chunk < 0 || mode_ == nn::Mode::evaluate) continue;
     const CallSite where{.chunk = place.chunk, .microbatch = place.microbatch};
     const auto chunk = static_cast<std::size_t>(place.chunk);
@@ -425,7 +425,7 @@ void GptStage::gather_params(Exec& ex, int chunk) {
 
 void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input, const Tensor& output) {
   const auto c = static_cast<std::size_t>(chunk);
-  Slot& place = slot(chunk, slot_index);
+  ActivationSlot& place = slot(chunk, slot_index);
   const std::vector<MemoryPlan>& plans = mode_ == nn::Mode::train ? plans_ : eval_plans_;
   // No activation is kept during an evaluation: its scratch begins where theirs do.
   ex.begin(plans[c].phases[0], place.activations, mode_ == nn::Mode::train ? scratch_ : work_.data());
@@ -439,7 +439,7 @@ void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input,
 void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& output_grad, const Tensor& input_grad,
                         const pipeline::BackwardTurn& turn) {
   const auto c = static_cast<std::size_t>(chunk);
-  Slot& place = slot(chunk, slot_index);
+  ActivationSlot& place = slot(chunk, slot_index);
   ex.begin(plans_[c].phases[1], place.activations, scratch_);
   GptChunk::Inputs with = inputs(place);
   with.graphs = segment_graphs(chunk, slot_index);

@@ -131,7 +131,7 @@ class GptStage : public pipeline::Stage {
   void await_all_grads(Exec& ex);
 
  private:
-  struct Slot {
+  struct ActivationSlot {
     std::byte* activations = nullptr;
     Tensor block;  ///< u8 [layout_.bytes()], filled by one upload
     Tensor step_state;
@@ -162,14 +162,14 @@ class GptStage : public pipeline::Stage {
   Index expert_rows_bytes() const;
   Index num_slots(const pipeline::LoweredSchedule& schedule) const;
   GptChunk::Inputs unplaced_inputs(nn::Mode mode) const;
-  GptChunk::Inputs inputs(const Slot& slot) const;
+  GptChunk::Inputs inputs(const ActivationSlot& slot) const;
   /// Whether each microbatch has its own graphs.
   bool graphs_know_microbatch() const;
   nn::SegmentGraphs segment_graphs(int chunk, int slot_index);
   /// Whether the first microbatch of a step overwrites the weights' gradients. Not if its graphs also serve others.
   bool first_replaces_grads() const;
   GptChunk::Saved& saved(int chunk, int slot_index);
-  Slot& slot(int chunk, int slot);
+  ActivationSlot& slot(int chunk, int slot);
 
   StageConfig config_;
   BatchLayout layout_;  ///< of a microbatch
@@ -185,7 +185,7 @@ class GptStage : public pipeline::Stage {
 
   Buffer work_, inputs_;  ///< work_: the slots' activations, then scratch
   std::byte* scratch_ = nullptr;
-  std::vector<Slot> slots_;
+  std::vector<ActivationSlot> slots_;
   /// By chunk, then by slot. The launch of a graph skips the host code of a pass, which fills this. So if a microbatch
   /// has its own graphs it also has its own Saved, and evaluations have others than training.
   std::vector<std::vector<GptChunk::Saved>> saved_, saved_by_evaluation_;

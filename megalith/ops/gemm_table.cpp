@@ -57,7 +57,7 @@ ordered_json to_json(const GemmProblem& problem, const GemmAlgorithm& algorithm)
           {"transpose_b", problem.transpose_b == Transpose::yes},
           {"accumulate", problem.write == Write::accumulate},
           {"epilogue", name_of(problem.epilogue)},
-          {"left_free", problem.sm_margin},
+          {"left_free", problem.sm_margin},  // the name that sm_margin has in files
           {"alignment", problem.alignment},
           {"algorithm", parts}};
 }

@@ -97,7 +97,7 @@ class Walk {
     const Work work{action.chunk, action.microbatch};
     const int place = global_stage(shape_, stage_, action.chunk), last = last_global_stage(shape_);
     const bool alone = shape_.num_stages == 1, forward = action.act == Act::forward;
-    const bool done = !forward || shape_.mode == Mode::forward_only;  // nothing of it is needed any more
+    const bool done = !forward || shape_.mode == ScheduleMode::forward_only;  // nothing of it is needed any more
     const State after = done ? State::empty : State::full;
     move(slots_of(action.chunk), action.slot, forward ? State::filling : State::full, after, work, "slot");
     if (lowered_.gather == ParamGather::every_step && !gathered_[at(action.chunk)])

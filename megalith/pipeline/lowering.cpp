@@ -93,7 +93,7 @@ PerFlow count_send_buffers(const ScheduleShape& shape, int stage, const std::vec
   }
   // Forward-only stages run one table, so a sender that waits for the stage above it waits for an earlier row: no
   // deadlock. The last stage sends to a later row of the first, which may be far from reading it.
-  if (shape.mode == Mode::forward_only && stage < pp - 1) {
+  if (shape.mode == ScheduleMode::forward_only && stage < pp - 1) {
     needed[Flow::activation] = std::min(needed[Flow::activation], 2);
   }
   return needed;
@@ -104,7 +104,7 @@ class Lowering {
   Lowering(const ScheduleShape& shape, int stage, const std::vector<Schedule>& lists, const LoweringOptions& options)
       : shape_(shape), stage_(stage), list_(lists[at(stage)]), policy_(options.slots) {
     result_.slot_policy = options.slots;
-    if (shape.mode == Mode::training) result_.gather = options.gather;
+    if (shape.mode == ScheduleMode::training) result_.gather = options.gather;
     result_.send_buffers = count_send_buffers(shape, stage, lists);
     slots_.resize(policy_ == SlotPolicy::shared ? 1 : at(shape.num_chunks));
     held_.resize(at(total_work(shape)));
@@ -123,7 +123,7 @@ class Lowering {
         result_.actions.push_back({.act = Act::gather_params, .chunk = chunk});
     }
     for (const Action& action : list_) action.act == Act::forward ? forward(action) : backward(action);
-    if (shape_.mode == Mode::training) result_.actions.push_back({.act = Act::reduce_grads});
+    if (shape_.mode == ScheduleMode::training) result_.actions.push_back({.act = Act::reduce_grads});
     for (const Flow flow : {Flow::activation, Flow::gradient}) {
       while (waited_[flow] < static_cast<int>(sent_[at(flow)].size())) wait_send(flow);
     }
@@ -231,7 +231,7 @@ class Lowering {
                                .slot = held(action).slot});
     held(action).input_buffer = receive(action);
     compute_and_send(action, -1);
-    if (shape_.mode == Mode::forward_only) release(action);
+    if (shape_.mode == ScheduleMode::forward_only) release(action);
   }
 
   void backward(const Action& action) {

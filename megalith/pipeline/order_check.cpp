@@ -30,7 +30,7 @@ void check_compute_list(const ScheduleShape& shape, int stage, const Schedule& l
       out.add(str(where(stage), ", entry ", i), text(action), rule);
     };
     if (!forward && action.act != Act::backward) return complain("a compute list holds forwards and backwards only");
-    if (!forward && shape.mode == Mode::forward_only) return complain("a forward-only list has no backwards");
+    if (!forward && shape.mode == ScheduleMode::forward_only) return complain("a forward-only list has no backwards");
     if (action.chunk < 0 || action.chunk >= shape.num_chunks) {
       return complain(str("there are ", shape.num_chunks, " chunks"));
     }
@@ -49,7 +49,7 @@ void check_compute_list(const ScheduleShape& shape, int stage, const Schedule& l
     }
     ++done;
   }
-  const std::size_t wanted = at(total_work(shape)) * (shape.mode == Mode::training ? 2 : 1);
+  const std::size_t wanted = at(total_work(shape)) * (shape.mode == ScheduleMode::training ? 2 : 1);
   out.require(list.size() == wanted, where(stage), str(list.size(), " entries"), str("there must be ", wanted));
 }
 

@@ -44,9 +44,9 @@ void check_interleaved(const ScheduleShape& shape, Problems& out) {
   if (group < pp) {
     out.add("parallel.group_size", group,
             str("must be at least parallel.pp = ", pp, " with parallel.chunks > 1; the nearest legal value is ",
-                count < pp || shape.mode == Mode::forward_only ? pp : nearest_group(pp, count, group)));
+                count < pp || shape.mode == ScheduleMode::forward_only ? pp : nearest_group(pp, count, group)));
   }
-  if (shape.mode == Mode::forward_only) return;
+  if (shape.mode == ScheduleMode::forward_only) return;
   if (count < pp) {
     out.add(
         "num_microbatches", count,
@@ -150,7 +150,7 @@ void require_legal(const ScheduleShape& shape) {
 }
 
 ScheduleKind kind_of(const ScheduleShape& shape) {
-  if (shape.mode == Mode::forward_only) return ScheduleKind::forward_only;
+  if (shape.mode == ScheduleMode::forward_only) return ScheduleKind::forward_only;
   if (shape.num_stages == 1) return ScheduleKind::no_pipelining;
   return shape.num_chunks == 1 ? ScheduleKind::one_f_one_b : ScheduleKind::interleaved_1f1b;
 }
@@ -194,7 +194,7 @@ int warmup_count(const ScheduleShape& shape, int stage) {
 }
 
 int peak_in_flight(const ScheduleShape& shape, int stage) {
-  if (shape.mode == Mode::forward_only) return 1;
+  if (shape.mode == ScheduleMode::forward_only) return 1;
   return std::min(warmup_count(shape, stage) + 1, total_work(shape));
 }
 
@@ -210,7 +210,7 @@ Schedule compute_schedule(const ScheduleShape& shape, int stage) {
     schedule.push_back({Act::backward, shape.num_chunks - 1 - row(i).chunk, row(i).microbatch});
   };
   for (int i = 0; i < warmup; ++i) forward(i);
-  if (shape.mode == Mode::forward_only) return schedule;
+  if (shape.mode == ScheduleMode::forward_only) return schedule;
   for (int i = warmup; i < total; ++i) {
     forward(i);
     backward(i - warmup);
@@ -257,7 +257,7 @@ Schedule schedule_of_order(const ScheduleShape& shape, const std::vector<int>& o
 }
 
 int captured_microbatches(const ScheduleShape& shape) {
-  if (shape.mode == Mode::forward_only) return 0;
+  if (shape.mode == ScheduleMode::forward_only) return 0;
   return shape.num_stages == 1 ? 1 : shape.num_microbatches;
 }
 

@@ -38,7 +38,7 @@ struct BackwardTurn {
   bool operator==(const BackwardTurn&) const = default;
 };
 
-enum class Mode { training, forward_only };
+enum class ScheduleMode { training, forward_only };
 
 /// Everything that a schedule depends on.
 struct ScheduleShape {
@@ -46,7 +46,7 @@ struct ScheduleShape {
   int num_chunks = 1;        ///< model chunks per stage ("virtual pipeline size")
   int num_microbatches = 1;  ///< of one step on one data-parallel rank
   int group_size = 0;        ///< microbatches that run back to back on a chunk; 0: num_stages; no effect with one chunk
-  Mode mode = Mode::training;
+  ScheduleMode mode = ScheduleMode::training;
   bool operator==(const ScheduleShape&) const = default;
 };
 

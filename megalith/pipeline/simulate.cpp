@@ -142,7 +142,7 @@ class Run {
     result.send_wait += std::exchange(state.held_up, 0.0);
     result.timeline.push_back({{action.act, action.chunk, action.microbatch}, start, state.clock});
     if (forward) result.peak_in_flight = std::max(result.peak_in_flight, ++state.in_flight);
-    if (!forward || shape_.mode == Mode::forward_only) --state.in_flight;
+    if (!forward || shape_.mode == ScheduleMode::forward_only) --state.in_flight;
   }
 
   /// Called when one end was posted: if the other is there too, they must belong together, and `other` may go on.

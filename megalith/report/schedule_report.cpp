@@ -20,7 +20,7 @@ using nlohmann::ordered_json;
 using pipeline::Act;
 using pipeline::Action;
 using pipeline::Flow;
-using pipeline::Mode;
+using pipeline::ScheduleMode;
 using pipeline::PerFlow;
 using pipeline::ScheduleKind;
 using pipeline::ScheduleShape;
@@ -50,7 +50,7 @@ Simulation simulate_in_units(const ScheduleShape& shape) {
 }
 
 int ideal_time(const ScheduleShape& shape) {
-  return shape.num_microbatches * (kForwardCost + (shape.mode == Mode::training ? kBackwardCost : 0));
+  return shape.num_microbatches * (kForwardCost + (shape.mode == ScheduleMode::training ? kBackwardCost : 0));
 }
 
 /// "F3.1": forward of microbatch 3 on chunk 1.
@@ -80,7 +80,7 @@ ordered_json stage_json(const ScheduleShape& shape, int stage) {
   ordered_json slot_of_forward = ordered_json::array();
   for (const std::vector<int>& forward : slots.slot) slot_of_forward.push_back(forward.front());
   const int captured = captured_microbatches(shape);
-  const bool training = shape.mode == Mode::training;
+  const bool training = shape.mode == ScheduleMode::training;
   return {{"rank", stage},
           {"chunk_global_stage", std::move(places)},
           {"warmup", warmup},
@@ -107,12 +107,12 @@ std::string json_report(const ScheduleShape& shape) {
     microbatches.push_back(row.microbatch);
     chunks.push_back(row.chunk);
     forwards.push_back(row.chunk + 1);
-    if (shape.mode == Mode::training) backwards.push_back(row.chunk - shape.num_chunks);
+    if (shape.mode == ScheduleMode::training) backwards.push_back(row.chunk - shape.num_chunks);
   }
   ordered_json stages = ordered_json::array();
   for (int stage = 0; stage < shape.num_stages; ++stage) stages.push_back(stage_json(shape, stage));
   const ordered_json makespan{{"forward_cost_per_stage", kForwardCost},
-                              {"backward_cost_per_stage", shape.mode == Mode::training ? kBackwardCost : 0},
+                              {"backward_cost_per_stage", shape.mode == ScheduleMode::training ? kBackwardCost : 0},
                               {"ideal", ideal_time(shape)},
                               {"total", simulate_in_units(shape).makespan / shape.num_chunks}};
   const ordered_json report{{"pp", shape.num_stages},
@@ -163,7 +163,7 @@ std::string header(const ScheduleShape& shape, const Simulation& simulation) {
   const double total = simulation.makespan / shape.num_chunks, ideal = ideal_time(shape);
   text += str("\nTotal time ", number(total), ", ideal ", number(ideal), ": every stage is idle for ",
               number(std::round(1000 * (total - ideal) / total) / 10), " % of the step (the bubble)\n");
-  text += shape.mode == Mode::training
+  text += shape.mode == ScheduleMode::training
               ? "A microbatch takes 1 forward and 2 backward on a stage; communication is free.\n"
               : "A microbatch takes 1 on a stage; communication is free.\n";
   return text;
@@ -184,7 +184,7 @@ std::string stage_table(const ScheduleShape& shape, const Simulation& simulation
       places += str(chunk == 0 ? "" : " ", global_stage(shape, stage, chunk));
     }
     rows.push_back(
-        {str(stage), places, str(warmup), str(total - warmup), str(shape.mode == Mode::training ? warmup : 0),
+        {str(stage), places, str(warmup), str(total - warmup), str(shape.mode == ScheduleMode::training ? warmup : 0),
          str(result.peak_in_flight), number(result.idle / shape.num_chunks), joined(result.num_slots),
          both_flows(result.receive_buffers), both_flows(result.send_buffers), both_flows(result.queue_depth)});
   }
@@ -207,9 +207,10 @@ class Timeline {
   }
 
   std::string draw() const {
-    std::string text = str("\nF", shape_.num_chunks > 1 ? "<microbatch>.<chunk>" : "<microbatch>", " forward",
-                           shape_.mode == Mode::training ? ", B backward" : "", ", - goes on, . idle; a column is ",
-                           shape_.num_chunks > 1 ? str("1/", shape_.num_chunks) : "1", " of time\n");
+    std::string text =
+        str("\nF", shape_.num_chunks > 1 ? "<microbatch>.<chunk>" : "<microbatch>", " forward",
+            shape_.mode == ScheduleMode::training ? ", B backward" : "", ", - goes on, . idle; a column is ",
+            shape_.num_chunks > 1 ? str("1/", shape_.num_chunks) : "1", " of time\n");
     const int blocks = static_cast<int>(ceil_div(columns_, per_block_));
     const bool cut = extent_ == TimelineExtent::ends && blocks > 2 * kEndBlocks + 1;
     for (int block = 0; block < blocks; ++block) {

@@ -10,19 +10,19 @@ std::size_t GraphCache::Hash::operator()(const Key& key) const {
   const auto pair = [](Index high, Index low) {
     return static_cast<std::uint64_t>(high) << 32 | static_cast<std::uint64_t>(low);
   };
-  return static_cast<std::size_t>(hash_combine(pair(key.chunk, key.instance), pair(key.layer, key.piece)));
+  return static_cast<std::size_t>(hash_combine(pair(key.chunk, key.instance), pair(key.layer, key.segment)));
 }
 
 void GraphCache::set_state(State state) {
-  if (state == State::capturing && !pieces_.empty()) {
-    throw InternalError(str("[graphs] ", name_, ": ", pieces_.size(), " graphs are there already: clear() them first"));
+  if (state == State::capturing && !captured_.empty()) {
+    throw InternalError(str("[graphs] ", name_, ": ", captured_.size(), " graphs are there already: clear() them first"));
   }
   state_ = state;
   next_ = 0;
 }
 
 void GraphCache::prepare(Exec& ex) {
-  for (auto& [key, piece] : pieces_) piece.graph.prepare(ex);
+  for (auto& [key, captured] : captured_) captured.graph.prepare(ex);
 }
 
 void GraphCache::end_step() const {
@@ -32,7 +32,7 @@ void GraphCache::end_step() const {
 }
 
 void GraphCache::clear() {
-  pieces_.clear();
+  captured_.clear();
   order_.clear();
   state_ = State::eager;
   next_ = 0;
@@ -41,20 +41,20 @@ void GraphCache::clear() {
 
 GraphStats GraphCache::stats() const {
   GraphStats sum;
-  for (const auto& [key, piece] : pieces_) sum += piece.graph.stats();
+  for (const auto& [key, captured] : captured_) sum += captured.graph.stats();
   return sum;
 }
 
 std::string GraphCache::describe(const Key& key) const {
-  return str("chunk ", key.chunk, ", instance ", key.instance, ", layer ", key.layer, ", piece ", key.piece);
+  return str("chunk ", key.chunk, ", instance ", key.instance, ", layer ", key.layer, ", segment ", key.segment);
 }
 
 const GraphCache::Captured& GraphCache::next(const Key& key) {
   if (next_ < order_.size() && order_[next_] == key) {
     ++next_;
-    return pieces_.at(key);
+    return captured_.at(key);
   }
-  if (!pieces_.contains(key)) {
+  if (!captured_.contains(key)) {
     throw InternalError(str("[graphs] ", name_, ": there is no graph of ", describe(key),
                             ": the step is not cut as the one that was captured"));
   }

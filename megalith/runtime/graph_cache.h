@@ -20,7 +20,7 @@ class GraphCache {
     int chunk = 0;
     int instance = 0;  ///< microbatch or slot: segments with equal other members have different addresses
     Index layer = 0;
-    int piece = 0;  ///< kForward or kBackward
+    int segment = 0;  ///< kForward or kBackward
     static constexpr int kForward = 0, kBackward = 1;
     bool operator==(const Key&) const = default;
   };
@@ -52,20 +52,20 @@ class GraphCache {
   void run(Exec& ex, const Key& key, Ops&& ops) {
     if (state_ == State::eager) return ops();
     if (state_ == State::capturing) return capture_and_run(ex, key, ops);
-    const Captured& piece = next(key);
+    const Captured& captured = next(key);
     if (state_ == State::comparing) {
-      ex.run_beside(piece.graph, name_, ops);
+      ex.run_beside(captured.graph, name_, ops);
     } else {
-      ex.skip(piece.extent);
-      launches_.launch(ex, piece.graph);
+      ex.skip(captured.extent);
+      launches_.launch(ex, captured.graph);
     }
-    if (observer_) observer_(ex, key, piece.graph);
+    if (observer_) observer_(ex, key, captured.graph);
   }
 
   GraphStats stats() const;                                    ///< of all segments
   const TimedLaunches& launches() const { return launches_; }  ///< since the first capture
   /// Throws std::out_of_range if there is none.
-  const Graph& graph(const Key& key) const { return pieces_.at(key).graph; }
+  const Graph& graph(const Key& key) const { return captured_.at(key).graph; }
   /// The launches of a step.
   const std::vector<Key>& order() const { return order_; }
   /// Drops the graphs. They may be captured again.
@@ -73,7 +73,7 @@ class GraphCache {
 
  private:
   struct Captured {
-    Captured(Graph piece, const PhaseExtent& takes) : graph(std::move(piece)), extent(takes) {}
+    Captured(Graph captured, const PhaseExtent& takes) : graph(std::move(captured)), extent(takes) {}
     Graph graph;
     PhaseExtent extent;  ///< the part of the open phase that the segment takes
   };
@@ -83,11 +83,11 @@ class GraphCache {
 
   template <class Ops>
   void capture_and_run(Exec& ex, const Key& key, Ops& ops) {
-    if (!pieces_.contains(key)) {
+    if (!captured_.contains(key)) {
       const PhaseExtent before = ex.phase_position();
       Capture capture(name_, memory_);
       Graph graph = ex.captured(capture, ops);
-      pieces_.try_emplace(key, std::move(graph), ex.phase_position() - before);
+      captured_.try_emplace(key, std::move(graph), ex.phase_position() - before);
       ex.go_back(before);
     }
     order_.push_back(key);
@@ -101,7 +101,7 @@ class GraphCache {
   std::vector<std::span<const std::byte>> memory_;
   State state_ = State::eager;
   Observer observer_;
-  std::unordered_map<Key, Captured, Hash> pieces_;
+  std::unordered_map<Key, Captured, Hash> captured_;
   std::vector<Key> order_;
   std::size_t next_ = 0;  // in order_
   TimedLaunches launches_;

@@ -106,7 +106,7 @@ std::string edges_table(const std::vector<GraphAccount>& ranks, const std::vecto
   }
   return "\nBuffers at the edges of graphs, most at once, by the addresses that captured ops touch; of those that "
          "graphs with buffers of their own would take\n" +
-         text_table(rows) + "All lie in the plan, beside which graphs add what \"plan adds\" says.\n";
+         text_table(rows) + "All lie in the plan, beside which graphs add what \"plan adds\" lists.\n";
 }
 
 /// "activations 3.50 KiB, pipeline buffers 512 B"

@@ -144,7 +144,7 @@ TEST(CommandLine, UnknownOptionsNameTheKeyOrTheNearestOption) {
        "error: --tensor-model-parallel-size: no such option; did you mean --set parallel.tp=VALUE?\n"},
       {"train r.toml --bf16",
        "error: --bf16: no such option; did you mean --set train.precision=VALUE? Its value is \"bf16\"\n"},
-      {"train r.toml --output-dir x", "error: --output-dir: no such option. `megalith train --out FOLDER` says it\n"},
+      {"train r.toml --output-dir x", "error: --output-dir: no such option. `megalith train --out FOLDER` sets it\n"},
       {"train r.toml --finetune",
        "error: --finetune: no such option; did you mean --set train.init=VALUE? It names a checkpoint whose weights a "
        "run begins with, at step 0 and with new moments\n"},

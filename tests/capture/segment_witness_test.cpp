@@ -15,7 +15,7 @@ using Part = StepOrder::Part;
 
 constexpr Index kLayers = 2;
 
-/// The last layer's passes of two microbatches that take turns in one slot, so that one pair of graphs serves both.
+/// The last layer's passes of two microbatches that use one slot in turn, so that one pair of graphs serves both.
 /// Every op passes on one number, which is put there before the pass.
 class SegmentWitnessTest : public ::testing::Test {
  protected:

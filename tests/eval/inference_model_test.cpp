@@ -219,8 +219,8 @@ TEST(InferenceModel, ALossThatIsNoNumberIsRefused) {
 // What an executor is changed to must fit the memory of what it was made for.
 TEST(InferenceModel, LargerMessagesAreRefused) {
   const auto schedule = [](int microbatches) {
-    return pipeline::lower({.num_stages = 2, .num_microbatches = microbatches, .mode = pipeline::Mode::forward_only},
-                           0);
+    return pipeline::lower(
+        {.num_stages = 2, .num_microbatches = microbatches, .mode = pipeline::ScheduleMode::forward_only}, 0);
   };
   comm::run_ranks(2, [&](comm::World& world) {
     const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = 2, .pp = 2}));

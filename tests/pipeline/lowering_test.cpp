@@ -86,7 +86,7 @@ TEST(Lowering, LastStageOfTwoAsAList) {
 
 TEST(Lowering, AddsToTheComputeListAndNeverReordersIt) {
   for (ScheduleShape shape : legal_shapes({1, 5, 12})) {
-    for (const Mode mode : {Mode::training, Mode::forward_only}) {
+    for (const ScheduleMode mode : {ScheduleMode::training, ScheduleMode::forward_only}) {
       shape.mode = mode;
       for (int stage = 0; stage < shape.num_stages; ++stage) {
         ASSERT_EQ(compute_part(lower(shape, stage)), compute_schedule(shape, stage)) << shape << " stage " << stage;
@@ -117,7 +117,7 @@ void expect_channel_rules(const LoweredSchedule& lowered, Flow flow) {
 
 TEST(Lowering, ReceivesArePostedOneUseAheadAndSendsAreAllWaitedFor) {
   for (ScheduleShape shape : legal_shapes({2, 9})) {
-    for (const Mode mode : {Mode::training, Mode::forward_only}) {
+    for (const ScheduleMode mode : {ScheduleMode::training, ScheduleMode::forward_only}) {
       shape.mode = mode;
       for (int stage = 0; stage < shape.num_stages; ++stage) {
         SCOPED_TRACE(str(shape, " stage ", stage));
@@ -170,7 +170,7 @@ TEST(Lowering, GradientsAreReducedOnceAfterTheLastBackward) {
       EXPECT_GT(reduce, last_backward) << shape;
     }
   }
-  for (const LoweredAction& action : lower({4, 1, 8, 0, Mode::forward_only}, 1).actions) {
+  for (const LoweredAction& action : lower({4, 1, 8, 0, ScheduleMode::forward_only}, 1).actions) {
     EXPECT_NE(action.act, Act::reduce_grads);
   }
 }
@@ -211,7 +211,7 @@ TEST(Lowering, ParametersAreGatheredOnceAChunkBeforeTheFirstComputeAction) {
       std::erase_if(lowered.actions, [](const LoweredAction& action) { return action.act == Act::gather_params; });
       EXPECT_EQ(lowered.actions, lower(shape, stage).actions) << shape;
     }
-    shape.mode = Mode::forward_only;
+    shape.mode = ScheduleMode::forward_only;
     EXPECT_EQ(lower(shape, 0, gathering).actions, lower(shape, 0).actions) << shape;
   }
 }
@@ -248,7 +248,7 @@ TEST(Lowering, CountsDoNotGrowWithTheNumberOfMicrobatches) {
                                      {4, 2, 1, 6},
                                      {8, 4, 1, 8},
                                      {2, 4, 1, 12}}) {
-    for (const Mode mode : {Mode::training, Mode::forward_only}) {
+    for (const ScheduleMode mode : {ScheduleMode::training, ScheduleMode::forward_only}) {
       ScheduleShape few = shape, many = shape;
       few.mode = many.mode = mode;
       few.num_microbatches = 48;
@@ -277,7 +277,7 @@ TEST(Lowering, OneForwardOneBackwardHoldsOneMessagePerMicrobatchInFlight) {
 
 TEST(Lowering, ForwardOnlyKeepsNothing) {
   for (int stage = 0; stage < 4; ++stage) {
-    const LoweredSchedule lowered = lower({4, 2, 64, 0, Mode::forward_only}, stage);
+    const LoweredSchedule lowered = lower({4, 2, 64, 0, ScheduleMode::forward_only}, stage);
     EXPECT_EQ(lowered.num_slots, (std::vector<int>{1, 1}));
     EXPECT_EQ(lowered.receive_buffers[Flow::activation], 2);
     EXPECT_EQ(lowered.send_buffers[Flow::activation], stage == 3 ? 4 : 2);
@@ -318,7 +318,7 @@ using Where = std::vector<LoweredAction>::iterator;
 
 TEST(Liveness, SoundListsPass) {
   for (ScheduleShape shape : legal_shapes({1, 3, 10})) {
-    for (const Mode mode : {Mode::training, Mode::forward_only}) {
+    for (const ScheduleMode mode : {ScheduleMode::training, ScheduleMode::forward_only}) {
       shape.mode = mode;
       for (int stage = 0; stage < shape.num_stages; ++stage) {
         ASSERT_NO_THROW(check_liveness(shape, stage, lower(shape, stage))) << shape << " stage " << stage;

@@ -125,7 +125,7 @@ TEST(OrderCheck, NamesStageEntryAndRule) {
 }
 
 TEST(OrderCheck, ForwardOnlyListsHoldNoBackwards) {
-  const ScheduleShape shape{2, 1, 2, 0, Mode::forward_only};
+  const ScheduleShape shape{2, 1, 2, 0, ScheduleMode::forward_only};
   EXPECT_EQ(problems_of(shape, {{1, 1}, {1, 1}}), std::vector<std::string>{});
   EXPECT_EQ(problems_of(shape, {{1, 1}, {1, -1}}),
             std::vector<std::string>{

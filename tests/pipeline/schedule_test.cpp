@@ -120,7 +120,7 @@ TEST(Schedule, PeakFollowsThePublishedFormulas) {
 }
 
 TEST(Schedule, ForwardOnlyRunsTheTableOnEveryStage) {
-  const ScheduleShape shape{2, 2, 5, 2, Mode::forward_only};  // not legal in training: the last group holds one
+  const ScheduleShape shape{2, 2, 5, 2, ScheduleMode::forward_only};  // not legal in training: the last group holds one
   const Schedule wanted{{Act::forward, 0, 0}, {Act::forward, 0, 1}, {Act::forward, 1, 0}, {Act::forward, 1, 1},
                         {Act::forward, 0, 2}, {Act::forward, 0, 3}, {Act::forward, 1, 2}, {Act::forward, 1, 3},
                         {Act::forward, 0, 4}, {Act::forward, 1, 4}};

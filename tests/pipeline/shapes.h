@@ -13,7 +13,7 @@ namespace megalith::pipeline {
 
 inline std::ostream& operator<<(std::ostream& out, const ScheduleShape& s) {
   return out << "pp " << s.num_stages << " chunks " << s.num_chunks << " microbatches " << s.num_microbatches
-             << " group " << s.group_size << (s.mode == Mode::training ? "" : " forward-only");
+             << " group " << s.group_size << (s.mode == ScheduleMode::training ? "" : " forward-only");
 }
 
 /// A reference, so that loops may run over parts of it.

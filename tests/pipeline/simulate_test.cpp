@@ -124,7 +124,7 @@ TEST(Simulate, BuffersAndReceivesCostNoTimeInTraining) {
 TEST(Simulate, ForwardOnlyFinishesWhateverTheSpeeds) {
   std::mt19937 random(2);
   for (ScheduleShape shape : legal_shapes({1, 2, 6, 13, 24})) {
-    shape.mode = Mode::forward_only;
+    shape.mode = ScheduleMode::forward_only;
     for (int round = 0; round < 2; ++round) ASSERT_NO_THROW(simulate(shape, random_costs(shape, random))) << shape;
     // All stages alike: the pipeline fills once and then runs without a gap, groups of at least pp permitting.
     const int last_group = shape.num_microbatches % group_size(shape);
@@ -135,8 +135,8 @@ TEST(Simulate, ForwardOnlyFinishesWhateverTheSpeeds) {
   }
   // Groups and counts that only a forward-only pass may have.
   for (const int microbatches : {1, 2, 3, 5, 30}) {
-    EXPECT_NO_THROW(simulate({4, 3, microbatches, 0, Mode::forward_only}));
-    EXPECT_NO_THROW(simulate({4, 3, microbatches, 100, Mode::forward_only}));
+    EXPECT_NO_THROW(simulate({4, 3, microbatches, 0, ScheduleMode::forward_only}));
+    EXPECT_NO_THROW(simulate({4, 3, microbatches, 100, ScheduleMode::forward_only}));
   }
 }
 

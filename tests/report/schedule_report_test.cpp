@@ -15,7 +15,7 @@ namespace megalith::apps {
 namespace {
 
 using nlohmann::json;
-using pipeline::Mode;
+using pipeline::ScheduleMode;
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
@@ -45,7 +45,7 @@ TEST(ScheduleReport, JsonIsAnEntryOfTheVectors) {
 
 TEST(ScheduleReport, JsonOfAForwardOnlyPassHasNoBackwardsAndNoGraphs) {
   const json report =
-      json::parse(schedule_report({.shape = {2, 2, 3, 0, Mode::forward_only}, .format = ScheduleFormat::json}));
+      json::parse(schedule_report({.shape = {2, 2, 3, 0, ScheduleMode::forward_only}, .format = ScheduleFormat::json}));
   EXPECT_EQ(report.at("kind"), "forward_only");
   EXPECT_EQ(report.at("backward_order"), json::array());
   EXPECT_EQ(report.at("makespan").at("ideal"), 3);
@@ -99,7 +99,7 @@ TEST(ScheduleReport, LongTimelinesAreCutInTheMiddleUnlessAskedFor) {
 }
 
 TEST(ScheduleReport, ThirdsOfAChunkStayOnTheGrid) {
-  const std::string text = schedule_report({.shape = {2, 3, 2, 0, Mode::forward_only}});
+  const std::string text = schedule_report({.shape = {2, 3, 2, 0, ScheduleMode::forward_only}});
   EXPECT_NE(text.find("Total time 2.33333, ideal 2:"), std::string::npos) << text;
   EXPECT_NE(text.find("0 | F0.0 F1.0 F0.1 F1.1 F0.2 F1.2 .\n1 | .    F0.0 F1.0 F0.1 F1.1 F0.2 F1.2\n"),
             std::string::npos)

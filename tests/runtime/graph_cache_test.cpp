@@ -10,7 +10,7 @@ namespace {
 using Key = GraphCache::Key;
 using State = GraphCache::State;
 
-/// Two layers forward (piece 0) and backward (piece 1), for two microbatches.
+/// Two layers forward (segment 0) and backward (segment 1), for two microbatches.
 class GraphCacheTest : public ::testing::Test {
  protected:
   GraphCacheTest() {
@@ -73,7 +73,7 @@ TEST_F(GraphCacheTest, ComparedPiecesRunOnceAndInOrder) {
   EXPECT_EQ(count(), 16);
   EXPECT_EQ(graphs_.launches().count(), 0);
   graphs_.set_state(State::comparing);
-  EXPECT_NE(refusal(kStep[1]).find("where the captured step launched chunk 0, instance 0, layer 0, piece 0"),
+  EXPECT_NE(refusal(kStep[1]).find("where the captured step launched chunk 0, instance 0, layer 0, segment 0"),
             std::string::npos);
   EXPECT_NE(end_of_step(), "");
 }
@@ -138,8 +138,8 @@ TEST_F(GraphCacheTest, SwappedLaunchesAreReportedWithBothPieces) {
   }
   run(kStep[0]);
   EXPECT_EQ(refusal(kStep[2]),
-            "[graphs] training: chunk 0, instance 0, layer 1, piece 1 is launched where the captured step launched "
-            "chunk 0, instance 0, layer 1, piece 0: graphs share memory, so they run in the order in which they were "
+            "[graphs] training: chunk 0, instance 0, layer 1, segment 1 is launched where the captured step launched "
+            "chunk 0, instance 0, layer 1, segment 0: graphs share memory, so they run in the order in which they were "
             "captured");
 }
 
@@ -147,7 +147,7 @@ TEST_F(GraphCacheTest, MoreLaunchesThanCapturedAndUnknownPiecesAreReported) {
   for (const Key& key : kStep) run(key);
   EXPECT_NE(refusal(kStep[0]).find("launched where the captured step launched nothing more"), std::string::npos);
   EXPECT_EQ(refusal({0, 1, 0, 0}),
-            "[graphs] training: there is no graph of chunk 0, instance 1, layer 0, piece 0: the step is not cut as the "
+            "[graphs] training: there is no graph of chunk 0, instance 1, layer 0, segment 0: the step is not cut as the "
             "one that was captured");
 }
 
@@ -160,10 +160,10 @@ TEST_F(GraphCacheTest, APieceThatIsLeftOutIsReportedWhereverItStands) {
   }
   for (std::size_t i = 0; i + 1 < kStep.size(); ++i) run(kStep[i]);
   EXPECT_EQ(end_of_step(),
-            "[graphs] training: the step ends where the captured step launched chunk 0, instance 0, layer 0, piece 1: "
+            "[graphs] training: the step ends where the captured step launched chunk 0, instance 0, layer 0, segment 1: "
             "a step launches all that the captured one launched");
   graphs_.set_state(State::replaying);
-  EXPECT_NE(end_of_step().find("chunk 0, instance 0, layer 0, piece 0"), std::string::npos) << "a step of nothing";
+  EXPECT_NE(end_of_step().find("chunk 0, instance 0, layer 0, segment 0"), std::string::npos) << "a step of nothing";
   graphs_.set_state(State::eager);
   EXPECT_EQ(end_of_step(), "") << "an eager step launches nothing";
 }

@@ -118,7 +118,8 @@ TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
         // What it hands down is as large as what it is handed.
         const auto& input_grads = touched.bytes[static_cast<std::size_t>(Role::input_grad)];
         for (const Index bytes : input_grads) EXPECT_EQ(bytes % size, 0);
-        // A layer's passes each have two regions, which end (and with shared rows also begin) with a call over tp.
+        // A layer's passes each have two regions, which end (and with sequence parallelism also begin) with a call over
+        // tp.
         EXPECT_GE(account.comm_calls, grid.tp == 1 ? 0 : 2 * account.launches);
         if (grid.sequence_parallel == nn::SequenceParallel::off) {
           EXPECT_EQ(account.comm_calls, grid.tp == 1 ? 0 : 2 * account.launches);

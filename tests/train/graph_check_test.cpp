@@ -112,7 +112,7 @@ std::string named(const std::string& error) {
 
 TEST(DifferingSteps, AreNamedByAMicrobatchThatOthersHaveWrittenOver) {
   for (const GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
-    // On one rank, and on the last stage of two, all microbatches take turns in one slot.
+    // On one rank, and on the last stage of two, all microbatches use one slot in turn.
     for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}}) {
       const config::RunPlan plan = plan_of(grid, "fp32", way, 8, 8);
       const testing::MeddlingBatches source(plan.model.vocab_size);

@@ -59,7 +59,7 @@ std::unique_ptr<testing::GraphRun> from_graphs(const config::RunPlan& plan) {
     model::GptStage& stage = engine.stage();
     capture::RankLayers layers{
         {stage.mesh().pp.size(), plan.chunks, model::num_microbatches(stage.config(), stage.mesh()), plan.group_size,
-         pipeline::Mode::training},
+         pipeline::ScheduleMode::training},
         stage.mesh().pp_rank(),
         {}};
     for (const model::GptChunk& chunk : stage.chunks())

@@ -7,7 +7,7 @@ namespace {
 [[noreturn]] void throw_no_nccl() {
   throw BackendError(
       "device.type = cuda: ranks on several GPUs communicate over NCCL, which this program was built without: install "
-      "libnccl-dev beside the CUDA toolkit and build again (MEGALITH_NCCL=ON says what is missing), run on one GPU "
+      "libnccl-dev beside the CUDA toolkit and build again (MEGALITH_NCCL=ON prints what is missing), run on one GPU "
       "(parallel.ranks = 1), or use device.type = \"cpu\"");
 }
 

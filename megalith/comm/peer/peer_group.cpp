@@ -39,7 +39,7 @@ void copy(void* to, const void* from, Index bytes, Stream stream) {
 }
 
 /// The stream continues when the word is 1, and has then set it to 0.
-void take_word(std::uint32_t* word, Waits waits, Stream stream) {
+void wait_signal(std::uint32_t* word, Waits waits, Stream stream) {
   StreamSignals words(waits);
   words.wait_for(word, 1);
   words.write(word, 0);
@@ -47,7 +47,7 @@ void take_word(std::uint32_t* word, Waits waits, Stream stream) {
 }
 
 /// The signal for a wait of another member.
-void give_word(std::uint32_t* word, Stream stream) {
+void set_signal(std::uint32_t* word, Stream stream) {
   StreamSignals words;
   words.write(word, 1);
   words.submit(stream);
@@ -286,7 +286,7 @@ void PeerGroup::for_slots(const Call& call, F&& f) {
 void PeerGroup::send(const Call& call, const void* data, Stream stream) {
   const PeerMailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
   for_slots(call, [&](int slot, Index begin, Index bytes) {
-    take_word(own.room(call.root, call.lane, slot), waits_, stream);
+    wait_signal(own.room(call.root, call.lane, slot), waits_, stream);
     const std::array<void*, 1> to = {theirs.slot(rank_, call.lane, slot)};
     const std::byte* const from = static_cast<const std::byte*>(data) + begin;
     if (is_capturing(stream)) {
@@ -294,16 +294,16 @@ void PeerGroup::send(const Call& call, const void* data, Stream stream) {
     } else {
       copy(to[0], from, bytes, stream);
     }
-    give_word(theirs.full(rank_, call.lane, slot), stream);
+    set_signal(theirs.full(rank_, call.lane, slot), stream);
   });
 }
 
 void PeerGroup::recv(const Call& call, void* data, Stream stream) {
   const PeerMailbox &own = mailbox(rank_), &theirs = mailbox(call.root);
   for_slots(call, [&](int slot, Index begin, Index bytes) {
-    take_word(own.full(call.root, call.lane, slot), waits_, stream);
+    wait_signal(own.full(call.root, call.lane, slot), waits_, stream);
     copy_by_kernel(stream, static_cast<std::byte*>(data) + begin, own.slot(call.root, call.lane, slot), bytes);
-    give_word(theirs.room(rank_, call.lane, slot), stream);
+    set_signal(theirs.room(rank_, call.lane, slot), stream);
   });
 }
 

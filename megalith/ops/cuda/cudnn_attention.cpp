@@ -267,7 +267,7 @@ class Cudnn {
     if (found == graphs_.end()) found = graphs_.emplace(key, build(key, handle_.get())).first;
     const BuiltGraph& built = found->second;
     if (built.scratch_bytes > scratch.bytes()) {
-      throw BackendError(str("[attention] cuDNN asks for ", built.scratch_bytes,
+      throw BackendError(str("[attention] cuDNN requires ", built.scratch_bytes,
                              " bytes of scratch, before it asked for ", scratch.bytes(),
                              "; use train.precision = \"fp32\", which does without cuDNN"));
     }

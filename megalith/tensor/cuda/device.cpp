@@ -99,7 +99,7 @@ void require_gpu() {
     static_cast<void>(cudaGetLastError());
     throw BackendError(str("device.type = cuda: this machine has no usable GPU (",
                            status == cudaSuccess ? "none is visible" : cudaGetErrorString(status),
-                           "); `megalith doctor` says more, device.type = \"cpu\" runs without one"));
+                           "); `megalith doctor` prints more, device.type = \"cpu\" runs without one"));
   }
   // CUDA itself is asked in use() only, of the GPU that is chosen by then: its answer takes a context, hundreds of MiB,
   // and all ranks of a host would take theirs of GPU 0.
