@@ -125,7 +125,8 @@ void GptStage::plan_memory() {
     }
   }
   train_schedule_ = cheapest_lowering(schedule_shape(config_, mesh_, pipeline::ScheduleMode::training));
-  eval_schedule_ = pipeline::lower(schedule_shape(config_, mesh_, pipeline::ScheduleMode::forward_only), mesh_.pp_rank());
+  eval_schedule_ =
+      pipeline::lower(schedule_shape(config_, mesh_, pipeline::ScheduleMode::forward_only), mesh_.pp_rank());
   first_slot_ = first_slots(train_schedule_, config_.chunks);
   first_eval_slot_ = first_slots(eval_schedule_, config_.chunks);
 }

@@ -58,7 +58,7 @@ constexpr std::array kColumns = {"parameters", "gradients", "optimizer", "activa
 /// A row for all ranks that are equal. Of many such rows those that take most stay, and what the others take at most is
 /// said below.
 std::string ranks_table(const std::vector<BytesByOwner>& ranks) {
-  constexpr std::size_t kMaxRows = 7;
+  constexpr std::size_t kMaxRows = 6;
   std::vector<EqualRanks> groups = equal_ranks(ranks);
   std::string left_out;
   if (groups.size() > kMaxRows) {

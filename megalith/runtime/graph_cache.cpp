@@ -15,7 +15,8 @@ std::size_t GraphCache::Hash::operator()(const Key& key) const {
 
 void GraphCache::set_state(State state) {
   if (state == State::capturing && !captured_.empty()) {
-    throw InternalError(str("[graphs] ", name_, ": ", captured_.size(), " graphs are there already: clear() them first"));
+    throw InternalError(
+        str("[graphs] ", name_, ": ", captured_.size(), " graphs are there already: clear() them first"));
   }
   state_ = state;
   next_ = 0;

@@ -146,9 +146,10 @@ TEST_F(GraphCacheTest, SwappedLaunchesAreReportedWithBothPieces) {
 TEST_F(GraphCacheTest, MoreLaunchesThanCapturedAndUnknownPiecesAreReported) {
   for (const Key& key : kStep) run(key);
   EXPECT_NE(refusal(kStep[0]).find("launched where the captured step launched nothing more"), std::string::npos);
-  EXPECT_EQ(refusal({0, 1, 0, 0}),
-            "[graphs] training: there is no graph of chunk 0, instance 1, layer 0, segment 0: the step is not cut as the "
-            "one that was captured");
+  EXPECT_EQ(
+      refusal({0, 1, 0, 0}),
+      "[graphs] training: there is no graph of chunk 0, instance 1, layer 0, segment 0: the step is not cut as the "
+      "one that was captured");
 }
 
 TEST_F(GraphCacheTest, APieceThatIsLeftOutIsReportedWhereverItStands) {
@@ -159,9 +160,10 @@ TEST_F(GraphCacheTest, APieceThatIsLeftOutIsReportedWhereverItStands) {
     graphs_.set_state(State::replaying);
   }
   for (std::size_t i = 0; i + 1 < kStep.size(); ++i) run(kStep[i]);
-  EXPECT_EQ(end_of_step(),
-            "[graphs] training: the step ends where the captured step launched chunk 0, instance 0, layer 0, segment 1: "
-            "a step launches all that the captured one launched");
+  EXPECT_EQ(
+      end_of_step(),
+      "[graphs] training: the step ends where the captured step launched chunk 0, instance 0, layer 0, segment 1: "
+      "a step launches all that the captured one launched");
   graphs_.set_state(State::replaying);
   EXPECT_NE(end_of_step().find("chunk 0, instance 0, layer 0, segment 0"), std::string::npos) << "a step of nothing";
   graphs_.set_state(State::eager);
