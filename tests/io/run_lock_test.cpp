@@ -1,6 +1,7 @@
 #include "megalith/io/run_lock.h"
 
 #include <chrono>
+#include <latch>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -34,11 +35,14 @@ TEST(RunLock, TriesAgainWhereNoDescriptorIsFree) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
   rlimit none = usual;
   none.rlim_cur = 0;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::latch runs(1);  // a sanitizer needs a descriptor to start a thread
   std::jthread later([&] {
+    runs.count_down();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     ::setrlimit(RLIMIT_NOFILE, &usual);
   });
+  runs.wait();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
   EXPECT_NO_THROW(RunLock::take(dir / "run"));
 }
 
