@@ -22,6 +22,11 @@ namespace {
 constexpr const char *kGemmTable = "gemm_table", *kAttention = "attention";
 constexpr const char* kUnicode = "unicode_version";
 
+/// What a file may take on a disk beyond its bytes: blocks in part, its entry in a folder.
+constexpr std::uint64_t kRestOfFile = std::uint64_t{8} << 10;
+/// The manifest has at most one byte for the checksums of so many.
+constexpr std::uint64_t kBytesPerChecksum = std::uint64_t{32} << 10;
+
 /// The recipe that a checkpoint was saved under.
 config::RunConfig recipe_of(const checkpoint::RunState& saved, std::string_view where) {
   const auto recipe = saved.texts.find("recipe");
@@ -179,11 +184,31 @@ std::vector<checkpoint::ShardReport> Saver::write_vocabulary(const io::Path& sta
   return reports;
 }
 
+std::uint64_t Saver::bytes_of_shards() {
+  constexpr std::uint64_t kOfPiece = 448;  // of numbers and punctuation, in header and manifest
+  constexpr std::uint64_t kNames = 3;      // how often a name is written
+  std::uint64_t bytes = 0;
+  for (const StatePiece& piece : owned())
+    bytes += static_cast<std::uint64_t>(piece.values.bytes()) + kOfPiece + kNames * piece.slice.name.size();
+  if (bytes > 0) bytes += kRestOfFile + bytes / kBytesPerChecksum;
+  comm::all_reduce(host_, engine_.world().all(), Tensor(&bytes, {1}, DType::u64), comm::Reduce::sum).wait(host_);
+  return bytes;
+}
+
+std::uint64_t Saver::bytes_of_plain_files() const {
+  constexpr std::uint64_t kRestOfManifest = std::uint64_t{4} << 10;
+  // Both texts are in the manifest, with line ends as two bytes.
+  std::uint64_t bytes = 2 * config::to_toml(plan_.as_config()).size() + kRestOfManifest + kRestOfFile;
+  if (!engine_.gemm_table().empty()) bytes += 2 * ops::gemm_table_text(engine_.gemm_table()).size();
+  if (identity_.vocabulary == nullptr) return bytes;
+  for (const data::VocabularyFile& file : *identity_.vocabulary) bytes += file.text.size() + kRestOfFile;
+  return bytes;
+}
+
 std::string Saver::lack_of_space() {
-  // The rest: headers, manifest, vocabulary.
-  constexpr Index kTensors = 3, kRest = Index{4} << 20;
-  const auto needed = static_cast<std::uint64_t>(
-      kTensors * model::count_parameters(plan_.model) * size_of(plan_.train.policy().master) + kRest);
+  if (!shards_) shards_ = bytes_of_shards();
+  if (engine_.world().rank() != 0) return "";
+  const std::uint64_t needed = last_saved_ > 0 ? last_saved_ : *shards_ + bytes_of_plain_files();
   std::uint64_t free = io::Fs::kUnknownBytes;
   try {
     free = fs_.free_bytes(folder_);
@@ -207,7 +232,7 @@ checkpoint::Digest128 Saver::save(const Progress& progress, Space space) {
     }
   };
   io::Path staging;
-  if (first && space == Space::asked) problem = lack_of_space();
+  if (space == Space::asked) problem = lack_of_space();
   if (first) attempt([&] { staging = io::begin_save(fs_, folder_, progress.step); });
   staging = share_text(engine_.world(), staging.string());
 
@@ -226,7 +251,12 @@ checkpoint::Digest128 Saver::save(const Progress& progress, Space space) {
       reports.insert(reports.end(), vocabulary.begin(), vocabulary.end());
       const checkpoint::Manifest manifest = checkpoint::build_manifest(run_state(progress), reports);
       digest = manifest.digest;
-      attempt([&] { io::publish(fs_, staging, checkpoint::manifest_text(manifest)); });
+      attempt([&] {
+        const std::string text = checkpoint::manifest_text(manifest);
+        io::publish(fs_, staging, text);
+        last_saved_ =
+            static_cast<std::uint64_t>(manifest.bytes()) + text.size() + kRestOfFile * (manifest.files.size() + 1);
+      });
     }
     problem = first_problem(problem);
   }

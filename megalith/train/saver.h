@@ -43,8 +43,8 @@ class Saver {
   /// if any rank could not write, or if space was checked and there was too little. Then nothing is acknowledged, and
   /// the earlier checkpoints stay.
   checkpoint::Digest128 save(const Progress& progress, Space space = Space::not_asked);
-  /// The space that a save lacks in its folder at present; empty if there is enough, or if it is unknown. Not
-  /// collective.
+  /// The space that a save lacks in its folder at present, on rank 0; empty if there is enough, or if it is unknown,
+  /// and on the other ranks.
   std::string lack_of_space();
 
   /// Loads the newest valid checkpoint of any grid; nothing if there is none at all. A damaged checkpoint, or one whose
@@ -84,6 +84,10 @@ class Saver {
   void add_digest(const StatePiece& piece, checkpoint::StateDigest& digest);
   /// The sum over all ranks.
   checkpoint::Digest128 sum_over_ranks(const checkpoint::Digest128& mine);
+  /// At most what the shards of all ranks take on a disk, and their part of the manifest. Collective.
+  std::uint64_t bytes_of_shards();
+  /// At most what the other files take, which this rank writes.
+  std::uint64_t bytes_of_plain_files() const;
   /// Of the files without tensors, which this rank writes.
   std::vector<checkpoint::ShardReport> write_vocabulary(const io::Path& staging);
   std::vector<checkpoint::ShardReport> gather(const std::optional<checkpoint::ShardReport>& mine);
@@ -102,6 +106,8 @@ class Saver {
   HostStaging staging_;
   Exec host_;                             ///< of the messages between ranks, which lie in host memory
   std::vector<io::StepFolder> verified_;  ///< by prune(), on rank 0
+  std::optional<std::uint64_t> shards_;   ///< bytes_of_shards(), once it is known: on all ranks alike
+  std::uint64_t last_saved_ = 0;          ///< bytes of the last save of this run, on rank 0
 };
 
 /// Hash of everything that must match at resume: the model's shape, precision, seed, tokenizer and corpus.

@@ -441,9 +441,8 @@ class Run {
     if (!lost.empty()) throw IoError(lost);
   }
 
-  /// While there is time to make room.
+  /// While there is time to make room. Collective.
   void warn_of_space() {
-    if (!first()) return;
     if (const std::string lack = saver_.lack_of_space(); !lack.empty())
       log::warning("the next save will fail: " + lack);
   }

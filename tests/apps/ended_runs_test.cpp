@@ -176,7 +176,7 @@ TEST_F(Program, ASaveWithoutSpaceIsMissedBeforeItBeginsAndCounted) {
   const Finished run = run_shell("MEGALITH_FAULT='0:free_bytes:2:ENOSPC' " + train("a", "--set checkpoint.interval=3"));
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_THAT(run.err, ::testing::ContainsRegex("checkpoint of step 3 was not saved, training goes on: .* a checkpoint "
-                                                "takes [0-9.]+ MiB, 0 B are free: free some space"));
+                                                "takes [0-9.]+ KiB, 0 B are free: free some space"));
   EXPECT_NE(run.err.find("saved step 6"), std::string::npos) << run.err;
   const std::vector<std::string> lines = metrics("a");
   EXPECT_EQ(nlohmann::json::parse(lines.at(2)).at("missed_saves"), 0) << lines.at(2);
