@@ -10,12 +10,12 @@
 namespace megalith::checkpoint {
 namespace {
 
-/// Whether another version of megalith wrote it: this one cannot tell what it is worth.
-bool is_of_other_version(io::Fs& fs, const io::Path& folder) {
+/// Whether its manifest is one that this program can read. It cannot know the worth of a folder without one.
+bool has_known_manifest(io::Fs& fs, const io::Path& folder) {
   try {
     read_manifest(fs, folder);
-  } catch (const CheckpointError&) {
     return true;
+  } catch (const CheckpointError&) {
   } catch (const InputError&) {
   }
   return false;
@@ -67,7 +67,7 @@ Pruned prune(io::Fs& fs, const io::Path& root, int keep, std::vector<io::StepFol
     if (static_cast<int>(valid.size()) < std::max(keep, 2)) {
       const auto look = std::ranges::find(verified, folder) == verified.end() ? Look::contents : Look::sizes;
       if (is_valid(fs, root / folder.name(), look)) valid.push_back(folder);
-    } else if (is_of_other_version(fs, root / folder.name())) {
+    } else if (!has_known_manifest(fs, root / folder.name())) {
       pruned.kept_unread.push_back(folder);
     } else if (io::remove_published(fs, root, folder).empty()) {
       pruned.removed.push_back(folder);

@@ -33,7 +33,7 @@ Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt,
 struct Pruned {
   std::vector<io::StepFolder> removed;
   std::vector<io::StepFolder> kept_foreign;  ///< not removed, because they hold foreign files
-  std::vector<io::StepFolder> kept_unread;   ///< not removed, because another version wrote them
+  std::vector<io::StepFolder> kept_unread;   ///< not removed: of another version, or without a manifest to read
 };
 /// Removes old checkpoints, so that `keep` (at least 2) valid ones stay. A folder is removed only if every byte of
 /// `keep` newer ones was read and found right: in this call, or in an earlier one, which noted them in `verified`. For

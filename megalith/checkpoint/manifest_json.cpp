@@ -130,6 +130,22 @@ FileRecord file_from(const JsonField& field) {
   return file;
 }
 
+[[noreturn]] void refuse_version(std::string_view source, std::int64_t version) {
+  throw CheckpointError(CheckpointError::Kind::refused,
+                        str("[", source, "] version = ", version, ": this program reads versions 1 to ",
+                            kManifestVersion, "; use the program that wrote it, or move its folder away"));
+}
+
+/// The tree of a manifest. What a later version sealed otherwise, or not at all, is not damaged.
+json tree_of(std::string_view text, const io::JsonFormat& format) {
+  try {
+    return io::parse_sealed_json(text, format);
+  } catch (const InputError&) {
+    if (const auto version = io::later_version(text, format)) refuse_version(format.source, *version);
+    throw;
+  }
+}
+
 }  // namespace
 
 std::string manifest_text(const Manifest& manifest) {
@@ -149,14 +165,10 @@ std::string manifest_text(const Manifest& manifest) {
 
 Manifest parse_manifest(std::string_view text, std::string_view source) {
   const io::JsonFormat format{.source = source, .what = "manifest", .version = kManifestVersion};
-  const json tree = io::parse_sealed_json(text, format);
+  const json tree = tree_of(text, format);
   const JsonField root(tree, format);
   const std::int64_t version = root.at("version").integer();
-  if (version < 1 || version > kManifestVersion) {
-    throw CheckpointError(CheckpointError::Kind::refused,
-                          str("[", source, "] version = ", version, ": this program reads versions 1 to ",
-                              kManifestVersion, "; use the program that wrote it, or move its folder away"));
-  }
+  if (version < 1 || version > kManifestVersion) refuse_version(source, version);
   root.expect_keys({"checksum", "version", "run", "state_digest", "files", "tensors"});
   Manifest manifest{run_from(root.at("run")), hex_from<Digest128>(root.at("state_digest")), {}, {}};
   root.at("files").each([&](const JsonField& file) { manifest.files.push_back(file_from(file)); });

@@ -24,6 +24,25 @@ std::string checksum_digits(std::string text) {
   return checksum(std::as_bytes(std::span(text))).hex();
 }
 
+bool has_prefix(std::string_view text) { return text.starts_with(kPrefix) && text.size() >= kPrefix.size() + kDigits; }
+
+bool is_sealed(std::string_view text) {
+  return has_prefix(text) && checksum_digits(std::string(text)) == text.substr(kPrefix.size(), kDigits);
+}
+
+/// Whether the seal is right once the number behind it is replaced by a version up to `known`.
+bool is_sealed_as_known(std::string_view text, int known) {
+  constexpr std::string_view kVersion = "\",\n \"version\": ";
+  constexpr std::size_t kAt = kPrefix.size() + kDigits;
+  if (!has_prefix(text) || !text.substr(kAt).starts_with(kVersion)) return false;
+  const std::size_t number = kAt + kVersion.size();
+  const std::size_t end = std::min(text.find_first_not_of("0123456789", number), text.size());
+  for (int version = 1; version <= known; ++version) {
+    if (is_sealed(str(text.substr(0, number), version, text.substr(end)))) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string seal_json(const nlohmann::ordered_json& members) {
@@ -41,7 +60,7 @@ std::string seal_json(const nlohmann::ordered_json& members) {
 json parse_sealed_json(std::string_view text, const JsonFormat& format) {
   if (text.size() > kMaxBytes)
     throw InputError(str("[", format.source, "] has ", text.size(), " bytes: more than ", kMaxBytes));
-  if (!text.starts_with(kPrefix) || text.size() < kPrefix.size() + kDigits) {
+  if (!has_prefix(text)) {
     throw InputError(str("[", format.source, "] is not a ", format.what, ": it must start with its checksum"));
   }
   const std::string computed = checksum_digits(std::string(text));
@@ -51,6 +70,22 @@ json parse_sealed_json(std::string_view text, const JsonFormat& format) {
                          ": the file is damaged or was edited"));
   }
   return read_json(text, {.name = format.source});
+}
+
+std::optional<std::int64_t> later_version(std::string_view text, const JsonFormat& format) {
+  if (text.size() > kMaxBytes) return std::nullopt;
+  json tree;
+  try {
+    tree = read_json(text, {.name = format.source});
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+  const auto found = tree.is_object() ? tree.find("version") : tree.end();
+  if (found == tree.end() || !found->is_number_unsigned()) return std::nullopt;
+  const auto version = found->get<std::uint64_t>();
+  if (version > INT64_MAX || static_cast<std::int64_t>(version) <= format.version) return std::nullopt;
+  if (is_sealed_as_known(text, format.version)) return std::nullopt;
+  return static_cast<std::int64_t>(version);
 }
 
 JsonField JsonField::at(const char* key) const {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,11 @@ std::string seal_json(const nlohmann::ordered_json& members);
 /// The tree of such a text, read by read_json(). Throws InputError also when it has no checksum or another one than its
 /// bytes give, or is longer than 256 MiB.
 nlohmann::json parse_sealed_json(std::string_view text, const JsonFormat& format);
+
+/// The member "version" of a text that parse_sealed_json() refuses, where it is above format.version: a later version
+/// may seal its documents otherwise. Nothing if the text is no JSON object with such a number, or if its seal is right
+/// for a known version in that place: then the number is what was damaged.
+std::optional<std::int64_t> later_version(std::string_view text, const JsonFormat& format);
 
 /// A JSON value that knows where it is, so that every error (InputError) names it: "tensors[3].shape". What it is made
 /// of must outlive it.

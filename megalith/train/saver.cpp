@@ -221,6 +221,16 @@ std::string Saver::lack_of_space() {
              human_bytes(static_cast<Index>(free)), " are free: free some space, or write elsewhere");
 }
 
+void Saver::prune() {
+  const checkpoint::Pruned pruned = checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep), verified_);
+  for (const io::StepFolder& folder : pruned.kept_unread) {
+    if (std::ranges::find(unread_, folder) != unread_.end()) continue;
+    unread_.push_back(folder);
+    log::warning(str("old checkpoint ", (folder_ / folder.name()).string(),
+                     " stays: its manifest is damaged or of another version; remove the folder if it has no use"));
+  }
+}
+
 checkpoint::Digest128 Saver::save(const Progress& progress, Space space) {
   const bool first = engine_.world().rank() == 0;
   std::string problem;
@@ -266,7 +276,7 @@ checkpoint::Digest128 Saver::save(const Progress& progress, Space space) {
   }
   const std::string shared = share_text(engine_.world(), first ? digest.hex() : std::string());
   if (first) {  // the save stands whatever happens here, and the other ranks go on
-    attempt([&] { checkpoint::prune(fs_, folder_, static_cast<int>(plan_.checkpoint.keep), verified_); });
+    attempt([&] { prune(); });
     if (!problem.empty()) log::warning(str("old checkpoints were not removed: ", problem));
   }
   return *checkpoint::Digest128::from_hex(shared);

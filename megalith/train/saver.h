@@ -88,6 +88,8 @@ class Saver {
   std::uint64_t bytes_of_shards();
   /// At most what the other files take, which this rank writes.
   std::uint64_t bytes_of_plain_files() const;
+  /// Removes old checkpoints. Warns once of each that stays because its manifest cannot be read.
+  void prune();
   /// Of the files without tensors, which this rank writes.
   std::vector<checkpoint::ShardReport> write_vocabulary(const io::Path& staging);
   std::vector<checkpoint::ShardReport> gather(const std::optional<checkpoint::ShardReport>& mine);
@@ -106,6 +108,7 @@ class Saver {
   HostStaging staging_;
   Exec host_;                             ///< of the messages between ranks, which lie in host memory
   std::vector<io::StepFolder> verified_;  ///< by prune(), on rank 0
+  std::vector<io::StepFolder> unread_;    ///< that prune() has warned of
   std::optional<std::uint64_t> shards_;   ///< bytes_of_shards(), once it is known: on all ranks alike
   std::uint64_t last_saved_ = 0;          ///< bytes of the last save of this run, on rank 0
 };

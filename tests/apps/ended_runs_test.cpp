@@ -186,6 +186,21 @@ TEST_F(Program, ASaveWithoutSpaceIsMissedBeforeItBeginsAndCounted) {
   EXPECT_NE(early.err.find("the next save will fail: ["), std::string::npos) << early.err;
 }
 
+TEST_F(Program, AnOldCheckpointWithoutAReadableManifestStaysAndIsNamedOnce) {
+  ASSERT_EQ(run_shell(train("a", "--set train.steps=2")).code, 0);
+  const std::filesystem::path old = out("a") + "/checkpoints/step_00000002";
+  ASSERT_EQ(run_shell(train("a", "--resume --set train.steps=4")).code, 0);
+  const std::string manifest = "{\"version\": 9}";
+  write_all(old / "MANIFEST", manifest);
+  const Finished run = run_shell(train("a", "--resume --set train.steps=12 --set checkpoint.interval=2"));
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(read_all(old / "MANIFEST"), manifest);
+  const std::string warning =
+      "old checkpoint " + old.string() + " stays: its manifest is damaged or of another version";
+  EXPECT_NE(run.err.find(warning), std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find(warning), run.err.rfind(warning)) << "once";
+}
+
 TEST_F(Program, AnOutThatIsRemovedUnderARunEndsItAndStaysRemoved) {
   for (const std::string grid : {"", "--set parallel.tp=2"}) {
     const Finished run = beside_a_run(train_process("a", grid + " --set checkpoint.interval=50"), out("a"),

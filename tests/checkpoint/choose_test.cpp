@@ -33,6 +33,10 @@ class ThreeCheckpoints : public testing::Test {
     const io::Path manifest = root() / folder / "MANIFEST";
     write_all(manifest, resealed(read_all(manifest), "\"version\": 2", "\"version\": 3"));
   }
+  /// A manifest of a later version, as such a program might write it: another order, another seal.
+  void make_later(const std::string& folder, const std::string& manifest) {
+    write_all(root() / folder / "MANIFEST", manifest);
+  }
   /// As a program's: faults, and reads that are tried again.
   std::shared_ptr<io::Fs> failing(const std::string& faults) const {
     return io::retrying_fs(std::make_shared<io::FaultFs>(fs_, io::parse_faults(faults), 0));
@@ -119,6 +123,39 @@ TEST_F(ThreeCheckpoints, PruneKeepsOneOfANewerVersion) {
   EXPECT_THAT(left(), ElementsAre("step_00000040", "step_00000030", "step_00000010"));
   ASSERT_EQ(pruned.kept_unread.size(), 1u);
   EXPECT_EQ(pruned.kept_unread[0].step, 10);
+}
+
+const std::string kOtherSeals[] = {
+    "{\"version\": 7, \"seal\": \"sha256 0123\", \"parts\": []}\n",
+    "{\n \"checksum\": \"" + std::string(32, '5') + "\",\n \"version\": 7,\n \"parts\": [\n ]\n}\n"};
+
+TEST_F(ThreeCheckpoints, OneOfANewerVersionWithAnotherSealIsRefusedNotPassedOver) {
+  for (const std::string& manifest : kOtherSeals) {
+    make_later("step_00000030", manifest);
+    for (const OnCorrupt on_corrupt : {OnCorrupt::previous, OnCorrupt::fail}) {
+      EXPECT_THAT(error_of<CheckpointError>([&] { find_newest_valid(*fs_, root(), on_corrupt); }),
+                  HasSubstr("step_00000030/MANIFEST] version = 7: this program reads versions 1 to 2; use "));
+    }
+  }
+}
+
+TEST_F(ThreeCheckpoints, PruneKeepsOneOfANewerVersionWithAnotherSeal) {
+  for (const std::string& manifest : kOtherSeals) {
+    make_later("step_00000010", manifest);
+    save_checkpoint(*fs_, root(), 40, state_);
+    EXPECT_THAT(prune(*fs_, root(), 2, verified_).kept_unread, ElementsAre(io::StepFolder{10}));
+    EXPECT_EQ(read_all(root() / "step_00000010/MANIFEST"), manifest);
+  }
+}
+
+TEST_F(ThreeCheckpoints, PruneKeepsWhatHasNoManifestToRead) {
+  flip(root() / "step_00000010/MANIFEST");
+  std::filesystem::remove(root() / "step_00000020/MANIFEST");
+  for (const Index step : {40, 50}) save_checkpoint(*fs_, root(), step, state_);
+  const Pruned pruned = prune(*fs_, root(), 2, verified_);
+  EXPECT_THAT(pruned.removed, ElementsAre(io::StepFolder{30}));
+  EXPECT_THAT(pruned.kept_unread, ElementsAre(io::StepFolder{20}, io::StepFolder{10}));
+  EXPECT_THAT(left(), ElementsAre("step_00000050", "step_00000040", "step_00000020", "step_00000010"));
 }
 
 TEST_F(ThreeCheckpoints, AFailureThatPassesIsTriedAgain) {
