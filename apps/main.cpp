@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -137,12 +139,13 @@ std::string unknown_command(const CLI::App& program, const std::vector<std::stri
 }
 
 /// What is wrong with the arguments. CLI11 does not say what a value that it cannot convert should have been.
-std::string text_of(const CLI::ParseError& error) {
+/// `list` is where the options are listed.
+std::string text_of(const CLI::ParseError& error, std::string_view list) {
   constexpr std::string_view kNotConverted = "Could not convert: ";
   const std::string text = error.what();
   if (dynamic_cast<const CLI::ConversionError*>(&error) == nullptr || !text.starts_with(kNotConverted)) return text;
-  return text.substr(kNotConverted.size()) +
-         ": is not of the type that the list below gives for the option, or outside its range";
+  return str(text.substr(kNotConverted.size()), ": is not of the type that ", list,
+             " gives for the option, or outside its range");
 }
 
 /// Options that a command does not have, a line each, with what was meant where that is known; empty where it is of
@@ -215,15 +218,32 @@ void add_examples(CLI::App& program) {
   }
 }
 
-/// Parses and runs a command. Errors are printed here, and here only.
-int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& launcher) {
-  if (is_left_to_the_first(arguments, launcher)) return 0;
-  const auto refuse = [&](const std::string& text) {
-    if (launcher.process <= 0) std::fputs(text.c_str(), stderr);  // the first process says it for all
+/// Refuses a command line: `errors` are lines that begin with "error: ", `help` stands below them. What is wrong in all
+/// processes the first one prints: its end ends the job, while the others wait. One that is still there after that is
+/// wrong alone, or the launcher ends nothing: it prints its lines, with its rank.
+int refuse(const Launcher& launcher, const std::string& errors, const std::string& help = "") {
+  constexpr std::string_view kError = "error: ";
+  constexpr auto kForTheFirst = std::chrono::seconds(2);
+  if (launcher.process == 0) {
+    std::fputs((errors + help).c_str(), stderr);
     return static_cast<int>(ExitCode::usage);
-  };
+  }
+  std::this_thread::sleep_for(kForTheFirst);
+  std::istringstream lines(errors);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(kError)) line.insert(kError.size(), str("rank ", launcher.process, ": "));
+    text += line + '\n';
+  }
+  std::fputs(text.c_str(), stderr);
+  return static_cast<int>(ExitCode::usage);
+}
+
+/// Parses and runs a command. Errors are printed here and by refuse(), and there only.
+int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& launcher) {
   if (const std::string unknown = unknown_command(program, arguments); !unknown.empty())
-    return refuse(str("error: ", unknown, '\n'));
+    return refuse(launcher, str("error: ", unknown, '\n'));
+  if (is_left_to_the_first(arguments, launcher)) return 0;
   fold_option_names(program, arguments);
   keep_brackets(program, arguments);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
@@ -235,9 +255,11 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
     return program.exit(asked);
   } catch (const CLI::ParseError& error) {
     if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-      if (const std::string unknown = unknown_options(program); !unknown.empty()) return refuse(unknown);
+      if (const std::string unknown = unknown_options(program); !unknown.empty()) return refuse(launcher, unknown);
     }
-    return refuse(str("error: ", text_of(error), '\n', program.help()));  // the help of the command that was given
+    const std::string_view list = launcher.process == 0 ? "the list below" : "--help";
+    return refuse(launcher, str("error: ", text_of(error, list), '\n'),
+                  program.help());  // of the command that was given
   } catch (const std::exception& error) {
     return report_error(error, launcher.processes > 0 ? launcher.process : -1);
   }

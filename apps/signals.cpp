@@ -52,7 +52,10 @@ bool met_closed_pipe() {
 /// What is known of a request to stop.
 class StopRequest {
  public:
-  void be_process(int process) { speaks_ = process <= 0; }
+  void be_process(int process) {
+    speaks_ = process <= 0;
+    is_of_a_launcher_ = process >= 0;
+  }
 
   void take(int signal) {
     const bool insists = signal == SIGINT || signal == SIGTERM || signal == SIGUSR1 || signal == SIGUSR2;
@@ -101,12 +104,20 @@ class StopRequest {
     ::_exit(128 + signal);
   }
 
+  /// What ended a process that has done nothing yet. Of a job's ranks it may not be the one that was meant.
+  std::string end_of_a_start(int signal) const {
+    const bool may_be_of_another = is_of_a_launcher_ && signal == SIGTERM;
+    return str(may_be_of_another ? "ended" : "stopped", " by a signal (", ::strsignal(signal), ")",
+               may_be_of_another ? ", as a launcher sends when another rank has failed," : "",
+               " before the first step: ");
+  }
+
   /// Whatever the other threads do: files are safe at any instant, as they are from a kill.
   [[noreturn]] void end_before_the_first_step(int signal) const {
-    if (unsaved_ == Unsaved::nothing_done) end_with(signal, "before the first step: nothing was trained");
-    say(str("megalith: E75 stopped by a signal (", ::strsignal(signal),
-            ") before the first step: the checkpoint has all that was done; start again with --resume"));
-    ::_exit(static_cast<int>(ExitCode::requeue));
+    const bool is_fresh = unsaved_ == Unsaved::nothing_done;
+    say(str("megalith: ", is_fresh ? "" : "E75 ", end_of_a_start(signal),
+            is_fresh ? "nothing was trained" : "the checkpoint has all that was done; start again with --resume"));
+    ::_exit(is_fresh ? 128 + signal : static_cast<int>(ExitCode::requeue));
   }
 
   std::mutex mutex_;
@@ -114,7 +125,7 @@ class StopRequest {
   int signal_ = 0;
   double asked_at_ = 0;
   Index last_ = 0;
-  bool speaks_ = true;
+  bool speaks_ = true, is_of_a_launcher_ = false;
 };
 
 StopRequest stop_request;

@@ -13,6 +13,8 @@ void prepare_for_faults(int process);
 /// Takes the signals that ask a job to end: SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, and the SIGPIPE of a
 /// standard output or error that was closed. Those that the program was started to ignore (nohup) stay ignored.
 ///
+/// `process`: of a launcher, -1 without one.
+///
 /// The first asks to finish the step, save and stop, and is acknowledged at once, by the launcher's first process.
 /// SIGINT, SIGTERM, SIGUSR1 or SIGUSR2 more than kSameRequest_s later ends the process at once with 128 + its number;
 /// what comes earlier belongs to the same request: launchers and terminals often send two. A closed terminal or pipe

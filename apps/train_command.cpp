@@ -267,7 +267,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
       throw;
     }
   };
-  catch_stop_signals(launcher.process);
+  catch_stop_signals(launcher.processes > 0 ? launcher.process : -1);
   run_job(launcher, {.shape = shape, .read = read, .found = found, .claim = claim_folders, .body = body});
   if (!stopped) return;
   const int signal = stop_signal();

@@ -146,6 +146,40 @@ TEST_F(RanksApart, AFolderOfCheckpointsOnOneRankAloneIsRefused) {
   EXPECT_THAT(refused.err, HasSubstr("\n  checkpoint.dir = a folder on rank 1, unset on rank 0\n"));
 }
 
+TEST_F(RanksApart, AWrongCommandLineOfOneRankIsPrintedWithItsRank) {
+  const std::string right = train_process("a");
+  for (const auto& [wrong, said] :
+       {std::pair{right + " --trian", "error: rank 1: The following argument was not expected: --trian\n"},
+        {right + " --stepz=3 --lr 1", "error: rank 1: --lr: no such option; did you mean --set optimizer.lr=VALUE?"},
+        {testing::program() + " trian " + recipe(), "error: rank 1: megalith trian: no such command; did you mean"},
+        {right + " --ranks x", "error: rank 1: --ranks: must be a number from 1, not x\n"},
+        {right + " --out b", "error: rank 1: --out: "}}) {
+    const Finished refused = run_shell(mpirun(1, right) + " : -np 1 " + wrong);
+    EXPECT_EQ(refused.code, 64) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr(said));
+    EXPECT_THAT(refused.err, Not(HasSubstr("Usage:")));
+    EXPECT_FALSE(std::filesystem::exists(out("a")));
+  }
+}
+
+TEST_F(RanksApart, ACommandLineThatIsWrongInAllRanksIsPrintedByTheFirst) {
+  for (const std::string& wrong : {train_process("a", "--trian"), testing::program() + " trian " + recipe()}) {
+    const Finished refused = run_shell(mpirun(2, wrong));
+    EXPECT_EQ(refused.code, 64) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("error: "));
+    EXPECT_THAT(refused.err, Not(HasSubstr("error: rank 1"))) << "mpirun has ended it by then";
+  }
+}
+
+// mpirun sends it when another rank is killed, and to all when it gets one itself.
+TEST_F(RanksApart, AnEndBeforeTheFirstStepIsNotPutDownToTheUser) {
+  const Finished ended = run_shell(mpirun(1, train_process("a")) + " : -np 1 bash -c 'sleep 2; exit 9'");
+  EXPECT_EQ(ended.code, 9) << ended.err;
+  EXPECT_THAT(ended.err,
+              HasSubstr("megalith: ended by a signal (Terminated), as a launcher sends when another rank has "
+                        "failed, before the first step: nothing was trained\n"));
+}
+
 TEST_F(RanksApart, FoldersThatRanksDoNotShareAreRefused) {
   std::filesystem::create_directory(dir_ / "b");
   const Finished refused = train_apart("", "", "b");
