@@ -168,9 +168,20 @@ std::string newest_checkpoint(const io::Path& folder) {
   }
 }
 
+/// Refuses a folder where there is a file, or that would lie below one.
+void require_no_file(io::Fs& fs, const io::Path& folder, std::string_view setting) {
+  io::Path path = folder;
+  while (!path.empty() && !fs.exists(path)) path = path.parent_path();
+  if (path.empty() || fs.is_dir(path)) return;
+  throw ConfigError(
+      str(setting, " = ", folder.string(), path == folder ? "" : ": " + path.string(), ": is a file: name a folder"));
+}
+
 Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Launcher& launcher, train::Resume resume) {
   const io::Path out = out_of(options);
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
+  require_no_file(*fs, out, "--out");
+  require_no_file(*fs, plan.checkpoint.dir, "checkpoint.dir");
   const std::optional<ops::KnownGemms> gemm_table = read_gemm_table(*fs, plan, options.gemm_table);
   const io::Path init = init_of(*fs, plan, out, resume);
   const io::Path vocabulary = vocabulary_folder(*fs, plan.data.tokenizer, plan.data.vocab_dir);

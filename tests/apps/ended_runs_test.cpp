@@ -224,14 +224,29 @@ TEST_F(Program, AFolderOfCheckpointsElsewhereIsLockedToo) {
 }
 
 TEST_F(Program, AFolderOfCheckpointsThatCannotBeMadeLeavesNothing) {
-  for (const std::string& folder : {recipe() + "/steps", std::string("/proc/steps")}) {
-    const Finished refused = run_shell(train("a", "--set checkpoint.dir=" + folder));
-    EXPECT_EQ(refused.code, 74) << refused.err;
-    EXPECT_NE(refused.err.find("checkpoint.dir = " + folder + ": cannot "), std::string::npos) << refused.err;
+  const std::string folder = "/proc/steps";
+  const Finished refused = run_shell(train("a", "--set checkpoint.dir=" + folder));
+  EXPECT_EQ(refused.code, 74) << refused.err;
+  EXPECT_NE(refused.err.find("checkpoint.dir = " + folder + ": cannot "), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(out("a")));
+  const Finished no_out = run_shell("megalith train " + recipe() + " --out " + folder);
+  EXPECT_EQ(no_out.code, 74) << no_out.err;
+  EXPECT_NE(no_out.err.find("--out = " + folder + ": cannot "), std::string::npos) << no_out.err;
+}
+
+TEST_F(Program, AFileInThePlaceOfAFolderIsNamed) {
+  for (const std::string below : {"", "/steps", "/steps/more", "/"}) {
+    const std::string folder = recipe() + below,
+                      is = (below.empty() ? "" : ": " + recipe()) + ": is a file: name a folder\n";
+    for (const std::string more : {"", " --resume=auto"}) {
+      const Finished no_out = run_shell("megalith train " + recipe() + " --out " + folder + more);
+      EXPECT_EQ(no_out.code, 64) << no_out.err;
+      EXPECT_EQ(no_out.err, "error: --out = " + folder + is);
+    }
+    const Finished apart = run_shell(train("a", "--set checkpoint.dir=" + folder));
+    EXPECT_EQ(apart.code, 64) << apart.err;
+    EXPECT_EQ(apart.err, "error: checkpoint.dir = " + folder + is);
     EXPECT_FALSE(std::filesystem::exists(out("a")));
-    const Finished no_out = run_shell("megalith train " + recipe() + " --out " + folder);
-    EXPECT_EQ(no_out.code, 74) << no_out.err;
-    EXPECT_NE(no_out.err.find("--out = " + folder + ": cannot "), std::string::npos) << no_out.err;
   }
 }
 
