@@ -41,6 +41,15 @@ std::optional<int> environment_number(const char* name) {
   return number;
 }
 
+/// Whether Open MPI started `process` by the command line of process 0: the counts of all of them begin with its own.
+bool is_beside_the_first(int process) {
+  const char* const counts = std::getenv("OMPI_APP_CTX_NUM_PROCS");
+  int of_first = 0;
+  if (counts == nullptr || std::from_chars(counts, counts + std::strlen(counts), of_first).ec != std::errc())
+    return true;
+  return process < of_first;
+}
+
 }  // namespace
 
 Launcher detect_launcher() {
@@ -50,7 +59,7 @@ Launcher detect_launcher() {
                                                                      {"SLURM_STEP_NUM_TASKS", "PMIX_RANK"}}};
   for (const auto& [size, rank] : kVariables) {
     const std::optional<int> processes = environment_number(size), process = environment_number(rank);
-    if (processes && process) return {*processes, *process};
+    if (processes && process) return {*processes, *process, is_beside_the_first(*process)};
   }
   return {};
 }

@@ -16,6 +16,8 @@ namespace megalith::apps {
 struct Launcher {
   int processes = 0;
   int process = 0;
+  bool is_beside_the_first =
+      true;  ///< false: behind a `:` of Open MPI's mpirun, of another command line than the first
 };
 Launcher detect_launcher();
 

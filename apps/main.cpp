@@ -243,7 +243,13 @@ int refuse(const Launcher& launcher, const std::string& errors, const std::strin
 int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& launcher) {
   if (const std::string unknown = unknown_command(program, arguments); !unknown.empty())
     return refuse(launcher, str("error: ", unknown, '\n'));
-  if (is_left_to_the_first(arguments, launcher)) return 0;
+  if (is_left_to_the_first(arguments, launcher)) {
+    if (launcher.is_beside_the_first) return 0;
+    // Process 0 may run another command, and wait for this one.
+    return refuse(launcher, str("error: ", arguments.front(),
+                                ": the first process alone runs it, and mpirun has started that one by another command "
+                                "line; start all processes by one (without ` : `)\n"));
+  }
   fold_option_names(program, arguments);
   keep_brackets(program, arguments);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first

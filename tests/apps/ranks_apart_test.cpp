@@ -171,6 +171,15 @@ TEST_F(RanksApart, ACommandLineThatIsWrongInAllRanksIsPrintedByTheFirst) {
   }
 }
 
+TEST_F(RanksApart, ACommandOfTheFirstAloneBesideOneOfAllRanksIsRefused) {
+  const Finished refused =
+      run_shell("timeout 60 " + mpirun(1, train_process("a")) + " : -np 1 " + testing::program() + " plan " + recipe());
+  EXPECT_EQ(refused.code, 64) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("error: rank 1: plan: the first process alone runs it, and mpirun has started"));
+  const Finished planned = run_shell(mpirun(2, testing::program() + " plan " + recipe()));
+  EXPECT_EQ(planned.code, 0) << planned.err;
+}
+
 // mpirun sends it when another rank is killed, and to all when it gets one itself.
 TEST_F(RanksApart, AnEndBeforeTheFirstStepIsNotPutDownToTheUser) {
   const Finished ended = run_shell(mpirun(1, train_process("a")) + " : -np 1 bash -c 'sleep 2; exit 9'");
