@@ -20,6 +20,7 @@
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/ordered_work.h"
 #include "megalith/io/json_reader.h"
+#include "megalith/io/remove_if_there.h"
 
 namespace megalith::corpus {
 namespace {
@@ -42,13 +43,24 @@ nlohmann::json settings_in(io::Fs& fs, const io::Path& report) {
   return nullptr;
 }
 
-/// Refuses an output folder with files of something else.
+/// What the stages write into the output folder.
+std::vector<io::Path> outputs_of(const DedupOptions& options) {
+  std::vector<io::Path> outputs{options.output / "removed.tsv"};
+  for (std::size_t file = 0; file < options.inputs.size(); ++file)
+    outputs.push_back(options.output / output_name(file, options.inputs[file]));
+  return outputs;
+}
+
+/// Refuses an output folder with files of something else. Outputs of a run whose work folder was removed go.
 void check_output(io::Fs& fs, const DedupOptions& options, const io::Path& work, bool is_done) {
   if (is_done || WorkFolder::is_one(fs, work)) return;
+  std::set<io::Path> leftovers;
+  for (const io::Path& output : outputs_of(options)) leftovers.insert(unpublished(output));
   for (const std::string& name : fs.list(options.output))
-    if (options.output / name != work)
+    if (options.output / name != work && !leftovers.contains(options.output / name))
       throw ConfigError(
           str("--output ", options.output.string(), " has files (", name, "): name a folder that is empty or absent"));
+  for (const io::Path& leftover : leftovers) io::remove_if_there(fs, leftover);
 }
 
 /// Makes the units of a stage that are this process's, several at a time where the stage allows it.
@@ -89,11 +101,9 @@ bool run_stage(const DedupStages::Stage& stage, const DedupOptions& options, con
 /// can be given again.
 void publish_outputs(io::Fs& fs, const DedupOptions& options, StagedFile& report) {
   report.finish();
-  std::vector<io::Path> outputs{options.output / "removed.tsv"}, renamed;
-  for (std::size_t file = 0; file < options.inputs.size(); ++file)
-    outputs.push_back(options.output / output_name(file, options.inputs[file]));
+  std::vector<io::Path> renamed;
   try {
-    for (const io::Path& output : outputs) {
+    for (const io::Path& output : outputs_of(options)) {
       if (!fs.exists(unpublished(output))) continue;  // a run that writes none, or an earlier attempt that was killed
       fs.rename(unpublished(output), output);
       renamed.push_back(output);
@@ -216,6 +226,9 @@ DedupReport dedup(io::Fs& fs, const DedupOptions& asked) {
     const double start = monotonic_s();
     try {
       if (!run_stage(stage, options, is_over)) return {.stage = stage.name, .seconds = seconds};
+    } catch (const DamagedWork&) {
+      if (options.share.rank == 0 || !is_over()) throw;
+      break;
     } catch (const InputError&) {
       // A bad document. Its file will be another one when it is mended, so what was made of it serves nobody.
       if (options.share.count == 1) work.remove_all();

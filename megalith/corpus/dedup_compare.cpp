@@ -26,7 +26,7 @@ class DedupStages::Sets {
     mapped_.resize(paths_.size());
   }
 
-  /// Valid until release_some().
+  /// Of a document of the run. Valid until release_some().
   std::span<const std::uint64_t> of(std::uint64_t document) {
     const auto file =
         static_cast<std::size_t>(std::upper_bound(bases_.begin(), bases_.end(), document) - bases_.begin()) - 1;
@@ -34,8 +34,7 @@ class DedupStages::Sets {
     if (mapped.bytes().empty()) mapped = fs_->map(paths_[file]);
     const std::uint64_t words = mapped.bytes().size() / 8, begin = (*places_)[document];
     const auto* const all = reinterpret_cast<const std::uint64_t*>(mapped.bytes().data());
-    if (begin >= words || all[begin] > words - begin - 1)
-      throw InputError(str("[", paths_[file].string(), "] is damaged: remove the work folder and start again"));
+    if (begin >= words || all[begin] > words - begin - 1) throw DamagedWork(paths_[file]);
     touched_ += 8 * all[begin] + 4096;
     return {all + begin + 1, all[begin]};
   }
@@ -62,10 +61,12 @@ DedupStages::Sets DedupStages::sets() {
   const auto places = std::make_shared<std::vector<std::uint64_t>>(documents());
   std::vector<io::Path> paths;
   for (std::size_t file = 0; file < files(); ++file) {
-    paths.push_back(work_.prefix(numbered("sets", file)));
-    for (auto reader = work_.read<SetPlace>(work_.open(numbered("places", file)), kDedupWindow); !reader.at_end();
-         reader.next())
-      places->at(reader.peek().document) = reader.peek().begin;
+    paths.push_back(work_.open(numbered("sets", file)).path);
+    const WorkFolder::Product product = work_.open(numbered("places", file));
+    for (auto reader = work_.read<SetPlace>(product, kDedupWindow); !reader.at_end(); reader.next()) {
+      require_numbers(product.path, {reader.peek().document});
+      (*places)[reader.peek().document] = reader.peek().begin;
+    }
   }
   return {fs_, std::move(paths), places, bases(), options_.memory / 4 / static_cast<std::size_t>(options_.threads)};
 }
@@ -88,7 +89,10 @@ void DedupStages::compare(std::size_t unit) {
   work_.publish<SimilarPair>(name, [&](RecordWriter<SimilarPair>& above) {
     const auto next = [&]() -> std::optional<std::vector<Pair>> {
       std::vector<Pair> block;
-      for (; !reader.at_end() && block.size() < kPairsInBlock; reader.next()) block.push_back(reader.peek());
+      for (; !reader.at_end() && block.size() < kPairsInBlock; reader.next()) {
+        require_numbers(candidates.path, {reader.peek().first, reader.peek().second});
+        block.push_back(reader.peek());
+      }
       if (block.empty()) return std::nullopt;
       return block;
     };
@@ -127,8 +131,10 @@ void DedupStages::compare_crowded(std::size_t band) {
     const auto next = [&]() -> std::optional<std::vector<std::uint64_t>> {
       if (reader.at_end()) return std::nullopt;
       std::vector<std::uint64_t> bucket;
-      for (const std::uint64_t key = reader.peek().key; !reader.at_end() && reader.peek().key == key; reader.next())
+      for (const std::uint64_t key = reader.peek().key; !reader.at_end() && reader.peek().key == key; reader.next()) {
+        require_numbers(crowded.path, {reader.peek().document});
         bucket.push_back(reader.peek().document);
+      }
       return bucket;
     };
     const auto make_worker = [&] {
@@ -168,7 +174,7 @@ void DedupStages::make_clusters() {
   if (options_.keep == Keep::first) return cluster_by([](std::uint64_t a, std::uint64_t b) { return a < b; });
   std::vector<io::MappedFile> lengths;
   for (std::size_t file = 0; file < files(); ++file)
-    lengths.push_back(fs_.map(work_.prefix(numbered("documents", file))));
+    lengths.push_back(fs_.map(open_with<std::uint64_t>(numbered("documents", file), documents_of(file)).path));
   const auto length = [&](std::uint64_t document) {
     const std::size_t file = file_of(document);
     return reinterpret_cast<const std::uint64_t*>(lengths[file].bytes().data())[document - bases()[file]];
@@ -186,8 +192,11 @@ void DedupStages::cluster_by(const IsBetter& is_better) {
   UnionFind clusters(documents(), is_better);
   const auto for_each_above = [&](const auto& use) {
     const auto use_all = [&](const std::string& name) {
-      for (auto reader = work_.read<SimilarPair>(work_.open(name), kDedupWindow); !reader.at_end(); reader.next())
+      const WorkFolder::Product product = work_.open(name);
+      for (auto reader = work_.read<SimilarPair>(product, kDedupWindow); !reader.at_end(); reader.next()) {
+        require_numbers(product.path, {reader.peek().first, reader.peek().second});
         use(reader.peek());
+      }
     };
     for (std::size_t band = 0; band < bands(); ++band)
       if (is_crowded(band)) use_all(numbered("crowded-above", band));
@@ -246,7 +255,10 @@ void DedupStages::make_removed() {
   work_.publish<Removed>("removed-00000", [&](RecordWriter<Removed>& removed) {
     const auto next = [&]() -> std::optional<std::vector<Removed>> {
       std::vector<Removed> block;
-      for (; !reader.at_end() && block.size() < kPairsInBlock; reader.next()) block.push_back(reader.peek());
+      for (; !reader.at_end() && block.size() < kPairsInBlock; reader.next()) {
+        require_numbers(members.path, {reader.peek().document, reader.peek().kept});
+        block.push_back(reader.peek());
+      }
       if (block.empty()) return std::nullopt;
       return block;
     };

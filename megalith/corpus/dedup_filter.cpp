@@ -73,8 +73,8 @@ void DedupStages::filter(std::size_t file) {
   }
   RecordReader<Removed> removed(fs_, product.path, first, end, kDedupWindow);
   const std::uint64_t num_removed = removed.remaining();
-  RecordReader<std::uint64_t> lengths(fs_, work_.prefix(numbered("documents", file)), 0, bases()[file + 1] - base,
-                                      kDedupWindow);
+  auto lengths = work_.read<std::uint64_t>(open_with<std::uint64_t>(numbered("documents", file), documents_of(file)),
+                                           kDedupWindow);
   std::uint64_t removed_text_bytes = 0, written = 0;
   data::DocumentReader reader(fs_, options_.inputs[file], options_.reading);
   const bool writes = options_.write == DedupOptions::Write::documents;
@@ -121,9 +121,10 @@ void DedupStages::write_removed_list() {
       const std::size_t file = file_of(document);
       return str(options_.inputs[file].string(), '\t', document - bases()[file] + 1);
     };
-    for (auto reader = work_.read<Removed>(work_.open("removed-00000"), kDedupWindow); !reader.at_end();
-         reader.next()) {
+    const WorkFolder::Product product = work_.open("removed-00000");
+    for (auto reader = work_.read<Removed>(product, kDedupWindow); !reader.at_end(); reader.next()) {
       const Removed& removed = reader.peek();
+      require_numbers(product.path, {removed.document, removed.kept, removed.other});
       list.write(str(place(removed.document), '\t', place(removed.kept), '\t',
                      ratio(removed.kept_shared, removed.kept_either), '\t', place(removed.other), '\t',
                      ratio(removed.shared, removed.either), '\n'));

@@ -168,12 +168,10 @@ class DedupStages::Prints {
   explicit Prints(DedupStages& stages) : stages_(stages), mapped_(stages.files()) {}
   std::uint64_t of(std::uint64_t document) {
     const std::size_t file = stages_.file_of(document);
-    if (mapped_[file].bytes().empty()) mapped_[file] = stages_.fs_.map(stages_.work_.prefix(numbered("prints", file)));
-    const std::uint64_t place = document - stages_.bases()[file];
-    if (8 * place + 8 > mapped_[file].bytes().size())
-      throw InputError(str("[", stages_.work_.prefix(numbered("prints", file)).string(),
-                           "] is damaged: remove the work folder and start again"));
-    return reinterpret_cast<const std::uint64_t*>(mapped_[file].bytes().data())[place];
+    if (mapped_[file].bytes().empty())
+      mapped_[file] =
+          stages_.fs_.map(stages_.open_with<std::uint64_t>(numbered("prints", file), stages_.documents_of(file)).path);
+    return reinterpret_cast<const std::uint64_t*>(mapped_[file].bytes().data())[document - stages_.bases()[file]];
   }
 
  private:
@@ -195,8 +193,9 @@ void DedupStages::make_pairs(std::size_t band) {
     std::vector<RecordReader<BandRecord>> readers;
     const std::size_t window = std::clamp(memory / 4 / files(), kMinWindow, kMaxWindow);
     for (std::size_t file = 0; file < files(); ++file) {
-      const std::uint64_t count = bases()[file + 1] - bases()[file];
-      readers.emplace_back(fs_, work_.prefix(numbered("bands", file)), band * count, (band + 1) * count, window);
+      const std::uint64_t count = documents_of(file);
+      readers.emplace_back(fs_, open_with<BandRecord>(numbered("bands", file), bands() * count).path, band * count,
+                           (band + 1) * count, window);
     }
     std::uint64_t key = 0, size = 0, buckets = 0;
     std::vector<std::uint64_t> bucket;
@@ -229,10 +228,8 @@ void DedupStages::make_pairs(std::size_t band) {
     merge(
         readers, [](const BandRecord& a, const BandRecord& b) { return a.key < b.key; },
         [&](const BandRecord& record, std::size_t file) {
-          if (band_of(record) != band)
-            throw InputError(str("[", work_.prefix(numbered("bands", file)).string(),
-                                 "] is damaged: remove the work "
-                                 "folder and start again"));
+          if (band_of(record) != band || record.document >= documents_of(file))
+            throw DamagedWork(work_.prefix(numbered("bands", file)));
           if (size > 0 && record.key != key) end_bucket();
           key = record.key;
           bucket.push_back(bases()[file] + record.document);
@@ -255,20 +252,28 @@ void DedupStages::make_candidates() {
   work_.remove_leftovers("wanted");
   if (work_.has("wanted")) fs_.unlink(work_.prefix("wanted"));
   std::vector<std::uint64_t> wanted(documents() / 64 + 1);
-  const auto want = [&](std::uint64_t document) { wanted[document / 64] |= std::uint64_t{1} << document % 64; };
-  for (std::size_t band = 0; band < bands(); ++band)
-    for (auto crowded = work_.read<BandRecord>(work_.open(numbered("crowded", band)), kMaxWindow); !crowded.at_end();
-         crowded.next())
-      want(crowded.peek().document);
+  const auto want = [&](const io::Path& file, std::uint64_t document) {
+    require_numbers(file, {document});
+    wanted[document / 64] |= std::uint64_t{1} << document % 64;
+  };
+  for (std::size_t band = 0; band < bands(); ++band) {
+    const WorkFolder::Product product = work_.open(numbered("crowded", band));
+    for (auto crowded = work_.read<BandRecord>(product, kMaxWindow); !crowded.at_end(); crowded.next())
+      want(product.path, crowded.peek().document);
+  }
   std::vector<RecordReader<Pair>> readers;
+  std::vector<io::Path> paths;
   const std::size_t window = std::clamp(options_.memory / 4 / bands(), kMinWindow, kMaxWindow);
-  for (std::size_t band = 0; band < bands(); ++band)
-    readers.push_back(work_.read<Pair>(work_.open(numbered("pairs", band)), window));
+  for (std::size_t band = 0; band < bands(); ++band) {
+    const WorkFolder::Product product = work_.open(numbered("pairs", band));
+    readers.push_back(work_.read<Pair>(product, window));
+    paths.push_back(product.path);
+  }
   // `wanted` first: candidates is what says that the stage is done. So its bits are found in a pass of their own.
   Pair last;
-  merge(readers, std::less<Pair>(), [&](const Pair& pair, std::size_t) {
-    want(pair.first);
-    want(pair.second);
+  merge(readers, std::less<Pair>(), [&](const Pair& pair, std::size_t band) {
+    want(paths[band], pair.first);
+    want(paths[band], pair.second);
   });
   work_.publish<std::uint64_t>("wanted", [&](RecordWriter<std::uint64_t>& bits) {
     bits.add(wanted);
@@ -301,7 +306,7 @@ void DedupStages::make_sets(std::size_t file) {
   work_.remove_leftovers(sets_name);
   work_.remove_leftovers(places_name);
   if (work_.has(sets_name)) fs_.unlink(work_.prefix(sets_name));
-  const io::MappedFile wanted_file = fs_.map(work_.prefix("wanted"));
+  const io::MappedFile wanted_file = fs_.map(open_with<std::uint64_t>("wanted", documents() / 64 + 1).path);
   const auto* const bits = reinterpret_cast<const std::uint64_t*>(wanted_file.bytes().data());
   const auto is_wanted = [&](std::uint64_t document) { return (bits[document / 64] >> document % 64 & 1) != 0; };
   const std::uint64_t base = bases()[file], end = bases()[file + 1];

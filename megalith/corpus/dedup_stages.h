@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <vector>
@@ -94,6 +95,20 @@ class DedupStages {
     return static_cast<int>(
         std::clamp<std::size_t>(options_.memory / needed, 1, static_cast<std::size_t>(options_.threads)));
   }
+
+  /// Throws DamagedWork, naming the file that holds them, unless these are numbers of documents.
+  void require_numbers(const io::Path& file, std::initializer_list<std::uint64_t> documents_of_it) {
+    for (const std::uint64_t document : documents_of_it)
+      if (document >= documents()) throw DamagedWork(file);
+  }
+  /// A product with so many records.
+  template <class Record>
+  WorkFolder::Product open_with(const std::string& name, std::uint64_t records) {
+    const WorkFolder::Product product = work_.open(name);
+    if (product.records<Record>() != records) throw DamagedWork(product.path);
+    return product;
+  }
+  std::uint64_t documents_of(std::size_t file) { return bases()[file + 1] - bases()[file]; }
 
   /// Whether a band has crowded buckets; where it has none, no comparison of them is published.
   bool is_crowded(std::size_t band) { return work_.open(numbered("crowded", band)).bytes > 0; }

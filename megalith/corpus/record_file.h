@@ -12,12 +12,20 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/io/checksum.h"
 #include "megalith/io/fs.h"
 
 namespace megalith::corpus {
 
 // Files of records of one trivially copyable type, as they lie in memory: work of one run on machines of one kind,
 // never an exchange format.
+
+/// A file of the work folder is not what was written there.
+class DamagedWork : public InputError {
+ public:
+  explicit DamagedWork(const io::Path& file, std::string_view how = "is damaged")
+      : InputError(str("[", file.string(), "] ", how, ": remove the work folder and start again")) {}
+};
 
 /// Appends records to a file, some at a time.
 template <class Record>
@@ -33,7 +41,7 @@ class RecordWriter {
   }
   void add(std::span<const Record> records) {
     flush();
-    file_->write(std::as_bytes(records));
+    write(records);
     records_ += records.size();
   }
   std::uint64_t records() const { return records_; }
@@ -42,17 +50,24 @@ class RecordWriter {
     flush();
     return *file_;
   }
+  /// Of the records, after finish(). Call once.
+  io::Hash128 checksum() { return sums_.finish().digest(); }
 
  private:
   static constexpr std::size_t kBuffered = std::max<std::size_t>(1, (std::size_t{256} << 10) / sizeof(Record));
   void flush() {
-    if (!buffer_.empty()) file_->write(std::as_bytes(std::span<const Record>(buffer_)));
+    if (!buffer_.empty()) write(buffer_);
     buffer_.clear();
+  }
+  void write(std::span<const Record> records) {
+    sums_.update(std::as_bytes(records));
+    file_->write(std::as_bytes(records));
   }
 
   std::unique_ptr<io::OutputFile> file_;
   std::vector<Record> buffer_;
   std::uint64_t records_ = 0;
+  io::BlockChecksums sums_;
 };
 
 /// Records first .. end - 1 of a file, one after the other. Pages of a mapping that were touched count as memory of the
@@ -80,8 +95,7 @@ class RecordReader {
   void map() {
     file_ = fs_->map(path_);
     if (file_.bytes().size() / sizeof(Record) < end_)
-      throw InputError(str("[", path_.string(), "] has ", file_.bytes().size(), " bytes: must have ",
-                           end_ * sizeof(Record), "; remove the work folder and start again"));
+      throw DamagedWork(path_, str("has ", file_.bytes().size(), " bytes, must have ", end_ * sizeof(Record)));
     records_ = reinterpret_cast<const Record*>(file_.bytes().data());
     mapped_end_ = std::min(end_, at_ + window_);
   }

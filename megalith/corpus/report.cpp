@@ -56,7 +56,7 @@ Json settings_of(const DedupOptions& options, io::Fs& fs) {
   for (const io::Path& input : options.inputs)
     inputs.push_back({input.string(), fs.file_size(input), sampled_checksum(fs, input).hex()});
   return {{"command", "data dedup"},
-          {"work_format", 3},
+          {"work_format", 4},
           {"jaccard_above", {options.jaccard.numerator, options.jaccard.denominator}},
           {"shingle", options.shingle},
           {"bands", options.banding.bands},

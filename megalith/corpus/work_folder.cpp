@@ -1,5 +1,8 @@
 #include "megalith/corpus/work_folder.h"
 
+#include <algorithm>
+#include <tuple>
+
 #include <nlohmann/json.hpp>
 
 #include "megalith/io/json_document.h"
@@ -8,13 +11,32 @@ namespace megalith::corpus {
 namespace {
 
 constexpr const char* kRun = "run.json";
-constexpr std::uint64_t kMagic = 0x314b524f574c474dULL;  // "MGLWORK1"
+constexpr std::uint64_t kMagic = 0x324b524f574c474dULL;  // "MGLWORK2"
 
 /// Behind the records of a product.
 struct Footer {
   std::uint64_t magic = kMagic, bytes = 0;
   ProductNumbers numbers{};
+  io::Hash128 of_records{}, of_footer{};
+
+  /// Of what stands before it.
+  io::Hash128 own_checksum() const {
+    return io::checksum(std::as_bytes(std::span(this, 1)).first(sizeof *this - sizeof of_footer));
+  }
 };
+static_assert(sizeof(Footer) == 8 * (2 + std::tuple_size_v<ProductNumbers> + 4), "no padding: its bytes are compared");
+
+/// Of the first `bytes` bytes of a file. It is mapped anew for each window, as RecordReader does.
+io::Hash128 checksum_of(io::Fs& fs, const io::Path& path, std::uint64_t bytes) {
+  constexpr std::uint64_t kWindow = std::uint64_t{1} << 20;
+  io::BlockChecksums sums;
+  for (std::uint64_t at = 0; at < bytes; at += kWindow) {
+    const io::MappedFile file = fs.map(path);
+    if (file.bytes().size() < bytes) throw DamagedWork(path, "is not whole");
+    sums.update(file.bytes().subspan(at, std::min(kWindow, bytes - at)));
+  }
+  return sums.finish().digest();
+}
 
 /// The same of input files, [name, size, checksum] each.
 std::string difference_of_lists(std::string_view key, const nlohmann::json& here, const nlohmann::json& asked) {
@@ -26,6 +48,16 @@ std::string difference_of_lists(std::string_view key, const nlohmann::json& here
   if (is_file(here[i]) && is_file(asked[i]) && here[i][0] == asked[i][0])
     return str(key, ": ", asked[i][0].get<std::string>(), " was changed since it was made");
   return str(key, "[", i, "] = ", here[i].dump(), ", asked is ", asked[i].dump());
+}
+
+nlohmann::json settings_in(io::Fs& fs, const io::Path& run) {
+  const io::MappedFile file = fs.map(run);
+  const std::string source = run.string();
+  try {
+    return io::parse_sealed_json(file.text(), {.source = source, .what = "work folder"});
+  } catch (const InputError&) {
+    throw DamagedWork(run);
+  }
 }
 
 /// Says where two runs differ.
@@ -50,9 +82,8 @@ WorkFolder::WorkFolder(io::Fs& fs, io::Path folder, const nlohmann::ordered_json
     io::publish_file(fs_, run, io::seal_json(settings));
     return;
   }
-  const io::MappedFile file = fs_.map(run);
   const std::string source = run.string();
-  const nlohmann::json here = io::parse_sealed_json(file.text(), {.source = source, .what = "work folder"});
+  const nlohmann::json here = settings_in(fs_, run);
   if (const std::string differs = difference(here, settings); !differs.empty())
     throw CheckpointError(CheckpointError::Kind::refused,
                           str("[", source, "] ", differs,
@@ -67,24 +98,35 @@ void WorkFolder::remove_leftovers(const std::string& name) {
     if (file == name + kStaged || file.starts_with(name + ".run-")) fs_.unlink(folder_ / file);
 }
 
-void WorkFolder::finish(const std::string& name, io::OutputFile& file, std::uint64_t bytes,
+void WorkFolder::finish(const std::string& name, io::OutputFile& file, std::uint64_t bytes, const io::Hash128& checksum,
                         const ProductNumbers& numbers) {
-  const Footer footer{.bytes = bytes, .numbers = numbers};
+  Footer footer{.bytes = bytes, .numbers = numbers, .of_records = checksum};
+  footer.of_footer = footer.own_checksum();
   file.write(std::as_bytes(std::span(&footer, 1)));
   file.sync();
   file.close();
   fs_.rename(folder_ / (name + kStaged), folder_ / name);
   fs_.sync_dir(folder_);
+  const std::lock_guard lock(mutex_);
+  opened_.erase(name);  // it is another file
 }
 
 WorkFolder::Product WorkFolder::open(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = opened_.find(name);
+  return found != opened_.end() ? found->second : opened_.emplace(name, verified(name)).first->second;
+}
+
+WorkFolder::Product WorkFolder::verified(const std::string& name) {
   Product product{.path = folder_ / name};
+  if (!fs_.exists(product.path)) throw DamagedWork(product.path, "is missing");
   const io::MappedFile file = fs_.map(product.path);
   Footer footer{.magic = 0};
   const std::size_t size = file.bytes().size();
   if (size >= sizeof footer) std::memcpy(&footer, file.bytes().data() + (size - sizeof footer), sizeof footer);
-  if (footer.magic != kMagic || footer.bytes + sizeof footer != size)
-    throw InputError(str("[", product.path.string(), "] is not whole: remove the work folder and start again"));
+  if (footer.magic != kMagic || footer.bytes + sizeof footer != size || footer.own_checksum() != footer.of_footer)
+    throw DamagedWork(product.path, "is not whole");
+  if (checksum_of(fs_, product.path, footer.bytes) != footer.of_records) throw DamagedWork(product.path);
   product.bytes = footer.bytes;
   product.numbers = footer.numbers;
   return product;

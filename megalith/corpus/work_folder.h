@@ -2,6 +2,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,7 +42,8 @@ class WorkFolder {
     const io::Path staged = folder_ / (name + kStaged);
     RecordWriter<Record> writer(fs_, staged);
     const ProductNumbers numbers = make(writer);
-    finish(name, writer.finish(), writer.records() * sizeof(Record), numbers);
+    io::OutputFile& file = writer.finish();
+    finish(name, file, writer.records() * sizeof(Record), writer.checksum(), numbers);
   }
 
   /// A published product.
@@ -53,7 +56,8 @@ class WorkFolder {
       return bytes / sizeof(Record);
     }
   };
-  /// Throws InputError when the file is not whole.
+  /// Throws DamagedWork when the file is not there, not whole, or not what was written: the first call for a product
+  /// reads it. Any number of threads at once.
   Product open(const std::string& name);
   template <class Record>
   RecordReader<Record> read(const Product& product, std::size_t window_bytes) {
@@ -65,10 +69,14 @@ class WorkFolder {
 
  private:
   static constexpr const char* kStaged = ".tmp";
-  void finish(const std::string& name, io::OutputFile& file, std::uint64_t bytes, const ProductNumbers& numbers);
+  void finish(const std::string& name, io::OutputFile& file, std::uint64_t bytes, const io::Hash128& checksum,
+              const ProductNumbers& numbers);
+  Product verified(const std::string& name);
 
   io::Fs& fs_;
   io::Path folder_;
+  std::mutex mutex_;
+  std::map<std::string, Product> opened_;  // their bytes were compared
 };
 
 }  // namespace megalith::corpus

@@ -1,10 +1,14 @@
+#include <set>
+
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "megalith/base/error.h"
 #include "megalith/corpus/dedup.h"
 #include "megalith/io/fault_fs.h"
+#include "megalith/io/json_document.h"
 
 #include "tests/corpus/dedup_run.h"
 
@@ -31,6 +35,7 @@ class DedupRestart : public ::testing::Test {
       std::string texts;
       for (int i = 0; i < 6; ++i) texts += line(pair_of_texts(str("p", i, "x"), 60 + 8 * i, 100).first);
       for (int i = 0; i < 3; ++i) texts += line(words("copy", 20)) + line(words(str(name, i), 20));
+      texts += line(words("few", 20)) + line(words("few", 20));  // a bucket that is not crowded
       write_all(dir_ / name, texts);
       options_.inputs.push_back(dir_ / name);
     }
@@ -96,18 +101,79 @@ TEST_F(DedupRestart, GoesOnAfterAKillAtAnyOperation) {
   }
 }
 
-/// Runs until the `n`-th sync fails.
-void stop_at_sync(const DedupOptions& options, std::uint64_t n) {
+/// Runs until the `n`-th sync fails. False when there are fewer.
+bool stop_at_sync(const DedupOptions& options, std::uint64_t n) {
   io::Fault fault = fault_at(n, io::Fault::Action::error);
   fault.operation = io::Operation::sync;
   io::FaultFs broken(io::posix_fs(), {fault}, 0);
-  EXPECT_NE(error_of<IoError>([&] { dedup(broken, options); }), "");
+  try {
+    dedup(broken, options);
+    return false;
+  } catch (const IoError&) {
+    return true;
+  }
+}
+
+/// The same file with one bit changed, at a place that differs from call to call.
+void flip_a_bit(const io::Path& file) {
+  static std::uint64_t drawn = 0;
+  const std::uint64_t word = RandomSite{.seed = 5}.word(drawn++);
+  std::string bytes = read_all(file);
+  bytes[word / 8 % bytes.size()] ^= static_cast<char>(1 << word % 8);
+  write_all(file, bytes);
+}
+
+// Every file of the work folder, wherever the run has stopped.
+TEST_F(DedupRestart, RefusesDamagedWork) {
+  options_.output = dir_ / "damaged";
+  const io::Path snapshot = dir_ / "snapshot";
+  std::set<std::string> seen, refused;
+  for (std::uint64_t n = 2; stop_at_sync(options_, n); n += 3) {
+    std::filesystem::rename(options_.output, snapshot);
+    for (const auto& entry : std::filesystem::directory_iterator(snapshot / "work")) {
+      const std::string name = entry.path().filename().string();
+      if (name.ends_with(".tmp") || entry.file_size() == 0) continue;
+      std::filesystem::copy(snapshot, options_.output, std::filesystem::copy_options::recursive);
+      flip_a_bit(options_.output / "work" / name);
+      seen.insert(name);
+      try {
+        dedup(*io::posix_fs(), options_);
+        EXPECT_TRUE(files_of(options_.output) == want_) << name << " is not needed any more, sync " << n;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_input) << error.what();
+        EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("remove the work folder"), std::string::npos) << error.what();
+        std::filesystem::remove_all(options_.output / "work");
+        EXPECT_TRUE(dedup(*io::posix_fs(), options_).is_complete) << "after the work folder was removed";
+        EXPECT_TRUE(files_of(options_.output) == want_) << name << ", sync " << n;
+        refused.insert(name);
+      }
+      std::filesystem::remove_all(options_.output);
+    }
+    std::filesystem::remove_all(snapshot);
+  }
+  seen.erase("listed-00000");  // says that it is there, and no more
+  EXPECT_EQ(refused, seen);
+  EXPECT_GT(seen.size(), 25u);
+}
+
+TEST_F(DedupRestart, RefusesWorkOfAnEarlierFormat) {
+  options_.output = dir_ / "earlier";
+  ASSERT_TRUE(stop_at_sync(options_, 6));
+  const io::Path run = options_.output / "work" / "run.json";
+  nlohmann::ordered_json settings = nlohmann::ordered_json::parse(read_all(run));
+  settings.erase(std::prev(settings.end()));  // its checksum
+  settings["work_format"] = 3;
+  std::filesystem::remove(run);
+  io::publish_file(*io::posix_fs(), run, io::seal_json(settings));
+  EXPECT_NE(error_of<CheckpointError>([&] { dedup(*io::posix_fs(), options_); }).find("work_format = 3"),
+            std::string::npos);
 }
 
 TEST_F(DedupRestart, DoesNotRepeatWhatIsDone) {
   const std::uint64_t all = operations();
   options_.output = dir_ / "twice";
-  stop_at_sync(options_, 6);  // run.json, four files of signatures, pairs
+  ASSERT_TRUE(stop_at_sync(options_, 6));  // run.json, four files of signatures, pairs
   io::FaultFs fs(io::posix_fs(), {}, 0);
   dedup(fs, options_);
   EXPECT_LT(fs.count() + 10, all) << "the signatures are there";
@@ -121,7 +187,7 @@ TEST_F(DedupRestart, RefusesAnInputThatWasChangedAtTheSameSize) {
     write_all(dir_ / "one.jsonl", texts);
     for (const std::size_t at : {std::size_t{12}, texts.size() - 10}) {
       options_.output = dir_ / str("changed", size, "at", at);
-      stop_at_sync(options_, 6);
+      ASSERT_TRUE(stop_at_sync(options_, 6));
       std::string other = texts;
       other[at] = 'q';
       write_all(dir_ / "one.jsonl", other);
@@ -143,7 +209,7 @@ TEST_F(DedupRestart, AnInputThatHasOtherDocumentsIsRefused) {
   for (const bool is_less : {true, false}) {
     options_.output = dir_ / str("documents", is_less);
     write_all(dir_ / "one.jsonl", texts);
-    stop_at_sync(options_, 6);
+    ASSERT_TRUE(stop_at_sync(options_, 6));
     std::string other = texts;
     const std::size_t at = is_less ? other.find(between, 6000) : other.find(' ', 6000);
     ASSERT_LT(at, 9000u) << "behind the first stretch, before the second";
@@ -161,7 +227,7 @@ TEST_F(DedupRestart, AnInputThatHasOtherDocumentsIsRefused) {
 
 TEST_F(DedupRestart, RefusesOtherSettings) {
   options_.output = dir_ / "refused";
-  stop_at_sync(options_, 6);
+  ASSERT_TRUE(stop_at_sync(options_, 6));
   options_.jaccard = {8, 10};
   const std::string text = error_of<CheckpointError>([&] { dedup(*io::posix_fs(), options_); });
   EXPECT_NE(text.find("jaccard_above"), std::string::npos) << text;
@@ -185,7 +251,7 @@ TEST_F(DedupRestart, RefusesOtherSettings) {
 TEST_F(DedupRestart, WorkMayLieElsewhere) {
   options_.work = dir_ / "elsewhere";
   options_.output = dir_ / "out";
-  stop_at_sync(options_, 20);
+  ASSERT_TRUE(stop_at_sync(options_, 20));
   dedup(*io::posix_fs(), options_);
   EXPECT_TRUE(files_of(options_.output) == want_);
   EXPECT_FALSE(std::filesystem::exists(options_.work));
