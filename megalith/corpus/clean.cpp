@@ -16,6 +16,7 @@
 #include "megalith/corpus/report.h"
 #include "megalith/corpus/staged_file.h"
 #include "megalith/data/ordered_work.h"
+#include "megalith/io/run_lock.h"
 
 namespace megalith::corpus {
 namespace {
@@ -193,6 +194,8 @@ void CleanCounts::add(const CleanCounts& that) {
 
 CleanReport clean(io::Fs& fs, const CleanOptions& options) {
   check(fs, options);
+  const io::OutputLock lock(options.output, kOutputLock);
+  require_empty(fs, options.output);  // again: another job may have ended in between
   const double start = monotonic_s();
   std::uint64_t stored_all = 0, stored_before = 0;
   for (const io::Path& input : options.inputs) stored_all += fs.file_size(input);

@@ -51,16 +51,23 @@ std::vector<io::Path> outputs_of(const DedupOptions& options) {
   return outputs;
 }
 
-/// Refuses an output folder with files of something else. Outputs of a run whose work folder was removed go.
-void check_output(io::Fs& fs, const DedupOptions& options, const io::Path& work, bool is_done) {
-  if (is_done || WorkFolder::is_one(fs, work)) return;
-  std::set<io::Path> leftovers;
-  for (const io::Path& output : outputs_of(options)) leftovers.insert(unpublished(output));
+/// Refuses an output folder with files of something else. Outputs of a run whose work folder was removed do not count.
+void check_output(io::Fs& fs, const DedupOptions& options) {
+  if (WorkFolder::is_one(fs, options.work)) return;
+  std::set<io::Path> known{options.work};
+  for (const io::Path& output : outputs_of(options)) known.insert(unpublished(output));
   for (const std::string& name : fs.list(options.output))
-    if (options.output / name != work && !leftovers.contains(options.output / name))
+    if (!known.contains(options.output / name))
       throw ConfigError(
           str("--output ", options.output.string(), " has files (", name, "): name a folder that is empty or absent"));
-  for (const io::Path& leftover : leftovers) io::remove_if_there(fs, leftover);
+}
+
+/// Whether the run that is asked for was complete before, and its work folder is gone.
+bool is_complete(io::Fs& fs, const DedupOptions& options, const nlohmann::json& settings) {
+  return settings_in(fs, options.output / kReport) == settings && !WorkFolder::is_one(fs, options.work);
+}
+void remove_if_empty(io::Fs& fs, const io::Path& folder) {
+  if (fs.is_dir(folder) && fs.list(folder).empty()) fs.remove_dir(folder);
 }
 
 /// Makes the units of a stage that are this process's, several at a time where the stage allows it.
@@ -209,14 +216,21 @@ DedupReport dedup(io::Fs& fs, const DedupOptions& asked) {
   for (const io::Path& input : options.inputs) data::require_file(fs, input, "input");
   const nlohmann::ordered_json settings = settings_of(options, fs);
   const io::Path report_path = options.output / kReport;
-  const bool is_done = settings_in(fs, report_path) == nlohmann::json(settings);
-  check_output(fs, options, options.work, is_done);
-  if (is_done && !WorkFolder::is_one(fs, options.work)) {
-    if (fs.is_dir(options.work) && fs.list(options.work).empty()) fs.remove_dir(options.work);
-    return {.is_complete = true, .stage = "report"};
-  }
-
+  const auto report_complete = [&] {
+    remove_if_empty(fs, options.work);
+    return DedupReport{.is_complete = true, .stage = "report"};
+  };
+  if (is_complete(fs, options, settings)) return report_complete();
+  check_output(fs, options);
   fs.make_dir(options.output);
+  std::optional<ShareLock> lock(std::in_place, fs, options.work, options.share.rank, options.share.count);
+  if (is_complete(fs, options, settings)) {  // another share has ended the run in between
+    lock.reset();
+    return report_complete();
+  }
+  check_output(fs, options);
+  if (!WorkFolder::is_one(fs, options.work))
+    for (const io::Path& output : outputs_of(options)) io::remove_if_there(fs, unpublished(output));
   WorkFolder work(fs, options.work, settings);
   DedupStages stages(options, work);
   std::vector<std::pair<std::string, double>> seconds;

@@ -84,11 +84,14 @@ inline void publish_small(io::Fs& fs, const io::Path& path, std::string_view con
   file.publish();
 }
 
+/// An OutputLock in the output folder of a running command.
+inline constexpr const char* kOutputLock = ".run.lock";
+
 /// Throws ConfigError when the output folder has files already. What an attempt that was killed has left does not
 /// count.
 inline void require_empty(io::Fs& fs, const io::Path& output) {
   for (const std::string& name : fs.list(output)) {
-    if (name.starts_with('.') && name.ends_with(".tmp")) continue;
+    if (name == kOutputLock || (name.starts_with('.') && name.ends_with(".tmp"))) continue;
     throw ConfigError(
         str("--output ", output.string(), " has files (", name, "): name a folder that is empty or absent"));
   }

@@ -5,12 +5,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "megalith/base/str.h"
 #include "megalith/io/json_document.h"
+#include "megalith/io/remove_if_there.h"
 
 namespace megalith::corpus {
 namespace {
 
-constexpr const char* kRun = "run.json";
+constexpr const char *kRun = "run.json", *kLockSuffix = ".lock";
 constexpr std::uint64_t kMagic = 0x324b524f574c474dULL;  // "MGLWORK2"
 
 /// Behind the records of a product.
@@ -91,6 +93,13 @@ WorkFolder::WorkFolder(io::Fs& fs, io::Path folder, const nlohmann::ordered_json
                               "remove this one"));
 }
 
+ShareLock::ShareLock(io::Fs& fs, const io::Path& folder, int rank, int count)
+    : lock_(folder, str(".share-", rank, "-of-", count, kLockSuffix)) {
+  const std::string same_count = str("-of-", count, kLockSuffix);
+  for (const std::string& name : fs.list(folder))
+    if (name.ends_with(kLockSuffix) && !name.ends_with(same_count)) io::OutputLock(folder, name);
+}
+
 bool WorkFolder::is_one(io::Fs& fs, const io::Path& folder) { return fs.exists(folder / kRun); }
 
 void WorkFolder::remove_leftovers(const std::string& name) {
@@ -134,7 +143,10 @@ WorkFolder::Product WorkFolder::verified(const std::string& name) {
 
 void WorkFolder::remove_all() {
   for (const std::string& file : fs_.list(folder_))
-    if (file != kRun && !fs_.is_dir(folder_ / file)) fs_.unlink(folder_ / file);
+    if (file.ends_with(kLockSuffix))
+      io::remove_if_there(fs_, folder_ / file);  // its holder, of another share, may do the same
+    else if (file != kRun && !fs_.is_dir(folder_ / file))
+      fs_.unlink(folder_ / file);
   if (fs_.exists(folder_ / kRun)) fs_.unlink(folder_ / kRun);
   if (fs_.list(folder_).empty()) fs_.remove_dir(folder_);
 }

@@ -13,6 +13,7 @@
 
 #include "megalith/corpus/record_file.h"
 #include "megalith/io/fs.h"
+#include "megalith/io/run_lock.h"
 
 namespace megalith::corpus {
 
@@ -77,6 +78,16 @@ class WorkFolder {
   io::Path folder_;
   std::mutex mutex_;
   std::map<std::string, Product> opened_;  // their bytes were compared
+};
+
+/// The right to do one share of a run's work: no other process does the same one, and none works with another number of
+/// shares. Throws IoError that names the one that does.
+class ShareLock {
+ public:
+  ShareLock(io::Fs& fs, const io::Path& folder, int rank, int count);
+
+ private:
+  io::OutputLock lock_;
 };
 
 }  // namespace megalith::corpus

@@ -44,7 +44,7 @@ std::string describe_holder(int fd) {
 /// The descriptor of the lock's file, which is made where it is not there.
 int open_lock(const Path& folder, const Path& path) {
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error) throw SystemError(system_problem("make_dir", folder.string(), error.value()), error.value());
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (fd >= 0) return fd;
@@ -53,12 +53,8 @@ int open_lock(const Path& folder, const Path& path) {
   throw SystemError(system_problem("open", path.string(), number), number);
 }
 
-}  // namespace
-
-RunLock RunLock::take(const Path& folder) {
-  const Path path = folder / "run.lock";
-  const int fd = retrying([&] { return open_lock(folder, path); });
-  RunLock lock(fd, folder);  // closes fd when an error is thrown below
+/// Locks an open file and writes into it who holds it.
+void lock_file(int fd, const Path& path) {
   struct stat info {};
   if (::fstat(fd, &info) < 0 || !S_ISREG(info.st_mode))
     throw IoError(str("[", path.string(), "] is no regular file: remove it"));
@@ -78,19 +74,38 @@ RunLock RunLock::take(const Path& folder) {
   if (::ftruncate(fd, 0) < 0 || ::pwrite(fd, self.data(), self.size(), 0) != static_cast<::ssize_t>(self.size())) {
     throw IoError(system_problem("write", path.string(), errno));
   }
-  lock.require_in_place();  // it may have been removed after it was opened
-  return lock;
+}
+
+}  // namespace
+
+RunLock RunLock::take(const Path& folder, const std::string& name) {
+  const Path path = folder / name;
+  constexpr int kMostTries = 100;  // its file may be removed, by the job that held it, after it was opened
+  for (int tries = 1;; ++tries) {
+    RunLock lock(retrying([&] { return open_lock(folder, path); }), folder, name);
+    lock_file(lock.fd_, path);
+    if (lock.is_in_place()) return lock;
+    if (tries == kMostTries) lock.require_in_place();
+  }
+}
+
+bool RunLock::is_in_place() const noexcept {
+  struct stat held {
+  }, there{};
+  return ::fstat(fd_, &held) == 0 && ::lstat(path().c_str(), &there) == 0 && held.st_dev == there.st_dev &&
+         held.st_ino == there.st_ino;
 }
 
 void RunLock::require_in_place() const {
-  const Path path = folder_ / "run.lock";
-  struct stat held {
-  }, there{};
-  if (::fstat(fd_, &held) == 0 && ::lstat(path.c_str(), &there) == 0 && held.st_dev == there.st_dev &&
-      held.st_ino == there.st_ino)
-    return;
-  throw IoError(
-      str("[", path.string(), "] was removed or replaced while this job held it: the folder is no longer its own"));
+  if (!is_in_place())
+    throw IoError(
+        str("[", path().string(), "] was removed or replaced while this job held it: the folder is no longer its own"));
+}
+
+void RunLock::remove() noexcept {
+  if (fd_ < 0) return;
+  if (is_in_place()) ::unlink(path().c_str());
+  ::close(std::exchange(fd_, -1));
 }
 
 bool RunLock::covers(const Path& path) const {
@@ -98,10 +113,12 @@ bool RunLock::covers(const Path& path) const {
   return std::mismatch(own.begin(), own.end(), other.begin(), other.end()).first == own.end();
 }
 
-RunLock::RunLock(RunLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)), folder_(std::move(other.folder_)) {}
+RunLock::RunLock(RunLock&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), folder_(std::move(other.folder_)), name_(std::move(other.name_)) {}
 RunLock& RunLock::operator=(RunLock&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(folder_, other.folder_);
+  std::swap(name_, other.name_);
   return *this;
 }
 RunLock::~RunLock() {

@@ -5,6 +5,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/data/byte_source.h"
+#include "megalith/io/run_lock.h"
 
 #include "tests/corpus/dedup_run.h"
 
@@ -42,6 +43,23 @@ TEST_F(Clean, KeepsLinesAsTheyWere) {
   EXPECT_EQ(cleaned("\n" + contents + " \n"), contents);
   EXPECT_EQ(report_.total.documents, 2u);
   EXPECT_EQ(report_.total.documents_out, 2u);
+}
+
+TEST_F(Clean, ASecondStartInTheSameFolderIsRefused) {
+  options_.inputs = {file("in.jsonl", line("a"))};
+  options_.output = dir_ / "busy";
+  CleanOptions second = options_;
+  std::string text;
+  options_.progress = [&](std::uint64_t, std::uint64_t) {
+    text = error_of<IoError>([&] { clean(*io::posix_fs(), second); });
+  };
+  clean(*io::posix_fs(), options_);
+  EXPECT_NE(text.find("the folder is in use by host "), std::string::npos) << text;
+  EXPECT_EQ(files_of(options_.output), (std::map<std::string, std::string>{{"00000-in.jsonl", line("a")}}));
+  { const io::RunLock killed = io::RunLock::take(dir_ / "killed", ".run.lock"); }
+  options_.output = dir_ / "killed";
+  options_.progress = {};
+  EXPECT_NO_THROW(clean(*io::posix_fs(), options_)) << "what a job that was killed has left does not count";
 }
 
 TEST_F(Clean, LeavesOutLinesThatAreTooLong) {

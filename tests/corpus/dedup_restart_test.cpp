@@ -248,6 +248,44 @@ TEST_F(DedupRestart, RefusesOtherSettings) {
   EXPECT_NE(error_of<ConfigError>([&] { dedup(*io::posix_fs(), options_); }).find("has files"), std::string::npos);
 }
 
+// Started from within the first job, at each of its units.
+TEST_F(DedupRestart, ASecondStartInTheSameFolderIsRefused) {
+  options_.output = dir_ / "busy";
+  DedupOptions second = options_;
+  int starts = 0;
+  const auto expect_refusal = [&](int rank, int count) {
+    second.share = {.rank = rank, .count = count, .others = Share::Others::leave};
+    const std::string text = error_of<IoError>([&] { dedup(*io::posix_fs(), second); });
+    EXPECT_NE(text.find("the folder is in use by host "), std::string::npos) << text;
+    EXPECT_NE(text.find(str("pid ", ::getpid())), std::string::npos) << text;
+    ++starts;
+  };
+  options_.progress = [&](std::string_view, std::size_t, std::size_t) {
+    expect_refusal(0, 1);
+    expect_refusal(1, 2);  // of another number of shares
+  };
+  EXPECT_TRUE(dedup(*io::posix_fs(), options_).is_complete);
+  EXPECT_GT(starts, 10);
+  EXPECT_TRUE(files_of(options_.output) == want_);
+  EXPECT_FALSE(std::filesystem::exists(options_.output / "work"));
+
+  options_.output = second.output = dir_ / "shards";
+  options_.share = {.rank = 0, .count = 2, .others = Share::Others::leave};
+  bool was_beside = false;
+  options_.progress = [&](std::string_view, std::size_t, std::size_t) {
+    expect_refusal(0, 2);
+    second.share.rank = 1;
+    if (!was_beside) {
+      EXPECT_NO_THROW(dedup(*io::posix_fs(), second)) << "another shard runs beside it";
+    }
+    was_beside = true;
+  };
+  dedup(*io::posix_fs(), options_);
+  EXPECT_TRUE(was_beside);
+  for (const auto& entry : std::filesystem::directory_iterator(options_.output / "work"))
+    EXPECT_NE(entry.path().extension(), ".lock") << entry.path();
+}
+
 TEST_F(DedupRestart, WorkMayLieElsewhere) {
   options_.work = dir_ / "elsewhere";
   options_.output = dir_ / "out";

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <latch>
+#include <memory>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -78,6 +79,23 @@ TEST(RunLock, KnowsWhenItsFolderWasRemoved) {
   const RunLock next = RunLock::take(dir / "run");
   EXPECT_THAT(text(), HasSubstr("was removed or replaced"));
   EXPECT_NO_THROW(next.require_in_place());
+}
+
+TEST(RunLock, OfAnOutputTakesItsFileAway) {
+  const TempDir dir;
+  {
+    const OutputLock lock(dir / "out", ".run.lock");
+    EXPECT_THROW(OutputLock(dir / "out", ".run.lock"), IoError);
+    EXPECT_TRUE(std::filesystem::exists(dir / "out" / ".run.lock"));
+    EXPECT_NO_THROW(OutputLock(dir / "out", ".other.lock"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "out"));
+  { const OutputLock lock(dir / "out", ".run.lock"), other(dir / "out", ".other.lock"); }
+  auto lost = std::make_unique<OutputLock>(dir / "out", ".run.lock");
+  std::filesystem::remove(dir / "out" / ".run.lock");
+  const OutputLock next(dir / "out", ".run.lock");
+  lost.reset();
+  EXPECT_TRUE(std::filesystem::exists(dir / "out" / ".run.lock")) << "another's by now";
 }
 
 TEST(RunLock, CoversItsFolderAndWhatLiesInIt) {
