@@ -13,6 +13,7 @@
 #include "megalith/base/text.h"
 #include "megalith/base/text_table.h"
 #include "megalith/base/utf8.h"
+#include "megalith/corpus/output_folder.h"
 #include "megalith/corpus/report.h"
 #include "megalith/corpus/staged_file.h"
 #include "megalith/data/corpus_builder.h"

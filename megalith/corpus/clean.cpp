@@ -12,6 +12,7 @@
 #include "megalith/base/problems.h"
 #include "megalith/base/str.h"
 #include "megalith/corpus/line_repair.h"
+#include "megalith/corpus/output_folder.h"
 #include "megalith/corpus/output_names.h"
 #include "megalith/corpus/report.h"
 #include "megalith/corpus/staged_file.h"

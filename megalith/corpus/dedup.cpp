@@ -14,34 +14,19 @@
 #include "megalith/base/problems.h"
 #include "megalith/base/text.h"
 #include "megalith/corpus/dedup_stages.h"
+#include "megalith/corpus/output_folder.h"
 #include "megalith/corpus/output_names.h"
 #include "megalith/corpus/report.h"
 #include "megalith/corpus/staged_file.h"
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/ordered_work.h"
-#include "megalith/io/json_reader.h"
 #include "megalith/io/remove_if_there.h"
 
 namespace megalith::corpus {
 namespace {
 
-constexpr const char* kReport = "report.json";
-
 /// What the stages need whatever the inputs, and per input file.
 constexpr std::size_t kMinMemory = std::size_t{8} << 20, kMemoryOfFile = std::size_t{16} << 10;
-
-/// The settings of the report in the output folder; null when there is none.
-nlohmann::json settings_in(io::Fs& fs, const io::Path& report) {
-  if (!fs.exists(report)) return nullptr;
-  const io::MappedFile file = fs.map(report);
-  const std::string name = report.string();
-  try {
-    const nlohmann::json json = io::read_json(file.text(), {.name = name});
-    if (json.is_object() && json.contains("settings")) return json["settings"];
-  } catch (const InputError&) {  // somebody else's file: the folder is refused
-  }
-  return nullptr;
-}
 
 /// What the stages write into the output folder.
 std::vector<io::Path> outputs_of(const DedupOptions& options) {
@@ -57,14 +42,14 @@ void check_output(io::Fs& fs, const DedupOptions& options) {
   std::set<io::Path> known{options.work};
   for (const io::Path& output : outputs_of(options)) known.insert(unpublished(output));
   for (const std::string& name : fs.list(options.output))
-    if (!known.contains(options.output / name))
+    if (!known.contains(options.output / name) && !(name == kReport && is_dry_run(fs, options.output / name)))
       throw ConfigError(
           str("--output ", options.output.string(), " has files (", name, "): name a folder that is empty or absent"));
 }
 
 /// Whether the run that is asked for was complete before, and its work folder is gone.
 bool is_complete(io::Fs& fs, const DedupOptions& options, const nlohmann::json& settings) {
-  return settings_in(fs, options.output / kReport) == settings && !WorkFolder::is_one(fs, options.work);
+  return report_settings(fs, options.output / kReport) == settings && !WorkFolder::is_one(fs, options.work);
 }
 void remove_if_empty(io::Fs& fs, const io::Path& folder) {
   if (fs.is_dir(folder) && fs.list(folder).empty()) fs.remove_dir(folder);
@@ -229,8 +214,11 @@ DedupReport dedup(io::Fs& fs, const DedupOptions& asked) {
     return report_complete();
   }
   check_output(fs, options);
-  if (!WorkFolder::is_one(fs, options.work))
+  if (!WorkFolder::is_one(fs, options.work)) {
     for (const io::Path& output : outputs_of(options)) io::remove_if_there(fs, unpublished(output));
+    // A report says that the run is over.
+    if (is_dry_run(fs, report_path)) fs.unlink(report_path);
+  }
   WorkFolder work(fs, options.work, settings);
   DedupStages stages(options, work);
   std::vector<std::pair<std::string, double>> seconds;

@@ -13,6 +13,7 @@
 #include "megalith/base/problems.h"
 #include "megalith/base/str.h"
 #include "megalith/corpus/ngram_table.h"
+#include "megalith/corpus/output_folder.h"
 #include "megalith/corpus/report.h"
 #include "megalith/corpus/staged_file.h"
 #include "megalith/data/ordered_work.h"

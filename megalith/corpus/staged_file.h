@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/base/str.h"
 #include "megalith/io/fs.h"
 #include "megalith/io/remove_if_there.h"
 
@@ -82,19 +81,6 @@ inline void publish_small(io::Fs& fs, const io::Path& path, std::string_view con
   StagedFile file(fs, path);
   file.write(contents);
   file.publish();
-}
-
-/// An OutputLock in the output folder of a running command.
-inline constexpr const char* kOutputLock = ".run.lock";
-
-/// Throws ConfigError when the output folder has files already. What an attempt that was killed has left does not
-/// count.
-inline void require_empty(io::Fs& fs, const io::Path& output) {
-  for (const std::string& name : fs.list(output)) {
-    if (name == kOutputLock || (name.starts_with('.') && name.ends_with(".tmp"))) continue;
-    throw ConfigError(
-        str("--output ", output.string(), " has files (", name, "): name a folder that is empty or absent"));
-  }
 }
 
 }  // namespace megalith::corpus

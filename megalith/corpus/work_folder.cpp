@@ -52,7 +52,7 @@ std::string difference_of_lists(std::string_view key, const nlohmann::json& here
   return str(key, "[", i, "] = ", here[i].dump(), ", asked is ", asked[i].dump());
 }
 
-nlohmann::json settings_in(io::Fs& fs, const io::Path& run) {
+nlohmann::json run_settings(io::Fs& fs, const io::Path& run) {
   const io::MappedFile file = fs.map(run);
   const std::string source = run.string();
   try {
@@ -85,7 +85,7 @@ WorkFolder::WorkFolder(io::Fs& fs, io::Path folder, const nlohmann::ordered_json
     return;
   }
   const std::string source = run.string();
-  const nlohmann::json here = settings_in(fs_, run);
+  const nlohmann::json here = run_settings(fs_, run);
   if (const std::string differs = difference(here, settings); !differs.empty())
     throw CheckpointError(CheckpointError::Kind::refused,
                           str("[", source, "] ", differs,

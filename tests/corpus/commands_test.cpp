@@ -85,6 +85,23 @@ TEST_P(FullDisk, EndsIn74WithNothingUnderItsFinalName) {
 }
 INSTANTIATE_TEST_SUITE_P(Corpora, FullDisk, ::testing::Values("clean", "dedup", "overlap", "build", "train"));
 
+TEST_F(CorpusCommands, ARunReplacesTheReportOfItsDryRun) {
+  for (const char* kind : {"clean", "dedup", "overlap", "train"}) {
+    ASSERT_EQ(run_shell("megalith " + command(kind, "plain")).code, 0);
+    const Finished dry = run_shell("megalith " + command(kind, kind) + " --dry-run");
+    ASSERT_EQ(dry.code, 0) << dry.err;
+    EXPECT_EQ(names_in(kind), (std::set<std::string>{"report.json"}));
+    const Finished run = run_shell("megalith " + command(kind, kind));
+    EXPECT_EQ(run.code, 0) << kind << run.err;
+    EXPECT_TRUE(files_of(dir_ / kind) == files_of(dir_ / "plain")) << kind;
+    const auto report = nlohmann::json::parse(read_all(dir_ / kind / "report.json"));
+    EXPECT_EQ(report["settings"]["dry_run"], false) << kind;
+    const Finished again = run_shell("megalith " + command(kind, kind) + " --dry-run");
+    EXPECT_EQ(again.code, 64) << kind << " has its files" << again.err;
+    std::filesystem::remove_all(dir_ / "plain");
+  }
+}
+
 TEST_F(CorpusCommands, DedupGivesTheSameBytesForThreadsProcessesAndShards) {
   ASSERT_EQ(run_shell("megalith" + dedup("want")).code, 0);
   const auto want = files_of(dir_ / "want");
