@@ -141,9 +141,9 @@ void check(const DedupOptions& o) {
   problems.require(o.share.count >= 1 && o.share.rank >= 0 && o.share.rank < o.share.count, "--shard",
                    str(o.share.rank, "/", o.share.count), "must be K/N with K from 0 to N - 1");
   const std::size_t needed = kMinMemory + kMemoryOfFile * o.inputs.size();
-  problems.require(
-      o.memory >= needed, "--memory", human_bytes(static_cast<Index>(o.memory)),
-      str("must be at least ", human_bytes(static_cast<Index>(needed)), " for ", o.inputs.size(), " input files"));
+  // In whole KiB, rounded up: a size that --memory takes.
+  problems.require(o.memory >= needed, "--memory", human_bytes(static_cast<Index>(o.memory)),
+                   str("must be at least ", (needed + 1023) / 1024, "KiB for ", o.inputs.size(), " input files"));
   problems.throw_if_any("data dedup");
 }
 

@@ -29,7 +29,8 @@ class CorpusCommands : public ::testing::Test {
   std::string path(const std::string& name) const { return (dir_ / name).string(); }
   std::string inputs() const { return path("one.jsonl") + " " + path("two.jsonl"); }
   std::string dedup(const std::string& output, const std::string& more = "") const {
-    return " data dedup --input " + inputs() + " --output " + path(output) + " --memory 16MiB " + more;
+    const std::string memory = more.find("--memory") == more.npos ? " --memory 16MiB " : " ";
+    return " data dedup --input " + inputs() + " --output " + path(output) + memory + more;
   }
   /// A command that writes to the folder `output`.
   std::string command(const std::string& kind, const std::string& output) const {
@@ -84,6 +85,18 @@ TEST_P(FullDisk, EndsIn74WithNothingUnderItsFinalName) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Corpora, FullDisk, ::testing::Values("clean", "dedup", "overlap", "build", "train"));
+
+TEST_F(CorpusCommands, DedupTakesTheMemoryThatItPrints) {
+  const Finished refused = run_shell("megalith" + dedup("small", "--memory 8MiB"));
+  ASSERT_EQ(refused.code, 64);
+  const std::string before = "must be at least ";
+  const std::size_t at = refused.err.find(before);
+  ASSERT_NE(at, std::string::npos) << refused.err;
+  const std::size_t begin = at + before.size();
+  const std::string least = refused.err.substr(begin, refused.err.find(' ', begin) - begin);
+  const Finished taken = run_shell("megalith" + dedup("small", "--memory " + least));
+  EXPECT_EQ(taken.code, 0) << least << taken.err;
+}
 
 TEST_F(CorpusCommands, ARunReplacesTheReportOfItsDryRun) {
   for (const char* kind : {"clean", "dedup", "overlap", "train"}) {

@@ -339,7 +339,7 @@ TEST_F(Dedup, RefusesBadSettings) {
   options_.memory = 1 << 20;
   const std::string text = error_of<ConfigError>([&] { run(); });
   EXPECT_NE(text.find("--shingle = 0"), std::string::npos);
-  EXPECT_NE(text.find("--memory = 1.00 MiB: must be at least 8.02 MiB for 1 input files"), std::string::npos) << text;
+  EXPECT_NE(text.find("--memory = 1.00 MiB: must be at least 8208KiB for 1 input files"), std::string::npos) << text;
   options_.shingle = 5;
   options_.memory = 16 << 20;
   options_.output = dir_.path();
