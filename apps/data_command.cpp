@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "megalith/data/indexed_dataset.h"
 #include "megalith/data/input_files.h"
 #include "megalith/io/remove_if_there.h"
+#include "megalith/io/run_lock.h"
 
 #include "apps/command.h"
 #include "apps/corpus_options.h"
@@ -162,6 +164,12 @@ void run_build(const BuildOptions& asked) {
 
   const std::vector<io::Path> inputs = data::input_files(*fs, asked.inputs);
   data::CorpusCounts counts;
+  const io::Path prefix = asked.output;
+  std::optional<io::OutputLock> lock;  // of this prefix: others may be built into the folder
+  if (!asked.dry_run) {
+    lock.emplace(prefix.parent_path(), "." + prefix.filename().string() + ".lock");
+    data::remove_unpublished(*fs, prefix);
+  }
   try {
     using Existing = data::IndexedDatasetBuilder::Existing;
     data::IndexedDatasetBuilder builder(*fs, asked.output,

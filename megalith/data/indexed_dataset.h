@@ -59,6 +59,9 @@ class IndexedDataset {
   Index num_sequences_ = 0, num_documents_ = 0, num_tokens_ = 0;
 };
 
+/// Removes what builds of a prefix that were killed have left: PREFIX.{bin,idx}.tmp-<unique>. No build of it may run.
+void remove_unpublished(io::Fs& fs, const io::Path& prefix);
+
 /// Writes a .bin/.idx pair. Both are staged as PREFIX.{bin,idx}.tmp-*, synced, and renamed by finish(), .idx last: a
 /// build that ends early, however it does, leaves no .idx and so nothing that looks whole. The staged files are removed
 /// on destruction. Keeps 12 bytes a document in memory.

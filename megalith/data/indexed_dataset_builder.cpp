@@ -53,6 +53,18 @@ class Buffered {
 
 }  // namespace
 
+void remove_unpublished(io::Fs& fs, const io::Path& prefix) {
+  const io::Path folder = prefix.has_parent_path() ? prefix.parent_path() : io::Path(".");
+  const auto is_unique = [](std::string_view text) {
+    return text.size() == 16 && text.find_first_not_of("0123456789abcdef") == text.npos;
+  };
+  for (const std::string& name : fs.list(folder))
+    for (const io::Path& path : {bin_path(prefix), idx_path(prefix)}) {
+      const std::string staged = path.filename().string() + ".tmp-";
+      if (name.starts_with(staged) && is_unique(std::string_view(name).substr(staged.size()))) fs.unlink(folder / name);
+    }
+}
+
 IndexedDatasetBuilder::IndexedDatasetBuilder(io::Fs& fs, const io::Path& prefix, const Options& options)
     : fs_(fs), prefix_(prefix), options_(options), type_(id_type_for(options.vocab_size)) {
   refuse_existing();

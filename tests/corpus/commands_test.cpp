@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/str.h"
+#include "megalith/io/run_lock.h"
 
 #include "tests/apps/process.h"
 #include "tests/corpus/dedup_run.h"
@@ -85,6 +86,27 @@ TEST_P(FullDisk, EndsIn74WithNothingUnderItsFinalName) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Corpora, FullDisk, ::testing::Values("clean", "dedup", "overlap", "build", "train"));
+
+TEST_F(CorpusCommands, ABuildRemovesWhatAKilledOneOfItsPrefixHasLeft) {
+  const io::Path folder = dir_ / "build";
+  std::filesystem::create_directory(folder);
+  const std::string unique = ".tmp-0123456789abcdef";
+  for (const char* name : {"tokens.bin", "tokens.idx", "tokens2.bin"}) write_all(folder / (name + unique), "half");
+  write_all(folder / "tokens.bin.tmp-mine", "kept");
+  {
+    const io::RunLock first = io::RunLock::take(folder, ".tokens.lock");
+    const Finished second = run_shell("megalith " + command("build", "build"));
+    EXPECT_EQ(second.code, 74) << second.err;
+    EXPECT_NE(second.err.find("the folder is in use by host "), std::string::npos) << second.err;
+    EXPECT_TRUE(std::filesystem::exists(folder / ("tokens.bin" + unique))) << "the first job's";
+  }
+  const Finished run = run_shell("megalith " + command("build", "build"));
+  EXPECT_EQ(run.code, 0) << run.err;
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  EXPECT_EQ(names, (std::set<std::string>{"tokens.bin", "tokens.bin.tmp-mine", "tokens.idx", "tokens.report.json",
+                                          "tokens2.bin" + unique}));
+}
 
 TEST_F(CorpusCommands, DedupTakesTheMemoryThatItPrints) {
   const Finished refused = run_shell("megalith" + dedup("small", "--memory 8MiB"));
