@@ -123,7 +123,8 @@ Decimal parse_similarity(std::string_view text) {
   const std::size_t point = text.find('.');
   const std::string_view whole = text.substr(0, point);
   if (point == text.npos || whole.find_first_not_of('0') != whole.npos || text.size() - point > 10) fail();
-  const std::string_view digits = text.substr(point + 1);
+  std::string_view digits = text.substr(point + 1);
+  digits = digits.substr(0, std::max<std::size_t>(1, digits.find_last_not_of('0') + 1));  // 0.70 is 0.7
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), decimal.numerator);
   if (error != std::errc() || end != digits.data() + digits.size() || decimal.numerator == 0) fail();
   for (std::size_t i = 0; i < digits.size(); ++i) decimal.denominator *= 10;

@@ -22,7 +22,8 @@ struct Decimal {
     return Wide{shared} * denominator > Wide{either} * numerator;
   }
 };
-/// "0.7"; at most 9 digits behind the point. Throws ConfigError unless the number lies between 0 and 1, both excluded.
+/// "0.7", the same as "0.70"; at most 9 digits behind the point. Throws ConfigError unless the number lies between 0
+/// and 1, both excluded.
 Decimal parse_similarity(std::string_view text);
 
 enum class Keep {

@@ -49,6 +49,12 @@ Json counts_of(const FileCounts& counts) {
   return json;
 }
 
+/// One name per folder, whether it is there yet or not.
+std::string canonical_name(const io::Path& folder) {
+  const io::Path path = std::filesystem::weakly_canonical(std::filesystem::absolute(folder)).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).string();
+}
+
 }  // namespace
 
 Json settings_of(const DedupOptions& options, io::Fs& fs) {
@@ -68,7 +74,7 @@ Json settings_of(const DedupOptions& options, io::Fs& fs) {
           {"input_format", format_name(options.reading.format)},
           {"max_line", options.reading.max_document_bytes},
           {"dry_run", options.write == DedupOptions::Write::report_only},
-          {"output", options.output.string()},
+          {"output", canonical_name(options.output)},
           {"inputs", inputs}};
 }
 

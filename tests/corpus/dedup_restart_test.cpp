@@ -286,6 +286,18 @@ TEST_F(DedupRestart, ASecondStartInTheSameFolderIsRefused) {
     EXPECT_NE(entry.path().extension(), ".lock") << entry.path();
 }
 
+TEST_F(DedupRestart, GoesOnUnderAnotherNameOfTheSameFolder) {
+  std::filesystem::create_directory(dir_ / "sub");
+  for (const char* name : {"same/", "./same", "sub/../same"}) {
+    options_.output = dir_ / "same/";  // not there yet
+    ASSERT_TRUE(stop_at_sync(options_, 20));
+    options_.output = dir_ / name;
+    EXPECT_NO_THROW(dedup(*io::posix_fs(), options_)) << name;
+    EXPECT_TRUE(files_of(options_.output) == want_) << name;
+    std::filesystem::remove_all(dir_ / "same");
+  }
+}
+
 TEST_F(DedupRestart, WorkMayLieElsewhere) {
   options_.work = dir_ / "elsewhere";
   options_.output = dir_ / "out";

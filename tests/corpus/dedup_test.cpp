@@ -333,7 +333,8 @@ TEST_F(Dedup, RefusesBadSettings) {
   input("in.jsonl", line("a"));
   for (const char* jaccard : {"0", "1", "0.0", "1.0", "-0.5", ".x", "2", "0.7a", "0.00000000001", ""})
     EXPECT_NE(error_of<ConfigError>([&] { parse_similarity(jaccard); }), "") << jaccard;
-  EXPECT_EQ(parse_similarity("0.70").denominator, 100u);
+  EXPECT_EQ(parse_similarity("0.70").denominator, 10u) << "the same setting as 0.7";
+  EXPECT_EQ(parse_similarity("0.705").denominator, 1000u);
   EXPECT_EQ(parse_similarity(".7").numerator, 7u);
   options_.shingle = 0;
   options_.memory = 1 << 20;
