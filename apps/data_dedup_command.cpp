@@ -52,7 +52,9 @@ corpus::Banding banding_of(const DedupArguments& arguments, double jaccard) {
   return banding;
 }
 
-/// "K/N". K may count from 0 or from 1: N/N is the same part as 0/N.
+constexpr const char* kShardRule = "K counts from 0 or from 1; N/N is the same part as 0/N";
+
+/// "K/N", by kShardRule.
 corpus::Share share_of(const std::string& shard) {
   const Launcher launcher = detect_launcher();
   if (shard.empty() && launcher.processes > 1) return {.rank = launcher.process, .count = launcher.processes};
@@ -60,7 +62,7 @@ corpus::Share share_of(const std::string& shard) {
   int rank = -1, count = 0, used = 0;
   if (std::sscanf(shard.c_str(), "%d/%d%n", &rank, &count, &used) != 2 || used != static_cast<int>(shard.size()) ||
       count < 1 || rank < 0 || rank > count)
-    throw ConfigError(str("--shard ", shard, ": must be K/N, the K-th of N parts"));
+    throw ConfigError(str("--shard ", shard, ": must be K/N, the K-th of N parts: ", kShardRule));
   return {.rank = rank % count, .count = count, .others = corpus::Share::Others::leave};
 }
 
@@ -159,8 +161,9 @@ void add_data_dedup(CLI::App& data_command) {
       ->add_option("--most-in-bucket", options.most_in_bucket,
                    "Documents of larger buckets are compared with the first of each cluster only")
       ->capture_default_str();
-  command->add_option("--shard", arguments->shard,
-                      "K/N: do the K-th of N parts of each stage, and end where parts of others are missing");
+  command->add_option(
+      "--shard", arguments->shard,
+      str("K/N: do the K-th of N parts of each stage, and end where parts of others are missing. ", kShardRule));
   command->add_option("--seed", options.seed, "Of the hashes")
       ->check(between(0, std::int64_t{1} << 53))
       ->capture_default_str();

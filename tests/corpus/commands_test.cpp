@@ -108,6 +108,13 @@ TEST_F(CorpusCommands, ABuildRemovesWhatAKilledOneOfItsPrefixHasLeft) {
                                           "tokens2.bin" + unique}));
 }
 
+TEST_F(CorpusCommands, DedupPrintsHowShardsCount) {
+  const std::string rule = "K counts from 0 or from 1; N/N is the same part as 0/N";
+  const Finished refused = run_shell("megalith" + dedup("shard", "--shard 6/5"));
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_NE(refused.err.find(rule), std::string::npos) << refused.err;
+}
+
 TEST_F(CorpusCommands, DedupTakesTheMemoryThatItPrints) {
   const Finished refused = run_shell("megalith" + dedup("small", "--memory 8MiB"));
   ASSERT_EQ(refused.code, 64);
