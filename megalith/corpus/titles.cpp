@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
+#include "megalith/data/byte_source.h"
 
 namespace megalith::corpus {
 namespace {
@@ -52,9 +53,15 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-void require_utf8(std::string_view text, const io::Path& file) {
+/// All of a file, compressed or not. Throws InputError unless it is UTF-8.
+std::string read_text(io::Fs& fs, const io::Path& file) {
+  const auto source = data::open_bytes(fs, file);
+  while (source->extend()) {
+  }
+  std::string text(source->window());
   if (const std::size_t good = valid_utf8_prefix(text); good != text.size())
     throw InputError(str("[", file.string(), "] byte ", good, " must be UTF-8"));
+  return text;
 }
 
 }  // namespace
@@ -91,15 +98,13 @@ void Titles::add(std::map<std::string, std::size_t, std::less<>>& keys, std::str
 }
 
 void Titles::add_list(io::Fs& fs, const io::Path& file) {
-  const io::MappedFile mapped = fs.map(file);
-  require_utf8(mapped.text(), file);
-  for (const std::string_view line : lines_of(mapped.text())) add(folded_, fold_white_space(line), line);
+  const std::string text = read_text(fs, file);
+  for (const std::string_view line : lines_of(text)) add(folded_, fold_white_space(line), line);
 }
 
 void Titles::add_wikitext(io::Fs& fs, const io::Path& file) {
-  const io::MappedFile mapped = fs.map(file);
-  require_utf8(mapped.text(), file);
-  const std::vector<std::string_view> lines = lines_of(mapped.text());
+  const std::string text = read_text(fs, file);
+  const std::vector<std::string_view> lines = lines_of(text);
   const std::size_t before = titles_.size();
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const std::string_view title = heading(lines[i]);

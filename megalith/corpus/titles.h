@@ -12,7 +12,7 @@ namespace megalith::corpus {
 /// Titles of articles that are to go, and how often each was met.
 class Titles {
  public:
-  /// One title per line; blank lines are none. Throws InputError.
+  /// One title per line, in a file that may be compressed (gzip, zstd, xz); blank lines are none. Throws InputError.
   void add_list(io::Fs& fs, const io::Path& file);
   /// The level-1 headings of a WikiText file: lines " = Title = " with blank lines before and after. Throws InputError
   /// for a file without any.

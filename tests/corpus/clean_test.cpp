@@ -150,6 +150,20 @@ TEST_F(Clean, RemovesListedTitles) {
   EXPECT_EQ(report_.titles_missed, std::vector<std::string>{"Nobody"});
 }
 
+TEST_F(Clean, ReadsTitlesOfCompressedFiles) {
+  for (const Compression compression : {Compression::gzip, Compression::zstd}) {
+    std::string packed;
+    const auto packer = make_packer(compression);
+    packer->add("\n = Du Fu = \n\n", packed);
+    packer->finish(packed);
+    Titles titles;
+    titles.add_wikitext(*io::posix_fs(), file("wiki", packed));
+    EXPECT_TRUE(titles.has("Du Fu"));
+    titles.add_list(*io::posix_fs(), file("empty", ""));
+    EXPECT_EQ(titles.size(), 1u);
+  }
+}
+
 TEST_F(Clean, RemovesTheArticlesOfAWikiTextFile) {
   const io::Path wikitext =
       file("wiki.tokens",
