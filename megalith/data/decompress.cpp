@@ -17,10 +17,15 @@ namespace {
 
 /// What one step of a decoder takes and gives.
 struct Step {
-  std::string_view in;  ///< what is taken is removed from its front
+  std::string_view in;  ///< what is left of it
   char* out = nullptr;
-  std::size_t room = 0, written = 0;
+  std::size_t room = 0, taken = 0, written = 0;
   bool is_last = false;  ///< nothing comes behind `in`
+
+  void take(std::size_t bytes) {
+    in.remove_prefix(bytes);
+    taken += bytes;
+  }
 };
 
 /// Unpacks pieces. step() throws InputError, by fail(), for damage; it takes or gives something when it can.
@@ -34,8 +39,9 @@ class Decoder {
   /// Whether the end of `in` may be the end of the file.
   virtual bool may_end() const = 0;
 
-  [[noreturn]] void fail(std::string_view rule) const {
-    throw InputError(str("[", name_, "] at byte ", taken_, " of the compressed file: ", rule));
+  /// The place is what the decoder has taken: where it found the damage.
+  [[noreturn]] void fail(const Step& step, std::string_view rule) const {
+    throw InputError(str("[", name_, "] at byte ", taken_ + step.taken, " of the compressed file: ", rule));
   }
   void count_taken(std::size_t bytes) { taken_ += bytes; }
 
@@ -56,7 +62,7 @@ class GzipDecoder final : public Decoder {
   void step(Step& step) override {
     if (is_between_) {
       if (step.in.empty()) return;
-      if (step.in[0] != '\x1F') fail("something stands behind the end of the gzip data");
+      if (step.in[0] != '\x1F') fail(step, "something stands behind the end of the gzip data");
       inflateReset(&stream_);
       is_between_ = false;
     }
@@ -68,12 +74,12 @@ class GzipDecoder final : public Decoder {
     stream_.avail_out = static_cast<uInt>(std::min(step.room, kMax));
     const uInt room = stream_.avail_out;
     const int result = inflate(&stream_, Z_NO_FLUSH);
-    step.in.remove_prefix(given - stream_.avail_in);
+    step.take(given - stream_.avail_in);
     step.written = room - stream_.avail_out;
     if (result == Z_STREAM_END) is_between_ = true;
     if (result == Z_MEM_ERROR) throw std::bad_alloc();
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
-      fail(str("the gzip data is damaged (", stream_.msg != nullptr ? stream_.msg : "no reason given", ")"));
+      fail(step, str("the gzip data is damaged (", stream_.msg != nullptr ? stream_.msg : "no reason given", ")"));
   }
 
  private:
@@ -91,33 +97,36 @@ class ZstdDecoder final : public Decoder {
 
   void step(Step& step) override {
     if (is_between_ && step.in.empty()) return;
-    ZSTD_inBuffer in{step.in.data(), step.in.size(), 0};
+    // A block at a time: of damage the library does not say how far it came.
+    ZSTD_inBuffer in{step.in.data(), std::min(step.in.size(), wanted_), 0};
     ZSTD_outBuffer out{step.out, step.room, 0};
     const std::size_t result = ZSTD_decompressStream(stream_, &out, &in);
-    if (ZSTD_isError(result) != 0) fail(str("the zstd data is damaged (", ZSTD_getErrorName(result), ")"));
+    if (ZSTD_isError(result) != 0) fail(step, str("the zstd data is damaged (", ZSTD_getErrorName(result), ")"));
     if (is_between_) header_.clear(), written_ = 0;
     header_.append(step.in.substr(0, std::min(in.pos, kHeaderBytes - header_.size())));
     written_ += out.pos;
-    step.in.remove_prefix(in.pos);
+    step.take(in.pos);
     step.written = out.pos;
     is_between_ = result == 0;
-    if (is_between_) check_size();
+    wanted_ = is_between_ ? kHeaderBytes : result;
+    if (is_between_) check_size(step);
   }
 
  private:
   static constexpr std::size_t kHeaderBytes = 18;  // the longest of a frame
 
   /// The library compares the promised size with what came only where it has all of a frame and room for its content.
-  void check_size() {
+  void check_size(const Step& step) {
     const unsigned long long size = ZSTD_getFrameContentSize(header_.data(), header_.size());
     if (size < ZSTD_CONTENTSIZE_ERROR && size != written_)
-      fail(str("the zstd data is damaged (a frame of ", size, " bytes holds ", written_, ")"));
+      fail(step, str("the zstd data is damaged (a frame of ", size, " bytes holds ", written_, ")"));
   }
 
   ZSTD_DStream* stream_;
-  bool is_between_ = true;          // frames
-  std::string header_;              // the first bytes of this frame
-  unsigned long long written_ = 0;  // of this frame
+  bool is_between_ = true;             // frames
+  std::size_t wanted_ = kHeaderBytes;  // bytes of the next block, as the library says
+  std::string header_;                 // the first bytes of this frame
+  unsigned long long written_ = 0;     // of this frame
 };
 
 class XzDecoder final : public Decoder {
@@ -136,12 +145,13 @@ class XzDecoder final : public Decoder {
     stream_.next_out = reinterpret_cast<std::uint8_t*>(step.out);
     stream_.avail_out = step.room;
     const lzma_ret result = lzma_code(&stream_, step.is_last ? LZMA_FINISH : LZMA_RUN);
-    step.in.remove_prefix(step.in.size() - stream_.avail_in);
+    step.take(step.in.size() - stream_.avail_in);
     step.written = step.room - stream_.avail_out;
     if (result == LZMA_STREAM_END) is_ended_ = true;
     if (result == LZMA_MEM_ERROR) throw std::bad_alloc();
-    if (result == LZMA_MEMLIMIT_ERROR) fail("the xz data needs over 512 MiB to be unpacked");
-    if (result != LZMA_OK && result != LZMA_STREAM_END && result != LZMA_BUF_ERROR) fail("the xz data is damaged");
+    if (result == LZMA_MEMLIMIT_ERROR) fail(step, "the xz data needs over 512 MiB to be unpacked");
+    if (result != LZMA_OK && result != LZMA_STREAM_END && result != LZMA_BUF_ERROR)
+      fail(step, "the xz data is damaged");
   }
 
  private:
@@ -187,15 +197,13 @@ class DecompressedSource final : public ByteSource {
 
   void decode(std::size_t wanted) {
     if (stored_->window().empty()) is_last_ = !stored_->extend();
-    const std::size_t there = stored_->window().size();
     Step step{.in = stored_->window(), .out = buffer_.get() + end_, .room = wanted - end_, .is_last = is_last_};
     decoder_->step(step);
-    const std::size_t taken = there - step.in.size();
-    stored_->take(taken);
-    decoder_->count_taken(taken);
+    stored_->take(step.taken);
+    decoder_->count_taken(step.taken);
     end_ += step.written;
-    if (!is_last_ || taken > 0 || step.written > 0) return;
-    if (!decoder_->may_end()) decoder_->fail("the file is cut: its compressed data goes on");
+    if (!is_last_ || step.taken > 0 || step.written > 0) return;
+    if (!decoder_->may_end()) decoder_->fail({}, "the file is cut: its compressed data goes on");
     is_over_ = true;
   }
 

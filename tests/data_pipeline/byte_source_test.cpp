@@ -110,6 +110,25 @@ TEST_F(Bytes, WhatIsCutIsRefused) {
   }
 }
 
+// Within the first piece that is read, too: a decoder finds it in its block of at most 128 KiB, or by the checksum.
+TEST_F(Bytes, DamageIsPlacedWhereItIsFound) {
+  const RandomSite site{.seed = 3};
+  std::string text;
+  for (std::uint64_t i = 0; text.size() < 600'000; ++i) text += str(site.word(i), ' ');
+  for (const Packer& packer : packers()) {
+    std::string packed = packer.pack(text);
+    ASSERT_GT(packed.size(), 200'000u);
+    ASSERT_LT(packed.size(), 1u << 20);
+    const std::size_t at = packed.size() - 20'000;
+    packed[at] = static_cast<char>(packed[at] ^ 0x10);
+    const std::string message = error("damaged", packed), before = "] at byte ";
+    ASSERT_NE(message.find(before), std::string::npos) << message;
+    const std::size_t place = std::stoul(message.substr(message.find(before) + before.size()));
+    EXPECT_GE(place + (128 << 10), at) << packer.name;
+    EXPECT_LE(place, packed.size()) << packer.name;
+  }
+}
+
 // Of a frame without a byte, with the checksum of none. The library itself compares the sizes where it has room for
 // what the header promises.
 TEST_F(Bytes, AZstdFrameOfAnotherSizeThanItsHeaderPromisesIsRefused) {
