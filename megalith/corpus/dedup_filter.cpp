@@ -43,6 +43,22 @@ std::uint64_t lower_bound(const io::MappedFile& file, std::uint64_t records, std
       first);
 }
 
+/// A name as one field of a list: a tab, a newline and a backslash are \t, \n and \\.
+std::string escaped(std::string_view name) {
+  std::string text;
+  for (const char c : name) {
+    if (c == '\t')
+      text += "\\t";
+    else if (c == '\n')
+      text += "\\n";
+    else if (c == '\\')
+      text += "\\\\";
+    else
+      text += c;
+  }
+  return text;
+}
+
 std::string ratio(std::uint32_t shared, std::uint32_t either) {
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), "%.4f\t%u/%u", either == 0 ? 0.0 : static_cast<double>(shared) / either,
@@ -119,7 +135,7 @@ void DedupStages::write_removed_list() {
         "nearest_similarity\tnearest_shingles\n");
     const auto place = [&](std::uint64_t document) {
       const std::size_t file = file_of(document);
-      return str(options_.inputs[file].string(), '\t', document - bases()[file] + 1);
+      return str(escaped(options_.inputs[file].string()), '\t', document - bases()[file] + 1);
     };
     const WorkFolder::Product product = work_.open("removed-00000");
     for (auto reader = work_.read<Removed>(product, kDedupWindow); !reader.at_end(); reader.next()) {

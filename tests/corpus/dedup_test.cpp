@@ -78,6 +78,14 @@ TEST_F(Dedup, KeepsTheFirstOfAPairAndAllMembersOfALine) {
   EXPECT_NEAR(report()["pairs"]["expected_recall"]["0.7"].get<double>(), 0.975, 1e-3);
 }
 
+TEST_F(Dedup, FileNamesAreOneFieldOfTheList) {
+  input("a\tb\nc\\d.jsonl", line(words("a", 20)) + line(words("a", 20)));
+  run();
+  const std::vector<std::string> list = lines_of(read_all(options_.output / "removed.tsv"));
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_TRUE(list[1].starts_with((dir_ / "a\\tb\\nc\\\\d.jsonl").string() + "\t2\t")) << list[1];
+}
+
 TEST_F(Dedup, ThresholdIsStrictAndInWholeNumbers) {
   std::string texts;
   for (int i = 0; i < 20; ++i) {  // 14 of 20 shingles of 21 words, and 15 of 20
