@@ -57,6 +57,20 @@ void show(const corpus::CleanReport& report, const corpus::CleanOptions& options
     std::cout << report.titles_missed.size() << " listed titles are in no document (report.json names them)\n";
 }
 
+/// Of Parquet only one column is read, so titles of another one are not compared.
+void warn_of_parquet(io::Fs& fs, const corpus::CleanOptions& options) {
+  if (options.titles.size() == 0) return;
+  for (const io::Path& input : options.inputs) {
+    if (!fs.exists(input) || fs.is_dir(input)) continue;  // refused below
+    if (data::format_of(fs, input, options.reading.format) != data::CorpusFormat::parquet) continue;
+    std::fprintf(stderr,
+                 "warning: %s: of Parquet only the column --key = %s is read, and the first line of a text is its "
+                 "title; to use a column of titles, write the rows as JSON lines first\n",
+                 input.c_str(), options.key.c_str());
+    return;
+  }
+}
+
 void run_clean(const CleanArguments& arguments) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   corpus::CleanOptions options = arguments.options;
@@ -75,6 +89,7 @@ void run_clean(const CleanArguments& arguments) {
   options.vocab_dir = arguments.vocab_dir;
   options.title_files = arguments.titles;
   options.wikitext_files = arguments.wikitext;
+  warn_of_parquet(*fs, options);
   options.progress = byte_progress();
   const corpus::CleanReport report = corpus::clean(*fs, options);
   if (options.progress) std::fputs("\r\x1b[K", stderr);

@@ -108,6 +108,20 @@ TEST_F(CorpusCommands, ABuildRemovesWhatAKilledOneOfItsPrefixHasLeft) {
                                           "tokens2.bin" + unique}));
 }
 
+TEST_F(CorpusCommands, CleanWarnsWhereParquetHidesTitles) {
+  write_all(dir_ / "titles", "A title\n");
+  write_all(dir_ / "rows.parquet", "PAR1 and no more");
+  const std::string titles = " --drop-titles " + path("titles"), warning = "warning: ";
+  const Finished parquet =
+      run_shell("megalith data clean --input " + path("rows.parquet") + " --output " + path("rows") + titles);
+  EXPECT_NE(parquet.err.find(warning + path("rows.parquet") + ": of Parquet only the column --key = text is read"),
+            std::string::npos)
+      << parquet.err;
+  const Finished lines = run_shell("megalith " + command("clean", "lines") + titles);
+  EXPECT_EQ(lines.code, 0);
+  EXPECT_EQ(lines.err.find(warning), std::string::npos) << lines.err;
+}
+
 TEST_F(CorpusCommands, DedupPrintsHowShardsCount) {
   const std::string rule = "K counts from 0 or from 1; N/N is the same part as 0/N";
   const Finished refused = run_shell("megalith" + dedup("shard", "--shard 6/5"));
