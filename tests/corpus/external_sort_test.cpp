@@ -65,7 +65,7 @@ TEST(RecordReader, RefusesAFileThatIsCut) {
   const auto fs = io::posix_fs();
   write_all(dir / "cut", std::string(20, 'x'));
   RecordReader<std::uint64_t> reader(*fs, dir / "cut", 0, 3, 1024);
-  EXPECT_NE(error_of<InputError>([&] { reader.peek(); }).find("has 20 bytes: must have 24"), std::string::npos);
+  EXPECT_NE(error_of<InputError>([&] { reader.peek(); }).find("has 20 bytes, must have 24"), std::string::npos);
 }
 
 TEST(UnionFind, KnowsASetByItsBestElement) {

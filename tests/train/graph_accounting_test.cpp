@@ -238,7 +238,7 @@ TEST(GraphAccounting, TheTablesHaveRankZeroAndThoseThatDiffer) {
             "         4.00 KiB\n"
             "   2         3 of 4  1.50 KiB of 2.00 KiB  512 B of 512 B  1.00 KiB of 1.00 KiB  384 B of 512 B  "
             "         4.00 KiB\n"
-            "All lie in the plan, beside which graphs add what \"plan adds\" says.\n"
+            "All lie in the plan, beside which graphs add what \"plan adds\" lists.\n"
             "\n"
             "Where graphs of rank 0 find what they touch, bytes over a step; like it: 2 more\n"
             "to graphs            lies in                                       is also\n"
