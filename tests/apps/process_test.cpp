@@ -5,10 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <sys/resource.h>
 
 #include "tests/apps/program.h"
-#include "tests/support/sanitizers.h"
 
 // The program as a user runs it: output, metrics, resuming, mpirun.
 namespace megalith {
@@ -304,61 +302,6 @@ TEST_F(Program, AnEmptyOutIsRefused) {
   }
 }
 
-/// The most memory that a child of this process has held so far.
-std::int64_t most_bytes_of_children() {
-  rusage usage{};
-  ::getrusage(RUSAGE_CHILDREN, &usage);
-  return std::int64_t{1024} * usage.ru_maxrss;
-}
-
-TEST_F(Program, ScoreTakesOneListAtATime) {
-  ASSERT_EQ(run_shell(train("a")).code, 0);
-  const auto score = [&](const std::string& lists) {
-    write_all(dir_ / "lists.json", lists);
-    return run_shell("megalith score --checkpoint " + out("a") + " --tokens " + (dir_ / "lists.json").string());
-  };
-  const Finished none = score("[]");
-  EXPECT_EQ(none.out, "{\"logprobs\":[]}\n");
-  EXPECT_NE(none.err.find("fp32 on cpu, tp 1 pp 1 dp 1"), std::string::npos) << none.err;
-  EXPECT_NE(none.err.find("step_00000008 ("), std::string::npos) << none.err;
-  const Finished both = score("[[116, 104], [5]]"), one = score("[[116, 104]]");
-  EXPECT_EQ(both.out, one.out.substr(0, one.out.size() - 3) + ",[null]]}\n");
-  for (const auto& [lists, error] :
-       {std::pair{"[[1], []]", "list 1 of 0 tokens: must be a list of 1 to 16 ids"},
-        {"[[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]]", "list 0 of 17 tokens: must be a list of 1 to 16 ids"},
-        {"[[1], [2, -1]]", "list 1, token 1 = -1: must be a whole number from 0 to 255"},
-        {"[[1, [2]]]", "list 0, token 1 = a list: must be a whole number from 0 to 255"},
-        {"[[1.5]]", "list 0, token 0 = 1.5: must be a whole number from 0 to 255"},
-        {"[[], 7, [1, {\"a\": [[3]]}, 999], [1], [300]]", "lists.json] 4 problems\n"},
-        {"[[], 7, [1, {\"a\": [[3]]}, 999], [1], [300]]", "list 0 of 0 tokens"},
-        {"[[], 7, [1, {\"a\": [[3]]}, 999], [1], [300]]", "list 1 = 7: must be a list"},
-        {"[[], 7, [1, {\"a\": [[3]]}, 999], [1], [300]]", "list 2, token 1 = an object: must be"},
-        {"[[], 7, [1, {\"a\": [[3]]}, 999], [1], [300]]", "list 4, token 0 = 300: must be"},
-        {"[[300], [2", "2 problems"},
-        {"[\"a\"]", "list 0 = \"a\": must be a list"},
-        {"{}", "must be a list of lists of token ids"},
-        {"7", "must be a list of lists of token ids"},
-        {"[[1]] [[2]]", "line 1, column 7, not valid JSON"},
-        {"[[1], [2", "not valid JSON"}}) {
-    const Finished got = score(lists);
-    EXPECT_EQ(got.code, 65) << lists;
-    EXPECT_EQ(got.out, "") << lists << ": nothing is printed before all of it is known to be right";
-    EXPECT_NE(got.err.find(error), std::string::npos) << got.err;
-  }
-  EXPECT_NE(score(std::string(100'000, '[')).err.find("token 0 = a list"), std::string::npos);
-
-  constexpr int kLists = 2'000'000;
-  std::string many = "[[1]";
-  for (int i = 1; i < kLists; ++i) many += ",[1]";
-  const std::int64_t before = most_bytes_of_children();
-  const Finished got = score(many + "]");
-  EXPECT_EQ(got.out.size(),
-            std::string("{\"logprobs\":[[null]]}\n").size() + (kLists - 1) * std::string(",[null]").size());
-  if (!testing::kAddressSanitizer) {  // it keeps up to 256 MiB of freed memory
-    EXPECT_LT(most_bytes_of_children() - before, 100'000'000) << "as a tree the file's 8 MB would take 250";
-  }
-}
-
 TEST_F(Program, ThreadsOfARankAreThoseOfTheRecipeAndChangeNoBit) {
   const Finished one = run_shell(train("a", "--set device.threads=1")),
                  three = run_shell(train("b", "--set device.threads=3"));
@@ -367,99 +310,6 @@ TEST_F(Program, ThreadsOfARankAreThoseOfTheRecipeAndChangeNoBit) {
   EXPECT_EQ(metrics("a"), metrics("b"));
   const Finished two_ranks = run_shell("taskset -c 0 " + train_process("c", "--set parallel.tp=2"));
   EXPECT_NE(two_ranks.err.find(" at most, 1 thread each\n"), std::string::npos) << two_ranks.err;
-}
-
-TEST_F(Program, PlanPrintsWhatTheRunTakes) {
-  ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
-  const Finished plan =
-      run_shell("megalith plan " + recipe() + " --set parallel.tp=2 --set parallel.pp=2 --format json");
-  ASSERT_EQ(plan.code, 0) << plan.err;
-  std::int64_t largest = 0;
-  const nlohmann::json json = nlohmann::json::parse(plan.out);
-  for (const nlohmann::json& rank : json.at("ranks")) largest = std::max(largest, rank.at("total").get<std::int64_t>());
-  std::ifstream file(out("a") + "/metrics.jsonl");
-  std::string line;
-  std::getline(file, line);
-  EXPECT_EQ(nlohmann::json::parse(line).at("memory_bytes").get<std::int64_t>(), largest);
-}
-
-TEST_F(Program, PlanSaysWhatOnlyARunOnGpusKnows) {
-  const std::string plan = "megalith plan " + recipe() + " --set device.type=cuda";
-  const Finished one = run_shell(plan), two = run_shell(plan + " --set parallel.tp=2 --format json");
-  ASSERT_EQ(one.code, 0) << one.err;
-  EXPECT_NE(one.out.find("not included: cuda context, which a run measures"), std::string::npos) << one.out;
-  EXPECT_EQ(one.out.find("nccl"), std::string::npos) << one.out;
-  EXPECT_EQ(nlohmann::json::parse(two.out).at("not_included"), nlohmann::json::parse(R"(["cuda context", "nccl"])"));
-  const Finished cpu = run_shell("megalith plan " + recipe());
-  EXPECT_EQ(cpu.out.find("not included"), std::string::npos) << cpu.out;
-}
-
-TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
-  const std::string settings = "--set parallel.pp=2 --set graphs.mode=layers --set graphs.warmup_steps=2 ";
-  const Finished run = run_shell(train("a", settings + "--set graphs.check=2"));
-  ASSERT_EQ(run.code, 0) << run.err;
-  EXPECT_NE(run.err.find("graphs captured by step 4, of those planned\nrank"), std::string::npos) << run.err;
-  EXPECT_NE(run.err.find("\n   0  32 of 32  32 of 32"), std::string::npos) << run.err;
-  EXPECT_NE(run.err.find("graphs.check: 2 steps from graphs had the bits of eager ones"), std::string::npos) << run.err;
-  EXPECT_NE(run.err.find("\nrank  static inputs "), std::string::npos) << run.err;
-  EXPECT_NE(run.err.find("\nWhere graphs of rank 1 find what they touch"), std::string::npos) << run.err;
-  std::ifstream file(out("a") + "/metrics.jsonl");
-  int lines = 0;
-  for (std::string line; std::getline(file, line);) {
-    const nlohmann::json json = nlohmann::json::parse(line);
-    if (!json.contains("graphs")) continue;
-    ++lines;
-    EXPECT_EQ(json.at("graphs"), 32);
-    EXPECT_EQ(json.at("step"), 4) << "captured in step 3, first launched in step 4";
-    EXPECT_EQ(json.at("launches"), 32);
-    EXPECT_EQ(json.at("comm_calls"), 0) << "messages between stages are outside";
-    EXPECT_GT(json.at("static_input_bytes").get<std::int64_t>(), 0);
-  }
-  EXPECT_EQ(lines, 1);
-  EXPECT_THAT(run.err, ::testing::ContainsRegex(
-                           "graphs: the host submitted a step in [0-9.]+ us, of which launches took [0-9.]+ us "));
-}
-
-TEST_F(Program, ARunSaysWhichSettingsOfGraphsDoNothing) {
-  const auto told = [&](const std::string& name, const std::string& settings) {
-    const Finished run = run_shell(train(name, settings));
-    EXPECT_EQ(run.code, 0) << run.err;
-    return run.err;
-  };
-  using ::testing::HasSubstr;
-  EXPECT_THAT(told("a",
-                   "--set graphs.check=2 --set graphs.optimizer=true --set graphs.per=slot --set graphs.scopes=mlp "
-                   "--set graphs.warmup_steps=5"),
-              ::testing::AllOf(HasSubstr("graphs.warmup_steps = 5: does nothing with graphs.mode = none"),
-                               HasSubstr("graphs.check = 2: does nothing with graphs.mode = none"),
-                               HasSubstr("graphs.optimizer = true: does nothing with graphs.mode = none"),
-                               HasSubstr("graphs.per = slot: does nothing with graphs.mode = none"),
-                               HasSubstr("graphs.scopes = [mlp]: does nothing with graphs.mode = none")));
-  EXPECT_THAT(told("d", "--set graphs.mode=layers --set graphs.warmup_steps=7"),
-              HasSubstr("graphs.mode = layers: no graph is launched, as there are 8 steps to train, "
-                        "graphs.warmup_steps = 7 and the step of the capture runs eagerly"));
-  EXPECT_THAT(
-      told("b", "--set graphs.mode=layers --set graphs.warmup_steps=8 --set graphs.check=1"),
-      ::testing::AllOf(HasSubstr("graphs.mode = layers: no graph is captured, as there are 8 steps to train and "
-                                 "graphs.warmup_steps = 8"),
-                       HasSubstr("graphs.check = 1: 0 steps were compared before the run ended")));
-  const std::string some = told("c", "--set graphs.mode=iteration --set graphs.warmup_steps=5 --set graphs.check=4");
-  EXPECT_THAT(some, ::testing::AllOf(HasSubstr("graphs.check: 2 steps from graphs had the bits of eager ones"),
-                                     HasSubstr("graphs.check = 4: 2 steps were compared before the run ended")));
-}
-
-TEST_F(Program, GraphsPrintsAndDraws) {
-  const std::string picture = (dir_ / "graphs.svg").string();
-  const Finished graphs = run_shell("megalith graphs " + recipe() +
-                                    " --ranks 2 --set parallel.pp=2 --format json --rank 1 --svg " + picture);
-  ASSERT_EQ(graphs.code, 0) << graphs.err;
-  EXPECT_EQ(nlohmann::json::parse(graphs.out).at("ranks").size(), 2U);
-  std::ifstream file(picture);
-  const std::string drawn((std::istreambuf_iterator<char>(file)), {});
-  EXPECT_NE(drawn.find("Stage 1 of 2"), std::string::npos) << drawn;
-  const Finished broken = run_shell("megalith graphs " + recipe() + " --set graphs.scopes=moe");
-  EXPECT_EQ(broken.code, 64);
-  EXPECT_THAT(broken.err, ::testing::ContainsRegex("[.]toml: graphs.scopes = .moe.: V5: "));
 }
 
 TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {

@@ -1,0 +1,112 @@
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/program.h"
+
+// What is printed of a plan and of graphs, before a run and by it.
+namespace megalith {
+namespace {
+
+using testing::Finished;
+using testing::Program;
+using testing::run_shell;
+
+TEST_F(Program, PlanPrintsWhatTheRunTakes) {
+  ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);
+  const Finished plan =
+      run_shell("megalith plan " + recipe() + " --set parallel.tp=2 --set parallel.pp=2 --format json");
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  std::int64_t largest = 0;
+  const nlohmann::json json = nlohmann::json::parse(plan.out);
+  for (const nlohmann::json& rank : json.at("ranks")) largest = std::max(largest, rank.at("total").get<std::int64_t>());
+  std::ifstream file(out("a") + "/metrics.jsonl");
+  std::string line;
+  std::getline(file, line);
+  EXPECT_EQ(nlohmann::json::parse(line).at("memory_bytes").get<std::int64_t>(), largest);
+}
+
+TEST_F(Program, PlanSaysWhatOnlyARunOnGpusKnows) {
+  const std::string plan = "megalith plan " + recipe() + " --set device.type=cuda";
+  const Finished one = run_shell(plan), two = run_shell(plan + " --set parallel.tp=2 --format json");
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_NE(one.out.find("not included: cuda context, which a run measures"), std::string::npos) << one.out;
+  EXPECT_EQ(one.out.find("nccl"), std::string::npos) << one.out;
+  EXPECT_EQ(nlohmann::json::parse(two.out).at("not_included"), nlohmann::json::parse(R"(["cuda context", "nccl"])"));
+  const Finished cpu = run_shell("megalith plan " + recipe());
+  EXPECT_EQ(cpu.out.find("not included"), std::string::npos) << cpu.out;
+}
+
+TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
+  const std::string settings = "--set parallel.pp=2 --set graphs.mode=layers --set graphs.warmup_steps=2 ";
+  const Finished run = run_shell(train("a", settings + "--set graphs.check=2"));
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_NE(run.err.find("graphs captured by step 4, of those planned\nrank"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("\n   0  32 of 32  32 of 32"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("graphs.check: 2 steps from graphs had the bits of eager ones"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("\nrank  static inputs "), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("\nWhere graphs of rank 1 find what they touch"), std::string::npos) << run.err;
+  std::ifstream file(out("a") + "/metrics.jsonl");
+  int lines = 0;
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    if (!json.contains("graphs")) continue;
+    ++lines;
+    EXPECT_EQ(json.at("graphs"), 32);
+    EXPECT_EQ(json.at("step"), 4) << "captured in step 3, first launched in step 4";
+    EXPECT_EQ(json.at("launches"), 32);
+    EXPECT_EQ(json.at("comm_calls"), 0) << "messages between stages are outside";
+    EXPECT_GT(json.at("static_input_bytes").get<std::int64_t>(), 0);
+  }
+  EXPECT_EQ(lines, 1);
+  EXPECT_THAT(run.err, ::testing::ContainsRegex(
+                           "graphs: the host submitted a step in [0-9.]+ us, of which launches took [0-9.]+ us "));
+}
+
+TEST_F(Program, ARunSaysWhichSettingsOfGraphsDoNothing) {
+  const auto told = [&](const std::string& name, const std::string& settings) {
+    const Finished run = run_shell(train(name, settings));
+    EXPECT_EQ(run.code, 0) << run.err;
+    return run.err;
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(told("a",
+                   "--set graphs.check=2 --set graphs.optimizer=true --set graphs.per=slot --set graphs.scopes=mlp "
+                   "--set graphs.warmup_steps=5"),
+              ::testing::AllOf(HasSubstr("graphs.warmup_steps = 5: does nothing with graphs.mode = none"),
+                               HasSubstr("graphs.check = 2: does nothing with graphs.mode = none"),
+                               HasSubstr("graphs.optimizer = true: does nothing with graphs.mode = none"),
+                               HasSubstr("graphs.per = slot: does nothing with graphs.mode = none"),
+                               HasSubstr("graphs.scopes = [mlp]: does nothing with graphs.mode = none")));
+  EXPECT_THAT(told("d", "--set graphs.mode=layers --set graphs.warmup_steps=7"),
+              HasSubstr("graphs.mode = layers: no graph is launched, as there are 8 steps to train, "
+                        "graphs.warmup_steps = 7 and the step of the capture runs eagerly"));
+  EXPECT_THAT(
+      told("b", "--set graphs.mode=layers --set graphs.warmup_steps=8 --set graphs.check=1"),
+      ::testing::AllOf(HasSubstr("graphs.mode = layers: no graph is captured, as there are 8 steps to train and "
+                                 "graphs.warmup_steps = 8"),
+                       HasSubstr("graphs.check = 1: 0 steps were compared before the run ended")));
+  const std::string some = told("c", "--set graphs.mode=iteration --set graphs.warmup_steps=5 --set graphs.check=4");
+  EXPECT_THAT(some, ::testing::AllOf(HasSubstr("graphs.check: 2 steps from graphs had the bits of eager ones"),
+                                     HasSubstr("graphs.check = 4: 2 steps were compared before the run ended")));
+}
+
+TEST_F(Program, GraphsPrintsAndDraws) {
+  const std::string picture = (dir_ / "graphs.svg").string();
+  const Finished graphs = run_shell("megalith graphs " + recipe() +
+                                    " --ranks 2 --set parallel.pp=2 --format json --rank 1 --svg " + picture);
+  ASSERT_EQ(graphs.code, 0) << graphs.err;
+  EXPECT_EQ(nlohmann::json::parse(graphs.out).at("ranks").size(), 2U);
+  std::ifstream file(picture);
+  const std::string drawn((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE(drawn.find("Stage 1 of 2"), std::string::npos) << drawn;
+  const Finished broken = run_shell("megalith graphs " + recipe() + " --set graphs.scopes=moe");
+  EXPECT_EQ(broken.code, 64);
+  EXPECT_THAT(broken.err, ::testing::ContainsRegex("[.]toml: graphs.scopes = .moe.: V5: "));
+}
+
+}  // namespace
+}  // namespace megalith
