@@ -105,6 +105,7 @@ class Translator {
   }
   /// One character as it stands.
   Literal take_character() {
+    if (at_end()) throw InputError("must not end before a character");
     const std::size_t size = utf8_front(rest()).length;
     Literal found{code_of(rest().substr(0, size)), std::string(rest().substr(0, size))};
     at_ += size;
@@ -667,6 +668,7 @@ class Translator {
     const bool is_range = next_is("-") && !next_is("-]") && !next_is("-[") && !next_is("-&&");
     if (is_range) {
       take("-");
+      if (at_end()) throw InputError("must close its brackets");
       last = element();
       if (!last) refuse_pattern("a range that ends with a class", "write \\- for a hyphen");
       if (last->code < first->code) refuse_pattern(str(first->text, '-', last->text), "its end is before its begin");

@@ -181,6 +181,8 @@ TEST(SplitPattern, RefusesWhatPcre2CannotSay) {
       {R"(\u12)", "must not hold \\u12: "},
       {R"(\x{D800})", "must not hold \\x{D: "},
       {R"([a)", "must close its brackets"},
+      {R"([a-)", "must close its brackets"},
+      {R"([\0-)", "must close its brackets"},
       {"a\\", "must not end with a backslash"},
       {"\xFF", "must be UTF-8"},
       {R"((a)", "must not hold (: "},
