@@ -16,8 +16,7 @@ namespace megalith::apps {
 struct Launcher {
   int processes = 0;
   int process = 0;
-  bool is_beside_the_first =
-      true;  ///< false: behind a `:` of Open MPI's mpirun, of another command line than the first
+  bool is_beside_the_first = true;  ///< started by the command line of process 0, not by one after a `:` of mpirun
 };
 Launcher detect_launcher();
 

@@ -80,12 +80,12 @@ void lock_file(int fd, const Path& path) {
 
 RunLock RunLock::take(const Path& folder, const std::string& name) {
   const Path path = folder / name;
-  constexpr int kMostTries = 100;  // its file may be removed, by the job that held it, after it was opened
+  constexpr int kMaxTries = 100;  // its file may be removed, by the job that held it, after it was opened
   for (int tries = 1;; ++tries) {
     RunLock lock(retrying([&] { return open_lock(folder, path); }), folder, name);
     lock_file(lock.fd_, path);
     if (lock.is_in_place()) return lock;
-    if (tries == kMostTries) lock.require_in_place();
+    if (tries == kMaxTries) lock.require_in_place();
   }
 }
 
