@@ -26,7 +26,7 @@ constexpr std::string_view kMagic = "PAR1";
 // A page that claims more is refused: few bytes can stand for any number of equal values.
 constexpr std::uint64_t kMaxPageBytes = std::uint64_t{1} << 30, kMaxPageValues = std::uint64_t{1} << 24;
 // Values are handed out in so many bytes, so many at a time.
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20, kPieceValues = std::size_t{1} << 14;
+constexpr std::size_t kBatchBytes = std::size_t{1} << 20, kBatchValues = std::size_t{1} << 14;
 constexpr std::int64_t kByteArray = 6, kRepeated = 2;
 
 struct SchemaElement {
@@ -387,7 +387,7 @@ ParquetValues ParquetFile::State::next_values() {
   const bool is_made = open.strings && open.strings->is_made();
   std::vector<std::size_t> ends;  // of values that are made
   std::size_t bytes = 0;
-  for (; open.rows > 0 && bytes < kPieceBytes && out.rows.size() < kPieceValues; --open.rows) {
+  for (; open.rows > 0 && bytes < kBatchBytes && out.rows.size() < kBatchValues; --open.rows) {
     ++row;
     if (open.levels && open.levels->next() != 1) continue;
     const std::string_view value = open.strings->next();

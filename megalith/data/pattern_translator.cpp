@@ -25,7 +25,7 @@
 namespace megalith::data {
 namespace {
 
-constexpr std::size_t kNone = std::string::npos;
+constexpr std::size_t kNowhere = std::string::npos;
 constexpr int kMaxDepth = 200;  // PCRE2's own is 250
 constexpr std::string_view kAnyCharacter = "(?s:.)";
 constexpr std::string_view kLineEnd = R"((?>\r\n|[\n-\r\x{85}\x{2028}\x{2029}]))";
@@ -122,7 +122,7 @@ class Translator {
   /// What one branch has made so far.
   struct Branch {
     std::string out;
-    std::size_t atom = kNone;  // where what a quantifier would repeat begins
+    std::size_t atom = kNowhere;  // where what a quantifier would repeat begins
     bool is_repeated = false;
     std::vector<Literal> run;  // literals that are not in `out` yet
   };
@@ -151,7 +151,7 @@ class Translator {
   /// What matches no characters: a quantifier has nothing to repeat there.
   void add_place(Branch& b, const Options& options, std::string_view text) const {
     flush(b, options);
-    b.atom = kNone;
+    b.atom = kNowhere;
     b.out += text;
   }
   void add_literal(Branch& b, const Options& options, Literal literal) const {
@@ -234,7 +234,7 @@ class Translator {
       b.run.pop_back();
       add_atom(b, options, last.text);
     }
-    if (b.atom == kNone) refuse_pattern(text, "nothing before it can be repeated");
+    if (b.atom == kNowhere) refuse_pattern(text, "nothing before it can be repeated");
     if (b.is_repeated) {
       b.out.insert(b.atom, "(?:");
       b.out += ')';
@@ -296,7 +296,7 @@ class Translator {
     const std::size_t size = rest().find(end);
     const std::string name(rest().substr(0, size));
     const auto is_word = [](char c) { return is_letter(c) || is_digit(c) || c == '_'; };
-    if (size == kNone || name.empty() || is_digit(name[0]) || !std::ranges::all_of(name, is_word))
+    if (size == kNowhere || name.empty() || is_digit(name[0]) || !std::ranges::all_of(name, is_word))
       refuse_pattern(str("the name ", name), "names are letters, digits and _");
     at_ += size + 1;
     return name;
@@ -366,7 +366,7 @@ class Translator {
     constexpr std::string_view kNamed = "tnrf";
     constexpr std::string_view kMeant = "sSdDwWhHpPkgbBAzZGKRXNOyY";
     constexpr std::string_view kMeantInClass = "sSdDwWhHpP";
-    if (kNamed.find(c) != kNone) {
+    if (kNamed.find(c) != kNowhere) {
       const Literal found{U"\t\n\r\f"[kNamed.find(c)], std::string(rest().substr(0, 2))};
       at_ += 2;
       return found;
@@ -388,7 +388,7 @@ class Translator {
       return literal_of(static_cast<char32_t>(code), hex(code));
     }
     if (!in_class && is_digit(c)) return std::nullopt;
-    if ((in_class ? kMeantInClass : kMeant).find(c) != kNone) return std::nullopt;
+    if ((in_class ? kMeantInClass : kMeant).find(c) != kNowhere) return std::nullopt;
     ++at_;
     Literal found = take_character();
     if (found.code < 0x80 && !is_letter(c) && !is_digit(c) && c != '_' && c > ' ') found.text.insert(0, 1, '\\');
@@ -451,7 +451,7 @@ class Translator {
       at_ += 2;
       return add_atom(b, options, str("[^", kWhiteSpace, ']'));
     }
-    if (c == 'p' || c == 'P' || std::string_view("sdDwWhH").find(c) != kNone) {
+    if (c == 'p' || c == 'P' || std::string_view("sdDwWhH").find(c) != kNowhere) {
       const Set set = escaped_set();
       const bool has_latin = set.in_case == Set::Case::word;
       const std::string text = str(set.is_negative ? "[^" : "[", set.items, has_latin ? kLatinWords : "", ']');
@@ -540,7 +540,7 @@ class Translator {
 
   Set property() {
     const std::size_t end = rest().find('}');
-    if (!rest().substr(2).starts_with("{") || end == kNone)
+    if (!rest().substr(2).starts_with("{") || end == kNowhere)
       refuse_pattern(rest().substr(0, 3), "a property is written \\p{...}");
     const std::string_view shown = rest().substr(0, end + 1);
     std::string_view name = rest().substr(3, end - 3);
@@ -638,11 +638,12 @@ class Translator {
     const std::size_t end = rest().find(":]");
     constexpr std::string_view kNames[] = {"alnum", "alpha", "ascii", "blank", "cntrl", "digit",  "graph",
                                            "lower", "print", "punct", "space", "upper", "xdigit", "word"};
-    std::string_view name = rest().substr(2, end == kNone ? 0 : end - 2);
+    std::string_view name = rest().substr(2, end == kNowhere ? 0 : end - 2);
     const bool is_negative = name.starts_with("^");
     if (is_negative) name.remove_prefix(1);
-    if (end == kNone || std::ranges::find(kNames, name) == std::end(kNames))
-      refuse_pattern(rest().substr(0, end == kNone ? 2 : end + 2), "POSIX's names are [:alpha:], [:digit:] and so on");
+    if (end == kNowhere || std::ranges::find(kNames, name) == std::end(kNames))
+      refuse_pattern(rest().substr(0, end == kNowhere ? 2 : end + 2),
+                     "POSIX's names are [:alpha:], [:digit:] and so on");
     at_ += end + 2;
     // \p{Punct} is P; [:punct:] is POSIX's.
     if (name == "punct") return {property_class("P").items + property_class("S").items, is_negative, Set::Case::none};

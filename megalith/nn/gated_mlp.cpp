@@ -27,11 +27,11 @@ GatedMlp::FirstGrad GatedMlp::backward_to_first(Exec& ex, const Microbatch& micr
     first_gemm_again(ex, microbatch, saved);
   else if (activation_again_)
     activate(ex, microbatch, saved);
-  const Tensor d_activated = ex.tensor(saved.last.x.shape(), saved.last.x.dtype());
+  const Tensor d_activated = ex.tensor_like(saved.last.x);
   saved.entered.d_out.messages.wait(ex);
   last_.backward_input(ex, saved.entered.d_out.x, d_activated);
   last_.backward_weight_at(WeightGradTime::at_once, ex, saved.entered, saved.last, microbatch.weight_grads);
-  const Tensor d_gate_up = ex.tensor(saved.first.y.shape(), saved.first.y.dtype());
+  const Tensor d_gate_up = ex.tensor_like(saved.first.y);
   ops::swiglu_backward(ex, {.gate_up = saved.first.y, .dy = d_activated, .dgate_up = d_gate_up});
   return {d_gate_up};
 }

@@ -31,7 +31,7 @@ Tensor LmHead::score(Exec& ex, const Microbatch& microbatch, const Tensor& x, co
 void LmHead::backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved,
                       const GradWithBias& dx) const {
   const Tensor d_logits = cross_entropy_.backward(ex, microbatch, targets, saved.loss);
-  const Tensor d_normed = ex.tensor(saved.normed.shape(), saved.normed.dtype());
+  const Tensor d_normed = ex.tensor_like(saved.normed);
   TensorParallel::InRegion in_region = tp_.to_region(ex, saved.normed, kWholeMicrobatch);
   const Tensor sums = tp_.region_sums(ex, d_normed);
   ops::matmul(ex, {.a = d_logits, .b = table_.value, .c = sums});

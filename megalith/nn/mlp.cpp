@@ -31,10 +31,10 @@ Mlp::FirstGrad Mlp::backward_to_first(Exec& ex, const Microbatch& microbatch, Sa
   if (first_gemm_again_) {
     first_gemm_again(ex, microbatch, saved);
   } else if (gelu_again_) {
-    saved.last.x = ex.tensor(z.shape(), z.dtype());
+    saved.last.x = ex.tensor_like(z);
     ops::gelu(ex, {.z = z, .y = saved.last.x});
   }
-  const Tensor dz = ex.tensor(z.shape(), z.dtype());
+  const Tensor dz = ex.tensor_like(z);
   saved.entered.d_out.messages.wait(ex);
   last_.backward_input_gelu(ex, saved.entered.d_out.x, z, dz, first_.bias_grad());
   last_.backward_weight_at(WeightGradTime::at_once, ex, saved.entered, saved.last, microbatch.weight_grads);

@@ -78,7 +78,7 @@ void QkNormLayer::backward(Exec& ex, const Tensor& qkv, const Saved& saved, cons
                                            .num_heads = heads_,
                                            .num_kv_heads = kv_heads_});
   }
-  const Tensor sums = ex.tensor(saved.statistics.shape(), saved.statistics.dtype());
+  const Tensor sums = ex.tensor_like(saved.statistics);
   ops::qk_norm_backward_sums(ex, {.dout = grad,
                                   .qkv = qkv,
                                   .square_sums = saved.statistics,

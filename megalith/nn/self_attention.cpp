@@ -110,11 +110,11 @@ SelfAttention::FirstGrad SelfAttention::backward_to_first(Exec& ex, const Microb
   auto& kept = static_cast<Saved&>(saved);
   BackwardInRegion& entered = kept.entered;
   if (again_) attend(ex, microbatch, kept);
-  const Tensor d_attended = ex.tensor(kept.last.x.shape(), kept.last.x.dtype());
+  const Tensor d_attended = ex.tensor_like(kept.last.x);
   entered.d_out.messages.wait(ex);
   last_.backward_input(ex, entered.d_out.x, d_attended);
   last_.backward_weight_at(WeightGradTime::at_once, ex, entered, kept.last, microbatch.weight_grads);
-  const Tensor d_qkv = ex.tensor(kept.first.y.shape(), kept.first.y.dtype());
+  const Tensor d_qkv = ex.tensor_like(kept.first.y);
   ops::attention_backward(ex, {.dout = d_attended,
                                .qkv = qkv_of(kept),
                                .out = kept.last.x,

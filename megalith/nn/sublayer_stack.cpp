@@ -6,8 +6,6 @@
 namespace megalith::nn {
 namespace {
 
-Tensor alike(Exec& ex, const Tensor& x) { return ex.tensor(x.shape(), x.dtype()); }
-
 /// Runs `ops` from the segment's graph, where it has one.
 template <class Ops>
 void run_segment(Exec& ex, const Segment& segment, Index layer, int pass, const SegmentGraphs& graphs, Ops&& ops) {
@@ -107,7 +105,7 @@ void SublayerStack::run_forward(Exec& ex, const Microbatch& microbatch, std::spa
     if (stage == 0 && again_from == k) {
       seams_[k].norm_again(ex, sub_batch, pass.seams[k]);
     } else if (stage == 0) {
-      if (first && k > 0) pass.seams[k].x = closing && output ? output : alike(ex, pass.seams[k - 1].x);
+      if (first && k > 0) pass.seams[k].x = closing && output ? output : ex.tensor_like(pass.seams[k - 1].x);
       run_seam(ex, sub_batch, k, pass);
     }
     if (!closing) message = sublayers_[k]->forward(ex, sub_batch, stage, pass.seams[k].y, *pass.sublayers[k]);
@@ -163,12 +161,12 @@ void SublayerStack::run_backward(Exec& ex, const Microbatch& microbatch, const S
     const Pass& kept = saved.of_backward(k);
     Sublayer::Gradients grads;
     if (stage == 0) grads.dy = seams_[k + 1].addend_grad(ex, microbatch, after);
-    if (stage == 1) d_normed = alike(ex, after.grad);
+    if (stage == 1) d_normed = ex.tensor_like(after.grad);
     if (stage > 0 && stage < last) grads.dx = d_normed;
     sublayer.backward(ex, microbatch, stage, grads, *kept.sublayers[k]);
     if (stage + 1 == last) {
       GradWithBias& before = saved.grads[k];
-      before = {k == 0 && dx ? dx : alike(ex, after.grad), seams_[k].bias_grad()};
+      before = {k == 0 && dx ? dx : ex.tensor_like(after.grad), seams_[k].bias_grad()};
       seams_[k].backward(ex, d_normed, after.grad, kept.seams[k], before);
     }
     if (events != nullptr && stage == last && begins_layer(k)) events->layer_done(ex, layers_[k]);

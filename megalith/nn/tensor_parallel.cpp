@@ -65,7 +65,7 @@ InFlight TensorParallel::from_region(Exec& ex, const Tensor& sums, const Tensor&
 Tensor TensorParallel::through_dropout(Exec& ex, const Microbatch& microbatch, const DropoutSite& site,
                                        const Tensor& dout) const {
   if (site.probability == 0) return dout;
-  Tensor dx = ex.tensor(dout.shape(), dout.dtype());
+  Tensor dx = ex.tensor_like(dout);
   for_runs(microbatch, site, [&](const SubBatch& run, const ops::Dropout& dropout) {
     ops::dropout_backward(ex, {.dout = run.of(dout), .dx = run.of(dx), .dropout = dropout});
   });

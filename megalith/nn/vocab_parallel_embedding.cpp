@@ -42,7 +42,7 @@ void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, con
 
 void VocabParallelEmbedding::add_positions(Exec& ex, const Tensor& positions, const Tensor& y) const {
   if (position_ == nullptr) return;
-  const Tensor rows = ex.tensor(y.shape(), y.dtype());
+  const Tensor rows = ex.tensor_like(y);
   ops::embedding_forward(
       ex, {.ids = positions, .table = position_->value, .y = rows, .vocab_size = position_->value.dim(0)});
   ops::add(ex, y, rows, y);

@@ -95,6 +95,8 @@ class Exec {
 
   /// Memory for an intermediate result. Its contents are undefined.
   Tensor tensor(const Shape& shape, DType dtype);
+  /// Of the shape and dtype of `x`.
+  Tensor tensor_like(const Tensor& x) { return tensor(x.shape(), x.dtype()); }
 
   /// Calls code() so that tensors which are recorded in it, and saved, are planned under an owner of their own.
   template <class Code>

@@ -157,7 +157,7 @@ Tensor AllToAllDispatcher::to_experts(Exec& ex, const Tensor& sent, const Saved&
                    arrived.rows(0, sum_of(kept.receives)), kept.receives)
       .wait(ex);
   if (!regroups()) return arrived;
-  const Tensor rows = ex.tensor(arrived.shape(), arrived.dtype());
+  const Tensor rows = ex.tensor_like(arrived);
   ops::permute_rows(ex, {.x = arrived, .pair_of = kept.arrived_at, .rows = rows});
   return rows;
 }
@@ -166,7 +166,7 @@ Tensor AllToAllDispatcher::to_sources(Exec& ex, const Tensor& rows, const Saved&
   if (is_alone()) return rows;
   Tensor leaving = rows;
   if (regroups()) {
-    leaving = ex.tensor(rows.shape(), rows.dtype());
+    leaving = ex.tensor_like(rows);
     ops::permute_rows(ex, {.x = rows, .pair_of = kept.regrouped.reshaped({rows.dim(0)}), .rows = leaving});
   }
   const Tensor returned = ex.tensor({kept.pair_of.numel(), rows.dim(1)}, rows.dtype());
@@ -196,8 +196,8 @@ ExpertRows AllToAllDispatcher::combine_backward(Exec& ex, const Tensor& dy, cons
                                                 const Tensor& d_weights, Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
   const Tensor repeated = of_slices(ex, weights);
-  const Tensor d_repeated = ranks_.slices == 1 ? d_weights : ex.tensor(repeated.shape(), repeated.dtype());
-  const Tensor d_returned = ex.tensor(kept.returned.shape(), kept.returned.dtype());
+  const Tensor d_repeated = ranks_.slices == 1 ? d_weights : ex.tensor_like(repeated);
+  const Tensor d_returned = ex.tensor_like(kept.returned);
   ops::sum_rows_backward(ex, {.dy = dy,
                               .rows = kept.returned,
                               .row_of = kept.row_of,

@@ -97,15 +97,15 @@ Tensor Experts::backward(Exec& ex, const Tensor& dy, ops::Write weight_grads, Sa
   if (first_gemm_again_) first_gemm(ex, saved);
   if (first_gemm_again_ || activation_again_) activate(ex, saved);
   const ops::GroupSizes sizes{saved.in.sizes};
-  const Tensor d_activated = ex.tensor(saved.activated.shape(), saved.activated.dtype());
+  const Tensor d_activated = ex.tensor_like(saved.activated);
   ops::grouped_matmul_input_grad(ex, {.dy = dy, .w = as_matrices(down_.value), .dx = d_activated, .sizes = sizes});
   ops::grouped_matmul_weight_grad(
       ex, {.dy = dy, .x = saved.activated, .dw = as_matrices(down_.grad), .sizes = sizes, .write = weight_grads});
-  const Tensor d_up = ex.tensor(saved.up.shape(), saved.up.dtype());
+  const Tensor d_up = ex.tensor_like(saved.up);
   activate_backward(ex, saved, d_activated, d_up);
   ops::grouped_matmul_weight_grad(
       ex, {.dy = d_up, .x = saved.in.rows, .dw = as_matrices(up_.grad), .sizes = sizes, .write = weight_grads});
-  const Tensor dx = ex.tensor(saved.in.rows.shape(), saved.in.rows.dtype());
+  const Tensor dx = ex.tensor_like(saved.in.rows);
   ops::grouped_matmul_input_grad(ex, {.dy = d_up, .w = as_matrices(up_.value), .dx = dx, .sizes = sizes});
   return dx;
 }

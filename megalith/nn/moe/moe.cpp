@@ -8,8 +8,6 @@
 namespace megalith::nn {
 namespace {
 
-Tensor alike(Exec& ex, const Tensor& x) { return ex.tensor(x.shape(), x.dtype()); }
-
 DispatchSizes dispatch_sizes(const MoeSpec& spec) {
   DispatchSizes sizes{.num_experts = spec.config.num_experts, .top_k = spec.config.top_k};
   if (spec.config.capacity == ExpertCapacity::pad) {
@@ -96,7 +94,7 @@ void Moe::route(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
 }
 
 void Moe::drop(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
-  kept.kept_experts = alike(ex, kept.router.experts);
+  kept.kept_experts = ex.tensor_like(kept.router.experts);
   const bool is_replayed = router_.replays(microbatch);
   ops::drop_pairs(ex, {.experts = kept.router.experts,
                        .weights = is_replayed ? kept.router.stays : kept.router.weights,
@@ -110,8 +108,8 @@ void Moe::drop(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
 }
 
 void Moe::combine(Exec& ex, Saved& kept) const {
-  kept.y = alike(ex, kept.x);
-  const Tensor part = groups().rows() == DispatchRows::share ? alike(ex, kept.router.x) : kept.y;
+  kept.y = ex.tensor_like(kept.x);
+  const Tensor part = groups().rows() == DispatchRows::share ? ex.tensor_like(kept.router.x) : kept.y;
   dispatcher_->combine(ex, kept.router.weights, part, *kept.dispatcher);
   complete(ex, part, kept.y);
   if (shared_) shared_->add_to(ex, kept.y, kept.y, kept.shared);
@@ -130,7 +128,7 @@ void Moe::backward(Exec& ex, const Microbatch& microbatch, int stage, const Grad
     kept.dy = grads.dy.grad;
   } else if (stage == 1) {
     if (!shared_) return backward_routed(ex, microbatch, grads.dx, kept);
-    const Tensor d_shared = alike(ex, grads.dx);
+    const Tensor d_shared = ex.tensor_like(grads.dx);
     shared_->backward(ex, microbatch, kept.dy, d_shared, kept.shared);
     backward_routed(ex, microbatch, grads.dx, kept);
     ops::add(ex, grads.dx, d_shared, grads.dx);
@@ -138,12 +136,12 @@ void Moe::backward(Exec& ex, const Microbatch& microbatch, int stage, const Grad
 }
 
 void Moe::backward_routed(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& kept) const {
-  const Tensor d_weights = alike(ex, kept.router.weights);
+  const Tensor d_weights = ex.tensor_like(kept.router.weights);
   const ExpertRows d_rows =
       dispatcher_->combine_backward(ex, groups().own_rows(kept.dy), kept.router.weights, d_weights, *kept.dispatcher);
   const Tensor d_in = experts_.backward(ex, d_rows.rows, microbatch.weight_grads, kept.experts);
   const bool has_share = groups().rows() == DispatchRows::share;
-  const Tensor part = has_share ? alike(ex, kept.router.x) : dx;
+  const Tensor part = has_share ? ex.tensor_like(kept.router.x) : dx;
   dispatcher_->dispatch_backward(ex, d_in, part, *kept.dispatcher);
   if (!has_share) complete(ex, part, dx);  // before the router's part, which every rank has whole
   router_.backward(ex, microbatch, d_weights, part, kept.router);

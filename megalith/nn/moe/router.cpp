@@ -166,7 +166,7 @@ void Router::add_losses(Exec& ex, const Microbatch& microbatch, const Runs& runs
 Tensor Router::load_loss_grad(Exec& ex, const Microbatch& microbatch, const Saved& saved) const {
   if (config_.aux_loss == 0) return {};
   const Runs runs = runs_of(microbatch);
-  const Tensor d_probabilities = ex.tensor(saved.probabilities.shape(), saved.probabilities.dtype());
+  const Tensor d_probabilities = ex.tensor_like(saved.probabilities);
   ops::load_loss_backward(ex, {.counts = saved.counts,
                                .probabilities = saved.probabilities,
                                .step_state = microbatch.step_state,
@@ -182,7 +182,7 @@ void Router::backward(Exec& ex, const Microbatch& microbatch, const Tensor& d_we
   if (groups_.experts->rows() == DispatchRows::replicated)
     comm::all_reduce(ex, groups_.tp.group(), d_weights, comm::Reduce::sum).wait(ex);
   const Tensor d_probabilities = load_loss_grad(ex, microbatch, saved);
-  const Tensor d_logits = d_probabilities ? d_probabilities : ex.tensor(saved.logits.shape(), saved.logits.dtype());
+  const Tensor d_logits = d_probabilities ? d_probabilities : ex.tensor_like(saved.logits);
   ops::router_backward(ex, {.logits = saved.logits,
                             .probabilities = saved.probabilities,
                             .experts = saved.experts,

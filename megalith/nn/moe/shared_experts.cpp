@@ -46,8 +46,8 @@ void SharedExperts::backward(Exec& ex, const Microbatch& microbatch, const Tenso
                              Saved& saved) const {
   saved.d_shared = dy;
   if (gate_ != nullptr) {
-    saved.d_shared = ex.tensor(dy.shape(), dy.dtype());
-    saved.d_gate = ex.tensor(saved.gate.shape(), saved.gate.dtype());
+    saved.d_shared = ex.tensor_like(dy);
+    saved.d_gate = ex.tensor_like(saved.gate);
     ops::gated_sum_backward(ex, {.dy = dy,
                                  .shared = mlp_->output(*saved.mlp),
                                  .gate = saved.gate,
