@@ -11,10 +11,10 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
+using support::Finished;
+using support::Program;
+using support::run_shell;
 using ::testing::HasSubstr;
-using testing::Program;
-using testing::run_shell;
 
 class EvalProgram : public Program {
  protected:
@@ -66,7 +66,7 @@ constexpr const char* kGrids[] = {"--set parallel.tp=2", "--set parallel.tp=4",
 
 TEST_F(EvalProgram, EveryGridGivesTheFiguresOfOneRank) {
   ASSERT_EQ(run_shell(train("a",
-                            "--set train.steps=300 --set optimizer.lr=1e-2 --set model.dropout=0.0 --set "
+                            "--set train.steps=600 --set optimizer.lr=5e-3 --set model.dropout=0.0 --set "
                             "train.eval_interval=0"))
                 .code,
             0);
@@ -115,7 +115,7 @@ TEST_F(EvalProgram, ProcessesGiveTheFiguresOfThreads) {
   for (const std::string& task : tasks()) {
     const std::string grid = task + " --precision fp64 --set parallel.tp=2 --set parallel.pp=2";
     const Finished threads = run_shell(eval("a", grid)),
-                   processes = run_shell(testing::mpirun(4, testing::program() + eval("a", grid).substr(8)));
+                   processes = run_shell(support::mpirun(4, support::program() + eval("a", grid).substr(8)));
     ASSERT_EQ(processes.code, 0) << processes.err;
     EXPECT_EQ(parsed(processes).at("results"), parsed(threads).at("results")) << task;
   }
@@ -270,7 +270,7 @@ TEST_F(EvalProgram, AKilledEvaluationLeavesNoReport) {
   ASSERT_EQ(run_shell(train("a")).code, 0);
   const std::string file = out("examples.jsonl");
   const Finished killed =
-      run_shell(testing::program() + eval("a", loss() + " --stride 1 --batch 1").substr(8) + " --per-example " + file +
+      run_shell(support::program() + eval("a", loss() + " --stride 1 --batch 1").substr(8) + " --per-example " + file +
                 " & pid=$!; "
                 "until [ $(wc -l < " +
                 file +
