@@ -35,6 +35,12 @@ function(megalith_compiles_fast target)
   endif()
 endfunction()
 
+# megalith_unity(target FILES): compiles FILES sources at a time where unity builds are on. Most of their time is in what
+# they have in common: headers, and the same templates instantiated and optimised again.
+function(megalith_unity target files)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${MEGALITH_UNITY} UNITY_BUILD_BATCH_SIZE ${files})
+endfunction()
+
 # megalith_library(ops SOURCES a.cpp ... DEPS tensor ... [LIBRARIES PkgConfig::PCRE2 ...])
 # One target per folder. DEPS are megalith folders, LIBRARIES are private third-party targets.
 function(megalith_library name)
@@ -42,7 +48,7 @@ function(megalith_library name)
   add_library(megalith_${name} STATIC ${ARG_SOURCES})
   add_library(megalith::${name} ALIAS megalith_${name})
   target_link_libraries(megalith_${name} PUBLIC megalith_flags PRIVATE ${ARG_LIBRARIES})
-  set_target_properties(megalith_${name} PROPERTIES UNITY_BUILD ${MEGALITH_UNITY})
+  megalith_unity(megalith_${name} 16)
   foreach(dep IN LISTS ARG_DEPS)
     target_link_libraries(megalith_${name} PUBLIC megalith::${dep})
   endforeach()

@@ -12,9 +12,9 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
-using testing::mpirun;
-using testing::run_shell;
+using support::Finished;
+using support::mpirun;
+using support::run_shell;
 
 /// What a benchmark says with --format json; null after a failure.
 nlohmann::json json_of(const std::string& command) {
@@ -58,7 +58,7 @@ TEST(BenchCommand, CollectivesEndsAtItsLargestSize) {
 }
 
 TEST(BenchCommand, StepOnAGpuTellsItsOwnMemoryFromCudas) {
-  if (!testing::has_gpu()) GTEST_SKIP() << "needs a GPU";
+  if (!support::has_gpu()) GTEST_SKIP() << "needs a GPU";
   const std::string bench =
       "megalith bench step --device cuda --layers 2 --hidden 64 --heads 2 --seq 64 --batch 4 --steps 2 --format ";
   const Finished json = run_shell(bench + "json"), text = run_shell(bench + "text");
@@ -71,7 +71,7 @@ TEST(BenchCommand, StepOnAGpuTellsItsOwnMemoryFromCudas) {
 
 // By options' names and with a user's exit status, not as an error inside.
 TEST(BenchCommand, OnAGpuRefusesShapesOverTheKernelsLimits) {
-  if (!testing::has_gpu()) GTEST_SKIP() << "needs a GPU";
+  if (!support::has_gpu()) GTEST_SKIP() << "needs a GPU";
   const Finished head = run_shell("megalith bench attention --device cuda --hidden 2048 --heads 4"),
                  norm = run_shell("megalith bench norm --device cuda --hidden 16392");
   EXPECT_EQ(head.code, 64);
@@ -224,7 +224,7 @@ TEST(BenchCommand, CollectivesMeasuresEachOnTheTransportOfTheRun) {
   std::vector<std::pair<std::string, std::string>> runs = {
       {"threads", "megalith" + command + "f32"}, {"threads", "megalith" + command + "bf16 --transfers kernels"}};
 #ifdef MEGALITH_WITH_MPI
-  runs.emplace_back("mpi", mpirun(2, testing::program() + command + "bf16"));
+  runs.emplace_back("mpi", mpirun(2, support::program() + command + "bf16"));
 #endif
   for (const auto& [transport, run] : runs) {
     const Finished got = run_shell(run);

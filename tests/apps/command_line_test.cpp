@@ -16,9 +16,9 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
-using testing::Program;
-using testing::run_shell;
+using support::Finished;
+using support::Program;
+using support::run_shell;
 
 TEST(CommandLine, GroupsPrintsTheVectors) {
   std::ifstream file(MEGALITH_TEST_DATA "/groups/groups.json");

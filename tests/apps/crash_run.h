@@ -7,7 +7,7 @@
 
 #include "tests/apps/process.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// What a training run said, read from its standard error: outside the file system whose faults are tested.
 struct Said {
@@ -92,4 +92,4 @@ class CrashRun {
   std::vector<std::string> metrics_;
 };
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

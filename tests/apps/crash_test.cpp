@@ -14,10 +14,10 @@
 namespace megalith {
 namespace {
 
-using testing::CrashRun;
-using testing::Finished;
+using support::CrashRun;
+using support::Finished;
 
-const int kStride = testing::sweep_stride(testing::kSanitizer ? 13 : 5);  // a sanitizer build starts slowly
+const int kStride = support::sweep_stride(support::kSanitizer ? 13 : 5);  // a sanitizer build starts slowly
 
 struct KilledGrid {
   const char *name, *settings;
@@ -42,7 +42,7 @@ TEST_P(KilledAtEveryOperation, TheRestartGoesOnAsIfNothingHadHappened) {
     if (killed.code == 0) break;  // there is no n-th operation
     ++points;
     EXPECT_EQ(killed.code, 137) << fault << "\n" << killed.err;
-    const std::int64_t acknowledged = testing::said_by(killed).acknowledged;
+    const std::int64_t acknowledged = support::said_by(killed).acknowledged;
     EXPECT_EQ(run.problem_of(run.train("", out), acknowledged, out), "") << fault;
     std::filesystem::remove_all(out);
   }
@@ -74,7 +74,7 @@ TEST_P(RandomKills, LoseNothingThatWasAcknowledged) {
                                            : run.kill_after_save(after_save(random), out);
     if (killed.code == 0) break;
     ASSERT_EQ(killed.code, 137) << killed.err;
-    const testing::Said said = testing::said_by(killed);
+    const support::Said said = support::said_by(killed);
     ASSERT_TRUE(said.resumed_at == 0 || said.resumed_at >= acknowledged)
         << "round " << round << ": " << acknowledged << " was acknowledged\n"
         << killed.err;

@@ -15,13 +15,13 @@
 namespace megalith {
 namespace {
 
-using testing::beside_a_run;
-using testing::Finished;
-using testing::has_gpu;
-using testing::kStop;
-using testing::mpirun;
-using testing::Program;
-using testing::run_shell;
+using support::beside_a_run;
+using support::Finished;
+using support::has_gpu;
+using support::kStop;
+using support::mpirun;
+using support::Program;
+using support::run_shell;
 
 // A product's innermost loop may use its stack pointer for data, and a handler would write over what it shows: one
 // thread takes the signals, and those that compute are not interrupted.
@@ -71,7 +71,7 @@ TEST_F(Program, ARunThatTheHostCannotHoldIsRefusedInOneLine) {
 }
 
 TEST_F(Program, AnAllocationThatFailsEndsARunInOneLine) {
-  if (testing::kSanitizer) GTEST_SKIP() << "sanitizers take more address space than the limit";
+  if (support::kSanitizer) GTEST_SKIP() << "sanitizers take more address space than the limit";
   const Finished failed = run_shell("ulimit -v 1500000; " + train("large", "--set model.hidden_size=2048"));
   EXPECT_EQ(failed.code, 74) << failed.err;
   EXPECT_THAT(failed.err, ::testing::ContainsRegex("megalith: E74 rank 0: \\[memory\\] [^\n]*\n$"));

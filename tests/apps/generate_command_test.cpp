@@ -13,11 +13,11 @@ namespace megalith {
 namespace {
 
 using nlohmann::json;
-using testing::Finished;
+using support::Finished;
+using support::mpirun;
+using support::Program;
+using support::run_shell;
 using ::testing::HasSubstr;
-using testing::mpirun;
-using testing::Program;
-using testing::run_shell;
 using ::testing::StartsWith;
 
 class Generate : public Program {
@@ -74,7 +74,7 @@ TEST_F(Generate, EveryGridAndBatchGivesTheSameTexts) {
     }
 #ifdef MEGALITH_WITH_MPI
     const Finished processes =
-        run_shell(mpirun(4, testing::program() + arguments(of + temperature + " --set parallel.tp=2")));
+        run_shell(mpirun(4, support::program() + arguments(of + temperature + " --set parallel.tp=2")));
     EXPECT_EQ(processes.code, 0) << processes.err;
     EXPECT_EQ(texts_of(processes), want) << "two copies of two processes";
 #endif
@@ -98,10 +98,10 @@ TEST_F(Generate, ExpertsMayBeOnOtherRanks) {
     EXPECT_EQ(texts_of(other), want) << grid;
   }
 #ifdef MEGALITH_WITH_MPI
-  const Finished processes = run_shell(mpirun(3, testing::program() + arguments(of)));
+  const Finished processes = run_shell(mpirun(3, support::program() + arguments(of)));
   EXPECT_EQ(processes.code, 0) << processes.err;
   EXPECT_EQ(texts_of(processes), want) << "three copies";
-  const Finished parts = run_shell(mpirun(2, testing::program() + arguments(of + "--set parallel.ep=2")));
+  const Finished parts = run_shell(mpirun(2, support::program() + arguments(of + "--set parallel.ep=2")));
   EXPECT_EQ(parts.code, 0) << parts.err;
   EXPECT_EQ(texts_of(parts), want) << "ep 2";
 #endif
@@ -110,7 +110,7 @@ TEST_F(Generate, ExpertsMayBeOnOtherRanks) {
 /// The second text, which another copy of the model writes, is printed long before the last one is complete.
 TEST_F(Generate, TextsOfOtherCopiesArePrintedWhenTheyAreComplete) {
   const Finished got =
-      run_shell(testing::program() + arguments("--ranks 2 --batch 1 --samples 2000 --format json > ") + out("texts") +
+      run_shell(support::program() + arguments("--ranks 2 --batch 1 --samples 2000 --format json > ") + out("texts") +
                 " & pid=$!; until [ $(wc -l < " + out("texts") +
                 ") -ge 2 ] || ! kill -0 $pid; do sleep 0.02; done; kill -0 $pid && echo goes on; kill -KILL $pid");
   EXPECT_EQ(got.out, "goes on\n") << got.err;

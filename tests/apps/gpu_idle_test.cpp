@@ -9,7 +9,7 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
+using support::Finished;
 
 /// Four steps of 1 ms, each 80 % busy: an op and the decision about the step compute for 0.5 ms; a sum and a copy
 /// communicate for 0.4 ms, 0.1 ms of it beside the op; the op is a graph's. A copy to the host waits for the step, and
@@ -37,13 +37,13 @@ Finished gpu_idle(const std::string& text, const std::string& options) {
   const TempDir dir;
   const std::string path = (dir.path() / "records.csv").string();
   write_all(path, text);
-  return testing::run_shell(str("'", MEGALITH_TEST_DATA, "/../../scripts/gpu-idle' ", options, " '", path, "'"));
+  return support::run_shell(str("'", MEGALITH_TEST_DATA, "/../../scripts/gpu-idle' ", options, " '", path, "'"));
 }
 
 class GpuIdle : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (testing::run_shell("command -v python3").code != 0) GTEST_SKIP() << "python3 is not installed";
+    if (support::run_shell("command -v python3").code != 0) GTEST_SKIP() << "python3 is not installed";
   }
 };
 

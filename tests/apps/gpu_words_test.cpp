@@ -7,8 +7,8 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
-using testing::run_shell;
+using support::Finished;
+using support::run_shell;
 
 TEST(GpuWords, DoctorSaysWhichGpusTheProgramHasCodeFor) {
   const nlohmann::json doctor = nlohmann::json::parse(run_shell("megalith doctor --format json").out);

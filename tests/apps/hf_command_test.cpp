@@ -12,11 +12,11 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
+using support::Finished;
+using support::HfCase;
+using support::Program;
+using support::run_shell;
 using ::testing::HasSubstr;
-using testing::HfCase;
-using testing::Program;
-using testing::run_shell;
 
 class HfLlamaProgram : public Program {
  protected:

@@ -11,9 +11,9 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
-using testing::Program;
-using testing::run_shell;
+using support::Finished;
+using support::Program;
+using support::run_shell;
 
 TEST_F(Program, PlanPrintsWhatTheRunTakes) {
   ASSERT_EQ(run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2")).code, 0);

@@ -15,9 +15,9 @@
 namespace megalith {
 namespace {
 
-using testing::CrashRun;
-using testing::Finished;
-using testing::run_shell;
+using support::CrashRun;
+using support::Finished;
+using support::run_shell;
 
 struct Disk {
   const char* name;
@@ -90,7 +90,7 @@ Cuts cut_power(LoopMount& disk, const CrashRun& run, int cuts, const std::string
     training.join();
     if (!cut || !disk.mount_again()) throw std::runtime_error("the disk could not be cut off and mounted again");
     if (stopped.code != 0) ++result.made;
-    const std::int64_t acknowledged = testing::said_by(stopped).acknowledged;
+    const std::int64_t acknowledged = support::said_by(stopped).acknowledged;
     const std::string problem = run.problem_of(run.train("", disk.out()), acknowledged, disk.out());
     if (!problem.empty() && ++result.lost == 1) result.first_problem = problem + "\n" + stopped.err;
     disk.clear();
@@ -102,7 +102,7 @@ class PowerCutOnDisk : public ::testing::TestWithParam<Disk> {};
 
 TEST_P(PowerCutOnDisk, LosesNothingThatWasAcknowledged) {
   LoopMount disk(GetParam());
-  if (testing::kSanitizer) {
+  if (support::kSanitizer) {
     GTEST_SKIP() << "the release build cuts the power; what a sanitizer sees of it, the model's cuts show too";
   }
   if (!disk.mounted()) GTEST_SKIP() << GetParam().name << " on a loop device cannot be made here: " << disk.reason();

@@ -12,7 +12,7 @@
 
 #include "tests/io/temp_dir.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// The program under test, as a word of a shell command: what the environment variable MEGALITH_PROGRAM names, for
 /// tests that run elsewhere than they were built; else the one that was built with them.
@@ -67,4 +67,4 @@ inline std::vector<std::string> metrics_of(const std::string& out) {
   return lines;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

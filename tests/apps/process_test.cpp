@@ -12,11 +12,11 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
-using testing::has_gpu;
-using testing::mpirun;
-using testing::Program;
-using testing::run_shell;
+using support::Finished;
+using support::has_gpu;
+using support::mpirun;
+using support::Program;
+using support::run_shell;
 
 TEST_F(Program, TwoRunsWriteTheSameMetrics) {
   const Finished first = run_shell(train("a", "--set parallel.tp=2 --set parallel.pp=2"));

@@ -7,7 +7,7 @@
 
 #include "tests/apps/process.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// A folder with a text and a recipe of a tiny model on it.
 class Program : public ::testing::Test {
@@ -50,4 +50,4 @@ inline Finished beside_a_run(const std::string& train, const std::string& busy, 
 
 inline const std::string kStop = "kill -USR1 $pid; wait $pid";
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -10,13 +10,13 @@
 namespace megalith {
 namespace {
 
+using support::Finished;
+using support::Program;
+using support::rows_of;
+using support::run_shell;
 using ::testing::ElementsAre;
-using testing::Finished;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::Program;
-using testing::rows_of;
-using testing::run_shell;
 using ::testing::StartsWith;
 
 /// Runs a shell command on a terminal of so many columns. `out`: all that the terminal was given.

@@ -11,14 +11,14 @@
 namespace megalith {
 namespace {
 
+using support::Finished;
+using support::mpirun;
+using support::run_shell;
 using ::testing::ContainsRegex;
-using testing::Finished;
 using ::testing::HasSubstr;
-using testing::mpirun;
 using ::testing::Not;
-using testing::run_shell;
 
-class RanksApart : public testing::Program {
+class RanksApart : public support::Program {
  protected:
   void SetUp() override {
 #ifndef MEGALITH_WITH_MPI
@@ -151,7 +151,7 @@ TEST_F(RanksApart, AWrongCommandLineOfOneRankIsPrintedWithItsRank) {
   for (const auto& [wrong, said] :
        {std::pair{right + " --trian", "error: rank 1: The following argument was not expected: --trian\n"},
         {right + " --stepz=3 --lr 1", "error: rank 1: --lr: no such option; did you mean --set optimizer.lr=VALUE?"},
-        {testing::program() + " trian " + recipe(), "error: rank 1: megalith trian: no such command; did you mean"},
+        {support::program() + " trian " + recipe(), "error: rank 1: megalith trian: no such command; did you mean"},
         {right + " --ranks x", "error: rank 1: --ranks: must be a number from 1, not x\n"},
         {right + " --out b", "error: rank 1: --out: "}}) {
     const Finished refused = run_shell(mpirun(1, right) + " : -np 1 " + wrong);
@@ -163,7 +163,7 @@ TEST_F(RanksApart, AWrongCommandLineOfOneRankIsPrintedWithItsRank) {
 }
 
 TEST_F(RanksApart, ACommandLineThatIsWrongInAllRanksIsPrintedByTheFirst) {
-  for (const std::string& wrong : {train_process("a", "--trian"), testing::program() + " trian " + recipe()}) {
+  for (const std::string& wrong : {train_process("a", "--trian"), support::program() + " trian " + recipe()}) {
     const Finished refused = run_shell(mpirun(2, wrong));
     EXPECT_EQ(refused.code, 64) << refused.err;
     EXPECT_THAT(refused.err, HasSubstr("error: "));
@@ -173,10 +173,10 @@ TEST_F(RanksApart, ACommandLineThatIsWrongInAllRanksIsPrintedByTheFirst) {
 
 TEST_F(RanksApart, ACommandOfTheFirstAloneBesideOneOfAllRanksIsRefused) {
   const Finished refused =
-      run_shell("timeout 60 " + mpirun(1, train_process("a")) + " : -np 1 " + testing::program() + " plan " + recipe());
+      run_shell("timeout 60 " + mpirun(1, train_process("a")) + " : -np 1 " + support::program() + " plan " + recipe());
   EXPECT_EQ(refused.code, 64) << refused.err;
   EXPECT_THAT(refused.err, HasSubstr("error: rank 1: plan: the first process alone runs it, and mpirun has started"));
-  const Finished planned = run_shell(mpirun(2, testing::program() + " plan " + recipe()));
+  const Finished planned = run_shell(mpirun(2, support::program() + " plan " + recipe()));
   EXPECT_EQ(planned.code, 0) << planned.err;
 }
 

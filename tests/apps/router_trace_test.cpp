@@ -3,7 +3,7 @@
 
 #include "tests/apps/program.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 namespace {
 
 using ::testing::HasSubstr;
@@ -112,4 +112,4 @@ TEST_F(RouterTrace, OfARunThatFailsIsNotThere) {
 }
 
 }  // namespace
-}  // namespace megalith::testing
+}  // namespace megalith::support

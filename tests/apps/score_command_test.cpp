@@ -11,9 +11,9 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
-using testing::Program;
-using testing::run_shell;
+using support::Finished;
+using support::Program;
+using support::run_shell;
 
 /// The most memory that a child of this process has held so far.
 std::int64_t most_bytes_of_children() {
@@ -65,7 +65,7 @@ TEST_F(Program, ScoreTakesOneListAtATime) {
   const Finished got = score(many + "]");
   EXPECT_EQ(got.out.size(),
             std::string("{\"logprobs\":[[null]]}\n").size() + (kLists - 1) * std::string(",[null]").size());
-  if (!testing::kAddressSanitizer) {  // it keeps up to 256 MiB of freed memory
+  if (!support::kAddressSanitizer) {  // it keeps up to 256 MiB of freed memory
     EXPECT_LT(most_bytes_of_children() - before, 100'000'000) << "as a tree the file's 8 MB would take 250";
   }
 }

@@ -10,14 +10,14 @@
 namespace megalith {
 namespace {
 
-using testing::beside_a_run;
+using support::beside_a_run;
+using support::Finished;
+using support::kStop;
+using support::mpirun;
+using support::Program;
+using support::run_shell;
 using ::testing::ContainsRegex;
-using testing::Finished;
 using ::testing::HasSubstr;
-using testing::kStop;
-using testing::mpirun;
-using testing::Program;
-using testing::run_shell;
 
 /// The number behind `words` in a text; -1 where they are not in it.
 std::int64_t number_behind(const std::string& words, const std::string& text) {

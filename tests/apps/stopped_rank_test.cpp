@@ -10,17 +10,17 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
-using testing::mpirun;
-using testing::program;
-using testing::run_shell;
+using support::Finished;
+using support::mpirun;
+using support::program;
+using support::run_shell;
 
 struct Case {
   const char *name, *settings;
   int stopped;
 };
 
-class StoppedRank : public testing::Program, public ::testing::WithParamInterface<Case> {
+class StoppedRank : public support::Program, public ::testing::WithParamInterface<Case> {
  protected:
   /// Trains as two processes, stops one of them after some steps, waits for the job and prints how many seconds that
   /// took.

@@ -13,9 +13,9 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
-using testing::Program;
-using testing::run_shell;
+using support::Finished;
+using support::Program;
+using support::run_shell;
 
 nlohmann::json events_in(const std::string& file) {
   std::ifstream text(file);
@@ -69,7 +69,7 @@ TEST_F(Program, ATraceHasTheOpsOfEveryRank) {
 }
 
 TEST_F(Program, ATraceHasTheOpsOfStepsOnAGpu) {
-  if (!testing::has_gpu()) GTEST_SKIP() << "needs a GPU";
+  if (!support::has_gpu()) GTEST_SKIP() << "needs a GPU";
   constexpr double kSlack_us = 1;  // CUDA gives times between events to half a microsecond
   const std::set<std::string> all_phases = {"backward", "forward", "optimizer", "other"};  // one rank: no communication
   const auto traced = [&](const std::string& name, const std::string& command) {

@@ -15,11 +15,11 @@
 namespace megalith {
 namespace {
 
-using testing::Finished;
+using support::Finished;
+using support::Program;
+using support::program;
+using support::run_shell;
 using ::testing::HasSubstr;
-using testing::Program;
-using testing::program;
-using testing::run_shell;
 
 const std::string kSources = MEGALITH_TEST_DATA "/../..";
 
@@ -150,7 +150,7 @@ TEST(RecipeDocs, TheSmallestRecipeRuns) {
   const Finished run = run_shell("cd " + kSources + " && megalith train " + (dir / "smallest.toml").string() +
                                  " --out " + (dir / "out").string());
   EXPECT_EQ(run.code, 0) << run.err;
-  EXPECT_EQ(testing::metrics_of((dir / "out").string()).size(), 10u);
+  EXPECT_EQ(support::metrics_of((dir / "out").string()).size(), 10u);
 }
 
 // What `cmake --install` makes can be moved, and needs nothing of the folder that it was built in.

@@ -8,7 +8,7 @@ namespace megalith {
 namespace {
 
 TEST(Utf8, AcceptsAllOfUnicode) {
-  const std::string text = testing::any_text(1, 20000);
+  const std::string text = support::any_text(1, 20000);
   EXPECT_EQ(valid_utf8_prefix(text), text.size());
   EXPECT_EQ(repair_utf8(text), text);
 }

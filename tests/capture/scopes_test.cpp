@@ -27,7 +27,7 @@ int broken(const ScopeSet& scopes, const RunFacts& run) {
   return rule ? rule->number : 0;
 }
 
-const RunFacts kDense{.dense_layers = 4};
+const RunFacts kDenseFacts{.dense_layers = 4};
 const RunFacts kMixed{.dense_layers = 2, .moe_layers = 2, .num_experts = 8};
 const RunFacts kPadded{.dense_layers = 2, .moe_layers = 2, .num_experts = 8, .capacity = Capacity::padded};
 
@@ -63,19 +63,19 @@ TEST(Scopes, RulesOnTheRun) {
   };
   const ScopeSet attn{Scope::attn}, mlp{Scope::mlp}, whole, router{Scope::moe_router}, moe{Scope::moe};
   const Case cases[] = {
-      {10, attn, kDense, [](RunFacts& r) { r.offloads_activations = true; }},
-      {10, attn, kDense, [](RunFacts& r) { r.varying_lengths = true; }},
-      {10, attn, kDense, [](RunFacts& r) { r.for_inference = true; }},
-      {10, attn, kDense, [](RunFacts& r) { r.hybrid_context_parallel = true; }},
+      {10, attn, kDenseFacts, [](RunFacts& r) { r.offloads_activations = true; }},
+      {10, attn, kDenseFacts, [](RunFacts& r) { r.varying_lengths = true; }},
+      {10, attn, kDenseFacts, [](RunFacts& r) { r.for_inference = true; }},
+      {10, attn, kDenseFacts, [](RunFacts& r) { r.hybrid_context_parallel = true; }},
       {11, mlp, kMixed, [](RunFacts& r) { r.overlaps_experts = true; }},
       {11, moe, kPadded, [](RunFacts& r) { r.overlaps_experts = true; }},
       {11, whole, kPadded, [](RunFacts& r) { r.overlaps_experts = true; }},
       {12, router, kMixed, [](RunFacts& r) { r.recomputes_experts = true; }},
       {12, router, kMixed, [](RunFacts& r) { r.recomputes_layers = true; }},
       {13, router, kMixed, [](RunFacts& r) { r.echo = true; }},
-      {14, attn, kDense, [](RunFacts& r) { r.ramps_batch = true, r.num_stages = 2; }},
-      {15, attn, kDense, [](RunFacts& r) { r.random_on_host = true; }},
-      {16, attn, kDense, [](RunFacts& r) { r.maps_memory = true, r.nccl_registers = true; }},
+      {14, attn, kDenseFacts, [](RunFacts& r) { r.ramps_batch = true, r.num_stages = 2; }},
+      {15, attn, kDenseFacts, [](RunFacts& r) { r.random_on_host = true; }},
+      {16, attn, kDenseFacts, [](RunFacts& r) { r.maps_memory = true, r.nccl_registers = true; }},
   };
   for (const Case& c : cases) {
     RunFacts run = c.run;
@@ -90,7 +90,7 @@ TEST(Scopes, WhatTheRulesOnTheRunAllow) {
   run.overlaps_experts = true;
   EXPECT_EQ(broken({Scope::attn, Scope::moe_router}, run), 0);
   // Rule V12 is for experts; runs of dense layers are in tests/train/recompute_test.cpp.
-  run = kDense;
+  run = kDenseFacts;
   run.recomputes_layers = true;
   for (const ScopeSet& scopes : {ScopeSet{}, ScopeSet{Scope::attn}, ScopeSet{Scope::mlp}})
     EXPECT_EQ(broken(scopes, run), 0) << text(scopes);
@@ -104,7 +104,7 @@ TEST(Scopes, WhatTheRulesOnTheRunAllow) {
   EXPECT_EQ(broken({Scope::attn}, run), 0);
   run.echo_stops_at_boundary = true;
   EXPECT_EQ(broken({Scope::moe_router}, run), 0);
-  run = kDense;
+  run = kDenseFacts;
   run.ramps_batch = true;
   EXPECT_EQ(broken({}, run), 0);
   run.num_stages = 4;
@@ -115,7 +115,7 @@ TEST(Scopes, WhatTheRulesOnTheRunAllow) {
 }
 
 TEST(Scopes, TheFirstBrokenRuleWins) {
-  RunFacts run = kDense;
+  RunFacts run = kDenseFacts;
   run.offloads_activations = run.random_on_host = true;
   EXPECT_EQ(broken({Scope::moe, Scope::moe_router}, run), 3);
   EXPECT_EQ(broken({Scope::moe_router}, run), 5);
@@ -142,12 +142,12 @@ TEST(Scopes, RuleV8IsWhatTheHostCopiesAllow) {
 TEST(Scopes, ProblemsNameTheRuleAndComeWithGraphsOfLayersOnly) {
   Problems problems;
   GraphsConfig config{.mode = GraphMode::layers, .scopes = {Scope::attn, Scope::moe_router}};
-  check_scopes(config, kDense, problems);
+  check_scopes(config, kDenseFacts, problems);
   EXPECT_EQ(problems.lines(),
             std::vector<std::string>{"graphs.scopes = [attn, moe_router]: V5: the model has no experts; use attn, mlp, "
                                      "or [] for whole layers"});
   config.mode = GraphMode::none;
-  check_scopes(config, kDense, problems);
+  check_scopes(config, kDenseFacts, problems);
   EXPECT_EQ(problems.lines().size(), 1U);
 }
 

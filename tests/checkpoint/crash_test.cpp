@@ -20,14 +20,14 @@ namespace {
 using testing::IsEmpty;
 
 /// The state that was saved at a step.
-std::vector<Global> state_at(Index step) { return random_state(static_cast<std::uint64_t>(1000 + step)); }
+std::vector<Global> state_of_step(Index step) { return random_state(static_cast<std::uint64_t>(1000 + step)); }
 
 /// Runs in a child process.
 using Job = std::function<void(io::Fs&, const io::Path&)>;
 /// Its exit codes: the job was acknowledged, without the fault or in spite of it (a read that failed was tried again).
 constexpr int kUntouched = 0, kInSpite = 1;
 
-void save_step_3(io::Fs& fs, const io::Path& root) { save_checkpoint(fs, root, 3, state_at(3)); }
+void save_third(io::Fs& fs, const io::Path& root) { save_checkpoint(fs, root, 3, state_of_step(3)); }
 
 /// With a fault at the n-th operation.
 int run_job(const Job& job, std::uint64_t n, const std::string& action, const io::Path& root) {
@@ -56,7 +56,7 @@ std::string check_after(const io::Path& root, Index acknowledged) {
     if (choice.folder.step < acknowledged)
       return str("step ", acknowledged, " was acknowledged, ", choice.folder.step, " is left");
     if (!choice.rejected.empty()) return "published and damaged: " + choice.rejected[0].reason;
-    if (load_checkpoint(*fs, root / choice.folder.name()) != state_at(choice.folder.step)) return "other values";
+    if (load_checkpoint(*fs, root / choice.folder.name()) != state_of_step(choice.folder.step)) return "other values";
     const io::RunLock lock = io::RunLock::take(root);
     if (const auto kept = io::clean_leftovers(*fs, root, lock).kept; !kept.empty()) return "not cleaned: " + kept[0];
   } catch (const Error& error) {
@@ -79,7 +79,7 @@ Sweep sweep(const Job& job, const std::string& action, Index acknowledged_before
   for (bool untouched = false; !untouched && result.points < 500; ++result.points) {
     const TempDir dir;
     const auto fs = io::posix_fs();
-    for (const Index step : {1, 2}) save_checkpoint(*fs, dir.path(), step, state_at(step));
+    for (const Index step : {1, 2}) save_checkpoint(*fs, dir.path(), step, state_of_step(step));
     const auto n = static_cast<std::uint64_t>(result.points + 1);
     const std::string fault = str("operation ", n, ", ", action);
     const int status = run_job(job, n, action, dir.path());
@@ -96,7 +96,7 @@ Sweep sweep(const Job& job, const std::string& action, Index acknowledged_before
 class FaultSweep : public testing::TestWithParam<const char*> {};
 
 TEST_P(FaultSweep, SaveNeverLosesACheckpoint) {
-  const Sweep result = sweep(save_step_3, GetParam(), 2, 3);
+  const Sweep result = sweep(save_third, GetParam(), 2, 3);
   EXPECT_GT(result.points, 25);
   EXPECT_THAT(result.violations, IsEmpty());
 }
@@ -104,7 +104,7 @@ TEST_P(FaultSweep, SaveNeverLosesACheckpoint) {
 TEST_P(FaultSweep, SaveAndPruneNeverLoseACheckpoint) {
   const Sweep result = sweep(
       [](io::Fs& fs, const io::Path& root) {
-        save_step_3(fs, root);
+        save_third(fs, root);
         std::vector<io::StepFolder> verified;
         prune(fs, root, 2, verified);
       },
@@ -136,7 +136,7 @@ TEST(FaultSweepControl, CatchesASaveThatIsKnownToBeBad) {
     fs.make_dir(folder);
     std::vector<ShardReport> reports;
     std::vector<NamedPiece> pieces;
-    std::vector<Global> state = state_at(3);
+    std::vector<Global> state = state_of_step(3);
     for (Global& global : state) pieces.push_back({global.slice(), global.tensor()});
     reports.push_back(write_shard(fs, folder, shard_file_name(0), pieces));
     const auto file = fs.create(folder / "MANIFEST");

@@ -43,7 +43,7 @@ void rank_body(World& world) {
   for (int i = 0; i < 3; ++i) step(world, neighbours, a, b);
   long seen = 0;
   {
-    const testing::CountAllocations counter;
+    const support::CountAllocations counter;
     for (int i = 0; i < 50; ++i) step(world, neighbours, a, b);
     seen = counter.count();
   }

@@ -27,10 +27,12 @@ tokenizer = "byte"
 train = "corpus.txt"
 )";
 
-RunPlan plan_of(std::vector<std::string> settings = {}) { return resolve(read_recipe(kExperts, "r.toml", settings)); }
+RunPlan plan_with_experts(std::vector<std::string> settings = {}) {
+  return resolve(read_recipe(kExperts, "r.toml", settings));
+}
 std::string problem_of(std::vector<std::string> settings) {
   try {
-    plan_of(std::move(settings));
+    plan_with_experts(std::move(settings));
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -38,23 +40,24 @@ std::string problem_of(std::vector<std::string> settings) {
 }
 
 TEST(MoeRecipe, DefaultsAreFilledIn) {
-  const RunPlan plan = plan_of();
+  const RunPlan plan = plan_with_experts();
   EXPECT_EQ(plan.model.moe.top_k, 2);
   EXPECT_EQ(plan.model.moe.ffn_hidden_size, 256);
   EXPECT_EQ(plan.model.moe.aux_loss, 0.01);
   EXPECT_EQ(plan.model.moe_layers(), (std::vector<Index>{0, 1, 2, 3}));
   EXPECT_EQ(plan.grid.ep, 1);
-  EXPECT_EQ(plan_of({"moe.pattern=dm"}).model.moe_layers(), (std::vector<Index>{1, 3}));
-  EXPECT_EQ(plan_of({"moe.expert_bias_rate=0.001", "moe.score=sigmoid"}).model.moe.aux_loss, 0);
-  for (const RunPlan& one : {plan, plan_of({"moe.capacity=drop", "moe.capacity_factor=1.25"}),
-                             plan_of({"moe.capacity=pad", "moe.capacity_factor=1", "moe.capacity_run=16"})})
+  EXPECT_EQ(plan_with_experts({"moe.pattern=dm"}).model.moe_layers(), (std::vector<Index>{1, 3}));
+  EXPECT_EQ(plan_with_experts({"moe.expert_bias_rate=0.001", "moe.score=sigmoid"}).model.moe.aux_loss, 0);
+  for (const RunPlan& one : {plan, plan_with_experts({"moe.capacity=drop", "moe.capacity_factor=1.25"}),
+                             plan_with_experts({"moe.capacity=pad", "moe.capacity_factor=1", "moe.capacity_run=16"})})
     EXPECT_EQ(to_toml(resolve(one.as_config()).as_config()), to_toml(one.as_config()));
 }
 
 TEST(MoeRecipe, RanksAreTheLeastThatBothGridsDivide) {
-  EXPECT_EQ(plan_of({"parallel.tp=2", "parallel.etp=1", "parallel.ep=4"}).grid.world_size, 4);
-  EXPECT_EQ(plan_of({"parallel.tp=2", "parallel.etp=1", "parallel.ep=8", "parallel.pp=2"}).grid.world_size, 16);
-  EXPECT_EQ(plan_of({"parallel.tp=4", "parallel.etp=1", "parallel.ep=2"}).grid.edp, 2);
+  EXPECT_EQ(plan_with_experts({"parallel.tp=2", "parallel.etp=1", "parallel.ep=4"}).grid.world_size, 4);
+  EXPECT_EQ(plan_with_experts({"parallel.tp=2", "parallel.etp=1", "parallel.ep=8", "parallel.pp=2"}).grid.world_size,
+            16);
+  EXPECT_EQ(plan_with_experts({"parallel.tp=4", "parallel.etp=1", "parallel.ep=2"}).grid.edp, 2);
   EXPECT_THAT(problem_of({"parallel.ranks=6", "parallel.ep=4"}),
               AllOf(HasSubstr("E_WORLD_NOT_DIVISIBLE_EXPERT"), HasSubstr("the least number of ranks is 4")));
 }
@@ -144,12 +147,14 @@ TEST(MoeRecipe, SlicesOfDenseMlpsAreForModelsThatHaveThem) {
 }
 
 TEST(MoeRecipe, AHugeCapacityIsTheWholeRun) {
-  const RunPlan plan = plan_of({"moe.capacity=drop", "moe.capacity_factor=1e300"});
+  const RunPlan plan = plan_with_experts({"moe.capacity=drop", "moe.capacity_factor=1e300"});
   EXPECT_EQ(plan.model.moe.capacity_of(32), 32);
 }
 
 TEST(MoeRecipe, WarnsOfKeysWithoutEffect) {
-  const auto warnings = [](std::vector<std::string> settings) { return plan_of(std::move(settings)).warnings(); };
+  const auto warnings = [](std::vector<std::string> settings) {
+    return plan_with_experts(std::move(settings)).warnings();
+  };
   EXPECT_EQ(warnings({}), std::vector<std::string>{});
   EXPECT_EQ(warnings({"moe.capacity=drop", "moe.capacity_factor=1", "moe.capacity_run=16", "moe.drop_by=position"}),
             std::vector<std::string>{});
@@ -166,7 +171,7 @@ TEST(MoeRecipe, WarnsOfKeysWithoutEffect) {
                 "model.rope_low_freq_factor = 2: does nothing with a model.rope_scaling other than llama3"});
   // Recipes of checkpoints give every key.
   for (const std::string position : {"learned", "rope"}) {
-    const RunPlan plan = plan_of({"model.position=" + position});
+    const RunPlan plan = plan_with_experts({"model.position=" + position});
     EXPECT_EQ(resolve(plan.as_config()).warnings(), std::vector<std::string>{});
   }
 }
@@ -201,9 +206,9 @@ TEST(MoeRecipe, KeysOfExpertsNeedExperts) {
 }
 
 TEST(MoeRecipe, ResumingWithAnotherModelIsRefusedAndAnotherGridIsNot) {
-  const RunConfig saved = plan_of().as_config();
+  const RunConfig saved = plan_with_experts().as_config();
   const auto refused = [&](std::vector<std::string> settings) {
-    return resume_changes(saved, plan_of(std::move(settings))).refused;
+    return resume_changes(saved, plan_with_experts(std::move(settings))).refused;
   };
   EXPECT_THAT(refused({"moe.num_experts=4"}), ::testing::Contains(HasSubstr("moe.num_experts = 4")));
   EXPECT_THAT(refused({"moe.top_k=1"}), ::testing::Contains(HasSubstr("moe.top_k = 1")));
@@ -212,9 +217,9 @@ TEST(MoeRecipe, ResumingWithAnotherModelIsRefusedAndAnotherGridIsNot) {
   EXPECT_THAT(refused({"moe.normalize_top_k=true"}),
               ::testing::ElementsAre("moe.normalize_top_k = true: the checkpoint was trained with false"));
   // Checkpoints hold a hash of the identity: its texts stay as they were.
-  EXPECT_THAT(identity_of(plan_of({"moe.normalize_top_k=true"})),
+  EXPECT_THAT(identity_of(plan_with_experts({"moe.normalize_top_k=true"})),
               ::testing::Contains(std::pair<std::string_view, std::string>("moe.normalize_top_k", "1")));
-  const ResumeChanges changes = resume_changes(saved, plan_of({"moe.aux_loss=0.1"}));
+  const ResumeChanges changes = resume_changes(saved, plan_with_experts({"moe.aux_loss=0.1"}));
   EXPECT_THAT(changes.refused, ::testing::IsEmpty());
   EXPECT_THAT(changes.warned, ::testing::Contains(HasSubstr("moe.aux_loss = 0.1")));
 }

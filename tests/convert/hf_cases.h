@@ -9,7 +9,7 @@
 #include "tests/io/temp_dir.h"
 #include "tests/test_data.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// A folder of tests/data/hf, which the transformers library wrote, and what it computes with it (expected.json;
 /// tests/reference/make_hf_models.py).
@@ -21,4 +21,4 @@ struct HfCase {
   nlohmann::json expected;
 };
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -20,7 +20,7 @@
 namespace megalith::convert {
 
 using nlohmann::json;
-using testing::HfCase;
+using support::HfCase;
 
 inline const auto kFs = io::posix_fs();
 

@@ -12,9 +12,9 @@
 namespace megalith::corpus {
 namespace {
 
-using testing::files_of;
-using testing::line;
-using testing::words;
+using support::files_of;
+using support::line;
+using support::words;
 
 class Clean : public ::testing::Test {
  protected:

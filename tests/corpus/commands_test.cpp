@@ -11,7 +11,7 @@
 #include "tests/corpus/dedup_run.h"
 #include "tests/support/sweep.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 namespace {
 
 class CorpusCommands : public ::testing::Test {
@@ -369,4 +369,4 @@ TEST_F(CorpusCommands, TokenizerInfoListsAddedTokensAndReadsPackedLines) {
 }
 
 }  // namespace
-}  // namespace megalith::testing
+}  // namespace megalith::support

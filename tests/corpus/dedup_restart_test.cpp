@@ -15,10 +15,10 @@
 namespace megalith::corpus {
 namespace {
 
-using testing::files_of;
-using testing::line;
-using testing::pair_of_texts;
-using testing::words;
+using support::files_of;
+using support::line;
+using support::pair_of_texts;
+using support::words;
 
 io::Fault fault_at(std::uint64_t n, io::Fault::Action action) {
   io::Fault fault;

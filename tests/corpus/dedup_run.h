@@ -11,7 +11,7 @@
 
 #include "tests/io/temp_dir.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// `count` words that no other call with another `seed` gives.
 inline std::string words(const std::string& seed, int count) {
@@ -46,4 +46,4 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

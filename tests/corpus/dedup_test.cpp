@@ -14,11 +14,11 @@
 namespace megalith::corpus {
 namespace {
 
-using testing::files_of;
-using testing::line;
-using testing::lines_of;
-using testing::pair_of_texts;
-using testing::words;
+using support::files_of;
+using support::line;
+using support::lines_of;
+using support::pair_of_texts;
+using support::words;
 
 class Dedup : public ::testing::Test {
  protected:

@@ -61,7 +61,7 @@ TEST(NormalWords, HashesAreOfTheWordAlone) {
 
 TEST(NormalWords, TakeAnyText) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const std::string text = testing::any_text(seed, 500);
+    const std::string text = support::any_text(seed, 500);
     const std::string once = joined(text);
     EXPECT_EQ(joined(once), once) << "normal words are normal";
   }

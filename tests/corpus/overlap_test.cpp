@@ -15,10 +15,10 @@
 namespace megalith::corpus {
 namespace {
 
-using testing::files_of;
-using testing::line;
-using testing::lines_of;
-using testing::words;
+using support::files_of;
+using support::line;
+using support::lines_of;
+using support::words;
 
 class OverlapOf : public ::testing::Test {
  protected:

@@ -20,7 +20,7 @@ struct Packer {
   std::function<std::string(std::string_view)> pack;
 };
 const std::vector<Packer>& packers() {
-  static const std::vector<Packer> all{{".gz", testing::gzip}, {".zst", testing::zstd}, {".xz", testing::xz}};
+  static const std::vector<Packer> all{{".gz", support::gzip}, {".zst", support::zstd}, {".xz", support::xz}};
   return all;
 }
 
@@ -89,12 +89,12 @@ TEST_F(Bytes, SeveralFramesInARowAreOneText) {
 
 TEST_F(Bytes, ContentDecidesNotTheName) {
   EXPECT_EQ(read(file("a.gz", "plain text"), 100), "plain text");
-  EXPECT_EQ(read(file("a.txt", testing::zstd("text")), 100), "text");
+  EXPECT_EQ(read(file("a.txt", support::zstd("text")), 100), "text");
   EXPECT_EQ(error("empty.gz", ""),
             str("[", (dir_ / "empty.gz").string(), "] is empty: a .gz file has at least a header"));
   EXPECT_NE(error("a", "%PDF-1.7").find("is a PDF file"), std::string::npos);
   EXPECT_NE(error("a.warc", "WARC/1.0\r\n").find("is a WARC file"), std::string::npos);
-  EXPECT_NE(error("a.warc.gz", testing::gzip("WARC/1.0\r\n")).find("is a WARC file"), std::string::npos);
+  EXPECT_NE(error("a.warc.gz", support::gzip("WARC/1.0\r\n")).find("is a WARC file"), std::string::npos);
   EXPECT_NE(error("a.bz2", "BZh91AY").find("bzip2"), std::string::npos);
 }
 
@@ -137,9 +137,9 @@ TEST_F(Bytes, AZstdFrameOfAnotherSizeThanItsHeaderPromisesIsRefused) {
     for (int byte = 0; byte < 4; ++byte) bytes += static_cast<char>(size >> 8 * byte);
     return bytes + std::string("\x01\0\0\x99\xe9\xd8\x51", 7);
   };
-  EXPECT_EQ(read(file("empty", testing::zstd("text") + frame(0)), 10), "text");
+  EXPECT_EQ(read(file("empty", support::zstd("text") + frame(0)), 10), "text");
   for (const std::uint32_t size : {559'903u, 4u << 20})
-    EXPECT_NE(error("lies", testing::zstd("text") + frame(size)).find("the zstd data is damaged"), std::string::npos);
+    EXPECT_NE(error("lies", support::zstd("text") + frame(size)).find("the zstd data is damaged"), std::string::npos);
 }
 
 // A flipped bit is found, or does not matter: gzip's header holds times and names that nothing depends on.

@@ -161,13 +161,13 @@ TEST_F(CorpusBuilder, SeparatorsAreFoundAcrossWindows) {
   std::string text;
   std::vector<Ids> want;
   for (int i = 0; text.size() < (std::size_t{4} << 20); ++i) {
-    std::string document = testing::tricky_text(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(i) % 3000);
+    std::string document = support::tricky_text(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(i) % 3000);
     std::erase(document, '\0');
     document += i % 7 == 0 ? " <|end|>\n" : "x\n";
     text += document + "<|end|>\n";
     want.push_back(with_end(byte_ids(document)));
   }
-  const auto plain = file("a.txt", text), packed = file("a.txt.zst", testing::zstd(text));
+  const auto plain = file("a.txt", text), packed = file("a.txt.zst", support::zstd(text));
   for (const Index block : {1000, 100000, 1 << 20, 1 << 22}) {
     options_.reading.block_bytes = block;
     EXPECT_TRUE(documents({plain}, *bytes()) == want) << block;
@@ -177,16 +177,16 @@ TEST_F(CorpusBuilder, SeparatorsAreFoundAcrossWindows) {
 }
 
 TEST_F(CorpusBuilder, CompressedFilesGiveWhatPlainOnesGive) {
-  const std::string text = testing::any_text(3, 100000);
+  const std::string text = support::any_text(3, 100000);
   std::string lines;
   for (int i = 0; i < 3000; ++i) lines += str("{\"text\": \"line ", i, "\"}\n");
   const std::vector<Ids> want_text = documents({file("a.txt", text)}, *gpt2()),
                          want_lines = documents({file("a.jsonl", lines)}, *gpt2());
-  EXPECT_EQ(documents({file("b.txt.gz", testing::gzip(text))}, *gpt2()), want_text);
-  EXPECT_EQ(documents({file("b.txt.xz", testing::xz(text))}, *gpt2()), want_text);
-  EXPECT_EQ(documents({file("b.jsonl.zst", testing::zstd(lines))}, *gpt2()), want_lines);
-  EXPECT_EQ(documents({file("b.ndjson.gz", testing::gzip(lines))}, *gpt2()), want_lines);
-  EXPECT_NE(error({file("c.jsonl.gz", testing::gzip(lines).substr(0, 3000))}, *gpt2()).find("the file is cut"),
+  EXPECT_EQ(documents({file("b.txt.gz", support::gzip(text))}, *gpt2()), want_text);
+  EXPECT_EQ(documents({file("b.txt.xz", support::xz(text))}, *gpt2()), want_text);
+  EXPECT_EQ(documents({file("b.jsonl.zst", support::zstd(lines))}, *gpt2()), want_lines);
+  EXPECT_EQ(documents({file("b.ndjson.gz", support::gzip(lines))}, *gpt2()), want_lines);
+  EXPECT_NE(error({file("c.jsonl.gz", support::gzip(lines).substr(0, 3000))}, *gpt2()).find("the file is cut"),
             std::string::npos);
 }
 
@@ -270,7 +270,7 @@ TEST_F(CorpusBuilder, InvalidUtf8CanBeReplaced) {
 TEST_F(CorpusBuilder, ReplacingDoesNotDependOnTheBlocks) {
   options_.invalid_utf8 = InvalidUtf8::replace;
   options_.end_of_document = EndOfDocument::omit;
-  std::string text = testing::any_text(8, 300);
+  std::string text = support::any_text(8, 300);
   for (const std::size_t place : {0, 77, 400}) text[place] = '\xFF';
   options_.reading.block_bytes = 1 << 20;
   const auto a = file("a.txt", text);
@@ -287,7 +287,7 @@ TEST_F(CorpusBuilder, AnOwnPatternIsCutInParts) {
   std::string text;
   std::vector<std::string> parts;
   for (std::uint64_t i = 0; i < 6; ++i) {
-    parts.push_back(testing::tricky_text(i, i == 5 ? 3000 : 20 * i) + "e\u0301\u00E9 " + testing::any_text(i, 10 * i) +
+    parts.push_back(support::tricky_text(i, i == 5 ? 3000 : 20 * i) + "e\u0301\u00E9 " + support::any_text(i, 10 * i) +
                     "e\u0301" + (i % 2 == 0 ? "e\u0301" : "  -") + "\n");
     text += parts.back() + "<|end|>\n";
   }
@@ -326,7 +326,7 @@ TEST_F(CorpusBuilder, ErrorsOfTextThatIsCutInPartsNameTheByte) {
             str("[a.txt] byte 20 is token ", tokenizer->end_of_document(),
                 ", which ends a document: remove it, or append no end of document"));
   options_.reading.split_on = "";
-  std::string text = testing::any_text(8, 300);
+  std::string text = support::any_text(8, 300);
   for (const std::size_t place : {0, 77, 78, 79, 80, 81, 400}) text[place] = place < 81 ? '\x80' : '\xE6';
   const auto a = file("b.txt", text);
   options_.invalid_utf8 = InvalidUtf8::replace;
@@ -344,12 +344,12 @@ TEST_F(CorpusBuilder, SameFilesForAnyNumberOfThreadsAndAnyBlock) {
   std::string json;
   std::vector<Ids> want;
   for (std::uint64_t i = 0; i < 200; ++i) {
-    const std::string text = testing::tricky_text(i, 1 + 37 * (i % 13));
+    const std::string text = support::tricky_text(i, 1 + 37 * (i % 13));
     json += nlohmann::json{{"text", text}}.dump() + "\n";
     want.push_back(gpt2()->encode(text));
     want.back().push_back(50256);
   }
-  const std::string prose = testing::tricky_text(1000, 20000);
+  const std::string prose = support::tricky_text(1000, 20000);
   want.push_back(gpt2()->encode(prose));
   want.back().push_back(50256);
   const std::vector<io::Path> files = {file("a.jsonl", json), file("b.txt", prose)};

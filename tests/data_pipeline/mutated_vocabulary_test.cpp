@@ -54,7 +54,7 @@ TEST(MutatedVocabulary, PatternsAreReadOrRefused) {
     try {
       const PreTokenizer pre_tokenizer({{pattern}});
       PreTokenizer::Match match(pre_tokenizer);
-      const std::string text = testing::tricky_text(test, 30);
+      const std::string text = support::tricky_text(test, 30);
       std::string back;
       pre_tokenizer.pieces(text, match, [&](std::string_view piece) { back += piece; });
       ASSERT_EQ(back, text) << pattern;
@@ -110,7 +110,7 @@ TEST(MutatedVocabulary, FilesAreReadOrRefused) {
     write_all(dir / (is_json ? "tokenizer.json" : "vocab.txt"), contents);
     try {
       const auto tokenizer = make_tokenizer(is_json ? "bpe" : "bert-cased", dir.path(), *io::posix_fs());
-      const std::vector<std::int32_t> ids = tokenizer->encode("ab <t> 12 " + testing::tricky_text(test, 20));
+      const std::vector<std::int32_t> ids = tokenizer->encode("ab <t> 12 " + support::tricky_text(test, 20));
       tokenizer->decode(ids);
       ++read;
     } catch (const InputError&) {

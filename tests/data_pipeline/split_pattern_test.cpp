@@ -202,7 +202,7 @@ TEST(SplitPattern, IsCutChangesNoPieces) {
     const PreTokenizer pre_tokenizer(rules);
     int cuts = 0;
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
-      const std::string text = testing::tricky_text(seed, 80);
+      const std::string text = support::tricky_text(seed, 80);
       const PatternPieces whole = cut(rules, text);
       for (std::size_t p = 1; p < text.size(); ++p) {
         if (!pre_tokenizer.is_cut(text, p)) continue;
@@ -282,8 +282,8 @@ TEST(PieceStream, GivesThePiecesOfTheWholeText) {
   }
   std::vector<std::string> texts = {"", "a", "\n", "ab ab\n\n"};
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
-    texts.push_back(testing::tricky_text(seed, 60));
-    texts.push_back(testing::any_text(seed, 20) + "a\n" + testing::any_text(seed + 9, 20));
+    texts.push_back(support::tricky_text(seed, 60));
+    texts.push_back(support::any_text(seed, 20) + "a\n" + support::any_text(seed + 9, 20));
   }
   for (const std::vector<SplitRule>& rules : all) {
     const PreTokenizer pre_tokenizer(rules);

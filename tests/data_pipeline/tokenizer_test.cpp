@@ -53,7 +53,7 @@ TEST(Gpt2Tokenizer, KnowsItsVocabulary) {
 
 TEST(Gpt2Tokenizer, RandomUnicodeComesBack) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
-    for (const std::string& text : {testing::any_text(seed, 500), testing::tricky_text(seed, 500)})
+    for (const std::string& text : {support::any_text(seed, 500), support::tricky_text(seed, 500)})
       EXPECT_EQ(gpt2()->decode(gpt2()->encode(text)), text) << "seed " << seed;
   }
 }
@@ -85,7 +85,7 @@ TEST(PreTokenizer, MongolianVowelSeparatorIsNoWhiteSpace) {
 TEST(Gpt2Tokenizer, PiecesBetweenCutsEncodeAlike) {
   for (const auto& tokenizer : {gpt2(), bytes()}) {
     for (std::uint64_t seed = 0; seed < 300; ++seed) {
-      const std::string text = testing::tricky_text(seed, 60);
+      const std::string text = support::tricky_text(seed, 60);
       const std::size_t step = 1 + seed % 20;
       Ids pieces;
       std::size_t cuts = 0;
@@ -135,7 +135,7 @@ TEST(Gpt2Tokenizer, ThreadsShareOne) {
   std::vector<std::string> texts;
   std::vector<Ids> want;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    texts.push_back(testing::tricky_text(seed, 400));
+    texts.push_back(support::tricky_text(seed, 400));
     want.push_back(gpt2()->encode(texts.back()));
   }
   std::vector<int> wrong(4, 0);
@@ -174,7 +174,7 @@ TEST(Tokenizer, UnknownNameIsExplained) {
 }
 
 TEST(StreamDecoder, ShowsWholeCharactersOnly) {
-  const std::string text = "\U0001F600 caf\u00E9 \u65E5\u672C\u8A9E " + testing::any_text(3, 300);
+  const std::string text = "\U0001F600 caf\u00E9 \u65E5\u672C\u8A9E " + support::any_text(3, 300);
   for (const auto& tokenizer : {gpt2(), bytes()}) {
     StreamDecoder decoder(tokenizer);
     std::string shown;

@@ -121,7 +121,7 @@ class TokenizerTrainer : public ::testing::Test {
     std::ofstream out(dir / "text.jsonl");
     for (std::uint64_t seed = 0; seed < 200; ++seed)
       out << nlohmann::json{{"text", str("The cat's ", seed, " hats; the mat sat. Hatte\u00E9 n\u00E9e ",
-                                         testing::tricky_text(seed, 40))}}
+                                         support::tricky_text(seed, 40))}}
                  .dump()
           << "\n";
     return {.type = type, .inputs = {dir / "text.jsonl"}, .vocab_size = vocab_size, .specials = {}};
@@ -153,7 +153,7 @@ TEST_F(TokenizerTrainer, BpeFilesAreOneTokenizer) {
   EXPECT_EQ(whole->end_of_document(), 0);
   EXPECT_EQ(whole->special(Special::pad), 1);
   EXPECT_EQ(whole->token_bytes(2), "!") << "bytes in the order of their characters";
-  const std::string text = "The hats' mat 12\n" + testing::tricky_text(999, 200);
+  const std::string text = "The hats' mat 12\n" + support::tricky_text(999, 200);
   EXPECT_EQ(whole->decode(whole->encode(text)), text);
   EXPECT_LT(whole->encode("the cat").size(), 5u);
   EXPECT_EQ(nlohmann::json::parse(files.at("vocab.json")).size(), 320u);

@@ -101,7 +101,7 @@ TEST(WordPiece, NextCutChangesNoIds) {
   for (const char* name : {"bert-uncased", "bert-cased"}) {
     const Tokenizer& tokenizer = bert(name);
     for (std::uint64_t seed = 0; seed < 30; ++seed) {
-      const std::string text = testing::tricky_text(seed, 60) + "\v\f" + testing::any_text(seed, 60);
+      const std::string text = support::tricky_text(seed, 60) + "\v\f" + support::any_text(seed, 60);
       const WordPieceIds whole = tokenizer.encode(text);
       for (std::size_t from = 0; from < text.size(); from += 7) {
         const std::size_t cut = tokenizer.next_cut(text, from);

@@ -135,12 +135,12 @@ bool read_packed(std::string_view input) {
   return true;
 }
 
-std::vector<std::string> gzip_seeds() { return seeds_of(testing::gzip); }
+std::vector<std::string> gzip_seeds() { return seeds_of(support::gzip); }
 std::vector<std::string> zstd_seeds() {
-  std::vector<std::string> seeds = seeds_of(testing::zstd);
-  seeds.push_back(std::string("\x50\x2A\x4D\x18\x03\0\0\0abc", 11) + testing::zstd("behind a skippable frame"));
+  std::vector<std::string> seeds = seeds_of(support::zstd);
+  seeds.push_back(std::string("\x50\x2A\x4D\x18\x03\0\0\0abc", 11) + support::zstd("behind a skippable frame"));
   return seeds;
 }
-std::vector<std::string> xz_seeds() { return seeds_of(testing::xz); }
+std::vector<std::string> xz_seeds() { return seeds_of(support::xz); }
 
 }  // namespace megalith::fuzz

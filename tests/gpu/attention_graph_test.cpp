@@ -13,20 +13,20 @@ namespace {
 
 constexpr Index kSteps = 11, kWarmup = 2;  // an evaluation after the tenth
 
-void run(const config::RunPlan& plan, testing::GraphRun& into) {
+void run(const config::RunPlan& plan, support::GraphRun& into) {
   comm::run_gpu_ranks(
-      1, [&](comm::World& world) { testing::train_rank(world, plan, into, [](train::Engine&, Index) {}); });
+      1, [&](comm::World& world) { support::train_rank(world, plan, into, [](train::Engine&, Index) {}); });
 }
 
 /// Returns the last loss.
 double expect_graphs_repeat_eager_steps(const config::RunPlan& plan) {
-  testing::GraphRun eager;
+  support::GraphRun eager;
   run(plan, eager);
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
-    testing::GraphRun from_graphs;
-    run(testing::with_graphs(plan, way, kWarmup), from_graphs);
-    testing::expect_same(from_graphs, eager);
+    support::GraphRun from_graphs;
+    run(support::with_graphs(plan, way, kWarmup), from_graphs);
+    support::expect_same(from_graphs, eager);
   }
   return eager.record.losses.back();
 }
@@ -35,7 +35,7 @@ TEST(GpuAttentionGraphs, OfOddLengthsRepeatEagerSteps) {
   MEGALITH_NEEDS_GPUS(1);
   for (const Index seq_len : {200, 192}) {
     SCOPED_TRACE(::testing::Message() << "samples of " << seq_len);
-    config::RunPlan plan = testing::gpu_plan({}, "bf16", kSteps);
+    config::RunPlan plan = support::gpu_plan({}, "bf16", kSteps);
     plan.model.seq_len = seq_len;
     expect_graphs_repeat_eager_steps(plan);
   }
@@ -43,7 +43,7 @@ TEST(GpuAttentionGraphs, OfOddLengthsRepeatEagerSteps) {
 
 TEST(GpuAttentionGraphs, OfPassesThatTheLibraryRefusesRepeatEagerSteps) {
   MEGALITH_NEEDS_GPUS(1);
-  const config::RunPlan plan = testing::gpu_plan({}, "bf16", kSteps);
+  const config::RunPlan plan = support::gpu_plan({}, "bf16", kSteps);
   const double by_library = expect_graphs_repeat_eager_steps(plan);
   for (const bool no_forward : {false, true}) {
     SCOPED_TRACE(::testing::Message() << "no forward " << no_forward);

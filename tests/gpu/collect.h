@@ -6,7 +6,7 @@
 #include "tests/comm/gpu_ranks.h"
 #include "tests/support/gathered.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// Where ranks are processes, and each has put its own slices: rank 0's has everybody's afterwards. Collective.
 inline void collect(comm::World& world, Gathered& gathered) {
@@ -43,4 +43,4 @@ inline void collect(comm::World& world, Gathered& gathered) {
   }
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

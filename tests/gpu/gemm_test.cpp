@@ -39,12 +39,12 @@ class Products {
     ops::matmul_gelu(ex, {.x = x, .w = w, .bias = b, .z = z, .y = g});
     ops::matmul_gelu_backward(ex, {.dy = dy, .w = w, .z = x, .dz = dz, .bias_grad = sums});
     std::vector<std::vector<double>> results;
-    for (const Tensor& result : {y, dx, dw, z, g, dz, sums}) results.push_back(testing::values_on(ex, result));
+    for (const Tensor& result : {y, dx, dw, z, g, dz, sums}) results.push_back(support::values_on(ex, result));
     return results;
   }
 
  private:
-  testing::Twins twins_;
+  support::Twins twins_;
 };
 
 TEST(GpuGemms, ATableReproducesAlgorithmsAndBits) {
@@ -124,7 +124,7 @@ TEST(GpuGemms, TimingUsesTheScratchItIsGivenAndNoOtherMemory) {
 TEST(GpuGemms, GeluIsTheLibrarysWhereItIsNotOurs) {
   MEGALITH_NEEDS_GPUS(1);
   constexpr Index kTokens = 130, kDepth = 76, kFeatures = 264;
-  testing::Twins twins(Device::cuda, DType::bf16);
+  support::Twins twins(Device::cuda, DType::bf16);
   Exec& ex = twins.tested();
   const Tensor x = twins.in({kTokens, kDepth}, 1).tested, w = twins.in({kFeatures, kDepth}, 2).tested,
                b = twins.in({kFeatures}, 3).tested, v = twins.in({kDepth, kFeatures}, 4).tested,
@@ -145,19 +145,19 @@ TEST(GpuGemms, GeluIsTheLibrarysWhereItIsNotOurs) {
 TEST(GpuGemms, GeluOfOddWidthsIsNotTheLibrarys) {
   MEGALITH_NEEDS_GPUS(1);
   constexpr Index kTokens = 130, kDepth = 76;
-  testing::Twins twins(Device::cuda, DType::bf16);
+  support::Twins twins(Device::cuda, DType::bf16);
   for (const Index features : {Index{260}, Index{257}}) {
-    const testing::Twin x = twins.in({kTokens, kDepth}, 1), w = twins.in({features, kDepth}, 2),
+    const support::Twin x = twins.in({kTokens, kDepth}, 1), w = twins.in({features, kDepth}, 2),
                         b = twins.in({features}, 3), v = twins.in({kDepth, features}, 4),
                         sums = twins.in_f32({features}, 5), saved = twins.in({kTokens, features}, 6);
-    const testing::Twin z = twins.out({kTokens, features}), y = twins.out({kTokens, features}),
+    const support::Twin z = twins.out({kTokens, features}), y = twins.out({kTokens, features}),
                         dz = twins.out({kTokens, features});
     twins.run([&](Exec& ex) {
       ops::matmul_gelu(ex, {.x = x.on(ex), .w = w.on(ex), .bias = b.on(ex), .z = z.on(ex), .y = y.on(ex)});
       ops::matmul_gelu_backward(
           ex, {.dy = x.on(ex), .w = v.on(ex), .z = saved.on(ex), .dz = dz.on(ex), .bias_grad = sums.on(ex)});
     });
-    for (const testing::Twin& result : {z, y, dz, sums}) EXPECT_LE(twins.error(result), 1e-2) << features;
+    for (const support::Twin& result : {z, y, dz, sums}) EXPECT_LE(twins.error(result), 1e-2) << features;
   }
   for (const auto& [problem, algorithm] : ops::gemm_chooser(twins.tested()).current().products)
     EXPECT_EQ(ops::bytes_of(problem).activation, 0) << problem.m << " x " << problem.n << " x " << problem.k;
@@ -173,7 +173,7 @@ TEST(GpuGemms, WhatALibraryDoesNotOfferCannotBeTimed) {
 }
 
 config::RunPlan gpu_plan() {
-  config::RunPlan plan = testing::small_plan({}, "fp32", 4);
+  config::RunPlan plan = support::small_plan({}, "fp32", 4);
   plan.device = Device::cuda;
   plan.train.precision = "bf16";
   plan.model.hidden_size = 256;
@@ -193,7 +193,7 @@ Trained train_with(const config::RunPlan& plan, const std::vector<ops::KnownGemm
     train::Engine engine(world, plan);
     engine.allocate();
     trained.choices = engine.choose_gemms(known);
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     train::Progress progress;
     for (Index step = 0; step < plan.train.steps; ++step) {
       trained.losses.push_back(engine.step(source, progress, train::Stop::no).loss);

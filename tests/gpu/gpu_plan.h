@@ -2,13 +2,13 @@
 #include "tests/comm/gpu_ranks.h"
 #include "tests/train/small_run.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// Widths that tensor cores and cuDNN's attention take; an odd vocabulary; attention without dropout, so that it is
 /// cuDNN's; and microbatches so long that copy engines carry what is sent of them, but short where processes may send
 /// it by a network.
 inline config::RunPlan gpu_plan(const Grid& grid, const std::string& precision, Index steps) {
-  config::RunConfig c = testing::small_config(grid, precision, steps);
+  config::RunConfig c = support::small_config(grid, precision, steps);
   c.model.hidden_size = 256;
   c.model.ffn_hidden_size = 512;
   c.model.seq_len = comm::ranks_are_processes() ? 128 : 1024;
@@ -21,4 +21,4 @@ inline config::RunPlan gpu_plan(const Grid& grid, const std::string& precision, 
   return config::resolve(c);
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

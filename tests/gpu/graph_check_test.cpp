@@ -14,18 +14,18 @@
 namespace megalith {
 namespace {
 
-using testing::Grid;
-using testing::kMeddled;
+using support::Grid;
+using support::kMeddled;
 
-config::RunPlan plan_of(const Grid& grid, const testing::GraphWay& way) {
-  config::RunPlan plan = testing::with_graphs(testing::gpu_plan(grid, "bf16", 8), way, testing::kCheckWarmup);
+config::RunPlan plan_of(const Grid& grid, const support::GraphWay& way) {
+  config::RunPlan plan = support::with_graphs(support::gpu_plan(grid, "bf16", 8), way, support::kCheckWarmup);
   plan.graphs.check_steps = 8;
   return plan;
 }
 
-std::string error_of(const config::RunPlan& plan, const testing::MeddleWithStep& meddle,
+std::string error_of(const config::RunPlan& plan, const support::MeddleWithStep& meddle,
                      const model::BatchSource& source) {
-  return testing::error_of([](int size, const auto& body) { comm::run_gpu_ranks(size, body); }, plan, meddle, source);
+  return support::error_of([](int size, const auto& body) { comm::run_gpu_ranks(size, body); }, plan, meddle, source);
 }
 
 class GpuDifferingSteps : public ::testing::TestWithParam<Grid> {};
@@ -36,13 +36,13 @@ TEST_P(GpuDifferingSteps, AreNamedByTheOpWhoseTensorLiesElsewhere) {
   const Grid grid = GetParam();
   MEGALITH_NEEDS_GPUS(grid.ranks());
   const int last = grid.ranks() - 1;  // of the last stage
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  for (const support::GraphWay& way : support::kGraphWays) {
     const config::RunPlan plan = plan_of(grid, way);
     const auto meddle = [&](train::Engine& engine, int rank, Index step) {
       if (rank == last && step == kMeddled)
-        testing::swap_views(engine, "layers.5.norm1.weight", "layers.5.norm2.weight", &Param::value);
+        support::swap_views(engine, "layers.5.norm1.weight", "layers.5.norm2.weight", &Param::value);
     };
-    const std::string error = error_of(plan, meddle, testing::HashedBatches(plan.model.vocab_size));
+    const std::string error = error_of(plan, meddle, support::HashedBatches(plan.model.vocab_size));
     EXPECT_TRUE(error.starts_with(
         str("rank ", last, ": step ", kMeddled + 1, ": [graph] training, chunk 0, microbatch 0, layer 5, op ")))
         << way.name << ": " << error;
@@ -57,12 +57,12 @@ TEST_P(GpuDifferingSteps, AreNamedByTheFirstResultThatDiffers) {
   MEGALITH_NEEDS_GPUS(grid.ranks());
   const int last = grid.ranks() - 1;               // of the last stage
   static constexpr std::uint16_t kOther = 0x40e0;  // 7 in bf16
-  for (const testing::GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
+  for (const support::GraphWay& way : {support::kLayers, support::kLayersPerSlot}) {
     const config::RunPlan plan = plan_of(grid, way);
-    const testing::MeddlingBatches source(plan.model.vocab_size);
+    const support::MeddlingBatches source(plan.model.vocab_size);
     const auto meddle = [&](train::Engine& engine, int rank, Index step) {
       if (rank != last || step != kMeddled) return;
-      source.expect(testing::last_of_eager_run(plan), [&](std::span<std::int32_t>) {
+      source.expect(support::last_of_eager_run(plan), [&](std::span<std::int32_t>) {
         engine.exec().copy(engine.stage().params().at("layers.5.norm1.weight").value.raw(), &kOther, sizeof kOther);
       });
     };
@@ -78,12 +78,12 @@ TEST_P(GpuDifferingSteps, AreNamedByTheFirstResultThatDiffers) {
 TEST_P(GpuDifferingSteps, AreNamedByTheGradientWhereResultsAgree) {
   const Grid grid = GetParam();
   MEGALITH_NEEDS_GPUS(grid.ranks());
-  const config::RunPlan plan = plan_of(grid, testing::kLayers);
-  const testing::MeddlingBatches source(plan.model.vocab_size);
+  const config::RunPlan plan = plan_of(grid, support::kLayers);
+  const support::MeddlingBatches source(plan.model.vocab_size);
   static constexpr float kOther = 7;
   const auto meddle = [&](train::Engine& engine, int rank, Index step) {
     if (rank != 0 || step != kMeddled) return;
-    source.expect(testing::last_of_eager_run(plan), [&](std::span<std::int32_t>) {
+    source.expect(support::last_of_eager_run(plan), [&](std::span<std::int32_t>) {
       engine.exec().copy(engine.stage().params().at("layers.1.norm2.weight").grad.raw(), &kOther, sizeof kOther);
     });
   };
@@ -142,8 +142,8 @@ TEST_F(GpuGraph, AnEagerRunBesideItThatTakesItsPathPassesAndRunsOnce) {
                      ops::scale(*ex_, numbers(1), 2);
                    }),
             "");
-  EXPECT_THAT(testing::values_on(*ex_, numbers(0)), ::testing::Each(4));
-  EXPECT_THAT(testing::values_on(*ex_, numbers(1)), ::testing::Each(6));
+  EXPECT_THAT(support::values_on(*ex_, numbers(0)), ::testing::Each(4));
+  EXPECT_THAT(support::values_on(*ex_, numbers(1)), ::testing::Each(6));
 }
 
 TEST_F(GpuGraph, AnEagerRunBesideItThatLeavesItsPathIsRefused) {
@@ -178,7 +178,7 @@ TEST_F(GpuGraph, AValueThatItTookByValueShowsInMemory) {
     });
     EXPECT_EQ(found ? found->text.substr(0, found->text.find(" at")) : "none", now == 2 ? "none" : "w");
   }
-  EXPECT_THAT(testing::values_on(*ex_, numbers(0)), ::testing::Each(2)) << "2 x 2 x 0.5: the eager results stay";
+  EXPECT_THAT(support::values_on(*ex_, numbers(0)), ::testing::Each(2)) << "2 x 2 x 0.5: the eager results stay";
 }
 
 }  // namespace

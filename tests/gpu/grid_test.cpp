@@ -20,22 +20,22 @@
 namespace megalith {
 namespace {
 
-using testing::expect_same;
-using testing::gpu_plan;
-using testing::GraphWay;
-using testing::Grid;
-using testing::relative_error;
-using testing::RunRecord;
-using testing::SavedRun;
+using support::expect_same;
+using support::gpu_plan;
+using support::GraphWay;
+using support::Grid;
+using support::relative_error;
+using support::RunRecord;
+using support::SavedRun;
 
 config::RunPlan with_graphs(const config::RunPlan& plan, const GraphWay& way) {
-  return testing::with_graphs(plan, way, 3);
+  return support::with_graphs(plan, way, 3);
 }
 
 void train_to(Index begin, Index end, const config::RunPlan& plan, const io::Path& folder, SavedRun& run) {
   comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) {
     const io::Path shared = train::share_text(world, folder.string());
-    testing::train_saved(world, begin, end, plan, shared, run);
+    support::train_saved(world, begin, end, plan, shared, run);
   });
 }
 
@@ -56,9 +56,9 @@ void train_recorded(const Grid& grid, double dropout, RunRecord& record) {
   config::RunPlan plan = gpu_plan(grid, "fp32", 20);
   if (dropout == 0) plan = without_dropout(plan);
   comm::run_gpu_ranks(grid.ranks(), [&](comm::World& world) {
-    testing::train_rank(world, plan, record);
-    testing::collect(world, record.gradients);
-    testing::collect(world, record.parameters);
+    support::train_rank(world, plan, record);
+    support::collect(world, record.gradients);
+    support::collect(world, record.parameters);
   });
 }
 
@@ -126,7 +126,7 @@ TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnesAlsoAcrossACheckpoint)
   const config::RunPlan plan = gpu_plan(GetParam(), "bf16", 50);
   const SavedRun eager = trained(plan);
   EXPECT_EQ(eager.evaluated.size(), comm::is_here(0) ? 5u : 0u);
-  for (const GraphWay& way : testing::kGraphWays) {
+  for (const GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
     const TempDir dir;
     SavedRun joined;
@@ -134,7 +134,7 @@ TEST_P(GpuGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnesAlsoAcrossACheckpoint)
     train_to(23, 50, with_graphs(plan, way), dir.path(), joined);
     expect_same(joined, eager);
   }
-  expect_same(trained(with_graphs(plan, testing::kWholeSteps)), eager);  // without the checkpoint
+  expect_same(trained(with_graphs(plan, support::kWholeSteps)), eager);  // without the checkpoint
 }
 
 TEST_P(GpuGrid, GraphsNeedAsLittleWarmupAsTheyMayHave) {
@@ -142,9 +142,9 @@ TEST_P(GpuGrid, GraphsNeedAsLittleWarmupAsTheyMayHave) {
   const config::RunPlan plan = without_dropout(gpu_plan(GetParam(), "bf16", 10));
   const SavedRun eager = trained(plan);
   for (const auto& [way, warmup_steps] :
-       {std::pair{testing::kLayers, Index{0}}, std::pair{testing::kWholeSteps, Index{1}}}) {
+       {std::pair{support::kLayers, Index{0}}, std::pair{support::kWholeSteps, Index{1}}}) {
     SCOPED_TRACE(way.name);
-    expect_same(trained(testing::with_graphs(plan, way, warmup_steps)), eager);
+    expect_same(trained(support::with_graphs(plan, way, warmup_steps)), eager);
   }
 }
 
@@ -156,7 +156,7 @@ TEST_P(GpuGrid, GraphsOfPartsOfLayersHaveTheBitsOfEagerSteps) {
        {capture::ScopeSet{capture::Scope::attn}, capture::ScopeSet{capture::Scope::mlp},
         capture::ScopeSet{capture::Scope::attn, capture::Scope::mlp}}) {
     SCOPED_TRACE(::testing::PrintToString(scopes.names()));
-    config::RunPlan parts = with_graphs(plan, testing::kLayers);
+    config::RunPlan parts = with_graphs(plan, support::kLayers);
     parts.graphs.scopes = scopes;
     expect_same(trained(parts), eager);
   }
@@ -200,15 +200,15 @@ TEST_P(GpuGrid, Fp16StepsWithAttentionDropoutFromGraphsHaveTheBitsOfEagerOnes) {
   config::RunPlan plan = gpu_plan(GetParam(), "fp16", 20);
   plan.model.attention_dropout = 0.1;
   const SavedRun eager = trained(plan);
-  expect_same(trained(with_graphs(plan, testing::kWholeSteps)), eager);
-  expect_same(trained(with_graphs(plan, testing::kLayersPerSlot)), eager);
+  expect_same(trained(with_graphs(plan, support::kWholeSteps)), eager);
+  expect_same(trained(with_graphs(plan, support::kLayersPerSlot)), eager);
 }
 
 TEST_P(GpuGrid, StepsThatAreCheckedAgreeAndKeepTheBitsOfEagerOnes) {
   MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks());
   const config::RunPlan plan = gpu_plan(GetParam(), "bf16", 20);
   const SavedRun eager = trained(plan);
-  for (const GraphWay& way : {testing::kWholeSteps, testing::kLayers}) {
+  for (const GraphWay& way : {support::kWholeSteps, support::kLayers}) {
     SCOPED_TRACE(way.name);
     config::RunPlan checked = with_graphs(plan, way);
     checked.graphs.check_steps = 2;
@@ -241,11 +241,11 @@ TEST_P(GpuHeldAlike, StaysAlikeOverTheRanksOfAModelCopy) {
   const Grid grid = GetParam();
   MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
   const config::RunPlan eager = gpu_plan(grid, "fp32", 10);
-  for (const config::RunPlan& plan : {eager, with_graphs(eager, testing::kWholeSteps)}) {
+  for (const config::RunPlan& plan : {eager, with_graphs(eager, support::kWholeSteps)}) {
     RunRecord got;
     comm::run_gpu_ranks(grid.ranks(), [&](comm::World& world) {
-      testing::train_rank(world, plan, got);
-      testing::collect(world, got.parameters);
+      support::train_rank(world, plan, got);
+      support::collect(world, got.parameters);
     });
     EXPECT_THAT(got.parameters.disagreeing(), ::testing::IsEmpty()) << capture::name(plan.graphs.mode);
   }

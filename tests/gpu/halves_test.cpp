@@ -15,7 +15,7 @@
 namespace megalith {
 namespace {
 
-using testing::Twins;
+using support::Twins;
 
 std::vector<std::byte> bytes_on(Exec& ex, const Tensor& tensor) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));

@@ -72,7 +72,7 @@ class GpuLarge : public ::testing::Test {
 
   /// Where the two may take their sums in other orders.
   void expect_close(const Tensor& a, const Tensor& b, double tolerance, const char* what) {
-    const std::vector<double> left = testing::values_on(ex(), a), right = testing::values_on(ex(), b);
+    const std::vector<double> left = support::values_on(ex(), a), right = support::values_on(ex(), b);
     double largest = 0, difference = 0;
     for (const double value : right) largest = std::max(largest, std::abs(value));
     for (std::size_t i = 0; i < right.size(); ++i) difference = std::max(difference, std::abs(left[i] - right[i]));
@@ -80,7 +80,7 @@ class GpuLarge : public ::testing::Test {
     EXPECT_LE(difference, tolerance * largest) << what;
   }
   void expect_all(const Tensor& tensor, double want, const char* what) {
-    for (const double value : testing::values_on(ex(), tensor)) ASSERT_EQ(value, want) << what;
+    for (const double value : support::values_on(ex(), tensor)) ASSERT_EQ(value, want) << what;
   }
 
   std::optional<Exec> ex_;

@@ -27,7 +27,7 @@ Record train(const config::RunPlan& plan) {
     record.planned = engine.planned_bytes();
     engine.allocate();
     record.taken = engine.taken_bytes();
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     train::Progress progress;
     const auto finish = [&] {
       const train::StepReport result = engine.finish_step();
@@ -41,7 +41,7 @@ Record train(const config::RunPlan& plan) {
       if (step == 0) {
         for (const Param& param : engine.stage().params().dense().params()) {
           std::vector<double>& gradient = record.gradients[param.name()];
-          gradient = testing::values_on(engine.exec(), param.grad);
+          gradient = support::values_on(engine.exec(), param.grad);
           for (double& value : gradient) value /= plan.train.scaling.is_on() ? plan.train.scaling.initial : 1.0;
         }
       }
@@ -54,7 +54,7 @@ Record train(const config::RunPlan& plan) {
 }
 
 config::RunPlan plan_on(Device device, const std::string& precision, Index head_dim, double dropout) {
-  config::RunPlan plan = testing::small_plan({}, precision == "fp64" ? "fp64" : "fp32", 20);
+  config::RunPlan plan = support::small_plan({}, precision == "fp64" ? "fp64" : "fp32", 20);
   plan.device = device;
   plan.train.precision = precision;
   if (precision == "fp16") plan.train.scaling = {.initial = 65536};
@@ -163,7 +163,7 @@ TEST(GpuModel, AllMemoryIsKnownBeforeTheFirstStep) {
     train::Engine engine(world, plan);
     engine.allocate();
     const auto known = static_cast<double>(total(engine.taken_bytes()));
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     train::Progress progress;
     for (; progress.step < 3; ++progress.step) engine.step(source, progress, train::Stop::no);
     EXPECT_NEAR(static_cast<double>(device::memory_in_use(Device::cuda)), known, 0.02 * known);

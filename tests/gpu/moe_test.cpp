@@ -9,13 +9,13 @@
 namespace megalith {
 namespace {
 
-using testing::KeptDecisions;
-using testing::moe_config;
-using testing::moe_models;
-using testing::MoeGrid;
-using testing::MoeModel;
-using testing::relative_error;
-using testing::RunRecord;
+using support::KeptDecisions;
+using support::moe_config;
+using support::moe_models;
+using support::MoeGrid;
+using support::MoeModel;
+using support::relative_error;
+using support::RunRecord;
 
 config::RunPlan plan_on(Device device, const MoeGrid& grid, const MoeModel& model, const std::string& precision) {
   config::RunPlan plan = config::resolve(moe_config(grid, model, "fp32"));
@@ -33,17 +33,17 @@ TEST_P(GpuMoe, Fp32TrainsAsOnTheCpuUnderItsDecisions) {
   const config::RunPlan on_cpu = plan_on(Device::cpu, {}, GetParam(), "fp32");
   RunRecord want;
   KeptDecisions decisions(on_cpu, nn::RouterDecisions::Use::record);
-  testing::run_moe(on_cpu, want, &decisions);
+  support::run_moe(on_cpu, want, &decisions);
   for (const auto& [precision, first_loss, losses, gradients] :
        {std::tuple("fp32", 1e-6, 1e-5, 1e-5), std::tuple("bf16", 8e-4, 4e-3, 0.04)}) {
     SCOPED_TRACE(precision);
     const config::RunPlan plan = plan_on(Device::cuda, {}, GetParam(), precision);
     RunRecord got, again;
-    testing::run_replayed(plan, decisions, got);
-    testing::run_replayed(plan, decisions, again);
+    support::run_replayed(plan, decisions, got);
+    support::run_replayed(plan, decisions, again);
     EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), first_loss);
     EXPECT_LT(relative_error(got.losses, want.losses), losses);
-    testing::expect_gradients_agree({}, got, want, gradients);
+    support::expect_gradients_agree({}, got, want, gradients);
     EXPECT_EQ(got.losses, again.losses) << "the same bits";
     EXPECT_EQ(got.parameters.tensors(), again.parameters.tensors());
   }
@@ -56,8 +56,8 @@ TEST_P(GpuMoe, DecidesAsTheCpu) {
   const config::RunPlan on_gpu = plan_on(Device::cuda, {}, GetParam(), "fp32");
   KeptDecisions of_cpu(on_cpu, nn::RouterDecisions::Use::record), of_gpu = of_cpu;
   RunRecord cpu, gpu;
-  testing::run_moe(on_cpu, cpu, &of_cpu);
-  testing::run_moe(on_gpu, gpu, &of_gpu);
+  support::run_moe(on_cpu, cpu, &of_cpu);
+  support::run_moe(on_gpu, gpu, &of_gpu);
   std::size_t turned = 0;
   for (std::size_t i = 0; i < of_cpu.all().size(); ++i) turned += of_cpu.all()[i] != of_gpu.all()[i] ? 1 : 0;
   RecordProperty("turned", static_cast<int>(turned));
@@ -73,7 +73,7 @@ TEST_P(GpuMoe, StepsAskTheLibraryForNoAlgorithm) {
     engine.allocate();
     const auto asked = [&] { return engine.exec().backend<ops::cuda::GemmLibrary>().times_asked(); };
     const Index before = asked();
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     train::Progress progress;
     for (Index step = 0; step < 3; ++step) {
       engine.start_step(source, progress);
@@ -101,19 +101,19 @@ TEST_P(GpuMoeGrid, Fp32TrainsAsOnOneCpuUnderItsDecisions) {
     const config::RunPlan on_cpu = plan_on(Device::cpu, {}, model, "fp32");
     RunRecord want, got;
     KeptDecisions decisions(on_cpu, nn::RouterDecisions::Use::record);
-    testing::run_moe(on_cpu, want, &decisions);
+    support::run_moe(on_cpu, want, &decisions);
     decisions.replay();
     config::RunPlan plan = plan_on(Device::cuda, GetParam(), model, "fp32");
     plan.model.moe.replay = "kept";
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     comm::run_gpu_ranks(GetParam().ranks, [&](comm::World& world) {
-      testing::train_rank(world, plan, source, got, &decisions);
-      testing::collect(world, got.gradients);
+      support::train_rank(world, plan, source, got, &decisions);
+      support::collect(world, got.gradients);
     });
     if (!comm::is_here(0)) continue;
     EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), 1e-6);
     EXPECT_LT(relative_error(got.losses, want.losses), 1e-5);
-    testing::expect_gradients_agree({}, got, want, 1e-5);
+    support::expect_gradients_agree({}, got, want, 1e-5);
   }
 }
 

@@ -52,13 +52,13 @@ TEST(GpuCrossEntropy, AGraphThatWasCapturedOutlivesAnEvaluation) {
   };
   const double want = std::log(static_cast<double>(kWords));
   EXPECT_NEAR(loss_of([&] { cross_entropy(ex, training); }), want, 1e-4);
-  cuda::begin_capture(ex.stream());
+  megalith::cuda::begin_capture(ex.stream());
   cross_entropy(ex, training);
-  const cuda::CapturedNodes nodes = cuda::end_capture(ex.stream());
-  const std::shared_ptr<void> graph = cuda::instantiate(nodes, ex.stream());
+  const megalith::cuda::CapturedNodes nodes = megalith::cuda::end_capture(ex.stream());
+  const std::shared_ptr<void> graph = megalith::cuda::instantiate(nodes, ex.stream());
   for (int i = 0; i < 2; ++i) {
     EXPECT_NEAR(loss_of([&] { cross_entropy(ex, evaluation); }), want, 1e-4);
-    EXPECT_NEAR(loss_of([&] { cuda::launch(graph.get(), ex.stream()); }), want, 1e-4);
+    EXPECT_NEAR(loss_of([&] { megalith::cuda::launch(graph.get(), ex.stream()); }), want, 1e-4);
   }
 }
 

@@ -11,7 +11,7 @@
 namespace megalith {
 namespace {
 
-using testing::Grid;
+using support::Grid;
 
 void run_ranks(int size, const std::function<void(comm::World&)>& body) { comm::run_gpu_ranks(size, body); }
 
@@ -23,31 +23,31 @@ INSTANTIATE_TEST_SUITE_P(All, GpuRefusedCaptures,
 TEST_P(GpuRefusedCaptures, EndAllRanksAndLeaveTheGpusUsable) {
   const Grid grid = GetParam();
   MEGALITH_NEEDS_GPUS(grid.ranks());
-  constexpr Index kSteps = 6;
+  constexpr Index kAllSteps = 6;
   const int last = grid.ranks() - 1;  // of the last stage
   const auto losses_of = [](const config::RunPlan& plan) {
-    testing::GraphRun run;
+    support::GraphRun run;
     run_ranks(plan.grid.world_size,
-              [&](comm::World& world) { testing::train_rank(world, plan, run, [](train::Engine&, Index) {}); });
+              [&](comm::World& world) { support::train_rank(world, plan, run, [](train::Engine&, Index) {}); });
     return run.record.losses;
   };
-  const std::vector<double> want = losses_of(testing::gpu_plan(grid, "bf16", kSteps));
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  const std::vector<double> want = losses_of(support::gpu_plan(grid, "bf16", kAllSteps));
+  for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
     const config::RunPlan plan =
-        testing::with_graphs(testing::gpu_plan(grid, "bf16", kSteps), way, testing::kCheckWarmup);
+        support::with_graphs(support::gpu_plan(grid, "bf16", kAllSteps), way, support::kCheckWarmup);
     std::array<Buffer, 2> foreign;
-    const std::string error = testing::error_of(
+    const std::string error = support::error_of(
         run_ranks, plan,
         [&](train::Engine& engine, int rank, Index step) {
-          if (rank == last && step == testing::kCheckWarmup)
-            testing::move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign[static_cast<std::size_t>(rank)]);
+          if (rank == last && step == support::kCheckWarmup)
+            support::move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign[static_cast<std::size_t>(rank)]);
         },
-        testing::HashedBatches(plan.model.vocab_size));
+        support::HashedBatches(plan.model.vocab_size));
     EXPECT_TRUE(error.starts_with(str("rank ", last, ": step 3: [capture] training, chunk 0, microbatch 0, layer 5: ")))
         << error;
     EXPECT_NE(error.find("lies outside the run's planned memory"), std::string::npos) << error;
-    testing::expect_same_numbers(losses_of(plan), want);
+    support::expect_same_numbers(losses_of(plan), want);
   }
 }
 
@@ -55,16 +55,16 @@ TEST_P(GpuRefusedCaptures, EndAllRanksAndLeaveTheGpusUsable) {
 TEST(GpuDisagreedCaptures, AreNotLaunched) {
   constexpr Grid kGrid{.dp = 2};
   MEGALITH_NEEDS_GPUS(kGrid.ranks());
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
-    const config::RunPlan plan = testing::with_graphs(testing::gpu_plan(kGrid, "bf16", 3), way, 1);
+    const config::RunPlan plan = support::with_graphs(support::gpu_plan(kGrid, "bf16", 3), way, 1);
     run_ranks(plan.grid.world_size, [&](comm::World& world) {
       train::Engine engine(world, plan);
       engine.allocate();
-      const testing::HashedBatches source(plan.model.vocab_size);
+      const support::HashedBatches source(plan.model.vocab_size);
       engine.step(source, {}, train::Stop::no);
-      if (world.rank() == 1) testing::miscount(engine.mesh().dp.channel());
-      const std::string refusal = testing::refusal_of_step(engine, source, {1, plan.train.global_batch});
+      if (world.rank() == 1) support::miscount(engine.mesh().dp.channel());
+      const std::string refusal = support::refusal_of_step(engine, source, {1, plan.train.global_batch});
       EXPECT_TRUE(refusal.starts_with("step 2: [capture]")) << refusal;
       EXPECT_EQ(engine.captured_graphs().launch_s, 0);
     });

@@ -11,22 +11,22 @@ namespace megalith {
 namespace {
 
 using capture::GraphsConfig;
-using testing::Broken;
-using testing::Grid;
+using support::Broken;
+using support::Grid;
 
 void run_ranks(int size, const std::function<void(comm::World&)>& body) { comm::run_gpu_ranks(size, body); }
 
 config::RunPlan plan_of(const Grid& grid, const std::string& precision, const GraphsConfig& graphs = {}) {
-  config::RunPlan plan = testing::gpu_plan(grid, precision, 8);
+  config::RunPlan plan = support::gpu_plan(grid, precision, 8);
   plan.graphs = graphs;
   return plan;
 }
 
-const GraphsConfig kWhole = testing::graphs_of(testing::kWholeSteps, testing::kWarmupSteps);
+const GraphsConfig kWhole = support::graphs_of(support::kWholeSteps, support::kWarmupSteps);
 
 /// How rank 0 overflows: where it can, with a forward pass that is as it should be.
-testing::Break overflow_of(const Grid& grid) {
-  return grid.pp > 1 ? testing::break_embedding_gradient : testing::break_forward;
+support::Break overflow_of(const Grid& grid) {
+  return grid.pp > 1 ? support::break_embedding_gradient : support::break_forward;
 }
 
 class GpuSkippedSteps : public ::testing::TestWithParam<Grid> {};
@@ -40,12 +40,12 @@ INSTANTIATE_TEST_SUITE_P(All, GpuSkippedSteps,
 TEST_P(GpuSkippedSteps, FollowTheEventsOfLossScalingOnAllRanks) {
   const Grid grid = GetParam();
   MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
-  std::vector<GraphsConfig> ways = testing::graph_ways();
+  std::vector<GraphsConfig> ways = support::graph_ways();
   ways.push_back({});
   for (const GraphsConfig& graphs : ways) {
-    SCOPED_TRACE(testing::name_of(graphs));
+    SCOPED_TRACE(support::name_of(graphs));
     const std::vector<bool> finite =
-        testing::run_events(run_ranks, plan_of(grid, "fp16", graphs), 0, overflow_of(grid));
+        support::run_events(run_ranks, plan_of(grid, "fp16", graphs), 0, overflow_of(grid));
     EXPECT_FALSE(finite[0]);
   }
 }
@@ -53,22 +53,22 @@ TEST_P(GpuSkippedSteps, FollowTheEventsOfLossScalingOnAllRanks) {
 TEST_P(GpuSkippedSteps, LeaveNoTrace) {
   const Grid grid = GetParam();
   MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
-  const std::vector<testing::Kept> want = testing::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
+  const std::vector<support::Kept> want = support::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
   const auto expect_no_trace = [&](const GraphsConfig& graphs, const Broken& broken) {
-    SCOPED_TRACE(testing::name_of(graphs) + ", rank " + std::to_string(broken.rank));
-    testing::expect_same_steps(testing::run_past(run_ranks, plan_of(grid, "fp16", graphs), broken), want);
+    SCOPED_TRACE(support::name_of(graphs) + ", rank " + std::to_string(broken.rank));
+    support::expect_same_steps(support::run_past(run_ranks, plan_of(grid, "fp16", graphs), broken), want);
   };
-  const Broken nan = testing::broken_gradients(grid.ranks() - 1), overflow{0, overflow_of(grid)};
+  const Broken nan = support::broken_gradients(grid.ranks() - 1), overflow{0, overflow_of(grid)};
   expect_no_trace({}, nan);
-  for (const GraphsConfig& graphs : testing::graph_ways()) expect_no_trace(graphs, overflow);
+  for (const GraphsConfig& graphs : support::graph_ways()) expect_no_trace(graphs, overflow);
   expect_no_trace(kWhole, nan);
   for (const GraphsConfig& graphs :
-       {GraphsConfig{}, testing::graphs_of(testing::kLayersPerSlot, testing::kWarmupSteps)}) {
-    SCOPED_TRACE("one gradient, " + testing::name_of(graphs));
+       {GraphsConfig{}, support::graphs_of(support::kLayersPerSlot, support::kWarmupSteps)}) {
+    SCOPED_TRACE("one gradient, " + support::name_of(graphs));
     const config::RunPlan plan = plan_of(grid, "fp16", graphs);
-    const testing::MeddlingBatches source(plan.model.vocab_size);
-    const Broken one = testing::nan_in_gradient(0, "layers.1.norm2.bias", plan, source);
-    testing::expect_same_steps(testing::run_past(run_ranks, plan, one, source), want);
+    const support::MeddlingBatches source(plan.model.vocab_size);
+    const Broken one = support::nan_in_gradient(0, "layers.1.norm2.bias", plan, source);
+    support::expect_same_steps(support::run_past(run_ranks, plan, one, source), want);
   }
 }
 
@@ -107,19 +107,19 @@ INSTANTIATE_TEST_SUITE_P(All, GpuSpoiledSums,
 TEST_P(GpuSpoiledSums, ByOneNumberOfOneRankSkipTheStepOnAll) {
   const Grid grid = GetParam();
   MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
-  const testing::RunRanks run_spoiling = [](int size, const std::function<void(comm::World&)>& body) {
+  const support::RunRanks run_spoiling = [](int size, const std::function<void(comm::World&)>& body) {
     comm::run_gpu_ranks(size, [&](comm::World& world) {
       comm::WrappedWorld<SpoilingChannel> spoiling(world);
       body(spoiling);
     });
   };
-  const std::vector<testing::Kept> want = testing::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
-  std::vector<GraphsConfig> ways = testing::graph_ways();
+  const std::vector<support::Kept> want = support::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
+  std::vector<GraphsConfig> ways = support::graph_ways();
   ways.push_back({});
   for (const GraphsConfig& graphs : ways) {
-    SCOPED_TRACE(testing::name_of(graphs));
+    SCOPED_TRACE(support::name_of(graphs));
     const Broken one{grid.ranks() - 1, SpoilingChannel::spoil_next};
-    testing::expect_same_steps(testing::run_past(run_spoiling, plan_of(grid, "fp16", graphs), one), want);
+    support::expect_same_steps(support::run_past(run_spoiling, plan_of(grid, "fp16", graphs), one), want);
   }
 }
 
@@ -127,13 +127,13 @@ TEST_P(GpuSkippedSteps, EndABf16RunFromGraphsAsTheyEndAnEagerOne) {
   const Grid grid = GetParam();
   MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
   const int bad_rank = grid.ranks() - 1;
-  const std::vector<std::string> eager = testing::errors_of_nan(run_ranks, plan_of(grid, "bf16"), bad_rank);
+  const std::vector<std::string> eager = support::errors_of_nan(run_ranks, plan_of(grid, "bf16"), bad_rank);
   for (int rank = 0; rank < grid.ranks(); ++rank) {
     const std::string& error = eager[static_cast<std::size_t>(rank)];
     const bool told = error.find("parameters stay those of step 4") != std::string::npos;
     EXPECT_EQ(told, comm::is_here(rank)) << error;
   }
-  EXPECT_EQ(testing::errors_of_nan(run_ranks, plan_of(grid, "bf16", kWhole), bad_rank), eager);
+  EXPECT_EQ(support::errors_of_nan(run_ranks, plan_of(grid, "bf16", kWhole), bad_rank), eager);
 }
 
 }  // namespace

@@ -17,8 +17,8 @@
 namespace megalith {
 namespace {
 
-using testing::Grid;
-using testing::SavedRun;
+using support::Grid;
+using support::SavedRun;
 
 /// Gathers, and sends and receives of gradients, begin about a millisecond after the caller's stream has come to them;
 /// it does not wait for that.
@@ -60,9 +60,9 @@ SavedRun run_of(const config::RunPlan& plan, bool slow) {
   SavedRun run;
   const auto rank = [&](comm::World& world) {
     const io::Path folder = train::share_text(world, dir.path().string());
-    if (!slow) return testing::train_saved(world, 0, plan.train.steps, plan, folder, run);
+    if (!slow) return support::train_saved(world, 0, plan.train.steps, plan, folder, run);
     comm::WrappedWorld<SlowChannel> slowed(world);
-    testing::train_saved(slowed, 0, plan.train.steps, plan, folder, run);
+    support::train_saved(slowed, 0, plan.train.steps, plan, folder, run);
   };
   comm::run_gpu_ranks(plan.grid.world_size, rank, {.timeout_s = 60});
   return run;
@@ -72,15 +72,15 @@ class GpuSlowMessages : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(GpuSlowMessages, ChangeNoBits) {
   MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks());
-  const config::RunPlan plan = testing::gpu_plan(GetParam(), "bf16", 10);
+  const config::RunPlan plan = support::gpu_plan(GetParam(), "bf16", 10);
   const SavedRun usual = run_of(plan, false);
   {
     SCOPED_TRACE("eager");
     expect_same(run_of(plan, true), usual);
   }
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
-    expect_same(run_of(testing::with_graphs(plan, way, 3), true), usual);
+    expect_same(run_of(support::with_graphs(plan, way, 3), true), usual);
   }
 }
 

@@ -31,7 +31,7 @@ TEST(RunLock, SecondHolderIsRefusedAndTheFirstNamed) {
 }
 
 TEST(RunLock, TriesAgainWhereNoDescriptorIsFree) {
-  if (testing::kAddressSanitizer) GTEST_SKIP() << "the sanitizer beside it needs a descriptor to check a type";
+  if (support::kAddressSanitizer) GTEST_SKIP() << "the sanitizer beside it needs a descriptor to check a type";
   const TempDir dir;
   rlimit usual{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Index kLayers = 8;
 
-ModelConfig small_model() {
+ModelConfig eight_layers() {
   return {.num_layers = kLayers,
           .hidden_size = 32,
           .num_heads = 4,
@@ -25,7 +25,7 @@ ModelConfig small_model() {
 }
 
 /// f32 elements of a layer's four matrices.
-constexpr Index kLayerElements = 12 * 32 * 32;
+constexpr Index kMatrixElements = 12 * 32 * 32;
 
 void wait_for_all(optim::GradReducer& reducer, Exec& ex, const ParamBuffer& params) {
   for (std::size_t bucket = 0; bucket < params.buckets().size(); ++bucket) reducer.wait(ex, bucket);
@@ -44,8 +44,8 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
   for (int rank = 0; rank < tp * pp; ++rank) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, tp * pp);
     const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
-    const Index elements = bucket_layers * kLayerElements / tp;
-    const GptStage stage({.model = small_model(),
+    const Index elements = bucket_layers * kMatrixElements / tp;
+    const GptStage stage({.model = eight_layers(),
                           .chunks = chunks,
                           .sequence_parallel = sequence_parallel,
                           .global_batch = pp,
@@ -91,10 +91,10 @@ TEST_P(GradSums, ABucketIsSentWithItsLastLayerAndEverythingIsSummedOnce) {
   constexpr int kRanks = 2;
   comm::run_ranks(kRanks, [](comm::World& world) {
     const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = kRanks}));
-    GptStage stage({.model = small_model(),
+    GptStage stage({.model = eight_layers(),
                     .global_batch = kRanks,
                     .sharding = GetParam(),
-                    .grad_bucket_bytes = 2 * kLayerElements * size_of(DType::f32)},
+                    .grad_bucket_bytes = 2 * kMatrixElements * size_of(DType::f32)},
                    mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
@@ -136,7 +136,7 @@ TEST(GradReducer, SumsPartialGradientsOverTpInOneCall) {
   constexpr int kRanks = 4;
   comm::run_ranks(kRanks, [](comm::World& world) {
     const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = kRanks, .tp = 2}));
-    GptStage stage({.model = small_model(),
+    GptStage stage({.model = eight_layers(),
                     .sequence_parallel = nn::SequenceParallel::on,
                     .global_batch = 2,
                     .grad_bucket_bytes = 1},
@@ -182,9 +182,10 @@ TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
     SCOPED_TRACE(tp);
     const std::unique_ptr<comm::World> world = comm::dry_world(0, 2 * tp);
     comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = 2 * tp, .tp = tp}));
-    GptStage stage(
-        {.model = small_model(), .global_batch = 2, .grad_bucket_bytes = 2 * kLayerElements / tp * size_of(DType::f32)},
-        mesh);
+    GptStage stage({.model = eight_layers(),
+                    .global_batch = 2,
+                    .grad_bucket_bytes = 2 * kMatrixElements / tp * size_of(DType::f32)},
+                   mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     std::vector<comm::Priority> priorities;
@@ -209,7 +210,7 @@ TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
 TEST(GradReducer, RefusesToWaitForWhatHasNotBeenSent) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = 1}));
-  GptStage stage({.model = small_model(), .global_batch = 1}, mesh);
+  GptStage stage({.model = eight_layers(), .global_batch = 1}, mesh);
   Exec ex;
   optim::GradReducer reducer(stage.params().dense(), mesh);
   reducer.begin();
@@ -219,7 +220,7 @@ TEST(GradReducer, RefusesToWaitForWhatHasNotBeenSent) {
 TEST(GradReducer, RefusesALayerThatIsDoneTwice) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = 1}));
-  const GptStage stage({.model = small_model(), .grad_bucket_bytes = 1}, mesh);
+  const GptStage stage({.model = eight_layers(), .grad_bucket_bytes = 1}, mesh);
   optim::GradReducer reducer(stage.params().dense(), mesh);
   Exec ex;
   reducer.begin();

@@ -6,19 +6,19 @@
 namespace megalith {
 namespace {
 
-using testing::LayerParams;
-using testing::SmallMicrobatch;
+using support::LayerParams;
+using support::SmallMicrobatch;
 
 constexpr double kTolerance = 1e-7;  // of central differences with h = 1e-5: h^2 and rounding both near 1e-10
 
 /// Compares dx and every parameter's gradient with differences of `loss`.
 void expect_gradients(LayerParams& layer, const Tensor& x, const Tensor& dx, const std::function<double()>& loss) {
   if (x) {
-    EXPECT_LT(testing::relative_error(testing::values_of(dx), testing::numeric_gradient(x, loss)), kTolerance) << "dx";
+    EXPECT_LT(support::relative_error(support::values_of(dx), support::numeric_gradient(x, loss)), kTolerance) << "dx";
   }
   for (const ParamBuffer& buffer : layer.params.trained()) {
     for (const Param& param : buffer.params()) {
-      EXPECT_LT(testing::relative_error(testing::values_of(param.grad), testing::numeric_gradient(param.value, loss)),
+      EXPECT_LT(support::relative_error(support::values_of(param.grad), support::numeric_gradient(param.value, loss)),
                 kTolerance)
           << param.name();
     }
@@ -33,17 +33,17 @@ void with_solo_group(const std::function<void(const comm::Group&)>& body) {
 /// last bias; so does the op that makes dy for the last, as a head's norm does.
 void check_layers(Index count, const nn::GptLayerConfig& config) {
   with_solo_group([&](const comm::Group& group) {
-    const nn::TensorParallel tp = testing::whole_rows(group);
+    const nn::TensorParallel tp = support::whole_rows(group);
     const nn::LayerGroups groups{tp, nn::ExpertParallel(tp, group, group, group)};
-    LayerParams layer(testing::GptLayers::specs("b", count, config, groups));
-    const nn::SublayerStack layers = testing::GptLayers::stack("b", 0, count, config, groups, layer.params);
+    LayerParams layer(support::GptLayers::specs("b", count, config, groups));
+    const nn::SublayerStack layers = support::GptLayers::stack("b", 0, count, config, groups, layer.params);
     SmallMicrobatch microbatch;
     Exec ex;
     const Index experts = config.experts ? config.experts->config.num_experts : 0;
     const Tensor totals = ex.tensor({nn::MoeTotals::in(nullptr, 1, experts).bytes() / 8}, DType::f64);
     microbatch.moe = nn::MoeTotals::in(static_cast<std::byte*>(totals.raw()), experts > 0 ? 1 : 0, experts);
     microbatch.make_rope_table(ex, config);
-    const Tensor x = testing::random_tensor(ex, {6, 8}, 1), dy = testing::random_tensor(ex, {6, 8}, 2);
+    const Tensor x = support::random_tensor(ex, {6, 8}, 1), dy = support::random_tensor(ex, {6, 8}, 2);
     const Tensor y = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
     nn::SublayerStack::Saved saved = layers.make_saved();
     saved.take_host_memory(Device::cpu);
@@ -60,17 +60,17 @@ void check_layers(Index count, const nn::GptLayerConfig& config) {
       layers.forward(scratch, microbatch.get(), x, y, ignored);
       const double balance =
           experts == 0 ? 0 : microbatch.moe.load_loss(0).data<double>()[0] + microbatch.moe.z_loss(0).data<double>()[0];
-      return testing::dot(y, dy) + microbatch.state.loss_scale * balance;
+      return support::dot(y, dy) + microbatch.state.loss_scale * balance;
     });
   });
 }
 
-TEST(FiniteDifference, ALayer) { check_layers(1, testing::small_block()); }
-TEST(FiniteDifference, ALayerWithDropout) { check_layers(1, testing::small_block(0.3)); }
-TEST(FiniteDifference, ALayerAfterAnother) { check_layers(2, testing::small_block()); }
-TEST(FiniteDifference, ALayerAfterAnotherWithDropout) { check_layers(2, testing::small_block(0.3)); }
-TEST(FiniteDifference, LlamaLayers) { check_layers(2, testing::small_llama_block()); }
-TEST(FiniteDifference, LlamaLayersWithDropout) { check_layers(2, testing::small_llama_block(0.3)); }
+TEST(FiniteDifference, ALayer) { check_layers(1, support::small_block()); }
+TEST(FiniteDifference, ALayerWithDropout) { check_layers(1, support::small_block(0.3)); }
+TEST(FiniteDifference, ALayerAfterAnother) { check_layers(2, support::small_block()); }
+TEST(FiniteDifference, ALayerAfterAnotherWithDropout) { check_layers(2, support::small_block(0.3)); }
+TEST(FiniteDifference, LlamaLayers) { check_layers(2, support::small_llama_block()); }
+TEST(FiniteDifference, LlamaLayersWithDropout) { check_layers(2, support::small_llama_block(0.3)); }
 TEST(FiniteDifference, LayersWithExperts) {
   using Change = void (*)(nn::MoeSpec&);
   constexpr Change kChanges[] = {
@@ -92,7 +92,7 @@ TEST(FiniteDifference, LayersWithExperts) {
       [](auto& m) { m.config.capacity = nn::ExpertCapacity::pad, m.config.capacity_factor = 1; }};
   for (std::size_t i = 0; i < std::size(kChanges); ++i) {
     SCOPED_TRACE(i);
-    nn::GptLayerConfig config = testing::small_llama_block();
+    nn::GptLayerConfig config = support::small_llama_block();
     nn::MoeSpec experts{.config = {}, .activation = nn::Activation::swiglu, .capacity_run = 3};
     experts.config.num_experts = 4;
     experts.config.ffn_hidden_size = 6;
@@ -115,7 +115,7 @@ TEST(FiniteDifference, LayersOfEachPartByItself) {
                                  [](auto& c) { c.biases = nn::Biases::none; }};
   for (std::size_t i = 0; i < std::size(kChanges); ++i) {
     SCOPED_TRACE(i);
-    nn::GptLayerConfig config = testing::small_block();
+    nn::GptLayerConfig config = support::small_block();
     kChanges[i](config);
     check_layers(2, config);
   }
@@ -125,11 +125,11 @@ void check_norm(nn::NormKind kind) {
   with_solo_group([kind](const comm::Group& group) {
     const nn::NormSpec spec{"norm", 1e-5, kind};
     std::vector<ParamSpec> specs;
-    nn::Norm::declare(specs, spec, 5, testing::whole_rows(group));
+    nn::Norm::declare(specs, spec, 5, support::whole_rows(group));
     LayerParams layer(std::move(specs));
     const nn::Norm norm(spec, layer.params);
     Exec ex;
-    const Tensor x = testing::random_tensor(ex, {4, 5}, 1), dy = testing::random_tensor(ex, {4, 5}, 2);
+    const Tensor x = support::random_tensor(ex, {4, 5}, 1), dy = support::random_tensor(ex, {4, 5}, 2);
     const Tensor dx = ex.tensor({4, 5}, DType::f64);
     nn::Norm::Saved saved;
     norm.forward(ex, x, saved);
@@ -137,7 +137,7 @@ void check_norm(nn::NormKind kind) {
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
       nn::Norm::Saved ignored;
-      return testing::dot(norm.forward(scratch, x, ignored), dy);
+      return support::dot(norm.forward(scratch, x, ignored), dy);
     });
   });
 }
@@ -147,14 +147,14 @@ TEST(FiniteDifference, RmsNorm) { check_norm(nn::NormKind::rms); }
 
 TEST(FiniteDifference, LinearLayers) {
   with_solo_group([](const comm::Group& group) {
-    const nn::TensorParallel tp = testing::whole_rows(group);
+    const nn::TensorParallel tp = support::whole_rows(group);
     LayerParams layer({nn::rows_split("up", 6, 4, group, 1), nn::vector_split("up_bias", {6}, group),
                        nn::columns_split("down", 3, 6, group, 1),
                        nn::replicated("down_bias", {3}, group, Init::zeros)});
     const nn::ColumnParallelLinear up(tp, layer.params.at("up"), layer.params.find("up_bias"));
     const nn::RowParallelLinear down(tp, layer.params.at("down"), layer.params.find("down_bias"));
     Exec ex;
-    const Tensor x = testing::random_tensor(ex, {5, 4}, 1), dy = testing::random_tensor(ex, {5, 3}, 2);
+    const Tensor x = support::random_tensor(ex, {5, 4}, 1), dy = support::random_tensor(ex, {5, 3}, 2);
     const auto forward = [&](Exec& e, nn::ColumnParallelLinear::Saved& a, nn::RowParallelLinear::Saved& b) {
       up.to_region(e, x, a, {}).wait(e);
       down.forward(e, up.forward(e, a, {}), b, {}).wait(e);
@@ -177,14 +177,14 @@ TEST(FiniteDifference, LinearLayers) {
       Exec scratch;
       nn::ColumnParallelLinear::Saved a;
       nn::RowParallelLinear::Saved b;
-      return testing::dot(forward(scratch, a, b), dy);
+      return support::dot(forward(scratch, a, b), dy);
     });
   });
 }
 
 TEST(FiniteDifference, EmbeddingWithDropout) {
   with_solo_group([](const comm::Group& group) {
-    const nn::TensorParallel tp = testing::whole_rows(group);
+    const nn::TensorParallel tp = support::whole_rows(group);
     const nn::VocabShard vocab = nn::vocab_shard(7, 10, group);
     LayerParams layer(
         {nn::token_table("table", vocab, 4, 1), nn::replicated("position", {3, 4}, group, Init::normal, 1)});
@@ -194,20 +194,20 @@ TEST(FiniteDifference, EmbeddingWithDropout) {
     std::int32_t ids[] = {0, 6, 2, 2, 6, 5};
     const Tensor tokens(ids, {6}, DType::i32);
     Exec ex;
-    const Tensor y = ex.tensor({6, 4}, DType::f64), dy = testing::random_tensor(ex, {6, 4}, 2);
+    const Tensor y = ex.tensor({6, 4}, DType::f64), dy = support::random_tensor(ex, {6, 4}, 2);
     embedding.forward(ex, microbatch.get(), tokens, y);
     embedding.backward_weight(ex, microbatch.get(), tokens, dy);
     expect_gradients(layer, {}, {}, [&] {
       Exec scratch;
       embedding.forward(scratch, microbatch.get(), tokens, y);
-      return testing::dot(y, dy);
+      return support::dot(y, dy);
     });
   });
 }
 
 TEST(FiniteDifference, LmHead) {
   with_solo_group([](const comm::Group& group) {
-    const nn::TensorParallel tp = testing::whole_rows(group);
+    const nn::TensorParallel tp = support::whole_rows(group);
     const nn::VocabShard vocab = nn::vocab_shard(7, 10, group);
     const nn::NormSpec norm{"norm"};
     std::vector<ParamSpec> specs = {nn::token_table("table", vocab, 4, 1)};
@@ -220,7 +220,7 @@ TEST(FiniteDifference, LmHead) {
     Exec ex;
     double sum = 0;
     const Tensor loss_sum(&sum, {1}, DType::f64);
-    const Tensor x = testing::random_tensor(ex, {6, 4}, 1), dx = ex.tensor({6, 4}, DType::f64);
+    const Tensor x = support::random_tensor(ex, {6, 4}, 1), dx = ex.tensor({6, 4}, DType::f64);
     nn::LmHead::Saved saved;
     const Tensor loss = head.forward(ex, microbatch.get(), x, targets, loss_sum, saved);
     EXPECT_EQ(loss.data<double>()[2], 0);

@@ -8,9 +8,9 @@
 namespace megalith {
 namespace {
 
-using testing::Gathered;
-using testing::LayerParams;
-using testing::SmallMicrobatch;
+using support::Gathered;
+using support::LayerParams;
+using support::SmallMicrobatch;
 
 class Grid : public ::testing::TestWithParam<int> {};
 
@@ -24,7 +24,7 @@ void put_gradients(Gathered& out, const ParamBuffer& params) {
 void expect_same(const Gathered& got, const Gathered& want) {
   ASSERT_EQ(got.tensors().size(), want.tensors().size());
   for (const auto& [name, values] : want.tensors())
-    EXPECT_LT(testing::relative_error(got.at(name), values), 1e-12) << name;
+    EXPECT_LT(support::relative_error(got.at(name), values), 1e-12) << name;
 }
 
 constexpr Index kTokens = 8, kHidden = 8, kSeqLen = 4;  // of 2 samples, so that shares of them end within a sample
@@ -55,7 +55,7 @@ std::vector<Run> runs_of(const std::string& name, const Tensor& held, const nn::
 
 /// A rank's rows of a random [T, H] that does not depend on the grid.
 Tensor random_rows(Exec& ex, std::uint64_t stream, const nn::TensorParallel& tp) {
-  const Tensor all = testing::random_tensor(ex, {kTokens, kHidden}, stream);
+  const Tensor all = support::random_tensor(ex, {kTokens, kHidden}, stream);
   const Tensor held = ex.tensor({tp.rows_outside(kTokens), kHidden}, DType::f64);
   for (const Run& run : runs_of("", held, tp)) ops::copy(ex, all.rows(run.slice.offset[0], run.held.dim(0)), run.held);
   return held;
@@ -93,8 +93,8 @@ void expect_messages_of_a_block(const nn::TensorParallel& tp) {
 
 void run_block(const comm::Group& group, const nn::GptLayerConfig& config, Gathered& out, const Cut& cut = {}) {
   const nn::TensorParallel tp = cut.over(group);
-  LayerParams layer(testing::GptLayers::specs("b", 1, config, tp));
-  const nn::SublayerStack block = testing::GptLayers::stack("b", 2, 1, config, tp, layer.params);
+  LayerParams layer(support::GptLayers::specs("b", 1, config, tp));
+  const nn::SublayerStack block = support::GptLayers::stack("b", 2, 1, config, tp, layer.params);
   SmallMicrobatch microbatch{.seq_len = kSeqLen};
   Exec ex;
   microbatch.make_rope_table(ex, config);
@@ -112,8 +112,8 @@ void run_block(const comm::Group& group, const nn::GptLayerConfig& config, Gathe
 
 /// GPT-2's and Llama's, with and without dropout.
 std::vector<nn::GptLayerConfig> blocks() {
-  return {testing::small_block(), testing::small_block(0.3), testing::small_llama_block(),
-          testing::small_llama_block(0.3)};
+  return {support::small_block(), support::small_block(0.3), support::small_llama_block(),
+          support::small_llama_block(0.3)};
 }
 
 TEST_P(Grid, BlockMatchesOneRankWithFourAllReduces) {

@@ -14,7 +14,7 @@
 #include "tests/support/gathered.h"
 #include "tests/support/random_fill.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// Sizes of a small layer. 4 heads, so that tp may be 1, 2 or 4.
 inline nn::GptLayerConfig small_block(double dropout = 0) {
@@ -127,4 +127,4 @@ inline std::vector<double> values_of(const Tensor& t) {
   return {s.begin(), s.end()};
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -9,16 +9,16 @@ namespace megalith {
 namespace {
 
 TEST(Reference, BlockEqualsPyTorch) {
-  const testing::Reference reference;
+  const support::Reference reference;
   const nlohmann::json& want = reference.json().at("block");
   comm::run_ranks(1, [&](comm::World& world) {
     const nn::GptLayerConfig config{.hidden_size = reference.size("hidden_size"),
                                     .num_heads = reference.size("num_heads"),
                                     .ffn_hidden_size = reference.size("ffn_hidden_size")};
-    const nn::TensorParallel tp = testing::whole_rows(world.all());
-    testing::LayerParams layer(testing::GptLayers::specs("layers", 1, config, tp));
+    const nn::TensorParallel tp = support::whole_rows(world.all());
+    support::LayerParams layer(support::GptLayers::specs("layers", 1, config, tp));
     reference.load_weights(layer.params.dense());
-    const nn::SublayerStack block = testing::GptLayers::stack("layers", 0, 1, config, tp, layer.params);
+    const nn::SublayerStack block = support::GptLayers::stack("layers", 0, 1, config, tp, layer.params);
     const Index tokens = reference.size("batch") * reference.size("seq_len");
     StepState state;
     const nn::Microbatch microbatch{reference.size("batch"), reference.size("seq_len"),
@@ -30,10 +30,10 @@ TEST(Reference, BlockEqualsPyTorch) {
     nn::SublayerStack::Saved saved = block.make_saved();
     block.forward(ex, microbatch, Tensor(x.data(), shape, DType::f64), y, saved);
     block.backward(ex, microbatch, {Tensor(dy.data(), shape, DType::f64)}, dx, saved);
-    EXPECT_LT(testing::relative_error(testing::values_of(y), want.at("y")), 1e-13);
-    EXPECT_LT(testing::relative_error(testing::values_of(dx), want.at("dx")), 1e-12);
+    EXPECT_LT(support::relative_error(support::values_of(y), want.at("y")), 1e-13);
+    EXPECT_LT(support::relative_error(support::values_of(dx), want.at("dx")), 1e-12);
     for (const auto& [name, gradient] : want.at("gradients").items()) {
-      EXPECT_LT(testing::relative_error(testing::values_of(layer.params.at(name).grad), gradient), 1e-12) << name;
+      EXPECT_LT(support::relative_error(support::values_of(layer.params.at(name).grad), gradient), 1e-12) << name;
     }
   });
 }

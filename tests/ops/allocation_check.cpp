@@ -21,7 +21,7 @@ int main() {
   Exec ex;
   long allocations = 0;
   for (int time = 0; time < 3; ++time) {
-    const testing::CountAllocations counter;
+    const support::CountAllocations counter;
     ex.begin(plan.phases[0], nullptr, scratch.data());
     ops::small_step(ex, model);
     ops::small_moe_step(ex, moe);

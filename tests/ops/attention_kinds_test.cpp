@@ -10,10 +10,10 @@
 namespace megalith::ops {
 namespace {
 
-constexpr StepState kState{.step = 4, .first_sample = 6, .loss_scale = 1};
-constexpr double kProbability = 0.2;
+constexpr StepState kKindsState{.step = 4, .first_sample = 6, .loss_scale = 1};
+constexpr double kKindsProbability = 0.2;
 
-struct Case {
+struct KindsCase {
   Index batch = 1, seq_len = 1, heads = 1, kv_heads = 1, head_dim = 1;
   AttentionMask mask = AttentionMask::causal;
   std::vector<std::int32_t> lengths = {};  ///< none: all samples are full
@@ -43,26 +43,27 @@ struct Case {
   }
 };
 
-std::ostream& operator<<(std::ostream& to, const Case& c) {
+std::ostream& operator<<(std::ostream& to, const KindsCase& c) {
   to << c.batch << " samples of " << c.seq_len << ", " << c.heads << " heads in " << c.kv_heads << " groups of "
      << c.head_dim << (c.mask == AttentionMask::full ? ", full" : ", causal") << ", p " << c.probability << ", lengths";
   for (const std::int32_t length : c.lengths) to << ' ' << length;
   return to;
 }
 
-struct Expected {
+struct ExpectedKind {
   Values out, log_sum_exp, dqkv;
 };
 
 /// One query's row: probabilities before dropout, forward and backward.
-void attend(const Case& c, const Values& qkv, const Values& dout, Expected& to, Index b, Index h, Index i) {
+void attend(const KindsCase& c, const Values& qkv, const Values& dout, ExpectedKind& to, Index b, Index h, Index i) {
   const double scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
   const Index end = c.end_of_keys(b, i);
   Values p;
   double sum = 0;
   for (Index j = 0; j < end; ++j) {
     double score = 0;
-    for (Index d = 0; d < c.head_dim; ++d) score += qkv[c.at(b, i, h, Case::q, d)] * qkv[c.at(b, j, h, Case::k, d)];
+    for (Index d = 0; d < c.head_dim; ++d)
+      score += qkv[c.at(b, i, h, KindsCase::q, d)] * qkv[c.at(b, j, h, KindsCase::k, d)];
     p.push_back(std::exp(score * scale));
     sum += p.back();
   }
@@ -73,9 +74,9 @@ void attend(const Case& c, const Values& qkv, const Values& dout, Expected& to, 
     const double kept = c.keep(b, h, i, j), prob = p[static_cast<std::size_t>(j)] /= sum;
     double product = 0;
     for (Index d = 0; d < c.head_dim; ++d) {
-      const double value = qkv[c.at(b, j, h, Case::v, d)], gradient = dout[c.at_out(b, i, h, d)];
+      const double value = qkv[c.at(b, j, h, KindsCase::v, d)], gradient = dout[c.at_out(b, i, h, d)];
       to.out[c.at_out(b, i, h, d)] += prob * kept * value;
-      to.dqkv[c.at(b, j, h, Case::v, d)] += prob * kept * gradient;
+      to.dqkv[c.at(b, j, h, KindsCase::v, d)] += prob * kept * gradient;
       product += gradient * value;
     }
     dp.push_back(product * kept);
@@ -84,26 +85,26 @@ void attend(const Case& c, const Values& qkv, const Values& dout, Expected& to, 
   for (Index j = 0; j < end; ++j) {
     const double ds = p[static_cast<std::size_t>(j)] * (dp[static_cast<std::size_t>(j)] - delta) * scale;
     for (Index d = 0; d < c.head_dim; ++d) {
-      to.dqkv[c.at(b, i, h, Case::q, d)] += ds * qkv[c.at(b, j, h, Case::k, d)];
-      to.dqkv[c.at(b, j, h, Case::k, d)] += ds * qkv[c.at(b, i, h, Case::q, d)];
+      to.dqkv[c.at(b, i, h, KindsCase::q, d)] += ds * qkv[c.at(b, j, h, KindsCase::k, d)];
+      to.dqkv[c.at(b, j, h, KindsCase::k, d)] += ds * qkv[c.at(b, i, h, KindsCase::q, d)];
     }
   }
 }
 
-Expected by_loops(const Case& c, const Values& qkv, const Values& dout) {
+ExpectedKind by_loops(const KindsCase& c, const Values& qkv, const Values& dout) {
   const auto zeros = [](Index count) { return Values(static_cast<std::size_t>(count), 0.0); };
-  Expected to{zeros(c.tokens() * c.width()), zeros(c.batch * c.heads * c.seq_len), zeros(c.tokens() * c.columns())};
+  ExpectedKind to{zeros(c.tokens() * c.width()), zeros(c.batch * c.heads * c.seq_len), zeros(c.tokens() * c.columns())};
   for (Index b = 0; b < c.batch; ++b)
     for (Index h = 0; h < c.heads; ++h)
       for (Index i = 0; i < c.length(b); ++i) attend(c, qkv, dout, to, b, h, i);
   return to;
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
-  const auto add = [&](Case c) {
+std::vector<KindsCase> cases() {
+  std::vector<KindsCase> all;
+  const auto add = [&](KindsCase c) {
     for (const AttentionMask mask : {AttentionMask::causal, AttentionMask::full}) {
-      for (const double probability : {0.0, kProbability}) {
+      for (const double probability : {0.0, kKindsProbability}) {
         c.mask = mask;
         c.probability = probability;
         all.push_back(c);
@@ -126,7 +127,7 @@ class AttentionKindsTest : public OpTest {
   struct Result {
     Tensor out, log_sum_exp, dqkv;
   };
-  Result run(const Case& c, const Values& qkv, const Values& dout, const StepState& state = kState) {
+  Result run(const KindsCase& c, const Values& qkv, const Values& dout, const StepState& state = kKindsState) {
     const Tensor x = put({c.tokens(), c.columns()}, qkv);
     const Tensor lengths = c.lengths.empty() ? Tensor() : put_ids(c.lengths);
     const Dropout dropout{.probability = c.probability, .seed = 9, .site = 2, .step_state = put_state(state)};
@@ -160,8 +161,8 @@ class AttentionKindsTest : public OpTest {
                              .lengths = lengths});
     return r;
   }
-  static Values qkv_of(const Case& c) { return random_values(c.tokens() * c.columns(), 1, 2); }
-  static Values dout_of(const Case& c) { return random_values(c.tokens() * c.width(), 2); }
+  static Values qkv_of(const KindsCase& c) { return random_values(c.tokens() * c.columns(), 1, 2); }
+  static Values dout_of(const KindsCase& c) { return random_values(c.tokens() * c.width(), 2); }
 };
 MEGALITH_OPS_PRECISIONS(AttentionKindsTest);
 
@@ -171,11 +172,11 @@ void expect_equal(const Tensor& got, const Tensor& want, const char* what) {
 }
 
 TEST_P(AttentionKindsTest, EqualsLoops) {
-  for (const Case& c : cases()) {
+  for (const KindsCase& c : cases()) {
     SCOPED_TRACE(::testing::Message() << c);
     const Values qkv = qkv_of(c), dout = dout_of(c);
     const Result got = run(c, qkv, dout);
-    const Expected want = by_loops(c, qkv, dout);
+    const ExpectedKind want = by_loops(c, qkv, dout);
     expect_near(got.out, want.out, "out");
     expect_near(got.log_sum_exp, want.log_sum_exp, "log_sum_exp");
     expect_near(got.dqkv, want.dqkv, "dqkv");
@@ -185,15 +186,15 @@ TEST_P(AttentionKindsTest, EqualsLoops) {
 TEST_P(AttentionKindsTest, BackwardEqualsDifferences) {
   if (dtype() != DType::f64) GTEST_SKIP() << "f32 is held against the loops";
   for (const AttentionMask mask : {AttentionMask::causal, AttentionMask::full}) {
-    for (const double probability : {0.0, kProbability}) {
-      const Case c{.batch = 3,
-                   .seq_len = 6,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .head_dim = 2,
-                   .mask = mask,
-                   .lengths = {6, 0, 4},
-                   .probability = probability};
+    for (const double probability : {0.0, kKindsProbability}) {
+      const KindsCase c{.batch = 3,
+                        .seq_len = 6,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 2,
+                        .mask = mask,
+                        .lengths = {6, 0, 4},
+                        .probability = probability};
       SCOPED_TRACE(::testing::Message() << c);
       const Values dout = dout_of(c);
       const Values want = numeric_gradient(qkv_of(c), [&](const Values& x) {
@@ -211,14 +212,14 @@ TEST_P(AttentionKindsTest, BackwardEqualsDifferences) {
 TEST_P(AttentionKindsTest, NothingOfPaddingComesThrough) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   for (const AttentionMask mask : {AttentionMask::causal, AttentionMask::full}) {
-    const Case c{.batch = 3,
-                 .seq_len = 80,
-                 .heads = 4,
-                 .kv_heads = 2,
-                 .head_dim = 4,
-                 .mask = mask,
-                 .lengths = {70, 0, 5},
-                 .probability = kProbability};
+    const KindsCase c{.batch = 3,
+                      .seq_len = 80,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .head_dim = 4,
+                      .mask = mask,
+                      .lengths = {70, 0, 5},
+                      .probability = kKindsProbability};
     Values qkv = qkv_of(c), dout = dout_of(c);
     const Result want = run(c, qkv, dout);
     for (Index b = 0; b < c.batch; ++b) {
@@ -248,8 +249,8 @@ TEST_P(AttentionKindsTest, NothingOfPaddingComesThrough) {
 
 TEST_P(AttentionKindsTest, FullLengthsAndGroupsOfOneHeadChangeNoBit) {
   for (const AttentionMask mask : {AttentionMask::causal, AttentionMask::full}) {
-    Case c{.batch = 2, .seq_len = 130, .heads = 3, .kv_heads = 3, .head_dim = 8, .mask = mask};
-    c.probability = kProbability;
+    KindsCase c{.batch = 2, .seq_len = 130, .heads = 3, .kv_heads = 3, .head_dim = 8, .mask = mask};
+    c.probability = kKindsProbability;
     const Values qkv = qkv_of(c), dout = dout_of(c);
     const Result want = run(c, qkv, dout);
     const auto expect_same = [&](const Result& got) {
@@ -263,7 +264,7 @@ TEST_P(AttentionKindsTest, FullLengthsAndGroupsOfOneHeadChangeNoBit) {
 }
 
 TEST_P(AttentionKindsTest, ALengthBelowNothingIsNothing) {
-  Case c{.batch = 2, .seq_len = 9, .heads = 2, .kv_heads = 1, .head_dim = 4, .lengths = {0, 9}};
+  KindsCase c{.batch = 2, .seq_len = 9, .heads = 2, .kv_heads = 1, .head_dim = 4, .lengths = {0, 9}};
   const Values qkv = qkv_of(c), dout = dout_of(c);
   const Result want = run(c, qkv, dout);
   c.lengths = {-3, 9};
@@ -281,17 +282,17 @@ Values columns_of(const Values& all, Index width, Index begin, Index count) {
 }
 
 TEST_P(AttentionKindsTest, AShardOfGroupsEqualsItsSliceOfTheFullRun) {
-  Case full{.batch = 2,
-            .seq_len = 75,
-            .heads = 8,
-            .kv_heads = 4,
-            .head_dim = 6,
-            .mask = AttentionMask::full,
-            .lengths = {75, 40},
-            .probability = kProbability,
-            .first_head = 0,
-            .num_global_heads = 8};
-  Case shard = full;
+  KindsCase full{.batch = 2,
+                 .seq_len = 75,
+                 .heads = 8,
+                 .kv_heads = 4,
+                 .head_dim = 6,
+                 .mask = AttentionMask::full,
+                 .lengths = {75, 40},
+                 .probability = kKindsProbability,
+                 .first_head = 0,
+                 .num_global_heads = 8};
+  KindsCase shard = full;
   shard.heads = 4;
   shard.kv_heads = 2;
   shard.first_head = 4;
@@ -304,15 +305,15 @@ TEST_P(AttentionKindsTest, AShardOfGroupsEqualsItsSliceOfTheFullRun) {
 }
 
 TEST_P(AttentionKindsTest, ASampleEqualsItsSliceOfTheFullRun) {
-  const Case full{.batch = 3,
-                  .seq_len = 20,
-                  .heads = 2,
-                  .kv_heads = 1,
-                  .head_dim = 4,
-                  .mask = AttentionMask::full,
-                  .lengths = {20, 3, 13},
-                  .probability = kProbability};
-  Case one = full;
+  const KindsCase full{.batch = 3,
+                       .seq_len = 20,
+                       .heads = 2,
+                       .kv_heads = 1,
+                       .head_dim = 4,
+                       .mask = AttentionMask::full,
+                       .lengths = {20, 3, 13},
+                       .probability = kKindsProbability};
+  KindsCase one = full;
   one.batch = 1;
   one.lengths = {13};
   const Values qkv = qkv_of(full), dout = dout_of(full);
@@ -324,14 +325,14 @@ TEST_P(AttentionKindsTest, ASampleEqualsItsSliceOfTheFullRun) {
 }
 
 TEST_P(AttentionKindsTest, SameBitsForAnyTeam) {
-  const Case c{.batch = 2,
-               .seq_len = 130,
-               .heads = 6,
-               .kv_heads = 2,
-               .head_dim = 16,
-               .mask = AttentionMask::full,
-               .lengths = {130, 70},
-               .probability = kProbability};
+  const KindsCase c{.batch = 2,
+                    .seq_len = 130,
+                    .heads = 6,
+                    .kv_heads = 2,
+                    .head_dim = 16,
+                    .mask = AttentionMask::full,
+                    .lengths = {130, 70},
+                    .probability = kKindsProbability};
   expect_same_bits_for_any_team([&] {
     const Result r = run(c, qkv_of(c), dout_of(c));
     Values all = values_of(r.out);

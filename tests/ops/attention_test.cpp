@@ -12,11 +12,11 @@
 namespace megalith::ops {
 namespace {
 
-struct Sizes {
+struct AttentionSizes {
   Index batch, seq_len, heads, head_dim;
 };
 // One token, less than a tile, tiles and key blocks cut off in the middle.
-constexpr Sizes kSizes[] = {{0, 4, 2, 3}, {1, 1, 1, 1}, {2, 5, 3, 4}, {1, 70, 2, 8}, {1, 300, 1, 5}};
+constexpr AttentionSizes kAttentionSizes[] = {{0, 4, 2, 3}, {1, 1, 1, 1}, {2, 5, 3, 4}, {1, 70, 2, 8}, {1, 300, 1, 5}};
 
 constexpr double kProbability = 0.2;
 constexpr StepState kState{.step = 4, .first_sample = 6, .loss_scale = 1};
@@ -27,11 +27,11 @@ struct Place {
   double probability = 0;
 };
 
-struct Reference {
+struct AttentionReference {
   Values out, log_sum_exp;
 };
 
-double keep(const Sizes& s, const Place& place, Index b, Index h, Index i, Index j) {
+double keep(const AttentionSizes& s, const Place& place, Index b, Index h, Index i, Index j) {
   if (place.probability == 0) return 1;
   const RandomSite site{.seed = 9, .step = 4, .site = 2};
   const Index element = (((6 + b) * place.num_global_heads + place.first_head + h) * s.seq_len + i) * s.seq_len + j;
@@ -40,9 +40,9 @@ double keep(const Sizes& s, const Place& place, Index b, Index h, Index i, Index
              : 0.0;
 }
 
-Reference attended(const Values& qkv, const Sizes& s, const Place& place) {
+AttentionReference attended(const Values& qkv, const AttentionSizes& s, const Place& place) {
   const Index width = s.heads * s.head_dim;
-  Reference want{Values(static_cast<std::size_t>(s.batch * s.seq_len * width), 0.0), {}};
+  AttentionReference want{Values(static_cast<std::size_t>(s.batch * s.seq_len * width), 0.0), {}};
   const auto at = [&](Index b, Index i, Index h, Index part, Index d) {
     return qkv[static_cast<std::size_t>((b * s.seq_len + i) * 3 * width + (h * 3 + part) * s.head_dim + d)];
   };
@@ -76,7 +76,7 @@ class AttentionTest : public OpTest {
   struct Result {
     Tensor out, log_sum_exp, dqkv;
   };
-  Result run(const Sizes& s, const Values& qkv, const Values& dout, const Place& place,
+  Result run(const AttentionSizes& s, const Values& qkv, const Values& dout, const Place& place,
              const StepState& state = kState) {
     const Index tokens = s.batch * s.seq_len, width = s.heads * s.head_dim;
     const Tensor x = put({tokens, 3 * width}, qkv);
@@ -108,14 +108,14 @@ class AttentionTest : public OpTest {
 MEGALITH_OPS_PRECISIONS(AttentionTest);
 
 TEST_P(AttentionTest, ForwardEqualsLoops) {
-  for (const Sizes& s : kSizes) {
+  for (const AttentionSizes& s : kAttentionSizes) {
     for (const double probability : {0.0, kProbability}) {
       SCOPED_TRACE(testing::Message() << "S " << s.seq_len << ", p " << probability);
       const Index tokens = s.batch * s.seq_len, width = s.heads * s.head_dim;
       const Values qkv = random_values(tokens * 3 * width, 1, 2);
       const Place place{.probability = probability};
       const Result got = run(s, qkv, random_values(tokens * width, 2), place);
-      const Reference want = attended(qkv, s, place);
+      const AttentionReference want = attended(qkv, s, place);
       expect_near(got.out, want.out, "out");
       expect_near(got.log_sum_exp, want.log_sum_exp, "log_sum_exp");
     }
@@ -123,7 +123,8 @@ TEST_P(AttentionTest, ForwardEqualsLoops) {
 }
 
 TEST_P(AttentionTest, BackwardEqualsDifferences) {
-  for (const Sizes& s : {Sizes{1, 1, 1, 2}, Sizes{2, 5, 2, 3}, Sizes{1, 66, 1, 2}}) {
+  for (const AttentionSizes& s :
+       {AttentionSizes{1, 1, 1, 2}, AttentionSizes{2, 5, 2, 3}, AttentionSizes{1, 66, 1, 2}}) {
     for (const double probability : {0.0, kProbability}) {
       const Index tokens = s.batch * s.seq_len, width = s.heads * s.head_dim;
       const Values qkv = random_values(tokens * 3 * width, 1, 2), dout = random_values(tokens * width, 2);
@@ -142,7 +143,7 @@ TEST_P(AttentionTest, BackwardEqualsDifferences) {
 
 /// The f64 op is checked against differences above; at sizes with several key blocks f32 is checked against it.
 TEST_P(AttentionTest, BackwardOfSeveralKeyBlocks) {
-  const Sizes s{1, 600, 2, 16};
+  const AttentionSizes s{1, 600, 2, 16};
   const Values qkv = random_values(s.seq_len * 96, 1, 2), dout = random_values(s.seq_len * 32, 2);
   const Place place{.probability = kProbability};
   // Splitting the loss over two halves of dout must split the gradient: linear in dout, whatever the tiles do.
@@ -169,7 +170,7 @@ TEST_P(AttentionTest, BackwardOfSeveralKeyBlocks) {
 }
 
 TEST_P(AttentionTest, HeadShardEqualsItsSliceOfTheFullRun) {
-  const Sizes full{2, 75, 4, 6}, shard{2, 75, 2, 6};
+  const AttentionSizes full{2, 75, 4, 6}, shard{2, 75, 2, 6};
   const Index tokens = 150;
   const Values qkv = random_values(tokens * 72, 1), dout = random_values(tokens * 24, 2);
   const auto columns = [&](const Values& all, std::size_t width, std::size_t begin, std::size_t count) {
@@ -187,7 +188,7 @@ TEST_P(AttentionTest, HeadShardEqualsItsSliceOfTheFullRun) {
 }
 
 TEST_P(AttentionTest, SampleRangeEqualsItsSliceOfTheFullRun) {
-  const Sizes full{3, 20, 2, 4}, one{1, 20, 2, 4};
+  const AttentionSizes full{3, 20, 2, 4}, one{1, 20, 2, 4};
   const Values qkv = random_values(60 * 24, 1), dout = random_values(60 * 8, 2);
   const Place place{.first_head = 0, .num_global_heads = 2, .probability = kProbability};
   const Result whole = run(full, qkv, dout, place);
@@ -198,7 +199,7 @@ TEST_P(AttentionTest, SampleRangeEqualsItsSliceOfTheFullRun) {
 }
 
 TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
-  const Sizes s{1, 3, 1, 1};
+  const AttentionSizes s{1, 3, 1, 1};
   const Values qkv{100, 100, 1, 100, 200, 2, 100, 300, 3};  // scores up to 30000
   const Result got = run(s, qkv, {1, 1, 1}, {});
   expect_near(got.out, {1, 2, 3}, "out");
@@ -206,7 +207,7 @@ TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
 }
 
 TEST_P(AttentionTest, SameBitsForAnyTeam) {
-  const Sizes s{2, 130, 3, 16};
+  const AttentionSizes s{2, 130, 3, 16};
   expect_same_bits_for_any_team([&] {
     const Result r = run(s, random_values(260 * 144, 1), random_values(260 * 48, 2), {.probability = kProbability});
     Values all = values_of(r.out);

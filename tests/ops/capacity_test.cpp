@@ -10,13 +10,13 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-struct Case {
+struct CapacityCase {
   Index tokens, top_k, experts, run, capacity;
 };
-const Case kCases[] = {{0, 2, 3, 4, 1},  {8, 1, 2, 8, 3},     {8, 1, 2, 4, 2},     {30, 2, 5, 10, 3},
-                       {30, 3, 4, 6, 0}, {24, 2, 4, 12, 100}, {300, 2, 3, 100, 40}};
+const CapacityCase kCapacityCases[] = {{0, 2, 3, 4, 1},  {8, 1, 2, 8, 3},     {8, 1, 2, 4, 2},     {30, 2, 5, 10, 3},
+                                       {30, 3, 4, 6, 0}, {24, 2, 4, 12, 100}, {300, 2, 3, 100, 40}};
 
-Ids some_experts(const Case& c) {
+Ids some_experts(const CapacityCase& c) {
   Ids ids;
   for (Index t = 0; t < c.tokens; ++t) {
     for (Index k = 0; k < c.top_k; ++k) ids.push_back(static_cast<std::int32_t>((t * t / 3 + k) % c.experts));
@@ -26,7 +26,7 @@ Ids some_experts(const Case& c) {
 }
 
 /// By sorting the pairs of each expert and run.
-Ids kept_of(const Case& c, const Ids& experts, const Values& weights, DropBy by) {
+Ids kept_of(const CapacityCase& c, const Ids& experts, const Values& weights, DropBy by) {
   Ids kept = experts;
   const auto of_run = static_cast<std::size_t>(c.run * c.top_k);
   for (std::size_t first = 0; first < experts.size(); first += of_run) {
@@ -45,7 +45,7 @@ Ids kept_of(const Case& c, const Ids& experts, const Values& weights, DropBy by)
 
 class CapacityTest : public OpTest {
  protected:
-  Ids run(const Case& c, const Ids& ids, const Values& weights, DropBy by) {
+  Ids run(const CapacityCase& c, const Ids& ids, const Values& weights, DropBy by) {
     const Tensor experts = put_ids(ids).reshaped({c.tokens, c.top_k}),
                  kept = ex_.tensor({c.tokens, c.top_k}, DType::i32);
     drop_pairs(ex_, {.experts = experts,
@@ -62,7 +62,7 @@ class CapacityTest : public OpTest {
 MEGALITH_OPS_PRECISIONS(CapacityTest);
 
 TEST_P(CapacityTest, KeepsTheFirstOrTheHeaviest) {
-  for (const Case& c : kCases) {
+  for (const CapacityCase& c : kCapacityCases) {
     const Ids ids = some_experts(c);
     Values weights = random_values(c.tokens * c.top_k, 1);
     for (std::size_t i = 0; i < weights.size(); i += 3) weights[i] = 0.25;  // ties
@@ -77,7 +77,7 @@ TEST_P(CapacityTest, KeepsTheFirstOrTheHeaviest) {
 }
 
 TEST_P(CapacityTest, NamesWhatDoesNotFit) {
-  const auto error = [&](const Case& c) {
+  const auto error = [&](const CapacityCase& c) {
     return error_text([&] { run(c, Ids(static_cast<std::size_t>(c.tokens * c.top_k)), {}, DropBy::position); });
   };
   EXPECT_EQ(error({6, 2, 4, 4, 1}), "[drop_pairs] run = 4: must divide the 6 tokens");

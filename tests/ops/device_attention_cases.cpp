@@ -34,10 +34,8 @@ namespace {
 
 using Kind = AttentionKind;
 
-using testing::Twin;
-using testing::Twins;
-
-constexpr StepState kState{.step = 5, .first_sample = 7, .loss_scale = 0.25};
+using support::Twin;
+using support::Twins;
 
 // One token, parts of tiles, heads that fill a tile, do not, or are split; one group of several heads, several groups,
 // also of a single sample; rows that vectors of 16 bytes cannot read; a log_sum_exp that keeps the library away.
@@ -63,7 +61,7 @@ struct Tensors {
       : qkv(t.in({kind.tokens(), kind.columns()}, 1, 2)),
         dout(t.in({kind.tokens(), kind.width()}, 2)),
         lengths(kind.lengths.empty() ? Twin() : t.ids(kind.lengths)),
-        state(t.structure(kState)),
+        state(t.structure(kDeviceState)),
         out(t.out({kind.tokens(), kind.width()})),
         log_sum_exp(t.out_f32({kind.batch, kind.heads, kind.seq_len})),
         dqkv(t.out({kind.tokens(), kind.columns()})) {}

@@ -17,20 +17,18 @@
 namespace megalith::ops {
 namespace {
 
-using testing::Twin;
-using testing::values_on;
+using support::Twin;
+using support::values_on;
 
-struct Sizes {
+struct BlockSizes {
   Index rows, columns;
 };
 // Nothing, one element, odd sizes, one row, whole vectors, the models' own widths, and wide rows.
-constexpr Sizes kSizes[] = {{0, 8},      {1, 1},     {3, 7},     {1, 768},   {33, 257},  {200, 768},
-                            {130, 1536}, {65, 2048}, {33, 5120}, {9, 16383}, {5, 16384}, {9001, 264}};
-
-constexpr StepState kState{.step = 5, .first_sample = 7, .loss_scale = 0.25};
+constexpr BlockSizes kBlockSizes[] = {{0, 8},      {1, 1},     {3, 7},     {1, 768},   {33, 257},  {200, 768},
+                                      {130, 1536}, {65, 2048}, {33, 5120}, {9, 16383}, {5, 16384}, {9001, 264}};
 
 TEST_P(DeviceOps, RmsNorms) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kBlockSizes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
     if (columns == 1) continue;  // dx is a difference of equal numbers, of which rounding alone is left
     const Shape matrix{rows, columns};
@@ -39,7 +37,7 @@ TEST_P(DeviceOps, RmsNorms) {
     const Twin y = t().out(matrix), rstd = t().out_f32({rows}), sum = t().out(matrix), y2 = t().out(matrix),
                rstd2 = t().out_f32({rows}), sum3 = t().out(matrix), y3 = t().out(matrix), rstd3 = t().out_f32({rows});
     const Twin dx = t().out(matrix), gamma_grad = t().in_f32({columns}, 7), bias_grad = t().in_f32({columns}, 9),
-               state = t().structure(kState);
+               state = t().structure(kDeviceState);
     t().run([&](Exec& ex) {
       rms_norm_forward(ex, {.x = x.on(ex), .gamma = gamma.on(ex), .y = y.on(ex), .rstd = rstd.on(ex)});
       residual_rms_norm(
@@ -96,7 +94,7 @@ TEST_P(DeviceOps, RmsNorms) {
 /// A block that is followed by another gives what one that ends a stage gives, forward and backward, to the bit.
 TEST_P(DeviceOps, WhatRmsNormsDoBesides) {
   Exec& ex = t().tested();
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kBlockSizes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
     const Shape matrix{rows, columns};
     const Tensor x = t().in(matrix, 1, 2).on(ex), bias = t().in({columns}, 2).on(ex),
@@ -104,7 +102,7 @@ TEST_P(DeviceOps, WhatRmsNormsDoBesides) {
                  dy = t().in(matrix, 6).on(ex), rstd = t().out_f32({rows}).on(ex),
                  rstd_of_two = t().out_f32({rows}).on(ex);
     const Dropout dropout{
-        .probability = 0.3, .seed = 9, .site = 4, .step_state = t().structure(kState).on(ex), .seq_len = 1};
+        .probability = 0.3, .seed = 9, .site = 4, .step_state = t().structure(kDeviceState).on(ex), .seq_len = 1};
     const Tensor sum = t().out(matrix).on(ex), y = t().out(matrix).on(ex), sum_of_two = t().out(matrix).on(ex),
                  y_of_two = t().out(matrix).on(ex);
     residual_rms_norm(ex, {.x = x,
@@ -146,7 +144,7 @@ TEST_P(DeviceOps, WhatRmsNormsDoBesides) {
 
 /// A layer norm behind a residual sum that has no bias is that with a bias of zeros, to the bit.
 TEST_P(DeviceOps, ResidualLayerNormWithoutBias) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kBlockSizes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
     Exec& ex = t().tested();
     const Shape matrix{rows, columns};
@@ -173,7 +171,7 @@ TEST_P(DeviceOps, ResidualLayerNormWithoutBias) {
 }
 
 TEST_P(DeviceOps, Swiglu) {
-  for (const auto [rows, units] : kSizes) {
+  for (const auto [rows, units] : kBlockSizes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << units);
     const Twin in = t().in({rows, 2 * units}, 1, 6), dy = t().in({rows, units}, 2), y = t().out({rows, units});
     const Twin back = t().out({rows, 2 * units});
@@ -396,7 +394,7 @@ TEST_P(DeviceOps, QkHeadNormsOfOneHeadAlone) {
 
 /// Coarse logits, so that rows have ties: what is found is the same everywhere.
 TEST_P(DeviceOps, Argmax) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kBlockSizes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
     const Twin logits = t().in({rows, columns}, 1, 4), coarse = t().out({rows, columns});
     std::vector<double> values = t().read(logits.tested);

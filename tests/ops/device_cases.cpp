@@ -18,24 +18,23 @@
 namespace megalith::ops {
 namespace {
 
-using testing::Twin;
+using support::Twin;
 
-struct Sizes {
+struct MatrixSizes {
   Index rows, columns;
 };
 // Nothing, one element, odd sizes, one row, one column, whole vectors, the models' own widths, and wide rows.
-constexpr Sizes kSizes[] = {{0, 8},      {1, 1},     {3, 7},     {1, 768},   {129, 1},   {33, 257},  {200, 768},
-                            {130, 1536}, {65, 2048}, {33, 5120}, {9, 16383}, {5, 16384}, {9001, 264}};
-
-constexpr StepState kState{.step = 5, .first_sample = 7, .loss_scale = 0.25};
+constexpr MatrixSizes kMatrixSizes[] = {{0, 8},     {1, 1},     {3, 7},      {1, 768},   {129, 1},
+                                        {33, 257},  {200, 768}, {130, 1536}, {65, 2048}, {33, 5120},
+                                        {9, 16383}, {5, 16384}, {9001, 264}};
 
 TEST_P(DeviceOps, Elementwise) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kMatrixSizes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
     const Twin x = t().in({rows, columns}, 1, 3), z = t().in({rows, columns}, 1, 3), bias = t().in({columns}, 2);
     const Twin residual = t().in({rows, columns}, 3), y = t().out({rows, columns}), dz = t().out({rows, columns});
     const Twin sum = t().out({rows, columns}), dropped = t().out({rows, columns}), back = t().out({rows, columns});
-    const Twin grad = t().in_f32({columns}, 4), state = t().structure(kState), copied = t().out({rows, columns});
+    const Twin grad = t().in_f32({columns}, 4), state = t().structure(kDeviceState), copied = t().out({rows, columns});
     t().run([&](Exec& ex) {
       const Dropout dropout{
           .probability = 0.3, .seed = 9, .site = 4, .step_state = state.on(ex), .seq_len = 1, .first_row = 3};
@@ -66,7 +65,7 @@ TEST_P(DeviceOps, Elementwise) {
 }
 
 TEST_P(DeviceOps, Norms) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kMatrixSizes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
     if (columns == 1) continue;  // the variance of one number is 0: 1/sqrt(eps) magnifies nothing but rounding
     const Shape matrix{rows, columns};
@@ -75,7 +74,7 @@ TEST_P(DeviceOps, Norms) {
     const Twin y = t().out(matrix), mean = t().out_f32({rows}), rstd = t().out_f32({rows});
     const Twin sum = t().out(matrix), y2 = t().out(matrix), mean2 = t().out_f32({rows}), rstd2 = t().out_f32({rows});
     const Twin dx = t().out(matrix), gamma_grad = t().in_f32({columns}, 7), beta_grad = t().in_f32({columns}, 8);
-    const Twin bias_grad = t().in_f32({columns}, 9), state = t().structure(kState);
+    const Twin bias_grad = t().in_f32({columns}, 9), state = t().structure(kDeviceState);
     t().run([&](Exec& ex) {
       layer_norm_forward(ex, {.x = x.on(ex),
                               .gamma = gamma.on(ex),
@@ -214,7 +213,7 @@ TEST_P(DeviceOps, Attention) {
       const Twin qkv = t().in({tokens, 3 * width}, 1, 2), dout = t().in({tokens, width}, 2),
                  out = t().out({tokens, width});
       const Twin lse = t().out_f32({batch, heads, seq_len}), dqkv = t().out({tokens, 3 * width}),
-                 dqkv_in_any_order = t().out({tokens, 3 * width}), state = t().structure(kState);
+                 dqkv_in_any_order = t().out({tokens, 3 * width}), state = t().structure(kDeviceState);
       t().run([&](Exec& ex) {
         const Dropout dropout{
             .probability = probability, .seed = 9, .site = 2, .step_state = state.on(ex), .seq_len = seq_len};
@@ -297,15 +296,16 @@ TEST_P(DeviceOps, AttentionThatTheLibraryRefuses) {
 }
 
 TEST_P(DeviceOps, CrossEntropy) {
-  for (const auto [tokens, columns] : {Sizes{0, 8}, Sizes{1, 4}, Sizes{5, 24}, Sizes{33, 257}, Sizes{64, 50304},
-                                       Sizes{7, 50257}, Sizes{600, 16384}, Sizes{600, 9000}}) {
+  for (const auto [tokens, columns] :
+       {MatrixSizes{0, 8}, MatrixSizes{1, 4}, MatrixSizes{5, 24}, MatrixSizes{33, 257}, MatrixSizes{64, 50304},
+        MatrixSizes{7, 50257}, MatrixSizes{600, 16384}, MatrixSizes{600, 9000}}) {
     SCOPED_TRACE(::testing::Message() << tokens << " x " << columns);
     const Index vocab_size = columns > 4 ? columns - 3 : columns;
     std::vector<std::int32_t> ids;
     for (Index i = 0; i < tokens; ++i)
       ids.push_back(i % 5 == 2 ? -1 : static_cast<std::int32_t>(i * 7919 % vocab_size));
     const Twin logits = t().in({tokens, columns}, 1, 8), parts = t().in({tokens, columns}, 1, 8),
-               targets = t().ids(ids), state = t().structure(kState);
+               targets = t().ids(ids), state = t().structure(kDeviceState);
     const Twin evaluated = t().in({tokens, columns}, 1, 8), loss2 = t().out_f32({tokens}), loss_sum2 = t().scalar(0);
     const Twin loss = t().out_f32({tokens}), loss_sum = t().scalar(0.5), row_max = t().out_f32({tokens}),
                sums = t().out_f32({2, tokens});
@@ -358,7 +358,7 @@ TEST_P(DeviceOps, CrossEntropyOfAShard) {
   const Index tokens = 20, held = 40, first_id = 40, vocab_size = 73;
   std::vector<std::int32_t> ids;
   for (Index i = 0; i < tokens; ++i) ids.push_back(static_cast<std::int32_t>(i * 31 % vocab_size));
-  const Twin z = t().in({tokens, held}, 1, 8), targets = t().ids(ids), state = t().structure(kState);
+  const Twin z = t().in({tokens, held}, 1, 8), targets = t().ids(ids), state = t().structure(kDeviceState);
   const Twin row_max = t().out_f32({tokens}), sums = t().out_f32({2, tokens});
   t().run([&](Exec& ex) {
     logits_max(ex, z.on(ex), row_max.on(ex), first_id, vocab_size);
@@ -394,7 +394,7 @@ TEST_P(DeviceOps, Embedding) {
     const Twin ids = t().ids(values), table = t().in({held, hidden}, 1), y = t().out({tokens, hidden}),
                position = t().in({seq_len, hidden}, 2);
     const Twin with_position = t().out({tokens, hidden}), dy = t().in({tokens, hidden}, 3),
-               state = t().structure(kState);
+               state = t().structure(kDeviceState);
     const Twin table_grad = t().in_f32({held, hidden}, 4), position_grad = t().in_f32({seq_len, hidden}, 5);
     t().run([&](Exec& ex) {
       embedding_forward(
@@ -498,7 +498,7 @@ TEST_P(DeviceOps, DecidesStepsAsTheOracleDoes) {
              outcome = t().structure(StepOutcome{});
   const Twin state = t().structure(OptimizerState{.updates = 41, .loss_scale = 65536, .clean_steps = 1}),
              verdict = t().structure(StepVerdict{});
-  const Twin step = t().structure(kState);
+  const Twin step = t().structure(kDeviceState);
   const StepRules rules{.learning_rate = {.lr = 1e-3, .min_lr = 1e-4, .warmup_steps = 10, .decay_steps = 100},
                         .scaling = {.initial = 65536, .growth_interval = 2},
                         .clip = 1};

@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 
+#include "megalith/runtime/step_state.h"
 #include "megalith/tensor/gpu_pretence.h"
 
 #include "tests/support/twin.h"
@@ -17,6 +18,9 @@ struct DeviceRow {
   double log_sum_exp;  ///< of attention
 };
 
+/// The step of every op that draws random numbers or scales a loss.
+inline constexpr StepState kDeviceState{.step = 5, .first_sample = 7, .loss_scale = 0.25};
+
 /// Every op against the oracle, the same bodies for all devices and dtypes (device_cases.cpp,
 /// device_attention_cases.cpp, device_rounding_cases.cpp); instantiated with the rows of a device by its test
 /// executable.
@@ -26,14 +30,14 @@ class DeviceOps : public ::testing::TestWithParam<DeviceRow> {
     if (GetParam().device == Device::cuda) MEGALITH_NEEDS_GPUS(1);
     twins_.emplace(GetParam().device, GetParam().dtype);
   }
-  testing::Twins& t() { return *twins_; }
-  void expect_same(const testing::Twin& twin, const char* what) { expect_close(twin, what, GetParam().once); }
-  void expect_twice_rounded(const testing::Twin& twin, const char* what) { expect_close(twin, what, GetParam().twice); }
-  void expect_close(const testing::Twin& twin, const char* what, double tolerance) {
+  support::Twins& t() { return *twins_; }
+  void expect_same(const support::Twin& twin, const char* what) { expect_close(twin, what, GetParam().once); }
+  void expect_twice_rounded(const support::Twin& twin, const char* what) { expect_close(twin, what, GetParam().twice); }
+  void expect_close(const support::Twin& twin, const char* what, double tolerance) {
     EXPECT_LE(t().error(twin), tolerance) << what;
   }
 
-  std::optional<testing::Twins> twins_;
+  std::optional<support::Twins> twins_;
 };
 
 struct AttentionKind;  // device_attention_cases.cpp
@@ -42,10 +46,10 @@ struct AttentionKind;  // device_attention_cases.cpp
 class DeviceAttention : public DeviceOps {
  protected:
   /// The padding of a tensor [B*S, columns] becomes NaN.
-  void spoil_padding(const testing::Twin& twin, const AttentionKind& kind);
+  void spoil_padding(const support::Twin& twin, const AttentionKind& kind);
   /// The padding of a result [parts * S, columns], of which a sample has `per_sample` parts.
-  void expect_zero_padding(const testing::Twin& twin, const AttentionKind& kind, Index per_sample, const char* what);
-  bool same_bits(const testing::Twin& a, const testing::Twin& b);
+  void expect_zero_padding(const support::Twin& twin, const AttentionKind& kind, Index per_sample, const char* what);
+  bool same_bits(const support::Twin& a, const support::Twin& b);
   void expect_as_oracle(const AttentionKind& kind);
   void expect_all_as_oracle(double probability);
 };

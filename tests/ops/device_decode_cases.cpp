@@ -7,7 +7,7 @@
 namespace megalith::ops {
 namespace {
 
-using testing::Twin;
+using support::Twin;
 
 struct Sequences {
   Index heads, kv_heads, head_dim, capacity, tokens;

@@ -12,7 +12,7 @@
 namespace megalith::ops {
 namespace {
 
-using testing::Twin;
+using support::Twin;
 
 template <class V>
 std::vector<V> on_host(Exec& ex, const Tensor& tensor) {

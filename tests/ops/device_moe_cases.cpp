@@ -16,10 +16,8 @@
 namespace megalith::ops {
 namespace {
 
-using testing::Twin;
-using testing::Twins;
-
-constexpr StepState kState{.step = 5, .first_sample = 7, .loss_scale = 0.25};
+using support::Twin;
+using support::Twins;
 
 /// Numbers of the same type on both sides, of no defined value.
 template <class V>
@@ -179,7 +177,7 @@ TEST_P(DeviceOps, RouterLosses) {
                  counts = t().bytes_of(some.data(), {num_runs, experts}, DType::i64),
                  sums = t().out_f32({num_runs, experts}), d = t().out_f32({tokens, experts}),
                  d_logits = t().in_f32({tokens, experts}, 3), load = t().scalar(2), z = t().scalar(3),
-                 state = t().structure(kState);
+                 state = t().structure(kDeviceState);
       const LoadLossFactors factors{.top_k = 2, .counted_tokens = 20, .tokens = 6, .weight = 0.3};
       t().run([&](Exec& ex) {
         sum_probabilities(ex, {.probabilities = p.on(ex), .sums = sums.on(ex), .score = score, .runs = runs});

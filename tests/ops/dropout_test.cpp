@@ -11,7 +11,7 @@ namespace megalith::ops {
 namespace {
 
 constexpr double kProbability = 0.3;
-constexpr StepState kState{.step = 5, .first_sample = 3, .loss_scale = 1};
+constexpr StepState kDropoutState{.step = 5, .first_sample = 3, .loss_scale = 1};
 
 /// What dropout multiplies the global element by, word by word.
 double keep(std::uint64_t element) {
@@ -31,14 +31,14 @@ class DropoutTest : public OpTest {
 };
 MEGALITH_OPS_PRECISIONS(DropoutTest);
 
-struct Sizes {
+struct DropoutSizes {
   Index batch, seq_len, hidden;
 };
 // Columns that are no multiple of four: rows then start in the middle of a Philox block.
-constexpr Sizes kSizes[] = {{0, 4, 5}, {1, 1, 1}, {2, 3, 7}, {2, 5, 33}, {1, 2, 1030}};
+constexpr DropoutSizes kDropoutSizes[] = {{0, 4, 5}, {1, 1, 1}, {2, 3, 7}, {2, 5, 33}, {1, 2, 1030}};
 
 TEST_P(DropoutTest, BiasDropoutResidual) {
-  for (const auto [batch, seq_len, hidden] : kSizes) {
+  for (const auto [batch, seq_len, hidden] : kDropoutSizes) {
     const Index rows = batch * seq_len, first = 3 * seq_len * hidden;
     const Values x = random_values(rows * hidden, 1), b = random_values(hidden, 2), r = random_values(rows * hidden, 3);
     Values with_bias = r, without = r, plain = r;
@@ -53,18 +53,18 @@ TEST_P(DropoutTest, BiasDropoutResidual) {
     const Tensor tx = put({rows, hidden}, x), bias = put({hidden}, b), residual = put({rows, hidden}, r),
                  out = empty({rows, hidden});
     bias_dropout_residual(
-        ex_, {.x = tx, .bias = bias, .residual = residual, .out = out, .dropout = dropout(kState, seq_len)});
+        ex_, {.x = tx, .bias = bias, .residual = residual, .out = out, .dropout = dropout(kDropoutState, seq_len)});
     expect_near(out, with_bias, "with bias");
     bias_dropout_residual(ex_, {.x = tx, .bias = bias, .residual = residual, .out = out, .dropout = {}});
     expect_near(out, plain, "probability 0");
     bias_dropout_residual(
-        ex_, {.x = tx, .bias = {}, .residual = residual, .out = residual, .dropout = dropout(kState, seq_len)});
+        ex_, {.x = tx, .bias = {}, .residual = residual, .out = residual, .dropout = dropout(kDropoutState, seq_len)});
     expect_near(residual, without, "without bias, in place");
   }
 }
 
 TEST_P(DropoutTest, BackwardDrawsTheSameMask) {
-  for (const auto [batch, seq_len, hidden] : kSizes) {
+  for (const auto [batch, seq_len, hidden] : kDropoutSizes) {
     const Index rows = batch * seq_len, first = 3 * seq_len * hidden;
     const Values dout = random_values(rows * hidden, 1);
     Values want = dout;
@@ -72,13 +72,13 @@ TEST_P(DropoutTest, BackwardDrawsTheSameMask) {
     const Tensor td = put({rows, hidden}, dout), dx = empty({rows, hidden});
     dropout_backward(ex_, {.dout = td, .dx = dx, .dropout = {}});
     EXPECT_EQ(values_of(dx), dout);
-    dropout_backward(ex_, {.dout = td, .dx = td, .dropout = dropout(kState, seq_len)});
+    dropout_backward(ex_, {.dout = td, .dx = td, .dropout = dropout(kDropoutState, seq_len)});
     expect_near(td, want, "masked");
   }
 }
 
 TEST_P(DropoutTest, AddPosition) {
-  for (const auto [batch, seq_len, hidden] : kSizes) {
+  for (const auto [batch, seq_len, hidden] : kDropoutSizes) {
     const Index rows = batch * seq_len, first = 3 * seq_len * hidden;
     const Values x = random_values(rows * hidden, 1), p = random_values(seq_len * hidden, 2);
     Values want = x;
@@ -88,7 +88,7 @@ TEST_P(DropoutTest, AddPosition) {
           (x[at] + p[static_cast<std::size_t>(i % (seq_len * hidden))]) * keep(static_cast<std::uint64_t>(first + i));
     }
     const Tensor y = put({rows, hidden}, x);
-    add_position(ex_, {.x = y, .position = put({seq_len, hidden}, p), .y = y, .dropout = dropout(kState, 0)});
+    add_position(ex_, {.x = y, .position = put({seq_len, hidden}, p), .y = y, .dropout = dropout(kDropoutState, 0)});
     expect_near(y, want, "x + position, dropped");
   }
 }
@@ -97,7 +97,7 @@ TEST_P(DropoutTest, AShareOfTheRowsDrawsItsShareOfTheMask) {
   const Index batch = 2, seq_len = 5, hidden = 12, rows = batch * seq_len;
   const Values x = random_values(rows * hidden, 1), p = random_values(seq_len * hidden, 2);
   const Tensor whole = put({rows, hidden}, x), position = put({seq_len, hidden}, p);
-  Dropout site = dropout(kState, seq_len);
+  Dropout site = dropout(kDropoutState, seq_len);
   const Tensor dx = empty({rows, hidden}), sum = empty({rows, hidden}), placed = empty({rows, hidden});
   const auto run = [&](Index first, Index count) {
     site.first_row = first;
@@ -128,7 +128,7 @@ TEST_P(DropoutTest, PartOfTheSamplesDrawsItsPartOfTheMask) {
 TEST_P(DropoutTest, KeepsTheRightShare) {
   const Index rows = 500, hidden = 401;
   const Tensor x = put({rows, hidden}, Values(static_cast<std::size_t>(rows * hidden), 1.0));
-  dropout_backward(ex_, {.dout = x, .dx = x, .dropout = dropout(kState, rows)});
+  dropout_backward(ex_, {.dout = x, .dx = x, .dropout = dropout(kDropoutState, rows)});
   double kept = 0;
   const double scale = dtype() == DType::f32 ? static_cast<float>(1 / (1 - kProbability)) : 1 / (1 - kProbability);
   for (const double value : values_of(x)) {
@@ -143,15 +143,16 @@ TEST_P(DropoutTest, SameBitsForAnyTeam) {
   const Index rows = 600, hidden = 77;
   expect_same_bits_for_any_team([&] {
     const Tensor x = put({rows, hidden}, random_values(rows * hidden, 1));
-    bias_dropout_residual(ex_, {.x = x, .bias = {}, .residual = x, .out = x, .dropout = dropout(kState, rows / 2)});
-    dropout_backward(ex_, {.dout = x, .dx = x, .dropout = dropout(kState, rows / 2)});
+    bias_dropout_residual(ex_,
+                          {.x = x, .bias = {}, .residual = x, .out = x, .dropout = dropout(kDropoutState, rows / 2)});
+    dropout_backward(ex_, {.dout = x, .dx = x, .dropout = dropout(kDropoutState, rows / 2)});
     return values_of(x);
   });
 }
 
 TEST_P(DropoutTest, RefusesWhatItCannotNumber) {
   const Tensor x = empty({6, 4});
-  EXPECT_EQ(error_text([&] { dropout_backward(ex_, {.dout = x, .dx = x, .dropout = dropout(kState, 0)}); }),
+  EXPECT_EQ(error_text([&] { dropout_backward(ex_, {.dout = x, .dx = x, .dropout = dropout(kDropoutState, 0)}); }),
             "[dropout_backward.dropout.seq_len] = 0: must be at least 1: it is the number of rows of one sample, from "
             "which the random numbers follow");
   EXPECT_EQ(

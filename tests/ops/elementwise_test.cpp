@@ -11,10 +11,10 @@
 namespace megalith::ops {
 namespace {
 
-struct Sizes {
+struct BiasSizes {
   Index rows, columns;
 };
-constexpr Sizes kSizes[] = {{0, 5}, {1, 1}, {1, 37}, {3, 8}, {7, 19}, {300, 67}};
+constexpr BiasSizes kBiasSizes[] = {{0, 5}, {1, 1}, {1, 37}, {3, 8}, {7, 19}, {300, 67}};
 
 double gelu(double z) { return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z))); }
 
@@ -22,7 +22,7 @@ class ElementwiseTest : public OpTest {};
 MEGALITH_OPS_PRECISIONS(ElementwiseTest);
 
 TEST_P(ElementwiseTest, AddBiasAndItsBackward) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kBiasSizes) {
     const Values x = random_values(rows * columns, 1), b = random_values(columns, 2), start = random_values(columns, 3);
     Values sum = x, grad = start;
     for (Index i = 0; i < rows * columns; ++i) {
@@ -38,7 +38,7 @@ TEST_P(ElementwiseTest, AddBiasAndItsBackward) {
 }
 
 TEST_P(ElementwiseTest, BiasGelu) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kBiasSizes) {
     const Values x = random_values(rows * columns, 1, 6), b = random_values(columns, 2);
     Values z = x, y(x.size());
     for (Index i = 0; i < rows * columns; ++i) {

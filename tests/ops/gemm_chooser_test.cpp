@@ -11,14 +11,14 @@
 namespace megalith::ops {
 namespace {
 
+using support::gemm_table;
+using support::kA100;
+using support::kH200;
 using ::testing::ElementsAre;
-using testing::gemm_table;
 using ::testing::HasSubstr;
-using testing::kA100;
-using testing::kH200;
 
 TEST(GemmChoices, WhatNoTableKnowsIsTimed) {
-  testing::FakeGemmLibrary library(kH200, {10, 20}, 7);
+  support::FakeGemmLibrary library(kH200, {10, 20}, 7);
   const GemmChoices choices = choose_gemms(library, library.current(), {}, {});
   EXPECT_EQ(choices.table, gemm_table(kH200, {{10, 7}, {20, 7}}));
   EXPECT_EQ(choices.timed, choices.table);
@@ -26,7 +26,7 @@ TEST(GemmChoices, WhatNoTableKnowsIsTimed) {
 }
 
 TEST(GemmChoices, TheFirstTableThatKnowsAProductDecides) {
-  testing::FakeGemmLibrary library(kH200, {10, 20, 30}, 7);
+  support::FakeGemmLibrary library(kH200, {10, 20, 30}, 7);
   const std::vector<KnownGemms> known = {{"given", gemm_table(kH200, {{10, 2}})},
                                          {"cache", gemm_table(kH200, {{10, 3}, {20, 4}, {99, 5}})}};
   const GemmChoices choices = choose_gemms(library, library.current(), known, {});
@@ -37,7 +37,7 @@ TEST(GemmChoices, TheFirstTableThatKnowsAProductDecides) {
 }
 
 TEST(GemmChoices, ATableOfAnotherPlatformIsIgnoredWithOneWarning) {
-  testing::FakeGemmLibrary library(kH200, {10, 20}, 7);
+  support::FakeGemmLibrary library(kH200, {10, 20}, 7);
   const std::vector<KnownGemms> known = {{"cache/a.json", gemm_table(kA100, {{10, 2}, {20, 2}})}};
   const GemmChoices choices = choose_gemms(library, library.current(), known, {});
   EXPECT_EQ(choices.table, gemm_table(kH200, {{10, 7}, {20, 7}}));
@@ -52,7 +52,7 @@ TEST(GemmChoices, ATableOfAnotherPlatformIsIgnoredWithOneWarning) {
 }
 
 TEST(GemmChoices, AnAlgorithmThatIsNotOfferedIsChosenAnew) {
-  testing::FakeGemmLibrary library(kH200, {10, 20, 30}, 7);
+  support::FakeGemmLibrary library(kH200, {10, 20, 30}, 7);
   const std::vector<KnownGemms> known = {{"the checkpoint", gemm_table(kH200, {{10, 66}, {20, 4}, {30, -1}})},
                                          {"cache", gemm_table(kH200, {{10, 3}})}};
   const GemmChoices choices = choose_gemms(library, library.current(), known, {});

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 
 GemmTable small_table() {
-  GemmTable table{.platform = testing::kH200, .products = {}};
+  GemmTable table{.platform = support::kH200, .products = {}};
   table.products[{.m = 32768, .n = 768, .k = 3072}] = {.id = 66,
                                                        .tile = 20,
                                                        .stages = 36,
@@ -45,7 +45,7 @@ GemmTable small_table() {
 
 TEST(GemmTable, ComesBackFromItsText) {
   EXPECT_EQ(parse_gemm_table(gemm_table_text(small_table()), "t"), small_table());
-  const GemmTable empty{.platform = testing::kA100, .products = {}};
+  const GemmTable empty{.platform = support::kA100, .products = {}};
   EXPECT_EQ(parse_gemm_table(gemm_table_text(empty), "t"), empty);
 }
 
@@ -100,9 +100,9 @@ TEST(GemmTable, WrongEntriesAreRefusedWithKeyValueAndRule) {
 }
 
 TEST(GemmTable, AProductThatComesTwiceIsRefused) {
-  GemmTable table{.platform = testing::kH200, .products = {}};
-  table.products[testing::product(2)] = {.id = 1};
-  table.products[testing::product(3)] = {.id = 2};
+  GemmTable table{.platform = support::kH200, .products = {}};
+  table.products[support::product(2)] = {.id = 1};
+  table.products[support::product(3)] = {.id = 2};
   const std::string text = resealed(gemm_table_text(table), "\"m\": 3,", "\"m\": 2,");
   EXPECT_THAT(error_of<InputError>([&] { parse_gemm_table(text, "t"); }), HasSubstr("products[1]: is there twice"));
 }

@@ -6,7 +6,7 @@
 
 #include "megalith/ops/gemm_chooser.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 inline const ops::GemmPlatform kH200{.gpu = "NVIDIA H200", .capability = "9.0", .library = "cuBLASLt 13.1.0"};
 inline const ops::GemmPlatform kA100{.gpu = "NVIDIA A100-SXM4-80GB", .capability = "8.0", .library = "cuBLASLt 13.1.0"};
@@ -54,4 +54,4 @@ class FakeGemmLibrary final : public ops::GemmChooser {
   ops::GemmTable used_;
 };
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

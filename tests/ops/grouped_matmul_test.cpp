@@ -11,23 +11,23 @@
 namespace megalith::ops {
 namespace {
 
-using Sizes = std::vector<Index>;
+using GroupSizes = std::vector<Index>;
 
 /// Uniform, Zipf, zeros first, middle and last, all in one, none, single rows.
-const Sizes kSizes[] = {{5, 5, 5, 5}, {40, 20, 13, 10, 8},
-                        {0, 0, 7, 3}, {6, 0, 0, 9, 2},
-                        {4, 3, 0},    {0, 0, 300, 0},
-                        {0, 0, 0},    {1, 0, 1, 1, 2, 0, 1},
-                        {17},         {0}};
+const GroupSizes kGroupSizes[] = {{5, 5, 5, 5}, {40, 20, 13, 10, 8},
+                                  {0, 0, 7, 3}, {6, 0, 0, 9, 2},
+                                  {4, 3, 0},    {0, 0, 300, 0},
+                                  {0, 0, 0},    {1, 0, 1, 1, 2, 0, 1},
+                                  {17},         {0}};
 struct Widths {
   Index n, k;
 };
 constexpr Widths kWidths[] = {{3, 5}, {1, 1}, {48, 33}, {1, 20}, {7, 0}, {0, 4}};
 
-Index sum_of(const Sizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(), Index{0}); }
+Index sum_of(const GroupSizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(), Index{0}); }
 
 /// y [M, N], NaN in rows behind the last group's.
-Values forward(const Values& x, const Values& w, const Sizes& sizes, const Widths& width) {
+Values forward(const Values& x, const Values& w, const GroupSizes& sizes, const Widths& width) {
   Values y;
   Index row = 0;
   for (std::size_t g = 0; g < sizes.size(); ++g) {
@@ -70,7 +70,7 @@ class GroupedMatmulTest : public OpTest {
 MEGALITH_OPS_PRECISIONS(GroupedMatmulTest);
 
 TEST_P(GroupedMatmulTest, ForwardEqualsLoops) {
-  for (const Sizes& sizes : kSizes) {
+  for (const GroupSizes& sizes : kGroupSizes) {
     for (const Widths& width : kWidths) {
       const Index rows = sum_of(sizes), groups = static_cast<Index>(sizes.size());
       const Values x = random_values(rows * width.k, 1), w = random_values(groups * width.n * width.k, 2);
@@ -84,7 +84,7 @@ TEST_P(GroupedMatmulTest, ForwardEqualsLoops) {
 
 /// As the gradients of the loops' sum of y dy.
 TEST_P(GroupedMatmulTest, BackwardEqualsDifferences) {
-  for (const Sizes& sizes : kSizes) {
+  for (const GroupSizes& sizes : kGroupSizes) {
     for (const Widths& width : kWidths) {
       const Index rows = sum_of(sizes), groups = static_cast<Index>(sizes.size());
       if (rows > 100 || width.n * width.k > 100) continue;  // as slow as groups x rows x weights^2
@@ -113,7 +113,7 @@ TEST_P(GroupedMatmulTest, BackwardEqualsDifferences) {
 
 /// Bits of any kind stay: NaN, -0 and all.
 TEST_P(GroupedMatmulTest, AnEmptyGroupsGradientStaysOrIsCleared) {
-  const Sizes sizes{0, 2, 0};
+  const GroupSizes sizes{0, 2, 0};
   for (const DType type : {dtype(), DType::bf16}) {
     const Tensor of_dy = put({2, 3}, random_values(6, 1), type), of_x = put({2, 4}, random_values(8, 2), type);
     for (const DType of_dw : {type, statistics_dtype(type)}) {
@@ -140,7 +140,7 @@ TEST_P(GroupedMatmulTest, AnEmptyGroupsGradientStaysOrIsCleared) {
 
 /// A group has the bits of its product alone.
 TEST_P(GroupedMatmulTest, GroupsHaveTheBitsOfTheirProducts) {
-  const Sizes sizes{130, 0, 1, 57};
+  const GroupSizes sizes{130, 0, 1, 57};
   const Index rows = sum_of(sizes), n = 70, k = 90;
   for (const DType type : {dtype(), DType::bf16, DType::f16}) {
     const Tensor x = put({rows, k}, random_values(rows * k, 1), type),
@@ -176,7 +176,7 @@ TEST_P(GroupedMatmulTest, GroupsHaveTheBitsOfTheirProducts) {
 }
 
 TEST_P(GroupedMatmulTest, SameBitsForAnyTeam) {
-  const Sizes sizes{200, 0, 1, 31, 400};
+  const GroupSizes sizes{200, 0, 1, 31, 400};
   const Index rows = sum_of(sizes), n = 100, k = 60;
   expect_same_bits_for_any_team([&] {
     const Tensor x = put({rows, k}, random_values(rows * k, 1)), w = put({5, n, k}, random_values(5 * n * k, 2)),
@@ -197,14 +197,14 @@ TEST(GroupedMatmulRecording, SizesAreReadWhenTheOpRuns) {
   Exec recorder(Device::cpu, recording);
   const Tensor x = recorder.tensor({4, 3}, DType::f32), w = recorder.tensor({2, 5, 3}, DType::f32),
                y = recorder.tensor({4, 5}, DType::f32);
-  const Sizes nonsense{-7, 900};
+  const GroupSizes nonsense{-7, 900};
   grouped_matmul(recorder, {.x = x, .w = w, .y = y, .sizes = {nonsense}});
   EXPECT_EQ(recording.ops().size(), 1u);
 }
 
 TEST_P(GroupedMatmulTest, NamesWhatDoesNotFit) {
   const Tensor x = empty({6, 3}), w = empty({2, 5, 3}), y = empty({6, 5});
-  const auto error = [&](const Sizes& sizes, const Tensor& to) {
+  const auto error = [&](const GroupSizes& sizes, const Tensor& to) {
     return error_text([&] { grouped_matmul(ex_, {.x = x, .w = w, .y = to, .sizes = {sizes}}); });
   };
   EXPECT_EQ(error({3, 4}, y), "[grouped_matmul.sizes] sum = 7: must be at most 6, the rows");
@@ -214,13 +214,13 @@ TEST_P(GroupedMatmulTest, NamesWhatDoesNotFit) {
   EXPECT_EQ(error({3, 3}, ex_.tensor({6, 5}, DType::bf16)), dtype() == DType::f32
                                                                 ? "[grouped_matmul.y] dtype = bf16: must be f32"
                                                                 : "[grouped_matmul.y] dtype = bf16: must be f64");
-  const Sizes sizes{3, 3};
+  const GroupSizes sizes{3, 3};
   EXPECT_EQ(error_text([&] { grouped_matmul_input_grad(ex_, {.dy = x, .w = w, .dx = x, .sizes = {sizes}}); }),
             "[grouped_matmul_input_grad.dy] shape = [6, 3]: must be [6, 5]");
   EXPECT_EQ(error_text([&] { grouped_matmul_weight_grad(ex_, {.dy = y, .x = y, .dw = w, .sizes = {sizes}}); }),
             "[grouped_matmul_weight_grad.x] shape = [6, 5]: must be [6, 3]");
   const Tensor many = ex_.tensor({1025, 5, 3}, dtype());
-  const Sizes of_many(1025, 0);
+  const GroupSizes of_many(1025, 0);
   EXPECT_EQ(error_text([&] { grouped_matmul(ex_, {.x = x, .w = many, .y = y, .sizes = {of_many}}); }),
             "[grouped_matmul.w] groups = 1025: must be in 1 .. 1024");
 }

@@ -9,7 +9,7 @@ namespace {
 
 TEST(Initialise, SlicesOfAnyGridAreTheSameTensor) {
   const auto gather = [](const std::vector<TensorSlice>& slices) {
-    testing::Gathered all;
+    support::Gathered all;
     Exec ex;
     for (const TensorSlice& slice : slices) {
       const Tensor w = ex.tensor(slice.local, DType::f64);

@@ -7,13 +7,13 @@
 namespace megalith::ops {
 namespace {
 
-struct Sizes {
+struct MatmulSizes {
   Index m, n, k;
 };
 // Odd sizes, one row, one column, nothing, edges of the register tiles and of the blocks.
-constexpr Sizes kSizes[] = {{1, 1, 1},     {1, 7, 5},     {7, 1, 5},      {1, 300, 77},   {300, 1, 77},
-                            {5, 3, 0},     {0, 4, 3},     {4, 0, 3},      {13, 17, 19},   {6, 16, 8},
-                            {65, 97, 200}, {251, 33, 21}, {30, 401, 193}, {130, 140, 390}};
+constexpr MatmulSizes kMatmulSizes[] = {{1, 1, 1},     {1, 7, 5},     {7, 1, 5},      {1, 300, 77},   {300, 1, 77},
+                                        {5, 3, 0},     {0, 4, 3},     {4, 0, 3},      {13, 17, 19},   {6, 16, 8},
+                                        {65, 97, 200}, {251, 33, 21}, {30, 401, 193}, {130, 140, 390}};
 
 struct Operands {
   Values a, b;  // [M, K], [K, N]
@@ -33,7 +33,7 @@ Shape stored_shape(Index rows, Index columns, Transpose transpose) {
   return transpose == Transpose::no ? Shape{rows, columns} : Shape{columns, rows};
 }
 
-Values multiplied(const Operands& x, const Sizes& s, const Values& onto) {
+Values multiplied(const Operands& x, const MatmulSizes& s, const Values& onto) {
   Values c = onto;
   for (Index i = 0; i < s.m; ++i) {
     for (Index j = 0; j < s.n; ++j) {
@@ -50,7 +50,7 @@ class MatmulTest : public OpTest {};
 MEGALITH_OPS_PRECISIONS(MatmulTest);
 
 TEST_P(MatmulTest, EqualsThreeLoops) {
-  for (const Sizes& s : kSizes) {
+  for (const MatmulSizes& s : kMatmulSizes) {
     const Operands x{random_values(s.m * s.k, 1), random_values(s.k * s.n, 2)};
     const Values before = random_values(s.m * s.n, 3), zeros(before.size(), 0.0);
     for (const Transpose ta : {Transpose::no, Transpose::yes}) {
@@ -72,7 +72,7 @@ TEST_P(MatmulTest, EqualsThreeLoops) {
 }
 
 TEST_P(MatmulTest, BiasAndRowSums) {
-  for (const Sizes& s : kSizes) {
+  for (const MatmulSizes& s : kMatmulSizes) {
     SCOPED_TRACE(testing::Message() << s.m << " x " << s.n << " x " << s.k);
     const Operands x{random_values(s.m * s.k, 1), random_values(s.k * s.n, 2)};
     const Values bias = random_values(s.n, 3), before = random_values(s.m, 4);
@@ -118,7 +118,8 @@ TEST_P(MatmulTest, BitsOfFewRowsDependOnNoOtherRow) {
 }
 
 TEST_P(MatmulTest, GeluFormsEqualTheirParts) {
-  for (const auto [tokens, features, k] : {Sizes{1, 1, 1}, Sizes{13, 17, 19}, Sizes{130, 40, 30}, Sizes{0, 4, 3}}) {
+  for (const auto [tokens, features, k] :
+       {MatmulSizes{1, 1, 1}, MatmulSizes{13, 17, 19}, MatmulSizes{130, 40, 30}, MatmulSizes{0, 4, 3}}) {
     const Tensor x = put({tokens, k}, random_values(tokens * k, 1)),
                  w = put({features, k}, random_values(features * k, 2));
     const Tensor bias = put({features}, random_values(features, 3));
@@ -146,7 +147,8 @@ TEST_P(MatmulTest, GeluFormsEqualTheirParts) {
 }
 
 TEST_P(MatmulTest, SameBitsForAnyTeam) {
-  for (const Sizes& s : {Sizes{200, 500, 300}, Sizes{96, 96, 2000}, Sizes{1, 4000, 100}, Sizes{4000, 1, 100}}) {
+  for (const MatmulSizes& s :
+       {MatmulSizes{200, 500, 300}, MatmulSizes{96, 96, 2000}, MatmulSizes{1, 4000, 100}, MatmulSizes{4000, 1, 100}}) {
     for (const Transpose t : {Transpose::no, Transpose::yes}) {
       expect_same_bits_for_any_team([&] {
         const Tensor a = put(stored_shape(s.m, s.k, t), random_values(s.m * s.k, 1));
@@ -180,8 +182,8 @@ TEST(Matmul, RefusesOtherTypes) {
 
 TEST(Matmul, BlocksFollowFromTheShape) {
   // Enough blocks for a team of eight, none so small that waking a thread costs more than it saves.
-  for (const Sizes& s :
-       {Sizes{4096, 384, 384}, Sizes{384, 384, 4096}, Sizes{384, 1536, 4096}, Sizes{512, 50304, 768}}) {
+  for (const MatmulSizes& s : {MatmulSizes{4096, 384, 384}, MatmulSizes{384, 384, 4096}, MatmulSizes{384, 1536, 4096},
+                               MatmulSizes{512, 50304, 768}}) {
     const cpu::BlockShape block = cpu::block_shape(s.m, s.n, s.k);
     EXPECT_GE(ceil_div(s.m, block.rows) * ceil_div(s.n, block.columns), 8);
   }

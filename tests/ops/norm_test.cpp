@@ -7,16 +7,16 @@
 namespace megalith::ops {
 namespace {
 
-struct Sizes {
+struct NormSizes {
   Index rows, columns;
 };
-constexpr Sizes kSizes[] = {{0, 5}, {1, 3}, {5, 8}, {3, 37}, {261, 96}};
+constexpr NormSizes kNormSizes[] = {{0, 5}, {1, 3}, {5, 8}, {3, 37}, {261, 96}};
 
-struct Reference {
+struct NormReference {
   Values y, mean, rstd;
 };
-Reference normalised(const Values& x, const Values& gamma, const Values& beta, Index columns) {
-  Reference out;
+NormReference normalised(const Values& x, const Values& gamma, const Values& beta, Index columns) {
+  NormReference out;
   for (std::size_t begin = 0; begin < x.size(); begin += static_cast<std::size_t>(columns)) {
     double mean = 0, variance = 0;
     for (std::size_t c = 0; c < gamma.size(); ++c) mean += x[begin + c] / static_cast<double>(columns);
@@ -30,20 +30,14 @@ Reference normalised(const Values& x, const Values& gamma, const Values& beta, I
   return out;
 }
 
-double weighted(const Values& y, const Values& weights) {
-  double sum = 0;
-  for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * weights[i];
-  return sum;
-}
-
 class LayerNormTest : public OpTest {};
 MEGALITH_OPS_PRECISIONS(LayerNormTest);
 
 TEST_P(LayerNormTest, Forward) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kNormSizes) {
     const Values x = random_values(rows * columns, 1, 4), gamma = random_values(columns, 2),
                  beta = random_values(columns, 3);
-    const Reference want = normalised(x, gamma, beta, columns);
+    const NormReference want = normalised(x, gamma, beta, columns);
     const Tensor y = empty({rows, columns}), mean = empty({rows}), rstd = empty({rows});
     layer_norm_forward(ex_, {.x = put({rows, columns}, x),
                              .gamma = put({columns}, gamma),
@@ -74,7 +68,7 @@ TEST_P(LayerNormTest, LargeMeanDoesNotCancel) {
 }
 
 TEST_P(LayerNormTest, BackwardEqualsDifferences) {
-  for (const auto [rows, columns] : {Sizes{1, 3}, Sizes{3, 19}, Sizes{5, 8}}) {
+  for (const auto [rows, columns] : {NormSizes{1, 3}, NormSizes{3, 19}, NormSizes{5, 8}}) {
     const Values x = random_values(rows * columns, 1, 2), gamma = random_values(columns, 2),
                  beta = random_values(columns, 3);
     const Values dy = random_values(rows * columns, 4), residual = random_values(rows * columns, 5);
@@ -85,7 +79,7 @@ TEST_P(LayerNormTest, BackwardEqualsDifferences) {
         numeric_gradient(gamma, [&](const Values& at) { return weighted(normalised(x, at, beta, width).y, dy); });
     Values dbeta =
         numeric_gradient(beta, [&](const Values& at) { return weighted(normalised(x, gamma, at, width).y, dy); });
-    const Reference forward = normalised(x, gamma, beta, columns);
+    const NormReference forward = normalised(x, gamma, beta, columns);
     const Tensor tdy = put({rows, columns}, dy), tx = put({rows, columns}, x), mean = put({rows}, forward.mean);
     const Tensor rstd = put({rows}, forward.rstd), tgamma = put({columns}, gamma), out = empty({rows, columns});
     const double tolerance = dtype() == DType::f32 ? 1e-5 : 1e-8;  // of differences, and of the rounded f32 statistics
@@ -122,7 +116,7 @@ TEST_P(LayerNormTest, BackwardEqualsDifferences) {
 }
 
 TEST_P(LayerNormTest, ResidualFormEqualsItsParts) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kNormSizes) {
     const Tensor x = put({rows, columns}, random_values(rows * columns, 1)),
                  bias = put({columns}, random_values(columns, 2));
     const Tensor residual = put({rows, columns}, random_values(rows * columns, 3));
@@ -155,7 +149,7 @@ TEST_P(LayerNormTest, ResidualFormEqualsItsParts) {
 }
 
 TEST_P(LayerNormTest, WeightGradientsAdd) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kNormSizes) {
     const Values x = random_values(rows * columns, 1), dy = random_values(rows * columns, 2),
                  start = random_values(columns, 3);
     const Values mean = random_values(rows, 4), rstd = random_values(rows, 5);

@@ -9,6 +9,12 @@
 
 namespace megalith::ops {
 
+double weighted(const Values& y, const Values& weights) {
+  double sum = 0;
+  for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * weights[i];
+  return sum;
+}
+
 Tensor OpTest::put(const Shape& shape, const Values& values, DType type) {
   const Tensor tensor = ex_.tensor(shape, type);
   EXPECT_EQ(tensor.numel(), static_cast<Index>(values.size()));

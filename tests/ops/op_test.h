@@ -20,6 +20,9 @@ struct Precision {
   double tolerance = 0;
 };
 
+/// The sum of y[i] * weights[i]: a loss whose gradient of y is `weights`.
+double weighted(const Values& y, const Values& weights);
+
 /// Every op test runs over these rows. f32 sums of a few hundred terms of size 1 stay within 2e-6 of their largest
 /// value.
 class OpTest : public testing::TestWithParam<Precision> {

@@ -31,13 +31,13 @@ void for_heads(const Heads& heads, const Visit& visit) {
   }
 }
 
-struct Reference {
+struct QkNormReference {
   Values out, rstd;
 };
 
 /// Of the D numbers of each head; gammas [D].
-Reference head_norm(const Values& qkv, const Gammas& gammas, const Heads& heads, double eps = 1e-6) {
-  Reference want{.out = qkv, .rstd = {}};
+QkNormReference head_norm(const Values& qkv, const Gammas& gammas, const Heads& heads, double eps = 1e-6) {
+  QkNormReference want{.out = qkv, .rstd = {}};
   const auto d = static_cast<std::size_t>(heads.head_dim);
   for_heads(heads, [&](Index, Index head, std::size_t at) {
     const Kind kind = kind_of(heads, head);
@@ -73,12 +73,6 @@ Values whole_norm(const Values& qkv, const Gammas& gammas, const Heads& heads, d
   return out;
 }
 
-double weighted(const Values& y, const Values& weights) {
-  double sum = 0;
-  for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * weights[i];
-  return sum;
-}
-
 /// Columns [first, first + count) of rows of `columns`.
 Values slice(const Values& matrix, Index columns, Index first, Index count) {
   Values part;
@@ -106,7 +100,7 @@ TEST_P(QkNormTest, PerHead) {
       const Gammas gammas = head_gammas(heads);
       const QkHeadNorm args = head_args(heads, qkv, gammas, eps);
       qk_head_norm(ex_, args);
-      const Reference want = head_norm(qkv, gammas, heads, eps);
+      const QkNormReference want = head_norm(qkv, gammas, heads, eps);
       expect_near(args.out, want.out, "out");
       expect_near(args.rstd, want.rstd, "rstd");
       expect_v_is(args.out, qkv, heads);

@@ -8,16 +8,16 @@
 namespace megalith::ops {
 namespace {
 
-struct Sizes {
+struct RmsNormSizes {
   Index rows, columns;
 };
-constexpr Sizes kSizes[] = {{0, 5}, {1, 3}, {5, 8}, {3, 37}, {261, 96}};
+constexpr RmsNormSizes kRmsNormSizes[] = {{0, 5}, {1, 3}, {5, 8}, {3, 37}, {261, 96}};
 
-struct Reference {
+struct RmsNormReference {
   Values y, rstd;
 };
-Reference normalised(const Values& x, const Values& gamma, Index columns, double eps = 1e-5) {
-  Reference out;
+RmsNormReference normalised(const Values& x, const Values& gamma, Index columns, double eps = 1e-5) {
+  RmsNormReference out;
   for (std::size_t begin = 0; begin < x.size(); begin += static_cast<std::size_t>(columns)) {
     double squares = 0;
     for (std::size_t c = 0; c < gamma.size(); ++c) squares += x[begin + c] * x[begin + c];
@@ -28,20 +28,14 @@ Reference normalised(const Values& x, const Values& gamma, Index columns, double
   return out;
 }
 
-double weighted(const Values& y, const Values& weights) {
-  double sum = 0;
-  for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * weights[i];
-  return sum;
-}
-
 class RmsNormTest : public OpTest {};
 MEGALITH_OPS_PRECISIONS(RmsNormTest);
 
 TEST_P(RmsNormTest, Forward) {
   for (const double eps : {1e-5, 0.5}) {
-    for (const auto [rows, columns] : kSizes) {
+    for (const auto [rows, columns] : kRmsNormSizes) {
       const Values x = random_values(rows * columns, 1, 4), gamma = random_values(columns, 2);
-      const Reference want = normalised(x, gamma, columns, eps);
+      const RmsNormReference want = normalised(x, gamma, columns, eps);
       const Tensor y = empty({rows, columns}), rstd = empty({rows});
       rms_norm_forward(
           ex_, {.x = put({rows, columns}, x), .gamma = put({columns}, gamma), .y = y, .rstd = rstd, .eps = eps});
@@ -52,7 +46,7 @@ TEST_P(RmsNormTest, Forward) {
 }
 
 TEST_P(RmsNormTest, BackwardEqualsDifferences) {
-  for (const auto [rows, columns] : {Sizes{1, 3}, Sizes{3, 19}, Sizes{5, 8}}) {
+  for (const auto [rows, columns] : {RmsNormSizes{1, 3}, RmsNormSizes{3, 19}, RmsNormSizes{5, 8}}) {
     const Values x = random_values(rows * columns, 1, 2), gamma = random_values(columns, 2);
     const Values dy = random_values(rows * columns, 4), residual = random_values(rows * columns, 5);
     const Index width = columns;
@@ -83,7 +77,7 @@ TEST_P(RmsNormTest, BackwardEqualsDifferences) {
 }
 
 TEST_P(RmsNormTest, SumsOfDxAreThoseOfItsRows) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kRmsNormSizes) {
     const Tensor dx = empty({rows, columns}), sums = put({columns}, random_values(columns, 6)),
                  alone = put({columns}, random_values(columns, 6));
     rms_norm_backward(ex_, {.dy = put({rows, columns}, random_values(rows * columns, 1)),
@@ -100,7 +94,7 @@ TEST_P(RmsNormTest, SumsOfDxAreThoseOfItsRows) {
 }
 
 TEST_P(RmsNormTest, ResidualFormEqualsItsParts) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kRmsNormSizes) {
     for (const bool has_bias : {true, false}) {
       const Tensor x = put({rows, columns}, random_values(rows * columns, 1)),
                    bias = has_bias ? put({columns}, random_values(columns, 2)) : Tensor();
@@ -131,7 +125,7 @@ TEST_P(RmsNormTest, ResidualFormEqualsItsParts) {
 }
 
 TEST_P(RmsNormTest, ResidualLayerNormTakesNoBias) {
-  for (const auto [rows, columns] : kSizes) {
+  for (const auto [rows, columns] : kRmsNormSizes) {
     const Tensor x = put({rows, columns}, random_values(rows * columns, 1)),
                  gamma = put({columns}, Values(static_cast<std::size_t>(columns), 1.0)),
                  residual = put({rows, columns}, random_values(rows * columns, 3));

@@ -9,14 +9,15 @@
 namespace megalith::ops {
 namespace {
 
-struct Heads {
+struct RopeHeads {
   Index samples, seq_len, heads, kv_heads, head_dim;
   Index columns() const { return (heads + 2 * kv_heads) * head_dim; }
 };
-constexpr Heads kHeads[] = {{0, 3, 1, 1, 2}, {1, 1, 1, 1, 2}, {2, 5, 4, 2, 6}, {1, 9, 6, 3, 64}, {3, 70, 3, 1, 34}};
+constexpr RopeHeads kRopeHeads[] = {
+    {0, 3, 1, 1, 2}, {1, 1, 1, 1, 2}, {2, 5, 4, 2, 6}, {1, 9, 6, 3, 64}, {3, 70, 3, 1, 34}};
 
 /// Hugging Face's apply_rotary_pos_emb, written out: x cos + rotate_half(x) sin for each q and k head.
-Values turned(const Values& qkv, const Heads& heads, const RopeFrequencies& frequencies, Index start = 0,
+Values turned(const Values& qkv, const RopeHeads& heads, const RopeFrequencies& frequencies, Index start = 0,
               Index first_row = 0) {
   Values out = qkv;
   const Index half = heads.head_dim / 2, group = heads.heads / heads.kv_heads + 2;
@@ -44,7 +45,7 @@ class RopeTest : public OpTest {
     rope_table(ex_, frequencies, table);
     return table;
   }
-  Rope args_of(const Tensor& qkv, const Tensor& table, const Heads& heads) {
+  Rope args_of(const Tensor& qkv, const Tensor& table, const RopeHeads& heads) {
     return {
         .qkv = qkv, .table = table, .num_heads = heads.heads, .num_kv_heads = heads.kv_heads, .seq_len = heads.seq_len};
   }
@@ -52,7 +53,7 @@ class RopeTest : public OpTest {
 MEGALITH_OPS_PRECISIONS(RopeTest);
 
 TEST_P(RopeTest, TurnsQAndKAndLeavesV) {
-  for (const Heads& heads : kHeads) {
+  for (const RopeHeads& heads : kRopeHeads) {
     const RopeFrequencies frequencies{.head_dim = heads.head_dim};
     const Values in = random_values(heads.samples * heads.seq_len * heads.columns(), 1, 3);
     const Tensor qkv = put({heads.samples * heads.seq_len, heads.columns()}, in);
@@ -70,7 +71,7 @@ TEST_P(RopeTest, TurnsQAndKAndLeavesV) {
 }
 
 TEST_P(RopeTest, PartsOfAMicrobatchAndLaterPositions) {
-  const Heads heads{2, 7, 2, 1, 8};
+  const RopeHeads heads{2, 7, 2, 1, 8};
   const RopeFrequencies frequencies{.head_dim = 8, .theta = 500};
   const Values in = random_values(5 * heads.columns(), 1);
   Rope args = args_of(put({5, heads.columns()}, in), table_of(frequencies, 20), heads);
@@ -81,7 +82,7 @@ TEST_P(RopeTest, PartsOfAMicrobatchAndLaterPositions) {
 }
 
 TEST_P(RopeTest, RowsAtPositionsOfTheirOwn) {
-  const Heads heads{3, 1, 4, 2, 6};
+  const RopeHeads heads{3, 1, 4, 2, 6};
   const RopeFrequencies frequencies{.head_dim = 6, .theta = 100};
   const std::vector<std::int32_t> at = {11, 0, 4};
   const Values in = random_values(3 * heads.columns(), 1);
@@ -104,7 +105,7 @@ TEST_P(RopeTest, RowsAtPositionsOfTheirOwn) {
 }
 
 TEST_P(RopeTest, BackwardIsTheTransposeAndTheInverse) {
-  const Heads heads{2, 5, 4, 2, 6};
+  const RopeHeads heads{2, 5, 4, 2, 6};
   const RopeFrequencies frequencies{.head_dim = 6, .theta = 100};
   const Index rows = 10;
   const Values in = random_values(rows * heads.columns(), 1), dout = random_values(rows * heads.columns(), 2);
@@ -139,7 +140,7 @@ TEST_P(RopeTest, TableHoldsCosinesThenSines) {
 }
 
 TEST_P(RopeTest, SameBitsForAnyTeam) {
-  const Heads heads{3, 70, 3, 1, 34};
+  const RopeHeads heads{3, 70, 3, 1, 34};
   expect_same_bits_for_any_team([&] {
     const Tensor qkv = put({210, heads.columns()}, random_values(210 * heads.columns(), 1));
     rope(ex_, args_of(qkv, table_of({.head_dim = 34}, 70), heads));

@@ -61,18 +61,18 @@ Counts some_counts(std::size_t count) {
   return counts;
 }
 
-struct Case {
+struct LossCase {
   Index tokens, experts;
   TokenRuns runs;
   Index num_runs;
 };
 // One run, whole ones, runs that begin and end outside, a run without a row here, more rows than a part has.
-const Case kCases[] = {{0, 4, {}, 1},
-                       {7, 3, {}, 1},
-                       {12, 5, {.seq_len = 4}, 3},
-                       {9, 40, {.seq_len = 4, .first_row = 6}, 5},
-                       {700, 6, {.seq_len = 600, .first_row = 100}, 2},
-                       {1100, 70, {}, 1}};
+const LossCase kLossCases[] = {{0, 4, {}, 1},
+                               {7, 3, {}, 1},
+                               {12, 5, {.seq_len = 4}, 3},
+                               {9, 40, {.seq_len = 4, .first_row = 6}, 5},
+                               {700, 6, {.seq_len = 600, .first_row = 100}, 2},
+                               {1100, 70, {}, 1}};
 
 class RouterLossesTest : public OpTest {
  protected:
@@ -86,7 +86,7 @@ class RouterLossesTest : public OpTest {
 MEGALITH_OPS_PRECISIONS(RouterLossesTest);
 
 TEST_P(RouterLossesTest, SumsOfProbabilities) {
-  for (const Case& c : kCases) {
+  for (const LossCase& c : kLossCases) {
     for (const RouterScore score : {RouterScore::softmax, RouterScore::sigmoid}) {
       const Values p = positive(c.tokens * c.experts, 1);
       const Tensor sums = empty({c.num_runs, c.experts});
@@ -100,7 +100,7 @@ TEST_P(RouterLossesTest, SumsOfProbabilities) {
 }
 
 TEST_P(RouterLossesTest, LoadLossAndItsGradient) {
-  for (const Case& c : kCases) {
+  for (const LossCase& c : kLossCases) {
     if (c.tokens > 100) continue;
     for (const RouterScore score : {RouterScore::softmax, RouterScore::sigmoid}) {
       SCOPED_TRACE(::testing::Message() << c.tokens << " x " << c.experts << ", score " << static_cast<int>(score));
@@ -143,7 +143,7 @@ TEST_P(RouterLossesTest, AnEvenLoadCostsItsWeight) {
 }
 
 TEST_P(RouterLossesTest, ZLossAndItsGradient) {
-  for (const Case& c : kCases) {
+  for (const LossCase& c : kLossCases) {
     const auto experts = static_cast<std::size_t>(c.experts);
     const Values logits = random_values(c.tokens * c.experts, 1, 4), before = random_values(c.tokens * c.experts, 2);
     const Tensor in = put({c.tokens, c.experts}, logits), loss = put_loss(2);

@@ -83,14 +83,14 @@ Routed routed(const RouterRules& rules, const Values& logits, const Values& bias
   return out;
 }
 
-struct Case {
+struct RoutedCase {
   Index tokens, experts;
   RouterRules rules;
   bool biased = false;
 };
-std::vector<Case> all_cases() {
-  std::vector<Case> cases{{.tokens = 0, .experts = 4, .rules = {.top_k = 2}},
-                          {.tokens = 5, .experts = 1, .rules = {.top_k = 1}}};
+std::vector<RoutedCase> all_cases() {
+  std::vector<RoutedCase> cases{{.tokens = 0, .experts = 4, .rules = {.top_k = 2}},
+                                {.tokens = 5, .experts = 1, .rules = {.top_k = 1}}};
   for (const RouterScore score : {RouterScore::softmax, RouterScore::sigmoid}) {
     for (const ScoreOrder order : {ScoreOrder::before_top_k, ScoreOrder::after_top_k}) {
       for (const NormalizeTopK normalize : {NormalizeTopK::no, NormalizeTopK::yes}) {
@@ -119,7 +119,8 @@ class RouterTest : public OpTest {
   struct Outputs {
     Tensor probabilities, experts, weights, counts;
   };
-  Outputs run(const Case& c, const Values& logits, const Values& bias, const TokenRuns& runs = {}, Index num_runs = 1) {
+  Outputs run(const RoutedCase& c, const Values& logits, const Values& bias, const TokenRuns& runs = {},
+              Index num_runs = 1) {
     const Outputs out{empty({c.tokens, c.experts}), ex_.tensor({c.tokens, c.rules.top_k}, DType::i32),
                       empty({c.tokens, c.rules.top_k}), ex_.tensor({num_runs, c.experts}, DType::i64)};
     router_forward(ex_, {.logits = put({c.tokens, c.experts}, logits),
@@ -144,7 +145,7 @@ class RouterTest : public OpTest {
 MEGALITH_OPS_PRECISIONS(RouterTest);
 
 TEST_P(RouterTest, ChoosesAndWeighs) {
-  for (const Case& c : all_cases()) {
+  for (const RoutedCase& c : all_cases()) {
     SCOPED_TRACE(::testing::Message() << c.tokens << " x " << c.experts << ", top " << c.rules.top_k << ", score "
                                       << static_cast<int>(c.rules.score) << static_cast<int>(c.rules.order)
                                       << static_cast<int>(c.rules.normalize) << c.biased << ", " << c.rules.num_groups
@@ -161,17 +162,17 @@ TEST_P(RouterTest, ChoosesAndWeighs) {
 }
 
 TEST_P(RouterTest, TiesGoToTheLowerNumber) {
-  const Case c{.tokens = 3, .experts = 6, .rules = {.top_k = 3}};
+  const RoutedCase c{.tokens = 3, .experts = 6, .rules = {.top_k = 3}};
   const Values logits{1, 1, 1, 1, 1, 1, 0, 2, 0, 2, 0, 2, 0, 0, 5, 0, 0, 0};
   EXPECT_EQ(ids_of(run(c, logits, {}).experts), (Ids{0, 1, 2, 1, 3, 5, 2, 0, 1}));
   EXPECT_EQ(ids_of(run(c, logits, Values(6, 0.0)).experts), (Ids{0, 1, 2, 1, 3, 5, 2, 0, 1}));
-  Case groups = c;
+  RoutedCase groups = c;
   groups.rules.num_groups = 3;
   groups.rules.group_top_k = 2;
   EXPECT_EQ(ids_of(run(groups, logits, {}).experts), (Ids{0, 1, 2, 1, 3, 0, 2, 0, 1}));
   // Infinite keys are keys like others; a NaN is seen: it is chosen, and what it weighs is NaN.
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
-  const Case sigmoid{.tokens = 2, .experts = 4, .rules = {.top_k = 2, .score = RouterScore::sigmoid}};
+  const RoutedCase sigmoid{.tokens = 2, .experts = 4, .rules = {.top_k = 2, .score = RouterScore::sigmoid}};
   const Outputs got = run(sigmoid, {-infinity, -infinity, -infinity, 0, 0, 1, nan, 2}, {});
   EXPECT_EQ(ids_of(got.experts), (Ids{3, 0, 2, 3}));
   EXPECT_EQ(values_of(got.weights)[1], 0);
@@ -181,7 +182,7 @@ TEST_P(RouterTest, TiesGoToTheLowerNumber) {
 /// A group's two best, not its best alone, where there is a bias or a sigmoid; of a softmax the best.
 TEST_P(RouterTest, GroupsAsInDeepSeek) {
   const RouterRules rules{.top_k = 2, .num_groups = 2, .group_top_k = 1};
-  Case c{.tokens = 1, .experts = 4, .rules = rules};
+  RoutedCase c{.tokens = 1, .experts = 4, .rules = rules};
   const Values logits{2, -3, 1.5, 1.4};
   EXPECT_EQ(ids_of(run(c, logits, {}).experts), (Ids{0, 1}));
   c.rules.score = RouterScore::sigmoid;
@@ -189,7 +190,7 @@ TEST_P(RouterTest, GroupsAsInDeepSeek) {
 }
 
 TEST_P(RouterTest, CountsRunsOfTokens) {
-  const Case c{.tokens = 9, .experts = 5, .rules = {.top_k = 2}};
+  const RoutedCase c{.tokens = 9, .experts = 5, .rules = {.top_k = 2}};
   const Values logits = random_values(45, 4, 2);
   const Outputs got = run(c, logits, {}, {.seq_len = 4, .first_row = 6}, 4);  // rows 6, 7 | 8 to 11 | 12 to 14
   std::vector<std::int64_t> want(20);
@@ -231,7 +232,7 @@ TEST_P(RouterTest, TakesGivenExperts) {
 }
 
 TEST_P(RouterTest, BackwardEqualsDifferences) {
-  for (const Case& c : all_cases()) {
+  for (const RoutedCase& c : all_cases()) {
     if (c.tokens > 25) continue;
     SCOPED_TRACE(::testing::Message() << c.tokens << " x " << c.experts << ", top " << c.rules.top_k << ", score "
                                       << static_cast<int>(c.rules.score) << static_cast<int>(c.rules.order)
@@ -278,7 +279,7 @@ TEST_P(RouterTest, BackwardEqualsDifferences) {
 }
 
 TEST_P(RouterTest, SameBitsForAnyTeam) {
-  const Case c{.tokens = 700, .experts = 48, .rules = {.top_k = 6, .num_groups = 8, .group_top_k = 3}};
+  const RoutedCase c{.tokens = 700, .experts = 48, .rules = {.top_k = 6, .num_groups = 8, .group_top_k = 3}};
   expect_same_bits_for_any_team([&] {
     const Outputs out = run(c, random_values(c.tokens * c.experts, 1, 3), random_values(c.experts, 2, 0.1));
     const Tensor d = empty({c.tokens, c.experts});

@@ -48,21 +48,21 @@ Map map_of(const Ids& experts_of, Index experts, Index rows_per_expert) {
   return map;
 }
 
-struct Case {
+struct MapCase {
   Index tokens, top_k, experts, hidden;
   Index rows_per_expert = 0;
   bool drops = false;
 };
-const Case kCases[] = {{0, 2, 3, 4},        {1, 1, 1, 1},           {7, 2, 5, 3},      {40, 3, 8, 37, 0, true},
-                       {9, 2, 4, 8, 3},     {30, 2, 4, 5, 9, true}, {12, 4, 4, 6, 12}, {600, 2, 16, 40},
-                       {25, 1, 300, 12, 0}, {6, 2, 2, 64, 6}};
+const MapCase kMapCases[] = {{0, 2, 3, 4},        {1, 1, 1, 1},           {7, 2, 5, 3},      {40, 3, 8, 37, 0, true},
+                             {9, 2, 4, 8, 3},     {30, 2, 4, 5, 9, true}, {12, 4, 4, 6, 12}, {600, 2, 16, 40},
+                             {25, 1, 300, 12, 0}, {6, 2, 2, 64, 6}};
 
 class RowsTest : public OpTest {
  protected:
   struct Tensors {
     Tensor experts, counts, offsets, row_of, pair_of;
   };
-  Tensors build(const Case& c, const Ids& ids) {
+  Tensors build(const MapCase& c, const Ids& ids) {
     const Index rows = c.rows_per_expert == 0 ? c.tokens * c.top_k : c.experts * c.rows_per_expert;
     const Tensors t{put_ids(ids).reshaped({c.tokens, c.top_k}), ex_.tensor({c.experts}, DType::i64),
                     ex_.tensor({c.experts}, DType::i64), ex_.tensor({c.tokens, c.top_k}, DType::i32),
@@ -103,7 +103,7 @@ Values summed(const Values& rows, const Values& weights, const Ids& row_of, Inde
 }
 
 TEST_P(RowsTest, MapsOfPairsAndRows) {
-  for (const Case& c : kCases) {
+  for (const MapCase& c : kMapCases) {
     const Ids ids = some_experts(c.tokens, c.top_k, c.experts, c.drops);
     const Map want = map_of(ids, c.experts, c.rows_per_expert);
     const Tensors got = build(c, ids);
@@ -115,7 +115,7 @@ TEST_P(RowsTest, MapsOfPairsAndRows) {
 }
 
 TEST_P(RowsTest, PermutesAndLeavesOrClearsUnusedRows) {
-  for (const Case& c : kCases) {
+  for (const MapCase& c : kMapCases) {
     const Tensors map = build(c, some_experts(c.tokens, c.top_k, c.experts, c.drops));
     const Ids pair_of = list_of<std::int32_t>(map.pair_of);
     const Values x = random_values(c.tokens * c.hidden, 1);
@@ -140,7 +140,7 @@ TEST_P(RowsTest, PermutesAndLeavesOrClearsUnusedRows) {
 }
 
 TEST_P(RowsTest, SumsInTheOrderOfTheChoices) {
-  for (const Case& c : kCases) {
+  for (const MapCase& c : kMapCases) {
     const Tensors map = build(c, some_experts(c.tokens, c.top_k, c.experts, c.drops));
     const Ids row_of = list_of<std::int32_t>(map.row_of), pair_of = list_of<std::int32_t>(map.pair_of);
     const Index count = map.pair_of.numel();
@@ -163,7 +163,7 @@ TEST_P(RowsTest, SumsInTheOrderOfTheChoices) {
 }
 
 TEST_P(RowsTest, BackwardEqualsDifferences) {
-  for (const Case& c : kCases) {
+  for (const MapCase& c : kMapCases) {
     if (c.tokens > 100) continue;
     const Tensors map = build(c, some_experts(c.tokens, c.top_k, c.experts, c.drops));
     const Ids row_of = list_of<std::int32_t>(map.row_of), pair_of = list_of<std::int32_t>(map.pair_of);
@@ -215,7 +215,7 @@ TEST_P(RowsTest, BackwardEqualsDifferences) {
 
 /// Bits do not depend on how rows are spread over threads, nor on where an expert's rows begin.
 TEST_P(RowsTest, SameBitsForAnyTeam) {
-  const Case c{1000, 3, 24, 50, 0, true};
+  const MapCase c{1000, 3, 24, 50, 0, true};
   expect_same_bits_for_any_team([&] {
     const Tensors map = build(c, some_experts(c.tokens, c.top_k, c.experts, c.drops));
     const Index count = map.pair_of.numel();

@@ -94,9 +94,9 @@ TEST(PlanReport, SaysWhatEachRecomputationTakes) {
     EXPECT_EQ(bytes, again.ranks[again.largest()]) << choices[i].name;
     EXPECT_THAT(plan_text(plan, planned), HasSubstr(human_bytes(bytes.at("activations")))) << choices[i].name;
   }
-  const nlohmann::json json = nlohmann::json::parse(plan_json(plan, planned));
-  EXPECT_EQ(json.at("recompute").back().at("recompute"), "full");
-  EXPECT_EQ(json.at("recompute").back().at("total"), total(planned.by_recompute.back()));
+  const nlohmann::json report = nlohmann::json::parse(plan_json(plan, planned));
+  EXPECT_EQ(report.at("recompute").back().at("recompute"), "full");
+  EXPECT_EQ(report.at("recompute").back().at("total"), total(planned.by_recompute.back()));
 }
 
 TEST(PlanReport, NamesTheRecomputationThatFitsAndRepeatsLeast) {
@@ -126,24 +126,25 @@ TEST(PlanReport, AScreenHolds64Ranks) {
 TEST(PlanReport, JsonHasEveryRank) {
   const config::RunPlan plan = plan_of({"parallel.pp=16", "train.global_batch=256"}, 64);
   const PlannedRanks planned = plan_ranks(plan);
-  const nlohmann::json json = nlohmann::json::parse(plan_json(plan, planned));
-  ASSERT_EQ(json.at("ranks").size(), 64u);
+  const nlohmann::json report = nlohmann::json::parse(plan_json(plan, planned));
+  ASSERT_EQ(report.at("ranks").size(), 64u);
   Index sum = 0, most = 0;
-  for (const nlohmann::json& rank : json.at("ranks")) {
+  for (const nlohmann::json& rank : report.at("ranks")) {
     Index total = 0;
     for (const nlohmann::json& bytes : rank.at("bytes")) total += bytes.get<Index>();
     EXPECT_EQ(rank.at("total"), total);
     sum += total;
     most = std::max(most, total);
   }
-  EXPECT_EQ(json.at("padding"), model::count_padding(plan.model));
-  EXPECT_EQ(json.at("parameters").get<Index>() + json.at("padding").get<Index>(), model::count_parameters(plan.model));
-  EXPECT_EQ(json.at("sum"), sum);
-  EXPECT_EQ(json.at("largest").at("total"), most);
-  EXPECT_EQ(json.at("ranks").at(json.at("largest").at("rank").get<std::size_t>()).at("total"), most);
-  EXPECT_EQ(json.at("microbatches"), 32);
-  EXPECT_EQ(json.at("other_sharding").at("optimizer.distributed"), true);
-  EXPECT_EQ(json.at("fits").at(0).at("gb"), 80);
+  EXPECT_EQ(report.at("padding"), model::count_padding(plan.model));
+  EXPECT_EQ(report.at("parameters").get<Index>() + report.at("padding").get<Index>(),
+            model::count_parameters(plan.model));
+  EXPECT_EQ(report.at("sum"), sum);
+  EXPECT_EQ(report.at("largest").at("total"), most);
+  EXPECT_EQ(report.at("ranks").at(report.at("largest").at("rank").get<std::size_t>()).at("total"), most);
+  EXPECT_EQ(report.at("microbatches"), 32);
+  EXPECT_EQ(report.at("other_sharding").at("optimizer.distributed"), true);
+  EXPECT_EQ(report.at("fits").at(0).at("gb"), 80);
 }
 
 }  // namespace

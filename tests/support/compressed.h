@@ -7,7 +7,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-namespace megalith::testing {
+namespace megalith::support {
 
 inline std::string gzip(std::string_view text) {
   z_stream stream{};
@@ -43,4 +43,4 @@ inline std::string xz(std::string_view text) {
   return out;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

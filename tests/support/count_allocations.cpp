@@ -39,7 +39,7 @@ void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
-namespace megalith::testing {
+namespace megalith::support {
 
 CountAllocations::CountAllocations() {
   allocations = 0;
@@ -48,4 +48,4 @@ CountAllocations::CountAllocations() {
 CountAllocations::~CountAllocations() { counting = false; }
 long CountAllocations::count() const { return allocations; }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -1,6 +1,6 @@
 #pragma once
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// Counts operator new on the calling thread while it lives. oneDNN's own allocations are exempt.
 /// Works in a test program that links tests/support/count_allocations.cpp, which replaces operator new.
@@ -13,4 +13,4 @@ class CountAllocations {
   long count() const;
 };
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -9,7 +9,7 @@
 #include "megalith/tensor/tensor.h"
 #include "megalith/tensor/tensor_slice.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// Full tensors put together from the slices of many ranks, in f64: what grids are compared by. What several ranks put
 /// must be the same. Thread-safe.
@@ -73,4 +73,4 @@ inline double relative_error(const std::vector<double>& got, const std::vector<d
   return difference / largest;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -3,7 +3,7 @@
 #include "megalith/ops/init.h"
 #include "megalith/params/param_buffer.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// Normal numbers, the same for the same (stream, index).
 inline void fill_random(const Tensor& tensor, std::uint64_t stream, double std = 1.0) {
@@ -29,4 +29,4 @@ inline void fill_params(ParamBuffer& params, double std = 0.3) {
   }
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -6,7 +6,7 @@
 
 #include "megalith/base/philox.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// Texts in which everything that GPT-2's pattern looks at stands beside everything else.
 inline std::string tricky_text(std::uint64_t seed, std::uint64_t pieces) {
@@ -71,4 +71,4 @@ inline std::string any_text(std::uint64_t seed, std::uint64_t characters) {
   return text;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

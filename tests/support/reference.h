@@ -8,7 +8,7 @@
 
 #include "tests/test_data.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// tests/data/reference/gpt.json: values from PyTorch in float64.
 class Reference {
@@ -44,4 +44,4 @@ class Reference {
   nlohmann::json json_;
 };
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

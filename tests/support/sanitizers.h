@@ -1,6 +1,6 @@
 #pragma once
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// The sanitizer that this build has. Both keep freed memory for a while and start slowly, so that tests of memory and
 /// address space cannot measure what the program itself takes.
@@ -16,4 +16,4 @@ inline constexpr bool kThreadSanitizer = false;
 #endif
 inline constexpr bool kSanitizer = kAddressSanitizer || kThreadSanitizer;
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

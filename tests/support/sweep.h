@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <string_view>
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// How far apart the points of a sweep within one test are: 1 where MEGALITH_TESTS=all asks for every one
 /// (scripts/test-all), else `sampled`.
@@ -11,4 +11,4 @@ inline int sweep_stride(int sampled) {
   return asked != nullptr && std::string_view(asked) == "all" ? 1 : sampled;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

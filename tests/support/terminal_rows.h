@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// What a terminal of so many columns shows of a text with line feeds, carriage returns and "erase to the end of the
 /// line": its rows, of which a line that is too long takes several.
@@ -35,4 +35,4 @@ inline std::vector<std::string> rows_of(std::string_view text, std::size_t colum
   return rows;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -11,7 +11,7 @@
 #include "megalith/runtime/exec.h"
 #include "megalith/runtime/step_state.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// A GPU test has nothing to say where there is no GPU.
 #define MEGALITH_NEEDS_GPUS(count)  \
@@ -143,4 +143,4 @@ class Twins {
   Exec oracle_, tested_;
 };
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -6,7 +6,7 @@
 
 #include "tests/train/small_run.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// The grid promise in fp64, but for gradients (docs/numerics.md).
 inline void expect_fp64_agrees(const RunRecord& got, const RunRecord& want) {
@@ -33,4 +33,4 @@ inline std::vector<Grid> all_and_sharded_grids() {
   return grids;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -11,15 +11,15 @@
 namespace megalith {
 namespace {
 
-std::map<std::string, comm::Counters> counters_of_one_step(const testing::Grid& grid, int rank,
+std::map<std::string, comm::Counters> counters_of_one_step(const support::Grid& grid, int rank,
                                                            const nn::RecomputeConfig& recompute = {}) {
-  config::RunPlan plan = testing::small_plan(grid, "fp64", 1);
+  config::RunPlan plan = support::small_plan(grid, "fp64", 1);
   plan.recompute = recompute;
   std::map<std::string, comm::Counters> counters;
   comm::run_ranks(grid.ranks(), [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
-    engine.step(testing::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
+    engine.step(support::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
     if (world.rank() != rank) return;
     for (const comm::Group& group : world.groups()) counters[std::string(group.name())] = group.counters();
   });
@@ -27,7 +27,7 @@ std::map<std::string, comm::Counters> counters_of_one_step(const testing::Grid& 
 }
 
 TEST(Communication, TensorParallelStepMatchesTheTable) {
-  const config::RunPlan plan = testing::small_plan({.tp = 2}, "fp64", 1);
+  const config::RunPlan plan = support::small_plan({.tp = 2}, "fp64", 1);
   const Index microbatches = plan.train.global_batch / plan.train.micro_batch;
   const Index bs = plan.train.micro_batch * plan.model.seq_len, bsh = bs * plan.model.hidden_size,
               layers = plan.model.num_layers;
@@ -44,8 +44,8 @@ TEST(Communication, TensorParallelStepMatchesTheTable) {
 // attention's all-reduce is the only one more (arXiv:2205.05198). The other modules recompute within a rank.
 TEST(Communication, OnlyFullRecomputationReducesAgain) {
   const auto reductions_a_layer = [](const nn::RecomputeConfig& recompute, nn::SequenceParallel sequence_parallel) {
-    const testing::Grid grid{.tp = 2, .sequence_parallel = sequence_parallel};
-    const config::RunPlan plan = testing::small_plan(grid, "fp64", 1);
+    const support::Grid grid{.tp = 2, .sequence_parallel = sequence_parallel};
+    const config::RunPlan plan = support::small_plan(grid, "fp64", 1);
     const Index passes = plan.train.global_batch / plan.train.micro_batch * plan.model.num_layers;
     const auto calls = [&](const nn::RecomputeConfig& config, comm::Op op) {
       return counters_of_one_step(grid, 1, config).at("tp")[op].calls;
@@ -78,7 +78,7 @@ TEST(Communication, OneRankCommunicatesNothing) {
 TEST(Communication, DataParallelReducesTheGradientsOnce) {
   const comm::Counters dp = counters_of_one_step({.dp = 2}, 0).at("dp-cp");
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
-  const config::RunPlan plan = testing::small_plan({.dp = 2}, "fp64", 1);
+  const config::RunPlan plan = support::small_plan({.dp = 2}, "fp64", 1);
   train::Engine engine(*world, plan);
   const ParamBuffer& params = engine.stage().params().dense();
   EXPECT_EQ(dp[comm::Op::reduce_scatter].calls, static_cast<Index>(params.buckets().size()));
@@ -89,7 +89,7 @@ TEST(Communication, DataParallelReducesTheGradientsOnce) {
 }
 
 TEST(Communication, ADistributedOptimizerGathersValuesInPlaceOfGradients) {
-  const config::RunPlan plan = testing::small_plan({.dp = 2, .sharding = Sharding::optimizer}, "fp64", 1);
+  const config::RunPlan plan = support::small_plan({.dp = 2, .sharding = Sharding::optimizer}, "fp64", 1);
   const comm::Counters dp = counters_of_one_step({.dp = 2, .sharding = Sharding::optimizer}, 0).at("dp-cp");
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
   train::Engine engine(*world, plan);
@@ -102,7 +102,7 @@ TEST(Communication, ADistributedOptimizerGathersValuesInPlaceOfGradients) {
 }
 
 TEST(Communication, PipelineSendsOneActivationAndOneGradientAMicrobatch) {
-  const config::RunPlan plan = testing::small_plan({.pp = 2}, "fp64", 1);
+  const config::RunPlan plan = support::small_plan({.pp = 2}, "fp64", 1);
   const auto counters = counters_of_one_step({.pp = 2}, 0);
   const Index microbatches = plan.train.global_batch;
   EXPECT_EQ(counters.at("pp")[comm::Op::send].calls, microbatches);
@@ -113,15 +113,15 @@ TEST(Communication, PipelineSendsOneActivationAndOneGradientAMicrobatch) {
 
 /// The calls of a rank that has its own idea of the step: the optimizer must not move on any rank.
 TEST(Agreement, ARankThatSkipsACollectiveStopsTheStepEverywhere) {
-  const config::RunPlan plan = testing::small_plan({.dp = 2}, "fp64", 2);
+  const config::RunPlan plan = support::small_plan({.dp = 2}, "fp64", 2);
   comm::run_ranks(2, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     engine.step(source, {}, train::Stop::no);
     // A call that only this rank believes to have made: what a skipped or doubled collective leaves in the hash.
     if (world.rank() == 1) engine.mesh().dp.channel().book({.op = comm::Op::barrier}, 0);
-    EXPECT_NE(testing::refusal_of_step(engine, source, {1, 8}), "");
+    EXPECT_NE(support::refusal_of_step(engine, source, {1, 8}), "");
   });
 }
 
@@ -130,41 +130,41 @@ class MiscountingChannel final : public comm::ForwardingChannel {
  public:
   explicit MiscountingChannel(const comm::Group& group) : ForwardingChannel(group) {}
   comm::Ticket reduce_scatter(const comm::Call& call, const void* in, void* out, Stream stream) override {
-    if (rank() + 1 == size()) testing::miscount(*this);
+    if (rank() + 1 == size()) support::miscount(*this);
     return inner().reduce_scatter(call, in, out, stream);
   }
 };
 
-std::vector<testing::GraphWay> all_ways() {
-  std::vector<testing::GraphWay> ways(std::begin(testing::kGraphWays), std::end(testing::kGraphWays));
+std::vector<support::GraphWay> all_ways() {
+  std::vector<support::GraphWay> ways(std::begin(support::kGraphWays), std::end(support::kGraphWays));
   ways.push_back({"eager", capture::GraphMode::none});
   return ways;
 }
 
 TEST(Agreement, CallsThatDifferWithinTheFirstStepStopThatStep) {
-  for (const testing::GraphWay& way : all_ways()) {
+  for (const support::GraphWay& way : all_ways()) {
     SCOPED_TRACE(way.name);
-    const config::RunPlan plan = testing::with_graphs(testing::small_plan({.dp = 2}, "fp64", 2), way, 3);
+    const config::RunPlan plan = support::with_graphs(support::small_plan({.dp = 2}, "fp64", 2), way, 3);
     comm::run_ranks(2, [&](comm::World& world) {
       comm::WrappedWorld<MiscountingChannel> miscounting(world);
       train::Engine engine(miscounting, plan);
       engine.allocate();
-      EXPECT_NE(testing::refusal_of_step(engine, testing::HashedBatches(plan.model.vocab_size), {}), "");
+      EXPECT_NE(support::refusal_of_step(engine, support::HashedBatches(plan.model.vocab_size), {}), "");
     });
   }
 }
 
 TEST(Agreement, ACaptureThatRanksDisagreeAboutIsNotLaunched) {
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
-    const config::RunPlan plan = testing::with_graphs(testing::small_plan({.dp = 2}, "fp64", 3), way, 1);
+    const config::RunPlan plan = support::with_graphs(support::small_plan({.dp = 2}, "fp64", 3), way, 1);
     comm::run_ranks(2, [&](comm::World& world) {
       train::Engine engine(world, plan);
       engine.allocate();
-      const testing::HashedBatches source(plan.model.vocab_size);
+      const support::HashedBatches source(plan.model.vocab_size);
       engine.step(source, {}, train::Stop::no);
-      if (world.rank() == 1) testing::miscount(engine.mesh().dp.channel());
-      const std::string refusal = testing::refusal_of_step(engine, source, {1, 8});
+      if (world.rank() == 1) support::miscount(engine.mesh().dp.channel());
+      const std::string refusal = support::refusal_of_step(engine, source, {1, 8});
       EXPECT_EQ(refusal.substr(0, 17), "step 2: [capture]") << refusal;
       EXPECT_EQ(engine.captured_graphs().launch_s, 0);
     });
@@ -172,7 +172,7 @@ TEST(Agreement, ACaptureThatRanksDisagreeAboutIsNotLaunched) {
 }
 
 TEST(Agreement, NaNStopsTheStepEverywhereAndNamesTheStep) {
-  const config::RunPlan plan = testing::small_plan({.tp = 2, .dp = 2}, "fp32", 2);
+  const config::RunPlan plan = support::small_plan({.tp = 2, .dp = 2}, "fp32", 2);
   comm::run_ranks(4, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
@@ -180,7 +180,7 @@ TEST(Agreement, NaNStopsTheStepEverywhereAndNamesTheStep) {
     const std::span<float> values = engine.stage().params().dense().values().span<float>();
     const std::vector<float> before(values.begin(), values.end());
     try {
-      engine.step(testing::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
+      engine.step(support::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
       ADD_FAILURE() << "nothing was thrown";
     } catch (const NonFiniteError& error) {
       EXPECT_NE(std::string(error.what()).find("[step 1]"), std::string::npos) << error.what();
@@ -190,12 +190,12 @@ TEST(Agreement, NaNStopsTheStepEverywhereAndNamesTheStep) {
 }
 
 TEST(Agreement, AStopAskedOnOneRankIsSeenByAll) {
-  const config::RunPlan plan = testing::small_plan({.tp = 2, .pp = 2}, "fp64", 2);
+  const config::RunPlan plan = support::small_plan({.tp = 2, .pp = 2}, "fp64", 2);
   comm::run_ranks(4, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
     EXPECT_TRUE(engine
-                    .step(testing::HashedBatches(plan.model.vocab_size), {},
+                    .step(support::HashedBatches(plan.model.vocab_size), {},
                           world.rank() == 2 ? train::Stop::asked : train::Stop::no)
                     .stop);
   });

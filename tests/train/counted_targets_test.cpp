@@ -8,10 +8,10 @@
 namespace megalith {
 namespace {
 
-using testing::expect_fp64_agrees;
-using testing::Grid;
-using testing::relative_error;
-using testing::RunRecord;
+using support::expect_fp64_agrees;
+using support::Grid;
+using support::relative_error;
+using support::RunRecord;
 
 /// Hashed batches of which few targets count: of every third sample all, of the others none to a few.
 class SparseTargets final : public model::BatchSource {
@@ -27,7 +27,7 @@ class SparseTargets final : public model::BatchSource {
   static bool counts(std::size_t sample, std::size_t position) { return sample % 3 == 0 || position < sample % 5 / 2; }
 
  private:
-  testing::HashedBatches batches_;
+  support::HashedBatches batches_;
 };
 
 Index count_in(Index first_sample, Index samples, Index seq_len) {
@@ -41,13 +41,13 @@ Index count_in(Index first_sample, Index samples, Index seq_len) {
 
 void run(const config::RunPlan& plan, RunRecord& record) {
   const SparseTargets source(plan.model.vocab_size);
-  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { testing::train_rank(world, plan, source, record); });
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { support::train_rank(world, plan, source, record); });
 }
 
 const RunRecord& one_rank() {
   static const std::unique_ptr<RunRecord> record = [] {
     auto made = std::make_unique<RunRecord>();
-    run(testing::small_plan({}, "fp64"), *made);
+    run(support::small_plan({}, "fp64"), *made);
     return made;
   }();
   return *record;
@@ -57,24 +57,24 @@ class CountedTargets : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(CountedTargets, OfAnyGridGiveTheResultsOfOneRank) {
   RunRecord got;
-  run(testing::small_plan(GetParam(), "fp64"), got);
+  run(support::small_plan(GetParam(), "fp64"), got);
   expect_fp64_agrees(got, one_rank());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CountedTargets, ::testing::ValuesIn(testing::all_and_sharded_grids()),
+INSTANTIATE_TEST_SUITE_P(All, CountedTargets, ::testing::ValuesIn(support::all_and_sharded_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST(CountedTargets, AreCountedInStepsFromGraphs) {
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
     RunRecord got;
-    run(testing::with_graphs(testing::small_plan({.tp = 2, .pp = 2, .dp = 2}, "fp64"), way, 2), got);
+    run(support::with_graphs(support::small_plan({.tp = 2, .pp = 2, .dp = 2}, "fp64"), way, 2), got);
     expect_fp64_agrees(got, one_rank());
   }
 }
 
 TEST(CountedTargets, AreReported) {
-  const config::RunPlan plan = testing::small_plan({.tp = 2, .dp = 2}, "fp64", 2);
+  const config::RunPlan plan = support::small_plan({.tp = 2, .dp = 2}, "fp64", 2);
   const SparseTargets source(plan.model.vocab_size);
   comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
     train::Engine engine(world, plan);
@@ -97,15 +97,15 @@ class FirstSampleOnly final : public model::BatchSource {
   }
 
  private:
-  testing::HashedBatches batches_;
+  support::HashedBatches batches_;
 };
 
 TEST(CountedTargets, GiveTheStepOfABatchWithoutTheOthers) {
   const auto first_step = [](Index global_batch, RunRecord& record) {
-    config::RunPlan plan = testing::small_plan({}, "fp64", 1);
+    config::RunPlan plan = support::small_plan({}, "fp64", 1);
     plan.train.global_batch = global_batch;
     const FirstSampleOnly source(plan.model.vocab_size);
-    comm::run_ranks(1, [&](comm::World& world) { testing::train_rank(world, plan, source, record); });
+    comm::run_ranks(1, [&](comm::World& world) { support::train_rank(world, plan, source, record); });
   };
   RunRecord want, got;
   first_step(1, want);
@@ -124,7 +124,7 @@ TEST(CountedTargets, OfNoneMakeAStepWithoutAGradient) {
       std::ranges::fill(batch.targets, model::kNoTarget);
     }
   };
-  const config::RunPlan plan = testing::small_plan({.pp = 2}, "fp64", 1);
+  const config::RunPlan plan = support::small_plan({.pp = 2}, "fp64", 1);
   comm::run_ranks(2, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();

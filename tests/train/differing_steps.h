@@ -9,7 +9,7 @@
 #include "tests/train/meddling_batches.h"
 
 // Runs whose steps are checked against eager ones (graphs.check), one of which is made to differ.
-namespace megalith::testing {
+namespace megalith::support {
 
 /// Before these steps graphs are captured, and before kMeddled steps that agree are checked.
 inline constexpr Index kCheckWarmup = 2, kMeddled = kCheckWarmup + 3;
@@ -60,4 +60,4 @@ inline void move_out_of_the_plan(train::Engine& engine, const char* name, Buffer
   value = memory.view(value.shape(), value.dtype());
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

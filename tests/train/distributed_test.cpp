@@ -14,7 +14,7 @@
 namespace megalith {
 namespace {
 
-using testing::Grid;
+using support::Grid;
 
 constexpr Index kSteps = 8, kEvaluatedAt = 3;
 
@@ -47,7 +47,7 @@ void spoil_values_of_others(ParamBuffer& params) {
 }
 
 config::RunPlan plan_of(const Grid& grid, const std::string& precision) {
-  config::RunPlan plan = testing::small_plan(grid, precision, kSteps);
+  config::RunPlan plan = support::small_plan(grid, precision, kSteps);
   plan.optimizer.clip = 0.5;
   if (precision == "fp16") plan.train.scaling = {.initial = 0x1p26, .smallest = 1, .growth_interval = 2};
   return plan;
@@ -61,7 +61,7 @@ Reports run(const config::RunPlan& plan, const io::Path& folder, Index begin, In
     train::Engine engine(world, plan);
     engine.allocate();
     train::Saver saver(engine, plan, {1, 2}, *fs, folder);
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     Reports mine;
     train::Progress progress;
     if (begin > 0) {
@@ -164,20 +164,20 @@ TEST_P(DistributedOptimizer, SavesAndLoadsWithoutGatheringWhatOtherRanksHold) {
 }
 
 TEST(Saver, NoGridSendsStateToSaveOrLoad) {
-  for (const Grid& grid : testing::all_grids()) {
+  for (const Grid& grid : support::all_grids()) {
     SCOPED_TRACE(grid.name());
     expect_no_state_is_sent(plan_of(grid, "bf16"));
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DistributedOptimizer,
-                         ::testing::Combine(::testing::ValuesIn(testing::sharded_grids()),
+                         ::testing::Combine(::testing::ValuesIn(support::sharded_grids()),
                                             ::testing::Values("fp64", "fp32", "bf16", "fp16")),
                          name_of);
 
 TEST(DistributedOptimizerAlone, OneDataParallelRankDoesNothingElse) {
-  const config::RunPlan plain = testing::small_plan({.tp = 2}, "bf16", 2);
-  const config::RunPlan sharded = testing::small_plan({.tp = 2, .sharding = Sharding::optimizer}, "bf16", 2);
+  const config::RunPlan plain = support::small_plan({.tp = 2}, "bf16", 2);
+  const config::RunPlan sharded = support::small_plan({.tp = 2, .sharding = Sharding::optimizer}, "bf16", 2);
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 2);
   const train::Engine engine(*world, sharded);
   EXPECT_EQ(engine.planned_bytes(), train::Engine(*world, plain).planned_bytes());
@@ -188,7 +188,7 @@ TEST(DistributedOptimizerAlone, OneDataParallelRankDoesNothingElse) {
 TEST(DistributedOptimizerMemory, HoldsMomentsAndMastersOfItsShardsOnly) {
   const auto planned = [](Sharding sharding, const char* precision) {
     const std::unique_ptr<comm::World> world = comm::dry_world(0, 4);
-    const config::RunPlan plan = testing::small_plan({.dp = 4, .sharding = sharding}, precision);
+    const config::RunPlan plan = support::small_plan({.dp = 4, .sharding = sharding}, precision);
     return train::Engine(*world, plan).planned_bytes();
   };
   for (const char* precision : {"fp64", "fp32", "bf16", "fp16"}) {

@@ -11,11 +11,11 @@
 namespace megalith::train {
 namespace {
 
+using support::gemm_table;
+using support::kA100;
+using support::kH200;
 using ::testing::ElementsAre;
-using testing::gemm_table;
 using ::testing::HasSubstr;
-using testing::kA100;
-using testing::kH200;
 
 struct Rank {
   ops::GemmChoices choices;
@@ -29,7 +29,7 @@ std::vector<Rank> agree(const std::vector<std::pair<ops::GemmPlatform, std::vect
   std::vector<Rank> out(ranks.size());
   comm::run_ranks(static_cast<int>(ranks.size()), [&](comm::World& world) {
     const auto rank = static_cast<std::size_t>(world.rank());
-    testing::FakeGemmLibrary library(ranks[rank].first, ranks[rank].second, 2 + world.rank());
+    support::FakeGemmLibrary library(ranks[rank].first, ranks[rank].second, 2 + world.rank());
     const std::vector<ops::KnownGemms> none;
     out[rank].choices = agree_on_gemms(world, library, world.rank() == 0 ? known : none, {});
     out[rank].used = library.current();

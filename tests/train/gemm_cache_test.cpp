@@ -13,10 +13,10 @@
 namespace megalith::train {
 namespace {
 
-using testing::gemm_table;
+using support::gemm_table;
+using support::kA100;
+using support::kH200;
 using ::testing::HasSubstr;
-using testing::kA100;
-using testing::kH200;
 
 class GemmCacheTest : public ::testing::Test {
  protected:

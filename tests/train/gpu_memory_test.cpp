@@ -14,7 +14,7 @@ constexpr ops::AttentionBuild kWithoutCuda = {}, kWithoutCudnn = {.has_cuda = tr
                               kWithCudnn = {.has_cuda = true, .has_cudnn = true};
 
 config::RunPlan plan_of(bool deterministic) {
-  config::RunPlan plan = testing::small_plan({.tp = 2}, "fp32");
+  config::RunPlan plan = support::small_plan({.tp = 2}, "fp32");
   plan.device = Device::cuda;
   plan.train.precision = "bf16";
   plan.train.deterministic = deterministic;

@@ -15,10 +15,10 @@ using capture::GraphMode;
 using capture::GraphsPer;
 using capture::Role;
 using capture::TouchedMemory;
-using megalith::testing::Grid;
+using megalith::support::Grid;
 
 config::RunPlan plan_of(const Grid& grid, GraphMode mode, GraphsPer per = GraphsPer::microbatch) {
-  config::RunPlan plan = megalith::testing::small_plan(grid, "fp32", 10);
+  config::RunPlan plan = megalith::support::small_plan(grid, "fp32", 10);
   plan.graphs.mode = mode;
   plan.graphs.per = per;
   plan.graphs.warmup_steps = 2;
@@ -31,7 +31,7 @@ static_assert(capture::kTouchedOwners[kScratch] == kScratchOwner);
 /// Of a run of ten steps and an evaluation.
 std::vector<GraphAccount> accounts_of(const config::RunPlan& plan) {
   std::vector<GraphAccount> all;
-  megalith::testing::run_of(plan, [&](Engine& engine, Index) {
+  megalith::support::run_of(plan, [&](Engine& engine, Index) {
     const std::vector<GraphAccount> mine = account_for_graphs(engine, plan);
     if (engine.world().rank() == 0) all = mine;
   });

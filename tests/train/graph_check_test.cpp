@@ -10,12 +10,12 @@
 namespace megalith {
 namespace {
 
-using testing::GraphWay;
-using testing::Grid;
+using support::GraphWay;
+using support::Grid;
 
 config::RunPlan plan_of(const Grid& grid, const std::string& precision, const GraphWay& way, Index steps,
                         Index checked) {
-  config::RunPlan plan = testing::with_graphs(testing::small_plan(grid, precision, steps), way, testing::kCheckWarmup);
+  config::RunPlan plan = support::with_graphs(support::small_plan(grid, precision, steps), way, support::kCheckWarmup);
   plan.graphs.check_steps = checked;
   return plan;
 }
@@ -24,10 +24,10 @@ class CheckedSteps : public ::testing::TestWithParam<std::tuple<Grid, GraphWay>>
 
 TEST_P(CheckedSteps, FindNothingAmissAndChangeNoBits) {
   const auto& [grid, way] = GetParam();
-  const auto run = [](const config::RunPlan& plan) { return testing::run_of(plan, [](train::Engine&, Index) {}); };
-  const auto got = run(plan_of(grid, "bf16", way, 20, 5)), want = run(testing::small_plan(grid, "bf16", 20));
-  testing::expect_same_training(*got, *want);
-  if (grid.sharding == Sharding::none) testing::expect_same_gradients(*got, *want);
+  const auto run = [](const config::RunPlan& plan) { return support::run_of(plan, [](train::Engine&, Index) {}); };
+  const auto got = run(plan_of(grid, "bf16", way, 20, 5)), want = run(support::small_plan(grid, "bf16", 20));
+  support::expect_same_training(*got, *want);
+  if (grid.sharding == Sharding::none) support::expect_same_gradients(*got, *want);
 }
 
 constexpr Grid kGrids[] = {{.tp = 1},
@@ -37,25 +37,25 @@ constexpr Grid kGrids[] = {{.tp = 1},
                            {.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}};
 
 INSTANTIATE_TEST_SUITE_P(All, CheckedSteps,
-                         ::testing::Combine(::testing::ValuesIn(kGrids), ::testing::ValuesIn(testing::kGraphWays)),
+                         ::testing::Combine(::testing::ValuesIn(kGrids), ::testing::ValuesIn(support::kGraphWays)),
                          [](const auto& test) {
                            return std::get<0>(test.param).name() + "_" + std::get<1>(test.param).name;
                          });
 
-using testing::kMeddled;
-using testing::last_of_eager_run;
-using testing::move_out_of_the_plan;
-using testing::swap_views;
+using support::kMeddled;
+using support::last_of_eager_run;
+using support::move_out_of_the_plan;
+using support::swap_views;
 
-std::string error_of(const config::RunPlan& plan, const testing::MeddleWithStep& meddle,
+std::string error_of(const config::RunPlan& plan, const support::MeddleWithStep& meddle,
                      const model::BatchSource& source) {
-  return testing::error_of([](int size, const auto& body) { comm::run_ranks(size, body); }, plan, meddle, source);
+  return support::error_of([](int size, const auto& body) { comm::run_ranks(size, body); }, plan, meddle, source);
 }
 
 TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
-  for (const GraphWay& way : {testing::kWholeSteps, testing::kLayers, testing::kLayersPerSlot}) {
+  for (const GraphWay& way : {support::kWholeSteps, support::kLayers, support::kLayersPerSlot}) {
     const config::RunPlan plan = plan_of({.tp = 2, .pp = 2}, "fp32", way, 8, 8);
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     // Layer 5 is in the second stage: layer norms read each other's weights, on one of its two ranks.
     const std::string error = error_of(
         plan,
@@ -74,24 +74,24 @@ TEST(DifferingSteps, AreNamedByTheOpInAGraphOfTheCpu) {
 
 TEST(DifferingSteps, AreNamedByDebugBuildsUnasked) {
   if constexpr (!build::is_debug) GTEST_SKIP() << "debug builds check one step in any case";
-  const config::RunPlan plan = plan_of({.pp = 2}, "fp32", testing::kWholeSteps, 8, 0);
-  const testing::HashedBatches source(plan.model.vocab_size);
+  const config::RunPlan plan = plan_of({.pp = 2}, "fp32", support::kWholeSteps, 8, 0);
+  const support::HashedBatches source(plan.model.vocab_size);
   const auto swap_before = [](Index swapped) {
     return [swapped](train::Engine& engine, int rank, Index step) {
       if (rank == 1 && step == swapped)
         swap_views(engine, "layers.5.norm1.weight", "layers.5.norm2.weight", &Param::value);
     };
   };
-  const Index first_launched = testing::kCheckWarmup + 1;
+  const Index first_launched = support::kCheckWarmup + 1;
   EXPECT_NE(error_of(plan, swap_before(first_launched), source).find("lies at another address than when captured"),
             std::string::npos);
   EXPECT_EQ(error_of(plan, swap_before(first_launched + 1), source), "") << "one step, and no other";
 }
 
 TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
-  for (const GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
+  for (const GraphWay& way : {support::kLayers, support::kLayersPerSlot}) {
     const config::RunPlan plan = plan_of({.tp = 2, .pp = 2}, "fp32", way, 8, 8);
-    const testing::MeddlingBatches source(plan.model.vocab_size);
+    const support::MeddlingBatches source(plan.model.vocab_size);
     const auto meddle = [&](train::Engine& engine, int rank, Index step) {
       if (rank != 3 || step != kMeddled) return;
       source.expect(last_of_eager_run(plan), [&](std::span<std::int32_t>) {
@@ -111,17 +111,17 @@ std::string named(const std::string& error) {
 }
 
 TEST(DifferingSteps, AreNamedByAMicrobatchThatOthersHaveWrittenOver) {
-  for (const GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
+  for (const GraphWay& way : {support::kLayers, support::kLayersPerSlot}) {
     // On one rank, and on the last stage of two, all microbatches use one slot in turn.
     for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}}) {
       const config::RunPlan plan = plan_of(grid, "fp32", way, 8, 8);
-      const testing::MeddlingBatches source(plan.model.vocab_size);
+      const support::MeddlingBatches source(plan.model.vocab_size);
       const int last = grid.ranks() - 1;
       const auto meddle = [&](train::Engine& engine, int rank, Index step) {
         if (rank != last || step != kMeddled) return;
         float& weight = engine.stage().params().at("layers.5.norm1.weight").value.data<float>()[0];
         source.expect(
-            testing::of_eager_run(plan, 2), [&weight](std::span<std::int32_t>) { weight += 1; },
+            support::of_eager_run(plan, 2), [&weight](std::span<std::int32_t>) { weight += 1; },
             [&weight, before = weight](std::span<std::int32_t>) { weight = before; });
       };
       EXPECT_EQ(named(error_of(plan, meddle, source)),
@@ -132,8 +132,8 @@ TEST(DifferingSteps, AreNamedByAMicrobatchThatOthersHaveWrittenOver) {
 }
 
 TEST(DifferingSteps, AreNamedByTheGradientWhereResultsAgree) {
-  const config::RunPlan plan = plan_of({.pp = 2, .chunks = 2}, "fp32", testing::kLayers, 8, 8);
-  const testing::MeddlingBatches source(plan.model.vocab_size);
+  const config::RunPlan plan = plan_of({.pp = 2, .chunks = 2}, "fp32", support::kLayers, 8, 8);
+  const support::MeddlingBatches source(plan.model.vocab_size);
   const auto meddle = [&](train::Engine& engine, int rank, Index step) {
     if (rank != 0 || step != kMeddled) return;
     source.expect(last_of_eager_run(plan), [&](std::span<std::int32_t>) {
@@ -146,8 +146,8 @@ TEST(DifferingSteps, AreNamedByTheGradientWhereResultsAgree) {
 }
 
 TEST(DifferingSteps, AreNamedByTheInputsThatDiffer) {
-  const config::RunPlan plan = plan_of({}, "fp32", testing::kLayers, 8, 8);
-  const testing::MeddlingBatches source(plan.model.vocab_size);
+  const config::RunPlan plan = plan_of({}, "fp32", support::kLayers, 8, 8);
+  const support::MeddlingBatches source(plan.model.vocab_size);
   const auto meddle = [&](train::Engine&, int, Index step) {
     if (step != kMeddled) return;
     source.expect(last_of_eager_run(plan),
@@ -158,14 +158,14 @@ TEST(DifferingSteps, AreNamedByTheInputsThatDiffer) {
 }
 
 TEST(RefusedCaptures, AreNamedByTheStepAndTheirPlaceInIt) {
-  for (const GraphWay& way : {testing::kPasses, testing::kLayers}) {
+  for (const GraphWay& way : {support::kPasses, support::kLayers}) {
     const config::RunPlan plan = plan_of({.pp = 2}, "fp32", way, 8, 0);
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     std::array<Buffer, 2> foreign;
     const std::string error = error_of(
         plan,
         [&](train::Engine& engine, int rank, Index step) {
-          if (rank == 1 && step == testing::kCheckWarmup)
+          if (rank == 1 && step == support::kCheckWarmup)
             move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign[1]);
         },
         source);
@@ -177,15 +177,15 @@ TEST(RefusedCaptures, AreNamedByTheStepAndTheirPlaceInIt) {
 }
 
 TEST(RefusedCaptures, OfAnEvaluationAreNamedByTheBatch) {
-  config::RunPlan plan = plan_of({}, "fp32", testing::kPasses, 8, 0);
-  const testing::HashedBatches source(plan.model.vocab_size);
+  config::RunPlan plan = plan_of({}, "fp32", support::kPasses, 8, 0);
+  const support::HashedBatches source(plan.model.vocab_size);
   Buffer foreign;
   const std::string error = error_of(
       plan,
       [&](train::Engine& engine, int, Index step) {
         if (step != kMeddled) return;
         move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign);
-        engine.evaluate(source, (testing::kCheckWarmup + 1) * plan.train.global_batch);
+        engine.evaluate(source, (support::kCheckWarmup + 1) * plan.train.global_batch);
       },
       source);
   EXPECT_EQ(error.substr(0, error.find(": a tensor")),

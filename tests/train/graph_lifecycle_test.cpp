@@ -13,7 +13,7 @@ namespace megalith {
 namespace {
 
 using nlohmann::json;
-using testing::Grid;
+using support::Grid;
 
 json case_of(const std::string& id) {
   std::ifstream file(MEGALITH_TEST_DATA "/graphs/full_iteration.json");
@@ -26,7 +26,7 @@ json case_of(const std::string& id) {
 }
 
 config::RunPlan plan_of(const Grid& grid, Index microbatches, Index warmup_steps) {
-  config::RunConfig config = testing::small_config(grid, "fp32");
+  config::RunConfig config = support::small_config(grid, "fp32");
   config.model.num_layers = grid.pp * grid.chunks;
   config.model.hidden_size = 8;
   config.model.ffn_hidden_size = 8;
@@ -60,7 +60,7 @@ class Calls {
  private:
   const config::RunPlan& plan_;
   train::Engine engine_;
-  testing::HashedBatches source_;
+  support::HashedBatches source_;
   Index step_ = 0;
 };
 
@@ -125,8 +125,8 @@ TEST(GraphLifecycle, EachModeRunsEagerlyThenCapturesOnceThenLaunches) {
 }
 
 /// Twelve steps, each with an evaluation. Where graphs are forgotten: in the middle.
-std::unique_ptr<testing::GraphRun> run_forgetting(const config::RunPlan& plan, bool forgets) {
-  auto run = std::make_unique<testing::GraphRun>();
+std::unique_ptr<support::GraphRun> run_forgetting(const config::RunPlan& plan, bool forgets) {
+  auto run = std::make_unique<support::GraphRun>();
   comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
     Calls calls(world, plan);
     train::Engine& engine = calls.engine();
@@ -146,18 +146,18 @@ std::unique_ptr<testing::GraphRun> run_forgetting(const config::RunPlan& plan, b
       run->evaluated.push_back(evaluated);
     }
     EXPECT_EQ(num_graphs() > 0, plan.graphs.mode != capture::GraphMode::none);
-    testing::put_params(run->record.parameters, engine.stage(), false);
+    support::put_params(run->record.parameters, engine.stage(), false);
   });
   return run;
 }
 
 TEST(GraphLifecycle, GraphsThatAreForgottenAreCapturedAnew) {
   for (const Grid& grid : {Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .dp = 2, .chunks = 2}}) {
-    const auto want = run_forgetting(testing::small_plan(grid, "bf16", 12), false);
-    for (const testing::GraphWay& way : testing::kGraphWays) {
+    const auto want = run_forgetting(support::small_plan(grid, "bf16", 12), false);
+    for (const support::GraphWay& way : support::kGraphWays) {
       SCOPED_TRACE(grid.name() + " " + way.name);
-      const config::RunPlan plan = testing::with_graphs(testing::small_plan(grid, "bf16", 12), way, 2);
-      testing::expect_same_training(*run_forgetting(plan, true), *want);
+      const config::RunPlan plan = support::with_graphs(support::small_plan(grid, "bf16", 12), way, 2);
+      support::expect_same_training(*run_forgetting(plan, true), *want);
     }
   }
 }

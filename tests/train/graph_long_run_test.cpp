@@ -11,19 +11,19 @@ namespace megalith {
 namespace {
 
 using capture::GraphMode;
-using testing::Grid;
+using support::Grid;
 
 constexpr Index kSteps = 100, kWarmup = 3;
 
 /// A run, and the state of each rank's optimizer at its end. Random numbers have no state beside the step.
 struct LongRun {
-  std::unique_ptr<testing::GraphRun> run;
+  std::unique_ptr<support::GraphRun> run;
   std::vector<std::vector<std::byte>> states;
 };
 
 LongRun trained(const config::RunPlan& plan) {
   LongRun all{nullptr, std::vector<std::vector<std::byte>>(static_cast<std::size_t>(plan.grid.world_size))};
-  all.run = testing::run_of(plan, [&](train::Engine& engine, Index) {
+  all.run = support::run_of(plan, [&](train::Engine& engine, Index) {
     std::vector<std::byte>& state = all.states[static_cast<std::size_t>(engine.world().rank())];
     const auto add = [&state](const void* data, Index bytes) {
       const auto* begin = static_cast<const std::byte*>(data);
@@ -40,7 +40,7 @@ LongRun trained(const config::RunPlan& plan) {
 }
 
 void expect_same(const LongRun& got, const LongRun& want) {
-  testing::expect_same(*got.run, *want.run);
+  support::expect_same(*got.run, *want.run);
   EXPECT_TRUE(got.states == want.states) << "moments, masters or the optimizer's numbers";
 }
 
@@ -48,13 +48,13 @@ class LongGraphRun : public ::testing::TestWithParam<std::tuple<Grid, double>> {
 
 TEST_P(LongGraphRun, AHundredStepsLeaveTheBitsOfEagerOnes) {
   const auto& [grid, dropout] = GetParam();
-  config::RunPlan plan = testing::small_plan(grid, "bf16", kSteps);
+  config::RunPlan plan = support::small_plan(grid, "bf16", kSteps);
   plan.model.dropout = plan.model.attention_dropout = plan.model.embedding_dropout = dropout;
   const LongRun want = trained(plan);
   ASSERT_EQ(want.run->record.norms.size(), static_cast<std::size_t>(kSteps));
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
-    expect_same(trained(testing::with_graphs(plan, way, kWarmup)), want);
+    expect_same(trained(support::with_graphs(plan, way, kWarmup)), want);
   }
 }
 
@@ -68,15 +68,15 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(LongGraphRuns, StepsThatAreSkippedLeaveTheBitsOfEagerOnes) {
-  config::RunPlan plan = testing::small_plan({.tp = 2, .pp = 2}, "fp16", 20);
+  config::RunPlan plan = support::small_plan({.tp = 2, .pp = 2}, "fp16", 20);
   plan.train.scaling = {.initial = 0x1p26, .smallest = 1, .growth_interval = 2};
   const LongRun want = trained(plan);
   ops::OptimizerState end;
   std::memcpy(&end, want.states[0].data() + want.states[0].size() - sizeof end, sizeof end);
   EXPECT_LT(end.updates, 20u - 3u) << "some steps are skipped, also once graphs are launched";
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
-    expect_same(trained(testing::with_graphs(plan, way, kWarmup)), want);
+    expect_same(trained(support::with_graphs(plan, way, kWarmup)), want);
   }
 }
 

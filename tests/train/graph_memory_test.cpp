@@ -13,13 +13,13 @@ namespace {
 using capture::GraphsPer;
 using capture::Role;
 using capture::TouchedMemory;
-using testing::Grid;
+using support::Grid;
 
 constexpr int kLayersOfARank = 4;
 
 /// Of each rank, after a step that captures.
 std::vector<TouchedMemory> count_all(const Grid& grid, GraphsPer per, int microbatches, int layers = kLayersOfARank) {
-  config::RunConfig config = testing::small_config(grid, "fp32", 1);
+  config::RunConfig config = support::small_config(grid, "fp32", 1);
   config.model.num_layers = Index{layers} * grid.pp;
   config.train.global_batch = microbatches * *config.train.micro_batch;
   config::RunPlan plan = config::resolve(config);
@@ -27,7 +27,7 @@ std::vector<TouchedMemory> count_all(const Grid& grid, GraphsPer per, int microb
   plan.graphs.per = per;
   plan.graphs.warmup_steps = 0;
   std::vector<TouchedMemory> all(static_cast<std::size_t>(grid.ranks()));
-  testing::run_of(plan, [&](train::Engine& engine, Index) {
+  support::run_of(plan, [&](train::Engine& engine, Index) {
     TouchedMemory& mine = all[static_cast<std::size_t>(engine.world().rank())];
     mine = capture::touched_memory(engine.layer_graphs(), engine.taken_memory());
     const BytesByOwner& taken = engine.taken_bytes();

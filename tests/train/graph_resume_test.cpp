@@ -6,32 +6,32 @@
 namespace megalith {
 namespace {
 
-using testing::Grid;
+using support::Grid;
 
-constexpr Index kSteps = 50, kSavedAt = 23;
+constexpr Index kResumedSteps = 50, kSavedAt = 23;
 
-void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, testing::SavedRun& run) {
+void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, support::SavedRun& run) {
   const auto begin = static_cast<Index>(run.losses.size());
   comm::run_ranks(plan.grid.world_size,
-                  [&](comm::World& world) { testing::train_saved(world, begin, end, plan, folder, run); });
+                  [&](comm::World& world) { support::train_saved(world, begin, end, plan, folder, run); });
 }
 
 class GraphResume : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(GraphResume, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
-  const config::RunPlan plan = testing::small_plan(GetParam(), "bf16", kSteps);
-  testing::SavedRun eager;
+  const config::RunPlan plan = support::small_plan(GetParam(), "bf16", kResumedSteps);
+  support::SavedRun eager;
   const TempDir eager_dir;
-  train_to(kSteps, plan, eager_dir.path(), eager);
+  train_to(kResumedSteps, plan, eager_dir.path(), eager);
   ASSERT_EQ(eager.evaluated.size(), 5u);
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
-    const config::RunPlan from_graphs = testing::with_graphs(plan, way, 3);
+    const config::RunPlan from_graphs = support::with_graphs(plan, way, 3);
     const TempDir dir;
-    testing::SavedRun joined;
+    support::SavedRun joined;
     train_to(kSavedAt, from_graphs, dir.path(), joined);
-    train_to(kSteps, from_graphs, dir.path(), joined);
-    testing::expect_same(joined, eager);
+    train_to(kResumedSteps, from_graphs, dir.path(), joined);
+    support::expect_same(joined, eager);
   }
 }
 
@@ -39,20 +39,20 @@ TEST(GraphsOfPartsOfLayers, GoOnFromACheckpointWithTheBitsOfEagerSteps) {
   using capture::Scope;
   for (const Grid& grid :
        {Grid{.pp = 4, .chunks = 2}, Grid{.tp = 2, .pp = 2}, Grid{.dp = 2, .sharding = Sharding::optimizer}}) {
-    const config::RunPlan plan = testing::small_plan(grid, "bf16", kSteps);
-    testing::SavedRun eager;
+    const config::RunPlan plan = support::small_plan(grid, "bf16", kResumedSteps);
+    support::SavedRun eager;
     const TempDir eager_dir;
-    train_to(kSteps, plan, eager_dir.path(), eager);
-    for (const testing::GraphWay& way : {testing::kLayers, testing::kLayersPerSlot}) {
+    train_to(kResumedSteps, plan, eager_dir.path(), eager);
+    for (const support::GraphWay& way : {support::kLayers, support::kLayersPerSlot}) {
       for (const Scope scope : {Scope::attn, Scope::mlp}) {
         SCOPED_TRACE(grid.name() + " " + way.name + " " + std::string(name(scope)));
-        config::RunPlan from_graphs = testing::with_graphs(plan, way, 3);
+        config::RunPlan from_graphs = support::with_graphs(plan, way, 3);
         from_graphs.graphs.scopes = capture::ScopeSet{scope};
         const TempDir dir;
-        testing::SavedRun joined;
+        support::SavedRun joined;
         train_to(kSavedAt, from_graphs, dir.path(), joined);
-        train_to(kSteps, from_graphs, dir.path(), joined);
-        testing::expect_same(joined, eager);
+        train_to(kResumedSteps, from_graphs, dir.path(), joined);
+        support::expect_same(joined, eager);
       }
     }
   }
@@ -61,14 +61,14 @@ TEST(GraphsOfPartsOfLayers, GoOnFromACheckpointWithTheBitsOfEagerSteps) {
 /// One rank's steps to `end`; rank 0's losses at their place in `losses`.
 void train_on(train::Engine& engine, train::Progress& progress, Index end, Index global_batch,
               std::vector<double>& losses) {
-  const testing::HashedBatches source(engine.stage().config().model.vocab_size);
+  const support::HashedBatches source(engine.stage().config().model.vocab_size);
   for (; progress.step < end; progress = {progress.step + 1, progress.samples + global_batch})
     losses[static_cast<std::size_t>(progress.step)] = engine.step(source, progress, train::Stop::no).loss;
 }
 
 // The graphs that an engine has are launched on after it has taken over another state, as they hold none of it.
 TEST_P(GraphResume, ACheckpointIsLoadedBesideGraphsThatAreThere) {
-  const config::RunPlan plan = testing::small_plan(GetParam(), "bf16", 20);
+  const config::RunPlan plan = support::small_plan(GetParam(), "bf16", 20);
   const auto run = [](const config::RunPlan& of, bool goes_back) {
     std::vector<double> losses(20);
     const TempDir dir;
@@ -92,9 +92,9 @@ TEST_P(GraphResume, ACheckpointIsLoadedBesideGraphsThatAreThere) {
     return losses;
   };
   const std::vector<double> eager = run(plan, false);
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
-    EXPECT_EQ(run(testing::with_graphs(plan, way, 3), true), eager);
+    EXPECT_EQ(run(support::with_graphs(plan, way, 3), true), eager);
   }
 }
 

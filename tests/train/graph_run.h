@@ -9,7 +9,7 @@
 
 #include "tests/train/small_run.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// The grids whose steps from graphs must have the bits of eager ones.
 inline std::vector<Grid> graph_grids() {
@@ -96,4 +96,4 @@ inline void expect_same(const GraphRun& got, const GraphRun& want) {
   expect_same_gradients(got, want);
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

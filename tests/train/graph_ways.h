@@ -1,7 +1,7 @@
 #pragma once
 #include "tests/train/small_run.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// A way to run from graphs.
 struct GraphWay {
@@ -29,4 +29,4 @@ inline config::RunPlan with_graphs(config::RunPlan plan, const GraphWay& way, In
   return plan;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

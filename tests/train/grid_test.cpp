@@ -7,24 +7,24 @@
 namespace megalith {
 namespace {
 
-using testing::expect_fp64_agrees;
-using testing::expect_gradients_agree;
-using testing::Grid;
-using testing::relative_error;
-using testing::RunRecord;
+using support::expect_fp64_agrees;
+using support::expect_gradients_agree;
+using support::Grid;
+using support::relative_error;
+using support::RunRecord;
 
 class GridPromise : public ::testing::TestWithParam<Grid> {};
 
 void train_without_dropout(const Grid& grid, RunRecord& record) {
-  config::RunPlan plan = testing::small_plan(grid, "fp64");
+  config::RunPlan plan = support::small_plan(grid, "fp64");
   plan.model.dropout = plan.model.embedding_dropout = plan.model.attention_dropout = 0;
-  comm::run_ranks(grid.ranks(), [&](comm::World& world) { testing::train_rank(world, plan, record); });
+  comm::run_ranks(grid.ranks(), [&](comm::World& world) { support::train_rank(world, plan, record); });
 }
 
 const RunRecord& one_rank(const std::string& precision) {
   static const auto make = [](const char* name) {
     auto record = std::make_unique<RunRecord>();
-    testing::train_on({}, name, *record);
+    support::train_on({}, name, *record);
     return record;
   };
   static const std::unique_ptr<RunRecord> fp64 = make("fp64"), fp32 = make("fp32");
@@ -33,7 +33,7 @@ const RunRecord& one_rank(const std::string& precision) {
 
 TEST_P(GridPromise, Fp64AgreesWithOneRank) {
   RunRecord got;
-  testing::train_on(GetParam(), "fp64", got);
+  support::train_on(GetParam(), "fp64", got);
   expect_fp64_agrees(got, one_rank("fp64"));
   expect_gradients_agree(GetParam(), got, one_rank("fp64"), 1e-12);
 }
@@ -54,7 +54,7 @@ TEST_P(GridPromise, Fp64AgreesWithOneRankWithoutDropout) {
 TEST_P(GridPromise, Fp32AgreesWithOneRank) {
   const RunRecord& want = one_rank("fp32");
   RunRecord got;
-  testing::train_on(GetParam(), "fp32", got);
+  support::train_on(GetParam(), "fp32", got);
   EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), 1e-6);
   EXPECT_LT(relative_error({got.norms[0]}, {want.norms[0]}), 1e-6);
   EXPECT_LT(relative_error(got.losses, want.losses), 1e-5);
@@ -64,15 +64,15 @@ TEST_P(GridPromise, Fp32AgreesWithOneRank) {
 
 TEST_P(GridPromise, TwoRunsGiveTheSameBits) {
   RunRecord first, second;
-  testing::train_on(GetParam(), "fp32", first, 5);
-  testing::train_on(GetParam(), "fp32", second, 5);
+  support::train_on(GetParam(), "fp32", first, 5);
+  support::train_on(GetParam(), "fp32", second, 5);
   EXPECT_THAT(first.parameters.disagreeing(), ::testing::IsEmpty());
   EXPECT_EQ(first.losses, second.losses);
   EXPECT_EQ(first.norms, second.norms);
   EXPECT_EQ(first.parameters.tensors(), second.parameters.tensors());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GridPromise, ::testing::ValuesIn(testing::all_grids()),
+INSTANTIATE_TEST_SUITE_P(All, GridPromise, ::testing::ValuesIn(support::all_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST(GridPromise, TheSmallModelLearns) {
@@ -82,29 +82,29 @@ TEST(GridPromise, TheSmallModelLearns) {
 
 TEST(GridPromise, UnevenStagesTrainAlike) {
   RunRecord got;
-  config::RunPlan plan = testing::small_plan({.pp = 4}, "fp64");
+  config::RunPlan plan = support::small_plan({.pp = 4}, "fp64");
   plan.stage_layers = {0, 3, 4, 1};
-  comm::run_ranks(4, [&](comm::World& world) { testing::train_rank(world, plan, got); });
+  comm::run_ranks(4, [&](comm::World& world) { support::train_rank(world, plan, got); });
   EXPECT_LT(relative_error(got.losses, one_rank("fp64").losses), 1e-12);
   RunRecord chunked;
-  plan = testing::small_plan({.pp = 2, .chunks = 2}, "fp64");
+  plan = support::small_plan({.pp = 2, .chunks = 2}, "fp64");
   plan.stage_layers = {3, 0, 5, 0};
   plan.group_size = 3;
-  comm::run_ranks(2, [&](comm::World& world) { testing::train_rank(world, plan, chunked); });
+  comm::run_ranks(2, [&](comm::World& world) { support::train_rank(world, plan, chunked); });
   EXPECT_LT(relative_error(chunked.losses, one_rank("fp64").losses), 1e-12);
 }
 
 TEST(GridPromise, HalvesOfAMicrobatchInTurnChangeNoBits) {
   for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 2, .pp = 2, .dp = 2}}) {
     RunRecord whole, halves;
-    config::RunPlan plan = testing::small_plan(grid, "fp64", 5);
+    config::RunPlan plan = support::small_plan(grid, "fp64", 5);
     plan.train.micro_batch = 2;
     const int ranks = plan.grid.world_size;
     plan.tp_overlap = config::TpOverlap::none;
-    comm::run_ranks(ranks, [&](comm::World& world) { testing::train_rank(world, plan, whole); });
+    comm::run_ranks(ranks, [&](comm::World& world) { support::train_rank(world, plan, whole); });
     plan.tp_overlap = config::TpOverlap::halves;
     EXPECT_EQ(plan.sub_batches(), 2);
-    comm::run_ranks(ranks, [&](comm::World& world) { testing::train_rank(world, plan, halves); });
+    comm::run_ranks(ranks, [&](comm::World& world) { support::train_rank(world, plan, halves); });
     EXPECT_EQ(halves.losses, whole.losses);
     EXPECT_EQ(halves.norms, whole.norms);
     EXPECT_EQ(halves.evaluated, whole.evaluated);
@@ -114,12 +114,12 @@ TEST(GridPromise, HalvesOfAMicrobatchInTurnChangeNoBits) {
 
 TEST(GridPromise, OtherAxisOrdersAndMicrobatchesTrainAlike) {
   RunRecord got;
-  config::RunPlan plan = testing::small_plan({.tp = 2, .pp = 2, .dp = 2}, "fp64");
+  config::RunPlan plan = support::small_plan({.tp = 2, .pp = 2, .dp = 2}, "fp64");
   grid::ParallelSizes sizes{.world_size = 8, .tp = 2, .pp = 2};
   sizes.order = "dp-pp-tp";
   plan.grid = grid::resolve(sizes);
   plan.train.micro_batch = 2;
-  comm::run_ranks(8, [&](comm::World& world) { testing::train_rank(world, plan, got); });
+  comm::run_ranks(8, [&](comm::World& world) { support::train_rank(world, plan, got); });
   EXPECT_LT(relative_error(got.losses, one_rank("fp64").losses), 1e-12);
 }
 

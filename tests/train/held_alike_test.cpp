@@ -11,7 +11,7 @@
 namespace megalith {
 namespace {
 
-using testing::Grid;
+using support::Grid;
 
 /// Sums f32 in an order that depends on where in the tensor a number lies and on the ranks of the group.
 class OrderlessChannel final : public comm::ForwardingChannel {
@@ -42,14 +42,14 @@ class HeldAlike : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(HeldAlike, StaysAlikeWhateverTheOrderOfSums) {
   const Grid grid = GetParam();
-  config::RunConfig config = testing::small_config(grid, "fp32", 5);
+  config::RunConfig config = support::small_config(grid, "fp32", 5);
   config.train.global_batch = 12;
   const config::RunPlan eager = config::resolve(config);
-  for (const config::RunPlan& plan : {eager, testing::with_graphs(eager, testing::kWholeSteps, 2)}) {
-    testing::RunRecord record;
+  for (const config::RunPlan& plan : {eager, support::with_graphs(eager, support::kWholeSteps, 2)}) {
+    support::RunRecord record;
     comm::run_ranks(grid.ranks(), [&](comm::World& world) {
       comm::WrappedWorld<OrderlessChannel> orderless(world);
-      testing::train_rank(orderless, plan, record);
+      support::train_rank(orderless, plan, record);
     });
     EXPECT_THAT(record.parameters.disagreeing(), ::testing::IsEmpty()) << capture::name(plan.graphs.mode);
   }

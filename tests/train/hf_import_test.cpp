@@ -23,14 +23,14 @@ config::RunPlan training_plan(const model::ModelConfig& model, const nlohmann::j
   c.train.steps = static_cast<Index>(training.at("steps").size());
   c.train.global_batch = training.at("batch").get<Index>();
   c.train.precision = "fp32";
-  testing::set_stored_training(c, training.at("adam"));
+  support::set_stored_training(c, training.at("adam"));
   return config::resolve(c);
 }
 
 class HfImport : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(HfImport, TwentyStepsInFp32FollowTransformers) {
-  const testing::HfCase one(GetParam());
+  const support::HfCase one(GetParam());
   const auto fs = io::posix_fs();
   const convert::HfModel hf = convert::read_hf_config(*fs, one.folder);
   const nlohmann::json& training = one.expected.at("training");
@@ -40,7 +40,7 @@ TEST_P(HfImport, TwentyStepsInFp32FollowTransformers) {
     train::Engine engine(world, plan);
     engine.allocate(train::InitialValues::written_later);
     convert::import_hf(*fs, one.folder, hf, engine.stage().params());
-    const testing::StoredBatches batches(training.at("steps"), plan.train.global_batch, plan.model.seq_len);
+    const support::StoredBatches batches(training.at("steps"), plan.train.global_batch, plan.model.seq_len);
     train::Progress progress;
     for (const nlohmann::json& step : training.at("steps")) {
       const train::StepReport result = engine.step(batches, progress, train::Stop::no);

@@ -39,7 +39,7 @@ TEST(HostMemoryOfRanks, TooLittleIsToldToAllRanks) {
 }
 
 TEST(RecomputeThatFits, IsTheOneThatRepeatsLeast) {
-  const config::RunPlan plan = testing::small_plan({}, "fp32", 1);
+  const config::RunPlan plan = support::small_plan({}, "fp32", 1);
   const auto less_with = [&](std::size_t choice) {
     const nn::RecomputeConfig& config = recompute_choices()[choice].config;
     return total(planned_bytes(plan, 0)) - total(planned_bytes(with_recompute(plan, config), 0));
@@ -61,8 +61,8 @@ TEST(RecomputeThatFits, IsTheOneThatRepeatsLeast) {
 
 // With a sharded optimizer, too.
 TEST(HostMemoryOfRanks, ThePlanIsRefusedBeforeAnythingIsTaken) {
-  const auto refusal = [](const testing::Grid& grid) -> std::string {
-    config::RunConfig asked = testing::small_config(grid, "fp32", 1);
+  const auto refusal = [](const support::Grid& grid) -> std::string {
+    config::RunConfig asked = support::small_config(grid, "fp32", 1);
     asked.model.hidden_size = 65536;
     asked.model.ffn_hidden_size = 262144;
     asked.model.num_heads = 64;
@@ -86,9 +86,9 @@ TEST(HostMemoryOfRanks, ThePlanIsRefusedBeforeAnythingIsTaken) {
 TEST(HostMemoryOfRanks, ARefusalNamesTheRecomputationThatFits) {
   const std::optional<Index> available = host_limits().memory_available;
   if (!available) GTEST_SKIP() << "this host does not say how much memory it has";
-  config::RunPlan plan = testing::small_plan({}, "fp32", 1);
+  config::RunPlan plan = support::small_plan({}, "fp32", 1);
   for (Index samples = 1 << 10; total(planned_bytes(plan, 0)) < *available * 3 / 2; samples += samples / 2) {
-    config::RunConfig asked = testing::small_config({}, "fp32", 1);
+    config::RunConfig asked = support::small_config({}, "fp32", 1);
     asked.model.num_layers = 64;
     asked.train.micro_batch = asked.train.global_batch = samples;
     plan = config::resolve(asked);

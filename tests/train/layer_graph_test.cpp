@@ -11,11 +11,11 @@ namespace {
 using capture::GraphsPer;
 using capture::Scope;
 using capture::ScopeSet;
-using testing::expect_same;
-using testing::Grid;
+using support::expect_same;
+using support::Grid;
 
 config::RunPlan eager_plan(const Grid& grid, const std::string& precision, Index steps) {
-  return testing::small_plan(grid, precision, steps);
+  return support::small_plan(grid, precision, steps);
 }
 
 config::RunPlan with_graphs(config::RunPlan plan, const ScopeSet& scopes, GraphsPer per) {
@@ -31,8 +31,8 @@ config::RunPlan plan_of(const Grid& grid, const std::string& precision, const Sc
   return with_graphs(eager_plan(grid, precision, steps), scopes, per);
 }
 
-std::unique_ptr<testing::GraphRun> eager(const config::RunPlan& plan) {
-  return testing::run_of(plan, [](const train::Engine&, Index) {});
+std::unique_ptr<support::GraphRun> eager(const config::RunPlan& plan) {
+  return support::run_of(plan, [](const train::Engine&, Index) {});
 }
 
 /// The pieces that a step must launch, by plan: along the schedule, a chunk's layers upwards forward and downwards
@@ -54,8 +54,8 @@ std::vector<GraphCache::Key> planned_order(const model::GptStage& stage, const c
 
 /// Also: the graphs are as many as planned, and every step after the warm-up launches each layer's for each microbatch,
 /// in the order of the schedule.
-std::unique_ptr<testing::GraphRun> from_graphs(const config::RunPlan& plan) {
-  return testing::run_of(plan, [&](train::Engine& engine, Index) {
+std::unique_ptr<support::GraphRun> from_graphs(const config::RunPlan& plan) {
+  return support::run_of(plan, [&](train::Engine& engine, Index) {
     model::GptStage& stage = engine.stage();
     capture::RankLayers layers{
         {stage.mesh().pp.size(), plan.chunks, model::num_microbatches(stage.config(), stage.mesh()), plan.group_size,
@@ -83,7 +83,7 @@ TEST_P(LayerGraphGrid, FiftyStepsFromGraphsHaveTheBitsOfEagerOnes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LayerGraphGrid, ::testing::ValuesIn(testing::graph_grids()),
+INSTANTIATE_TEST_SUITE_P(All, LayerGraphGrid, ::testing::ValuesIn(support::graph_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
@@ -103,8 +103,8 @@ TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
         for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
           SCOPED_TRACE(str(grid.name(), " ", text(scopes), " ", name(per), ", dropout ", dropout));
           const auto got = from_graphs(with_dropout(plan_of(grid, "bf16", scopes, per, steps)));
-          testing::expect_same_training(*got, *want);
-          if (grid.sharding == Sharding::none) testing::expect_same_gradients(*got, *want);
+          support::expect_same_training(*got, *want);
+          if (grid.sharding == Sharding::none) support::expect_same_gradients(*got, *want);
         }
       }
     }
@@ -112,7 +112,7 @@ TEST(LayerGraphs, AllScopesHaveTheBitsOfEagerSteps) {
 }
 
 TEST(LayerGraphs, UnevenStagesAndASingleMicrobatchHaveTheBitsOfEagerSteps) {
-  for (const auto& [name, plan] : testing::uneven_plans("fp32", 12)) {
+  for (const auto& [name, plan] : support::uneven_plans("fp32", 12)) {
     const auto want = eager(plan);
     for (const ScopeSet& scopes : {ScopeSet{}, ScopeSet{Scope::attn}}) {
       for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
@@ -130,7 +130,7 @@ TEST(LayerGraphs, AShardedOptimizersStepsHaveTheBitsOfEagerPlainOnes) {
     for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
       SCOPED_TRACE(grid.name() + " " + std::string(name(per)));
       // The last step is followed by an evaluation, which gathers the parameters.
-      testing::expect_same_training(*from_graphs(plan_of(grid, "bf16", {}, per, 50)), *plain);
+      support::expect_same_training(*from_graphs(plan_of(grid, "bf16", {}, per, 50)), *plain);
     }
   }
 }
@@ -151,8 +151,8 @@ TEST(LayerGraphs, HoldTheHalvesOfAMicrobatchInTurn) {
       for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
         SCOPED_TRACE(grid.name() + " " + text(scopes) + " " + std::string(name(per)));
         const auto got = from_graphs(in_halves(plan_of(grid, "bf16", scopes, per, 10)));
-        testing::expect_same_training(*got, *want);
-        if (grid.sharding == Sharding::none) testing::expect_same_gradients(*got, *want);
+        support::expect_same_training(*got, *want);
+        if (grid.sharding == Sharding::none) support::expect_same_gradients(*got, *want);
       }
     }
   }
@@ -165,7 +165,7 @@ TEST(LayerGraphs, SumsOfAHalfRunBesideTheOthersWork) {
   const std::string work = "matmul attention matmul all_reduce ", attention = "layer_norm " + work,
                     attention_behind = "residual_layer_norm " + work, mlp = "residual_layer_norm matmul_gelu ",
                     down = "matmul all_reduce ", add_up = "bias_dropout_residual ";
-  testing::run_of(plan, [&](train::Engine& engine, Index) {
+  support::run_of(plan, [&](train::Engine& engine, Index) {
     const auto ops_of = [&engine](Index layer) {
       std::string ops;
       for (const Graph::Touched& op : engine.layer_graphs().graph({0, 0, layer, 0}).touched()) {
@@ -201,7 +201,7 @@ TEST(LayerGraphs, ReplaceGradientsWhereTheyServeNoLaterMicrobatch) {
   for (const Case& c : kCases) {
     config::RunPlan plan = plan_of(c.grid, "bf16", {}, c.per, 4);
     plan.train.micro_batch = plan.train.global_batch / c.microbatches;
-    testing::run_of(plan, [&](train::Engine& engine, Index) {
+    support::run_of(plan, [&](train::Engine& engine, Index) {
       // A product that adds to its result reads it.
       const auto products_that_add = [&](int instance) {
         int count = 0;
@@ -243,9 +243,9 @@ TEST(LayerGraphs, TakeWhatThePlanSaysAndALaunchAllocatesNothing) {
       train::Engine engine(world, plan);
       engine.allocate();
       EXPECT_EQ(engine.taken_bytes(), planned);
-      const testing::HashedBatches source(plan.model.vocab_size);
+      const support::HashedBatches source(plan.model.vocab_size);
       for (Index step = 0; step < plan.train.steps; ++step) {
-        const testing::CountAllocations counter;
+        const support::CountAllocations counter;
         engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
         if (step <= plan.graphs.warmup_steps + 1) continue;  // debug builds check the one after the capture
         EXPECT_EQ(counter.count(), 0) << "rank " << world.rank() << ", step " << step;

@@ -8,15 +8,15 @@
 namespace megalith {
 namespace {
 
-using testing::expect_fp64_agrees;
-using testing::expect_gradients_agree;
-using testing::Grid;
-using testing::relative_error;
-using testing::RunRecord;
+using support::expect_fp64_agrees;
+using support::expect_gradients_agree;
+using support::Grid;
+using support::relative_error;
+using support::RunRecord;
 
 /// 8 heads of 6 on 4 kv heads, so that tp may be 4; a head is not hidden / heads wide.
 config::RunPlan llama_plan(const Grid& grid, const std::string& precision, Index steps = 20) {
-  config::RunConfig c = testing::small_config(grid, precision, steps);
+  config::RunConfig c = support::small_config(grid, precision, steps);
   c.model.family = "llama";
   c.model.num_heads = 8;
   c.model.num_kv_heads = 4;
@@ -27,7 +27,7 @@ config::RunPlan llama_plan(const Grid& grid, const std::string& precision, Index
 }
 
 void run(const config::RunPlan& plan, RunRecord& record) {
-  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { testing::train_rank(world, plan, record); });
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { support::train_rank(world, plan, record); });
 }
 
 const RunRecord& one_rank(const std::string& precision) {
@@ -59,7 +59,7 @@ TEST_P(LlamaGrid, Fp32AgreesWithOneRank) {
   expect_gradients_agree(GetParam(), got, want, 1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LlamaGrid, ::testing::ValuesIn(testing::all_and_sharded_grids()),
+INSTANTIATE_TEST_SUITE_P(All, LlamaGrid, ::testing::ValuesIn(support::all_and_sharded_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST(Llama, NormsOfQueriesAndKeysTrainAlike) {
@@ -106,10 +106,10 @@ TEST(Llama, ATiedHeadTrainsAlikeOnStagesApart) {
 TEST(Llama, StepsFromGraphsAreThoseOfEagerRuns) {
   RunRecord want;
   run(llama_plan({.tp = 2, .pp = 2}, "fp32", 8), want);
-  for (const testing::GraphWay& way : testing::kGraphWays) {
+  for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
     RunRecord got;
-    run(testing::with_graphs(llama_plan({.tp = 2, .pp = 2}, "fp32", 8), way, 2), got);
+    run(support::with_graphs(llama_plan({.tp = 2, .pp = 2}, "fp32", 8), way, 2), got);
     EXPECT_EQ(got.losses, want.losses);
     EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
   }

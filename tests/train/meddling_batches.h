@@ -7,7 +7,7 @@
 
 #include "tests/train/small_run.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// Batches whose source changes something in the middle of a step, when it is asked for a microbatch. Not for graphs of
 /// iterations, whose batches are all there before the step.
@@ -39,4 +39,4 @@ class MeddlingBatches final : public model::BatchSource {
   mutable Index left_ = 0;
 };
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

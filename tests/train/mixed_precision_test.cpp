@@ -6,9 +6,9 @@
 namespace megalith {
 namespace {
 
-using testing::Grid;
-using testing::relative_error;
-using testing::RunRecord;
+using support::Grid;
+using support::relative_error;
+using support::RunRecord;
 
 /// What a policy may differ from, relative to the largest number: the losses and gradient norms of 20 steps, the first
 /// gradients.
@@ -31,11 +31,11 @@ void expect_within(const Bands& bands, const RunRecord& got, const RunRecord& wa
 
 std::unique_ptr<RunRecord> trained(const Grid& grid, const std::string& precision) {
   auto record = std::make_unique<RunRecord>();
-  testing::train_on(grid, precision, *record);
+  support::train_on(grid, precision, *record);
   return record;
 }
 
-const RunRecord& one_rank(const std::string& precision) {
+const RunRecord& one_rank_in(const std::string& precision) {
   static const std::unique_ptr<RunRecord> fp32 = trained({}, "fp32"), bf16 = trained({}, "bf16"),
                                           fp16 = trained({}, "fp16");
   return precision == "fp32" ? *fp32 : precision == "bf16" ? *bf16 : *fp16;
@@ -58,7 +58,7 @@ constexpr Bands kWithoutTp{0, kPolicies[0].rounded.losses / 5, kPolicies[0].roun
 TEST(MixedPrecision, TrainsAsFp32DoesWithinItsBands) {
   for (const PolicyRow& row : kPolicies) {
     SCOPED_TRACE(row.precision);
-    expect_within(row.rounded, one_rank(row.precision), one_rank("fp32"), row.loss_scale);
+    expect_within(row.rounded, one_rank_in(row.precision), one_rank_in("fp32"), row.loss_scale);
   }
 }
 
@@ -68,14 +68,14 @@ TEST_P(MixedPrecisionGrid, AgreesWithOneRankWithinItsBandsAndWithItselfToTheBit)
   for (const PolicyRow& row : kPolicies) {
     SCOPED_TRACE(row.precision);
     const auto first = trained(GetParam(), row.precision), second = trained(GetParam(), row.precision);
-    expect_within(GetParam().tp > 1 ? row.rounded : kWithoutTp, *first, one_rank(row.precision));
+    expect_within(GetParam().tp > 1 ? row.rounded : kWithoutTp, *first, one_rank_in(row.precision));
     EXPECT_EQ(first->losses, second->losses);
     EXPECT_EQ(first->norms, second->norms);
     EXPECT_EQ(first->parameters.tensors(), second->parameters.tensors());
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MixedPrecisionGrid, ::testing::ValuesIn(testing::all_grids()),
+INSTANTIATE_TEST_SUITE_P(All, MixedPrecisionGrid, ::testing::ValuesIn(support::all_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 }  // namespace

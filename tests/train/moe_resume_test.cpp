@@ -9,8 +9,8 @@
 namespace megalith {
 namespace {
 
-using testing::MoeGrid;
-using testing::MoeModel;
+using support::MoeGrid;
+using support::MoeModel;
 
 constexpr Index kSavedAt = 2, kSteps = 4;
 
@@ -40,24 +40,24 @@ TEST_P(MoeResumeEverywhere, EveryGridGoesOnAsIfNothingHadHappened) {
     const auto plan_on = [&, p = precision](const MoeGrid& grid) {
       return config::resolve(moe_config(grid, kStateful, p, kSteps));
     };
-    testing::RunRecord whole;
+    support::RunRecord whole;
     const config::RunPlan of_one = plan_on({});
-    testing::KeptDecisions decisions(of_one, nn::RouterDecisions::Use::record);
-    testing::run_moe(of_one, whole, &decisions);
+    support::KeptDecisions decisions(of_one, nn::RouterDecisions::Use::record);
+    support::run_moe(of_one, whole, &decisions);
     decisions.replay();
     // In fp32 rounding may turn a choice: the runs are compared under the same ones.
     const auto repeated = [&, p = precision](config::RunPlan plan) {
       if (std::string_view(p) == "fp32") plan.model.moe.replay = "kept";
       return plan;
     };
-    const testing::Trained saved =
-        testing::train_and_save(repeated(plan_on(GetParam())), dir.path(), 0, kSavedAt, &decisions);
+    const support::Trained saved =
+        support::train_and_save(repeated(plan_on(GetParam())), dir.path(), 0, kSavedAt, &decisions);
     for (const MoeGrid& other : resume_grids()) {
-      const testing::Trained resumed =
-          testing::train_and_save(repeated(plan_on(other)), dir.path(), kSavedAt, kSteps, &decisions);
+      const support::Trained resumed =
+          support::train_and_save(repeated(plan_on(other)), dir.path(), kSavedAt, kSteps, &decisions);
       EXPECT_EQ(resumed.digest.hex(), saved.digest.hex()) << other.name();
       const std::vector<double> want(whole.losses.begin() + kSavedAt, whole.losses.end());
-      EXPECT_LT(testing::relative_error(resumed.losses, want), tolerance)
+      EXPECT_LT(support::relative_error(resumed.losses, want), tolerance)
           << precision << ", resumed on " << other.name();
     }
   }
@@ -77,9 +77,9 @@ TEST(MoeResume, StateThatTheCheckpointLacksStartsAtZeroAndOtherIsLeftOut) {
     };
     for (const auto& [before, after] : {std::pair{&stateless, &kStateful}, {&kStateful, &stateless}}) {
       const TempDir dir;
-      testing::train_and_save(plan_of(*before), dir.path(), 0, kSavedAt);
-      const testing::Trained same = testing::train_and_save(plan_of(*before), dir.path(), kSavedAt, kSteps),
-                             other = testing::train_and_save(plan_of(*after), dir.path(), kSavedAt, kSteps);
+      support::train_and_save(plan_of(*before), dir.path(), 0, kSavedAt);
+      const support::Trained same = support::train_and_save(plan_of(*before), dir.path(), kSavedAt, kSteps),
+                             other = support::train_and_save(plan_of(*after), dir.path(), kSavedAt, kSteps);
       EXPECT_NE(other.digest, same.digest) << "of another state";
       ASSERT_EQ(other.losses.size(), same.losses.size());
       if (before == &stateless) {

@@ -6,7 +6,7 @@
 
 // Small models with experts on grids that the dense and the expert layers divide each in their own way.
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// A grid of both kinds of layers, and how it is used.
 struct MoeGrid {
@@ -173,4 +173,4 @@ inline void run_replayed(config::RunPlan plan, KeptDecisions decisions, RunRecor
   run_moe(plan, record, &decisions);
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -15,14 +15,14 @@
 namespace megalith {
 namespace {
 
-using testing::all_moe_grids;
-using testing::KeptDecisions;
-using testing::moe_config;
-using testing::moe_models;
-using testing::MoeGrid;
-using testing::MoeModel;
-using testing::relative_error;
-using testing::RunRecord;
+using support::all_moe_grids;
+using support::KeptDecisions;
+using support::moe_config;
+using support::moe_models;
+using support::MoeGrid;
+using support::MoeModel;
+using support::relative_error;
+using support::RunRecord;
 using Use = nn::RouterDecisions::Use;
 
 /// A run on one rank, and the decisions of its routers.
@@ -39,7 +39,7 @@ const Reference& one_rank(const MoeModel& model, const std::string& precision = 
   if (is_new) {
     reference.plan = config::resolve(moe_config({}, model, precision));
     reference.decisions = std::make_unique<KeptDecisions>(reference.plan, Use::record);
-    testing::run_moe(reference.plan, reference.record, reference.decisions.get());
+    support::run_moe(reference.plan, reference.record, reference.decisions.get());
   }
   return reference;
 }
@@ -55,11 +55,11 @@ TEST_P(MoeGridPromise, Fp64AgreesWithOneRank) {
   const config::RunPlan plan = config::resolve(moe_config(grid, model, "fp64"));
   KeptDecisions decisions(plan, Use::record);
   RunRecord got;
-  testing::run_moe(plan, got, &decisions);
+  support::run_moe(plan, got, &decisions);
   const Reference& want = one_rank(model);
   EXPECT_TRUE(decisions.all() == want.decisions->all()) << "not one decision may differ";
-  testing::expect_fp64_agrees(got, want.record);
-  testing::expect_gradients_agree({.sharding = grid.sharding}, got, want.record, 1e-12);
+  support::expect_fp64_agrees(got, want.record);
+  support::expect_gradients_agree({.sharding = grid.sharding}, got, want.record, 1e-12);
 }
 
 // Grid by grid: every third test, as scripts/test runs them, has each grid and each model.
@@ -84,11 +84,11 @@ TEST(Moe, Fp32AgreesWithOneRankUnderItsDecisions) {
     for (const MoeGrid& grid : few_grids()) {
       SCOPED_TRACE(std::string(name) + " " + grid.name());
       RunRecord got;
-      testing::run_replayed(config::resolve(moe_config(grid, model, "fp32")), *want.decisions, got);
+      support::run_replayed(config::resolve(moe_config(grid, model, "fp32")), *want.decisions, got);
       EXPECT_LT(relative_error({got.losses[0]}, {want.record.losses[0]}), 1e-6);
       EXPECT_LT(relative_error({got.norms[0]}, {want.record.norms[0]}), 1e-6);
       EXPECT_LT(relative_error(got.losses, want.record.losses), 1e-5);
-      testing::expect_gradients_agree({}, got, want.record, 1e-5);
+      support::expect_gradients_agree({}, got, want.record, 1e-5);
     }
   }
 }
@@ -101,7 +101,7 @@ TEST(Moe, Bf16AgreesWithFp32UnderItsDecisions) {
     for (const MoeGrid& grid : few_grids()) {
       SCOPED_TRACE(std::string(name) + " " + grid.name());
       RunRecord got;
-      testing::run_replayed(config::resolve(moe_config(grid, model, "bf16")), *want.decisions, got);
+      support::run_replayed(config::resolve(moe_config(grid, model, "bf16")), *want.decisions, got);
       EXPECT_LE(relative_error({got.losses[0]}, {want.record.losses[0]}), 1e-4);
       EXPECT_LE(relative_error(got.losses, want.record.losses), 5e-4);
       EXPECT_LE(relative_error(got.norms, want.record.norms), 5e-3);
@@ -121,7 +121,7 @@ TEST(Moe, LoadLossesOfSequencesAndOfStepsDoNotDependOnTheMicrobatch) {
       config::RunConfig recipe = moe_config({}, model_named(name), "fp64");
       recipe.train.micro_batch = micro_batch;
       RunRecord got;
-      testing::run_moe(config::resolve(recipe), got);
+      support::run_moe(config::resolve(recipe), got);
       EXPECT_EQ(relative_error(got.losses, want.losses) > 1e-12, depends) << micro_batch;
       EXPECT_EQ(relative_error(got.norms, want.norms) > 1e-11, depends) << micro_batch;
     }
@@ -131,7 +131,7 @@ TEST(Moe, LoadLossesOfSequencesAndOfStepsDoNotDependOnTheMicrobatch) {
 TEST(Moe, ReplayedDecisionsGiveTheBitsOfTheRun) {
   const Reference& want = one_rank(model_named("LossOfMicrobatches"));
   RunRecord got;
-  testing::run_replayed(want.plan, *want.decisions, got);
+  support::run_replayed(want.plan, *want.decisions, got);
   EXPECT_EQ(got.losses, want.record.losses);
   EXPECT_EQ(got.parameters.tensors(), want.record.parameters.tensors());
 }
@@ -153,7 +153,7 @@ TEST(Moe, RecomputationChangesNoBits) {
       const config::RunPlan plan = config::resolve(moe_config(grid, model_named(name), "fp32", 6));
       RunRecord want;
       KeptDecisions first(plan, Use::record);
-      testing::run_moe(plan, want, &first);
+      support::run_moe(plan, want, &first);
       std::vector<nn::RecomputeConfig> ways = {{.mode = nn::RecomputeMode::full}};
       for (const auto module : {nn::RecomputeModule::gelu, nn::RecomputeModule::norms, nn::RecomputeModule::mlp}) {
         ways.push_back({.mode = nn::RecomputeMode::selective});
@@ -164,7 +164,7 @@ TEST(Moe, RecomputationChangesNoBits) {
         again.recompute = way;
         RunRecord got;
         KeptDecisions second(plan, Use::record);
-        testing::run_moe(again, got, &second);
+        support::run_moe(again, got, &second);
         EXPECT_EQ(got.losses, want.losses);
         EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
         EXPECT_TRUE(second.all() == first.all());
@@ -177,11 +177,11 @@ TEST(Moe, GraphsOfAttentionAndDenseLayersGiveTheBitsOfEagerRuns) {
   for (const MoeGrid& grid : {MoeGrid{}, MoeGrid{8, 2, 2, 2, 2}}) {
     config::RunConfig c = moe_config(grid, model_named("DenseAndExperts"), "fp32", 8);
     RunRecord want, got;
-    testing::run_moe(config::resolve(c), want);
+    support::run_moe(config::resolve(c), want);
     c.graphs.mode = "layers";
     c.graphs.scopes = std::vector<std::string>{"attn", "mlp"};
     c.graphs.warmup_steps = 2;
-    testing::run_moe(config::resolve(c), got);
+    support::run_moe(config::resolve(c), got);
     EXPECT_EQ(got.losses, want.losses);
     EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
   }
@@ -193,7 +193,7 @@ std::vector<train::StepReport> reports_of(const config::RunPlan& plan, Index ste
   comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     for (Index step = 0; step < steps; ++step) {
       const train::StepReport report = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
       if (world.rank() == world.size() - 1) reports.push_back(report);
@@ -244,7 +244,7 @@ TEST(Moe, TheExpertBiasMovesByItsRateTowardsTheMean) {
   comm::run_ranks(4, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     engine.step(source, {}, train::Stop::no);
     const Param& bias = engine.stage().params().at("layers.0.moe.router.bias");
     const nn::MoeTotals& totals = engine.stage().moe_totals();
@@ -267,7 +267,7 @@ TEST(Moe, ANanInOneExpertEndsTheStepEverywhereAndNamesTheRank) {
       engine.allocate();
       if (world.rank() == 2)
         engine.stage().params().at("layers.1.moe.experts.up.weight").value.data<float>()[5] = std::nanf("");
-      const testing::HashedBatches source(plan.model.vocab_size);
+      const support::HashedBatches source(plan.model.vocab_size);
       const auto values = [&] {
         const std::span<float> all = engine.stage().params().dense().values().span<float>();
         return std::vector<float>(all.begin(), all.end());
@@ -313,7 +313,7 @@ TEST(Moe, TwoHundredStepsWithAllTokensAtOneExpertTakeNoMemory) {
       const BytesByOwner taken = engine.taken_bytes();
       AllToOne decisions;
       engine.stage().set_router_decisions(&decisions);
-      const testing::HashedBatches source(plan.model.vocab_size);
+      const support::HashedBatches source(plan.model.vocab_size);
       train::Progress progress;
       for (Index i = 0; i < 201; ++i) {
         const train::StepReport report = engine.step(source, progress, train::Stop::no);

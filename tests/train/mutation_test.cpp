@@ -13,8 +13,8 @@ namespace {
 
 using comm::Mutation;
 
-config::RunPlan tiny_plan(const testing::Grid& grid) {
-  config::RunPlan plan = testing::small_plan(grid, "fp32", 2);
+config::RunPlan tiny_plan(const support::Grid& grid) {
+  config::RunPlan plan = support::small_plan(grid, "fp32", 2);
   plan.model.num_layers = 4;
   plan.train.global_batch = 2 * plan.train.micro_batch * grid.dp;
   return plan;
@@ -46,7 +46,7 @@ Outcome run_mutated(const config::RunPlan& plan, int culprit, const Mutation& mu
                     [&](comm::World& world) {
                       train::Engine engine(world, plan);
                       engine.allocate();
-                      const testing::HashedBatches source(plan.model.vocab_size);
+                      const support::HashedBatches source(plan.model.vocab_size);
                       for (Index step = 0; step < clean_steps; ++step)
                         engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
                       const std::vector<float> before = own_values(engine.stage().params().dense());
@@ -93,7 +93,7 @@ void expect_caught(const config::RunPlan& plan, int culprit, Mutation::Kind kind
   EXPECT_GT(caught, 5);
 }
 
-class CollectiveMutation : public ::testing::TestWithParam<std::tuple<testing::Grid, Mutation::Kind, int>> {};
+class CollectiveMutation : public ::testing::TestWithParam<std::tuple<support::Grid, Mutation::Kind, int>> {};
 
 TEST_P(CollectiveMutation, IsCaughtBeforeTheOptimizerMovesAndTheCulpritNamed) {
   const auto& [grid, kind, culprit] = GetParam();
@@ -105,7 +105,7 @@ std::string name_of(Mutation::Kind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-std::string mutation_name(const ::testing::TestParamInfo<std::tuple<testing::Grid, Mutation::Kind, int>>& suite) {
+std::string mutation_name(const ::testing::TestParamInfo<std::tuple<support::Grid, Mutation::Kind, int>>& suite) {
   return std::get<0>(suite.param).name() + "_" + name_of(std::get<1>(suite.param)) + "_rank" +
          std::to_string(std::get<2>(suite.param));
 }
@@ -113,7 +113,7 @@ std::string mutation_name(const ::testing::TestParamInfo<std::tuple<testing::Gri
 constexpr auto kKinds = {Mutation::Kind::skip,  Mutation::Kind::twice,  Mutation::Kind::count,
                          Mutation::Kind::dtype, Mutation::Kind::reduce, Mutation::Kind::swap};
 
-constexpr testing::Grid kGrids[] = {
+constexpr support::Grid kGrids[] = {
     {.tp = 2, .pp = 2}, {.tp = 2, .dp = 2}, {.tp = 2, .dp = 2, .sharding = Sharding::optimizer}};
 
 INSTANTIATE_TEST_SUITE_P(Grids, CollectiveMutation,
@@ -124,16 +124,16 @@ INSTANTIATE_TEST_SUITE_P(Grids, CollectiveMutation,
 // In steps that come before graphs are captured, and in those that launch them (on the CPU the calls in a graph are
 // made and watched, too).
 class CollectiveMutationWithGraphs
-    : public ::testing::TestWithParam<std::tuple<testing::GraphWay, Mutation::Kind, bool>> {};
+    : public ::testing::TestWithParam<std::tuple<support::GraphWay, Mutation::Kind, bool>> {};
 
 TEST_P(CollectiveMutationWithGraphs, IsCaughtBeforeTheOptimizerMovesAndTheCulpritNamed) {
   const auto& [way, kind, launches] = GetParam();
-  const config::RunPlan plan = testing::with_graphs(tiny_plan({.tp = 2, .pp = 2}), way, launches ? 1 : 3);
+  const config::RunPlan plan = support::with_graphs(tiny_plan({.tp = 2, .pp = 2}), way, launches ? 1 : 3);
   expect_caught(plan, 3, kind, launches ? 3 : 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, CollectiveMutationWithGraphs,
-                         ::testing::Combine(::testing::ValuesIn(testing::kGraphWays), ::testing::ValuesIn(kKinds),
+                         ::testing::Combine(::testing::ValuesIn(support::kGraphWays), ::testing::ValuesIn(kKinds),
                                             ::testing::Bool()),
                          [](const auto& suite) {
                            return std::string(std::get<0>(suite.param).name) + "_" + name_of(std::get<1>(suite.param)) +
@@ -141,12 +141,12 @@ INSTANTIATE_TEST_SUITE_P(Ways, CollectiveMutationWithGraphs,
                          });
 
 TEST(CollectivePattern, RaisesNoFalseAlarmInAThousandSteps) {
-  const testing::Grid grid{.tp = 2, .pp = 2};
+  const support::Grid grid{.tp = 2, .pp = 2};
   const config::RunPlan plan = tiny_plan(grid);
   comm::run_ranks(grid.ranks(), [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     for (Index step = 0; step < 1000; ++step) {
       engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
       if (step % 100 == 7) engine.evaluate(source, plan.train.global_batch);

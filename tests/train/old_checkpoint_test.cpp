@@ -27,8 +27,8 @@ TEST_P(OldCheckpoint, IsResumedOnAnyGrid) {
   const io::Path saved = io::Path(MEGALITH_TEST_DATA) / "checkpoints" / GetParam();
   const checkpoint::Manifest manifest = checkpoint::read_manifest(*io::posix_fs(), saved / "step_00000003");
   const train::DataIdentity identity{hash_of(manifest.run, "tokenizer_hash"), hash_of(manifest.run, "corpus_hash")};
-  for (const testing::Grid& grid : {testing::Grid{}, testing::Grid{.tp = 2}, testing::Grid{.pp = 2},
-                                    testing::Grid{.dp = 2, .sharding = Sharding::optimizer}}) {
+  for (const support::Grid& grid : {support::Grid{}, support::Grid{.tp = 2}, support::Grid{.pp = 2},
+                                    support::Grid{.dp = 2, .sharding = Sharding::optimizer}}) {
     config::RunConfig recipe = config::parse_recipe(manifest.run.texts.at("recipe"), "MANIFEST");
     recipe.parallel.ranks = grid.ranks();
     recipe.parallel.tp = grid.tp;
@@ -48,7 +48,7 @@ TEST_P(OldCheckpoint, IsResumedOnAnyGrid) {
       EXPECT_EQ(resumed->digest.hex(), manifest.digest.hex()) << grid.name();
       EXPECT_EQ(resumed->progress.step, 3);
       EXPECT_EQ(resumed->progress.samples, 12);
-      const testing::HashedBatches source(plan.model.vocab_size);
+      const support::HashedBatches source(plan.model.vocab_size);
       const train::StepReport step = engine.step(source, resumed->progress, train::Stop::no);
       EXPECT_LT(step.loss, 6) << "of 257 bytes";
       saver.save({4, 16});

@@ -13,10 +13,10 @@
 namespace megalith::train {
 namespace {
 
+using support::rows_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::rows_of;
 
 /// What is written to a screen of so many columns, 0: to none.
 class Page {

@@ -4,7 +4,7 @@
 
 #include "megalith/nn/recompute_config.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 struct RecomputeWay {
   const char* name;
@@ -35,4 +35,4 @@ inline const std::vector<RecomputeWay>& recompute_ways() {
   return all;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

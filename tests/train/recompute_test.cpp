@@ -11,8 +11,8 @@ namespace {
 
 using capture::GraphMode;
 using nn::RecomputeModule;
-using testing::Grid;
-using testing::RecomputeWay;
+using support::Grid;
+using support::RecomputeWay;
 
 config::RunPlan with(config::RunPlan plan, const nn::RecomputeConfig& recompute, GraphMode graphs) {
   plan.recompute = recompute;
@@ -21,14 +21,14 @@ config::RunPlan with(config::RunPlan plan, const nn::RecomputeConfig& recompute,
   return plan;
 }
 
-struct Outcome {
-  std::unique_ptr<testing::GraphRun> run;
+struct ActivationRun {
+  std::unique_ptr<support::GraphRun> run;
   Index activations = 0;  ///< bytes of rank 0
 };
 
-Outcome outcome_of(const config::RunPlan& plan) {
-  Outcome outcome;
-  outcome.run = testing::run_of(plan, [&](train::Engine& engine, Index) {
+ActivationRun outcome_of(const config::RunPlan& plan) {
+  ActivationRun outcome;
+  outcome.run = support::run_of(plan, [&](train::Engine& engine, Index) {
     EXPECT_EQ(engine.planned_bytes().at("activations"), engine.taken_bytes().at("activations"));
     EXPECT_EQ(engine.planned_bytes().at(kScratchOwner), engine.taken_bytes().at(kScratchOwner));
     if (engine.world().rank() == 0) outcome.activations = engine.planned_bytes().at("activations");
@@ -41,25 +41,25 @@ class RecomputeGrid : public ::testing::TestWithParam<Grid> {};
 TEST_P(RecomputeGrid, HasTheBitsOfKeptActivationsAndTakesLess) {
   constexpr GraphMode kWays[] = {GraphMode::none, GraphMode::layers, GraphMode::iteration};
   for (const char* precision : {"fp32", "bf16"}) {
-    const config::RunPlan plan = testing::small_plan(GetParam(), precision);
-    const Outcome kept = outcome_of(with(plan, {}, GraphMode::none));
+    const config::RunPlan plan = support::small_plan(GetParam(), precision);
+    const ActivationRun kept = outcome_of(with(plan, {}, GraphMode::none));
     std::size_t turn = GetParam().name().size();  // another one per grid
-    for (const RecomputeWay& mode : testing::recompute_ways()) {
+    for (const RecomputeWay& mode : support::recompute_ways()) {
       // In 16 bits z was rounded, and gelu(z) was not made of that (ops::Gelu).
       if (mode.config.again(RecomputeModule::gelu) && std::string(precision) == "bf16") continue;
-      const std::size_t some_ways = testing::sweep_stride(3) == 1 ? 3 : 1;  // of the three: each mode takes the next
+      const std::size_t some_ways = support::sweep_stride(3) == 1 ? 3 : 1;  // of the three: each mode takes the next
       for (std::size_t i = 0; i < some_ways; ++i) {
         const GraphMode way = kWays[turn++ % 3];
         SCOPED_TRACE(str(precision, " ", mode.name, ", graphs ", name(way)));
-        const Outcome again = outcome_of(with(plan, mode.config, way));
-        testing::expect_same(*again.run, *kept.run);
+        const ActivationRun again = outcome_of(with(plan, mode.config, way));
+        support::expect_same(*again.run, *kept.run);
         EXPECT_LT(again.activations, kept.activations);
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RecomputeGrid, ::testing::ValuesIn(testing::all_grids()),
+INSTANTIATE_TEST_SUITE_P(All, RecomputeGrid, ::testing::ValuesIn(support::all_grids()),
                          [](const auto& grid) { return grid.param.name(); });
 
 // What rule V12 of graphs forbids elsewhere, as dropout there draws numbers from a state: every mode with every set of
@@ -69,15 +69,15 @@ TEST(Recompute, PartsOfLayersInGraphsHaveTheBitsToo) {
   for (const capture::ScopeSet& scopes :
        {capture::ScopeSet{Scope::attn}, {Scope::mlp}, {Scope::attn, Scope::mlp}, {}}) {
     for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}}) {
-      const config::RunPlan plan = testing::small_plan(grid, "fp32");
+      const config::RunPlan plan = support::small_plan(grid, "fp32");
       ASSERT_GT(plan.model.dropout, 0);
       ASSERT_GT(plan.model.attention_dropout, 0);
-      const Outcome kept = outcome_of(with(plan, {}, GraphMode::none));
-      for (const RecomputeWay& mode : testing::recompute_ways()) {
+      const ActivationRun kept = outcome_of(with(plan, {}, GraphMode::none));
+      for (const RecomputeWay& mode : support::recompute_ways()) {
         SCOPED_TRACE(str(grid.name(), " ", mode.name, ", scopes ", text(scopes)));
         config::RunPlan scoped = with(plan, mode.config, GraphMode::layers);
         scoped.graphs.scopes = scopes;
-        testing::expect_same(*outcome_of(scoped).run, *kept.run);
+        support::expect_same(*outcome_of(scoped).run, *kept.run);
       }
     }
   }
@@ -85,24 +85,24 @@ TEST(Recompute, PartsOfLayersInGraphsHaveTheBitsToo) {
 
 TEST(Recompute, SubMicrobatchesInTurnHaveTheBitsToo) {
   for (const nn::SequenceParallel sequence_parallel : {nn::SequenceParallel::off, nn::SequenceParallel::on}) {
-    config::RunPlan plan = testing::small_plan({.tp = 2, .pp = 2, .sequence_parallel = sequence_parallel}, "fp64");
+    config::RunPlan plan = support::small_plan({.tp = 2, .pp = 2, .sequence_parallel = sequence_parallel}, "fp64");
     plan.train.micro_batch = 4;
     plan.tp_overlap = config::TpOverlap::halves;
     ASSERT_EQ(plan.sub_batches(), 2);
-    const Outcome kept = outcome_of(with(plan, {}, GraphMode::none));
-    for (const RecomputeWay& mode : testing::recompute_ways()) {
+    const ActivationRun kept = outcome_of(with(plan, {}, GraphMode::none));
+    for (const RecomputeWay& mode : support::recompute_ways()) {
       for (const GraphMode way : {GraphMode::none, GraphMode::layers}) {
         SCOPED_TRACE(str(mode.name, ", graphs ", name(way)));
-        testing::expect_same(*outcome_of(with(plan, mode.config, way)).run, *kept.run);
+        support::expect_same(*outcome_of(with(plan, mode.config, way)).run, *kept.run);
       }
     }
   }
 }
 
 TEST(Recompute, GeluOfRoundedNumbersStaysWithinTheirRoundings) {
-  const config::RunPlan plan = testing::small_plan({}, "bf16");
-  const Outcome kept = outcome_of(with(plan, {}, GraphMode::none));
-  const Outcome again = outcome_of(with(plan, testing::selective({RecomputeModule::gelu}), GraphMode::none));
+  const config::RunPlan plan = support::small_plan({}, "bf16");
+  const ActivationRun kept = outcome_of(with(plan, {}, GraphMode::none));
+  const ActivationRun again = outcome_of(with(plan, support::selective({RecomputeModule::gelu}), GraphMode::none));
   EXPECT_EQ(again.run->record.losses[0], kept.run->record.losses[0]);  // forward passes are the same
   for (std::size_t step = 0; step < kept.run->record.losses.size(); ++step)
     EXPECT_NEAR(again.run->record.losses[step], kept.run->record.losses[step], 5e-4 * kept.run->record.losses[step]);

@@ -10,7 +10,7 @@
 namespace megalith {
 namespace {
 
-config::RunPlan reference_plan(const testing::Reference& reference) {
+config::RunPlan reference_plan(const support::Reference& reference) {
   config::RunConfig c;
   c.source = "reference";
   c.model.num_layers = reference.size("num_layers");
@@ -23,15 +23,15 @@ config::RunPlan reference_plan(const testing::Reference& reference) {
   c.train.steps = 5;
   c.train.global_batch = reference.size("batch");
   c.train.precision = "fp64";
-  testing::set_stored_training(c, reference.json().at("adam"));
+  support::set_stored_training(c, reference.json().at("adam"));
   return config::resolve(c);
 }
 
 TEST(Reference, ModelGradientsAndFiveAdamWStepsEqualPyTorch) {
-  const testing::Reference reference;
+  const support::Reference reference;
   const config::RunPlan plan = reference_plan(reference);
   const nlohmann::json& steps = reference.json().at("steps");
-  const testing::StoredBatches batches(steps, plan.train.global_batch, plan.model.seq_len);
+  const support::StoredBatches batches(steps, plan.train.global_batch, plan.model.seq_len);
   comm::run_ranks(1, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
@@ -42,16 +42,16 @@ TEST(Reference, ModelGradientsAndFiveAdamWStepsEqualPyTorch) {
       EXPECT_NEAR(result.loss, steps[i].at("loss").get<double>(), 1e-12) << "step " << i;
       EXPECT_NEAR(result.grad_norm, steps[i].at("grad_norm").get<double>(), 1e-11) << "step " << i;
       if (i == 0) {
-        testing::Gathered gradients;
-        testing::put_params(gradients, engine.stage(), true);
+        support::Gathered gradients;
+        support::put_params(gradients, engine.stage(), true);
         for (const auto& [name, want] : steps[0].at("gradients").items()) {
-          EXPECT_LT(testing::relative_error(gradients.at(name), want), 1e-12) << name;
+          EXPECT_LT(support::relative_error(gradients.at(name), want), 1e-12) << name;
         }
       }
       progress = {static_cast<Index>(i) + 1, progress.samples + plan.train.global_batch};
     }
-    testing::Gathered parameters;
-    testing::put_params(parameters, engine.stage(), false);
+    support::Gathered parameters;
+    support::put_params(parameters, engine.stage(), false);
     for (const auto& [name, want] : reference.json().at("final").items()) {
       // The K bias has no true gradient: AdamW turns its rounding noise into steps, so it is not compared.
       std::vector<double> got = parameters.at(name), expected = want;
@@ -61,7 +61,7 @@ TEST(Reference, ModelGradientsAndFiveAdamWStepsEqualPyTorch) {
           if (j / d % 3 == 1) got[j] = expected[j] = 0;
         }
       }
-      EXPECT_LT(testing::relative_error(got, expected), 1e-10) << name;
+      EXPECT_LT(support::relative_error(got, expected), 1e-10) << name;
     }
   });
 }

@@ -6,7 +6,7 @@
 #include "tests/train/small_run.h"
 
 // Steps that ranks end together as they disagree about a collective.
-namespace megalith::testing {
+namespace megalith::support {
 
 /// Why the ranks end in a step, which must throw CollectiveError and change no parameter.
 inline std::string refusal_of_step(train::Engine& engine, const model::BatchSource& source,
@@ -28,4 +28,4 @@ inline std::string refusal_of_step(train::Engine& engine, const model::BatchSour
 /// The rank believes to have sent something more, which no transport notices, as nobody awaits it.
 inline void miscount(comm::Channel& channel) { channel.book({.op = comm::Op::send, .lane = 77}, 0); }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -13,7 +13,7 @@
 namespace megalith {
 namespace {
 
-using testing::Grid;
+using support::Grid;
 
 enum class Way : std::uint8_t { eager, per_microbatch, per_slot, iteration };
 enum class Released : std::uint8_t { kept, poisoned };
@@ -99,7 +99,7 @@ model::StageConfig stage_config(const config::RunPlan& plan, Way way) {
 
 struct Passes {
   std::vector<double> losses;   ///< of each step, summed over what rank 0's stage has
-  testing::Gathered gradients;  ///< of the last step
+  support::Gathered gradients;  ///< of the last step
 };
 
 /// Forward and backward passes of five steps, from graphs from the third on.
@@ -124,7 +124,7 @@ void run_rank(comm::World& world, const config::RunPlan& plan, Way way, Released
   GraphCache layer_graphs;
   layer_graphs.start("training", ledger.memory());
   if (way == Way::per_microbatch || way == Way::per_slot) stage.run_segments_from(layer_graphs);
-  const testing::HashedBatches source(plan.model.vocab_size);
+  const support::HashedBatches source(plan.model.vocab_size);
   for (Index step = 0; step < kSteps; ++step) {
     using State = GraphCache::State;
     layer_graphs.set_state(step < kWarmup ? State::eager : step == kWarmup ? State::capturing : State::replaying);
@@ -138,14 +138,14 @@ void run_rank(comm::World& world, const config::RunPlan& plan, Way way, Released
     if (mesh.last_stage() && mesh.tp_rank() == 0 && mesh.dp_rank() == 0)
       out.losses.push_back(stage.loss_sum().data<double>()[0]);
   }
-  testing::put_params(out.gradients, stage, true);
+  support::put_params(out.gradients, stage, true);
 }
 
 class ReleasedMemory : public ::testing::TestWithParam<std::tuple<Grid, Way>> {};
 
 TEST_P(ReleasedMemory, IsReadByNobody) {
   const auto& [grid, way] = GetParam();
-  const config::RunPlan plan = testing::small_plan(grid, "fp32");
+  const config::RunPlan plan = support::small_plan(grid, "fp32");
   Passes kept, poisoned;
   for (const Released released : {Released::kept, Released::poisoned}) {
     comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
@@ -157,13 +157,13 @@ TEST_P(ReleasedMemory, IsReadByNobody) {
   EXPECT_EQ(poisoned.gradients.tensors(), kept.gradients.tensors());
 }
 
-constexpr Grid kGrids[] = {{.tp = 1},
-                           {.pp = 2},
-                           {.pp = 4},
-                           {.tp = 2, .pp = 2},
-                           {.pp = 2, .chunks = 2},
-                           {.pp = 2, .chunks = 4},
-                           {.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}};
+constexpr Grid kMemoryGrids[] = {{.tp = 1},
+                                 {.pp = 2},
+                                 {.pp = 4},
+                                 {.tp = 2, .pp = 2},
+                                 {.pp = 2, .chunks = 2},
+                                 {.pp = 2, .chunks = 4},
+                                 {.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}};
 
 std::string name_of_case(const ::testing::TestParamInfo<std::tuple<Grid, Way>>& test) {
   constexpr const char* kNames[] = {"eager", "per_microbatch", "per_slot", "iteration"};
@@ -171,7 +171,7 @@ std::string name_of_case(const ::testing::TestParamInfo<std::tuple<Grid, Way>>& 
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ReleasedMemory,
-                         ::testing::Combine(::testing::ValuesIn(kGrids),
+                         ::testing::Combine(::testing::ValuesIn(kMemoryGrids),
                                             ::testing::Values(Way::eager, Way::per_microbatch, Way::per_slot,
                                                               Way::iteration)),
                          name_of_case);

@@ -18,14 +18,14 @@
 namespace megalith {
 namespace {
 
-using testing::Grid;
+using support::Grid;
 
 constexpr Index kSavedAt = 2, kSteps = 4;
 
-using testing::Trained;
+using support::Trained;
 
 Trained run(const Grid& grid, const std::string& precision, const io::Path& folder, Index begin, Index end) {
-  return testing::train_and_save(testing::small_plan(grid, precision, kSteps), folder, begin, end);
+  return support::train_and_save(support::small_plan(grid, precision, kSteps), folder, begin, end);
 }
 
 class ResumeEverywhere : public ::testing::TestWithParam<Grid> {};
@@ -33,20 +33,20 @@ class ResumeEverywhere : public ::testing::TestWithParam<Grid> {};
 TEST_P(ResumeEverywhere, EveryGridGoesOnAsIfNothingHadHappened) {
   for (const auto& [precision, tolerance] : {std::pair{"fp64", 1e-12}, {"fp32", 1e-5}}) {
     const TempDir dir;
-    testing::RunRecord whole;
-    testing::train_on({}, precision, whole, kSteps);
+    support::RunRecord whole;
+    support::train_on({}, precision, whole, kSteps);
     const Trained saved = run(GetParam(), precision, dir.path(), 0, kSavedAt);
-    for (const Grid& other : testing::all_grids()) {
+    for (const Grid& other : support::all_grids()) {
       const Trained resumed = run(other, precision, dir.path(), kSavedAt, kSteps);
       EXPECT_EQ(resumed.digest.hex(), saved.digest.hex()) << other.name();
       const std::vector<double> want(whole.losses.begin() + kSavedAt, whole.losses.end());
-      EXPECT_LT(testing::relative_error(resumed.losses, want), tolerance)
+      EXPECT_LT(support::relative_error(resumed.losses, want), tolerance)
           << precision << ", resumed on " << other.name();
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ResumeEverywhere, ::testing::ValuesIn(testing::all_grids()),
+INSTANTIATE_TEST_SUITE_P(All, ResumeEverywhere, ::testing::ValuesIn(support::all_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST(Resume, ADistributedOptimizersCheckpointGoesToAnyGridAndComesFromAny) {
@@ -71,8 +71,8 @@ TEST(Resume, OnTheSameGridTheBitsAreThoseOfAnUninterruptedRun) {
     for (const char* precision : {"fp64", "fp32", "bf16", "fp16"}) {
       SCOPED_TRACE(grid.name() + " " + precision);
       const TempDir dir;
-      testing::RunRecord whole;
-      testing::train_on(grid, precision, whole, kSteps);
+      support::RunRecord whole;
+      support::train_on(grid, precision, whole, kSteps);
       run(grid, precision, dir.path(), 0, kSavedAt);
       const Trained resumed = run(grid, precision, dir.path(), kSavedAt, kSteps);
       EXPECT_EQ(resumed.losses, (std::vector<double>(whole.losses.begin() + kSavedAt, whole.losses.end())));
@@ -99,11 +99,11 @@ TEST(Resume, AStateOfAnotherDigestIsPassedOverOrRefused) {
     SCOPED_TRACE(grid.name());
     const TempDir dir;
     const io::Path older = dir / "step_00000001", newer = dir / "step_00000002";
-    testing::RunRecord whole;
-    testing::train_on(grid, "bf16", whole, kSteps);
+    support::RunRecord whole;
+    support::train_on(grid, "bf16", whole, kSteps);
     for (const Index step : {1, 2}) run(grid, "bf16", dir.path(), 0, step);
     const auto resume = [&](checkpoint::OnCorrupt on_corrupt) {
-      config::RunPlan plan = testing::small_plan(grid, "bf16", kSteps);
+      config::RunPlan plan = support::small_plan(grid, "bf16", kSteps);
       plan.checkpoint.on_corrupt = on_corrupt;
       std::vector<std::string> warnings;
       comm::run_ranks(grid.ranks(), [&](comm::World& world) {
@@ -147,7 +147,7 @@ TEST(Resume, AStateOfAnotherDigestIsPassedOverOrRefused) {
 }
 
 TEST(Engine, ValuesThatAreWrittenLaterBeginAsZeros) {
-  const config::RunPlan plan = testing::small_plan({}, "bf16", kSteps);
+  const config::RunPlan plan = support::small_plan({}, "bf16", kSteps);
   comm::run_ranks(1, [&](comm::World& world) {
     train::Engine drawn(world, plan), zeros(world, plan);
     drawn.allocate();
@@ -170,9 +170,9 @@ class ResumeOfTwo : public ::testing::Test {
  protected:
   ResumeOfTwo() {
     for (const Index begin : {Index{0}, kSavedAt}) {
-      testing::SavedRun ignored;
+      support::SavedRun ignored;
       comm::run_ranks(grid_.ranks(), [&](comm::World& world) {
-        testing::train_saved(world, begin, begin + kSavedAt, plan_, dir_.path(), ignored);
+        support::train_saved(world, begin, begin + kSavedAt, plan_, dir_.path(), ignored);
       });
     }
   }
@@ -190,7 +190,7 @@ class ResumeOfTwo : public ::testing::Test {
     return resumed;
   }
   Grid grid_{.tp = 2};
-  config::RunPlan plan_ = testing::small_plan(grid_, "fp32", 2 * kSavedAt);
+  config::RunPlan plan_ = support::small_plan(grid_, "fp32", 2 * kSavedAt);
   TempDir dir_;
 };
 
@@ -206,7 +206,7 @@ TEST_F(ResumeOfTwo, AFileThatCannotBeReadIsTriedAgainAndNeverTakenForDamage) {
 TEST(Resume, AnotherModelIsRefusedWithTheKeysThatDiffer) {
   const TempDir dir;
   run({}, "fp64", dir.path(), 0, kSavedAt);
-  config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  config::RunPlan plan = support::small_plan({}, "fp64", kSteps);
   plan.model.num_heads = 2;
   plan.train.seed = 5;
   comm::run_ranks(1, [&](comm::World& world) {
@@ -229,7 +229,7 @@ TEST(Resume, AnotherModelIsRefusedWithTheKeysThatDiffer) {
 // A manifest's config_hash stays what earlier versions wrote.
 TEST(Resume, TheHashOfARunDependsOnKeysThatMustMatchOnly) {
   const auto hash = [](auto&& change) {
-    config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+    config::RunPlan plan = support::small_plan({}, "fp64", kSteps);
     change(plan);
     return train::config_hash(plan, {1, 2});
   };
@@ -243,7 +243,7 @@ TEST(Resume, TheHashOfARunDependsOnKeysThatMustMatchOnly) {
 TEST(Resume, SettingsThatChangeResultsAreWarnedAbout) {
   const TempDir dir;
   run({}, "fp64", dir.path(), 0, kSavedAt);
-  config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  config::RunPlan plan = support::small_plan({}, "fp64", kSteps);
   plan.optimizer.lr = 1e-4;
   comm::run_ranks(1, [&](comm::World& world) {
     const std::shared_ptr<io::Fs> fs = io::posix_fs();
@@ -259,7 +259,7 @@ TEST(Resume, SettingsThatChangeResultsAreWarnedAbout) {
 // The vocabulary's files are the same, and so are the ids of the corpus.
 TEST(Resume, AnotherUnicodeVersionIsWarnedAboutAndOtherIdsAreRefused) {
   const TempDir dir;
-  const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  const config::RunPlan plan = support::small_plan({}, "fp64", kSteps);
   comm::run_ranks(1, [&](comm::World& world) {
     const std::shared_ptr<io::Fs> fs = io::posix_fs();
     train::Engine engine(world, plan);
@@ -285,7 +285,7 @@ TEST(Resume, AnotherUnicodeVersionIsWarnedAboutAndOtherIdsAreRefused) {
 
 TEST(Resume, AnotherChoiceOfGemmAlgorithmsIsWarnedAbout) {
   const TempDir dir;
-  const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  const config::RunPlan plan = support::small_plan({}, "fp64", kSteps);
   config::RunPlan timed = plan, heuristic = plan;  // a GPU's plans: only the Saver sees them
   timed.device = heuristic.device = Device::cuda;
   heuristic.train.gemm = ops::GemmChoice::heuristic;
@@ -305,7 +305,7 @@ TEST(Resume, AnotherChoiceOfGemmAlgorithmsIsWarnedAbout) {
 }
 
 TEST(Resume, AnotherCarrierOfSumsIsWarnedAboutWhereThereIsAChoice) {
-  const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  const config::RunPlan plan = support::small_plan({}, "fp64", kSteps);
   comm::run_ranks(1, [&](comm::World& world) {
     const std::shared_ptr<io::Fs> fs = io::posix_fs();
     train::Engine engine(world, plan);
@@ -330,7 +330,7 @@ TEST(Resume, AnotherCarrierOfSumsIsWarnedAboutWhereThereIsAChoice) {
 
 TEST(Resume, AnotherLossScalingIsWarnedAbout) {
   const TempDir dir;
-  config::RunPlan plan = testing::small_plan({}, "fp16", kSteps);
+  config::RunPlan plan = support::small_plan({}, "fp16", kSteps);
   comm::run_ranks(1, [&](comm::World& world) {
     const std::shared_ptr<io::Fs> fs = io::posix_fs();
     train::Engine engine(world, plan);
@@ -350,7 +350,7 @@ TEST(Resume, AnotherLossScalingIsWarnedAbout) {
 
 TEST(Resume, TheCpuKeepsNoGemmTable) {
   const TempDir dir;
-  const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  const config::RunPlan plan = support::small_plan({}, "fp64", kSteps);
   comm::run_ranks(1, [&](comm::World& world) {
     const std::shared_ptr<io::Fs> fs = io::posix_fs();
     train::Engine engine(world, plan);
@@ -364,7 +364,7 @@ TEST(Resume, TheCpuKeepsNoGemmTable) {
 }
 
 config::RunPlan undisturbed_plan(const Grid& grid, Index seed, Index steps) {
-  config::RunConfig config = testing::small_config(grid, "fp64", steps);
+  config::RunConfig config = support::small_config(grid, "fp64", steps);
   config.model.dropout = 0;  // which depends on the seed, as the values of train.init do not
   config.train.seed = seed;
   return config::resolve(config);
@@ -374,13 +374,13 @@ config::RunPlan undisturbed_plan(const Grid& grid, Index seed, Index steps) {
 TEST(TakeValues, GivesTheRunThatTheValuesCameFrom) {
   for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.dp = 4, .sharding = Sharding::optimizer}}) {
     const TempDir dir;
-    testing::RunRecord want;
+    support::RunRecord want;
     comm::run_ranks(1, [&](comm::World& world) {
       const config::RunPlan plan = undisturbed_plan({}, 7, kSteps);
       train::Engine engine(world, plan);
       engine.allocate();
       train::Saver(engine, plan, {1, 2}, *io::posix_fs(), dir.path()).save({});
-      testing::train_rank(world, plan, want);
+      support::train_rank(world, plan, want);
     });
     std::vector<double> losses;
     comm::run_ranks(grid.ranks(), [&](comm::World& world) {
@@ -388,7 +388,7 @@ TEST(TakeValues, GivesTheRunThatTheValuesCameFrom) {
       train::Engine engine(world, plan);
       engine.allocate();
       train::Saver(engine, plan, {1, 5}, *io::posix_fs(), dir / "unused").take_values(dir / "step_00000000");
-      const testing::HashedBatches source(plan.model.vocab_size);
+      const support::HashedBatches source(plan.model.vocab_size);
       for (Index step = 0; step < kSteps; ++step) {
         const train::StepReport result = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
         if (world.rank() == 0) losses.push_back(result.loss);
@@ -402,7 +402,7 @@ TEST(TakeValues, GivesTheRunThatTheValuesCameFrom) {
 TEST(TakeValues, LeavesTheOptimizerFresh) {
   const TempDir dir;
   run({}, "fp64", dir.path(), 0, kSavedAt);
-  config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  config::RunPlan plan = support::small_plan({}, "fp64", kSteps);
   plan.train.seed = 5;  // of which a resume would have something to say
   comm::run_ranks(1, [&](comm::World& world) {
     const std::shared_ptr<io::Fs> fs = io::posix_fs();
@@ -434,7 +434,7 @@ TEST(TakeValues, RefusesWhatDoesNotFitAndWhatIsDamaged) {
     });
     return text;
   };
-  config::RunConfig other = testing::small_config({}, "fp32", kSteps);
+  config::RunConfig other = support::small_config({}, "fp32", kSteps);
   other.model.num_heads = 2;
   const std::string refused = error_of(config::resolve(other), 9);
   EXPECT_TRUE(refused.starts_with("66 [train.init] ")) << refused;
@@ -445,14 +445,14 @@ TEST(TakeValues, RefusesWhatDoesNotFitAndWhatIsDamaged) {
       << refused;
   const io::Path shard = dir / "step_00000002" / checkpoint::shard_file_name(0);
   std::fstream(shard, std::ios::in | std::ios::out).seekp(3000).put('X');
-  const std::string damaged = error_of(testing::small_plan({}, "fp64", kSteps), 1);
+  const std::string damaged = error_of(support::small_plan({}, "fp64", kSteps), 1);
   EXPECT_TRUE(damaged.starts_with("65 [train.init] ")) << damaged;
   EXPECT_NE(damaged.find("shard_00000.safetensors"), std::string::npos) << damaged;
 }
 
 TEST(Resume, AnImportedModelIsRefusedAndNamesTrainInit) {
   const TempDir dir;
-  const config::RunPlan plan = testing::small_plan({}, "fp64", kSteps);
+  const config::RunPlan plan = support::small_plan({}, "fp64", kSteps);
   comm::run_ranks(1, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
@@ -470,7 +470,7 @@ TEST(Resume, AnImportedModelIsRefusedAndNamesTrainInit) {
 
 TEST(Resume, NothingToResumeFromIsSaidSo) {
   const TempDir dir;
-  const config::RunPlan plan = testing::small_plan({.tp = 2}, "fp64", kSteps);
+  const config::RunPlan plan = support::small_plan({.tp = 2}, "fp64", kSteps);
   comm::run_ranks(2, [&](comm::World& world) {
     const std::shared_ptr<io::Fs> fs = io::posix_fs();
     train::Engine engine(world, plan);

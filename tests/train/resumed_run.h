@@ -8,7 +8,7 @@
 
 #include "tests/train/small_run.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 struct Trained {
   std::vector<double> losses;
@@ -46,4 +46,4 @@ inline Trained train_and_save(const config::RunPlan& plan, const io::Path& folde
   return trained;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

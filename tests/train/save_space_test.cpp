@@ -15,7 +15,7 @@
 namespace megalith {
 namespace {
 
-using testing::Grid;
+using support::Grid;
 using ::testing::HasSubstr;
 
 constexpr std::uint64_t kBlock = 4096;
@@ -53,7 +53,7 @@ TEST(SaveSpace, OneAndAHalfOfASmallCheckpointIsEnoughAndLessThanOneIsNot) {
   for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.dp = 4, .sharding = Sharding::optimizer}}) {
     for (const char* precision : {"fp32", "bf16"}) {
       SCOPED_TRACE(grid.name() + " " + precision);
-      const config::RunPlan plan = testing::small_plan(grid, precision);
+      const config::RunPlan plan = support::small_plan(grid, precision);
       const TempDir dir;
       ASSERT_EQ(save_with(io::Fs::kUnknownBytes, plan, dir / "first", vocabulary), "");
       const std::uint64_t taken = bytes_on_disk(dir / "first");
@@ -65,7 +65,7 @@ TEST(SaveSpace, OneAndAHalfOfASmallCheckpointIsEnoughAndLessThanOneIsNot) {
 }
 
 TEST(SaveSpace, AfterASaveItsSizeIsKnown) {
-  const config::RunPlan plan = testing::small_plan({.tp = 2}, "fp32");
+  const config::RunPlan plan = support::small_plan({.tp = 2}, "fp32");
   const TempDir dir;
   ASSERT_EQ(save_with(io::Fs::kUnknownBytes, plan, dir / "first", nullptr), "");
   const std::uint64_t taken = bytes_on_disk(dir / "first");

@@ -10,7 +10,7 @@
 
 #include "tests/train/small_run.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// What a run reports and leaves behind.
 struct SavedRun {
@@ -54,4 +54,4 @@ inline void train_saved(comm::World& world, Index begin, Index end, const config
   if (world.rank() == 0) run.digest = digest;
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

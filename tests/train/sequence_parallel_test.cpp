@@ -7,12 +7,12 @@
 namespace megalith {
 namespace {
 
-using testing::Grid;
-using testing::RunRecord;
+using support::Grid;
+using support::RunRecord;
 
 /// Samples of a length that shares cut, in microbatches of two.
 config::RunPlan plan_of(Grid grid, nn::SequenceParallel sequence_parallel, const std::string& precision, Index steps) {
-  config::RunPlan plan = testing::small_plan(grid, precision, steps);
+  config::RunPlan plan = support::small_plan(grid, precision, steps);
   plan.model.seq_len = 10;
   plan.train.micro_batch = 2;
   plan.sequence_parallel = sequence_parallel == nn::SequenceParallel::on;
@@ -21,7 +21,7 @@ config::RunPlan plan_of(Grid grid, nn::SequenceParallel sequence_parallel, const
 
 std::unique_ptr<RunRecord> trained(const config::RunPlan& plan) {
   auto record = std::make_unique<RunRecord>();
-  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { testing::train_rank(world, plan, *record); });
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { support::train_rank(world, plan, *record); });
   return record;
 }
 
@@ -38,7 +38,7 @@ TEST(SequenceParallel, FirstStepHasTheBitsOfWholeRowsButForTheNormsGradients) {
       EXPECT_EQ(shared->losses, whole->losses);
       for (const auto& [name, values] : whole->gradients.tensors()) {
         if (of_norm(name)) {
-          EXPECT_LT(testing::relative_error(shared->gradients.at(name), values), 1e-6) << name;
+          EXPECT_LT(support::relative_error(shared->gradients.at(name), values), 1e-6) << name;
         } else {
           EXPECT_EQ(shared->gradients.at(name), values) << name;
         }
@@ -74,11 +74,11 @@ TEST(SequenceParallel, TrainsTheModelOfWholeRows) {
     SCOPED_TRACE(grid.name());
     const auto whole = trained(plan_of(grid, nn::SequenceParallel::off, "fp64", 20)),
                shared = trained(plan_of(grid, nn::SequenceParallel::on, "fp64", 20));
-    EXPECT_LT(testing::relative_error(shared->losses, whole->losses), 1e-12);
-    EXPECT_LT(testing::relative_error(shared->norms, whole->norms), 1e-12);
-    EXPECT_LT(testing::relative_error({shared->evaluated}, {whole->evaluated}), 1e-12);
+    EXPECT_LT(support::relative_error(shared->losses, whole->losses), 1e-12);
+    EXPECT_LT(support::relative_error(shared->norms, whole->norms), 1e-12);
+    EXPECT_LT(support::relative_error({shared->evaluated}, {whole->evaluated}), 1e-12);
     for (const auto& [name, values] : whole->parameters.tensors())
-      EXPECT_LT(testing::relative_error(shared->parameters.at(name), values), 1e-10) << name;
+      EXPECT_LT(support::relative_error(shared->parameters.at(name), values), 1e-10) << name;
   }
 }
 
@@ -92,11 +92,11 @@ TEST(SequenceParallel, HalvesOfAMicrobatchInTurnChangeNoBitsButOfTheNormsGradien
     EXPECT_EQ(plan.sub_batches(), 2);
     const auto halves = trained(plan);
     EXPECT_EQ(halves->losses[0], whole->losses[0]);
-    EXPECT_LT(testing::relative_error(halves->losses, whole->losses), 1e-12);
-    EXPECT_LT(testing::relative_error({halves->evaluated}, {whole->evaluated}), 1e-12);
+    EXPECT_LT(support::relative_error(halves->losses, whole->losses), 1e-12);
+    EXPECT_LT(support::relative_error({halves->evaluated}, {whole->evaluated}), 1e-12);
     for (const auto& [name, values] : whole->gradients.tensors()) {
       if (of_norm(name)) {
-        EXPECT_LT(testing::relative_error(halves->gradients.at(name), values), 1e-12) << name;
+        EXPECT_LT(support::relative_error(halves->gradients.at(name), values), 1e-12) << name;
       } else {
         EXPECT_EQ(halves->gradients.at(name), values) << name;
       }
@@ -109,7 +109,7 @@ std::map<std::string, comm::Counters> counters_of_one_step(const config::RunPlan
   comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
     train::Engine engine(world, plan);
     engine.allocate();
-    engine.step(testing::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
+    engine.step(support::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
     if (world.rank() != 0) return;
     for (const comm::Group& group : world.groups()) counters[std::string(group.name())] = group.counters();
   });

@@ -16,7 +16,7 @@
 
 // Steps in which one rank meets a number that is not finite: what they must leave as it was, on all ranks, on the CPU
 // and on GPUs.
-namespace megalith::testing {
+namespace megalith::support {
 
 /// Runs a function on all ranks of a world of that size.
 using RunRanks = void (*)(int, const std::function<void(comm::World&)>&);
@@ -239,4 +239,4 @@ inline std::string name_of(const capture::GraphsConfig& graphs) {
              graphs.optimizer ? " with the optimizer" : "");
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

@@ -14,30 +14,30 @@ namespace megalith {
 namespace {
 
 using capture::GraphsConfig;
-using testing::Broken;
-using testing::Grid;
+using support::Broken;
+using support::Grid;
 
 void run_ranks(int size, const std::function<void(comm::World&)>& body) { comm::run_ranks(size, body); }
 
 config::RunPlan plan_of(const Grid& grid, const std::string& precision, const GraphsConfig& graphs = {}) {
-  config::RunPlan plan = testing::small_plan(grid, precision, 8);
+  config::RunPlan plan = support::small_plan(grid, precision, 8);
   plan.graphs = graphs;
   return plan;
 }
 
 TEST(LossScaling, OneRankThatOverflowsSkipsTheStepOnAll) {
   const std::vector<bool> finite =
-      testing::run_events(run_ranks, plan_of({.pp = 4}, "fp16"), 0, testing::break_embedding_gradient);
+      support::run_events(run_ranks, plan_of({.pp = 4}, "fp16"), 0, support::break_embedding_gradient);
   EXPECT_EQ(finite, (std::vector<bool>{false, true, true, false}))
       << "only the last stage, which shares the token table, may see anything of it";
 }
 
 TEST(LossScaling, AnOverflowOnTheLargestGridSkipsTheStepOnAll) {
   const Grid grid{.tp = 2, .pp = 2, .dp = 2};
-  testing::run_events(run_ranks, plan_of(grid, "fp16"), 5, testing::break_forward);
-  for (const GraphsConfig& graphs : testing::graph_ways()) {
-    SCOPED_TRACE(testing::name_of(graphs));
-    testing::run_events(run_ranks, plan_of(grid, "fp16", graphs), 5, testing::break_forward);
+  support::run_events(run_ranks, plan_of(grid, "fp16"), 5, support::break_forward);
+  for (const GraphsConfig& graphs : support::graph_ways()) {
+    SCOPED_TRACE(support::name_of(graphs));
+    support::run_events(run_ranks, plan_of(grid, "fp16", graphs), 5, support::break_forward);
   }
 }
 
@@ -50,16 +50,16 @@ std::vector<Grid> nan_grids() {
 
 TEST(NanOnOneRank, SkipsTheStepOnAllAndLeavesNoTrace) {
   for (const Grid& grid : nan_grids()) {
-    const std::vector<testing::Kept> want = testing::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
-    std::vector<GraphsConfig> ways = testing::graph_ways();
+    const std::vector<support::Kept> want = support::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
+    std::vector<GraphsConfig> ways = support::graph_ways();
     ways.push_back({});
     const int last = grid.ranks() - 1;  // of the last stage: these have a loss
-    std::vector<Broken> all = {testing::broken_gradients(last), testing::broken_gradients(last - 1)};
-    all.push_back({0, grid.pp > 1 ? testing::break_embedding_gradient : testing::break_forward});
+    std::vector<Broken> all = {support::broken_gradients(last), support::broken_gradients(last - 1)};
+    all.push_back({0, grid.pp > 1 ? support::break_embedding_gradient : support::break_forward});
     for (const Broken& broken : all) {
       for (const GraphsConfig& graphs : ways) {
-        SCOPED_TRACE(grid.name() + ", rank " + std::to_string(broken.rank) + ", " + testing::name_of(graphs));
-        testing::expect_same_steps(testing::run_past(run_ranks, plan_of(grid, "fp16", graphs), broken), want);
+        SCOPED_TRACE(grid.name() + ", rank " + std::to_string(broken.rank) + ", " + support::name_of(graphs));
+        support::expect_same_steps(support::run_past(run_ranks, plan_of(grid, "fp16", graphs), broken), want);
       }
     }
   }
@@ -67,14 +67,14 @@ TEST(NanOnOneRank, SkipsTheStepOnAllAndLeavesNoTrace) {
 
 TEST(NanOnOneRank, InOneNumberOfOneGradientSkipsTheStepOnAll) {
   for (const Grid& grid : nan_grids()) {
-    const std::vector<testing::Kept> want = testing::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
-    for (const GraphsConfig& graphs : {GraphsConfig{}, testing::graphs_of(testing::kLayers, testing::kWarmupSteps),
-                                       testing::graphs_of(testing::kLayersPerSlot, testing::kWarmupSteps)}) {
+    const std::vector<support::Kept> want = support::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
+    for (const GraphsConfig& graphs : {GraphsConfig{}, support::graphs_of(support::kLayers, support::kWarmupSteps),
+                                       support::graphs_of(support::kLayersPerSlot, support::kWarmupSteps)}) {
       for (const char* name : {"layers.1.norm2.bias", "layers.0.mlp.up.weight"}) {
-        SCOPED_TRACE(grid.name() + ", " + testing::name_of(graphs) + ", " + name);
+        SCOPED_TRACE(grid.name() + ", " + support::name_of(graphs) + ", " + name);
         const config::RunPlan plan = plan_of(grid, "fp16", graphs);
-        const testing::MeddlingBatches source(plan.model.vocab_size);
-        testing::expect_same_steps(testing::run_past(run_ranks, plan, nan_in_gradient(0, name, plan, source), source),
+        const support::MeddlingBatches source(plan.model.vocab_size);
+        support::expect_same_steps(support::run_past(run_ranks, plan, nan_in_gradient(0, name, plan, source), source),
                                    want);
       }
     }
@@ -102,22 +102,22 @@ class SpoilingChannel final : public comm::ForwardingChannel {
 thread_local bool SpoilingChannel::spoils_ = false;
 
 TEST(NanOnOneRank, InOneNumberThatARankSendsSkipsTheStepOnAll) {
-  const testing::RunRanks run_spoiling = [](int size, const std::function<void(comm::World&)>& body) {
+  const support::RunRanks run_spoiling = [](int size, const std::function<void(comm::World&)>& body) {
     comm::run_ranks(size, [&](comm::World& world) {
       comm::WrappedWorld<SpoilingChannel> spoiling(world);
       body(spoiling);
     });
   };
-  std::vector<GraphsConfig> ways = testing::graph_ways();
+  std::vector<GraphsConfig> ways = support::graph_ways();
   ways.push_back({});
   for (const Grid& grid : {Grid{.dp = 2}, Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.tp = 2, .dp = 2},
                            Grid{.pp = 2, .dp = 2}}) {
-    const std::vector<testing::Kept> want = testing::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
+    const std::vector<support::Kept> want = support::run_past(run_ranks, plan_of(grid, "fp16"), std::nullopt);
     for (const int rank : {0, grid.ranks() - 1}) {
       const Broken one{rank, [](train::Engine&) { SpoilingChannel::spoil_next(); }};
       for (const GraphsConfig& graphs : ways) {
-        SCOPED_TRACE(grid.name() + ", rank " + std::to_string(rank) + ", " + testing::name_of(graphs));
-        testing::expect_same_steps(testing::run_past(run_spoiling, plan_of(grid, "fp16", graphs), one), want);
+        SCOPED_TRACE(grid.name() + ", rank " + std::to_string(rank) + ", " + support::name_of(graphs));
+        support::expect_same_steps(support::run_past(run_spoiling, plan_of(grid, "fp16", graphs), one), want);
       }
     }
   }
@@ -127,18 +127,18 @@ TEST(NanOnOneRank, EndsABf16RunFromGraphsOnAllAsItEndsAnEagerOne) {
   for (const Grid& grid : nan_grids()) {
     for (const int bad_rank : {grid.ranks() - 2, grid.ranks() - 1}) {
       SCOPED_TRACE(grid.name() + ", rank " + std::to_string(bad_rank));
-      const std::vector<std::string> eager = testing::errors_of_nan(run_ranks, plan_of(grid, "bf16"), bad_rank);
+      const std::vector<std::string> eager = support::errors_of_nan(run_ranks, plan_of(grid, "bf16"), bad_rank);
       for (const std::string& error : eager)
         EXPECT_NE(error.find("parameters stay those of step 4"), std::string::npos) << error;
-      for (const GraphsConfig& graphs : testing::graph_ways())
-        EXPECT_EQ(testing::errors_of_nan(run_ranks, plan_of(grid, "bf16", graphs), bad_rank), eager);
+      for (const GraphsConfig& graphs : support::graph_ways())
+        EXPECT_EQ(support::errors_of_nan(run_ranks, plan_of(grid, "bf16", graphs), bad_rank), eager);
     }
   }
 }
 
 /// Scales found by the run itself: far too large at first, and again after every doubling.
 config::RunPlan overflowing_plan(const Grid& grid) {
-  config::RunPlan plan = testing::small_plan(grid, "fp16", 24);
+  config::RunPlan plan = support::small_plan(grid, "fp16", 24);
   plan.train.scaling = {.initial = 0x1p28, .smallest = 1, .growth_interval = 3};
   return plan;
 }
@@ -146,7 +146,7 @@ config::RunPlan overflowing_plan(const Grid& grid) {
 struct Trajectory {
   std::vector<double> losses, scales;
   ops::OptimizerState state;
-  std::vector<testing::Bytes> kept;
+  std::vector<support::Bytes> kept;
 };
 
 /// Of rank 0, from `begin` (resumed from `folder` unless 0) to `end`; saves there if `end` is not the plan's.
@@ -157,7 +157,7 @@ Trajectory run(const config::RunPlan& plan, const io::Path& folder, Index begin,
     train::Engine engine(world, plan);
     engine.allocate();
     train::Saver saver(engine, plan, {1, 2}, *fs, folder);
-    const testing::HashedBatches source(plan.model.vocab_size);
+    const support::HashedBatches source(plan.model.vocab_size);
     if (begin > 0) {
       ASSERT_EQ(saver.resume().value().progress.step, begin);
     }
@@ -169,7 +169,7 @@ Trajectory run(const config::RunPlan& plan, const io::Path& folder, Index begin,
     }
     if (end < plan.train.steps) saver.save({end, end * plan.train.global_batch});
     mine.state = engine.optimizer_state();
-    mine.kept = testing::kept_state(engine);
+    mine.kept = support::kept_state(engine);
     if (world.rank() == 0) out = mine;
   });
   return out;

@@ -12,7 +12,7 @@ namespace {
 
 using comm::ForwardingChannel;
 using comm::LateGathers;
-using testing::Grid;
+using support::Grid;
 
 /// Takes gradients no earlier than they are waited for, and then some time later: until then they lie where the sender
 /// has them.
@@ -47,7 +47,7 @@ class LateGradients final : public ForwardingChannel {
 
 /// Runs with late messages, eagerly and in every way to run from graphs; check(run) of what each leaves.
 template <class LateChannel, class Check>
-void for_late_runs(config::RunPlan plan, const testing::AtTheEnd& at_the_end, Check&& check) {
+void for_late_runs(config::RunPlan plan, const support::AtTheEnd& at_the_end, Check&& check) {
   using capture::GraphMode;
   plan.graphs.warmup_steps = 2;
   for (const GraphMode mode : {GraphMode::none, GraphMode::layers, GraphMode::iteration}) {
@@ -56,11 +56,11 @@ void for_late_runs(config::RunPlan plan, const testing::AtTheEnd& at_the_end, Ch
       SCOPED_TRACE(std::string(name(mode)) + " " + std::string(name(per)));
       plan.graphs.mode = mode;
       plan.graphs.per = per;
-      testing::GraphRun late;
+      support::GraphRun late;
       comm::run_ranks(plan.grid.world_size,
                       [&](comm::World& world) {
                         comm::WrappedWorld<LateChannel> slow(world);
-                        testing::train_rank(slow, plan, late, at_the_end);
+                        support::train_rank(slow, plan, late, at_the_end);
                       },
                       {.timeout_s = 60});
       check(late);
@@ -71,10 +71,10 @@ void for_late_runs(config::RunPlan plan, const testing::AtTheEnd& at_the_end, Ch
 class LateGradientsGrid : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(LateGradientsGrid, ChangeNoBits) {
-  const config::RunPlan plan = testing::small_plan(GetParam(), "fp32", 8);
-  const auto want = testing::run_of(plan, [](train::Engine&, Index) {});
+  const config::RunPlan plan = support::small_plan(GetParam(), "fp32", 8);
+  const auto want = support::run_of(plan, [](train::Engine&, Index) {});
   for_late_runs<LateGradients>(
-      plan, [](train::Engine&, Index) {}, [&](const testing::GraphRun& late) { testing::expect_same(late, *want); });
+      plan, [](train::Engine&, Index) {}, [&](const support::GraphRun& late) { support::expect_same(late, *want); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Pipelines, LateGradientsGrid,
@@ -86,9 +86,9 @@ class LateGathersGrid : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(LateGathersGrid, AreAwaitedOnceBeforeWhatReadsThem) {
   Grid grid = GetParam();
-  const auto plain = testing::run_of(testing::small_plan(grid, "fp32", 10), [](train::Engine&, Index) {});
+  const auto plain = support::run_of(support::small_plan(grid, "fp32", 10), [](train::Engine&, Index) {});
   grid.sharding = Sharding::optimizer;
-  const config::RunPlan plan = testing::small_plan(grid, "fp32", 10);
+  const config::RunPlan plan = support::small_plan(grid, "fp32", 10);
   for_late_runs<LateGathers>(
       plan,
       [&](train::Engine& engine, Index) {
@@ -98,7 +98,7 @@ TEST_P(LateGathersGrid, AreAwaitedOnceBeforeWhatReadsThem) {
         EXPECT_EQ(engine.mesh().dp.counters()[comm::Op::all_gather].calls,
                   buckets * (plan.train.steps + 1 + Index{once_more}));
       },
-      [&](const testing::GraphRun& late) { testing::expect_same_training(late, *plain); });
+      [&](const support::GraphRun& late) { support::expect_same_training(late, *plain); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Sharded, LateGathersGrid,

@@ -9,7 +9,7 @@
 
 #include "tests/support/gathered.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// A grid of the tests: how a small model is cut.
 struct Grid {
@@ -163,4 +163,4 @@ inline void train_on(const Grid& grid, const std::string& precision, RunRecord& 
   comm::run_ranks(grid.ranks(), [&](comm::World& world) { train_rank(world, plan, record); });
 }
 
-}  // namespace megalith::testing
+}  // namespace megalith::support

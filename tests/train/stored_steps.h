@@ -10,7 +10,7 @@
 #include "megalith/config/run_config.h"
 #include "megalith/model/batch.h"
 
-namespace megalith::testing {
+namespace megalith::support {
 
 /// The optimizer of stored training steps, and data that is not read: batches are stored, too.
 inline void set_stored_training(config::RunConfig& c, const nlohmann::json& adam) {
@@ -44,4 +44,4 @@ class StoredBatches : public model::BatchSource {
   Index samples_, seq_len_;
 };
 
-}  // namespace megalith::testing
+}  // namespace megalith::support
