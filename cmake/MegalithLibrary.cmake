@@ -24,6 +24,11 @@ endif()
 if(MEGALITH_SANITIZE)
   target_compile_options(megalith_flags INTERFACE -fsanitize=${MEGALITH_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all)
+  if(MEGALITH_SANITIZE MATCHES undefined)
+    # Pointers are the address sanitizer's: it stops at every access through a wrong one. These checks find a few that
+    # nothing is read through, and take a quarter of the compiler's time.
+    target_compile_options(megalith_flags INTERFACE -fno-sanitize=null,object-size,vptr)
+  endif()
   target_link_options(megalith_flags INTERFACE -fsanitize=${MEGALITH_SANITIZE})
 endif()
 
