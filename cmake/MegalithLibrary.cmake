@@ -25,8 +25,8 @@ if(MEGALITH_SANITIZE)
   target_compile_options(megalith_flags INTERFACE -fsanitize=${MEGALITH_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all)
   if(MEGALITH_SANITIZE MATCHES undefined)
-    # Pointers are the address sanitizer's: it stops at every access through a wrong one. These checks find a few that
-    # nothing is read through, and take a quarter of the compiler's time.
+    # The address sanitizer stops at every access through a wrong pointer. These checks also find pointers that are never
+    # read through, and take a quarter of the compiler's time.
     target_compile_options(megalith_flags INTERFACE -fno-sanitize=null,object-size,vptr)
   endif()
   target_link_options(megalith_flags INTERFACE -fsanitize=${MEGALITH_SANITIZE})
@@ -40,8 +40,8 @@ function(megalith_compiles_fast target)
   endif()
 endfunction()
 
-# megalith_unity(target FILES): compiles FILES sources at a time where unity builds are on. Most of their time is in what
-# they have in common: headers, and the same templates instantiated and optimised again.
+# megalith_unity(target FILES): compiles FILES sources together where unity builds are on. Much of a source's time goes to
+# headers and templates that the others use too.
 function(megalith_unity target files)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${MEGALITH_UNITY} UNITY_BUILD_BATCH_SIZE ${files})
 endfunction()

@@ -20,7 +20,7 @@ void for_each_character(std::string_view text, const Use& use) {
   }
 }
 
-bool is_empty_line(std::string_view line) { return fold_white_space(line).empty(); }
+bool is_blank_line(std::string_view line) { return fold_white_space(line).empty(); }
 
 /// "Title" of " = Title = "; "" for another line, of a lower level too.
 std::string_view heading(std::string_view line) {
@@ -83,7 +83,7 @@ std::string_view first_line(std::string_view text) {
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);
-    if (!is_empty_line(line)) {
+    if (!is_blank_line(line)) {
       const std::string_view title = heading(line);
       return title.empty() ? line : title;
     }
@@ -108,8 +108,8 @@ void Titles::add_wikitext(io::Fs& fs, const io::Path& file) {
   const std::size_t before = titles_.size();
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const std::string_view title = heading(lines[i]);
-    if (title.empty() || (i > 0 && !is_empty_line(lines[i - 1])) ||
-        (i + 1 < lines.size() && !is_empty_line(lines[i + 1])))
+    if (title.empty() || (i > 0 && !is_blank_line(lines[i - 1])) ||
+        (i + 1 < lines.size() && !is_blank_line(lines[i + 1])))
       continue;
     // Articles whose titles are all "<unk>" are as many as there are headings.
     if (title.find("<unk>") != std::string_view::npos)
