@@ -9,7 +9,7 @@
 namespace megalith::ops {
 namespace {
 
-constexpr double kEndless = std::numeric_limits<double>::infinity();
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 class ArgmaxTest : public OpTest {
  protected:
@@ -46,10 +46,10 @@ TEST_P(ArgmaxTest, FindsTheLargestOfRealColumns) {
 }
 
 TEST_P(ArgmaxTest, TiesGoToTheLowerId) {
-  const Values logits = {0, 2, 2, 1, 2, 0, -kEndless, -kEndless, -kEndless, 7, 7, 7};
+  const Values logits = {0, 2, 2, 1, 2, 0, kMinusInfinity, kMinusInfinity, kMinusInfinity, 7, 7, 7};
   for (const Index shards : {1, 2, 3, 6})
     EXPECT_EQ(by_shards(logits, 2, 6, shards), (std::vector<std::int32_t>{1, 3})) << shards;
-  EXPECT_EQ(by_shards(Values(6, -kEndless), 1, 6, 3), std::vector<std::int32_t>{0});
+  EXPECT_EQ(by_shards(Values(6, kMinusInfinity), 1, 6, 3), std::vector<std::int32_t>{0});
 }
 
 TEST_P(ArgmaxTest, NaNIsNeverTheLargest) {
@@ -65,7 +65,7 @@ TEST_P(ArgmaxTest, APairHoldsTheLogit) {
   argmax(ex_, {.logits = logits, .best = best, .first_id = 40, .vocab_size = 42});
   EXPECT_EQ(values_of(best), (Values{0.25, 40, -2, 41}));
   argmax(ex_, {.logits = logits, .best = best, .first_id = 40, .vocab_size = 30});
-  EXPECT_EQ(values_of(best), (Values{-kEndless, -1, -kEndless, -1})) << "padding only";
+  EXPECT_EQ(values_of(best), (Values{kMinusInfinity, -1, kMinusInfinity, -1})) << "padding only";
 }
 
 TEST_P(ArgmaxTest, ShapesAreChecked) {

@@ -131,9 +131,7 @@ TEST_P(AttentionTest, BackwardEqualsDifferences) {
       const Place place{.probability = probability};
       const Values want = numeric_gradient(qkv, [&](const Values& x) {
         const Values out = attended(x, s, place).out;
-        double loss = 0;
-        for (std::size_t i = 0; i < out.size(); ++i) loss += out[i] * dout[i];
-        return loss;
+        return weighted(out, dout);
       });
       EXPECT_LT(relative_error(values_of(run(s, qkv, dout, place).dqkv), want), dtype() == DType::f32 ? 5e-6 : 1e-8)
           << "S " << s.seq_len << ", p " << probability;
@@ -160,9 +158,7 @@ TEST_P(AttentionTest, BackwardOfSeveralKeyBlocks) {
     Values moved = qkv;
     for (std::size_t i = 0; i < moved.size(); ++i) moved[i] += step * direction[i];
     const Values out = values_of(run(s, moved, dout, place).out);
-    double loss = 0;
-    for (std::size_t i = 0; i < out.size(); ++i) loss += out[i] * dout[i];
-    return loss;
+    return weighted(out, dout);
   };
   double slope = 0;
   for (std::size_t i = 0; i < whole.size(); ++i) slope += whole[i] * direction[i];
