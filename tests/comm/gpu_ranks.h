@@ -10,7 +10,8 @@ namespace megalith::comm {
 void run_gpu_rank(World& host, const std::function<void(World&)>& body, const WorldOptions& options = {});
 /// The same on `size` threads of this process (run_ranks), or as one of the processes of use_processes(). `options` are
 /// those of the NCCL world.
-void run_gpu_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options = {});
+void run_gpu_ranks(int size, const std::function<void(World&)>& body, const WorldOptions& options);
+inline void run_gpu_ranks(int size, const std::function<void(World&)>& body) { run_gpu_ranks(size, body, {}); }
 
 /// From here on run_gpu_ranks() runs ranks as the processes of `host`, of which this is one: all of them run the same
 /// tests. A test of one rank runs in every process. nullptr: threads again.

@@ -25,7 +25,7 @@ config::RunPlan plan_of(const Grid& grid, const support::GraphWay& way) {
 
 std::string error_of(const config::RunPlan& plan, const support::MeddleWithStep& meddle,
                      const model::BatchSource& source) {
-  return support::error_of([](int size, const auto& body) { comm::run_gpu_ranks(size, body); }, plan, meddle, source);
+  return support::error_of(comm::run_gpu_ranks, plan, meddle, source);
 }
 
 class GpuDifferingSteps : public ::testing::TestWithParam<Grid> {};

@@ -13,8 +13,6 @@ namespace {
 
 using support::Grid;
 
-void run_ranks(int size, const std::function<void(comm::World&)>& body) { comm::run_gpu_ranks(size, body); }
-
 class GpuRefusedCaptures : public ::testing::TestWithParam<Grid> {};
 INSTANTIATE_TEST_SUITE_P(All, GpuRefusedCaptures,
                          ::testing::Values(Grid{}, Grid{.tp = 2}, Grid{.pp = 2}, Grid{.dp = 2}),
@@ -27,8 +25,9 @@ TEST_P(GpuRefusedCaptures, EndAllRanksAndLeaveTheGpusUsable) {
   const int last = grid.ranks() - 1;  // of the last stage
   const auto losses_of = [](const config::RunPlan& plan) {
     support::GraphRun run;
-    run_ranks(plan.grid.world_size,
-              [&](comm::World& world) { support::train_rank(world, plan, run, [](train::Engine&, Index) {}); });
+    comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) {
+      support::train_rank(world, plan, run, [](train::Engine&, Index) {});
+    });
     return run.record.losses;
   };
   const std::vector<double> want = losses_of(support::gpu_plan(grid, "bf16", kAllSteps));
@@ -38,7 +37,7 @@ TEST_P(GpuRefusedCaptures, EndAllRanksAndLeaveTheGpusUsable) {
         support::with_graphs(support::gpu_plan(grid, "bf16", kAllSteps), way, support::kCheckWarmup);
     std::array<Buffer, 2> foreign;
     const std::string error = support::error_of(
-        run_ranks, plan,
+        comm::run_gpu_ranks, plan,
         [&](train::Engine& engine, int rank, Index step) {
           if (rank == last && step == support::kCheckWarmup)
             support::move_out_of_the_plan(engine, "layers.5.norm1.weight", foreign[static_cast<std::size_t>(rank)]);
@@ -58,7 +57,7 @@ TEST(GpuDisagreedCaptures, AreNotLaunched) {
   for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
     const config::RunPlan plan = support::with_graphs(support::gpu_plan(kGrid, "bf16", 3), way, 1);
-    run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) {
       train::Engine engine(world, plan);
       engine.allocate();
       const support::HashedBatches source(plan.model.vocab_size);

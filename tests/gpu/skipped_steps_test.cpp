@@ -14,8 +14,6 @@ using capture::GraphsConfig;
 using support::Broken;
 using support::Grid;
 
-void run_on_gpus(int size, const std::function<void(comm::World&)>& body) { comm::run_gpu_ranks(size, body); }
-
 config::RunPlan plan_of(const Grid& grid, const std::string& precision, const GraphsConfig& graphs = {}) {
   config::RunPlan plan = support::gpu_plan(grid, precision, 8);
   plan.graphs = graphs;
@@ -45,7 +43,7 @@ TEST_P(GpuSkippedSteps, FollowTheEventsOfLossScalingOnAllRanks) {
   for (const GraphsConfig& graphs : ways) {
     SCOPED_TRACE(support::name_of(graphs));
     const std::vector<bool> finite =
-        support::run_events(run_on_gpus, plan_of(grid, "fp16", graphs), 0, overflow_of(grid));
+        support::run_events(comm::run_gpu_ranks, plan_of(grid, "fp16", graphs), 0, overflow_of(grid));
     EXPECT_FALSE(finite[0]);
   }
 }
@@ -53,10 +51,10 @@ TEST_P(GpuSkippedSteps, FollowTheEventsOfLossScalingOnAllRanks) {
 TEST_P(GpuSkippedSteps, LeaveNoTrace) {
   const Grid grid = GetParam();
   MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
-  const std::vector<support::Kept> want = support::run_past(run_on_gpus, plan_of(grid, "fp16"), std::nullopt);
+  const std::vector<support::Kept> want = support::run_past(comm::run_gpu_ranks, plan_of(grid, "fp16"), std::nullopt);
   const auto expect_no_trace = [&](const GraphsConfig& graphs, const Broken& broken) {
     SCOPED_TRACE(support::name_of(graphs) + ", rank " + std::to_string(broken.rank));
-    support::expect_same_steps(support::run_past(run_on_gpus, plan_of(grid, "fp16", graphs), broken), want);
+    support::expect_same_steps(support::run_past(comm::run_gpu_ranks, plan_of(grid, "fp16", graphs), broken), want);
   };
   const Broken nan = support::broken_gradients(grid.ranks() - 1), overflow{0, overflow_of(grid)};
   expect_no_trace({}, nan);
@@ -68,7 +66,7 @@ TEST_P(GpuSkippedSteps, LeaveNoTrace) {
     const config::RunPlan plan = plan_of(grid, "fp16", graphs);
     const support::MeddlingBatches source(plan.model.vocab_size);
     const Broken one = support::nan_in_gradient(0, "layers.1.norm2.bias", plan, source);
-    support::expect_same_steps(support::run_past(run_on_gpus, plan, one, source), want);
+    support::expect_same_steps(support::run_past(comm::run_gpu_ranks, plan, one, source), want);
   }
 }
 
@@ -113,7 +111,7 @@ TEST_P(GpuSpoiledSums, ByOneNumberOfOneRankSkipTheStepOnAll) {
       body(spoiling);
     });
   };
-  const std::vector<support::Kept> want = support::run_past(run_on_gpus, plan_of(grid, "fp16"), std::nullopt);
+  const std::vector<support::Kept> want = support::run_past(comm::run_gpu_ranks, plan_of(grid, "fp16"), std::nullopt);
   std::vector<GraphsConfig> ways = support::graph_ways();
   ways.push_back({});
   for (const GraphsConfig& graphs : ways) {
@@ -127,13 +125,13 @@ TEST_P(GpuSkippedSteps, EndABf16RunFromGraphsAsTheyEndAnEagerOne) {
   const Grid grid = GetParam();
   MEGALITH_NEEDS_GPU_RANKS(grid.ranks());
   const int bad_rank = grid.ranks() - 1;
-  const std::vector<std::string> eager = support::errors_of_nan(run_on_gpus, plan_of(grid, "bf16"), bad_rank);
+  const std::vector<std::string> eager = support::errors_of_nan(comm::run_gpu_ranks, plan_of(grid, "bf16"), bad_rank);
   for (int rank = 0; rank < grid.ranks(); ++rank) {
     const std::string& error = eager[static_cast<std::size_t>(rank)];
     const bool told = error.find("parameters stay those of step 4") != std::string::npos;
     EXPECT_EQ(told, comm::is_here(rank)) << error;
   }
-  EXPECT_EQ(support::errors_of_nan(run_on_gpus, plan_of(grid, "bf16", kWhole), bad_rank), eager);
+  EXPECT_EQ(support::errors_of_nan(comm::run_gpu_ranks, plan_of(grid, "bf16", kWhole), bad_rank), eager);
 }
 
 }  // namespace

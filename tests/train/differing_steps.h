@@ -18,9 +18,8 @@ inline constexpr Index kCheckWarmup = 2, kMeddled = kCheckWarmup + 3;
 using MeddleWithStep = std::function<void(train::Engine&, int, Index)>;
 
 /// The error that ends a run of `plan`, of ranks that `run_ranks` runs.
-template <class RunRanks>
-std::string error_of(RunRanks&& run_ranks, const config::RunPlan& plan, const MeddleWithStep& meddle,
-                     const model::BatchSource& source) {
+inline std::string error_of(RunRanks run_ranks, const config::RunPlan& plan, const MeddleWithStep& meddle,
+                            const model::BatchSource& source) {
   try {
     run_ranks(plan.grid.world_size, [&](comm::World& world) {
       train::Engine engine(world, plan);

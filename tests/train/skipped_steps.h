@@ -18,9 +18,6 @@
 // and on GPUs.
 namespace megalith::support {
 
-/// Runs a function on all ranks of a world of that size.
-using RunRanks = void (*)(int, const std::function<void(comm::World&)>&);
-
 using Bytes = std::vector<std::byte>;
 
 inline Bytes bytes_of(Exec& ex, const Tensor& tensor) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <functional>
 #include <iterator>
 
 #include "megalith/base/philox.h"
@@ -10,6 +11,9 @@
 #include "tests/support/gathered.h"
 
 namespace megalith::support {
+
+/// Runs a function on all ranks of a world of that size.
+using RunRanks = void (*)(int, const std::function<void(comm::World&)>&);
 
 /// A grid of the tests: how a small model is cut.
 struct Grid {
