@@ -4,13 +4,13 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
-#include "megalith/comm/threads/thread_world.h"
 #include "megalith/convert/hf_model.h"
 #include "megalith/convert/hf_tokenizer.h"
 #include "megalith/data/tokenizer.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
+#include "megalith/train/imported_model.h"
 #include "megalith/train/trainer.h"
 
 #include "apps/command.h"
@@ -42,17 +42,12 @@ config::RunPlan imported_plan(const model::ModelConfig& m, const std::string& to
   return config::resolve(c);
 }
 
-/// The plan of a rank that only holds the parameters. Where positions are rotations none depends on seq_len, and so a
-/// model of 131,072 positions is imported without memory for its activations.
-config::RunPlan holding(config::RunPlan plan) {
-  if (plan.model.has_rope()) plan.model.seq_len = 1;
-  return plan;
-}
-
 void import_hf(const HfOptions& options) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   const io::Path out = options.to;
   const convert::HfModel hf = convert::read_hf_config(*fs, options.from);
+  convert::HfReader reader(*fs, options.from, hf);
+  reader.check_tensors();
   const ImportedTokenizer vocabulary = find_tokenizer(*fs, options.from, hf.config);
   const config::RunPlan plan = imported_plan(hf.config, vocabulary.name, options.from);
   train::DataIdentity identity;  // of the data nothing is known
@@ -67,16 +62,10 @@ void import_hf(const HfOptions& options) {
   if (!io::published(*fs, folder).empty())
     throw ConfigError(str("--out = ", out.string(), ": holds checkpoints already; choose another"));
   const io::RunLock lock = io::RunLock::take(out);
-  const config::RunPlan held = holding(plan);
-  comm::run_ranks(1, [&](comm::World& world) {
-    train::Engine engine(world, held);
-    engine.allocate(train::InitialValues::written_later);
-    convert::import_hf(*fs, options.from, hf, engine.stage().params());
-    train::Saver saver(engine, plan, identity, *fs, folder);
-    const checkpoint::Digest128 digest = saver.save({});
-    std::printf("%s: %s, state digest %s\n", (folder / io::StepFolder{0}.name()).c_str(),
-                model::parameters_text(plan.model).c_str(), digest.hex().c_str());
-  });
+  const checkpoint::Digest128 digest = train::save_imported_model(
+      plan, identity, *fs, folder, [&](const TensorSlice& param, const Tensor& values) { reader.read(param, values); });
+  std::printf("%s: %s, state digest %s\n", (folder / io::StepFolder{0}.name()).c_str(),
+              model::parameters_text(plan.model).c_str(), digest.hex().c_str());
   io::publish_file(*fs, out / "recipe.toml", config::to_toml(plan.as_config()));
 }
 
@@ -101,7 +90,7 @@ std::shared_ptr<const data::Tokenizer> exported_tokenizer(io::Fs& fs, const conf
 }
 
 /// Everything of the export, into a folder that nobody looks at yet.
-void fill(io::Fs& fs, const io::Path& staging, eval::WholeModel& model, const config::RunPlan& plan) {
+void fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, const ReadValues& read) {
   auto end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1;
   const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);
   if (const auto tokenizer = exported_tokenizer(fs, plan, vocabulary)) {
@@ -109,7 +98,7 @@ void fill(io::Fs& fs, const io::Path& staging, eval::WholeModel& model, const co
     convert::export_hf_tokenizer(fs, staging, *tokenizer,
                                  *data::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary), plan.model.seq_len);
   }
-  convert::export_hf(fs, staging, model.config(), model.params(), {.end_of_document = end_of_document});
+  convert::export_hf(fs, staging, {plan.model, plan.train.policy().master, read}, {.end_of_document = end_of_document});
   fs.sync_dir(staging);
 }
 
@@ -118,12 +107,12 @@ void export_hf(const HfOptions& options) {
   const io::Path target = io::Path(options.to).lexically_normal();
   if (fs->exists(target)) throw ConfigError(str("--out = ", target.string(), ": exists already; choose another"));
   std::string architecture;
-  use_saved_model(*fs, options.from, [&](eval::WholeModel& model, const config::RunPlan& plan) {
-    architecture = convert::architecture_of(convert::hf_family_for(model.config()));
+  use_saved_model(*fs, options.from, [&](const config::RunPlan& plan, const ReadValues& read) {
+    architecture = convert::architecture_of(convert::hf_family_for(plan.model));
     const io::Path staging = target.string() + io::temporary_suffix();
     fs->make_dir(staging);
     try {
-      fill(*fs, staging, model, plan);
+      fill(*fs, staging, plan, read);
     } catch (const Error&) {
       for (const std::string& name : fs->list(staging)) fs->unlink(staging / name);
       fs->remove_dir(staging);

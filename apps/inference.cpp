@@ -298,21 +298,10 @@ std::string InferenceJob::fill_from_checkpoint(comm::World& world, const Fill& f
 
 std::string InferenceJob::fill_from_hf(comm::World& world, const Fill& fill) const {
   convert::HfReader reader(*fs_, folder_, *hf_);
+  if (world.rank() == 0) reader.check_tensors();
   const DType dtype = plan_.train.policy().compute == DType::f64 ? DType::f64 : DType::f32;
   fill(dtype, [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
-  std::string names;
-  for (const std::string& name : reader.used()) names += name + '\n';
-  std::set<std::string> used;
-  for (const std::vector<std::byte>& bytes :
-       train::gather_bytes(world, std::as_bytes(std::span(names.data(), names.size())))) {
-    std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    while (!rest.empty()) {
-      used.emplace(rest.substr(0, rest.find('\n')));
-      rest.remove_prefix(rest.find('\n') + 1);
-    }
-  }
   if (world.rank() != 0) return train::share_text(world, "");
-  reader.check_rest(std::move(used));
   std::string digests;
   for (const std::string& name : fs_->list(folder_)) {
     if (name == "config.json" || name.ends_with(".safetensors"))

@@ -81,11 +81,11 @@ class InferenceJob {
   std::string load(comm::World& world, Model& model) const {
     require_memory(world, model.planned_bytes());
     model.allocate();
-    return fill(world, [&](DType stored, const eval::ReadValues& read) { model.fill_params(stored, read); });
+    return fill(world, [&](DType stored, const ReadValues& read) { model.fill_params(stored, read); });
   }
 
  private:
-  using Fill = std::function<void(DType stored, const eval::ReadValues& read)>;
+  using Fill = std::function<void(DType stored, const ReadValues& read)>;
   void resolve(const config::RunConfig& c, int ranks, const Check& check);
   void describe_checkpoint(config::RunConfig& c);
   void describe_hf(config::RunConfig& c);

@@ -3,7 +3,6 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
-#include "megalith/comm/threads/thread_world.h"
 #include "megalith/io/save_protocol.h"
 
 #include "apps/checkpoint_folder.h"
@@ -12,7 +11,7 @@
 namespace megalith::apps {
 namespace {
 
-/// Returns what is wrong with the checkpoint's files; use() was not called then.
+/// Returns what is wrong with the checkpoint's files; use() was not called then, or has thrown.
 std::string use_one(io::Fs& fs, const io::Path& folder, const UseModel& use) {
   checkpoint::CheckpointReader reader(fs, folder);
   config::RunPlan plan = config::resolve(recipe_of(reader));
@@ -22,16 +21,18 @@ std::string use_one(io::Fs& fs, const io::Path& folder, const UseModel& use) {
   } catch (const InputError& error) {
     return error.what();
   }
-  comm::run_ranks(1, [&](comm::World& world) {
-    eval::WholeModel model(plan.model, comm::make_mesh(world, grid::resolve({})), plan.train.policy().master);
-    try {
-      model.fill_params([&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
-    } catch (const InputError& error) {
-      damage = error.what();
-      return;
-    }
-    use(model, plan);
-  });
+  try {
+    use(plan, [&](const TensorSlice& slice, const Tensor& values) {
+      try {
+        reader.read(slice, values);
+      } catch (const InputError& error) {
+        damage = error.what();
+        throw;
+      }
+    });
+  } catch (const InputError&) {
+    if (damage.empty()) throw;
+  }
   return damage;
 }
 

@@ -6,16 +6,18 @@
 #include "megalith/checkpoint/choose.h"
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/config/run_plan.h"
-#include "megalith/eval/whole_model.h"
 #include "megalith/io/fs.h"
+#include "megalith/params/param_spec.h"
 
 namespace megalith::apps {
 
-using UseModel = std::function<void(eval::WholeModel&, const config::RunPlan&)>;
+/// The plan that a model was trained by, whose data.vocab_dir is where its tokenizer's files are now
+/// (apps/vocabulary.h), and its values in the masters' dtype.
+using UseModel = std::function<void(const config::RunPlan&, const ReadValues&)>;
 
-/// Loads the model of a checkpoint (as checkpoint_folder() finds it) on one rank of the CPU and calls use(), with the
-/// plan that it was trained by, whose data.vocab_dir is where its tokenizer's files are now (apps/vocabulary.h). Where
-/// the newest one of several is damaged the one before it is used, with a warning. Throws InputError, CheckpointError.
+/// Calls use() for the model of a checkpoint (as checkpoint_folder() finds it). Where the newest one of several turns
+/// out to be damaged use() has thrown, and is called again for the one before it, with a warning. Throws InputError,
+/// CheckpointError, and what use() throws.
 void use_saved_model(io::Fs& fs, const io::Path& given, const UseModel& use);
 
 /// The recipe that a checkpoint was trained by. Throws InputError for a manifest without one.

@@ -148,9 +148,6 @@ std::vector<HfTensor> tensors_of(TensorsOf of_family, const model::ModelConfig& 
     throw InternalError(str("[convert] parameter ", name, ": ", elements, " of ", shape.numel(), " elements"));
   return tensors;
 }
-std::vector<HfTensor> tensors_of(TensorsOf of_family, const model::ModelConfig& model, const Param& param) {
-  return tensors_of(of_family, model, param.name(), param.without_padding(param.master).shape());
-}
 
 /// As the folder's files hold experts.
 TensorsOf layout_of(const HfModel& hf, const FolderTensors& source) {
@@ -159,23 +156,19 @@ TensorsOf layout_of(const HfModel& hf, const FolderTensors& source) {
 }
 
 /// Fills a whole parameter of ours.
-void copy_whole(const HfModel& hf, const FolderTensors& source, const std::string& name, const Tensor& ours,
-                std::set<std::string>& used) {
+void copy_whole(const HfModel& hf, const FolderTensors& source, const std::string& name, const Tensor& ours) {
   for (const HfTensor& tensor : tensors_of(layout_of(hf, source), hf.config, name, ours.shape())) {
     const HfFileTensor& found = source.at(tensor);
     copy_to_ours(tensor, found.dtype, found.bytes, ours);
-    used.insert(source.full_name(tensor));
   }
 }
 
-/// Calls visit(param) for every parameter that is learned. Those that a rule updates are the state of a training.
-template <class Params, class Visit>
-void for_each_param(Params& params, const Visit& visit) {
-  for (auto& buffer : params.buffers()) {
-    for (auto& param : buffer.params()) {
-      if (param.spec.update == Update::by_gradient) visit(param);
-    }
-  }
+/// The parameters of a model that are learned, whole. Those that a rule updates are the state of a training.
+std::vector<TensorSlice> learned(const model::ModelConfig& model) {
+  std::vector<TensorSlice> slices;
+  for (ParamSpec& spec : model::declare_whole_gpt(model))
+    if (spec.update == Update::by_gradient) slices.push_back(std::move(spec.slice));
+  return slices;
 }
 
 std::string file_name(const HfFamily& family, const HfTensor& tensor) {
@@ -201,14 +194,6 @@ HfModel read_hf_config(io::Fs& fs, const io::Path& folder) {
   return {&family, family.read_config(config)};
 }
 
-void import_hf(io::Fs& fs, const io::Path& folder, const HfModel& hf, ParamSet& params) {
-  const FolderTensors source(fs, folder, *hf.family);
-  std::set<std::string> used;
-  for_each_param(
-      params, [&](Param& param) { copy_whole(hf, source, param.name(), param.without_padding(param.master), used); });
-  check_rest(hf, source, used);
-}
-
 class HfReader::Source : public FolderTensors {
  public:
   using FolderTensors::FolderTensors;
@@ -219,13 +204,12 @@ HfReader::HfReader(io::Fs& fs, const io::Path& folder, const HfModel& model)
 HfReader::~HfReader() = default;
 
 void HfReader::read(const TensorSlice& slice, const Tensor& values) {
-  if (slice.local == slice.global) return copy_whole(model_, *source_, slice.name, values, used_);
+  if (slice.local == slice.global) return copy_whole(model_, *source_, slice.name, values);
   const checkpoint::Box whole{{}, slice.global}, part = checkpoint::box_of(slice);
   const std::vector<HfTensor> tensors =
       tensors_of(layout_of(model_, *source_), model_.config, slice.name, slice.global);
   if (tensors.size() == 1 && tensors.front().is_same_as(slice.global)) {  // the large tables, without a copy
     const HfFileTensor& found = source_->at(tensors.front());
-    used_.insert(source_->full_name(tensors.front()));
     const checkpoint::Runs runs(part, whole);
     const Tensor flat = values.reshaped({values.numel()});
     const auto element = static_cast<std::size_t>(size_of(found.dtype)), size = static_cast<std::size_t>(runs.length());
@@ -240,13 +224,22 @@ void HfReader::read(const TensorSlice& slice, const Tensor& values) {
     if (whole_memory_.bytes() < bytes) whole_memory_ = Buffer(bytes);
     whole_ = whole_memory_.view(slice.global, values.dtype());
     whole_name_ = slice.name;
-    copy_whole(model_, *source_, slice.name, whole_, used_);
+    copy_whole(model_, *source_, slice.name, whole_);
   }
   checkpoint::copy_common(whole, static_cast<const std::byte*>(whole_.raw()), part,
                           static_cast<std::byte*>(values.raw()), size_of(values.dtype()));
 }
 
-void HfReader::check_rest(std::set<std::string> used) const { convert::check_rest(model_, *source_, used); }
+void HfReader::check_tensors() const {
+  std::set<std::string> used;
+  for (const TensorSlice& slice : learned(model_.config)) {
+    for (const HfTensor& tensor : tensors_of(layout_of(model_, *source_), model_.config, slice.name, slice.global)) {
+      source_->at(tensor);
+      used.insert(source_->full_name(tensor));
+    }
+  }
+  check_rest(model_, *source_, used);
+}
 
 const HfFamily& hf_family_for(const model::ModelConfig& model) {
   std::string misfits;
@@ -258,20 +251,25 @@ const HfFamily& hf_family_for(const model::ModelConfig& model) {
   throw InputError(str("[export-hf] the checkpoint's model is of no family that can be written: ", misfits));
 }
 
-void export_hf(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model, const ParamSet& params,
-               const HfExport& options) {
-  const HfFamily& family = hf_family_for(model);
-  write_config(fs, folder, family, model, options.end_of_document);
+void export_hf(io::Fs& fs, const io::Path& folder, const ModelValues& model, const HfExport& options) {
+  const HfFamily& family = hf_family_for(model.config);
+  write_config(fs, folder, family, model.config, options.end_of_document);
+  const std::vector<TensorSlice> params = learned(model.config);
   std::vector<HfFilesWriter::Entry> entries;
   const auto add = [&](const HfTensor& tensor) { entries.push_back({file_name(family, tensor), tensor.shape}); };
-  for_each_param(params,
-                 [&](const Param& param) { std::ranges::for_each(tensors_of(family.tensors_of, model, param), add); });
-  std::ranges::for_each(family.zeros(model), add);
+  Index most = 0;
+  for (const TensorSlice& param : params) {
+    std::ranges::for_each(tensors_of(family.tensors_of, model.config, param.name, param.global), add);
+    most = std::max(most, bytes_of(param.global, model.dtype));
+  }
+  std::ranges::for_each(family.zeros(model.config), add);
   HfFilesWriter writer(fs, folder, std::move(entries), options.max_file_bytes);
+  const Buffer memory(most);
   std::vector<float> theirs;
-  for_each_param(params, [&](const Param& param) {
-    const Tensor ours = param.without_padding(param.master);
-    for (const HfTensor& tensor : tensors_of(family.tensors_of, model, param)) {
+  for (const TensorSlice& param : params) {
+    const Tensor ours = memory.view(param.global, model.dtype);
+    model.read(param, ours);
+    for (const HfTensor& tensor : tensors_of(family.tensors_of, model.config, param.name, param.global)) {
       if (ours.dtype() == DType::f32 && tensor.is_same_as(ours.shape())) {  // the large tables, without a copy
         writer.write(ours);
         continue;
@@ -280,8 +278,8 @@ void export_hf(io::Fs& fs, const io::Path& folder, const model::ModelConfig& mod
       copy_to_theirs(tensor, ours, theirs);
       writer.write(Tensor(theirs.data(), tensor.shape, DType::f32));
     }
-  });
-  for (const HfTensor& zero : family.zeros(model)) {
+  }
+  for (const HfTensor& zero : family.zeros(model.config)) {
     theirs.assign(static_cast<std::size_t>(zero.shape.numel()), 0.0F);
     writer.write(Tensor(theirs.data(), zero.shape, DType::f32));
   }

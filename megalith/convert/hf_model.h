@@ -1,13 +1,12 @@
 #pragma once
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 
 #include "megalith/convert/hf_files.h"
 #include "megalith/io/fs.h"
 #include "megalith/model/model_config.h"
-#include "megalith/params/param_set.h"
+#include "megalith/params/param_spec.h"
 #include "megalith/tensor/memory.h"
 
 namespace megalith::convert {
@@ -30,12 +29,8 @@ std::string_view architecture_of(const HfFamily& family);
 /// is not known, and for a model that megalith would compute otherwise.
 HfModel read_hf_config(io::Fs& fs, const io::Path& folder);
 
-/// Fills the parameters of a whole model on one rank from the folder's tensors (F32, F16, BF16 or F64 there, converted;
-/// f32 or f64 here). Throws InputError for a file or a tensor that is missing, left over or of another shape. Takes no
-/// memory: the files are mapped.
-void import_hf(io::Fs& fs, const io::Path& folder, const HfModel& model, ParamSet& params);
-
-/// The values of a folder, slice by slice, for ranks of any grid. One reader per rank.
+/// The values of a folder (F32, F16, BF16 or F64 there, converted), slice by slice, for ranks of any grid. One reader
+/// per rank. Files are mapped.
 class HfReader {
  public:
   HfReader(io::Fs& fs, const io::Path& folder, const HfModel& model);
@@ -43,20 +38,18 @@ class HfReader {
   HfReader(const HfReader&) = delete;
   HfReader& operator=(const HfReader&) = delete;
 
+  /// Throws InputError for a tensor that is missing, left over, or of another shape or type. Reads values only of
+  /// tensors that must equal another or be 0.
+  void check_tensors() const;
   /// Fills `values` (f32 or f64, the slice's elements in host memory) of a parameter of ours. Throws InputError for a
   /// tensor that is missing or of another shape. Memory: none where the file has the parameter's own layout or the
   /// slice is all of it, else one whole parameter.
   void read(const TensorSlice& slice, const Tensor& values);
-  /// The folder's tensors that were read so far, by name.
-  const std::set<std::string>& used() const { return used_; }
-  /// Throws InputError for a tensor that is left over. `used`: those of the readers of all ranks.
-  void check_rest(std::set<std::string> used) const;
 
  private:
   class Source;
   HfModel model_;
   std::unique_ptr<Source> source_;
-  std::set<std::string> used_;
   std::string whole_name_;  ///< of the parameter in whole_
   Buffer whole_memory_;
   Tensor whole_;
@@ -65,13 +58,18 @@ class HfReader {
 /// The family in which a model can be exported. Throws InputError naming, for each family, a part that the model lacks.
 const HfFamily& hf_family_for(const model::ModelConfig& model);
 
+/// A whole model to be written.
+struct ModelValues {
+  model::ModelConfig config;
+  DType dtype = DType::f32;  ///< in which read() fills whole parameters: f32 or f64
+  ReadValues read;
+};
 struct HfExport {
   std::int32_t end_of_document = 0;  ///< the tokenizer's
   Index max_file_bytes = HfFilesWriter::kMaxFileBytes;
 };
-/// Writes config.json and the tensors (F32) into an existing folder, synced; from_pretrained() loads it. Memory: one
-/// tensor.
-void export_hf(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model, const ParamSet& params,
-               const HfExport& options);
+/// Writes config.json and the tensors (F32) into an existing folder, synced; from_pretrained() loads it. Each parameter
+/// is read once. Memory: one parameter and one tensor.
+void export_hf(io::Fs& fs, const io::Path& folder, const ModelValues& model, const HfExport& options);
 
 }  // namespace megalith::convert

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include "megalith/comm/mesh.h"
+#include "megalith/comm/world.h"
+#include "megalith/grid/parallel_config.h"
+#include "megalith/model/layer_groups.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/rows.h"
@@ -71,6 +75,14 @@ std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<Chu
     }
   }
   return specs;
+}
+
+std::vector<ParamSpec> declare_whole_gpt(ModelConfig model) {
+  if (model.padded_vocab_size == 0) model.padded_vocab_size = model.vocab_size;
+  const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
+  const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({}));
+  const nn::LayerGroups groups = layer_groups({mesh.tp, nn::SequenceParallel::off, 1}, model, mesh);
+  return declare_gpt(model_spec(model), {{{0, model.num_layers}, true, true}}, groups);
 }
 
 GptChunk::GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGroups& groups, ParamSet& params,

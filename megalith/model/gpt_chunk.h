@@ -120,6 +120,8 @@ class GptChunk {
 /// The parameters of all chunks of one rank. A tied table is declared once where a rank both embeds and ends.
 std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<ChunkRange>& chunks,
                                    const nn::LayerGroups& groups);
+/// The parameters of a whole model, as one rank holds them. padded_vocab_size 0: without padding rows.
+std::vector<ParamSpec> declare_whole_gpt(ModelConfig model);
 
 /// Names of the token table and of an untied head's, as parameters and in checkpoints.
 inline constexpr const char* kTokenTable = "embedding.token.weight";

@@ -1,6 +1,9 @@
 #pragma once
+#include <functional>
+
 #include "megalith/grid/placement.h"
 #include "megalith/tensor/init.h"
+#include "megalith/tensor/tensor.h"
 #include "megalith/tensor/tensor_slice.h"
 
 namespace megalith {
@@ -29,5 +32,8 @@ struct ParamSpec {
   Index layer = kOutsideLayers;  ///< number of its Transformer layer in the model
   Update update = Update::by_gradient;
 };
+
+/// Fills `values` with a slice of a parameter: host memory, as many elements, of a dtype that both sides know.
+using ReadValues = std::function<void(const TensorSlice& slice, const Tensor& values)>;
 
 }  // namespace megalith

@@ -20,7 +20,6 @@ namespace {
 
 // Among the manifest's texts.
 constexpr const char *kGemmTable = "gemm_table", *kAttention = "attention";
-constexpr const char* kUnicode = "unicode_version";
 
 /// What a file may take on a disk beyond its bytes: blocks in part, its entry in a folder.
 constexpr std::uint64_t kRestOfFile = std::uint64_t{8} << 10;
@@ -29,7 +28,7 @@ constexpr std::uint64_t kBytesPerChecksum = std::uint64_t{32} << 10;
 
 /// The recipe that a checkpoint was saved under.
 config::RunConfig recipe_of(const checkpoint::RunState& saved, std::string_view where) {
-  const auto recipe = saved.texts.find("recipe");
+  const auto recipe = saved.texts.find(kRecipeText);
   if (recipe == saved.texts.end()) throw InputError(str(where, " MANIFEST: texts.recipe is missing"));
   try {
     return config::parse_recipe(recipe->second, "checkpoint's recipe");
@@ -60,13 +59,6 @@ Index count_of(const checkpoint::RunState& saved, const std::string& name) {
 }
 
 }  // namespace
-
-std::string config_hash(const config::RunPlan& plan, const DataIdentity& identity) {
-  std::uint64_t hash = hash_combine(identity.tokenizer, identity.corpus);
-  for (const auto& [key, value] : config::identity_of(plan))
-    hash = hash_combine(hash_combine(hash, fnv1a(key)), fnv1a(value));
-  return hex64(hash);
-}
 
 Saver::Saver(Engine& engine, const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs, io::Path folder)
     : engine_(engine), plan_(plan), identity_(identity), fs_(fs), folder_(std::move(folder)) {}
@@ -139,19 +131,14 @@ std::vector<std::string> Saver::warnings_of_other_rules(const checkpoint::Manife
 
 checkpoint::RunState Saver::run_state(const Progress& progress) {
   const ops::OptimizerState optimizer = engine_.optimizer_state();
-  checkpoint::RunState state;
+  checkpoint::RunState state = state_at_start(plan_, identity_);
   state.step = progress.step;
-  state.config_hash = config_hash(plan_, identity_);
-  state.grid = config::grid_text(plan_);
-  state.integers = {{"samples", progress.samples}, {"updates", optimizer.updates}};
+  state.integers[kSamples] = progress.samples;
+  state.integers[kUpdates] = optimizer.updates;
   if (plan_.train.scaling.is_on()) {
     state.integers["clean_steps"] = optimizer.clean_steps;
     state.reals["loss_scale"] = optimizer.loss_scale;
   }
-  state.texts = {{"recipe", config::to_toml(plan_.as_config())},
-                 {"tokenizer_hash", hex64(identity_.tokenizer)},
-                 {"corpus_hash", hex64(identity_.corpus)}};
-  if (!identity_.unicode.empty()) state.texts[kUnicode] = identity_.unicode;
   if (!engine_.gemm_table().empty()) state.texts[kGemmTable] = ops::gemm_table_text(engine_.gemm_table());
   if (const std::string kernels = attention_kernels(plan_); !kernels.empty()) state.texts[kAttention] = kernels;
   return state;
@@ -173,14 +160,6 @@ std::vector<checkpoint::ShardReport> Saver::gather(const std::optional<checkpoin
     if (!everybody[rank].empty())
       reports.push_back(checkpoint::parse_report(everybody[rank], str("report of rank ", rank)));
   }
-  return reports;
-}
-
-std::vector<checkpoint::ShardReport> Saver::write_vocabulary(const io::Path& staging) {
-  std::vector<checkpoint::ShardReport> reports;
-  if (identity_.vocabulary == nullptr) return reports;
-  for (const data::VocabularyFile& file : *identity_.vocabulary)
-    reports.push_back(checkpoint::write_plain_file(fs_, staging, file.name, file.text));
   return reports;
 }
 
@@ -251,7 +230,7 @@ checkpoint::Digest128 Saver::save(const Progress& progress, Space space) {
   std::vector<checkpoint::ShardReport> vocabulary;
   if (problem.empty()) {
     attempt([&] { report = write_shard(staging); });
-    if (first) attempt([&] { vocabulary = write_vocabulary(staging); });
+    if (first) attempt([&] { vocabulary = write_vocabulary(fs_, staging, identity_); });
     problem = first_problem(problem);
   }
   checkpoint::Digest128 digest;
@@ -286,7 +265,7 @@ void Saver::load(checkpoint::CheckpointReader& reader) {
   read_pieces(reader, StateTensors::values_and_moments);
   const checkpoint::RunState& saved = reader.manifest().run;
   ops::OptimizerState optimizer = engine_.optimizer_state();
-  optimizer.updates = count_of(saved, "updates");
+  optimizer.updates = count_of(saved, kUpdates);
   if (plan_.train.scaling.is_on()) {
     optimizer.clean_steps = count_of(saved, "clean_steps");
     const auto scale = saved.reals.find("loss_scale");
@@ -319,7 +298,7 @@ checkpoint::Digest128 Saver::sum_over_ranks(const checkpoint::Digest128& mine) {
 
 void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const {
   const config::RunConfig then = recipe_of(saved, "[resume]");
-  if (hash_of(saved, "corpus_hash") == hex64(0)) {
+  if (hash_of(saved, kCorpusHash) == hex64(0)) {
     throw CheckpointError(CheckpointError::Kind::refused,
                           str("[resume] ", folder_.string(),
                               " holds an imported model, which no run here has trained: to train on it, give "
@@ -329,13 +308,13 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
   std::string refused;
   for (const std::string& line : changes.refused) refused += "\n  " + line;
   warnings.insert(warnings.end(), changes.warned.begin(), changes.warned.end());
-  if (!is_same(saved, "tokenizer_hash", identity_.tokenizer))
+  if (!is_same(saved, kTokenizerHash, identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
-  if (!is_same(saved, "corpus_hash", identity_.corpus))
+  if (!is_same(saved, kCorpusHash, identity_.corpus))
     refused += "\n  data.train: its tokens differ from those the checkpoint was trained on";
   if (!refused.empty())
     throw CheckpointError(CheckpointError::Kind::refused, "[resume] the checkpoint belongs to another run:" + refused);
-  const std::string unicode = hash_of(saved, kUnicode);
+  const std::string unicode = hash_of(saved, kUnicodeVersion);
   if (!unicode.empty() && !identity_.unicode.empty() && unicode != identity_.unicode)
     warnings.push_back(str("data.tokenizer: PCRE2 has the characters of Unicode ", identity_.unicode,
                            " here, the checkpoint was trained with those of ", unicode,
@@ -353,7 +332,7 @@ void Saver::compare_model(const checkpoint::RunState& saved, const io::Path& fol
   if (policy && policy->master != plan_.train.policy().master)
     refused += str("\n  train.precision = ", plan_.train.precision, ": the checkpoint's values are of ",
                    *then.train.precision);
-  if (!is_same(saved, "tokenizer_hash", identity_.tokenizer))
+  if (!is_same(saved, kTokenizerHash, identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
   if (refused.empty()) return;
   throw CheckpointError(CheckpointError::Kind::refused,
@@ -400,7 +379,7 @@ std::string Saver::read(Resumed& resumed, checkpoint::Digest128& wanted) {
     checkpoint::CheckpointReader reader(fs_, resumed.folder);
     const checkpoint::RunState& saved = reader.manifest().run;
     compare_recipe(saved, resumed.warnings);
-    resumed.progress = {saved.step, count_of(saved, "samples")};
+    resumed.progress = {saved.step, count_of(saved, kSamples)};
     const auto gemm_table = saved.texts.find(kGemmTable);
     resumed.gemm_table = gemm_table == saved.texts.end() ? std::string() : gemm_table->second;
     if (const auto attention = saved.texts.find(kAttention); attention != saved.texts.end()) {

@@ -4,20 +4,12 @@
 
 #include "megalith/checkpoint/choose.h"
 #include "megalith/checkpoint/shard_io.h"
-#include "megalith/data/vocabulary_files.h"
 #include "megalith/train/engine.h"
 #include "megalith/train/host_staging.h"
+#include "megalith/train/run_identity.h"
 #include "megalith/train/state_pieces.h"
 
 namespace megalith::train {
-
-/// Facts that must be the same when a run resumes: hashes of data that the recipe alone does not identify. 0: unknown,
-/// any value is accepted.
-struct DataIdentity {
-  std::uint64_t tokenizer = 0, corpus = 0;
-  data::VocabularyFiles vocabulary = nullptr;  ///< which every checkpoint holds, if the tokenizer has files
-  std::string unicode = {};                    ///< Tokenizer::unicode_version(): a different one causes a warning
-};
 
 /// The result of resume().
 struct Resumed {
@@ -90,8 +82,6 @@ class Saver {
   std::uint64_t bytes_of_plain_files() const;
   /// Removes old checkpoints. Warns once of each that stays because its manifest cannot be read.
   void prune();
-  /// Of the files without tensors, which this rank writes.
-  std::vector<checkpoint::ShardReport> write_vocabulary(const io::Path& staging);
   std::vector<checkpoint::ShardReport> gather(const std::optional<checkpoint::ShardReport>& mine);
   /// The text of the lowest rank that has one, on every rank; empty if none has.
   std::string first_problem(const std::string& mine);
@@ -112,8 +102,5 @@ class Saver {
   std::optional<std::uint64_t> shards_;   ///< bytes_of_shards(), once it is known: on all ranks alike
   std::uint64_t last_saved_ = 0;          ///< bytes of the last save of this run, on rank 0
 };
-
-/// Hash of everything that must match at resume: the model's shape, precision, seed, tokenizer and corpus.
-std::string config_hash(const config::RunPlan& plan, const DataIdentity& identity);
 
 }  // namespace megalith::train

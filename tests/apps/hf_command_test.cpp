@@ -17,6 +17,7 @@ using support::HfCase;
 using support::Program;
 using support::run_shell;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class HfLlamaProgram : public Program {
  protected:
@@ -70,6 +71,41 @@ TEST_F(HfLlamaProgram, AnImportScoresAsTransformersAndGoesBack) {
     ASSERT_EQ(run_shell(import(out(hf), b)).code, 0);
     EXPECT_EQ(score(b).out, scored.out);
   }
+}
+
+TEST_F(HfLlamaProgram, AnImportHasNoMoments) {
+  const Finished imported = run_shell(import(HfCase("mixtral").folder.string(), "a"));
+  ASSERT_EQ(imported.code, 0) << imported.err;
+  const Finished info = run_shell("megalith checkpoint info " + out("a"));
+  EXPECT_THAT(info.out, HasSubstr("layers.0.norm1.weight"));
+  EXPECT_THAT(info.out, Not(HasSubstr("optimizer.")));
+  EXPECT_EQ(run_shell("megalith checkpoint verify " + out("a")).code, 0);
+}
+
+TEST_F(HfLlamaProgram, AnImportThatFailsLeavesNothingAndCanBeRepeated) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  ASSERT_EQ(run_shell(export_to("a", "hf")).code, 0);
+  for (const char* const fault : {"write:2:ENOSPC", "sync:1:EIO", "rename:1:EIO"}) {
+    const Finished failed = run_shell("MEGALITH_FAULT=0:" + std::string(fault) + " " + import(out("hf"), "b"));
+    EXPECT_EQ(failed.code, 74) << fault << failed.err;
+    EXPECT_EQ(run_shell("ls " + out("b") + "/checkpoints").out, "") << fault;
+  }
+  EXPECT_EQ(run_shell(import(out("hf"), "b")).code, 0);
+}
+
+TEST_F(HfLlamaProgram, AnExportIsOfTheCheckpointBeforeADamagedOne) {
+  ASSERT_EQ(run_shell(train("a", "--set checkpoint.interval=4")).code, 0);
+  const std::string steps = out("a") + "/checkpoints/step_0000000";
+  ASSERT_EQ(run_shell("megalith checkpoint export-hf " + steps + "4 --out " + out("hf4")).code, 0);
+  const std::string shard = steps + "8/shard_00000.safetensors";
+  ASSERT_EQ(run_shell("printf X | dd of=" + shard + " bs=1 seek=9000 conv=notrunc").code, 0);
+  const Finished exported = run_shell(export_to("a", "hf"));
+  EXPECT_EQ(exported.code, 0) << exported.err;
+  EXPECT_THAT(exported.err, HasSubstr("step_00000008 cannot be used"));
+  EXPECT_EQ(run_shell("cmp " + out("hf") + "/model.safetensors " + out("hf4") + "/model.safetensors").code, 0);
+  const Finished damaged = run_shell("megalith checkpoint export-hf " + steps + "8 --out " + out("hf8"));
+  EXPECT_EQ(damaged.code, 65) << damaged.err;
+  EXPECT_EQ(run_shell("cd " + dir_.path().string() + " && ls -d hf*").out, "hf\nhf4\n") << "nothing half written";
 }
 
 TEST_F(HfLlamaProgram, AnUnknownFamilyIsRefused) {

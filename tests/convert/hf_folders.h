@@ -10,11 +10,11 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/threads/thread_world.h"
-#include "megalith/convert/hf_model.h"
-#include "megalith/eval/whole_model.h"
 
 #include "tests/convert/hf_cases.h"
+#include "tests/convert/hf_values.h"
 #include "tests/convert/random_model.h"
+#include "tests/eval/whole_model.h"
 
 // What tests do with the folders of tests/data/hf: read, write and spoil them.
 namespace megalith::convert {
@@ -78,11 +78,12 @@ inline void expect_same_when_written(const HfCase& one) {
   const RandomModel model = imported(one.folder);
   kFs->make_dir(dir / "a");
   kFs->make_dir(dir / "b");
-  export_hf(*kFs, dir / "a", padded(hf.config), model.params, {.end_of_document = 7});
+  export_hf(*kFs, dir / "a", values_of(padded(hf.config), model.params), {.end_of_document = 7});
   EXPECT_EQ(tensors_of(dir / "a"), tensors_of(one.folder));
   const RandomModel again = imported(dir / "a");
   EXPECT_EQ(again.all_values(), model.all_values());
-  export_hf(*kFs, dir / "b", padded(read_hf_config(*kFs, dir / "a").config), again.params, {.end_of_document = 7});
+  export_hf(*kFs, dir / "b", values_of(padded(read_hf_config(*kFs, dir / "a").config), again.params),
+            {.end_of_document = 7});
   for (const char* file : {"config.json", "model.safetensors"})
     EXPECT_EQ(read_all(dir / "b" / file), read_all(dir / "a" / file)) << file;
   EXPECT_LT(greatest_difference(one, dir / "a"), 1e-4);

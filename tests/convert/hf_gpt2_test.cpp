@@ -6,8 +6,8 @@
 #include "megalith/base/error.h"
 #include "megalith/checkpoint/safetensors.h"
 #include "megalith/convert/hf_family.h"
-#include "megalith/convert/hf_model.h"
 
+#include "tests/convert/hf_values.h"
 #include "tests/convert/random_model.h"
 #include "tests/io/temp_dir.h"
 
@@ -38,7 +38,7 @@ class HfGpt2 : public ::testing::Test {
 
 TEST_F(HfGpt2, ARoundTripKeepsEveryTensor) {
   RandomModel source(kModel), loaded(kModel, 2);
-  export_hf(*fs_, folder(), kModel, source.params, {.end_of_document = 10});
+  export_hf(*fs_, folder(), values_of(kModel, source.params), {.end_of_document = 10});
   import_hf(*fs_, folder(), {&kHfGpt2, kModel}, loaded.params);
   EXPECT_EQ(source.all_values(), loaded.all_values());
   const model::ModelConfig config = read_hf_config(*fs_, folder()).config;
@@ -51,7 +51,7 @@ TEST_F(HfGpt2, ARoundTripKeepsEveryTensor) {
 
 TEST_F(HfGpt2, LaysTensorsOutAsTheLibraryDoes) {
   RandomModel source(kModel);
-  export_hf(*fs_, folder(), kModel, source.params, {.end_of_document = 10});
+  export_hf(*fs_, folder(), values_of(kModel, source.params), {.end_of_document = 10});
   const io::MappedFile file = fs_->map(folder() / "model.safetensors");
   const auto header = checkpoint::parse_safetensors(file.bytes(), "test");
   EXPECT_EQ(header.metadata.at("format"), "pt");
@@ -74,7 +74,7 @@ TEST_F(HfGpt2, LaysTensorsOutAsTheLibraryDoes) {
 
 TEST_F(HfGpt2, ReadsHalfPrecisionAndNamesWithoutPrefixAndExtras) {
   RandomModel source(kModel), loaded(kModel, 2, DType::f64);
-  export_hf(*fs_, folder(), kModel, source.params, {.end_of_document = 10});
+  export_hf(*fs_, folder(), values_of(kModel, source.params), {.end_of_document = 10});
   const io::MappedFile file = fs_->map(folder() / "model.safetensors");
   const auto header = checkpoint::parse_safetensors(file.bytes(), "test");
   std::vector<checkpoint::SafeTensorsWriter::Entry> entries;
@@ -103,7 +103,7 @@ TEST_F(HfGpt2, ReadsHalfPrecisionAndNamesWithoutPrefixAndExtras) {
 
 TEST_F(HfGpt2, RefusesWhatItWouldComputeOtherwise) {
   RandomModel source(kModel), loaded(kModel);
-  export_hf(*fs_, folder(), kModel, source.params, {.end_of_document = 10});
+  export_hf(*fs_, folder(), values_of(kModel, source.params), {.end_of_document = 10});
   const auto error = [&] {
     try {
       import_hf(*fs_, folder(), read_hf_config(*fs_, folder()), loaded.params);

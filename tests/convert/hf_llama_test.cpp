@@ -79,9 +79,9 @@ TEST_F(SpoiltLlama, AConfigThatMeansSomethingElseIsRefused) {
       {"head_dim", 8, "tensor \"model.layers.0.self_attn.q_proj.weight\" shape = [36, 24]: must be [48, 24] by config"},
       {"num_key_value_heads", 4, "num_key_value_heads = 4: must divide num_attention_heads = 6"},
       {"intermediate_size", nullptr, "intermediate_size = null: must be a whole number from 1 to"},
-      {"vocab_size", 38, "tensor \"lm_head.weight\" shape = [37, 24]: must be [38, 24] by config.json"},
+      {"vocab_size", 38, "tensor \"model.embed_tokens.weight\" shape = [37, 24]: must be [38, 24] by config.json"},
       {"num_hidden_layers", 1, "tensor \"model.layers.1.input_layernorm.weight\": the Llama of config.json has none"},
-      {"num_hidden_layers", 3, "tensor \"model.layers.2.self_attn.q_proj.weight\" is missing"},
+      {"num_hidden_layers", 3, "tensor \"model.layers.2.input_layernorm.weight\" is missing"},
       {"tie_word_embeddings", true, "tensor \"lm_head.weight\": must equal embed_tokens.weight, to which it is tied"},
       {"attention_bias", true, "tensor \"model.layers.0.self_attn.q_proj.bias\" is missing"}};
   for (const auto& [key, value, text] : cases) {
@@ -210,7 +210,7 @@ TEST_F(SpoiltLlama, BiasesOfQKAndVAloneNeedZerosForO) {
   const RandomModel model = imported(folder());
   // The export has the zeros, as the class has those biases.
   kFs->make_dir(dir_ / "out");
-  export_hf(*kFs, dir_ / "out", padded(hf.config), model.params, {.end_of_document = 7});
+  export_hf(*kFs, dir_ / "out", values_of(padded(hf.config), model.params), {.end_of_document = 7});
   EXPECT_EQ(tensors_of(dir_ / "out").size(), tensors_of(folder()).size() + 2);
   EXPECT_EQ(imported(dir_ / "out").all_values(), model.all_values());
 }
@@ -220,7 +220,8 @@ TEST(HfLlamaExport, SeveralFilesHoldTheSameTensors) {
   const TempDir dir;
   const HfModel hf = read_hf_config(*kFs, one.folder);
   const RandomModel model = imported(one.folder);
-  export_hf(*kFs, dir.path(), padded(hf.config), model.params, {.end_of_document = 7, .max_file_bytes = 12'000});
+  export_hf(*kFs, dir.path(), values_of(padded(hf.config), model.params),
+            {.end_of_document = 7, .max_file_bytes = 12'000});
   const std::vector<std::string> names = kFs->list(dir.path());
   ASSERT_EQ(names.size(), 6u);
   EXPECT_EQ(names[1], "model-00001-of-00004.safetensors");

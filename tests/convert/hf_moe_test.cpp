@@ -29,7 +29,7 @@ TEST(HfMoeTensors, ExpertsMayBeFused) {
   // Written as every version of the library reads them.
   const TempDir dir;
   const RandomModel model = imported(one.folder);
-  export_hf(*kFs, dir.path(), padded(config_of("mixtral_fused")), model.params, {.end_of_document = 7});
+  export_hf(*kFs, dir.path(), values_of(padded(config_of("mixtral_fused")), model.params), {.end_of_document = 7});
   const auto written = tensors_of(dir.path()), of_other = tensors_of(HfCase("mixtral").folder);
   EXPECT_TRUE(std::ranges::equal(
       written, of_other, {}, [](const auto& a) { return a.first; }, [](const auto& b) { return b.first; }));
@@ -259,7 +259,7 @@ TEST(HfMoeExport, CountsOfTheLastStepStayBehind) {
   RandomModel model(config);
   ASSERT_NE(model.params.find("layers.0.moe.router.shares"), nullptr);
   const TempDir dir;
-  export_hf(*kFs, dir.path(), config, model.params, {.end_of_document = 7});
+  export_hf(*kFs, dir.path(), values_of(config, model.params), {.end_of_document = 7});
   EXPECT_EQ(tensors_of(dir.path()).size(), tensors_of(HfCase("mixtral").folder).size());
   EXPECT_EQ(read_hf_config(*kFs, dir.path()).config.moe.aux_loss, 0.1);
 }
@@ -270,7 +270,7 @@ TEST_F(SpoiltMoe, BiasesOfQKAndVAloneAreWrittenWithZerosForO) {
   config.biases = nn::Biases::qkv;
   const RandomModel model(config);
   kFs->make_dir(folder());
-  export_hf(*kFs, folder(), config, model.params, {.end_of_document = 7});
+  export_hf(*kFs, folder(), values_of(config, model.params), {.end_of_document = 7});
   EXPECT_EQ(read().biases, nn::Biases::all) << "of attention, as no layer is dense";
   const std::string zeros = tensors_of(folder()).at("model.layers.1.self_attn.o_proj.bias");
   EXPECT_EQ(zeros.substr(zeros.size() - 96), std::string(96, '\0'));

@@ -1,12 +1,8 @@
 #pragma once
-#include <memory>
 #include <vector>
 
 #include "megalith/base/philox.h"
-#include "megalith/comm/mesh.h"
-#include "megalith/comm/world.h"
 #include "megalith/model/gpt_chunk.h"
-#include "megalith/model/layer_groups.h"
 #include "megalith/params/param_set.h"
 
 namespace megalith::convert {
@@ -14,10 +10,7 @@ namespace megalith::convert {
 /// All parameters of a model on one rank, with random values.
 struct RandomModel {
   explicit RandomModel(const model::ModelConfig& config, std::uint64_t seed = 1, DType dtype = DType::f32)
-      : world(comm::dry_world(0, 1)),
-        params(model::declare_gpt(model::model_spec(config), {{{0, config.num_layers}, true, true}},
-                                  groups(config, comm::make_mesh(*world, grid::resolve({})))),
-               Policy{dtype, dtype}, ParamContents::values) {
+      : params(model::declare_whole_gpt(config), Policy{dtype, dtype}, ParamContents::values) {
     params.allocate(ledger);
     const RandomSite random{.seed = seed};
     std::uint64_t n = 0;
@@ -30,9 +23,6 @@ struct RandomModel {
         });
       }
     }
-  }
-  static nn::LayerGroups groups(const model::ModelConfig& config, const comm::Mesh& mesh) {
-    return model::layer_groups({mesh.tp, nn::SequenceParallel::off, 1}, config, mesh);
   }
   float at(const char* name, Index i) { return params.at(name).value.data<float>()[i]; }
   std::vector<double> all_values() const {
@@ -48,7 +38,6 @@ struct RandomModel {
     return all;
   }
 
-  std::unique_ptr<comm::World> world;
   MemoryLedger ledger{Device::cpu};
   ParamSet params;
 };

@@ -12,8 +12,9 @@
 #include "megalith/base/str.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/eval/generate.h"
-#include "megalith/eval/whole_model.h"
 #include "megalith/ops/init.h"
+
+#include "tests/eval/whole_model.h"
 
 namespace megalith::eval {
 namespace {

@@ -9,8 +9,9 @@
 
 #include "megalith/base/error.h"
 #include "megalith/comm/threads/thread_world.h"
-#include "megalith/eval/whole_model.h"
 #include "megalith/ops/init.h"
+
+#include "tests/eval/whole_model.h"
 
 namespace megalith::eval {
 namespace {

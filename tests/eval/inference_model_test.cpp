@@ -9,7 +9,8 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/threads/thread_world.h"
-#include "megalith/eval/whole_model.h"
+
+#include "tests/eval/whole_model.h"
 
 namespace megalith::eval {
 namespace {

@@ -2,10 +2,10 @@
 #include <map>
 
 #include "megalith/eval/decoder.h"
-#include "megalith/eval/whole_model.h"
 #include "megalith/train/engine.h"
 
 #include "tests/comm/gpu_ranks.h"
+#include "tests/eval/whole_model.h"
 #include "tests/support/twin.h"
 #include "tests/train/small_run.h"
 

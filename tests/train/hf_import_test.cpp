@@ -1,8 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "megalith/convert/hf_model.h"
-
 #include "tests/convert/hf_cases.h"
+#include "tests/convert/hf_values.h"
 #include "tests/train/small_run.h"
 #include "tests/train/stored_steps.h"
 

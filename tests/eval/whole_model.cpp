@@ -1,4 +1,4 @@
-#include "megalith/eval/whole_model.h"
+#include "tests/eval/whole_model.h"
 
 #include <algorithm>
 

@@ -1,0 +1,14 @@
+#pragma once
+#include "megalith/params/param_spec.h"
+#include "megalith/train/run_identity.h"
+
+namespace megalith::train {
+
+/// Saves a model that was trained elsewhere as step 0 of `folder`: the values of its parameters, without moments, which
+/// train.init and inference take. read() is called once for each whole parameter that is learned, in the masters' dtype
+/// of the plan; those that rules update are 0. Returns the state digest. Host memory: the largest parameter. Whatever
+/// read() throws, and IoError, leave nothing behind.
+checkpoint::Digest128 save_imported_model(const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs,
+                                          const io::Path& folder, const ReadValues& read);
+
+}  // namespace megalith::train

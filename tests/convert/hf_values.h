@@ -1,0 +1,31 @@
+#pragma once
+#include <cstring>
+
+#include "megalith/convert/hf_model.h"
+#include "megalith/params/param_set.h"
+
+// Whole models in memory, to and from Hugging Face folders.
+namespace megalith::convert {
+
+/// Fills the parameters of a whole model on one rank.
+inline void import_hf(io::Fs& fs, const io::Path& folder, const HfModel& hf, ParamSet& params) {
+  HfReader reader(fs, folder, hf);
+  reader.check_tensors();
+  for (ParamBuffer& buffer : params.buffers()) {
+    for (Param& param : buffer.params())
+      if (param.spec.update == Update::by_gradient) reader.read(param.spec.slice, param.without_padding(param.master));
+  }
+}
+
+/// `params` must outlive it.
+inline ModelValues values_of(const model::ModelConfig& config, const ParamSet& params) {
+  return {config, params.policy().master, [&params](const TensorSlice& slice, const Tensor& values) {
+            for (const ParamBuffer& buffer : params.buffers()) {
+              for (const Param& param : buffer.params())
+                if (param.name() == slice.name)
+                  std::memcpy(values.raw(), param.master.raw(), static_cast<std::size_t>(values.bytes()));
+            }
+          }};
+}
+
+}  // namespace megalith::convert
