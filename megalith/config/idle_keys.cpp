@@ -20,7 +20,15 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
              no_llama3 = m.rope_scaling != ops::RopeScaling::llama3;
   constexpr std::string_view kCapacity = "moe.capacity = none", kPosition = "model.position = learned",
                              kLlama3 = "a model.rope_scaling other than llama3";
-  return {{"moe.capacity_run", no_capacity, kCapacity},
+  const capture::GraphsConfig usual;
+  const bool no_graphs = plan.graphs.mode == capture::GraphMode::none;
+  constexpr std::string_view kGraphs = "graphs.mode = none";
+  return {{"graphs.check", no_graphs && plan.graphs.check_steps != usual.check_steps, kGraphs},
+          {"graphs.optimizer", no_graphs && plan.graphs.optimizer, kGraphs},
+          {"graphs.per", no_graphs && plan.graphs.per != usual.per, kGraphs},
+          {"graphs.scopes", no_graphs && !plan.graphs.scopes.empty(), kGraphs},
+          {"graphs.warmup_steps", no_graphs && plan.graphs.warmup_steps != usual.warmup_steps, kGraphs},
+          {"moe.capacity_run", no_capacity, kCapacity},
           {"moe.drop_by", no_capacity, kCapacity},
           {"model.rope_theta", no_rope, kPosition},
           {"model.rope_scaling", no_rope, kPosition},

@@ -12,44 +12,15 @@
 #include "megalith/base/text.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/train/attention_facts.h"
-#include "megalith/train/event_file.h"
 #include "megalith/train/gather.h"
 #include "megalith/train/gemm_cache.h"
-#include "megalith/train/metrics.h"
 #include "megalith/train/router_trace.h"
+#include "megalith/train/run_batches.h"
+#include "megalith/train/run_log.h"
 #include "megalith/train/trace_file.h"
 
 namespace megalith::train {
 namespace {
-
-/// The samples of a run.
-class TrainBatches : public model::BatchSource {
- public:
-  TrainBatches(const data::TrainingSet& set, std::uint64_t seed) : order_(set, seed) {}
-  void fill(Index first_sample, Index, const model::Batch& batch) const override {
-    order_.fill(first_sample, batch.tokens, batch.targets);
-  }
-
- private:
-  data::TrainingOrder order_;
-};
-
-/// A set in its own order, and past its end samples without any loss: so that whole batches cover all of it.
-class HeldOutBatches : public model::BatchSource {
- public:
-  explicit HeldOutBatches(const data::SampleSet& set) : set_(set), order_(data::SampleOrder::sequential(set.count())) {}
-  void fill(Index first_sample, Index, const model::Batch& batch) const override {
-    const Index left = std::max<Index>(0, set_.count() - first_sample) * set_.seq_len();
-    const auto real = static_cast<std::size_t>(std::min(left, static_cast<Index>(batch.tokens.size())));
-    if (real > 0) data::fill_batch(order_, set_, first_sample, batch.tokens.first(real), batch.targets.first(real));
-    std::ranges::fill(batch.tokens.subspan(real), 0);
-    std::ranges::fill(batch.targets.subspan(real), model::kNoTarget);
-  }
-
- private:
-  const data::SampleSet& set_;
-  data::SampleOrder order_;
-};
 
 /// One rank's loop with what it reports.
 class Run {
@@ -62,7 +33,7 @@ class Run {
         engine_(world, inputs.plan),
         saver_(engine_, inputs.plan, inputs.identity, fs, checkpoint_folder(inputs.plan, inputs.out)),
         train_batches_(inputs.data.train, inputs.plan.train.seed),
-        line_(inputs.plan.train.steps, inputs.plan.log_interval, inputs.screen) {
+        log_(world, inputs.plan, inputs.screen) {
     if (inputs.data.valid) valid_batches_.emplace(*inputs.data.valid);
   }
 
@@ -74,11 +45,9 @@ class Run {
     saved_at_ = monotonic_s();
     warn_of_space();
     const Index first_step = progress_.step;
-    if (first()) {
-      for (const std::string& warning : plan_.warnings()) log::warning(warning);
-    }
-    if (first_step >= plan_.train.steps && !inputs_.trace.empty() && first())
-      log::warning(str("--trace = ", inputs_.trace.string(), ": not written, as no step is left to train"));
+    for (const std::string& warning : plan_.warnings()) log_.warn(warning);
+    if (first_step >= plan_.train.steps && !inputs_.trace.empty())
+      log_.warn(str("--trace = ", inputs_.trace.string(), ": not written, as no step is left to train"));
     warn_of_idle_graphs(plan_.train.steps - first_step);
     start_router_decisions(first_step);
     first_traced_ = first_step + std::min(kUntraced, plan_.train.steps - first_step - 1);
@@ -114,9 +83,6 @@ class Run {
 
   bool first() const { return world_.rank() == 0; }
   bool due(Index interval) const { return interval > 0 && progress_.step % interval == 0; }
-  void note(const std::string& text) {
-    if (first()) line_.note(text);
-  }
 
   bool is_evaluation_due() const {
     return valid_batches_ && progress_.step > 0 &&
@@ -125,7 +91,7 @@ class Run {
   /// A run that ended between a save and the evaluation of the same step makes up for it.
   bool is_evaluation_missing() {
     if (!is_evaluation_due()) return false;
-    std::int64_t missing = first() && !metrics_->has_eval(progress_.step) ? 1 : 0;
+    std::int64_t missing = first() && !log_.has_evaluation(progress_.step) ? 1 : 0;
     return largest(missing) != 0;
   }
 
@@ -142,31 +108,32 @@ class Run {
     if (takes_values) saver_.take_values(inputs_.init);
     if (first()) {
       const model::ModelConfig& m = plan_.model;
-      note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::parameters_text(m),
-               m.moe.has_experts() ? " (TFLOP/s count the active ones)" : "", "; grid ", config::grid_text(plan_),
-               " over ", world_.size(), " ranks (", world_.transport(), "); ", plan_.train.precision, ", ",
-               human_bytes(memory_bytes_), " a rank at most",
-               plan_.device == Device::cpu ? str(", ", team_size(), team_size() == 1 ? " thread each" : " threads each")
-                                           : std::string()));
-      note(str("memory of rank 0: ", owners_text(engine_.taken_bytes())));
+      log_.note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::parameters_text(m),
+                    m.moe.has_experts() ? " (TFLOP/s count the active ones)" : "", "; grid ", config::grid_text(plan_),
+                    " over ", world_.size(), " ranks (", world_.transport(), "); ", plan_.train.precision, ", ",
+                    human_bytes(memory_bytes_), " a rank at most",
+                    plan_.device == Device::cpu
+                        ? str(", ", team_size(), team_size() == 1 ? " thread each" : " threads each")
+                        : std::string()));
+      log_.note(str("memory of rank 0: ", owners_text(engine_.taken_bytes())));
       if (const std::string reason = own_attention_reason(plan_); !reason.empty())
-        note("attention by megalith's own kernel, slower than the library's: " + reason);
+        log_.note("attention by megalith's own kernel, slower than the library's: " + reason);
       if (const std::string refusal = refused_attention(plan_); !refusal.empty())
-        note("attention by megalith's own kernel, slower than the library's, which has none: " + refusal);
-      note(str("data ", inputs_.data.train.name(), ": ", inputs_.data.train.num_tokens(), " tokens, ",
-               inputs_.data.train.count(), " samples"));
+        log_.note("attention by megalith's own kernel, slower than the library's, which has none: " + refusal);
+      log_.note(str("data ", inputs_.data.train.name(), ": ", inputs_.data.train.num_tokens(), " tokens, ",
+                    inputs_.data.train.count(), " samples"));
     }
-    if (first() && resumed_) {
-      for (const std::string& warning : resumed_->warnings) log::warning(warning);
-      note(str("resumed ", resumed_->folder, " at step ", progress_.step, ", state digest ", resumed_->digest.hex()));
+    if (resumed_) {
+      for (const std::string& warning : resumed_->warnings) log_.warn(warning);
+      log_.note(
+          str("resumed ", resumed_->folder, " at step ", progress_.step, ", state digest ", resumed_->digest.hex()));
     }
-    if (takes_values) note(str("values of ", inputs_.init.string(), "; all else begins anew"));
+    if (takes_values) log_.note(str("values of ", inputs_.init.string(), "; all else begins anew"));
     if (progress_.step >= plan_.train.steps) {
-      note(str("nothing to train: step ", progress_.step, " of train.steps = ", plan_.train.steps, " is done"));
+      log_.note(str("nothing to train: step ", progress_.step, " of train.steps = ", plan_.train.steps, " is done"));
     }
     if (first()) io::publish_file(fs_, inputs_.out / "recipe.toml", config::to_toml(plan_.as_config()));
-    if (first()) metrics_.emplace(fs_, inputs_.out / "metrics.jsonl", progress_.step);
-    if (first() && plan_.tensorboard) events_.emplace(fs_, inputs_.out / "tensorboard", progress_.step);
+    log_.open(fs_, inputs_.out, progress_.step);
     if (plan_.chooses_gemms()) choose_gemms();
   }
 
@@ -194,7 +161,7 @@ class Run {
       try {
         known.push_back({resumed_->folder, ops::parse_gemm_table(resumed_->gemm_table, resumed_->folder)});
       } catch (const InputError& error) {
-        log::warning(
+        log_.warn(
             str("the checkpoint's GEMM algorithms are not used; results may differ in the last bits: ", error.what()));
       }
     }
@@ -209,11 +176,11 @@ class Run {
     const ops::GemmChoices choices =
         engine_.choose_gemms(first() ? known_gemms(platform, cache) : std::vector<ops::KnownGemms>());
     if (!first()) return;
-    for (const std::string& warning : choices.warnings) log::warning(warning);
+    for (const std::string& warning : choices.warnings) log_.warn(warning);
     io::publish_file(fs_, inputs_.out / "gemm_table.json", ops::gemm_table_text(choices.table));
     cache.add(choices.timed);
-    note(str("GEMM algorithms of ", choices.table.products.size(), " products, ", choices.timed.products.size(),
-             " of them timed, ", std::round((monotonic_s() - begin) * 1e3), " ms"));
+    log_.note(str("GEMM algorithms of ", choices.table.products.size(), " products, ", choices.timed.products.size(),
+                  " of them timed, ", std::round((monotonic_s() - begin) * 1e3), " ms"));
   }
 
   void start_step() {
@@ -242,7 +209,7 @@ class Run {
   void publish_router_trace() {
     if (!router_trace_) return;
     router_trace_->publish();
-    note(str("wrote the decisions of routers to ", inputs_.router_trace.string()));
+    log_.note(str("wrote the decisions of routers to ", inputs_.router_trace.string()));
   }
 
   /// Of kTracedSteps steps, or what a shorter run has. Collective.
@@ -254,7 +221,8 @@ class Run {
     engine_.exec().set_tracer(nullptr);
     try {
       write_trace(world_, fs_, inputs_.trace, *tracer_);
-      note(str("wrote steps ", first_traced_ + 1, " to ", progress_.step, " of all ranks to ", inputs_.trace.string()));
+      log_.note(
+          str("wrote steps ", first_traced_ + 1, " to ", progress_.step, " of all ranks to ", inputs_.trace.string()));
     } catch (const IoError& error) {
       log::warning(str("--trace = ", inputs_.trace.string(), ": not written, training goes on: ", error.what()));
     }
@@ -268,26 +236,17 @@ class Run {
            (steps_from_graphs == 2 || (steps_from_graphs == 1 && last));
   }
 
-  /// Of settings that do nothing in a run of so many steps.
+  /// Of graphs that a run of so many steps does not reach.
   void warn_of_idle_graphs(Index steps) const {
     const capture::GraphsConfig& graphs = plan_.graphs;
-    if (!first() || steps <= 0) return;
-    if (graphs.mode == capture::GraphMode::none) {
-      const auto idle = [](const char* key, const auto& value) {
-        log::warning(str(key, " = ", value, ": does nothing with graphs.mode = none"));
-      };
-      if (graphs.check_steps > 0) idle("graphs.check", graphs.check_steps);
-      if (graphs.optimizer) idle("graphs.optimizer", "true");
-      if (graphs.per != capture::GraphsPer::microbatch) idle("graphs.per", name(graphs.per));
-      if (!graphs.scopes.empty()) idle("graphs.scopes", text(graphs.scopes));
-      if (graphs.warmup_steps != capture::GraphsConfig{}.warmup_steps) idle("graphs.warmup_steps", graphs.warmup_steps);
-    } else if (graphs.mode == capture::GraphMode::layers && steps == graphs.warmup_steps + 1) {
-      log::warning(str("graphs.mode = layers: no graph is launched, as there are ", steps,
-                       " steps to train, graphs.warmup_steps = ", graphs.warmup_steps,
-                       " and the step of the capture runs eagerly"));
+    if (steps <= 0 || graphs.mode == capture::GraphMode::none) return;
+    if (graphs.mode == capture::GraphMode::layers && steps == graphs.warmup_steps + 1) {
+      log_.warn(str("graphs.mode = layers: no graph is launched, as there are ", steps,
+                    " steps to train, graphs.warmup_steps = ", graphs.warmup_steps,
+                    " and the step of the capture runs eagerly"));
     } else if (steps <= graphs.warmup_steps) {
-      log::warning(str("graphs.mode = ", name(graphs.mode), ": no graph is captured, as there are ", steps,
-                       " steps to train and graphs.warmup_steps = ", graphs.warmup_steps));
+      log_.warn(str("graphs.mode = ", name(graphs.mode), ": no graph is captured, as there are ", steps,
+                    " steps to train and graphs.warmup_steps = ", graphs.warmup_steps));
     }
   }
 
@@ -297,27 +256,20 @@ class Run {
     if (asked == 0 || plan_.graphs.mode == capture::GraphMode::none || check_is_reported_) return;
     if (checked < asked && !last) return;
     check_is_reported_ = true;
-    if (checked > 0) note(str("graphs.check: ", checked, " steps from graphs had the bits of eager ones"));
-    if (checked < asked && first())
-      log::warning(str("graphs.check = ", asked, ": ", checked, " steps were compared before the run ended"));
+    if (checked > 0) log_.note(str("graphs.check: ", checked, " steps from graphs had the bits of eager ones"));
+    if (checked < asked)
+      log_.warn(str("graphs.check = ", asked, ": ", checked, " steps were compared before the run ended"));
   }
 
   /// Collective.
-  void report_graphs() {
-    const std::vector<GraphAccount> accounts = account_for_graphs(engine_, plan_);
-    if (!first()) return;
-    log_metrics([&] { metrics_->write_graphs(progress_.step, accounts.front()); });
-    std::string tables = graphs_tables(accounts, plan_.graphs.mode);
-    tables.pop_back();
-    note(str("graphs captured by step ", progress_.step, ", of those planned\n", tables));
-  }
+  void report_graphs() { log_.graphs(progress_.step, account_for_graphs(engine_, plan_), plan_.graphs.mode); }
 
   /// What submitting a step from graphs has cost the host.
   void report_submit_times() {
     const CapturedGraphs graphs = engine_.captured_graphs();
     if (!first() || graphs.timed_steps == 0) return;
-    note(str("graphs: the host submitted a step in ", microseconds(graphs.submit_s), ", of which launches took ",
-             microseconds(graphs.launch_s), " (mean of ", graphs.timed_steps, " steps)"));
+    log_.note(str("graphs: the host submitted a step in ", microseconds(graphs.submit_s), ", of which launches took ",
+                  microseconds(graphs.launch_s), " (mean of ", graphs.timed_steps, " steps)"));
   }
 
   StepReport finish_step() {
@@ -384,26 +336,7 @@ class Run {
                               .model_tflops_per_s = model::flops_per_token(plan_.model) * tokens / seconds * 1e-12,
                               .missed_saves = missed_saves_,
                               .memory_bytes = memory_bytes_};
-    log_metrics([&] { metrics_->write(metrics); });
-    log_events(step, scalars_of(metrics));
-    line_.step(metrics);
-  }
-
-  /// Metrics are no state: a full disk delays lines of the log, and does not end the run.
-  template <class Write>
-  void log_metrics(Write&& write) {
-    keep_up(metrics_are_late_, "metrics.jsonl", write);
-  }
-  template <class Write>
-  void keep_up(bool& late, const char* what, Write&& write) {
-    try {
-      write();
-      if (late) note(str(what, " is complete again"));
-      late = false;
-    } catch (const IoError& error) {
-      if (!late) log::warning(str(what, " is not complete, and is tried again at every step: ", error.what()));
-      late = true;
-    }
+    log_.step(metrics);
   }
 
   void evaluate() {
@@ -418,15 +351,7 @@ class Run {
               "an earlier one may be good. A lower optimizer.lr or a longer warm-up may help"));
     }
     if (engine_.eval_graph().captured() != had_graph && engine_.train_graph().captured()) report_graphs();
-    if (!first()) return;
-    log_metrics([&] { metrics_->write_eval(progress_.step, "valid", loss); });
-    log_events(progress_.step, {{"valid/loss", loss}, {"valid/perplexity", std::exp(loss)}});
-    note(str("step ", progress_.step, "  held-out loss ", loss, "  perplexity ", std::exp(loss), "  (", samples,
-             " samples)"));
-  }
-
-  void log_events(Index step, const std::vector<Scalar>& scalars) {
-    if (events_) keep_up(events_are_late_, "the event file", [&] { events_->write(step, scalars); });
+    log_.evaluation(progress_.step, loss, samples);
   }
 
   /// A folder that was removed under the run ends it: nobody holds the lock of one that a save would make. Collective.
@@ -443,26 +368,24 @@ class Run {
 
   /// While there is time to make room. Collective.
   void warn_of_space() {
-    if (const std::string lack = saver_.lack_of_space(); !lack.empty())
-      log::warning("the next save will fail: " + lack);
+    if (const std::string lack = saver_.lack_of_space(); !lack.empty()) log_.warn("the next save will fail: " + lack);
   }
 
   void save(Failure failure) {
     require_folders();
     try {
       const double begin = monotonic_s();
-      if (first()) log_metrics([&] { metrics_->sync(); });
+      log_.sync();
       // What a file system says of its space may be wrong: the last save tries in any case.
       const checkpoint::Digest128 digest =
           saver_.save(progress_, failure == Failure::ends_the_run ? Space::not_asked : Space::asked);
-      note(str("saved step ", progress_.step, ", state digest ", digest.hex(), ", ",
-               std::round((monotonic_s() - begin) * 1e3), " ms"));
+      log_.note(str("saved step ", progress_.step, ", state digest ", digest.hex(), ", ",
+                    std::round((monotonic_s() - begin) * 1e3), " ms"));
       if (failure == Failure::is_a_warning) warn_of_space();
     } catch (const IoError& error) {
       if (failure == Failure::ends_the_run) throw;
       ++missed_saves_;
-      if (first())
-        log::warning(str("checkpoint of step ", progress_.step, " was not saved, training goes on: ", error.what()));
+      log_.warn(str("checkpoint of step ", progress_.step, " was not saved, training goes on: ", error.what()));
     }
     saved_at_ = monotonic_s();
   }
@@ -471,7 +394,7 @@ class Run {
     report_check(true);
     save(Failure::ends_the_run);
     report_submit_times();
-    note(str("stopped on request after step ", progress_.step, "; go on with --resume"));
+    log_.note(str("stopped on request after step ", progress_.step, "; go on with --resume"));
     return Outcome::stopped;
   }
 
@@ -484,9 +407,7 @@ class Run {
   TrainBatches train_batches_;
   std::optional<HeldOutBatches> valid_batches_;
   std::optional<Resumed> resumed_;
-  std::optional<MetricsLog> metrics_;
-  std::optional<EventFile> events_;
-  ProgressLine line_;
+  RunLog log_;
   static constexpr Index kMaxHopeless = 20;
   Index hopeless_ = 0;  ///< steps in a row
   static constexpr Index kUntraced = 2, kTracedSteps = 3;
@@ -500,7 +421,6 @@ class Run {
   double finished_at_ = 0;  ///< when the last step's numbers were read, or the first of a row was started
   Index memory_bytes_ = 0;
   Index missed_saves_ = 0;
-  bool metrics_are_late_ = false, events_are_late_ = false;
 };
 
 }  // namespace

@@ -1,0 +1,28 @@
+#pragma once
+#include "megalith/data/training_set.h"
+#include "megalith/model/batch.h"
+
+namespace megalith::train {
+
+/// The samples of a run, in the order of its seed.
+class TrainBatches final : public model::BatchSource {
+ public:
+  TrainBatches(const data::TrainingSet& set, std::uint64_t seed) : order_(set, seed) {}
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override;
+
+ private:
+  data::TrainingOrder order_;
+};
+
+/// A set in its own order, and past its end samples without any loss: so that whole batches cover all of it.
+class HeldOutBatches final : public model::BatchSource {
+ public:
+  explicit HeldOutBatches(const data::SampleSet& set) : set_(set), order_(data::SampleOrder::sequential(set.count())) {}
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override;
+
+ private:
+  const data::SampleSet& set_;
+  data::SampleOrder order_;
+};
+
+}  // namespace megalith::train

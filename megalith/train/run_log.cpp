@@ -1,0 +1,67 @@
+#include "megalith/train/run_log.h"
+
+#include <cmath>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/base/str.h"
+
+namespace megalith::train {
+
+void RunLog::open(io::Fs& fs, const io::Path& out, Index step) {
+  if (!is_written_) return;
+  metrics_.emplace(fs, out / "metrics.jsonl", step);
+  if (has_events_) events_.emplace(fs, out / "tensorboard", step);
+}
+
+void RunLog::note(const std::string& text) {
+  if (is_written_) line_.note(text);
+}
+
+void RunLog::warn(const std::string& text) const {
+  if (is_written_) log::warning(text);
+}
+
+template <class Write>
+void RunLog::keep_up(bool& is_late, const char* file, Write&& write) {
+  try {
+    write();
+    if (is_late) note(str(file, " is complete again"));
+    is_late = false;
+  } catch (const IoError& error) {
+    if (!is_late) warn(str(file, " is not complete, and is tried again at every step: ", error.what()));
+    is_late = true;
+  }
+}
+
+void RunLog::add_events(Index step, const std::vector<Scalar>& scalars) {
+  if (events_) keep_up(events_are_late_, "the event file", [&] { events_->write(step, scalars); });
+}
+
+void RunLog::step(const StepMetrics& metrics) {
+  if (!is_written_) return;
+  keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write(metrics); });
+  add_events(metrics.step, scalars_of(metrics));
+  line_.step(metrics);
+}
+
+void RunLog::evaluation(Index step, double loss, Index samples) {
+  if (!is_written_) return;
+  keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write_eval(step, "valid", loss); });
+  add_events(step, {{"valid/loss", loss}, {"valid/perplexity", std::exp(loss)}});
+  note(str("step ", step, "  held-out loss ", loss, "  perplexity ", std::exp(loss), "  (", samples, " samples)"));
+}
+
+void RunLog::graphs(Index step, const std::vector<GraphAccount>& accounts, capture::GraphMode mode) {
+  if (!is_written_) return;
+  keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write_graphs(step, accounts.front()); });
+  std::string tables = graphs_tables(accounts, mode);
+  tables.pop_back();
+  note(str("graphs captured by step ", step, ", of those planned\n", tables));
+}
+
+void RunLog::sync() {
+  if (metrics_) keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->sync(); });
+}
+
+}  // namespace megalith::train
