@@ -30,7 +30,7 @@ train = "corpus.txt"
 RunPlan plan_with_experts(std::vector<std::string> settings = {}) {
   return resolve(read_recipe(kExperts, "r.toml", settings));
 }
-std::string problem_of(std::vector<std::string> settings) {
+std::string problem_with(std::vector<std::string> settings) {
   try {
     plan_with_experts(std::move(settings));
   } catch (const ConfigError& error) {
@@ -58,7 +58,7 @@ TEST(MoeRecipe, RanksAreTheLeastThatBothGridsDivide) {
   EXPECT_EQ(plan_with_experts({"parallel.tp=2", "parallel.etp=1", "parallel.ep=8", "parallel.pp=2"}).grid.world_size,
             16);
   EXPECT_EQ(plan_with_experts({"parallel.tp=4", "parallel.etp=1", "parallel.ep=2"}).grid.edp, 2);
-  EXPECT_THAT(problem_of({"parallel.ranks=6", "parallel.ep=4"}),
+  EXPECT_THAT(problem_with({"parallel.ranks=6", "parallel.ep=4"}),
               AllOf(HasSubstr("E_WORLD_NOT_DIVISIBLE_EXPERT"), HasSubstr("the least number of ranks is 4")));
 }
 
@@ -106,7 +106,7 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"moe.dispatcher=all_gather"}, {"moe.dispatcher = all_gather", "all_to_all"}},
       {{"moe.gemm=grouped"}, {"moe.gemm = grouped", "loop"}}};
   for (const BadInput& bad : all) {
-    const std::string problem = problem_of(bad.settings);
+    const std::string problem = problem_with(bad.settings);
     for (const std::string& text : bad.texts) EXPECT_THAT(problem, HasSubstr(text)) << bad.settings.front();
   }
 }
@@ -121,29 +121,29 @@ TEST(MoeRecipe, AProblemIsReportedOnce) {
       {{"graphs.mode=layers", "graphs.scopes=[\"moe\"]"}, "graphs.scopes = [moe]: covers MoE layers"},
       {{"parallel.order=tp-pp-dp-dp"}, "parallel.order = tp-pp-dp-dp: E_ORDER_DUPLICATE_AXIS"}};
   for (const auto& [settings, text] : all)
-    EXPECT_THAT(problem_of(settings), AllOf(HasSubstr("r.toml: 1 problem\n"), HasSubstr(text)));
+    EXPECT_THAT(problem_with(settings), AllOf(HasSubstr("r.toml: 1 problem\n"), HasSubstr(text)));
 }
 
 TEST(MoeRecipe, AValueOfTheWrongTypeHidesNoOtherProblem) {
-  EXPECT_THAT(problem_of({"moe.top_k=two", "parallel.ep=3", "moe.pattern=x"}),
+  EXPECT_THAT(problem_with({"moe.top_k=two", "parallel.ep=3", "moe.pattern=x"}),
               AllOf(HasSubstr("r.toml: 3 problems"), HasSubstr("moe.top_k = 'two': must be an integer"),
                     HasSubstr("parallel.ep = 3: must divide"), HasSubstr("moe.pattern = x: must consist")));
   // What follows from a key that could not be read is no problem of its own.
   for (const char* one : {"moe.num_experts=many", "train.steps=ten", "model.num_layers=x", "parallel.tp=two",
                           "moe.capacity_factor=big", "train.micro_batch=1.5"})
-    EXPECT_THAT(problem_of({one, "parallel.ep=2"}), HasSubstr("r.toml: 1 problem\n")) << one;
+    EXPECT_THAT(problem_with({one, "parallel.ep=2"}), HasSubstr("r.toml: 1 problem\n")) << one;
   for (const Key& key : keys())
-    EXPECT_THAT(problem_of({str(key.name, "=[[1]]")}), HasSubstr("r.toml: 1 problem\n")) << key.name;
+    EXPECT_THAT(problem_with({str(key.name, "=[[1]]")}), HasSubstr("r.toml: 1 problem\n")) << key.name;
   EXPECT_THROW(parse_recipe(kExperts, "r.toml", std::vector<std::string>{"moe.top_k=two"}), ConfigError);
 }
 
 TEST(MoeRecipe, SlicesOfDenseMlpsAreForModelsThatHaveThem) {
   const std::vector<std::string> settings = {"parallel.tp=3", "model.num_heads=6", "model.hidden_size=24",
                                              "model.ffn_hidden_size=256", "moe.ffn_hidden_size=12"};
-  EXPECT_EQ(problem_of(settings), "");
+  EXPECT_EQ(problem_with(settings), "");
   std::vector<std::string> with_dense = settings;
   with_dense.emplace_back("moe.pattern=dm");
-  EXPECT_THAT(problem_of(with_dense), HasSubstr("parallel.tp = 3: must divide model.ffn_hidden_size = 256"));
+  EXPECT_THAT(problem_with(with_dense), HasSubstr("parallel.tp = 3: must divide model.ffn_hidden_size = 256"));
 }
 
 TEST(MoeRecipe, AHugeCapacityIsTheWholeRun) {
@@ -189,7 +189,7 @@ TEST(MoeRecipe, AnEmptySectionIsRefused) {
 
 TEST(MoeRecipe, AllProblemsAreReportedAtOnce) {
   EXPECT_THAT(
-      problem_of({"moe.top_k=9", "moe.pattern=x", "parallel.ep=3", "parallel.ranks=3", "moe.shared_gate=true"}),
+      problem_with({"moe.top_k=9", "moe.pattern=x", "parallel.ep=3", "parallel.ranks=3", "moe.shared_gate=true"}),
       AllOf(HasSubstr("moe.top_k"), HasSubstr("moe.pattern"), HasSubstr("parallel.ep"), HasSubstr("moe.shared_gate")));
 }
 

@@ -1,0 +1,269 @@
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "megalith/ops/adamw.h"
+#include "megalith/ops/cross_entropy.h"
+#include "megalith/ops/elementwise.h"
+#include "megalith/ops/embedding.h"
+#include "megalith/ops/step_end.h"
+
+#include "tests/ops/device_cases.h"
+
+// Tables and losses, and what ends a step.
+namespace megalith::ops {
+namespace {
+
+using support::Twin;
+
+TEST_P(DeviceOps, CrossEntropy) {
+  struct Logits {
+    Index tokens, columns;
+  };
+  for (const auto [tokens, columns] : {Logits{0, 8}, Logits{1, 4}, Logits{5, 24}, Logits{33, 257}, Logits{64, 50304},
+                                       Logits{7, 50257}, Logits{600, 16384}, Logits{600, 9000}}) {
+    SCOPED_TRACE(::testing::Message() << tokens << " x " << columns);
+    const Index vocab_size = columns > 4 ? columns - 3 : columns;
+    std::vector<std::int32_t> ids;
+    for (Index i = 0; i < tokens; ++i)
+      ids.push_back(i % 5 == 2 ? -1 : static_cast<std::int32_t>(i * 7919 % vocab_size));
+    const Twin logits = t().in({tokens, columns}, 1, 8), parts = t().in({tokens, columns}, 1, 8),
+               targets = t().ids(ids), state = t().structure(kDeviceState);
+    const Twin evaluated = t().in({tokens, columns}, 1, 8), loss2 = t().out_f32({tokens}), loss_sum2 = t().scalar(0);
+    const Twin loss = t().out_f32({tokens}), loss_sum = t().scalar(0.5), row_max = t().out_f32({tokens}),
+               sums = t().out_f32({2, tokens});
+    const Twin split_loss = t().out_f32({tokens}), split_sum = t().scalar(0.5);
+    t().run([&](Exec& ex) {
+      cross_entropy(ex, {.logits = logits.on(ex),
+                         .targets = targets.on(ex),
+                         .step_state = state.on(ex),
+                         .loss = loss.on(ex),
+                         .loss_sum = loss_sum.on(ex),
+                         .vocab_size = vocab_size});
+      cross_entropy(ex, {.logits = evaluated.on(ex),
+                         .targets = targets.on(ex),
+                         .step_state = {},
+                         .loss = loss2.on(ex),
+                         .loss_sum = loss_sum2.on(ex),
+                         .vocab_size = vocab_size});
+      logits_max(ex, parts.on(ex), row_max.on(ex), 0, vocab_size);
+      logits_sum_exp(ex, {.logits = parts.on(ex),
+                          .row_max = row_max.on(ex),
+                          .targets = targets.on(ex),
+                          .sums = sums.on(ex),
+                          .first_id = 0,
+                          .vocab_size = vocab_size});
+      loss_from_sums(ex, {.sums = sums.on(ex),
+                          .targets = targets.on(ex),
+                          .loss = split_loss.on(ex),
+                          .loss_sum = split_sum.on(ex),
+                          .vocab_size = vocab_size});
+      logits_backward(ex, {.logits = parts.on(ex),
+                           .sums = sums.on(ex),
+                           .targets = targets.on(ex),
+                           .step_state = state.on(ex),
+                           .first_id = 0});
+    });
+    expect_close(loss, "loss", 1e-5);
+    expect_close(loss_sum, "loss_sum", 1e-5);
+    expect_close(loss2, "evaluated loss", 1e-5);
+    expect_same(logits, "gradient");
+    expect_close(row_max, "row_max", 1e-6);
+    expect_close(sums, "sums", 1e-5);
+    expect_close(split_loss, "split loss", 1e-5);
+    expect_close(split_sum, "split loss_sum", 1e-5);
+    expect_twice_rounded(parts, "split gradient: exp(z - max) is rounded first");
+    t().release();
+  }
+}
+
+TEST_P(DeviceOps, CrossEntropyOfAShard) {
+  const Index tokens = 20, held = 40, first_id = 40, vocab_size = 73;
+  std::vector<std::int32_t> ids;
+  for (Index i = 0; i < tokens; ++i) ids.push_back(static_cast<std::int32_t>(i * 31 % vocab_size));
+  const Twin z = t().in({tokens, held}, 1, 8), targets = t().ids(ids), state = t().structure(kDeviceState);
+  const Twin row_max = t().out_f32({tokens}), sums = t().out_f32({2, tokens});
+  t().run([&](Exec& ex) {
+    logits_max(ex, z.on(ex), row_max.on(ex), first_id, vocab_size);
+    logits_sum_exp(ex, {.logits = z.on(ex),
+                        .row_max = row_max.on(ex),
+                        .targets = targets.on(ex),
+                        .sums = sums.on(ex),
+                        .first_id = first_id,
+                        .vocab_size = vocab_size});
+    logits_backward(ex, {.logits = z.on(ex),
+                         .sums = sums.on(ex),
+                         .targets = targets.on(ex),
+                         .step_state = state.on(ex),
+                         .first_id = first_id});
+  });
+  expect_close(row_max, "row_max", 1e-6);
+  expect_close(sums, "sums", 1e-5);
+  expect_twice_rounded(z, "gradient");
+}
+
+TEST_P(DeviceOps, Embedding) {
+  struct Table {
+    Index batch, seq_len, held, hidden;
+  };
+  for (const auto [batch, seq_len, held, hidden] :
+       {Table{1, 1, 1, 1}, Table{3, 7, 5, 9}, Table{4, 64, 100, 768}, Table{2, 700, 3, 64}, Table{2, 512, 50304, 32},
+        Table{5, 3001, 1, 8}, Table{8, 1024, 4, 12}, Table{8, 1024, 6, 12}}) {
+    SCOPED_TRACE(::testing::Message() << batch << " x " << seq_len << " of " << held << " x " << hidden);
+    const Index tokens = batch * seq_len, first_id = 2, vocab_size = held + 4;
+    std::vector<std::int32_t> values;  // of one row: all the same
+    for (Index i = 0; i < tokens; ++i)
+      values.push_back(static_cast<std::int32_t>(held == 1 && tokens > 1 ? first_id : i * i % 97 % vocab_size));
+    const Twin ids = t().ids(values), table = t().in({held, hidden}, 1), y = t().out({tokens, hidden}),
+               position = t().in({seq_len, hidden}, 2);
+    const Twin with_position = t().out({tokens, hidden}), dy = t().in({tokens, hidden}, 3),
+               state = t().structure(kDeviceState);
+    const Twin table_grad = t().in_f32({held, hidden}, 4), position_grad = t().in_f32({seq_len, hidden}, 5);
+    t().run([&](Exec& ex) {
+      embedding_forward(
+          ex,
+          {.ids = ids.on(ex), .table = table.on(ex), .y = y.on(ex), .first_id = first_id, .vocab_size = vocab_size});
+      add_position(ex, {.x = y.on(ex),
+                        .position = position.on(ex),
+                        .y = with_position.on(ex),
+                        .dropout = {.probability = 0.3,
+                                    .seed = 9,
+                                    .site = 4,
+                                    .step_state = state.on(ex),
+                                    .seq_len = seq_len,
+                                    .first_row = seq_len / 2}});  // a share that begins within a sample
+      embedding_backward(ex,
+                         {.ids = ids.on(ex), .dy = dy.on(ex), .table_grad = table_grad.on(ex), .first_id = first_id});
+      position_backward(ex, dy.on(ex), position_grad.on(ex));
+    });
+    expect_close(y, "rows", 0);
+    expect_same(with_position, "with position");
+    expect_close(table_grad, "table_grad", 5e-6);
+    expect_close(position_grad, "position_grad", 5e-6);
+    const std::vector<double> first = t().read(table_grad.tested);
+    const Twin again = t().in_f32({held, hidden}, 4);
+    embedding_backward(t().tested(),
+                       {.ids = ids.tested, .dy = dy.tested, .table_grad = again.tested, .first_id = first_id});
+    EXPECT_EQ(t().read(again.tested), first) << "the same bits every time";
+    t().release();
+  }
+}
+
+// Of flat buffers: nothing, one element, whole vectors of 4, an odd rest, more than a block of the sum of squares.
+constexpr Index kCounts[] = {0, 1, 64, 65, 20001, 20004, (Index{1} << 20) + 76, (Index{1} << 20) + 77};
+
+TEST_P(DeviceOps, AdamW) {
+  const bool has_copy = t().dtype() != DType::f32;
+  for (const Index n : kCounts) {
+    SCOPED_TRACE(n);
+    const Twin w = t().in_f32({n}, 1), m = t().in_f32({n}, 2), v = t().positive_f32({n}, 3), grad = t().in_f32({n}, 4);
+    const Tensor copy = has_copy ? t().tested().tensor({n}, t().dtype()) : Tensor();
+    std::vector<std::uint8_t> flags(static_cast<std::size_t>(ceil_div(n, kDecayGroup)));
+    for (std::size_t i = 0; i < flags.size(); ++i) flags[i] = i % 3 != 0;
+    const Twin decays = t().bytes_of(flags.data(), {static_cast<Index>(flags.size())}, DType::u8);
+    const auto step = [&](std::int32_t apply) {
+      const Twin verdict =
+          t().structure(StepVerdict{.apply = apply, .factor = 0.5, .learning_rate = 0.01, .update = 7});
+      t().run([&](Exec& ex) {
+        adamw(ex, {.value = w.on(ex),
+                   .m = m.on(ex),
+                   .v = v.on(ex),
+                   .copy = &ex == &t().oracle() ? Tensor() : copy,
+                   .grad = grad.on(ex),
+                   .decays = decays.on(ex),
+                   .verdict = verdict.on(ex),
+                   .beta1 = 0.8,
+                   .beta2 = 0.95,
+                   .eps = 1e-6,
+                   .weight_decay = 0.1});
+      });
+    };
+    const auto state = [&] { return std::array{t().read(w.tested), t().read(m.tested), t().read(v.tested)}; };
+    const auto before = state();
+    step(0);
+    EXPECT_EQ(state(), before) << "a refused step must change nothing";
+    step(1);
+    expect_close(w, "w", 2e-6);
+    expect_close(m, "m", 2e-6);
+    expect_close(v, "v", 2e-6);
+    if (has_copy) {
+      EXPECT_EQ(t().read(copy), t().rounded(t().read(w.tested))) << "the copy is the rounded value";
+    }
+    t().release();
+  }
+}
+
+TEST_P(DeviceOps, SumOfSquares) {
+  for (const Index n : kCounts) {
+    SCOPED_TRACE(n);
+    const Twin x = t().in_f32({3, n}, 4), sum = t().scalar(2);
+    t().run([&](Exec& ex) {
+      const Index blocks = square_blocks(ex.device(), n);  // each device cuts in its own way
+      const Tensor sums = ex.tensor({3, blocks}, DType::f64);
+      sum_of_squares(ex, x.on(ex), sums);
+      add_up(ex, sums.reshaped({3 * blocks}), sum.on(ex));
+    });
+    expect_close(sum, "sum of squares", 1e-12);
+    t().release();
+  }
+}
+
+TEST_P(DeviceOps, InitialisationIsThatOfTheOracle) {
+  const TensorSlice slice{"layers.3.mlp.up.weight", {70, 48}, {8, 4}, {33, 40}};  // two padding rows behind it
+  const Twin w = t().out_f32({35, 40});
+  t().run([&](Exec& ex) { initialise(ex, {slice, Init::normal, 0.02}, w.on(ex), 77); });
+  expect_close(w, "values", 1e-7);
+}
+
+TEST_P(DeviceOps, DecidesStepsAsTheOracleDoes) {
+  const Twin loss = t().scalar(3), totals = t().bytes_of(std::vector<double>(2).data(), {2}, DType::f64);
+  const Twin counts = t().bytes_of(std::vector<std::uint64_t>(4).data(), {4}, DType::u64),
+             outcome = t().structure(StepOutcome{});
+  const Twin state = t().structure(OptimizerState{.updates = 41, .loss_scale = 65536, .clean_steps = 1}),
+             verdict = t().structure(StepVerdict{});
+  const Twin step = t().structure(kDeviceState);
+  const StepRules rules{.learning_rate = {.lr = 1e-3, .min_lr = 1e-4, .warmup_steps = 10, .decay_steps = 100},
+                        .scaling = {.initial = 65536, .growth_interval = 2},
+                        .clip = 1};
+  const auto same_bytes = [&](const Twin& twin) {
+    std::vector<std::byte> got(static_cast<std::size_t>(twin.tested.bytes()));
+    t().tested().copy(got.data(), twin.tested.raw(), twin.tested.bytes());
+    t().tested().synchronize();
+    return std::memcmp(got.data(), twin.oracle.raw(), got.size()) == 0;
+  };
+  constexpr double kSquares = 16.0 * 65536 * 65536, kInf = std::numeric_limits<double>::infinity();
+  for (const std::array squares : {std::array{kSquares, 1.0}, std::array{kInf, 1.0}, std::array{kSquares, kInf}}) {
+    const Twin this_time = t().bytes_of(squares.data(), {2}, DType::f64);
+    t().run([&](Exec& ex) {
+      scale_step_state(ex, state.on(ex), step.on(ex));
+      step_terms(ex, {.sum_squares = this_time.on(ex),
+                      .loss_sum = loss.on(ex),
+                      .totals = totals.on(ex),
+                      .counts = counts.on(ex),
+                      .outcome = outcome.on(ex)});
+      decide_step(ex, {.totals = totals.on(ex),
+                       .counts = counts.on(ex),
+                       .state = state.on(ex),
+                       .verdict = verdict.on(ex),
+                       .outcome = outcome.on(ex),
+                       .rules = rules});
+    });
+    EXPECT_TRUE(same_bytes(step));
+    EXPECT_TRUE(same_bytes(state));
+    EXPECT_TRUE(same_bytes(totals));
+    EXPECT_TRUE(same_bytes(counts));
+    StepVerdict got;
+    t().tested().copy(&got, verdict.tested.raw(), sizeof got);
+    t().tested().synchronize();
+    StepVerdict want;
+    std::memcpy(&want, verdict.oracle.raw(), sizeof want);
+    EXPECT_EQ(got.apply, want.apply);
+    EXPECT_EQ(got.update, want.update);
+    EXPECT_NEAR(got.learning_rate, want.learning_rate, 1e-15);
+    EXPECT_NEAR(got.factor, want.factor, 1e-15 * want.factor);
+  }
+}
+
+}  // namespace
+}  // namespace megalith::ops
