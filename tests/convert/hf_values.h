@@ -2,19 +2,19 @@
 #include <cstring>
 
 #include "megalith/convert/hf_model.h"
+#include "megalith/eval/fill_params.h"
 #include "megalith/params/param_set.h"
 
 // Whole models in memory, to and from Hugging Face folders.
 namespace megalith::convert {
 
-/// Fills the parameters of a whole model on one rank.
+/// Fills the parameters of a whole model on one rank, as inference does.
 inline void import_hf(io::Fs& fs, const io::Path& folder, const HfModel& hf, ParamSet& params) {
   HfReader reader(fs, folder, hf);
   reader.check_tensors();
-  for (ParamBuffer& buffer : params.buffers()) {
-    for (Param& param : buffer.params())
-      if (param.spec.update == Update::by_gradient) reader.read(param.spec.slice, param.without_padding(param.master));
-  }
+  Exec host;
+  eval::fill_params(host, params, params.policy().master,
+                    [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
 }
 
 /// `params` must outlive it.
