@@ -1,5 +1,6 @@
 #pragma once
 #include "megalith/params/param_set.h"
+#include "megalith/runtime/exec.h"
 
 namespace megalith::eval {
 
