@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/config/run_plan.h"
+#include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/matmul.h"
 #include "megalith/runtime/memory_plan.h"
