@@ -1,6 +1,8 @@
 #include "megalith/ops/capacity.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tests/ops/op_test.h"
@@ -25,9 +27,17 @@ Ids some_experts(const CapacityCase& c) {
   return ids;
 }
 
+/// To so many bits after the leading one, halves to even.
+double rounded(double value, int bits) {
+  int exponent = 0;
+  const double mantissa = std::frexp(value, &exponent);  // 0.5 and more
+  return std::ldexp(std::nearbyint(std::ldexp(mantissa, bits + 1)), exponent - bits - 1);
+}
+
 /// By sorting the pairs of each expert and run.
-Ids kept_of(const CapacityCase& c, const Ids& experts, const Values& weights, DropBy by) {
+Ids kept_of(const CapacityCase& c, const Ids& experts, Values weights, DropBy by, int bits) {
   Ids kept = experts;
+  for (double& weight : weights) weight = rounded(weight, bits);
   const auto of_run = static_cast<std::size_t>(c.run * c.top_k);
   for (std::size_t first = 0; first < experts.size(); first += of_run) {
     for (std::int32_t e = 0; e < c.experts; ++e) {
@@ -68,12 +78,38 @@ TEST_P(CapacityTest, KeepsTheFirstOrTheHeaviest) {
     for (std::size_t i = 0; i < weights.size(); i += 3) weights[i] = 0.25;  // ties
     for (const DropBy by : {DropBy::position, DropBy::probability}) {
       const Ids kept = run(c, ids, weights, by);
-      EXPECT_EQ(kept, kept_of(c, ids, weights, by));
+      EXPECT_EQ(kept, kept_of(c, ids, weights, by, dtype() == DType::f64 ? 32 : 12));
       if (c.capacity == 100) {
         EXPECT_EQ(kept, ids);
       }
     }
   }
+}
+
+// Three tokens of one expert, which keeps two. By probability the lightest goes, but a difference beyond the bits that
+// are compared does not count: then the last one goes.
+TEST_P(CapacityTest, DifferencesBeyondTheOrdersBitsDoNotCount) {
+  const CapacityCase c{3, 1, 2, 3, 2};
+  const int bits = dtype() == DType::f64 ? 32 : 12;
+  const double step = std::ldexp(1.0, -bits - 1);  // of numbers in [0.5, 1) with that many bits
+  const auto kept = [&](const Values& weights) { return run(c, {0, 0, 0}, weights, DropBy::probability); };
+  EXPECT_EQ(kept({0.75, 0.75 + step, 0.75 + step}), (Ids{-1, 0, 0}));
+  EXPECT_EQ(kept({0.75, 0.75 + 0.25 * step, 0.75 + 0.49 * step}), (Ids{0, 0, -1}));
+  EXPECT_EQ(kept({0.75 - 0.49 * step, 0.75, 0.75 + 0.25 * step}), (Ids{0, 0, -1}));
+  EXPECT_EQ(kept({0.75 + 0.49 * step, 0.75 + 0.51 * step, 0.75 + step}), (Ids{-1, 0, 0})) << "a boundary is straddled";
+  EXPECT_EQ(kept({0.75, 0.75 + 0.5 * step, 0.75 + 1.5 * step}), (Ids{0, -1, 0})) << "halves go to even";
+  EXPECT_EQ(kept({0.5 - 0.26 * step, 0.5 - 0.24 * step, 0.5}), (Ids{-1, 0, 0})) << "steps are half as long below 0.5";
+}
+
+// Of all numbers, so that an expert keeps no more than its capacity whatever the weights are.
+TEST_P(CapacityTest, NumbersThatAreNoWeightsHaveAnOrder) {
+  const CapacityCase c{5, 1, 2, 5, 2};
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const auto kept = [&](const Values& weights) { return run(c, {0, 0, 0, 0, 0}, weights, DropBy::probability); };
+  EXPECT_EQ(kept({1, nan, infinity, nan, 2}), (Ids{-1, 0, -1, 0, -1}));
+  EXPECT_EQ(kept({nan, nan, nan, nan, nan}), (Ids{0, 0, -1, -1, -1}));
+  EXPECT_EQ(kept({-1, -0.0, 0, 0.0, -2}), (Ids{-1, 0, 0, -1, -1}));
+  EXPECT_EQ(kept({-infinity, -3, -2, -1, -4}), (Ids{-1, -1, 0, 0, -1}));
 }
 
 TEST_P(CapacityTest, NamesWhatDoesNotFit) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -45,10 +46,36 @@ inline std::vector<MoeGrid> all_moe_grids() {
   return all;
 }
 
+/// Samples as of indented code: two thirds of a sample are one token. Without dropout its rows are then equal but for
+/// rounding, as a token attends to equal values only (RoPE, no table of positions).
+class IndentedBatches final : public HashedBatches {
+ public:
+  using HashedBatches::HashedBatches;
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override {
+    HashedBatches::fill(first_sample, count, batch);
+    const std::size_t length = batch.tokens.size() / static_cast<std::size_t>(count), indent = length * 2 / 3;
+    for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+      if (i % length < indent) batch.tokens[i] = kSpace;
+      if (i % length + 1 < indent) batch.targets[i] = kSpace;
+    }
+  }
+
+ private:
+  static constexpr std::int32_t kSpace = 3;
+};
+
+enum class MoeText : std::uint8_t { hashed, indented };
+
+inline std::unique_ptr<model::BatchSource> batches_of(MoeText text, Index vocab) {
+  if (text == MoeText::indented) return std::make_unique<IndentedBatches>(vocab);
+  return std::make_unique<HashedBatches>(vocab);
+}
+
 /// What a model with experts is, and what is tried with it.
 struct MoeModel {
   const char* name;
   void (*set)(config::RunConfig&);
+  MoeText text = MoeText::hashed;
 };
 inline const std::vector<MoeModel>& moe_models() {
   static const std::vector<MoeModel> all = {
@@ -105,6 +132,15 @@ inline const std::vector<MoeModel>& moe_models() {
          c.moe.capacity_run = 4;
          c.moe.drop_by = "position";
        }},
+      {"DropIndentedText",
+       [](config::RunConfig& c) {
+         c.model.dropout = 0;
+         c.moe.aux_scope = "sequence";
+         c.moe.capacity = "drop";
+         c.moe.capacity_factor = 1.0;
+         c.moe.capacity_run = 8;
+       },
+       MoeText::indented},
   };
   return all;
 }
@@ -160,10 +196,11 @@ class KeptDecisions final : public nn::RouterDecisions {
   std::vector<std::int32_t> all_;  // ranks write to places of their own
 };
 
-inline void run_moe(const config::RunPlan& plan, RunRecord& record, nn::RouterDecisions* decisions = nullptr) {
-  const HashedBatches source(plan.model.vocab_size);
+inline void run_moe(const config::RunPlan& plan, RunRecord& record, nn::RouterDecisions* decisions = nullptr,
+                    MoeText text = MoeText::hashed) {
+  const auto source = batches_of(text, plan.model.vocab_size);
   comm::run_ranks(plan.grid.world_size,
-                  [&](comm::World& world) { train_rank(world, plan, source, record, decisions); });
+                  [&](comm::World& world) { train_rank(world, plan, *source, record, decisions); });
 }
 
 /// The same under recorded decisions.

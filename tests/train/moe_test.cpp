@@ -39,7 +39,7 @@ const Reference& one_rank(const MoeModel& model, const std::string& precision = 
   if (is_new) {
     reference.plan = config::resolve(moe_config({}, model, precision));
     reference.decisions = std::make_unique<KeptDecisions>(reference.plan, Use::record);
-    support::run_moe(reference.plan, reference.record, reference.decisions.get());
+    support::run_moe(reference.plan, reference.record, reference.decisions.get(), model.text);
   }
   return reference;
 }
@@ -55,7 +55,7 @@ TEST_P(MoeGridPromise, Fp64AgreesWithOneRank) {
   const config::RunPlan plan = config::resolve(moe_config(grid, model, "fp64"));
   KeptDecisions decisions(plan, Use::record);
   RunRecord got;
-  support::run_moe(plan, got, &decisions);
+  support::run_moe(plan, got, &decisions, model.text);
   const Reference& want = one_rank(model);
   EXPECT_TRUE(decisions.all() == want.decisions->all()) << "not one decision may differ";
   support::expect_fp64_agrees(got, want.record);
@@ -125,6 +125,22 @@ TEST(Moe, LoadLossesOfSequencesAndOfStepsDoNotDependOnTheMicrobatch) {
       EXPECT_EQ(relative_error(got.losses, want.losses) > 1e-12, depends) << micro_batch;
       EXPECT_EQ(relative_error(got.norms, want.norms) > 1e-11, depends) << micro_batch;
     }
+  }
+}
+
+TEST(Moe, NoMicrobatchChangesWhatIsDroppedOfIndentedText) {
+  const MoeModel& model = model_named("DropIndentedText");
+  const Reference& want = one_rank(model);
+  for (const Index micro_batch : {1, 4, 8}) {
+    config::RunConfig recipe = moe_config({}, model, "fp64");
+    recipe.train.micro_batch = micro_batch;
+    const config::RunPlan plan = config::resolve(recipe);
+    KeptDecisions decisions(plan, Use::record);
+    RunRecord got;
+    support::run_moe(plan, got, &decisions, model.text);
+    EXPECT_TRUE(decisions.all() == want.decisions->all()) << micro_batch;
+    EXPECT_LT(relative_error(got.losses, want.record.losses), 1e-12) << micro_batch;
+    EXPECT_LT(relative_error(got.norms, want.record.norms), 1e-12) << micro_batch;
   }
 }
 

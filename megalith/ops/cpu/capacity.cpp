@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/ops/weight_order.h"
 
 namespace megalith::ops::cpu {
 
@@ -28,9 +29,11 @@ void drop_pairs(const DropPairs& args) {
       Index rank = before++;
       if (weights != nullptr) {
         rank = 0;
+        const auto mine = weight_order(weights[pair]);
         for (Index other = 0; other < of_run; ++other) {
           if (experts[other] != e) continue;
-          if (weights[other] > weights[pair] || (weights[other] == weights[pair] && other < pair)) ++rank;
+          const auto its = weight_order(weights[other]);
+          if (its > mine || (its == mine && other < pair)) ++rank;
         }
       }
       if (rank >= args.capacity) all_kept[first + pair] = -1;

@@ -1,5 +1,6 @@
 #include "megalith/ops/cuda/capacity.h"
 #include "megalith/ops/cuda/common.cuh"
+#include "megalith/ops/weight_order.h"
 
 namespace megalith::ops::cuda {
 namespace {
@@ -37,10 +38,10 @@ class Order {
   int total_ = 0;
 };
 
-/// A block takes one expert of one run, a thread a token at a time: the expert's weights are gathered in the order of
-/// the tokens, then each is held against the others. Reads the run's experts twice.
+/// A block takes one expert of one run, a thread a token at a time: the keys of the expert's weights are gathered in
+/// the order of the tokens, then each is compared with the others. Reads the run's experts twice.
 __global__ void __launch_bounds__(kThreads) drop_pairs_kernel(const Pairs pairs) {
-  extern __shared__ float weights[];
+  extern __shared__ std::int32_t keys[];
   __shared__ int of_warps[kThreads / kWarp];
   const int e = static_cast<int>(blockIdx.x % static_cast<unsigned>(pairs.num_experts));
   const Index first = Index{blockIdx.x / static_cast<unsigned>(pairs.num_experts)} * pairs.run * pairs.top_k;
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) drop_pairs_kernel(const Pairs pairs)
   for (int tile = 0; tile < pairs.run; tile += kThreads) {
     const Index pair = pair_of(tile + static_cast<int>(threadIdx.x));
     const int number = gathering.next(pair >= 0, of_warps);
-    if (pair >= 0 && pairs.weights != nullptr) weights[number] = pairs.weights[pair];
+    if (pair >= 0 && pairs.weights != nullptr) keys[number] = weight_order(pairs.weights[pair]);
   }
   if (gathering.total() <= pairs.capacity) return;
   __syncthreads();
@@ -67,9 +68,9 @@ __global__ void __launch_bounds__(kThreads) drop_pairs_kernel(const Pairs pairs)
     int rank = number;
     if (pairs.weights != nullptr) {
       rank = 0;
-      const float mine = weights[number];
+      const std::int32_t mine = keys[number];
       for (int other = 0; other < gathering.total(); ++other) {
-        if (weights[other] > mine || (weights[other] == mine && other < number)) ++rank;
+        if (keys[other] > mine || (keys[other] == mine && other < number)) ++rank;
       }
     }
     if (rank >= pairs.capacity) pairs.kept[pair] = -1;
@@ -95,7 +96,7 @@ void drop_pairs(Stream stream, const DropPairs& args) {
                     .capacity = args.capacity};
   static_assert(kMaxCapacityRunOnGpu * 4 <= 40 * 1024, "beside of_warps in what a block has without asking for more");
   launch({stream, ceil_div(count, kThreads), kThreads}, copy_experts_kernel, pairs.experts, pairs.kept, count);
-  launch({stream, runs * args.num_experts, kThreads, by_weight ? args.run * Index{sizeof(float)} : 0},
+  launch({stream, runs * args.num_experts, kThreads, by_weight ? args.run * Index{sizeof(std::int32_t)} : 0},
          drop_pairs_kernel, pairs);
 }
 
