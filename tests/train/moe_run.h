@@ -46,8 +46,8 @@ inline std::vector<MoeGrid> all_moe_grids() {
   return all;
 }
 
-/// Samples as of indented code: two thirds of a sample are one token. Without dropout its rows are then equal but for
-/// rounding, as a token attends to equal values only (RoPE, no table of positions).
+/// Samples as of indented code: two thirds of a sample are one token, each sample's own. Without dropout its rows are
+/// then equal but for rounding, as a token attends to equal values only (RoPE, no table of positions).
 class IndentedBatches final : public HashedBatches {
  public:
   using HashedBatches::HashedBatches;
@@ -55,13 +55,11 @@ class IndentedBatches final : public HashedBatches {
     HashedBatches::fill(first_sample, count, batch);
     const std::size_t length = batch.tokens.size() / static_cast<std::size_t>(count), indent = length * 2 / 3;
     for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
-      if (i % length < indent) batch.tokens[i] = kSpace;
-      if (i % length + 1 < indent) batch.targets[i] = kSpace;
+      const auto space = static_cast<std::int32_t>((first_sample + static_cast<Index>(i / length)) % 37);
+      if (i % length < indent) batch.tokens[i] = space;
+      if (i % length + 1 < indent) batch.targets[i] = space;
     }
   }
-
- private:
-  static constexpr std::int32_t kSpace = 3;
 };
 
 enum class MoeText : std::uint8_t { hashed, indented };
