@@ -5,6 +5,7 @@
 
 #include "megalith/base/nearest_size.h"
 #include "megalith/config/plan_rules.h"
+#include "megalith/grid/advice.h"
 #include "megalith/ops/rows.h"
 
 namespace megalith::config {
@@ -75,6 +76,24 @@ void check_router(const nn::MoeConfig& moe, Problems& out) {
               "moe.replay gives every token its experts: remove one of the two");
 }
 
+/// Whether each rank of tp routes a share of a microbatch's rows (nn::DispatchRows::share).
+bool routes_shares(const RunPlan& plan) {
+  return plan.grid.tp > 1 && !plan.sequence_parallel && !grid::has_same_tensor_groups(plan.grid);
+}
+
+/// Why ranks of tp share rows, for messages on shares that are not legal.
+std::string because_of_shares(const RunPlan& plan) {
+  if (plan.sequence_parallel) return "with parallel.sequence_parallel = true";
+  if (plan.grid.etp != plan.grid.tp) return str("where parallel.etp = ", plan.grid.etp, " is another");
+  return str("where parallel.order = ", plan.grid.order, " has ep before tp");
+}
+
+/// The order without shares, if the order is the reason.
+std::string order_without_shares(const RunPlan& plan) {
+  if (plan.sequence_parallel || plan.grid.etp != plan.grid.tp) return "";
+  return str("; with parallel.order = ", grid::tp_first(plan.grid.order), " ranks share no rows");
+}
+
 void check_capacity(const RunPlan& plan, Problems& out) {
   const nn::MoeConfig& moe = plan.model.moe;
   if (!moe.has_capacity()) {
@@ -91,13 +110,13 @@ void check_capacity(const RunPlan& plan, Problems& out) {
             str("must divide model.seq_len = ", seq_len, "; the nearest is ", nearest_divisor(seq_len, run)));
     return;
   }
-  const bool shares = plan.grid.tp > 1 && (plan.sequence_parallel || plan.grid.etp != plan.grid.tp);
-  const Index rows = plan.train.micro_batch * seq_len / (shares ? plan.grid.tp : 1);
-  if (rows == 0 || rows % run == 0) return;
+  const Index shares = routes_shares(plan) ? plan.grid.tp : plan.row_shares();
+  const Index tokens = plan.train.micro_batch * seq_len, rows = tokens / shares;
+  if (tokens % shares != 0 || rows % run == 0) return;
   out.add("moe.capacity_run", run,
-          str("a rank routes ", rows, " rows of a microbatch (parallel.tp = ", plan.grid.tp,
-              " ranks share them), which must be whole runs; the nearest value is ",
-              nearest_divisor(std::gcd(rows, seq_len), run)));
+          str("a rank routes ", rows, " rows of a microbatch (parallel.tp = ", plan.grid.tp, " ranks share them ",
+              because_of_shares(plan), "), which must be whole runs; the nearest value is ",
+              nearest_divisor(std::gcd(rows, seq_len), run), order_without_shares(plan)));
 }
 
 void check_grid(const RunPlan& plan, Problems& out) {
@@ -111,11 +130,12 @@ void check_grid(const RunPlan& plan, Problems& out) {
                   nearest_divisor(moe.ffn_hidden_size, etp)));
   out.require(etp * moe.num_experts <= ops::kMaxExpertsOfRows, "parallel.etp", etp,
               str("times moe.num_experts = ", moe.num_experts, ": must be at most ", ops::kMaxExpertsOfRows));
-  const Index tokens = plan.train.micro_batch * plan.model.seq_len;
-  if (etp != tp && !plan.sequence_parallel)
+  const Index samples = plan.train.micro_batch, seq_len = plan.model.seq_len, tokens = samples * seq_len;
+  if (routes_shares(plan))
     out.require(tokens % tp == 0, "train.micro_batch * model.seq_len", tokens,
-                str("must be divisible by parallel.tp = ", tp, " where parallel.etp = ", etp,
-                    " is another: each rank routes a share of the rows"));
+                str("must be divisible by parallel.tp = ", tp, " ", because_of_shares(plan),
+                    ": each rank routes a share of the rows; with this seq_len train.micro_batch = ",
+                    round_up(samples, tp / std::gcd(tp, seq_len)), " would do", order_without_shares(plan)));
   out.require(plan.tp_overlap != TpOverlap::halves, "parallel.tp_overlap", "halves",
               "is not built for models with experts: use none or auto");
 }

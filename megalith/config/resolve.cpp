@@ -24,7 +24,22 @@ Index least_ranks(const RunConfig::Parallel& p) {
   return std::min<Index>(std::lcm(*p.tp * cp * *p.pp, *p.etp * *p.ep * *p.pp), std::numeric_limits<int>::max());
 }
 
-void derive_grid(RunConfig& c, int ranks, const BrokenKeys& broken, RunPlan& plan, Problems& out) {
+bool is_about_order(std::string_view code) {
+  return code.starts_with("E_ORDER_") || code.starts_with("E_PP_GROUPS_DIFFER");
+}
+
+/// What stands for a grid that is not legal, so that the rules of other keys are checked without false problems: the
+/// same sizes in the default order where the order is wrong, else one rank, and no rule that depends on the grid.
+void replace_grid(grid::ParallelSizes sizes, std::string_view code, BrokenKeys& broken, RunPlan& plan) {
+  if (is_about_order(code)) {
+    sizes.order = grid::kDefaultOrder;
+    plan.grid = grid::resolve(sizes);  // the order is the last rule of resolve()
+  } else {
+    broken.names.push_back("parallel.ranks");
+  }
+}
+
+void derive_grid(RunConfig& c, int ranks, BrokenKeys& broken, RunPlan& plan, Problems& out) {
   RunConfig::Parallel& p = c.parallel;
   const bool has_experts = c.moe.num_experts.has_value();
   if (!has_experts) p.ep = 1, p.etp = p.tp;  // derive_moe() has reported others
@@ -43,10 +58,13 @@ void derive_grid(RunConfig& c, int ranks, const BrokenKeys& broken, RunPlan& pla
     if (broken.any("parallel.")) return;
     const std::string_view code = error.what();
     const std::string rule = str(code, grid::advice(sizes, code));
-    if (code.starts_with("E_ORDER_") || code.starts_with("E_PP_GROUPS_DIFFER"))
-      return out.add("parallel.order", sizes.order, rule);
     const std::string of_experts = has_experts ? str(", ep ", sizes.ep, ", etp ", *sizes.etp) : "";
-    out.add("parallel", str("{ranks ", sizes.world_size, ", tp ", sizes.tp, ", pp ", sizes.pp, of_experts, "}"), rule);
+    if (is_about_order(code))
+      out.add("parallel.order", sizes.order, rule);
+    else
+      out.add("parallel", str("{ranks ", sizes.world_size, ", tp ", sizes.tp, ", pp ", sizes.pp, of_experts, "}"),
+              rule);
+    replace_grid(sizes, code, broken, plan);
   }
 }
 

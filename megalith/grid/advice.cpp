@@ -25,14 +25,19 @@ std::string least_ranks(const ParallelSizes& s) {
   return least <= std::numeric_limits<int>::max() ? str("; the least number of ranks is ", least) : "";
 }
 
+/// The axes of an order but one, joined by '-'.
+std::string without(std::string_view order, Axis axis) {
+  std::string others;
+  const RankGenerator axes({.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1}, order);
+  for (const Axis other : axes.order()) {
+    if (other != axis) others += str(others.empty() ? "" : "-", name_of(other));
+  }
+  return others;
+}
+
 /// With pp as the slowest axis its stride is world_size / pp in both grids.
 std::string pp_last(const ParallelSizes& s) {
-  std::string order;
-  const RankGenerator axes({.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1}, s.order);
-  for (const Axis axis : axes.order()) {
-    if (axis != Axis::pp) order += str(name_of(axis), '-');
-  }
-  return str("; the nearest legal order has pp last: ", order, name_of(Axis::pp));
+  return str("; the nearest legal order has pp last: ", without(s.order, Axis::pp), "-pp");
 }
 
 }  // namespace
@@ -42,5 +47,7 @@ std::string advice(const ParallelSizes& asked, std::string_view error) {
   if (error.starts_with("E_PP_GROUPS_DIFFER")) return pp_last(asked);
   return "";
 }
+
+std::string tp_first(std::string_view order) { return "tp-" + without(order, Axis::tp); }
 
 }  // namespace megalith::grid

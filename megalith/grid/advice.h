@@ -10,4 +10,7 @@ namespace megalith::grid {
 /// that is legal. "" where the message says all.
 std::string advice(const ParallelSizes& asked, std::string_view error);
 
+/// The order with tp as the fastest axis: with etp = tp an expert's ranks along tp are then those of the dense layers.
+std::string tp_first(std::string_view order);
+
 }  // namespace megalith::grid

@@ -121,4 +121,9 @@ RankGenerator expert_grid(const ResolvedSizes& sizes) {
   return {{.tp = sizes.etp, .cp = 1, .ep = sizes.ep, .dp = sizes.edp, .pp = sizes.pp}, sizes.order};
 }
 
+bool has_same_tensor_groups(const ResolvedSizes& sizes) {
+  if (sizes.tp != sizes.etp) return false;
+  return sizes.tp == 1 || dense_grid(sizes).strides().tp == expert_grid(sizes).strides().tp;
+}
+
 }  // namespace megalith::grid

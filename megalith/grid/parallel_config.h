@@ -45,4 +45,8 @@ RankGenerator dense_grid(const ResolvedSizes& sizes);
 /// The experts: etp (as axis tp), ep, edp (as axis dp), pp. The same order drives both grids.
 RankGenerator expert_grid(const ResolvedSizes& sizes);
 
+/// Whether the groups along etp of the expert grid are those along tp of the dense one. With etp = tp an order with ep
+/// before tp can give others.
+bool has_same_tensor_groups(const ResolvedSizes& sizes);
+
 }  // namespace megalith::grid

@@ -111,6 +111,38 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
   }
 }
 
+// With etp = tp an order with ep before tp gives an expert other ranks than the dense layers have: a rank then routes a
+// share of the rows, as with another etp.
+TEST(MoeRecipe, AnOrderThatMakesSharesNeedsRowsThatDivide) {
+  const std::vector<std::string> grid = {"parallel.tp=2", "parallel.ep=2", "parallel.ranks=4"};
+  const auto with = [&](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), grid.begin(), grid.end());
+    return problem_with(settings);
+  };
+  const std::string ep_first = "parallel.order=ep-tp-cp-dp-pp";
+  EXPECT_EQ(with({"model.seq_len=15"}), "") << "tp first: every rank routes all rows";
+  EXPECT_EQ(with({"model.seq_len=15", ep_first}),
+            "r.toml: 1 problem\n  train.micro_batch * model.seq_len = 15: must be divisible by parallel.tp = 2 where "
+            "parallel.order = ep-tp-cp-dp-pp has ep before tp: each rank routes a share of the rows; with this seq_len "
+            "train.micro_batch = 2 would do; with parallel.order = tp-ep-cp-dp-pp ranks share no rows");
+  EXPECT_EQ(with({"model.seq_len=15", ep_first, "train.micro_batch=2"}), "");
+  EXPECT_EQ(with({"model.seq_len=15", "parallel.order=tp-ep-cp-dp-pp"}), "") << "as the message names it";
+  const std::vector<std::string> drop = {"moe.capacity=drop", "moe.capacity_factor=1", "model.seq_len=20",
+                                         "train.micro_batch=3", "moe.capacity_run=4"};
+  std::vector<std::string> shares = drop;
+  shares.push_back(ep_first);
+  EXPECT_EQ(with(drop), "");
+  EXPECT_EQ(with(shares),
+            "r.toml: 1 problem\n  moe.capacity_run = 4: a rank routes 30 rows of a microbatch (parallel.tp = 2 ranks "
+            "share them where parallel.order = ep-tp-cp-dp-pp has ep before tp), which must be whole runs; the nearest "
+            "value is 5; with parallel.order = tp-ep-cp-dp-pp ranks share no rows");
+  shares.back() = "parallel.order=tp-ep-cp-dp-pp";
+  EXPECT_EQ(with(shares), "");
+  EXPECT_THAT(with({"model.seq_len=15", "parallel.etp=1"}),
+              AllOf(HasSubstr("where parallel.etp = 1 is another"), HasSubstr("train.micro_batch = 2 would do"),
+                    ::testing::Not(HasSubstr("parallel.order"))));
+}
+
 TEST(MoeRecipe, AProblemIsReportedOnce) {
   const std::pair<std::vector<std::string>, const char*> all[] = {
       {{"moe.capacity=drop", "moe.capacity_factor=nan"}, "moe.capacity_factor = nan: must be finite"},

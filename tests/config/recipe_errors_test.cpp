@@ -159,6 +159,29 @@ TEST(Recipe, ABrokenKeyIsReportedOnce) {
     EXPECT_TRUE(problem_of(kSmall, {setting}).starts_with("r.toml: 1 problem\n")) << problem_of(kSmall, {setting});
 }
 
+// ... nor must what stands for a grid that is not legal.
+TEST(Recipe, AnIllegalGridIsReportedOnce) {
+  const std::string order = "parallel.order=tp-pp-dp-ddp";
+  for (const std::vector<std::string>& settings : std::vector<std::vector<std::string>>{
+           {order, "parallel.pp=2", "parallel.chunks=2"},
+           {order, "parallel.pp=2", "parallel.stage_layers=[1,3]"},
+           {"parallel.order=pp-tp-tp", "parallel.pp=2", "parallel.ranks=4", "train.global_batch=8",
+            "train.micro_batch=2"},
+           {"parallel.order=tp", "parallel.pp=4", "parallel.ranks=8", "train.micro_batch=4"},
+           {"parallel.ranks=3", "parallel.pp=2", "parallel.chunks=2"},
+           {"parallel.ranks=3", "parallel.pp=2", "parallel.stage_layers=[1,3]"}}) {
+    const std::string text = problem_of(kSmall, settings);
+    EXPECT_TRUE(text.starts_with("r.toml: 1 problem\n  parallel")) << text;
+  }
+  // Other mistakes are found with the sizes of the grid.
+  const std::string text =
+      problem_of(kSmall, {order, "parallel.tp=3", "parallel.pp=2", "train.global_batch=9", "train.micro_batch=2"});
+  for (const char* part : {"4 problems", "unknown axis 'ddp'", "parallel.tp = 3: must divide model.num_heads = 4",
+                           "parallel.tp = 3: must divide model.ffn_hidden_size = 256",
+                           "train.global_batch = 9: must be a multiple of train.micro_batch * dp = 2 * 1 = 2"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+}
+
 TEST(Recipe, AKeyThatIsThereTwiceIsRefusedWithBothLines) {
   EXPECT_EQ(problem_of("[train]\nsteps = 1\nseed = 2\nsteps = 3\n"),
             "r.toml: 1 problem\n  line 4: train.steps is also in line 2: keep one of them");

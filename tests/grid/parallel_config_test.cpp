@@ -126,5 +126,26 @@ TEST(ParallelConfig, PipelineGroupsDifferExactlyWhenTheListsDo) {
   EXPECT_GT(illegal, 100);
 }
 
+TEST(ParallelConfig, TensorGroupsAreComparedAsTheListsOfTheirRanks) {
+  int same = 0, others = 0;
+  for (std::uint64_t seed = 1; seed <= 600; ++seed) {
+    std::mt19937_64 random(seed);
+    ParallelSizes asked = random_sizes(random);
+    if (seed % 2 == 0) asked.etp = asked.tp;
+    ResolvedSizes sizes;
+    try {
+      sizes = resolve(asked);
+    } catch (const ConfigError&) {
+      continue;
+    }
+    SCOPED_TRACE(str("seed ", seed, ": ", describe(asked)));
+    const bool are_same = dense_grid(sizes).groups("tp").all() == expert_grid(sizes).groups("tp").all();
+    EXPECT_EQ(has_same_tensor_groups(sizes), are_same);
+    if (sizes.tp == sizes.etp && sizes.tp > 1) ++(are_same ? same : others);
+  }
+  EXPECT_GT(same, 20);
+  EXPECT_GT(others, 20);
+}
+
 }  // namespace
 }  // namespace megalith::grid

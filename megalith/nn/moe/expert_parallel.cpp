@@ -35,8 +35,9 @@ ExpertParallel::ExpertParallel(const TensorParallel& tp, comm::Group ep, comm::G
 Index ExpertParallel::rows_of(Index tokens) const {
   if (rows_ != DispatchRows::share) return tp_.rows_outside(tokens);
   if (tokens % tp_.group().size() != 0)
-    throw ConfigError(str("train.micro_batch * model.seq_len = ", tokens, ": must be divisible by parallel.tp = ",
-                          tp_.group().size(), " where parallel.etp is another: each rank routes a share of the rows"));
+    throw ConfigError(str("train.micro_batch * model.seq_len = ", tokens,
+                          ": must be divisible by parallel.tp = ", tp_.group().size(),
+                          " where these ranks are not those of parallel.etp: each rank routes a share of the rows"));
   return tokens / tp_.group().size();
 }
 
