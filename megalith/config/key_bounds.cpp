@@ -3,6 +3,7 @@
 
 #include "megalith/base/text.h"
 #include "megalith/config/keys.h"
+#include "megalith/config/other_names.h"
 #include "megalith/config/run_config.h"
 
 namespace megalith::config {
@@ -83,7 +84,7 @@ std::string Bounds::broken_by(double value) const {
 
 std::string Bounds::broken_by(const std::string& value) const {
   if (choices.empty() || std::ranges::find(choices, value) != choices.end()) return "";
-  const std::string_view near = nearest(value, choices);
+  const std::string_view near = meant_value(value, choices);
   return with_note("must be " + either(choices), note) + (near.empty() ? "" : str("; did you mean ", near, "?"));
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "megalith/base/text.h"
+
 namespace megalith::config {
 namespace {
 
@@ -52,10 +54,12 @@ constexpr OtherName kOtherNames[] = {
      "model.tied", ""},
     {"init_method_std initializer_range init_std init_method_xavier_uniform", "",
      "Weights begin with a deviation of 0.02; leave it out"},
+    {"lora.* peft.* adapter.* lora use_lora peft lora_r lora_rank lora_alpha lora_dropout lora_target_modules", "",
+     "All weights are trained: low-rank adapters (LoRA) are not built; train.init names what a run begins with"},
     {"ffn_hidden_size", "model.ffn_hidden_size", "Experts have moe.ffn_hidden_size"},
     // [moe]
     {"num_experts num_local_experts n_routed_experts", "moe.num_experts", ""},
-    {"moe_router_topk num_experts_per_tok num_experts_per_token", "moe.top_k", ""},
+    {"moe_router_topk router_topk router_top_k num_experts_per_tok num_experts_per_token", "moe.top_k", ""},
     {"moe_ffn_hidden_size moe_intermediate_size", "moe.ffn_hidden_size", ""},
     {"moe_layer_freq decoder_sparse_step mlp_only_layers", "moe.pattern",
      "It repeats over the layers: \"dm\" is a dense layer, then one with experts"},
@@ -246,7 +250,10 @@ constexpr OtherName kOtherNames[] = {
      "optimizer.distributed", "It is true or false, and shards moments and masters"},
     {"zero_stage zero_optimization.stage", "optimizer.distributed", "It is true for stage 1, false for 0"},
     // [data]
-    {"data_path train_data_path dataset dataset_name datasets train_data train_file train_files data_dir corpus "
+    {"data_path", "data.train", "It takes text files, folders of them, or what `megalith data build` has written"},
+    {"shuffle data_shuffle shuffle_data shuffle_buffer_size no_shuffle", "",
+     "Samples are always shuffled, in an order that follows from train.seed; leave it out"},
+    {"train_data_path dataset dataset_name datasets train_data train_file train_files data_dir corpus "
      "train_bin input_bin train_data_pattern dataset_path per_split_data_args_path data_args_path",
      "data.train", ""},
     {"valid_data_path val_data_path val_data valid_data valid_file validation_file val_bin input_val_bin "
@@ -271,7 +278,12 @@ constexpr OtherName kOtherNames[] = {
     {"save save_dir ckpt_dir checkpoint_dir checkpoint_path ckpt_path", "checkpoint.dir",
      "The default lies in the folder of `megalith train --out`"},
     {"out out_dir output output_dir run_dir output_log_dir dump_folder", "", "`megalith train --out FOLDER` sets it"},
-    {"load resume resume_from resume_from_checkpoint init_from pretrained_checkpoint ckpt_step load_step "
+    {"init_from", "train.init",
+     "It names a checkpoint of megalith, whose weights a run begins with; `megalith checkpoint import-hf` makes one of "
+     "Hugging Face's models, such as gpt2; `megalith train --resume` goes on with a run"},
+    {"always_save_checkpoint", "",
+     "Every checkpoint.interval steps or checkpoint.every_s seconds a run saves, whatever its loss; leave it out"},
+    {"load resume resume_from resume_from_checkpoint pretrained_checkpoint ckpt_step load_step "
      "exit_on_missing_checkpoint use_checkpoint_args",
      "",
      "`megalith train --resume` goes on from the newest checkpoint in OUT; train.init begins with another's weights"},
@@ -294,9 +306,11 @@ constexpr OtherName kOtherNames[] = {
     {"logging_steps log_every log_steps log_freq print_every log_every_n_steps", "log.interval", ""},
     {"tensorboard_dir tensorboard_log_dir logging_dir use_tensorboard enable_tensorboard save_tb_folder",
      "log.tensorboard", "true writes event files to OUT/tensorboard"},
-    {"wandb wandb_log wandb_project wandb_run_name wandb_exp_name wandb_save_dir enable_wandb "
+    {"wandb.* wandb wandb_log wandb_project wandb_run_name wandb_exp_name wandb_save_dir enable_wandb "
      "report_to one_logger_project",
-     "", "OUT/metrics.jsonl has every step, and log.tensorboard = true writes event files"},
+     "",
+     "Weights & Biases is not built in: OUT/metrics.jsonl has every step, and log.tensorboard = true writes event "
+     "files"},
     {"log_throughput log_params_norm log_num_zeros_in_grad log_progress log_timers_to_tensorboard "
      "log_memory_to_tensorboard log_validation_ppl_to_tensorboard log_world_size_to_tensorboard timing_log_level "
      "tensorboard_log_interval tensorboard_queue_size log_gpu_every",
@@ -311,6 +325,18 @@ constexpr OtherName kOtherNames[] = {
     {"use_cpu no_cuda use_cpu_initialization", "device.type", "Its value is \"cpu\""},
     {"gpus_per_node num_gpus_per_node ntasks_per_node", "device.ranks_per_node", ""},
     {"num_threads n_threads cpu_threads omp_num_threads threads_per_rank", "device.threads", ""}};
+
+/// What other programs call values of ours.
+struct OtherValue {
+  std::string_view names;  ///< words in lower case, with spaces between
+  std::string_view value;
+};
+constexpr OtherValue kOtherValues[] = {{"gpu gpus nvidia nvidia-gpu cuda:0 h100 h200 a100 b200", "cuda"},
+                                       {"host processor", "cpu"},
+                                       {"bfloat16 bf16-mixed bf16-true", "bf16"},
+                                       {"float16 half fp16-mixed fp16-true", "fp16"},
+                                       {"float32 float single tf32 32", "fp32"},
+                                       {"float64 double 64", "fp64"}};
 
 bool has_word(std::string_view words, std::string_view word) {
   while (!words.empty()) {
@@ -337,9 +363,22 @@ std::string as_key(std::string_view name) {
 
 std::span<const OtherName> other_names() { return kOtherNames; }
 
+std::string_view meant_value(std::string_view value, std::span<const std::string_view> choices) {
+  std::string lower(value);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const OtherValue& row : kOtherValues) {
+    if (has_word(row.names, lower) && std::ranges::find(choices, row.value) != choices.end()) return row.value;
+  }
+  return nearest(value, choices);
+}
+
 const OtherName* find_other_name(std::string_view name) {
   const std::string full = as_key(name), last = full.substr(full.rfind('.') + 1);
-  for (const std::string& wanted : {full, last}) {
+  const bool has_section = last.size() < full.size();
+  std::string joined = full;
+  std::ranges::replace(joined, '.', '_');
+  const std::string section = has_section ? full.substr(0, full.find('.')) + ".*" : full;
+  for (const std::string& wanted : {full, section, last, joined}) {
     const auto* const found =
         std::ranges::find_if(kOtherNames, [&](const OtherName& row) { return has_word(row.names, wanted); });
     if (found != std::end(kOtherNames)) return found;

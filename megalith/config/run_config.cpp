@@ -1,6 +1,7 @@
 #include "megalith/config/run_config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
@@ -74,12 +75,22 @@ std::optional<T> convert_any(const toml::node& node) {
   }
 }
 
+/// "; write 1000" for an integer that is written as a real (1e3).
+template <class T>
+std::string as_integer(const toml::node& node) {
+  if constexpr (!std::is_same_v<T, Index>) return "";
+  const auto* const real = node.as_floating_point();
+  constexpr double kExact = 0x1p53;
+  if (real == nullptr || !(std::abs(real->get()) <= kExact) || std::trunc(real->get()) != real->get()) return "";
+  return str("; write ", static_cast<Index>(real->get()));
+}
+
 /// False: the value has the wrong type, which is reported.
 bool assign(std::string_view key, const AskedValue& place, const toml::node& node, Problems& problems) {
   return std::visit(
       [&]<class T>(std::optional<T>* target) {
         std::optional<T> value = convert_any<T>(node);
-        if (!value) problems.add(key, as_text(node), str("must be ", kind_of<T>()));
+        if (!value) problems.add(key, as_text(node), str("must be ", kind_of<T>(), as_integer<T>(node)));
         *target = std::move(value);
         return target->has_value();
       },
@@ -215,11 +226,19 @@ MeantKey meant_key(std::string_view key) {
     }
     return found;
   };
-  const std::string spelled = as_key(key);
+  const std::string spelled = as_key(key), last = spelled.substr(spelled.rfind('.') + 1);
+  const auto joined = [](std::string_view name) {
+    std::string text(name);
+    std::ranges::replace(text, '.', '_');
+    return text;
+  };
+  const auto is_joined = [&](auto name) {  // train.log_interval for log.interval, eval.interval for train.eval_interval
+    return joined(name) == last || joined(name) == joined(spelled) || name.ends_with(str(".", joined(spelled)));
+  };
+  if (const auto same = only(is_joined); !same.empty()) return {same};
   if (const auto longer = only([&](auto name) { return name.starts_with(spelled); }); !longer.empty()) return {longer};
   if (const auto shorter = only([&](auto name) { return spelled.starts_with(str(name, "_")); }); !shorter.empty())
     return {shorter};
-  const std::string last = spelled.substr(spelled.rfind('.') + 1);
   if (const auto same = only([&](auto name) { return name.ends_with(str(".", last)); }); !same.empty()) return {same};
   return {nearest(spelled, names)};
 }

@@ -11,6 +11,7 @@
 #include "megalith/base/error.h"
 #include "megalith/config/keys.h"
 #include "megalith/config/run_config.h"
+#include "megalith/config/run_plan.h"
 
 namespace megalith::config {
 namespace {
@@ -103,6 +104,65 @@ TEST(OtherNames, EverySentenceNamesKeysThatThereAre) {
       EXPECT_TRUE(ours.contains(at->str())) << how;
   }
   EXPECT_GE(found, 20);
+}
+
+TEST(OtherNames, WordsOfAnotherSectionAreFound) {
+  const std::pair<const char*, const char*> names[] = {
+      {"moe.router_topk", "moe.top_k"},       {"moe.router_top_k", "moe.top_k"},
+      {"moe.aux_loss_coeff", "moe.aux_loss"}, {"moe.token_dispatcher_type", "moe.dispatcher"},
+      {"train.log_interval", "log.interval"}, {"--log-interval", "log.interval"},
+      {"log_interval", "log.interval"},       {"eval.interval", "train.eval_interval"},
+      {"eval.batches", "train.eval_batches"}, {"train.checkpoint_interval", "checkpoint.interval"}};
+  expect_known(names);
+}
+
+TEST(OtherNames, ValuesOfOtherProgramsAreKnown) {
+  const auto hint = [](const std::string& setting) {
+    try {
+      resolve(parse_recipe("[train]\nsteps = 1\n", "r.toml", std::vector<std::string>{setting}));
+    } catch (const ConfigError& error) {
+      const std::string text = error.what();
+      const std::size_t at = text.find("did you mean ");
+      return at == std::string::npos ? text : text.substr(at + 13, text.find('?', at) - at - 13);
+    }
+    return std::string();
+  };
+  EXPECT_EQ(hint("device.type=gpu"), "cuda");
+  EXPECT_EQ(hint("device.type=GPU"), "cuda");
+  EXPECT_EQ(hint("device.type=cpuu"), "cpu");
+  EXPECT_EQ(hint("train.precision=bfloat16"), "bf16");
+  EXPECT_EQ(hint("train.precision=float16"), "fp16");
+  EXPECT_EQ(hint("train.precision=float32"), "fp32");
+}
+
+TEST(OtherNames, WhatIsNotBuiltHasWordsOfItsOwn) {
+  EXPECT_EQ(refusal("[lora]\nrank = 8\ndropout = 0.5\n"),
+            "r.toml: 2 problems\n  lora.dropout = 0.5: no such key. All weights are trained: low-rank adapters (LoRA) "
+            "are not built; train.init names what a run begins with\n"
+            "  lora.rank = 8: no such key. All weights are trained: low-rank adapters (LoRA) are not built; train.init "
+            "names what a run begins with");
+  for (const char* key : {"wandb.project", "wandb.enable", "wandb.steps", "--wandb-log"})
+    EXPECT_EQ(meant_key(key).how,
+              "Weights & Biases is not built in: OUT/metrics.jsonl has every step, and log.tensorboard = true writes "
+              "event files")
+        << key;
+  EXPECT_EQ(
+      refusal("[data]\npath = \"a.txt\"\nshuffle = true\n"),
+      "r.toml: 2 problems\n  data.path = 'a.txt': no such key; did you mean data.train? It takes text files, "
+      "folders of them, or what `megalith data build` has written\n"
+      "  data.shuffle = true: no such key. Samples are always shuffled, in an order that follows from train.seed; "
+      "leave it out");
+  EXPECT_EQ(refusal("[train]\nsteps = 1e3\n"),
+            "r.toml: 1 problem\n  train.steps = 1000.0: must be an integer; write 1000");
+  EXPECT_EQ(refusal("", {"train.steps=1e3"}),
+            "r.toml: 1 problem\n  train.steps = 1000.0: must be an integer; write 1000");
+  EXPECT_EQ(refusal("[train]\nsteps = 1.5\n"), "r.toml: 1 problem\n  train.steps = 1.5: must be an integer");
+  EXPECT_EQ(refusal("[train]\nsteps = 1e300\n").find("write"), std::string::npos);
+  EXPECT_EQ(meant_key("--init_from").key, "train.init");
+  EXPECT_NE(meant_key("--init_from").how.find("`megalith checkpoint import-hf`"), std::string_view::npos);
+  EXPECT_EQ(
+      meant_key("--always_save_checkpoint").how,
+      "Every checkpoint.interval steps or checkpoint.every_s seconds a run saves, whatever its loss; leave it out");
 }
 
 /// The flags of Megatron-LM's example scripts for GPT, with what must be found; "" where no key says it.
