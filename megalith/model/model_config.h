@@ -64,8 +64,9 @@ std::span<const Preset> presets();
 /// Throws ConfigError that names the nearest preset.
 const Preset& preset(std::string_view name);
 
-/// A plan takes time and memory for each layer. A typing error must not cost minutes and gigabytes.
-inline constexpr Index kMaxLayers = 65'535;
+/// Four times the deepest models that were trained. A plan takes time and memory for each layer, and a typing error
+/// must not cost minutes and gigabytes.
+inline constexpr Index kMaxLayers = 4096;
 
 /// The smallest multiple of 128 * tp that holds the vocabulary, so that every shard is a multiple of 128.
 Index padded_vocab_size(Index vocab_size, int tp);
