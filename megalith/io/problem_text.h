@@ -10,7 +10,8 @@ namespace megalith::io {
 /// what, and the system's reason.
 std::string system_problem(std::string_view operation, std::string_view what, int error);
 
-/// Behind "there is no such file" and the like: "; it was looked for in FOLDER" for a relative path, else "".
+/// Added to "there is no such file" and the like: "; FILE is a link to TARGET, which is not there" where that is the
+/// reason, "; it was looked for in FOLDER" for another relative path, else "".
 std::string looked_for_in(const Path& path);
 
 }  // namespace megalith::io

@@ -12,6 +12,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/io/fs.h"
+#include "megalith/io/problem_text.h"
 
 #include "tests/io/temp_dir.h"
 
@@ -123,6 +124,24 @@ TEST(PosixFs, WhatIsNotFoundSaysWhereItWasLookedFor) {
   EXPECT_EQ(error_of<IoError>([] { publish_file(*posix_fs(), "no/such", "x"); }),
             "cannot create no/such: there is no folder no" + here + "; make it first");
   EXPECT_EQ(error_of<InputError>([] { posix_fs()->map("/no/such"); }), "[/no/such] there is no such file");
+}
+
+TEST(PosixFs, ADanglingLinkIsNamedAsOne) {
+  const TempDir dir;
+  std::filesystem::create_symlink("gone/b.txt", dir / "a.txt");
+  std::filesystem::create_symlink("/no/folder", dir / "folder");
+  const auto link = [&](const char* name, const char* target) {
+    return str("; ", (dir / name).string(), " is a link to ", target, ", which is not there");
+  };
+  EXPECT_EQ(error_of<InputError>([&] { posix_fs()->map(dir / "a.txt"); }),
+            str("[", (dir / "a.txt").string(), "] there is no such file", link("a.txt", "gone/b.txt")));
+  EXPECT_EQ(
+      error_of<IoError>([&] { posix_fs()->create(dir / "folder/c"); }),
+      str("cannot create ", (dir / "folder/c").string(), ": no such file or directory", link("folder", "/no/folder")));
+  EXPECT_EQ(looked_for_in(dir / "folder"), link("folder", "/no/folder"));
+  write_all(dir / "there", "");
+  std::filesystem::create_symlink(dir / "there", dir / "good");
+  EXPECT_EQ(looked_for_in(dir / "good"), "");
 }
 
 TEST(PosixFs, WhatCannotBeReadSaysSo) {
