@@ -224,19 +224,15 @@ class MergeReader {
   std::int32_t rank_ = 0;
 };
 
-/// vocab.bpe: lines "LEFT RIGHT", perhaps after a line "#version".
+/// vocab.bpe.
 void read_merges_file(io::Fs& fs, const io::Path& file, const std::vector<TokenEntry>& tokens,
                       const ByteAlphabet& alphabet, const IdByBytes& ids, BpeVocabulary& vocabulary) {
   const io::MappedFile mapped = fs.map(file);
   const std::string_view text = mapped.text();
   MergeReader merges(file, alphabet, ids, static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1,
                      MergeReader::Order::makers_first, vocabulary);
-  io::Reader lines(mapped.bytes(), file.string());
-  while (const auto line = lines.next_line()) {
-    const bool header = lines.line() == 1 && line->starts_with("#version");
-    const bool empty_end = line->empty() && lines.at_end();
-    if (!header && !empty_end) merges.add(*line, lines.line());
-  }
+  each_merge(mapped.bytes(), file.string(),
+             [&](std::string_view merge, std::uint64_t line) { merges.add(merge, line); });
   merges.look_for_unmade(tokens);
 }
 
@@ -340,6 +336,16 @@ void LiteralTokens::add(std::string_view bytes, std::int32_t id) {
   for (std::size_t end = 1; end <= bytes.size(); ++end)
     if (ends_in_white_space(bytes, end)) hold_white_space_ = true;
   trie_.insert(PieceTrie::kWord, bytes, id);
+}
+
+void each_merge(std::span<const std::byte> file, std::string_view name,
+                const std::function<void(std::string_view, std::uint64_t)>& use) {
+  io::Reader lines(file, name);
+  while (const auto line = lines.next_line()) {
+    const bool header = lines.line() == 1 && line->starts_with("#version");
+    const bool empty_end = line->empty() && lines.at_end();
+    if (!header && !empty_end) use(*line, lines.line());
+  }
 }
 
 std::string byte_spelling(unsigned char byte) { return ByteAlphabet().spelling(byte); }

@@ -1,8 +1,11 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -119,6 +122,11 @@ VocabularyPaths vocabulary_paths(io::Fs& fs, const io::Path& vocab_dir);
 /// vocab.json) and vocab_dir/vocab.bpe (or merges.txt), which say nothing of how text is cut: as GPT-2's.
 /// Throws InputError "[FILE] line N, ..." naming the rule that is broken, IoError.
 BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir);
+
+/// Calls use(merge, line) for each merge, "LEFT RIGHT", of a vocab.bpe or merges.txt: for all lines but a first one
+/// that begins with "#version" and an empty last one. `name`: for errors.
+void each_merge(std::span<const std::byte> file, std::string_view name,
+                const std::function<void(std::string_view, std::uint64_t)>& use);
 
 /// The files spell each byte as a visible character: bytes that are visible in Latin-1 stand for themselves, the others
 /// for U+0100 onwards, in order. Source: openai/gpt-2, encoder.py, bytes_to_unicode.

@@ -21,6 +21,7 @@
 #include "megalith/data/ordered_work.h"
 #include "megalith/data/pre_tokenizer.h"
 #include "megalith/data/sentencepiece.h"
+#include "megalith/data/tokenizer_files.h"
 #include "megalith/data/unicode_text.h"
 #include "megalith/io/reader.h"
 
@@ -81,21 +82,8 @@ void check_trainer(const TrainerOptions& options) {
 
 ordered_json added_tokens(const std::vector<std::string>& specials) {
   ordered_json added = ordered_json::array();
-  for (std::size_t id = 0; id < specials.size(); ++id)
-    added.push_back({{"id", id},
-                     {"content", specials[id]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
+  for (std::size_t id = 0; id < specials.size(); ++id) added.push_back(special_token(id, specials[id]));
   return added;
-}
-
-ordered_json vocab_of(const std::vector<std::string>& tokens) {
-  ordered_json vocab = ordered_json::object();
-  for (std::size_t id = 0; id < tokens.size(); ++id) vocab.push_back({tokens[id], id});
-  return vocab;
 }
 
 std::vector<TrainedFile> bpe_files(const LearnedBpe& learned, const std::vector<std::string>& specials) {
@@ -107,68 +95,17 @@ std::vector<TrainedFile> bpe_files(const LearnedBpe& learned, const std::vector<
     merges_txt += str(left, ' ', right, '\n');
     merges.push_back({left, right});
   }
-  const ordered_json byte_level = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
-  const ordered_json vocab = vocab_of(learned.tokens);
-  const ordered_json whole = {{"version", "1.0"},
-                              {"truncation", nullptr},
-                              {"padding", nullptr},
-                              {"added_tokens", added_tokens(specials)},
-                              {"normalizer", nullptr},
-                              {"pre_tokenizer", byte_level},
-                              {"post_processor", nullptr},
-                              {"decoder", byte_level},
-                              {"model",
-                               {{"type", "BPE"},
-                                {"dropout", nullptr},
-                                {"unk_token", nullptr},
-                                {"continuing_subword_prefix", nullptr},
-                                {"end_of_word_suffix", nullptr},
-                                {"fuse_unk", false},
-                                {"byte_fallback", false},
-                                {"ignore_merges", false},
-                                {"vocab", vocab},
-                                {"merges", merges}}}};
+  const ordered_json vocab = vocab_object(learned.tokens);
+  const ordered_json whole = byte_level_bpe_json(
+      ByteLevelCut::gpt2, {.added_tokens = added_tokens(specials), .vocab = vocab, .merges = merges});
   return {{"vocab.json", vocab.dump() + "\n"}, {"merges.txt", merges_txt}, {"tokenizer.json", whole.dump(1) + "\n"}};
 }
 
 std::vector<TrainedFile> wordpiece_files(const std::vector<std::string>& tokens,
-                                         const std::vector<std::string>& specials, bool lowercase) {
+                                         const std::vector<std::string>& specials, LetterCase letters) {
   std::string vocab_txt;
   for (const std::string& token : tokens) vocab_txt += token + "\n";
-  const auto id_of = [&](std::string_view token) { return std::ranges::find(tokens, token) - tokens.begin(); };
-  const auto piece = [](const char* kind, const char* id, int type) {
-    return ordered_json{{kind, {{"id", id}, {"type_id", type}}}};
-  };
-  const auto special = [&](const char* token) {
-    return ordered_json{{"id", token}, {"ids", {id_of(token)}}, {"tokens", {token}}};
-  };
-  const ordered_json whole = {
-      {"version", "1.0"},
-      {"truncation", nullptr},
-      {"padding", nullptr},
-      {"added_tokens", added_tokens(specials)},
-      {"normalizer",
-       {{"type", "BertNormalizer"},
-        {"clean_text", true},
-        {"handle_chinese_chars", true},
-        {"strip_accents", nullptr},
-        {"lowercase", lowercase}}},
-      {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
-      {"post_processor",
-       {{"type", "TemplateProcessing"},
-        {"single", {piece("SpecialToken", "[CLS]", 0), piece("Sequence", "A", 0), piece("SpecialToken", "[SEP]", 0)}},
-        {"pair",
-         {piece("SpecialToken", "[CLS]", 0), piece("Sequence", "A", 0), piece("SpecialToken", "[SEP]", 0),
-          piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)}},
-        {"special_tokens", {{"[CLS]", special("[CLS]")}, {"[SEP]", special("[SEP]")}}}}},
-      {"decoder", {{"type", "WordPiece"}, {"prefix", kContinuation}, {"cleanup", true}}},
-      {"model",
-       {{"type", "WordPiece"},
-        {"unk_token", "[UNK]"},
-        {"continuing_subword_prefix", kContinuation},
-        {"max_input_chars_per_word", 100},
-        {"vocab", vocab_of(tokens)}}}};
+  const ordered_json whole = wordpiece_json(tokens, added_tokens(specials), letters);
   return {{"vocab.txt", vocab_txt}, {"tokenizer.json", whole.dump(1) + "\n"}};
 }
 
@@ -356,7 +293,7 @@ TrainedTokenizer train_tokenizer(io::Fs& fs, const TrainerOptions& options) {
   const std::vector<std::string> tokens = learn_wordpiece(words, specials, learning);
   report.tokens = static_cast<std::int64_t>(tokens.size());
   report.learn_s = monotonic_s() - start - report.read_s;
-  trained.files = wordpiece_files(tokens, specials, options.lowercase);
+  trained.files = wordpiece_files(tokens, specials, options.lowercase ? LetterCase::lowered : LetterCase::kept);
   return trained;
 }
 
