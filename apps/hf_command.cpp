@@ -95,8 +95,12 @@ void fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, cons
   const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);
   if (const auto tokenizer = exported_tokenizer(fs, plan, vocabulary)) {
     end_of_document = tokenizer->end_of_document();
-    convert::export_hf_tokenizer(fs, staging, *tokenizer,
-                                 *data::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary), plan.model.seq_len);
+    const data::VocabularyFiles files = data::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary);
+    convert::export_hf_tokenizer(fs, staging,
+                                 {.tokenizer = *tokenizer,
+                                  .files = *files,
+                                  .family = convert::hf_family_for(plan.model),
+                                  .seq_len = plan.model.seq_len});
   }
   convert::export_hf(fs, staging, {plan.model, plan.train.policy().master, read}, {.end_of_document = end_of_document});
   fs.sync_dir(staging);

@@ -1,69 +1,92 @@
 #include "megalith/convert/hf_tokenizer.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
+
+#include "megalith/convert/hf_family.h"
+#include "megalith/data/bpe_vocabulary.h"
+#include "megalith/data/tokenizer_files.h"
+#include "megalith/io/reader.h"
 
 namespace megalith::convert {
 namespace {
 
 using nlohmann::ordered_json;
 
-/// UTF-8 of a code point below 0x800.
-std::string utf8(unsigned code) {
-  if (code < 0x80) return {static_cast<char>(code)};
-  return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
-}
-
-/// The character that byte-level vocabularies write for each byte: itself where it is a visible one of Latin-1, else
-/// the next of those from U+0100 on. Source: openai/gpt-2, encoder.py, bytes_to_unicode.
-std::vector<std::string> byte_characters() {
-  std::vector<std::string> characters;
-  unsigned others = 0;
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    const bool visible = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
-    characters.push_back(utf8(visible ? byte : 0x100 + others++));
-  }
-  return characters;
+/// The spelling of each byte.
+std::vector<std::string> byte_spellings() {
+  std::vector<std::string> spellings;
+  for (int byte = 0; byte < 256; ++byte) spellings.push_back(data::byte_spelling(static_cast<unsigned char>(byte)));
+  return spellings;
 }
 
 /// The byte tokenizer as the tokenizers library keeps one: a BPE without merges.
-std::string byte_tokenizer_json() {
-  const std::vector<std::string> characters = byte_characters();
-  ordered_json vocab = ordered_json::object();
-  for (std::size_t byte = 0; byte < characters.size(); ++byte) vocab[characters[byte]] = byte;
-  const ordered_json byte_level = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  return ordered_json{{"version", "1.0"},
-                      {"truncation", nullptr},
-                      {"padding", nullptr},
-                      {"added_tokens", ordered_json::array()},
-                      {"normalizer", nullptr},
-                      {"pre_tokenizer", byte_level},
-                      {"post_processor", nullptr},
-                      {"decoder", byte_level},
-                      {"model",
-                       {{"type", "BPE"},
-                        {"dropout", nullptr},
-                        {"unk_token", nullptr},
-                        {"continuing_subword_prefix", nullptr},
-                        {"end_of_word_suffix", nullptr},
-                        {"fuse_unk", false},
-                        {"byte_fallback", false},
-                        {"vocab", vocab},
-                        {"merges", ordered_json::array()}}}}
-      .dump(1);
+ordered_json byte_tokenizer_json() {
+  const ordered_json none = ordered_json::array();
+  return data::byte_level_bpe_json(
+      data::ByteLevelCut::whole, {.added_tokens = none, .vocab = data::vocab_object(byte_spellings()), .merges = none});
+}
+
+/// vocab.json and merges.txt in one file. The end of a document is a special token, which stands as it is.
+ordered_json two_files_json(const data::Tokenizer& tokenizer, const data::VocabularyFile& merges_txt) {
+  const std::vector<std::string> spellings = byte_spellings();
+  const std::int32_t end = tokenizer.end_of_document();
+  std::vector<std::string> tokens(static_cast<std::size_t>(tokenizer.vocab_size()));
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    const std::string_view bytes = tokenizer.token_bytes(static_cast<std::int32_t>(id));
+    if (std::cmp_equal(id, end)) {
+      tokens[id] = bytes;
+    } else {
+      for (const char byte : bytes) tokens[id] += spellings[static_cast<unsigned char>(byte)];
+    }
+  }
+  const auto end_id = static_cast<std::size_t>(end);
+  const ordered_json added = ordered_json::array({data::special_token(end_id, tokens[end_id])});
+  ordered_json merges = ordered_json::array();  // of texts: versions before 0.20 do not read pairs
+  data::each_merge(std::as_bytes(std::span(merges_txt.text)), merges_txt.name,
+                   [&](std::string_view merge, std::uint64_t) { merges.push_back(merge); });
+  return data::byte_level_bpe_json(data::ByteLevelCut::gpt2,
+                                   {.added_tokens = added, .vocab = data::vocab_object(tokens), .merges = merges});
+}
+
+/// vocab.txt as a tokenizer.json, with BERT's special tokens.
+ordered_json vocab_txt_json(const data::Tokenizer& tokenizer, const data::VocabularyFile& vocab_txt) {
+  std::vector<std::string> tokens;
+  io::Reader lines(std::as_bytes(std::span(vocab_txt.text)), vocab_txt.name);
+  while (const auto line = lines.next_line()) tokens.emplace_back(*line);
+  ordered_json added = ordered_json::array();
+  for (const char* name : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
+    const auto found = std::ranges::find(tokens, name);
+    if (found != tokens.end())
+      added.push_back(data::special_token(static_cast<std::size_t>(found - tokens.begin()), name));
+  }
+  return data::wordpiece_json(tokens, added,
+                              tokenizer.name() == "bert-uncased" ? data::LetterCase::lowered : data::LetterCase::kept);
 }
 
 }  // namespace
 
-void export_hf_tokenizer(io::Fs& fs, const io::Path& folder, const data::Tokenizer& tokenizer,
-                         std::span<const data::VocabularyFile> files, Index seq_len) {
+void export_hf_tokenizer(io::Fs& fs, const io::Path& folder, const HfTokenizerExport& exported) {
+  const data::Tokenizer& tokenizer = exported.tokenizer;
   const std::string_view name = tokenizer.name();
-  for (const data::VocabularyFile& file : files) io::write_file(fs, folder / file.name, file.text);
-  if (name == "byte") io::write_file(fs, folder / "tokenizer.json", byte_tokenizer_json() + "\n");
-  ordered_json config = {{"model_max_length", seq_len}, {"clean_up_tokenization_spaces", false}};
-  const bool has_two_files = !files.empty() && files.front().name == "vocab.json";
+  const auto write_json = [&](const ordered_json& whole) {
+    io::write_file(fs, folder / "tokenizer.json", whole.dump(1) + "\n");
+  };
+  for (const data::VocabularyFile& file : exported.files) io::write_file(fs, folder / file.name, file.text);
+  if (name == "byte") write_json(byte_tokenizer_json());
+  ordered_json config = {{"model_max_length", exported.seq_len}, {"clean_up_tokenization_spaces", false}};
+  const std::string_view first = exported.files.empty() ? "" : std::string_view(exported.files.front().name);
+  const bool has_two_files = first == "vocab.json";
+  // The library has classes that read these files, but does not take them for models of every family.
+  if (&exported.family != &kHfGpt2) {
+    if (has_two_files) write_json(two_files_json(tokenizer, exported.files.back()));
+    if (first == "vocab.txt") write_json(vocab_txt_json(tokenizer, exported.files.front()));
+  }
   if (has_two_files) {
     const std::string end(tokenizer.token_bytes(tokenizer.end_of_document()));
     config["tokenizer_class"] = "GPT2Tokenizer";
