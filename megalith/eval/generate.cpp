@@ -199,7 +199,9 @@ class Generation {
     const Slot& of = slots_[slot];
     const auto vocab = static_cast<std::size_t>(decoder_.config().model.vocab_size);
     const double uniform = uniform_of(texts_[of.text], options_.seed, static_cast<Index>(of.ids.size()));
-    ids_[slot] = draw(logits.subspan(static_cast<std::size_t>(row) * vocab, vocab), options_, uniform);
+    const std::span<const double> of_row = logits.subspan(static_cast<std::size_t>(row) * vocab, vocab);
+    events_.logits(of.text, of_row);
+    ids_[slot] = draw(of_row, options_, uniform);
   }
 
   void accept(std::size_t i, std::int32_t id) {

@@ -34,6 +34,10 @@ enum class Ending : std::uint8_t { max_tokens, stop_token, refused };
 
 /// What becomes of the texts, by their number in the list. Called on every rank alike.
 struct TextEvents {
+  /// The logits [vocab_size] that a text's next token is drawn from, on ranks that have them. Calls for several texts
+  /// may be made at once, by threads.
+  std::function<void(std::size_t text, std::span<const double> logits)> logits = [](std::size_t,
+                                                                                    std::span<const double>) {};
   /// A new token. False ends the text (Ending::refused). All ranks must return the same.
   std::function<bool(std::size_t text, std::int32_t id)> token;
   std::function<void(std::size_t text, Ending)> end = [](std::size_t, Ending) {};

@@ -17,8 +17,8 @@ struct Sequences {
 TEST_P(DeviceOps, AttentionDecode) {
   for (const auto& [heads, kv_heads, head_dim, capacity, tokens, lengths] :
        {Sequences{1, 1, 5, 1, 1, {0}}, Sequences{12, 12, 64, 300, 1, {0, 299, 128, 7}},
-        Sequences{6, 2, 128, 70, 3, {0, 67, 33}}, Sequences{4, 1, 256, 40, 2, {38, 1}},
-        Sequences{3, 3, 34, 200, 1, {150}}}) {
+        Sequences{6, 2, 128, 70, 3, {0, 67, 33}}, Sequences{20, 2, 64, 70, 2, {0, 67}},
+        Sequences{4, 1, 256, 40, 2, {38, 1}}, Sequences{3, 3, 34, 200, 1, {150}}}) {
     SCOPED_TRACE(::testing::Message() << heads << " heads of " << head_dim);
     const auto batch = static_cast<Index>(lengths.size()), rows = batch * tokens;
     std::vector<std::int32_t> at;
