@@ -92,6 +92,31 @@ TEST_F(SpoiltLlama, AConfigThatMeansSomethingElseIsRefused) {
   }
 }
 
+// The library takes the key at the top before that in rope_scaling (or rope_parameters), and seq_len where there is
+// none.
+TEST_F(SpoiltLlama, TheOriginalLengthOfLlama3MayStandInTwoPlaces) {
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const std::tuple<json, json, Index> cases[] = {
+      {nullptr, 12, 12}, {8, nullptr, 8}, {8, 12, 8}, {12, 8, 12}, {nullptr, nullptr, 16}};
+  for (const char* const scaling : {"rope_scaling", "rope_parameters"}) {
+    for (const auto& [top, inner, want] : cases) {
+      SCOPED_TRACE(testing::Message() << scaling << ": top " << top << ", inner " << inner);
+      copy("llama_files");
+      edit("config.json", [&, &top = top, &inner = inner](json& config) {
+        const json rope = config["rope_scaling"];
+        config.erase("rope_scaling");
+        config[scaling] = rope;
+        config[kOriginal] = top;
+        config[scaling][kOriginal] = inner;
+        if (top.is_null()) config.erase(kOriginal);
+        if (inner.is_null()) config[scaling].erase(kOriginal);
+      });
+      EXPECT_EQ(error(), "");
+      EXPECT_EQ(read_hf_config(*kFs, folder()).config.rope_original_seq_len, want);
+    }
+  }
+}
+
 TEST_F(SpoiltLlama, AFamilyIsFoundByItsArchitecture) {
   copy("llama_untied");
   edit("config.json", [](json& config) { config.erase("model_type"); });

@@ -211,7 +211,8 @@ TEST(Figures, AnExampleIsCorrectOnlyWithEveryTarget) {
   const std::vector<std::int32_t> ids = {5, 6, 7, 8};
   const Passage passage{ids, 2};
   EXPECT_EQ(result_of(passage, {{-1, -2}, {7, 8}}), (ExampleResult{-3, 2, true}));
-  EXPECT_EQ(result_of(passage, {{-1, -2}, {7, 9}}), (ExampleResult{-3, 2, false}));
+  EXPECT_EQ(result_of(passage, {{-1, -2}, {7, 9}}), (ExampleResult{-3, 2, false})) << "the last subword is wrong";
+  EXPECT_EQ(result_of(passage, {{-1, -2}, {9, 8}}), (ExampleResult{-3, 2, false})) << "the first subword is wrong";
   EXPECT_EQ(result_of(passage, {{-1, -2}, {}}), (ExampleResult{-3, 2, false})) << "not asked for";
 }
 

@@ -204,6 +204,21 @@ TEST(InferenceModel, TakesWhatItPlansAndParametersOnce) {
   }
 }
 
+// Capacity is a rule of training: where a text is scored, no token loses an expert.
+TEST(InferenceModel, CapacityChangesNoScore) {
+  const Questions questions;
+  model::ModelConfig model = small_model(model::llama_defaults());
+  model.moe.num_experts = 4, model.moe.top_k = 2, model.moe.ffn_hidden_size = 8;
+  const Answers want = ask({}, model, questions, {.dtype = DType::f64, .batch = 3});
+  for (const nn::ExpertCapacity capacity : {nn::ExpertCapacity::drop, nn::ExpertCapacity::pad}) {
+    model.moe.capacity = capacity;
+    model.moe.capacity_factor = 0.5;
+    model.moe.capacity_run = 2;
+    const Answers got = ask({}, model, questions, {.dtype = DType::f64, .batch = 3});
+    EXPECT_EQ(largest_difference(got, want), 0) << static_cast<int>(capacity);
+  }
+}
+
 TEST(InferenceModel, ALossThatIsNoNumberIsRefused) {
   const Questions questions;
   comm::run_ranks(1, [&](comm::World& world) {

@@ -1,4 +1,5 @@
 #include <array>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -150,6 +151,32 @@ TEST(Moe, ReplayedDecisionsGiveTheBitsOfTheRun) {
   support::run_replayed(want.plan, *want.decisions, got);
   EXPECT_EQ(got.losses, want.record.losses);
   EXPECT_EQ(got.parameters.tensors(), want.record.parameters.tensors());
+}
+
+// Capacity is a rule of training steps: a held-out loss of the same parameters does not know it.
+TEST(Moe, HeldOutLossesKnowNoCapacity) {
+  struct Losses {
+    double held_out, of_a_step;
+  };
+  const auto losses = [](const MoeGrid& grid, const std::string& capacity) {
+    config::RunConfig c = moe_config(grid, model_named("Top2"), "fp64", 0);
+    c.moe.capacity = capacity;
+    if (capacity != "none") c.moe.capacity_factor = 0.5, c.moe.capacity_run = 4;
+    RunRecord no_step, one_step;
+    support::run_moe(config::resolve(c), no_step);
+    c.train.steps = 1;
+    support::run_moe(config::resolve(c), one_step);
+    return Losses{no_step.evaluated, one_step.losses.front()};
+  };
+  for (const MoeGrid& grid : {MoeGrid{}, MoeGrid{.ranks = 2, .ep = 2}}) {
+    const Losses want = losses(grid, "none");
+    for (const char* const capacity : {"drop", "pad"}) {
+      SCOPED_TRACE(grid.name() + ", " + capacity);
+      const Losses got = losses(grid, capacity);
+      EXPECT_EQ(got.held_out, want.held_out);
+      EXPECT_GT(std::abs(got.of_a_step - want.of_a_step), 1e-6) << "pairs are dropped";
+    }
+  }
 }
 
 TEST(Moe, LearnsOnOneRank) {
