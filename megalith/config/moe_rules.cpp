@@ -143,18 +143,29 @@ void check_grid(const RunPlan& plan, Problems& out) {
 void check_graphs(const capture::GraphsConfig& graphs, Problems& out) {
   if (!covers_experts(graphs)) return;
   out.add(graphs.mode == capture::GraphMode::iteration ? "graphs.mode" : "graphs.scopes",
-          graphs.mode == capture::GraphMode::iteration ? "iteration" : text(graphs.scopes),
-          "covers MoE layers, whose host waits for counts: graphs of them are not built; use graphs.mode = layers with "
-          "graphs.scopes = [\"attn\"] (and \"mlp\" for dense layers), or none");
+          graphs.mode == capture::GraphMode::iteration ? "iteration" : text(graphs.scopes), kExpertsInGraphs);
 }
 
 }  // namespace
 
-bool covers_experts(const capture::GraphsConfig& graphs) {
+const char* const kExpertsInGraphs =
+    "covers MoE layers, whose host waits for counts: graphs of them are not built; use graphs.mode = layers with "
+    "graphs.scopes = [\"attn\"] (and \"mlp\" for dense layers), or none";
+
+bool has_moe(const capture::ScopeSet& scopes) {
   using enum capture::Scope;
+  return scopes.has(moe) || scopes.has(moe_router) || scopes.has(moe_preprocess);
+}
+
+capture::ScopeSet graph_scopes(const RunPlan& plan) {
+  using enum capture::Scope;
+  if (!plan.graphs.scopes.empty() || !plan.model.moe.has_experts()) return plan.graphs.scopes;
+  return plan.model.num_moe_layers() < plan.model.num_layers ? capture::ScopeSet{attn, mlp} : capture::ScopeSet{attn};
+}
+
+bool covers_experts(const capture::GraphsConfig& graphs) {
   if (graphs.mode != capture::GraphMode::layers) return graphs.mode == capture::GraphMode::iteration;
-  return graphs.scopes.empty() || graphs.scopes.has(moe) || graphs.scopes.has(moe_router) ||
-         graphs.scopes.has(moe_preprocess);
+  return graphs.scopes.empty() || has_moe(graphs.scopes);
 }
 
 void derive_moe(RunConfig& c, Problems& out) {

@@ -6,6 +6,21 @@
 // What follows from a resolved plan.
 
 namespace megalith::config {
+namespace {
+
+capture::Capacity capacity_fact(nn::ExpertCapacity capacity) {
+  switch (capacity) {
+    case nn::ExpertCapacity::none:
+      return capture::Capacity::dropless;
+    case nn::ExpertCapacity::drop:
+      return capture::Capacity::dropping;
+    case nn::ExpertCapacity::pad:
+      return capture::Capacity::padded;
+  }
+  return capture::Capacity::dropless;
+}
+
+}  // namespace
 
 int RunPlan::sub_batches() const {
   const bool is_default = device == Device::cuda && size_of(train.policy().compute) == 2;
@@ -34,12 +49,31 @@ std::vector<std::string> RunPlan::warnings() const {
 }
 
 capture::RunFacts RunPlan::run_facts() const {
+  using nn::RecomputeModule;
   const Index moe_layers = model.num_moe_layers();
+  const bool is_on_gpus = device == Device::cuda;
   return {.dense_layers = model.num_layers - moe_layers,
           .moe_layers = moe_layers,
           .num_stages = grid.pp,
           .num_experts = model.moe.num_experts,
-          .recomputes_layers = recompute.mode == nn::RecomputeMode::full};
+          .capacity = capacity_fact(model.moe.capacity),
+          .dispatcher = capture::Dispatcher::all_to_all,  // the only one that is built
+          .pads_routing = false,                          // no precision of 8 bits is built
+          .overlaps_experts = sub_batches() > 1 && moe_layers > 0,
+          .echo = false,  // not built
+          .echo_stops_at_boundary = false,
+          .recomputes_layers = recompute.mode == nn::RecomputeMode::full,
+          .recomputes_experts =
+              moe_layers > 0 && (recompute.again(RecomputeModule::gelu) || recompute.again(RecomputeModule::mlp)),
+          .offloads_activations = false,  // not built
+          .varying_lengths = false,       // every sample has seq_len tokens
+          .for_inference = false,         // plans are of training
+          .hybrid_context_parallel = false,
+          .ramps_batch = false,  // every step has global_batch samples
+          .records_again = false,
+          .random_on_host = false,  // seed, step and site lie in device memory
+          .maps_memory = is_on_gpus && grid.world_size > 1,
+          .nccl_registers = false};  // the program sets NCCL_GRAPH_REGISTER = 0
 }
 
 }  // namespace megalith::config

@@ -13,7 +13,9 @@
 #include "megalith/base/text_table.h"
 #include "megalith/capture/accounting.h"
 #include "megalith/capture/touched_memory.h"
+#include "megalith/config/moe_rules.h"
 #include "megalith/report/capture_picture.h"
+#include "megalith/report/eager_parts.h"
 #include "megalith/train/graph_accounting.h"
 
 namespace megalith::apps {
@@ -23,17 +25,40 @@ using nlohmann::ordered_json;
 using train::GraphPlan;
 using train::PlannedGraphs;
 
+/// What graphs hold of some layers.
+struct Covered {
+  capture::Coverage coverage;
+  std::vector<int> layers;  ///< of the model
+};
+
 struct Report {
   pipeline::ScheduleShape shape;
-  capture::Coverage coverage;
+  std::vector<Covered> covered;  ///< each coverage once; layers without graphs are left out
+  std::vector<EagerPart> eager;
+  std::string no_iteration;
   capture::LayerSizes layer;
   std::vector<PlannedGraphs> ranks;
 };
 
+std::vector<Covered> covered_layers(const config::RunPlan& plan) {
+  std::vector<Covered> all;
+  for (Index layer = 0; layer < plan.model.num_layers; ++layer) {
+    const capture::Coverage coverage = train::layer_coverage(plan, layer);
+    if (!coverage.any()) continue;
+    auto same = std::ranges::find(all, coverage, &Covered::coverage);
+    if (same == all.end()) same = all.insert(all.end(), Covered{coverage, {}});
+    same->layers.push_back(static_cast<int>(layer));
+  }
+  return all;
+}
+
 Report make_report(const config::RunPlan& plan) {
-  if (const auto rule = capture::first_broken_rule(plan.graphs.scopes, plan.run_facts()))
-    throw ConfigError(str("graphs.scopes = ", text(plan.graphs.scopes), ": V", rule->number, ": ", rule->text));
-  Report report{train::training_shape(plan), train::layer_coverage(plan), train::layer_sizes(plan),
+  require_legal_scopes(plan);
+  Report report{train::training_shape(plan),
+                covered_layers(plan),
+                eager_parts(plan),
+                no_iteration(plan),
+                train::layer_sizes(plan),
                 grid::dense_grid(plan.grid).per_rank([&](int rank) { return train::plan_graphs(plan, rank); })};
   for (std::size_t rank = 0; rank < report.ranks.size(); ++rank) report.ranks[rank].rank = static_cast<int>(rank);
   return report;
@@ -58,6 +83,8 @@ ordered_json mode_json(const GraphPlan& mode) {
           {"added_bytes", mode.added_bytes}};
 }
 
+ordered_json iteration_json(const std::optional<GraphPlan>& mode) { return mode ? mode_json(*mode) : ordered_json(); }
+
 ordered_json rank_json(const PlannedGraphs& r) {
   ordered_json held;
   for (const char* owner : kPlanOwners) held[owner] = r.plan.at(owner);
@@ -68,7 +95,7 @@ ordered_json rank_json(const PlannedGraphs& r) {
           {"captured_layers_per_chunk", r.captured_layers},
           {"layers_per_microbatch", mode_json(r.per_microbatch)},
           {"layers_per_slot", mode_json(r.per_slot)},
-          {"iteration", mode_json(r.iteration)},
+          {"iteration", iteration_json(r.iteration)},
           {"lazy_warmup_passes", r.lazy_warmup_passes},
           {"owned_buffers",
            {{"static_inputs", r.owned.static_inputs},
@@ -82,20 +109,29 @@ ordered_json rank_json(const PlannedGraphs& r) {
 }
 
 std::string json_text(const config::RunPlan& plan, const Report& report) {
-  ordered_json ranks = ordered_json::array(), places = ordered_json::array();
+  ordered_json ranks = ordered_json::array(), places = ordered_json::array(), eager = ordered_json::array();
   for (const PlannedGraphs& r : report.ranks) ranks.push_back(rank_json(r));
-  for (const capture::PlannedPlace& planned : capture::planned_places(report.coverage))
-    places.push_back({{"tensor", name(planned.role)},
-                      {"place", planned.place},
-                      {"owners", owners_in(report.ranks.front().plan, planned)}});
+  Index boundary = 0;
+  for (const Covered& covered : report.covered) {
+    boundary = std::max(boundary, capture::boundary_bytes(covered.coverage, report.layer));
+    for (const capture::PlannedPlace& planned : capture::planned_places(covered.coverage))
+      places.push_back({{"tensor", name(planned.role)},
+                        {"place", planned.place},
+                        {"owners", owners_in(report.ranks.front().plan, planned)},
+                        {"layers", covered.layers}});
+  }
+  for (const EagerPart& part : report.eager)
+    eager.push_back({{"part", part.part}, {"layers", part.layers}, {"why", part.why}});
   const ordered_json out{{"grid", config::grid_text(plan)},
                          {"mode", name(plan.graphs.mode)},
                          {"per", name(plan.graphs.per)},
-                         {"scopes", plan.graphs.scopes.names()},
+                         {"scopes", config::graph_scopes(plan).names()},
+                         {"eager", std::move(eager)},
+                         {"no_iteration", report.no_iteration},
                          {"microbatches", report.shape.num_microbatches},
                          {"captured_microbatches", captured_microbatches(report.shape)},
                          {"layer_input_bytes", capture::input_bytes(report.layer)},
-                         {"layer_boundary_bytes", capture::boundary_bytes(report.coverage, report.layer)},
+                         {"layer_boundary_bytes", boundary},
                          {"aliases", std::move(places)},
                          {"ranks", std::move(ranks)}};
   return out.dump(2) + "\n";
@@ -103,15 +139,15 @@ std::string json_text(const config::RunPlan& plan, const Report& report) {
 
 // ---- text -----------------------------------------------------------------------------------------------------------
 
-std::string covered_text(const config::RunPlan& plan, const capture::Coverage& coverage) {
-  if (!coverage.any()) return "no layer";
-  if (plan.graphs.scopes.empty()) return "whole layers";
-  return str("scopes ", text(plan.graphs.scopes));
+std::string covered_text(const config::RunPlan& plan, const Report& report) {
+  if (report.covered.empty()) return "no layer";
+  if (config::graph_scopes(plan).empty()) return "whole layers";
+  return str("scopes ", text(config::graph_scopes(plan)));
 }
 
 std::string header(const config::RunPlan& plan, const Report& report) {
   return str("grid ", config::grid_text(plan), ", ", plan.grid.world_size, " ranks, ", report.shape.num_microbatches,
-             " microbatches a step, ", covered_text(plan, report.coverage),
+             " microbatches a step, ", covered_text(plan, report),
              "; the recipe runs graphs.mode = ", name(plan.graphs.mode), "\n");
 }
 
@@ -122,18 +158,27 @@ std::string counts_table(const Report& report) {
     rows.push_back({str(r.rank), str(r.stage), joined(r.captured_layers), joined(r.slots), str(r.in_flight),
                     str(r.per_microbatch.training.graphs), str(r.per_slot.training.graphs),
                     str(r.per_slot.training.launches_per_step),
-                    str(r.iteration.training.graphs, "+", r.iteration.evaluation_graphs),
-                    str(r.iteration.training.launches_per_step)});
+                    r.iteration ? str(r.iteration->training.graphs, "+", r.iteration->evaluation_graphs) : "-",
+                    r.iteration ? str(r.iteration->training.launches_per_step) : "-"});
   }
-  return "\nGraphs of a rank and launches a step\n" + text_table(rows) +
-         "Iteration: training + evaluation. With graphs of layers, evaluation runs eagerly.\n";
+  const std::string iteration = report.no_iteration.empty() ? "Iteration: training + evaluation. "
+                                                            : str("Iteration: none: ", report.no_iteration, ". ");
+  return "\nGraphs of a rank and launches a step\n" + text_table(rows) + iteration +
+         "With graphs of layers, evaluation runs eagerly.\n";
+}
+
+std::string eager_table(const Report& report) {
+  if (report.eager.empty()) return "";
+  std::vector<std::vector<std::string>> rows{{"layers", "stays eager", "why"}};
+  for (const EagerPart& part : report.eager) rows.push_back({stretches(part.layers), part.part, part.why});
+  return "\n" + text_table(rows, Align::left);
 }
 
 std::string added_table(const Report& report) {
   std::vector<std::vector<std::string>> rows{{"rank", "per microbatch", "per slot", "iteration"}};
   for (const PlannedGraphs& r : report.ranks) {
     rows.push_back({str(r.rank), human_bytes(r.per_microbatch.added_bytes), human_bytes(r.per_slot.added_bytes),
-                    human_bytes(r.iteration.added_bytes)});
+                    r.iteration ? human_bytes(r.iteration->added_bytes) : "-"});
   }
   return "\nMemory that graphs add to the plan (per slot: copies of messages; iteration: all inputs of a step)\n" +
          text_table(rows);
@@ -165,31 +210,38 @@ std::string plan_table(const Report& report) {
 }
 
 std::string alias_table(const Report& report) {
-  std::vector<std::vector<std::string>> rows{{"of a layer's graph", "lies in", "memory plan"}};
-  for (const capture::PlannedPlace& planned : capture::planned_places(report.coverage)) {
-    std::string owners;
-    for (const std::string_view owner : owners_in(report.ranks.front().plan, planned))
-      owners += str(owners.empty() ? "" : ", ", owner);
-    rows.push_back({std::string(name(planned.role)), std::string(planned.place), owners});
+  std::string tables;
+  for (const Covered& covered : report.covered) {
+    const std::string of = report.covered.size() == 1 ? "" : str(" (layers ", stretches(covered.layers), ")");
+    std::vector<std::vector<std::string>> rows{{"of a layer's graph" + of, "lies in", "memory plan"}};
+    for (const capture::PlannedPlace& planned : capture::planned_places(covered.coverage)) {
+      std::string owners;
+      for (const std::string_view owner : owners_in(report.ranks.front().plan, planned))
+        owners += str(owners.empty() ? "" : ", ", owner);
+      rows.push_back({std::string(name(planned.role)), std::string(planned.place), owners});
+    }
+    tables += "\n" + text_table(rows, Align::left);
   }
-  return "\n" + text_table(rows, Align::left);
+  return tables;
 }
 
 }  // namespace
 
 const char* const kGraphsJsonKeys =
     R"(JSON: an object with
-  grid, mode, per, scopes    of the recipe
+  grid, mode, per, scopes    of the recipe; scopes of a model with experts: what can be captured, if it names none
+  eager                      what of layers stays eager beside their graphs: part, layers, why
+  no_iteration               why a step cannot be one graph; empty where it can
   microbatches               of a step on a rank; captured_microbatches: those with graphs of their own
   layer_input_bytes          of one layer's input; layer_boundary_bytes: of what leaves its graph
-  aliases                    what graphs find in the memory plan: tensor, place, owners
+  aliases                    what graphs find in the memory plan: tensor, place, owners, layers
   ranks                      for every rank:
     rank, stage, in_flight   most chunks of microbatches whose activations are kept
     slots                    where they are kept; a number a chunk, or one for all
     captured_layers_per_chunk
     layers_per_microbatch, layers_per_slot, iteration
-                             training_graphs, evaluation_graphs, launches_per_step, added_bytes (beside the memory
-                             plan)
+                             training_graphs, evaluation_graphs, launches_per_step, added_bytes (beside the
+                             memory plan); iteration is null where there is none
     lazy_warmup_passes       eager ones before the recording, where libraries start lazily; ours do without
     owned_buffers            what graphs per microbatch with buffers of their own would take, and ours do not:
                              static_inputs, static_input_bytes, unshared_input_bytes (one for every microbatch),
@@ -201,8 +253,8 @@ const char* const kGraphsJsonKeys =
 std::string graphs_report(const config::RunPlan& plan, GraphsFormat format) {
   const Report report = make_report(plan);
   if (format == GraphsFormat::json) return json_text(plan, report);
-  return header(plan, report) + counts_table(report) + added_table(report) + owned_table(report) + plan_table(report) +
-         alias_table(report);
+  return header(plan, report) + counts_table(report) + eager_table(report) + added_table(report) + owned_table(report) +
+         plan_table(report) + alias_table(report);
 }
 
 std::string graphs_picture(const config::RunPlan& plan, int rank) {

@@ -10,7 +10,8 @@ enum class GraphsFormat { text, json };
 /// What `megalith graphs` prints for a recipe, newline included: for every rank the graphs, launches and bytes of
 /// graphs per microbatch, per slot and of a whole step, beside what the memory plan of a run holds anyway. Nothing
 /// runs; the layers and bytes are those of train::Engine. Whatever graphs.mode says, all modes are shown; graphs.scopes
-/// and graphs.warmup_steps are the recipe's. Throws ConfigError when the scopes break a rule.
+/// and graphs.warmup_steps are the recipe's. Of a model with experts whose recipe names no scopes it is all that can be
+/// captured. What stays eager is listed with the reason. Throws ConfigError when scopes that are named break a rule.
 std::string graphs_report(const config::RunPlan& plan, GraphsFormat format);
 
 /// The keys of the JSON, for --help.

@@ -10,6 +10,7 @@
 #include "megalith/base/text.h"
 #include "megalith/base/text_table.h"
 #include "megalith/comm/gather_values.h"
+#include "megalith/config/moe_rules.h"
 #include "megalith/train/stage_config.h"
 
 namespace megalith::train {
@@ -29,6 +30,7 @@ class DryEngine {
   static const config::RunPlan& with(config::RunPlan& plan, GraphMode mode, GraphsPer per) {
     plan.graphs.mode = mode;
     plan.graphs.per = per;
+    plan.graphs.scopes = config::graph_scopes(plan);
     return plan;
   }
   config::RunPlan plan_;
@@ -36,24 +38,29 @@ class DryEngine {
   Engine engine_;
 };
 
-template <class T>
-std::vector<std::vector<T>> for_all(const capture::RankLayers& layers, const T& value) {
-  std::vector<std::vector<T>> all;
-  for (const int count : layers.per_chunk) all.emplace_back(static_cast<std::size_t>(count), value);
-  return all;
+/// The layers of a stage that graphs hold, wholly or in part, with what they hold: [chunk][captured layer].
+struct CapturedLayers {
+  capture::RankLayers rank;
+  std::vector<std::vector<capture::Coverage>> coverages;
+};
+
+CapturedLayers captured_layers(const model::GptStage& stage, const config::RunPlan& plan) {
+  CapturedLayers captured{{training_shape(plan), stage.mesh().pp_rank(), {}}, {}};
+  for (const model::GptChunk& chunk : stage.chunks()) {
+    std::vector<capture::Coverage>& of_chunk = captured.coverages.emplace_back();
+    for (Index layer = chunk.range().layers.begin; layer < chunk.range().layers.end; ++layer) {
+      const capture::Coverage coverage = layer_coverage(plan, layer);
+      if (coverage.any()) of_chunk.push_back(coverage);
+    }
+    captured.rank.per_chunk.push_back(static_cast<int>(of_chunk.size()));
+  }
+  return captured;
 }
 
-/// The layers that graphs of a stage hold, wholly or in part.
-capture::RankLayers rank_layers(const model::GptStage& stage, const config::RunPlan& plan) {
-  const bool any = layer_coverage(plan).any();
-  capture::RankLayers layers{training_shape(plan), stage.mesh().pp_rank(), {}};
-  for (const model::GptChunk& chunk : stage.chunks())
-    layers.per_chunk.push_back(any ? static_cast<int>(chunk.range().layers.size()) : 0);
-  return layers;
-}
-
-capture::OwnedBuffers owned_buffers(const capture::RankLayers& layers, const config::RunPlan& plan) {
-  return capture::owned_buffers(layers, for_all(layers, layer_sizes(plan)), for_all(layers, layer_coverage(plan)));
+capture::OwnedBuffers owned_buffers(const CapturedLayers& captured, const config::RunPlan& plan) {
+  std::vector<std::vector<capture::LayerSizes>> sizes;
+  for (const auto& of_chunk : captured.coverages) sizes.emplace_back(of_chunk.size(), layer_sizes(plan));
+  return capture::owned_buffers(captured.rank, sizes, captured.coverages);
 }
 
 constexpr capture::GraphCounts kOneGraph{.graphs = 1, .launches_per_step = 1};
@@ -175,17 +182,17 @@ capture::LayerSizes layer_sizes(const config::RunPlan& plan) {
           .activation_bytes = size_of(plan.train.policy().compute)};
 }
 
-capture::Coverage layer_coverage(const config::RunPlan& plan) {
-  capture::Coverage coverage = covered(plan.graphs.scopes, {});
+capture::Coverage layer_coverage(const config::RunPlan& plan, Index layer) {
+  capture::Coverage coverage = covered(config::graph_scopes(plan), {.moe = plan.model.moe.is_moe_layer(layer)});
   coverage.ends_layer_below = true;  // nn::Seam: a layer's last sum stands with the norm of the next
   return coverage;
 }
 
 PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
   // Where graphs copy messages, slots are of other sizes, so chunks may share them where they do not without graphs.
-  DryEngine eager(plan, rank, GraphMode::none), by_slot(plan, rank, GraphMode::layers, GraphsPer::slot),
-      by_step(plan, rank, GraphMode::iteration);
-  const capture::RankLayers layers = rank_layers(eager->stage(), plan);
+  DryEngine eager(plan, rank, GraphMode::none), by_slot(plan, rank, GraphMode::layers, GraphsPer::slot);
+  const CapturedLayers captured = captured_layers(eager->stage(), plan);
+  const capture::RankLayers& layers = captured.rank;
   const pipeline::ScheduleShape& shape = layers.shape;
   const pipeline::LoweredSchedule& lowered = eager->stage().schedule();
   const pipeline::LoweredSchedule& slots = by_slot->stage().schedule();
@@ -202,9 +209,11 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
   r.per_slot = {count_graphs(layers, slots, GraphsPer::slot), 0, more_than_eager(by_slot)};
   r.lazy_warmup_passes =
       capture::lazy_warmup_passes(plan.graphs.warmup_steps, shape.num_microbatches, captured_microbatches(shape));
-  r.owned = owned_buffers(layers, plan);
+  r.owned = owned_buffers(captured, plan);
   r.plan = eager->planned_bytes();
   r.fragmentation_bytes = eager->fragmentation_bytes();
+  if (plan.model.moe.has_experts()) return r;
+  DryEngine by_step(plan, rank, GraphMode::iteration);
   r.iteration = {kOneGraph, plan.data.has_valid() ? 1 : 0, more_than_eager(by_step)};
   return r;
 }
@@ -221,9 +230,9 @@ bool GraphAccount::is_like(const GraphAccount& other) const {
 std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPlan& plan) {
   comm::World& world = engine.world();
   const bool of_layers = plan.graphs.mode == GraphMode::layers;
-  const capture::RankLayers layers = rank_layers(engine.stage(), plan);
+  const CapturedLayers layers = captured_layers(engine.stage(), plan);
   const capture::GraphCounts planned =
-      of_layers ? count_graphs(layers, engine.stage().schedule(), plan.graphs.per) : kOneGraph;
+      of_layers ? count_graphs(layers.rank, engine.stage().schedule(), plan.graphs.per) : kOneGraph;
   // What the run would plan without graphs is the only thing that its engine does not know.
   DryEngine eager(plan, world.rank(), GraphMode::none);
   const CapturedGraphs captured = engine.captured_graphs();

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,9 @@ struct PlannedGraphs {
   int rank = 0, stage = 0, in_flight = 0;
   std::vector<int> captured_layers;  ///< by chunk
   std::vector<int> slots;            ///< as LoweredSchedule counts them
-  GraphPlan per_microbatch, per_slot, iteration;
-  int lazy_warmup_passes = 0;  ///< that our graphs do not need
+  GraphPlan per_microbatch, per_slot;
+  std::optional<GraphPlan> iteration;  ///< models with experts have none
+  int lazy_warmup_passes = 0;          ///< that our graphs do not need
   capture::OwnedBuffers owned;
   BytesByOwner plan;
   Index fragmentation_bytes = 0;  ///< of the scratch (Engine::fragmentation_bytes)
@@ -32,8 +34,8 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank);
 pipeline::ScheduleShape training_shape(const config::RunPlan& plan);
 /// Of every layer on every rank.
 capture::LayerSizes layer_sizes(const config::RunPlan& plan);
-/// The part of every layer that graphs of layers would cover, for any graphs.mode.
-capture::Coverage layer_coverage(const config::RunPlan& plan);
+/// The part of a layer of the model that graphs of layers would cover, for any graphs.mode.
+capture::Coverage layer_coverage(const config::RunPlan& plan, Index layer);
 
 /// One rank's graphs, by plan and as captured. Plain bytes, so that ranks can send it.
 struct GraphAccount {

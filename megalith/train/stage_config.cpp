@@ -1,13 +1,19 @@
 #include "megalith/train/stage_config.h"
 
+#include "megalith/base/error.h"
+#include "megalith/config/moe_rules.h"
+
 namespace megalith::train {
 namespace {
 
-model::CaptureConfig capture_config(const capture::GraphsConfig& graphs) {
+/// Throws ConfigError for scopes of which nothing is built: they are no whole layers.
+model::CaptureConfig capture_config(const config::RunPlan& plan) {
+  const capture::GraphsConfig& graphs = plan.graphs;
   if (graphs.mode != capture::GraphMode::layers) return {};
-  const bool attention = graphs.scopes.has(capture::Scope::attn), mlp = graphs.scopes.has(capture::Scope::mlp);
-  const bool whole = attention == mlp;  // both, or no scopes
-  return {{whole || attention, whole || mlp},
+  if (config::has_moe(graphs.scopes) || (graphs.scopes.empty() && plan.model.moe.has_experts()))
+    throw ConfigError(str("graphs.scopes = ", text(graphs.scopes), ": ", config::kExpertsInGraphs));
+  const bool whole = graphs.scopes.empty();
+  return {{whole || graphs.scopes.has(capture::Scope::attn), whole || graphs.scopes.has(capture::Scope::mlp)},
           graphs.per == capture::GraphsPer::slot ? model::EdgeBuffers::own : model::EdgeBuffers::messages};
 }
 
@@ -28,7 +34,7 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .determinism = plan.train.determinism(),
           .input_uploads = plan.graphs.mode == capture::GraphMode::iteration ? model::InputUploads::whole_step
                                                                              : model::InputUploads::one_by_one,
-          .capture = capture_config(plan.graphs),
+          .capture = capture_config(plan),
           .instances = plan.graphs.per == capture::GraphsPer::slot ? model::CaptureInstance::slot
                                                                    : model::CaptureInstance::microbatch,
           .recompute = plan.recompute,

@@ -103,6 +103,9 @@ TEST_F(Program, GraphsPrintsAndDraws) {
   std::ifstream file(picture);
   const std::string drawn((std::istreambuf_iterator<char>(file)), {});
   EXPECT_NE(drawn.find("Stage 1 of 2"), std::string::npos) << drawn;
+  const Finished experts = run_shell("megalith graphs " + recipe() + " --set moe.num_experts=4");
+  EXPECT_EQ(experts.code, 0) << experts.err;
+  EXPECT_THAT(experts.out, ::testing::HasSubstr("experts      the host waits for the counts of their rows"));
   const Finished broken = run_shell("megalith graphs " + recipe() + " --set graphs.scopes=moe");
   EXPECT_EQ(broken.code, 64);
   EXPECT_THAT(broken.err, ::testing::ContainsRegex("[.]toml: graphs.scopes = .moe.: V5: "));

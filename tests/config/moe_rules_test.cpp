@@ -1,3 +1,5 @@
+#include "megalith/config/moe_rules.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -181,6 +183,42 @@ TEST(MoeRecipe, SlicesOfDenseMlpsAreForModelsThatHaveThem) {
 TEST(MoeRecipe, AHugeCapacityIsTheWholeRun) {
   const RunPlan plan = plan_with_experts({"moe.capacity=drop", "moe.capacity_factor=1e300"});
   EXPECT_EQ(plan.model.moe.capacity_of(32), 32);
+}
+
+TEST(MoeRecipe, FactsForGraphsAreThoseOfThePlan) {
+  using capture::Capacity;
+  const auto facts = [](std::vector<std::string> settings) {
+    return plan_with_experts(std::move(settings)).run_facts();
+  };
+  const capture::RunFacts plain = facts({"moe.pattern=dmm"});
+  EXPECT_EQ(plain.dense_layers, 2);
+  EXPECT_EQ(plain.moe_layers, 2);
+  EXPECT_EQ(plain.num_experts, 8);
+  EXPECT_EQ(plain.num_stages, 1);
+  EXPECT_EQ(plain.capacity, Capacity::dropless);
+  EXPECT_FALSE(plain.recomputes_layers || plain.recomputes_experts || plain.overlaps_experts || plain.maps_memory ||
+               plain.nccl_registers);
+  EXPECT_EQ(facts({"parallel.pp=2"}).num_stages, 2);
+  EXPECT_EQ(facts({"moe.capacity=drop", "moe.capacity_factor=1"}).capacity, Capacity::dropping);
+  EXPECT_EQ(facts({"moe.capacity=pad", "moe.capacity_factor=1"}).capacity, Capacity::padded);
+  EXPECT_TRUE(facts({"recompute.mode=full"}).recomputes_layers);
+  const auto selective = [&](const char* module) {
+    return facts({"recompute.mode=selective", str("recompute.modules=", module)}).recomputes_experts;
+  };
+  EXPECT_TRUE(selective("gelu") && selective("mlp"));
+  EXPECT_FALSE(selective("attention") || selective("norms"));
+  EXPECT_FALSE(facts({"device.type=cuda"}).maps_memory);
+  EXPECT_TRUE(facts({"device.type=cuda", "parallel.ep=2"}).maps_memory);
+}
+
+TEST(MoeRecipe, WhatCanBeCapturedIsInTheScopes) {
+  using enum capture::Scope;
+  const auto scopes = [](std::vector<std::string> settings) {
+    return graph_scopes(plan_with_experts(std::move(settings)));
+  };
+  EXPECT_EQ(scopes({}), capture::ScopeSet{attn});
+  EXPECT_EQ(scopes({"moe.pattern=dm"}), (capture::ScopeSet{attn, mlp}));
+  EXPECT_EQ(scopes({"moe.pattern=dm", "graphs.scopes=mlp"}), capture::ScopeSet{mlp});
 }
 
 TEST(MoeRecipe, WarnsOfKeysWithoutEffect) {

@@ -260,6 +260,80 @@ rank  static inputs       bytes  second input  output gradients    boundary
             std::string::npos);
 }
 
+config::RunPlan plan_with_experts(std::vector<std::string> settings) {
+  settings.insert(settings.begin(), {"moe.num_experts=4", "moe.ffn_hidden_size=32"});
+  return plan_with(settings);
+}
+
+TEST(GraphsReport, OfExpertsPrintsWhatCanBeCapturedAndWhyTheRestIsEager) {
+  const std::string text = graphs_report(plan_with_experts({"moe.pattern=ddm", "parallel.pp=2"}), GraphsFormat::text);
+  EXPECT_EQ(
+      text.substr(0, text.find("\nMemory that graphs add")),
+      R"(grid tp 1 pp 2 dp 1, 2 ranks, 8 microbatches a step, scopes [attn, mlp]; the recipe runs graphs.mode = none
+
+Graphs of a rank and launches a step
+rank  stage  layers  slots  in flight  per microbatch  per slot  launches  iteration  launches
+   0      0       4      2          2              64        16        64          -         -
+   1      1       4      1          1              64         8        64          -         -
+Iteration: none: a step holds MoE layers, whose host waits for counts: graphs of them are not built. With graphs of layers, evaluation runs eagerly.
+
+layers  stays eager  why
+2, 5    experts      the host waits for the counts of their rows: graphs of MoE layers are not built
+)") << text;
+  EXPECT_EQ(count(text, "\nof a layer's graph (layers 0-1, 3-4, 6-7)"), 1) << text;
+  EXPECT_EQ(count(text, "\nof a layer's graph (layers 2, 5)"), 1) << text;
+}
+
+TEST(GraphsReport, OfExpertsHasTheFiguresOfItsRun) {
+  const auto eager_of = [](const json& report) {
+    std::vector<std::pair<std::string, std::vector<int>>> parts;
+    for (const json& part : report.at("eager")) parts.emplace_back(part.at("part"), part.at("layers"));
+    return parts;
+  };
+  using Parts = std::vector<std::pair<std::string, std::vector<int>>>;
+  const std::vector<int> odd = {1, 3, 5, 7}, even = {0, 2, 4, 6}, all = {0, 1, 2, 3, 4, 5, 6, 7};
+  const auto report_of = [](std::vector<std::string> settings) {
+    return json::parse(graphs_report(plan_with_experts(std::move(settings)), GraphsFormat::json));
+  };
+  const json mixed = report_of({"moe.pattern=dm"}), experts = report_of({}),
+             mlp = report_of({"moe.pattern=dm", "graphs.scopes=mlp"}),
+             attention = report_of({"moe.pattern=dm", "graphs.scopes=attn"}),
+             padded = report_of({"moe.capacity=pad", "moe.capacity_factor=1"});
+  EXPECT_EQ(mixed.at("scopes"), json({"attn", "mlp"}));
+  EXPECT_EQ(eager_of(mixed), (Parts{{"experts", odd}}));
+  EXPECT_EQ(experts.at("scopes"), json({"attn"}));
+  EXPECT_EQ(eager_of(experts), (Parts{{"experts", all}}));
+  EXPECT_EQ(eager_of(mlp), (Parts{{"attention", all}, {"experts", odd}}));
+  EXPECT_EQ(eager_of(attention), (Parts{{"MLP", even}, {"experts", odd}}));
+  EXPECT_EQ(eager_of(padded), (Parts{{"experts", all}}));
+  EXPECT_NE(padded.at("eager").at(0).at("why").get<std::string>().find("padded"), std::string::npos);
+  EXPECT_EQ(attention.at("eager").at(0).at("why"), "graphs.scopes = [attn] leaves it out");
+  for (const json* report : {&mixed, &experts, &mlp, &attention, &padded}) {
+    EXPECT_TRUE(report->at("ranks").at(0).at("iteration").is_null());
+    EXPECT_NE(report->at("no_iteration"), "");
+    EXPECT_EQ(report->at("ranks").at(0).at("layers_per_slot").at("training_graphs"), report == &mlp ? 8 : 16);
+    EXPECT_EQ(report->at("ranks").at(0).at("captured_layers_per_chunk"), json({report == &mlp ? 4 : 8}));
+  }
+  EXPECT_EQ(report_with({}).at("eager"), json::array());
+  EXPECT_EQ(report_with({}).at("no_iteration"), "");
+}
+
+TEST(GraphsReport, ScopesOfExpertsThatARecipeNamesAreRefusedInEveryMode) {
+  for (const char* scopes : {"graphs.scopes=moe", "graphs.scopes=[\"attn\", \"moe_router\"]"}) {
+    for (const char* capacity : {"none", "pad"}) {
+      std::vector<std::string> settings = {scopes, str("moe.capacity=", capacity)};
+      if (capacity == std::string("pad")) settings.emplace_back("moe.capacity_factor=1");
+      try {
+        graphs_report(plan_with_experts(settings), GraphsFormat::text);
+        ADD_FAILURE() << scopes;
+      } catch (const ConfigError& error) {
+        EXPECT_NE(std::string(error.what()).find("covers MoE layers, whose host waits for counts"), std::string::npos)
+            << error.what();
+      }
+    }
+  }
+}
+
 TEST(GraphsPicture, DrawsEveryPassAndEverySlot) {
   const std::string picture = graphs_picture(plan_with({"parallel.pp=2", "parallel.chunks=2"}), 0);
   EXPECT_TRUE(picture.starts_with("<svg ")) << picture.substr(0, 40);

@@ -7,6 +7,7 @@
 
 #include "tests/io/temp_dir.h"
 #include "tests/train/graph_run.h"
+#include "tests/train/moe_run.h"
 
 namespace megalith::train {
 namespace {
@@ -92,7 +93,6 @@ void expect_planned_buffers(const GraphAccount& account, const config::RunPlan& 
   EXPECT_EQ(touched.output_grads.bytes, account.owned.output_grad_bytes);
   EXPECT_LE(touched.outputs.bytes, account.owned.boundary_bytes);
   EXPECT_EQ(touched.outputs.bytes, touched.outputs.count * capture::input_bytes(layer_sizes(plan)));
-  expect_in_planned_places(touched, layer_coverage(plan));
 }
 
 TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
@@ -106,6 +106,7 @@ TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
       for (const GraphAccount& account : accounts_of(plan)) {
         const TouchedMemory& touched = account.touched;
         expect_planned_buffers(account, plan);
+        expect_in_planned_places(touched, layer_coverage(plan, 0));
         // A layer's inputs are what the one below keeps for its backward and, in scratch, what its MLP gives.
         const auto& inputs = touched.bytes[static_cast<std::size_t>(Role::layer_input)];
         const auto& input_is = touched.shared[static_cast<std::size_t>(Role::layer_input)];
@@ -143,6 +144,7 @@ TEST(GraphAccounting, PartsOfLayersFindTheirsToo) {
         for (const GraphAccount& account : accounts_of(plan)) {
           const TouchedMemory& touched = account.touched;
           expect_planned_buffers(account, plan);
+          expect_in_planned_places(touched, layer_coverage(plan, 0));
           EXPECT_EQ(touched.in(Role::chunk_input, kScratch) > 0, begins_in_a_layer) << "attention's output";
           EXPECT_GT(touched.in(Role::layer_input, kScratch), 0) << "that, or what the MLP below gives";
           // The MLP part takes it at once, so it has a place for inner layers and perhaps one for a chunk's last.
@@ -151,6 +153,73 @@ TEST(GraphAccounting, PartsOfLayersFindTheirsToo) {
           }
         }
       }
+    }
+  }
+}
+
+config::RunPlan plan_with_experts(const std::string& pattern, const capture::ScopeSet& scopes,
+                                  const support::MoeGrid& grid = {}) {
+  config::RunConfig c = moe_config(grid, {"", [](config::RunConfig&) {}}, "fp32", 5);
+  c.moe.pattern = pattern;
+  c.graphs.mode = "layers";
+  c.graphs.scopes = scopes.names();
+  c.graphs.warmup_steps = 2;
+  return config::resolve(c);
+}
+
+TEST(GraphAccounting, LayersWithExpertsHaveGraphsOfTheirAttention) {
+  using capture::Scope;
+  const capture::Coverage attention{.attention = true, .ends_layer_below = true},
+      whole{.attention = true, .mlp = capture::MlpCover::whole, .ends_layer_below = true},
+      mlp{.mlp = capture::MlpCover::whole, .ends_layer_below = true}, none{.ends_layer_below = true};
+  const config::RunPlan both = plan_with_experts("dm", {Scope::attn, Scope::mlp}),
+                        rest = plan_with_experts("dm", {Scope::mlp});
+  for (const Index layer : {0, 2}) {
+    EXPECT_EQ(layer_coverage(both, layer), whole);
+    EXPECT_EQ(layer_coverage(both, layer + 1), attention);
+    EXPECT_EQ(layer_coverage(rest, layer), mlp);
+    EXPECT_EQ(layer_coverage(rest, layer + 1), none);
+  }
+  for (const support::MoeGrid& grid : {support::MoeGrid{}, support::MoeGrid{.ranks = 4, .pp = 2, .ep = 2},
+                                       support::MoeGrid{.ranks = 2, .pp = 2, .chunks = 2}}) {
+    for (const auto& [pattern, scopes] : {std::pair{"dm", capture::ScopeSet{Scope::attn, Scope::mlp}},
+                                          {"dm", {Scope::attn}},
+                                          {"dm", {Scope::mlp}},
+                                          {"ddm", {Scope::attn, Scope::mlp}},
+                                          {"m", {Scope::attn}}}) {
+      SCOPED_TRACE(grid.name() + " " + pattern + " " + text(scopes));
+      const config::RunPlan plan = plan_with_experts(pattern, scopes, grid);
+      const std::vector<GraphAccount> accounts = accounts_of(plan);
+      for (int rank = 0; rank < grid.ranks; ++rank) {
+        const GraphAccount& account = accounts[static_cast<std::size_t>(rank)];
+        EXPECT_EQ(account.graphs, account.planned_graphs);
+        EXPECT_EQ(account.launches, account.planned_launches);
+        EXPECT_EQ(account.planned_graphs, plan_graphs(plan, rank).per_microbatch.training.graphs);
+        EXPECT_EQ(account.owned, plan_graphs(plan, rank).owned);
+        EXPECT_EQ(account.touched.inputs.count, account.owned.static_inputs);
+        EXPECT_EQ(account.touched.inputs.bytes, account.owned.static_input_bytes);
+        EXPECT_EQ(account.touched.second_inputs.bytes, account.owned.second_input_bytes);
+        EXPECT_EQ(account.touched.output_grads.bytes, account.owned.output_grad_bytes);
+        EXPECT_LE(account.touched.outputs.bytes, account.owned.boundary_bytes);
+      }
+    }
+  }
+}
+
+// resolve() refuses these; a plan that is made otherwise must not become one of whole layers.
+TEST(GraphAccounting, ScopesOfWhichNothingIsBuiltAreNoWholeLayers) {
+  for (const capture::ScopeSet& scopes :
+       {capture::ScopeSet{}, capture::ScopeSet{capture::Scope::moe_router}, capture::ScopeSet{capture::Scope::moe},
+        capture::ScopeSet{capture::Scope::attn, capture::Scope::moe_router}}) {
+    config::RunPlan plan = plan_with_experts("dm", {capture::Scope::attn});
+    plan.graphs.scopes = scopes;
+    try {
+      const auto world = comm::dry_world(0, 1);
+      Engine(*world, plan);
+      ADD_FAILURE() << text(scopes);
+    } catch (const ConfigError& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with(str("graphs.scopes = ", text(scopes), ": covers MoE layers")))
+          << error.what();
     }
   }
 }

@@ -1,0 +1,50 @@
+#include "megalith/report/eager_parts.h"
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/config/moe_rules.h"
+#include "megalith/train/graph_accounting.h"
+
+namespace megalith::apps {
+namespace {
+
+std::string why_experts_are_eager(const config::RunPlan& plan) {
+  return plan.model.moe.capacity == nn::ExpertCapacity::pad
+             ? "the host reads the counts of their rows, padded ones too: graphs of MoE layers are not built"
+             : "the host waits for the counts of their rows: graphs of MoE layers are not built";
+}
+
+}  // namespace
+
+std::vector<EagerPart> eager_parts(const config::RunPlan& plan) {
+  const std::string left_out = str("graphs.scopes = ", text(config::graph_scopes(plan)), " leaves it out");
+  EagerPart attention{"attention", {}, left_out}, mlp{"MLP", {}, left_out},
+      experts{"experts", {}, why_experts_are_eager(plan)};
+  for (Index layer = 0; layer < plan.model.num_layers; ++layer) {
+    const capture::Coverage coverage = train::layer_coverage(plan, layer);
+    if (!coverage.attention) attention.layers.push_back(static_cast<int>(layer));
+    if (coverage.mlp == capture::MlpCover::whole) continue;
+    (plan.model.moe.is_moe_layer(layer) ? experts : mlp).layers.push_back(static_cast<int>(layer));
+  }
+  std::vector<EagerPart> parts;
+  for (EagerPart* part : {&attention, &mlp, &experts}) {
+    if (!part->layers.empty()) parts.push_back(std::move(*part));
+  }
+  return parts;
+}
+
+std::string no_iteration(const config::RunPlan& plan) {
+  if (!plan.model.moe.has_experts()) return "";
+  return "a step holds MoE layers, whose host waits for counts: graphs of them are not built";
+}
+
+void require_legal_scopes(const config::RunPlan& plan) {
+  const auto refuse = [&](const std::string& rule) {
+    throw ConfigError(str("graphs.scopes = ", text(plan.graphs.scopes), ": ", rule));
+  };
+  if (plan.model.moe.has_experts() && config::has_moe(plan.graphs.scopes)) refuse(config::kExpertsInGraphs);
+  if (const auto rule = capture::first_broken_rule(config::graph_scopes(plan), plan.run_facts()))
+    refuse(str("V", rule->number, ": ", rule->text));
+}
+
+}  // namespace megalith::apps
