@@ -10,6 +10,7 @@
 #include "megalith/base/text.h"
 #include "megalith/base/text_table.h"
 #include "megalith/train/engine.h"
+#include "megalith/train/expert_rows.h"
 
 namespace megalith::apps {
 namespace {
@@ -106,12 +107,15 @@ const train::RecomputeChoice* recompute_for(const GpuSize& gpu, const PlannedRan
   return &train::recompute_choices()[static_cast<std::size_t>(found - planned.by_recompute.begin())];
 }
 
-std::string fit_text(const GpuSize& gpu, const PlannedRanks& planned) {
-  const Index left = gpu.room() - total(planned.ranks[planned.largest()]);
+std::string fit_text(const config::RunPlan& plan, const GpuSize& gpu, const PlannedRanks& planned) {
+  const std::size_t largest = planned.largest();
+  const Index left = gpu.room() - total(planned.ranks[largest]);
   const train::RecomputeChoice* const recompute = left < 0 ? recompute_for(gpu, planned) : nullptr;
   return str(left >= 0 ? "fits" : "does not fit", " a GPU of ", gpu.gb, " GB: ", human_bytes(std::abs(left)),
              left >= 0 ? " left" : " missing", " beside 1 GiB for CUDA and NCCL",
-             recompute == nullptr ? "" : "; fits with " + recompute->settings(), "\n");
+             recompute == nullptr ? "" : "; fits with " + recompute->settings(),
+             left < 0 ? train::expert_rows_advice(plan, static_cast<int>(largest), planned.ranks[largest], -left) : "",
+             "\n");
 }
 
 /// What each recomputation takes of the rank that takes most, and repeats of a step's FLOPs.
@@ -187,7 +191,7 @@ std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned) 
   if (world_size > 1) text += str("sum of all ranks: ", human_bytes(sum_of(planned.ranks)), "\n");
   text += sharding_text(plan, planned);
   text += recompute_text(plan, planned);
-  for (const GpuSize& gpu : kGpuSizes) text += fit_text(gpu, planned);
+  for (const GpuSize& gpu : kGpuSizes) text += fit_text(plan, gpu, planned);
   if (plan.device == Device::cpu) text += "planned for device.type = cpu: --set device.type=cuda plans for GPUs\n";
   for (const std::string& owner : train::measured_owners(plan))
     text += str("not included: ", owner, ", which a run measures when it starts\n");

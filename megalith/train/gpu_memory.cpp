@@ -8,6 +8,7 @@
 #include "megalith/base/text.h"
 #include "megalith/comm/gather_values.h"
 #include "megalith/train/attention_facts.h"
+#include "megalith/train/expert_rows.h"
 #include "megalith/train/recompute_choices.h"
 
 namespace megalith::train {
@@ -41,7 +42,8 @@ void require_gpu_memory(comm::World& world, const config::RunPlan& plan, const B
     const GpuShare with_less{.needed = mine.needed - less, .left = mine.left};
     return std::ranges::none_of(comm::gather_values(world.all(), with_less), lacks_memory);
   };
-  require_gpu_memory(ranks, plan, recompute_that_fits(plan, world.rank(), fits));
+  const std::string recompute = recompute_that_fits(plan, world.rank(), fits);
+  require_gpu_memory(ranks, plan, recompute + expert_rows_advice(plan, world.rank(), to_take, mine.needed - mine.left));
 }
 
 }  // namespace megalith::train

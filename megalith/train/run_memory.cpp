@@ -8,6 +8,7 @@
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
+#include "megalith/train/expert_rows.h"
 #include "megalith/train/gpu_memory.h"
 #include "megalith/train/host_memory.h"
 #include "megalith/train/host_staging.h"
@@ -94,8 +95,14 @@ void RunMemory::require_host_memory() {
   };
   std::string text = lack(0, "");
   if (text.empty()) return;
-  if (plan_.device == Device::cpu)
-    text = lack(0, recompute_that_fits(plan_, world_.rank(), [&](Index less) { return lack(less, "").empty(); }));
+  if (plan_.device == Device::cpu) {
+    const std::string recompute =
+        recompute_that_fits(plan_, world_.rank(), [&](Index less) { return lack(less, "").empty(); });
+    const BytesByOwner bytes = planned_bytes();
+    const bool rows_are_the_reason = lack(expert_rows_in(bytes), "").empty();
+    text = lack(0, recompute + expert_rows_advice(plan_, world_.rank(), bytes,
+                                                  rows_are_the_reason ? 0 : std::numeric_limits<Index>::max()));
+  }
   throw IoError(text);
 }
 

@@ -9,6 +9,7 @@
 
 #include "megalith/base/text.h"
 #include "megalith/train/engine.h"
+#include "megalith/train/expert_rows.h"
 
 namespace megalith::apps {
 namespace {
@@ -145,6 +146,44 @@ TEST(PlanReport, JsonHasEveryRank) {
   EXPECT_EQ(report.at("microbatches"), 32);
   EXPECT_EQ(report.at("other_sharding").at("optimizer.distributed"), true);
   EXPECT_EQ(report.at("fits").at(0).at("gb"), 80);
+}
+
+TEST(PlanReport, WhatDoesNotFitBecauseOfExpertRowsNamesTheKeys) {
+  const std::vector<std::string> experts = {"moe.num_experts=8", "parallel.ep=4", "parallel.etp=1"};
+  const auto with = [&](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), experts.begin(), experts.end());
+    return plan_of(settings);
+  };
+  const auto text = [&](const config::RunPlan& plan, double rows, double others) {
+    BytesByOwner bytes = gib(others);
+    bytes["expert rows"] = static_cast<Index>(rows * 0x1p30);
+    return plan_text(plan, {{bytes}});
+  };
+  const config::RunPlan plan = with({});
+  const Index now = plan_ranks(plan).ranks.front().at("expert rows");
+  const config::RunPlan padded = with({"moe.capacity=pad", "moe.capacity_factor=1.25"});
+  const Index then = plan_ranks(padded).ranks.front().at("expert rows");
+  ASSERT_LT(then, now);
+  EXPECT_THAT(
+      text(plan, 40, 50),
+      HasSubstr("GiB missing beside 1 GiB for CUDA and NCCL; of this, expert rows take 40.00 GiB, for the case "
+                "that all tokens choose the experts of one rank: moe.capacity = pad with moe.capacity_factor = "
+                "1.25 takes " +
+                human_bytes(then) + ", and a smaller train.micro_batch takes less in proportion\nfits a GPU of 141"));
+  EXPECT_THAT(text(padded, 40, 50),
+              HasSubstr("of this, expert rows take 40.00 GiB: a moe.capacity_factor below 1.25 or "
+                        "a smaller train.micro_batch takes less in proportion\n"));
+  EXPECT_THAT(text(plan, 200, 100), HasSubstr("of this, expert rows")) << "nothing takes more";
+  EXPECT_THAT(text(plan, 5, 100), Not(HasSubstr("does not fit a GPU of 80 GB: 26.90 GiB missing beside 1 GiB for CUDA "
+                                                "and NCCL; of this")))
+      << "would not fit without them";
+  EXPECT_THAT(text(plan, 5, 60), Not(HasSubstr("of this"))) << "fits";
+  // Where no capacity takes less: one rank has exactly the rows that its tokens choose.
+  const config::RunPlan alone = plan_of({"moe.num_experts=8"});
+  const BytesByOwner bytes = plan_ranks(alone).ranks.front();
+  EXPECT_EQ(train::expert_rows_advice(alone, 0, bytes, 1),
+            "; of this, expert rows take " + human_bytes(bytes.at("expert rows")) +
+                ": a smaller train.micro_batch takes less in proportion");
 }
 
 }  // namespace
