@@ -143,10 +143,9 @@ nlohmann::ordered_json write_blocks(const model::ModelConfig& m) {
 }
 
 std::string blocks_misfit(const model::ModelConfig& m) {
-  return first_misfit(
-      std::array<NeededPart, 3>{{{m.norm == nn::NormKind::rms, "model.norm = rms"},
-                                 {m.has_rope(), "model.position = rope"},
-                                 {m.activation == nn::Activation::swiglu, "model.activation = swiglu"}}});
+  return first_misfit({{m.norm == nn::NormKind::rms, "model.norm = rms"},
+                       {m.has_rope(), "model.position = rope"},
+                       {m.activation == nn::Activation::swiglu, "model.activation = swiglu"}});
 }
 
 std::vector<HfTensor> block_tensors(const model::ModelConfig& m, std::string_view ours, const Shape& shape) {

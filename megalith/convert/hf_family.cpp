@@ -19,7 +19,8 @@ std::optional<LayerParam> layer_param(std::string_view ours) {
 
 std::vector<HfTensor> no_zeros(const model::ModelConfig&) { return {}; }
 
-std::string first_misfit(std::span<const NeededPart> parts) {
+std::string first_misfit(std::string before, std::initializer_list<NeededPart> parts) {
+  if (!before.empty()) return before;
   for (const NeededPart& part : parts) {
     if (!part.has) return std::string(part.setting);
   }

@@ -1,4 +1,5 @@
 #pragma once
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,12 +53,13 @@ struct LayerParam {
 };
 std::optional<LayerParam> layer_param(std::string_view ours);
 
-/// The first rule that does not hold.
 struct NeededPart {
   bool has;
   std::string_view setting;
 };
-std::string first_misfit(std::span<const NeededPart> parts);
+/// The first rule that does not hold: `before`, unless it is empty, else of `parts`.
+std::string first_misfit(std::string before, std::initializer_list<NeededPart> parts);
+inline std::string first_misfit(std::initializer_list<NeededPart> parts) { return first_misfit({}, parts); }
 inline constexpr std::string_view kNoExperts = "no [moe]";
 
 /// Of a family whose tensors are those of every model: nothing.

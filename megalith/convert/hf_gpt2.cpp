@@ -1,5 +1,3 @@
-#include <array>
-
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/str.h"
@@ -56,17 +54,16 @@ nlohmann::ordered_json write_gpt2(const model::ModelConfig& model) {
 }
 
 std::string gpt2_misfit(const model::ModelConfig& m) {
-  return first_misfit(std::array<NeededPart, 10>{
-      {{!m.moe.has_experts(), kNoExperts},
-       {m.norm == nn::NormKind::layer, "model.norm = layer"},
-       {m.norm_eps == kEpsilon, "model.norm_eps = 1e-05"},
-       {!m.has_rope(), "model.position = learned"},
-       {m.kv_heads() == m.num_heads, "model.num_kv_heads = num_heads"},
-       {m.head_width() * m.num_heads == m.hidden_size, "model.head_dim = hidden_size / num_heads"},
-       {m.qk_norm == nn::QkNorm::none, "model.qk_norm = none"},
-       {m.activation == nn::Activation::gelu, "model.activation = gelu"},
-       {m.biases == nn::Biases::all, "model.bias = all"},
-       {m.tying == model::Tying::tied, "model.tied = true"}}});
+  return first_misfit({{!m.moe.has_experts(), kNoExperts},
+                       {m.norm == nn::NormKind::layer, "model.norm = layer"},
+                       {m.norm_eps == kEpsilon, "model.norm_eps = 1e-05"},
+                       {!m.has_rope(), "model.position = learned"},
+                       {m.kv_heads() == m.num_heads, "model.num_kv_heads = num_heads"},
+                       {m.head_width() * m.num_heads == m.hidden_size, "model.head_dim = hidden_size / num_heads"},
+                       {m.qk_norm == nn::QkNorm::none, "model.qk_norm = none"},
+                       {m.activation == nn::Activation::gelu, "model.activation = gelu"},
+                       {m.biases == nn::Biases::all, "model.bias = all"},
+                       {m.tying == model::Tying::tied, "model.tied = true"}});
 }
 
 /// How a tensor of theirs lies compared with ours.

@@ -1,5 +1,3 @@
-#include <array>
-
 #include <nlohmann/json.hpp>
 
 #include "megalith/convert/hf_moe.h"
@@ -32,12 +30,10 @@ nlohmann::ordered_json write_mixtral(const model::ModelConfig& m) {
 }
 
 std::string mixtral_misfit(const model::ModelConfig& m) {
-  const std::string misfit = plain_experts_misfit(m);
-  if (!misfit.empty()) return misfit;
-  return first_misfit(
-      std::array<NeededPart, 3>{{{!m.moe.score_before_top_k || m.moe.normalize_top_k, "moe.score_before_top_k = false"},
-                                 {m.qk_norm == nn::QkNorm::none, "model.qk_norm = none"},
-                                 {m.biases == nn::Biases::none, "model.bias = none"}}});
+  return first_misfit(plain_experts_misfit(m),
+                      {{!m.moe.score_before_top_k || m.moe.normalize_top_k, "moe.score_before_top_k = false"},
+                       {m.qk_norm == nn::QkNorm::none, "model.qk_norm = none"},
+                       {m.biases == nn::Biases::none, "model.bias = none"}});
 }
 
 std::vector<HfTensor> mixtral_tensors(const model::ModelConfig& model, std::string_view ours, const Shape& shape) {

@@ -1,7 +1,5 @@
 #include "megalith/convert/hf_moe.h"
 
-#include <array>
-
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/str.h"
@@ -91,20 +89,15 @@ nn::Biases read_attention_bias(const HfConfig& config, const model::ModelConfig&
 }
 
 std::string experts_misfit(const model::ModelConfig& m) {
-  const std::string misfit = blocks_misfit(m);
-  if (!misfit.empty()) return misfit;
-  return first_misfit(std::array<NeededPart, 4>{{{m.moe.has_experts(), "[moe]"},
-                                                 {m.moe.score == ops::RouterScore::softmax, "moe.score = softmax"},
-                                                 {m.moe.scale == 1, "moe.scale = 1"},
-                                                 {m.moe.num_groups == 1, "moe.num_groups = 1"}}});
+  return first_misfit(blocks_misfit(m), {{m.moe.has_experts(), "[moe]"},
+                                         {m.moe.score == ops::RouterScore::softmax, "moe.score = softmax"},
+                                         {m.moe.scale == 1, "moe.scale = 1"},
+                                         {m.moe.num_groups == 1, "moe.num_groups = 1"}});
 }
 
 std::string plain_experts_misfit(const model::ModelConfig& m) {
-  const std::string misfit = experts_misfit(m);
-  if (!misfit.empty()) return misfit;
-  return first_misfit(
-      std::array<NeededPart, 2>{{{m.num_moe_layers() == m.num_layers, "moe.pattern = m"},
-                                 {m.moe.shared_ffn_hidden_size == 0, "moe.shared_ffn_hidden_size = 0"}}});
+  return first_misfit(experts_misfit(m), {{m.num_moe_layers() == m.num_layers, "moe.pattern = m"},
+                                          {m.moe.shared_ffn_hidden_size == 0, "moe.shared_ffn_hidden_size = 0"}});
 }
 
 bool has_attention_biases(const model::ModelConfig& m) {

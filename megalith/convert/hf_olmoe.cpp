@@ -1,5 +1,3 @@
-#include <array>
-
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/str.h"
@@ -35,11 +33,9 @@ nlohmann::ordered_json write_olmoe(const model::ModelConfig& m) {
 }
 
 std::string olmoe_misfit(const model::ModelConfig& m) {
-  const std::string misfit = plain_experts_misfit(m);
-  if (!misfit.empty()) return misfit;
-  return first_misfit(std::array<NeededPart, 2>{
-      {{m.qk_norm == nn::QkNorm::all, "model.qk_norm = all"},
-       {m.head_width() * m.num_heads == m.hidden_size, "model.head_dim = hidden_size / num_heads"}}});
+  return first_misfit(plain_experts_misfit(m),
+                      {{m.qk_norm == nn::QkNorm::all, "model.qk_norm = all"},
+                       {m.head_width() * m.num_heads == m.hidden_size, "model.head_dim = hidden_size / num_heads"}});
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 
 #include <nlohmann/json.hpp>
 
@@ -69,12 +68,10 @@ nlohmann::ordered_json write_qwen2(const model::ModelConfig& m) {
 }
 
 std::string qwen2_misfit(const model::ModelConfig& m) {
-  const std::string misfit = experts_misfit(m);
-  if (!misfit.empty()) return misfit;
-  return first_misfit(std::array<NeededPart, 4>{{{m.moe.shared_ffn_hidden_size > 0, "moe.shared_ffn_hidden_size"},
-                                                 {m.moe.shared_gate, "moe.shared_gate = true"},
-                                                 {m.qk_norm == nn::QkNorm::none, "model.qk_norm = none"},
-                                                 {m.biases != nn::Biases::all, "model.bias = qkv or none"}}});
+  return first_misfit(experts_misfit(m), {{m.moe.shared_ffn_hidden_size > 0, "moe.shared_ffn_hidden_size"},
+                                          {m.moe.shared_gate, "moe.shared_gate = true"},
+                                          {m.qk_norm == nn::QkNorm::none, "model.qk_norm = none"},
+                                          {m.biases != nn::Biases::all, "model.bias = qkv or none"}});
 }
 
 model::ModelConfig read_qwen3(const HfConfig& config) {
@@ -91,12 +88,10 @@ nlohmann::ordered_json write_qwen3(const model::ModelConfig& m) {
 }
 
 std::string qwen3_misfit(const model::ModelConfig& m) {
-  const std::string misfit = experts_misfit(m);
-  if (!misfit.empty()) return misfit;
-  return first_misfit(
-      std::array<NeededPart, 3>{{{m.moe.shared_ffn_hidden_size == 0, "moe.shared_ffn_hidden_size = 0"},
-                                 {m.qk_norm == nn::QkNorm::head, "model.qk_norm = head"},
-                                 {has_attention_biases(m), "model.bias = qkv or none, as dense layers have none"}}});
+  return first_misfit(experts_misfit(m),
+                      {{m.moe.shared_ffn_hidden_size == 0, "moe.shared_ffn_hidden_size = 0"},
+                       {m.qk_norm == nn::QkNorm::head, "model.qk_norm = head"},
+                       {has_attention_biases(m), "model.bias = qkv or none, as dense layers have none"}});
 }
 
 }  // namespace
