@@ -189,6 +189,4 @@ std::vector<HfTensor> zero_out_biases(const model::ModelConfig& m) {
   return tensors;
 }
 
-bool is_rotation_buffer(std::string_view name) { return name.ends_with(".self_attn.rotary_emb.inv_freq"); }
-
 }  // namespace megalith::convert

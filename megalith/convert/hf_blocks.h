@@ -35,7 +35,5 @@ std::vector<HfTensor> block_tensors(const model::ModelConfig& model, std::string
 std::vector<HfTensor> gate_up_tensors(const std::string& theirs, std::string_view kind, const Shape& ours);
 /// The zeros of an attention_bias, which brings biases of q, k, v and o, where a model has only those of q, k and v.
 std::vector<HfTensor> zero_out_biases(const model::ModelConfig& model);
-/// A buffer of rotations that older versions saved.
-bool is_rotation_buffer(std::string_view name);
 
 }  // namespace megalith::convert

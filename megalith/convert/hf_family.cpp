@@ -19,6 +19,8 @@ std::optional<LayerParam> layer_param(std::string_view ours) {
 
 std::vector<HfTensor> no_zeros(const model::ModelConfig&) { return {}; }
 
+bool is_rotation_buffer(std::string_view name) { return name.ends_with(".self_attn.rotary_emb.inv_freq"); }
+
 std::string first_misfit(std::string before, std::initializer_list<NeededPart> parts) {
   if (!before.empty()) return before;
   for (const NeededPart& part : parts) {

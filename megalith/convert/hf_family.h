@@ -14,12 +14,18 @@
 
 namespace megalith::convert {
 
-/// A family of models of the transformers library: one row. Names are without `prefix`, but those of the head.
+/// Of a family whose tensors are those of every model: nothing.
+std::vector<HfTensor> no_zeros(const model::ModelConfig& model);
+/// A buffer of rotations that older versions saved.
+bool is_rotation_buffer(std::string_view name);
+
+/// A family of models of the transformers library: one row. Names are without `prefix`, but those of the head. Values
+/// that most families share are given here.
 struct HfFamily {
-  std::string_view model_type;    ///< in config.json
-  std::string_view architecture;  ///< in config.json, and the class that loads it
-  std::string_view name;          ///< for messages
-  std::string_view prefix;        ///< in front of all names but the head's; some files leave it out
+  std::string_view model_type;         ///< in config.json
+  std::string_view architecture;       ///< in config.json, and the class that loads it
+  std::string_view name;               ///< for messages
+  std::string_view prefix = "model.";  ///< in front of all names but the head's; some files leave it out
 
   /// Throws InputError for a model that megalith would compute otherwise.
   model::ModelConfig (*read_config)(const HfConfig& config);
@@ -30,9 +36,9 @@ struct HfFamily {
   /// The tensors that fill a parameter of ours, of this shape, each element once; nothing for an unknown one.
   std::vector<HfTensor> (*tensors_of)(const model::ModelConfig& model, std::string_view ours, const Shape& shape);
   /// Tensors that the family has and the model has not, which then are zeros and may be missing: an export writes them.
-  std::vector<HfTensor> (*zeros)(const model::ModelConfig& model);
+  std::vector<HfTensor> (*zeros)(const model::ModelConfig& model) = no_zeros;
   /// Whether a tensor that files may hold is no parameter.
-  bool (*is_ignored)(std::string_view name);
+  bool (*is_ignored)(std::string_view name) = is_rotation_buffer;
   /// tensors_of() where a folder holds all experts of a layer in one tensor (kFusedExperts); null: they have no
   /// experts.
   std::vector<HfTensor> (*fused_tensors_of)(const model::ModelConfig& model, std::string_view ours,
@@ -61,8 +67,5 @@ struct NeededPart {
 std::string first_misfit(std::string before, std::initializer_list<NeededPart> parts);
 inline std::string first_misfit(std::initializer_list<NeededPart> parts) { return first_misfit({}, parts); }
 inline constexpr std::string_view kNoExperts = "no [moe]";
-
-/// Of a family whose tensors are those of every model: nothing.
-std::vector<HfTensor> no_zeros(const model::ModelConfig& model);
 
 }  // namespace megalith::convert

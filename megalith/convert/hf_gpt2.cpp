@@ -133,7 +133,6 @@ const HfFamily kHfGpt2 = {.model_type = "gpt2",
                           .write_config = write_gpt2,
                           .misfit = gpt2_misfit,
                           .tensors_of = gpt2_tensors,
-                          .zeros = no_zeros,
                           .is_ignored = is_gpt2_ignored};
 
 }  // namespace megalith::convert

@@ -36,12 +36,10 @@ std::string llama_misfit(const model::ModelConfig& m) {
 const HfFamily kHfLlama = {.model_type = "llama",
                            .architecture = "LlamaForCausalLM",
                            .name = "Llama",
-                           .prefix = "model.",
                            .read_config = read_llama,
                            .write_config = write_llama,
                            .misfit = llama_misfit,
                            .tensors_of = block_tensors,
-                           .zeros = zero_out_biases,
-                           .is_ignored = is_rotation_buffer};
+                           .zeros = zero_out_biases};
 
 }  // namespace megalith::convert

@@ -45,13 +45,10 @@ std::vector<HfTensor> mixtral_tensors(const model::ModelConfig& model, std::stri
 const HfFamily kHfMixtral = {.model_type = "mixtral",
                              .architecture = "MixtralForCausalLM",
                              .name = "Mixtral",
-                             .prefix = "model.",
                              .read_config = read_mixtral,
                              .write_config = write_mixtral,
                              .misfit = mixtral_misfit,
                              .tensors_of = mixtral_tensors,
-                             .zeros = no_zeros,
-                             .is_ignored = is_rotation_buffer,
                              .fused_tensors_of = fused_moe_tensors};
 
 }  // namespace megalith::convert

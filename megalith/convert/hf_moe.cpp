@@ -7,7 +7,7 @@
 namespace megalith::convert {
 namespace {
 
-constexpr const char* kAuxLoss = "router_aux_loss_coef";
+constexpr const char *kAuxLoss = "router_aux_loss_coef", *kNormTopK = "norm_topk_prob";
 
 /// Versions of the library name it differently.
 const char* count_key(const HfConfig& config) {
@@ -81,6 +81,12 @@ void write_experts(const model::ModelConfig& m, const char* count_key, nlohmann:
   config["num_experts_per_tok"] = m.moe.top_k;
   config[kAuxLoss] = m.moe.aux_loss;
   config["output_router_logits"] = false;
+}
+
+bool read_norm_topk(const HfConfig& config) { return config.flag_or(kNormTopK, false); }
+
+void write_norm_topk(const model::ModelConfig& m, nlohmann::ordered_json& config) {
+  config[kNormTopK] = m.moe.normalize_top_k || !m.moe.score_before_top_k;
 }
 
 nn::Biases read_attention_bias(const HfConfig& config, const model::ModelConfig& m) {

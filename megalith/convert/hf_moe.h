@@ -23,6 +23,9 @@ struct MoeNames {
 void read_experts(const HfConfig& config, model::ModelConfig& model);
 /// The same keys; experts are counted under `count_key`.
 void write_experts(const model::ModelConfig& model, const char* count_key, nlohmann::ordered_json& config);
+/// norm_topk_prob: whether the weights of the chosen experts sum to 1.
+bool read_norm_topk(const HfConfig& config);
+void write_norm_topk(const model::ModelConfig& model, nlohmann::ordered_json& config);
 /// Of attention_bias, which brings biases of q, k, v and o.
 nn::Biases read_attention_bias(const HfConfig& config, const model::ModelConfig& model);
 /// What all of the families have and the model has not.

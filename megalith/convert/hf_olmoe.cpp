@@ -17,7 +17,7 @@ model::ModelConfig read_olmoe(const HfConfig& config) {
   read_experts(config, m);
   m.qk_norm = nn::QkNorm::all;
   m.biases = read_attention_bias(config, m);
-  m.moe.normalize_top_k = config.flag_or("norm_topk_prob", false);
+  m.moe.normalize_top_k = read_norm_topk(config);
   return m;
 }
 
@@ -26,7 +26,7 @@ nlohmann::ordered_json write_olmoe(const model::ModelConfig& m) {
   config["intermediate_size"] = m.moe.ffn_hidden_size;
   config["attention_bias"] = m.biases != nn::Biases::none;
   config["clip_qkv"] = nullptr;
-  config["norm_topk_prob"] = m.moe.normalize_top_k || !m.moe.score_before_top_k;
+  write_norm_topk(m, config);
   write_experts(m, "num_experts", config);
   config["pad_token_id"] = nullptr;
   return config;
@@ -43,13 +43,11 @@ std::string olmoe_misfit(const model::ModelConfig& m) {
 const HfFamily kHfOlmoe = {.model_type = "olmoe",
                            .architecture = "OlmoeForCausalLM",
                            .name = "OLMoE",
-                           .prefix = "model.",
                            .read_config = read_olmoe,
                            .write_config = write_olmoe,
                            .misfit = olmoe_misfit,
                            .tensors_of = moe_tensors,
                            .zeros = zero_out_biases,
-                           .is_ignored = is_rotation_buffer,
                            .fused_tensors_of = fused_moe_tensors};
 
 }  // namespace megalith::convert

@@ -34,7 +34,7 @@ model::ModelConfig read_qwen(const HfConfig& config) {
   read_experts(config, m);
   m.moe.ffn_hidden_size = config.size("moe_intermediate_size");
   m.moe.pattern = read_pattern(config, m.num_layers);
-  m.moe.normalize_top_k = config.flag_or("norm_topk_prob", false);
+  m.moe.normalize_top_k = read_norm_topk(config);
   return m;
 }
 
@@ -42,7 +42,7 @@ nlohmann::ordered_json write_qwen(const model::ModelConfig& m) {
   nlohmann::ordered_json config = write_blocks(m);
   write_experts(m, "num_experts", config);
   config["moe_intermediate_size"] = m.moe.ffn_hidden_size;
-  config["norm_topk_prob"] = m.moe.normalize_top_k || !m.moe.score_before_top_k;
+  write_norm_topk(m, config);
   config[kSparseStep] = 1;
   config[kDenseLayers] = nlohmann::ordered_json::array();
   for (Index layer = 0; layer < m.num_layers; ++layer) {
@@ -99,25 +99,20 @@ std::string qwen3_misfit(const model::ModelConfig& m) {
 const HfFamily kHfQwen2Moe = {.model_type = "qwen2_moe",
                               .architecture = "Qwen2MoeForCausalLM",
                               .name = "Qwen2-MoE",
-                              .prefix = "model.",
                               .read_config = read_qwen2,
                               .write_config = write_qwen2,
                               .misfit = qwen2_misfit,
                               .tensors_of = moe_tensors,
-                              .zeros = no_zeros,
-                              .is_ignored = is_rotation_buffer,
                               .fused_tensors_of = fused_moe_tensors};
 
 const HfFamily kHfQwen3Moe = {.model_type = "qwen3_moe",
                               .architecture = "Qwen3MoeForCausalLM",
                               .name = "Qwen3-MoE",
-                              .prefix = "model.",
                               .read_config = read_qwen3,
                               .write_config = write_qwen3,
                               .misfit = qwen3_misfit,
                               .tensors_of = moe_tensors,
                               .zeros = zero_out_biases,
-                              .is_ignored = is_rotation_buffer,
                               .fused_tensors_of = fused_moe_tensors};
 
 }  // namespace megalith::convert
