@@ -49,12 +49,18 @@ CASES = {
     "qwen3_moe": dict(num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1, head_dim=10, num_experts=4,
                       num_experts_per_tok=2, moe_intermediate_size=12, mlp_only_layers=[1], norm_topk_prob=True,
                       tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=500.0)),
+    # Trained with the load loss. Its experts are in one layer: the library takes one loss over the rows of all layers,
+    # megalith the sum over the layers. An eps of norms that is not small, those of queries and keys among them.
+    "qwen3_moe_loss": dict(num_attention_heads=3, num_key_value_heads=1, head_dim=10, num_experts=5,
+                           num_experts_per_tok=2, moe_intermediate_size=12, mlp_only_layers=[0], norm_topk_prob=True,
+                           rms_norm_eps=0.2, output_router_logits=True, router_aux_loss_coef=0.5,
+                           tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=500.0)),
 }
 CONFIGS = {"llama": LlamaConfig, "mixtral": MixtralConfig, "olmoe": OlmoeConfig, "qwen2": Qwen2MoeConfig,
            "qwen3": Qwen3MoeConfig}
 OLDER, IN_BF16 = ("llama_files", "olmoe"), ("llama_biases", "qwen2_moe")
 FILE_SIZES = {"llama_files": "25KB", "olmoe": "40KB"}
-TRAINED = ("llama_untied", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+TRAINED = ("llama_untied", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_moe_loss")
 ADAM = dict(lr=3e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=0.7)
 STEPS, BATCH = 20, 2
 
@@ -105,12 +111,17 @@ def train(folder, generator):
         tokens = torch.randint(0, vocab, (BATCH, length), generator=generator)
         targets = (5 * tokens + 3) % vocab  # something to learn
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(tokens).logits.view(-1, vocab), targets.view(-1))
+        out = model(tokens)
+        loss = F.cross_entropy(out.logits.view(-1, vocab), targets.view(-1))
+        step = {"tokens": tokens.view(-1).tolist(), "targets": targets.view(-1).tolist(), "loss": loss.item()}
+        if getattr(model.config, "output_router_logits", False):
+            load_loss = model.config.router_aux_loss_coef * out.aux_loss
+            step["aux_loss"] = load_loss.item()
+            loss = loss + load_loss
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), ADAM["clip"])
+        step["grad_norm"] = torch.nn.utils.clip_grad_norm_(model.parameters(), ADAM["clip"]).item()
         optimizer.step()
-        steps.append({"tokens": tokens.view(-1).tolist(), "targets": targets.view(-1).tolist(), "loss": loss.item(),
-                      "grad_norm": norm.item()})
+        steps.append(step)
     return {"adam": ADAM, "batch": BATCH, "steps": steps}
 
 

@@ -9,6 +9,8 @@
 namespace megalith {
 namespace {
 
+bool has_load_loss(const nlohmann::json& training) { return training.at("steps")[0].contains("aux_loss"); }
+
 /// The sizes of a folder's model in a recipe of 20 steps.
 config::RunPlan training_plan(const model::ModelConfig& model, const nlohmann::json& training) {
   config::RunPlan described;
@@ -18,7 +20,10 @@ config::RunPlan training_plan(const model::ModelConfig& model, const nlohmann::j
   c.model = described.as_config().model;
   c.model.padded_vocab_size.reset();
   c.moe = described.as_config().moe;
-  if (model.moe.has_experts()) c.moe.aux_loss = 0;  // the library adds it only where router logits are asked for
+  // The library adds its load loss only where router logits are asked for, and does not divide it by top_k.
+  if (model.moe.has_experts())
+    c.moe.aux_loss = has_load_loss(training) ? model.moe.aux_loss * static_cast<double>(model.moe.top_k) : 0;
+  c.train.micro_batch = training.at("batch").get<Index>();  // one load loss a step
   c.train.steps = static_cast<Index>(training.at("steps").size());
   c.train.global_batch = training.at("batch").get<Index>();
   c.train.precision = "fp32";
@@ -45,12 +50,15 @@ TEST_P(HfImport, TwentyStepsInFp32FollowTransformers) {
       const train::StepReport result = engine.step(batches, progress, train::Stop::no);
       EXPECT_NEAR(result.loss, step.at("loss").get<double>(), 1e-4) << "step " << progress.step;
       EXPECT_NEAR(result.grad_norm, step.at("grad_norm").get<double>(), 1e-3) << "step " << progress.step;
+      EXPECT_NEAR(result.moe.aux_loss, step.value("aux_loss", 0.0), 1e-4) << "step " << progress.step;
       progress = {progress.step + 1, progress.samples + plan.train.global_batch};
     }
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, HfImport, ::testing::Values("llama_untied", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
+INSTANTIATE_TEST_SUITE_P(All, HfImport,
+                         ::testing::Values("llama_untied", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe",
+                                           "qwen3_moe_loss"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
