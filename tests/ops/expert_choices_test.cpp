@@ -126,6 +126,24 @@ TEST(ExpertLoad, TheBiasMovesTowardsTheMeanAfterAppliedStepsOnly) {
   EXPECT_EQ(copy_of<std::int64_t>(whole), (std::vector<std::int64_t>{0, 250, 750, 0}));
 }
 
+TEST(ExpertLoad, TheMeanNeedNotBeAWholeNumber) {
+  Exec ex;
+  StepVerdict verdict;
+  verdict.apply = 1;
+  const auto bias_after = [&](const std::vector<std::int64_t>& counts) {
+    const Tensor bias = put_numbers<double>(ex, {4}, DType::f64, {0, 0, 0, 0});
+    update_experts(ex, {.counts = put_numbers<std::int64_t>(ex, {4}, DType::i64, counts),
+                        .verdict = Tensor(&verdict, {Index{sizeof verdict}}, DType::u8),
+                        .bias = bias,
+                        .shares = {},
+                        .rate = 0.25});
+    return copy_of<double>(bias);
+  };
+  EXPECT_EQ(bias_after({2, 3, 2, 2}), (std::vector<double>{0.25, -0.25, 0.25, 0.25})) << "2.25";
+  EXPECT_EQ(bias_after({3, 2, 3, 3}), (std::vector<double>{-0.25, 0.25, -0.25, -0.25})) << "2.75";
+  EXPECT_EQ(bias_after({2, 3, 3, 2}), (std::vector<double>{0.25, -0.25, -0.25, 0.25})) << "2.5";
+}
+
 class GatedSumTest : public OpTest {};
 MEGALITH_OPS_PRECISIONS(GatedSumTest);
 

@@ -142,6 +142,23 @@ TEST_P(RouterLossesTest, AnEvenLoadCostsItsWeight) {
   EXPECT_DOUBLE_EQ(loss_of({8, 8, 0, 0}, {4, 4, 0, 0}), 6);
 }
 
+TEST_P(RouterLossesTest, SigmoidScoresThatAllUnderflowAddNothing) {
+  const Tensor p = put({2, 3}, {0, 0, 0, 0.25, 0.5, 0.25}), sums = empty({1, 3}), d = empty({2, 3});
+  sum_probabilities(ex_, {.probabilities = p, .sums = sums, .score = RouterScore::sigmoid});
+  EXPECT_EQ(values_of(sums), (Values{0.25, 0.5, 0.25}));
+  load_loss_backward(ex_, {.counts = put_counts({1, 3}, {4, 0, 0}),
+                           .probabilities = p,
+                           .step_state = put_state({}),
+                           .d_probabilities = d,
+                           .factors = {},
+                           .score = RouterScore::sigmoid});
+  const Values gradients = values_of(d);
+  // The router's backward multiplies those of the first row by p (1 - p) = 0.
+  for (const double value : gradients) EXPECT_TRUE(std::isfinite(value)) << value;
+  EXPECT_NEAR(gradients[3], 12 * (1 - 0.25), 1e-5);
+  EXPECT_NEAR(gradients[4], 12 * -0.25, 1e-5);
+}
+
 TEST_P(RouterLossesTest, ZLossAndItsGradient) {
   for (const LossCase& c : kLossCases) {
     const auto experts = static_cast<std::size_t>(c.experts);

@@ -348,5 +348,27 @@ TEST_P(RouterTest, NamesWhatDoesNotFit) {
             "[router_backward.d_probabilities] shape = [3, 2]: must be [3, 4]");
 }
 
+// exp(-logit) is then infinite, and every score 0: 0 / 0 without the guard of the sum.
+TEST_P(RouterTest, SigmoidScoresThatAllUnderflowWeighNothing) {
+  const Index tokens = 3, experts = 5;
+  for (const NormalizeTopK normalize : {NormalizeTopK::no, NormalizeTopK::yes}) {
+    const RouterRules rules{.top_k = 2, .score = RouterScore::sigmoid, .normalize = normalize, .scale = 2.5};
+    const Values logits(static_cast<std::size_t>(tokens * experts), -1000.0);
+    const Outputs out = run({tokens, experts, rules}, logits, {});
+    EXPECT_EQ(values_of(out.probabilities), Values(15, 0.0));
+    EXPECT_EQ(ids_of(out.experts), (Ids{0, 1, 0, 1, 0, 1}));
+    EXPECT_EQ(values_of(out.weights), Values(6, 0.0));
+    const Tensor d_logits = empty({tokens, experts});
+    router_backward(ex_, {.logits = put({tokens, experts}, logits),
+                          .probabilities = out.probabilities,
+                          .experts = out.experts,
+                          .d_weights = put({tokens, 2}, random_values(tokens * 2, 1)),
+                          .d_probabilities = {},
+                          .d_logits = d_logits,
+                          .rules = rules});
+    for (const double d : values_of(d_logits)) EXPECT_EQ(d, 0);
+  }
+}
+
 }  // namespace
 }  // namespace megalith::ops

@@ -17,11 +17,12 @@ double loss_scale_of(const Tensor& step_state) {
   return state.loss_scale;
 }
 
+/// Of a row's sigmoids, which may all be 0: with the router's guard, as for its weights.
 template <class T>
-T sum_of(const T* x, Index n) {
+T guarded_sum_of(const T* p, Index experts) {
   T sum = 0;
-  for (Index i = 0; i < n; ++i) sum += x[i];
-  return sum;
+  for (Index e = 0; e < experts; ++e) sum += p[e];
+  return sum + static_cast<T>(1e-20);
 }
 
 }  // namespace
@@ -38,7 +39,7 @@ void sum_probabilities(const SumProbabilities& args, const Tensor& parts) {
     std::fill_n(part, experts, T{0});
     for (Index row = rows.begin; row < rows.end; ++row) {
       const T* of_row = p + row * experts;
-      const T divisor = args.score == RouterScore::sigmoid ? sum_of(of_row, experts) : T{1};
+      const T divisor = args.score == RouterScore::sigmoid ? guarded_sum_of(of_row, experts) : T{1};
       for (Index e = 0; e < experts; ++e) part[e] += of_row[e] / divisor;
     }
   });
@@ -74,7 +75,7 @@ void load_loss_backward(const LoadLossBackward& args) {
       T* d = gradients + row * experts;
       for (Index e = 0; e < experts; ++e) d[e] = factor * static_cast<T>(of_run[e]);
       if (args.score == RouterScore::softmax) continue;
-      const T sum = sum_of(p, experts), mean = kernels<T>().gemm.dot(p, d, experts) / sum;
+      const T sum = guarded_sum_of(p, experts), mean = kernels<T>().gemm.dot(p, d, experts) / sum;
       for (Index e = 0; e < experts; ++e) d[e] = (d[e] - mean) / sum;
     }
   });

@@ -4,7 +4,8 @@
 namespace megalith::ops::cuda {
 namespace {
 
-constexpr int kWarps = 32;  // that share the rows of a part
+constexpr int kWarps = 32;              // that share the rows of a part
+constexpr float kScoresGuard = 1e-20f;  // of the sum of a row's sigmoids, which may all be 0
 
 /// A block sums 32 columns over one part of a run: warp w the rows w, w + 32, ..., then the warps' sums in order.
 /// Reads p once, and where it is normalised every row once more for each block that takes columns of it.
@@ -19,7 +20,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   float sum = 0;
   for (Index row = rows.begin + warp; row < rows.end; row += kWarps) {
     const float* of_row = p + row * experts;
-    const float divisor = score == RouterScore::sigmoid ? sum_row(experts, [&](int e) { return of_row[e]; }) : 1.0f;
+    const float divisor =
+        score == RouterScore::sigmoid ? sum_row(experts, [&](int e) { return of_row[e]; }) + kScoresGuard : 1.0f;
     if (column < experts) sum += of_row[column] / divisor;
   }
   sums[warp][lane] = sum;
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   const std::int64_t* of_run = counts + runs.of(row) * experts;
   const auto gradient = [&](int e) { return factor * static_cast<float>(of_run[e]); };
   const bool normalised = score == RouterScore::sigmoid;
-  const float sum = normalised ? sum_row(experts, [&](int e) { return p[e]; }) : 1.0f;
+  const float sum = normalised ? sum_row(experts, [&](int e) { return p[e]; }) + kScoresGuard : 1.0f;
   const float mean = normalised ? sum_row(experts, [&](int e) { return p[e] * gradient(e); }) / sum : 0.0f;
   for (int e = lane(); e < experts; e += kWarp) gradients[row * experts + e] = (gradient(e) - mean) / sum;
 }
