@@ -1,6 +1,8 @@
 // `train --router-trace FILE` and moe.replay: decisions of routers, dropped pairs among them, that runs repeat.
 #include <gmock/gmock.h>
 
+#include "megalith/base/str.h"
+
 #include "tests/apps/program.h"
 
 namespace megalith::support {
@@ -44,6 +46,33 @@ TEST_F(RouterTrace, RepeatsARunAndItsDroppedPairs) {
   const Finished again = run_shell(moe_run("again", replay()));
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(metrics("again"), metrics("first"));
+}
+
+// Its first step is not the run's, which the reader has to know.
+TEST_F(RouterTrace, OfAResumedRunIsRepeatedByOneThatResumesThere) {
+  const auto ended_after = [](const char* steps) { return str("--set train.steps=", steps, " "); };
+  ASSERT_EQ(run_shell(moe_run("first", ended_after("2"))).code, 0);
+  ASSERT_EQ(run_shell("cp -r " + out("first") + " " + out("again")).code, 0);
+  ASSERT_EQ(run_shell(moe_run("first", record(ended_after("5") + "--resume"))).code, 0);
+  EXPECT_THAT(run_shell("head -n 1 " + trace()).out, HasSubstr(" first_step 2\n"));
+  // Where decisions are made by the run itself they are these; where they are replayed they are read at their steps.
+  const Finished again = run_shell(moe_run("again", replay(ended_after("5") + "--resume")));
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(metrics("again"), metrics("first"));
+  const Finished early = run_shell(moe_run("early", replay(ended_after("5"))));
+  EXPECT_EQ(early.code, 64);
+  EXPECT_THAT(early.err, HasSubstr("has steps 3 to 5; this run trains steps 1 to 5"));
+  // Decisions of other steps give another run.
+  const std::string line = run_shell("head -n 1 " + trace()).out;
+  ASSERT_EQ(run_shell("tail -c +" + std::to_string(line.size() + 1) + " " + trace() + " >" + out("values")).code, 0);
+  const std::size_t step_bytes = 4 * 8 * 16 * 2 * 2;
+  ASSERT_EQ(run_shell(str("(head -n 1 ", trace(), "; tail -c ", 2 * step_bytes, " ", out("values"), "; head -c ",
+                          step_bytes, " ", out("values"), ") >", out("turned"), " && mv ", out("turned"), " ", trace()))
+                .code,
+            0);
+  ASSERT_EQ(run_shell("rm -r " + out("again") + " && " + moe_run("again", ended_after("2"))).code, 0);
+  ASSERT_EQ(run_shell(moe_run("again", replay(ended_after("5") + "--resume"))).code, 0);
+  EXPECT_NE(metrics("again"), metrics("first"));
 }
 
 TEST_F(RouterTrace, IsTheSameOnEveryGrid) {

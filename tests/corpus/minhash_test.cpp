@@ -88,6 +88,31 @@ TEST(MinHash, EstimatesTheJaccardSimilarity) {
   EXPECT_NEAR(squares / kPairs / variance, 1.0, 4 * std::sqrt(2.0 / kPairs));
 }
 
+// A band without one of its rows finds every pair that the whole band finds, and others, which cost comparisons.
+TEST(MinHash, SetsShareABandWhereTheyAgreeInAllItsRows) {
+  constexpr Banding kBanding{20, 5};
+  MinHash first(kBanding, 1), second(kBanding, 1);
+  std::vector<std::uint64_t> a(20), b(20);
+  int candidates = 0, agreeing = 0, all_but_one = 0;
+  for (std::uint64_t pair = 0; pair < 200; ++pair) {
+    const auto all = elements(pair, 200);  // of which each set lacks 30: a similarity of 0.7
+    first.bands(std::span(all).first(170), a);
+    second.bands(std::span(all).last(170), b);
+    for (std::size_t band = 0; band < 20; ++band) {
+      int equal = 0;
+      for (std::size_t row = 0; row < 5; ++row)
+        equal += first.signature()[band * 5 + row] == second.signature()[band * 5 + row];
+      candidates += a[band] == b[band];
+      agreeing += equal == 5;
+      all_but_one += equal == 4;
+      EXPECT_EQ(a[band] == b[band], equal == 5);
+    }
+  }
+  EXPECT_EQ(candidates, agreeing);
+  EXPECT_NEAR(candidates / 4000.0, std::pow(0.7, 5), 0.03) << "4 standard deviations";
+  EXPECT_GT(all_but_one, 1000);
+}
+
 TEST(MinHash, DependsOnTheSetAndTheSeedOnly) {
   auto set = elements(1, 50);
   std::vector<std::uint64_t> bands(20), other(20);

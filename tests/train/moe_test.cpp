@@ -11,6 +11,7 @@
 #include "megalith/base/error.h"
 
 #include "tests/train/moe_run.h"
+#include "tests/train/recompute_modes.h"
 
 // Models with experts on every grid: the grid promise (docs/numerics.md) for both kinds of layers.
 namespace megalith {
@@ -145,6 +146,26 @@ TEST(Moe, NoMicrobatchChangesWhatIsDroppedOfIndentedText) {
   }
 }
 
+/// Whether an expert has kept the first of its pairs in each block of `run` tokens, K = 2.
+bool keeps_the_first(const std::vector<std::int32_t>& decisions, std::size_t run) {
+  for (std::size_t first = 0; first < decisions.size(); first += 2 * run) {
+    std::array<bool, 8> has_dropped{};
+    for (std::size_t i = first; i < first + 2 * run; ++i) {
+      const std::int32_t decision = decisions[i];
+      if (decision < 0)
+        has_dropped.at(static_cast<std::size_t>(~decision)) = true;
+      else if (has_dropped.at(static_cast<std::size_t>(decision)))
+        return false;
+    }
+  }
+  return true;
+}
+
+TEST(Moe, DropByNamesWhichPairsStay) {
+  EXPECT_TRUE(keeps_the_first(one_rank(model_named("Pad")).decisions->all(), 4)) << "by position";
+  EXPECT_FALSE(keeps_the_first(one_rank(model_named("Drop")).decisions->all(), 2)) << "by probability";
+}
+
 TEST(Moe, ReplayedDecisionsGiveTheBitsOfTheRun) {
   const Reference& want = one_rank(model_named("LossOfMicrobatches"));
   RunRecord got;
@@ -189,33 +210,6 @@ TEST(Moe, LearnsOnOneRank) {
   }
 }
 
-TEST(Moe, RecomputationChangesNoBits) {
-  for (const char* name : {"SharedWithGate", "LossOfSequences"}) {
-    for (const MoeGrid& grid : {MoeGrid{}, MoeGrid{8, 2, 2, 2, 2, 2, nn::SequenceParallel::on}}) {
-      SCOPED_TRACE(std::string(name) + " " + grid.name());
-      const config::RunPlan plan = config::resolve(moe_config(grid, model_named(name), "fp32", 6));
-      RunRecord want;
-      KeptDecisions first(plan, Use::record);
-      support::run_moe(plan, want, &first);
-      std::vector<nn::RecomputeConfig> ways = {{.mode = nn::RecomputeMode::full}};
-      for (const auto module : {nn::RecomputeModule::gelu, nn::RecomputeModule::norms, nn::RecomputeModule::mlp}) {
-        ways.push_back({.mode = nn::RecomputeMode::selective});
-        ways.back().add(module);
-      }
-      for (const nn::RecomputeConfig& way : ways) {
-        config::RunPlan again = plan;
-        again.recompute = way;
-        RunRecord got;
-        KeptDecisions second(plan, Use::record);
-        support::run_moe(again, got, &second);
-        EXPECT_EQ(got.losses, want.losses);
-        EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
-        EXPECT_TRUE(second.all() == first.all());
-      }
-    }
-  }
-}
-
 TEST(Moe, GraphsOfAttentionAndDenseLayersGiveTheBitsOfEagerRuns) {
   for (const MoeGrid& grid : {MoeGrid{}, MoeGrid{8, 2, 2, 2, 2}}) {
     config::RunConfig c = moe_config(grid, model_named("DenseAndExperts"), "fp32", 8);
@@ -243,6 +237,42 @@ std::vector<train::StepReport> reports_of(const config::RunPlan& plan, Index ste
     }
   });
   return reports;
+}
+
+/// The members `moe` of metrics.
+std::vector<std::string> moe_json(const std::vector<train::StepReport>& reports) {
+  std::vector<std::string> lines;
+  for (const train::StepReport& report : reports) lines.push_back(report.moe.json());
+  return lines;
+}
+
+TEST(Moe, RecomputationChangesNoBits) {
+  for (const char* name : {"SharedWithGate", "LossOfSequences", "Drop"}) {
+    for (const MoeGrid& grid : {MoeGrid{}, MoeGrid{8, 2, 2, 2, 2, 2, nn::SequenceParallel::on}}) {
+      SCOPED_TRACE(std::string(name) + " " + grid.name());
+      const config::RunPlan plan = config::resolve(moe_config(grid, model_named(name), "fp32", 6));
+      RunRecord want;
+      KeptDecisions first(plan, Use::record);
+      support::run_moe(plan, want, &first);
+      const std::vector<std::string> reported = moe_json(reports_of(plan, 2));
+      std::vector<nn::RecomputeConfig> ways = {{.mode = nn::RecomputeMode::full}};
+      for (const auto module : {nn::RecomputeModule::gelu, nn::RecomputeModule::norms, nn::RecomputeModule::mlp}) {
+        ways.push_back({.mode = nn::RecomputeMode::selective});
+        ways.back().add(module);
+      }
+      for (const nn::RecomputeConfig& way : ways) {
+        config::RunPlan again = plan;
+        again.recompute = way;
+        RunRecord got;
+        KeptDecisions second(plan, Use::record);
+        support::run_moe(again, got, &second);
+        EXPECT_EQ(got.losses, want.losses);
+        EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
+        EXPECT_TRUE(second.all() == first.all());
+        EXPECT_EQ(moe_json(reports_of(again, 2)), reported) << "what is computed again is not counted again";
+      }
+    }
+  }
 }
 
 TEST(Moe, ReportsTheLoadOfEveryLayerOnEveryGrid) {
@@ -368,6 +398,32 @@ TEST(Moe, TwoHundredStepsWithAllTokensAtOneExpertTakeNoMemory) {
       EXPECT_EQ(engine.taken_bytes(), taken);
     });
     EXPECT_LE(pages[200] - pages[20], 64) << "what 180 steps leave behind, but for what other threads touch";
+  }
+}
+
+// Outputs of norms that are computed again need no memory of their own until backward: neither attention nor experts
+// may keep them.
+TEST(Moe, RecomputedNormsAreNotKept) {
+  for (const char* name : {"Top2", "SharedWithGate"}) {
+    for (const MoeGrid& grid : {MoeGrid{}, MoeGrid{4, 2, 1, 2, 1}, MoeGrid{4, 2, 1, 2, 2}}) {
+      SCOPED_TRACE(std::string(name) + " " + grid.name());
+      const auto activations = [&](const nn::RecomputeConfig& recompute) {
+        config::RunPlan plan = config::resolve(moe_config(grid, model_named(name), "fp32"));
+        plan.recompute = recompute;
+        Index bytes = 0;
+        comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+          train::Engine engine(world, plan);
+          const BytesByOwner planned = engine.planned_bytes();
+          engine.allocate();
+          EXPECT_EQ(engine.taken_bytes().at("activations"), planned.at("activations"));
+          if (world.rank() == 0) bytes = planned.at("activations");
+        });
+        return bytes;
+      };
+      const Index less = activations({}) - activations(support::selective({nn::RecomputeModule::norms}));
+      constexpr Index kOutput = 2 * 16 * 20 * 4, kStatistics = 256;  // of each row an f32, aligned
+      EXPECT_EQ(less, 4 * 2 * (kOutput + kStatistics)) << "of 4 layers with 2 norms";
+    }
   }
 }
 

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "megalith/train/recompute_choices.h"
+
 #include "tests/support/sweep.h"
 #include "tests/train/graph_run.h"
 #include "tests/train/recompute_modes.h"
@@ -61,6 +63,20 @@ TEST_P(RecomputeGrid, HasTheBitsOfKeptActivationsAndTakesLess) {
 
 INSTANTIATE_TEST_SUITE_P(All, RecomputeGrid, ::testing::ValuesIn(support::all_grids()),
                          [](const auto& grid) { return grid.param.name(); });
+
+// Every layer that is computed again gives back the same bytes; one more than was asked for would take a forward pass
+// of a layer for nothing.
+TEST(Recompute, ABlockHasAsManyLayersAsAsked) {
+  const auto activations = [](const nn::RecomputeConfig& recompute) {
+    const config::RunPlan plan = with(support::small_plan({}, "fp32"), recompute, GraphMode::none);
+    return train::planned_bytes(plan, 0).at("activations");
+  };
+  const Index kept = activations({}), whole = activations(support::full(nn::RecomputeMethod::uniform, 1));
+  const Index of_layer = (kept - whole) / 8;
+  EXPECT_GT(of_layer, 0);
+  for (Index layers = 1; layers <= 8; ++layers)
+    EXPECT_EQ(kept - activations(support::full(nn::RecomputeMethod::block, layers)), layers * of_layer) << layers;
+}
 
 // What rule V12 of graphs forbids elsewhere, as dropout there draws numbers from a state: every mode with every set of
 // scopes, with dropout on hidden states and on attention's probabilities.

@@ -399,6 +399,43 @@ TEST(TakeValues, GivesTheRunThatTheValuesCameFrom) {
   }
 }
 
+// Layers read 16-bit copies of the masters: copies of the run's own first values would give another first loss.
+TEST(TakeValues, TheFirstLossIn16BitsIsTheSources) {
+  for (const char* precision : {"bf16", "fp16"}) {
+    for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.dp = 2, .sharding = Sharding::optimizer}}) {
+      SCOPED_TRACE(str(precision, " ", grid.name()));
+      const TempDir dir;
+      const std::shared_ptr<io::Fs> fs = io::posix_fs();
+      const auto plan_of = [&](Index seed) {
+        config::RunConfig config = support::small_config(grid, precision, 1);
+        config.model.dropout = 0;
+        config.train.seed = seed;
+        return config::resolve(config);
+      };
+      const config::RunPlan source = plan_of(7), taker = plan_of(8);
+      std::array<double, 3> losses{}, evaluated{};  // of the source, of the run with its values, of that run's own
+      const support::HashedBatches batches(source.model.vocab_size);
+      const auto run = [&](const config::RunPlan& plan, std::size_t i, auto&& begin) {
+        comm::run_ranks(grid.ranks(), [&](comm::World& world) {
+          train::Engine engine(world, plan);
+          engine.allocate();
+          train::Saver saver(engine, plan, {1, 2}, *fs, dir / str("run", i));
+          begin(saver);
+          const double before = engine.evaluate(batches, plan.train.global_batch);
+          const double loss = engine.step(batches, {}, train::Stop::no).loss;
+          if (world.rank() == 0) evaluated[i] = before, losses[i] = loss;
+        });
+      };
+      run(source, 0, [](train::Saver& saver) { saver.save({}); });
+      run(taker, 1, [&](train::Saver& saver) { saver.take_values(dir / "run0" / "step_00000000"); });
+      run(taker, 2, [](train::Saver&) {});
+      EXPECT_EQ(losses[1], losses[0]);
+      EXPECT_EQ(evaluated[1], evaluated[0]);
+      EXPECT_NE(losses[2], losses[0]) << "without the source's values it is another model";
+    }
+  }
+}
+
 TEST(TakeValues, LeavesTheOptimizerFresh) {
   const TempDir dir;
   run({}, "fp64", dir.path(), 0, kSavedAt);
