@@ -40,6 +40,13 @@ std::vector<std::size_t> first_slots(const pipeline::LoweredSchedule& schedule, 
   return first;
 }
 
+/// The layers that a stage holds.
+ModelSpec spec_of(const ModelConfig& model, const std::vector<ChunkRange>& ranges) {
+  std::vector<grid::LayerRange> layers;
+  for (const ChunkRange& range : ranges) layers.push_back(range.layers);
+  return model_spec(model, layers);
+}
+
 ParamSet::PartitionOf partition_of(const StageConfig& config, const comm::Mesh& mesh) {
   return [&](const grid::Placement& placement) {
     const grid::Shard shard = grid::optimizer_shard(placement, mesh.sizes, mesh.world.rank());
@@ -79,11 +86,12 @@ GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
       tp_(mesh_.tp, config_.sequence_parallel, config_.sub_batches),
       groups_(layer_groups(tp_, config_.model, mesh_)),
       ranges_(chunk_ranges(config_, mesh_)),
-      params_(declare_gpt(model_spec(config_.model), ranges_, groups_), config_.policy, partition_of(config_, mesh_)),
+      params_(declare_gpt(spec_of(config_.model, ranges_), ranges_, groups_), config_.policy,
+              partition_of(config_, mesh_)),
       router_states_(config_.model, params_),
       exchange_(params_, mesh_),
       awaits_params_(ranges_.size(), 0) {
-  const ModelSpec model = model_spec(config_.model);
+  const ModelSpec model = spec_of(config_.model, ranges_);
   for (const ChunkRange& range : ranges_)
     chunks_.emplace_back(model, range, groups_, params_, ChunkConfig{config_.seed, config_.capture, config_.recompute});
   plan_memory();

@@ -30,6 +30,11 @@ std::span<const nn::SublayerSpec> ModelSpec::of_layers(Index begin, Index end) c
 }
 
 ModelSpec model_spec(const ModelConfig& m) {
+  const grid::LayerRange all{0, m.num_layers};
+  return model_spec(m, {&all, 1});
+}
+
+ModelSpec model_spec(const ModelConfig& m, std::span<const grid::LayerRange> layers) {
   nn::GptLayerConfig layer_config{.hidden_size = m.hidden_size,
                                   .num_heads = m.num_heads,
                                   .ffn_hidden_size = m.ffn_hidden_size,
@@ -55,10 +60,15 @@ ModelSpec model_spec(const ModelConfig& m) {
                  .head = {.norm = {"final_norm", m.norm_eps, m.norm}, .tying = m.tying},
                  .rope = {}};
   if (m.has_rope()) spec.rope = m.rope_frequencies();
-  for (Index layer = 0, moe_layer = 0; layer < m.num_layers; ++layer) {
+  const auto is_held = [&](Index layer) {
+    return std::ranges::any_of(layers, [&](const auto& range) { return range.begin <= layer && layer < range.end; });
+  };
+  for (Index layer = 0, moe_layers = 0; layer < m.num_layers; ++layer) {
+    const Index moe_layer = moe_layers;
+    if (m.moe.is_moe_layer(layer)) ++moe_layers;
+    if (!is_held(layer)) continue;
     layer_config.experts.reset();
-    if (m.moe.is_moe_layer(layer))
-      layer_config.experts = nn::MoeSpec{m.moe, m.activation, m.capacity_run(), moe_layer++};
+    if (m.moe.is_moe_layer(layer)) layer_config.experts = nn::MoeSpec{m.moe, m.activation, m.capacity_run(), moe_layer};
     const auto sublayers = nn::gpt_layer(str("layers.", layer), layer, layer_config);
     spec.sublayers.insert(spec.sublayers.end(), sublayers.begin(), sublayers.end());
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/grid/layer_assignment.h"
 #include "megalith/model/model_config.h"
 #include "megalith/nn/sublayer_spec.h"
 
@@ -36,6 +37,8 @@ struct ModelSpec {
   std::span<const nn::SublayerSpec> of_layers(Index begin, Index end) const;
 };
 ModelSpec model_spec(const ModelConfig& config);
+/// With the sublayers of these layers only, in ascending order: a stage of many takes no time for the others' layers.
+ModelSpec model_spec(const ModelConfig& config, std::span<const grid::LayerRange> layers);
 
 /// Elements of all parameters, each once: those of the whole model on one rank.
 Index count_parameters(const ModelConfig& model);

@@ -11,6 +11,7 @@ Tensor value_of(const Param* param) { return param == nullptr ? Tensor() : param
 }  // namespace
 
 RouterStates::RouterStates(const ModelConfig& model, ParamSet& params) : rate_(model.moe.expert_bias_rate) {
+  if (!model.moe.has_expert_bias() && !model.moe.keeps_shares()) return;  // no router has a state
   Index moe_layer = 0;
   for (const Index layer : model.moe_layers()) {
     const std::string name = str("layers.", layer, ".moe.router.");

@@ -253,5 +253,35 @@ TEST(ModelConfig, FlopsAreCountedAsForThePeers) {
   EXPECT_DOUBLE_EQ(flops_per_token(m), 6.0 * (12.0 * 12 * 768 * 768 + 50304.0 * 768) + 12.0 * 12 * 768 * 1024);
 }
 
+TEST(ModelConfig, AStageDescribesItsOwnLayersAsTheModelDoes) {
+  ModelConfig m = of_preset(preset("gpt2-124m"));
+  m.moe.num_experts = 4;
+  m.moe.ffn_hidden_size = 8;
+  m.moe.pattern = "dmm";
+  const ModelSpec whole = model_spec(m);
+  const std::vector<grid::LayerRange> layers = {{1, 3}, {7, 7}, {8, 12}};
+  std::vector<nn::SublayerSpec> want;
+  for (const grid::LayerRange& range : layers) {
+    const auto some = whole.of_layers(range.begin, range.end);
+    want.insert(want.end(), some.begin(), some.end());
+  }
+  const ModelSpec stage = model_spec(m, layers);
+  ASSERT_EQ(stage.sublayers.size(), want.size());
+  ASSERT_EQ(want.size(), 2u * 6);
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(stage.sublayers[i].name, want[i].name);
+    EXPECT_EQ(stage.sublayers[i].layer, want[i].layer);
+    EXPECT_EQ(stage.sublayers[i].dropout_site, want[i].dropout_site);
+    const auto* const experts = std::get_if<nn::MoeSpec>(&stage.sublayers[i].body);
+    const auto* const wanted = std::get_if<nn::MoeSpec>(&want[i].body);
+    ASSERT_EQ(experts == nullptr, wanted == nullptr);
+    if (experts != nullptr) {
+      EXPECT_EQ(experts->moe_layer, wanted->moe_layer) << want[i].name;
+    }
+  }
+  EXPECT_EQ(stage.of_layers(8, 10).size(), 4u);
+  EXPECT_EQ(stage.of_layers(8, 10).front().layer, 8);
+}
+
 }  // namespace
 }  // namespace megalith::model
