@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,11 @@ std::vector<std::string> byte_spellings() {
   std::vector<std::string> spellings;
   for (int byte = 0; byte < 256; ++byte) spellings.push_back(data::byte_spelling(static_cast<unsigned char>(byte)));
   return spellings;
+}
+
+/// Such text is its own spelling.
+bool is_visible_ascii(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= '!' && c <= '~'; });
 }
 
 /// The byte tokenizer as the tokenizers library keeps one: a BPE without merges.
@@ -82,13 +88,14 @@ void export_hf_tokenizer(io::Fs& fs, const io::Path& folder, const HfTokenizerEx
   ordered_json config = {{"model_max_length", exported.seq_len}, {"clean_up_tokenization_spaces", false}};
   const std::string_view first = exported.files.empty() ? "" : std::string_view(exported.files.front().name);
   const bool has_two_files = first == "vocab.json";
-  // The library has classes that read these files, but does not take them for models of every family.
-  if (&exported.family != &kHfGpt2) {
-    if (has_two_files) write_json(two_files_json(tokenizer, exported.files.back()));
-    if (first == "vocab.txt") write_json(vocab_txt_json(tokenizer, exported.files.front()));
-  }
+  const std::string end(tokenizer.token_bytes(tokenizer.end_of_document()));
+  // The library has classes that read these files, but does not take them for models of every family. It looks for the
+  // end of a document as it is, where vocab.json has it in characters of bytes.
+  const bool is_gpt2 = &exported.family == &kHfGpt2;
+  if (has_two_files && (!is_gpt2 || !is_visible_ascii(end)))
+    write_json(two_files_json(tokenizer, exported.files.back()));
+  if (first == "vocab.txt" && !is_gpt2) write_json(vocab_txt_json(tokenizer, exported.files.front()));
   if (has_two_files) {
-    const std::string end(tokenizer.token_bytes(tokenizer.end_of_document()));
     config["tokenizer_class"] = "GPT2Tokenizer";
     config["add_prefix_space"] = false;
     for (const char* role : {"bos_token", "eos_token", "unk_token"}) config[role] = end;
@@ -100,7 +107,7 @@ void export_hf_tokenizer(io::Fs& fs, const io::Path& folder, const HfTokenizerEx
     config["legacy"] = false;
   } else {
     config["tokenizer_class"] = "PreTrainedTokenizerFast";
-    if (name != "byte") config["eos_token"] = tokenizer.token_bytes(tokenizer.end_of_document());
+    if (name != "byte") config["eos_token"] = end;
   }
   io::write_file(fs, folder / "tokenizer_config.json", config.dump(2) + "\n");
 }
