@@ -18,8 +18,8 @@ struct RecipeOptions {
   void add_to(CLI::App& command);
   /// The recipe as config::read_recipe() has it. Throws ConfigError: no such file, or what that throws.
   config::RunConfig parse() const;
-  /// The same, resolved. Throws ConfigError with every broken rule.
-  config::RunPlan plan() const { return config::resolve(parse(), ranks); }
+  /// The same, resolved. Throws as config::resolve() does, which reads the tokenizer's files.
+  config::RunPlan plan() const;
 };
 
 }  // namespace megalith::apps

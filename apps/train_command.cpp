@@ -13,6 +13,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
 #include "megalith/base/text.h"
+#include "megalith/checkpoint/shard_io.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/io/retrying_fs.h"
 #include "megalith/io/run_lock.h"
@@ -25,6 +26,7 @@
 #include "apps/command.h"
 #include "apps/launch.h"
 #include "apps/recipe_options.h"
+#include "apps/saved_model.h"
 #include "apps/signals.h"
 #include "apps/terminal.h"
 #include "apps/vocabulary.h"
@@ -139,17 +141,48 @@ struct Job {
   std::vector<io::RunLock> locks;  ///< the first process's
 };
 
-config::RunPlan plan_under(const Launcher& launcher, const RecipeOptions& options) {
-  if (launcher.processes == 0) return options.plan();
-  if (options.ranks > 0) require_processes(launcher, "--ranks", options.ranks);
-  const config::RunConfig asked = options.parse();
-  if (options.ranks == 0 && asked.parallel.ranks)
-    require_processes(launcher, "parallel.ranks", *asked.parallel.ranks, " (--ranks overrides the recipe)");
-  return config::resolve(asked, launcher.processes);
-}
-
 io::Path out_of(const TrainOptions& options) {
   return options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
+}
+
+/// The recipe of the newest checkpoint of a folder whose manifest can be read.
+std::optional<config::RunConfig> saved_recipe(io::Fs& fs, const io::Path& folder) {
+  const auto unless_it_fails = [](auto&& read) -> decltype(read()) {
+    try {
+      return read();
+    } catch (const Error&) {  // claim() and the resume say what is wrong
+      return {};
+    }
+  };
+  for (const io::StepFolder& step : unless_it_fails([&] { return io::published(fs, folder); })) {
+    const auto recipe = unless_it_fails(
+        [&] { return std::optional(recipe_of(checkpoint::CheckpointReader(fs, folder / step.name()))); });
+    if (recipe) return recipe;
+  }
+  return std::nullopt;
+}
+
+/// Recipes without model.vocab_size once had GPT-2's number of ids for every tokenizer but `byte`. A run that began so
+/// keeps its model.
+void keep_former_vocab_size(io::Fs& fs, const io::Path& folder, config::RunConfig& asked) {
+  constexpr Index kFormer = 50'257;
+  if (asked.model.vocab_size || asked.model.preset || asked.data.tokenizer == "byte") return;
+  const std::optional<config::RunConfig> saved = saved_recipe(fs, folder);
+  if (saved && saved->model.vocab_size == kFormer) asked.model.vocab_size = kFormer;
+}
+
+config::RunPlan plan_under(const Launcher& launcher, const TrainOptions& options, train::Resume resume) {
+  const RecipeOptions& recipe = options.recipe;
+  const int processes = launcher.processes;
+  if (recipe.ranks > 0) require_processes(launcher, "--ranks", recipe.ranks);
+  config::RunConfig asked = recipe.parse();
+  if (recipe.ranks == 0 && asked.parallel.ranks)
+    require_processes(launcher, "parallel.ranks", *asked.parallel.ranks, " (--ranks overrides the recipe)");
+  const std::shared_ptr<io::Fs> fs = io::retrying_fs(io::posix_fs());
+  const std::string dir = asked.checkpoint.dir.value_or("");
+  if (resume != train::Resume::no)
+    keep_former_vocab_size(*fs, dir.empty() ? out_of(options) / "checkpoints" : io::Path(dir), asked);
+  return config::resolve(asked, processes > 0 ? processes : recipe.ranks, count_ids(*fs));
 }
 
 /// What tells one checkpoint from another: "manifest 0123456789abcdef".
@@ -236,7 +269,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   std::atomic<bool> stopped{false};
   const io::Path cache = cache_folder();
   const auto shape = [&] {
-    plan = plan_under(launcher, options.recipe);
+    plan = plan_under(launcher, options, resume);
     if (!options.trace.empty()) train::require_trace(plan, options.trace);
     if (!options.router_trace.empty()) train::require_router_trace(plan, options.router_trace);
     if (resume != train::Resume::no &&

@@ -26,6 +26,12 @@ io::Path vocabulary_folder(io::Fs& fs, std::string_view tokenizer, const std::st
   return vocab_dir.empty() && is_shipped ? shipped_vocabulary(fs, tokenizer) : io::Path(vocab_dir);
 }
 
+config::CountIds count_ids(io::Fs& fs) {
+  return [&fs](const std::string& tokenizer, const std::string& vocab_dir) {
+    return data::count_ids(tokenizer, vocabulary_folder(fs, tokenizer, vocab_dir), fs);
+  };
+}
+
 std::shared_ptr<const data::Tokenizer> open_tokenizer(io::Fs& fs, std::string_view tokenizer,
                                                       const std::string& vocab_dir) {
   return data::make_tokenizer(tokenizer, vocabulary_folder(fs, tokenizer, vocab_dir), fs);

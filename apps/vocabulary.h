@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "megalith/config/run_plan.h"
 #include "megalith/data/tokenizer.h"
 #include "megalith/data/vocabulary_files.h"
 #include "megalith/io/fs.h"
@@ -15,6 +16,9 @@ io::Path shipped_vocabulary(io::Fs& fs, std::string_view tokenizer);
 
 /// Where a tokenizer's files are: `vocab_dir`, or the shipped ones where it is empty and the tokenizer has files.
 io::Path vocabulary_folder(io::Fs& fs, std::string_view tokenizer, const std::string& vocab_dir);
+
+/// data::count_ids() with that folder: for config::resolve().
+config::CountIds count_ids(io::Fs& fs);
 
 /// data::make_tokenizer() with that folder.
 std::shared_ptr<const data::Tokenizer> open_tokenizer(io::Fs& fs, std::string_view tokenizer,

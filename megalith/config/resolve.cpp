@@ -9,14 +9,13 @@
 #include "megalith/config/plan_rules.h"
 #include "megalith/config/preset_rules.h"
 #include "megalith/config/run_plan.h"
+#include "megalith/config/vocabulary_rules.h"
 #include "megalith/grid/advice.h"
 
 // From what was asked to what runs: literal defaults come from the table of keys, all others are derived here.
 
 namespace megalith::config {
 namespace {
-
-Index tokenizer_vocab(const std::string& tokenizer) { return tokenizer == "byte" ? 256 : 50257; }
 
 /// The least number of ranks that both grids divide.
 Index least_ranks(const RunConfig::Parallel& p) {
@@ -92,7 +91,6 @@ ModelShape derive_model(RunConfig& c, const BrokenKeys& broken, const RunPlan& p
   }
   if (!m.num_layers || !m.hidden_size || !m.num_heads) return ModelShape::unknown;
   set_default(m.seq_len, 1024);
-  set_default(m.vocab_size, tokenizer_vocab(*c.data.tokenizer));
   set_default(m.ffn_hidden_size, model::default_ffn_hidden_size(*m.family, *m.hidden_size));
   set_default(m.padded_vocab_size, model::padded_vocab_size(*m.vocab_size, std::max(1, plan.grid.tp)));
   if (c.moe.num_experts) {
@@ -133,10 +131,19 @@ void derive_train(RunConfig& c, const BrokenKeys& broken, const RunPlan& plan, P
 }
 
 /// Lines that name a key of the wrong type are left out: what stands for its value is not the user's.
-void throw_if_any(const RunConfig& asked, const Problems& found) {
+void throw_if_any(const RunConfig& asked, const Problems& found, const VocabularySize& vocabulary) {
   Problems out;
   for (const std::string& line : asked.problems) out.add_line(line);
   BrokenKeys{asked.mistyped}.add_others(found, out);
+  try {
+    if (vocabulary.unread) std::rethrow_exception(vocabulary.unread);
+  } catch (Error& error) {
+    if (out.empty()) {
+      error.put_in_front(asked.source + ": ");
+      throw;
+    }
+    out.add_line(error.what());
+  }
   out.throw_if_any(asked.source);
 }
 
@@ -152,7 +159,7 @@ std::optional<Policy> policy_of(std::string_view precision) {
 
 std::string_view default_precision(Device device) { return device == Device::cuda ? "bf16" : "fp32"; }
 
-RunPlan resolve(const RunConfig& asked, int ranks) {
+RunPlan resolve(const RunConfig& asked, int ranks, const CountIds& count_ids) {
   RunPlan plan;
   Problems out;
   RunConfig c = asked;
@@ -165,7 +172,9 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   set_default(c.data.tokenizer, plan.data.tokenizer);
   set_default(c.train.precision, default_precision(*c.device.type == "cuda" ? Device::cuda : Device::cpu));
   derive_grid(c, ranks, broken, plan, out);
-  const ModelShape shape = has_preset ? derive_model(c, broken, plan, out) : ModelShape::unknown;
+  const VocabularySize vocabulary = derive_vocab_size(c, broken, count_ids, plan, out);
+  const bool is_known = has_preset && derive_model(c, broken, plan, out) == ModelShape::known && vocabulary.is_known;
+  const ModelShape shape = is_known ? ModelShape::known : ModelShape::unknown;
   derive_train(c, broken, plan, out);
   if (shape == ModelShape::known) {
     for (const Key& key : keys()) check_bounds(key, c, broken, out);  // of derived values
@@ -176,7 +185,7 @@ RunPlan resolve(const RunConfig& asked, int ranks) {
   plan.graphs.scopes = capture::read_scopes(*c.graphs.scopes, plan.graphs.mode, out);
   if (!nn::read_modules(*c.recompute.modules, plan.recompute, out)) broken.names.push_back("recompute.modules");
   check_rules(plan, shape, broken, out);
-  throw_if_any(asked, out);
+  throw_if_any(asked, out, vocabulary);
   for (std::string& warning : idle_keys(asked, plan)) plan.recipe_warnings.push_back(std::move(warning));
   return plan;
 }

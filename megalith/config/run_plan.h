@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -88,9 +89,15 @@ struct RunPlan {
   RunConfig as_config() const;
 };
 
+/// Returns the number of ids of a tokenizer (data::count_ids) whose files are in `vocab_dir`, or, if that is empty,
+/// come with the program. Throws an Error that names the file.
+using CountIds = std::function<Index(const std::string& tokenizer, const std::string& vocab_dir)>;
+
 /// Fills defaults, derives other values, and checks the rules of every folder and those across folders. `ranks`: from
-/// the command line or mpirun, 0 if neither gives it. Throws ConfigError with all broken rules.
-RunPlan resolve(const RunConfig& asked, int ranks = 0);
+/// the command line or mpirun, 0 if neither gives it. `count_ids`: for the default of model.vocab_size; without it that
+/// of `byte` and of GPT-2's own vocabulary is known. Throws ConfigError with all broken rules; where there is none,
+/// what count_ids throws.
+RunPlan resolve(const RunConfig& asked, int ranks = 0, const CountIds& count_ids = nullptr);
 
 /// "tp 2 pp 2 dp 1" (and "chunks 2" with several, "sequence parallel" with sequence parallelism): the name of a grid in
 /// logs and manifests.

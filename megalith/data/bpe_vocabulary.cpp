@@ -86,6 +86,19 @@ std::vector<TokenEntry> read_encoder_json(io::Fs& fs, const io::Path& file) {
   return entries;
 }
 
+/// The highest id plus one. `most_holes` ids may have no token.
+std::size_t num_ids(const io::Path& file, const std::vector<TokenEntry>& tokens, std::size_t most_holes) {
+  std::size_t size = tokens.size();
+  for (const TokenEntry& token : tokens) {
+    if (token.id >= tokens.size() + most_holes)
+      refuse(file, token.line,
+             str("id = ", token.id, ": the ids of ", tokens.size(), " tokens must be 0 to ",
+                 tokens.size() + most_holes - 1, ", each once"));
+    size = std::max<std::size_t>(size, token.id + 1);
+  }
+  return size;
+}
+
 /// Fills tokens and returns the ids of those that merges make by bytes. `most_holes` ids may have no token.
 IdByBytes index_tokens(const io::Path& file, const std::vector<TokenEntry>& spelt, const ByteAlphabet& alphabet,
                        std::size_t most_holes, BpeVocabulary& vocabulary) {
@@ -108,14 +121,7 @@ IdByBytes index_tokens(const io::Path& file, const std::vector<TokenEntry>& spel
 
   IdByBytes ids;
   ids.reserve(entries.size());
-  std::uint64_t size = entries.size();
-  for (const Entry& entry : entries) {
-    if (entry.id >= entries.size() + most_holes)
-      refuse(file, entry.line,
-             str("id = ", entry.id, ": the ids of ", entries.size(), " tokens must be 0 to ",
-                 entries.size() + most_holes - 1, ", each once"));
-    size = std::max(size, entry.id + 1);
-  }
+  const std::size_t size = num_ids(file, spelt, most_holes);
   vocabulary.tokens.resize(size);
   vocabulary.is_added.resize(size);
   for (Entry& entry : entries) {
@@ -349,6 +355,15 @@ void each_merge(std::span<const std::byte> file, std::string_view name,
 }
 
 std::string byte_spelling(unsigned char byte) { return ByteAlphabet().spelling(byte); }
+
+Index count_bpe_ids(io::Fs& fs, const io::Path& vocab_dir) {
+  const auto [tokens_file, merges_file] = vocabulary_paths(fs, vocab_dir);
+  const bool is_json = merges_file.empty();
+  const std::vector<TokenEntry> tokens =
+      is_json ? read_tokenizer_json(fs, tokens_file).tokens : read_encoder_json(fs, tokens_file);
+  if (tokens.empty()) throw InputError(str("[", tokens_file.string(), "] has no tokens"));
+  return static_cast<Index>(num_ids(tokens_file, tokens, is_json ? kMaxHoles : 0));
+}
 
 BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir) {
   const auto [tokens_file, merges_file] = vocabulary_paths(fs, vocab_dir);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "megalith/base/types.h"
 #include "megalith/data/piece_trie.h"
 #include "megalith/data/split_pattern.h"
 #include "megalith/io/fs.h"
@@ -127,6 +128,10 @@ BpeVocabulary load_bpe_vocabulary(io::Fs& fs, const io::Path& vocab_dir);
 /// that begins with "#version" and an empty last one. `name`: for errors.
 void each_merge(std::span<const std::byte> file, std::string_view name,
                 const std::function<void(std::string_view, std::uint64_t)>& use);
+
+/// The size of load_bpe_vocabulary()'s tokens, which is the highest id plus one. Merges are not looked at. Throws as
+/// that does for what it reads.
+Index count_bpe_ids(io::Fs& fs, const io::Path& vocab_dir);
 
 /// The files spell each byte as a visible character: bytes that are visible in Latin-1 stand for themselves, the others
 /// for U+0100 onwards, in order. Source: openai/gpt-2, encoder.py, bytes_to_unicode.

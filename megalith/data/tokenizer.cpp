@@ -52,6 +52,18 @@ std::string_view checked_bytes(const Tokenizer& tokenizer, std::int32_t id, std:
   return tokenizer.token_bytes(id);
 }
 
+/// Throws ConfigError for an unknown name, and for one that has files where no folder is given.
+void require_known(std::string_view name, const io::Path& vocab_dir) {
+  if (std::ranges::find(kNames, name) == kNames.end()) {
+    const std::string_view near = nearest(name, kNames);
+    throw ConfigError(str("tokenizer = \"", name, "\": must be ", tokenizer_names_text(),
+                          near.empty() ? std::string() : str("; did you mean ", near, "?")));
+  }
+  if (vocab_dir.empty() && name != "byte")
+    throw ConfigError(
+        str("vocab_dir is not set: the ", name, " tokenizer reads ", vocabulary_file_names(name), " from that folder"));
+}
+
 }  // namespace
 
 EncodeError::EncodeError(std::string_view tokenizer, std::size_t offset, std::string rule)
@@ -85,20 +97,19 @@ std::string tokenizer_names_text() {
 }
 
 std::shared_ptr<const Tokenizer> make_tokenizer(std::string_view name, const io::Path& vocab_dir, io::Fs& fs) {
+  require_known(name, vocab_dir);
   if (name == "byte") return std::make_shared<ByteTokenizer>();
-  if (std::ranges::find(kNames, name) == kNames.end()) {
-    const std::string_view near = nearest(name, kNames);
-    throw ConfigError(str("tokenizer = \"", name, "\": must be ", tokenizer_names_text(),
-                          near.empty() ? std::string() : str("; did you mean ", near, "?")));
-  }
-  if (vocab_dir.empty())
-    throw ConfigError(
-        str("vocab_dir is not set: the ", name, " tokenizer reads ", vocabulary_file_names(name), " from that folder"));
   if (name.starts_with("bert-")) return load_wordpiece(fs, name, vocab_dir);
   if (name == "sentencepiece") return load_sentencepiece(fs, vocab_dir);
   BpeVocabulary vocabulary = load_bpe_vocabulary(fs, vocab_dir);
   if (!vocabulary.warning.empty()) log::warning(vocabulary.warning);
   return std::make_shared<ByteLevelBpe>(std::move(vocabulary), std::string(name));
+}
+
+Index count_ids(std::string_view name, const io::Path& vocab_dir, io::Fs& fs) {
+  require_known(name, vocab_dir);
+  const bool is_bpe = name == "gpt2" || name == "bpe";
+  return is_bpe ? count_bpe_ids(fs, vocab_dir) : make_tokenizer(name, vocab_dir, fs)->vocab_size();
 }
 
 std::string StreamDecoder::push(std::int32_t id) {

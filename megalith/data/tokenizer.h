@@ -115,6 +115,10 @@ std::string tokenizer_names_text();
 /// entry), IoError.
 std::shared_ptr<const Tokenizer> make_tokenizer(std::string_view name, const io::Path& vocab_dir, io::Fs& fs);
 
+/// vocab_size() of make_tokenizer(name, vocab_dir), which is the highest id plus one. For byte-level BPE only the
+/// tokens are read: merges and their rules are not checked. Throws as that does.
+Index count_ids(std::string_view name, const io::Path& vocab_dir, io::Fs& fs);
+
 /// Decodes ids one by one to whole characters, for text shown while it is generated: bytes of a character that is not
 /// complete are held back until it is. What can no longer become a character is shown as U+FFFD.
 class StreamDecoder {

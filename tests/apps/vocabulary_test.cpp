@@ -101,6 +101,69 @@ TEST_F(Program, ABytesModelExportsATokenizer) {
             "config.json\nmodel.safetensors\ntokenizer.json\ntokenizer_config.json\n");
 }
 
+/// A tokenizer of 300 ids of one's own.
+class OwnTokenizer : public Program {
+ protected:
+  OwnTokenizer() {
+    EXPECT_EQ(run_shell("megalith tokenizer train --type bpe --vocab-size 300 --input " + out("text.txt") +
+                        " --output " + out("bpe"))
+                  .code,
+              0);
+  }
+  std::string of(const std::string& folder) const { return "--set data.tokenizer=bpe --set data.vocab_dir=" + folder; }
+  std::string own() const { return of(out("bpe")) + " --set train.steps=2 --set train.eval_interval=0 "; }
+  /// model.vocab_size in the recipe that a run has written.
+  std::string written(const std::string& name) const {
+    return run_shell("grep '^vocab_size' " + out(name) + "/recipe.toml").out;
+  }
+};
+
+TEST_F(OwnTokenizer, GivesTheModelItsNumberOfIds) {
+  const Finished printed = run_shell("megalith recipe " + recipe() + " " + own());
+  EXPECT_THAT(printed.out, HasSubstr("\nvocab_size = 300\npadded_vocab_size = 384\n")) << printed.err;
+  const Finished plan = run_shell("megalith plan " + recipe() + " " + own());
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_EQ(plan.out, run_shell("megalith plan " + recipe() + " " + own() + "--set model.vocab_size=300").out);
+  const Finished trained = run_shell(train("a", own() + "--ranks 2"));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(written("a"), "vocab_size = 300\n");
+  const Finished bert = run_shell("megalith recipe " + recipe() + " --set data.tokenizer=bert-uncased");
+  EXPECT_THAT(bert.out, HasSubstr("\nvocab_size = 30522\n")) << bert.err;
+}
+
+// A recipe of a cluster, planned elsewhere.
+TEST_F(OwnTokenizer, ThatIsNotThereIsNamedWithTheKey) {
+  for (const char* const command : {"plan ", "recipe ", "train "}) {
+    const Finished refused = run_shell(std::string("megalith ") + command + recipe() + " " + of("/cluster/vocabulary"));
+    EXPECT_EQ(refused.code, 65) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("model.vocab_size is not set, and its default, the number of ids of "
+                                       "data.tokenizer = bpe, is not known; give it, or name the files by "
+                                       "data.vocab_dir: "));
+    EXPECT_THAT(refused.err, HasSubstr("/cluster/vocabulary/encoder.json"));
+    EXPECT_EQ(refused.out, "");
+  }
+  const Finished plan =
+      run_shell("megalith plan " + recipe() + " " + of("/cluster/vocabulary") + " --set model.vocab_size=300");
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_EQ(plan.err, "");
+}
+
+// Until the default came from the tokenizer's files it was 50257.
+TEST_F(OwnTokenizer, ARunWithTheFormerDefaultKeepsItsModel) {
+  ASSERT_EQ(run_shell(train("a", own() + "--set model.vocab_size=50257")).code, 0);
+  for (const char* const resume : {"--resume", "--resume=auto"}) {
+    const Finished longer = run_shell(train("a", own() + resume + " --set train.steps=4"));
+    ASSERT_EQ(longer.code, 0) << longer.err;
+    EXPECT_THAT(longer.err, HasSubstr("model.vocab_size = 50257: data.tokenizer = bpe has 300 ids; the other 49957 "));
+    EXPECT_EQ(written("a"), "vocab_size = 50257\n");
+  }
+  // What else is not the default is refused as before.
+  ASSERT_EQ(run_shell(train("b", own() + "--set model.vocab_size=310")).code, 0);
+  const Finished refused = run_shell(train("b", own() + "--resume --set train.steps=4"));
+  EXPECT_EQ(refused.code, 66);
+  EXPECT_THAT(refused.err, HasSubstr("model.vocab_size = 300: the checkpoint was trained with 310"));
+}
+
 TEST(ShippedVocabulary, IsFoundFromAnyFolder) {
   const Finished ids = run_shell("cd / && megalith tokenize --text 'Hello world'");
   EXPECT_EQ(ids.out, "{\"text\":\"Hello world\",\"ids\":[15496,995]}\n") << ids.err;

@@ -299,6 +299,44 @@ TEST(BpeVocabulary, TellsThatMergesSeemToBeMissing) {
   EXPECT_EQ(warning(file), "") << "added tokens need no merge";
 }
 
+// model.vocab_size defaults to it, before a vocabulary is loaded.
+TEST(CountIds, IsTheSizeOfTheLoadedVocabulary) {
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  const VocabularyFiles pair(small_vocabulary({"ab", "bc"}).dump(), "a b\nb c\n");
+  EXPECT_EQ(count_ids("bpe", pair.dir.path(), *fs), 259);
+  EXPECT_EQ(make_tokenizer("bpe", pair.dir.path(), *fs)->vocab_size(), 259);
+  const TempDir whole;
+  auto holes = whole_file({"ab"}, R"(["a b"])");
+  holes["added_tokens"].push_back({{"id", 300}, {"content", "<t>"}, {"special", true}});
+  write_all(whole / "tokenizer.json", holes.dump());
+  EXPECT_EQ(count_ids("bpe", whole.path(), *fs), 301) << "258 to 299 are holes";
+  EXPECT_EQ(make_tokenizer("bpe", whole.path(), *fs)->vocab_size(), 301);
+  EXPECT_EQ(count_ids("byte", {}, *fs), 256);
+  for (const char* name : {"gpt2", "bert-uncased", "bert-cased"}) {
+    const io::Path shipped = gpt2_dir().parent_path() / name;
+    EXPECT_EQ(count_ids(name, shipped, *fs), make_tokenizer(name, shipped, *fs)->vocab_size()) << name;
+  }
+}
+
+TEST(CountIds, RefusesWhatIsNoVocabulary) {
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  const auto error = [&](const std::string& json) {
+    const VocabularyFiles files(json, "");
+    const std::string where = str("[", (files.dir / "vocab.json").string(), "] ");
+    const std::string text = error_of<InputError>([&] { (void)count_ids("bpe", files.dir.path(), *fs); });
+    return text.starts_with(where) ? text.substr(where.size()) : text;
+  };
+  EXPECT_EQ(error("{}"), "has no tokens");
+  EXPECT_EQ(error("{\"a\": 4000000000000}"),
+            "line 1, id = 4000000000000: the ids of 1 tokens must be 0 to 0, each once");
+  const TempDir none;
+  const std::string missing = error_of<InputError>([&] { (void)count_ids("bpe", none.path(), *fs); });
+  EXPECT_NE(missing.find((none / "encoder.json").string()), std::string::npos) << missing;
+  EXPECT_NE(error_of<ConfigError>([&] { (void)count_ids("bpe", {}, *fs); }).find("vocab_dir is not set"),
+            std::string::npos);
+  EXPECT_NE(error_of<ConfigError>([&] { (void)count_ids("bp", {}, *fs); }).find("must be gpt2"), std::string::npos);
+}
+
 TEST(BpeVocabulary, RefusesBrokenVocabularies) {
   const auto error = [](const std::string& json) { return VocabularyFiles(json, "").error("vocab.json"); };
   auto bad = small_vocabulary({"ab", "bc"});
