@@ -307,8 +307,9 @@ std::vector<Key> make_keys() {
        may_change, not_differ, "number of optimizer steps, including those before a resume"},
       {"train.init", at([](auto& c) -> auto& { return c.train.init; }), words("none"), any(), may_change, differ,
        "fine-tuning: the run begins with the values of this checkpoint (a step folder, a folder of them, or OUT of a "
-       "run), trained here or imported. Step, optimizer and data begin anew. The recipe's `[model]` must have the "
-       "checkpoint's sizes and vocabulary, otherwise the run is refused (exit 66)"},
+       "run), trained here or imported. Step, optimizer and data begin anew. The recipe's `[model]`, `[moe]` and "
+       "vocabulary must make the checkpoint's model, otherwise the run is refused (exit 66, "
+       "[what may differ](#what-may-differ-with-traininit))"},
       {"train.global_batch", at([](auto& c) -> auto& { return c.train.global_batch; }), words("micro_batch x dp"),
        between(1, kMaxSamples), warns, not_differ,
        "samples per step; a multiple of micro_batch x dp. A step adds the gradients of global_batch / (micro_batch x "

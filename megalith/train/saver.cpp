@@ -11,6 +11,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/config/keys.h"
+#include "megalith/config/model_changes.h"
 #include "megalith/nn/moe/router.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/gather.h"
@@ -35,6 +36,17 @@ config::RunConfig recipe_of(const checkpoint::RunState& saved, std::string_view 
   } catch (const ConfigError& error) {
     throw CheckpointError(CheckpointError::Kind::refused,
                           str(where, " the checkpoint was written by another version of megalith: ", error.what()));
+  }
+}
+
+/// The same, resolved.
+config::RunPlan plan_of(const checkpoint::RunState& saved, std::string_view where) {
+  const config::RunConfig recipe = recipe_of(saved, where);
+  try {
+    return config::resolve(recipe);
+  } catch (const ConfigError& error) {
+    throw CheckpointError(CheckpointError::Kind::refused,
+                          str(where, " the checkpoint's recipe breaks rules of this version: ", error.what()));
   }
 }
 
@@ -321,30 +333,28 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
                            "; text with a character that is new in one of them may get other ids"));
 }
 
-void Saver::compare_model(const checkpoint::RunState& saved, const io::Path& folder) const {
-  const config::RunConfig then = recipe_of(saved, "[train.init]");
+std::vector<std::string> Saver::compare_model(const checkpoint::RunState& saved, const io::Path& folder) const {
+  const config::RunPlan then = plan_of(saved, "[train.init]");
+  const config::ModelChanges changes = config::model_changes(then, plan_);
   std::string refused;
-  for (const auto& [key, was, is] : config::changed_keys(then, plan_)) {
-    if (key->resume.rule == config::OnResume::must_match && key->name.starts_with("model."))
-      refused += str("\n  ", key->name, " = ", is, ": the checkpoint's model has ", was);
-  }
-  const std::optional<Policy> policy = config::policy_of(then.train.precision.value_or(""));
-  if (policy && policy->master != plan_.train.policy().master)
-    refused += str("\n  train.precision = ", plan_.train.precision, ": the checkpoint's values are of ",
-                   *then.train.precision);
+  for (const std::string& line : changes.refused) refused += "\n  " + line;
+  if (then.train.policy().master != plan_.train.policy().master)
+    refused +=
+        str("\n  train.precision = ", plan_.train.precision, ": the checkpoint's values are of ", then.train.precision);
   if (!is_same(saved, kTokenizerHash, identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
-  if (refused.empty()) return;
+  if (refused.empty()) return changes.taken;
   throw CheckpointError(CheckpointError::Kind::refused,
                         str("[train.init] ", folder.string(), " does not fit the recipe:", refused));
 }
 
-void Saver::take_values(const io::Path& folder) {
+std::vector<std::string> Saver::take_values(const io::Path& folder) {
+  std::vector<std::string> taken;
   const io::Path chosen = share_text(engine_.world(), folder.string());
   std::string damage, failure;
   try {
     checkpoint::CheckpointReader reader(fs_, chosen);
-    compare_model(reader.manifest().run, chosen);
+    taken = compare_model(reader.manifest().run, chosen);
     read_pieces(reader, StateTensors::values);
     if (engine_.world().rank() == 0)
       for (const std::string& warning : warnings_of_other_rules(reader.manifest()))
@@ -357,6 +367,7 @@ void Saver::take_values(const io::Path& folder) {
   if (const std::string first = first_problem(failure); !first.empty()) throw IoError("[train.init] " + first);
   if (const std::string first = first_problem(damage); !first.empty()) throw InputError("[train.init] " + first);
   engine_.refresh_values();
+  return taken;
 }
 
 io::StepFolder Saver::choose(const Unusable& unusable, std::vector<std::string>& warnings) {

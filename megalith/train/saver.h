@@ -46,9 +46,9 @@ class Saver {
   std::optional<Resumed> resume();
 
   /// Takes only the values of a checkpoint, of a run of any grid or an imported one. Moments, counters and data stay
-  /// those of a new run. `folder`: rank 0's. Throws CheckpointError if its shape, number format or vocabulary differ;
-  /// InputError if it is damaged; IoError if it cannot be read.
-  void take_values(const io::Path& folder);
+  /// those of a new run. `folder`: rank 0's. Returns ModelChanges::taken. Throws CheckpointError if its model, number
+  /// format or vocabulary differ; InputError if it is damaged; IoError if it cannot be read.
+  std::vector<std::string> take_values(const io::Path& folder);
 
  private:
   /// Checkpoints that were chosen and then found to be unusable.
@@ -88,7 +88,8 @@ class Saver {
   bool any(bool mine);
   void load(checkpoint::CheckpointReader& reader);
   void compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const;
-  void compare_model(const checkpoint::RunState& saved, const io::Path& folder) const;
+  /// ModelChanges::taken.
+  std::vector<std::string> compare_model(const checkpoint::RunState& saved, const io::Path& folder) const;
 
   Engine& engine_;
   const config::RunPlan& plan_;

@@ -105,7 +105,8 @@ class Run {
   void start() {
     if (inputs_.resume != Resume::no) resume();
     const bool takes_values = !resumed_ && !plan_.train.init.empty();
-    if (takes_values) saver_.take_values(inputs_.init);
+    std::vector<std::string> changed;
+    if (takes_values) changed = saver_.take_values(inputs_.init);
     if (first()) {
       const model::ModelConfig& m = plan_.model;
       log_.note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::parameters_text(m),
@@ -129,6 +130,7 @@ class Run {
           str("resumed ", resumed_->folder, " at step ", progress_.step, ", state digest ", resumed_->digest.hex()));
     }
     if (takes_values) log_.note(str("values of ", inputs_.init.string(), "; all else begins anew"));
+    for (const std::string& change : changed) log_.note("train.init: " + change);
     if (progress_.step >= plan_.train.steps) {
       log_.note(str("nothing to train: step ", progress_.step, " of train.steps = ", plan_.train.steps, " is done"));
     }

@@ -117,6 +117,30 @@ TEST_F(HfLlamaProgram, AnUnknownFamilyIsRefused) {
       HasSubstr("/config.json] model_type = \"mamba\": must be gpt2, llama, mixtral, olmoe, qwen2_moe or qwen3_moe: "));
 }
 
+// An import sets keys that the recipe of the export left out.
+TEST_F(HfLlamaProgram, ItsOwnExportTakesTheRecipeThatItWasTrainedBy) {
+  const std::string model = "--set model.family=llama --set model.hidden_size=24 ";
+  ASSERT_EQ(run_shell(train("a", model)).code, 0);
+  ASSERT_EQ(run_shell(export_to("a", "hf")).code, 0);
+  ASSERT_EQ(run_shell(import(out("hf"), "b")).code, 0);
+  const auto tune = [&](const std::string& name, const std::string& from, const std::string& more) {
+    return run_shell(train(name, model + "--set train.steps=1 --set train.init=" + out(from) + " " + more));
+  };
+  const Finished own = tune("c", "b", "");
+  ASSERT_EQ(own.code, 0) << own.err;
+  ASSERT_EQ(tune("d", "a", "").code, 0);
+  EXPECT_EQ(metrics("c").front(), metrics("d").front()) << "the same values, and the same loss";
+  // Rotations are no parameters: the old values and the new ones are printed.
+  const Finished longer = tune("e", "b", "--set model.seq_len=32 --set model.rope_theta=50000 --ranks 2");
+  ASSERT_EQ(longer.code, 0) << longer.err;
+  EXPECT_THAT(longer.err, HasSubstr("train.init: model.seq_len = 32: the checkpoint's model has 16\n"));
+  EXPECT_THAT(longer.err, HasSubstr("train.init: model.rope_theta = 50000: the checkpoint's model has 10000\n"));
+  const Finished refused = tune("f", "b", "--set moe.num_experts=2");
+  EXPECT_EQ(refused.code, 66);
+  EXPECT_THAT(refused.err,
+              HasSubstr("does not fit the recipe:\n  moe.num_experts = 2: the checkpoint's model has 0\n"));
+}
+
 TEST_F(HfLlamaProgram, ItsVocabularyComesAlong) {
   ASSERT_EQ(run_shell("megalith tokenizer train --type bpe --vocab-size 280 --input " + out("text.txt") + " --output " +
                       out("bpe"))
@@ -147,6 +171,7 @@ TEST_F(HfLlamaProgram, ItsVocabularyComesAlong) {
             "--set data.tokenizer=bpe --set train.eval_interval=0 --set data.vocab_dir=" +
                 out("bpe") + " --set train.init=" + out("b")));
   EXPECT_EQ(tuned.code, 0) << tuned.err;
+  EXPECT_THAT(tuned.err, Not(HasSubstr("train.init: ")));
   // One that this program cannot use is left out.
   std::ofstream(dir_ / "hf" / "tokenizer.json") << R"({"model": {"type": "Unigram"}})";
   const Finished without = run_shell(import(out("hf"), "d"));
