@@ -243,7 +243,7 @@ void add_eval(CLI::App& program) {
   const auto options = std::make_shared<EvalOptions>();
   CLI::App* command = program.add_subcommand(
       "eval", "Measure a model: loss on a text, WikiText perplexity, LAMBADA accuracy; on any grid");
-  command->add_option("checkpoint", options->model.checkpoint, kModelHelp)->required();
+  add_model(*command, options->model);
   command->add_option("--task", options->task, "loss, wikitext or lambada (docs/evaluation.md)")
       ->required()
       ->check(CLI::IsMember({"loss", "wikitext", "lambada"}));

@@ -239,7 +239,7 @@ void add_drawing(CLI::App& app, eval::GenerateOptions& options) {
 void add_generate(CLI::App& program) {
   auto command = std::make_shared<GenerateCommand>();
   CLI::App* app = program.add_subcommand("generate", "Continue texts with a trained model, on any grid");
-  app->add_option("--checkpoint", command->model.checkpoint, kModelHelp)->required();
+  add_model(*app, command->model);
   command->model.keys = GridKeys::even_stages;
   command->model.add_to(*app);
   CLI::Option* const prompt =

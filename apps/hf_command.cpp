@@ -38,7 +38,6 @@ config::RunPlan imported_plan(const model::ModelConfig& m, const std::string& to
   c.train.steps = 0;
   c.data.tokenizer = tokenizer;
   c.data.vocab_dir = std::filesystem::absolute(folder).string();
-  c.data.train = std::vector<std::string>{"unknown"};
   return config::resolve(c);
 }
 

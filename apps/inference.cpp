@@ -110,6 +110,13 @@ void InferenceOptions::add_to(CLI::App& command) {
       ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
 }
 
+void add_model(CLI::App& command, InferenceOptions& options) {
+  command
+      .add_option("checkpoint,--checkpoint", options.checkpoint,
+                  "Step folder, folder of steps or OUT of a run, or a Hugging Face folder (docs/evaluation.md)")
+      ->required();
+}
+
 void add_batch(CLI::App& command, Index& batch) {
   command.add_option("--batch", batch, "Texts that one pass takes (default: 4 on CPUs, 16 on GPUs)")
       ->check(between(1, 65536));
@@ -135,7 +142,6 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
   c.train.steps = 0;
   c.train.micro_batch = 1;
   c.train.global_batch = legal_batch(c, ranks);
-  c.data.train = std::vector<std::string>{"none"};
   if (options.keys == GridKeys::even_stages && c.parallel.pp) {
     config::RunConfig alone = c;
     alone.parallel = {};

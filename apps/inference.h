@@ -36,14 +36,14 @@ struct InferenceOptions {
   void add_to(CLI::App& command);
 };
 
+/// The checkpoint, as a word of its own or behind --checkpoint.
+void add_model(CLI::App& command, InferenceOptions& options);
+
 /// --batch N of commands that score passages.
 void add_batch(CLI::App& command, Index& batch);
 
 /// Calls both. Throws a ConfigError with what both throw, where one is a ConfigError; or that of the one that throws.
 void check_both(const std::function<void()>& a, const std::function<void()>& b);
-
-inline constexpr const char* kModelHelp =
-    "Step folder, folder of steps or OUT of a run, or a Hugging Face folder (docs/evaluation.md)";
 
 /// A model that was saved, and how it runs here. The grid is new: nothing of that of training is left.
 class InferenceJob {

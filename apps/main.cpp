@@ -148,6 +148,24 @@ std::string text_of(const CLI::ParseError& error, std::string_view list) {
              " gives for the option, or outside its range");
 }
 
+/// What others call the checkpoint that a command takes.
+constexpr std::string_view kNamesOfCheckpoint[] = {"--model", "--model-path", "--model-dir", "--model-name-or-path",
+                                                   "--ckpt",  "--ckpt-path",  "--load"};
+
+/// What was meant by an option that a command does not have.
+config::MeantKey meant_option(const CLI::App& command, std::string option) {
+  std::ranges::replace(option, '_', '-');
+  const bool takes_checkpoint = command.get_option_no_throw("--checkpoint") != nullptr;
+  if (takes_checkpoint && std::ranges::find(kNamesOfCheckpoint, option) != std::end(kNamesOfCheckpoint))
+    return {"--checkpoint"};
+  if (command.get_option_no_throw("--set") == nullptr) return {};
+  if (option == "--model" && !takes_checkpoint)
+    return {"",
+            "A recipe describes its model: --set model.preset=NAME takes a published one, --set train.init=FOLDER the "
+            "values of a checkpoint"};
+  return config::meant_key(option);
+}
+
 /// Options that a command does not have, a line each, with what was meant where that is known; empty where it is of
 /// none.
 std::string unknown_options(const CLI::App& program) {
@@ -158,15 +176,14 @@ std::string unknown_options(const CLI::App& program) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
   const std::vector<std::string_view> candidates(names.begin(), names.end());
-  const bool takes_keys = command->get_option_no_throw("--set") != nullptr;
   bool has_hint = false;
   std::string text;
   for (const std::string& argument : command->remaining()) {
     if (!argument.starts_with("--")) continue;
     const std::string option = argument.substr(0, argument.find('='));
-    const config::MeantKey key = takes_keys ? config::meant_key(option) : config::MeantKey{};
-    std::string meant(key.key.empty() ? nearest(option, candidates) : std::string_view());
-    if (!key.key.empty()) meant = str("--set ", key.key, "=VALUE");
+    const config::MeantKey key = meant_option(*command, option);
+    std::string meant(key.is_none() ? nearest(option, candidates) : key.key);
+    if (key.key.find('.') != std::string_view::npos) meant = str("--set ", key.key, "=VALUE");
     has_hint = has_hint || !meant.empty() || !key.how.empty();
     text += str("error: ", option, ": no such option", meant.empty() ? "" : str("; did you mean ", meant, "?"),
                 key.how.empty() ? "" : str(meant.empty() ? ". " : " ", key.how), '\n');
@@ -260,7 +277,8 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
   } catch (const CLI::Success& asked) {  // for help or the version
     return program.exit(asked);
   } catch (const CLI::ParseError& error) {
-    if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+        dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
       if (const std::string unknown = unknown_options(program); !unknown.empty()) return refuse(launcher, unknown);
     }
     const std::string_view list = launcher.process == 0 ? "the list below" : "--help";

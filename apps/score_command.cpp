@@ -234,7 +234,7 @@ void add_score(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   CLI::App* command = program.add_subcommand(
       "score", "Print the natural log-probability of every token of every list, given those before it");
-  command->add_option("--checkpoint", options->model.checkpoint, kModelHelp)->required();
+  add_model(*command, options->model);
   options->model.add_to(*command);
   add_batch(*command, options->model.batch);
   command->add_option("--tokens", options->tokens, "JSON file: a list of lists of token ids")->required();

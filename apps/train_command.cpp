@@ -24,6 +24,7 @@
 
 #include "apps/checkpoint_folder.h"
 #include "apps/command.h"
+#include "apps/hf_folder.h"
 #include "apps/launch.h"
 #include "apps/recipe_options.h"
 #include "apps/saved_model.h"
@@ -126,6 +127,11 @@ io::Path init_of(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, t
   if (!fs.is_dir(plan.train.init))
     throw InputError(str("train.init = ", plan.train.init, ": there is no such folder of a checkpoint",
                          io::looked_for_in(plan.train.init)));
+  if (is_hf_folder(fs, plan.train.init))
+    throw InputError(str("train.init = ", plan.train.init,
+                         ": is a Hugging Face folder; make a checkpoint of it, `megalith "
+                         "checkpoint import-hf ",
+                         plan.train.init, " --out OUT`, and give train.init that OUT"));
   return checkpoint_folder(fs, plan.train.init, checkpoint::OnCorrupt::previous);
 }
 

@@ -4,6 +4,7 @@
 #include "megalith/base/text.h"
 #include "megalith/config/keys.h"
 #include "megalith/config/other_names.h"
+#include "megalith/config/other_values.h"
 #include "megalith/config/run_config.h"
 
 namespace megalith::config {
@@ -107,8 +108,11 @@ void check_bounds(const Key& key, RunConfig& config, BrokenKeys& broken, Problem
   std::visit(
       [&]<class T>(std::optional<T>* value) {
         if (!*value || broken.has(key.name)) return;  // what stands for a broken value is not the user's
-        const std::string rule = broken_rule(key.bounds, **value);
+        std::string rule = broken_rule(key.bounds, **value);
         if (rule.empty()) return;
+        if constexpr (std::is_same_v<T, std::string>) {
+          if (const std::string_view how = how_to_write(key.name, **value); !how.empty()) rule += str("; ", how);
+        }
         out.add(key.name, value_text(place), rule);
         broken.names.push_back(key.name);
         const T wrong = **value;

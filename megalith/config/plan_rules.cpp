@@ -111,6 +111,7 @@ void check_batches(const RunPlan& plan, Problems& out) {
 
 void check_train(const RunPlan& plan, Problems& out) {
   const TrainConfig& t = plan.train;
+  out.require(!plan.data.train.empty() || t.steps == 0, "data.train", "[]", "must name at least one file to train on");
   if (plan.device == Device::cuda) {
     out.require(t.precision != "fp64", "train.precision", t.precision,
                 "is for device.type = cpu, to check with: a GPU computes in bf16, fp16 or fp32");

@@ -148,6 +148,13 @@ TEST(CommandLine, UnknownOptionsNameTheKeyOrTheNearestOption) {
       {"train r.toml --finetune",
        "error: --finetune: no such option; did you mean --set train.init=VALUE? It names a checkpoint whose weights a "
        "run begins with, at step 0 and with new moments\n"},
+      {"generate --model out/a --prompt x", "error: --model: no such option; did you mean --checkpoint?\n"},
+      {"score --model=out/a --tokens x", "error: --model: no such option; did you mean --checkpoint?\n"},
+      {"eval --task loss --data x --model_name_or_path out/a",
+       "error: --model_name_or_path: no such option; did you mean --checkpoint?\n"},
+      {"train r.toml --model gpt2",
+       "error: --model: no such option. A recipe describes its model: --set model.preset=NAME takes a published one, "
+       "--set train.init=FOLDER the values of a checkpoint\n"},
       {"plan r.toml --rank 4", "error: --rank: no such option; did you mean --ranks?\n"},
       {"train r.toml --num-layers 2 --frobnicate",
        "error: --num-layers: no such option; did you mean --set model.num_layers=VALUE?\n"

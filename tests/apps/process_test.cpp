@@ -253,6 +253,20 @@ TEST_F(Program, AHuggingFaceRoundTripScoresTheSame) {
   EXPECT_EQ(run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("hf")).code, 64);
   ASSERT_EQ(run_shell("megalith checkpoint import-hf " + out("hf") + " --out " + out("b")).code, 0);
   EXPECT_EQ(run_shell("megalith score --checkpoint " + out("b") + ids).out, want.out);
+  // Its data is not known, and must be named by who trains on.
+  EXPECT_EQ(run_shell("grep '^train = ' " + out("b") + "/recipe.toml").out, "");
+  const Finished no_data =
+      run_shell("megalith train " + out("b") + "/recipe.toml --set train.steps=1 --out " + out("c"));
+  EXPECT_EQ(no_data.code, 64);
+  EXPECT_NE(no_data.err.find("data.train = []: must name at least one file"), std::string::npos) << no_data.err;
+  const Finished no_steps = run_shell("megalith train " + out("b") + "/recipe.toml --out " + out("c"));
+  EXPECT_EQ(no_steps.code, 64);
+  EXPECT_NE(no_steps.err.find("data.train = []: must name at least one file"), std::string::npos) << no_steps.err;
+  const Finished folder = run_shell(train("c", "--set train.init=" + out("hf")));
+  EXPECT_EQ(folder.code, 65);
+  EXPECT_EQ(folder.err,
+            "megalith: E65 train.init = " + out("hf") + ": is a Hugging Face folder; make a checkpoint of it, " +
+                "`megalith checkpoint import-hf " + out("hf") + " --out OUT`, and give train.init that OUT\n");
   std::ofstream(dir_ / "wrong.json") << "[[1], 2]";
   const Finished wrong =
       run_shell("megalith score --checkpoint " + out("a") + " --tokens " + (dir_ / "wrong.json").string());
@@ -310,6 +324,27 @@ TEST_F(Program, ThreadsOfARankAreThoseOfTheRecipeAndChangeNoBit) {
   EXPECT_EQ(metrics("a"), metrics("b"));
   const Finished two_ranks = run_shell("taskset -c 0 " + train_process("c", "--set parallel.tp=2"));
   EXPECT_NE(two_ranks.err.find(" at most, 1 thread each\n"), std::string::npos) << two_ranks.err;
+}
+
+TEST_F(Program, CommandsTakeTheCheckpointAlike) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  std::ofstream(dir_ / "ids.json") << "[[116, 104, 101, 32]]";
+  const std::pair<std::string, std::string> commands[] = {
+      {"megalith generate ", " --prompt 'the ' --max-tokens 4 --seed 1"},
+      {"megalith score ", " --tokens " + out("ids.json")},
+      {"megalith eval ", " --task loss --data " + out("text.txt") + " | sed /^speed/d"}};
+  for (const auto& [command, rest] : commands) {
+    const Finished word = run_shell("set -o pipefail; " + command + out("a") + rest);
+    EXPECT_EQ(word.code, 0) << word.err;
+    const Finished option = run_shell("set -o pipefail; " + command + "--checkpoint " + out("a") + rest);
+    EXPECT_EQ(option.code, 0) << option.err;
+    EXPECT_EQ(option.out, word.out) << command;
+    EXPECT_NE(word.out, "");
+    EXPECT_EQ(run_shell("set -o pipefail; " + command + out("a") + " --checkpoint " + out("a") + rest).code, 64);
+    const Finished none = run_shell("set -o pipefail; " + command + rest);
+    EXPECT_EQ(none.code, 64);
+    EXPECT_EQ(none.err.substr(0, 32), "error: --checkpoint is required\n") << none.err;
+  }
 }
 
 TEST_F(Program, GenerateContinuesTheSameTextForTheSameSeed) {

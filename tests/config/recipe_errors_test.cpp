@@ -119,6 +119,12 @@ TEST(Recipe, EveryKeyIsCheckedByItselfWithTheNearestName) {
   EXPECT_EQ(
       problem("data.tokenizer=bite"),
       "data.tokenizer = bite: must be gpt2, bpe, bert-uncased, bert-cased, sentencepiece or byte; did you mean byte?");
+  EXPECT_EQ(problem("model.family=mistral"),
+            "model.family = mistral: must be gpt2 or llama (bert is not built yet); Mistral has Llama's blocks: "
+            "model.family = \"llama\", with model.num_kv_heads for its heads of keys and values");
+  EXPECT_NE(problem("model.family=qwen3").find("model.family = \"llama\" with model.qk_norm"), std::string::npos);
+  EXPECT_EQ(problem("data.train=[]"), "data.train = []: must name at least one file to train on");
+  EXPECT_EQ(problem_of(kSmall, {"data.train=[]", "train.steps=0"}), "") << "of an imported model none is known";
   EXPECT_EQ(problem("train.precision=b16"),
             "train.precision = b16: must be fp64, fp32, bf16 or fp16; did you mean bf16?");
   EXPECT_EQ(problem("optimizer.beta1=1"), "optimizer.beta1 = 1: must be in [0, 1)");
