@@ -172,14 +172,11 @@ int report_error(const std::exception& error, int rank) {
   const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
   const ExitCode code = ours != nullptr ? ours->code() : no_memory ? ExitCode::io : ExitCode::internal;
   if (code == ExitCode::requeue && rank > 0) return static_cast<int>(code);  // every process comes to it
-  if (code == ExitCode::usage) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-  } else {
-    const std::string text = no_memory ? "[memory] the system has no more memory" : error.what();
-    const bool named = rank < 0 || is_verdict_of_all(code) || text.starts_with("rank ");
-    std::fprintf(stderr, "megalith: %s %s%s\n", code_name(code).c_str(), named ? "" : str("rank ", rank, ": ").c_str(),
-                 text.c_str());
-  }
+  const std::string text = no_memory ? "[memory] the system has no more memory" : error.what();
+  const bool is_named = rank < 0 || is_verdict_of_all(code) || text.starts_with("rank ");
+  const std::string name =
+      code == ExitCode::usage ? "" : code_name(code) + ' ';  // of the command line and recipe: none
+  std::fputs(str("error: ", name, is_named ? "" : str("rank ", rank, ": "), text, '\n').c_str(), stderr);
   return static_cast<int>(code);
 }
 

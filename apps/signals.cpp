@@ -32,7 +32,7 @@ extern "C" void on_lost_mapping(int signal, siginfo_t* info, void*) {
   }
   // Nothing may be allocated here. A write that fails is of a message that nobody reads.
   const auto say = [](const char* text) { [[maybe_unused]] const auto ignored = ::write(2, text, std::strlen(text)); };
-  say("megalith: E74 ");
+  say("error: E74 ");
   say(who_lost.data());
   say("[");
   say(file);
@@ -115,7 +115,7 @@ class StopRequest {
   /// Whatever the other threads do: files are safe at any instant, as they are from a kill.
   [[noreturn]] void end_before_the_first_step(int signal) const {
     const bool is_fresh = unsaved_ == Unsaved::nothing_done;
-    say(str("megalith: ", is_fresh ? "" : "E75 ", end_of_a_start(signal),
+    say(str(is_fresh ? "megalith: " : "error: E75 ", end_of_a_start(signal),
             is_fresh ? "nothing was trained" : "the checkpoint has all that was done; start again with --resume"));
     ::_exit(is_fresh ? 128 + signal : static_cast<int>(ExitCode::requeue));
   }

@@ -50,7 +50,7 @@ TEST_F(Program, AStoppedRunSaysHowManyStepsAgreed) {
 TEST_F(Program, ASignalSavesAndStopsAndTheRunGoesOn) {
   const Finished stopped = beside_a_run(train_process("a", "--set optimizer.decay_steps=1000"), out("a"), kStop);
   EXPECT_EQ(stopped.code, 75) << stopped.err;
-  EXPECT_NE(stopped.err.find("megalith: E75"), std::string::npos) << stopped.err;
+  EXPECT_NE(stopped.err.find("error: E75"), std::string::npos) << stopped.err;
   EXPECT_NE(stopped.err.find("saved step"), std::string::npos) << stopped.err;
   const std::size_t done = metrics("a").size();
   const Finished resumed =
@@ -64,17 +64,16 @@ TEST_F(Program, ARunThatTheHostCannotHoldIsRefusedInOneLine) {
   const Finished refused =
       run_shell(train("large", "--set model.num_layers=64 --set model.hidden_size=16384 --set model.num_heads=256"));
   EXPECT_EQ(refused.code, 74) << refused.err;
-  EXPECT_THAT(refused.err,
-              ::testing::ContainsRegex("^megalith: E74 rank 0: \\[memory\\] the plan: needs 3\\.[0-9]+ TiB "
-                                       "\\([0-9]+ bytes\\) of host memory for the rank on the host of "
-                                       "rank 0, which has [^\n]*\n$"));
+  EXPECT_THAT(refused.err, ::testing::ContainsRegex("^error: E74 rank 0: \\[memory\\] the plan: needs 3\\.[0-9]+ TiB "
+                                                    "\\([0-9]+ bytes\\) of host memory for the rank on the host of "
+                                                    "rank 0, which has [^\n]*\n$"));
 }
 
 TEST_F(Program, AnAllocationThatFailsEndsARunInOneLine) {
   if (support::kSanitizer) GTEST_SKIP() << "sanitizers take more address space than the limit";
   const Finished failed = run_shell("ulimit -v 1500000; " + train("large", "--set model.hidden_size=2048"));
   EXPECT_EQ(failed.code, 74) << failed.err;
-  EXPECT_THAT(failed.err, ::testing::ContainsRegex("megalith: E74 rank 0: \\[memory\\] [^\n]*\n$"));
+  EXPECT_THAT(failed.err, ::testing::ContainsRegex("error: E74 rank 0: \\[memory\\] [^\n]*\n$"));
 }
 
 /// A run that does not come to its first step is sent a signal; the seconds that it then takes are printed.
@@ -96,7 +95,7 @@ TEST_F(Program, ASignalBeforeTheFirstStepOfAResumeLosesNothing) {
   EXPECT_EQ(resumed.code, 75) << resumed.err;
   EXPECT_LE(std::stoi(resumed.out), 5);
   EXPECT_THAT(resumed.err,
-              ::testing::HasSubstr("megalith: E75 stopped by a signal (User defined signal 1) before the first step: "
+              ::testing::HasSubstr("error: E75 stopped by a signal (User defined signal 1) before the first step: "
                                    "the checkpoint has all that was done"));
   EXPECT_EQ(run_shell(train("a", go_on)).code, 0);
 }
@@ -120,7 +119,7 @@ TEST_F(Program, ARankThatStandsStillDoesNotKeepTheProcess) {
                                    "; code=$?; echo $((SECONDS - start)); exit $code");
     EXPECT_EQ(run.code, 72) << run.err;
     EXPECT_LE(std::stoi(run.out), 2 + 10) << still;
-    EXPECT_THAT(run.err, ::testing::ContainsRegex("megalith: E72 rank [0-9]: .* waited [2-9]\\.[0-9] s in .*for rank"))
+    EXPECT_THAT(run.err, ::testing::ContainsRegex("error: E72 rank [0-9]: .* waited [2-9]\\.[0-9] s in .*for rank"))
         << still;
   }
 }
@@ -334,7 +333,7 @@ TEST_F(Program, WithoutAGpuCudaIsRefusedAndLeavesNothing) {
   for (const char* grid : {"", " --ranks 2", " --resume=auto --set parallel.tp=2"}) {
     const Finished refused = run_shell(train("gpu", std::string("--set device.type=cuda") + grid));
     EXPECT_EQ(refused.code, 70) << grid;
-    EXPECT_NE(refused.err.find("megalith: E70 device.type = cuda: this "), std::string::npos) << refused.err;
+    EXPECT_NE(refused.err.find("error: E70 device.type = cuda: this "), std::string::npos) << refused.err;
     EXPECT_FALSE(std::filesystem::exists(out("gpu"))) << grid;
   }
 #ifdef MEGALITH_WITH_MPI

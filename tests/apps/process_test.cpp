@@ -71,7 +71,7 @@ TEST_F(Program, ARunSavesByTimeOnEveryGrid) {
 TEST_F(Program, ResumeWithoutACheckpointIsAnErrorUnlessAutomatic) {
   const Finished none = run_shell(train("a", "--resume"));
   EXPECT_EQ(none.code, 67);
-  EXPECT_EQ(none.err.substr(0, 13), "megalith: E67") << none.err;
+  EXPECT_EQ(none.err.substr(0, 10), "error: E67") << none.err;
   EXPECT_EQ(run_shell(train("a", "--resume=auto")).code, 0);
   const Finished again = run_shell(train("a"));
   EXPECT_EQ(again.code, 64) << again.err;
@@ -215,7 +215,7 @@ TEST_F(Program, AModelIsAskedOnTheDeviceThatTheCommandNames) {
   if (!has_gpu()) {
     EXPECT_EQ(gpu.code, 70);
     EXPECT_EQ(gpu.out, "");
-    EXPECT_NE(gpu.err.find("megalith: E70 device.type = cuda: this "), std::string::npos) << gpu.err;
+    EXPECT_NE(gpu.err.find("error: E70 device.type = cuda: this "), std::string::npos) << gpu.err;
     return;
   }
   ASSERT_EQ(gpu.code, 0) << gpu.err;
@@ -265,7 +265,7 @@ TEST_F(Program, AHuggingFaceRoundTripScoresTheSame) {
   const Finished folder = run_shell(train("c", "--set train.init=" + out("hf")));
   EXPECT_EQ(folder.code, 65);
   EXPECT_EQ(folder.err,
-            "megalith: E65 train.init = " + out("hf") + ": is a Hugging Face folder; make a checkpoint of it, " +
+            "error: E65 train.init = " + out("hf") + ": is a Hugging Face folder; make a checkpoint of it, " +
                 "`megalith checkpoint import-hf " + out("hf") + " --out OUT`, and give train.init that OUT\n");
   std::ofstream(dir_ / "wrong.json") << "[[1], 2]";
   const Finished wrong =
@@ -344,6 +344,29 @@ TEST_F(Program, CommandsTakeTheCheckpointAlike) {
     const Finished none = run_shell("set -o pipefail; " + command + rest);
     EXPECT_EQ(none.code, 64);
     EXPECT_EQ(none.err.substr(0, 32), "error: --checkpoint is required\n") << none.err;
+  }
+}
+
+// Whatever fails, its first line begins alike: with the code, unless it is a mistake of the command line or recipe.
+TEST_F(Program, EveryErrorBeginsAlike) {
+  std::ofstream(dir_ / "bad.jsonl") << "{\n";
+  const std::pair<std::string, std::string> cases[] = {
+      {train("a", "--stepz 3"), "error: "},
+      {train("a", "--set train.steps=x"), "error: "},
+      {train("a", "--set data.train=" + out("nowhere")), "error: E65 "},
+      {"megalith eval " + out("nowhere") + " --task loss --data x", "error: E65 "},
+      {train("a", "--resume"), "error: E67 "},
+      {"megalith data build --input " + out("nowhere") + " --output " + out("b"), "error: E65 "},
+      {"megalith tokenize --tokenizer bpe --vocab-dir " + out("nowhere") + " --text a", "error: E65 "},
+      {"megalith checkpoint info " + out("nowhere"), "error: E65 "},
+      {train("a", "--set model.hidden_size=20000 --set model.num_heads=20"), "error: E74 rank 0: "}};
+  for (const auto& [command, begin] : cases) {
+    const Finished failed = run_shell(command);
+    EXPECT_NE(failed.code, 0) << command;
+    const std::string code = begin.size() > 8 ? begin.substr(8, 2) : "64";
+    EXPECT_EQ(std::to_string(failed.code), code) << command << '\n' << failed.err;
+    EXPECT_TRUE(failed.err.starts_with(begin)) << command << '\n' << failed.err;
+    EXPECT_EQ(failed.err.find("megalith: E"), std::string::npos) << failed.err;
   }
 }
 

@@ -39,7 +39,7 @@ TEST_F(Program, SignalsThatAskForAnEndSaveIt) {
       EXPECT_THAT(run.err, HasSubstr(", saving; again to stop now\n")) << signal;
       EXPECT_EQ(number_behind("finishing step ", run.err), number_behind("saved step ", run.err)) << run.err;
     }
-    EXPECT_THAT(run.err, HasSubstr("megalith: E75 stopped on request (")) << signal;
+    EXPECT_THAT(run.err, HasSubstr("error: E75 stopped on request (")) << signal;
   }
 }
 
@@ -110,7 +110,7 @@ TEST_F(Program, ATokenFileThatIsCutUnderARunIsNamed) {
                                     "truncate -s 0 " + prefix + ".bin; wait $pid");
   EXPECT_EQ(run.code, 74) << run.err;
   EXPECT_THAT(run.err,
-              HasSubstr("megalith: E74 [" + prefix + ".bin] was cut, or its disk failed, while it was being read\n"));
+              HasSubstr("error: E74 [" + prefix + ".bin] was cut, or its disk failed, while it was being read\n"));
 #ifdef MEGALITH_WITH_MPI
   ASSERT_EQ(run_shell("megalith data build --overwrite --tokenizer byte --input " + (dir_ / "text.txt").string() +
                       " --output " + prefix)
@@ -119,7 +119,7 @@ TEST_F(Program, ATokenFileThatIsCutUnderARunIsNamed) {
   const Finished ranks = beside_a_run(mpirun(2, train_process("b", "--set data.train=" + prefix)), out("b"),
                                       "truncate -s 0 " + prefix + ".bin; wait $pid");
   EXPECT_EQ(ranks.code, 74) << ranks.err;
-  EXPECT_THAT(ranks.err, ContainsRegex("megalith: E74 rank [01]: \\[" + prefix + ".bin\\] was cut"));
+  EXPECT_THAT(ranks.err, ContainsRegex("error: E74 rank [01]: \\[" + prefix + ".bin\\] was cut"));
 #endif
 }
 

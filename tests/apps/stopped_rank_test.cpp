@@ -45,8 +45,8 @@ TEST_P(StoppedRank, IsNamedByTheOtherWhichEnds) {
   EXPECT_LE(std::stoi(ended.out), 3 + 10);
   const std::string other = std::to_string(1 - stopped);
   EXPECT_THAT(ended.err, ::testing::ContainsRegex(
-                             "megalith: E72 rank " + other + ": .*\\[[a-z_]+\\] group [a-z-]+ of 2 ranks: rank " +
-                             other + " waited [3-9]\\.[0-9] s in .* for rank " + std::to_string(stopped) + "\n"));
+                             "error: E72 rank " + other + ": .*\\[[a-z_]+\\] group [a-z-]+ of 2 ranks: rank " + other +
+                             " waited [3-9]\\.[0-9] s in .* for rank " + std::to_string(stopped) + "\n"));
 #else
   GTEST_SKIP() << "MPI is not built in";
 #endif
