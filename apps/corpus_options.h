@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include "megalith/base/clock.h"
+#include "megalith/base/str.h"
 #include "megalith/base/team.h"
 #include "megalith/base/text.h"
+#include "megalith/data/corpus_reader.h"
 #include "megalith/data/tokenizer.h"
 
 namespace megalith::apps {
@@ -63,7 +65,8 @@ inline void add_size(CLI::App& command, const char* name, std::uint64_t& bytes, 
 }
 
 inline void add_max_line(CLI::App& command, std::uint64_t& bytes) {
-  add_size(command, "--max-line", bytes, "Most bytes of a document: a line of JSON, a row or a text", "256MiB");
+  add_size(command, "--max-line", bytes, "Most bytes of a line, a row, or a text that is read as a whole",
+           str(data::kDefaultMaxLine >> 20, "MiB").c_str());
 }
 
 inline void add_dry_run(CLI::App& command, bool& dry_run) {

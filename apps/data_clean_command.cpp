@@ -25,7 +25,7 @@ namespace {
 struct CleanArguments {
   std::vector<std::string> inputs, titles, wikitext;
   std::string output, format = "auto", tokenizer, vocab_dir, bad_lines = "fail", compress = "none";
-  std::uint64_t max_line = std::uint64_t{256} << 20;
+  std::uint64_t max_line = data::kDefaultMaxLine;
   bool join_lines = false, dry_run = false;
   corpus::CleanOptions options;
 };

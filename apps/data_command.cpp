@@ -38,7 +38,7 @@ struct BuildOptions {
   std::string vocab_dir;
   std::string format = "auto";
   data::CorpusOptions corpus;
-  std::uint64_t max_line = std::uint64_t{256} << 20;
+  std::uint64_t max_line = data::kDefaultMaxLine;
   bool append_eod = true, sentences = false;
   bool overwrite = false;
   bool replace_invalid = false;
@@ -206,7 +206,7 @@ void add_build(CLI::App& data_command) {
   command->add_option("--split-on", options->corpus.reading.split_on,
                       "Line that stands between the documents of a text file (default: a file is one document)");
   add_threads(*command, options->corpus.threads);
-  add_size(*command, "--max-line", options->max_line, "Most bytes of a line of JSON or a row", "256MiB");
+  add_max_line(*command, options->max_line);
   command->add_flag("--sentences", options->sentences,
                     "Each sentence is a sequence, a document a run of them; no end-of-document token (BERT)");
   command

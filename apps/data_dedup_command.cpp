@@ -26,7 +26,7 @@ struct DedupArguments {
   std::string output, work, jaccard = "0.7", keep = "first", format = "auto", shard;
   int bands = 0, rows = 0;
   double recall = 0.95;
-  std::uint64_t memory = std::uint64_t{1} << 30, max_line = std::uint64_t{256} << 20;
+  std::uint64_t memory = std::uint64_t{1} << 30, max_line = data::kDefaultMaxLine;
   bool dry_run = false;
   corpus::DedupOptions options;
 };

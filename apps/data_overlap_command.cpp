@@ -23,7 +23,7 @@ namespace {
 struct OverlapArguments {
   std::vector<std::string> train, test;
   std::string output, format = "auto";
-  std::uint64_t max_line = std::uint64_t{256} << 20;
+  std::uint64_t max_line = data::kDefaultMaxLine;
   bool dry_run = false;
   corpus::OverlapOptions options;
 };

@@ -36,7 +36,7 @@ using TokenizerJsonText = nlohmann::ordered_json;
 struct TrainArguments {
   std::string type, output, format = "auto";
   std::vector<std::string> inputs;
-  std::uint64_t max_line = std::uint64_t{256} << 20;
+  std::uint64_t max_line = data::kDefaultMaxLine;
   bool dry_run = false;
   data::TrainerOptions options;
 };

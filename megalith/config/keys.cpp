@@ -8,6 +8,7 @@
 
 // The table of keys. Each row: name; members of RunConfig and RunPlan; default; bounds; rule on resume; whether ranks
 // may differ; meaning. A literal default is also the initial value of the plan's member (tested).
+// One table, and so longer than other files.
 
 namespace megalith::config {
 namespace {
@@ -404,6 +405,10 @@ std::vector<Key> make_keys() {
       {"data.key", at([](auto& c) -> auto& { return c.data.key; }), literal("'text'"), any(), may_change, not_differ,
        "the member of JSON lines, or the column of Parquet, that holds the text of `train` and `valid`. The tokens of "
        "`train` must be the same on `--resume`"},
+      {"data.max_line", at([](auto& c) -> auto& { return c.data.max_line; }), literal("16777216"), between(1, 0x1p40),
+       may_change, not_differ,
+       "most bytes of a line of text or JSON, of a row, and of text that the tokenizer cannot cut; a longer one is "
+       "refused"},
       {"data.split", at([](auto& c) -> auto& { return c.data.split; }), words("none"), any(), must_match, not_differ,
        "instead of `valid`: `\"0.9\"`, the fraction for training, or `\"969,30,1\"`, weights of training, held-out and "
        "unused tokens; not with weights in `train`"},

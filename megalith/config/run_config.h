@@ -52,6 +52,7 @@ struct RunConfig {
   struct Data {
     std::optional<std::string> tokenizer, vocab_dir, split, key;
     std::optional<std::vector<std::string>> train, valid;
+    std::optional<Index> max_line;
   } data;
   struct Checkpoint {
     std::optional<std::string> dir, on_corrupt;

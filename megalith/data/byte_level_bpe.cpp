@@ -129,6 +129,9 @@ class ByteLevelBpe::Cutter final : public TextCutter {
         look_again(text, ends_section);
     });
   }
+  std::size_t held_bytes() const override {
+    return plain_.size() + to_compose_.size() + composed_.size() + pieces_.held_bytes();
+  }
 
  private:
   template <class Use>

@@ -42,7 +42,11 @@ class BlockCutter {
  public:
   BlockCutter(CorpusReader& reader, const Tokenizer& tokenizer, std::unique_ptr<TextCutter> cutter,
               const CorpusOptions& options)
-      : reader_(reader), tokenizer_(tokenizer), cutter_(std::move(cutter)), text_(text_reader(options)) {}
+      : reader_(reader),
+        tokenizer_(tokenizer),
+        cutter_(std::move(cutter)),
+        text_(text_reader(options)),
+        most_held_(static_cast<std::size_t>(options.reading.max_line_bytes)) {}
 
   static CorpusText text_reader(const CorpusOptions& options) {
     return CorpusText(options.key, options.invalid_utf8 == InvalidUtf8::fail ? CorpusText::Invalid::fail
@@ -68,6 +72,12 @@ class BlockCutter {
       } catch (const EncodeError& error) {
         CorpusText::fail(out.corpus, piece, error.offset(), error.rule());
       }
+      if (cutter_->held_bytes() > most_held_)
+        CorpusText::fail(out.corpus, piece, 0,
+                         str("comes after over ", most_held_,
+                             " bytes that the tokenizer cannot cut, the most that it "
+                             "may take at once; ",
+                             kMaxLineSetting));
       out.text_bytes += static_cast<Index>(text.size());
       offset_ += cut.text.bytes.size();
       for (const CutText::Piece& literal : cut.text.pieces)
@@ -82,6 +92,7 @@ class BlockCutter {
   const Tokenizer& tokenizer_;
   std::unique_ptr<TextCutter> cutter_;
   CorpusText text_;
+  std::size_t most_held_;
   bool begins_document_ = true;
   std::uint64_t offset_ = 0;  // of what the cutter has given of the document
 };

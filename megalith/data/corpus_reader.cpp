@@ -8,6 +8,7 @@
 #include "megalith/base/text.h"
 #include "megalith/base/utf8.h"
 #include "megalith/data/document_reader.h"
+#include "megalith/data/json_text.h"
 #include "megalith/io/problem_text.h"
 
 namespace megalith::data {
@@ -93,6 +94,45 @@ void CorpusReader::open_next_file() {
   is_document_begin_ = true;
   before_window_ = '\n';
   text_offset_ = stored_before_ = 0;
+  seen_ = line_begin_ = 0;
+  if (text_) require_lines();
+}
+
+bool CorpusReader::extend_text() {
+  const bool more = text_->extend();
+  require_lines();
+  return more;
+}
+
+/// Looks at what has come into sight.
+void CorpusReader::require_lines() {
+  const std::string_view text = text_->window();
+  const auto most = static_cast<std::uint64_t>(options_.max_line_bytes);
+  const auto require = [&](std::uint64_t end) {
+    if (end - line_begin_ > most)
+      throw DocumentError(BadDocument::too_long,
+                          str("[", files_[file_ - 1].string(), "] the line that begins at byte ", line_begin_,
+                              " has over ", most, " bytes, the most that a line may have; ", kMaxLineSetting));
+  };
+  for (std::size_t at = seen_ - text_offset_; at < text.size();) {
+    std::size_t end = text.find('\n', at);
+    if (end == std::string_view::npos) break;
+    require(text_offset_ + end);
+    if (text.size() - end <= most) end = text.rfind('\n');  // lines between are short enough
+    line_begin_ = text_offset_ + end + 1;
+    at = end + 1;
+  }
+  seen_ = text_offset_ + text.size();
+  require(seen_);
+}
+
+/// `stretch` bytes of text have no place to cut.
+void CorpusReader::require_cut(std::size_t at, std::size_t stretch) const {
+  if (stretch <= static_cast<std::size_t>(options_.max_line_bytes)) return;
+  throw DocumentError(
+      BadDocument::too_long,
+      str("[", files_[file_ - 1].string(), "] byte ", text_offset_ + at, ": the tokenizer cannot cut the next ",
+          options_.max_line_bytes, " bytes of the text, the most that it may take at once; ", kMaxLineSetting));
 }
 
 std::optional<CorpusBlock> CorpusReader::next() {
@@ -161,7 +201,7 @@ bool CorpusReader::next_piece(std::size_t& at, std::vector<Piece>& pieces) {
   const std::size_t tail =
       options_.split_on.size() + 2;  // a separator and its line end may begin in sight and end out of it
   for (bool more = true;;) {
-    while (more && text_->window().size() < at + wanted + tail + 1) more = text_->extend();
+    while (more && text_->window().size() < at + wanted + tail + 1) more = extend_text();
     const std::string_view text = text_->window();
     if (at == text.size()) return false;
     const std::size_t separator = find_separator(at, at);
@@ -173,7 +213,8 @@ bool CorpusReader::next_piece(std::size_t& at, std::vector<Piece>& pieces) {
     const std::size_t size = next_cut_(document, wanted);
     const bool ends = size == document.size();
     if (ends && more && !is_whole) {  // no place to cut in sight
-      more = text_->extend();
+      require_cut(at + wanted, size - std::min(size, wanted));
+      more = extend_text();
       continue;
     }
     pieces.push_back({at, size, ends});

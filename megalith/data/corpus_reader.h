@@ -21,6 +21,13 @@ enum class CorpusFormat {
   parquet
 };
 
+/// Most bytes of a line of text or JSON, of a row, of a document that is read as a whole and of a word, where no
+/// setting is given. It bounds the memory of a damaged or hostile input: some commands take 30 bytes per byte of a
+/// word.
+inline constexpr Index kDefaultMaxLine = Index{16} << 20;
+/// Which setting raises it.
+inline constexpr std::string_view kMaxLineSetting = "--max-line, or data.max_line of a recipe, raises that";
+
 /// A piece of one document, or all of it.
 struct CorpusPiece {
   std::string_view bytes;     ///< text, or one line of JSON
@@ -49,8 +56,8 @@ class CorpusReader {
     CorpusFormat format = CorpusFormat::by_name;
     std::string split_on{};       ///< a line of text that stands between documents; empty: a file is one document
     Index block_bytes = 1 << 20;  ///< a longer piece happens where the text has no place to cut
-    Index max_line_bytes = Index{256} << 20;
-    std::string key = "text";  ///< the column of a Parquet file
+    Index max_line_bytes = kDefaultMaxLine;  ///< of text also a stretch with no place to cut
+    std::string key = "text";                ///< the column of a Parquet file
   };
   /// The smallest place p >= from, p > 0, where a text can be cut, else its size: Tokenizer::next_cut(). Of a text
   /// that goes on behind `text`, too.
@@ -73,6 +80,9 @@ class CorpusReader {
   bool next_lines(CorpusBlock& block);
   bool next_text(CorpusBlock& block);
   bool next_piece(std::size_t& at, std::vector<Piece>& pieces);
+  bool extend_text();
+  void require_lines();
+  void require_cut(std::size_t at, std::size_t stretch) const;
   std::size_t find_separator(std::size_t at, std::size_t from) const;
 
   io::Fs& fs_;
@@ -87,6 +97,8 @@ class CorpusReader {
   bool is_document_begin_ = true;          // whether a document of the text begins at its window
   char before_window_ = '\n';
   std::uint64_t text_offset_ = 0;    // of the window
+  std::uint64_t seen_ = 0;           // of the text, whose lines are known to be short enough up to there
+  std::uint64_t line_begin_ = 0;     // of the line that has not ended there
   std::uint64_t stored_before_ = 0;  // bytes of the open file that earlier blocks have counted
 };
 

@@ -36,7 +36,7 @@ TokenSourcePtr open_token_file(io::Fs& fs, const io::Path& prefix, const Tokeniz
 }
 
 TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const Tokenizer& tokenizer, std::string_view key,
-                        std::string_view text_key, int threads) {
+                        const TextReading& reading) {
   if (const std::optional<io::Path> prefix = token_file_prefix(fs, path); prefix && !fs.is_dir(path))
     return open_token_file(fs, *prefix, tokenizer, key);
   // A folder or a pattern: its token files and its texts, each kind as one source, in name order.
@@ -56,8 +56,9 @@ TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const Tokenizer& token
   if (!texts.empty() || sources.empty()) {
     MemorySink sink;
     CorpusOptions options;
-    options.key = text_key;
-    options.threads = threads;
+    options.key = reading.key;
+    options.threads = reading.threads;
+    options.reading.max_line_bytes = reading.max_line;
     tokenize_corpus(fs, texts, tokenizer, options, sink);
     sources.push_back(memory_source(path.string(), std::move(sink.tokens), tokenizer.vocab_size()));
   }
@@ -95,10 +96,10 @@ void check(const DataConfig& config, Problems& out) {
 }
 
 TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const Tokenizer& tokenizer,
-                           std::string_view key, std::string_view text_key, int threads) {
+                           std::string_view key, const TextReading& reading) {
   if (paths.empty()) throw ConfigError(str(key, " = []: must name at least one file"));
   std::vector<TokenSourcePtr> sources;
-  for (const std::string& path : paths) sources.push_back(open_one(fs, path, tokenizer, key, text_key, threads));
+  for (const std::string& path : paths) sources.push_back(open_one(fs, path, tokenizer, key, reading));
   return joined_source(std::move(sources));
 }
 
@@ -137,10 +138,10 @@ std::vector<WeightedPath> weighted_paths(io::Fs& fs, const std::vector<std::stri
 }
 
 TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const Tokenizer& tokenizer, Index seq_len,
-                       std::string_view text_key, int threads) {
+                       const TextReading& reading) {
   std::vector<TrainingSet::Corpus> corpora;
   for (const WeightedPath& one : paths) {
-    const TokenSourcePtr source = open_corpus(fs, {one.path}, tokenizer, "data.train", text_key, threads);
+    const TokenSourcePtr source = open_corpus(fs, {one.path}, tokenizer, "data.train", reading);
     corpora.push_back({part(source, {0, source->num_tokens()}, seq_len, "data.train"), one.weight});
   }
   try {
@@ -153,20 +154,21 @@ TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const
 }  // namespace
 
 DataSets open_data(io::Fs& fs, const DataConfig& config, const Tokenizer& tokenizer, Index seq_len, int threads) {
+  const TextReading reading{.key = config.key, .max_line = config.max_line, .threads = threads};
   const auto open_valid = [&]() -> std::optional<SampleSet> {
     if (config.valid.empty()) return std::nullopt;
     if (!weighted_paths(fs, config.valid, "data.valid").empty())
       throw ConfigError("data.valid: has weights; it is evaluated as it stands, so name files only");
-    const TokenSourcePtr valid = open_corpus(fs, config.valid, tokenizer, "data.valid", config.key, threads);
+    const TokenSourcePtr valid = open_corpus(fs, config.valid, tokenizer, "data.valid", reading);
     return part(valid, {0, valid->num_tokens()}, seq_len, "data.valid");
   };
   if (const auto paths = weighted_paths(fs, config.train, "data.train"); !paths.empty()) {
     if (!config.split.empty())
       throw ConfigError(
           str("data.split = \"", config.split, "\": does not go with a weighted data.train; name data.valid"));
-    return {.train = open_blend(fs, paths, tokenizer, seq_len, config.key, threads), .valid = open_valid()};
+    return {.train = open_blend(fs, paths, tokenizer, seq_len, reading), .valid = open_valid()};
   }
-  const TokenSourcePtr source = open_corpus(fs, config.train, tokenizer, "data.train", config.key, threads);
+  const TokenSourcePtr source = open_corpus(fs, config.train, tokenizer, "data.train", reading);
   const auto ranges = (config.split.empty() ? Split{} : parse_split(config.split)).ranges(source->num_tokens());
   DataSets sets{.train = TrainingSet({{part(source, ranges[0], seq_len, "data.train"), 1}}), .valid = open_valid()};
   if (!sets.valid && ranges[1].size() > 0)

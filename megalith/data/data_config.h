@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "megalith/base/problems.h"
+#include "megalith/data/corpus_reader.h"
 #include "megalith/data/samples.h"
 #include "megalith/data/token_source.h"
 #include "megalith/data/tokenizer.h"
@@ -19,6 +20,7 @@ struct DataConfig {
   std::vector<std::string> train{};
   std::vector<std::string> valid{};  ///< the same without weights; empty: taken from train by `split`, if that is given
   std::string key = "text";          ///< member of JSON lines, or column of Parquet, that holds the text of both
+  Index max_line = kDefaultMaxLine;  ///< bytes: see CorpusReader::Options
   std::string split{};               ///< see parse_split(); empty: all of train is for training
 
   /// Whether there is held-out data, if the files are long enough: `valid`, or a part of `split` (its second). For a
@@ -29,13 +31,20 @@ struct DataConfig {
 /// Reports every broken rule that needs no file to be seen.
 void check(const DataConfig& config, Problems& out);
 
+/// How texts are read.
+struct TextReading {
+  std::string key = "text";  ///< member of JSON lines, or column of Parquet, that holds the text
+  Index max_line = kDefaultMaxLine;
+  int threads = 1;
+};
+
 /// One corpus from the files of a recipe key, joined in their order. A path is
-/// - a file of text, JSON lines or Parquet, whose member or column `text_key` holds the text: tokenised now, each
-///   document closed by the tokenizer's end of document, and kept in memory (4 bytes a token);
+/// - a file of text, JSON lines or Parquet: tokenised now, each document closed by the tokenizer's end of document, and
+///   kept in memory (4 bytes a token);
 /// - PREFIX, PREFIX.bin or PREFIX.idx of a token file: mapped.
 /// `key` ("data.train") names the paths in errors. Throws InputError, naming similar files where one is missing.
 TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const Tokenizer& tokenizer,
-                           std::string_view key, std::string_view text_key = "text", int threads = 1);
+                           std::string_view key, const TextReading& reading = {});
 
 /// What a training run reads.
 struct DataSets {

@@ -18,7 +18,7 @@ std::string place_of(CorpusFormat format, std::uint64_t number) {
 [[noreturn]] void throw_too_long(const DocumentBlock& block, std::uint64_t number, std::size_t most_bytes) {
   throw DocumentError(BadDocument::too_long,
                       str("[", block.file, "] ", place_of(block.format, number), " has over ", most_bytes,
-                          " bytes, the most that a document may have; --max-line raises that"));
+                          " bytes, the most that a document may have; ", kMaxLineSetting));
 }
 
 }  // namespace
@@ -159,7 +159,7 @@ void DocumentReader::cut_lines(DocumentBlock& block) {
 std::string_view DocumentText::of(const DocumentBlock& block, const RawDocument& document) {
   if (document.is_too_long)
     throw DocumentError(BadDocument::too_long, str("[", block.file, "] ", place_of(block.format, document.line),
-                                                   " has more bytes than a document may have; --max-line raises that"));
+                                                   " has more bytes than a document may have; ", kMaxLineSetting));
   if (block.format == CorpusFormat::json_lines)
     return json_.read(document.bytes, {block.file, document.line, block.held.bytes});
   const std::size_t good = valid_utf8_prefix(document.bytes);

@@ -49,7 +49,7 @@ class DocumentReader {
   struct Options {
     CorpusFormat format = CorpusFormat::by_name;
     std::size_t block_bytes = std::size_t{1} << 20;  ///< a longer document makes a longer block
-    std::size_t max_document_bytes = std::size_t{256} << 20;
+    std::size_t max_document_bytes = kDefaultMaxLine;
     Cut cut = Cut::documents;
     TooLong too_long = TooLong::fail;
     std::string key = "text";  ///< the column of a Parquet file

@@ -46,6 +46,8 @@ class TextCutter {
   /// Appends what is decided. `part` ends where a character ends. `ends`: of the last part, with which all is decided;
   /// the next one begins another text. Throws EncodeError as Tokenizer::encode() does, by the byte of the part.
   virtual void push(std::string_view part, bool ends, CutText& out) = 0;
+  /// Of text that has come and is not decided.
+  virtual std::size_t held_bytes() const = 0;
 };
 
 /// Text to token ids and back. Every member is const and may be called by any number of threads at once.

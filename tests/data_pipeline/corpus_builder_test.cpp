@@ -282,6 +282,45 @@ TEST_F(CorpusBuilder, ReplacingDoesNotDependOnTheBlocks) {
   }
 }
 
+TEST_F(CorpusBuilder, ALineOfTextIsAsLongAsAllowed) {
+  const std::string line(1000, 'a');
+  for (const Index block : {Index{1} << 20, Index{64}})
+    for (const std::size_t before : {std::size_t{0}, (std::size_t{1} << 20) - 600, std::size_t{1} << 20}) {
+      options_.reading.block_bytes = block;
+      const std::string front = before == 0 ? "" : std::string(before - 1, '\n') + "\n";
+      for (const std::string& behind : {std::string(), std::string("\n"), "\nb\n" + std::string(2 << 20, '\n')}) {
+        const auto a = file("a.txt", front + line + behind);
+        options_.reading.max_line_bytes = 1000;
+        EXPECT_EQ(error({a}, *bytes()), "") << block << " " << before;
+        options_.reading.max_line_bytes = 999;
+        EXPECT_EQ(error({a}, *bytes()),
+                  str("[a.txt] the line that begins at byte ", before,
+                      " has over 999 bytes, the most that a line may have; --max-line, or data.max_line of a recipe, "
+                      "raises that"))
+            << block << " " << before;
+      }
+    }
+}
+
+TEST_F(CorpusBuilder, AStretchThatCannotBeCutIsAsLongAsAllowed) {
+  // Line ends between two words are one piece of GPT-2's pattern, and none of the lines is long.
+  options_.reading.block_bytes = 1000;
+  const auto a = file("a.txt", "one" + std::string(5 << 20, '\n') + "two");
+  EXPECT_EQ(error({a}, *gpt2()), "");
+  options_.reading.max_line_bytes = 2 << 20;
+  const std::string cannot =
+      " bytes of the text, the most that it may take at once; --max-line, or data.max_line of "
+      "a recipe, raises that";
+  EXPECT_EQ(error({a}, *gpt2()), str("[a.txt] byte 1000: the tokenizer cannot cut the next ", 2 << 20, cannot));
+  const auto own = bpe_cut_by({R"(\w+|\s+)"}, false);
+  ASSERT_NE(own->make_cutter(), nullptr);
+  const std::string text = error({a}, *own);
+  EXPECT_NE(text.find(str("comes after over ", 2 << 20, " bytes that the tokenizer cannot cut")), std::string::npos)
+      << text;
+  options_.reading.max_line_bytes = 6 << 20;
+  EXPECT_EQ(error({a}, *own), "");
+}
+
 TEST_F(CorpusBuilder, AnOwnPatternIsCutInParts) {
   options_.reading.split_on = "<|end|>";
   std::string text;

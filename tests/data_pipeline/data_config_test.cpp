@@ -103,6 +103,22 @@ TEST_F(OpenCorpus, TakesTheColumnOfAParquetFile) {
             std::string::npos);
 }
 
+TEST_F(OpenCorpus, KeepsTheLineLimitOfTheRecipe) {
+  write_all(dir_ / "c.txt", std::string(20, 'a') + "\n");
+  write_all(dir_ / "c.jsonl", "{\"text\": \"" + std::string(20, 'a') + "\"}\n");
+  const auto error_with = [&](const std::string& train, const std::string& valid, Index max_line) {
+    return error_of<InputError>([&] {
+      open_data(*fs_, {.tokenizer = "byte", .train = {path(train)}, .valid = {path(valid)}, .max_line = max_line},
+                *bytes(), 1);
+    });
+  };
+  for (const auto& [train, valid] : {std::pair{"c.txt", "b.jsonl"}, {"c.jsonl", "b.jsonl"}, {"b.jsonl", "c.txt"}}) {
+    EXPECT_EQ(error_with(train, valid, 32), "");
+    EXPECT_NE(error_with(train, valid, 19).find("has over 19 bytes"), std::string::npos) << train << " " << valid;
+    EXPECT_NE(error_with(train, valid, 19).find("or data.max_line of a recipe, raises that"), std::string::npos);
+  }
+}
+
 TEST_F(OpenCorpus, TakesFoldersAndPatterns) {
   const std::string both("one\0two\0", 8), all = both + std::string("hello\0", 6) + both;
   EXPECT_EQ(text(*open({""})), all) << "token files first, then texts, in name order";
