@@ -162,7 +162,12 @@ std::string Evaluation::share_done(comm::World& world, const std::string& digest
                                    std::vector<ExampleFile::Numbered>& done) const {
   std::string marks(data_.set.passages.size(), '-');
   if (world.rank() == 0 && options_.resume) {
-    done = ExampleFile::read(*fs_, options_.per_example, identity(digest), data_.set);
+    ExampleFile::Found found = ExampleFile::read(*fs_, options_.per_example, identity(digest), data_.set);
+    done = std::move(found.done);
+    if (found.changed_lines > 0)
+      log::warning(str(options_.per_example, ": ", found.changed_lines,
+                       found.changed_lines == 1 ? " line has" : " lines have",
+                       " changed or was cut since an evaluation wrote it: what has no other line is computed again"));
     for (const auto& [example, result] : done) marks[static_cast<std::size_t>(example)] = '+';
   }
   return train::share_text(world, std::move(marks));

@@ -1,25 +1,53 @@
 #include "apps/example_file.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <span>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/io/json_reader.h"
+#include "megalith/io/checksum.h"
 
 namespace megalith::apps {
 namespace {
 
-std::string line_of(Index example, const eval::ExampleResult& result) {
-  const nlohmann::ordered_json line = {{"example", example},
-                                       {"log_probability", result.log_probability},
-                                       {"targets", result.targets},
-                                       {"correct", result.correct}};
-  return line.dump() + '\n';
+constexpr std::string_view kChecksum = ",\"checksum\":\"", kEnd = "\"}";
+constexpr std::size_t kDigits = 32, kTailBytes = kChecksum.size() + kDigits + kEnd.size();
+
+std::string checksum_of(const std::string& identity, std::string_view object) {
+  const std::string text = str(identity, '\n', object);
+  return io::checksum(std::as_bytes(std::span(text.data(), text.size()))).hex();
 }
 
-std::string first_line(const std::string& identity) { return nlohmann::ordered_json{{"evaluation", identity}}.dump(); }
+/// An object with the checksum as its last member, and a line end.
+std::string sealed(const std::string& identity, const nlohmann::ordered_json& object) {
+  const std::string text = object.dump();
+  return str(std::string_view(text).substr(0, text.size() - 1), kChecksum, checksum_of(identity, text), kEnd, '\n');
+}
+
+/// What sealed() was given; nothing where the line is not what it made.
+std::optional<nlohmann::json> unsealed(const std::string& identity, std::string_view line) {
+  if (line.size() < kTailBytes) return std::nullopt;
+  const std::string_view tail = line.substr(line.size() - kTailBytes);
+  const std::string object = str(line.substr(0, line.size() - kTailBytes), '}');
+  if (tail != str(kChecksum, checksum_of(identity, object), kEnd)) return std::nullopt;
+  return nlohmann::json::parse(object, nullptr, false);
+}
+
+std::string line_of(const std::string& identity, Index example, const eval::ExampleResult& result) {
+  return sealed(identity, {{"example", example},
+                           {"log_probability", result.log_probability},
+                           {"targets", result.targets},
+                           {"correct", result.correct}});
+}
+
+std::string first_line(const std::string& identity) {
+  return sealed(identity, nlohmann::ordered_json{{"evaluation", identity}});
+}
 
 /// Where a chain of symbolic links ends, which need not exist.
 io::Path target_of(io::Path file) {
@@ -33,43 +61,71 @@ io::Path target_of(io::Path file) {
   return file;
 }
 
-[[noreturn]] void refuse(const io::Path& file, std::size_t line, std::string_view rule) {
-  throw InputError(str("[", file.string(), "] line ", line, ": ", rule,
-                       "; name another file with --per-example, or remove this one"));
+[[noreturn]] void refuse(const io::Path& file, std::string_view rule) {
+  throw InputError(
+      str("[", file.string(), "] line 1: ", rule, "; name another file with --per-example, or remove this one"));
 }
 
-ExampleFile::Numbered parse(const io::Path& file, std::size_t number, std::string_view text, const eval::EvalSet& set) {
-  const std::string name = file.string();
-  const nlohmann::json line = io::read_json(text, {.name = name, .first_line = number});
-  const auto is_count = [&](const char* key) { return line.contains(key) && line[key].is_number_unsigned(); };
-  const bool is_whole = line.is_object() && is_count("example") && is_count("targets") &&
-                        line.contains("log_probability") && line["log_probability"].is_number() &&
-                        line.contains("correct") && line["correct"].is_boolean();
-  if (!is_whole) refuse(file, number, "must have example, log_probability, targets and correct");
-  const auto example = line["example"].get<std::size_t>();
-  if (example >= set.passages.size() || line["targets"].get<Index>() != set.passages[example].targets())
-    refuse(file, number, str("example = ", example, ": the evaluation has none of that number and length"));
-  return {static_cast<Index>(example),
-          {line["log_probability"].get<double>(), line["targets"].get<Index>(), line["correct"].get<bool>()}};
+enum class FirstLine { of_this, of_another, changed, of_no_evaluation };
+
+FirstLine first_line_is(const std::string& identity, std::string_view line) {
+  if (str(line, '\n') == first_line(identity)) return FirstLine::of_this;
+  const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
+  if (!object.is_object() || !object.contains("evaluation") || !object["evaluation"].is_string())
+    return FirstLine::of_no_evaluation;
+  const bool was_changed =
+      object.contains("checksum") && str(line, '\n') != first_line(object["evaluation"].get<std::string>());
+  return was_changed ? FirstLine::changed : FirstLine::of_another;
+}
+
+/// The result of an example; nothing of a line that was changed.
+std::optional<ExampleFile::Numbered> parse(const std::string& identity, std::string_view text,
+                                           const eval::EvalSet& set) {
+  const std::optional<nlohmann::json> line = unsealed(identity, text);
+  if (!line || !line->is_object()) return std::nullopt;
+  const auto is_count = [&](const char* key) { return line->contains(key) && (*line)[key].is_number_unsigned(); };
+  const bool is_whole = is_count("example") && is_count("targets") && line->contains("log_probability") &&
+                        (*line)["log_probability"].is_number() && line->contains("correct") &&
+                        (*line)["correct"].is_boolean();
+  if (!is_whole) return std::nullopt;
+  const auto example = (*line)["example"].get<std::size_t>();
+  const auto targets = (*line)["targets"].get<Index>();
+  if (example >= set.passages.size() || targets != set.passages[example].targets()) return std::nullopt;
+  return ExampleFile::Numbered{static_cast<Index>(example),
+                               {(*line)["log_probability"].get<double>(), targets, (*line)["correct"].get<bool>()}};
 }
 
 }  // namespace
 
-std::vector<ExampleFile::Numbered> ExampleFile::read(io::Fs& fs, const io::Path& file, const std::string& identity,
-                                                     const eval::EvalSet& set) {
-  std::vector<Numbered> done;
-  if (!fs.exists(file) || fs.file_size(file) == 0) return done;
+ExampleFile::Found ExampleFile::read(io::Fs& fs, const io::Path& file, const std::string& identity,
+                                     const eval::EvalSet& set) {
+  Found found;
+  if (!fs.exists(file) || fs.file_size(file) == 0) return found;
   const io::MappedFile mapped = fs.map(file);
   std::string_view rest = mapped.text();
-  for (std::size_t number = 1; rest.find('\n') != std::string_view::npos; ++number) {
+  const auto next_line = [&] {
     const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(line.size() + 1);
-    if (number > 1)
-      done.push_back(parse(file, number, line, set));
-    else if (line != first_line(identity))
-      refuse(file, 1, str("is of another evaluation: must be ", first_line(identity)));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    return line;
+  };
+  const std::string_view first = next_line();
+  std::vector<bool> is_done(set.passages.size());
+  while (!rest.empty()) {
+    const std::optional<Numbered> line = parse(identity, next_line(), set);
+    if (!line) {
+      ++found.changed_lines;
+    } else if (!is_done[static_cast<std::size_t>(line->first)]) {
+      is_done[static_cast<std::size_t>(line->first)] = true;
+      found.done.push_back(*line);
+    }
   }
-  return done;
+  const FirstLine is = first_line_is(identity, first);
+  found.changed_lines += is == FirstLine::of_this ? 0 : 1;
+  if (!found.done.empty() || is == FirstLine::of_this || is == FirstLine::changed) return found;
+  std::string expected = first_line(identity);
+  expected.pop_back();
+  refuse(file, str(is == FirstLine::of_another ? "is of another evaluation: must be " : "is of no evaluation: must be ",
+                   expected));
 }
 
 std::string_view ExampleFile::problem(const io::Path& file) {
@@ -80,17 +136,19 @@ std::string_view ExampleFile::problem(const io::Path& file) {
   return "";
 }
 
-ExampleFile::ExampleFile(io::Fs& fs, const io::Path& file, const std::string& identity,
-                         const std::vector<Numbered>& done) {
+ExampleFile::ExampleFile(io::Fs& fs, const io::Path& file, std::string identity, const std::vector<Numbered>& done)
+    : identity_(std::move(identity)) {
   if (const std::string_view wrong = problem(file); !wrong.empty())
     throw ConfigError(str("--per-example = ", file.string(), ": ", wrong));
-  std::string text = first_line(identity) + '\n';
-  for (const auto& [example, result] : done) text += line_of(example, result);
+  std::string text = first_line(identity_);
+  for (const auto& [example, result] : done) text += line_of(identity_, example, result);
   const io::Path target = target_of(file);
   io::publish_file(fs, target, text);
   file_ = fs.append(target);
 }
 
-void ExampleFile::add(Index example, const eval::ExampleResult& result) { file_->write(line_of(example, result)); }
+void ExampleFile::add(Index example, const eval::ExampleResult& result) {
+  file_->write(line_of(identity_, example, result));
+}
 
 }  // namespace megalith::apps

@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "megalith/base/str.h"
 
 #include "tests/apps/program.h"
 
@@ -244,6 +247,72 @@ TEST_F(EvalProgram, AnInterruptedEvaluationGoesOn) {
               HasSubstr("examples.jsonl] line 1: is of another evaluation: must be {\"evaluation\":\"wikitext, "
                         "paper, window 16, stride 4, data "));
   EXPECT_THAT(other.err, HasSubstr("\"}; name another file")) << "on one line";
+}
+
+TEST_F(EvalProgram, ResultsThatWereChangedAreComputedAgain) {
+  ASSERT_EQ(run_shell(train("a")).code, 0);
+  const std::string file = out("examples.jsonl"), command = eval("a", lambada()) + " --per-example " + file;
+  const nlohmann::json want = parsed(run_shell(command));
+  const std::string whole = read_all(file);
+  std::vector<std::string> lines;
+  std::istringstream in(whole);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 41u);
+  // The same example of another evaluation, with a checksum that holds there.
+  ASSERT_EQ(run_shell(eval("a", lambada()) + " --window 8 --per-example " + out("other.jsonl")).code, 0);
+  std::istringstream other(read_all(out("other.jsonl")));
+  std::vector<std::string> others;
+  for (std::string line; std::getline(other, line);) others.push_back(line);
+  const auto with = [](std::string line, const std::string& from, const std::string& to) {
+    EXPECT_NE(line.find(from), line.npos) << line;
+    return line.replace(line.find(from), from.size(), to);
+  };
+  using Lines = std::vector<std::string>;
+  const auto changed = [&](const Lines& left, int changed_lines, int resumed) {
+    std::string text;
+    for (const std::string& line : left) text += line + '\n';
+    write_all(file, text);
+    const Finished again = run_shell(command + " --resume");
+    const nlohmann::json report = parsed(again);
+    expect_alike(report, want, 1e-6);
+    EXPECT_EQ(report.at("resumed_examples"), resumed);
+    const std::string warning =
+        str(file, ": ", changed_lines, changed_lines == 1 ? " line has" : " lines have", " changed or was cut");
+    if (changed_lines > 0)
+      EXPECT_THAT(again.err, HasSubstr(warning));
+    else
+      EXPECT_EQ(again.err.find("changed"), again.err.npos) << again.err;
+    EXPECT_EQ(std::ranges::count(read_all(file), '\n'), 41);
+    EXPECT_EQ(parsed(run_shell(command + " --resume")).at("resumed_examples"), 40) << "the file is whole again";
+  };
+  const auto replaced = [&](std::initializer_list<std::pair<std::size_t, std::string>> places) {
+    Lines left = lines;
+    for (const auto& [place, line] : places) left[place] = line;
+    return left;
+  };
+  changed(lines, 0, 40);
+  changed(replaced({{3, with(lines[3], "log_probability\":-", "log_probability\":-1")}}), 1, 39);
+  changed(replaced({{3, with(lines[3], "{", "{ ")}}), 1, 39);
+  changed(replaced({{5, with(lines[5], "\"example\":", "\"example\":1")}, {40, ""}}), 2, 38);
+  changed(replaced({{7, with(lines[7], "\"correct\":", "\"correct\":true,\"was\":")}}), 1, 39);
+  changed(replaced({{9, with(lines[9], ",\"checksum\"", ",\"check\"")}}), 1, 39);
+  changed(replaced({{2, others[2]}, {4, others[4]}}), 2, 38);
+  changed(replaced({{11, lines[12]}}), 0, 39);
+  changed(replaced({{0, with(lines[0], "lambada", "lambadb")}}), 1, 40);
+  changed(replaced({{0, "anything"}}), 1, 40);
+  changed(replaced({{0, with(lines[0], "lambada", "lambadb")}, {1, "x"}, {20, "{}"}}), 3, 38);
+  changed({with(lines[0], "lambada", "lambadb")}, 1, 0);
+  Lines all = lines;
+  for (std::size_t i = 1; i < all.size(); ++i) all[i] = with(all[i], "\"targets\":", "\"targets\":9");
+  changed(all, 40, 0);
+  // Without a line that the evaluation has written the file is somebody else's.
+  for (const std::string& foreign :
+       {std::string("{\"a\": 1}\n"), std::string("notes\n"), read_all(out("other.jsonl"))}) {
+    write_all(file, foreign);
+    const Finished refused = run_shell(command + " --resume");
+    EXPECT_EQ(refused.code, 65) << refused.err;
+    EXPECT_EQ(read_all(file), foreign);
+  }
 }
 
 TEST_F(EvalProgram, OnlyAFileIsReplacedByResults) {
