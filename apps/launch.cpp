@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <system_error>
 #include <vector>
 
 #include "megalith/base/error.h"
@@ -169,10 +170,13 @@ io::Path cache_folder() {
 
 int report_error(const std::exception& error, int rank) {
   const auto* ours = dynamic_cast<const Error*>(&error);
-  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  const ExitCode code = ours != nullptr ? ours->code() : no_memory ? ExitCode::io : ExitCode::internal;
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  const char* const lack = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? kNoMemory
+                           : system != nullptr && is_lack_of_threads(*system)     ? kNoThread
+                                                                                  : nullptr;
+  const ExitCode code = ours != nullptr ? ours->code() : lack != nullptr ? ExitCode::io : ExitCode::internal;
   if (code == ExitCode::requeue && rank > 0) return static_cast<int>(code);  // every process comes to it
-  const std::string text = no_memory ? "[memory] the system has no more memory" : error.what();
+  const std::string text = lack != nullptr ? lack : error.what();
   const bool is_named = rank < 0 || is_verdict_of_all(code) || text.starts_with("rank ");
   const std::string name =
       code == ExitCode::usage ? "" : code_name(code) + ' ';  // of the command line and recipe: none

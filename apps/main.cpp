@@ -290,6 +290,7 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
 }
 
 int run(int argc, char** argv) {
+  end_on_terminate();
   comm::set_gpu_environment();
   if (const char* const pretence = std::getenv("MEGALITH_GPU_PRETENCE"); pretence != nullptr) {
     try {

@@ -1,13 +1,17 @@
 #include "apps/signals.h"
 
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "megalith/base/clock.h"
@@ -20,7 +24,67 @@ namespace {
 
 // Signals are the process's, and so is what is known about them.
 
-std::array<char, 32> who_lost = {};  ///< "rank 3: " in front of what on_lost_mapping() says
+std::array<char, 32> who_lost = {};  ///< "rank 3: " in front of what on_lost_mapping() and end_process() print
+
+/// For where nothing may be allocated. A write that fails is of a message that nobody reads.
+void write_error(const char* text) { [[maybe_unused]] const auto ignored = ::write(2, text, std::strlen(text)); }
+
+[[noreturn]] void end_process(ExitCode code, const char* what) {
+  write_error(code == ExitCode::io ? "error: E74 " : "error: E70 ");
+  write_error(who_lost.data());
+  write_error(what);
+  write_error("\n");
+  ::_exit(static_cast<int>(code));
+}
+
+/// An exception that nothing catches: of a thread's own beginning or end, or of what may not throw. Most often the
+/// system has no more memory, of which the others are told by report_error().
+[[noreturn]] void on_terminate() {
+  if (std::current_exception() == nullptr) end_process(ExitCode::internal, "ended by std::terminate()");
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    end_process(ExitCode::io, kNoMemory);
+  } catch (const std::system_error& error) {
+    if (is_lack_of_threads(error)) end_process(ExitCode::io, kNoThread);
+    end_process(ExitCode::internal, error.what());
+  } catch (const Error& error) {
+    end_process(error.code() == ExitCode::io ? ExitCode::io : ExitCode::internal, error.what());
+  } catch (const std::exception& error) {
+    end_process(ExitCode::internal, error.what());
+  } catch (...) {
+    end_process(ExitCode::internal, "an exception of a foreign type");
+  }
+}
+
+/// Whether the system has no more memory to give: under `ulimit -v`, or where it commits no more than it has.
+bool is_out_of_memory() {
+  constexpr std::size_t kProbe = std::size_t{32} << 20;
+  void* const taken = ::mmap(nullptr, kProbe, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (taken != MAP_FAILED) ::munmap(taken, kProbe);
+  return taken == MAP_FAILED;
+}
+
+struct sigaction segv_before {};  ///< of a sanitizer, as a rule
+
+/// A library that does not look at what mmap() gave it writes there (oneDNN's generated code does), or gives up
+/// (SIGABRT); and the first thread's stack grows until it may not.
+extern "C" void on_failed_library(int signal, siginfo_t*, void*) {
+  if (is_out_of_memory()) {
+    static std::atomic_flag is_first = ATOMIC_FLAG_INIT;
+    if (is_first.test_and_set()) ::pause();  // another thread prints, and ends the process
+    end_process(ExitCode::io, kNoMemory);
+  }
+  // It happens again with the handler of before; abort() sees to that itself.
+  if (signal == SIGSEGV) ::sigaction(SIGSEGV, &segv_before, nullptr);
+}
+
+/// The first thread's stack may be what there is no more of.
+void take_signals_on_own_stack() {
+  static std::array<char, 64 << 10> stack;
+  const stack_t own{.ss_sp = stack.data(), .ss_flags = 0, .ss_size = stack.size()};
+  ::sigaltstack(&own, nullptr);
+}
 
 extern "C" void on_lost_mapping(int signal, siginfo_t* info, void*) {
   const char* const file =
@@ -30,13 +94,11 @@ extern "C" void on_lost_mapping(int signal, siginfo_t* info, void*) {
     std::raise(signal);
     return;
   }
-  // Nothing may be allocated here. A write that fails is of a message that nobody reads.
-  const auto say = [](const char* text) { [[maybe_unused]] const auto ignored = ::write(2, text, std::strlen(text)); };
-  say("error: E74 ");
-  say(who_lost.data());
-  say("[");
-  say(file);
-  say("] was cut, or its disk failed, while it was being read\n");
+  write_error("error: E74 ");
+  write_error(who_lost.data());
+  write_error("[");
+  write_error(file);
+  write_error("] was cut, or its disk failed, while it was being read\n");
   ::_exit(static_cast<int>(ExitCode::io));
 }
 
@@ -137,6 +199,12 @@ bool is_ignored(int signal) {
 
 }  // namespace
 
+bool is_lack_of_threads(const std::system_error& error) {
+  return error.code() == std::errc::resource_unavailable_try_again || error.code() == std::errc::not_enough_memory;
+}
+
+void end_on_terminate() { std::set_terminate(on_terminate); }
+
 void prepare_for_faults(int process) {
   std::signal(SIGXFSZ, SIG_IGN);
   if (process >= 0) std::snprintf(who_lost.data(), who_lost.size(), "rank %d: ", process);
@@ -145,6 +213,11 @@ void prepare_for_faults(int process) {
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_SIGINFO;
   ::sigaction(SIGBUS, &action, nullptr);
+  take_signals_on_own_stack();
+  action.sa_sigaction = on_failed_library;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  ::sigaction(SIGSEGV, &action, &segv_before);
+  ::sigaction(SIGABRT, &action, nullptr);
 }
 
 void catch_stop_signals(int process) {

@@ -1,13 +1,26 @@
 #pragma once
 #include <cstdint>
+#include <system_error>
 
 #include "megalith/base/types.h"
 
 namespace megalith::apps {
 
+/// What is printed where the system gives no more memory, or starts no more threads: exit code 74.
+inline constexpr const char* kNoMemory = "[memory] the system has no more memory";
+inline constexpr const char* kNoThread =
+    "[threads] the system starts no more threads: let the process have more memory and threads (ulimit -v, ulimit -u, "
+    "control group)";
+bool is_lack_of_threads(const std::system_error& error);
+
+/// An exception that nothing catches ends the process with one line and 74 (no memory, no threads) or 70, not with
+/// SIGABRT.
+void end_on_terminate();
+
 /// For every command, before it does anything: a file that reaches the limit on its size (SIGXFSZ) fails the write, as
 /// a full disk does, and a mapped file that was cut, or whose disk fails, under its reader (SIGBUS) ends the process
-/// with exit code 74 and the file's name. `process`: of a launcher, -1 without one.
+/// with exit code 74 and the file's name. A SIGSEGV or SIGABRT ends it with 74 where the
+/// system has no more memory, which not every library looks at. `process`: of a launcher, -1 without one.
 void prepare_for_faults(int process);
 
 /// Takes the signals that ask a job to end: SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, and the SIGPIPE of a

@@ -7,6 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -94,12 +97,21 @@ Path mount_of(const Path& groups, std::string_view controller, const std::string
   return std::filesystem::exists(mount) ? mount : groups / controllers;
 }
 
+/// What `ulimit -v` leaves of the process's addresses, of which /proc/self/statm has the pages in use.
+std::optional<Index> addresses_left(const Path& root) {
+  struct rlimit limit {};
+  const std::optional<Index> pages = number_in(root / "proc/self/statm");
+  if (!pages || ::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return std::max<Index>(0, static_cast<Index>(limit.rlim_cur) - *pages * ::sysconf(_SC_PAGESIZE));
+}
+
 }  // namespace
 
 HostLimits host_limits(const Path& root) {
   HostLimits limits;
   if (const std::optional<Index> kib = entry_of(root / "proc/meminfo", "MemAvailable:"))
     limits.memory_available = *kib * 1024;
+  lower(limits.memory_available, addresses_left(root));
   const Path mounts = root / "sys/fs/cgroup";
   std::ifstream groups(root / "proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // "number:controllers:path"

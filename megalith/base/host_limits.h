@@ -10,7 +10,7 @@ namespace megalith {
 /// What this process may take of its host. Nothing where the system does not say.
 struct HostLimits {
   /// Bytes that may still be taken: what the system has available or, where that is less, what the limits of control
-  /// groups leave. Files that either keeps in memory count as free.
+  /// groups leave, or the limit on the process's addresses (`ulimit -v`). Files that are kept in memory count as free.
   std::optional<Index> memory_available;
   /// Bytes: the least limit that a control group sets, whatever of it is in use. Nothing where none sets one.
   std::optional<Index> memory_limit;

@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -66,6 +67,7 @@ class Team {
     try {
       for (int i = 0; i < others; ++i) threads_.emplace_back([this] { serve(); });
     } catch (const std::system_error&) {  // no more threads are allowed: fewer will do
+    } catch (const std::bad_alloc&) {
     }
   }
   ~Team() {

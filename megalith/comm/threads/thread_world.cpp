@@ -131,13 +131,16 @@ void Ranks::leave_if_one_stays(int rank, const std::exception_ptr& failure) cons
 
 void Ranks::run() {
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(hub_.size()));
   try {
     for (int rank = 1; rank < hub_.size(); ++rank) threads.emplace_back([this, rank] { run_rank(rank); });
     run_rank(0);
   } catch (const std::system_error& error) {
     const int rank = static_cast<int>(threads.size()) + 1;
-    const std::string text = str("[run_ranks] thread ", rank, " of ", hub_.size(), " cannot start: ", error.what());
-    fail(rank, std::make_exception_ptr(BackendError(text)));
+    const std::string text =
+        str("[run_ranks] thread ", rank, " of ", hub_.size(), " cannot start: ", error.what(),
+            ": let the process have more memory and threads (ulimit -v, ulimit -u, control group)");
+    fail(rank, std::make_exception_ptr(IoError(text)));
   }
   for (std::thread& thread : threads) thread.join();
   if (!hub_.failed()) return;
