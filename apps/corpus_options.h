@@ -4,26 +4,42 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <unistd.h>
 
 #include "megalith/base/clock.h"
+#include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
 #include "megalith/base/text.h"
 #include "megalith/data/corpus_reader.h"
+#include "megalith/data/input_files.h"
 #include "megalith/data/tokenizer.h"
 
 namespace megalith::apps {
 
 // Options that the commands on corpora have in common.
 
-inline void add_key_and_format(CLI::App& command, std::string& key, std::string& format) {
-  command.add_option("--key", key, "Member of a JSON line, or column, that holds the text")->capture_default_str();
+/// Returns the option --key, which require_members() is for.
+inline const CLI::Option* add_key_and_format(CLI::App& command, std::string& key, std::string& format) {
+  const CLI::Option* const option =
+      command.add_option("--key", key, "Member of a JSON line, or column, that holds the text")->capture_default_str();
   command.add_option("--input-format", format, "auto (by name and first bytes), jsonl, text or parquet")
       ->check(CLI::IsMember({"auto", "jsonl", "text", "parquet"}))
       ->capture_default_str();
+  return option;
+}
+
+/// Refuses tables, and a --key that no file of the inputs has a use for.
+inline void require_members(io::Fs& fs, const std::vector<io::Path>& files, data::CorpusFormat format,
+                            const CLI::Option& key) {
+  if (format == data::CorpusFormat::by_name) std::ranges::for_each(files, data::refuse_table);
+  if (key.count() > 0 && !data::any_has_members(fs, files, format))
+    throw ConfigError(str("--key = ", key.as<std::string>(),
+                          ": no input is JSON lines or Parquet, and a text has no members; leave it out, or name the "
+                          "format by --input-format"));
 }
 
 /// `use` begins the option's help: "Counts the tokens".

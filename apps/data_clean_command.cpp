@@ -27,6 +27,7 @@ struct CleanArguments {
   std::string output, format = "auto", tokenizer, vocab_dir, bad_lines = "fail", compress = "none";
   std::uint64_t max_line = data::kDefaultMaxLine;
   bool join_lines = false, dry_run = false;
+  const CLI::Option* key = nullptr;
   corpus::CleanOptions options;
 };
 
@@ -85,6 +86,7 @@ void run_clean(const CleanArguments& arguments) {
   for (const std::string& file : arguments.titles) options.titles.add_list(*fs, file);
   for (const std::string& file : arguments.wikitext) options.titles.add_wikitext(*fs, file);
   options.inputs = data::input_files(*fs, arguments.inputs);
+  require_members(*fs, options.inputs, options.reading.format, *arguments.key);
   options.version = version();
   options.vocab_dir = arguments.vocab_dir;
   options.title_files = arguments.titles;
@@ -109,7 +111,7 @@ void add_data_clean(CLI::App& data_command) {
   command->add_option("--input", arguments->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
       ->required();
   command->add_option("--output", arguments->output, "Folder of what stays and report.json")->required();
-  add_key_and_format(*command, options.key, arguments->format);
+  arguments->key = add_key_and_format(*command, options.key, arguments->format);
   command->add_flag("--join-lines", arguments->join_lines,
                     "A newline between two lines of a paragraph becomes a space");
   command->add_option("--drop-titles", arguments->titles, "File of titles, one per line, whose articles go");

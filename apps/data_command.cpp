@@ -38,6 +38,7 @@ struct BuildOptions {
   std::string vocab_dir;
   std::string format = "auto";
   data::CorpusOptions corpus;
+  const CLI::Option* key = nullptr;
   std::uint64_t max_line = data::kDefaultMaxLine;
   bool append_eod = true, sentences = false;
   bool overwrite = false;
@@ -163,6 +164,7 @@ void run_build(const BuildOptions& asked) {
   options.progress = [&progress](const data::CorpusCounts& counts) { progress.show(counts); };
 
   const std::vector<io::Path> inputs = data::input_files(*fs, asked.inputs);
+  require_members(*fs, inputs, options.reading.format, *asked.key);
   data::CorpusCounts counts;
   const io::Path prefix = asked.output;
   std::optional<io::OutputLock> lock;  // of this prefix: others may be built into the folder
@@ -202,7 +204,7 @@ void add_build(CLI::App& data_command) {
       ->required();
   command->add_option("--output", options->output, "PREFIX of the two files")->required();
   add_tokenizer(*command, options->tokenizer, options->vocab_dir, "");
-  add_key_and_format(*command, options->corpus.key, options->format);
+  options->key = add_key_and_format(*command, options->corpus.key, options->format);
   command->add_option("--split-on", options->corpus.reading.split_on,
                       "Line that stands between the documents of a text file (default: a file is one document)");
   add_threads(*command, options->corpus.threads);

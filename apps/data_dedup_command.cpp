@@ -28,6 +28,7 @@ struct DedupArguments {
   double recall = 0.95;
   std::uint64_t memory = std::uint64_t{1} << 30, max_line = data::kDefaultMaxLine;
   bool dry_run = false;
+  const CLI::Option* key = nullptr;
   corpus::DedupOptions options;
 };
 
@@ -98,6 +99,7 @@ void run_dedup(const DedupArguments& arguments) {
   options.memory = arguments.memory;
   options.version = version();
   options.inputs = data::input_files(*fs, arguments.inputs);
+  require_members(*fs, options.inputs, options.reading.format, *arguments.key);
   options.output = arguments.output;
   options.work = arguments.work;
   if (arguments.dry_run) options.write = corpus::DedupOptions::Write::report_only;
@@ -138,7 +140,7 @@ void add_data_dedup(CLI::App& data_command) {
   command->add_option("--input", arguments->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
       ->required();
   command->add_option("--output", arguments->output, "Folder of what stays, removed.tsv and report.json")->required();
-  add_key_and_format(*command, options.key, arguments->format);
+  arguments->key = add_key_and_format(*command, options.key, arguments->format);
   command->add_option("--jaccard", arguments->jaccard, "A pair above it repeats; decided in whole numbers")
       ->capture_default_str();
   command->add_option("--shingle", options.shingle, "Words per shingle")->capture_default_str();

@@ -25,6 +25,7 @@ struct OverlapArguments {
   std::string output, format = "auto";
   std::uint64_t max_line = data::kDefaultMaxLine;
   bool dry_run = false;
+  const CLI::Option* key = nullptr;
   corpus::OverlapOptions options;
 };
 
@@ -42,6 +43,9 @@ void run_overlap(const OverlapArguments& arguments) {
       .format = data::format_named(arguments.format), .max_document_bytes = arguments.max_line, .key = options.key};
   options.train = data::input_files(*fs, arguments.train);
   options.test = data::input_files(*fs, arguments.test);
+  std::vector<io::Path> all = options.train;
+  all.insert(all.end(), options.test.begin(), options.test.end());
+  require_members(*fs, all, options.reading.format, *arguments.key);
   options.output = arguments.output;
   if (arguments.dry_run) options.write = corpus::OverlapOptions::Write::report_only;
   options.version = version();
@@ -73,7 +77,7 @@ void add_data_overlap(CLI::App& data_command) {
   command->add_option("--test", arguments->test, "Test sets, each counted apart")->required();
   command->add_option("--output", arguments->output, "Folder of report.json and per_document.jsonl")->required();
   command->add_option("--ngram", options.ngram, "Words per n-gram")->capture_default_str();
-  add_key_and_format(*command, options.key, arguments->format);
+  arguments->key = add_key_and_format(*command, options.key, arguments->format);
   add_threads(*command, options.threads);
   add_max_line(*command, arguments->max_line);
   add_dry_run(*command, arguments->dry_run);

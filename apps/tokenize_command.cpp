@@ -11,6 +11,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/data/corpus_reader.h"
+#include "megalith/data/input_files.h"
 #include "megalith/data/json_text.h"
 #include "megalith/data/tokenizer.h"
 #include "megalith/io/json_reader.h"
@@ -30,6 +31,8 @@ struct TokenizeOptions {
   std::string file = "-";
   std::string format = "auto", key = "text";
   std::vector<std::string> texts;
+  const CLI::Option* key_option = nullptr;
+  std::uint64_t max_line = data::kDefaultMaxLine;
   bool decode = false;
 };
 
@@ -80,8 +83,14 @@ class Converter {
   }
 
  private:
+  /// Written number by number: a tree of a long line would take many times its bytes.
   void encode(const Line& line, std::string_view text) {
-    print({{"text", text}, {"ids", in_line(line, [&] { return tokenizer_.encode(text); })}});
+    ids_.clear();
+    in_line(line, [&] { tokenizer_.encode(text, ids_); });
+    constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+    std::cout << "{\"text\":" << nlohmann::json(text).dump(-1, ' ', false, kReplace) << ",\"ids\":[";
+    for (std::size_t i = 0; i < ids_.size(); ++i) std::cout << (i == 0 ? "" : ",") << ids_[i];
+    std::cout << "]}\n";
   }
   static void print(const nlohmann::ordered_json& value) {
     // Tokens cut anywhere need not be whole characters: what is not UTF-8 is shown as U+FFFD.
@@ -91,25 +100,53 @@ class Converter {
   const TokenizeOptions& options_;
   const data::Tokenizer& tokenizer_;
   data::JsonText json_;
+  std::vector<std::int32_t> ids_;
 };
 
-void convert_file(Converter& converter, io::Fs& fs, const std::string& file, data::CorpusFormat format) {
-  data::require_file(fs, file, "tokenize");
-  const io::MappedFile mapped = fs.map(file);
-  io::Reader lines(mapped.bytes(), file);
-  while (const auto line = lines.next_line()) converter.convert({*line, file, lines.line()}, format);
+[[noreturn]] void refuse_line(std::string_view source, std::uint64_t number, std::uint64_t most_bytes) {
+  throw InputError(str("[", source, "] line ", number, " has over ", most_bytes,
+                       " bytes, the most that a line may have; --max-line raises that"));
 }
 
-void convert_standard_input(Converter& converter, data::CorpusFormat format) {
+/// The next line without its end. False at the end of the input.
+bool read_line(std::streambuf& in, std::uint64_t number, std::uint64_t most_bytes, std::string& line) {
+  line.clear();
+  int c = std::char_traits<char>::eof();
+  const auto next = [&] {
+    try {
+      return in.sbumpc();
+    } catch (const std::ios_base::failure&) {  // of the system's read()
+      throw IoError("[standard input] read failed");
+    }
+  };
+  if ((c = next()) == std::char_traits<char>::eof()) return false;
+  for (; c != std::char_traits<char>::eof() && c != '\n'; c = next()) {
+    if (line.size() == most_bytes) refuse_line("standard input", number, most_bytes);
+    line.push_back(static_cast<char>(c));
+  }
+  return true;
+}
+
+void convert_file(Converter& converter, io::Fs& fs, const TokenizeOptions& options, data::CorpusFormat format) {
+  data::require_file(fs, options.file, "tokenize");
+  if (options.format == "auto" && !options.decode) data::refuse_table(options.file);
+  const io::MappedFile mapped = fs.map(options.file);
+  io::Reader lines(mapped.bytes(), options.file);
+  while (const auto line = lines.next_line()) {
+    if (line->size() > options.max_line) refuse_line(options.file, lines.line(), options.max_line);
+    converter.convert({*line, options.file, lines.line()}, format);
+  }
+}
+
+void convert_standard_input(Converter& converter, std::uint64_t max_line, data::CorpusFormat format) {
   std::ios::sync_with_stdio(false);
   std::string line;
-  for (std::uint64_t number = 1; std::getline(std::cin, line); ++number) {
+  for (std::uint64_t number = 1; read_line(*std::cin.rdbuf(), number, max_line, line); ++number) {
     if (line.ends_with('\r')) line.pop_back();
     converter.convert({line, "standard input", number}, format);
     // A reader at the other end of a pipe gets its answer at once; only lines already there are answered together.
     if (std::cin.rdbuf()->in_avail() <= 0) std::cout.flush();
   }
-  if (std::cin.bad()) throw IoError("[standard input] read failed");
 }
 
 void run_tokenize(const TokenizeOptions& options) {
@@ -121,12 +158,15 @@ void run_tokenize(const TokenizeOptions& options) {
       options.format == "jsonl" || (by_name && options.texts.empty() && data::names_json_lines(options.file))
           ? data::CorpusFormat::json_lines
           : data::CorpusFormat::text;
+  if (options.key_option->count() > 0 && (options.decode || format == data::CorpusFormat::text))
+    throw ConfigError(str("--key = ", options.key, ": ", options.decode ? "lists of ids have" : "a text has",
+                          " no members; leave it out", options.decode ? "" : ", or give --input-format jsonl"));
   if (!options.texts.empty()) {
     for (const std::string& text : options.texts) converter.convert({text, "--text"}, format);
   } else if (options.file == "-") {
-    convert_standard_input(converter, format);
+    convert_standard_input(converter, options.max_line, format);
   } else {
-    convert_file(converter, *fs, options.file, format);
+    convert_file(converter, *fs, options, format);
   }
   std::cout.flush();
   if (!std::cout) throw IoError("[standard output] write failed");
@@ -146,8 +186,11 @@ void add_tokenize(CLI::App& program) {
   command->add_option("--input-format", options->format, "auto (by file name), jsonl or text")
       ->check(CLI::IsMember({"auto", "jsonl", "text"}))
       ->capture_default_str();
-  command->add_option("--key", options->key, "Member of a JSON line that holds the text, which may hold line ends")
-      ->capture_default_str();
+  options->key_option =
+      command->add_option("--key", options->key, "Member of a JSON line that holds the text, which may hold line ends")
+          ->capture_default_str();
+  add_size(*command, "--max-line", options->max_line, "Most bytes of a line",
+           str(data::kDefaultMaxLine >> 20, "MiB").c_str());
   command->add_option("--text", options->texts, "Convert this instead of a file; may be given several times")
       ->excludes("FILE")
       ->allow_extra_args(false);

@@ -38,6 +38,7 @@ struct TrainArguments {
   std::vector<std::string> inputs;
   std::uint64_t max_line = data::kDefaultMaxLine;
   bool dry_run = false;
+  const CLI::Option* key = nullptr;
   data::TrainerOptions options;
 };
 
@@ -107,6 +108,7 @@ void run_tokenizer_train(const TrainArguments& arguments) {
   options.reading.max_line_bytes = static_cast<Index>(arguments.max_line);
   corpus::require_empty(*fs, arguments.output);
   options.inputs = data::input_files(*fs, arguments.inputs);
+  require_members(*fs, options.inputs, options.reading.format, *arguments.key);
   if (::isatty(STDERR_FILENO) == 1)
     options.progress = [](std::uint64_t done, std::uint64_t all, std::string_view unit) {
       const bool is_bytes = unit == "bytes";
@@ -169,7 +171,7 @@ void add_tokenizer_train(CLI::App& parent) {
   command->add_option("--special", options.specials,
                       "Special tokens besides <|endoftext|> (bpe) or [PAD] [UNK] [CLS] [SEP] [MASK] (wordpiece)");
   command->add_flag("--lowercase", options.lowercase, "Lower case, without accents; not of bpe");
-  add_key_and_format(*command, options.key, arguments->format);
+  arguments->key = add_key_and_format(*command, options.key, arguments->format);
   command->add_option("--split-on", options.reading.split_on,
                       "Line that stands between the documents of a text file (default: a file is one document)");
   add_threads(*command, options.threads);
@@ -185,6 +187,8 @@ void add_tokenizer_train(CLI::App& parent) {
 struct TokenizerInfoArguments {
   std::string folder, tokenizer, format = "text", key = "text", input_format = "auto";
   std::vector<std::string> texts;
+  const CLI::Option* key_option = nullptr;
+  std::uint64_t max_line = data::kDefaultMaxLine;
 };
 
 /// {"id": ..., "token": ...} of each added token. BERT's vocab.txt does not tell them apart: the tokenizer.json beside
@@ -223,9 +227,11 @@ void count_texts(io::Fs& fs, const TokenizerInfoArguments& arguments, const data
                               .invalid_utf8 = data::InvalidUtf8::replace,
                               .threads = usable_cores()};
   options.reading.format = data::format_named(arguments.input_format);
+  options.reading.max_line_bytes = static_cast<Index>(arguments.max_line);
   CountingSink sink;
-  const data::CorpusCounts counts =
-      data::tokenize_corpus(fs, data::input_files(fs, arguments.texts), tokenizer, options, sink);
+  const std::vector<io::Path> files = data::input_files(fs, arguments.texts);
+  require_members(fs, files, options.reading.format, *arguments.key_option);
+  const data::CorpusCounts counts = data::tokenize_corpus(fs, files, tokenizer, options, sink);
   Index bytes = 0;
   for (const data::CorpusFileCounts& file : counts.files) bytes += file.text_bytes;
   info["text_documents"] = counts.documents + counts.empty_documents;
@@ -305,7 +311,8 @@ void add_tokenizer_info(CLI::App& parent) {
                       data::tokenizer_names_text() + " (default: by the files; vocab.txt is bert-uncased)");
   command->add_option("--text", arguments->texts,
                       "Also print how many bytes of these texts a token stands for: what --input of data build takes");
-  add_key_and_format(*command, arguments->key, arguments->input_format);
+  arguments->key_option = add_key_and_format(*command, arguments->key, arguments->input_format);
+  add_max_line(*command, arguments->max_line);
   command->add_option("--format", arguments->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -15,6 +15,7 @@
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/io/problem_text.h"
+#include "megalith/io/reader.h"
 #include "megalith/io/retrying_fs.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
@@ -216,6 +217,13 @@ void require_no_file(io::Fs& fs, const io::Path& folder, std::string_view settin
       str(setting, " = ", folder.string(), path == folder ? "" : ": " + path.string(), ": is a file: name a folder"));
 }
 
+void print_notes(const config::RunPlan& plan, const data::DataNotes& notes) {
+  for (const std::string& folder : notes.folders) log::info(folder);
+  if (plan.data.key != data::DataConfig().key && !notes.has_members)
+    log::warning(str("data.key = ", io::printable(plan.data.key),
+                     ": has no effect: no file of data.train or data.valid is JSON lines or Parquet"));
+}
+
 Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Launcher& launcher, train::Resume resume) {
   const io::Path out = out_of(options);
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
@@ -227,6 +235,7 @@ Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Laun
   const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, vocabulary, *fs);
   train::check_vocabulary(plan, *tokenizer);
   const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, usable_cores());
+  if (launcher.process == 0) print_notes(plan, data.notes);
   const train::DataIdentity identity{.tokenizer = tokenizer->content_hash(),
                                      .corpus = data.train.fingerprint(),
                                      .vocabulary = data::read_vocabulary_files(*fs, plan.data.tokenizer, vocabulary),

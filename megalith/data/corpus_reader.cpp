@@ -8,6 +8,7 @@
 #include "megalith/base/text.h"
 #include "megalith/base/utf8.h"
 #include "megalith/data/document_reader.h"
+#include "megalith/data/input_files.h"
 #include "megalith/data/json_text.h"
 #include "megalith/io/problem_text.h"
 
@@ -46,6 +47,7 @@ CorpusReader::CorpusReader(io::Fs& fs, std::vector<io::Path> files, NextCut next
     : fs_(fs), files_(std::move(files)), next_cut_(std::move(next_cut)), options_(options) {
   for (const io::Path& file : files_) {
     require_file(fs_, file, "input");
+    if (options_.format == CorpusFormat::by_name) refuse_table(file);  // before the files in front of it are read
     total_bytes_ += static_cast<Index>(fs_.file_size(file));
   }
 }

@@ -46,6 +46,13 @@ struct CorpusBlock {
   Index bytes = 0;  ///< of the file as it is stored that were read for it
 };
 
+/// For OrderedWork: what the pieces take.
+inline std::size_t held_bytes(const CorpusBlock& block) {
+  std::size_t bytes = 0;
+  for (const CorpusPiece& piece : block.pieces) bytes += piece.bytes.size();
+  return bytes;
+}
+
 class DocumentReader;
 
 /// Cuts files into blocks, one file after the other, at places where encoding the pieces one by one gives the ids of

@@ -4,18 +4,24 @@
 #include <charconv>
 #include <utility>
 
+#include "megalith/base/checked_growth.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/data/corpus_builder.h"
 #include "megalith/data/input_files.h"
+#include "megalith/io/reader.h"
 
 namespace megalith::data {
 namespace {
 
 class MemorySink final : public TokenSink {
  public:
-  void add(std::span<const std::int32_t> ids) override { tokens.insert(tokens.end(), ids.begin(), ids.end()); }
+  void add(std::span<const std::int32_t> ids) override {
+    make_room(tokens, ids.size(), "the ids of the recipe's texts",
+              "make a token file of them by `megalith data build`, which is not read into memory");
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+  }
   void end_document() override {}
   std::vector<std::int32_t> tokens;
 };
@@ -44,7 +50,10 @@ TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const Tokenizer& token
   const bool is_one_file = fs.exists(path) && !fs.is_dir(path);
   const bool is_pattern = path.string().find_first_of("*?[") != std::string::npos;
   if (!is_one_file && !fs.is_dir(path) && !is_pattern) require_file(fs, path, key);
-  for (const io::Path& file : is_one_file ? std::vector<io::Path>{path} : input_files(fs, {path.string()})) {
+  const std::vector<io::Path> files = is_one_file ? std::vector<io::Path>{path} : input_files(fs, {path.string()});
+  if (!is_one_file && reading.notes != nullptr)
+    reading.notes->folders.push_back(str(key, " = ", io::printable(path.string()), ": ", files_text(files)));
+  for (const io::Path& file : files) {
     const std::optional<io::Path> prefix = token_file_prefix(fs, file);
     if (!prefix)
       texts.push_back(file);
@@ -54,6 +63,7 @@ TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const Tokenizer& token
   std::vector<TokenSourcePtr> sources;
   for (const io::Path& prefix : prefixes) sources.push_back(open_token_file(fs, prefix, tokenizer, key));
   if (!texts.empty() || sources.empty()) {
+    if (reading.notes != nullptr) reading.notes->has_members |= any_has_members(fs, texts, CorpusFormat::by_name);
     MemorySink sink;
     CorpusOptions options;
     options.key = reading.key;
@@ -154,7 +164,8 @@ TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const
 }  // namespace
 
 DataSets open_data(io::Fs& fs, const DataConfig& config, const Tokenizer& tokenizer, Index seq_len, int threads) {
-  const TextReading reading{.key = config.key, .max_line = config.max_line, .threads = threads};
+  DataNotes notes;
+  const TextReading reading{.key = config.key, .max_line = config.max_line, .threads = threads, .notes = &notes};
   const auto open_valid = [&]() -> std::optional<SampleSet> {
     if (config.valid.empty()) return std::nullopt;
     if (!weighted_paths(fs, config.valid, "data.valid").empty())
@@ -166,13 +177,16 @@ DataSets open_data(io::Fs& fs, const DataConfig& config, const Tokenizer& tokeni
     if (!config.split.empty())
       throw ConfigError(
           str("data.split = \"", config.split, "\": does not go with a weighted data.train; name data.valid"));
-    return {.train = open_blend(fs, paths, tokenizer, seq_len, reading), .valid = open_valid()};
+    DataSets sets{.train = open_blend(fs, paths, tokenizer, seq_len, reading), .valid = open_valid()};
+    sets.notes = std::move(notes);
+    return sets;
   }
   const TokenSourcePtr source = open_corpus(fs, config.train, tokenizer, "data.train", reading);
   const auto ranges = (config.split.empty() ? Split{} : parse_split(config.split)).ranges(source->num_tokens());
   DataSets sets{.train = TrainingSet({{part(source, ranges[0], seq_len, "data.train"), 1}}), .valid = open_valid()};
   if (!sets.valid && ranges[1].size() > 0)
     sets.valid = part(source, ranges[1], seq_len, "data.valid (from data.split)");
+  sets.notes = std::move(notes);
   return sets;
 }
 

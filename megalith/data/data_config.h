@@ -31,11 +31,18 @@ struct DataConfig {
 /// Reports every broken rule that needs no file to be seen.
 void check(const DataConfig& config, Problems& out);
 
+/// What whoever starts a run is told of its files.
+struct DataNotes {
+  std::vector<std::string> folders{};  ///< what the folders and patterns stand for
+  bool has_members = false;            ///< a file is JSON lines or Parquet, of which data.key names a member
+};
+
 /// How texts are read.
 struct TextReading {
   std::string key = "text";  ///< member of JSON lines, or column of Parquet, that holds the text
   Index max_line = kDefaultMaxLine;
   int threads = 1;
+  DataNotes* notes = nullptr;
 };
 
 /// One corpus from the files of a recipe key, joined in their order. A path is
@@ -50,6 +57,7 @@ TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, co
 struct DataSets {
   TrainingSet train;
   std::optional<SampleSet> valid;
+  DataNotes notes{};
 };
 
 /// Opens train and valid with samples of seq_len. Throws ConfigError, InputError, IoError.

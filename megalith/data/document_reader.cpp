@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
+#include "megalith/data/input_files.h"
 
 namespace megalith::data {
 
@@ -28,13 +29,14 @@ DocumentReader::DocumentReader(io::Fs& fs, const io::Path& file, const Options& 
   require_file(fs, file, "input");
   format_ = format_of(fs, file, options.format);
   if (format_ == CorpusFormat::parquet)
-    parquet_ = std::make_unique<ParquetFile>(fs, file, options.key);
+    parquet_ = std::make_unique<ParquetFile>(fs, file, options.key, options.max_document_bytes);
   else
     source_ = open_bytes(fs, file);
 }
 
 CorpusFormat format_of(io::Fs& fs, const io::Path& file, CorpusFormat asked) {
   if (asked != CorpusFormat::by_name) return asked;
+  refuse_table(file);
   if (names_json_lines(file)) return CorpusFormat::json_lines;
   const bool is_parquet = file.extension() == ".parquet" || fs.map(file).text().starts_with("PAR1");
   return is_parquet ? CorpusFormat::parquet : CorpusFormat::text;

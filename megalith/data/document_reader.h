@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -31,7 +32,15 @@ struct DocumentBlock {
   std::vector<RawDocument> documents{};
 };
 
-/// What a file holds: as asked for, or by its name and, for Parquet, its first bytes. Never by_name.
+/// For OrderedWork: what the documents take.
+inline std::size_t held_bytes(const DocumentBlock& block) {
+  std::size_t bytes = 0;
+  for (const RawDocument& document : block.documents) bytes += document.bytes.size();
+  return std::max(bytes, block.held.bytes.size());
+}
+
+/// What a file holds: as asked for, or by its name and, for Parquet, its first bytes. Never by_name. Throws InputError
+/// for a table (refuse_table()) unless a format is asked for.
 CorpusFormat format_of(io::Fs& fs, const io::Path& file, CorpusFormat asked);
 
 /// Cuts one file into blocks of whole documents: lines of JSON that are not blank, rows of Parquet that are not null,

@@ -1,11 +1,14 @@
 #include "megalith/data/input_files.h"
 
+#include <algorithm>
+
 #include <fnmatch.h>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/data/corpus_reader.h"
+#include "megalith/data/document_reader.h"
 #include "megalith/io/problem_text.h"
+#include "megalith/io/reader.h"
 
 namespace megalith::data {
 namespace {
@@ -62,6 +65,32 @@ std::vector<io::Path> input_files(io::Fs& fs, const std::vector<std::string>& ar
     }
   }
   return files;
+}
+
+void refuse_table(const io::Path& file) {
+  std::string name = file.filename().string();
+  std::ranges::transform(name, name.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  for (const std::string_view packed : {".gz", ".zst", ".xz"})
+    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
+  const bool is_csv = name.ends_with(".csv");
+  if (!is_csv && !name.ends_with(".tsv")) return;
+  throw InputError(str("[", file.string(), "] is a table (", is_csv ? "CSV" : "TSV",
+                       "), whose columns are not read: write its rows as lines of JSON, {\"text\": \"...\"}, to a "
+                       ".jsonl file, or as Parquet; a file named .txt is taken as plain text"));
+}
+
+bool any_has_members(io::Fs& fs, const std::vector<io::Path>& files, CorpusFormat format) {
+  return std::ranges::any_of(files,
+                             [&](const io::Path& file) { return format_of(fs, file, format) != CorpusFormat::text; });
+}
+
+std::string files_text(const std::vector<io::Path>& files) {
+  constexpr std::size_t kNamed = 3;
+  std::string text = str(files.size(), files.size() == 1 ? " file: " : " files: ");
+  for (std::size_t i = 0; i < std::min(kNamed, files.size()); ++i)
+    text += str(i == 0 ? "" : ", ", io::printable(files[i].filename().string()));
+  return files.size() > kNamed ? text + ", ..." : text;
 }
 
 }  // namespace megalith::data

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::string_view kMagic = "PAR1";
 // A page that claims more is refused: few bytes can stand for any number of equal values.
-constexpr std::uint64_t kMaxPageBytes = std::uint64_t{1} << 30, kMaxPageValues = std::uint64_t{1} << 24;
+constexpr std::uint64_t kMaxPageValues = std::uint64_t{1} << 24;
 // Values are handed out in so many bytes, so many at a time.
 constexpr std::size_t kBatchBytes = std::size_t{1} << 20, kBatchValues = std::size_t{1} << 14;
 constexpr std::int64_t kByteArray = 6, kRepeated = 2;
@@ -115,7 +115,7 @@ void read_page_numbers(io::Reader& in, ThriftStruct& outer, PageHeader& page, bo
   }
 }
 
-PageHeader read_page_header(io::Reader& in) {
+PageHeader read_page_header(io::Reader& in, std::uint64_t most_bytes) {
   PageHeader page;
   for (ThriftStruct s(in); s.next();) switch (s.id()) {
       case 1:
@@ -141,16 +141,21 @@ PageHeader read_page_header(io::Reader& in) {
       default:
         s.skip();
     }
-  if (page.size < 0 || page.packed_size < 0 || static_cast<std::uint64_t>(page.size) > kMaxPageBytes)
-    in.fail("page size", str("is ", page.size, " (", page.packed_size, " packed): must be 0 to ", kMaxPageBytes));
+  if (page.size < 0 || page.packed_size < 0 || static_cast<std::uint64_t>(page.size) > most_bytes)
+    in.fail("page size", str("is ", page.size, " (", page.packed_size, " packed): must be 0 to ", most_bytes, "; ",
+                             kMaxLineSetting));
   return page;
 }
 
 }  // namespace
 
 struct ParquetFile::State {
-  State(io::Fs& of_fs, io::Path of_file, std::string_view of_column)
-      : fs(of_fs), file(std::move(of_file)), name(file.string()), column(of_column) {
+  State(io::Fs& of_fs, io::Path of_file, std::string_view of_column, std::uint64_t max_document_bytes)
+      : fs(of_fs),
+        file(std::move(of_file)),
+        name(file.string()),
+        column(of_column),
+        most_page_bytes(std::max(kMaxPageBytes, 8 * std::min(max_document_bytes, ~std::uint64_t{0} / 8))) {
     read_footer();
   }
 
@@ -166,6 +171,7 @@ struct ParquetFile::State {
   io::Fs& fs;
   io::Path file;
   std::string name, column;
+  std::uint64_t most_page_bytes;
   bool is_optional = false;
   std::vector<ColumnChunk> chunks;
 
@@ -309,7 +315,7 @@ bool ParquetFile::State::open_page() {
       if (chunk == chunks.size()) return false;
       enter(chunks[chunk++]);
     }
-    const PageHeader page = read_page_header(*pages);
+    const PageHeader page = read_page_header(*pages, most_page_bytes);
     const io::Reader where = *pages;
     const std::string_view packed = pages->text(static_cast<std::uint64_t>(page.packed_size), "page");
     if (page.has_crc && static_cast<std::uint32_t>(page.crc) !=
@@ -408,8 +414,8 @@ ParquetValues ParquetFile::State::next_values() {
   return out;
 }
 
-ParquetFile::ParquetFile(io::Fs& fs, const io::Path& file, std::string_view column)
-    : state_(std::make_unique<State>(fs, file, column)) {}
+ParquetFile::ParquetFile(io::Fs& fs, const io::Path& file, std::string_view column, std::uint64_t max_document_bytes)
+    : state_(std::make_unique<State>(fs, file, column, max_document_bytes)) {}
 ParquetFile::~ParquetFile() = default;
 std::optional<ParquetValues> ParquetFile::next() {
   if (state_->open.rows == 0 && !state_->open_page()) return std::nullopt;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "megalith/data/corpus_reader.h"
 #include "megalith/io/fs.h"
 
 namespace megalith::data {
@@ -24,9 +25,12 @@ struct ParquetValues {
 /// Source: github.com/apache/parquet-format, README.md, Encodings.md and parquet.thrift.
 class ParquetFile {
  public:
+  /// Refuses pages of more unpacked bytes than this and than 8 documents of the most bytes that one may have.
+  static constexpr std::uint64_t kMaxPageBytes = std::uint64_t{128} << 20;
   /// Throws InputError when the file is no Parquet file, lacks the column (the nearest name is said), or has it in a
   /// form that is not read.
-  ParquetFile(io::Fs& fs, const io::Path& file, std::string_view column);
+  ParquetFile(io::Fs& fs, const io::Path& file, std::string_view column,
+              std::uint64_t max_document_bytes = kDefaultMaxLine);
   ~ParquetFile();
 
   /// The next values of a page, about a megabyte of them; nothing at the end. A few bytes of a file can stand for any

@@ -10,6 +10,7 @@
 #include "tests/apps/process.h"
 #include "tests/corpus/dedup_run.h"
 #include "tests/support/sweep.h"
+#include "tests/test_data.h"
 
 namespace megalith::support {
 namespace {
@@ -263,6 +264,76 @@ TEST_F(CorpusCommands, BadSettingsEndIn64AndWriteNothing) {
     EXPECT_NE(run.err.find(text), std::string::npos) << arguments << '\n' << run.err;
     EXPECT_TRUE(names_in("out").empty()) << arguments;
   }
+}
+
+TEST_F(CorpusCommands, TablesAreRefused) {
+  for (const char* name : {"rows.csv", "rows.tsv", "ROWS.CSV", "rows.csv.gz"}) {
+    std::filesystem::create_directories(dir_ / "folder");
+    write_all(dir_ / "folder" / "a.txt", "some text");
+    write_all(dir_ / "folder" / name, "id,text\n1,one\n");
+    const std::string table = path("folder") + "/" + name, to = " --output " + path("out");
+    for (const std::string& input : {table, path("folder")}) {
+      const std::vector<std::string> commands = {"data clean --input " + input + to,
+                                                 "data dedup --input " + input + to,
+                                                 "data overlap --train " + inputs() + " --test " + input + to,
+                                                 "data overlap --test " + inputs() + " --train " + input + to,
+                                                 "data build --tokenizer byte --input " + input + to + "/tokens",
+                                                 "tokenizer train --type bpe --vocab-size 300 --input " + input + to};
+      for (const std::string& command : commands) {
+        const Finished run = run_shell("mkdir -p " + path("out") + "; megalith " + command);
+        EXPECT_EQ(run.code, 65) << command << '\n' << run.err;
+        const std::string kind = std::string(name).find("tsv") == std::string::npos ? "CSV" : "TSV";
+        EXPECT_NE(
+            run.err.find("error: E65 [" + table + "] is a table (" + kind +
+                         "), whose columns are not read: write its rows as lines of JSON, {\"text\": \"...\"}, to "
+                         "a .jsonl file, or as Parquet; a file named .txt is taken as plain text"),
+            std::string::npos)
+            << command << '\n'
+            << run.err;
+        EXPECT_TRUE(names_in("out").empty()) << command;
+      }
+    }
+    EXPECT_EQ(run_shell("megalith tokenize --tokenizer byte " + table).code, 65) << name;
+    std::filesystem::remove(dir_ / "folder" / name);
+  }
+  write_all(dir_ / "rows.csv", "id,text\n1,one\n");
+  EXPECT_EQ(run_shell("megalith data build --tokenizer byte --input-format text --input " + path("rows.csv") +
+                      " --output " + path("out") + "/tokens")
+                .code,
+            0)
+      << "as text where that is asked for";
+}
+
+TEST_F(CorpusCommands, AKeyIsOfJsonLinesAndParquet) {
+  write_all(dir_ / "a.txt", "some text of several words");
+  write_all(dir_ / "b.jsonl", "{\"body\": \"one two three\", \"text\": \"no\"}\n");
+  const auto commands = [&](const std::string& input, const std::string& more) {
+    const std::string to = " --output " + path("out"), with = more + to;
+    return std::vector<std::string>{"data clean --input " + input + with,
+                                    "data dedup --input " + input + with,
+                                    "data overlap --train " + input + " --test " + input + with,
+                                    "data build --tokenizer byte --input " + input + more + to + "/tokens",
+                                    "tokenizer train --type bpe --vocab-size 260 --input " + input + with,
+                                    "tokenizer info --tokenizer gpt2 " + std::string(MEGALITH_TEST_DATA) +
+                                        "/../../share/gpt2 --text " + input + more,
+                                    "tokenize --tokenizer byte " + input + more};
+  };
+  for (const std::string more : {" --key body", " --key text", " --key=body --input-format text"})
+    for (const std::string& command : commands(path("a.txt"), more)) {
+      const Finished run = run_shell("mkdir -p " + path("out") + "; megalith " + command);
+      EXPECT_EQ(run.code, 64) << command << '\n' << run.err;
+      EXPECT_NE(run.err.find("error: --key = " + std::string(more.find("body") != more.npos ? "body" : "text")),
+                std::string::npos)
+          << run.err;
+      EXPECT_TRUE(names_in("out").empty()) << command;
+    }
+  for (const std::string& command : commands(path("b.jsonl"), " --key body")) {
+    const Finished run = run_shell("rm -rf " + path("out") + "; mkdir -p " + path("out") + "; megalith " + command);
+    EXPECT_EQ(run.code, 0) << command << '\n' << run.err;
+  }
+  const Finished both = run_shell("rm -rf " + path("out") + "; megalith data clean --key body --input " +
+                                  path("a.txt") + " " + path("b.jsonl") + " --output " + path("out"));
+  EXPECT_EQ(both.code, 0) << both.err;
 }
 
 TEST_F(CorpusCommands, ValuesInBracketsStayAsTheyAreGiven) {

@@ -131,6 +131,30 @@ TEST_F(OpenCorpus, TakesFoldersAndPatterns) {
   EXPECT_NE(error("").find("tokens.idx: is missing beside tokens.bin"), std::string::npos);
 }
 
+TEST_F(OpenCorpus, FoldersAreNamedWithTheirFiles) {
+  const auto opened = [&](const DataConfig& config) { return open_data(*fs_, config, *bytes(), 1).notes; };
+  const std::string folder = dir_.path().string();
+  DataConfig config{.tokenizer = "byte", .train = {folder}};
+  EXPECT_EQ(opened(config).folders,
+            std::vector<std::string>{str("data.train = ", folder, ": 4 files: a.txt, b.jsonl, tokens.bin, ...")});
+  config.train = {path("*.txt")};
+  config.valid = {path("a.txt"), path("tokens*")};
+  EXPECT_EQ(opened(config).folders,
+            (std::vector<std::string>{str("data.train = ", path("*.txt"), ": 1 file: a.txt"),
+                                      str("data.valid = ", path("tokens*"), ": 2 files: tokens.bin, tokens.idx")}));
+  config = {.tokenizer = "byte", .train = {str("0.5 ", folder), str("0.5 ", path("a.txt"))}};
+  EXPECT_EQ(opened(config).folders.size(), 1u);
+  config = {.tokenizer = "byte", .train = {path("a.txt")}};
+  EXPECT_TRUE(opened(config).folders.empty());
+  EXPECT_FALSE(opened(config).has_members);
+  config.valid = {path("b.jsonl")};
+  EXPECT_TRUE(opened(config).has_members);
+  write_all(dir_ / "rows.csv", "a,b\n");
+  config.train = {folder};
+  EXPECT_NE(error_of<InputError>([&] { opened(config); }).find(str("[", path("rows.csv"), "] is a table (CSV)")),
+            std::string::npos);
+}
+
 TEST_F(OpenCorpus, NamesWhatIsMissing) {
   EXPECT_EQ(error("a.tx"),
             str("[data.train] ", path("a.tx"), ": there is no such file; did you mean ", path("a.txt"), "?"));
