@@ -10,6 +10,7 @@
 #include "megalith/train/gather.h"
 
 #include "apps/command.h"
+#include "apps/corpus_options.h"
 #include "apps/eval_data.h"
 #include "apps/eval_report.h"
 #include "apps/example_file.h"
@@ -25,6 +26,7 @@ struct EvalOptions {
   InferenceOptions model;
   std::string task, data, protocol, vocab_dir, per_example, overlap, format = "text";
   Index window = 0, stride = 0;  ///< 0: not given
+  std::uint64_t max_line = data::kDefaultMaxLine;
   bool resume = false;
 };
 
@@ -64,7 +66,11 @@ bool slides(eval::Task task) { return task == eval::Task::wikitext_paper || task
 
 /// The options of a task that the model and the other options allow. Throws ConfigError with all that are wrong.
 EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, io::Fs& fs) {
-  EvalTask task{.task = task_of(options), .data = options.data, .window = options.window, .stride = options.stride};
+  EvalTask task{.task = task_of(options),
+                .data = options.data,
+                .window = options.window,
+                .stride = options.stride,
+                .max_line = options.max_line};
   if (task.window == 0) task.window = model.seq_len;
   const bool has_stride = slides(task.task);
   if (task.stride == 0) {
@@ -166,8 +172,8 @@ std::string Evaluation::share_done(comm::World& world, const std::string& digest
     done = std::move(found.done);
     if (found.changed_lines > 0)
       log::warning(str(options_.per_example, ": ", found.changed_lines,
-                       found.changed_lines == 1 ? " line has" : " lines have",
-                       " changed or was cut since an evaluation wrote it: what has no other line is computed again"));
+                       found.changed_lines == 1 ? " line was" : " lines were",
+                       " changed or cut since an evaluation wrote the file: what has no other line is computed again"));
     for (const auto& [example, result] : done) marks[static_cast<std::size_t>(example)] = '+';
   }
   return train::share_text(world, std::move(marks));
@@ -254,7 +260,8 @@ void add_eval(CLI::App& program) {
       ->check(CLI::IsMember({"loss", "wikitext", "lambada"}));
   command
       ->add_option("--data", options->data,
-                   "loss: a text or JSON lines; wikitext: wiki.test.tokens, or wiki.test.raw for the harness's "
+                   "loss: a text, JSON lines or Parquet with \"text\"; wikitext: wiki.test.tokens, or wiki.test.raw "
+                   "for the harness's "
                    "protocol; lambada: JSON lines {\"text\"}")
       ->required();
   command
@@ -270,6 +277,7 @@ void add_eval(CLI::App& program) {
       ->check(between(1, 1 << 24));
   options->model.add_to(*command);
   add_batch(*command, options->model.batch);
+  add_max_line(*command, options->max_line);
   command->add_option("--vocab-dir", options->vocab_dir, "Where the tokenizer's files are (default: the checkpoint's)");
   command->add_option("--per-example", options->per_example,
                       "Write the result of every passage to this file, a JSON line each, as it is computed");

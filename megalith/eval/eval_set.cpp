@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "megalith/base/checked_growth.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
@@ -184,28 +185,47 @@ EvalSet wikitext_harness_set(const SourceText& source, const data::Tokenizer& to
   return set;
 }
 
+void LossText::add(std::string_view document) {
+  some_.clear();
+  tokenizer_.encode(document, some_);
+  add_ids(some_);
+  end_document(static_cast<Index>(document.size()));
+}
+
+void LossText::add_ids(std::span<const std::int32_t> ids) {
+  make_room(ids_, ids.size(), "the ids of --data", "evaluate a part of it");
+  ids_.insert(ids_.end(), ids.begin(), ids.end());
+}
+
+void LossText::end_document(Index bytes) {
+  const std::int32_t end = tokenizer_.end_of_document();
+  add_ids({&end, 1});
+  bytes_ += bytes;
+  ++documents_;
+}
+
+EvalSet LossText::finish(std::string_view file, Index window, Index stride) {
+  EvalSet set;
+  const auto tokens = static_cast<Index>(ids_.size());
+  // The token that ends the document is not of the text.
+  if (tokens < 3) {
+    set.refuse(too_short(file, ids_.empty() ? 0 : ids_.size() - 1));
+    return set;
+  }
+  add_windows(set, std::move(ids_), sliding_windows(tokens, window, stride));
+  set.counts = {{"documents", documents_}, {"bytes", bytes_}, {"tokens", tokens}};
+  count_windows(set);
+  return set;
+}
+
 EvalSet loss_set(const std::vector<SourceText>& documents, const data::Tokenizer& tokenizer, Index window,
                  Index stride) {
   EvalSet set;
-  std::vector<std::int32_t> ids;
-  Index bytes = 0;
-  for (const SourceText& document : documents) {
-    if (!is_usable(document, set)) continue;
-    tokenizer.encode(document.text, ids);
-    ids.push_back(tokenizer.end_of_document());
-    bytes += static_cast<Index>(document.text.size());
-  }
+  LossText text(tokenizer);
+  for (const SourceText& document : documents)
+    if (is_usable(document, set)) text.add(document.text);
   if (!set.problems.empty()) return set;
-  const auto tokens = static_cast<Index>(ids.size());
-  // The token that ends the document is not of the text.
-  if (tokens < 3) {
-    set.refuse(too_short(documents.empty() ? "--data" : documents.front().file, ids.empty() ? 0 : ids.size() - 1));
-    return set;
-  }
-  add_windows(set, std::move(ids), sliding_windows(tokens, window, stride));
-  set.counts = {{"documents", static_cast<Index>(documents.size())}, {"bytes", bytes}, {"tokens", tokens}};
-  count_windows(set);
-  return set;
+  return text.finish(documents.empty() ? "--data" : documents.front().file, window, stride);
 }
 
 EvalSet lambada_set(const SourceText& lines, const data::Tokenizer& tokenizer, Index window) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,8 +52,23 @@ EvalSet wikitext_paper_set(const SourceText& source, const data::Tokenizer& toke
 /// before detokenisation), tokens, windows, targets.
 EvalSet wikitext_harness_set(const SourceText& source, const data::Tokenizer& tokenizer, Index window);
 
-/// Documents one after another, each with the token that ends a document behind it, as one text by sliding windows.
-/// Counts: documents, bytes, tokens, windows, targets.
+/// Documents one after another, each with the token that ends a document behind it, as one text by sliding windows. Of
+/// a document only its ids are kept, 4 bytes each. Throws IoError where the system has less memory for them.
+class LossText {
+ public:
+  explicit LossText(const data::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void add(std::string_view document);
+  /// The same for a document of which the ids come, in pieces.
+  void add_ids(std::span<const std::int32_t> ids);
+  void end_document(Index bytes);
+  /// Counts: documents, bytes, tokens, windows, targets. `file`: for errors.
+  EvalSet finish(std::string_view file, Index window, Index stride);
+
+ private:
+  const data::Tokenizer& tokenizer_;
+  std::vector<std::int32_t> ids_, some_;
+  Index documents_ = 0, bytes_ = 0;
+};
 EvalSet loss_set(const std::vector<SourceText>& documents, const data::Tokenizer& tokenizer, Index window,
                  Index stride);
 

@@ -29,6 +29,14 @@ std::optional<Hash128> Hash128::from_hex(std::string_view digits) {
 
 Hash128 checksum(std::span<const std::byte> bytes) { return from_xxh(XXH3_128bits(bytes.data(), bytes.size())); }
 
+struct RunningChecksum::State {
+  XXH3_state_t xxh;
+};
+RunningChecksum::RunningChecksum() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh); }
+RunningChecksum::~RunningChecksum() = default;
+void RunningChecksum::update(std::string_view bytes) { XXH3_128bits_update(&state_->xxh, bytes.data(), bytes.size()); }
+Hash128 RunningChecksum::value() const { return from_xxh(XXH3_128bits_digest(&state_->xxh)); }
+
 Hash128 FileChecksums::digest() const {
   std::vector<std::byte> words;
   words.reserve(8 + 16 * blocks.size());

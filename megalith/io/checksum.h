@@ -22,6 +22,21 @@ struct Hash128 {
 /// XXH3-128 of one piece of memory (github.com/Cyan4973/xxHash, doc/xxhash_spec.md). Finds damage, not an attacker.
 Hash128 checksum(std::span<const std::byte> bytes);
 
+/// checksum() of bytes that come in pieces.
+class RunningChecksum {
+ public:
+  RunningChecksum();
+  ~RunningChecksum();
+  RunningChecksum(const RunningChecksum&) = delete;
+  RunningChecksum& operator=(const RunningChecksum&) = delete;
+  void update(std::string_view bytes);
+  Hash128 value() const;  ///< of what has come so far
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 inline constexpr std::uint64_t kChecksumBlockBytes = std::uint64_t{4} << 20;
 
 /// The checksums of a file: one per block of kChecksumBlockBytes (the last may be shorter; an empty file has none).

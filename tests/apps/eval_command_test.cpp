@@ -277,7 +277,7 @@ TEST_F(EvalProgram, ResultsThatWereChangedAreComputedAgain) {
     expect_alike(report, want, 1e-6);
     EXPECT_EQ(report.at("resumed_examples"), resumed);
     const std::string warning =
-        str(file, ": ", changed_lines, changed_lines == 1 ? " line has" : " lines have", " changed or was cut");
+        str(file, ": ", changed_lines, changed_lines == 1 ? " line was" : " lines were", " changed or cut");
     if (changed_lines > 0)
       EXPECT_THAT(again.err, HasSubstr(warning));
     else
