@@ -229,6 +229,22 @@ TEST_F(Dedup, KeepsTheLongestIfAsked) {
   EXPECT_EQ(kept("00000-in.jsonl"), (std::vector<std::string>{lines_of(line(texts[1]))[0]}));
 }
 
+TEST_F(Dedup, KeepsTheFirstOfTheLongest) {
+  // Four texts of one length, and a shorter one before them.
+  const std::string common = words("c", 100);
+  std::string texts = line(common + " end");
+  for (const char* own : {"d", "a", "c", "b"}) texts += line(common + " " + words(own, 2));
+  input("in.jsonl", texts);
+  options_.banding = {60, 4};
+  options_.keep = Keep::longest;
+  EXPECT_EQ(run().total.removed, 4u);
+  EXPECT_EQ(kept("00000-in.jsonl"), (std::vector<std::string>{lines_of(texts)[1]}));
+  const auto removed = lines_of(read_all(options_.output / "removed.tsv"));
+  ASSERT_EQ(removed.size(), 5u);
+  for (std::size_t i = 1; i < removed.size(); ++i)  // under a line of names
+    EXPECT_NE(removed[i].find("in.jsonl\t2\t"), std::string::npos) << removed[i];
+}
+
 TEST_F(Dedup, ShortAndEmptyDocumentsAreOneShingle) {
   input("in.jsonl", line("a b c") + line("A, b; c!") + line("a b") + line("") + line("...") + line("a b c d e"));
   const DedupReport result = run();
@@ -263,6 +279,31 @@ TEST_F(Dedup, CrowdedBucketsAreComparedWithLeaders) {
   EXPECT_EQ(result.compared, 20u * 49);
   EXPECT_EQ(result.not_compared, 20u * (50 * 49 / 2 - 49));
   EXPECT_EQ(files_of(options_.output).at("00000-in.jsonl"), whole.at("00000-in.jsonl"));
+}
+
+TEST_F(Dedup, ACrowdedBucketOfTwoClustersKeepsBoth) {
+  // Both clusters share half of their shingles, so that one bucket of the only band holds them, one after the other.
+  std::string texts;
+  const auto text_of = [](const std::string& cluster, int own) {
+    return line(words("shared", 204) + " " + words(cluster, 100) + " " + words(str(cluster, "own", own, "x"), 2));
+  };
+  for (int i = 0; i < 6; ++i) texts += text_of("a", i) + text_of("b", i);
+  input("in.jsonl", texts);
+  options_.banding = {1, 1};
+  options_.most_in_bucket = 3;
+  int in_one_bucket = 0;
+  for (options_.seed = 0; options_.seed < 8; ++options_.seed) {
+    const DedupReport result = run();
+    if (result.crowded_buckets != 1) continue;  // the least hash is of what a cluster has for itself
+    ++in_one_bucket;
+    EXPECT_EQ(result.total.removed, 10u) << options_.seed;
+    EXPECT_EQ(result.clusters_by_size, (std::map<std::uint64_t, std::uint64_t>{{6, 2}})) << options_.seed;
+    // The first of a is compared with nothing, the first of b and each other a with it, each other b with both.
+    EXPECT_EQ(result.compared, 1u + 5u + 2u * 5u) << options_.seed;
+    const auto lines = lines_of(texts);
+    EXPECT_EQ(kept("00000-in.jsonl"), (std::vector<std::string>{lines[0], lines[1]})) << options_.seed;
+  }
+  EXPECT_GE(in_one_bucket, 2);
 }
 
 TEST_F(Dedup, GivesTheSameBytesWhateverTheThreadsMemoryAndShards) {

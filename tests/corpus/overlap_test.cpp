@@ -121,6 +121,28 @@ TEST_F(OverlapOf, EqualsALoopOverSets) {
   }
 }
 
+// Every word occurs once, so that an n-gram has no second place to be found at. A text is cut where about a megabyte of
+// it is in sight; the long words make pieces of fewer words than an n-gram has.
+TEST_F(OverlapOf, AnNgramAcrossACutIsFound) {
+  const std::string long_words =
+      std::string(1 << 20, 'x') + " in " + std::string(1 << 20, 'y') + " " + std::string(1 << 20, 'z') + " ";
+  const std::string text = words("t", 150'000) + " " + long_words + words("u", 150'000);
+  options_.test = {file("test.txt", text)};
+  options_.train = {file("train.txt", text + "\n")};
+  for (const int n : {2, 3, 8})
+    for (const int threads : {1, 3}) {
+      options_.ngram = n;
+      options_.threads = threads;
+      const OverlapReport report = run();
+      EXPECT_EQ(report.test[0].ngrams, 300'004u - static_cast<unsigned>(n) + 1);
+      EXPECT_EQ(report.test[0].found, report.test[0].ngrams) << n << ' ' << threads;
+    }
+  // What ends a text is not carried into the next one.
+  options_.ngram = 2;
+  options_.train = {file("one.txt", "tw0"), file("two.txt", "tw1 tw2")};
+  EXPECT_EQ(run().test[0].found, 1u);
+}
+
 TEST_F(OverlapOf, AnNgramIsHeldOnce) {
   NormalWords held, other;
   held.read("one two");

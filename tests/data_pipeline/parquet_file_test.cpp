@@ -44,8 +44,9 @@ const Rows& expected() {
 
 TEST(ParquetFile, IsReadInEveryForm) {
   ASSERT_EQ(expected().size(), 86u);
-  for (const char* name : {"none_v1", "none_v2", "snappy_v1", "snappy_v2", "gzip_v1", "gzip_v2", "zstd_v1", "zstd_v2",
-                           "plain", "groups", "pages", "delta_length_byte_array", "delta_byte_array"})
+  for (const char* name :
+       {"none_v1", "none_v2", "snappy_v1", "snappy_v2", "gzip_v1", "gzip_v2", "zstd_v1", "zstd_v2", "plain", "groups",
+        "dictionary_groups", "pages", "delta_length_byte_array", "delta_byte_array"})
     EXPECT_EQ(rows_of(test_file(str(name, ".parquet"))), expected()) << name;
   const Rows required = rows_of(test_file("required.parquet"));
   EXPECT_EQ(required.size(), 100u);

@@ -43,6 +43,15 @@ TEST(Sentences, EndAtBlankLinesAndHaveNoSpaceAround) {
   EXPECT_EQ(sentences_of(""), SentenceList{});
 }
 
+// As the lines of a book do. A line that begins with a capital or a digit begins no sentence by that.
+TEST(Sentences, WrapOverLines) {
+  EXPECT_EQ(
+      sentences_of("He went to\nLondon on\n5 May with \"the\nLady\" there. Then\r\nMary came\r\n(late)!\nAll\nsat."),
+      (SentenceList{"He went to\nLondon on\n5 May with \"the\nLady\" there.", "Then\r\nMary came\r\n(late)!",
+                    "All\nsat."}));
+  EXPECT_EQ(sentences_of("the end\n \nThe next"), (SentenceList{"the end", "The next"}));
+}
+
 TEST(Sentences, AreTheSameOfATextThatIsCutWhereOneBegins) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     std::string text;

@@ -199,6 +199,17 @@ TEST_F(TokenizerTrainer, OnlyCharactersWithinWordsContinueWords) {
             (std::vector<std::string>{"[UNK]", ",", "a", "b", "x", "##a", "##b", "ab", "xa"}));
 }
 
+// The rule of the tokenizers library: what stands behind a character without a token still continues the word.
+TEST_F(TokenizerTrainer, AWordThatBeginsWithADroppedCharacterHasNoBeginning) {
+  WordCounts words;
+  words.add("xab", 3);
+  words.add("ba", 2);
+  // Room for two characters: x, the rarest, goes.
+  const std::vector<std::string> tokens =
+      learn_wordpiece(words, {"[UNK]", "[PAD]"}, {.vocab_size = 7, .min_frequency = 2, .join = {}});
+  EXPECT_EQ(tokens, (std::vector<std::string>{"[UNK]", "[PAD]", "a", "b", "##a", "##b", "##ab"}));
+}
+
 TEST_F(TokenizerTrainer, StopsAtTheLeastFrequency) {
   TrainerOptions asked = options(TokenizerType::bpe, 100000);
   asked.min_frequency = 50;

@@ -30,6 +30,8 @@ for codec in ("none", "snappy", "gzip", "zstd"):
               write_page_checksum=codec == "gzip")
 write("plain", with_nulls, use_dictionary=False, compression="zstd")
 write("groups", with_nulls, row_group_size=6, use_dictionary=False, compression="snappy")
+# Each row group has a dictionary of its own, whose first entries are other texts.
+write("dictionary_groups", with_nulls, row_group_size=9, use_dictionary=True, compression="none")
 write("pages", with_nulls, data_page_size=64, write_batch_size=8, compression="none", data_page_version="2.0")
 write("required", texts, required=True)
 for encoding in ("DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"):
