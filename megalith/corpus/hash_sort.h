@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <thread>
 #include <utility>
-#include <vector>
+
+#include "megalith/base/started_threads.h"
 
 namespace megalith::corpus {
 
@@ -62,8 +62,7 @@ void sort_by_hash_in_parallel(std::span<Record> records, const Key& key, int thr
       if (ends[bucket] - begin > 1) sort_by_hash(records.subspan(begin, ends[bucket] - begin), key, 48);
     }
   };
-  std::vector<std::jthread> helpers;
-  for (int i = 1; i < threads; ++i) helpers.emplace_back(sort_some);
+  const StartedThreads helpers(threads - 1, sort_some);
   sort_some();
 }
 

@@ -7,6 +7,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
+#include "megalith/data/long_word.h"
 #include "megalith/data/piece_stream.h"
 #include "megalith/data/unicode_text.h"
 
@@ -14,6 +15,7 @@ namespace megalith::data {
 namespace {
 
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t kLongWord = std::size_t{1} << 20;
 constexpr auto kLater = [](const auto& a, const auto& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
 };
@@ -32,8 +34,6 @@ void WordMerger::offer(const BpeVocabulary& vocabulary, std::uint32_t left) {
 }
 
 void WordMerger::merge(const BpeVocabulary& vocabulary, std::string_view word, std::vector<std::int32_t>& ids) {
-  if (word.size() >= kNone)
-    throw InputError(str("[gpt2 tokenizer] a word of ", word.size(), " bytes: must be below 4 GiB"));
   const auto length = static_cast<std::uint32_t>(word.size());
   symbols_.clear();
   heap_.clear();
@@ -95,10 +95,12 @@ void ByteLevelBpe::encode_words(std::string_view text, Scratch& scratch, std::ve
 void ByteLevelBpe::encode_word(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const {
   scratch.cache.append(word, ids, [&] {
     const auto whole = whole_words_.find(word);
-    if (whole != whole_words_.end())
-      ids.push_back(whole->second);
-    else
-      scratch.merger.merge(vocabulary_, word, ids);
+    if (whole != whole_words_.end()) return ids.push_back(whole->second);
+    if (word.size() < kLongWord) return scratch.merger.merge(vocabulary_, word, ids);
+    if (word.size() >= kNone)
+      throw InputError(str("[gpt2 tokenizer] a word of ", word.size(), " bytes: must be below 4 GiB"));
+    const std::lock_guard lock(long_word_);
+    merge_long_word(vocabulary_, word, ids);
   });
 }
 

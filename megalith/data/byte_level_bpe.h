@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -18,7 +19,7 @@ namespace megalith::data {
 /// of a megabyte is no way to stop a run. Buffers are kept between words; one thread at a time.
 class WordMerger {
  public:
-  /// Appends the ids of `word` (not empty) to `ids`.
+  /// Appends the ids of `word` (not empty, below 4 GiB) to `ids`. merge_long_word() takes less memory.
   void merge(const BpeVocabulary& vocabulary, std::string_view word, std::vector<std::int32_t>& ids);
 
  private:
@@ -74,6 +75,7 @@ class ByteLevelBpe final : public Tokenizer {
   PreTokenizer pre_tokenizer_;
   std::unordered_map<std::string_view, std::int32_t> whole_words_;  // of ignore_merges
   mutable ScratchPool<Scratch> pool_;
+  mutable std::mutex long_word_;  // one at a time: what they take does not grow with the number of threads
 };
 
 }  // namespace megalith::data

@@ -37,6 +37,12 @@ struct TextBlock {
   Index text_bytes = 0;  // of the cut pieces
 };
 
+std::size_t held_bytes(const TextBlock& block) {
+  std::size_t bytes = held_bytes(block.corpus);
+  for (const TextBlock::Cut& cut : block.cuts) bytes += cut.text.bytes.size();
+  return bytes;
+}
+
 /// Takes blocks of the reader, in order, through the tokenizer's cutter, if it has one.
 class BlockCutter {
  public:

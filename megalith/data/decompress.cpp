@@ -10,6 +10,7 @@
 #include <zstd.h>
 
 #include "megalith/base/error.h"
+#include "megalith/base/host_limits.h"
 #include "megalith/base/str.h"
 
 namespace megalith::data {
@@ -183,10 +184,15 @@ class DecompressedSource final : public ByteSource {
 
  private:
   static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kAskedFrom = std::size_t{16} << 20;  // of less the system is not asked
 
   void make_room() {
     if (capacity_ - end_ >= kPieceBytes) return;
-    const std::size_t held = end_ - begin_, capacity = std::max(4 * kPieceBytes, 2 * (held + kPieceBytes));
+    const std::size_t held = end_ - begin_, wanted = held + kPieceBytes;
+    const std::size_t capacity = std::max(4 * kPieceBytes, wanted + wanted / 2);
+    if (capacity >= kAskedFrom)
+      require_memory(host_limits(), static_cast<Index>(capacity), "what a compressed file holds, unpacked",
+                     "lower the limit on a line (--max-line, data.max_line), or cut the file");
     const std::shared_ptr<char[]> larger(new char[capacity]);  // not cleared: it is written before it is read
     if (held > 0) std::memcpy(larger.get(), buffer_.get() + begin_, held);
     buffer_ = larger;

@@ -3,9 +3,13 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <thread>
+#include <optional>
 #include <utility>
 #include <vector>
+
+#include "megalith/base/host_limits.h"
+#include "megalith/base/started_threads.h"
+#include "megalith/base/text.h"
 
 namespace megalith::data {
 
@@ -16,7 +20,11 @@ namespace megalith::data {
 ///   write(result)     in the order of the blocks; one thread at a time
 /// A result whose turn has not come waits in a queue while its thread takes the next block. So neither a slow block nor
 /// a slow write() stops the others at once. `result` is one of an earlier block or new: worker() overwrites all of it.
-/// Throws the failure that comes first in the order of the blocks. Memory: one block and three results per thread.
+/// Throws the failure that comes first in the order of the blocks; what keeps a thread from working at all is a failure
+/// of the block that it would have taken. Where the system starts no more threads, fewer do the work.
+/// Memory: one block and three results per thread. Of blocks of over 4 MiB, by held_bytes(block) where there is such a
+/// function, one at a time is worked on, and what it took is given back: so the memory that a long line needs does not
+/// grow with the number of threads.
 template <class Result, class Next, class MakeWorker, class Write>
 class OrderedWork {
  public:
@@ -26,27 +34,62 @@ class OrderedWork {
   void run(int threads) {
     queue_.resize(threads == 1 ? 1 : 2 * static_cast<std::size_t>(threads));
     {
-      std::vector<std::jthread> helpers;
-      for (int i = 1; i < threads; ++i) helpers.emplace_back([this] { work(); });
-      work();
+      const StartedThreads helpers(threads - 1, [this] { work_or_fail(); });
+      work_or_fail();
     }
     if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
+  enum class Size { usual, large };
   struct Finished {
     Result result{};
     std::exception_ptr failure;
     bool is_there = false;
+    Size size = Size::usual;
   };
 
+  void work_or_fail() {
+    try {
+      work();
+    } catch (...) {  // no memory for a worker
+      const std::lock_guard lock(write_mutex_);
+      if (!failure_) failure_ = std::current_exception();
+      changed_.notify_all();
+    }
+  }
+
+  template <class Block>
+  static bool is_large(const Block& block) {
+    constexpr std::size_t kLarge = std::size_t{4} << 20;
+    if constexpr (requires { held_bytes(block); })
+      return held_bytes(block) > kLarge;
+    else
+      return false;
+  }
+
+  /// Of copies of the text, its ids and what is written, while they grow.
+  template <class Block>
+  static void require_memory_for(const Block& block) {
+    constexpr Index kPerByte = 12;
+    if constexpr (requires { held_bytes(block); })
+      require_memory(host_limits(), kPerByte * static_cast<Index>(held_bytes(block)),
+                     "a line or text of " + human_bytes(static_cast<Index>(held_bytes(block))),
+                     "lower the limit on a line (--max-line, data.max_line), or use a machine or a control group with "
+                     "more");
+  }
+
   void work() {
-    auto worker = make_worker_();
+    std::optional<decltype(make_worker_())> worker;
+    worker.emplace(make_worker_());
     Result result{};
     for (;;) {
       std::uint64_t ticket = 0;
       std::exception_ptr failure;
       decltype(next_()) block;
+      // Of a large block, from its reading until its result is written. Taken in the order of the blocks, so that no
+      // block before it waits for it.
+      std::unique_lock<std::mutex> alone;
       {
         const std::lock_guard lock(read_mutex_);
         if (no_more_) return;
@@ -58,23 +101,42 @@ class OrderedWork {
         }
         no_more_ = !block;
         if (!block && !failure) return;
+        if (block && is_large(*block)) alone = std::unique_lock(large_mutex_);
       }
       if (block) {
         try {
-          worker(*block, result);
+          if (alone.owns_lock()) require_memory_for(*block);
+          (*worker)(*block, result);
         } catch (...) {
           failure = std::current_exception();
         }
       }
       block.reset();
-      if (!queue(ticket, result, failure)) return;
+      if (!queue(ticket, result, failure, alone.owns_lock() ? Size::large : Size::usual)) return;
+      if (!alone.owns_lock()) continue;
+      if (!wait_until_written(ticket)) return;
+      give_back(result);
+      worker.emplace(make_worker_());
     }
+  }
+
+  /// With its memory, which a string that an empty one is assigned to would keep.
+  static void give_back(Result& result) {
+    Result fresh{};
+    std::swap(result, fresh);
+  }
+
+  /// False when the work is over.
+  bool wait_until_written(std::uint64_t ticket) {
+    std::unique_lock lock(write_mutex_);
+    changed_.wait(lock, [&] { return turn_ > ticket || failure_; });
+    return !failure_;
   }
 
   /// Swaps the result with an old one of the queue. The first thread that finds a result due writes all that are. False
   /// when the work is over. Tickets below a failing one have all been taken, so the failure that is kept is the first
   /// in the order of the blocks.
-  bool queue(std::uint64_t ticket, Result& result, const std::exception_ptr& failure) {
+  bool queue(std::uint64_t ticket, Result& result, const std::exception_ptr& failure, Size size) {
     std::unique_lock lock(write_mutex_);
     changed_.wait(lock, [&] { return ticket < turn_ + queue_.size() || failure_; });
     if (failure_) return false;
@@ -82,6 +144,7 @@ class OrderedWork {
     std::swap(mine.result, result);
     mine.failure = failure;
     mine.is_there = true;
+    mine.size = size;
     if (is_writing_) return true;
     is_writing_ = true;
     while (!failure_) {
@@ -96,9 +159,10 @@ class OrderedWork {
           failed = std::current_exception();
         }
       }
+      if (due.size == Size::large) give_back(due.result);
       lock.lock();
       due.is_there = false;
-      failure_ = failed;
+      if (failed && !failure_) failure_ = failed;  // a worker that could not be made may have failed meanwhile
       ++turn_;
       changed_.notify_all();
     }
@@ -113,6 +177,8 @@ class OrderedWork {
   std::mutex read_mutex_;  // guards next_ and these
   std::uint64_t tickets_ = 0;
   bool no_more_ = false;
+
+  std::mutex large_mutex_;  // held by who has a large block
 
   std::mutex write_mutex_;  // guards these; write_ is guarded by is_writing_
   std::condition_variable changed_;

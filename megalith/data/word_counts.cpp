@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "megalith/base/checked_growth.h"
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
@@ -37,6 +38,9 @@ void WordCounts::add(std::string_view word, std::uint64_t count) {
       return;
     }
   }
+  constexpr std::string_view kWhat = "the table of words", kFix = "give it less by --memory";
+  make_room(text_, word.size(), kWhat, kFix);
+  make_room(entries_, 1, kWhat, kFix);
   slots_[slot] = static_cast<std::uint32_t>(entries_.size());
   entries_.push_back({text_.size(), count, static_cast<std::uint32_t>(word.size()), hash});
   text_ += word;

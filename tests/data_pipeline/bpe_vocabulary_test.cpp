@@ -9,6 +9,7 @@
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/data/byte_level_bpe.h"
+#include "megalith/data/long_word.h"
 
 #include "tests/data_pipeline/tokenizers.h"
 #include "tests/io/temp_dir.h"
@@ -424,6 +425,24 @@ TEST(WordMerger, MatchesThePlainAlgorithm) {
     std::vector<std::int32_t> ids;
     merger.merge(vocabulary, word, ids);
     ASSERT_EQ(ids, merge_plainly(vocabulary, word)) << word;
+    std::vector<std::int32_t> in_less_memory;
+    merge_long_word(vocabulary, word, in_less_memory);
+    ASSERT_EQ(in_less_memory, ids) << word;
+  }
+}
+
+// Longer than the others, so that stale candidates fill the room that they have.
+TEST(WordMerger, LongWordsTakeTheSameIdsInLessMemory) {
+  const BpeVocabulary vocabulary = load_bpe_vocabulary(*io::posix_fs(), gpt2_dir());
+  const RandomSite site{.seed = 12};
+  WordMerger merger;
+  for (const std::string_view letters : {"a", "0", "ab", "thenigaso", "etaoinshrdlucmfw"}) {
+    std::string word;
+    for (std::uint64_t i = 0; i < 200'000; ++i) word += letters[site.word(i) % letters.size()];
+    std::vector<std::int32_t> ids, in_less_memory;
+    merger.merge(vocabulary, word, ids);
+    merge_long_word(vocabulary, word, in_less_memory);
+    ASSERT_TRUE(in_less_memory == ids) << letters;
   }
 }
 
