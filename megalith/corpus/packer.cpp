@@ -6,6 +6,7 @@
 
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -69,6 +70,7 @@ class ZstdPacker final : public Packer {
     for (;;) {
       ZSTD_outBuffer to{piece_.data(), piece_.size(), 0};
       const std::size_t left = ZSTD_compressStream2(context_.get(), &to, &in, mode);
+      if (ZSTD_getErrorCode(left) == ZSTD_error_memory_allocation) throw std::bad_alloc();
       if (ZSTD_isError(left) != 0) throw InternalError(str("[zstd] ", ZSTD_getErrorName(left)));
       out.append(piece_.data(), to.pos);
       if (mode == ZSTD_e_end ? left == 0 : in.pos == in.size) return;

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include <lzma.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include "megalith/base/error.h"
 #include "megalith/base/host_limits.h"
@@ -102,6 +104,7 @@ class ZstdDecoder final : public Decoder {
     ZSTD_inBuffer in{step.in.data(), std::min(step.in.size(), wanted_), 0};
     ZSTD_outBuffer out{step.out, step.room, 0};
     const std::size_t result = ZSTD_decompressStream(stream_, &out, &in);
+    if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
     if (ZSTD_isError(result) != 0) fail(step, str("the zstd data is damaged (", ZSTD_getErrorName(result), ")"));
     if (is_between_) header_.clear(), written_ = 0;
     header_.append(step.in.substr(0, std::min(in.pos, kHeaderBytes - header_.size())));

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -71,6 +72,7 @@ void call_sgemm(const Product<float>& p) {
   const dnnl_status_t status = dnnl_sgemm(a.transposed, b.transposed, p.m, p.n, p.k, 1.0f, p.a, a.stride, p.b, b.stride,
                                           p.beta, p.c, std::max(p.c_row, p.n));
   if (status == dnnl_success) return;
+  if (status == dnnl_out_of_memory) throw std::bad_alloc();
   throw BackendError(str("[matmul] dnnl_sgemm failed with status ", static_cast<int>(status), " for M, N, K = ", p.m,
                          ", ", p.n, ", ", p.k));
 }
