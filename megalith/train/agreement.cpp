@@ -4,7 +4,6 @@
 #include <chrono>
 #include <thread>
 
-#include "megalith/base/clock.h"
 #include "megalith/base/hash.h"
 #include "megalith/base/host.h"
 #include "megalith/base/str.h"
@@ -115,7 +114,8 @@ void require_same(comm::World& world, const Facts& facts, Start start) {
 }
 
 void require_shared(comm::World& world, io::Fs& fs, const io::Path& folder, std::string_view setting) {
-  constexpr double kLook_s = 5;
+  constexpr int kLooks = 101;  // 5 s
+  constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
   const bool first = world.rank() == 0;
   const std::string name = share_text(world, first ? "ranks" + io::temporary_suffix() : std::string());
   std::string problem;
@@ -130,10 +130,14 @@ void require_shared(comm::World& world, io::Fs& fs, const io::Path& folder, std:
   if (!problem.empty()) throw IoError(str(setting, ": ", problem));
 
   const io::Path made = share_text(world, (folder / name).string());
-  const double start = monotonic_s();
   const auto sees = [&] { return fs.exists(made) && fs.exists(folder / name); };
-  while (!sees() && monotonic_s() - start < kLook_s) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  const std::vector<int> seen = comm::gather_values<int>(world.all(), sees() ? 1 : 0);
+  // Ranks look together, so that none waits for another for long, however short its patience is.
+  std::vector<int> seen;
+  for (int look = 0; look < kLooks; ++look) {
+    if (look > 0) std::this_thread::sleep_for(kBetweenLooks);
+    seen = comm::gather_values<int>(world.all(), sees() ? 1 : 0);
+    if (std::ranges::find(seen, 0) == seen.end()) break;
+  }
   if (first) fs.unlink(made);
   Exec host;
   comm::barrier(host, world.all());  // a rank that refuses ends all others: the file is gone before

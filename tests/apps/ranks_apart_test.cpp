@@ -191,13 +191,15 @@ TEST_F(RanksApart, AnEndBeforeTheFirstStepIsNotPutDownToTheUser) {
 
 TEST_F(RanksApart, FoldersThatRanksDoNotShareAreRefused) {
   std::filesystem::create_directory(dir_ / "b");
-  const Finished refused = train_apart("", "", "b");
-  EXPECT_EQ(refused.code, 64) << refused.err;
-  EXPECT_THAT(refused.err,
-              ContainsRegex("error: --out = .*/b: rank 1 on .* does not see .*/a/ranks\\.tmp-[0-9a-f]{16}, "
-                            "which rank 0 has just made; it must be one folder"));
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(out("a")))
-    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("ranks"))) << "left over";
+  for (const char* timeout : {"", "--set parallel.timeout_s=3", "--set parallel.timeout_s=0.7"}) {  // they look for 5 s
+    const Finished refused = train_apart(timeout, "", "b");
+    EXPECT_EQ(refused.code, 64) << refused.err;
+    EXPECT_THAT(refused.err,
+                ContainsRegex("error: --out = .*/b: rank 1 on .* does not see .*/a/ranks\\.tmp-[0-9a-f]{16}, "
+                              "which rank 0 has just made; it must be one folder"));
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(out("a")))
+      EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("ranks"))) << "left over";
+  }
 }
 
 }  // namespace
