@@ -94,16 +94,40 @@ auto noting_failure(F&& f) {
   }
 }
 
+std::vector<io::Fault> faults_of_environment() {
+  const char* const faults = std::getenv("MEGALITH_FAULT");
+  return faults == nullptr ? std::vector<io::Fault>() : io::parse_faults(faults);
+}
+
+/// Makes every call after what faults ask for.
+class FaultHook final : public comm::CallHook {
+ public:
+  explicit FaultHook(io::CallFaults faults) : faults_(std::move(faults)) {}
+  void apply(const comm::Call& call, const std::function<void(const comm::Call&)>& make) override {
+    faults_.pass();
+    make(call);
+  }
+
+ private:
+  io::CallFaults faults_;
+};
+
+void run_with_faults(comm::World& world, const std::function<void(comm::World&)>& body) {
+  if (io::CallFaults faults(faults_of_environment(), world.rank()); faults.any())
+    world.set_hook(std::make_unique<FaultHook>(std::move(faults)));
+  body(world);
+}
+
 /// `body` in the world that ranks compute in: the host's own on CPUs, one between the ranks' GPUs on GPUs. `gpus`: of
 /// all ranks of the process, if they are to reach each other's memory.
 void run_on_device(const JobShape& job, int gpu, std::span<const int> gpus, comm::World& host,
                    const std::function<void(comm::World&)>& body) {
   const TeamSize team(job.threads > 0 ? job.threads : team_size());
-  if (job.device == Device::cpu) return body(host);
+  if (job.device == Device::cpu) return run_with_faults(host, body);
   device::use(job.device, gpu, gpus);
-  if (host.size() == 1) return body(host);
+  if (host.size() == 1) return run_with_faults(host, body);
   const std::unique_ptr<comm::World> world = comm::nccl_world(host, job.options);
-  body(*world);
+  run_with_faults(*world, body);
 }
 
 }  // namespace
@@ -150,13 +174,13 @@ void warn_of_faults(const Launcher& launcher) {
   const char* const faults = std::getenv("MEGALITH_FAULT");
   if (faults == nullptr || *faults == '\0' || launcher.process > 0) return;
   log::warning(str("MEGALITH_FAULT = ", io::printable(faults),
-                   ": file operations are made to fail, as a test asks; unset it to train"));
+                   ": file operations or communication calls are made to fail, as a test asks; unset it to train"));
 }
 
 std::shared_ptr<io::Fs> rank_fs(int rank) {
   std::shared_ptr<io::Fs> fs = io::posix_fs();
-  const char* faults = std::getenv("MEGALITH_FAULT");
-  if (faults != nullptr) fs = std::make_shared<io::FaultFs>(std::move(fs), io::parse_faults(faults), rank);
+  if (const std::vector<io::Fault> faults = faults_of_environment(); !faults.empty())
+    fs = std::make_shared<io::FaultFs>(std::move(fs), faults, rank);
   return io::retrying_fs(std::move(fs));
 }
 

@@ -6,10 +6,12 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <system_error>
 #include <thread>
 
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -19,8 +21,8 @@ namespace megalith::io {
 namespace {
 
 constexpr std::array<std::string_view, kNumOperations> kNames = {
-    "create", "append",     "write", "sync",   "close",  "map",     "rename",    "sync_dir",  "make_dir",
-    "unlink", "remove_dir", "list",  "exists", "is_dir", "is_link", "file_size", "free_bytes"};
+    "create", "append",     "write", "sync",   "close",  "map",     "rename",    "sync_dir",   "make_dir",
+    "unlink", "remove_dir", "list",  "exists", "is_dir", "is_link", "file_size", "free_bytes", "call"};
 
 struct ErrorName {
   std::string_view name;
@@ -86,9 +88,9 @@ void read_action(std::string_view fault, std::string_view text, Fault& result) {
     result.action = Fault::Action::skip;
     if (result.operation != Operation::sync && result.operation != Operation::sync_dir)
       refuse(fault, "action", text, "goes with sync and sync_dir only");
-  } else if (text.starts_with("sleep=")) {
-    result.action = Fault::Action::delay;
-    std::string_view amount = text.substr(6);
+  } else if (text.starts_with("sleep=") || text.starts_with("spin=")) {
+    result.action = text.starts_with("spin") ? Fault::Action::spin : Fault::Action::delay;
+    std::string_view amount = text.substr(text.find('=') + 1);
     const double unit = amount.ends_with("us") ? 1e-6 : amount.ends_with("ms") ? 1e-3 : 1.0;
     if (amount.ends_with('s')) amount.remove_suffix(unit == 1.0 ? 1 : 2);
     const bool is_number = read_number(amount, result.delay_s);
@@ -98,8 +100,16 @@ void read_action(std::string_view fault, std::string_view text, Fault& result) {
     }
   } else {
     refuse(fault, "action", text,
-           "must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, EMFILE, ESTALE, short, kill, torn, skip or sleep=TIME");
+           "must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, EMFILE, ESTALE, short, kill, torn, skip, sleep=TIME or "
+           "spin=TIME");
   }
+}
+
+void check_action_of_call(std::string_view fault, std::string_view text, const Fault& read) {
+  using enum Fault::Action;
+  const bool fits = read.action == kill || read.action == delay || read.action == spin;
+  if (read.operation == Operation::call && !fits)
+    refuse(fault, "action", text, "a communication call can only be given kill, sleep=TIME or spin=TIME");
 }
 
 Fault parse_fault(std::string_view text) {
@@ -120,12 +130,19 @@ Fault parse_fault(std::string_view text) {
   read_operation(text, fields[1], fault);
   read_calls(text, fields[2], fault);
   read_action(text, fields[3], fault);
+  check_action_of_call(text, fields[3], fault);
   return fault;
 }
 
 [[noreturn]] void die() {
   std::raise(SIGKILL);
   std::abort();  // not reached
+}
+
+void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+void spin_for(double seconds) {
+  for (const double end = monotonic_s() + seconds; monotonic_s() < end;) continue;
 }
 
 [[noreturn]] void throw_injected(const Fault& fault, Operation operation, const Path& path) {
@@ -164,7 +181,10 @@ auto run(FaultFs::State& state, Operation operation, const Path& path, Whole&& w
         if constexpr (std::is_void_v<decltype(whole())>) return;
         break;
       case Fault::Action::delay:
-        std::this_thread::sleep_for(std::chrono::duration<double>(fault.delay_s));
+        sleep_for(fault.delay_s);
+        break;
+      case Fault::Action::spin:
+        spin_for(fault.delay_s);
     }
   }
   return whole();
@@ -210,6 +230,21 @@ std::vector<Fault> parse_faults(std::string_view text) {
     text.remove_prefix(std::min(comma + 1, text.size()));
   }
   return faults;
+}
+
+CallFaults::CallFaults(const std::vector<Fault>& faults, int rank) {
+  std::ranges::copy_if(faults, std::back_inserter(faults_), [&](const Fault& fault) {
+    return fault.operation == Operation::call && fault.rank.value_or(rank) == rank;
+  });
+}
+
+void CallFaults::pass() {
+  ++count_;
+  for (const Fault& fault : faults_) {
+    if (count_ < fault.first || count_ > fault.last) continue;
+    if (fault.action == Fault::Action::kill) die();
+    fault.action == Fault::Action::spin ? spin_for(fault.delay_s) : sleep_for(fault.delay_s);
+  }
 }
 
 FaultFs::FaultFs(std::shared_ptr<Fs> inner, const std::vector<Fault>& faults, int rank)

@@ -12,7 +12,8 @@
 
 namespace megalith::io {
 
-/// The operations of an Fs and of its files; each call of one is a point where a fault can be injected.
+/// The operations of an Fs and of its files, and `call`, a communication call of a rank; each call of one is a point
+/// where a fault can be injected.
 enum class Operation : std::uint8_t {
   create,
   append,
@@ -30,9 +31,10 @@ enum class Operation : std::uint8_t {
   is_dir,
   is_link,
   file_size,
-  free_bytes
+  free_bytes,
+  call
 };
-inline constexpr int kNumOperations = 17;
+inline constexpr int kNumOperations = 18;
 /// "create", "append", ...: stable, since recorded sweeps name their points by them.
 std::string_view operation_name(Operation operation);
 
@@ -43,11 +45,12 @@ struct Fault {
     short_write,  ///< half of a write happens, then it fails with `error_number`; other operations just fail
     kill,         ///< SIGKILL before the call
     torn,         ///< half of a write happens, then SIGKILL; for other operations SIGKILL right after the call
-    delay,        ///< the call happens `delay_s` later
+    delay,        ///< the call happens `delay_s` later, in which the thread sleeps
+    spin,         ///< the call happens `delay_s` later, in which the thread computes
     skip,         ///< the call claims success and does nothing: sync and sync_dir only, to see that a sweep misses them
   };
   std::optional<int> rank;             ///< empty: every rank
-  std::optional<Operation> operation;  ///< empty: every operation, counted together
+  std::optional<Operation> operation;  ///< empty: every operation of files, counted together
   std::uint64_t first = 1, last = 1;   ///< calls it hits, counted from 1, both included
   Action action = Action::error;
   int error_number = 0;
@@ -57,12 +60,26 @@ struct Fault {
 
 /// Reads "RANK:OPERATION:N:ACTION", several separated by commas:
 ///   RANK       a number or * (every rank)
-///   OPERATION  a name from operation_name() or * (all, counted together)
+///   OPERATION  a name from operation_name() or * (all of files, counted together)
 ///   N          the call, from 1; N+ for that one and all later ones; * for all
 ///   ACTION     EIO ENOSPC EDQUOT EROFS EACCES ENOENT EMFILE ESTALE | short | kill | torn | sleep=20ms (us, ms or s) |
-///   skip
+///   spin=20ms | skip; of `call` kill, sleep and spin only
 /// as "0:sync:2:EIO" or "*:write:5+:ENOSPC". Empty text has no faults. Throws ConfigError.
 std::vector<Fault> parse_faults(std::string_view text);
+
+/// Where a rank makes a communication call: what faults of the operation `call` ask for happens there.
+class CallFaults {
+ public:
+  /// Keeps the faults of `rank` only.
+  CallFaults(const std::vector<Fault>& faults, int rank);
+  bool any() const { return !faults_.empty(); }
+  /// Before every call.
+  void pass();
+
+ private:
+  std::vector<Fault> faults_;
+  std::uint64_t count_ = 0;
+};
 
 /// An Fs that does what another does, except where a fault says otherwise, and counts the calls, so that a sweep knows
 /// how many points there are. Without a fault a call costs a count and one branch; a run without MEGALITH_FAULT does

@@ -54,12 +54,13 @@ TEST(FaultText, ErrorsSayWhatIsWrong) {
       {"0:sync:0:EIO", "N = 0: must be a number from 1, a number followed by + or *"},
       {"0:sync:2x:EIO", "N = 2x: must be a number from 1, a number followed by + or *"},
       {"0:sync:2:EFOO",
-       "action = EFOO: must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, EMFILE, ESTALE, short, kill, torn, skip or "
-       "sleep=TIME"},
+       "action = EFOO: must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, EMFILE, ESTALE, short, kill, torn, skip, "
+       "sleep=TIME or spin=TIME"},
       {"0:sync:2:sleep=fast", "action = sleep=fast: needs a time up to an hour, as sleep=20ms"},
+      {"0:call:2:EIO", "action = EIO: a communication call can only be given kill, sleep=TIME or spin=TIME"},
       {"0:sync:2:EIO:x",
-       "action = EIO:x: must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, EMFILE, ESTALE, short, kill, torn, skip or "
-       "sleep=TIME"}};
+       "action = EIO:x: must be EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT, EMFILE, ESTALE, short, kill, torn, skip, "
+       "sleep=TIME or spin=TIME"}};
   for (const auto& [text, rule] : table) {
     EXPECT_EQ(error_of<ConfigError>([&] { parse_faults(text); }), "fault \"" + text + "\": " + rule + form);
   }
@@ -132,6 +133,20 @@ TEST(FaultFs, Delays) {
   const double start = monotonic_s();
   EXPECT_TRUE(fs.exists(dir.path()));
   EXPECT_GE(monotonic_s() - start, 0.02);
+}
+
+TEST(CallFaults, HitTheCallsOfTheirRank) {
+  const std::vector<Fault> faults =
+      parse_faults("1:call:2:spin=20ms,1:*:*:sleep=30s,*:call:3+:sleep=20ms,0:call:1:kill");
+  EXPECT_FALSE(CallFaults(parse_faults("1:*:*:sleep=30s"), 1).any()) << "* is of files";
+  EXPECT_FALSE(CallFaults(parse_faults("1:call:2:kill"), 0).any());
+  CallFaults calls(faults, 1);
+  ASSERT_TRUE(calls.any());
+  for (const double least_s : {0.0, 0.02, 0.02, 0.02}) {
+    const double start = monotonic_s();
+    calls.pass();
+    EXPECT_GE(monotonic_s() - start, least_s);
+  }
 }
 
 // publish_file under every fault at every call: the old contents or the new ones, and nothing left over after an error.
