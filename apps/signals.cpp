@@ -120,7 +120,7 @@ class StopRequest {
   }
 
   void take(int signal) {
-    const bool insists = signal == SIGINT || signal == SIGTERM || signal == SIGUSR1 || signal == SIGUSR2;
+    const bool insists = signal != SIGHUP && signal != SIGXCPU && signal != SIGPIPE;
     std::unique_lock lock(mutex_);
     if (unsaved_ == Unsaved::of_a_failed_job) ::_exit(128 + signal);
     if (last_ == 0) end_before_the_first_step(signal);
@@ -224,7 +224,7 @@ void catch_stop_signals(int process) {
   stop_request.be_process(process);
   sigset_t stops;
   sigemptyset(&stops);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGPIPE}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGPWR, SIGUSR1, SIGUSR2, SIGXCPU, SIGPIPE}) {
     if (is_ignored(signal)) continue;
     sigaddset(&stops, signal);
     if (signal == SIGPIPE) takes_closed_pipes = true;

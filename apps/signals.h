@@ -23,16 +23,16 @@ void end_on_terminate();
 /// system has no more memory, which not every library looks at. `process`: of a launcher, -1 without one.
 void prepare_for_faults(int process);
 
-/// Takes the signals that ask a job to end: SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, and the SIGPIPE of a
-/// standard output or error that was closed. Those that the program was started to ignore (nohup) stay ignored.
+/// Takes the signals that ask a job to end: SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGPWR, SIGUSR1, SIGUSR2,
+/// SIGXCPU, and the SIGPIPE of a standard output or error that was closed. Those that the program was started to ignore
+/// (nohup) stay ignored.
 ///
 /// `process`: of a launcher, -1 without one.
 ///
 /// The first asks to finish the step, save and stop, and is acknowledged at once, by the launcher's first process.
-/// SIGINT, SIGTERM, SIGUSR1 or SIGUSR2 more than kSameRequest_s later ends the process at once with 128 + its number;
-/// what comes earlier belongs to the same request: launchers and terminals often send two. A closed terminal or pipe
-/// never does so. Before stop_asked() was called for the first time there is nothing to save, and the first signal
-/// ends the process.
+/// Another one more than kSameRequest_s later ends the process at once with 128 + its number; what comes earlier
+/// belongs to the same request: launchers and terminals often send two. SIGHUP, SIGXCPU and SIGPIPE never do so. Before
+/// stop_asked() was called for the first time there is nothing to save, and the first signal ends the process.
 ///
 /// All threads block these signals, but one that does nothing else: a handler on the stack of a thread that computes
 /// would write over what products of libraries keep there. So this comes before any thread is started, MPI's included.

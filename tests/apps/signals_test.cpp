@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <string>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +30,7 @@ std::int64_t number_behind(const std::string& words, const std::string& text) {
 const std::string kJobControl = "set -m; ";
 
 TEST_F(Program, SignalsThatAskForAnEndSaveIt) {
-  for (const std::string signal : {"INT", "TERM", "HUP", "USR1", "USR2", "XCPU", "PIPE"}) {
+  for (const std::string signal : {"INT", "TERM", "HUP", "QUIT", "ALRM", "PWR", "USR1", "USR2", "XCPU", "PIPE"}) {
     const Finished run = run_shell(
         kJobControl + train_process(signal, "--set train.steps=100000") + " & pid=$!; until grep -q '\"step\":3,' " +
         out(signal) + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; kill -" + signal + " $pid; wait $pid");
@@ -83,6 +84,25 @@ TEST_F(Program, ASecondSignalLaterEndsTheRunAtOnce) {
   EXPECT_THAT(run.err, HasSubstr("megalith: stopped by a signal (Interrupt) at once: steps after the last save are "
                                  "lost\n"));
   EXPECT_EQ(run.err.find("saved step "), std::string::npos) << run.err;
+}
+
+// Nothing but the signals' own thread looks at them while a step lasts.
+TEST_F(Program, ASecondSignalEndsARunInTheMiddleOfALongStep) {
+  const std::string long_steps = train_process(
+      "a",
+      "--set train.steps=1000 --set train.eval_interval=0 --set train.micro_batch=1 --set train.global_batch=16000");
+  for (const auto& [first, second, code] : {std::tuple{"INT", "INT", 130}, {"QUIT", "PWR", 158}}) {
+    const Finished run = run_shell(kJobControl + long_steps + " & pid=$!; until grep -q '\"step\":1,' " + out("a") +
+                                   "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; kill -" + first +
+                                   " $pid; sleep 1.3; start=$(date +%s%N); kill -" + second +
+                                   " $pid; wait $pid; code=$?; echo $(( ($(date +%s%N) - start) / 1000000 )); rm -r " +
+                                   out("a") + "; exit $code");
+    EXPECT_EQ(run.code, code) << run.err;
+    EXPECT_LE(std::stoi(run.out), 2000) << "ms";
+    EXPECT_THAT(run.err, ContainsRegex("finishing step [23], saving; again to stop now\n"));
+    EXPECT_THAT(run.err, HasSubstr(" at once: steps after the last save are lost\n"));
+    EXPECT_EQ(run.err.find("saved step "), std::string::npos) << run.err;
+  }
 }
 
 TEST_F(Program, ASignalBeforeTheFirstStepEndsTheRun) {
