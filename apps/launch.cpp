@@ -16,6 +16,7 @@
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
+#include "megalith/comm/hang_verdict.h"
 #include "megalith/comm/mpi/mpi_world.h"
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
@@ -144,6 +145,8 @@ void run_job(const Launcher& launcher, const JobSteps& steps) {
     };
     const auto all = [&](comm::World& world) {
       train::require_same(world, job.facts, job.start);
+      world.share_positions();
+      set_failure_probe([positions = world.positions()] { return positions->is_failure_reported(); });
       int gpu = 0;
       if (job.device == Device::cuda) {
         comm::require_gpu_backend(world.size());
@@ -204,7 +207,10 @@ int report_error(const std::exception& error, int rank) {
   const bool is_named = rank < 0 || is_verdict_of_all(code) || text.starts_with("rank ");
   const std::string name =
       code == ExitCode::usage ? "" : code_name(code) + ' ';  // of the command line and recipe: none
-  std::fputs(str("error: ", name, is_named ? "" : str("rank ", rank, ": "), text, '\n').c_str(), stderr);
+  std::string lines = str("error: ", name, is_named ? "" : str("rank ", rank, ": "), text, '\n');
+  if (const auto* hang = dynamic_cast<const comm::HangVerdict*>(&error); hang != nullptr)
+    lines += str("megalith: ", name, "verdict: ", hang->verdict(), '\n');
+  std::fputs(lines.c_str(), stderr);
   return static_cast<int>(code);
 }
 

@@ -10,6 +10,7 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -122,7 +123,7 @@ class StopRequest {
   void take(int signal) {
     const bool insists = signal != SIGHUP && signal != SIGXCPU && signal != SIGPIPE;
     std::unique_lock lock(mutex_);
-    if (unsaved_ == Unsaved::of_a_failed_job) ::_exit(128 + signal);
+    if (unsaved_ == Unsaved::of_a_failed_job || is_failure_reported_()) ::_exit(128 + signal);
     if (last_ == 0) end_before_the_first_step(signal);
     if (signal_ != 0) {
       if (insists && monotonic_s() - asked_at_ > kSameRequest_s)
@@ -149,6 +150,10 @@ class StopRequest {
   void set_unsaved(Unsaved unsaved) {
     const std::lock_guard lock(mutex_);
     unsaved_ = unsaved;
+  }
+  void set_failure_probe(std::function<bool()> is_failure_reported) {
+    const std::lock_guard lock(mutex_);
+    is_failure_reported_ = std::move(is_failure_reported);
   }
 
  private:
@@ -184,6 +189,7 @@ class StopRequest {
 
   std::mutex mutex_;
   Unsaved unsaved_ = Unsaved::nothing_done;
+  std::function<bool()> is_failure_reported_ = [] { return false; };
   int signal_ = 0;
   double asked_at_ = 0;
   Index last_ = 0;
@@ -240,6 +246,10 @@ void catch_stop_signals(int process) {
 bool stop_asked(Index last) { return stop_request.is_asked(last); }
 
 void set_unsaved(Unsaved unsaved) { stop_request.set_unsaved(unsaved); }
+
+void set_failure_probe(std::function<bool()> is_failure_reported) {
+  stop_request.set_failure_probe(std::move(is_failure_reported));
+}
 
 int stop_signal() { return stop_request.signal(); }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <system_error>
 
 #include "megalith/base/types.h"
@@ -43,6 +44,8 @@ inline constexpr double kSameRequest_s = 1;
 /// was done (75), or the process has failed and its error is reported by another (no word).
 enum class Unsaved : std::uint8_t { nothing_done, nothing, of_a_failed_job };
 void set_unsaved(Unsaved unsaved);
+/// Whether another process of the job reports its failure. A launcher then wakes stopped processes and sends SIGTERM.
+void set_failure_probe(std::function<bool()> is_failure_reported);
 
 /// Whether a stop was asked for. Where it was not, `last` is the step that a request from now on ends the run with.
 bool stop_asked(Index last);

@@ -1,9 +1,12 @@
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <thread>
 
 #include <unistd.h>
 
@@ -94,13 +97,21 @@ std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io
   return locks;
 }
 
-/// This rank's latest communication calls, beside the error that they explain.
-void keep_call_log(const comm::World& world, io::Fs& fs, const io::Path& out) {
-  try {
-    io::publish_file(fs, out / str("calls_rank_", world.rank(), ".txt"), world.call_log());
-  } catch (const IoError& error) {
-    log::warning(str("the call log was not written: ", error.what()));
-  }
+/// This rank's latest communication calls, beside the error that they explain. A disk that does not answer, for which
+/// the others may be waiting, keeps the error for kWrites only.
+void keep_call_log(const comm::World& world, const std::shared_ptr<io::Fs>& fs, const io::Path& out) {
+  constexpr auto kWrites = std::chrono::seconds(2);
+  auto written = std::make_shared<std::promise<void>>();
+  std::future<void> is_written = written->get_future();
+  std::thread([fs, written, file = out / str("calls_rank_", world.rank(), ".txt"), text = world.call_log()] {
+    try {
+      io::publish_file(*fs, file, text);
+    } catch (const IoError& error) {
+      log::warning(str("the call log was not written: ", error.what()));
+    }
+    written->set_value();
+  }).detach();
+  is_written.wait_for(kWrites);
 }
 
 /// What stands behind --gemm-table; nothing when it was not given.
@@ -322,7 +333,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
       if (train::train(world, inputs, *own_fs) == train::Outcome::stopped) stopped = true;
     } catch (const Error& error) {
       if (error.code() == ExitCode::collective || error.code() == ExitCode::hang)
-        keep_call_log(world, *own_fs, job->out);
+        keep_call_log(world, own_fs, job->out);
       throw;
     }
   };

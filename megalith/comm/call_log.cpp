@@ -5,16 +5,26 @@
 #include <sstream>
 
 #include "megalith/base/clock.h"
+#include "megalith/comm/positions.h"
 
 namespace megalith::comm {
 
+void CallLog::set_positions(std::shared_ptr<Positions> positions, int rank) {
+  positions_ = std::move(positions);
+  writer_ = &positions_->writer(rank);
+}
+
 std::uint64_t CallLog::begin(const Channel& channel, const Call& call) {
-  at(count_) = {monotonic_s(), 0, &channel, call};
+  const double now = monotonic_s();
+  at(count_) = {now, 0, &channel, call};
+  if (writer_ != nullptr) writer_->enter(channel.name(), call, now);
   return count_++;
 }
 
 void CallLog::done(std::uint64_t number) {
-  if (number + kLength >= count_) at(number).end_s = monotonic_s();
+  const double now = monotonic_s();
+  if (number + kLength >= count_) at(number).end_s = now;
+  if (writer_ != nullptr) writer_->leave(now);
 }
 
 std::string CallLog::text() const {

@@ -1,10 +1,14 @@
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "megalith/comm/channel.h"
 
 namespace megalith::comm {
+
+class Positions;
+class PositionWriter;
 
 /// The last kLength communication calls of one rank: what a hang or a disagreement is explained from. About 50 ns a
 /// call; allocates when made only. Used by the rank's own thread.
@@ -13,6 +17,9 @@ class CallLog {
   static constexpr std::size_t kLength = 4096;
 
   CallLog() : entries_(kLength) {}
+  /// From here on every call is the position of this rank, too (positions.h).
+  void set_positions(std::shared_ptr<Positions> positions, int rank);
+  Positions* positions() const { return positions_.get(); }
   /// Notes the start of a call; returns its number. `channel` must outlive the log's last reading.
   std::uint64_t begin(const Channel& channel, const Call& call);
   void done(std::uint64_t number);
@@ -27,6 +34,8 @@ class CallLog {
   };
   Entry& at(std::uint64_t number) { return entries_[number % kLength]; }
 
+  std::shared_ptr<Positions> positions_;
+  PositionWriter* writer_ = nullptr;
   std::vector<Entry> entries_;
   std::uint64_t count_ = 0;
 };

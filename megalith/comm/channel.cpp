@@ -4,6 +4,7 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/call_log.h"
+#include "megalith/comm/hang_verdict.h"
 #include "megalith/comm/step_pattern.h"
 
 namespace megalith::comm {
@@ -175,8 +176,11 @@ void Channel::throw_mismatch(const Call& mine, int my_rank, const std::string& t
 }
 
 void Channel::throw_hang(const Call& call, double waited_s, const std::string& awaited) const {
-  throw HangError(str(where(call.op), "rank ", world_rank(), " waited ", waited_text(waited_s), " in ", describe(call),
-                      " for ", awaited));
+  const std::string text = str(where(call.op), "rank ", world_rank(), " waited ", waited_text(waited_s), " in ",
+                               describe(call), " for ", awaited);
+  const Positions* const positions = calls_ == nullptr ? nullptr : calls_->log->positions();
+  if (positions == nullptr) throw HangError(text);
+  throw HangVerdict(text, verdict_of(*positions, world_rank(), waited_s));
 }
 
 std::string waited_text(double seconds) {
@@ -187,11 +191,14 @@ std::string waited_text(double seconds) {
 }
 
 void RankList::add(int world_rank, const std::string& remark) {
-  if (++count_ > kListed) return;
+  ranks_.push_back(world_rank);
+  if (ranks_.size() > kListed) return;
   text_ += str(text_.empty() ? "" : ", ", "rank ", world_rank);
   if (!remark.empty()) text_ += str(" (", remark, ")");
 }
 
-std::string RankList::text() const { return count_ > kListed ? str(text_, " and ", count_ - kListed, " more") : text_; }
+std::string RankList::text() const {
+  return ranks_.size() > kListed ? str(text_, " and ", ranks_.size() - kListed, " more") : text_;
+}
 
 }  // namespace megalith::comm

@@ -207,12 +207,14 @@ std::string waited_text(double seconds);
 class RankList {
  public:
   void add(int world_rank, const std::string& remark = "");
-  bool empty() const { return count_ == 0; }
+  bool empty() const { return ranks_.empty(); }
+  std::span<const int> ranks() const { return ranks_; }
+  int count() const { return static_cast<int>(ranks_.size()); }
   std::string text() const;
 
  private:
-  static constexpr int kListed = 8;
-  int count_ = 0;
+  static constexpr std::size_t kListed = 8;
+  std::vector<int> ranks_;
   std::string text_;
 };
 

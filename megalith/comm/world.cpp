@@ -7,6 +7,7 @@
 #include "megalith/base/str.h"
 #include "megalith/comm/call_log.h"
 #include "megalith/comm/meet.h"
+#include "megalith/comm/positions.h"
 #include "megalith/comm/silent_channel.h"
 
 namespace megalith::comm {
@@ -73,6 +74,15 @@ void World::open_world() {
   std::vector<int> ranks(static_cast<std::size_t>(size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   all_ = std::make_unique<Group>(group("world", std::move(ranks)));
+}
+
+void World::use_positions(std::shared_ptr<Positions> positions) {
+  positions_ = std::move(positions);
+  calls_->log->set_positions(positions_, rank());
+}
+
+void World::begin_step(Index step) {
+  if (positions_ != nullptr) positions_->writer(rank()).begin_step(step);
 }
 
 std::uint64_t World::agreement_term() const {

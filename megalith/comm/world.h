@@ -11,6 +11,8 @@
 
 namespace megalith::comm {
 
+class Positions;
+
 /// Which members of a group may exchange messages on GPUs. There every channel of a pair needs a communicator and a
 /// stream, which are made with the group. On a CPU all members may.
 enum class Messages : std::uint8_t {
@@ -65,6 +67,14 @@ class World {
   /// "rank 2 failed first: its error", as far as this rank can know it while its thread waits for something else. Empty
   /// if no rank has failed. Any thread may call this.
   virtual std::string failure() const { return {}; }
+  /// What all ranks do, as far as this rank can read it: what the verdict about a hang follows from. Null in a dry
+  /// world.
+  const std::shared_ptr<Positions>& positions() const { return positions_; }
+  /// From here on the processes of one host read each other's positions. Collective; ranks of one build only.
+  virtual void share_positions() {}
+  /// The calls from here on belong to this step, from 1. For reports of hangs.
+  void begin_step(Index step);
+
   /// Throws the error that has occurred in communication since the last call. On GPUs neither a call nor a wait reports
   /// an error to the host; the wait then returns over undefined data. Call it before a step. wait_for() calls it after
   /// a wait. On a CPU the calls themselves throw.
@@ -77,7 +87,7 @@ class World {
   /// Memory of this rank's GPU that the transport took for the groups so far, by the driver's count.
   virtual Index device_bytes() const { return 0; }
 
-  /// From here on every call of this rank passes through `hook`. For tests.
+  /// From here on every call of this rank passes through `hook`. For tests and injected faults.
   void set_hook(std::unique_ptr<CallHook> hook) { calls_->hook = std::move(hook); }
 
   /// This rank's latest communication calls, one per line (CallLog::text), for a file beside the error message. Only
@@ -91,6 +101,8 @@ class World {
   // The constructor of the transport calls one of these once.
   void open_world();                   ///< all() is a group of this World
   void adopt_world(const Group& all);  ///< all() is another World's
+  /// The positions of this rank's calls are written there, beginning with the next call.
+  void use_positions(std::shared_ptr<Positions> positions);
 
  private:
   friend class WatchedStep;
@@ -109,6 +121,7 @@ class World {
   std::vector<Group> groups_;
   std::unique_ptr<Group> all_;
   std::shared_ptr<RankCalls> calls_;
+  std::shared_ptr<Positions> positions_;
 };
 
 /// While it lives, the calls of this rank are those of one step, and must equal those of the steps before.

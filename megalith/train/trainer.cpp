@@ -187,6 +187,7 @@ class Run {
 
   void start_step() {
     if (engine_.steps_started() == 0) finished_at_ = monotonic_s();
+    world_.begin_step(progress_.step + 1);
     engine_.start_step(train_batches_, progress_, [this] {
       const Index next = progress_.step + 2 + engine_.steps_ahead();
       return Requests{.stop = inputs_.stop_asked(std::min(next, plan_.train.steps)) ? Stop::asked : Stop::no,

@@ -167,7 +167,8 @@ TEST_F(Program, LinesThatADiskRefusedAreWrittenLater) {
               std::string::npos)
         << run.err;
     EXPECT_NE(run.err.find("metrics.jsonl is complete again"), std::string::npos) << run.err;
-    EXPECT_NE(run.err.find("MEGALITH_FAULT = " + fault + ": file operations or communication calls are made to fail"), std::string::npos);
+    EXPECT_NE(run.err.find("MEGALITH_FAULT = " + fault + ": file operations or communication calls are made to fail"),
+              std::string::npos);
   }
 }
 

@@ -7,6 +7,8 @@
 
 namespace megalith::comm {
 
+class PositionWriter;
+
 /// Point-to-point bytes between the processes of a job: what the MPI channels need of MPI, so that one file includes
 /// mpi.h. All calls on the rank's own thread.
 class Link {
@@ -31,6 +33,8 @@ class Link {
   /// "rank 2 failed first: its error" once another rank has told so, else empty.
   virtual const std::string& failure() = 0;
   virtual double timeout_s() const = 0;
+  /// This rank's position, as others read it.
+  virtual PositionWriter& position() = 0;
   HeaderQueue& headers() { return headers_; }
 
   static constexpr Index kMaxBytes = Index{1} << 26;

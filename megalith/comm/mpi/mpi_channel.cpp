@@ -3,9 +3,12 @@
 #include <cstring>
 #include <exception>
 
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/mpi/backoff.h"
+#include "megalith/comm/patience.h"
+#include "megalith/comm/positions.h"
 #include "megalith/comm/reduce.h"
 
 namespace megalith::comm {
@@ -54,18 +57,38 @@ Header MpiChannel::header_of(const Call& call, int part) const {
 template <class Done, class Awaited>
 void MpiChannel::wait_for(const Call& call, Done&& done, Awaited&& awaited) {
   constexpr int kLookEvery = 16;
+  constexpr double kLong_s = 0.1;  // from then on others can read for whom this rank waits
+  PositionWriter& position = link_.position();
   Backoff backoff;
+  Patience patience(link_.timeout_s());
+  bool is_long = false;
+  const auto await = [&] {
+    const RankList ranks = awaited();
+    position.wait_in(name(), call, monotonic_s());
+    position.await(ranks.ranks(), ranks.count());
+    is_long = true;
+    return ranks.text();
+  };
   try {
     const auto is_done = [&] {
       link_.headers().advance(link_);
       return done();
     };
+    int awaited_at = 0;  // in units of kLong_s
     for (int round = 1; !is_done(); ++round) {
       backoff.pause();
       if (round % kLookEvery != 0) continue;
+      const double now = monotonic_s();
+      const bool is_over = patience.is_over(now);
+      position.alive(now);
       if (!link_.failure().empty()) throw AbortedError(where(call.op) + link_.failure());
-      if (backoff.waited_s() > link_.timeout_s()) throw_hang(call, backoff.waited_s(), awaited().text());
+      if (is_over) throw_hang(call, patience.waited_s(now), await());
+      if (const int at = static_cast<int>(patience.waited_s(now) / kLong_s); at > awaited_at) {
+        awaited_at = at;
+        await();
+      }
     }
+    if (is_long) position.resume(monotonic_s());
   } catch (const AbortedError&) {
     link_.settle("");
     throw;

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -20,6 +21,8 @@
 #include "megalith/base/team.h"
 #include "megalith/comm/gather_values.h"
 #include "megalith/comm/mpi/mpi_channel.h"
+#include "megalith/comm/mpi/shared_memory.h"
+#include "megalith/comm/positions.h"
 #include "megalith/comm/threads/thread_world.h"
 
 namespace megalith::comm {
@@ -52,6 +55,9 @@ class MpiLink final : public Link {
   bool is_first_failure() const { return has_told() && failed_rank_ > rank_; }
   void finalize();
   void set_options(const WorldOptions& options) { timeout_s_ = options.timeout_s; }
+  using Report = std::function<int(const std::exception&, int rank)>;
+  /// How the failure of this rank is reported if its thread does not come to that itself.
+  void set_report(Report report) { report_ = std::move(report); }
 
   Handle isend(const void* data, Index bytes, int world_rank, int tag) override;
   Handle irecv(void* data, Index bytes, int world_rank, int tag) override;
@@ -61,6 +67,8 @@ class MpiLink final : public Link {
   Index next_group(int world_rank) override { return next_group_[static_cast<std::size_t>(world_rank)]++; }
   const std::string& failure() override;
   double timeout_s() const override { return timeout_s_; }
+  PositionWriter& position() override { return positions_->writer(rank_); }
+  const std::shared_ptr<Positions>& positions() const { return positions_; }
 
  private:
   static constexpr int kFailureTag = 0;
@@ -68,6 +76,7 @@ class MpiLink final : public Link {
   void listen();
   void poll_failures();
   bool advance_all();
+  void report_if_stuck(std::exception_ptr failure) const;
 
   double timeout_s_ = WorldOptions{}.timeout_s;
   bool settled_ = false;
@@ -80,6 +89,8 @@ class MpiLink final : public Link {
   MPI_Request listening_ = MPI_REQUEST_NULL;
   int failed_rank_ = 0;  // the lowest that has told; size() while none has
   std::string failure_;
+  std::shared_ptr<Positions> positions_;
+  Report report_;
 };
 
 MpiLink::MpiLink() {
@@ -97,6 +108,8 @@ MpiLink::MpiLink() {
   if (known != 0) highest_tag_ = *limit;
   next_group_.resize(static_cast<std::size_t>(ranks));
   failed_rank_ = ranks;
+  positions_ = std::make_shared<Positions>(ranks);
+  position().introduce();
   listen();
 }
 
@@ -150,7 +163,10 @@ void MpiLink::settle(std::string_view reason) noexcept {
   constexpr double kAtMost_s = 0.1;
   if (settled_) return;
   try {
-    if (!reason.empty()) tell_failure(reason);
+    if (!reason.empty()) {
+      tell_failure(reason);
+      if (is_first_failure()) report_if_stuck(std::current_exception());
+    }
     const double start = monotonic_s();
     for (double waited = 0; waited < kAtMost_s; waited = monotonic_s() - start) {
       const bool idle = advance_all();
@@ -163,6 +179,23 @@ void MpiLink::settle(std::string_view reason) noexcept {
   }
   settled_ = true;
   headers().clear();
+}
+
+/// An error that unwinds may meet a disk that does not answer, which may also be what the others wait for.
+void MpiLink::report_if_stuck(std::exception_ptr failure) const {
+  constexpr auto kUnwinds = std::chrono::seconds(4);  // longer than an error takes that nothing holds up
+  if (failure == nullptr || report_ == nullptr) return;
+  std::thread([failure = std::move(failure), report = report_, positions = positions_, rank = rank_, kUnwinds] {
+    std::this_thread::sleep_for(kUnwinds);
+    if (!positions->claim_report()) return;
+    try {
+      rethrow_with_rank(failure, rank);
+    } catch (const std::exception& error) {
+      std::_Exit(report(error, rank));  // the launcher ends the others
+    } catch (...) {
+      std::_Exit(static_cast<int>(ExitCode::internal));
+    }
+  }).detach();
 }
 
 int MpiLink::tag(Index group, int lane) const {
@@ -215,11 +248,15 @@ void MpiLink::finalize() {
 
 class MpiWorld final : public World {
  public:
-  explicit MpiWorld(MpiLink& link) : link_(link) { open_world(); }
+  explicit MpiWorld(MpiLink& link) : link_(link) {
+    use_positions(link.positions());
+    open_world();
+  }
   int rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
   std::string_view transport() const override { return "mpi"; }
   void abort(const std::string& reason) override { link_.tell_failure(reason); }
+  void share_positions() override;
 
  protected:
   std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, const GroupUse&) override {
@@ -229,6 +266,38 @@ class MpiWorld final : public World {
  private:
   MpiLink& link_;
 };
+
+/// The lowest rank of a host makes the memory, the others open it by the random number of the first, and then it has no
+/// name any more. A rank that cannot open it (a container of its own) counts as one on a host of its own.
+void MpiWorld::share_positions() {
+  struct Member {
+    std::uint64_t host = 0, word = 0;
+  };
+  std::random_device random;
+  const Member own{host_id(), std::uint64_t{random()} << 32 | random() | 1};
+  const std::vector<Member> members = gather_unbooked<Member>(all(), {&own, 1});
+  const auto first = std::ranges::find(members, own.host, &Member::host);
+  const bool makes = first - members.begin() == rank();
+  const std::size_t bytes = Positions::shared_bytes(size());
+  const auto gather = [&](const std::unique_ptr<SharedMemory>& memory) {
+    const std::uint8_t has_it = memory != nullptr ? 1 : 0;
+    return gather_unbooked<std::uint8_t>(all(), {&has_it, 1});
+  };
+  std::unique_ptr<SharedMemory> memory;
+  if (makes) memory = SharedMemory::create(own.word, bytes);
+  gather(memory);
+  if (!makes) memory = SharedMemory::open(first->word, bytes);
+  const std::vector<std::uint8_t> has_it = gather(memory);
+  if (memory != nullptr) memory->remove_name();
+  std::vector<int> homes;
+  for (int other = 0; other < size(); ++other) {
+    const auto of_other = static_cast<std::size_t>(other);
+    std::size_t home = 0;
+    while (home < of_other && (members[home].host != members[of_other].host || has_it[home] == 0)) ++home;
+    homes.push_back(has_it[of_other] != 0 ? static_cast<int>(home) : other);
+  }
+  link_.positions()->share(memory == nullptr ? nullptr : memory->memory(), std::move(homes), rank());
+}
 
 /// How many ranks may run on the cores of this one: those of the same host with the same affinity mask.
 int ranks_on_my_cores(World& world) {
@@ -251,7 +320,7 @@ int ranks_on_my_cores(World& world) {
   const bool aborted = dynamic_cast<const AbortedError*>(&error) != nullptr;
   link.settle(aborted ? "" : error.what());
   int code = static_cast<int>(ExitCode::internal);
-  if (link.is_first_failure()) {
+  if (link.is_first_failure() && link.positions()->claim_report()) {
     code = report(error, link.rank());
     std::this_thread::sleep_for(kOthersAct);
   } else {
@@ -279,6 +348,7 @@ void run_mpi_rank(const std::function<void(World&)>& body, const std::function<i
   MpiLink link;
   MpiWorld world(link);  // outlives the body: what it has posted stays valid until the end
   try {
+    link.set_report(report);
     link.set_options(options());
     const int sharing = ranks_on_my_cores(world);
     const TeamSize team(std::max(1, usable_cores() / sharing));

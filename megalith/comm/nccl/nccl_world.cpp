@@ -15,6 +15,7 @@ class NcclWorld final : public World {
  public:
   NcclWorld(World& host, const WorldOptions& options)
       : host_(host), errors_at_start_(std::uncaught_exceptions()), watchdog_(host, options.timeout_s) {
+    use_positions(host.positions());
     adopt_world(host.all());
   }
   ~NcclWorld() override {

@@ -11,7 +11,9 @@
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/hang_verdict.h"
 #include "megalith/comm/nccl/nccl_channel.h"
+#include "megalith/comm/positions.h"
 #include "megalith/tensor/cuda/check.h"
 
 namespace megalith::comm {
@@ -76,9 +78,16 @@ void Watchdog::remove(Stream replays) noexcept {
 void Watchdog::begin_host_wait() {
   ++host_waits_;
   host_waits_since_s_ = monotonic_s();
+  show_life(host_waits_since_s_);
 }
 
-void Watchdog::end_host_wait() noexcept { host_waits_since_s_ = --host_waits_ == 0 ? kNoWait : monotonic_s(); }
+void Watchdog::end_host_wait() noexcept {
+  const double now = monotonic_s();
+  host_waits_since_s_ = --host_waits_ == 0 ? kNoWait : now;
+  show_life(now);
+}
+
+void Watchdog::show_life(double now_s) const noexcept { host_.positions()->writer(host_.rank()).alive(now_s); }
 
 std::vector<std::shared_ptr<NcclChannel>> Watchdog::channels() const {
   const std::lock_guard lock(mutex_);
@@ -162,6 +171,8 @@ void Watchdog::watch() {
 
 void Watchdog::look() {
   if (failed_) return;
+  // This thread lives for the rank's, which cannot show life while it waits for its GPU.
+  if (host_waits_since_s_ != kNoWait) show_life(monotonic_s());
   try {
     const std::string failure = host_.failure();
     if (!failure.empty()) throw AbortedError("[nccl] " + failure);
@@ -184,8 +195,9 @@ void Watchdog::look_at_host_wait() const {
   members.erase(host_.rank());
   RankList others;
   for (const int member : members) others.add(member);
-  throw HangError(str("[gpu] groups ", groups, ": rank ", host_.rank(), " waited ", waited_text(waited_s),
-                      " for its GPU, which may wait in a captured call for ", others.text()));
+  throw HangVerdict(str("[gpu] groups ", groups, ": rank ", host_.rank(), " waited ", waited_text(waited_s),
+                        " for its GPU, which may wait in a captured call for ", others.text()),
+                    verdict_of(*host_.positions(), host_.rank(), waited_s));
 }
 
 void Watchdog::close() noexcept {

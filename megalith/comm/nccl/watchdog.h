@@ -48,6 +48,8 @@ class Watchdog {
   bool is_idle(const std::vector<std::shared_ptr<NcclChannel>>& channels) const;
   std::vector<std::shared_ptr<NcclChannel>> channels() const;
   void look_at_host_wait() const;
+  /// In the rank's position.
+  void show_life(double now_s) const noexcept;
 
   /// The error of an overdue call has more detail than that of a wait for it, so calls are checked this much earlier.
   static constexpr double kAfterCalls_s = 1;

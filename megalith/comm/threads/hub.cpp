@@ -36,7 +36,9 @@ void Parker::park(std::uint32_t seen, double seconds) {
 void give_way() { ::sched_yield(); }
 
 Hub::Hub(int size, const WorldOptions& options)
-    : timeout_s_(options.timeout_s), cores_for_all_(size <= usable_cores()) {
+    : timeout_s_(options.timeout_s),
+      cores_for_all_(size <= usable_cores()),
+      positions_(std::make_shared<Positions>(size)) {
   for (int rank = 0; rank < size; ++rank) seats_.push_back(std::make_unique<Seat>());
 }
 
@@ -62,11 +64,17 @@ int Hub::failed_rank() const {
 }
 
 void Hub::end(int rank) {
+  position(rank).end(monotonic_s());
   seat(rank).ended.store(true, std::memory_order_release);
   for (const auto& other : seats_) other->parker.unpark();
 }
 
 void Hub::set_waiting(int rank, const Channel* channel, const Call& call) {
+  if (channel != nullptr) {
+    position(rank).wait_in(channel->name(), call, monotonic_s());
+  } else {
+    position(rank).resume(monotonic_s());
+  }
   Seat& own = seat(rank);
   const std::lock_guard lock(own.mutex);
   own.channel = channel;

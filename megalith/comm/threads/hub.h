@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "megalith/base/clock.h"
+#include "megalith/comm/patience.h"
+#include "megalith/comm/positions.h"
 #include "megalith/comm/world.h"
 
 namespace megalith::comm {
@@ -42,6 +45,8 @@ class Hub {
   Hub(int size, const WorldOptions& options);
 
   int size() const { return static_cast<int>(seats_.size()); }
+  const std::shared_ptr<Positions>& positions() const { return positions_; }
+  PositionWriter& position(int rank) { return positions_->writer(rank); }
 
   /// The first failure counts. Wakes all.
   void fail(int rank, const std::string& reason);
@@ -58,9 +63,9 @@ class Hub {
   std::string whereabouts(int rank) const;
 
   /// Blocks `rank` until ready(), the failure of any rank, hopeless() (what is awaited cannot come any more), or the
-  /// timeout.
-  template <class Ready, class Hopeless>
-  Waited wait(int rank, const Channel& channel, const Call& call, Ready&& ready, Hopeless&& hopeless);
+  /// timeout. await() writes for whom it waits into its position.
+  template <class Ready, class Hopeless, class Await>
+  Waited wait(int rank, const Channel& channel, const Call& call, Ready&& ready, Hopeless&& hopeless, Await&& await);
   /// The same without a way out: for what other ranks are already doing and finish without waiting for anybody.
   template <class Ready>
   void wait_until(int rank, Ready&& ready);
@@ -87,9 +92,12 @@ class Hub {
   template <class Ready>
   bool spin(Ready&& ready) const;
 
+  static constexpr double kSignOfLife_s = 0.25;  ///< a rank that waits shows one so often
+
   double timeout_s_;
   bool cores_for_all_;
   std::vector<std::unique_ptr<Seat>> seats_;
+  std::shared_ptr<Positions> positions_;
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;  // of what follows
   int failed_rank_ = -1;
@@ -121,30 +129,35 @@ bool Hub::spin(Ready&& ready) const {
   return ready();
 }
 
-template <class Ready, class Hopeless>
-Waited Hub::wait(int rank, const Channel& channel, const Call& call, Ready&& ready, Hopeless&& hopeless) {
+template <class Ready, class Hopeless, class Await>
+Waited Hub::wait(int rank, const Channel& channel, const Call& call, Ready&& ready, Hopeless&& hopeless,
+                 Await&& await) {
   if (spin(ready)) return {};
   set_waiting(rank, &channel, call);
-  const double start = monotonic_s();
+  Patience patience(timeout_s_);
   Waited result;
   for (;;) {
     Parker& parker = seat(rank).parker;
     const std::uint32_t epoch = parker.epoch();
     const bool in_vain = hopeless();  // before ready(): what a rank did before it ended has then been seen
     if (ready()) break;
-    result.seconds = monotonic_s() - start;
+    const double now = monotonic_s();
+    const bool is_over = patience.is_over(now);
+    position(rank).alive(now);
+    result.seconds = patience.waited_s(now);
+    if (is_over || in_vain || result.seconds > kSignOfLife_s / 2) await();
     if (failed()) {
       result.outcome = Outcome::failed;
     } else if (in_vain) {
       result.outcome = Outcome::hopeless;
-    } else if (result.seconds >= timeout_s_) {
+    } else if (is_over) {
       result.outcome = Outcome::timed_out;
     }
     if (result.outcome != Outcome::ready) {
       give_up(rank);
       return result;
     }
-    parker.park(epoch, timeout_s_ - result.seconds);
+    parker.park(epoch, std::min(kSignOfLife_s, patience.left_s()));
   }
   set_waiting(rank, nullptr, call);
   return {};
@@ -157,7 +170,8 @@ void Hub::wait_until(int rank, Ready&& ready) {
     Parker& parker = seat(rank).parker;
     const std::uint32_t epoch = parker.epoch();
     if (ready()) return;
-    parker.park(epoch, 1.0);
+    position(rank).alive(monotonic_s());
+    parker.park(epoch, kSignOfLife_s);
   }
 }
 

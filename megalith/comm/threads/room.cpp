@@ -1,6 +1,7 @@
 #include "megalith/comm/threads/room.h"
 
 #include <algorithm>
+#include <array>
 
 #include "megalith/base/error.h"
 
@@ -40,6 +41,19 @@ bool Room::withdraw(const Channel& channel, std::uint64_t round) {
   return false;
 }
 
+/// Writes who has not come into the position of this member.
+void Room::await_absent(const Channel& channel, std::uint64_t round) {
+  std::array<int, Position::kMaxAwaited> first{};
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < world_ranks_.size(); ++i) {
+    if (arrivals_[i].load(std::memory_order_relaxed) > round) continue;
+    if (count < first.size()) first[count] = world_ranks_[i];
+    ++count;
+  }
+  hub_.position(channel.world_rank())
+      .await(std::span(first).first(std::min(count, first.size())), static_cast<int>(count));
+}
+
 void Room::meet(const Channel& channel, const Call& call, std::uint64_t& round) {
   const std::uint64_t present = round++;
   if (arrive(channel, call, present)) return;
@@ -50,7 +64,8 @@ void Room::meet(const Channel& channel, const Call& call, std::uint64_t& round) 
     return false;
   };
   const Waited waited = hub_.wait(
-      channel.world_rank(), channel, call, [&] { return complete(present); }, someone_ended);
+      channel.world_rank(), channel, call, [&] { return complete(present); }, someone_ended,
+      [&] { await_absent(channel, present); });
   if (waited.outcome != Outcome::ready && withdraw(channel, present)) throw_absent(channel, call, waited, present);
 }
 

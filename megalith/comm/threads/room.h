@@ -73,6 +73,7 @@ class Room {
   bool arrive(const Channel& channel, const Call& call, std::uint64_t round);
   bool complete(std::uint64_t round) const { return state_.load(std::memory_order_acquire) / kRound > round; }
   bool withdraw(const Channel& channel, std::uint64_t round);
+  void await_absent(const Channel& channel, std::uint64_t round);
   [[noreturn]] void throw_absent(const Channel& channel, const Call& call, const Waited& waited,
                                  std::uint64_t round) const;
 

@@ -216,7 +216,10 @@ void ThreadChannel::wait(Ticket ticket, Stream) {
   const int peer = world_rank(message.call.root);
   const Waited waited = hub_.wait(
       world_rank(), *this, message.call, [&] { return message.done.load(std::memory_order_acquire); },
-      [&] { return hub_.ended(peer); });
+      [&] { return hub_.ended(peer); },
+      [&] {
+        hub_.position(world_rank()).await({&peer, 1}, 1);
+      });
   if (waited.outcome == Outcome::failed) throw AbortedError(where(message.call.op) + hub_.failure());
   if (waited.outcome != Outcome::ready) {
     RankList awaited;

@@ -20,7 +20,11 @@ namespace {
 
 class ThreadWorld final : public World {
  public:
-  ThreadWorld(Hub& hub, int rank) : hub_(hub), rank_(rank) { open_world(); }
+  ThreadWorld(Hub& hub, int rank) : hub_(hub), rank_(rank) {
+    hub.position(rank).introduce();
+    use_positions(hub.positions());
+    open_world();
+  }
   int rank() const override { return rank_; }
   int size() const override { return hub_.size(); }
   std::string_view transport() const override { return "threads"; }
