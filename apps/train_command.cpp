@@ -22,6 +22,7 @@
 #include "megalith/io/retrying_fs.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
+#include "megalith/train/position_files.h"
 #include "megalith/train/router_trace.h"
 #include "megalith/train/trace_file.h"
 #include "megalith/train/trainer.h"
@@ -329,6 +330,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
                                     .trace = options.trace};
     const std::shared_ptr<io::Fs> own_fs = world.rank() == launcher.process ? job->fs : rank_fs(world.rank());
     if (launcher.processes > 0) require_shared_folders(world, *own_fs, *job);
+    const train::PositionFiles positions(world, job->out, plan.timeout_s);
     try {
       if (train::train(world, inputs, *own_fs) == train::Outcome::stopped) stopped = true;
     } catch (const Error& error) {
