@@ -53,10 +53,10 @@ std::string process_text(int process, int thread) {
 /// Every word is stored with release, so that whoever reads a new one finds `version` changed.
 void write_words(PositionSlot& slot, const Position& position) {
   const auto words = std::bit_cast<std::array<std::uint64_t, PositionSlot::kWords>>(position);
-  const std::uint64_t version = slot.version.load(std::memory_order_relaxed) / 2 * 2;
-  slot.version.store(version + 1, std::memory_order_relaxed);
-  for (std::size_t i = 0; i < words.size(); ++i) slot.words[i].store(words[i], std::memory_order_release);
-  slot.version.store(version + 2, std::memory_order_release);
+  const std::uint64_t next = slot.version.load(std::memory_order_relaxed) + 1;
+  auto& copy = slot.copies[next % 2];
+  for (std::size_t i = 0; i < words.size(); ++i) copy[i].store(words[i], std::memory_order_release);
+  slot.version.store(next, std::memory_order_release);
 }
 
 struct FreeAligned {
@@ -160,7 +160,6 @@ PositionSlot& Positions::slot(int rank) const {
 Positions::Head& Positions::head() const { return *std::launder(reinterpret_cast<Head*>(memory_.get())); }
 
 std::optional<RankPosition> Positions::read(int rank) const {
-  constexpr int kTries = 1000;  // a rank that stands still in the middle of a change keeps nobody
   const PositionSlot& from = slot(rank);
   RankPosition result;
   result.alive_s = from.alive_s.load(std::memory_order_relaxed);
@@ -171,11 +170,10 @@ std::optional<RankPosition> Positions::read(int rank) const {
         process_text(from.process.load(std::memory_order_relaxed), from.thread.load(std::memory_order_relaxed));
   }
   std::array<std::uint64_t, PositionSlot::kWords> words{};
-  for (int i = 0; i < kTries; ++i) {
-    const std::uint64_t before = from.version.load(std::memory_order_acquire);
-    for (std::size_t word = 0; word < words.size(); ++word)
-      words[word] = from.words[word].load(std::memory_order_acquire);
-    if (before % 2 == 0 && from.version.load(std::memory_order_relaxed) == before) break;
+  for (std::uint64_t before = ~std::uint64_t{0}; from.version.load(std::memory_order_relaxed) != before;) {
+    before = from.version.load(std::memory_order_acquire);
+    const auto& copy = from.copies[before % 2];
+    for (std::size_t word = 0; word < words.size(); ++word) words[word] = copy[word].load(std::memory_order_acquire);
   }
   result.position = std::bit_cast<Position>(words);
   return result;

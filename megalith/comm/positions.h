@@ -43,20 +43,22 @@ static_assert(std::is_trivially_copyable_v<Position> && sizeof(Position) % sizeo
 /// "all_reduce(sum, f32 x 128) #7 of group tp"
 std::string call_text(const Position& position);
 
-/// Where one rank's position is in memory that others read. A reader that meets a change reads again.
+/// Where one rank's position is in memory that others read: two copies, of which the writer changes the one that is not
+/// valid. So a rank that stands still in the middle of a change leaves a position. A reader that meets two changes
+/// reads again.
 struct alignas(64) PositionSlot {
   static constexpr std::size_t kWords = sizeof(Position) / sizeof(std::uint64_t);
   std::atomic<double> alive_s{0};         ///< monotonic_s() at the last sign of life; 0: none yet
   std::atomic<double> late_s{0};          ///< see RankPosition
-  std::atomic<std::uint64_t> version{0};  ///< odd while the words change
+  std::atomic<std::uint64_t> version{0};  ///< of the valid copy, copies[version % 2]
   std::atomic<std::int32_t> process{0}, thread{0};
   std::atomic<std::uint64_t> process_space{0};  ///< which ranks see each other's process numbers
-  std::array<std::atomic<std::uint64_t>, kWords> words{};
+  std::array<std::array<std::atomic<std::uint64_t>, kWords>, 2> copies{};
 };
 static_assert(std::atomic<double>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// Writes the position of one rank. Only the rank's own thread may use it, except alive(). A change costs 18 stores,
-/// about 10 ns; no call waits for a reader.
+/// Writes the position of one rank. Only the rank's own thread may use it, except alive(). The two changes of a call
+/// cost 35 ns (CallLog: 47 ns) on an AMD EPYC; no call waits for a reader.
 class PositionWriter {
  public:
   explicit PositionWriter(PositionSlot& slot) : slot_(&slot) {}

@@ -181,14 +181,38 @@ TEST_F(HangRuns, ARankOfAnotherHostIsNamed) {
 #endif
 }
 
+// Rank 0 stands still in a write, and the files that explain the error would stand still, too.
+TEST_F(HangRuns, ADiskThatDoesNotAnswerIsNoReasonToKeepSilent) {
+#ifdef MEGALITH_WITH_MPI
+  const std::string image = out("image"), mount = out("mount");
+  const Finished mounted = run_shell("mkdir " + mount + " && truncate -s 64M " + image + " && mkfs.ext4 -q " + image +
+                                     " && mount -o loop " + image + " " + mount);
+  if (mounted.code != 0) GTEST_SKIP() << "needs root, loop devices and mkfs.ext4: " << mounted.err;
+  const Finished run =
+      run_shell("timeout 60 " + mpirun(4, train_forever("mount/a", "--set parallel.tp=2 --set parallel.pp=2")) +
+                " >&2 & job=$!; until grep -qs '\"step\":9,' " + mount +
+                "/a/metrics.jsonl || ! kill -0 $job; do sleep 0.05; done; fsfreeze -f " + mount +
+                "; wait $job; code=$?; fsfreeze -u " + mount + "; exit $code");
+  run_shell("for i in $(seq 100); do umount " + mount + " 2>/dev/null && break; sleep 0.1; done");
+  EXPECT_EQ(run.code, 72) << run.err;
+  EXPECT_THAT(run.err, ContainsRegex("\nmegalith: E72 verdict: rank 0 stands still since [2-9]\\.[0-9] s "
+                                     "\\(step [0-9]+, after .* is in a system call that cannot be interrupted; "))
+      << run.err;
+#else
+  GTEST_SKIP() << "MPI is not built in";
+#endif
+}
+
 // Nothing but another rank's silence of parallel.timeout_s is an alarm, however long ranks wait for a core.
 TEST_F(HangRuns, ABusyMachineRaisesNoAlarm) {
 #ifdef MEGALITH_WITH_MPI
-  const std::string steps = std::to_string(1000 / support::sweep_stride(5));
+  const std::string steps = std::to_string(1000 / support::sweep_stride(20));
   const Finished run =
-      run_shell("for i in 1 2 3 4 5 6; do while :; do :; done & busy=\"$busy $!\"; done; " +
-                mpirun(4, train_forever("a", "--set parallel.tp=2 --set parallel.pp=2 --set checkpoint.interval=0")) +
-                " --set train.steps=" + steps + " >&2; code=$?; kill $busy; exit $code");
+      run_shell("for i in 1 2 3 4; do while kill -0 $PPID; do :; done & busy=\"$busy $!\"; done; " +
+                mpirun(4, program() + " train " + recipe() + " --out " + out("a") + " --set train.steps=" + steps +
+                              " --set parallel.timeout_s=3 --set checkpoint.interval=0 --set parallel.pp=2 "
+                              "--set parallel.ranks=4") +
+                " >&2; code=$?; kill $busy; exit $code");
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_EQ(run.err.find("E72"), std::string::npos) << run.err;
 #else
