@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 
 #include "apps/bench.h"
 #include "apps/command.h"
+#include "apps/help_formatter.h"
 #include "apps/launch.h"
 #include "apps/list_values.h"
 #include "apps/signals.h"
@@ -210,7 +212,7 @@ constexpr CommandExample kExamples[] = {
     {"groups", "--world-size 16 --tp 4 --pp 2"},
     {"schedule", "--pp 4 --vpp 2 --microbatches 8"},
     {"graphs", "recipes/demo.toml --set graphs.mode=layers"},
-    {"bench gemm", "--tokens 2048 --hidden 768"},
+    {"bench gemm", "--tokens 256 --hidden 768"},
     {"bench attention", "--seq 1024 --heads 12"},
     {"bench norm", "--tokens 4096 --hidden 768"},
     {"bench llama", "--hidden 768 --heads 12 --ffn 2048"},
@@ -301,6 +303,7 @@ int run(int argc, char** argv) {
     log::warning(str("MEGALITH_GPU_PRETENCE=", pretence, " is set: this run is a test"));
   }
   CLI::App program("megalith trains large transformer language models on any grid of CPUs and GPUs", "megalith");
+  program.formatter(std::make_shared<HelpFormatter>());  // of the commands, too
   program.require_subcommand(1);
   program.set_version_flag("--version", version(), "Print the version and the commit that this was built from");
   add_train(program);

@@ -1,4 +1,5 @@
 #include <fstream>
+#include <map>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -69,8 +70,8 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
   }
 }
 
-/// The commands below `path`, by its help; `path` itself where there are none.
-std::vector<std::string> commands_below(const std::string& path, std::vector<std::string>& helps) {
+/// The commands below `path`, by its help; `path` itself where there are none. `helps`: of all of these, and between.
+std::vector<std::string> commands_below(const std::string& path, std::map<std::string, std::string>& helps) {
   const Finished got = run_shell(path + " --help");
   EXPECT_EQ(got.code, 0) << path;
   std::istringstream lines(got.out);
@@ -85,23 +86,34 @@ std::vector<std::string> commands_below(const std::string& path, std::vector<std
     }
     is_list = is_list ? line.starts_with("  ") : line == "Subcommands:";
   }
+  helps[path] = got.out;
   if (!commands.empty()) return commands;
-  helps.push_back(got.out);
   return {path};
 }
 
 TEST(CommandLine, TheHelpOfEveryCommandEndsWithAnExample) {
-  std::vector<std::string> helps;
+  std::map<std::string, std::string> helps;
   const std::vector<std::string> commands = commands_below("megalith", helps);
-  ASSERT_EQ(commands.size(), helps.size());
   EXPECT_GE(commands.size(), 32u);
   for (const char* command :
        {"megalith data info", "megalith tokenizer train", "megalith bench step", "megalith train"})
     EXPECT_TRUE(std::ranges::find(commands, command) != commands.end()) << command;
-  for (std::size_t i = 0; i < commands.size(); ++i) {
-    const std::string help = helps[i].substr(0, helps[i].find_last_not_of(" \n") + 1);
+  for (const std::string& command : commands) {
+    std::string help = std::regex_replace(helps.at(command), std::regex(R"( \\\n +)"), " ");  // a shell joins these
+    help.resize(help.find_last_not_of(" \n") + 1);
     const std::string last = help.substr(help.rfind('\n') + 1);
-    EXPECT_TRUE(last.starts_with("  " + commands[i] + " ")) << commands[i] << "\n" << last;
+    EXPECT_TRUE(last.starts_with("  " + command + " ")) << command << "\n" << last;
+  }
+}
+
+TEST(CommandLine, TheHelpOfEveryCommandFitsEightyColumns) {
+  std::map<std::string, std::string> helps;
+  commands_below("megalith", helps);
+  EXPECT_GE(helps.size(), 37u);
+  for (const auto& [command, help] : helps) {
+    std::istringstream lines(help);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << command << "\n" << line;
+    EXPECT_EQ(help.find("{}"), std::string::npos) << command;
   }
 }
 
@@ -155,6 +167,13 @@ TEST(CommandLine, UnknownOptionsNameTheKeyOrTheNearestOption) {
       {"train r.toml --model gpt2",
        "error: --model: no such option. A recipe describes its model: --set model.preset=NAME takes a published one, "
        "--set train.init=FOLDER the values of a checkpoint\n"},
+      {"train r.toml --always_save_checkpoint",
+       "error: --always_save_checkpoint: no such option. Every checkpoint.interval steps or checkpoint.every_s seconds "
+       "a run saves, whatever its loss; leave it out\n"},
+      {"train r.toml --init_from=gpt2",
+       "error: --init_from: no such option; did you mean --set train.init=VALUE? It names a checkpoint of megalith, "
+       "whose weights a run begins with; `megalith checkpoint import-hf` makes one of Hugging Face's models, such as "
+       "gpt2; `megalith train --resume` goes on with a run\n"},
       {"plan r.toml --rank 4", "error: --rank: no such option; did you mean --ranks?\n"},
       {"train r.toml --num-layers 2 --frobnicate",
        "error: --num-layers: no such option; did you mean --set model.num_layers=VALUE?\n"
@@ -213,6 +232,16 @@ TEST_F(Program, PathsThatAreNotFoundSayInWhichFolderTheyWereLookedFor) {
     EXPECT_NE(got.err.find("it was looked for in " + dir_.path().string()), std::string::npos) << command << '\n'
                                                                                                << got.err;
   }
+}
+
+TEST_F(Program, ADanglingLinkIsNamedAndNotOfferedAsWhatWasMeant) {
+  std::filesystem::create_symlink("/gone/b.txt", dir_ / "corpus.txt");
+  const std::string link = (dir_ / "corpus.txt").string();
+  const Finished got = run_shell("megalith train " + recipe() + " --out " + out("a") + " --set data.train=" + link);
+  EXPECT_EQ(got.code, 65);
+  EXPECT_NE(got.err.find("there is no such file; " + link + " is a link to /gone/b.txt, which is not there\n"),
+            std::string::npos)
+      << got.err;
 }
 
 TEST(CommandLine, UsageLinesBeginWithTheProgram) {
