@@ -329,8 +329,9 @@ struct Command {
   std::string_view name;
   const char* what;
   void (*run)(const OpsBench&);
+  Index cpu_tokens = 2048;  ///< on a CPU, unless they are given
 };
-constexpr Command kCommands[] = {{"gemm", "The products of a model's layers", bench_gemm},
+constexpr Command kCommands[] = {{"gemm", "The products of a model's layers", bench_gemm, 256},
                                  {"attention", "Attention forward and backward", bench_attention},
                                  {"norm", "Layer and RMS norms, residual sums", bench_norm},
                                  {"llama", "Rotary embedding and SwiGLU", bench_llama},
@@ -355,11 +356,13 @@ void add_bench_ops(CLI::App& bench) {
         ->capture_default_str();
     command->add_option("--precision", o->precision,
                         "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
-    const auto size = [&](const char* name, Index& value, const char* what,
+    const auto size = [&](const char* name, Index& value, const std::string& what,
                           Index most = std::numeric_limits<std::int32_t>::max()) {
-      command->add_option(name, value, what)->check(between(1, most))->capture_default_str();
+      return command->add_option(name, value, what)->check(between(1, most))->capture_default_str();
     };
-    size("--tokens", o->tokens, "Rows: tokens of a microbatch");
+    const bool has_fewer = one.cpu_tokens < o->tokens;
+    const std::string fewer = has_fewer ? str(" (default on a CPU: ", one.cpu_tokens, ")") : "";
+    const CLI::Option* const tokens = size("--tokens", o->tokens, "Rows: tokens of a microbatch" + fewer);
     size("--hidden", o->hidden, "Hidden size");
     size("--heads", o->heads, "Attention heads");
     size("--seq", o->seq, "Sequence length");
@@ -370,11 +373,18 @@ void add_bench_ops(CLI::App& bench) {
       size("--experts", o->experts, "Experts", ops::kMaxExpertsOfRows);
       size("--top-k", o->top_k, "Experts of a token", ops::kMaxExpertsOfRows);
     }
-    size("--repeats", o->repeats, "Runs, of which the median counts");
+    command
+        ->add_option(
+            "--repeats", o->repeats,
+            "Runs, of which the median counts (default: 20; on a CPU as many of them as take 0.2 s, at least 3)")
+        ->check(between(1, std::numeric_limits<std::int32_t>::max()));
     add_dropout(*command, o->dropout, "Of attention, which our own kernel then computes on a GPU");
     command->add_flag("--deterministic", o->deterministic, "The same bits every time");
     command->add_option("--format", o->format, "text or json")->check(CLI::IsMember({"text", "json"}));
-    command->callback([o, run = one.run] { run(*o); });
+    command->callback([o, one, tokens] {
+      if (tokens->count() == 0 && o->device == "cpu") o->tokens = one.cpu_tokens;
+      one.run(*o);
+    });
   }
 }
 

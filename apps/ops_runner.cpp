@@ -18,6 +18,8 @@
 namespace megalith::apps {
 namespace {
 
+constexpr Index kMostRepeats = 20, kLeastRepeats = 3;
+
 /// Throws ConfigError for a name that is none, and for one that `device` does not compute in.
 DType compute_dtype(const OpsBench& o, Device device) {
   const std::string precision = o.precision.empty() ? std::string(config::default_precision(device)) : o.precision;
@@ -87,12 +89,19 @@ void OpsRunner::measure(const std::string& name, double flops, double bytes, con
     run();
   }
   std::vector<double> times;
-  for (Index i = 0; i < options_.repeats; ++i) {
+  double taken = 0;
+  const auto goes_on = [&] {
+    const Index done = std::ssize(times);
+    if (options_.repeats > 0) return done < options_.repeats;
+    return done < kMostRepeats && (device_ == Device::cuda || done < kLeastRepeats || taken < kSecondsOfAnOp);
+  };
+  while (goes_on()) {
     TimePoint begin(device_), end(device_);
     begin.record(ex_->stream());
     for (int j = 0; j < runs; ++j) run();
     end.record(ex_->stream());
     times.push_back(end.seconds_since(begin) / runs);
+    taken += times.back();
   }
   rows_.push_back({name, median(std::move(times)), flops, bytes});
 }

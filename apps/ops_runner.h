@@ -14,10 +14,13 @@ struct OpsBench {
   std::string device = "cpu", precision, format = "text";
   Index tokens = 2048, hidden = 768, heads = 12, seq = 1024, vocab = 50304, params = Index{1} << 24;
   Index experts = 8, top_k = 2, ffn = 768;
-  Index repeats = 20;
+  Index repeats = 0;  ///< 0: up to 20, within kSecondsOfAnOp on a CPU
   double dropout = 0;
   bool deterministic = false;
 };
+
+/// What the runs of an op may take on a CPU unless their number is given. Three are made in any case.
+inline constexpr double kSecondsOfAnOp = 0.2;
 
 /// One op's time and what it is measured by.
 struct OpRow {
