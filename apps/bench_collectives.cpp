@@ -269,8 +269,9 @@ class CollectivesRunner {
         const T exact = static_cast<T>(static_cast<float>(wanted));
         if (std::memcmp(&got[i], &exact, sizeof exact) == 0) continue;
         throw InternalError(str("[bench collectives] ", one.name, " of ", in.bytes(), " bytes in ", name_of(dtype_),
-                                " over ", world_.size(), " ranks (", transport_of(one, tensors), "): element ", i,
-                                " = ", static_cast<float>(got[i]), ": must be ", wanted));
+                                " over ", world_.size(), world_.size() == 1 ? " rank (" : " ranks (",
+                                transport_of(one, tensors), "): element ", i, " = ", static_cast<float>(got[i]),
+                                ": must be ", wanted));
       }
     });
   }

@@ -111,8 +111,8 @@ class Run {
       const model::ModelConfig& m = plan_.model;
       log_.note(str("model ", m.num_layers, " layers x ", m.hidden_size, ", ", model::parameters_text(m),
                     m.moe.has_experts() ? " (TFLOP/s count the active ones)" : "", "; grid ", config::grid_text(plan_),
-                    " over ", world_.size(), " ranks (", world_.transport(), "); ", plan_.train.precision, ", ",
-                    human_bytes(memory_bytes_), " a rank at most",
+                    " over ", world_.size(), world_.size() == 1 ? " rank (" : " ranks (", world_.transport(), "); ",
+                    plan_.train.precision, ", ", human_bytes(memory_bytes_), " a rank at most",
                     plan_.device == Device::cpu
                         ? str(", ", team_size(), team_size() == 1 ? " thread each" : " threads each")
                         : std::string()));
