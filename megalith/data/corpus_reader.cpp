@@ -35,7 +35,8 @@ void require_file(io::Fs& fs, const io::Path& file, std::string_view what) {
   if (!fs.is_dir(folder))
     throw InputError(
         str("[", what, "] ", file.string(), ": there is no folder ", folder.string(), io::looked_for_in(folder)));
-  const std::vector<std::string> names = fs.list(folder);
+  std::vector<std::string> names = fs.list(folder);
+  std::erase(names, file.filename().string());  // a link to what is not there
   const std::vector<std::string_view> views(names.begin(), names.end());
   const std::string_view near = nearest(file.filename().string(), views);
   throw InputError(
