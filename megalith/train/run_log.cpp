@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/positions.h"
 
 namespace megalith::train {
 
@@ -14,8 +15,10 @@ void RunLog::open(io::Fs& fs, const io::Path& out, Index step) {
   if (has_events_) events_.emplace(fs, out / "tensorboard", step);
 }
 
+bool RunLog::is_job_over() const { return positions_ != nullptr && positions_->is_failure_reported(); }
+
 void RunLog::note(const std::string& text) {
-  if (is_written_) line_.note(text);
+  if (is_written_ && !is_job_over()) line_.note(text);
 }
 
 void RunLog::warn(const std::string& text) const {
@@ -42,7 +45,7 @@ void RunLog::step(const StepMetrics& metrics) {
   if (!is_written_) return;
   keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write(metrics); });
   add_events(metrics.step, scalars_of(metrics));
-  line_.step(metrics);
+  if (!is_job_over()) line_.step(metrics);
 }
 
 void RunLog::evaluation(Index step, double loss, Index samples) {

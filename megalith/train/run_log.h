@@ -19,6 +19,7 @@ class RunLog {
   RunLog(const comm::World& world, const config::RunPlan& plan, ProgressLine::Screen screen)
       : is_written_(world.rank() == 0),
         has_events_(plan.tensorboard),
+        positions_(world.positions()),
         line_(plan.train.steps, plan.log_interval, std::move(screen)) {}
 
   /// Begins the files in `out`, or continues those of a run that resumes at `step`. Throws IoError.
@@ -40,8 +41,12 @@ class RunLog {
   template <class Write>
   void keep_up(bool& is_late, const char* file, Write&& write);
   void add_events(Index step, const std::vector<Scalar>& scalars);
+  /// Another process reports the failure of the job: this one was stopped and is woken to be ended. Prints nothing
+  /// more.
+  bool is_job_over() const;
 
   bool is_written_, has_events_;
+  std::shared_ptr<comm::Positions> positions_;
   ProgressLine line_;
   std::optional<MetricsLog> metrics_;
   std::optional<EventFile> events_;

@@ -32,6 +32,8 @@ class Link {
   virtual Index next_group(int world_rank) = 0;
   /// "rank 2 failed first: its error" once another rank has told so, else empty.
   virtual const std::string& failure() = 0;
+  /// Whether a rank of this host reports the failure of the job, which is about to end.
+  virtual bool is_failure_reported() const = 0;
   virtual double timeout_s() const = 0;
   /// This rank's position, as others read it.
   virtual PositionWriter& position() = 0;

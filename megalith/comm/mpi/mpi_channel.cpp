@@ -88,6 +88,8 @@ void MpiChannel::wait_for(const Call& call, Done&& done, Awaited&& awaited) {
         await();
       }
     }
+    // A process that was stopped, and is woken to be ended, finds its data and would go on as if nothing had happened.
+    if (link_.is_failure_reported()) throw AbortedError(where(call.op) + "another rank has reported a failure");
     if (is_long) position.resume(monotonic_s());
   } catch (const AbortedError&) {
     link_.settle("");

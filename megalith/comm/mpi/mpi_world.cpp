@@ -66,6 +66,7 @@ class MpiLink final : public Link {
   int tag(Index group, int lane) const override;
   Index next_group(int world_rank) override { return next_group_[static_cast<std::size_t>(world_rank)]++; }
   const std::string& failure() override;
+  bool is_failure_reported() const override { return positions_->is_failure_reported(); }
   double timeout_s() const override { return timeout_s_; }
   PositionWriter& position() override { return positions_->writer(rank_); }
   const std::shared_ptr<Positions>& positions() const { return positions_; }
