@@ -11,6 +11,7 @@
 
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
+#include "megalith/base/host_limits.h"
 #include "megalith/base/problems.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -167,7 +168,14 @@ WordCounts count_words(io::Fs& fs, const TrainerOptions& options, const CorpusRe
   report.dropped_words = all.dropped_words();
   report.dropped_occurrences = all.dropped_occurrences();
   report.occurrences = all.dropped_occurrences();
-  for (std::size_t i = 0; i < all.size(); ++i) report.occurrences += all[i].count;
+  Index bytes = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    report.occurrences += all[i].count;
+    bytes += static_cast<Index>(all[i].text.size());
+  }
+  constexpr Index kPerByte = 16;  // of symbols, three times while they grow
+  require_memory(host_limits(), kPerByte * bytes, str("learning from ", bytes, " bytes of different words"),
+                 "give the table of words less by --memory");
   if (all.size() == 0)
     throw InputError(str("[input] no text in ", report.stored_bytes, " bytes of ", options.inputs.size(),
                          options.inputs.size() == 1 ? " file" : " files", ": there is nothing to learn from"));

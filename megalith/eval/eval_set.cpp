@@ -186,6 +186,11 @@ EvalSet wikitext_harness_set(const SourceText& source, const data::Tokenizer& to
 }
 
 void LossText::add(std::string_view document) {
+  constexpr std::size_t kAskedFrom = std::size_t{1} << 20;  // of less the system is not asked
+  constexpr Index kPerByte = 12;                            // of ids, twice while they grow
+  if (document.size() >= kAskedFrom)
+    require_memory(host_limits(), kPerByte * static_cast<Index>(document.size()),
+                   str("a document of ", document.size(), " bytes"), "lower the limit on a line (--max-line)");
   some_.clear();
   tokenizer_.encode(document, some_);
   add_ids(some_);
