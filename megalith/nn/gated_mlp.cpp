@@ -10,30 +10,31 @@ GatedMlp::GatedMlp(const std::string& name, const SublayerOptions& options, cons
       activation_again_(options.recompute.again(RecomputeModule::gelu)),
       first_gemm_again_(options.recompute.again(RecomputeModule::mlp)) {}
 
-void GatedMlp::first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
-  first_.forward(ex, saved.first, microbatch.sub_batch);
+void GatedMlp::first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, GatedMlpState& saved) const {
+  first_.forward(ex, x, saved.gate_up, microbatch.sub_batch);
   activate(ex, microbatch, saved);
 }
 
-void GatedMlp::activate(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
+void GatedMlp::activate(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved) const {
   const SubBatch& sub_batch = microbatch.sub_batch;
-  const Tensor& gate_up = saved.first.y;
-  sub_batch.make(ex, saved.last.x, {gate_up.dim(0), gate_up.dim(1) / 2}, gate_up.dtype());
-  ops::swiglu(ex, {.gate_up = sub_batch.of(gate_up), .y = sub_batch.of(saved.last.x)});
+  const Tensor& gate_up = saved.gate_up;
+  sub_batch.make(ex, saved.activated, {gate_up.dim(0), gate_up.dim(1) / 2}, gate_up.dtype());
+  ops::swiglu(ex, {.gate_up = sub_batch.of(gate_up), .y = sub_batch.of(saved.activated)});
 }
 
-GatedMlp::FirstGrad GatedMlp::backward_to_first(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
+void GatedMlp::last_input_grad(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved) const {
   if (first_gemm_again_)
     first_gemm_again(ex, microbatch, saved);
   else if (activation_again_)
     activate(ex, microbatch, saved);
-  const Tensor d_activated = ex.tensor_like(saved.last.x);
+  saved.d_activated = ex.tensor_like(saved.activated);
   saved.entered.d_out.messages.wait(ex);
-  last_.backward_input(ex, saved.entered.d_out.x, d_activated);
-  last_.backward_weight_at(WeightGradTime::at_once, ex, saved.entered, saved.last, microbatch.weight_grads);
-  const Tensor d_gate_up = ex.tensor_like(saved.first.y);
-  ops::swiglu_backward(ex, {.gate_up = saved.first.y, .dy = d_activated, .dgate_up = d_gate_up});
-  return {d_gate_up};
+  last_.backward_input(ex, saved.entered.d_out.x, saved.d_activated);
+}
+
+void GatedMlp::local_work_grad(Exec& ex, const Microbatch&, GatedMlpState& saved) const {
+  saved.d_first = ex.tensor_like(saved.gate_up);
+  ops::swiglu_backward(ex, {.gate_up = saved.gate_up, .dy = saved.d_activated, .dgate_up = saved.d_first});
 }
 
 }  // namespace megalith::nn

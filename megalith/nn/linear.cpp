@@ -31,40 +31,31 @@ void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& we
 
 }  // namespace
 
-InFlight ColumnParallelLinear::to_region(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch) const {
-  saved.x = x;
-  TensorParallel::InRegion in_region = tp_.to_region(ex, sub_batch.of(x), sub_batch);
-  saved.in_region[static_cast<std::size_t>(sub_batch.index)] = in_region.x;
-  return std::move(in_region.messages);
-}
-
-Tensor ColumnParallelLinear::forward(Exec& ex, Saved& saved, const SubBatch& sub_batch) const {
-  const Tensor& x = saved.in_region[static_cast<std::size_t>(sub_batch.index)];
+void ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch) const {
   const Tensor weight = as_matrix(weight_.value);
-  sub_batch.make(ex, saved.y, {x.dim(0) * sub_batch.count, weight.dim(0)}, x.dtype());
+  sub_batch.make(ex, y, {x.dim(0) * sub_batch.count, weight.dim(0)}, x.dtype());
   ops::matmul(ex, {.a = x,
                    .b = weight,
                    .bias = bias(),
-                   .c = sub_batch.of(saved.y),
+                   .c = sub_batch.of(y),
                    .transpose_b = Transpose::yes,
                    .sm_margin = margin_for(sub_batch.count > 1)});
-  return saved.y;
 }
 
-void ColumnParallelLinear::forward_gelu(Exec& ex, Tensor& gelu_y, Saved& saved, const SubBatch& sub_batch) const {
+void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, Tensor& z, Tensor& y,
+                                        const SubBatch& sub_batch) const {
   if (bias_ == nullptr) {
-    forward(ex, saved, sub_batch);
-    sub_batch.make(ex, gelu_y, saved.y.shape(), saved.y.dtype());
-    return ops::gelu(ex, {.z = sub_batch.of(saved.y), .y = sub_batch.of(gelu_y)});
+    forward(ex, x, z, sub_batch);
+    sub_batch.make(ex, y, z.shape(), z.dtype());
+    return ops::gelu(ex, {.z = sub_batch.of(z), .y = sub_batch.of(y)});
   }
-  const Tensor& x = saved.in_region[static_cast<std::size_t>(sub_batch.index)];
-  sub_batch.make(ex, saved.y, {x.dim(0) * sub_batch.count, weight_.value.dim(0)}, x.dtype());
-  sub_batch.make(ex, gelu_y, saved.y.shape(), x.dtype());
+  sub_batch.make(ex, z, {x.dim(0) * sub_batch.count, weight_.value.dim(0)}, x.dtype());
+  sub_batch.make(ex, y, z.shape(), x.dtype());
   ops::matmul_gelu(ex, {.x = x,
                         .w = weight_.value,
                         .bias = bias(),
-                        .z = sub_batch.of(saved.y),
-                        .y = sub_batch.of(gelu_y),
+                        .z = sub_batch.of(z),
+                        .y = sub_batch.of(y),
                         .sm_margin = margin_for(sub_batch.count > 1)});
 }
 
@@ -80,16 +71,15 @@ void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Ten
                        bias == BiasGrad::to_add ? bias_grad() : Tensor());
 }
 
-InFlight RowParallelLinear::forward(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch) const {
-  saved.x = x;
-  sub_batch.make(ex, saved.y, {tp_.rows_outside(x.dim(0)), weight_.value.dim(0)}, x.dtype());
-  const Tensor y = sub_batch.of(saved.y), sums = tp_.region_sums(ex, y);
+InFlight RowParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch) const {
+  sub_batch.make(ex, y, {tp_.rows_outside(x.dim(0)), weight_.value.dim(0)}, x.dtype());
+  const Tensor rows = sub_batch.of(y), sums = tp_.region_sums(ex, rows);
   ops::matmul(ex, {.a = sub_batch.of(x),
                    .b = weight_.value,
                    .c = sums,
                    .transpose_b = Transpose::yes,
                    .sm_margin = margin_for(sub_batch.count > 1 && tp_.is_sequence_parallel())});
-  return tp_.from_region(ex, sums, y, sub_batch);
+  return tp_.from_region(ex, sums, rows, sub_batch);
 }
 
 void RowParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
@@ -110,15 +100,9 @@ void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Te
                                  .sm_margin = margin_for(tp_.is_sequence_parallel())});
 }
 
-WeightGradTime RowParallelLinear::weight_grad_time() const {
-  if (tp_.group().size() == 1) return WeightGradTime::at_once;
-  return tp_.is_sequence_parallel() ? WeightGradTime::beside_gather : WeightGradTime::beside_sum;
-}
-
-void RowParallelLinear::backward_weight_at(WeightGradTime now, Exec& ex, const BackwardInRegion& entered,
-                                           const Saved& saved, ops::Write write) const {
-  if (now != weight_grad_time()) return;
-  add_weight_gradients(ex, entered.d_out.x, saved.x, weight_, write, margin_for(now == WeightGradTime::beside_gather),
+void RowParallelLinear::backward_weight(Exec& ex, const BackwardInRegion& entered, const Tensor& x,
+                                        ops::Write write) const {
+  add_weight_gradients(ex, entered.d_out.x, x, weight_, write, margin_for(tp_.is_sequence_parallel()),
                        entered.has_out_bias_grad || bias_ == nullptr ? Tensor() : bias_->grad);
 }
 

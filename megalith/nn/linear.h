@@ -6,13 +6,6 @@ namespace megalith::nn {
 
 // T tokens are inside a tensor-parallel region. Outside it a tensor has O of these rows (TensorParallel::rows_outside).
 
-/// When the backward pass of a region computes the weight gradient of its last GEMM, the row-parallel one.
-enum class WeightGradTime : std::uint8_t {
-  at_once,       ///< right after its operands were read: there is no communication to overlap with
-  beside_sum,    ///< after the region's other weight gradient; both overlap with the reduction of the input gradient
-  beside_gather  ///< during the gather for the region that comes next
-};
-
 /// The gradient of a sum whose terms are the output of a row-parallel layer and its bias.
 struct GradWithBias {
   Tensor grad;            ///< [O, H]
@@ -41,27 +34,23 @@ inline Tensor as_matrix(const Tensor& weight) {
 /// arXiv:1909.08053, section 3.
 class ColumnParallelLinear {
  public:
-  struct Saved {
-    Tensor x;  ///< [O, in], alive until backward has read it
-    Tensor y;  ///< [T, out/tp], the result; of forward_gelu: before GELU
-    /// Forward only: each sub-microbatch's rows of x in the region, [T/count, in].
-    std::array<Tensor, kMaxSubBatches> in_region;
-  };
   /// `bias` may be null: none is added.
   ColumnParallelLinear(TensorParallel tp, Param& weight, Param* bias)
       : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
 
-  /// Gathers the sub-microbatch's rows of x. Wait for the result before the forward pass of this sub-microbatch.
-  InFlight to_region(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch) const;
-  Tensor forward(Exec& ex, Saved& saved, const SubBatch& sub_batch) const;
-  /// The same followed by GELU, in one op. The result goes to gelu_y [T, out/tp]; saved.y is what the backward pass of
-  /// GELU reads.
-  void forward_gelu(Exec& ex, Tensor& gelu_y, Saved& saved, const SubBatch& sub_batch) const;
+  /// The sub-microbatch's rows of x [O, in] -> [T/count, in]. Wait for the messages before they are read.
+  [[nodiscard]] TensorParallel::InRegion to_region(Exec& ex, const Tensor& x, const SubBatch& sub_batch) const {
+    return tp_.to_region(ex, sub_batch.of(x), sub_batch);
+  }
+  /// x [T/count, in], of the sub-microbatch -> its rows of y [T, out/tp]. The first sub-microbatch makes y.
+  void forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch) const;
+  /// The same followed by GELU, in one op: y = gelu(z), both [T, out/tp]. The backward pass of GELU reads z.
+  void forward_gelu(Exec& ex, const Tensor& x, Tensor& z, Tensor& y, const SubBatch& sub_batch) const;
 
   /// x [O, in] -> [T, in], for backward_weight. With sequence parallelism it is gathered again, because only the shares
   /// were kept.
-  [[nodiscard]] TensorParallel::InRegion to_region_backward(Exec& ex, const Saved& saved) const {
-    return tp_.to_region(ex, saved.x, kWholeMicrobatch);
+  [[nodiscard]] TensorParallel::InRegion to_region_backward(Exec& ex, const Tensor& x) const {
+    return tp_.to_region(ex, x, kWholeMicrobatch);
   }
   /// Overwrites dx [O, in], the sum over tp. The reduction overlaps with backward_weight and other work that follows.
   /// dy [T, out/tp]. Wait before dx is read.
@@ -88,15 +77,12 @@ class ColumnParallelLinear {
 /// the whole bias. The op that follows adds it once, after the sum. Source: as above.
 class RowParallelLinear {
  public:
-  struct Saved {
-    Tensor x;  ///< [T, in/tp]
-    Tensor y;  ///< [O, out], the result
-  };
   /// `bias` may be null: none is added.
   RowParallelLinear(TensorParallel tp, Param& weight, Param* bias) : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
 
-  /// Wait for the result before saved.y is read.
-  InFlight forward(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch) const;
+  /// The sub-microbatch's rows of x [T, in/tp] -> those of y [O, out]. The first sub-microbatch makes y. Wait for the
+  /// result before they are read.
+  InFlight forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch) const;
   /// dy [O, out] -> [T, out], the input of the functions below.
   [[nodiscard]] TensorParallel::InRegion to_region_backward(Exec& ex, const Tensor& dy) const {
     return tp_.to_region(ex, dy, kWholeMicrobatch);
@@ -107,15 +93,12 @@ class RowParallelLinear {
   /// rows to bias_grad [in/tp], the bias of the layer before; undefined where that has none.
   void backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
                            const Tensor& bias_grad) const;
-  /// Computes the weight gradient if `now` is the time for it. The backward pass of a region calls this at each
-  /// possible time. Also adds to the gradient of the bias, over all rows, unless that has been done.
-  void backward_weight_at(WeightGradTime now, Exec& ex, const BackwardInRegion& entered, const Saved& saved,
-                          ops::Write write) const;
+  /// Adds to the weight gradient; Write::overwrite replaces it. Also adds to the gradient of the bias, over all rows,
+  /// unless that has been done. x [T, in/tp].
+  void backward_weight(Exec& ex, const BackwardInRegion& entered, const Tensor& x, ops::Write write) const;
   const Param* bias() const { return bias_; }
 
  private:
-  WeightGradTime weight_grad_time() const;
-
   TensorParallel tp_;
   Param& weight_;  // [out, in/tp]
   Param* bias_;    // [out]

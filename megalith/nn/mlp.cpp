@@ -22,23 +22,20 @@ Mlp::Mlp(const std::string& name, const SublayerOptions& options, const TensorPa
       gelu_again_(options.recompute.again(RecomputeModule::gelu)),
       first_gemm_again_(options.recompute.again(RecomputeModule::mlp)) {}
 
-void Mlp::first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
-  first_.forward_gelu(ex, saved.last.x, saved.first, microbatch.sub_batch);
+void Mlp::first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, MlpState& saved) const {
+  first_.forward_gelu(ex, x, saved.up, saved.activated, microbatch.sub_batch);
 }
 
-Mlp::FirstGrad Mlp::backward_to_first(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
-  const Tensor& z = saved.first.y;
+void Mlp::last_input_grad(Exec& ex, const Microbatch& microbatch, MlpState& saved) const {
   if (first_gemm_again_) {
     first_gemm_again(ex, microbatch, saved);
   } else if (gelu_again_) {
-    saved.last.x = ex.tensor_like(z);
-    ops::gelu(ex, {.z = z, .y = saved.last.x});
+    saved.activated = ex.tensor_like(saved.up);
+    ops::gelu(ex, {.z = saved.up, .y = saved.activated});
   }
-  const Tensor dz = ex.tensor_like(z);
+  saved.d_first = ex.tensor_like(saved.up);
   saved.entered.d_out.messages.wait(ex);
-  last_.backward_input_gelu(ex, saved.entered.d_out.x, z, dz, first_.bias_grad());
-  last_.backward_weight_at(WeightGradTime::at_once, ex, saved.entered, saved.last, microbatch.weight_grads);
-  return {dz, BiasGrad::added};
+  last_.backward_input_gelu(ex, saved.entered.d_out.x, saved.up, saved.d_first, first_.bias_grad());
 }
 
 }  // namespace megalith::nn

@@ -32,8 +32,8 @@ void SelfAttention::declare(std::vector<ParamSpec>& specs, const std::string& na
 
 SelfAttention::SelfAttention(const std::string& name, const AttentionSpec& spec, const SublayerOptions& options,
                              const TensorParallel& tp, ParamSet& params)
-    : Base({tp, params.at(name + ".qkv.weight"), params.find(name + ".qkv.bias")},
-           {tp, params.at(name + ".out.weight"), params.find(name + ".out.bias")}),
+    : TensorParallelSublayer({tp, params.at(name + ".qkv.weight"), params.find(name + ".qkv.bias")},
+                             {tp, params.at(name + ".out.weight"), params.find(name + ".out.bias")}),
       heads_(spec.num_heads / tp.group().size()),
       kv_heads_(spec.num_kv_heads / tp.group().size()),
       head_dim_(spec.head_dim),
@@ -45,23 +45,22 @@ SelfAttention::SelfAttention(const std::string& name, const AttentionSpec& spec,
   if (spec.qk_norm != QkNorm::none) qk_norm_.emplace(name, spec, tp.group(), params);
 }
 
-void SelfAttention::first_gemm(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const {
-  first_.forward(ex, saved.first, microbatch.sub_batch);
+void SelfAttention::first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, AttentionState& saved) const {
+  first_.forward(ex, x, saved.qkv, microbatch.sub_batch);
 }
 
-void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, Base::Saved& saved) const {
-  auto& kept = static_cast<Saved&>(saved);
-  if (qk_norm_) qk_norm_->forward(ex, microbatch.sub_batch, kept.first.y, kept.qk_norm);
-  rotate(ex, microbatch, microbatch.sub_batch.of(qkv_of(kept)), ops::RopeDirection::forward);
-  if (kept.cache.keys) {
-    ops::cache_append(ex, {.qkv = qkv_of(kept),
+void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
+  if (qk_norm_) qk_norm_->forward(ex, microbatch.sub_batch, saved.qkv, saved.qk_norm);
+  rotate(ex, microbatch, microbatch.sub_batch.of(read_qkv(saved)), ops::RopeDirection::forward);
+  if (saved.cache.keys) {
+    ops::cache_append(ex, {.qkv = read_qkv(saved),
                            .positions = microbatch.positions,
-                           .keys = kept.cache.keys,
-                           .values = kept.cache.values,
+                           .keys = saved.cache.keys,
+                           .values = saved.cache.values,
                            .num_heads = heads_});
   }
-  if (microbatch.past == Past::cached) return decode(ex, microbatch, kept);
-  attend(ex, microbatch, kept);
+  if (microbatch.past == Past::cached) return decode(ex, microbatch, saved);
+  attend(ex, microbatch, saved);
 }
 
 void SelfAttention::rotate(Exec& ex, const Microbatch& microbatch, const Tensor& qkv,
@@ -77,14 +76,14 @@ void SelfAttention::rotate(Exec& ex, const Microbatch& microbatch, const Tensor&
                  .positions = microbatch.positions});
 }
 
-void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
+void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
   const SubBatch& sub_batch = microbatch.sub_batch;
-  const Tensor& qkv = qkv_of(kept);
-  sub_batch.make(ex, kept.last.x, {qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
-  sub_batch.make(ex, kept.log_sum_exp, {microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(qkv.dtype()));
+  const Tensor& qkv = read_qkv(saved);
+  sub_batch.make(ex, saved.output, {qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
+  sub_batch.make(ex, saved.log_sum_exp, {microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(qkv.dtype()));
   ops::attention_forward(ex, {.qkv = sub_batch.of(qkv),
-                              .out = sub_batch.of(kept.last.x),
-                              .log_sum_exp = sub_batch.of(kept.log_sum_exp),
+                              .out = sub_batch.of(saved.output),
+                              .log_sum_exp = sub_batch.of(saved.log_sum_exp),
                               .batch = microbatch.samples(),
                               .seq_len = microbatch.seq_len,
                               .num_heads = heads_,
@@ -94,31 +93,30 @@ void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, Saved& kept) 
                               .num_kv_heads = kv_heads_});
 }
 
-void SelfAttention::decode(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
-  const Tensor& qkv = qkv_of(kept);
-  kept.last.x = ex.tensor({qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
+void SelfAttention::decode(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
+  const Tensor& qkv = read_qkv(saved);
+  saved.output = ex.tensor({qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
   ops::attention_decode(ex, {.qkv = qkv,
                              .positions = microbatch.positions,
-                             .keys = kept.cache.keys,
-                             .values = kept.cache.values,
-                             .out = kept.last.x,
+                             .keys = saved.cache.keys,
+                             .values = saved.cache.values,
+                             .out = saved.output,
                              .num_heads = heads_});
 }
 
-SelfAttention::FirstGrad SelfAttention::backward_to_first(Exec& ex, const Microbatch& microbatch,
-                                                          Base::Saved& saved) const {
-  auto& kept = static_cast<Saved&>(saved);
-  BackwardInRegion& entered = kept.entered;
-  if (again_) attend(ex, microbatch, kept);
-  const Tensor d_attended = ex.tensor_like(kept.last.x);
-  entered.d_out.messages.wait(ex);
-  last_.backward_input(ex, entered.d_out.x, d_attended);
-  last_.backward_weight_at(WeightGradTime::at_once, ex, entered, kept.last, microbatch.weight_grads);
-  const Tensor d_qkv = ex.tensor_like(kept.first.y);
-  ops::attention_backward(ex, {.dout = d_attended,
-                               .qkv = qkv_of(kept),
-                               .out = kept.last.x,
-                               .log_sum_exp = kept.log_sum_exp,
+void SelfAttention::last_input_grad(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
+  if (again_) attend(ex, microbatch, saved);
+  saved.d_output = ex.tensor_like(saved.output);
+  saved.entered.d_out.messages.wait(ex);
+  last_.backward_input(ex, saved.entered.d_out.x, saved.d_output);
+}
+
+void SelfAttention::local_work_grad(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
+  const Tensor d_qkv = ex.tensor_like(saved.qkv);
+  ops::attention_backward(ex, {.dout = saved.d_output,
+                               .qkv = read_qkv(saved),
+                               .out = saved.output,
+                               .log_sum_exp = saved.log_sum_exp,
                                .dqkv = d_qkv,
                                .batch = microbatch.batch,
                                .seq_len = microbatch.seq_len,
@@ -128,8 +126,8 @@ SelfAttention::FirstGrad SelfAttention::backward_to_first(Exec& ex, const Microb
                                .dropout = dropout_.in(microbatch),
                                .num_kv_heads = kv_heads_});
   rotate(ex, microbatch, d_qkv, ops::RopeDirection::backward);
-  if (qk_norm_) qk_norm_->backward(ex, kept.first.y, kept.qk_norm, d_qkv);
-  return {d_qkv};
+  if (qk_norm_) qk_norm_->backward(ex, saved.qkv, saved.qk_norm, d_qkv);
+  saved.d_first = d_qkv;
 }
 
 }  // namespace megalith::nn

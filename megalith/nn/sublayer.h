@@ -1,14 +1,15 @@
 #pragma once
 #include <memory>
+#include <span>
 
 #include "megalith/nn/linear.h"
+#include "megalith/nn/segments.h"
 
 namespace megalith::nn {
 
-/// The part of a layer between two residual sums: attention or an MLP. Its passes run in stages. Communication that a
-/// forward stage leaves in flight is waited for before the next stage of the same sub-microbatch. So one driver
-/// (SublayerStack) can overlap the communication of one sub-microbatch with the compute of the other, cut graphs, and
-/// recompute. Const in forward and backward.
+/// The part of a layer between two residual sums: attention or an MLP. Its passes run in stages. One driver
+/// (SublayerStack) runs them in the order of make_segments(), so it can overlap the communication of one sub-microbatch
+/// with the compute of the other, cut graphs, and recompute. Const in forward and backward.
 class Sublayer {
  public:
   /// What backward reads, of one microbatch in flight. Backward also keeps its own communication in flight here.
@@ -20,8 +21,8 @@ class Sublayer {
   };
   /// Input and output of a backward pass.
   struct Gradients {
-    GradWithBias dy;  ///< [O, H], of the output
-    Tensor dx;        ///< [O, H], of the input; the middle stages overwrite it
+    GradWithBias dy;  ///< [O, H], of the output; read by the first stage
+    Tensor dx;        ///< [O, H], of the input; the stages after the first one overwrite it
   };
 
   virtual ~Sublayer() = default;
@@ -30,65 +31,152 @@ class Sublayer {
   virtual void take_cache(const TakeKvCache&, Saved&) const {}
 
   /// At least 2. The first stage gathers the rows of x. The last one ends with the reduction of the output.
-  virtual int num_forward_stages() const = 0;
-  /// Of microbatch.sub_batch. The first stage reads x [O, H], of the whole microbatch. x stays until backward.
-  virtual InFlight forward(Exec& ex, const Microbatch& microbatch, int stage, const Tensor& x, Saved& saved) const = 0;
+  virtual std::span<const ForwardStage> forward_stages() const = 0;
+  /// Of microbatch.sub_batch. The first stage reads x [O, H], of the whole microbatch. x stays until backward. Wait for
+  /// the result before the next stage of the same sub-microbatch.
+  virtual InFlight forward(Exec& ex, const Microbatch& microbatch, ForwardStage stage, const Tensor& x,
+                           Saved& saved) const = 0;
   /// [O, H], before the bias.
   virtual const Tensor& output(const Saved& saved) const = 0;
   /// [H], added to the output by the seam that follows; null: none.
   virtual const Param* out_bias() const = 0;
 
-  /// At least 3. The first stage starts to gather what backward reads of all rows. The last one computes the weight
-  /// gradient that overlaps with the next sublayer's first stage; dx is complete before it.
-  virtual int num_backward_stages() const = 0;
-  virtual void backward(Exec& ex, const Microbatch& microbatch, int stage, const Gradients& grads,
-                        Saved& saved) const = 0;
+  /// As SublayerStages::backward: the first stage starts to gather what backward reads of all rows. make_segments() may
+  /// put last_weight_grad off.
+  virtual std::span<const BackwardStage> backward_stages() const = 0;
+  /// Wait for the result before grads.dx is read.
+  virtual InFlight backward(Exec& ex, const Microbatch& microbatch, BackwardStage stage, const Gradients& grads,
+                            Saved& saved) const = 0;
   /// For an input that was not kept: backward reads this one, which has the same values. Call it before the first
   /// backward stage.
   virtual void set_input(const Tensor& x, Saved& saved) const = 0;
 };
 
+/// A sublayer whose results are a `State`. The only place that casts Sublayer::Saved to what it is.
+template <class State>
+class SublayerOf : public Sublayer {
+ public:
+  std::unique_ptr<Saved> make_saved() const override { return std::make_unique<State>(); }
+  InFlight forward(Exec& ex, const Microbatch& microbatch, ForwardStage stage, const Tensor& x,
+                   Saved& saved) const final {
+    return forward_stage(ex, microbatch, stage, x, own(saved));
+  }
+  const Tensor& output(const Saved& saved) const final { return static_cast<const State&>(saved).y; }
+  InFlight backward(Exec& ex, const Microbatch& microbatch, BackwardStage stage, const Gradients& grads,
+                    Saved& saved) const final {
+    return backward_stage(ex, microbatch, stage, grads, own(saved));
+  }
+  void set_input(const Tensor& x, Saved& saved) const final { read_again(x, own(saved)); }
+
+ protected:
+  static State& own(Saved& saved) { return static_cast<State&>(saved); }
+  virtual InFlight forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage stage, const Tensor& x,
+                                 State& saved) const = 0;
+  virtual InFlight backward_stage(Exec& ex, const Microbatch& microbatch, BackwardStage stage, const Gradients& grads,
+                                  State& saved) const = 0;
+  virtual void read_again(const Tensor& x, State& saved) const = 0;  ///< set_input()
+};
+
+/// The results that every TensorParallelSublayer has.
+struct RegionState : Sublayer::Saved {
+  Tensor x;  ///< [O, H], the input
+  Tensor y;  ///< [O, H], the output, before the bias
+  /// Forward only: each sub-microbatch's rows of x, [T/count, H].
+  std::array<Tensor, kMaxSubBatches> in_region;
+  BackwardInRegion entered;  ///< from the first backward stage to the last
+  Tensor d_first;            ///< of the first GEMM's output
+};
+
 /// A sublayer that is one tensor-parallel region: a column-parallel GEMM, local work, a row-parallel GEMM. Forward and
 /// backward each communicate one all-reduce of T*H elements over tp. With sequence parallelism this is an all-gather
-/// and a reduce-scatter, and backward has one more all-gather, of x.
-class TensorParallelSublayer : public Sublayer {
+/// and a reduce-scatter, and backward has one more all-gather, of x. State: a RegionState and the local results.
+template <class State>
+class TensorParallelSublayer : public SublayerOf<State> {
  public:
-  struct Saved : Sublayer::Saved {
-    ColumnParallelLinear::Saved first;
-    RowParallelLinear::Saved last;
-    BackwardInRegion entered;  ///< from the first backward stage to the last
-  };
-  int num_forward_stages() const final { return 3; }
-  InFlight forward(Exec& ex, const Microbatch& microbatch, int stage, const Tensor& x,
-                   Sublayer::Saved& saved) const final;
-  const Tensor& output(const Sublayer::Saved& saved) const final { return static_cast<const Saved&>(saved).last.y; }
+  std::span<const ForwardStage> forward_stages() const final {
+    static constexpr ForwardStage kStages[] = {ForwardStage::gather, ForwardStage::first_gemm, ForwardStage::last_gemm};
+    return kStages;
+  }
+  std::span<const BackwardStage> backward_stages() const final {
+    static constexpr BackwardStage kStages[] = {BackwardStage::gather, BackwardStage::last_input_grad,
+                                                BackwardStage::last_weight_grad, BackwardStage::first_input_grad,
+                                                BackwardStage::first_weight_grad};
+    return kStages;
+  }
   const Param* out_bias() const final { return last_.bias(); }
-  int num_backward_stages() const final { return 3; }
-  void backward(Exec& ex, const Microbatch& microbatch, int stage, const Gradients& grads,
-                Sublayer::Saved& saved) const final;
-  void set_input(const Tensor& x, Sublayer::Saved& saved) const final { static_cast<Saved&>(saved).first.x = x; }
 
  protected:
   TensorParallelSublayer(ColumnParallelLinear first, RowParallelLinear last)
       : first_(std::move(first)), last_(std::move(last)) {}
 
-  /// The first GEMM of microbatch.sub_batch, whose rows have been gathered.
-  virtual void first_gemm(Exec& ex, const Microbatch& microbatch, Saved& saved) const = 0;
-  /// From its output to last.x, the input of the last GEMM.
-  virtual void local_work(Exec& ex, const Microbatch& microbatch, Saved& saved) const = 0;
-  /// The gradient of the first GEMM's output [T, out/tp].
-  struct FirstGrad {
-    Tensor dy;
-    BiasGrad bias = BiasGrad::to_add;
-  };
-  /// From the gradient of the output, in flight in saved.entered: the last GEMM and the local work backwards.
-  virtual FirstGrad backward_to_first(Exec& ex, const Microbatch& microbatch, Saved& saved) const = 0;
+  /// The first GEMM. x [T/count, H] has the rows of microbatch.sub_batch.
+  virtual void first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, State& saved) const = 0;
+  /// From its output to last_input().
+  virtual void local_work(Exec&, const Microbatch&, State&) const {}
+  /// [T, in/tp], the input of the last GEMM.
+  virtual const Tensor& last_input(const State& saved) const = 0;
+  /// From saved.entered.d_out, in flight, to the gradient of last_input(). Recomputes that where it was not kept.
+  virtual void last_input_grad(Exec& ex, const Microbatch& microbatch, State& saved) const = 0;
+  /// From that to saved.d_first: the local work backwards.
+  virtual void local_work_grad(Exec&, const Microbatch&, State&) const {}
+  /// Whether last_input_grad() or local_work_grad() adds to the gradient of the first GEMM's bias.
+  virtual BiasGrad first_bias_grad() const { return BiasGrad::to_add; }
   /// Forward passes of the first GEMM for backward, once all rows of x have arrived: in the sub-microbatches of the
   /// forward pass, as a GEMM of other rows may have other bits.
-  void first_gemm_again(Exec& ex, const Microbatch& microbatch, Saved& saved) const;
+  void first_gemm_again(Exec& ex, const Microbatch& microbatch, State& saved) const {
+    TensorParallel::InRegion& x = saved.entered.x;
+    x.messages.wait(ex);
+    Microbatch again = microbatch;
+    const int count = first_.sub_batches();
+    for (again.sub_batch = {0, count}; again.sub_batch.index < count; ++again.sub_batch.index)
+      first_gemm(ex, again, again.sub_batch.of(x.x), saved);
+  }
 
   ColumnParallelLinear first_;
   RowParallelLinear last_;
+
+ private:
+  InFlight forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage stage, const Tensor& x,
+                         State& saved) const final {
+    const SubBatch& sub_batch = microbatch.sub_batch;
+    Tensor& in_region = saved.in_region[static_cast<std::size_t>(sub_batch.index)];
+    if (stage == ForwardStage::gather) {
+      saved.x = x;
+      TensorParallel::InRegion rows = first_.to_region(ex, x, sub_batch);
+      in_region = rows.x;
+      return std::move(rows.messages);
+    }
+    if (stage == ForwardStage::first_gemm) {
+      first_gemm(ex, microbatch, in_region, saved);
+      return {};
+    }
+    local_work(ex, microbatch, saved);
+    return last_.forward(ex, last_input(saved), saved.y, sub_batch);
+  }
+
+  InFlight backward_stage(Exec& ex, const Microbatch& microbatch, BackwardStage stage,
+                          const Sublayer::Gradients& grads, State& saved) const final {
+    switch (stage) {
+      case BackwardStage::gather:
+        saved.entered = {last_.to_region_backward(ex, grads.dy.grad), first_.to_region_backward(ex, saved.x),
+                         static_cast<bool>(grads.dy.bias_grad)};
+        return {};
+      case BackwardStage::last_input_grad:
+        last_input_grad(ex, microbatch, saved);
+        return {};
+      case BackwardStage::last_weight_grad:
+        last_.backward_weight(ex, saved.entered, last_input(saved), microbatch.weight_grads);
+        return {};
+      case BackwardStage::first_input_grad:
+        local_work_grad(ex, microbatch, saved);
+        return first_.backward_input(ex, saved.d_first, grads.dx);
+      default:  // first_weight_grad
+        saved.entered.x.messages.wait(ex);
+        first_.backward_weight(ex, saved.d_first, saved.entered.x.x, microbatch.weight_grads, first_bias_grad());
+        return {};
+    }
+  }
+  void read_again(const Tensor& x, State& saved) const final { saved.x = x; }
 };
 
 }  // namespace megalith::nn

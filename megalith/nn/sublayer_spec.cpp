@@ -35,9 +35,15 @@ std::unique_ptr<Sublayer> make_body(const std::string& name, const MoeSpec& spec
   return std::make_unique<Moe>(name, spec, options, groups, params);
 }
 
-bool is_captured(const AttentionSpec&, const LayerCapture& capture) { return capture.attention; }
-bool is_captured(const MlpSpec&, const LayerCapture& capture) { return capture.mlp; }
-bool is_captured(const MoeSpec&, const LayerCapture&) { return false; }  // the host reads counts in its passes
+std::optional<ForwardStage> captured_end(const AttentionSpec&, const LayerCapture& capture) {
+  return capture.attention ? std::nullopt : std::optional(ForwardStage::seam);
+}
+std::optional<ForwardStage> captured_end(const MlpSpec&, const LayerCapture& capture) {
+  return capture.mlp ? std::nullopt : std::optional(ForwardStage::seam);
+}
+std::optional<ForwardStage> captured_end(const MoeSpec&, const LayerCapture&) {
+  return ForwardStage::seam;  // the host reads counts in its passes
+}
 
 ForwardFlops body_flops(const AttentionSpec& spec, double hidden, double seq_len) {
   const auto width = static_cast<double>(spec.num_heads * spec.head_dim);
@@ -76,7 +82,8 @@ SublayerStack::Entry make_entry(const SublayerSpec& spec, const SublayerOptions&
           .sublayer = std::visit([&](const auto& body) { return make_body(spec.name, body, options, groups, params); },
                                  spec.body),
           .dropout = {spec.dropout, options.seed, spec.dropout_site},
-          .captured = std::visit([&](const auto& body) { return is_captured(body, options.capture); }, spec.body)};
+          .captured_end =
+              std::visit([&](const auto& body) { return captured_end(body, options.capture); }, spec.body)};
 }
 
 ForwardFlops forward_flops(const SublayerSpec& spec, const StreamSpec& stream, Index seq_len) {

@@ -17,11 +17,11 @@ void run_segment(Exec& ex, const Segment& segment, Index layer, int pass, const 
 
 SublayerStack::SublayerStack(const TensorParallel& tp, std::vector<Entry> entries, const RecomputeConfig& recompute)
     : tp_(tp) {
-  std::vector<StageCounts> counts;
+  std::vector<SublayerStages> stages;
   std::optional<Seam::Addend> before;
   for (Entry& entry : entries) {
     const Sublayer& sublayer = *entry.sublayer;
-    counts.push_back({entry.layer, entry.captured, sublayer.num_forward_stages(), sublayer.num_backward_stages()});
+    stages.push_back({entry.layer, sublayer.forward_stages(), sublayer.backward_stages(), entry.captured_end});
     seams_.emplace_back(tp_, before, entry.norm);
     before = {sublayer.out_bias(), entry.dropout};
     layers_.push_back(entry.layer);
@@ -29,7 +29,8 @@ SublayerStack::SublayerStack(const TensorParallel& tp, std::vector<Entry> entrie
   }
   seams_.emplace_back(tp_, before, std::nullopt);
   again_ = {recomputed_ranges(recompute), recompute.again(RecomputeModule::norms)};
-  segments_ = make_segments(counts, {tp_.sub_batches(), tp_.is_sequence_parallel()}, again_);
+  segments_ =
+      make_segments(stages, {tp_.sub_batches(), tp_.is_sequence_parallel(), tp_.group().size() > 1}, again_);
 }
 
 std::vector<RecomputedRange> SublayerStack::recomputed_ranges(const RecomputeConfig& recompute) const {
@@ -53,7 +54,7 @@ SublayerStack::Saved SublayerStack::make_saved() const {
     return Pass{std::vector<Seam::Saved>(seams_.size()),
                 std::vector<std::unique_ptr<Sublayer::Saved>>(sublayers_.size())};
   };
-  Saved saved{empty(), empty(), std::vector<GradWithBias>(seams_.size())};
+  Saved saved{empty(), empty(), std::vector<GradWithBias>(seams_.size()), std::vector<Tensor>(sublayers_.size())};
   for (std::size_t k = 0; k < sublayers_.size(); ++k) saved.first.sublayers[k] = sublayers_[k]->make_saved();
   for (const RecomputedRange& range : again_.ranges) {
     for (std::size_t k = range.begin; k < range.end; ++k) saved.again.sublayers[k] = sublayers_[k]->make_saved();
@@ -77,7 +78,7 @@ Tensor SublayerStack::forward(Exec& ex, const Microbatch& microbatch, const Tens
   saved.first.seams.front().x = x;
   for (const Segment& segment : segments_) {
     // A graph leaves out the host's part of its segment, so what it needs is awaited before.
-    const Index layer = layers_[segment.begin];
+    const Index layer = layers_[segment.begin.sublayer];
     if (events != nullptr && segment.captured && begins_layer(segment.begin)) events->layer_needed(ex, layer);
     ex.set_layer(layer);
     run_segment(ex, segment, layer, GraphCache::Key::kForward, graphs, [&] {
@@ -87,49 +88,52 @@ Tensor SublayerStack::forward(Exec& ex, const Microbatch& microbatch, const Tens
   return saved.first.seams.back().x;
 }
 
-void SublayerStack::run_forward(Exec& ex, const Microbatch& microbatch, std::span<const Turn> turns,
-                                const Tensor& output, Pass& pass, LayerEvents* events,
-                                std::optional<std::size_t> again_from) const {
-  std::array<InFlight, kMaxSubBatches> in_flight;  // of each part
+void SublayerStack::run_forward(Exec& ex, const Microbatch& microbatch, std::span<const ForwardTurn> turns,
+                                const Tensor& output, Pass& pass, LayerEvents* events) const {
+  std::array<InFlight, kMaxSubBatches> in_flight;  // of each sub-microbatch
   Microbatch sub_batch = microbatch;
   for (const auto [k, stage, index] : turns) {
     InFlight& message = in_flight[static_cast<std::size_t>(index)];
     sub_batch.sub_batch = {index, tp_.sub_batches()};
-    sub_batch.pass = again_from ? ForwardPass::again : ForwardPass::first;
     message.wait(ex);
-    const bool closing = k == sublayers_.size(), first = stage == 0 && index == 0;
-    if (!closing) {
-      if (events != nullptr && first && begins_layer(k)) events->layer_needed(ex, layers_[k]);
+    const bool at_seam = stage == ForwardStage::seam || stage == ForwardStage::norm;
+    if (k < sublayers_.size()) {
+      if (events != nullptr && at_seam && index == 0 && begins_layer(k)) events->layer_needed(ex, layers_[k]);
       ex.set_layer(layers_[k]);
     }
-    if (stage == 0 && again_from == k) {
+    if (stage == ForwardStage::norm)
       seams_[k].norm_again(ex, sub_batch, pass.seams[k]);
-    } else if (stage == 0) {
-      if (first && k > 0) pass.seams[k].x = closing && output ? output : ex.tensor_like(pass.seams[k - 1].x);
-      run_seam(ex, sub_batch, k, pass);
-    }
-    if (!closing) message = sublayers_[k]->forward(ex, sub_batch, stage, pass.seams[k].y, *pass.sublayers[k]);
+    else if (stage == ForwardStage::seam)
+      run_seam(ex, sub_batch, k, output, pass);
+    else
+      message = sublayers_[k]->forward(ex, sub_batch, stage, pass.seams[k].y, *pass.sublayers[k]);
   }
   for (InFlight& message : in_flight) message.wait(ex);
 }
 
-void SublayerStack::run_seam(Exec& ex, const Microbatch& microbatch, std::size_t k, Pass& pass) const {
+void SublayerStack::run_seam(Exec& ex, const Microbatch& microbatch, std::size_t k, const Tensor& output,
+                             Pass& pass) const {
   if (k == 0) return seams_[k].forward(ex, microbatch, {}, {}, pass.seams[k]);
+  if (microbatch.sub_batch.index == 0) {
+    const bool closing = k == sublayers_.size();
+    pass.seams[k].x = closing && output ? output : ex.tensor_like(pass.seams[k - 1].x);
+  }
   seams_[k].forward(ex, microbatch, sublayers_[k - 1]->output(*pass.sublayers[k - 1]), pass.seams[k - 1].x,
                     pass.seams[k]);
 }
 
-void SublayerStack::compute_again(Exec& ex, const Microbatch& microbatch, const Turn& turn, Saved& saved) const {
-  const std::size_t k = turn.sublayer;
-  if (turn.stage == kNormAgain) {
-    seams_[k].norm_again(ex, microbatch, saved.first.seams[k]);
-    sublayers_[k]->set_input(saved.first.seams[k].y, *saved.first.sublayers[k]);
-    return;
-  }
-  const auto range = std::ranges::find(again_.ranges, k + 1, &RecomputedRange::end);
+void SublayerStack::compute_norm_again(Exec& ex, const Microbatch& microbatch, std::size_t k, Saved& saved) const {
+  seams_[k].norm_again(ex, microbatch, saved.first.seams[k]);
+  sublayers_[k]->set_input(saved.first.seams[k].y, *saved.first.sublayers[k]);
+}
+
+void SublayerStack::compute_range_again(Exec& ex, const Microbatch& microbatch, std::size_t last, Saved& saved) const {
+  const auto range = std::ranges::find(again_.ranges, last + 1, &RecomputedRange::end);
   saved.again.seams[range->begin].x = saved.first.seams[range->begin].x;
-  run_forward(ex, microbatch, range->forward, {}, saved.again, nullptr, range->begin);
-  ex.set_layer(layers_[k]);
+  Microbatch again = microbatch;
+  again.pass = ForwardPass::again;
+  run_forward(ex, again, range->forward, {}, saved.again, nullptr);
+  ex.set_layer(layers_[last]);
 }
 
 Tensor SublayerStack::backward(Exec& ex, const Microbatch& microbatch, const GradWithBias& dy, const Tensor& dx,
@@ -137,7 +141,7 @@ Tensor SublayerStack::backward(Exec& ex, const Microbatch& microbatch, const Gra
   saved.grads.back() = dy;
   for (std::size_t i = segments_.size(); i-- > 0;) {
     const Segment& segment = segments_[i];
-    const Index layer = layers_[segment.begin];
+    const Index layer = layers_[segment.begin.sublayer];
     ex.set_layer(layer);
     run_segment(ex, segment, layer, GraphCache::Key::kBackward, graphs,
                 [&] { run_backward(ex, microbatch, segment, dx, saved, segment.captured ? nullptr : events); });
@@ -148,29 +152,32 @@ Tensor SublayerStack::backward(Exec& ex, const Microbatch& microbatch, const Gra
 
 void SublayerStack::run_backward(Exec& ex, const Microbatch& microbatch, const Segment& segment, const Tensor& dx,
                                  Saved& saved, LayerEvents* events) const {
-  Tensor d_normed;  // of what the sublayer in hand has read
-  for (const auto [k, stage, sub_batch] : segment.backward) {
-    const Sublayer& sublayer = *sublayers_[k];
-    const int last = sublayer.num_backward_stages() - 1;
-    const GradWithBias& after = saved.grads[k + 1];
+  InFlight dx_sums;
+  for (const auto [k, stage] : segment.backward) {
     ex.set_layer(layers_[k]);
-    if (stage < 0) {
-      compute_again(ex, microbatch, {k, stage}, saved);
-      continue;
+    if (stage == BackwardStage::norm_again) {
+      compute_norm_again(ex, microbatch, k, saved);
+    } else if (stage == BackwardStage::range_again) {
+      compute_range_again(ex, microbatch, k, saved);
+    } else if (stage == BackwardStage::seam) {
+      dx_sums.wait(ex);
+      run_seam_backward(ex, k, dx, saved);
+    } else if (stage == BackwardStage::done) {
+      if (events != nullptr && begins_layer(k)) events->layer_done(ex, layers_[k]);
+    } else {
+      Sublayer::Gradients grads{.dy = {}, .dx = saved.d_normed[k]};
+      if (stage == BackwardStage::gather) grads.dy = seams_[k + 1].addend_grad(ex, microbatch, saved.grads[k + 1]);
+      InFlight message = sublayers_[k]->backward(ex, microbatch, stage, grads, *saved.of_backward(k).sublayers[k]);
+      if (stage == BackwardStage::gather) saved.d_normed[k] = ex.tensor_like(saved.grads[k + 1].grad);
+      if (stage == BackwardStage::first_input_grad) dx_sums = std::move(message);
     }
-    const Pass& kept = saved.of_backward(k);
-    Sublayer::Gradients grads;
-    if (stage == 0) grads.dy = seams_[k + 1].addend_grad(ex, microbatch, after);
-    if (stage == 1) d_normed = ex.tensor_like(after.grad);
-    if (stage > 0 && stage < last) grads.dx = d_normed;
-    sublayer.backward(ex, microbatch, stage, grads, *kept.sublayers[k]);
-    if (stage + 1 == last) {
-      GradWithBias& before = saved.grads[k];
-      before = {k == 0 && dx ? dx : ex.tensor_like(after.grad), seams_[k].bias_grad()};
-      seams_[k].backward(ex, d_normed, after.grad, kept.seams[k], before);
-    }
-    if (events != nullptr && stage == last && begins_layer(k)) events->layer_done(ex, layers_[k]);
   }
+}
+
+void SublayerStack::run_seam_backward(Exec& ex, std::size_t k, const Tensor& dx, Saved& saved) const {
+  const Tensor& after = saved.grads[k + 1].grad;
+  saved.grads[k] = {k == 0 && dx ? dx : ex.tensor_like(after), seams_[k].bias_grad()};
+  seams_[k].backward(ex, saved.d_normed[k], after, saved.of_backward(k).seams[k], saved.grads[k]);
 }
 
 }  // namespace megalith::nn

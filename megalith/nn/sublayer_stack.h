@@ -38,7 +38,7 @@ struct SegmentGraphs {
 /// A gather communicates only with sequence parallelism. Each residual sum is in the seam after its sublayer, fused
 /// with the next norm, also across layers. The backward pass is the mirror image.
 ///
-/// Passes follow the turns of make_segments(). run_forward() and run_backward() are the only loops over them. Const in
+/// Passes follow the orders of make_segments(). run_forward() and run_backward() are the only loops over them. Const in
 /// forward and backward; what must survive in between is in Saved, one per microbatch in flight. Passes allocate no
 /// host memory. Communication and memory are those of the sublayers.
 class SublayerStack {
@@ -48,7 +48,7 @@ class SublayerStack {
     Norm norm;        ///< before the sublayer
     std::unique_ptr<Sublayer> sublayer;
     DropoutSite dropout;    ///< after it
-    bool captured = false;  ///< by graphs of layers
+    std::optional<ForwardStage> captured_end = ForwardStage::seam;  ///< SublayerStages
   };
   /// The results of one forward pass.
   struct Pass {
@@ -61,6 +61,7 @@ class SublayerStack {
     Pass first;
     Pass again;                       ///< of the recomputed ranges only, from the second pass
     std::vector<GradWithBias> grads;  ///< of the stream at each seam: made by backward
+    std::vector<Tensor> d_normed;     ///< of the input of each sublayer: made by backward
 
     /// The pass whose results backward reads.
     Pass& of_backward(std::size_t k) { return again.sublayers[k] ? again : first; }
@@ -88,14 +89,16 @@ class SublayerStack {
 
  private:
   bool begins_layer(std::size_t k) const { return k == 0 || layers_[k] != layers_[k - 1]; }
+  bool begins_layer(const Edge& edge) const { return edge == Edge{edge.sublayer} && begins_layer(edge.sublayer); }
   /// The ranges of whole layers that `recompute` selects.
   std::vector<RecomputedRange> recomputed_ranges(const RecomputeConfig& recompute) const;
-  /// `again_from`: in a second pass, the sublayer before which the stream was kept.
-  void run_forward(Exec& ex, const Microbatch& microbatch, std::span<const Turn> turns, const Tensor& output,
-                   Pass& pass, LayerEvents* events, std::optional<std::size_t> again_from = {}) const;
-  void run_seam(Exec& ex, const Microbatch& microbatch, std::size_t k, Pass& pass) const;
-  /// Runs a turn kNormAgain or kForwardAgain.
-  void compute_again(Exec& ex, const Microbatch& microbatch, const Turn& turn, Saved& saved) const;
+  void run_forward(Exec& ex, const Microbatch& microbatch, std::span<const ForwardTurn> turns, const Tensor& output,
+                   Pass& pass, LayerEvents* events) const;
+  void run_seam(Exec& ex, const Microbatch& microbatch, std::size_t k, const Tensor& output, Pass& pass) const;
+  void compute_norm_again(Exec& ex, const Microbatch& microbatch, std::size_t k, Saved& saved) const;
+  void compute_range_again(Exec& ex, const Microbatch& microbatch, std::size_t last, Saved& saved) const;
+  /// From the gradient of the sublayer's input to that of the stream before it, in memory dx where that is defined.
+  void run_seam_backward(Exec& ex, std::size_t k, const Tensor& dx, Saved& saved) const;
   /// From the gradient of the stream after the segment to that before it. At the beginning of the stack that is dx, if
   /// defined.
   void run_backward(Exec& ex, const Microbatch& microbatch, const Segment& segment, const Tensor& dx, Saved& saved,

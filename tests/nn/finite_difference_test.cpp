@@ -155,29 +155,31 @@ TEST(FiniteDifference, LinearLayers) {
     const nn::RowParallelLinear down(tp, layer.params.at("down"), layer.params.find("down_bias"));
     Exec ex;
     const Tensor x = support::random_tensor(ex, {5, 4}, 1), dy = support::random_tensor(ex, {5, 3}, 2);
-    const auto forward = [&](Exec& e, nn::ColumnParallelLinear::Saved& a, nn::RowParallelLinear::Saved& b) {
-      up.to_region(e, x, a, {}).wait(e);
-      down.forward(e, up.forward(e, a, {}), b, {}).wait(e);
-      ops::add_bias(e, b.y, down.bias()->value);
-      return b.y;
+    struct Results {
+      Tensor h, y;
     };
-    nn::ColumnParallelLinear::Saved saved_up;
-    nn::RowParallelLinear::Saved saved_down;
-    forward(ex, saved_up, saved_down);
+    const auto forward = [&](Exec& e) {
+      Results r;
+      nn::TensorParallel::InRegion rows = up.to_region(e, x, {});
+      rows.messages.wait(e);
+      up.forward(e, rows.x, r.h, {});
+      down.forward(e, r.h, r.y, {}).wait(e);
+      ops::add_bias(e, r.y, down.bias()->value);
+      return r;
+    };
+    const Results results = forward(ex);
     const Tensor dh = ex.tensor({5, 6}, DType::f64), dx = ex.tensor({5, 4}, DType::f64);
     down.backward_input(ex, dy, dh);
     const nn::BackwardInRegion entered_down{down.to_region_backward(ex, dy), {}};
-    down.backward_weight_at(nn::WeightGradTime::at_once, ex, entered_down, saved_down, ops::Write::accumulate);
-    nn::TensorParallel::InRegion entered = up.to_region_backward(ex, saved_up);
+    down.backward_weight(ex, entered_down, results.h, ops::Write::accumulate);
+    nn::TensorParallel::InRegion entered = up.to_region_backward(ex, x);
     entered.messages.wait(ex);
     nn::InFlight sums = up.backward_input(ex, dh, dx);
     up.backward_weight(ex, dh, entered.x, ops::Write::overwrite);
     sums.wait(ex);
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
-      nn::ColumnParallelLinear::Saved a;
-      nn::RowParallelLinear::Saved b;
-      return support::dot(forward(scratch, a, b), dy);
+      return support::dot(forward(scratch).y, dy);
     });
   });
 }

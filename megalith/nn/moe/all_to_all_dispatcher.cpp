@@ -138,13 +138,18 @@ void AllToAllDispatcher::assume_sizes(Index sent, Index arrived, Saved& kept) co
   kept.receives[other] = arrived;
 }
 
-ExpertRows AllToAllDispatcher::dispatch(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
+void AllToAllDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
   reach(ex, MoePoint::before_permutation_1, kept);
-  const Tensor sent = ex.tensor({kept.pair_of.numel(), x.dim(1)}, x.dtype());
-  ops::permute_rows(ex, {.x = x, .pair_of = kept.pair_of, .rows = sent, .top_k = choices(), .unused = unused(kept)});
+  kept.sent = ex.tensor({kept.pair_of.numel(), x.dim(1)}, x.dtype());
+  ops::permute_rows(
+      ex, {.x = x, .pair_of = kept.pair_of, .rows = kept.sent, .top_k = choices(), .unused = unused(kept)});
+}
+
+ExpertRows AllToAllDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {
+  Saved& kept = own(saved);
   reach(ex, MoePoint::before_ep_alltoall, kept);
-  const Tensor rows = to_experts(ex, sent, kept);
+  const Tensor rows = to_experts(ex, kept.sent, kept);
   reach(ex, MoePoint::before_permutation_2, kept);  // the host waits here only where nothing is sent or regrouped
   reach(ex, MoePoint::before_finish, kept);
   return {rows, kept.sizes};
@@ -192,29 +197,35 @@ void AllToAllDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& 
   ops::sum_rows(ex, {.rows = kept.returned, .row_of = kept.row_of, .weights = of_slices(ex, weights), .y = y});
 }
 
-ExpertRows AllToAllDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights,
-                                                const Tensor& d_weights, Dispatcher::Saved& saved) const {
+void AllToAllDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& d_weights,
+                                          Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
   const Tensor repeated = of_slices(ex, weights);
   const Tensor d_repeated = ranks_.slices == 1 ? d_weights : ex.tensor_like(repeated);
-  const Tensor d_returned = ex.tensor_like(kept.returned);
+  kept.d_returned = ex.tensor_like(kept.returned);
   ops::sum_rows_backward(ex, {.dy = dy,
                               .rows = kept.returned,
                               .row_of = kept.row_of,
                               .pair_of = kept.pair_of,
                               .weights = repeated,
-                              .d_rows = d_returned,
+                              .d_rows = kept.d_returned,
                               .d_weights = d_repeated,
                               .unused = unused(kept)});
   if (ranks_.slices > 1) ops::sum_slices(ex, d_repeated, d_weights);
-  return {to_experts(ex, d_returned, kept), kept.sizes};
 }
 
-void AllToAllDispatcher::dispatch_backward(Exec& ex, const Tensor& rows, const Tensor& dx,
-                                           Dispatcher::Saved& saved) const {
+ExpertRows AllToAllDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const {
   const Saved& kept = own(saved);
-  const Tensor returned = to_sources(ex, rows, kept);
-  ops::sum_rows(ex, {.rows = returned, .row_of = kept.row_of, .weights = {}, .y = dx});
+  return {to_experts(ex, kept.d_returned, kept), kept.sizes};
+}
+
+void AllToAllDispatcher::dispatch_backward(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const {
+  own(saved).d_sent = to_sources(ex, rows, own(saved));
+}
+
+void AllToAllDispatcher::permute_backward(Exec& ex, const Tensor& dx, Dispatcher::Saved& saved) const {
+  const Saved& kept = own(saved);
+  ops::sum_rows(ex, {.rows = kept.d_sent, .row_of = kept.row_of, .weights = {}, .y = dx});
 }
 
 }  // namespace megalith::nn

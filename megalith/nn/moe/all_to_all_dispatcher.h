@@ -23,7 +23,8 @@ class AllToAllDispatcher final : public Dispatcher {
     Tensor all_counts;                   ///< [ranks, V] i64
     Tensor row_of, pair_of;              ///< [n, K P], [S] i32: pairs and the rows that are sent
     Tensor regrouped, arrived_at;        ///< [M, 1], [M] i32: rows as they arrive, and by expert
-    Tensor returned;                     ///< [S, H]
+    Tensor sent, d_sent;                 ///< [S, H]
+    Tensor returned, d_returned;         ///< [S, H]
     Index host_bytes = 0;                ///< of all_counts
     Buffer host;                         ///< all_counts
     Event copied;                        ///< to `host`
@@ -41,12 +42,15 @@ class AllToAllDispatcher final : public Dispatcher {
   std::unique_ptr<Dispatcher::Saved> make_saved() const override;
 
   void preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const override;
-  ExpertRows dispatch(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
+  void permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
+  ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved) const override;
   void return_rows(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const override;
   void combine(Exec& ex, const Tensor& weights, const Tensor& y, Dispatcher::Saved& saved) const override;
-  ExpertRows combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& d_weights,
-                              Dispatcher::Saved& saved) const override;
-  void dispatch_backward(Exec& ex, const Tensor& rows, const Tensor& dx, Dispatcher::Saved& saved) const override;
+  void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& d_weights,
+                        Dispatcher::Saved& saved) const override;
+  ExpertRows return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const override;
+  void dispatch_backward(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const override;
+  void permute_backward(Exec& ex, const Tensor& dx, Dispatcher::Saved& saved) const override;
 
  private:
   bool is_alone() const { return experts_.dispatch().size() == 1; }

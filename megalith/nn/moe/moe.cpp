@@ -49,70 +49,83 @@ Moe::Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& op
 }
 
 std::unique_ptr<Sublayer::Saved> Moe::make_saved() const {
-  auto saved = std::make_unique<Saved>();
+  auto saved = std::make_unique<MoeState>();
   saved->dispatcher = dispatcher_->make_saved();
   if (shared_) saved->shared = shared_->make_saved();
   return saved;
 }
 
-InFlight Moe::forward(Exec& ex, const Microbatch& microbatch, int stage, const Tensor& x,
-                      Sublayer::Saved& saved) const {
-  auto& kept = static_cast<Saved&>(saved);
+std::span<const ForwardStage> Moe::forward_stages() const {
+  static constexpr ForwardStage kStages[] = {ForwardStage::gather,   ForwardStage::route,   ForwardStage::preprocess,
+                                             ForwardStage::dispatch, ForwardStage::experts, ForwardStage::combine};
+  return kStages;
+}
+
+std::span<const BackwardStage> Moe::backward_stages() const {
+  static constexpr BackwardStage kStages[] = {BackwardStage::gather,   BackwardStage::combine,
+                                              BackwardStage::experts,  BackwardStage::dispatch,
+                                              BackwardStage::preprocess, BackwardStage::route};
+  return kStages;
+}
+
+InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage stage, const Tensor& x,
+                            MoeState& saved) const {
   if (microbatch.sub_batch.count != 1)
     throw InternalError("[Moe::forward] experts work on whole microbatches: sub-microbatches are not built");
   switch (stage) {
-    case kBegin:
-      kept.x = x;
-      if (shared_) return shared_->gather(ex, microbatch, x, kept.shared);
+    case ForwardStage::gather:
+      saved.x = x;
+      if (shared_) return shared_->gather(ex, microbatch, x, saved.shared);
       break;
-    case kRoute:
-      route(ex, microbatch, kept);
+    case ForwardStage::route:
+      route(ex, microbatch, saved);
       break;
-    case kPreprocess:
-      dispatcher_->preprocess(ex, kept.kept_experts, microbatch.mode, *kept.dispatcher);
+    case ForwardStage::preprocess:
+      dispatcher_->preprocess(ex, saved.kept_experts, microbatch.mode, *saved.dispatcher);
+      ex.owned_by(kRowsOwner, [&] { dispatcher_->permute(ex, saved.router.x, *saved.dispatcher); });
       break;
-    case kDispatch:
-      ex.owned_by(kRowsOwner, [&] { kept.experts.in = dispatcher_->dispatch(ex, kept.router.x, *kept.dispatcher); });
+    case ForwardStage::dispatch:
+      ex.owned_by(kRowsOwner, [&] { saved.experts.in = dispatcher_->dispatch(ex, *saved.dispatcher); });
       break;
-    case kExperts:
+    case ForwardStage::experts:
       ex.owned_by(kRowsOwner,
-                  [&] { dispatcher_->return_rows(ex, experts_.forward(ex, kept.experts), *kept.dispatcher); });
-      if (shared_) shared_->forward(ex, microbatch, kept.shared);
+                  [&] { dispatcher_->return_rows(ex, experts_.forward(ex, saved.experts), *saved.dispatcher); });
+      if (shared_) shared_->forward(ex, microbatch, saved.shared);
       break;
     default:
-      combine(ex, kept);
+      combine(ex, saved);
   }
   return {};
 }
 
-void Moe::route(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
-  kept.router.x = groups().own_rows(kept.x);
-  router_.forward(ex, microbatch, kept.router);
-  kept.kept_experts = kept.router.experts;
-  if (config_.has_capacity() && microbatch.mode == Mode::train) drop(ex, microbatch, kept);
-  router_.record_decisions(ex, microbatch, kept.kept_experts, kept.router);
+void Moe::route(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
+  saved.router.x = groups().own_rows(saved.x);
+  router_.forward(ex, microbatch, saved.router);
+  saved.kept_experts = saved.router.experts;
+  if (config_.has_capacity() && microbatch.mode == Mode::train) drop(ex, microbatch, saved);
+  router_.record_decisions(ex, microbatch, saved.kept_experts, saved.router);
 }
 
-void Moe::drop(Exec& ex, const Microbatch& microbatch, Saved& kept) const {
-  kept.kept_experts = ex.tensor_like(kept.router.experts);
+void Moe::drop(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
+  saved.kept_experts = ex.tensor_like(saved.router.experts);
   const bool is_replayed = router_.replays(microbatch);
-  ops::drop_pairs(ex, {.experts = kept.router.experts,
-                       .weights = is_replayed ? kept.router.stays : kept.router.weights,
-                       .kept = kept.kept_experts,
+  ops::drop_pairs(ex, {.experts = saved.router.experts,
+                       .weights = is_replayed ? saved.router.stays : saved.router.weights,
+                       .kept = saved.kept_experts,
                        .num_experts = config_.num_experts,
                        .capacity = config_.capacity_of(capacity_run_),
                        .run = capacity_run_,
                        .by = is_replayed ? ops::DropBy::probability : config_.drop_by});
   if (microbatch.pass == ForwardPass::first && groups().counts_rows())
-    ops::count_dropped(ex, kept.kept_experts, microbatch.moe.dropped(layer_));
+    ops::count_dropped(ex, saved.kept_experts, microbatch.moe.dropped(layer_));
 }
 
-void Moe::combine(Exec& ex, Saved& kept) const {
-  kept.y = ex.tensor_like(kept.x);
-  const Tensor part = groups().rows() == DispatchRows::share ? ex.tensor_like(kept.router.x) : kept.y;
-  dispatcher_->combine(ex, kept.router.weights, part, *kept.dispatcher);
-  complete(ex, part, kept.y);
-  if (shared_) shared_->add_to(ex, kept.y, kept.y, kept.shared);
+void Moe::combine(Exec& ex, MoeState& saved) const {
+  saved.y = ex.tensor_like(saved.x);
+  const Tensor part = groups().rows() == DispatchRows::share ? ex.tensor_like(saved.router.x) : saved.y;
+  dispatcher_->combine(ex, saved.router.weights, part, *saved.dispatcher);
+  complete(ex, part, saved.y);
+  if (shared_) shared_->add_to(ex, saved.y, saved.y, saved.shared);
 }
 
 void Moe::complete(Exec& ex, const Tensor& part, const Tensor& whole) const {
@@ -121,38 +134,58 @@ void Moe::complete(Exec& ex, const Tensor& part, const Tensor& whole) const {
   if (groups().rows() == DispatchRows::share) comm::all_gather(ex, tp, part, whole).wait(ex);
 }
 
-void Moe::backward(Exec& ex, const Microbatch& microbatch, int stage, const Gradients& grads,
-                   Sublayer::Saved& saved) const {
-  auto& kept = static_cast<Saved&>(saved);
-  if (stage == 0) {
-    kept.dy = grads.dy.grad;
-  } else if (stage == 1) {
-    if (!shared_) return backward_routed(ex, microbatch, grads.dx, kept);
-    const Tensor d_shared = ex.tensor_like(grads.dx);
-    shared_->backward(ex, microbatch, kept.dy, d_shared, kept.shared);
-    backward_routed(ex, microbatch, grads.dx, kept);
-    ops::add(ex, grads.dx, d_shared, grads.dx);
+InFlight Moe::backward_stage(Exec& ex, const Microbatch& microbatch, BackwardStage stage, const Gradients& grads,
+                             MoeState& saved) const {
+  switch (stage) {
+    case BackwardStage::gather:
+      saved.dy = grads.dy.grad;
+      break;
+    case BackwardStage::combine:
+      combine_backward(ex, microbatch, saved);
+      break;
+    case BackwardStage::experts:
+      saved.d_rows = experts_.backward(ex, dispatcher_->return_rows_backward(ex, *saved.dispatcher).rows,
+                                       microbatch.weight_grads, saved.experts);
+      break;
+    case BackwardStage::dispatch:
+      dispatcher_->dispatch_backward(ex, saved.d_rows, *saved.dispatcher);
+      break;
+    case BackwardStage::preprocess:
+      preprocess_backward(ex, grads.dx, saved);
+      break;
+    default:
+      route_backward(ex, microbatch, grads.dx, saved);
   }
+  return {};
 }
 
-void Moe::backward_routed(Exec& ex, const Microbatch& microbatch, const Tensor& dx, Saved& kept) const {
-  const Tensor d_weights = ex.tensor_like(kept.router.weights);
-  const ExpertRows d_rows =
-      dispatcher_->combine_backward(ex, groups().own_rows(kept.dy), kept.router.weights, d_weights, *kept.dispatcher);
-  const Tensor d_in = experts_.backward(ex, d_rows.rows, microbatch.weight_grads, kept.experts);
+void Moe::combine_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
+  if (shared_) {
+    saved.d_shared = ex.tensor_like(saved.dy);
+    shared_->backward(ex, microbatch, saved.dy, saved.d_shared, saved.shared);
+  }
+  saved.d_weights = ex.tensor_like(saved.router.weights);
+  dispatcher_->combine_backward(ex, groups().own_rows(saved.dy), saved.router.weights, saved.d_weights,
+                                *saved.dispatcher);
+}
+
+void Moe::preprocess_backward(Exec& ex, const Tensor& dx, MoeState& saved) const {
   const bool has_share = groups().rows() == DispatchRows::share;
-  const Tensor part = has_share ? ex.tensor_like(kept.router.x) : dx;
-  dispatcher_->dispatch_backward(ex, d_in, part, *kept.dispatcher);
-  if (!has_share) complete(ex, part, dx);  // before the router's part, which every rank has whole
-  router_.backward(ex, microbatch, d_weights, part, kept.router);
-  if (has_share) complete(ex, part, dx);
+  saved.d_routed = has_share ? ex.tensor_like(saved.router.x) : dx;
+  dispatcher_->permute_backward(ex, saved.d_routed, *saved.dispatcher);
+  if (!has_share) complete(ex, saved.d_routed, dx);  // before the router's part, which every rank has whole
 }
 
-void Moe::set_input(const Tensor& x, Sublayer::Saved& saved) const {
-  auto& kept = static_cast<Saved&>(saved);
-  kept.x = x;
-  kept.router.x = groups().own_rows(x);
-  if (shared_) shared_->set_input(x, kept.shared);
+void Moe::route_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const {
+  router_.backward(ex, microbatch, saved.d_weights, saved.d_routed, saved.router);
+  if (groups().rows() == DispatchRows::share) complete(ex, saved.d_routed, dx);
+  if (shared_) ops::add(ex, dx, saved.d_shared, dx);
+}
+
+void Moe::read_again(const Tensor& x, MoeState& saved) const {
+  saved.x = x;
+  saved.router.x = groups().own_rows(x);
+  if (shared_) shared_->set_input(x, saved.shared);
 }
 
 }  // namespace megalith::nn

@@ -25,15 +25,16 @@ SharedExperts::SharedExperts(const std::string& name, const MoeSpec& spec, const
     mlp_ = std::make_unique<GatedMlp>(name, options, tp, params);
   else
     mlp_ = std::make_unique<Mlp>(name, options, tp, params);
+  backward_stages_ = backward_stages(mlp_->backward_stages(), {.reduces = tp.group().size() > 1});
 }
 
 InFlight SharedExperts::gather(Exec& ex, const Microbatch& microbatch, const Tensor& x, Saved& saved) const {
   saved.x = x;
-  return mlp_->forward(ex, microbatch, 0, x, *saved.mlp);
+  return mlp_->forward(ex, microbatch, mlp_->forward_stages().front(), x, *saved.mlp);
 }
 
 void SharedExperts::forward(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
-  for (int stage = 1; stage < mlp_->num_forward_stages(); ++stage)
+  for (const ForwardStage stage : mlp_->forward_stages().subspan(1))
     mlp_->forward(ex, microbatch, stage, saved.x, *saved.mlp).wait(ex);
   if (gate_ != nullptr) saved.gate = wide_logits(ex, saved.x, *gate_);
 }
@@ -54,8 +55,12 @@ void SharedExperts::backward(Exec& ex, const Microbatch& microbatch, const Tenso
                                  .d_shared = saved.d_shared,
                                  .d_gate = saved.d_gate});
   }
-  for (int stage = 0; stage < mlp_->num_backward_stages(); ++stage)
-    mlp_->backward(ex, microbatch, stage, {{saved.d_shared, {}}, dx}, *saved.mlp);
+  InFlight dx_sums;
+  for (const BackwardStage stage : backward_stages_) {
+    InFlight message = mlp_->backward(ex, microbatch, stage, {{saved.d_shared, {}}, dx}, *saved.mlp);
+    if (stage == BackwardStage::first_input_grad) dx_sums = std::move(message);
+  }
+  dx_sums.wait(ex);
   if (gate_ != nullptr) wide_logits_backward(ex, {saved.d_gate, saved.x, dx, microbatch.weight_grads}, *gate_);
 }
 
