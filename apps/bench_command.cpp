@@ -73,7 +73,7 @@ class RandomBatches : public model::BatchSource {
  public:
   explicit RandomBatches(Index vocab) : vocab_(static_cast<std::uint32_t>(vocab)) {}
   void fill(Index first_sample, Index, const model::Batch& batch) const override {
-    const auto& [tokens, targets] = batch;
+    const auto& [tokens, targets, lengths] = batch;
     const RandomSite site{.seed = 1, .step = static_cast<std::uint32_t>(first_sample)};
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       tokens[i] = static_cast<std::int32_t>(site.word(2 * i) % vocab_);

@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include "megalith/ops/attention.h"
 #include "megalith/runtime/step_state.h"
 #include "megalith/tensor/memory.h"
 
@@ -12,54 +13,97 @@ namespace megalith::model {
 /// A target without a loss.
 inline constexpr std::int32_t kNoTarget = -1;
 
-/// The inputs of B samples of S tokens, by name, on the host, sample after sample.
+/// The inputs of B samples of S tokens, by name, on the host, sample after sample. An input is empty where the model
+/// does not have it, or where this rank's chunk does not need it.
 struct Batch {
-  std::span<std::int32_t> tokens;   ///< [B * S] ids
-  std::span<std::int32_t> targets;  ///< [B * S] ids, or kNoTarget
+  std::span<std::int32_t> tokens;        ///< [B S] ids
+  std::span<std::int32_t> targets;       ///< [B S] ids, or kNoTarget
+  std::span<std::int32_t> lengths = {};  ///< [B] tokens of each sample, from its first; the others are padding
 };
-/// The same in device memory, i32.
+/// The same in device memory. Undefined where the model does not have an input.
 struct BatchTensors {
-  Tensor tokens, targets;
+  Tensor tokens, targets, lengths = {};
 };
 
-/// One row per input. All code that lays out, names or copies inputs uses this table.
+/// The shape of an input of B samples of S tokens, P of which are places (those that a head reads).
+enum class InputShape : std::uint8_t {
+  per_sample,  ///< [B]
+  per_token,   ///< [B S]
+  per_place    ///< [B P]
+};
+
+/// The chunks that read an input: the one with the embedding, those between, the one with the head.
+struct NeededBy {
+  bool first = false, middle = false, last = false;
+};
+
+/// The sizes from which those of a microbatch's inputs follow.
+struct BatchShape {
+  Index samples = 0, seq_len = 0;
+  Index places = 0;  ///< per sample; 0: the model has none
+  ops::SampleLengths lengths = ops::SampleLengths::equal;
+
+  Index tokens() const { return samples * seq_len; }
+  Index elements(InputShape shape) const {
+    return samples * (shape == InputShape::per_sample ? 1 : shape == InputShape::per_token ? seq_len : places);
+  }
+};
+
+/// One row per input. All code that lays out, names, uploads or copies inputs uses this table. Inputs that all chunks
+/// need come first, so that chunks in the middle upload the beginning of a block.
 struct BatchInput {
   std::string_view name;
-  std::span<std::int32_t> Batch::*host;
-  Tensor BatchTensors::*device;
+  InputShape shape = InputShape::per_token;
+  DType dtype = DType::i32;
+  NeededBy needed_by;
+  std::span<std::int32_t> Batch::*host = nullptr;
+  Tensor BatchTensors::*device = nullptr;
+
+  /// Whether batches of this shape have the input.
+  bool is_in(const BatchShape& batch) const {
+    return host == &Batch::lengths ? batch.lengths == ops::SampleLengths::given : batch.elements(shape) > 0;
+  }
 };
-inline constexpr std::array kBatchInputs{BatchInput{"tokens", &Batch::tokens, &BatchTensors::tokens},
-                                         BatchInput{"targets", &Batch::targets, &BatchTensors::targets}};
+inline constexpr std::array kBatchInputs{
+    BatchInput{"lengths",
+               InputShape::per_sample,
+               DType::i32,
+               {.first = true, .middle = true, .last = true},
+               &Batch::lengths,
+               &BatchTensors::lengths},
+    BatchInput{"tokens", InputShape::per_token, DType::i32, {.first = true}, &Batch::tokens, &BatchTensors::tokens},
+    BatchInput{"targets", InputShape::per_token, DType::i32, {.last = true}, &Batch::targets, &BatchTensors::targets}};
 
 /// The source of samples. Thread-safe: rank threads share it.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  /// Writes samples [first, first + count).
+  /// Writes samples [first, first + count). Spans that are empty are left out.
   virtual void fill(Index first_sample, Index count, const Batch& batch) const = 0;
 };
 
 /// Targets that have a loss.
 Index count_targets(std::span<const std::int32_t> targets);
 
-/// The layout of a microbatch's inputs in one block, which one upload fills: its StepState, then every input.
+/// The layout of a microbatch's inputs in one block, which one upload fills: its StepState, then every input that the
+/// model has. Chunks with the embedding or the head upload all of it, chunks in the middle the part that they need.
 class BatchLayout {
  public:
-  explicit BatchLayout(Index tokens) : tokens_(tokens) {}
-  Index tokens() const { return tokens_; }
-  Index bytes() const { return kAlignment + static_cast<Index>(kBatchInputs.size()) * input_bytes(); }
-  /// A block with only the StepState, for chunks that read no input.
-  static constexpr Index state_bytes() { return sizeof(StepState); }
+  explicit BatchLayout(const BatchShape& shape);
+  Index tokens() const { return shape_.tokens(); }
+  Index bytes() const { return bytes_; }
+  /// The part of the block that chunks in the middle need. At least the StepState.
+  Index middle_bytes() const { return middle_bytes_; }
+  /// Of a block, or of its beginning: inputs that do not lie in it are empty.
   Batch on_host(std::span<std::byte> block) const;
   /// Views of a block, u8 [bytes()]. Without a block, tensors without memory.
   BatchTensors inputs_of(const Tensor& block) const;
   static Tensor state_of(const Tensor& block);
 
  private:
-  Index input_bytes() const { return round_up(tokens_ * size_of(DType::i32), kAlignment); }
-  Index offset(std::size_t input) const { return kAlignment + static_cast<Index>(input) * input_bytes(); }
-
-  Index tokens_;
+  BatchShape shape_;
+  std::array<Index, kBatchInputs.size()> offsets_ = {};
+  Index bytes_ = 0, middle_bytes_ = 0;
 };
 
 }  // namespace megalith::model

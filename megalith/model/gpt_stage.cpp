@@ -81,7 +81,7 @@ int num_microbatches(const StageConfig& config, const comm::Mesh& mesh) {
 
 GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
     : config_(std::move(config)),
-      layout_(config_.micro_batch * config_.model.seq_len),
+      layout_({.samples = config_.micro_batch, .seq_len = config_.model.seq_len, .lengths = config_.model.lengths}),
       mesh_(mesh),
       tp_(mesh_.tp, config_.sequence_parallel, config_.sub_batches),
       groups_(layer_groups(tp_, config_.model, mesh_)),
@@ -108,6 +108,7 @@ GptChunk::Inputs GptStage::unplaced_inputs(nn::Mode mode) const {
            .step_state = BatchLayout::state_of({}),
            .mode = mode,
            .moe = moe_totals_in(nullptr),
+           .lengths = layout_.inputs_of({}).lengths,
            .rope_table = unplaced_rope_table()},
           layout_.inputs_of({}),
           Tensor(nullptr, {1}, DType::f64)};
@@ -320,15 +321,15 @@ GptChunk::Inputs GptStage::inputs(const ActivationSlot& slot) const {
            .moe = moe_totals_,
            .routing = routing_,
            .decisions = decisions_,
+           .lengths = slot.batch.lengths,
            .rope_table = rope_table_},
           slot.batch,
           loss_sum_};
 }
 
-/// Chunks in the middle of the model read no inputs.
 Index GptStage::input_bytes_of(int chunk) const {
   const ChunkRange& range = ranges_[static_cast<std::size_t>(chunk)];
-  return range.embedding || range.head ? layout_.bytes() : BatchLayout::state_bytes();
+  return range.embedding || range.head ? layout_.bytes() : layout_.middle_bytes();
 }
 
 Index GptStage::step_block_bytes() const {
@@ -347,9 +348,10 @@ Index GptStage::fill_block(int microbatch, std::span<std::byte> host) const {
   StepState state = state_;
   state.first_sample = static_cast<std::uint64_t>(sample);
   std::memcpy(host.data(), &state, sizeof(state));
-  if (static_cast<Index>(host.size()) < layout_.bytes()) return 0;
   const Batch batch = layout_.on_host(host);
-  source_->fill(first_sample_ + sample, config_.micro_batch, batch);
+  const bool reads =
+      std::ranges::any_of(kBatchInputs, [&](const BatchInput& input) { return !(batch.*input.host).empty(); });
+  if (reads) source_->fill(first_sample_ + sample, config_.micro_batch, batch);
   return count_targets(batch.targets);
 }
 
@@ -382,14 +384,15 @@ void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_inde
   if (config_.input_uploads == InputUploads::whole_step) {
     ops::copy(ex, step_inputs_.block(microbatch).rows(0, bytes), place.block.rows(0, bytes));
   } else {
-    ex.run(
-        {.name = "set_step_state", .reads = {}, .writes = {place.batch.tokens, place.batch.targets, place.step_state}},
-        [&](Exec&, Stream) {
-          staging_.upload(ex, static_cast<std::byte*>(place.step_state.raw()), bytes, [&](std::byte* host) {
-            const Index targets = fill_block(microbatch, {host, static_cast<std::size_t>(bytes)});
-            if (ranges_[static_cast<std::size_t>(chunk)].head) counted_targets_ += targets;
-          });
-        });
+    ex.run({.name = "set_step_state",
+            .reads = {},
+            .writes = {place.batch.lengths, place.batch.tokens, place.batch.targets, place.step_state}},
+           [&](Exec&, Stream) {
+             staging_.upload(ex, static_cast<std::byte*>(place.step_state.raw()), bytes, [&](std::byte* host) {
+               const Index targets = fill_block(microbatch, {host, static_cast<std::size_t>(bytes)});
+               if (ranges_[static_cast<std::size_t>(chunk)].head) counted_targets_ += targets;
+             });
+           });
   }
   if (mode_ == nn::Mode::train) ops::scale_step_state(ex, optimizer_state_, place.step_state);
 }
@@ -404,8 +407,10 @@ void GptStage::name_slots(MemoryNames& names) const {
     };
     const StepOrder inputs{StepOrder::Part::inputs, order_of(0).within};
     add_name(names, place.step_state, inputs, str("step state", describe(where)));
-    for (const BatchInput& input : kBatchInputs)
-      add_name(names, place.batch.*input.device, inputs, str(input.name, describe(where)));
+    for (const BatchInput& input : kBatchInputs) {
+      if (const Tensor& values = place.batch.*input.device)
+        add_name(names, values, inputs, str(input.name, describe(where)));
+    }
     if (place.activations == nullptr) continue;
     for (const Allocation& made : plans_[chunk].phases[0].tensors) {
       if (made.region != Region::saved) continue;

@@ -8,6 +8,7 @@
 #include "megalith/base/types.h"
 #include "megalith/nn/layer_kinds.h"
 #include "megalith/nn/moe/moe_config.h"
+#include "megalith/ops/attention.h"
 #include "megalith/ops/rope.h"
 
 namespace megalith::model {
@@ -34,7 +35,8 @@ struct ModelConfig {
   nn::Activation activation = nn::Activation::gelu;
   nn::Biases biases = nn::Biases::all;
   Tying tying = Tying::tied;
-  nn::MoeConfig moe = {};  ///< section [moe]
+  nn::MoeConfig moe = {};                                  ///< section [moe]
+  ops::SampleLengths lengths = ops::SampleLengths::equal;  ///< given: batches have the input `lengths`
 
   Index kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
   Index head_width() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }

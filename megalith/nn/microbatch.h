@@ -54,6 +54,7 @@ struct Microbatch {
   Routing routing = Routing::by_score;
   RouterDecisions* decisions = nullptr;  ///< recorded or replayed; null: neither
   SubBatch sub_batch = {};               ///< forward only
+  Tensor lengths = {};                   ///< [B] i32, tokens of each sample; undefined: all have seq_len
   Tensor rope_table = {};                ///< ops::rope_table of positions [0, seq_len); where layers rotate q and k
 
   /// Decoding: where every row stands in its sequence, [T] i32 on the device. Sublayers that took a KvCache add to it.

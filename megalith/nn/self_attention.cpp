@@ -90,7 +90,8 @@ void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, AttentionStat
                               .first_head = first_head_,
                               .num_global_heads = global_heads_,
                               .dropout = dropout_.in(microbatch),
-                              .num_kv_heads = kv_heads_});
+                              .num_kv_heads = kv_heads_,
+                              .lengths = microbatch.lengths ? sub_batch.of(microbatch.lengths) : Tensor()});
 }
 
 void SelfAttention::decode(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
@@ -124,7 +125,8 @@ void SelfAttention::local_work_grad(Exec& ex, const Microbatch& microbatch, Atte
                                .first_head = first_head_,
                                .num_global_heads = global_heads_,
                                .dropout = dropout_.in(microbatch),
-                               .num_kv_heads = kv_heads_});
+                               .num_kv_heads = kv_heads_,
+                               .lengths = microbatch.lengths});
   rotate(ex, microbatch, d_qkv, ops::RopeDirection::backward);
   if (qk_norm_) qk_norm_->backward(ex, saved.qkv, saved.qk_norm, d_qkv);
   saved.d_first = d_qkv;

@@ -154,8 +154,8 @@ class TensorParallelSublayer : public SublayerOf<State> {
     return last_.forward(ex, last_input(saved), saved.y, sub_batch);
   }
 
-  InFlight backward_stage(Exec& ex, const Microbatch& microbatch, BackwardStage stage,
-                          const Sublayer::Gradients& grads, State& saved) const final {
+  InFlight backward_stage(Exec& ex, const Microbatch& microbatch, BackwardStage stage, const Sublayer::Gradients& grads,
+                          State& saved) const final {
     switch (stage) {
       case BackwardStage::gather:
         saved.entered = {last_.to_region_backward(ex, grads.dy.grad), first_.to_region_backward(ex, saved.x),

@@ -82,8 +82,7 @@ SublayerStack::Entry make_entry(const SublayerSpec& spec, const SublayerOptions&
           .sublayer = std::visit([&](const auto& body) { return make_body(spec.name, body, options, groups, params); },
                                  spec.body),
           .dropout = {spec.dropout, options.seed, spec.dropout_site},
-          .captured_end =
-              std::visit([&](const auto& body) { return captured_end(body, options.capture); }, spec.body)};
+          .captured_end = std::visit([&](const auto& body) { return captured_end(body, options.capture); }, spec.body)};
 }
 
 ForwardFlops forward_flops(const SublayerSpec& spec, const StreamSpec& stream, Index seq_len) {

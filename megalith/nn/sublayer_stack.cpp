@@ -29,8 +29,7 @@ SublayerStack::SublayerStack(const TensorParallel& tp, std::vector<Entry> entrie
   }
   seams_.emplace_back(tp_, before, std::nullopt);
   again_ = {recomputed_ranges(recompute), recompute.again(RecomputeModule::norms)};
-  segments_ =
-      make_segments(stages, {tp_.sub_batches(), tp_.is_sequence_parallel(), tp_.group().size() > 1}, again_);
+  segments_ = make_segments(stages, {tp_.sub_batches(), tp_.is_sequence_parallel(), tp_.group().size() > 1}, again_);
 }
 
 std::vector<RecomputedRange> SublayerStack::recomputed_ranges(const RecomputeConfig& recompute) const {
@@ -165,13 +164,23 @@ void SublayerStack::run_backward(Exec& ex, const Microbatch& microbatch, const S
     } else if (stage == BackwardStage::done) {
       if (events != nullptr && begins_layer(k)) events->layer_done(ex, layers_[k]);
     } else {
-      Sublayer::Gradients grads{.dy = {}, .dx = saved.d_normed[k]};
-      if (stage == BackwardStage::gather) grads.dy = seams_[k + 1].addend_grad(ex, microbatch, saved.grads[k + 1]);
-      InFlight message = sublayers_[k]->backward(ex, microbatch, stage, grads, *saved.of_backward(k).sublayers[k]);
-      if (stage == BackwardStage::gather) saved.d_normed[k] = ex.tensor_like(saved.grads[k + 1].grad);
+      InFlight message = run_stage_backward(ex, microbatch, k, stage, saved);
       if (stage == BackwardStage::first_input_grad) dx_sums = std::move(message);
     }
   }
+}
+
+InFlight SublayerStack::run_stage_backward(Exec& ex, const Microbatch& microbatch, std::size_t k, BackwardStage stage,
+                                           Saved& saved) const {
+  const GradWithBias& after = saved.grads[k + 1];
+  Tensor& dx = saved.d_normed[k];
+  Sublayer::Saved& kept = *saved.of_backward(k).sublayers[k];
+  if (stage == BackwardStage::gather) {
+    dx = {};
+    return sublayers_[k]->backward(ex, microbatch, stage, {seams_[k + 1].addend_grad(ex, microbatch, after), dx}, kept);
+  }
+  if (!dx) dx = ex.tensor_like(after.grad);  // by the first stage that may write it: memory is alive from then on
+  return sublayers_[k]->backward(ex, microbatch, stage, {{}, dx}, kept);
 }
 
 void SublayerStack::run_seam_backward(Exec& ex, std::size_t k, const Tensor& dx, Saved& saved) const {

@@ -47,7 +47,7 @@ class SublayerStack {
     Index layer = 0;  ///< of the model
     Norm norm;        ///< before the sublayer
     std::unique_ptr<Sublayer> sublayer;
-    DropoutSite dropout;    ///< after it
+    DropoutSite dropout;                                            ///< after it
     std::optional<ForwardStage> captured_end = ForwardStage::seam;  ///< SublayerStages
   };
   /// The results of one forward pass.
@@ -97,6 +97,8 @@ class SublayerStack {
   void run_seam(Exec& ex, const Microbatch& microbatch, std::size_t k, const Tensor& output, Pass& pass) const;
   void compute_norm_again(Exec& ex, const Microbatch& microbatch, std::size_t k, Saved& saved) const;
   void compute_range_again(Exec& ex, const Microbatch& microbatch, std::size_t last, Saved& saved) const;
+  InFlight run_stage_backward(Exec& ex, const Microbatch& microbatch, std::size_t k, BackwardStage stage,
+                              Saved& saved) const;
   /// From the gradient of the sublayer's input to that of the stream before it, in memory dx where that is defined.
   void run_seam_backward(Exec& ex, std::size_t k, const Tensor& dx, Saved& saved) const;
   /// From the gradient of the stream after the segment to that before it. At the beginning of the stack that is dx, if

@@ -6,17 +6,17 @@
 #include "megalith/base/str.h"
 
 // The orders of passes, written out: sublayer, stage, and of several sub-microbatches which.
-// Forward: s seam, n norm, g gather, f first GEMM, l last GEMM; r route, p preprocess, d dispatch, e experts, c combine.
-// Backward: N norm again, R range again, g gather, l and L input and weight gradient of the last GEMM, f and F of the
-// first; c, e, d, p, r as forward; s seam, . done.
+// Forward: s seam, n norm, g gather, f first GEMM, l last GEMM; r route, p preprocess, d dispatch, e experts, c
+// combine. Backward: N norm again, R range again, g gather, l and L input and weight gradient of the last GEMM, f and F
+// of the first; c, e, d, p, r as forward; s seam, . done.
 namespace megalith {
 namespace {
 
-using nn::Overlap;
-using nn::Segment;
 using nn::BackwardStage;
 using nn::Edge;
 using nn::ForwardStage;
+using nn::Overlap;
+using nn::Segment;
 using nn::SublayerStages;
 
 constexpr ForwardStage kForward[] = {ForwardStage::gather, ForwardStage::first_gemm, ForwardStage::last_gemm};
@@ -89,8 +89,7 @@ TEST(Segments, WithoutCaptureThereIsOneThatEndsWithTheClosingSeam) {
 }
 
 TEST(Segments, TheLastWeightGradientOverlapsWithTheReductionOfTheInputGradient) {
-  EXPECT_EQ(text(segments_of(layers(1), {.reduces = true})[0].backward),
-            "1g 1l 1f 1F 1L 1s 1. 0g 0l 0f 0F 0L 0s 0.");
+  EXPECT_EQ(text(segments_of(layers(1), {.reduces = true})[0].backward), "1g 1l 1f 1F 1L 1s 1. 0g 0l 0f 0F 0L 0s 0.");
 }
 
 TEST(Segments, OneSubMicrobatchsLastStageStandsBeforeTheOthersCompute) {
@@ -164,13 +163,12 @@ TEST(Segments, CaptureThatEndsInsideExpertsCutsThem) {
     ForwardStage end;
     const char *captured, *rest, *rest_backward, *captured_backward;
   };
-  const Case cases[] = {
-      {true, ForwardStage::preprocess, "2s 2g 2f 2l 3s 3g 3r", "3p 3d 3e 3c 4s", "3g 3c 3e 3d 3p",
-       "3r 3s 3. 2g 2l 2L 2f 2F 2s 2."},
-      {true, ForwardStage::dispatch, "2s 2g 2f 2l 3s 3g 3r 3p", "3d 3e 3c 4s", "3g 3c 3e 3d",
-       "3p 3r 3s 3. 2g 2l 2L 2f 2F 2s 2."},
-      {false, ForwardStage::preprocess, "3s 3g 3r", "3p 3d 3e 3c 4s", "3g 3c 3e 3d 3p", "3r 3s 3."},
-      {false, ForwardStage::dispatch, "3s 3g 3r 3p", "3d 3e 3c 4s", "3g 3c 3e 3d", "3p 3r 3s 3."}};
+  const Case cases[] = {{true, ForwardStage::preprocess, "2s 2g 2f 2l 3s 3g 3r", "3p 3d 3e 3c 4s", "3g 3c 3e 3d 3p",
+                         "3r 3s 3. 2g 2l 2L 2f 2F 2s 2."},
+                        {true, ForwardStage::dispatch, "2s 2g 2f 2l 3s 3g 3r 3p", "3d 3e 3c 4s", "3g 3c 3e 3d",
+                         "3p 3r 3s 3. 2g 2l 2L 2f 2F 2s 2."},
+                        {false, ForwardStage::preprocess, "3s 3g 3r", "3p 3d 3e 3c 4s", "3g 3c 3e 3d 3p", "3r 3s 3."},
+                        {false, ForwardStage::dispatch, "3s 3g 3r 3p", "3d 3e 3c 4s", "3g 3c 3e 3d", "3p 3r 3s 3."}};
   for (const Case& c : cases) {
     const std::vector<Segment> segments = segments_of(moe_layers(2, c.attention, c.end), {});
     ASSERT_EQ(segments.size(), c.attention ? 4u : 6u);
@@ -187,8 +185,7 @@ TEST(Segments, CaptureThatEndsInsideExpertsCutsThem) {
     EXPECT_EQ(text(captured.backward), c.captured_backward);
   }
   // Recomputed norms stand before the first stage of backward, which the rest holds.
-  const std::vector<Segment> again =
-      segments_of(moe_layers(1, true, ForwardStage::preprocess), {}, {.norms = true});
+  const std::vector<Segment> again = segments_of(moe_layers(1, true, ForwardStage::preprocess), {}, {.norms = true});
   EXPECT_EQ(text(again[1].backward), "1N 1g 1c 1e 1d 1p");
   EXPECT_EQ(text(again[0].backward), "1r 1s 1. 0N 0g 0l 0L 0f 0F 0s 0.");
   EXPECT_THROW(segments_of(moe_layers(1, true, ForwardStage::preprocess), kHalves), InternalError);

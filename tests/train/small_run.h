@@ -96,7 +96,7 @@ class HashedBatches : public model::BatchSource {
  public:
   explicit HashedBatches(Index vocab) : vocab_(static_cast<std::uint32_t>(vocab)) {}
   void fill(Index first_sample, Index count, const model::Batch& batch) const override {
-    const auto& [tokens, targets] = batch;
+    const auto& [tokens, targets, lengths] = batch;
     const std::size_t length = tokens.size() / static_cast<std::size_t>(count);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto sample = static_cast<std::uint64_t>(first_sample) + i / length;

@@ -142,8 +142,8 @@ void AllToAllDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& s
   Saved& kept = own(saved);
   reach(ex, MoePoint::before_permutation_1, kept);
   kept.sent = ex.tensor({kept.pair_of.numel(), x.dim(1)}, x.dtype());
-  ops::permute_rows(
-      ex, {.x = x, .pair_of = kept.pair_of, .rows = kept.sent, .top_k = choices(), .unused = unused(kept)});
+  ops::permute_rows(ex,
+                    {.x = x, .pair_of = kept.pair_of, .rows = kept.sent, .top_k = choices(), .unused = unused(kept)});
 }
 
 ExpertRows AllToAllDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {

@@ -62,8 +62,8 @@ std::span<const ForwardStage> Moe::forward_stages() const {
 }
 
 std::span<const BackwardStage> Moe::backward_stages() const {
-  static constexpr BackwardStage kStages[] = {BackwardStage::gather,   BackwardStage::combine,
-                                              BackwardStage::experts,  BackwardStage::dispatch,
+  static constexpr BackwardStage kStages[] = {BackwardStage::gather,     BackwardStage::combine,
+                                              BackwardStage::experts,    BackwardStage::dispatch,
                                               BackwardStage::preprocess, BackwardStage::route};
   return kStages;
 }

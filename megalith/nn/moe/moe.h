@@ -30,9 +30,9 @@ struct MoeState : Sublayer::Saved {
 
 /// A mixture of experts: y = sum over the K chosen experts of weight * expert(x), plus the shared experts. x, y [O, H].
 /// Its stages are steps that can be called alone. Forward: gather (of the shared experts), route, preprocess, dispatch,
-/// experts, combine. Backward mirrors them. Communication and memory: those of its parts; where tensor-parallel ranks have shares of rows outside
-/// sequence parallelism, one all-gather of T H elements each way; where they have slices of all rows, one all-reduce.
-/// Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961.
+/// experts, combine. Backward mirrors them. Communication and memory: those of its parts; where tensor-parallel ranks
+/// have shares of rows outside sequence parallelism, one all-gather of T H elements each way; where they have slices of
+/// all rows, one all-reduce. Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961.
 class Moe final : public SublayerOf<MoeState> {
  public:
   /// The owner of rows that experts keep for backward, in plans of memory.

@@ -37,7 +37,7 @@ class SharedExperts {
  private:
   std::unique_ptr<Sublayer> mlp_;
   std::vector<BackwardStage> backward_stages_;  // of mlp_, in their order
-  Param* gate_;  // [1, H]; null: none
+  Param* gate_;                                 // [1, H]; null: none
 };
 
 }  // namespace megalith::nn
