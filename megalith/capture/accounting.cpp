@@ -16,23 +16,22 @@ struct Boundary {
   Index without = 0;
 };
 
-Boundary boundary(const Coverage& coverage, const LayerSizes& s) {
+Boundary boundary(const nn::LayerEdges& layer, const LayerSizes& s) {
   constexpr Index kRoutingFlagBytes = 1, kPositionBytes = 4;
   const Index hidden = input_bytes(s);
   const Index shared = s.shared_experts ? hidden : 0;
   const Index routing_map = s.tokens * s.num_experts * kRoutingFlagBytes;
-  switch (coverage.mlp) {
-    case MlpCover::none:
-    case MlpCover::whole:
-      return {hidden, 0};
-    case MlpCover::router:  // the MoE's input, its residual and the probabilities
+  if (layer.ends_layer()) return {hidden, 0};
+  switch (layer.end.stage) {
+    case nn::ForwardStage::preprocess:  // the MoE's input, its residual and the probabilities
       return {2 * hidden + shared + s.tokens * s.num_experts * s.probability_bytes, routing_map};
-    case MlpCover::preprocess:  // permuted tokens and probabilities, the residual; how to permute back
+    case nn::ForwardStage::dispatch:  // permuted tokens and probabilities, the residual; how to permute back
       return {s.permuted_rows * (s.hidden_size * s.activation_bytes + s.probability_bytes) + hidden + shared +
                   (s.keeps_moe_residual ? hidden : 0),
               s.tokens * s.top_k * kPositionBytes + routing_map};
+    default:
+      return {hidden, 0};
   }
-  return {};
 }
 
 /// A number for every size of input, so that layers with inputs of one size can share buffers.
@@ -55,17 +54,17 @@ std::vector<std::vector<int>> input_signatures(std::span<const std::vector<Layer
 
 Index input_bytes(const LayerSizes& s) { return s.tokens * s.hidden_size * s.activation_bytes; }
 
-bool begins_with_sum(const Coverage& coverage, bool below) {
-  return coverage.any() && (!coverage.attention || (coverage.ends_layer_below && below));
+bool begins_with_sum(const nn::LayerEdges& layer, bool below) {
+  return layer.any() && (!layer.holds_attention() || below);
 }
 
-Index boundary_bytes(const Coverage& coverage, const LayerSizes& sizes) {
-  const Boundary b = boundary(coverage, sizes);
+Index boundary_bytes(const nn::LayerEdges& layer, const LayerSizes& sizes) {
+  const Boundary b = boundary(layer, sizes);
   return b.with_grad + b.without;
 }
 
 OwnedBuffers owned_buffers(const RankLayers& layers, std::span<const std::vector<LayerSizes>> sizes,
-                           std::span<const std::vector<Coverage>> coverages) {
+                           std::span<const std::vector<nn::LayerEdges>> edges) {
   OwnedBuffers owned;
   std::vector<Index> bytes_of_signature;
   const std::vector<std::vector<int>> signatures = input_signatures(sizes, bytes_of_signature);
@@ -80,14 +79,14 @@ OwnedBuffers owned_buffers(const RankLayers& layers, std::span<const std::vector
   for (const CaptureStep& step : capture_steps(layers)) {
     const auto chunk = static_cast<std::size_t>(step.pass.chunk), layer = static_cast<std::size_t>(step.pass.layer);
     const LayerSizes& size = sizes[chunk][layer];
-    const Coverage& coverage = coverages[chunk][layer];
+    const nn::LayerEdges& held = edges[chunk][layer];
     if (step.pass.act == pipeline::Act::forward) {
-      const Boundary outputs = boundary(coverage, size);
+      const Boundary outputs = boundary(held, size);
       alive[step.index] = outputs.with_grad + outputs.without;
       alive_bytes += alive[step.index];
       owned.boundary_bytes = std::max(owned.boundary_bytes, alive_bytes);
       owned.unshared_input_bytes += input_bytes(size);
-      if (begins_with_sum(coverage, layer > 0) && second_sizes.insert(input_bytes(size)).second)
+      if (begins_with_sum(held, layer > 0) && second_sizes.insert(input_bytes(size)).second)
         owned.second_input_bytes += input_bytes(size);
       if (grad_sizes.insert(outputs.with_grad).second) owned.output_grad_bytes += outputs.with_grad;
     }

@@ -21,12 +21,12 @@ struct LayerSizes {
 /// Bytes of a layer's input: T H elements.
 Index input_bytes(const LayerSizes& sizes);
 /// Whether a forward graph begins with a sum: one pass adds two inputs of input_bytes() each, and computes a norm of
-/// the sum. The second input is the output of attention, if that runs eagerly, or the MLP output of the layer below, if
-/// the last sum of a layer is left to the next. `below`: whether the chunk has a layer below.
-bool begins_with_sum(const Coverage& coverage, bool below);
+/// the sum (nn::Seam). The second input is the output of attention, if that runs eagerly, or the MLP output of the
+/// layer below. `below`: whether the chunk has a layer below.
+bool begins_with_sum(const nn::LayerEdges& layer, bool below);
 /// Bytes that a forward graph passes to the eager rest of the layer and to its backward (boundary_fields()), for
 /// tensors of T or more rows. Counts and splits, some hundred bytes, are left out.
-Index boundary_bytes(const Coverage& coverage, const LayerSizes& sizes);
+Index boundary_bytes(const nn::LayerEdges& layer, const LayerSizes& sizes);
 
 /// The memory that graphs per microbatch need in addition to an eager step if they own their buffers and share one
 /// pool: static inputs for the microbatches in flight, one set of output gradients, and the tensors that cross the ends
@@ -41,8 +41,8 @@ struct OwnedBuffers {
   Index boundary_bytes = 0;        ///< of the output sets that are alive at the same time
   bool operator==(const OwnedBuffers&) const = default;
 };
-/// sizes, coverages: [chunk][captured layer].
+/// sizes, edges: [chunk][captured layer].
 OwnedBuffers owned_buffers(const RankLayers& layers, std::span<const std::vector<LayerSizes>> sizes,
-                           std::span<const std::vector<Coverage>> coverages);
+                           std::span<const std::vector<nn::LayerEdges>> edges);
 
 }  // namespace megalith::capture

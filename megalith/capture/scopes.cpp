@@ -5,11 +5,13 @@
 namespace megalith::capture {
 namespace {
 
-MlpCover mlp_cover(const ScopeSet& scopes, bool moe) {
-  if (scopes.empty() || scopes.has(moe ? Scope::moe : Scope::mlp)) return MlpCover::whole;
-  if (!moe) return MlpCover::none;
-  if (scopes.has(Scope::moe_preprocess)) return MlpCover::preprocess;
-  return scopes.has(Scope::moe_router) ? MlpCover::router : MlpCover::none;
+/// Where a graph ends in the MLP part of a layer: before this stage. The seam: it holds nothing of it; unset: all.
+std::optional<nn::ForwardStage> mlp_end(const ScopeSet& scopes, bool moe) {
+  using nn::ForwardStage;
+  if (scopes.empty() || scopes.has(moe ? Scope::moe : Scope::mlp)) return std::nullopt;
+  if (!moe) return ForwardStage::seam;
+  if (scopes.has(Scope::moe_preprocess)) return ForwardStage::dispatch;
+  return scopes.has(Scope::moe_router) ? ForwardStage::preprocess : ForwardStage::seam;
 }
 
 std::string unfit_for_any_graph(const RunFacts& run) {
@@ -23,21 +25,21 @@ std::string unfit_for_any_graph(const RunFacts& run) {
 
 }  // namespace
 
-Coverage covered(const ScopeSet& scopes, const LayerParts& layer) {
-  return {.attention = layer.attention && (scopes.empty() || scopes.has(Scope::attn)),
-          .mlp = mlp_cover(scopes, layer.moe)};
+nn::LayerEdges edges_of(const ScopeSet& scopes, const LayerParts& layer) {
+  constexpr std::size_t kAttention = 0, kMlp = 1, kNextLayer = 2;
+  const bool has_attention = layer.attention && (scopes.empty() || scopes.has(Scope::attn));
+  const std::optional<nn::ForwardStage> end = mlp_end(scopes, layer.moe);
+  if (!has_attention && end == nn::ForwardStage::seam) return {};
+  return {.begin = {has_attention ? kAttention : kMlp}, .end = end ? nn::Edge{kMlp, *end} : nn::Edge{kNextLayer}};
 }
 
-std::vector<BoundaryField> boundary_fields(const Coverage& coverage) {
+std::vector<BoundaryField> boundary_fields(const nn::LayerEdges& layer) {
   constexpr BoundaryField kContext{"context", true}, kShared{"shared_expert_output", true};
-  switch (coverage.mlp) {
-    case MlpCover::none:
-      return {{"layer_hidden"}, kContext};
-    case MlpCover::whole:
-      return {{"layer_output"}, kContext};
-    case MlpCover::router:
+  if (layer.ends_layer()) return {{"layer_output"}, kContext};
+  switch (layer.end.stage) {
+    case nn::ForwardStage::preprocess:
       return {{"moe_input"}, {"probs"}, {"routing_map"}, kShared, {"layer_residual"}, kContext};
-    case MlpCover::preprocess:
+    case nn::ForwardStage::dispatch:
       return {{"permuted_hidden"},
               {"permuted_probs"},
               {"moe_residual", true},
@@ -54,8 +56,9 @@ std::vector<BoundaryField> boundary_fields(const Coverage& coverage) {
               kShared,
               {"layer_residual"},
               kContext};
+    default:  // of attention alone
+      return {{"layer_hidden"}, kContext};
   }
-  return {};
 }
 
 std::optional<BrokenRule> first_broken_rule(const ScopeSet& scopes, const RunFacts& run) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megalith/capture/graphs_config.h"
+#include "megalith/nn/segments.h"
 
 namespace megalith::capture {
 
@@ -15,24 +16,9 @@ struct LayerParts {
   bool attention = true;
   bool moe = false;
 };
-
-/// How far a graph extends into the MLP part of a layer. `router`: norm, shared experts and routing of an MoE.
-/// `preprocess`: also the dispatcher's counts and first permutation. `whole`: to the layer's output.
-enum class MlpCover : std::uint8_t { none, router, preprocess, whole };
-
-/// The part of one layer that its graph covers. It is contiguous. What precedes it runs eagerly first and passes its
-/// result to the graph. What follows it runs eagerly on the same stream.
-struct Coverage {
-  bool attention = false;
-  MlpCover mlp = MlpCover::none;
-  /// The last sum of a layer is fused with the norm of the next one. So if the layer has a layer below in its chunk, it
-  /// begins with the last sum of that layer.
-  bool ends_layer_below = false;
-  bool operator==(const Coverage&) const = default;
-  /// Whether the layer has a graph. Other layers run eagerly.
-  bool any() const { return attention || mlp != MlpCover::none; }
-};
-Coverage covered(const ScopeSet& scopes, const LayerParts& layer);
+/// The stages of such a layer that its graph holds. What precedes them runs eagerly first and passes its result to the
+/// graph. What follows them runs eagerly on the same stream. The only place that knows what scopes mean.
+nn::LayerEdges edges_of(const ScopeSet& scopes, const LayerParts& layer);
 
 /// A tensor that the forward graph writes, and that the eager rest of the layer, or its backward, reads. It has a fixed
 /// address for every microbatch in flight.
@@ -40,8 +26,8 @@ struct BoundaryField {
   std::string_view name;
   bool optional = false;  ///< only if the model has it (shared experts, cross attention)
 };
-/// The tensors that cross the end of a graph that covers `coverage`, which must not be empty.
-std::vector<BoundaryField> boundary_fields(const Coverage& coverage);
+/// The tensors that cross the end of a layer's graph, which must not be empty.
+std::vector<BoundaryField> boundary_fields(const nn::LayerEdges& layer);
 
 // ---- which scopes are legal -----------------------------------------------------------------------------------------
 

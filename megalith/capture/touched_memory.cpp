@@ -296,15 +296,13 @@ std::string_view name(Role role) {
   return kNames[at(role)];
 }
 
-std::vector<PlannedPlace> planned_places(const Coverage& coverage) {
-  if (!coverage.any()) return {};
-  const bool ends_below = coverage.ends_layer_below;
+std::vector<PlannedPlace> planned_places(const nn::LayerEdges& layer) {
+  if (!layer.any()) return {};
   std::vector<PlannedPlace> all;
-  if (coverage.attention) {
-    constexpr std::string_view kBelow = "output of the layer below, kept in the microbatch's slot for its backward",
-                               kTwoBelow = "residual: kept in the slot by the layer below; what its MLP gives: scratch";
-    all.push_back({Role::layer_input, ends_below ? kTwoBelow : kBelow, {"activations"}});
-    if (ends_below) all.back().owners.push_back(kScratchOwner);
+  if (layer.holds_attention()) {
+    all.push_back({Role::layer_input,
+                   "residual: kept in the slot by the layer below; what its MLP gives: scratch",
+                   {"activations", kScratchOwner}});
     all.push_back({Role::chunk_input,
                    "the microbatch's receive buffer; of the first stage and per slot (a copy): the slot",
                    {"activations", "pipeline buffers"}});
@@ -318,12 +316,11 @@ std::vector<PlannedPlace> planned_places(const Coverage& coverage) {
             {"activations", "pipeline buffers", kScratchOwner}}};
   }
   all.push_back({Role::saved, "the slot", {"activations"}});
-  if (coverage.mlp == MlpCover::whole) {
-    constexpr std::string_view
-        kAbove = "input of the layer above; of a chunk: its send buffer (per slot: scratch, and a copy there)",
-        kTaken =
-            "scratch, from which the layer above takes it; of a chunk: its send buffer (per slot: scratch and a copy)";
-    all.push_back({Role::output, ends_below ? kTaken : kAbove, {"activations", "pipeline buffers", kScratchOwner}});
+  if (layer.ends_layer()) {
+    all.push_back(
+        {Role::output,
+         "scratch, from which the layer above takes it; of a chunk: its send buffer (per slot: scratch and a copy)",
+         {"activations", "pipeline buffers", kScratchOwner}});
     all.push_back({Role::output_grad,
                    "scratch that all layers, chunks and microbatches share; of a chunk: its receive buffer",
                    {kScratchOwner, "pipeline buffers"}});
@@ -331,7 +328,7 @@ std::vector<PlannedPlace> planned_places(const Coverage& coverage) {
     all.push_back({Role::output, "scratch, from which the eager rest of the layer takes it at once", {kScratchOwner}});
     all.push_back({Role::output_grad, "scratch that all layers, chunks and microbatches share", {kScratchOwner}});
   }
-  if (coverage.attention) {
+  if (layer.holds_attention()) {
     all.push_back({Role::input_grad, "the same; of a chunk: its send buffer", {kScratchOwner, "pipeline buffers"}});
   } else {
     all.push_back({Role::input_grad, "scratch, from which attention's backward takes it at once", {kScratchOwner}});

@@ -65,8 +65,8 @@ struct PlannedPlace {
   std::string_view place;  ///< in words
   std::vector<std::string_view> owners;
 };
-/// Of graphs that cover `coverage` of their layers (each layer has attention). Empty if `coverage` is empty.
-std::vector<PlannedPlace> planned_places(const Coverage& coverage);
+/// Of graphs that hold these stages of their layers (each layer has attention). Empty if there are none.
+std::vector<PlannedPlace> planned_places(const nn::LayerEdges& layer);
 
 /// The memory of captured graphs, from the addresses that their ops access. Plain bytes, so that ranks can send it.
 struct TouchedMemory {

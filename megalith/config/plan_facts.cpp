@@ -66,7 +66,7 @@ capture::RunFacts RunPlan::run_facts() const {
           .recomputes_experts =
               moe_layers > 0 && (recompute.again(RecomputeModule::gelu) || recompute.again(RecomputeModule::mlp)),
           .offloads_activations = false,  // not built
-          .varying_lengths = false,       // every sample has seq_len tokens
+          .varying_lengths = false,       // samples may have lengths of their own, but tensors keep their sizes
           .for_inference = false,         // plans are of training
           .hybrid_context_parallel = false,
           .ramps_batch = false,  // every step has global_batch samples

@@ -17,10 +17,18 @@ constexpr const char* kPositionTable = "embedding.position.weight";
 
 nn::SublayerStack make_layers(const ModelSpec& model, const grid::LayerRange& layers, const nn::LayerGroups& groups,
                               ParamSet& params, const ChunkConfig& config) {
-  const nn::SublayerOptions options{config.seed, config.capture.layers, config.recompute};
+  const nn::SublayerOptions options{config.seed, config.recompute};
   std::vector<nn::SublayerStack::Entry> entries;
-  for (const nn::SublayerSpec& spec : model.of_layers(layers.begin, layers.end))
-    entries.push_back(nn::make_entry(spec, options, groups, params));
+  for (Index layer = layers.begin; layer < layers.end; ++layer) {
+    const std::span<const nn::SublayerSpec> sublayers = model.of_layers(layer, layer + 1);
+    const bool has_experts = std::ranges::any_of(
+        sublayers, [](const nn::SublayerSpec& spec) { return std::holds_alternative<nn::MoeSpec>(spec.body); });
+    const nn::LayerEdges& edges = has_experts ? config.capture.layers.moe : config.capture.layers.dense;
+    for (std::size_t k = 0; k < sublayers.size(); ++k) {
+      entries.push_back(nn::make_entry(sublayers[k], options, groups, params));
+      entries.back().captured_end = nn::captured_end(edges, k);
+    }
+  }
   return {groups.tp, std::move(entries), config.recompute};
 }
 

@@ -24,7 +24,7 @@ struct ChunkRange {
 enum class EdgeBuffers : std::uint8_t { messages, own };
 
 struct CaptureConfig {
-  nn::LayerCapture layers = {};
+  nn::CaptureEdges layers = {};
   EdgeBuffers edges = EdgeBuffers::messages;
 };
 

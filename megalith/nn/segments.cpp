@@ -187,6 +187,12 @@ std::vector<Segment> cut(std::span<const SublayerStages> sublayers, const Overla
 
 }  // namespace
 
+std::optional<ForwardStage> captured_end(const LayerEdges& layer, std::size_t sublayer) {
+  const bool is_held = layer.any() && layer.begin.sublayer <= sublayer && layer.end.sublayer >= sublayer;
+  if (!is_held) return ForwardStage::seam;
+  return layer.end.sublayer > sublayer ? std::nullopt : std::optional(layer.end.stage);
+}
+
 std::vector<BackwardStage> backward_stages(std::span<const BackwardStage> stages, const Overlap& overlap) {
   std::vector<BackwardStage> order(stages.begin(), stages.end());
   const auto weight = std::ranges::find(order, BackwardStage::last_weight_grad);

@@ -62,6 +62,23 @@ struct Edge {
   bool operator==(const Edge&) const = default;
 };
 
+/// The stages of a layer that its graph holds: from `begin` to `end`. Sublayers are counted within the layer: 0 is
+/// attention, 1 the MLP or the experts, 2 the next layer. Without any the layer runs eagerly.
+struct LayerEdges {
+  Edge begin, end;
+  bool operator==(const LayerEdges&) const = default;
+  bool any() const { return begin != end; }
+  bool holds_attention() const { return any() && begin.sublayer == 0; }
+  bool ends_layer() const { return any() && end.sublayer == 2; }
+};
+/// The edges of the graphs of a model's layers.
+struct CaptureEdges {
+  LayerEdges dense = {}, moe = {};
+  bool any() const { return dense.any() || moe.any(); }
+};
+/// SublayerStages::captured_end of a sublayer of a layer.
+std::optional<ForwardStage> captured_end(const LayerEdges& layer, std::size_t sublayer);
+
 /// Sublayers [begin, end) of which a forward pass keeps only the residual stream before them.
 struct RecomputedRange {
   std::size_t begin = 0, end = 0;

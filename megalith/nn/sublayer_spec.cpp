@@ -35,16 +35,6 @@ std::unique_ptr<Sublayer> make_body(const std::string& name, const MoeSpec& spec
   return std::make_unique<Moe>(name, spec, options, groups, params);
 }
 
-std::optional<ForwardStage> captured_end(const AttentionSpec&, const LayerCapture& capture) {
-  return capture.attention ? std::nullopt : std::optional(ForwardStage::seam);
-}
-std::optional<ForwardStage> captured_end(const MlpSpec&, const LayerCapture& capture) {
-  return capture.mlp ? std::nullopt : std::optional(ForwardStage::seam);
-}
-std::optional<ForwardStage> captured_end(const MoeSpec&, const LayerCapture&) {
-  return ForwardStage::seam;  // the host reads counts in its passes
-}
-
 ForwardFlops body_flops(const AttentionSpec& spec, double hidden, double seq_len) {
   const auto width = static_cast<double>(spec.num_heads * spec.head_dim);
   const auto kv_width = static_cast<double>(spec.num_kv_heads * spec.head_dim);
@@ -81,8 +71,7 @@ SublayerStack::Entry make_entry(const SublayerSpec& spec, const SublayerOptions&
           .norm = Norm(spec.norm, params),
           .sublayer = std::visit([&](const auto& body) { return make_body(spec.name, body, options, groups, params); },
                                  spec.body),
-          .dropout = {spec.dropout, options.seed, spec.dropout_site},
-          .captured_end = std::visit([&](const auto& body) { return captured_end(body, options.capture); }, spec.body)};
+          .dropout = {spec.dropout, options.seed, spec.dropout_site}};
 }
 
 ForwardFlops forward_flops(const SublayerSpec& spec, const StreamSpec& stream, Index seq_len) {

@@ -60,16 +60,9 @@ struct SublayerSpec {
   std::uint32_t dropout_site = 0;
 };
 
-/// The sublayers of a layer that run from graphs. Both together are one segment.
-struct LayerCapture {
-  bool attention = false, mlp = false;
-  bool any() const { return attention || mlp; }
-};
-
 /// How a run computes sublayers, for any model.
 struct SublayerOptions {
   std::uint64_t seed = 0;
-  LayerCapture capture = {};
   RecomputeConfig recompute = {};
 };
 

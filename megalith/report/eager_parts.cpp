@@ -21,9 +21,9 @@ std::vector<EagerPart> eager_parts(const config::RunPlan& plan) {
   EagerPart attention{"attention", {}, left_out}, mlp{"MLP", {}, left_out},
       experts{"experts", {}, why_experts_are_eager(plan)};
   for (Index layer = 0; layer < plan.model.num_layers; ++layer) {
-    const capture::Coverage coverage = train::layer_coverage(plan, layer);
-    if (!coverage.attention) attention.layers.push_back(static_cast<int>(layer));
-    if (coverage.mlp == capture::MlpCover::whole) continue;
+    const nn::LayerEdges edges = train::captured_edges(plan, layer);
+    if (!edges.holds_attention()) attention.layers.push_back(static_cast<int>(layer));
+    if (edges.ends_layer()) continue;
     (plan.model.moe.is_moe_layer(layer) ? experts : mlp).layers.push_back(static_cast<int>(layer));
   }
   std::vector<EagerPart> parts;

@@ -27,13 +27,13 @@ using train::PlannedGraphs;
 
 /// What graphs hold of some layers.
 struct Covered {
-  capture::Coverage coverage;
+  nn::LayerEdges edges;
   std::vector<int> layers;  ///< of the model
 };
 
 struct Report {
   pipeline::ScheduleShape shape;
-  std::vector<Covered> covered;  ///< each coverage once; layers without graphs are left out
+  std::vector<Covered> covered;  ///< those with the same edges together; layers without graphs are left out
   std::vector<EagerPart> eager;
   std::string no_iteration;
   capture::LayerSizes layer;
@@ -43,10 +43,10 @@ struct Report {
 std::vector<Covered> covered_layers(const config::RunPlan& plan) {
   std::vector<Covered> all;
   for (Index layer = 0; layer < plan.model.num_layers; ++layer) {
-    const capture::Coverage coverage = train::layer_coverage(plan, layer);
-    if (!coverage.any()) continue;
-    auto same = std::ranges::find(all, coverage, &Covered::coverage);
-    if (same == all.end()) same = all.insert(all.end(), Covered{coverage, {}});
+    const nn::LayerEdges edges = train::captured_edges(plan, layer);
+    if (!edges.any()) continue;
+    auto same = std::ranges::find(all, edges, &Covered::edges);
+    if (same == all.end()) same = all.insert(all.end(), Covered{edges, {}});
     same->layers.push_back(static_cast<int>(layer));
   }
   return all;
@@ -113,8 +113,8 @@ std::string json_text(const config::RunPlan& plan, const Report& report) {
   for (const PlannedGraphs& r : report.ranks) ranks.push_back(rank_json(r));
   Index boundary = 0;
   for (const Covered& covered : report.covered) {
-    boundary = std::max(boundary, capture::boundary_bytes(covered.coverage, report.layer));
-    for (const capture::PlannedPlace& planned : capture::planned_places(covered.coverage))
+    boundary = std::max(boundary, capture::boundary_bytes(covered.edges, report.layer));
+    for (const capture::PlannedPlace& planned : capture::planned_places(covered.edges))
       places.push_back({{"tensor", name(planned.role)},
                         {"place", planned.place},
                         {"owners", owners_in(report.ranks.front().plan, planned)},
@@ -214,7 +214,7 @@ std::string alias_table(const Report& report) {
   for (const Covered& covered : report.covered) {
     const std::string of = report.covered.size() == 1 ? "" : str(" (layers ", stretches(covered.layers), ")");
     std::vector<std::vector<std::string>> rows{{"of a layer's graph" + of, "lies in", "memory plan"}};
-    for (const capture::PlannedPlace& planned : capture::planned_places(covered.coverage)) {
+    for (const capture::PlannedPlace& planned : capture::planned_places(covered.edges)) {
       std::string owners;
       for (const std::string_view owner : owners_in(report.ranks.front().plan, planned))
         owners += str(owners.empty() ? "" : ", ", owner);

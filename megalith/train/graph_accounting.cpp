@@ -41,16 +41,15 @@ class DryEngine {
 /// The layers of a stage that graphs hold, wholly or in part, with what they hold: [chunk][captured layer].
 struct CapturedLayers {
   capture::RankLayers rank;
-  std::vector<std::vector<capture::Coverage>> coverages;
+  std::vector<std::vector<nn::LayerEdges>> edges;
 };
 
 CapturedLayers captured_layers(const model::GptStage& stage, const config::RunPlan& plan) {
   CapturedLayers captured{{training_shape(plan), stage.mesh().pp_rank(), {}}, {}};
   for (const model::GptChunk& chunk : stage.chunks()) {
-    std::vector<capture::Coverage>& of_chunk = captured.coverages.emplace_back();
+    std::vector<nn::LayerEdges>& of_chunk = captured.edges.emplace_back();
     for (Index layer = chunk.range().layers.begin; layer < chunk.range().layers.end; ++layer) {
-      const capture::Coverage coverage = layer_coverage(plan, layer);
-      if (coverage.any()) of_chunk.push_back(coverage);
+      if (const nn::LayerEdges edges = captured_edges(plan, layer); edges.any()) of_chunk.push_back(edges);
     }
     captured.rank.per_chunk.push_back(static_cast<int>(of_chunk.size()));
   }
@@ -59,8 +58,8 @@ CapturedLayers captured_layers(const model::GptStage& stage, const config::RunPl
 
 capture::OwnedBuffers owned_buffers(const CapturedLayers& captured, const config::RunPlan& plan) {
   std::vector<std::vector<capture::LayerSizes>> sizes;
-  for (const auto& of_chunk : captured.coverages) sizes.emplace_back(of_chunk.size(), layer_sizes(plan));
-  return capture::owned_buffers(captured.rank, sizes, captured.coverages);
+  for (const auto& of_chunk : captured.edges) sizes.emplace_back(of_chunk.size(), layer_sizes(plan));
+  return capture::owned_buffers(captured.rank, sizes, captured.edges);
 }
 
 constexpr capture::GraphCounts kOneGraph{.graphs = 1, .launches_per_step = 1};
@@ -182,10 +181,8 @@ capture::LayerSizes layer_sizes(const config::RunPlan& plan) {
           .activation_bytes = size_of(plan.train.policy().compute)};
 }
 
-capture::Coverage layer_coverage(const config::RunPlan& plan, Index layer) {
-  capture::Coverage coverage = covered(config::graph_scopes(plan), {.moe = plan.model.moe.is_moe_layer(layer)});
-  coverage.ends_layer_below = true;  // nn::Seam: a layer's last sum stands with the norm of the next
-  return coverage;
+nn::LayerEdges captured_edges(const config::RunPlan& plan, Index layer) {
+  return capture::edges_of(config::graph_scopes(plan), {.moe = plan.model.moe.is_moe_layer(layer)});
 }
 
 PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {

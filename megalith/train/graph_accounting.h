@@ -34,8 +34,8 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank);
 pipeline::ScheduleShape training_shape(const config::RunPlan& plan);
 /// Of every layer on every rank.
 capture::LayerSizes layer_sizes(const config::RunPlan& plan);
-/// The part of a layer of the model that graphs of layers would cover, for any graphs.mode.
-capture::Coverage layer_coverage(const config::RunPlan& plan, Index layer);
+/// The stages of a layer of the model that graphs of layers would hold, for any graphs.mode.
+nn::LayerEdges captured_edges(const config::RunPlan& plan, Index layer);
 
 /// One rank's graphs, by plan and as captured. Plain bytes, so that ranks can send it.
 struct GraphAccount {

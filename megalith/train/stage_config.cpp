@@ -12,8 +12,7 @@ model::CaptureConfig capture_config(const config::RunPlan& plan) {
   if (graphs.mode != capture::GraphMode::layers) return {};
   if (config::has_moe(graphs.scopes) || (graphs.scopes.empty() && plan.model.moe.has_experts()))
     throw ConfigError(str("graphs.scopes = ", text(graphs.scopes), ": ", config::kExpertsInGraphs));
-  const bool whole = graphs.scopes.empty();
-  return {{whole || graphs.scopes.has(capture::Scope::attn), whole || graphs.scopes.has(capture::Scope::mlp)},
+  return {{.dense = edges_of(graphs.scopes, {}), .moe = edges_of(graphs.scopes, {.moe = true})},
           graphs.per == capture::GraphsPer::slot ? model::EdgeBuffers::own : model::EdgeBuffers::messages};
 }
 

@@ -16,12 +16,13 @@ std::vector<std::vector<T>> for_all(const RankLayers& layers, const T& value) {
   return all;
 }
 
-OwnedBuffers owned(const RankLayers& layers, const LayerSizes& sizes, const Coverage& coverage) {
-  return owned_buffers(layers, for_all(layers, sizes), for_all(layers, coverage));
+OwnedBuffers owned(const RankLayers& layers, const LayerSizes& sizes, const nn::LayerEdges& edges) {
+  return owned_buffers(layers, for_all(layers, sizes), for_all(layers, edges));
 }
 
 constexpr LayerSizes kDense{.tokens = 64, .hidden_size = 32, .activation_bytes = 2};
-constexpr Coverage kWhole{.attention = true, .mlp = MlpCover::whole};
+constexpr nn::LayerEdges kWhole{{0}, {2}}, kAttention{{0}, {1}}, kMlp{{1}, {2}},
+    kRouter{{0}, {1, nn::ForwardStage::preprocess}}, kPreprocess{{0}, {1, nn::ForwardStage::dispatch}};
 
 TEST(Accounting, BytesOfTheVectors) {
   for (const json& entry : graph_vectors().at("accounting_examples")) {
@@ -35,11 +36,11 @@ TEST(Accounting, BytesOfTheVectors) {
                            .shared_experts = entry.at("shared_expert")};
     ScopeSet scopes{Scope::attn, Scope::moe_router};  // graphs begin with their layer: one input
     if (entry.at("scope") == "moe_preprocess") scopes.add(Scope::moe_preprocess);
-    const Coverage coverage = covered(scopes, {.moe = true});
+    const nn::LayerEdges edges = edges_of(scopes, {.moe = true});
     EXPECT_EQ(input_bytes(sizes), entry.at("input_bytes_per_layer"));
-    EXPECT_EQ(boundary_bytes(coverage, sizes), entry.at("boundary_bytes_per_layer"));
+    EXPECT_EQ(boundary_bytes(edges, sizes), entry.at("boundary_bytes_per_layer"));
     for (const json& rank : entry.at("ranks")) {
-      const OwnedBuffers buffers = owned(alike(shape, rank.at("rank"), entry.at("layers_per_chunk")), sizes, coverage);
+      const OwnedBuffers buffers = owned(alike(shape, rank.at("rank"), entry.at("layers_per_chunk")), sizes, edges);
       EXPECT_EQ(buffers.static_inputs, rank.at("static_input_sets")) << rank;
       EXPECT_EQ(buffers.static_input_bytes, rank.at("static_input_bytes")) << rank;
       EXPECT_EQ(buffers.unshared_input_bytes, rank.at("static_input_bytes_without_reuse")) << rank;
@@ -51,16 +52,15 @@ TEST(Accounting, BytesOfTheVectors) {
 
 TEST(Accounting, OptionalPartsOfTheBoundary) {
   LayerSizes s{.tokens = 10, .hidden_size = 4, .num_experts = 6, .top_k = 2, .permuted_rows = 30};
-  const Coverage router{true, MlpCover::router}, preprocess{true, MlpCover::preprocess};
-  EXPECT_EQ(boundary_bytes(router, s), 2 * 80 + 10 * 6 * 4 + 10 * 6);
-  EXPECT_EQ(boundary_bytes(preprocess, s), 30 * (4 * 2 + 4) + 80 + 10 * 2 * 4 + 10 * 6);
-  const Index before = boundary_bytes(preprocess, s);
+  EXPECT_EQ(boundary_bytes(kRouter, s), 2 * 80 + 10 * 6 * 4 + 10 * 6);
+  EXPECT_EQ(boundary_bytes(kPreprocess, s), 30 * (4 * 2 + 4) + 80 + 10 * 2 * 4 + 10 * 6);
+  const Index before = boundary_bytes(kPreprocess, s);
   s.shared_experts = true;
-  EXPECT_EQ(boundary_bytes(preprocess, s), before + 80);
-  EXPECT_EQ(boundary_bytes(router, s), 3 * 80 + 10 * 6 * 4 + 10 * 6);
+  EXPECT_EQ(boundary_bytes(kPreprocess, s), before + 80);
+  EXPECT_EQ(boundary_bytes(kRouter, s), 3 * 80 + 10 * 6 * 4 + 10 * 6);
   s.keeps_moe_residual = true;
-  EXPECT_EQ(boundary_bytes(preprocess, s), before + 2 * 80);
-  EXPECT_EQ(boundary_bytes({true, MlpCover::none}, s), 80);
+  EXPECT_EQ(boundary_bytes(kPreprocess, s), before + 2 * 80);
+  EXPECT_EQ(boundary_bytes(kAttention, s), 80);
   EXPECT_EQ(boundary_bytes(kWhole, s), 80);
 }
 
@@ -82,32 +82,26 @@ TEST(Accounting, BytesFollowWhatIsInFlightAndNotTheMicrobatches) {
 }
 
 TEST(Accounting, AGraphThatBeginsWithASumHasASecondInputThatAllShare) {
-  constexpr Coverage kAttention{.attention = true}, kMlp{.attention = false, .mlp = MlpCover::whole};
-  Coverage ends_below = kWhole;
-  ends_below.ends_layer_below = true;
   for (const bool below : {false, true}) {
-    EXPECT_FALSE(begins_with_sum(kWhole, below));
-    EXPECT_FALSE(begins_with_sum(kAttention, below));
+    EXPECT_EQ(begins_with_sum(kWhole, below), below);
+    EXPECT_EQ(begins_with_sum(kAttention, below), below);
     EXPECT_TRUE(begins_with_sum(kMlp, below));
-    EXPECT_TRUE(begins_with_sum({.attention = false, .mlp = MlpCover::router}, below));
+    EXPECT_TRUE(begins_with_sum({{1}, {1, nn::ForwardStage::preprocess}}, below));
     EXPECT_FALSE(begins_with_sum({}, below));
-    EXPECT_EQ(begins_with_sum(ends_below, below), below);
   }
   for (const int microbatches : {16, 64, 256}) {
     for (int stage = 0; stage < 4; ++stage) {
       const RankLayers layers = alike({4, 1, microbatches}, stage, 3);
       const OwnedBuffers whole = owned(layers, kDense, kWhole);
-      EXPECT_EQ(whole.second_input_bytes, 0);
+      EXPECT_EQ(whole.second_input_bytes, input_bytes(kDense));
       EXPECT_EQ(owned(layers, kDense, kAttention), whole);
-      EXPECT_EQ(owned(layers, kDense, covered({Scope::attn, Scope::mlp}, {})), whole);
-      OwnedBuffers more = whole;
-      more.second_input_bytes = input_bytes(kDense);
-      EXPECT_EQ(owned(layers, kDense, kMlp), more);
-      EXPECT_EQ(owned(layers, kDense, ends_below), more);
+      EXPECT_EQ(owned(layers, kDense, kMlp), whole);
+      EXPECT_EQ(owned(layers, kDense, edges_of({Scope::attn, Scope::mlp}, {})), whole);
     }
   }
   const RankLayers alone = alike({4, 1, 16}, 1, 1);
-  EXPECT_EQ(owned(alone, kDense, ends_below), owned(alone, kDense, kWhole));
+  EXPECT_EQ(owned(alone, kDense, kWhole).second_input_bytes, 0);
+  EXPECT_EQ(owned(alone, kDense, kMlp).second_input_bytes, input_bytes(kDense));
 }
 
 TEST(Accounting, LayersOfTwoSizesShareNothing) {
@@ -120,7 +114,7 @@ TEST(Accounting, LayersOfTwoSizesShareNothing) {
   EXPECT_EQ(buffers.static_input_bytes, 3 * input_bytes(kDense));
   EXPECT_EQ(buffers.output_grad_bytes, 3 * input_bytes(kDense));
   EXPECT_EQ(buffers.boundary_bytes, 3 * input_bytes(kDense));
-  const OwnedBuffers behind_attention = owned_buffers(layers, sizes, for_all(layers, covered({Scope::mlp}, {})));
+  const OwnedBuffers behind_attention = owned_buffers(layers, sizes, for_all(layers, edges_of({Scope::mlp}, {})));
   EXPECT_EQ(behind_attention.static_input_bytes, 3 * input_bytes(kDense));
   EXPECT_EQ(behind_attention.second_input_bytes, 3 * input_bytes(kDense));
 }

@@ -151,21 +151,45 @@ TEST(Scopes, ProblemsNameTheRuleAndComeWithGraphsOfLayersOnly) {
   EXPECT_EQ(problems.lines().size(), 1U);
 }
 
-TEST(Scopes, Coverage) {
+TEST(Scopes, EdgesOfALayersGraph) {
+  using nn::Edge;
+  using nn::ForwardStage;
+  using nn::LayerEdges;
   const LayerParts dense{}, moe{.moe = true}, no_attention{.attention = false};
-  const auto is = [](bool attention, MlpCover mlp) { return Coverage{attention, mlp}; };
-  EXPECT_EQ(covered({}, dense), is(true, MlpCover::whole));
-  EXPECT_EQ(covered({}, moe), is(true, MlpCover::whole));
-  EXPECT_EQ(covered({}, no_attention), is(false, MlpCover::whole));
-  EXPECT_EQ(covered({Scope::attn}, dense), is(true, MlpCover::none));
-  EXPECT_FALSE(covered({Scope::attn}, no_attention).any());
-  EXPECT_EQ(covered({Scope::mlp}, dense), is(false, MlpCover::whole));
-  EXPECT_FALSE(covered({Scope::mlp}, moe).any());
-  EXPECT_EQ(covered({Scope::moe}, moe), is(false, MlpCover::whole));
-  EXPECT_FALSE(covered({Scope::moe_router}, dense).any());
-  EXPECT_EQ(covered({Scope::attn, Scope::moe_router}, dense), is(true, MlpCover::none));
-  EXPECT_EQ(covered({Scope::attn, Scope::moe_router}, moe), is(true, MlpCover::router));
-  EXPECT_EQ(covered({Scope::moe_router, Scope::moe_preprocess}, moe), is(false, MlpCover::preprocess));
+  const LayerEdges whole{{0}, {2}}, attention{{0}, {1}}, mlp{{1}, {2}};
+  EXPECT_EQ(edges_of({}, dense), whole);
+  EXPECT_EQ(edges_of({}, moe), whole);
+  EXPECT_EQ(edges_of({}, no_attention), mlp);
+  EXPECT_EQ(edges_of({Scope::attn}, dense), attention);
+  EXPECT_FALSE(edges_of({Scope::attn}, no_attention).any());
+  EXPECT_EQ(edges_of({Scope::mlp}, dense), mlp);
+  EXPECT_FALSE(edges_of({Scope::mlp}, moe).any());
+  EXPECT_EQ(edges_of({Scope::moe}, moe), mlp);
+  EXPECT_FALSE(edges_of({Scope::moe_router}, dense).any());
+  EXPECT_EQ(edges_of({Scope::attn, Scope::moe_router}, dense), attention);
+  EXPECT_EQ(edges_of({Scope::moe_router}, moe), (LayerEdges{{1}, {1, ForwardStage::preprocess}}));
+  EXPECT_EQ(edges_of({Scope::attn, Scope::moe_router}, moe), (LayerEdges{{0}, {1, ForwardStage::preprocess}}));
+  EXPECT_EQ(edges_of({Scope::moe_router, Scope::moe_preprocess}, moe), (LayerEdges{{1}, {1, ForwardStage::dispatch}}));
+}
+
+/// What the driver of a layer makes of them.
+TEST(Scopes, EdgesSayWhereEachSublayersCaptureEnds) {
+  using nn::ForwardStage;
+  const std::optional<ForwardStage> all, none = ForwardStage::seam;
+  const auto ends = [](const ScopeSet& scopes, bool moe) {
+    const nn::LayerEdges edges = edges_of(scopes, {.moe = moe});
+    return std::pair{nn::captured_end(edges, 0), nn::captured_end(edges, 1)};
+  };
+  for (const bool moe : {false, true}) {
+    EXPECT_EQ(ends({}, moe), std::pair(all, all));
+    EXPECT_EQ(ends({Scope::attn}, moe), std::pair(all, none));
+  }
+  EXPECT_EQ(ends({Scope::mlp}, false), std::pair(none, all));
+  EXPECT_EQ(ends({Scope::mlp}, true), std::pair(none, none));
+  EXPECT_EQ(ends({Scope::moe}, true), std::pair(none, all));
+  EXPECT_EQ(ends({Scope::moe_router}, true), std::pair(none, std::optional(ForwardStage::preprocess)));
+  EXPECT_EQ(ends({Scope::attn, Scope::moe_router, Scope::moe_preprocess}, true),
+            std::pair(all, std::optional(ForwardStage::dispatch)));
 }
 
 TEST(Scopes, BoundaryFieldsAreThoseOfTheVectors) {
@@ -175,7 +199,7 @@ TEST(Scopes, BoundaryFieldsAreThoseOfTheVectors) {
     ScopeSet scopes = scopes_of(json::array({scope}));
     const bool is_dense = scopes.has(Scope::mlp);
     json got = json::array();
-    for (const BoundaryField& field : boundary_fields(covered(scopes, {.moe = !is_dense})))
+    for (const BoundaryField& field : boundary_fields(edges_of(scopes, {.moe = !is_dense})))
       got.push_back(std::string(field.name) + (field.optional ? "?" : ""));
     EXPECT_EQ(got, names) << scope;
   }

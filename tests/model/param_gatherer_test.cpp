@@ -32,7 +32,7 @@ struct Case {
   int pp = 1, chunks = 1;
   std::vector<Index> stage_layers = {};
   Index bucket_layers = 1;
-  nn::LayerCapture captured = {};  ///< what of layers has graphs
+  nn::LayerEdges captured = {};  ///< what of layers graphs hold
 };
 
 constexpr Index kHidden = 16, kFfn = 64;
@@ -50,7 +50,7 @@ StageConfig stage_config(const Case& c, Sharding sharding) {
           .chunks = c.chunks,
           .global_batch = 8,
           .policy = {DType::f64, DType::f64},
-          .capture = {c.captured, EdgeBuffers::messages},
+          .capture = {{.dense = c.captured}, EdgeBuffers::messages},
           .sharding = sharding,
           .grad_bucket_bytes = c.bucket_layers * kLayerElements * size_of(DType::f64)};
 }
@@ -126,9 +126,9 @@ INSTANTIATE_TEST_SUITE_P(Stages, GatheredStep,
                          testing::Values(Case{}, Case{.bucket_layers = 3}, Case{.pp = 2},
                                          Case{.pp = 2, .chunks = 2, .bucket_layers = 3},
                                          Case{.pp = 2, .stage_layers = {0, 8}}, Case{.pp = 2, .stage_layers = {8, 0}},
-                                         Case{.captured = {true, true}}, Case{.captured = {true, false}},
-                                         Case{.captured = {false, true}},
-                                         Case{.pp = 2, .chunks = 2, .captured = {true, true}}));
+                                         Case{.captured = {{0}, {2}}}, Case{.captured = {{0}, {1}}},
+                                         Case{.captured = {{1}, {2}}},
+                                         Case{.pp = 2, .chunks = 2, .captured = {{0}, {2}}}));
 
 TEST(ParamGatherer, StartsABucketOnceAndRefusesLayersThatWereNotStarted) {
   constexpr int kRanks = 2;

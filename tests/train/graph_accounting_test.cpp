@@ -40,8 +40,8 @@ std::vector<GraphAccount> accounts_of(const config::RunPlan& plan) {
 }
 
 /// Where the plan has a buffer of graphs in place of one of their own.
-void expect_in_planned_places(const TouchedMemory& touched, const capture::Coverage& coverage) {
-  for (const capture::PlannedPlace& planned : capture::planned_places(coverage)) {
+void expect_in_planned_places(const TouchedMemory& touched, const nn::LayerEdges& edges) {
+  for (const capture::PlannedPlace& planned : capture::planned_places(edges)) {
     for (std::size_t owner = 0; owner < capture::kTouchedOwners.size(); ++owner) {
       if (touched.in(planned.role, owner) == 0) continue;
       EXPECT_EQ(std::ranges::count(planned.owners, capture::kTouchedOwners[owner]), 1)
@@ -106,7 +106,7 @@ TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
       for (const GraphAccount& account : accounts_of(plan)) {
         const TouchedMemory& touched = account.touched;
         expect_planned_buffers(account, plan);
-        expect_in_planned_places(touched, layer_coverage(plan, 0));
+        expect_in_planned_places(touched, captured_edges(plan, 0));
         // A layer's inputs are what the one below keeps for its backward and, in scratch, what its MLP gives.
         const auto& inputs = touched.bytes[static_cast<std::size_t>(Role::layer_input)];
         const auto& input_is = touched.shared[static_cast<std::size_t>(Role::layer_input)];
@@ -144,7 +144,7 @@ TEST(GraphAccounting, PartsOfLayersFindTheirsToo) {
         for (const GraphAccount& account : accounts_of(plan)) {
           const TouchedMemory& touched = account.touched;
           expect_planned_buffers(account, plan);
-          expect_in_planned_places(touched, layer_coverage(plan, 0));
+          expect_in_planned_places(touched, captured_edges(plan, 0));
           EXPECT_EQ(touched.in(Role::chunk_input, kScratch) > 0, begins_in_a_layer) << "attention's output";
           EXPECT_GT(touched.in(Role::layer_input, kScratch), 0) << "that, or what the MLP below gives";
           // The MLP part takes it at once, so it has a place for inner layers and perhaps one for a chunk's last.
@@ -169,16 +169,14 @@ config::RunPlan plan_with_experts(const std::string& pattern, const capture::Sco
 
 TEST(GraphAccounting, LayersWithExpertsHaveGraphsOfTheirAttention) {
   using capture::Scope;
-  const capture::Coverage attention{.attention = true, .ends_layer_below = true},
-      whole{.attention = true, .mlp = capture::MlpCover::whole, .ends_layer_below = true},
-      mlp{.mlp = capture::MlpCover::whole, .ends_layer_below = true}, none{.ends_layer_below = true};
+  const nn::LayerEdges attention{{0}, {1}}, whole{{0}, {2}}, mlp{{1}, {2}}, none;
   const config::RunPlan both = plan_with_experts("dm", {Scope::attn, Scope::mlp}),
                         rest = plan_with_experts("dm", {Scope::mlp});
   for (const Index layer : {0, 2}) {
-    EXPECT_EQ(layer_coverage(both, layer), whole);
-    EXPECT_EQ(layer_coverage(both, layer + 1), attention);
-    EXPECT_EQ(layer_coverage(rest, layer), mlp);
-    EXPECT_EQ(layer_coverage(rest, layer + 1), none);
+    EXPECT_EQ(captured_edges(both, layer), whole);
+    EXPECT_EQ(captured_edges(both, layer + 1), attention);
+    EXPECT_EQ(captured_edges(rest, layer), mlp);
+    EXPECT_EQ(captured_edges(rest, layer + 1), none);
   }
   for (const support::MoeGrid& grid : {support::MoeGrid{}, support::MoeGrid{.ranks = 4, .pp = 2, .ep = 2},
                                        support::MoeGrid{.ranks = 2, .pp = 2, .chunks = 2}}) {
