@@ -9,9 +9,9 @@ inline constexpr Index kDecayGroup = 64;
 /// One AdamW step over flat buffers of N elements, with decoupled weight decay:
 ///   g = grad * factor; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
 ///   w -= lr (m / (1-b1^n) / (sqrt(v / (1-b2^n)) + eps) + decay w),   n = update + 1 updates, counted by the verdict
-/// decay is weight_decay where decays[i / kDecayGroup] is 1, else 0. Where there is a copy, copy = w rounded to its
-/// dtype: what the layers read. Nothing changes when verdict.apply is 0. One pass over everything: 28 bytes a parameter
-/// in f32, 2 more with a copy. Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
+/// decay is weight_decay where decays[i / kDecayGroup] is 1, else 0. A defined `copy` becomes w rounded to its dtype,
+/// which the layers read. Nothing changes when verdict.apply is 0. One pass moves 28 bytes per parameter in f32, and 2
+/// more with a copy. Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
 struct AdamW {
   Tensor value, m, v;  // in, out  [N] f32 or f64
   Tensor copy = {};    // out      [N] bf16 or f16; may be undefined
@@ -30,11 +30,12 @@ struct StepVerdict {
 };
 void adamw(Exec& ex, const AdamW& args);
 
-/// Blocks that sum_of_squares() cuts a row of n elements into: 2^20 elements each, on GPUs 2^14 to fill them.
+/// sum_of_squares() cuts a row of n elements into this many blocks. A block has 2^20 elements, or 2^14 on GPUs, to fill
+/// them.
 Index square_blocks(Device device, Index n);
 /// sums [R, square_blocks(device, N)] f64 = the sums of x^2, in f64, over the blocks of every row of x [R, N].
 void sum_of_squares(Exec& ex, const Tensor& x, const Tensor& sums);
-/// total [1] f64 += the numbers [N] f64, in an order that N alone fixes (on the CPU theirs).
+/// total [1] f64 += the numbers [N] f64. The CPU adds them in their order, a GPU in an order that N alone fixes.
 void add_up(Exec& ex, const Tensor& numbers, const Tensor& total);
 
 }  // namespace megalith::ops

@@ -3,11 +3,11 @@
 
 namespace megalith::ops {
 
-/// Per row the largest logit among the real columns of a shard, and its global id. Equal logits: the lower id. A NaN is
-/// never the largest.
+/// The largest logit of each row among the real columns of a shard, and its global id. The lower id wins among equal
+/// logits. A NaN is never the largest.
 ///   best[t] = (max over v of z[t, v], the lowest first_id + v that has it)
 /// Columns whose id is vocab_size or more are padding. A row without a number gives (-inf, -1). A pair holds both as
-/// f64, which is exact, so that one all-gather of pairs is the exchange between the ranks of a split vocabulary.
+/// f64, which is exact. So the ranks of a split vocabulary need one all-gather of pairs.
 struct Argmax {
   Tensor logits;  // in   [T, V/tp]
   Tensor best;    // out  [T, 2] f64: the logit, its id
@@ -15,7 +15,7 @@ struct Argmax {
 };
 void argmax(Exec& ex, const Argmax& args);
 
-/// ids[t] = the id of the largest of the pairs that the shards have for row t. Equal logits: the lower id. -1 where no
+/// ids[t] = the id of the largest of the shards' pairs for row t. The lower id wins among equal logits. -1 where no
 /// shard has a number.
 struct ArgmaxOfShards {
   Tensor best;  // in   [shards * T, 2] f64: Argmax::best of each shard, in any order

@@ -33,8 +33,8 @@ void check_lengths(const Args& args, std::string_view what) {
   if (args.lengths) expect_like(args.lengths, {args.batch}, DType::i32, what);
 }
 
-/// What forward and backward share. `op` is "attention" or "attention_backward", `qkv` that and ".qkv" (text is put
-/// together only for an error: ops allocate nothing). Returns the shape of `out`.
+/// The checks that forward and backward share. `op` is "attention" or "attention_backward", and `qkv` is that plus
+/// ".qkv". Text is put together only for an error, because ops allocate nothing. Returns the shape of `out`.
 template <class Args>
 Shape check_heads(const Args& args, std::string_view op, std::string_view qkv) {
   const auto [tokens, width] = dims<2>(args.qkv, qkv);
@@ -61,7 +61,7 @@ Shape check_heads(const Args& args, std::string_view op, std::string_view qkv) {
   return {tokens, args.num_heads * head_dim};
 }
 
-/// Those of the tensors whose padding the kernels overwrite by zeros before they read it (cuda/cudnn_attention.h).
+/// The tensors whose padding the kernels overwrite by zeros before they read it (cuda/cudnn_attention.h).
 template <class Args>
 Tensor overwritten(const Args& args, const Tensor& tensor, cuda::AttentionKernels kernels) {
   return args.lengths && kernels == cuda::AttentionKernels::library ? tensor : Tensor();
@@ -73,7 +73,7 @@ cuda::AttentionChoice guess(AttentionPass pass, const AttentionShape& shape, Det
   return {cuda::AttentionKernels::library, cuda::guessed_attention_scratch_bytes(pass, shape, determinism)};
 }
 
-/// Of a call on a GPU; a recording may have none to ask.
+/// The choice for a call on a GPU. A recording may have no GPU.
 cuda::AttentionChoice choice_for(const Exec& ex, AttentionPass pass, const AttentionShape& shape) {
   if constexpr (build::has_cuda) {
     const bool has_gpu = !ex.recording() || device::num_gpus() > 0;

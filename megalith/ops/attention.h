@@ -5,29 +5,31 @@
 
 namespace megalith::ops {
 
-/// D that a head may have on a GPU: the widest tile of our own kernels, and of the library's.
+/// The largest D that a head may have on a GPU: the widest tile of our own kernels, and of the library's.
 inline constexpr Index kMaxHeadDimOnGpu = 256;
 
-/// Which keys a query attends to, of those within its sample's length: itself and those before it, or all.
+/// Which keys within the sample's length a query attends to: itself and those before it, or all.
 enum class AttentionMask : std::uint8_t { causal, full };
 
 /// Self-attention over the heads of this rank: softmax(Q K^T / sqrt(D)) V with dropout on the probabilities.
 ///   qkv [B*S, (A + 2G)*D]: per token, per group: q of each of its A/G heads, then the k and the v that they share, of
-///   D each; so with G = A per head: q, k, v. out [B*S, A*D]; log_sum_exp [B, A, S] (f64 for f64 tensors, else f32),
-///   which backward reads instead of the S x S probabilities: those are never stored for a whole head at once.
-/// Lengths: token i of sample b is padding where i >= lengths[b]. Padding is attended to by no token. Its rows of out
-/// and dqkv and its log_sum_exp are 0, whatever stands in qkv and dout, NaN included; those rows of qkv and dout may be
-/// overwritten (by zeros, which cuDNN needs there). A length below 0 counts as 0, one above S as S; at 0 the whole
-/// sample is padding. The host never reads a length, so a graph that was captured stays valid for other lengths.
+///   D each. So with G = A it has q, k, v per head. out [B*S, A*D]; log_sum_exp [B, A, S] (f64 for f64 tensors, else
+///   f32).
+/// Backward reads log_sum_exp instead of the S x S probabilities, which are never stored for a whole head at once.
+/// Lengths: token i of sample b is padding where i >= lengths[b]. No token attends to padding. Its rows of out and dqkv
+/// and its log_sum_exp are 0, even where qkv or dout hold NaN there. Those rows of qkv and dout may be overwritten by
+/// zeros, which cuDNN needs there. A length below 0 counts as 0, one above S as S. At 0 the whole sample is padding.
+/// The host never reads a length, so a captured graph stays valid for other lengths.
+///
 /// Dropout's global element of (sample b, local head a, query i, key j) is
 ///   (((state.first_sample + first_row / S + b) * num_global_heads + first_head + a) * S + i) * S + j.
-/// dk and dv are sums over the heads of their group, in ascending order.
-/// Bits do not depend on the number of threads. Source: Vaswani et al. 2017, arXiv:1706.03762; tiling as in Dao et al.
-/// 2022, arXiv:2205.14135; groups: Ainslie et al. 2023, arXiv:2305.13245.
+/// dk and dv are sums over the heads of their group, in ascending order. Bits do not depend on the number of threads.
+/// Sources: Vaswani et al. 2017, arXiv:1706.03762; tiling as in Dao et al. 2022, arXiv:2205.14135; groups: Ainslie et
+/// al. 2023, arXiv:2305.13245.
 struct AttentionForward {
   Tensor qkv;                                   // in
   Tensor out, log_sum_exp;                      // out
-  Index batch = 0, seq_len = 0, num_heads = 0;  ///< num_heads: of this rank
+  Index batch = 0, seq_len = 0, num_heads = 0;  ///< num_heads: those of this rank
   Index first_head = 0, num_global_heads = 0;   ///< heads are those of q
   Dropout dropout;
   AttentionMask mask = AttentionMask::causal;
@@ -71,12 +73,12 @@ constexpr Index kv_heads_of(const Args& args) {
 struct AttentionBuild {
   bool has_cuda = false, has_cudnn = false;
 };
-/// Of this build.
+/// What this build has.
 AttentionBuild attention_build();
-/// Whether a GPU's library, cuDNN, is asked for it (cuda/attention.h) and not our own kernel: bf16 or f16, heads of at
-/// most 256 in steps of 8, samples of two tokens or more, no dropout, as its random numbers are not ours. Where it is
-/// called per sample, a sample's log_sum_exp must be a multiple of 16 bytes. A build without CUDA only plans for
-/// others, so it answers for one with cuDNN.
+/// Whether a GPU's library, cuDNN, is tried for a shape (cuda/attention.h) before our own kernel. It must be bf16 or
+/// f16, with heads of at most 256 in steps of 8 and samples of two tokens or more. It must have no dropout, because
+/// cuDNN's random numbers are not ours. Where cuDNN is called per sample, a sample's log_sum_exp must be a multiple of
+/// 16 bytes. A build without CUDA only plans for other machines, so it answers as a build with cuDNN.
 bool is_for_attention_library(const AttentionShape& shape, const AttentionBuild& build = attention_build());
 
 enum class AttentionPass : std::uint8_t { forward, backward };
@@ -85,18 +87,18 @@ struct AttentionWay {
   bool by_library = false;
   Index scratch_bytes = 0;
   std::string kernel;   ///< the library's name for it, with the library's version; "megalith" for our own
-  std::string refusal;  ///< why the library, which was asked, does not run it
+  std::string refusal;  ///< why the library, where it was tried, does not run it
 };
-/// On the GPU that the calling thread uses: the library is asked, once per process and shape. Where there is none, as
-/// for a plan made elsewhere, a guess: the library of an H100 runs it.
+/// The way on the GPU that the calling thread uses. The library is queried once per process and shape. Without a GPU,
+/// as in a plan made elsewhere, the answer is a guess: the library of an H100 runs it.
 AttentionWay attention_way(AttentionPass pass, const AttentionShape& shape, Determinism determinism);
 
-/// A pass is as many calls of the library as this, one after the other: one per sample where there are several groups
-/// of several heads (cuda/cudnn_attention.cpp says why), else 1.
+/// A pass is this many calls of the library, one after the other. There is one per sample where there are several
+/// groups of several heads (cuda/cudnn_attention.cpp gives the reason), else 1.
 Index num_library_calls(const AttentionShape& shape);
 
-/// Bytes of scratch that the backward pass takes on a GPU only to give the same bits every time: 2 for every query and
-/// key of a head of one call, where the library's kernel runs. 0 elsewhere.
+/// Bytes of scratch that the backward pass takes on a GPU only to give the same bits every time. Where the library's
+/// kernel runs, it is 2 bytes for every query and key of one head of one call. Elsewhere it is 0.
 Index deterministic_attention_bytes(const AttentionShape& shape, const AttentionBuild& build = attention_build());
 
 }  // namespace megalith::ops

@@ -10,7 +10,7 @@
 namespace megalith::ops {
 namespace {
 
-/// What both ops share. `op` names the op, `keys` and so on its arguments: text is put together only for an error.
+/// What both ops share. `op` names the op, `keys` and so on its arguments. Text is put together only for an error.
 struct TensorNames {
   std::string_view op, qkv, positions, keys, values;
 };

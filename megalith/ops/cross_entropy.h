@@ -3,10 +3,11 @@
 
 namespace megalith::ops {
 
-/// Cross entropy over a vocabulary that one rank holds whole: loss [T] = log(sum_v exp z) - z[target], 0 where the
-/// target is -1; loss_sum [1] f64 += their sum. With a StepState the logits [T, V] are replaced by their gradient times
-/// its loss_scale, in the same pass over them. Without one (evaluation) the logits are undefined afterwards. Columns
-/// from vocab_size on are padding: they count as -inf and get gradient 0.
+/// Cross entropy over a vocabulary that one rank holds whole:
+///   loss [T] = log(sum_v exp z) - z[target], 0 where the target is -1; loss_sum [1] f64 += their sum.
+/// With a StepState the logits [T, V] are replaced by their gradient times its loss_scale, in the same pass over them.
+/// Without one (evaluation) the logits are undefined afterwards. Columns from vocab_size on are padding: they count as
+/// -inf and get gradient 0.
 struct CrossEntropy {
   Tensor logits;      // in, out  [T, V]
   Tensor targets;     // in       [T] i32, -1 = no loss
@@ -25,7 +26,7 @@ void cross_entropy(Exec& ex, const CrossEntropy& args);
 /// row_max[t] = max over the owned real columns (-inf if there are none).  row_max [T]
 void logits_max(Exec& ex, const Tensor& logits, const Tensor& row_max, Index first_id, Index vocab_size);
 
-/// z <- exp(z - row_max) in place (0 for padding); sums[0, t] = sum of the row; sums[1, t] = (z - row_max) at the
+/// z <- exp(z - row_max) in place (0 for padding). sums[0, t] = sum of the row. sums[1, t] = (z - row_max) at the
 /// target if this rank owns it, else 0.
 struct LogitsSumExp {
   Tensor logits;            // in, out  [T, V/tp]
@@ -45,8 +46,8 @@ struct LossFromSums {
 };
 void loss_from_sums(Exec& ex, const LossFromSums& args);
 
-/// z (which holds exp(z - max)) <- (z / sums[0] - [column is target]) * loss_scale, 0 in rows without a loss and in
-/// padding columns. loss_scale is that of the StepState.
+/// z (which holds exp(z - max)) <- (z / sums[0] - [column is target]) * loss_scale. It is 0 in rows without a loss and
+/// in padding columns. loss_scale is that of the StepState.
 struct LogitsBackward {
   Tensor logits;                     // in, out  [T, V/tp]
   Tensor sums, targets, step_state;  // in

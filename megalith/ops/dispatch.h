@@ -19,8 +19,8 @@ inline void expect_like(const Tensor& tensor, const Shape& shape, DType dtype, s
   expect_dtype(tensor, dtype, what);
 }
 
-/// The one line between checks and kernels: hands the op to `ex`, which calls on_cpu() or on_gpu(exec, stream). The
-/// latter is generic, so that a build without CUDA parses it and links nothing.
+/// The one line between checks and kernels. It passes the op to `ex`, which calls on_cpu() or on_gpu(exec, stream).
+/// on_gpu is generic, so that a build without CUDA parses it and links nothing.
 template <class OnCpu, class OnGpu>
 void run_kernel(Exec& ex, const OpInfo& op, OnCpu on_cpu, OnGpu on_gpu) {
   ex.run(op, [name = op.name, on_cpu = std::move(on_cpu), on_gpu = std::move(on_gpu)](Exec& exec, Stream stream) {

@@ -22,8 +22,8 @@ struct BiasGelu {
 };
 void bias_gelu(Exec& ex, const BiasGelu& args);
 
-/// y = gelu(z), recomputed from the z that bias_gelu or matmul_gelu has stored, for backward passes that have not kept
-/// y. In 16 bits z was rounded, but y was computed from the unrounded sums, so y may differ by a few roundings.
+/// y = gelu(z), recomputed from the z that bias_gelu or matmul_gelu has stored. It is for backward passes that have not
+/// kept y. In 16 bits z was rounded, but y was computed from the unrounded sums, so y may differ by a few roundings.
 /// Otherwise it has the same bits.  z, y [T, F]
 struct Gelu {
   Tensor z;  // in
@@ -39,16 +39,16 @@ struct GeluBackward {
 void gelu_backward(Exec& ex, const GeluBackward& args);
 
 /// The random numbers of a dropout. Element e of a tensor of token rows is global element (state.first_sample * seq_len
-/// + first_row) * elements_per_row + e. `state` is the StepState in memory, which also has the step. attention.h
-/// numbers probabilities. An element is kept if its word of the site's stream (base/philox.h) is at least
-/// dropout_threshold(probability). It is then scaled by 1 / (1 - p).
+/// + first_row) * elements_per_row + e. `state` is the StepState in memory, which also has the step. Attention numbers
+/// its probabilities in its own way (attention.h). An element is kept if its word of the site's stream (base/philox.h)
+/// is at least dropout_threshold(probability). It is then scaled by 1 / (1 - p).
 struct Dropout {
   double probability = 0;  ///< 0: no random numbers are drawn
   std::uint64_t seed = 0;
   std::uint32_t site = 0;
   Tensor step_state;    ///< u8 [sizeof(StepState)]; not needed if probability is 0
   Index seq_len = 0;    ///< rows of one sample, for ops on [T, H] whose own arguments do not contain it
-  Index first_row = 0;  ///< of the tensor in its microbatch; not 0 if an op works on a part of it
+  Index first_row = 0;  ///< the first row's number in its microbatch; not 0 if an op works on a part of it
 };
 
 /// out = residual + dropout(x + bias): the end of a region of a Transformer block that is not followed by a norm.

@@ -22,8 +22,8 @@ struct EmbeddingBackward {
 };
 void embedding_backward(Exec& ex, const EmbeddingBackward& args);
 
-/// y = dropout(x + position[(first_row + t) % S]), with the first_row of the dropout: x, y [T, H], position [S, H]. y
-/// may be x.
+/// y = dropout(x + position[(first_row + t) % S]), with the first_row of the dropout.
+///   x, y [T, H], position [S, H]. y may be x.
 struct AddPosition {
   Tensor x, position;  // in
   Tensor y;            // out

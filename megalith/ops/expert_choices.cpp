@@ -10,7 +10,7 @@
 namespace megalith::ops {
 namespace {
 
-/// of_slices [T, K P] of of_choices [T, K].
+/// Checks that of_slices is [T, K P] for of_choices [T, K].
 void check_slices(const Exec& ex, const Tensor& of_choices, const Tensor& of_slices, std::string_view op) {
   expect_dtype(of_choices, statistics_dtype(of_choices.dtype()), op);
   expect_float(ex, of_choices, op);

@@ -3,15 +3,15 @@
 
 namespace megalith::ops {
 
-// From a token's choice of experts to destinations: the slices of these experts on the ranks that exchange tokens. A
-// rank holds `local_experts` neighbouring experts, or a slice of each. Destination (rank) * local_experts + (local
-// expert) is one expert's slice on one rank, so destinations of a rank are neighbours.
+// Converts a token's choice of experts to destinations: the slices of these experts on the ranks that exchange tokens.
+// A rank holds `local_experts` neighbouring experts, or a slice of each. Destination (rank) * local_experts + (local
+// expert) is one expert's slice on one rank. So destinations of a rank are neighbours.
 
 /// Where the ranks of an exchange stand. Expert e has its slice s on rank
 /// (e / local_experts) * expert_stride + s * slice_stride.
 struct ExpertRanks {
   Index local_experts = 1;
-  Index slices = 1;  ///< that a token's row is sent to, P
+  Index slices = 1;  ///< P: how many slices a token's row is sent to
   Index expert_stride = 1, slice_stride = 1;
 
   constexpr Index destination(Index expert, Index slice) const {
@@ -19,7 +19,7 @@ struct ExpertRanks {
   }
 };
 
-/// destinations[t, k P + s] = that of slice s of experts[t, k]; -1 where that is -1.
+/// destinations[t, k P + s] = the destination of slice s of experts[t, k]; -1 where experts[t, k] is -1.
 struct PlaceChoices {
   Tensor experts;       // in   [T, K] i32
   Tensor destinations;  // out  [T, K P] i32
@@ -29,20 +29,21 @@ void place_choices(Exec& ex, const PlaceChoices& args);
 
 /// of_slices[t, k P + s] = of_choices[t, k]. f32 or f64.
 void repeat_choices(Exec& ex, const Tensor& of_choices, const Tensor& of_slices);
-/// of_choices[t, k] = sum over s ascending of of_slices[t, k P + s]: the way back of repeat_choices. f32 or f64.
+/// of_choices[t, k] = sum over s ascending of of_slices[t, k P + s]: the inverse direction of repeat_choices. f32 or
+/// f64.
 void sum_slices(Exec& ex, const Tensor& of_slices, const Tensor& of_choices);
 
 /// experts[t, k] = ((first_row + t) K + k) mod E: every expert gets the same number of tokens, or one more.
 struct EvenChoices {
   Tensor experts;  // out  [T, K] i32
   Index num_experts = 1;
-  Index first_row = 0;  ///< of the tensor, in its microbatch
+  Index first_row = 0;  ///< the first row's number in its microbatch
 };
 void even_choices(Exec& ex, const EvenChoices& args);
 
 /// Rows arrive by (source rank, local expert), and experts read them by (local expert, source rank). counts[s, first +
-/// l] are the rows from source s for local expert l. row_of[r] is the place by expert of the r-th row that arrived,
-/// arrived_at its inverse; -1 behind the last row.
+/// l] are the rows from source s for local expert l. row_of[r] is the place, in the order of experts, of the r-th row
+/// that arrived. arrived_at is its inverse. Both are -1 after the last row.
 struct RegroupRows {
   Tensor counts;      // in   [S, V] i64; undefined: all are `each`
   Tensor row_of;      // out  [M, 1] i32
@@ -50,7 +51,7 @@ struct RegroupRows {
   Index sources = 1, first = 0, local_experts = 1;
   Index each = 0;
 };
-/// Throws InputError on the CPU for a negative count, or more rows than M; on a GPU rows beyond M are left out.
+/// Throws InputError on the CPU for a negative count, or more rows than M. On a GPU rows beyond M are left out.
 void regroup_rows(Exec& ex, const RegroupRows& args);
 
 }  // namespace megalith::ops

@@ -3,8 +3,8 @@
 
 namespace megalith::ops {
 
-// Counters of how often each expert was chosen, and the state that follows from them. Counters are integers: their sums
-// do not depend on an order.
+// Counters of how often each expert was chosen, and the state that follows from them. Counters are integers, so their
+// sums do not depend on an order.
 
 /// to[i] = sum over q of from[q, i] + to[i]; all i64. Counters of choices: [Q, E] -> [E].
 void add_counts(Exec& ex, const Tensor& from, const Tensor& to);
@@ -12,10 +12,10 @@ void add_counts(Exec& ex, const Tensor& from, const Tensor& to);
 void count_dropped(Exec& ex, const Tensor& kept, const Tensor& to);
 
 /// After a step that was applied: bias[e] += rate sign(mean - count[e]) over the counts of a layer. Nothing else
-/// changes it. Source: DeepSeek-V3, arXiv:2412.19437 section 2.1.2; Wang et al. 2024, arXiv:2408.15664.
-/// shares, where it is defined, becomes count[e] / sum of counts: what a load loss of the next step reads.
+/// changes it. Source: DeepSeek-V3, arXiv:2412.19437 section 2.1.2; Wang et al. 2024, arXiv:2408.15664. A defined
+/// `shares` becomes count[e] / sum of counts, which a load loss of the next step reads.
 struct UpdateExperts {
-  Tensor counts;   // in   [E] i64, of the whole step
+  Tensor counts;   // in   [E] i64, over the whole step
   Tensor verdict;  // in   u8 [sizeof(StepVerdict)]
   Tensor bias;     // in, out  [E] f32 or f64, or undefined
   Tensor shares;   // out  [E] f32 or f64, or undefined

@@ -8,27 +8,27 @@
 
 namespace megalith::ops {
 
-/// The library behind a GPU's matrix products, as far as the choice of algorithms goes. Until use() says otherwise a
-/// product runs by the library's first choice.
+/// The library of a GPU's GEMMs, as far as the choice of algorithms goes. Before use() is called, a GEMM runs by the
+/// library's first choice.
 class GemmChooser {
  public:
   virtual ~GemmChooser() = default;
-  /// What every product met so far runs by.
+  /// The algorithm of every GEMM that has run so far.
   virtual GemmTable current() const = 0;
   virtual bool offers(const GemmProblem& problem, const GemmAlgorithm& algorithm) = 0;
-  /// The library's first choice, unless another that it offers is clearly faster when timed on made-up operands that
-  /// are not in the cache. They, and memory of twice the cache's size, overwrite `scratch` (device memory). Where all
-  /// that does not fit there it takes memory of its own until the call returns; where that is missing too, the first
-  /// choice stays, with a warning. Throws BackendError when nothing is offered.
+  /// The library's first choice, unless another that it offers is clearly faster. Candidates are timed on made-up
+  /// operands that are not in the cache. The operands, and memory of twice the cache's size, overwrite `scratch`
+  /// (device memory). Where they do not fit there, the call allocates memory until it returns. Where that fails too,
+  /// the first choice stays, with a warning. Throws BackendError when nothing is offered.
   virtual GemmAlgorithm fastest(const GemmProblem& problem, std::span<std::byte> scratch) = 0;
-  /// From here on products run by the table, and those that it leaves out by the library's first choice. An entry that
-  /// is not offered counts as left out.
+  /// From here on GEMMs run by the table. A GEMM that the table leaves out runs by the library's first choice, and so
+  /// does one whose entry is not offered.
   virtual void use(const GemmTable& table) = 0;
 };
 
-/// Where a GPU's products would run.
+/// The platform on which a GPU's GEMMs would run.
 GemmPlatform gemm_platform(const device::Gpu& gpu);
-/// Of an Exec on a GPU. Throws BackendError on any other.
+/// The chooser of an Exec on a GPU. Throws BackendError for any other Exec.
 GemmChooser& gemm_chooser(Exec& ex);
 
 /// A table from elsewhere, with its name for warnings: "the checkpoint".
@@ -38,13 +38,13 @@ struct KnownGemms {
 };
 
 struct GemmChoices {
-  GemmTable table;                    ///< of all products wanted
+  GemmTable table;                    ///< all products wanted
   GemmTable timed;                    ///< those of them that no known table had
   std::vector<std::string> warnings;  ///< known tables of another platform, or with entries that are not offered
 };
 
-/// An algorithm for every product of `wanted` (whose own ones do not matter): from the first known table that has one
-/// which the library offers, else by fastest().
+/// An algorithm for every product of `wanted`, whose own algorithms are ignored. It comes from the first known table
+/// that has one which the library offers, else from fastest().
 GemmChoices choose_gemms(GemmChooser& chooser, const GemmTable& wanted, std::span<const KnownGemms> known,
                          std::span<std::byte> scratch);
 

@@ -9,7 +9,8 @@
 namespace megalith::ops {
 namespace {
 
-/// Of an op and of its arguments, for messages: whole, as an op that runs puts no text together.
+/// Names of an op and of its arguments, for messages. They are whole strings, because an op that runs puts no text
+/// together.
 struct Names {
   const char *op, *sizes, *rows, *weights, *others;
 };
@@ -41,7 +42,7 @@ void check(Exec& ex, const GroupedProduct& product, const Names& names) {
     throw ShapeError(str("[", names.sizes, "] groups = ", product.sizes.size(), ": must be ", groups));
 }
 
-/// When the op runs.
+/// Checks that are made when the op runs.
 void check_sizes(const GroupedProduct& product, const Names& names) {
   Index sum = 0;
   for (const Index size : product.sizes) {

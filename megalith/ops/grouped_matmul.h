@@ -5,19 +5,19 @@
 
 namespace megalith::ops {
 
-// Products of rows that lie together by group, each group by its own weight: the experts of a mixture. Group g has the
-// rows behind those of the groups before it; rows behind the last group's are neither read nor written. Any group may
-// be empty, or all, or have all rows.
+// Grouped GEMMs: rows lie together by group, and each group is multiplied by its own weight, as for the experts of a
+// mixture. The rows of group g follow those of the groups before it. Rows after the last group's are neither read nor
+// written. Any group may be empty, or all, or have all rows.
 //
-// The backend is a loop, one product of ops/matmul.h a group: on a CPU the pieces of all of them are shared among the
-// threads at once, on a GPU they run in several streams that join at the op's end. An op stands for a whole loop, so
-// that how tokens are routed changes no step's ops. Bits of a group follow from its own shape.
+// The backend is a loop with one product of ops/matmul.h per group. On a CPU the threads share the pieces of all
+// products at once. On a GPU the products run in several streams that join at the op's end. An op stands for a whole
+// loop, so that the routing of tokens changes no step's ops. A group's bits follow from its own shape.
 
 inline constexpr Index kMaxGroups = 1024;
 
-/// How many rows each group has. Read when the op runs and not when it is recorded, as a step's routing is known only
-/// then: what it points to must stay until the ops have run. (Sizes that only the device knows will be a tensor beside
-/// it.)
+/// How many rows each group has. It is read when the op runs and not when it is recorded, because a step's routing is
+/// known only then. What it points to must stay until the ops have run. (Sizes that only the device knows will be a
+/// tensor beside it.)
 struct GroupSizes {
   std::span<const Index> host;
 };
@@ -38,8 +38,8 @@ struct GroupedInputGrad {
 };
 void grouped_matmul_input_grad(Exec& ex, const GroupedInputGrad& args);
 
-/// dw_g = dy_g^T x_g, or dw_g +=. An empty group's stays as it is, to the bit, where it accumulates, and is 0 where it
-/// is overwritten.
+/// dw_g = dy_g^T x_g, or dw_g +=. For an empty group, dw_g keeps its bits where it accumulates, and is 0 where it is
+/// overwritten.
 struct GroupedWeightGrad {
   Tensor dy, x;  // in   [M, N], [M, K]
   Tensor dw;     // out  [E, N, K]; of x's dtype, or f32
@@ -48,10 +48,10 @@ struct GroupedWeightGrad {
 };
 void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args);
 
-/// While it lives, these ops also run with other sizes on a GPU, up to one group with all rows, over operands of no
-/// meaning, so that the library loads what any sizes need. To load it in a step would wait for the device, and so for
-/// other ranks, which may wait for this one. For passes before the first step: results are undefined, and so are unused
-/// rows. Does nothing on a CPU.
+/// While it lives, these ops also run with other sizes on a GPU, up to one group with all rows, over operands without
+/// meaning. So the library loads what any sizes need. Loading in a step would wait for the device, and so for other
+/// ranks, which may wait for this one. Use it for passes before the first step: results are undefined, and so are
+/// unused rows. It does nothing on a CPU.
 class AllGroupSizes {
  public:
   explicit AllGroupSizes(Exec& ex);
@@ -63,7 +63,7 @@ class AllGroupSizes {
   Exec& ex_;
 };
 
-/// The three as one: what the product of a group is.
+/// The three ops in one form: the GEMM of one group.
 struct GroupedProduct {
   enum class Kind : std::uint8_t { forward, input_grad, weight_grad };
   Kind kind;
@@ -77,7 +77,7 @@ struct GroupedProduct {
   bool has_work(Index group) const {
     return size(group) > 0 || (kind == Kind::weight_grad && write == Write::overwrite);
   }
-  /// `first_row`: of the group.
+  /// `first_row`: the group's first row.
   Matmul of(Index group, Index first_row) const { return of(group, first_row, size(group)); }
   Matmul of(Index group, Index first_row, Index count) const;
 };

@@ -10,7 +10,7 @@ namespace megalith::ops {
 /// Device memory that the libraries of the ops take for one Exec: the workspace of GEMMs. Part of the memory plan.
 Index library_workspace_bytes(Device device);
 /// Starts those libraries for `ex`, which takes that memory now instead of at the first GEMM. GEMMs with
-/// SmMargin::communication (matmul.h) leave a margin of so many SMs.
+/// SmMargin::communication (matmul.h) leave a margin of this many SMs.
 void start_libraries(Exec& ex, int multiprocessors_for_communication = 0);
 
 /// The library of the CPU's f32 GEMMs: "oneDNN 2.6.0"; empty in a build without it.

@@ -5,15 +5,15 @@ namespace megalith::ops {
 
 enum class Write : std::uint8_t { overwrite, accumulate };
 enum class Transpose : std::uint8_t { no, yes };
-/// The SM margin of a GEMM on a GPU: the SMs that it leaves free for work beside it. `communication`: as many as
+/// The SM margin of a GEMM on a GPU: the SMs that it leaves free for concurrent work. `communication`: as many as
 /// start_libraries() (library.h) was given. If a GEMM took all SMs, communication could not start.
 enum class SmMargin : std::uint8_t { none, communication };
 
 /// c = op(a) op(b) [+ bias in every row], or c += with Write::accumulate. op transposes if requested.
 ///   op(a) [M, K], op(b) [K, N], c [M, N]. a and b have one dtype. c has it, too, or f32 if it is bf16 or f16: sums are
 ///   f32 and rounded once. M, N, K may be 0 (K = 0 gives zeros). bias [N] has a's dtype (Write::overwrite only).
-///   bias_grad [M] f32 (f64 for f64) += sum over k of op(a): with a = dy transposed, the gradient of a bias, computed
-///   in the same pass over dy.
+///   bias_grad [M] f32 (f64 for f64) += sum over k of op(a). With a = dy transposed it is the gradient of a bias,
+///   computed in the same pass over dy.
 /// Bits do not depend on the number of threads: the GEMM is cut into blocks by its shape alone. On a GPU they depend on
 /// the algorithm that is chosen for the shape.
 /// Throws ShapeError.

@@ -15,9 +15,9 @@ struct LayerNormForward {
 };
 void layer_norm_forward(Exec& ex, const LayerNormForward& args);
 
-/// The end of a region of a Transformer block and the norm of the next, in one pass: sum = residual + dropout(x + bias)
-/// as in bias_dropout_residual (elementwise.h), y = layer norm of sum.  x, residual, sum, y [T, H]; bias, gamma, beta
-/// [H]; mean, rstd [T].
+/// The end of a region of a Transformer block and the norm of the next, in one pass. sum = residual + dropout(x + bias)
+/// as in bias_dropout_residual (elementwise.h), y = layer norm of sum.
+///   x, residual, sum, y [T, H]; bias, gamma, beta [H]; mean, rstd [T].
 struct ResidualLayerNorm {
   Tensor x, bias, residual, gamma, beta;  // in; bias may be undefined (no bias)
   Tensor sum, y, mean, rstd;              // out
@@ -26,10 +26,10 @@ struct ResidualLayerNorm {
 };
 void residual_layer_norm(Exec& ex, const ResidualLayerNorm& args);
 
-/// The whole way back in one pass: dx = d(loss)/dx, plus `residual` when that is given (the gradient that flows past
-/// the norm); gamma_grad [H] += sum_t dy * xhat; beta_grad [H] += sum_t dy, both f32 (f64 for f64), rows summed in
-/// fixed blocks. dx may be dy or residual. Where dx is the gradient of a sum that a bias went into, bias_grad is that
-/// bias's: += sum_t dx, with the bits of Matmul::bias_grad, which would read dx once more.
+/// The whole backward pass at once. dx = d(loss)/dx, plus `residual` where it is defined: the gradient that flows past
+/// the norm. gamma_grad [H] += sum_t dy * xhat; beta_grad [H] += sum_t dy, both f32 (f64 for f64), rows summed in fixed
+/// blocks. dx may be dy or residual. Where dx is the gradient of a sum that a bias went into, bias_grad is that bias's:
+/// += sum_t dx. It has the bits of Matmul::bias_grad, which would need one more read of dx.
 struct LayerNormBackward {
   Tensor dy, x, gamma, mean, rstd;  // in   [T, H], [T, H], [H], [T], [T]
   Tensor residual;                  // in   [T, H] or undefined
@@ -58,8 +58,8 @@ struct ResidualRmsNorm {
 };
 void residual_rms_norm(Exec& ex, const ResidualRmsNorm& args);
 
-/// The whole way back in one pass, as LayerNormBackward's. With xhat = x rstd and g = dy gamma:
-/// dx = rstd (g - xhat mean(g xhat)) + residual; gamma_grad [H] += sum_t dy * xhat. dx may be dy or residual.
+/// The whole backward pass at once, as LayerNormBackward. With xhat = x rstd and g = dy gamma:
+///   dx = rstd (g - xhat mean(g xhat)) + residual; gamma_grad [H] += sum_t dy * xhat. dx may be dy or residual.
 struct RmsNormBackward {
   Tensor dy, x, gamma, rstd;  // in   [T, H], [T, H], [H], [T]
   Tensor residual;            // in   [T, H] or undefined

@@ -31,7 +31,7 @@ void expect_totals(const Args& args, std::string_view op) {
                        args.num_kv_heads));
 }
 
-/// Parts that the sums over rows are cut into.
+/// How many parts the sums over rows are cut into.
 Index parts_of(const Exec& ex, Index rows) {
   return ex.device() == Device::cpu ? cpu::row_blocks(rows) : cuda::row_parts(rows);
 }

@@ -4,15 +4,16 @@
 namespace megalith::ops {
 
 // RMS norms of q and of k, before they are rotated. qkv [T, G (A/G + 2) D] holds, for each of G kv heads, its A/G q
-// heads, its k and its v; G and A are those that this rank holds. With xhat = x rstd, out = xhat gamma_q for q and
-// xhat gamma_k for k, rstd = 1/sqrt(mean(x^2) + eps); v is copied. As RMS norms do (norm.h), statistics and gradients
-// of gamma are f64 for f64 tensors and f32 otherwise; a row of zeros has rstd 1/sqrt(eps), and a NaN spreads over all
-// that is normalised with it, but not into v. Source: Henry et al. 2020, arXiv:2010.04245, with RMS norms for l2 norms.
+// heads, its k and its v. G and A are those that this rank holds. With xhat = x rstd, rstd = 1/sqrt(mean(x^2) + eps):
+//   out = xhat gamma_q for q, xhat gamma_k for k; v is copied.
+// As in RMS norms (norm.h), statistics and gradients of gamma are f64 for f64 tensors and f32 otherwise. A row of zeros
+// has rstd 1/sqrt(eps). A NaN spreads over all that is normalised with it, but not into v. Source: Henry et al. 2020,
+// arXiv:2010.04245, with RMS norms for l2 norms.
 
 // ---- Per head (Qwen3): a mean over the D numbers of one head ----
 // A head's bits do not depend on how many others there are, so they are the same for any tp.
 
-/// gamma_q is the same for all q heads, gamma_k for all k. rstd has, for each kv head, its q heads, then its k.
+/// All q heads share gamma_q, and all k share gamma_k. rstd has, for each kv head, its q heads, then its k.
 struct QkHeadNorm {
   Tensor qkv, gamma_q, gamma_k;  // in   [T, G (A/G + 2) D], [D], [D]
   Tensor out, rstd;              // out  as qkv, [T, A + G]; out is another tensor than qkv, which backward reads
@@ -21,8 +22,8 @@ struct QkHeadNorm {
 };
 void qk_head_norm(Exec& ex, const QkHeadNorm& args);
 
-/// The whole way back in one pass. With g = dout gamma: dqkv = rstd (g - xhat mean(g xhat)) for q and k, dout for v;
-/// gamma_q_grad [D] += sum of dout xhat over rows and this rank's q heads, rows summed in fixed blocks; gamma_k_grad
+/// The whole backward pass at once. With g = dout gamma: dqkv = rstd (g - xhat mean(g xhat)) for q and k, dout for v.
+/// gamma_q_grad [D] += sum of dout xhat over rows and this rank's q heads, rows summed in fixed blocks. gamma_k_grad
 /// likewise. dqkv may be dout.
 struct QkHeadNormBackward {
   Tensor dout, qkv, gamma_q, gamma_k, rstd;  // in   [T, G (A/G + 2) D], the same, [D], [D], [T, A + G]
@@ -33,8 +34,8 @@ struct QkHeadNormBackward {
 void qk_head_norm_backward(Exec& ex, const QkHeadNormBackward& args);
 
 // ---- Over all heads (OLMoE, OLMo 2): one mean over q's A D numbers of all tp ranks, one over k's G D ----
-// Each direction has two ops. Between them the caller adds the first one's [T, 2] over tp: number 0 of a row is q's, 1
-// is k's. total_num_heads and total_num_kv_heads are the heads that the added sums are over, all ranks'.
+// Each direction has two ops. Between them the caller all-reduces the first one's [T, 2] over tp: number 0 of a row is
+// q's, 1 is k's. total_num_heads and total_num_kv_heads count the heads of all ranks, which these sums cover.
 
 /// square_sums = this rank's sums of x^2.
 struct QkSquareSums {
@@ -64,8 +65,8 @@ struct QkNormBackwardSums {
 };
 void qk_norm_backward_sums(Exec& ex, const QkNormBackwardSums& args);
 
-/// dqkv = rstd (g - xhat mean(g xhat)) for q and k, dout for v; gamma_q_grad [A D] += sum_t dout xhat, rows summed in
-/// fixed blocks; gamma_k_grad [G D] likewise. dqkv may be dout.
+/// dqkv = rstd (g - xhat mean(g xhat)) for q and k, dout for v. gamma_q_grad [A D] += sum_t dout xhat, rows summed in
+/// fixed blocks. gamma_k_grad [G D] likewise. dqkv may be dout.
 struct QkNormBackward {
   Tensor dout, qkv, square_sums, g_xhat_sums;  // in   [T, G (A/G + 2) D], the same, [T, 2], [T, 2]
   Tensor gamma_q, gamma_k;                     // in   [A D], [G D]

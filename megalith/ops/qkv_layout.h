@@ -4,8 +4,8 @@
 
 namespace megalith::ops {
 
-/// How qkv [T, G (A/G + 2) D] lies in memory: a row holds, for each of G kv heads, its A/G q heads, its k and its v, of
-/// D numbers each. G and A are those that this rank holds.
+/// The memory layout of qkv [T, G (A/G + 2) D]. A row holds, for each of G kv heads, its A/G q heads, its k and its v,
+/// of D numbers each. G and A are those that this rank holds.
 struct QkvLayout {
   Index rows = 0;
   Index num_kv_heads = 0;
@@ -20,14 +20,14 @@ struct QkvLayout {
   Index columns() const { return num_kv_heads * group_columns(); }
 };
 
-/// Throws ShapeError when these are no numbers of heads.
+/// Throws ShapeError unless these are valid numbers of heads.
 inline void expect_heads(Index num_heads, Index num_kv_heads, std::string_view op) {
   if (num_kv_heads >= 1 && num_heads >= 1 && num_heads % num_kv_heads == 0) return;
   throw ShapeError(str("[", op, "] num_heads, num_kv_heads = ", num_heads, ", ", num_kv_heads,
                        ": both must be at least 1, and num_heads a multiple of num_kv_heads"));
 }
 
-/// Of an op's `qkv`, num_heads and num_kv_heads, which must fit.
+/// The layout of an op's `qkv`. Its num_heads and num_kv_heads must fit.
 template <class Args>
 QkvLayout qkv_layout(const Args& args) {
   return {.rows = args.qkv.dim(0),

@@ -33,7 +33,7 @@ void expect_positions(const Rope& args, Index tokens, Index positions) {
   if (args.seq_len < 1 || args.first_row < 0 || args.start_position < 0)
     throw ShapeError(str("[rope] seq_len, first_row, start_position = ", args.seq_len, ", ", args.first_row, ", ",
                          args.start_position, ": seq_len must be at least 1, the others at least 0"));
-  constexpr Index kMax = std::numeric_limits<std::int32_t>::max();  // positions are worked out in 32 bits on a GPU
+  constexpr Index kMax = std::numeric_limits<std::int32_t>::max();  // positions are computed in 32 bits on a GPU
   if (args.seq_len > kMax || args.first_row + tokens > kMax)
     throw ShapeError(str("[rope] seq_len, first_row + rows = ", args.seq_len, ", ", args.first_row + tokens,
                          ": must be below 2^31"));

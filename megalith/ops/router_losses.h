@@ -3,19 +3,19 @@
 
 namespace megalith::ops {
 
-// Losses that keep experts evenly used and logits small, each in pieces, so that sums over ranks can be made between
-// them. Their sums are over tokens: the StepState's loss_scale, which the gradients are multiplied by, divides by the
-// tokens of the global batch. Probabilities are p of the router, of a sigmoid p / sum_e p (DeepSeek-V3,
+// Losses that keep experts evenly used and logits small. Each has several ops, so that sums over ranks can be made
+// between them. Their sums are over tokens: the StepState's loss_scale, which multiplies the gradients, divides by the
+// tokens of the global batch. Probabilities are p of the router; for a sigmoid they are p / sum_e p (DeepSeek-V3,
 // arXiv:2412.19437 section 2.1.2). All numbers are f32 (f64 for f64 runs), losses [1] f64.
 
-/// Rows of a run are summed in parts of so many, then the parts.
+/// Rows of a run are summed in parts of this many, then the parts.
 inline constexpr Index kRunPartRows = 256;
-/// How many parts a run's rows, of which there are at most `tokens`, may have.
+/// The maximal number of parts of a run's rows, of which there are at most `tokens`.
 constexpr Index run_parts(const TokenRuns& runs, Index tokens) {
   const Index rows = runs.seq_len == 0 || runs.seq_len > tokens ? tokens : runs.seq_len;
   return ceil_div(rows, kRunPartRows);
 }
-/// Rows of a part of a run that are here: some or none.
+/// The rows of a part of a run that this rank has: some or none.
 struct RunRows {
   Index begin = 0, end = 0;
 };
@@ -32,7 +32,7 @@ constexpr RunRows rows_of_part(const TokenRuns& runs, Index tokens, const RunPar
   return {first, first + kRunPartRows < end ? first + kRunPartRows : end};
 }
 
-/// sums [Q, E] = for every run of tokens the sum of its probabilities; 0 for a run that has no row here.
+/// sums [Q, E] = the sum of the probabilities of every run of tokens; 0 for a run without a row here.
 struct SumProbabilities {
   Tensor probabilities;  // in   [T, E]
   Tensor sums;           // out  [Q, E]
@@ -41,14 +41,14 @@ struct SumProbabilities {
 };
 void sum_probabilities(Exec& ex, const SumProbabilities& args);
 
-/// What a load loss is made of: over every run of tokens weight E sum_e f_e P_e, with f_e = count / (top_k
-/// counted_tokens), the share of choices that went to an expert, and P_e = sum / tokens. 1 times weight where the load
-/// is even. Source: Fedus et al. 2021, arXiv:2101.03961 section 2.2, with f divided by top_k. Hugging Face's
+/// The factors of a load loss: the sum over runs of tokens of weight E sum_e f_e P_e. f_e = count / (top_k
+/// counted_tokens) is the share of choices that went to an expert, and P_e = sum / tokens. An even load gives 1 times
+/// weight. Source: Fedus et al. 2021, arXiv:2101.03961 section 2.2, with f divided by top_k. Hugging Face's
 /// load_balancing_loss_func does not divide by top_k.
 struct LoadLossFactors {
   Index top_k = 1;
-  double counted_tokens = 1;  ///< of a run, that the counts are of
-  double tokens = 1;          ///< of a run, that the sums are of
+  double counted_tokens = 1;  ///< tokens of a run in the counts
+  double tokens = 1;          ///< tokens of a run in the sums
   double weight = 1;          ///< the coefficient, times the tokens that the loss stands for
 
   /// The factor on sum_e count_e sum_e.

@@ -7,7 +7,7 @@
 
 namespace megalith::ops {
 
-// The end of a step is decided in the memory that holds its numbers: on a GPU no host waits for them. The rules are
+// The end of a step is decided in the memory that holds its numbers, so on a GPU no host waits for them. The rules are
 // constexpr functions of plain structs, the same code on both devices. Structs in device memory have no padding,
 // because its bytes would differ from run to run.
 
@@ -18,9 +18,9 @@ struct LearningRate {
   std::int64_t warmup_steps = 0, decay_steps = 0;
   DecayCurve decay = DecayCurve::cosine;
 
-  /// The rate of the i-th update, i counted from 1: lr i/W during warm-up, then from lr to min_lr at decay_steps (half
-  /// a cosine or a line), then min_lr; `constant` stays at lr. Source: Shoeybi et al. 2019, arXiv:1909.08053, section
-  /// 4.
+  /// The rate of the i-th update, i counted from 1. During warm-up it is lr i/W. Then it goes from lr to min_lr at
+  /// decay_steps (half a cosine or a line), and stays there. `constant` stays at lr. Source: Shoeybi et al. 2019,
+  /// arXiv:1909.08053, section 4.
   constexpr double of(std::int64_t update) const {
     const auto i = static_cast<double>(update);
     const auto warmup = static_cast<double>(warmup_steps), end = static_cast<double>(decay_steps);
@@ -34,9 +34,9 @@ struct LearningRate {
   }
 };
 
-/// Dynamic loss scaling: an overflow skips its step and halves the scale, but not below `smallest`; `growth_interval`
-/// steps in a row without one double it. `initial` 0: no scaling, and a step that is not finite halts the run. Source:
-/// Micikevicius et al. 2018, arXiv:1710.03740.
+/// Dynamic loss scaling. An overflow skips its step and halves the scale, but not below `smallest`. `growth_interval`
+/// consecutive steps without one double it. `initial` 0: no scaling, and a step that is not finite halts the run.
+/// Source: Micikevicius et al. 2018, arXiv:1710.03740.
 struct LossScaling {
   double initial = 0, smallest = 1;
   std::int64_t growth_interval = 1000;
@@ -46,15 +46,15 @@ struct LossScaling {
 
 /// The state of the optimizer in addition to its moments, in device memory.
 struct OptimizerState {
-  std::int64_t updates = 0;  ///< applied so far
+  std::int64_t updates = 0;  ///< how many were applied so far
   double loss_scale = 1;
-  std::int64_t clean_steps = 0;  ///< in a row since the scale last changed
+  std::int64_t clean_steps = 0;  ///< how many, without a break, since the scale last changed
   std::int64_t halted = 0;       ///< 1: a step was not finite or the ranks disagreed; nothing changes any more
 };
 
-/// The numbers of a step that are summed over all ranks, and then the same everywhere.
+/// The numbers of a step that are summed over all ranks. Afterwards they are the same everywhere.
 struct StepTotals {
-  double loss_sum = 0, squares = 0;  ///< of the losses; of the gradients, still scaled
+  double loss_sum = 0, squares = 0;  ///< sum of the losses; of the squared gradients, still scaled
 };
 struct StepCounts {
   std::uint64_t calls = 0;       ///< agreement terms: 0 if all ranks made the same calls
@@ -75,7 +75,7 @@ struct StepOutcome {
 struct StepRules {
   LearningRate learning_rate = {};
   LossScaling scaling = {};
-  double clip = 0;  ///< of the global gradient norm; 0: none
+  double clip = 0;  ///< limit of the global gradient norm; 0: none
   /// Backward multiplies every loss by 1 / this, before the number of targets of all ranks is known. The update then
   /// corrects the gradients. 0: they need no correction.
   double divided_by = 0;
@@ -90,11 +90,11 @@ struct StepRules {
 
 /// One rank's numbers of a step.
 struct StepNumbers {
-  double squares, replicas_squares, loss_sum;  ///< of the gradients that count; of replicas', which do not; of the
-                                               ///< losses
+  double squares, replicas_squares, loss_sum;  ///< squares of gradients that count, of replicas', which do not; the
+                                               ///< sum of losses
 };
-/// The numbers of a rank with one optimizer per reduction group, for `groups` groups: squares and replicas' squares of
-/// each.
+/// The numbers of a rank with one optimizer per reduction group, for `groups` groups. `squares` has the squares and the
+/// replicas' squares of each.
 constexpr StepNumbers add_up_groups(const double* squares, Index groups, double loss_sum) {
   StepNumbers numbers{squares[0], squares[1], loss_sum};
   for (Index group = 1; group < groups; ++group) {
@@ -106,8 +106,8 @@ constexpr StepNumbers add_up_groups(const double* squares, Index groups, double 
 /// Whether a rank's sum of losses counts in the totals. That of a replica does not.
 enum class LossShare : std::uint8_t { counts, replica };
 
-/// A rank's terms of the totals over all ranks. A number that does not count is 0 here, but is still checked for being
-/// finite.
+/// A rank's terms of the totals over all ranks. A number that does not count is 0 here, but it is still checked for
+/// being finite.
 constexpr StepTotals terms_of(const StepNumbers& numbers, LossShare share, StepCounts& counts, StepOutcome& outcome) {
   const bool finite =
       std::isfinite(numbers.squares) && std::isfinite(numbers.replicas_squares) && std::isfinite(numbers.loss_sum);

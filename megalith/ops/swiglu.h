@@ -3,9 +3,9 @@
 
 namespace megalith::ops {
 
-// The activation of a gated MLP. One product makes gate and up: gate_up [T, 2F] holds, for every ffn unit, its gate and
-// its up side by side ([F, 2] a row), so that a shard of units is one run of the weight's rows.
-// Source: Shazeer 2020, arXiv:2002.05202.
+// The activation of a gated MLP. One GEMM makes gate and up. gate_up [T, 2F] holds the gate and the up of every ffn
+// unit side by side ([F, 2] per row). So a shard of units is one contiguous block of the weight's rows. Source: Shazeer
+// 2020, arXiv:2002.05202.
 
 /// y = silu(gate) * up, silu(z) = z / (1 + e^-z).
 struct Swiglu {

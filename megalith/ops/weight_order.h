@@ -10,9 +10,9 @@ namespace megalith::ops {
 template <class T>
 inline constexpr int kWeightOrderBits = std::is_same_v<T, double> ? 32 : 12;
 
-/// A whole number whose order is that of weights rounded to kWeightOrderBits, halves to even. Tokens with the same past
-/// have weights that are equal but for the last bits of sums, which no two grids share: what is dropped must not follow
-/// from these bits. Every number has its place: -0 equals 0, and a NaN is beyond the infinity of its sign. The same
+/// An integer whose order is that of weights rounded to kWeightOrderBits, halves to even. Tokens with the same past
+/// have weights that are equal but for the last bits of sums, which no two grids share. What is dropped must not follow
+/// from these bits. Every number has a place: -0 equals 0, and a NaN is beyond the infinity of its sign. The same
 /// constexpr code runs on host and device.
 template <class T>
 constexpr auto weight_order(T weight) {

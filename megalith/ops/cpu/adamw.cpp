@@ -36,7 +36,7 @@ void adamw(const AdamW& args) {
   static_assert(kPiece % kDecayGroup == 0);
   parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
     const Index end = begin + count;
-    for (Index at = begin; at < end;) {  // runs of groups that decay alike
+    for (Index at = begin; at < end;) {  // neighbouring groups that decay alike
       const std::uint8_t decay = decays[at / kDecayGroup];
       Index stop = at;
       while (stop < end && decays[stop / kDecayGroup] == decay) stop = std::min(end, stop + kDecayGroup);

@@ -11,13 +11,13 @@
 #include "megalith/ops/cpu/parallel.h"
 #include "megalith/tensor/memory.h"
 
-// A head is walked in tiles of kQueries x kKeys scores, which live on the stack (64 KiB each in f32); tiles above the
+// A head is walked in tiles of kQueries x kKeys scores, which live on the stack (64 KiB each in f32). Tiles above the
 // diagonal are skipped. Products read q, k, v and write their gradients in the packed layout, by their strides.
 // Measured at D = 64, S = 256 with oneDNN on AVX2: 32 queries lose 8 % of the products' speed, 128 compute 20 % more
 // scores.
 //
-// Tensors of 16 bits are widened into scratch as a whole: each element of k and v is read by every block of queries,
-// and the sums over key blocks must stay in f32 until they are done. 4 T A D f32 forward, 8 backward.
+// Tensors of 16 bits are widened into scratch as a whole. Every block of queries reads each element of k and v, and the
+// sums over key blocks must stay in f32 until they are done. Scratch is 4 T A D f32 forward, 8 backward.
 
 namespace megalith::ops::cpu {
 namespace {
@@ -28,7 +28,7 @@ constexpr Index kQueries = 64, kKeys = 256;  // kKeys a multiple of kQueries: no
 template <class T>
 struct Head {
   Index seq_len, head_dim;
-  Index length;  // tokens that are no padding
+  Index length;  // tokens that are not padding
   VisibleKeys visible;
   Index token, out_token;          // elements from one token to the next, in qkv and in out
   Index q, k, v, out, statistics;  // first element in qkv, in out, in log_sum_exp
@@ -37,14 +37,14 @@ struct Head {
   std::uint64_t element;  // global element of (query 0, key 0)
 };
 
-/// Of a sample, that its padding begins at.
+/// The length of a sample, at which its padding begins.
 template <class Args>
 Index length_of(const Args& args, Index sample) {
   if (!args.lengths) return args.seq_len;
   return std::clamp(Index{args.lengths.template data<std::int32_t>()[sample]}, Index{0}, args.seq_len);
 }
 
-/// `head`: of q, on this rank.
+/// `head`: the number of a q head on this rank.
 template <class T, class Args>
 Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout, Index sample, Index head) {
   const Index width = args.out.dim(1), head_dim = width / args.num_heads, row = sample * args.seq_len;
@@ -123,14 +123,14 @@ AttentionTile<T> tile_at(const Head<T>& head, T* scores, Block queries, Block ke
           .visible = head.visible};
 }
 
-/// rows x head_dim elements to 0.
+/// Sets rows x head_dim elements to 0.
 template <class T>
 void zero_rows(T* data, Index rows, const Head<T>& head, Index row_stride) {
   for (Index r = 0; r < rows; ++r) std::fill_n(data + r * row_stride, head.head_dim, T{0});
 }
 
-/// One block of queries of one head, none of them padding: softmax over the key blocks with a running maximum and sum
-/// per row.
+/// One block of queries of one head, none of them padding. It does the softmax over the key blocks with a running
+/// maximum and sum per row.
 template <class T>
 void forward_queries(const AttentionForward& args, const Head<T>& head, Block queries) {
   alignas(64) T scores[kQueries * kKeys];
@@ -160,11 +160,11 @@ void forward_queries(const AttentionForward& args, const Head<T>& head, Block qu
   }
 }
 
-/// Whether gradients are the first that are added to a sum, and are written instead.
+/// Whether gradients are the first terms of a sum, which are written, or are added to it.
 enum class Sum : bool { begun, continued };
 
-/// The gradients that one block of queries of one head adds to, none of them padding: dq of its own rows (written), dk
-/// and dv of the keys it sees.
+/// Adds to the gradients of one block of queries of one head, none of them padding. It writes dq of its own rows, and
+/// adds to dk and dv of the keys that it sees.
 template <class T>
 void backward_queries(const AttentionBackward& args, const Head<T>& head, Block block, Sum keys_sum) {
   alignas(64) T scores[kQueries * kKeys];
@@ -198,7 +198,7 @@ void backward_queries(const AttentionBackward& args, const Head<T>& head, Block 
 
 Index query_blocks(Index tokens) { return ceil_div(tokens, kQueries); }
 
-/// One task per (sample, head, block of queries); the longest rows come first, so that the team ends together.
+/// One task per (sample, head, block of queries). The longest rows come first, so that the threads end together.
 template <class T>
 void forward_heads(const AttentionForward& args) {
   const auto dropout = resolve(args.dropout);
@@ -215,8 +215,8 @@ void forward_heads(const AttentionForward& args) {
   });
 }
 
-/// dk and dv of one group and dq of its heads. In each head the last block of queries, which sees every key, comes
-/// first: that of the first head writes, the others add.
+/// dk and dv of one group and dq of its heads. In each head the last block of queries comes first, because it sees
+/// every key. That of the first head writes, the others add.
 template <class T>
 void backward_group(const AttentionBackward& args, const std::optional<ResolvedDropout>& dropout, Index sample,
                     Index group) {
@@ -235,7 +235,7 @@ void backward_group(const AttentionBackward& args, const std::optional<ResolvedD
   }
 }
 
-/// One task per (sample, group): the sums over queries and over heads keep one order.
+/// One task per (sample, group), so that the sums over queries and over heads keep one order.
 template <class T>
 void backward_heads(const AttentionBackward& args) {
   const auto dropout = resolve(args.dropout);
@@ -244,11 +244,11 @@ void backward_heads(const AttentionBackward& args) {
                [&](Index i) { backward_group<T>(args, dropout, i / groups, i % groups); });
 }
 
-/// Hands out f32 tensors of the scratch, one after the other.
+/// Allocates f32 tensors from the scratch, one after the other.
 class Widened {
  public:
   explicit Widened(const Tensor& scratch) : next_(static_cast<std::byte*>(scratch.raw())) {}
-  /// Of the shape of `like`; contents undefined.
+  /// A tensor of the shape of `like`. Its contents are undefined.
   Tensor space(const Tensor& like) {
     const Tensor wide(next_, like.shape(), DType::f32);
     next_ += wide_bytes(like);

@@ -24,7 +24,7 @@ struct CachePlaces {
         tokens_of_sequence(heads.rows / std::max(args.keys.dim(0), Index{1})),
         positions(args.positions.template data<std::int32_t>()) {}
 
-  /// Throws InputError for a position that the cache has not.
+  /// Throws InputError for a position outside the cache.
   Index position(Index row) const {
     const Index at = positions[row];
     if (at >= 0 && at < capacity) return at;
@@ -44,11 +44,11 @@ struct CachePlaces {
 
 namespace {
 
-constexpr Index kHeads = 8;              // of q that read a block of keys while it is in the cache
-constexpr Index kBlockElements = 16384;  // of keys or values
-constexpr Index kMaxKeys = 128;          // of a block
+constexpr Index kHeads = 8;              // q heads that read a block of keys while it is in the cache
+constexpr Index kBlockElements = 16384;  // elements of a block of keys or values
+constexpr Index kMaxKeys = 128;          // largest number of keys in a block
 
-/// `count` numbers as they are computed in: those of the tensor, or a widened copy in `space`.
+/// `count` numbers in the type of arithmetic: those of the tensor, or a widened copy in `space`.
 template <class T>
 const Arithmetic<T>* in_arithmetic(const T* x, Index count, Arithmetic<T>* space) {
   if constexpr (std::is_same_v<T, Arithmetic<T>>) {

@@ -7,9 +7,9 @@
 
 namespace megalith::ops::cpu {
 
-/// A pair's rank among its expert's is the number of those before it, by probability of those that weigh more, or as
-/// much and come before it. Counted by going through the run for every pair: runs are short, and experts that have no
-/// more than their capacity are left at once.
+/// A pair's rank among its expert's pairs is the number of pairs before it. By probability it is the number of those
+/// with a greater weight, or an equal one and an earlier place. It is counted by one pass over the run for every pair.
+/// Runs are short, and experts with no more pairs than their capacity are skipped.
 template <class T>
 void drop_pairs(const DropPairs& args) {
   const Index pairs = args.experts.numel(), of_run = args.run * args.experts.dim(1), runs = pairs / of_run;

@@ -59,8 +59,8 @@ void sum_rows(const LogitsSumExp& args, const ExpSum& exp_sum) {
   });
 }
 
-/// The gradient of every row: probabilities(t, row, factor) writes exp(z - max) * factor, then the target takes its
-/// part off; rows without a target become 0.
+/// The gradient of every row. probabilities(t, row, factor) writes exp(z - max) * factor, then the target's part is
+/// subtracted. Rows without a target become 0.
 template <class T, class Probabilities>
 void gradient_rows(const LogitsBackward& args, const Probabilities& probabilities) {
   using A = Arithmetic<T>;
@@ -82,7 +82,7 @@ void gradient_rows(const LogitsBackward& args, const Probabilities& probabilitie
       probabilities(t, row, factor);
       const Index column = held_column(targets[t], args.first_id, held);
       if (column < 0) continue;
-      // In 16 bits a probability near 1 is too coarse to take 1 from: this one is computed again.
+      // In 16 bits a probability near 1 is too coarse to subtract 1 from, so this one is recomputed.
       const A probability = std::is_same_v<T, A> ? static_cast<A>(row[column]) : std::exp(target_logit[t]) * factor;
       row[column] = static_cast<T>(probability - scale);
     }
@@ -102,7 +102,7 @@ void logits_sum_exp(const LogitsSumExp& args) {
 
 template <class T>
 void loss_from_sums(const LossFromSums& args) {
-  constexpr Index kBlock = 1024;  // tokens whose losses are added before they join the sum
+  constexpr Index kBlock = 1024;  // losses of this many tokens are added before they join the sum
   const Index tokens = args.loss.dim(0);
   const T *sum = args.sums.data<T>(), *target_logit = sum + tokens;
   const std::int32_t* targets = args.targets.data<std::int32_t>();
@@ -132,8 +132,8 @@ void logits_backward(const LogitsBackward& args) {
 
 namespace {
 
-/// With no other rank between the sum and the gradient nothing need be stored between them, which in 16 bits would
-/// round twice and lose what f16 cannot hold before it is scaled. In f32 one exponential an element is faster.
+/// Cross entropy on one rank, which needs no values stored between the sum and the gradient. In 16 bits storing would
+/// round twice and lose what f16 cannot hold before it is scaled. In f32 one exponential per element is faster.
 template <class T>
 void cross_entropy_16(const CrossEntropy& args, const Tensor& row_max, const Tensor& sums) {
   const Index held = args.logits.dim(1), real = real_columns(held, 0, args.vocab_size);

@@ -136,7 +136,7 @@ void scale(const Tensor& x, double factor) {
 void copy_bytes(const Tensor& from, const Tensor& to) {
   if (from.raw() == to.raw()) return;
   constexpr Index kBytes = kPiece * 4;
-  // 1 KiB a call: above 4 KiB glibc switches to "rep movsb", which is 5 times slower on Zen 3 when both addresses have
+  // 1 KiB per call: above 4 KiB glibc switches to "rep movsb". On Zen 3 that is 5 times slower when both addresses have
   // the same offset in their page, as planned tensors do.
   constexpr Index kCall = 1024;
   const auto* source = static_cast<const std::byte*>(from.raw());

@@ -10,19 +10,19 @@ namespace megalith::ops::cpu {
 /// A dropout with its StepState read: which words, and where the tensor is in the global numbering.
 struct ResolvedDropout {
   DropoutStream stream;
-  std::uint64_t first_sample = 0, first_row = 0;  ///< of the microbatch; of the tensor within that
+  std::uint64_t first_sample = 0, first_row = 0;  ///< the microbatch's first sample; the tensor's first row in it
 
-  /// Global number of an element of a tensor with so many columns, seq_len rows to a sample.
+  /// Global number of an element of a tensor with `columns` columns and seq_len rows per sample.
   std::uint64_t element_at(Index seq_len, Index columns, Index element) const {
     return (first_sample * static_cast<std::uint64_t>(seq_len) + first_row) * static_cast<std::uint64_t>(columns) +
            static_cast<std::uint64_t>(element);
   }
 };
-/// Nothing when nothing is dropped.
+/// Empty when nothing is dropped.
 std::optional<ResolvedDropout> resolve(const Dropout& dropout);
 
-/// Rows that a partial sum over rows covers: few enough to fit the cache, many enough that adding the parts costs
-/// nothing.
+/// Rows that a partial sum over rows covers. They are few enough to fit the cache, and many enough that adding the
+/// parts costs nothing.
 inline constexpr Index kSumRows = 128;
 inline Index row_blocks(Index rows) { return ceil_div(rows, kSumRows); }
 /// sums [columns] += parts[0] + parts[1] + ... in order; parts [blocks, columns].
@@ -50,7 +50,7 @@ template <class T>
 void fill(const Tensor& x, double value);
 template <class T>
 void scale(const Tensor& x, double factor);
-/// Any dtype.
+/// Copies a tensor of any dtype.
 void copy_bytes(const Tensor& from, const Tensor& to);
 
 }  // namespace megalith::ops::cpu

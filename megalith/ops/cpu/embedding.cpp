@@ -32,7 +32,7 @@ void embedding_forward(const EmbeddingForward& args) {
   });
 }
 
-/// Cut by columns: every task walks all tokens in order, so the sums do not depend on the cut.
+/// The cut is by columns. Every task walks all tokens in order, so the sums do not depend on the cut.
 template <class T>
 void embedding_backward(const EmbeddingBackward& args) {
   constexpr Index kColumns = 64;

@@ -46,7 +46,7 @@ void even_choices(const EvenChoices& args) {
     experts[pair] = static_cast<std::int32_t>((first + pair) % args.num_experts);
 }
 
-/// segments: of every (source, local expert) the first row by source, then the first row by expert.
+/// segments: for every (source, local expert) the first row by source, then the first row by expert.
 void regroup_rows(const RegroupRows& args, const Tensor& segments) {
   const Index sources = args.sources, local = args.local_experts, rows = args.arrived_at.numel();
   const auto* counts = args.counts ? args.counts.data<std::int64_t>() : nullptr;

@@ -30,7 +30,7 @@ void update_experts(const UpdateExperts& args) {
   const std::int64_t sum = std::accumulate(counts, counts + experts, std::int64_t{0});
   for (Index e = 0; e < experts; ++e) {
     if (args.bias) {
-      // mean - count, times the number of experts, in whole numbers.
+      // (mean - count) times the number of experts, in whole numbers.
       const std::int64_t lack = sum - counts[e] * experts;
       args.bias.data<T>()[e] += static_cast<T>(args.rate) * static_cast<T>((lack > 0) - (lack < 0));
     }

@@ -3,7 +3,7 @@
 
 namespace megalith::ops::cpu {
 
-/// In matmul.cpp, whose pieces it is made of.
+/// Defined in matmul.cpp, whose pieces it is made of.
 template <class T>
 void grouped_matmul(const GroupedProduct& products);
 

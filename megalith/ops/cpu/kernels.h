@@ -5,19 +5,19 @@
 
 namespace megalith::ops::cpu {
 
-// The hot loops, one thread each, on raw pointers, compiled once per instruction set (cpu/isa/) and chosen once at run
-// time. Everything above them (shapes, threads, order of blocks) is ordinary code that runs anywhere.
+// The hot loops, one thread each, on raw pointers. They are compiled once per instruction set (cpu/isa/) and chosen
+// once at run time. Everything above them (shapes, threads, order of blocks) is ordinary code that runs anywhere.
 //
-// How it works: the sources of cpu/isa/ are built several times by CMake, each time with other compiler flags and
-// another namespace MEGALITH_ISA. They may use nothing that the linker merges across these builds: no std:: templates,
-// no inline function from outside their namespace. Otherwise the copy with AVX-512 instructions could serve every CPU.
+// CMake builds the sources of cpu/isa/ several times, each time with other compiler flags and another namespace
+// MEGALITH_ISA. They may use nothing that the linker merges across these builds: no std:: templates, no inline function
+// from outside their namespace. Otherwise the copy with AVX-512 instructions could serve every CPU.
 //
-// T is what tensors are stored in: double, float, bfloat16 or float16. Arithmetic<T> is what is computed in: 16-bit
-// elements are widened when they are loaded and rounded once, to nearest even, when they are stored.
+// T is the type in which tensors are stored: double, float, bfloat16 or float16. Arithmetic<T> is the type of
+// arithmetic. 16-bit elements are widened when they are loaded and rounded once, to nearest even, when they are stored.
 
 enum class Isa : std::uint8_t { baseline, avx2, avx512 };
 
-/// Which random words a dropout reads, resolved from Dropout and StepState (see RandomSite in base/philox.h).
+/// The random words that a dropout reads, resolved from Dropout and StepState (see RandomSite in base/philox.h).
 struct DropoutStream {
   std::uint64_t seed = 0;
   std::uint32_t step = 0, site = 0;
@@ -51,12 +51,12 @@ struct ElementwiseKernels {
   /// out = residual + (x + bias) * keep; bias and stream may be null
   void (*bias_dropout_add)(const T* x, const T* bias, const T* residual, T* out, Index n, const DropoutStream* stream,
                            std::uint64_t element);
-  /// Between storage and arithmetic.
+  /// Conversions between the types of storage and arithmetic.
   void (*widen)(const T* x, Arithmetic<T>* out, Index n);
   void (*round)(const Arithmetic<T>* x, T* out, Index n);
 };
 
-/// One row of n elements each, where not said otherwise.
+/// Operates on one row of n elements each, except where stated.
 template <class T>
 struct NormKernels {
   void (*forward)(const T* x, const T* gamma, const T* beta, T* y, Index n, double eps, Arithmetic<T>* mean,
@@ -67,12 +67,12 @@ struct NormKernels {
   /// gamma_sum, beta_sum [columns] += over the rows, top to bottom.
   void (*weight_backward)(const T* dy, const T* x, const Arithmetic<T>* mean, const Arithmetic<T>* rstd, Index rows,
                           Index columns, Arithmetic<T>* gamma_sum, Arithmetic<T>* beta_sum);
-  // The same of RMS norms, which have no mean and no beta.
+  // The same for RMS norms, which have no mean and no beta.
   void (*rms_forward)(const T* x, const T* gamma, T* y, Index n, double eps, Arithmetic<T>* rstd);
   void (*rms_backward)(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, Arithmetic<T> rstd);
   void (*rms_weight_backward)(const T* dy, const T* x, const Arithmetic<T>* rstd, Index rows, Index columns,
                               Arithmetic<T>* gamma_sum);
-  // Their parts, where rstd and the mean of g xhat, g = dy gamma, are over more than the n elements.
+  // Parts of RMS norms for rows in which rstd and the mean of g xhat, g = dy gamma, cover more than the n elements.
   /// y = x rstd gamma
   void (*rms_apply)(const T* x, const T* gamma, T* y, Index n, Arithmetic<T> rstd);
   /// The sum of g xhat, xhat = x rstd.
@@ -109,8 +109,8 @@ struct SoftmaxKernels {
   A (*sum_of_exp)(const T* z, Index n, A max);
   /// z <- exp(z - max) * factor
   void (*exp_times)(T* z, Index n, A max, A factor);
-  /// Scores to dropped-out exp(scale * score - max), 0 where not visible; max, sum [rows] are carried from tile to tile
-  /// and correction [rows] receives the factor on what earlier tiles summed.
+  /// Scores become the dropped-out exp(scale * score - max), 0 where not visible. max, sum [rows] are carried from tile
+  /// to tile. correction [rows] receives the factor on the sums of earlier tiles.
   void (*attention_forward)(const AttentionTile<A>& tile, A* max, A* sum, A* correction);
   /// scores to P * keep, dprobs to dS = P (keep dprobs - delta) scale; log_sum_exp, delta [rows].
   void (*attention_backward)(const AttentionTile<A>& tile, const A* log_sum_exp, const A* delta);
@@ -132,8 +132,8 @@ struct OptimizerKernels {
   double (*sum_of_squares)(const T* x, Index n);
 };
 
-/// c [m, n] = beta c + op(a) op(b), beta 0 (c is not read) or 1. op(a)(i, l) = a[i * a_row + l * a_column], one of the
-/// two strides being 1; b likewise; c[i * c_row + j].
+/// c [m, n] = beta c + op(a) op(b), beta 0 (c is not read) or 1. op(a)(i, l) = a[i * a_row + l * a_column], where one
+/// of the two strides is 1; b likewise. c is c[i * c_row + j].
 template <class T>
 struct Product {
   Index m = 0, n = 0, k = 0;
@@ -164,7 +164,7 @@ struct GemmKernels {
   A (*dot)(const T* x, const T* y, Index n);
   /// y [columns] = sum over l of x[l] * matrix[l, column], row stride `stride`, l ascending; beta as in Product.
   void (*weighted_row_sum)(const T* x, const T* matrix, Index stride, Index k, Index columns, A* y, A beta);
-  /// c of all rows, each weight being read from memory once. The bits of a row do not depend on the other rows.
+  /// c of all rows. Each weight is read from memory once. The bits of a row do not depend on the other rows.
   void (*few_rows)(const FewRows<T>& product);
 };
 
@@ -182,7 +182,7 @@ bool is_available(Isa isa);
 /// Precondition: is_available(isa).
 template <class T>
 const Kernels<T>& kernels(Isa isa);
-/// The widest available; looked up once.
+/// The widest available one. It is looked up once.
 template <class T>
 const Kernels<T>& kernels();
 

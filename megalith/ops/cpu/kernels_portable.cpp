@@ -1,6 +1,6 @@
 #include "megalith/ops/cpu/kernels.h"
 
-// For processors other than x86-64: one build of cpu/isa/, in the compiler's generic vectors of 16 bytes.
+// One build of cpu/isa/ for processors other than x86-64, in the compiler's generic vectors of 16 bytes.
 namespace megalith::ops::cpu {
 
 namespace isa_baseline {

@@ -29,7 +29,7 @@ bool is_available(Isa isa) {
   return false;
 }
 
-// Each table is made at its first use: the code that makes it is already in its instruction set.
+// Each table is made at its first use, because the code that makes it is already in its instruction set.
 template <class T>
 const Kernels<T>& kernels(Isa isa) {
   if (isa == Isa::avx512) {

@@ -10,12 +10,12 @@
 namespace megalith::ops::cpu {
 namespace {
 
-constexpr Index kMaxRows = 256, kMaxColumns = 384;       // of a block of c
+constexpr Index kMaxRows = 256, kMaxColumns = 384;       // rows and columns of a block of c
 constexpr Index kRowMultiple = 8, kColumnMultiple = 48;  // whole tiles of oneDNN's inner kernels
 constexpr Index kEnoughBlocks = 8;
 constexpr Index kSmallBlock = Index{1} << 19;  // multiply-adds: about 10 us, worth a thread
 
-/// The size of each of the fewest equal parts of at most `most`.
+/// The part size when `size` is cut into the fewest equal parts of at most `most`.
 Index equal_part(Index size, Index most, Index multiple) {
   return round_up(ceil_div(size, ceil_div(size, most)), multiple);
 }
@@ -31,7 +31,7 @@ Operand<T> operand(const Tensor& x, Transpose transpose) {
   return transpose == Transpose::yes ? Operand<T>{x.data<T>(), 1, x.dim(1)} : Operand<T>{x.data<T>(), x.dim(1), 1};
 }
 
-/// The factor on what stands in c, where that is what the sums are made in.
+/// The factor on the previous c, where sums are made in c's own type.
 template <class A>
 A beta_of(const Matmul& args) {
   return args.c.dtype() == dtype_of<A> && args.write == Write::accumulate ? A{1} : A{0};
@@ -44,8 +44,8 @@ struct OutputBlock {
   Index row, rows, column, columns;
 };
 
-// A product falls into pieces, which one thread each computes. Who takes them says a `share`: it is called as
-// share(pieces, elements, piece), where piece(i) for i in [0, pieces) is the work and `elements` its size as for
+// A GEMM falls into pieces, each computed by one thread. A `share` decides which thread takes a piece. It is called as
+// share(pieces, elements, piece). piece(i) for i in [0, pieces) is the work, and `elements` its size as for
 // parallel_for().
 
 /// The team takes the pieces of one product.
@@ -67,34 +67,34 @@ void for_blocks(Index m, Index n, Index k, const Share& share, const Body& body)
   });
 }
 
-/// Up to so many rows a product is bound by the reading of the weights.
+/// Up to this many rows, the reading of the weights bounds a GEMM.
 constexpr Index kFewRows = 32;
 
-/// Whether c is x times the rows of a matrix, as of a layer.
+/// Whether c is x times the rows of a matrix, as in a layer.
 bool has_rows_of_weights(const Matmul& args) {
   return args.transpose_a == Transpose::no && args.transpose_b == Transpose::yes;
 }
 
 /// Whether few_rows() computes it. In f64 our own blocks give a row the same bits among any number of rows, which a
-/// kernel for few would not.
+/// kernel for few rows would not.
 template <class T>
 bool has_few_rows(const Matmul& args) {
   return !std::is_same_v<T, double> && args.c.dim(0) <= kFewRows && has_rows_of_weights(args);
 }
 
-/// Whether matrix_vector() computes it, which gives a row other bits than blocks of rows.
+/// Whether matrix_vector() computes it. It gives a row other bits than blocks of rows do.
 template <class T>
 bool is_matrix_vector(const Matmul& args) {
   if (args.c.dim(1) == 1) return true;
   return args.c.dim(0) == 1 && !(std::is_same_v<T, double> && has_rows_of_weights(args));
 }
 
-/// c of few rows. Its sums go to `c` where there is one, else to a buffer; then finish(sums, row, begin, count) is
+/// c of few rows. Its sums go to `c` where it is not null, else to a buffer. Then finish(sums, row, begin, count) is
 /// called for every row of every piece.
 template <class T, class Share, class Finish>
 void few_rows(const Matmul& args, Arithmetic<T>* c, const Share& share, const Finish& finish) {
   using A = Arithmetic<T>;
-  constexpr Index kOutputs = 64;  // of a row of a piece: 12 pieces of 768 columns
+  constexpr Index kOutputs = 64;  // columns of a piece: 12 pieces of 768 columns
   const Index rows = args.c.dim(0), columns = args.c.dim(1), k = args.a.dim(1);
   const A beta = beta_of<A>(args);
   share(ceil_div(columns, kOutputs), rows * columns * k, [&](Index i) {
@@ -114,8 +114,8 @@ void few_rows(const Matmul& args, Arithmetic<T>* c, const Share& share, const Fi
   });
 }
 
-/// With one row or column oneDNN's bits depend on threads, and its speed is no better: c, a vector, is the matrix (or
-/// its transpose) times the other operand. Its sums go to `c` where there is one, else to a buffer; then finish(sums,
+/// c, a vector, is the matrix (or its transpose) times the other operand. With one row or column oneDNN's bits depend
+/// on threads, and its speed is no better. The sums go to `c` where it is not null, else to a buffer. Then finish(sums,
 /// begin, count) is called for every piece.
 template <class T, class Share, class Finish>
 void matrix_vector(const Matmul& args, Arithmetic<T>* c, const Share& share, const Finish& finish) {
@@ -191,15 +191,15 @@ void product_wide(const Matmul& args, const Share& share) {
   });
 }
 
-// Products of 16-bit operands: pieces of them are widened on the stack, the f32 product sums them, and only whole sums
-// are rounded, with bias and GELU already in.
+// GEMMs of 16-bit operands. Pieces of them are widened on the stack, and the f32 GEMM sums them. Only whole sums are
+// rounded, after bias and GELU.
 
-constexpr Index kDepth = 128;  // of a widened piece
+constexpr Index kDepth = 128;  // depth of a widened piece
 constexpr Index kGap = 16;     // floats between its lines, so that they start in different cache sets
 constexpr Index kPieceRows = std::max(kMaxRows * (kDepth + kGap), kDepth*(kMaxRows + kGap));
 constexpr Index kPieceColumns = std::max(kMaxColumns * (kDepth + kGap), kDepth*(kMaxColumns + kGap));
 
-/// The first `rows` x `columns` elements in f32, lines as they lie in memory.
+/// The first `rows` x `columns` elements in f32, with the lines of the memory layout.
 template <class T>
 Operand<float> widened(const Operand<T>& x, Index rows, Index columns, float* out) {
   const auto widen = kernels<T>().elementwise.widen;
@@ -242,7 +242,7 @@ void sum_block(const OutputBlock& block, Index k, Operand<T> a, Operand<T> b, fl
 }
 
 /// The sums of every block of op(a) op(b), given to finish(sums, row, column, count) as parts of rows that it may
-/// change; those of an f32 c are c's own memory, to which Write::accumulate has added them. M, N > 0.
+/// change. Those of an f32 c are in c's own memory, to which Write::accumulate has added them. M, N > 0.
 template <class T, class Share, class Finish>
 void product_16(const Matmul& args, const Share& share, const Finish& finish) {
   const Index m = args.c.dim(0), n = args.c.dim(1), k = depth_of(args);
@@ -305,8 +305,8 @@ void matmul(const Matmul& args) {
   }
 }
 
-/// The pieces of all products are tasks of one loop, so that a team shares few large groups as well as many small ones,
-/// and waits once.
+/// The pieces of all products are tasks of one loop. So the threads share few large groups as well as many small ones,
+/// and wait once.
 template <class T>
 void grouped_matmul(const GroupedProduct& products) {
   const Index groups = products.weights.dim(0);

@@ -6,20 +6,20 @@
 
 namespace megalith::ops::cpu {
 
-/// On the calling thread only. f32: oneDNN where it is built in; otherwise the blocked loops of cpu/isa/gemm.cpp.
+/// Runs on the calling thread only. f32: oneDNN where it is built in, otherwise the blocked loops of cpu/isa/gemm.cpp.
 void run_product(const Product<float>& product);
 void run_product(const Product<double>& product);
 /// "oneDNN 2.6.0"; empty for our own loops.
 std::string product_library();
 
-/// Blocks of c that are computed one at a time, by one thread each.
+/// The shape of the blocks of c. One thread computes one block at a time.
 struct BlockShape {
   Index rows = 0, columns = 0;
 };
-/// Follows from the shape alone, so that the number of threads changes no bit.
+/// Depends on the shape alone, so that the number of threads changes no bit.
 BlockShape block_shape(Index m, Index n, Index k);
 
-/// All but bias_grad.
+/// Everything but bias_grad.
 template <class T>
 void matmul(const Matmul& args);
 template <class T>

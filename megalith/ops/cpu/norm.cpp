@@ -25,7 +25,7 @@ const T* residual_at(const Tensor& residual, Index element) {
   return residual ? residual.data<T>() + element : nullptr;
 }
 
-/// Blocks of rows are summed by sum_rows(first row, rows, its part [grads, H]), then the parts are added to each grad.
+/// sum_rows(first row, rows, its part [grads, H]) sums blocks of rows. Then the parts are added to each grad.
 template <class T, class SumRows>
 void sum_weight_grads(const Tensor& x, const Tensor& parts, std::initializer_list<Tensor> grads,
                       const SumRows& sum_rows) {
@@ -78,7 +78,7 @@ void residual_rms_norm(const ResidualRmsNorm& args) {
   rms_norm_forward<T>({args.sum, args.gamma, args.y, args.rstd, args.eps});
 }
 
-// In both backward passes the weights come first: dx may take dy's place.
+// Both backward passes compute the gradients of the weights first, because dx may take dy's place.
 
 template <class T>
 void layer_norm_backward(const LayerNormBackward& args, const Tensor& parts) {

@@ -4,22 +4,21 @@
 
 namespace megalith::ops::cpu {
 
-/// Below this many elements an op runs on the calling thread: waking a team costs about as much as 2 us of work.
+/// Below this many elements an op runs on the calling thread. Waking a team costs about as much as 2 us of work.
 inline constexpr Index kParallelElements = 16384;
-/// Flat element-wise loops are handed out in pieces of this many elements (32 KiB of f32: three streams fit the L2
-/// cache).
+/// Flat element-wise loops are cut into pieces of this many elements (32 KiB of f32: three streams fit the L2 cache).
 inline constexpr Index kPiece = 8192;
 
-/// Calls task(i) for i in [0, tasks), on the team (base/team.h) when `elements` is worth it. Which thread runs a task,
-/// and how many there are, never changes a result: tasks write to places of their own, and whoever sums their parts
-/// does it in order. Throws what a task throws.
+/// Calls task(i) for i in [0, tasks), on the team (base/team.h) when `elements` is worth it. Results do not depend on
+/// which thread runs a task or on the number of threads. Tasks write to places of their own, and their parts are summed
+/// in order. Throws what a task throws.
 template <class Task>
 void parallel_for(Index tasks, Index elements, const Task& task) {
   if (elements >= kParallelElements) return share(tasks, task);
   for (Index i = 0; i < tasks; ++i) task(i);
 }
 
-/// Calls piece(begin, count) for consecutive runs of `size` that cover [0, n).
+/// Calls piece(begin, count) for consecutive pieces of `size` that cover [0, n).
 template <class Piece>
 void parallel_pieces(Index n, Index size, Index elements, const Piece& piece) {
   parallel_for(ceil_div(n, size), elements, [&](Index i) {

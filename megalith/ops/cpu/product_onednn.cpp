@@ -12,12 +12,12 @@
 namespace megalith::ops::cpu {
 namespace {
 
-constexpr Index kLines = 256, kColumns = 384, kPackedDepth = 256;  // of a packed piece: 680 KiB of stack
+constexpr Index kLines = 256, kColumns = 384, kPackedDepth = 256;  // sizes of a packed piece: 680 KiB of stack
 constexpr Index kPackedGap = 16;   // between the rows of a panel, so that they start in different cache sets
-constexpr Index kWorthwhile = 32;  // each packed element is used that often
+constexpr Index kWorthwhile = 32;  // each packed element is used at least this often
 
-/// oneDNN computes on as many threads as OpenMP has for the calling one, and might cut K by their number. A product is
-/// a task of one thread here: this asks for no more, as long as the thread lives.
+/// oneDNN computes on as many threads as OpenMP has for the calling one, and might cut K by their number. A GEMM here
+/// is a task of one thread. This limits OpenMP to one thread for as long as the calling thread lives.
 void stay_on_this_thread() {
   thread_local const bool asked = (omp_set_num_threads(1), true);
   static_cast<void>(asked);
@@ -37,7 +37,7 @@ void transpose_tile(const float* x, Index stride, float* out, Index out_stride) 
   for (Index i = 0; i < 4; ++i) std::memcpy(out + i * out_stride, &column[i], sizeof(Four));
 }
 
-/// out[line][l] = x[l][line], eight rows of x at a time: more would compete for the same sets of the first-level cache.
+/// out[line][l] = x[l][line], eight rows of x at a time. More would compete for the same sets of the first-level cache.
 void transpose(const float* x, Index stride, Index depth, Index lines, float* out, Index out_stride) {
   const Index even_lines = lines / 4 * 4, even_depth = depth / 4 * 4;
   for (Index first = 0; first < even_depth; first += 8) {
@@ -53,13 +53,13 @@ void transpose(const float* x, Index stride, Index depth, Index lines, float* ou
   }
 }
 
-/// A matrix as oneDNN wants it named: its rows ('N') or its columns ('T') lie together, `stride` elements apart.
+/// A matrix in oneDNN's terms: its rows ('N') or its columns ('T') are contiguous, `stride` elements apart.
 struct Layout {
   char transposed;
   Index stride;
 };
 
-/// Of a rows x columns matrix. The stride along a dimension of size 1 means nothing and may be anything.
+/// The layout of a rows x columns matrix. The stride along a dimension of size 1 has no meaning and may be anything.
 Layout layout_of(Index rows, Index columns, Index row, Index column) {
   const bool rows_together = (column == 1 || columns == 1) && (row >= columns || rows == 1);
   return rows_together ? Layout{'N', std::max({row, columns, Index{1}})}
@@ -77,8 +77,8 @@ void call_sgemm(const Product<float>& p) {
                          ", ", p.n, ", ", p.k));
 }
 
-/// One piece that fits the panels on the stack: a, where it is transposed, is turned over and b, where its rows are, is
-/// copied next to each other.
+/// One piece that fits the panels on the stack. A transposed a is transposed back, and a b whose rows are contiguous is
+/// copied without gaps.
 void packed_product(Product<float> p) {
   alignas(64) float a_panel[kLines * (kPackedDepth + kPackedGap)];
   alignas(64) float b_panel[kPackedDepth * (kColumns + kPackedGap)];
@@ -98,9 +98,9 @@ void packed_product(Product<float> p) {
 
 }  // namespace
 
-/// At the size of our blocks oneDNN 2.6 packs nothing on AVX2 and reads a and b where they are: with planned (aligned)
-/// tensors whose rows are a multiple of 1 KiB apart that is as slow as 42 GFLOP/s a core instead of 88 (512 x 3072 x
-/// 768). Packing pieces first gives 82-92. Rows times rows (weights^T) are fast as they are, and on AVX-512 it packs
+/// At the size of our blocks oneDNN 2.6 packs nothing on AVX2 and reads a and b in place. That is slow with planned
+/// (aligned) tensors whose rows are a multiple of 1 KiB apart. 512 x 3072 x 768 gives 42 GFLOP/s per core instead of
+/// 88. Packing pieces first gives 82-92. Rows times rows (weights^T) are fast without packing. On AVX-512 oneDNN packs
 /// itself.
 void run_product(const Product<float>& p) {
   const bool rows_times_rows = p.a_column == 1 && p.b_column != 1;

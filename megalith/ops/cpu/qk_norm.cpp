@@ -8,11 +8,11 @@
 #include "megalith/ops/cpu/parallel.h"
 #include "megalith/ops/qkv_layout.h"
 
-// The q heads of a kv head are neighbours: what treats them alike takes them as one run of A/G D numbers.
+// The q heads of a kv head are neighbours. Code that treats them alike takes them as one block of A/G D numbers.
 
 namespace megalith::ops::cpu {
 
-/// Of q and of k over all heads.
+/// Statistics of q and of k over all heads.
 template <class A, class Args>
 struct QkStatistics {
   std::array<A, 2> count;
@@ -23,7 +23,7 @@ struct QkStatistics {
       : count{static_cast<A>(args.total_num_heads * head_dim), static_cast<A>(args.total_num_kv_heads * head_dim)},
         square_sums(args.square_sums.template data<A>()),
         eps(args.eps) {}
-  /// `which`: 0 of q, 1 of k.
+  /// `which`: 0 for q, 1 for k.
   A rstd(Index row, std::size_t which) const {
     const A mean = square_sums[row * 2 + static_cast<Index>(which)] / count[which];
     return static_cast<A>(1.0 / std::sqrt(static_cast<double>(mean) + eps));
@@ -40,14 +40,14 @@ void for_kv_heads(const QkvLayout& layout, Index first_row, Index rows, const Vi
       visit(row, kv, row * layout.columns() + kv * layout.group_columns());
   }
 }
-/// The same for all rows, on the team.
+/// The same for all rows, by the team's threads.
 template <class Visit>
 void for_all_kv_heads(const QkvLayout& layout, const Visit& visit) {
   parallel_rows(layout.rows, layout.columns(),
                 [&](Index first, Index count) { for_kv_heads(layout, first, count, visit); });
 }
 
-/// Blocks of rows are summed into parts [blocks, columns] by visit(row, kv head, element, the block's part).
+/// visit(row, kv head, element, the block's part) sums blocks of rows into parts [blocks, columns].
 template <class A, class Visit>
 void sum_blocks(const QkvLayout& layout, A* parts, Index columns, const Visit& visit) {
   parallel_pieces(layout.rows, kSumRows, layout.rows * layout.columns(), [&](Index first, Index count) {
@@ -83,7 +83,7 @@ void qk_head_norm(const QkHeadNorm& args) {
   });
 }
 
-// In both backward passes the weights come first: dqkv may take dout's place.
+// Both backward passes compute the gradients of the weights first, because dqkv may take dout's place.
 
 template <class T>
 void qk_head_norm_backward(const QkHeadNormBackward& args, const Tensor& parts) {

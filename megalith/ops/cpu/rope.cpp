@@ -10,7 +10,7 @@
 namespace megalith::ops::cpu {
 namespace {
 
-/// Throws InputError for a position that the table has not.
+/// Throws InputError for a position outside the table.
 Index position_of(const Rope& args, Index row) {
   if (!args.positions) return args.start_position + (args.first_row + row) % args.seq_len;
   const Index at = args.positions.data<std::int32_t>()[row];

@@ -26,7 +26,7 @@ void score(RouterScore score, const T* logits, T* p, Index experts) {
   for (Index e = 0; e < experts; ++e) p[e] = T{1} / (T{1} + p[e]);
 }
 
-/// What one token's experts are chosen by.
+/// The keys by which one token's experts are chosen.
 template <class T>
 struct Keys {
   const T* values;  // p, or the logits
@@ -64,8 +64,8 @@ std::uint64_t best_groups(const RouterRules& rules, const Keys<T>& keys, Index e
   return chosen;
 }
 
-/// experts [top_k], the best key first: each expert of the chosen groups in turn finds its place among the best so far,
-/// behind those with equal keys.
+/// experts [top_k], the best key first. Each expert of the chosen groups is inserted among the best so far, after those
+/// with equal keys.
 template <class T>
 void choose(const RouterRules& rules, const Keys<T>& keys, Index num_experts, std::int32_t* experts) {
   const bool all = rules.group_top_k == rules.num_groups;
@@ -156,7 +156,7 @@ void raw_weights_backward(const RouterRules& rules, const T* c, const T* dw, T* 
   for (Index k = 0; k < rules.top_k; ++k) dc[k] = factor * ((dw[k] - mean) / sum);
 }
 
-/// d [experts]: from the gradient of p to that of the logits.
+/// d [experts]: turns the gradient of p into that of the logits.
 template <class T>
 void score_backward(RouterScore score, const T* p, T* d, Index experts) {
   if (score == RouterScore::sigmoid) {

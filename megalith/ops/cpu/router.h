@@ -3,7 +3,7 @@
 
 namespace megalith::ops::cpu {
 
-/// Throws InputError for a given expert that is none.
+/// Throws InputError for a given expert outside [0, E).
 template <class T>
 void router_forward(const RouterForward& args);
 template <class T>

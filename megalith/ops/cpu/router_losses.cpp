@@ -17,7 +17,7 @@ double loss_scale_of(const Tensor& step_state) {
   return state.loss_scale;
 }
 
-/// Of a row's sigmoids, which may all be 0: with the router's guard, as for its weights.
+/// The sum of a row's sigmoids, which may all be 0, plus the router's guard, as for its weights.
 template <class T>
 T guarded_sum_of(const T* p, Index experts) {
   T sum = 0;

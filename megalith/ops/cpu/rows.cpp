@@ -9,7 +9,7 @@
 
 namespace megalith::ops::cpu {
 
-/// A counting sort by one thread: a few operations a pair, where permute_rows() moves a row.
+/// A counting sort by one thread. It takes a few operations per pair, where permute_rows() moves a row.
 void build_rows(const BuildRows& args) {
   const Index pairs = args.experts.numel(), experts = args.counts.numel(), top_k = args.experts.dim(1);
   const auto* expert_of = args.experts.data<std::int32_t>();
@@ -91,7 +91,7 @@ void sum_rows_backward(const SumRowsBackward& args) {
   for (Index pair = 0; d_weights != nullptr && pair < args.row_of.numel(); ++pair) {
     if (row_of[pair] < 0) d_weights[pair] = 0;
   }
-  // Row by row, as every pair has one at most: a row's dot product is taken before d_rows may take its place.
+  // Row by row, because every pair has one row at most. A row's dot product is taken before d_rows may take its place.
   parallel_rows(args.pair_of.numel(), hidden, [&](Index begin, Index count) {
     for (Index r = begin; r < begin + count; ++r) {
       const Index pair = pair_of[r], at = r * hidden;

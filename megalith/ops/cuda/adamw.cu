@@ -8,7 +8,7 @@ constexpr int kThreads = 256;
 
 // ---- AdamW ----
 
-constexpr int kAdamVectors = 2;  // of each tensor in flight per thread: 128 bytes in all
+constexpr int kAdamVectors = 2;  // vectors of each tensor in flight per thread: 128 bytes in all
 
 template <class Copy>
 struct AdamTensors {
@@ -33,9 +33,9 @@ struct AdamRates {
         eps(static_cast<float>(args.eps)) {}
 };
 
-/// A block takes kThreads * kAdamVectors vectors of N elements. Its first thread works out the step's factors in f64
-/// while the others' loads are on their way. Moves 28 bytes an element, 2 more with a copy. Of a
-/// copy's rate 96 %: 124M parameters on an H200, 916 us.
+/// A block takes kThreads * kAdamVectors vectors of N elements. Its first thread computes the step's factors in f64
+/// while the loads of the others are in flight. Moves 28 bytes per element, 2 more with a copy. It reaches 96 % of a
+/// copy's rate: 124M parameters on an H200, 916 us.
 template <int N, class Copy>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(const AdamTensors<Copy> tensors, const AdamRates rates, Index numel) {
@@ -114,8 +114,9 @@ void run_adamw(Stream stream, const AdamW& args) {
 
 constexpr int kSquaresUnroll = 8;  // vectors in flight per thread: 128 bytes
 
-/// A thread block takes one block of kSquaresBlock elements of a row of n, which has `blocks`: thread i its vectors i,
-/// i + kThreads, ..., then a tree. Reads each element once. Of a copy's rate 97 %: 124M of them on an H200, 121 us.
+/// A thread block takes one block of kSquaresBlock elements of a row of n elements, which has `blocks` of them. Thread
+/// i takes its vectors i, i + kThreads, ..., then a tree adds the sums. Reads each element once. It reaches 97 % of a
+/// copy's rate: 124M elements on an H200, 121 us.
 template <int N>
 __global__ void __launch_bounds__(kThreads) squares_kernel(const float* x, Index n, Index blocks, double* sums) {
   __shared__ double shared[kMaxWarps];

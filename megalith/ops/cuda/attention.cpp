@@ -11,7 +11,7 @@ AttentionChoice choose_attention(AttentionPass pass, const AttentionShape& shape
     const CudnnAnswer& answer = ask_cudnn(pass, shape, determinism);
     if (answer.refusal.empty()) return {AttentionKernels::library, answer.scratch_bytes};
   }
-  if (!megalith::cuda::sharers().empty()) {  // a rank: no plan for another GPU
+  if (!megalith::cuda::sharers().empty()) {  // this is a rank: no plan for another GPU
     if (pass == AttentionPass::forward)
       prepare_tiled_attention_forward(shape);
     else

@@ -22,9 +22,10 @@ inline Index own_attention_scratch_bytes(AttentionPass pass, const AttentionShap
   return shape.batch * shape.num_heads * shape.seq_len * size_of(DType::f32);
 }
 
-/// What cuDNN's kernels for Hopper ask for, where there is no GPU to ask: under 1 MiB forward. Backward it sums dq in
-/// f32 over blocks of keys; for the same bits every time it keeps those sums apart (deterministic_attention_bytes());
-/// of heads that share keys it keeps dk and dv of each before it sums them. Calls take their turns with the scratch.
+/// The scratch of cuDNN's kernels for Hopper, for a machine without a GPU. Forward it is under 1 MiB. Backward sums dq
+/// in f32 over blocks of keys. For the same bits every time it keeps those sums apart
+/// (deterministic_attention_bytes()). Where heads share keys, it keeps dk and dv of each head before it sums them.
+/// Calls use the same scratch in turn.
 inline Index guessed_attention_scratch_bytes(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
   constexpr Index kRest = Index{1} << 20;
   if (pass == AttentionPass::forward) return kRest;
@@ -37,18 +38,18 @@ inline Index guessed_attention_scratch_bytes(AttentionPass pass, const Attention
   return sums + apart + of_heads + kRest;
 }
 
-/// By which kernels a pass runs.
+/// The kernels by which a pass runs.
 enum class AttentionKernels : std::uint8_t { own, library };
 
-/// Which kernels, what scratch they ask for, and no text: what every call asks.
+/// Which kernels, and how much scratch they need. It has no text, because every call requests it.
 struct AttentionChoice {
   AttentionKernels kernels = AttentionKernels::own;
   Index scratch_bytes = 0;
 };
-/// Of the GPU that the calling thread uses.
+/// The choice on the GPU that the calling thread uses.
 AttentionChoice choose_attention(AttentionPass pass, const AttentionShape& shape, Determinism determinism);
 
-/// By cudnn_attention.h or by tiled_attention.h.
+/// Runs by cudnn_attention.h or by tiled_attention.h.
 void attention_forward(Exec& ex, Stream stream, const AttentionForward& args, const Tensor& scratch,
                        AttentionKernels kernels);
 void attention_backward(Exec& ex, Stream stream, const AttentionBackward& args, const Tensor& scratch,

@@ -33,7 +33,7 @@ struct Cache {
         head_dim(static_cast<unsigned>(args.keys.dim(3))) {}
 
   __device__ bool has(int position) const { return position >= 0 && position < capacity; }
-  /// Of head `place` of a group: its q heads, its k, its v.
+  /// The head at `place` of a group: its q heads, its k, its v.
   __device__ const T* head(unsigned row, unsigned group, unsigned place) const {
     return qkv + row * columns + (group * (q_per_kv + 2) + place) * head_dim;
   }
@@ -59,13 +59,13 @@ __global__ void __launch_bounds__(kThreads) cache_append_kernel(const Cache<T> c
   cache.values[to] = cache.head(row, group, cache.q_per_kv + 1)[d];
 }
 
-/// A softmax in the making: its maximum, its sum, and the weighted sum of values, kPerLane numbers a lane.
+/// A partial softmax: its maximum, its sum, and the weighted sum of values, kPerLane numbers per lane.
 template <int kPerLane>
 struct Running {
   float max = -INFINITY, sum = 0;
   Values<float, kPerLane> out = {};
 
-  /// This one and another, over other keys.
+  /// Merges this one with another, over other keys.
   __device__ void add(float other_max, float other_sum, const Values<float, kPerLane>& other) {
     const float most = fmaxf(max, other_max);
     if (most == -INFINITY) return;
@@ -77,8 +77,8 @@ struct Running {
   }
 };
 
-/// A block per token and q head, a warp per every kWarps-th key; lane l has the numbers l, l + 32, ... of a head. The
-/// warps' parts are put together in their order, so that the bits follow from the positions alone.
+/// A block per token and q head, a warp per every kWarps-th key. Lane l has the numbers l, l + 32, ... of a head. The
+/// warps' results are merged in their order, so that the bits follow from the positions alone.
 template <int kPerLane, class T>
 __global__ void __launch_bounds__(kThreads) attention_decode_kernel(const Cache<T> cache, T* out, float scale) {
   __shared__ float maxima[kWarps], sums[kWarps], parts[kWarps][kPerLane * kWarp];

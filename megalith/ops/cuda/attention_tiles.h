@@ -18,13 +18,14 @@
 #include "megalith/tensor/cuda/gpu_attribute.h"
 #include "megalith/tensor/cuda/shared_limit.h"
 
-// What the kernels of attention share. A block of 4 warps keeps 64 rows of one head (queries or keys) in shared memory,
-// 16 to a warp, and streams tiles of the other side past them: the next tile is copied while one is computed with.
+// Shared code of the kernels of attention. A block of 4 warps keeps 64 rows of one head (queries or keys) in shared
+// memory, 16 per warp. It streams tiles of the other side past them: the next tile is copied while one is computed
+// with.
 
 namespace megalith::ops::cuda {
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
-constexpr int kRows = kWarps * kWarpRows;  // that a block keeps
+constexpr int kRows = kWarps * kWarpRows;  // rows that a block keeps
 
 constexpr float kLog2E = 1.44269504f;  // 2^(x kLog2E) = e^x
 
@@ -33,24 +34,24 @@ constexpr int row_blocks(int seq_len) { return (seq_len + kRows - 1) / kRows; }
 enum class Dropping : bool { off, on };
 
 /// Plain: causal, every sample full, every head with keys of its own. General: whatever ops/attention.h allows. Plain
-/// kernels are kernels of their own, which have no instruction for the rest.
+/// kernels are instantiated apart, and have no instruction for the rest.
 enum class Form : bool { plain, general };
 
-/// What every kernel is told about the call, by value.
+/// The arguments that every kernel gets about the call, by value.
 struct AttentionCall {
   int seq_len, num_heads, head_dim;  // S, A, D
-  int heads;                         // B*A, numbered sample * A + head; of the kernel of dk and dv: B*G
+  int heads;                         // B*A, numbered sample * A + head; for the kernel of dk and dv: B*G
   int concurrent_heads;              // see longest_first()
   Index qkv_stride, out_stride;      // elements from one token to the next, in qkv and in out
   bool vectors;                      // every row of every tensor starts at a multiple of 16 bytes
   float scale;                       // 1 / sqrt(D)
-  // Dropout; nothing of it is read without.
+  // Dropout. Kernels without it read none of these.
   std::uint64_t seed;
   std::uint32_t site, threshold;
   float kept_scale;  // 1 / (1 - p)
   Index first_sample, first_head, num_global_heads;
   const StepState* step_state;
-  // Of the general form; the plain one reads nothing of it.
+  // The general form. The plain one reads none of these.
   AttentionMask mask;
   int sharing;                  // A / G, heads of a group
   const std::int32_t* lengths;  // [B], or null
@@ -124,7 +125,7 @@ void dispatch_tiles(DType dtype, Index head_dim, const F& f) {
   }
 }
 
-/// Before the first step, and at every launch of a kernel of launch_tiles().
+/// Runs before the first step, and at every launch of a kernel of launch_tiles().
 template <class Kernel>
 void allow_tiles(Kernel* kernel, int shared_bytes) {
   const int most = megalith::cuda::gpu_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
@@ -148,10 +149,10 @@ void launch_tiles(Stream stream, void (*kernel)(AttentionCall, Params...), Index
 /// Which part of a head a block computes.
 struct Work {
   int head;  // sample * A + head
-  int turn;  // of the head's row blocks: 0 has the most tiles to go through
+  int turn;  // a row block of the head: 0 has the largest number of tiles
 };
 
-/// Under the causal mask the blocks of a head take from one to all of the tiles, so the longest start first and the
+/// Under the causal mask the blocks of a head take from one to all of the tiles. So the longest start first, and the
 /// short ones fill the gaps at the end. Heads go in groups whose streamed tensors fit in the L2 cache together.
 __device__ inline Work longest_first(const AttentionCall& call) {
   const int block = static_cast<int>(blockIdx.x), blocks = row_blocks(call.seq_len);
@@ -169,7 +170,7 @@ struct HeadRows {
   bool vectors;
 };
 
-/// Tokens of a head's sample that are no padding.
+/// Tokens of a head's sample that are not padding.
 template <Form kForm>
 __device__ int length_of(const AttentionCall& call, int head) {
   if constexpr (kForm == Form::plain) return call.seq_len;
@@ -185,7 +186,7 @@ __device__ int sharing_of(const AttentionCall& call) {
 
 enum class Part { q, k, v };
 
-/// qkv or dqkv [B*S, (A + 2G)*D]: rows below `rows` of q of a head, or of the k or v that it reads.
+/// qkv or dqkv [B*S, (A + 2G)*D]: the rows below `rows` of q of a head, or of the k or v that it reads.
 template <Form kForm, class T>
 __device__ HeadRows<T> qkv_rows(const AttentionCall& call, T* qkv, int head, Part part, int rows) {
   const Index sample = head / call.num_heads, in_sample = head % call.num_heads;
@@ -218,11 +219,11 @@ __device__ T* shared_memory() {
   return reinterpret_cast<T*>(shared_bytes);
 }
 
-/// How the rows of a tile in shared memory follow those in global memory. Four neighbouring keys share one block of
-/// random words, but a fragment gives a lane the columns 2q, 2q+1, 2q+8, 2q+9 (q = lane % 4) of every 16 as two tiles'
-/// neighbours, and the rows l / 4 and l / 4 + 8. Keys are therefore `interleaved`: tile row 8u + 2q + e of every 16
-/// holds key 4q + 2u + e. A lane's four columns are then four neighbours; its two rows are two of four, and lane ^ 4
-/// has the other two.
+/// The order of a tile's rows in shared memory, compared with global memory. Four neighbouring keys share one block of
+/// random words. But a fragment gives a lane the columns 2q, 2q+1, 2q+8, 2q+9 (q = lane % 4) of every 16 as two tiles'
+/// neighbours. It gives it the rows l / 4 and l / 4 + 8. Keys are therefore `interleaved`: tile row 8u + 2q + e of
+/// every 16 holds key 4q + 2u + e. A lane's four columns are then four neighbours. Its two rows are two of four, and
+/// lane ^ 4 has the other two.
 enum class RowOrder { plain, interleaved };
 
 template <RowOrder kOrder>
@@ -231,8 +232,8 @@ __device__ constexpr int row_offset(int tile_row) {
   return tile_row / 16 * 16 + tile_row % 8 / 2 * 4 + tile_row / 8 % 2 * 2 + tile_row % 2;
 }
 
-/// Starts the copy of rows first .. first + kTileRows - 1 to a tile [kTileRows, kDim] of shared memory, 0 outside of
-/// the head. The caller commits, waits and synchronises. Every 4 or 8 threads copy a row, so that a thread walks by
+/// Starts the copy of rows first .. first + kTileRows - 1 to a tile [kTileRows, kDim] of shared memory, 0 outside the
+/// head. The caller commits, waits and synchronises. Every 4 or 8 threads copy a row, so that a thread advances by
 /// constant steps and keeps one address.
 template <int kTileRows, int kDim, RowOrder kOrder, class T>
 __device__ void load_tile(T* tile, const HeadRows<const T>& from, int first) {
@@ -262,7 +263,7 @@ __device__ void load_tile(T* tile, const HeadRows<const T>& from, int first) {
   }
 }
 
-/// Two tiles, one behind the other: a stage.
+/// Loads two consecutive tiles: a stage.
 template <int kTileRows, int kDim, RowOrder kOrder, class T>
 __device__ void load_stage(T* stage, const HeadRows<const T>& a, const HeadRows<const T>& b, int first) {
   load_tile<kTileRows, kDim, kOrder>(stage, a, first);
@@ -304,7 +305,7 @@ __device__ void store_rows(const HeadRows<T>& to, const int (&row)[2], int first
   }
 }
 
-/// Sums of rows that are padding become 0.
+/// Sets sums of rows that are padding to 0.
 template <int kColumns>
 __device__ void clear_padding(const int (&row)[2], int length, Fragment<kColumns>& sums) {
   for_each_element(sums, [&](int /*t*/, int i, float& sum) {
@@ -320,9 +321,9 @@ __device__ void store_padding(const HeadRows<T>& to, int first) {
     to.data[(first + i / to.columns) * to.stride + i % to.columns] = static_cast<T>(0.0f);
 }
 
-/// Bit i: whether word i of a block of random words is at least the threshold. Not inlined, and so not interleaved with
-/// the products: that pushed sums out of the registers (key_value_kernel, bf16, D = 96, 168 registers: 404 bytes of
-/// spills against none; nvcc 13.0).
+/// Bit i: whether word i of a block of random words is at least the threshold. It is not inlined, so the compiler does
+/// not interleave it with the products. Interleaving pushed sums out of the registers (key_value_kernel, bf16, D = 96,
+/// 168 registers: 404 bytes of spills against none; nvcc 13.0).
 __device__ __noinline__ inline std::uint32_t draw_block(RandomSite site, std::uint64_t block, std::uint32_t threshold) {
   const Philox4 words = site.block(block);
   return (words[0] >= threshold ? 1u : 0u) | (words[1] >= threshold ? 2u : 0u) | (words[2] >= threshold ? 4u : 0u) |
@@ -343,8 +344,8 @@ class KeptBits {
              seq_len_ * seq_len_;
   }
 
-  /// Bit i: whether key + i is kept; key a multiple of 4. One block of words, two for the rows of a seq_len that is not
-  /// a multiple of 4.
+  /// Bit i: whether key + i is kept; key is a multiple of 4. It takes one block of words, and two for the rows of a
+  /// seq_len that is not a multiple of 4.
   __device__ std::uint32_t four(int query, int key) const {
     const std::uint64_t element =
         first_ + static_cast<std::uint64_t>(query) * seq_len_ + static_cast<std::uint64_t>(key);
@@ -374,7 +375,7 @@ struct QueryLane {
   int four_keys;
 };
 
-/// `first`: of the warp's queries.
+/// `first`: the first of the warp's queries.
 __device__ inline QueryLane query_lane(int first) {
   const int row = first + lane_index() / 4;
   return {.row = {row, row + 8}, .four_keys = lane_index() % 4 * 4};
@@ -392,8 +393,8 @@ __device__ void mask_future(Fragment<kKeys>& scores, const QueryLane& lane, int 
 /// Which keys the queries of a warp see.
 template <Form kForm>
 struct SeenKeys {
-  int end;         // of all that a block of queries sees
-  int end_of_all;  // of those that every query of the warp sees
+  int end;         // after the last key that a block of queries sees
+  int end_of_all;  // after the last key that every query of the warp sees
   int length;
   bool is_causal;
 
@@ -418,8 +419,8 @@ struct SeenKeys {
   }
 };
 
-/// Which elements of such a fragment dropout keeps: bit kept_bit(t, i) for tile[t][i]. Drawn in a loop that is not
-/// unrolled, before the scores take their registers.
+/// Which elements of such a fragment dropout keeps: bit kept_bit(t, i) for tile[t][i]. They are drawn in a loop that is
+/// not unrolled, before the scores take their registers.
 template <int kKeys>
 __device__ std::uint32_t draw_kept(const KeptBits& kept, const QueryLane& lane, int first_key) {
   static_assert(kKeys <= 64);

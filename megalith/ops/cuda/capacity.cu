@@ -15,8 +15,7 @@ struct Pairs {
   Index capacity;
 };
 
-/// The numbers that a block's threads are, among those of them that have something, in their order; `total` counts
-/// these in all tiles so far.
+/// Numbers, in thread order, the threads of a block that have an element. `total` counts them over all tiles so far.
 class Order {
  public:
   __device__ int next(bool has, int (&of_warps)[kThreads / kWarp]) {
@@ -38,7 +37,7 @@ class Order {
   int total_ = 0;
 };
 
-/// A block takes one expert of one run, a thread a token at a time: the keys of the expert's weights are gathered in
+/// A block takes one expert of one run, a thread one token at a time. The keys of the expert's weights are gathered in
 /// the order of the tokens, then each is compared with the others. Reads the run's experts twice.
 __global__ void __launch_bounds__(kThreads) drop_pairs_kernel(const Pairs pairs) {
   extern __shared__ std::int32_t keys[];

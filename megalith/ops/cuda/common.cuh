@@ -17,7 +17,8 @@
 #include "megalith/tensor/cuda/dispatch.cuh"
 #include "megalith/tensor/cuda/gpu_attribute.h"
 
-// What the kernels share. Reductions follow the shape of the launch alone, which follows the shapes of the tensors.
+// Shared code of the kernels. The order of reductions follows from the shape of the launch alone, and that from the
+// shapes of the tensors.
 
 namespace megalith::ops::cuda {
 
@@ -35,7 +36,7 @@ T* pointer(const Tensor& tensor) {
   return static_cast<T*>(tensor.raw());
 }
 
-/// Where and how wide a kernel runs; remembers the place in the source for the message of a failed launch.
+/// The grid and the block size of a launch. It remembers the call site for the message of a failed launch.
 struct Launch {
   Launch(Stream on, Index num_blocks, dim3 block, Index shared = 0,
          std::source_location place = std::source_location::current())
@@ -57,8 +58,8 @@ void launch(const Launch& shape, void (*kernel)(Params...), const Args&... args)
   megalith::cuda::check(cudaGetLastError(), shape.where);
 }
 
-/// Whether the code that this GPU has of a kernel is that for compute capability 9.0 and later: it may have been made
-/// from an older one's.
+/// Whether the code of a kernel for this GPU is that for compute capability 9.0 and later. It may have been compiled
+/// from the code for an older one.
 template <class Kernel>
 bool is_compiled_for_hopper(Kernel* kernel) {
   cudaFuncAttributes attributes{};
@@ -105,7 +106,7 @@ inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 
 inline bool is_aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
 
-/// Null is: what is not there hinders nothing.
+/// A null address counts as aligned, because no tensor is there.
 inline bool are_aligned(std::initializer_list<const void*> addresses) {
   return std::all_of(addresses.begin(), addresses.end(), is_aligned);
 }
@@ -113,8 +114,8 @@ inline bool are_aligned(std::initializer_list<const void*> addresses) {
 template <class T, int N>
 using Word = decltype(Pack<T, N>::word);
 
-/// Elements element .. element + N - 1 of an array; `element` is a multiple of N and `base` aligned to N elements. The
-/// address is counted in words, as nvcc 13.0 cuts some stores into pieces of 4 bytes when it is counted in elements.
+/// Elements element .. element + N - 1 of an array; `element` is a multiple of N and `base` is aligned to N elements.
+/// The address is counted in words: nvcc 13.0 splits some stores into pieces of 4 bytes when it is counted in elements.
 template <int N, class T>
 __device__ Pack<T, N> load_pack(const T* base, Index element) {
   return {reinterpret_cast<const Word<T, N>*>(base)[static_cast<std::uint64_t>(element) / N]};
@@ -174,7 +175,7 @@ __device__ Pack<T, N> pack(const Values<V, N>& values) {
 
 // ---- Functions ----
 
-/// 2^x and 1 / x in one instruction each, to 2 units of the last place; what would be denormal is 0.
+/// 2^x and 1 / x in one instruction each, to 2 units of the last place. Denormal results become 0.
 inline __device__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -215,7 +216,7 @@ __device__ V shuffle_xor(const V& value, int mask) {
 }
 
 /// combine() over the threads of a block of whole warps; every thread gets the same bits. `shared` is the caller's for
-/// one use between two barriers: every thread may still be reading it when this returns.
+/// one use between two barriers, because other threads may still read it when this returns.
 template <class V, class Combine>
 __device__ V block_reduce(V value, V (&shared)[kMaxWarps], Combine combine) {
 #pragma unroll
@@ -227,8 +228,8 @@ __device__ V block_reduce(V value, V (&shared)[kMaxWarps], Combine combine) {
   return value;
 }
 
-/// One block: thread i adds the numbers i, i + 1024, ... in f64, then the threads' sums are added in a tree. Reads
-/// each number once.
+/// One block: thread i adds the numbers i, i + 1024, ... in f64, then the threads' sums are added in a tree. Reads each
+/// number once.
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads) add_all_kernel(const T* x, Index count, double* sum) {
   __shared__ double shared[kMaxWarps];
@@ -261,7 +262,7 @@ struct DropoutKeys {
   }
 
   /// Drops and scales the tensor's elements [element, element + N). N is 1, or N and the columns are multiples of four:
-  /// one Philox block then serves four elements. The scaling rounds, whatever the kernel goes on to do with it.
+  /// one Philox block then serves four elements. The scaled value is rounded, whatever the kernel does with it next.
   template <int N>
   __device__ void apply(Values<float, N>& x, Index element) const {
     static_assert(N == 1 || N % 4 == 0);

@@ -8,7 +8,7 @@
 #include "megalith/ops/cuda/map.cuh"
 #include "megalith/tensor/cuda/shared_limit.h"
 
-// A block takes a row of logits. Rows are walked in aligned vectors of 16 bytes wherever they start: the first and the
+// A block takes a row of logits. Rows are read in aligned vectors of 16 bytes wherever they start. The first and the
 // last vector of a row may belong to it only in part.
 
 namespace megalith::ops::cuda {
@@ -17,7 +17,8 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kUnroll = 4;  // vectors in flight per thread
 
-/// Exponents of the types that round the result away are powers of two, of one instruction; those of f32 are exact.
+/// For types whose result is rounded, exponentials are powers of two, which take one instruction. For f32 they are
+/// exact.
 template <class T>
 inline constexpr float kUnit = std::is_same_v<T, float> ? 1.0f : kLog2E;
 /// e^(x / kUnit<T>)
@@ -56,7 +57,7 @@ class LogitsRow {
     base_ = start - shift_;
   }
 
-  /// Vectors that hold the first n columns.
+  /// Number of vectors that hold the first n columns.
   __device__ int vectors_of(int n) const { return (shift_ + n + kN - 1) / kN; }
   __device__ int real_vectors() const { return vectors_of(real_); }
   __device__ int all_vectors() const { return vectors_of(columns_); }
@@ -64,7 +65,7 @@ class LogitsRow {
   __device__ int column(int vector) const { return vector * kN - shift_; }
   __device__ float logit(int column) const { return static_cast<float>(base_[shift_ + column]); }
 
-  /// A vector of the row; what of it is not in the row is not touched.
+  /// A vector of the row. Elements outside the row are not read.
   __device__ Pack<T, kN> load(int vector) const {
     if (is_within(vector, columns_)) return load_pack<kN>(base_, Index{vector} * kN);
     T at[kN]{};
@@ -76,7 +77,7 @@ class LogitsRow {
     memcpy(&pack.word, at, sizeof at);
     return pack;
   }
-  /// Its numbers, -inf for what is no word.
+  /// Its numbers, and -inf for columns that are not words.
   __device__ Values<float, kN> logits(int vector, const Pack<T, kN>& pack) const {
     Values<float, kN> z = unpack(pack);
     if (is_within(vector, real_)) return z;
@@ -104,8 +105,8 @@ class LogitsRow {
   int shift_, columns_, real_;
 };
 
-/// Calls body(vector, pack) for the thread's share of the vectors [0, end), with kUnroll loads ahead; which thread
-/// takes a vector depends on its number alone.
+/// Calls body(vector, pack) for the thread's share of the vectors [0, end), with kUnroll loads ahead. The vector's
+/// number alone decides which thread takes it.
 template <class T, class Load, class Body>
 __device__ void for_vectors(int begin, int end, const Load& load, const Body& body) {
   const int first = begin + (static_cast<int>(threadIdx.x) - begin % kThreads + kThreads) % kThreads;
@@ -120,7 +121,7 @@ __device__ void for_vectors(int begin, int end, const Load& load, const Body& bo
   }
 }
 
-/// sum = the sum of relative_exp(z, reference) over the numbers seen so far; the reference is the largest of them, in
+/// sum = the sum of relative_exp(z, reference) over the numbers seen so far. The reference is the largest of them, in
 /// units of kUnit<T> and at least -FLT_MAX / 2. (In 16 bits the loss is NaN where kLog2E times a number overflows.)
 template <class T>
 struct RunningSum {
@@ -139,11 +140,11 @@ struct RunningSum {
 #pragma unroll
     for (int i = 0; i < N; ++i) sum += relative_exp<T>(z[i], reference);
   }
-  /// -log of the probability of a number that was among them.
+  /// -log of the probability of one of those numbers.
   __device__ float loss(float z) const { return (logarithm<T>(sum) + __fmaf_rn(-z, kUnit<T>, reference)) / kUnit<T>; }
 };
 
-/// Of all threads of a block. `shared`: as for block_reduce().
+/// The total of all threads of a block. `shared`: as for block_reduce().
 template <class T>
 __device__ RunningSum<T> add_up(RunningSum<T> mine, RunningSum<T> (&shared)[kMaxWarps]) {
   float most = mine.reference;
@@ -183,7 +184,7 @@ __device__ void zero_row(const LogitsRow<T>& row) {
     row.store(vector, {});
 }
 
-/// What the second sweep over a row writes: its gradient, given the sum of the first.
+/// Writes, in the second sweep over a row, its gradient, given the sum of the first.
 template <class T>
 class RowGradient {
  public:
@@ -208,9 +209,9 @@ class RowGradient {
   int target_;
 };
 
-/// The first sweep sums e^z with a running maximum and keeps what fits of the row in shared memory; the second writes
-/// the gradient. Two rows of 50304 bf16 fit a multiprocessor: one is read while the other is written. Moves 2 elements
-/// of T an element (1 without a StepState) and 8 bytes a row; two exp an element.
+/// The first sweep sums e^z with a running maximum and keeps as much of the row in shared memory as fits. The second
+/// writes the gradient. Two rows of 50304 bf16 fit an SM: one is read while the other is written. Moves 2 elements of T
+/// per element (1 without a StepState) and 8 bytes per row, and takes two exp per element.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     cross_entropy_kernel(T* logits, const std::int32_t* targets, const StepState* state, float* loss, int columns,
@@ -243,17 +244,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   const RowGradient<T> gradient(row, total, *state, target);
   const auto from_shared = [&](int vector) { return kept[vector]; };
   const auto write = [&](int vector, const Vector& pack) { gradient.write(vector, pack); };
-  for_vectors<T>(0, num_kept, from_shared, write);  // each thread its own: no barrier
+  for_vectors<T>(0, num_kept, from_shared, write);  // each thread reads its own elements: no barrier
   for_vectors<T>(num_kept, row.all_vectors(), from_memory, write);
 }
 
-/// Of the kernel below: what is copied at once, in vectors, and how often at most for one row.
+/// Constants of the kernel below: vectors per copy, and the maximal number of copies for one row.
 constexpr int kChunkVectors = 2 * kThreads, kMaxChunks = 8;
 
-/// The same, with the same bits, where whole rows fit shared memory and gradients are asked for. A block takes row
-/// after row: as the second sweep leaves a chunk of one behind, the next one's comes there by a bulk copy, so that
-/// memory is read while it is written. Of a copy's rate 88 %: 32768 rows of 50304 bf16 on an H200, 1.75 ms alone on
-/// the GPU, 1.85 to 2 in a step. From compute capability 9.0 on.
+/// The same, with the same bits, where whole rows fit shared memory and gradients are needed. A block takes row after
+/// row. When the second sweep has finished a chunk, a bulk copy loads the next row's chunk there. So memory is read
+/// while it is written. 32768 rows of 50304 bf16 on an H200 take 1.75 ms alone on the GPU, 88 % of a copy's rate. They
+/// take 1.85 to 2 ms in a step. From compute capability 9.0 on.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     cross_entropy_rows_kernel(T* logits, const std::int32_t* targets, const StepState* state, float* loss, int rows,
@@ -376,7 +377,7 @@ __global__ void __launch_bounds__(kThreads)
   const LogitsRow<T> row(logits, t, columns, columns);
   if (targets[t] < 0) return zero_row(row);
   const float scale = static_cast<float>(state->loss_scale), factor = scale / sums[t];
-  const auto target = static_cast<int>(targets[t] - first_id);  // of another rank: no column of this one
+  const auto target = static_cast<int>(targets[t] - first_id);  // for a target of another rank: no column of this one
   for_vectors<T>(
       0, row.all_vectors(), [&](int vector) { return row.load(vector); },
       [&](int vector, const Pack<T, kPack<T>>& pack) {
@@ -387,8 +388,7 @@ __global__ void __launch_bounds__(kThreads)
       });
 }
 
-/// loss = log(sum) - target logit: an op of the map kernel.  16 bytes a token moved: half a MiB of 32768 tokens, no
-/// share of a roof.
+/// loss = log(sum) - target logit, by the map kernel. Moves 16 bytes per token: 0.5 MiB for 32768, no share of a roof.
 struct LossOfSums {
   const std::int32_t* targets;
   template <int N>
@@ -405,7 +405,7 @@ int real_columns(const Tensor& logits, Index first_id, Index vocab_size) {
 
 int columns_of(const Tensor& logits) { return static_cast<int>(logits.dim(1)); }
 
-/// Vectors that each of two blocks on a multiprocessor can keep in shared memory, beside what the kernels have there.
+/// Vectors that each of two blocks on an SM can keep in shared memory, in addition to what the kernels have there.
 template <class T>
 int most_kept_vectors() {
   constexpr int kOthers =
@@ -415,7 +415,7 @@ int most_kept_vectors() {
          16;
 }
 
-/// Two blocks of a multiprocessor run with as much shared memory each as there is, whatever a call takes of it.
+/// Two blocks of an SM get as much shared memory each as there is, whatever a call uses of it.
 template <class T>
 void allow_kept_vectors() {
   using megalith::cuda::allow_shared_memory, megalith::cuda::Carveout;

@@ -3,7 +3,8 @@
 
 namespace megalith::ops::cuda {
 
-/// Allows the kernels the shared memory that any call may take: before the first step, as graphs hold kernels.
+/// Allows the kernels the shared memory that any call may take. It runs before the first step, because graphs hold
+/// kernels.
 void prepare_cross_entropy();
 void cross_entropy(Stream stream, const CrossEntropy& args);
 void logits_max(Stream stream, const Tensor& logits, const Tensor& row_max, Index first_id, Index vocab_size);

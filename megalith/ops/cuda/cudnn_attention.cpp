@@ -19,18 +19,21 @@
 #include "megalith/tensor/cuda/gpu_attribute.h"
 #include "megalith/tensor/gpu_pretence.h"
 
-// Groups of heads. Within a token, head h stands at (h / R (R + 2) + h % R) D with R = A/G, which no single stride
-// gives when there are several groups of several heads. Within one sample strides do: the groups are what cuDNN calls a
-// batch, (R + 2) D apart, and each has R heads and one k and v. So a pass is one call per sample, and nothing moves
-// that cuDNN would not move anyway. The other ways: copies of q, and of dq back, in a layout with one stride cost 2 T A
-// D elements forward and 4 backward (the gradient of T 4096, A 32, D 128 in bf16: 134 MB, computed 40 us of an H100's
-// memory beside 0.6 ms of products). One call per group over all samples moves nothing either, but before 9.26 cuDNN
-// reads log_sum_exp only where the heads of a call are all of a sample's. Our own kernel takes 1.4 times cuDNN's time.
+// Groups of heads. Within a token, head h stands at (h / R (R + 2) + h % R) D with R = A/G. No single stride gives that
+// when there are several groups of several heads. Within one sample strides do. The groups are what cuDNN calls a
+// batch, (R + 2) D apart. Each has R heads and one k and v. So a pass is one call per sample, and nothing moves that
+// cuDNN would not move anyway. The alternatives:
+//   Copies of q, and of dq back, in a layout with one stride cost 2 T A D elements forward and 4 backward. The gradient
+//   of T 4096, A 32, D 128 in bf16: 134 MB, computed 40 us of an H100's memory beside 0.6 ms of products.
+//   One call per group over all samples moves nothing either. But before 9.26 cuDNN reads log_sum_exp only where the
+//   heads of a call are all of a sample's.
+//   Our own kernel takes 1.4 times cuDNN's time.
 //
 // Lengths. cuDNN's padding mask gives weights of 0 to padding and multiplies by them, so a NaN in padding would come
-// through. Copies of qkv and dout without it would move 6 T A D elements forward and 8 backward (G = A; B 32, S 512,
-// A 16, D 64 in bf16: 201 and 268 MB, computed 60 and 80 us of an H100's memory), which is no less than what cuDNN wins
-// over our own kernel there. So padding is overwritten by zeros where it stands, which moves the padding alone, once.
+// through. Copies of qkv and dout without padding would move 6 T A D elements forward and 8 backward (G = A). In bf16
+// with B 32, S 512, A 16, D 64 that is 201 and 268 MB, computed 60 and 80 us of an H100's memory. It is no less than
+// what cuDNN wins over our own kernel there. So padding is overwritten by zeros in place, which moves the padding
+// alone, once.
 
 namespace megalith::ops::cuda {
 namespace {
@@ -76,12 +79,12 @@ bool has_lengths(const Key& key) {
   return key.lengths == SampleLengths::given || needs_lengths(cudnnGetVersion(), key.pass, key.seq_len);
 }
 
-/// What one of the calls of a pass sees as [batch, heads, S, D], in elements.
+/// The tensors of one call of a pass, as [batch, heads, S, D], in elements.
 struct CallLayout {
   Index calls = 1, batch = 0, heads = 0, kv_heads = 0;
   Index qkv_batch = 0, q_head = 0, kv_head = 0, out_batch = 0;  ///< strides
   Index qkv_token = 0, out_token = 0;
-  Index lengths_per_sample = 1;  ///< copies of it that its call reads, filled up to 16 bytes
+  Index lengths_per_sample = 1;  ///< copies of a length that its call reads, filled up to 16 bytes
 };
 
 CallLayout layout_of(const Key& key) {
@@ -117,11 +120,10 @@ struct BuiltGraph {
 
 using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-/// Bytes of the lengths of a call, whose successor's start at a multiple of 16.
+/// Bytes of the lengths of a call. The next call's start at a multiple of 16.
 Index lengths_bytes(const CallLayout& layout) { return round_up(layout.batch * size_of(DType::i32), 16); }
 
-/// The tensors of a call, as cuDNN wants to be told of them: [batch, heads, S, D] with the strides of the packed
-/// layout.
+/// The tensors of a call, as cuDNN's descriptions: [batch, heads, S, D] with the strides of the packed layout.
 class Tensors {
  public:
   explicit Tensors(const Key& key) : key_(key), layout_(layout_of(key)), graph_(std::make_shared<fe::graph::Graph>()) {
@@ -249,14 +251,14 @@ class Handle {
   cudnnHandle_t handle_ = nullptr;
 };
 
-/// A tensor of a graph: where the first call has it, and the bytes from one call's to the next's.
+/// A tensor of a graph: its address in the first call, and the bytes from one call's to the next's.
 struct Operand {
   Uid uid;
   void* data;
   Index call_bytes;
 };
 
-/// cuDNN of one Exec.
+/// The cuDNN handle and graphs of one Exec.
 class Cudnn {
  public:
   explicit Cudnn(Exec&) {}
@@ -285,7 +287,7 @@ class Cudnn {
   }
 
  private:
-  /// The lengths of every call: of its samples, or of its sample for each group.
+  /// The lengths of every call: those of its samples, or that of its sample for each group.
   static void put_lengths(Stream stream, const Key& key, const Tensor& lengths, std::byte* to) {
     const CallLayout layout = layout_of(key);
     if (lengths) {
@@ -298,7 +300,7 @@ class Cudnn {
   }
 
   Handle handle_;
-  std::map<Key, BuiltGraph> graphs_;  // gone before the handle
+  std::map<Key, BuiltGraph> graphs_;  // destroyed before the handle
 };
 
 std::string version_text(std::size_t version) {  // 91900 is 9.19.0
@@ -309,7 +311,7 @@ CudnnAnswer refused(std::string_view why) {
   return {.scratch_bytes = 0, .kernel = "", .refusal = str("cuDNN ", version_text(cudnnGetVersion()), ": ", why)};
 }
 
-/// Builds the graph to see what comes of it.
+/// Builds the graph to see whether cuDNN has a kernel.
 CudnnAnswer answer_to(const Key& key) {
   const int capability = megalith::cuda::gpu_attribute(cudaDevAttrComputeCapabilityMajor);
   const std::string_view fault = fault_of_cudnn(cudnnGetVersion(), capability, key.pass, key.determinism);
@@ -326,13 +328,13 @@ CudnnAnswer answer_to(const Key& key) {
   }
 }
 
-/// q, k or v (or their gradients) of every call: `number` heads on from the first head of the first token.
+/// q, k or v (or their gradients) of every call, `number` heads after the first head of the first token.
 Operand part(Uid uid, const Tensor& qkv, const Key& key, Index number) {
   const Index element = size_of(qkv.dtype());
   return {uid, static_cast<std::byte*>(qkv.raw()) + number * key.head_dim * element,
           key.seq_len * layout_of(key).qkv_token * element};
 }
-/// A tensor [B, ...] of which a call has a sample.
+/// A tensor [B, ...]. Each call has one sample of it.
 Operand whole(Uid uid, const Tensor& tensor, const Key& key) { return {uid, tensor.raw(), tensor.bytes() / key.batch}; }
 
 /// rows [B*S, columns]
@@ -362,7 +364,7 @@ const CudnnAnswer& ask_cudnn(AttentionPass pass, const AttentionShape& shape, De
     const std::lock_guard lock(mutex);
     if (const auto found = answers.find(question); found != answers.end()) return found->second;
   }
-  CudnnAnswer answer = answer_to(question.second);  // ranks ask at once, each for its own GPU
+  CudnnAnswer answer = answer_to(question.second);  // ranks query at once, each for its own GPU
   const std::lock_guard lock(mutex);
   return answers.emplace(question, std::move(answer)).first->second;
 }

@@ -3,12 +3,13 @@
 
 #include "megalith/ops/attention.h"
 
-// What is known of cuDNN's versions, as cudnnGetVersion() numbers them: 91501 is 9.15.1.
+// Known faults of cuDNN's versions, as cudnnGetVersion() numbers them: 91501 is 9.15.1.
 
 namespace megalith::ops::cuda {
 
-/// Why a version's kernels for a pass of attention must not run on a GPU of a compute capability; empty where nothing
-/// is known against them. Versions are those of cuDNN's own notes and of its frontend, of which an older one asks less.
+/// The reason why a version's kernels for a pass of attention must not run on a GPU of a compute capability. It is
+/// empty where no fault is known. Versions are those of cuDNN's own notes and of its frontend; an older frontend checks
+/// less.
 inline std::string_view fault_of_cudnn(std::size_t version, int capability_major, AttentionPass pass,
                                        Determinism determinism) {
   if (version < 90000) return "needs cuDNN 9";
@@ -19,8 +20,8 @@ inline std::string_view fault_of_cudnn(std::size_t version, int capability_major
   return "";
 }
 
-/// Whether a version's backward pass must be told the length of every sample, or it reads past the end. Its frontend
-/// would do so by copies from pageable memory, which become nodes of every graph.
+/// Whether a version's backward pass needs the length of every sample; without it, it reads past the end. Its frontend
+/// would pass lengths by copies from pageable memory, which become nodes of every graph.
 constexpr bool needs_lengths(std::size_t version, AttentionPass pass, Index seq_len) {
   return pass == AttentionPass::backward && seq_len % 128 != 0 && version < 91501;
 }

@@ -6,22 +6,23 @@
 
 namespace megalith::ops::cuda {
 
-/// How the rows of a sum over rows are cut: `count` parts of `rows` rows each, the last one perhaps shorter. In a part
-/// they are added one after the other, then the parts.
+/// How the rows of a sum over rows are cut: `count` parts of `rows` rows each, the last one perhaps shorter. The rows
+/// of a part are added one after the other, then the parts.
 struct RowParts {
   Index count = 0, rows = 0;
 };
-/// 264 parts up to 8192 rows, else 528, two or four for each multiprocessor of an H200, of 8 rows at least. Measured
-/// there (us of layer norm's backward pass, bf16) with 264 / 528 / 1024 parts: 8192 x 1536 47 / 57 / 70, 16384 x 1024
-/// 59 / 56 / 61, 32768 x 768 98 / 69 / 83. The same on any GPU and for every op, as sums follow from the parts.
+/// 264 parts up to 8192 rows, else 528: two or four for each SM of an H200, of 8 rows at least. Measured there with 264
+/// / 528 / 1024 parts, in us of layer norm's backward pass, bf16:
+///   8192 x 1536 47 / 57 / 70, 16384 x 1024 59 / 56 / 61, 32768 x 768 98 / 69 / 83.
+/// It is the same on any GPU and for every op, because sums follow from the parts.
 inline RowParts cut_rows(Index rows) {
   const Index rows_per_part = std::max<Index>(8, ceil_div(rows, rows <= 8192 ? 264 : 528));
   return {ceil_div(rows, rows_per_part), rows_per_part};
 }
 inline Index row_parts(Index rows) { return cut_rows(rows).count; }
 
-/// Number i of sums, of which there are at most three and each is [columns], += parts[0, i] + parts[1, i] + ..., in a
-/// fixed order. parts [count, sums, columns]
+/// Number i of each of at most three sums [columns] += parts[0, i] + parts[1, i] + ..., in a fixed order. parts [count,
+/// sums, columns]
 void add_parts(Stream stream, const float* parts, Index count, Index columns, std::initializer_list<float*> sums);
 
 void add_bias(Stream stream, const Tensor& x, const Tensor& bias);

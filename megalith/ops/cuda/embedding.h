@@ -5,22 +5,22 @@ namespace megalith::ops::cuda {
 
 void embedding_forward(Stream stream, const EmbeddingForward& args);
 
-/// Where the scratch of embedding_backward holds what, in bytes. Held tokens are sorted by (id, t) and the sorted list
-/// is cut into windows; a window leaves the sums of its ids that reach into a neighbour in `sums`.
+/// The layout of the scratch of embedding_backward, in bytes. Held tokens are sorted by (id, t) and the sorted list is
+/// cut into windows. A window leaves the sums of its ids that reach into a neighbour in `sums`.
 struct EmbeddingScratch {
   static constexpr Index kWindow = 64;        // rows added one after the other
-  static constexpr Index kLargeBucket = 512;  // tokens of one id; from more on they are sorted another way
+  static constexpr Index kLargeBucket = 512;  // tokens of one id from which on they are sorted another way
   Index starts, slots, buckets, sorted, large, sums, bytes;
 
   EmbeddingScratch(Index tokens, Index held, Index hidden) {
     bytes = 0;
-    const auto take = [this](Index elements) {  // of four bytes
+    const auto take = [this](Index elements) {  // elements of four bytes
       const Index offset = bytes;
       bytes += round_up(4 * elements, 256);
       return offset;
     };
-    starts = take(held + 1);                  // i32: of each id's bucket; the last is the number of held tokens
-    slots = take(tokens);                     // i32: of token t in its bucket, in order of arrival
+    starts = take(held + 1);                  // i32: start of each id's bucket; the last is the number of held tokens
+    slots = take(tokens);                     // i32: place of token t in its bucket, in order of arrival
     buckets = take(tokens);                   // i32: tokens by id, in order of arrival
     sorted = take(tokens);                    // i32: tokens by id, ascending
     large = take(1 + tokens / kLargeBucket);  // i32: how many ids have a large bucket, and those ids in any order

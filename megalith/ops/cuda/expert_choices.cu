@@ -1,7 +1,7 @@
 #include "megalith/ops/cuda/common.cuh"
 #include "megalith/ops/cuda/expert_choices.h"
 
-// A thread a number, but for the map of regrouped rows: a block a pair of source and expert.
+// One thread per number, except for the map of regrouped rows: one block per pair of source and expert.
 
 namespace megalith::ops::cuda {
 namespace {
@@ -36,7 +36,7 @@ __global__ void even_choices_kernel(std::int32_t* experts, Index count, Index fi
   if (i < count) experts[i] = static_cast<std::int32_t>((first + i) % num_experts);
 }
 
-/// The rows from a source for a local expert.
+/// The numbers of rows from a source for a local expert.
 struct SegmentCounts {
   const std::int64_t* counts;  // null: all are `each`
   Index columns, first, local, each;
@@ -69,7 +69,7 @@ __global__ void clear_maps_kernel(std::int32_t* row_of, std::int32_t* arrived_at
   arrived_at[row] = -1;
 }
 
-/// Writes 8 bytes a row.
+/// Writes 8 bytes per row.
 __global__ void regroup_rows_kernel(SegmentCounts counts, const std::int64_t* segments, Index rows,
                                     std::int32_t* row_of, std::int32_t* arrived_at) {
   const Index segment = blockIdx.x;

@@ -2,7 +2,7 @@
 #include "megalith/ops/cuda/expert_load.h"
 #include "megalith/ops/step_end.h"
 
-// A few thousand numbers at most: one thread for each, and sums of whole numbers in any order.
+// A few thousand numbers at most: one thread for each, and sums of integers in any order.
 
 namespace megalith::ops::cuda {
 namespace {

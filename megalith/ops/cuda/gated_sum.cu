@@ -8,7 +8,7 @@ __device__ float sigmoid_of_gate(const float* gate, Index row) {
   return gate == nullptr ? 1.0f : 1.0f / (1.0f + expf(-gate[row]));
 }
 
-/// A warp makes a row. Moves 3 elements of each.
+/// A warp computes a row. Moves 3 elements per element.
 template <int N, class T>
 __global__ void __launch_bounds__(kRowWarps* kWarp)
     gated_sum_kernel(const T* routed, const T* shared, const float* gate, T* y, Index rows, Index hidden) {
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   }
 }
 
-/// The same: a row's dot product is summed over the lanes.
+/// The same. The dot product of a row is summed over the lanes.
 template <int N, class T>
 __global__ void __launch_bounds__(kRowWarps* kWarp)
     gated_sum_backward_kernel(const T* dy, const T* shared, const float* gate, T* d_shared, float* d_gate, Index rows,

@@ -1,7 +1,7 @@
 #pragma once
 #include "megalith/ops/cuda/common.cuh"
 
-// GELU, tanh form (ops/elementwise.h), of one f32 number: what the map kernels and the products' epilogues share.
+// GELU, tanh form (ops/elementwise.h), of one f32 number. The map kernels and the epilogues of GEMMs share it.
 
 namespace megalith::ops::cuda {
 
@@ -18,7 +18,7 @@ inline __device__ float gelu_gate(float z) {
 inline __device__ float gelu_slope(float z) {
   const float g = gelu_gate(z);
   const float twice_slope = kTwoSqrtTwoOverPi + 3 * kTwoSqrtTwoOverPi * kGeluCubic * z * z;
-  // Far from 0 the gate is exactly 0 or 1 and the slope may be infinite: 0 * inf must not make a NaN there.
+  // Far from 0 the gate is exactly 0 or 1 and the slope may be infinite. 0 * inf must not make a NaN there.
   const float bend = g * (1.0f - g);
   return g + (bend == 0.0f ? 0.0f : z * bend * twice_slope);
 }

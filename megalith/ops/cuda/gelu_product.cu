@@ -12,7 +12,7 @@ namespace {
 
 using namespace gelu_tiles;
 
-/// A product by addresses: forward a = x, b = w [columns, depth], out = y; backward a = dy, b = w [depth, columns],
+/// The addresses of a GEMM. Forward: a = x, b = w [columns, depth], out = y. Backward: a = dy, b = w [depth, columns],
 /// out = dz.
 struct GeluProduct {
   const void *a, *b, *bias;
@@ -37,7 +37,7 @@ CUtensorMap map_of(const void* address, Index rows, Index columns, int box_rows)
   return map;
 }
 
-/// Before the first run on a GPU.
+/// Runs before the first run on a GPU.
 template <class T, Pass kPass, int kCluster>
 void allow_shared_memory() {
   megalith::cuda::allow_shared_memory(gelu_product_kernel<T, kPass, kCluster>, sizeof(SharedMemory<kPass>));
@@ -72,7 +72,8 @@ void run(Stream stream, const GeluProduct& product, int multiprocessors) {
   megalith::cuda::check(cudaLaunchKernelEx(&config, gelu_product_kernel<T, kPass, kCluster>, args));
 }
 
-/// What the kernels need to know of an Exec's GPU, asked once: products may be captured into graphs.
+/// The facts about an Exec's GPU that the kernels need. They are queried once, because products may be captured into
+/// graphs.
 struct HopperGpu {
   explicit HopperGpu(Exec&) {
     if constexpr (MEGALITH_HAS_SM90A == 0) return;

@@ -6,9 +6,9 @@
 #include "megalith/ops/cuda/hopper.cuh"
 #include "megalith/ops/cuda/ptx.h"
 
-// A thread block stays on its multiprocessor and works through tiles of kTileRows x kTileColumns. One warp copies
-// operands; two warp groups ("consumers") take tiles in turn, and while one has the tensor cores, the other does GELU,
-// rounds and stores. The sums of a tile fill a group's registers, so it is the other group that goes on.
+// A thread block stays on its SM and computes tiles of kTileRows x kTileColumns. One warp copies operands. Two warp
+// groups ("consumers") take tiles in turn. While one has the tensor cores, the other does GELU, rounds and stores. The
+// sums of a tile fill a group's registers, so the other group goes on.
 
 namespace megalith::ops::cuda::gelu_tiles {
 
@@ -17,8 +17,8 @@ using hopper::Major;
 
 enum class Pass { forward, backward };
 
-/// Blocks of a cluster: neighbours that work on tiles below each other and each copy a part of the columns' operand for
-/// all. 1 or 2.
+/// Blocks of a cluster, 1 or 2: neighbours whose tiles lie below each other. Each copies a part of the columns' operand
+/// for all.
 inline constexpr int kClusterBlocks = 2;
 
 inline constexpr int kTileRows = 128, kTileColumns = 128;
@@ -30,15 +30,16 @@ inline constexpr int kBoxBytes = 64 * kDepth * 2;                // 8192, of ope
 
 inline constexpr int kConsumers = 2, kGroupWarps = 4, kGroupThreads = kGroupWarps * kWarp;
 inline constexpr int kBlockThreads = (kConsumers + 1) * kGroupThreads;
-/// Of a thread, in the group that copies and in the others: 168 each at the start, 64512 of 65536 in all.
+/// Registers of a thread, in the group that copies and in the others. Each has 168 at the start, 64512 of 65536 in all.
 inline constexpr int kCopyRegisters = 40;
 inline constexpr int kConsumerRegisters = 232;
 static_assert(kCopyRegisters + kConsumers * kConsumerRegisters == (kConsumers + 1) * 168);
 
-/// A warp's own part of a tile is 2 x 16 rows; it passes through shared memory in chunks of 16 x 64, which no other
+/// A warp's own part of a tile is 2 x 16 rows. It passes through shared memory in chunks of 16 x 64, which no other
 /// warp touches.
 inline constexpr int kChunkRows = 16, kChunkBytes = kChunkRows * kSide * 2;
-/// Of a warp. Forward: z, y, z, y, for two chunks in turn. Backward: z of all chunks of a tile, replaced by dz.
+/// The chunks of a warp. Forward: z, y, z, y, for two chunks in turn. Backward: z of all chunks of a tile, replaced by
+/// dz.
 template <Pass kPass>
 inline constexpr int kChunks = kPass == Pass::forward ? 4 : (kSides* kHalves);
 
@@ -46,7 +47,7 @@ inline constexpr int kChunks = kPass == Pass::forward ? 4 : (kSides* kHalves);
 inline constexpr int kTurnBarrier = 1;  // and the next: a consumer's turn at the tensor cores
 inline constexpr int kSumsBarrier = 3;  // and the next: among the threads of a consumer
 
-/// a and b of the product, and where its result goes, by the maps of the bulk tensor copies.
+/// a and b of the GEMM, and the destination of its result, as the maps of the bulk tensor copies.
 struct GeluProductArgs {
   CUtensorMap a;     // [rows, depth], boxes of 128 x 64: x or dy
   CUtensorMap b;     // w; forward [columns, depth], kTileColumns / 2 x 64; backward [depth, columns], 32 x 64
@@ -62,9 +63,9 @@ struct Stage {
   std::byte b[kTileColumns * kDepth * 2];  // forward [columns, 64], backward boxes [64, 64 columns]
 };
 
-/// As many stages as fit: 5 of 32 KiB for 128 columns. A KiB of the most that a block may have stays free: a block
-/// without shared memory, such as one that waits for another GPU in a graph, takes that much, and would else keep this
-/// kernel's from its multiprocessor.
+/// As many stages as fit: 5 of 32 KiB for 128 columns. A KiB of a block's maximum stays free. A block without shared
+/// memory, such as one that waits for another GPU in a graph, takes that much. Otherwise it would keep this kernel's
+/// block from its SM.
 template <Pass kPass>
 struct alignas(1024) SharedMemory {
   static constexpr int kBytes = 226 * 1024, kSmallBytes = 2048;  // in all; for what follows the chunks
@@ -72,14 +73,14 @@ struct alignas(1024) SharedMemory {
   static constexpr int kStages = (kBytes - kSmallBytes - kBytesOfChunks) / static_cast<int>(sizeof(Stage));
   Stage stages[kStages];
   std::byte chunks[kConsumers * kGroupWarps][kChunks<kPass>][kChunkBytes];
-  float column_sums[kConsumers][kGroupWarps - 1][kSide];  // of all warps but the first
+  float column_sums[kConsumers][kGroupWarps - 1][kSide];  // those of all warps but the first
   Barrier full[kStages], empty[kStages];
   Barrier z_full[kConsumers * kGroupWarps];
 };
 static_assert(sizeof(SharedMemory<Pass::forward>) <= SharedMemory<Pass::forward>::kBytes);
 static_assert(sizeof(SharedMemory<Pass::backward>) <= SharedMemory<Pass::backward>::kBytes);
 
-/// A place in the ring of stages; the parity is that of the stage's phase (hopper::Barrier).
+/// A place in the ring of stages. The parity is that of the stage's phase (hopper::Barrier).
 template <int kStages>
 struct StagePlace {
   int stage = 0;
@@ -96,13 +97,13 @@ struct StagePlace {
   }
 };
 
-/// Its first row and column.
+/// The first row and column of a tile.
 struct Tile {
   int row, column;
 };
 
-/// The tiles of a block, in order. The same count for all blocks of a cluster, so that some tiles may lie below the
-/// last row. Blocks that run side by side work on bands of 16 tiles' rows, whose operands stay in the L2.
+/// The tiles of a block, in order. Their number is the same for all blocks of a cluster, so some tiles may lie below
+/// the last row. Blocks that run side by side work on bands of 16 tiles' rows, whose operands stay in the L2.
 template <int kCluster>
 struct TileWalk {
   static constexpr int kBand = 16 / kCluster;  // in rows of clusters
@@ -125,8 +126,9 @@ struct TileWalk {
   int cluster_rows, tile_columns, first, step, rank, count;
 };
 
-/// One thread: the operands of all tiles, stage by stage, as the consumers free them. The columns' operand comes in two
-/// halves, forward of the columns, backward of the sum's indices; each of two blocks of a cluster copies one for both.
+/// Run by one thread. It copies the operands of all tiles, stage by stage, as the consumers free them. The columns'
+/// operand comes in two halves: forward of the columns, backward of the sum's indices. Each of two blocks of a cluster
+/// copies one for both.
 template <Pass kPass, int kCluster>
 __device__ void copy_operands(const GeluProductArgs& args, SharedMemory<kPass>& shared) {
   const TileWalk<kCluster> walk(args);
@@ -166,7 +168,7 @@ __device__ void copy_operands(const GeluProductArgs& args, SharedMemory<kPass>& 
   }
 }
 
-/// A warp of a consumer has read a stage: every block of the cluster that copies into it learns so.
+/// A warp of a consumer has read a stage. This notifies every block of the cluster that copies into it.
 template <int kCluster>
 __device__ void release(Barrier& empty, int lane) {
   if constexpr (kCluster == 1) {
@@ -178,7 +180,7 @@ __device__ void release(Barrier& empty, int lane) {
 
 using Sums = float[kHalves][kTileColumns / 2];
 
-/// sums = a b of a tile. `hand_over` is called when the last products are under way: the other consumer's may follow.
+/// sums = a b of a tile. `hand_over` is called after the last products are issued: the other consumer's may follow.
 template <class T, Pass kPass, int kCluster, class HandOver>
 __device__ __forceinline__ void multiply_tile(Sums& sums, SharedMemory<kPass>& shared,
                                               StagePlace<SharedMemory<kPass>::kStages>& at, int stages, int lane,
@@ -231,8 +233,8 @@ __device__ float2 unpacked(std::uint32_t word) {
   }
 }
 
-/// Where in a chunk the lane's 16 bytes of the 16 x 16 block `block` lie, as store_matrices() takes them: row lane %
-/// 16, its vector 2 block + lane / 16, in the order of CU_TENSOR_MAP_SWIZZLE_128B.
+/// The offset within a chunk of the lane's 16 bytes of the 16 x 16 block `block`, as store_matrices() takes them. They
+/// are vector 2 block + lane / 16 of row lane % 16, in the order of CU_TENSOR_MAP_SWIZZLE_128B.
 __device__ inline int chunk_offset(int block, int lane) {
   const int row = lane % kChunkRows, vector = 2 * block + lane / kChunkRows;
   return row * (kSide * 2) + (vector ^ row % 8) * 16;
@@ -249,8 +251,8 @@ __device__ __forceinline__ void load_bias(std::uint32_t (&words)[kSide / 8], con
   }
 }
 
-/// z = sums + bias and y = gelu(z) of a warp's part of a tile, whose first element is at (row, column): by chunks, of
-/// which the stores of one go on while the next is computed. `bias` is that of the first 64 columns.
+/// z = sums + bias and y = gelu(z) of a warp's part of a tile, whose first element is at (row, column). It works by
+/// chunks: the stores of one go on while the next is computed. `bias` is that of the first 64 columns.
 template <class T>
 __device__ __forceinline__ void finish_forward(const GeluProductArgs& args,
                                                std::byte (&chunks)[kChunks<Pass::forward>][kChunkBytes],
@@ -289,12 +291,12 @@ __device__ __forceinline__ void finish_forward(const GeluProductArgs& args,
   }
 }
 
-/// A warp's part of z starts on its way to its chunks.
+/// Starts the copy of a warp's part of z to its chunks.
 __device__ inline void prefetch_z(const GeluProductArgs& args,
                                   std::byte (&chunks)[kChunks<Pass::backward>][kChunkBytes], Barrier& z_full, int row,
                                   int column, int lane) {
   if (lane > 0) return;
-  hopper::wait_for_reads_of_stores<0>();  // of the last tile's dz
+  hopper::wait_for_reads_of_stores<0>();  // those of the last tile's dz
   hopper::arrive_and_expect(z_full, kChunks<Pass::backward> * kChunkBytes);
   for (int half = 0; half < kHalves; ++half) {
     for (int side = 0; side < kSides; ++side)
@@ -302,7 +304,7 @@ __device__ inline void prefetch_z(const GeluProductArgs& args,
   }
 }
 
-/// Of 2 kWidth sums a lane keeps the half that the lane number's bit `mask` says, with the other lane's added.
+/// Halves the 2 kWidth sums of a lane. It keeps the half that bit `mask` of its number selects, plus the other lane's.
 template <int kWidth>
 __device__ __forceinline__ void add_half(float (&sums)[kSide / 4], int lane, int mask) {
   const bool upper = (lane & mask) != 0;
@@ -314,7 +316,7 @@ __device__ __forceinline__ void add_half(float (&sums)[kSide / 4], int lane, int
 }
 
 /// sums[2 t + e] are over a lane's rows of column 8 t + 2 (lane % 4) + e. Adds those of lanes with the same columns, in
-/// a fixed order; the lane gets columns 2 lane and the next.
+/// a fixed order. The lane gets columns 2 lane and the next.
 __device__ __forceinline__ float2 add_lanes(float (&sums)[kSide / 4], int lane) {
   add_half<8>(sums, lane, 16);
   add_half<4>(sums, lane, 8);
@@ -322,8 +324,8 @@ __device__ __forceinline__ float2 add_lanes(float (&sums)[kSide / 4], int lane) 
   return {sums[0], sums[1]};
 }
 
-/// dz = sums * gelu'(z) of a warp's part of a tile, over z in the chunks; returns the sums of its columns
-/// side * 64 + 2 lane and the next.
+/// dz = sums * gelu'(z) of a warp's part of a tile, over z in the chunks. Returns the sums of its columns side * 64 + 2
+/// lane and the next.
 template <class T>
 __device__ __forceinline__ void finish_backward(float2 (&column_sums)[kSides], const GeluProductArgs& args,
                                                 std::byte (&chunks)[kChunks<Pass::backward>][kChunkBytes],
@@ -368,7 +370,7 @@ __device__ inline void store_column_sums(const GeluProductArgs& args, float (&ot
                                          int lane) {
 #pragma unroll
   for (int side = 0; side < kSides; ++side) {
-    // Between two tiles it is the wait for the tensor cores that keeps the next sums from overtaking.
+    // Between two tiles the wait for the tensor cores keeps the next sums from overtaking.
     if (side > 0) hopper::sync_named(kSumsBarrier + consumer, kGroupThreads);
     if (warp > 0) reinterpret_cast<float2*>(others[warp - 1])[lane] = column_sums[side];
     hopper::sync_named(kSumsBarrier + consumer, kGroupThreads);
@@ -382,11 +384,11 @@ __device__ inline void store_column_sums(const GeluProductArgs& args, float (&ot
     }
     float* const part =
         args.parts + static_cast<std::size_t>(tile.row / kTileRows) * static_cast<std::size_t>(args.columns);
-    reinterpret_cast<float2*>(part)[column / 2] = sum;  // there are columns by the multiple of 8
+    reinterpret_cast<float2*>(part)[column / 2] = sum;  // the number of columns is a multiple of 8
   }
 }
 
-/// A warp group: every other tile of the block.
+/// A warp group computes every other tile of the block.
 template <class T, Pass kPass, int kCluster>
 __device__ __forceinline__ void consume(const GeluProductArgs& args, SharedMemory<kPass>& shared, int consumer) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp % kGroupWarps, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -425,7 +427,7 @@ __device__ __forceinline__ void consume(const GeluProductArgs& args, SharedMemor
       store_column_sums(args, shared.column_sums[consumer], column_sums, tile, consumer, warp, lane);
     }
   }
-  if (lane == 0) hopper::wait_for_reads_of_stores<0>();  // shared memory goes with the block
+  if (lane == 0) hopper::wait_for_reads_of_stores<0>();  // shared memory is released with the block
 }
 
 template <class T, Pass kPass, int kCluster>
@@ -443,7 +445,7 @@ __device__ __forceinline__ void run_block(const GeluProductArgs& args, SharedMem
   } else {
     hopper::sync_cluster();
   }
-  // As the compiler cannot know, all threads of a warp agree.
+  // All threads of a warp agree on it, which the compiler cannot know.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
   if (group == 0) {
     hopper::shrink_registers<kCopyRegisters>();
@@ -460,12 +462,14 @@ __device__ __forceinline__ void run_block(const GeluProductArgs& args, SharedMem
   if constexpr (kCluster > 1) hopper::sync_cluster();
 }
 
-/// Measured alone on an H200, bf16, of the rate of the same product by cuBLASLt without an epilogue (backward with the
-/// sum of the parts): 32768 x 3072 x 768 79 and 71 %, 16384 x 4096 x 1024 90 and 77 %, 8192 x 6144 x 1536 90 and 81 %.
-/// Tiles of 192 columns: 82 and 60 % of the first. Shared memory bounds it: 160 bytes a clock would be needed, 128 are
-/// there.
-/// See the top. Reads a (rows x depth) and b (depth x columns) and forward writes z and y, backward reads z and writes
-/// dz: 2 bytes an element each; and 4 bytes a column and 128 rows of parts.
+/// See the top. Reads a (rows x depth) and b (depth x columns), 2 bytes per element. Forward writes z and y, 2 bytes
+/// per element each. Backward reads z and writes dz, as many bytes, and 4 bytes per column and 128 rows of parts.
+///
+/// Measured alone on an H200, bf16, in % of the rate of the same GEMM by cuBLASLt without an epilogue. Figures are for
+/// forward and backward, the latter with the sum of the parts:
+///   32768 x 3072 x 768 79 and 71, 16384 x 4096 x 1024 90 and 77, 8192 x 6144 x 1536 90 and 81.
+/// Tiles of 192 columns: 82 and 60 for the first. Shared memory is the bound: 160 bytes per clock would be needed, 128
+/// are there.
 template <class T, Pass kPass, int kCluster>
 __global__ void __launch_bounds__(kBlockThreads, 1) gelu_product_kernel(const __grid_constant__ GeluProductArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -21,13 +21,13 @@ namespace {
 
 using megalith::cuda::native;
 
-constexpr int kCandidates = 16;  // that the library's own ranking puts first
-constexpr int kTimedRounds = 6;  // the fastest counts: noise only adds
-/// A candidate that took so many times the fastest's in two rounds is not run again: that would take time, and warm the
-/// GPU, which then computes the slower for it.
+constexpr int kCandidates = 16;  // the first ones of the library's own ranking
+constexpr int kTimedRounds = 6;  // the fastest round counts, because noise only adds
+/// A candidate that took this many times the fastest's time in two rounds is dropped. It would take time, and
+/// warm the GPU, which then computes more slowly.
 constexpr float kHopeless = 1.1f;
-/// What must be won to leave the library's first choice. A GPU at its power limit varies by percents from one
-/// measurement to the next, and what wins by less alone may take more power, which a training step lacks.
+/// The gain that is needed to leave the library's first choice. A GPU at its power limit varies by percents from one
+/// measurement to the next. An algorithm that wins by less alone may take more power, which a training step lacks.
 constexpr float kMinGain = 0.07f;
 /// Problems of passing shapes that are kept: a few KiB of host memory each.
 constexpr std::size_t kMaxPassing = 4096;
@@ -38,8 +38,8 @@ void check(cublasStatus_t status, std::source_location where = std::source_locat
   throw BackendError(str("[gemm:", where.line(), "] cuBLASLt: ", cublasLtGetStatusString(status)));
 }
 
-/// False when the library says that it has no such kernel, which is no error. It documents the first word for that;
-/// the second is what an argument that breaks a rule gives, and not all its rules are documented.
+/// False when the library reports that it has no such kernel, which is not an error. It documents the first status for
+/// that. The second is the status of an argument that breaks a rule, and not all its rules are documented.
 bool is_supported(cublasStatus_t status, std::source_location where = std::source_location::current()) {
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
   check(status, where);
@@ -88,7 +88,7 @@ std::int64_t part_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoCo
   return value;
 }
 
-/// The public configuration, part by part; their types are those that cublasLt.h states.
+/// The public configuration, attribute by attribute. Their types are those that cublasLt.h states.
 GemmAlgorithm configuration_of(const cublasLtMatmulAlgo_t& algorithm) {
   return {.id = part_of<std::int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID),
           .tile = part_of<std::uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID),
@@ -153,8 +153,8 @@ class Timer {
 
 }  // namespace
 
-/// The library's description of a problem, and what it has for it. It counts in columns: a row-major [r, c] is its
-/// c x r, so c^T = op(b)^T op(a)^T is what it computes, our b being its first operand.
+/// The library's description of a problem, and its algorithms for it. It counts in columns: a row-major [r, c] is its c
+/// x r. So it computes c^T = op(b)^T op(a)^T, and our b is its first operand.
 struct GemmLibrary::Prepared {
   struct Offered {
     GemmAlgorithm algorithm;
@@ -163,10 +163,10 @@ struct GemmLibrary::Prepared {
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
   float beta = 0;
-  std::vector<Offered> offered;  ///< empty: the library cannot do it
+  std::vector<Offered> offered;  ///< empty: the library has no algorithm for it
   std::size_t chosen = 0;
 
-  /// `multiprocessors`: that it may take, where these are not all.
+  /// `multiprocessors`: the number of SMs that it may take, where these are not all.
   Prepared(const GemmProblem& p, std::optional<int> multiprocessors)
       : beta(p.write == Write::accumulate ? 1.0f : 0.0f) {
     check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -329,10 +329,10 @@ bool GemmLibrary::fits(const Prepared& prepared, const cublasLtMatmulAlgo_t& alg
 void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem, Index workspace_bytes, int most) {
   ++times_asked_;
   const GemmBytes takes = bytes_of(problem);
-  // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD must be a multiple of 8: what breaks that rule is not asked for, as the answer
-  // need not be that there is no kernel.
+  // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD must be a multiple of 8. A problem that breaks the rule is not requested,
+  // because the library may answer with another status than "no kernel".
   if (takes.activation > 0 && problem.n % 8 != 0) return;
-  // What is offered must follow from the problem alone: an address of exactly its alignment stands for all operands.
+  // What is offered must follow from the problem alone. An address of exactly its alignment stands for all operands.
   std::byte* const anywhere = workspace_.data() + problem.alignment;
   prepared.point_at(
       {.vector = takes.vector > 0 ? anywhere : nullptr, .activation = takes.activation > 0 ? anywhere : nullptr});
@@ -371,7 +371,7 @@ cublasStatus_t GemmLibrary::launch(Stream stream, const Prepared& prepared, cons
                         workspace.data(), workspace.size(), native(stream));
 }
 
-/// The place of the fastest among those offered, or 0 where it wins too little.
+/// The index of the fastest among those offered, or 0 where it wins too little.
 std::size_t GemmLibrary::time(const Prepared& prepared, const MadeUpOperands& operands) const {
   prepared.point_at(operands.get());
   Timer timer;
@@ -379,7 +379,7 @@ std::size_t GemmLibrary::time(const Prepared& prepared, const MadeUpOperands& op
   float least = times.front();
   for (int round = 0; round < kTimedRounds; ++round) {
     for (std::size_t i = 0; i < times.size(); ++i) {
-      if (round > 2 && i > 0 && times[i] > kHopeless * least) continue;  // the first is what the others must beat
+      if (round > 2 && i > 0 && times[i] > kHopeless * least) continue;  // the first is the one to beat
       operands.fill_cache(ex_.stream());
       bool ran = true;
       const float time = timer.milliseconds(ex_.stream(), [&] {

@@ -21,8 +21,8 @@ struct GemmOperands {
 
 class MadeUpOperands;
 
-/// cuBLASLt of one Exec: handle, workspace, and for every problem met so far what the library offers and which of it is
-/// used.
+/// The cuBLASLt of one Exec: handle, workspace, and for every problem so far the offered algorithms and the one in
+/// use.
 class GemmLibrary final : public GemmChooser {
  public:
   explicit GemmLibrary(Exec& ex);
@@ -30,22 +30,22 @@ class GemmLibrary final : public GemmChooser {
   GemmLibrary(const GemmLibrary&) = delete;
   GemmLibrary& operator=(const GemmLibrary&) = delete;
 
-  /// Products beside communication leave so many multiprocessors free. Before the first product.
+  /// GEMMs that run beside communication leave this many SMs free. Call it before the first GEMM.
   void set_sm_margin(int multiprocessors) { sm_margin_ = multiprocessors; }
   int sm_margin() const { return sm_margin_; }
-  /// Runs the product; false when the library has no algorithm for it.
+  /// Runs the GEMM. Returns false when the library has no algorithm for it.
   bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
-  /// The same for a problem whose shape follows from a step's routing: it is neither timed nor agreed on and is in no
-  /// table. It runs by the library's first choice for `like`, a problem of about its size that stands for many: asking
-  /// the library takes longer than the product. Where that choice does not fit, by the first choice for itself. It runs
-  /// in lanes().at(lane), with that lane's share of the workspace.
+  /// The same for a problem whose shape follows from a step's routing. It is not timed, not agreed on and in no table.
+  /// A query of the library takes longer than the GEMM. So it runs by the library's first choice for `like`, a problem
+  /// of about its size that stands for many. Where that choice does not fit, it runs by the first choice for itself. It
+  /// runs in lanes().at(lane), with that lane's share of the workspace.
   bool run_passing(std::size_t lane, const GemmProblem& problem, const GemmProblem& like, const GemmOperands& operands);
-  /// Where passing products run at once.
+  /// The streams in which passing problems run concurrently.
   SideStreams& lanes() { return lanes_; }
   /// AllGroupSizes: whether all sizes up to this problem's are to be run now. True once for each.
   bool begin_all_sizes(const GemmProblem& largest) { return runs_all_sizes_ && sizes_run_.insert(largest).second; }
   void set_runs_all_sizes(bool on) { runs_all_sizes_ = on; }
-  /// How often the library was asked for algorithms. For tests.
+  /// How many times the library was queried for algorithms. For tests.
   Index times_asked() const { return times_asked_; }
 
   GemmTable current() const override;
@@ -60,7 +60,8 @@ class GemmLibrary final : public GemmChooser {
   bool run(Stream stream, const Prepared& prepared, const GemmOperands& operands, std::span<std::byte> workspace) const;
   Prepared& prepare_passing(const GemmProblem& problem, const GemmProblem& like);
   std::unique_ptr<Prepared> described(const GemmProblem& problem) const;
-  /// Asks the library what it has for the problem within so much workspace, its own first choice first, `most` at most.
+  /// Queries the library's algorithms for the problem within this workspace, at most `most`, its own first choice
+  /// first.
   void list(Prepared& prepared, const GemmProblem& problem, Index workspace_bytes, int most);
   /// Whether the algorithm, which was offered for another problem, computes this one within a lane's workspace.
   bool fits(const Prepared& prepared, const cublasLtMatmulAlgo_t& algorithm) const;

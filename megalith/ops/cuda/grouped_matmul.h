@@ -3,9 +3,9 @@
 
 namespace megalith::ops::cuda {
 
-/// A product per group, in several streams at once (side_streams.h). In gemm.cpp.
+/// One GEMM per group, in several streams at once (side_streams.h). Defined in gemm.cpp.
 void grouped_matmul(Exec& ex, Stream stream, const GroupedProduct& products);
-/// From here on, or no longer: AllGroupSizes.
+/// Starts or ends AllGroupSizes.
 void run_all_group_sizes(Exec& ex, bool on);
 
 }  // namespace megalith::ops::cuda

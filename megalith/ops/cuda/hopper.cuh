@@ -6,10 +6,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/// Instructions of Hopper (compute capability 9.0, compiled for sm_90a) that CUDA C++ has no function for: barriers in
-/// shared memory, bulk copies, matrix products of a warp group. Source: PTX ISA 8.0 and later, "mbarrier",
-/// "cp.async.bulk", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix Instructions". To be called in code
-/// for that architecture only (barriers and plain bulk copies: from 9.0 on); elsewhere they must not be instantiated.
+/// Instructions of Hopper (compute capability 9.0, compiled for sm_90a) that CUDA C++ has no function for. They are
+/// barriers in shared memory, bulk copies, and matrix products of warp groups. Call them in code for that architecture
+/// only (barriers and plain bulk copies: from 9.0 on). Elsewhere they must not be instantiated. Source: PTX ISA 8.0 and
+/// later, "mbarrier", "cp.async.bulk", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix Instructions".
 namespace megalith::ops::cuda::hopper {
 
 __device__ inline std::uint32_t shared_address(const void* pointer) {
@@ -18,17 +18,17 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
 
 // ---- Barriers in shared memory ----
 
-/// Counts arrivals and bytes of copies on their way; both at zero end a phase. Phases are numbered from 0, and a wait
-/// names the parity of the one whose end it waits for: wait(barrier, 1) returns at once on a new barrier.
+/// Counts arrivals and the bytes of copies in flight; both at zero end a phase. Phases are numbered from 0. A wait
+/// names the parity of the phase whose end it waits for: wait(barrier, 1) returns at once on a new barrier.
 using Barrier = std::uint64_t;
 
 __device__ inline void init(Barrier& barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
 }
-/// After the thread's init() calls: the copy engine and the cluster's other blocks see them.
+/// Makes the thread's earlier init() calls visible to the copy engine and the cluster's other blocks.
 __device__ inline void fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-/// One arrival, and the phase's end waits for `bytes` of copies too.
+/// One arrival. The phase's end also waits for `bytes` of copies.
 __device__ inline void arrive_and_expect(Barrier& barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
                : "memory");
@@ -36,8 +36,8 @@ __device__ inline void arrive_and_expect(Barrier& barrier, unsigned bytes) {
 __device__ inline void arrive(Barrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
-/// At the same barrier of the cluster's block `rank`. What the thread wrote need not be seen there: a release at the
-/// cluster's scope waits for all of its accesses to memory.
+/// Arrives at the same barrier of the cluster's block `rank`. The thread's writes need not be visible there: a release
+/// at the cluster's scope waits for all of its accesses to memory.
 __device__ inline void arrive_at(Barrier& barrier, unsigned rank) {
   asm volatile(
       "{\n"
@@ -65,20 +65,20 @@ __device__ inline void wait(Barrier& barrier, unsigned parity) {
 
 // ---- Barriers of threads ----
 
-/// Named barriers of a block, 1 to 15 (0 is __syncthreads). It opens when `threads` threads have come by sync() or
-/// arrive(), of which only sync() waits.
+/// Named barriers of a block, 1 to 15 (0 is __syncthreads). A barrier opens when `threads` threads have called sync()
+/// or arrive(). Only sync() waits.
 __device__ inline void sync_named(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 __device__ inline void arrive_named(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-/// All threads of all blocks of the cluster; what they wrote before is seen after.
+/// Waits for all threads of all blocks of the cluster. Their earlier writes are then visible.
 __device__ inline void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/// Registers of each thread of the calling warp group from here on: a multiple of 8, fewer or more than before.
+/// Sets the registers of each thread of the calling warp group: a multiple of 8, fewer or more than before.
 template <int kRegisters>
 __device__ inline void shrink_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -93,8 +93,8 @@ __device__ inline void grow_registers() {
 __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<std::uint64_t>(&map)) : "memory");
 }
-/// The map's box at (column, row) to shared memory; counts its bytes at the barrier. What lies outside the tensor
-/// becomes zeros, and counts too.
+/// Copies the map's box at (column, row) to shared memory and counts its bytes at the barrier. Elements outside the
+/// tensor become zeros, and count too.
 __device__ inline void load_box(void* to, const CUtensorMap& map, Barrier& barrier, int column, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
@@ -111,35 +111,35 @@ __device__ inline void load_box_to(std::uint16_t ranks, void* to, const CUtensor
       "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(shared_address(&barrier)), "h"(ranks), "r"(column), "r"(row)
       : "memory");
 }
-/// `bytes`, a multiple of 16, from and to multiples of 16; counts them at the barrier.
+/// Copies `bytes`, a multiple of 16, between addresses that are multiples of 16. Counts them at the barrier.
 __device__ inline void load_bytes(void* to, const void* from, unsigned bytes, Barrier& barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(to)),
                "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(&barrier))
                : "memory");
 }
-/// A box of shared memory to (column, row); nothing is written outside the tensor. The writers of the box have called
-/// fence_writes() and met the calling thread since.
+/// Copies a box of shared memory to (column, row). Nothing is written outside the tensor. The writers of the box must
+/// have called fence_writes(), and then passed a barrier with the calling thread.
 __device__ inline void store_box(const CUtensorMap& map, const void* from, int column, int row) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
                    reinterpret_cast<std::uint64_t>(&map)),
                "r"(shared_address(from)), "r"(column), "r"(row)
                : "memory");
 }
-/// The thread's stores since the last call are a group.
+/// Makes the thread's stores since the last call a group.
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// Returns when all but the thread's last kGroups groups have read their shared memory.
 template <int kGroups>
 __device__ inline void wait_for_reads_of_stores() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kGroups) : "memory");
 }
-/// What the thread has written to shared memory is seen by copies and matrix products that start later.
+/// Makes the thread's writes to shared memory visible to copies and matrix products that start later.
 __device__ inline void fence_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- Matrices of 8 x 8 16-bit elements, between a warp's registers and shared memory ----
 
-/// Lane l gives the address (16 bytes, aligned) of row l % 8 of matrix l / 8, and the elements [l / 4][2 (l % 4)] and
-/// the next of each matrix: the counterpart of load_matrices (ptx.h).
+/// Stores four matrices: the counterpart of load_matrices (ptx.h). Lane l gives the address (16 bytes, aligned) of row
+/// l % 8 of matrix l / 8. It also gives the elements [l / 4][2 (l % 4)] and the next of each matrix.
 __device__ inline void store_matrices(void* row, const std::uint32_t (&matrices)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
                "r"(matrices[0]), "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
@@ -148,40 +148,41 @@ __device__ inline void store_matrices(void* row, const std::uint32_t (&matrices)
 
 // ---- Matrix products of a warp group (four warps) ----
 
-/// How an operand lies in shared memory: its rows along the sum's index, or across it. Rows of 64 elements (128
-/// bytes) in either case, copied there by a map with CU_TENSOR_MAP_SWIZZLE_128B, so 8 rows are a unit of 1024 bytes.
+/// How an operand lies in shared memory: its rows along the sum's index, or across it. Rows have 64 elements (128
+/// bytes) in either case. A map with CU_TENSOR_MAP_SWIZZLE_128B copies them there, so 8 rows are a unit of 1024 bytes.
 enum class Major { sum, other };
 
-/// What tells the tensor cores of an operand: address, distances, swizzle; all in units of 16 bytes. Source: PTX ISA,
-/// "Matrix Descriptor Format" and "Strides".
+/// The descriptor of an operand for the tensor cores: address, distances, swizzle; all in units of 16 bytes. Source:
+/// PTX ISA, "Matrix Descriptor Format" and "Strides".
 ///   Major::sum    [rows, 64]: the next 8 rows lie 1024 bytes on (bits 32-45); bits 16-29 mean nothing. The next 16
 ///                 of the sum's indices are 32 bytes on, in the same rows.
-///   Major::other  [64, columns] as boxes of 64 columns behind each other, each of 64 rows: the next 8 of the sum's
-///                 indices lie 1024 bytes on (bits 32-45), the next 64 columns a box of 8192 bytes (bits 16-29). The
-///                 next 16 of the sum's indices are 16 rows or 2048 bytes on.
+///   Major::other  [64, columns] as consecutive boxes of 64 columns, each of 64 rows. The next 8 of the sum's indices
+///                 lie 1024 bytes on (bits 32-45), the next 64 columns a box of 8192 bytes (bits 16-29). The next 16
+///                 of the sum's indices are 16 rows or 2048 bytes on.
 template <Major kMajor>
 struct Operand {
   static constexpr std::uint64_t kStep = (kMajor == Major::sum ? 32 : 2048) / 16;  ///< to the next 16 indices
 
-  /// Of a tile at a multiple of 1024 bytes.
+  /// The descriptor of a tile at a multiple of 1024 bytes.
   static __device__ std::uint64_t descriptor(const void* tile) {
     constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62, kEightRows = std::uint64_t{1024 / 16} << 32;
     constexpr std::uint64_t kBox = std::uint64_t{kMajor == Major::sum ? 1 : 8192 / 16} << 16;
-    // Bits 24 and up of an address are the block's rank in its cluster: the tensor cores read the own block's memory.
+    // Bits 24 and up of an address are the block's rank in its cluster. The tensor cores read the memory of their own
+    // block.
     return kSwizzle128 | kEightRows | kBox | (shared_address(tile) & 0x3ffffu) / 16;
   }
 };
 
-/// The warp group's products from here on see its registers and the shared memory that it has waited for.
+/// The warp group's later products see its registers and the shared memory that it has waited for.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-/// The products since the last call are a group.
+/// Makes the products since the last call a group.
 __device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /// Returns when all but the last kGroups groups are done.
 template <int kGroups>
 __device__ inline void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
-/// The compiler may not move uses of the sums across it.
+/// Keeps the compiler from moving uses of the sums across it.
 template <int kBlocks, int kSums>
 __device__ void hold(float (&sums)[kBlocks][kSums]) {
 #pragma unroll
@@ -192,8 +193,8 @@ __device__ void hold(float (&sums)[kBlocks][kSums]) {
 }
 
 /// sums = a b for add = 0, else sums += a b: a [64, 16] (Major::sum), b [16, 128], by their descriptors; T =
-/// __nv_bfloat16 or __half. Asynchronous. Warp w of the group has rows 16 w to 16 w + 15 of the sums [64, 128], lane l
-/// of it
+/// __nv_bfloat16 or __half. Asynchronous. Warp w of the group has rows 16 w to 16 w + 15 of the sums [64, 128]. Its
+/// lane l has
 ///   sums[4 t + 0..1]: row l / 4,     columns 8 t + 2 (l % 4) + 0..1
 ///   sums[4 t + 2..3]: row l / 4 + 8, the same columns.
 template <class T, Major kMajorOfB>

@@ -5,8 +5,8 @@
 namespace megalith::ops::cuda {
 namespace {
 
-/// out = std * the normal number of the global element: an op of the map kernel over the held box.  1 element moved:
-/// 124M in f32 on an H200 in 1.4 ms, 8 % of a copy's rate, as the random numbers take that long.
+/// out = std * the normal number of the global element: an op of the map kernel over the held box. 1 element moved:
+/// 124M in f32 on an H200 in 1.4 ms, 8 % of a copy's rate. The random numbers take that long.
 struct Normal {
   NormalBox box;
   double std;

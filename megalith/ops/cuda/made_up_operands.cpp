@@ -56,7 +56,7 @@ MadeUpOperands::MadeUpOperands(const GemmProblem& problem, std::span<std::byte> 
   operands_.vector = put(in, bytes.vector);
   operands_.activation = put(in, bytes.activation);
   others_ = {place, static_cast<std::size_t>(2 * cache_bytes)};
-  device::synchronize(Device::cuda, stream);  // the numbers' memory goes
+  device::synchronize(Device::cuda, stream);  // the numbers' memory is released after this
 }
 
 void MadeUpOperands::fill_cache(Stream stream) const {

@@ -4,7 +4,7 @@
 
 #include "megalith/ops/cuda/common.cuh"
 
-// One kernel for everything that goes over its tensors element by element: an op says what becomes of N neighbours.
+// One kernel for all element-wise ops. An op computes N neighbours.
 
 namespace megalith::ops::cuda {
 
@@ -16,7 +16,7 @@ struct Place {
   Index row, column, element;
 };
 
-/// How [rows, columns] is cut: a block takes a tile, a thread kMapUnroll vectors of it, each one step from the last.
+/// The tiling of [rows, columns]. A block takes a tile, a thread kMapUnroll vectors of it, each one step from the last.
 struct Tiling {
   Index rows, columns;
   Index tile_rows, tile_columns, row_step, column_step;
@@ -33,8 +33,8 @@ struct Tiling {
   __device__ bool has(const Place& place) const { return place.row < rows && place.column < columns; }
 };
 
-/// For ops that look at the row or the column, or draw random numbers. The threads of a block lie side by side as far
-/// as a row reaches, the others below them; the steps go down.
+/// For ops that use the row or the column, or draw random numbers. The threads of a block lie side by side for the
+/// length of a row, the others below them. The steps go down.
 struct Matrix {
   Index rows, columns;
 
@@ -52,7 +52,7 @@ struct Matrix {
   }
 };
 
-/// For ops to which all elements are alike: one long row; the steps go right.
+/// For ops that treat all elements alike: one long row. The steps go right.
 struct Flat {
   Index columns;
 
@@ -76,7 +76,7 @@ struct Streams {
   std::array<Out*, kOutputs> out;
 };
 
-/// What ops compute in.
+/// The type in which ops compute.
 template <class In, class Out>
 using Arithmetic = std::conditional_t<std::is_same_v<In, double> || std::is_same_v<Out, double>, double, float>;
 
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kMapThreads)
 #pragma unroll
   for (int step = 0; step < kMapUnroll; ++step) {
     const Place place = tiling.place<N>(step);
-    // Where there is nothing the first vector is read: a load in a branch costs bf16 a register for every number.
+    // Outside the tensor the first vector is read. A load in a branch would cost bf16 a register for every number.
     const Index element = tiling.has(place) ? place.element : 0;
 #pragma unroll
     for (std::size_t i = 0; i != kInputs; ++i) loaded[step][i] = load_pack<N>(streams.in[i], element);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kMapThreads)
   }
 }
 
-/// Runs op(place, in, out), which turns kInputs Values into kOutputs, over an extent (Matrix or Flat). An op that reads
+/// Runs op(place, in, out) over an extent (Matrix or Flat). The op turns kInputs Values into kOutputs. An op that reads
 /// a table of its own has a member `table`, aligned like the streams or null.
 template <class Extent, class In, std::size_t kInputs, class Out, std::size_t kOutputs, class Op>
 void map(Stream stream, const Extent& extent, const std::array<const In*, kInputs>& in,

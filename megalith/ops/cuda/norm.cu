@@ -5,13 +5,13 @@
 #include "megalith/ops/cuda/common.cuh"
 #include "megalith/ops/cuda/norm.h"
 
-// A block owns whole rows, a thread kVectors vectors of each: a row is read once and stays in registers between the
-// sums over it and what they are for. Several rows are in flight and summed at once.
+// A block owns whole rows, a thread kVectors vectors of each. A row is read once, and stays in registers from the sums
+// over it to their use. Several rows are in flight and summed at once.
 
 namespace megalith::ops::cuda {
 namespace {
 
-/// A thread's vectors of one row: number v lies blockDim.x vectors behind number v - 1.
+/// A thread's vectors of one row: number v lies blockDim.x vectors after number v - 1.
 template <class T, int N, int kVectors>
 struct Slice {
   Pack<T, N> at[kVectors];
@@ -22,7 +22,7 @@ struct Span {
 
   __device__ int column(int v) const { return static_cast<int>(v * blockDim.x + threadIdx.x) * N; }
   __device__ bool has(int v) const { return column(v) < hidden; }
-  /// What lies behind the row's end is some other part of the row, to be left out of sums.
+  /// Vectors past the row's end hold some other part of the row, and must be left out of sums.
   template <class T>
   __device__ Slice<T, N, kVectors> load(const T* tensor, Index row) const {
     Slice<T, N, kVectors> slice;
@@ -39,12 +39,12 @@ struct Span {
   }
 };
 
-/// Layer norms subtract the mean and add beta; RMS norms do neither, and their mean counts as 0.
+/// Layer norms subtract the mean and add beta. RMS norms do neither, and their mean counts as 0.
 enum class Norm { layer, rms };
 
 // ---- Forward ----
 
-/// The rows to normalise, from memory.
+/// The rows to normalise, read from memory.
 template <class T>
 struct PlainRows {
   static constexpr int kTensors = 1;
@@ -60,7 +60,8 @@ struct PlainRows {
   }
 };
 
-/// residual + dropout(x + bias), which is also stored; rounded before it is normalised, as backward reads it.
+/// residual + dropout(x + bias), which is also stored. It is rounded before it is normalised, because backward reads it
+/// rounded.
 template <class T>
 struct ResidualRows {
   static constexpr int kTensors = 2;
@@ -90,7 +91,7 @@ struct ResidualRows {
   }
 };
 
-/// Of RMS norms beta and mean are null.
+/// beta and mean are null for RMS norms.
 template <class T>
 struct ForwardOutputs {
   const T *gamma, *beta;
@@ -105,9 +106,9 @@ constexpr int rows_in_flight() {
   return std::max(1, kBytes * 512 / kThreads / (kVectors * N * static_cast<int>(sizeof(T))));
 }
 
-/// A block takes kRows rows: their mean, their squared deviations, y. Moves 2 elements of T an element, 4 with a
-/// residual, and 8 bytes a row. Of a copy's rate 63 %, with a residual 87 %: 32768 x 768 on an H200, 37 and 54 us.
-/// Roundings are spelt out, so that y has the same bits whatever its rows come from.
+/// A block takes kRows rows: their mean, their squared deviations, y. Moves 2 elements of T per element, 4 with a
+/// residual, and 8 bytes per row. It reaches 63 % of a copy's rate, with a residual 87 %: 32768 x 768 on an H200, 37
+/// and 54 us. Roundings are explicit, so that y has the same bits whatever its rows come from.
 template <Norm kNorm, class T, int N, int kVectors, int kThreads, class Source>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     forward_kernel(const Source source, const ForwardOutputs<T> out, Index rows, Index hidden) {
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
 
 // ---- Backward ----
 
-/// Of RMS norms the mean is null.
+/// The mean is null for RMS norms.
 template <class T>
 struct BackwardTensors {
   const T *dy, *x, *residual;  // without a residual: dy, not used
@@ -187,7 +188,7 @@ struct BackwardTensors {
   bool has_residual;
 };
 
-/// kRows rows on their way: those behind the last are the last once more.
+/// kRows rows in flight. Rows past the last repeat the last.
 template <Norm kNorm, class T, int N, int kVectors, int kRows>
 struct BackwardRows {
   Slice<T, N, kVectors> dy[kRows], x[kRows], residual[kRows];
@@ -207,19 +208,22 @@ struct BackwardRows {
 };
 
 /// dx = rstd (g - mean(g) - xhat mean(g xhat)) + residual, g = dy gamma. A block takes one part of the rows, kRows at a
-/// time with the next ones being loaded, sums dgamma and dbeta over it in registers, and dx as it is stored where that
-/// is asked for, and writes the sums as one part. Moves 3 elements of T an element, 4 with a residual, and 8 bytes per
-/// part, column and sum.
-/// Measured on an H200, bf16 with a residual, the sum of the parts included, without and with dx's sums: 32768 x 768 66
-/// and 71 us (71 and 67 % of a copy's rate), 8192 x 1536 49 and 48 us (49 %; 24 us are the bytes): few rows a block,
-/// each behind a block reduction. Half the registers and no rows ahead was slower (57 us). Roundings are spelt out:
-/// left to the compiler, the first of kRows rows got others than the second, whose arithmetic stands behind a
-/// condition, so that a row's gradient depended on its place.
+/// time, while the next ones are being loaded. It sums dgamma and dbeta over the part in registers, and the stored dx
+/// where requested. It writes the sums as one part. Moves 3 elements of T per element, 4 with a residual, and 8 bytes
+/// per part, column and sum.
+///
+/// Measured on an H200, bf16 with a residual, the sum of the parts included, without and with dx's sums:
+///   32768 x 768 66 and 71 us (71 and 67 % of a copy's rate), 8192 x 1536 49 and 48 us (49 %; 24 us are the bytes).
+/// The latter has few rows per block, each after a block reduction. Half the registers and no rows ahead was slower (57
+/// us).
+///
+/// Roundings are explicit. Left to the compiler, the first of kRows rows got other roundings than the second, whose
+/// arithmetic is conditional. So a row's gradient depended on its place.
 template <Norm kNorm, class T, int N, int kVectors, int kThreads, bool kSumsDx>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const BackwardTensors<T> tensors, Index rows, Index hidden, Index rows_per_part) {
   constexpr int kRows = rows_in_flight<T, N, kVectors, kThreads, 32>();
-  constexpr int kMeans = kNorm == Norm::layer ? 2 : 1;  // of a row: g's, where a layer norm wants it, and g xhat's
+  constexpr int kMeans = kNorm == Norm::layer ? 2 : 1;  // means of a row: g's for a layer norm, and g xhat's
   using Rows = BackwardRows<kNorm, T, N, kVectors, kRows>;
   using Sums = Values<float, kMeans * kRows>;
   __shared__ Sums shared[2][kMaxWarps];
@@ -299,8 +303,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // ---- Launches ----
 
-/// Calls run.template operator()<N, kVectors, kThreads>() with the widest access that the row allows and at most
-/// kColumns a thread.
+/// Calls run.template operator()<N, kVectors, kThreads>() with the widest access that the row allows, and at most
+/// kColumns columns per thread.
 template <class T, class Run>
 void dispatch_width(Index hidden, bool aligned, const Run& run) {
   constexpr int kWide = kPack<T>, kColumns = static_cast<int>(kMaxNormColumnsOnGpu) / kMaxThreads;
@@ -327,7 +331,7 @@ void forward(Stream stream, const Source& source, const ForwardOutputs<T>& out, 
   });
 }
 
-/// What layer norms have and RMS norms have not: of the arguments of these nothing is asked.
+/// Arguments that layer norms have and RMS norms have not. They are not read for RMS norms.
 template <class Args>
 Tensor beta_of(const Args& args) {
   if constexpr (requires { args.beta; }) return args.beta;
@@ -373,7 +377,7 @@ void forward_residual(Stream stream, const Args& args) {
   });
 }
 
-/// All but the sums of the parts. True when these have dx's sums.
+/// Everything but the sums of the parts. Returns true when the parts have dx's sums.
 template <Norm kNorm, class Args>
 bool run_backward(Stream stream, const Args& args, const Tensor& parts) {
   const Index rows = args.x.dim(0), hidden = args.x.dim(1);
@@ -395,8 +399,8 @@ bool run_backward(Stream stream, const Args& args, const Tensor& parts) {
       const auto run = [&](auto* kernel) {
         launch({stream, cut.count, threads_for(hidden, N * kVectors)}, kernel, tensors, rows, hidden, cut.rows);
       };
-      // With more columns a thread a third sum costs more registers than a pass of its own: 8192 x 12288 on an H200
-      // 825 us, without it 644.
+      // With more columns per thread a third sum costs more registers than a pass of its own. 8192 x 12288 took 825 us
+      // on an H200, without it 644.
       if constexpr (N * kVectors <= 8) sums_dx = static_cast<bool>(args.bias_grad);
       if (sums_dx)
         run(backward_kernel<kNorm, T, N, kVectors, kThreads, N * kVectors <= 8>);

@@ -12,7 +12,7 @@ __device__ Index length_of(const std::int32_t* lengths, Index sample, Index seq_
   return length < 0 ? 0 : length > seq_len ? seq_len : length;
 }
 
-/// Part `blockIdx.y` of a sample is seq_len * row_words words; a block writes up to kWordsOfBlock of them, a thread
+/// Part `blockIdx.y` of a sample is seq_len * row_words words. A block writes up to kWordsOfBlock of them, a thread
 /// every kThreads-th.
 template <class Word>
 __global__ void __launch_bounds__(kThreads)

@@ -1,7 +1,7 @@
 #pragma once
 #include "megalith/ops/attention.h"
 
-// What stands around a kernel that multiplies padding by weights of 0, where a NaN would come through.
+// Helpers for a kernel that multiplies padding by weights of 0, where a NaN would come through.
 
 namespace megalith::ops::cuda {
 
@@ -11,11 +11,11 @@ struct SampleRows {
   Index row_bytes = 0, seq_len = 0, per_sample = 1;
 };
 
-/// Writes 0 to the rows of every part from the length of its sample on. lengths [B] i32. Reads nothing else and writes
-/// the padding alone.
+/// Writes 0 to the rows of every part from the length of its sample on. lengths [B] i32. Reads nothing else, and writes
+/// only the padding.
 void zero_padding(Stream stream, const SampleRows& rows, const Tensor& lengths);
 
-/// to [B, width] = each sample's length, brought within 0..seq_len, `width` times.
+/// to [B, width] = each sample's length, clamped to 0..seq_len, `width` times.
 void repeat_lengths(Stream stream, const Tensor& lengths, Index seq_len, Index width, std::int32_t* to);
 
 }  // namespace megalith::ops::cuda

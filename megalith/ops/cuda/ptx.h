@@ -8,8 +8,8 @@
 /// Instructions that CUDA C++ has no function for. Source: PTX ISA, "Warp Level Matrix Instructions" and "ex2".
 namespace megalith::ops::cuda {
 
-/// Four 8 x 8 matrices of 16-bit elements from shared memory. Lane l gives the address (16 bytes, aligned) of row l % 8
-/// of matrix l / 8 and receives elements [l / 4][2 (l % 4)] and the next of each matrix.
+/// Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lane l gives the address (16 bytes, aligned) of row
+/// l % 8 of matrix l / 8. It receives elements [l / 4][2 (l % 4)] and the next of each matrix.
 __device__ inline void load_matrices(std::uint32_t (&matrices)[4], const void* row) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -42,7 +42,8 @@ __device__ inline void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4
   }
 }
 
-/// 2^x within 2 ulp, results below 2^-126 flushed to 0: one instruction. exp2f() spends several to keep those.
+/// 2^x within 2 ulp, in one instruction. Results below 2^-126 are flushed to 0. exp2f() spends several instructions to
+/// keep those.
 __device__ inline float exp2_flushed(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -6,32 +6,32 @@
 #include "megalith/ops/cuda/qk_norm.h"
 #include "megalith/ops/cuda/qkv_heads.cuh"
 
-// A team of lanes of one warp owns a head and keeps it in registers between the sum over it and what that is for.
-// Roundings are spelt out: left to the compiler, a row's could depend on its place among those of a thread (norm.cu).
+// A team of lanes of one warp owns a head, and keeps it in registers from the sum over it to its use. Roundings are
+// explicit: left to the compiler, a row's could depend on its place among those of a thread (norm.cu).
 
 namespace megalith::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-/// How lanes reach a head's columns: 16 bytes at a time, or where these may lie across a boundary, one by one. Which
-/// columns a lane has is the same, and so are the sums.
+/// How lanes access a head's columns: 16 bytes at a time, or one by one where 16 bytes may cross a boundary. Either way
+/// a lane has the same columns, so the sums are the same.
 enum class Access { wide, single };
 
-/// Number v of a lane's vectors lies `lanes` vectors behind number v - 1. A head has at most 256 columns.
+/// Number v of a lane's vectors lies `lanes` vectors after number v - 1. A head has at most 256 columns.
 template <class T>
 constexpr int kVectors = static_cast<int>(kMaxHeadDimOnGpu) / (kWarp * kPack<T>);
 /// Heads of a thread that are in flight: 64 bytes of each tensor.
 template <class T>
 constexpr int kInFlight = 4 / kVectors<T>;
 
-/// What a lane has of one head.
+/// A lane's part of one head.
 template <class T>
 struct Slice {
   Pack<T, kPack<T>> at[kVectors<T>];
 };
 
-/// A lane of a team. Columns behind the head's end are loaded as zeros and not stored.
+/// A lane of a team. Columns past the head's end are loaded as zeros and not stored.
 template <class T, Access kAccess>
 struct Lane {
   static constexpr int N = kPack<T>;
@@ -71,7 +71,7 @@ struct Lane {
       }
     }
   }
-  /// Over the team, all of whose lanes get the same bits. All lanes of the warp take part.
+  /// Reduces over the team; all lanes get the same bits. All lanes of the warp must call it.
   template <class V>
   __device__ V sum(V value) const {
     for (int mask = lanes / 2; mask > 0; mask /= 2) value = Plus{}(value, shuffle_xor(value, mask));
@@ -87,8 +87,8 @@ struct HeadForward {
   float eps;
 };
 
-/// A team normalises one head of kInFlight rows, or copies it when it is a v. Moves 2 elements of T an element and 4
-/// bytes a head.
+/// A team normalises one head of kInFlight rows, or copies it when it is a v. Moves 2 elements of T per element and 4
+/// bytes per head.
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(kThreads)
     head_norm_kernel(const HeadForward<T> tensors, const HeadLayout layout, int lanes) {
@@ -144,7 +144,7 @@ struct HeadBackward {
   float* parts;
 };
 
-/// A sum over the teams of a block, in their order, of what each lane has for its columns; sum [head_dim].
+/// Sums what each lane has for its columns over the teams of a block, in their order; sum [head_dim].
 template <class T>
 __device__ __forceinline__ void add_teams(const Values<float, kPack<T>> (&values)[kVectors<T>], int lanes,
                                           const HeadLayout& layout, float* sum) {
@@ -153,7 +153,7 @@ __device__ __forceinline__ void add_teams(const Values<float, kPack<T>> (&values
   const int thread = static_cast<int>(threadIdx.x), width = lanes * N;
 #pragma unroll
   for (int v = 0; v < kVectors<T>; ++v) {
-    __syncthreads();  // what was there before has been read
+    __syncthreads();  // the earlier contents have been read
 #pragma unroll
     for (int i = 0; i < N; ++i) shared[thread * N + i] = values[v][i];
     __syncthreads();
@@ -165,8 +165,8 @@ __device__ __forceinline__ void add_teams(const Values<float, kPack<T>> (&values
   }
 }
 
-/// A block takes one part of the rows. Its teams go through the heads of these, a few at a time, store dqkv and sum
-/// the gammas' gradients in registers; the sums over the teams are one part of each. Moves 3 elements of T an element.
+/// A block takes one part of the rows. Its teams process their heads, a few at a time. They store dqkv and sum the
+/// gammas' gradients in registers. The sums over the teams are one part of each. Moves 3 elements of T per element.
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(kThreads, 2)
     head_norm_backward_kernel(const HeadBackward<T> tensors, const HeadLayout layout, int lanes, Index rows_per_part) {
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     bool is_there[kHeads], is_q[kHeads], is_k[kHeads];
     Values<float, kHeads> means{};
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {  // those behind the last are the last once more
+    for (int h = 0; h < kHeads; ++h) {  // heads past the last repeat the last
       const unsigned next = first + static_cast<unsigned>(h) * teams + team, item = min(next, items - 1);
       const QkvHead head(layout, item % layout.heads);
       is_there[h] = next < items;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       x[h] = lane.load(tensors.qkv, start[h]);
       rstd[h] = head.is_v ? 0.0f : tensors.rstd[row * layout.normed + head.normed()];
     }
-    // As an expression, the choice would be one of addresses, and both gammas in local memory.
+    // As an expression, the choice would be between addresses, and both gammas would go to local memory.
     const auto gamma_of = [&](int h, int v) {
       Pack<T, N> gamma = gamma_q.at[v];
       if (is_k[h]) gamma = gamma_k.at[v];

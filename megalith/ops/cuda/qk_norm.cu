@@ -1,8 +1,8 @@
 #include "megalith/ops/cuda/qk_norm.h"
 #include "megalith/ops/cuda/qkv_heads.cuh"
 
-// Over all heads: the sums of a row by one block, and what follows them column by column. Roundings are spelt out: left
-// to the compiler, a row's could depend on its place among those of a thread (norm.cu).
+// QK norms over all heads. One block makes the sums of a row, and the rest is computed column by column. Roundings are
+// explicit: left to the compiler, a row's could depend on its place among those of a thread (norm.cu).
 
 namespace megalith::ops::cuda {
 namespace {
@@ -11,8 +11,8 @@ constexpr int kThreads = 256;
 
 /// N neighbouring columns of a row, all of one head.
 struct Place {
-  Index column, weight;  // in the row; in gamma_q or gamma_k
-  int kind;              // 0: of a q, 1: of a k, 2: of a v, which has no weights
+  Index column, weight;  // column in the row; weight in gamma_q or gamma_k
+  int kind;              // 0: a q, 1: a k, 2: a v, which has no weights
   __device__ Place(const HeadLayout& layout, const QkvHead& head, unsigned of_head)
       : column(Index{head.number} * layout.head_dim + of_head),
         weight(head.is_v ? 0 : Index{head.of_kind(layout)} * layout.head_dim + of_head),
@@ -26,7 +26,7 @@ __device__ Place place_of(const HeadLayout& layout, unsigned at) {
   const unsigned vectors = layout.head_dim / N;
   return {layout, QkvHead(layout, at / vectors), at % vectors * N};
 }
-/// Vector `at` of those of a row's q heads and k.
+/// Vector `at` among those of a row's q heads and k.
 template <int N>
 __device__ Place normed_place_of(const HeadLayout& layout, unsigned at) {
   const unsigned vectors = layout.head_dim / N, head = at / vectors;
@@ -96,7 +96,7 @@ struct Products {
   __device__ float finish(float sum, Index row, int kind) const { return sum * statistics.rstd(row, kind); }
 };
 
-/// A block sums the terms of one row's q, and of its k. Reads q and k, for products of both tensors.
+/// A block sums the terms of one row's q, and of its k. Reads q and k, and for products those of both tensors.
 template <int N, class Terms>
 __global__ void __launch_bounds__(kThreads) row_sums_kernel(const Terms terms, const HeadLayout layout, float* sums) {
   using Sums = Values<float, 2>;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) row_sums_kernel(const Terms terms, c
 /// Rows of a thread that are in flight.
 constexpr int kRows = 4;
 
-/// A thread normalises N columns of kRows rows. Moves 2 elements of T an element.
+/// A thread normalises N columns of kRows rows. Moves 2 elements of T per element.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads)
     norm_kernel(const T* qkv, const Gammas<T> gammas, const Statistics statistics, T* out, const HeadLayout layout) {
@@ -160,8 +160,8 @@ struct Backward {
   Index q_columns, k_columns;
 };
 
-/// A block takes `tiles`-th of the columns of one part of the rows, a thread N columns, kRows rows at a time; it writes
-/// the sums of these as one part. Moves 3 elements of T an element, and 4 bytes per part and column of q and k.
+/// A block takes one of `tiles` parts of the columns and one part of the rows, a thread N columns, kRows rows at a
+/// time. It writes the sums as one part. Moves 3 elements of T per element, and 4 bytes per part and column of q and k.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads)
     norm_backward_kernel(const Backward<T> tensors, const HeadLayout layout, unsigned tiles, Index rows_per_part) {

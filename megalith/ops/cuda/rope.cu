@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A thread makes one pair's cosine and sine of one position. Made once: its speed does not matter.
+/// A thread computes one pair's cosine and sine of one position. The table is made once, so its speed does not matter.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     rope_table_kernel(const RopeFrequencies frequencies, T* table, Index positions, Index half) {
@@ -23,9 +23,9 @@ __global__ void __launch_bounds__(kThreads)
 struct Turn {
   Index rows, columns;
   Index seq_len, first_row, start_position;
-  const std::int32_t* positions;  // null: the numbers above say them
+  const std::int32_t* positions;  // null: computed from the numbers above
   int half, turned;               // heads of a group that turn: its q heads and its k
-  int vectors;                    // of N pairs each, in a row
+  int vectors;                    // vectors of N pairs each in a row
   float direction;
 };
 
@@ -47,8 +47,8 @@ __device__ Values<float, N> load_angles(const float* table, Index at) {
   return angles;
 }
 
-/// A thread turns N neighbouring pairs of one head in kRows rows: where they lie in a row is worked out once. Moves 2
-/// elements of q and k; the table's rows, 4 bytes an element, are read from the cache by all heads but the first.
+/// A thread turns N neighbouring pairs of one head in kRows rows, and computes their place in a row once. Moves 2
+/// elements of q and k. The table's rows, 4 bytes per element, are read from the cache by all heads but the first.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads) rope_kernel(T* qkv, const float* table, const Turn turn) {
   const unsigned at = blockIdx.x * kThreads + threadIdx.x, vectors = static_cast<unsigned>(turn.vectors);
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(T* qkv, const float* tab
   const unsigned of_head = static_cast<unsigned>(turn.half / N), vector = at % vectors, head = vector / of_head;
   const unsigned group = head / static_cast<unsigned>(turn.turned);
   const int pair = static_cast<int>(vector % of_head) * N;
-  const Index column = Index{head + group} * 2 * turn.half + pair;  // a v lies behind the heads of each group
+  const Index column = Index{head + group} * 2 * turn.half + pair;  // a v follows the heads of each group
   Pack<T, N> low[kRows<N>], high[kRows<N>];
   Values<float, N> cosine[kRows<N>], sine[kRows<N>];
 #pragma unroll

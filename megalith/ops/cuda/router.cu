@@ -3,13 +3,13 @@
 #include "megalith/ops/cuda/router.h"
 #include "megalith/ops/cuda/warp_rows.cuh"
 
-// A warp takes a token, with a row of shared memory for what it knows of each expert. Every expert belongs to one lane,
-// which alone writes what is of it: nothing depends on which lane comes first.
+// A warp takes a token, with a row of shared memory for its numbers of each expert. Every expert belongs to one lane,
+// which alone writes its numbers. So nothing depends on the order of the lanes.
 
 namespace megalith::ops::cuda {
 namespace {
 
-/// What a chosen expert or group is compared by: the greater key, of equal ones the lower number. No number: none yet.
+/// The candidate for the best expert or group: the greater key, of equal keys the lower number. No number: none yet.
 struct Best {
   float key = 0;
   int number = INT_MAX;
@@ -41,7 +41,7 @@ __device__ bool is_expert(int e, int num_experts) { return e >= 0 && e < num_exp
 /// 1 / (1 + e^-z)
 __device__ float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
 
-/// The best groups, one bit each: a lane scores the groups `lane` and `lane + 32`.
+/// The best groups, one bit each. A lane scores the groups `lane` and `lane + 32`.
 __device__ std::uint64_t best_groups(const RouterRules& rules, const float* keys, int num_experts, bool two_best) {
   const int groups = static_cast<int>(rules.num_groups), size = num_experts / groups;
   float scores[kMaxRouterGroups / kWarp];
@@ -68,7 +68,7 @@ __device__ std::uint64_t best_groups(const RouterRules& rules, const float* keys
   return chosen;
 }
 
-/// experts [top_k] of one token. `keys`, which this uses up, is NaN for an expert that is not to be chosen.
+/// experts [top_k] of one token. `keys`, which this overwrites, is NaN for an expert that is not to be chosen.
 __device__ void choose(Index top_k, float* keys, int num_experts, std::int32_t* experts) {
   for (Index k = 0; k < top_k; ++k) {
     Best mine;
@@ -81,13 +81,13 @@ __device__ void choose(Index top_k, float* keys, int num_experts, std::int32_t* 
   }
 }
 
-/// The raw score c of the k-th chosen expert, before it is normalised and scaled; 0 for one that is none.
+/// The raw score c of the k-th chosen expert, before it is normalised and scaled. It is 0 for an invalid expert.
 struct RawWeights {
-  const float *logits, *p;  // of the token
+  const float *logits, *p;  // the token's
   const std::int32_t* experts;
   int num_experts;
   bool over_chosen;
-  float max = 0, sum = 1;  // of the softmax over the chosen logits
+  float max = 0, sum = 1;  // statistics of the softmax over the chosen logits
 
   __device__ RawWeights(const RouterRules& rules, const float* of_logits, const float* of_p, const std::int32_t* chosen,
                         int count)
@@ -111,7 +111,7 @@ struct RawWeights {
 
 constexpr float kGuard = 1e-20f;
 
-/// Reads the logits and writes p once, 8 bytes an expert.
+/// Reads the logits and writes p once, 8 bytes per expert.
 __global__ void __launch_bounds__(kRowWarps* kWarp)
     router_kernel(const ForwardPointers to, const RouterRules rules, const TokenRuns runs, RouterChoice choice,
                   Index tokens, int num_experts) {
@@ -165,13 +165,13 @@ struct BackwardPointers {
   float* d_logits;
 };
 
-/// Moves 8 bytes an expert, 12 with d_probabilities.
+/// Moves 8 bytes per expert, 12 with d_probabilities.
 __global__ void __launch_bounds__(kRowWarps* kWarp)
     router_backward_kernel(const BackwardPointers from, const RouterRules rules, Index tokens, int num_experts) {
   extern __shared__ float shared[];
   const Index token = row_of_warp();
   if (token >= tokens) return;
-  float* d = shared + threadIdx.x / kWarp * num_experts;  // each lane reads and writes its own experts' alone
+  float* d = shared + threadIdx.x / kWarp * num_experts;  // each lane reads and writes only its own experts'
   const int top_k = static_cast<int>(rules.top_k);
   const float *p = from.probabilities + token * num_experts, *dw = from.d_weights + token * top_k;
   const std::int32_t* experts = from.experts + token * top_k;

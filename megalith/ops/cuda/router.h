@@ -3,7 +3,7 @@
 
 namespace megalith::ops::cuda {
 
-/// A given expert that is none counts for nothing.
+/// A given expert outside [0, E) is not counted.
 void router_forward(Stream stream, const RouterForward& args);
 void router_backward(Stream stream, const RouterBackward& args);
 

@@ -4,11 +4,11 @@
 namespace megalith::ops::cuda {
 namespace {
 
-constexpr int kWarps = 32;              // that share the rows of a part
-constexpr float kScoresGuard = 1e-20f;  // of the sum of a row's sigmoids, which may all be 0
+constexpr int kWarps = 32;              // warps that share the rows of a part
+constexpr float kScoresGuard = 1e-20f;  // added to the sum of a row's sigmoids, which may all be 0
 
-/// A block sums 32 columns over one part of a run: warp w the rows w, w + 32, ..., then the warps' sums in order.
-/// Reads p once, and where it is normalised every row once more for each block that takes columns of it.
+/// A block sums 32 columns over one part of a run: warp w the rows w, w + 32, ..., then the warps' sums in order. Reads
+/// p once. Where p is normalised, each block that takes columns of a row reads the whole row once more.
 __global__ void __launch_bounds__(kWarps* kWarp)
     sum_part_kernel(const float* p, RouterScore score, const TokenRuns runs, Index tokens, int experts,
                     Index parts_of_run, int column_tiles, float* parts) {
@@ -53,14 +53,14 @@ __global__ void __launch_bounds__(kMaxThreads)
   if (threadIdx.x == 0) *loss += factor * mine;
 }
 
-/// Of the numbers of a loss and the StepState's loss scale, which only the device knows.
+/// Combines the factor of a loss with the StepState's loss scale, which only the device knows.
 __device__ float scaled(double factor, const StepState* state) {
   return static_cast<float>(factor * state->loss_scale);
 }
 
 __device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
-/// A warp takes a row. Moves 8 bytes an expert.
+/// A warp takes a row. Moves 8 bytes per expert.
 __global__ void __launch_bounds__(kRowWarps* kWarp)
     load_loss_backward_kernel(const std::int64_t* counts, const float* probabilities, const StepState* state,
                               double factor_before, RouterScore score, const TokenRuns runs, Index tokens, int experts,
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   for (int e = lane(); e < experts; e += kWarp) gradients[row * experts + e] = (gradient(e) - mean) / sum;
 }
 
-/// A warp takes a row. Reads the logits, 4 bytes an expert.
+/// A warp takes a row. Reads the logits, 4 bytes per expert.
 __global__ void __launch_bounds__(kRowWarps* kWarp)
     z_rows_kernel(const float* logits, Index tokens, int experts, float weight, float* squares) {
   const Index row = row_of_warp();
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   if (lane() == 0) squares[row] = weight * (log_sum * log_sum);
 }
 
-/// A warp takes a row. Moves 12 bytes an expert.
+/// A warp takes a row. Moves 12 bytes per expert.
 __global__ void __launch_bounds__(kRowWarps* kWarp)
     z_backward_kernel(const float* logits, const StepState* state, double weight, Index tokens, int experts,
                       float* gradients) {

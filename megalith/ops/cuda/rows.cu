@@ -6,9 +6,9 @@ namespace {
 
 // ---- The maps ----
 
-// A stable counting sort. A warp counts the experts of its part of the pairs, one block turns the counts into first
-// rows, and each warp goes through its part once more, 32 pairs at a time: the place of a pair follows from the pairs
-// before it, never from which thread comes first.
+// A stable counting sort. A warp counts the experts of its part of the pairs. One block turns the counts into first
+// rows. Then each warp goes through its part once more, 32 pairs at a time. The place of a pair follows from the pairs
+// before it, never from the order of threads.
 
 constexpr int kThreads = 256;
 
@@ -23,7 +23,7 @@ struct PartOfPairs {
   __device__ PartOfPairs(Index pairs, Index of_part) : begin(blockIdx.x * of_part), end(min(pairs, begin + of_part)) {}
 };
 
-/// counts [parts, experts].  Reads 4 bytes a pair.
+/// counts [parts, experts].  Reads 4 bytes per pair.
 __global__ void __launch_bounds__(kWarp)
     count_pairs_kernel(const std::int32_t* expert_of, Index pairs, Index of_part, int experts, std::int32_t* counts) {
   extern __shared__ int counted[];
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-/// Moves 12 bytes a pair.
+/// Moves 12 bytes per pair.
 __global__ void __launch_bounds__(kWarp)
     place_pairs_kernel(const std::int32_t* expert_of, Index pairs, Index of_part, int experts, Index rows_per_expert,
                        const std::int32_t* first_rows, std::int32_t* row_of, std::int32_t* pair_of) {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kWarp)
 constexpr int kAhead = 4;  // vectors of 16 bytes in flight per thread
 
 /// Calls body(vector, step) for the vectors of a row that a lane has, kAhead of them at a time: load(vector, step) for
-/// all first. Vectors behind the row's end are not there.
+/// all first. Vectors past the row's end are skipped.
 template <class Load, class Use>
 __device__ void for_row_vectors(int vectors, const Load& load, const Use& use) {
   for (int first = static_cast<int>(threadIdx.x) % kWarp; first < vectors; first += kWarp * kAhead) {
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
       [&](int vector, int step) { store_pack(rows, to + vector * N, packs[step]); });
 }
 
-/// A warp makes a token's row. Reads its K rows and writes one.
+/// A warp computes a token's row. Reads its K rows and writes one.
 template <int N, class T>
 __global__ void __launch_bounds__(kRowWarps* kWarp)
     sum_rows_kernel(const T* rows, const std::int32_t* row_of, const float* weights, T* y, Index tokens, Index hidden,
@@ -184,7 +184,7 @@ struct SumBackward {
   UnusedRows unused;
 };
 
-/// A warp takes a row. Reads dy's row, for d_weights the row, and writes one for d_rows.
+/// A warp takes a row. Reads dy's row, reads the row for d_weights, and writes one for d_rows.
 template <int N, class T>
 __global__ void __launch_bounds__(kRowWarps* kWarp) sum_rows_backward_kernel(const SumBackward<T> args) {
   const Index row = row_of_warp();

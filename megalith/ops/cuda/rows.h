@@ -5,7 +5,8 @@
 
 namespace megalith::ops::cuda {
 
-/// Pairs are cut into parts, which count their experts each by itself: few enough to add up, short enough to be many.
+/// Pairs are cut into parts, and each part counts its experts. Parts are few enough to add up, and short enough to be
+/// many.
 inline Index pairs_of_part(Index pairs) { return std::max<Index>(256, round_up(ceil_div(pairs, 128), 32)); }
 inline Index row_map_parts(Index pairs) { return ceil_div(pairs, pairs_of_part(pairs)); }
 

@@ -6,9 +6,9 @@
 
 namespace megalith::ops::cuda {
 
-/// Streams beside an Exec's own, for an op of many kernels that each do not fill the GPU. Between fork() and join() the
-/// op's kernels run in any of them. They start after what the Exec's stream holds at fork(); what comes into that
-/// stream after join() starts after all of them. Counted by tensor/stream_budget.h.
+/// Additional streams of an Exec, for an op of many kernels that each do not fill the GPU. Between fork() and join()
+/// the op's kernels run in any of them. They start after the work that the Exec's stream holds at fork(). Work that
+/// enters that stream after join() starts after all of them. tensor/stream_budget.h counts these streams.
 class SideStreams {
  public:
   /// The Exec's own stream among them.

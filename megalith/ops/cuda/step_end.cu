@@ -1,8 +1,8 @@
 #include "megalith/ops/cuda/common.cuh"
 #include "megalith/ops/cuda/step_end.h"
 
-// One thread each: what they decide about a step is a few numbers, under 200 bytes moved. No share of a roof: 1.9 us
-// each on an H200, most of it the start of a kernel.
+// One thread each: they decide from a few numbers of a step, and move under 200 bytes. That is too little to compare
+// with a roof: 1.9 us each on an H200, most of it the launch of a kernel.
 
 namespace megalith::ops::cuda {
 namespace {

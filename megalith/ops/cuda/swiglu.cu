@@ -1,8 +1,9 @@
 #include "megalith/ops/cuda/common.cuh"
 #include "megalith/ops/cuda/swiglu.h"
 
-// All units are alike: flat over the pairs (gate, up). A thread moves kUnroll vectors of 16 bytes of pairs, each a
-// block's width behind the last, and half as wide ones of y and dy; neighbours in a warp touch neighbours in memory.
+// All units are alike, so the kernels are flat over the pairs (gate, up). A thread moves kUnroll vectors of 16 bytes of
+// pairs, each a block's width after the last. Those of y and dy are half as wide. Neighbours in a warp access
+// neighbours in memory.
 
 namespace megalith::ops::cuda {
 namespace {
@@ -19,7 +20,7 @@ __device__ Index first_unit(int step) {
   return ((blockIdx.x * Index{kUnroll} + step) * kThreads + threadIdx.x) * N;
 }
 
-/// Moves 3 elements a unit.
+/// Moves 3 elements per unit.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(const T* gate_up, T* y, Index units) {
   Pack<T, 2 * N> pairs[kUnroll];
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(const T* gate_up, T* y
   }
 }
 
-/// Moves 5 elements a unit.
+/// Moves 5 elements per unit.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads)
     swiglu_backward_kernel(const T* gate_up, const T* dy, T* dgate_up, Index units) {

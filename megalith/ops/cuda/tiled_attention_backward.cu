@@ -3,15 +3,16 @@
 #include "megalith/ops/cuda/tiled_attention.h"
 
 // Three kernels: delta = rowsum(dO * O); dK and dV by blocks of keys; dQ by blocks of queries. The last two both
-// compute S = Q K^T and dP = dO V^T again, seven products in all where one kernel that adds into dQ atomically takes
-// five: atomics would not give the same bits twice. Names as in Dao 2023, section 2.3.2. B32 H12 S1024 D64 on an H200:
-// 785 us, with dropout 1,488 (cuDNN 552 without): counted as five products 24 and 13 % of a large product's rate.
+// recompute S = Q K^T and dP = dO V^T: seven products in all. One kernel that adds into dQ atomically takes five, but
+// atomics would not give the same bits twice. Names as in Dao 2023, section 2.3.2. B32 H12 S1024 D64 on an H200: 785
+// us, with dropout 1,488 (cuDNN 552 without). Counted as five products, that is 24 and 13 % of a large product's rate.
 
 namespace megalith::ops::cuda {
 namespace {
 
-/// Sizes of the kernels of backward for one element type and one head_dim, in shared memory: two tensors [kRows, kDim]
-/// that stay, then two stages of two tensors [kTileRows, kDim], then scratch of the warps, then f32 statistics.
+/// Sizes, in shared memory, of the backward kernels for one element type and one head_dim. First come two tensors
+/// [kRows, kDim] that stay, then two stages of two tensors [kTileRows, kDim], then scratch of the warps, then f32
+/// statistics.
 template <class T, int kDim>
 struct BackwardTiles {
   static constexpr int kTileRows = sizeof(T) == 2 || kDim <= 96 ? 32 : 16;
@@ -21,9 +22,9 @@ struct BackwardTiles {
   static constexpr int kElements = 2 * kKept + 4 * kTile + kWarps * kScratch;
   static constexpr int kStatistics = 4 * kTileRows;  // two stages of log_sum_exp and delta
   static constexpr int kBytes = kElements * static_cast<int>(sizeof(T)) + kStatistics * static_cast<int>(sizeof(float));
-  // Above 128 columns the sums of both dK and dV do not fit in registers: two blocks take half of the columns each.
+  // Above 128 columns the sums of both dK and dV do not fit in registers. Two blocks take half of the columns each.
   static constexpr int kColumns = kDim <= 128 ? kDim : kDim / 2;
-  // Blocks that should fit on a multiprocessor: what registers and shared memory allow.
+  // Blocks that should fit on an SM: what registers and shared memory allow.
   static constexpr int kKeyBlocks = kDim > 128 ? 1 : kDim > 64 || sizeof(T) == 4 ? 2 : 3;
   static constexpr int kQueryBlocks = kDim > 128 ? 1 : kDim > 96 || sizeof(T) == 4 ? 2 : 3;
 };
@@ -36,9 +37,10 @@ struct BackwardTensors {
   T* dqkv;
 };
 
-constexpr int kDeltaLanes = 8;  // of one row of the delta kernel
+constexpr int kDeltaLanes = 8;  // lanes of one row of the delta kernel
 
-/// delta [B, A, S] = rowsum(dout * out), 0 for padding, 8 lanes a row. Reads out and dout once, writes 4 bytes a row.
+/// delta [B, A, S] = rowsum(dout * out), 0 for padding, 8 lanes per row. Reads out and dout once, writes 4 bytes
+/// per row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     delta_kernel(AttentionCall call, const T* out, const T* dout, float* delta) {
@@ -73,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
   delta[(sample * call.num_heads + row % call.num_heads) * call.seq_len + token % call.seq_len] = sum;
 }
 
-/// What turns scores into gradients.
+/// The factors that turn scores into gradients.
 struct Factors {
   float scale_log2, kept_scale;
 };
@@ -95,14 +97,14 @@ __device__ void differentiate(float& score, float& dprob, const Factors& factors
   }
 }
 
-/// A lane's part of a fragment of interleaved keys x queries: keys row[0..1], two of the four from four_keys, of which
-/// lane ^ 4 has the others; and of every 8 queries the two from two_queries.
+/// A lane's part of a fragment of interleaved keys x queries. It has keys row[0..1], two of the four from four_keys, of
+/// which lane ^ 4 has the others. It has the two queries from two_queries of every 8.
 struct KeyLane {
   int row[2];
   int four_keys, two_queries;
 };
 
-/// `first`: of the warp's keys.
+/// `first`: the first of the warp's keys.
 __device__ inline KeyLane key_lane(int first) {
   const int row = lane_index() / 4;
   return {.row = {first + row_offset<RowOrder::interleaved>(row), first + row_offset<RowOrder::interleaved>(row + 8)},
@@ -138,13 +140,13 @@ __device__ KeptPairs draw_kept_pairs(const KeptBits& kept, const KeyLane& lane, 
   return {.bits = {(odd ? other : mine) >> odd, (odd ? mine : other) >> odd}};
 }
 
-/// The first query that a block of keys meets.
+/// The first query that sees keys of a block.
 template <Form kForm>
 __device__ int first_query_of(const AttentionCall& call, int first_key) {
   return kForm == Form::plain || call.mask == AttentionMask::causal ? first_key : 0;
 }
 
-/// What a block of keys reads of one of its heads.
+/// The inputs of a block of keys from one of its heads.
 template <class T, Dropping kDropping, Form kForm>
 struct HeadOfGroup {
   Kept<kDropping> kept;
@@ -158,11 +160,12 @@ struct HeadOfGroup {
         first_statistic(static_cast<Index>(head) * call.seq_len) {}
 };
 
-/// A block computes dk and dv of 64 keys of one group (for D > 128, half of their columns), a warp 16 of them, over the
-/// heads of the group and the tiles of queries from the diagonal on, or all; transposed, so that P^T and dS^T come out
-/// as the left sides of the products that follow. Under the causal mask it reads k, v once and q, dout, log_sum_exp,
-/// delta of (S + kRows) / 2 queries per head and block on average, almost all from the L2 cache; writes dk, dv once.
-/// Random words: one Philox block for 4 scores. Longer than a function should be: its sums stay in registers.
+/// A block computes dk and dv of 64 keys of one group (for D > 128, half of their columns), a warp 16 of them. It goes
+/// over the heads of the group and the tiles of queries from the diagonal on, or all. It computes transposed, so that
+/// P^T and dS^T come out as the left sides of the next products. Under the causal mask it reads k, v once. It reads q,
+/// dout, log_sum_exp, delta of (S + kRows) / 2 queries per head and block on average, almost all from the L2 cache. It
+/// writes dk, dv once. Random words: one Philox block for 4 scores. Longer than a function should be: its sums stay in
+/// registers.
 template <class T, int kDim, Dropping kDropping, Form kForm>
 __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks))
     key_value_kernel(AttentionCall call, BackwardTensors<T> tensors) {
@@ -178,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
     return qkv_rows<kForm>(call, tensors.dqkv, first_head, part, call.seq_len);
   };
   if constexpr (kForm == Form::general) {
-    if (first_key >= length) {  // of both halves of the columns, the same zeros
+    if (first_key >= length) {  // both halves of the columns write the same zeros
       store_padding(gradient_of(Part::k), first_key);
       store_padding(gradient_of(Part::v), first_key);
       return;
@@ -212,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
   const auto add_head = [&] {
     for (int first_query = begin, stage = 0; first_query < length; first_query += kQueries, stage ^= 1) {
       __pipeline_wait_prior(0);
-      __syncthreads();  // this stage has arrived, and all warps are done with the other
+      __syncthreads();  // this stage has arrived, and all warps have finished the other
       if (first_query + kQueries < length) load_queries(first_query + kQueries, stage ^ 1);
       if (!sees_all && first_query + kQueries <= warp_key) continue;
       KeptPairs kept_pairs{};
@@ -223,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
       Products::template add_transposed<kDim>(scores, k_rows, q_tile);
       Products::template add_transposed<kDim>(dprobs, v_rows, dout_tile);
       if (!sees_all && first_query < warp_key + kWarpRows - 1) mask_past(scores, lane, first_query);
-      // A query past the end has q, dout, log_sum_exp and delta 0, so P = 1 and dS = 0: it adds nothing.
+      // A query past the end has q, dout, log_sum_exp and delta 0. So P = 1 and dS = 0: it adds nothing.
       for_each_element(scores, [&](int t, int i, float& score) {
         const int column = 8 * t + i % 2;
         const bool keep = (kept_pairs.bits[i % 2] >> (4 * t + i / 2 * 2) & 1u) != 0;
@@ -240,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
       add_head();
       if (next == first_head + sharing) break;
       head = HeadOfGroup<T, kDropping, kForm>(call, tensors, next, length);
-      __syncthreads();  // all warps are done with the head before
+      __syncthreads();  // all warps have finished the previous head
       load_queries(begin, 0);
     }
   }
@@ -255,8 +258,8 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
 }
 
 /// A block computes dq of 64 queries of one head, a warp 16 of them, over the tiles of keys that they see. Reads q,
-/// dout, log_sum_exp, delta once and k, v of (S + kRows) / 2 keys per block on average, almost all from the L2 cache;
-/// writes dq once. Random words: one Philox block for 4 scores.
+/// dout, log_sum_exp, delta once. Reads k, v of (S + kRows) / 2 keys per block on average, almost all from the L2
+/// cache. Writes dq once. Random words: one Philox block for 4 scores.
 template <class T, int kDim, Dropping kDropping, Form kForm>
 __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlocks))
     query_kernel(AttentionCall call, BackwardTensors<T> tensors) {
@@ -298,7 +301,7 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlock
   const SeenKeys<kForm> seen(call, length, first_query, warp_query);
   for (int first_key = 0, stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
     __pipeline_wait_prior(0);
-    __syncthreads();  // this stage has arrived, and all warps are done with the other
+    __syncthreads();  // this stage has arrived, and all warps have finished the other
     if (first_key + kKeys < seen.end) {
       load_stage<kKeys, kDim, RowOrder::interleaved>(stages + (stage ^ 1) * 2 * kTile, k, v, first_key + kKeys);
       __pipeline_commit();

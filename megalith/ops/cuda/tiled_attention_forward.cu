@@ -5,8 +5,8 @@
 namespace megalith::ops::cuda {
 namespace {
 
-/// Sizes of forward for one element type and one head_dim, in shared memory: q [kRows, kDim], then two stages of
-/// k, v [kKeys, kDim], then scratch of the warps.
+/// Sizes, in shared memory, of the forward kernel for one element type and one head_dim. It holds q [kRows, kDim], then
+/// two stages of k, v [kKeys, kDim], then scratch of the warps.
 template <class T, int kDim>
 struct ForwardTiles {
   static constexpr int kKeys = sizeof(T) == 2 ? (kDim <= 128 ? 64 : 32) : (kDim <= 128 ? 32 : 16);
@@ -14,14 +14,14 @@ struct ForwardTiles {
   static constexpr int kTile = kKeys * kStride, kScratch = WarpProducts<T>::scratch(kKeys);
   static constexpr int kElements = kRows * kStride + 4 * kTile + kWarps * kScratch;
   static constexpr int kBytes = kElements * static_cast<int>(sizeof(T));
-  // Blocks that should fit on a multiprocessor: what registers and shared memory allow.
+  // Blocks that should fit on an SM: what registers and shared memory allow.
   static constexpr int kBlocks = kDim > 128 ? 1 : kDim > 96 || sizeof(T) == 4 ? 2 : 3;
 };
 
 /// Running softmax of the lane's two rows (Dao 2023, section 3.1).
 struct SoftmaxRows {
-  float max[2] = {-INFINITY, -INFINITY};  // of scale * log2(e) * score
-  float sum[2] = {0, 0};                  // of 2^(that - max) over the lane's own keys
+  float max[2] = {-INFINITY, -INFINITY};  // maximum of scale * log2(e) * score
+  float sum[2] = {0, 0};                  // sum of 2^(that - max) over the lane's own keys
 };
 
 __device__ float sum_over_row(float of_lane) {
@@ -29,8 +29,8 @@ __device__ float sum_over_row(float of_lane) {
   return of_lane + __shfl_xor_sync(~0u, of_lane, 2);
 }
 
-/// Replaces scores by their weights 2^(scale_log2 score - max); correction receives the factors on what was summed up
-/// before. Every row has seen a key by then (keys come in order), so max is finite.
+/// Replaces scores by their weights 2^(scale_log2 score - max). correction receives the factors on the earlier sums.
+/// Every row has seen a key by then (keys come in order), so max is finite.
 template <int kKeys>
 __device__ void add_to_softmax(Fragment<kKeys>& scores, float scale_log2, SoftmaxRows& rows, float (&correction)[2]) {
 #pragma unroll
@@ -57,11 +57,11 @@ __device__ void add_to_softmax(Fragment<kKeys>& scores, float scale_log2, Softma
   }
 }
 
-/// A block computes out and log_sum_exp of 64 queries of one head, a warp 16 of them, over the tiles of keys that they
-/// see: up to the diagonal, or all. Under the causal mask it reads q once and k, v of (S + kRows) / 2 keys per block on
-/// average: B A S / 64 * (S + 64) / 2 * 2 D elements, almost all from the L2 cache; writes out and log_sum_exp once.
-/// Random words: one Philox block for 4 scores. B32 H12 S1024 D64 on an H200: 252 us, with dropout 600 (cuDNN 173
-/// without): 29 and 12 % of a large product's FLOP/s.
+/// A block computes out and log_sum_exp of 64 queries of one head, a warp 16 of them. It goes over the tiles of keys
+/// that they see: up to the diagonal, or all. Under the causal mask it reads q once, and k, v of (S + kRows) / 2 keys
+/// per block on average. These are B A S / 64 * (S + 64) / 2 * 2 D elements, almost all from the L2 cache. It writes
+/// out and log_sum_exp once. Random words: one Philox block for 4 scores. B32 H12 S1024 D64 on an H200: 252 us, with
+/// dropout 600 (cuDNN 173 without). That is 29 and 12 % of a large product's FLOP/s.
 template <class T, int kDim, Dropping kDropping, Form kForm>
 __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
     forward_kernel(AttentionCall call, const T* qkv, T* out, float* log_sum_exp) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
   const SeenKeys<kForm> seen(call, length, first_query, warp_query);
   for (int first_key = 0, stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
     __pipeline_wait_prior(0);
-    __syncthreads();  // this stage has arrived, and all warps are done with the other
+    __syncthreads();  // this stage has arrived, and all warps have finished the other
     if (first_key + kKeys < seen.end) {
       load_stage<kKeys, kDim, RowOrder::interleaved>(stages + (stage ^ 1) * 2 * kTile, k, v, first_key + kKeys);
       __pipeline_commit();

@@ -8,9 +8,9 @@
 
 #include "megalith/ops/cuda/ptx.h"
 
-// Matrix products of one warp: 16 rows of sums in registers, operands in shared memory. On the tensor cores for 16-bit
-// types, by fused multiply-adds for f32; both keep their sums in the same registers, so what stands between two
-// products (softmax, mask, dropout) is written once.
+// Matrix products of one warp: 16 rows of sums in registers, operands in shared memory. 16-bit types use the tensor
+// cores, f32 fused multiply-adds. Both keep their sums in the same registers, so the code between two products
+// (softmax, mask, dropout) is written once.
 
 namespace megalith::ops::cuda {
 
@@ -20,15 +20,15 @@ constexpr int kWarpRows = 16;
 __device__ inline int warp_index() { return static_cast<int>(threadIdx.x) / kWarp; }
 __device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % kWarp; }
 
-/// Elements from one row of a tile in shared memory to the next. The 16 bytes behind each row make the stride an odd
-/// multiple of 16 bytes (the columns take a multiple of 32), so the 8 rows that one access reads lie in different
+/// Elements from one row of a tile in shared memory to the next. The 16 bytes after each row make the stride an odd
+/// multiple of 16 bytes (the columns take a multiple of 32). So the 8 rows that one access reads lie in different
 /// banks.
 template <class T>
 constexpr int row_stride(int columns) {
   return columns + 16 / static_cast<int>(sizeof(T));
 }
 
-/// Sums [16, kColumns] over a warp, as the tensor cores leave them: lane l holds of the 8-column tile t
+/// Sums [16, kColumns] over a warp, as the tensor cores leave them. For the 8-column tile t, lane l holds
 ///   tile[t][0..1]: row l / 4,     columns 8 t + 2 (l % 4) + 0..1
 ///   tile[t][2..3]: row l / 4 + 8, the same columns.
 template <int kColumns>
@@ -140,7 +140,7 @@ struct WarpProducts<float> {
     }
   }
 
-  /// Lanes hold parts of a row of weights: the warp lays them out in its scratch first.
+  /// Lanes hold parts of a row of weights. The warp first writes them to its scratch.
   template <int kStride, int kDepth, int kColumns>
   static __device__ void add(Fragment<kColumns>& sums, const Fragment<kDepth>& weights, const float* right,
                              float* scratch) {

@@ -42,7 +42,7 @@ struct SoftmaxOfRow {
   __device__ float of(float z) const { return expf(z - max) / sum; }
 };
 
-/// The row of this warp; there is none where it is not below `rows`.
+/// The row of this warp. There is none where it is not below `rows`.
 inline __device__ Index row_of_warp() { return blockIdx.x * Index{kRowWarps} + threadIdx.x / kWarp; }
 inline Launch rows_launch(Stream stream, Index rows, Index shared_bytes = 0) {
   return {stream, ceil_div(rows, kRowWarps), kRowWarps * kWarp, shared_bytes};

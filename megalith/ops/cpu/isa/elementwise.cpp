@@ -23,8 +23,8 @@ void scale(T* x, Arithmetic<T> factor, Index n) {
   for_vectors<Arithmetic<T>>(n, [&](auto at) { at.store(x, at.load(x) * factor); });
 }
 
-/// (1 + tanh(u)) / 2 with u = sqrt(2/pi) (z + 0.044715 z^3), as 1 / (1 + e^-2u): one exp, and no cancellation for z <
-/// 0.
+/// (1 + tanh(u)) / 2 with u = sqrt(2/pi) (z + 0.044715 z^3), as 1 / (1 + e^-2u). It takes one exp, and has no
+/// cancellation for z < 0.
 template <class T>
 Vec<T> gelu_gate(Vec<T> z) {
   const Vec<T> twice_u =
@@ -59,7 +59,7 @@ void gelu_backward(const T* z, const T* dy, T* dz, Index n) {
     const Vec<A> x = at.load(z), g = gelu_gate<A>(x);
     const Vec<A> twice_slope =
         static_cast<A>(kTwoSqrtTwoOverPi) + static_cast<A>(3 * kTwoSqrtTwoOverPi * kGeluCubic) * x * x;
-    // Far from 0 the gate is exactly 0 or 1 and the slope may be infinite: 0 * inf must not make a NaN there.
+    // Far from 0 the gate is exactly 0 or 1 and the slope may be infinite. 0 * inf must not make a NaN there.
     const Vec<A> bend = g * (A{1} - g);
     const Vec<A> slope = g + (bend == A{0} ? splat(A{0}) : x * bend * twice_slope);
     at.store(dz, at.load(dy) * slope);
@@ -115,7 +115,7 @@ void scaled(const T* x, Arithmetic<T> factor, T* out, Index n) {
 template <class T>
 void add_rows(const T* x, Index rows, Index columns, Arithmetic<T>* sums) {
   Index r = 0;
-  for (; r + 4 <= rows; r += 4) {  // four rows a pass: one read and write of the sums instead of four
+  for (; r + 4 <= rows; r += 4) {  // four rows per pass: one read and write of the sums instead of four
     const T *a = x + r * columns, *b = a + columns, *c = b + columns, *d = c + columns;
     for_vectors<Arithmetic<T>>(columns, [&](auto at) {
       at.store(sums, at.load(sums) + ((at.load(a) + at.load(b)) + (at.load(c) + at.load(d))));

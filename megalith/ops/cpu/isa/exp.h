@@ -3,10 +3,11 @@
 
 namespace megalith::ops::cpu::MEGALITH_ISA {
 
-/// e^x. Error at most 1.5 ulp for x in [-87.336, 88.722]; below that range 0 (no subnormal numbers: they would slow the
-/// products that read them down), above it infinity; NaN stays NaN.
-/// e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q the polynomial of degree 4 of
-/// least greatest relative error (3.1e-9, found by Remez' exchange in 50-digit arithmetic).
+/// e^x. The error is at most 1.5 ulp for x in [-87.336, 88.722]. Below that range the result is 0, because subnormal
+/// numbers would slow the products that read them. Above it the result is infinity. NaN stays NaN.
+///   e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r).
+/// q is the polynomial of degree 4 with the smallest maximal relative error (3.1e-9, found by Remez' exchange in
+/// 50-digit arithmetic).
 inline Vec<float> exp(Vec<float> x) {
   using Bits = Vec<std::uint32_t>;
   constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
@@ -24,12 +25,12 @@ inline Vec<float> exp(Vec<float> x) {
   // Multiplying by 2^n in the exponent bits also reaches n = 128, where y < 1.
   const Vec<float> scaled =
       reinterpret_cast<Vec<float>>(reinterpret_cast<Bits>(y) + (reinterpret_cast<Bits>(shifted) << 23));
-  // Outside the range what was computed above is rubbish and is replaced; x * inf is infinity there, and NaN for NaN.
+  // Outside the range the value above is meaningless and is replaced. There x * inf is infinity, and NaN for NaN.
   const Vec<float> in_range = x <= kMax ? scaled : x * kInfinity;
   return x < kMin ? splat(0.0f) : in_range;
 }
 
-/// The C library's, lane by lane: f64 is the path that others are measured against.
+/// Uses the C library's function, lane by lane, because f64 is the path that others are measured against.
 inline Vec<double> exp(Vec<double> x) {
   for (Index i = 0; i < kLanes<double>; ++i) x[i] = __builtin_exp(x[i]);
   return x;

@@ -1,10 +1,10 @@
 #include "megalith/ops/cpu/isa/table.h"
 #include "megalith/ops/cpu/isa/vec.h"
 
-// The product in the manner of Goto and van de Geijn 2008 ("Anatomy of high-performance matrix multiplication"): blocks
-// of a and b are copied into panels that the inner kernel reads with stride 1, and the inner kernel holds a kTileRows x
-// kTileColumns piece of c in registers. The panels live on the stack (400 KiB at most): nothing is allocated, and they
-// stay in the second-level cache.
+// The GEMM follows Goto and van de Geijn 2008 ("Anatomy of high-performance matrix multiplication"). Blocks of a and b
+// are copied into panels that the inner kernel reads with stride 1. The inner kernel holds a kTileRows x kTileColumns
+// piece of c in registers. The panels live on the stack (400 KiB at most). So nothing is allocated, and they stay in
+// the second-level cache.
 
 namespace megalith::ops::cpu::MEGALITH_ISA {
 namespace {
@@ -13,13 +13,12 @@ constexpr Index kTileRows = 6;
 constexpr Index kTileVectors = kVectorBytes == 64 ? 4 : 2;  // 24 of 32 registers, or 12 of 16
 template <class T>
 constexpr Index kTileColumns = kTileVectors* kLanes<T>;
-constexpr Index kRows = 120;  // block of c
+constexpr Index kRows = 120;  // rows of a block of c
 template <class T>
 constexpr Index kColumns = 1024 / static_cast<Index>(sizeof(T));
 constexpr Index kDepth = 192;
 
-/// Panels of `width` lines of x: out[panel][l][line], lines that are not there 0. x(line, l) = x[line*line_stride +
-/// l*step].
+/// Panels of `width` lines of x: out[panel][l][line] = x(line, l) = x[line*line_stride + l*step]. Missing lines are 0.
 template <class T, Index kWidth>
 void pack(const T* x, Index line_stride, Index step, Index lines, Index depth, T* out) {
   for (Index first = 0; first < lines; first += kWidth, out += kWidth * depth) {
@@ -119,7 +118,7 @@ A widened_element(const T& x) {
     return x;
 }
 
-/// kVectors neighbouring vectors of the sums at once: their chains of additions run side by side.
+/// kVectors neighbouring vectors of the sums at once. Their chains of additions run in parallel.
 template <Index kVectors, class T>
 void weighted_vectors(const T* x, const T* matrix, Index stride, Index k, Arithmetic<T>* y, Arithmetic<T> beta) {
   using A = Arithmetic<T>;
@@ -150,11 +149,11 @@ void weighted_row_sum(const T* x, const T* matrix, Index stride, Index k, Index 
   });
 }
 
-/// Whether a tile asks for the weights of the next columns: they come from memory while this one computes. With 8 rows
-/// of 50304 x 768 that takes 22 ms instead of 31 on two cores (docs/measurements/cpu.md).
+/// Whether a tile prefetches the weights of the next columns, which then come from memory while this one computes. With
+/// 8 rows of 50304 x 768 that takes 22 ms instead of 31 on two cores (docs/measurements/cpu.md).
 enum class Prefetch { none, next_columns };
 
-/// Every output is one chain of multiply-adds over k and one sum of lanes, whatever stands beside it.
+/// Every output is one chain of multiply-adds over k and one sum of lanes, whatever its neighbours are.
 template <Index kRowsAtOnce, Index kColumnsAtOnce, Prefetch kPrefetch, class T>
 void few_rows_tile(const FewRows<T>& p, Index row, Index column) {
   using A = Arithmetic<T>;
@@ -185,7 +184,7 @@ void few_rows_tile(const FewRows<T>& p, Index row, Index column) {
   }
 }
 
-/// All rows of kColumnsAtOnce columns: the weights come from memory for the first rows, from the cache for the others.
+/// All rows of kColumnsAtOnce columns. The first rows read the weights from memory, the others from the cache.
 template <Index kColumnsAtOnce, class T>
 void few_rows_strip(const FewRows<T>& p, Index column) {
   constexpr Prefetch kFirst = Prefetch::next_columns, kOthers = Prefetch::none;

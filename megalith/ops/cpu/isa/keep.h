@@ -5,7 +5,7 @@
 namespace megalith::ops::cpu::MEGALITH_ISA {
 
 using Words =
-    Vec<std::uint64_t>;  // one 32-bit word of one Philox counter per 64-bit lane; the upper halves hold rubbish
+    Vec<std::uint64_t>;  // one 32-bit word of one Philox counter per 64-bit lane; the upper halves are ignored
 
 /// The products of the lower halves, 64 bits each.
 inline Words mul32(Words a, Words b) {
@@ -32,7 +32,7 @@ inline Words interleave(Words a, Words b) {
   return __builtin_shuffle(a, b, index);
 }
 
-/// The ten rounds' keys, broadcast once and not once per batch.
+/// The ten rounds' keys. They are broadcast once and not once per batch.
 struct RoundKeys {
   explicit RoundKeys(std::uint64_t seed) {
     std::uint32_t low = static_cast<std::uint32_t>(seed), high = static_cast<std::uint32_t>(seed >> 32);
@@ -47,8 +47,8 @@ struct RoundKeys {
 inline constexpr int kChains = 2;  // independent counters in flight: one round's latency is several times its work
 inline constexpr Index kWordsPerBatch = kChains * kVectorBytes / 2;
 
-/// The words of kWordsPerBatch elements from 4 * block on: Philox4x32-10 on one counter per lane (see base/philox.h,
-/// which this must equal; a test compares them).
+/// The words of kWordsPerBatch elements from 4 * block on: Philox4x32-10 on one counter per lane. It must equal
+/// base/philox.h; a test compares them.
 inline void philox_batch(const RoundKeys& keys, const DropoutStream& stream, std::uint64_t block, std::uint32_t* out) {
   constexpr std::uint64_t kCount = kVectorBytes / 8;
   Words index;  // counters in the order in which the two interleaves below put them back in sequence
@@ -85,14 +85,14 @@ inline void philox_batch(const RoundKeys& keys, const DropoutStream& stream, std
 
 inline constexpr Index kKeepPiece = 512;
 
-/// What dropout multiplies by: 0 or kept_scale, for kKeepPiece elements at most. Their words are drawn into a buffer in
-/// the first-level cache; elements need not start at a multiple of four.
+/// The factors of a dropout: 0 or kept_scale, for kKeepPiece elements at most. Their words are drawn into a buffer in
+/// the first-level cache. Elements need not start at a multiple of four.
 template <class T>
 class KeepFactors {
  public:
   explicit KeepFactors(const DropoutStream& stream) : stream_(stream), keys_(stream.seed) {}
 
-  /// For elements [element, element + n), n <= kKeepPiece; valid until the next call.
+  /// For elements [element, element + n), n <= kKeepPiece. The result is valid until the next call.
   const T* operator()(std::uint64_t element, Index n) {
     const Index head = static_cast<Index>(element % 4);
     for (Index i = 0; i < head + n; i += kWordsPerBatch) {

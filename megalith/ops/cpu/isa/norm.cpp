@@ -4,8 +4,8 @@
 namespace megalith::ops::cpu::MEGALITH_ISA {
 namespace {
 
-/// Mean and deviation in two passes over a row that the first one brings into the cache: exact where one pass of
-/// E[x^2] - E[x]^2 would cancel.
+/// Mean and deviation in two passes over a row, which the first pass brings into the cache. They are exact where one
+/// pass of E[x^2] - E[x]^2 would cancel.
 template <class T>
 void forward(const T* x, const T* gamma, const T* beta, T* y, Index n, double eps, Arithmetic<T>* mean,
              Arithmetic<T>* rstd) {
@@ -46,7 +46,7 @@ void weight_backward(const T* dy, const T* x, const Arithmetic<T>* mean, const A
                      Index columns, Arithmetic<T>* gamma_sum, Arithmetic<T>* beta_sum) {
   using A = Arithmetic<T>;
   Index r = 0;
-  for (; r + 2 <= rows; r += 2) {  // two rows a pass: half the traffic of the sums
+  for (; r + 2 <= rows; r += 2) {  // two rows per pass: half the traffic of the sums
     const T *dy0 = dy + r * columns, *x0 = x + r * columns, *dy1 = dy0 + columns, *x1 = x0 + columns;
     const A m0 = mean[r], r0 = rstd[r], m1 = mean[r + 1], r1 = rstd[r + 1];
     for_vectors<A>(columns, [&](auto at) {

@@ -3,15 +3,15 @@
 
 namespace megalith::ops::cpu::MEGALITH_ISA {
 
-/// Instantiates FUNCTION, which returns TABLE<T>, for every type that tensors of layers are stored in.
+/// Instantiates FUNCTION, which returns TABLE<T>, for every type in which tensors of layers are stored.
 #define MEGALITH_FOR_STORED_TYPES(TABLE, FUNCTION) \
   template TABLE<float> FUNCTION();                \
   template TABLE<double> FUNCTION();               \
   template TABLE<bfloat16> FUNCTION();             \
   template TABLE<float16> FUNCTION()
 
-// One per source of cpu/isa/, for every stored type (the optimizer's for float and double); table.cpp puts them
-// together.
+// One function per source of cpu/isa/, for every stored type (the optimizer's for float and double). table.cpp collects
+// them.
 template <class T>
 ElementwiseKernels<T> elementwise_kernels();
 template <class T>

@@ -31,7 +31,7 @@ template <class T>
 inline constexpr Index kLanes = kVectorBytes / static_cast<Index>(sizeof(T));
 
 template <class T>
-struct IntOf;  // what a comparison of Vec<T> is made of
+struct IntOf;  // the type of a comparison of Vec<T>
 template <>
 struct IntOf<float> {
   using type = std::int32_t;
@@ -48,8 +48,9 @@ inline Vec<T> splat(T x) {
   return x - Vec<T>{};
 }
 
-// What is stored in 16 bits is computed in f32: widened when it is loaded, rounded to nearest even when it is stored,
-// as the scalar conversions of tensor/dtype.h do, in the same integer arithmetic on every instruction set.
+// Numbers stored in 16 bits are computed in f32. They are widened when they are loaded, and rounded to nearest even
+// when they are stored. The conversions use the integer arithmetic of the scalar ones (tensor/dtype.h) on every
+// instruction set.
 
 using Bits16 = std::uint16_t __attribute__((vector_size(kVectorBytes / 2)));
 using Bits32 = Vec<std::uint32_t>;
@@ -125,7 +126,7 @@ inline auto lanes_below(Index n) {
   return lane < splat(static_cast<Int>(n));
 }
 
-/// The first n <= kLanes elements at p; the other lanes are 0. Touches nothing behind them.
+/// The first n <= kLanes elements at p; the other lanes are 0. Nothing after them is read.
 template <class S>
 inline Vec<Arithmetic<S>> load_part(const S* p, Index n) {
   if constexpr (kIs16Bit<S>) {
@@ -183,7 +184,7 @@ inline void store_part(double* p, Vec<double> v, Index n) {
 }
 #endif
 
-/// A position in arrays that are computed in T: kLanes elements from i, or the last few.
+/// A position in arrays whose arithmetic type is T: kLanes elements from i, or the last few.
 template <class T>
 struct Full {
   Index i;
@@ -208,11 +209,11 @@ struct Part {
   void store(S* p, Vec<T> v) const {
     store_part(p + i, v, n);
   }
-  /// v, and `rest` in the lanes that are not there.
+  /// v, and `rest` in the missing lanes.
   Vec<T> only(Vec<T> v, T rest) const { return lanes_below<T>(n) ? v : splat(rest); }
 };
 
-/// Calls body(position) for [0, n): `position` loads and stores what is there and nothing else.
+/// Calls body(position) for [0, n). `position` loads and stores only elements that exist.
 template <class T, class Body>
 inline void for_vectors(Index n, Body body) {
   Index i = 0;
@@ -245,7 +246,7 @@ inline Vec<T> sum_vectors(Index n, Term term) {
   return reduce_vectors<T>(n, T{0}, term, [](Vec<T> x, Vec<T> y) { return x + y; });
 }
 
-// Arrays of pairs x0 y0 x1 y1 ...: at a position of the pairs.
+// Arrays of pairs x0 y0 x1 y1 ..., at a position of the pairs.
 
 template <class T>
 struct Pair {
@@ -262,7 +263,7 @@ inline Pair<T> apart(Vec<T> low, Vec<T> high) {
   }
   return {__builtin_shuffle(low, high, even), __builtin_shuffle(low, high, odd)};
 }
-/// The other way round: `x` is the lower half of the memory, `y` the upper.
+/// The inverse: `x` is the lower half of the memory, `y` the upper.
 template <class T>
 inline Pair<T> together(Vec<T> x, Vec<T> y) {
   using Int = typename IntOf<T>::type;
@@ -298,7 +299,7 @@ inline void store_pairs(Part<T> at, S* p, Vec<T> x, Vec<T> y) {
   store_part(p + 2 * at.i + low, halves.y, 2 * at.n - low);
 }
 
-/// The lanes' sum, halves first: the same tree each time.
+/// The lanes' sum, halves first. The tree is the same each time.
 template <class T>
 inline T sum_lanes(Vec<T> v) {
   T lane[kLanes<T>];
