@@ -10,8 +10,8 @@ namespace megalith::comm {
 class Positions;
 class PositionWriter;
 
-/// The last kLength communication calls of one rank: what a hang or a disagreement is explained from. About 50 ns a
-/// call; allocates when made only. Used by the rank's own thread.
+/// The last kLength communication calls of one rank, which explain a hang or a disagreement. It costs about 50 ns per
+/// call, and allocates only when it is made. Only the rank's own thread uses it.
 class CallLog {
  public:
   static constexpr std::size_t kLength = 4096;
@@ -23,7 +23,7 @@ class CallLog {
   /// Notes the start of a call; returns its number. `channel` must outlive the log's last reading.
   std::uint64_t begin(const Channel& channel, const Call& call);
   void done(std::uint64_t number);
-  /// One line a call, the latest last: number, start in seconds before now, duration or "NOT DONE", group, call.
+  /// One line per call, the latest last: number, start in seconds before now, duration or "NOT DONE", group, call.
   std::string text() const;
 
  private:

@@ -16,7 +16,7 @@ std::uint64_t hash_of_members(std::string_view name, std::span<const int> world_
   return hash;
 }
 
-/// What both sides must agree on, in one word. A send and its receive stand at different places and name different
+/// A digest of what both sides must agree on. A send and its receive have different call sites and name different
 /// peers.
 std::uint64_t digest(const Call& call) {
   const bool message = is_message(call.op);

@@ -19,7 +19,7 @@ enum class Reduce : std::uint8_t { sum, max, min };
 enum class Op : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, barrier, send, recv };
 inline constexpr int kNumOps = 8;
 std::string_view name_of(Op op);
-/// Between two ranks, not of the whole group.
+/// Whether an op is between two ranks, not of the whole group.
 constexpr bool is_message(Op op) { return op == Op::send || op == Op::recv; }
 std::string_view name_of(Reduce reduce);
 
@@ -40,12 +40,12 @@ struct Call {
   std::int32_t root = 0;       ///< broadcast: root; send, recv: peer
   std::int32_t lane = 0;       ///< send, recv
   Index count = 0;             ///< input elements (all_to_all: 0, because the counts differ by design)
-  std::uint64_t sequence = 0;  ///< of this channel (collectives) or of this peer and lane (send, recv), from 0
+  std::uint64_t sequence = 0;  ///< number in this channel (collectives) or to this peer and lane (send, recv), from 0
   std::uint32_t site = 0;      ///< hash of the call site in the source
   const char* file = "";
   std::uint32_t line = 0;
   std::uint64_t entry = 0;  ///< number in this rank's call log; not compared
-  // Of this rank's own steps, compared only with each other:
+  // About this rank's own steps, and compared only with each other:
   const void* memory = nullptr;  ///< the memory that is sent, or else received into
   std::uint64_t ops_run = 0;     ///< Exec::ops_run() at the call
 };
@@ -67,7 +67,7 @@ struct Counters {
   Counter& operator[](Op op) { return by_op[static_cast<std::size_t>(op)]; }
 };
 
-/// Identifies what is in flight until it is waited for.
+/// Identifies a call in flight until it is waited for.
 struct Ticket {
   std::int64_t id = -1;     ///< -1: nothing is in flight, the call is complete
   std::uint64_t entry = 0;  ///< number in the rank's call log
@@ -119,9 +119,9 @@ class Channel {
   /// A hash of name and members: the same on all members, different for different groups. Odd.
   std::uint64_t key() const { return key_; }
   const Counters& counters() const { return counters_; }
-  /// Where the tensors must lie.
+  /// The device on which the tensors must lie.
   virtual Device device() const { return Device::cpu; }
-  /// The SM margin that GEMMs beside large collectives leave, so that these can start and keep pace.
+  /// The SM margin of GEMMs that run beside large collectives, so that these can start and keep pace.
   virtual int multiprocessors() const { return 0; }
 
   /// Whether every sum of a collective is taken in ascending group rank order. Otherwise the order may depend on the
@@ -133,10 +133,10 @@ class Channel {
   Call book(Call call, Index bytes);
   /// Notes in the call log that a booked call is complete.
   void note_done(std::uint64_t entry);
-  /// This rank's term of the agreement check. The sum of the terms of all ranks of the world (mod 2^64) is 0 exactly if
-  /// every member has made the same calls in the same order and every send has met its receive (up to a chance of
-  /// 2^-63). The first member subtracts (size - 1) * key * hash, all others add key * hash. Senders add, receivers
-  /// subtract.
+  /// This rank's term of the agreement check. The terms of all ranks of the world must add up to 0 (mod 2^64). They do
+  /// if all members of each group have made the same calls in the same order, and every send has met its receive.
+  /// Otherwise the chance of 0 is 2^-63. The first member subtracts (size - 1) * key * hash, all others add key * hash.
+  /// Senders add, receivers subtract.
   std::uint64_t agreement_term() const;
   /// None until this is called.
   void set_calls(std::shared_ptr<RankCalls> calls) { calls_ = std::move(calls); }
@@ -148,8 +148,8 @@ class Channel {
 
   /// The stream of the transport that runs the call of the ticket; null if there is none.
   virtual Stream stream_of(Ticket) const { return {}; }
-  /// The transport of such a call if it were made now in `stream`, in words. Empty: the one that World::transport()
-  /// names.
+  /// The transport of such a call if it is made now in `stream`, in words. If it is empty, it is that of
+  /// World::transport().
   virtual std::string_view transport_of(const Call&, Stream) const { return {}; }
 
   // `stream` is the caller's: at its present point the data is ready and the memory is free. On a CPU there is one
@@ -166,7 +166,7 @@ class Channel {
   /// Later work of `stream` starts after the call of the ticket.
   virtual void wait(Ticket ticket, Stream stream) = 0;
   /// The host returns when the point of the caller's stream has passed. On a GPU a call that hangs or fails ends the
-  /// wait; throws its error then.
+  /// wait. It then throws the call's error.
   virtual void host_wait(const Event& point) { point.wait(); }
   /// Gives up a message that nobody will wait for, for example when an error unwinds. Afterwards its memory may be
   /// freed.

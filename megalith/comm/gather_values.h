@@ -21,8 +21,8 @@ std::vector<T> gather_values(const Group& host, T own, Where where = Where::curr
   return all;
 }
 
-/// The same for several values of each member, as many of all, in a call that is neither counted nor compared with its
-/// place in the source: for what all transports do alike however they start, and for programs of different builds.
+/// The same for several values of each member, equally many of all. The call is not counted, and its call site is not
+/// compared. It is for calls that all transports make alike however they start, and for programs of different builds.
 template <class T>
 std::vector<T> gather_unbooked(const Group& host, std::span<const T> own) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -68,14 +68,14 @@ Pending copy_alone(Exec& ex, const OpInfo& op, const Tensor& in, const Tensor& o
   return {};
 }
 
-/// The call was made: it is done at once, or where the transport's own stream stands now, or when it is waited for.
+/// The call was made. It ends at once, or at the present point of the transport's own stream, or when it is waited for.
 void note_end(Tracer& tracer, const Channel& channel, Ticket ticket, Stream caller) {
   const Stream stream = ticket.id < 0 ? caller : channel.stream_of(ticket);
   if (ticket.id < 0 || stream.handle != nullptr) tracer.done(ticket.entry, stream);
 }
 
-/// Books the call, which brings `bytes` into communication, and makes it by kernel(booked call), which holds what it
-/// needs by value and returns a ticket.
+/// Books the call, which communicates `bytes`, and makes it by kernel(booked call). The kernel holds its arguments by
+/// value and returns a ticket.
 template <class Kernel>
 Ticket communicate(Exec& ex, Channel& channel, const Call& call, Index bytes, const Kernel& kernel) {
   if (ex.device() != channel.device()) {
@@ -94,7 +94,7 @@ Ticket communicate(Exec& ex, Channel& channel, const Call& call, Index bytes, co
     return ticket;
   };
   if (CallHook* hook = channel.hook()) {
-    // A call that is put off is made when this one's caller is gone: its ticket is then nobody's.
+    // A deferred call is made after its caller has returned. Nobody then has its ticket.
     const auto kept = std::make_shared<Ticket>();
     hook->apply(call, [make, kept](const Call& wanted) { *kept = make(wanted); });
     return *kept;

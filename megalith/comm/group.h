@@ -27,21 +27,20 @@ class Group {
   std::shared_ptr<Channel> channel_;
 };
 
-/// The host waits for a point of the caller's stream behind calls of the group (Channel::host_wait).
+/// The host waits for a point of the caller's stream after calls of the group (Channel::host_wait).
 inline void host_wait(const Group& group, const Event& point) { group.channel().host_wait(point); }
 
-/// Communication in flight. Wait before the tensors are read, overwritten or freed.
-/// On the CPU transports a collective is complete when the call returns; a send or a receive is not. On GPUs the host
-/// only submits: wait() makes the stream of its Exec wait, not the host, and World::check_health() reports errors that
-/// have occurred since.
-/// Moved, not copied. If it is destroyed without a wait (an error unwinds), it gives the message up, so that no other
-/// rank accesses memory that is about to be freed. Must not outlive its Group.
+/// Communication in flight. Wait before the tensors are read, overwritten or freed. On the CPU transports a collective
+/// is complete when the call returns; a send or a receive is not. On GPUs the host only submits: wait() makes the
+/// stream of its Exec wait, not the host, and World::check_health() reports errors that have occurred since. Moved, not
+/// copied. If it is destroyed without a wait (an error unwinds), it gives the message up. So no other rank accesses
+/// memory that is about to be freed. Must not outlive its Group.
 class [[nodiscard]] Pending {
  public:
-  /// Of a call that was started during the capture of a graph.
+  /// The state of a call that was started during the capture of a graph.
   struct Captured {
     std::uint64_t capture = 0;  ///< Capture::number()
-    Ticket ticket;              ///< of the latest launch; on a GPU of the capture
+    Ticket ticket;              ///< ticket of the latest launch; on a GPU that of the capture
   };
   Pending() = default;  ///< nothing in flight: the result in a group of one rank
   /// `tensor` and `other` are the memory that is in use until the wait.
@@ -53,11 +52,10 @@ class [[nodiscard]] Pending {
   Pending& operator=(Pending&& from) noexcept;
   ~Pending() { drop(); }
 
-  /// Returns when the caller may use the tensors again. A second wait does nothing. Recorded as an op "wait" on the
-  /// tensors, so that a plan keeps them until here.
-  /// Throws InternalError if a graph would contain only one end of the call: within a capture, for a call that was
-  /// started before it or in another capture; outside, for a call that was started within one. The call then stays in
-  /// flight.
+  /// Returns when the caller may use the tensors again. A second wait does nothing. It is recorded as an op "wait" on
+  /// the tensors, so that a plan keeps them until here. Throws InternalError if a graph would contain only one end of
+  /// the call. Within a capture this is a call that was started before it or in another capture. Outside it is a call
+  /// that was started within one. The call then stays in flight.
   void wait(Exec& ex);
 
  private:
@@ -79,7 +77,7 @@ using Where = std::source_location;
 //  - ShapeError, before anything is sent, if the tensors do not fit together.
 // A group of one rank returns its input unchanged, communicates nothing and counts nothing. Every element is summed in
 // ascending group rank order, so all CPU transports give the same bits. The collectives of a group run one after the
-// other: one may work on the output of the one before it, without a wait in between.
+// other. One may work on the output of the one before it, without a wait in between.
 //
 // On GPUs calls are not compared. Ranks that disagree hang until the timeout, or get undefined data. Large sums between
 // rank threads have the order of CPUs (peer/peer_group.h). NCCL takes the other sums in its own order, rounds bf16 at

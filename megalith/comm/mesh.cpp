@@ -44,9 +44,9 @@ Mesh make_mesh(World& world, const grid::ResolvedSizes& sizes, Transport transfe
   }
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const Group all = world.group("world", std::move(ranks), {.transport = Transport::kernels});  // all is small there
+  const Group all = world.group("world", std::move(ranks), {.transport = Transport::kernels});  // its calls are small
   const GroupMaker groups(world, sizes, transfers);
-  // In the catalogue's order, but for groups that another one gives.
+  // Groups are made in the catalogue's order, except those that equal another one.
   const Group dp_cp = groups.make(GroupKind::dp_cp);
   const Group dp = groups.same_or_made(GroupKind::dp, GroupKind::dp_cp, dp_cp);
   const Group cp = groups.make(GroupKind::cp);

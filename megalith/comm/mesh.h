@@ -35,7 +35,7 @@ struct Mesh {
   grid::PerAxis place(grid::GridKind grid) const;
   /// The group that sums the gradients of parameters with this placement: dp_cp or edp.
   const Group& reduction_group(const grid::Placement& placement) const;
-  /// The ranks of one model copy that hold the same values of parameters with this placement: tp, embd or etp; null if
+  /// The ranks of one model copy that hold the same values of parameters with this placement: tp, embd or etp. Null if
   /// no other rank holds them.
   const Group* replica_group(const grid::Placement& placement) const;
 };

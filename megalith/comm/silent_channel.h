@@ -6,8 +6,9 @@
 
 namespace megalith::comm {
 
-/// Knows its rank and size and cannot communicate: of groups of one rank, which never need to, and of dry worlds, in
-/// which steps are recorded and nothing may execute. Tests make channels of it that know some of the calls.
+/// Knows its rank and size and cannot communicate. It is for groups of one rank, which never need to, and for dry
+/// worlds, in which steps are recorded and nothing may execute. Tests derive channels from it that support some of the
+/// calls.
 class SilentChannel : public Channel {
  public:
   using Channel::Channel;

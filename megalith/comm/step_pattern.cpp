@@ -20,7 +20,7 @@ std::uint64_t digest(const Channel& channel, const Call& call, std::uint64_t op)
 
 constexpr const char* kRule = ": a step must make the same calls every time";
 
-/// With all that is compared: two calls may differ in nothing but the buffer, or in when they are made.
+/// Describes everything that is compared: two calls may differ in nothing but the buffer, or in when they are made.
 std::string describe_fully(const Call& call, std::uint64_t op) {
   return str(describe(call), " (op ", op, " of the step, memory ", call.memory, ")");
 }

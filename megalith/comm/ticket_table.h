@@ -10,8 +10,8 @@
 
 namespace megalith::comm {
 
-/// The messages of one channel that are in flight, as a transport keeps them. A slot is used again once its ticket was
-/// given back, so the table grows in the first steps only; slots never move.
+/// The messages of one channel that are in flight, as a transport keeps them. A slot is reused once its ticket was
+/// given back, so the table grows in the first steps only. Slots never move.
 template <class Slot>
 class TicketTable {
  public:
@@ -47,12 +47,12 @@ class TicketTable {
     return &entries_[place].slot;
   }
 
-  /// `ticket` is in flight. Its slot may be taken again.
+  /// `ticket` is in flight. Its slot may be reused.
   void give_back(Ticket ticket) noexcept {
     retire(ticket);
-    free_.push_back(static_cast<int>(ticket.id % kLimit));  // has the room: see take()
+    free_.push_back(static_cast<int>(ticket.id % kLimit));  // has the space: see take()
   }
-  /// The same, but its slot is never taken again: something may still touch it.
+  /// The same, but its slot is never reused, because something may still access it.
   void retire(Ticket ticket) noexcept { entries_[static_cast<std::size_t>(ticket.id % kLimit)].serial = -1; }
 
   template <class F>
@@ -66,7 +66,7 @@ class TicketTable {
   static constexpr std::int64_t kLimit = 1 << 16;  // a ticket's id is serial * kLimit + place
   struct Entry {
     Slot slot;
-    std::int64_t serial = -1;  // of the ticket; -1: free
+    std::int64_t serial = -1;  // serial of the ticket; -1: free
   };
 
   std::deque<Entry> entries_;

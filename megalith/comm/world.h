@@ -20,7 +20,7 @@ enum class Messages : std::uint8_t {
   neighbours,  ///< member i with i + 1, and the last with the first, both ways, on lanes 0 and 1
 };
 
-/// How many CTAs of a GPU a group's collective kernels may hold: as many as give their full rate, or
+/// How many CTAs of a GPU a group's collective kernels may hold. These are as many as give their full rate, or
 /// kCommunicationThreadBlocks (tensor/device.h) because GEMMs run beside them.
 enum class CtaLimit : std::uint8_t { none, few };
 
@@ -49,9 +49,9 @@ class World {
   virtual int size() const = 0;
   virtual std::string_view transport() const = 0;  ///< "threads", "mpi", "nccl", "dry"
 
-  /// The group of these world ranks, in the given order (it need not be ascending). The same name and ranks return the
-  /// same group again, for the use of the first call. Throws InternalError if this rank is not a member, or if a rank
-  /// is out of range or listed twice.
+  /// The group of these world ranks, in the given order (it need not be ascending). A later call with the same name and
+  /// ranks returns the same group, for the use of the first call. Throws InternalError if this rank is not a member, or
+  /// if a rank is out of range or listed twice.
   Group group(std::string name, std::vector<int> world_ranks, const GroupUse& use = {});
   /// All ranks, named "world", between their host memories. The same as group("world", all ranks) if ranks compute on a
   /// CPU.
@@ -109,7 +109,7 @@ class World {
   friend class WatchedReplays;
   friend class HostWait;
   template <class WrappingChannel>
-  friend class WrappedWorld;  // of tests: forwards all of this to another World
+  friend class WrappedWorld;  // in tests: forwards all of this to another World
   /// An error has left a step. Its memory may be freed, so everything in flight there must end.
   virtual void give_up() noexcept {}
   /// A stream replays captured calls that the transport has not submitted itself, or stops doing so.
@@ -124,7 +124,7 @@ class World {
   std::shared_ptr<Positions> positions_;
 };
 
-/// While it lives, the calls of this rank are those of one step, and must equal those of the steps before.
+/// While it lives, the calls of this rank are those of one step. They must equal those of the steps before.
 class WatchedStep {
  public:
   WatchedStep(World& world, StepPattern& pattern, const Exec& ex);
@@ -154,10 +154,10 @@ class WatchedReplays {
   int errors_at_start_;
 };
 
-/// While it lives, the rank's thread waits for its GPU, or submits work and may wait for room in its queue. If the GPU
+/// While it lives, the rank's thread waits for its GPU, or submits work and may wait for space in its queue. If the GPU
 /// waits for another rank within a captured call, the thread waits, too, and the call cannot be observed by itself.
-/// Communication ends with a HangError when the timeout has passed since this wait, or the last one within it, began or
-/// ended.
+/// Communication ends with a HangError after the timeout. It is counted from the begin or the end of this wait or of
+/// the last one within it, whichever is latest.
 class HostWait {
  public:
   explicit HostWait(World& world) : world_(world) { world_.begin_host_wait(); }
@@ -170,11 +170,11 @@ class HostWait {
 };
 
 struct WorldOptions {
-  double timeout_s = 600;  ///< of every wait; a HangError names rank, group, operation and what was awaited
+  double timeout_s = 600;  ///< limit of every wait; a HangError names rank, group, operation and the awaited ranks
 };
 
-/// Throws the error again, as the same class, with "rank N: " before its text, unless a rank is already there. Errors
-/// that are the verdict of all ranks (is_verdict_of_all), and errors of foreign classes, are thrown unchanged.
+/// Rethrows the error as the same class, with "rank N: " before its text, unless a rank is already there. Errors that
+/// are the verdict of all ranks (is_verdict_of_all), and errors of foreign classes, are thrown unchanged.
 [[noreturn]] void rethrow_with_rank(const std::exception_ptr& error, int rank);
 
 /// A world whose groups know their rank and size but cannot communicate. It records plans for any rank of any world.

@@ -53,7 +53,7 @@ Header MpiChannel::header_of(const Call& call, int part) const {
   return header;
 }
 
-/// Blocks until done(), the failure of any rank, or the timeout; awaited() names the ranks still missing.
+/// Blocks until done(), the failure of any rank, or the timeout. awaited() lists the missing ranks.
 template <class Done, class Awaited>
 void MpiChannel::wait_for(const Call& call, Done&& done, Awaited&& awaited) {
   constexpr int kLookEvery = 16;
@@ -113,7 +113,7 @@ bool MpiChannel::advance_legs() {
   return done;
 }
 
-/// Carries out all legs; returns when this rank's memory is its own again.
+/// Carries out all legs. Returns when this rank's memory is no longer in use.
 void MpiChannel::exchange(const Call& call, int part) {
   Header header = header_of(call, part);
   for (int distance = 1; distance < size(); ++distance) {
@@ -168,7 +168,7 @@ Ticket MpiChannel::all_reduce(const Call& call, void* data, Stream) {
     reduce_staged(call, own, own, call.count);
     return {};
   }
-  // Every member reduces its share and gives it to the others, kPartBytes at a time so that staging stays small.
+  // Every member reduces its share and sends it to the others, kPartBytes at a time so that staging stays small.
   const Index part_length = kPartBytes / item;
   const Index parts = ceil_div(share_begin(call.count, size(), 1), part_length);
   staging(0, kPartBytes);
@@ -316,8 +316,8 @@ void MpiChannel::wait(Ticket ticket, Stream) {
   in_flight_.give_back(ticket);
 }
 
-/// What was posted cannot be taken back and its memory is about to go, so this rank communicates no more. An error that
-/// unwinds is reported by its owner; without one the next call says that this rank has failed.
+/// Posted messages cannot be cancelled and their memory is about to be freed, so this rank communicates no more. An
+/// error that unwinds is reported by its owner. Without one the next call reports that this rank has failed.
 void MpiChannel::cancel(Ticket ticket) noexcept {
   if (in_flight_.find(ticket) == nullptr) return;
   in_flight_.retire(ticket);

@@ -13,7 +13,7 @@ namespace megalith::comm {
 /// others.
 class MpiChannel final : public Channel {
  public:
-  static constexpr Index kPartBytes = Index{1} << 20;  // of one member's share, reduced at a time
+  static constexpr Index kPartBytes = Index{1} << 20;  // bytes of one member's share that are reduced at a time
 
   MpiChannel(Link& link, std::string name, std::vector<int> world_ranks, int rank);
 
@@ -29,7 +29,7 @@ class MpiChannel final : public Channel {
   void cancel(Ticket ticket) noexcept override;
 
  private:
-  /// What one member is sent and what is received from it in an exchange. Bytes -1: nothing, not even a header.
+  /// The bytes for one member and from it in an exchange. Bytes -1: nothing, not even a header.
   struct Leg {
     const std::byte* out = nullptr;
     std::byte* in = nullptr;
@@ -46,7 +46,7 @@ class MpiChannel final : public Channel {
   Header header_of(const Call& call, int part) const;
   void exchange(const Call& call, int part);
   bool advance_legs();
-  /// This rank's input among those of the others, which lie in the staging area, reduced to `out`.
+  /// Reduces this rank's input, and those of the others in the staging area, to `out`.
   void reduce_staged(const Call& call, const std::byte* own, std::byte* out, Index count);
   std::byte* staging(int member, Index bytes);
   template <class Done, class Awaited>
@@ -54,7 +54,7 @@ class MpiChannel final : public Channel {
   Transfer::Lane lane_to(int peer, int lane, const Call& call) const;
 
   Link& link_;
-  std::vector<Index> group_numbers_;  // per member: of this group among those shared with it
+  std::vector<Index> group_numbers_;  // per member: this group's number among those shared with it
   std::vector<Leg> legs_;
   std::vector<std::byte> staging_;
   std::vector<const std::byte*> inputs_;

@@ -9,7 +9,7 @@
 namespace megalith::comm {
 namespace {
 
-/// The other side's call, as far as its header tells.
+/// The other side's call, as far as its header describes it.
 std::string theirs(const Header& there, const Header& expected, const Channel& channel) {
   Call call;
   call.op = there.op;

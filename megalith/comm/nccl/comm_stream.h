@@ -13,7 +13,7 @@
 
 namespace megalith::comm {
 
-/// The calls that a communicator with its stream carries: those of the whole group (op = barrier stands for all
+/// The calls on a communicator with its stream. They are those of the whole group (op = barrier stands for all
 /// collectives), or the messages to or from one peer with one lane number.
 struct CommStreamKey {
   Op op = Op::barrier;
@@ -29,7 +29,7 @@ struct CommStreamKey {
 /// The communicators are NCCL's blocking kind. A non-blocking one starts a thread for every call.
 class CommStream {
  public:
-  /// At most so many calls may be submitted and not waited for.
+  /// At most this many calls may be submitted and not waited for.
   static constexpr std::uint64_t kInFlight = 1024;
 
   static constexpr int kAnyCtas = 0;
@@ -53,7 +53,8 @@ class CommStream {
   std::uint64_t begin(const Call& call, Stream caller);
   /// Work that is submitted from here on starts after the present point of `caller`.
   void follow(Stream caller);
-  /// The call ends at the present point of the stream. Called again when a deferred part of it has been submitted.
+  /// The call ends at the present point of the stream. Called a second time when a deferred part of it has been
+  /// submitted.
   void submitted(std::uint64_t number);
   /// Later work of `stream` starts after the call. Throws InternalError if the call was waited for before.
   void wait(std::uint64_t number, Stream stream);
@@ -85,7 +86,7 @@ class CommStream {
   cudaStream_t stream_ = nullptr;
   std::atomic<ncclComm_t> comm_{nullptr};
   Event ready_;
-  std::mutex mutex_;  // of the following members; held for at most a few event calls
+  std::mutex mutex_;  // guards the following members; held for at most a few event calls
   std::vector<Flight> flights_;
   std::uint64_t next_ = 0, oldest_ = 0;  // oldest_: all calls before it have ended
 };

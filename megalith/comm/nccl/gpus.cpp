@@ -46,7 +46,7 @@ bool find_gpu(std::span<const RankGpus> places, std::size_t rank, Users& users, 
   return false;
 }
 
-/// For the GPUs of one host, and its ranks. Throws ConfigError if they cannot have one each.
+/// The user of each GPU of one host, among its ranks. Throws ConfigError if they cannot have one each.
 Users users_of_gpus(std::span<const RankGpus> places, std::span<const std::size_t> ranks) {
   const char* const host = places[ranks.front()].host.data();
   std::set<device::GpuId> gpus;
@@ -83,7 +83,7 @@ void set_gpu_environment(int queues) {
   for (const auto& [name, value, otherwise] : settings) {
     const char* const set = std::getenv(name);
     const std::string before = set == nullptr ? "" : set;
-    ::setenv(name, value, 1);  // first: a search for GPUs already reads the number of queues
+    ::setenv(name, value, 1);  // first, because a search for GPUs already reads the number of queues
     if (before.empty() || before == value || device::num_gpus() < 2) continue;
     log::warning(str(name, '=', before, " is taken as ", value, ": ", otherwise));
   }

@@ -19,13 +19,13 @@ namespace megalith::comm {
 /// For main(), before threads start and before the first use of a GPU.
 void set_gpu_environment(int queues = kHardwareQueues);
 
-/// Whether calls of a group outside of graphs may be submitted after the launch of a graph with calls of the same
-/// group, before that launch has ended, whatever the streams wait for.
+/// Whether calls of a group outside of graphs may be submitted while a launched graph with calls of the same group
+/// still runs, whatever the streams wait for.
 enum class CallsBehindGraphs : std::uint8_t { may_come, never };
 /// `never`: sets NCCL_GRAPH_MIXING_SUPPORT = 0, unless the variable is set. NCCL then puts no events between its calls
-/// in a graph and others, and the launch of a graph with 246 calls takes the host 31 us instead of 1.2 ms. Not from
-/// NCCL 2.29 on, where 0 means no graphs at all. `may_come`: replaces 0 by 1, with a warning, because NCCL might hang.
-/// Call it before the process makes its first communicator.
+/// in a graph and others. The launch of a graph with 246 calls takes the host 31 us instead of 1.2 ms. Not from NCCL
+/// 2.29 on, where 0 means no graphs at all. `may_come`: replaces 0 by 1, with a warning, because NCCL might hang. Call
+/// it before the process makes its first communicator.
 void set_graph_environment(CallsBehindGraphs calls);
 
 /// The reason why GPUs must not access each other's memory, from NCCL's own variables: "NCCL_P2P_DISABLE=1", or
@@ -43,10 +43,10 @@ struct RankGpus {
   std::span<const device::GpuId> seen() const { return std::span(gpus).first(static_cast<std::size_t>(num_gpus)); }
 };
 
-/// The GPU that rank `rank` must use, of those that it sees. Rank r runs at places[r]. A launcher may show a rank all
-/// GPUs of its host, one, or some, so GPUs are told apart by identity. In rank order each rank takes the first GPU that
-/// it sees and that no rank before it took, or one that such a rank gives up for another that it also sees. Throws
-/// ConfigError, the same for every rank, if the ranks of a host cannot have one GPU each.
+/// The GPU that rank `rank` must use, among those that it sees. Rank r runs at places[r]. A launcher may show a rank
+/// all GPUs of its host, one, or some, so GPUs are identified by their identity. In rank order each rank takes the
+/// first GPU that it sees and that no rank before it took. If there is none, a rank before it gives one up for another
+/// that it also sees. Throws ConfigError, the same for every rank, if the ranks of a host cannot have one GPU each.
 int choose_gpu(std::span<const RankGpus> places, int rank);
 
 /// The same for this rank, among the ranks of `host`, for device::use(). Communicates over host.all().

@@ -59,7 +59,7 @@ constexpr std::int64_t kMaxCommStreams =
 std::size_t stream_in(Ticket ticket) { return static_cast<std::size_t>(ticket.id % kMaxCommStreams); }
 std::uint64_t number_in(Ticket ticket) { return static_cast<std::uint64_t>(ticket.id / kMaxCommStreams); }
 
-/// The next member on the ring and the previous one. Of two members each has one neighbour.
+/// The next member on the ring and the previous one. Each of two members has one neighbour.
 std::vector<int> neighbours_of(int member, int size) {
   const int next = (member + 1) % size, previous = (member + size - 1) % size;
   return next == previous ? std::vector<int>{next} : std::vector<int>{next, previous};
@@ -74,7 +74,7 @@ struct NcclChannel::Ids {
   ncclUniqueId group;
   std::array<OfLanes, 2> to_neighbour;
 
-  /// Of the lanes from `sender`, whose ids these are.
+  /// The ids of the lanes from `sender`, whose ids these are.
   OfLanes& to(int sender, int receiver, int size) {
     return to_neighbour[neighbours_of(sender, size)[0] == receiver ? 0 : 1];
   }
@@ -313,7 +313,7 @@ bool NcclChannel::puts_off(std::size_t place, const Call& call, Stream stream) {
   return pieces <= MailboxLayout::kSlots;
 }
 
-/// Of the deferred receives, after the present point of `stream`.
+/// Receives the oldest deferred messages, after the present point of `stream`.
 void NcclChannel::receive_oldest(std::size_t place, Stream stream) {
   CommStream& comm_stream = comm_streams_[place];
   const Late& oldest = late_[place].front();

@@ -22,7 +22,7 @@ class Watchdog;
 ///  - Calls may be captured into a CUDA graph after they have been made outside of one, because NCCL connects GPUs at
 ///    the first call of a kind. Each must be waited for within the same capture. The watchdog observes them only as a
 ///    whole, by the host's wait (HostWait). The graph must be destroyed before the World. Captures are collective over
-///    the hosts (PeerGroup). No rank may launch before all have made their graphs, and the tensors must live on every
+///    the hosts (PeerGroup). No rank may launch before all have made their graphs. The tensors must live on every
 ///    member until the last launch on any has ended.
 ///  - Calls throw what Watchdog::check_health() throws, and BackendError with NCCL's text.
 /// Memory: NCCL's buffers, 1,024 events per stream, and the mailboxes of PeerGroup.
@@ -79,7 +79,7 @@ class NcclChannel final : public Channel {
   /// message, and a GEMM whose CTAs need a whole SM cannot use that SM. PP 2 of 1.2B, microbatch 2 on H200s, a step
   /// from a graph: 290 ms instead of 314.
   struct Late {
-    std::uint64_t number = 0;  ///< in its stream
+    std::uint64_t number = 0;  ///< number in its stream
     Call call;
     void* data = nullptr;
   };
@@ -88,7 +88,7 @@ class NcclChannel final : public Channel {
   GroupUse use_;
   std::deque<CommStream> comm_streams_;  // the first is the group's
   std::unique_ptr<PeerGroup> peers_;
-  std::vector<std::deque<Late>> late_;  // of each stream, oldest first
+  std::vector<std::deque<Late>> late_;  // per stream, oldest first
   std::atomic<bool> connected_{false};
   Buffer scratch_;  // a byte for each stream's first call; barriers use the first
 };

@@ -44,7 +44,7 @@ class NcclWorld final : public World {
     try {
       channel->connect(bootstrap);
     } catch (...) {
-      watchdog_.give_up();  // of a group that is only partly made
+      watchdog_.give_up();  // ends a group that is only partly made
       throw;
     }
     device_bytes_ += device::memory_in_use(Device::cuda) - in_use;

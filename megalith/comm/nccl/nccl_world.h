@@ -17,13 +17,13 @@ std::string nccl_version();
 /// The ranks of `host`, with groups between the GPUs that they use. `host` stays in use and must outlive the result.
 /// One rank uses one GPU, chosen before with device::use(). group() makes GPU groups, also the one of all ranks. all()
 /// stays the host's, for control messages. Making a group communicates over the host (in its group "bootstrap-NAME")
-/// and between the GPUs, and makes a communicator with a stream for the group and for each channel of its messages.
+/// and between the GPUs. It makes a communicator with a stream for the group and for each channel of its messages.
 ///
-/// A rank that fails ends everything in flight on its GPU. The failure of another rank, a call that has not ended
-/// within options.timeout_s, and an error of NCCL end this rank's communication for good: streams drain over undefined
-/// data, and the next call or check_health() throws AbortedError, HangError or BackendError. A hang inside a replayed
-/// CUDA graph is noticed by the host's wait for it (HostWait). The HangError then names groups, not the call. Graphs
-/// with calls must be destroyed before the World. In call_log() a call is done when its wait has been submitted.
+/// A rank that fails ends everything in flight on its GPU. This rank's communication ends for good when another rank
+/// fails, when a call has not ended within options.timeout_s, and when NCCL reports an error. Streams drain over
+/// undefined data, and the next call or check_health() throws AbortedError, HangError or BackendError. A hang inside a
+/// replayed CUDA graph is noticed by the host's wait for it (HostWait). The HangError then names groups, not the call.
+/// Graphs with calls must be destroyed before the World. In call_log() a call is done when its wait has been submitted.
 ///
 /// Throws BackendError if NCCL was not built in or there is no GPU.
 std::unique_ptr<World> nccl_world(World& host, const WorldOptions& options = {});

@@ -13,9 +13,9 @@ namespace megalith::comm {
 
 class NcclChannel;
 
-/// Observes the NCCL calls of one rank from its own thread, because the rank's thread may be in a wait of CUDA, which
-/// has no timeout and is not informed of failures. If another rank fails, a call is overdue or a communicator reports
-/// an error, it aborts all communicators of the rank: their kernels end, the streams drain, the wait returns, and
+/// Observes the NCCL calls of one rank from its own thread. The rank's thread may be in a wait of CUDA, which has no
+/// timeout and is not informed of failures. If another rank fails, a call is overdue or a communicator reports an
+/// error, it aborts all communicators of the rank. Then their kernels end, the streams drain, the wait returns, and
 /// check_health() throws the reason. It checks 20 times per second and costs the rank's thread only short locks.
 class Watchdog {
  public:
@@ -64,7 +64,7 @@ class Watchdog {
   std::atomic<bool> failed_{false}, aborted_{false};
   int host_waits_ = 0;  // nested; only the rank's thread uses it
   std::atomic<double> host_waits_since_s_{kNoWait};
-  mutable std::mutex mutex_;  // of the following members
+  mutable std::mutex mutex_;  // guards the following members
   std::condition_variable wake_;
   bool closing_ = false;
   std::exception_ptr verdict_;

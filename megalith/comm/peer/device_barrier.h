@@ -5,7 +5,7 @@
 
 namespace megalith::comm {
 
-/// Most members of a group whose parts one kernel sums.
+/// The maximal number of members of a group whose parts one kernel sums.
 inline constexpr int kMaxSummed = 8;
 
 /// Words in a member's memory for a device barrier: one kernel of every member waits for the kernels of all others.
@@ -20,11 +20,11 @@ struct BarrierFlags {
   std::byte* symmetric[kMaxSummed];   ///< the symmetric memory of its kernel, valid from `begun` until `through`
 };
 
-/// The device barrier of one kernel per member. No kernel accesses memory before all have begun; so all earlier work of
+/// The device barrier of one kernel per member. No kernel accesses memory before all have begun, so all earlier work of
 /// every member's stream is complete. No kernel ends before all have completed their share. The kernels of one group
-/// that use it run one after the other in one stream of each member, in the same order on all members.
+/// that use it run one after the other in one stream of each member. Their order is the same on all members.
 struct DeviceBarrier {
-  std::array<BarrierFlags*, kMaxSummed> flags{};  ///< of all members
+  std::array<BarrierFlags*, kMaxSummed> flags{};  ///< those of all members
   int members = 0;
   int rank = 0;
   void* symmetric = nullptr;  ///< memory that the kernels of all members may access until this kernel ends

@@ -96,8 +96,8 @@ __device__ void sum_share(const T* const* all_parts, const Range& vectors, const
   });
 }
 
-/// Two members' parts of 16 MiB, both results on the own GPU, beside GEMMs of DP 2's backward pass on an H100: 64 MiB
-/// moved in 46 to 48 us, 1.4 TB/s, 43 % of its memory's 3.35; the part of 11 MiB in 34 us.
+/// Measured with two members' parts of 16 MiB, both results on the own GPU, beside GEMMs of DP 2's backward pass on an
+/// H100. 64 MiB are moved in 46 to 48 us: 1.4 TB/s, 43 % of its memory's 3.35. The part of 11 MiB takes 34 us.
 template <class T, int N, int kMembers>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const Operands<T> operands, Index vectors) {
   sum_share<T, N, kMembers>(operands.parts, Range{0, vectors}, [&](Index i, const Vector<T, N>& result) {
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const Operands<T> operand
 template <class T>
 inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
-/// With this many threads, of 33 registers or more, a CTA leaves an SM too few registers for another CTA of its kind or
-/// of a GEMM.
+/// A CTA with this many threads, of 33 registers or more, leaves an SM too few registers for another CTA. This holds
+/// for CTAs of its kind and of a GEMM.
 constexpr int kMaxThreads = 1024;
 
 /// The parts of all members, which a kernel gets at its device barrier. Lies in shared memory.
@@ -132,7 +132,7 @@ struct SymmetricParts {
   }
 };
 
-/// Into `out`, or if that is null into all parts.
+/// Writes into `out`, or if that is null into all parts.
 template <class T, int N, int kMembers>
 __device__ void sum_symmetric_parts(const SymmetricParts<kMembers>& parts, void* out, const Range& vectors) {
   const auto write = [&](Index i, const Vector<T, N>& result) {
@@ -146,9 +146,9 @@ __device__ void sum_symmetric_parts(const SymmetricParts<kMembers>& parts, void*
   sum_share<T, N, kMembers>(reinterpret_cast<T* const*>(parts.at), vectors, write);
 }
 
-/// A CTA takes every gridDim-th run of kMaxThreads vectors of the part, a thread kAtOnce / kMembers of them at a time:
-/// it reads them at all members and writes the sum to all, or to `out`. With parts of 6 MiB, between two H200s on 8
-/// SMs, an all-reduce takes 54 us with both barriers: 233 GB/s each way, 52 % of the links.
+/// A CTA takes every gridDim-th block of kMaxThreads vectors of the part, a thread kAtOnce / kMembers of them at a
+/// time. It reads them at all members and writes the sum to all, or to `out`. An all-reduce with parts of 6 MiB,
+/// between two H200s on 8 SMs, takes 54 us with both barriers. That is 233 GB/s each way, 52 % of the links.
 template <class T, int kMembers>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     symmetric_sum_kernel(const __grid_constant__ SymmetricPart part, void* const out) {
@@ -226,8 +226,9 @@ __device__ void copy_share(const T* from, const Range& range, int num_targets, c
   });
 }
 
-/// Copies the thread's share of the bytes. If `from` and all targets have the same alignment within a vector: by
-/// vectors of 16 bytes, with single bytes before the first whole vector and after the last. Otherwise byte by byte.
+/// Copies the thread's share of the bytes. If `from` and all targets have the same alignment within a vector, it moves
+/// vectors of 16 bytes. Before the first whole vector and after the last it moves single bytes. Otherwise it moves
+/// single bytes only.
 template <class Target>
 __device__ void copy_bytes(const std::byte* from, const Range& bytes, int num_targets, const Target& target_of) {
   const auto place = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16; };
@@ -243,9 +244,9 @@ __device__ void copy_bytes(const std::byte* from, const Range& bytes, int num_ta
   copy_share(from, Range{end, bytes.end}, num_targets, target_of);
 }
 
-/// On an H100, 6 MiB within its memory on 16 SMs (PP 2's messages when they are copied out): 12 MiB moved in 12 to 13
-/// us, 1.0 TB/s, 30 % of the memory's 3.35. To another GPU, as a graph sends them, 22 us: 280 GB/s, 73 % of a plain
-/// copy's. On 32 SMs beside GEMMs, a gather of TP 2, 21 to 47 us.
+/// PP 2's messages are copied out by copies of 6 MiB within the memory of an H100, on 16 SMs. They move 12 MiB in 12 to
+/// 13 us: 1.0 TB/s, 30 % of the memory's 3.35. To another GPU, as a graph sends them, it takes 22 us: 280 GB/s, 73 % of
+/// a plain copy's. On 32 SMs beside GEMMs, a gather of TP 2 takes 21 to 47 us.
 __global__ void __launch_bounds__(kThreads)
     copy_kernel(const __grid_constant__ Targets to, const std::byte* from, Index bytes, const std::uint32_t* unless) {
   if (is_set(unless)) return;
@@ -253,9 +254,9 @@ __global__ void __launch_bounds__(kThreads)
   __threadfence_system();
 }
 
-/// Like symmetric_sum_kernel, but a gather, of a part in bytes. 256 MiB between two H100s, a half from each, in 678 us:
-/// 198 GB/s each way, 51 % of a plain copy's both ways. symmetric_sum_kernel with `out`, a reduce-scatter of the same
-/// size, in 450 us: 298 GB/s, 76 %.
+/// Like symmetric_sum_kernel, but a gather, of a part in bytes. 256 MiB between two H100s, a half from each, take 678
+/// us: 198 GB/s each way, 51 % of a plain copy's both ways. symmetric_sum_kernel with `out`, a reduce-scatter of the
+/// same size, takes 450 us: 298 GB/s, 76 %.
 __global__ void __launch_bounds__(kMaxThreads, 1)
     symmetric_copy_kernel(const __grid_constant__ SymmetricPart part, const void* const in) {
   __shared__ BarrierArrival arrival;

@@ -6,7 +6,7 @@
 #include "megalith/comm/peer/device_barrier.h"
 #include "megalith/tensor/tensor.h"
 
-// Kernels for what copy engines cannot do, or would do late.
+// Kernels for work that copy engines cannot do, or would start late.
 
 namespace megalith::comm {
 
@@ -40,9 +40,9 @@ struct PartsSum {
 void sum_parts(Stream stream, const PartsSum& args);
 
 /// The part of one member's kernel in the symmetric memory of all members: bytes [offset, offset + count * element).
-/// Each member's kernel works on another part. Each CTA has an SM for itself. A GEMM that leaves an SM margin of so
-/// many SMs keeps all others, whichever of the two kernels starts first. Moves (members - 1) parts in for a sum, and as
-/// much out for an all-reduce and a gather.
+/// Each member's kernel works on another part. Each CTA has an SM for itself. A GEMM that leaves an SM margin of this
+/// many SMs keeps all others, whichever of the two kernels starts first. For a sum, (members - 1) parts are moved in.
+/// An all-reduce and a gather move as much out.
 struct SymmetricPart {
   DeviceBarrier barrier = {};
   Index offset = 0;  ///< bytes
@@ -50,11 +50,11 @@ struct SymmetricPart {
   DType dtype = DType::f32;
   int blocks = 1;
 };
-/// The sum of the parts, in the order of sum_parts(), into all of them.
+/// Writes the sum of the parts, in the order of sum_parts(), into all of them.
 void all_reduce_symmetric(Stream stream, const SymmetricPart& part);
-/// The same sum to `out` alone.
+/// Writes the same sum to `out` alone.
 void reduce_scatter_symmetric(Stream stream, const SymmetricPart& part, void* out);
-/// `in` into all of the parts; it may be the own one.
+/// Writes `in` into all of the parts. It may be the own one.
 void all_gather_symmetric(Stream stream, const SymmetricPart& part, const void* in);
 
 /// Copies by SMs, to one destination or several. While such a copy waits in its stream, copies of other streams can

@@ -32,7 +32,7 @@ struct MailboxLayout {
   static constexpr Index kWordBytes = 4096;
 };
 
-/// Memory of one member's GPU that the GPUs of the other members of its group write and read: with copies, and with
+/// Memory of one member's GPU that the GPUs of the other members of its group write and read. They use copies, and
 /// writes of and waits for single words in the order of a stream (StreamSignals).
 class PeerMailbox {
  public:

@@ -12,26 +12,28 @@
 // With copy engines every call has the same two barriers of all members. A member submits its work in one order, so a
 // barrier shows that all its earlier work is complete:
 //   write parts into the others' mailboxes,  barrier,  sum and write the sum into the own one,  barrier,  copy theirs.
-// After the second barrier every member's `in` is free again, after the first one of the next call every `out`.
+// After the second barrier every member's `in` may be reused. After the first one of the next call every `out` may be.
 
 namespace megalith::comm {
 namespace {
 
-constexpr Index kMinBytes = Index{1} << 20;  ///< of a collective; below, NCCL's latency is lower
+constexpr Index kMinBytes = Index{1} << 20;  ///< smallest collective; NCCL's latency is lower below it
 static_assert(kMinBytes >= device::kMinShared, "other GPUs do not reach smaller pieces of memory");
 constexpr Index kMinMessageBytes = Index{256} << 10;
 /// CTAs of a gather between barriers. A step of 1.2B, TP 2 with sequence parallelism on H200s from a graph, ms, with
 /// 16, 32, 64 of them: 75.7, 74.1, 74.1.
 constexpr int kCopyBlocks = 32;
 /// CTAs of a kernel that sends a message in a graph. There a copy by a copy engine costs the host 2 us and more at each
-/// launch. 1.2B over two stages on H200s, 64 messages of 6 MiB per step: 287.0, 286.5 ms and 98, 86 us of the host;
-/// with 8 CTAs 288.0, 287.2 and 103, 82; with copy engines 287.4, 287.5 and 257, 270.
+/// launch. Measured with 1.2B over two stages on H200s, 64 messages of 6 MiB per step, in ms per step and us of the
+/// host:
+///   16 CTAs 287.0, 286.5 and 98, 86; 8 CTAs 288.0, 287.2 and 103, 82; copy engines 287.4, 287.5 and 257, 270.
 constexpr int kSendBlocks = 16;
-/// CTAs of a symmetric-memory kernel that does not overlap with compute. The last 154 MB of gradients, DP 2 of 124M on
-/// H200s, ms per step, means of two: 56.0 with copy engines, 55.9 with this kernel; from a graph 55.7, 55.5.
+/// CTAs of a symmetric-memory kernel that does not overlap with compute. Measured for the last 154 MB of gradients, DP
+/// 2 of 124M on H200s, in ms per step, means of two. With copy engines it took 56.0, with this kernel 55.9; from a
+/// graph 55.7, 55.5.
 constexpr int kBlocksAlone = 32;
-/// From this size on a copy engine's latency in a graph matters little. DP 2 of 124M from a graph: 55.0 ms per step
-/// with copy engines for gradient sums that overlap with the backward pass, 55.9 with kernels for all sums.
+/// From this size on a copy engine's latency in a graph matters little. DP 2 of 124M from a graph took 55.0 ms per step
+/// with copy engines for gradient sums that overlap with the backward pass. With kernels for all sums it took 55.9.
 constexpr Index kMinCopiedBytes = Index{32} << 20;
 
 void copy(void* to, const void* from, Index bytes, Stream stream) {
@@ -53,9 +55,9 @@ void set_signal(std::uint32_t* word, Stream stream) {
   words.submit(stream);
 }
 
-/// The most CTAs of a member's symmetric-memory kernel with which the kernels of all members fit on their GPUs at the
-/// same time, even if members share one. 0 if the GPU of some member may not access memory that another member's thread
-/// takes. Collective over `host`.
+/// The maximal number of CTAs of a member's symmetric-memory kernel. With it the kernels of all members fit on their
+/// GPUs at the same time, even if members share one. 0 if the GPU of some member may not access memory that another
+/// member's thread takes. Collective over `host`.
 int max_barrier_ctas(const Group& host) {
   int gpu = 0;
   cuda::check(cudaGetDevice(&gpu));
@@ -148,7 +150,8 @@ void PeerGroup::between_barriers(Stream stream, F&& body) const {
   meet(1, stream);
 }
 
-/// out = the sum of all members' parts for this member, of their messages `in`; also into `copy` unless it is null.
+/// out = the sum of all members' parts for this member, of their messages `in`. It is also written into `copy` unless
+/// that is null.
 struct PeerGroup::Sum {
   const std::byte* in;
   std::byte* out;
@@ -178,9 +181,9 @@ PeerGroup::Way PeerGroup::way_of(const Call& call, Stream stream) const {
   const bool captured = is_capturing(stream);
   if (call.priority == Priority::beside_work && (!captured || bytes_of(call) >= kMinCopiedBytes)) return Way::copies;
   if (call.priority == Priority::alone || size() > 2) return Way::barrier;
-  // Of two members. 1.2B on H200s, ms per step: eager sums with copies 73.3, with symmetric-memory kernels 74.7 (a
-  // rank's share of TP 4: 54.1, 48.0). Sequence parallelism from a graph: gathers with their own barrier 74.2, 74.5,
-  // between two barriers 71.8, 73.1.
+  // The case of two members. 1.2B on H200s, ms per step: eager sums with copies 73.3, with symmetric-memory kernels
+  // 74.7 (a rank's share of TP 4: 54.1, 48.0). Sequence parallelism from a graph: gathers with their own barrier 74.2,
+  // 74.5, between two barriers 71.8, 73.1.
   if (call.op == Op::all_reduce && !captured) return Way::copies;
   return call.op == Op::all_gather && captured ? Way::between_barriers : Way::barrier;
 }
@@ -310,7 +313,7 @@ void PeerGroup::recv(const Call& call, void* data, Stream stream) {
 void PeerGroup::release() noexcept {
   try {
     const PeerMailbox& own = mailbox(rank_);
-    StreamSignals failed;  // first: kernels that are released below must find it
+    StreamSignals failed;  // first, because kernels that are released below must find it
     for (int member = 0; member < size(); ++member) failed.write(&mailbox(member).barrier_flags()->failed, 1);
     failed.submit(release_stream_.get());
     for_others([&](int member) {

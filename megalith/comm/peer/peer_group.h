@@ -19,23 +19,22 @@ namespace megalith::comm {
 ///    copy received messages out of their slots and, in a graph, wait (one thread of one SM). So GEMMs beside them lose
 ///    little, while a collective kernel holds its CTAs as long as data travels or a peer is awaited.
 ///  - One symmetric-memory kernel per member for all other collectives: the kernels of all members meet at a device
-///    barrier (DeviceBarrier) and access each other's tensors. This is faster when little compute overlaps, because a
-///    copy engine needs 10 us and more to start, and all data goes through the mailboxes twice. It requires that the
+///    barrier (DeviceBarrier) and access each other's tensors. This is faster when little compute overlaps: a copy
+///    engine needs 10 us and more to start, and all data passes the mailboxes twice. It requires that the
 ///    thread of every member named all members' GPUs to device::use() before it took the memory (device::allocate).
 ///    Otherwise, and over PCIe, copy engines carry all calls.
 /// Figures: docs/measurements/communication.md.
 ///
 /// Calls may be captured into a CUDA graph, which repeats them. In a graph copy engines delay other nodes, so kernels
 /// carry messages and most calls that overlap with compute, too. A gather of two members is a kernel between two device
-/// barriers; it gets the other member's address at the capture, so that capture is collective over the hosts. No member
+/// barriers. It gets the other member's address at the capture, so that capture is collective over the hosts. No member
 /// may launch a graph before all members have made theirs. The tensors must live on every member until the last launch
 /// on any member has ended.
 ///
 /// Memory: each member's GPU holds a mailbox of MailboxLayout::bytes(): 32 MiB and one part more for collectives, 32 or
-/// 64 MiB for messages. It counts as memory of the transport (World::device_bytes).
-/// Cost of a sum of b bytes over n members: (n-1)/n b out and in, and a kernel over b; an all-reduce moves as much
-/// again. Or one kernel does all of this. A message is copied twice: into a slot of the receiver, and out of it by the
-/// receiver.
+/// 64 MiB for messages. It counts as memory of the transport (World::device_bytes). Cost of a sum of b bytes over n
+/// members: (n-1)/n b out and in, and a kernel over b. An all-reduce moves twice as much. Or one kernel does all of
+/// this. A message is copied twice: into a slot of the receiver, and out of it by the receiver.
 class PeerGroup {
  public:
   /// Null if the members are not threads of one process whose GPUs can access each other's memory, or if there are too
@@ -43,9 +42,11 @@ class PeerGroup {
   static std::unique_ptr<PeerGroup> connect(const Group& host, const GroupUse& use);
   ~PeerGroup();
 
-  /// Channel::multiprocessors() for symmetric-memory kernels. 1.2B, batch 8 on H200s, ms per step from a graph with 6,
-  /// 8, 12, 16 of them: TP 2 75.1, 72.4, 78.2, -; a rank's share of TP 4 between two GPUs
-  /// (docs/measurements/several-gpus.md) 45.5, 44.5, 48.0, 49.3.
+  /// Channel::multiprocessors() for symmetric-memory kernels. Measured with 1.2B, batch 8 on H200s, from a graph, in ms
+  /// per step with 6, 8, 12, 16 of them:
+  ///   TP 2 75.1, 72.4, 78.2, -; a rank's share of TP 4 between two GPUs (docs/measurements/several-gpus.md) 45.5,
+  ///   44.5,
+  ///   48.0, 49.3.
   int multiprocessors() const { return 8; }
   /// Whether the kernels of members read and write each other's tensors.
   bool reaches_tensors() const { return max_ctas_ > 0; }
@@ -64,8 +65,8 @@ class PeerGroup {
   void send(const Call& call, const void* data, Stream stream);
   void recv(const Call& call, void* data, Stream stream);
 
-  /// Called by another thread when some member will never arrive: everything that waits for members continues, over
-  /// undefined data. Call it again until the streams are idle.
+  /// Another thread calls it when some member will never arrive. Everything that waits for members continues, over
+  /// undefined data. Call it repeatedly until the streams are idle.
   void release() noexcept;
 
  private:

@@ -82,7 +82,7 @@ void Hub::set_waiting(int rank, const Channel* channel, const Call& call) {
   own.gave_up_in.clear();
 }
 
-/// A rank in trouble stays listed: its peers' messages then tell in which call it gave up.
+/// A rank that failed stays listed, so that its peers' messages name the call in which it gave up.
 void Hub::give_up(int rank) {
   const std::string text = whereabouts(rank);
   Seat& own = seat(rank);

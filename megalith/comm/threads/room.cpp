@@ -16,7 +16,7 @@ Room::Room(Hub& hub, std::span<const int> world_ranks)
 
 bool Room::is_of(std::span<const int> world_ranks) const { return std::ranges::equal(world_ranks_, world_ranks); }
 
-/// True for the last one, who has opened the door for the others.
+/// Returns true for the last member, which has completed the barrier for the others.
 bool Room::arrive(const Channel& channel, const Call& call, std::uint64_t round) {
   arrivals_[static_cast<std::size_t>(channel.rank())].store(round + 1, std::memory_order_relaxed);
   const std::uint64_t state = state_.fetch_add(1, std::memory_order_acq_rel) + 1;
@@ -29,7 +29,7 @@ bool Room::arrive(const Channel& channel, const Call& call, std::uint64_t round)
   return true;
 }
 
-/// Breaks the meeting, unless all have come in the meantime: then it counts, and the result is false.
+/// Breaks the barrier, unless all have arrived in the meantime: then it counts, and the result is false.
 bool Room::withdraw(const Channel& channel, std::uint64_t round) {
   std::uint64_t state = state_.load(std::memory_order_acquire);
   while (state / kRound == round) {

@@ -42,13 +42,13 @@ std::span<std::byte* const> ThreadChannel::outputs(int parity) {
   return outputs_;
 }
 
-/// All members read the same postings, so that all come to the same verdict and none waits for one that has thrown.
+/// All members read the same postings. So all reach the same verdict, and none waits for one that has thrown.
 void ThreadChannel::compare_calls(int parity, const Call& mine) {
   const Call& first = room_->posting(parity, 0).call;
   for (int i = 1; i < size(); ++i) {
     const Call& other = room_->posting(parity, i).call;
     if (agree(first, other)) continue;
-    // A member that differs from all others, not the first of them, is the one to look at.
+    // The culprit is a member that differs from all others, not the first of them.
     const bool first_is_odd = size() > 2 && i == 1 && agree(other, room_->posting(parity, 2).call);
     const int odd = first_is_odd ? 0 : i;
     const int usual = first_is_odd ? 1 : 0;
@@ -58,7 +58,7 @@ void ThreadChannel::compare_calls(int parity, const Call& mine) {
   if (mine.op == Op::all_to_all) compare_counts(parity, mine);
 }
 
-/// The counts lie in the members' own memory, so a disagreement, which all see, is thrown when all have read them.
+/// The counts lie in the members' own memory. A disagreement, which all see, is thrown when all have read them.
 void ThreadChannel::compare_counts(int parity, const Call& mine) {
   for (int from = 0; from < size(); ++from) {
     for (int to = 0; to < size(); ++to) {
@@ -73,8 +73,8 @@ void ThreadChannel::compare_counts(int parity, const Call& mine) {
   }
 }
 
-/// Meets the others, compares the calls, works, and leaves: at once when the inputs were staged and only own memory was
-/// written, else together with the others. `work` gets the parity under which the postings stand and must not throw.
+/// Waits for the others, compares the calls, works, and leaves. It leaves at once when the inputs were staged and only
+/// own memory was written, else together with the others. `work` gets the parity of the postings and must not throw.
 template <class Work>
 void ThreadChannel::collective(const Posting& mine, Index in_bytes, Work&& work) {
   const Call& call = mine.call;
@@ -197,7 +197,7 @@ Ticket ThreadChannel::post(const Call& call, std::byte* data) {
     const bool sending = call.op == Op::send;
     copy_bytes(sending ? partner->data : data, sending ? data : partner->data, message.bytes);
     message.done.store(true, std::memory_order_relaxed);
-    const int other = partner->world_rank;  // the partner's slot may be used again from the next line on
+    const int other = partner->world_rank;  // the partner may reuse its slot from the next line on
     partner->done.store(true, std::memory_order_release);
     hub_.unpark(other);
   }
@@ -229,12 +229,12 @@ void ThreadChannel::wait(Ticket ticket, Stream) {
   in_flight_.give_back(ticket);
 }
 
-/// Out of the mailbox, or, when the other rank is copying already, once it has. Nobody copies it after that.
+/// Takes the message out of the mailbox, or waits until the other rank has copied it. Nobody copies it after that.
 void ThreadChannel::take_back(Slot& slot) noexcept {
   {
     const std::lock_guard lock(slot.mailbox->mutex);
     if (std::erase(slot.mailbox->waiting, &slot.message) > 0)
-      slot.message.done.store(true, std::memory_order_relaxed);  // for the next who asks
+      slot.message.done.store(true, std::memory_order_relaxed);  // for the next reader
   }
   hub_.wait_until(world_rank(), [&] { return slot.message.done.load(std::memory_order_acquire); });
 }

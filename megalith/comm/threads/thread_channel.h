@@ -24,11 +24,11 @@ class ThreadChannel final : public Channel {
   Ticket post_recv(const Call& call, void* data, Stream stream) override;
   void wait(Ticket ticket, Stream stream) override;
   void cancel(Ticket ticket) noexcept override;
-  /// Of all messages in flight none will be copied any more: their memory may go.
+  /// After this no message in flight is copied any more, so their memory may be freed.
   void take_back_all() noexcept;
 
  private:
-  /// A message of this rank, and where it waits for its other end.
+  /// A message of this rank, and the mailbox in which it waits for its other end.
   struct Slot {
     Message message;
     Mailbox* mailbox = nullptr;
@@ -49,8 +49,8 @@ class ThreadChannel final : public Channel {
 
   Hub& hub_;
   std::shared_ptr<Room> room_;
-  std::uint64_t round_ = 0;   // meetings of this member
-  std::uint64_t number_ = 0;  // collectives of this member
+  std::uint64_t round_ = 0;   // number of this member's barriers
+  std::uint64_t number_ = 0;  // number of this member's collectives
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
   struct Route {

@@ -117,9 +117,9 @@ bool Ranks::have_left_within(double seconds) const {
   return true;
 }
 
-/// The thread of the rank that failed first is not the one that stands still.
+/// Calls the report on the failed rank's thread, because the rank that hangs is another one.
 void Ranks::leave_if_one_stays(int rank, const std::exception_ptr& failure) const {
-  constexpr double kUsual_s = 1, kOthersAct_s = 5;  // they are freed from their waits, and write their call logs
+  constexpr double kUsual_s = 1, kOthersAct_s = 5;  // they are released from their waits, and write their call logs
   if (have_left_within(kUsual_s)) return;
   int code = static_cast<int>(ExitCode::internal);
   try {
@@ -130,7 +130,7 @@ void Ranks::leave_if_one_stays(int rank, const std::exception_ptr& failure) cons
     code = report_(InternalError("an exception of a foreign type"), rank);
   }
   have_left_within(kOthersAct_s);
-  std::_Exit(code);  // no destructor of what the others may be using
+  std::_Exit(code);  // no destructor of objects that the others may use
 }
 
 void Ranks::run() {
