@@ -13,8 +13,8 @@
 
 namespace megalith {
 
-/// `local`: other ranks have no part in the op, so it can run again on the same inputs. `communication`: a call between
-/// ranks. `wait`: waits for such a call.
+/// `local`: other ranks have no part in the op, so it can be repeated on the same inputs. `communication`: a call
+/// between ranks. `wait`: waits for such a call.
 enum class OpKind : std::uint8_t { local, communication, wait };
 
 /// The description of an op: enough to plan memory, record a graph, trace, and count bytes.
@@ -38,7 +38,7 @@ struct PhaseExtent {
 /// The call site of an op in a step, for messages and traces. -1: none.
 struct CallSite {
   int chunk = -1, microbatch = -1;
-  Index layer = -1;  ///< of the model
+  Index layer = -1;  ///< number of the model's layer
   StepPhase phase = StepPhase::other;
 };
 /// ", chunk 0, microbatch 1, layer 3", with the known parts.
@@ -49,7 +49,7 @@ std::string describe(const CallSite& place);
 /// addresses. Without a plan (unit tests, single ops) tensors come from the heap and live until release().
 class Exec {
  public:
-  /// On a GPU: that of the calling thread, with its own stream.
+  /// An Exec on a GPU uses that of the calling thread, with its own stream.
   explicit Exec(Device device = Device::cpu) : device_(device), stream_(device) {}
   /// Records into `recording`. No kernel runs, and no device is needed.
   Exec(Device device, Recording& recording) : device_(device), recording_(&recording) {}
@@ -95,7 +95,7 @@ class Exec {
 
   /// Memory for an intermediate result. Its contents are undefined.
   Tensor tensor(const Shape& shape, DType dtype);
-  /// Of the shape and dtype of `x`.
+  /// A tensor of the shape and dtype of `x`.
   Tensor tensor_like(const Tensor& x) { return tensor(x.shape(), x.dtype()); }
 
   /// Calls code() so that tensors which are recorded in it, and saved, are planned under an owner of their own.
@@ -213,7 +213,7 @@ class Exec {
   Graph end_capture();
   void abandon_capture() noexcept;
   template <class T>
-  static inline char backend_key = 0;  ///< its address stands for T
+  static inline char backend_key = 0;  ///< its address identifies T
 
   void check_order(const OpInfo& op);
   void check_capture(const OpInfo& op) const;

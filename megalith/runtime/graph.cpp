@@ -39,7 +39,7 @@ class DeviceGraph final : public Graph::Body {
 
 }  // namespace
 
-/// What a graph holds, in its order.
+/// The captured ops of a graph, in its order.
 class CapturedOps {
  public:
   struct Op {
@@ -47,7 +47,7 @@ class CapturedOps {
     std::vector<Tensor> reads = {}, writes = {};
     Tensor scratch = {};
     OpKind kind = OpKind::local;
-    bool of_host = true;  ///< asked for by code, and not put in by the Exec itself
+    bool of_host = true;  ///< requested by code, and not added by the Exec itself
     CallSite place = {};
     Capture::Call call = {};  ///< on the CPU
   };
@@ -60,7 +60,7 @@ class CapturedOps {
 
 namespace {
 
-/// A graph of the CPU.
+/// A graph on the CPU.
 class CallList final : public Graph::Body {
  public:
   explicit CallList(std::shared_ptr<const CapturedOps> ops) : ops_(std::move(ops)) {}
@@ -138,7 +138,7 @@ void Capture::refuse(std::string_view what, std::string_view why) const {
 
 void Capture::put_call_site(Error& error) const {
   if (std::string_view(error.what()).starts_with("rank ") || dynamic_cast<const AbortedError*>(&error) != nullptr)
-    return;  // another rank's
+    return;  // another rank's error
   if (std::string_view(error.what()).find("[capture] ") == std::string_view::npos) error.put_in_front(where());
 }
 

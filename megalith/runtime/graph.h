@@ -41,7 +41,7 @@ class Graph {
  public:
   Graph() = default;
   explicit operator bool() const { return body_ != nullptr; }
-  /// Makes the captured ops launchable. On a GPU this takes memory and may wait for all work of the GPU; so it must not
+  /// Makes the captured ops launchable. On a GPU this takes memory and may wait for all work of the GPU. So it must not
   /// run while that work waits for other ranks. Errors name what was captured and its call site. Throws IoError if
   /// there is no memory.
   void prepare(Exec& ex);
@@ -55,9 +55,9 @@ class Graph {
   struct Touched {
     std::string_view op;
     std::span<const Tensor> reads, writes;
-    Tensor scratch;      ///< of the op alone
+    Tensor scratch;      ///< memory of the op alone
     bool waits = false;  ///< for a call between ranks: it keeps its tensors in use, and writes nothing
-    Index layer = -1;    ///< of the model, in which it was captured; -1: none
+    Index layer = -1;    ///< number of the model's layer in which it was captured; -1: none
   };
   std::vector<Touched> touched() const;
 
@@ -99,7 +99,7 @@ class Capture final : public CaptureGuard {
   Capture(std::string name, std::vector<std::span<const std::byte>> memory);
 
   [[noreturn]] void refuse(std::string_view what, std::string_view why) const override;
-  /// Different for each capture of the process, from 1. So work that was begun within one capture can be told from
+  /// Different for each capture of the process, from 1. It distinguishes work that was begun within one capture from
   /// later captures.
   std::uint64_t number() const { return number_; }
   /// Puts the call site before the text of an error of captured code, unless the text has one or the error is another
@@ -114,7 +114,7 @@ class Capture final : public CaptureGuard {
     device_ = device;
   }
   void check(const OpInfo& op) const;
-  /// Without a call on a GPU, whose graph holds it.
+  /// Adds an op. On a GPU it has no call, because the graph holds it.
   void add(const OpInfo& op, Call call);
   void add_poison(Call call);
   /// All requests of submit() to the device belong to an op. After an error the capture has ended.

@@ -9,10 +9,10 @@
 
 namespace megalith {
 
-/// Graphs of segments of a step, by key. In a step that captures, every segment is captured where it stands and then
-/// run, so this step trains like any other. Later steps launch the graphs. Graphs are prepared after that step: within
-/// it the GPU may wait for another rank, which waits for this one. A segment is host code that requests the same
-/// planned tensors, and runs the same ops on them, every time it runs under its key.
+/// Graphs of segments of a step, by key. In a step that captures, every segment is captured in its place and then run.
+/// So this step trains like any other. Later steps launch the graphs. Graphs are prepared after that step: within it
+/// the GPU may wait for another rank, which waits for this one. A segment is host code that requests the same planned
+/// tensors, and runs the same ops on them, every time it runs under its key.
 class GraphCache {
  public:
   /// Identifies a segment within a step.
@@ -62,13 +62,13 @@ class GraphCache {
     if (observer_) observer_(ex, key, captured.graph);
   }
 
-  GraphStats stats() const;                                    ///< of all segments
+  GraphStats stats() const;                                    ///< sums over all segments
   const TimedLaunches& launches() const { return launches_; }  ///< since the first capture
   /// Throws std::out_of_range if there is none.
   const Graph& graph(const Key& key) const { return captured_.at(key).graph; }
   /// The launches of a step.
   const std::vector<Key>& order() const { return order_; }
-  /// Drops the graphs. They may be captured again.
+  /// Drops the graphs. They may be recaptured.
   void clear();
 
  private:

@@ -13,9 +13,8 @@
 namespace megalith {
 namespace {
 
-/// Scratch tensors that have a place, found by the ops between which they are alive, so that a pass of n tensors takes
-/// about n log n steps: a tensor is kept at the op from which it is alive, and at O(log ops) nodes of a segment tree
-/// over the ops after it.
+/// Placed scratch tensors, found by the ops between which they are alive. A pass of n tensors takes about n log n
+/// steps. A tensor is stored at its first op, and at O(log ops) nodes of a segment tree over the ops after it.
 class PlacedTensors {
  public:
   explicit PlacedTensors(int num_ops) : begun_(static_cast<std::size_t>(num_ops)), tree_(2 * begun_.size()) {}
@@ -29,7 +28,7 @@ class PlacedTensors {
       if (end % 2 == 1) tree_[--end].push_back(&tensor);
     }
   }
-  /// Those that are alive at an op where `wanted` is, each once.
+  /// The tensors that are alive at an op where `wanted` is, each once.
   std::vector<const Allocation*> alive_with(const Allocation& wanted) const {
     std::vector<const Allocation*> found;
     const auto append = [&](const std::vector<const Allocation*>& more) {
@@ -76,20 +75,21 @@ Index place_scratch(PhasePlan& phase) {
   return end;
 }
 
-/// `a` lies lower than `b`, or as low.
+/// Throws unless `a`, which begins no higher than `b`, ends before it.
 void expect_apart(const Allocation& a, const Allocation& b) {
   if (b.offset >= a.offset + a.bytes) return;
   throw InternalError(str("[plan] tensors of ", a.maker, " and ", b.maker, " share bytes from ", b.offset,
                           " while both are alive (ops ", b.first, "..", b.last, ")"));
 }
 
-/// All are alive together.
+/// Checks tensors that are all alive together.
 void check_saved(std::vector<const Allocation*> tensors) {
   std::sort(tensors.begin(), tensors.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
   for (std::size_t i = 1; i < tensors.size(); ++i) expect_apart(*tensors[i - 1], *tensors[i]);
 }
 
-/// Goes through the ops with the tensors that are alive, which are apart: a further one must fit between two of them.
+/// Goes through the ops with the tensors that are alive, which do not overlap. A further one must fit between two of
+/// them.
 void check_scratch(std::vector<const Allocation*> tensors) {
   std::sort(tensors.begin(), tensors.end(), [](auto* a, auto* b) { return a->first < b->first; });
   const auto ends_later = [](const Allocation* a, const Allocation* b) { return a->last > b->last; };
@@ -106,7 +106,7 @@ void check_scratch(std::vector<const Allocation*> tensors) {
   }
 }
 
-/// The most bytes of scratch tensors that are alive at one op.
+/// The maximal number of bytes of scratch tensors that are alive at one op.
 Index most_alive(const PhasePlan& phase) {
   std::map<int, Index> changes;  // by op
   for (const Allocation& tensor : phase.tensors) {

@@ -8,7 +8,7 @@
 
 namespace megalith {
 
-/// Owners in ledgers: of what slots keep from a forward pass to its backward, and of scratch.
+/// Owners in ledgers: activations that slots keep from a forward pass to its backward, and scratch.
 inline constexpr const char* kActivationsOwner = "activations";
 inline constexpr const char* kScratchOwner = "scratch";
 
@@ -24,7 +24,7 @@ class Recording {
     int last_phase = 0;                     ///< phase of that op
     const char* maker = "";                 ///< name of the first op that writes it
     int made = -1;                          ///< number of that op
-    Index layer = -1;                       ///< of the model, in which the tensor was requested; -1: none
+    Index layer = -1;                       ///< number of the model's layer in which the tensor was requested; -1: none
     const char* owner = kActivationsOwner;  ///< if it is saved
   };
   struct OpRecord {
@@ -51,8 +51,8 @@ class Recording {
   std::vector<OpRecord> ops_;
 };
 
-/// Where a tensor of a phase lies. `saved`: in the slot of its microbatch, from its phase to a later one. `scratch`: in
-/// memory that the next phase may overwrite.
+/// The region in which a tensor of a phase lies. `saved`: the slot of its microbatch, from its phase to a later one.
+/// `scratch`: memory that the next phase may overwrite.
 enum class Region : std::uint8_t { saved, scratch };
 
 struct Allocation {
@@ -76,7 +76,7 @@ struct PhasePlan {
 /// overlap.
 struct MemoryPlan {
   std::vector<PhasePlan> phases;
-  Index saved_bytes = 0;    ///< of one slot
+  Index saved_bytes = 0;    ///< size of one slot
   Index scratch_bytes = 0;  ///< the largest need of any phase
   Index alive_bytes = 0;    ///< the part of scratch that tensors hold at the op where they hold most; the rest is
                             ///< fragmentation

@@ -10,7 +10,7 @@ namespace megalith {
 class Staging {
  public:
   Staging() = default;
-  /// `depth` blocks: so many uploads may be in flight before the host waits.
+  /// `depth` blocks: this many uploads may be in flight before the host waits.
   Staging(Device device, Index block_bytes, int depth);
   /// Calls write(std::byte* host), which fills `bytes` bytes, and uploads them to `to` in the order of the ops.
   template <class Write>
