@@ -3,7 +3,7 @@
 namespace megalith {
 namespace {
 
-// What a thread calls beside its Exec (tensor/device.h) has no other way to know.
+// Calls of a thread outside its Exec (tensor/device.h) have no other access to the guard.
 thread_local const CaptureGuard* active_guard = nullptr;
 
 }  // namespace

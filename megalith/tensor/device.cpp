@@ -36,7 +36,7 @@ void refuse_beside_ops(Device device, const char* what) {
     capture->refuse(what, "memory is written by ops only, through Exec::run");
 }
 
-/// Of what has a handle on GPUs only.
+/// The device of an object that has a handle on GPUs only.
 Device device_of(const std::shared_ptr<void>& handle) { return handle ? Device::cuda : Device::cpu; }
 
 }  // namespace

@@ -19,9 +19,9 @@ std::string_view name_of(Device device);
 void require_device(Device device);
 
 /// CTAs of a collective's kernel that runs beside GEMMs, and the SM margin that these GEMMs leave for it. The margin is
-/// two SMs per CTA: the clusters of a GEMM take neighbouring SMs, so an SM next to one that a CTA holds is lost, too.
-/// 1.2B, TP 2, batch 8 on H200s, ms per step: 80.4 with 12 CTAs and 24 SMs; 8, 16: 82.7; 16, 16: 82.6; 16, 32: 83.4;
-/// 24, 48: 85.0.
+/// two SMs per CTA. The clusters of a GEMM take neighbouring SMs, so an SM next to one that a CTA holds is lost, too.
+/// Measured with 1.2B, TP 2, batch 8 on H200s: 80.4 ms per step with 12 CTAs and 24 SMs. Others: 8, 16: 82.7; 16, 16:
+/// 82.6; 16, 32: 83.4; 24, 48: 85.0.
 inline constexpr int kCommunicationThreadBlocks = 12;
 inline constexpr int kCommunicationMultiprocessors = 2 * kCommunicationThreadBlocks;
 
@@ -77,15 +77,15 @@ class TimePoint {
 /// The contents of new memory. `undefined` saves one pass over it.
 enum class Contents : std::uint8_t { zeros, undefined };
 
-/// While the calling thread captures a device's work as a graph, these throw InternalError that names the call site:
-/// taking memory of that device, waiting for it and, outside of ops, copying and filling.
+/// Some calls throw InternalError, which names the call site, while the calling thread captures a device's work as a
+/// graph. These are taking memory of that device, waiting for it and, outside of ops, copying and filling.
 namespace device {
 
 /// The number of GPUs that this process may use. 0 in a build without CUDA and on a machine without a GPU.
 int num_gpus();
 /// Identifies a GPU, whatever number a process has for it: its UUID. With MIG it is the UUID of the instance in use.
 using GpuId = std::array<std::byte, 16>;
-/// Of each of the num_gpus() GPUs, in their order.
+/// The id of each of the num_gpus() GPUs, in their order.
 std::vector<GpuId> gpu_ids();
 /// What `doctor` prints about a GPU.
 struct Gpu {

@@ -51,7 +51,7 @@ constexpr std::string_view name_of(DType dtype) {
   return "?";
 }
 
-/// The other way round; nothing for any other text.
+/// The inverse; nothing for any other text.
 constexpr std::optional<DType> dtype_named(std::string_view name) {
   for (const DType dtype :
        {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32, DType::u64, DType::u8}) {
@@ -76,8 +76,8 @@ struct bfloat16 {
   explicit constexpr operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 };
 
-/// IEEE binary16: 5 exponent bits, 10 of fraction. Conversion rounds to nearest even; what is too large becomes
-/// infinite, what is below 2^-24 / 2 becomes 0; NaN stays NaN.
+/// IEEE binary16: 5 exponent bits, 10 of fraction. Conversion rounds to nearest even. Too large numbers become
+/// infinite, numbers below 2^-24 / 2 become 0. NaN stays NaN.
 struct float16 {
   std::uint16_t bits = 0;
 
@@ -146,10 +146,11 @@ struct DTypeOf<std::uint8_t> {
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;
 
-/// What statistics of a tensor (means, sums of exponentials, losses) are kept in.
+/// The dtype of a tensor's statistics (means, sums of exponentials, losses).
 constexpr DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-/// What values of a type are computed and summed in: f64 for f64, otherwise f32. The type of statistics_dtype.
+/// The type in which values of a type are computed and summed: f64 for f64, otherwise f32. The type of
+/// statistics_dtype.
 template <class T>
 struct ArithmeticOf {
   using type = float;
@@ -161,7 +162,8 @@ struct ArithmeticOf<double> {
 template <class T>
 using Arithmetic = typename ArithmeticOf<T>::type;
 
-/// Between any two of double, float, bfloat16 and float16; rounds to nearest even (double to 16 bits by way of float).
+/// Converts between any two of double, float, bfloat16 and float16. Rounds to nearest even (double to 16 bits by way of
+/// float).
 template <class To, class From>
 constexpr To converted(From value) {
   if constexpr (sizeof(To) == 2 || sizeof(From) == 2)
@@ -170,8 +172,8 @@ constexpr To converted(From value) {
     return static_cast<To>(value);
 }
 
-/// Calls f.template operator()<T>() with T = double or float: for what is never kept in 16 bits (masters, moments,
-/// sums).
+/// Calls f.template operator()<T>() with T = double or float, for values that are never kept in 16 bits (masters,
+/// moments, sums).
 template <class F>
 decltype(auto) dispatch_wide(DType dtype, std::string_view where, F&& f) {
   switch (dtype) {

@@ -44,7 +44,7 @@ std::string lack_of_code(std::string_view capability, std::string_view architect
   return str("this program has code for ", architectures,
              " only; build it by scripts/build cuda-all, which is for A100, H100, H200 and B200, or with "
              "-DCMAKE_CUDA_ARCHITECTURES=",
-             number, number == "90" ? "a" : "");  // what makes our kernels for Hopper
+             number, number == "90" ? "a" : "");  // the code of our kernels for Hopper
 }
 
 }  // namespace megalith::device

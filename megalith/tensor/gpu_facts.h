@@ -5,12 +5,12 @@
 
 namespace megalith::device {
 
-// What is told of GPUs, and nothing computes with.
+// Facts about GPUs that are only printed. Nothing computes with them.
 
-/// The other GPUs behind a link of this one's that carries atomics, as NVLink does and PCIe does not.
+/// The other GPUs on a link of this one's that carries atomics, as NVLink does and PCIe does not.
 std::vector<int> linked_gpus(int gpu);
-/// Names and versions of what runs the GPUs: the driver, as "580.95.05" where the system tells, and CUDA's of the
-/// driver and of this program, as "13.0". Empty in a build without CUDA.
+/// Names and versions of the GPUs' software. They are the driver, as "580.95.05" where the system reports it, and
+/// CUDA's of the driver and of this program, as "13.0". Empty in a build without CUDA.
 std::vector<std::pair<std::string, std::string>> driver_versions();
 /// The GPU architectures that this program was built for, as gpu_code.h names them. Empty in a build without CUDA.
 std::string code_architectures();

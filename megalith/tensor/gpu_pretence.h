@@ -3,14 +3,14 @@
 
 namespace megalith::device {
 
-/// What tests pretend of this machine's GPUs, because no machine at hand is like that.
+/// Properties of this machine's GPUs that tests pretend, because no machine at hand has them.
 struct Pretence {
   bool no_library_forward = false, no_library_backward = false;  ///< cuDNN has no kernel for attention's pass
   bool links_are_pcie = false;                                   ///< no two GPUs have NVLink between them
 };
-/// From a list of "no-cudnn-forward", "no-cudnn-backward" and "pcie", with commas between. Throws ConfigError.
+/// Parses a list of "no-cudnn-forward", "no-cudnn-backward" and "pcie", with commas between. Throws ConfigError.
 Pretence parse_pretence(std::string_view text);
-/// For the whole process, from here on. Before rank threads start.
+/// Sets it for the whole process, from here on. Call it before rank threads start.
 void pretend(const Pretence& pretence);
 const Pretence& pretended();
 

@@ -3,7 +3,7 @@
 
 namespace megalith {
 
-/// What the elements of a parameter are when training begins.
+/// The initial values of a parameter's elements.
 enum class Init : std::uint8_t { zeros, ones, normal };
 
 }  // namespace megalith

@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-inline constexpr Index kAlignment = 256;  ///< of every planned address: a CUDA segment, four cache lines
+inline constexpr Index kAlignment = 256;  ///< that of every planned address: a CUDA segment, four cache lines
 
 /// The memory of a device: its own, or host memory that it reads and writes directly (page-locked for a GPU).
 enum class Side : std::uint8_t { device, host };

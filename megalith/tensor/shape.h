@@ -32,8 +32,8 @@ class Shape {
     for (int i = 0; i < rank_; ++i) n *= (*this)[i];
     return n;
   }
-  /// numel(), or nothing when a size is negative or the product of the sizes, zeros left out, passes 2^63 - 1: strides
-  /// and products in any order are then safe too.
+  /// numel(), or nothing when a size is negative or the product of the sizes, zeros left out, passes 2^63 - 1. So
+  /// strides and products in any order are safe, too.
   constexpr std::optional<Index> checked_numel() const {
     Index n = 1;
     bool empty = false;

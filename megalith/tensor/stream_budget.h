@@ -6,11 +6,11 @@
 
 namespace megalith {
 
-/// Hardware queues of a GPU that a process uses: what comm::set_gpu_environment sets CUDA_DEVICE_MAX_CONNECTIONS to,
-/// and the most. With more streams than queues two share one, and the later one waits for what the earlier waits for:
-/// two ranks may then wait for each other.
+/// Hardware queues of a GPU that a process uses, and the maximum. comm::set_gpu_environment sets
+/// CUDA_DEVICE_MAX_CONNECTIONS to it. With more streams than queues two share one, and the later one waits for what the
+/// earlier waits for. Two ranks may then wait for each other.
 inline constexpr int kHardwareQueues = 32;
-/// Of this process: set by comm::set_gpu_environment, before the first stream is made.
+/// The hardware queues of this process. comm::set_gpu_environment sets them, before the first stream is made.
 inline std::atomic<int> hardware_queues{kHardwareQueues};
 
 /// Counts the streams that one rank has on its GPU. Any thread may give one back.

@@ -11,7 +11,7 @@
 
 namespace megalith {
 
-/// Bytes of a tensor. Throws ShapeError for a negative size or more than kMaxBytes. So no sum of planned sizes
+/// The maximal number of bytes of a tensor. A negative size or more throws ShapeError. So no sum of planned sizes
 /// overflows, and no index into one.
 inline constexpr Index kMaxBytes = Index{1} << 48;
 Index bytes_of(const Shape& shape, DType dtype);
@@ -34,7 +34,8 @@ class Tensor {
   Index bytes() const { return numel() * size_of(dtype_); }
   DType dtype() const { return dtype_; }
   TensorId id() const { return id_; }
-  /// False for a default-constructed Tensor: there is none, for example as the input of a pipeline's first stage.
+  /// False for a default-constructed Tensor, which stands for no tensor, for example as the input of a pipeline's first
+  /// stage.
   explicit operator bool() const { return defined_; }
 
   void* raw() const { return data_; }

@@ -6,8 +6,8 @@
 
 namespace megalith {
 
-/// The part of a global tensor that one rank holds: a box. What makes initialisation, checkpoints and digests
-/// independent of the grid.
+/// The part of a global tensor that one rank holds: a box. It makes initialisation, checkpoints and digests independent
+/// of the grid.
 struct TensorSlice {
   std::string name;                             ///< global name, as "layers.3.mlp.up.weight"
   Shape global;                                 ///< shape of the whole tensor

@@ -20,7 +20,7 @@ std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   return nodes;
 }
 
-/// What the node fills, if it is a small memset of one row.
+/// The fill of a node, if it is a small memset of one row.
 std::optional<Fill> small_fill_of(cudaGraphNode_t node) {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   if (cudaGraphNodeGetType(node, &type) != cudaSuccess) {  // a kind that the runtime does not know

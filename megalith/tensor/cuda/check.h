@@ -7,7 +7,7 @@
 
 namespace megalith::cuda {
 
-/// Throws BackendError with the call's place for anything but success.
+/// Throws BackendError with the call site for any status except success.
 void check(cudaError_t status, std::source_location where = std::source_location::current());
 
 inline cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }

@@ -37,7 +37,8 @@ int num_gpus() {
 std::vector<device::GpuId> gpu_ids() {
   std::vector<device::GpuId> ids(static_cast<std::size_t>(num_gpus()));
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    // Not the runtime's cudaDeviceProp::uuid, of which it does not say whether it tells parts of a GPU apart.
+    // The runtime's cudaDeviceProp::uuid is not used: its documentation does not state that it differs for parts of a
+    // GPU.
     CUdevice gpu = 0;
     CUuuid uuid{};
     static_assert(sizeof uuid == sizeof ids[i]);
@@ -76,7 +77,7 @@ std::vector<device::Gpu> gpus() {
 
 namespace {
 
-/// Throws BackendError when this program has no code for the GPU that the calling thread uses, by CUDA's own word.
+/// Throws BackendError when CUDA reports that this program has no code for the GPU that the calling thread uses.
 void require_code() {
   const cudaError_t status = find_fill_kernel();
   if (status != cudaErrorNoKernelImageForDevice && status != cudaErrorInvalidDeviceFunction) return check(status);
@@ -101,8 +102,8 @@ void require_gpu() {
                            status == cudaSuccess ? "none is visible" : cudaGetErrorString(status),
                            "); `megalith doctor` prints more, device.type = \"cpu\" runs without one"));
   }
-  // CUDA itself is asked in use() only, of the GPU that is chosen by then: its answer takes a context, hundreds of MiB,
-  // and all ranks of a host would take theirs of GPU 0.
+  // CUDA itself is queried in use() only, about the GPU that is chosen by then. The query takes a context, hundreds of
+  // MiB, and all ranks of a host would take theirs on GPU 0.
   const std::string architectures = device::code_architectures();
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};
@@ -114,7 +115,7 @@ void require_gpu() {
 
 namespace {
 
-/// Of the calling thread, as the GPU that CUDA itself keeps for it, which comes first.
+/// The GPUs of the calling thread. The one that CUDA itself keeps for it comes first.
 thread_local std::vector<int> sharers_of_thread;
 
 }  // namespace
@@ -155,7 +156,7 @@ Index memory_left() { return memory_state().left; }
 
 namespace {
 
-/// Null when there is no more.
+/// Null when there is no more memory.
 std::shared_ptr<std::byte> take_private_memory(Index bytes) {
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
@@ -171,7 +172,7 @@ std::shared_ptr<std::byte> take_private_memory(Index bytes) {
   return memory;
 }
 
-/// The same that the thread's sharers reach.
+/// Takes memory that the thread's sharers can access, too.
 std::shared_ptr<std::byte> take_reachable_memory(Index bytes) {
   std::shared_ptr<std::byte> memory = take_shared_memory(bytes, sharers_of_thread);
   if (memory == nullptr) return nullptr;
@@ -227,7 +228,7 @@ void synchronize(Stream stream) { check(cudaStreamSynchronize(native(stream))); 
 
 namespace {
 
-/// Of the calling thread, a rank; its streams may outlive it.
+/// The streams of the calling thread, a rank. They may outlive it.
 thread_local const auto streams_of_thread = std::make_shared<StreamBudget>();
 
 }  // namespace

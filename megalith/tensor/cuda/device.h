@@ -21,8 +21,8 @@ std::shared_ptr<std::byte> allocate_host(Index bytes);  ///< contents undefined
 void copy(void* to, const void* from, Index bytes, Stream stream);
 void fill_bytes(void* to, int byte, Index bytes, Stream stream);
 void synchronize(Stream stream);
-/// High: before other work, as others wait for it. Throws ConfigError when the calling thread, a rank, has as many
-/// streams as its GPU has hardware queues.
+/// High: runs before other work, because other ranks wait for it. Throws ConfigError when the calling thread, a rank,
+/// has as many streams as its GPU has hardware queues.
 enum class StreamPriority { usual, high };
 std::shared_ptr<void> make_stream(StreamPriority priority = StreamPriority::usual);
 std::shared_ptr<void> make_event();
@@ -32,17 +32,17 @@ void wait(void* event);
 bool passed(void* event);
 std::shared_ptr<void> make_timed_event();
 double seconds_between(void* earlier, void* later);
-/// Work of `stream`, and of streams that wait for it, is captured from here on; only this thread may not wait for the
-/// GPU meanwhile.
+/// From here on the work of `stream`, and of streams that wait for it, is captured. Only this thread may not wait for
+/// the GPU meanwhile.
 void begin_capture(Stream stream);
-/// Loads what end_capture() may put into a graph; before other ranks are waited for.
+/// Loads the kernels that end_capture() may put into a graph. Call it before other ranks are waited for.
 void load_capture_kernels();
 struct CapturedNodes {
   std::shared_ptr<void> handle;
   Index count = 0;
 };
 CapturedNodes end_capture(Stream stream);
-/// A graph of the nodes, uploaded; launched by launch().
+/// A graph of the nodes, uploaded. launch() launches it.
 std::shared_ptr<void> instantiate(const CapturedNodes& nodes, Stream stream);
 void abandon_capture(Stream stream) noexcept;
 void launch(void* graph, Stream stream);

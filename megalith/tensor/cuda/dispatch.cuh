@@ -23,7 +23,7 @@ void dispatch_element(DType dtype, const F& f) {
       throw InternalError("[cuda kernel] dtype = " + std::string(name_of(dtype)) + ": must be f32, bf16 or f16");
   }
 }
-/// Also f64.
+/// The same, also for f64.
 template <class F>
 void dispatch_number(DType dtype, const F& f) {
   if (dtype == DType::f64) return f.template operator()<double>();

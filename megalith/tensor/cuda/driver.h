@@ -5,14 +5,14 @@
 
 namespace megalith::cuda {
 
-/// A function of the CUDA driver by its name, in its version of CUDA 12.0; null where there is none. The program is not
-/// linked with the driver, as it must start where there is none.
+/// A function of the CUDA driver by its name, in its version of CUDA 12.0, or null. The program is not linked with the
+/// driver, because it must start without one.
 void* find_driver_function(const char* name);
 
-/// Throws BackendError with the driver's name of the error and the call's place for anything but success.
+/// Throws BackendError with the driver's name of the error and the call site for any status except success.
 void check_driver(CUresult status, std::source_location where = std::source_location::current());
 
-/// Whether the GPU that the calling thread uses has it: a CU_DEVICE_ATTRIBUTE of value 1.
+/// Whether the GPU that the calling thread uses has the attribute: a CU_DEVICE_ATTRIBUTE of value 1.
 bool has_attribute(CUdevice_attribute attribute);
 
 /// A driver function, looked up at its first use: MEGALITH_DRIVER(cuMemCreate)(arguments).

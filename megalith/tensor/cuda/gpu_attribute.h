@@ -5,7 +5,7 @@
 
 namespace megalith::cuda {
 
-/// Of the GPU that the calling thread uses.
+/// An attribute of the GPU that the calling thread uses.
 inline int gpu_attribute(cudaDeviceAttr name) {
   int gpu = 0, value = 0;
   check(cudaGetDevice(&gpu));

@@ -7,8 +7,8 @@
 
 namespace megalith::cuda {
 
-// Edges of a CUDA graph, by functions whose signatures changed in CUDA 13: there the plain names take the edges' data,
-// which we leave at its default; CUDA 12 has the same functions as `..._v2`.
+// Edges of a CUDA graph, by functions whose signatures changed in CUDA 13. There the plain names take the edges' data,
+// which we leave at its default. CUDA 12 has the same functions as `..._v2`.
 #if CUDART_VERSION >= 13000
 #define MEGALITH_GRAPH_FUNCTION(name) name
 #else
@@ -31,7 +31,7 @@ inline std::vector<cudaGraphNode_t> nodes_after(cudaGraphNode_t node) {
   return neighbours_of(node, MEGALITH_GRAPH_FUNCTION(cudaGraphNodeGetDependentNodes));
 }
 
-/// Each node of `after` comes after `before` from here on.
+/// From here on each node of `after` comes after `before`.
 inline void add_edges(cudaGraph_t graph, cudaGraphNode_t before, const std::vector<cudaGraphNode_t>& after) {
   if (after.empty()) return;
   const std::vector<cudaGraphNode_t> from(after.size(), before);

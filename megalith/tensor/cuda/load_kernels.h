@@ -3,8 +3,8 @@
 
 namespace megalith::cuda {
 
-/// Loads kernels on the GPU that the calling thread uses: one that is loaded when it is first used waits for what the
-/// GPU is doing, and that may be to wait for another rank.
+/// Loads kernels on the GPU that the calling thread uses. A kernel that is loaded at its first use waits for the GPU's
+/// work, which may wait for another rank.
 template <class... Kernels>
 void load_kernels(Kernels*... kernels) {
   cudaFuncAttributes attributes{};

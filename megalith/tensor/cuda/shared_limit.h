@@ -5,11 +5,11 @@
 
 namespace megalith::cuda {
 
-/// How much shared memory kernels were allowed beyond the 48 KiB that all may have, by GPU. A limit only rises: a graph
-/// that was captured with a kernel needs the limit of then. Threads may ask at once.
+/// The shared memory that kernels may use beyond the 48 KiB that all may have, by GPU. A limit only rises, because a
+/// graph that was captured with a kernel needs the limit of that time. Any number of threads may call at once.
 class SharedLimits {
  public:
-  /// Calls set(bytes) where the limit must rise to `bytes`; an error of it leaves the limit.
+  /// Calls set(bytes) where the limit must rise to `bytes`. If set() fails, the limit stays.
   template <class Set>
   void raise(int gpu, const void* kernel, int bytes, const Set& set) {
     const std::lock_guard lock(mutex_);
@@ -24,12 +24,12 @@ class SharedLimits {
   std::map<std::pair<int, const void*>, int> limits_;
 };
 
-/// Which of a multiprocessor's memory is for a kernel's blocks: as CUDA chooses, or as much as there is, so that two
-/// blocks fit that each take what a block may.
+/// How much of an SM's memory is for a kernel's blocks. It is CUDA's choice, or as much as there is, so that two blocks
+/// fit that each take a block's maximum.
 enum class Carveout { chosen, most };
 
-/// A kernel may take so many bytes of dynamic shared memory per block on the GPU that the calling thread uses. Said
-/// before the first step, and again where it costs a look into a table.
+/// Allows a kernel this many bytes of dynamic shared memory per block on the GPU that the calling thread uses. Call it
+/// before the first step. Repeated calls cost a look-up in a table.
 void allow_shared_memory(const void* kernel, int bytes, Carveout carveout = Carveout::chosen);
 template <class... Params>
 void allow_shared_memory(void (*kernel)(Params...), int bytes, Carveout carveout = Carveout::chosen) {

@@ -21,7 +21,7 @@ bool is_out_of_memory(CUresult status) {
   return false;
 }
 
-/// A stretch of addresses, and memory behind it once there is some.
+/// A range of addresses, with memory mapped to it once there is some.
 class Mapping {
  public:
   Mapping(std::size_t bytes, std::size_t page) : bytes_(bytes) {
@@ -34,8 +34,8 @@ class Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
-  /// Puts memory of `own`, the calling thread's GPU, there, which all `gpus` reach. False when there is no more, be it
-  /// for the tables of pages.
+  /// Maps memory of `own`, the calling thread's GPU, which all `gpus` can access. False when there is no more memory,
+  /// even for page tables.
   bool fill(const CUmemAllocationProp& own, std::span<const int> gpus) {
     CUmemGenericAllocationHandle memory = 0;
     if (is_out_of_memory(MEGALITH_DRIVER(cuMemCreate)(&memory, bytes_, &own, 0))) return false;
