@@ -26,15 +26,15 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kListed = 10;
 
-/// What becomes of a block.
+/// The result of cleaning a block.
 struct Cleaned {
   std::string lines{};
   CleanCounts counts{};
   std::vector<std::string> bad_lines{};
-  std::vector<std::size_t> titles{};  // numbers of those met
+  std::vector<std::size_t> titles{};  // numbers of the titles that were met
 };
 
-/// One per thread.
+/// Cleans blocks; one per thread.
 class Cleaner {
  public:
   explicit Cleaner(const CleanOptions& options) : options_(options), text_(options.key, "title") {}
@@ -98,7 +98,8 @@ class Cleaner {
     out.lines += '\n';
   }
 
-  /// Whether the text has fewer tokens than asked: its first tokens decide, so a long text is not encoded to its end.
+  /// Whether the text has fewer tokens than required. Its first tokens decide, so a long text is not encoded to its
+  /// end.
   bool is_brief(std::string_view text) {
     std::uint64_t tokens = 0;
     while (!text.empty() && tokens < options_.min_tokens) {
@@ -196,14 +197,14 @@ void CleanCounts::add(const CleanCounts& that) {
 CleanReport clean(io::Fs& fs, const CleanOptions& options) {
   check(fs, options);
   const io::OutputLock lock(options.output, kOutputLock);
-  require_empty(fs, options.output);  // again: another job may have ended in between
+  require_empty(fs, options.output);  // a second check: another job may have ended in between
   const double start = monotonic_s();
   std::uint64_t stored_all = 0, stored_before = 0;
   for (const io::Path& input : options.inputs) stored_all += fs.file_size(input);
   CleanReport report;
   std::vector<bool> met(options.titles.size());
   fs.make_dir(options.output);
-  std::vector<std::unique_ptr<StagedFile>> outputs;  // of all inputs: none appears when one of them fails
+  std::vector<std::unique_ptr<StagedFile>> outputs;  // files of all inputs: none appears when one of them fails
   for (std::size_t file = 0; file < options.inputs.size(); ++file) {
     const double file_start = monotonic_s();
     const io::Path& input = options.inputs[file];

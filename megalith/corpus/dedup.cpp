@@ -25,10 +25,10 @@
 namespace megalith::corpus {
 namespace {
 
-/// What the stages need whatever the inputs, and per input file.
+/// Memory that the stages need whatever the inputs, and per input file.
 constexpr std::size_t kMinMemory = std::size_t{8} << 20, kMemoryOfFile = std::size_t{16} << 10;
 
-/// What the stages write into the output folder.
+/// The files that the stages write into the output folder.
 std::vector<io::Path> outputs_of(const DedupOptions& options) {
   std::vector<io::Path> outputs{options.output / "removed.tsv"};
   for (std::size_t file = 0; file < options.inputs.size(); ++file)
@@ -36,7 +36,7 @@ std::vector<io::Path> outputs_of(const DedupOptions& options) {
   return outputs;
 }
 
-/// Refuses an output folder with files of something else. Outputs of a run whose work folder was removed do not count.
+/// Refuses an output folder with foreign files. Outputs of a run whose work folder was removed do not count.
 void check_output(io::Fs& fs, const DedupOptions& options) {
   if (WorkFolder::is_one(fs, options.work)) return;
   std::set<io::Path> known{options.work};
@@ -47,7 +47,7 @@ void check_output(io::Fs& fs, const DedupOptions& options) {
           str("--output ", options.output.string(), " has files (", name, "): name a folder that is empty or absent"));
 }
 
-/// Whether the run that is asked for was complete before, and its work folder is gone.
+/// Whether the requested run was complete before, and its work folder is gone.
 bool is_complete(io::Fs& fs, const DedupOptions& options, const nlohmann::json& settings) {
   return report_settings(fs, options.output / kReport) == settings && !WorkFolder::is_one(fs, options.work);
 }
@@ -55,7 +55,7 @@ void remove_if_empty(io::Fs& fs, const io::Path& folder) {
   if (fs.is_dir(folder) && fs.list(folder).empty()) fs.remove_dir(folder);
 }
 
-/// Makes the units of a stage that are this process's, several at a time where the stage allows it.
+/// Makes this process's units of a stage, several at a time where the stage allows it.
 void make_units(const DedupStages::Stage& stage, const DedupOptions& options, std::size_t units) {
   const auto share = static_cast<std::size_t>(options.share.rank),
              count = static_cast<std::size_t>(options.share.count);
@@ -75,7 +75,7 @@ void make_units(const DedupStages::Stage& stage, const DedupOptions& options, st
   });
 }
 
-/// Makes the units of a stage that are this process's. False when others' are missing and are not to be waited for.
+/// Makes this process's units of a stage. False when units of others are missing and need not be waited for.
 bool run_stage(const DedupStages::Stage& stage, const DedupOptions& options, const std::function<bool()>& is_over) {
   const std::size_t units = stage.units();
   make_units(stage, options, units);
@@ -89,14 +89,14 @@ bool run_stage(const DedupStages::Stage& stage, const DedupOptions& options, con
   return true;
 }
 
-/// Gives what the stages have written its final names, and the report last. After an error none has them, so that they
-/// can be given again.
+/// Renames the stages' files to their final names, the report last. After an error none has its final name, so that
+/// this can be repeated.
 void publish_outputs(io::Fs& fs, const DedupOptions& options, StagedFile& report) {
   report.finish();
   std::vector<io::Path> renamed;
   try {
     for (const io::Path& output : outputs_of(options)) {
-      if (!fs.exists(unpublished(output))) continue;  // a run that writes none, or an earlier attempt that was killed
+      if (!fs.exists(unpublished(output))) continue;  // a run without outputs, or an earlier attempt that was killed
       fs.rename(unpublished(output), output);
       renamed.push_back(output);
     }
@@ -106,7 +106,7 @@ void publish_outputs(io::Fs& fs, const DedupOptions& options, StagedFile& report
     for (const io::Path& output : renamed) {
       try {
         fs.rename(output, unpublished(output));
-      } catch (const Error&) {  // the error that brought us here is the one to report
+      } catch (const Error&) {  // the error that led here is the one to report
       }
     }
     throw;
@@ -142,7 +142,7 @@ void check(const DedupOptions& o) {
   problems.require(o.share.count >= 1 && o.share.rank >= 0 && o.share.rank < o.share.count, "--shard",
                    str(o.share.rank, "/", o.share.count), "must be K/N with K from 0 to N - 1");
   const std::size_t needed = kMinMemory + kMemoryOfFile * o.inputs.size();
-  // In whole KiB, rounded up: a size that --memory takes.
+  // In whole KiB, rounded up: a size that --memory accepts.
   problems.require(o.memory >= needed, "--memory", human_bytes(static_cast<Index>(o.memory)),
                    str("must be at least ", (needed + 1023) / 1024, "KiB for ", o.inputs.size(), " input files"));
   problems.throw_if_any("data dedup");
@@ -217,7 +217,7 @@ DedupReport dedup(io::Fs& fs, const DedupOptions& asked) {
   check_output(fs, options);
   if (!WorkFolder::is_one(fs, options.work)) {
     for (const io::Path& output : outputs_of(options)) io::remove_if_there(fs, unpublished(output));
-    // A report says that the run is over.
+    // A report means that the run is over.
     if (is_dry_run(fs, report_path)) fs.unlink(report_path);
   }
   WorkFolder work(fs, options.work, settings);
@@ -233,7 +233,7 @@ DedupReport dedup(io::Fs& fs, const DedupOptions& asked) {
       if (options.share.rank == 0 || !is_over()) throw;
       break;
     } catch (const InputError&) {
-      // A bad document. Its file will be another one when it is mended, so what was made of it serves nobody.
+      // A bad document. Once it is mended, its file is another one, so the products of this file are useless.
       if (options.share.count == 1) work.remove_all();
       throw;
     } catch (const Error&) {

@@ -12,7 +12,7 @@
 
 namespace megalith::corpus {
 
-/// A decimal number as it was written, so that "above 0.7" is decided in whole numbers.
+/// A decimal number as it was written, so that "above 0.7" is decided with integers.
 struct Decimal {
   std::uint64_t numerator = 7, denominator = 10;
   double value() const { return static_cast<double>(numerator) / static_cast<double>(denominator); }
@@ -22,19 +22,19 @@ struct Decimal {
     return Wide{shared} * denominator > Wide{either} * numerator;
   }
 };
-/// "0.7", the same as "0.70"; at most 9 digits behind the point. Throws ConfigError unless the number lies between 0
-/// and 1, both excluded.
+/// "0.7", the same as "0.70"; at most 9 digits after the point. Throws ConfigError unless the number lies between 0 and
+/// 1, both excluded.
 Decimal parse_similarity(std::string_view text);
 
 enum class Keep {
-  first,   ///< of a cluster the first document stays, in the order of the inputs
-  longest  ///< the one with the most bytes of text; of several the first
+  first,   ///< the first document of a cluster stays, in the order of the inputs
+  longest  ///< the one with the most bytes of text stays; the first among equal ones
 };
 
-/// Which part of a run's work this process does. A stage's units are dealt out in turn.
+/// The part of a run's work for this process. The processes take a stage's units in turn.
 struct Share {
   int rank = 0, count = 1;
-  /// at_end_of_stage: returns when the others' units of a stage are missing; wait: until they are there.
+  /// When units of other processes are missing at the end of a stage. leave: returns; wait: waits for them.
   enum class Others { leave, wait } others = Others::wait;
 };
 
@@ -42,7 +42,7 @@ struct DedupOptions {
   std::vector<io::Path> inputs;
   data::DocumentReader::Options reading{};
   std::string key = "text";
-  std::string version{};  ///< of the program, for report.json
+  std::string version{};  ///< the program's version, for report.json
   io::Path output;        ///< folder, made when absent
   io::Path work;          ///< folder; empty: output/work
   Decimal jaccard{};
@@ -51,7 +51,7 @@ struct DedupOptions {
   Keep keep = Keep::first;
   std::uint64_t most_in_bucket = 10000;
   std::uint64_t seed = 1;
-  std::size_t memory = std::size_t{1} << 30;  ///< bytes; 8 a document and the text being read come on top
+  std::size_t memory = std::size_t{1} << 30;  ///< bytes; 8 per document and the text being read come in addition
   int threads = 1;
   Share share{};
   enum class Write { documents, report_only } write = Write::documents;
@@ -62,16 +62,16 @@ struct DedupOptions {
 /// Reports every option that breaks a rule in one ConfigError.
 void check(const DedupOptions& options);
 
-/// What was done with one input file, or with all of them.
+/// Counts of one input file, or of all of them.
 struct FileCounts {
   std::string file{};
-  std::uint64_t bytes = 0;                      ///< of the file as it is stored
-  std::uint64_t documents = 0, text_bytes = 0;  ///< in
+  std::uint64_t bytes = 0;                      ///< size of the file as it is stored
+  std::uint64_t documents = 0, text_bytes = 0;  ///< input
   std::uint64_t words = 0, without_words = 0;   ///< documents without a word count as one shingle
   std::uint64_t removed = 0, removed_text_bytes = 0;
   std::uint64_t bytes_written = 0;
   std::string output{};                   ///< name in the output folder
-  double signatures_s = 0, filter_s = 0;  ///< of these stages, whichever processes did them
+  double signatures_s = 0, filter_s = 0;  ///< time of these stages, whichever processes ran them
 };
 
 struct DedupReport {
@@ -84,18 +84,20 @@ struct DedupReport {
   std::uint64_t crowded_buckets = 0, not_compared = 0;  ///< pairs of crowded buckets that were not compared
   std::uint64_t clusters = 0;
   std::map<std::uint64_t, std::uint64_t> clusters_by_size{};
-  std::vector<std::pair<std::string, double>> seconds{};  ///< per stage, of this process
+  std::vector<std::pair<std::string, double>> seconds{};  ///< time of this process per stage
   std::string work_left{};                                ///< why the work folder could not be removed
 };
 
-/// Writes the documents of the inputs, less those that repeat others, to the output folder: a file NNNNN-NAME.jsonl per
-/// input file, in which each line is as it was (a text is a line {"text": ...}), and removed.tsv and report.json.
-/// A pair is a repetition when the Jaccard similarity of the sets of its shingles, exactly, is above options.jaccard;
-/// pairs are looked for by min-hash bands. Connected pairs are a cluster, of which one document stays.
-/// The files are the same for any threads, memory and shares. A run that was killed goes on where it was when it is
-/// called again with the same options. Throws ConfigError, InputError (file and line), CheckpointError (the work folder
-/// belongs to another run), IoError.
-/// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 4.1 (Jaccard above 0.7); Broder 1997 (min-hash).
+/// Writes the documents of the inputs, without repetitions, to the output folder. There is a file NNNNN-NAME.jsonl per
+/// input file, in which each line is unchanged (a text is a line {"text": ...}). It also writes removed.tsv and
+/// report.json.
+///
+/// A pair is a repetition when the Jaccard similarity of the sets of its shingles, exactly, is above options.jaccard.
+/// Min-hash bands find the candidates. Connected pairs are a cluster, of which one document stays.
+///
+/// The files are the same for any threads, memory and shares. A call with the same options resumes a run that was
+/// killed. Throws ConfigError, InputError (file and line), CheckpointError (the work folder belongs to another run),
+/// IoError. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 4.1 (Jaccard above 0.7); Broder 1997 (min-hash).
 DedupReport dedup(io::Fs& fs, const DedupOptions& options);
 
 }  // namespace megalith::corpus

@@ -1,4 +1,4 @@
-// The stages of dedup() from candidates to what is removed.
+// The stages of dedup() from candidates to the list of removed documents.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -17,7 +17,7 @@ constexpr std::uint64_t kPairsInUnit = std::uint64_t{1} << 22, kPairsInBlock = 4
 }  // namespace
 
 /// The sets of shingles of the wanted documents, in mapped files. A copy shares the table of places and maps for
-/// itself: one per thread. What was mapped is let go after `budget` bytes were looked at.
+/// itself: one per thread. A mapping is released after `budget` bytes of it were read.
 class DedupStages::Sets {
  public:
   Sets(io::Fs& fs, std::vector<io::Path> files, std::shared_ptr<const std::vector<std::uint64_t>> places,
@@ -26,7 +26,7 @@ class DedupStages::Sets {
     mapped_.resize(paths_.size());
   }
 
-  /// Of a document of the run. Valid until release_some().
+  /// The set of a document of the run. Valid until release_some().
   std::span<const std::uint64_t> of(std::uint64_t document) {
     const auto file =
         static_cast<std::size_t>(std::upper_bound(bases_.begin(), bases_.end(), document) - bases_.begin()) - 1;
@@ -51,7 +51,7 @@ class DedupStages::Sets {
  private:
   io::Fs* fs_;
   std::vector<io::Path> paths_;
-  std::shared_ptr<const std::vector<std::uint64_t>> places_;  // of each document, in its file
+  std::shared_ptr<const std::vector<std::uint64_t>> places_;  // place of each document in its file
   std::vector<std::uint64_t> bases_;
   std::vector<io::MappedFile> mapped_;
   std::size_t budget_, touched_ = 0;
@@ -76,7 +76,7 @@ std::size_t DedupStages::num_comparisons() {
   return static_cast<std::size_t>((pairs + kPairsInUnit - 1) / kPairsInUnit);
 }
 
-// The exact similarity of the candidates of one unit; those above the threshold stay.
+// The exact similarity of the candidates of one unit. Those above the threshold stay.
 void DedupStages::compare(std::size_t unit) {
   const std::string name = numbered("above", unit);
   work_.remove_leftovers(name);
@@ -114,8 +114,9 @@ void DedupStages::compare(std::size_t unit) {
   });
 }
 
-// Crowded buckets: each document is compared with those before it that are above the threshold with none before them
-// (leaders), at most most_in_bucket of them, and only up to the first that it is above the threshold with.
+// Crowded buckets. A leader is a document with no leader before it that is above the threshold. Each document is
+// compared with the leaders before it, at most most_in_bucket of them, and only up to the first one above the
+// threshold.
 void DedupStages::compare_crowded(std::size_t band) {
   struct Result {
     std::vector<SimilarPair> above;
@@ -185,8 +186,8 @@ void DedupStages::make_clusters() {
   });
 }
 
-// Connected pairs; of every document that goes the one that stays (kept in `kept`, by an order of its own) and the one
-// most similar to it; how many clusters have how many documents.
+// Clusters of connected pairs. For every removed document it finds the one that stays, and the one most similar to it.
+// The documents that stay are sorted in `kept`, to count clusters by their number of documents.
 template <class IsBetter>
 void DedupStages::cluster_by(const IsBetter& is_better) {
   UnionFind clusters(documents(), is_better);
@@ -245,7 +246,7 @@ void DedupStages::cluster_by(const IsBetter& is_better) {
   });
 }
 
-// How similar what goes is to what stays.
+// The similarity of removed documents to the kept ones.
 void DedupStages::make_removed() {
   work_.remove_leftovers("removed-00000");
   const WorkFolder::Product members = work_.open("members-00000");

@@ -1,4 +1,4 @@
-// The last stages of dedup(): what stays is written, what goes is listed.
+// The last stages of dedup(): they write the documents that stay, and list the removed ones.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -18,7 +18,7 @@ struct FilteredBlock {
   std::vector<char> is_removed{};
 };
 
-/// The lines of the documents that stay.
+/// Appends the lines of the documents that stay.
 void append_kept(const FilteredBlock& block, data::DocumentText& text, std::string& lines) {
   const data::DocumentBlock& all = block.documents;
   for (std::size_t i = 0; i < all.documents.size(); ++i) {
@@ -43,7 +43,7 @@ std::uint64_t lower_bound(const io::MappedFile& file, std::uint64_t records, std
       first);
 }
 
-/// A name as one field of a list: a tab, a newline and a backslash are \t, \n and \\.
+/// A name as one field of a list: a tab, a newline and a backslash become \t, \n and \\.
 std::string escaped(std::string_view name) {
   std::string text;
   for (const char c : name) {

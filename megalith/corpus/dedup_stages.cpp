@@ -18,18 +18,18 @@ constexpr std::size_t kMinWindow = std::size_t{4} << 10, kMaxWindow = std::size_
 std::uint64_t band_of(const BandRecord& record) { return record.key >> 56; }
 std::uint64_t band_key(std::size_t band, std::uint64_t hash) { return std::uint64_t{band} << 56 | hash >> 8; }
 
-/// Sorted, without repeats.
+/// Sorts and removes repeats.
 void make_set(std::vector<std::uint64_t>& shingles) {
   sort_by_hash(std::span(shingles), [](std::uint64_t shingle) { return shingle; });
   shingles.erase(std::unique(shingles.begin(), shingles.end()), shingles.end());
 }
 
-/// Shingles of the documents of one block after the other.
+/// Shingles of the documents of consecutive blocks.
 class Shingler {
  public:
   explicit Shingler(const DedupOptions& options)
       : text_(options.key), count_(static_cast<std::size_t>(options.shingle)) {}
-  /// Valid until the next call; with repeats.
+  /// The shingles of a document, with repeats. Valid until the next call.
   std::vector<std::uint64_t>& of(const data::DocumentBlock& block, const data::RawDocument& document) {
     const std::string_view text = text_.of(block, document);
     text_bytes = text.size();
@@ -41,7 +41,7 @@ class Shingler {
     append_shingles(words_.hashes(), count_, shingles_);
     return shingles_;
   }
-  std::size_t text_bytes = 0, words = 0;  // of the last document
+  std::size_t text_bytes = 0, words = 0;  // counts of the last document
   std::uint64_t print = 0;                // equal for equal words in equal order
 
  private:
@@ -82,7 +82,7 @@ std::vector<DedupStages::Stage> DedupStages::stages() {
       {"signatures", per_file, has("bands"), [this](std::size_t file) { make_signatures(file); }},
       {"pairs",
        [this] {
-         bases();  // read before threads ask for them
+         bases();  // read before threads need them
          return bands();
        },
        has("pairs"), [this](std::size_t band) { make_pairs(band); }, pairs_at_a_time()},
@@ -101,8 +101,8 @@ std::vector<DedupStages::Stage> DedupStages::stages() {
   };
 }
 
-// Signatures: for each document of a file its length, a hash of its words in their order (its print), and its hash for
-// each band, sorted by band and hash.
+// Signatures. For each document of a file they have its length and a hash of its words in their order (its print). They
+// also have its hash for each band, sorted by band and hash.
 void DedupStages::make_signatures(std::size_t file) {
   struct Result {
     std::vector<std::uint64_t> bands, text_bytes, prints;
@@ -112,7 +112,7 @@ void DedupStages::make_signatures(std::size_t file) {
   const std::string lengths_name = numbered("documents", file), bands_name = numbered("bands", file);
   const std::string prints_name = numbered("prints", file);
   work_.remove_leftovers(bands_name);
-  if (work_.has(lengths_name)) fs_.unlink(work_.prefix(lengths_name));  // its bands are missing: both are made again
+  if (work_.has(lengths_name)) fs_.unlink(work_.prefix(lengths_name));  // its bands are missing, so both are remade
   work_.remove_leftovers(lengths_name);
   if (work_.has(prints_name)) fs_.unlink(work_.prefix(prints_name));
   work_.remove_leftovers(prints_name);
@@ -179,9 +179,9 @@ class DedupStages::Prints {
   std::vector<io::MappedFile> mapped_;
 };
 
-// Pairs of one band: all pairs of every bucket (documents with one key), in which documents of equal prints count as
-// one: each is a pair with the first of them only, so that n copies are n - 1 pairs. Buckets with more than
-// most_in_bucket documents are kept as they are, for compare_crowded().
+// Pairs of one band: all pairs of every bucket (documents with one key). Documents of equal prints count as one: each
+// is a pair with the first of them only, so that n copies are n - 1 pairs. Buckets with more than most_in_bucket
+// documents are kept unchanged, for compare_crowded().
 void DedupStages::make_pairs(std::size_t band) {
   const std::string pairs_name = numbered("pairs", band), crowded_name = numbered("crowded", band);
   work_.remove_leftovers(pairs_name);
@@ -246,7 +246,7 @@ void DedupStages::make_pairs(std::size_t band) {
   });
 }
 
-// The pairs of all bands, once each, and a bit for every document that is in one or in a crowded bucket.
+// The pairs of all bands, once each. Also a bit for every document that is in one of them or in a crowded bucket.
 void DedupStages::make_candidates() {
   work_.remove_leftovers("candidates-00000");
   work_.remove_leftovers("wanted");
@@ -269,7 +269,8 @@ void DedupStages::make_candidates() {
     readers.push_back(work_.read<Pair>(product, window));
     paths.push_back(product.path);
   }
-  // `wanted` first: candidates is what says that the stage is done. So its bits are found in a pass of their own.
+  // `wanted` is published first, because `candidates` marks the stage as done. So its bits are found in a pass of their
+  // own.
   Pair last;
   merge(readers, std::less<Pair>(), [&](const Pair& pair, std::size_t band) {
     want(paths[band], pair.first);

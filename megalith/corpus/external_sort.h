@@ -9,8 +9,8 @@
 
 namespace megalith::corpus {
 
-/// Visits the records of several ascending readers in ascending order as visit(record, number of its reader); of equal
-/// records that of the first reader comes first. Memory: one window per reader.
+/// Visits the records of several ascending readers in ascending order as visit(record, number of its reader). Among
+/// equal records that of the first reader comes first. Memory: one window per reader.
 template <class Record, class Less, class Visit>
 void merge(std::vector<RecordReader<Record>>& readers, const Less& less, const Visit& visit) {
   const auto is_later = [&](std::size_t a, std::size_t b) {
@@ -24,7 +24,7 @@ void merge(std::vector<RecordReader<Record>>& readers, const Less& less, const V
   while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), is_later);
     RecordReader<Record>& first = readers[heap.back()];
-    do {  // while one reader stays first, the heap is left alone: runs of sorted inputs are long
+    do {  // while one reader stays first, the heap is not changed: sorted inputs have long sequences of this kind
       visit(first.peek(), heap.back());
       first.next();
     } while (!first.at_end() && (heap.size() == 1 || is_later(heap.front(), heap.back())));
@@ -37,9 +37,9 @@ void merge(std::vector<RecordReader<Record>>& readers, const Less& less, const V
 
 enum class Repeats { keep, drop };
 
-/// Sorts more records than memory holds: sorted runs go to files PREFIX.run-N, which are merged. Record has operator<
-/// (a total order) and operator==; where it has hash(), which operator< compares first, it is sorted by that, by
-/// `threads` threads. The result depends on neither. Memory: what is asked for, at least 1 MiB.
+/// Sorts more records than fit in memory. Sorted runs go to files PREFIX.run-N, which are merged. Record has operator<
+/// (a total order) and operator==. If it has hash(), which operator< compares first, `threads` threads sort by that.
+/// The result depends on neither. Memory: the requested size, at least 1 MiB.
 template <class Record, Repeats kRepeats = Repeats::keep>
 class ExternalSort {
  public:

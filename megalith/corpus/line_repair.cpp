@@ -21,7 +21,7 @@ bool is_blank(std::string_view line) {
   return line.empty();
 }
 
-/// Whether the line begins something of its own: a paragraph that is indented, an item of a list, a heading.
+/// Whether the line begins an indented paragraph, an item of a list, or a heading.
 bool stands_alone(std::string_view line) {
   if (leading_white_space(line) > 0 || line[0] == '-' || line[0] == '*' || line[0] == '=') return true;
   const auto digits = static_cast<std::size_t>(std::find_if_not(line.begin(), line.end(), is_digit) - line.begin());
@@ -31,7 +31,7 @@ bool stands_alone(std::string_view line) {
 }  // namespace
 
 void repair_lines(std::string_view text, std::string& out) {
-  bool after_line = false, after_blank = false;  // what the line before was; neither: there is none
+  bool after_line = false, after_blank = false;  // kind of the previous line; neither: there is none
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
     const bool is_ended = end != std::string_view::npos;

@@ -1,6 +1,6 @@
 #include "megalith/corpus/minhash.h"
 
-// For processors other than x86-64: one build of isa/, in the compiler's generic vectors of 16 bytes.
+// One build of isa/ for processors other than x86-64, in the compiler's generic vectors of 16 bytes.
 namespace megalith::corpus {
 
 namespace isa_baseline {

@@ -8,17 +8,17 @@
 
 namespace megalith::corpus {
 
-/// The n-grams of test sets, each held once, and whether it was found. A hash says where to look, the words decide.
+/// The n-grams of test sets, each held once, and whether it was found. A hash gives the place, the words decide.
 class NgramTable {
  public:
   explicit NgramTable(std::size_t count) : count_(count) {}
 
-  /// Takes the n-grams of a document and appends a number for each, in order: the same for equal n-grams.
+  /// Adds the n-grams of a document and appends a number for each, in order. Equal n-grams have the same number.
   void add(const NormalWords& document, std::vector<std::uint32_t>& numbers);
-  /// Between the last add() and the first mark().
+  /// Call it between the last add() and the first mark().
   void finish();
-  /// Marks the n-grams of a document that are held. Any number of threads at once: the result does not depend on their
-  /// order. `hashes` is memory that is kept from call to call.
+  /// Marks the held n-grams of a document. Any number of threads may call it at once, and the result does not depend on
+  /// their order. `hashes` is memory that is reused from call to call.
   void mark(const NormalWords& document, std::vector<std::uint64_t>& hashes);
 
   bool is_found(std::uint32_t ngram) const { return found_[ngram] != 0; }
@@ -39,7 +39,7 @@ class NgramTable {
 
   std::size_t count_;
   std::vector<Ngram> ngrams_;
-  std::string texts_;                  // of the documents
+  std::string texts_;                  // texts of the documents
   std::vector<std::uint32_t> slots_;   // numbers of n-grams by hash, open addressing; their number is a power of two
   std::vector<std::uint64_t> filter_;  // a bit per hash, 16 bits per n-gram: most of a training text's are not held
   std::uint64_t filter_mask_ = 0;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned char kBetween = 0, kNotAscii = 0xFF;
 
-/// What an ASCII byte is within a word, in lower case; kBetween when it is in none.
+/// The lower case of an ASCII byte within a word; kBetween when it is in none.
 constexpr std::array<unsigned char, 256> lower_bytes() {
   std::array<unsigned char, 256> table{};
   for (unsigned c = 0; c < 256; ++c) {
@@ -25,7 +25,7 @@ constexpr std::array<unsigned char, 256> lower_bytes() {
 }
 constexpr std::array<unsigned char, 256> kLower = lower_bytes();
 
-/// In lower case; -1 for a character that is in no word.
+/// The character in lower case; -1 for one that is in no word.
 utf8proc_int32_t word_character(utf8proc_int32_t c) {
   switch (utf8proc_category(c)) {
     case UTF8PROC_CATEGORY_LU:
@@ -42,7 +42,7 @@ utf8proc_int32_t word_character(utf8proc_int32_t c) {
   }
 }
 
-/// Eight bytes at a time; `bytes` may be read 7 bytes past its end.
+/// Hashes eight bytes at a time. `bytes` may be read 7 bytes past its end.
 std::uint64_t hash_of(const char* bytes, std::size_t size) {
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15ULL;
   std::uint64_t hash = size * kOdd, word = 0;
@@ -56,8 +56,7 @@ std::uint64_t hash_of(const char* bytes, std::size_t size) {
   return mix64(hash ^ word);
 }
 
-/// Calls use(hash) for every `count` consecutive words: a polynomial of their hashes, carried from place to place,
-/// mixed.
+/// Calls use(hash) for every `count` consecutive words. The hash is a rolling polynomial of the words' hashes, mixed.
 template <class Use>
 void for_each_run(const std::vector<std::uint64_t>& words, std::size_t count, const Use& use) {
   constexpr std::uint64_t kBase = 0xd6e8feb86659fd93ULL;  // odd: no word loses bits
@@ -76,7 +75,7 @@ void for_each_run(const std::vector<std::uint64_t>& words, std::size_t count, co
 void NormalWords::read(std::string_view text) {
   ends_.clear();
   hashes_.clear();
-  // A character takes at most half as many bytes again in lower case (U+023A: 2 to 3); a space goes behind each word.
+  // In lower case a character takes at most half as many bytes more (U+023A: 2 to 3). A space follows each word.
   const std::size_t most = 2 * text.size() + 16;
   if (text_.size() < most) text_.resize(most);
   char* out = text_.data();
@@ -126,7 +125,7 @@ void append_ngrams(const std::vector<std::uint64_t>& word_hashes, std::size_t co
 Overlap overlap(const std::uint64_t* a, std::size_t a_size, const std::uint64_t* b, std::size_t b_size) {
   const std::uint64_t *const a_end = a + a_size, *const b_end = b + b_size;
   std::uint64_t shared = 0;
-  while (a < a_end && b < b_end) {  // no branch that depends on the elements: which one is smaller cannot be foretold
+  while (a < a_end && b < b_end) {  // no branch depends on the elements, because the smaller one cannot be predicted
     const std::uint64_t x = *a, y = *b;
     shared += x == y;
     a += x <= y;

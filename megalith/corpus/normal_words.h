@@ -7,9 +7,9 @@
 
 namespace megalith::corpus {
 
-/// The words of a text: runs of letters and digits (Unicode categories L and N), each character in lower case (its
-/// simple mapping, so the final sigma is a sigma). Everything else stands between words. Holds the words of one text at
-/// a time and keeps its memory.
+/// The words of a text: consecutive letters and digits (Unicode categories L and N), each character in lower case.
+/// Lower case is the simple mapping, so the final sigma is a sigma. Everything else separates words. It holds the words
+/// of one text at a time and keeps its memory.
 class NormalWords {
  public:
   /// `text` is UTF-8.
@@ -25,13 +25,13 @@ class NormalWords {
   }
 
  private:
-  std::string text_;  // the words with one space behind each; longer than what is used
+  std::string text_;  // the words with one space after each; longer than the used part
   std::vector<std::size_t> ends_;
   std::vector<std::uint64_t> hashes_;
 };
 
-/// Appends the hash of every `count` consecutive words; of all words when there are fewer (so of a text without words
-/// too: one shingle, of no words). count > 0.
+/// Appends the hash of every `count` consecutive words, or of all words when there are fewer. So a text without words
+/// has one shingle, of no words. count > 0.
 void append_shingles(const std::vector<std::uint64_t>& word_hashes, std::size_t count,
                      std::vector<std::uint64_t>& shingles);
 
@@ -39,7 +39,7 @@ void append_shingles(const std::vector<std::uint64_t>& word_hashes, std::size_t 
 void append_ngrams(const std::vector<std::uint64_t>& word_hashes, std::size_t count,
                    std::vector<std::uint64_t>& ngrams);
 
-/// How many elements two ascending sequences without repeats share, and how many there are in either.
+/// The number of elements that two ascending sequences without repeats share, and the number in either.
 struct Overlap {
   std::uint64_t shared = 0, either = 0;
   bool operator==(const Overlap&) const = default;

@@ -17,7 +17,7 @@ nlohmann::json report_settings(io::Fs& fs, const io::Path& report) {
   try {
     const nlohmann::json json = io::read_json(file.text(), {.name = name});
     if (json.is_object() && json.contains("settings")) return json["settings"];
-  } catch (const InputError&) {  // somebody else's file: the folder is refused
+  } catch (const InputError&) {  // a foreign file: the folder is refused
   }
   return nullptr;
 }

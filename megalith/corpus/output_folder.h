@@ -14,8 +14,8 @@ nlohmann::json report_settings(io::Fs& fs, const io::Path& report);
 /// Whether it is the report of a dry run, which the run itself replaces.
 bool is_dry_run(io::Fs& fs, const io::Path& report);
 
-/// Throws ConfigError when the output folder has files already. What an attempt that was killed has left does not
-/// count, nor does the report of a dry run.
+/// Throws ConfigError when the output folder has files already. Files of a killed attempt do not count, and neither
+/// does the report of a dry run.
 void require_empty(io::Fs& fs, const io::Path& output);
 
 }  // namespace megalith::corpus

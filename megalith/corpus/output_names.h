@@ -7,8 +7,8 @@
 
 namespace megalith::corpus {
 
-/// What a command calls the file that it makes of its input number `file`: "00007-NAME.jsonl", NAME up to its first
-/// point. In name order such files are in the order of the inputs.
+/// The name of a command's file for its input number `file`: "00007-NAME.jsonl", NAME up to its first point. In name
+/// order such files are in the order of the inputs.
 inline std::string output_name(std::size_t file, const io::Path& input) {
   const std::string name = input.filename().string();
   std::array<char, 32> number{};
@@ -16,7 +16,7 @@ inline std::string output_name(std::size_t file, const io::Path& input) {
   return number.data() + name.substr(0, name.find('.', 1)) + ".jsonl";
 }
 
-/// What a file of a run that is not complete is called.
+/// The name of a file of a run that is not complete.
 inline io::Path unpublished(const io::Path& output) {
   return output.parent_path() / ("." + output.filename().string() + ".whole");
 }

@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 
 struct TestDocument {
   std::uint64_t words = 0;
-  std::size_t first = 0, ngrams = 0;  // in the numbers of its file
+  std::size_t first = 0, ngrams = 0;  // place in the numbers of its file
 };
 struct TestFile {
   std::string name;
@@ -56,10 +56,10 @@ TestFile read_test_file(io::Fs& fs, const io::Path& path, const OverlapOptions& 
   return file;
 }
 
-/// What a thread found out about a block, beside the marks it made.
+/// A thread's results for a block, in addition to its marks.
 struct Streamed {
   std::uint64_t documents = 0, words = 0, text_bytes = 0;
-  // Of a piece of a text that is cut: its first and last words, for the n-grams across the cuts.
+  // For a piece of a text that is cut: its first and last words, for the n-grams across the cuts.
   bool is_piece = false, ends_document = true;
   std::string first{}, last{};
 };
@@ -108,17 +108,17 @@ class TrainingFile {
       out.text_bytes += bytes.size();
     }
     if (block.documents.size() != 1 || block.format != data::CorpusFormat::text) return;
-    // As many words as an n-gram can have on one side of a cut; all of them where there are fewer.
+    // The maximal number of words of an n-gram on one side of a cut, or all words if there are fewer.
     const std::size_t side = std::min(words.size(), static_cast<std::size_t>(options_.ngram) - 1);
     out.is_piece = true;
     out.ends_document = block.documents[0].ends_document;
     if (side == 0) return;
     out.first = words.joined(0, side);
     out.last = words.joined(words.size() - side, side);
-    if (words.size() == side) out.last.clear();  // first is all of it
+    if (words.size() == side) out.last.clear();  // first holds all words
   }
 
-  /// The n-grams across the cut before this piece.
+  /// Marks the n-grams across the cut before this piece.
   void join(const Streamed& piece) {
     NormalWords words;
     std::vector<std::uint64_t> hashes;

@@ -13,7 +13,7 @@ struct OverlapOptions {
   std::vector<io::Path> train, test;
   data::DocumentReader::Options reading{};
   std::string key = "text";
-  std::string version{};  ///< of the program, for report.json
+  std::string version{};  ///< the program's version, for report.json
   int ngram = 8;          ///< words
   io::Path output;        ///< folder of report.json and per_document.jsonl; absent or empty
   int threads = 1;
@@ -22,18 +22,18 @@ struct OverlapOptions {
   std::function<void(std::uint64_t, std::uint64_t)> progress{};
 };
 
-/// Of one test file. An n-gram of the test set is found when it occurs in the training text.
+/// Counts of one test file. An n-gram of the test set is found when it occurs in the training text.
 struct TestFileCounts {
   std::string file{};
   std::uint64_t stored_bytes = 0, text_bytes = 0;
-  std::uint64_t documents = 0, short_documents = 0;  ///< with fewer words than an n-gram has
+  std::uint64_t documents = 0, short_documents = 0;  ///< short: with fewer words than an n-gram has
   std::uint64_t words = 0;
   std::uint64_t ngrams = 0, found = 0;                    ///< occurrences
-  std::uint64_t distinct_ngrams = 0, distinct_found = 0;  ///< of the file
-  double seconds = 0;                                     ///< to read it
+  std::uint64_t distinct_ngrams = 0, distinct_found = 0;  ///< those of the file
+  double seconds = 0;                                     ///< time to read it
 };
 
-/// Of one training file.
+/// Counts of one training file.
 struct TrainingFileCounts {
   std::string file{};
   std::uint64_t stored_bytes = 0, documents = 0, words = 0, text_bytes = 0;
@@ -47,12 +47,12 @@ struct OverlapReport {
   double seconds = 0, test_seconds = 0;  ///< in all, and for reading the test sets
 };
 
-/// Which share of the n-grams of test sets also occurs in training text: words as in NormalWords, joined by single
-/// spaces; no n-gram crosses documents. Exact: a hash only says where to look, the words decide. Memory follows the
-/// test set (about its text and 50 bytes per word); the training text is streamed past it once, whatever the number of
-/// test files. The result is the same for any number of threads. Throws ConfigError, InputError (file and line),
-/// IoError; nothing is left under its final name then. Source: Shoeybi et al. 2019, arXiv:1909.08053, appendix E;
-/// Radford et al. 2019, section 4.
+/// The share of the n-grams of test sets that also occurs in training text. Words are those of NormalWords, joined by
+/// single spaces; no n-gram crosses documents. It is exact: a hash only gives the place, the words decide. Memory grows
+/// with the test set (about its text and 50 bytes per word). The training text is streamed past it once, whatever the
+/// number of test files. The result is the same for any number of threads. Throws ConfigError, InputError (file and
+/// line), IoError; then nothing is left under its final name. Source: Shoeybi et al. 2019, arXiv:1909.08053, appendix
+/// E; Radford et al. 2019, section 4.
 OverlapReport measure_overlap(io::Fs& fs, const OverlapOptions& options);
 
 }  // namespace megalith::corpus

@@ -17,10 +17,10 @@
 
 namespace megalith::corpus {
 
-// Files of records of one trivially copyable type, as they lie in memory: work of one run on machines of one kind,
-// never an exchange format.
+// Files of records of one trivially copyable type, in their memory layout. They serve one run on machines of one kind,
+// and are never an exchange format.
 
-/// A file of the work folder is not what was written there.
+/// A file of the work folder has other contents than were written.
 class DamagedWork : public InputError {
  public:
   explicit DamagedWork(const io::Path& file, std::string_view how = "is damaged")
@@ -45,12 +45,12 @@ class RecordWriter {
     records_ += records.size();
   }
   std::uint64_t records() const { return records_; }
-  /// Nothing is added afterwards.
+  /// Call it after the last record.
   io::OutputFile& finish() {
     flush();
     return *file_;
   }
-  /// Of the records, after finish(). Call once.
+  /// The checksum of the records, after finish(). Call it once.
   io::Hash128 checksum() { return sums_.finish().digest(); }
 
  private:
@@ -70,8 +70,8 @@ class RecordWriter {
   io::BlockChecksums sums_;
 };
 
-/// Records first .. end - 1 of a file, one after the other. Pages of a mapping that were touched count as memory of the
-/// process, so the file is mapped anew after every `window_bytes`.
+/// Records first .. end - 1 of a file, one after the other. Touched pages of a mapping count as memory of the process,
+/// so the file is remapped after every `window_bytes`.
 template <class Record>
 class RecordReader {
  public:
@@ -84,7 +84,7 @@ class RecordReader {
 
   bool at_end() const { return at_ == end_; }
   std::uint64_t remaining() const { return end_ - at_; }
-  /// Not at the end. Valid until next().
+  /// The present record, not at the end. Valid until next().
   const Record& peek() {
     if (at_ >= mapped_end_) map();
     return records_[at_];

@@ -49,7 +49,7 @@ Json counts_of(const FileCounts& counts) {
   return json;
 }
 
-/// One name per folder, whether it is there yet or not.
+/// One name per folder, whether it exists yet or not.
 std::string canonical_name(const io::Path& folder) {
   const io::Path path = std::filesystem::weakly_canonical(std::filesystem::absolute(folder)).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).string();
@@ -97,7 +97,7 @@ Json report_of(const DedupOptions& options, const DedupReport& report, const Jso
   Json stages = Json::array();
   for (const auto& [stage, seconds] : report.seconds) {
     Json one = {{"stage", stage}};
-    // What other processes, or this one before it was killed, have done took no time here: the work of files counts.
+    // Work of other processes, or of this one before it was killed, took no time here. So the work of files counts.
     if (stage == "signatures" || stage == "filter")
       put_time(one, stage == "filter" ? report.total.filter_s : report.total.signatures_s, report.total.text_bytes);
     else

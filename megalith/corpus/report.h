@@ -10,16 +10,17 @@
 
 namespace megalith::corpus {
 
-/// As --input-format names it.
+/// The name of a format, as in --input-format.
 const char* format_name(data::CorpusFormat format);
-/// Adds `seconds` and `text_mb_per_s` (null where no time was measured). A report's numbers of these names, and its
-/// member `run`, are all that may differ between runs of one command on the same inputs.
+/// Adds `seconds` and `text_mb_per_s` (null where no time was measured). Only a report's numbers of these names, and
+/// its member `run`, may differ between runs of one command on the same inputs.
 void put_time(nlohmann::ordered_json& json, double seconds, std::uint64_t text_bytes);
 
-/// What dedup() depends on, by name: of the work folder and of the report. Reads a little of every input file.
+/// The settings on which dedup() depends, by name, for the work folder and the report. Reads a little of every input
+/// file.
 nlohmann::ordered_json settings_of(const DedupOptions& options, io::Fs& fs);
 
-/// report.json of a command: its settings, what was done in all and per input file, seconds per stage.
+/// report.json of a command: its settings, its counts in all and per input file, seconds per stage.
 nlohmann::ordered_json report_of(const DedupOptions& options, const DedupReport& report,
                                  const nlohmann::ordered_json& settings);
 

@@ -10,8 +10,8 @@
 
 namespace megalith::corpus {
 
-/// A file of a command's output folder that appears whole or not at all: written as .NAME.tmp, which replaces what an
-/// earlier attempt left there. Buffers 1 MiB.
+/// A file of a command's output folder that appears whole or not at all. It is written as .NAME.tmp, which replaces the
+/// file of an earlier attempt. Buffers 1 MiB.
 class StagedFile {
  public:
   StagedFile(io::Fs& fs, io::Path path) : fs_(fs), path_(std::move(path)) {
@@ -19,7 +19,7 @@ class StagedFile {
     if (fs_.exists(staged_)) fs_.unlink(staged_);
     file_ = fs_.create(staged_);
   }
-  /// What is not published goes.
+  /// Removes the file unless it was published.
   ~StagedFile() {
     file_.reset();
     if (!is_published_) io::remove_if_there(fs_, staged_);
@@ -31,7 +31,7 @@ class StagedFile {
     buffer_ += text;
     if (buffer_.size() >= kBuffered) flush();
   }
-  /// Makes the contents durable and frees the buffer; nothing is written afterwards.
+  /// Makes the contents durable and frees the buffer. Nothing is written afterwards.
   void finish() {
     if (!file_) return;
     flush();
@@ -46,12 +46,12 @@ class StagedFile {
     is_published_ = true;
     fs_.sync_dir(path_.parent_path());
   }
-  /// Takes back what was published, as far as the file system allows.
+  /// Withdraws published files, as far as the file system allows.
   void withdraw() {
     if (is_published_) io::remove_if_there(fs_, path_);
   }
-  /// Several files of one folder, the last one after the others: nothing has its final name before all are durable, and
-  /// after an error none has it.
+  /// Publishes several files of one folder, the last one after the others. Nothing has its final name before all are
+  /// durable. After an error none has it.
   static void publish_all(const std::vector<StagedFile*>& files) {
     for (StagedFile* file : files) file->finish();
     try {
@@ -76,7 +76,7 @@ class StagedFile {
   bool is_published_ = false;
 };
 
-/// A small file, whole or not at all; nothing is left of an attempt that was killed once another one is made.
+/// Writes a small file, whole or not at all. The next attempt replaces the leftovers of a killed one.
 inline void publish_small(io::Fs& fs, const io::Path& path, std::string_view contents) {
   StagedFile file(fs, path);
   file.write(contents);

@@ -22,7 +22,7 @@ void for_each_character(std::string_view text, const Use& use) {
 
 bool is_blank_line(std::string_view line) { return fold_white_space(line).empty(); }
 
-/// "Title" of " = Title = "; "" for another line, of a lower level too.
+/// "Title" of " = Title = "; "" for any other line, also for one of a lower level.
 std::string_view heading(std::string_view line) {
   const std::size_t first = line.find_first_not_of(" \t\r"), last = line.find_last_not_of(" \t\r");
   if (first == std::string_view::npos) return "";
@@ -32,7 +32,7 @@ std::string_view heading(std::string_view line) {
   return line.starts_with('=') || line.ends_with('=') ? "" : line;
 }
 
-/// As titles of WikiText are compared.
+/// The key by which titles of WikiText are compared.
 std::string joined_key(std::string_view title) {
   std::string key;
   for_each_character(title, [&](std::string_view character, bool is_white_space) {
@@ -53,7 +53,7 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-/// All of a file, compressed or not. Throws InputError unless it is UTF-8.
+/// The whole text of a file, compressed or not. Throws InputError unless it is UTF-8.
 std::string read_text(io::Fs& fs, const io::Path& file) {
   const auto source = data::open_bytes(fs, file);
   while (source->extend()) {
@@ -111,7 +111,7 @@ void Titles::add_wikitext(io::Fs& fs, const io::Path& file) {
     if (title.empty() || (i > 0 && !is_blank_line(lines[i - 1])) ||
         (i + 1 < lines.size() && !is_blank_line(lines[i + 1])))
       continue;
-    // Articles whose titles are all "<unk>" are as many as there are headings.
+    // The number of articles whose titles are all "<unk>" is the number of such headings.
     if (title.find("<unk>") != std::string_view::npos)
       titles_.push_back(fold_white_space(title));
     else

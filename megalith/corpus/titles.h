@@ -9,25 +9,26 @@
 
 namespace megalith::corpus {
 
-/// Titles of articles that are to go, and how often each was met.
+/// Titles of articles to remove, and how often each was met.
 class Titles {
  public:
-  /// One title per line, in a file that may be compressed (gzip, zstd, xz); blank lines are none. Throws InputError.
+  /// Reads one title per line from a file that may be compressed (gzip, zstd, xz). Blank lines are ignored. Throws
+  /// InputError.
   void add_list(io::Fs& fs, const io::Path& file);
-  /// The level-1 headings of a WikiText file: lines " = Title = " with blank lines before and after. Throws InputError
-  /// for a file without any.
+  /// Reads the level-1 headings of a WikiText file: lines " = Title = " with blank lines before and after. Throws
+  /// InputError for a file without any.
   void add_wikitext(io::Fs& fs, const io::Path& file);
 
-  /// Whether the title is listed. Titles of lists are equal when they are after white space was folded; those of
-  /// WikiText, whose marks stand apart (" @-@ ", "( film )"), when they are without white space and "@".
+  /// Whether the title is listed. Titles of lists are compared after white space was folded. Those of WikiText, whose
+  /// marks stand apart (" @-@ ", "( film )"), are compared without white space and "@".
   bool has(std::string_view title) const { return index(title) != kNone; }
   static constexpr std::size_t kNone = ~std::size_t{0};
-  /// The number of the listed title, from 0; kNone when it is not listed. Any number of threads at once.
+  /// The number of the listed title, from 0; kNone when it is not listed. Any number of threads may call it at once.
   std::size_t index(std::string_view title) const;
 
   std::size_t size() const { return titles_.size(); }
   const std::string& title(std::size_t index) const { return titles_[index]; }
-  /// Titles that hold "<unk>", the sign that a word was replaced: no article has them.
+  /// Titles with "<unk>", the mark of a replaced word: no article has them.
   std::vector<std::string> with_unknown_words() const;
 
  private:
@@ -40,7 +41,7 @@ class Titles {
 /// The first line of a text that is not blank, without the marks of a heading (" = Title = ").
 std::string_view first_line(std::string_view text);
 
-/// White space at the ends removed, other runs of it one space.
+/// Removes white space at the ends, and replaces other white space by single spaces.
 std::string fold_white_space(std::string_view text);
 
 }  // namespace megalith::corpus

@@ -5,8 +5,8 @@
 
 namespace megalith::corpus {
 
-/// Sets of connected elements, 8 bytes each. Each set is known by its best element: `is_better(a, b)` is a total order,
-/// so that the result does not depend on the order in which pairs come.
+/// Sets of connected elements, 8 bytes each. Each set is known by its best element. `is_better(a, b)` is a total order,
+/// so that the result does not depend on the order of the pairs.
 template <class IsBetter>
 class UnionFind {
  public:

@@ -15,20 +15,20 @@ namespace {
 constexpr const char *kRun = "run.json", *kLockSuffix = ".lock";
 constexpr std::uint64_t kMagic = 0x324b524f574c474dULL;  // "MGLWORK2"
 
-/// Behind the records of a product.
+/// Follows the records of a product.
 struct Footer {
   std::uint64_t magic = kMagic, bytes = 0;
   ProductNumbers numbers{};
   io::Hash128 of_records{}, of_footer{};
 
-  /// Of what stands before it.
+  /// The checksum of the members before it.
   io::Hash128 own_checksum() const {
     return io::checksum(std::as_bytes(std::span(this, 1)).first(sizeof *this - sizeof of_footer));
   }
 };
 static_assert(sizeof(Footer) == 8 * (2 + std::tuple_size_v<ProductNumbers> + 4), "no padding: its bytes are compared");
 
-/// Of the first `bytes` bytes of a file. It is mapped anew for each window, as RecordReader does.
+/// The checksum of the first `bytes` bytes of a file. The file is remapped for each window, as in RecordReader.
 io::Hash128 checksum_of(io::Fs& fs, const io::Path& path, std::uint64_t bytes) {
   constexpr std::uint64_t kWindow = std::uint64_t{1} << 20;
   io::BlockChecksums sums;
@@ -40,7 +40,7 @@ io::Hash128 checksum_of(io::Fs& fs, const io::Path& path, std::uint64_t bytes) {
   return sums.finish().digest();
 }
 
-/// The same of input files, [name, size, checksum] each.
+/// The same for input files, [name, size, checksum] each.
 std::string difference_of_lists(std::string_view key, const nlohmann::json& here, const nlohmann::json& asked) {
   if (!here.is_array() || here.size() != asked.size())
     return str(key, ": it is of ", here.size(), ", asked are ", asked.size());
@@ -62,7 +62,7 @@ nlohmann::json run_settings(io::Fs& fs, const io::Path& run) {
   }
 }
 
-/// Says where two runs differ.
+/// Describes where two runs differ.
 std::string difference(const nlohmann::json& here, const nlohmann::ordered_json& asked) {
   for (const auto& [key, value] : asked.items()) {
     const nlohmann::json plain = value;
@@ -144,7 +144,7 @@ WorkFolder::Product WorkFolder::verified(const std::string& name) {
 void WorkFolder::remove_all() {
   for (const std::string& file : fs_.list(folder_))
     if (file.ends_with(kLockSuffix))
-      io::remove_if_there(fs_, folder_ / file);  // its holder, of another share, may do the same
+      io::remove_if_there(fs_, folder_ / file);  // another process, of another share, may do the same
     else if (file != kRun && !fs_.is_dir(folder_ / file))
       fs_.unlink(folder_ / file);
   if (fs_.exists(folder_ / kRun)) fs_.unlink(folder_ / kRun);

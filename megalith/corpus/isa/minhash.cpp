@@ -17,7 +17,7 @@ constexpr std::size_t kLanes = kVectorBytes / 4;
 static inline Vec load(const std::uint32_t* p) { return *reinterpret_cast<const Unaligned*>(p); }
 static inline Vec smaller(Vec a, Vec b) { return a < b ? a : b; }
 
-/// kVectors vectors of hashes stay in registers while the elements pass by.
+/// kVectors vectors of hashes stay in registers for all elements.
 template <int kVectors>
 static void block(const MinHashWork& work, std::size_t first) {
   Vec factor[kVectors], offset[kVectors], least[kVectors];
