@@ -9,7 +9,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "megalith/base/build.h"
 #include "megalith/base/host.h"
 #include "megalith/base/host_limits.h"
 #include "megalith/base/str.h"
@@ -85,8 +84,8 @@ void add_gpus(std::vector<Finding>& all) {
   const std::string architectures = device::code_architectures();
   if (gpus.empty()) {
     all.push_back({"GPU", "no",
-                   build::has_cuda ? "this build can use one, but the driver shows none"
-                                   : "this build has no CUDA backend: put nvcc on PATH and build again"});
+                   architectures.empty() ? "this build has no CUDA backend: put nvcc on PATH and build again"
+                                         : "this build can use one, but the driver shows none"});
   }
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     const device::Gpu& gpu = gpus[i];

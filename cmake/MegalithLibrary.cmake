@@ -12,9 +12,17 @@ if(MEGALITH_HAS_CUDA)
   set(cuda_flags -std=c++20 --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off
     $<$<BOOL:${MEGALITH_WERROR}>:-Werror=all-warnings>)
   target_compile_options(megalith_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
-  target_include_directories(megalith_flags SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
 endif()
-target_compile_definitions(megalith_flags INTERFACE MEGALITH_HAS_CUDA=$<BOOL:${MEGALITH_HAS_CUDA}>)
+# For the few targets whose C++ sources differ with and without GPUs (tensor/has_cuda.h) or include CUDA's headers. The
+# commands that compile all others are the same in both builds.
+add_library(megalith_gpu_code INTERFACE)
+if(MEGALITH_COMPILE_CHECK)
+  target_compile_options(megalith_gpu_code INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
+endif()
+target_compile_definitions(megalith_gpu_code INTERFACE MEGALITH_HAS_CUDA=$<BOOL:${MEGALITH_HAS_CUDA}>)
+if(MEGALITH_HAS_CUDA)
+  target_include_directories(megalith_gpu_code SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+endif()
 target_link_libraries(megalith_flags INTERFACE Threads::Threads)
 if(MEGALITH_HAS_OPENMP)
   target_link_libraries(megalith_flags INTERFACE OpenMP::OpenMP_CXX)  # CMake gives it to C++ sources only

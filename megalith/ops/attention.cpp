@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "megalith/base/build.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/attention.h"
 #include "megalith/ops/cuda/attention.h"
 #include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/dropout_check.h"
+#include "megalith/tensor/has_cuda.h"
 
 namespace megalith::ops {
 namespace {

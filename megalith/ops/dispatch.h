@@ -2,8 +2,8 @@
 #include <string_view>
 #include <utility>
 
-#include "megalith/base/build.h"
 #include "megalith/runtime/exec.h"
+#include "megalith/tensor/has_cuda.h"
 
 namespace megalith::ops {
 

@@ -2,10 +2,10 @@
 
 #include <optional>
 
-#include "megalith/base/build.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cuda/gemm.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/tensor/has_cuda.h"
 
 namespace megalith::ops {
 namespace {

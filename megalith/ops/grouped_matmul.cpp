@@ -1,10 +1,10 @@
 #include "megalith/ops/grouped_matmul.h"
 
-#include "megalith/base/build.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/grouped_matmul.h"
 #include "megalith/ops/cuda/grouped_matmul.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/tensor/has_cuda.h"
 
 namespace megalith::ops {
 namespace {

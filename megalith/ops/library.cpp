@@ -1,11 +1,11 @@
 #include "megalith/ops/library.h"
 
-#include "megalith/base/build.h"
 #include "megalith/ops/cpu/matmul.h"
 #include "megalith/ops/cuda/cross_entropy.h"
 #include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gemm.h"
+#include "megalith/tensor/has_cuda.h"
 
 namespace megalith::ops {
 

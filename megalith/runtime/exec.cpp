@@ -2,10 +2,10 @@
 
 #include <cstring>
 
-#include "megalith/base/build.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/tensor/cuda/device.h"
+#include "megalith/tensor/has_cuda.h"
 
 namespace megalith {
 

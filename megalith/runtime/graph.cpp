@@ -4,12 +4,12 @@
 #include <atomic>
 #include <functional>
 
-#include "megalith/base/build.h"
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/runtime/exec.h"
 #include "megalith/tensor/cuda/device.h"
+#include "megalith/tensor/has_cuda.h"
 
 namespace megalith {
 namespace {

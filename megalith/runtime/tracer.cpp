@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "megalith/base/build.h"
 #include "megalith/base/clock.h"
 #include "megalith/tensor/cuda/device.h"
+#include "megalith/tensor/has_cuda.h"
 
 namespace megalith {
 

@@ -4,13 +4,13 @@
 #include <cstring>
 #include <limits>
 
-#include "megalith/base/build.h"
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/tensor/capture_guard.h"
 #include "megalith/tensor/cuda/device.h"
+#include "megalith/tensor/has_cuda.h"
 #include "megalith/tensor/memory.h"
 
 namespace megalith {

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "megalith/base/build.h"
 #include "megalith/tensor/gpu_facts.h"
+#include "megalith/tensor/has_cuda.h"
 
 namespace megalith::device {
 namespace {
