@@ -10,11 +10,11 @@
 namespace megalith::comm {
 namespace {
 
-using Ranks = std::span<const std::optional<RankPosition>>;
+using RankPositions = std::span<const std::optional<RankPosition>>;
 using State = Position::State;
 
 /// The ranks that `rank` waits for.
-std::span<const std::int32_t> awaited_by(Ranks ranks, int rank) {
+std::span<const std::int32_t> awaited_by(RankPositions ranks, int rank) {
   const auto& at = ranks[static_cast<std::size_t>(rank)];
   if (!at || at->position.state != State::waits) return {};
   const auto count = static_cast<std::size_t>(std::clamp(at->position.num_awaited, 0, Position::kMaxAwaited));
@@ -22,7 +22,7 @@ std::span<const std::int32_t> awaited_by(Ranks ranks, int rank) {
 }
 
 /// All that `from` waits for, directly or through others, nearest first; without `from`.
-std::vector<int> awaited_through(Ranks ranks, int from) {
+std::vector<int> awaited_through(RankPositions ranks, int from) {
   std::vector<bool> seen(ranks.size());
   std::vector<int> found;
   std::deque<int> next = {from};
@@ -48,7 +48,7 @@ std::string position_text(const Position& position) {
 }
 
 /// Who waits for `rank`: "; rank 1 waits for it, through others rank 0, rank 2".
-std::string waiters_text(Ranks ranks, int rank) {
+std::string waiters_text(RankPositions ranks, int rank) {
   RankList direct, through;
   for (int other = 0; static_cast<std::size_t>(other) < ranks.size(); ++other) {
     if (other == rank) continue;
@@ -63,7 +63,7 @@ std::string waiters_text(Ranks ranks, int rank) {
 }
 
 /// All waits are alive: "rank 0 waits for rank 1 in all_reduce(...) #7 of group tp; rank 1 waits for ...".
-std::string waits_text(Ranks ranks, int reporter) {
+std::string waits_text(RankPositions ranks, int reporter) {
   constexpr std::size_t kListed = 4;
   std::vector<int> chain = awaited_through(ranks, reporter);
   chain.insert(chain.begin(), reporter);
@@ -81,7 +81,7 @@ std::string waits_text(Ranks ranks, int reporter) {
 
 }  // namespace
 
-std::string verdict_of(Ranks ranks, int reporter, double now_s, double silent_s) {
+std::string verdict_of(RankPositions ranks, int reporter, double now_s, double silent_s) {
   const auto silent_for = [&](int rank) {
     const auto& at = ranks[static_cast<std::size_t>(rank)];
     return at && at->position.state != State::ended ? now_s - at->alive_s - at->late_s : 0;
