@@ -3,7 +3,7 @@
 namespace megalith::config {
 namespace {
 
-struct OtherValue {
+struct ValueOfAnother {
   std::string_view key, value, how;
 };
 
@@ -19,15 +19,15 @@ constexpr std::string_view kOlmoe =
     "OLMoE is model.family = \"llama\" with model.qk_norm = \"all\" and a section [moe]; model.preset = "
     "\"olmoe-1b-7b\" sets all of it";
 
-constexpr OtherValue kValues[] = {{"model.family", "mistral", kMistral}, {"model.family", "mixtral", kMixtral},
-                                  {"model.family", "qwen2", kQwen2},     {"model.family", "qwen2_moe", kQwen2},
-                                  {"model.family", "qwen3", kQwen3},     {"model.family", "qwen3_moe", kQwen3},
-                                  {"model.family", "olmoe", kOlmoe}};
+constexpr ValueOfAnother kValues[] = {{"model.family", "mistral", kMistral}, {"model.family", "mixtral", kMixtral},
+                                      {"model.family", "qwen2", kQwen2},     {"model.family", "qwen2_moe", kQwen2},
+                                      {"model.family", "qwen3", kQwen3},     {"model.family", "qwen3_moe", kQwen3},
+                                      {"model.family", "olmoe", kOlmoe}};
 
 }  // namespace
 
 std::string_view how_to_write(std::string_view key, std::string_view value) {
-  for (const OtherValue& row : kValues) {
+  for (const ValueOfAnother& row : kValues) {
     if (row.key == key && row.value == value) return row.how;
   }
   return "";

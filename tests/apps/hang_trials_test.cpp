@@ -23,10 +23,10 @@ using support::program;
 using support::run_shell;
 using ::testing::ContainsRegex;
 
-struct Grid {
+struct TrialGrid {
   const char *name, *settings;
 };
-constexpr Grid kGrids[] = {
+constexpr TrialGrid kTrialGrids[] = {
     {"tp4", "--set parallel.tp=4"},
     {"pp4", "--set parallel.pp=4"},
     {"dp4", "--set parallel.ranks=4"},
@@ -82,7 +82,7 @@ class HangRuns : public support::Program {
   }
 };
 
-class HangTrials : public HangRuns, public ::testing::WithParamInterface<Grid> {
+class HangTrials : public HangRuns, public ::testing::WithParamInterface<TrialGrid> {
  protected:
   /// Under mpirun, as four processes.
   Finished run_processes(const Trial& trial, const std::string& name) const {
@@ -220,7 +220,7 @@ TEST_F(HangRuns, ABusyMachineRaisesNoAlarm) {
 #endif
 }
 
-INSTANTIATE_TEST_SUITE_P(All, HangTrials, ::testing::ValuesIn(kGrids),
+INSTANTIATE_TEST_SUITE_P(All, HangTrials, ::testing::ValuesIn(kTrialGrids),
                          [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace

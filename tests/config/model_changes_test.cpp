@@ -26,7 +26,7 @@ ModelChanges changes(const Settings& saved, const Settings& more) {
 }
 
 const Settings kLlama = {"model.family=llama"};
-const Settings kExperts = {"moe.num_experts=8", "moe.num_groups=2"};
+const Settings kEightExperts = {"moe.num_experts=8", "moe.num_groups=2"};
 
 TEST(ModelChanges, ResolvedValuesAreCompared) {
   EXPECT_THAT(changes(kLlama, {"model.head_dim=16", "model.num_kv_heads=4", "model.ffn_hidden_size=256",
@@ -67,15 +67,15 @@ TEST(ModelChanges, KeysOfExpertsThatMakeAnotherModelAreRefused) {
     const std::string text = setting, key = text.substr(0, text.find('=')), is = text.substr(key.size() + 1);
     // Groups are looked at as many as there are.
     const Settings more = key == "moe.num_groups" ? Settings{text, "moe.group_top_k=2"} : Settings{text};
-    EXPECT_THAT(changes(kExperts, more).refused,
+    EXPECT_THAT(changes(kEightExperts, more).refused,
                 ElementsAre(str(key, " = ", is, ": the checkpoint's model has ", was)));
   }
-  Settings shared = kExperts;
+  Settings shared = kEightExperts;
   shared.emplace_back("moe.shared_ffn_hidden_size=16");
   EXPECT_THAT(changes(shared, {"moe.shared_gate=true"}).refused,
               ElementsAre("moe.shared_gate = true: the checkpoint's model has false"));
-  EXPECT_THAT(changes({}, kExperts).refused, ElementsAre("moe.num_experts = 8: the checkpoint's model has 0"));
-  EXPECT_THAT(model_changes(planned(kExperts), planned({})).refused,
+  EXPECT_THAT(changes({}, kEightExperts).refused, ElementsAre("moe.num_experts = 8: the checkpoint's model has 0"));
+  EXPECT_THAT(model_changes(planned(kEightExperts), planned({})).refused,
               ElementsAre("moe.num_experts = 0: the checkpoint's model has 8"));
 }
 
@@ -92,24 +92,24 @@ TEST(ModelChanges, EveryKeyOfTheTableIsDecided) {
 
 TEST(ModelChanges, LossesAndCapacityMayChange) {
   const ModelChanges free = changes(
-      kExperts, {"moe.aux_loss=0.1", "moe.aux_scope=global", "moe.z_loss=0.01", "moe.capacity=drop",
-                 "moe.capacity_factor=1.5", "moe.capacity_run=16", "moe.drop_by=position", "model.dropout=0.2"});
+      kEightExperts, {"moe.aux_loss=0.1", "moe.aux_scope=global", "moe.z_loss=0.01", "moe.capacity=drop",
+                      "moe.capacity_factor=1.5", "moe.capacity_run=16", "moe.drop_by=position", "model.dropout=0.2"});
   EXPECT_THAT(free.refused, IsEmpty());
   EXPECT_THAT(free.taken, IsEmpty());
-  Settings sigmoid = kExperts;
+  Settings sigmoid = kEightExperts;
   sigmoid.emplace_back("moe.score=sigmoid");
   EXPECT_THAT(changes(sigmoid, {"moe.expert_bias_rate=0.01"}).refused, IsEmpty());
 }
 
 TEST(ModelChanges, KeysOfOneMeaningAreOneModel) {
-  Settings after = kExperts, both = kExperts;
+  Settings after = kEightExperts, both = kEightExperts;
   after.emplace_back("moe.score_before_top_k=false");
   both.emplace_back("moe.normalize_top_k=true");
   EXPECT_THAT(model_changes(planned(after), planned(both)).refused, IsEmpty()) << "the weights sum to 1";
-  EXPECT_THAT(changes(kExperts, {"moe.pattern=mm"}).refused, IsEmpty());
-  EXPECT_THAT(changes(kExperts, {"model.ffn_hidden_size=128", "moe.ffn_hidden_size=256"}).refused, IsEmpty())
+  EXPECT_THAT(changes(kEightExperts, {"moe.pattern=mm"}).refused, IsEmpty());
+  EXPECT_THAT(changes(kEightExperts, {"model.ffn_hidden_size=128", "moe.ffn_hidden_size=256"}).refused, IsEmpty())
       << "no layer is dense";
-  Settings dense = kExperts;
+  Settings dense = kEightExperts;
   dense.insert(dense.end(), {"moe.pattern=dm", "moe.ffn_hidden_size=256"});
   EXPECT_THAT(changes(dense, {"model.ffn_hidden_size=128"}).refused,
               ElementsAre("model.ffn_hidden_size = 128: the checkpoint's model has 256"));

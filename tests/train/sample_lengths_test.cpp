@@ -49,9 +49,11 @@ TEST(SampleLengths, ReachAttentionOnEveryStageOfEveryGrid) {
 
 TEST(SampleLengths, ReachGraphsOfWholeSteps) {
   const Grid grid{.pp = 4};
+  capture::GraphsConfig graphs;
+  graphs.mode = capture::GraphMode::iteration;
+  graphs.warmup_steps = 1;
   const auto eager = trained(grid, ops::SampleLengths::given),
-             captured =
-                 trained(grid, ops::SampleLengths::given, {.mode = capture::GraphMode::iteration, .warmup_steps = 1});
+             captured = trained(grid, ops::SampleLengths::given, graphs);
   EXPECT_EQ(captured->losses, eager->losses);
   EXPECT_EQ(captured->norms, eager->norms);
 }

@@ -64,12 +64,12 @@ TEST(StepGraph, UnevenStagesAndASingleMicrobatchHaveTheBitsOfEagerSteps) {
 }
 
 TEST(StepGraph, AShardedOptimizersStepsHaveTheBitsOfEagerPlainOnes) {
-  constexpr Index kSteps = 50;
+  constexpr Index kShortRun = 50;
   for (Grid grid : {Grid{.dp = 2}, Grid{.dp = 4}, Grid{.pp = 2, .dp = 2, .chunks = 2}}) {
-    const auto plain = graph_run(plan_of(grid, "bf16", GraphHolds::nothing, kSteps));
+    const auto plain = graph_run(plan_of(grid, "bf16", GraphHolds::nothing, kShortRun));
     grid.sharding = Sharding::optimizer;
     for (const GraphHolds holds : {GraphHolds::passes, GraphHolds::whole_step}) {
-      config::RunPlan plan = plan_of(grid, "bf16", holds, kSteps);
+      config::RunPlan plan = plan_of(grid, "bf16", holds, kShortRun);
       plan.graphs.check_steps = 3;
       // The last step is followed by an evaluation, which gathers the parameters.
       support::expect_same_training(*graph_run(plan), *plain);

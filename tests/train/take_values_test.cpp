@@ -17,7 +17,7 @@ namespace {
 
 using support::Grid;
 
-constexpr Index kSavedAt = 2, kSteps = 4;
+constexpr Index kTakenAt = 2, kTakenSteps = 4;
 
 config::RunPlan undisturbed_plan(const Grid& grid, Index seed, Index steps) {
   config::RunConfig config = support::small_config(grid, "fp64", steps);
@@ -32,7 +32,7 @@ TEST(TakeValues, GivesTheRunThatTheValuesCameFrom) {
     const TempDir dir;
     support::RunRecord want;
     comm::run_ranks(1, [&](comm::World& world) {
-      const config::RunPlan plan = undisturbed_plan({}, 7, kSteps);
+      const config::RunPlan plan = undisturbed_plan({}, 7, kTakenSteps);
       train::Engine engine(world, plan);
       engine.allocate();
       train::Saver(engine, plan, {1, 2}, *io::posix_fs(), dir.path()).save({});
@@ -40,12 +40,12 @@ TEST(TakeValues, GivesTheRunThatTheValuesCameFrom) {
     });
     std::vector<double> losses;
     comm::run_ranks(grid.ranks(), [&](comm::World& world) {
-      const config::RunPlan plan = undisturbed_plan(grid, 8, kSteps);
+      const config::RunPlan plan = undisturbed_plan(grid, 8, kTakenSteps);
       train::Engine engine(world, plan);
       engine.allocate();
       train::Saver(engine, plan, {1, 5}, *io::posix_fs(), dir / "unused").take_values(dir / "step_00000000");
       const support::HashedBatches source(plan.model.vocab_size);
-      for (Index step = 0; step < kSteps; ++step) {
+      for (Index step = 0; step < kTakenSteps; ++step) {
         const train::StepReport result = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
         if (world.rank() == 0) losses.push_back(result.loss);
       }
@@ -94,8 +94,8 @@ TEST(TakeValues, TheFirstLossIn16BitsIsTheSources) {
 
 TEST(TakeValues, LeavesTheOptimizerFresh) {
   const TempDir dir;
-  support::train_and_save(support::small_plan({}, "fp64", kSteps), dir.path(), 0, kSavedAt);
-  config::RunPlan plan = support::small_plan({}, "fp64", kSteps);
+  support::train_and_save(support::small_plan({}, "fp64", kTakenSteps), dir.path(), 0, kTakenAt);
+  config::RunPlan plan = support::small_plan({}, "fp64", kTakenSteps);
   plan.train.seed = 5;  // of which a resume would have something to say
   comm::run_ranks(1, [&](comm::World& world) {
     const std::shared_ptr<io::Fs> fs = io::posix_fs();
@@ -113,7 +113,7 @@ TEST(TakeValues, LeavesTheOptimizerFresh) {
 
 TEST(TakeValues, RefusesWhatDoesNotFitAndWhatIsDamaged) {
   const TempDir dir;
-  support::train_and_save(support::small_plan({}, "fp64", kSteps), dir.path(), 0, kSavedAt);
+  support::train_and_save(support::small_plan({}, "fp64", kTakenSteps), dir.path(), 0, kTakenAt);
   const auto error_of = [&](const config::RunPlan& plan, std::uint64_t vocabulary) -> std::string {
     std::string text;
     comm::run_ranks(1, [&](comm::World& world) {
@@ -127,7 +127,7 @@ TEST(TakeValues, RefusesWhatDoesNotFitAndWhatIsDamaged) {
     });
     return text;
   };
-  config::RunConfig other = support::small_config({}, "fp32", kSteps);
+  config::RunConfig other = support::small_config({}, "fp32", kTakenSteps);
   other.model.num_heads = 2;
   const std::string refused = error_of(config::resolve(other), 9);
   EXPECT_TRUE(refused.starts_with("66 [train.init] ")) << refused;
@@ -138,7 +138,7 @@ TEST(TakeValues, RefusesWhatDoesNotFitAndWhatIsDamaged) {
       << refused;
   const io::Path shard = dir / "step_00000002" / checkpoint::shard_file_name(0);
   std::fstream(shard, std::ios::in | std::ios::out).seekp(3000).put('X');
-  const std::string damaged = error_of(support::small_plan({}, "fp64", kSteps), 1);
+  const std::string damaged = error_of(support::small_plan({}, "fp64", kTakenSteps), 1);
   EXPECT_TRUE(damaged.starts_with("65 [train.init] ")) << damaged;
   EXPECT_NE(damaged.find("shard_00000.safetensors"), std::string::npos) << damaged;
 }
@@ -146,7 +146,7 @@ TEST(TakeValues, RefusesWhatDoesNotFitAndWhatIsDamaged) {
 // Router and losses of experts have no parameters by which they could be told apart.
 TEST(TakeValues, RefusesOtherExpertsAndTakesOtherLosses) {
   const TempDir dir;
-  config::RunConfig saved = support::small_config({}, "fp64", kSteps);
+  config::RunConfig saved = support::small_config({}, "fp64", kTakenSteps);
   saved.moe.num_experts = 4;
   const config::RunPlan plan = config::resolve(saved);
   comm::run_ranks(1, [&](comm::World& world) {
