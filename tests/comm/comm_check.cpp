@@ -40,7 +40,7 @@ void run_named(World& world, const std::string& name) {
     if (name == each.name) each.run(world);
   }
   for (const MutationCase& each : mutation_cases()) {
-    if (name == each.name()) run_mutated(world, each);
+    if (name == each.name()) MutatedRank(each, world.rank()).run(world);
   }
 }
 

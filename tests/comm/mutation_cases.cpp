@@ -98,15 +98,28 @@ const std::vector<MutationCase>& mutation_cases() {
   return cases;
 }
 
-void run_mutated(World& world, const MutationCase& mutated) {
-  const bool is_culprit = world.rank() == mutated.culprit;
-  const Op op = mutated.op;
-  const Index count = is_culprit && !mutated.kind ? mutated.count / 2 : mutated.count;
-  Guarded first(8), in(input_length(op, count)), out(output_length(op, count)), last(9);
-  if (is_culprit && mutated.kind) mutate(world, {*mutated.kind, 1});
-  const auto check = [&] {
+struct MutatedRank::Memory {
+  Guarded first, in, out, last;
+
+  Memory(Op op, Index count) : first(8), in(input_length(op, count)), out(output_length(op, count)), last(9) {}
+  void check() const {
     for (const Guarded* each : {&first, &in, &out, &last}) each->check();
-  };
+  }
+};
+
+MutatedRank::MutatedRank(const MutationCase& mutated, int rank) : mutated_(mutated) {
+  const bool is_half = rank == mutated.culprit && !mutated.kind;
+  memory_ = std::make_unique<Memory>(mutated.op, is_half ? mutated.count / 2 : mutated.count);
+}
+
+MutatedRank::~MutatedRank() = default;
+
+void MutatedRank::run(World& world) {
+  const bool is_culprit = world.rank() == mutated_.culprit;
+  const Op op = mutated_.op;
+  const Index count = is_culprit && !mutated_.kind ? mutated_.count / 2 : mutated_.count;
+  auto& [first, in, out, last] = *memory_;
+  if (is_culprit && mutated_.kind) mutate(world, {*mutated_.kind, 1});
   try {
     make_call(world, Op::all_reduce, 8, first, out);
     make_call(world, op, count, in, out);
@@ -114,10 +127,10 @@ void run_mutated(World& world, const MutationCase& mutated) {
     make_call(world, op == Op::send ? Op::send : Op::all_reduce, 9, last, out);
     make_call(world, Op::barrier, 0, first, out);
   } catch (...) {
-    check();
+    memory_->check();
     throw;
   }
-  check();
+  memory_->check();
 }
 
 }  // namespace megalith::comm

@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,7 +28,20 @@ const std::vector<MutationCase>& mutation_cases();
 /// Waits in these cases end after so long.
 inline constexpr double kMutationTimeout_s = 0.5;
 
-/// Throws the error of the call that noticed; InternalError when memory behind a tensor was written.
-void run_mutated(World& world, const MutationCase& mutated);
+/// The tensors of one rank. They must live until all ranks have ended: nobody waits for the first of two receives that
+/// were posted by mistake, so the other rank may still copy into it when this one has given up.
+class MutatedRank {
+ public:
+  MutatedRank(const MutationCase& mutated, int rank);
+  ~MutatedRank();
+  /// Throws the error of the call that noticed; InternalError when memory behind a tensor was written.
+  void run(World& world);
+
+ private:
+  struct Memory;
+
+  MutationCase mutated_;
+  std::unique_ptr<Memory> memory_;
+};
 
 }  // namespace megalith::comm
