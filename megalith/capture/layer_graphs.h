@@ -31,7 +31,7 @@ GraphCounts count_graphs(const RankLayers& layers, const pipeline::LoweredSchedu
 
 /// The number of eager passes over all microbatches to be captured that must precede the recording if libraries choose,
 /// load and connect at their first use: with the `warmup_steps` every layer has then run about ten times. We do this
-/// before step 1 (GptStage::warm_up), and need none of these passes.
+/// before step 1 (Stage::warm_up), and need none of these passes.
 int lazy_warmup_passes(Index warmup_steps, int num_microbatches, int captured_microbatches);
 
 /// One layer's pass of one microbatch: the contents of a graph per microbatch, and of a launch.

@@ -11,7 +11,7 @@
 #include "megalith/checkpoint/box.h"
 #include "megalith/convert/hf_family.h"
 #include "megalith/io/reader.h"
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/chunk.h"
 
 namespace megalith::convert {
 /// The tensors of a folder under the names of its family.
@@ -166,7 +166,7 @@ void copy_whole(const HfModel& hf, const FolderTensors& source, const std::strin
 /// The parameters of a model that are learned, whole. Those that a rule updates are the state of a training.
 std::vector<TensorSlice> learned(const model::ModelConfig& model) {
   std::vector<TensorSlice> slices;
-  for (ParamSpec& spec : model::declare_whole_gpt(model))
+  for (ParamSpec& spec : model::declare_whole_model(model))
     if (spec.update == Update::by_gradient) slices.push_back(std::move(spec.slice));
   return slices;
 }

@@ -58,13 +58,13 @@ Decoder::Decoder(const DecoderConfig& config, comm::World& world, const comm::Me
     : config_(config),
       world_(world),
       mesh_(mesh),
-      params_(
-          model::declare_gpt(model::model_spec(config.model), {stage_of(config.model, mesh)}, over(config.model, mesh)),
-          Policy{config.dtype, config.dtype}, ParamContents::values),
+      params_(model::declare_model(model::model_spec(config.model), {stage_of(config.model, mesh)},
+                                   over(config.model, mesh)),
+              Policy{config.dtype, config.dtype}, ParamContents::values),
       ex_(config.device),
       ledger_(config.device),
-      chunk_(std::make_unique<model::GptChunk>(model::model_spec(config.model), stage_of(config.model, mesh),
-                                               over(config.model, mesh), params_, model::ChunkConfig{})),
+      chunk_(std::make_unique<model::Chunk>(model::model_spec(config.model), stage_of(config.model, mesh),
+                                            over(config.model, mesh), params_, model::ChunkConfig{})),
       all_slots_(chunk_->make_saved()) {
   if (config.slots < 1 || config.capacity < 1 || config.capacity > config.model.seq_len) {
     throw InternalError(str("[Decoder] slots, capacity = ", config.slots, ", ", config.capacity,
@@ -185,7 +185,7 @@ void Decoder::take_caches() {
     cache.keys = next_view(cache_memory_, shape, config_.dtype, at);
     cache.values = next_view(cache_memory_, shape, config_.dtype, at);
   }
-  const auto give = [&](auto part, model::GptChunk::Saved& saved) {
+  const auto give = [&](auto part, model::Chunk::Saved& saved) {
     auto next = caches_.begin();
     chunk_->take_caches([&](Index, Index) { return part(*next++); }, saved);
   };
@@ -208,17 +208,17 @@ void Decoder::take_caches() {
 
 void Decoder::fill_params(DType stored, const ReadValues& read) { eval::fill_params(ex_, params_, stored, read); }
 
-Tensor Decoder::compute(Exec& ex, const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) const {
+Tensor Decoder::compute(Exec& ex, const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved) const {
   const Index tokens = pass.tokens();
-  const model::GptChunk::Inputs inputs{{.batch = pass.batch,
-                                        .seq_len = pass.rows,
-                                        .step_state = {},
-                                        .mode = nn::Mode::evaluate,
-                                        .rope_table = rope_table_,
-                                        .positions = positions_.rows(0, tokens),
-                                        .past = pass.past},
-                                       {.tokens = tokens_.rows(0, tokens), .targets = {}},
-                                       {}};
+  const model::Chunk::Inputs inputs{{.batch = pass.batch,
+                                     .seq_len = pass.rows,
+                                     .step_state = {},
+                                     .mode = nn::Mode::evaluate,
+                                     .rope_table = rope_table_,
+                                     .positions = positions_.rows(0, tokens),
+                                     .past = pass.past},
+                                    {.tokens = tokens_.rows(0, tokens), .targets = {}},
+                                    {}};
   const auto part = [&](const Tensor& message) { return message ? message.rows(0, tokens) : Tensor(); };
   const Tensor own = chunk_->logits(ex, inputs, {part(input_), part(output_)}, rows, saved);
   if (!own || mesh_.tp.size() == 1) return own;
@@ -231,7 +231,7 @@ MemoryPlan Decoder::record(const Pass& pass) const {
   Recording recording;
   Exec recorder(config_.device, recording);
   recording.begin_phase();
-  model::GptChunk::Saved saved = chunk_->make_saved();
+  model::Chunk::Saved saved = chunk_->make_saved();
   auto next = caches_.begin();
   chunk_->take_caches(
       [&](Index, Index) {
@@ -261,7 +261,7 @@ void Decoder::put_inputs(std::span<const std::int32_t> tokens, std::span<const s
   ex_.copy(positions_.raw(), &*middle, positions_.rows(0, count).bytes());
 }
 
-Tensor Decoder::run_planned(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) {
+Tensor Decoder::run_planned(const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved) {
   ex_.begin(plan_for(pass).phases[0], nullptr, scratch_.data());
   const Tensor logits = compute(ex_, pass, rows, saved);
   ex_.end();
@@ -279,7 +279,7 @@ void Decoder::capture_step() {
   comm::meet(world_, ex_, "after a step of generation was captured");
 }
 
-std::span<const double> Decoder::run(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) {
+std::span<const double> Decoder::run(const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved) {
   if (receives()) comm::recv(ex_, mesh_.pp, input_.rows(0, pass.tokens()), mesh_.pp_rank() - 1).wait(ex_);
   Tensor all;
   if (step_graph_ && pass == step_pass()) {

@@ -11,7 +11,7 @@
 #include "megalith/comm/mesh.h"
 #include "megalith/eval/fill_params.h"
 #include "megalith/grid/parallel_config.h"
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/chunk.h"
 
 namespace megalith::eval {
 
@@ -121,11 +121,11 @@ class Decoder {
   const MemoryPlan& plan_for(const Pass& pass);
   void put_inputs(std::span<const std::int32_t> tokens, std::span<const std::int32_t> positions);
   /// The pass's ops, run or recorded: this rank's part of the logits after some rows, of all tensor-parallel ranks.
-  Tensor compute(Exec& ex, const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved) const;
-  Tensor run_planned(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved);
+  Tensor compute(Exec& ex, const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved) const;
+  Tensor run_planned(const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved);
   /// Of a step, whose kernels and communicators a step before it has loaded.
   void capture_step();
-  std::span<const double> run(const Pass& pass, model::GptChunk::Rows rows, model::GptChunk::Saved& saved);
+  std::span<const double> run(const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved);
   void read_logits(const Tensor& all, Index count);
   bool receives() const { return !mesh_.first_stage(); }
   bool sends() const { return !mesh_.last_stage(); }
@@ -136,10 +136,10 @@ class Decoder {
   ParamSet params_;
   Exec ex_;
   MemoryLedger ledger_;
-  std::unique_ptr<model::GptChunk> chunk_;
+  std::unique_ptr<model::Chunk> chunk_;
   std::vector<nn::KvCache> caches_;  // [cache_rows(), G/tp, C, D] of each attention sublayer
-  model::GptChunk::Saved all_slots_;
-  std::vector<model::GptChunk::Saved> one_slot_;
+  model::Chunk::Saved all_slots_;
+  std::vector<model::Chunk::Saved> one_slot_;
   std::map<Pass, MemoryPlan> plans_;
   Buffer scratch_, inputs_, messages_, rope_memory_, cache_memory_;
   Tensor tokens_, positions_, ids_, input_, output_, rope_table_;

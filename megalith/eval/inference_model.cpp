@@ -7,8 +7,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/gather_values.h"
-#include "megalith/model/gpt_stage.h"
 #include "megalith/model/layer_groups.h"
+#include "megalith/model/stage.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/library.h"
@@ -48,7 +48,7 @@ InferenceModel::InferenceModel(InferenceConfig config, comm::World& world, const
       mesh_(mesh),
       groups_(model::layer_groups(tensor_parallel(mesh_), config_.model, mesh_)),
       ranges_(chunk_ranges(config_, mesh_)),
-      params_(model::declare_gpt(model::model_spec(config_.model), ranges_, groups_),
+      params_(model::declare_model(model::model_spec(config_.model), ranges_, groups_),
               Policy{config_.dtype, config_.dtype}, ParamContents::values),
       ledger_(config_.device) {
   const model::ModelSpec model = model::model_spec(config_.model);
@@ -160,7 +160,7 @@ void InferenceModel::allocate() {
   scratch_ = ledger_.take(kScratchOwner, scratch_bytes());
   round_ = ledger_.take("inputs", round_bytes());
   loss_sum_ = round_.view({1}, DType::f64, round_bytes() - kAlignment);
-  for (model::GptChunk::Saved& saved : saved_) saved.take_host_memory(config_.device);
+  for (model::Chunk::Saved& saved : saved_) saved.take_host_memory(config_.device);
   if (config_.device != Device::cpu) host_round_ = Buffer(round_bytes(), config_.device, Side::host);
   if (mesh_.pp.size() > 1) executor_->allocate(ledger_);
   if (const Tensor table = unplaced_rope_table()) {
@@ -203,14 +203,14 @@ void InferenceModel::fill_params(DType stored, const ReadValues& read) {
 void InferenceModel::run_chunk(Exec& ex, std::size_t chunk, const PassShape& shape, const Block& block,
                                const Tensor& input, const Tensor& output) {
   const Tensor loss_sum = loss_sum_ ? loss_sum_ : Tensor(nullptr, {1}, DType::f64);
-  const model::GptChunk::Inputs inputs{{.batch = batch(shape),
-                                        .seq_len = shape.tokens,
-                                        .step_state = {},
-                                        .mode = nn::Mode::evaluate,
-                                        .routing = routing_,
-                                        .rope_table = rope_table_ ? rope_table_ : unplaced_rope_table()},
-                                       {block.tokens, block.targets},
-                                       loss_sum};
+  const model::Chunk::Inputs inputs{{.batch = batch(shape),
+                                     .seq_len = shape.tokens,
+                                     .step_state = {},
+                                     .mode = nn::Mode::evaluate,
+                                     .routing = routing_,
+                                     .rope_table = rope_table_ ? rope_table_ : unplaced_rope_table()},
+                                    {block.tokens, block.targets},
+                                    loss_sum};
   if (ranges_[chunk].head)
     chunks_[chunk].score(ex, inputs, input, {block.rows, block.losses, block.best_ids}, saved_[chunk]);
   else

@@ -7,7 +7,7 @@
 #include "megalith/comm/mesh.h"
 #include "megalith/eval/fill_params.h"
 #include "megalith/eval/passages.h"
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/chunk.h"
 #include "megalith/pipeline/executor.h"
 
 namespace megalith::eval {
@@ -118,8 +118,8 @@ class InferenceModel final : private pipeline::Stage {
   nn::LayerGroups groups_;
   std::vector<model::ChunkRange> ranges_;
   ParamSet params_;
-  std::vector<model::GptChunk> chunks_;
-  std::vector<model::GptChunk::Saved> saved_;  ///< by chunk
+  std::vector<model::Chunk> chunks_;
+  std::vector<model::Chunk::Saved> saved_;  ///< by chunk
   std::map<PassShape, Index> batches_;
   std::map<PassShape, std::vector<MemoryPlan>> plans_;  ///< by chunk
   std::optional<pipeline::Executor> executor_;

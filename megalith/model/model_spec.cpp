@@ -6,7 +6,7 @@
 
 #include "megalith/base/str.h"
 #include "megalith/comm/world.h"
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/chunk.h"
 #include "megalith/nn/gpt_layer.h"
 
 namespace megalith::model {
@@ -84,7 +84,7 @@ Index sum_of_parameters(const ModelConfig& model, const Elements& elements) {
   const nn::TensorParallel tp{one_rank->all(), nn::SequenceParallel::off, 1};
   const nn::LayerGroups groups{tp, nn::ExpertParallel{tp, one_rank->all(), one_rank->all(), one_rank->all()}};
   Index sum = 0;
-  for (const ParamSpec& param : declare_gpt(model_spec(model), {{{0, model.num_layers}, true, true}}, groups))
+  for (const ParamSpec& param : declare_model(model_spec(model), {{{0, model.num_layers}, true, true}}, groups))
     sum += elements(param);
   return sum;
 }

@@ -83,7 +83,7 @@ class Engine {
 
   comm::World& world() { return memory_.world(); }
   const comm::Mesh& mesh() const { return memory_.mesh(); }
-  model::GptStage& stage() { return memory_.stage(); }
+  model::Stage& stage() { return memory_.stage(); }
   const std::deque<optim::Optimizer>& optimizers() const { return memory_.optimizers(); }
   Exec& exec() { return memory_.exec(); }
 

@@ -44,9 +44,9 @@ struct CapturedLayers {
   std::vector<std::vector<nn::LayerEdges>> edges;
 };
 
-CapturedLayers captured_layers(const model::GptStage& stage, const config::RunPlan& plan) {
+CapturedLayers captured_layers(const model::Stage& stage, const config::RunPlan& plan) {
   CapturedLayers captured{{training_shape(plan), stage.mesh().pp_rank(), {}}, {}};
-  for (const model::GptChunk& chunk : stage.chunks()) {
+  for (const model::Chunk& chunk : stage.chunks()) {
     std::vector<nn::LayerEdges>& of_chunk = captured.edges.emplace_back();
     for (Index layer = chunk.range().layers.begin; layer < chunk.range().layers.end; ++layer) {
       if (const nn::LayerEdges edges = captured_edges(plan, layer); edges.any()) of_chunk.push_back(edges);

@@ -6,7 +6,7 @@
 
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/io/save_protocol.h"
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/chunk.h"
 #include "megalith/tensor/memory.h"
 
 namespace megalith::train {
@@ -53,7 +53,7 @@ class OneParam {
 checkpoint::Digest128 save_imported_model(const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs,
                                           const io::Path& folder, const ReadValues& read) {
   constexpr Index kBlockBytes = Index{64} << 20;
-  OneParam params(model::declare_whole_gpt(plan.model), plan.train.policy().master, read);
+  OneParam params(model::declare_whole_model(plan.model), plan.train.policy().master, read);
   const io::Path staging = io::begin_save(fs, folder, 0);
   try {
     std::vector<checkpoint::ShardReport> reports = write_vocabulary(fs, staging, identity);

@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kContextOwner = "cuda context";
 constexpr const char* kTransportOwner = "nccl";
 
-pipeline::Executor::Boundary boundary(const model::GptStage& stage) {
+pipeline::Executor::Boundary boundary(const model::Stage& stage) {
   return {stage.boundary_shape(), stage.config().policy.compute};
 }
 

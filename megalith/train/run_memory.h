@@ -8,7 +8,7 @@
 
 #include "megalith/comm/mesh.h"
 #include "megalith/config/run_plan.h"
-#include "megalith/model/gpt_stage.h"
+#include "megalith/model/stage.h"
 #include "megalith/ops/step_end.h"
 #include "megalith/optim/optimizer.h"
 #include "megalith/params/param_names.h"
@@ -66,8 +66,8 @@ class RunMemory {
   const comm::Mesh& mesh() const { return mesh_; }
   Exec& exec() { return *ex_; }
   const MemoryLedger& ledger() const { return ledger_; }
-  model::GptStage& stage() { return stage_; }
-  const model::GptStage& stage() const { return stage_; }
+  model::Stage& stage() { return stage_; }
+  const model::Stage& stage() const { return stage_; }
   /// One for each of stage().params().trained().
   const std::deque<optim::Optimizer>& optimizers() const { return optimizers_; }
   pipeline::Executor& train_executor() { return train_executor_; }
@@ -76,7 +76,7 @@ class RunMemory {
   const MemoryPlan& optimizer_plan() const { return optimizer_plan_; }
   /// Whether this rank's losses count. Those of other tensor-parallel ranks are replicas.
   bool counts_losses() const { return mesh_.tp_rank() == 0; }
-  /// GptStage::counted_targets() if the losses count, else 0.
+  /// Stage::counted_targets() if the losses count, else 0.
   Index counted_targets() const { return counts_losses() ? stage_.counted_targets() : 0; }
   const StepScalars& scalars() const { return scalars_; }
 
@@ -114,7 +114,7 @@ class RunMemory {
   comm::Mesh mesh_;
   std::optional<Exec> ex_;
   MemoryLedger ledger_;
-  model::GptStage stage_;
+  model::Stage stage_;
   std::deque<optim::Optimizer> optimizers_;
   pipeline::Executor train_executor_, eval_executor_;
   MemoryPlan optimizer_plan_;

@@ -1,6 +1,6 @@
 #pragma once
 #include "megalith/config/run_plan.h"
-#include "megalith/model/gpt_stage.h"
+#include "megalith/model/stage.h"
 
 namespace megalith::train {
 

@@ -41,7 +41,7 @@ void StepProgram::warm_up_passes() {
 
 void StepProgram::passes() {
   Exec& ex = memory_.exec();
-  model::GptStage& stage = memory_.stage();
+  model::Stage& stage = memory_.stage();
   stage.begin(ex);
   memory_.train_executor().run(ex, stage);
   ex.set_call_site({.phase = StepPhase::optimizer});  // until update() ends

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "megalith/base/philox.h"
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/chunk.h"
 #include "megalith/params/param_set.h"
 
 namespace megalith::convert {
@@ -10,7 +10,7 @@ namespace megalith::convert {
 /// All parameters of a model on one rank, with random values.
 struct RandomModel {
   explicit RandomModel(const model::ModelConfig& config, std::uint64_t seed = 1, DType dtype = DType::f32)
-      : params(model::declare_whole_gpt(config), Policy{dtype, dtype}, ParamContents::values) {
+      : params(model::declare_whole_model(config), Policy{dtype, dtype}, ParamContents::values) {
     params.allocate(ledger);
     const RandomSite random{.seed = seed};
     std::uint64_t n = 0;

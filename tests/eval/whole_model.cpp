@@ -20,8 +20,8 @@ nn::LayerGroups one_rank(const model::ModelConfig& model, const comm::Mesh& mesh
 
 WholeModel::WholeModel(const model::ModelConfig& model, const comm::Mesh& mesh, DType dtype, Device device)
     : model_(model),
-      params_(model::declare_gpt(model::model_spec(model), {whole(model)}, one_rank(model, mesh)), Policy{dtype, dtype},
-              ParamContents::values),
+      params_(model::declare_model(model::model_spec(model), {whole(model)}, one_rank(model, mesh)),
+              Policy{dtype, dtype}, ParamContents::values),
       ex_(device),
       ledger_(device),
       host_tokens_(static_cast<std::size_t>(model.seq_len)),
@@ -30,8 +30,8 @@ WholeModel::WholeModel(const model::ModelConfig& model, const comm::Mesh& mesh, 
   if (mesh.world.size() != 1) throw InternalError("[WholeModel] mesh: must be of one rank");
   require_host_memory("the model", total(params_.bytes()));
   params_.allocate(ledger_);
-  chunk_ = std::make_unique<model::GptChunk>(model::model_spec(model), whole(model), one_rank(model, mesh), params_,
-                                             model::ChunkConfig{});
+  chunk_ = std::make_unique<model::Chunk>(model::model_spec(model), whole(model), one_rank(model, mesh), params_,
+                                          model::ChunkConfig{});
   saved_ = chunk_->make_saved();
   saved_.take_host_memory(device);
   const Index ids = round_up(model.seq_len * size_of(DType::i32), kAlignment);
@@ -57,14 +57,14 @@ void WholeModel::require_host_memory(std::string_view what, Index bytes) const {
 
 void WholeModel::fill_params(const ReadValues& read) { eval::fill_params(ex_, params_, params_.policy().master, read); }
 
-Tensor WholeModel::ask(Exec& ex, Question question, Index row, const model::GptChunk::Inputs& inputs) {
+Tensor WholeModel::ask(Exec& ex, Question question, Index row, const model::Chunk::Inputs& inputs) {
   return question == Question::last_logits ? chunk_->logits(ex, inputs, {}, {row, 1}, saved_)
                                            : chunk_->token_losses(ex, inputs, saved_);
 }
 
 Index WholeModel::pass_tokens(Index window) const { return std::min(round_up(window, kWindowStep), model_.seq_len); }
 
-const MemoryPlan& WholeModel::plan_for(Question question, const model::GptChunk::Inputs& inputs) {
+const MemoryPlan& WholeModel::plan_for(Question question, const model::Chunk::Inputs& inputs) {
   const auto [place, is_new] = plans_.try_emplace({question, inputs.microbatch.tokens()});
   MemoryPlan& plan = place->second;
   if (is_new) {
@@ -84,7 +84,7 @@ const MemoryPlan& WholeModel::plan_for(Question question, const model::GptChunk:
 
 Tensor WholeModel::run(Question question, Index window) {
   const Index tokens = pass_tokens(window);
-  const model::GptChunk::Inputs inputs{
+  const model::Chunk::Inputs inputs{
       {.batch = 1, .seq_len = tokens, .step_state = {}, .mode = nn::Mode::evaluate, .rope_table = rope_table_},
       {tokens_.rows(0, tokens), targets_.rows(0, tokens)},
       loss_sum_};

@@ -10,7 +10,7 @@
 
 #include "megalith/comm/mesh.h"
 #include "megalith/eval/fill_params.h"
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/chunk.h"
 
 namespace megalith::eval {
 
@@ -48,10 +48,10 @@ class WholeModel {
   /// The tokens of the pass that answers about a window.
   Index pass_tokens(Index window) const;
   /// Asks with what stands in the input buffers, or records where nothing runs.
-  Tensor ask(Exec& ex, Question question, Index row, const model::GptChunk::Inputs& inputs);
+  Tensor ask(Exec& ex, Question question, Index row, const model::Chunk::Inputs& inputs);
   /// About the first tokens of the input buffers.
   Tensor run(Question question, Index window);
-  const MemoryPlan& plan_for(Question question, const model::GptChunk::Inputs& inputs);
+  const MemoryPlan& plan_for(Question question, const model::Chunk::Inputs& inputs);
   void put_tokens(std::span<const std::int32_t> window);
   /// The first elements of a tensor of the device; waits for them.
   void read(const Tensor& from, std::span<double> to);
@@ -60,8 +60,8 @@ class WholeModel {
   ParamSet params_;
   Exec ex_;
   MemoryLedger ledger_;
-  std::unique_ptr<model::GptChunk> chunk_;
-  model::GptChunk::Saved saved_;
+  std::unique_ptr<model::Chunk> chunk_;
+  model::Chunk::Saved saved_;
   std::map<std::pair<Question, Index>, MemoryPlan> plans_;  // by the tokens of the pass
   Buffer scratch_;                                          // of the largest so far
   Buffer inputs_, rope_memory_;

@@ -6,7 +6,7 @@
 
 #include "megalith/comm/silent_channel.h"
 #include "megalith/comm/threads/thread_world.h"
-#include "megalith/model/gpt_stage.h"
+#include "megalith/model/stage.h"
 #include "megalith/ops/elementwise.h"
 
 namespace megalith::model {
@@ -45,12 +45,12 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
     const std::unique_ptr<comm::World> world = comm::dry_world(rank, tp * pp);
     const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
     const Index elements = bucket_layers * kMatrixElements / tp;
-    const GptStage stage({.model = eight_layers(),
-                          .chunks = chunks,
-                          .sequence_parallel = sequence_parallel,
-                          .global_batch = pp,
-                          .grad_bucket_bytes = elements * size_of(DType::f32)},
-                         mesh);
+    const Stage stage({.model = eight_layers(),
+                       .chunks = chunks,
+                       .sequence_parallel = sequence_parallel,
+                       .global_batch = pp,
+                       .grad_bucket_bytes = elements * size_of(DType::f32)},
+                      mesh);
 
     std::vector<Bucket> buckets = stage.params().dense().buckets();
     std::ranges::sort(buckets, {}, &Bucket::begin);
@@ -91,11 +91,11 @@ TEST_P(GradSums, ABucketIsSentWithItsLastLayerAndEverythingIsSummedOnce) {
   constexpr int kRanks = 2;
   comm::run_ranks(kRanks, [](comm::World& world) {
     const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = kRanks}));
-    GptStage stage({.model = eight_layers(),
-                    .global_batch = kRanks,
-                    .sharding = GetParam(),
-                    .grad_bucket_bytes = 2 * kMatrixElements * size_of(DType::f32)},
-                   mesh);
+    Stage stage({.model = eight_layers(),
+                 .global_batch = kRanks,
+                 .sharding = GetParam(),
+                 .grad_bucket_bytes = 2 * kMatrixElements * size_of(DType::f32)},
+                mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     ParamBuffer& params = stage.params().dense();
@@ -136,11 +136,11 @@ TEST(GradReducer, SumsPartialGradientsOverTpInOneCall) {
   constexpr int kRanks = 4;
   comm::run_ranks(kRanks, [](comm::World& world) {
     const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = kRanks, .tp = 2}));
-    GptStage stage({.model = eight_layers(),
-                    .sequence_parallel = nn::SequenceParallel::on,
-                    .global_batch = 2,
-                    .grad_bucket_bytes = 1},
-                   mesh);
+    Stage stage({.model = eight_layers(),
+                 .sequence_parallel = nn::SequenceParallel::on,
+                 .global_batch = 2,
+                 .grad_bucket_bytes = 1},
+                mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     Exec ex;
@@ -182,10 +182,10 @@ TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
     SCOPED_TRACE(tp);
     const std::unique_ptr<comm::World> world = comm::dry_world(0, 2 * tp);
     comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = 2 * tp, .tp = tp}));
-    GptStage stage({.model = eight_layers(),
-                    .global_batch = 2,
-                    .grad_bucket_bytes = 2 * kMatrixElements / tp * size_of(DType::f32)},
-                   mesh);
+    Stage stage({.model = eight_layers(),
+                 .global_batch = 2,
+                 .grad_bucket_bytes = 2 * kMatrixElements / tp * size_of(DType::f32)},
+                mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     std::vector<comm::Priority> priorities;
@@ -210,7 +210,7 @@ TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
 TEST(GradReducer, RefusesToWaitForWhatHasNotBeenSent) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = 1}));
-  GptStage stage({.model = eight_layers(), .global_batch = 1}, mesh);
+  Stage stage({.model = eight_layers(), .global_batch = 1}, mesh);
   Exec ex;
   optim::GradReducer reducer(stage.params().dense(), mesh);
   reducer.begin();
@@ -220,7 +220,7 @@ TEST(GradReducer, RefusesToWaitForWhatHasNotBeenSent) {
 TEST(GradReducer, RefusesALayerThatIsDoneTwice) {
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = 1}));
-  const GptStage stage({.model = eight_layers(), .grad_bucket_bytes = 1}, mesh);
+  const Stage stage({.model = eight_layers(), .grad_bucket_bytes = 1}, mesh);
   optim::GradReducer reducer(stage.params().dense(), mesh);
   Exec ex;
   reducer.begin();

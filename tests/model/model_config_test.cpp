@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/model/gpt_stage.h"
+#include "megalith/model/stage.h"
 
 #include "tests/io/temp_dir.h"
 #include "tests/test_data.h"
@@ -208,7 +208,7 @@ TEST(ModelConfig, TheRanksHoldTogetherWhatTheFormulaSays) {
       for (int rank = 0; rank < tp * pp; ++rank) {
         const auto world = comm::dry_world(rank, tp * pp);
         const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
-        const GptStage stage({.model = model}, mesh);
+        const Stage stage({.model = model}, mesh);
         for (const Param& param : stage.params().dense().params()) {
           if (grid::owns_in_copy(param.spec.placement, mesh.place(grid::GridKind::dense)))
             sum += param.spec.held.numel();
@@ -231,7 +231,7 @@ TEST(ModelConfig, ResidualWeightsStartSmaller) {
                             .vocab_size = 8,
                             .padded_vocab_size = 8};
     const auto world = comm::dry_world(0, 1);
-    const GptStage stage({.model = model}, comm::make_mesh(*world, grid::resolve({})));
+    const Stage stage({.model = model}, comm::make_mesh(*world, grid::resolve({})));
     int checked = 0;
     for (const Param& param : stage.params().dense().params()) {
       const bool before_residual =

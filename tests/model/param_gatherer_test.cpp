@@ -7,7 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/comm/threads/thread_world.h"
-#include "megalith/model/gpt_stage.h"
+#include "megalith/model/stage.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/step_end.h"
 #include "megalith/pipeline/executor.h"
@@ -73,7 +73,7 @@ void keep_own_shards(ParamBuffer& params) {
 std::vector<Passed> steps(const comm::Mesh& given, const Case& c, Sharding sharding) {
   comm::Mesh mesh = given;
   if (sharding == Sharding::optimizer) mesh.dp_cp = comm::Group(std::make_shared<comm::LateGathers>(given.dp_cp));
-  GptStage stage(stage_config(c, sharding), mesh);
+  Stage stage(stage_config(c, sharding), mesh);
   pipeline::Executor executor(stage.schedule(), mesh.pp, {stage.boundary_shape(), DType::f64});
   MemoryLedger ledger(Device::cpu);
   stage.allocate(ledger);
@@ -134,7 +134,7 @@ TEST(ParamGatherer, StartsABucketOnceAndRefusesLayersThatWereNotStarted) {
   constexpr int kRanks = 2;
   comm::run_ranks(kRanks, [](comm::World& world) {
     const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = kRanks}));
-    GptStage stage(stage_config({.bucket_layers = 4}, Sharding::optimizer), mesh);
+    Stage stage(stage_config({.bucket_layers = 4}, Sharding::optimizer), mesh);
     MemoryLedger ledger(Device::cpu);
     stage.allocate(ledger);
     const auto calls = [&] { return mesh.dp.counters()[comm::Op::all_gather].calls; };

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/str.h"
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/chunk.h"
 
 // How each parameter of a model with experts begins, and whether it decays: literal values. Grids agree about wrong
 // ones, too.
@@ -12,7 +12,7 @@ namespace {
 /// "name: ones", "name: zeros" or "name: standard deviation", then "decays" where it does.
 std::vector<std::string> beginnings(const ModelConfig& model) {
   std::vector<std::string> lines;
-  for (const ParamSpec& spec : declare_whole_gpt(model)) {
+  for (const ParamSpec& spec : declare_whole_model(model)) {
     const std::string init = spec.init == Init::ones ? "ones" : spec.init == Init::zeros ? "zeros" : str(spec.init_std);
     lines.push_back(str(spec.slice.name, ": ", init, spec.decay == Decay::yes ? " decays" : ""));
   }

@@ -37,7 +37,7 @@ std::unique_ptr<support::GraphRun> eager(const config::RunPlan& plan) {
 
 /// The pieces that a step must launch, by plan: along the schedule, a chunk's layers upwards forward and downwards
 /// backward.
-std::vector<GraphCache::Key> planned_order(const model::GptStage& stage, const capture::RankLayers& layers,
+std::vector<GraphCache::Key> planned_order(const model::Stage& stage, const capture::RankLayers& layers,
                                            GraphsPer per) {
   std::vector<GraphCache::Key> order;
   for (const pipeline::LoweredAction& action : stage.schedule().actions) {
@@ -56,13 +56,13 @@ std::vector<GraphCache::Key> planned_order(const model::GptStage& stage, const c
 /// in the order of the schedule.
 std::unique_ptr<support::GraphRun> from_graphs(const config::RunPlan& plan) {
   return support::run_of(plan, [&](train::Engine& engine, Index) {
-    model::GptStage& stage = engine.stage();
+    model::Stage& stage = engine.stage();
     capture::RankLayers layers{
         {stage.mesh().pp.size(), plan.chunks, model::num_microbatches(stage.config(), stage.mesh()), plan.group_size,
          pipeline::ScheduleMode::training},
         stage.mesh().pp_rank(),
         {}};
-    for (const model::GptChunk& chunk : stage.chunks())
+    for (const model::Chunk& chunk : stage.chunks())
       layers.per_chunk.push_back(static_cast<int>(chunk.range().layers.size()));
     const capture::GraphCounts counts = count_graphs(layers, stage.schedule(), plan.graphs.per);
     EXPECT_EQ(engine.layer_graphs().stats().graphs, counts.graphs);

@@ -22,7 +22,7 @@ enum class Released : std::uint8_t { kept, poisoned };
 /// activations, the input that its forward was given, and the gradient that it was given.
 class ReleasingStage final : public pipeline::Stage {
  public:
-  ReleasingStage(model::GptStage& stage, Released released) : stage_(stage), released_(released) {
+  ReleasingStage(model::Stage& stage, Released released) : stage_(stage), released_(released) {
     const pipeline::LoweredSchedule& schedule = stage.schedule();
     const auto slot_bytes = [&](std::size_t pool) {
       if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk) return stage.plans()[pool].saved_bytes;
@@ -70,7 +70,7 @@ class ReleasingStage final : public pipeline::Stage {
            [memory](Exec&, Stream) { std::memset(memory.raw(), 0xff, static_cast<std::size_t>(memory.bytes())); });
   }
 
-  model::GptStage& stage_;
+  model::Stage& stage_;
   Released released_;
   std::vector<std::vector<Tensor>> slots_;  // of each pool
   Tensor scratch_;
@@ -108,7 +108,7 @@ void run_rank(comm::World& world, const config::RunPlan& plan, Way way, Released
   Exec ex;
   MemoryLedger ledger(Device::cpu);
   const comm::Mesh mesh = comm::make_mesh(world, plan.grid);
-  model::GptStage stage(stage_config(plan, way), mesh);
+  model::Stage stage(stage_config(plan, way), mesh);
   pipeline::Executor executor(stage.schedule(), mesh.pp, {stage.boundary_shape(), plan.train.policy().compute});
   stage.allocate(ledger);
   executor.allocate(ledger);

@@ -123,7 +123,7 @@ struct RunRecord {
 };
 
 /// Once the stage's device has done what it was given.
-inline void put_params(Gathered& out, model::GptStage& stage, bool gradients) {
+inline void put_params(Gathered& out, model::Stage& stage, bool gradients) {
   Exec host, device(stage.config().device);
   for (const ParamBuffer& buffer : stage.params().buffers()) {
     if (gradients && !buffer.has_gradients()) continue;

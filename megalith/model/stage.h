@@ -4,7 +4,7 @@
 
 #include "megalith/comm/mesh.h"
 #include "megalith/model/batch.h"
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/chunk.h"
 #include "megalith/model/router_states.h"
 #include "megalith/model/step_inputs.h"
 #include "megalith/pipeline/lowering.h"
@@ -52,9 +52,9 @@ int num_microbatches(const StageConfig& config, const comm::Mesh& mesh);
 
 /// All that one rank holds of a GPT: parameters, chunks, and the planned memory of the microbatches in flight. It is
 /// built without memory, so `plan` can compute the bytes of any rank of any grid. allocate() then takes exactly those.
-class GptStage : public pipeline::Stage {
+class Stage : public pipeline::Stage {
  public:
-  GptStage(StageConfig config, const comm::Mesh& mesh);
+  Stage(StageConfig config, const comm::Mesh& mesh);
 
   ParamSet& params() { return params_; }
   const ParamSet& params() const { return params_; }
@@ -63,7 +63,7 @@ class GptStage : public pipeline::Stage {
   /// Gathers the values that other ranks have updated since the last step, if the optimizer is sharded: for readers of
   /// values between steps. Collective over all ranks that hold the same parameters.
   void gather_all_params(Exec& ex);
-  const std::vector<GptChunk>& chunks() const { return chunks_; }
+  const std::vector<Chunk>& chunks() const { return chunks_; }
   const std::vector<MemoryPlan>& plans() const { return plans_; }  ///< of training, by chunk
   const pipeline::LoweredSchedule& schedule() const { return train_schedule_; }
   const pipeline::LoweredSchedule& eval_schedule() const { return eval_schedule_; }
@@ -161,14 +161,14 @@ class GptStage : public pipeline::Stage {
   /// The part of activation_bytes() that experts' rows take.
   Index expert_rows_bytes() const;
   Index num_slots(const pipeline::LoweredSchedule& schedule) const;
-  GptChunk::Inputs unplaced_inputs(nn::Mode mode) const;
-  GptChunk::Inputs inputs(const ActivationSlot& slot) const;
+  Chunk::Inputs unplaced_inputs(nn::Mode mode) const;
+  Chunk::Inputs inputs(const ActivationSlot& slot) const;
   /// Whether each microbatch has its own graphs.
   bool graphs_know_microbatch() const;
   nn::SegmentGraphs segment_graphs(int chunk, int slot_index);
   /// Whether the first microbatch of a step overwrites the weights' gradients. Not if its graphs also serve others.
   bool first_replaces_grads() const;
-  GptChunk::Saved& saved(int chunk, int slot_index);
+  Chunk::Saved& saved(int chunk, int slot_index);
   ActivationSlot& slot(int chunk, int slot);
 
   StageConfig config_;
@@ -179,7 +179,7 @@ class GptStage : public pipeline::Stage {
   std::vector<ChunkRange> ranges_;
   ParamSet params_;
   RouterStates router_states_;
-  std::vector<GptChunk> chunks_;
+  std::vector<Chunk> chunks_;
   std::vector<MemoryPlan> plans_, eval_plans_;
   pipeline::LoweredSchedule train_schedule_, eval_schedule_;
 
@@ -188,7 +188,7 @@ class GptStage : public pipeline::Stage {
   std::vector<ActivationSlot> slots_;
   /// By chunk, then by slot. The launch of a graph skips the host code of a pass, which fills this. So if a microbatch
   /// has its own graphs it also has its own Saved, and evaluations have others than training.
-  std::vector<std::vector<GptChunk::Saved>> saved_, saved_by_evaluation_;
+  std::vector<std::vector<Chunk::Saved>> saved_, saved_by_evaluation_;
   std::vector<std::size_t> first_slot_;  // of each chunk, training
   std::vector<std::size_t> first_eval_slot_;
   Tensor loss_sum_;

@@ -1,13 +1,13 @@
 // What a stage runs before the first step, so that a GPU has loaded all that steps need.
 #include <algorithm>
 
-#include "megalith/model/gpt_stage.h"
+#include "megalith/model/stage.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/grouped_matmul.h"
 
 namespace megalith::model {
 
-void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
+void Stage::warm_up(Exec& ex, const Tensor& optimizer_state) {
   class AnyTokens final : public BatchSource {
    public:
     void fill(Index, Index, const Batch& batch) const override {
@@ -46,7 +46,7 @@ void GptStage::warm_up(Exec& ex, const Tensor& optimizer_state) {
   ex.release();
 }
 
-void GptStage::warm_up_collectives(Exec& ex) {
+void Stage::warm_up_collectives(Exec& ex) {
   reduce_grads(ex);
   await_all_grads(ex);
   gather_all_params(ex);

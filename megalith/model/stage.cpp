@@ -1,4 +1,4 @@
-#include "megalith/model/gpt_stage.h"
+#include "megalith/model/stage.h"
 
 #include <algorithm>
 #include <cstring>
@@ -79,14 +79,14 @@ int num_microbatches(const StageConfig& config, const comm::Mesh& mesh) {
   return static_cast<int>(config.global_batch / samples);
 }
 
-GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
+Stage::Stage(StageConfig config, const comm::Mesh& mesh)
     : config_(std::move(config)),
       layout_({.samples = config_.micro_batch, .seq_len = config_.model.seq_len, .lengths = config_.model.lengths}),
       mesh_(mesh),
       tp_(mesh_.tp, config_.sequence_parallel, config_.sub_batches),
       groups_(layer_groups(tp_, config_.model, mesh_)),
       ranges_(chunk_ranges(config_, mesh_)),
-      params_(declare_gpt(spec_of(config_.model, ranges_), ranges_, groups_), config_.policy,
+      params_(declare_model(spec_of(config_.model, ranges_), ranges_, groups_), config_.policy,
               partition_of(config_, mesh_)),
       router_states_(config_.model, params_),
       exchange_(params_, mesh_),
@@ -97,12 +97,12 @@ GptStage::GptStage(StageConfig config, const comm::Mesh& mesh)
   plan_memory();
 }
 
-Tensor GptStage::unplaced_rope_table() const {
+Tensor Stage::unplaced_rope_table() const {
   if (!config_.model.has_rope()) return {};
   return {nullptr, config_.model.rope_table_shape(), statistics_dtype(config_.policy.compute)};
 }
 
-GptChunk::Inputs GptStage::unplaced_inputs(nn::Mode mode) const {
+Chunk::Inputs Stage::unplaced_inputs(nn::Mode mode) const {
   return {{.batch = config_.micro_batch,
            .seq_len = config_.model.seq_len,
            .step_state = BatchLayout::state_of({}),
@@ -114,16 +114,16 @@ GptChunk::Inputs GptStage::unplaced_inputs(nn::Mode mode) const {
           Tensor(nullptr, {1}, DType::f64)};
 }
 
-void GptStage::plan_memory() {
+void Stage::plan_memory() {
   const Tensor message(nullptr, boundary_shape(), config_.policy.compute);
-  for (const GptChunk& chunk : chunks_) {
+  for (const Chunk& chunk : chunks_) {
     const Tensor before = chunk.range().embedding ? Tensor() : message;
     const Tensor after = chunk.range().head ? Tensor() : message;
     for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
       Recording recording;
       Exec ex(config_.device, recording);
       ex.set_determinism(config_.determinism);
-      GptChunk::Saved saved = chunk.make_saved();
+      Chunk::Saved saved = chunk.make_saved();
       recording.begin_phase();
       chunk.forward(ex, unplaced_inputs(mode), before, after, saved, nullptr);
       if (mode == nn::Mode::train) {
@@ -140,7 +140,7 @@ void GptStage::plan_memory() {
   first_eval_slot_ = first_slots(eval_schedule_, config_.chunks);
 }
 
-pipeline::LoweredSchedule GptStage::cheapest_lowering(const pipeline::ScheduleShape& shape) const {
+pipeline::LoweredSchedule Stage::cheapest_lowering(const pipeline::ScheduleShape& shape) const {
   const auto lower = [&](pipeline::SlotPolicy slots) {
     const auto gather = params_.is_sharded() ? pipeline::ParamGather::every_step : pipeline::ParamGather::never;
     return pipeline::lower(shape, mesh_.pp_rank(), {.slots = slots, .gather = gather});
@@ -151,7 +151,7 @@ pipeline::LoweredSchedule GptStage::cheapest_lowering(const pipeline::ScheduleSh
   return activation_bytes(shared) < activation_bytes(per_chunk) ? shared : per_chunk;
 }
 
-Index GptStage::slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const {
+Index Stage::slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const {
   if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk)
     return plans_[static_cast<std::size_t>(pool)].saved_bytes;
   Index bytes = 0;
@@ -159,7 +159,7 @@ Index GptStage::slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) 
   return bytes;
 }
 
-Index GptStage::activation_bytes(const pipeline::LoweredSchedule& schedule) const {
+Index Stage::activation_bytes(const pipeline::LoweredSchedule& schedule) const {
   Index bytes = 0;
   for (std::size_t pool = 0; pool < schedule.num_slots.size(); ++pool) {
     bytes += schedule.num_slots[pool] * slot_bytes(schedule, static_cast<int>(pool));
@@ -167,7 +167,7 @@ Index GptStage::activation_bytes(const pipeline::LoweredSchedule& schedule) cons
   return bytes;
 }
 
-Index GptStage::expert_rows_bytes() const {
+Index Stage::expert_rows_bytes() const {
   const auto rows_of = [&](std::size_t pool) {
     if (train_schedule_.slot_policy == pipeline::SlotPolicy::per_chunk)
       return plans_[pool].saved_bytes_of(nn::Moe::kRowsOwner);
@@ -180,27 +180,27 @@ Index GptStage::expert_rows_bytes() const {
   return bytes;
 }
 
-Index GptStage::num_slots(const pipeline::LoweredSchedule& schedule) const {
+Index Stage::num_slots(const pipeline::LoweredSchedule& schedule) const {
   Index count = 0;
   for (const int slots : schedule.num_slots) count += slots;
   return count;
 }
 
-Index GptStage::input_bytes() const {
+Index Stage::input_bytes() const {
   return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * layout_.bytes() + kAlignment +
          round_up(unplaced_rope_table().bytes(), kAlignment) + round_up(moe_totals_in(nullptr).bytes(), kAlignment);
 }
 
-nn::MoeTotals GptStage::moe_totals_in(std::byte* memory) const {
+nn::MoeTotals Stage::moe_totals_in(std::byte* memory) const {
   return nn::MoeTotals::in(memory, config_.model.num_moe_layers(), config_.model.moe.num_experts);
 }
 
-Index GptStage::step_input_bytes() const {
+Index Stage::step_input_bytes() const {
   if (config_.input_uploads == InputUploads::one_by_one) return 0;
   return StepInputs::bytes(config_.device, num_microbatches(config_, mesh_), step_block_bytes());
 }
 
-BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
+BytesByOwner Stage::planned_bytes(Index extra_scratch) const {
   const Index activations = activation_bytes(train_schedule_);
   BytesByOwner bytes = params_.bytes();
   const Index expert_rows = expert_rows_bytes();
@@ -211,7 +211,7 @@ BytesByOwner GptStage::planned_bytes(Index extra_scratch) const {
   return bytes;
 }
 
-Index GptStage::most_scratch(Index MemoryPlan::*bytes) const {
+Index Stage::most_scratch(Index MemoryPlan::*bytes) const {
   const Index activations = activation_bytes(train_schedule_);
   Index most = 0;
   for (const MemoryPlan& plan : plans_) most = std::max(most, plan.*bytes);
@@ -219,7 +219,7 @@ Index GptStage::most_scratch(Index MemoryPlan::*bytes) const {
   return most;
 }
 
-void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
+void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   const BytesByOwner bytes = planned_bytes(extra_scratch);
   params_.allocate(ledger);
   const Index activations = activation_bytes(train_schedule_), expert_rows = expert_rows_bytes();
@@ -247,13 +247,13 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
     offset += layout_.bytes();
   }
   const std::size_t instances = std::max(slots_.size(), static_cast<std::size_t>(num_microbatches(config_, mesh_)));
-  const auto saved_sets = [this](const GptChunk& chunk, std::size_t count) {
-    std::vector<GptChunk::Saved> sets;
+  const auto saved_sets = [this](const Chunk& chunk, std::size_t count) {
+    std::vector<Chunk::Saved> sets;
     for (std::size_t i = 0; i < count; ++i) sets.push_back(chunk.make_saved());
-    for (GptChunk::Saved& saved : sets) saved.take_host_memory(config_.device);
+    for (Chunk::Saved& saved : sets) saved.take_host_memory(config_.device);
     return sets;
   };
-  for (const GptChunk& chunk : chunks_) {
+  for (const Chunk& chunk : chunks_) {
     saved_.push_back(saved_sets(chunk, config_.capture.layers.any() ? instances : slots_.size()));
     saved_by_evaluation_.push_back(saved_sets(chunk, slots_.size()));
   }
@@ -273,12 +273,12 @@ void GptStage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   }
 }
 
-void GptStage::fill_tables(Exec& ex) {
+void Stage::fill_tables(Exec& ex) {
   if (rope_table_) ops::rope_table(ex, config_.model.rope_frequencies(), rope_table_);
 }
 
-void GptStage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
-                    const Tensor& optimizer_state) {
+void Stage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
+                 const Tensor& optimizer_state) {
   mode_ = mode;
   source_ = &source;
   first_sample_ = first_sample;
@@ -290,7 +290,7 @@ void GptStage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index fi
   counted_targets_ = mesh_.last_stage() ? targets : 0;
 }
 
-void GptStage::begin(Exec& ex) {
+void Stage::begin(Exec& ex) {
   if (config_.input_uploads == InputUploads::one_by_one) counted_targets_ = 0;
   ops::fill(ex, loss_sum_, 0);
   if (moe_totals_.layers() > 0)
@@ -308,12 +308,12 @@ void GptStage::begin(Exec& ex) {
   exchange_.begin();
 }
 
-GptStage::ActivationSlot& GptStage::slot(int chunk, int slot) {
+Stage::ActivationSlot& Stage::slot(int chunk, int slot) {
   const std::vector<std::size_t>& first = mode_ == nn::Mode::train ? first_slot_ : first_eval_slot_;
   return slots_[first[static_cast<std::size_t>(chunk)] + static_cast<std::size_t>(slot)];
 }
 
-GptChunk::Inputs GptStage::inputs(const ActivationSlot& slot) const {
+Chunk::Inputs Stage::inputs(const ActivationSlot& slot) const {
   return {{.batch = config_.micro_batch,
            .seq_len = config_.model.seq_len,
            .step_state = slot.step_state,
@@ -327,23 +327,23 @@ GptChunk::Inputs GptStage::inputs(const ActivationSlot& slot) const {
           loss_sum_};
 }
 
-Index GptStage::input_bytes_of(int chunk) const {
+Index Stage::input_bytes_of(int chunk) const {
   const ChunkRange& range = ranges_[static_cast<std::size_t>(chunk)];
   return range.embedding || range.head ? layout_.bytes() : layout_.middle_bytes();
 }
 
-Index GptStage::step_block_bytes() const {
+Index Stage::step_block_bytes() const {
   Index bytes = 0;
   for (int chunk = 0; chunk < static_cast<int>(ranges_.size()); ++chunk)
     bytes = std::max(bytes, round_up(input_bytes_of(chunk), kAlignment));
   return bytes;
 }
 
-Index GptStage::first_sample_of(int microbatch) const {
+Index Stage::first_sample_of(int microbatch) const {
   return mesh_.dp_rank() * (config_.global_batch / mesh_.dp.size()) + microbatch * config_.micro_batch;
 }
 
-Index GptStage::fill_block(int microbatch, std::span<std::byte> host) const {
+Index Stage::fill_block(int microbatch, std::span<std::byte> host) const {
   const Index sample = first_sample_of(microbatch);
   StepState state = state_;
   state.first_sample = static_cast<std::uint64_t>(sample);
@@ -355,28 +355,28 @@ Index GptStage::fill_block(int microbatch, std::span<std::byte> host) const {
   return count_targets(batch.targets);
 }
 
-bool GptStage::graphs_know_microbatch() const {
+bool Stage::graphs_know_microbatch() const {
   return mesh_.pp.size() > 1 && config_.instances == CaptureInstance::microbatch;
 }
 
-nn::SegmentGraphs GptStage::segment_graphs(int chunk, int slot_index) {
+nn::SegmentGraphs Stage::segment_graphs(int chunk, int slot_index) {
   if (mode_ == nn::Mode::evaluate) return {};
   if (graphs_know_microbatch()) return {graphs_, chunk, slot(chunk, slot_index).microbatch};
   return {graphs_, chunk, config_.instances == CaptureInstance::slot ? slot_index : 0};
 }
 
-bool GptStage::first_replaces_grads() const {
+bool Stage::first_replaces_grads() const {
   return !config_.capture.layers.any() || graphs_know_microbatch() || num_microbatches(config_, mesh_) == 1;
 }
 
-GptChunk::Saved& GptStage::saved(int chunk, int slot_index) {
+Chunk::Saved& Stage::saved(int chunk, int slot_index) {
   const bool from_graphs = mode_ == nn::Mode::train && config_.capture.layers.any();
   const int index = from_graphs ? segment_graphs(chunk, slot_index).instance : slot_index;
-  std::vector<std::vector<GptChunk::Saved>>& all = mode_ == nn::Mode::train ? saved_ : saved_by_evaluation_;
+  std::vector<std::vector<Chunk::Saved>>& all = mode_ == nn::Mode::train ? saved_ : saved_by_evaluation_;
   return all[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(index)];
 }
 
-void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) {
+void Stage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) {
   ActivationSlot& place = slot(chunk, slot_index);
   place.chunk = chunk;
   place.microbatch = microbatch;
@@ -397,7 +397,7 @@ void GptStage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_inde
   if (mode_ == nn::Mode::train) ops::scale_step_state(ex, optimizer_state_, place.step_state);
 }
 
-void GptStage::name_slots(MemoryNames& names) const {
+void Stage::name_slots(MemoryNames& names) const {
   for (const ActivationSlot& place : slots_) {
     if (place.chunk < 0 || mode_ == nn::Mode::evaluate) continue;
     const CallSite where{.chunk = place.chunk, .microbatch = place.microbatch};
@@ -421,7 +421,7 @@ void GptStage::name_slots(MemoryNames& names) const {
   }
 }
 
-void GptStage::sum_moe_totals(Exec& ex) {
+void Stage::sum_moe_totals(Exec& ex) {
   if (moe_totals_.layers() == 0) return;
   // Of the ranks that hold a bias one counts.
   if (mesh_.tp_rank() == 0 && mesh_.dp_cp.rank() == 0) router_states_.add_bias_ranges(ex, moe_totals_);
@@ -429,46 +429,46 @@ void GptStage::sum_moe_totals(Exec& ex) {
   comm::all_reduce(ex, mesh_.world, moe_totals_.numbers, comm::Reduce::sum).wait(ex);
 }
 
-void GptStage::gather_all_params(Exec& ex) { exchange_.gather_all(ex); }
+void Stage::gather_all_params(Exec& ex) { exchange_.gather_all(ex); }
 
-void GptStage::gather_params(Exec& ex, int chunk) {
+void Stage::gather_params(Exec& ex, int chunk) {
   const auto c = static_cast<std::size_t>(chunk);
   chunks_[c].gather_params(ex, exchange_);
   awaits_params_[c] = 1;
 }
 
-void GptStage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input, const Tensor& output) {
+void Stage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input, const Tensor& output) {
   const auto c = static_cast<std::size_t>(chunk);
   ActivationSlot& place = slot(chunk, slot_index);
   const std::vector<MemoryPlan>& plans = mode_ == nn::Mode::train ? plans_ : eval_plans_;
   // No activation is kept during an evaluation: its scratch begins where theirs do.
   ex.begin(plans[c].phases[0], place.activations, mode_ == nn::Mode::train ? scratch_ : work_.data());
   optim::ParamExchange* const values = std::exchange(awaits_params_[c], 0) != 0 ? &exchange_ : nullptr;
-  GptChunk::Inputs with = inputs(place);
+  Chunk::Inputs with = inputs(place);
   with.graphs = segment_graphs(chunk, slot_index);
   chunks_[c].forward(ex, with, input, output, saved(chunk, slot_index), values);
   ex.end();
 }
 
-void GptStage::backward(Exec& ex, int chunk, int slot_index, const Tensor& output_grad, const Tensor& input_grad,
-                        const pipeline::BackwardTurn& turn) {
+void Stage::backward(Exec& ex, int chunk, int slot_index, const Tensor& output_grad, const Tensor& input_grad,
+                     const pipeline::BackwardTurn& turn) {
   const auto c = static_cast<std::size_t>(chunk);
   ActivationSlot& place = slot(chunk, slot_index);
   ex.begin(plans_[c].phases[1], place.activations, scratch_);
-  GptChunk::Inputs with = inputs(place);
+  Chunk::Inputs with = inputs(place);
   with.graphs = segment_graphs(chunk, slot_index);
   if (turn.is_first && first_replaces_grads()) with.microbatch.weight_grads = ops::Write::overwrite;
   chunks_[c].backward(ex, with, output_grad, input_grad, saved(chunk, slot_index), turn.is_last ? &exchange_ : nullptr);
   ex.end();
 }
 
-void GptStage::reduce_grads(Exec& ex) { exchange_.send_rest(ex); }
+void Stage::reduce_grads(Exec& ex) { exchange_.send_rest(ex); }
 
-void GptStage::await_grads(Exec& ex, std::size_t buffer, std::size_t bucket) {
+void Stage::await_grads(Exec& ex, std::size_t buffer, std::size_t bucket) {
   ex.unplanned([&] { exchange_.wait(ex, buffer, bucket); });
 }
 
-void GptStage::await_all_grads(Exec& ex) {
+void Stage::await_all_grads(Exec& ex) {
   std::size_t index = 0;
   for (const ParamBuffer& buffer : params_.trained()) {
     for (std::size_t bucket = 0; bucket < buffer.buckets().size(); ++bucket) await_grads(ex, index, bucket);

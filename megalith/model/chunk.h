@@ -37,7 +37,7 @@ struct ChunkConfig {
 
 /// Consecutive Transformer layers, preceded by the embedding in the first chunk, and followed by the head in the last.
 /// Const in forward and backward; what must survive in between is in Saved, one per microbatch in flight.
-class GptChunk {
+class Chunk {
  public:
   /// Buffers of one slot that other code fills.
   struct Inputs {
@@ -56,8 +56,8 @@ class GptChunk {
     void take_host_memory(Device device) { layers.take_host_memory(device); }  ///< nn::Sublayer::Saved
   };
 
-  GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGroups& groups, ParamSet& params,
-           const ChunkConfig& config);
+  Chunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGroups& groups, ParamSet& params,
+        const ChunkConfig& config);
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
   Saved make_saved() const { return {layers_.make_saved(), {}}; }
@@ -118,10 +118,10 @@ class GptChunk {
 };
 
 /// The parameters of all chunks of one rank. A tied table is declared once where a rank both embeds and ends.
-std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<ChunkRange>& chunks,
-                                   const nn::LayerGroups& groups);
+std::vector<ParamSpec> declare_model(const ModelSpec& model, const std::vector<ChunkRange>& chunks,
+                                     const nn::LayerGroups& groups);
 /// The parameters of a whole model, as one rank holds them. padded_vocab_size 0: without padding rows.
-std::vector<ParamSpec> declare_whole_gpt(ModelConfig model);
+std::vector<ParamSpec> declare_whole_model(ModelConfig model);
 
 /// Names of the token table and of an untied head's, as parameters and in checkpoints.
 inline constexpr const char* kTokenTable = "embedding.token.weight";

@@ -1,4 +1,4 @@
-#include "megalith/model/gpt_stage.h"
+#include "megalith/model/stage.h"
 
 #include <gtest/gtest.h>
 
@@ -22,22 +22,22 @@ comm::Mesh dry_mesh(std::unique_ptr<comm::World>& world, int rank, int tp, int p
   return comm::make_mesh(*world, grid::resolve({.world_size = tp * pp * dp, .tp = tp, .pp = pp}));
 }
 
-TEST(GptStage, ActivationsFollowTheMicrobatchesInFlight) {
+TEST(Stage, ActivationsFollowTheMicrobatchesInFlight) {
   std::unique_ptr<comm::World> world;
   std::vector<Index> bytes;
   for (int stage = 0; stage < 4; ++stage) {
     const comm::Mesh mesh = dry_mesh(world, stage, 1, 4);
-    bytes.push_back(GptStage({.model = small_model(), .global_batch = 16}, mesh).planned_bytes().at("activations"));
+    bytes.push_back(Stage({.model = small_model(), .global_batch = 16}, mesh).planned_bytes().at("activations"));
   }
   // 1F1B: stage r has 4 - r microbatches in flight; the inner stages hold the same layers.
   EXPECT_EQ(bytes[1] / 3, bytes[2] / 2);
   EXPECT_GT(bytes[0], bytes[1]);
 }
 
-TEST(GptStage, SharedRowsShrinkActivationsAndMessages) {
+TEST(Stage, SharedRowsShrinkActivationsAndMessages) {
   std::unique_ptr<comm::World> world;
   const comm::Mesh mesh = dry_mesh(world, 1, 2, 2);
-  const GptStage whole({.model = small_model(), .global_batch = 4}, mesh),
+  const Stage whole({.model = small_model(), .global_batch = 4}, mesh),
       shared({.model = small_model(), .sequence_parallel = nn::SequenceParallel::on, .global_batch = 4}, mesh);
   EXPECT_EQ(whole.boundary_shape(), (Shape{8, 16}));
   EXPECT_EQ(shared.boundary_shape(), (Shape{4, 16}));
@@ -49,12 +49,12 @@ TEST(GptStage, SharedRowsShrinkActivationsAndMessages) {
   EXPECT_EQ(whole.params().dense().numel(), shared.params().dense().numel());
 }
 
-TEST(GptStage, TheTokenTableIsOnTheFirstAndTheLastStageAndOwnedOnce) {
+TEST(Stage, TheTokenTableIsOnTheFirstAndTheLastStageAndOwnedOnce) {
   std::unique_ptr<comm::World> world;
   int holders = 0, owners = 0;
   for (int stage = 0; stage < 4; ++stage) {
     const comm::Mesh mesh = dry_mesh(world, stage, 1, 4);
-    const GptStage held({.model = small_model()}, mesh);
+    const Stage held({.model = small_model()}, mesh);
     for (const Param& param : held.params().dense().params()) {
       if (param.name() != kTokenTable) continue;
       ++holders;
@@ -70,12 +70,12 @@ TEST(GptStage, TheTokenTableIsOnTheFirstAndTheLastStageAndOwnedOnce) {
 /// The names of a pass's ops on one of two tensor-parallel ranks. phase: 0 forward, 1 backward.
 std::vector<std::string> ops_of(nn::SequenceParallel sequence_parallel, int parts, std::size_t phase) {
   std::unique_ptr<comm::World> world;
-  const GptStage stage({.model = small_model(),
-                        .sequence_parallel = sequence_parallel,
-                        .sub_batches = parts,
-                        .global_batch = 2,
-                        .micro_batch = 2},
-                       dry_mesh(world, 0, 2, 1));
+  const Stage stage({.model = small_model(),
+                     .sequence_parallel = sequence_parallel,
+                     .sub_batches = parts,
+                     .global_batch = 2,
+                     .micro_batch = 2},
+                    dry_mesh(world, 0, 2, 1));
   const std::vector<const char*>& ops = stage.plans().at(0).phases.at(phase).ops;
   return {ops.begin(), ops.end()};
 }
@@ -92,7 +92,7 @@ std::vector<std::vector<std::string>> around(const std::string& name, const std:
   return all;
 }
 
-TEST(GptStage, TheOtherPartsRowsEnterBesideAttentionAndItsSecondProduct) {
+TEST(Stage, TheOtherPartsRowsEnterBesideAttentionAndItsSecondProduct) {
   using Around = std::vector<std::vector<std::string>>;
   const std::size_t passes = 2 * 4;  // two parts through four layers
   const auto around_attention = [](nn::SequenceParallel sequence_parallel, int parts) {
@@ -103,7 +103,7 @@ TEST(GptStage, TheOtherPartsRowsEnterBesideAttentionAndItsSecondProduct) {
   EXPECT_EQ(around_attention(nn::SequenceParallel::on, 1), Around(passes / 2, {"matmul", "matmul", "reduce_scatter"}));
 }
 
-TEST(GptStage, ARegionsInputEntersBesideTheWeightGradientOfTheOneThatCameBefore) {
+TEST(Stage, ARegionsInputEntersBesideTheWeightGradientOfTheOneThatCameBefore) {
   // Of both runs of the gradient and of the input; the latter need not have arrived when the region's first product
   // begins.
   const std::vector<std::string> hidden{"all_gather", "all_gather", "all_gather", "all_gather",
@@ -120,7 +120,7 @@ TEST(GptStage, ARegionsInputEntersBesideTheWeightGradientOfTheOneThatCameBefore)
 }
 
 /// The bits would not show it: a sum that is awaited before the weight gradients is the same sum.
-TEST(GptStage, TheSumOfARegionsInputGradientRunsBesideItsWeightGradients) {
+TEST(Stage, TheSumOfARegionsInputGradientRunsBesideItsWeightGradients) {
   using Around = std::vector<std::vector<std::string>>;
   for (const int parts : {1, 2}) {
     SCOPED_TRACE(parts);
@@ -137,10 +137,10 @@ TEST(GptStage, TheSumOfARegionsInputGradientRunsBesideItsWeightGradients) {
   }
 }
 
-TEST(GptStage, BatchesThatDoNotDivideAreRefused) {
+TEST(Stage, BatchesThatDoNotDivideAreRefused) {
   std::unique_ptr<comm::World> world;
   const comm::Mesh mesh = dry_mesh(world, 0, 1, 1, 2);
-  EXPECT_THROW(GptStage({.model = small_model(), .global_batch = 3}, mesh), ConfigError);
+  EXPECT_THROW(Stage({.model = small_model(), .global_batch = 3}, mesh), ConfigError);
 }
 
 }  // namespace

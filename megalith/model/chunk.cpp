@@ -1,4 +1,4 @@
-#include "megalith/model/gpt_chunk.h"
+#include "megalith/model/chunk.h"
 
 #include <algorithm>
 
@@ -55,8 +55,8 @@ class LayerTraffic final : public nn::LayerEvents {
 
 }  // namespace
 
-std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<ChunkRange>& chunks,
-                                   const nn::LayerGroups& groups) {
+std::vector<ParamSpec> declare_model(const ModelSpec& model, const std::vector<ChunkRange>& chunks,
+                                     const nn::LayerGroups& groups) {
   const nn::TensorParallel& tp = groups.tp;
   std::vector<ParamSpec> specs;
   const Index hidden_size = model.stream.hidden_size;
@@ -85,16 +85,16 @@ std::vector<ParamSpec> declare_gpt(const ModelSpec& model, const std::vector<Chu
   return specs;
 }
 
-std::vector<ParamSpec> declare_whole_gpt(ModelConfig model) {
+std::vector<ParamSpec> declare_whole_model(ModelConfig model) {
   if (model.padded_vocab_size == 0) model.padded_vocab_size = model.vocab_size;
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({}));
   const nn::LayerGroups groups = layer_groups({mesh.tp, nn::SequenceParallel::off, 1}, model, mesh);
-  return declare_gpt(model_spec(model), {{{0, model.num_layers}, true, true}}, groups);
+  return declare_model(model_spec(model), {{{0, model.num_layers}, true, true}}, groups);
 }
 
-GptChunk::GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGroups& groups, ParamSet& params,
-                   const ChunkConfig& config)
+Chunk::Chunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGroups& groups, ParamSet& params,
+             const ChunkConfig& config)
     : range_(range),
       edges_(config.capture.edges),
       tp_(groups.tp),
@@ -111,18 +111,18 @@ GptChunk::GptChunk(const ModelSpec& model, const ChunkRange& range, const nn::La
   }
 }
 
-Tensor GptChunk::boundary(Exec& ex, const Inputs& inputs) const {
+Tensor Chunk::boundary(Exec& ex, const Inputs& inputs) const {
   return ex.tensor({tp_.rows_outside(inputs.microbatch.tokens()), hidden_size_}, dtype_);
 }
 
-void GptChunk::gather_params(Exec& ex, optim::ParamExchange& values) const {
+void Chunk::gather_params(Exec& ex, optim::ParamExchange& values) const {
   if (embedding_) values.start(ex, kOutsideLayers);
   for (Index layer = range_.layers.begin; layer < range_.layers.end; ++layer) values.start(ex, layer);
   if (head_) values.start(ex, kOutsideLayers);
 }
 
-Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
-                      optim::ParamExchange* values) const {
+Tensor Chunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
+                   optim::ParamExchange* values) const {
   LayerTraffic traffic(values, nullptr);
   const bool has_layers = !layers_.empty();
   Tensor x = input;
@@ -142,15 +142,15 @@ Tensor GptChunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const
   return output;
 }
 
-Tensor GptChunk::own_edge(Exec& ex, const Inputs& inputs, const Tensor& message) const {
+Tensor Chunk::own_edge(Exec& ex, const Inputs& inputs, const Tensor& message) const {
   if (!has_own_edges() || !message) return message;
   const Tensor own = boundary(ex, inputs);
   ops::copy(ex, message, own);
   return own;
 }
 
-void GptChunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
-                       optim::ParamExchange* values) const {
+void Chunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
+                    optim::ParamExchange* values) const {
   const Tensor x = body(ex, inputs, input, output, saved, values);
   if (!head_) return;
   LayerTraffic(values, nullptr).layer_needed(ex, kOutsideLayers);
@@ -158,17 +158,17 @@ void GptChunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, cons
   head_->forward(ex, inputs.microbatch, x, inputs.batch.targets, inputs.loss_sum, saved.head);
 }
 
-Tensor GptChunk::logits(Exec& ex, const Inputs& inputs, const Edges& edges, Rows rows, Saved& saved) const {
+Tensor Chunk::logits(Exec& ex, const Inputs& inputs, const Edges& edges, Rows rows, Saved& saved) const {
   const Tensor x = body(ex, inputs, edges.input, edges.output, saved, nullptr);
   return head_ ? head_->logits(ex, x.rows(rows.first, rows.count), saved.head) : Tensor();
 }
 
-Tensor GptChunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const {
+Tensor Chunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const {
   const Tensor x = body(ex, inputs, {}, {}, saved, nullptr);
   return head_->forward(ex, inputs.microbatch, x, inputs.batch.targets, inputs.loss_sum, saved.head);
 }
 
-void GptChunk::score(Exec& ex, const Inputs& inputs, const Tensor& input, const RowScores& scores, Saved& saved) const {
+void Chunk::score(Exec& ex, const Inputs& inputs, const Tensor& input, const RowScores& scores, Saved& saved) const {
   const Tensor x = body(ex, inputs, input, {}, saved, nullptr);
   ex.set_layer(kOutsideLayers);
   const Index rows = scores.rows.dim(0);
@@ -183,8 +183,8 @@ void GptChunk::score(Exec& ex, const Inputs& inputs, const Tensor& input, const 
   }
 }
 
-void GptChunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad,
-                        Saved& saved, optim::ParamExchange* gradients) const {
+void Chunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, Saved& saved,
+                     optim::ParamExchange* gradients) const {
   const bool has_layers = !layers_.empty();
   nn::GradWithBias dy{has_layers ? own_edge(ex, inputs, output_grad) : output_grad};
   if (head_) {
