@@ -18,7 +18,7 @@
 #include "megalith/corpus/staged_file.h"
 #include "megalith/data/corpus_builder.h"
 #include "megalith/data/input_files.h"
-#include "megalith/data/tokenizer_trainer.h"
+#include "megalith/data/tokenizer_training.h"
 #include "megalith/data/vocabulary_files.h"
 #include "megalith/io/problem_text.h"
 
@@ -39,6 +39,7 @@ struct TrainArguments {
   std::uint64_t max_line = data::kDefaultMaxLine;
   bool dry_run = false;
   const CLI::Option* key = nullptr;
+  data::TrainingText text;
   data::TrainerOptions options;
 };
 
@@ -67,13 +68,13 @@ TokenizerJsonText report_json(const TrainArguments& arguments, const data::Train
             {"special", options.specials},
             {"lowercase", options.lowercase},
             {"memory", options.memory_bytes},
-            {"key", options.key},
+            {"key", arguments.text.key},
             {"input_format", arguments.format},
-            {"split_on", options.reading.split_on},
+            {"split_on", arguments.text.reading.split_on},
             {"max_line", arguments.max_line},
             {"dry_run", arguments.dry_run}}},
-          {"run", {{"threads", options.threads}}},
-          {"input", {{"files", options.inputs.size()}, {"stored_bytes", report.stored_bytes}}},
+          {"run", {{"threads", arguments.text.threads}}},
+          {"input", {{"files", arguments.text.inputs.size()}, {"stored_bytes", report.stored_bytes}}},
           {"documents", report.documents},
           {"text_bytes", report.text_bytes},
           {"words", {{"different", report.words}, {"all", report.occurrences}}},
@@ -104,11 +105,12 @@ void run_tokenizer_train(const TrainArguments& arguments) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   data::TrainerOptions options = arguments.options;
   options.type = data::tokenizer_type_named(arguments.type);
-  options.reading.format = data::format_named(arguments.format);
-  options.reading.max_line_bytes = static_cast<Index>(arguments.max_line);
+  data::TrainingText text = arguments.text;
+  text.reading.format = data::format_named(arguments.format);
+  text.reading.max_line_bytes = static_cast<Index>(arguments.max_line);
   corpus::require_empty(*fs, arguments.output);
-  options.inputs = data::input_files(*fs, arguments.inputs);
-  require_members(*fs, options.inputs, options.reading.format, *arguments.key);
+  text.inputs = data::input_files(*fs, arguments.inputs);
+  require_members(*fs, text.inputs, text.reading.format, *arguments.key);
   if (::isatty(STDERR_FILENO) == 1)
     options.progress = [](std::uint64_t done, std::uint64_t all, std::string_view unit) {
       const bool is_bytes = unit == "bytes";
@@ -117,18 +119,19 @@ void run_tokenizer_train(const TrainArguments& arguments) {
       };
       std::fprintf(stderr, "\r%s of %s%s \x1b[K", shown(done).c_str(), shown(all).c_str(), is_bytes ? "" : " tokens");
     };
-  const data::TrainedTokenizer trained = data::train_tokenizer(*fs, options);
+  const data::TrainedTokenizer trained = data::train_tokenizer(*fs, text, options);
   if (options.progress) std::fputs("\r\x1b[K", stderr);
   const data::TrainerReport& report = trained.report;
   const io::Path output = arguments.output;
   fs->make_dir(output);
   TrainArguments asked = arguments;
   asked.options = options;
+  asked.text = text;
   std::vector<std::unique_ptr<corpus::StagedFile>> files;
   std::vector<corpus::StagedFile*> all;
-  const auto stage = [&](const std::string& name, const std::string& text) {
+  const auto stage = [&](const std::string& name, const std::string& content) {
     files.push_back(std::make_unique<corpus::StagedFile>(*fs, output / name));
-    files.back()->write(text);
+    files.back()->write(content);
     all.push_back(files.back().get());
   };
   if (!arguments.dry_run)
@@ -171,10 +174,10 @@ void add_tokenizer_train(CLI::App& parent) {
   command->add_option("--special", options.specials,
                       "Special tokens besides <|endoftext|> (bpe) or [PAD] [UNK] [CLS] [SEP] [MASK] (wordpiece)");
   command->add_flag("--lowercase", options.lowercase, "Lower case, without accents; not of bpe");
-  arguments->key = add_key_and_format(*command, options.key, arguments->format);
-  command->add_option("--split-on", options.reading.split_on,
+  arguments->key = add_key_and_format(*command, arguments->text.key, arguments->format);
+  command->add_option("--split-on", arguments->text.reading.split_on,
                       "Line that stands between the documents of a text file (default: a file is one document)");
-  add_threads(*command, options.threads);
+  add_threads(*command, arguments->text.threads);
   add_size(*command, "--memory", options.memory_bytes, "Of the table of words; above it the rarest go, and are counted",
            "4GiB");
   add_max_line(*command, arguments->max_line);

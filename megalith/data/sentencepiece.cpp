@@ -163,14 +163,13 @@ std::shared_ptr<const Tokenizer> load_sentencepiece(io::Fs& fs, const io::Path& 
   return std::make_shared<SentencePiece>(fs, sentencepiece_path(fs, vocab_dir));
 }
 
-TrainedTokenizer train_sentencepiece(io::Fs& fs, const TrainerOptions& asked) {
+TrainedTokenizer train_sentencepiece(const TrainerOptions& options, const CountWords& count) {
   TrainedTokenizer trained;
   TrainerReport& report = trained.report;
-  TrainerOptions options = asked;
-  options.memory_bytes = asked.memory_bytes / 8;  // the library keeps several copies
   const double start = monotonic_s();
-  const WordCounts sentences = count_words(
-      fs, options, next_line_end, [] { return WordCutter(add_sentences); }, report);
+  const std::uint64_t memory_bytes = options.memory_bytes / 8;  // the library keeps several copies
+  const WordCounts sentences =
+      count_words(count, {next_line_end, [] { return WordCutter(add_sentences); }, memory_bytes}, report);
   report.read_s = monotonic_s() - start;
   std::string specials;
   for (const std::string& special : options.specials) {

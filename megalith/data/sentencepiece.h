@@ -18,7 +18,7 @@ std::shared_ptr<const Tokenizer> load_sentencepiece(io::Fs& fs, const io::Path& 
 
 /// tokenizer.model with byte fallback, <unk> <s> </s> <pad> first. A sentence is a line, cut at spaces to 4,096 bytes.
 /// The library holds all sentences in memory: text beyond an eighth of options.memory_bytes is left out, and counted as
-/// dropped occurrences of lines. It runs 16 threads, whatever options.threads says, as its result depends on them.
-TrainedTokenizer train_sentencepiece(io::Fs& fs, const TrainerOptions& options);
+/// dropped occurrences of lines. It always runs 16 threads, as its result depends on their number.
+TrainedTokenizer train_sentencepiece(const TrainerOptions& options, const CountWords& count);
 
 }  // namespace megalith::data

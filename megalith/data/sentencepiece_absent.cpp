@@ -15,6 +15,6 @@ namespace {
 
 std::shared_ptr<const Tokenizer> load_sentencepiece(io::Fs&, const io::Path&) { throw_no_sentencepiece(); }
 
-TrainedTokenizer train_sentencepiece(io::Fs&, const TrainerOptions&) { throw_no_sentencepiece(); }
+TrainedTokenizer train_sentencepiece(const TrainerOptions&, const CountWords&) { throw_no_sentencepiece(); }
 
 }  // namespace megalith::data

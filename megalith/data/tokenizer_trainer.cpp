@@ -12,14 +12,11 @@
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/host_limits.h"
-#include "megalith/base/problems.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/base/utf8.h"
 #include "megalith/data/bert_text.h"
 #include "megalith/data/bpe_vocabulary.h"
-#include "megalith/data/json_text.h"
-#include "megalith/data/ordered_work.h"
 #include "megalith/data/pre_tokenizer.h"
 #include "megalith/data/sentencepiece.h"
 #include "megalith/data/tokenizer_files.h"
@@ -37,12 +34,6 @@ constexpr std::string_view kEndOfDocument = "<|endoftext|>";
 constexpr std::string_view kContinuation = "##";
 constexpr std::size_t kMaxCharacters = 1000;  // of a WordPiece vocabulary
 
-/// The counts of one block.
-struct BlockWords {
-  WordCounts words;
-  std::uint64_t documents = 0, text_bytes = 0;
-};
-
 std::vector<std::string> with_needed(std::vector<std::string> needed, const std::vector<std::string>& more) {
   for (const std::string& special : more)
     if (std::ranges::find(needed, special) == needed.end()) needed.push_back(special);
@@ -54,31 +45,6 @@ std::vector<std::string> specials_of(const TrainerOptions& options) {
     return with_needed({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}, options.specials);
   if (options.type == TokenizerType::bpe) return with_needed({std::string(kEndOfDocument)}, options.specials);
   return options.specials;
-}
-
-void check_trainer(const TrainerOptions& options) {
-  Problems problems;
-  const auto specials = static_cast<std::int64_t>(specials_of(options).size());
-  const std::int64_t least = options.type == TokenizerType::bpe         ? 256 + specials
-                             : options.type == TokenizerType::wordpiece ? specials + 2
-                                                                        : 8;
-  problems.require(!options.inputs.empty(), "--input", "", "must name at least one file");
-  problems.require(options.vocab_size >= least && options.vocab_size <= (std::int64_t{1} << 24), "--vocab-size",
-                   options.vocab_size,
-                   str("must be ", least, " to ", std::int64_t{1} << 24,
-                       options.type == TokenizerType::bpe ? ": 256 bytes and the special tokens come first" : ""));
-  problems.require(options.threads >= 1, "--threads", options.threads, "must be at least 1");
-  problems.require(options.memory_bytes >= (std::uint64_t{16} << 20), "--memory", options.memory_bytes,
-                   "must be at least 16 MiB");
-  problems.require(!(options.lowercase && options.type == TokenizerType::bpe), "--lowercase", "true",
-                   "is of wordpiece and sentencepiece-*: byte-level BPE keeps the text");
-  for (const std::string& special : options.specials) {
-    problems.require(!special.empty() && is_utf8(special) && special.find_first_of("\r\n") == std::string::npos,
-                     "--special", io::printable(special), "must be a line of UTF-8 text");
-    problems.require(std::ranges::count(options.specials, special) == 1, "--special", io::printable(special),
-                     "is there twice");
-  }
-  problems.throw_if_any("tokenizer train");
 }
 
 ordered_json added_tokens(const std::vector<std::string>& specials) {
@@ -120,50 +86,29 @@ TokenizerType tokenizer_type_named(std::string_view name) {
                         near.empty() ? std::string() : str("; did you mean ", near, "?")));
 }
 
-WordCounts count_words(io::Fs& fs, const TrainerOptions& options, const CorpusReader::NextCut& next_cut,
-                       const std::function<WordCutter()>& make_cutter, TrainerReport& report) {
-  CorpusReader::Options reading = options.reading;
-  reading.key = options.key;
-  CorpusReader reader(fs, options.inputs, next_cut, reading);
-  report.stored_bytes = static_cast<std::uint64_t>(reader.total_bytes());
-  for (const io::Path& input : options.inputs) report.files.push_back({.file = input.string()});
-  double added_s = monotonic_s();
-  WordCounts all(options.memory_bytes);
-  std::uint64_t read = 0;
-  struct Counted {
-    BlockWords words;
-    std::size_t file = 0;
-    std::uint64_t stored = 0;
-  };
-  work_in_order<Counted>(
-      options.threads, [&] { return reader.next(); },
-      [&] {
-        return [cut = make_cutter(), text = CorpusText(options.key)](const CorpusBlock& block, Counted& out) mutable {
-          out.words.words.clear();
-          out.words.documents = out.words.text_bytes = 0;
-          out.file = block.file_number;
-          out.stored = static_cast<std::uint64_t>(block.bytes);
-          for (const CorpusPiece& piece : block.pieces) {
-            const std::string_view bytes = text.of(block, piece);
-            cut(bytes, out.words.words);
-            out.words.documents += piece.ends_document ? 1 : 0;
-            out.words.text_bytes += bytes.size();
-          }
-        };
-      },
-      [&](const Counted& out) {
-        all.add(out.words.words);
-        report.documents += out.words.documents;
-        report.text_bytes += out.words.text_bytes;
-        read += out.stored;
-        TrainerFileCounts& file = report.files[out.file];
-        file.documents += out.words.documents;
-        file.text_bytes += out.words.text_bytes;
-        file.stored_bytes += out.stored;
-        const double now = monotonic_s();
-        file.seconds += now - std::exchange(added_s, now);
-        if (options.progress) options.progress(read, report.stored_bytes, "bytes");
-      });
+void check(const TrainerOptions& options, Problems& problems) {
+  const auto specials = static_cast<std::int64_t>(specials_of(options).size());
+  const std::int64_t least = options.type == TokenizerType::bpe         ? 256 + specials
+                             : options.type == TokenizerType::wordpiece ? specials + 2
+                                                                        : 8;
+  problems.require(options.vocab_size >= least && options.vocab_size <= (std::int64_t{1} << 24), "--vocab-size",
+                   options.vocab_size,
+                   str("must be ", least, " to ", std::int64_t{1} << 24,
+                       options.type == TokenizerType::bpe ? ": 256 bytes and the special tokens come first" : ""));
+  problems.require(options.memory_bytes >= (std::uint64_t{16} << 20), "--memory", options.memory_bytes,
+                   "must be at least 16 MiB");
+  problems.require(!(options.lowercase && options.type == TokenizerType::bpe), "--lowercase", "true",
+                   "is of wordpiece and sentencepiece-*: byte-level BPE keeps the text");
+  for (const std::string& special : options.specials) {
+    problems.require(!special.empty() && is_utf8(special) && special.find_first_of("\r\n") == std::string::npos,
+                     "--special", io::printable(special), "must be a line of UTF-8 text");
+    problems.require(std::ranges::count(options.specials, special) == 1, "--special", io::printable(special),
+                     "is there twice");
+  }
+}
+
+WordCounts count_words(const CountWords& count, const WordCutting& cutting, TrainerReport& report) {
+  WordCounts all = count(cutting, report);
   report.words = all.size();
   report.dropped_words = all.dropped_words();
   report.dropped_occurrences = all.dropped_occurrences();
@@ -177,8 +122,8 @@ WordCounts count_words(io::Fs& fs, const TrainerOptions& options, const CorpusRe
   require_memory(host_limits(), kPerByte * bytes, str("learning from ", bytes, " bytes of different words"),
                  "give the table of words less by --memory");
   if (all.size() == 0)
-    throw InputError(str("[input] no text in ", report.stored_bytes, " bytes of ", options.inputs.size(),
-                         options.inputs.size() == 1 ? " file" : " files", ": there is nothing to learn from"));
+    throw InputError(str("[input] no text in ", report.stored_bytes, " bytes of ", report.files.size(),
+                         report.files.size() == 1 ? " file" : " files", ": there is nothing to learn from"));
   return all;
 }
 
@@ -256,13 +201,12 @@ std::vector<std::string> learn_wordpiece(const WordCounts& words, const std::vec
   return tokens;
 }
 
-TrainedTokenizer train_tokenizer(io::Fs& fs, const TrainerOptions& options) {
-  check_trainer(options);
+TrainedTokenizer train_tokenizer(const TrainerOptions& options, const CountWords& count) {
   const std::vector<std::string> specials = specials_of(options);
   TrainedTokenizer trained;
   TrainerReport& report = trained.report;
   if (options.type == TokenizerType::sentencepiece_unigram || options.type == TokenizerType::sentencepiece_bpe)
-    return train_sentencepiece(fs, options);
+    return train_sentencepiece(options, count);
   PairMerger::Options learning{.vocab_size = options.vocab_size, .min_frequency = options.min_frequency, .join = {}};
   if (options.progress)
     learning.progress = [&](std::int64_t tokens) {
@@ -272,14 +216,12 @@ TrainedTokenizer train_tokenizer(io::Fs& fs, const TrainerOptions& options) {
   if (options.type == TokenizerType::bpe) {
     const PreTokenizer cutter;
     const auto next_cut = [&](std::string_view text, std::size_t from) { return cutter.next_cut(text, from); };
-    const WordCounts words = count_words(
-        fs, options, next_cut,
-        [&]() -> WordCutter {
-          return [&cutter, match = PreTokenizer::Match(cutter)](std::string_view text, WordCounts& counts) mutable {
-            cutter.pieces(text, match, [&](std::string_view word) { counts.add(word); });
-          };
-        },
-        report);
+    const auto make_cutter = [&]() -> WordCutter {
+      return [&cutter, match = PreTokenizer::Match(cutter)](std::string_view text, WordCounts& counts) mutable {
+        cutter.pieces(text, match, [&](std::string_view word) { counts.add(word); });
+      };
+    };
+    const WordCounts words = count_words(count, {next_cut, make_cutter, options.memory_bytes}, report);
     report.read_s = monotonic_s() - start;
     const LearnedBpe learned = learn_bpe(words, specials, learning);
     report.merges = learned.merges.size();
@@ -289,14 +231,12 @@ TrainedTokenizer train_tokenizer(io::Fs& fs, const TrainerOptions& options) {
     return trained;
   }
   const BertTextOptions text_options{.strip_accents = options.lowercase, .lowercase = options.lowercase};
-  const WordCounts words = count_words(
-      fs, options, next_blank,
-      [&]() -> WordCutter {
-        return [cutter = std::make_shared<BertText>(text_options)](std::string_view text, WordCounts& counts) {
-          cutter->words(text, [&](std::string_view word) { counts.add(word); });
-        };
-      },
-      report);
+  const auto make_cutter = [&]() -> WordCutter {
+    return [cutter = std::make_shared<BertText>(text_options)](std::string_view text, WordCounts& counts) {
+      cutter->words(text, [&](std::string_view word) { counts.add(word); });
+    };
+  };
+  const WordCounts words = count_words(count, {next_blank, make_cutter, options.memory_bytes}, report);
   report.read_s = monotonic_s() - start;
   const std::vector<std::string> tokens = learn_wordpiece(words, specials, learning);
   report.tokens = static_cast<std::int64_t>(tokens.size());

@@ -4,10 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "megalith/data/corpus_reader.h"
+#include "megalith/base/problems.h"
 #include "megalith/data/pair_merger.h"
 #include "megalith/data/word_counts.h"
-#include "megalith/io/fs.h"
 
 namespace megalith::data {
 
@@ -17,18 +16,17 @@ TokenizerType tokenizer_type_named(std::string_view name);
 
 struct TrainerOptions {
   TokenizerType type = TokenizerType::bpe;
-  std::vector<io::Path> inputs;
-  std::string key = "text";
-  CorpusReader::Options reading{};
   std::int64_t vocab_size = 0;
   std::uint64_t min_frequency = 2;                      ///< a rarer pair is not merged
   std::vector<std::string> specials{};                  ///< besides those that the type needs
   bool lowercase = false;                               ///< not of bpe
-  int threads = 1;                                      ///< the files are the same for any number
   std::uint64_t memory_bytes = std::uint64_t{4} << 30;  ///< of the table of words; above it the rarest go
   /// Called by one thread at a time: bytes read of all, then tokens made of all.
   std::function<void(std::uint64_t done, std::uint64_t all, std::string_view unit)> progress{};
 };
+
+/// Reports every setting that breaks a rule.
+void check(const TrainerOptions& options, Problems& out);
 
 struct TrainerFileCounts {
   std::string file;
@@ -54,20 +52,30 @@ struct TrainedTokenizer {
   TrainerReport report;
 };
 
-/// Learns a vocabulary from the text of files.
+/// Words of one text, cut for a type; one per thread.
+using WordCutter = std::function<void(std::string_view text, WordCounts& words)>;
+
+/// How texts are cut into words.
+struct WordCutting {
+  /// The smallest place p >= from, p > 0, where a text can be cut into two, else its size.
+  std::function<std::size_t(std::string_view text, std::size_t from)> next_cut;
+  std::function<WordCutter()> make_cutter;
+  std::uint64_t memory_bytes;  ///< of the table of words
+};
+/// Reads all text and counts its words. Fills the documents, bytes and files of the report.
+using CountWords = std::function<WordCounts(const WordCutting& cutting, TrainerReport& report)>;
+
+/// Counts the words and fills the rest of what the report has of them. Throws InputError where there are none.
+WordCounts count_words(const CountWords& count, const WordCutting& cutting, TrainerReport& report);
+
+/// Learns a vocabulary from text, with settings that check() passes.
 ///   bpe        vocab.json, merges.txt, tokenizer.json: GPT-2's way of cutting, the special tokens first, then the 256
 ///              bytes, then the merges. The merges are those of tokenizers 0.23.3 with the same settings.
 ///   wordpiece  vocab.txt, tokenizer.json: BERT's way of cutting, [PAD] [UNK] [CLS] [SEP] [MASK] first, then the
 ///              characters (the 1000 most frequent, and fewer where the vocabulary is small), then the merges.
 ///   sentencepiece-*  tokenizer.model, by the library.
-/// Throws ConfigError naming every setting that breaks a rule, InputError naming file and line.
-TrainedTokenizer train_tokenizer(io::Fs& fs, const TrainerOptions& options);
-
-/// Words of one text, cut for a type; one per thread.
-using WordCutter = std::function<void(std::string_view text, WordCounts& words)>;
-/// Counts the words of files.
-WordCounts count_words(io::Fs& fs, const TrainerOptions& options, const CorpusReader::NextCut& next_cut,
-                       const std::function<WordCutter()>& make_cutter, TrainerReport& report);
+/// Throws ConfigError, and InputError where there is no text.
+TrainedTokenizer train_tokenizer(const TrainerOptions& options, const CountWords& count);
 
 /// Learns from counted words.
 struct LearnedBpe {

@@ -11,6 +11,7 @@
 #include "megalith/base/str.h"
 #include "megalith/data/sentencepiece.h"
 #include "megalith/data/tokenizer.h"
+#include "megalith/data/tokenizer_training.h"
 
 #include "tests/data_pipeline/tokenizers.h"
 #include "tests/io/temp_dir.h"
@@ -124,11 +125,11 @@ class TokenizerTrainer : public ::testing::Test {
                                          support::tricky_text(seed, 40))}}
                  .dump()
           << "\n";
-    return {.type = type, .inputs = {dir / "text.jsonl"}, .vocab_size = vocab_size, .specials = {}};
+    return {.type = type, .vocab_size = vocab_size, .specials = {}};
   }
   std::map<std::string, std::string> train(const TrainerOptions& options) {
     std::map<std::string, std::string> files;
-    for (const TrainedFile& file : train_tokenizer(*fs, options).files) files[file.name] = file.text;
+    for (const TrainedFile& file : train_tokenizer(*fs, text, options).files) files[file.name] = file.text;
     return files;
   }
   /// As make_tokenizer() reads them.
@@ -140,6 +141,7 @@ class TokenizerTrainer : public ::testing::Test {
   }
   std::shared_ptr<io::Fs> fs = io::posix_fs();
   TempDir dir;
+  TrainingText text{.inputs = {dir / "text.jsonl"}};
 };
 
 TEST_F(TokenizerTrainer, BpeFilesAreOneTokenizer) {
@@ -153,8 +155,8 @@ TEST_F(TokenizerTrainer, BpeFilesAreOneTokenizer) {
   EXPECT_EQ(whole->end_of_document(), 0);
   EXPECT_EQ(whole->special(Special::pad), 1);
   EXPECT_EQ(whole->token_bytes(2), "!") << "bytes in the order of their characters";
-  const std::string text = "The hats' mat 12\n" + support::tricky_text(999, 200);
-  EXPECT_EQ(whole->decode(whole->encode(text)), text);
+  const std::string shown = "The hats' mat 12\n" + support::tricky_text(999, 200);
+  EXPECT_EQ(whole->decode(whole->encode(shown)), shown);
   EXPECT_LT(whole->encode("the cat").size(), 5u);
   EXPECT_EQ(nlohmann::json::parse(files.at("vocab.json")).size(), 320u);
   EXPECT_EQ(two->encode("the cat"), whole->encode("the cat"));
@@ -163,13 +165,14 @@ TEST_F(TokenizerTrainer, BpeFilesAreOneTokenizer) {
 TEST_F(TokenizerTrainer, SameFilesForAnyThreadsAndMemoryThatIsEnough) {
   for (const TokenizerType type : {TokenizerType::bpe, TokenizerType::wordpiece}) {
     TrainerOptions asked = options(type, 400);
-    asked.reading.block_bytes = 1000;
+    text.threads = 1;
+    text.reading.block_bytes = 1000;
     const auto one = train(asked);
-    asked.threads = 8;
+    text.threads = 8;
     EXPECT_EQ(train(asked), one);
     asked.memory_bytes = std::uint64_t{16} << 20;
     EXPECT_EQ(train(asked), one);
-    asked.reading.block_bytes = 100000;
+    text.reading.block_bytes = 100000;
     EXPECT_EQ(train(asked), one) << "where blocks end does not matter";
   }
 }
@@ -213,7 +216,7 @@ TEST_F(TokenizerTrainer, AWordThatBeginsWithADroppedCharacterHasNoBeginning) {
 TEST_F(TokenizerTrainer, StopsAtTheLeastFrequency) {
   TrainerOptions asked = options(TokenizerType::bpe, 100000);
   asked.min_frequency = 50;
-  const TrainedTokenizer trained = train_tokenizer(*fs, asked);
+  const TrainedTokenizer trained = train_tokenizer(*fs, text, asked);
   EXPECT_LT(trained.report.tokens, 2000);
   EXPECT_GT(trained.report.merges, 10u);
   EXPECT_EQ(trained.report.documents, 200u);
@@ -223,16 +226,20 @@ TEST_F(TokenizerTrainer, RefusesBadSettings) {
   const auto error = [&](auto change) {
     TrainerOptions asked = options(TokenizerType::bpe, 300);
     change(asked);
-    return error_of<ConfigError>([&] { train_tokenizer(*fs, asked); });
+    return error_of<ConfigError>([&] { train_tokenizer(*fs, text, asked); });
   };
-  const auto has = [](const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; };
+  const auto has = [](const std::string& message, std::string_view part) {
+    return message.find(part) != std::string::npos;
+  };
   EXPECT_TRUE(has(error([](TrainerOptions& o) { o.vocab_size = 256; }), "--vocab-size = 256: must be 257 to "));
   EXPECT_TRUE(has(error([](TrainerOptions& o) { o.lowercase = true; }), "--lowercase = true: is of wordpiece"));
   EXPECT_TRUE(has(error([](TrainerOptions& o) { o.memory_bytes = 1000; }), "--memory = 1000: must be at least 16 MiB"));
   EXPECT_TRUE(has(error([](TrainerOptions& o) { o.specials = {"a", "a"}; }), "--special = a: is there twice"));
   EXPECT_TRUE(has(error([](TrainerOptions& o) { o.specials = {"a\nb"}; }), "must be a line of UTF-8 text"));
-  EXPECT_TRUE(has(error([](TrainerOptions& o) { o.inputs.clear(); }), "--input"));
   EXPECT_EQ(error([](TrainerOptions&) {}), "");
+  text = {.inputs = {}, .threads = 0};
+  EXPECT_TRUE(has(error([](TrainerOptions&) {}), "--input"));
+  EXPECT_TRUE(has(error([](TrainerOptions&) {}), "--threads = 0: must be at least 1"));
   EXPECT_EQ(error_of<ConfigError>([] { tokenizer_type_named("wordpeice"); }),
             "--type wordpeice: must be bpe, wordpiece, sentencepiece-unigram or sentencepiece-bpe; did you mean "
             "wordpiece?");
@@ -241,9 +248,10 @@ TEST_F(TokenizerTrainer, RefusesBadSettings) {
 TEST_F(TokenizerTrainer, NamesTheLineThatIsBad) {
   TrainerOptions asked = options(TokenizerType::bpe, 300);
   write_all(dir / "text.jsonl", "{\"text\": \"a\"}\n{\"txt\": 1}\n");
-  EXPECT_NE(error_of<InputError>([&] { train_tokenizer(*fs, asked); }).find("text.jsonl] line 2"), std::string::npos);
+  EXPECT_NE(error_of<InputError>([&] { train_tokenizer(*fs, text, asked); }).find("text.jsonl] line 2"),
+            std::string::npos);
   write_all(dir / "text.jsonl", "\n");
-  EXPECT_NE(error_of<InputError>([&] { train_tokenizer(*fs, asked); }).find("there is nothing to learn from"),
+  EXPECT_NE(error_of<InputError>([&] { train_tokenizer(*fs, text, asked); }).find("there is nothing to learn from"),
             std::string::npos);
 }
 
@@ -263,6 +271,7 @@ class SentencePieceTest : public TokenizerTrainer {
 TEST_F(SentencePieceTest, TrainsAndReadsModels) {
   for (const TokenizerType type : {TokenizerType::sentencepiece_unigram, TokenizerType::sentencepiece_bpe}) {
     TrainerOptions asked = options(type, 330);
+    text.threads = 1;
     asked.specials = {"[MASK]"};
     const auto files = train(asked);
     const auto tokenizer = open("sentencepiece", files, {"tokenizer.model"});
@@ -272,12 +281,12 @@ TEST_F(SentencePieceTest, TrainsAndReadsModels) {
     EXPECT_EQ(tokenizer->end_of_document(), 2);
     EXPECT_EQ(tokenizer->special(Special::pad), 3);
     EXPECT_EQ(tokenizer->special(Special::mask), 4);
-    const std::string text = "the cat's hat \U0001F600 \u65E5";
-    const std::vector<std::int32_t> ids = tokenizer->encode(text);
-    EXPECT_EQ(tokenizer->decode(ids), text) << "characters that it has not seen come back from bytes";
+    const std::string shown = "the cat's hat \U0001F600 \u65E5";
+    const std::vector<std::int32_t> ids = tokenizer->encode(shown);
+    EXPECT_EQ(tokenizer->decode(ids), shown) << "characters that it has not seen come back from bytes";
     EXPECT_TRUE(tokenizer->starts_word(ids[0]));
     EXPECT_EQ(tokenizer->next_cut("a b c", 0), 5u);
-    asked.threads = 3;
+    text.threads = 3;
     EXPECT_EQ(train(asked), files);
   }
 }
